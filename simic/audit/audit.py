@@ -22,16 +22,16 @@ from simic.audit.summary import summarize
 
 
 def checks(live: bool = False) -> tuple[base.Check, ...]:
-    """All registered checks, or those that can be decided while training runs."""
+    """Return all registered checks, or those that can be decided while training runs."""
     return tuple(check for check in base.registered() if check.live or not live)
 
 
 def examine(run: RunRecord, name: str) -> Verdict:
-    """Every check's result on a run called ``name``, and what its report says besides."""
+    """Return the results of all checks on a run, and the summary of its report."""
     verdict = Verdict(run=name, results=tuple(check.run(run) for check in checks()), scoreboard=scoreboard.scores(run))
     return verdict.model_copy(update={"summary": summarize(run, verdict)})
 
 
 def examine_live(run: RunRecord) -> tuple[Result, ...]:
-    """Results of the checks that training can be stopped by."""
+    """Return the results of the checks that can stop training."""
     return tuple(check.run(run) for check in checks(live=True))

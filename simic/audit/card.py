@@ -1,10 +1,10 @@
-"""The card of an audited policy: its evaluation with intervals, or that it is withheld, and the verdict."""
+"""The model card of an audited policy: its evaluation with intervals, or that it is withheld, and the verdict."""
 
 from simic.audit.findings import Verdict, percent
 from simic.audit.record import RunRecord
 from simic.evaluation.page import GROUPS, interval
 from simic.evaluation.result import LEARNED, Evaluation
-from simic.evaluation.statistics import CONFIDENCE, Interval
+from simic.evaluation.statistics import CONFIDENCE
 from simic.training.card import Measured, Trained
 from simic.training.learned import Learned
 
@@ -12,7 +12,7 @@ FILE = "model_card.md"
 
 
 def model_card(run: RunRecord, verdict: Verdict) -> str:
-    """Of the best checkpoint, which is the policy in models/."""
+    """Return the card of the best checkpoint, the policy in models/."""
     best = (run.checkpoints or {}).get("best")
     if run.meta is None or best is None:
         return "# No model card\n\nData or the best checkpoint are missing or damaged: see report.md.\n"
@@ -29,19 +29,20 @@ def model_card(run: RunRecord, verdict: Verdict) -> str:
 
 def _measured(evaluation: Evaluation, source: str) -> list[Measured]:
     return [
-        Measured(f"score in points, {_of(one)}", one.estimate, f"{source}: {GROUPS[group]}", "test")
+        Measured(
+            f"score in points, {percent(CONFIDENCE)} interval {score.low:.2f} to {score.high:.2f}",
+            score.estimate,
+            f"{source}: {GROUPS[group]}",
+            "test",
+        )
         for group, standings in evaluation.standings.items()
         if LEARNED in standings.policies
-        for one in (standings.policies[LEARNED].score,)
+        for score in (standings.policies[LEARNED].score,)
     ]
 
 
-def _of(score: Interval) -> str:
-    return f"{percent(CONFIDENCE)} interval {score.low:.2f} to {score.high:.2f}"
-
-
 def _scores(evaluation: Evaluation) -> str:
-    """Of every policy on held-out tasks."""
+    """Return a table of every policy's scores on held-out tasks."""
     parts = ["Test accuracy in points, less the price of parameters where there is one; 95 % intervals over tasks."]
     for group, standings in evaluation.standings.items():
         rows = [
@@ -54,6 +55,6 @@ def _scores(evaluation: Evaluation) -> str:
 
 
 def _verdict(verdict: Verdict) -> str:
-    found = ", ".join(f"{count} {severity}" for severity, count in verdict.counts().items() if count) or "none"
+    counts = ", ".join(f"{count} {severity}" for severity, count in verdict.counts().items() if count) or "none"
     certified = "" if verdict.certified else "not "
-    return f"Audit: {certified}certified by an independent reference. Findings: {found}."
+    return f"Audit: {certified}certified by an independent reference. Findings: {counts}."

@@ -1,8 +1,7 @@
-"""Makes the certificate of a run: kept iterations, recorded episodes, evaluation, headroom and the exported network,
-each derived again by the float64 reference (``simic.certify``) from the run's own files.
+"""The certificate of a run: kept iterations, recorded episodes, evaluation, headroom and the exported network, each
+derived by the float64 reference (``simic.certify``) from the run's own files.
 """
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,7 +12,7 @@ import numpy as np
 import torch
 from safetensors.torch import load_file
 
-from simic.audit.certificate import Certificate, Certified, Line, Part
+from simic.audit.certificate import Certificate, Certified, Part
 from simic.audit.record import RunRecord
 from simic.certify import bank, episodes, evaluation, iteration
 from simic.certify.agent import Interface
@@ -30,7 +29,7 @@ from simic.telemetry.publish import KEPT_FILE, VALIDATED_FILE
 from simic.training.checkpoint import Checkpoint, read_chain
 from simic.training.validation import DECIDED
 
-SHAPING = "components.shaping"  # where it is paid, scaled rewards are not clipped: they telescope
+SHAPING = "components.shaping"  # where it is paid, scaled rewards are not clipped, so that they telescope
 RULED = 3  # hosts of each hand-written rule
 VALIDATED = 3  # hosts of the validation that chose the best checkpoint
 COUNTED = ("germinated", "fossilized", "pruned")
@@ -38,7 +37,7 @@ OF_POLICY = ("params", "flops_per_sample", "training_flops", *COUNTED)
 
 
 def certify(prepared: Path, grown: Path, telemetry: Path, checkpoints: Path, run: RunRecord) -> Certificate:
-    """Return what the reference says of a run, part by part."""
+    """Compare a run with the reference, part by part."""
     subject = CertifiedRun(prepared, grown, telemetry, checkpoints, run)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -58,7 +57,7 @@ def certify(prepared: Path, grown: Path, telemetry: Path, checkpoints: Path, run
 
 @dataclass(frozen=True)
 class CertifiedRun:
-    """A run with its files; each part returns what was compared, or raises NoReference."""
+    """Compare a run with the reference; each part returns its comparisons or raises NoReference."""
 
     prepared: Path
     grown: Path
@@ -68,38 +67,38 @@ class CertifiedRun:
 
     @cached_property
     def kept(self) -> dict[int, KeptIteration]:
-        """The iterations that training kept."""
+        """Read the iterations that training kept."""
         every = range(self.run.params.train.iterations)
-        found = {number: self.telemetry / KEPT_FILE.format(number) for number in every}
-        return {number: KeptIteration(number, load_file(path)) for number, path in found.items() if path.exists()}
+        paths = {number: self.telemetry / KEPT_FILE.format(number) for number in every}
+        return {number: KeptIteration(number, load_file(path)) for number, path in paths.items() if path.exists()}
 
     @cached_property
     def latest(self) -> Checkpoint:
-        """The checkpoint after the last iteration."""
-        found = (self.run.checkpoints or {}).get("latest")
-        if found is None:
+        """Return the checkpoint after the last iteration."""
+        latest = (self.run.checkpoints or {}).get("latest")
+        if latest is None:
             raise NoReference("there is no latest checkpoint")
-        return found
+        return latest
 
     @cached_property
     def known(self) -> Known:
-        """What the learner's derivation starts from."""
+        """Return the params and the policy's interface."""
         specs = self.latest.manifest.specs
         return Known(self.run.params, Interface.of(specs), SHAPING not in self.run.steps)
 
     @cached_property
     def world(self) -> World:
-        """The hosts and tasks of training."""
+        """Read the hosts and tasks of training."""
         return World.read(self.run.params, self.prepared)
 
     @cached_property
     def ground(self) -> Ground:
-        """The held-out tasks."""
+        """Read the held-out tasks."""
         world = World.read(self.run.params, self.prepared, bank.read_evaluated(self.prepared))
         return Ground(world, bank.read_held_out(self.prepared))
 
     def iterations(self) -> Sequence[Comparison]:
-        """Derive the kept iterations again, down to the weights, and the hash chain of what was published."""
+        """Derive the kept iterations down to the weights, and the hash chain of the published checkpoints."""
         if not self.kept:
             raise NoReference("training kept no iteration whole (it was done by an earlier version)")
         log = ComparisonLog(iteration.ALLOWED)
@@ -120,14 +119,14 @@ class CertifiedRun:
         same = iteration.hashed({}, self.latest.tensors) == ended[-1]
         log.equal("state of the latest checkpoint", f"iteration {len(ended)}", same)
         links = read_chain(self.checkpoints).links
-        for name, found in (self.run.checkpoints or {}).items():
-            done, scalars = found.manifest.iteration, found.manifest.scalars
-            own = iteration.hashed({**scalars, "chain": links.get(done - 1, "")}, found.tensors)
+        for name, kept in (self.run.checkpoints or {}).items():
+            done, scalars = kept.manifest.iteration, kept.manifest.scalars
+            own = iteration.hashed({**scalars, "chain": links.get(done - 1, "")}, kept.tensors)
             log.equal("hash chain", f"checkpoint {name}", own == scalars["chain"])
         return log.comparisons()
 
     def episodes(self, every: bool = False) -> Sequence[Comparison]:
-        """Play hosts of every process again (or all), in the first, the kept and the last iteration."""
+        """Replay hosts of every process (or all) in the first, the kept and the last iteration."""
         steps, iterations = self.run.steps, self.run.steps.column("iteration")
         log = ComparisonLog(*episodes.bounds(self.world))
         hosts = steps.column("op").shape[1]
@@ -142,7 +141,7 @@ class CertifiedRun:
         return [*log.comparisons(), *self._validation()]
 
     def _validation(self) -> Sequence[Comparison]:
-        """Play episodes that chose the best checkpoint again, decided by its weights."""
+        """Replay validation episodes that chose the best checkpoint, decided by its weights."""
         log, path = ComparisonLog(evaluation.ALLOWED, evaluation.TYPICAL), self.telemetry / VALIDATED_FILE
         best = (self.run.checkpoints or {}).get("best")
         if best is None or not (self.kept or path.exists()):  # an earlier version recorded neither
@@ -165,7 +164,7 @@ class CertifiedRun:
         return log.comparisons()
 
     def evaluation(self) -> Sequence[Comparison]:
-        """Play the recorded decisions of the evaluated policies again, each on some hosts by hash."""
+        """Replay the recorded decisions of the evaluated policies, each on some hosts by hash."""
         found, run = self.run.evaluation, self.run
         checkpoint = (run.checkpoints or {}).get(found.checkpoint or "") if found else None
         if found is None or checkpoint is None or not found.actions:
@@ -183,7 +182,7 @@ class CertifiedRun:
         return log.comparisons()
 
     def headroom(self) -> Sequence[Comparison]:
-        """Play schedules of the search again: static, the common one and others by hash, each on hosts by hash."""
+        """Replay schedules of the search on hosts by hash: static, the common one and others by hash; and the rules."""
         found = self.run.headroom
         if found is None:
             raise NoReference("no headroom was measured")
@@ -205,7 +204,7 @@ class CertifiedRun:
         return log.comparisons()
 
     def grown_network(self) -> Sequence[Comparison]:
-        """Run the network that the first policy of the evaluation grew best."""
+        """Run the exported network: the one that the first policy of the evaluation grew best by validation."""
         found = self.run.evaluation
         if found is None or not self.grown.exists():
             raise NoReference("nothing was evaluated")
@@ -237,15 +236,8 @@ def _of_schedule(found: HeadroomReport, host: int, schedule: int) -> Claimed:
 
 
 def part(name: Part, compare: Callable[[], Sequence[Comparison]]) -> Certified:
-    """Return what was compared, or why there is no reference for it."""
+    """Return the comparisons of a part, or why there is no reference for it."""
     try:
-        lines = tuple(_line(each) for each in compare())
+        return Certified(part=name, lines=tuple(compare()))
     except NoReference as none:
         return Certified(part=name, lines=(), reason=str(none))
-    return Certified(part=name, lines=lines)
-
-
-def _line(each: Comparison) -> Line:
-    deviation = each.deviation if math.isfinite(each.deviation) else None
-    allowed = each.allowed if math.isfinite(each.allowed) else None
-    return Line(what=each.what, where=each.where, deviation=deviation, allowed=allowed, count=each.count, ok=each.ok)

@@ -1,5 +1,5 @@
-"""Tries the code instead of a run: a small training with the user's params, interrupted in between, of which every
-iteration and every host is derived again; and a canary, a controller trained on a task whose answer is known.
+"""`simic certify --code`: a small training with the user's params, interrupted once, whose every iteration and host the
+reference derives; and the canary, a controller trained on a task whose answer is known.
 """
 
 import tempfile
@@ -27,24 +27,24 @@ from simic.training.trainer import train
 
 @dataclass(frozen=True)
 class CodeCertificate:
-    """What was compared of a small training, and what the canary won."""
+    """Hold the comparisons of a small training, and the canary's result."""
 
     compared: Certificate
     canary: Canary
 
     @property
     def sound(self) -> bool:
-        """Return whether nothing differs and the canary won what clean code wins."""
+        """Tell whether nothing differs and the canary won what clean code wins."""
         return self.compared.sound and self.canary.sound
 
     def page(self) -> str:
-        """Return it for a terminal."""
+        """Return the certificate for a terminal."""
         won = f"{self.canary.won_pct:.1f} points above chance, clean code wins {LEAST_WON_PCT:g} or more"
         return f"{self.compared.page()}\n{'canary':<14} {won}"
 
 
 def certify_code(params: Params, prepared: Path) -> CodeCertificate:
-    """Train and derive it again, in a scratch folder."""
+    """Train in a scratch folder, and compare with the reference."""
     with tempfile.TemporaryDirectory(prefix="simic-certify-") as scratch:
         subject = small_run(params, prepared, Path(scratch))
         parts = part("iterations", subject.iterations), part("episodes", lambda: subject.episodes(every=True))
@@ -52,7 +52,7 @@ def certify_code(params: Params, prepared: Path) -> CodeCertificate:
 
 
 class _StopsAfterTheFirst(Observer):
-    """Asks for a stop once an iteration is whole, so that the next life has everything to take up."""
+    """Stop after the first iteration, so that the resume restores everything."""
 
     def __init__(self) -> None:
         self.stop = Event()
@@ -62,7 +62,7 @@ class _StopsAfterTheFirst(Observer):
 
 
 def small_run(params: Params, prepared: Path, scratch: Path) -> CertifiedRun:
-    """Train a few iterations with the run's own settings, resumed after the first; everything of it is published."""
+    """Train a few iterations with the run's settings, resumed after the first, and publish everything."""
     data, work, published = scratch / "data", scratch / "work", scratch / "published"
     small = composed(params, thinned(prepared, data))
     first = _StopsAfterTheFirst()

@@ -1,4 +1,4 @@
-"""What changed in the findings from one audited run to another."""
+"""`simic audit diff`: changes of findings from one audited run to another."""
 
 from pathlib import Path
 from typing import Literal
@@ -13,7 +13,7 @@ PLACES = ("findings.json", "reports/findings.json")
 
 
 def read_verdict(place: Path) -> Verdict:
-    """Of a findings.json, or of the folder of a run or its reports; SimicError where there is none."""
+    """Read a findings.json, given by its path or a run's folder or reports; SimicError where there is none."""
     file = next((place / name for name in PLACES if (place / name).is_file()), place)
     if not file.is_file():
         raise SimicError(f"{place}: neither a findings.json nor a folder with one; run simic audit there first")
@@ -26,18 +26,18 @@ def read_verdict(place: Path) -> Verdict:
 
 
 def changes(before: Verdict, after: Verdict) -> dict[Change, list[tuple[Result | None, Result | None]]]:
-    """Every check with a finding before or after, by what became of it, the worst first."""
+    """Return every check with a finding before or after, by change, the worst first."""
     old, new = ({result.check: result for result in verdict.results} for verdict in (before, after))
-    found: dict[Change, list[tuple[Result | None, Result | None]]] = {change: [] for change in ORDER}
+    pairs: dict[Change, list[tuple[Result | None, Result | None]]] = {change: [] for change in ORDER}
     names = dict.fromkeys(result.check for verdict in (after, before) for result in verdict.findings)
     for name in names:
         pair = old.get(name), new.get(name)
-        found[_change(*pair)].append(pair)
-    return found
+        pairs[_change(*pair)].append(pair)
+    return pairs
 
 
 def _change(old: Result | None, new: Result | None) -> Change:
-    """Of a check that found something in at least one of two runs; a check that is gone was not evaluated."""
+    """Return the change of a check with a finding in either run; a check that is gone was not evaluated."""
     if new is None or new.status is Status.NOT_EVALUATED:
         return "not evaluated any more"
     if new.status is Status.PASS:
@@ -49,15 +49,12 @@ def _change(old: Result | None, new: Result | None) -> Change:
 
 
 def page(before: Verdict, after: Verdict) -> str:
-    """For a terminal: counts, then a line for each check."""
-    found = changes(before, after)
-    counts = ", ".join(f"{len(pairs)} {change}" for change, pairs in found.items())
-    said = {True: "certified", False: "not certified"}
-    lines = [
-        f"{before.run} ({said[before.certified]}) -> {after.run} ({said[after.certified]}): {counts}",
-        *(_line(change, old, new) for change, pairs in found.items() for old, new in pairs),
-    ]
-    return "\n".join(lines)
+    """Return counts, then a line for each check, for a terminal."""
+    by_change = changes(before, after)
+    counts = ", ".join(f"{len(pairs)} {change}" for change, pairs in by_change.items())
+    names = " -> ".join(f"{each.run} ({'' if each.certified else 'not '}certified)" for each in (before, after))
+    lines = [_line(change, old, new) for change, pairs in by_change.items() for old, new in pairs]
+    return "\n".join([f"{names}: {counts}", *lines])
 
 
 def _line(change: Change, old: Result | None, new: Result | None) -> str:

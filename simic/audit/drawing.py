@@ -1,15 +1,13 @@
-"""Style and rendering of figures: same bytes for same data, readable in light, dark, grey and print.
+"""Style and rendering of figures: equal bytes for equal data, readable in light, dark, grey and print.
 
 Text is drawn as paths, ids are salted with a constant, there is no date. Ink is one sentinel colour that becomes
-``currentColor`` inside the report and stays black on white in a file of its own.
+``currentColor`` inside the report and black on white in a file of its own.
 """
 
 import io
 import re
 from collections.abc import Callable, Sequence
-from functools import wraps
 from html import escape
-from typing import ParamSpec
 
 import matplotlib
 from matplotlib.axes import Axes
@@ -22,7 +20,6 @@ BLUE, ORANGE, GREEN, RED, PINK, SKY = "#0072B2", "#E69F00", "#009E73", "#D55E00"
 GREY = "#8a8f94"  # 3:1 on white and on the dark page
 INK = "#010203"  # the sentinel; nothing else uses it
 WIDTH_INCHES = 4.5  # as wide as a telephone: its letters keep their size there
-LABEL_INCHES = 0.165  # a line of 8.5 pt text with air
 
 STYLE: dict[RcKeyType, object] = {
     "svg.hashsalt": "simic",
@@ -54,24 +51,12 @@ STYLE: dict[RcKeyType, object] = {
     "hatch.color": INK,
     "hatch.linewidth": 0.4,
 }
-Parameters = ParamSpec("Parameters")
-
-
-def styled(draw: Callable[Parameters, Figure]) -> Callable[Parameters, Figure]:
-    """Decorator: draw in the report's style, whatever matplotlib was set to."""
-
-    @wraps(draw)
-    def drawn(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Figure:
-        with matplotlib.rc_context(STYLE):
-            return draw(*args, **kwargs)
-
-    return drawn
 
 
 def new_figure(
     height_inches: float, rows: int = 1, columns: int = 1, heights: Sequence[float] | None = None
 ) -> tuple[Figure, list[list[Axes]]]:
-    """An empty figure of the report's width and its axes by row and column; no window system is touched.
+    """Return an empty figure of the report's width and its axes by row and column.
 
     With ``heights`` (relative, one for each row) the rows share their x axis.
     """
@@ -80,17 +65,17 @@ def new_figure(
     return figure, [list(row) for row in axes]
 
 
-def render(figure: Figure) -> str:
-    """The figure as SVG with sentinel ink, the same bytes for the same figure."""
+def render(draw: Callable[[], Figure]) -> str:
+    """Return a figure as SVG with sentinel ink, in the report's style whatever matplotlib is set to."""
     stream = io.StringIO()
     with matplotlib.rc_context(STYLE):
-        figure.savefig(stream, format="svg", metadata={"Date": None, "Creator": None})
+        draw().savefig(stream, format="svg", metadata={"Date": None, "Creator": None})
     return "\n".join(line.rstrip() for line in stream.getvalue().splitlines()) + "\n"
 
 
 def svg_element(rendered: str, name: str, title: str, description: str) -> str:
-    """A rendered figure as an ``<svg>`` element for the report: ink follows the page, ids carry ``name``, alternatives
-    in words.
+    """Return a rendered figure as an ``<svg>`` element of the report: ink follows the page, ids begin with ``name``,
+    title and description are its text alternative.
     """
     text = rendered[rendered.index("<svg") :]
     text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
@@ -105,55 +90,14 @@ def svg_element(rendered: str, name: str, title: str, description: str) -> str:
 
 
 def svg_file(rendered: str) -> str:
-    """A rendered figure as a document of its own: black on white, so that it reads on any page."""
+    """Return a rendered figure as a document: black on white, so that it reads on any page."""
     start = rendered.index(">", rendered.index("<svg")) + 1
     page = '\n <rect width="100%" height="100%" fill="#ffffff"/>'
     return (rendered[:start] + page + rendered[start:]).replace(INK, "#000000")
 
 
-def spread(positions: Sequence[float], gap: float) -> list[float]:
-    """The nearest positions in the same order that are at least ``gap`` apart: labels that would overlap."""
-    order = sorted(range(len(positions)), key=lambda i: positions[i])
-    # Pool adjacent violators on positions minus rank · gap, which must be non-decreasing.
-    blocks: list[list[float]] = []
-    for rank, index in enumerate(order):
-        blocks.append([positions[index] - rank * gap, 1.0])
-        while len(blocks) > 1 and blocks[-2][0] >= blocks[-1][0]:
-            value, weight = blocks.pop()
-            total = blocks[-1][1] + weight
-            blocks[-1] = [(blocks[-1][0] * blocks[-1][1] + value * weight) / total, total]
-    levels = [value for value, weight in blocks for _ in range(int(weight))]
-    result = [0.0] * len(positions)
-    for rank, index in enumerate(order):
-        result[index] = levels[rank] + rank * gap
-    return result
-
-
-def label_right(axes: Axes, labels: Sequence[tuple[str, float, str]], height_inches: float) -> None:
-    """Name lines in the right margin instead of in a legend: (text, y in data units, colour) each, kept apart for an
-    axes of about ``height_inches``.
-    """
-    low, high = axes.get_ylim()
-    gap = (high - low) * LABEL_INCHES / height_inches
-    for (text, y, colour), shown in zip(labels, spread([y for _, y, _ in labels], gap), strict=True):
-        axes.annotate(
-            text,
-            xy=(1.0, y),
-            xytext=(1.035, shown),
-            xycoords=("axes fraction", "data"),
-            textcoords=("axes fraction", "data"),
-            va="center",
-            ha="left",
-            fontsize=8.5,
-            annotation_clip=False,
-            arrowprops={
-                "arrowstyle": "-", "color": colour, "linewidth": 1.2, "shrinkA": 1, "shrinkB": 0, "relpos": (0, 0.5),
-            },
-        )  # fmt: skip
-
-
-def legend_below(figure: Figure, handles: Sequence[Line2D], columns: int) -> None:
-    """One legend under all axes."""
+def legend_below(figure: Figure, handles: Sequence[Line2D], columns: int = 2) -> None:
+    """Add one legend under all axes."""
     figure.legend(
         handles=list(handles), loc="outside lower center", ncols=columns, fontsize=8.0, columnspacing=1.2,
         handletextpad=0.4,

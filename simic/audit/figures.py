@@ -1,10 +1,9 @@
-"""The figures of the report: what was learned, whether training was healthy, how a network grew, who is better."""
+"""The figures of the report: learning, health of the updates, growth of a network, comparison of policies."""
 
 from collections.abc import Mapping, Sequence
 from itertools import chain, pairwise
 
 import numpy as np
-from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -13,20 +12,7 @@ from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 from simic.agent.ppo import EARLY_STOP
-from simic.audit.drawing import (
-    BLUE,
-    GREEN,
-    GREY,
-    INK,
-    ORANGE,
-    PINK,
-    RED,
-    SKY,
-    label_right,
-    legend_below,
-    new_figure,
-    styled,
-)
+from simic.audit.drawing import BLUE, GREEN, GREY, INK, ORANGE, PINK, RED, SKY, legend_below, new_figure
 from simic.audit.findings import ValidationScore
 from simic.audit.summary import HEALTH, label
 from simic.errors import printable
@@ -37,6 +23,7 @@ from simic.growth.life.vocabulary import Stage
 
 Values = NDArray[np.float64]
 
+COLOURS = (BLUE, ORANGE, GREEN, RED, PINK, SKY, GREY, "#6a51a3")
 # Colour, marker.
 POLICIES = {
     "learned": (BLUE, "o"),
@@ -76,7 +63,7 @@ LANE_LETTERS = 48  # that fit side by side into the lane of a whole episode
 
 
 def policy_look(name: str) -> tuple[str, str, str]:
-    """Label, colour and marker of a policy; its own name and ink where it has none."""
+    """Return label, colour and marker of a policy; its own name and ink where it has none."""
     return printable(label(name)), *POLICIES.get(name, (INK, "o"))
 
 
@@ -88,39 +75,33 @@ def _axis(axes: Axes, title: str, x: str, y: str) -> None:
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=8))
 
 
-@styled
 def learning(
     iterations: Values, committed: Values, floors: Mapping[str, float], validations: Sequence[ValidationScore] = ()
 ) -> Figure:
-    """Committed validation accuracy per iteration: mean, middle half and range over hosts ``[N, E]``, with floors; and
-    the validations, a ring around the one that chose the best checkpoint.
+    """Draw committed validation accuracy per iteration: mean, middle half and range over hosts ``[N, E]``, with floors;
+    and the validations, a ring around the one that chose the best checkpoint.
     """
-    figure, axes = new_figure(3.0)
+    figure, axes = new_figure(3.2)
     plot = axes[0][0]
     low, q1, q3, high = np.nanquantile(committed, [0.0, 0.25, 0.75, 1.0], axis=1)
-    mean = np.nanmean(committed, axis=1)
     plot.fill_between(iterations, low, high, color=BLUE, alpha=0.14, linewidth=0)
     plot.fill_between(iterations, q1, q3, color=BLUE, alpha=0.28, linewidth=0)
-    plot.plot(iterations, mean, color=BLUE, marker="o", markersize=3)
-    labels = [("this run, mean", float(mean[-1]), BLUE)]
-    styles = ("--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)))
-    for style, (name, value) in zip(styles, floors.items(), strict=False):
+    mean = np.nanmean(committed, axis=1)
+    used = plot.plot(iterations, mean, color=BLUE, marker="o", markersize=3, label="this run, mean")
+    for style, (name, value) in zip(("--", "-.", ":", (0, (5, 1, 1, 1, 1, 1))), floors.items(), strict=False):
         label, colour, _ = policy_look(name)
-        plot.axhline(value, color=colour, linestyle=style, linewidth=1.3)
-        labels.append((label, value, colour))
+        used.append(plot.axhline(value, color=colour, linestyle=style, linewidth=1.3, label=label))
     for each in validations:
         plot.plot([each.iterations], [each.score], "D", color=INK, markersize=5)
         if each.chosen:
             plot.plot([each.iterations], [each.score], "o", color=INK, markersize=11, markerfacecolor="none")
     _axis(plot, "Committed validation accuracy", "iteration", "accuracy (points)")
-    plot.margins(x=0.02)
-    label_right(plot, labels, 2.3)
+    legend_below(figure, used)
     return figure
 
 
-@styled
 def health(iterations: Values, series: Mapping[str, Values], target_kl: float | None) -> Figure:
-    """Small multiples over iterations: KL, explained variance, clip fraction, gradient norm before clipping."""
+    """Draw KL, explained variance, clip fraction and gradient norm before clipping over iterations."""
     figure, axes = new_figure(5.4, len(HEALTH), heights=[1.0] * len(HEALTH))
     plots = dict(zip(HEALTH, chain(*axes), strict=True))
     for name, plot in plots.items():
@@ -142,57 +123,45 @@ def health(iterations: Values, series: Mapping[str, Values], target_kl: float | 
     return figure
 
 
-@styled
 def entropy(iterations: Values, heads: Mapping[str, Values]) -> Figure:
-    """Heads × iterations: entropy of each head over the entropy of a uniform choice, where it had a choice."""
-    figure, axes = new_figure(0.9 + 0.24 * len(heads))
+    """Draw the entropy of each head over that of a uniform choice, where it had a choice."""
+    figure, axes = new_figure(3.2)
     plot = axes[0][0]
-    values = np.stack(list(heads.values()))
-    plot.grid(False)
-    mesh = plot.pcolormesh(
-        np.append(iterations - 0.5, iterations[-1] + 0.5), np.arange(len(heads) + 1) - 0.5,
-        np.ma.masked_invalid(values),
-        cmap=colormaps["cividis"].resampled(10), vmin=0.0, vmax=1.0, linewidth=0,
-    )  # fmt: skip
-    plot.set_yticks(range(len(heads)), [printable(name) for name in heads])
-    plot.invert_yaxis()
-    plot.set_title("Normalised entropy of each action head")
-    plot.set_xlabel("iteration")
-    plot.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=8))
-    bar = figure.colorbar(mesh, ax=plot, pad=0.015, aspect=12)
-    assert bar.solids is not None  # drawn with the bar
-    bar.solids.set_rasterized(False)  # a raster would blur in print, and its bytes depend on the zlib in use
-    bar.outline.set_visible(False)
+    used = _lines(plot, iterations, heads)
+    _axis(plot, "Normalised entropy of each action head", "iteration", "share of the maximum")
+    plot.set_ylim(-0.03, 1.03)
+    legend_below(figure, used, columns=3)
     return figure
 
 
-@styled
 def rewards(iterations: Values, components: Mapping[str, Values]) -> Figure:
-    """What each reward component paid per episode, mean over hosts, and their sum."""
-    figure, axes = new_figure(3.0)
+    """Draw each reward component per episode, mean over hosts, the largest first, and their sum."""
+    figure, axes = new_figure(3.2)
     plot = axes[0][0]
-    colours = (BLUE, ORANGE, GREEN, RED, PINK, SKY, GREY, "#6a51a3")
-    ordered = sorted(components, key=lambda name: -float(np.nanmean(np.abs(components[name]))))
-    shown = [name for name in ordered if np.nanmax(np.abs(components[name])) > 0]
     total = np.sum(list(components.values()), axis=0)
+    ordered = sorted(components, key=lambda name: -float(np.nanmean(np.abs(components[name]))))
     plot.axhline(0.0, color=INK, linewidth=0.8)
-    plot.plot(iterations, total, color=INK, linewidth=2.2)
-    labels = [("total", float(total[-1]), INK)]
-    for colour, name in zip(colours, shown, strict=False):
-        plot.plot(iterations, components[name], color=colour)
-        labels.append((printable(name), float(components[name][-1]), colour))
+    used = plot.plot(iterations, total, color=INK, linewidth=2.2, label="total")
+    used += _lines(plot, iterations, {name: components[name] for name in ordered if components[name].any()})
     _axis(plot, "Reward per episode by component", "iteration", "reward")
-    plot.margins(x=0.02)
-    label_right(plot, labels, 2.3)
+    legend_below(figure, used)
     return figure
+
+
+def _lines(plot: Axes, iterations: Values, series: Mapping[str, Values]) -> list[Line2D]:
+    """Draw one line for each of up to eight series; return them."""
+    return [
+        line
+        for colour, (name, values) in zip(COLOURS, series.items(), strict=False)
+        for line in plot.plot(iterations, values, color=colour, marker="o", markersize=2.5, label=printable(name))
+    ]
 
 
 # --- one episode -----------------------------------------------------------------------------------------------------
 
 
-@styled
 def growth(timeline: Timeline) -> Figure:
-    """Slots × steps with stages and decisions above, live and committed accuracy below, on one time axis."""
+    """Draw slots × steps with stages and decisions above, live and committed accuracy below, on one time axis."""
     slots = len(timeline.stages[0])
     figure, axes = new_figure(2.9 + 0.42 * slots, 2, heights=[0.42 * slots + 0.3, 2.0])
     lanes, accuracy = axes[0][0], axes[1][0]
@@ -207,11 +176,13 @@ def growth(timeline: Timeline) -> Figure:
     lanes.set_title("Stages after each step, decisions above")
     lanes.tick_params(axis="x", labelbottom=False, length=0)
     lanes.spines["bottom"].set_visible(False)
-    live, committed = _floats(timeline.live_accuracy_pct), _floats(timeline.committed_accuracy_pct)
-    accuracy.plot(steps, live, color=ORANGE, linestyle="--", linewidth=1.4, zorder=3)
-    accuracy.plot(steps, committed, color=BLUE)
+    live, committed = (
+        np.array([np.nan if value is None else value for value in values])
+        for values in (timeline.live_accuracy_pct, timeline.committed_accuracy_pct)
+    )
+    used += accuracy.plot(steps, live, color=ORANGE, linestyle="--", linewidth=1.4, zorder=3, label="live")
+    used += accuracy.plot(steps, committed, color=BLUE, label="committed")
     _axis(accuracy, "Validation accuracy", "step (host epoch)", "accuracy (points)")
-    label_right(accuracy, [("live", _last(live), ORANGE), ("committed", _last(committed), BLUE)], 1.7)
     for step in timeline.rollback_steps:
         for plot in (lanes, accuracy):
             plot.axvline(step + 1, color=RED, linewidth=1.2, zorder=1.5)
@@ -223,14 +194,14 @@ def growth(timeline: Timeline) -> Figure:
 
 
 def _runs(stages: NDArray[np.int64]) -> list[tuple[int, int]]:
-    """Half-open ranges of equal stage, DORMANT left out."""
+    """Return half-open ranges of equal stage, without DORMANT."""
     edges = np.flatnonzero(np.diff(stages)) + 1
     bounds = [0, *edges.tolist(), len(stages)]
     return [(a, b) for a, b in pairwise(bounds) if stages[a] != Stage.DORMANT]
 
 
 def _lane(plot: Axes, slot: int, start: int, stop: int, timeline: Timeline) -> None:
-    """One bar: colour and letter of the stage, the blueprint where there is room and a module."""
+    """Draw one bar: colour and letter of the stage, and the blueprint where there is one, and room."""
     stage = Stage(timeline.stages[start][slot])
     fill, ink, letter = STAGES[stage]
     plot.add_patch(Rectangle((start + 0.54, slot - 0.28), stop - start - 0.08, 0.56, facecolor=fill, linewidth=0))
@@ -242,7 +213,7 @@ def _lane(plot: Axes, slot: int, start: int, stop: int, timeline: Timeline) -> N
 
 
 def _decisions(plot: Axes, timeline: Timeline) -> list[Line2D]:
-    """Markers above the lanes; hollow where a gate refused. Returns the legend's entries."""
+    """Draw markers above the lanes, hollow where a gate refused; return the legend's entries."""
     used: dict[str, Line2D] = {}
     for decision in timeline.decisions:
         marker, label = DECISION_MARKERS[decision.op]
@@ -264,16 +235,6 @@ def _stage_key(stages: NDArray[np.int64]) -> list[Line2D]:
     ]  # fmt: skip
 
 
-def _floats(values: Sequence[float | None]) -> Values:
-    return np.array([np.nan if value is None else value for value in values])
-
-
-def _last(values: Values) -> float:
-    """The last measured value."""
-    finite = values[np.isfinite(values)]
-    return float(finite[-1]) if finite.size else 0.0
-
-
 # --- evaluation ------------------------------------------------------------------------------------------------------
 
 
@@ -288,9 +249,8 @@ GAP_MARKS = {
 }
 
 
-@styled
 def gap(standings: Mapping[str, Standings]) -> Figure:
-    """Kinds of tasks: a line from the best common schedule to the oracle per task, and where policies stand on it."""
+    """Draw for each kind of tasks a line from the best common schedule to the oracle per task, and policies on it."""
     rows = [(group, kind, scores) for group, found in standings.items() for kind, scores in found.by_kind.items()]
     figure, axes = new_figure(1.2 + 0.28 * len(rows))
     plot = axes[0][0]
@@ -312,13 +272,12 @@ def gap(standings: Mapping[str, Standings]) -> Figure:
     plot.grid(True, axis="x")
     plot.grid(False, axis="y")
     plot.xaxis.set_major_locator(MaxNLocator(nbins=8))
-    legend_below(figure, used, columns=2)
+    legend_below(figure, used)
     return figure
 
 
-@styled
 def forest(evaluation: Evaluation) -> Figure:
-    """Paired difference learned − other on test accuracy: every seed, the mean, its 95 % interval; 0 is a draw."""
+    """Draw the paired difference learned − other of test accuracy: every seed, the mean, its 95 % interval."""
     comparisons = evaluation.comparisons
     figure, axes = new_figure(1.1 + 0.55 * len(comparisons))
     plot = axes[0][0]
@@ -345,9 +304,8 @@ def forest(evaluation: Evaluation) -> Figure:
     return figure
 
 
-@styled
 def pareto(evaluation: Evaluation) -> Figure:
-    """Test accuracy (mean, 95 % interval) against parameters of the committed network; the front is the line."""
+    """Draw test accuracy (mean, 95 % interval) against parameters of the committed network, and the Pareto front."""
     figure, axes = new_figure(2.6 + 0.17 * len(evaluation.policies) / 2)
     plot = axes[0][0]
     points = {name: (p.params, p.test_accuracy_pct.estimate) for name, p in evaluation.policies.items()}
@@ -367,5 +325,5 @@ def pareto(evaluation: Evaluation) -> Figure:
     title = "Accuracy against size (* on the Pareto front)"
     _axis(plot, title, "parameters of the committed network", "test accuracy (points)")
     plot.grid(True, axis="x")
-    legend_below(figure, used, columns=2)
+    legend_below(figure, used)
     return figure

@@ -1,4 +1,4 @@
-"""Results of checks, and findings.json: PASS, FINDING, or NOT_EVALUATED, which is never a pass."""
+"""Results of checks (PASS, FINDING, or NOT_EVALUATED, which is never a pass), and findings.json."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -12,14 +12,13 @@ from simic.telemetry.rows import SEVERITIES, Severity
 
 SCHEMA_VERSION = 4
 Evidence = Mapping[str, float | int | str]
-# In the order of proof: hashes that hold, numbers that follow from others, an independent reference that agrees; then
-# whether the code resumes as it should, and the signs of a sound training.
+# In the order of proof: hashes, recomputation, independent reference; then exact resume, and symptoms.
 Layer = Literal["bind", "recompute", "certify", "resume", "symptom"]
 PROOF: tuple[Layer, ...] = ("bind", "recompute", "certify")
 
 
 class Status(StrEnum):
-    """The three outcomes."""
+    """Name the three outcomes."""
 
     PASS = "pass"
     FINDING = "finding"
@@ -27,7 +26,7 @@ class Status(StrEnum):
 
 
 class Statistic(Frozen):
-    """A number beside its limit; ``above``: what is larger is worse. None is no number."""
+    """Hold a number beside its limit; ``above``: larger is worse; a value of None is not finite."""
 
     name: str
     value: float | None
@@ -37,9 +36,9 @@ class Statistic(Frozen):
 
 
 class Result(Frozen):
-    """One check on one run. ``severity`` of a finding is how bad it was here, else how bad it could have been.
+    """Hold the result of one check. ``severity`` is that of the finding, else the worst it could have been.
 
-    ``occurred`` says how often what it asks about did, in units of ``counted``; never is never a pass.
+    ``occurred`` counts what the check asks about, in units of ``counted``; with 0 there is no pass.
     """
 
     check: str
@@ -60,7 +59,7 @@ class Result(Frozen):
 
 
 class LayerCount(Frozen):
-    """How the checks of one layer ended."""
+    """Count the results of one layer."""
 
     layer: Layer
     compares: str
@@ -70,7 +69,7 @@ class LayerCount(Frozen):
 
 
 class Committed(Frozen):
-    """Committed validation accuracy of the training episodes, points, mean over hosts."""
+    """Hold committed validation accuracy of the training episodes, points, mean over hosts."""
 
     first: float
     last: float
@@ -78,7 +77,7 @@ class Committed(Frozen):
 
 
 class ValidationScore(Frozen):
-    """Mean score of the validation episodes after so many iterations; the highest chooses the best checkpoint."""
+    """Hold the mean score of validation episodes after so many iterations; the highest chooses the best checkpoint."""
 
     iterations: int
     score: float
@@ -86,7 +85,7 @@ class ValidationScore(Frozen):
 
 
 class TrainingSummary(Frozen):
-    """How training went; ``health``, ``entropy`` and ``rewards`` are of the last iteration that measured them."""
+    """Summarise training; ``health``, ``entropy`` and ``rewards`` are of the last iteration that measured them."""
 
     iterations: int
     env_steps: int | None
@@ -98,7 +97,7 @@ class TrainingSummary(Frozen):
 
 
 class Message(Frozen):
-    """What was found while it trained, after so many iterations."""
+    """Hold a finding of a live check, after so many iterations."""
 
     iterations: int
     severity: Severity
@@ -107,7 +106,7 @@ class Message(Frozen):
 
 
 class Summary(Frozen):
-    """What the report says besides results."""
+    """Hold the content of the report besides results."""
 
     lines: tuple[str, ...]
     layers: tuple[LayerCount, ...]
@@ -117,7 +116,7 @@ class Summary(Frozen):
 
 
 class Verdict(Frozen):
-    """findings.json."""
+    """Hold the content of findings.json."""
 
     schema_version: Literal[4] = SCHEMA_VERSION
     run: str  # its name
@@ -126,53 +125,53 @@ class Verdict(Frozen):
     summary: Summary | None = None  # null of a run of which no report was made
 
     def with_status(self, status: Status) -> tuple[Result, ...]:
-        """Results of one status, worst first, then by id."""
+        """Return the results of one status, worst first, then by id."""
         chosen = [result for result in self.results if result.status is status]
         return tuple(sorted(chosen, key=lambda result: (-SEVERITIES.index(result.severity), result.check)))
 
     @property
     def findings(self) -> tuple[Result, ...]:
-        """What was found, worst first."""
+        """Return the findings, worst first."""
         return self.with_status(Status.FINDING)
 
     @property
     def refuted(self) -> tuple[str, ...]:
-        """Checks by which the record cannot be what it says; nothing may be claimed from it then."""
+        """Return findings of the proof layers; with any the record does not hold and nothing may be claimed from it."""
         return tuple(result.check for result in self.findings if result.layer in PROOF)
 
     @property
     def certified(self) -> bool:
-        """Whether an independent reference agreed in every part, and nothing is refuted."""
+        """Tell whether the reference agreed in every part, and nothing is refuted."""
         parts = [result.status for result in self.results if result.layer == "certify"]
         return bool(parts) and set(parts) == {Status.PASS} and not self.refuted
 
     @property
     def unseen(self) -> tuple[str, ...]:
-        """Checks that could have found something critical, and were not evaluated."""
+        """Return checks that were not evaluated and could have been critical."""
         return tuple(r.check for r in self.with_status(Status.NOT_EVALUATED) if r.severity == "critical")
 
     def counts(self) -> dict[Severity, int]:
-        """Number of findings by severity, the worst first."""
+        """Count findings by severity, the worst first."""
         return {s: sum(f.severity == s for f in self.findings) for s in reversed(SEVERITIES)}
 
     def metrics(self) -> str:
-        """As flat JSON: findings by severity, checks that were not evaluated, and 1 for what is certified."""
+        """Return flat JSON: findings by severity, checks not evaluated, and certified as 0 or 1."""
         counted = {**self.counts(), "not_evaluated": len(self.with_status(Status.NOT_EVALUATED))}
         return json.dumps({**counted, "certified": int(self.certified)}, indent=2) + "\n"
 
     def to_json(self) -> str:
-        """Canonical JSON, with a checksum."""
+        """Return canonical JSON with a checksum."""
         content = json.loads(json.dumps(self.model_dump(mode="json"), sort_keys=True))
         return durable.with_checksum(content).decode()
 
     @classmethod
     def from_json(cls, written: bytes) -> Self:
-        """What ``to_json`` wrote; ValueError for anything else."""
+        """Read what ``to_json`` wrote; ValueError for anything else."""
         return cls.model_validate_json(json.dumps(durable.checked(written)))
 
 
 def failing(results: Iterable[Result], fail_on: Literal["never", "critical", "high", "medium"]) -> tuple[Result, ...]:
-    """The findings for which a run with this ``audit.fail_on`` fails."""
+    """Return the findings for which a run with this ``audit.fail_on`` fails."""
     if fail_on == "never":
         return ()
     limit = SEVERITIES.index(fail_on)
@@ -180,10 +179,10 @@ def failing(results: Iterable[Result], fail_on: Literal["never", "critical", "hi
 
 
 def number(value: float) -> str:
-    """As a person writes it: 0.05, 10, 1e-8."""
+    """Format a number briefly: 0.05, 10, 1e-8."""
     return f"{value:g}".replace("e-0", "e-")
 
 
 def percent(share: float) -> str:
-    """``0.25`` → ``25 %``."""
+    """Format a share: ``0.25`` → ``25 %``."""
     return f"{100 * share:g} %"

@@ -1,22 +1,19 @@
-"""What the audit is known to find: a statement about faults that were planted in simic on purpose (tests/faults).
+"""The statement of which planted faults (tests/faults) the audit found, at a named commit.
 
-It comes with the package and says of which commit it is: ``python -m tests.faults --ship`` writes it.
+It comes with the package; ``python -m tests.faults --ship`` writes it.
 """
 
 from functools import cache
 from pathlib import Path
 
-from pydantic import ValidationError
-
-from simic.errors import SimicError
 from simic.evaluation.result import Frozen
 
 FILE = Path(__file__).with_name("known_faults.json")
 
 
 class KnownFaults(Frozen):
-    """Counts of faults by what became of them: caught as gravely as they are, taken too lightly, ended a stage with a
-    message or a traceback; titles of those that were missed. ``clean`` runs without a fault were their measure.
+    """Count faults by outcome: caught, found at too low a severity, ended a stage with a message or a traceback; titles
+    of the missed ones. Findings count beyond those of the ``clean`` runs.
     """
 
     commit: str
@@ -30,7 +27,7 @@ class KnownFaults(Frozen):
 
     @property
     def sentence(self) -> str:
-        """Return it in words."""
+        """Return the statement in words."""
         ended = {"found but taken too lightly": self.lower, "stopped the run": self.refused, "crashed it": self.crashed}
         others = [f"{number} {said}" for said, number in ended.items() if number] + [f"{len(self.missed)} missed"]
         return (
@@ -42,9 +39,5 @@ class KnownFaults(Frozen):
 
 @cache
 def shipped() -> KnownFaults:
-    """Return the statement that comes with the package; SimicError where it is damaged."""
-    try:
-        return KnownFaults.model_validate_json(FILE.read_bytes())
-    except (OSError, ValidationError) as error:
-        reason = str(error).splitlines()[0]
-        raise SimicError(f"{FILE}: not a statement about planted faults: {reason}; install simic again") from None
+    """Return the statement that comes with the package."""
+    return KnownFaults.model_validate_json(FILE.read_bytes())

@@ -1,9 +1,8 @@
-"""Every number that a symptom of a run is compared with, and where it comes from.
+"""The limits of all symptoms.
 
-Limits of ours are the worst that clean runs showed, times 1.5, but no stricter than judged: clean runs are short and
-small, and longer ones may get further. ``python -m benchmarks.calibration --write`` measures them again and rewrites
-their numbers here and ``CLEAN_RUNS``; a test holds both against its result. A check that compares with more than one
-number has one line for each.
+Limits of ours are the worst of clean runs times 1.5, but no stricter than by judgement: clean runs are short and small,
+and longer ones may get further. ``python -m benchmarks.calibration --write`` measures them again and rewrites their
+numbers and ``CLEAN_RUNS`` here; a test compares both with its result. A check with several limits has a line for each.
 """
 
 import math
@@ -15,9 +14,9 @@ ROOM = 1.5  # times the worst of them
 
 
 class Limit(float):
-    """A number with the name of what is compared with it. ``above``: what is larger is worse. ``bound``: what that
-    cannot exceed (fall below). ``judged``: the number by judgement, which calibration only loosens. ``ours``: no
-    publication has the number.
+    """Hold a number and the name of the statistic it limits. ``above``: larger is worse. ``bound``: what the statistic
+    cannot exceed (or fall below). ``judged``: the number by judgement, which calibration only loosens. ``ours``: it is
+    in no publication.
     """
 
     name: str
@@ -35,7 +34,7 @@ class Limit(float):
         judged: float | None = None,
         ours: bool = True,
     ) -> Self:
-        """The number itself, which computes and prints as any other."""
+        """Create the number with its attributes."""
         made = super().__new__(cls, value)
         made.name, made.above, made.ours = name, above, ours
         furthest = math.inf if above else -math.inf
@@ -44,12 +43,12 @@ class Limit(float):
         return made
 
     def broken_by(self, value: float) -> bool:
-        """Whether a value lies beyond; what is no number does."""
+        """Tell whether a value lies beyond the limit; NaN does."""
         return not (value <= self if self.above else value >= self)
 
     def calibrated(self, worst: float) -> float:
-        """The limit that follows from the worst value of clean runs: 1.5 times as far from 0, but no further than half
-        the way to where it could not be exceeded any more, and no stricter than judged. Three significant digits.
+        """Return the limit for the worst value of clean runs: 1.5 times as far from 0, at most half the way to
+        ``bound``, no stricter than ``judged``; three significant digits.
         """
         further = worst * ROOM if (worst > 0) == self.above else worst / ROOM
         half = (worst + self.bound) / 2
@@ -61,7 +60,7 @@ _REGISTRY: list[Limit] = []
 
 
 def every() -> tuple[Limit, ...]:
-    """All of this file, in its order."""
+    """Return all limits of this file in order."""
     return tuple(_REGISTRY)
 
 
@@ -71,22 +70,22 @@ def _registered(limit: Limit) -> Limit:
 
 
 def ours(name: str, value: float, bound: float | None = None, *, judged: float) -> Limit:
-    """What clean runs stay below."""
+    """Register a limit that clean runs stay below."""
     return _registered(Limit(name, value, bound=bound, judged=judged))
 
 
 def at_least(name: str, value: float, bound: float | None = None, *, judged: float) -> Limit:
-    """What they stay above."""
+    """Register a limit that clean runs stay above."""
     return _registered(Limit(name, value, above=False, bound=bound, judged=judged))
 
 
 def published(name: str, value: float, above: bool = True) -> Limit:
-    """One that a publication, a definition or the arithmetic of a computer decides."""
+    """Register a limit that a publication, a definition or floating-point arithmetic sets."""
     return _registered(Limit(name, value, above=above, ours=False))
 
 
 def source() -> str:
-    """Of the limits of ours, as the report says it."""
+    """Return the source of our limits in words."""
     by = f"worst of {CLEAN_RUNS} clean runs x {ROOM:g}, or by judgement where that is laxer"
     return f"ours, {by}" if CLEAN_RUNS else "ours, by judgement"
 
@@ -125,10 +124,8 @@ RETURN_AGAINST_OBJECTIVE = ours("rise of returns that the objective does not fol
 HARMFUL_SEEDS = ours("share of fossilizations that harmed the host", 0.2, 1.0, judged=0.2)
 ANY_HARMFUL_SEED = published("fossilizations that harmed the host", 0.0)
 WRONG_ROWS = published("rows whose validity is wrong", 0.0)
-MEMORY_AT_START = published("largest |value| of a memory in which an episode began", 0.0)
 
 # F, X, Q: what is claimed, how it was recorded, how fast
 BETTER = published("upper end of the interval", 0.0, False)
 EVALUATION_SEEDS = published("evaluation seeds", 20.0, False)
 GAPS_OF_ORIGIN = published("gaps", 0.0)
-NOT_FINITE = published("tensors that are not finite", 0.0)

@@ -1,4 +1,4 @@
-"""The same checks while training runs: an observer that reports a finding once, and again if it gets worse."""
+"""Live checks during training: an observer that reports a finding once, and again if it gets worse."""
 
 from collections import deque
 
@@ -14,7 +14,7 @@ UPDATES_KEPT = 200  # enough for every check, and bounds the work per iteration
 
 
 class LiveAudit(Observer):
-    """``train.stop_on`` decides what its findings do to the run."""
+    """Run the live checks after every iteration; ``train.stop_on`` decides whether a finding stops training."""
 
     def __init__(self) -> None:
         self._updates: deque[UpdateRow] = deque(maxlen=UPDATES_KEPT)
@@ -23,7 +23,7 @@ class LiveAudit(Observer):
         self._info: RunInfo | None = None
 
     def on_start(self, info: RunInfo) -> None:
-        """Takes up what earlier lives of the run recorded, so that a resume does not forget or repeat."""
+        """Read the updates and findings recorded before a resume, so that none is forgotten or repeated."""
         self._info = info
         for file in recorder.read(info.work_dir / recorder.FOLDER) if info.start_iteration else ():
             if (update := file.update) is not None:
@@ -32,11 +32,11 @@ class LiveAudit(Observer):
                 self._told[finding.check] = max(self._told.get(finding.check, 0), SEVERITIES.index(finding.severity))
 
     def on_rollout(self, iteration: int, steps: Columns) -> None:
-        """Kept until the iteration is judged."""
+        """Keep the steps until the iteration is examined."""
         self._steps = Table.of_steps(iteration, steps)
 
     def on_iteration(self, update: UpdateRow, episode: Columns) -> None:
-        """Every live check on the recent updates and on this iteration's steps."""
+        """Run every live check on the recent updates and on this iteration's steps."""
         assert self._info is not None  # on_start comes first
         self._updates.append(update)
         run = RunRecord(self._info.params, updates=Table.from_rows(list(self._updates)), steps=self._steps)

@@ -1,4 +1,4 @@
-"""docs/metrics.md: every recorded number in one sentence, by the code that records it; run this module to print it."""
+"""docs/metrics.md: one sentence on every recorded number; run this module to print the page."""
 
 from simic.agent.metrics import explanations
 from simic.audit.audit import checks
@@ -54,7 +54,7 @@ METRICS = {
 
 
 def page() -> str:
-    """The whole page; a test compares it with the file."""
+    """Return the whole page; a test compares it with the file."""
     parts = [
         "# Metrics",
         "",

@@ -1,7 +1,9 @@
-"""The figures of one run, drawn and in words."""
+"""The figures of one run with their descriptions."""
 
 from collections import Counter, defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 
 from markupsafe import Markup
@@ -23,7 +25,7 @@ FLOORS = ("static", "random_legal")
 
 @dataclass(frozen=True)
 class Panel:
-    """One figure; ``description`` says in words what it shows."""
+    """Hold one rendered figure; ``description`` says in words what it shows."""
 
     name: str
     title: str
@@ -32,25 +34,25 @@ class Panel:
 
     @property
     def inline(self) -> Markup:
-        """For the page."""
+        """Return the figure as an element of the page."""
         return Markup(drawing.svg_element(self.rendered, self.name, self.title, self.description))
 
     @property
     def document(self) -> str:
-        """For a file."""
+        """Return the figure as a file."""
         return drawing.svg_file(self.rendered)
 
 
 def panels_of(run: RunRecord) -> list[Panel]:
-    """Every figure that this run has data for."""
+    """Draw every figure that the run has data for."""
     training = train_summary(run)
     of_training = (_learning(run, training), _health(run, training), _entropy(run, training), _rewards(run, training))
     made = chain((_gap(run),), of_training, _growth(run), (_forest(run), _pareto(run)))
     return [panel for panel in made if panel is not None]
 
 
-def _panel(name: str, title: str, description: str, figure: Figure) -> Panel:
-    return Panel(name, title, printable(description), drawing.render(figure))
+def _panel(name: str, title: str, description: str, draw: Callable[[], Figure]) -> Panel:
+    return Panel(name, title, printable(description), drawing.render(draw))
 
 
 def _gap(run: RunRecord) -> Panel | None:
@@ -64,7 +66,7 @@ def _gap(run: RunRecord) -> Panel | None:
         for kind, scores in found.by_kind.items()
     ]
     title = "How much of the gap is closed, by kind of task"
-    return _panel("gap", title, "; ".join(said) + ".", figures.gap(standings))
+    return _panel("gap", title, "; ".join(said) + ".", partial(figures.gap, standings))
 
 
 def kept_by_kind(evaluation: Evaluation) -> dict[str, Counter[str]]:
@@ -94,17 +96,18 @@ def _learning(run: RunRecord, training: TrainingSummary) -> Panel | None:
     if training.validations:
         description += " Diamonds: score of the validation episodes; the ring is on the one that chose the checkpoint."
     iterations, committed = run.episodes.column("iteration") + 1.0, run.episodes.column("committed_accuracy")
-    figure = figures.learning(iterations, committed, floors, training.validations)
-    return _panel("learning", "Committed validation accuracy per iteration", description, figure)
+    title = "Committed validation accuracy per iteration"
+    draw = partial(figures.learning, iterations, committed, floors, training.validations)
+    return _panel("learning", title, description, draw)
 
 
 def _health(run: RunRecord, training: TrainingSummary) -> Panel | None:
     if not training.health:
         return None
     series = {name: run.updates.column(name) for name in training.health}
-    figure = figures.health(run.updates.column("iteration") + 1.0, series, run.params.train.ppo.target_kl)
     said = f"Last measured: {_listed(training.health, '.3g')}."
-    return _panel("health", "Health of the updates", said, figure)
+    iterations, target = run.updates.column("iteration") + 1.0, run.params.train.ppo.target_kl
+    return _panel("health", "Health of the updates", said, partial(figures.health, iterations, series, target))
 
 
 def _entropy(run: RunRecord, training: TrainingSummary) -> Panel | None:
@@ -112,9 +115,9 @@ def _entropy(run: RunRecord, training: TrainingSummary) -> Panel | None:
         return None
     found = run.updates.below("entropy_by_head")
     heads = {name: found[name] for name in training.entropy}
-    figure = figures.entropy(run.updates.column("iteration") + 1.0, heads)
-    said = f"1 is uniform, 0 always the same, blank: no choice. Last measured: {_listed(training.entropy, '.2f')}."
-    return _panel("entropy", "Normalised entropy of each action head", said, figure)
+    draw = partial(figures.entropy, run.updates.column("iteration") + 1.0, heads)
+    said = f"1 is uniform, 0 always the same, no dot: no choice. Last measured: {_listed(training.entropy, '.2f')}."
+    return _panel("entropy", "Normalised entropy of each action head", said, draw)
 
 
 def _rewards(run: RunRecord, training: TrainingSummary) -> Panel | None:
@@ -122,7 +125,7 @@ def _rewards(run: RunRecord, training: TrainingSummary) -> Panel | None:
         return None
     iterations, paid = reward_components(run)
     said = f"Per episode in the last iteration: {_listed(training.rewards, '+.2f')}."
-    return _panel("rewards", "Reward by component", said, figures.rewards(iterations, paid))
+    return _panel("rewards", "Reward by component", said, partial(figures.rewards, iterations, paid))
 
 
 def _listed(values: dict[str, float] | dict[str, float | None], form: str) -> str:
@@ -132,14 +135,14 @@ def _listed(values: dict[str, float] | dict[str, float | None], form: str) -> st
 
 
 def _growth(run: RunRecord) -> list[Panel]:
-    """One for each host that is shown."""
+    """Draw one figure for each host that is shown."""
     return [
         _panel(
             f"growth-{number}",
             f"How the host {'won' if case.gain > 0 else 'lost'}",
             "; ".join(f"step {d.step + 1} {d.op.lower()} slot {d.slot}" for d in case.timeline.decisions)
             or "No decision.",
-            figures.growth(case.timeline),
+            partial(figures.growth, case.timeline),
         )
         for number, case in enumerate(run.evaluation.cases if run.evaluation else ())
     ]
@@ -150,7 +153,7 @@ def _forest(run: RunRecord) -> Panel | None:
     if evaluation is None or not evaluation.comparisons:
         return None
     description = "; ".join(against(comparison) for comparison in evaluation.comparisons) + "."
-    return _panel("forest", "Learned policy against the others", description, figures.forest(evaluation))
+    return _panel("forest", "Learned policy against the others", description, partial(figures.forest, evaluation))
 
 
 def _pareto(run: RunRecord) -> Panel | None:
@@ -160,4 +163,4 @@ def _pareto(run: RunRecord) -> Panel | None:
         f"{policy_look(name)[0]} {found.test_accuracy_pct.estimate:.1f} points, {found.params:,.0f} parameters"
         for name, found in run.evaluation.policies.items()
     ]
-    return _panel("pareto", "Accuracy against size", "; ".join(said) + ".", figures.pareto(run.evaluation))
+    return _panel("pareto", "Accuracy against size", "; ".join(said) + ".", partial(figures.pareto, run.evaluation))

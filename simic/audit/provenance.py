@@ -1,4 +1,4 @@
-"""What a run's artifacts were made from, and whether they are still the ones that were recorded."""
+"""The origin of a run's artifacts, and whether they are still those that were recorded."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -6,8 +6,6 @@ from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Self
-
-import torch
 
 from simic import params, seals
 from simic.errors import SimicError
@@ -22,7 +20,7 @@ RESTORED = "dvc checkout telemetry brings back what was recorded"
 
 @dataclass(frozen=True)
 class Origin:
-    """What the checkpoints do not hold because it differs between equal runs; None = not recorded."""
+    """Hold what differs between equal runs, so that checkpoints do not hold it; None = not recorded."""
 
     name: str | None = None  # of the run
     started: datetime | None = None  # the first time
@@ -35,7 +33,7 @@ class Origin:
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """From the starts of a run; of a run that recorded none nothing is known. SimicError where they are damaged."""
+        """Read the starts of a run, if it recorded any; SimicError where they are damaged."""
         if not path.exists():
             return cls()
         try:
@@ -54,7 +52,7 @@ class Origin:
 
 @dataclass(frozen=True)
 class Provenance:
-    """None = not recorded. ``damaged`` says which artifacts are not what was recorded."""
+    """Hold hashes, versions and params of a run, None = not recorded; ``damaged`` names artifacts that were changed."""
 
     params_sha256: str | None
     data_sha256: str | None
@@ -64,15 +62,14 @@ class Provenance:
     versions: Mapping[str, str]
     hardware: Mapping[str, str]
     damaged: tuple[str, ...]
-    sealed: tuple[str, ...]  # stages whose seals hold what they are about
-    non_finite: tuple[str, ...]  # tensors of the checkpoints that hold NaN or Inf
+    sealed: tuple[str, ...]  # stages whose seals hold
     code_sha256: Mapping[str, str]  # by stage
     params: Mapping[str, Any]  # by the keys of params.yaml that the stages sealed
 
 
 def trace(tree: params.Params, root: Path) -> tuple[Provenance, dict[str, Checkpoint]]:
-    """Reads and verifies what a workspace published: every seal hashed again, the checkpoints against their manifests
-    and against the present params; and the checkpoints that are whole.
+    """Return the provenance of a workspace and its undamaged checkpoints: every seal is hashed again, and checkpoints
+    are compared with their manifests and the present params.
     """
     broken, sealed = seals.broken(root, tree)
     found: dict[str, Checkpoint] = {}
@@ -100,22 +97,12 @@ def trace(tree: params.Params, root: Path) -> tuple[Provenance, dict[str, Checkp
         else {},
         damaged=tuple(broken),
         sealed=tuple(sealed),
-        non_finite=tuple(
-            f"{name}: {tensor}"
-            for name, kept in found.items()
-            for tensor, values in kept.tensors.items()
-            if not _finite(values)
-        ),
         code_sha256={stage: params.digest(seal.code) for stage, seal in found_seals.items()},
         params={key: value for seal in found_seals.values() for key, value in seal.params.items()},
     )
     return provenance, found
 
 
-def _finite(values: torch.Tensor) -> bool:
-    return not values.is_floating_point() or bool(values.isfinite().all())
-
-
 def _trained_params(tree: params.Params) -> str:
-    """As the trainer computes it (training.resume.Identity)."""
+    """Return the hash of the params as the trainer computes it (training.resume.Identity)."""
     return params.digest({"rng_seed": tree.rng_seed, "train": tree.train.model_dump(mode="json")})

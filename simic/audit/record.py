@@ -1,4 +1,4 @@
-"""All a check may read of one run: telemetry tables, evaluation, checkpoints, provenance. Nothing is computed here."""
+"""Everything that a check may read of one run: telemetry tables, evaluation, checkpoints, provenance."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -27,7 +27,7 @@ HOST_AXES = 2  # rows and hosts; a third is that of slots
 
 @dataclass(frozen=True)
 class Table:
-    """Columns by name, all of one length; per-host columns are ``[rows, E]`` or ``[rows, E, K]``.
+    """Hold columns by name, all of one length; per-host columns are ``[rows, E]`` or ``[rows, E, K]``.
 
     Nested values are columns of their own, joined by a dot: ``entropy_by_head.op``.
     """
@@ -41,27 +41,27 @@ class Table:
         return name in self.columns
 
     def column(self, name: str) -> Array:
-        """One column; KeyError when it is not there (checks state their needs)."""
+        """Return one column; KeyError when it is not there (checks state their needs)."""
         return self.columns[name]
 
     def below(self, prefix: str) -> dict[str, Array]:
-        """Columns under a prefix, by the rest of their name: ``below("components")``."""
+        """Return columns under a prefix, by the rest of their name: ``below("components")``."""
         start = prefix + "."
         return {name.removeprefix(start): values for name, values in self.columns.items() if name.startswith(start)}
 
     def where(self, rows: NDArray[np.bool_]) -> Self:
-        """The rows for which ``rows`` is True."""
+        """Return the rows for which ``rows`` is True."""
         return replace(self, columns={name: values[rows] for name, values in self.columns.items()})
 
     def measured(self, name: str) -> int:
-        """How many rows of a column hold at least one value that is not NaN."""
+        """Count the rows of a column with at least one value that is not NaN."""
         values = self.columns[name]
         if values.dtype.kind != "f":
             return len(values)
         return int((~np.isnan(values.reshape(len(values), -1))).any(axis=1).sum()) if len(values) else 0
 
     def cells(self, name: str) -> int:
-        """How many values of rows and hosts are not NaN; slots of a host count together."""
+        """Count the values of rows and hosts that are not NaN; slots of a host count together."""
         values = self.columns[name]
         if values.dtype.kind != "f":
             return int(np.prod(values.shape[:2]))
@@ -70,15 +70,14 @@ class Table:
 
     @classmethod
     def from_arrow(cls, table: pa.Table) -> Self:
-        """Of a published table without an ``env`` axis."""
+        """Read a published table without an ``env`` axis."""
         columns = {name: _array(name, table.column(name).combine_chunks()) for name in table.column_names}
         return cls({_dotted(name): values for name, values in columns.items()})
 
     @classmethod
     def of_hosts(cls, table: pa.Table, shared: Sequence[str]) -> Self:
-        """Of a published table with one row per host: its ``env`` becomes the second axis of all columns but the
-        ``shared`` ones, which have the same value for every host. What is not there for every host is left out: a gap,
-        which X3 finds.
+        """Read a published table with one row per host: ``env`` becomes the second axis of all columns but the
+        ``shared`` ones, which are equal for all hosts. Moments that lack a host are left out; X3 finds the gap.
         """
         if not len(table):
             return cls()
@@ -97,14 +96,14 @@ class Table:
 
     @classmethod
     def from_rows(cls, rows: Sequence[Row]) -> Self:
-        """Of rows as they are recorded, all of one kind; metrics under their own names."""
+        """Return a table of recorded rows, all of one kind; metrics under their own names."""
         values = [{**vars(row), **getattr(row, "metrics", {})} for row in rows]
         names = [name for name in (values[0] if values else ()) if name != "metrics"]
         return cls({_dotted(name): _plain([each[name] for each in values]) for name in names})
 
     @classmethod
     def of_steps(cls, iteration: int, steps: Columns) -> Self:
-        """Of the steps of one iteration as they are recorded."""
+        """Return a table of the recorded steps of one iteration."""
         count = len(steps["op"])
         axes = {"iteration": np.full(count, iteration), "step": np.arange(1, count + 1)}
         return cls({**axes, **{_dotted(name): published(values) for name, values in steps.items()}})
@@ -115,7 +114,7 @@ def _dotted(name: str) -> str:
 
 
 def _plain(values: list[int | float | str | None]) -> Array:
-    """What is not there is NaN."""
+    """Return values as an array, NaN for None."""
     if any(isinstance(value, str) for value in values):
         return np.array(values, dtype=object)
     return np.array([np.nan if value is None else value for value in values])
@@ -134,7 +133,7 @@ def _array(name: str, column: pa.Array) -> Array:
 
 @dataclass(frozen=True)
 class RunRecord:
-    """One run; what its telemetry does not hold is added with ``dataclasses.replace``.
+    """Hold one run; all but telemetry is added with ``dataclasses.replace``.
 
     ``episodes`` are those that trained the policy, ``validations`` those that chose the best checkpoint.
     """
@@ -145,7 +144,7 @@ class RunRecord:
     episodes: Table = Table()
     validations: Table = Table()
     timing: Table = Table()
-    told: Table = Table()  # what was found while it trained
+    told: Table = Table()  # findings of live checks
     headroom: HeadroomReport | None = None
     evaluation: Evaluation | None = None
     provenance: Provenance | None = None
@@ -157,7 +156,7 @@ class RunRecord:
 
     @classmethod
     def from_published(cls, params: Params, folder: Path) -> Self:
-        """Of published telemetry (telemetry.publish); SimicError naming the file that is missing or damaged."""
+        """Read published telemetry (telemetry.publish); SimicError naming the file that is missing or damaged."""
         episodes = Table.of_hosts(_read(folder / EPISODES_FILE), ("iteration", "split"))
         train = episodes.column("split") == "train" if len(episodes) else np.zeros(0, dtype=bool)
         updates = Table.from_arrow(_read(folder / UPDATES_FILE))
@@ -172,7 +171,7 @@ class RunRecord:
         )
 
     def complete(self, needs: Sequence[str]) -> Self:
-        """Without the updates that lack a number among the needed columns."""
+        """Return the record without updates that lack a number in a needed column."""
         columns = [need.partition(".")[2] for need in needs if need.startswith("updates.")]
         measured = np.ones(len(self.updates), dtype=bool)
         for name in columns:
@@ -181,7 +180,7 @@ class RunRecord:
         return self if measured.all() else replace(self, updates=self.updates.where(measured))
 
     def count(self, need: str) -> int:
-        """How many measurements there are of a need: rows of a table, times hosts; of what is no table its parts."""
+        """Count the measurements of a need: values of a column, seeds of the evaluation, else 1 if it is there."""
         source, _, column = need.partition(".")
         found = getattr(self, source)
         if column:
@@ -191,7 +190,7 @@ class RunRecord:
         return int(found is not None)
 
     def missing(self, needs: Sequence[str], minimum: int) -> str | None:
-        """What keeps these needs from being met, in words; None when nothing does."""
+        """Return in words which need is not met; None when all are."""
         for need in needs:
             source, _, column = need.partition(".")
             if column:
@@ -205,7 +204,7 @@ class RunRecord:
 
 
 def _times(path: Path, updates: Table) -> list[TimingRow]:
-    """Those that were not lost; SimicError where there are fewer than iterations."""
+    """Read wall times that were not lost; SimicError where there are fewer rows than iterations."""
     try:
         rows = timing.read(path)
     except SimicError as damage:

@@ -1,5 +1,5 @@
-"""report.html, report.md, findings.json, findings.sarif, audit_metrics.json: one file each, no network, the same bytes
-for the same run.
+"""The audit's files: report.html, report.md, findings.json, findings.sarif, audit_metrics.json, model card, figures;
+equal bytes for equal runs, no network.
 """
 
 import base64
@@ -36,7 +36,7 @@ UNNAMED = "not recorded"
 
 
 def write_report(run: RunRecord, folder: Path) -> Verdict:
-    """Audits a run and writes its reports; AuditFailed afterwards where findings reach ``audit.fail_on``."""
+    """Audit a run and write its reports; AuditFailed afterwards where findings reach ``audit.fail_on``."""
     name = run.provenance.origin.name if run.provenance else None
     verdict = audit.examine(run, name or UNNAMED)
     write(run, verdict, folder)
@@ -50,9 +50,7 @@ def write_report(run: RunRecord, folder: Path) -> Verdict:
 
 
 def write(run: RunRecord, verdict: Verdict, folder: Path) -> None:
-    """Writes reports, model card, certificate and ``figures/*.svg`` into ``folder``, all or none; SimicError where that
-    fails.
-    """
+    """Write all files into ``folder``, or none; SimicError where that fails."""
     panels = panels_of(run)
     files = {
         "report.html": html(run, verdict, panels),
@@ -76,7 +74,7 @@ def write(run: RunRecord, verdict: Verdict, folder: Path) -> None:
 
 
 def html(run: RunRecord, verdict: Verdict, panels: Sequence[Panel]) -> str:
-    """The report as one page; scripts, network and foreign styles are refused by its content security policy."""
+    """Return the report as one page; its content security policy refuses scripts, network and foreign styles."""
     templates = _templates(_for_html)
     style = templates.get_template("report.css").render().strip()
     digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
@@ -85,7 +83,7 @@ def html(run: RunRecord, verdict: Verdict, panels: Sequence[Panel]) -> str:
 
 
 def markdown(run: RunRecord, verdict: Verdict) -> str:
-    """The same without figures."""
+    """Return the report as Markdown, without figures."""
     return _templates(_for_markdown).get_template("report.md").render(**_content(run, verdict)).rstrip() + "\n"
 
 
@@ -103,16 +101,16 @@ def _templates(finalize: Any) -> Environment:
 
 
 def _for_html(value: Any) -> Any:
-    """Text without what acts on letters around it; jinja escapes its markup."""
+    """Remove control characters from text; jinja escapes markup."""
     return printable(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
-# Markup that a text could bring along: inline marks, cells, tags, links, addresses that become links by themselves.
+# Markup that a text could contain: inline marks, cells, tags, links, addresses that programs turn into links.
 _MARKS = re.compile(r"[\\`*|~<>&#$@]|(?<!\w)_|_(?!\w)|\](?=[\[(])|^\[|(?<=:)/(?=/)|(?<=www)\.")
 
 
 def _for_markdown(value: Any) -> Any:
-    """Text that stands for itself."""
+    """Escape Markdown in text."""
     if not isinstance(value, str) or isinstance(value, Markup):
         return value
     return _MARKS.sub(lambda found: "\\" + found[0], printable(value))
@@ -147,17 +145,17 @@ def _content(run: RunRecord, verdict: Verdict) -> dict[str, object]:
 
 
 def _by_length(evaluation: Evaluation) -> list[dict[str, object]]:
-    """The learned policy beside the hand rule for every length of episode and group of tasks, the shortest first."""
-    found = [(evaluation.episode_steps, evaluation.standings)]
-    found += [(other.epochs, other.standings) for other in evaluation.others.values()]
+    """Return rows of the learned policy beside the hand rule by length of episodes and group, the shortest first."""
+    lengths = [(evaluation.episode_steps, evaluation.standings)]
+    lengths += [(other.epochs, other.standings) for other in evaluation.others.values()]
     rows: list[dict[str, object]] = []
-    for epochs, standings in sorted(found, key=lambda each: each[0]):
+    for epochs, standings in sorted(lengths, key=lambda each: each[0]):
         for group, of_group in standings.items():
             named = {"learned": LEARNED, "rule": of_group.rule, "common": COMMON, "oracle": ORACLE_TASK}
             scores = {key: of_group.policies.get(name or "") for key, name in named.items()}
             if scores["learned"] is not None:
                 rows.append({"epochs": epochs, "group": group, "tasks": of_group.tasks, **scores})
-    return rows if len(found) > 1 else []
+    return rows if len(lengths) > 1 else []
 
 
 def _policies(evaluation: Evaluation) -> list[str]:
@@ -166,7 +164,7 @@ def _policies(evaluation: Evaluation) -> list[str]:
 
 
 def interval(value: Interval | None, form: str = "{:.2f}", unit: float = 1.0) -> Markup:
-    """``75.10 [74.20, 76.00]``, in so many of a unit."""
+    """Format an interval: ``75.10 [74.20, 76.00]``, multiplied by ``unit``."""
     if value is None:
         return Markup("–")
     estimate, low, high = (form.format(unit * number) for number in (value.estimate, value.low, value.high))
@@ -174,7 +172,7 @@ def interval(value: Interval | None, form: str = "{:.2f}", unit: float = 1.0) ->
 
 
 def count(value: float) -> str:
-    """Three significant digits with a unit prefix: 1.23 M."""
+    """Format a count with three significant digits and a unit prefix: 1.23 M."""
     for limit, prefix in ((1e12, " T"), (1e9, " G"), (1e6, " M"), (1e4, " k")):
         if abs(value) >= limit:
             return f"{value / (limit if prefix != ' k' else 1e3):.3g}{prefix}"
@@ -182,7 +180,7 @@ def count(value: float) -> str:
 
 
 def cell(value: object) -> str:
-    """One value of an evidence table, or of a param."""
+    """Format one value of an evidence table, or of a param."""
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
@@ -190,7 +188,7 @@ def cell(value: object) -> str:
 
 
 def _sealed(found: Provenance | None) -> Params | None:
-    """The params that the stages sealed; None where these are none."""
+    """Return the params that the stages sealed; None where they are not valid."""
     known = {} if found is None else {key: value for key, value in found.params.items() if "." not in key}
     try:
         return Params.model_validate(known) if known else None
@@ -199,7 +197,7 @@ def _sealed(found: Provenance | None) -> Params | None:
 
 
 def _about(params: Params | None) -> str:
-    """What was run."""
+    """Return task, host, reward and seed in one line."""
     if params is None:
         return "params not recorded"
     prepare, train = params.prepare, params.train
@@ -209,7 +207,7 @@ def _about(params: Params | None) -> str:
 
 
 def _changed(params: Params | None) -> list[tuple[str, str]]:
-    """Params that are not the defaults, by name: default → value."""
+    """Return params that are not the defaults, by name: default → value."""
     default, sealed = (
         tree.model_dump(mode="json", exclude={"audit", "runtime"}) for tree in (Params(), params or Params())
     )
@@ -217,7 +215,7 @@ def _changed(params: Params | None) -> list[tuple[str, str]]:
 
 
 def provenance_rows(run: RunRecord) -> list[tuple[str, str]]:
-    """Name and value; "not recorded" where unknown."""
+    """Return the provenance as rows of name and value; "not recorded" where unknown."""
     found = run.provenance
     if found is None:
         return []
@@ -244,7 +242,7 @@ def provenance_rows(run: RunRecord) -> list[tuple[str, str]]:
 
 
 def _tried(run: RunRecord) -> str:
-    """What simic verify-resume said last, of whatever code; X1 judges it."""
+    """Return the last result of simic verify-resume, of whatever code; X1 judges it."""
     tried = run.certificate.resume if run.certificate else None
     if tried is None or isinstance(tried, str):
         return f"{tried or 'not tried'}; {COMMAND}"
@@ -252,6 +250,6 @@ def _tried(run: RunRecord) -> str:
 
 
 def worst(results: Sequence[Result]) -> str:
-    """One line for a terminal: the gravest finding."""
+    """Return the gravest finding in one line."""
     found = Verdict(run="", results=tuple(results)).findings
     return f"{found[0].severity}: {found[0].check} {found[0].title}: {found[0].measured}" if found else "no findings"

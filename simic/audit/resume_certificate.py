@@ -1,6 +1,4 @@
-"""What `simic verify-resume` found: trainings that were killed again and again, beside one that was not:
-reports/resume.json.
-"""
+"""reports/resume.json of `simic verify-resume`: trainings that were killed again and again, beside one that was not."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,7 +16,7 @@ COMMAND = "simic verify-resume"
 
 
 class ResumeSubject(Frozen):
-    """What the certificate is about: of another of these it says nothing."""
+    """Identify what was tried; the certificate says nothing of other code, params, data or machines."""
 
     code_sha256: str | None  # of all that the stage train runs
     params_sha256: str | None  # of the project, which the small training is composed from
@@ -27,7 +25,7 @@ class ResumeSubject(Frozen):
 
     @classmethod
     def of(cls, run: Provenance) -> "ResumeSubject":
-        """Of a run that is audited."""
+        """Return the subject of an audited run."""
         return cls(
             code_sha256=run.code_sha256.get("train"),
             params_sha256=run.params_sha256,
@@ -36,7 +34,7 @@ class ResumeSubject(Frozen):
         )
 
     def differences(self, other: "ResumeSubject") -> tuple[str, ...]:
-        """What is other, in words."""
+        """Name the differences to another subject."""
         fields = {"code": "code_sha256", "params": "params_sha256", "data": "data_sha256"}
         changed = [name for name, field in fields.items() if getattr(self, field) != getattr(other, field)]
         names = sorted(self.machine.keys() | other.machine.keys())
@@ -44,7 +42,7 @@ class ResumeSubject(Frozen):
 
 
 class ResumeCertificate(Frozen):
-    """Counts over all trainings that were killed; ``failures`` are those that did not come to their end."""
+    """Count over all killed trainings; ``failures`` are those that did not come to their end."""
 
     format: Literal[1] = FORMAT
     subject: ResumeSubject
@@ -61,17 +59,17 @@ class ResumeCertificate(Frozen):
 
     @property
     def sound(self) -> bool:
-        """Whether every training came to the same end, and none did work again."""
+        """Tell whether every training came to the same end, and none repeated work."""
         return not (self.differing_bytes or self.differing or self.retrained_beyond_one or self.failures)
 
     @property
     def killed(self) -> int:
-        """How often, in all."""
+        """Count all kills."""
         return sum(self.kills.values())
 
     @property
     def result(self) -> str:
-        """In one line."""
+        """Return the result in one line."""
         return (
             f"{self.killed} kills in {self.trainings} trainings: "
             f"{self.differing_bytes} of {self.compared_bytes} bytes differ, "
@@ -80,11 +78,11 @@ class ResumeCertificate(Frozen):
         )
 
     def content(self) -> bytes:
-        """Return its file, with a checksum of itself."""
+        """Return the content of the file, with a checksum."""
         return durable.with_checksum(self.model_dump(mode="json"))
 
     def page(self) -> str:
-        """For a terminal."""
+        """Return the certificate for a terminal."""
         subject = self.subject
         where = ", ".join(f"{count} {name}" for name, count in self.kills.items())
         lines = [
@@ -105,7 +103,7 @@ class ResumeCertificate(Frozen):
 
 
 def read(path: Path) -> ResumeCertificate | str | None:
-    """The certificate, why it cannot be read, or None where there is none."""
+    """Return the certificate, the reason why it cannot be read, or None where there is none."""
     if not path.exists():
         return None
     try:

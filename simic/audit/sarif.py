@@ -11,11 +11,11 @@ from simic.audit.findings import Result, Status, Verdict
 from simic.telemetry.rows import Severity
 
 LEVELS: dict[Severity, str] = {"critical": "error", "high": "error", "medium": "warning", "low": "note", "info": "note"}
-PLACE = "params.yaml"  # a file of the repository that says which run it was; a finding is about no line of it
+PLACE = "params.yaml"  # SARIF wants a file of the repository; this one identifies the run
 
 
 def to_sarif(verdict: Verdict) -> str:
-    """Every check as a rule, findings as results, checks that were not evaluated as notifications."""
+    """Return SARIF with every check as a rule, findings as results, and unevaluated checks as notifications."""
     rules = {result.check: index for index, result in enumerate(verdict.results)}
     unevaluated = verdict.with_status(Status.NOT_EVALUATED)
     run = {
@@ -26,7 +26,7 @@ def to_sarif(verdict: Verdict) -> str:
                 "rules": [_rule(result) for result in verdict.results],
             }
         },
-        # Before the last slash: what is compared from run to run.
+        # Code hosts compare runs by the part before the last slash.
         "automationDetails": {"id": f"simic audit/{verdict.run}"},
         "invocations": [
             {

@@ -1,6 +1,6 @@
-"""What each blueprint was worth in training: seeds germinated, kept and pruned, what they contributed, what they cost.
+"""The worth of each blueprint in training: seeds germinated, kept and pruned, their contribution and cost.
 
-From the steps alone. A seed's life begins where its slot is germinated and ends where the slot has no live seed.
+A seed's life in the steps begins where its slot is germinated and ends where the slot has no live seed.
 """
 
 from collections.abc import Iterator, Mapping
@@ -9,8 +9,9 @@ from typing import Self
 
 import numpy as np
 
-from simic.audit.recompute.arrays import FOSSILIZED, GERMINATE, LIVE, PRUNED, Steps, earlier
+from simic.audit.recompute.rewards import Steps, earlier
 from simic.audit.record import RunRecord
+from simic.certify.life import FOSSILIZED, GERMINATE, LIVE, PRUNED
 from simic.evaluation.result import Frozen
 from simic.growth.networks.blueprints import blueprints_of
 
@@ -20,7 +21,7 @@ NEEDED += tuple(f"committed_{cost}" for cost in COSTS)
 
 
 class Mean(Frozen):
-    """Of so many seeds; the error is the standard error, None of one alone."""
+    """Hold a mean over seeds with its standard error, None of one alone."""
 
     mean: float
     error: float | None
@@ -28,7 +29,7 @@ class Mean(Frozen):
 
     @classmethod
     def of(cls, values: list[float]) -> Self | None:
-        """None of nothing."""
+        """Return the mean of the values; None without any."""
         if not values:
             return None
         error = float(np.std(values, ddof=1) / np.sqrt(len(values))) if len(values) > 1 else None
@@ -39,7 +40,7 @@ class Mean(Frozen):
 
 
 class Score(Frozen):
-    """One blueprint. Contributions in points when last measured; parameters and FLOPs per sample of one seed, mean."""
+    """Hold one blueprint's counts; last measured contribution in points; mean parameters and FLOPs of one seed."""
 
     blueprint: str
     germinated: int
@@ -49,16 +50,6 @@ class Score(Frozen):
     contribution_pruned: Mean | None
     params: float | None
     flops: float | None
-
-    @property
-    def worth_kept(self) -> str:
-        """For the page."""
-        return str(self.contribution_kept or "–")
-
-    @property
-    def worth_pruned(self) -> str:
-        """For the page."""
-        return str(self.contribution_pruned or "–")
 
 
 @dataclass(frozen=True)
@@ -72,7 +63,7 @@ class _Seed:
 
 
 def scores(run: RunRecord) -> tuple[Score, ...]:
-    """Of every blueprint that germinated, the most often kept first; nothing without the steps."""
+    """Score every blueprint that germinated, the most often kept first; empty without the steps."""
     if not len(run.steps) or any(name not in run.steps for name in NEEDED):
         return ()
     seeds: dict[int, list[_Seed]] = {}
@@ -105,7 +96,7 @@ def _score(name: str, seeds: list[_Seed]) -> Score:
 
 
 def _seeds(steps: Steps, bare: Mapping[str, int]) -> Iterator[_Seed]:
-    """Of one iteration; ``bare`` is what the host alone costs."""
+    """Yield the seeds of one iteration; ``bare`` is the cost of the host alone."""
     live = np.isin(steps["stage"], LIVE)
     changed = live != earlier(live, False)
     began = (steps["effective_op"] == GERMINATE) & steps["valid"]
@@ -117,7 +108,7 @@ def _seeds(steps: Steps, bare: Mapping[str, int]) -> Iterator[_Seed]:
         stage = steps["stage"][:, env, slot]
         contribution = steps["contribution"][t:end, env, slot]
         measured = contribution[np.isfinite(contribution)]
-        alone = changed[t, env].sum() == changed[t, env, slot]  # else the step changed what other seeds cost, too
+        alone = changed[t, env].sum() == changed[t, env, slot]  # else other seeds changed the cost in that step, too
         yield _Seed(
             blueprint=int(steps["blueprint"][t, env]),
             kept=bool((stage[t:end] == FOSSILIZED).any()),

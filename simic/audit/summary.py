@@ -1,4 +1,4 @@
-"""What the report says besides the results of its checks; it stands in findings.json too."""
+"""The report's summary: training, live findings, and the verdict in five lines; it is part of findings.json."""
 
 from collections.abc import Sequence
 from typing import get_args
@@ -46,7 +46,7 @@ LABELS = {
 
 
 def summarize(run: RunRecord, verdict: Verdict) -> Summary:
-    """Of a run and the results of its checks."""
+    """Summarise a run and the results of its checks."""
     training = train_summary(run)
     return Summary(
         lines=_lines(run, verdict, training),
@@ -58,12 +58,12 @@ def summarize(run: RunRecord, verdict: Verdict) -> Summary:
 
 
 def label(policy: str) -> str:
-    """A policy's name for a reader."""
+    """Return a policy's name for a reader."""
     return LABELS.get(policy, policy)
 
 
 def against(comparison: PolicyComparison) -> str:
-    """A comparison in words."""
+    """Return a comparison in words."""
     d = comparison.difference_pct
     meaning = "better" if d.low > 0 else "worse" if d.high < 0 else "no difference shown"
     return f"{d.estimate:+.2f} points [{d.low:+.2f}, {d.high:+.2f}] against {label(comparison.second)}, {meaning}"
@@ -95,7 +95,7 @@ def _messages(told: Table) -> tuple[Message, ...]:
 
 
 def train_summary(run: RunRecord) -> TrainingSummary:
-    """How training went."""
+    """Summarise training."""
     updates = run.updates
     heads = updates.below("entropy_by_head")
     order = {name: index for index, name in enumerate(Action._fields)}
@@ -130,9 +130,7 @@ def _validations(updates: Table) -> tuple[ValidationScore, ...]:
 
 
 def reward_components(run: RunRecord) -> tuple[NDArray[np.float64], dict[str, NDArray[np.float64]]]:
-    """Iterations from 1 on, and what each component paid per episode in them, mean over hosts; without those that never
-    paid.
-    """
+    """Return iterations from 1 on, and each component per episode in them, mean over hosts; without those always 0."""
     parts = run.steps.below("components")
     if not parts:
         return np.zeros(0), {}
@@ -146,7 +144,7 @@ def reward_components(run: RunRecord) -> tuple[NDArray[np.float64], dict[str, ND
 
 
 def _last(values: NDArray[np.float64]) -> float | None:
-    """The last measured value."""
+    """Return the last finite value."""
     finite = values[np.isfinite(values)]
     return float(finite[-1]) if finite.size else None
 
@@ -155,10 +153,13 @@ def _last(values: NDArray[np.float64]) -> float | None:
 
 
 def _lines(run: RunRecord, verdict: Verdict, training: TrainingSummary) -> tuple[str, ...]:
-    """Whether it is certified, the gap, against whom, what was found, what it cost and rests on."""
-    reached = _withheld(verdict) if verdict.refuted else _reached(run.evaluation)
-    cost = f"{_cost(run.evaluation, training)} {_rests_on(run.evaluation)}"
-    return _proven(verdict), *reached, _found(verdict), cost
+    """Return the five lines: proof, gap, comparison, findings, cost with evidence."""
+    reached = _reached(run.evaluation)
+    if verdict.refuted:
+        reason = f"since the record does not hold ({', '.join(verdict.refuted)})"
+        reached = f"Gap and score: withheld, {reason}.", "Comparison: withheld."
+    cost = f"{_cost(run.evaluation, training)} {_evidence(run.evaluation)}"
+    return _proven(verdict), *reached, _findings(verdict), cost
 
 
 def _proven(verdict: Verdict) -> str:
@@ -170,13 +171,6 @@ def _proven(verdict: Verdict) -> str:
     if verdict.unseen:
         said += f"; not evaluated, though a finding would be critical: {', '.join(verdict.unseen)}"
     return f"{said}; the record does not hold in {', '.join(verdict.refuted)}." if verdict.refuted else f"{said}."
-
-
-def _withheld(verdict: Verdict) -> tuple[str, str]:
-    return (
-        f"Gap and score: withheld, since the record does not hold ({', '.join(verdict.refuted)}).",
-        "Comparison: withheld.",
-    )
 
 
 def _reached(evaluation: Evaluation | None) -> tuple[str, str]:
@@ -197,7 +191,7 @@ def _interval(value: Interval) -> str:
 
 
 def _compared(evaluation: Evaluation) -> str:
-    """With never growing, and with the strongest baseline."""
+    """Compare with never growing, and with the strongest baseline."""
     others = [c for c in evaluation.comparisons if c.second not in get_args(PolicyName)]
     if not others:
         return "No baseline was evaluated."
@@ -209,7 +203,7 @@ def _compared(evaluation: Evaluation) -> str:
     return f"{'; '.join(said)}."
 
 
-def _found(verdict: Verdict) -> str:
+def _findings(verdict: Verdict) -> str:
     grave = [f"{number} {severity}" for severity, number in verdict.counts().items() if number]
     passed, unknown = verdict.with_status(Status.PASS), verdict.with_status(Status.NOT_EVALUATED)
     critical = sum(result.severity == "critical" for result in unknown)
@@ -220,14 +214,14 @@ def _found(verdict: Verdict) -> str:
 
 
 def _cost(evaluation: Evaluation | None, training: TrainingSummary) -> str:
-    """The controller's own training is part of what a controlled training costs."""
+    """State the cost of training the controller."""
     trainings = evaluation.controller_trainings if evaluation else None
     hosts = f"{trainings:,} host trainings in " if trainings is not None else ""
     steps = f", {training.env_steps:,} environment steps" if training.env_steps is not None else ""
     return f"Cost: the controller was trained by {hosts}{training.iterations} iterations{steps}."
 
 
-def _rests_on(evaluation: Evaluation | None) -> str:
+def _evidence(evaluation: Evaluation | None) -> str:
     if evaluation is None:
         return "Evidence: no evaluation, so nothing can be claimed."
     return (

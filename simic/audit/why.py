@@ -1,6 +1,5 @@
-"""What other decisions would have come to, as the evaluation's replays found it."""
+"""Decisions beside their alternatives, from the evaluation's replays."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from simic.evaluation.result import DecisionGrade, Evaluation, GradedDecision
@@ -10,7 +9,7 @@ MOST_DECISIONS = 3  # shown of those that won most, and of those that lost most
 
 @dataclass(frozen=True)
 class Contrast:
-    """One decision beside the best alternative that was tried; ``gain`` is points over that."""
+    """Hold one decision beside the best alternative that was tried; ``gain`` is points over that."""
 
     row: int
     task: str
@@ -21,16 +20,11 @@ class Contrast:
 
 
 def contrasts(evaluation: Evaluation) -> list[Contrast]:
-    """Of all replayed decisions those that won most, then those that lost most."""
-    found = sorted(_all(evaluation), key=lambda each: (-each.gain, each.row, each.step))
-    won, lost = ([each for each in found if sign * each.gain > 0] for sign in (1, -1))
+    """Return the replayed decisions that won most, then those that lost most."""
+    decisions = [decision for grade in evaluation.counterfactuals.values() for decision in grade.decisions]
+    every = sorted((_contrast(evaluation, each) for each in decisions), key=lambda x: (-x.gain, x.row, x.step))
+    won, lost = ([each for each in every if sign * each.gain > 0] for sign in (1, -1))
     return won[:MOST_DECISIONS] + lost[-MOST_DECISIONS:]
-
-
-def _all(evaluation: Evaluation) -> Iterator[Contrast]:
-    for grade in evaluation.counterfactuals.values():
-        for decision in grade.decisions:
-            yield _contrast(evaluation, decision)
 
 
 def _contrast(evaluation: Evaluation, decision: GradedDecision) -> Contrast:
@@ -46,5 +40,5 @@ def _contrast(evaluation: Evaluation, decision: GradedDecision) -> Contrast:
 
 
 def grades(evaluation: Evaluation) -> list[tuple[str, DecisionGrade]]:
-    """By question, of those that came up."""
+    """Return the grades of questions that came up."""
     return [(question, grade) for question, grade in evaluation.counterfactuals.items() if grade.decisions]

@@ -1,13 +1,13 @@
-"""The policy in float64, written a second time from its checkpoint: what it sees, decides, values, and begins with.
+"""The policy in float64 from a checkpoint's tensors: scaling, network, action probabilities, first weights.
 
-Rows of a batch stand beside each other; nothing here is shared with ``simic.agent``.
+Rows form batches; no code is shared with ``simic.agent``.
 """
 
 import math
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,11 +16,11 @@ from simic import params
 from simic.certify import streams
 
 Tensors = Mapping[str, Tensor]
-Mode = Literal["sampled", "greedy"]
+
 NORM_EPSILON = 1e-5
 CLIP, VARIANCE_FLOOR, REWARD_SCALE_FLOOR = 10.0, 1e-4, 1e-2
-# Gains of first weights by how a name begins and ends, the first that fits: √2 before a tanh, 0.01 for what decides,
-# 1 for the value and for embeddings. What heads are told of earlier choices begins at 0.
+# Gains of first weights by prefix and suffix of the name, the first match counts: √2 before a tanh, 0.01 for logits,
+# 1 for the value and for embeddings, 0 for what a head reads of earlier choices.
 GAINS = (
     ("given", "", 0.0),
     ("heads", "out.weight", 0.01),
@@ -34,8 +34,8 @@ GAINS = (
 
 @dataclass(frozen=True)
 class Factor:
-    """One part of an action: its number of choices, on what its mask depends (nothing, the op or the slot), what an
-    untrained policy adds to its logits, and how many of the last features describe each choice.
+    """Describe one head of an action: its number of choices, what its mask depends on (nothing, the op or the slot),
+    the first bias of its logits, and how many of the last features describe each choice.
     """
 
     name: str
@@ -47,8 +47,8 @@ class Factor:
 
 @dataclass(frozen=True)
 class Interface:
-    """What the policy sees and decides. ``matters [O, K]``: whether factor k is part of the action under each op;
-    ``flags``: features that are never scaled; ``told`` numbers are for the critic alone.
+    """Describe observations and actions. ``matters [O, K]``: whether factor k is part of the action under each op;
+    ``flags``: features that are never scaled; ``told``: how many numbers the critic alone reads.
     """
 
     factors: tuple[Factor, ...]
@@ -91,7 +91,7 @@ def slots_of(actions: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Scale:
-    """A running scale: count of rows, their mean and the sum of their squared deviations ``[D]``."""
+    """Hold running moments: count of rows, their mean and the sum of their squared deviations ``[D]``."""
 
     count: float
     mean: Tensor
@@ -99,42 +99,43 @@ class Scale:
 
     @classmethod
     def read(cls, tensors: Tensors, part: str) -> "Scale | None":
-        """Read that of ``observation`` or ``reward`` from a checkpoint; None where nothing is scaled."""
+        """Read the scale of ``observation`` or ``reward`` from a checkpoint; None where nothing is scaled."""
         found = {name: tensors.get(f"normalizers/{part}.{name}") for name in ("count", "mean", "m2")}
         count, mean, squares = found["count"], found["mean"], found["m2"]
         return None if count is None or mean is None or squares is None else cls(float(count), mean, squares)
 
     def with_rows(self, rows: Tensor) -> "Scale":
-        """Take in rows ``[N, D]`` one by one (Welford 1962); those with a NaN or an infinity are left out."""
-        count, mean, squares = self.count, self.mean.double().clone(), self.squares.double().clone()
-        for row in rows[rows.isfinite().all(dim=1)]:
-            count += 1
-            before = row - mean
-            mean += before / count
-            squares += before * (row - mean)
-        return Scale(count, mean, squares)
+        """Add rows ``[N, D]``; those with a NaN or an infinity are left out."""
+        rows = rows[rows.isfinite().all(dim=1)]
+        if not len(rows):
+            return self
+        count, own = self.count + len(rows), rows.mean(dim=0)
+        apart = own - self.mean.double()
+        within = (rows - own).square().sum(dim=0)
+        between = apart.square() * self.count * len(rows) / count
+        return Scale(count, self.mean + apart * len(rows) / count, self.squares + within + between)
 
     @property
     def variance(self) -> Tensor:
-        """1 before the first row."""
+        """Return the population variance; 1 before the first row."""
         return self.squares / self.count if self.count else torch.ones_like(self.squares)
 
     @property
     def deviation(self) -> float:
-        """Return the scale of rewards: the deviation of discounted returns, floored; never their mean."""
+        """Return the scale of rewards: the floored deviation of discounted returns."""
         return max(math.sqrt(float(self.variance.flatten()[0])), REWARD_SCALE_FLOOR)
 
     def see(self, features: Tensor, flags: Tensor) -> Tensor:
-        """Return features ``[…, F]`` in deviations from their mean, within ±10; flags as they are."""
+        """Return features ``[…, F]`` standardised within ±10; flags as they are."""
         scaled = (features - self.mean) / torch.sqrt(self.variance + VARIANCE_FLOOR) if self.count else features
         return torch.where(flags, features, torch.clip(scaled, -CLIP, CLIP))
 
 
 @dataclass(frozen=True)
 class Judged:
-    """Of rows by factor ``[N, K]``: ln π and entropy / ln(#legal) of the action, both 0 where the op does not use the
-    factor; how many choices were legal (0 there); and how far the action lies from what was to be decided, as a
-    probability.
+    """Hold by row and factor ``[N, K]``: ln π and entropy / ln(#legal), both 0 where the op does not use the factor;
+    the number of legal choices (0 there); and ``misplaced``: how far, as a probability, the action is from the one
+    that was to be chosen.
     """
 
     log_probs: Tensor
@@ -144,21 +145,21 @@ class Judged:
 
 
 class Network:
-    """A policy from its weights by the names of a checkpoint."""
+    """Compute the policy from weights by the names of a checkpoint."""
 
     def __init__(self, weights: Tensors, interface: Interface, sizes: params.Policy) -> None:
         self.weights, self.interface, self.sizes = weights, interface, sizes
 
     def read(self, features: Tensor, categories: Tensor, told: Tensor) -> tuple[Tensor, Tensor]:
-        """Return what the heads read ``[T, E, H]`` and the values ``[T, E]`` of episodes that begin with the first
-        step, from scaled features ``[T, E, F]``, categories ``[T, E, C]`` and what the critic is told ``[T, E, n]``.
+        """Return the heads' input ``[T, E, H]`` and values ``[T, E]`` of episodes that begin with the first step, from
+        scaled features ``[T, E, F]``, categories ``[T, E, C]`` and what the critic alone reads ``[T, E, n]``.
         """
         z = self._trunk("actor", features, categories)
         about = sum(factor.size * factor.described for factor in self.interface.factors)
         z = torch.cat((z, features[..., features.shape[-1] - about :]), dim=-1)
         if self.sizes.critic == "own":
             of_value = [self._trunk("critic", features, categories)]
-        else:  # no gradient of the value's reaches the actor's trunk
+        else:  # the gradient of the value loss does not reach the actor's trunk
             of_value = [z.detach(), features]
         if self.interface.told:
             of_value.append(self.weights["told.weight"][told + 1].flatten(-2))  # the first row is "nothing"
@@ -198,7 +199,7 @@ class Network:
         return x @ self.weights[f"{name}.weight"].T + self.weights[f"{name}.bias"]
 
     def _layer_norm(self, name: str, x: Tensor) -> Tensor:
-        """Ba et al. 2016, arXiv 1607.06450."""
+        """Normalise the last dimension (Ba et al. 2016, arXiv 1607.06450)."""
         centred = x - x.mean(dim=-1, keepdim=True)
         scaled = centred / torch.sqrt((centred * centred).mean(dim=-1, keepdim=True) + NORM_EPSILON)
         return scaled * self.weights[f"{name}.weight"] + self.weights[f"{name}.bias"]
@@ -207,7 +208,7 @@ class Network:
         return self._linear(f"{name}.out", torch.tanh(self._linear(f"{name}.hidden", x)))
 
     def judge(self, z: Tensor, masks: Tensors, actions: Tensor, noise: Tensor | None = None) -> Judged:
-        """Judge the actions ``[N, K]`` of rows ``z [N, H]``: drawn by this ``noise [N, K]``, or the likeliest."""
+        """Judge the actions ``[N, K]`` of rows ``z [N, H]``: drawn by ``noise [N, K]``, or else the likeliest."""
         op, slot = actions[:, 0], slots_of(actions)
         matters = self.interface.matters[op]
         parts = []
@@ -225,7 +226,7 @@ class Network:
         return Judged(*(torch.stack(part, dim=1) for part in zip(*parts, strict=True)))
 
     def _logits(self, z: Tensor, k: int, op: Tensor, slot: Tensor) -> Tensor:
-        """Of factor k, told the op, and behind the slot the slot where the op uses one."""
+        """Return the logits of factor k, given the op and, after the slot's head, the slot where the op uses one."""
         own = z
         if k >= 1:
             z = z + self.weights["given.0"][op]
@@ -240,7 +241,7 @@ class Network:
 
 
 def _misplaced(shares: Tensor, chosen: Tensor, noise: Tensor | None) -> Tensor:
-    """How far the noise lies outside of the choice's piece of the distribution, or how much likelier another one is."""
+    """Return how far the noise lies outside the choice's share, or how much likelier another choice is."""
     own = shares.gather(1, chosen[:, None])[:, 0]
     if noise is None:
         return torch.where(own > 0, shares.max(dim=1).values - own, 1.0)
@@ -256,8 +257,8 @@ def noise(rng_seed: int, draw: int, iteration: int, env_ids: Sequence[int], step
 
 
 def initial_weights(tensors: Tensors, interface: Interface, core_units: int, rng_seed: int) -> dict[str, Tensor]:
-    """Return the weights that a policy with parameters of these names and shapes begins with: orthogonal matrices (Saxe
-    et al. 2014) as a hash of the seed and the name.
+    """Return the first weights of a policy with parameters of these names and shapes: orthogonal matrices (Saxe et al.
+    2014) as a hash of the seed and the name.
     """
     found = {name: _initial(name, tuple(x.shape), core_units, rng_seed) for name, x in tensors.items()}
     for place, factor in enumerate(interface.factors):
@@ -278,5 +279,5 @@ def _initial(name: str, shape: tuple[int, ...], core_units: int, rng_seed: int) 
         return torch.zeros(shape, dtype=torch.float64)
     tall = (max(shape), min(shape))
     found, triangle = torch.linalg.qr(torch.from_numpy(streams.normals(stream, math.prod(shape))).reshape(tall))
-    found = gain * found * triangle.diagonal().sign()  # as Gram and Schmidt leave them
+    found = gain * found * triangle.diagonal().sign()  # the signs of Gram and Schmidt
     return found if shape == tall else found.T

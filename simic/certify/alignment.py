@@ -1,4 +1,4 @@
-"""Alignment of untrained seeds with the labels of a task, a second time: one seed and one task after the other."""
+"""Alignment of untrained seeds with the labels of a task, one seed and one task after the other."""
 
 from collections.abc import Sequence
 
@@ -13,8 +13,8 @@ ROWS = 1024  # the first of the training split, in two halves
 
 
 def alignments(parts: Sequence[Part], x: Tensor, y: Tensor) -> list[float]:
-    """Return one number for each seed, the largest ±1: how far B's gradients on two halves of the rows agree, were the
-    labels the error. All 0 where seeds do not read the sample.
+    """Return the agreement of B's gradients on two halves of the rows, with the labels as the error, for each seed;
+    scaled so that the largest is ±1. All 0 where seeds do not read the sample.
     """
     if not all(part.reads_sample for part in parts):
         return [0.0] * len(parts)
@@ -35,7 +35,7 @@ def _agreement(part: Part, kind: int, x: Tensor, y: Tensor) -> float:
 
 
 def _slopes(part: Part, values: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
-    """Gradient of the mean of seed output times label, class c at hidden unit c, less the mean label."""
+    """Return the gradient of the mean of output times label (class c at hidden unit c) less the mean label."""
     out = part.run(values, x)
     label = F.one_hot(y % out.shape[1], out.shape[1]).to(out.dtype)
     agreement = (out * (label - label.mean(dim=0))).sum() / len(y)

@@ -1,4 +1,4 @@
-"""What the reference cannot say anything about."""
+"""Prepared tasks and their samples in float64, read from files alone."""
 
 import json
 import math
@@ -15,12 +15,12 @@ from simic.errors import SimicError
 
 
 class NoReference(SimicError):
-    """Settings or networks that were not written a second time: nothing is certified, and nothing is wrong."""
+    """Raised for settings or networks that the reference does not implement: nothing is certified, nothing wrong."""
 
 
 @dataclass(frozen=True)
 class Samples:
-    """``x [N, C, H, W]`` in float64 and ``y [N]`` of one task in one split."""
+    """Hold ``x [N, C, H, W]`` in float64 and ``y [N]`` of one task in one split."""
 
     x: Tensor
     y: Tensor
@@ -28,7 +28,7 @@ class Samples:
 
 @dataclass(frozen=True)
 class Bank:
-    """Tasks whose samples lie one after the other in one file; ``host`` are the weights that came with them, if any."""
+    """Describe tasks whose samples lie one after the other in one file; ``host`` are weights that came with them."""
 
     file: Path
     shape: tuple[int, ...]
@@ -39,7 +39,7 @@ class Bank:
     host: dict[str, Tensor] | None
 
     def samples(self, split: str, task: int) -> Samples:
-        """Of one task."""
+        """Read the samples of one task in one split."""
         rows = slice(task * self.counts[split], (task + 1) * self.counts[split])
         with safe_open(self.file, framework="pt") as arrays:
             x, y = (arrays.get_slice(f"{name}_{split}")[rows] for name in "xy")
@@ -51,40 +51,45 @@ class Bank:
         return self.of_training + host % others if others else 0
 
     def chance_loss(self, task: int) -> float:
-        """Cross-entropy of a uniform guess, in nats."""
+        """Return the cross-entropy of a uniform guess, in nats."""
         return math.log(self.task_classes[task])
 
 
 def read(folder: Path) -> Bank:
-    """The tasks of training and validation of a prepared folder."""
-    meta = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
-    host = load_file(folder / "host.safetensors") if (folder / "host.safetensors").exists() else None
-    groups = [task["group"] for task in meta["tasks"]]
-    of_training = groups.count("train") if len(groups) > 1 else 1
-    return _bank(folder / "trainval.safetensors", meta, meta["tasks"], of_training, host)
+    """Read the tasks of training and validation of a prepared folder."""
+    tasks = _json(folder, "meta")["tasks"]
+    of_training = sum(task["group"] == "train" for task in tasks) if len(tasks) > 1 else 1
+    return _bank(folder, "trainval", tasks, of_training)
 
 
 def read_held_out(folder: Path) -> Bank:
-    """Those that evaluation scores on: of a suite with all three splits, of a data set alone its test split. Tasks from
-    outside, whose samples are in arrays of their own, are left out.
+    """Read the tasks that evaluation scores on: those of a suite with all three splits, or the test split of a data
+    set. Tasks from outside the suite, whose samples are in arrays of their own, are left out.
     """
-    meta = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
-    hidden = json.loads((folder / "held_out.json").read_text(encoding="utf-8"))
-    tasks = [task for task in hidden if task["group"] != "outside"] or meta["tasks"]
-    host = load_file(folder / "host.safetensors") if (folder / "host.safetensors").exists() else None
-    return _bank(folder / "test.safetensors", meta, tasks, 0, host)
+    tasks = [task for task in _json(folder, "held_out") if task["group"] != "outside"] or _json(folder, "meta")["tasks"]
+    return _bank(folder, "test", tasks, 0)
 
 
 def read_evaluated(folder: Path) -> Bank:
-    """Those that evaluation grows hosts on: the held-out tasks of a suite, of a data set alone the one there is."""
-    return read_held_out(folder) if json.loads((folder / "held_out.json").read_text(encoding="utf-8")) else read(folder)
+    """Read the tasks that evaluation grows hosts on: the held-out tasks of a suite, or the one of a data set."""
+    return read_held_out(folder) if _json(folder, "held_out") else read(folder)
 
 
-def _bank(
-    file: Path, meta: dict[str, Any], tasks: Sequence[dict[str, Any]], of_training: int, host: dict[str, Tensor] | None
-) -> Bank:
-    counts = tuple(int(task["classes"]) for task in tasks)
-    return Bank(file, tuple(meta["shape"]), int(meta["classes"]), counts, dict(meta["samples"]), of_training, host)
+def _json(folder: Path, name: str) -> Any:
+    return json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))
+
+
+def _bank(folder: Path, arrays: str, tasks: Sequence[dict[str, Any]], of_training: int) -> Bank:
+    meta, weights = _json(folder, "meta"), folder / "host.safetensors"
+    return Bank(
+        file=folder / f"{arrays}.safetensors",
+        shape=tuple(meta["shape"]),
+        classes=int(meta["classes"]),
+        task_classes=tuple(int(task["classes"]) for task in tasks),
+        counts=dict(meta["samples"]),
+        of_training=of_training,
+        host=load_file(weights) if weights.exists() else None,
+    )
 
 
 def shared_samples(folder: Path) -> Iterator[tuple[str, str, float]]:
@@ -92,7 +97,7 @@ def shared_samples(folder: Path) -> Iterator[tuple[str, str, float]]:
     its test samples that are there too, bit for bit.
     """
     held_out, trained = read_evaluated(folder), read(folder)
-    names = json.loads((folder / "held_out.json").read_text(encoding="utf-8"))
+    names = _json(folder, "held_out")
     training = set[bytes]()
     if names:  # of a data set alone training is its own split
         for task in range(trained.of_training):

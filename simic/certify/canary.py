@@ -1,6 +1,6 @@
-"""The canary: a controller trained by this code on a task whose best growth decision is known, since it was put there.
+"""The canary: a controller trained by this code on a generated task whose best growth decision is known.
 
-Settings, task and seed are fixed, so only code and machine can change what comes out.
+Settings, task and seed are fixed, so only code and machine can change the result.
 """
 
 import tempfile
@@ -46,8 +46,8 @@ SETTINGS = (
 
 @dataclass(frozen=True)
 class Canary:
-    """Points that its hosts won above chance, on the validation split; the shares of hosts in which it germinated the
-    planted seed first, and that kept it.
+    """Hold the points won above chance on the validation split, and the shares of hosts in which the controller
+    germinated the planted seed first, and kept it.
     """
 
     won_pct: float
@@ -56,12 +56,12 @@ class Canary:
 
     @property
     def sound(self) -> bool:
-        """Return whether it won what clean code wins."""
+        """Tell whether the controller won what clean code wins."""
         return self.won_pct >= LEAST_WON_PCT
 
 
 def canary(rng_seed: int = RNG_SEED) -> Canary:
-    """Train a controller and return what it won."""
+    """Train a controller and return its result."""
     with tempfile.TemporaryDirectory(prefix="simic-canary-") as scratch:
         grade = _grade(_settings(rng_seed, Path(scratch)), Path(scratch))
     return Canary(grade.score.estimate - CHANCE_PCT, grade.first, grade.kept)
@@ -76,7 +76,7 @@ def _settings(rng_seed: int, scratch: Path) -> Params:
 
 
 def _grade(params: Params, scratch: Path) -> PlantedGrade:
-    """The last checkpoint, on hosts that it was not trained on."""
+    """Grade the last checkpoint on hosts it was not trained on."""
     prepared, work = scratch / "prepared", scratch / "work"
     data.prepare(params.prepare, params.rng_seed, prepared, scratch, train_host)
     with open_session(params, work, prepared) as session:

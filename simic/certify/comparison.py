@@ -1,53 +1,55 @@
-"""What was recorded beside what was derived again: of each thing that is compared many times, the worst."""
+"""A log of recorded values beside derived ones: the worst deviation of each kind."""
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from statistics import quantiles
 
 import torch
 from torch import Tensor
 
+from simic.evaluation.result import Frozen
 
-@dataclass(frozen=True)
-class Comparison:
-    """``what`` was compared ``count`` times, ``where`` it deviates most, by how much, and how much is allowed."""
+
+class Comparison(Frozen):
+    """Hold ``count`` comparisons of one kind: ``where`` the deviation is largest, and its bound."""
 
     what: str
     where: str
-    deviation: float
-    allowed: float
-    count: int = 1
+    deviation: float | None  # null: not finite
+    allowed: float | None  # null: bounded by the third quartile alone
+    count: int
+    ok: bool
 
-    @property
-    def ok(self) -> bool:
-        """Return whether it is within its bound; NaN never is."""
-        return self.deviation <= self.allowed
+    @classmethod
+    def of(cls, what: str, where: str, deviation: float, allowed: float, count: int) -> "Comparison":
+        """Compare a deviation with its bound; NaN is never within."""
+        shown, bound = (value if math.isfinite(value) else None for value in (deviation, allowed))
+        return cls(what=what, where=where, deviation=shown, allowed=bound, count=count, ok=deviation <= allowed)
 
 
 class ComparisonLog:
-    """``allowed`` is the bound of each thing by name; what it does not name must agree exactly. Of things in
-    ``typical`` the third quartiles are compared too: they agree closely nearly always, and less so where a value lies
-    on a kink of the network.
+    """Collect comparisons by kind. ``allowed`` has the bound of each kind; a kind not named must agree exactly. For
+    kinds in ``typical`` the third quartile is bounded too: they agree closely except where a value lies on a kink of
+    the network.
     """
 
     def __init__(self, allowed: Mapping[str, float], typical: Mapping[str, float] | None = None) -> None:
         self._allowed, self._typical = allowed, typical or {}
-        self._worst: dict[str, Comparison] = {}
+        self._worst: dict[str, tuple[str, float]] = {}  # where, and the deviation
         self._counts: dict[str, int] = {}
         self._all: dict[str, list[float]] = {}
 
     def note(self, what: str, where: str, deviation: float) -> None:
-        """Add one: the first out of bounds is kept, else the largest."""
+        """Add a deviation: the first out of bounds is kept, else the largest."""
         self._counts[what] = self._counts.get(what, 0) + 1
         if what in self._typical:
             self._all.setdefault(what, []).append(deviation)
-        known = self._worst.get(what)
-        if known is None or (known.ok and not deviation <= known.deviation):
-            self._worst[what] = Comparison(what, where, deviation, self._allowed.get(what, 0.0))
+        _, known = self._worst.get(what, ("", -math.inf))
+        if known <= self._allowed.get(what, 0.0) and not deviation <= known:
+            self._worst[what] = where, deviation
 
     def equal(self, what: str, where: str, same: bool) -> None:
-        """Add what must be the same."""
+        """Add whether two things that must be the same are."""
         self.note(what, where, 0.0 if same else 1.0)
 
     def number(self, what: str, where: str, found: float, expected: float, scale: float = 1.0) -> None:
@@ -88,23 +90,25 @@ class ComparisonLog:
             self.note(what, f"{where}, {name}", _norm(found[name] - x) / (max(changed[name], least) or 1.0))
 
     def comparisons(self) -> tuple[Comparison, ...]:
-        """Return them in the order in which things were first compared, then the quartiles."""
+        """Return the worst of each kind in the order of their first comparison, then the quartiles."""
         worst = [
-            Comparison(each.what, each.where, each.deviation, each.allowed, self._counts[what])
-            for what, each in self._worst.items()
+            Comparison.of(what, where, deviation, self._allowed.get(what, 0.0), self._counts[what])
+            for what, (where, deviation) in self._worst.items()
         ]
-        usual = [
-            Comparison(f"{what}, third quartile", f"{len(found)} comparisons", _quartile(found), self._typical[what])
-            for what, found in self._all.items()
+        typical = [
+            Comparison.of(
+                f"{what}, third quartile", f"{len(values)} comparisons", _quartile(values), self._typical[what], 1
+            )
+            for what, values in self._all.items()
         ]
-        return (*worst, *usual)
+        return (*worst, *typical)
 
 
 HARDLY = 0.1  # of the largest change of any tensor
 
 
-def _quartile(found: list[float]) -> float:
-    return quantiles(found, n=4)[2] if len(found) > 1 else found[0]
+def _quartile(values: list[float]) -> float:
+    return quantiles(values, n=4)[2] if len(values) > 1 else values[0]
 
 
 def _norm(x: Tensor) -> float:

@@ -1,13 +1,12 @@
-"""Recorded episodes of hosts played again, from files alone: what is said of a host follows from who it was, the
-prepared data and the decisions that were recorded.
+"""Replay of recorded training episodes from files alone: host, prepared data and recorded decisions.
 
-The reference is on its own from the first step to the last, so float32 and float64 drift apart: what hangs on the
-decisions (stages, alphas, sizes, masks) must agree to the end; losses, accuracies, observations and rewards are
+The reference runs on its own from the first step to the last, so float32 and float64 drift apart: stages, alphas,
+sizes and masks follow from the decisions and must agree to the end; losses, accuracies, observations and rewards are
 compared in the first steps, and by their quartiles.
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from numpy.typing import NDArray
@@ -39,7 +38,7 @@ ERROR_OF_FLIPPED = 0.25  # change of a standard error by a flipped sample, as a 
 
 
 def chosen_hosts(rng_seed: int, iteration: int, hosts: int, processes: int) -> list[int]:
-    """Return the hosts of an iteration to play again: the first, the last, and one by hash of every process."""
+    """Return the hosts of an iteration to replay: the first, the last, and one by hash of every process."""
     each = -(-hosts // max(1, processes))
     firsts = range(0, hosts, each)
     words = streams.words(streams.key(rng_seed, streams.HOST_INIT, streams.TASK, iteration), len(firsts))
@@ -48,21 +47,20 @@ def chosen_hosts(rng_seed: int, iteration: int, hosts: int, processes: int) -> l
 
 
 def bounds(world: World) -> tuple[dict[str, float], dict[str, float]]:
-    """Return what is allowed of single comparisons and of quartiles, for the hosts of this run."""
+    """Return the bounds of single comparisons and of quartiles, for the hosts of this run."""
     flipped = 100.0 * FLIPPED / world.bank.counts["val"] + 1e-4
     drifting = dict.fromkeys(("observation", "reward"), ANYTHING)
     drifting |= {"contribution": flipped, "contribution_se": ERROR_OF_FLIPPED * flipped}
-    return {**ALLOWED, **drifting, **dict.fromkeys(SCORES, flipped)}, TYPICAL | TYPICAL_OF.get(
-        world.params.train.host.family, {}
-    )
+    allowed = {**ALLOWED, **drifting, **dict.fromkeys(SCORES, flipped)}
+    return allowed, TYPICAL | TYPICAL_OF.get(world.params.train.host.family, {})
 
 
 def replay_episode(
     world: World, steps: Mapping[str, NDArray[Any]], iteration: int, place: int, kept: KeptIteration | None,
     log: ComparisonLog,
 ) -> None:  # fmt: skip
-    """Play the training episode of environment ``place`` in one iteration again: ``steps`` are its columns as telemetry
-    publishes them, ``[T]`` or ``[T, K]``; of a ``kept`` iteration observations and masks are compared too.
+    """Replay the training episode of environment ``place``: ``steps`` are its published columns, ``[T]`` or ``[T, K]``;
+    of a ``kept`` iteration observations and masks are compared too.
     """
     length, said = world.steps_of(iteration), f"iteration {iteration + 1}, host {place}"
     host = ReferenceHost(world, place, iteration, world.task_of(iteration, place), length)
@@ -98,21 +96,13 @@ def _compare_step(log: ComparisonLog, told: Told, found: Mapping[str, Any], step
             log.numbers(name, where, found[name].tolist(), told.per_slot[name])
 
 
-def _compare_seen(
-    log: ComparisonLog, told: Told, kept: KeptIteration, step: int, place: int, where: str
-) -> None:  # fmt: skip
-    """What the policy saw before a step."""
+def _compare_seen(log: ComparisonLog, told: Told, kept: KeptIteration, step: int, place: int, where: str) -> None:
+    """Compare what the policy saw before a step."""
     seen = kept.tensors
     if step < EARLY:
         log.numbers("observation", where, seen["features"][step, place].tolist(), told.features)
     log.numbers("categories", where, seen["categories"][step, place].tolist(), told.categories)
-    own = dict(named_masks(told))
+    own = told.masks.by_head()
     log.equal("heads with a mask", where, own.keys() == kept.masks.keys())
     for head in own.keys() & kept.masks.keys():
         log.equal(f"mask of {head}", where, kept.masks[head][step, place].tolist() == own[head])
-
-
-def named_masks(told: Told) -> Iterator[tuple[str, Sequence[Any]]]:
-    """Return the masks of one moment by head."""
-    yield from {"op": told.masks.op, "slot": told.masks.slot, "blueprint": told.masks.blueprint}.items()
-    yield from told.masks.others.items()

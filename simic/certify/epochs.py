@@ -1,4 +1,4 @@
-"""How hosts and seeds are trained, a second time: minibatch after minibatch, with the usual formulas of optimisers."""
+"""Training and validation of one host in float64, minibatch after minibatch, with the textbook optimisers."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -25,22 +25,22 @@ EXPLODED = 10.0  # times the clip
 
 @dataclass
 class Memory:
-    """What an optimiser remembers of one block: a moment of each parameter by name, and how many steps it took."""
+    """Hold the optimiser's state of one block: moments of each parameter by name, and the number of steps."""
 
     moments: dict[str, dict[str, Tensor]] = field(default_factory=dict)
     steps: int = 0
 
     @classmethod
     def fresh(cls, values: dict[str, Tensor], optimizer: HostOptimizer) -> "Memory":
-        """Nothing yet."""
+        """Return zero moments."""
         kinds = MOMENTS[optimizer.name]
         return cls({kind: {name: torch.zeros_like(value) for name, value in values.items()} for kind in kinds})
 
 
 @dataclass(frozen=True)
 class Epoch:
-    """What an epoch of training showed: loss in nats, accuracy in points, gradient norms before clipping; of seeds that
-    took no part NaN.
+    """Hold the statistics of an epoch: loss in nats, accuracy in points, gradient norms before clipping; NaN for seeds
+    that took no part.
     """
 
     loss: float
@@ -53,7 +53,7 @@ class Epoch:
 
 @dataclass
 class Block:
-    """Parameters that are clipped and stepped together; ``frozen`` ones stay, and so does what is remembered."""
+    """Hold parameters that are clipped and stepped together; of a ``frozen`` block they and their moments stay."""
 
     values: dict[str, Tensor]
     memory: Memory
@@ -62,13 +62,13 @@ class Block:
     fitted: frozenset[str] = frozenset()  # names of what never trains
 
     def trained(self) -> dict[str, Tensor]:
-        """What does, by name."""
+        """Return the trained parameters by name."""
         return {name: value for name, value in self.values.items() if name not in self.fitted}
 
 
 @dataclass
 class PartLearner:
-    """What learns in one host: its blocks by name (``host``, ``seed.0``, ``gate.0``, …)."""
+    """Train one host; its blocks are named ``host``, ``seed.0``, ``gate.0``, …"""
 
     body: Anatomy
     weights: Weights
@@ -79,7 +79,7 @@ class PartLearner:
     task_classes: int
 
     def epoch(self, batches: Batches) -> Epoch:
-        """One pass over the minibatches."""
+        """Train on the minibatches once."""
         blocks = self.blocks()
         losses, hits, norms = [], [], {name: list[float]() for name in blocks}
         for x, y in batches:
@@ -89,7 +89,7 @@ class PartLearner:
         return self._summary(losses, hits, {name: math.fsum(found) / len(found) for name, found in norms.items()})
 
     def blocks(self) -> dict[str, Block]:
-        """All that take part."""
+        """Return all blocks that take part."""
         optimizer, running = self.optimizer, [k for k, slot in enumerate(self.slots) if slot.learns]
         found = {"host": Block(self.weights.host, self.memories["host"], optimizer.weight_decay, self.host_frozen)}
         for k in running:
@@ -105,7 +105,7 @@ class PartLearner:
     def _step(
         self, blocks: dict[str, Block], norms: dict[str, list[float]], x: Tensor, y: Tensor
     ) -> tuple[float, float]:
-        """Loss and share of right answers of one minibatch, before its step."""
+        """Return loss and share of right answers of one minibatch before its step, and take the step."""
         leaves = [value.requires_grad_() for block in blocks.values() for value in block.trained().values()]
         running = [k for k, slot in enumerate(self.slots) if slot.learns]
         answers = among(logits(self.body, self.weights, self.slots, running, x), self.task_classes)
@@ -140,7 +140,7 @@ def _mean(values: list[float]) -> float:
 
 
 def _ratio(seed: float, seed_size: int, host: float, host_size: int) -> float:
-    """Gradient for each parameter, seed over host."""
+    """Return the ratio of root mean square gradients, seed over host."""
     if math.isnan(seed):
         return math.nan
     if min(seed, host) < LEAST_NORM:
@@ -149,13 +149,13 @@ def _ratio(seed: float, seed_size: int, host: float, host_size: int) -> float:
 
 
 def among(answers: Tensor, classes: int) -> Tensor:
-    """Logits with those of classes that the task does not have taken out of the running."""
+    """Return logits with those of classes that the task does not have at −∞."""
     lacking = torch.arange(answers.shape[-1]) >= classes
     return answers.masked_fill(lacking, -math.inf)
 
 
 def stepped(block: Block, grads: dict[str, Tensor], optimizer: HostOptimizer) -> None:
-    """One step in place: SGD with momentum, or AdamW (arXiv 1711.05101)."""
+    """Take one step in place: SGD with momentum, or AdamW (arXiv 1711.05101)."""
     block.memory.steps += 1
     for name, grad in grads.items():
         value, moments = block.values[name], block.memory.moments
@@ -174,7 +174,7 @@ def stepped(block: Block, grads: dict[str, Tensor], optimizer: HostOptimizer) ->
 
 
 def minibatches(samples: Samples, order: Sequence[int], size: int) -> list[tuple[Tensor, Tensor]]:
-    """The samples in that order, ``size`` at a time."""
+    """Return the samples in that order, ``size`` at a time."""
     rows = torch.tensor(list(order)).reshape(-1, size)
     return [(samples.x[row], samples.y[row]) for row in rows]
 
@@ -185,8 +185,8 @@ NAN = math.nan
 
 @dataclass(frozen=True)
 class Answers:
-    """Of one network: which samples are right ``[N]``, the mean loss in nats, how far the best class of each sample is
-    ahead of the next ``[N]``.
+    """Hold a network's answers: which samples are right ``[N]``, the mean loss in nats, and the lead of the best class
+    over the next ``[N]``.
     """
 
     correct: Tensor
@@ -199,25 +199,23 @@ Network = Callable[[On], Answers]
 
 @dataclass(frozen=True)
 class Validation:
-    """Accuracies in points, losses in nats; of each slot NaN where its seed does not act, of interactions where no
-    other does. ``boost`` is the largest interaction with another seed, at least 0.
+    """Hold accuracies in points and the loss in nats; by slot, NaN where the seed does not act (of interactions, where
+    no other does). ``boost`` is the largest interaction with another seed, at least 0.
     """
 
     accuracy: float
     all_off_accuracy: float
     committed_accuracy: float
     loss: float
-    committed_loss: float
     contribution: list[float]
     contribution_se: list[float]
     interaction: list[float]
-    interaction_se: list[float]
     boost: list[float]
 
 
 @torch.no_grad()
 def answers(body: Anatomy, weights: Weights, slots: Sequence[Slot], on: On, samples: Samples, classes: int) -> Answers:
-    """Of the network with these seeds on, at their present alpha."""
+    """Return the answers of the network with these seeds on, at their present alpha."""
     found = among(logits(body, weights, slots, on, samples.x), classes)
     best = found.topk(2, dim=1).values
     loss = float(F.cross_entropy(found, samples.y))
@@ -225,46 +223,42 @@ def answers(body: Anatomy, weights: Weights, slots: Sequence[Slot], on: On, samp
 
 
 def validate(slots: Sequence[Slot], network: Network) -> Validation:
-    """All that a step measures."""
+    """Return all that a step measures."""
     acting = frozenset(k for k, slot in enumerate(slots) if slot.acts)
     kept = frozenset(k for k in acting if slots[k].stage == FOSSILIZED)
     main, none, committed = network(acting), network(frozenset()), network(kept)
     alone = {k: paired(main.correct - network(acting - {k}).correct) for k in acting}
     interaction, boost = _interactions(acting, network)
-    missing = (NAN, NAN)
     every = range(len(slots))
     return Validation(
         accuracy=points(main.correct),
         all_off_accuracy=points(none.correct),
         committed_accuracy=points(committed.correct),
         loss=main.loss,
-        committed_loss=committed.loss,
-        contribution=[alone.get(k, missing)[0] for k in every],
-        contribution_se=[alone.get(k, missing)[1] for k in every],
-        interaction=[interaction.get(k, missing)[0] for k in every],
-        interaction_se=[interaction.get(k, missing)[1] for k in every],
+        contribution=[alone.get(k, (NAN, NAN))[0] for k in every],
+        contribution_se=[alone.get(k, (NAN, NAN))[1] for k in every],
+        interaction=[interaction.get(k, NAN) for k in every],
         boost=[boost.get(k, NAN) for k in every],
     )
 
 
 def points(values: Tensor) -> float:
-    """Their mean in points."""
+    """Return the mean in points."""
     return 100.0 * float(values.mean())
 
 
 def paired(differences: Tensor) -> tuple[float, float]:
-    """Mean in points and its standard error."""
+    """Return mean and standard error in points."""
     return points(differences), 100.0 * float(differences.std()) / math.sqrt(len(differences))
 
 
-def _interactions(acting: On, network: Network) -> tuple[dict[int, tuple[float, float]], dict[int, float]]:
-    """f(i and j) − f(i) − f(j) + f(none), summed over the partners of a seed; and the largest one of each."""
-    sums: dict[int, Tensor] = {}
-    most: dict[int, float] = {}
+def _interactions(acting: On, network: Network) -> tuple[dict[int, float], dict[int, float]]:
+    """Return f(i and j) − f(i) − f(j) + f(none) in points, summed over the partners of a seed, and its largest one."""
+    sums, most = dict[int, float](), dict[int, float]()
     for i, j in combinations(sorted(acting), 2):
         both, first, second, none = (network(frozenset(on)).correct for on in ({i, j}, {i}, {j}, set[int]()))
-        surplus = both - first - second + none
+        surplus = points(both - first - second + none)
         for k in (i, j):
-            sums[k] = sums[k] + surplus if k in sums else surplus
-            most[k] = max(most.get(k, 0.0), points(surplus))
-    return {k: paired(total) for k, total in sums.items()}, most
+            sums[k] = sums.get(k, 0.0) + surplus
+            most[k] = max(most.get(k, 0.0), surplus)
+    return sums, most

@@ -1,6 +1,5 @@
-"""Episodes of evaluation and headroom played again by the reference, from files alone: the published weights decide as
-was recorded on what the held-out data give, schedules do what they say, and the networks that are left have the
-accuracies that are claimed.
+"""Replay of evaluation and headroom from files alone: on the held-out data the published weights decide as recorded,
+schedules do what they say, and the grown networks have the claimed sizes and accuracies.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,10 +10,10 @@ import torch
 from torch import Tensor
 
 from simic.certify import life, streams
-from simic.certify.agent import Mode, Network, Scale, Tensors, noise
+from simic.certify.agent import Network, Scale, Tensors, noise
 from simic.certify.bank import Bank
 from simic.certify.comparison import ComparisonLog
-from simic.certify.episodes import HEADS, named_masks
+from simic.certify.episodes import HEADS
 from simic.certify.epochs import answers, points
 from simic.certify.host import Action, ReferenceHost, Told, World
 from simic.certify.iteration import Known
@@ -22,12 +21,12 @@ from simic.certify.ppo import Learner
 
 EVALUATION_ITERATION = 1 << 40
 VALIDATION_ITERATION = 1 << 41
-VALIDATION = "validation"
-MODES: dict[str, Mode] = {"learned": "greedy", "learned_sampled": "sampled", VALIDATION: "greedy"}
+VALIDATION, SAMPLED = "validation", "learned_sampled"
+LEARNED = ("learned", SAMPLED, VALIDATION)  # their decisions are derived; the others are played as recorded
 BACKWARD_AND_FORWARD = 3  # passes of a sample that is trained on
 HOSTS = 5  # of each policy, and of schedules
-# Of a decision: how much likelier another one was, or how far the noise lay outside of its share. Float32 and float64
-# drift apart over an episode, and one of the first eight decisions may be off (docs/history/experiments.md).
+# Deviation of a decision: how much likelier another one was, or how far the noise lay outside its share. Float32 and
+# float64 drift apart over an episode, and one of the first eight decisions may be off (docs/history/experiments.md).
 EARLY = 8
 FIRST, MEAN, POINTS = "decisions, first steps but one", "decisions, mean", "accuracy"
 ALLOWED = {FIRST: 0.5, MEAN: 0.25, POINTS: 25.0}
@@ -37,8 +36,8 @@ NEXT_OP = dict.fromkeys((life.GERMINATED, life.TRAINING, life.BLENDING), life.AD
 
 @dataclass(frozen=True)
 class Claimed:
-    """What is said of one host at its end; ``training_flops``, ``germinated`` and ``pruned`` of a policy's alone, no
-    test accuracy of validation episodes.
+    """Hold what is claimed of one host at its end: accuracies in points (no test accuracy in validation), and counts by
+    name.
     """
 
     test_accuracy_pct: float | None
@@ -48,7 +47,7 @@ class Claimed:
 
 @dataclass(frozen=True)
 class Ground:
-    """Tasks to play on (``world``), and to score on (``test``; None: of validation); ``iteration`` names the hosts."""
+    """Hold the tasks to grow on (``world``) and to score on (``test``); ``iteration`` is part of a host's identity."""
 
     world: World
     test: Bank | None
@@ -56,7 +55,7 @@ class Ground:
 
 
 def chosen(rng_seed: int, about: int, count: int, most: int = HOSTS) -> list[int]:
-    """Return so many of ``count`` by hash."""
+    """Choose so many of ``count`` by hash."""
     order = streams.permutation(streams.key(rng_seed, streams.EVALUATION, about), count)
     return sorted(order[:most].tolist())
 
@@ -65,20 +64,21 @@ def replay_decisions(
     ground: Ground, known: Known, state: Tensors, name: str, host: int, task: int, actions: Sequence[Sequence[int]],
     claimed: Claimed, log: ComparisonLog,
 ) -> None:  # fmt: skip
-    """Play the recorded episode of a policy on one host again; of a learned one its decisions are derived, too."""
+    """Replay the recorded episode of a policy on one host; decisions of a learned one are derived, too."""
     played = ReferenceHost(ground.world, host, ground.iteration, task, len(actions))
     told = [played.reset()]
     for action in actions:
         played.train(dict(zip(HEADS, action, strict=True)))
         told.append(played.measure())
     where = f"{name}, host {host}"
-    if name in MODES:
-        misplaced = _misplaced(known, state, told, actions, host, MODES[name])
+    if name in LEARNED:
+        misplaced = _misplaced(known, state, told, actions, host, sampled=name == SAMPLED)
         log.note(FIRST, where, float(misplaced[:EARLY].sort().values[-2:][0]))
         log.note(MEAN, where, float(misplaced.mean()))
     stages = [each.per_slot["stage"] for each in told]
     pruned = sum(b == life.PRUNED != a for one, other in pairwise(stages) for a, b in zip(one, other, strict=True))
-    for action, (before, after) in zip(actions, pairwise(told), strict=True):  # a seed that another one replaced
+    # A seed that another one replaced in the same step counts too.
+    for action, (before, after) in zip(actions, pairwise(told), strict=True):
         slot = action[HEADS.index("slot")]
         pruned += after.numbers["effective_op"] == life.GERMINATE and before.per_slot["stage"][slot] in life.LIVE
     _compare_end(ground, played, told, {"pruned": pruned}, claimed, where, log)
@@ -87,7 +87,7 @@ def replay_decisions(
 def replay_schedule(
     ground: Ground, schedule: str, host: int, task: int, steps: int, claimed: Claimed, log: ComparisonLog
 ) -> None:
-    """Play a schedule (``BLUEPRINT at SLOT + …, step N``, or ``static``) on one host again."""
+    """Replay a schedule (``BLUEPRINT at SLOT + …, step N``, or ``static``) on one host."""
     played = ReferenceHost(ground.world, host, EVALUATION_ITERATION, task, steps)
     told = [played.reset()]
     seeds, begin = _parsed(schedule, ground.world)
@@ -98,7 +98,7 @@ def replay_schedule(
 
 
 def _parsed(schedule: str, world: World) -> tuple[dict[int, int], int]:
-    """Return the blueprint's index by slot, and the step at which the first germinates."""
+    """Return the blueprint's index by slot, and the step of the first germination."""
     if schedule == "static":
         return {}, 0
     seeds, step = schedule.split(", step ")
@@ -107,7 +107,7 @@ def _parsed(schedule: str, world: World) -> tuple[dict[int, int], int]:
 
 
 def _open_loop(host: ReferenceHost, seeds: Mapping[int, int], due: bool) -> Action:
-    """Advance or fossilize the lowest slot that can move on, germinate what is due, or wait."""
+    """Return the next action of a schedule: advance, fossilize or germinate in the lowest slot possible, or wait."""
     masks = host.masks()
     shared = {"style": 0, "tempo": life.TEMPOS.index(min(life.TEMPOS)), "alpha_target": life.TARGETS.index(1.0)}
     shared |= {"alpha_speed": 0, "alpha_curve": 0}
@@ -122,9 +122,9 @@ def _open_loop(host: ReferenceHost, seeds: Mapping[int, int], due: bool) -> Acti
 
 
 def _misplaced(
-    known: Known, state: Tensors, told: Sequence[Told], actions: Sequence[Sequence[int]], host: int, mode: Mode
+    known: Known, state: Tensors, told: Sequence[Told], actions: Sequence[Sequence[int]], host: int, sampled: bool
 ) -> Tensor:
-    """Return how far from what the published weights decide each step is, ``[T]``."""
+    """Return how far each decision is from that of the published weights, ``[T]``."""
     interface, train = known.interface, known.params.train
     seen = torch.tensor([each.features for each in told[:-1]], dtype=torch.float64)[:, None]
     scale = Scale.read(state, "observation")
@@ -132,7 +132,7 @@ def _misplaced(
     categories = torch.tensor([each.categories for each in told[:-1]])[:, None]
     critic = torch.full((len(actions), 1, interface.told), -1)
     network = Network(Learner.read(state, train.ppo).weights, interface, train.policy)
-    moments = [dict(named_masks(each)) for each in told[:-1]]
+    moments = [each.masks.by_head() for each in told[:-1]]
     masks = {name: torch.tensor([moment[name] for moment in moments]) for name in moments[0]}
     decided = torch.tensor([list(action) for action in actions])
     drawn = noise(
@@ -140,7 +140,7 @@ def _misplaced(
     )
     with torch.no_grad():
         z, _ = network.read(seen, categories, critic)
-        judged = network.judge(z[:, 0], masks, decided, drawn[:, 0] if mode == "sampled" else None)
+        judged = network.judge(z[:, 0], masks, decided, drawn[:, 0] if sampled else None)
     return judged.misplaced.max(dim=1).values
 
 

@@ -1,6 +1,4 @@
-"""The network that a run exported, run again from its files on the held-out samples: by its weights in the reference,
-and by its program in torch alone.
-"""
+"""The exported network on the held-out samples: its weights in the reference, and its program in torch alone."""
 
 import json
 from dataclasses import dataclass
@@ -22,7 +20,7 @@ ROUNDED_PCT = 1e-4  # accuracies are recorded with four decimals
 
 @dataclass(frozen=True)
 class Exported:
-    """What ``structure.json`` and ``weights.safetensors`` hold; ``params`` is what the former claims."""
+    """Hold the content of ``structure.json`` and ``weights.safetensors``; ``params`` is what the former claims."""
 
     body: Anatomy
     weights: Weights
@@ -31,7 +29,7 @@ class Exported:
 
     @classmethod
     def read(cls, folder: Path) -> "Exported":
-        """Read it; NoReference for a network of the user's own."""
+        """Read the files; NoReference for a network of the user's own."""
         structure = json.loads((folder / "structure.json").read_text(encoding="utf-8"))
         if structure["host"] is None:
             raise NoReference(f"{folder}: grew in a network of the user's own, which the reference does not know")
@@ -51,13 +49,13 @@ class Exported:
 
     @property
     def size(self) -> int:
-        """Count the parameters that are there, without what was fitted."""
+        """Count the trained parameters."""
         seeds = ((k, part_of(self.body, k, slot.seed.blueprint)) for k, slot in enumerate(self.slots) if slot.alive)
         fitted = {f"joints.{k}.seed.{name}" for k, part in seeds for name in part.fitted}
         return sum(value.numel() for name, value in self.weights.host.items() if name not in fitted)
 
     def answers(self, samples: Samples, classes: int) -> Answers:
-        """Return the answers with all of its seeds, of a task of so many classes."""
+        """Return the answers with all seeds, for a task of so many classes."""
         on = frozenset(k for k, slot in enumerate(self.slots) if slot.acts)
         return answers(self.body, self.weights, self.slots, on, samples, classes)
 
@@ -65,8 +63,8 @@ class Exported:
 def certify_grown(
     folder: Path, samples: Samples, classes: int, accuracy: float, params: int, log: ComparisonLog
 ) -> None:
-    """Compare its answers to the test samples of its task with the ``accuracy`` (points) and size that evaluation
-    claims for the host it was.
+    """Compare the network's answers to the test samples with the ``accuracy`` (points) and size that evaluation claims
+    for its host.
     """
     network, where = Exported.read(folder), folder.name
     own = network.answers(samples, classes)

@@ -1,4 +1,4 @@
-"""One host in its growth environment, a second time: everything follows from who it is and what is decided."""
+"""One host in its growth environment in float64; all follows from its identity and the decisions."""
 
 import copy
 import itertools
@@ -25,7 +25,7 @@ from simic.certify.epochs import (
     minibatches,
     validate,
 )
-from simic.certify.life import FOSSILIZED, GATE, GERMINATE, MULTIPLY, Measured, Slot, advance, remember
+from simic.certify.life import FOSSILIZED, GATE, GERMINATE, MULTIPLY, Measured, Outcome, Slot, advance, remember
 from simic.certify.masks import Masks, decision
 from simic.certify.modules import FITTED_ROWS
 from simic.certify.networks import Anatomy, Weights, anatomy, host_parts, part_of
@@ -38,41 +38,41 @@ Action = dict[str, int]  # index of the choice of every head
 
 @dataclass(frozen=True)
 class World:
-    """What all hosts of a run share. NoReference for settings that have no second implementation."""
+    """Hold what all hosts of a run share."""
 
     params: Params
     bank: Bank
 
     @classmethod
     def read(cls, params: Params, prepared: Path, tasks: Bank | None = None) -> "World":
-        """Of a run's params and its prepared data; ``tasks`` are those of training and validation unless given."""
-        train = params.train
-        refused = {"train.reward.mode": (train.reward.mode, rewards.MODES)}
-        for name, (value, known) in refused.items():
-            if value not in known:
-                raise NoReference(f"{name} = {value!r}: the reference has only {', '.join(known)}")
+        """Read a run's prepared data; ``tasks`` are those of training and validation unless given. NoReference for
+        settings that the reference does not implement.
+        """
+        mode = params.train.reward.mode
+        if mode not in rewards.MODES:
+            raise NoReference(f"train.reward.mode = {mode!r}: the reference has only {', '.join(rewards.MODES)}")
         found = cls(params, tasks or bank.read(prepared))
         _ = found.body  # refuses hosts that it does not know
         return found
 
     @cached_property
     def body(self) -> Anatomy:
-        """How every host is built."""
+        """Return how every host is built."""
         return anatomy(self.params.train.host, self.bank.shape, self.bank.classes)
 
     def steps_of(self, iteration: int) -> int:
-        """How long the training episodes of an iteration are."""
+        """Return the length of the training episodes of an iteration."""
         return streams.episode_length(self.params.train.episode_steps, self.params.rng_seed, iteration)
 
     def task_of(self, iteration: int, host_id: int) -> int:
-        """Training tasks in turn, from one that depends on the run."""
+        """Return the task of a host: training tasks in turn, from one that depends on the run."""
         train, tasks = self.params.train, self.bank.of_training
         return (streams.first_task(self.params.rng_seed, tasks) + iteration * train.envs + host_id) % tasks
 
 
 @dataclass(frozen=True)
 class Told:
-    """What telemetry and observations hold of one step; accuracies in points, NaN = not measured."""
+    """Hold what telemetry and observations have of one step; accuracies in points, NaN = not measured."""
 
     numbers: dict[str, float]
     per_slot: dict[str, list[float]]
@@ -80,13 +80,11 @@ class Told:
     features: list[float]
     categories: list[int]
     masks: Masks
-    terminated: bool
-    truncated: bool
 
 
 @dataclass
 class ReferenceHost:
-    """Call ``reset``, then for each step ``train`` and ``measure``."""
+    """Play an episode: call ``reset``, then for each step ``train`` and ``measure``."""
 
     world: World
     host_id: int
@@ -116,14 +114,14 @@ class ReferenceHost:
     # --- an episode ---
 
     def reset(self) -> Told:
-        """Before anything was trained."""
+        """Measure the untrained host."""
         found = self._validated()
         self.history.add(found.loss, found.accuracy)
         self._remembered = self._state(found)
-        return self._told(found, -1, -1, False, {}, True)
+        return self._told(found, Outcome(-1, -1, passed=False), {})
 
     def train(self, action: Action) -> None:
-        """Decide and train an epoch."""
+        """Execute the action and train an epoch."""
         self.step += 1
         self._action, chosen = action, decision(action)
         self._outcome = advance(self.slots, chosen, self.world.params.train.lifecycle, self.history.accuracies[-1])
@@ -132,7 +130,7 @@ class ReferenceHost:
         self.epoch = self._learner().epoch(minibatches(self.training, self._order(), self._settings.batch_size))
 
     def measure(self) -> Told:
-        """Validate, remember, pay."""
+        """Validate, update the seeds, and pay the reward."""
         found, epoch = self._validated(), self.epoch
         assert epoch is not None
         for k, slot in enumerate(self.slots):
@@ -142,25 +140,15 @@ class ReferenceHost:
         self.history.add(found.loss, found.accuracy)
         before, self._remembered = self._remembered, self._state(found)
         ended = self.step == self.steps
-        outcome = self._outcome
-        step = rewards.Step(before, self._remembered, outcome.op, self._action["slot"], ended)
+        step = rewards.Step(before, self._remembered, self._outcome.op, self._action["slot"], ended)
         paid = rewards.components(step, self._settings, self.world.body.params, self.steps)
-        return self._told(found, outcome.op, outcome.gate, outcome.passed, paid, outcome.gate < 0 or outcome.passed)
+        return self._told(found, self._outcome, paid)
 
     def masks(self) -> Masks:
-        """Of the present state."""
+        """Return the masks of the present state."""
         return masks.masks(self.slots, self.world.body, self._settings)
 
-    def seed_params(self) -> list[int]:
-        """Of each slot, with its gate where it has one."""
-        return [self._weighed(k, "params") for k in range(len(self.slots))]
-
-    @property
-    def planted(self) -> bool:
-        """The last decision germinated a seed."""
-        return self._outcome.op == GERMINATE
-
-    # --- how it goes about it ---
+    # --- parts of a step ---
 
     @property
     def _settings(self) -> Train:
@@ -178,7 +166,7 @@ class ReferenceHost:
         return found
 
     def _plant(self, k: int) -> None:
-        """First weights of a new seed and of the gate that it may come to need."""
+        """Draw the first weights of a new seed, and of the gate that it may need later."""
         slot, rng_seed = self.slots[k], self.world.params.rng_seed
         part, gate = part_of(self.world.body, k, slot.seed.blueprint), self.world.body.gates[k]
         who = streams.SEED_INIT, self.iteration, self.host_id, k, slot.germinations
@@ -194,8 +182,8 @@ class ReferenceHost:
             self.memories[name] = Memory.fresh(block, self._settings.host_optimizer)
 
     def _order(self) -> list[int]:
-        """Which samples of the task the epoch sees, one after the other: of a pass over all samples as many epochs are
-        made as there are batches for.
+        """Return the samples of the epoch in order: one permutation of the task's samples serves as many epochs as it
+        has batches for.
         """
         settings, count = self._settings, len(self.training.y)
         whole = count // settings.batch_size
@@ -208,12 +196,12 @@ class ReferenceHost:
         return self.order
 
     def _try_out(self) -> None:
-        """What the epoch showed of each blueprint; of two seeds of one the later slot's counts."""
+        """Update the trials of blueprints; of two seeds of one blueprint the later slot's contribution counts."""
         for k, slot in enumerate(self.slots):
             if slot.seed.blueprint < 0:
                 continue
             trial = self.trials[slot.seed.blueprint]
-            trial.germinations += self.planted and self._action["slot"] == k
+            trial.germinations += self._outcome.op == GERMINATE and self._action["slot"] == k
             if math.isfinite(slot.seed.contribution):
                 trial.gained = slot.seed.contribution
 
@@ -239,7 +227,7 @@ class ReferenceHost:
         return validate(self.slots, network)
 
     def _weighed(self, k: int, what: str) -> int:
-        """Parameters or FLOPs of a seed with its gate; 0 where there is none."""
+        """Return parameters or FLOPs of a seed with its gate; 0 where there is none."""
         slot = self.slots[k]
         if not slot.alive:
             return 0
@@ -250,11 +238,11 @@ class ReferenceHost:
         return [slot.stage == FOSSILIZED for slot in self.slots]
 
     def _state(self, found: Validation) -> rewards.State:
-        sizes = self.seed_params()
+        sizes = [self._weighed(k, "params") for k in range(len(self.slots))]
         kept = sum(itertools.compress(sizes, self._fossilized()))
         return rewards.State(copy.deepcopy(self.slots), sizes, found.committed_accuracy, kept)
 
-    def _sight(self, found: Validation, op: int, succeeded: bool) -> Sight:
+    def _sight(self, found: Validation, outcome: Outcome) -> Sight:
         epoch = self.epoch
         return Sight(
             slots=self.slots,
@@ -264,8 +252,8 @@ class ReferenceHost:
             chance=self.world.bank.chance_loss(self.task),
             train_loss=epoch.loss if epoch else NAN,
             train_accuracy=epoch.accuracy if epoch else NAN,
-            op=op,
-            succeeded=succeeded,
+            op=outcome.op,
+            succeeded=outcome.gate < 0 or outcome.passed,
             validation=found,
             seed_params=self._remembered.seed_params,
             host_params=self.world.body.params,
@@ -273,21 +261,16 @@ class ReferenceHost:
             trials=self.trials,
         )
 
-    def _told(
-        self, found: Validation, op: int, gate: int, passed: bool, paid: Mapping[str, float], succeeded: bool
-    ) -> Told:
-        body, epoch, state, settings = self.world.body, self.epoch, self._remembered, self._settings
-        sight = self._sight(found, op, succeeded)
-        ended = self.step == self.steps
-        terminated = ended and settings.episode_end == "terminate"
+    def _told(self, found: Validation, outcome: Outcome, paid: Mapping[str, float]) -> Told:
+        body, epoch, state = self.world.body, self.epoch, self._remembered
+        sight = self._sight(found, outcome)
         flops = [self._weighed(k, "flops") for k in range(body.slots)]
         numbers = {
-            "effective_op": op,
-            "gate": gate,
-            "gate_passed": passed,
+            "effective_op": outcome.op,
+            "gate": outcome.gate,
+            "gate_passed": outcome.passed,
             "live_accuracy": found.accuracy,
             "committed_accuracy": found.committed_accuracy,
-            "score": rewards.score(state, settings, body.params),
             "all_off_accuracy": found.all_off_accuracy,
             "val_loss": found.loss,
             "train_loss": sight.train_loss,
@@ -302,8 +285,6 @@ class ReferenceHost:
             "seed_grad_norm": epoch.seed_norms if epoch else [NAN] * body.slots,
             "contribution": found.contribution,
             "contribution_se": found.contribution_se,
-            "interaction": found.interaction,
-            "interaction_se": found.interaction_se,
             "stage": [slot.stage for slot in self.slots],
             "blueprint": [slot.seed.blueprint for slot in self.slots],
             "alpha": [slot.seed.alpha for slot in self.slots],
@@ -315,6 +296,4 @@ class ReferenceHost:
             features=features(sight),
             categories=[slot.seed.blueprint for slot in self.slots],
             masks=self.masks(),
-            terminated=terminated,
-            truncated=ended and not terminated,
         )

@@ -1,5 +1,5 @@
-"""Iterations of a run derived again at their real size, from the state before each and what the environments gave:
-actions, values, scales, advantages, every step of the optimiser, counters and metrics.
+"""Derivation of kept iterations at their real size from the state before each and the environments' outputs: actions,
+values, scales, advantages, every optimiser step, counters and metrics.
 """
 
 import hashlib
@@ -13,16 +13,16 @@ import torch
 from torch import Tensor
 
 from simic.certify import agent, ppo, streams
-from simic.certify.agent import Interface, Mode, Network, Scale, Tensors
+from simic.certify.agent import Interface, Network, Scale, Tensors
 from simic.certify.comparison import ComparisonLog
 from simic.certify.ppo import POLICY, Learner, Rows, Update
 from simic.params import Params
 
 BEFORE, AFTER = "before/", "after/"
-# What a metric that may be nearly 0 is measured by: normalised advantages and shares are of the order of 1.
+# Units of metrics that may be nearly 0: normalised advantages and shares are of the order of 1.
 METRIC_UNITS = {"policy_loss": 1.0, "explained_variance": 1.0, "entropy": 1.0, "approx_kl": 1e-3, "approx_kl_max": 1e-3}
-# Ten times what the rounding of float32 came to in clean runs, of whole updates (docs/history/experiments.md); as a
-# share of the largest value, of weights and moments of the norm of their change. What is not named must be equal.
+# Ten times the rounding of float32 in clean runs (docs/history/experiments.md), as a share of the largest value; of
+# weights and moments as a share of the norm of their change. Kinds that are not named must be equal.
 ALLOWED = {
     "initial weights": 1.3e-5,
     "log-probabilities acting": 2e-5,
@@ -50,7 +50,7 @@ RATIO = 1e-4  # of a first ratio from 1
 
 @dataclass(frozen=True)
 class KeptIteration:
-    """What training kept of one iteration (``telemetry/iteration_….safetensors``)."""
+    """Hold one iteration that training kept (``telemetry/iteration_….safetensors``)."""
 
     number: int
     tensors: Tensors
@@ -61,26 +61,26 @@ class KeptIteration:
 
     @cached_property
     def masks(self) -> dict[str, Tensor]:
-        """Masks by name, ``[T+1, E, …]``."""
+        """Return the masks by name, ``[T+1, E, …]``."""
         return {name.removeprefix("masks."): x for name, x in self.tensors.items() if name.startswith("masks.")}
 
     @property
     def env_ids(self) -> list[int]:
-        """The environments, in the order of all other tensors."""
+        """Return the environments in the order of the other tensors."""
         return self.tensors["env_ids"][0].tolist()
 
 
 @dataclass(frozen=True)
 class Known:
-    """What the derivation starts from besides: params and what the policy sees and decides."""
+    """Hold the params and the policy's interface; ``clipped``: scaled rewards are (not where shaping telescopes)."""
 
     params: Params
     interface: Interface
-    clipped: bool  # whether scaled rewards are: not where they telescope
+    clipped: bool
 
 
 def certify_iteration(known: Known, kept: KeptIteration, metrics: Mapping[str, float], log: ComparisonLog) -> None:
-    """Compare everything of one iteration; ``metrics`` are what telemetry reports of its update."""
+    """Compare everything of one iteration; ``metrics`` is its row of telemetry's updates."""
     where, before, train = f"iteration {kept.number + 1}", kept.state(BEFORE), known.params.train
     x = kept.tensors
     valid = _valid(x["terminated"], x["truncated"])
@@ -90,7 +90,7 @@ def certify_iteration(known: Known, kept: KeptIteration, metrics: Mapping[str, f
     observation, reward = Scale.read(before, "observation"), Scale.read(before, "reward")
     seen = x["features"].double()
     seen = seen if observation is None else observation.see(seen, known.interface.flags)
-    _certify_acting(known, kept, Learner.read(before, train.ppo), seen, "sampled", log)
+    _certify_acting(known, kept, Learner.read(before, train.ppo), seen, log)
     paid, after = torch.where(valid, x["rewards"].double(), 0.0), kept.state(AFTER)
     reward, scaled, running = ppo.scaled(paid, valid, reward, train.ppo.gamma, known.clipped)
     if observation is not None:
@@ -131,7 +131,7 @@ def certify_states(kept: KeptIteration, recorded: tuple[str, str], like: Tensors
 
 
 def certify_between(first: KeptIteration, second: KeptIteration, log: ComparisonLog) -> None:
-    """Compare the states between two iterations that follow each other: whatever happened there, the same bytes."""
+    """Compare the states between two consecutive iterations byte for byte."""
     before, after, where = second.state(BEFORE), first.state(AFTER), f"before iteration {second.number + 1}"
     for name in sorted(before.keys() | after.keys()):
         same = name in before and name in after and torch.equal(before[name], after[name])
@@ -139,8 +139,8 @@ def certify_between(first: KeptIteration, second: KeptIteration, log: Comparison
 
 
 def certify_taken_up(begun: Sequence[str], ended: Sequence[str], log: ComparisonLog) -> None:
-    """Compare the hashes of the state that each iteration began with to those of the state that the one before ended
-    with: whatever happened in between (a resume, validation), it is the same.
+    """Compare the hash of the state that each iteration began with to that of the state the one before ended with: a
+    resume or a validation in between must not change it.
     """
     for number, (before, after) in enumerate(zip(ended, begun[1:], strict=False), start=2):
         if before:  # an earlier version recorded none
@@ -149,7 +149,7 @@ def certify_taken_up(begun: Sequence[str], ended: Sequence[str], log: Comparison
 
 def hashed(scalars: Mapping[str, object], tensors: Tensors) -> str:
     """Return sha256 over counters as JSON with sorted keys, then by name every tensor's name, type, shape and bytes. A
-    link of the hash chain is that of the counters after an iteration, which hold the link before.
+    link of the hash chain is that hash after an iteration; its counters hold the link before.
     """
     content = hashlib.sha256(json.dumps(scalars, sort_keys=True).encode())
     for name in sorted(tensors):
@@ -160,7 +160,7 @@ def hashed(scalars: Mapping[str, object], tensors: Tensors) -> str:
 
 
 def _valid(terminated: Tensor, truncated: Tensor) -> Tensor:
-    """Return the steps ``[T, E]`` before which nothing has ended."""
+    """Return the steps ``[T, E]`` up to the end of each episode."""
     over = (terminated | truncated).cumsum(dim=0) > 0
     return ~torch.cat((torch.zeros_like(over[:1]), over[:-1]))
 
@@ -173,10 +173,8 @@ def _certify_beginning(known: Known, before: Tensors, where: str, log: Compariso
         log.tensors("initial weights", f"{where}, {name}", weights[name], expected)
 
 
-def _certify_acting(
-    known: Known, kept: KeptIteration, learner: Learner, seen: Tensor, mode: Mode, log: ComparisonLog
-) -> None:
-    """Compare log-probabilities, values and what was drawn."""
+def _certify_acting(known: Known, kept: KeptIteration, learner: Learner, seen: Tensor, log: ComparisonLog) -> None:
+    """Compare log-probabilities, values and sampled actions."""
     x, where, train = kept.tensors, f"iteration {kept.number + 1}", known.params.train
     valid, actions = x["valid"], x["actions"]
     steps, _, factors = actions.shape
@@ -185,14 +183,14 @@ def _certify_acting(
     with torch.no_grad():
         z, values = network.read(seen, x["categories"], x["told"])
         masks = {name: mask[:-1][valid] for name, mask in kept.masks.items()}
-        judged = network.judge(z[:-1][valid], masks, actions[valid], noise[valid] if mode == "sampled" else None)
+        judged = network.judge(z[:-1][valid], masks, actions[valid], noise[valid])
     log.tensors("log-probabilities acting", where, x["log_probs"][valid], judged.log_probs, 1.0)
     log.tensors("values acting", where, x["values"][valid], values[:-1][valid])
     on = valid & ~x["terminated"]
     log.tensors("values that follow", where, x["next_values"][on], values[1:][on])
     worst = judged.misplaced.max(dim=1).values
     at = valid.nonzero()[int(worst.argmax())].tolist()
-    log.note(f"actions {mode}", f"{where}, step {at[0] + 1}, host {at[1]}", float(worst.max()))
+    log.note("actions sampled", f"{where}, step {at[0] + 1}, host {at[1]}", float(worst.max()))
 
 
 def _certify_scales(
@@ -225,7 +223,7 @@ def _certify_metrics(
 def _certify_learned(
     before: Learner, learned: Learner, after: Learner, metrics: Mapping[str, float], where: str, log: ComparisonLog
 ) -> None:
-    """Compare every weight and moment that the update left, and its counters."""
+    """Compare every weight and moment after the update, and its counters."""
     for what in ("weights", "first", "second"):
         kind = what if what == "weights" else f"{what} moments"
         log.changes(kind, where, *(getattr(learner, what) for learner in (before, after, learned)))

@@ -1,8 +1,8 @@
-"""The life of the seeds of one host, a second time: one slot after the other, in plain Python.
+"""The lifecycle of one host's seeds in plain Python, one slot after the other.
 
-A step: what the op asks is checked against stage, ramp and gate, done or not; then every running ramp moves by one
-tick; then what changes its stage by itself does. A slot changes its stage once in a step, and goes on through stages
-that take no time; a slot that rests for no time takes the next seed in the step in which it loses one.
+In a step the op is checked against stage, ramp and gate, and done or refused; then every running ramp advances by one
+tick; then seeds move on by themselves. A slot changes its stage once in a step, but passes through stages that take no
+time; a slot without embargo and reset takes the next seed in the step in which it loses one.
 """
 
 import math
@@ -10,17 +10,17 @@ from dataclasses import dataclass, field
 
 from simic.params import Lifecycle
 
-DORMANT, GERMINATED, TRAINING, BLENDING, HOLDING, FOSSILIZED, PRUNED, EMBARGOED, RESETTING = range(9)
+STAGES = range(9)
+DORMANT, GERMINATED, TRAINING, BLENDING, HOLDING, FOSSILIZED, PRUNED, EMBARGOED, RESETTING = STAGES
 WAIT, GERMINATE, SET_ALPHA_TARGET, PRUNE, FOSSILIZE, ADVANCE = range(6)
 OPS = ("WAIT", "GERMINATE", "SET_ALPHA_TARGET", "PRUNE", "FOSSILIZE", "ADVANCE")
-STAGES = ("DORMANT", "GERMINATED", "TRAINING", "BLENDING", "HOLDING", "FOSSILIZED", "PRUNED", "EMBARGOED", "RESETTING")
 ADD, MULTIPLY, GATE = range(3)
 OPERATORS = ("ADD", "MULTIPLY", "GATE")
 STILL, UP, DOWN = range(3)  # what a ramp does
 LINEAR, COSINE, GENTLE, STANDARD, SHARP = range(5)  # its curve; the last three are sigmoids
 STEEPNESS = {GENTLE: 6.0, STANDARD: 12.0, SHARP: 24.0}
 
-# What the choices of the heads stand for.
+# Choices of the heads.
 STYLES = {
     "linear_add": (ADD, LINEAR),
     "linear_multiply": (MULTIPLY, LINEAR),
@@ -37,14 +37,14 @@ GONE = (PRUNED, EMBARGOED, RESETTING)
 NEXT = {DORMANT: GERMINATED, GERMINATED: TRAINING, TRAINING: BLENDING, BLENDING: HOLDING, HOLDING: FOSSILIZED}
 GATE_NUMBER = {GERMINATED: 0, TRAINING: 1, BLENDING: 2, HOLDING: 3, FOSSILIZED: 5}
 NO_GATE = -1
-TIE = 1e-3  # points: what is meant to be on a threshold counts as on it
+TIE = 1e-3  # points: values this close below a threshold count as on it
 CLOSE = 1e-6  # of alpha to its target
 NAN = math.nan
 
 
 @dataclass
 class Seed:
-    """What there is to know of a seed; measurements are NaN until they are made."""
+    """Hold the state of a seed; measurements are NaN until they are made."""
 
     blueprint: int = -1
     operator: int = ADD
@@ -70,7 +70,7 @@ class Seed:
     healthy: bool = False
 
     def aim(self, target: float, steps: int, curve: int) -> None:
-        """Begin a ramp from where alpha is; at once with no steps or no way to go."""
+        """Start a ramp at the present alpha; with no steps or no distance alpha is set at once."""
         self.alpha_start, self.alpha_target = self.alpha, target
         self.ramp_steps, self.ramp_done, self.ramp_curve = steps, 0, curve
         if steps == 0 or target == self.alpha:
@@ -79,7 +79,7 @@ class Seed:
             self.ramp = UP if target > self.alpha else DOWN
 
     def tick(self) -> None:
-        """Go on by one step of the ramp; the last one lands on the target."""
+        """Advance the ramp by one step; the last one lands on the target."""
         if self.ramp == STILL:
             return
         self.ramp_done += 1
@@ -91,7 +91,7 @@ class Seed:
 
 
 def along(curve: int, t: float) -> float:
-    """How far a curve has come at t of its time; 0 at 0 and 1 at 1."""
+    """Return the value of a curve at time t; 0 at 0 and 1 at 1."""
     if curve == LINEAR:
         return t
     if curve == COSINE:
@@ -103,7 +103,7 @@ def along(curve: int, t: float) -> float:
 
 @dataclass
 class Slot:
-    """A place for a seed, and where the seed there is in its life."""
+    """Hold a slot: stage, time in it, and the seed."""
 
     stage: int = DORMANT
     dwell: int = 0
@@ -113,26 +113,26 @@ class Slot:
 
     @property
     def alive(self) -> bool:
-        """A seed is there."""
+        """Tell whether there is a seed."""
         return self.stage in LIVE
 
     @property
     def acts(self) -> bool:
-        """Its seed changes what the host computes."""
+        """Tell whether the seed changes the host's output."""
         return self.stage in (BLENDING, HOLDING, FOSSILIZED) and self.seed.alpha > 0
 
     @property
     def learns(self) -> bool:
-        """Its seed takes part in training."""
+        """Tell whether the seed takes part in training."""
         return self.stage == TRAINING or self.acts
 
     @property
     def frozen(self) -> bool:
-        """A ramp goes down: the seed takes part, and its parameters stay."""
+        """Tell whether the ramp goes down: the seed takes part, its parameters stay."""
         return self.seed.ramp == DOWN
 
     def enter(self, stage: int, accuracy: float) -> None:
-        """Change the stage and start its clock."""
+        """Change the stage and reset its clock."""
         before, self.stage = self.stage, stage
         self.dwell, self.stage_accuracy = 0, accuracy
         seed = self.seed
@@ -143,23 +143,23 @@ class Slot:
             seed.ramp = STILL
 
     def remove(self) -> None:
-        """Take the seed out."""
+        """Remove the seed."""
         self.seed = Seed()
         self.enter(PRUNED, NAN)
 
     def in_no_time(self, rules: Lifecycle) -> bool:
-        """Whether the seed may go on in the step in which it came into its stage."""
+        """Tell whether the seed may leave its stage in the step in which it entered it."""
         if self.stage in (GERMINATED, TRAINING):
             return rules.training_dwell == 0
         return self.stage == BLENDING and self.seed.tempo_steps == 0 and self.dwell == 0
 
     def opens(self, stage: int | None, rules: Lifecycle) -> bool:
-        """Whether the gate before a stage lets the seed pass; what is not measured fails."""
+        """Tell whether the gate before a stage passes the seed; missing measurements fail."""
         seed, strict = self.seed, rules.gates == "strict"
         if stage == BLENDING:
             improved = seed.accuracy - self.stage_accuracy >= rules.min_improvement_pct - TIE
             moved = seed.gradient_ratio >= rules.min_gradient_ratio
-            # Who trains for no time has no gradients yet.
+            # Without a training dwell there are no gradients yet.
             healthy = seed.healthy or (rules.training_dwell == 0 and not strict)
             return self.dwell >= rules.training_dwell and healthy and (not strict or (improved and moved))
         if stage == HOLDING:
@@ -174,7 +174,7 @@ class Slot:
 
 @dataclass(frozen=True)
 class Decision:
-    """The choices of one step: values, not indices, but for op, slot and blueprint."""
+    """Hold the choices of one step: values, not indices, but for op, slot and blueprint."""
 
     op: int
     slot: int = 0
@@ -189,7 +189,7 @@ class Decision:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a decision."""
+    """Hold the effect of a decision."""
 
     op: int  # WAIT where it was refused
     gate: int  # that was asked, -1 for none
@@ -197,7 +197,7 @@ class Outcome:
 
 
 def allowed(slots: list[Slot], rules: Lifecycle) -> list[list[bool]]:
-    """Which op could be done to which slot, ``[op][slot]``."""
+    """Return whether each op is possible at each slot, ``[op][slot]``."""
 
     def prunable(slot: Slot) -> bool:
         unfinished = slot.stage in (GERMINATED, TRAINING, BLENDING, HOLDING)
@@ -228,7 +228,7 @@ def allowed(slots: list[Slot], rules: Lifecycle) -> list[list[bool]]:
 
 
 def advance(slots: list[Slot], decision: Decision, rules: Lifecycle, accuracy: float) -> Outcome:
-    """One step of all slots; ``accuracy`` (points) is what the host last reached, the start of what comes."""
+    """Advance all slots by one step; ``accuracy`` (points) is the host's latest."""
     before = [(slot.stage, slot.germinations) for slot in slots]
     outcome = _decided(slots, decision, rules, accuracy)
     for slot, earlier in zip(slots, before, strict=True):
@@ -286,7 +286,7 @@ def _germinated(decision: Decision, accuracy: float) -> Seed:
 
 
 def _prune(slot: Slot, decision: Decision, accuracy: float) -> None:
-    """A seed that acts may fade out; any other goes at once."""
+    """Fade out a seed that acts; remove any other at once."""
     if slot.stage not in (BLENDING, HOLDING) or slot.seed.alpha == 0 or decision.speed == 0:
         slot.remove()
         return
@@ -297,7 +297,7 @@ def _prune(slot: Slot, decision: Decision, accuracy: float) -> None:
 
 
 def _rest(slot: Slot, rules: Lifecycle) -> None:
-    """An empty slot rests and is free again."""
+    """Advance an empty slot through embargo and reset."""
     slot.dwell += 1
     least = {PRUNED: 0, EMBARGOED: rules.embargo_steps, RESETTING: rules.reset_steps}[slot.stage]
     if slot.dwell >= least:
@@ -305,8 +305,8 @@ def _rest(slot: Slot, rules: Lifecycle) -> None:
 
 
 def _go_on(slot: Slot, settled: bool, rules: Lifecycle, accuracy: float) -> None:
-    """A seed goes on where gates open by themselves: a ``settled`` one, whose stage is that of the step before, once,
-    and any as long as its stage takes no time.
+    """Advance a seed through gates that open: one stage if ``settled`` (its stage did not change in this step), and on
+    as long as stages take no time.
     """
     while slot.stage in (GERMINATED, TRAINING, BLENDING) and (settled or slot.in_no_time(rules)):
         if slot.seed.prune_scheduled or not slot.opens(NEXT[slot.stage], rules):
@@ -317,7 +317,7 @@ def _go_on(slot: Slot, settled: bool, rules: Lifecycle, accuracy: float) -> None
 
 @dataclass(frozen=True)
 class Measured:
-    """What a step measured of one seed, accuracies in points; NaN is not measured."""
+    """Hold the measurements of one seed in a step, accuracies in points; NaN = not measured."""
 
     accuracy: float
     contribution: float
@@ -327,7 +327,7 @@ class Measured:
 
 
 def remember(slot: Slot, measured: Measured) -> None:
-    """Store it, and grow older by a step."""
+    """Store the measurements and age the seed by a step."""
     seed = slot.seed
     if not slot.alive:
         seed.healthy = False

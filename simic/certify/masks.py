@@ -1,7 +1,8 @@
-"""Which choices are possible, a second time: life of the seeds, budget of parameters, what the params leave open."""
+"""Action masks of one host: lifecycle, parameter budget, and choices that the params leave open."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from simic.certify import life
 from simic.certify.life import GERMINATE, OPS, WAIT, Slot
@@ -13,8 +14,8 @@ Choice = str | int | float
 
 @dataclass(frozen=True)
 class Masks:
-    """``op [O]``, ``slot [O][K]`` given the op, ``blueprint [K][P]`` given the slot, and of the other heads those that
-    params close a choice of.
+    """Hold ``op [O]``, ``slot [O][K]`` given the op, ``blueprint [K][P]`` given the slot, and ``others`` by head where
+    the params close a choice.
     """
 
     op: list[bool]
@@ -22,9 +23,13 @@ class Masks:
     blueprint: list[list[bool]]
     others: dict[str, list[bool]]
 
+    def by_head(self) -> dict[str, Sequence[Any]]:
+        """Return all masks by head."""
+        return {"op": self.op, "slot": self.slot, "blueprint": self.blueprint, **self.others}
+
 
 def choices(body: Anatomy) -> dict[str, Sequence[Choice]]:
-    """What the indices of every head stand for."""
+    """Return the choices of every head by index."""
     return {
         "op": OPS,
         "slot": tuple(range(body.slots)),
@@ -38,7 +43,7 @@ def choices(body: Anatomy) -> dict[str, Sequence[Choice]]:
 
 
 def decision(action: dict[str, int]) -> life.Decision:
-    """The values of an action's indices."""
+    """Return the values of an action's indices."""
     operator, curve = list(life.STYLES.values())[action["style"]]
     return life.Decision(
         op=action["op"],
@@ -54,7 +59,7 @@ def decision(action: dict[str, int]) -> life.Decision:
 
 
 def masks(slots: list[Slot], body: Anatomy, train: Train) -> Masks:
-    """Of the present state."""
+    """Return the masks of the present state."""
     left = {head: [_open(train, head, value) for value in values] for head, values in choices(body).items()}
     slot = life.allowed(slots, train.lifecycle)
     for op in range(len(OPS)):
@@ -76,8 +81,8 @@ def _open(train: Train, head: str, value: Choice) -> bool:
 
 
 def _affordable(slots: list[Slot], body: Anatomy, train: Train) -> list[list[bool]]:
-    """Whether a seed of each blueprint stays within the budget beside those of other slots; a gate counts with every
-    seed, since one may be added later.
+    """Return where a seed of each blueprint stays within the budget beside those of other slots ``[K][P]``; a gate
+    counts with every seed, since one may be added later.
     """
     sizes = [
         [part.params + gate.params for part in kinds.values()]

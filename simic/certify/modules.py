@@ -1,4 +1,4 @@
-"""The modules a network is made of, a second time: names, shapes and first values of parameters, and plain functions.
+"""Modules of hosts and seeds in float64: names, shapes and first values of parameters, and plain functions of them.
 
 Names are those of an exported network.
 """
@@ -21,9 +21,7 @@ EPS = 1e-5  # of the norms
 
 @dataclass(frozen=True)
 class Entry:
-    """A parameter: drawn uniformly from ±1/√inputs, or ``constant``; what is ``fitted`` comes from data and is not
-    trained.
-    """
+    """Describe a parameter: drawn uniformly from ±1/√inputs, or ``constant``; ``fitted``: from data, not trained."""
 
     name: str
     shape: tuple[int, ...]
@@ -34,9 +32,11 @@ class Entry:
 
 @dataclass(frozen=True)
 class Part:
-    """A module: parameters in order, what it does to ``[B, …]``, FLOPs of one sample. ``closing`` are the parameters
-    that start at zero under the operator MULTIPLY, so that it begins as the identity. ``fit`` gives the fitted ones
-    from rows ``[n, D]``. With ``reads_sample`` it is run on the samples, and what it makes is added to the features.
+    """Describe a module: parameters in order, ``run`` on ``[B, …]``, FLOPs of one sample.
+
+    ``closing`` parameters start at zero under the operator MULTIPLY, so that the module begins as the identity.
+    ``fit`` returns the fitted ones from rows ``[n, D]``. With ``reads_sample`` the module runs on the samples, and its
+    output is added to the features.
     """
 
     entries: tuple[Entry, ...]
@@ -48,22 +48,18 @@ class Part:
 
     @property
     def params(self) -> int:
-        """How many train."""
+        """Count the trained parameters."""
         return sum(math.prod(entry.shape) for entry in self.entries if not entry.fitted)
 
     @property
-    def width(self) -> int:
-        """How many there are, fitted ones included."""
-        return sum(math.prod(entry.shape) for entry in self.entries)
-
-    @property
     def fitted(self) -> frozenset[str]:
-        """Names of those that never train."""
+        """Return the names of parameters that never train."""
         return frozenset(entry.name for entry in self.entries if entry.fitted)
 
     def draw(self, stream: streams.Words) -> dict[str, Tensor]:
-        """First values from a stream: one number for each place, whether it is drawn or constant."""
-        numbers = torch.from_numpy(streams.uniforms(stream, self.width))
+        """Return first values from a stream: one number for each place, whether it is drawn or constant."""
+        count = sum(math.prod(entry.shape) for entry in self.entries)
+        numbers = torch.from_numpy(streams.uniforms(stream, count))
         found, at = {}, 0
         for entry in self.entries:
             size = math.prod(entry.shape)
@@ -75,25 +71,19 @@ class Part:
             at += size
         return found
 
-    def unflatten(self, row: Tensor) -> dict[str, Tensor]:
-        """Parameters by name of all of them in a row."""
-        sizes = [math.prod(entry.shape) for entry in self.entries]
-        pieces = row.split(sizes)
-        return {entry.name: piece.reshape(entry.shape) for entry, piece in zip(self.entries, pieces, strict=True)}
-
 
 def conv(name: str, inputs: int, outputs: int, kernel: int, constant: float | None = None) -> Entry:
-    """The weight of a convolution without bias."""
+    """Describe the weight of a convolution without bias."""
     return Entry(f"{name}.weight", (outputs, inputs, kernel, kernel), inputs * kernel**2, constant)
 
 
 def affine(name: str, width: int) -> tuple[Entry, Entry]:
-    """Scale and shift of a norm."""
+    """Describe scale and shift of a norm."""
     return Entry(f"{name}.weight", (width,), constant=1.0), Entry(f"{name}.bias", (width,), constant=0.0)
 
 
 def dense(name: str, inputs: int, outputs: int, zero: bool = False, bias: bool = True) -> tuple[Entry, ...]:
-    """Weight and bias of a linear layer; ``zero``: both start at 0."""
+    """Describe weight and bias of a linear layer; ``zero``: both start at 0."""
     constant = 0.0 if zero else None
     lead = f"{name}." if name else ""
     weight = Entry(f"{lead}weight", (outputs, inputs), inputs, constant)
@@ -101,29 +91,29 @@ def dense(name: str, inputs: int, outputs: int, zero: bool = False, bias: bool =
 
 
 def groups(channels: int) -> int:
-    """Of a group norm: the largest of 32 … 2 that divides the channels and leaves at least 16 in each, else 1."""
+    """Return the groups of a group norm: the largest of 32 … 2 that divides the channels, at least 16 each, else 1."""
     fitting = [g for g in (32, 16, 8, 4, 2) if channels % g == 0 and channels // g >= 16]
     return max(fitting, default=1)
 
 
 def group_normed(v: Values, name: str, x: Tensor) -> Tensor:
-    """Group norm of maps ``[B, C, H, W]``."""
+    """Apply group norm to maps ``[B, C, H, W]``."""
     return F.group_norm(x, groups(x.shape[1]), v[f"{name}.weight"], v[f"{name}.bias"], EPS)
 
 
 def convolved(v: Values, name: str, x: Tensor, per_channel: bool = False) -> Tensor:
-    """A convolution that keeps the size of its maps."""
+    """Apply a convolution that keeps the size of its maps."""
     weight = v[f"{name}.weight"]
     return F.conv2d(x, weight, padding=weight.shape[-1] // 2, groups=x.shape[1] if per_channel else 1)
 
 
 def linear(v: Values, name: str, x: Tensor) -> Tensor:
-    """x Wᵀ + b."""
+    """Return x Wᵀ + b."""
     return F.linear(x, v[f"{name}.weight"], v.get(f"{name}.bias"))
 
 
 def rectified(x: Tensor) -> Tensor:
-    """max(x, 0) that passes the gradient at 0, as the branches of seeds that begin at 0 need."""
+    """Return max(x, 0) with gradient 1 at 0, as the branches of seeds that begin at 0 need."""
     return x.clamp(min=0)
 
 
@@ -131,7 +121,7 @@ SQUEEZED_BIAS = 3.0  # sigmoid(3) ≈ 0.95
 
 
 def map_norm(shape: Shape) -> Part:
-    """x + tanh(w) (GN(x) − x), w = 0."""
+    """Build x + tanh(w) (GN(x) − x), w = 0."""
 
     def run(v: Values, x: Tensor) -> Tensor:
         return x + torch.tanh(v["weight"]) * (group_normed(v, "norm", x) - x)
@@ -140,7 +130,7 @@ def map_norm(shape: Shape) -> Part:
 
 
 def squeeze_excitation(shape: Shape) -> Part:
-    """x · σ(W₂ relu(W₁ mean x) + b), W₂ = 0, b = 3."""
+    """Build x · σ(W₂ relu(W₁ mean x) + b), W₂ = 0, b = 3."""
     channels, reduced = shape[0], max(1, shape[0] // 4)
 
     def run(v: Values, x: Tensor) -> Tensor:
@@ -155,7 +145,7 @@ def squeeze_excitation(shape: Shape) -> Part:
 
 
 def depthwise(shape: Shape) -> Part:
-    """x + relu(GN(1×1(3×3 per channel x)))."""
+    """Build x + relu(GN(1×1(3×3 per channel x)))."""
     channels, height, width = shape
 
     def run(v: Values, x: Tensor) -> Tensor:
@@ -168,7 +158,7 @@ def depthwise(shape: Shape) -> Part:
 
 
 def bottleneck(shape: Shape) -> Part:
-    """x + GN(up(relu(3×3(relu(down x))))), up = 0."""
+    """Build x + GN(up(relu(3×3(relu(down x))))), up = 0."""
     channels, height, width = shape
     narrow = max(8, channels // 4)
 
@@ -186,24 +176,10 @@ def bottleneck(shape: Shape) -> Part:
     return Part(entries, run, flops, ("up.weight",))
 
 
-def conv_small(shape: Shape) -> Part:
-    """x + relu(GN(1×1 x)), the convolution 0."""
-    return _convolutions(shape, ("branch",), 1, 0.0, ("branch.conv.weight",))
-
-
-def conv_light(shape: Shape) -> Part:
-    """x + relu(GN(3×3 x))."""
-    return _convolutions(shape, ("branch",), 3, None, ("branch.norm.weight", "branch.norm.bias"))
-
-
-def conv_heavy(shape: Shape) -> Part:
-    """x + two of relu(GN(3×3 ·)) in a row."""
-    return _convolutions(shape, ("first", "second"), 3, None, ("second.norm.weight", "second.norm.bias"))
-
-
-def _convolutions(
-    shape: Shape, names: tuple[str, ...], kernel: int, constant: float | None, closing: tuple[str, ...]
+def convolutions(
+    shape: Shape, names: tuple[str, ...], kernel: int, closing: tuple[str, ...], constant: float | None = None
 ) -> Part:
+    """Build x + relu(GN(conv ·)), once for each name."""
     channels, height, width = shape
 
     def run(v: Values, x: Tensor) -> Tensor:
@@ -222,7 +198,7 @@ def _convolutions(
 
 
 def vector_norm(shape: Shape) -> Part:
-    """x + tanh(w) (LN(x) − x), w = 0."""
+    """Build x + tanh(w) (LN(x) − x), w = 0."""
 
     def run(v: Values, x: Tensor) -> Tensor:
         normed = F.layer_norm(x, (shape[-1],), v["norm.weight"], v["norm.bias"], EPS)
@@ -232,7 +208,7 @@ def vector_norm(shape: Shape) -> Part:
 
 
 def low_rank(shape: Shape) -> Part:
-    """x + up(down x) of rank 8, up = 0."""
+    """Build x + up(down x) of rank 8, up = 0."""
     width, rank = shape[-1], 8
 
     def run(v: Values, x: Tensor) -> Tensor:
@@ -242,32 +218,19 @@ def low_rank(shape: Shape) -> Part:
     return Part(entries, run, 4 * width * rank, ("up.weight",))
 
 
-def residual_mlp(factor: int) -> Callable[[Shape], Part]:
-    """x + W₂ gelu(W₁ x) with a hidden layer ``factor`` times as wide, W₂ = 0."""
+def residual_mlp(shape: Shape, factor: int) -> Part:
+    """Build x + W₂ gelu(W₁ x) with a hidden layer ``factor`` times as wide, W₂ = 0."""
+    width, hidden = shape[-1], factor * shape[-1]
 
-    def build(shape: Shape) -> Part:
-        width, hidden = shape[-1], factor * shape[-1]
+    def run(v: Values, x: Tensor) -> Tensor:
+        return x + linear(v, "second", F.gelu(linear(v, "first", x)))
 
-        def run(v: Values, x: Tensor) -> Tensor:
-            return x + linear(v, "second", F.gelu(linear(v, "first", x)))
-
-        entries = (*dense("first", width, hidden), *dense("second", hidden, width, zero=True))
-        return Part(entries, run, 4 * width * hidden, ("second.weight", "second.bias"))
-
-    return build
+    entries = (*dense("first", width, hidden), *dense("second", hidden, width, zero=True))
+    return Part(entries, run, 4 * width * hidden, ("second.weight", "second.bias"))
 
 
-def adapter_low_rank(shape: Shape) -> Part:
-    """x + up(down x), both 1×1, of rank 4, up = 0."""
-    return _adapter(shape, 4, lambda x: x)
-
-
-def adapter_bottleneck(shape: Shape) -> Part:
-    """x + up(relu(down x)), both 1×1, up = 0."""
-    return _adapter(shape, max(8, shape[0] // 4), F.relu)
-
-
-def _adapter(shape: Shape, narrow: int, between: Callable[[Tensor], Tensor]) -> Part:
+def adapter(shape: Shape, narrow: int, between: Callable[[Tensor], Tensor]) -> Part:
+    """Build x + up(between(down x)), both 1×1, with ``narrow`` channels between them, up = 0."""
     channels, height, width = shape
 
     def run(v: Values, x: Tensor) -> Tensor:
@@ -278,7 +241,7 @@ def _adapter(shape: Shape, narrow: int, between: Callable[[Tensor], Tensor]) -> 
 
 
 def adapter_conv(shape: Shape) -> Part:
-    """x + 3×3 x, the convolution 0."""
+    """Build x + 3×3 x, the convolution 0."""
     channels, height, width = shape
 
     def run(v: Values, x: Tensor) -> Tensor:
@@ -288,7 +251,7 @@ def adapter_conv(shape: Shape) -> Part:
 
 
 def gate(shape: Shape) -> Part:
-    """σ(W₂ relu(W₁ mean x)): one amplitude for each sample."""
+    """Build σ(W₂ relu(W₁ mean x)): one amplitude for each sample."""
     channels = shape[0]
     units = max(8, channels // 4)
 
@@ -299,20 +262,7 @@ def gate(shape: Shape) -> Part:
     return Part((*dense("hidden", channels, units), *dense("out", units, 1)), run, 2 * channels * units + 2 * units)
 
 
-BLUEPRINTS: dict[str, dict[str, Callable[[Shape], Part]]] = {
-    "cnn": {
-        "norm": map_norm,
-        "attention": squeeze_excitation,
-        "depthwise": depthwise,
-        "bottleneck": bottleneck,
-        "conv_small": conv_small,
-        "conv_light": conv_light,
-        "conv_heavy": conv_heavy,
-    },
-    "mlp": {"norm": vector_norm, "lora": low_rank, "mlp_small": residual_mlp(2), "mlp": residual_mlp(4)},
-    "adapted_cnn": {"lora": adapter_low_rank, "bottleneck": adapter_bottleneck, "conv": adapter_conv},
-}
-
+# --- tables ----------------------------------------------------------------------------------------------------------
 
 FITTED_ROWS = 512
 TABLES_WIDTHS = (32, 32)
@@ -327,7 +277,7 @@ Features = Callable[[Values, Tensor], Tensor]
 
 
 def tables_host(shape: Shape, classes: int, widths: Shape) -> tuple[list[Part], Part, list[Shape]]:
-    """Linear, then ReLU, linear, ReLU, linear; a seed is added to what the first of them gives."""
+    """Build linear, ReLU, linear, ReLU, linear; a seed is added to the output of the first."""
     inputs, (first, second) = math.prod(shape), widths
 
     def segment(v: Values, x: Tensor) -> Tensor:
@@ -344,7 +294,7 @@ def tables_host(shape: Shape, classes: int, widths: Shape) -> tuple[list[Part], 
 
 
 def _learned(shape: Shape, entries: tuple[Entry, ...], count: int, flops: int, features: Features) -> Part:
-    """``count`` features of a row, and B."""
+    """Build B times ``count`` features of a row."""
 
     def run(v: Values, x: Tensor) -> Tensor:
         return GAIN * (features(v, x.flatten(1)) @ v["out"])
@@ -354,14 +304,14 @@ def _learned(shape: Shape, entries: tuple[Entry, ...], count: int, flops: int, f
 
 
 def units(shape: Shape) -> Part:
-    """relu(W x + b)."""
+    """Build B relu(W x + b)."""
     columns, width = shape
     features = lambda v, x: F.relu(linear(v, "hidden", x))  # noqa: E731
     return _learned(shape, dense("hidden", columns, width), width, 2 * columns * width, features)
 
 
 def periodic(shape: Shape) -> Part:
-    """sin and cos of every column at two frequencies, which start log-uniform in 4 e^±0.75."""
+    """Build sin and cos of every column at two frequencies, which start log-uniform in 4 e^±0.75."""
     columns = shape[0]
 
     def features(v: Values, x: Tensor) -> Tensor:
@@ -373,7 +323,7 @@ def periodic(shape: Shape) -> Part:
 
 
 def gated(shape: Shape) -> Part:
-    """(W x + b) ⊙ (V x + c)."""
+    """Build B ((W x + b) ⊙ (V x + c))."""
     columns, width = shape
 
     def features(v: Values, x: Tensor) -> Tensor:
@@ -384,7 +334,7 @@ def gated(shape: Shape) -> Part:
 
 
 def column_gate(shape: Shape) -> Part:
-    """relu(W (max(g, 0) ⊙ x) + b); the positive of the scales g, which start at 1, are pulled towards 0."""
+    """Build relu(W (max(g, 0) ⊙ x) + b); positive scales g, which start at 1, are pulled towards 0."""
     columns, width = shape
 
     def features(v: Values, x: Tensor) -> Tensor:
@@ -400,11 +350,11 @@ def column_gate(shape: Shape) -> Part:
 # --- seeds with fixed features ---
 
 
-def _fixed(
+def fixed(
     shape: Shape, count: int, features: Features, entries: tuple[Entry, ...] = (), prepare: Fit | None = None,
     flops: int = 0,
 ) -> Part:  # fmt: skip
-    """``count`` features that do not train, B, and what is fitted: what ``prepare`` gives, then mean and scale."""
+    """Build B times ``count`` untrained features, standardised; fitted are what ``prepare`` returns, mean and scale."""
     weight = GAIN * min(1.0, math.sqrt(MOST_WEIGHT / count))
 
     def run(v: Values, x: Tensor) -> Tensor:
@@ -427,27 +377,18 @@ def _fixed(
     return Part((*own, *entries), run, flops + 2 * count * shape[1], ("out",), fit, reads_sample=True)
 
 
-def _pairs(shape: Shape, of_difference: Callable[[Tensor], Tensor]) -> Part:
+def of_pairs(shape: Shape, of_difference: Callable[[Tensor], Tensor]) -> Part:
+    """Build a function of the difference xᵢ − xⱼ of every pair of columns."""
     pairs = list(combinations(range(shape[0]), 2))
 
     def features(v: Values, x: Tensor) -> Tensor:
         return torch.stack([of_difference(x[:, i] - x[:, j]) for i, j in pairs], dim=1)
 
-    return _fixed(shape, len(pairs), features)
-
-
-def equality(shape: Shape) -> Part:
-    """exp(−40 (xᵢ − xⱼ)²) of every pair of columns, at least e^−20."""
-    return _pairs(shape, lambda apart: torch.exp(torch.clamp(-40.0 * apart**2, min=FAINTEST)))
-
-
-def comparison(shape: Shape) -> Part:
-    """tanh(3 (xᵢ − xⱼ)) of every pair of columns."""
-    return _pairs(shape, lambda apart: torch.tanh(3.0 * apart))
+    return fixed(shape, len(pairs), features)
 
 
 def radial(shape: Shape) -> Part:
-    """exp(−‖x − c‖² / s²) around the first rows c, s² the mean squared distance of any two of them; at least e^−20."""
+    """Build exp(−‖x − c‖² / s²) around the first rows c, s² their mean squared distance; at least e^−20."""
 
     def features(v: Values, x: Tensor) -> Tensor:
         apart = ((x[:, None] - v["centres"]) ** 2).sum(dim=2)
@@ -462,16 +403,16 @@ def radial(shape: Shape) -> Part:
         Entry("centres", (CENTRES, shape[0]), constant=0.0, fitted=True),
         Entry("width", (1,), constant=0.0, fitted=True),
     )
-    return _fixed(shape, CENTRES, features, entries, prepare, 2 * CENTRES * shape[0])
+    return fixed(shape, CENTRES, features, entries, prepare, 2 * CENTRES * shape[0])
 
 
 def _at_ranks(rows: Tensor, ranks: list[int]) -> Tensor:
-    """The values of each column at these places of its order, ``[ranks, D]``."""
+    """Return the values of each column at these ranks, ``[ranks, D]``."""
     return rows.sort(dim=0).values[ranks]
 
 
 def bins(shape: Shape) -> Part:
-    """In which of 12 quantile bins each column lies: bin after bin, all columns."""
+    """Build a one-hot code of the quantile bin, of 12, of each column: bin after bin, all columns."""
 
     def features(v: Values, x: Tensor) -> Tensor:
         number = (x[:, None] >= v["edges"]).sum(dim=1)
@@ -481,11 +422,11 @@ def bins(shape: Shape) -> Part:
         return {"edges": _at_ranks(rows, [k * len(rows) // BINS for k in range(1, BINS)])}
 
     edges = Entry("edges", (BINS - 1, shape[0]), constant=0.0, fitted=True)
-    return _fixed(shape, BINS * shape[0], features, (edges,), prepare)
+    return fixed(shape, BINS * shape[0], features, (edges,), prepare)
 
 
 def normal_scores(shape: Shape) -> Part:
-    """Φ⁻¹ of the share of 24 quantiles that lie at or below a value, a half added."""
+    """Build Φ⁻¹ of the share of 24 quantiles that lie at or below a value, a half added."""
 
     def features(v: Values, x: Tensor) -> Tensor:
         below = (x[:, None] >= v["knots"]).sum(dim=1).to(x.dtype)
@@ -495,29 +436,46 @@ def normal_scores(shape: Shape) -> Part:
         return {"knots": _at_ranks(rows, [(2 * k + 1) * len(rows) // (2 * KNOTS) for k in range(KNOTS)])}
 
     knots = Entry("knots", (KNOTS, shape[0]), constant=0.0, fitted=True)
-    return _fixed(shape, shape[0], features, (knots,), prepare)
+    return fixed(shape, shape[0], features, (knots,), prepare)
 
 
-def ordered(shape: Shape) -> Part:
-    """The row in ascending order."""
-    return _fixed(shape, shape[0], lambda v, x: x.sort(dim=1).values)
-
-
-def direction(shape: Shape) -> Part:
-    """The row over its length."""
-    return _fixed(shape, shape[0], lambda v, x: x / torch.sqrt((x**2).sum(dim=1, keepdim=True)).clamp(min=LEAST))
-
-
-TABLES_SEEDS: dict[str, Callable[[Shape], Part]] = {
-    "mlp": units,
-    "equality": equality,
-    "periodic": periodic,
-    "gated": gated,
-    "rbf": radial,
-    "gate": column_gate,
-    "bins": bins,
-    "quantile": normal_scores,
-    "sort": ordered,
-    "compare": comparison,
-    "norm": direction,
+# Blueprints of each family in the order of the actions, built for the features' shape; of tables for (columns, width).
+BLUEPRINTS: dict[str, dict[str, Callable[[Shape], Part]]] = {
+    "cnn": {
+        "norm": map_norm,
+        "attention": squeeze_excitation,
+        "depthwise": depthwise,
+        "bottleneck": bottleneck,
+        "conv_small": lambda shape: convolutions(shape, ("branch",), 1, ("branch.conv.weight",), constant=0.0),
+        "conv_light": lambda shape: convolutions(shape, ("branch",), 3, ("branch.norm.weight", "branch.norm.bias")),
+        "conv_heavy": lambda shape: convolutions(
+            shape, ("first", "second"), 3, ("second.norm.weight", "second.norm.bias")
+        ),
+    },
+    "mlp": {
+        "norm": vector_norm,
+        "lora": low_rank,
+        "mlp_small": lambda shape: residual_mlp(shape, 2),
+        "mlp": lambda shape: residual_mlp(shape, 4),
+    },
+    "adapted_cnn": {
+        "lora": lambda shape: adapter(shape, 4, lambda x: x),
+        "bottleneck": lambda shape: adapter(shape, max(8, shape[0] // 4), F.relu),
+        "conv": adapter_conv,
+    },
+    "tables": {
+        "mlp": units,
+        "equality": lambda shape: of_pairs(shape, lambda d: torch.exp(torch.clamp(-40.0 * d**2, min=FAINTEST))),
+        "periodic": periodic,
+        "gated": gated,
+        "rbf": radial,
+        "gate": column_gate,
+        "bins": bins,
+        "quantile": normal_scores,
+        "sort": lambda shape: fixed(shape, shape[0], lambda v, x: x.sort(dim=1).values),
+        "compare": lambda shape: of_pairs(shape, lambda d: torch.tanh(3.0 * d)),
+        "norm": lambda shape: fixed(
+            shape, shape[0], lambda v, x: x / torch.sqrt((x**2).sum(dim=1, keepdim=True)).clamp(min=LEAST)
+        ),
+    },
 }

@@ -1,4 +1,4 @@
-"""The hosts a second time: segments with a slot after each, and a head."""
+"""Hosts in float64: segments with a slot after each, and a head."""
 
 import math
 from collections.abc import Collection, Sequence
@@ -22,7 +22,7 @@ SMALLEST_MAP = 2  # pixels a side, below which nothing is pooled
 
 @dataclass(frozen=True)
 class Anatomy:
-    """``segments`` and ``head``; per slot the shape of its features, the blueprints in their order and the gate."""
+    """Hold ``segments`` and ``head``; per slot the shape of its features, the blueprints in order and the gate."""
 
     segments: tuple[Part, ...]
     head: Part
@@ -32,22 +32,22 @@ class Anatomy:
 
     @property
     def slots(self) -> int:
-        """How many."""
+        """Count the slots."""
         return len(self.segments)
 
     @property
     def params(self) -> int:
-        """Of the bare host."""
+        """Count the parameters of the bare host."""
         return sum(part.params for part in (*self.segments, self.head))
 
     @property
     def flops(self) -> int:
-        """Of the bare host, for one sample."""
+        """Count the FLOPs of the bare host for one sample."""
         return sum(part.flops for part in (*self.segments, self.head))
 
 
 def anatomy(host: Host, shape: tuple[int, ...], classes: int) -> Anatomy:
-    """The host of the params; NoReference where there is no second implementation of it."""
+    """Return the host of the params; NoReference where the reference does not implement it."""
     known = {"cnn": CONVOLUTIONAL, "adapted_cnn": CONVOLUTIONAL, "mlp": VECTOR, "tables": ("baseline",)}
     if host.family not in known or host.preset not in known[host.family]:
         raise NoReference(
@@ -56,11 +56,11 @@ def anatomy(host: Host, shape: tuple[int, ...], classes: int) -> Anatomy:
         )
     if host.family == "tables":
         segments, head, shapes = modules.tables_host(shape, classes, host.widths or modules.TABLES_WIDTHS)
-        kinds, seen = modules.TABLES_SEEDS, [(math.prod(shape), *place) for place in shapes]
+        seen = [(math.prod(shape), *place) for place in shapes]
     else:
         segments, head, shapes = (_vector if host.family == "mlp" else _convolutional)(host, shape, classes)
-        kinds, seen = BLUEPRINTS[host.family], shapes
-    blueprints = [{name: build(place) for name, build in kinds.items()} for place in seen]
+        seen = shapes
+    blueprints = [{name: build(place) for name, build in BLUEPRINTS[host.family].items()} for place in seen]
     return Anatomy(tuple(segments), head, tuple(shapes), tuple(blueprints), tuple(gate(place) for place in shapes))
 
 
@@ -85,7 +85,7 @@ def _convolutional(host: Host, shape: tuple[int, ...], classes: int) -> Body:
 
 
 def _block(channels: int, out: int, kernel: int, pool: bool, pixels: int) -> Part:
-    """Convolution, norm, ReLU, pooling: ReLU and maximum commute."""
+    """Build convolution, norm, ReLU and pooling; ReLU comes last, since it commutes with the maximum."""
 
     def run(v: Values, x: Tensor) -> Tensor:
         h = group_normed(v, "norm", convolved(v, "conv", x))
@@ -109,7 +109,7 @@ def _vector(host: Host, shape: tuple[int, ...], classes: int) -> Body:
 
 
 def _layer(inputs: int, out: int) -> Part:
-    """Linear → ReLU of a flattened image."""
+    """Build linear → ReLU of a flattened image."""
 
     def run(v: Values, x: Tensor) -> Tensor:
         return F.relu(linear(v, "linear", x.flatten(1)))
@@ -122,37 +122,30 @@ SEGMENT, HEAD = "segments.{}.", "head."
 
 @dataclass
 class Weights:
-    """Parameters by name of the host, of the seeds and of their gates; ``None`` where no seed is."""
+    """Hold parameters by name of the host, of the seeds and of their gates; ``None`` where no seed is."""
 
     host: dict[str, Tensor]
     seeds: list[dict[str, Tensor] | None]
     gates: list[dict[str, Tensor] | None]
 
-    def block(self, name: str) -> dict[str, Tensor]:
-        """Of ``host``, ``seed.0``, ``gate.0``, …"""
-        kind, _, slot = name.partition(".")
-        found = self.host if kind == "host" else (self.seeds, self.gates)[kind == "gate"][int(slot)]
-        assert found is not None
-        return found
-
 
 def of_part(weights: dict[str, Tensor], lead: str) -> dict[str, Tensor]:
-    """The parameters of one part of the host."""
+    """Return the parameters of one part of the host."""
     return {name.removeprefix(lead): value for name, value in weights.items() if name.startswith(lead)}
 
 
 def host_parts(body: Anatomy) -> list[tuple[str, Part]]:
-    """Segments and head with what the names of their parameters begin with."""
+    """Return segments and head, each with the prefix of its parameters' names."""
     return [*((SEGMENT.format(k), part) for k, part in enumerate(body.segments)), (HEAD, body.head)]
 
 
 def part_of(body: Anatomy, slot: int, blueprint: int) -> Part:
-    """The module of a blueprint at a slot."""
+    """Return the module of a blueprint at a slot."""
     return list(body.blueprints[slot].values())[blueprint]
 
 
 def logits(body: Anatomy, weights: Weights, slots: Sequence[Slot], on: Collection[int], x: Tensor) -> Tensor:
-    """Of samples ``x``, with the seeds of the slots in ``on`` and no others; classes in the last dimension."""
+    """Return logits of samples ``x`` with the seeds of the slots in ``on`` alone; classes in the last dimension."""
     samples = x
     for k, (lead, part) in enumerate(host_parts(body)):
         x = part.run(of_part(weights.host, lead), x)
@@ -164,7 +157,7 @@ def logits(body: Anatomy, weights: Weights, slots: Sequence[Slot], on: Collectio
 
 
 def _added(body: Anatomy, weights: Weights, slot: Slot, k: int, h: Tensor, samples: Tensor) -> Tensor:
-    """The features after slot k, whose seed reads the samples: no gradient of it reaches the host."""
+    """Return the features after slot k, whose seed reads the samples: no gradient of it reaches the host."""
     values, gates = weights.seeds[k], weights.gates[k]
     assert values is not None and gates is not None
     grown = part_of(body, k, slot.seed.blueprint).run(values, samples)
@@ -177,7 +170,7 @@ def _added(body: Anatomy, weights: Weights, slot: Slot, k: int, h: Tensor, sampl
 
 
 def _joined(body: Anatomy, weights: Weights, slot: Slot, k: int, h: Tensor, samples: Tensor) -> Tensor:
-    """The features after slot k, whose seed reads them and takes part."""
+    """Return the features after slot k, whose seed reads them and takes part."""
     values, gates = weights.seeds[k], weights.gates[k]
     assert values is not None and gates is not None
     isolated = slot.stage in (TRAINING, BLENDING)

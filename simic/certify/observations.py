@@ -1,4 +1,4 @@
-"""What the policy sees of a host, a second time, in the order of docs/observations.md."""
+"""The policy's observation of one host, in the order of docs/observations.md."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -18,7 +18,7 @@ STEPS_UNIT = 8.0
 
 @dataclass
 class History:
-    """What a host's validations looked like so far; the newest last."""
+    """Hold a host's validations so far, the newest last."""
 
     losses: list[float] = field(default_factory=list)
     accuracies: list[float] = field(default_factory=list)
@@ -28,7 +28,7 @@ class History:
     stabilised: bool = False
 
     def add(self, loss: float, accuracy: float) -> None:
-        """After one validation."""
+        """Add one validation."""
         if self.losses:
             gain = accuracy - self.accuracies[-1]
             self.plateau = 0 if math.isnan(gain) or gain >= PLATEAU - TIE else self.plateau + 1
@@ -39,13 +39,13 @@ class History:
         self.best = accuracy if math.isnan(self.best) else max(self.best, accuracy)
 
     def back(self, values: Sequence[float], lag: int) -> float:
-        """So many validations ago; NaN before the first."""
+        """Return the value so many validations ago; NaN before the first."""
         return values[-1 - lag] if lag < len(values) else NAN
 
 
 @dataclass(frozen=True)
 class Sight:
-    """All that the features are made of."""
+    """Hold the inputs of the features."""
 
     slots: Sequence[Slot]
     history: History
@@ -65,8 +65,8 @@ class Sight:
 
 @dataclass
 class Trial:
-    """What a blueprint has shown in the episode, in whichever slot: how often it germinated, and the contribution that
-    was measured last. ``alignment`` with the task is known before.
+    """Hold what is known of a blueprint in the episode, over all slots: its ``alignment`` with the task, how often it
+    germinated, and the contribution measured last.
     """
 
     alignment: float = 0.0
@@ -75,34 +75,34 @@ class Trial:
 
 
 def squashed(value: float) -> float:
-    """x / (1 + x), 1 at infinity; 0 where missing."""
+    """Return x / (1 + x), 1 at infinity; 0 for NaN."""
     return 0.0 if math.isnan(value) else 1.0 if math.isinf(value) else value / (1.0 + value)
 
 
 def signed_log(points: float) -> float:
-    """±ln(1 + |x|) / ln 101 within ±1; 0 where missing."""
+    """Return ±ln(1 + |x|) / ln 101 within ±1; 0 for NaN."""
     if math.isnan(points):
         return 0.0
     return max(-1.0, min(1.0, math.copysign(math.log1p(abs(points)) / math.log(101.0), points)))
 
 
 def share(part: float, whole: float) -> float:
-    """Within 0 and 1."""
+    """Return part / whole within 0 and 1."""
     return max(0.0, min(1.0, part / whole))
 
 
 def steps_squashed(steps: int) -> float:
-    """x / (8 + x)."""
+    """Return x / (8 + x)."""
     return squashed(steps / STEPS_UNIT)
 
 
 def missing(value: float) -> float:
-    """The flag of a value that was not measured."""
+    """Return 1 for NaN, else 0."""
     return float(math.isnan(value))
 
 
 def features(sight: Sight) -> list[float]:
-    """All columns: the base, then those of each slot, then those of each blueprint."""
+    """Return all columns: the base, then those of each slot, then those of each blueprint."""
     found = list(_base(sight))
     for k in range(len(sight.slots)):
         found += _of_slot(sight, k)
@@ -144,7 +144,7 @@ def _of_slot(s: Sight, k: int) -> list[float]:
     progress = seed.accuracy - seed.germination_accuracy
     flags = [
         float(there),
-        *(float(slot.stage == stage) for stage in range(len(life.STAGES))),
+        *(float(slot.stage == stage) for stage in life.STAGES),
         *(float(seed.ramp == ramp) for ramp in (life.STILL, life.UP, life.DOWN)),
         *(float(there and seed.operator == operator) for operator in (life.ADD, life.MULTIPLY, life.GATE)),
         float(seed.prune_scheduled),

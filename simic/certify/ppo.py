@@ -1,4 +1,4 @@
-"""One iteration of the learner in float64: scales, advantages (GAE) and the update by PPO, down to the weights."""
+"""One PPO update in float64: reward scale, advantages (GAE), losses, gradient steps, metrics."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -16,14 +16,14 @@ DECAY = 0.9, 0.999  # of Adam's moments (Kingma, Ba 2015, arXiv 1412.6980)
 SIGMA_FLOOR = 0.1  # of advantages, in units of scaled reward
 FLAT = 1e-8  # variance of returns below which there is nothing to explain
 STOP_FACTOR = 1.5  # times target_kl
-IN_DOUBT = 1e-3  # relative distance of a divergence from its limit at which rounding decides: then as it was done
+IN_DOUBT = 1e-3  # relative distance of a divergence from its limit within which rounding decides: then as recorded
 LOG_RATIO_LIMIT, JOINT_LOG_RATIO_LIMIT = 20.0, 30.0
 RATE_END = 0.2  # what the linear schedule leaves
 
 
 @dataclass(frozen=True)
 class Rows:
-    """T steps of E environments: ``features [T, E, F]`` as seen, ``masks`` by name ``[T, E, …]``, ``actions`` and
+    """Hold T steps of E environments: scaled ``features [T, E, F]``, ``masks`` by name ``[T, E, …]``, ``actions`` and
     ``log_probs [T, E, K]`` of acting, the rest ``[T, E, …]``.
     """
 
@@ -38,7 +38,7 @@ class Rows:
     returns: Tensor
 
     def select(self, envs: Tensor) -> "Rows":
-        """Return those environments."""
+        """Return the rows of those environments."""
         masks = {name: mask[:, envs] for name, mask in self.masks.items()}
         return Rows(**{name: x[:, envs] for name, x in vars(self).items() if name != "masks"}, masks=masks)
 
@@ -55,7 +55,7 @@ class Rows:
 
 @dataclass(frozen=True)
 class Learner:
-    """What an update changes: weights and Adam's moments by name, counters and the learning rate."""
+    """Hold what an update changes: weights and Adam's moments by name, counters and the learning rate."""
 
     weights: Tensors
     first: Tensors
@@ -67,7 +67,7 @@ class Learner:
 
     @classmethod
     def read(cls, tensors: Tensors, ppo: params.PPOParams) -> "Learner":
-        """Read it from a checkpoint's tensors."""
+        """Read the learner from a checkpoint's tensors."""
         weights, first, second = (
             {name.removeprefix(lead): x.double() for name, x in tensors.items() if name.startswith(lead)}
             for lead in (POLICY, FIRST, SECOND)
@@ -80,7 +80,7 @@ class Learner:
 
 @dataclass(frozen=True)
 class Usage:
-    """Of the whole rollout: its steps, and by factor ``[K]`` in how many it mattered and in how many it had choices."""
+    """Count the rollout's steps, and by factor ``[K]`` those where it mattered and those where it had choices."""
 
     steps: int
     relevant: Tensor
@@ -89,7 +89,7 @@ class Usage:
 
 @dataclass(frozen=True)
 class Minibatch:
-    """What one minibatch came to before its step; ``entropy`` and ``open`` are sums by factor ``[K]``."""
+    """Hold the statistics of one minibatch before its step; ``entropy`` and ``open`` are sums by factor ``[K]``."""
 
     policy_loss: float
     value_loss: float
@@ -106,7 +106,7 @@ class Minibatch:
 def scaled(
     rewards: Tensor, valid: Tensor, scale: Scale | None, gamma: float, clipped: bool
 ) -> tuple[Scale | None, Tensor, Tensor]:
-    """Return the scale after an episode, its rewards ``[T, E]`` in it and the discounted returns at its end ``[E]``."""
+    """Return the updated scale, the scaled rewards ``[T, E]`` and the discounted returns at the end ``[E]``."""
     running, sums = torch.zeros(rewards.shape[1], dtype=torch.float64), []
     for paid in rewards:
         running = gamma * running + paid
@@ -141,7 +141,7 @@ def standardized(values: Tensor, chosen: Tensor) -> Tensor:
 
 
 def summary(advantage: Tensor, returns: Tensor, values: Tensor) -> dict[str, float]:
-    """Return what is reported of valid rows, by the name of the metric; NaN where returns do not vary."""
+    """Return the metrics of valid rows by name; explained variance is NaN where returns do not vary."""
     found = {"value_mean": float(values.mean())}
     for name, x in (("advantage", advantage), ("return", returns)):
         found |= {f"{name}_mean": float(x.mean()), f"{name}_std": float(x.std(correction=0))}
@@ -156,10 +156,9 @@ def summary(advantage: Tensor, returns: Tensor, values: Tensor) -> dict[str, flo
 
 @dataclass(frozen=True)
 class Update:
-    """An update of PPO (Schulman et al. 2017, arXiv 1707.06347) over these rows, in the order of environments.
+    """Run one update of PPO (Schulman et al. 2017, arXiv 1707.06347) on these rows.
 
-    ``looked`` minibatches were looked at when it was done, which decides only where a divergence is as good as its
-    limit.
+    ``looked`` is the recorded number of minibatches; it decides when to stop only where rounding would.
     """
 
     rows: Rows
@@ -171,11 +170,11 @@ class Update:
 
     @property
     def total(self) -> int:
-        """Updates of the whole run."""
+        """Return the updates of the whole run."""
         return self.train.horizon or self.train.iterations
 
     def run(self, learner: Learner) -> tuple[Learner, dict[str, float]]:
-        """Return the learner after all minibatches up to the one whose divergence is too large, and the metrics."""
+        """Return the learner after all minibatches before one whose divergence is too large, and the metrics."""
         ppo = self.train.ppo
         rows = self.rows if self.train.policy.core != "none" else self.rows.single_steps()
         done = min(1.0, learner.updates / max(1, self.total - 1))
@@ -197,7 +196,7 @@ class Update:
         return learner, metrics
 
     def _minibatches(self, count: int, epoch: int, parts: int) -> Iterator[Tensor]:
-        """The environments in an order that is drawn for each epoch, cut into parts of nearly equal size."""
+        """Yield the environments in an order drawn for each epoch, in parts of nearly equal size."""
         stream = streams.key(self.rng_seed, streams.MINIBATCHES, self.iteration, epoch)
         order = torch.from_numpy(streams.permutation(stream, count))
         yield from (part.sort().values for part in order.tensor_split(parts))
@@ -222,7 +221,7 @@ class Update:
         return self._stepped(learner, dict(zip(weights, found, strict=True)), norm), replace(one, stepped=True)
 
     def _stepped(self, learner: Learner, gradients: Tensors, norm: float) -> Learner:
-        """One step of Adam on gradients that are shortened where their norm is too large."""
+        """Take one step of Adam on clipped gradients."""
         ppo, steps = self.train.ppo, learner.steps + 1
         shrink = max(1.0, norm / ppo.max_grad_norm)
         weights, first, second = {}, {}, {}
@@ -246,8 +245,8 @@ class Update:
     def _loss(
         self, network: Network, rows: Rows, usage: Usage, parts: int, coefficient: float
     ) -> tuple[Tensor, Minibatch]:
-        """−objective + c_v · value loss − Σ c_k · entropy of factor k: sums over the minibatch times the number of
-        minibatches, over the counts of the whole rollout.
+        """Return −objective + c_v · value loss − Σ c_k · entropy of factor k, each a sum over the minibatch times the
+        number of minibatches over the counts of the whole rollout.
         """
         z, values = network.read(rows.features, rows.categories, rows.told)
         masks = {name: rows.flat(mask) for name, mask in rows.masks.items()}
@@ -267,7 +266,7 @@ class Update:
         return policy + self.train.ppo.value_coef * value - bonus, found
 
     def _objective(self, logs: Tensor, gained: Tensor, op: Tensor, usage: Usage) -> Tensor:
-        """What each row adds to what is maximised, min(r A, clip(r, 1 − ε, 1 + ε) A), ``[N]``."""
+        """Return the objective of each row, min(r A, clip(r, 1 − ε, 1 + ε) A), ``[N]``."""
         ppo = self.train.ppo
         if ppo.ratio == "joint":
             logs, weight = logs.sum(dim=1, keepdim=True).clip(-JOINT_LOG_RATIO_LIMIT, JOINT_LOG_RATIO_LIMIT), 1.0
@@ -279,7 +278,7 @@ class Update:
         return (weight * torch.minimum(ratio * gain, clipped * gain)).sum(dim=1)
 
     def _worth(self, mean: Tensor, usage: Usage, coefficient: float) -> Tensor:
-        """What each factor's entropy is worth; more where it is below its floor: c (f − H)² has slope 2 c (f − H)."""
+        """Return the entropy coefficients of the factors, raised below a floor f: −c (f − H)² has slope 2 c (f − H)."""
         ppo, names = self.train.ppo, [factor.name for factor in self.interface.factors]
         worth = torch.tensor([coefficient * ppo.entropy_scale.get(name, 1.0) for name in names], dtype=torch.float64)
         floors = torch.tensor([ppo.entropy_floor.get(name, 0.0) for name in names], dtype=torch.float64)
@@ -292,7 +291,7 @@ def _stopped(found: Sequence[Minibatch]) -> bool:
 
 
 def _metrics(found: Sequence[Minibatch], epochs: int) -> dict[str, float]:
-    """By the names of metrics."""
+    """Return the metrics of an update by name."""
     taken = [one for one in found if one.stepped]
     mean = lambda values: math.fsum(values) / len(values) if values else math.nan  # noqa: E731
     several = sum((one.open for one in taken), torch.zeros(()))

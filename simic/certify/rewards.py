@@ -1,4 +1,4 @@
-"""What a step pays, a second time: the modes ``score`` and ``shaped``."""
+"""Rewards of one host: the modes ``score`` and ``shaped``."""
 
 import math
 from collections.abc import Sequence
@@ -18,8 +18,8 @@ MODES = ("score", "shaped")
 
 @dataclass(frozen=True)
 class State:
-    """What a reward looks at: slots, parameters of their seeds, points of the committed network, those parameters that
-    it keeps.
+    """Hold the inputs of the reward: slots, parameters of their seeds, accuracy of the committed network in points, and
+    the parameters of its seeds.
     """
 
     slots: Sequence[Slot]
@@ -30,7 +30,7 @@ class State:
 
 @dataclass(frozen=True)
 class Step:
-    """(s, effective op, s'); ``ended``: it was the last."""
+    """Hold a transition (s, effective op, s'); ``ended``: it was the last."""
 
     before: State
     after: State
@@ -40,7 +40,7 @@ class Step:
 
 
 def potential(slots: Sequence[Slot]) -> float:
-    """Of stages, growing a little with the time that a seed is in one."""
+    """Return Φ: the worth of each stage, rising a little with the time in it."""
     worth = 0.0
     for slot in slots:
         worth += PHI.get(slot.stage, 0.0)
@@ -50,7 +50,7 @@ def potential(slots: Sequence[Slot]) -> float:
 
 
 def components(step: Step, train: Train, host_params: int, steps: int) -> dict[str, float]:
-    """The terms of the mode by name, in an episode of so many ``steps``; the reward is their sum."""
+    """Return the terms of the mode by name, in an episode of so many ``steps``; the reward is their sum."""
     found = {"shaping": _shaping(step, train)}
     if train.reward.mode == "score":
         found["score_change"] = _score_change(step, train, host_params)
@@ -66,7 +66,7 @@ def components(step: Step, train: Train, host_params: int, steps: int) -> dict[s
 
 
 def _over(step: Step, train: Train) -> bool:
-    """Nothing comes after it."""
+    """Tell whether the step is a true terminal."""
     return step.ended and train.episode_end == "terminate"
 
 
@@ -76,7 +76,7 @@ def _shaping(step: Step, train: Train) -> float:
 
 
 def score(state: State, train: Train, host_params: int) -> float:
-    """What an episode is about: points of what was kept, less its price."""
+    """Return points of the committed network less the price of its added parameters."""
     return state.committed_accuracy - train.price * state.kept_params / host_params
 
 
@@ -86,7 +86,7 @@ def _score_change(step: Step, train: Train, host_params: int) -> float:
 
 
 def _sure_contribution(slot: Slot, train: Train) -> float:
-    """A seed's contribution, 0 where it is not beyond its noise."""
+    """Return a seed's contribution, 0 where it lies within its noise."""
     seed = slot.seed
     if math.isnan(seed.contribution):
         return 0.0
@@ -99,7 +99,7 @@ def _progress(slot: Slot) -> float:
 
 
 def _credit(slot: Slot, train: Train) -> float:
-    """Of a seed that is not kept yet: its share of what the host gained since it came."""
+    """Return the credit of a seed that is not fossilized: its share of the host's gain since germination."""
     if slot.stage not in LIVE or slot.stage == FOSSILIZED:
         return 0.0
     c, p = _sure_contribution(slot, train), _progress(slot)
@@ -109,7 +109,7 @@ def _credit(slot: Slot, train: Train) -> float:
 
 
 def _attribution(step: Step, train: Train) -> float:
-    """Change of credit; fossilizing keeps it."""
+    """Return the change of credit; fossilizing keeps it."""
     before = after = 0.0
     for old, new in zip(step.before.slots, step.after.slots, strict=True):
         kept = new.stage == FOSSILIZED and old.stage != FOSSILIZED

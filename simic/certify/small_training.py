@@ -1,4 +1,4 @@
-"""The smallest training with the settings of a run in which everything that the learner does happens."""
+"""The smallest training with a run's settings in which every part of the learner acts."""
 
 import shutil
 from collections.abc import Mapping
@@ -22,13 +22,13 @@ UNITS = 32  # of each layer of the policy, at most: the formulas are those of an
 
 
 def composed(tree: Params, prepared: Path) -> Params:
-    """Return the run's own kind of policy, PPO, rewards and hosts; few hosts, steps, batches, units and iterations, in
-    float32, in this process. ``prepared`` has the data, thinned already.
+    """Return the run's kind of policy, PPO, rewards and hosts with few hosts, steps, batches, units and iterations, in
+    one process on the CPU. ``prepared`` has the thinned data.
     """
     train = tree.train
     lifecycle = _quick(train.lifecycle)
     changed: Mapping[str, Any] = {
-        "envs": _envs(train),
+        "envs": 2 * train.ppo.minibatches,
         "episode_steps": _lengths(train, max(LEAST_STEPS, steps_to_finish(Lifecycle(**lifecycle)) + 2)),
         "batches_per_epoch": 1,
         "batch_size": min(train.batch_size, read_meta(prepared).samples["train"] // 2),
@@ -46,19 +46,14 @@ def composed(tree: Params, prepared: Path) -> Params:
 
 
 def _lengths(train: Train, least: int) -> int | tuple[int, int]:
-    """Episodes as short as they can be, drawn from a range where the run's are."""
+    """Return the shortest length of episodes, or a range where the run has one."""
     return least if isinstance(train.episode_steps, int) else (least, least + 2)
 
 
 def _quick(lifecycle: Lifecycle) -> dict[str, Any]:
-    """As short as it can be."""
+    """Return a lifecycle with the shortest waits."""
     waits = ("training_dwell", "blending_dwell", "min_prune_age", "embargo_steps", "reset_steps")
     return lifecycle.model_dump() | {name: min(1, getattr(lifecycle, name)) for name in waits}
-
-
-def _envs(train: Train) -> int:
-    """At least two in a minibatch."""
-    return 2 * train.ppo.minibatches
 
 
 def _narrow(policy: Mapping[str, Any]) -> dict[str, Any]:
@@ -66,7 +61,7 @@ def _narrow(policy: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def thinned(prepared: Path, target: Path) -> Path:
-    """A few tasks and samples of prepared data, as data of their own in ``target``, without the test data."""
+    """Write a few tasks and samples of prepared data to ``target``, without the test data, and return it."""
     meta = read_meta(prepared)
     kept = [place for group, most in TASKS.items() for place in _first(meta, group, most)]
     arrays: dict[str, Tensor] = {}
@@ -87,10 +82,10 @@ def thinned(prepared: Path, target: Path) -> Path:
 
 
 def _first(meta: Meta, group: str, most: int) -> list[int]:
-    """Tasks of a group by their place; of a data set alone there is one, of group train."""
+    """Return the indices of a group's first tasks; a data set alone is one task of group train."""
     return [place for place, task in enumerate(meta.tasks) if task.group == group][:most]
 
 
 def _thin(whole: Dataset, values: Tensor, tasks: list[int]) -> Tensor:
-    """The first samples of those tasks, one task after another."""
+    """Return the first samples of those tasks, one task after another."""
     return torch.cat([values[task * len(whole) :][: min(len(whole), SAMPLES)] for task in tasks]).contiguous()

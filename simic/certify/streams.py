@@ -1,4 +1,4 @@
-"""Counter-based random numbers: SplitMix64 (Steele, Lea, Flood 2014) as a hash of counters, in numpy's integers."""
+"""Counter-based random numbers: SplitMix64 (Steele, Lea, Flood 2014) as a hash of counters, in numpy."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -8,7 +8,7 @@ Words = NDArray[np.uint64]
 Counter = int | NDArray[np.int64]
 WORD = 2**64
 GOLDEN_GAMMA = np.uint64(0x9E3779B97F4A7C15)
-# What a stream is for.
+# Purposes of streams.
 HOST_INIT, SEED_INIT, BATCH_ORDER, INITIAL_WEIGHTS, ACTIONS, MINIBATCHES, EVALUATION = 2, 3, 4, 6, 7, 8, 9
 TASK, EPISODE_LENGTH, ALIGNMENT = 15, 19, 20
 
@@ -28,9 +28,7 @@ def step(x: Words) -> Words:
 
 
 def key(rng_seed: int, draw: int, *counters: Counter) -> Words:
-    """Return the keys of streams: seed and purpose, then every counter, one hashed into the other; counters that are
-    arrays give an array of keys.
-    """
+    """Return keys of streams: seed, purpose, then every counter hashed in; arrays of counters give arrays of keys."""
     found = mix(np.array([(rng_seed * int(GOLDEN_GAMMA) + draw) % WORD], dtype=np.uint64))
     for counter in counters:
         found = step(found ^ step(np.asarray(counter, dtype=np.int64).astype(np.uint64)))
@@ -60,7 +58,7 @@ def permutation(key: Words, count: int) -> NDArray[np.int64]:
 
 
 def first_task(rng_seed: int, tasks: int) -> int:
-    """Return the task that the first host of iteration 0 gets, of so many."""
+    """Return the task of the first host of iteration 0, of so many."""
     return int(words(key(rng_seed, TASK), 1).view(np.int64)[0]) % tasks
 
 

@@ -7,17 +7,17 @@ from .synthetic import Plant, clean_run, publish_run
 
 @pytest.fixture(scope="session")
 def published(tmp_path_factory):
-    """The tables of the defect-free run; read only."""
+    """Publish the tables of the defect-free run; read only."""
     return publish_run(tmp_path_factory.mktemp("synthetic"))
 
 
 @pytest.fixture(scope="session")
 def clean(published):
-    """The defect-free run."""
+    """Return the defect-free run."""
     return clean_run(published)
 
 
 @pytest.fixture
 def plant(clean):
-    """Ways to damage a copy of it."""
+    """Return ways to damage a copy of the clean run."""
     return Plant(clean)

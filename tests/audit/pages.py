@@ -1,4 +1,4 @@
-"""What stands on a report's page, by section, and which of its numbers stand in none of the files it was made from."""
+"""Numbers on a report's page, by section, that are in none of the files it was made from."""
 
 import re
 from html.parser import HTMLParser
@@ -13,7 +13,7 @@ OF_NO_RUN = {"95 %", "1,000 parameters"}  # the confidence of every interval; a 
 
 
 class Page(HTMLParser):
-    """Tags, attributes and text of a page; complains about tags that are not closed in order."""
+    """Collect tags, attributes and text of a page; fail on tags that are not closed in order."""
 
     def __init__(self, text):
         super().__init__()
@@ -40,7 +40,7 @@ class Page(HTMLParser):
 
 
 def leaves(value):
-    """All numbers and texts of a JSON value, keys of objects among them."""
+    """Return all numbers and texts of a JSON value, keys of objects among them."""
     if isinstance(value, dict):
         return [*value, *(leaf for each in value.values() for leaf in leaves(each))]
     if isinstance(value, list):
@@ -49,7 +49,7 @@ def leaves(value):
 
 
 def sources(findings, evaluation, rest):
-    """What each section may say, of findings.json, evaluation.json, and of what provenance is read from."""
+    """Return the values that each section may show, from findings.json, evaluation.json and the provenance's files."""
     results, summary = findings["results"], findings["summary"]
     counts = {layer["layer"]: [layer[k] for k in ("held", "differ", "not_evaluated")] for layer in summary["layers"]}
     totals = [sum(each) for each in zip(*counts.values(), strict=True)]
@@ -74,7 +74,7 @@ def sources(findings, evaluation, rest):
 
 
 def why(evaluation):
-    """Grades, the choices of single decisions and what they came to, the planted task."""
+    """Return grades, single decisions with their scores, and the planted task."""
     grades, planted = evaluation["counterfactuals"], evaluation["planted"]
     decisions = [each for grade in grades.values() for each in grade["decisions"]]
     shares = [grade[name] for grade in grades.values() for name in ("best", "chance") if grade["decisions"]]
@@ -87,7 +87,7 @@ def why(evaluation):
 
 
 def unexplained(page, found):
-    """Numbers by section that are not those of its sources, as they are rounded."""
+    """Return the numbers of each section that are not in its sources."""
     strange = {}
     for section, texts in Page(page).sections.items():
         text = " ".join(texts)
@@ -105,7 +105,7 @@ def unexplained(page, found):
 
 
 def rounds(match, number):
-    """Whether a number is written so at the precision of what is written."""
+    """Tell whether the number, rounded to the written precision, is what is written."""
     sign, digits, exponent, unit = match.groups()
     scale = UNITS[unit] * 10 ** int(exponent or 0)
     written = float(sign + digits.replace(",", "")) * scale

@@ -1,4 +1,4 @@
-"""A clean synthetic run, recorded and published as a real one is, in which each test plants one defect."""
+"""A clean synthetic run, recorded and published like a real one, in which each test plants one defect."""
 
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -8,10 +8,11 @@ import numpy as np
 
 from simic.agent.metrics import explanations
 from simic.audit.audit import checks
-from simic.audit.certificate import Certificate, Certified, Line, Part
+from simic.audit.certificate import Certificate, Certified, Part
 from simic.audit.provenance import Origin, Provenance
 from simic.audit.record import RunRecord
 from simic.audit.resume_certificate import ResumeCertificate, ResumeSubject
+from simic.certify.comparison import Comparison
 from simic.evaluation import endpoints
 from simic.evaluation.counterfactual import graded
 from simic.evaluation.result import (
@@ -48,19 +49,19 @@ LAYERS = ("actor.category", "actor.encoder", "actor.core.rnn", "actor.core_norm"
 
 
 def params():
-    """Small, but valid by every rule of the real tree."""
+    """Return small params."""
     tree = Params().model_dump()
     tree["train"] |= {"envs": ENVS, "episode_steps": STEPS, "iterations": ITERATIONS}
     return Params.model_validate(tree)
 
 
 def noise(*counters):
-    """A smooth pseudo-random number in [-1, 1] of its counters: no generator, no state."""
+    """Return a pseudo-random number in [-1, 1] as a function of counters."""
     return float(np.sin(12.9898 * (1 + np.dot(counters, (1, 7, 31)[: len(counters)]))))
 
 
 def metrics(i):
-    """A healthy update, flattened as the trainer does it."""
+    """Return the metrics of a healthy update, flattened as the trainer does it."""
     progress = i / ITERATIONS
     wobble = noise(i)
     flat = {
@@ -95,7 +96,7 @@ POTENTIAL = (0.0, 0.0, 1.0, 2.0, 3.5, 5.5, 0.0)  # before each step and after th
 
 
 def steps(iteration) -> Columns:
-    """All hosts do the same; F telescopes by its definition."""
+    """Return an iteration's steps, equal for all hosts; the shaping telescopes."""
     gamma, t = params().train.ppo.gamma, np.arange(STEPS)
     ops, stages = (np.array([int(each) for each in column]) for column in zip(*SCRIPT, strict=True))
     potential = np.array(POTENTIAL)
@@ -138,7 +139,7 @@ def episode(iteration) -> Columns:
 
 
 def recorded() -> list[Iteration]:
-    """Everything a run of ITERATIONS records, but for the times."""
+    """Return everything that a run of ITERATIONS records, but for the times."""
     found = []
     for i in range(ITERATIONS):
         update = UpdateRow(iteration=i, env_steps=(i + 1) * ENVS * STEPS, metrics=metrics(i), state_chain=f"{i:064x}",
@@ -149,7 +150,7 @@ def recorded() -> list[Iteration]:
 
 
 def publish_run(work):
-    """The folder of its tables."""
+    """Publish the run and return the folder of its tables."""
     with Recorder(work) as log:
         for each in recorded():
             log.write(each)
@@ -174,7 +175,7 @@ TRAINED = {"learned": 80.0, "blind": 75.0}
 
 
 def reached(level, count):
-    """On every row: those of one task differ, and tasks differ."""
+    """Return accuracies that differ within and between tasks."""
     return tuple(level + noise(row) + 0.1 * (row % len(TASKS)) for row in range(count))
 
 
@@ -202,7 +203,7 @@ def fixed(level, count):
 
 
 def headroom(count=20, gain=8.0):
-    """Each kind has one schedule that is ``gain`` points above the others; the common one is schedule 1."""
+    """Return a headroom in which each kind has one schedule ``gain`` points above the others; schedule 1 is common."""
     rows = tuple(row % len(TASKS) for row in range(count))
 
     def table(shift):
@@ -244,7 +245,7 @@ def choice(score, expected):
 
 
 def counterfactuals(tasks):
-    """Four decisions, the third of them wrong."""
+    """Grade four decisions, the third of them wrong."""
     decisions = tuple(
         GradedDecision(row=row, step=11, taken=choice(80.0, 1.0), others=(choice(80.0 + gain, 1.0 + gain / 20),))
         for row, gain in enumerate((-20.0, -10.0, 4.0, -6.0))
@@ -253,7 +254,7 @@ def counterfactuals(tasks):
 
 
 def cases():
-    """One host that won and one that lost."""
+    """Return one host that won and one that lost."""
     return tuple(
         Case(row=row, parameters={"noise": 0.5}, score=75.0 + gain, common=75.0, oracle=SCHEDULES[2], oracle_score=85.0,
              timeline=timeline())
@@ -291,16 +292,16 @@ def provenance():
                       checkpoint_sha256={"best": "e" * 64, "latest": "f" * 64}, state_chain="b" * 64,
                       origin=origin, versions={"python": "3.11", "torch": "2.13"},
                       hardware={"device": "cpu", "threads": "1"}, damaged=(),
-                      sealed=("prepare", "headroom", "train", "evaluate"), non_finite=(),
+                      sealed=("prepare", "headroom", "train", "evaluate"),
                       code_sha256={"train": "9" * 64}, params=recorded)  # fmt: skip
 
 
 def certificate(**deviations):
-    """All parts, each of one line; a deviation by part, where it is not what is allowed."""
+    """Return a certificate with one comparison in each part; ``deviations`` by part."""
     parts = {name: deviations.get(name.replace(" ", "_"), 1e-7) for name in get_args(Part)}
     return Certificate(
         parts=tuple(
-            Certified(part=name, lines=(Line(what="loss", where="step 1", deviation=found, allowed=1e-6, count=9,
+            Certified(part=name, lines=(Comparison(what="loss", where="step 1", deviation=found, allowed=1e-6, count=9,
                                              ok=found is not None and found <= 1e-6),))
             for name, found in parts.items()
         ),
@@ -313,7 +314,7 @@ def certificate(**deviations):
 
 
 def clean_run(published):
-    """The defect-free run, of its tables."""
+    """Read the defect-free run from its tables."""
     loaded = RunRecord.from_published(params(), published)
     return replace(
         loaded, headroom=headroom(), evaluation=evaluation(), provenance=provenance(), certificate=certificate()
@@ -322,7 +323,7 @@ def clean_run(published):
 
 @dataclass(frozen=True)
 class Plant:
-    """Ways to damage one thing in a copy of a record."""
+    """Damage one thing in a copy of a record."""
 
     run: RunRecord
 
@@ -352,7 +353,7 @@ class Plant:
 
 
 def result(run, check_id):
-    """One check's result on a run."""
+    """Return one check's result on a run."""
     (chosen,) = [check for check in checks() if check.id == check_id]
     return chosen.run(run)
 

@@ -26,7 +26,7 @@ def test_every_registered_check_has_a_planted_defect():
 def test_clean_run_passes(check, clean):
     found = check.run(clean)
     assert found.status is Status.PASS, found.measured
-    assert found.measured
+    assert found.measured and found.occurred > 0
 
 
 @pytest.mark.parametrize(("name", "index"), CASES, ids=[f"{name}-{index}" for name, index in CASES])
@@ -47,7 +47,7 @@ def test_missing_input_is_never_a_pass(name, need, plant):
 
 @pytest.mark.parametrize("check", [c for c in ON_TABLES if c.minimum > 1], ids=lambda check: check.id)
 def test_too_little_data_is_not_evaluated(check, clean):
-    """One row fewer than the minimum, in whichever table the first need is in."""
+    """Leave one row fewer than the minimum in the table of the first need."""
     source = check.needs[0].split(".")[0]
     table = getattr(clean, source)
     short = replace(clean, **{source: table.where(np.arange(len(table)) < check.minimum - 1)})
@@ -66,19 +66,12 @@ def test_all_missing_measurements_are_no_data(check, plant):
     assert result(plant.column("updates", column, everywhere(np.nan)).run, check.id).status is Status.NOT_EVALUATED
 
 
-@pytest.mark.parametrize("check", ON_TABLES, ids=lambda check: check.id)
-def test_every_check_says_where_its_limit_comes_from(check):
-    for text in (check.title, check.question, check.threshold, check.source, check.fix, check.passes_when):
-        assert len(text) > 3
-    assert check.question.endswith("?")
-
-
 PARTIAL = [check for check in MEASURED if check.complete]
 
 
 @pytest.mark.parametrize("check", PARTIAL, ids=lambda check: check.id)
 def test_one_missing_measurement_neither_raises_nor_alarms_nor_hides_a_defect(check, plant):
-    """The update is left out: its neighbours decide."""
+    """Leave out the update: its neighbours decide."""
     column = check.needs[0].partition(".")[2]
     assert result(plant.column("updates", column, put(11, np.nan)).run, check.id).status is Status.PASS
     _, damage = DEFECTS[check.id][0]
@@ -104,7 +97,6 @@ def test_entropy_of_a_head_with_few_rows_is_noise(plant):
 
 
 def test_a_head_that_params_leave_one_choice_is_not_starved(plant):
-    """With as many hosts as rows of a head would need."""
     many = params(lambda tree: tree["train"].update(envs=64))(plant)
     assert result(update("samples_by_head.style", slice(None), 0.0)(plant).run, "G2").status is Status.PASS
     closed = update("samples_by_head.style", slice(None), 0.0)(many)

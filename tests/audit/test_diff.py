@@ -16,7 +16,7 @@ def verdict(clean):
 
 
 def ended(verdict, **changes):
-    """With some checks ended otherwise: R1="high" is a finding, R1=None was not evaluated; its name is the changes."""
+    """Change results: R1="high" is a finding, R1=None was not evaluated; the run is named after the changes."""
     results = []
     for result in verdict.results:
         if result.check in changes:

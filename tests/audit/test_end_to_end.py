@@ -30,7 +30,7 @@ from .pages import sources, unexplained
 
 ITERATIONS = 3
 # What holds for any sound run, however short: replay, arithmetic of the reward, legality, records, hashes, revision.
-MUST_PASS = ("R1", "P1", "P5", "M1", "M2", "X3", "X6", "X8", "X9", "S3", "X2")
+MUST_PASS = ("R1", "P1", "P5", "M1", "M2", "X3", "X6", "X8", "X9", "X2")
 MUST_PASS += tuple(check.id for check in checks() if check.layer == "recompute" and check.id != "C7")  # one task
 
 
@@ -164,7 +164,7 @@ def test_every_number_of_the_report_stands_in_the_files_that_are_bound(workspace
 
 
 def test_learning_curve_floors_are_measured_where_the_curve_is(workspace):
-    """The floor of `static` is its validation accuracy, not its test accuracy."""
+    """Show the validation accuracy of `static`, not its test accuracy."""
     evaluation = result.read(workspace.evaluation)
     page = (workspace.reports / "report.html").read_text(encoding="utf-8")
     assert f"static (never grows) {evaluation.policies['static'].val_accuracy_pct:.1f}" in page
@@ -184,17 +184,6 @@ def published(workspace, params):
 def examined(workspace, params=None):
     run = published(workspace, params or small())
     return {r.check: r for r in examine(replace(run, evaluation=result.read(workspace.evaluation)), "x").results}
-
-
-def test_a_flipped_byte_in_a_checkpoint_is_found(copy):
-    state = copy.checkpoints / "best" / "state.safetensors"
-    content = bytearray(state.read_bytes())
-    content[-5] ^= 1
-    state.write_bytes(content)
-    found = examined(copy)["X6"]
-    said = [str(each["artifact"]) for each in found.evidence]
-    assert found.status is Status.FINDING
-    assert any("checkpoints" in text for text in said) and any("best" in text for text in said)
 
 
 def test_other_params_than_those_trained_with_are_found(copy):
@@ -231,7 +220,7 @@ def test_an_edited_result_is_found_and_fails_after_the_report_is_written(copy):
     ],
 )
 def test_the_origin_is_the_code_that_trained(codes, status, copy):
-    """Of every start and resume, whatever the checkout holds when the run is audited."""
+    """Judge the code of every start and resume, not that of the audit."""
     [start] = starts.read(copy.telemetry / "run.json")
     (copy.telemetry / "run.json").unlink()
     for code in codes:

@@ -39,7 +39,7 @@ COMMONMARK = MarkdownIt("commonmark").enable(["table", "strikethrough"])
 
 
 def renamed(tree, old, new):
-    """A JSON value with some keys and texts replaced."""
+    """Return a JSON value with some keys and texts replaced."""
     if isinstance(tree, dict):
         return {new if key == old else key: renamed(value, old, new) for key, value in tree.items()}
     if isinstance(tree, list):
@@ -52,7 +52,7 @@ NAMES = ("kind-0/0", "kind-0", "norm", "norm at slot 1", "patient", "contributio
 
 
 def brought(run, text):
-    """The run with that text wherever one can come from its data, extensions, params or machine."""
+    """Put that text wherever text can come from data, extensions, params or the machine."""
     tree = json.loads(run.evaluation.to_json())
     for name in NAMES:
         tree = renamed(tree, name, f"{name}{text}")
@@ -66,7 +66,7 @@ def brought(run, text):
 
 
 def measured(verdict, text):
-    """With findings whose numbers and evidence are that text."""
+    """Put that text into measured values and evidence of findings."""
     changed = {"measured": text, "evidence": ({text: text},)}
     results = tuple(each.model_copy(update=changed if each.check in ("P5", "E1") else {}) for each in verdict.results)
     return Verdict(run=text, results=results, summary=verdict.summary)
@@ -74,7 +74,7 @@ def measured(verdict, text):
 
 @pytest.fixture(scope="module")
 def audited(clean):
-    """With two findings."""
+    """Return a run with two findings."""
     (_, low), (_, critical) = DEFECTS["E1"][3], DEFECTS["P5"][0]
     return low(critical(Plant(clean))).run
 
@@ -86,7 +86,7 @@ def said(run, text):
 
 
 def blocks(markdown):
-    """What a reader's program makes of it: how many of each kind of token."""
+    """Count the tokens of each kind that a Markdown reader finds."""
     tokens = COMMONMARK.parse(markdown)
     return Counter(each.type for token in tokens for each in (token, *(token.children or ())))
 
@@ -120,7 +120,7 @@ def test_nothing_becomes_markup_or_a_control_character(text, audited, harmless):
 
 @pytest.mark.parametrize("text", ["$x^2$ $\\frac{$ <b>&\"'", "_\x1b[31ma\nb"])
 def test_figures_draw_names_letter_by_letter(text, clean):
-    """A dollar begins no formula; descriptions are escaped."""
+    """Draw a dollar as a dollar; escape descriptions."""
     panels = panels_of(brought(clean, text))
     assert len(panels) == 9
     for panel in panels:

@@ -19,7 +19,7 @@ def test_replay_is_judged_by_the_tolerance_that_training_has(plant, share, statu
 
 @pytest.mark.parametrize(("share", "status"), [(0.99, Status.PASS), (1.01, Status.FINDING)])
 def test_divergence_is_judged_by_the_limit_that_stops_an_epoch(plant, share, status):
-    """With a target of 0.02 the epoch stops at 1.5 times that, which is above every fixed limit but 0.05."""
+    """Stop at 1.5 times a target of 0.02, which is above every fixed limit but 0.05."""
     aimed = params(lambda tree: tree["train"]["ppo"].update(target_kl=0.02))(plant)
     damaged = update("exact_kl", slice(5, 12), share * EARLY_STOP * 0.02)(aimed)
     assert result(damaged.run, "R3").status is status

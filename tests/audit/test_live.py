@@ -11,7 +11,7 @@ from .synthetic import ITERATIONS, params, recorded
 
 
 def watch(iterations, work_dir, start=0):
-    """Findings of one life of a run over these iterations."""
+    """Return the findings of one process over these iterations."""
     found = []
     observer = LiveAudit()
     observer.on_start(RunInfo(params(), work_dir, "d" * 64, start, found.append))
@@ -23,7 +23,7 @@ def watch(iterations, work_dir, start=0):
 
 
 def damaged(changes):
-    """The clean run with metrics of some iterations replaced."""
+    """Yield the clean run with metrics of some iterations replaced."""
     for each in recorded():
         metrics = {**each.update.metrics, **changes.get(each.update.iteration, {})}
         yield replace(each, update=each.update.model_copy(update={"metrics": metrics}))

@@ -21,7 +21,7 @@ DOCUMENT = Path(__file__).parents[2] / "docs" / "metrics.md"
 
 
 def sentences():
-    """What is said of each name."""
+    """Return the sentence of each name."""
     lines = DOCUMENT.read_text(encoding="utf-8").splitlines()
     found = [re.fullmatch(r"- `(\w+)`(?: \(.*?\))?:(.*)", line) for line in lines]
     return {match[1]: match[2].strip() for match in found if match}

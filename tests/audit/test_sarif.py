@@ -48,6 +48,9 @@ def test_every_finding_is_a_result_at_its_level_worst_first(run, verdict):
     for found, finding in zip(run["results"], verdict.findings, strict=True):
         assert finding.measured in found["message"]["text"]
         assert found["properties"]["evidence"] == [dict(row) for row in finding.evidence]
+        assert found["locations"][0]["physicalLocation"]["artifactLocation"]["uri"] == PLACE
+        assert found["partialFingerprints"] == {"check/v1": found["ruleId"]}
+    assert run["automationDetails"]["id"] == "simic audit/run-1"
 
 
 def test_every_check_is_a_rule_and_references_lead_to_it(run, verdict):
@@ -58,14 +61,6 @@ def test_every_check_is_a_rule_and_references_lead_to_it(run, verdict):
     references = [(note["id"], note["index"]) for note in notes]
     references += [(found["ruleId"], found["ruleIndex"]) for found in run["results"]]
     assert all(rules[index] == name for name, index in references)
-
-
-def test_what_code_hosts_need_is_there(run):
-    """A place, a fingerprint that stays, a category that is the same for all runs."""
-    for found in run["results"]:
-        assert found["locations"][0]["physicalLocation"]["artifactLocation"]["uri"] == PLACE
-        assert found["partialFingerprints"] == {"check/v1": found["ruleId"]}
-    assert run["automationDetails"]["id"] == "simic audit/run-1"
 
 
 def test_a_clean_run_has_no_result_and_is_certified(clean):

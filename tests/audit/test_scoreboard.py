@@ -20,7 +20,7 @@ nan = np.nan
 
 
 def column(first, second, kind="int64"):
-    """Of two hosts ``[T, E]`` or, of lists of pairs, ``[T, E, K]``."""
+    """Return a column of two hosts ``[T, E]`` or, of lists of pairs, ``[T, E, K]``."""
     return np.stack((np.array(first, dtype=kind), np.array(second, dtype=kind)), axis=1)
 
 

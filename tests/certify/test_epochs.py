@@ -16,7 +16,7 @@ Y = torch.tensor([0, 1, 2, 0, 1, 2])
 
 
 def world(stage: int, operator: int = life.ADD, alpha: float = 0.0) -> tuple[Weights, list[Slot]]:
-    """A host with a bottleneck in its first slot."""
+    """Return a host with a bottleneck in its first slot."""
     seed = Seed(blueprint=3, operator=operator, alpha=alpha, alpha_target=1.0)
     part, host = part_of(BODY, 0, 3), {}
     for number, (lead, piece) in enumerate(host_parts(BODY)):

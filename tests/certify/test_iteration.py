@@ -30,7 +30,7 @@ SETTINGS = {
 
 
 def differences(name: str, folder: Path) -> set[str]:
-    """What differs in a small training with these settings."""
+    """Return the kinds of comparisons that differ in a small training with these settings."""
     tree = params.load(ROOT / "params.yaml", [*SETTINGS[name], "prepare.samples=160"])
     suite = tree.prepare.suite.model_copy(
         update={"instances": params.Instances(train=6, val=3, held_out=1, held_out_kinds=1)}
@@ -48,13 +48,13 @@ def test_clean_training_is_the_reference(name: str, tmp_path: Path) -> None:
 
 
 def scaled(owner: object, name: str, change: Callable) -> tuple[object, str, Callable]:
-    """A function that gives something else than it should."""
+    """Return a patch of a function that changes its result."""
     right = getattr(owner, name)
     return owner, name, lambda *args, **named: change(right(*args, **named))
 
 
 def restored_almost() -> tuple[object, str, Callable]:
-    """A resume after which one tensor of the policy is a little larger than it was."""
+    """Return a patch that makes one tensor of the policy a little larger on a resume."""
     right = ppo.PPO.load_state_dict
 
     def load(self: ppo.PPO, state: dict) -> None:
@@ -64,14 +64,9 @@ def restored_almost() -> tuple[object, str, Callable]:
     return ppo.PPO, "load_state_dict", load
 
 
-def sampling(*args, greedy: bool) -> LearnedActor:
-    """Validation by sampled actions."""
-    return LearnedActor(*args, greedy=False)
-
-
 FAULTS = {
     "state taken up": restored_almost,
-    "decisions, mean, third quartile": lambda: (
+    "decisions, mean, third quartile": lambda: (  # validation by sampled actions
         validation,
         "LearnedActor",
         lambda *args, greedy: LearnedActor(*args, greedy=False),

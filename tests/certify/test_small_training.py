@@ -1,4 +1,4 @@
-"""What is made small for a certificate, and what is not."""
+"""A small training keeps the run's kind of learner and shrinks its sizes."""
 
 import pytest
 import torch
@@ -13,7 +13,7 @@ FEW = Instances(train=6, val=3, held_out=1, held_out_kinds=1)
 
 @pytest.fixture(scope="module")
 def bank(tmp_path_factory):
-    """Prepared tasks of a suite, and a few of them."""
+    """Prepare tasks of a suite, and thin them."""
     folder = tmp_path_factory.mktemp("bank")
     prepare(Prepare(task="suite", suite=Suite(instances=FEW)), 1, folder / "whole", folder)
     return folder / "whole", thinned(folder / "whole", folder / "few")

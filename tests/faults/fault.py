@@ -1,4 +1,4 @@
-"""A planted fault as data: what is wrong, how grave that is, and how it gets into a copy of the pipeline."""
+"""Planted faults as data: title, severity, and the patches or tampering that plant them."""
 
 import ast
 import shutil
@@ -20,7 +20,7 @@ FAMILIES: tuple[Family, ...] = get_args(Family)
 
 @dataclass(frozen=True)
 class Patch:
-    """A change of the source: ``old`` stands exactly once in ``file`` (below ``simic/``) and becomes ``new``."""
+    """Describe a change of the source: ``old``, once in ``file`` (below ``simic/``), becomes ``new``."""
 
     file: str
     old: str
@@ -29,8 +29,8 @@ class Patch:
 
 @dataclass(frozen=True)
 class Tampering:
-    """What is done to the files of a workspace, given that of another run, behind a stage; "interrupted" is between an
-    interruption of training and its resume.
+    """Describe what is done to the files of a workspace, given that of another run, after a stage; "interrupted" is
+    between an interruption of training and its resume.
     """
 
     after: When
@@ -39,7 +39,7 @@ class Tampering:
 
 @dataclass(frozen=True)
 class Fault:
-    """One fault; ``severity`` is what an audit should give it."""
+    """Describe one fault; ``severity`` is the one the audit should give."""
 
     id: str
     family: Family

@@ -1,4 +1,4 @@
-"""What the audit made of a fault: which of its findings a clean run does not have, and how grave they are."""
+"""The judgement of a fault by the findings that clean runs do not have."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -16,7 +16,7 @@ Severities = Mapping[str, str]  # of the findings of a report, by id of the chec
 
 @dataclass(frozen=True)
 class Judgement:
-    """``by`` has the new findings, gravest first; ``message`` is of a refusal or a crash."""
+    """Hold the outcome; ``by`` has the new findings, gravest first; ``message`` is of a refusal or a crash."""
 
     word: Fate
     by: dict[str, str]
@@ -25,13 +25,13 @@ class Judgement:
 
 
 def findings(path: Path) -> dict[str, str]:
-    """Severity of every finding of a findings.json, by check; of several by one check the gravest."""
+    """Return the severity of every finding of a findings.json by check, the gravest of several."""
     results = json.loads(path.read_bytes())["results"]
     return gravest([{each["check"]: each["severity"]} for each in results if each["status"] == "finding"])
 
 
 def gravest(reports: Iterable[Severities]) -> dict[str, str]:
-    """Of each check in any of the reports."""
+    """Return the gravest severity of each check over all reports."""
     found: dict[str, str] = {}
     for report in reports:
         for check, severity in report.items():
@@ -41,7 +41,7 @@ def gravest(reports: Iterable[Severities]) -> dict[str, str]:
 
 
 def judge(fault: Fault, ending: Ending, found: Severities, clean: Severities) -> Judgement:
-    """A finding counts where no clean run has one of the same check as grave as that."""
+    """Judge a fault; a finding counts where no clean run has one of the same check as grave."""
     if ending.how != "ended":
         return Judgement(ending.how, {}, ending.stage, ending.message)
     new = {check: severity for check, severity in found.items() if _rank(severity) > _rank(clean.get(check, ""))}
@@ -53,5 +53,5 @@ def judge(fault: Fault, ending: Ending, found: Severities, clean: Severities) ->
 
 
 def _rank(severity: str) -> int:
-    """0 of what is no finding; "info" is one, and lies below "low"."""
+    """Rank a severity; 0 without a finding, "info" below "low"."""
     return 0 if not severity else 1 if severity == "info" else 2 + SEVERITIES.index(severity)  # pyright: ignore[reportArgumentType]

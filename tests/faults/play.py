@@ -16,7 +16,7 @@ import traceback
 from dataclasses import asdict, dataclass
 from typing import Literal
 
-from simic import params, seals
+from simic import params
 from simic.audit.live import LiveAudit
 from simic.errors import SimicError
 from simic.pipeline import stages
@@ -32,19 +32,18 @@ from tests.faults.setting import INTERRUPTED_AFTER
 
 @dataclass(frozen=True)
 class Job:
-    """What to run where. ``fault`` names the one of the catalogue that tampers with files, if any does; ``reused``
-    stages have their outputs in the workspace already; files of another run are in ``donor``.
+    """Describe a run. ``fault`` names one of the catalogue that tampers with files, if any; ``donor`` is the workspace
+    of another run.
     """
 
     workspace: str
     donor: str
     fault: str = ""
-    reused: tuple[str, ...] = ()
 
 
 @dataclass
 class Ending:
-    """How a run ended: in which stage, with which message of a refusal or a crash."""
+    """Hold how a run ended, and stage and message of a refusal or a crash."""
 
     how: Literal["ended", "refused", "crashed"] = "ended"
     stage: str = ""
@@ -52,7 +51,7 @@ class Ending:
 
 
 class _Interrupter(Observer):
-    """Asks training to stop once an iteration is whole."""
+    """Stop training after an iteration."""
 
     def __init__(self, after: int, stop: threading.Event) -> None:
         self.after, self.stop = after, stop
@@ -63,24 +62,22 @@ class _Interrupter(Observer):
 
 
 class Run:
-    """A workspace on its way through the stages."""
+    """Run a workspace through the stages."""
 
     def __init__(self, job: Job) -> None:
         self.job, self.workspace, self.donor = job, Workspace(Path(job.workspace)), Workspace(Path(job.donor))
 
     def stage(self, name: str) -> None:
-        """Run it, unless its outputs are there, and tamper with what it left if the fault says so."""
+        """Run a stage, and tamper with its outputs if the fault says so."""
         tree = params.load(self.workspace.params)
-        if name in self.job.reused:
-            seals.write(self.workspace.root, name, tree)  # by this package, as if the stage had run here
-        elif name == "train":
+        if name == "train":
             self._train(tree)
         else:
             stages.STAGES[name](tree, self.workspace)
         self._tamper(name)
 
     def _train(self, tree: params.Params) -> None:
-        """Interrupted and resumed, watched by the live audit as any training is."""
+        """Train with interruptions and resumes, watched by the live audit."""
         for after in INTERRUPTED_AFTER:
             stop = threading.Event()
             try:
@@ -112,5 +109,5 @@ def play(job: Job) -> Ending:
 
 if __name__ == "__main__":
     asked = json.loads(Path(sys.argv[2]).read_text(encoding="utf-8"))
-    ended = play(Job(**{**asked, "reused": tuple(asked["reused"])}))
+    ended = play(Job(**asked))
     Path(sys.argv[2]).with_name("ending.json").write_text(json.dumps(asdict(ended)), encoding="utf-8")

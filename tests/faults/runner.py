@@ -1,4 +1,4 @@
-"""Plants faults one by one, runs the pipeline on each, and reads what its audit says."""
+"""Plant faults one by one, run the pipeline on each, and read the audit's findings."""
 
 import json
 import os
@@ -9,7 +9,6 @@ import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, replace
-from itertools import chain
 from pathlib import Path
 
 from simic.pipeline.paths import Workspace
@@ -20,29 +19,15 @@ from tests.faults.judgement import Judgement
 from tests.faults.play import Ending, Job
 
 PATIENCE_SECONDS = 600  # of one run: a fault may make it wait for ever
-SHARED = ("rng.py", "durable.py", "transfer.py", "params.py", "validation_messages.py", "registry.py", "errors.py")
-# What decides a stage's outputs, as the beginnings of paths. A fault that touches none has those of the clean run.
-DATA = (*SHARED, "data/", "growth/pretrained.py", "pipeline/")
-GROWING = (*DATA, "growth/", "envs/", "training/worker_layout.py", "training/machine.py")
-ROOMS = {
-    "prepare": DATA,
-    "headroom": (*GROWING, "evaluation/", "agent/export.py", "agent/spec.py"),
-    "train": (*GROWING, "agent/", "training/", "telemetry/"),
-    "evaluate": (*GROWING, "agent/", "training/", "evaluation/"),
-}
-NEEDS = {"prepare": (), "headroom": ("prepare",), "train": ("prepare",), "evaluate": ("prepare", "headroom", "train")}
-OUTPUTS = {
-    "prepare": ("data",),
-    "headroom": ("reports/headroom.json",),
-    "train": ("checkpoints", "models", "telemetry"),
-    "evaluate": ("reports/evaluation.json", "reports/metrics.json", "reports/grown"),
-}
+# By what a fault that changes something is told from one that does not.
+COMPARED = ("params.yaml", "data", "checkpoints", "models", "telemetry", "reports/headroom.json")
+COMPARED += ("reports/evaluation.json", "reports/metrics.json", "reports/grown")
 
 
 @dataclass(frozen=True)
 class Tried:
-    """A fault and what became of it, with the wall seconds it took; ``changed``: whether any file that it could have
-    changed is another than without it. One that changed none says nothing about the audit.
+    """Hold a fault with its judgement and wall seconds; ``changed``: whether it changed any file (a fault that changed
+    none says nothing about the audit).
     """
 
     fault: Fault
@@ -51,47 +36,26 @@ class Tried:
     changed: bool = True
 
 
-def reusable(fault: Fault) -> tuple[str, ...]:
-    """The stages whose outputs the fault cannot change."""
-    found: list[str] = []
-    for stage, needed in NEEDS.items():
-        if all(each in found for each in needed) and not _touches(fault, stage):
-            found.append(stage)
-    return tuple(found)
-
-
-def _touches(fault: Fault, stage: str) -> bool:
-    when = None if fault.tampering is None else fault.tampering.after
-    behind = {"prepare": ("headroom", "train", "evaluate"), "headroom": ("evaluate",), "train": ("evaluate",)}
-    if when == "interrupted" and stage in ("train", "evaluate"):
-        return True
-    if when is not None and stage in behind.get(when, ()):
-        return True
-    return any(patch.file.startswith(ROOMS[stage]) for patch in fault.patches)
-
-
 class Laboratory:
-    """A folder with clean runs and room for faulty ones."""
+    """Run the pipeline without and with faults, in a folder."""
 
     def __init__(self, folder: Path, seeds: Sequence[int] = setting.CLEAN_SEEDS) -> None:
-        if len(seeds) < 2:
-            raise ValueError("needs two clean runs: files of another run are taken from the second one")
         self.folder, self.seeds = folder, tuple(seeds)
         self.clean: dict[int, dict[str, str]] = {}
 
     def run_clean(self, seed: int) -> dict[str, str]:
-        """One run without a fault, kept; its findings. RuntimeError where it does not end: nothing could be judged."""
-        ending = self._played(self._clean(seed), "", (), (), seed)
+        """Run without a fault, keep the run, and return its findings; RuntimeError where it does not end."""
+        ending = self._played(self._clean(seed), "", (), seed)
         if ending.how != "ended":
             raise RuntimeError(f"the clean run with rng_seed {seed} {ending.how} in {ending.stage}: {ending.message}")
         self.clean[seed] = judgement.findings(self._clean(seed) / "workspace" / "reports" / "findings.json")
         return self.clean[seed]
 
     def try_out(self, fault: Fault) -> Tried:
-        """One run with the fault, of which nothing is kept."""
+        """Run with the fault, judge it, and delete the run."""
         started, place = time.monotonic(), self.folder / fault.id
         tampers = "" if fault.tampering is None else fault.id
-        ending = self._played(place, tampers, fault.patches, reusable(fault), setting.RNG_SEED)
+        ending = self._played(place, tampers, fault.patches, setting.RNG_SEED)
         ending = replace(ending, message=ending.message.replace(f"{place}/", ""))
         report = place / "workspace" / "reports" / "findings.json"
         found = judgement.findings(report) if ending.how == "ended" else {}
@@ -101,27 +65,22 @@ class Laboratory:
         return Tried(fault, judged, round(time.monotonic() - started, 1), changed)
 
     def _changed(self, workspace: Workspace) -> bool:
-        """Whether its outputs or params are others than those of the clean run."""
+        """Tell whether outputs or params differ from those of the clean run."""
         clean = Workspace(self._clean(setting.RNG_SEED) / "workspace")
-        names = ["params.yaml", *chain.from_iterable(OUTPUTS.values())]
-        return any(_contents(clean.root / name) != _contents(workspace.root / name) for name in names)
+        return any(_contents(clean.root / name) != _contents(workspace.root / name) for name in COMPARED)
 
     def _clean(self, seed: int) -> Path:
         return self.folder / f"clean-{seed}"
 
-    def _played(
-        self, place: Path, fault: str, patches: Sequence[Patch], reused: tuple[str, ...], rng_seed: int
-    ) -> Ending:
-        """In a scratch copy at ``place``, in a process of its own."""
+    def _played(self, place: Path, fault: str, patches: Sequence[Patch], rng_seed: int) -> Ending:
+        """Run in a scratch copy at ``place``, in a process of its own."""
         place.mkdir(parents=True)
         source, workspace = copied(place / "source", patches), Workspace(place / "workspace")
         workspace.reports.mkdir(parents=True)
         setting.write(workspace.params, setting.tiny(rng_seed))
-        for stage in reused:
-            self._take(stage, workspace)
         donor = self._clean(self.seeds[1]) / "workspace"
         job = place / "job.json"
-        job.write_text(json.dumps(asdict(Job(str(workspace.root), str(donor), fault, reused))), encoding="utf-8")
+        job.write_text(json.dumps(asdict(Job(str(workspace.root), str(donor), fault))), encoding="utf-8")
         command = [sys.executable, "-P", play.__file__, str(source), str(job)]
         environment = os.environ | {"OMP_NUM_THREADS": "1"}
         done = subprocess.run(
@@ -132,19 +91,9 @@ class Laboratory:
             return Ending("crashed", "", f"{done.stderr.strip()}\nended with status {done.returncode}")
         return Ending(**json.loads(told.read_text(encoding="utf-8")))
 
-    def _take(self, stage: str, workspace: Workspace) -> None:
-        """The outputs of a stage from the clean run with the same random numbers."""
-        clean = self._clean(setting.RNG_SEED) / "workspace"
-        for name in OUTPUTS[stage]:
-            path, target = clean / name, workspace.root / name
-            if path.is_dir():
-                shutil.copytree(path, target)
-            else:
-                shutil.copyfile(path, target)
-
 
 def _contents(path: Path) -> dict[str, bytes]:
-    """Every file by its place, but those that differ between equal runs."""
+    """Return every file's content by path, but for files that differ between equal runs."""
     files = [path] if path.is_file() else sorted(path.rglob("*"))
     kept = [each for each in files if each.is_file() and each.name != TIMING_FILE]
     return {str(each.relative_to(path)): each.read_bytes() for each in kept}

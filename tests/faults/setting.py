@@ -1,4 +1,4 @@
-"""The run that faults are planted in: seconds of one core, in which every mechanism of the pipeline still occurs."""
+"""The run that faults are planted in: seconds of one core, in which every mechanism of the pipeline still acts."""
 
 from pathlib import Path
 from typing import Any
@@ -59,10 +59,10 @@ TREE: dict[str, Any] = {
 
 
 def tiny(rng_seed: int = RNG_SEED) -> Params:
-    """The params of such a run."""
+    """Return the params of such a run."""
     return params.validate({"rng_seed": rng_seed, **TREE}, "self-test")
 
 
 def write(path: Path, tree: Params) -> None:
-    """A params.yaml with every value in it."""
+    """Write a params.yaml with every value."""
     YAML().dump(tree.model_dump(mode="json"), path)

@@ -1,4 +1,4 @@
-"""What may be done to the files of a workspace between two stages, or while training is interrupted."""
+"""Changes of a workspace's files between two stages, or while training is interrupted."""
 
 import json
 import shutil
@@ -28,7 +28,7 @@ NUDGE = 0.02  # added to weights
 
 
 def another(name: str) -> Callable[[Workspace, Workspace], None]:
-    """A file or folder is replaced by that of the other run."""
+    """Replace a file or folder by that of the other run."""
 
     def do(workspace: Workspace, donor: Workspace) -> None:
         target, source = workspace.root / name, donor.root / name
@@ -45,7 +45,7 @@ def another(name: str) -> Callable[[Workspace, Workspace], None]:
 
 
 def raise_one_estimate(workspace: Workspace, donor: Workspace) -> None:
-    """The learned policy's mean in evaluation.json, with its interval."""
+    """Raise the learned policy's mean in evaluation.json, with its interval."""
 
     def change(found: dict[str, Any]) -> None:
         interval = found["policies"][result.LEARNED]["test_accuracy_pct"]
@@ -55,7 +55,7 @@ def raise_one_estimate(workspace: Workspace, donor: Workspace) -> None:
 
 
 def raise_scores(workspace: Workspace, donor: Workspace) -> None:
-    """The learned policy's score on every seed of evaluation.json, and whatever follows from it."""
+    """Raise the learned policy's score on every seed of evaluation.json, and all that follows from it."""
     found, floors = result.read(workspace.evaluation), result.read_headroom(workspace.headroom)
     policies = {name: each.per_seed for name, each in found.policies.items()}
     own = policies[result.LEARNED]
@@ -74,7 +74,7 @@ def raise_scores(workspace: Workspace, donor: Workspace) -> None:
 
 
 def raise_metrics(workspace: Workspace, donor: Workspace) -> None:
-    """Every number of metrics.json."""
+    """Raise every number of metrics.json."""
 
     def raised(value: Any) -> Any:
         if isinstance(value, dict):
@@ -88,7 +88,7 @@ def raise_metrics(workspace: Workspace, donor: Workspace) -> None:
 
 
 def change_grown(workspace: Workspace, donor: Workspace) -> None:
-    """All weights of the exported network, with checksums that fit."""
+    """Change all weights of the exported network, with matching checksums."""
     path, structure = workspace.grown / export.WEIGHTS, workspace.grown / export.STRUCTURE
     save_file({name: tensor + NUDGE for name, tensor in load_file(path).items()}, path)
     found = durable.checked(structure.read_bytes())
@@ -106,7 +106,7 @@ def _rewrite(path: Path, change: Callable[[dict[str, Any]], None]) -> None:
 
 
 def swap_checkpoints(workspace: Workspace, donor: Workspace) -> None:
-    """The folders best and latest."""
+    """Swap the folders best and latest."""
     best, latest, aside = (workspace.checkpoints / name for name in ("best", "latest", "aside"))
     best.rename(aside)
     latest.rename(best)
@@ -114,7 +114,7 @@ def swap_checkpoints(workspace: Workspace, donor: Workspace) -> None:
 
 
 def change_weights(name: str) -> Callable[[Workspace, Workspace], None]:
-    """The policy's weights in a published checkpoint, with checksums that fit."""
+    """Change the policy's weights in a published checkpoint, with matching checksums."""
 
     def do(workspace: Workspace, donor: Workspace) -> None:
         _change_checkpoint(workspace.checkpoints / name)
@@ -123,7 +123,7 @@ def change_weights(name: str) -> Callable[[Workspace, Workspace], None]:
 
 
 def change_latest_weights(workspace: Workspace, donor: Workspace) -> None:
-    """The policy's weights in the newest checkpoint of an unfinished training, with checksums that fit."""
+    """Change the policy's weights in the newest checkpoint of an unfinished training, with matching checksums."""
     _change_checkpoint(max(_unfinished(workspace).glob("checkpoints/[0-9]*")))
 
 
@@ -141,7 +141,7 @@ def _moved(name: str, tensor: Tensor) -> Tensor:
 
 
 def damage_log(workspace: Workspace, donor: Workspace) -> None:
-    """One byte of the last file of the telemetry of an unfinished training."""
+    """Change one byte of the last telemetry file of an unfinished training."""
     path = max(_unfinished(workspace).glob("telemetry/[0-9]*.safetensors"))
     content = bytearray(path.read_bytes())
     content[-1] ^= 1
@@ -154,7 +154,7 @@ def _unfinished(workspace: Workspace) -> Path:
 
 
 def change_labels(workspace: Workspace, donor: Workspace) -> None:
-    """Labels of the training samples, with checksums that fit."""
+    """Shift the labels of the training samples, with matching checksums."""
     path, meta = workspace.prepared / "trainval.safetensors", workspace.prepared / "meta.json"
     arrays = load_file(path)
     arrays["y_train"] = arrays["y_train"].roll(1)
@@ -166,7 +166,7 @@ def change_labels(workspace: Workspace, donor: Workspace) -> None:
 
 
 def change_params(workspace: Workspace, donor: Workspace) -> None:
-    """The discount in params.yaml."""
+    """Change the discount in params.yaml."""
     found = read_tree(workspace.params)
     found["train"]["ppo"]["gamma"] = 0.9
     YAML().dump(found, workspace.params)
@@ -176,17 +176,17 @@ def change_params(workspace: Workspace, donor: Workspace) -> None:
 
 
 def drop_update(workspace: Workspace, donor: Workspace) -> None:
-    """One row from the middle of the updates."""
+    """Remove one row from the middle of the updates."""
     _change_table(workspace, publish.UPDATES_FILE, lambda table: _without(table, slice(4, 5)))
 
 
 def drop_steps(workspace: Workspace, donor: Workspace) -> None:
-    """Ten rows from the middle of the steps."""
+    """Remove ten rows from the middle of the steps."""
     _change_table(workspace, publish.STEPS_FILE, lambda table: _without(table, slice(300, 310)))
 
 
 def double_steps(workspace: Workspace, donor: Workspace) -> None:
-    """Those of the fourth iteration."""
+    """Repeat the steps of the fourth iteration."""
 
     def doubled(table: pa.Table) -> pa.Table:
         return pa.concat_tables([table, table.filter(pc.field("iteration") == 3)])
@@ -195,12 +195,12 @@ def double_steps(workspace: Workspace, donor: Workspace) -> None:
 
 
 def raise_returns(workspace: Workspace, donor: Workspace) -> None:
-    """Of every episode."""
+    """Raise the return of every episode."""
     _change_table(workspace, publish.EPISODES_FILE, lambda table: _replaced(table, "return", lambda x: x + POINTS))
 
 
 def change_validation(workspace: Workspace, donor: Workspace) -> None:
-    """Each later one is higher: the best is now the last."""
+    """Raise each later validation, so that the last is the best."""
 
     def rising(table: pa.Table) -> pa.Table:
         return _replaced(table, "validation_accuracy", lambda scores: scores + np.arange(len(scores)))

@@ -1,7 +1,6 @@
 """Every fault of the catalogue can be planted in the source as it is today, and is judged as it should be."""
 
 from collections import Counter
-from pathlib import Path
 from typing import Literal
 
 import pytest
@@ -13,7 +12,7 @@ from tests.faults.catalogue import ALL, BY_ID
 from tests.faults.fault import FAMILIES, PACKAGE, Fault, Patch, patched, planted
 from tests.faults.judgement import Judgement, gravest, judge
 from tests.faults.play import Ending
-from tests.faults.runner import NEEDS, Laboratory, Tried, reusable
+from tests.faults.runner import Laboratory, Tried
 
 HIGH = Fault("maths-x", "maths", "Something is wrong.", "high")
 
@@ -42,19 +41,6 @@ def test_there_are_enough_faults_of_every_family() -> None:
         assert not [patch for patch in fault.patches if patch.file.startswith(("audit", "certify"))]
     with pytest.raises(ValueError, match="fault maths-nothing: needs a patch or one tampering"):
         planted("maths", "nothing", "low", "Nothing is wrong.")
-
-
-def test_what_a_fault_cannot_change_is_not_run_again() -> None:
-    def patch_of(file: str) -> tuple[str, ...]:
-        return reusable(Fault("", "maths", "", "low", (Patch(file, "", ""),)))
-
-    assert patch_of("rng.py") == patch_of("data/batches.py") == ()
-    assert patch_of("envs/masks.py") == patch_of("growth/life/gates.py") == ("prepare",)
-    assert patch_of("agent/ppo.py") == patch_of("telemetry/publish.py") == ("prepare", "headroom")
-    assert patch_of("evaluation/gap.py") == ("prepare", "train")
-    assert patch_of("cli.py") == tuple(NEEDS)
-    after = {fault.tampering.after: reusable(fault) for fault in ALL if fault.tampering is not None}
-    assert after["train"] == ("prepare", "headroom", "train") and after["interrupted"] == ("prepare", "headroom")
 
 
 @pytest.mark.parametrize(
@@ -94,25 +80,13 @@ def test_a_statement_is_of_all_faults_and_committed_code_and_says_what_was_misse
         command.statement("0123456789-dirty", {}, every)
 
 
-def test_the_shipped_statement_can_be_read_and_a_damaged_one_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_shipped_statement_can_be_read() -> None:
     assert known.shipped().faults >= 64
-    known.shipped.cache_clear()
-    monkeypatch.setattr(known, "FILE", tmp_path / "known.json")
-    with pytest.raises(SimicError, match="not a statement about planted faults"):
-        known.shipped()
-    known.shipped.cache_clear()
-
-
-def test_another_run_is_needed_to_take_files_from(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="needs two clean runs"):
-        Laboratory(tmp_path, (1,))
 
 
 @pytest.fixture(scope="module")
 def laboratory(tmp_path_factory: pytest.TempPathFactory) -> Laboratory:
-    """Two clean runs, of which files of another run are taken from the second."""
+    """Return a laboratory with two clean runs; the second serves as the other run."""
     found = Laboratory(tmp_path_factory.mktemp("laboratory"), (20, 1))
     for seed in found.seeds:
         found.run_clean(seed)

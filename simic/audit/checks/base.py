@@ -1,4 +1,4 @@
-"""What a check is, and how it is run: inputs first, then the question, never a pass without both."""
+"""The base class of checks: inputs are verified before the question is asked; without them a check never passes."""
 
 import math
 from abc import ABC, abstractmethod
@@ -19,7 +19,7 @@ LIVE_SOURCES = ("params", "updates", "steps")  # what exists while training runs
 TEXTS = ("title", "question", "threshold", "source", "fix", "passes_when")
 
 
-# What is counted where a check does not say otherwise, by the source of its first need.
+# Unit of ``occurred`` by the source of a check's first need, unless the check names one.
 UNITS = {
     "updates": "update",
     "steps": "step of a host",
@@ -33,7 +33,7 @@ UNITS = {
 
 @dataclass(frozen=True)
 class Outcome:
-    """What examining a run gave; ``severity`` None means the check's own, ``occurred`` None what its needs count."""
+    """Hold the outcome of a check. None: ``severity`` is the check's own, ``occurred`` the count of its first need."""
 
     status: Status
     measured: str
@@ -43,17 +43,17 @@ class Outcome:
     occurred: int | None = None
 
     def showing(self, *statistics: Statistic) -> Self:
-        """With the numbers it rests on."""
+        """Add the numbers that the outcome rests on."""
         return replace(self, statistics=(*self.statistics, *statistics))
 
     def of(self, occurred: int) -> Self:
-        """With how often what is asked about occurred."""
+        """Set how often the condition in question occurred."""
         return replace(self, occurred=int(occurred))
 
 
 @dataclass(frozen=True)
 class Reading:
-    """A number against its limit, and what it means to lie beyond."""
+    """Compare a number with its limit; ``severity`` and ``evidence`` are of a finding."""
 
     limit: Limit
     value: float
@@ -62,12 +62,12 @@ class Reading:
 
     @property
     def broken(self) -> bool:
-        """No number is never within."""
+        """Tell whether the number lies beyond its limit; NaN does."""
         return self.limit.broken_by(self.value)
 
     @property
     def statistic(self) -> Statistic:
-        """As it is reported."""
+        """Return the number as it is reported."""
         value = float(self.value)
         finite = value if math.isfinite(value) else None
         of = self.limit
@@ -78,24 +78,24 @@ class Reading:
 
 
 def passed(measured: str) -> Outcome:
-    """The answer is yes, and this is the number."""
+    """Return a pass."""
     return Outcome(Status.PASS, measured)
 
 
 def found(measured: str, severity: Severity | None = None, evidence: tuple[Evidence, ...] = ()) -> Outcome:
-    """The answer is no, and this is where to look."""
+    """Return a finding."""
     return Outcome(Status.FINDING, measured, severity, evidence)
 
 
 def judged(bad: bool | np.bool_ | NDArray[np.bool_], measured: str, evidence: tuple[Evidence, ...] = ()) -> Outcome:
-    """A finding of the check's own severity if anything is bad, else a pass."""
+    """Return a finding of the check's own severity if anything is bad, else a pass."""
     return found(measured, None, evidence) if np.any(bad) else passed(measured)
 
 
 def weighed(readings: Sequence[Reading]) -> Outcome:
-    """By the first reading that is broken, so the gravest come first; a pass where none is."""
+    """Return a finding of the first broken reading (the gravest come first), or a pass."""
     broken = next((reading for reading in readings if reading.broken), None)
-    # A number with several limits is said once, with the limit that counts.
+    # A number with several limits appears once, with its first limit.
     said = {reading.limit.name: reading for reading in reversed(readings)}
     outcome = passed("; ".join(map(str, reversed(said.values()))))
     if broken is not None:
@@ -104,17 +104,17 @@ def weighed(readings: Sequence[Reading]) -> Outcome:
 
 
 def undecided(reason: str) -> Outcome:
-    """There is not enough to answer."""
+    """Return that the check could not be evaluated."""
     return Outcome(Status.NOT_EVALUATED, reason)
 
 
 class Check(ABC):
-    """One question to one run.
+    """Ask one question of one run.
 
-    ``needs`` are inputs such as ``updates.approx_kl`` or ``evaluation``; ``minimum`` is how many measured rows each
-    column must have. Below either the result is NOT_EVALUATED. Updates that lack a needed number are left out, unless
-    ``complete`` is False because a missing number is itself the defect. ``post_hoc`` checks want the whole run;
-    ``layer`` is the kind of proof. ``counted`` is what it looks at, one by one.
+    ``needs`` are inputs such as ``updates.approx_kl`` or ``evaluation``; ``minimum`` is the number of measured rows
+    that each column must have. Without them the result is NOT_EVALUATED. Updates that lack a needed number are left
+    out, unless ``complete`` is False because a missing number is itself the defect. ``post_hoc`` checks need the whole
+    run; ``layer`` is the kind of proof; ``counted`` is the unit of ``occurred``.
     """
 
     id: ClassVar[str]
@@ -134,10 +134,10 @@ class Check(ABC):
 
     @abstractmethod
     def examine(self, run: RunRecord) -> Outcome:
-        """Answer the question; all needs are there."""
+        """Answer the question; all needs are met."""
 
     def run(self, run: RunRecord) -> Result:
-        """The result on a run, whatever is missing."""
+        """Return the result on a run, NOT_EVALUATED where needs are missing."""
         chosen = run.complete(self.needs) if self.complete else run
         missing = chosen.missing(self.needs, self.minimum)
         outcome = undecided(missing) if missing else self.examine(chosen)
@@ -159,38 +159,36 @@ class Check(ABC):
 
     @property
     def _main(self) -> str:
-        """The first of its needs that can be counted."""
+        """Return the first need that can be counted."""
         return next((need for need in self.needs if need.partition(".")[0] in UNITS), self.needs[0])
 
     def occurrences(self, run: RunRecord) -> int:
-        """How often what it asks about occurred: as often as the first of its needs was measured."""
+        """Count how often the first countable need was measured."""
         return run.count(self._main)
 
     @property
     def unit(self) -> str:
-        """What ``occurred`` counts."""
+        """Return the unit of ``occurred``."""
         return self.counted or UNITS.get(self._main.partition(".")[0], "run")
 
     @property
     def live(self) -> bool:
-        """Whether it can be decided while training runs."""
+        """Tell whether the check can be decided while training runs."""
         return not self.post_hoc and all(need.split(".")[0] in LIVE_SOURCES for need in self.needs)
 
 
 def _shown(evidence: Evidence) -> Evidence:
-    """What is no number is told in words: JSON has none for it. Iterations are counted from 1, as wherever they are
-    shown; the tables count from 0.
-    """
-    found = {name: str(x) if isinstance(x, float) and not np.isfinite(x) else x for name, x in evidence.items()}
-    iteration = found.get("iteration")
-    return found | {"iteration": iteration + 1} if isinstance(iteration, int) else found
+    """Return evidence as it is reported: non-finite numbers as words (JSON has none), iterations counted from 1."""
+    shown = {name: str(x) if isinstance(x, float) and not np.isfinite(x) else x for name, x in evidence.items()}
+    iteration = shown.get("iteration")
+    return shown | {"iteration": iteration + 1} if isinstance(iteration, int) else shown
 
 
 _REGISTRY: dict[str, Check] = {}
 
 
 def check(cls: type[Check]) -> type[Check]:
-    """Class decorator: register a check under its id."""
+    """Register a check under its id (class decorator)."""
     if cls.id in _REGISTRY:
         raise ValueError(f"check {cls.id!r} is registered twice")
     _REGISTRY[cls.id] = cls()
@@ -198,5 +196,5 @@ def check(cls: type[Check]) -> type[Check]:
 
 
 def registered() -> tuple[Check, ...]:
-    """All checks of the imported families, in order of registration."""
+    """Return all checks of the imported families, in order of registration."""
     return tuple(_REGISTRY.values())

@@ -1,4 +1,4 @@
-"""Whether an independent reference, in float64 and without the code it checks, arrives at the same."""
+"""Agreement with the float64 reference, part by part."""
 
 from typing import ClassVar
 
@@ -10,7 +10,7 @@ from simic.audit.record import RunRecord
 
 
 class CertifiedPart(Check):
-    """One part of the certificate."""
+    """Judge one part of the certificate."""
 
     severity = "critical"
     layer = "certify"
@@ -29,7 +29,12 @@ class CertifiedPart(Check):
             return undecided(part.reason if part else "this part was not certified").of(0)
         compared = sum(line.count for line in part.lines)
         evidence: list[Evidence] = [
-            {"what": line.what, "where": line.where, "deviation": _said(line.deviation), "allowed": line.allowed or 0.0}
+            {
+                "what": line.what,
+                "where": line.where,
+                "deviation": "not a number" if line.deviation is None else line.deviation,
+                "allowed": line.allowed or 0.0,
+            }
             for line in part.differences
         ]
         if evidence:
@@ -38,13 +43,9 @@ class CertifiedPart(Check):
         return passed(f"{compared} comparisons of {len(part.lines)} kinds").of(compared)
 
 
-def _said(deviation: float | None) -> float | str:
-    return "not a number" if deviation is None else deviation
-
-
 @check
 class IterationsCertified(CertifiedPart):
-    """K1: iterations of this run, at their real size, derived again down to the weights."""
+    """Check K1: iterations of this run, at their real size, derived down to the weights."""
 
     id = "K1"
     part = "iterations"
@@ -54,7 +55,7 @@ class IterationsCertified(CertifiedPart):
 
 @check
 class EpisodesCertified(CertifiedPart):
-    """K2: recorded training episodes, at least one of every process, played again from data and decisions."""
+    """Check K2: recorded training episodes, at least one of every process, replayed from data and decisions."""
 
     id = "K2"
     part = "episodes"
@@ -64,7 +65,7 @@ class EpisodesCertified(CertifiedPart):
 
 @check
 class EvaluationCertified(CertifiedPart):
-    """K3: evaluated episodes, decided by the published weights."""
+    """Check K3: evaluated episodes, decided by the published weights."""
 
     id = "K3"
     part = "evaluation"
@@ -74,7 +75,7 @@ class EvaluationCertified(CertifiedPart):
 
 @check
 class HeadroomCertified(CertifiedPart):
-    """K4: schedules of the search, played again."""
+    """Check K4: replayed schedules of the search."""
 
     id = "K4"
     part = "headroom"
@@ -84,7 +85,7 @@ class HeadroomCertified(CertifiedPart):
 
 @check
 class GrownCertified(CertifiedPart):
-    """K5: the exported network, run from its files."""
+    """Check K5: the exported network, run from its files."""
 
     id = "K5"
     part = "grown network"

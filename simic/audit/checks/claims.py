@@ -1,4 +1,4 @@
-"""What the report claims, computed again from the values per host by formulas of the audit's own."""
+"""Recomputation of the evaluation's statistics from values per host, by formulas of the audit's own."""
 
 from collections.abc import Iterator, Mapping
 
@@ -8,11 +8,11 @@ from simic.audit.checks.base import Outcome, check, undecided
 from simic.audit.checks.recomputed import RecomputedCheck, close, concluded
 from simic.audit.findings import Evidence, number
 from simic.audit.recompute import claims
-from simic.audit.recompute.arrays import Array
 from simic.audit.record import RunRecord
 from simic.evaluation.endpoints import COMMON, ORACLE_TASK
 from simic.evaluation.result import Evaluation, Fixed, HeadroomReport, PerSeed, Standings
 from simic.evaluation.statistics import Interval
+from simic.telemetry.columns import Array
 
 EXACT = 1e-6  # of means and formulas
 SEARCHED = 1e-4  # of ends that evaluation finds by a search
@@ -25,7 +25,7 @@ Number = tuple[str, float, float, float]  # name, claimed, computed, tolerance
 
 @check
 class ClaimsFollow(RecomputedCheck):
-    """C9: every interval, test and share follows from the scores of the hosts."""
+    """Check C9: every interval, test and share follows from the scores of the hosts."""
 
     id = "C9"
     title = "The evaluation's statistics are not those of its scores"
@@ -83,7 +83,7 @@ def _comparisons(evaluation: Evaluation) -> Iterator[Number]:
 
 
 def _scores(accuracy: Array, params: Array, headroom: HeadroomReport) -> Array:
-    """Of hosts ``[R]``, or of schedules on them ``[R, S]``; the host of a row may be larger than that of another."""
+    """Return scores of hosts ``[R]``, or of schedules on them ``[R, S]``; bare hosts may differ in size by row."""
     bare = np.array(headroom.bare or [headroom.host.params] * len(headroom.rows), dtype=float)
     return accuracy - headroom.price * (params.T / bare - 1.0).T
 
@@ -93,7 +93,7 @@ def _played(evaluation: Evaluation) -> dict[str, PerSeed]:
 
 
 def _elsewhere(evaluation: Evaluation, headroom: HeadroomReport) -> Iterator[Number]:
-    """Episodes of other lengths, and tasks from outside the suite."""
+    """Yield the numbers of other lengths of episodes, and of tasks from outside the suite."""
     for name, other in evaluation.others.items():
         measured = headroom.others[name]
         for what, claimed, computed, spread in _standings(
@@ -145,7 +145,7 @@ def _standings(
 
 @check
 class HostsPossible(RecomputedCheck):
-    """C10: what policies did to hosts is possible, and what they scored was not measured where they were chosen."""
+    """Check C10: sizes and seed counts are possible, and test scores are not those of validation."""
 
     id = "C10"
     title = "Evaluated networks cannot be what is said of them"
@@ -190,8 +190,8 @@ class HostsPossible(RecomputedCheck):
 
 
 def _error_of_samples(run: RunRecord) -> float:
-    """The most that accuracy on test may differ from that on validation by their samples alone, as a standard error in
-    points: hosts share the samples of their task, and the bytes of a text come by the sequence.
+    """Return the largest standard error, in points, of test minus validation accuracy by their samples alone: hosts
+    share the samples of their task.
     """
     if run.meta is None or run.evaluation is None:
         return 0.0
@@ -200,8 +200,8 @@ def _error_of_samples(run: RunRecord) -> float:
 
 
 def _unpaired(hosts: PerSeed, static: PerSeed) -> bool:
-    """Whether a host that never had a seed scores otherwise than the same host under ``static``, beyond a sample or
-    two that rounding may answer the other way.
+    """Tell whether a host that never had a seed scores otherwise than the same host under ``static``, beyond samples
+    that rounding may answer the other way.
     """
     bare = (np.array(hosts.germinated) == 0) & (np.array(hosts.rollbacks) == 0)
     apart = np.abs(np.array(hosts.test_accuracy_pct) - np.array(static.test_accuracy_pct))
@@ -224,7 +224,7 @@ def _impossible(hosts: PerSeed, evaluation: Evaluation) -> Iterator[str]:
 
 @check
 class TrainedFromTheStart(RecomputedCheck):
-    """C12: the networks that the first policy ended with were trained again for as long, or for as much, as it was."""
+    """Check C12: the first policy's final networks were trained from the start with equal epochs, or FLOPs."""
 
     id = "C12"
     counted = "network"

@@ -1,10 +1,10 @@
-"""What the environment did with the decisions: legality, episode ends, rollbacks, normalisation."""
+"""Legality of executed actions, and validity of rows after a rollback."""
 
 import numpy as np
 
 from simic.audit import limits
 from simic.audit.checks.base import Check, Outcome, Reading, check, judged, weighed
-from simic.audit.checks.shared import episodes, where, where_steps
+from simic.audit.checks.shared import episodes, where_steps
 from simic.audit.findings import Evidence
 from simic.audit.record import RunRecord
 from simic.growth.life.vocabulary import Op
@@ -17,7 +17,7 @@ def _ops(run: RunRecord, bad: np.ndarray) -> tuple[Evidence, ...]:
 
 @check
 class Legality(Check):
-    """M1: masks make every sampled action legal, so only a gate may keep an op from taking effect."""
+    """Check M1: masks make every sampled action legal, so only a gate may keep an op from taking effect."""
 
     id = "M1"
     title = "An illegal action was sampled or executed"
@@ -41,7 +41,7 @@ class Legality(Check):
 
 @check
 class EpisodeEnds(Check):
-    """M2: a row is experience until its host is rolled back, and never after."""
+    """Check M2: a row is experience until its host is rolled back, and never after."""
 
     id = "M2"
     title = "Validity of rows does not follow the rollbacks"
@@ -60,24 +60,3 @@ class EpisodeEnds(Check):
             expected[rows[1:]] = ~np.logical_or.accumulate(panicked[rows[:-1]])
         bad = valid != expected
         return weighed([Reading(limits.WRONG_ROWS, bad.sum(), None, _ops(run, bad))])
-
-
-@check
-class FreshMemory(Check):
-    """M3: an episode that begins with another one's memory is another task."""
-
-    id = "M3"
-    title = "Episodes begin with a memory"
-    severity = "critical"
-    question = "Is the recurrent state 0 where an episode starts?"
-    needs = ("updates.start_state",)
-    counted = "rollout"
-    MOST = limits.MEMORY_AT_START
-    threshold = f"any value of it above {MOST:g}"
-    source = "Huang et al. 2022, details of LSTMs 2 to 4"
-    fix = "Reset the state of the environments whose episode ended, before the next observation."
-    passes_when = "every episode begins with zeros"
-
-    def examine(self, run: RunRecord) -> Outcome:
-        state = run.updates.column("start_state")
-        return weighed([Reading(self.MOST, state.max(), None, where(run, "start_state", ~(state <= self.MOST)))])

@@ -1,4 +1,4 @@
-"""Whether the policy still explores: entropy of every head, and which ops it chooses."""
+"""Exploration: entropy of every head."""
 
 from collections.abc import Mapping
 
@@ -18,7 +18,7 @@ LATE = 0.25  # of the run, at its end
 
 
 def _heads(run: RunRecord) -> dict[str, Values]:
-    """Normalised entropy by head, NaN in updates where too few rows had a choice; heads with any number."""
+    """Return normalised entropy by head, NaN in updates where too few rows had a choice; without unmeasured heads."""
     samples = run.updates.below("samples_by_head")
     heads = {
         name: np.where(samples[name] >= ENOUGH_ROWS, values, np.nan)
@@ -33,7 +33,7 @@ def _measured(heads: Mapping[str, Values]) -> int:
 
 
 def _worst(limit: Limit, severity: Severity, values: Mapping[str, float]) -> list[Reading]:
-    """The worst of all heads, with all that lie beyond as evidence; nothing of nothing."""
+    """Return the worst head with all broken ones as evidence; an empty list without heads."""
     if not values:
         return []
     head = (max if limit.above else min)(values, key=lambda name: values[name])
@@ -44,7 +44,7 @@ def _worst(limit: Limit, severity: Severity, values: Mapping[str, float]) -> lis
 
 @check
 class Entropy(Check):
-    """E1: each head starts near uniform, falls, flattens above zero."""
+    """Check E1: the entropy of each head starts near uniform, falls, and flattens above zero."""
 
     id = "E1"
     title = "Entropy of a head collapses, oscillates or stays at its maximum"
@@ -82,7 +82,7 @@ class Entropy(Check):
 
 
 def _won(run: RunRecord) -> NDArray[np.bool_]:
-    """Whether returns are above those of the first update beyond noise, at each update that a window went before."""
+    """Return for each update after the first window whether returns exceed those of the first update beyond noise."""
     rows = np.searchsorted(run.episodes.column("iteration"), run.updates.column("iteration"))
     returns = run.episodes.column("return")[rows]
     mean, error = returns.mean(axis=1), returns.var(axis=1) / returns.shape[1]
@@ -90,7 +90,7 @@ def _won(run: RunRecord) -> NDArray[np.bool_]:
 
 
 def _swing(values: Values) -> float:
-    """Peak to peak around the running mean, where all are measured; 0 for fewer updates than two windows."""
+    """Return peak to peak around the running mean; 0 for fewer updates than two windows, or with gaps."""
     if len(values) < 2 * WINDOW or not np.isfinite(values).all():
         return 0.0
     residual = values[WINDOW // 2 : -(WINDOW // 2)] - np.convolve(values, np.full(WINDOW, 1 / WINDOW), mode="valid")
@@ -99,7 +99,7 @@ def _swing(values: Values) -> float:
 
 @check
 class EntropyDrop(Check):
-    """E2: an entropy that halves within a few updates, with nothing won yet, is going down too fast."""
+    """Check E2: entropy does not halve within a few updates while returns have not risen."""
 
     id = "E2"
     title = "Entropy falls too fast"

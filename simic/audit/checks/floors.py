@@ -1,4 +1,4 @@
-"""Whether the learned policy beats doing nothing, chance and simple rules, and how far that can be trusted."""
+"""The learned policy beside never growing, chance, hand-written rules and schedules."""
 
 import numpy as np
 
@@ -17,8 +17,8 @@ INTERVAL = f"paired {percent(statistics.CONFIDENCE)} interval"
 
 
 def _over_tasks(evaluation: Evaluation, other: str) -> tuple[Interval, int]:
-    """Learned − other with its interval, and over how many tasks. Hosts of one task are alike and count once, together;
-    where there is one task only, each stands for itself.
+    """Return learned − other with its interval, and the number of tasks. Hosts of one task count once, as their mean;
+    with one task each host counts.
     """
     first, second = (np.array(evaluation.policies[name].per_seed.test_accuracy_pct) for name in (LEARNED, other))
     rows = np.array(evaluation.rows)
@@ -32,7 +32,7 @@ def _not_better(severity: Severity, least: str = "<=") -> str:
 
 
 def _placed(gain: Interval, said: str, evidence: Evidence, equal_is_low: bool) -> Outcome:
-    """By where an interval lies: below 0 the check's own finding, around it a low one, as where it is 0 if
+    """Judge an interval: below 0 is a finding of the check's severity, around 0 a low one; exactly 0 is low if
     ``equal_is_low``.
     """
     upper = Reading(limits.BETTER, gain.high).statistic
@@ -45,13 +45,13 @@ def _placed(gain: Interval, said: str, evidence: Evidence, equal_is_low: bool) -
 
 
 class Floor(Check):
-    """The learned policy against one other, paired by host."""
+    """Compare the learned policy with one other, paired by host."""
 
     needs = ("evaluation",)
     other: str
     source = OURS
     passes_when = "the whole interval lies above 0"
-    equal_is_low = False  # who does what never growing does, or chance, has learned nothing
+    equal_is_low = False  # a policy equal to never growing or to chance has learned nothing
 
     def against(self, evaluation: Evaluation) -> str:
         """Return the name of the other policy."""
@@ -74,7 +74,7 @@ class Floor(Check):
 
 @check
 class DoNothing(Floor):
-    """F1: a policy that is no better than never growing is useless."""
+    """Check F1: the policy is better than never growing."""
 
     id = "F1"
     title = "Not better than never growing"
@@ -88,7 +88,7 @@ class DoNothing(Floor):
 
 @check
 class Chance(Floor):
-    """F2: a policy worse than random legal growth has learned the wrong thing."""
+    """Check F2: the policy is better than random legal actions."""
 
     id = "F2"
     title = "Not better than random growth"
@@ -102,7 +102,7 @@ class Chance(Floor):
 
 @check
 class RuleByHand(Floor):
-    """F3: learning is not worth its cost if a hand-written rule does better."""
+    """Check F3: the policy is better than a hand-written rule."""
 
     id = "F3"
     title = "Not better than the hand-written rule"
@@ -120,7 +120,7 @@ class RuleByHand(Floor):
 
 @check
 class CommonSchedule(Check):
-    """F4: learning is not worth its cost if one schedule for all tasks does better."""
+    """Check F4: the policy is better than the best common schedule."""
 
     id = "F4"
     title = "Not better than the best common schedule"
@@ -148,7 +148,7 @@ class CommonSchedule(Check):
 
 @check
 class Seeds(Check):
-    """X4: a claim is only as good as the number of seeds behind it."""
+    """Check X4: enough evaluation seeds stand behind a claim."""
 
     id = "X4"
     title = "Too few seeds behind the claim"

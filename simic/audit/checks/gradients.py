@@ -1,4 +1,4 @@
-"""Gradients of the policy and of its hosts: size, finiteness, who gets them; and the policy's memory."""
+"""Gradients of the policy: size, finiteness, share of each head; and the hidden state."""
 
 import numpy as np
 
@@ -16,7 +16,7 @@ HEAD = "head_"
 
 @check
 class GradientNorm(Check):
-    """G1: where every step is clipped, the clipping norm sets the step size."""
+    """Check G1: gradients are finite and not all clipped."""
 
     id = "G1"
     title = "Gradients are not finite, or far above the clipping norm"
@@ -52,7 +52,7 @@ class GradientNorm(Check):
 
 @check
 class HeadGradients(Check):
-    """G2: a head that gets almost no gradient, or hardly any samples, does not learn."""
+    """Check G2: every head gets its share of gradient and samples."""
 
     id = "G2"
     title = "A head is starved of gradient"
@@ -99,19 +99,19 @@ class HeadGradients(Check):
 
 
 def _kept_down(values: Values) -> float:
-    """The lowest level that so many consecutive values stay below."""
+    """Return the lowest level that PERSISTENT consecutive values stay below."""
     return float(windows(values, PERSISTENT).max(axis=1).min())
 
 
 def _least(limit: Limit, severity: Severity, values: dict[str, float]) -> list[Reading]:
-    """The smallest of all heads, with those beyond the limit as evidence; nothing of nothing."""
+    """Return the smallest head with all broken ones as evidence; an empty list without heads."""
     beyond = tuple({"head": head, limit.name: value} for head, value in values.items() if limit.broken_by(value))
     return [Reading(limit, min(values.values()), severity, beyond)] if values else []
 
 
 @check
 class Memory(Check):
-    """H1: a memory that saturates or grows over an episode carries nothing."""
+    """Check H1: the hidden state neither saturates nor grows over an episode."""
 
     id = "H1"
     title = "The recurrent state saturates or grows"

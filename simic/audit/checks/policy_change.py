@@ -1,4 +1,4 @@
-"""How far an update moved the policy: replay, ratios, divergence, clipping, Adam."""
+"""Change of the policy in an update: replay, importance ratios, divergence."""
 
 import numpy as np
 
@@ -14,7 +14,7 @@ from simic.telemetry.rows import Severity
 
 @check
 class FirstRatio(Check):
-    """R1: the update must reproduce the log-probabilities that were stored when acting."""
+    """Check R1: the update reproduces the log-probabilities that were stored when acting."""
 
     id = "R1"
     title = "The update does not reproduce the log-probabilities of acting"
@@ -36,7 +36,7 @@ class FirstRatio(Check):
 
 @check
 class RatioExplosion(Check):
-    """R2: single ratios far from 1 make the clipped objective meaningless."""
+    """Check R2: importance ratios stay near 1."""
 
     id = "R2"
     title = "Importance ratios explode"
@@ -62,7 +62,7 @@ class RatioExplosion(Check):
 
 @check
 class Divergence(Check):
-    """R3: sustained KL means steps too large for the trust region; none at all means no learning."""
+    """Check R3: sustained KL means steps too large for the trust region; none at all means no learning."""
 
     id = "R3"
     title = "Updates move the policy too far, or not at all"
@@ -97,7 +97,7 @@ class Divergence(Check):
 
 @check
 class Spike(Check):
-    """R9: one update that moved the policy far can undo what many had learned."""
+    """Check R9: no single update moves the policy far."""
 
     id = "R9"
     title = "One update moved the policy far"

@@ -1,15 +1,22 @@
-"""What training recorded, computed again from the tables and the checkpoints: exact, so any difference is a fault."""
+"""Recomputation of what training recorded from tables and checkpoints; any difference is a fault."""
 
+import math
 from collections.abc import Iterator
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from simic.audit.checks.base import Check, Outcome, check, found, passed, undecided
 from simic.audit.checks.shared import MOST_EVIDENCE, episodes, learning_rates, length_of, schedule_done
 from simic.audit.findings import Evidence, number
-from simic.audit.recompute import returns, rewards
-from simic.audit.recompute.arrays import FOSSILIZED, GERMINATE, Array, Steps
+from simic.audit.recompute import rewards
+from simic.audit.recompute.rewards import Steps
 from simic.audit.record import RunRecord
+from simic.certify import ppo as derived
+from simic.certify.agent import Scale
+from simic.certify.life import FOSSILIZED, GERMINATE
+from simic.telemetry.columns import Array
 from simic.training.checkpoint import Checkpoint
 from simic.training.resume import LOST_BEST
 
@@ -20,9 +27,11 @@ EXPLAINED = 10.0  # size of an explained variance: a ratio of small numbers
 AT_THE_END = ("committed_accuracy", "live_accuracy", "params", "committed_params", "committed_flops")
 AGAIN = "recomputed here from the published tables"
 
+Moment = tuple[str, float, float]  # name, expected value, unit
+
 
 class RecomputedCheck(Check):
-    """A number that follows from others; needs the checkpoints because without them there is no run to prove."""
+    """Recompute numbers that follow from others; needs the checkpoints, without which there is no run to prove."""
 
     severity = "critical"
     post_hoc = True
@@ -32,31 +41,31 @@ class RecomputedCheck(Check):
 
 
 def rollouts(run: RunRecord) -> Iterator[tuple[int, Steps]]:
-    """Each iteration and its steps."""
+    """Yield each iteration and its steps."""
     columns = run.steps.columns
     for rows in episodes(run):
         yield int(columns["iteration"][rows[0]]), {name: values[rows] for name, values in columns.items()}
 
 
 def host_params(run: RunRecord) -> int:
-    """Of the bare host: no episode begins with a seed that is kept."""
+    """Return the parameters of the bare host: no episode begins with a fossilized seed."""
     return int(run.steps.column("committed_params").min())
 
 
 def places(bad: Array, iteration: int, what: str) -> list[Evidence]:
-    """The first few of ``[T, E]``."""
+    """Return evidence of the first bad places ``[T, E]``."""
     at = np.argwhere(bad)[:MOST_EVIDENCE]
     return [{"what": what, "iteration": iteration, "step": int(t) + 1, "env": int(e)} for t, e in at]
 
 
 def concluded(problems: list[Evidence], measured: str) -> Outcome:
-    """A finding where there is a problem."""
+    """Return a finding if there are problems, else a pass."""
     said = f"{len(problems)} or more differences" if problems else measured
     return found(said, None, tuple(problems[:MOST_EVIDENCE])) if problems else passed(said)
 
 
 def close(first: float, second: float, tolerance: float, scale: float = 1.0) -> bool:
-    """Both NaN, or within the tolerance of the larger of ``scale`` and the two."""
+    """Tell whether both are NaN, or differ by at most the tolerance times the larger of ``scale`` and the two."""
     if np.isnan(first) and np.isnan(second):
         return True
     return abs(first - second) <= tolerance * max(scale, abs(first), abs(second))
@@ -64,7 +73,7 @@ def close(first: float, second: float, tolerance: float, scale: float = 1.0) -> 
 
 @check
 class EpisodesAddUp(RecomputedCheck):
-    """C1: an episode is the sum of its steps."""
+    """Check C1: an episode is the sum of its steps."""
 
     id = "C1"
     title = "Episodes are not what their steps add up to"
@@ -90,7 +99,7 @@ class EpisodesAddUp(RecomputedCheck):
         return concluded(problems, f"{len(iterations)} x {run.episodes.column('return').shape[1]} episodes add up")
 
     def _expected(self, steps: Steps) -> dict[str, Array]:
-        """By column of episodes, ``[E]``."""
+        """Return the expected columns of episodes, ``[E]``."""
         valid, stage = steps["valid"], steps["stage"]
         began = (steps["effective_op"] == GERMINATE) & valid
         return {
@@ -106,7 +115,7 @@ class EpisodesAddUp(RecomputedCheck):
 
 
 def _mean_of_seeds(norms: Array, valid: Array) -> Array:
-    """Over steps and slots in which a seed trained, ``[E]``; NaN where none did."""
+    """Return the mean over steps and slots in which a seed trained, ``[E]``; NaN where none did."""
     trained = valid[..., None] & ~np.isnan(norms)
     count = trained.sum(axis=(0, 2))
     total = np.where(trained, norms, 0.0).sum(axis=(0, 2))
@@ -115,7 +124,7 @@ def _mean_of_seeds(norms: Array, valid: Array) -> Array:
 
 @check
 class ComponentsFollow(RecomputedCheck):
-    """C2: a component is a function of what was recorded beside it."""
+    """Check C2: components of the reward follow from the recorded states."""
 
     id = "C2"
     title = "Rewards do not follow from the states"
@@ -138,7 +147,7 @@ class ComponentsFollow(RecomputedCheck):
 
 @check
 class AdvantagesFollow(RecomputedCheck):
-    """C3: what an update learned from follows from rewards and values."""
+    """Check C3: advantages, returns and scales follow from rewards and values."""
 
     id = "C3"
     title = "Advantages or returns are not what the rewards give"
@@ -148,19 +157,19 @@ class AdvantagesFollow(RecomputedCheck):
     passes_when = "scale, generalised advantages and returns give the recorded moments"
 
     def examine(self, run: RunRecord) -> Outcome:
-        train = run.params.train
-        problems: list[Evidence] = []
-        scale, compared = returns.Scale(train.ppo.gamma), 0
+        ppo, problems, compared = run.params.train.ppo, list[Evidence](), 0
+        nothing = torch.zeros(1, dtype=torch.float64)
+        scale = Scale(0.0, nothing, nothing) if ppo.normalize_rewards else None
+        clipped = "components.shaping" not in run.steps  # not where shaping is to telescope
         rows = {int(iteration): row for row, iteration in enumerate(run.updates.column("iteration"))}
         for iteration, steps in rollouts(run):
-            paid = steps["reward"].astype(np.float32).astype(np.float64)
-            paid = np.where(steps["valid"], paid, 0.0)
-            if train.ppo.normalize_rewards:
-                scale.take_in(paid, steps["valid"])
+            valid = torch.from_numpy(steps["valid"])
+            paid = torch.from_numpy(steps["reward"]).float().double().where(valid, 0.0)
+            scale, scaled, _ = derived.scaled(paid, valid, scale, ppo.gamma, clipped)
             if iteration not in rows or len(paid) != length_of(run, iteration):
                 problems.append({"what": "no update, or steps are missing", "iteration": iteration})
                 continue
-            for name, expected, size in self._moments(run, steps, paid, scale):
+            for name, expected, size in self._moments(run, steps, scaled, valid):
                 recorded = float(run.updates.column(name)[rows[iteration]])
                 compared += 1
                 if not close(recorded, expected, SCALED, size):
@@ -169,54 +178,45 @@ class AdvantagesFollow(RecomputedCheck):
         problems += self._state(run, scale)
         return concluded(problems, f"{compared} moments and the final scale")
 
-    def _moments(
-        self, run: RunRecord, steps: Steps, paid: Array, scale: returns.Scale
-    ) -> Iterator[tuple[str, float, float]]:
-        """Name, expected value, and the size of what it is a moment of."""
-        train = run.params.train
-        sigma = scale.sigma if train.ppo.normalize_rewards else 1.0
-        shaped = "components.shaping" in run.steps  # a clip would keep it from telescoping
-        limit = np.inf if shaped or not train.ppo.normalize_rewards else returns.CLIP
+    def _moments(self, run: RunRecord, steps: Steps, scaled: Tensor, valid: Tensor) -> Iterator[Moment]:
+        """Yield name, expected value and unit of each moment; of truncated episodes the last value is not recorded."""
+        train, ended = run.params.train, torch.from_numpy(steps["panicked"].copy())
         if train.episode_end != "terminate":
             return
-        scaled = np.clip(paid / sigma, -limit, limit)
-        estimated = returns.estimates(steps, scaled, steps["value"], train.ppo.gamma, train.ppo.gae_lambda)
-        valid = steps["valid"]
-        targets, values = estimated.returns[valid], steps["value"][valid]
-        yield from _three("return", targets)
-        yield from _three("advantage", estimated.advantages[valid])
-        yield "value_mean", float(values.mean()), 1.0
-        spread = float(targets.var())
-        if spread > 0:
-            yield "explained_variance", 1.0 - float((targets - values).var()) / spread, EXPLAINED
+        ended[-1] = True
+        values = torch.from_numpy(steps["value"].astype(np.float64)).where(valid, 0.0)
+        following = torch.cat((values[1:], torch.zeros_like(values[:1])))
+        gained, returns = derived.advantages(
+            scaled, values, following, ended, torch.zeros_like(ended), valid, train.ppo.gamma, train.ppo.gae_lambda
+        )
+        moments = derived.summary(gained[valid], returns[valid], values[valid])
+        units = {"value_mean": 1.0, "explained_variance": EXPLAINED}
+        for name, value in moments.items():
+            largest = max(moments.get(f"{name.partition('_')[0]}_max_abs", 0.0), LEAST_RETURN)
+            if not math.isnan(value):
+                yield name, value, units.get(name, largest)
 
-    def _state(self, run: RunRecord, scale: returns.Scale) -> list[Evidence]:
-        assert run.checkpoints is not None
-        latest = run.checkpoints.get("latest")
-        if latest is None or "normalizers/reward.count" not in latest.tensors:
+    def _state(self, run: RunRecord, scale: Scale | None) -> list[Evidence]:
+        """Return differences of the latest checkpoint's scale of rewards."""
+        latest = (run.checkpoints or {}).get("latest")
+        recorded = Scale.read(latest.tensors, "reward") if latest is not None else None
+        if recorded is None or scale is None:
             return []
-        tensors = latest.tensors
         pairs = {
-            "count": (float(tensors["normalizers/reward.count"]), float(scale.count)),
-            "mean": (float(tensors["normalizers/reward.mean"]), scale.mean),
-            "m2": (float(tensors["normalizers/reward.m2"]), scale.m2),
+            "count": (recorded.count, scale.count),
+            "mean": (float(recorded.mean), float(scale.mean)),
+            "m2": (float(recorded.squares), float(scale.squares)),
         }
         return [
-            {"what": f"scale of rewards: {name}", "recorded": recorded, "expected": expected}
-            for name, (recorded, expected) in pairs.items()
-            if not close(recorded, expected, SCALED)
+            {"what": f"scale of rewards: {name}", "recorded": own, "expected": expected}
+            for name, (own, expected) in pairs.items()
+            if not close(own, expected, SCALED)
         ]
-
-
-def _three(name: str, values: Array) -> Iterator[tuple[str, float, float]]:
-    largest = float(np.abs(values).max(initial=0.0))
-    for what, value in (("mean", float(values.mean())), ("std", float(values.std())), ("max_abs", largest)):
-        yield f"{name}_{what}", value, max(largest, LEAST_RETURN)
 
 
 @check
 class CountsAgree(RecomputedCheck):
-    """C5: every step of an environment and of the optimiser is counted once."""
+    """Check C5: every step of an environment and of the optimiser is counted once."""
 
     id = "C5"
     title = "Counters do not agree with what was done"
@@ -251,9 +251,7 @@ class CountsAgree(RecomputedCheck):
         return concluded(problems, f"{len(pairs)} counts, {int(taken.sum())} optimiser steps")
 
     def _schedules(self, run: RunRecord) -> dict[str, tuple[float, float]]:
-        """The entropy bonus falls in a line over the updates that took a step, and so does a linear learning rate; a
-        constant one stays.
-        """
+        """Return recorded and expected entropy coefficient and learning rate of each update."""
         ppo, updates, pairs = run.params.train.ppo, run.updates, dict[str, tuple[float, float]]()
         done = schedule_done(run)
         expected = ppo.entropy_coef + done * (ppo.entropy_coef_final - ppo.entropy_coef)
@@ -276,7 +274,7 @@ class CountsAgree(RecomputedCheck):
 
 @check
 class BestIsBest(RecomputedCheck):
-    """C6: the best checkpoint is the one with the best validation."""
+    """Check C6: the best checkpoint is the one with the best validation."""
 
     id = "C6"
     title = "The best checkpoint is not the best"
@@ -312,7 +310,7 @@ class BestIsBest(RecomputedCheck):
 
 @check
 class TasksApart(RecomputedCheck):
-    """C7: training, choosing and evaluating are done on different tasks."""
+    """Check C7: training, validation and evaluation use different tasks."""
 
     id = "C7"
     title = "Training and validation tasks are mixed up"
@@ -337,32 +335,3 @@ class TasksApart(RecomputedCheck):
             problems.append({"what": "tasks that are not dealt out in turn"})
         count = len(np.unique(tasks))
         return concluded(problems, f"{count} training tasks, {len(np.unique(run.validations.column('task')))} others")
-
-
-@check
-class HostsDiffer(RecomputedCheck):
-    """C8: hosts of an iteration measure different losses."""
-
-    id = "C8"
-    title = "Hosts are equal that have nothing in common"
-    question = "Do the losses of all hosts differ after their first epoch?"
-    needs = ("checkpoints", "params", "steps.val_loss", "steps.train_loss", "episodes.task")
-    # One loss is no proof: of 1,024 in float32, with some 10^6 values where they lie, a pair is equal by chance in
-    # every fifth iteration or so.
-    threshold = "hosts with the same losses, both on training and on validation data"
-    passes_when = "each differs from all others"
-
-    def examine(self, run: RunRecord) -> Outcome:
-        problems: list[Evidence] = []
-        hosts, iterations = 0, run.episodes.column("iteration").tolist()
-        trained = run.params.train.host.family == "adapted_cnn"  # those of one task have the same weights
-        for iteration, steps in rollouts(run):
-            losses = np.stack([steps["val_loss"][0], steps["train_loss"][0]])
-            if trained and iteration in iterations:
-                tasks = run.episodes.column("task")[iterations.index(iteration)]
-                losses = losses[:, np.unique(tasks, return_index=True)[1]]
-            count = losses.shape[1]
-            hosts += count
-            if np.unique(losses, axis=1).shape[1] < count:
-                problems.append({"what": "hosts with the same losses", "iteration": iteration})
-        return concluded(problems, f"{hosts} hosts")

@@ -1,4 +1,4 @@
-"""Whether the run can be trusted as a record: hashes, versions, one row per step, finite checkpoints; and its speed."""
+"""The run as a record: hashes, resumes, origin, one row per step, evaluation that follows from its tables."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from simic.audit import limits
-from simic.audit.checks.base import Check, Outcome, Reading, check, found, judged, passed, undecided, weighed
+from simic.audit.checks.base import Check, Outcome, Reading, check, found, judged, passed, undecided
 from simic.audit.checks.shared import MOST_EVIDENCE, OURS, length_of
 from simic.audit.findings import Evidence
 from simic.audit.provenance import Provenance
@@ -26,7 +26,7 @@ def _provenance(run: RunRecord) -> Provenance:
 
 @check
 class Integrity(Check):
-    """X6: files that are not what the manifest says cannot support a claim."""
+    """Check X6: every file has the hash that its stage recorded."""
 
     id = "X6"
     title = "Artifacts do not match their hashes"
@@ -53,13 +53,9 @@ class Integrity(Check):
         return passed(f"{', '.join(provenance.sealed)}: every hash holds").of(len(provenance.sealed))
 
 
-def _short(digest: str | None) -> str:
-    return digest[:SHOWN] if digest else "not recorded"
-
-
 @check
 class Resumed(Check):
-    """X9: what was lost, damaged or edited while training was interrupted is told when it goes on."""
+    """Check X9: no resume found files lost, damaged or edited while training was interrupted."""
 
     id = "X9"
     title = "Something was found when training was resumed"
@@ -83,7 +79,7 @@ class Resumed(Check):
 
 @check
 class ExactResume(Check):
-    """X1: trainings of this project that were killed by SIGKILL and resumed, beside one that was not."""
+    """Check X1: trainings that were killed by SIGKILL and resumed equal one that was not."""
 
     id = "X1"
     title = "A training that is killed and resumed comes to another end"
@@ -121,7 +117,7 @@ class ExactResume(Check):
 
 @check
 class Recomputed(Check):
-    """X8: where policies stand is computed from tables that are kept, so it can be computed again."""
+    """Check X8: standings and grades of the evaluation follow from its tables."""
 
     id = "X8"
     title = "The evaluation does not follow from its tables"
@@ -155,16 +151,15 @@ class Recomputed(Check):
         if wrong:
             return found(f"{len(wrong)} parts belong to another run", None, _named(wrong))
         played = {name: result.per_seed for name, result in evaluation.policies.items()} | evaluation.static_final
-        regraded = {
+        grades = {
             question: counterfactual.graded(grade.decisions, evaluation.rows, grade.inexact)
             for question, grade in evaluation.counterfactuals.items()
         }
-        again = _numbers({**endpoints.standings(headroom, played), **regraded})
-        said = _numbers({**evaluation.standings, **evaluation.counterfactuals})
-        wrong = [
-            name for name in sorted(again.keys() | said.keys()) if not self._agree(again.get(name), said.get(name))
-        ]
-        return judged(bool(wrong), f"{len(wrong)} of {len(again)} numbers differ", _named(wrong)).of(len(again))
+        derived = _numbers({**endpoints.standings(headroom, played), **grades})
+        claimed = _numbers({**evaluation.standings, **evaluation.counterfactuals})
+        names = sorted(derived.keys() | claimed.keys())
+        wrong = [name for name in names if not self._agree(derived.get(name), claimed.get(name))]
+        return judged(bool(wrong), f"{len(wrong)} of {len(derived)} numbers differ", _named(wrong)).of(len(derived))
 
     def _agree(self, first: object, second: object) -> bool:
         if isinstance(first, float) and isinstance(second, float):
@@ -173,7 +168,7 @@ class Recomputed(Check):
 
 
 def _numbers(results: Mapping[str, Standings | DecisionGrade]) -> dict[str, object]:
-    """Every value by where it stands: ``held_out.policies.learned.score.low``."""
+    """Return every value by its path: ``held_out.policies.learned.score.low``."""
     leaves: dict[str, object] = {}
 
     def walk(place: str, value: object) -> None:
@@ -183,8 +178,8 @@ def _numbers(results: Mapping[str, Standings | DecisionGrade]) -> dict[str, obje
         for name, each in inside or ():
             walk(f"{place}.{name}", each)
 
-    for group, found_there in results.items():
-        walk(group, found_there.model_dump(mode="json"))
+    for group, result in results.items():
+        walk(group, result.model_dump(mode="json"))
     return leaves
 
 
@@ -193,30 +188,8 @@ def _named(wrong: Sequence[str]) -> tuple[Evidence, ...]:
 
 
 @check
-class FiniteCheckpoint(Check):
-    """S3: a checkpoint with a NaN poisons whatever starts from it."""
-
-    id = "S3"
-    title = "A checkpoint holds non-finite values"
-    severity = "critical"
-    counted = "checkpoint"
-    question = "Is every number in the published checkpoints finite?"
-    needs = ("provenance",)
-    threshold = "a NaN or an infinity in any tensor"
-    source = "torchtitan#3751"
-    fix = "Go back to the last checkpoint before the first skipped step (G1)."
-    passes_when = "all tensors are finite"
-
-    def examine(self, run: RunRecord) -> Outcome:
-        provenance = _provenance(run)
-        bad = provenance.non_finite
-        evidence = tuple({"tensor": name} for name in bad[:MOST_EVIDENCE])
-        return weighed([Reading(limits.NOT_FINITE, len(bad), None, evidence)]).of(len(provenance.checkpoint_sha256))
-
-
-@check
 class OriginRecorded(Check):
-    """X2: without revision, lock and versions nobody can build the run again."""
+    """Check X2: revision, versions and hashes are recorded, so that the run can be rebuilt."""
 
     id = "X2"
     title = "The run's origin is not fully recorded"
@@ -242,12 +215,12 @@ class OriginRecorded(Check):
             return found(
                 "not in order: " + ", ".join(gaps), None, tuple({"not in order": gap} for gap in gaps)
             ).showing(none)
-        return passed(f"revision {_short(origin.code_revision)}, clean").showing(none)
+        return passed(f"revision {(origin.code_revision or '')[:SHOWN]}, clean").showing(none)
 
 
 @check
 class Axes(Check):
-    """X3: every iteration and step exactly once, in order, or a resume has lost or doubled some."""
+    """Check X3: every iteration and step is recorded exactly once, in order."""
 
     id = "X3"
     title = "Telemetry has gaps or duplicates"

@@ -1,4 +1,4 @@
-"""Whether the reward says what was meant: shaping that telescopes, components that add up, no hacking."""
+"""Rewards: shaping that telescopes, components that add up, no hacking."""
 
 from dataclasses import dataclass
 
@@ -16,7 +16,7 @@ TOLERANCE = 1e-6  # of sums of recorded rewards; ours
 
 @check
 class Telescoping(Check):
-    """P1: potential-based shaping sums to 0 from an empty host to a true terminal, or it changes the task."""
+    """Check P1: potential-based shaping sums to 0 from an empty host to a true terminal."""
 
     id = "P1"
     title = "Shaping does not telescope"
@@ -55,7 +55,7 @@ class Telescoping(Check):
 
 @check
 class ComponentSum(Check):
-    """P5: the reward paid must be the sum of its recorded components."""
+    """Check P5: the reward is the sum of its recorded components."""
 
     id = "P5"
     title = "Reward components do not add up to the reward"
@@ -81,7 +81,7 @@ class ComponentSum(Check):
 
 @check
 class Divergent(Check):
-    """P3: a return that rises while the true objective falls is reward hacking by definition."""
+    """Check P3: returns do not rise while committed accuracy falls (reward hacking)."""
 
     id = "P3"
     title = "Return rises while the true objective does not"
@@ -113,7 +113,7 @@ KEEPING = ("steps.effective_op", "steps.live_accuracy", "steps.contribution", "s
 
 @dataclass(frozen=True)
 class _Kept:
-    """A seed when it was fossilized, and what its host had gained since its germination; points."""
+    """Hold a seed at its fossilization and its host's gain since germination, in points."""
 
     iteration: int
     step: int
@@ -134,7 +134,7 @@ class _Kept:
 
 
 def _kept(run: RunRecord) -> list[_Kept]:
-    """All that were fossilized, but for those germinated in the first step, before which nothing was measured."""
+    """Return all fossilized seeds except those germinated in the first step, before which nothing was measured."""
     names = ("effective_op", "slot", "valid", "live_accuracy", "contribution", "contribution_se", "iteration")
     found = []
     for rows in episodes(run):
@@ -159,7 +159,7 @@ def _kept(run: RunRecord) -> list[_Kept]:
 
 @check
 class HarmfulSeedKept(Check):
-    """P6: a seed that made itself indispensable while the host got worse should not be kept."""
+    """Check P6: no seed is fossilized that the host depends on though it got worse."""
 
     id = "P6"
     title = "Seeds that harmed their host were fossilized"

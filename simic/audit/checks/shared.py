@@ -1,4 +1,4 @@
-"""What several checks share: limits, where a finding is, and small statistics."""
+"""Helpers of several checks: constants, evidence, and small statistics."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ Values = NDArray[np.float64]
 OURS = limits.source()
 MOST_EVIDENCE = 5  # rows shown of a finding
 
-# How several checks look; all ours.
+# Settings of several checks; all ours.
 ENOUGH_ROWS = 32  # what is measured of a head on fewer rows is noise
 PERSISTENT = 5  # consecutive updates: as many as the default run has without its first
 TREND = 20  # iterations by which a trend is judged
@@ -25,7 +25,7 @@ MEDIAN_ERROR = 1.2533  # standard error of a median over that of a mean, of a no
 
 
 def where(run: RunRecord, name: str, bad: NDArray[np.bool_]) -> tuple[Evidence, ...]:
-    """The worst rows of an update metric: iteration and value."""
+    """Return the worst rows of an update metric: iteration and value."""
     values, iterations = run.updates.column(name), run.updates.column("iteration")
     rows = np.flatnonzero(bad)
     order = rows[np.argsort(-np.abs(np.nan_to_num(values[rows], nan=np.inf)), kind="stable")][:MOST_EVIDENCE]
@@ -33,7 +33,7 @@ def where(run: RunRecord, name: str, bad: NDArray[np.bool_]) -> tuple[Evidence, 
 
 
 def where_steps(run: RunRecord, bad: NDArray[np.bool_], name: str, values: NDArray[Any]) -> tuple[Evidence, ...]:
-    """The first bad steps, with what ``values`` (called ``name``) says of each host's step."""
+    """Return the first bad steps, each with its entry of ``values``, called ``name``."""
     iterations, steps = run.steps.column("iteration"), run.steps.column("step")
     return tuple(
         {"iteration": int(iterations[r]), "step": int(steps[r]), "env": int(e), name: _plain(values[r, e])}
@@ -46,19 +46,19 @@ def _plain(value: Any) -> float | str:
 
 
 def episodes(run: RunRecord) -> list[NDArray[np.intp]]:
-    """Row indices of each iteration's steps, in order."""
+    """Return row indices of each iteration's steps, in order."""
     iterations = run.steps.column("iteration")
     order = np.lexsort((run.steps.column("step"), iterations))
     return np.split(order, np.flatnonzero(np.diff(iterations[order])) + 1)
 
 
 def length_of(run: RunRecord, iteration: int) -> int:
-    """How many steps the training episodes of an iteration were to have."""
+    """Return the length of the training episodes of an iteration by the params."""
     return streams.episode_length(run.params.train.episode_steps, run.params.rng_seed, iteration)
 
 
 def schedule_done(run: RunRecord) -> Values:
-    """How far its schedules are in each update, 0 in the first and 1 in the last; only those that took a step count."""
+    """Return the progress of schedules in each update, from 0 to 1; only updates that took a step count."""
     train, taken = run.params.train, run.updates.column("steps") > 0
     before = np.concatenate(([0], np.cumsum(taken)[:-1]))
     return np.minimum(1.0, before / max(1, (train.horizon or train.iterations) - 1))
@@ -72,7 +72,7 @@ def learning_rates(run: RunRecord) -> Values:
 
 
 def spearman(x: Values, y: Values) -> tuple[float, float]:
-    """Rank correlation and its two-sided p; 0 and 1 where one of the two is constant."""
+    """Return rank correlation and its two-sided p; 0 and 1 where one of the two is constant."""
     if np.ptp(x) == 0.0 or np.ptp(y) == 0.0:
         return 0.0, 1.0
     statistic, p_value = np.asarray(stats.spearmanr(x, y))
@@ -80,12 +80,11 @@ def spearman(x: Values, y: Values) -> tuple[float, float]:
 
 
 def windows(values: Values, width: int) -> Values:
-    """All stretches of so many consecutive values, ``[n - width + 1, width]``; of fewer values all of them, once."""
+    """Return all stretches of ``width`` consecutive values, ``[n - width + 1, width]``; of fewer values one stretch."""
     return np.lib.stride_tricks.sliding_window_view(values, min(width, len(values)))
 
 
 def errors_of_mean(stretches: Values) -> Values:
-    """Standard error of the mean of each stretch."""
-    return (
-        stretches.std(axis=1, ddof=1) / np.sqrt(stretches.shape[1]) if stretches.shape[1] > 1 else 0.0 * stretches[:, 0]
-    )
+    """Return the standard error of the mean of each stretch."""
+    count = stretches.shape[1]
+    return stretches.std(axis=1, ddof=1) / np.sqrt(count) if count > 1 else 0.0 * stretches[:, 0]

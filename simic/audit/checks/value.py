@@ -1,4 +1,4 @@
-"""Whether the critic predicts returns, and whether its advantages are sound."""
+"""The critic: explained variance."""
 
 import numpy as np
 from scipy import stats
@@ -13,11 +13,11 @@ from simic.evaluation.statistics import CONFIDENCE
 
 
 def explained_together(explained: Values, variance: Values) -> Values:
-    """Share of the variance of returns that values explain over each stretch of updates ``[n, width]``: the upper end
-    of its 95 % interval.
+    """Return the upper end of the 95 % interval of the share of returns' variance that values explain over each stretch
+    of updates ``[n, width]``.
 
-    A ratio of sums: the mean of the shares would be ruled by updates whose returns hardly differ, in which a small
-    error is many times their variance. Its error: Cochran 1977, Sampling Techniques, chapter 6.
+    It is a ratio of sums (Cochran 1977, Sampling Techniques, chapter 6): a mean of shares would be ruled by updates
+    whose returns hardly differ.
     """
     unexplained, width = (1.0 - explained) * variance, explained.shape[1]
     total = variance.sum(axis=1)
@@ -29,7 +29,7 @@ def explained_together(explained: Values, variance: Values) -> Values:
 
 @check
 class ExplainedVariance(Check):
-    """V1: a critic worse than a constant for long, or suspiciously perfect at once."""
+    """Check V1: the critic is not worse than a constant for long, nor perfect at once."""
 
     id = "V1"
     title = "The critic does not explain the returns"

@@ -1,1 +1,1 @@
-"""What a run recorded, computed again from its files by code of its own: numpy, and nothing that made the record."""
+"""Recomputation of a run's records from its files in numpy, without the code that made them."""

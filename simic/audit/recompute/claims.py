@@ -1,4 +1,4 @@
-"""What an evaluation claims, from its values per host: formulas of their own, not those that evaluation uses."""
+"""Statistics of an evaluation from its values per host, by other formulas than evaluation's."""
 
 from collections.abc import Sequence
 from functools import lru_cache
@@ -8,7 +8,7 @@ import numpy as np
 from scipy import stats
 
 from simic import rng
-from simic.audit.recompute.arrays import Array
+from simic.telemetry.columns import Array
 
 LEVEL = 0.95
 FLIPS = 65_536  # of the sampled sign-flip test
@@ -17,7 +17,7 @@ EXACT = 16  # hosts up to which every pattern is tried
 
 
 def mean_interval(values: Array) -> tuple[float, float, float]:
-    """Mean, and the ends of Student's t interval."""
+    """Return the mean and the ends of Student's t interval."""
     mean, error = float(values.mean()), float(stats.sem(values))
     if error == 0.0:  # scipy has no interval without a spread
         return mean, mean, mean
@@ -26,13 +26,13 @@ def mean_interval(values: Array) -> tuple[float, float, float]:
 
 
 def trimmed(values: Array) -> float:
-    """Mean of the middle half."""
+    """Return the mean of the middle half."""
     ordered, cut = np.sort(values), int(0.25 * len(values))
     return float(ordered[cut : len(ordered) - cut].mean())
 
 
 def sign_flip(difference: Array) -> tuple[float, float]:
-    """Two-sided p of "signs are arbitrary", and how far another sample of patterns may be from it."""
+    """Return the two-sided p of a sign-flip test, and how far another sample of patterns may be from it."""
     n, reached = len(difference), abs(difference.sum()) - 1e-9 * np.abs(difference).sum()
     if n <= EXACT:
         totals = np.zeros(1)
@@ -45,18 +45,18 @@ def sign_flip(difference: Array) -> tuple[float, float]:
 
 @lru_cache(maxsize=1)  # comparisons of one evaluation are of the same hosts
 def _signs(n: int) -> Array:
-    """Patterns ``[FLIPS, n]`` other than evaluation's."""
+    """Return sign patterns ``[FLIPS, n]`` other than evaluation's."""
     words = rng.bits(rng.key(n, rng.Purpose.BOOTSTRAP, FLIPS), (FLIPS, -(-n // WORD))).numpy()
     return 1.0 - 2.0 * np.unpackbits(words.view(np.uint8), axis=1)[:, :n]
 
 
 def improves(difference: Array) -> float:
-    """Share of hosts on which the first is better, ties counting half."""
+    """Return the share of hosts on which the first is better, ties counting half."""
     return float(((difference > 0) + 0.5 * (difference == 0)).mean())
 
 
 def share(part: Array, whole: Array) -> tuple[float, float, float] | None:
-    """mean(part) / mean(whole) with Fieller's interval; None where the whole may be 0.
+    """Return mean(part) / mean(whole) with Fieller's interval; None where the whole may be 0.
 
     The ends solve (p − r w)² = t² Var(part − r whole) / n, a quadratic in r (Fieller 1954).
     """
@@ -72,7 +72,7 @@ def share(part: Array, whole: Array) -> tuple[float, float, float] | None:
 
 
 def worth(score: float, searched: list[float]) -> float:
-    """Trainings of random search that score as much, interpolated in log k; at an end of the curve that end."""
+    """Return the trainings of random search that score as much, interpolated in log k, within the curve's ends."""
     lead = [score - each for each in searched]
     first = next((k for k, left in enumerate(lead) if left <= 1e-9), None)
     if not first:
@@ -82,7 +82,7 @@ def worth(score: float, searched: list[float]) -> float:
 
 
 def by_task(values: Array, rows: Sequence[int], tasks: Sequence[int]) -> Array:
-    """``[R, …]`` → ``[T, …]``: mean over the hosts of a task; of a lone task each host stands for itself."""
+    """Return means over the hosts of each task, ``[R, …]`` → ``[T, …]``; with one task its hosts."""
     each = np.asarray(rows)
     if len(tasks) == 1:
         return values[each == tasks[0]]
@@ -90,7 +90,7 @@ def by_task(values: Array, rows: Sequence[int], tasks: Sequence[int]) -> Array:
 
 
 def of_best(choosing: Array, scored: Array) -> Array:
-    """Score ``[T]`` of the schedule that is best on the hosts that choose; equals share."""
+    """Return the score ``[T]`` of the schedule that is best on the hosts that choose; ties are averaged."""
     result = np.empty(len(scored))
     for task, (chosen, reached) in enumerate(zip(choosing, scored, strict=True)):
         result[task] = reached[chosen == chosen.max()].mean()
@@ -98,7 +98,7 @@ def of_best(choosing: Array, scored: Array) -> Array:
 
 
 def best_of(val: Array, test: Array) -> Array:
-    """Expected test scores ``[K, R]`` of the best by validation of 1, 2, … different schedules drawn at random."""
+    """Return expected test scores ``[K, R]`` of the best by validation of 1, 2, … random different schedules."""
     n = val.shape[1]
     # That all k that are drawn are among the m worst.
     chance = np.array([[comb(m, k) / comb(n, k) for m in range(n + 1)] for k in range(1, n + 1)])

@@ -1,34 +1,51 @@
-"""Components of the reward from the states that telemetry recorded, each by its definition (docs/metrics.md)."""
+"""Components of the reward from recorded states, each by its definition (docs/metrics.md)."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import numpy as np
 
-from simic.audit.recompute.arrays import UNFINISHED, WAIT, Array, Steps, asked, earlier, ran_for
+from simic.certify.life import GERMINATE, LIVE, STAGES, WAIT
+from simic.certify.rewards import DWELL_MOST, DWELL_WORTH, PHI
 from simic.params import Train
+from simic.telemetry.columns import Array
 
-# Φ by stage: DORMANT, GERMINATED, TRAINING, BLENDING, HOLDING, FOSSILIZED, PRUNED, EMBARGOED, RESETTING.
-POTENTIAL = np.array([0.0, 1.0, 2.0, 3.5, 5.5, 7.5, 0.0, 0.0, 0.0])
-RISE, MOST = 0.3, 2.0  # of an unfinished seed, by step in its stage
+Steps = Mapping[str, Array]  # columns of one iteration's steps by name, [T, E] or [T, E, K]
+POTENTIAL = np.array([PHI.get(stage, 0.0) for stage in STAGES])
+UNFINISHED = LIVE[:-1]  # all but FOSSILIZED
 
 
 class Expected(NamedTuple):
-    """A component ``[T, E]``, and where it can be told from the record alone."""
+    """Hold a component ``[T, E]``, and where it is known from the record alone."""
 
     values: Array
     known: Array
 
 
+def earlier(values: Array, first: object) -> Array:
+    """Return the value before each step; ``first`` before the first one."""
+    return np.concatenate((np.full_like(values[:1], first), values[:-1]))
+
+
 def potential(steps: Steps) -> Array:
-    """Φ of all slots after each step, ``[T, E]``."""
+    """Return Φ summed over slots after each step, ``[T, E]``."""
     stage = steps["stage"]
-    rise = np.where(np.isin(stage, UNFINISHED), np.minimum(RISE * ran_for(stage, asked(steps)), MOST), 0.0)
-    return (POTENTIAL[stage] + rise).sum(axis=2)
+    worth = np.minimum(DWELL_WORTH * _steps_in_stage(steps), DWELL_MOST)
+    return (POTENTIAL[stage] + np.where(np.isin(stage, UNFINISHED), worth, 0.0)).sum(axis=2)
+
+
+def _steps_in_stage(steps: Steps) -> Array:
+    """Count the steps of each slot in its stage, the present one included, ``[T, E, K]``."""
+    stage, slots = steps["stage"], np.arange(steps["stage"].shape[2])
+    germinated = (steps["effective_op"] == GERMINATE)[..., None] & (slots == steps["slot"][..., None])
+    length = np.ones(stage.shape, dtype=np.int64)
+    for t in range(1, len(stage)):
+        length[t] = np.where((stage[t] == stage[t - 1]) & ~germinated[t], length[t - 1] + 1, 1)
+    return length
 
 
 def true_end(steps: Steps, train: Train) -> Array:
-    """Where a true terminal was reached: the last step under ``terminate``, or a rollback, ``[T, E]``."""
+    """Return where a true terminal was reached ``[T, E]``: the last step under ``terminate``, or a rollback."""
     end = steps["panicked"].copy()
     if train.episode_end == "terminate":
         end[-1] = True
@@ -79,7 +96,7 @@ KNOWN: dict[str, Callable[[Steps, Train, int], Expected]] = {
 
 
 def deviation(name: str, steps: Steps, train: Train, host_params: int) -> Array:
-    """|recorded − expected| of a known component, ``[T, E]``; 0 where it means nothing or cannot be told."""
+    """Return |recorded − expected| of a known component, ``[T, E]``; 0 where rows are invalid or it is unknown."""
     expected = KNOWN[name](steps, train, host_params)
-    told = expected.known & steps["valid"]
-    return np.where(told, np.abs(steps[f"components.{name}"] - np.where(told, expected.values, 0.0)), 0.0)
+    known = expected.known & steps["valid"]
+    return np.where(known, np.abs(steps[f"components.{name}"] - np.where(known, expected.values, 0.0)), 0.0)
