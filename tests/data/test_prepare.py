@@ -11,8 +11,8 @@ from raw_files import refused
 
 from simic.data import tasks
 from simic.data.batches import load_held_out, load_split, read_meta
-from simic.data.prepare import prepare, split_indices, stratified_split, subsample
-from simic.data.sources import Source, drop_duplicates, read_digits
+from simic.data.prepare import prepare, split_indices, subsample
+from simic.data.sources import Source, drop_duplicates, read_bundled
 from simic.data.suites.kinds import Draws, Sources
 from simic.data.suites.suites import SUITES
 from simic.errors import SimicError
@@ -70,7 +70,7 @@ def test_every_sample_keeps_its_own_label(tmp_path, monkeypatch, kind):
 
 def test_a_data_set_alone_is_a_bank_of_one_task_with_its_samples_standardised_and_in_order(digits):
     """Byte for byte, as an oracle makes them: per class a shuffled cut, the places sorted, one mean and deviation."""
-    source = read_digits()
+    source = read_bundled("digits")
     parts = split_indices(source, Split(), 1)
     raw = source.x[parts["train"]].numpy().astype(np.float64)
     mean, std = np.float32(raw.mean()), np.float32(raw.std())
@@ -134,7 +134,8 @@ def test_of_equal_samples_the_first_stays_and_the_order_is_kept():
 
 def test_split_sizes_follow_the_fractions_per_class():
     y = torch.tensor([0] * 10 + [1] * 20)
-    parts = stratified_split(y, Split(train=0.5, val=0.3, test=0.2), 7, "s")
+    source = Source("s", "", "", torch.arange(30.0)[:, None], y)
+    parts = split_indices(source, Split(train=0.5, val=0.3, test=0.2), 7)
     # class 0: 5, 3, 2; class 1: 10, 6, 4
     assert {split: torch.bincount(y[chosen]).tolist() for split, chosen in parts.items()} == {
         "train": [5, 10],

@@ -1,5 +1,5 @@
-"""Tables of the suite ``tables`` that were not made for it: scikit-learn's real ones, at their own widths, and its
-generators.
+"""Register the tables of the suite ``tables`` that were not made for it: scikit-learn's real ones, at their own widths,
+and its generators.
 
 Real tables are small, so a split may hold a row more than once, each time with other noise; no two splits of a task
 share a row.
@@ -14,20 +14,11 @@ import torch
 from pydantic import JsonValue
 from torch import Tensor
 
-from simic import durable
-from simic.data.sources import Source, checked, read_digits
+from simic.data.sources import BANDS, Source, checked, read_bundled
 from simic.data.suites.kinds import Draws, Problem, kind
 from simic.data.suites.table_rules import COLUMNS
 
-BANDS = 6  # of the diabetes target, equally many rows in each: what 2 or 3 classes are made of
 ROWS = 4096  # that a generator gives for an instance: enough for all splits
-UCI = "CC BY 4.0 (UCI Machine Learning Repository, doi {})"
-LICENCES = {
-    "breast_cancer": UCI.format("10.24432/C5DW2B"),
-    "wine": UCI.format("10.24432/C5PC7J"),
-    "iris": UCI.format("10.24432/C56C76"),
-    "diabetes": "none stated (B. Efron, T. Hastie, I. Johnstone, R. Tibshirani, Least Angle Regression, 2004)",
-}
 REAL = ("breast_cancer", "wine", "diabetes", "digits", "iris")
 GENERATED = (
     "friedman1",
@@ -43,23 +34,12 @@ GENERATED = (
 
 
 def _read_table(name: str, data_dir: Path) -> Source:
-    """Read one that scikit-learn bundles; a target that is a number is cut into bands."""
-    if name == "digits":
-        return read_digits()
-    from sklearn import datasets
-
-    x, y = getattr(datasets, f"load_{name}")(return_X_y=True)
-    if y.dtype.kind == "f":
-        y = y.argsort(kind="stable").argsort() * BANDS // len(y)
-    values, labels = np.ascontiguousarray(x, dtype="<f4"), np.ascontiguousarray(y, dtype="<i8")
-    rows, targets = checked(f"scikit-learn {name}", values, labels)
-    digest = durable.sha256_of(values.tobytes() + labels.tobytes())
-    return Source(f"scikit-learn {name}", digest, LICENCES[name], rows, targets)
+    return read_bundled(name)
 
 
 def _real(name: str, draws: Draws) -> Problem:
-    """All columns of a table in a little noise: three to six classes of digits, two or three bands of diabetes, all
-    classes of the others.
+    """Show all columns of a table in a little noise: three to six classes of digits, two or three bands of diabetes,
+    all classes of the others.
     """
     labels = draws.source(name, partial(_read_table, name)).y
     classes = int(labels.max()) + 1
@@ -113,7 +93,7 @@ def _generate(name: str, draws: Draws, seed: int) -> tuple[Parameters, Generated
 
 
 def _generated(name: str, draws: Draws) -> Problem:
-    """One table of a generator; those of two columns get ten that say nothing, and targets are cut at their median."""
+    """Draw one table of a generator; two columns get ten of noise beside them, and targets are cut at their median."""
     seed = draws.whole(0, 2**30)
     asked, (values, target) = _generate(name, draws, seed)
     number = name.startswith("friedman")
