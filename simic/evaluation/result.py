@@ -1,4 +1,4 @@
-"""What evaluation measured, as one frozen tree; evaluation.json is its canonical JSON."""
+"""Define the results of headroom and evaluation as frozen trees; their files are canonical JSON."""
 
 import json
 from collections.abc import Sequence
@@ -98,7 +98,7 @@ class Decision(Frozen):
 
 
 class Timeline(Frozen):
-    """How one host grew. Stages ``[step][slot]`` are ``Stage`` values after the step, accuracies are points on the
+    """Growth of one host. Stages ``[step][slot]`` are ``Stage`` values after the step, accuracies are points on the
     validation split, null where not measured.
     """
 
@@ -139,7 +139,7 @@ class TaskRow(Frozen):
 
 
 class Cost(Frozen):
-    """Of a search: host trainings, and FLOPs of training and of validation."""
+    """Cost of a search: host trainings, and FLOPs of training and of validation."""
 
     trainings: int
     training_flops: float
@@ -170,7 +170,7 @@ class TunedRule(Frozen):
     hosts: int  # that the score is a mean of
 
     def __str__(self) -> str:
-        """As in a table."""
+        """Describe the rule for a table."""
         kept = "then the best again" if self.threshold is None else f"keep above {self.threshold:g} points"
         order = f"the {self.tries} best aligned of {len(self.order)}" if self.priorities else ", ".join(self.order)
         return f"{self.family}, {self.patience} epoch(s) each, {kept}: {order}"
@@ -216,7 +216,7 @@ class Standings(Frozen):
 
 
 class HeadroomReport(Frozen):
-    """All of headroom.json; tables are ``[row][schedule]``, in points where nothing else is said.
+    """Content of headroom.json; tables are ``[row][schedule]``, in points where nothing else is said.
 
     ``others`` are the same for episodes of other lengths (``6 epochs``) and for tasks from outside the suite.
     """
@@ -327,7 +327,7 @@ class TriedChoice(Frozen):
 
     @property
     def words(self) -> str:
-        """``GERMINATE depthwise slot 1``."""
+        """Say the choice: ``GERMINATE depthwise slot 1``."""
         slot = None if self.slot is None else f"slot {self.slot}"
         return " ".join(part for part in (self.op, self.blueprint, slot) if part)
 
@@ -342,7 +342,7 @@ class GradedDecision(Frozen):
 
 
 class DecisionGrade(Frozen):
-    """How good the answers to one question were; intervals are over tasks, null where there are fewer than two."""
+    """Grade of the answers to one question; intervals are over tasks, null where there are fewer than two."""
 
     decisions: tuple[GradedDecision, ...]
     inexact: int  # replays that were not bit for bit the same up to the decision: they count nowhere
@@ -377,7 +377,7 @@ class Elsewhere(Frozen):
 
 
 class Evaluation(Frozen):
-    """All of evaluation.json."""
+    """Content of evaluation.json."""
 
     schema_version: Literal[6] = SCHEMA_VERSION
     primary_endpoint: str = PRIMARY_ENDPOINT
