@@ -7,11 +7,10 @@ from typing import Literal, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, model_validator
 
-from simic.data.batches import TaskGroup, TaskMeta
+from simic.data.batches import TaskGroup
 from simic.errors import SimicError
 from simic.evaluation.search import SearchWorth
 from simic.evaluation.statistics import Interval
-from simic.growth.networks.hosts import HostSpec
 
 SCHEMA_VERSION = 6
 HEADROOM_VERSION = 2
@@ -33,6 +32,11 @@ class Frozen(BaseModel):
     def to_json(self) -> str:
         """Return canonical JSON: equal results are equal bytes."""
         return json.dumps(self.model_dump(mode="json"), sort_keys=True, indent=1) + "\n"
+
+    @classmethod
+    def of(cls, thing: object) -> Self:
+        """Take the fields from another object that has them."""
+        return cls(**{name: getattr(thing, name) for name in cls.model_fields})
 
 
 # Of every evaluation seed, step by step: the index of the choice of each head, with spaces between.
@@ -120,10 +124,6 @@ class HostDescription(Frozen):
     params: int
     flops_per_sample: int
 
-    @classmethod
-    def of(cls, host: HostSpec) -> Self:
-        return cls(**{name: getattr(host, name) for name in cls.model_fields})
-
 
 class TaskRow(Frozen):
     """A held-out task."""
@@ -132,10 +132,6 @@ class TaskRow(Frozen):
     kind: str
     group: TaskGroup
     classes: int
-
-    @classmethod
-    def of(cls, task: TaskMeta) -> Self:
-        return cls(**{name: getattr(task, name) for name in cls.model_fields})
 
 
 class Cost(Frozen):

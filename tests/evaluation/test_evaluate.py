@@ -55,7 +55,7 @@ def scheduled(setup, kind=OpenLoop):
 
 
 def alone(setup, actor):
-    """What it reaches without others beside it, and the timeline of its first host."""
+    """Return the score of an actor without others beside it, and the timeline of its first host."""
     [(_, done)] = play_for_score(setup, {"alone": actor})
     return done.score, timeline(setup.env, done)
 

@@ -160,7 +160,7 @@ suite(
         held_out=tuple(HELD_OUT),
         val=SINGLE_VAL,
         outside=(*REAL, *GENERATED),
-        parts=(tuple(BASE), SINGLE, SINGLE_VAL, REAL, GENERATED),
+        parts=(tuple(BASE), SINGLE, SINGLE_VAL, REAL, tuple(GENERATED)),
         samples={"train": 2048, "val": 256, "test": 512},
         table=True,
         overrides=(
