@@ -229,12 +229,6 @@ def controller_arguments(work: Path, *overrides: str) -> list[str]:
     return ["--seeds", "2", "--work", str(work), "--out", str(work / "found.json"), *given]
 
 
-def by_task(headroom: result.HeadroomReport, values: tuple[float, ...], group: str) -> np.ndarray:
-    """Mean over the rows of each task of a group."""
-    tasks = [number for number, task in enumerate(headroom.tasks) if task.group == group]
-    return np.array([np.mean([v for v, row in zip(values, headroom.rows, strict=True) if row == k]) for k in tasks])
-
-
 @pytest.mark.slow
 def test_controllers_are_scored_by_what_their_evaluations_say(controllers) -> None:
     work, found = controllers
@@ -249,21 +243,17 @@ def test_controllers_are_scored_by_what_their_evaluations_say(controllers) -> No
         scored = [row for row in updates if not np.isnan(row["validation_accuracy"])]
         assert curve["episodes"] == [4 * (row["iteration"] + 1) for row in scored] and curve["episodes"]
         assert curve["score"] == pytest.approx([row["validation_accuracy"] for row in scored], abs=0.01)
-    for length, report in {"10 epochs": headroom, **headroom.others}.items():
-        for group in report.standings:
+    elsewhere = {length: [each.others[length] for each in evaluations] for length in headroom.others}
+    for length, own in {"10 epochs": evaluations, **elsewhere}.items():
+        for group, standings in own[0].standings.items():
             table = found["episodes_of"][length][group]
-            common = by_task(report, tuple(row[report.common] for row in report.test_pct), group)
-            rule = by_task(report, report.policies["patient"].test_accuracy_pct, group)
-            assert table["beside"]["patient"] == pytest.approx(rule.mean(), abs=0.01)
             for name in controller.POLICIES:
-                if length == "10 epochs":
-                    policies = [each.policies[name].per_seed.test_accuracy_pct for each in evaluations]
-                else:
-                    policies = [each.others[length].per_seed[name].test_accuracy_pct for each in evaluations]
-                scores = [by_task(report, policy, group) for policy in policies]
-                assert table[name]["score_by_seed"] == pytest.approx([each.mean() for each in scores], abs=0.01)
-                assert table[name]["over_common"][0] == pytest.approx(np.mean(scores - common), abs=0.001)
-                assert table[name]["over_rule"][0] == pytest.approx(np.mean(scores - rule), abs=0.001)
+                each = [evaluation.standings[group].policies[name] for evaluation in own]
+                assert table[name]["score_by_seed"] == pytest.approx([one.score.estimate for one in each], abs=0.01)
+                for key in ("over_common", "over_rule"):
+                    mean = np.mean([getattr(one, key).estimate for one in each])
+                    assert table[name][key][0] == pytest.approx(mean, abs=0.001)
+            assert table["beside"]["patient"] == pytest.approx(standings.policies["patient"].score.estimate, abs=0.01)
 
 
 @pytest.mark.slow
