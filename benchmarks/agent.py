@@ -2,7 +2,6 @@
 
     python -m benchmarks.agent run [--task T] [--algorithm A] [--seeds 10] [--jobs 2]   # goes on where it was
     python -m benchmarks.agent report                                                   # JSON, plot, docs/benchmarks.md
-    python -m benchmarks.agent smoke                                                    # every pair, a few rollouts
 
 Every run (task, algorithm, setting, rng seed) is a file under --work; what exists is not run again. First two tuning
 seeds for each setting of the grid, then the rng seeds 1, 2, … with the setting of the best mean final return. Needs the
@@ -43,7 +42,7 @@ WINDOW = 20  # episodes whose mean return is looked at
 
 @dataclass
 class Cell:
-    """What one run came to. ``curve``: environment steps, and the mean return of the last 20 episodes then."""
+    """Result of one run. ``curve`` holds environment steps and the mean return of the last 20 episodes then."""
 
     task: str
     algorithm: str
@@ -56,7 +55,7 @@ class Cell:
     seconds: float = 0.0  # training alone
 
     def note(self, steps: int, returns: list[float]) -> None:
-        """Take note of a finished rollout; ``returns`` of all episodes so far."""
+        """Record a finished rollout; ``returns`` are those of all episodes so far."""
         if len(returns) >= WINDOW:
             mean = float(np.mean(returns[-WINDOW:]))
             self.curve.append((steps, round(mean, 3)))
@@ -66,7 +65,7 @@ class Cell:
 
 @cache
 def code(algorithm: str) -> str:
-    """Return what a run is the result of: our agent's code and that of its tasks, or the versions of the peers."""
+    """Return what identifies the code of a run: the hash of our agent and its tasks, or the versions of the peers."""
     if not algorithm.startswith("simic"):
         return " ".join(
             f"{name} {version(name)}" for name in ("stable-baselines3", "sb3-contrib", "gymnasium", "torch")
@@ -76,9 +75,9 @@ def code(algorithm: str) -> str:
     return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
 
 
-def whole_steps(task: str, steps: int | None = None) -> int:
-    """Return the task's steps, or those wished for, in whole rollouts."""
-    return -(-(steps or TASKS[task].steps) // (ENVS * ROLLOUT)) * ENVS * ROLLOUT
+def whole_steps(task: str) -> int:
+    """Return the task's steps, in whole rollouts."""
+    return -(-TASKS[task].steps // (ENVS * ROLLOUT)) * ENVS * ROLLOUT
 
 
 def ours(cell: Cell, task: Task) -> None:
@@ -172,14 +171,13 @@ def build(cell: Cell, env: Any) -> tuple[Any, Callable]:
 
 @dataclass(frozen=True)
 class Job:
-    """A cell that is wanted, and the folder where it goes."""
+    """A run to be made, and the folder of its result."""
 
     task: str
     algorithm: str
     config: dict[str, Any]
     rng_seed: int
     work: Path
-    steps: int | None = None
 
     @property
     def path(self) -> Path:
@@ -189,18 +187,18 @@ class Job:
         return folder / f"{name}-{self.rng_seed}.json"
 
     def cell(self) -> dict[str, Any] | None:
-        """Return what it came to; None when it has not been run, or with other code or for another number of steps."""
+        """Return its result; None where it was not run, or with other code or for another number of steps."""
         if not self.path.exists():
             return None
         cell = json.loads(self.path.read_bytes())
-        wanted = code(self.algorithm), whole_steps(self.task, self.steps)
+        wanted = code(self.algorithm), whole_steps(self.task)
         return cell if (cell["code"], cell["steps"]) == wanted else None
 
 
 def execute(job: Job) -> str:
     """Run a cell on one thread and keep it; return a line about it."""
     torch.set_num_threads(1)
-    cell = Cell(job.task, job.algorithm, job.config, job.rng_seed, whole_steps(job.task, job.steps))
+    cell = Cell(job.task, job.algorithm, job.config, job.rng_seed, whole_steps(job.task))
     load = os.getloadavg()[0]
     play = ours if job.algorithm.startswith("simic") else peer
     play(cell, TASKS[job.task])
@@ -255,12 +253,6 @@ def evaluation(task: str, algorithm: str, seeds: int, work: Path) -> list[Job]:
 # --- the report ---
 
 
-def welch(ours: list[float], theirs: list[float]) -> dict[str, float]:
-    """Return the difference of means with its 95 % interval (Welch 1947): spreads of the two may differ."""
-    interval = stats.ttest_ind(ours, theirs, equal_var=False).confidence_interval(0.95)
-    return {"difference": float(np.mean(ours) - np.mean(theirs)), "low": interval.low, "high": interval.high}
-
-
 def summary(work: Path) -> dict[str, Any]:
     """Return what is finished: by task and algorithm, and the comparisons that both sides are there for."""
     found: dict[str, Any] = {"envs": ENVS, "rollout": ROLLOUT, "grid": GRID, "tasks": {}}
@@ -301,18 +293,20 @@ def _row(cells: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _compared(task: Task, rows: dict[str, Any]) -> dict[str, Any]:
-    ours, theirs = task.rivals
-    finals = [rows[name]["final_returns"] for name in (ours, theirs)]
-    if min(map(len, finals)) < 2:
-        return {"ours": ours, "theirs": theirs}
-    interval = welch(*finals)
-    return {"ours": ours, "theirs": theirs, **interval, "not_behind": bool(interval["low"] > -task.margin)}
+    """Compare the means of both rivals with a 95 % interval (Welch 1947): their spreads may differ."""
+    found: dict[str, Any] = dict(zip(("ours", "theirs"), task.rivals, strict=True))
+    ours, theirs = (rows[name]["final_returns"] for name in task.rivals)
+    if min(len(ours), len(theirs)) < 2:
+        return found
+    interval = stats.ttest_ind(ours, theirs, equal_var=False).confidence_interval(0.95)
+    found |= {"difference": float(np.mean(ours) - np.mean(theirs)), "low": interval.low, "high": interval.high}
+    return found | {"not_behind": bool(interval.low > -task.margin)}
 
 
 def main() -> None:
     """Run what is missing, or report what is there."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("run", "report", "smoke"))
+    parser.add_argument("what", choices=("run", "report"))
     parser.add_argument("--task", choices=TASKS)
     parser.add_argument("--algorithm", choices=sorted({each for _, each in pairs_of()}))
     parser.add_argument("--seeds", type=int, default=10)
@@ -320,9 +314,7 @@ def main() -> None:
     parser.add_argument("--work", type=Path, default=WORK)
     given = parser.parse_args()
     pairs = pairs_of(given.task, given.algorithm)
-    if given.what == "smoke":
-        run([Job(*pair, GRID[0], 1, given.work.with_name("smoke"), 4 * ENVS * ROLLOUT) for pair in pairs], given.jobs)
-    elif given.what == "run":
+    if given.what == "run":
         while jobs := [job for pair in pairs for job in tuned(*pair, given.work)[1]]:
             run(jobs, given.jobs)
         run([job for pair in pairs for job in evaluation(*pair, given.seeds, given.work)], given.jobs)

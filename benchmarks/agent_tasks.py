@@ -1,4 +1,4 @@
-"""The tasks on which the agent is compared with its peers, and the settings that all of them share."""
+"""Define the tasks on which the agent is compared with its peers, and the settings that all of them share."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -100,7 +100,7 @@ class Maze(gymnasium.Env):
 
 @dataclass(frozen=True)
 class Task:
-    """What is learned, and by whom: ``rivals`` are ours and the peer it is compared with."""
+    """A task; ``rivals`` are our algorithm and the peer that it is compared with."""
 
     make: Callable[[], gymnasium.Env]
     solved: float  # mean return of 20 episodes in training

@@ -1,4 +1,4 @@
-"""Learning to play bandits: simic's recurrent PPO beside sb3-contrib RecurrentPPO and the classical strategies.
+"""Learn to play bandits: simic's recurrent PPO beside sb3-contrib RecurrentPPO and the classical strategies.
 
     python -m benchmarks.bandits [--tasks n10k5 n100k10] [--algorithms simic …] [--seeds 1 2 3] [--episodes N]
 

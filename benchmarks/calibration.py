@@ -1,5 +1,5 @@
-"""Limits of the audit's symptoms that no publication has, from runs without a fault: the worst that they showed, times
-1.5, but no stricter than judged.
+"""Derive limits of the audit's symptoms that no publication has: the worst values of runs without a fault, times 1.5,
+but no stricter than judged.
 
     python -m benchmarks.calibration FOLDER [--seeds 10] [--first 1] [--processes 2] [--again] [--more] [--write]
 

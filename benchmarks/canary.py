@@ -1,4 +1,4 @@
-"""What the audit's canary wins with clean code, by seed.
+"""Measure what the audit's canary wins with clean code, by seed.
 
     python -m benchmarks.canary [--seeds 30] [--processes 2]
 
@@ -22,31 +22,26 @@ RESULT = Path("benchmarks/results/canary.json")
 
 
 def measured(rng_seed: int) -> dict[str, Any]:
-    """One canary and its CPU seconds."""
+    """Run one canary; return its result and CPU seconds."""
     torch.set_num_threads(1)
     begun = time.process_time()
     found = canary(rng_seed)
     return {**asdict(found), "rng_seed": rng_seed, "cpu_seconds": time.process_time() - begun}
 
 
-def summary(runs: list[dict[str, Any]]) -> dict[str, Any]:
-    """How what was won is distributed, and what it cost."""
-    won = [run["won_pct"] for run in runs]
-    seconds = float(np.median([run["cpu_seconds"] for run in runs]))
-    least = {"worst_pct": min(won), "median_pct": float(np.median(won)), "median_cpu_seconds": seconds}
-    return {"seeds": len(runs), "runs": runs, **least}
-
-
 def main() -> None:
-    """All seeds."""
+    """Run all seeds and keep the result."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=30)
     parser.add_argument("--processes", type=int, default=2)
     given = parser.parse_args()
     with multiprocessing.get_context("spawn").Pool(given.processes) as pool:
-        found = summary(pool.map(measured, range(1, given.seeds + 1), chunksize=1))
-    page.write_result(RESULT, found)
-    print({name: value for name, value in found.items() if name != "runs"})
+        runs = pool.map(measured, range(1, given.seeds + 1), chunksize=1)
+    won = [run["won_pct"] for run in runs]
+    seconds = float(np.median([run["cpu_seconds"] for run in runs]))
+    found = {"worst_pct": min(won), "median_pct": float(np.median(won)), "median_cpu_seconds": seconds}
+    page.write_result(RESULT, {"seeds": len(runs), "runs": runs} | found)
+    print(found)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Supervised choosers: extra trees predict from a task's alignments what every opening reaches on it.
+"""Train supervised choosers: extra trees predict from a task's alignments what every opening reaches on it.
 
 Openings are then tried in the predicted order as a hand rule does it; for how long and what is kept is tuned on tasks
 that the trees did not learn from. It answers: would a classifier do what the controller does?

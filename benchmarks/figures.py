@@ -1,4 +1,4 @@
-"""The plots of docs/benchmarks.md and of `benchmarks.controller`, each from one result."""
+"""Draw the plots of docs/benchmarks.md and of `benchmarks.controller`, each from one result."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Which small defects do the tests notice? A random sample of mutants of the agent, the environments and the trainer.
+"""Count the small defects that the tests notice, in a random sample of mutants of agent, environments and trainer.
 
     python -m benchmarks.mutants [--sample 300] [--rng-seed 1] [--jobs 2] [simic/envs ...]
 
@@ -64,7 +64,7 @@ class Mutant:
 
 
 def mutants_of(root: Path, file: str) -> list[Mutant]:
-    """All of one module, in the order of the source."""
+    """Return all mutants of one module, in the order of the source."""
     source = (root / file).read_bytes()
     starts = [0]
     for row in source.splitlines(keepends=True):
@@ -83,7 +83,7 @@ def mutants_of(root: Path, file: str) -> list[Mutant]:
 
 
 def _changes(node: ast.AST, lines: range) -> Iterator[tuple[ast.expr | ast.stmt, range, str]]:
-    """What is replaced, the lines of its statement (of a compound one its head), and by what.
+    """Yield what is replaced, the lines of its statement (of a compound one its head), and the replacement.
 
     Left alone: annotations, decorators, docstrings, messages, assertions (``strict=`` is one).
     """
@@ -139,7 +139,7 @@ def _replacements(node: ast.expr | ast.stmt) -> Iterator[str]:
 
 
 def _calls(node: ast.Call, but: Callable[..., str]) -> Iterator[str]:
-    """The opposite function; without a keyword; with one argument in another's place."""
+    """Yield a call of the opposite function, without a keyword, or with one argument in another's place."""
     name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", None)
     if name in OPPOSITE:
         other = copy.copy(node.func)
@@ -155,8 +155,8 @@ def _calls(node: ast.Call, but: Callable[..., str]) -> Iterator[str]:
 
 
 class Recorder:
-    """A pytest plugin: which test runs which lines, and how long it takes. What a shared fixture runs is run by every
-    test that uses it.
+    """A pytest plugin that records which test runs which lines, and its seconds. Lines of a shared fixture count for
+    every test that uses it.
     """
 
     def __init__(self, files: list[str]) -> None:
@@ -187,8 +187,8 @@ class Recorder:
         return result
 
     def tests_of(self, file: str) -> dict[int, set[str]]:
-        """By line; what is run while modules are imported concerns every test that runs anything of the file, or where
-        nothing of it is run later, as in a table, every test.
+        """Return the tests by line. A line that is run at import concerns every test that runs anything of the file, or
+        every test where nothing of it is run later, as of a table.
         """
         contexts = self.trace.get_data().contexts_by_lineno(file)
         lines = {line: set().union(*(self.users[each] for each in found)) for line, found in contexts.items()}
@@ -198,14 +198,14 @@ class Recorder:
 
 @dataclass(frozen=True)
 class Tests:
-    """Of one package: by file and line the tests that run it, and what each takes."""
+    """Tests of one package: by file and line those that run it, and the seconds of each."""
 
     of: dict[str, dict[int, set[str]]]
     seconds: dict[str, float]
 
     @classmethod
     def record(cls, root: Path, package: str, files: list[str]) -> "Tests":
-        """Runs them all once, in a process of its own; they have to pass."""
+        """Run all tests once, in a process of its own; they have to pass."""
 
         def work() -> int:
             recorder = Recorder([str(root / file) for file in files])
@@ -224,7 +224,7 @@ class Tests:
             return pickle.loads(report.read_bytes())  # noqa: S301 - written by us
 
     def orders(self, mutant: Mutant) -> list[list[str]]:
-        """The mirrored file's tests of the changed statement, then all others, each quickest first."""
+        """Return the mirrored file's tests of the changed statement, then all others, each quickest first."""
         lines, path = self.of[mutant.file], Path(mutant.file)
         chosen = set().union(*(lines.get(line, set()) for line in mutant.lines))
         mirrored = f"/test_{path.stem}.py:", f"/test_{path.parent.name}.py:"
@@ -236,7 +236,7 @@ OPTIONS = ["-x", "-q", "--no-header", "--tb=line", "-p", "no:cacheprovider", "-p
 
 
 class Changed(importlib.machinery.SourceFileLoader):
-    """Finds one module and loads the text given for it."""
+    """Find one module and load the text given for it."""
 
     def __init__(self, name: str, path: str, text: str) -> None:
         super().__init__(name, path)
@@ -250,7 +250,7 @@ class Changed(importlib.machinery.SourceFileLoader):
 
 
 def fork(root: Path, work: Callable[[], int], output: int) -> int:
-    """The process that does the work, in a group of its own; its exit code is what ``work`` returns."""
+    """Do the work in a process and group of its own, whose exit code ``work`` returns; return its id."""
     if pid := os.fork():
         return pid
     code = FAILED
@@ -269,7 +269,7 @@ def fork(root: Path, work: Callable[[], int], output: int) -> int:
 
 
 def try_out(root: Path, mutant: Mutant, orders: list[list[str]], temporary: Path) -> int:
-    """0 where all tests pass."""
+    """Run the tests on a mutant; return 0 where all pass."""
     name = mutant.file.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
     sys.meta_path.insert(0, Changed(name, str(root / mutant.file), mutant.text))
     options = [*OPTIONS, f"--basetemp={temporary}"]
@@ -283,7 +283,7 @@ def try_out(root: Path, mutant: Mutant, orders: list[list[str]], temporary: Path
 
 
 def try_all(root: Path, mutants: list[Mutant], tests: dict[str, Tests], jobs: int) -> list[str]:
-    """killed, timeout or survived, of each."""
+    """Return killed, timeout or survived for each mutant."""
     results, running, waiting = [""] * len(mutants), {}, list(enumerate(mutants))[::-1]
     with tempfile.TemporaryDirectory() as folder, open(os.devnull, "w") as nowhere:
         while waiting or running:
@@ -317,7 +317,7 @@ def package_of(file: str) -> str:
 
 
 def run(root: Path, subjects: list[str], sample: int, rng_seed: int, jobs: int) -> dict:
-    """The score of a random sample of mutants of these files and folders, and who survived."""
+    """Score a random sample of mutants of these files and folders; list those that survived."""
     paths = [path for subject in subjects for path in (sorted((root / subject).rglob("*.py")) or [root / subject])]
     files = [str(path.relative_to(root)) for path in paths]
     every = [mutant for file in files for mutant in mutants_of(root, file)]

@@ -1,12 +1,11 @@
-"""How fast hosts train and are validated: every family, number of hosts and backend beside plain loops over modules.
+"""Time the training of hosts: every family, number of hosts and backend beside plain loops over modules.
 
     python -m benchmarks.population [--cases reference ...] [--envs 1 8 32 64] [--repeats 5] [--device cuda]
 
 Training: seconds of a minibatch of E hosts, without seeds beside the same hosts as plain torch modules with torch.optim
 (contiguous and channels-last), and with seeds of every blueprint, stage and operator. All variants of a row are timed
-in turns, medians, with each number of threads; each side of a ratio has its best one, and the ratio at one thread each
-stands beside it. Limits of the machine are measured in the same run: the fastest matrix product and the fastest copy.
-Every row is kept when it is done; the same command goes on from there.
+in turns, medians, with each number of threads; each side of a ratio has its best one. Every row is kept when it is
+done; the same command goes on from there.
 """
 
 import argparse
@@ -27,7 +26,6 @@ from torch.nn import functional as F
 from benchmarks import page
 from simic import params
 from simic.data.batches import Dataset
-from simic.envs.attribution import configurations
 from simic.growth.batch.forward import BACKENDS
 from simic.growth.batch.population import Population
 from simic.growth.life.vocabulary import Blend, Slots, Stage
@@ -44,12 +42,11 @@ CLASSES = 10
 
 @dataclass(frozen=True)
 class Case:
-    """A host, the shape of its samples, and how many it sees in an epoch and in a validation."""
+    """A host, the shape of its samples, and how many it trains on."""
 
     host: Host
     shape: tuple[int, ...]
     training: int
-    validation: int
     batch: int
 
     def build(self) -> HostSpec:
@@ -66,11 +63,11 @@ class Case:
 
 
 CASES = {
-    "reference": Case(Host(family="cnn", preset="baseline", widths=(16, 32, 64)), (3, 16, 16), 1536, 384, 128),
-    "small": Case(Host(family="cnn", preset="baseline"), (1, 8, 8), 1088, 360, 64),
-    "default": Case(Host(family="cnn", preset="impaired"), (1, 8, 8), 1088, 360, 64),
-    "mlp": Case(Host(family="mlp", preset="baseline"), (1, 8, 8), 1088, 360, 64),
-    "transformer": Case(Host(family="transformer", preset="baseline"), (32,), 512, 128, 32),
+    "reference": Case(Host(family="cnn", preset="baseline", widths=(16, 32, 64)), (3, 16, 16), 1536, 128),
+    "small": Case(Host(family="cnn", preset="baseline"), (1, 8, 8), 1088, 64),
+    "default": Case(Host(family="cnn", preset="impaired"), (1, 8, 8), 1088, 64),
+    "mlp": Case(Host(family="mlp", preset="baseline"), (1, 8, 8), 1088, 64),
+    "transformer": Case(Host(family="transformer", preset="baseline"), (32,), 512, 32),
 }
 
 
@@ -142,14 +139,6 @@ def plain(case: Case, envs: int, device: torch.device, memory: torch.memory_form
     return work
 
 
-def validation(case: Case, envs: int, backend: str, device: torch.device) -> Callable[[], object]:
-    """Return the work of a validation: all configurations of the same mix of seeds."""
-    population = build(case, envs, backend, device)
-    slots, data = mixed(population), case.data(case.validation, device)
-    off = configurations(slots)
-    return lambda: population.evaluate(slots, data, off)
-
-
 # --- timing ---
 
 
@@ -167,20 +156,6 @@ def in_turns(work: dict[str, Callable[[], object]], repeats: int, device: torch.
     return {name: median(times) for name, times in taken.items()}
 
 
-def limits(device: torch.device) -> dict[str, float]:
-    """Return the fastest float32 matrix product (GFLOP/s) and copy (GB/s) that this machine was seen to do."""
-    side, size = (2048, 2**26) if device.type == "cpu" else (8192, 2**30)
-    a, b = (torch.randn(side, side, device=device) for _ in range(2))
-    source = torch.ones(size, device=device)
-    target = torch.empty_like(source)
-    seconds = [_fastest(lambda: torch.mm(a, b), device), _fastest(lambda: target.copy_(source), device)]
-    return {"gflops": 2 * side**3 / seconds[0] / 1e9, "gigabytes_per_second": 2 * 4 * size / seconds[1] / 1e9}
-
-
-def _fastest(work: Callable[[], object], device: torch.device) -> float:
-    return min(in_turns({"": work}, 1, device)[""] for _ in range(8))
-
-
 def row(name: str, envs: int, repeats: int, device: torch.device, threads: list[int]) -> dict[str, Any]:
     """Measure one case and number of hosts: seconds of one minibatch of all hosts. ``threads`` begin with 1."""
     case = CASES[name]
@@ -190,22 +165,17 @@ def row(name: str, envs: int, repeats: int, device: torch.device, threads: list[
     for backend in BACKENDS:
         work[backend] = ours(case, envs, backend, device, seeds=False)
         work[f"{backend} with seeds"] = ours(case, envs, backend, device, seeds=True)
-    checks = {backend: validation(case, envs, backend, device) for backend in BACKENDS}
     times = {count: timed(work, repeats, device, count) for count in threads}
     training = {key: min(each[key] for each in times.values()) for key in work}
-    host = case.build()
+    best = min(value for key, value in training.items() if key.startswith("plain"))
     found = {
         "case": name,
         "envs": envs,
         "training_seconds": training,
         "one_thread_seconds": times[1],
-        "best_threads": {key: min(times, key=lambda count: times[count][key]) for key in work},
-        "validation_seconds": in_turns(checks, repeats, device),
-        "speedup": over_plain(training),
-        "one_thread_speedup": over_plain(times[1]),
-        "gflop": 3 * host.flops_per_sample * case.batch * envs / 1e9,  # backward is twice the forward
+        "speedup": {backend: best / training[backend] for backend in BACKENDS},
     }
-    del work, checks
+    del work
     gc.collect()
     if device.type == "cuda":
         found["peak_bytes"] = peak(case, envs, device)
@@ -221,12 +191,6 @@ def timed(work: dict[str, Callable[[], object]], repeats: int, device: torch.dev
         torch.set_num_threads(1)
 
 
-def over_plain(seconds: dict[str, float]) -> dict[str, float]:
-    """Return how many times as fast as the faster plain loop each backend trains hosts without seeds."""
-    best = min(value for key, value in seconds.items() if key.startswith("plain"))
-    return {backend: best / seconds[backend] for backend in BACKENDS}
-
-
 def peak(case: Case, envs: int, device: torch.device) -> int:
     """Return the most memory that the hosts with their seeds, training, ever held."""
     torch.cuda.empty_cache()
@@ -236,20 +200,15 @@ def peak(case: Case, envs: int, device: torch.device) -> int:
 
 
 class Record:
-    """What was measured so far, written after every row: a benchmark that was stopped goes on where it was."""
+    """Keep the rows measured so far, written after each one: a benchmark that was stopped goes on where it was."""
 
     def __init__(self, path: Path, setting: dict[str, Any], fresh: bool) -> None:
-        self.path, self.found = path, setting | {"limits": {}, "rows": []}
+        self.path, self.found = path, setting | {"rows": []}
         if path.exists() and not fresh:
             kept = json.loads(path.read_bytes())
             if setting != {name: kept[name] for name in setting}:
                 raise SystemExit(f"{path}: holds another device or number of threads than {setting}; --fresh, or --out")
             self.found = kept
-
-    def limits(self, seen: dict[str, float]) -> None:
-        """Keep the fastest ever seen here."""
-        before = self.found["limits"]
-        self.found["limits"] = {name: max(value, before.get(name, 0.0)) for name, value in seen.items()}
 
     def has(self, case: str, envs: int) -> bool:
         """Return whether this row is there."""
@@ -277,7 +236,6 @@ def main() -> None:
     threads = sorted({1, cores()}) if given.device == "cpu" else [1]
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
     record = Record(given.out, {"device": name, "threads": threads}, given.fresh)
-    record.limits(limits(device))
     for case, envs in product(given.cases, given.envs):
         if not record.has(case, envs):
             record.add(row(case, envs, given.repeats, device, threads))

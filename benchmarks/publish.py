@@ -1,4 +1,4 @@
-"""A finished workspace's controller as package data: simic/published/SUITE, which `simic grow` uses.
+"""Publish a finished workspace's controller as package data: simic/published/SUITE, which `simic grow` uses.
 
     python -m benchmarks.publish WORKSPACE SUITE
 
@@ -42,7 +42,7 @@ class Finished:
 
     @classmethod
     def read(cls, workspace: Workspace, suite: str) -> Self:
-        """SimicError naming what is missing, or what is of another run than the policy."""
+        """Read a workspace; SimicError naming what is missing, or what is of another run than the policy."""
         evaluation, headroom = result.read(workspace.evaluation), result.read_headroom(workspace.headroom)
         policy, meta = workspace.models / "policy", read_meta(workspace.prepared)
         learned = Learned.load(policy)
@@ -63,7 +63,7 @@ class Finished:
 
 
 def publish(workspace: Workspace, suite: str) -> Path:
-    """Writes the suite's folder anew, whole or not at all; SimicError where it would be too large."""
+    """Write the suite's folder anew, whole or not at all; SimicError where it would be too large."""
     found = Finished.read(workspace, suite)
     common = found.headroom.schedules[found.headroom.common]
     publication = Publication(suite=suite, sample_shape=found.meta.shape, common_schedule=common)
@@ -83,7 +83,7 @@ def publish(workspace: Workspace, suite: str) -> Path:
 
 
 def page(found: Finished, publication: Publication) -> str:
-    """CARD.md."""
+    """Return the content of CARD.md."""
     lengths = {f"{found.evaluation.episode_steps} epochs": found.evaluation.standings}
     lengths |= {name: other.standings for name, other in found.evaluation.others.items()}
     groups = "\n\n".join(
@@ -152,7 +152,7 @@ def _scores(found: Finished, title: str, standings: result.Standings) -> str:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Say where it is."""
+    """Publish and print the folder."""
     parser = argparse.ArgumentParser()
     parser.add_argument("workspace", type=Path)
     parser.add_argument("suite")

@@ -1,4 +1,4 @@
-"""Tuned hand rules and supervised choosers of a suite, and what they reach on held-out tasks by number of epochs.
+"""Score tuned hand rules and supervised choosers of a suite on held-out tasks, by number of epochs.
 
 python -m benchmarks.rules tables [--policy models/policy]    # writes benchmarks/results/rules/tables.md
 

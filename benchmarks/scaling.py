@@ -1,4 +1,4 @@
-"""Host trainings per core-second of the default run, by number of hosts and processes.
+"""Measure host trainings per core-second of the default run, by number of hosts and processes.
 
     python -m benchmarks.scaling [--hosts 256 1024 4096] [--processes 1 2] [--epochs 12] [--out FILE.json] [-S K=V]
 

@@ -1,4 +1,4 @@
-"""What CI watches of the hosts: operations of a few minibatches, and the time of hosts one by one over ours (``auto``).
+"""Watch the speed of hosts in CI: operations of a few minibatches, and the time of hosts one by one over ours.
 
     python -m benchmarks.speed_gate [--processes 7]
 
@@ -33,7 +33,7 @@ TURNS = 12
 
 
 class Counter(TorchDispatchMode):
-    """Operations that reach a kernel."""
+    """Count the operations that reach a kernel."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -53,7 +53,7 @@ class Gate:
     beside: str
 
     def operations(self) -> int:
-        """Of ours in a few minibatches, forward, backward and step; the same on every machine."""
+        """Count our operations in a few minibatches, forward, backward and step; the same on every machine."""
         device = machine.configure(params.Runtime(device="cpu"))
         work = ours(CASES[self.case], self.envs, "auto", device=device, seeds=self.beside == "loop")
         work()
@@ -62,7 +62,7 @@ class Gate:
         return counter.operations
 
     def ratio(self) -> float:
-        """Of this process."""
+        """Measure the ratio in this process."""
         device = machine.configure(params.Runtime(device="cpu", threads=1))
         case, seeds = CASES[self.case], self.beside == "loop"
         own = partial(ours, case, self.envs, device=device, seeds=seeds)
@@ -72,7 +72,7 @@ class Gate:
         return seconds["beside"] / seconds["ours"]
 
     def fresh_ratio(self) -> float:
-        """Of a process of its own."""
+        """Measure the ratio in a process of its own."""
         command = [sys.executable, "-m", "benchmarks.speed_gate", "--one", self.case]
         environment = os.environ | {"OMP_NUM_THREADS": "1"}
         done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)

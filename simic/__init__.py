@@ -1,4 +1,4 @@
-"""simic: train a reinforcement-learning controller that grows neural networks, and prove what it did."""
+"""Train a reinforcement-learning controller that grows neural networks, and prove what it did."""
 
 import importlib
 import os

@@ -1,4 +1,4 @@
-"""The command `simic`, also `python -m simic`. It needs the extra `pipeline`, and says so where that is missing."""
+"""Run the command `simic`, also `python -m simic`; where the extra `pipeline` is missing, say so."""
 
 import sys
 

@@ -61,11 +61,11 @@ def grow(
         layout=layout,
     )
     with _torch_as_it_was():
-        found = stages.grow(_params(rng_seed), Workspace(NOWHERE), asked, say)
-    floors = found.account.floors
+        grown = stages.grow(_params(rng_seed), Workspace(NOWHERE), asked, say)
+    floors = grown.account.floors
     for line in [] if floors is None else [*floors.table().split("\n"), floors.advice]:
         say(line)
-    return GrownModel(found, load_grown(found.path))
+    return GrownModel(grown, load_grown(grown.path))
 
 
 class GrownModel:

@@ -1,4 +1,4 @@
-"""The command line. Heavy imports are inside the commands, so that --help answers at once."""
+"""Define the command line. Heavy imports are inside the commands, so that --help answers at once."""
 
 import os
 import sys
@@ -70,7 +70,7 @@ def _root(
 
 
 def main() -> None:
-    """Entry point: one line on stderr and exit code 2 for what the user can put right."""
+    """Run the command; print one line on stderr and exit with 2 for what the user can put right."""
     with exit_with_message("simic"):
         app()
 
@@ -135,9 +135,9 @@ def certify(
     workspace = _workspace()
     tree = params.load(workspace.params)
     certified = stages.certify_code if code else stages.certify
-    found = _interruptible(lambda: certified(tree, workspace), "certify")
-    _say(found.page())
-    if not found.sound:
+    comparison = _interruptible(lambda: certified(tree, workspace), "certify")
+    _say(comparison.page())
+    if not comparison.sound:
         raise typer.Exit(1)
 
 
@@ -164,11 +164,11 @@ def promote() -> None:
 
     workspace = _workspace()
     with engine.workspace_lock(workspace):
-        found = promotion.promote(params.load(workspace.params), workspace)
-    for line in found.lines():
+        decision = promotion.promote(params.load(workspace.params), workspace)
+    for line in decision.lines():
         _say(line)
     _say(f"written     {workspace.promotion}")
-    if not found.promoted:
+    if not decision.promoted:
         raise typer.Exit(1)
 
 
@@ -190,15 +190,15 @@ def headroom(
     workspace = _workspace()
     if suite is None:
         _chain("headroom", set_, None)
-        found, title = read_headroom(workspace.headroom), params.load(workspace.params).prepare.task
+        report, title = read_headroom(workspace.headroom), params.load(workspace.params).prepare.task
     else:
         params.load(workspace.params, [one for one in set_ or [] if one.startswith("extensions")])  # may add suites
         overrides = [*stages.suite_overrides(suite), *(set_ or [])]
         tree, title = params.load(workspace.params, overrides), f"suite {suite}"
-        found = _interruptible(lambda: stages.headroom_apart(tree, workspace), "headroom")
+        report = _interruptible(lambda: stages.headroom_apart(tree, workspace), "headroom")
     if out is not None:
-        out.write_text(found.to_json(), encoding="utf-8")
-    _say(page(found, title))
+        out.write_text(report.to_json(), encoding="utf-8")
+    _say(page(report, title))
 
 
 @app.command(rich_help_panel=STAGES)
@@ -318,23 +318,23 @@ def grow(
     )
 
 
-def _say_grown(found: "Grown", asked: "Growth") -> None:
-    account = found.account
+def _say_grown(grown: "Grown", asked: "Growth") -> None:
+    account = grown.account
     _say(f"policy   {account.grown_by}")
-    _say(f"grown    {found.path}: host {found.host} of {asked.hosts}")
-    _say(f"size     {found.params} parameters (the host alone {found.host_params})")
-    _say(f"accuracy {found.val_accuracy_pct:.1f} % validation, {found.test_accuracy_pct:.1f} % test")
+    _say(f"grown    {grown.path}: host {grown.host} of {asked.hosts}")
+    _say(f"size     {grown.params} parameters (the host alone {grown.host_params})")
+    _say(f"accuracy {grown.val_accuracy_pct:.1f} % validation, {grown.test_accuracy_pct:.1f} % test")
     if account.compared is not None:
         _say(f"\n{account.compared.table()}\n")
     if account.floors is not None:
         _say(f"\n{account.floors.table()}\n\n{account.floors.advice}\n")
-    _say(f"card     {found.path / 'README.md'}")
+    _say(f"card     {grown.path / 'README.md'}")
     if asked.host is not None and ".py:" in asked.host:
-        _say(f"use it   simic.growth.load_grown('{found.path}', host=network), or network.pt2 with torch alone")
+        _say(f"use it   simic.growth.load_grown('{grown.path}', host=network), or network.pt2 with torch alone")
     elif asked.task is None:
-        _say(f"use it   python {found.path / 'predict.py'} DATA, or simic.growth.load_grown('{found.path}')")
+        _say(f"use it   python {grown.path / 'predict.py'} DATA, or simic.growth.load_grown('{grown.path}')")
     else:
-        _say(f"use it   python -c \"from simic.growth import load_grown; print(load_grown('{found.path}'))\"")
+        _say(f"use it   python -c \"from simic.growth import load_grown; print(load_grown('{grown.path}'))\"")
 
 
 @app.command("train-gym", rich_help_panel=GROWING)
@@ -446,10 +446,10 @@ def verify_resume(
 
     workspace = _workspace()
     tree = params.load(workspace.params)
-    found = _interruptible(lambda: proof.verify(tree, workspace, kills, seed, _say), "verify-resume")
-    _say(found.page())
+    comparison = _interruptible(lambda: proof.verify(tree, workspace, kills, seed, _say), "verify-resume")
+    _say(comparison.page())
     _say(f"written    {workspace.resume}; simic audit puts it into the report")
-    if not found.sound:
+    if not comparison.sound:
         raise typer.Exit(1)
 
 
@@ -481,9 +481,9 @@ def _to_the_audit(
 def _tell_result() -> None:
     from simic.pipeline import run_summary
 
-    found = run_summary.of(_workspace())
-    for line in found.lines:
-        _say(line, alarming=found.alarming)
+    summary = run_summary.of(_workspace())
+    for line in summary.lines:
+        _say(line, alarming=summary.alarming)
     _say(f"report   {_workspace().reports / 'report.html'}")
 
 

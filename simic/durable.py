@@ -1,4 +1,4 @@
-"""Files that are either whole on disk or not there: synced writes, directories moved into place; locks; checksums."""
+"""Write files that are either whole on disk or not there: synced, moved into place; locks; checksums."""
 
 import ctypes
 import errno
@@ -22,13 +22,13 @@ AT_FDCWD, RENAME_EXCHANGE = -100, 2  # of linux/fcntl.h and linux/fs.h
 
 
 def sha256(path: Path) -> str:
-    """Hex digest of a file's bytes."""
+    """Return the hex digest of a file's bytes."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def sha256_of(content: bytes) -> str:
-    """Hex digest of bytes in memory."""
+    """Return the hex digest of bytes in memory."""
     return hashlib.sha256(content).hexdigest()
 
 

@@ -1,4 +1,4 @@
-"""The one error a user can cause: printed as a single line, exit code 2, no traceback."""
+"""Define the error that a user can cause: printed as a single line, exit code 2, no traceback."""
 
 import errno
 import sys
@@ -19,14 +19,14 @@ class SimicError(Exception):
 
 
 class AuditFailed(SimicError):
-    """The audit is written, and what it found is as grave as ``audit.fail_on``."""
+    """The audit is written, and a finding is as grave as ``audit.fail_on``."""
 
 
 class DecisionFault(SimicError):
     """The masks leave no choice, the policy's logits are not finite, or an action was played that the masks forbid."""
 
 
-# What the machine refuses, and what helps; any other OSError is a defect of ours, and keeps its traceback.
+# Remedies of what the machine refuses; any other OSError is a defect of ours, and keeps its traceback.
 REMEDIES = {
     errno.ENOSPC: "free some space",
     errno.EDQUOT: "free some space, or have your quota raised",

@@ -1,4 +1,4 @@
-"""What is asked for is held against the memory there is, before any of it is allocated."""
+"""Refuse what would not fit into memory, before any of it is allocated."""
 
 import os
 import resource
@@ -15,7 +15,7 @@ _CGROUPS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memor
 
 @dataclass(frozen=True)
 class Need:
-    """At least so many bytes for something, and the keys or the file that decide it."""
+    """The least bytes that something takes, and the keys or the file that decide it."""
 
     what: str
     bytes: int
@@ -23,15 +23,15 @@ class Need:
 
 
 def machine_bytes() -> int:
-    """Memory that this process may use: of the machine, its container or its own limit, whichever is least."""
-    found = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
-    found += [limit for limit in (resource.getrlimit(kind)[0] for kind in _LIMITS) if limit != resource.RLIM_INFINITY]
+    """Return the bytes this process may use: of the machine, its container or its own limit, whichever is least."""
+    limits = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
+    limits += [limit for limit in (resource.getrlimit(kind)[0] for kind in _LIMITS) if limit != resource.RLIM_INFINITY]
     texts = [path.read_text(encoding="ascii").strip() for path in _CGROUPS if path.exists()]
-    return min(found + [int(text) for text in texts if text.isdecimal()])
+    return min(limits + [int(text) for text in texts if text.isdecimal()])
 
 
 def refuse_too_much(needs: Sequence[Need], available: int | None = None) -> None:
-    """SimicError naming the largest need where all together are more than there is (default: ``machine_bytes``)."""
+    """Raise SimicError naming the largest need where all exceed what is ``available`` (default: ``machine_bytes``)."""
     available = machine_bytes() if available is None else available
     total = sum(need.bytes for need in needs)
     if total > available:

@@ -1,4 +1,4 @@
-"""Exported programs as bytes that depend on nothing but the program."""
+"""Serialise exported programs as bytes that depend on nothing but the program."""
 
 import io
 
@@ -7,7 +7,7 @@ from torch.export import ExportedProgram
 
 
 def as_bytes(program: ExportedProgram) -> bytes:
-    """As torch.export writes it, without where in the source each operation comes from: those are absolute paths."""
+    """Return what torch.export writes, without the source of each operation: its paths are absolute."""
     for module in program.graph_module.modules():
         if isinstance(module, torch.fx.GraphModule):
             for node in module.graph.nodes:

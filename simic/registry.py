@@ -1,4 +1,4 @@
-"""The names that params may use: what simic ships, and what a user's extensions add.
+"""Know the names that params may use: what simic ships, and what a user's extensions add.
 
 Below everything else, so that a misspelt task, host or reward mode in params.yaml is refused before anything heavy is
 imported. What registers such a thing also adds its name here; a test holds both equal.
@@ -30,12 +30,12 @@ _KNOWN = {kind: list(names) for kind, names in _SHIPPED.items()}
 
 
 def shipped(kind: str) -> tuple[str, ...]:
-    """The names of a kind that are simic's own."""
+    """Return the names of a kind that are simic's own."""
     return _SHIPPED[kind]
 
 
 def known(kind: str) -> tuple[str, ...]:
-    """All names of a kind, the shipped ones first."""
+    """Return all names of a kind, the shipped ones first."""
     return tuple(_KNOWN[kind])
 
 
@@ -46,14 +46,14 @@ def add(kind: str, name: str) -> None:
 
 
 def check(kind: str, name: str) -> str:
-    """The name itself; ValueError naming what is known, for pydantic to report."""
+    """Return the name; ValueError naming what is known, for pydantic to report."""
     if name not in _KNOWN[kind]:
         raise ValueError(f"must be one of {', '.join(_KNOWN[kind])}")
     return name
 
 
 def extensions() -> tuple[Path, ...]:
-    """The files of users that were imported in this process."""
+    """Return the files of users that were imported in this process."""
     files = [module.__file__ for name, module in sys.modules.items() if name.startswith(EXTENSION_MODULE)]
     return tuple(Path(file) for file in files if file is not None)
 

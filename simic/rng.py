@@ -1,4 +1,4 @@
-"""Counter-based random numbers: every draw is a hash of what it is for.
+"""Draw counter-based random numbers: each is a hash of what it is for.
 
 A stream is named by ``(rng_seed, purpose, counters…)``; counters are integers or integer tensors
 (iteration, env, step, slot, …) that broadcast. Nothing is advanced, so draws are equal for any grouping of
@@ -22,7 +22,7 @@ _MIX_2 = 0x94D049BB133111EB
 
 
 class Purpose(IntEnum):
-    """What a stream is for. Values are part of every recorded result: append, never renumber."""
+    """Purpose of a stream. Values are part of every recorded result: append, never renumber."""
 
     SPLIT = 1
     HOST_INIT = 2
@@ -46,30 +46,30 @@ class Purpose(IntEnum):
 
 
 def _signed(value: int) -> int:
-    """Two's complement: the int64 with the same 64 bits."""
+    """Return the int64 with the same 64 bits (two's complement)."""
     value &= 0xFFFFFFFFFFFFFFFF
     return value - (1 << 64) if value >= (1 << 63) else value
 
 
 def _wrapped(x: Int64) -> Int64:
-    """As a product or sum of int64 overflows; tensors do so by themselves."""
+    """Wrap an integer as int64 overflows; tensors do so by themselves."""
     return _signed(x) if isinstance(x, int) else x
 
 
 def _shift_right(x: Int64, bits: int) -> Int64:
-    """Logical shift: int64 ``>>`` copies the sign bit, the mask removes the copies."""
+    """Shift logically: int64 ``>>`` copies the sign bit, the mask removes the copies."""
     return (x >> bits) & ((1 << (64 - bits)) - 1)
 
 
 def _mix(x: Int64) -> Int64:
-    """Of a tensor, or of an integer without one: the bits are the same."""
+    """Mix a tensor or an integer; the bits are the same."""
     x = _wrapped((x ^ _shift_right(x, 30)) * _signed(_MIX_1))
     x = _wrapped((x ^ _shift_right(x, 27)) * _signed(_MIX_2))
     return x ^ _shift_right(x, 31)
 
 
 def key(rng_seed: int, purpose: Purpose, *counters: Counter, device: torch.device | str | None = None) -> Tensor:
-    """The int64 key of a stream; its shape is the broadcast shape of the counters."""
+    """Return the int64 key of a stream; its shape is the broadcast shape of the counters."""
     # Integers are mixed as such: a tensor made of one would be a copy that a GPU waits for.
     state: Counter = _mix(_signed(rng_seed * _GOLDEN_GAMMA + int(purpose)))
     for counter in counters:
@@ -85,7 +85,7 @@ def _shifted_mix(x: Counter) -> Counter:
 
 
 def bits(stream: Tensor, shape: tuple[int, ...] = ()) -> Tensor:
-    """Independent 64-bit integers ``[*stream.shape, *shape]`` of each stream."""
+    """Draw independent 64-bit integers ``[*stream.shape, *shape]`` of each stream."""
     index = torch.arange(math.prod(shape), device=stream.device) + 1
     # SplitMix64: the n-th output is the mix of key + n · golden gamma.
     values = _mix(stream.reshape(-1, 1) + index * _signed(_GOLDEN_GAMMA))
@@ -93,16 +93,16 @@ def bits(stream: Tensor, shape: tuple[int, ...] = ()) -> Tensor:
 
 
 def uniform(stream: Tensor, shape: tuple[int, ...] = ()) -> Tensor:
-    """Float32 in [0, 1) ``[*stream.shape, *shape]``: the top 24 bits, so every value is exact."""
+    """Draw float32 in [0, 1) ``[*stream.shape, *shape]``: the top 24 bits, so every value is exact."""
     return _shift_right(bits(stream, shape), 40).to(torch.float32) * 2.0**-24
 
 
 def normal(stream: Tensor, shape: tuple[int, ...] = ()) -> Tensor:
-    """Standard normal float32 by the inverse distribution function, computed in float64."""
+    """Draw standard normal float32 by the inverse distribution function, computed in float64."""
     u = (_shift_right(bits(stream, shape), 11).to(torch.float64) + 0.5) * 2.0**-53
     return (math.sqrt(2.0) * torch.erfinv(2.0 * u - 1.0)).to(torch.float32)
 
 
 def permutation(stream: Tensor, n: int) -> Tensor:
-    """A uniform permutation of ``range(n)`` for each stream, ``[*stream.shape, n]``."""
+    """Draw a uniform permutation of ``range(n)`` for each stream, ``[*stream.shape, n]``."""
     return torch.argsort(bits(stream, (n,)), dim=-1, stable=True)

@@ -12,11 +12,11 @@ def read_file(path: Path, most: int, missing: str) -> bytes:
     What is no regular file is never opened: a pipe would be waited for, a device has no end.
     """
     try:
-        found = path.stat()
-        if not stat.S_ISREG(found.st_mode):
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):
             raise SimicError(f"{path}: must be a regular file, no directory, pipe or device")
-        if found.st_size > most:
-            raise SimicError(f"{path}: {found.st_size} bytes: must be at most {most}")
+        if status.st_size > most:
+            raise SimicError(f"{path}: {status.st_size} bytes: must be at most {most}")
         with path.open("rb") as file:
             return file.read(most)
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""Which files belong together: every stage leaves a seal, the hashes of its code, params, inputs and outputs.
+"""Seal files that belong together: every stage leaves the hashes of its code, params, inputs and outputs.
 
 Seals are kept apart from DVC's record because that one is written by whoever asks for it (`dvc commit`), a seal only by
 the stage itself; and because a run can be checked where there is no DVC.
@@ -24,7 +24,7 @@ APART = ("timing.jsonl", "run.json")
 
 
 class Sealed(NamedTuple):
-    """What a stage depends on and makes: files below simic/, keys of params.yaml, places in the workspace."""
+    """Dependencies and outputs of a stage: files below simic/, keys of params.yaml, places in the workspace."""
 
     code: tuple[str, ...]
     params: tuple[str, ...]
@@ -102,7 +102,7 @@ STAGES: dict[str, Sealed] = {
 
 
 class Seal(BaseModel):
-    """Of one stage: sha256 by place, and the values of its params."""
+    """Seal of one stage: sha256 by place, and the values of its params."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -187,7 +187,7 @@ def broken(root: Path, tree: Params) -> tuple[list[str], list[str]]:
 
 
 def refuse_changed(root: Path, place: str) -> None:
-    """SimicError where a place is not what the stage that made it sealed; one without a seal passes."""
+    """Raise SimicError where a place differs from what its stage sealed; one without a seal passes."""
     stage = next(stage for stage, sealed in STAGES.items() if place in sealed.writes)
     file = path_of(root, stage)
     if not file.exists():
@@ -224,10 +224,10 @@ def _differences(seal: Seal, now: Seal) -> Iterator[str]:
 
 def _at(dumped: Mapping[str, Any], key: str) -> Any:
     """Return the value at a dotted key."""
-    found: Any = dumped
+    value: Any = dumped
     for part in key.split("."):
-        found = found[part]
-    return found
+        value = value[part]
+    return value
 
 
 def code_hashes(places: tuple[str, ...]) -> dict[str, str]:

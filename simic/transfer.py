@@ -1,4 +1,4 @@
-"""From the host's memory to a device without waiting for it.
+"""Copy from the host's memory to a device without waiting for it.
 
 A plain copy to a GPU waits until everything queued there is done, so one small table in the middle of a step costs
 what the queue hides. tests/envs/simulated_device.py counts such copies.
@@ -14,12 +14,12 @@ CPU = torch.device("cpu")
 
 
 def upload(values: np.ndarray | Tensor, device: torch.device) -> Tensor:
-    """Values of the host on the device; through pinned memory, from which copies are made in the background."""
+    """Return the values on the device; through pinned memory, from which copies are made in the background."""
     tensor = values if isinstance(values, Tensor) else torch.from_numpy(np.ascontiguousarray(values))
     return tensor if device == CPU else tensor.pin_memory().to(device, non_blocking=True)
 
 
 @cache
 def constant(values: tuple, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """A small table, copied once to each device; not to be written to."""
+    """Return a small table, copied once to each device; not to be written to."""
     return upload(torch.tensor(values, dtype=dtype, device=CPU), device)

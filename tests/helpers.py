@@ -1,4 +1,4 @@
-"""What tests of several folders need: rows, projects in a folder of their own, processes, a free port."""
+"""Share helpers of several folders: rows, projects in a folder of their own, processes, a free port."""
 
 import os
 import shutil
@@ -49,7 +49,7 @@ def started(command: list[str], folder: Path | None = None, processes: int = 2) 
     """Python processes as torchrun starts them, with the environment variables it sets; none is left at the end."""
     shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(processes)}
     shared |= {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
-    found = [
+    running = [
         subprocess.Popen(
             [sys.executable, *command],
             cwd=folder,
@@ -61,11 +61,11 @@ def started(command: list[str], folder: Path | None = None, processes: int = 2) 
         for rank in range(processes)
     ]
     try:
-        yield found
+        yield running
     finally:
-        for process in found:
+        for process in running:
             process.terminate()  # a launcher ends those it has started, within 30 seconds
-        for process in found:
+        for process in running:
             try:
                 process.communicate(timeout=40)
             except subprocess.TimeoutExpired:
@@ -94,7 +94,7 @@ def made_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path],
 
 
 def outputs(processes: list[subprocess.Popen], timeout: float = 120) -> list[str]:
-    """What they say until they end."""
+    """Return what processes print until they end."""
     return [process.communicate(timeout=timeout)[0] for process in processes]
 
 
@@ -193,7 +193,7 @@ def steps(count: int = 3, hosts: int = 2, slots: int = 3) -> Columns:
 
 
 def iteration(number: int, validated: bool = False, count: int = 3, hosts: int = 2) -> Iteration:
-    """Of two hosts, with one event."""
+    """Return an iteration of two hosts, with one event."""
     place = {name: np.array([at]) for name, at in (("step", 1), ("env", 1), ("slot", 2), ("text", 0))}
     happened = EventColumns(place, [("germinated", "from DORMANT")])
     return Iteration(update(number), steps(count, hosts), episode(), episode() if validated else None, happened)

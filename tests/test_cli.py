@@ -65,9 +65,8 @@ def test_a_run_that_changed_params_says_how_to_undo_it_however_it_ends(
 
 
 def test_unknown_stage_and_unknown_command_are_refused(simic: Command) -> None:
-    assert "stage 'deploy': must be one of prepare, headroom, train, evaluate, audit" in simic.refuses(
-        "stage", "deploy"
-    )
+    said = simic.refuses("stage", "deploy")
+    assert "stage 'deploy': must be one of prepare, headroom, train, evaluate, audit" in said
     assert simic("deploy") == 2
 
 
@@ -78,13 +77,7 @@ def test_a_run_that_its_budget_ends_says_so_in_one_line(simic: Command, monkeypa
         stats = epoch(*arguments)
         return replace(stats, finite=stats.finite & False)
 
-    small = [
-        "envs=4",
-        "episode_steps=1",
-        "batches_per_epoch=1",
-        "stop_on=never",
-        "governor.rollback_budget=3",
-    ]
+    small = ["envs=4", "episode_steps=1", "batches_per_epoch=1", "stop_on=never", "governor.rollback_budget=3"]
     few = "prepare.suite.instances={train: 2, val: 1, held_out: 1, held_out_kinds: 0, outside: 0}"
     small = ["runtime.threads=1", few, *(f"train.{item}" for item in small)]
     tree = params.load(ROOT / "params.yaml", small)
@@ -97,7 +90,7 @@ def test_a_run_that_its_budget_ends_says_so_in_one_line(simic: Command, monkeypa
 
 
 def test_help_loads_nothing_heavy() -> None:
-    """What makes --help answer at once; a time would depend on the machine's other work."""
+    """So --help answers at once; a measured time would depend on the machine's other work."""
     heavy = "torch numpy pydantic yaml mlflow prefect dvc scipy"
     program = f"""
 import sys
@@ -210,18 +203,9 @@ def test_what_the_audit_fails_on_is_told_before_it_is_refused(simic: Command, mo
         raise AuditFailed("audit.fail_on = 'high': 1 findings")
 
     monkeypatch.setattr(engine, "run_chain", chain)
-    monkeypatch.setattr(
-        run_summary,
-        "of",
-        lambda _: run_summary.RunSummary("80 points", "none", "1 high", "x", "read it", alarming=True),
-    )
+    summary = run_summary.RunSummary("80 points", "none", "1 high", "x", "read it", alarming=True)
+    monkeypatch.setattr(run_summary, "of", lambda _: summary)
     for command in ("run", "audit"):
         assert "audit.fail_on = 'high'" in simic.refuses(command)
-        assert [line.split()[0] for line in simic.out.splitlines()] == [
-            "score",
-            "gap",
-            "verdict",
-            "run",
-            "next",
-            "report",
-        ]
+        said = [line.split()[0] for line in simic.out.splitlines()]
+        assert said == ["score", "gap", "verdict", "run", "next", "report"]

@@ -19,10 +19,6 @@ FOLDERS = {"mnist": DATA, "text": DATA / "text"}
 EXAMPLES = sorted((ROOT / "examples").glob("*.yaml"))
 
 
-def test_there_is_an_example_of_each_kind_of_data() -> None:
-    assert {path.stem for path in EXAMPLES} >= set(FOLDERS)
-
-
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_an_example_is_valid_and_says_how_to_run_it(path: Path) -> None:
     params.load(path, whole=False)

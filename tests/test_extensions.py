@@ -1,4 +1,4 @@
-"""What a user adds from outside the package, by the shipped examples: each trains through the real stages.
+"""Extensions of users, by the shipped examples: each trains through the real stages.
 
 Each in a process of its own, because what an extension registers stays registered.
 """

@@ -58,14 +58,8 @@ def test_a_table_with_strings_and_missing_values(
     assert simic(monkeypatch, "wine.csv", "--target", "wine", "--n", "2", "--epochs", "8") == 0
     said = capsys.readouterr().out
     assert said.startswith("data     wine.csv: 178 rows, 14 columns, 18 features\n")
-    for words in (
-        "majority class",
-        "logistic regression",
-        "gradient boosting",
-        "host alone",
-        "all modules from",
-        "Use ",
-    ):
+    floors = ("majority class", "logistic regression", "gradient boosting", "host alone", "all modules from")
+    for words in (*floors, "Use "):
         assert words in said, words
     first = json.loads(Path("grown/history.json").read_text())[0]
     card = Path("grown/README.md").read_text()
@@ -99,13 +93,9 @@ def test_images_in_folders(here: Path, monkeypatch: pytest.MonkeyPatch, capsys: 
     ("arguments", "words"),
     [
         (("nowhere.csv",), "nowhere.csv: no such file; must be a .csv, .tsv"),
-        (("iris.csv",), "say which to predict, --target COLUMN, of sepal"),
-        (("iris.csv", "--target", "sepal width (cm)"), "is no class: simic classifies"),
         (("iris.csv", "--target", "species", "--layout", "nchw"), "--layout nchw: is for images"),
-        (("mine.xlsx",), "mine.xlsx: must be a .csv"),
         (("few.csv", "--target", "species"), "few.csv: 40 samples: must be at least 60"),
         (("--task", "digits", "--target", "y"), "--target y: is for a file or folder of your own"),
-        (("both.npz",), "--layout nchw: 3 channels of 8 × 3 pixels; --layout nhwc: 3 channels of 3 × 8 pixels"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(
@@ -115,8 +105,6 @@ def test_bad_input_is_one_line_and_exit_code_2(
     frame = iris.data.assign(species=iris.target)
     frame.to_csv("iris.csv", index=False)
     frame[30:70].to_csv("few.csv", index=False)
-    Path("mine.xlsx").write_bytes(b"PK")
-    np.savez("both.npz", x=np.arange(90 * 72.0).reshape(90, 3, 8, 3), y=np.arange(90) % 2)
     assert simic(monkeypatch, *arguments) == 2
     said = capsys.readouterr()
     assert words in said.err and said.err.count("\n") == 1 and said.err.startswith("simic: ")

@@ -47,8 +47,9 @@ def root(tmp_path):
     return made(tmp_path / "run")
 
 
-def test_a_chain_that_nobody_touched_is_whole(root):
+def test_a_chain_that_nobody_touched_is_whole_and_one_that_has_not_run_too(root, tmp_path):
     assert seals.broken(root, tree()) == ([], list(seals.STAGES))
+    assert seals.broken(tmp_path / "nothing", tree()) == ([], [])
 
 
 def test_equal_runs_have_seals_that_differ_by_wall_times_and_starts_alone(root, tmp_path):
@@ -57,10 +58,6 @@ def test_equal_runs_have_seals_that_differ_by_wall_times_and_starts_alone(root, 
         first, second = seals.read(root, stage), seals.read(other, stage)
         assert (first != second) is (stage == "train")
         assert first.model_copy(update={"apart": {}}) == second.model_copy(update={"apart": {}})
-
-
-def test_a_stage_that_has_not_run_is_held_to_nothing(tmp_path):
-    assert seals.broken(tmp_path, tree()) == ([], [])
 
 
 @pytest.mark.parametrize("name", OUTPUTS)

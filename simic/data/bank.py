@@ -1,4 +1,4 @@
-"""What ``prepare`` writes: the arrays of training and those held out, each sample standardised as its task is."""
+"""Hold what ``prepare`` writes: arrays of training and held-out ones, standardised task by task."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ LIMIT = 5.0  # deviations: beyond it rows of tables are cut off
 
 @dataclass(frozen=True)
 class Bank:
-    """What is written: arrays ``x_train`` … ``y_test`` by name, of training and held out, and the tasks they are of."""
+    """Arrays ``x_train`` … ``y_test`` by name, of training and held out, and the tasks that they belong to."""
 
     source: str
     source_sha256: str
@@ -34,9 +34,9 @@ Samples = Mapping[str, tuple[Tensor, Tensor]]  # x and y of each split
 def standardised(
     samples: Samples, tokens: bool, as_given: bool = False, table: bool = False
 ) -> tuple[dict[str, Tensor], list[float], list[float]]:
-    """Arrays ``x_train``, ``y_train`` … of one task, with mean and standard deviation of its training samples taken
-    out; both are empty for ``tokens``, which are not numbers and stay as they are, and for samples ``as_given``.
-    Of a ``table`` each column is standardised by itself, clipped to ±5 and rounded to float16, and y are bytes.
+    """Return the arrays ``x_train``, ``y_train`` … of one task, standardised by mean and deviation of its training
+    samples, and both; these are empty for ``tokens`` and for samples ``as_given``, which stay as they are.
+    Columns of a ``table`` are standardised one by one, clipped to ±5 and rounded to float16; its labels are bytes.
     """
     if table:
         samples = {split: (x.flatten(1), y) for split, (x, y) in samples.items()}
@@ -54,7 +54,7 @@ def standardised(
 
 
 def statistics(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and standard deviation of the training samples, per channel of images, per feature of vectors; a constant
+    """Return mean and standard deviation of training samples, per channel of images, per feature of vectors; a constant
     one keeps scale 1. Shapes broadcast against ``x``.
     """
     dims = (0, 2, 3) if x.ndim == 4 else (0,)
@@ -64,5 +64,5 @@ def statistics(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def as_images(x: Tensor) -> Tensor:
-    """``[N, C, H, W]``, contiguous: vectors ``[N, D]`` become one row of pixels ``[N, 1, 1, D]``."""
+    """Return contiguous images ``[N, C, H, W]``; vectors ``[N, D]`` become one row of pixels ``[N, 1, 1, D]``."""
     return (x if x.ndim == 4 else x[:, None, None, :]).contiguous()

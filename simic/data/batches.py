@@ -1,4 +1,4 @@
-"""Prepared tasks on the device: a bank of one data set, or of the many tasks of a suite; and the order of samples.
+"""Load prepared tasks onto the device, and order the samples of an epoch.
 
 What training must not see is a file of its own that only ``load_held_out`` opens, which headroom and evaluation alone
 call: the test split of a data set, or all samples of a suite's held-out tasks.
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Literal
 
 import torch
-from pydantic import BaseModel, ConfigDict, JsonValue, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, JsonValue, TypeAdapter
 from safetensors import SafetensorError
 from safetensors.torch import load
 from torch import Tensor
@@ -34,12 +34,11 @@ _CLOSED: ContextVar[str] = ContextVar("why held-out data are closed", default=""
 
 
 class TaskMeta(BaseModel):
-    """One task of a bank. ``mean`` and ``std`` of the training samples were taken out of all; empty where samples are
-    as they came: text, and what a trained host takes as it is.
+    """One task of a bank. Its samples were standardised by ``mean`` and ``std`` of the training samples; both are empty
+    where samples stayed as they came: text, and inputs of a trained host.
 
-    Of a suite, the controller trains on the tasks of group ``train``, is chosen by those of ``val`` and evaluated on
-    those held out; tasks of group ``outside`` were not made for the suite. A data set alone is one task of group
-    ``train`` that serves everything.
+    The controller trains on the tasks of group ``train``, is chosen by those of ``val`` and evaluated on held-out ones;
+    tasks of group ``outside`` were not made for the suite. A data set alone is one task of group ``train``.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -54,7 +53,7 @@ class TaskMeta(BaseModel):
 
 
 class Meta(BaseModel):
-    """meta.json: where the data came from and how it was made; written by ``prepare``, read by everyone.
+    """Content of meta.json: where the data came from and how they were prepared.
 
     ``tasks`` are those of trainval.safetensors; held-out ones have a list of their own (held_out.json).
     """
@@ -76,17 +75,17 @@ class Meta(BaseModel):
     sha256: dict[str, str]
 
     def to_json(self) -> bytes:
-        """With a checksum of itself."""
+        """Return JSON with a checksum of itself."""
         return durable.with_checksum(self.model_dump(mode="json"))
 
     def of_group(self, group: TaskGroup) -> list[int]:
-        """Which tasks belong to it, by their place; all where there is but one."""
+        """Return the places of the tasks of a group; of a single task its own, whatever the group."""
         chosen = [place for place, task in enumerate(self.tasks) if task.group == group]
         return chosen if len(self.tasks) > 1 else [0]
 
     def kinds(self) -> tuple[list[str], list[int]]:
-        """Return the kinds of group ``train``, sorted, and which of them each task is of; -1 where none, as of a kind
-        that validation alone has.
+        """Return the kinds of group ``train``, sorted, and the number of its kind for each task; -1 for a kind that
+        training does not have.
         """
         names = sorted({self.tasks[place].kind for place in self.of_group("train")})
         return names, [names.index(task.kind) if task.kind in names else -1 for task in self.tasks]
@@ -94,9 +93,8 @@ class Meta(BaseModel):
 
 @dataclass(frozen=True)
 class Dataset:
-    """One split of T tasks of N samples each, the tasks one after another: ``x [T·N, C, H, W]`` float32, standardised
-    with the statistics of the task's training split, and ``y [T·N]`` int64; or byte sequences ``x [T·N, L]`` int64 and
-    the byte that follows each position, ``y [T·N, L]`` int64, with 256 classes.
+    """One split of T tasks of N samples each, the tasks one after another: ``x [T·N, C, H, W]`` float32 and ``y [T·N]``
+    int64; or byte sequences ``x [T·N, L]`` int64 and the byte after each position, ``y [T·N, L]``, of 256 classes.
 
     ``task_classes [T]`` where tasks differ in their number of classes; ``classes`` is the largest. ``host`` are the
     weights of a trained network that came with the data, by the names of an exported one: every host is that network,
@@ -114,17 +112,17 @@ class Dataset:
             raise SimicError(f"{self.y.shape[0]} samples of {self.tasks} tasks: every task must have as many")
 
     def __len__(self) -> int:
-        """Samples of each task."""
+        """Return the number of samples of each task."""
         return self.y.shape[0] // self.tasks
 
     @property
     def tasks(self) -> int:
-        """How many there are."""
+        """Return the number of tasks."""
         return max(1, len(self.task_classes))
 
     @cached_property
     def lacking(self) -> Tensor | None:
-        """Which classes each task does not have, bool ``[T, classes]``; None where all have all."""
+        """Mark the classes that a task does not have, bool ``[T, classes]``; None where all have all."""
         if all(count == self.classes for count in self.task_classes):
             return None
         counts = torch.tensor(self.task_classes, device=self.y.device)
@@ -132,25 +130,23 @@ class Dataset:
 
     @cached_property
     def chance_loss(self) -> Tensor:
-        """Cross-entropy of a uniform guess in nats, float64 ``[T]``."""
+        """Return the cross-entropy of a uniform guess in nats, float64 ``[T]``."""
         counts = self.task_classes or (self.classes,)
         return torch.tensor([math.log(count) for count in counts], dtype=torch.float64, device=self.y.device)
 
     def of_tasks(self, tasks: Tensor, samples: slice) -> tuple[Tensor, Tensor]:
-        """Some samples of one task for each host ``[E]``: ``x [E, n, …]`` and ``y [E, n, …]``."""
+        """Return some samples of one task for each host ``[E]``: ``x [E, n, …]`` and ``y [E, n, …]``."""
         rows = torch.arange(len(self), device=self.y.device)[samples] + tasks[:, None] * len(self)
         return self.x[rows], self.y[rows]
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of one sample: (C, H, W), or (L,) for text."""
+        """Return the shape of one sample: (C, H, W), or (L,) for text."""
         return tuple(self.x.shape[1:])
 
 
 def load_split(prepared_dir: Path, split: Literal["train", "val"], device: torch.device | str = "cpu") -> Dataset:
-    """The training or validation split of the tasks of training, checksum verified; SimicError for "test" and for
-    damaged files.
-    """
+    """Load the training or validation split of the tasks of training; SimicError for "test" and for damaged files."""
     if split not in ("train", "val"):
         raise SimicError(f"split {split!r}: must be 'train' or 'val'; the test split is opened by evaluation alone")
     meta = read_meta(prepared_dir)
@@ -160,9 +156,9 @@ def load_split(prepared_dir: Path, split: Literal["train", "val"], device: torch
 
 @dataclass(frozen=True)
 class HeldOut:
-    """What headroom and evaluation score on: tasks with their splits. Of a single data set train and val are those of
-    training, of a suite those of its held-out tasks. ``outside`` are tasks that were not made for the suite, a
-    record for each width of their samples.
+    """Tasks that headroom and evaluation score on, with their splits. Of a single data set train and val are those of
+    training, of a suite those of its held-out tasks. ``outside`` has a record for each width of the tasks that were not
+    made for the suite.
     """
 
     tasks: list[TaskMeta]
@@ -174,7 +170,7 @@ class HeldOut:
 
 @contextmanager
 def held_out_closed(why: str) -> Iterator[None]:
-    """Inside, ``load_held_out`` raises SimicError that says ``why``."""
+    """Make ``load_held_out`` raise SimicError that says ``why``."""
     token = _CLOSED.set(why)
     try:
         yield
@@ -183,7 +179,7 @@ def held_out_closed(why: str) -> Iterator[None]:
 
 
 def load_held_out(prepared_dir: Path, device: torch.device | str = "cpu") -> HeldOut:
-    """For headroom and evaluation alone: nothing that trains, selects or promotes may see it."""
+    """Load held-out data, for headroom and evaluation alone: nothing that trains or selects may see them."""
     if why := _CLOSED.get():
         raise SimicError(f"{prepared_dir / TEST_FILE}: held-out data are closed: {why}")
     meta = read_meta(prepared_dir)
@@ -206,8 +202,8 @@ def load_held_out(prepared_dir: Path, device: torch.device | str = "cpu") -> Hel
     for width in widths:
         end = f"/{width}"
         mine = [task for task in outside if len(task.mean) == width]
-        found = {name.removesuffix(end): array for name, array in arrays.items() if name.endswith(end)}
-        records.append(HeldOut(mine, *of(mine, found)))
+        own = {name.removesuffix(end): array for name, array in arrays.items() if name.endswith(end)}
+        records.append(HeldOut(mine, *of(mine, own)))
     inside = [task for task in tasks if task.group != "outside"]
     return HeldOut(inside, *of(inside, arrays), tuple(records))
 
@@ -254,25 +250,21 @@ def _read(path: Path) -> bytes:
 
 
 def read_meta(prepared_dir: Path) -> Meta:
-    """meta.json, validated; SimicError naming the file when it is missing, damaged or of another schema version."""
+    """Read meta.json; SimicError naming the file when it is missing, damaged or of another schema version."""
     path = prepared_dir / META_FILE
     try:
-        meta = Meta.model_validate(durable.checked(_read(path)))
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"]) or "content"
-        raise SimicError(f"{path}: damaged: {where}: {first['msg']}; run simic prepare again") from None
+        content = durable.checked(_read(path))
+        # First: what another version wrote may have other keys.
+        if (version := content.get("schema_version")) != SCHEMA_VERSION:
+            wanted = f"this version reads {SCHEMA_VERSION}: run simic prepare"
+            raise SimicError(f"{path}: schema version {version}, {wanted}")
+        return Meta.model_validate(content)
     except ValueError as error:
         raise SimicError(f"{path}: damaged: {error}; run simic prepare again") from None
-    if meta.schema_version != SCHEMA_VERSION:
-        raise SimicError(
-            f"{path}: schema version {meta.schema_version}, this version reads {SCHEMA_VERSION}: run simic prepare"
-        )
-    return meta
 
 
 def data_hash(prepared_dir: Path) -> str:
-    """Hex sha256 that stands for the prepared data: of meta.json, which holds the hash of every other file."""
+    """Return the hex sha256 of the prepared data: that of meta.json, which holds the hash of every other file."""
     read_meta(prepared_dir)
     return durable.sha256(prepared_dir / META_FILE)
 
@@ -305,13 +297,13 @@ def epoch_order(
 
 
 class _LastPass:
-    """The last pass that was drawn: sorting it takes longer than an epoch of small hosts."""
+    """Keep the last pass that was drawn: sorting it takes longer than an epoch of small hosts."""
 
     stream, samples, drawn = torch.empty(0), 0, torch.empty(0)
 
 
 def _pass(stream: Tensor, samples: int) -> Tensor:
-    """A permutation of the samples for each stream, ``[E, samples]``."""
+    """Return a permutation of the samples for each stream, ``[E, samples]``."""
     last = _LastPass
     if stream.device.type != "cpu":  # to compare would make the host wait
         return permutation(stream, samples)

@@ -1,4 +1,4 @@
-"""CIFAR-10, binary version: records of a label and 3 × 32 × 32 bytes (www.cs.toronto.edu/~kriz/cifar.html)."""
+"""Read CIFAR-10, binary version: records of a label and 3 × 32 × 32 bytes (www.cs.toronto.edu/~kriz/cifar.html)."""
 
 import gzip
 import hashlib
@@ -27,7 +27,7 @@ SITE = Site(
 
 
 def read_cifar10(data_dir: Path) -> Source:
-    """All 60,000 images, ``x [N, 3, 32, 32]`` uint8: from the unpacked folder, the archive, or the official address."""
+    """Read all 60,000 images, ``x [N, 3, 32, 32]`` uint8: from the unpacked folder, the archive or its site."""
     folders = (place / FOLDER for place in (data_dir / TASK, data_dir))
     folder = next((place for place in folders if place.is_dir()), None)
     files = _from_folder(folder) if folder else _from_archive(obtain(SITE, data_dir, TASK, ARCHIVE))
@@ -46,7 +46,7 @@ def _from_folder(folder: Path) -> list[tuple[str, bytes]]:
 
 
 def _from_archive(path: Path) -> list[tuple[str, bytes]]:
-    """The batches' bytes; nothing is unpacked to disk."""
+    """Return the bytes of the batches; nothing is unpacked to disk."""
     try:
         with tarfile.open(fileobj=io.BytesIO(_unpacked(path)), mode="r:") as archive:
             return [(f"{path}: {name}", _member(archive, name)) for name in BATCHES]
@@ -56,7 +56,7 @@ def _from_archive(path: Path) -> list[tuple[str, bytes]]:
 
 
 def _unpacked(path: Path) -> bytes:
-    """The archive without its compression, which may promise any length."""
+    """Return the archive without its compression, which may promise any length."""
     with gzip.open(io.BytesIO(read_file(path))) as file:
         content = file.read(MAX_ARCHIVE_BYTES + 1)
     if len(content) > MAX_ARCHIVE_BYTES:
@@ -72,7 +72,7 @@ def _member(archive: tarfile.TarFile, name: str) -> bytes:
 
 
 def read_batch(where: str, content: bytes) -> tuple[np.ndarray, np.ndarray]:
-    """Images ``[n, 3, 32, 32]`` uint8 and labels ``[n]`` int64 of one batch; SimicError naming ``where``."""
+    """Return images ``[n, 3, 32, 32]`` uint8 and labels ``[n]`` int64 of one batch; SimicError naming ``where``."""
     if not content or len(content) % RECORD:
         raise SimicError(f"{where}: {len(content)} bytes: a batch of CIFAR-10 is records of {RECORD}")
     records = np.frombuffer(content, dtype=np.uint8).reshape(-1, RECORD)

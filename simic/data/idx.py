@@ -1,4 +1,4 @@
-"""MNIST and Fashion-MNIST: IDX files of unsigned bytes, packed or not.
+"""Read MNIST and Fashion-MNIST: IDX files of unsigned bytes, packed or not.
 
 The format (yann.lecun.com/exdb/mnist): 0, 0, type of the values (8 = unsigned byte), number of dimensions, each
 dimension as a big-endian 32-bit integer, then the values, the last dimension fastest.
@@ -53,11 +53,10 @@ SITES = {
 
 
 def read_mnist_like(task: str, data_dir: Path) -> Source:
-    """All images of ``mnist`` or ``fashion_mnist``, their own split forgotten; ``x [N, 1, 28, 28]`` uint8.
+    """Read all images of ``mnist`` or ``fashion_mnist``, of both of its splits; ``x [N, 1, 28, 28]`` uint8.
 
     Where the t10k files lie in the data directory without any train file, they are used alone, and the source's name
-    says so. Otherwise what is missing is fetched; the t10k files last, so that a fetch that fails half-way does not
-    leave them alone.
+    says so. Otherwise missing files are fetched, the t10k files last, so that a failed fetch does not leave them alone.
     """
     site = SITES[task]
     have = {part: [local_copy(data_dir, task, name) is not None for name in names] for part, names in PARTS.items()}
@@ -84,7 +83,7 @@ def read_mnist_like(task: str, data_dir: Path) -> Source:
 
 
 def read_idx(path: Path, dimensions: int) -> np.ndarray:
-    """The file's array, uint8 with so many dimensions; SimicError naming the file for any other content."""
+    """Read an array of bytes with so many dimensions; SimicError naming the file for any other content."""
     content = read_file(path)
     try:
         with gzip.open(io.BytesIO(content)) if content.startswith(PACKED) else io.BytesIO(content) as file:
@@ -115,7 +114,7 @@ def _shape(path: Path, header: bytes, dimensions: int) -> tuple[int, ...]:
 
 
 def _refuse_another_set(path: Path, task: str) -> None:
-    """Files of the two sets have the same names; one that lies directly in the data directory may be the other's."""
+    """Raise SimicError for a file of the other set, whose files have the same names."""
     others = {digest: other for other, site in SITES.items() if other != task for digest in site.sha256.values()}
     owner = others.get(sha256_of(read_file(path)))
     if owner is not None:

@@ -1,6 +1,4 @@
-"""From a source to three disjoint, stratified, standardised splits on disk, whole or not at all; and of a suite, to the
-splits of many tasks.
-"""
+"""Prepare a data set or a suite: write disjoint, stratified, standardised splits, whole or not at all."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -40,12 +38,11 @@ def prepare(
     train_host: TrainHost | None = None,
     as_given: bool = False,
 ) -> None:
-    """Writes ``out_dir`` anew: trainval.safetensors, test.safetensors, held_out.json, meta.json; of a suite with a
-    source task also host.safetensors, the network that ``train_host`` made of it.
+    """Write ``out_dir`` anew: trainval.safetensors, test.safetensors, held_out.json, meta.json; for a suite with a
+    source task also host.safetensors, the network that ``train_host`` trained on it.
 
-    ``data_dir`` is where published files are looked for (and fetched to) and the paths of user data start. SimicError
-    naming the file for missing, damaged or unusable input; ``out_dir`` is as before then. ``as_given``: a data set is
-    not standardised.
+    Published files are looked for in ``data_dir``, or fetched to it; paths of user data start there. ``as_given``: a
+    data set is not standardised. SimicError naming a missing, damaged or unusable file, with ``out_dir`` as before.
     """
     if params.task == "suite":
         bank = many(params, rng_seed, data_dir, train_host)
@@ -84,7 +81,7 @@ def write_bank(bank: Bank, task: str, fractions: dict[str, float], rng_seed: int
 
 
 def single(params: Prepare, rng_seed: int, data_dir: Path, as_given: bool = False) -> Bank:
-    """A data set alone: one task, whose test split is what is held out."""
+    """Return the bank of a data set alone: one task, whose test split is held out."""
     source, dropped = complete(TASKS[params.task](params, rng_seed, data_dir)), 0
     if source.part is not None:
         source, dropped = drop_duplicates(source)
@@ -111,7 +108,7 @@ def single(params: Prepare, rng_seed: int, data_dir: Path, as_given: bool = Fals
 
 
 def subsample(source: Source, samples: int, rng_seed: int) -> Source:
-    """So many samples, of each class its share (largest remainders first, of equal ones the lower label), in order."""
+    """Return so many samples in their order, of each class its share (largest remainders first, then lower labels)."""
     if samples > len(source):
         raise SimicError(f"prepare.samples = {samples}: must be at most {len(source)}, all that {source.name} has")
     counts = torch.bincount(source.y)
@@ -127,9 +124,10 @@ def subsample(source: Source, samples: int, rng_seed: int) -> Source:
 
 
 def split_indices(source: Source, fractions: Split, rng_seed: int) -> dict[str, Tensor]:
-    """Sorted sample indices per split: the parts that the source came in, else a stratified split."""
+    """Return sorted sample indices by split: the parts that the source came in, else a stratified split."""
     if source.part is None:
-        return stratified_split(source.y, fractions, rng_seed, source.name, equal_rows(source.x.numpy()))
+        shares, names = {"val": fractions.val, "test": fractions.test}, [str(label) for label in range(source.classes)]
+        return cut(source.y, shares, rng_seed, source.name, names, equal_rows(source.x.numpy()))
     parts = {split: torch.nonzero(source.part == number).flatten() for number, split in enumerate(SPLITS)}
     for split, chosen in parts.items():
         if len(chosen) < MIN_SEQUENCES:
@@ -139,37 +137,20 @@ def split_indices(source: Source, fractions: Split, rng_seed: int) -> dict[str, 
     return parts
 
 
-def stratified_split(
-    y: Tensor, fractions: Split, rng_seed: int, name: str, firsts: Tensor | None = None
-) -> dict[str, Tensor]:
-    """Sorted sample indices per split: each class is shuffled by its own stream and cut at the rounded fractions."""
-    names = [str(label) for label in range(int(y.max()) + 1)]
-    return cut(y, {"val": fractions.val, "test": fractions.test}, rng_seed, name, names, firsts)
-
-
-def _fill_empty(place: Tensor, sizes: Tensor, splits: int) -> None:
-    """Give a split without a unit the smallest of the split with most, which large units may have made so."""
-    for empty in [k for k in range(splits) if not (place == k).any()]:
-        most = int(place.bincount(minlength=splits).argmax())
-        if (place == most).sum() > 1:
-            place[torch.where(place == most, sizes, sizes.max() + 1).argmin()] = empty
-
-
 def cut(
     y: Tensor,
     shares: dict[str, float],
     rng_seed: int,
     name: str,
     classes: Sequence[str],
-    firsts: Tensor | None = None,
+    firsts: Tensor,
     few: bool = False,
 ) -> dict[str, Tensor]:
-    """Sorted sample indices of ``train`` and of each split that has a share. Equal samples (``firsts``, the place of
-    the first for each) stay together, in the class of the first. SimicError where a split lacks a class, unless classes
-    may be of ``few`` samples.
+    """Return sorted sample indices of ``train`` and of each split that has a share: each class is shuffled by its own
+    stream and cut at the rounded shares. Equal samples (``firsts``, for each the place of the first) stay together, in
+    the class of the first. SimicError where a split lacks a class, unless classes may have ``few`` samples.
     """
     parts: dict[str, list[Tensor]] = {split: [] for split in ("train", *shares)}
-    firsts = torch.arange(len(y)) if firsts is None else firsts
     counts = torch.bincount(firsts, minlength=len(y))
     for label, shown in enumerate(classes):
         units = torch.nonzero((y == label) & (counts > 0)).flatten()
@@ -189,7 +170,15 @@ def cut(
             )
         for split, each in chosen.items():
             parts[split].append(each)
-    found = {split: torch.isin(firsts, torch.cat(chosen)).nonzero().flatten() for split, chosen in parts.items()}
-    if empty := [split for split, chosen in found.items() if not len(chosen)]:
+    splits = {split: torch.isin(firsts, torch.cat(chosen)).nonzero().flatten() for split, chosen in parts.items()}
+    if empty := [split for split, chosen in splits.items() if not len(chosen)]:
         raise SimicError(f"{name}: {len(y)} sample(s): too few, the {empty[0]} split would be empty; bring more")
-    return found
+    return splits
+
+
+def _fill_empty(place: Tensor, sizes: Tensor, splits: int) -> None:
+    """Move the smallest unit of the fullest split into a split that large units left without any."""
+    for empty in [k for k in range(splits) if not (place == k).any()]:
+        most = int(place.bincount(minlength=splits).argmax())
+        if (place == most).sum() > 1:
+            place[torch.where(place == most, sizes, sizes.max() + 1).argmin()] = empty

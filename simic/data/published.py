@@ -1,4 +1,4 @@
-"""Published files: a copy in the data directory first, else the official address, verified, whole on disk or absent."""
+"""Find or fetch published files: a local copy first, else the official one, verified, whole on disk or absent."""
 
 import http.client
 import urllib.request
@@ -21,7 +21,7 @@ class Site:
 
 
 def local_copy(data_dir: Path, folder: str, name: str) -> Path | None:
-    """``name`` or its unpacked form, in ``data_dir/folder`` or directly in ``data_dir``."""
+    """Return the path of ``name`` or its unpacked form, in ``data_dir/folder`` or in ``data_dir``; None without one."""
     places = [
         place / variant for place in (data_dir / folder, data_dir) for variant in (name, name.removesuffix(".gz"))
     ]
@@ -29,7 +29,7 @@ def local_copy(data_dir: Path, folder: str, name: str) -> Path | None:
 
 
 def obtain(site: Site, data_dir: Path, folder: str, name: str) -> Path:
-    """The local copy, or ``data_dir/folder/name`` fetched from the site; SimicError says which file to put where."""
+    """Return the local copy, or fetch it to ``data_dir/folder/name``; SimicError says which file to put where."""
     return local_copy(data_dir, folder, name) or _fetch(site, data_dir / folder / name)
 
 

@@ -1,7 +1,7 @@
-"""What a network takes in place of standardised samples: a user's rows or images as they are.
+"""Encode a user's rows or images as they are into the standardised samples that networks train on.
 
-``RawInputs`` says what was found out about the training samples, ``InputEncoder`` is the module that does it: inside an
-exported network, and when data are prepared, so that both see the same numbers.
+``RawInputs`` describes the training samples, ``InputEncoder`` is the module that encodes by it: inside an exported
+network, and when data are prepared, so that both see the same numbers.
 """
 
 from typing import Literal
@@ -26,13 +26,13 @@ class InputColumn(BaseModel):
 
     @property
     def codes(self) -> list[float]:
-        """What its features look for: a place among the levels; NaN: a missing value. A number is a feature itself."""
+        """Return the codes that have features: places among the levels, and NaN for a missing value."""
         places = [] if self.levels is None else [float(k) for k in range(len(self.levels) + self.other)]
         return [*places, *([torch.nan] if self.missing else [])]
 
 
 class RawInputs(BaseModel):
-    """What comes in, and mean and deviation of each feature (of images: of each channel) in the training samples."""
+    """Raw samples, with mean and deviation of each feature (of images: of each channel) in training."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -46,18 +46,18 @@ class RawInputs(BaseModel):
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of what comes in: a table's numbers may lie far from 0, where float32 has no decimals left."""
+        """Return the dtype of raw samples: a table's numbers may lie far from 0, where float32 has no decimals left."""
         return torch.float64 if self.layout == "table" else torch.float32
 
     @property
     def names(self) -> list[str]:
-        """Of a table's features, in order."""
-        found = list[str]()
+        """Return the names of a table's features, in order."""
+        names = list[str]()
         for column in self.columns:
-            found += [column.name] if column.levels is None else [f"{column.name} = {level}" for level in column.levels]
-            found += [f"{column.name} = any other"] if column.other else []
-            found += [f"{column.name} is missing"] if column.missing else []
-        return found
+            names += [column.name] if column.levels is None else [f"{column.name} = {level}" for level in column.levels]
+            names += [f"{column.name} = any other"] if column.other else []
+            names += [f"{column.name} is missing"] if column.missing else []
+        return names
 
 
 class InputEncoder(nn.Module):
@@ -72,16 +72,16 @@ class InputEncoder(nn.Module):
         if inputs.layout == "table":
             source, numbers, codes = list[int](), list[bool](), list[float]()
             for place, column in enumerate(inputs.columns):
-                found = [0.0] * (column.levels is None) + column.codes
-                source += [place] * len(found)
-                numbers += [column.levels is None and k == 0 for k in range(len(found))]
-                codes += found
+                own = [0.0] * (column.levels is None) + column.codes
+                source += [place] * len(own)
+                numbers += [column.levels is None and k == 0 for k in range(len(own))]
+                codes += own
             self._keep("source", torch.tensor(source))
             self._keep("numbers", torch.tensor(numbers))
             self._keep("codes", torch.tensor(codes, dtype=torch.float64))
 
     def _keep(self, name: str, value: Tensor) -> None:
-        """Not a weight: structure.json has it."""
+        """Register a buffer that state dictionaries leave out: structure.json has it."""
         self.register_buffer(name, value, persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -90,14 +90,14 @@ class InputEncoder(nn.Module):
         return self.standardise(x[:, None] if self.layout == "hw" else x.permute(TO_CHANNELS_FIRST[self.layout]))
 
     def features(self, x: Tensor) -> Tensor:
-        """Rows ``[B, columns]`` as float64 features ``[B, D]``; a number that is missing stays NaN."""
+        """Return rows ``[B, columns]`` as float64 features ``[B, D]``; a number that is missing stays NaN."""
         taken = x.double()[:, self.get_buffer("source")]
         codes = self.get_buffer("codes")
-        found = torch.where(codes.isnan(), taken.isnan(), taken == codes).double()
-        return torch.where(self.get_buffer("numbers"), taken, found)
+        coded = torch.where(codes.isnan(), taken.isnan(), taken == codes).double()
+        return torch.where(self.get_buffer("numbers"), taken, coded)
 
     def standardise(self, features: Tensor) -> Tensor:
-        """In float64, so that a large offset costs no digits; a number that is missing becomes the mean."""
-        found = (features.double() - self.get_buffer("mean")) / self.get_buffer("std")
-        found = torch.where(found.isnan(), 0.0, found)
-        return (found if self.clip is None else found.clamp(-self.clip, self.clip)).float()
+        """Standardise in float64, so that a large offset costs no digits; a missing number becomes the mean."""
+        scaled = (features.double() - self.get_buffer("mean")) / self.get_buffer("std")
+        scaled = torch.where(scaled.isnan(), 0.0, scaled)
+        return (scaled if self.clip is None else scaled.clamp(-self.clip, self.clip)).float()

@@ -1,4 +1,4 @@
-"""What every reader returns, the checks that all of them share, and the two sources that need no other file of ours.
+"""Define what every reader returns and the checks that all share; read bundled data sets and a user's .npz.
 
 Raw files lie in the data directory: ``SIMIC_DATA_DIR``, or ``data/raw``. DVC tracks the stage's code and params and its
 output ``data/prepared``, not the raw files, which may lie on another disk and be read-only. ``simic run`` notices if a
@@ -23,6 +23,15 @@ from simic.memory import Need, machine_bytes, refuse_too_much
 
 BYTES = 256  # what a token of byte-level text can be
 COPIES = 2  # of raw data at least, while they are split
+BANDS = 6  # of the diabetes target, equally many rows in each: what 2 or 3 classes are made of
+UCI = "CC BY 4.0 ({}UCI Machine Learning Repository{}, doi {})"
+BUNDLED = {  # with scikit-learn, and the licence of each
+    "digits": UCI.format("E. Alpaydin, C. Kaynak, ", " 1998", "10.24432/C50P49"),
+    "breast_cancer": UCI.format("", "", "10.24432/C5DW2B"),
+    "wine": UCI.format("", "", "10.24432/C5PC7J"),
+    "iris": UCI.format("", "", "10.24432/C56C76"),
+    "diabetes": "none stated (B. Efron, T. Hastie, I. Johnstone, R. Tibshirani, Least Angle Regression, 2004)",
+}
 
 
 @dataclass(frozen=True)
@@ -44,29 +53,32 @@ class Source:
 
     @property
     def classes(self) -> int:
-        """How many answers there are; every byte is one, seen or not."""
+        """Return the number of classes; every byte is one, seen or not."""
         return BYTES if self.part is not None else int(self.y.max()) + 1
 
     def take(self, indices: Tensor) -> "Source":
-        """These samples alone, in this order."""
+        """Return these samples alone, in this order."""
         part = None if self.part is None else self.part[indices]
         return replace(self, x=self.x[indices], y=self.y[indices], part=part)
 
 
-def read_digits() -> Source:
-    """The 1,797 handwritten 8×8 digits that scikit-learn bundles (UCI, "Optical Recognition of Handwritten Digits")."""
-    from sklearn.datasets import load_digits
+def read_bundled(name: str) -> Source:
+    """Read a data set that scikit-learn bundles: rows, or of ``digits`` 8×8 images; a target that is a number is cut
+    into ``BANDS``.
+    """
+    from sklearn import datasets
 
-    x, y = load_digits(return_X_y=True)
-    pixels, labels = np.ascontiguousarray(x, dtype="<f4"), np.ascontiguousarray(y, dtype="<i8")
-    images, targets = checked("scikit-learn digits", pixels.reshape(-1, 1, 8, 8), labels)
-    digest = durable.sha256_of(pixels.tobytes() + labels.tobytes())
-    licence = "CC BY 4.0 (E. Alpaydin, C. Kaynak, UCI Machine Learning Repository 1998, doi 10.24432/C50P49)"
-    return Source("scikit-learn digits", digest, licence, images, targets)
+    x, y = getattr(datasets, f"load_{name}")(return_X_y=True)
+    if y.dtype.kind == "f":
+        y = y.argsort(kind="stable").argsort() * BANDS // len(y)
+    values, labels = np.ascontiguousarray(x, dtype="<f4"), np.ascontiguousarray(y, dtype="<i8")
+    digest = durable.sha256_of(values.tobytes() + labels.tobytes())
+    samples, where = values.reshape(-1, 1, 8, 8) if name == "digits" else values, f"scikit-learn {name}"
+    return Source(where, digest, BUNDLED[name], *checked(where, samples, labels))
 
 
 def read_npz(data_dir: Path, source: str) -> Source:
-    """A user's ``.npz`` with ``x [N, D]``, ``[N, H, W]`` or ``[N, C, H, W]`` and integer ``y [N]``."""
+    """Read a user's ``.npz`` with ``x [N, D]``, ``[N, H, W]`` or ``[N, C, H, W]`` and integer ``y [N]``."""
     path = inside(data_dir, source)
     content = read_file(path)
     arrays = npz_arrays(path, content, ("x", "y"))
@@ -95,7 +107,7 @@ def npz_arrays(path: Path, content: bytes, wanted: Sequence[str]) -> dict[str, n
 
 
 def _member(path: Path, archive: zipfile.ZipFile, name: str) -> np.ndarray:
-    """One array; its header is held against the archive's word and the memory before there is room made for it."""
+    """Read one array; its header is compared with the archive's and with the memory before it is allocated."""
     entry = archive.getinfo(f"{name}.npy")
     with archive.open(entry) as file:
         version = np.lib.format.read_magic(file)
@@ -110,7 +122,7 @@ def _member(path: Path, archive: zipfile.ZipFile, name: str) -> np.ndarray:
 
 
 def inside(data_dir: Path, source: str) -> Path:
-    """The file's path; a path from params cannot leave the data directory."""
+    """Return the path of a source; SimicError where it leaves the data directory."""
     try:
         path = (data_dir / source).resolve()
     except (OSError, ValueError, RuntimeError) as error:  # a NUL, too long a name, links in a circle
@@ -123,13 +135,13 @@ def inside(data_dir: Path, source: str) -> Path:
 
 
 def read_file(path: Path, example: str = "") -> bytes:
-    """All bytes, or a SimicError that says which file to put where, and where to get one."""
+    """Read all bytes; SimicError that says which file to put where, and where to get one."""
     missing = f"put it there{example}, or set SIMIC_DATA_DIR to its folder"
     return safe_read.read_file(path, machine_bytes() // COPIES, missing)
 
 
 def complete(source: Source) -> Source:
-    """The source as ``prepare`` needs it, whoever wrote its reader; SimicError naming it and what is wrong."""
+    """Return a source as ``prepare`` needs it, whoever wrote its reader; SimicError naming it and what is wrong."""
     if not isinstance(source, Source):
         raise SimicError(f"task reader: gave {type(source).__name__}, must be a Source")
     x, y, part = source.x, source.y, source.part
@@ -146,9 +158,9 @@ def complete(source: Source) -> Source:
 
 
 def drop_duplicates(source: Source) -> tuple[Source, int]:
-    """The source without exact copies of a sample (the first stays), and how many there were.
+    """Return a source without exact copies of a sample (the first stays), and how many copies there were.
 
-    For what is drawn from: a copy could be drawn into another split; which answer it carries does not matter.
+    Suites draw from such sources: a copy could be drawn into another split, whatever its label.
     """
     firsts = equal_rows(source.x.numpy())
     kept = torch.nonzero(firsts == torch.arange(len(source))).flatten()
@@ -157,7 +169,7 @@ def drop_duplicates(source: Source) -> tuple[Source, int]:
 
 
 def equal_rows(x: np.ndarray) -> Tensor:
-    """For each sample the place of the first that is equal to it, ``[N]``."""
+    """Return for each sample the place of the first that is equal to it, ``[N]``."""
     rows = x + 0.0 if x.dtype.kind == "f" else x  # −0 and 0 are one value with two patterns of bits
     first: dict[bytes, int] = {}
     hashes = [hashlib.sha256(row.tobytes()).digest() for row in rows]
@@ -165,7 +177,7 @@ def equal_rows(x: np.ndarray) -> Tensor:
 
 
 def checked(where: str, x: np.ndarray, y: np.ndarray) -> tuple[Tensor, Tensor]:
-    """The arrays as float32 (bytes stay bytes) and int64 tensors; SimicError naming ``where`` and what is wrong."""
+    """Return arrays as float32 (bytes stay bytes) and int64 tensors; SimicError naming ``where`` and what is wrong."""
     if x.dtype.kind not in "fiub" or x.ndim not in (2, 4) or x.size == 0:
         raise SimicError(f"{where}: x is {x.dtype} {list(x.shape)}: must be numbers [N, D], [N, H, W] or [N, C, H, W]")
     if y.dtype.kind not in "iu" or y.shape != x.shape[:1]:

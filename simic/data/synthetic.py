@@ -1,4 +1,4 @@
-"""Planted tasks: generated data whose best growth decision is known because it was put there.
+"""Generate planted tasks: data whose best growth decision is known because it was put there.
 
 Each names the host it is for, how it is trained, the budget, and the one decision (slot, blueprint, as early as
 possible) that beats all others; ``tests/envs/test_planted.py`` plays every single decision in the real environment and
@@ -25,8 +25,8 @@ KEYS, QUESTIONS, ANSWERS = ord("0"), ord("a"), ord("A")  # the first byte of eac
 
 @dataclass(frozen=True)
 class Planted:
-    """One task as data: plain names and numbers of params, and the decision that is best under them: a seed of
-    ``blueprint`` in ``slot``, germinated at ``step`` and fossilized as soon as it may.
+    """One task with its params, and the decision that is best under them: a seed of ``blueprint`` in ``slot``,
+    germinated at ``step`` and fossilized as soon as it may.
     """
 
     name: str
@@ -47,7 +47,7 @@ class Planted:
 
     @property
     def overrides(self) -> list[str]:
-        """The task as overrides of params.yaml, ``KEY.PATH=VALUE``."""
+        """Return the task as overrides of params.yaml, ``KEY.PATH=VALUE``."""
         return [
             "prepare.task=synthetic",
             f"prepare.source={self.name}",
@@ -64,7 +64,7 @@ class Planted:
 
 
 def orientation(rng_seed: int, samples: int) -> tuple[Tensor, Tensor]:
-    """Horizontal or vertical pairs: ``x [N, 1, 8, 8]`` float32, ``y [N]``: 0 = horizontal, 1 = vertical.
+    """Generate horizontal or vertical pairs: ``x [N, 1, 8, 8]`` float32, ``y [N]``: 0 = horizontal, 1 = vertical.
 
     4 × 4 cells of 2 × 2 equal pixels, so that the first pooling loses nothing. Each block of 2 × 2 cells holds two high
     and two low values, high above or below low (0), or high left or right of low (1), by a fair coin per block; every
@@ -83,7 +83,7 @@ def orientation(rng_seed: int, samples: int) -> tuple[Tensor, Tensor]:
 
 
 def recall(rng_seed: int, samples: int) -> tuple[Tensor, Tensor]:
-    """Bytes ``x [N, L]`` and the next at each position ``y [N, L]`` uint8: a key, then questions and their answers.
+    """Generate bytes ``x [N, L]`` and the next at each position ``y [N, L]`` uint8: a key, then questions and answers.
 
     Answer = (question + key) mod 9, all questions and keys equally likely: a question alone says nothing
     about its answer, nor does the key alone, nor any earlier answer without its question. Only a seed that looks back
@@ -139,7 +139,7 @@ PLANTED = {
 
 
 def read_planted(name: str, params: Prepare, rng_seed: int) -> Source:
-    """The task's samples; with ``prepare.samples``, so many. SimicError for a name that is none."""
+    """Generate a task's samples, as many as ``prepare.samples`` says; SimicError for an unknown name."""
     if name not in PLANTED:
         raise SimicError(f"prepare.source = {name!r}: must be a planted task: {', '.join(PLANTED)}")
     planted = PLANTED[name]

@@ -1,4 +1,4 @@
-"""Which reader serves which task. A user adds one in a file of their own::
+"""Register the readers of tasks by name. A user adds one in a file of their own::
 
 from simic.data.tasks import task
 
@@ -13,20 +13,20 @@ from pathlib import Path
 from simic import registry
 from simic.data.cifar import read_cifar10
 from simic.data.idx import read_mnist_like
-from simic.data.sources import Source, read_digits, read_npz
+from simic.data.sources import Source, read_bundled, read_npz
 from simic.data.synthetic import read_planted
 from simic.data.text import read_text
 from simic.errors import SimicError
 from simic.params import Prepare
 
-# All raw samples of a task from its params, the root of random numbers and the folder that files are in; of text and
-# planted sequences, as many as asked for.
+# Reads all raw samples of a task, given its params, rng_seed and the folder of files; of text and planted sequences, as
+# many as asked for.
 Reader = Callable[[Prepare, int, Path], Source]
 TASKS: dict[str, Reader] = {}
 
 
 def task(name: str) -> Callable[[Reader], Reader]:
-    """Decorator: register a function ``(params, rng_seed, data_dir) -> Source``; SimicError where the name is taken."""
+    """Return a decorator that registers a reader; SimicError where the name is taken."""
 
     def register(reader: Reader) -> Reader:
         if name in TASKS:
@@ -38,7 +38,7 @@ def task(name: str) -> Callable[[Reader], Reader]:
     return register
 
 
-task("digits")(lambda params, rng_seed, data_dir: read_digits())
+task("digits")(lambda params, rng_seed, data_dir: read_bundled("digits"))
 task("mnist")(lambda params, rng_seed, data_dir: read_mnist_like("mnist", data_dir))
 task("fashion_mnist")(lambda params, rng_seed, data_dir: read_mnist_like("fashion_mnist", data_dir))
 task("cifar10")(lambda params, rng_seed, data_dir: read_cifar10(data_dir))

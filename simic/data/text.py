@@ -1,4 +1,4 @@
-"""Text as bytes: any UTF-8 file in windows that predict the next byte at each position."""
+"""Read text as bytes: any UTF-8 file in windows that predict the next byte at each position."""
 
 from pathlib import Path
 
@@ -15,7 +15,7 @@ EXAMPLE = "https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinys
 
 
 def read_text(data_dir: Path, params: Prepare, rng_seed: int) -> Source:
-    """Windows ``x [N, L]`` and, one byte on, ``y [N, L]`` uint8, with L = ``params.context``.
+    """Return windows ``x [N, L]`` and, one byte on, ``y [N, L]`` uint8, with L = ``params.context``.
 
     The text is cut once into train | val | test, in its own order, and each part into windows of L + 1 bytes at a
     stride of L: no byte is in two parts, so none that was trained on is ever predicted in another. With ``samples``,
@@ -23,7 +23,11 @@ def read_text(data_dir: Path, params: Prepare, rng_seed: int) -> Source:
     over at the end (less than a window) is not used.
     """
     path = inside(data_dir, params.source or "")
-    content = read_utf8(path)
+    content = read_file(path, f" (any UTF-8 text; for example {EXAMPLE})")
+    try:
+        content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise SimicError(f"{path}: not UTF-8 text: byte {error.start} is 0x{content[error.start]:02x}") from None
     length, parts = params.context, len(params.split.model_dump())
     available = max(0, (len(content) - parts) // length)  # each part needs one byte more than its windows' inputs
     windows = available if params.samples is None else params.samples
@@ -47,17 +51,7 @@ def read_text(data_dir: Path, params: Prepare, rng_seed: int) -> Source:
     return Source(path.name, durable.sha256_of(content), "the user's own", inputs, targets, part)
 
 
-def read_utf8(path: Path) -> bytes:
-    """All bytes; SimicError naming the file where it is missing or not UTF-8."""
-    content = read_file(path, f" (any UTF-8 text; for example {EXAMPLE})")
-    try:
-        content.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise SimicError(f"{path}: not UTF-8 text: byte {error.start} is 0x{content[error.start]:02x}") from None
-    return content
-
-
 def _part_sizes(windows: int, params: Prepare) -> tuple[int, int, int]:
-    """Windows of train, val, test; train takes what rounding leaves."""
+    """Return how many windows train, val and test have; train takes what rounding leaves."""
     val, test = round(windows * params.split.val), round(windows * params.split.test)
     return windows - val - test, val, test

@@ -1,4 +1,4 @@
-"""The hosts on which the learned policy won and lost most against the best common schedule, step by step."""
+"""Show the hosts on which the learned policy won and lost most against the best common schedule, step by step."""
 
 import numpy as np
 from torch import Tensor

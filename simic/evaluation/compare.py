@@ -1,4 +1,4 @@
-"""What a controller's networks are worth beside the host alone, the best common schedule and a search by hand.
+"""Compare a controller's networks with the host alone, the best common schedule and a random search.
 
 Every schedule is trained as often as the controller grew a network, each time on a host of its own: a search then
 chooses among lucky and unlucky hosts just as whoever keeps the best of several grown networks does. What is chosen is
@@ -27,10 +27,10 @@ SEARCHES = (1, 2, 4, 8)  # trainings
 
 
 class ComparedRow(Frozen):
-    """One way to a network: the host trainings it costs, and the mean test score of what it gives, in points.
+    """One way to a network: the host trainings it costs, and the mean test score of its networks, in points.
 
-    The figure is a mean over ``repeats`` independent ones, from ``hosts`` trained hosts in all; its standard error is
-    over the repeats, null for a single one.
+    The score is a mean over ``repeats`` independent networks, from ``hosts`` trained hosts in all; its standard error
+    is over the repeats, null for a single one.
     """
 
     name: str
@@ -43,7 +43,7 @@ class ComparedRow(Frozen):
 
 
 class GrowthComparison(Frozen):
-    """All of compare.json."""
+    """Content of compare.json."""
 
     controller: str
     price: float  # points a score loses for each time the host's own parameters that were added

@@ -1,4 +1,4 @@
-"""Controllers to grow with: the project's own, and those that come with simic, one for each suite."""
+"""Choose the controller to grow with: the project's own, or one of those that come with simic, by suite."""
 
 import json
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ PUBLISHED = Path(__file__).parents[1] / "published"  # a folder for each suite
 
 
 class Publication(Frozen):
-    """What policy.json of a published controller holds beside the policy, under ``published``."""
+    """The key ``published`` in policy.json of a published controller."""
 
     suite: str
     sample_shape: tuple[int, ...]  # of the tasks it was trained on
@@ -32,7 +32,7 @@ class Publication(Frozen):
 
 @dataclass(frozen=True)
 class Controller:
-    """A trained policy, who it is in words, and the best common schedule of the tasks it was trained on, if known."""
+    """A trained policy, its name for readers, and the best common schedule of its training tasks, if known."""
 
     name: str
     learned: Learned

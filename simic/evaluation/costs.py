@@ -1,4 +1,4 @@
-"""What training hosts costs, counted alike for every policy and every static network; validation is counted apart."""
+"""Count what training hosts costs, alike for every policy and every static network, and validation apart."""
 
 from torch import Tensor
 

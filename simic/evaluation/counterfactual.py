@@ -1,9 +1,9 @@
-"""Episodes of the learned policy played again with one decision another, and what they say of policy and critic.
+"""Replay episodes of the learned policy with one decision changed, and grade policy and critic by the outcomes.
 
-All else stays: host, order of samples, and the policy itself, which decides from then on by what it sees. So what ends
-otherwise does so because of that decision. One replay also has what the new decision does to rounding, which training
-amplifies; over many decisions that averages out. The best alternative is chosen by validation and scored by test, so
-that no choice flatters itself.
+All else stays: host, order of samples, and the policy itself, which decides from then on by what it sees. So a
+different outcome is due to that decision. A single replay also contains the rounding that the new decision changes and
+training amplifies; over many decisions that averages out. The best alternative is chosen by validation and scored by
+test, so that no choice flatters itself.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -168,12 +168,12 @@ def counterfactual_actors(actor: LearnedActor, openings: int) -> dict[str, Count
     return {**first, VERDICT.name: CounterfactualActor(actor, VERDICT, 1)}
 
 
-# --- what came of it -------------------------------------------------------------------------------------------------
+# --- outcomes --------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Replay:
-    """What one actor did on all hosts and what came of it: scores ``[H]`` in points, and for every step ``[T, H]`` the
+    """Episodes of one actor on all hosts with their scores ``[H]`` in points, and for every step ``[T, H]`` the
     discounted return still to come, and what the critic expected it to be one step later.
     """
 

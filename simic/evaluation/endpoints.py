@@ -1,4 +1,4 @@
-"""Where every policy stands between the best common schedule and the oracle per task: gap closed, worth of a search."""
+"""Place every policy between the best common schedule and the oracle per task: gap closed, worth of a search."""
 
 from collections.abc import Mapping, Sequence
 from typing import Protocol
@@ -29,7 +29,7 @@ SETTINGS = (
 
 
 class Reached(Protocol):
-    """What a policy reached on every row."""
+    """Results of a policy on every row."""
 
     test_accuracy_pct: tuple[float, ...]
     params: tuple[int, ...]

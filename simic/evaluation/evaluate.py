@@ -1,5 +1,5 @@
-"""The trained policy beside everything that headroom played on the same hosts: compared seed by seed, placed between
-the common schedule and the oracle, its decisions graded.
+"""Evaluate the trained policy on the hosts that headroom played: compare it seed by seed with all others, place it
+between the common schedule and the oracle, grade its decisions.
 """
 
 from collections.abc import Callable, Mapping
@@ -30,8 +30,8 @@ COUNTS = ("flops_per_sample", "training_flops", "validation_flops", "germinated"
 
 @dataclass(frozen=True)
 class Subject:
-    """Which checkpoint is evaluated: its name, the iteration it was written after, the host trainings of the whole run
-    that it was chosen from, validation included, and what one unit of its critic is in units of reward.
+    """The checkpoint that is evaluated: its name, the iteration it was written after, the host trainings of its whole
+    run, validation included, and one unit of its critic in units of reward.
     """
 
     checkpoint: str

@@ -1,8 +1,11 @@
-"""Why a decision of the evaluated policy was made: what it saw, and what else would have come to what.
+"""Explain a decision of the evaluated policy: what it saw, what it hangs on, and the outcome of every alternative.
 
 The episode of the evaluation is played again to that step; from there every other legal choice is replayed in a host of
 its own. Each is played by two hosts side by side: the last bits of a host that shares an operation with no other depend
 on its company, those of two equal ones do not (docs/history/experiments.md), and that both end alike is checked.
+
+What a decision hangs on is found by occlusion (Zeiler and Fergus 2014, arXiv 1311.2901), one input at a time: a number
+is replaced by its mean over training, a flag is turned, a slot's blueprint is taken away, and the memory is forgotten.
 """
 
 import math
@@ -16,13 +19,16 @@ import torch
 from torch import Tensor
 
 from simic.agent.core import RecurrentState
+from simic.agent.normalization import Normalizers
+from simic.agent.policy import ActorCritic
 from simic.agent.spec import Observation
 from simic.data.batches import HeldOut, data_hash, load_held_out
+from simic.envs.observations import EPOCHS_UNIT, Feature, columns
 from simic.envs.play import Situation
 from simic.envs.rewards.transition import score
 from simic.errors import SimicError
+from simic.evaluation.baselines import EMPTY
 from simic.evaluation.counterfactual import CounterfactualActor, Offers, Replay, at_step, reward_scale
-from simic.evaluation.occlusion import occlusion
 from simic.evaluation.page import aligned
 from simic.evaluation.result import LEARNED, Evaluation, TriedChoice
 from simic.evaluation.scoring import EvaluationSetup, Turn, of_rows, open_env, play_for_score
@@ -35,6 +41,7 @@ from simic.training.learned import Learned
 
 TWINS = 2
 MOST_LINES = 6  # of what a decision hangs on
+LEAST_NATS = 0.01  # smaller changes of a log-probability are not worth a line
 
 
 @dataclass(frozen=True)
@@ -180,6 +187,65 @@ def _same(own: Replay, replays: Replay, step: int) -> bool:
         torch.equal(tried[:, ::TWINS], tried[:, 1::TWINS]) and (replays.test[::TWINS] == replays.test[1::TWINS]).all()
     )
     return bool(prefix and twins and torch.equal(tried[:, 0], alone[:, 0]) and replays.test[0] == own.test[0])
+
+
+# --- occlusion -------------------------------------------------------------------------------------------------------
+
+
+def occlusion(
+    policy: ActorCritic, normalizers: Normalizers, seen: Observation, memory: RecurrentState, action: Tensor, steps: int
+) -> list[tuple[str, float]]:
+    """Return each input in words and the log-probability in nats that ``action [1, heads]`` loses without it (negative:
+    gains), the largest first. ``seen`` and ``memory`` are of one host, before normalisation.
+    """
+    slots = policy.observation_spec.categories
+    table = columns(slots, policy.observation_spec.cardinality)
+    shown = normalizers.see(seen)
+    flags = torch.tensor([row.flag for _, row in table], device=shown.features.device)
+    # One row for each feature, each blueprint and the memory, and a last one in which nothing is hidden.
+    count = len(table) + slots + 2
+    many = Observation(
+        shown.features.repeat(count, 1),
+        shown.categories.repeat(count, 1),
+        {name: mask.expand(count, *mask.shape[1:]) for name, mask in shown.masks.items()},
+    )
+    places = torch.arange(len(table))
+    many.features[places, places] = torch.where(flags, 1.0 - shown.features[0], 0.0)
+    places = torch.arange(slots)
+    many.categories[len(table) + places, places] = EMPTY
+    before = RecurrentState(*(part.repeat(count, 1) for part in memory))
+    before = before.zeroed(torch.arange(count, device=flags.device) == count - 2)
+    log_prob = policy.act(many, before, greedy=True, actions=action.expand(count, -1)).joint
+    lost = (log_prob[-1] - log_prob[:-1]).tolist()
+    words = [in_words(name, row, float(seen.features[0, place]), steps) for place, (name, row) in enumerate(table)]
+    words += [f"slot {slot}: which blueprint it holds" for slot in range(slots)] + [
+        "what it remembers of earlier steps"
+    ]
+    ranked = sorted(zip(words, lost, strict=True), key=lambda each: -abs(each[1]))
+    return [(what, nats) for what, nats in ranked if abs(nats) >= LEAST_NATS]
+
+
+def in_words(name: str, row: Feature, value: float, steps: int) -> str:
+    """Return a feature's name and its value in the unit before it was squashed (simic.envs.observations)."""
+    slot, _, rest = name.partition("_")
+    told = f"slot {slot.removeprefix('slot')}: {rest}" if slot.startswith("slot") and rest else name
+    told = told.replace("_", " ")
+    if row.flag:
+        return f"{told}: {'yes' if value else 'no'}"
+    if row.unit == "points, symlog":
+        size = math.expm1(abs(value) * math.log1p(100.0))
+        return f"{told} {math.copysign(size, value):+.1f} points"
+    if row.unit == "fraction":
+        return f"{told} {100.0 * value:.1f} %"
+    if row.unit.endswith("/ episode"):
+        return f"{told} {value * steps:.0f} steps"
+    unbounded = value / (1.0 - value) if value < 1.0 else math.inf
+    if row.unit.startswith("steps, "):
+        return f"{told} {EPOCHS_UNIT * unbounded:.0f} steps"
+    if row.unit.endswith("x/(1+x)"):
+        value, unit = unbounded, row.unit.removesuffix(", x/(1+x)")
+        return f"{told} {value:.3g}{'' if unit in ('1', 'count') else f' ({unit})'}"
+    return f"{told} {value:.3g}{'' if row.unit == '1' else f' ({row.unit})'}"
 
 
 # --- in words, for a terminal ----------------------------------------------------------------------------------------

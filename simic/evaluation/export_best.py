@@ -1,4 +1,4 @@
-"""The best host of a finished episode as a product: a plain network with its history and a model card."""
+"""Export the best host of a finished episode: a plain network with its history and a model card."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -41,7 +41,7 @@ ACCURACY_DIGITS = 3  # points; far below one sample of any split
 
 @dataclass(frozen=True)
 class Grown:
-    """What was exported; accuracies in points, of the committed network."""
+    """An exported network; accuracies in points, of the committed network."""
 
     path: Path
     host: int
@@ -54,8 +54,8 @@ class Grown:
 
 @dataclass(frozen=True)
 class Account:
-    """What is said of a network beside its numbers: who grew it, what it was compared with, what was done to the data;
-    and files that lie beside it, by name.
+    """Content of the model card beside the network's numbers: who grew it, comparisons, notes on the data; and files to
+    write beside it, by name.
     """
 
     grown_by: str
@@ -187,7 +187,8 @@ def card(
     """
     inputs, scale = _inputs(structure, task)
     shape = ", ".join(map(str, structure.inputs.shape if structure.inputs else structure.input_shape))
-    host, load = _own(env) if structure.host is None else ("", 'load_grown(".")')
+    own = f" The host is the user's own network `{env.host.preset}`, frozen, in evaluation mode; its code is not here."
+    host, load = ("", '".")') if structure.host is not None else (own, '".", host=network)  # network: yours')
     test = share_interval(grown.test_accuracy_pct / 100, tested)
     account = grown.account
     compared = f"\n{account.compared.page()}\n" if account.compared else ""
@@ -233,12 +234,12 @@ part of this card.
 """
 
 
-def _floors(found: "Floors") -> str:
+def _floors(floors: "Floors") -> str:
     return f"""## Beside what costs less
-{found.table()}
+{floors.table()}
 
-{found.advice}
-Test accuracy of the network that validation chose among {found.hosts}; seconds are those of all {found.hosts}."""
+{floors.advice}
+Test accuracy of the network that validation chose among {floors.hosts}; seconds are those of all {floors.hosts}."""
 
 
 def _use(structure: Structure, load: str) -> str:
@@ -258,7 +259,7 @@ With simic it is a plain `nn.Module`, which can be trained on:
 ```python
 from simic.growth import load_grown
 
-network = {load}
+network = load_grown({load}
 ```"""
 
 
@@ -312,12 +313,6 @@ def _raw_inputs(inputs: RawInputs) -> tuple[str, str]:
     return f"rows as they are, `float64 [B, {len(inputs.columns)}]`: {shown}{more}{coded}; NaN where missing", said
 
 
-def _own(env: GrowthEnv) -> tuple[str, str]:
-    """Say what a network of the user's own is, and how to load what grew in it."""
-    said = f" The host is the user's own network `{env.host.preset}`, frozen, in evaluation mode; its code is not here."
-    return said, 'load_grown(".", host=network)  # network: yours'
-
-
 def _seeds(structure: Structure, shapley: Sequence[float]) -> str:
     rows = [
         f"| {each.slot} | {each.blueprint} | {each.operator} | {each.alpha:g} | {each.params} | {share:+.1f} |"
@@ -332,9 +327,6 @@ def _short(values: list[float]) -> str:
 
 
 def _example(structure: Structure) -> str:
-    if structure.inputs is not None:
-        sizes = ", ".join(map(str, structure.inputs.shape))
-        return f"torch.zeros(8, {sizes}, dtype={structure.inputs.dtype})"
-    sizes = ", ".join(map(str, structure.input_shape))
-    dtype = ", dtype=torch.int64" if len(structure.input_shape) == 1 else ""
-    return f"torch.zeros(8, {sizes}{dtype})"
+    inputs, dtype = structure.inputs, ", dtype=torch.int64" if len(structure.input_shape) == 1 else ""
+    sizes = ", ".join(map(str, inputs.shape if inputs else structure.input_shape))
+    return f"torch.zeros(8, {sizes}{f', dtype={inputs.dtype}' if inputs else dtype})"

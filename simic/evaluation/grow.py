@@ -1,4 +1,4 @@
-"""A controller let loose on a user's own data: several hosts grow, the best by validation leaves as a plain network."""
+"""Grow several hosts on a user's own data by a controller, and export the best by validation as a plain network."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -39,13 +39,13 @@ Told = Callable[[str, int, int], None]  # what is done, how many of how many
 
 @dataclass(frozen=True)
 class GrowSetup:
-    """Where networks grow: how hosts are trained (of a controller: as when it was trained), on which prepared data."""
+    """Params of the hosts (with a controller those that it was trained with), and the prepared data they grow on."""
 
     params: Params
     prepared: Path
     device: torch.device
-    own: tuple[str, nn.Module] | None = None  # a network of the user's own in place of the host, and its name
-    data: OwnData | None = None  # the user's own data, which the prepared ones are
+    own: tuple[str, nn.Module] | None = None  # name and network of the user's own in place of the host
+    data: OwnData | None = None  # the user's own data, which were prepared
     inputs: RawInputs | None = None  # what the exported network takes in place of standardised samples
 
 

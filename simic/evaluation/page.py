@@ -1,4 +1,4 @@
-"""Headroom in words and tables: the page of a suite."""
+"""Write headroom in words and tables: the page of a suite."""
 
 from collections.abc import Sequence
 

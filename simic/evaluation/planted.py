@@ -1,4 +1,4 @@
-"""The learned policy on generated tasks whose best growth decision is known (``simic.data.synthetic``)."""
+"""Grade the learned policy on generated tasks whose best growth decision is known (``simic.data.synthetic``)."""
 
 import torch
 from torch import Tensor
@@ -58,13 +58,10 @@ def grade(learned: Learned, rng_seed: int, device: torch.device) -> PlantedGrade
         if planted.family == learned.train.host.family:
             env = environment(planted, learned.train, rng_seed, device)
             best = planted.slot, [item.name for item in env.blueprints].index(planted.blueprint)
-            fits = (env.observation_spec.of_actor, env.action_spec) == _specs(learned)
+            specs = learned.policy.observation_spec.of_actor, learned.policy.action_spec
+            fits = (env.observation_spec.of_actor, env.action_spec) == specs
             return _played(env, learned, planted, best) if fits and bool(env.openings[best]) else None
     return None
-
-
-def _specs(learned: Learned) -> tuple[object, object]:
-    return learned.policy.observation_spec.of_actor, learned.policy.action_spec
 
 
 def _played(env: GrowthEnv, learned: Learned, planted: Planted, best: tuple[int, int]) -> PlantedGrade:

@@ -1,4 +1,4 @@
-"""The policies of an evaluation by name: the trained one, greedy, sampled and blind, and the baselines."""
+"""Make the policies of an evaluation by name: the trained one, greedy, sampled and blind, and the baselines."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""Whether a challenger becomes champion: both play the same fresh hosts again, and are scored on validation splits.
+"""Decide whether a challenger becomes champion: both play the same fresh hosts, scored on validation splits.
 
 The hosts are drawn for this pair of policies, so neither was chosen on them. Held-out data stay closed.
 """
@@ -27,7 +27,7 @@ from simic.training import machine
 from simic.training.learned import CARD_FILE, Learned
 
 CHAMPION, CHALLENGER = "champion", "challenger"
-FLOORS = ("random_legal", "static")  # whom a challenger must beat where there is no champion
+FLOORS = ("random_legal", "static")  # opponents where there is no champion
 # A namespace of its own: evaluation is at 1 << 40, validation at 1 << 41. What is added to it has 40 bits.
 PROMOTION_ITERATION = 1 << 42
 _HEX_DIGITS = 10
@@ -64,7 +64,7 @@ class Compared(Frozen):
 
 
 class Contest(Frozen):
-    """What was played, and how the challenger did against each opponent."""
+    """Hosts and tasks that were played, and the comparison with each opponent."""
 
     data_sha256: str
     hosts: int

@@ -1,4 +1,4 @@
-"""What evaluation measured, as one frozen tree; evaluation.json is its canonical JSON."""
+"""Define the results of headroom and evaluation as frozen trees; their files are canonical JSON."""
 
 import json
 from collections.abc import Sequence
@@ -7,11 +7,10 @@ from typing import Literal, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, model_validator
 
-from simic.data.batches import TaskGroup, TaskMeta
+from simic.data.batches import TaskGroup
 from simic.errors import SimicError
 from simic.evaluation.search import SearchWorth
 from simic.evaluation.statistics import Interval
-from simic.growth.networks.hosts import HostSpec
 
 SCHEMA_VERSION = 6
 HEADROOM_VERSION = 2
@@ -33,6 +32,11 @@ class Frozen(BaseModel):
     def to_json(self) -> str:
         """Return canonical JSON: equal results are equal bytes."""
         return json.dumps(self.model_dump(mode="json"), sort_keys=True, indent=1) + "\n"
+
+    @classmethod
+    def of(cls, thing: object) -> Self:
+        """Take the fields from another object that has them."""
+        return cls(**{name: getattr(thing, name) for name in cls.model_fields})
 
 
 # Of every evaluation seed, step by step: the index of the choice of each head, with spaces between.
@@ -98,7 +102,7 @@ class Decision(Frozen):
 
 
 class Timeline(Frozen):
-    """How one host grew. Stages ``[step][slot]`` are ``Stage`` values after the step, accuracies are points on the
+    """Growth of one host. Stages ``[step][slot]`` are ``Stage`` values after the step, accuracies are points on the
     validation split, null where not measured.
     """
 
@@ -120,10 +124,6 @@ class HostDescription(Frozen):
     params: int
     flops_per_sample: int
 
-    @classmethod
-    def of(cls, host: HostSpec) -> Self:
-        return cls(**{name: getattr(host, name) for name in cls.model_fields})
-
 
 class TaskRow(Frozen):
     """A held-out task."""
@@ -133,13 +133,9 @@ class TaskRow(Frozen):
     group: TaskGroup
     classes: int
 
-    @classmethod
-    def of(cls, task: TaskMeta) -> Self:
-        return cls(**{name: getattr(task, name) for name in cls.model_fields})
-
 
 class Cost(Frozen):
-    """Of a search: host trainings, and FLOPs of training and of validation."""
+    """Cost of a search: host trainings, and FLOPs of training and of validation."""
 
     trainings: int
     training_flops: float
@@ -170,7 +166,7 @@ class TunedRule(Frozen):
     hosts: int  # that the score is a mean of
 
     def __str__(self) -> str:
-        """As in a table."""
+        """Describe the rule for a table."""
         kept = "then the best again" if self.threshold is None else f"keep above {self.threshold:g} points"
         order = f"the {self.tries} best aligned of {len(self.order)}" if self.priorities else ", ".join(self.order)
         return f"{self.family}, {self.patience} epoch(s) each, {kept}: {order}"
@@ -216,7 +212,7 @@ class Standings(Frozen):
 
 
 class HeadroomReport(Frozen):
-    """All of headroom.json; tables are ``[row][schedule]``, in points where nothing else is said.
+    """Content of headroom.json; tables are ``[row][schedule]``, in points where nothing else is said.
 
     ``others`` are the same for episodes of other lengths (``6 epochs``) and for tasks from outside the suite.
     """
@@ -327,7 +323,7 @@ class TriedChoice(Frozen):
 
     @property
     def words(self) -> str:
-        """``GERMINATE depthwise slot 1``."""
+        """Say the choice: ``GERMINATE depthwise slot 1``."""
         slot = None if self.slot is None else f"slot {self.slot}"
         return " ".join(part for part in (self.op, self.blueprint, slot) if part)
 
@@ -342,7 +338,7 @@ class GradedDecision(Frozen):
 
 
 class DecisionGrade(Frozen):
-    """How good the answers to one question were; intervals are over tasks, null where there are fewer than two."""
+    """Grade of the answers to one question; intervals are over tasks, null where there are fewer than two."""
 
     decisions: tuple[GradedDecision, ...]
     inexact: int  # replays that were not bit for bit the same up to the decision: they count nowhere
@@ -377,7 +373,7 @@ class Elsewhere(Frozen):
 
 
 class Evaluation(Frozen):
-    """All of evaluation.json."""
+    """Content of evaluation.json."""
 
     schema_version: Literal[6] = SCHEMA_VERSION
     primary_endpoint: str = PRIMARY_ENDPOINT

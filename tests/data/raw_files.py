@@ -1,8 +1,14 @@
-"""Raw files as their publishers write them, small."""
+"""Raw files as their publishers write them, small, and what ``prepare`` says of those that it refuses."""
 
 import struct
+from pathlib import Path
 
 import numpy as np
+import pytest
+
+from simic.data.prepare import prepare
+from simic.errors import SimicError
+from simic.params import Prepare
 
 
 def idx_bytes(array: np.ndarray) -> bytes:
@@ -19,3 +25,13 @@ def digits_like(n: int, seed: int, side: int = 6) -> tuple[np.ndarray, np.ndarra
 def cifar_batch(images: np.ndarray, labels: list[int]) -> bytes:
     """A binary batch ``images [n, 3, 32, 32]``."""
     return b"".join(bytes([label]) + image.tobytes() for image, label in zip(images, labels, strict=True))
+
+
+def refused(params: Prepare, folder: Path) -> str:
+    """Return the one line in which preparing data of a folder is refused; nothing in it has changed."""
+    before = sorted(folder.rglob("*"))
+    with pytest.raises(SimicError) as caught:
+        prepare(params, 1, folder / "out", folder)
+    assert sorted(folder.rglob("*")) == before, "something was written"
+    assert "\n" not in str(caught.value)
+    return str(caught.value)

@@ -87,12 +87,6 @@ def test_an_epoch_shows_no_sample_twice_and_drops_the_last_partial_batch():
     assert all(len(set(row.tolist())) == 48 for row in order.flatten(1))
 
 
-def test_order_does_not_depend_on_the_grouping_of_hosts():
-    together = epoch_order(1, 3, torch.arange(6), 2, 40, 8)
-    apart = [epoch_order(1, 3, torch.tensor([env]), 2, 40, 8) for env in range(6)]
-    assert torch.equal(together, torch.cat(apart))
-
-
 def test_order_differs_by_rng_seed_iteration_env_and_step():
     base, *others = (
         epoch_order(seed, iteration, torch.tensor([env]), step, 40, 8)
@@ -114,12 +108,15 @@ def test_epochs_that_share_a_pass_show_every_sample_once_before_any_comes_again(
 
 
 def test_the_last_pass_is_not_taken_for_another():
-    """Passes are kept; asked again in any order, of any hosts and sizes, they are what they were."""
+    """Passes are kept; asked again in any order, of any hosts and sizes, they are what they were, host by host."""
     asked = [(1, 0, 3, 0, 40), (1, 0, 3, 1, 40), (1, 0, 3, 0, 48), (1, 0, 2, 0, 40), (2, 0, 3, 0, 40), (1, 1, 3, 0, 40)]
     first = {each: epoch_order(each[0], each[1], torch.arange(each[2]), each[3], each[4], 8, 2) for each in asked}
     for each in (*reversed(asked), *asked, *asked[::2]):
         again = epoch_order(each[0], each[1], torch.arange(each[2]), each[3], each[4], 8, 2)
         assert torch.equal(again, first[each]), each
+    for seed, iteration, hosts, step, samples in asked:
+        alone = [epoch_order(seed, iteration, torch.tensor([host]), step, samples, 8, 2) for host in range(hosts)]
+        assert torch.equal(torch.cat(alone), first[seed, iteration, hosts, step, samples])
 
 
 @pytest.mark.parametrize(("samples", "limit"), [(7, "all"), (40, 6)])

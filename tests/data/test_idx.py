@@ -34,14 +34,6 @@ def write_part(folder: Path, part: str, images: np.ndarray, labels: np.ndarray) 
     (folder / f"{part}-labels-idx1-ubyte.gz").write_bytes(gzip.compress(idx_bytes(labels), mtime=0))
 
 
-@pytest.mark.parametrize("packed", [True, False])
-def test_an_array_comes_back_as_it_was_written(tmp_path, packed):
-    array = np.random.default_rng(1).integers(0, 256, (5, 3, 4), dtype=np.uint8)
-    content = idx_bytes(array)
-    (tmp_path / "a").write_bytes(gzip.compress(content) if packed else content)
-    assert np.array_equal(read_idx(tmp_path / "a", 3), array)
-
-
 HEADER = struct.pack(">BBBB2I", 0, 0, 8, 2, 2, 3)
 BAD = {
     "empty": (b"", "truncated: 0 bytes"),
@@ -53,6 +45,7 @@ BAD = {
     "absurd size": (struct.pack(">BBBB2I", 0, 0, 8, 2, 2**32 - 1, 2**32 - 1), "dimensions [4294967295"),
     "values cut": (HEADER + bytes(5), "need 6 bytes, there are 5"),
     "values too many": (HEADER + bytes(7), "need 6 bytes, there are more"),
+    "a bomb": (HEADER + bytes(2**24), "need 6 bytes, there are more"),
 }
 
 
@@ -115,11 +108,11 @@ def test_train_files_alone_are_not_taken_for_the_whole(tmp_path, offline):
 
 def test_images_and_labels_must_fit(tmp_path, offline):
     images, labels = digits_like(20, 4)
-    for bad_images, bad_labels, message in (
-        (images, labels[:-1], r"t10k-labels-idx1-ubyte\.gz: 19 labels for the 20 images"),
-        (images, np.where(labels == 9, 10, labels), r"t10k-labels-idx1-ubyte\.gz: label 10: must be 0…9"),
+    for bad_labels, message in (
+        (labels[:-1], r"t10k-labels-idx1-ubyte\.gz: 19 labels for the 20 images"),
+        (np.where(labels == 9, 10, labels), r"t10k-labels-idx1-ubyte\.gz: label 10: must be 0…9"),
     ):
-        write_part(tmp_path, "t10k", bad_images, bad_labels)
+        write_part(tmp_path, "t10k", images, bad_labels)
         with pytest.raises(SimicError, match=message):
             read_mnist_like("mnist", tmp_path)
     write_part(tmp_path, "t10k", images, labels)

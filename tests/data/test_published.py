@@ -6,6 +6,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from raw_files import refused
 
 from simic.data import idx, published
 from simic.data.batches import load_split, read_meta
@@ -65,16 +66,11 @@ def test_local_files_need_no_network_wherever_they_lie(site, official, mnist_fil
 
 
 def test_offline_the_error_says_which_file_to_put_where(official, monkeypatch, tmp_path):
-    closed = published.Site("http://127.0.0.1:1/", {}, "none")
-    monkeypatch.setitem(idx.SITES, "mnist", closed)
-    with pytest.raises(SimicError) as error:
-        prepare(Prepare(task="mnist"), 1, tmp_path / "out", tmp_path / "raw")
-    message = str(error.value)
-    assert message.startswith(f"{tmp_path}/raw/mnist/train-images-idx3-ubyte.gz: no such file")
+    monkeypatch.setitem(idx.SITES, "mnist", Site("http://127.0.0.1:1/", {}, "none"))
+    message = refused(Prepare(task="mnist"), tmp_path)
+    assert message.startswith(f"{tmp_path}/mnist/train-images-idx3-ubyte.gz: no such file")
     assert "http://127.0.0.1:1/train-images-idx3-ubyte.gz cannot be fetched" in message
     assert "put it there by hand, or set SIMIC_DATA_DIR" in message
-    assert "\n" not in message
-    assert files_of(tmp_path) == {}
 
 
 def test_a_file_the_site_does_not_have_is_named(site, official, tmp_path):
@@ -93,18 +89,14 @@ def test_a_bad_download_keeps_nothing(site, official, tmp_path, monkeypatch, fau
     else:
         official.silent = threading.Event()
         monkeypatch.setattr(published, "TIMEOUT_S", 0.2)
-    with pytest.raises(SimicError, match=r"train-images-idx3-ubyte\.gz") as error:
-        prepare(Prepare(task="mnist"), 1, tmp_path / "out", tmp_path)
-    assert {"other bytes": "must be", "ends early": "IncompleteRead", "never answers": "timed out"}[fault] in str(
-        error.value
-    )
-    assert files_of(tmp_path) == {}
+    message = refused(Prepare(task="mnist"), tmp_path)
+    words = {"other bytes": "must be", "ends early": "IncompleteRead", "never answers": "timed out"}[fault]
+    assert "train-images-idx3-ubyte.gz" in message and words in message
 
 
 def test_a_data_directory_that_cannot_be_written_is_one_line(site, tmp_path):
     (tmp_path / "mnist").write_text("a file where the folder should be")
-    with pytest.raises(SimicError, match=r"train-images-idx3-ubyte\.gz: cannot be written"):
-        prepare(Prepare(task="mnist"), 1, tmp_path / "out", tmp_path)
+    assert "train-images-idx3-ubyte.gz: cannot be written" in refused(Prepare(task="mnist"), tmp_path)
 
 
 def test_every_published_file_has_a_checksum_and_no_two_sets_share_one():

@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 import torch
+from raw_files import refused
 
 from simic import params
 from simic.data.batches import load_split, read_meta
 from simic.data.prepare import prepare
 from simic.data.synthetic import PLANTED, orientation, recall
-from simic.errors import SimicError
 from simic.params import Prepare
 
 N = 20_000
@@ -39,6 +39,8 @@ def test_prepared_like_any_other_data(name, tmp_path):
     assert 177 <= meta.samples["train"] <= 180
     assert train.classes == PLANTED[name].classes
     assert train.shape == {"orientation": (1, 8, 8), "recall": (12,)}[name]
+    said = refused(Prepare(task="synthetic", source="xor"), tmp_path)
+    assert said == "prepare.source = 'xor': must be a planted task: orientation, recall"
 
 
 @pytest.mark.parametrize("name", PLANTED)
@@ -50,21 +52,10 @@ def test_overrides_are_valid_params(name, tmp_path):
     assert tree.train.lifecycle.param_budget == PLANTED[name].param_budget
 
 
-def test_a_name_that_is_no_task_is_refused(tmp_path):
-    with pytest.raises(SimicError, match=r"prepare.source = 'xor': must be a planted task: orientation, recall"):
-        prepare(Prepare(task="synthetic", source="xor"), 1, tmp_path / "out", tmp_path)
-
-
 def blocks(x: torch.Tensor) -> torch.Tensor:
     """``[N, 4, 2, 2]``: cells of each block of 2 × 2 cells."""
     cells = x[:, 0, ::2, ::2]
     return cells.unfold(1, 2, 2).unfold(2, 2, 2).reshape(len(x), 4, 2, 2)
-
-
-def test_orientation_is_made_of_cells_that_pooling_keeps():
-    x, _ = orientation(1, 100)
-    pooled = torch.nn.functional.max_pool2d(x, 2)
-    assert torch.equal(pooled.repeat_interleave(2, 2).repeat_interleave(2, 3), x)
 
 
 def test_orientation_is_told_by_neighbours():

@@ -42,7 +42,7 @@ def hand_made(action_spec: ActionSpec, observation_spec: ObservationSpec) -> Lea
 
 
 def ops(turns, host: int = 0) -> list[tuple[int, str]]:
-    """What was done for a host but wait: step and op."""
+    """Return step and op of all that was done for a host but to wait."""
     done = [(turn.situation.step, Op(int(turn.action.op[host])).name) for turn in turns]
     return [each for each in done if each[1] != "WAIT"]
 

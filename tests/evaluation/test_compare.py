@@ -32,7 +32,7 @@ def env(bank):
 
 @pytest.fixture
 def rows(env, bank, monkeypatch):
-    """Of a comparison whose grid is the tables above, by name; and what the grid was asked for."""
+    """Compare with the tables above for a grid; return rows by name, what the grid was asked for, and the report."""
 
     def found(price=0.0, common=COMMON, params=None):
         asked = []

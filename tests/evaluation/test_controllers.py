@@ -1,4 +1,4 @@
-"""Which controller grows a user's data: the project's own where it fits, else a published one, else none."""
+"""The controller that grows a user's data is the project's own where it fits, else a published one, else a rule."""
 
 import re
 
@@ -44,7 +44,7 @@ def publish(card, found):
 
 @pytest.fixture
 def shelf(tmp_path, monkeypatch):
-    """Where published controllers are; ``shelf(suite, host, shape)`` puts one there."""
+    """Return ``shelf(suite, host, shape)``, which publishes a controller."""
     monkeypatch.setattr(controllers, "PUBLISHED", tmp_path / "published")
 
     def add(suite: str, host: Host, shape: tuple[int, ...], slots: int = 3) -> None:

@@ -59,10 +59,8 @@ def world(bank, rows, compose=Population, **changes):
 
 
 def turns_of(env, actor):
-    turns = []
-    play(
-        env, actor, ITERATION, lambda *turn: turns.append(Turn(*turn)), torch.full_like(env.env_ids, TASK), env.env_ids
-    )
+    turns, tasks = [], torch.full_like(env.env_ids, TASK)
+    play(env, actor, ITERATION, lambda *turn: turns.append(Turn(*turn)), tasks, env.env_ids)
     return turns
 
 
@@ -113,7 +111,7 @@ def test_never_to_germinate_is_the_static_policy(bank):
 
 @pytest.fixture(scope="module")
 def situations(bank):
-    """Of hosts in all kinds of stages."""
+    """Play hosts through all kinds of stages."""
     lifecycle = LIFECYCLE.model_copy(update={"max_seeds": 2, "auto_advance": False})
     env = tiny_env(bank, 6, episode_steps=12, batches_per_epoch=1, lifecycle=lifecycle)
     turns = []
@@ -164,10 +162,8 @@ def test_another_first_seed_and_the_other_verdict_are_asked_for_once(bank):
     turns = turns_of(env, first)
     assert first.asked_at.tolist() == [0] * 4 and first.departed.tolist() == [False, True, True, False]
     seeds = [(int(turns[0].action.slot[host]), int(turns[0].action.blueprint[host])) for host in range(4)]
-    assert len(set(seeds)) == 3 and seeds[3] == seeds[0] == (
-        int(own[0].action.slot[0]),
-        int(own[0].action.blueprint[0]),
-    )
+    assert len(set(seeds)) == 3 and seeds[3] == seeds[0]
+    assert seeds[0] == (int(own[0].action.slot[0]), int(own[0].action.blueprint[0]))
     assert first.log_prob[0] == first.own_log_prob[0] > first.log_prob[1] >= first.log_prob[2]
     verdict = CounterfactualActor(learned(env), VERDICT, torch.tensor([0, 0, 1, 1]))
     turns = turns_of(env, verdict)
@@ -216,10 +212,8 @@ def test_of_one_task_hosts_stand_for_themselves_and_of_one_host_there_is_no_inte
     assert graded(pairs, [4, 4, 4], 0).advantage == statistics.mean_interval([10.0, 11.0, 12.0])
     alone = graded(pairs[:1], [4, 4, 4], 0)
     assert (alone.advantage, alone.regret, alone.critic, alone.best) == (None, None, None, 1.0)
-    nothing = DecisionGrade(
-        decisions=(), inexact=1, best=None, chance=None, advantage=None, regret=None, critic=None
-    )  # fmt: skip
-    assert graded([], [4, 4, 4], 1) == nothing
+    figures = dict.fromkeys(("best", "chance", "advantage", "regret", "critic"))
+    assert graded([], [4, 4, 4], 1) == DecisionGrade(decisions=(), inexact=1, **figures)
 
 
 def test_the_critic_is_graded_by_the_differences_that_it_expected():
@@ -266,16 +260,12 @@ def test_every_decision_is_graded_with_what_its_replays_came_to(setup, played):
     assert list(found) == [FIRST_SEED.name, VERDICT.name]
     first, verdict = found.values()
     assert [each.row for each in first.decisions] == [each.row for each in verdict.decisions] == list(range(6))
-    assert {len(each.others) for each in first.decisions} == {2} and {
-        len(each.others) for each in verdict.decisions
-    } == {1}
+    bare = setup.env.host.params
     for question, actors in ((first, list(tried)[:2]), (verdict, list(tried)[2:])):
-        assert question.inexact == 0
+        assert question.inexact == 0 and {len(each.others) for each in question.decisions} == {len(actors)}
+        played_by = [learned, *(tried[name][1] for name in actors)]
         for each in question.decisions:
-            for done, told in zip(
-                [learned, *(tried[name][1] for name in actors)], (each.taken, *each.others), strict=True
-            ):
-                bare = setup.env.host.params
+            for done, told in zip(played_by, (each.taken, *each.others), strict=True):
                 price = 2.0 * (done.score.params[each.row] - bare) / bare
                 assert told.score == pytest.approx(done.score.test_accuracy_pct[each.row] - price, abs=1e-3)
                 assert told.val_score == pytest.approx(done.score.val_accuracy_pct[each.row] - price, abs=1e-3)
@@ -322,7 +312,7 @@ def test_the_critic_expects_the_reward_and_its_value_of_what_follows_and_nothing
 
 
 def test_the_scale_of_the_critic_is_that_of_its_checkpoint():
-    """Of two environments the returns 0 and 8: a deviation of 4 around their mean."""
+    """The returns of two environments are 0 and 8: a deviation of 4 around their mean."""
     normalizer = RewardNormalizer(2, GAMMA)
     normalizer.update(torch.tensor([[0.0, 8.0]]), torch.ones(1, 2).bool(), torch.ones(1, 2).bool())
     state = {f"normalizers/reward.{name}": tensor for name, tensor in normalizer.state_dict().items()}

@@ -3,7 +3,6 @@
 import json
 from contextlib import closing
 
-import numpy as np
 import pytest
 import torch
 
@@ -19,7 +18,6 @@ from simic.evaluation.headroom import measure
 from simic.evaluation.policies import BASELINES
 from simic.evaluation.result import OUTSIDE, HeadroomReport
 from simic.evaluation.scoring import EvaluationSetup, play_for_score
-from simic.evaluation.statistics import mean_interval
 from simic.params import (
     Evaluate,
     Headroom,
@@ -105,22 +103,6 @@ def test_tasks_from_outside_keep_their_widths_and_stand_in_one_report(tables, fo
     assert accuracies == [row[0] for row in joined.test_pct]
 
 
-def by_hand(report: HeadroomReport, reached, unit: list[list[int]]):
-    """Scores of a policy and of the common schedule, ``[T]``, each task's mean over its rows; the price is of the host
-    of each width.
-    """
-    own, common = [], []
-    for rows in unit:
-        bare = [report.params[row][0] for row in rows]  # static grows nothing
-        paid = [PRICE * (reached.params[row] - host) / host for row, host in zip(rows, bare, strict=True)]
-        own.append(np.mean([reached.test_accuracy_pct[row] - less for row, less in zip(rows, paid, strict=True)]))
-        paid = [PRICE * (report.params[row][report.common] - host) / host for row, host in zip(rows, bare, strict=True)]
-        common.append(
-            np.mean([report.test_pct[row][report.common] - less for row, less in zip(rows, paid, strict=True)])
-        )
-    return np.array(own), np.array(common)
-
-
 def blind(env: GrowthEnv) -> dict[str, Actor]:
     return {"blind": BASELINES["patient"](env)}
 
@@ -134,8 +116,10 @@ def test_processes_of_their_own_measure_the_same_on_tasks_from_outside(tables, f
     assert shared == alone
 
 
-def test_the_trained_policy_stands_there_too_and_its_standings_are_those_of_its_scores(tables, found):
-    """The patient rule plays for one of its names: it must reach what headroom says that it does."""
+def test_the_trained_policy_stands_there_too(tables, found):
+    """The patient rule plays for one of its names: it must reach what headroom says that it does. That standings follow
+    from scores is audited in every run (C9).
+    """
     setup = EvaluationSetup.open(params_of(6, 4), tables)
     with closing(setup.env):
         others = elsewhere(setup, blind, found, params_of(6, 4), tables)
@@ -146,18 +130,8 @@ def test_the_trained_policy_stands_there_too_and_its_standings_are_those_of_its_
         report = found.others[name]
         assert (own.epochs, own.tasks, own.rows) == (report.epochs, report.tasks, report.rows)
         assert own.per_seed == {"blind": report.policies["patient"]}
-        for group, standings in own.standings.items():
-            unit = [
-                [row for row, task in enumerate(report.rows) if task == place]
-                for place, task in enumerate(report.tasks)
-                if task.group == group
-            ]
-            reached, common = by_hand(report, own.per_seed["blind"], unit)
-            standing = standings.policies["blind"]
-            assert standings.tasks == len(unit) == 2
-            assert standing.score.estimate == pytest.approx(reached.mean())
-            assert standing.over_common.estimate == pytest.approx((reached - common).mean())
-            assert standing.over_common.low == pytest.approx(mean_interval(reached - common).low)
+        for standings in own.standings.values():
+            assert standings.tasks == 2 and standings.policies["blind"] == standings.policies["patient"]
 
 
 def test_what_the_curve_of_training_stands_beside_is_of_its_own_episodes(tables, found):

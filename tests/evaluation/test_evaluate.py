@@ -1,4 +1,7 @@
-"""Evaluation on real hosts: paired, repeatable, and honest about what it counts."""
+"""Evaluation on real hosts is paired, repeatable, and counts what was done.
+
+That figures follow from scores (C9), and scores and sizes from the weights (K3), is audited in every run.
+"""
 
 import json
 import multiprocessing
@@ -8,13 +11,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from growth.worlds import logits_of
 
 from simic.agent.normalization import Normalizers, ObservationNormalizer
 from simic.agent.policy import ActorCritic
 from simic.data.prepare import prepare
 from simic.errors import SimicError
-from simic.evaluation import evaluate, result, statistics
+from simic.evaluation import evaluate, result
 from simic.evaluation.baselines import Blind
 from simic.evaluation.best_worst_episodes import timeline
 from simic.evaluation.evaluate import Subject
@@ -49,13 +51,13 @@ def evaluated(setup, learned, headroom, **changes):
 
 
 def scheduled(setup, kind=OpenLoop):
-    """One light seed on every host."""
+    """Grow one light seed on every host."""
     names = [item.name for item in setup.env.blueprints]
     return kind([Schedule.named("conv_light at 0, step 0", names, setup.env.host.slots)] * len(setup.tasks))
 
 
 def alone(setup, actor):
-    """What it reaches without others beside it, and the timeline of its first host."""
+    """Return the score of an actor without others beside it, and the timeline of its first host."""
     [(_, done)] = play_for_score(setup, {"alone": actor})
     return done.score, timeline(setup.env, done)
 
@@ -165,17 +167,6 @@ def test_static_keeps_the_bare_host_whose_flops_are_counted_by_hand(evaluation, 
     assert set(static.per_seed.validation_flops) == {epochs * 8 * len(setup.held_out.val)}
 
 
-def test_grown_networks_count_exactly_their_fossilized_seeds(evaluation, setup, rules):
-    """Host 0 under the schedule: parameters from the blueprints themselves."""
-    schedule, seen = rules["schedule"]
-    by_name = {item.name: item for item in setup.env.blueprints}
-    last = list(zip(seen.stages[-1], seen.blueprints[-1], setup.env.host.slot_shapes, strict=True))
-    kept = [by_name[name].params(shape) for stage, name, shape in last if stage == Stage.FOSSILIZED]
-    assert kept, "the schedule must fossilize something here"
-    assert schedule.params[0] == evaluation.host.params + sum(kept)
-    assert schedule.fossilized[0] == len(kept)
-
-
 def test_counts_agree_with_the_timeline(evaluation, trained, rules):
     for name, (seeds, seen) in (trained | rules).items():
         done = [d.op for d in seen.decisions if d.refused_by_gate is None]
@@ -185,28 +176,6 @@ def test_counts_agree_with_the_timeline(evaluation, trained, rules):
         assert seeds.pruned[0] == ((stages[1:] == Stage.PRUNED) & (stages[:-1] != Stage.PRUNED)).sum(), name
         assert len(seen.stages) == len(seen.live_accuracy_pct) == STEPS
         assert all(decision.blueprint is not None for decision in seen.decisions), name
-
-
-def test_accuracy_is_that_of_the_committed_network_on_the_test_split(evaluation, setup):
-    """Played again by hand; the score equals a forward pass of the population with unfinished seeds off."""
-    alone(setup, BASELINES["patient"](setup.env))
-    env = setup.env
-    off = env.slots.stage != Stage.FOSSILIZED
-    logits = logits_of(env.population, env.slots, setup.held_out.test.x, off)
-    expected = 100.0 * (logits.argmax(dim=-1) == setup.held_out.test.y).double().mean(dim=1)
-    played = evaluation.policies["patient"].per_seed.test_accuracy_pct
-    assert played == pytest.approx(expected.tolist(), abs=1e-4)
-
-
-def test_summary_and_comparisons_are_those_of_the_seeds(evaluation):
-    learned = evaluation.policies["learned"]
-    assert learned.test_accuracy_pct.estimate == pytest.approx(np.mean(learned.per_seed.test_accuracy_pct))
-    assert learned.test_accuracy_iqm_pct is None  # 3 seeds are too few for a bootstrap
-    assert [c.second for c in evaluation.comparisons] == [*POLICIES[1:], *RULES]
-    for comparison in evaluation.comparisons:
-        other = evaluation.policies[comparison.second].per_seed.test_accuracy_pct
-        expected = statistics.compare(list(learned.per_seed.test_accuracy_pct), list(other), 1)
-        assert comparison.difference_pct == expected.difference
 
 
 def test_evaluating_leaves_the_policy_as_it_was(setup, learned):

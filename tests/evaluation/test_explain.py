@@ -11,8 +11,7 @@ from simic.agent.normalization import Normalizers
 from simic.agent.policy import ActorCritic
 from simic.envs import observations
 from simic.envs.observations import columns
-from simic.evaluation.explain import Explanation, page
-from simic.evaluation.occlusion import in_words, occlusion
+from simic.evaluation.explain import Explanation, in_words, occlusion, page
 from simic.evaluation.result import TriedChoice
 from simic.params import Policy
 

@@ -104,11 +104,6 @@ def test_interquartile_interval_needs_ten_seeds_and_of_equal_values_is_a_point()
     assert (point.estimate, point.low, point.high) == (3.0, 3.0, 3.0)
 
 
-def test_unpaired_lengths_are_refused():
-    with pytest.raises(SimicError, match=r"3 with 4"):
-        statistics.compare([1.0, 2.0, 3.0], [1.0, 2.0, 3.0, 4.0], 1)
-
-
 def test_the_interval_of_a_share_is_the_one_of_wilson():
     """Every p for which the share is no further from p than 1.96 standard errors of p, by a search over p."""
     grid = np.linspace(0, 1, 200_001)

@@ -20,7 +20,7 @@ OURS = [name for name, service in SERVICES.items() if "command" in service]
 
 
 def known_settings(model: Any = Settings) -> set[str]:
-    """Names of Prefect's environment variables."""
+    """Return the names of Prefect's environment variables."""
     found = set[str]()
     for field in model.model_fields.values():
         aliases = getattr(field.validation_alias, "choices", [])

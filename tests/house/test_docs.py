@@ -1,4 +1,4 @@
-"""What README and docs name exists: links, paths, modules, commands with their options, params."""
+"""README and docs name only what exists: links, paths, modules, commands with their options, params."""
 
 import importlib.util
 import re

@@ -1,4 +1,4 @@
-"""The house around the stages: what is ignored, pinned, declared, imported, and how large it may be."""
+"""Rules of the house around the stages: what is ignored, pinned, declared, imported, and how large it may be."""
 
 import ast
 import importlib.metadata
@@ -48,7 +48,7 @@ def source_files() -> list[str]:
 
 
 def ignored(folder: Path, names: list[str]) -> list[str]:
-    """Those of the names that git ignores by our .gitignore."""
+    """Return the names that git ignores by our .gitignore."""
     subprocess.run(["git", "init", "-q", str(folder)], check=True)
     (folder / ".gitignore").write_bytes((ROOT / ".gitignore").read_bytes())
     command = ["git", "-C", str(folder), "check-ignore", "--stdin"]
@@ -121,7 +121,7 @@ def imported_by(file: str) -> set[str]:
 
 
 def imported(tree: ast.AST) -> set[str]:
-    """Files of simic that a piece of code imports, directly."""
+    """Return the files of simic that a piece of code imports, directly."""
     names: set[str] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -136,7 +136,7 @@ def imported(tree: ast.AST) -> set[str]:
 
 
 def closure(files: set[str]) -> set[str]:
-    """With all that they import, directly or not."""
+    """Return these files and all that they import, directly or not."""
     seen: set[str] = set()
     while files:
         file = files.pop()
@@ -146,7 +146,7 @@ def closure(files: set[str]) -> set[str]:
 
 
 def run_by(stage: str) -> set[str]:
-    """The files that a stage function and the private functions it calls import."""
+    """Return the files that a stage function and the private functions it calls import."""
     module = ast.parse((ROOT / "simic" / "pipeline" / "stages.py").read_text())
     functions = {node.name: node for node in module.body if isinstance(node, ast.FunctionDef)}
     called = {node.id for node in ast.walk(functions[stage]) if isinstance(node, ast.Name) and node.id.startswith("_")}
@@ -195,15 +195,8 @@ def test_pythons_are_the_same_everywhere() -> None:
     assert PROJECT["version"] == simic.__version__
 
 
-def test_prefect_server_can_be_imported() -> None:
-    """A fastapi that pip admits has broken it before, more than once."""
-    subprocess.run(
-        [sys.executable, "-c", "import prefect.server.api.server"], cwd=ROOT, check=True, capture_output=True
-    )
-
-
 def of_the_core() -> set[str]:
-    """Names of the packages that `pip install .` brings, with what those need in turn."""
+    """Return the names of the packages that `pip install .` brings, with what those need in turn."""
     found: set[str] = set()
     left = [Requirement(text) for text in PROJECT["dependencies"]]
     while left:
@@ -216,7 +209,7 @@ def of_the_core() -> set[str]:
 
 
 def bare(program: str) -> subprocess.CompletedProcess[str]:
-    """Runs where nothing but the core's dependencies can be imported."""
+    """Run a program where nothing but the core's dependencies can be imported."""
     core = of_the_core()
     modules = importlib.metadata.packages_distributions().items()
     tools = {name for name, owners in modules if name != "simic" and not core & {*map(canonicalize_name, owners)}}
@@ -265,7 +258,7 @@ def test_only_what_changed_is_installed_and_an_interrupted_or_broken_environment
     python.chmod(0o755)
 
     def make(target: str) -> list[str]:
-        """What it did to the environment."""
+        """Return the installations that a target made."""
         calls.write_text("")
         environment = {**os.environ, "CALLS": str(calls), "MAKEFLAGS": ""}
         command = ["make", "--no-print-directory", f"PYTHON={python}", target]
@@ -286,14 +279,6 @@ def test_only_what_changed_is_installed_and_an_interrupted_or_broken_environment
     assert make("install") == [pipeline]
     (venv / "bin" / "python").unlink()
     assert make("install") == [venv.name, pipeline]
-
-
-def test_commands_of_make_write_bytecode_whatever_the_shell_says(tmp_path: Path) -> None:
-    (tmp_path / "show.mk").write_text("show:\n\t@echo [$$PYTHONDONTWRITEBYTECODE]\n")
-    command = ["make", "--no-print-directory", "-f", "Makefile", "-f", str(tmp_path / "show.mk"), "show"]
-    environment = {**os.environ, "MAKEFLAGS": "", "PYTHONDONTWRITEBYTECODE": "1"}
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True)
-    assert done.stdout == "[]\n"
 
 
 def test_ci_runs_check_and_test() -> None:
@@ -324,7 +309,7 @@ def lines_of(package: str) -> int:
 
 
 def test_no_package_has_more_lines_than_its_budget() -> None:
-    """Who needs more cuts elsewhere in the package; who has cut lowers the budget."""
+    """A package that grows somewhere shrinks elsewhere; after a cut the budget is lowered."""
     budgets = tomllib.loads((ROOT / BUDGETS).read_text())["lines"]
     packages = {path.parent.relative_to(ROOT).as_posix() for path in (ROOT / "simic").glob("*/*.py")}
     assert packages | {"simic", "flows", "benchmarks", "tests"} == budgets.keys()

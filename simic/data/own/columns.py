@@ -1,4 +1,4 @@
-"""What a table's columns hold, and labels as numbers 0…classes-1."""
+"""Describe a table's columns, and turn labels into numbers 0…classes-1."""
 
 import datetime
 import re
@@ -64,14 +64,14 @@ def _column(name: str, values: Any, train: Any) -> InputColumn | None:
 
 
 def _said(column: InputColumn) -> list[str]:
-    found = list[str]()
+    notes = list[str]()
     if column.levels is not None:
         joined = ", the rare ones as one" if column.other else ""
-        found.append(f"column {column.name!r}: one feature for each of {len(column.levels)} levels{joined}")
+        notes.append(f"column {column.name!r}: one feature for each of {len(column.levels)} levels{joined}")
     if column.missing:
         filled = "" if column.levels is not None else "; the mean stands in"
-        found.append(f"column {column.name!r}: a feature says where a value is missing{filled}")
-    return found
+        notes.append(f"column {column.name!r}: a feature says where a value is missing{filled}")
+    return notes
 
 
 def is_number(values: Any, name: str) -> bool:
@@ -114,10 +114,12 @@ def labels(values: Any, name: str) -> tuple[np.ndarray, tuple[str, ...]]:
             )
         values = values.astype(np.int64)
     plain = types.is_numeric_dtype(values) or types.is_bool_dtype(values)
-    found, places = np.unique(values.to_numpy() if plain else values.map(str).to_numpy(dtype=str), return_inverse=True)
-    if not 2 <= len(found) <= MOST_CLASSES:
-        raise SimicError(f"target {name!r}: {len(found)} class(es): must be 2 to {MOST_CLASSES}")
-    return places.astype(np.int64).ravel(), tuple(map(str, found.tolist()))
+    classes, places = np.unique(
+        values.to_numpy() if plain else values.map(str).to_numpy(dtype=str), return_inverse=True
+    )
+    if not 2 <= len(classes) <= MOST_CLASSES:
+        raise SimicError(f"target {name!r}: {len(classes)} class(es): must be 2 to {MOST_CLASSES}")
+    return places.astype(np.int64).ravel(), tuple(map(str, classes.tolist()))
 
 
 TARGETS = ("target", "label", "class", "y")

@@ -1,4 +1,4 @@
-"""From a user's data to three splits that networks train on, and what a network must know to take data like these."""
+"""Split and encode a user's data, and describe what a network must know to take data like these."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -28,9 +28,9 @@ NOBODYS_MEAN = 0.0, 1.0  # for a network of the user's own, which gets samples a
 
 @dataclass(frozen=True)
 class OwnData:
-    """Standardised splits, what the exported network must do to get there, and in words what was done.
+    """Standardised splits, how the exported network encodes raw samples into them, and notes on what was done.
 
-    ``raw`` is what goes into that network, by split: float64 codes of a table, images as they came.
+    ``raw`` are the inputs of that network by split: float64 codes of a table, images as they came.
     """
 
     bank: Bank
@@ -120,21 +120,21 @@ def _parts(
     notes = [f"samples that equal an earlier one: {copies}; each stays, in the split of the first"] if copies else []
     if given.part is None:
         return _said_split(cut(y, dict(shares), rng_seed, given.name, classes, firsts, few), notes)
-    found = {split: torch.from_numpy(np.flatnonzero(given.part == number)) for split, number in PARTS.items()}
-    left = {split: share for split, share in shares.items() if not len(found[split])}
-    seen = torch.cat([firsts[found[split]] for split in ("val", "test")])
-    fresh = ~torch.isin(firsts[found["train"]], seen)
+    parts = {split: torch.from_numpy(np.flatnonzero(given.part == number)) for split, number in PARTS.items()}
+    left = {split: share for split, share in shares.items() if not len(parts[split])}
+    seen = torch.cat([firsts[parts[split]] for split in ("val", "test")])
+    fresh = ~torch.isin(firsts[parts["train"]], seen)
     if int((~fresh).sum()):
         notes = [f"training samples that equal one of validation or test: {int((~fresh).sum())}; they are left out"]
-    train = found["train"][fresh]
+    train = parts["train"][fresh]
     if left:
         first_of = torch.unique(firsts[train], return_inverse=True)[1]
         places = torch.full((len(train),), len(train)).scatter_reduce(0, first_of, torch.arange(len(train)), "amin")
         inner = cut(y[train], left, rng_seed, given.name, classes, places[first_of], few)
-        found |= {split: train[chosen] for split, chosen in inner.items()}
+        parts |= {split: train[chosen] for split, chosen in inner.items()}
     else:
-        found["train"] = train
-    return _said_split(found, notes)
+        parts["train"] = train
+    return _said_split(parts, notes)
 
 
 def _said_split(parts: dict[str, Tensor], notes: list[str]) -> tuple[dict[str, Tensor], list[str]]:
@@ -163,7 +163,7 @@ def _as_table(given: Given) -> pd.DataFrame:
 
 
 def _places(frame: pd.DataFrame) -> np.ndarray:
-    """For each value its place among those of its column, so that rows of any types can be compared."""
+    """Return for each value its place among those of its column, so that rows of any types can be compared."""
     for name in frame.columns:
         is_number(frame[name], name)  # refuses what has no place
     return np.stack([pd.factorize(frame[name], use_na_sentinel=False)[0] for name in frame.columns], axis=1)
@@ -185,7 +185,7 @@ def _table_inputs(train: np.ndarray, columns: tuple[InputColumn, ...], classes: 
 
 
 def _with_statistics(inputs: RawInputs, mean: np.ndarray, std: np.ndarray) -> RawInputs:
-    """A feature that does not vary keeps scale 1."""
+    """Add mean and deviation of each feature; one that does not vary keeps scale 1."""
     scale = np.where(std > 0, std, 1.0)
     return inputs.model_copy(update={"mean": tuple(mean.tolist()), "std": tuple(scale.tolist())})
 
@@ -211,10 +211,10 @@ def _image_inputs(
         finite = np.isfinite(x.astype(np.float32, copy=False).reshape(len(x), -1)).all(axis=1)
     if not finite.all():
         raise SimicError(f"{name}: sample {int((~finite).argmax())} has a value that is not a finite float32")
-    found = layout_of(x.shape, name, layout)
-    placed = x[:, None] if found == "hw" else x.transpose(TO_CHANNELS_FIRST[found])
+    read_as = layout_of(x.shape, name, layout)
+    placed = x[:, None] if read_as == "hw" else x.transpose(TO_CHANNELS_FIRST[read_as])
     seen = placed[train.numpy()].astype(np.float64)
-    inputs = RawInputs(layout=found, shape=x.shape[1:], mean=(), std=(), classes=classes)
+    inputs = RawInputs(layout=read_as, shape=x.shape[1:], mean=(), std=(), classes=classes)
     channels, height, width = placed.shape[1:]
     said = [f"read as {channels} channel(s) of {height} × {width} pixels, each standardised"]
     return _with_statistics(inputs, seen.mean(axis=(0, 2, 3)), seen.std(axis=(0, 2, 3))), said

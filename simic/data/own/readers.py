@@ -30,8 +30,8 @@ COPIES = 3  # of what a table's file holds at least, in memory
 
 @dataclass(frozen=True)
 class Given:
-    """Data as they were given: a table or an array ``x`` of samples, their labels, and which of train (0), val (1) and
-    test (2) each belongs to, where that was said. ``y`` of text is one label for each sample too.
+    """Data as they were given: a table or an array ``x`` of samples, one label ``y`` for each, and which of train (0),
+    val (1) and test (2) it belongs to, where that was said.
     """
 
     name: str
@@ -76,9 +76,9 @@ def of_python(x: Any, y: Any = None, target: str | None = None) -> Given:
         return _of_frame("DataFrame", x, target, _digest(x))
     if y is None:
         raise SimicError("grow: needs labels y beside x, one for each sample; a DataFrame may have them as a column")
-    found = x if isinstance(x, pd.DataFrame) else np.asarray(x)
+    samples = x if isinstance(x, pd.DataFrame) else np.asarray(x)
     answers = y.reset_index(drop=True) if isinstance(y, pd.Series) else pd.Series(np.asarray(y).ravel())
-    return _checked(Given(type(x).__name__, found, answers.rename(answers.name or "y"), None, _digest(found)))
+    return _checked(Given(type(x).__name__, samples, answers.rename(answers.name or "y"), None, _digest(samples)))
 
 
 def _digest(x: pd.DataFrame | np.ndarray) -> str:
@@ -95,7 +95,7 @@ def _checked(given: Given) -> Given:
 
 
 def _of_frame(name: str, frame: pd.DataFrame, target: str | None, sha256: str, part: Any = None) -> Given:
-    """A column of images makes an array of them."""
+    """Take a table's columns and its target; a single column of images becomes an array of them."""
     x, y = split_target(frame, target, name)
     if len(x.columns) == 0:
         raise SimicError(f"{name}: has the column {y.name!r} alone: must have others to learn from")
@@ -105,7 +105,7 @@ def _of_frame(name: str, frame: pd.DataFrame, target: str | None, sha256: str, p
 
 
 def _arrow(path: Path) -> pd.DataFrame:
-    """A file or a stream: both end in .arrow."""
+    """Read an Arrow file or stream: both end in .arrow."""
     with pa.memory_map(str(path)) as source:
         magic = source.read(6)
         source.seek(0)
@@ -114,7 +114,7 @@ def _arrow(path: Path) -> pd.DataFrame:
 
 
 def _read_folder(path: Path, target: str | None) -> Given:
-    """A data set that Hugging Face's library saved, or images."""
+    """Read a data set that Hugging Face's library saved, or images."""
     if (path / "dataset_dict.json").exists():
         return _hugging_face(
             path, [path / name for name in json.loads((path / "dataset_dict.json").read_text())["splits"]], target
@@ -143,13 +143,13 @@ def _hugging_face(path: Path, folders: list[Path], target: str | None) -> Given:
 
 
 def _read_npz(path: Path, target: str | None) -> Given:
-    """x and y in any case, or parts of each: x_train, y_train, x_test, …"""
+    """Read x and y in any case, or parts of each: x_train, y_train, x_test, …"""
     if target is not None:
         raise SimicError(f"{path}: --target {target}: is for tables; in an .npz labels are the array y")
     content = path.read_bytes()
     arrays = npz_arrays(path, content, NPZ_NAMES)
-    found = [each for each in SPLIT_NAMES if f"x_{each}" in arrays] or [""]
-    pairs = [(f"x_{each}" if each else "x", f"y_{each}" if each else "y") for each in found]
+    splits = [each for each in SPLIT_NAMES if f"x_{each}" in arrays] or [""]
+    pairs = [(f"x_{each}" if each else "x", f"y_{each}" if each else "y") for each in splits]
     for name in [name for pair in pairs for name in pair]:
         if name not in arrays:
             there = ", ".join(arrays) or "nothing"
@@ -164,15 +164,15 @@ def _read_npz(path: Path, target: str | None) -> Given:
     x = np.concatenate([arrays[x] for x, _ in pairs])
     y = np.concatenate([arrays[y].ravel() for _, y in pairs])
     parts = np.concatenate(
-        [np.full(len(arrays[x]), SPLIT_NAMES.get(each, 0)) for each, (x, _) in zip(found, pairs, strict=True)]
+        [np.full(len(arrays[x]), SPLIT_NAMES.get(each, 0)) for each, (x, _) in zip(splits, pairs, strict=True)]
     )
     return _checked(
-        Given(path.name, x, pd.Series(y, name="y"), parts if found != [""] else None, durable.sha256_of(content))
+        Given(path.name, x, pd.Series(y, name="y"), parts if splits != [""] else None, durable.sha256_of(content))
     )
 
 
 def _read_npy(path: Path, target: str | None) -> Given:
-    """x.npy with y.npy beside it, or the file that ``target`` names."""
+    """Read x.npy with y.npy beside it, or with the file that ``target`` names."""
     beside = path.with_name(path.name.replace("X", "y", 1) if "X" in path.name else path.name.replace("x", "y", 1))
     labels = Path(target) if target is not None else beside
     if labels == path or not labels.is_file():
@@ -186,7 +186,7 @@ def _read_npy(path: Path, target: str | None) -> Given:
 
 
 def _images(path: Path) -> Given:
-    """A folder of images for each class, all below folders train, val, test where there are such."""
+    """Read a folder of images for each class, all below folders train, val, test where there are such."""
     folders = sorted(each for each in path.iterdir() if each.is_dir() and not each.name.startswith("."))
     parted = bool(folders) and all(each.name.lower() in SPLIT_NAMES for each in folders)
     files, labels, parts = list[Path](), list[str](), list[int]()
@@ -202,7 +202,7 @@ def _images(path: Path) -> Given:
 
 
 def _stacked(where: str, files: list[Any]) -> np.ndarray:
-    """All images as uint8 ``[N, H, W]`` where all are grey, else ``[N, H, W, 3]``."""
+    """Return all images as uint8 ``[N, H, W]`` where all are grey, else ``[N, H, W, 3]``."""
     images = [_opened(each) for each in files]
     grey = all(each.mode in ("L", "1") for each in images)
     first = images[0].size

@@ -1,9 +1,9 @@
-"""The suite ``adapt``: a host that was trained on digits and is frozen meets digits whose images, features or labels
-have shifted.
+"""Define the suite ``adapt``: a host that was trained on digits and is frozen meets digits whose images, features or
+labels have shifted.
 
-Where a seed helps depends on the shift (Lee et al. 2023, arXiv 2210.11466): what has happened to the pixels is best
-undone in the first slot, labels are best dealt out again in the last. Digits are scikit-learn's
-(``sources.read_digits``), 8 × 8, from -1 to 1; the host has seen the training digits of training tasks and no other.
+Where a seed helps depends on the shift (Lee et al. 2023, arXiv 2210.11466): changes of pixels are best undone in the
+first slot, changes of labels in the last. Digits are scikit-learn's, 8 × 8, from -1 to 1; the host has seen the
+training digits of training tasks and no other.
 """
 
 import json
@@ -14,7 +14,7 @@ from pydantic import JsonValue
 from torch import Tensor
 from torch.nn import functional as F
 
-from simic.data.sources import read_digits
+from simic.data.sources import read_bundled
 from simic.data.suites.kinds import Draws, Problem, kind
 from simic.data.suites.suites import SourceTask, TaskSuite, suite
 from simic.params import Host
@@ -31,11 +31,13 @@ Shift = Callable[[Draws, Tensor], Tensor]  # of images [n, 1, 8, 8]
 
 
 def _digits(shift: Shift, groups: list[list[int]] | None = None, **parameters: JsonValue) -> Problem:
-    """Digits moved by up to a pixel, and then shifted; a class is a group of them, by default one digit."""
+    """Return an instance of digits moved by up to a pixel, and then shifted; a class is a group of digits, by default
+    one.
+    """
     dealt = groups or [[digit] for digit in range(10)]
 
     def sample(draws: Draws, n: int) -> tuple[Tensor, Tensor]:
-        source = draws.source("digits", lambda data_dir: read_digits())
+        source = draws.source("digits", lambda data_dir: read_bundled("digits"))
         y = draws.labels(n, len(dealt))
         x = source.x[draws.of_pool("digits", source.y, draws.members(y, dealt)), 0] / 8.0 - 1.0
         rows, columns = ((torch.arange(SIZE) + draws.integers(3, n, 1) - 1).clamp(0, SIZE - 1) for _ in range(2))
@@ -50,7 +52,7 @@ def _as_it_is(draws: Draws, x: Tensor) -> Tensor:
 
 
 def digits(draws: Draws) -> Problem:
-    """The source task."""
+    """Return the source task: digits as they are."""
     return _digits(_as_it_is)
 
 
@@ -86,7 +88,7 @@ suite(
 
 @kind("adapt", "checkered")
 def checkered(draws: Draws) -> Problem:
-    """Every other cell of one or two pixels is a negative."""
+    """Invert every other cell of one or two pixels."""
     cell = draws.whole(1, 2)
     place = torch.arange(SIZE) // cell
     sign = (place[:, None] + place) % 2 * 2.0 - 1.0
@@ -95,7 +97,7 @@ def checkered(draws: Draws) -> Problem:
 
 @kind("adapt", "scrambled")
 def scrambled(draws: Draws) -> Problem:
-    """The four pixels of every block of 2 × 2 change places, in all alike."""
+    """Exchange the four pixels of every block of 2 × 2, in all alike."""
     order = draws.permutation(4)
 
     def shift(draws: Draws, x: Tensor) -> Tensor:
@@ -106,7 +108,7 @@ def scrambled(draws: Draws) -> Problem:
 
 @kind("adapt", "striped")
 def striped(draws: Draws) -> Problem:
-    """Stripes across, of one width and any phase, brighter than the digit."""
+    """Add stripes across, of one width and any phase, brighter than the digit."""
     length, height = draws.number(2.5, 5.0), draws.number(1.0, 2.0)
 
     def shift(draws: Draws, x: Tensor) -> Tensor:
@@ -118,7 +120,7 @@ def striped(draws: Draws) -> Problem:
 
 @kind("adapt", "inverted")
 def inverted(draws: Draws) -> Problem:
-    """Some, or all, are negatives."""
+    """Invert some images, or all."""
     share = draws.number(0.5, 1.0)
 
     def shift(draws: Draws, x: Tensor) -> Tensor:
@@ -132,7 +134,7 @@ def inverted(draws: Draws) -> Problem:
 
 @kind("adapt", "quartered")
 def quartered(draws: Draws) -> Problem:
-    """The quarters of the image change places: strokes are as they were, what they make up is not."""
+    """Exchange the quarters of the image: strokes stay as they were, digits do not."""
     order = draws.permutation(4)
     half = SIZE // 2
 
@@ -146,7 +148,7 @@ def quartered(draws: Draws) -> Problem:
 
 @kind("adapt", "outlined")
 def outlined(draws: Draws) -> Problem:
-    """Another style: the edges of strokes, in some noise."""
+    """Draw the edges of strokes alone, in some noise."""
     noise = draws.number(0.0, 0.3)
 
     def shift(draws: Draws, x: Tensor) -> Tensor:
@@ -161,20 +163,20 @@ def outlined(draws: Draws) -> Problem:
 
 @kind("adapt", "permuted")
 def permuted(draws: Draws) -> Problem:
-    """Each digit has another's label."""
+    """Permute the labels of all digits."""
     return _digits(_as_it_is, [[digit] for digit in draws.permutation(10).tolist()])
 
 
 @kind("adapt", "regrouped")
 def regrouped(draws: Draws) -> Problem:
-    """The digits are dealt into a few classes at random."""
+    """Group the digits into a few classes at random."""
     count, order = draws.whole(2, 5), draws.permutation(10).tolist()
     return _digits(_as_it_is, [sorted(order[k::count]) for k in range(count)])
 
 
 @kind("adapt", "ranked")
 def ranked(draws: Draws) -> Problem:
-    """Small digits against large ones, or the other way round."""
+    """Tell small digits from large ones, or the other way round."""
     least, turned = draws.whole(3, 7), draws.whole(0, 1)
     groups = [[*range(least)], [*range(least, 10)]]
     return _digits(_as_it_is, groups[::-1] if turned else groups)
@@ -182,7 +184,7 @@ def ranked(draws: Draws) -> Problem:
 
 @kind("adapt", "exchanged")
 def exchanged(draws: Draws) -> Problem:
-    """Some digits pass their labels round, the others keep theirs."""
+    """Permute the labels of some digits; the others keep theirs."""
     order = torch.arange(10)
     chosen = draws.permutation(10)[: draws.whole(4, 8)]
     order[chosen] = order[chosen.roll(1)]

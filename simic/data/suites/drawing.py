@@ -1,4 +1,4 @@
-"""From a suite to a bank: instances drawn by hash, those of training and validation apart from those held out."""
+"""Draw the bank of a suite: instances by hash, those of training and validation apart from those held out."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from simic.errors import SimicError
 from simic.memory import Need, refuse_too_much
 from simic.params import Host, Prepare
 
-# Of a host trained on a source task for some epochs, with draws of that rng_seed, its weights by name.
+# Trains a host on a source task, given an rng_seed and a number of epochs; returns its weights by name.
 TrainHost = Callable[[Host, Dataset, int, int], dict[str, Tensor]]
 VISIBLE = ("train", "val")  # the splits of tasks that training sees: their test split is never drawn
 
@@ -32,8 +32,8 @@ class Instance:
 
 
 def many(params: Prepare, rng_seed: int, data_dir: Path, train_host: TrainHost | None = None) -> Bank:
-    """The bank of ``params.suite``, of one with a source task with the host that ``train_host`` made of it; SimicError
-    for kinds that the suite does not have and samples that do not fit.
+    """Return the bank of ``params.suite``; for a suite with a source task, with the host that ``train_host`` trained on
+    it. SimicError for kinds that the suite does not have and for samples that do not fit.
     """
     shipped, counts = SUITES[params.suite.name], params.suite.instances
     kinds = _kinds(params)
@@ -43,13 +43,13 @@ def many(params: Prepare, rng_seed: int, data_dir: Path, train_host: TrainHost |
     def drawn(group: TaskGroup, count: int) -> list[Instance]:
         pool = "held_out" if group == "held_out_kinds" else group
         of, held_by = kinds[group], apart if group == OUTSIDE else shelf
-        found = list[Instance]()
+        instances = list[Instance]()
         for name, k in shipped.dealt(list(of), count):
-            found.append(_instance(of[name], Draws(rng_seed, name, pool, k, held_by), group, samples, shipped))
-            if len(found) == 1:
-                each = sum(array.nbytes for array in found[0].arrays.values())
+            instances.append(_instance(of[name], Draws(rng_seed, name, pool, k, held_by), group, samples, shipped))
+            if len(instances) == 1:
+                each = sum(array.nbytes for array in instances[0].arrays.values())
                 refuse_too_much([Need(f"{count} tasks", COPIES * count * each, f"prepare.suite.instances.{group}")])
-        return found
+        return instances
 
     visible = drawn("train", counts.train) + drawn("val", counts.val)
     hidden = drawn("held_out", counts.held_out) + drawn("held_out_kinds", counts.held_out_kinds)
@@ -59,9 +59,9 @@ def many(params: Prepare, rng_seed: int, data_dir: Path, train_host: TrainHost |
         raise SimicError(
             f"suite {shipped.name!r}: outside kinds read {shared[0]}, and so do others: must be one of both"
         )
-    by_width = {width: [each for each in outside if len(each.task.mean) == width] for width in _widths(outside)}
     hidden_arrays = _joined(hidden, SPLITS)
-    for width, instances in by_width.items():
+    for width in sorted({len(each.task.mean) for each in outside}):
+        instances = [each for each in outside if len(each.task.mean) == width]
         _check_alike(instances)
         hidden_arrays |= {f"{name}/{width}": array for name, array in _joined(instances, SPLITS).items()}
     sources = [held.sources[name] for held in (shelf, apart) for name in sorted(held.sources)]
@@ -80,7 +80,7 @@ def many(params: Prepare, rng_seed: int, data_dir: Path, train_host: TrainHost |
 
 
 def _host(source: SourceTask, rng_seed: int, shelf: Sources, train_host: TrainHost | None) -> dict[str, Tensor]:
-    """Trained on samples that no validation or held-out task has, nor any task to validate or test on."""
+    """Train the host on samples that no other task has in validation or test, nor any held-out task at all."""
     assert train_host is not None, "a suite with a source task needs what trains its host"
     draws = Draws(rng_seed, "source", "train", 0, shelf)
     problem = source.problem(draws)
@@ -121,19 +121,15 @@ def _kinds(params: Prepare) -> dict[TaskGroup, dict[str, Kind]]:
     return {group: {name: known[name] for name in names} for group, names in groups.items()}
 
 
-def _widths(outside: Sequence[Instance]) -> list[int]:
-    return sorted({len(instance.task.mean) for instance in outside})
-
-
 def _instance(kind: Kind, draws: Draws, group: TaskGroup, samples: dict[str, int], shipped: TaskSuite) -> Instance:
-    """Its parameters come from one stream, the samples of each split from one of their own."""
+    """Draw an instance: its parameters from one stream, the samples of each split from one of their own."""
     problem = kind(draws)
     if not isinstance(problem, Problem):
         raise SimicError(f"kind {draws.kind!r}: gave {type(problem).__name__}, must be a Problem")
     splits = VISIBLE if group in VISIBLE else SPLITS
-    found = {split: _samples(problem, draws.of_split(split), samples[split]) for split in splits}
-    tokens = found["train"][0].dtype == torch.uint8
-    arrays, mean, std = standardised(found, tokens, shipped.source is not None, shipped.table)
+    drawn = {split: _samples(problem, draws.of_split(split), samples[split]) for split in splits}
+    tokens = drawn["train"][0].dtype == torch.uint8
+    arrays, mean, std = standardised(drawn, tokens, shipped.source is not None, shipped.table)
     try:
         task = TaskMeta(
             name=f"{draws.kind}-{group}-{draws.instance}",
@@ -152,7 +148,7 @@ def _instance(kind: Kind, draws: Draws, group: TaskGroup, samples: dict[str, int
 
 
 def _samples(problem: Problem, draws: Draws, n: int) -> tuple[Tensor, Tensor]:
-    """``n`` of a split; SimicError unless they are what ``Problem`` says."""
+    """Return ``n`` samples of a split; SimicError unless they are what ``Problem`` promises."""
     x, y = problem.sample(draws, n)
     where = f"kind {draws.kind!r}"
     tokens = x.dtype == y.dtype == torch.uint8 and x.ndim == 2 and y.shape == x.shape
@@ -173,7 +169,7 @@ def _samples(problem: Problem, draws: Draws, n: int) -> tuple[Tensor, Tensor]:
 
 
 def _check_alike(instances: Sequence[Instance]) -> None:
-    """SimicError unless all tasks have samples of one shape and type."""
+    """Raise SimicError unless all tasks have samples of one shape and type."""
     first, shape = instances[0], instances[0].arrays["x_train"].shape[1:]
     for other in instances:
         x = other.arrays["x_train"]
@@ -185,11 +181,11 @@ def _check_alike(instances: Sequence[Instance]) -> None:
 
 
 def _in_proportion(samples: dict[str, int], total: int) -> dict[str, int]:
-    """About so many in all, divided as the suite's own."""
+    """Return about ``total`` samples in all, divided among splits as the suite's own."""
     return {split: max(2, round(total * n / sum(samples.values()))) for split, n in samples.items()}
 
 
 def _joined(instances: Sequence[Instance], splits: Sequence[str]) -> dict[str, Tensor]:
-    """The samples of one task after those of another."""
+    """Concatenate the samples of one task after another."""
     names = [f"{axis}_{split}" for split in splits for axis in "xy"]
     return {name: torch.cat([instance.arrays[name] for instance in instances]) for name in names}

@@ -1,4 +1,4 @@
-"""Kinds of tasks by name. A kind draws what is random about one instance and returns how its samples are made.
+"""Register kinds of tasks by name. A kind draws the parameters of one instance and returns how its samples are made.
 
 A user adds one in a file of their own::
 
@@ -31,9 +31,9 @@ from simic.errors import SimicError
 from simic.rng import Purpose
 
 GROUPS = ("train", "val", "held_out")
-OUTSIDE = "outside"  # a group whose finite sources no other group has: it divides them among splits alone
-GROUP_SHARES = (0.5, 0.2, 0.3)  # of the samples of a finite source, and of each group's the splits
-SPLIT_SHARES = (0.6, 0.2, 0.2)
+OUTSIDE = "outside"  # no other group shares the finite sources of this one: only its splits divide them
+GROUP_SHARES = (0.5, 0.2, 0.3)  # of the samples of a finite source
+SPLIT_SHARES = (0.6, 0.2, 0.2)  # of the samples of a group
 KEYS = 16  # of streams, made at once
 
 
@@ -46,7 +46,7 @@ class Sources:
     dropped: int = 0
 
     def read(self, name: str, reader: Callable[[Path], Source]) -> Source:
-        """What ``reader(data_dir)`` gives, checked and without duplicates: a copy would be in two pools."""
+        """Return what ``reader(data_dir)`` reads, checked and without duplicates: a copy could be in two pools."""
         if name not in self.sources:
             self.sources[name], dropped = drop_duplicates(complete(reader(self.data_dir)))
             self.dropped += dropped
@@ -54,10 +54,10 @@ class Sources:
 
 
 class Draws:
-    """Random numbers of one instance, or of one of its splits: each call is a stream of its own, in the order of calls.
+    """Random numbers of one instance, or of one of its splits; each call draws from a stream of its own.
 
-    ``group`` says who may see the instance (train, val, held_out, outside), ``split`` whether these are samples of its
-    train, val or test split; equal names give equal numbers.
+    Streams are named by kind, ``group`` (train, val, held_out, outside), instance, ``split`` (None: the parameters of
+    the instance) and the number of the call.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class Draws:
         self._keys: tuple[Tensor, ...] = ()
 
     def of_split(self, split: str) -> "Draws":
-        """Those of one split of the same instance."""
+        """Return the draws of one split of the same instance."""
         return Draws(self.rng_seed, self.kind, self.group, self.instance, self._shelf, split)
 
     def _stream(self) -> Tensor:
@@ -82,40 +82,40 @@ class Draws:
         return self._keys[0]
 
     def uniform(self, *shape: int) -> Tensor:
-        """Float32 in [0, 1)."""
+        """Draw float32 in [0, 1)."""
         return rng.uniform(self._stream(), shape)
 
     def normal(self, *shape: int) -> Tensor:
-        """Standard normal float32."""
+        """Draw standard normal float32."""
         return rng.normal(self._stream(), shape)
 
     def integers(self, below: int, *shape: int) -> Tensor:
-        """Int64 from 0 to ``below`` - 1."""
+        """Draw int64 from 0 to ``below`` - 1."""
         return (rng.bits(self._stream(), shape) & 0x7FFFFFFF) % below
 
     def permutation(self, n: int) -> Tensor:
-        """Of 0 to ``n`` - 1."""
+        """Draw a permutation of 0 to ``n`` - 1."""
         return rng.permutation(self._stream(), n)
 
     def number(self, low: float, high: float) -> float:
-        """One parameter of the instance, rounded to three digits as it is recorded."""
+        """Draw a parameter of the instance, rounded to the three digits that are recorded."""
         return round(low + (high - low) * float(self.uniform()), 3)
 
     def whole(self, low: int, high: int) -> int:
-        """One whole parameter of the instance, ``high`` included."""
+        """Draw a whole parameter of the instance, ``high`` included."""
         return low + int(self.integers(high - low + 1))
 
     def subset(self, of: int, low: int, high: int) -> list[int]:
-        """From ``low`` to ``high`` of the numbers 0 to ``of`` - 1, in order."""
+        """Draw ``low`` to ``high`` of the numbers 0 to ``of`` - 1; return them in order."""
         count = self.whole(low, high)
         return sorted(self.permutation(of)[:count].tolist())
 
     def labels(self, n: int, classes: int) -> Tensor:
-        """``[n]`` int64 in random order; no class is more than one ahead of another."""
+        """Draw labels ``[n]`` int64 in random order; the numbers of two classes differ by one at most."""
         return self.permutation(n) % classes
 
     def members(self, y: Tensor, groups: Sequence[Sequence[int]]) -> Tensor:
-        """One of ``groups[k]`` for each ``y = k``, each member as often as any other."""
+        """Draw one of ``groups[k]`` for each ``y = k``, each member as often as any other."""
         chosen = torch.empty_like(y)
         for place, group in enumerate(groups):
             mine = torch.nonzero(y == place).flatten()
@@ -123,22 +123,22 @@ class Draws:
         return chosen
 
     def mislabelled(self, y: Tensor, classes: int, share: float) -> Tensor:
-        """A share of the labels replaced by any other; those of the test split stay right."""
+        """Replace a share of the labels by any other; those of the test split stay right."""
         if self.split == "test" or share == 0.0:
             return y
         other = (y + 1 + self.integers(classes - 1, len(y))) % classes
         return torch.where(self.uniform(len(y)) < share, other, y)
 
     def source(self, name: str, reader: Callable[[Path], Source]) -> Source:
-        """Finite data that ``reader(data folder)`` gives; read once for all instances, duplicates dropped."""
+        """Return finite data that ``reader(data folder)`` reads, once for all instances, without duplicates."""
         return self._shelf.read(name, reader)
 
     def of_pool(self, name: str, labels: Tensor, wanted: Tensor) -> Tensor:
-        """For each label wanted ``[n]`` the index of a sample that has it in the finite source of that name, whose
-        ``labels`` must be the same for all kinds.
+        """Draw for each label wanted ``[n]`` the index of a sample that has it, in the finite source of that name and
+        these ``labels``.
 
-        By hash, each sample belongs to one group and one split, so no other sees it. All of a pool are used once before
-        any is used again. Of outside kinds each instance divides all samples among its splits anew.
+        By hash, each sample belongs to the pool of one group and one split, so no other sees it; all of a pool are used
+        once before any is used again. An instance of an outside kind divides all samples among its splits anew.
         """
         assert self.split is not None
         instance = (self.instance,) if self.group == OUTSIDE else ()
@@ -167,7 +167,7 @@ def _part(values: Tensor, shares: tuple[float, ...], index: int) -> Tensor:
 
 @dataclass(frozen=True)
 class Problem:
-    """One instance: ``sample(draws, n)`` gives ``x [n, …]`` and ``y [n]`` of a split; ``parameters`` were drawn.
+    """One instance: ``sample(draws, n)`` returns ``x [n, …]`` and ``y [n]`` of a split; ``parameters`` are recorded.
 
     Images are float32 ``[n, C, H, W]``, tables ``[n, 1, 1, D]``; byte sequences ``[n, L]`` uint8 with ``y [n, L]``.
     """
@@ -182,7 +182,7 @@ KINDS: dict[str, dict[str, Kind]] = {}  # by suite
 
 
 def kind(suite: str, name: str) -> Callable[[Kind], Kind]:
-    """Decorator: register a kind of a suite; SimicError where the name is taken or there is no such suite."""
+    """Return a decorator that registers a kind; SimicError for a taken name or an unknown suite."""
 
     def register(function: Kind) -> Kind:
         if suite not in registry.known(registry.SUITE):

@@ -1,5 +1,5 @@
-"""Tables of the suite ``tables`` that were not made for it: scikit-learn's real ones, at their own widths, and its
-generators.
+"""Register the tables of the suite ``tables`` that were not made for it: scikit-learn's real ones, at their own widths,
+and its generators.
 
 Real tables are small, so a split may hold a row more than once, each time with other noise; no two splits of a task
 share a row.
@@ -14,52 +14,44 @@ import torch
 from pydantic import JsonValue
 from torch import Tensor
 
-from simic import durable
-from simic.data.sources import Source, checked, read_digits
+from simic.data.sources import BANDS, Source, checked, read_bundled
 from simic.data.suites.kinds import Draws, Problem, kind
 from simic.data.suites.table_rules import COLUMNS
 
-BANDS = 6  # of the diabetes target, equally many rows in each: what 2 or 3 classes are made of
 ROWS = 4096  # that a generator gives for an instance: enough for all splits
-UCI = "CC BY 4.0 (UCI Machine Learning Repository, doi {})"
-LICENCES = {
-    "breast_cancer": UCI.format("10.24432/C5DW2B"),
-    "wine": UCI.format("10.24432/C5PC7J"),
-    "iris": UCI.format("10.24432/C56C76"),
-    "diabetes": "none stated (B. Efron, T. Hastie, I. Johnstone, R. Tibshirani, Least Angle Regression, 2004)",
-}
 REAL = ("breast_cancer", "wine", "diabetes", "digits", "iris")
-GENERATED = (
-    "friedman1",
-    "friedman2",
-    "friedman3",
-    "hastie",
-    "gaussian_quantiles",
-    "moons",
-    "circles",
-    "classification",
-    "blobs",
-)
+
+Parameters = dict[str, JsonValue]
+# Generators and the parameters that an instance draws for each.
+GENERATED: dict[str, Callable[[Draws], Parameters]] = {
+    "friedman1": lambda draws: {"n_features": 10, "noise": draws.number(0.0, 1.0)},
+    "friedman2": lambda draws: {},
+    "friedman3": lambda draws: {},
+    "hastie": lambda draws: {},
+    "gaussian_quantiles": lambda draws: {"n_features": COLUMNS, "n_classes": draws.whole(2, 4)},
+    "moons": lambda draws: {"noise": draws.number(0.1, 0.3)},
+    "circles": lambda draws: {"noise": draws.number(0.05, 0.15), "factor": draws.number(0.4, 0.7)},
+    "classification": lambda draws: {
+        "n_features": COLUMNS,
+        "n_informative": draws.whole(4, 8),
+        "n_classes": draws.whole(2, 4),
+        "n_clusters_per_class": draws.whole(1, 3),
+    },
+    "blobs": lambda draws: {
+        "n_features": COLUMNS,
+        "centers": draws.whole(3, 6),
+        "cluster_std": draws.number(4.0, 8.0),
+    },
+}
 
 
 def _read_table(name: str, data_dir: Path) -> Source:
-    """Read one that scikit-learn bundles; a target that is a number is cut into bands."""
-    if name == "digits":
-        return read_digits()
-    from sklearn import datasets
-
-    x, y = getattr(datasets, f"load_{name}")(return_X_y=True)
-    if y.dtype.kind == "f":
-        y = y.argsort(kind="stable").argsort() * BANDS // len(y)
-    values, labels = np.ascontiguousarray(x, dtype="<f4"), np.ascontiguousarray(y, dtype="<i8")
-    rows, targets = checked(f"scikit-learn {name}", values, labels)
-    digest = durable.sha256_of(values.tobytes() + labels.tobytes())
-    return Source(f"scikit-learn {name}", digest, LICENCES[name], rows, targets)
+    return read_bundled(name)
 
 
 def _real(name: str, draws: Draws) -> Problem:
-    """All columns of a table in a little noise: three to six classes of digits, two or three bands of diabetes, all
-    classes of the others.
+    """Show all columns of a table in a little noise: three to six classes of digits, two or three bands of diabetes,
+    all classes of the others.
     """
     labels = draws.source(name, partial(_read_table, name)).y
     classes = int(labels.max()) + 1
@@ -82,44 +74,18 @@ def _real(name: str, draws: Draws) -> Problem:
 
 # --- generators ------------------------------------------------------------------------------------------------------
 
-Generated = tuple[np.ndarray, np.ndarray]
-Parameters = dict[str, JsonValue]
-
-
-def _generate(name: str, draws: Draws, seed: int) -> tuple[Parameters, Generated]:
-    """Return what was drawn and ``ROWS`` rows of scikit-learn's generator, with labels or a target that is a number."""
-    from sklearn import datasets
-
-    asked: Parameters
-    match name:
-        case "friedman1":
-            asked = {"n_features": 10, "noise": draws.number(0.0, 1.0)}
-        case "gaussian_quantiles":
-            asked = {"n_features": COLUMNS, "n_classes": draws.whole(2, 4)}
-        case "moons":
-            asked = {"noise": draws.number(0.1, 0.3)}
-        case "circles":
-            asked = {"noise": draws.number(0.05, 0.15), "factor": draws.number(0.4, 0.7)}
-        case "classification":
-            asked = {"n_features": COLUMNS, "n_informative": draws.whole(4, 8), "n_classes": draws.whole(2, 4)}
-            asked |= {"n_clusters_per_class": draws.whole(1, 3)}
-        case "blobs":
-            asked = {"n_features": COLUMNS, "centers": draws.whole(3, 6), "cluster_std": draws.number(4.0, 8.0)}
-        case _:
-            asked = {}
-    function = getattr(datasets, "make_hastie_10_2" if name == "hastie" else f"make_{name}")
-    rows = function(n_samples=ROWS, random_state=seed, **asked)
-    return asked, (rows[0], rows[1])
-
 
 def _generated(name: str, draws: Draws) -> Problem:
-    """One table of a generator; those of two columns get ten that say nothing, and targets are cut at their median."""
-    seed = draws.whole(0, 2**30)
-    asked, (values, target) = _generate(name, draws, seed)
-    number = name.startswith("friedman")
-    labels = (
-        target.argsort(kind="stable").argsort() * 2 // ROWS if number else np.unique(target, return_inverse=True)[1]
-    )
+    """Draw one table of a generator; two columns get ten of noise beside them, and targets are cut at their median."""
+    from sklearn import datasets
+
+    seed, asked = draws.whole(0, 2**30), GENERATED[name](draws)
+    generator = getattr(datasets, "make_hastie_10_2" if name == "hastie" else f"make_{name}")
+    values, target, *_ = generator(n_samples=ROWS, random_state=seed, **asked)
+    if name.startswith("friedman"):  # the target is a number
+        labels = target.argsort(kind="stable").argsort() * 2 // ROWS
+    else:
+        labels = np.unique(target, return_inverse=True)[1]
     rows, targets = checked(f"scikit-learn {name}", values, labels)
     if rows.shape[1] == 2:
         rows = torch.cat((rows, draws.normal(ROWS, COLUMNS - 2)), 1)
@@ -134,10 +100,7 @@ def _generated(name: str, draws: Draws) -> Problem:
 
 def register() -> None:
     """Register the kinds; the suite must be there before."""
-    makers: tuple[tuple[tuple[str, ...], Callable[[str, Draws], Problem]], ...] = (
-        (REAL, _real),
-        (GENERATED, _generated),
-    )
-    for names, make in makers:
-        for name in names:
-            kind("tables", name)(partial(make, name))
+    for name in REAL:
+        kind("tables", name)(partial(_real, name))
+    for name in GENERATED:
+        kind("tables", name)(partial(_generated, name))

@@ -1,13 +1,16 @@
-"""The suite ``patches``: images of 16 × 16 in one channel, for convolutional hosts that mix no neighbouring pixels.
+"""Define the suite ``patches``: images of 16 × 16 in one channel, for hosts that mix no neighbouring pixels.
 
 Where a seed helps depends on the scale of what has to be seen, and which one on its form; some kinds the host solves
-alone. Digits are scikit-learn's (``sources.read_digits``); each group of tasks and each split has digits of its own.
+alone. Digits are scikit-learn's; each group of tasks and each split has digits of its own.
 """
 
+from collections.abc import Callable
+
 import torch
+from pydantic import JsonValue
 from torch import Tensor
 
-from simic.data.sources import read_digits
+from simic.data.sources import read_bundled
 from simic.data.suites.kinds import Draws, Problem, kind
 from simic.data.suites.suites import TaskSuite, suite
 
@@ -46,12 +49,12 @@ suite(
 
 
 def cells(values: Tensor, size: int) -> Tensor:
-    """``[n, h, w]`` as an image ``[n, 1, h · size, w · size]`` of equal squares."""
+    """Return ``[n, h, w]`` as an image ``[n, 1, h · size, w · size]`` of equal squares."""
     return values.repeat_interleave(size, 1).repeat_interleave(size, 2)[:, None]
 
 
 def _pairs(block: int, noise: float, flips: float = 0.0) -> Problem:
-    """Two high and two low dots at the corners of each ``block`` of pixels: high beside high is 0, high above high 1.
+    """Put two high and two low dots at the corners of each ``block`` of pixels: high beside high is 0, above high 1.
 
     As in ``synthetic.orientation`` no single dot tells, nor all of a block once their places are forgotten. Dots of a
     block of 4 are neighbours in slot 0 and one pixel in slot 1; of 8, too far apart for 3 × 3 in slot 0, neighbours in
@@ -75,31 +78,31 @@ def _pairs(block: int, noise: float, flips: float = 0.0) -> Problem:
 
 @kind("patches", "pairs_near")
 def pairs_near(draws: Draws) -> Problem:
-    """Dots 2 pixels apart, 16 blocks."""
+    """Put dots 2 pixels apart, in 16 blocks."""
     return _pairs(4, draws.number(0.5, 1.0))
 
 
 @kind("patches", "pairs_middle")
 def pairs_middle(draws: Draws) -> Problem:
-    """Dots 6 pixels apart, 4 blocks."""
+    """Put dots 6 pixels apart, in 4 blocks."""
     return _pairs(8, draws.number(0.3, 0.6))
 
 
 @kind("patches", "pairs_far")
 def pairs_far(draws: Draws) -> Problem:
-    """Dots 14 pixels apart, one block."""
+    """Put dots 14 pixels apart, in one block."""
     return _pairs(16, draws.number(0.2, 0.45))
 
 
 @kind("patches", "pairs_mislabelled")
 def pairs_mislabelled(draws: Draws) -> Problem:
-    """At any of the three distances, with wrong labels."""
+    """Put dots at any of the three distances, with some wrong labels."""
     return _pairs(2 ** draws.whole(2, 4), draws.number(0.1, 0.3), draws.number(0.05, 0.15))
 
 
 @kind("patches", "brightness")
 def brightness(draws: Draws) -> Problem:
-    """Which of some levels the pixels are drawn around: the host alone sees it."""
+    """Draw pixels around one of some levels: the host alone tells which."""
     classes, noise = draws.whole(2, 5), draws.number(2.0, 4.0)
 
     def sample(draws: Draws, n: int) -> tuple[Tensor, Tensor]:
@@ -111,7 +114,7 @@ def brightness(draws: Draws) -> Problem:
 
 @kind("patches", "gratings")
 def gratings(draws: Draws) -> Problem:
-    """Waves in some directions, of one length and any phase."""
+    """Draw waves in some directions, of one length and any phase."""
     classes, length, noise = draws.whole(2, 4), 2 ** draws.whole(1, 3) + 1, draws.number(0.5, 1.5)
 
     def sample(draws: Draws, n: int) -> tuple[Tensor, Tensor]:
@@ -127,7 +130,7 @@ def gratings(draws: Draws) -> Problem:
 
 @kind("patches", "same")
 def same(draws: Draws) -> Problem:
-    """Whether the left half repeats the right one."""
+    """Repeat the right half on the left, or not."""
     cell, noise = 2 ** draws.whole(1, 2), draws.number(0.1, 0.4)
 
     def sample(draws: Draws, n: int) -> tuple[Tensor, Tensor]:
@@ -142,7 +145,7 @@ def same(draws: Draws) -> Problem:
 
 @kind("patches", "either")
 def either(draws: Draws) -> Problem:
-    """Whether one and only one of two sorts of dots is there, anywhere: the mean of all pixels does not tell."""
+    """Show one of two sorts of dots anywhere, or both or none of them: the mean of all pixels does not tell."""
     noise, dots = draws.number(0.1, 0.3), draws.whole(1, 4)
 
     def sample(draws: Draws, n: int) -> tuple[Tensor, Tensor]:
@@ -162,76 +165,68 @@ def either(draws: Draws) -> Problem:
 
 # --- digits ----------------------------------------------------------------------------------------------------------
 
+Show = Callable[[Draws, Tensor], Tensor]  # images [n, 1, 16, 16] of digits [n, 8, 8] from 0 to 1
 
-def _drawn_digits(draws: Draws, n: int, chosen: list[int]) -> tuple[Tensor, Tensor]:
-    """Digits ``[n, 8, 8]`` of the chosen classes, 0 … 1, and their places among them, each class as often."""
-    source = draws.source("digits", lambda data_dir: read_digits())
-    y = draws.labels(n, len(chosen))
-    index = draws.of_pool("digits", source.y, torch.tensor(chosen)[y])
-    return source.x[index, 0] / 16.0, y
+
+def _digits(chosen: list[int], show: Show, flips: float = 0.0, **parameters: JsonValue) -> Problem:
+    """Return an instance whose classes are the chosen digits, equally often, of which a share is labelled wrongly."""
+
+    def sample(draws: Draws, n: int) -> tuple[Tensor, Tensor]:
+        source = draws.source("digits", lambda data_dir: read_bundled("digits"))
+        y = draws.labels(n, len(chosen))
+        index = draws.of_pool("digits", source.y, torch.tensor(chosen)[y])
+        return show(draws, source.x[index, 0] / 16.0), draws.mislabelled(y, len(chosen), flips)
+
+    return Problem(len(chosen), {"digits": [*chosen], **parameters}, sample)
+
+
+def _noisy(draws: Draws, image: Tensor, noise: float) -> Tensor:
+    return image + noise * draws.normal(*image.shape)
 
 
 @kind("patches", "digits")
 def digits(draws: Draws) -> Problem:
-    """Some classes of digits at twice their size, in noise."""
+    """Show some classes of digits at twice their size, in noise."""
     chosen, noise = draws.subset(10, 3, 10), draws.number(0.0, 0.3)
-
-    def sample(draws: Draws, n: int) -> tuple[Tensor, Tensor]:
-        x, y = _drawn_digits(draws, n, chosen)
-        return cells(x, 2) + noise * draws.normal(n, 1, SIZE, SIZE), y
-
-    return Problem(len(chosen), {"digits": [*chosen], "noise": noise}, sample)
+    return _digits(chosen, lambda draws, x: _noisy(draws, cells(x, 2), noise), noise=noise)
 
 
 @kind("patches", "digits_negative")
 def digits_negative(draws: Draws) -> Problem:
-    """Digits, half of them white on black: brightness says nothing."""
+    """Show digits, half of them white on black: brightness says nothing."""
     chosen, noise = draws.subset(10, 3, 8), draws.number(0.0, 0.2)
 
-    def sample(draws: Draws, n: int) -> tuple[Tensor, Tensor]:
-        x, y = _drawn_digits(draws, n, chosen)
-        sign = 2.0 * draws.integers(2, n, 1, 1) - 1.0
-        return cells(sign * (x - 0.5), 2) + noise * draws.normal(n, 1, SIZE, SIZE), y
+    def show(draws: Draws, x: Tensor) -> Tensor:
+        sign = 2.0 * draws.integers(2, len(x), 1, 1) - 1.0
+        return _noisy(draws, cells(sign * (x - 0.5), 2), noise)
 
-    return Problem(len(chosen), {"digits": [*chosen], "noise": noise}, sample)
+    return _digits(chosen, show, noise=noise)
 
 
 @kind("patches", "digits_clutter")
 def digits_clutter(draws: Draws) -> Problem:
-    """A digit of 8 × 8 anywhere among dots."""
+    """Show a digit of 8 × 8 anywhere among dots."""
     chosen, dots = draws.subset(10, 2, 4), draws.number(0.01, 0.05)
 
-    def sample(draws: Draws, n: int) -> tuple[Tensor, Tensor]:
-        x, y = _drawn_digits(draws, n, chosen)
+    def show(draws: Draws, x: Tensor) -> Tensor:
+        n, span = len(x), torch.arange(SIZE // 2)
         image = (draws.uniform(n, SIZE, SIZE) < dots).float()
         at = draws.integers(SIZE // 2 + 1, n, 2)
-        rows = torch.arange(n)[:, None, None]
-        span = torch.arange(SIZE // 2)
-        image[rows, (at[:, :1] + span)[:, :, None], (at[:, 1:] + span)[:, None]] = x
-        return image[:, None], y
+        image[torch.arange(n)[:, None, None], (at[:, :1] + span)[:, :, None], (at[:, 1:] + span)[:, None]] = x
+        return image[:, None]
 
-    return Problem(len(chosen), {"digits": [*chosen], "dots": dots}, sample)
+    return _digits(chosen, show, dots=dots)
 
 
 @kind("patches", "digits_permuted")
 def digits_permuted(draws: Draws) -> Problem:
-    """Digits whose pixels were moved about, all alike: no neighbours belong together."""
+    """Move the pixels of all digits about alike: no neighbours belong together."""
     chosen, order = draws.subset(10, 3, 8), draws.permutation(64)
-
-    def sample(draws: Draws, n: int) -> tuple[Tensor, Tensor]:
-        x, y = _drawn_digits(draws, n, chosen)
-        return cells(x.flatten(1)[:, order].view(n, 8, 8), 2), y
-
-    return Problem(len(chosen), {"digits": [*chosen]}, sample)
+    return _digits(chosen, lambda draws, x: cells(x.flatten(1)[:, order].view_as(x), 2))
 
 
 @kind("patches", "digits_mislabelled")
 def digits_mislabelled(draws: Draws) -> Problem:
-    """Digits of which some carry another's label."""
+    """Show digits of which some carry another's label."""
     chosen, share = draws.subset(10, 3, 8), draws.number(0.1, 0.3)
-
-    def sample(draws: Draws, n: int) -> tuple[Tensor, Tensor]:
-        x, y = _drawn_digits(draws, n, chosen)
-        return cells(x, 2), draws.mislabelled(y, len(chosen), share)
-
-    return Problem(len(chosen), {"digits": [*chosen], "label_noise": share}, sample)
+    return _digits(chosen, lambda draws, x: cells(x, 2), share, label_noise=share)

@@ -1,4 +1,4 @@
-"""The suites by name: which of their kinds are held out entirely, and how hosts are trained on them."""
+"""Register suites by name: the kinds that each holds out, and how hosts are trained on them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,8 +11,8 @@ from simic.params import Host
 
 @dataclass(frozen=True)
 class SourceTask:
-    """What the hosts of a suite were trained on before: samples are made as those of a kind, and all tasks keep their
-    scale, so that nothing is standardised.
+    """The task that the hosts of a suite were trained on before. Samples are made as those of a kind; no task of the
+    suite is standardised, so that all keep the scale of this one.
     """
 
     host: Host
@@ -23,12 +23,12 @@ class SourceTask:
 
 @dataclass(frozen=True)
 class TaskSuite:
-    """``held_out`` kinds have no instance in training. ``overrides`` of params.yaml suit it: host, batches, budget.
-    With a ``source`` the hosts come trained and stay as they are.
+    """A suite. ``held_out`` kinds have no instance in training. ``overrides`` of params.yaml suit it: host, batches,
+    budget. With a ``source`` the hosts come trained and stay as they are.
 
-    ``val`` kinds are those that choose the checkpoint alone; where there are none, those of training do. ``outside``
-    kinds, which a suite of tables alone has, may have other widths. Each of ``parts`` is dealt as many tasks of a group
-    as any other part that has kinds there; within a part kinds take turns.
+    ``val`` kinds serve only to choose the checkpoint; without any, those of training do. ``outside`` kinds, which only
+    a suite of tables has, may have other widths. Each of ``parts`` gets as many tasks of a group as any other part that
+    has kinds there; within a part kinds take turns.
     """
 
     name: str

@@ -1,7 +1,8 @@
-"""Rules that label the rows of the suite ``tables``, and the distributions and distortions of its columns.
+"""Define the rules that label rows of the suite ``tables``, and the distributions and distortions of its columns.
 
-A rule scores rows whose columns have mean 0 and deviation 1. A shape says which values of a row the rule reads and
-which are shown. All parameters are rounded before they are used, so that those recorded give the same labels.
+A rule scores rows whose columns have mean 0 and deviation 1. A shape turns drawn rows into those that the rule reads
+and those into what the table shows. All parameters are rounded before they are used: those recorded give the same
+labels.
 """
 
 import math
@@ -66,7 +67,7 @@ class Columns:
 
     @property
     def parameters(self) -> dict[str, JsonValue]:
-        """What is recorded: nothing of columns that are independent and normal."""
+        """Return what is recorded: nothing of columns that are independent and normal."""
         found: dict[str, JsonValue] = {}
         if any(self.loadings):
             found["loadings"] = [*self.loadings]
@@ -111,19 +112,19 @@ Rule = Callable[[Draws, Columns], LabelRule]
 
 
 def linear(draws: Draws, columns: Columns) -> LabelRule:
-    """A weight for each column."""
+    """Score by a weighted sum of all columns."""
     weights = _rounded(draws.normal(COLUMNS))
     return LabelRule(lambda x: x @ torch.tensor(weights), {"weights": [*weights]})
 
 
 def sparse(draws: Draws, columns: Columns) -> LabelRule:
-    """|a| + b."""
+    """Score by the size of one column and some of another: |a| + w b."""
     (a, b), weight = _some(draws, 2), draws.number(0.4, 0.8)
     return LabelRule(lambda x: x[:, a].abs() + weight * x[:, b], {"a": a, "b": b, "weight": weight})
 
 
 def product(draws: Draws, columns: Columns) -> LabelRule:
-    """The sum of products of one to three pairs of columns."""
+    """Score by the sum of products of one to three pairs of columns."""
     count = draws.whole(1, 3)
     chosen = _some(draws, 2 * count)
     first, second = chosen[:count], chosen[count:]
@@ -136,14 +137,14 @@ def product(draws: Draws, columns: Columns) -> LabelRule:
 
 
 def periodic(draws: Draws, columns: Columns) -> LabelRule:
-    """The sine of a column."""
+    """Score by the sine of a column."""
     column, frequency, phase = draws.whole(0, COLUMNS - 1), draws.number(3.0, 7.0), draws.number(0.0, 6.283)
     parameters: dict[str, JsonValue] = {"column": column, "frequency": frequency, "phase": phase}
     return LabelRule(lambda x: (frequency * x[:, column] + phase).sin(), parameters)
 
 
 def category(draws: Draws, columns: Columns) -> LabelRule:
-    """A free value for each of the levels of a column, and a little of another column."""
+    """Score by a free value for each of the levels of a column, and a little of another column."""
     (column, other), values = _some(draws, 2), _rounded(draws.normal(LEVELS))
 
     def score(x: Tensor) -> Tensor:
@@ -153,31 +154,31 @@ def category(draws: Draws, columns: Columns) -> LabelRule:
 
 
 def order(draws: Draws, columns: Columns) -> LabelRule:
-    """Weights on the sorted values; their sum is 0, so that the mean of a row says nothing."""
+    """Score by weights on the sorted values; they sum to 0, so that the mean of a row says nothing."""
     drawn = draws.normal(COLUMNS)
     weights = _rounded(drawn - drawn.mean())
     return LabelRule(lambda x: x.sort(1).values @ torch.tensor(weights), {"weights": [*weights]})
 
 
 def match(draws: Draws, columns: Columns) -> LabelRule:
-    """Whether two columns, anywhere, hold the same code."""
+    """Tell whether two columns, anywhere, hold the same code."""
     return LabelRule(lambda x: (x[:, columns.codes].sort(1).values.diff(dim=1) == 0).any(1).float(), {}, (0.5,))
 
 
 def twins(draws: Draws, columns: Columns) -> LabelRule:
-    """Whether two certain columns hold the same code."""
+    """Tell whether two certain columns hold the same code."""
     first, second = columns.codes[:2]
     return LabelRule(lambda x: (x[:, first] == x[:, second]).float(), {"first": first, "second": second}, (0.5,))
 
 
 def folded(draws: Draws, columns: Columns) -> LabelRule:
-    """The size of a weighted sum."""
+    """Score by the size of a weighted sum."""
     rule = linear(draws, columns)
     return LabelRule(lambda x: rule.score(x).abs(), rule.parameters | {"folded": True})
 
 
 def signs(draws: Draws, columns: Columns) -> LabelRule:
-    """The sum of the signs of products, of one pair of columns or of three."""
+    """Score by the signs of products, of one pair of columns or summed over three."""
     count = 2 * draws.whole(0, 1) + 1
     chosen = _some(draws, 2 * count)
     first, second = chosen[:count], chosen[count:]
@@ -187,7 +188,7 @@ def signs(draws: Draws, columns: Columns) -> LabelRule:
 
 
 def band(draws: Draws, columns: Columns) -> LabelRule:
-    """Which levels of a column are yes."""
+    """Tell whether the level of a column is one of a chosen half."""
     column, count = draws.whole(0, COLUMNS - 1), 2 * draws.whole(4, 6)
     yes = sorted(draws.permutation(count)[: count // 2].tolist())
     parameters: dict[str, JsonValue] = {"column": column, "levels": count, "yes": [*yes]}
@@ -197,7 +198,7 @@ def band(draws: Draws, columns: Columns) -> LabelRule:
 
 
 def spread(draws: Draws, columns: Columns) -> LabelRule:
-    """The range of a row, or the sum of some of its sorted values less that of as many others."""
+    """Score by the range of a row, or some of its sorted values less as many others."""
     if draws.whole(0, 1):
         return LabelRule(lambda x: x.amax(1) - x.amin(1), {"plus": [COLUMNS - 1], "minus": [0]})
     count = draws.whole(1, 2)
@@ -212,14 +213,14 @@ def spread(draws: Draws, columns: Columns) -> LabelRule:
 
 
 def stripes(draws: Draws, columns: Columns) -> LabelRule:
-    """Alternating intervals of a column."""
+    """Tell alternating intervals of a column apart."""
     column, width, start = draws.whole(0, COLUMNS - 1), draws.number(0.4, 0.9), draws.number(0.0, 1.0)
     parameters: dict[str, JsonValue] = {"column": column, "width": width, "start": start}
     return LabelRule(lambda x: (x[:, column] / width + start).floor() % 2, parameters, (0.5,))
 
 
 def blend(draws: Draws, columns: Columns) -> LabelRule:
-    """Two different rules on the same two columns, of sum, product, wave and size."""
+    """Score by two rules on the same two columns: sum, product, wave or difference of sizes."""
     (a, b), (first, second) = _some(draws, 2), sorted(draws.permutation(4)[:2].tolist())
     frequency = draws.number(2.0, 4.0)
 
@@ -232,7 +233,7 @@ def blend(draws: Draws, columns: Columns) -> LabelRule:
 
 
 def nearest(draws: Draws, columns: Columns) -> LabelRule:
-    """Which of three columns is nearest to a fourth."""
+    """Tell which of three columns is nearest to a fourth."""
     chosen = _some(draws, 4)
 
     def score(x: Tensor) -> Tensor:
@@ -242,14 +243,14 @@ def nearest(draws: Draws, columns: Columns) -> LabelRule:
 
 
 def rank(draws: Draws, columns: Columns) -> LabelRule:
-    """Whether two pairs of columns are in the same order; the pairs may share a column."""
+    """Tell whether two pairs of columns are in the same order; the pairs may share a column."""
     a, b, c, d = _some(draws, 4)
     c = b if draws.whole(0, 1) else c
     return LabelRule(lambda x: ((x[:, a] - x[:, b]) * (x[:, c] - x[:, d])).sign(), {"columns": [a, b, c, d]}, (0.0,))
 
 
 def place(draws: Draws, columns: Columns) -> LabelRule:
-    """The place of a column among the values of its row."""
+    """Score by the place of a column among the values of its row."""
     column = draws.whole(0, COLUMNS - 1)
 
     def score(x: Tensor) -> Tensor:
@@ -259,7 +260,7 @@ def place(draws: Draws, columns: Columns) -> LabelRule:
 
 
 def centres(draws: Draws, columns: Columns) -> LabelRule:
-    """Whether the nearest of some points has an even number."""
+    """Tell whether the nearest of some points has an even number."""
     count = 2 * draws.whole(2, 4)
     points = [_rounded(draws.normal(COLUMNS)) for _ in range(count)]
 
@@ -270,7 +271,7 @@ def centres(draws: Draws, columns: Columns) -> LabelRule:
 
 
 def waves(draws: Draws, columns: Columns) -> LabelRule:
-    """The sum of sines of two or three columns."""
+    """Score by the sum of sines of two or three columns."""
     chosen = _some(draws, draws.whole(2, 3))
     frequencies = [draws.number(3.0, 6.0) for _ in chosen]
     phases = [draws.number(0.0, 6.283) for _ in chosen]
@@ -282,7 +283,7 @@ def waves(draws: Draws, columns: Columns) -> LabelRule:
 
 
 def largest(draws: Draws, columns: Columns) -> LabelRule:
-    """Which of three columns is largest."""
+    """Tell which of three columns is largest."""
     chosen = _some(draws, 3)
     return LabelRule(lambda x: x[:, chosen].argmax(1).float(), {"columns": [*chosen]}, (0.5, 1.5))
 
@@ -301,7 +302,7 @@ def cuts_of(rule: LabelRule, reference: Tensor, classes: int) -> tuple[float, ..
 
 
 def folded_at_middle(rule: LabelRule, reference: Tensor) -> LabelRule:
-    """How far a score is from its middle on the ``reference`` rows."""
+    """Return the rule that scores by the distance of a score from its middle on the ``reference`` rows."""
     middle = cuts_of(rule, reference, 2)[0]
     return LabelRule(lambda x: (rule.score(x) - middle).abs(), rule.parameters | {"middle": middle})
 
@@ -311,7 +312,7 @@ def folded_at_middle(rule: LabelRule, reference: Tensor) -> LabelRule:
 
 @dataclass(frozen=True)
 class Shape:
-    """``read`` gives what the rule sees of drawn rows, ``show`` what a table shows of that; ``show`` may draw."""
+    """Two steps from drawn rows to a table: ``read`` for the rule, then ``show``, which may draw, for the reader."""
 
     show: Callable[[Draws, Tensor], Tensor] = lambda draws, x: x
     read: Callable[[Tensor], Tensor] = lambda x: x
@@ -319,24 +320,24 @@ class Shape:
 
 
 def plain(draws: Draws) -> Shape:
-    """Columns as they are."""
+    """Show columns as they are."""
     return Shape()
 
 
 def exponentiated(draws: Draws) -> Shape:
-    """Each column the exponential of what the rule reads."""
+    """Show the exponential of each column."""
     rate = draws.number(1.0, 2.0)
     return Shape(lambda draws, x: (rate * x).exp(), parameters={"rate": rate})
 
 
 def powers(draws: Draws) -> Shape:
-    """All columns raised to the power 3 or 5."""
+    """Show all columns raised to the power 3 or 5."""
     power = 3 + 2 * draws.whole(0, 1)
     return Shape(lambda draws, x: x**power, parameters={"power": power})
 
 
 def scaled(draws: Draws) -> Shape:
-    """The rule reads the direction of a row; its length is drawn apart."""
+    """Let the rule read the direction of a row, whose shown length is drawn apart."""
     deviation = draws.number(0.8, 1.4)
 
     def show(draws: Draws, x: Tensor) -> Tensor:
@@ -346,13 +347,13 @@ def scaled(draws: Draws) -> Shape:
 
 
 def rounded(draws: Draws) -> Shape:
-    """Columns rounded to steps, which are too small to make two codes of ``CODES`` levels one."""
+    """Round columns to steps, which are too small to make two codes of ``CODES`` levels one."""
     step = draws.number(0.3, 0.5)
     return Shape(read=lambda x: (x / step).round() * step, parameters={"step": step})
 
 
 def skewed(draws: Draws) -> Shape:
-    """Each column under a distortion of its own: exp(x), -exp(-x), sinh(x) or sign(x) √|x|, steeply."""
+    """Distort each column in its own way: exp(x), -exp(-x), sinh(x) or sign(x) √|x|, steeply."""
     forms, rate = draws.integers(4, COLUMNS).tolist(), draws.number(1.2, 2.0)
 
     def show(draws: Draws, x: Tensor) -> Tensor:
@@ -364,7 +365,7 @@ def skewed(draws: Draws) -> Shape:
 
 
 def odd_powers(draws: Draws) -> Shape:
-    """Each column raised to the power 3, 5 or 7."""
+    """Show each column raised to the power 3, 5 or 7."""
     chosen = (3 + 2 * draws.integers(3, COLUMNS)).tolist()
     return Shape(lambda draws, x: x ** torch.tensor(chosen), parameters={"powers": chosen})
 

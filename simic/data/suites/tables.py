@@ -1,4 +1,4 @@
-"""The suite ``tables``: rows of 12 numbers, labelled by rules that need different modules.
+"""Define the suite ``tables``: rows of 12 numbers, labelled by rules that need different modules.
 
 A kind is a rule, a way of cutting its score into classes, and a shape of the columns. Twelve kinds choose the
 checkpoint (group ``val``). Nine are held out, and so are real tables and generators that were not written for this
@@ -26,15 +26,11 @@ REFERENCE = 1024  # rows on which scores are cut
 LABEL_NOISE = (0.0, 0.03, 0.06)
 
 
-def _noise(draws: Draws) -> float:
-    return LABEL_NOISE[draws.whole(0, len(LABEL_NOISE) - 1)]
-
-
 def _table(
     draws: Draws, columns: Columns, rule: LabelRule, shape: Shape, reference: Tensor, classes: int = 2
 ) -> Problem:
     """Return an instance whose classes are bands of a rule's score, equally many rows in each."""
-    cuts, noise = rules.cuts_of(rule, reference, classes), _noise(draws)
+    cuts, noise = rules.cuts_of(rule, reference, classes), LABEL_NOISE[draws.whole(0, len(LABEL_NOISE) - 1)]
 
     def sample(draws: Draws, n: int) -> tuple[Tensor, Tensor]:
         y = draws.labels(n, classes)
@@ -132,15 +128,11 @@ SINGLE_RULES: dict[str, tuple[rules.Rule, tuple[str, ...], tuple[str, ...]]] = {
 }
 
 
-def _coded(draws: Draws, columns: Columns, name: str) -> Columns:
-    """Columns of which some hold codes, where the rule reads them."""
-    if name != "match":
-        return columns
-    return replace(columns, codes=tuple(draws.subset(COLUMNS, 4, CODES - 1)), levels=CODES)
-
-
 def _single(name: str, way: str, shape: str, draws: Draws) -> Problem:
-    columns, shaped = _coded(draws, rules.draw_columns(draws), name), rules.SHAPES[shape](draws)
+    columns = rules.draw_columns(draws)
+    if name == "match":
+        columns = replace(columns, codes=tuple(draws.subset(COLUMNS, 4, CODES - 1)), levels=CODES)
+    shaped = rules.SHAPES[shape](draws)
     reference = shaped.read(columns.draw(draws, REFERENCE))
     rule = SINGLE_RULES[name][0](draws, columns)
     if way == "folded":
@@ -168,7 +160,7 @@ suite(
         held_out=tuple(HELD_OUT),
         val=SINGLE_VAL,
         outside=(*REAL, *GENERATED),
-        parts=(tuple(BASE), SINGLE, SINGLE_VAL, REAL, GENERATED),
+        parts=(tuple(BASE), SINGLE, SINGLE_VAL, REAL, tuple(GENERATED)),
         samples={"train": 2048, "val": 256, "test": 512},
         table=True,
         overrides=(

@@ -5,13 +5,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from raw_files import refused
 
 from simic.data.batches import Dataset, load_held_out, load_split, read_meta
 from simic.data.prepare import prepare
 from simic.data.suites import kinds as kinds_module
 from simic.data.suites.kinds import KINDS, Draws, Problem, Sources
 from simic.data.suites.suites import SUITES
-from simic.errors import SimicError
 from simic.params import Prepare
 
 FEW = {"train": 5, "val": 2, "held_out": 3, "held_out_kinds": 2}
@@ -118,15 +118,6 @@ REFUSED = {
     "both": ({"kinds": ("digits", "gratings")}, "kind 'gratings' is both in kinds and in held_out_kinds"),
     "none left": ({"held_out_kinds": tuple(KINDS["patches"])}, "suite 'patches' has no kind that is not held out"),
 }
-
-
-def refused(params, folder) -> str:
-    """The one line that it is refused by; nothing is left behind."""
-    with pytest.raises(SimicError) as error:
-        prepare(params, 1, folder / "out", folder)
-    assert "\n" not in str(error.value)
-    assert not (folder / "out").exists()
-    return str(error.value)
 
 
 @pytest.mark.parametrize("case", REFUSED)

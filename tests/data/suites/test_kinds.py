@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from simic import registry
-from simic.data.sources import Source, read_digits
+from simic.data.sources import Source, read_bundled
 from simic.data.suites.kinds import GROUPS, KINDS, Draws, Sources, kind
 from simic.data.suites.suites import SUITES, TaskSuite, suite
 from simic.errors import SimicError
@@ -91,7 +91,7 @@ def pools(labels, name="digits", kind="any", rng_seed=1):
 
 
 def test_pools_of_groups_and_splits_are_disjoint_and_together_the_whole_source():
-    labels = read_digits().y
+    labels = read_bundled("digits").y
     found = pools(labels)
     assert all(not (a & b) for a, b in combinations(found.values(), 2))
     assert set().union(*found.values()) == set(range(1797))
@@ -102,7 +102,7 @@ def test_pools_of_groups_and_splits_are_disjoint_and_together_the_whole_source()
 
 
 def test_pools_depend_on_the_source_and_the_seed_alone():
-    labels = read_digits().y
+    labels = read_bundled("digits").y
     assert pools(labels) == pools(labels, kind="other")
     assert pools(labels) != pools(labels, rng_seed=2)
     assert pools(labels) != pools(labels, name="letters")
