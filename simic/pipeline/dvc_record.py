@@ -56,7 +56,7 @@ def _outdated(lock: Path, stage: str) -> bool:
         return False  # DVC says what is wrong with it
     if stage not in recorded:
         return bool(recorded)  # else DVC has done nothing here yet, and is asked whether it can
-    made = {out["path"]: out.get("md5") for found in recorded.values() for out in found.get("outs", [])}
+    made = {out["path"]: out.get("md5") for stage_record in recorded.values() for out in stage_record.get("outs", [])}
     return any(dep.get("md5") != made.get(dep["path"], dep.get("md5")) for dep in recorded[stage].get("deps", []))
 
 
@@ -150,10 +150,10 @@ def restore(root: Path) -> None:
 def _stages(lock: Path) -> dict[str, Any]:
     """Return what a dvc.lock has by stage; ValueError where it cannot be read."""
     try:
-        found = yaml.safe_load(lock.read_bytes()) if lock.exists() else {"schema": None}
+        content = yaml.safe_load(lock.read_bytes()) if lock.exists() else {"schema": None}
     except yaml.YAMLError as error:
         raise ValueError(" ".join(str(error).split())) from None
-    stages = found.get("stages") or {} if isinstance(found, dict) and "schema" in found else None
+    stages = content.get("stages") or {} if isinstance(content, dict) and "schema" in content else None
     if not isinstance(stages, dict):
         raise ValueError("not what DVC writes")
     return stages
@@ -200,9 +200,9 @@ def _git(root: Path, *arguments: str) -> str:
 def adopt_scm(root: Path) -> None:
     """Tell DVC in its local config that there is no git (an unpacked archive); undo that once there is."""
     local = root / ".dvc" / "config.local"
-    told = local.exists() and "no_scm = true" in local.read_text(encoding="utf-8")
-    if told == in_git(root) and (root / ".dvc").is_dir():
-        _dvc(root, "config", "--local", *(("--unset", "core.no_scm") if told else ("core.no_scm", "true")))
+    without_git = local.exists() and "no_scm = true" in local.read_text(encoding="utf-8")
+    if without_git == in_git(root) and (root / ".dvc").is_dir():
+        _dvc(root, "config", "--local", *(("--unset", "core.no_scm") if without_git else ("core.no_scm", "true")))
 
 
 def in_git(root: Path) -> bool:

@@ -1,4 +1,4 @@
-"""What `simic run`, `simic stage` and the Prefect flow share: run the stages that are out of date, and record them."""
+"""Run the stages that are out of date, and record them: for `simic run`, `simic stage` and the Prefect flow."""
 
 import json
 import threading
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from simic import durable, params
 from simic.errors import SimicError, printable
 from simic.params import read_tree
-from simic.pipeline import dvc_record, extend_run, stages
+from simic.pipeline import dvc_record, kept_runs, stages
 from simic.pipeline import overrides as writer
 from simic.pipeline.paths import Workspace
 from simic.training.interrupts import Interrupted, stop_at_once, stop_on_signals
@@ -25,18 +25,9 @@ Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class StageOutcome:
-    """What became of one stage: run, or found up to date."""
-
-    stage: str
-    ran: bool
-    wall_seconds: float
-
-
-@dataclass(frozen=True)
 class Execution:
-    """Who observes training, what stops it, whether its unfinished work is discarded, and whether it goes on with work
-    that other code began.
+    """Say how training runs: its observers, what stops it, whether unfinished work is discarded or may go on with
+    other code.
     """
 
     observers: Sequence["Observer"] = ()
@@ -52,20 +43,23 @@ def workspace_lock(workspace: Workspace) -> AbstractContextManager[None]:
 
 def run_chain(
     workspace: Workspace, last: str, execution: Execution, say: Say, overrides: Sequence[str] = ()
-) -> list[StageOutcome]:
-    """Run every stage up to ``last`` that is out of date and record it with DVC; the caller holds the lock."""
+) -> list[str]:
+    """Run every stage up to ``last`` that is out of date and record it with DVC; return those that ran. The caller
+    holds the lock.
+    """
     order = list(stages.STAGES)
     first, *rest = order[: order.index(last) + 1]
     with overridden(workspace, overrides, say):
         current = dvc_record.current(workspace.root, [first, *rest])
-        done = [refresh(first, workspace, execution, say, first not in current)]
-        due = done[0].ran or "train" not in current
+        ran = [first] if refresh(first, workspace, execution, say, first not in current) else []
+        due = bool(ran) or "train" not in current
         if due and "headroom" in rest[:-1]:  # known now, and better said before it is measured
             stages.refuse_too_large(params.load(workspace.params), workspace)
     for name in rest:
-        stale = None if any(outcome.ran for outcome in done) else name not in current
-        done.append(refresh(name, workspace, execution, say, stale))
-    return done
+        stale = None if ran else name not in current
+        if refresh(name, workspace, execution, say, stale):
+            ran.append(name)
+    return ran
 
 
 @contextmanager
@@ -94,8 +88,8 @@ def held(workspace: Workspace) -> str:
     return f"params.yaml now holds the overrides; to undo them{undo}"
 
 
-def refresh(name: str, workspace: Workspace, execution: Execution, say: Say, stale: bool | None = None) -> StageOutcome:
-    """Run and record one stage if it is ``stale``; None: ask DVC. The caller holds the lock."""
+def refresh(name: str, workspace: Workspace, execution: Execution, say: Say, stale: bool | None = None) -> bool:
+    """Run and record one stage if it is ``stale`` (None: ask DVC); return whether it ran. The caller holds the lock."""
     started = time.monotonic()
     forced = execution.fresh and name == "train"
     stale = forced or (dvc_record.is_stale(workspace.root, name) if stale is None else stale)
@@ -108,9 +102,7 @@ def refresh(name: str, workspace: Workspace, execution: Execution, say: Say, sta
     stop = execution.stop or threading.Event()
     if stale:
         if name == "train":
-            from simic.pipeline import stale_runs
-
-            for line in stale_runs.staying(workspace, execution.allow_code_change):
+            for line in kept_runs.staying(workspace, execution.allow_code_change):
                 say(f"{name}: {line}")
         say(f"{name}: running")
         perform(name, workspace, replace(execution, stop=stop))
@@ -122,9 +114,8 @@ def refresh(name: str, workspace: Workspace, execution: Execution, say: Say, sta
             stages.discard_work(params.load(workspace.params), workspace)
     if asked.is_set():
         raise Interrupted(f"stopped after {name}, which is done and recorded; the same command goes on")
-    outcome = StageOutcome(name, stale, time.monotonic() - started)
-    say(f"{name}: {f'done in {outcome.wall_seconds:.1f} s' if stale else 'up to date'}")
-    return outcome
+    say(f"{name}: {f'done in {time.monotonic() - started:.1f} s' if stale else 'up to date'}")
+    return stale
 
 
 def run_alone(name: str, workspace: Workspace) -> None:
@@ -158,8 +149,8 @@ def tried_since(workspace: Workspace) -> bool:
     if not workspace.resume.exists() or not workspace.certificate.exists():
         return False
     tried = resume_certificate.read(workspace.resume)
-    found = tried if isinstance(tried, str | None) else tried.model_dump(mode="json")
-    return json.loads(workspace.certificate.read_bytes()).get("resume") != found
+    newest = tried if isinstance(tried, str | None) else tried.model_dump(mode="json")
+    return json.loads(workspace.certificate.read_bytes()).get("resume") != newest
 
 
 def perform(name: str, workspace: Workspace, execution: Execution) -> None:
@@ -185,18 +176,18 @@ def perform(name: str, workspace: Workspace, execution: Execution) -> None:
     if name == "audit":
         from simic.pipeline import mlflow_observer, run_summary
 
-        found = stages.findings(workspace)
+        verdict = stages.findings(workspace)
         tags = provenance(workspace) | {
-            "simic.certified": "yes" if found.certified else "no",
-            "simic.refuted": ", ".join(found.refuted),
+            "simic.certified": "yes" if verdict.certified else "no",
+            "simic.refuted": ", ".join(verdict.refuted),
             "mlflow.note.content": "  \n".join(run_summary.of(workspace).lines),  # what MLflow shows as the description
         }
-        mlflow_observer.log_report(workspace, found.run, tags, sound=not found.refuted)
+        mlflow_observer.log_report(workspace, verdict.run, tags, sound=not verdict.refuted)
 
 
 def _train(tree: params.Params, workspace: Workspace, execution: Execution) -> None:
     # From here and not from the stage: a changed check must not make finished training stale.
-    seam = extend_run.begin(tree, workspace, execution.fresh, execution.allow_code_change)
+    seam = kept_runs.begin(tree, workspace, execution.fresh, execution.allow_code_change)
     if seam is not None:
         print(printable(f"train: {seam}"), flush=True)
     live, tracker = observers(tree, workspace)
@@ -218,9 +209,9 @@ def observers(tree: params.Params, workspace: Workspace) -> tuple["Observer", "M
 def provenance(workspace: Workspace) -> dict[str, str]:
     """Return which code and records a run is of, for its tags in MLflow."""
     root = workspace.root
-    found = {"simic.code": dvc_record.code_revision(root), "simic.dvc_lock": dvc_record.lock_digest(root)}
+    tags = {"simic.code": dvc_record.code_revision(root), "simic.dvc_lock": dvc_record.lock_digest(root)}
     experiment = dvc_record.experiment()
-    return found if experiment is None else {**found, "simic.experiment": experiment}
+    return tags if experiment is None else {**tags, "simic.experiment": experiment}
 
 
 def recorded_params(name: str, workspace: Workspace) -> dict[str, Any]:

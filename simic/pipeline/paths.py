@@ -1,4 +1,4 @@
-"""Where every artifact lives; dvc.yaml names the same places and a test holds them together."""
+"""Name the place of every artifact; dvc.yaml names the same places and a test holds them together."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -7,7 +7,7 @@ UI_VARIABLE = "SIMIC_MLFLOW_UI"  # address of MLflow's UI, where simic up has st
 
 
 class _Place:
-    """An attribute that is a path below the workspace's root."""
+    """Give an attribute that is a path below the workspace's root."""
 
     def __init__(self, path: str):
         self.path = path
@@ -18,7 +18,7 @@ class _Place:
 
 @dataclass(frozen=True)
 class Workspace:
-    """The folders and files of one project checkout (or of a study's run directory)."""
+    """Name the folders and files of one project checkout (or of a study's run directory)."""
 
     root: Path
 

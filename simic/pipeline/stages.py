@@ -1,4 +1,4 @@
-"""The five stages and `grow`: params in, files out. DVC, Prefect and the CLI call these."""
+"""Run the five stages and `grow`: params in, files out. DVC, Prefect and the CLI call these."""
 
 import json
 import os
@@ -86,12 +86,12 @@ def floors(params: Params, workspace: Workspace) -> dict[str, float]:
 
     if not workspace.headroom.exists():
         return {}
-    found = result.read_headroom(workspace.headroom)
-    if (found.data_sha256, found.settings_sha256) != (data_hash(workspace.prepared), endpoints.settings(params)):
+    headroom = result.read_headroom(workspace.headroom)
+    if (headroom.data_sha256, headroom.settings_sha256) != (data_hash(workspace.prepared), endpoints.settings(params)):
         return {}
-    if found.validation:
-        return found.validation
-    reached = next(iter(found.standings.values())).policies
+    if headroom.validation:
+        return headroom.validation
+    reached = next(iter(headroom.standings.values())).policies
     shown = ("static", endpoints.COMMON, endpoints.ORACLE_TASK)
     return {name: reached[name].score.estimate for name in shown if name in reached}
 
@@ -157,8 +157,8 @@ def _measured(params: Params, prepared: Path) -> "HeadroomReport":
     from simic.pipeline.display import shown
     from simic.training import machine
 
-    with shown(params.runtime.progress, "headroom") as told:
-        return measure(params, prepared, machine.configure(params.runtime), told)
+    with shown(params.runtime.progress, "headroom") as progress:
+        return measure(params, prepared, machine.configure(params.runtime), progress)
 
 
 def suite_overrides(name: str) -> tuple[str, ...]:
@@ -214,12 +214,12 @@ def evaluate(params: Params, workspace: Workspace) -> None:
     with (
         durable.new_directory(workspace.grown) as grown,
         closing(setup.env),
-        shown(params.runtime.progress, "evaluate", "policies") as told,
+        shown(params.runtime.progress, "evaluate", "policies") as progress,
     ):
 
         def on_end(name: str, done: Performance) -> None:
             """Export the best network of the first policy named, the trained one by default."""
-            told("played to the end", next(ended), len(players) + len(replays))
+            progress("played to the end", next(ended), len(players) + len(replays))
             if name == policies[0]:
                 grown_by = f"the policy {name} of the {subject.checkpoint} checkpoint (iteration {subject.iteration})"
                 account = Account(grown_by)
@@ -229,9 +229,9 @@ def evaluate(params: Params, workspace: Workspace) -> None:
         known = planted.grade(learned, params.rng_seed, device) if asked else None
         outside = setup.elsewhere(params, workspace.prepared, len(policies))
         others = evaluation.elsewhere(setup, lambda env: actors(params, env, learned), floors, outside)
-        found = evaluation.evaluate(setup, players, floors, subject, final, on_end, replays, known, others)
-        metrics = json.dumps(endpoints.metrics(found), indent=2) + "\n"
-        durable.replace_files({workspace.evaluation: found.to_json().encode(), workspace.metrics: metrics.encode()})
+        report = evaluation.evaluate(setup, players, floors, subject, final, on_end, replays, known, others)
+        metrics = json.dumps(endpoints.metrics(report), indent=2) + "\n"
+        durable.replace_files({workspace.evaluation: report.to_json().encode(), workspace.metrics: metrics.encode()})
     seals.write(workspace.root, "evaluate", params)
 
 
@@ -239,10 +239,10 @@ def _headroom_of(params: Params, workspace: Workspace) -> "HeadroomReport":
     """Return the headroom of the prepared data and these params; SimicError where it is of others."""
     from simic.evaluation import endpoints, result
 
-    found = result.read_headroom(unchanged(workspace, workspace.headroom))
-    if (found.data_sha256, found.settings_sha256) != (data_hash(workspace.prepared), endpoints.settings(params)):
+    headroom = result.read_headroom(unchanged(workspace, workspace.headroom))
+    if (headroom.data_sha256, headroom.settings_sha256) != (data_hash(workspace.prepared), endpoints.settings(params)):
         raise SimicError(f"{workspace.headroom}: of other data or params than these; run simic headroom first")
-    return found
+    return headroom
 
 
 def explain(params: Params, workspace: Workspace, task: str, step: int) -> "Explanation":
@@ -251,9 +251,9 @@ def explain(params: Params, workspace: Workspace, task: str, step: int) -> "Expl
     from simic.evaluation import result
     from simic.training import checkpoint, machine
 
-    found, device = result.read(unchanged(workspace, workspace.evaluation)), machine.configure(params.runtime)
-    kept = checkpoint.read_published(workspace.checkpoints, found.checkpoint or params.evaluate.checkpoint)
-    evaluated = explaining.Evaluated.open(found, kept, workspace.prepared, params.runtime, device)
+    evaluation, device = result.read(unchanged(workspace, workspace.evaluation)), machine.configure(params.runtime)
+    kept = checkpoint.read_published(workspace.checkpoints, evaluation.checkpoint or params.evaluate.checkpoint)
+    evaluated = explaining.Evaluated.open(evaluation, kept, workspace.prepared, params.runtime, device)
     return explaining.explain(evaluated, task, step)
 
 
@@ -264,11 +264,11 @@ def audit(params: Params, workspace: Workspace) -> None:
     from simic.audit.report import write_report
     from simic.pipeline.display import shown
 
-    with seals.explain_damage(workspace.root, params), shown(params.runtime.progress, "audit", "steps") as told:
+    with seals.explain_damage(workspace.root, params), shown(params.runtime.progress, "audit", "steps") as progress:
         run, certificate = recorded(params, workspace), Certificate()
         if params.audit.certify:
             certificate = _certified(run, workspace)
-            told("derived again by the reference", 1, 1)
+            progress("derived again by the reference", 1, 1)
         certificate = certificate.model_copy(update={"resume": resume_certificate.read(workspace.resume)})
         write_report(replace(run, certificate=certificate), workspace.reports)
 
@@ -285,11 +285,11 @@ def recorded(params: Params, workspace: Workspace) -> "RunRecord":
     from simic.audit.record import RunRecord
     from simic.evaluation import result
 
-    found, kept = trace(params, workspace.root)
+    provenance, kept = trace(params, workspace.root)
     run = RunRecord.from_published(params, workspace.telemetry)
     headroom = result.read_headroom(workspace.headroom) if workspace.headroom.exists() else None
     evaluation = result.read(workspace.evaluation) if workspace.evaluation.exists() else None
-    run = replace(run, headroom=headroom, evaluation=evaluation, provenance=found, checkpoints=kept)
+    run = replace(run, headroom=headroom, evaluation=evaluation, provenance=provenance, checkpoints=kept)
     if not workspace.prepared.exists():
         return run
     samples = load_split(workspace.prepared, "train"), load_split(workspace.prepared, "val")
@@ -331,7 +331,7 @@ def unchanged(workspace: Workspace, path: Path) -> Path:
 
 @dataclass(frozen=True)
 class Growth:
-    """What `grow` is asked for; null = as the policy was trained, or as params.yaml says.
+    """Ask `grow` for networks; null = as the policy was trained, or as params.yaml says.
 
     ``data`` is the user's own, a file or folder or what was read of it, or with ``task`` the source of that task, if it
     takes one.
@@ -372,8 +372,8 @@ def grow(
             say(note)
         # Two that write to one folder would delete each other's half-written network.
         alone = durable.locked(asked.out.with_name(f".{asked.out.name}.lock"), f"grows {asked.out}")
-        with alone, shown(params.runtime.progress, "grow") as told:
-            return growing.grow(setup, policy, asked.hosts, asked.out, asked.compare, told)
+        with alone, shown(params.runtime.progress, "grow") as progress:
+            return growing.grow(setup, policy, asked.hosts, asked.out, asked.compare, progress)
 
 
 @contextmanager
@@ -421,9 +421,9 @@ def _prepare_asked(
     given = read(Path(asked.data), asked.target) if isinstance(asked.data, str) else asked.data
     split = params.prepare.split
     shares = {"val": split.val} if asked.fit else {"val": split.val, "test": split.test}
-    found = own_data(given, shares, params.rng_seed, asked.layout, as_given, few=asked.fit)
-    data.write_bank(found.bank, "own", split.model_dump(), params.rng_seed, prepared)
-    return found
+    own = own_data(given, shares, params.rng_seed, asked.layout, as_given, few=asked.fit)
+    data.write_bank(own.bank, "own", split.model_dump(), params.rng_seed, prepared)
+    return own
 
 
 def _asked_task(asked: Growth, params: Params) -> Prepare:
@@ -550,6 +550,6 @@ def raw_data(workspace: Workspace) -> Path:
 
 def fingerprint(params: Params, workspace: Workspace) -> str:
     """Return the sha256 of all that decides what training computes: params, data, code, format of checkpoints."""
-    from simic.pipeline.recipe import TrainingRecipe
+    from simic.pipeline.kept_runs import TrainingRecipe
 
     return TrainingRecipe.of(params, workspace).fingerprint

@@ -22,8 +22,9 @@ from simic.pipeline import engine, mlflow_observer, mlflow_store
 from simic.pipeline.paths import Workspace
 from simic.training.observers import EndStatus, Observer
 from tests.helpers import ROOT, free_port
+from tests.pipeline.mlflow_runs import GONE, MODELS, owed
 from tests.pipeline.small_suite import tree
-from tests.pipeline.test_mlflow_debts import GONE, MODELS, a_folder, garbage, owed
+from tests.pipeline.test_mlflow_store import a_folder, garbage
 
 pytestmark = pytest.mark.prove
 Outage = Callable[[Workspace], AbstractContextManager[None]]

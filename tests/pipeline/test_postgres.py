@@ -14,8 +14,7 @@ import pytest
 from simic.pipeline import mlflow_store
 from simic.pipeline.paths import Workspace
 from tests.helpers import ROOT, free_port
-from tests.pipeline.test_mlflow_debts import owed
-from tests.pipeline.test_mlflow_store import info_of, run_of, steps, tracker, train
+from tests.pipeline.mlflow_runs import begun, owed, run_of, steps, train
 from tests.postgres import Postgres, a_postgres
 
 POINTS = 150
@@ -23,17 +22,18 @@ FINGERPRINTS = ("1" * 16, "2" * 16)
 WRITER = """
 import sys, time
 from pathlib import Path
-from tests.pipeline.test_mlflow_store import *
+from simic.pipeline import mlflow_observer
+from simic.pipeline.paths import Workspace
+from simic.telemetry.recorder import Recorder
+from tests.helpers import iteration
+from tests.pipeline.mlflow_runs import begun
 workspace, fingerprint, points = Workspace(Path(sys.argv[1])), sys.argv[2], int(sys.argv[3])
-info, watcher = info_of(workspace, fingerprint=fingerprint), tracker(workspace)
 mlflow_observer.PAUSE = 1.0  # by default it is tried again after a minute
-with Recorder(info.work_dir, Extent(0, "")) as log:
-    watcher.on_start(info)
+with Recorder(workspace.work(fingerprint)) as log:
+    watcher = begun(workspace, fingerprint=fingerprint)
     for number in range(points):
         log.write(iteration(number))
-        log.flush()
-        watcher.on_iteration(update(number), episode())
-        watcher.on_checkpoint(info.work_dir, number)
+        watcher.on_checkpoint(Path(), number + 1)
         print(number, flush=True)
         time.sleep(0.1)
     watcher.on_end("finished")
@@ -91,8 +91,8 @@ def test_a_server_that_is_away_at_the_start_costs_a_second_and_is_told_later(
     workspace: Workspace, postgres: Postgres
 ) -> None:
     postgres.control("-m", "immediate", "stop")
-    fingerprint, watcher, began = "3" * 16, tracker(workspace), time.monotonic()
-    watcher.on_start(info_of(workspace, fingerprint=fingerprint))
+    fingerprint, began = "3" * 16, time.monotonic()
+    watcher = begun(workspace, fingerprint=fingerprint)
     assert time.monotonic() - began < 10.0  # MLflow by itself would try for an hour
     train(watcher, workspace, range(3), fingerprint)
     postgres.start()
