@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import os
 import re
 import shutil
 import subprocess
@@ -22,9 +21,9 @@ from simic.pipeline.paths import Workspace
 
 _BUSY_PHRASES = ("is busy, it is being blocked by", "Unable to acquire lock")
 _NO_REPOSITORY = "you are not inside of a DVC repository"
-# What a run is made by; what it makes, and dvc.lock, which it rewrites, are not.
+# Inputs of a run. Its outputs, and dvc.lock, which it rewrites, do not make a checkout dirty.
 CODE = ("simic", "flows", "extensions", "pyproject.toml", "constraints.txt")
-BEFORE = "dvc.lock-before-"  # and the stage: a copy of it while that is being recorded
+BEFORE = "dvc.lock-before-"  # and the stage: a copy of dvc.lock while DVC records that stage
 
 
 class Busy(SimicError):
@@ -129,7 +128,7 @@ def push(root: Path, patience_seconds: float = 60.0) -> int:
 
 
 def restore(root: Path) -> None:
-    """Put dvc.lock back where a record that was cut short, which DVC writes in place, took other stages with it."""
+    """Restore dvc.lock where DVC, which writes it in place, was killed meanwhile and lost other stages."""
     lock = root / "dvc.lock"
     for kept in Workspace(root).state.glob(f"{BEFORE}*"):
         stage, before = kept.name.removeprefix(BEFORE), kept.read_bytes()
@@ -168,11 +167,6 @@ def _patiently(root: Path, patience_seconds: float, *arguments: str) -> str:
             if time.monotonic() > deadline:
                 raise
             time.sleep(1.0)
-
-
-def experiment() -> str | None:
-    """Return the name of the experiment (`dvc exp run`) that this process is part of."""
-    return os.environ.get("DVC_EXP_NAME")
 
 
 def lock_digest(root: Path) -> str:

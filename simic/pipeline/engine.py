@@ -1,6 +1,7 @@
 """Run the stages that are out of date, and record them: for `simic run`, `simic stage` and the Prefect flow."""
 
 import json
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -62,45 +63,12 @@ def run_chain(
     return ran
 
 
-@contextmanager
-def overridden(workspace: Workspace, overrides: Sequence[str], say: Say) -> Iterator[None]:
-    """Write the overrides into params.yaml. What is refused inside, where data are read and sizes are looked at and
-    nothing is measured or trained yet, leaves it as it was.
-    """
-    before = workspace.params.read_bytes()
-    for change in writer.write(workspace.params, list(overrides)):
-        say(f"params.yaml: {change}")
-    written = workspace.params.read_bytes()
-    try:
-        yield
-    except SimicError:
-        if written != before and workspace.params.read_bytes() == written:  # else a hand has changed it meanwhile
-            durable.replace_file(workspace.params, before)
-            say("params.yaml: is again as it was before this run")
-        raise
-
-
-def held(workspace: Workspace) -> str:
-    """Say that params.yaml holds overrides now, and how to undo that: without git by the old values, listed above."""
-    undo = (
-        ": git checkout params.yaml" if dvc_record.in_git(workspace.root) else ", restore the old values listed above"
-    )
-    return f"params.yaml now holds the overrides; to undo them{undo}"
-
-
 def refresh(name: str, workspace: Workspace, execution: Execution, say: Say, stale: bool | None = None) -> bool:
     """Run and record one stage if it is ``stale`` (None: ask DVC); return whether it ran. The caller holds the lock."""
     started = time.monotonic()
-    forced = execution.fresh and name == "train"
-    stale = forced or (dvc_record.is_stale(workspace.root, name) if stale is None else stale)
-    if not stale and name == "prepare" and (changed := changed_source(workspace)) is not None:
-        say(f"{name}: {changed} has changed")
-        stale = True
-    if not stale and name == "audit" and tried_since(workspace):
-        say(f"{name}: {workspace.resume} is not in the report yet")
-        stale = True
     stop = execution.stop or threading.Event()
-    if stale:
+    due = (execution.fresh and name == "train") or _is_due(name, workspace, say, stale)
+    if due:
         if name == "train":
             for line in kept_runs.staying(workspace, execution.allow_code_change):
                 say(f"{name}: {line}")
@@ -108,14 +76,63 @@ def refresh(name: str, workspace: Workspace, execution: Execution, say: Say, sta
         perform(name, workspace, replace(execution, stop=stop))
     asked = stop if name == "train" else threading.Event()
     with stop_on_signals(asked):  # what is done is recorded first
-        if stale:
+        if due:
             dvc_record.commit(workspace.root, name)
         if name == "train":  # recorded now or before
             stages.discard_work(params.load(workspace.params), workspace)
     if asked.is_set():
         raise Interrupted(f"stopped after {name}, which is done and recorded; the same command goes on")
-    say(f"{name}: {f'done in {time.monotonic() - started:.1f} s' if stale else 'up to date'}")
-    return stale
+    say(f"{name}: {f'done in {time.monotonic() - started:.1f} s' if due else 'up to date'}")
+    return due
+
+
+def perform(name: str, workspace: Workspace, execution: Execution) -> None:
+    """Run one stage function; SimicError if its params were edited meanwhile. A signal ends it at once, training after
+    its step.
+
+    DVC records params as they are when a stage ends (dvc #11058), so an edit would make a false record.
+    """
+    before = recorded_params(name, workspace)  # first: what is edited after it differs at the end
+    tree = params.load(workspace.params)
+    with stop_at_once(name):
+        if name == "train":
+            _train(tree, workspace, execution)
+        else:
+            stages.STAGES[name](tree, workspace)
+    after = recorded_params(name, workspace)
+    if after != before:
+        changed = ", ".join(sorted(key for key in before if before[key] != after.get(key)))
+        raise SimicError(
+            f"{workspace.params}: {changed} changed while {name} ran, so its outputs are not recorded; "
+            f"restore the old values and run dvc commit -f {name}, or run again with the new ones"
+        )
+    if name == "audit":
+        _log_audit(workspace)
+
+
+def _train(tree: params.Params, workspace: Workspace, execution: Execution) -> None:
+    # From here and not from the stage: a changed check must not make finished training stale.
+    seam = kept_runs.begin(tree, workspace, execution.fresh, execution.allow_code_change)
+    if seam is not None:
+        print(printable(f"train: {seam}"), flush=True)
+    live, tracker = observers(tree, workspace)
+    watching = (*execution.observers, live, tracker)
+    stages.STAGES["train"](tree, workspace, watching, stop=execution.stop, fresh=execution.fresh)
+    with stop_on_signals(execution.stop or threading.Event()):
+        tracker.publish()
+
+
+def _log_audit(workspace: Workspace) -> None:
+    """Log the report to MLflow."""
+    from simic.pipeline import mlflow_observer, run_summary
+
+    verdict = stages.findings(workspace)
+    tags = provenance(workspace) | {
+        "simic.certified": "yes" if verdict.certified else "no",
+        "simic.refuted": ", ".join(verdict.refuted),
+        "mlflow.note.content": "  \n".join(run_summary.of(workspace).lines),  # what MLflow shows as the description
+    }
+    mlflow_observer.log_report(workspace, verdict.run, tags, sound=not verdict.refuted)
 
 
 def run_alone(name: str, workspace: Workspace) -> None:
@@ -127,6 +144,22 @@ def run_alone(name: str, workspace: Workspace) -> None:
     if name in ("train", "evaluate") and dvc_record.is_recorded(workspace.root, "train"):
         stages.discard_work(params.load(workspace.params), workspace)
     perform(name, workspace, Execution())
+
+
+# --- what is out of date ---
+
+
+def _is_due(name: str, workspace: Workspace, say: Say, stale: bool | None) -> bool:
+    """Return whether a stage is out of date by DVC, or by files that DVC does not watch."""
+    if dvc_record.is_stale(workspace.root, name) if stale is None else stale:
+        return True
+    if name == "prepare" and (changed := changed_source(workspace)) is not None:
+        say(f"{name}: {changed} has changed")
+        return True
+    if name == "audit" and tried_since(workspace):
+        say(f"{name}: {workspace.resume} is not in the report yet")
+        return True
+    return False
 
 
 def changed_source(workspace: Workspace) -> Path | None:
@@ -153,48 +186,50 @@ def tried_since(workspace: Workspace) -> bool:
     return json.loads(workspace.certificate.read_bytes()).get("resume") != newest
 
 
-def perform(name: str, workspace: Workspace, execution: Execution) -> None:
-    """Run one stage function; SimicError if its params were edited meanwhile. A signal ends it at once, training after
-    its step.
+# --- params.yaml ---
 
-    DVC records params as they are when a stage ends (dvc #11058), so an edit would make a false record.
+
+@contextmanager
+def overridden(workspace: Workspace, overrides: Sequence[str], say: Say) -> Iterator[None]:
+    """Write the overrides into params.yaml. What is refused inside, where data are read and sizes are looked at and
+    nothing is measured or trained yet, leaves it as it was.
     """
-    before = recorded_params(name, workspace)  # first: what is edited after it differs at the end
-    tree = params.load(workspace.params)
-    with stop_at_once(name):
-        if name == "train":
-            _train(tree, workspace, execution)
-        else:
-            stages.STAGES[name](tree, workspace)
-    after = recorded_params(name, workspace)
-    if after != before:
-        changed = ", ".join(sorted(key for key in before if before[key] != after.get(key)))
-        raise SimicError(
-            f"{workspace.params}: {changed} changed while {name} ran, so its outputs are not recorded; "
-            f"restore the old values and run dvc commit -f {name}, or run again with the new ones"
-        )
-    if name == "audit":
-        from simic.pipeline import mlflow_observer, run_summary
-
-        verdict = stages.findings(workspace)
-        tags = provenance(workspace) | {
-            "simic.certified": "yes" if verdict.certified else "no",
-            "simic.refuted": ", ".join(verdict.refuted),
-            "mlflow.note.content": "  \n".join(run_summary.of(workspace).lines),  # what MLflow shows as the description
-        }
-        mlflow_observer.log_report(workspace, verdict.run, tags, sound=not verdict.refuted)
+    before = workspace.params.read_bytes()
+    for change in writer.write(workspace.params, list(overrides)):
+        say(f"params.yaml: {change}")
+    written = workspace.params.read_bytes()
+    try:
+        yield
+    except SimicError:
+        if written != before and workspace.params.read_bytes() == written:  # else a hand has changed it meanwhile
+            durable.replace_file(workspace.params, before)
+            say("params.yaml: is again as it was before this run")
+        raise
 
 
-def _train(tree: params.Params, workspace: Workspace, execution: Execution) -> None:
-    # From here and not from the stage: a changed check must not make finished training stale.
-    seam = kept_runs.begin(tree, workspace, execution.fresh, execution.allow_code_change)
-    if seam is not None:
-        print(printable(f"train: {seam}"), flush=True)
-    live, tracker = observers(tree, workspace)
-    watching = (*execution.observers, live, tracker)
-    stages.STAGES["train"](tree, workspace, watching, stop=execution.stop, fresh=execution.fresh)
-    with stop_on_signals(execution.stop or threading.Event()):
-        tracker.publish()
+def held(workspace: Workspace) -> str:
+    """Say that params.yaml holds overrides now, and how to undo that: without git by the old values, listed above."""
+    undo = (
+        ": git checkout params.yaml" if dvc_record.in_git(workspace.root) else ", restore the old values listed above"
+    )
+    return f"params.yaml now holds the overrides; to undo them{undo}"
+
+
+def recorded_params(name: str, workspace: Workspace) -> dict[str, Any]:
+    """Return the sections of params.yaml that dvc.yaml records for a stage, as written."""
+    definition = read_tree(workspace.root / "dvc.yaml")
+    tree = read_tree(workspace.params)
+    return {key: _at(tree, key) for key in definition["stages"][name]["params"]}
+
+
+def _at(tree: dict[str, Any], key: str) -> Any:
+    """Return what stands at a dotted key; None where nothing does."""
+    for part in key.split("."):
+        tree = tree.get(part, {}) if isinstance(tree, dict) else {}
+    return None if tree == {} else tree
+
+
+# --- what is logged ---
 
 
 def observers(tree: params.Params, workspace: Workspace) -> tuple["Observer", "MlflowObserver"]:
@@ -210,19 +245,5 @@ def provenance(workspace: Workspace) -> dict[str, str]:
     """Return which code and records a run is of, for its tags in MLflow."""
     root = workspace.root
     tags = {"simic.code": dvc_record.code_revision(root), "simic.dvc_lock": dvc_record.lock_digest(root)}
-    experiment = dvc_record.experiment()
+    experiment = os.environ.get("DVC_EXP_NAME")  # in a process of `dvc exp run`
     return tags if experiment is None else {**tags, "simic.experiment": experiment}
-
-
-def recorded_params(name: str, workspace: Workspace) -> dict[str, Any]:
-    """Return the sections of params.yaml that dvc.yaml records for a stage, as written."""
-    definition = read_tree(workspace.root / "dvc.yaml")
-    tree = read_tree(workspace.params)
-    return {key: _at(tree, key) for key in definition["stages"][name]["params"]}
-
-
-def _at(tree: dict[str, Any], key: str) -> Any:
-    """Return what stands at a dotted key; None where nothing does."""
-    for part in key.split("."):
-        tree = tree.get(part, {}) if isinstance(tree, dict) else {}
-    return None if tree == {} else tree

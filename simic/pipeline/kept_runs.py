@@ -1,6 +1,6 @@
 """Find the runs that .simic keeps, what has changed since they were begun, and the one that training goes on with.
 
-Unfinished runs are in work/; in finished/ is the last finished one, put by so that it can be made longer. Each has a
+Unfinished runs are in work/; in finished/ is the last finished one, kept so that it can be made longer. Each has a
 recipe.json, of all that decides its results, the hash of which is the run's fingerprint. Training goes on with a run of
 another recipe where the changes do no harm, above all with more iterations, and where changed code is allowed; where it
 went on is noted as a seam.

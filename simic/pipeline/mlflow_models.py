@@ -32,7 +32,7 @@ VERSIONS_TAG = "mlflow.modelVersions"  # of a model: by it MLflow's pages lead t
 DATA_TAG = "simic.data_sha256"  # of a version: the data that it was trained on
 COMPARE = "compare/"  # sorts before every other group of metrics, as MLflow sorts them: by the name
 VALIDATION_SCORE = f"{COMPARE}validation_score"
-AS_A_WHOLE = 0  # the step of what is compared: what has only that one MLflow draws as bars, a run beside the other
+AS_A_WHOLE = 0  # the step of metrics that runs are compared by: with step 0 alone MLflow draws bars, run beside run
 OF_CHECKPOINTS = ("episode/", "validation/")  # metrics of training that say what a checkpoint is worth
 MOST_DESCRIBED = 5000  # characters of a description that MLflow's tables have room for
 LOADER = Path(__file__).with_name("simic_policy.py")
@@ -41,7 +41,7 @@ MILLISECONDS = 1000.0  # in a second
 # As MLflow names the parts of a model.
 CODE, ENVIRONMENT = "code", "python_env.yaml"
 EXAMPLE = {"artifact_path": "input_example.json", "serving_input_path": "serving_input_example.json", "type": "ndarray"}
-EXAMPLE_ROWS = 2  # of one a reader could not tell what the batch is
+EXAMPLE_ROWS = 2  # with one row a reader could not tell which axis is the batch
 
 
 def publish(run: MlflowRun, workspace: Workspace) -> None:
@@ -82,7 +82,7 @@ def _published_checkpoint(run: MlflowRun, folder: Path, done: int) -> LoggedMode
 
 
 def _added(run: MlflowRun, name: str, done: int, upload: Callable[[LoggedModel], None]) -> LoggedModel:
-    """Return the whole model of this name that the run has put out, made where there is none yet."""
+    """Return the run's complete model of this name; make it where there is none, and list it as an output."""
     whole = models(run.client, run.experiment_id, run.run_id, name)
     if whole:
         model = whole[0]
@@ -99,7 +99,7 @@ def _added(run: MlflowRun, name: str, done: int, upload: Callable[[LoggedModel],
 
 
 def models(client: MlflowClient, experiment_id: str, run_id: str, name: str) -> list[LoggedModel]:
-    """Return the whole models of this name of a run."""
+    """Return the complete models of this name of a run."""
     mine = f"source_run_id = '{run_id}' AND name = '{name}'"
     matching = client.search_logged_models([experiment_id], filter_string=mine)
     return [model for model in matching if model.status == LoggedModelStatus.READY]
@@ -112,15 +112,15 @@ def link(
     steps: Mapping[str, int],
     data: Dataset | None = None,
 ) -> None:
-    """Link what a run has measured, by metric and step, to models, with the data it was measured on.
+    """Link measured points of a run, by metric and step, to models, with the data they were measured on.
 
-    MLflow takes a point with the value, step and time of one that is there for the same, so the run has it once.
+    To MLflow a point with the value, step and time of an existing one is the same point, so the run keeps it once.
     """
     newest = {key: _newest(client, run_id, key, step) for key, step in steps.items()}
     points = [point for point in newest.values() if point is not None]
     for model in made:
-        told = client.get_logged_model(model.model_id).metrics or ()
-        known = {(each.key, each.step, each.value) for each in told}
+        linked = client.get_logged_model(model.model_id).metrics or ()
+        known = {(each.key, each.step, each.value) for each in linked}
         missing = [point for point in points if (point.key, point.step, point.value) not in known]
         if missing:
             client.log_batch(run_id, metrics=[_of_model(point, model, data, run_id) for point in missing])
@@ -199,7 +199,7 @@ def _schema(tensors: Mapping[str, tuple[str, tuple[int, ...]]]) -> Schema:
 
 
 def _example(inputs: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """Return hosts at the start of an episode that may do anything."""
+    """Return inputs for hosts at the start of an episode, every action allowed."""
     shapes = {name: (EXAMPLE_ROWS, *each["shape"][1:]) for name, each in inputs.items()}
     return {name: np.full(shapes[name], name.startswith("mask_"), each["dtype"]) for name, each in inputs.items()}
 

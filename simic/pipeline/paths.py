@@ -39,7 +39,7 @@ class Workspace:
     model_card = _Place("reports/model_card.md")
     promotion = _Place("reports/promotion.json")  # the last decision of simic promote
     state = _Place(".simic")  # unfinished work, locks and caches: never versioned
-    finished = _Place(".simic/finished")  # the last finished training, put by so that it can be made longer
+    finished = _Place(".simic/finished")  # the last finished training, kept so that it can be made longer
     mlflow_debts = _Place(".simic/mlflow-owed")  # a file for each run of which MLflow lacks something
 
     def mlflow_debt(self, run: str) -> Path:

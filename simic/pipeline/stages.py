@@ -79,8 +79,8 @@ def train(
 
 
 def floors(params: Params, workspace: Workspace) -> dict[str, float]:
-    """Return scores to show beside those of training, as headroom measured them for these params and data: on the
-    tasks of its validation, or of a data set alone on the held-out ones. Empty where it did not.
+    """Return the scores that headroom measured for these params and data, to show beside those of training: on the
+    validation tasks, or for a single data set on the held-out ones. Empty without such a headroom.
     """
     from simic.evaluation import endpoints, result
 
@@ -97,8 +97,8 @@ def floors(params: Params, workspace: Workspace) -> dict[str, float]:
 
 
 def discard_work(params: Params, workspace: Workspace) -> None:
-    """Put by the work of a training that is finished, published and recorded, in place of the one before, so that it
-    can be made longer; remove what a killed process left of others.
+    """Move a finished, published and recorded training from work/ to finished/, where it replaces the one before and
+    can be made longer; remove what killed processes left.
     """
     from simic.training.checkpoint import CheckpointStore
     from simic.training.run_layout import CHECKPOINTS
@@ -173,7 +173,7 @@ def suite_overrides(name: str) -> tuple[str, ...]:
 
 
 def headroom_apart(params: Params, workspace: Workspace) -> "HeadroomReport":
-    """Measure headroom on data of its own that are not kept."""
+    """Measure headroom on data prepared in a temporary folder."""
     from simic.data import prepare as data
     from simic.growth.pretrained import train_host
 
@@ -321,8 +321,8 @@ def findings(workspace: Workspace) -> "Verdict":
 
 
 def unchanged(workspace: Workspace, path: Path) -> Path:
-    """Return a place that a stage made; SimicError where it has changed since. Of one that is missing its reader says
-    so.
+    """Return the path of a stage's output; SimicError where it has changed since it was sealed. A missing one is left
+    to its reader.
     """
     if path.exists():
         seals.refuse_changed(workspace.root, path.relative_to(workspace.root).as_posix())
@@ -378,7 +378,7 @@ def grow(
 
 @contextmanager
 def growth(params: Params, workspace: Workspace, asked: Growth) -> "Iterator[tuple[GrowSetup, Rule | Controller]]":
-    """Prepare the data in a folder of their own; yield how networks grow on them, and who decides."""
+    """Prepare the data in a temporary folder; yield the setup in which networks grow on them, and the policy."""
     from simic.evaluation.controllers import Rule
     from simic.evaluation.grow import GrowSetup
     from simic.growth.networks.own import load_network
@@ -407,7 +407,7 @@ def growth(params: Params, workspace: Workspace, asked: Growth) -> "Iterator[tup
 def _prepare_asked(
     asked: Growth, params: Params, workspace: Workspace, prepared: Path, as_given: bool
 ) -> "OwnData | None":
-    """Write the splits of a task, or of the user's own data, which are returned too."""
+    """Write the splits of a task, or of the user's own data, and return these."""
     from simic.data import prepare as data
 
     if asked.task is not None:
@@ -457,8 +457,8 @@ HOST_OF_MANY_COLUMNS = "mlp/baseline"
 
 
 def _usual_host(params: Params, workspace: Workspace, meta: "Meta") -> Host:
-    """Return the host of params.yaml where it takes such samples, else the one of their kind. A host for tables could
-    take pixels as columns, but compares each with each.
+    """Return the host of params.yaml where it takes such samples, else the usual one for their shape. Images never get
+    a host for tables: it would compare every pixel, as a column, with every other.
     """
     from simic.evaluation.controllers import MOST_COLUMNS
     from simic.growth.networks.hosts import build_host
@@ -477,13 +477,13 @@ def _usual_host(params: Params, workspace: Workspace, meta: "Meta") -> Host:
 
 
 def _usable(host: Host) -> Host:
-    """Return the host itself, or the usual one of its family: one that is too weak alone only teaches growing."""
+    """Return the host, or the baseline of its family for an impaired one, which only serves to train controllers."""
     return Host(family=host.family, preset="baseline") if host.preset == "impaired" else host
 
 
 def _batches_of(samples: int, train: Train) -> Train:
-    """Make batches so small that an epoch has as many of them as it is to have; of many samples an epoch takes as many
-    batches as one pass has, up to a limit: a user's network learns from all that there is.
+    """Shrink batches until an epoch has as many as it should. With many samples raise their number to a whole pass, up
+    to MOST_BATCHES, so that a user's network learns from all of them.
     """
     if train.batches_per_epoch == "all":
         return train.model_copy(update={"batch_size": min(train.batch_size, samples)})

@@ -13,7 +13,7 @@ import yaml
 from simic import durable
 from simic.errors import SimicError
 from simic.params import Params
-from simic.pipeline import engine, mlflow_observer, stages
+from simic.pipeline import engine, kept_runs, mlflow_datasets, mlflow_observer, stages
 from simic.pipeline.paths import Workspace
 from tests.helpers import Toys, toy_project
 
@@ -155,6 +155,9 @@ def source(workspace: Workspace, toys: StoppableToys, monkeypatch: pytest.Monkey
         (workspace.prepared / "meta.json").write_text(json.dumps({"source_sha256": durable.sha256(file)}))
 
     monkeypatch.setitem(stages.STAGES, "prepare", prepare)
+    # There are no real data.
+    monkeypatch.setattr(mlflow_datasets, "described", lambda _: ())
+    monkeypatch.setattr(kept_runs, "begin", lambda *_: None)
     return file
 
 

@@ -184,12 +184,6 @@ def test_a_suite_of_an_extension_is_known_before_its_settings_are_asked_for(tmp_
     assert done.stderr.startswith("simic: suite 'sudoku': must be one of ") and "of_mine" in done.stderr
 
 
-def test_grow_takes_one_data_set_and_no_suite(tmp_path: Path) -> None:
-    asked = stages.Growth(data=None, out=tmp_path / "grown", task="suite", policy="static")
-    with pytest.raises(SimicError, match="--task suite: grow takes one data set"):
-        stages.grow(tree(), Workspace(tmp_path), asked)
-
-
 def test_the_evaluation_stands_beside_what_headroom_measured(finished: Workspace) -> None:
     found, floors = result.read(finished.evaluation), result.read_headroom(finished.headroom)
     measured = {"static", "best common schedule", "oracle per kind", "oracle per task"}
