@@ -33,7 +33,7 @@ _log = logging.getLogger(__name__)
 
 
 class ProgressArtifact(Observer):
-    """A progress bar in the UI. An unreachable server costs one log line, not the run."""
+    """Show a progress bar in the UI. An unreachable server costs one log line, not the run."""
 
     def __init__(self) -> None:
         self._artifact: UUID | None = None
@@ -89,10 +89,10 @@ def evaluation_rows(evaluation: result.Evaluation) -> list[dict[str, str | float
     ]
 
 
-def end_state(told: RunSummary, pushed: bool = True) -> State:
-    """Of a run that came to this; the verdict names the state."""
-    name = told.verdict.capitalize() + ("" if pushed else ", not pushed")
-    return Completed(name=name, message=f"{told.score}; {told.gap}; run {told.run}")
+def end_state(summary: RunSummary, pushed: bool = True) -> State:
+    """Return the state that ends a run; the verdict names it."""
+    name = summary.verdict.capitalize() + ("" if pushed else ", not pushed")
+    return Completed(name=name, message=f"{summary.score}; {summary.gap}; run {summary.run}")
 
 
 def publish(stage: str, workspace: Workspace) -> None:
@@ -108,12 +108,12 @@ def publish(stage: str, workspace: Workspace) -> None:
         create_markdown_artifact((workspace.reports / "report.md").read_text(encoding="utf-8"), key="report")
 
 
-def publish_verdict(told: RunSummary, workspace: Workspace) -> None:
-    """For the flow itself: its artifacts stand above those of its tasks. A browser opens no file from another page, so
-    the page with figures is given as a path.
+def publish_verdict(summary: RunSummary, workspace: Workspace) -> None:
+    """Publish it for the flow itself, whose artifacts stand above those of its tasks. A browser opens no file from
+    another page, so the page with figures is given as a path.
     """
-    _name_run(told.run)
-    said = [f"- **{name}** {printable(text)}" for name, text in told.said.items()]
+    _name_run(summary.run)
+    said = [f"- **{name}** {printable(text)}" for name, text in summary.said.items()]
     report = (workspace.reports / "report.html").resolve()
     mlflow = mlflow_results.address(workspace)
     there = f"[the run in MLflow]({mlflow})" if mlflow else "the run in MLflow"

@@ -1,4 +1,6 @@
-"""Work in a thread, signals in the main one: Prefect's own SIGTERM handler stays in place and a cancel still saves."""
+"""Work in a thread and take signals in the main one: Prefect's own SIGTERM handler stays in place and a cancel still
+saves.
+"""
 
 import contextvars
 import threading

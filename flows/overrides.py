@@ -1,4 +1,4 @@
-"""The params model with every field optional: what a deployment accepts as ``overrides``."""
+"""Make the params model with every field optional, which a deployment accepts as ``overrides``."""
 
 from typing import Annotated, Any
 
@@ -9,14 +9,14 @@ from simic import params
 
 
 class Partial(BaseModel):
-    """A section of overrides: unknown keys and values of another type are errors, missing keys mean params.yaml."""
+    """Check a section of overrides: unknown keys and other types are errors, missing keys mean params.yaml."""
 
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
 
 def optional(model: type[params.Tree]) -> type[Partial]:
-    """``model`` with the same keys and ranges, each of them optional; rules that tie keys together are checked later,
-    on the whole tree.
+    """Return ``model`` with the same keys and ranges, each of them optional; rules that tie keys together are checked
+    later, on the whole tree.
     """
     fields: dict[str, Any] = {name: _field(field) for name, field in model.model_fields.items()}
     return create_model(f"{model.__name__}Overrides", __base__=Partial, __doc__=model.__doc__, **fields)
@@ -32,4 +32,4 @@ def _field(field: FieldInfo) -> tuple[Any, None]:
 
 
 class Overrides(optional(params.Params)):
-    """What to change in params.yaml for this run, by section; what is not given stays as it is there."""
+    """Change params.yaml for this run, by section; what is not given stays as it is there."""

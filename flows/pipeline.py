@@ -1,5 +1,5 @@
-"""The Prefect flow `simic`: the stages of dvc.yaml as tasks, with overrides, artifacts, cancel and crash recovery. Last
-the results go to the store that DVC has as default remote.
+"""Run the Prefect flow `simic`: the stages of dvc.yaml as tasks, with overrides, artifacts, cancel and crash recovery.
+Last the results go to the store that DVC has as default remote.
 
 Postponed annotations must stay out of this file: Prefect resolves the parameter's model from the signature.
 """
@@ -36,7 +36,7 @@ def run_stage(name: str) -> bool:
     observers = (artifacts.ProgressArtifact(), Lines(say)) if name == "train" else ()
 
     def work(stop: threading.Event) -> bool:
-        return engine.refresh(name, workspace, engine.Execution(observers, stop), say).ran
+        return engine.refresh(name, workspace, engine.Execution(observers, stop), say)
 
     ran = interruptible.run(work)
     artifacts.publish(name, workspace)
@@ -72,12 +72,12 @@ def simic(overrides: Overrides | None = None) -> State:
             say(line)
         for name in rest:
             run_stage.with_options(name=name)(name)
-        found = run_summary.of(workspace)
-        artifacts.publish_verdict(found, workspace)
+        summary = run_summary.of(workspace)
+        artifacts.publish_verdict(summary, workspace)
         remote = dvc_record.default_remote(workspace.root)
         pushed = remote is None or push(remote, return_state=True).is_completed()
     if not pushed:
         logger.error("the results are not in %s; to send them: dvc push", remote)
-    for line in (*found.lines, *held):
+    for line in (*summary.lines, *held):
         say(line)
-    return artifacts.end_state(found, pushed)
+    return artifacts.end_state(summary, pushed)

@@ -1,4 +1,4 @@
-"""Reschedules runs whose process died: at once by a hook, or at start-up if everything died (power loss)."""
+"""Reschedule runs whose process died: at once by a hook, or at start-up if everything died (power loss)."""
 
 import contextlib
 from collections.abc import Iterator
@@ -36,8 +36,8 @@ def alive(root: Path, flow_run_id: UUID) -> Iterator[None]:
 
 def living(root: Path) -> list[int]:
     """Return the process ids of the flow runs in progress here; the locks of dead ones are removed."""
-    found = [durable.holder(path) for path in (root / ".prefect" / "locks").glob("*.lock")]
-    return [pid for pid in found if pid]
+    holders = [durable.holder(path) for path in (root / ".prefect" / "locks").glob("*.lock")]
+    return [pid for pid in holders if pid]
 
 
 def put_back(flow: Flow, flow_run: FlowRun, state: State) -> None:

@@ -1,4 +1,4 @@
-"""The runner: serves the deployment simic/train, one run at a time, from the project's root. Started by `simic up`."""
+"""Serve the deployment simic/train, one run at a time, from the project's root. Started by `simic up`."""
 
 import asyncio
 import contextlib

@@ -401,10 +401,10 @@ def clean(
     all_: Annotated[bool, typer.Option("--all", help="Also what the next training would go on with.")] = False,
 ) -> None:
     """Remove unfinished training that the present params, data and code do not go on with."""
-    from simic.pipeline import engine, stale_runs
+    from simic.pipeline import engine, kept_runs
 
     with engine.workspace_lock(_workspace()):
-        for each in stale_runs.remove(_workspace(), all_):
+        for each in kept_runs.remove(_workspace(), all_):
             _say(f"removed {each}")
 
 
@@ -421,11 +421,10 @@ def doctor(
 ) -> None:
     """Check what a run needs (versions, params, DVC, disk, ports) and all that is stored here; nothing is changed."""
     from simic.pipeline import doctor as physician
-    from simic.pipeline import storage_checks
 
     here = _workspace()
     answers = [] if run is not None else physician.examine(here)
-    answers += storage_checks.examine(run or here.root)
+    answers += physician.examine_stored(run or here.root)
     for answer in answers:
         _say(f"{'ok ' if answer.well else 'BAD'}  {answer.question}: {answer.seen}")
     if not all(answer.well for answer in answers):

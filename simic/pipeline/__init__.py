@@ -1,4 +1,4 @@
-"""The pipeline around the core: stages, the engine that runs them, DVC, MLflow, the servers."""
+"""Run the core as a pipeline: stages, the engine that runs them, DVC, MLflow, the servers."""
 
 import os
 

@@ -18,7 +18,7 @@ MOST_NAMED = 5  # of a kind
 
 @dataclass(frozen=True)
 class Published:
-    """Both checkpoints of a run, its hash chain by iterations done, and the hashes of the code that trained it."""
+    """Hold both checkpoints of a run, its hash chain by iterations done, and the hashes of the code that trained it."""
 
     checkpoints: dict[str, Checkpoint]
     links: dict[int, str]
@@ -30,9 +30,9 @@ class Published:
         workspace = Workspace(folder)
         if not workspace.checkpoints.is_dir():
             raise SimicError(f"{workspace.checkpoints}: no such folder; give the folder of a run that was trained")
-        found = {name: read_published(workspace.checkpoints, name) for name in (LATEST, BEST)}
+        checkpoints = {name: read_published(workspace.checkpoints, name) for name in (LATEST, BEST)}
         seal = seals.read(folder, "train")
-        return cls(found, read_chain(workspace.checkpoints).links, seal.code if seal else {})
+        return cls(checkpoints, read_chain(workspace.checkpoints).links, seal.code if seal else {})
 
 
 def compare(first: Path, second: Path) -> tuple[bool, list[str]]:
@@ -68,7 +68,7 @@ def _bits(tensor: torch.Tensor) -> tuple[torch.dtype, bytes]:
 
 
 def _differences(a: Published, b: Published) -> Iterator[str]:
-    one, other = (found.checkpoints[LATEST].manifest for found in (a, b))
+    one, other = (run.checkpoints[LATEST].manifest for run in (a, b))
     for name, change in differences(one.params, other.params).items():
         yield f"{name}: {change}"
     if one.data_sha256 != other.data_sha256:

@@ -1,23 +1,41 @@
-"""`simic doctor`: check whether machine and checkout are fit for a run, and what is stored is whole."""
+"""Answer `simic doctor`: whether machine and checkout are fit for a run, and what is stored is whole; nothing changes.
+
+What a stage made is held against its seal. Of unfinished training the checks of the next start are made.
+"""
 
 import importlib.metadata
 import os
 import platform
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
-from simic import params
+from simic import params, seals
 from simic.errors import SimicError
-from simic.pipeline import dvc_record, up
+from simic.pipeline import dvc_record, kept_runs, up
 from simic.pipeline.paths import Workspace
-from simic.pipeline.storage_checks import Answer
+from simic.telemetry.naming import run_name
+from simic.telemetry.recorder import FOLDER as LOG
+from simic.telemetry.recorder import Chain, path_of
+from simic.training import resume
+from simic.training.checkpoint import Checkpoint, CheckpointStore
+from simic.training.run_layout import CHECKPOINTS, RECIPE
 
 FREE_GIB = 2.0
 
 
+@dataclass(frozen=True)
+class Answer:
+    """One line of `simic doctor`: what was checked, whether it is well, and what was seen."""
+
+    question: str
+    well: bool
+    seen: str
+
+
 def examine(workspace: Workspace) -> list[Answer]:
-    """Every answer, in the order in which to put things right."""
+    """Check what a run needs, in the order in which to put things right."""
     return [
         _asked("packages", _packages),
         _asked("params.yaml", lambda: f"valid, rng_seed {params.load(workspace.params).rng_seed}"),
@@ -61,10 +79,8 @@ def _compute() -> Answer:
 
 
 def _unfinished(workspace: Workspace) -> str:
-    from simic.pipeline import stale_runs
-
-    found = stale_runs.unfinished(workspace)
-    return "; ".join(each.line() if each.stale else "the next training goes on with it" for each in found) or "none"
+    runs = kept_runs.unfinished(workspace)
+    return "; ".join(each.line() if each.changed else "the next training goes on with it" for each in runs) or "none"
 
 
 def _ports(root: Path) -> str:
@@ -72,3 +88,77 @@ def _ports(root: Path) -> str:
     if taken:
         raise SimicError(f"taken: {', '.join(taken)}")
     return "free"
+
+
+def examine_stored(run: Path) -> list[Answer]:
+    """Check a folder of .simic/work, or a project and all such folders in it; SimicError where it is neither."""
+    if run.resolve().parent.name in ("work", "finished") or any((run / CHECKPOINTS).glob("[0-9]*")):
+        return list(_work(run))
+    workspace = Workspace(run)
+    debts = "lacks something, which it is told at the next start"
+    answers = [*_seals(run)]
+    answers += [
+        Answer(f"MLflow, run {file.stem}", True, debts) for file in sorted(workspace.mlflow_debts.glob("*.json"))
+    ]
+    for folder in workspace.kept_runs():
+        answers += _work(folder)
+    if not answers and not workspace.params.exists():
+        raise SimicError(f"{run}: neither a project nor a folder of .simic/work; simic where names the latter")
+    return answers
+
+
+def _damaged(name: str, what: str, then: str) -> Answer:
+    return Answer(name, False, f"damaged: {what}; {then}")
+
+
+def _seals(root: Path) -> Iterator[Answer]:
+    """Hold what every stage has made against the hashes that it noted."""
+    for stage, sealed in seals.STAGES.items():
+        if not any((root / place).exists() for place in sealed.writes):
+            continue
+        name, then = f"made by {stage}", f"simic run does {stage} again, dvc checkout brings back what was recorded"
+        seal = seals.read(root, stage)
+        if seal is None:
+            yield _damaged(name, f"{seals.path_of(root, stage).relative_to(root)} is missing or not readable", then)
+            continue
+        noted = seal.writes | seal.apart
+        other = [place for place, digest in noted.items() if seals.content_hash(root / place) != digest]
+        if other:
+            yield _damaged(name, f"{', '.join(other)} changed since", then)
+        else:
+            yield Answer(name, True, f"whole: {', '.join(seal.writes)}")
+
+
+def _work(folder: Path) -> Iterator[Answer]:
+    """Say where training goes on in this folder, and what becomes of what is damaged."""
+    name = f"work {run_name(folder.name)}"
+    store, log = CheckpointStore(folder / CHECKPOINTS, 1), Chain.of(folder / LOG)
+    try:
+        start, newer = resume.usable(store, log)
+    except SimicError as error:
+        yield Answer(f"{name}, checkpoints", False, f"not usable: {error}")
+        return
+    then = "the next start refuses: no checkpoint is usable; --fresh starts over"
+    if start is not None:
+        then = f"the next start goes on after {start.manifest.iteration} iterations; nothing to do"
+        yield Answer(f"{name}, checkpoints", True, f"training goes on after {start.manifest.iteration} iterations")
+        yield from _behind(name, start, store, log)
+    elif not newer:
+        yield Answer(f"{name}, checkpoints", True, "none yet; the next start begins at the beginning")
+    for iteration, damage in newer.items():
+        yield _damaged(f"{name}, checkpoint {iteration}", str(damage), then)
+    if (folder / RECIPE).exists() and kept_runs.Kept.read(folder) is None:
+        then = "with its params, data and code the next start writes it again, with others it cannot go on"
+        yield _damaged(f"{name}, {RECIPE}", "its checksum does not match", then)
+
+
+def _behind(name: str, start: Checkpoint, store: CheckpointStore, log: Chain) -> Iterator[Answer]:
+    """Check what the checkpoint to start from refers to: its telemetry and the best checkpoint."""
+    extent, best = resume.extent(start.manifest), start.manifest.best_iteration
+    for number in log.lost(extent):
+        file, what = path_of(log.folder, number).name, "changed" if number in log.sha256 else "missing"
+        then = "its rows are lost; the next start goes on and says so; nothing to do"
+        yield _damaged(f"{name}, telemetry", f"{file} is {what}", then)
+    damage = None if best is None else resume.damage_of(store, best, log.updates_of(extent))
+    if damage is not None:
+        yield _damaged(f"{name}, checkpoint {best}", str(damage), "the next start takes the best of the others")

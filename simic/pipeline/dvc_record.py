@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import os
 import re
 import shutil
 import subprocess
@@ -22,9 +21,9 @@ from simic.pipeline.paths import Workspace
 
 _BUSY_PHRASES = ("is busy, it is being blocked by", "Unable to acquire lock")
 _NO_REPOSITORY = "you are not inside of a DVC repository"
-# What a run is made by; what it makes, and dvc.lock, which it rewrites, are not.
+# Inputs of a run. Its outputs, and dvc.lock, which it rewrites, do not make a checkout dirty.
 CODE = ("simic", "flows", "extensions", "pyproject.toml", "constraints.txt")
-BEFORE = "dvc.lock-before-"  # and the stage: a copy of it while that is being recorded
+BEFORE = "dvc.lock-before-"  # and the stage: a copy of dvc.lock while DVC records that stage
 
 
 class Busy(SimicError):
@@ -56,7 +55,7 @@ def _outdated(lock: Path, stage: str) -> bool:
         return False  # DVC says what is wrong with it
     if stage not in recorded:
         return bool(recorded)  # else DVC has done nothing here yet, and is asked whether it can
-    made = {out["path"]: out.get("md5") for found in recorded.values() for out in found.get("outs", [])}
+    made = {out["path"]: out.get("md5") for stage_record in recorded.values() for out in stage_record.get("outs", [])}
     return any(dep.get("md5") != made.get(dep["path"], dep.get("md5")) for dep in recorded[stage].get("deps", []))
 
 
@@ -129,7 +128,7 @@ def push(root: Path, patience_seconds: float = 60.0) -> int:
 
 
 def restore(root: Path) -> None:
-    """Put dvc.lock back where a record that was cut short, which DVC writes in place, took other stages with it."""
+    """Restore dvc.lock where DVC, which writes it in place, was killed meanwhile and lost other stages."""
     lock = root / "dvc.lock"
     for kept in Workspace(root).state.glob(f"{BEFORE}*"):
         stage, before = kept.name.removeprefix(BEFORE), kept.read_bytes()
@@ -150,10 +149,10 @@ def restore(root: Path) -> None:
 def _stages(lock: Path) -> dict[str, Any]:
     """Return what a dvc.lock has by stage; ValueError where it cannot be read."""
     try:
-        found = yaml.safe_load(lock.read_bytes()) if lock.exists() else {"schema": None}
+        content = yaml.safe_load(lock.read_bytes()) if lock.exists() else {"schema": None}
     except yaml.YAMLError as error:
         raise ValueError(" ".join(str(error).split())) from None
-    stages = found.get("stages") or {} if isinstance(found, dict) and "schema" in found else None
+    stages = content.get("stages") or {} if isinstance(content, dict) and "schema" in content else None
     if not isinstance(stages, dict):
         raise ValueError("not what DVC writes")
     return stages
@@ -168,11 +167,6 @@ def _patiently(root: Path, patience_seconds: float, *arguments: str) -> str:
             if time.monotonic() > deadline:
                 raise
             time.sleep(1.0)
-
-
-def experiment() -> str | None:
-    """Return the name of the experiment (`dvc exp run`) that this process is part of."""
-    return os.environ.get("DVC_EXP_NAME")
 
 
 def lock_digest(root: Path) -> str:
@@ -200,9 +194,9 @@ def _git(root: Path, *arguments: str) -> str:
 def adopt_scm(root: Path) -> None:
     """Tell DVC in its local config that there is no git (an unpacked archive); undo that once there is."""
     local = root / ".dvc" / "config.local"
-    told = local.exists() and "no_scm = true" in local.read_text(encoding="utf-8")
-    if told == in_git(root) and (root / ".dvc").is_dir():
-        _dvc(root, "config", "--local", *(("--unset", "core.no_scm") if told else ("core.no_scm", "true")))
+    without_git = local.exists() and "no_scm = true" in local.read_text(encoding="utf-8")
+    if without_git == in_git(root) and (root / ".dvc").is_dir():
+        _dvc(root, "config", "--local", *(("--unset", "core.no_scm") if without_git else ("core.no_scm", "true")))
 
 
 def in_git(root: Path) -> bool:

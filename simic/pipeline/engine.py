@@ -1,6 +1,7 @@
-"""What `simic run`, `simic stage` and the Prefect flow share: run the stages that are out of date, and record them."""
+"""Run the stages that are out of date, and record them: for `simic run`, `simic stage` and the Prefect flow."""
 
 import json
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from simic import durable, params
 from simic.errors import SimicError, printable
 from simic.params import read_tree
-from simic.pipeline import dvc_record, extend_run, stages
+from simic.pipeline import dvc_record, kept_runs, stages
 from simic.pipeline import overrides as writer
 from simic.pipeline.paths import Workspace
 from simic.training.interrupts import Interrupted, stop_at_once, stop_on_signals
@@ -25,18 +26,9 @@ Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class StageOutcome:
-    """What became of one stage: run, or found up to date."""
-
-    stage: str
-    ran: bool
-    wall_seconds: float
-
-
-@dataclass(frozen=True)
 class Execution:
-    """Who observes training, what stops it, whether its unfinished work is discarded, and whether it goes on with work
-    that other code began.
+    """Say how training runs: its observers, what stops it, whether unfinished work is discarded or may go on with
+    other code.
     """
 
     observers: Sequence["Observer"] = ()
@@ -52,20 +44,149 @@ def workspace_lock(workspace: Workspace) -> AbstractContextManager[None]:
 
 def run_chain(
     workspace: Workspace, last: str, execution: Execution, say: Say, overrides: Sequence[str] = ()
-) -> list[StageOutcome]:
-    """Run every stage up to ``last`` that is out of date and record it with DVC; the caller holds the lock."""
+) -> list[str]:
+    """Run every stage up to ``last`` that is out of date and record it with DVC; return those that ran. The caller
+    holds the lock.
+    """
     order = list(stages.STAGES)
     first, *rest = order[: order.index(last) + 1]
     with overridden(workspace, overrides, say):
         current = dvc_record.current(workspace.root, [first, *rest])
-        done = [refresh(first, workspace, execution, say, first not in current)]
-        due = done[0].ran or "train" not in current
+        ran = [first] if refresh(first, workspace, execution, say, first not in current) else []
+        due = bool(ran) or "train" not in current
         if due and "headroom" in rest[:-1]:  # known now, and better said before it is measured
             stages.refuse_too_large(params.load(workspace.params), workspace)
     for name in rest:
-        stale = None if any(outcome.ran for outcome in done) else name not in current
-        done.append(refresh(name, workspace, execution, say, stale))
-    return done
+        stale = None if ran else name not in current
+        if refresh(name, workspace, execution, say, stale):
+            ran.append(name)
+    return ran
+
+
+def refresh(name: str, workspace: Workspace, execution: Execution, say: Say, stale: bool | None = None) -> bool:
+    """Run and record one stage if it is ``stale`` (None: ask DVC); return whether it ran. The caller holds the lock."""
+    started = time.monotonic()
+    stop = execution.stop or threading.Event()
+    due = (execution.fresh and name == "train") or _is_due(name, workspace, say, stale)
+    if due:
+        if name == "train":
+            for line in kept_runs.staying(workspace, execution.allow_code_change):
+                say(f"{name}: {line}")
+        say(f"{name}: running")
+        perform(name, workspace, replace(execution, stop=stop))
+    asked = stop if name == "train" else threading.Event()
+    with stop_on_signals(asked):  # what is done is recorded first
+        if due:
+            dvc_record.commit(workspace.root, name)
+        if name == "train":  # recorded now or before
+            stages.discard_work(params.load(workspace.params), workspace)
+    if asked.is_set():
+        raise Interrupted(f"stopped after {name}, which is done and recorded; the same command goes on")
+    say(f"{name}: {f'done in {time.monotonic() - started:.1f} s' if due else 'up to date'}")
+    return due
+
+
+def perform(name: str, workspace: Workspace, execution: Execution) -> None:
+    """Run one stage function; SimicError if its params were edited meanwhile. A signal ends it at once, training after
+    its step.
+
+    DVC records params as they are when a stage ends (dvc #11058), so an edit would make a false record.
+    """
+    before = recorded_params(name, workspace)  # first: what is edited after it differs at the end
+    tree = params.load(workspace.params)
+    with stop_at_once(name):
+        if name == "train":
+            _train(tree, workspace, execution)
+        else:
+            stages.STAGES[name](tree, workspace)
+    after = recorded_params(name, workspace)
+    if after != before:
+        changed = ", ".join(sorted(key for key in before if before[key] != after.get(key)))
+        raise SimicError(
+            f"{workspace.params}: {changed} changed while {name} ran, so its outputs are not recorded; "
+            f"restore the old values and run dvc commit -f {name}, or run again with the new ones"
+        )
+    if name == "audit":
+        _log_audit(workspace)
+
+
+def _train(tree: params.Params, workspace: Workspace, execution: Execution) -> None:
+    # From here and not from the stage: a changed check must not make finished training stale.
+    seam = kept_runs.begin(tree, workspace, execution.fresh, execution.allow_code_change)
+    if seam is not None:
+        print(printable(f"train: {seam}"), flush=True)
+    live, tracker = observers(tree, workspace)
+    watching = (*execution.observers, live, tracker)
+    stages.STAGES["train"](tree, workspace, watching, stop=execution.stop, fresh=execution.fresh)
+    with stop_on_signals(execution.stop or threading.Event()):
+        tracker.publish()
+
+
+def _log_audit(workspace: Workspace) -> None:
+    """Log the report to MLflow."""
+    from simic.pipeline import mlflow_observer, run_summary
+
+    verdict = stages.findings(workspace)
+    tags = provenance(workspace) | {
+        "simic.certified": "yes" if verdict.certified else "no",
+        "simic.refuted": ", ".join(verdict.refuted),
+        "mlflow.note.content": "  \n".join(run_summary.of(workspace).lines),  # what MLflow shows as the description
+    }
+    mlflow_observer.log_report(workspace, verdict.run, tags, sound=not verdict.refuted)
+
+
+def run_alone(name: str, workspace: Workspace) -> None:
+    """Run one stage, as DVC asks for it, which then records it; the caller holds the lock.
+
+    DVC has no last word after it has recorded training, so the next stage removes the work directory. It is there no
+    more when ``dvc repro -f`` asks for training that is recorded.
+    """
+    if name in ("train", "evaluate") and dvc_record.is_recorded(workspace.root, "train"):
+        stages.discard_work(params.load(workspace.params), workspace)
+    perform(name, workspace, Execution())
+
+
+# --- what is out of date ---
+
+
+def _is_due(name: str, workspace: Workspace, say: Say, stale: bool | None) -> bool:
+    """Return whether a stage is out of date by DVC, or by files that DVC does not watch."""
+    if dvc_record.is_stale(workspace.root, name) if stale is None else stale:
+        return True
+    if name == "prepare" and (changed := changed_source(workspace)) is not None:
+        say(f"{name}: {changed} has changed")
+        return True
+    if name == "audit" and tried_since(workspace):
+        say(f"{name}: {workspace.resume} is not in the report yet")
+        return True
+    return False
+
+
+def changed_source(workspace: Workspace) -> Path | None:
+    """Return the user's own file where it no longer holds what data/prepared was made from; DVC does not watch it."""
+    task = params.load(workspace.params).prepare
+    meta = workspace.prepared / "meta.json"
+    if task.task not in ("npz", "text") or task.source is None or not meta.exists():
+        return None
+    file = stages.raw_data(workspace) / task.source
+    recorded = json.loads(meta.read_bytes())["source_sha256"]
+    return file if file.exists() and durable.sha256(file) != recorded else None
+
+
+def tried_since(workspace: Workspace) -> bool:
+    """Return whether the certificate of `simic verify-resume` is another than the one in the report; DVC does not watch
+    it, since it need not be there.
+    """
+    from simic.audit import resume_certificate
+
+    if not workspace.resume.exists() or not workspace.certificate.exists():
+        return False
+    tried = resume_certificate.read(workspace.resume)
+    newest = tried if isinstance(tried, str | None) else tried.model_dump(mode="json")
+    return json.loads(workspace.certificate.read_bytes()).get("resume") != newest
+
+
+# --- params.yaml ---
 
 
 @contextmanager
@@ -94,116 +215,21 @@ def held(workspace: Workspace) -> str:
     return f"params.yaml now holds the overrides; to undo them{undo}"
 
 
-def refresh(name: str, workspace: Workspace, execution: Execution, say: Say, stale: bool | None = None) -> StageOutcome:
-    """Run and record one stage if it is ``stale``; None: ask DVC. The caller holds the lock."""
-    started = time.monotonic()
-    forced = execution.fresh and name == "train"
-    stale = forced or (dvc_record.is_stale(workspace.root, name) if stale is None else stale)
-    if not stale and name == "prepare" and (changed := changed_source(workspace)) is not None:
-        say(f"{name}: {changed} has changed")
-        stale = True
-    if not stale and name == "audit" and tried_since(workspace):
-        say(f"{name}: {workspace.resume} is not in the report yet")
-        stale = True
-    stop = execution.stop or threading.Event()
-    if stale:
-        if name == "train":
-            from simic.pipeline import stale_runs
-
-            for line in stale_runs.staying(workspace, execution.allow_code_change):
-                say(f"{name}: {line}")
-        say(f"{name}: running")
-        perform(name, workspace, replace(execution, stop=stop))
-    asked = stop if name == "train" else threading.Event()
-    with stop_on_signals(asked):  # what is done is recorded first
-        if stale:
-            dvc_record.commit(workspace.root, name)
-        if name == "train":  # recorded now or before
-            stages.discard_work(params.load(workspace.params), workspace)
-    if asked.is_set():
-        raise Interrupted(f"stopped after {name}, which is done and recorded; the same command goes on")
-    outcome = StageOutcome(name, stale, time.monotonic() - started)
-    say(f"{name}: {f'done in {outcome.wall_seconds:.1f} s' if stale else 'up to date'}")
-    return outcome
+def recorded_params(name: str, workspace: Workspace) -> dict[str, Any]:
+    """Return the sections of params.yaml that dvc.yaml records for a stage, as written."""
+    definition = read_tree(workspace.root / "dvc.yaml")
+    tree = read_tree(workspace.params)
+    return {key: _at(tree, key) for key in definition["stages"][name]["params"]}
 
 
-def run_alone(name: str, workspace: Workspace) -> None:
-    """Run one stage, as DVC asks for it, which then records it; the caller holds the lock.
-
-    DVC has no last word after it has recorded training, so the next stage removes the work directory. It is there no
-    more when ``dvc repro -f`` asks for training that is recorded.
-    """
-    if name in ("train", "evaluate") and dvc_record.is_recorded(workspace.root, "train"):
-        stages.discard_work(params.load(workspace.params), workspace)
-    perform(name, workspace, Execution())
+def _at(tree: dict[str, Any], key: str) -> Any:
+    """Return what stands at a dotted key; None where nothing does."""
+    for part in key.split("."):
+        tree = tree.get(part, {}) if isinstance(tree, dict) else {}
+    return None if tree == {} else tree
 
 
-def changed_source(workspace: Workspace) -> Path | None:
-    """Return the user's own file where it no longer holds what data/prepared was made from; DVC does not watch it."""
-    task = params.load(workspace.params).prepare
-    meta = workspace.prepared / "meta.json"
-    if task.task not in ("npz", "text") or task.source is None or not meta.exists():
-        return None
-    file = stages.raw_data(workspace) / task.source
-    recorded = json.loads(meta.read_bytes())["source_sha256"]
-    return file if file.exists() and durable.sha256(file) != recorded else None
-
-
-def tried_since(workspace: Workspace) -> bool:
-    """Return whether the certificate of `simic verify-resume` is another than the one in the report; DVC does not watch
-    it, since it need not be there.
-    """
-    from simic.audit import resume_certificate
-
-    if not workspace.resume.exists() or not workspace.certificate.exists():
-        return False
-    tried = resume_certificate.read(workspace.resume)
-    found = tried if isinstance(tried, str | None) else tried.model_dump(mode="json")
-    return json.loads(workspace.certificate.read_bytes()).get("resume") != found
-
-
-def perform(name: str, workspace: Workspace, execution: Execution) -> None:
-    """Run one stage function; SimicError if its params were edited meanwhile. A signal ends it at once, training after
-    its step.
-
-    DVC records params as they are when a stage ends (dvc #11058), so an edit would make a false record.
-    """
-    before = recorded_params(name, workspace)  # first: what is edited after it differs at the end
-    tree = params.load(workspace.params)
-    with stop_at_once(name):
-        if name == "train":
-            _train(tree, workspace, execution)
-        else:
-            stages.STAGES[name](tree, workspace)
-    after = recorded_params(name, workspace)
-    if after != before:
-        changed = ", ".join(sorted(key for key in before if before[key] != after.get(key)))
-        raise SimicError(
-            f"{workspace.params}: {changed} changed while {name} ran, so its outputs are not recorded; "
-            f"restore the old values and run dvc commit -f {name}, or run again with the new ones"
-        )
-    if name == "audit":
-        from simic.pipeline import mlflow_observer, run_summary
-
-        found = stages.findings(workspace)
-        tags = provenance(workspace) | {
-            "simic.certified": "yes" if found.certified else "no",
-            "simic.refuted": ", ".join(found.refuted),
-            "mlflow.note.content": "  \n".join(run_summary.of(workspace).lines),  # what MLflow shows as the description
-        }
-        mlflow_observer.log_report(workspace, found.run, tags, sound=not found.refuted)
-
-
-def _train(tree: params.Params, workspace: Workspace, execution: Execution) -> None:
-    # From here and not from the stage: a changed check must not make finished training stale.
-    seam = extend_run.begin(tree, workspace, execution.fresh, execution.allow_code_change)
-    if seam is not None:
-        print(printable(f"train: {seam}"), flush=True)
-    live, tracker = observers(tree, workspace)
-    watching = (*execution.observers, live, tracker)
-    stages.STAGES["train"](tree, workspace, watching, stop=execution.stop, fresh=execution.fresh)
-    with stop_on_signals(execution.stop or threading.Event()):
-        tracker.publish()
+# --- what is logged ---
 
 
 def observers(tree: params.Params, workspace: Workspace) -> tuple["Observer", "MlflowObserver"]:
@@ -218,20 +244,6 @@ def observers(tree: params.Params, workspace: Workspace) -> tuple["Observer", "M
 def provenance(workspace: Workspace) -> dict[str, str]:
     """Return which code and records a run is of, for its tags in MLflow."""
     root = workspace.root
-    found = {"simic.code": dvc_record.code_revision(root), "simic.dvc_lock": dvc_record.lock_digest(root)}
-    experiment = dvc_record.experiment()
-    return found if experiment is None else {**found, "simic.experiment": experiment}
-
-
-def recorded_params(name: str, workspace: Workspace) -> dict[str, Any]:
-    """Return the sections of params.yaml that dvc.yaml records for a stage, as written."""
-    definition = read_tree(workspace.root / "dvc.yaml")
-    tree = read_tree(workspace.params)
-    return {key: _at(tree, key) for key in definition["stages"][name]["params"]}
-
-
-def _at(tree: dict[str, Any], key: str) -> Any:
-    """Return what stands at a dotted key; None where nothing does."""
-    for part in key.split("."):
-        tree = tree.get(part, {}) if isinstance(tree, dict) else {}
-    return None if tree == {} else tree
+    tags = {"simic.code": dvc_record.code_revision(root), "simic.dvc_lock": dvc_record.lock_digest(root)}
+    experiment = os.environ.get("DVC_EXP_NAME")  # in a process of `dvc exp run`
+    return tags if experiment is None else {**tags, "simic.experiment": experiment}

@@ -1,4 +1,4 @@
-"""The splits of the prepared data as MLflow's data sets: what each is used for, its digest, schema and profile."""
+"""Describe the splits of the prepared data as MLflow's data sets: use, digest, schema and profile."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Checkpoints and policy of a run as MLflow's models, and the versions of the policy in its registry."""
+"""Log checkpoints and policy of a run as MLflow's models, and register versions of the policy."""
 
 import importlib.metadata
 import json
@@ -32,7 +32,7 @@ VERSIONS_TAG = "mlflow.modelVersions"  # of a model: by it MLflow's pages lead t
 DATA_TAG = "simic.data_sha256"  # of a version: the data that it was trained on
 COMPARE = "compare/"  # sorts before every other group of metrics, as MLflow sorts them: by the name
 VALIDATION_SCORE = f"{COMPARE}validation_score"
-AS_A_WHOLE = 0  # the step of what is compared: what has only that one MLflow draws as bars, a run beside the other
+AS_A_WHOLE = 0  # the step of metrics that runs are compared by: with step 0 alone MLflow draws bars, run beside run
 OF_CHECKPOINTS = ("episode/", "validation/")  # metrics of training that say what a checkpoint is worth
 MOST_DESCRIBED = 5000  # characters of a description that MLflow's tables have room for
 LOADER = Path(__file__).with_name("simic_policy.py")
@@ -41,7 +41,7 @@ MILLISECONDS = 1000.0  # in a second
 # As MLflow names the parts of a model.
 CODE, ENVIRONMENT = "code", "python_env.yaml"
 EXAMPLE = {"artifact_path": "input_example.json", "serving_input_path": "serving_input_example.json", "type": "ndarray"}
-EXAMPLE_ROWS = 2  # of one a reader could not tell what the batch is
+EXAMPLE_ROWS = 2  # with one row a reader could not tell which axis is the batch
 
 
 def publish(run: MlflowRun, workspace: Workspace) -> None:
@@ -56,17 +56,19 @@ def publish(run: MlflowRun, workspace: Workspace) -> None:
         for name in sorted(manifests)
     }
     best = manifests["best"]
-    policy = _added(run, POLICY, best["iteration"], lambda model: _upload_policy(run, workspace, model))
-    _say_score(run, best["scalars"]["best_score"])
+
+    def upload(model: LoggedModel) -> None:
+        with TemporaryDirectory() as folder:
+            package(workspace.models, Path(folder) / POLICY, model)
+            run.client.log_model_artifacts(model.model_id, str(Path(folder) / POLICY))
+
+    policy = _added(run, POLICY, best["iteration"], upload)
+    score = best["scalars"]["best_score"]  # None where there were no validation episodes
+    if score is not None and not run.client.get_metric_history(run.run_id, VALIDATION_SCORE):
+        measure(run.client, run.run_id, {VALIDATION_SCORE: score}, {VALIDATION_SCORE: AS_A_WHOLE})
     link(run.client, run.run_id, [made["best"], policy], {VALIDATION_SCORE: AS_A_WHOLE})
     _register(run, policy)
     run.tag({PUBLISHED_TAG: checkpoint_digest(workspace)})
-
-
-def _say_score(run: MlflowRun, score: float | None) -> None:
-    """Log the score by which the best checkpoint was chosen, once; not where there were no validation episodes."""
-    if score is not None and not run.client.get_metric_history(run.run_id, VALIDATION_SCORE):
-        measure(run.client, run.run_id, {VALIDATION_SCORE: score}, {VALIDATION_SCORE: AS_A_WHOLE})
 
 
 def _published_checkpoint(run: MlflowRun, folder: Path, done: int) -> LoggedModel:
@@ -80,10 +82,10 @@ def _published_checkpoint(run: MlflowRun, folder: Path, done: int) -> LoggedMode
 
 
 def _added(run: MlflowRun, name: str, done: int, upload: Callable[[LoggedModel], None]) -> LoggedModel:
-    """Return the whole model of this name that the run has put out, made where there is none yet."""
-    found = models(run.client, run.experiment_id, run.run_id, name)
-    if found:
-        model = found[0]
+    """Return the run's complete model of this name; make it where there is none, and list it as an output."""
+    whole = models(run.client, run.experiment_id, run.run_id, name)
+    if whole:
+        model = whole[0]
     else:
         params = {**run.identity.params, "iteration": str(done)}
         tags = origin(run.identity.tags.get(CODE_TAG, ""))
@@ -97,10 +99,10 @@ def _added(run: MlflowRun, name: str, done: int, upload: Callable[[LoggedModel],
 
 
 def models(client: MlflowClient, experiment_id: str, run_id: str, name: str) -> list[LoggedModel]:
-    """Return the whole models of this name of a run."""
+    """Return the complete models of this name of a run."""
     mine = f"source_run_id = '{run_id}' AND name = '{name}'"
-    found = client.search_logged_models([experiment_id], filter_string=mine)
-    return [model for model in found if model.status == LoggedModelStatus.READY]
+    matching = client.search_logged_models([experiment_id], filter_string=mine)
+    return [model for model in matching if model.status == LoggedModelStatus.READY]
 
 
 def link(
@@ -110,15 +112,15 @@ def link(
     steps: Mapping[str, int],
     data: Dataset | None = None,
 ) -> None:
-    """Link what a run has measured, by metric and step, to models, with the data it was measured on.
+    """Link measured points of a run, by metric and step, to models, with the data they were measured on.
 
-    MLflow takes a point with the value, step and time of one that is there for the same, so the run has it once.
+    To MLflow a point with the value, step and time of an existing one is the same point, so the run keeps it once.
     """
-    found = {key: _newest(client, run_id, key, step) for key, step in steps.items()}
-    points = [point for point in found.values() if point is not None]
+    newest = {key: _newest(client, run_id, key, step) for key, step in steps.items()}
+    points = [point for point in newest.values() if point is not None]
     for model in made:
-        told = client.get_logged_model(model.model_id).metrics or ()
-        known = {(each.key, each.step, each.value) for each in told}
+        linked = client.get_logged_model(model.model_id).metrics or ()
+        known = {(each.key, each.step, each.value) for each in linked}
         missing = [point for point in points if (point.key, point.step, point.value) not in known]
         if missing:
             client.log_batch(run_id, metrics=[_of_model(point, model, data, run_id) for point in missing])
@@ -140,12 +142,6 @@ def _of_model(point: Metric, model: LoggedModel, data: Dataset | None, run_id: s
         dataset_digest=data.digest if data else None,
         run_id=run_id,
     )
-
-
-def _upload_policy(run: MlflowRun, workspace: Workspace, model: LoggedModel) -> None:
-    with TemporaryDirectory() as folder:
-        package(workspace.models, Path(folder) / POLICY, model)
-        run.client.log_model_artifacts(model.model_id, str(Path(folder) / POLICY))
 
 
 def package(policy: Path, folder: Path, model: LoggedModel) -> None:
@@ -203,7 +199,7 @@ def _schema(tensors: Mapping[str, tuple[str, tuple[int, ...]]]) -> Schema:
 
 
 def _example(inputs: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """Return hosts at the start of an episode that may do anything."""
+    """Return inputs for hosts at the start of an episode, every action allowed."""
     shapes = {name: (EXAMPLE_ROWS, *each["shape"][1:]) for name, each in inputs.items()}
     return {name: np.full(shapes[name], name.startswith("mask_"), each["dtype"]) for name, each in inputs.items()}
 
@@ -213,12 +209,14 @@ def _register(run: MlflowRun, model: LoggedModel) -> None:
     client = run.client
     if not client.search_registered_models(f"name = '{REGISTERED_MODEL}'"):
         client.create_registered_model(REGISTERED_MODEL, description=REGISTERED_NOTE)
-    found = list(client.search_model_versions(f"name = '{REGISTERED_MODEL}' AND run_id = '{run.run_id}'"))
-    if not found:
+    versions = list(client.search_model_versions(f"name = '{REGISTERED_MODEL}' AND run_id = '{run.run_id}'"))
+    if not versions:
         # not models:/id, which MLflow would look up in the default store instead of this client's
         source, tags = model.artifact_location, {DATA_TAG: run.identity.data_sha256}
-        found = [client.create_model_version(REGISTERED_MODEL, source, run.run_id, tags=tags, model_id=model.model_id)]
-    known_as = [{"name": REGISTERED_MODEL, "version": version.version} for version in found]
+        versions = [
+            client.create_model_version(REGISTERED_MODEL, source, run.run_id, tags=tags, model_id=model.model_id)
+        ]
+    known_as = [{"name": REGISTERED_MODEL, "version": version.version} for version in versions]
     client.set_logged_model_tags(model.model_id, {VERSIONS_TAG: json.dumps(known_as)})
 
 
@@ -237,8 +235,8 @@ def audited(client: MlflowClient, run_id: str, sound: bool) -> None:
 
 def aliases(client: MlflowClient) -> dict[str, str]:
     """Return the version of the registered policy that has each alias."""
-    found = client.search_registered_models(f"name = '{REGISTERED_MODEL}'")
-    return {alias: str(number) for model in found for alias, number in model.aliases.items()}
+    registered = client.search_registered_models(f"name = '{REGISTERED_MODEL}'")
+    return {alias: str(number) for model in registered for alias, number in model.aliases.items()}
 
 
 def log_card(client: MlflowClient, experiment_id: str, run_id: str, workspace: Workspace) -> None:

@@ -1,7 +1,8 @@
 """Log a training run to MLflow while it goes on, and its audit; training never waits for MLflow for long.
 
-Metrics go out with each checkpoint. A failure is reported once, as a warning and a finding. What MLflow lacks when a
-run ends is noted (``Debt``) and logged at the next contact: metrics from telemetry, models and report from their place.
+At each checkpoint MLflow is sent the iterations of the telemetry log that it lacks. A failure is reported once, as a
+warning and a finding, and the next contact catches up. How a run ended, its models and its report are noted in a file
+(``Debt``) before they are sent, so that a later command sends what this one could not.
 """
 
 import time
@@ -12,12 +13,11 @@ from pydantic import BaseModel
 
 from simic import durable, params
 from simic.pipeline import mlflow_models, mlflow_results, mlflow_store
-from simic.pipeline.mlflow_store import LOG, TROUBLE, MlflowRun, Point, RunIdentity, in_one_line, warn
+from simic.pipeline.mlflow_store import LOG, TROUBLE, MlflowRun, RunIdentity, in_one_line, warn
 from simic.pipeline.paths import Workspace
 from simic.telemetry import recorder
-from simic.telemetry.columns import Columns
 from simic.telemetry.naming import run_name
-from simic.telemetry.rows import FindingRow, UpdateRow
+from simic.telemetry.rows import FindingRow
 from simic.training.observers import EndStatus, Observer, RunInfo
 
 PAUSE = 20.0  # times what a failed attempt took, until the next: at most a twentieth of the time goes into trying
@@ -25,7 +25,7 @@ PATIENCE_SECONDS = 60.0  # with another process that tells MLflow what it lacks
 
 
 class MlflowObserver(Observer):
-    """Logs one training run; a failure of MLflow is reported, never raised."""
+    """Log one training run; a failure of MLflow is reported, never raised."""
 
     def __init__(
         self,
@@ -39,10 +39,7 @@ class MlflowObserver(Observer):
         self._report: Callable[[FindingRow], None] | None = None
         self._log = Path()
         self._run: MlflowRun | None = None
-        self._started = False
-        self._pending: list[Point] = []
-        self._in_trouble = False
-        self._iteration = -1
+        self._started = self._in_trouble = False
         self._not_before = 0.0  # on the monotonic clock: when MLflow is tried again
 
     def on_start(self, info: RunInfo) -> None:
@@ -59,85 +56,62 @@ class MlflowObserver(Observer):
 
         def first() -> None:
             settle(self._workspace)
-            self._opened()
+            self._send()
 
         self._attempt(first)
 
-    def on_iteration(self, update: UpdateRow, episode: Columns) -> None:
-        self._iteration = update.iteration
-        self._pending.append(mlflow_store.point(update, episode))
-
     def on_checkpoint(self, path: Path, iteration: int) -> None:
         if time.monotonic() >= self._not_before:
-            self._attempt(self._flush)
+            self._attempt(self._send, iteration - 1)
 
     def on_end(self, status: EndStatus) -> None:
         self._report = None  # the log of findings closes now
-
-        def last() -> None:
-            self._flush()
-            self._opened().ended(status)
-
-        if self._attempt(last):
-            self._owe(status=None)
-        elif self._identity is not None:
-            self._owe(identity=self._identity, status=status)
+        if self._identity is not None:
+            self._settle(status=status)
 
     def publish(self) -> None:
         """Log checkpoints and policy, once they are in their place."""
-        self._owe(identity=self._identity, published=mlflow_models.checkpoint_digest(self._workspace))
-        self._attempt(lambda: settle_run(self._workspace, self._name))
+        self._settle(published=mlflow_models.checkpoint_digest(self._workspace))
 
-    @property
-    def _name(self) -> str:
+    def _settle(self, **owed: object) -> None:
         assert self._identity is not None
-        return run_name(self._identity.fingerprint)
+        name = run_name(self._identity.fingerprint)
+        note(self._workspace, name, identity=self._identity, **owed)
+        self._attempt(lambda: settle_run(self._workspace, name))
 
-    def _owe(self, **changes: object) -> None:
-        note(self._workspace, self._name, owed(self._workspace, self._name).model_copy(update=changes))
-
-    def _opened(self) -> MlflowRun:
-        """Return the run, made or found at the first call that succeeds; it then gets what it missed."""
+    def _send(self) -> None:
+        """Send what the log has and MLflow lacks; find or make the run at the first call that succeeds."""
         if self._run is None:
             assert self._identity is not None
             run = MlflowRun(self._workspace, self._identity)
             if not self._started:
                 run.started()
                 self._started = True
-            run.log(mlflow_store.recorded_points(self._log))
             self._run = run
-        return self._run
+        self._run.log(self._log)
 
-    def _flush(self) -> None:
-        self._opened().log(self._pending)
-        self._pending = []
-
-    def _attempt(self, call: Callable[[], object]) -> bool:
-        """Return whether it succeeded."""
+    def _attempt(self, call: Callable[[], None], iteration: int = -1) -> None:
         began = time.monotonic()
         try:
             mlflow_store.refuse_unusable(self._workspace)
             call()
+            self._in_trouble = False
         except TROUBLE as error:
-            self._run = None  # what arrived is looked up again, since an answer may have been lost
+            self._run = None  # the store may be another when it is back
             self._not_before = time.monotonic() + PAUSE * (time.monotonic() - began)
             if not self._in_trouble:
-                self._say(error)
+                self._say(error, iteration)
             self._in_trouble = True
-            return False
-        self._in_trouble = False
-        return True
 
-    def _say(self, error: Exception) -> None:
+    def _say(self, error: Exception, iteration: int) -> None:
         warn(error)
         if self._report is not None:
             message = f"logging to MLflow failed: {in_one_line(error)}"
-            finding = FindingRow(iteration=self._iteration, check="tracking_gone", severity="low", message=message)
-            self._report(finding)
+            self._report(FindingRow(iteration=iteration, check="tracking_gone", severity="low", message=message))
 
 
 class Report(BaseModel, frozen=True):
-    """An audit; ``sha256`` is that of its findings.json."""
+    """Describe an audit; ``sha256`` is that of its findings.json."""
 
     tags: Mapping[str, str]
     sound: bool
@@ -145,8 +119,8 @@ class Report(BaseModel, frozen=True):
 
 
 class Debt(BaseModel, frozen=True):
-    """What MLflow lacks of one run: how it ended, with all metrics until then; the models of the checkpoints whose
-    digest is ``published``; the report.
+    """Note what MLflow lacks of one run: how it ended, with all metrics until then; the models of the checkpoints with
+    the digest ``published``; the report.
     """
 
     identity: RunIdentity | None = None
@@ -155,8 +129,15 @@ class Debt(BaseModel, frozen=True):
     report: Report | None = None
 
 
-def owed(workspace: Workspace, name: str) -> Debt:
-    """Return what MLflow lacks of the run of that name."""
+def note(workspace: Workspace, name: str, **owed: object) -> None:
+    """Add to what is owed for the run of that name; OSError as the system reports it."""
+    debt = _owed(workspace, name).model_copy(update=owed)
+    file = workspace.mlflow_debt(name)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    durable.replace_file(file, durable.with_checksum(debt.model_dump(mode="json")))
+
+
+def _owed(workspace: Workspace, name: str) -> Debt:
     file = workspace.mlflow_debt(name)
     if not file.exists():
         return Debt()
@@ -165,16 +146,6 @@ def owed(workspace: Workspace, name: str) -> Debt:
     except ValueError:
         LOG.warning("%s: damaged, so what MLflow lacks of run %s stays missing there", file, name)
         return Debt()
-
-
-def note(workspace: Workspace, name: str, debt: Debt) -> None:
-    """Write it in place of what was owed for that run; OSError as the system reports it."""
-    file = workspace.mlflow_debt(name)
-    if debt.model_copy(update={"identity": None}) == Debt():
-        file.unlink(missing_ok=True)
-    else:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        durable.replace_file(file, durable.with_checksum(debt.model_dump(mode="json")))
 
 
 def settle(workspace: Workspace) -> None:
@@ -187,23 +158,23 @@ def settle(workspace: Workspace) -> None:
 def settle_run(workspace: Workspace, name: str) -> None:
     """Log what MLflow lacks of one run."""
     with durable.locked(workspace.state / "mlflow-owed.lock", "tells MLflow what it lacks", PATIENCE_SECONDS):
-        debt = owed(workspace, name)
+        debt = _owed(workspace, name)
         if debt.identity is not None:
-            _settle_training(workspace, debt.identity, debt)
+            _settle_training(workspace, MlflowRun(workspace, debt.identity), debt)
         if debt.report is not None:
             _settle_report(workspace, name, debt.report)
         workspace.mlflow_debt(name).unlink(missing_ok=True)
 
 
-def _settle_training(workspace: Workspace, identity: RunIdentity, debt: Debt) -> None:
-    run = MlflowRun(workspace, identity)
+def _settle_training(workspace: Workspace, run: MlflowRun, debt: Debt) -> None:
     if debt.status is not None:
-        folders = (workspace.work(identity.fingerprint), workspace.finished / identity.fingerprint)
+        fingerprint = run.identity.fingerprint
+        folders = (workspace.work(fingerprint), workspace.finished / fingerprint)
         kept = next((folder for folder in folders if folder.exists()), None)
         if kept is None:
             LOG.warning("MLflow will not have all metrics of run %s: its telemetry was removed", run.name)
         else:
-            run.log(mlflow_store.recorded_points(kept / recorder.FOLDER))
+            run.log(kept / recorder.FOLDER)
         run.ended(debt.status)
     if debt.published == mlflow_models.checkpoint_digest(workspace):
         mlflow_models.publish(run, workspace)
@@ -221,8 +192,8 @@ def _settle_report(workspace: Workspace, name: str, report: Report) -> None:
 
 def log_report(workspace: Workspace, name: str, tags: Mapping[str, str], sound: bool) -> None:
     """Log the audit of the run of that name, after whatever MLflow lacks; owed where that fails."""
-    report = Report(tags=tags, sound=sound, sha256=durable.sha256(workspace.reports / "findings.json"))
-    note(workspace, name, owed(workspace, name).model_copy(update={"report": report}))
+    digest = durable.sha256(workspace.reports / "findings.json")
+    note(workspace, name, report=Report(tags=tags, sound=sound, sha256=digest))
     try:
         mlflow_store.refuse_unusable(workspace)
         settle(workspace)

@@ -1,4 +1,4 @@
-"""The versions of the registered policy: who is challenger and who champion, their files, what was decided."""
+"""Read and move the versions of the registered policy: challenger and champion, their files, what was decided."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -25,6 +25,16 @@ class PolicyVersion(BaseModel, frozen=True):
     data_sha256: str  # of what it was trained on
 
 
+@contextmanager
+def _answering() -> Iterator[None]:
+    """Raise SimicError where MLflow does not answer."""
+    try:
+        yield
+    except mlflow_store.TROUBLE as error:
+        said = mlflow_store.in_one_line(error)
+        raise SimicError(f"MLflow does not answer, try again when it does: {said}") from None
+
+
 class Registry:
     """MLflow's model registry; SimicError where it cannot be reached."""
 
@@ -32,26 +42,23 @@ class Registry:
         self._client, self._uri = client, uri
 
     @classmethod
+    @_answering()
     def open(cls, workspace: Workspace) -> "Registry":
         """Open the project's, after what MLflow lacks was sent."""
-        with _answering():
-            mlflow_observer.settle(workspace)
-            return cls(mlflow_store.connect(workspace)[0], mlflow_store.store_uri(workspace))
+        mlflow_observer.settle(workspace)
+        return cls(mlflow_store.connect(workspace)[0], mlflow_store.store_uri(workspace))
 
+    @_answering()
     def holder(self, alias: str) -> PolicyVersion | None:
         """Return the version with that alias; None where nobody has it."""
-        with _answering():
-            number = aliases(self._client).get(alias)
-            if number is None:
-                return None
-            found = self._client.get_model_version(REGISTERED_MODEL, number)
-        return PolicyVersion(
-            version=number,
-            run_id=found.run_id or "",
-            source=found.source or "",
-            data_sha256=found.tags.get(DATA_TAG, ""),
-        )
+        number = aliases(self._client).get(alias)
+        if number is None:
+            return None
+        entry = self._client.get_model_version(REGISTERED_MODEL, number)
+        data = entry.tags.get(DATA_TAG, "")
+        return PolicyVersion(version=number, run_id=entry.run_id or "", source=entry.source or "", data_sha256=data)
 
+    @_answering()
     def fetch(self, version: PolicyVersion, folder: Path) -> Path:
         """Copy its files to a new folder; SimicError where they are no more where MLflow says."""
         place = urlsplit(version.source)
@@ -61,30 +68,19 @@ class Registry:
                 "them back, or take its alias away in MLflow"
             )
         folder.mkdir()
-        with _answering():
-            return Path(download_artifacts(version.source, dst_path=str(folder), tracking_uri=self._uri))
+        return Path(download_artifacts(version.source, dst_path=str(folder), tracking_uri=self._uri))
 
+    @_answering()
     def findings(self, version: PolicyVersion, folder: Path) -> bytes:
         """Return findings.json of its run."""
-        with _answering():
-            return Path(self._client.download_artifacts(version.run_id, "findings.json", str(folder))).read_bytes()
+        return Path(self._client.download_artifacts(version.run_id, "findings.json", str(folder))).read_bytes()
 
+    @_answering()
     def decided(self, version: PolicyVersion, decision: Path, tags: Mapping[str, str], promoted: bool) -> None:
         """Keep a decision about the challenger with its version and its run. A champion is a challenger no more."""
-        with _answering():
-            for key, value in tags.items():
-                self._client.set_model_version_tag(REGISTERED_MODEL, version.version, key, value)
-            self._client.log_artifact(version.run_id, str(decision))
-            if promoted:
-                self._client.set_registered_model_alias(REGISTERED_MODEL, CHAMPION, version.version)
-                self._client.delete_registered_model_alias(REGISTERED_MODEL, CHALLENGER)
-
-
-@contextmanager
-def _answering() -> Iterator[None]:
-    """Raise SimicError where MLflow does not answer."""
-    try:
-        yield
-    except mlflow_store.TROUBLE as error:
-        said = mlflow_store.in_one_line(error)
-        raise SimicError(f"MLflow does not answer, try again when it does: {said}") from None
+        for key, value in tags.items():
+            self._client.set_model_version_tag(REGISTERED_MODEL, version.version, key, value)
+        self._client.log_artifact(version.run_id, str(decision))
+        if promoted:
+            self._client.set_registered_model_alias(REGISTERED_MODEL, CHAMPION, version.version)
+            self._client.delete_registered_model_alias(REGISTERED_MODEL, CHALLENGER)

@@ -1,4 +1,4 @@
-"""What evaluation and audit found, for the run of the published checkpoints, its models and its test data."""
+"""Log what evaluation and audit found to the run of the published checkpoints, its models and its test data."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""MLflow's store: one run per fingerprint, every step exactly once, and training needs none of it.
+"""Reach MLflow's store: one run per fingerprint, every step exactly once, and training needs none of it.
 
 The run directory is the record; MLflow gets a copy. What is logged when is in mlflow_observer; models are in
 mlflow_models, what evaluation and audit found in mlflow_results.
@@ -12,8 +12,9 @@ import socket
 import sqlite3
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import closing
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -53,7 +54,6 @@ END_STATUS: dict[EndStatus, str] = {"finished": "FINISHED", "interrupted": "KILL
 MOST_SAID = 500  # characters of a command
 LOCK_SECONDS = 1.0  # that another process may hold a local store before it counts as out of reach
 DATABASE_PORTS = {"postgresql": 5432, "mysql": 3306}  # where they listen unless the URI says otherwise
-BATCH_METRICS = 1000  # MLflow's limit of one log_batch, which is one transaction
 TROUBLE = (MlflowException, SQLAlchemyError, OSError, durable.Held)
 
 LOG = logging.getLogger(__name__)
@@ -62,16 +62,8 @@ for _noisy in ("mlflow", "alembic"):  # creating the store is a matter of course
 logging.getLogger("mlflow.store.db.utils").setLevel(logging.CRITICAL)  # errors are raised as well, and said in one line
 
 
-class Point(BaseModel, frozen=True):
-    """The metrics of one iteration."""
-
-    iteration: int
-    metrics: Mapping[str, float]
-    time_ms: int
-
-
 class RunIdentity(BaseModel, frozen=True):
-    """What a run is and what it is made of."""
+    """Identify a run and what it is made of."""
 
     fingerprint: str
     params: Mapping[str, str]
@@ -165,14 +157,13 @@ def _user() -> str:
 
 
 class MlflowRun:
-    """The MLflow run of one fingerprint, found again or made; ``last_iteration`` is the last one it holds already."""
+    """Find or make the MLflow run of one fingerprint, and log to it."""
 
     def __init__(self, workspace: Workspace, identity: RunIdentity):
         self.client, self.experiment_id = connect(workspace)
         self.identity, self.name = identity, naming.run_name(identity.fingerprint)
-        found = find_run(self.client, self.experiment_id, "simic.fingerprint", identity.fingerprint)
-        self.run_id = found or self._create(identity)
-        self.last_iteration = self._last_logged()
+        known = find_run(self.client, self.experiment_id, "simic.fingerprint", identity.fingerprint)
+        self.run_id = known or self._create(identity)
 
     def _create(self, identity: RunIdentity) -> str:
         own = {"simic.fingerprint": identity.fingerprint, NOTE_TAG: _described(identity)}
@@ -194,27 +185,13 @@ class MlflowRun:
         self.client.set_terminated(self.run_id, END_STATUS[status])
         self.tag({"simic.status": status})
 
-    def _last_logged(self) -> int:
-        steps = [metric.step for metric in self.client.get_metric_history(self.run_id, MARKER)]
-        return max(steps, default=-1)
-
-    def log(self, points: Iterable[Point]) -> None:
-        """Append the points that MLflow does not have yet; a point is never split over two transactions."""
-        batch: list[Metric] = []
-        for point in points:
-            if point.iteration <= self.last_iteration:
-                continue
-            metrics = _metrics(point)
-            if len(batch) + len(metrics) > BATCH_METRICS:
-                self._send(batch)
-                batch = []
-            batch += metrics
-        self._send(batch)
-
-    def _send(self, batch: list[Metric]) -> None:
-        if batch:
-            self.client.log_batch(self.run_id, metrics=batch)
-            self.last_iteration = max(metric.step for metric in batch)
+    def log(self, folder: Path) -> None:
+        """Send the iterations of a telemetry log that MLflow lacks, each with its marker in one transaction."""
+        last = int(self.client.get_run(self.run_id).data.metrics.get(MARKER, -1))
+        for stamp, iteration, values in _recorded_after(last, folder):
+            metrics = {**values, MARKER: float(iteration)}
+            points = [Metric(key, value, stamp, iteration) for key, value in metrics.items()]
+            self.client.log_batch(self.run_id, metrics=points)
 
     def tag(self, tags: Mapping[str, str]) -> None:
         self.client.log_batch(self.run_id, tags=[RunTag(key, value) for key, value in tags.items()])
@@ -238,11 +215,6 @@ def find_run(client: MlflowClient, experiment_id: str, tag: str, value: str) -> 
     return runs[0].info.run_id if runs else None
 
 
-def _metrics(point: Point) -> list[Metric]:
-    values = {**point.metrics, MARKER: float(point.iteration)}
-    return [Metric(key, value, point.time_ms, point.iteration) for key, value in values.items()]
-
-
 def flatten(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
     """Yield leaves of a nested mapping: ``("train.ppo.gamma", "0.995")``."""
     for key, value in tree.items():
@@ -252,7 +224,7 @@ def flatten(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, st
             yield prefix + key, str(value)
 
 
-def point(update: UpdateRow, episode: Columns) -> Point:
+def metrics_of(update: UpdateRow, episode: Columns) -> dict[str, float]:
     """Return the metrics of one iteration: those of the update by name, and the means over hosts of its episodes.
 
     A missing measurement (NaN) is left out, never logged as 0.
@@ -263,15 +235,18 @@ def point(update: UpdateRow, episode: Columns) -> Point:
         if name != "env_id":
             metrics[f"episode/{name}"] = sum(measured) / len(measured) if measured else math.nan
     metrics["validation/score"] = update.validation_accuracy
-    finite = {name: value for name, value in metrics.items() if math.isfinite(value)}
-    return Point(iteration=update.iteration, metrics=finite, time_ms=time.time_ns() // 1_000_000)
+    return {name: value for name, value in metrics.items() if math.isfinite(value)}
 
 
-def recorded_points(log: Path) -> Iterator[Point]:
-    """Yield the points of a telemetry log: MLflow is sent those that it missed."""
-    for file in recorder.read(log):
+def _recorded_after(iteration: int, folder: Path) -> Iterator[tuple[int, int, dict[str, float]]]:
+    """Yield time in milliseconds, number and metrics of each later iteration of a telemetry log."""
+    late = takewhile(
+        lambda file: file.update is None or file.update.iteration > iteration, [*recorder.read(folder)][::-1]
+    )
+    for file in [*late][::-1]:
         if (update := file.update) is not None:
-            yield point(update, file.columns("train"))
+            stamp = file.path.stat().st_mtime_ns // 1_000_000
+            yield stamp, update.iteration, metrics_of(update, file.columns("train"))
 
 
 def measure(client: MlflowClient, run_id: str, measured: Mapping[str, float], steps: Mapping[str, int]) -> None:

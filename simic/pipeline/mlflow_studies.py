@@ -1,4 +1,4 @@
-"""The runs of a study in MLflow."""
+"""Log a study to MLflow."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -14,7 +14,7 @@ from simic.training.observers import EndStatus
 
 
 class StudyRecord:
-    """A study as a run with a nested one for each cell, each told once. A failure of MLflow is reported and ends the
+    """Log a study as a run with a nested one for each cell, each once. A failure of MLflow is reported and ends the
     record; the next start of the study sends what is missing.
     """
 
@@ -50,12 +50,12 @@ class StudyRecord:
 
     def _parent(self) -> tuple[MlflowClient, str, str]:
         client, experiment_id = connect(self._workspace)
-        found = find_run(client, experiment_id, "simic.study", self._name)
-        if found is None:
+        parent = find_run(client, experiment_id, "simic.study", self._name)
+        if parent is None:
             note = {NOTE_TAG: f"The study {self._name}, a nested run for each of its cells."}
             tags = {"simic.study": self._name, **note, **self._origin()}
-            found = client.create_run(experiment_id, run_name=self._name, tags=tags).info.run_id
-        return client, experiment_id, found
+            parent = client.create_run(experiment_id, run_name=self._name, tags=tags).info.run_id
+        return client, experiment_id, parent
 
     def _origin(self) -> dict[str, str]:
         return origin(code_revision(self._workspace.root))

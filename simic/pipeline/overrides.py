@@ -1,4 +1,4 @@
-"""Overrides written into params.yaml, as ``dvc exp run -S`` does: what DVC records is what ran."""
+"""Write overrides into params.yaml, as ``dvc exp run -S`` does: what DVC records is what ran."""
 
 import io
 import json
@@ -86,12 +86,12 @@ def _edited(path: Path, after: dict[str, Any], overrides: list[str]) -> str:
 
 
 def _float(representer: Any, value: float) -> Any:
-    """YAML 1.1 takes 1e-05 for a word; it wants 1.0e-05."""
+    """Write 1.0e-05, since YAML 1.1 takes 1e-05 for a word."""
     mantissa, exponent, power = repr(value).partition("e")
     text = f"{mantissa}.0e{power}" if exponent and "." not in mantissa else repr(value)
     return representer.represent_scalar("tag:yaml.org,2002:float", text)
 
 
 def _null(representer: Any, _: None) -> Any:
-    """``null`` in words: ruamel would leave the value empty."""
+    """Write ``null`` in words: ruamel would leave the value empty."""
     return representer.represent_scalar("tag:yaml.org,2002:null", "null")

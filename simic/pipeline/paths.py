@@ -1,4 +1,4 @@
-"""Where every artifact lives; dvc.yaml names the same places and a test holds them together."""
+"""Name the place of every artifact; dvc.yaml names the same places and a test holds them together."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -7,7 +7,7 @@ UI_VARIABLE = "SIMIC_MLFLOW_UI"  # address of MLflow's UI, where simic up has st
 
 
 class _Place:
-    """An attribute that is a path below the workspace's root."""
+    """Give an attribute that is a path below the workspace's root."""
 
     def __init__(self, path: str):
         self.path = path
@@ -18,7 +18,7 @@ class _Place:
 
 @dataclass(frozen=True)
 class Workspace:
-    """The folders and files of one project checkout (or of a study's run directory)."""
+    """Name the folders and files of one project checkout (or of a study's run directory)."""
 
     root: Path
 
@@ -39,7 +39,7 @@ class Workspace:
     model_card = _Place("reports/model_card.md")
     promotion = _Place("reports/promotion.json")  # the last decision of simic promote
     state = _Place(".simic")  # unfinished work, locks and caches: never versioned
-    finished = _Place(".simic/finished")  # the last finished training, put by so that it can be made longer
+    finished = _Place(".simic/finished")  # the last finished training, kept so that it can be made longer
     mlflow_debts = _Place(".simic/mlflow-owed")  # a file for each run of which MLflow lacks something
 
     def mlflow_debt(self, run: str) -> Path:

@@ -1,4 +1,4 @@
-"""`simic promote`: the registry's challenger against its champion; the alias moves by the rule of `decide` alone."""
+"""Run `simic promote`: the challenger of the registry against its champion; `decide` alone is the rule of the alias."""
 
 import tempfile
 from pathlib import Path
@@ -17,7 +17,7 @@ from simic.telemetry.rows import Severity
 
 
 class Promotion(Frozen):
-    """reports/promotion.json: what was compared, and what follows from it."""
+    """Keep what was compared and what follows from it: reports/promotion.json."""
 
     challenger: str
     champion: str | None  # null: there was none
@@ -33,7 +33,7 @@ class Promotion(Frozen):
 
     def lines(self) -> list[str]:
         played, name = self.contest, "version "
-        found = ", ".join(f"{count} {severity}" for severity, count in self.findings.items() if count) or "none"
+        findings = ", ".join(f"{count} {severity}" for severity, count in self.findings.items() if count) or "none"
         return [
             f"challenger  {name}{self.challenger}",
             f"champion    {f'{name}{self.champion}' if self.champion else 'none yet: the floors stand in for it'}",
@@ -43,7 +43,7 @@ class Promotion(Frozen):
                 f"{each.difference.high:+.2f}] over {each.opponent}, {each.pairs} pairs"
                 for each in played.compared
             ),
-            f"findings    {found}",
+            f"findings    {findings}",
             f"decision    {'promoted' if self.promoted else 'not promoted'}: {'; '.join(self.reasons)}",
         ]
 
@@ -71,7 +71,7 @@ def promote(params: Params, workspace: Workspace) -> Promotion:
             ) from None
     played = contest(params, workspace.prepared, first, second)
     reasons = decide(played, verdict)
-    found = Promotion(
+    promotion = Promotion(
         challenger=challenger.version,
         champion=champion.version if champion else None,
         task=read_meta(workspace.prepared).task,
@@ -81,13 +81,18 @@ def promote(params: Params, workspace: Workspace) -> Promotion:
         promoted=not reasons,
         reasons=tuple(reasons) or ("every difference is above 0, and no finding is critical or high",),
     )
-    durable.replace_file(workspace.promotion, found.to_json().encode())
-    registry.decided(challenger, workspace.promotion, _tags(found), found.promoted)
-    return found
+    durable.replace_file(workspace.promotion, promotion.to_json().encode())
+    tags = {
+        "simic.promotion": "promoted" if promotion.promoted else "not promoted",
+        "simic.promotion.reason": "; ".join(promotion.reasons),
+        "simic.promotion.champion": promotion.champion or "none",
+    }
+    registry.decided(challenger, workspace.promotion, tags, promotion.promoted)
+    return promotion
 
 
 def decide(played: Contest, verdict: Verdict) -> list[str]:
-    """Why the challenger is not promoted; empty where it is."""
+    """Return the reasons why the challenger is not promoted; none where it is."""
     reasons = [
         f"the interval over {each.opponent} is not above 0 (its lower end is {each.difference.low:+.2f})"
         for each in played.compared
@@ -105,11 +110,3 @@ def _entrant(registry: Registry, version: PolicyVersion, alias: str, scratch: Pa
     folder = registry.fetch(version, scratch / alias)
     name = f"{alias} (version {version.version} of {REGISTERED_MODEL})"
     return Entrant.load(name, folder / "policy", version.data_sha256)
-
-
-def _tags(found: Promotion) -> dict[str, str]:
-    return {
-        "simic.promotion": "promoted" if found.promoted else "not promoted",
-        "simic.promotion.reason": "; ".join(found.reasons),
-        "simic.promotion.champion": found.champion or "none",
-    }

@@ -1,4 +1,4 @@
-"""The result of a run, in a line each: for the terminal, the states of Prefect and the description in MLflow."""
+"""Summarize the result of a run in a few lines: for the terminal, the states of Prefect, the description in MLflow."""
 
 from dataclasses import dataclass
 
@@ -11,7 +11,7 @@ from simic.pipeline.stages import unchanged
 
 @dataclass(frozen=True)
 class RunSummary:
-    """A run's result in words; ``alarming`` where nobody should use the policy as it is."""
+    """Say a run's result in words; ``alarming`` where nobody should use the policy as it is."""
 
     score: str
     gap: str
@@ -31,23 +31,27 @@ class RunSummary:
 
 def of(workspace: Workspace) -> RunSummary:
     """Summarize the finished run of a workspace."""
-    found = read_verdict(workspace.reports)
-    counts = found.counts()
+    verdict = read_verdict(workspace.reports)
+    counts = verdict.counts()
     grave = counts["critical"] + counts["high"]
-    named = f"{grave or 'no'} critical or high finding{'s' * (grave > 1)}, {'' if found.certified else 'not '}certified"
-    if found.refuted:
-        score = gap = f"withheld: the record does not hold ({', '.join(found.refuted)})"
+    named = (
+        f"{grave or 'no'} critical or high finding{'s' * (grave > 1)}, {'' if verdict.certified else 'not '}certified"
+    )
+    if verdict.refuted:
+        score = gap = f"withheld: the record does not hold ({', '.join(verdict.refuted)})"
     else:
         score, gap = endpoints.said(result.read(unchanged(workspace, workspace.evaluation)))
-    return RunSummary(score, gap, named, found.run, _next(found), alarming=bool(found.refuted or counts["critical"]))
+    return RunSummary(
+        score, gap, named, verdict.run, _next(verdict), alarming=bool(verdict.refuted or counts["critical"])
+    )
 
 
-def _next(found: Verdict) -> str:
+def _next(verdict: Verdict) -> str:
     """Say what a careful user does now."""
-    if found.refuted:
+    if verdict.refuted:
         return "simic doctor says what is damaged; do not use the numbers before this is settled"
-    if found.counts()["critical"] or found.counts()["high"]:
+    if verdict.counts()["critical"] or verdict.counts()["high"]:
         return "read the findings at the top of the report; each says what to change"
-    if not found.certified:
+    if not verdict.certified:
         return "simic certify shows what the reference could not confirm"
     return "simic grow DATA uses the policy; simic promote makes it champion; commit dvc.lock to keep the run"

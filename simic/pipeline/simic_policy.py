@@ -1,4 +1,4 @@
-"""What MLflow loads a registered policy with: this file travels with the model, and needs torch and numpy alone.
+"""Load a registered policy for MLflow: this file travels with the model, and needs torch and numpy alone.
 
     policy = mlflow.pyfunc.load_model("models:/simic-policy@champion")
     done = policy.predict({"features": ..., "categories": ..., "mask_op": ..., "h": ..., "c": ...})
@@ -18,7 +18,7 @@ OUTPUTS = ("actions", "op_logits", "value", "h", "c")
 
 
 class ServedPolicy:
-    """The exported greedy policy of a folder with policy.pt2 and policy.json."""
+    """Serve the exported greedy policy of a folder with policy.pt2 and policy.json."""
 
     def __init__(self, folder: Path) -> None:
         described = json.loads((folder / "policy.json").read_text(encoding="utf-8"))
@@ -26,7 +26,7 @@ class ServedPolicy:
         self._program = torch.export.load(folder / "policy.pt2").module()
 
     def predict(self, model_input: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """The likeliest action of each row ``[batch, heads]``, what led to it, and the memory for the next step."""
+        """Return the likeliest action of each row ``[batch, heads]``, logits and value, and the next memory."""
         given = [torch.tensor(np.asarray(model_input[name]), dtype=dtype) for name, dtype in self._dtypes.items()]
         features, categories, *masks, h, c = given
         with torch.no_grad():
@@ -34,7 +34,7 @@ class ServedPolicy:
         return {name: self._array(tensor) for name, tensor in zip(OUTPUTS, done, strict=True)}
 
     def _array(self, tensor: torch.Tensor) -> np.ndarray:
-        """numpy has no bfloat16; what is wider loses nothing."""
+        """Widen bfloat16, which numpy lacks; nothing is lost."""
         return (tensor.to(self._dtypes["h"]) if tensor.is_floating_point() else tensor).numpy()
 
 

@@ -1,4 +1,4 @@
-"""The five stages and `grow`: params in, files out. DVC, Prefect and the CLI call these."""
+"""Run the five stages and `grow`: params in, files out. DVC, Prefect and the CLI call these."""
 
 import functools
 import json
@@ -80,26 +80,26 @@ def train(
 
 
 def floors(params: Params, workspace: Workspace) -> dict[str, float]:
-    """Return scores to show beside those of training, as headroom measured them for these params and data: on the
-    tasks of its validation, or of a data set alone on the held-out ones. Empty where it did not.
+    """Return the scores that headroom measured for these params and data, to show beside those of training: on the
+    validation tasks, or for a single data set on the held-out ones. Empty without such a headroom.
     """
     from simic.evaluation import endpoints, result
 
     if not workspace.headroom.exists():
         return {}
-    found = result.read_headroom(workspace.headroom)
-    if (found.data_sha256, found.settings_sha256) != (data_hash(workspace.prepared), endpoints.settings(params)):
+    headroom = result.read_headroom(workspace.headroom)
+    if (headroom.data_sha256, headroom.settings_sha256) != (data_hash(workspace.prepared), endpoints.settings(params)):
         return {}
-    if found.validation:
-        return found.validation
-    reached = next(iter(found.standings.values())).policies
+    if headroom.validation:
+        return headroom.validation
+    reached = next(iter(headroom.standings.values())).policies
     shown = ("static", endpoints.COMMON, endpoints.ORACLE_TASK)
     return {name: reached[name].score.estimate for name in shown if name in reached}
 
 
 def discard_work(params: Params, workspace: Workspace) -> None:
-    """Put by the work of a training that is finished, published and recorded, in place of the one before, so that it
-    can be made longer; remove what a killed process left of others.
+    """Move a finished, published and recorded training from work/ to finished/, where it replaces the one before and
+    can be made longer; remove what killed processes left.
     """
     from simic.training.checkpoint import CheckpointStore
     from simic.training.run_layout import CHECKPOINTS
@@ -158,8 +158,8 @@ def _measured(params: Params, prepared: Path) -> "HeadroomReport":
     from simic.pipeline.display import shown
     from simic.training import machine
 
-    with shown(params.runtime.progress, "headroom") as told:
-        return measure(params, prepared, machine.configure(params.runtime), told)
+    with shown(params.runtime.progress, "headroom") as progress:
+        return measure(params, prepared, machine.configure(params.runtime), progress)
 
 
 def suite_overrides(name: str) -> tuple[str, ...]:
@@ -174,7 +174,7 @@ def suite_overrides(name: str) -> tuple[str, ...]:
 
 
 def headroom_apart(params: Params, workspace: Workspace) -> "HeadroomReport":
-    """Measure headroom on data of its own that are not kept."""
+    """Measure headroom on data prepared in a temporary folder."""
     from simic.data import prepare as data
     from simic.growth.pretrained import train_host
 
@@ -215,12 +215,12 @@ def evaluate(params: Params, workspace: Workspace) -> None:
     with (
         durable.new_directory(workspace.grown) as grown,
         closing(setup.env),
-        shown(params.runtime.progress, "evaluate", "policies") as told,
+        shown(params.runtime.progress, "evaluate", "policies") as progress,
     ):
 
         def on_end(name: str, done: Performance) -> None:
             """Export the best network of the first policy named, the trained one by default."""
-            told("played to the end", next(ended), len(players) + len(replays))
+            progress("played to the end", next(ended), len(players) + len(replays))
             if name == policies[0]:
                 grown_by = f"the policy {name} of the {subject.checkpoint} checkpoint (iteration {subject.iteration})"
                 account = Account(grown_by)
@@ -230,9 +230,9 @@ def evaluate(params: Params, workspace: Workspace) -> None:
         known = planted.grade(learned, params.rng_seed, device) if asked else None
         players_in = functools.partial(actors, params, learned=learned)
         others = evaluation.elsewhere(setup, players_in, floors, params, workspace.prepared)
-        found = evaluation.evaluate(setup, players, floors, subject, final, on_end, replays, known, others)
-        metrics = json.dumps(endpoints.metrics(found), indent=2) + "\n"
-        durable.replace_files({workspace.evaluation: found.to_json().encode(), workspace.metrics: metrics.encode()})
+        report = evaluation.evaluate(setup, players, floors, subject, final, on_end, replays, known, others)
+        metrics = json.dumps(endpoints.metrics(report), indent=2) + "\n"
+        durable.replace_files({workspace.evaluation: report.to_json().encode(), workspace.metrics: metrics.encode()})
     seals.write(workspace.root, "evaluate", params)
 
 
@@ -240,10 +240,10 @@ def _headroom_of(params: Params, workspace: Workspace) -> "HeadroomReport":
     """Return the headroom of the prepared data and these params; SimicError where it is of others."""
     from simic.evaluation import endpoints, result
 
-    found = result.read_headroom(unchanged(workspace, workspace.headroom))
-    if (found.data_sha256, found.settings_sha256) != (data_hash(workspace.prepared), endpoints.settings(params)):
+    headroom = result.read_headroom(unchanged(workspace, workspace.headroom))
+    if (headroom.data_sha256, headroom.settings_sha256) != (data_hash(workspace.prepared), endpoints.settings(params)):
         raise SimicError(f"{workspace.headroom}: of other data or params than these; run simic headroom first")
-    return found
+    return headroom
 
 
 def explain(params: Params, workspace: Workspace, task: str, step: int) -> "Explanation":
@@ -252,9 +252,9 @@ def explain(params: Params, workspace: Workspace, task: str, step: int) -> "Expl
     from simic.evaluation import result
     from simic.training import checkpoint, machine
 
-    found, device = result.read(unchanged(workspace, workspace.evaluation)), machine.configure(params.runtime)
-    kept = checkpoint.read_published(workspace.checkpoints, found.checkpoint or params.evaluate.checkpoint)
-    evaluated = explaining.Evaluated.open(found, kept, workspace.prepared, params.runtime, device)
+    evaluation, device = result.read(unchanged(workspace, workspace.evaluation)), machine.configure(params.runtime)
+    kept = checkpoint.read_published(workspace.checkpoints, evaluation.checkpoint or params.evaluate.checkpoint)
+    evaluated = explaining.Evaluated.open(evaluation, kept, workspace.prepared, params.runtime, device)
     return explaining.explain(evaluated, task, step)
 
 
@@ -265,11 +265,11 @@ def audit(params: Params, workspace: Workspace) -> None:
     from simic.audit.report import write_report
     from simic.pipeline.display import shown
 
-    with seals.explain_damage(workspace.root, params), shown(params.runtime.progress, "audit", "steps") as told:
+    with seals.explain_damage(workspace.root, params), shown(params.runtime.progress, "audit", "steps") as progress:
         run, certificate = recorded(params, workspace), Certificate()
         if params.audit.certify:
             certificate = _certified(run, workspace)
-            told("derived again by the reference", 1, 1)
+            progress("derived again by the reference", 1, 1)
         certificate = certificate.model_copy(update={"resume": resume_certificate.read(workspace.resume)})
         write_report(replace(run, certificate=certificate), workspace.reports)
 
@@ -286,11 +286,11 @@ def recorded(params: Params, workspace: Workspace) -> "RunRecord":
     from simic.audit.record import RunRecord
     from simic.evaluation import result
 
-    found, kept = trace(params, workspace.root)
+    provenance, kept = trace(params, workspace.root)
     run = RunRecord.from_published(params, workspace.telemetry)
     headroom = result.read_headroom(workspace.headroom) if workspace.headroom.exists() else None
     evaluation = result.read(workspace.evaluation) if workspace.evaluation.exists() else None
-    run = replace(run, headroom=headroom, evaluation=evaluation, provenance=found, checkpoints=kept)
+    run = replace(run, headroom=headroom, evaluation=evaluation, provenance=provenance, checkpoints=kept)
     if not workspace.prepared.exists():
         return run
     samples = load_split(workspace.prepared, "train"), load_split(workspace.prepared, "val")
@@ -322,8 +322,8 @@ def findings(workspace: Workspace) -> "Verdict":
 
 
 def unchanged(workspace: Workspace, path: Path) -> Path:
-    """Return a place that a stage made; SimicError where it has changed since. Of one that is missing its reader says
-    so.
+    """Return the path of a stage's output; SimicError where it has changed since it was sealed. A missing one is left
+    to its reader.
     """
     if path.exists():
         seals.refuse_changed(workspace.root, path.relative_to(workspace.root).as_posix())
@@ -332,7 +332,7 @@ def unchanged(workspace: Workspace, path: Path) -> Path:
 
 @dataclass(frozen=True)
 class Growth:
-    """What `grow` is asked for; null = as the policy was trained, or as params.yaml says.
+    """Ask `grow` for networks; null = as the policy was trained, or as params.yaml says.
 
     ``data`` is the user's own, a file or folder or what was read of it, or with ``task`` the source of that task, if it
     takes one.
@@ -373,13 +373,13 @@ def grow(
             say(note)
         # Two that write to one folder would delete each other's half-written network.
         alone = durable.locked(asked.out.with_name(f".{asked.out.name}.lock"), f"grows {asked.out}")
-        with alone, shown(params.runtime.progress, "grow", "") as told:
-            return growing.grow(setup, policy, asked.hosts, asked.out, asked.compare, told)
+        with alone, shown(params.runtime.progress, "grow", "") as progress:
+            return growing.grow(setup, policy, asked.hosts, asked.out, asked.compare, progress)
 
 
 @contextmanager
 def growth(params: Params, workspace: Workspace, asked: Growth) -> "Iterator[tuple[GrowSetup, Rule | Controller]]":
-    """Prepare the data in a folder of their own; yield how networks grow on them, and who decides."""
+    """Prepare the data in a temporary folder; yield the setup in which networks grow on them, and the policy."""
     from simic.evaluation.controllers import Rule
     from simic.evaluation.grow import GrowSetup
     from simic.growth.networks.own import load_network
@@ -408,7 +408,7 @@ def growth(params: Params, workspace: Workspace, asked: Growth) -> "Iterator[tup
 def _prepare_asked(
     asked: Growth, params: Params, workspace: Workspace, prepared: Path, as_given: bool
 ) -> "OwnData | None":
-    """Write the splits of a task, or of the user's own data, which are returned too."""
+    """Write the splits of a task, or of the user's own data, and return these."""
     from simic.data import prepare as data
 
     if asked.task is not None:
@@ -422,9 +422,9 @@ def _prepare_asked(
     given = read(Path(asked.data), asked.target) if isinstance(asked.data, str) else asked.data
     split = params.prepare.split
     shares = {"val": split.val} if asked.fit else {"val": split.val, "test": split.test}
-    found = own_data(given, shares, params.rng_seed, asked.layout, as_given, few=asked.fit)
-    data.write_bank(found.bank, "own", split.model_dump(), params.rng_seed, prepared)
-    return found
+    own = own_data(given, shares, params.rng_seed, asked.layout, as_given, few=asked.fit)
+    data.write_bank(own.bank, "own", split.model_dump(), params.rng_seed, prepared)
+    return own
 
 
 def _asked_task(asked: Growth, params: Params) -> Prepare:
@@ -458,8 +458,8 @@ HOST_OF_MANY_COLUMNS = "mlp/baseline"
 
 
 def _usual_host(params: Params, workspace: Workspace, meta: "Meta") -> Host:
-    """Return the host of params.yaml where it takes such samples, else the one of their kind. A host for tables could
-    take pixels as columns, but compares each with each.
+    """Return the host of params.yaml where it takes such samples, else the usual one for their shape. Images never get
+    a host for tables: it would compare every pixel, as a column, with every other.
     """
     from simic.evaluation.controllers import MOST_COLUMNS
     from simic.growth.networks.hosts import build_host
@@ -478,13 +478,13 @@ def _usual_host(params: Params, workspace: Workspace, meta: "Meta") -> Host:
 
 
 def _usable(host: Host) -> Host:
-    """Return the host itself, or the usual one of its family: one that is too weak alone only teaches growing."""
+    """Return the host, or the baseline of its family for an impaired one, which only serves to train controllers."""
     return Host(family=host.family, preset="baseline") if host.preset == "impaired" else host
 
 
 def _batches_of(samples: int, train: Train) -> Train:
-    """Make batches so small that an epoch has as many of them as it is to have; of many samples an epoch takes as many
-    batches as one pass has, up to a limit: a user's network learns from all that there is.
+    """Shrink batches until an epoch has as many as it should. With many samples raise their number to a whole pass, up
+    to MOST_BATCHES, so that a user's network learns from all of them.
     """
     if train.batches_per_epoch == "all":
         return train.model_copy(update={"batch_size": min(train.batch_size, samples)})
@@ -551,6 +551,6 @@ def raw_data(workspace: Workspace) -> Path:
 
 def fingerprint(params: Params, workspace: Workspace) -> str:
     """Return the sha256 of all that decides what training computes: params, data, code, format of checkpoints."""
-    from simic.pipeline.recipe import TrainingRecipe
+    from simic.pipeline.kept_runs import TrainingRecipe
 
     return TrainingRecipe.of(params, workspace).fingerprint

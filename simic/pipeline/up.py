@@ -1,4 +1,4 @@
-"""`simic up`: Prefect server, runner and MLflow UI as children of one process, on 127.0.0.1, stopped together."""
+"""Run `simic up`: Prefect server, runner and MLflow UI as children of one process, on 127.0.0.1, stopped together."""
 
 import contextlib
 import os
@@ -32,7 +32,7 @@ GRACE_SECONDS = 2.0
 
 @dataclass
 class Child:
-    """One supervised process with its own session and log file."""
+    """Supervise one process with its own session and log file."""
 
     name: str
     process: subprocess.Popen[bytes]
@@ -54,7 +54,7 @@ class Child:
 
 
 class Supervisor:
-    """Starts the children in order, notices when one dies, stops the runner before the server it reports to."""
+    """Start the children in order, notice when one dies, stop the runner before the server it reports to."""
 
     def __init__(self, root: Path, port: int, mlflow_port: int):
         self.root, self.port, self.mlflow_port = root.resolve(), port, mlflow_port
@@ -83,7 +83,7 @@ class Supervisor:
         return "mlflow", "ui", "--host", HOST, "--port", str(self.mlflow_port), "--workers", "1", *store, *place
 
     def _initialise_mlflow(self) -> None:
-        """Before its server starts: two first initialisations at once would destroy the database."""
+        """Make the database before its server starts: two first initialisations at once would destroy it."""
         if not (self.root / "mlflow.db").exists():
             from simic.pipeline import mlflow_store
 

@@ -1,5 +1,5 @@
-"""`simic verify-resume`: small trainings of this project's params, data and code that are killed by SIGKILL at random
-moments and resumed until they are done, each held byte for byte against one that was not killed.
+"""Run `simic verify-resume`: kill small trainings of this project's params, data and code by SIGKILL at random moments,
+resume them until they are done, and compare each byte for byte with one that was not killed.
 """
 
 import json
@@ -10,8 +10,9 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,13 +26,13 @@ from simic.errors import SimicError, exit_with_message
 from simic.params import EXTENSIONS_FOLDER, Params, digest
 from simic.pipeline import stages
 from simic.pipeline.paths import Workspace
-from simic.training import checkpoint, machine
+from simic.training import checkpoint
+from simic.training.machine import configure
 from simic.training.observers import Observer
 from simic.training.resume import Identity
 from simic.training.session import layout
 
 Say = Callable[[str], None]
-Contents = Callable[[Workspace], Mapping[str, bytes]]
 Work = Callable[[Workspace, Observer], None]  # a function of a module, which another process imports
 PUBLISHED = ("checkpoints", "models", "telemetry")
 PRELOADED = ("torch._dynamo", "torch.export", "simic.pipeline.stages", "simic.training.trainer", "simic.training.card")
@@ -41,7 +42,9 @@ REACH = 1.5  # iterations: how far a life may come at every other draw; at the o
 
 
 class Life(NamedTuple):
-    """A process that trained until it ended or was killed: the iterations it began, and its last words."""
+    """Describe a process that trained until it ended or was killed: its exit code, iterations begun, last words,
+    seconds.
+    """
 
     exitcode: int | None
     begun: list[int]
@@ -54,7 +57,7 @@ class Life(NamedTuple):
 
 
 class _Trace(Observer):
-    """Writes down, where a kill cannot reach it, which iterations are begun."""
+    """Note in a file, where a kill cannot reach it, which iterations are begun."""
 
     def __init__(self, file: Path):
         self.file = file
@@ -101,24 +104,27 @@ def _run(work: Work, root: Path, trace: Path, output: Path) -> None:
     sys.stdout.flush()
 
 
-class Parting(NamedTuple):
-    """How far two trainings are apart."""
-
-    files: int
-    bytes: int
-    differing_bytes: int
-    differing: tuple[str, ...]
-
-
 @dataclass
 class KillTally:
-    """What all killed trainings came to."""
+    """Count what all killed trainings came to, under the names of the certificate."""
 
     kills: int = 0
     trainings: int = 0
-    partings: list[Parting] = field(default_factory=list)
-    retrained: int = 0
+    compared_files: int = 0
+    compared_bytes: int = 0
+    differing_bytes: int = 0
+    differing: list[str] = field(default_factory=list)
+    retrained_beyond_one: int = 0
     failures: list[str] = field(default_factory=list)
+
+    def compare(self, expected: Mapping[str, bytes], got: Mapping[str, bytes]) -> int:
+        """Compare files byte for byte; return how many bytes differ."""
+        wrong = {name: _differing(expected.get(name), got.get(name)) for name in sorted(expected.keys() | got.keys())}
+        self.compared_files += len(expected)
+        self.compared_bytes += sum(map(len, expected.values()))
+        self.differing_bytes += sum(wrong.values())
+        self.differing += [f"{name} ({count})" for name, count in wrong.items() if count]
+        return sum(wrong.values())
 
 
 def verify(tree: Params, workspace: Workspace, kills: int, seed: int, say: Say) -> ResumeCertificate:
@@ -132,32 +138,22 @@ def verify(tree: Params, workspace: Workspace, kills: int, seed: int, say: Say) 
         )
         say(f"trained    {trained}, not killed")
         before = _hashes(tree, workspace)
-        proof = Proof(begun, kills, seed, say)
-        tally = proof.run()
-        found = ResumeCertificate(
-            subject=ResumeSubject(**before, machine=_machine(proof.twin)),
-            trained=trained,
-            seed=seed,
-            trainings=tally.trainings,
-            kills={"any time": tally.kills},
-            compared_files=sum(each.files for each in tally.partings),
-            compared_bytes=sum(each.bytes for each in tally.partings),
-            differing_bytes=sum(each.differing_bytes for each in tally.partings),
-            differing=tuple(name for each in tally.partings for name in each.differing)[:MOST_FILES],
-            retrained_beyond_one=tally.retrained,
-            failures=tuple(tally.failures),
-        )
+        tally, twin = kill_trainings(begun, kills, seed, say)
+        machine = checkpoint.read_published(twin.checkpoints, "latest").manifest.machine
+    hardware = {"device": machine.device, "cpu": machine.cpu_capability, "threads": str(machine.threads)}
+    subject = ResumeSubject(**before, machine={"python": machine.python, **machine.libraries, **hardware})
+    counted = vars(tally) | {"kills": {"any time": tally.kills}, "differing": tally.differing[:MOST_FILES]}
+    certificate = ResumeCertificate(subject=subject, trained=trained, seed=seed, **counted)
     if _hashes(tree, workspace) != before:
         raise SimicError("code or data changed while trainings were killed: nothing is certified; run it again")
     workspace.reports.mkdir(exist_ok=True)
-    durable.replace_file(workspace.resume, found.content())
-    return found
+    durable.replace_file(workspace.resume, certificate.content())
+    return certificate
 
 
 def _project(tree: Params, workspace: Workspace, target: Workspace) -> Params:
     """Make the smallest training with the settings of this one, as a project of its own."""
-    device = machine.configure(tree.runtime)
-    layout(tree, device)  # sets as many threads as its training has
+    layout(tree, configure(tree.runtime))  # sets as many threads as its training has
     quiet = tree.model_copy(update={"runtime": tree.runtime.model_copy(update={"progress": "none"})})
     thinned(workspace.prepared, target.prepared)
     small = composed(quiet, target.prepared)
@@ -177,105 +173,70 @@ def _hashes(tree: Params, workspace: Workspace) -> dict[str, str]:
     }
 
 
-def _machine(trained: Workspace) -> dict[str, str]:
-    found = checkpoint.read_published(trained.checkpoints, "latest").manifest.machine
-    hardware = {"device": found.device, "cpu": found.cpu_capability, "threads": str(found.threads)}
-    return {"python": found.python, **found.libraries, **hardware}
-
-
-class Proof:
-    """Trainings of the project ``begun``, killed ``kills`` times in all, beside the twin that was not. ``work`` is what
-    a life does, ``left`` what it is held to.
+def kill_trainings(
+    begun: Workspace, kills: int, seed: int, say: Say, work: Work = train
+) -> tuple[KillTally, Workspace]:
+    """Do ``work`` in copies of the project ``begun``, killed ``kills`` times in all, and compare each with a twin that
+    is not, which is returned too. Stop where a training fails.
     """
-
-    def __init__(
-        self, begun: Workspace, kills: int, seed: int, say: Say, work: Work = train, left: Contents | None = None
-    ):
-        self.begun, self.kills, self.say, self.work, self.left = begun, kills, say, work, left or contents
-        self.iterations = params.load(begun.params).train.iterations
-        self.seed, self.draws = seed, 0
-        self.tally = KillTally()
-        self.twin = self._copy("twin")
-        self.whole = live(self.twin.root, None, 0, work)
-        if self.whole.exitcode:
-            raise SimicError(f"the training that nobody kills fails: {self.whole.said}")
-        self.expected = self.left(self.twin)
-
-    def run(self) -> KillTally:
-        """Train until there are as many kills as were asked for, or a training has failed."""
-        while self.tally.kills < self.kills and not self.tally.failures:
-            self._training()
-        return self.tally
-
-    def _training(self) -> None:
-        """Do one training, killed until it is done."""
-        self.tally.trainings += 1
-        child, begun = self._copy(f"killed-{self.tally.trainings}"), list[int]()
-        for number in range(MOST_LIVES * self.kills):
-            life = self._life(child, number)
-            again = {*begun} & {*life.begun}
-            self.tally.retrained += max(0, len(again) - 1)
-            begun += life.begun
-            if life.exitcode == 0:
-                break
-            if not life.killed:
-                self.tally.failures.append(f"training {self.tally.trainings}: {life.said}")
-                break
-        parting = apart(self.expected, self.left(child))
-        self.tally.partings.append(parting)
-        self.say(
-            f"training {self.tally.trainings}: {self.tally.kills} of {self.kills} kills, "
-            f"{parting.differing_bytes} of {parting.bytes} bytes differ"
-        )
+    twin = _copy(begun, "twin")
+    whole = live(twin.root, None, 0, work)
+    if whole.exitcode:
+        raise SimicError(f"the training that nobody kills fails: {whole.said}")
+    expected, tally = contents(twin), KillTally()
+    moments = _moments(seed, params.load(begun.params).train.iterations, whole.seconds)
+    while tally.kills < kills and not tally.failures:
+        tally.trainings += 1
+        child = _copy(begun, f"killed-{tally.trainings}")
+        _train_killed(child, kills, moments, work, tally)
+        differing = tally.compare(expected, contents(child))
+        total = sum(map(len, expected.values()))
+        say(f"training {tally.trainings}: {tally.kills} of {kills} kills, {differing} of {total} bytes differ")
         shutil.rmtree(child.root)
-
-    def _life(self, child: Workspace, number: int) -> Life:
-        life = live(child.root, None if self.tally.kills >= self.kills else self._moment(), number, self.work)
-        self.tally.kills += life.killed
-        return life
-
-    def _moment(self) -> float:
-        """Return the seconds that a life has: less than it needs for an iteration or two, or for the whole training."""
-        self.draws += 1
-        key = rng.key(self.seed, rng.Purpose.KILL, self.draws)
-        share = 1.0 if self.draws % 2 else REACH / self.iterations
-        return float(rng.uniform(key)) * min(share, 1.0) * self.whole.seconds
-
-    def _copy(self, name: str) -> Workspace:
-        return Workspace(Path(shutil.copytree(self.begun.root, self.begun.root.with_name(name))))
+    return tally, twin
 
 
-def apart(expected: Mapping[str, bytes], got: Mapping[str, bytes]) -> Parting:
-    """Compare byte for byte."""
-    wrong = {name: _differing(expected.get(name), got.get(name)) for name in sorted(expected.keys() | got.keys())}
-    named = tuple(f"{name} ({count})" for name, count in wrong.items() if count)
-    return Parting(len(expected), sum(map(len, expected.values())), sum(wrong.values()), named)
+def _train_killed(child: Workspace, kills: int, moments: Iterator[float], work: Work, tally: KillTally) -> None:
+    """Do one training, killed until it is done or all kills are spent."""
+    begun = set[int]()
+    for number in range(MOST_LIVES * kills):
+        life = live(child.root, next(moments) if tally.kills < kills else None, number, work)
+        tally.kills += life.killed
+        tally.retrained_beyond_one += max(0, len(begun & {*life.begun}) - 1)
+        begun |= {*life.begun}
+        if not life.killed:
+            if life.exitcode:
+                tally.failures.append(f"training {tally.trainings}: {life.said}")
+            return
+
+
+def _moments(seed: int, iterations: int, seconds: float) -> Iterator[float]:
+    """Yield the seconds that lives have: less than an iteration or two take, or than the whole training, in turn."""
+    for draw in count(1):
+        share = 1.0 if draw % 2 else min(REACH / iterations, 1.0)
+        yield float(rng.uniform(rng.key(seed, rng.Purpose.KILL, draw))) * share * seconds
+
+
+def _copy(begun: Workspace, name: str) -> Workspace:
+    return Workspace(Path(shutil.copytree(begun.root, begun.root.with_name(name))))
 
 
 def contents(workspace: Workspace) -> dict[str, bytes]:
     """Return what does not differ between equal trainings, by place: what is published, its seal without hashes of
-    wall times, and log and checkpoints of the work directory.
+    wall times, and log and checkpoints of the work directory. Hidden entries are what a removal that was cut short has
+    left: nothing reads them.
     """
     root = workspace.root
     work = [folder for folder in (workspace.state / "work").glob("[!.]*") if folder.is_dir()]
-    folders = [*(root / name for name in PUBLISHED), *(each / name for each in work for name in PUBLISHED)]
-    files = [
-        file
-        for folder in folders
-        for file in folder.rglob("*")
-        if file.is_file() and file.name not in seals.APART and not _leftover(file.relative_to(folder))
-    ]
-    found = {str(file.relative_to(root)): file.read_bytes() for file in files}
+    folders = [parent / name for parent in (root, *work) for name in PUBLISHED]
+    shown = [path for folder in folders for path in folder.glob("[!.]*")]
+    files = [file for path in shown for file in (path, *path.rglob("*")) if file.is_file()]
+    files_by_place = {str(file.relative_to(root)): file.read_bytes() for file in files if file.name not in seals.APART}
     seal = seals.read(root, "train")
     if seal is not None:
         path = seals.path_of(root, "train").relative_to(root)
-        found[str(path)] = seal.model_copy(update={"apart": {}}).model_dump_json().encode()
-    return found
-
-
-def _leftover(place: Path) -> bool:
-    """Return whether a removal that was cut short has left it: nothing reads it."""
-    return place.parts[0].startswith(".")
+        files_by_place[str(path)] = seal.model_copy(update={"apart": {}}).model_dump_json().encode()
+    return files_by_place
 
 
 def _differing(expected: bytes | None, got: bytes | None) -> int:

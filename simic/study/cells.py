@@ -1,4 +1,4 @@
-"""One cell of a study: prepare, headroom, train and evaluate in folders named by what decides their content."""
+"""Compute one cell of a study: prepare, headroom, train and evaluate in folders named by what decides their content."""
 
 import json
 import os
@@ -31,7 +31,7 @@ FOR_EVER = -1.0
 
 
 class Cell(Frozen):
-    """``prepared``, ``headroom`` and ``fingerprint`` are digests of all that decides those contents."""
+    """Define a cell; ``prepared``, ``headroom`` and ``fingerprint`` are digests of all that decides those contents."""
 
     project: str
     point: tuple[JsonValue, ...]  # values in the order of the grid's keys
@@ -43,7 +43,7 @@ class Cell(Frozen):
 
 
 class PolicyRow(Frozen):
-    """One policy on the held-out tasks of known kinds, or of a single task on its hosts."""
+    """Score one policy on the held-out tasks of known kinds, or of a single task on its hosts."""
 
     policy: str
     score: Interval
@@ -53,7 +53,7 @@ class PolicyRow(Frozen):
 
 
 class CellResult(Frozen):
-    """What is kept of a finished cell for the table; seconds are those of training and evaluation."""
+    """Keep the numbers of a finished cell for the table; seconds are those of training and evaluation."""
 
     rows: tuple[PolicyRow, ...]
     seconds: float
@@ -61,16 +61,16 @@ class CellResult(Frozen):
 
 def cells_of(study: StudyFile, source: Path, project: Workspace) -> list[Cell]:
     """Return all cells in the order of the table; SimicError where a key or value is wrong, or two are the same."""
-    found: dict[str, Cell] = {}
+    cells: dict[str, Cell] = {}
     for point in product(*study.grid.values()):
         tree = _tree(study, source, project, point)
         for seed in study.seeds:
             cell = _cell(project, tree, point, seed)
-            if cell.fingerprint in found:
-                same = found[cell.fingerprint].point
+            if cell.fingerprint in cells:
+                same = cells[cell.fingerprint].point
                 raise SimicError(f"{source}: grid: {list(point)} gives the same cell as {list(same)}; leave one out")
-            found[cell.fingerprint] = cell
-    return list(found.values())
+            cells[cell.fingerprint] = cell
+    return list(cells.values())
 
 
 def _tree(study: StudyFile, source: Path, project: Workspace, point: Sequence[JsonValue]) -> Params:
@@ -180,15 +180,15 @@ def _training_seconds(own: Workspace) -> float:
 
 
 def _rows(tree: Params, own: Workspace) -> tuple[PolicyRow, ...]:
-    found = result.read(own.evaluation)
-    standings = next(iter(found.standings.values())).policies
+    evaluation = result.read(own.evaluation)
+    standings = next(iter(evaluation.standings.values())).policies
     return tuple(
         PolicyRow(
             policy=name,
             score=standings[name].score,
             params=standings[name].params,
-            training_flops=found.policies[name].training_flops,
-            controller_trainings=(found.controller_trainings or 0) if name in tree.evaluate.policies else 0,
+            training_flops=evaluation.policies[name].training_flops,
+            controller_trainings=(evaluation.controller_trainings or 0) if name in tree.evaluate.policies else 0,
         )
         for name in (*tree.evaluate.policies, *tree.headroom.policies)
     )

@@ -1,4 +1,4 @@
-"""The study file: which params, training seeds and policies; checked whole before anything runs."""
+"""Read the study file: params, training seeds and policies; checked whole before anything runs."""
 
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, get_args
@@ -23,8 +23,9 @@ def _counted(value: Any) -> Any:
 
 
 class StudyFile(Tree):
-    """``base`` are overrides of params.yaml, ``grid`` the keys that vary with their values; of rng_seed, training alone
-    takes its own from ``seeds``, so that data, headroom and evaluation are the same for all of them.
+    """Define a study: ``base`` are overrides of params.yaml, ``grid`` the keys that vary with their values; of
+    rng_seed, training alone takes its own from ``seeds``, so that data, headroom and evaluation are the same for all of
+    them.
     """
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$")]
@@ -52,17 +53,17 @@ class StudyFile(Tree):
 
     @property
     def trained(self) -> tuple[str, ...]:
-        """The policies that training makes."""
+        """Return the policies that training makes."""
         return tuple(name for name in self.policies if name in get_args(PolicyName))
 
     @property
     def rules(self) -> tuple[str, ...]:
-        """The policies written by hand, which headroom measures; it needs one."""
+        """Return the policies written by hand, which headroom measures; it needs one."""
         return tuple(name for name in self.policies if name not in self.trained) or ("static",)
 
     @property
     def cells(self) -> int:
-        """The number of grid points times training seeds."""
+        """Return the number of grid points times training seeds."""
         count = len(self.seeds)
         for values in self.grid.values():
             count *= len(values)

@@ -22,7 +22,7 @@ from simic.training.progress import duration
 
 @dataclass(frozen=True)
 class StudyPlan:
-    """A study's cells in the order of its table, and the folder that they are computed in."""
+    """List a study's cells in the order of its table, and the folder that they are computed in."""
 
     study: StudyFile
     folder: Path
@@ -35,8 +35,8 @@ class StudyPlan:
 
     def done(self) -> dict[str, CellResult]:
         """Return the results of finished cells, by fingerprint."""
-        found = ((cell.fingerprint, cells.finished(cell, self.folder)) for cell in self.cells)
-        return {fingerprint: result for fingerprint, result in found if result is not None}
+        results = ((cell.fingerprint, cells.finished(cell, self.folder)) for cell in self.cells)
+        return {fingerprint: result for fingerprint, result in results if result is not None}
 
     def left(self) -> list[Cell]:
         """Return the cells that are not done."""
@@ -77,8 +77,8 @@ class StudyPlan:
     def _seconds(self, stage: str) -> float:
         """Return the seconds that a shared stage took, on average."""
         paths = {cells.shared(self.folder, cell)[stage].root / cells.SECONDS for cell in self.cells}
-        found = [float(json.loads(path.read_bytes())) for path in paths if path.exists()]
-        return sum(found) / max(1, len(found))
+        seconds = [float(json.loads(path.read_bytes())) for path in paths if path.exists()]
+        return sum(seconds) / max(1, len(seconds))
 
 
 def workers_of(plan: StudyPlan) -> int:

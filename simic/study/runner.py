@@ -26,7 +26,7 @@ Ended = Callable[[Cell, str], bool]  # told of a cell that no process computes a
 
 
 def refuse_unknown(runner: str) -> None:
-    """SimicError where there is no such runner, or it is not installed."""
+    """Raise SimicError where there is no such runner, or it is not installed."""
     if runner not in ("processes", "dask"):
         raise SimicError(f"--runner {runner!r}: must be processes or dask")
     if runner == "dask" and importlib.util.find_spec("distributed") is None:
@@ -35,7 +35,7 @@ def refuse_unknown(runner: str) -> None:
 
 @dataclass(frozen=True)
 class Work:
-    """What is to be computed and where; ``stop`` asks to end early."""
+    """Say what is to be computed and where; ``stop`` asks to end early."""
 
     left: Sequence[Cell]
     folder: Path
@@ -94,7 +94,7 @@ def _executor(runner: str, workers: int) -> Iterator[Executor]:
 
 
 def follow_the_study() -> None:
-    """In a new process of the pool: the study alone tells it to stop, and it ends when the study does."""
+    """Let the study alone stop a new process of the pool, and end it when the study ends."""
     os.setpgrp()  # Ctrl-C is for the study, which then tells its processes, once
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(EXIT_INTERRUPTED))
     threading.Thread(target=_end_with_the_study, daemon=True).start()

@@ -16,12 +16,12 @@ from simic.training.progress import duration
 
 
 class Stopped(Exception):
-    """The study was asked to stop, and can go on."""
+    """Say that the study was asked to stop, and can go on."""
 
 
 @dataclass
 class Study:
-    """A plan being carried out; ``failed`` has the reasons by fingerprint."""
+    """Carry out a plan; ``failed`` has the reasons by fingerprint."""
 
     plan: StudyPlan
     project: Workspace

@@ -1,4 +1,4 @@
-"""The study as a tidy table, and its summary: the training seed is the unit, evaluation seeds averaged inside."""
+"""Write the study as a tidy table, and summarize it: training seeds are the units, over means of evaluation seeds."""
 
 import csv
 import io
@@ -26,13 +26,13 @@ def write(plan: StudyPlan) -> None:
     rows = csv.writer(text, lineterminator="\n")
     rows.writerow([*plan.study.grid, "seed", "policy", *MEASURED])
     for cell in plan.cells:
-        if (found := done.get(cell.fingerprint)) is None:
+        if (result := done.get(cell.fingerprint)) is None:
             continue
-        for row in found.rows:
+        for row in result.rows:
             if row.policy not in plan.study.policies:
                 continue
             score = (round(value, 4) for value in (row.score.estimate, row.score.low, row.score.high))
-            cost = (round(row.params, 1), round(row.training_flops), row.controller_trainings, round(found.seconds, 1))
+            cost = (round(row.params, 1), round(row.training_flops), row.controller_trainings, round(result.seconds, 1))
             rows.writerow([*map(_plain, cell.point), cell.seed, row.policy, *score, *cost, cell.fingerprint])
     durable.replace_file(plan.folder / TABLE, text.getvalue().encode())
 
@@ -57,12 +57,12 @@ def summary(plan: StudyPlan) -> Iterator[str]:
 
 
 def _by_policy(plan: StudyPlan, point: tuple[JsonValue, ...]) -> dict[str, dict[int, float]]:
-    done, found = plan.done(), dict[str, dict[int, float]]()
+    done, scores = plan.done(), dict[str, dict[int, float]]()
     for cell in plan.cells:
         if cell.point == point and (result := done.get(cell.fingerprint)) is not None:
             for row in result.rows:
-                found.setdefault(row.policy, {})[cell.seed] = row.score.estimate
-    return found
+                scores.setdefault(row.policy, {})[cell.seed] = row.score.estimate
+    return scores
 
 
 def _mean(scores: Scores) -> str:
@@ -79,5 +79,5 @@ def _difference(plan: StudyPlan, own: Scores, first: Scores) -> str:
     a, b = (np.array([scores[seed] for seed in both]) for scores in (own, first))
     if len(both) < 2:
         return f"{float((a - b).mean()):+.1f} (1 seed)"
-    found = statistics.compare(a, b, rng_seed=0)
-    return f"{interval(found.difference)}, p = {found.p_value:.3f}"
+    comparison = statistics.compare(a, b, rng_seed=0)
+    return f"{interval(comparison.difference)}, p = {comparison.p_value:.3f}"

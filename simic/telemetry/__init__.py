@@ -1,1 +1,1 @@
-"""What happened in a run: columns and rows, one file for each iteration, never rewritten."""
+"""Record a run: columns and rows, one file for each iteration, never rewritten."""

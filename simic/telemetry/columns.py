@@ -1,4 +1,4 @@
-"""What is recorded of the hosts of an iteration: arrays by name, and the one table that says which there are.
+"""Name the columns that are recorded of the hosts of an iteration, in one table.
 
 Names are those of the published tables (docs/metrics.md). Steps are ``[T, E]`` or ``[T, E, K]``, episodes ``[E]``,
 hosts in the order of the run's env ids, events one entry each. Accuracies are points 0–100; NaN is a measurement that
@@ -18,7 +18,7 @@ COMPONENTS = "components"  # stands for one column each: components/rent, …
 
 
 class Column(NamedTuple):
-    """How a column is kept: ``int16`` for a choice from few, ``float`` for float32 or float64, as it was measured."""
+    """Say how a column is kept: ``int16`` for a choice from few, ``float`` for float32 or float64 as measured."""
 
     kept: str
     axes: int
@@ -95,7 +95,7 @@ EVENTS: dict[str, Column] = {
 
 @dataclass(frozen=True)
 class EventColumns:
-    """What happened to hosts and slots: one entry per event, and the few different texts, each a name and a detail."""
+    """Hold the events of hosts and slots: an entry per event, and the few different texts, each a name and a detail."""
 
     columns: Columns
     texts: list[tuple[str, str]] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""The learning curves of a run, a row per iteration, and its few last numbers: what `dvc plots` and `dvc metrics` show.
+"""Make the learning curves of a run, a row per iteration, and its few last numbers, for `dvc plots` and `dvc metrics`.
 
 A measurement that was not made is an empty cell, and no key.
 """
@@ -20,7 +20,7 @@ COLUMNS = ("iterations", "validation_score", *OF_EPISODES, *OF_UPDATES)
 
 
 class Curves:
-    """Rows in the order of the iterations."""
+    """Collect rows in the order of the iterations."""
 
     def __init__(self) -> None:
         self._rows: dict[int, dict[str, int | float]] = {}  # by iterations done
@@ -45,14 +45,14 @@ class Curves:
 
     def metrics(self) -> str:
         """Return JSON of the last iteration, and the best validation so far with the iterations done then."""
-        found: dict[str, int | float] = {"iterations": 0}
+        numbers: dict[str, int | float] = {"iterations": 0}
         if self._last is not None:
             last, best = self._rows[self._last.iteration + 1], self._last.best_iteration
-            found = {name: value for name, value in last.items() if name != "validation_score"}
-            found["env_steps"] = self._last.env_steps
+            numbers = {name: value for name, value in last.items() if name != "validation_score"}
+            numbers["env_steps"] = self._last.env_steps
             if best in self._rows:
-                found |= {"best_iterations": best, "best_validation_score": self._rows[best]["validation_score"]}
-        return json.dumps({name: value for name, value in found.items() if math.isfinite(value)}, indent=2) + "\n"
+                numbers |= {"best_iterations": best, "best_validation_score": self._rows[best]["validation_score"]}
+        return json.dumps({name: value for name, value in numbers.items() if math.isfinite(value)}, indent=2) + "\n"
 
 
 def _mean(values: Array) -> float:

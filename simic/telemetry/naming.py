@@ -1,4 +1,4 @@
-"""What a run is called wherever it is shown: two words to say aloud, and the start of its fingerprint to find it by."""
+"""Name runs wherever they are shown: two words to say aloud, and the start of its fingerprint to find it by."""
 
 import zlib
 

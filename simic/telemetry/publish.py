@@ -1,5 +1,5 @@
-"""The finished log as tables: one parquet file per kind, and the learning curves; the same bytes for the same log; wall
-times apart.
+"""Publish the finished log as tables: a parquet file per kind, and the learning curves; the same bytes for the same
+log; wall times apart.
 
 Steps and episodes become one table row per host. Nested values are columns of their own, joined by "/":
 ``components/rent``, ``entropy_by_head/op``.
@@ -106,7 +106,7 @@ def _append(file: LogFile, tables: "dict[str, TableWriter]", curves: Curves) -> 
 
 
 class TableWriter:
-    """One parquet file, written in groups of rows; without any it has the columns of a ``blank`` table."""
+    """Write one parquet file in groups of rows; without any it has the columns of a ``blank`` table."""
 
     def __init__(self, path: Path, blank: pa.Table):
         self._path, self._blank = path, blank

@@ -1,4 +1,5 @@
-"""The telemetry log: a folder of immutable files, one for each iteration, each with the sha256 of the one before it.
+"""Write and check the telemetry log: a folder of immutable files, one for each iteration, each with the sha256 of the
+one before it.
 
 ``telemetry/000000.safetensors`` holds the columns of an iteration as arrays, and in its metadata all that is small: the
 update, the findings since the file before it, the texts of events. Findings that no iteration follows are a file of
@@ -29,7 +30,7 @@ _METADATA = "log"  # one entry: several would be written in any order
 
 
 class Extent(NamedTuple):
-    """How much of a log belongs to a state: its first ``files`` files, the last of which has this sha256."""
+    """Say how much of a log belongs to a state: its first ``files`` files, the last of which has this sha256."""
 
     files: int = 0
     sha256: str = ""
@@ -40,7 +41,7 @@ NOTHING = Extent()
 
 @dataclass(frozen=True)
 class Iteration:
-    """All that is recorded of one iteration."""
+    """Hold all that is recorded of one iteration."""
 
     update: UpdateRow
     steps: Columns
@@ -52,11 +53,11 @@ class Iteration:
 
     def tables(self) -> dict[str, Columns]:
         """Return the tables, checked against their columns and in their order."""
-        found = {"steps": arranged(self.steps, STEPS)}
+        tables = {"steps": arranged(self.steps, STEPS)}
         if self.validation is not None:
-            found["validation"] = arranged(self.validation, EPISODES)
-        found |= {"train": arranged(self.train, EPISODES), "events": arranged(self.events.columns, EVENTS)}
-        return found | {name: columns for name in ("kept", "validated") if (columns := getattr(self, name))}
+            tables["validation"] = arranged(self.validation, EPISODES)
+        tables |= {"train": arranged(self.train, EPISODES), "events": arranged(self.events.columns, EVENTS)}
+        return tables | {name: columns for name in ("kept", "validated") if (columns := getattr(self, name))}
 
 
 def encode(previous: str, iteration: Iteration | None, findings: list[FindingRow], lost: str | None = None) -> bytes:
@@ -83,7 +84,7 @@ def encode(previous: str, iteration: Iteration | None, findings: list[FindingRow
 
 
 class LogFile:
-    """One file of a log; columns are read when they are asked for. SimicError where it is not what was written."""
+    """Read one file of a log; columns are read when they are asked for. SimicError where it is not what was written."""
 
     def __init__(self, path: Path):
         self.path = path
@@ -100,7 +101,7 @@ class LogFile:
 
     @property
     def lost(self) -> str | None:
-        """The hash of the file that a whole stand-in replaces."""
+        """Return the hash of the file that a whole stand-in replaces."""
         if "lost" not in self._metadata:
             return None
         with _readable(self.path):
@@ -108,25 +109,25 @@ class LogFile:
 
     @property
     def previous(self) -> str:
-        """The sha256 of the file before it."""
+        """Return the sha256 of the file before it."""
         with _readable(self.path):
             return self._metadata["previous"]
 
     @property
     def update(self) -> UpdateRow | None:
-        """The update; None in a file of findings alone."""
+        """Return the update; None in a file of findings alone."""
         with _readable(self.path):
-            found = self._metadata["update"]
-            return None if found is None else UpdateRow.model_validate(found)
+            row = self._metadata["update"]
+            return None if row is None else UpdateRow.model_validate(row)
 
     @property
     def findings(self) -> list[FindingRow]:
-        """The findings in the order in which they were reported."""
+        """Return the findings in the order in which they were reported."""
         return [FindingRow.model_validate(each) for each in self._metadata["findings"]]
 
     @property
     def events(self) -> EventColumns:
-        """The events of the iteration's steps, in order."""
+        """Return the events of the iteration's steps, in order."""
         return EventColumns(self.columns("events"), [(name, detail) for name, detail in self._metadata["texts"]])
 
     def columns(self, table: str) -> Columns:
@@ -164,8 +165,8 @@ def _numbers(folder: Path) -> list[int]:
 
 @dataclass(frozen=True)
 class Chain:
-    """The files of a log as they are on disk, by number: the hash of each (of a stand-in also that of the file it
-    replaces), the one it has of the file before it, its update.
+    """Describe the files of a log as they are on disk, by number: the hash of each (of a stand-in also that of the file
+    it replaces), the one it has of the file before it, its update.
     """
 
     folder: Path
@@ -176,18 +177,18 @@ class Chain:
     @classmethod
     def of(cls, folder: Path) -> Self:
         """Read every file once."""
-        found = cls(folder, {}, {}, {})
+        chain = cls(folder, {}, {}, {})
         for number in _numbers(folder):
             file = LogFile(path_of(folder, number))
             with _readable(file.path):
-                found.sha256[number] = (durable.sha256(file.path),)
+                chain.sha256[number] = (durable.sha256(file.path),)
             with suppress(SimicError):  # one that cannot be read links to nothing
                 update, previous, lost = file.update, file.previous, file.lost
-                found.previous[number] = previous
-                found.sha256[number] += () if lost is None else (lost,)
+                chain.previous[number] = previous
+                chain.sha256[number] += () if lost is None else (lost,)
                 if update is not None:
-                    found.updates[number] = update
-        return found
+                    chain.updates[number] = update
+        return chain
 
     def damage(self, extent: Extent) -> str | None:
         """Say which of the files is not what was written, and which are good; None when all are."""
@@ -198,14 +199,14 @@ class Chain:
         """Return the numbers of all files that are not what was written. One whose successor is lost, so that nobody
         has its hash, is good if it follows the one before it.
         """
-        found = list[int]()
+        lost = list[int]()
         expected: str | None = extent.sha256
         for number in reversed(range(extent.files)):
             good = self._follows(number) if expected is None else expected in self.sha256.get(number, ())
             if not good:
-                found.append(number)
+                lost.append(number)
             expected = self.previous.get(number) if good else None
-        return found[::-1]
+        return lost[::-1]
 
     def _follows(self, number: int) -> bool:
         return self.previous.get(number) in (self.sha256.get(number - 1, ()) if number else ("",))
@@ -242,7 +243,9 @@ class Chain:
 
 
 class Recorder:
-    """The one writer of a log. An iteration is on disk when ``write`` returns, a finding after that or ``flush``."""
+    """Write a log, as its one writer. An iteration is on disk when ``write`` returns, a finding after that or
+    ``flush``.
+    """
 
     def __init__(self, work_dir: Path, extent: Extent = NOTHING, iteration: int = 0):
         """Go on behind ``extent`` with this iteration; files after it are dropped, ``dropped`` of them. The wall times
@@ -283,7 +286,7 @@ class Recorder:
 
     @property
     def pending(self) -> list[FindingRow]:
-        """The findings that are in no file yet."""
+        """Return the findings that are in no file yet."""
         return list(self._findings)
 
     def forget(self) -> None:
@@ -318,7 +321,7 @@ class Recorder:
 
 
 class Silent(Recorder):
-    """The log of a process that does not write, since the first one does."""
+    """Drop the log of a process that does not write, since the first one does."""
 
     def __init__(self) -> None:
         self.dropped = self.lost_times = 0

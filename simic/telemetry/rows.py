@@ -1,4 +1,4 @@
-"""What is recorded once for an iteration or more seldom, as typed rows. Field names are those of the published tables
+"""Type the rows of what is recorded once for an iteration or more seldom. Field names are those of the published tables
 (docs/metrics.md); NaN is a measurement that was not made.
 """
 
@@ -11,13 +11,13 @@ SEVERITIES: tuple[Severity, ...] = ("info", "low", "medium", "high", "critical")
 
 
 class Row(BaseModel):
-    """A frozen record."""
+    """Freeze a record."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class UpdateRow(Row):
-    """One PPO update: the metrics of docs/metrics.md by name, and the hash chain of the training state after it."""
+    """Record one PPO update: the metrics of docs/metrics.md by name, and the hash chain of the state after it."""
 
     iteration: int
     env_steps: int  # valid environment steps of the whole run so far
@@ -31,7 +31,7 @@ class UpdateRow(Row):
 
 
 class FindingRow(Row):
-    """What a check or the machinery found; ``iteration`` -1 = before the first one."""
+    """Report what a check or the machinery found; ``iteration`` -1 = before the first one."""
 
     iteration: int
     check: str
@@ -40,12 +40,12 @@ class FindingRow(Row):
     evidence: dict[str, float | int | str] = {}
 
     def at_least(self, severity: Severity) -> bool:
-        """Whether this is as grave as the given severity."""
+        """Return whether this is as grave as the given severity."""
         return SEVERITIES.index(self.severity) >= SEVERITIES.index(severity)
 
 
 class StartRow(Row):
-    """One start or resume of a run: what differs between equal runs."""
+    """Record one start or resume of a run: what differs between equal runs."""
 
     name: str  # of the run
     command: str
@@ -59,7 +59,9 @@ class StartRow(Row):
 
 
 class TimingRow(Row):
-    """Wall times of one iteration, in a file of their own because they differ between equal runs; NaN where lost."""
+    """Record the wall times of one iteration, in a file of their own because they differ between equal runs; NaN where
+    lost.
+    """
 
     model_config = ConfigDict(ser_json_inf_nan="constants")
 
@@ -71,5 +73,5 @@ class TimingRow(Row):
 
     @property
     def seconds(self) -> float:
-        """Of the whole iteration."""
+        """Return the seconds of the whole iteration."""
         return self.collect_seconds + self.update_seconds + self.validate_seconds + self.record_seconds

@@ -1,4 +1,4 @@
-"""The starts and resumes of a run, in a file of their own because they differ between equal runs."""
+"""Keep the starts and resumes of a run in a file of their own because they differ between equal runs."""
 
 from pathlib import Path
 

@@ -1,5 +1,5 @@
-"""Wall times: a JSON line for each iteration, apart from the log because they differ between equal runs. Each line has
-the CRC of itself and the line before it.
+"""Keep wall times: a JSON line for each iteration, apart from the log because they differ between equal runs. Each line
+has the CRC of itself and the line before it.
 """
 
 import json
@@ -71,8 +71,8 @@ def _good(path: Path) -> tuple[list[TimingRow], bool]:
 
 def _row(line: bytes) -> TimingRow | None:
     try:
-        found = json.loads(line)
-        del found["crc"]
-        return TimingRow.model_validate(found)
+        content = json.loads(line)
+        del content["crc"]
+        return TimingRow.model_validate(content)
     except (ValueError, TypeError, KeyError, RecursionError, ValidationError):
         return None

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from simic.pipeline import extend_run, recipe, stages
+from simic.pipeline import kept_runs, stages
+from simic.pipeline.kept_runs import Kept
 from simic.pipeline.paths import Workspace
-from simic.pipeline.recipe import Kept
 from simic.telemetry.rows import UpdateRow
 from simic.training.interrupts import Interrupted
 from tests.durability import judging
@@ -39,16 +39,16 @@ def unfinished(tmp_path_factory: pytest.TempPathFactory) -> PartialRollout:
     first, longer = (tree(*SHORT, f"train.iterations={count}") for count in (STOPPED + 1, STOPPED + 2))
     workspace = Workspace(tmp_path_factory.mktemp("unfinished") / "project")
     stages.prepare(first, workspace)
-    extend_run.begin(first, workspace, fresh=False, allow_code_change=False)
+    kept_runs.begin(first, workspace, fresh=False, allow_code_change=False)
     stop = threading.Event()
     with pytest.raises(Interrupted):
         stages.train(first, workspace, (Stopper(stop),), stop)
     work = workspace.work(stages.fingerprint(first, workspace))
-    kept = recipe.read(work)
+    kept = Kept.read(work)
     assert kept is not None
     other = kept.recipe.model_copy(update={"code": {**kept.recipe.code, "envs": "0" * 64}})
-    recipe.write(work, Kept(recipe=other))
-    assert extend_run.begin(longer, workspace, fresh=False, allow_code_change=True) is not None
+    Kept(recipe=other).write(work)
+    assert kept_runs.begin(longer, workspace, fresh=False, allow_code_change=True) is not None
     place = workspace.work(stages.fingerprint(longer, workspace)).relative_to(workspace.root).as_posix()
     published = {}
     opened = judging.Opener(longer, workspace.prepared)

@@ -23,7 +23,7 @@ from simic.evaluation import explain, result, scoring
 from simic.evaluation.promotion import Entrant
 from simic.growth.export import load_grown
 from simic.params import Params
-from simic.pipeline import compare_runs, extend_run, run_summary, stages
+from simic.pipeline import compare_runs, kept_runs, run_summary, stages
 from simic.pipeline.paths import Workspace
 from simic.telemetry import starts
 from simic.training import checkpoint, memory_estimate, session
@@ -126,7 +126,7 @@ class Opener:
     def published(self, workspace: Workspace, fresh: bool = False) -> tuple[int, Ended]:
         """After how many iterations, and what."""
         tree, told = self.tree, set[tuple[str, str]]()
-        said = extend_run.begin(tree, workspace, fresh, allow_code_change=False)
+        said = kept_runs.begin(tree, workspace, fresh, allow_code_change=False)
         self.state.load(*self.fresh)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(session, "compose", lambda *given: (self.env, self.state))

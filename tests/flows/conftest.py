@@ -13,7 +13,7 @@ from simic.params import Params
 from simic.pipeline import stages
 from simic.pipeline.paths import Workspace
 from tests.helpers import Toys, episode, toy_project, update
-from tests.pipeline.test_mlflow_store import info_of, publish_files
+from tests.pipeline.mlflow_runs import info_of, publish_files
 
 
 class ObservedToys(Toys):

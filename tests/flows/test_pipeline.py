@@ -38,7 +38,7 @@ from simic.pipeline import dvc_record, run_summary
 from simic.pipeline.overrides import from_model
 from simic.pipeline.paths import UI_VARIABLE, Workspace
 from tests.helpers import ROOT, Toys, episode, update
-from tests.pipeline.test_mlflow_store import info_of
+from tests.pipeline.mlflow_runs import info_of
 
 pytestmark = [pytest.mark.usefixtures("prefect_server")]
 

@@ -1,15 +1,14 @@
 """Two runs are equal, or it is said where they part and what differs."""
 
 import shutil
-import sys
 from pathlib import Path
 
 import pytest
 
-from simic import cli
 from simic.errors import SimicError
 from simic.pipeline import compare_runs, stages
 from simic.pipeline.paths import Workspace
+from tests.pipeline.conftest import Simic
 from tests.pipeline.small_suite import tree
 
 
@@ -40,25 +39,11 @@ def test_the_iteration_the_tensors_and_the_param_are_named(suite_run: Workspace,
     assert lines[-1] == "train.ppo.learning_rate: 0.0015 → 0.002"
 
 
-@pytest.mark.parametrize(("same", "code"), [(True, 0), (False, 1)])
-def test_the_command_ends_as_diff_does(
-    same: bool, code: int, suite_run: Workspace, other: Workspace, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    second = suite_run if same else other
-    monkeypatch.setattr(sys, "argv", ["simic", "diff", str(suite_run.root), str(second.root)])
-    with pytest.raises(SystemExit) as stopped:
-        cli.main()
-    assert stopped.value.code == code
+def test_the_command_ends_as_diff_does(suite_run: Workspace, other: Workspace, simic: Simic) -> None:
+    assert simic("diff", suite_run.root, suite_run.root)[0] == 0
+    assert simic("diff", suite_run.root, other.root)[0] == 1
 
 
 def test_a_folder_without_a_run_is_named(suite_run: Workspace, tmp_path: Path) -> None:
     with pytest.raises(SimicError, match="give the folder of a run that was trained"):
         compare_runs.compare(suite_run.root, tmp_path)
-
-
-def test_a_damaged_run_is_refused(suite_run: Workspace, tmp_path: Path) -> None:
-    copy = Workspace(Path(shutil.copytree(suite_run.root, tmp_path / "copy")))
-    state = copy.checkpoints / "latest" / "state.safetensors"
-    state.write_bytes(state.read_bytes()[:-1] + b"\x7f")
-    with pytest.raises(SimicError, match="damaged"):
-        compare_runs.compare(suite_run.root, copy.root)

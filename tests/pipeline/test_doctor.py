@@ -5,20 +5,20 @@ then really does; asking changes nothing.
 import importlib.metadata
 import json
 import shutil
-import sys
 from pathlib import Path
 
 import pytest
 import yaml
 
-from simic import cli, durable
+from simic import durable
 from simic.errors import SimicError
-from simic.pipeline import doctor, mlflow_observer, storage_checks
-from simic.pipeline.mlflow_observer import Debt, Report
+from simic.pipeline import doctor, mlflow_observer
+from simic.pipeline.doctor import Answer
+from simic.pipeline.mlflow_observer import Report
 from simic.pipeline.paths import Workspace
-from simic.pipeline.storage_checks import Answer
 from simic.training.session import open_session
 from tests.helpers import ROOT
+from tests.pipeline.conftest import Simic
 from tests.training.small_runs import small_params
 
 
@@ -63,8 +63,8 @@ def state(folder: Path) -> dict[str, bytes]:
 def bad(run: Path) -> dict[str, str]:
     """What is damaged, by its place; asked twice, without a change."""
     before = state(run)
-    found = storage_checks.examine(run)
-    assert found == storage_checks.examine(run) and state(run) == before
+    found = doctor.examine_stored(run)
+    assert found == doctor.examine_stored(run) and state(run) == before
     return {answer.question.partition(", ")[2] or answer.question: answer.seen for answer in found if not answer.well}
 
 
@@ -82,7 +82,7 @@ def work(finished: Path, tmp_path: Path) -> Path:
 
 def test_a_damaged_newest_checkpoint_costs_what_is_said(work: Path, prepared: Path) -> None:
     assert bad(work) == {}
-    assert [answer.seen for answer in storage_checks.examine(work)] == ["training goes on after 4 iterations"]
+    assert [answer.seen for answer in doctor.examine_stored(work)] == ["training goes on after 4 iterations"]
     flipped(work / "checkpoints" / "000004" / "state.safetensors")
     [(place, said)] = bad(work).items()
     assert place == "checkpoint 4" and "its sha256 is not the one in manifest.json" in said
@@ -152,21 +152,17 @@ def test_work_in_a_project_and_what_mlflow_lacks_are_looked_at_too(project: Work
     shutil.copytree(work, project.state / "work" / "0123456789abcdef")
     flipped(project.state / "work" / "0123456789abcdef" / "checkpoints" / "000004" / "state.safetensors")
     assert list(bad(project.root)) == ["checkpoint 4"]
-    mlflow_observer.note(project, "abc", Debt(report=Report(tags={}, sound=True, sha256="0")))
-    assert "MLflow, run abc" in {answer.question for answer in storage_checks.examine(project.root)}
+    mlflow_observer.note(project, "abc", report=Report(tags={}, sound=True, sha256="0"))
+    assert "MLflow, run abc" in {answer.question for answer in doctor.examine_stored(project.root)}
 
 
 def test_a_folder_that_is_neither_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SimicError, match="neither a project nor a folder of"):
-        storage_checks.examine(tmp_path)
+        doctor.examine_stored(tmp_path)
 
 
-def test_the_command_ends_with_2_where_something_is_damaged(
-    work: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    for code, words in ((0, "ok   work "), (2, "checkpoint 4: damaged: ")):
-        monkeypatch.setattr(sys, "argv", ["simic", "doctor", str(work)])
-        with pytest.raises(SystemExit) as stopped:
-            cli.main()
-        assert stopped.value.code == code and words in capfd.readouterr().out
+def test_the_command_ends_with_2_where_something_is_damaged(work: Path, simic: Simic) -> None:
+    for expected, words in ((0, "ok   work "), (2, "checkpoint 4: damaged: ")):
+        code, out, _ = simic("doctor", work)
+        assert code == expected and words in out
         flipped(work / "checkpoints" / "000004" / "state.safetensors")

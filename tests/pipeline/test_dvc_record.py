@@ -175,19 +175,6 @@ def test_missing_dvc_folder_is_one_clear_line(tmp_path: Path) -> None:
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("stderr", "said"),
-    [
-        ("WARNING: x\nERROR: a\nERROR: b\n", "a b"),
-        ("ERROR: a - no space\nERROR: b - no space\nERROR: no space\n", "no space (2 more errors)"),
-        ("first\nlast\n", "last"),
-        ("", ""),
-    ],
-)
-def test_errors_of_many_files_are_one_line(stderr: str, said: str) -> None:
-    assert dvc_record._reason(stderr) == said
-
-
 def test_busy_names_the_process_and_what_is_left_to_do(project: Path) -> None:
     """A second DVC process holds the output; commit waits its patience out, then says how to go on."""
     sleep = f"echo 4 > out.txt && {sys.executable} -c 'import time; time.sleep(60)'"

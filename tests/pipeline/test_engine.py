@@ -4,7 +4,6 @@ import json
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ import yaml
 from simic import durable
 from simic.errors import SimicError
 from simic.params import Params
-from simic.pipeline import engine, mlflow_observer, stages
+from simic.pipeline import engine, kept_runs, mlflow_datasets, mlflow_observer, stages
 from simic.pipeline.paths import Workspace
 from tests.helpers import Toys, toy_project
 
@@ -61,8 +60,7 @@ def toys(monkeypatch: pytest.MonkeyPatch) -> StoppableToys:
 
 def chain(workspace: Workspace, **options: bool | threading.Event) -> list[str]:
     """The names of the stages that ran."""
-    outcomes = engine.run_chain(workspace, "train", engine.Execution(**options), lambda line: None)
-    return [outcome.stage for outcome in outcomes if outcome.ran]
+    return engine.run_chain(workspace, "train", engine.Execution(**options), lambda line: None)
 
 
 def dvc(workspace: Workspace, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -141,36 +139,47 @@ def test_what_is_too_large_is_refused_before_anything_is_measured(
 
 
 @pytest.fixture
-def changed_source(toys: StoppableToys, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
-    """From the call on, the user's file has other content than was prepared."""
+def source(workspace: Workspace, toys: StoppableToys, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The user's own file, of which DVC knows the place in params.yaml and not what it holds."""
+    tree = yaml.safe_load(workspace.params.read_text())
+    tree["prepare"] |= {"task": "text", "source": "mine.txt"}
+    workspace.params.write_text(yaml.safe_dump(tree))
+    file = workspace.root / "raw" / "mine.txt"
+    file.parent.mkdir()
+    file.write_text("one")
+    monkeypatch.setenv("SIMIC_DATA_DIR", str(file.parent))
 
-    def change(content: str) -> None:
-        def prepare(_: Params, workspace: Workspace) -> None:
-            (workspace.prepared / "x").write_text(content)
+    def prepare(params: Params, workspace: Workspace) -> None:
+        toys.prepare(params, workspace)
+        (workspace.prepared / "x").write_text(file.read_text())
+        (workspace.prepared / "meta.json").write_text(json.dumps({"source_sha256": durable.sha256(file)}))
 
-        monkeypatch.setattr(engine, "changed_source", lambda _: Path("mine.npz"))
-        monkeypatch.setitem(stages.STAGES, "prepare", prepare)
+    monkeypatch.setitem(stages.STAGES, "prepare", prepare)
+    # There are no real data.
+    monkeypatch.setattr(mlflow_datasets, "described", lambda _: ())
+    monkeypatch.setattr(kept_runs, "begin", lambda *_: None)
+    return file
 
-    return change
 
-
-def test_a_changed_source_runs_what_was_up_to_date_before_prepare(
-    workspace: Workspace, changed_source: Callable[[str], None]
+def test_a_users_file_that_was_edited_is_prepared_again_with_what_depends_on_it(
+    workspace: Workspace, source: Path
 ) -> None:
-    """DVC, asked at the start, knows nothing of the source: what depends on it is asked for again."""
-    chain(workspace)
-    changed_source("other data")
     assert chain(workspace) == ["prepare", "train"]
+    assert chain(workspace) == []
+    source.write_text("two")
+    assert chain(workspace) == ["prepare", "train"]
+    source.unlink()  # what was made from it is still there
+    assert chain(workspace) == []
 
 
 def test_a_changed_source_that_is_too_large_is_refused_before_anything_is_measured(
-    workspace: Workspace, little_room: StoppableToys, changed_source: Callable[[str], None]
+    workspace: Workspace, little_room: StoppableToys, source: Path
 ) -> None:
     chain(workspace)
     little_room.ran.clear()
-    changed_source(MUCH)
+    source.write_text(MUCH)
     assert refused(workspace)[0] == "the data are too large"
-    assert little_room.ran == []
+    assert little_room.ran == ["prepare"]
 
 
 def test_what_a_hand_changes_meanwhile_is_not_undone(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -205,34 +214,6 @@ def test_stopped_training_is_not_recorded_and_goes_on_next_time(workspace: Works
     with pytest.raises(Stopped):
         chain(workspace, stop=stop)
     assert chain(workspace) == ["train"]
-
-
-@pytest.mark.slow
-def test_a_users_file_that_was_edited_is_prepared_again(
-    workspace: Workspace, toys: StoppableToys, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """DVC knows its place in params.yaml, not what it holds."""
-    tree = yaml.safe_load(workspace.params.read_text())
-    tree["prepare"] |= {"task": "text", "source": "mine.txt"}
-    workspace.params.write_text(yaml.safe_dump(tree))
-    raw = workspace.root / "raw"
-    raw.mkdir()
-    monkeypatch.setenv("SIMIC_DATA_DIR", str(raw))
-
-    def with_meta(params: Params, workspace: Workspace) -> None:
-        toys.prepare(params, workspace)
-        found = {"source_sha256": durable.sha256(raw / "mine.txt")}
-        (workspace.prepared / "meta.json").write_text(json.dumps(found))
-
-    monkeypatch.setitem(stages.STAGES, "prepare", with_meta)
-    (raw / "mine.txt").write_text("one")
-    assert chain(workspace) == ["prepare", "train"]
-    assert chain(workspace) == []
-    (raw / "mine.txt").write_text("two")
-    assert chain(workspace) == ["prepare", "train"]
-    assert chain(workspace) == []
-    (raw / "mine.txt").unlink()  # what was made from it is still there
-    assert chain(workspace) == []
 
 
 def test_undoing_overrides_names_git_only_where_there_is_git(tmp_path: Path) -> None:

@@ -1,14 +1,14 @@
 """`simic explain` after a run: what it says, that it writes nothing, and what it refuses."""
 
 import json
-import sys
 
 import pytest
 
-from simic import cli, seals
+from simic import seals
 from simic.evaluation import result
 from simic.pipeline import stages
 from simic.pipeline.paths import Workspace
+from tests.pipeline.conftest import Simic
 from tests.pipeline.small_suite import tree
 
 TASK = "linear-held_out-0"
@@ -20,29 +20,11 @@ def copied(project: Workspace, monkeypatch: pytest.MonkeyPatch) -> Workspace:
     return project
 
 
-class Asked:
-    """``simic explain`` in the folder: exit code, and what it said."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
-        self.monkeypatch, self.capfd = monkeypatch, capfd
-
-    def __call__(self, *arguments: str) -> int | str | None:
-        self.monkeypatch.setattr(sys, "argv", ["simic", "explain", *arguments])
-        with pytest.raises(SystemExit) as stopped:
-            cli.main()
-        self.out, self.error = self.capfd.readouterr()
-        return stopped.value.code
-
-
-@pytest.fixture
-def explain(copied: Workspace, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Asked:
-    return Asked(monkeypatch, capfd)
-
-
-def test_a_decision_is_told_with_what_every_alternative_came_to(copied: Workspace, explain: Asked) -> None:
+def test_a_decision_is_told_with_what_every_alternative_came_to(copied: Workspace, simic: Simic) -> None:
     before = {path: path.read_bytes() for path in copied.root.rglob("*") if path.is_file()}
-    assert explain(TASK, "1") == 0, explain.error
-    lines = explain.out.splitlines()
+    code, out, error = simic("explain", TASK, 1)
+    lines = out.splitlines()
+    assert code == 0, error
     assert lines[0].startswith(f"{TASK}, host 0, step 1 of 10: ")
     for title in ("Seen", "What the decision hangs on", "Value: ", "What every choice"):
         assert [line for line in lines if line.startswith(title)], title
@@ -52,8 +34,8 @@ def test_a_decision_is_told_with_what_every_alternative_came_to(copied: Workspac
     choices = {(each.op, each.slot) for each in (found.taken, *found.others)}
     assert choices == {("WAIT", None), ("GERMINATE", 0)} and len(told) >= 2
     assert found.exact and found.taken.score == pytest.approx(found.recorded_score, abs=1e-3)
-    assert "the same to the bit" in explain.out
-    assert explain("0", "1") == 0 and explain.out.splitlines() == lines
+    assert "the same to the bit" in out
+    assert simic("explain", 0, 1)[:2] == (0, out)
     assert {path: path.read_bytes() for path in copied.root.rglob("*") if path.is_file()} == before
 
 
@@ -79,16 +61,21 @@ def test_decisions_of_the_evaluation_and_their_explanations_agree(copied: Worksp
         (TASK, "11", "step 11: must be 1 to 10"),
     ],
 )
-def test_what_there_is_not_is_refused_in_one_line(explain: Asked, task: str, step: str, said: str) -> None:
-    assert explain(task, step) == 2
-    assert explain.error.startswith(f"simic: {said}") and explain.error.count("\n") == 1
+@pytest.mark.usefixtures("copied")
+def test_what_there_is_not_is_refused_in_one_line(simic: Simic, task: str, step: str, said: str) -> None:
+    code, _, error = simic("explain", task, step)
+    assert code == 2 and error.startswith(f"simic: {said}") and error.count("\n") == 1
 
 
-def test_only_what_was_evaluated_is_explained(copied: Workspace, explain: Asked) -> None:
+def test_only_what_was_evaluated_is_explained(copied: Workspace, simic: Simic) -> None:
+    def refusal() -> str:
+        code, _, error = simic("explain", TASK, 1)
+        return error if code == 2 else ""
+
     tested = json.loads(copied.evaluation.read_text())
     copied.evaluation.write_text(json.dumps({**tested, "data_sha256": "0" * 64}))
-    assert explain(TASK, "1") == 2 and "is not what evaluate made" in explain.error
+    assert "is not what evaluate made" in refusal()
     seals.write(copied.root, "evaluate", tree())
-    assert explain(TASK, "1") == 2 and "of another policy or other data; run simic evaluate first" in explain.error
+    assert "of another policy or other data; run simic evaluate first" in refusal()
     copied.evaluation.unlink()
-    assert explain(TASK, "1") == 2 and "no such file; run simic evaluate first" in explain.error
+    assert "no such file; run simic evaluate first" in refusal()

@@ -8,7 +8,6 @@ record with DVC: `pytest -m prove tests/pipeline/test_full_disk.py`.
 import os
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,11 +15,12 @@ from pathlib import Path
 import pytest
 import yaml
 
-from simic import cli, seals
+from simic import seals
 from simic.errors import EXIT_REFUSED, exit_with_message
 from simic.pipeline import dvc_record, engine, stages
 from simic.pipeline.paths import Workspace
 from tests.helpers import ROOT, some
+from tests.pipeline.conftest import Simic
 from tests.pipeline.hook import sitecustomize as hook
 from tests.pipeline.hook.sitecustomize import Writes
 from tests.pipeline.small_suite import tree
@@ -62,15 +62,9 @@ def read_only(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("stage", ["prepare", "run"])
-def test_a_read_only_project_is_named(
-    read_only: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], stage: str
-) -> None:
-    monkeypatch.chdir(read_only)
-    monkeypatch.setattr(sys, "argv", ["simic", stage])
-    with pytest.raises(SystemExit) as stopped:
-        cli.main()
-    error = capfd.readouterr().err
-    assert stopped.value.code == EXIT_REFUSED and error.count("\n") == 1, error
+def test_a_read_only_project_is_named(read_only: Path, simic: Simic, stage: str) -> None:
+    code, _, error = simic(stage, root=read_only)
+    assert code == EXIT_REFUSED and error.count("\n") == 1, error
     assert ".simic" in error and ("make it writable" in error or "make it accessible" in error), error
 
 

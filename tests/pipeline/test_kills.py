@@ -1,7 +1,6 @@
 """A run that is killed by SIGKILL comes to the same as one never killed, and nothing is trained again: with real
 stages, DVC, MLflow and Prefect. Kills inside training are in tests/training/test_partial.py; here they come between its
-last iteration and the end, in the evaluation, and at random moments of all of it. SIMIC_KILLS gives other numbers of
-random kills, of training and of each program: SIMIC_KILLS=10,2.
+last iteration and the end, in the evaluation, and at random moments of all of it.
 """
 
 import json
@@ -18,7 +17,7 @@ import pytest
 import yaml
 
 from simic import params
-from simic.pipeline import dvc_record, engine, extend_run, mlflow_store, stages, verify_resume
+from simic.pipeline import dvc_record, engine, kept_runs, mlflow_store, stages, verify_resume
 from simic.pipeline.paths import Workspace
 from simic.training import trainer
 from simic.training.observers import Observer
@@ -28,7 +27,7 @@ from tests.helpers import ROOT, copy_checkout, simic_command, some
 from tests.pipeline.hook import sitecustomize as hook
 from tests.pipeline.small_suite import tree
 
-RANDOM_KILLS, PROGRAM_KILLS = map(int, os.environ.get("SIMIC_KILLS", "110,12").split(","))
+KILLS = {"simic": 110, "dvc": 12, "flow": 12}  # at random moments
 TIMED = ("telemetry", "reports/seals/train.json")  # outputs whose hash in dvc.lock depends on wall times
 
 
@@ -55,7 +54,7 @@ def finished(begun: Workspace) -> Workspace:
     """Its training has had its last iteration; nothing of it is published."""
     found = copy(begun.root, begun.root.with_name("finished"))
     loaded = params.load(found.params)
-    extend_run.begin(loaded, found, fresh=False, allow_code_change=False)
+    kept_runs.begin(loaded, found, fresh=False, allow_code_change=False)
     with open_session(loaded, found.work(stages.fingerprint(loaded, found)), found.prepared) as session:
         trainer.train(session)
     return found
@@ -180,19 +179,6 @@ def test_a_kill_at_any_change_of_a_file_loses_nothing(
         undisturbed.assert_nothing_is_lost(change, where, tmp_path)
 
 
-def train_stage(workspace: Workspace, watching: Observer) -> None:
-    refresh("train", workspace, watching)
-
-
-@pytest.mark.prove
-def test_training_that_is_killed_at_random_loses_nothing(begun: Workspace, tmp_path: Path) -> None:
-    """In steps, in writes of checkpoints and telemetry, in publication, in DVC's and MLflow's record."""
-    own = copy(begun.root, tmp_path / "begun")
-    tally = verify_resume.Proof(own, RANDOM_KILLS, 1, print, train_stage, outputs).run()
-    assert (tally.failures, tally.retrained, tally.kills) == ([], 0, RANDOM_KILLS)
-    assert [each.differing for each in tally.partings if each.differing_bytes] == []
-
-
 def program(workspace: Workspace, command: list[str], seconds: float | None) -> int:
     """Exit status of a command and all that it starts, killed after so many seconds, if it takes that long."""
     path = f"{workspace.root / 'bin'}:{Path(sys.executable).parent}:{os.environ['PATH']}"
@@ -209,6 +195,7 @@ def program(workspace: Workspace, command: list[str], seconds: float | None) -> 
 
 
 COMMANDS = {
+    "simic": [sys.executable, "-m", "simic", "evaluate"],
     "dvc": [sys.executable, "-P", "-m", "dvc", "repro", "evaluate"],
     "flow": [sys.executable, "-c", "from flows.pipeline import simic; simic()"],
 }
@@ -220,21 +207,23 @@ COMMANDS = {
 def test_a_program_that_is_killed_at_random_loses_nothing(
     name: str, begun: Workspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Started again until it is done, in as many projects as it takes to kill it so often."""
+    """In steps, in writes of checkpoints and telemetry, in publication, in DVC's and MLflow's record, in evaluation:
+    started again until it is done, in as many projects as it takes to kill it so often.
+    """
     from prefect.settings import PREFECT_API_URL
 
     monkeypatch.setenv("PREFECT_API_URL", str(PREFECT_API_URL.value()))
-    drawn, kills, began = random.Random(1), 0, time.monotonic()
+    drawn, kills, began, most = random.Random(1), 0, time.monotonic(), KILLS[name]
     whole = copy(begun.root, tmp_path / "whole")
     assert program(whole, COMMANDS[name], None) == 0
     seconds, expected = time.monotonic() - began, outputs(whole)
-    for number in range(PROGRAM_KILLS):
+    for number in range(most):
         killed, status = copy(begun.root, tmp_path / f"killed-{number}"), -signal.SIGKILL
         while status:
-            alive = None if kills >= PROGRAM_KILLS else drawn.uniform(0.2 * seconds, 1.1 * seconds)
+            alive = None if kills >= most else drawn.uniform(0.2 * seconds, 1.1 * seconds)
             status = program(killed, COMMANDS[name], alive)
             assert status in (0, -signal.SIGKILL), killed.root.with_suffix(".said").read_text()[-3000:]
             kills += status != 0
         assert outputs(killed) == expected
-        if kills >= PROGRAM_KILLS:
+        if kills >= most:
             break

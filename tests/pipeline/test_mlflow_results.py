@@ -10,123 +10,97 @@ import pytest
 from simic import params
 from simic.data.batches import read_meta
 from simic.pipeline import engine, mlflow_datasets, mlflow_models, mlflow_observer, mlflow_store
-from simic.pipeline.mlflow_observer import MlflowObserver
 from simic.pipeline.paths import Workspace
-from tests.pipeline.test_mlflow_debts import failing
-from tests.pipeline.test_mlflow_store import ITERATIONS, NAME, info_of, publish_files, run_of, steps, train
-
-CODE = "c0ffee" * 6 + "abcd"
-
-
-def split(name: str, context: str) -> dict[str, str]:
-    named = {"context": context, "name": f"digits-{name}", "digest": (name * 16)[:36]}
-    return named | {"source_type": "local", "source": "{}", "schema": "", "profile": ""}
-
-
-SPLITS = (split("train", "training"), split("val", "validation"), split("test", "testing"))
-
-
-def observer(workspace: Workspace, code: str = CODE) -> MlflowObserver:
-    """Of a run that knows its splits."""
-    watcher = MlflowObserver(workspace, params.Params(), {"simic.code": code}, SPLITS)
-    watcher.on_start(info_of(workspace))
-    return watcher
-
-
-def finished(workspace: Workspace) -> MlflowObserver:
-    """Four iterations, whose checkpoints are published."""
-    watcher = observer(workspace)
-    train(watcher, workspace, range(4))
-    watcher.on_end("finished")
-    publish_files(workspace)
-    watcher.publish()
-    return watcher
+from tests.helpers import episode, update
+from tests.pipeline.mlflow_runs import CODE, ITERATIONS, NAME, begun, finished, info_of, run_of
 
 
 def measured(workspace: Workspace, name: str) -> dict[str, tuple[int, float]]:
     """Step and value of every metric of a model."""
     client, experiment_id, run_id = run_of(workspace)
     [model] = mlflow_models.models(client, experiment_id, run_id, name)
-    found = client.get_logged_model(model.model_id).metrics or []
-    assert len({each.key for each in found}) == len(found)
-    return {each.key: (each.step, each.value) for each in found}
+    return {each.key: (each.step, each.value) for each in client.get_logged_model(model.model_id).metrics or []}
 
 
-def test_every_checkpoint_has_what_training_measured_of_it_and_the_run_has_that_once(workspace: Workspace) -> None:
+def test_metrics_are_those_of_the_rows_and_missing_ones_are_left_out() -> None:
+    found = mlflow_store.metrics_of(update(3), episode())
+    assert found["update/loss"] == 0.25
+    assert found["episode/return"] == 1.5  # (1 + 2) / 2
+    assert found["episode/committed_accuracy"] == 40.0  # the other host was not measured
+    assert found["episode/panicked"] == 0.5
+    assert not {"update/missing", "validation/score"} & found.keys()
+
+
+def test_checkpoints_and_policy_are_models_with_what_was_measured_and_the_policy_is_registered(
+    workspace: Workspace,
+) -> None:
     watcher = finished(workspace)
-    client, _, run_id = run_of(workspace)
-    before = {key: client.get_metric_history(run_id, key) for key in client.get_run(run_id).data.metrics}
     best, latest = measured(workspace, "checkpoint-best"), measured(workspace, "checkpoint-latest")
     assert best["episode/return"] == (1, 1.5) and latest["episode/return"] == (3, 1.5)  # of the last iteration before
     assert best["compare/validation_score"] == (0, 77.5) and "compare/validation_score" not in latest
     assert measured(workspace, "policy") == {"compare/validation_score": (0, 77.5)}
     assert not [key for key in best if key.startswith("update/") or key == mlflow_store.MARKER]
-    watcher.publish()
-    for key, history in before.items():
-        assert [point.step for point in history] == sorted({point.step for point in history}), key
-        assert client.get_metric_history(run_id, key) == history
+    client, experiment_id, run_id = run_of(workspace)
+    before = {key: client.get_metric_history(run_id, key) for key in client.get_run(run_id).data.metrics}
+    watcher.publish()  # again: nothing is doubled
+    assert {key: client.get_metric_history(run_id, key) for key in before} == before
+    models = client.search_logged_models([experiment_id])
+    assert {model.name: model.params["iteration"] for model in models} == ITERATIONS and len(models) == len(ITERATIONS)
+    assert all(model.params["train.ppo.gamma"] == str(params.PPOParams().gamma) for model in models)
+    assert all(model.tags["mlflow.source.git.commit"] == CODE for model in models)
     outputs = client.get_run(run_id).outputs.model_outputs
     assert sorted(each.step for each in outputs) == sorted(map(int, ITERATIONS.values()))
-    for each in outputs:
-        assert client.get_logged_model(each.model_id).tags["mlflow.source.git.commit"] == CODE
+    [version] = client.search_model_versions("name = 'simic-policy'")
+    assert (str(version.version), version.run_id, list(version.aliases)) == ("1", run_id, [])
+    assert version.tags == {"simic.data_sha256": "d" * 64}
+    [weights] = (workspace.root / "mlruns").rglob("weights.safetensors")
+    assert weights.as_uri().startswith(version.source or "no source")
 
 
-def test_a_model_that_was_not_told_all_is_told_the_rest(workspace: Workspace) -> None:
-    watcher = observer(workspace)
-    train(watcher, workspace, range(4))
-    watcher.on_end("finished")
-    publish_files(workspace)
-    with failing("log_outputs"):
-        watcher.publish()
-    watcher.publish()
-    client, _, run_id = run_of(workspace)
-    assert len(client.get_run(run_id).outputs.model_outputs) == len(ITERATIONS)
-    assert measured(workspace, "checkpoint-best")["episode/return"] == (1, 1.5)
-
-
-def test_what_evaluation_measured_counts_for_model_and_test_data(workspace: Workspace) -> None:
+def test_report_and_evaluation_are_on_the_run_its_models_and_the_test_data(workspace: Workspace) -> None:
     finished(workspace)
-    for _ in range(2):
-        mlflow_observer.log_report(workspace, NAME, {}, sound=True)
+    for lock in ("76", "77"):  # the second is another audit of the same run
+        mlflow_observer.log_report(workspace, NAME, {"simic.dvc_lock": lock}, sound=True)
     client, experiment_id, run_id = run_of(workspace)
+    expected = {"test/learned": (2, 81.0), "compare/score": (0, 80.0), "compare/gap_closed": (0, 0.25)}
+    for name, point in expected.items():
+        assert [(each.step, each.value) for each in client.get_metric_history(run_id, name)] == [point]
     for name in ("checkpoint-best", "policy"):
-        found = measured(workspace, name)
-        assert found["compare/score"] == (0, 80.0) and found["test/learned"] == (2, 81.0)
-        assert found["compare/grave_findings"] == (0, 1.0)
+        assert measured(workspace, name).items() >= {**expected, "compare/grave_findings": (0, 1.0)}.items()
         [model] = mlflow_models.models(client, experiment_id, run_id, name)
         of_data = {each.key: (each.dataset_name, each.dataset_digest) for each in model.metrics or []}
         assert of_data["compare/score"] == of_data["test/learned"] == ("digits-test", "test" * 9)
         assert of_data["compare/validation_score"] == (None, None)
     assert "compare/score" not in measured(workspace, "checkpoint-latest")
-    assert [point.value for point in client.get_metric_history(run_id, "compare/score")] == [80.0]
-    best = client.search_logged_models(
-        [experiment_id], order_by=[{"field_name": "metrics.compare/score", "ascending": False}], max_results=1
-    )
-    assert best[0].name in ("checkpoint-best", "policy")
-
-
-def test_a_model_that_was_not_told_of_its_evaluation_is_told_later(workspace: Workspace) -> None:
-    """MLflow was gone between the run's numbers and those of its models."""
-    finished(workspace)
-    with failing("get_logged_model"):
-        mlflow_observer.log_report(workspace, NAME, {}, sound=True)
-    mlflow_observer.log_report(workspace, NAME, {}, sound=True)
-    assert measured(workspace, "policy")["compare/score"] == (0, 80.0)
-    assert steps(workspace, "compare/score") == [0]
+    by_score = [{"field_name": "metrics.compare/score", "ascending": False}]
+    [first] = client.search_logged_models([experiment_id], order_by=by_score, max_results=1)
+    assert first.name in ("checkpoint-best", "policy")
+    tags = client.get_run(run_id).data.tags
+    assert tags["simic.verdict"] == "high"  # the critical check passed
+    assert (tags["simic.findings.high"], tags["simic.findings.critical"]) == ("1", "0")
+    assert tags["simic.dvc_lock"] == "77"
+    assert {"report.html", "findings.json"} <= {artifact.path for artifact in client.list_artifacts(run_id)}
+    assert [drawn.path for drawn in client.list_artifacts(run_id, "figures")] == ["figures/learning.svg"]
+    version = client.get_model_version_by_alias("simic-policy", "challenger")
+    assert (version.run_id, version.description) == (run_id, "# A controller")
+    [card] = (workspace.root / "mlruns").glob("*/models/*/artifacts/README.md")
+    assert card.read_text() == workspace.model_card.read_text() and card.parent.as_uri() == version.source
 
 
 @pytest.mark.parametrize(("code", "commit"), [(CODE, CODE), (f"{CODE}-dirty", CODE), ("", None)])
 def test_a_run_says_what_it_is_and_where_it_comes_from(code: str, commit: str | None, workspace: Workspace) -> None:
-    observer(workspace, code)
+    begun(workspace, code=code)
     client, experiment_id, run_id = run_of(workspace)
     run = client.get_run(run_id)
     assert run.info.run_name == NAME
     tags, train_params = run.data.tags, params.Params().train
     assert f"{train_params.iterations} iterations of {train_params.envs}" in tags["mlflow.note.content"]
     assert tags["mlflow.source.type"] == "LOCAL" and tags["mlflow.source.name"] and tags["mlflow.user"]
-    assert tags.get("mlflow.source.git.commit") == commit
+    assert tags["simic.code"] == code and tags.get("mlflow.source.git.commit") == commit
     assert tags.get("mlflow.source.git.dirty") == (None if commit is None else str(code != commit).lower())
     assert "compare/" in client.get_experiment(experiment_id).tags["mlflow.note.content"]
+    assert run.data.params["train.ppo.gamma"] == str(params.PPOParams().gamma)
+    assert not [name for name in run.data.params if name.startswith("runtime")]
 
 
 def test_every_split_is_a_data_set_with_schema_and_profile(workspace: Workspace, prepared: Path) -> None:

@@ -1,76 +1,137 @@
-"""MLflow learns every step exactly once, and training never depends on it. The store is a real one."""
+"""Whatever happens to MLflow or to us, in the end it has everything once, and training never depends on it."""
 
-import json
+import os
+import shlex
+import shutil
+import signal
+import sqlite3
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
 
-from simic import durable, params
-from simic.audit.findings import SCHEMA_VERSION
+from simic.errors import SimicError
 from simic.pipeline import mlflow_observer, mlflow_store
+from simic.pipeline.mlflow_registry import Registry
 from simic.pipeline.paths import Workspace
 from simic.telemetry.naming import run_name
 from simic.telemetry.recorder import Extent, Recorder
 from simic.telemetry.rows import FindingRow
-from simic.training.observers import RunInfo
-from tests.helpers import ROOT, episode, iteration, update
+from tests.helpers import ROOT, iteration, some
+from tests.pipeline.mlflow_runs import (
+    FINGERPRINT,
+    GONE,
+    MODELS,
+    NAME,
+    OTHER,
+    begun,
+    failing,
+    finished,
+    info_of,
+    owed,
+    publish_files,
+    run_of,
+    steps,
+    train,
+)
 
-FINGERPRINT = "0123456789abcdef"
-NAME = run_name(FINGERPRINT)
-
-
-def info_of(
-    workspace: Workspace,
-    findings: list[FindingRow] | None = None,
-    fingerprint: str = FINGERPRINT,
-    data_sha256: str = "d" * 64,
-) -> RunInfo:
-    """A run as the trainer describes it."""
-    found: list[FindingRow] = [] if findings is None else findings
-    return RunInfo(params.Params(), workspace.work(fingerprint), data_sha256, 0, found.append)
-
-
-def tracker(workspace: Workspace) -> mlflow_observer.MlflowObserver:
-    return mlflow_observer.MlflowObserver(workspace, params.Params(), {"simic.code": "abc"})
-
-
-def run_of(workspace: Workspace, fingerprint: str = FINGERPRINT) -> tuple[mlflow_store.MlflowClient, str, str]:
-    client, experiment_id = mlflow_store.connect(workspace)
-    run_id = mlflow_store.find_run(client, experiment_id, "simic.fingerprint", fingerprint)
-    assert run_id is not None
-    return client, experiment_id, run_id
+Breaking = Callable[[Path], Iterator[None]]
 
 
-def steps(workspace: Workspace, metric: str, fingerprint: str = FINGERPRINT) -> list[int]:
-    client, _, run_id = run_of(workspace, fingerprint)
-    return [point.step for point in client.get_metric_history(run_id, metric)]
+@pytest.fixture
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """MLflow is tried again without a pause."""
+    monkeypatch.setattr(mlflow_observer, "PAUSE", 0.0)
+
+
+def log_report(workspace: Workspace) -> None:
+    mlflow_observer.log_report(workspace, NAME, {}, sound=True)
+
+
+def assert_everything_is_known_once(workspace: Workspace) -> None:
+    """Of a run of four iterations: points, end, models with what they are worth, version, report."""
+    client, experiment_id, run_id = run_of(workspace)
+    run = client.get_run(run_id)
+    assert (run.info.status, run.data.tags["simic.status"]) == ("FINISHED", "finished")
+    assert {"iteration", "update/loss", "episode/return", "compare/score", "test/learned"} < run.data.metrics.keys()
+    for metric in run.data.metrics:
+        found = steps(workspace, metric)
+        assert found == (list(range(4)) if "/" not in metric or metric.startswith(("update", "episode")) else found[:1])
+    assert [each.name for each in client.search_logged_models([experiment_id]) if each.name not in MODELS] == []
+    ready = [each for each in client.search_logged_models([experiment_id]) if each.status == "READY"]
+    assert {each.name for each in ready} == MODELS and len(ready) == len(MODELS)
+    assert len(run.outputs.model_outputs) == len(MODELS)
+    for each in ready:
+        told = {(point.key, point.step): point.value for point in each.metrics or []}
+        assert len(told) == len(each.metrics or [])
+        assert told.get(("compare/score", 0)) == (None if each.name == "checkpoint-latest" else 80.0)
+        assert told.get(("episode/return", 1)) == (1.5 if each.name == "checkpoint-best" else None)
+    [version] = client.search_model_versions("name = 'simic-policy'")
+    assert version.run_id == run_id
+    assert "report.html" in {artifact.path for artifact in client.list_artifacts(run_id)}
+    assert owed(workspace) == []
+
+
+CALLS = (
+    "create_run", "log_batch", "get_run", "set_terminated", "create_logged_model", "finalize_logged_model",
+    "log_outputs", "get_logged_model", "create_model_version", "log_artifact",
+)  # fmt: skip
+FAILURES = [(call, arrives) for call in CALLS for arrives in (False, True) if not (call == "create_run" and arrives)]
+
+
+@pytest.mark.usefixtures("at_once")
+@pytest.mark.parametrize(("call", "arrives"), some(FAILURES, ("log_batch", False), ("log_outputs", True)))
+def test_whatever_call_fails_or_loses_its_answer_everything_is_known_once(
+    call: str, arrives: bool, workspace: Workspace
+) -> None:
+    """In the middle of training, then from its last iteration to the report; the next command pays."""
+    findings: list[FindingRow] = []
+    watcher = begun(workspace, findings)
+    with failing(call, arrives=arrives):
+        train(watcher, workspace, range(2))
+    train(watcher, workspace, range(2, 3))
+    with failing(call, arrives=arrives):
+        train(watcher, workspace, range(3, 4))
+        watcher.on_end("finished")
+        publish_files(workspace)
+        watcher.publish()
+        log_report(workspace)
+    assert {finding.check for finding in findings} <= {"tracking_gone"} and len(findings) <= 2
+    workspace.finished.mkdir()
+    workspace.work(FINGERPRINT).rename(workspace.finished / FINGERPRINT)
+    mlflow_observer.settle(workspace)
+    log_report(workspace)  # audited again
+    assert_everything_is_known_once(workspace)
 
 
 TRAINING = """
-import os, signal, sys
+import sys
 from pathlib import Path
-from tests.pipeline.test_mlflow_store import *
-workspace, die_at = Workspace(Path(sys.argv[1])), int(sys.argv[2])
-info = info_of(workspace)
-saved = info.work_dir / "saved"
-start, sha256 = saved.read_text().split() if saved.exists() else ("0", "")
-watcher = tracker(workspace)
-with Recorder(info.work_dir, Extent(int(start), sha256)) as log:
-    watcher.on_start(info)
-    for number in range(int(start), 12):
-        watcher.on_iteration(update(number), episode())
-        log.write(iteration(number))
-        if number == die_at:
-            os.kill(os.getpid(), signal.SIGKILL)
-        if number % 2:
-            saved.write_text("{} {}".format(*log.flush()))
-            if number == -die_at:  # between the checkpoint and telling MLflow
-                os.kill(os.getpid(), signal.SIGKILL)
-            watcher.on_checkpoint(Path(), number + 1)
-watcher.on_end("finished")
+from tests.pipeline.test_mlflow_store import live
+live(Path(sys.argv[1]), int(sys.argv[2]))
 """
+
+
+def live(root: Path, die_at: int) -> None:
+    """Train twelve iterations with a checkpoint after every other one, from the last one on; die at one."""
+    info = info_of(Workspace(root))
+    saved = info.work_dir / "saved"
+    start, sha256 = saved.read_text().split() if saved.exists() else ("0", "")
+    with Recorder(info.work_dir, Extent(int(start), sha256)) as log:
+        watcher = begun(Workspace(root))
+        for number in range(int(start), 12):
+            log.write(iteration(number))
+            if number == die_at:
+                os.kill(os.getpid(), signal.SIGKILL)
+            if number % 2:
+                saved.write_text("{} {}".format(*log.flush()))
+                if number == -die_at:  # between the checkpoint and telling MLflow
+                    os.kill(os.getpid(), signal.SIGKILL)
+                watcher.on_checkpoint(Path(), number + 1)
+    watcher.on_end("finished")
 
 
 def test_every_step_exactly_once_after_kills(workspace: Workspace) -> None:
@@ -86,115 +147,129 @@ def test_every_step_exactly_once_after_kills(workspace: Workspace) -> None:
     assert (run.data.tags["simic.resumes"], run.info.status) == ("2", "FINISHED")
 
 
-def test_a_run_states_its_params_data_and_code(workspace: Workspace) -> None:
-    watcher = tracker(workspace)
-    watcher.on_start(info_of(workspace))
-    client, _, run_id = run_of(workspace)
-    run = client.get_run(run_id)
-    assert run.data.params["train.ppo.gamma"] == str(params.PPOParams().gamma)
-    assert not [name for name in run.data.params if name.startswith("runtime")]
-    assert run.data.tags["simic.code"] == "abc"
-
-
-def test_metrics_are_those_of_the_rows_and_missing_ones_are_left_out() -> None:
-    point = mlflow_store.point(update(3), episode())
-    assert point.metrics["update/loss"] == 0.25
-    assert point.metrics["episode/return"] == 1.5  # (1 + 2) / 2
-    assert point.metrics["episode/committed_accuracy"] == 40.0  # the other host was not measured
-    assert point.metrics["episode/panicked"] == 0.5
-    assert not {"update/missing", "validation/score"} & point.metrics.keys()
-
-
-def train(
-    watcher: mlflow_observer.MlflowObserver, workspace: Workspace, iterations: range, fingerprint: str = FINGERPRINT
+def lived_without_a_store(
+    workspace: Workspace, monkeypatch: pytest.MonkeyPatch, ended: str, fingerprint: str = FINGERPRINT
 ) -> None:
-    with Recorder(workspace.work(fingerprint), Extent(iterations.start)) as log:
-        for number in iterations:
-            watcher.on_iteration(update(number), episode())
-            log.write(iteration(number))
-            watcher.on_checkpoint(Path(), number + 1)
+    with monkeypatch.context() as gone:
+        gone.setenv("MLFLOW_TRACKING_URI", GONE)
+        watcher = begun(workspace, [], fingerprint)
+        train(watcher, workspace, range(2), fingerprint)
+        watcher.on_end(ended)
 
 
-SHAPES = {"features": [5], "categories": [2], "mask_op": [4], "h": [3], "c": [3]}
-DTYPES = {"categories": "int64", "mask_op": "bool"}
-INPUTS = {name: {"shape": ["batch", *shape], "dtype": DTYPES.get(name, "float32")} for name, shape in SHAPES.items()}
-HEADS = [{"name": "op", "size": 4}, {"name": "slot", "size": 2}]
+def test_debts_of_several_runs_and_of_an_earlier_life_are_paid_and_undo_nothing(
+    workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One run failed while MLflow was gone, went on, and finished; another was interrupted."""
+    lived_without_a_store(workspace, monkeypatch, "failed")
+    lived_without_a_store(workspace, monkeypatch, "interrupted", OTHER)
+    assert owed(workspace) == sorted((NAME, run_name(OTHER)))
+    watcher = begun(workspace)
+    train(watcher, workspace, range(2, 3))
+    watcher.on_end("finished")
+    for fingerprint, status, done in ((FINGERPRINT, "FINISHED", 3), (OTHER, "KILLED", 2)):
+        client, _, run_id = run_of(workspace, fingerprint)
+        assert client.get_run(run_id).info.status == status
+        assert steps(workspace, "update/loss", fingerprint) == list(range(done))
+    assert owed(workspace) == []
 
 
-def publish_files(workspace: Workspace) -> None:
-    for name, done in (("best", 2), ("latest", 4)):
-        folder = workspace.checkpoints / name
-        folder.mkdir(parents=True)
-        (folder / "manifest.json").write_text(json.dumps({"iteration": done, "scalars": {"best_score": 77.5}}))
-        (folder / "state.safetensors").write_bytes(b"weights")
-    (workspace.models / "policy").mkdir(parents=True)
-    (workspace.models / "policy" / "weights.safetensors").write_bytes(b"weights")
-    (workspace.models / "program").mkdir()
-    (workspace.models / "program" / "policy.json").write_text(json.dumps({"inputs": INPUTS, "heads": HEADS}))
-    workspace.reports.mkdir(exist_ok=True)
-    told = dict.fromkeys(("title", "question", "measured", "threshold", "source", "fix", "passes_when"), "")
-    kinds = (("high", "finding"), ("critical", "pass"))
-    counted = {"occurred": 1, "counted": "update", "statistics": [], "evidence": []}
-    results = [{"check": "R1", "layer": "symptom", "severity": s, "status": t, **counted, **told} for s, t in kinds]
-    found = {"schema_version": SCHEMA_VERSION, "run": "x", "results": results}
-    (workspace.reports / "findings.json").write_bytes(durable.with_checksum(found))
-    workspace.model_card.write_text("---\nlibrary_name: simic\n---\n\n# A controller\n")
-    (workspace.reports / "report.html").write_text("<html></html>")
-    workspace.figures.mkdir(exist_ok=True)
-    (workspace.figures / "learning.svg").write_text("<svg/>")
-    policies = {"learned": {"test_accuracy_pct": {"estimate": 81.0}}}
-    evaluated = {"checkpoint": "best", "checkpoint_iteration": 2, "policies": policies}
-    workspace.evaluation.write_text(json.dumps(evaluated))
-    workspace.metrics.write_text(json.dumps({"score": 80.0, "gap_closed": 0.25}))
-
-
-ITERATIONS = {"checkpoint-best": "2", "checkpoint-latest": "4", "policy": "2"}
-MODELS = set(ITERATIONS)
-
-
-def test_published_files_are_models_and_the_policy_is_registered_without_an_alias(workspace: Workspace) -> None:
-    watcher = tracker(workspace)
-    watcher.on_start(info_of(workspace))
-    publish_files(workspace)
-    watcher.publish()
-    watcher.publish()  # again: nothing is doubled
+def test_models_and_report_of_another_run_are_not_taken_for_those_owed(
+    workspace: Workspace, caplog: pytest.LogCaptureFixture
+) -> None:
+    with failing("create_logged_model", "log_artifact"):
+        finished(workspace)
+        log_report(workspace)
+    for file in (workspace.checkpoints / "latest" / "manifest.json", workspace.reports / "findings.json"):
+        file.write_text(file.read_text() + "\n")
+    mlflow_observer.settle(workspace)
     client, experiment_id, run_id = run_of(workspace)
-    models = client.search_logged_models([experiment_id])
-    assert sorted(model.name for model in models) == sorted(MODELS)
-    assert {model.name: model.params["iteration"] for model in models} == ITERATIONS
-    assert all(model.params["train.ppo.gamma"] == str(params.PPOParams().gamma) for model in models)
-    [version] = client.search_model_versions("name = 'simic-policy'")
-    assert (str(version.version), version.run_id, list(version.aliases)) == ("1", run_id, [])
-    assert version.tags == {"simic.data_sha256": "d" * 64}
-    files = list((workspace.root / "mlruns").rglob("weights.safetensors"))
-    assert len(files) == 1
-    assert version.source is not None
-    assert files[0].as_uri().startswith(version.source)
+    assert client.search_logged_models([experiment_id]) == [] == client.list_artifacts(run_id)
+    assert f"will not have the policy of run {NAME}" in caplog.text
+    assert f"will not have the report of run {NAME}" in caplog.text and owed(workspace) == []
 
 
-def test_report_findings_and_verdict_are_on_the_run_of_the_checkpoints(workspace: Workspace) -> None:
-    watcher = tracker(workspace)
-    watcher.on_start(info_of(workspace))
-    publish_files(workspace)
-    watcher.publish()
-    mlflow_observer.log_report(workspace, NAME, {"simic.dvc_lock": "76"}, sound=True)
-    mlflow_observer.log_report(workspace, NAME, {"simic.dvc_lock": "77"}, sound=True)  # a second audit of the same run
+@pytest.mark.parametrize("damage", [b"", b"\xff", b'{"status": 3}'])
+def test_a_damaged_debt_is_said(damage: bytes, workspace: Workspace, caplog: pytest.LogCaptureFixture) -> None:
+    file = workspace.mlflow_debt(NAME)
+    file.parent.mkdir(parents=True)
+    file.write_bytes(damage)
+    mlflow_observer.settle(workspace)
+    assert f"what MLflow lacks of run {NAME} stays missing" in caplog.text and owed(workspace) == []
+
+
+def test_metrics_of_a_run_whose_telemetry_was_removed_stay_missing_and_that_is_said(
+    workspace: Workspace, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    lived_without_a_store(workspace, monkeypatch, "interrupted")
+    shutil.rmtree(workspace.work(FINGERPRINT))
+    mlflow_observer.settle(workspace)
+    assert f"will not have all metrics of run {NAME}" in caplog.text and owed(workspace) == []
     client, _, run_id = run_of(workspace)
-    assert [(m.step, m.value) for m in client.get_metric_history(run_id, "test/learned")] == [(2, 81.0)]
-    for name, value in (("score", 80.0), ("gap_closed", 0.25)):
-        assert [(m.step, m.value) for m in client.get_metric_history(run_id, f"compare/{name}")] == [(0, value)]
-    tags = client.get_run(run_id).data.tags
-    assert tags["simic.verdict"] == "high"  # the critical check passed
-    assert (tags["simic.findings.high"], tags["simic.findings.critical"]) == ("1", "0")
-    assert tags["simic.dvc_lock"] == "77"
-    names = {artifact.path for artifact in client.list_artifacts(run_id)}
-    assert [drawn.path for drawn in client.list_artifacts(run_id, "figures")] == ["figures/learning.svg"]
-    assert {"report.html", "findings.json"} <= names
-    version = client.get_model_version_by_alias("simic-policy", "challenger")
-    assert (version.run_id, version.description) == (run_id, "# A controller")
-    [card] = (workspace.root / "mlruns").glob("*/models/*/artifacts/README.md")
-    assert card.read_text() == workspace.model_card.read_text()
-    assert card.parent.as_uri() == version.source
+    assert client.get_run(run_id).info.status == "KILLED"
+
+
+def test_a_store_that_makes_everyone_wait_is_not_asked_at_every_checkpoint(
+    workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each attempt takes 5 seconds, an iteration 1: it is left alone for twenty times as long."""
+    now, attempts = [0.0], []
+
+    def slow(*_: object, **__: object) -> None:
+        attempts.append(now[0])
+        now[0] += 5.0
+        raise OSError("database is locked")
+
+    watcher = begun(workspace)
+    monkeypatch.setattr(mlflow_observer.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(mlflow_store.MlflowClient, "log_batch", slow)
+    for number in range(120):
+        now[0] += 1.0
+        train(watcher, workspace, range(number, number + 1))
+    assert attempts == [1.0, 106.0]
+
+
+def locked(file: Path) -> Iterator[None]:
+    """By another connection."""
+    with closing(sqlite3.connect(file, isolation_level=None)) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        yield
+        other.execute("ROLLBACK")
+
+
+def garbage(file: Path) -> Iterator[None]:
+    kept = file.read_bytes()
+    file.write_bytes(b"garbage" * 1000)
+    yield
+    file.write_bytes(kept)
+
+
+def a_folder(file: Path) -> Iterator[None]:
+    """In its place: even root cannot write to it."""
+    aside = file.rename(file.with_suffix(".aside"))
+    file.mkdir()
+    yield
+    file.rmdir()
+    aside.rename(file)
+
+
+@pytest.mark.usefixtures("at_once")
+@pytest.mark.parametrize(
+    ("breaking", "why"),
+    [(locked, "database is locked"), (garbage, "file is not a database"), (a_folder, "unable to open database file")],
+)
+def test_a_store_that_cannot_be_used_costs_a_finding_and_everything_comes_later(
+    breaking: Breaking, why: str, workspace: Workspace
+) -> None:
+    findings: list[FindingRow] = []
+    watcher = begun(workspace, findings)
+    with contextmanager(breaking)(workspace.root / "mlflow.db"):
+        train(watcher, workspace, range(1))
+    [finding] = findings
+    assert (finding.check, finding.iteration) == ("tracking_gone", 0) and why in finding.message
+    train(watcher, workspace, range(1, 2))
+    watcher.on_end("finished")
+    assert steps(workspace, "update/loss") == [0, 1] and owed(workspace) == []
 
 
 @pytest.mark.slow
@@ -211,3 +286,68 @@ def test_first_initialisation_by_several_processes_at_once_gives_one_experiment(
     answers = {child.communicate()[0] for child in children}
     assert [child.returncode for child in children] == [0] * 4
     assert len(answers) == 1
+
+
+# --- a store keeps absolute paths: a project that was copied or moved ---
+
+
+def files_of(workspace: Workspace) -> set[Path]:
+    return {path for path in workspace.root.rglob("*") if path.is_file()}
+
+
+def test_a_copied_project_says_what_to_do_and_does_it_once_that_was_done(
+    workspace: Workspace, tmp_path_factory: pytest.TempPathFactory, caplog: pytest.LogCaptureFixture
+) -> None:
+    finished(workspace)
+    copy = Workspace(Path(shutil.copytree(workspace.root, tmp_path_factory.mktemp("moved") / "project")))
+    before, findings = files_of(workspace), list[FindingRow]()
+    watcher = begun(copy, findings, OTHER)
+    train(watcher, copy, range(3), OTHER)
+    watcher.on_end("finished")
+    watcher.publish()
+    assert [finding.check for finding in findings] == ["tracking_gone"]
+    [said] = [record.getMessage() for record in caplog.records if "continues without it" in record.getMessage()]
+    assert "\n" not in said and f"{copy.root}/mlflow.db keeps its files in {workspace.root.as_uri()}" in said
+    assert len(owed(copy)) == 1
+
+    command = shlex.split(said.partition("run in its folder: ")[2])
+    assert command[0] == "mlflow"
+    done = subprocess.run([sys.executable, "-m", *command], cwd=copy.root, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    mlflow_observer.settle(copy)
+    assert owed(copy) == [] and steps(copy, "update/loss", OTHER) == [0, 1, 2]
+    client, experiment_id, run_id = run_of(copy, OTHER)
+    found = client.search_logged_models([experiment_id])
+    assert {model.name for model in found} == MODELS
+    assert all(model.artifact_location.startswith(copy.root.as_uri()) for model in found)
+    [earlier] = [each for each in client.search_experiments() if each.name == "simic-2"]
+    assert client.search_runs([earlier.experiment_id])[0].data.tags["simic.fingerprint"] == FINGERPRINT
+    assert files_of(workspace) == before
+    assert run_id in {version.run_id for version in client.search_model_versions("name = 'simic-policy'")}
+
+
+def test_a_champion_whose_files_stayed_behind_is_one_line(workspace: Workspace, tmp_path: Path) -> None:
+    finished(workspace)
+    client, _ = mlflow_store.connect(workspace)
+    client.set_registered_model_alias("simic-policy", "champion", "1")
+    registry = Registry.open(workspace)
+    champion = registry.holder("champion")
+    assert champion is not None
+    assert (registry.fetch(champion, tmp_path / "there") / "MLmodel").is_file()
+    shutil.rmtree(workspace.root / "mlruns")
+    with pytest.raises(
+        SimicError, match=r"version 1: its files are not in file://.* or take its alias away in MLflow$"
+    ):
+        registry.fetch(champion, tmp_path / "gone")
+
+
+def test_a_server_keeps_its_files_wherever_it_likes(
+    workspace: Workspace, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And the way to the project may have many names."""
+    mlflow_store.connect(workspace)
+    link = tmp_path_factory.mktemp("link") / "project"
+    link.symlink_to(workspace.root)
+    assert mlflow_store.connect(Workspace(link))[1] == mlflow_store.connect(workspace)[1]
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", mlflow_store.store_uri(workspace))
+    mlflow_store.connect(Workspace(tmp_path_factory.mktemp("other")))

@@ -20,12 +20,13 @@ import yaml
 from simic import seals
 from simic.pipeline import engine, mlflow_observer, mlflow_store
 from simic.pipeline.paths import Workspace
-from simic.training.observers import EndStatus, Observer
-from tests.helpers import ROOT, free_port
+from simic.training.observers import Observer
+from tests.helpers import ROOT, contents, free_port
+from tests.pipeline.mlflow_runs import GONE, MODELS, begun, owed, run_of, steps, train
 from tests.pipeline.small_suite import tree
-from tests.pipeline.test_mlflow_debts import GONE, MODELS, a_folder, garbage, owed
+from tests.pipeline.test_mlflow_store import a_folder, garbage
+from tests.postgres import Postgres, a_postgres
 
-pytestmark = pytest.mark.prove
 Outage = Callable[[Workspace], AbstractContextManager[None]]
 ITERATIONS = tree().train.iterations
 # Holds a store until its standard input ends.
@@ -106,48 +107,42 @@ def project(tmp_path: Path, suite_run: Workspace, initialised: bytes) -> Workspa
 
 
 class During(Observer):
-    """Opens an outage when a step of some iteration is done, and ends it at the same step of the next one."""
+    """Opens an outage when a step of the second iteration is done, and ends it at the same step of the third."""
 
-    def __init__(self, outage: AbstractContextManager[None], iteration: int) -> None:
-        self.outage, self.iteration = outage, iteration
+    def __init__(self, outage: AbstractContextManager[None]) -> None:
+        self.outage = outage
 
     def on_step(self, iteration: int, step: int) -> None:
-        if step == 1 and iteration == self.iteration:
+        if (iteration, step) == (1, 1):
             self.outage.__enter__()
-        if step == 1 and iteration == self.iteration + 1:
+        if (iteration, step) == (2, 1):
             self.outage.__exit__(None, None, None)
 
 
-class Ends(Observer):
-    """How the run ended."""
-
-    def __init__(self) -> None:
-        self.status = list[EndStatus]()
-
-    def on_end(self, status: EndStatus) -> None:
-        self.status.append(status)
-
-
-def perform(workspace: Workspace, *watching: Observer) -> None:
-    """Training and audit as `simic run` does them."""
+def perform(workspace: Workspace, *watching: Observer) -> int:
+    """Training and audit as `simic run` does them; how often the run says in its findings that MLflow was gone."""
     engine.perform("train", workspace, engine.Execution((*watching,)))
     engine.perform("audit", workspace, engine.Execution())
-
-
-def trouble_said(workspace: Workspace) -> int:
-    """How often the run says in its findings that MLflow was gone."""
     return pq.read_table(workspace.telemetry / "findings.parquet")["check"].to_pylist().count("tracking_gone")
 
 
 def assert_same_weights(workspace: Workspace, undisturbed: Workspace) -> None:
-    for place in (undisturbed.checkpoints, undisturbed.models):
-        for file in (each for each in place.rglob("*") if each.is_file()):
-            again = workspace.root / file.relative_to(undisturbed.root)
-            if file.name == "chain.json" or file.suffix in (".safetensors", ".pt2"):
-                assert again.read_bytes() == file.read_bytes(), file
+    places = ("checkpoints", "models")
+    for place, content in contents(undisturbed.root, places).items():
+        if place.endswith(("chain.json", ".safetensors", ".pt2")):
+            assert (workspace.root / place).read_bytes() == content, place
 
 
 def assert_everything_is_known_once(workspace: Workspace) -> None:
+    """In a process of its own: an open store that was removed is lost for the process that has it open."""
+    code = "import sys; from tests.pipeline.test_outages import settled; settled(sys.argv[1])"
+    subprocess.run([sys.executable, "-c", code, str(workspace.root)], cwd=ROOT, check=True)
+
+
+def settled(root: str) -> None:
+    """As every command does that tells MLflow of a run."""
+    workspace = Workspace(Path(root))
+    mlflow_observer.settle(workspace)
     client, experiment_id = mlflow_store.connect(workspace)
     (run,) = client.search_runs([experiment_id])
     run_id = run.info.run_id
@@ -155,9 +150,9 @@ def assert_everything_is_known_once(workspace: Workspace) -> None:
     uses = {each.tags[0].value for each in run.inputs.dataset_inputs}
     assert uses == {"training", "validation", "testing"}
     for metric in run.data.metrics:
-        steps = [point.step for point in client.get_metric_history(run_id, metric)]
-        assert steps == sorted(set(steps)), metric
-        assert metric != "iteration" or steps == list(range(ITERATIONS))
+        logged = [point.step for point in client.get_metric_history(run_id, metric)]
+        assert logged == sorted(set(logged)), metric
+        assert metric != "iteration" or logged == list(range(ITERATIONS))
     assert (run.info.status, run.data.tags["simic.status"]) == ("FINISHED", "finished")
     assert {model.name for model in client.search_logged_models([experiment_id])} == MODELS
     versions = client.search_model_versions("name = 'simic-policy'")
@@ -166,37 +161,23 @@ def assert_everything_is_known_once(workspace: Workspace) -> None:
     assert owed(workspace) == []
 
 
-def assert_the_next_command_pays(workspace: Workspace) -> None:
-    """A process of its own: an open store that was removed is lost for the process that has it open."""
-    code = "import sys; from tests.pipeline.test_outages import pay; pay(sys.argv[1])"
-    subprocess.run([sys.executable, "-c", code, str(workspace.root)], cwd=ROOT, check=True)
-
-
-def pay(root: str) -> None:
-    """As every command does that tells MLflow of a run."""
-    mlflow_observer.settle(Workspace(Path(root)))
-    assert_everything_is_known_once(Workspace(Path(root)))
-
-
+@pytest.mark.prove
 @pytest.mark.parametrize("name", OUTAGES)
 def test_mlflow_gone_for_a_third_of_the_run(name: str, project: Workspace, suite_run: Workspace) -> None:
-    ended = Ends()
-    perform(project, During(OUTAGES[name](project), 1), ended)
-    assert ended.status == ["finished"]
+    perform(project, During(OUTAGES[name](project)))
+    assert name == "removed" or owed(project) == []
     assert_same_weights(project, suite_run)
-    if name == "removed":
-        assert_the_next_command_pays(project)
-    else:
-        assert_everything_is_known_once(project)
+    assert_everything_is_known_once(project)
 
 
+@pytest.mark.prove
 @pytest.mark.parametrize("name", OUTAGES)
 def test_mlflow_gone_from_the_start_to_the_audit(name: str, project: Workspace, suite_run: Workspace) -> None:
     with OUTAGES[name](project):
-        perform(project)
-    assert trouble_said(project) == (name != "removed")  # a store that is removed before the run is made again
+        trouble = perform(project)
+    assert trouble == (name != "removed")  # a store that is removed before the run is made again
     assert_same_weights(project, suite_run)
-    assert_the_next_command_pays(project)
+    assert_everything_is_known_once(project)
 
 
 class Server:
@@ -232,6 +213,7 @@ class Server:
         self.start()
 
 
+@pytest.mark.prove
 def test_a_server_that_was_killed_for_a_third_of_the_run_has_everything_once(
     project: Workspace, suite_run: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -239,9 +221,93 @@ def test_a_server_that_was_killed_for_a_third_of_the_run_has_everything_once(
     server.start()
     try:
         monkeypatch.setenv("MLFLOW_TRACKING_URI", server.uri)
-        perform(project, During(server.gone(), 1))
-        assert trouble_said(project) == 1
+        assert perform(project, During(server.gone())) == 1
         assert_same_weights(project, suite_run)
         assert_everything_is_known_once(project)
     finally:
         server.kill()
+
+
+# --- a Postgres of the machine's packages, in a folder of its own ---
+
+POINTS = 150
+WRITER = """
+import sys, time
+from pathlib import Path
+from simic.pipeline import mlflow_observer
+from simic.pipeline.paths import Workspace
+from simic.telemetry.recorder import Recorder
+from tests.helpers import iteration
+from tests.pipeline.mlflow_runs import begun
+workspace, fingerprint, points = Workspace(Path(sys.argv[1])), sys.argv[2], int(sys.argv[3])
+mlflow_observer.PAUSE = 1.0  # by default it is tried again after a minute
+with Recorder(workspace.work(fingerprint)) as log:
+    watcher = begun(workspace, fingerprint=fingerprint)
+    for number in range(points):
+        log.write(iteration(number))
+        watcher.on_checkpoint(Path(), number + 1)
+        print(number, flush=True)
+        time.sleep(0.1)
+    watcher.on_end("finished")
+"""
+
+
+@pytest.fixture(scope="module")
+def postgres() -> Iterator[Postgres]:
+    with a_postgres() as found:
+        yield found
+
+
+@pytest.fixture
+def on_postgres(tmp_path: Path, postgres: Postgres, monkeypatch: pytest.MonkeyPatch) -> Workspace:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", postgres.uri())
+    monkeypatch.chdir(tmp_path)  # MLflow's folder of artifacts
+    return Workspace(tmp_path)
+
+
+@pytest.mark.prove
+def test_two_writers_lose_nothing_while_postgres_is_killed_and_comes_back(
+    on_postgres: Workspace, postgres: Postgres
+) -> None:
+    mlflow_store.connect(on_postgres)
+    fingerprints, pipes = ("1" * 16, "2" * 16), {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    commands = [[sys.executable, "-c", WRITER, str(on_postgres.root), each, str(POINTS)] for each in fingerprints]
+    env = os.environ | {"PYTHONPATH": str(ROOT)}
+    writers = [subprocess.Popen(command, cwd=on_postgres.root, env=env, **pipes) for command in commands]
+    for writer in writers:
+        while int(writer.stdout.readline()) < POINTS // 3:
+            pass
+    postgres.control("-m", "immediate", "stop")
+    time.sleep(1.0)
+    assert all(writer.poll() is None for writer in writers)
+    postgres.start()
+    for writer, fingerprint in zip(writers, fingerprints, strict=True):
+        _, said = writer.communicate(timeout=300)
+        assert writer.returncode == 0 and said.count("logging to MLflow failed") == 1, said
+        client, _, run_id = run_of(on_postgres, fingerprint)
+        for metric in ("iteration", "update/loss"):
+            assert steps(on_postgres, metric, fingerprint) == list(range(POINTS))
+        assert client.get_run(run_id).info.status == "FINISHED"
+    assert owed(on_postgres) == []
+
+
+@pytest.mark.prove
+def test_a_postgres_that_is_away_at_the_start_costs_a_second_and_is_told_later(
+    on_postgres: Workspace, postgres: Postgres
+) -> None:
+    postgres.control("-m", "immediate", "stop")
+    fingerprint, began = "3" * 16, time.monotonic()
+    watcher = begun(on_postgres, fingerprint=fingerprint)
+    assert time.monotonic() - began < 10.0  # MLflow by itself would try for an hour
+    train(watcher, on_postgres, range(3), fingerprint)
+    postgres.start()
+    watcher.on_end("finished")
+    assert steps(on_postgres, "iteration", fingerprint) == [0, 1, 2]
+
+
+def test_a_database_server_that_nobody_runs_is_out_of_reach_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"postgresql+psycopg://nobody@127.0.0.1:{free_port()}/mlflow")
+    with pytest.raises(OSError, match="refused"):
+        mlflow_store.refuse_unusable(Workspace(tmp_path))

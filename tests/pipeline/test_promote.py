@@ -1,12 +1,9 @@
 """The rule by which a challenger becomes champion, and `simic promote` on a real registry."""
 
 import json
-import sys
-from collections.abc import Callable
 
 import pytest
 
-from simic import cli
 from simic.audit.findings import Result, Status, Verdict
 from simic.data.batches import HELD_OUT_FILE, TEST_FILE
 from simic.evaluation.promotion import Compared, Contest
@@ -14,8 +11,9 @@ from simic.evaluation.statistics import Interval
 from simic.pipeline import engine, mlflow_observer, mlflow_store, promote, stages
 from simic.pipeline.paths import Workspace
 from simic.telemetry.rows import Severity
+from tests.pipeline.conftest import Simic
+from tests.pipeline.mlflow_runs import NAME, info_of
 from tests.pipeline.small_suite import tree
-from tests.pipeline.test_mlflow_store import NAME, info_of
 
 
 def played(*lows: float) -> Contest:
@@ -83,28 +81,12 @@ def data_sha256(workspace: Workspace) -> str:
 
 
 @pytest.fixture
-def project(project: Workspace, initialised: bytes) -> Workspace:
-    """A finished run that MLflow knows."""
+def project(project: Workspace, initialised: bytes, monkeypatch: pytest.MonkeyPatch) -> Workspace:
+    """A finished run that MLflow knows, in the current folder."""
+    monkeypatch.chdir(project.root)
     (project.root / "mlflow.db").write_bytes(initialised)
     track(project, "a" * 16)
     return project
-
-
-Simic = Callable[[], tuple[int | str | None, str, str]]
-
-
-@pytest.fixture
-def simic(project: Workspace, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Simic:
-    """`simic promote` in the project: exit code, output, errors."""
-    monkeypatch.chdir(project.root)
-    monkeypatch.setattr(sys, "argv", ["simic", "promote"])
-
-    def call() -> tuple[int | str | None, str, str]:
-        with pytest.raises(SystemExit) as stopped:
-            cli.main()
-        return stopped.value.code, *capfd.readouterr()
-
-    return call
 
 
 def holders(workspace: Workspace) -> dict[str, str]:
@@ -116,7 +98,7 @@ def test_a_challenger_that_does_not_clear_the_floors_stays_one(project: Workspac
     """A controller of three iterations, on one validation task; what is held out is not there."""
     for name in (TEST_FILE, HELD_OUT_FILE):
         (project.prepared / name).unlink()
-    code, out, _ = simic()
+    code, out, _ = simic("promote")
     found = promote.Promotion.model_validate_json(project.promotion.read_bytes())
     assert code == 1 and not found.promoted and found.champion is None
     assert [each.opponent for each in found.contest.compared] == ["random_legal", "static"]
@@ -129,7 +111,7 @@ def test_a_challenger_that_does_not_clear_the_floors_stays_one(project: Workspac
     assert version.tags["simic.promotion"] == "not promoted" and version.tags["simic.promotion.reason"]
     assert "promotion.json" in {file.path for file in client.list_artifacts(version.run_id or "")}
     before = project.promotion.read_bytes()
-    simic()
+    simic("promote")
     assert project.promotion.read_bytes() == before
 
 
@@ -143,9 +125,9 @@ def test_a_champion_is_followed_by_who_beats_it_and_is_no_challenger(
         promote, "contest", lambda *given: opponents.append(given[3] is not None) or won[len(opponents) - 1]
     )
     monkeypatch.setattr(promote, "decide", lambda contest, _: promote_rule(contest, verdict()))
-    assert simic()[0] == 0
+    assert simic("promote")[0] == 0
     assert holders(project) == {"champion": "1"}
-    code, _, error = simic()
+    code, _, error = simic("promote")
     assert (
         code == 2 and error.startswith("simic: simic-policy: no version is the challenger") and error.count("\n") == 1
     )
@@ -156,7 +138,7 @@ def test_a_champion_is_followed_by_who_beats_it_and_is_no_challenger(
     manifest.write_text(manifest.read_text() + "\n")  # of another run
     track(project, "b" * 16)
     assert holders(project) == {"champion": "1", "challenger": "2"}
-    assert simic()[0] == 1
+    assert simic("promote")[0] == 1
     assert opponents == [False, True] and holders(project) == {"champion": "1", "challenger": "2"}
     mlflow_observer.log_report(project, NAME, {}, sound=False)  # refuted, it is no challenger
     assert holders(project) == {"champion": "1"}
@@ -165,13 +147,14 @@ def test_a_champion_is_followed_by_who_beats_it_and_is_no_challenger(
 promote_rule = promote.decide
 
 
+@pytest.mark.usefixtures("project")
 def test_a_store_that_cannot_be_reached_is_one_line(simic: Simic, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:1")
-    code, _, error = simic()
+    code, _, error = simic("promote")
     assert code == 2 and error.startswith("simic: MLflow does not answer") and error.count("\n") == 1
 
 
 def test_it_waits_for_nobody_who_runs_stages(project: Workspace, simic: Simic) -> None:
     with engine.workspace_lock(project):
-        code, _, error = simic()
+        code, _, error = simic("promote")
     assert code == 2 and "in use by process" in error

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +10,7 @@ import torch
 from sklearn.datasets import load_digits
 
 from benchmarks import publish
-from simic import cli, durable
+from simic import durable
 from simic.errors import SimicError
 from simic.evaluation import controllers, result, rules
 from simic.evaluation.controllers import Controller
@@ -20,6 +19,7 @@ from simic.growth.networks.blueprints import blueprints_of
 from simic.pipeline import stages
 from simic.pipeline.paths import Workspace
 from simic.training import worker_layout
+from tests.pipeline.conftest import Simic
 from tests.pipeline.small_suite import tree
 
 FILES = {"CARD.md", "policy.json", "weights.safetensors"}
@@ -142,20 +142,13 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def grow(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> None:
-    monkeypatch.setattr(sys, "argv", ["simic", "grow", "mine.npz", "--n", "2", *arguments])
-    with pytest.raises(SystemExit) as stopped:
-        cli.main()
-    assert stopped.value.code == 0
-
-
 def test_grow_needs_no_project_and_a_comparison_changes_nothing_of_the_network(
-    shipped: Path, elsewhere: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    shipped: Path, elsewhere: Path, simic: Simic
 ) -> None:
-    grow(monkeypatch, "--out", "alone")
-    assert "\npolicy   the published controller of suite tables, trained for " in capsys.readouterr().out
-    grow(monkeypatch, "--out", "beside", "--policy", "tables", "--compare")
-    said = capsys.readouterr().out
+    code, said, _ = simic("grow", "mine.npz", "--n", 2, "--out", "alone")
+    assert code == 0 and "\npolicy   the published controller of suite tables, trained for " in said
+    code, said, _ = simic("grow", "mine.npz", "--n", 2, "--out", "beside", "--policy", "tables", "--compare")
+    assert code == 0
     alone, beside = content(elsewhere / "alone"), content(elsewhere / "beside")
     report = json.loads(beside.pop("compare.json"))
     pages = [files.pop("README.md").decode() for files in (alone, beside)]

@@ -99,6 +99,7 @@ def test_the_host_alone_is_the_same_host_without_seeds(images: Path) -> None:
         ({"policy": "nobody"}, "nobody"),
         ({"data": None}, "grow: needs data, a file or a folder, or --task NAME"),
         ({"data": None, "task": "sudoku"}, "--task sudoku: .*digits, mnist"),
+        ({"data": None, "task": "suite"}, "--task suite: grow takes one data set"),
         ({"data": None, "task": "text"}, "--task text: source is"),
         ({"host": "nowhere.py:network"}, "nowhere.py: no such file"),
     ],

@@ -10,7 +10,7 @@ import pytest
 import yaml
 from safetensors.torch import load_file, save_file
 
-from simic import cli, durable, params, seals
+from simic import durable, params, seals
 from simic.audit.record import RunRecord
 from simic.errors import SimicError, exit_with_message
 from simic.evaluation import result
@@ -19,6 +19,7 @@ from simic.pipeline import engine, run_summary, stages
 from simic.pipeline.paths import Workspace
 from simic.telemetry import starts
 from tests.helpers import ROOT
+from tests.pipeline.conftest import Simic
 from tests.pipeline.small_suite import TINY, tree
 
 
@@ -102,23 +103,14 @@ def test_the_live_view_has_what_headroom_measured_for_these_params_alone(finishe
     assert stages.floors(tree("train.price=1.0"), finished) == {}
 
 
-def call(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> None:
-    monkeypatch.setattr(sys, "argv", ["simic", *arguments])
-    with pytest.raises(SystemExit) as stopped:
-        cli.main()
-    assert stopped.value.code == 0
-
-
 def test_headroom_without_a_suite_shows_the_page_of_the_workspace(
-    copied: Workspace, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    copied: Workspace, monkeypatch: pytest.MonkeyPatch, simic: Simic
 ) -> None:
     asked: list[str] = []
     copied.params.write_bytes((ROOT / "params.yaml").read_bytes())
     monkeypatch.setattr(engine, "run_chain", lambda workspace, last, *rest: asked.append(last))  # it is up to date
-    monkeypatch.chdir(copied.root)
-    call(monkeypatch, "headroom", "--out", "all.json")
-    assert asked == ["headroom"]
-    assert capsys.readouterr().out.startswith("# Headroom of suite\n")
+    code, out, _ = simic("headroom", "--out", "all.json", root=copied.root)
+    assert (code, asked) == (0, ["headroom"]) and out.startswith("# Headroom of suite\n")
     assert (copied.root / "all.json").read_text() == copied.headroom.read_text()
 
 
@@ -141,18 +133,15 @@ def test_an_evaluation_that_cannot_be_written_keeps_the_earlier_one(
 @pytest.mark.slow
 @pytest.mark.parametrize("damaged", [False, True])
 def test_certify_says_what_was_compared_and_fails_where_it_differs(
-    damaged: bool, copied: Workspace, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    damaged: bool, copied: Workspace, simic: Simic
 ) -> None:
     if damaged:
         weights = copied.grown / "weights.safetensors"
         save_file({name: tensor * 0.5 for name, tensor in load_file(weights).items()}, weights)
     before = copied.certificate.read_bytes()
-    monkeypatch.chdir(copied.root)
-    monkeypatch.setattr(sys, "argv", ["simic", "certify"])
-    with pytest.raises(SystemExit) as stopped:
-        cli.main()
-    lines = capsys.readouterr().out.splitlines()
-    assert stopped.value.code == int(damaged)
+    code, out, _ = simic("certify", root=copied.root)
+    lines = out.splitlines()
+    assert code == int(damaged)
     assert [line.split("  ")[0] for line in lines[:3]] == ["iterations", "episodes", "evaluation"]
     assert lines[0].endswith("comparisons, 0 differ") and lines[1].endswith("comparisons, 0 differ")
     assert ("exported weights" in "".join(lines[4:])) is damaged
@@ -160,14 +149,13 @@ def test_certify_says_what_was_compared_and_fails_where_it_differs(
 
 
 def test_another_suite_is_measured_with_its_own_settings_and_nothing_of_the_workspace_is_touched(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, simic: Simic
 ) -> None:
     (tmp_path / "params.yaml").write_bytes((ROOT / "params.yaml").read_bytes())
-    monkeypatch.chdir(tmp_path)
     small = [*TINY, "train.actions.blueprint=[norm, sort]"]
-    call(monkeypatch, "headroom", "tables", "--out", "all.json", *(word for each in small for word in ("-S", each)))
-    page = capsys.readouterr().out
-    assert page.startswith("# Headroom of suite tables\n") and "Host tables/baseline" in page
+    settings = (word for each in small for word in ("-S", each))
+    code, page, _ = simic("headroom", "tables", "--out", "all.json", *settings, root=tmp_path)
+    assert code == 0 and page.startswith("# Headroom of suite tables\n") and "Host tables/baseline" in page
     assert result.read_headroom(tmp_path / "all.json").price == 2.0
     assert sorted(path.name for path in tmp_path.iterdir()) == ["all.json", "params.yaml"]
     assert (tmp_path / "params.yaml").read_bytes() == (ROOT / "params.yaml").read_bytes()
@@ -194,12 +182,6 @@ def test_a_suite_of_an_extension_is_known_before_its_settings_are_asked_for(tmp_
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 2
     assert done.stderr.startswith("simic: suite 'sudoku': must be one of ") and "of_mine" in done.stderr
-
-
-def test_grow_takes_one_data_set_and_no_suite(tmp_path: Path) -> None:
-    asked = stages.Growth(data=None, out=tmp_path / "grown", task="suite", policy="static")
-    with pytest.raises(SimicError, match="--task suite: grow takes one data set"):
-        stages.grow(tree(), Workspace(tmp_path), asked)
 
 
 def test_the_evaluation_stands_beside_what_headroom_measured(finished: Workspace) -> None:

@@ -120,13 +120,3 @@ def test_code_params_and_seed_decide_which_cell_it_is(tmp_path: Path, monkeypatc
     assert plan(tmp_path, base=[*BASE, "runtime.checkpoint_every=2"]).cells[0].fingerprint == first.fingerprint
     monkeypatch.setattr(seals, "code_hashes", lambda places: {"growth": "changed"})
     assert plan(tmp_path).cells[0].prepared != first.prepared
-
-
-def test_a_cell_that_cannot_be_computed_leaves_its_reason_and_then_its_result(tmp_path: Path) -> None:
-    base = [*BASE, "prepare={task: npz, source: mine.npz}"]
-    [cell] = plan(tmp_path, base=base, grid={}, seeds=1).cells
-    folder = tmp_path / "study"
-    with pytest.raises(SimicError, match=r"mine\.npz"):
-        cells.attempt(cell, folder)
-    assert "mine.npz" in (folder / cell.fingerprint / cells.FAILURE).read_text()
-    assert cells.finished(cell, folder) is None

@@ -1,17 +1,15 @@
 """A study file is refused whole, in one line that says what is wrong, before anything runs."""
 
-import sys
 from pathlib import Path
 from typing import Any
 
-import pytest
 import yaml
 
-from simic import cli
 from simic.pipeline.paths import Workspace
 from simic.study import file
 from simic.study.plan import StudyPlan
 from tests.helpers import ROOT
+from tests.pipeline.conftest import Simic
 from tests.study.small_study import STUDY, project
 
 WRONG: list[tuple[str, dict[str, Any]]] = [
@@ -34,40 +32,32 @@ WRONG: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
-def refused(path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], *options: str) -> str:
+def refused(simic: Simic, path: Path, *options: str) -> str:
     """The one line in which `simic study` says why."""
-    monkeypatch.chdir(path.parent)
-    monkeypatch.setattr(sys, "argv", ["simic", "study", path.name, *options])
-    with pytest.raises(SystemExit) as stopped:
-        cli.main()
-    error = capfd.readouterr().err
-    assert stopped.value.code == 2 and error.startswith("simic: ") and error.count("\n") == 1, error
+    code, _, error = simic("study", path.name, *options, root=path.parent)
+    assert code == 2 and error.startswith("simic: ") and error.count("\n") == 1, error
     return error
 
 
-def test_every_wrong_study_is_refused_in_one_line_that_says_why(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_every_wrong_study_is_refused_in_one_line_that_says_why(tmp_path: Path, simic: Simic) -> None:
     for said, change in WRONG:
-        error = refused(project(tmp_path, **change), monkeypatch, capfd)
+        error = refused(simic, project(tmp_path, **change))
         assert said in error, (change, error)
     for missing in ("name", "seeds", "policies"):
         path = project(tmp_path)
         path.write_text(yaml.safe_dump({key: value for key, value in STUDY.items() if key != missing}))
-        assert missing in refused(path, monkeypatch, capfd)
+        assert missing in refused(simic, path)
     for broken in (b"", b"name: ["):
         path.write_bytes(broken)
-        assert "rates.yaml" in refused(path, monkeypatch, capfd)
+        assert "rates.yaml" in refused(simic, path)
     path.unlink()
-    assert "no such file; examples/studies/memory.yaml shows one" in refused(path, monkeypatch, capfd)
+    assert "no such file; examples/studies/memory.yaml shows one" in refused(simic, path)
     assert not (tmp_path / ".simic").exists()
 
 
-def test_unknown_runner_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_unknown_runner_is_refused(tmp_path: Path, simic: Simic) -> None:
     path = project(tmp_path)
-    assert "must be processes or dask" in refused(path, monkeypatch, capfd, "--runner", "threads")
+    assert "must be processes or dask" in refused(simic, path, "--runner", "threads")
 
 
 def test_a_count_of_seeds_means_the_first_ones(tmp_path: Path) -> None:

@@ -17,7 +17,6 @@ from simic.pipeline.paths import Workspace
 from simic.study import cells, table
 from simic.study.plan import StudyPlan
 from tests.helpers import ROOT
-from tests.pipeline.conftest import initialised  # noqa: F401
 from tests.study.small_study import BASE, plan, rows
 
 PATIENCE_SECONDS = 600.0  # of a busy machine
@@ -71,7 +70,7 @@ def ended(process: subprocess.Popen[str]) -> tuple[int, str, str]:
 
 
 @pytest.mark.slow
-def test_killed_and_resumed_is_never_killed(tmp_path: Path, whole: StudyPlan, initialised: bytes) -> None:  # noqa: F811
+def test_killed_and_resumed_is_never_killed(tmp_path: Path, whole: StudyPlan, initialised: bytes) -> None:
     """The study is killed once a cell is done; its processes end with it. What was done stays, and the
     table is that of cells computed one after the other in one process. MLflow, out of reach at first, learns all once.
     """

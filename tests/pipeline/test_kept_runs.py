@@ -1,4 +1,6 @@
-"""Training made longer equals training that was as long from the start; other code goes on only where it is allowed."""
+"""What .simic keeps: training made longer equals training that was as long from the start, other code goes on where it
+may, and what training does not go on with is named, kept, and removed when asked for.
+"""
 
 import shutil
 from collections.abc import Mapping, Sequence
@@ -11,16 +13,18 @@ import yaml
 from simic import seals
 from simic.errors import SimicError
 from simic.params import Params
-from simic.pipeline import engine, extend_run, recipe, stages, stale_runs
+from simic.pipeline import doctor, dvc_record, engine, kept_runs, stages
+from simic.pipeline.kept_runs import Kept, KeptRun, TrainingRecipe
 from simic.pipeline.paths import Workspace
-from simic.pipeline.recipe import TrainingRecipe
 from simic.telemetry import starts
+from simic.telemetry.naming import run_name
 from simic.telemetry.publish import FINDINGS_FILE
 from simic.training import run_layout
 from simic.training.partial import FOLDER as PARTIAL
 from simic.training.run_layout import CHECKPOINTS
 from simic.training.session import open_session
 from tests.helpers import contents
+from tests.pipeline.conftest import Simic
 from tests.pipeline.small_suite import tree
 
 SHORT, LONG = 3, 5
@@ -57,7 +61,7 @@ def copy(short: Workspace, tmp_path: Path) -> Workspace:
 
 
 def begin(params: Params, workspace: Workspace, fresh: bool = False, allow_code_change: bool = False) -> str | None:
-    return extend_run.begin(params, workspace, fresh, allow_code_change)
+    return kept_runs.begin(params, workspace, fresh, allow_code_change)
 
 
 def test_training_made_longer_is_byte_for_byte_training_of_that_length(
@@ -78,21 +82,22 @@ def test_training_made_longer_is_byte_for_byte_training_of_that_length(
 
 def test_without_a_horizon_of_its_own_the_schedule_is_said_to_change(copy: Workspace) -> None:
     [work] = copy.finished.iterdir()
-    kept = recipe.read(work)
+    kept = Kept.read(work)
     assert kept is not None
     open_ended = lasting(SHORT, "train.horizon=null")
-    recipe.write(work, recipe.Kept(recipe=TrainingRecipe.of(open_ended, copy)))
+    Kept(recipe=TrainingRecipe.of(open_ended, copy)).write(work)
     said = begin(lasting(LONG, "train.horizon=null"), copy)
     assert said is not None and said.endswith("(train.horizon)")
 
 
-@pytest.mark.parametrize("overrides", [("train.ppo.gamma=0.9",), ("rng_seed=7",), ("train.horizon=7",)])
-def test_other_settings_begin_anew(copy: Workspace, overrides: Sequence[str]) -> None:
-    assert stale_runs.extendable(lasting(LONG, *overrides), copy, allow_code_change=True) is None
+def goes_on_with(params: Params, workspace: Workspace, allow_code_change: bool = True) -> KeptRun | None:
+    return kept_runs.extendable(kept_runs.kept_runs(workspace, params), params, allow_code_change)
 
 
-def test_what_is_as_long_already_is_not_made_longer(copy: Workspace) -> None:
-    assert stale_runs.extendable(lasting(SHORT - 1), copy, allow_code_change=False) is None
+def test_other_settings_begin_anew_and_what_is_as_long_already_is_not_made_longer(copy: Workspace) -> None:
+    for override in ("train.ppo.gamma=0.9", "rng_seed=7", "train.horizon=7"):
+        assert goes_on_with(lasting(LONG, override), copy) is None
+    assert goes_on_with(lasting(SHORT - 1), copy) is None
     shutil.rmtree(copy.finished)
     assert begin(lasting(LONG), copy) is None
 
@@ -122,15 +127,15 @@ def test_other_code_is_named_and_goes_on_only_where_it_may(
 ) -> None:
     changed_code(monkeypatch)
     assert begin(lasting(LONG), unfinished) is None
-    [line] = stale_runs.staying(unfinished, allow_code_change=False)
+    [line] = kept_runs.staying(unfinished, allow_code_change=False)
     assert "the code (agent/ppo.py) changed since; restore that or use --allow-code-change to go on with it" in line
-    assert stale_runs.staying(unfinished, allow_code_change=True) == []
+    assert kept_runs.staying(unfinished, allow_code_change=True) == []
     said = begin(lasting(LONG), unfinished, allow_code_change=True)
     assert said is not None and said.endswith("changed: the code (agent/ppo.py)")
-    assert [run.stale for run in stale_runs.unfinished(unfinished)] == [False]  # what it went on with is gone
+    assert [run.changed for run in kept_runs.unfinished(unfinished)] == [()]  # what it went on with is gone
     stages.train(lasting(LONG), unfinished)
     found = pq.read_table(unfinished.telemetry / FINDINGS_FILE).to_pylist()
-    assert [(row["iteration"], row["severity"]) for row in found if row["check"] == extend_run.CODE_CHANGED] == [
+    assert [(row["iteration"], row["severity"]) for row in found if row["check"] == kept_runs.CODE_CHANGED] == [
         (SHORT, "medium")
     ]
 
@@ -154,14 +159,14 @@ def test_a_seam_is_a_finding_until_a_checkpoint_is_behind_it(
     params = lasting(LONG)
     begin(params, unfinished, allow_code_change=True)
     work = unfinished.work(stages.fingerprint(params, unfinished))
-    assert [seam.check for seam in run_layout.read_lineage(work)] == ["resumed_with_changes", extend_run.CODE_CHANGED]
+    assert [seam.check for seam in run_layout.read_lineage(work)] == ["resumed_with_changes", kept_runs.CODE_CHANGED]
     for _ in range(2):  # the first life ends before it has a checkpoint
         with open_session(params, work, unfinished.prepared) as session:
-            assert [finding.check for finding in session.findings] == [extend_run.CODE_CHANGED]
+            assert [finding.check for finding in session.findings] == [kept_runs.CODE_CHANGED]
     begin(params, unfinished, fresh=True)
     with open_session(params, work, unfinished.prepared, fresh=True) as session:
         assert session.findings == []
-    assert recipe.read(work) is not None
+    assert Kept.read(work) is not None
 
 
 def test_a_seam_is_found_where_its_own_checkpoint_is_damaged(
@@ -173,26 +178,26 @@ def test_a_seam_is_found_where_its_own_checkpoint_is_damaged(
     (work / CHECKPOINTS / f"{SHORT:06d}" / "manifest.json").write_text("{")
     with open_session(lasting(LONG), work, unfinished.prepared) as session:
         assert session.state.counters.iteration == SHORT - 1
-        assert extend_run.CODE_CHANGED in [finding.check for finding in session.findings]
+        assert kept_runs.CODE_CHANGED in [finding.check for finding in session.findings]
 
 
 @pytest.mark.parametrize("damage", ["missing", "cut", "of another run"])
 def test_seams_that_are_lost_are_a_finding_once(unfinished: Workspace, damage: str) -> None:
     params = lasting(LONG)
     work = unfinished.work(stages.fingerprint(params, unfinished))
-    kept, file = recipe.read(work), work / run_layout.RECIPE
+    kept, file = Kept.read(work), work / run_layout.RECIPE
     assert kept is not None and kept.seams
     if damage == "missing":
         file.unlink()
     elif damage == "cut":
         file.write_bytes(file.read_bytes()[:-1])
     else:
-        recipe.write(work, kept.model_copy(update={"recipe": kept.recipe.model_copy(update={"data_sha256": "other"})}))
+        kept.model_copy(update={"recipe": kept.recipe.model_copy(update={"data_sha256": "other"})}).write(work)
     assert begin(params, unfinished) is None
     with open_session(params, work, unfinished.prepared) as session:
         assert [(each.check, each.severity) for each in session.findings] == [("seams_lost", "medium")]
-    again = recipe.read(work)
-    assert again is not None and begin(params, unfinished) is None and recipe.read(work) == again
+    again = Kept.read(work)
+    assert again is not None and begin(params, unfinished) is None and Kept.read(work) == again
 
 
 def test_that_every_checkpoint_is_lost_is_said(unfinished: Workspace) -> None:
@@ -209,7 +214,7 @@ def test_stop_in_mid_copy_leaves_what_there_was(copy: Workspace, monkeypatch: py
         raise SimicError("disk full")
 
     before = sorted(copy.finished.rglob("*"))
-    monkeypatch.setattr(recipe, "write", full)
+    monkeypatch.setattr(Kept, "write", full)
     with pytest.raises(SimicError, match="disk full"):
         begin(lasting(LONG), copy)
     assert sorted(copy.finished.rglob("*")) == before and list((copy.state / "work").iterdir()) == []
@@ -241,7 +246,7 @@ class Publisher:
 def test_why_a_published_run_is_not_made_longer_is_said(copy: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
     def said(iterations: int, *overrides: str, allow: bool = False) -> list[str]:
         save(copy, lasting(iterations, *overrides))
-        return stale_runs.staying(copy, allow)
+        return kept_runs.staying(copy, allow)
 
     assert said(LONG) == said(SHORT) == []  # it is; there is nothing to make longer
     with monkeypatch.context() as patch:
@@ -256,3 +261,88 @@ def test_why_a_published_run_is_not_made_longer_is_said(copy: Workspace, monkeyp
     begin(lasting(LONG), copy)
     shutil.copytree(copy.checkpoints / "latest", copy.work(stages.fingerprint(lasting(LONG), copy)) / CHECKPOINTS / "3")
     assert said(LONG) == []  # it is under way
+
+
+# --- what training does not go on with ---
+
+
+@pytest.fixture
+def begun(suite_run: Workspace, tmp_path: Path) -> Workspace:
+    """A workspace with the checkpoints of a run that was not finished."""
+    found = Workspace(tmp_path / "project")
+    shutil.copytree(suite_run.prepared, found.prepared)
+    save(found, tree())
+    work = found.work(stages.fingerprint(tree(), found))
+    shutil.copytree(suite_run.checkpoints / "latest", work / CHECKPOINTS / "000003")
+    Kept(recipe=TrainingRecipe.of(tree(), found)).write(work)
+    return found
+
+
+def stale(workspace: Workspace) -> list[KeptRun]:
+    return [run for run in kept_runs.unfinished(workspace) if run.changed]
+
+
+def test_what_training_goes_on_with_is_not_stale(begun: Workspace) -> None:
+    [own] = kept_runs.unfinished(begun)
+    assert (own.iterations, own.changed) == (3, ()) and stale(begun) == []
+
+
+def test_changed_params_are_named_with_both_values_and_many_are_counted(begun: Workspace) -> None:
+    save(begun, tree("train.ppo.gamma=0.9", "train.envs=8"))
+    [left] = stale(begun)
+    assert left.changed == ("train.envs (4 → 8)", "train.ppo.gamma (1.0 → 0.9)")
+    line = left.line()
+    assert "3 iterations" in line and str(left.path) in line and line.endswith("simic clean")
+    assert line in {answer.seen for answer in doctor.examine(begun)}
+    save(
+        begun, tree("train.ppo.gamma=0.9", "train.envs=8", "train.ppo.epochs=2", "train.episode_steps=12", "rng_seed=5")
+    )
+    [left] = stale(begun)
+    assert "(3 → 5), train.envs (4 → 8), train.episode_steps (10 → 12) and 2 more changed" in left.line()
+
+
+def test_other_data_are_named_and_so_is_code(begun: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        files = {f"{name}.py": "0" for name in "abcde"}
+        patch.setattr(seals, "code_hashes", lambda _: files)
+        patch.setattr(kept_runs, "FORMAT_VERSION", 99)
+        [left] = stale(begun)
+        assert left.changed[0] == "the format of checkpoints" and "more files)" in left.changed[1]
+    shutil.rmtree(begun.prepared)
+    assert [left.changed for left in stale(begun)] == [("the prepared data",)]
+
+
+@pytest.mark.parametrize("content", ["{", None])
+def test_without_a_whole_recipe_nothing_is_known(content: str | None, begun: Workspace) -> None:
+    [own] = kept_runs.unfinished(begun)
+    (own.path / run_layout.RECIPE).unlink()
+    if content is not None:
+        (own.path / run_layout.RECIPE).write_text(content)
+    [left] = stale(begun)
+    assert left.iterations == 3 and "nothing was saved" in left.changed[0]
+    assert goes_on_with(tree("train.iterations=5"), begun) is None
+
+
+def test_training_that_does_not_go_on_with_it_says_so_first(begun: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
+    save(begun, tree("train.envs=8"))
+    monkeypatch.setattr(dvc_record, "is_stale", lambda *_: True)
+    monkeypatch.setattr(dvc_record, "commit", lambda *_: None)
+    monkeypatch.setattr(engine, "perform", lambda *_: None)
+    said: list[str] = []
+    engine.refresh("train", begun, engine.Execution(), said.append)
+    assert said[:2] == [f"train: {stale(begun)[0].line()}", "train: running"]
+
+
+def test_clean_removes_what_is_left_and_nothing_else(begun: Workspace, simic: Simic) -> None:
+    [own] = kept_runs.unfinished(begun)
+    for folder in (own.path.with_name("0" * 16), begun.finished / ("1" * 16)):
+        shutil.copytree(own.path, folder)
+    other = Kept.read(own.path)
+    assert other is not None
+    Kept(recipe=other.recipe.model_copy(update={"data_sha256": "0"})).write(own.path.with_name("0" * 16))
+    code, out, _ = simic("clean", root=begun.root)
+    assert code == 0 and f"removed unfinished run {run_name('0' * 16)}: 3 iterations" in out
+    assert [each.path for each in kept_runs.unfinished(begun)] == [own.path]
+    code, out, _ = simic("clean", "--all")
+    assert code == 0 and f"removed finished run {run_name('1' * 16)}: 3 iterations" in out
+    assert kept_runs.unfinished(begun) == [] == [*begun.finished.iterdir()]
