@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, get_args
 
 import torch
 from torch import Tensor, nn
@@ -28,7 +28,7 @@ from benchmarks import page
 from simic import params
 from simic.data.batches import Dataset
 from simic.envs.attribution import configurations
-from simic.growth.batch.forward import BACKENDS
+from simic.growth.batch.forward import Backend
 from simic.growth.batch.population import Population
 from simic.growth.life.vocabulary import Blend, Slots, Stage
 from simic.growth.networks.blueprints import blueprints_of
@@ -77,7 +77,7 @@ CASES = {
 # --- what is timed ---
 
 
-def ours(case: Case, envs: int, backend: str, device: torch.device, seeds: bool) -> Callable[[], object]:
+def ours(case: Case, envs: int, backend: Backend, device: torch.device, seeds: bool) -> Callable[[], object]:
     """Return the work of a few minibatches of a population."""
     population = build(case, envs, backend, device)
     slots = mixed(population) if seeds else Slots.empty(envs, population.host.slots, device)
@@ -85,7 +85,7 @@ def ours(case: Case, envs: int, backend: str, device: torch.device, seeds: bool)
     return lambda: population.train_epoch(slots, data, order)
 
 
-def build(case: Case, envs: int, backend: str, device: torch.device) -> Population:
+def build(case: Case, envs: int, backend: Backend, device: torch.device) -> Population:
     kinds, ids = blueprints_of(case.host.family), torch.arange(envs)
     population = Population(case.build(), kinds, ids, 1, HostOptimizer(learning_rate=1e-3), device, backend)
     population.reset(0)
@@ -142,7 +142,7 @@ def plain(case: Case, envs: int, device: torch.device, memory: torch.memory_form
     return work
 
 
-def validation(case: Case, envs: int, backend: str, device: torch.device) -> Callable[[], object]:
+def validation(case: Case, envs: int, backend: Backend, device: torch.device) -> Callable[[], object]:
     """Return the work of a validation: all configurations of the same mix of seeds."""
     population = build(case, envs, backend, device)
     slots, data = mixed(population), case.data(case.validation, device)
@@ -187,10 +187,10 @@ def row(name: str, envs: int, repeats: int, device: torch.device, threads: list[
     work = {"plain": plain(case, envs, device, torch.contiguous_format)}
     if case.host.family == "cnn":
         work["plain channels-last"] = plain(case, envs, device, torch.channels_last)
-    for backend in BACKENDS:
+    for backend in get_args(Backend):
         work[backend] = ours(case, envs, backend, device, seeds=False)
         work[f"{backend} with seeds"] = ours(case, envs, backend, device, seeds=True)
-    checks = {backend: validation(case, envs, backend, device) for backend in BACKENDS}
+    checks = {backend: validation(case, envs, backend, device) for backend in get_args(Backend)}
     times = {count: timed(work, repeats, device, count) for count in threads}
     training = {key: min(each[key] for each in times.values()) for key in work}
     host = case.build()
@@ -224,7 +224,7 @@ def timed(work: dict[str, Callable[[], object]], repeats: int, device: torch.dev
 def over_plain(seconds: dict[str, float]) -> dict[str, float]:
     """Return how many times as fast as the faster plain loop each backend trains hosts without seeds."""
     best = min(value for key, value in seconds.items() if key.startswith("plain"))
-    return {backend: best / seconds[backend] for backend in BACKENDS}
+    return {backend: best / seconds[backend] for backend in get_args(Backend)}
 
 
 def peak(case: Case, envs: int, device: torch.device) -> int:

@@ -21,10 +21,9 @@ from simic.agent.export import masked_heads
 from simic.agent.spec import Observation
 from simic.data.batches import Dataset, epoch_order
 from simic.envs import governor, rewards, tracker
-from simic.envs.actions import action_spec, choices, open_choices, to_action, waiting_where
+from simic.envs.actions import action_masks, action_spec, choices, open_choices, seed_budget, to_action, waiting_where
 from simic.envs.attribution import COMMITTED, Attribution, attribute, configurations, measurable, switched_off
 from simic.envs.governor import Cause, Vitals
-from simic.envs.masks import action_masks, seed_budget
 from simic.envs.observations import View, columns, observation_spec, observe
 from simic.envs.records import EpisodeState, StepInfo, Trials, step_info
 from simic.envs.rewards import Setting, Transition
@@ -32,6 +31,7 @@ from simic.envs.shapley import Shapley, shapley
 from simic.envs.tracker import Tracker
 from simic.errors import DecisionFault, SimicError
 from simic.growth.batch.alignment import Alignments
+from simic.growth.batch.forward import Backend
 from simic.growth.batch.groups import SlotState
 from simic.growth.batch.population import Population
 from simic.growth.batch.shards import Shards
@@ -67,7 +67,7 @@ class GrowthEnv(VectorEnv):
         dataset_val: Dataset,
         env_ids: Tensor | None = None,
         device: torch.device | str = "cpu",
-        backend: str = "auto",
+        backend: Backend = "auto",
         compose: Callable[..., Population | Shards] = Population,
         train_tasks: int | None = None,
         kinds: Sequence[int] = (),

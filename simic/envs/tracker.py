@@ -6,7 +6,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from simic.growth.life.gates import TIE_PCT
+from simic.growth.life.lifecycle import TIE_PCT
 
 WINDOW = 10
 PLATEAU_PCT = 0.5  # accuracy gain in points below which an epoch counts as a plateau; a fall counts too

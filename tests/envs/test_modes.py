@@ -8,7 +8,7 @@ import torch
 
 from simic import registry
 from simic.envs import rewards
-from simic.envs.rewards import registration
+from simic.envs.rewards import transition as registration
 from simic.errors import SimicError
 from simic.growth.life.vocabulary import Op, Stage
 from simic.params import Reward

@@ -7,8 +7,7 @@ import torch
 from simic import rng
 from simic.agent.spec import Observation
 from simic.envs import tracker as tracking
-from simic.envs.actions import action_spec, head_mask
-from simic.envs.masks import Budget, action_masks
+from simic.envs.actions import Budget, action_masks, action_spec, head_mask
 from simic.envs.play import Episode, Situation
 from simic.growth.life.lifecycle import LIVE_STAGES, Measurements, advance, in_stages, record
 from simic.growth.life.vocabulary import Slots

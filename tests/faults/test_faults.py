@@ -49,7 +49,7 @@ def test_what_a_fault_cannot_change_is_not_run_again() -> None:
         return reusable(Fault("", "maths", "", "low", (Patch(file, "", ""),)))
 
     assert patch_of("rng.py") == patch_of("data/batches.py") == ()
-    assert patch_of("envs/masks.py") == patch_of("growth/life/gates.py") == ("prepare",)
+    assert patch_of("envs/actions.py") == patch_of("growth/life/lifecycle.py") == ("prepare",)
     assert patch_of("agent/ppo.py") == patch_of("telemetry/publish.py") == ("prepare", "headroom")
     assert patch_of("evaluation/gap.py") == ("prepare", "train")
     assert patch_of("cli.py") == tuple(NEEDS)

@@ -18,20 +18,22 @@ remembers from step to step it names as ledgers (see ``shaped.py``); no other mo
 
 from simic.envs.rewards import default, loss, shaped  # noqa: F401 - they register the shipped modes
 from simic.envs.rewards.default import potential, shaping
-from simic.envs.rewards.registration import (
+from simic.envs.rewards.shaped import attribution, credit, progress
+from simic.envs.rewards.transition import (
     LEDGERS,
     MODES,
     OBJECTIVES,
     TERMS,
+    Setting,
+    Transition,
     advance,
     components,
     mode,
+    score,
     start,
     term,
     total,
 )
-from simic.envs.rewards.shaped import attribution, credit, progress
-from simic.envs.rewards.transition import Setting, Transition, score
 
 __all__ = [
     "LEDGERS",

@@ -8,8 +8,7 @@ By default the weights of ``shaping`` and ``intervention`` are 0. Mode ``sparse`
 import torch
 from torch import Tensor
 
-from simic.envs.rewards.registration import mode, term
-from simic.envs.rewards.transition import Setting, Transition, score
+from simic.envs.rewards.transition import Setting, Transition, mode, score, term
 from simic.growth.life.lifecycle import LIVE_STAGES, in_stages
 from simic.growth.life.vocabulary import Op, Slots, Stage
 from simic.transfer import constant

@@ -5,8 +5,7 @@ guess.
 import torch
 from torch import Tensor
 
-from simic.envs.rewards.registration import Ledger, mode, term
-from simic.envs.rewards.transition import Setting, Transition
+from simic.envs.rewards.transition import Ledger, Setting, Transition, mode, term
 from simic.growth.life.vocabulary import Slots
 
 LOSS_CLIP_SIGMAS = 5.0  # improvement paid in one step, at most

@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 from simic.envs.rewards.default import unfinished
-from simic.envs.rewards.registration import Ledger, mode, term
-from simic.envs.rewards.transition import Setting, Transition
+from simic.envs.rewards.transition import Ledger, Setting, Transition, mode, term
 from simic.growth.life.vocabulary import Op, Slots, Stage
 from simic.params import Reward
 

@@ -69,7 +69,7 @@ def aligned(template: Template, closing: Sequence[str], x: Tensor, y: Tensor, ki
     rows = template.draw(key.expand(len(x)))
     if template.fits:
         rows = template.with_fit(rows, template.fit(x[:, :FITTED_SAMPLES].flatten(2)))
-    named = zip(template.names, template.unpack(rows), strict=True)
+    named = zip(template.names, template.layout.unpack(rows), strict=True)
     weights = [weight.requires_grad_(name in closing) for name, weight in named]
     leaves = [weight for weight in weights if weight.requires_grad]
     first, second = (

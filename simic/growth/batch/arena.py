@@ -5,52 +5,89 @@ block is one contiguous tensor ``[G, *shape]``, so that a product of all its mod
 has its own learning rate, step count, clip and switch.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Self
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from simic.errors import SimicError
 from simic.growth.batch import optimizers
 from simic.growth.batch.groups import Flags
 from simic.growth.batch.optimizers import MOMENTS, RowRange, Update
-from simic.growth.batch.rows import Rows
+from simic.growth.batch.template import RowLayout
 from simic.params import HostOptimizer
 from simic.transfer import CPU, upload
 
 
 @dataclass(frozen=True)
-class RowLayout:
-    """What the columns of a row are: the shapes of its tensors in order, and which of them train."""
+class Rows:
+    """Where parameters live between epochs, a row for each host: ``param [E, n]``, ``step [E]`` float64 (whole numbers:
+    updates done) and moments of the shape of ``param``, by name.
+    """
 
-    shapes: Sequence[torch.Size]
-    trained: Sequence[bool]
+    tensors: dict[str, Tensor]
+
+    @classmethod
+    def zeros(cls, envs: int, params: int, moments: tuple[str, ...], device: torch.device) -> Self:
+        """Return rows that nobody uses yet."""
+        step = torch.zeros(envs, dtype=torch.float64, device=device)
+        moment = {name: torch.zeros(envs, params, device=device) for name in moments}
+        return cls({"param": torch.zeros(envs, params, device=device), "step": step, **moment})
 
     @property
-    def width(self) -> int:
-        """Of a row."""
-        return sum(shape.numel() for shape in self.shapes)
+    def param(self) -> Tensor:
+        return self.tensors["param"]
 
-    @property
-    def params(self) -> int:
-        """How many of them train."""
-        return sum(shape.numel() for shape, trains in zip(self.shapes, self.trained, strict=True) if trains)
+    def start(self, rows: Tensor, param: Tensor) -> None:
+        """Put new parameters into the rows ``[R]``; moments and step start from zero."""
+        for name, tensor in self.tensors.items():
+            tensor[rows] = param if name == "param" else 0.0
 
-    def unpack(self, rows: Tensor) -> list[Tensor]:
-        """Rows ``[G, n]`` as contiguous tensors ``[G, *shape]``."""
-        parts = rows.split([shape.numel() for shape in self.shapes], 1) if self.shapes else ()
-        return [part.reshape(len(rows), *shape).contiguous() for part, shape in zip(parts, self.shapes, strict=True)]
+    def clone(self) -> Self:
+        return type(self)({name: tensor.clone() for name, tensor in self.tensors.items()})
+
+    def fill(self, name: str, state: Mapping[str, Tensor]) -> Self:
+        """Take everything from ``name/…`` of a state that ``named`` gave; SimicError where that is of other shapes."""
+        for part, tensor in self.tensors.items():
+            saved = state.get(f"{name}/{part}")
+            if saved is None or saved.shape != tensor.shape:
+                shape = None if saved is None else tuple(saved.shape)
+                raise SimicError(f"population state {name}/{part}: shape {shape}, must be {tuple(tensor.shape)}")
+            tensor.copy_(saved)
+        return self
+
+    def copy_where(self, rows: Tensor, other: Self) -> None:
+        """Take ``other``'s rows where ``rows [E]`` bool."""
+        on_host = rows.device.type == "cpu"  # elsewhere to ask which ones would make the host wait
+        chosen = rows.nonzero().flatten() if on_host else rows
+        for name, mine in self.tensors.items():
+            theirs = other.tensors[name]
+            if on_host:
+                mine[chosen] = theirs[chosen]
+            else:
+                mine.copy_(torch.where(rows.view(-1, *[1] * (mine.dim() - 1)), theirs, mine))
+
+
+def named(stores: Mapping[str, Rows]) -> dict[str, Tensor]:
+    """Return copies of everything of several stores: ``<store>/<part>``."""
+    return {
+        f"{name}/{part}": tensor.clone() for name, store in stores.items() for part, tensor in store.tensors.items()
+    }
 
 
 @dataclass(frozen=True)
 class Block:
-    """Rows ``hosts [G]`` of a store; those that are ``frozen [G]`` keep their values."""
+    """Rows of a store that train together: the hosts, or the seeds of one blueprint at one slot, or their gates."""
 
+    name: str  # of the store
     store: Rows
-    hosts: Tensor
-    frozen: Flags
+    hosts: Tensor  # [G] rows of the store
+    places: Tensor  # [G] of these hosts among those that are trained
+    frozen: Flags  # [G] keeps its values
     weight_decay: float
     columns: RowLayout
 
@@ -66,13 +103,13 @@ class Arena:
         self.blocks, self.optimizer = blocks, optimizer
         self.params = [block.gathered() for block in blocks]
         self._moments = [
-            {name: block.columns.unpack(moment[block.hosts]) for name, moment in block.store.moments.items()}
+            {name: block.columns.unpack(block.store.tensors[name][block.hosts]) for name in MOMENTS[optimizer.name]}
             for block in blocks
         ]
         self._rates = [learning_rate[block.hosts] for block in blocks]
         # Of all blocks side by side, so that what is one number for each module takes one operation.
         self._rows = [len(block.hosts) for block in blocks]
-        self._steps = torch.cat([block.store.step[block.hosts] for block in blocks])
+        self._steps = torch.cat([block.store.tensors["step"][block.hosts] for block in blocks])
         self._moving = upload(~np.concatenate([block.frozen for block in blocks]), learning_rate.device)
         self._step_of, self._moves = self._steps.split(self._rows), self._moving.split(self._rows)
         # Modules of equal step and rate lie side by side: one call of a fused kernel moves them.
@@ -80,19 +117,14 @@ class Arena:
         self._runs = [self._fused_runs(i) for i in range(len(blocks))] if fused else None
 
     def leaves(self) -> list[list[Tensor]]:
-        """The tensors that train, by block; their gradients are recorded from here on."""
-        return [
-            [tensor.requires_grad_() for tensor, trains in zip(own, block.columns.trained, strict=True) if trains]
-            for own, block in zip(self.params, self.blocks, strict=True)
-        ]
-
-    def _trained(self, tensors: list[Tensor], block: Block) -> list[Tensor]:
-        return [tensor for tensor, trains in zip(tensors, block.columns.trained, strict=True) if trains]
+        """Return the tensors that train, by block; their gradients are recorded from here on."""
+        trained = [_trained(own, block) for own, block in zip(self.params, self.blocks, strict=True)]
+        return [[tensor.requires_grad_() for tensor in own] for own in trained]
 
     def _fused_runs(self, index: int) -> list[RowRange]:
         block, moving = self.blocks[index], self._moves[index]
-        moments = [self._trained(self._moments[index][name], block) for name in MOMENTS[self.optimizer.name]]
-        params = [tensor.detach() for tensor in self._trained(self.params[index], block)]
+        moments = [_trained(self._moments[index][name], block) for name in MOMENTS[self.optimizer.name]]
+        params = [tensor.detach() for tensor in _trained(self.params[index], block)]
         table = torch.stack((self._step_of[index], self._rates[index].double(), moving.double()), 1)
         changes = (table[1:] != table[:-1]).any(1).nonzero().flatten() + 1
         bounds = [0, *changes.tolist(), len(table)]
@@ -126,8 +158,8 @@ class Arena:
     def _apply(self, grads: list[list[Tensor]]) -> None:
         """Tensor by tensor, for devices where asking which steps are equal would make the host wait."""
         for i, (block, own) in enumerate(zip(self.blocks, grads, strict=True)):
-            moments = {name: self._trained(tensors, block) for name, tensors in self._moments[i].items()}
-            for place, (param, grad) in enumerate(zip(self._trained(self.params[i], block), own, strict=True)):
+            moments = {name: _trained(tensors, block) for name, tensors in self._moments[i].items()}
+            for place, (param, grad) in enumerate(zip(_trained(self.params[i], block), own, strict=True)):
                 wide = (-1, *[1] * (param.dim() - 1))
                 update = Update(
                     param=param.detach(),
@@ -144,8 +176,12 @@ class Arena:
         """Write parameters, moments and steps back to where they live."""
         for block, params, moments, step in zip(self.blocks, self.params, self._moments, self._step_of, strict=True):
             values = {name: _joined(tensors) for name, tensors in {"param": params, **moments}.items()}
-            for name, tensor in block.store.tensors():
+            for name, tensor in block.store.tensors.items():
                 tensor[block.hosts] = step if name == "step" else values[name]
+
+
+def _trained(tensors: list[Tensor], block: Block) -> list[Tensor]:
+    return [tensor for tensor, trains in zip(tensors, block.columns.trained, strict=True) if trains]
 
 
 def _norms(grads: list[Tensor]) -> Tensor:

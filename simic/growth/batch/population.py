@@ -12,14 +12,12 @@ from torch import Tensor
 from simic import rng
 from simic.data.batches import Dataset
 from simic.errors import SimicError
-from simic.growth.batch.arena import Arena, Block, RowLayout
-from simic.growth.batch.forward import Templates, Weights, choose_backend
+from simic.growth.batch.arena import Arena, Block, Rows, named
+from simic.growth.batch.forward import Backend, Templates, Weights, gate_name, run_streams, seed_name
 from simic.growth.batch.groups import Flags, Integers, Plan, SlotState, alike, evaluation_plan, training_plan
 from simic.growth.batch.optimizers import MOMENTS
-from simic.growth.batch.rows import Rows, named, store_names
-from simic.growth.batch.scoring import score
-from simic.growth.batch.statistics import SeedNorms, TrainStats, train_statistics
-from simic.growth.batch.template import Template, channels_last
+from simic.growth.batch.statistics import SeedNorms, TrainStats, score, train_statistics
+from simic.growth.batch.template import RowLayout, Template, channels_last
 from simic.growth.life.lifecycle import LIVE_STAGES, in_stages
 from simic.growth.life.vocabulary import Blend, Slots, Stage
 from simic.growth.networks.blueprints import Blueprint, count_flops
@@ -68,7 +66,7 @@ class Population:
         rng_seed: int,
         optimizer: HostOptimizer,
         device: torch.device | str = "cpu",
-        backend: str = "auto",
+        backend: Backend = "auto",
         checked: bool = False,
     ) -> None:
         self.host, self.blueprints, self.rng_seed, self.optimizer = host, blueprints, rng_seed, optimizer
@@ -77,7 +75,7 @@ class Population:
         self.templates = Templates.of(host, blueprints, checked)
         self.learning_rate = torch.full((len(env_ids),), optimizer.learning_rate, device=self.device)
         self.group = len(env_ids)
-        self._run = choose_backend(backend)
+        self.backend: Backend = backend
         if not checked:
             self._seed_params, self._seed_flops, self._gate_params, self._gate_flops = self._counts()
         self._closing = [
@@ -87,7 +85,6 @@ class Population:
         self.iteration = -1
         self.tasks = torch.zeros_like(self.env_ids)
         self._stores: dict[str, Rows] = {}
-        self._known_columns: dict[str, RowLayout] = {}
         self._fits: dict[tuple[int, str], tuple[Dataset, Tensor, Tensor]] = {}  # by data and template
 
     def __len__(self) -> int:
@@ -135,20 +132,17 @@ class Population:
                 raise SimicError(f"{template.name}: is fitted to data, and was germinated without any")
             param = template.with_fit(param, self._fit(template, data, self.tasks[hosts]))
         closed = (slots.operator[hosts, slot] == Blend.MULTIPLY)[:, None] & self._closing[slot][kind]
-        self._store(_seed_name(slot, kind)).start(hosts, param.masked_fill(closed, 0.0))
+        self._store(seed_name(slot, kind)).start(hosts, param.masked_fill(closed, 0.0))
         gate_param = gate.draw(key(germination, GATE_MODULE, device=self.device))
-        self._store(_gate_name(slot)).start(hosts, gate_param)
+        self._store(gate_name(slot)).start(hosts, gate_param)
 
     def _fit(self, template: Template, data: Dataset, tasks: Tensor) -> Tensor:
         """What a template fits to each of some tasks ``[R]``, found once for each task of the data."""
-        name = id(data), template.name
+        name, layout = (id(data), template.name), template.layout
         if name not in self._fits:
             known = torch.zeros(data.tasks, dtype=torch.bool, device=self.device)
-            self._fits[name] = (
-                data,
-                known,
-                torch.zeros(data.tasks, template.width - template.params, device=self.device),
-            )
+            values = torch.zeros(data.tasks, layout.width - layout.params, device=self.device)
+            self._fits[name] = data, known, values
         _, known, values = self._fits[name]
         new = torch.zeros_like(known)
         new[tasks] = True
@@ -173,15 +167,15 @@ class Population:
         """The epoch of some hosts; nothing is written before its end."""
         chosen = upload(hosts, self.device)
         plan = training_plan(state, alpha[chosen], self.host.isolated)
-        blocks, names, owners = self._blocks(plan, chosen)
+        blocks = self._blocks(plan, chosen)
         arena = Arena(blocks, self.learning_rate, self.optimizer)
         leaves = arena.leaves()
-        weights = self._weights(arena.params, names)
+        weights = self._weights(blocks, arena.params)
         losses, corrects, norms = [], [], []
         lacking = self._lacking(data, chosen)
         for batch in order[chosen].unbind(1):
             x, y = (part.index_select(0, batch.flatten()).unflatten(0, batch.shape) for part in (data.x, data.y))
-            loss, correct = score(self._run(self.templates, weights, plan, channels_last(x)), y, lacking)
+            loss, correct = score(self._run(weights, plan, channels_last(x)), y, lacking)
             loss = loss.mean(1)
             # A sum over hosts: each host's gradient is its own loss's.
             norms.append(arena.update(_gradients(loss.sum(), leaves)))
@@ -190,9 +184,9 @@ class Population:
         arena.scatter()
         per_block = [torch.stack(block) for block in zip(*norms, strict=True)]
         seeds = [
-            SeedNorms(int(name.split(".")[1]), own, norm, block.columns.params)
-            for name, block, own, norm in zip(names, blocks, owners, per_block, strict=True)
-            if name.startswith("seed.")
+            SeedNorms(int(block.name.split(".")[1]), block.places, norm, block.columns.params)
+            for block, norm in zip(blocks, per_block, strict=True)
+            if block.name.startswith("seed.")
         ]
         return train_statistics(
             torch.stack(losses),
@@ -203,6 +197,9 @@ class Population:
             self.host.slots,
             self.optimizer.max_grad_norm,
         )
+
+    def _run(self, weights: Weights, plan: Plan, x: Tensor) -> Tensor:
+        return run_streams(self.backend, self.templates, weights, plan, x)
 
     def _in_groups(self, state: SlotState, work: Callable[[Integers], T]) -> tuple[list[T], Tensor | None]:
         """``work`` on all hosts, ``group`` at a time; where memory does not suffice, the group is halved for good.
@@ -224,43 +221,28 @@ class Population:
             done += len(part)
         return results, upload(np.argsort(hosts), self.device) if small else None
 
-    def _blocks(self, plan: Plan, everyone: Tensor) -> tuple[list[Block], list[str], list[Tensor]]:
-        """What trains: the hosts, then per slot the groups of seeds and the gates of gated seeds; their names, and
-        whose they are by place in ``everyone``.
-        """
-        still = np.full(len(everyone), self.host.frozen)
-        blocks = [Block(self._stores["host"], everyone, still, self.optimizer.weight_decay, self._columns("host"))]
-        names, owners = ["host"], [torch.arange(len(everyone), device=self.device)]
+    def _blocks(self, plan: Plan, everyone: Tensor) -> list[Block]:
+        """Return what trains: the hosts, then per slot the groups of seeds and the gates of gated seeds."""
+        everybody = torch.arange(len(everyone), device=self.device)
+        blocks = [self._block("host", everyone, everybody, np.full(len(everyone), self.host.frozen))]
         for slot, groups in enumerate(plan.slots):
             if groups is None:
                 continue
             for kind, first, last in groups.blueprints:
-                names.append(_seed_name(slot, kind))
-                owners.append(groups.hosts[first:last])
-                blocks.append(self._block(names[-1], everyone[owners[-1]], groups.frozen[first:last]))
+                places = groups.hosts[first:last]
+                blocks.append(self._block(seed_name(slot, kind), everyone, places, groups.frozen[first:last]))
             if gated := groups.gated():
-                names.append(_gate_name(slot))
-                owners.append(groups.hosts[gated.positions])
-                blocks.append(self._block(names[-1], everyone[owners[-1]], gated.frozen))
-        return blocks, names, owners
+                places = groups.hosts[gated.positions]
+                blocks.append(self._block(gate_name(slot), everyone, places, gated.frozen))
+        return blocks
 
-    def _block(self, name: str, owners: Tensor, frozen: Flags) -> Block:
-        decay = self.optimizer.seed_weight_decay
-        return Block(self._stores[name], owners, frozen, decay, self._columns(name))
+    def _block(self, name: str, everyone: Tensor, places: Tensor, frozen: Flags) -> Block:
+        decay = self.optimizer.weight_decay if name == "host" else self.optimizer.seed_weight_decay
+        return Block(name, self._stores[name], everyone[places], places, frozen, decay, self._columns(name))
 
-    def _weights(self, tensors: list[list[Tensor]], names: list[str]) -> Weights:
-        """Blocks of tensors by what they are of."""
-        by_name = dict(zip(names, tensors, strict=True))
-        host = self.templates.of_host(by_name.pop("host"))
-        seeds: dict[tuple[int, int], list[Tensor]] = {}
-        gates: dict[int, list[Tensor]] = {}
-        for name, block in by_name.items():
-            kind, slot, *rest = name.split(".")
-            if kind == "seed":
-                seeds[int(slot), int(rest[0])] = block
-            else:
-                gates[int(slot)] = block
-        return Weights(host, seeds, gates)
+    def _weights(self, blocks: list[Block], tensors: list[list[Tensor]]) -> Weights:
+        by_name = {block.name: own for block, own in zip(blocks, tensors, strict=True)}
+        return Weights(self.templates.of_host(by_name.pop("host")), by_name)
 
     # --- evaluation ---
 
@@ -290,7 +272,7 @@ class Population:
             lacking = lacking[owner]
         for start in range(0, len(data), chunk):
             x, y = self._samples(data, chosen, slice(start, start + chunk))
-            logits = self._run(self.templates, weights, plan, x)
+            logits = self._run(weights, plan, x)
             scored = score(logits, y if owner is None else y[owner], lacking)
             loss.append(scored[0])
             correct.append(scored[1])
@@ -309,8 +291,8 @@ class Population:
         return None if data.lacking is None else data.lacking[self.tasks[hosts]]
 
     def _evaluation_weights(self, plan: Plan, hosts: Tensor) -> Weights:
-        blocks, names, _ = self._blocks(plan, hosts)
-        return self._weights([block.gathered() for block in blocks], names)
+        blocks = self._blocks(plan, hosts)
+        return self._weights(blocks, [block.gathered() for block in blocks])
 
     # --- what it weighs ---
 
@@ -332,7 +314,7 @@ class Population:
         shapes, own = self.host.slot_shapes, self.host.seed_shapes
         seeds = [[[b.params(shape) for b in self.blueprints] for shape in own]]
         seeds.append([[b.flops(shape) for b in self.blueprints] for shape in own])
-        gates = [[template.params for template in self.templates.gates]]
+        gates = [[template.layout.params for template in self.templates.gates]]
         gates.append([count_flops(t.module, shape) for t, shape in zip(self.templates.gates, shapes, strict=True)])
         return [torch.tensor(table, device=self.device) for table in (*seeds, *gates)]
 
@@ -367,18 +349,18 @@ class Population:
     def named_parameters(self, slots: Slots, row: int) -> dict[str, Tensor]:
         """Parameters of host ``row`` and all its seeds, as copies on the CPU, named as in ``export.GrownNetwork``."""
         owners: list[tuple[str, Template, Tensor]] = []
-        segments = self._stores["host"].param[row].split([template.width for template in self.templates.host])
+        segments = self._stores["host"].param[row].split([template.layout.width for template in self.templates.host])
         for k, (template, flat) in enumerate(zip(self.templates.host, segments, strict=True)):
             owners.append((f"segments.{k}" if k < self.host.slots else "head", template, flat))
         for slot in in_stages(slots.stage[row], LIVE_STAGES).nonzero().flatten().tolist():
             kind = int(slots.blueprint[row, slot])
             seed, gate = self.templates.seeds[slot][kind], self.templates.gates[slot]
-            owners.append((f"joints.{slot}.seed", seed, self._stores[_seed_name(slot, kind)].param[row]))
-            owners.append((f"joints.{slot}.gate", gate, self._stores[_gate_name(slot)].param[row]))
+            owners.append((f"joints.{slot}.seed", seed, self._stores[seed_name(slot, kind)].param[row]))
+            owners.append((f"joints.{slot}.gate", gate, self._stores[gate_name(slot)].param[row]))
         return {
             f"{owner}.{name}": tensor[0].cpu().clone()
             for owner, template, flat in owners
-            for name, tensor in zip(template.names, template.unpack(flat[None]), strict=True)
+            for name, tensor in zip(template.names, template.layout.unpack(flat[None]), strict=True)
         }
 
     def state_dict(self) -> dict[str, Tensor]:
@@ -402,23 +384,21 @@ class Population:
         return Snapshot(self._stores_of(state))
 
     def _stores_of(self, state: dict[str, Tensor]) -> dict[str, Rows]:
-        return {name: self._new_store(name).fill(name, state) for name in store_names(state)}
+        names = dict.fromkeys(key.partition("/")[0] for key in state if "/" in key)
+        return {name: self._new_store(name).fill(name, state) for name in names}
 
     def _columns(self, name: str) -> RowLayout:
         """What a row of the store of this name holds."""
-        if name not in self._known_columns:
-            kind, *place = name.split(".")
-            if kind == "host":
-                templates = self.templates.host
-            elif kind == "seed":
-                templates = (self.templates.seeds[int(place[0])][int(place[1])],)
-            else:
-                templates = (self.templates.gates[int(place[0])],)
-            self._known_columns[name] = RowLayout(
-                [shape for template in templates for shape in template.shapes],
-                [trains for template in templates for trains in template.trained],
-            )
-        return self._known_columns[name]
+        kind, *place = name.split(".")
+        if kind == "seed":
+            return self.templates.seeds[int(place[0])][int(place[1])].layout
+        if kind == "gate":
+            return self.templates.gates[int(place[0])].layout
+        layouts = [template.layout for template in self.templates.host]
+        return RowLayout(
+            [shape for layout in layouts for shape in layout.shapes],
+            [trains for layout in layouts for trains in layout.trained],
+        )
 
     def _store(self, name: str) -> Rows:
         """The rows of this name, allocated at first use."""
@@ -435,14 +415,6 @@ def _gradients(loss: Tensor, leaves: list[list[Tensor]]) -> list[list[Tensor]]:
     flat = [tensor for tensors in leaves for tensor in tensors]
     grads = iter(torch.autograd.grad(loss, flat, allow_unused=True, materialize_grads=True))
     return [[next(grads) for _ in tensors] for tensors in leaves]
-
-
-def _seed_name(slot: int, kind: int) -> str:
-    return f"seed.{slot}.{kind}"
-
-
-def _gate_name(slot: int) -> str:
-    return f"gate.{slot}"
 
 
 def flags_of(values: Tensor | Flags) -> Flags:

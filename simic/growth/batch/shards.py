@@ -24,6 +24,7 @@ from torch import Tensor
 
 from simic.data.batches import Dataset
 from simic.errors import SimicError
+from simic.growth.batch.forward import Backend
 from simic.growth.batch.groups import Flags, SlotState
 from simic.growth.batch.population import Answers, Population, Snapshot, flags_of
 from simic.growth.batch.statistics import TrainStats
@@ -65,7 +66,7 @@ class Recipe:
     counts: tuple[int, int]
     rng_seed: int
     optimizer: HostOptimizer
-    backend: str
+    backend: Backend
 
     def build(self, env_ids: Tensor) -> "Group":
         """Nothing is counted or tried here: for that torch imports its compiler, which takes 2 seconds."""
@@ -120,7 +121,7 @@ class Shards:
         rng_seed: int,
         optimizer: HostOptimizer,
         device: torch.device | str = "cpu",
-        backend: str = "auto",
+        backend: Backend = "auto",
         *,
         layout: Layout,
         setup: Callable[[], object],

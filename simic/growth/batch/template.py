@@ -8,6 +8,7 @@ convolution layers (He et al. 2015 with a = √5).
 import copy
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -19,9 +20,38 @@ from simic.rng import uniform
 from simic.transfer import upload
 
 
+@dataclass(frozen=True)
+class RowLayout:
+    """What the columns of a row are: the shapes of its tensors in order, and which of them train; the others are fitted
+    to data once.
+    """
+
+    shapes: Sequence[torch.Size]
+    trained: Sequence[bool]
+
+    @property
+    def sizes(self) -> list[int]:
+        """Columns of each tensor."""
+        return [shape.numel() for shape in self.shapes]
+
+    @property
+    def width(self) -> int:
+        """Columns of a row."""
+        return sum(self.sizes)
+
+    @property
+    def params(self) -> int:
+        """How many columns train."""
+        return sum(size for size, trains in zip(self.sizes, self.trained, strict=True) if trains)
+
+    def unpack(self, rows: Tensor) -> list[Tensor]:
+        """Rows ``[R, width]`` as one contiguous tensor ``[R, *shape]`` per parameter."""
+        parts = rows.split(self.sizes, 1) if self.shapes else ()
+        return [part.reshape(len(rows), *shape).contiguous() for part, shape in zip(parts, self.shapes, strict=True)]
+
+
 class Template:
-    """Names, shapes and initial distribution of a module's parameters, and how to run it for many rows at once; a row
-    has ``width`` columns, of which ``params`` train: the others are fitted to data once.
+    """Names, ``layout`` and initial distribution of a module's parameters, and how to run it for many rows at once.
 
     ``features_last``: the module takes and gives features in the last dimension. ``borrowed`` parameters are not in the
     row: who runs it hands them in. Many rows run as one batch through stacked layers where all parts of the module have
@@ -41,13 +71,10 @@ class Template:
                 f"{name}: modules with buffers (running statistics, constants) cannot be stacked over hosts"
             )
         own = {key: parameter for key, parameter in first.named_parameters() if key not in borrowed}
-        self.trained = [parameter.requires_grad for parameter in own.values()]
         self.name = name
         self.names, self.borrowed = list(own), list(borrowed)
-        self.shapes = [parameter.shape for parameter in own.values()]
-        self.sizes = [shape.numel() for shape in self.shapes]
-        self.width = sum(self.sizes)
-        self.params = sum(size for size, trains in zip(self.sizes, self.trained, strict=True) if trains)
+        shapes, trained = zip(*((p.shape, p.requires_grad) for p in own.values()), strict=True) if own else ((), ())
+        self.layout = RowLayout(shapes, trained)
         other = dict(second.named_parameters())
         constant = [torch.equal(parameter, other[key]) for key, parameter in own.items()]
         self._start, self._bound = _initial(first, own, constant, name)
@@ -65,24 +92,24 @@ class Template:
         """Fresh parameter rows ``[R, width]`` from the keys ``[R]``; what is to be fitted is 0."""
         if self._start.device != streams.device:
             self._start, self._bound = (upload(row, streams.device) for row in (self._start, self._bound))
-        return self._start + self._bound * (2 * uniform(streams, (self.width,)) - 1)
+        return self._start + self._bound * (2 * uniform(streams, (self.layout.width,)) - 1)
 
     @property
     def fits(self) -> bool:
         """Whether something of it is fitted to data."""
-        return not all(self.trained)
+        return not all(self.layout.trained)
 
     @torch.no_grad()
     def fit(self, samples: Tensor) -> Tensor:
-        """What is fitted to ``samples [R, n, D]`` of R tasks, ``[R, width - params]``, in the order of the columns."""
+        """Return what is fitted to ``samples [R, n, D]`` of R tasks, in the order of its columns."""
         assert self._stacked is not None, "what is fitted is fitted for many networks at once"
         found = self._stacked.fit(samples)  # pyright: ignore[reportCallIssue] - who has such parameters has it
-        fixed = [name for name, trains in zip(self.names, self.trained, strict=True) if not trains]
+        fixed = [name for name, trains in zip(self.names, self.layout.trained, strict=True) if not trains]
         return torch.cat([found[name].flatten(1) for name in fixed], 1)
 
     def with_fit(self, rows: Tensor, fitted: Tensor) -> Tensor:
         """Rows ``[R, width]`` with what was fitted in its columns."""
-        fixed = torch.cat([torch.full((n,), not trains) for n, trains in zip(self.sizes, self.trained, strict=True)])
+        fixed = self.columns([name for name, trains in zip(self.names, self.layout.trained, strict=True) if not trains])
         rows = rows.clone()
         rows[:, upload(fixed, rows.device)] = fitted
         return rows
@@ -92,13 +119,8 @@ class Template:
         unknown = set(names) - set(self.names)
         if unknown:
             raise SimicError(f"{self.name}: no parameter {sorted(unknown)}; it has {self.names}")
-        flags = [torch.full((size,), key in names) for key, size in zip(self.names, self.sizes, strict=True)]
+        flags = [torch.full((size,), key in names) for key, size in zip(self.names, self.layout.sizes, strict=True)]
         return torch.cat(flags) if flags else torch.zeros(0, dtype=torch.bool)
-
-    def unpack(self, rows: Tensor) -> list[Tensor]:
-        """Rows ``[R, width]`` as one tensor ``[R, *shape]`` per parameter, views."""
-        columns = rows.split(self.sizes, 1) if self.sizes else ()
-        return [column.view(-1, *shape) for column, shape in zip(columns, self.shapes, strict=True)]
 
     def run(self, weights: list[Tensor], x: Tensor) -> Tensor:
         """The module of every row on its own features: ``x [R, B, …, C] → [R, B, …, C]``; ``weights`` as unpacked, then

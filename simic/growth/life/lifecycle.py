@@ -13,14 +13,13 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from simic.growth.life.alpha import ramp_tick, retarget
-from simic.growth.life.gates import ALPHA_TOLERANCE, GATES, NO_GATE, gate_passes
 from simic.growth.life.vocabulary import (
     ALPHA_SPEED_STEPS,
     ALPHA_TARGETS,
     STYLES,
     TEMPO_STEPS,
     Action,
+    Curve,
     Op,
     Ramp,
     Slots,
@@ -60,6 +59,21 @@ FOSSILIZABLE_STAGES = frozenset(stage for stage, to in TRANSITIONS.items() if St
 ADVANCEABLE_STAGES = LIVE_STAGES - FOSSILIZABLE_STAGES - {Stage.FOSSILIZED}
 RETARGETABLE_STAGES = frozenset({Stage.BLENDING, Stage.HOLDING})  # those with an amplitude of their own
 SEQUENTIAL_BLOCKERS = FAILURE_STAGES | {Stage.GERMINATED, Stage.TRAINING}  # one unproven seed at a time
+
+# The gate that guards entry into a stage; what is not here is unguarded.
+GATES: dict[Stage, int] = {
+    Stage.GERMINATED: 0,
+    Stage.TRAINING: 1,
+    Stage.BLENDING: 2,
+    Stage.HOLDING: 3,
+    Stage.FOSSILIZED: 5,
+}
+NO_GATE = -1
+TIE_PCT = 1e-3  # so far below a threshold counts as on it: accuracies are counts, which float32 rounds either way
+ALPHA_TOLERANCE = 1e-6  # of G3
+
+# Steepness of the sigmoid curves: gentle, standard, sharp.
+STEEPNESS: dict[Curve, float] = {Curve.SIGMOID_6: 6.0, Curve.SIGMOID_12: 12.0, Curve.SIGMOID_24: 24.0}
 
 GRADIENT_EMA_DECAY = 0.9
 VELOCITY_DECAY = 0.7
@@ -191,6 +205,91 @@ def record(slots: Slots, measurements: Measurements) -> Slots:
 def prune_live(slots: Slots, rows: Tensor) -> Slots:
     """The governor's prune: every live seed of ``rows [E]`` but the FOSSILIZED, at once, whatever its age or ramp."""
     return _remove(slots, rows[:, None] & in_stages(slots.stage, PRUNABLE_STAGES))
+
+
+# --- gates: what a seed must have shown before it may enter a stage ---------------------------------------------------
+
+
+def gate_passes(slots: Slots, params: Lifecycle) -> dict[Stage, Tensor]:
+    """Bool ``[E, K]`` per stage to be entered, on the measurements stored in ``slots``.
+
+    Unmeasured (NaN) fails every comparison it is part of.
+    """
+    strict = params.gates == "strict"
+    # A seed that skips TRAINING has no epoch whose gradients could be healthy.
+    blending = (slots.dwell >= params.training_dwell) & (slots.gradient_healthy | (params.training_dwell == 0))
+    holding = (slots.ramp == Ramp.HOLD) & (slots.alpha_target >= 1 - ALPHA_TOLERANCE)
+    holding &= (slots.alpha - slots.alpha_target).abs() <= ALPHA_TOLERANCE
+    fossilized = slots.contribution.isfinite() & slots.gradient_healthy
+    if strict:
+        blending &= slots.gradient_healthy
+        blending &= slots.accuracy - slots.stage_accuracy >= params.min_improvement_pct - TIE_PCT
+        blending &= slots.gradient_ratio >= params.min_gradient_ratio
+        holding &= slots.dwell >= params.blending_dwell
+        fossilized &= slots.contribution >= params.min_contribution_pct - TIE_PCT
+    always = torch.ones_like(blending)
+    return {
+        Stage.GERMINATED: always,
+        Stage.TRAINING: always,
+        Stage.BLENDING: blending,
+        Stage.HOLDING: holding,
+        Stage.FOSSILIZED: fossilized,
+    }
+
+
+# --- alpha: an amplitude moves along a curve to its target, monotone, and lands on it exactly ------------------------
+
+
+def curve_value(curve: Tensor, t: Tensor) -> Tensor:
+    """f(t) of each element's curve; f(0) = 0, f(1) = 1, monotone."""
+    cosine = (1 - torch.cos(torch.pi * t)) / 2
+    value = torch.where(curve == Curve.COSINE, cosine, t)
+    for kind, steepness in STEEPNESS.items():
+        value = torch.where(curve == kind, _sigmoid(t, steepness), value)
+    return value
+
+
+def _sigmoid(t: Tensor, steepness: float) -> Tensor:
+    """(σ(s(t−½)) − σ(−s/2)) / (σ(s/2) − σ(−s/2)): a logistic curve stretched to reach 0 and 1."""
+    low = torch.sigmoid(t.new_full((), -steepness / 2))
+    return (torch.sigmoid(steepness * (t - 0.5)) - low) / (1 - 2 * low)
+
+
+def retarget(slots: Slots, where: Tensor, target: Tensor, steps: Tensor, curve: Tensor) -> Slots:
+    """Start a ramp from the present alpha ``where [E, K]``; 0 steps, or a target already reached, snap at once.
+
+    The caller asks only in HOLD (anti-dither): a running ramp is never bent.
+    """
+    difference = target - slots.alpha
+    ramp = torch.where(difference > 0, int(Ramp.UP), int(Ramp.DOWN))
+    snap = (steps <= 0) | (difference == 0)
+    changes = {
+        "alpha_start": slots.alpha,
+        "alpha_target": target,
+        "alpha": torch.where(snap, target, slots.alpha),
+        "ramp": torch.where(snap, int(Ramp.HOLD), ramp),
+        "ramp_curve": curve,
+        "ramp_steps": steps,
+        "ramp_done": torch.zeros_like(slots.ramp_done),
+    }
+    return replace(slots, **{name: torch.where(where, value, getattr(slots, name)) for name, value in changes.items()})
+
+
+def ramp_tick(slots: Slots, where: Tensor) -> Slots:
+    """One tick of the running ramps among ``where [E, K]``: k of N done, alpha = start + (target − start)·f(k/N)."""
+    moving = where & (slots.ramp != Ramp.HOLD)
+    done = slots.ramp_done + moving
+    arrived = moving & (done >= slots.ramp_steps)
+    t = done / slots.ramp_steps.clamp(min=1)
+    value = slots.alpha_start + (slots.alpha_target - slots.alpha_start) * curve_value(slots.ramp_curve, t)
+    # Clamped between where it was and where it goes: rounding may not turn it back or carry it past the target.
+    value = value.clamp(torch.minimum(slots.alpha, slots.alpha_target), torch.maximum(slots.alpha, slots.alpha_target))
+    return replace(
+        slots,
+        ramp_done=done,
+        alpha=torch.where(arrived, slots.alpha_target, torch.where(moving, value, slots.alpha)),
+        ramp=torch.where(arrived, int(Ramp.HOLD), slots.ramp),
+    )
 
 
 # --- the ops ---------------------------------------------------------------------------------------------------------

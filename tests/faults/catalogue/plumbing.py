@@ -131,7 +131,7 @@ FAULTS = (
         "holding-gate-open",
         "high",
         "The gate before HOLDING lets every seed pass, whether its ramp has ended or not.",
-        Patch("growth/life/gates.py", "Stage.HOLDING: holding,", "Stage.HOLDING: always,"),
+        Patch("growth/life/lifecycle.py", "Stage.HOLDING: holding,", "Stage.HOLDING: always,"),
     ),
     planted(
         "plumbing",
@@ -145,7 +145,7 @@ FAULTS = (
         "alpha-lags",
         "medium",
         "A ramp is one step behind until it jumps to its end.",
-        Patch("growth/life/alpha.py", "t = done / slots", "t = (done - 1).clamp(min=0) / slots"),
+        Patch("growth/life/lifecycle.py", "t = done / slots", "t = (done - 1).clamp(min=0) / slots"),
     ),
     planted(
         "plumbing",
@@ -182,7 +182,7 @@ FAULTS = (
         "high",
         "The mask of the parameter budget leaves out the seed that is asked about.",
         Patch(
-            "envs/masks.py",
+            "envs/actions.py",
             "(elsewhere[:, :, None] + self.reserve <= self.limit)",
             "(elsewhere[:, :, None] + 0 * self.reserve <= self.limit)",
         ),
@@ -243,7 +243,7 @@ FAULTS = (
         "component-not-paid",
         "critical",
         "One component of the reward is recorded but not paid.",
-        Patch("envs/rewards/registration.py", "first, *rest = parts.values()", "first, _, *rest = parts.values()"),
+        Patch("envs/rewards/transition.py", "first, *rest = parts.values()", "first, _, *rest = parts.values()"),
     ),
     planted(
         "plumbing",

@@ -4,13 +4,14 @@ import copy
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from typing import get_args
 
 import pytest
 import torch
 from torch import Tensor, nn
 
 from simic.errors import SimicError
-from simic.growth.batch.forward import BACKENDS
+from simic.growth.batch.forward import Backend
 from simic.growth.batch.population import Population
 from simic.growth.batch.template import Template
 from simic.growth.life.lifecycle import LIVE_STAGES, in_stages
@@ -375,7 +376,8 @@ def test_hosts_with_large_maps_run_apart_on_a_cpu_and_only_they(monkeypatch: pyt
     host = build_host(Host(widths=(16, 32, 64), kernel_size=3), (3, 16, 16), 10)
     x = torch.randn(128, 3, 16, 16)
     populations = [
-        Population(host, blueprints_of("cnn"), torch.arange(2), 0, HostOptimizer(), backend=b) for b in BACKENDS
+        Population(host, blueprints_of("cnn"), torch.arange(2), 0, HostOptimizer(), backend=b)
+        for b in get_args(Backend)
     ]
     calls = []
     run_one = Template.run_one

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from simic.growth.batch.scoring import FEW_CLASSES, score
+from simic.growth.batch.statistics import FEW_CLASSES, score
 
 from ..worlds import generator
 

@@ -5,8 +5,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from simic.growth.batch.forward import fork, join
 from simic.growth.batch.groups import SlotGroups, SlotState, training_plan
-from simic.growth.batch.seed_autograd import fork, join
 from simic.growth.life.vocabulary import Blend, Stage
 from simic.growth.networks.grafting import blend, straight_through
 

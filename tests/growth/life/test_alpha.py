@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simic.growth.life.alpha import curve_value, ramp_tick, retarget
+from simic.growth.life.lifecycle import curve_value, ramp_tick, retarget
 from simic.growth.life.vocabulary import Curve, Ramp, Slots
 
 HERE = torch.tensor([[True]])

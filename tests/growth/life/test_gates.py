@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from simic.growth.life.gates import gate_passes
+from simic.growth.life.lifecycle import gate_passes
 from simic.growth.life.vocabulary import Ramp, Slots, Stage
 from simic.params import Lifecycle
 

@@ -172,9 +172,9 @@ def test_several_tasks_are_fitted_each_by_itself(item: Blueprint) -> None:
     torch.testing.assert_close(together, torch.cat(alone), rtol=1e-5, atol=1e-6)
     assert not torch.equal(together[0], together[2])
     rows = template.draw(torch.arange(3))
-    filled = dict(zip(template.names, template.unpack(template.with_fit(rows, together)), strict=True))
+    filled = dict(zip(template.names, template.layout.unpack(template.with_fit(rows, together)), strict=True))
     fitted = item.build((5, WIDTH)).fit(tasks)
-    for name, before in zip(template.names, template.unpack(rows), strict=True):
+    for name, before in zip(template.names, template.layout.unpack(rows), strict=True):
         expected = fitted.get(name, before)
         torch.testing.assert_close(filled[name], expected.reshape(before.shape), rtol=1e-5, atol=1e-6, msg=name)
 
