@@ -51,7 +51,9 @@ LEAN: dict[Op, float] = {Op.WAIT: 2.4, Op.GERMINATE: 2.4, Op.PRUNE: -1.0}
 
 
 def action_spec(slots: int, blueprints: int) -> ActionSpec:
-    """Heads in the order of ``Action``'s fields for a host with so many slots and a family of so many blueprints."""
+    """Return the heads in the order of ``Action``'s fields for a host with so many slots and a family of so many
+    blueprints.
+    """
     heads = (
         Head("op", len(Op), lean=tuple(LEAN.get(op, 0.0) for op in Op)),
         Head("slot", slots, "op"),
@@ -67,7 +69,7 @@ def action_spec(slots: int, blueprints: int) -> ActionSpec:
 
 
 def choices(slots: int, blueprints: Sequence[str]) -> dict[str, tuple[str | float, ...]]:
-    """What the indices of each head stand for, as a person writes it."""
+    """Name what the indices of each head stand for, as a person writes it."""
     return {
         "op": tuple(op.name for op in Op),
         "slot": tuple(range(slots)),
@@ -83,7 +85,9 @@ def choices(slots: int, blueprints: Sequence[str]) -> dict[str, tuple[str | floa
 def open_choices(
     actions: dict[str, tuple[str | float, ...]], known: dict[str, tuple[str | float, ...]], device: torch.device
 ) -> dict[str, Tensor]:
-    """Bool ``[n]`` of each head that ``train.actions`` closes choices of; SimicError for a head or value unknown."""
+    """Return bool ``[n]`` of each head that ``train.actions`` closes choices of; SimicError for a head or value
+    unknown.
+    """
     for head, values in actions.items():
         if head not in known:
             raise SimicError(f"train.actions: there is no head {head!r}; the heads are {', '.join(known)}")
@@ -112,7 +116,7 @@ class Budget:
     runs: Tensor
 
     def fits(self, slots: Slots) -> Tensor:
-        """Bool ``[E, K, P]``: the live seeds of other slots plus this candidate stay within the limit."""
+        """Return bool ``[E, K, P]``: the live seeds of other slots plus this candidate stay within the limit."""
         envs, count = slots.stage.shape
         live = slots.blueprint >= 0
         by_slot = self.reserve.expand(envs, count, -1)
@@ -125,8 +129,8 @@ class Budget:
 def action_masks(
     slots: Slots, params: Lifecycle, budget: Budget, left_open: dict[str, Tensor] | None = None
 ) -> dict[str, Tensor]:
-    """Masks by head name; a slot without an affordable blueprint cannot be germinated. ``left_open`` has the choices
-    ``[n]`` of each head that some are closed of.
+    """Return the masks by head name; a slot without an affordable blueprint cannot be germinated. ``left_open`` has the
+    choices ``[n]`` of each head that some are closed of.
     """
     left_open = left_open or {}
     slot = legal_ops(slots, params).clone()
@@ -148,7 +152,7 @@ def seed_budget(
     device: torch.device,
     left_open: Tensor | None = None,
 ) -> Budget:
-    """What every blueprint reserves in every slot of a host, and ``param_budget`` times the host's parameters;
+    """Return what every blueprint reserves in every slot of a host, and ``param_budget`` times the host's parameters;
     ``left_open [P]`` are the blueprints that are allowed (None: all).
     """
     with torch.device("meta"):
@@ -161,19 +165,19 @@ def seed_budget(
 
 
 def to_action(actions: Tensor) -> Action:
-    """``[E, 8]`` indices as a factored action; SimicError on another shape."""
+    """Return ``[E, 8]`` indices as a factored action; SimicError on another shape."""
     if actions.ndim != 2 or actions.shape[1] != len(Action._fields):
         raise SimicError(f"action tensor has shape {tuple(actions.shape)}: allowed is (envs, {len(Action._fields)})")
     return Action(*actions.unbind(dim=1))
 
 
 def waiting_where(rows: Tensor, action: Action) -> Action:
-    """``action`` with WAIT in the given rows ``[E]``."""
+    """Return ``action`` with WAIT in the given rows ``[E]``."""
     return Action(*(torch.where(rows, 0, head) for head in action))
 
 
 def head_mask(spec: ActionSpec, observation: Observation, head: int, chosen: list[Tensor]) -> Tensor:
-    """Bool ``[E, n]``: choices of a head that are legal given the op and slot chosen so far."""
+    """Return bool ``[E, n]``: choices of a head that are legal given the op and slot chosen so far."""
     described = spec.heads[head]
     envs = observation.features.shape[0]
     mask = observation.masks.get(described.name)
@@ -186,7 +190,7 @@ def head_mask(spec: ActionSpec, observation: Observation, head: int, chosen: lis
 
 
 def random_legal(spec: ActionSpec, observation: Observation, noise: Tensor) -> Tensor:
-    """Uniform over legal ops, then slots given the op, then each head the op uses; int64 ``[E, heads]``.
+    """Draw uniformly among legal ops, then slots given the op, then each head the op uses; int64 ``[E, heads]``.
 
     ``noise`` is uniform in [0, 1), ``[E, heads]``. Heads the op does not use are 0.
     """
@@ -200,7 +204,9 @@ def random_legal(spec: ActionSpec, observation: Observation, noise: Tensor) -> T
 
 
 def _nth_legal(mask: Tensor, noise: Tensor) -> Tensor:
-    """Index of the floor(noise · count)-th True of each row; float64, so that noise below 1 stays below count."""
+    """Return the index of the floor(noise · count)-th True of each row; float64, so that noise below 1 stays below
+    count.
+    """
     count = mask.sum(dim=1)
     rank = (noise.double() * count).long()
     # Position of the first True whose running count exceeds the rank.
@@ -208,7 +214,9 @@ def _nth_legal(mask: Tensor, noise: Tensor) -> Tensor:
 
 
 def grammar(spec: ActionSpec) -> Tensor:
-    """Every distinct action, int64 ``[n, heads]``: heads an op does not use are 0. 3 slots, 7 blueprints: n = 1,795."""
+    """Return every distinct action, int64 ``[n, heads]``: heads an op does not use are 0 (1,795 for 3 slots and 7
+    blueprints).
+    """
     rows = []
     for op, relevant in enumerate(spec.relevance):
         choices = [range(head.size) if used else (0,) for head, used in zip(spec.heads, relevant, strict=True)]
@@ -217,7 +225,7 @@ def grammar(spec: ActionSpec) -> Tensor:
 
 
 def grammar_mask(spec: ActionSpec, observation: Observation, actions: Tensor) -> Tensor:
-    """Bool ``[E, n]``: which rows of ``grammar(spec)`` are legal now."""
+    """Return bool ``[E, n]``: the rows of ``grammar(spec)`` that are legal now."""
     envs = observation.features.shape[0]
     legal = torch.ones(envs, actions.shape[0], dtype=torch.bool, device=actions.device)
     relevance = spec.relevance_table(actions.device)[actions[:, 0]]

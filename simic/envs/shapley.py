@@ -32,7 +32,9 @@ class Shapley:
 
 
 def shapley(acting: Tensor, evaluate: Evaluate, stream: Tensor) -> Shapley:
-    """Of the seeds ``acting [E, K]``; ``stream [E]`` are the keys of each host's permutations, for many seeds alone."""
+    """Return the Shapley values of the seeds ``acting [E, K]``; ``stream [E]`` are the keys of each host's
+    permutations, for many seeds alone.
+    """
     most = int(acting.sum(dim=1).max()) if len(acting) else 0
     if most <= EXACT_SEEDS:
         return _exact(acting, evaluate, max(most, 1))
@@ -40,7 +42,7 @@ def shapley(acting: Tensor, evaluate: Evaluate, stream: Tensor) -> Shapley:
 
 
 def _exact(acting: Tensor, evaluate: Evaluate, seeds: int) -> Shapley:
-    """φ_i = Σ_S |S|! (n-|S|-1)! / n! · (f(S ∪ i) - f(S)) over all subsets of the n seeds of a host.
+    """Compute φ_i = Σ_S |S|! (n-|S|-1)! / n! · (f(S ∪ i) - f(S)) over all subsets of the n seeds of a host.
 
     Hosts with fewer than n acting seeds have players that do nothing: these change no other's value.
     """
@@ -56,7 +58,7 @@ def _exact(acting: Tensor, evaluate: Evaluate, seeds: int) -> Shapley:
 
 
 def _weights(members: Tensor) -> Tensor:
-    """How much each subset's worth counts in each player's value, ``[n, 2ⁿ]`` float64."""
+    """Return the weight of each subset's worth in each player's value, ``[n, 2ⁿ]`` float64."""
     n = members.shape[1]
     # 1 / (n · C(n-1, s)) = s! (n-s-1)! / n!, with s others beside the player.
     weight = torch.tensor([1.0 / (n * comb(n - 1, s)) for s in range(n)], dtype=torch.float64, device=members.device)
@@ -65,7 +67,9 @@ def _weights(members: Tensor) -> Tensor:
 
 
 def _sampled(acting: Tensor, evaluate: Evaluate, stream: Tensor) -> Shapley:
-    """Mean marginal over random orders and their reverses; each order and its reverse are one independent draw."""
+    """Return the mean marginal over random orders and their reverses; each order and its reverse are one independent
+    draw.
+    """
     envs, slots = acting.shape
     keys = rng.bits(stream, (PERMUTATION_PAIRS,))
     orders = rng.permutation(keys, slots)  # [E, pairs, K]: at which place each slot comes
@@ -94,7 +98,7 @@ def _points(correct: Tensor) -> Tensor:
 
 
 def _result(acting: Tensor, per_sample: Tensor, permutation_error: Tensor, gain: Tensor, loss: Tensor) -> Shapley:
-    """From φ per sample ``[E, K, N]`` as fractions and all losses ``[Cfg, E]``."""
+    """Make the result from φ per sample ``[E, K, N]`` as fractions and all losses ``[Cfg, E]``."""
     value, error = mean_and_error(per_sample)
     finite = loss.isfinite().all(dim=0)
     known = acting & finite[:, None]

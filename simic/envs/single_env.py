@@ -55,7 +55,7 @@ class SingleGrowthEnv(gymnasium.Env[NDArray[np.float32], np.int64]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[NDArray[np.float32], dict[str, Any]]:
-        """A fresh host; ``seed`` starts another series of episodes, without one the next of the series is played.
+        """Start an episode with a fresh host: with ``seed`` the first of another series of episodes, else the next one.
 
         ``options["tasks"]`` is the number of a task of the bank (default: one of training, drawn by hash);
         ``info["task"]`` says which is played.
@@ -67,7 +67,7 @@ class SingleGrowthEnv(gymnasium.Env[NDArray[np.float32], np.int64]):
         return self._flat(), {"action_mask": self.action_masks(), "task": int(self._env.tasks)}
 
     def step(self, action: np.int64 | int) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
-        """One decision and one host epoch."""
+        """Execute one decision and one epoch of the host."""
         legal = bool(self.action_masks()[int(action)])
         factored = self._actions[int(action) if legal else 0][None]  # row 0 of the grammar is WAIT
         self._observation, reward, terminated, truncated, step = self._env.step(factored)
@@ -84,19 +84,12 @@ class SingleGrowthEnv(gymnasium.Env[NDArray[np.float32], np.int64]):
         return self._flat(), float(reward), bool(terminated), bool(truncated), info
 
     def action_masks(self) -> NDArray[np.bool_]:
-        """Which of the ``n`` actions are legal now (the convention of sb3-contrib's MaskablePPO)."""
+        """Return which of the ``n`` actions are legal now (the convention of sb3-contrib's MaskablePPO)."""
         return grammar_mask(self._env.action_spec, self._seen, self._actions)[0].numpy()
 
     def factored(self, action: int) -> tuple[int, ...]:
-        """The heads of an action index, in the order of ``growth.life.vocabulary.Action``."""
+        """Return the heads of an action index, in the order of ``growth.life.vocabulary.Action``."""
         return tuple(self._actions[action].tolist())
-
-    def index(self, factored: tuple[int, ...]) -> int:
-        """The index of a factored action whose unused heads are 0; ValueError where it is not of the grammar."""
-        matches = (self._actions == torch.tensor(factored)).all(dim=1).nonzero()
-        if len(matches) != 1:
-            raise ValueError(f"{factored} is no action of the grammar: heads that an op does not use must be 0")
-        return int(matches)
 
     @property
     def _seen(self) -> Observation:
@@ -120,7 +113,7 @@ def vector_growth_env(
     rng_seed: int = 1,
     device: str = "cpu",
 ) -> GrowthEnv:
-    """``num_envs`` hosts; actions, observations, masks and rewards are tensors on the device."""
+    """Make an environment of ``num_envs`` hosts; actions, observations, masks and rewards are tensors on the device."""
     return _growth_env(torch.arange(num_envs), train, dataset_train, dataset_val, Path(prepared), rng_seed, device)
 
 
@@ -133,7 +126,7 @@ def _growth_env(
     rng_seed: int,
     device: str,
 ) -> GrowthEnv:
-    """On the data given, or the prepared ones, of which those tasks are drawn that training draws."""
+    """Make an environment on the data given, or on the prepared ones, of which the tasks of training are drawn."""
     of_training = None if dataset_train else len(read_meta(prepared).of_group("train"))
     dataset_train = dataset_train or load_split(prepared, "train", device)
     dataset_val = dataset_val or load_split(prepared, "val", device)

@@ -180,6 +180,8 @@ def test_a_user_adds_a_term_and_a_mode(own_registry, make_slots):
 
 
 def test_wrong_registrations_are_refused_by_name(own_registry, make_slots):
+    with pytest.raises(SimicError, match="'rent' is registered twice"):
+        rewards.term("rent")(rewards.TERMS["rent"])
     with pytest.raises(SimicError, match="reward mode 'shaped' is registered twice"):
         rewards.mode("shaped", ("shaping",))
     with pytest.raises(SimicError, match="reward mode 'x': no term 'bonus'; registered are"):

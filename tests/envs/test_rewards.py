@@ -8,9 +8,8 @@ import pytest
 import torch
 
 from simic.envs import rewards
-from simic.envs.rewards import MODES, Transition
+from simic.envs.rewards import Transition
 from simic.envs.rewards.shaped import NOT_CONTRIBUTING
-from simic.errors import SimicError
 from simic.growth.life.vocabulary import Op, Stage
 from simic.params import Reward, SparseReward
 
@@ -64,31 +63,6 @@ def test_potential_sums_over_all_slots(make_slots):
     # 3.5 + 0.3·2 (BLENDING, dwell 2) + 7.5 (FOSSILIZED) + 0 (PRUNED) = 11.6
     slots = make_slots([[Stage.BLENDING, Stage.FOSSILIZED, Stage.PRUNED]], dwell=[[2, 4, 1]])
     assert float(rewards.potential(slots)) == pytest.approx(11.6, abs=1e-12)
-
-
-def test_rollback_pays_minus_the_potential_and_the_death_penalty(make_slots):
-    before = measured(make_slots, Stage.HOLDING, contribution=10.0, gain=20.0, dwell=1)
-    step = transition(before, make_slots([[Stage.PRUNED]]), terminal=True, panicked=True)
-    parts = shaped(step)
-    assert parts["shaping"] == pytest.approx(-0.3 * 5.8, abs=1e-12)
-    assert parts["death"] == -10.0
-    assert parts["terminal"] == 0.0
-    # The credit of the removed seed is forfeited: 0.1 · c with c = 10 < p = 20.
-    assert parts["attribution"] == pytest.approx(-1.0, abs=1e-6)
-
-
-def test_components_sum_to_the_total_in_every_mode():
-    states = random_states(6, 5, 2)
-    for before, after in pairwise(states):
-        for op in Op:
-            for flags in ({}, {"ended": True, "terminal": True}, {"terminal": True, "panicked": True}):
-                step = transition(before, after, op, slot=1, **flags)
-                for mode, names in MODES.items():
-                    parts = rewards.components(mode, step, SETTING)
-                    assert tuple(parts) == names
-                    assert all(value.dtype == torch.float64 and value.shape == (5,) for value in parts.values())
-                    assert (rewards.total(parts) - sum(parts.values())).abs().max() < 1e-9
-                    assert rewards.total(parts).isfinite().all()
 
 
 def test_credit_is_the_harmonic_mean_and_never_inflated_by_the_host(make_slots):
@@ -158,12 +132,6 @@ def test_sparse_clips_before_it_scales(make_slots):
     assert sparse(400, ended=True) == pytest.approx(7 * 0.49, abs=1e-9)
     assert sparse(10**9, ended=True) == -7.0
     assert sparse(400) == 0.0
-
-
-def test_a_term_name_can_be_registered_once_only():
-    with pytest.raises(SimicError, match="'rent' is registered twice"):
-        rewards.term("rent")(rewards.TERMS["rent"])
-    assert {name for names in MODES.values() for name in names} <= set(rewards.TERMS)
 
 
 def test_a_seed_inherits_nothing_from_the_one_it_replaced(make_slots):

@@ -46,17 +46,19 @@ class Transition:
 
     @property
     def renewed(self) -> Tensor:
-        """Bool ``[E, K]``: a seed germinated in this step; what is remembered of the one before it is not its own."""
+        """Return bool ``[E, K]``: a seed germinated in this step; what is remembered of the one before it is not its
+        own.
+        """
         return self.after.germinations != self.before.germinations
 
     @property
     def kept_params(self) -> Tensor:
-        """Parameters of the fossilized seeds of s' ``[E]``, float64."""
+        """Return the parameters of the fossilized seeds of s' ``[E]``, float64."""
         return _kept(self.after, self.seed_params_after)
 
     @property
     def kept_params_before(self) -> Tensor:
-        """Parameters of the fossilized seeds of s ``[E]``, float64."""
+        """Return the parameters of the fossilized seeds of s ``[E]``, float64."""
         return _kept(self.before, self.seed_params_before)
 
 

@@ -33,7 +33,7 @@ class Rows:
 
     @classmethod
     def zeros(cls, envs: int, params: int, moments: tuple[str, ...], device: torch.device) -> Self:
-        """Return rows that nobody uses yet."""
+        """Return the rows that nobody uses yet."""
         step = torch.zeros(envs, dtype=torch.float64, device=device)
         moment = {name: torch.zeros(envs, params, device=device) for name in moments}
         return cls({"param": torch.zeros(envs, params, device=device), "step": step, **moment})
@@ -92,7 +92,7 @@ class Block:
     columns: RowLayout
 
     def gathered(self) -> list[Tensor]:
-        """Its parameters, as copies ``[G, *shape]``."""
+        """Copy its parameters, ``[G, *shape]``."""
         return self.columns.unpack(self.store.param[self.hosts])
 
 
@@ -142,7 +142,7 @@ class Arena:
         ]
 
     def update(self, grads: list[list[Tensor]]) -> list[Tensor]:
-        """Clip each module apart and step; returns per block the norms before clipping ``[G]``."""
+        """Clip each module apart and step; return per block the norms before clipping ``[G]``."""
         norms = [_norms(own) for own in grads]
         scales = optimizers.clip_scale(torch.cat(norms), self.optimizer.max_grad_norm)
         if self._runs is None or bool((scales < 1).any()) or not bool(scales.isfinite().all()):
@@ -156,7 +156,7 @@ class Arena:
         return norms
 
     def _apply(self, grads: list[list[Tensor]]) -> None:
-        """Tensor by tensor, for devices where asking which steps are equal would make the host wait."""
+        """Step tensor by tensor, for devices where asking which steps are equal would make the host wait."""
         for i, (block, own) in enumerate(zip(self.blocks, grads, strict=True)):
             moments = {name: _trained(tensors, block) for name, tensors in self._moments[i].items()}
             for place, (param, grad) in enumerate(zip(_trained(self.params[i], block), own, strict=True)):
@@ -185,7 +185,7 @@ def _trained(tensors: list[Tensor], block: Block) -> list[Tensor]:
 
 
 def _norms(grads: list[Tensor]) -> Tensor:
-    """Of each module over all its gradients ``[G]``."""
+    """Return the norm of each module over all its gradients ``[G]``."""
     parts = torch.stack([torch.linalg.vector_norm(grad.flatten(1), dim=1) for grad in grads], 1)
     return torch.linalg.vector_norm(parts, dim=1)
 
@@ -195,5 +195,5 @@ def _times(grad: Tensor, scale: Tensor) -> Tensor:
 
 
 def _joined(tensors: list[Tensor]) -> Tensor:
-    """The way back from ``RowLayout.unpack``."""
+    """Undo ``RowLayout.unpack``."""
     return torch.cat([tensor.detach().flatten(1) for tensor in tensors], 1)

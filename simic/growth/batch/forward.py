@@ -43,7 +43,7 @@ class Templates:
 
     @classmethod
     def of(cls, host: HostSpec, blueprints: tuple[Blueprint, ...], checked: bool = False) -> Self:
-        """Built once, at composition; blueprints that are not ``checked`` are tried first."""
+        """Build them, once, at composition; blueprints that are not ``checked`` are tried first."""
         template = partial(Template, features_last=host.features_last)
         segments = [template(build, f"host segment {k}") for k, build in enumerate(host.segments)]
         head = template(host.head, "host head", borrowed=tuple(host.tied))
@@ -59,7 +59,7 @@ class Templates:
         return cls((*segments, head), seeds, tuple(gates), lenders, entries, host.reads_input)
 
     def of_host(self, tensors: list[Tensor]) -> list[list[Tensor]]:
-        """The tensors of a row of the host as those of each segment and the head."""
+        """Return the tensors of a row of the host as those of each segment and the head."""
         rest = iter(tensors)
         parts = [[next(rest) for _ in template.names] for template in self.host]
         parts[-1] += [parts[0][index] for index in self.lenders]
@@ -67,7 +67,7 @@ class Templates:
 
 
 def _check(host: HostSpec, blueprints: tuple[Blueprint, ...], seeds: tuple[tuple[Template, ...], ...]) -> None:
-    """A seed keeps its features' shape and has something to learn."""
+    """Raise SimicError unless every seed keeps its features' shape and has something to learn."""
     for shape, kinds in zip(host.seed_shapes, seeds, strict=True):
         for item, template in zip(blueprints, kinds, strict=True):
             if item.reads_input is not host.reads_input:
@@ -110,7 +110,7 @@ def runs_apart(backend: Backend, entries: int, device: torch.device) -> bool:
 
 
 def batched(templates: Templates, weights: Weights, plan: Plan, x: Tensor) -> Tensor:
-    """All streams at once, one group per slot and blueprint."""
+    """Run all streams at once, one group per slot and blueprint."""
     h = x
     for k, (template, stacked, hosts) in enumerate(zip(templates.host, weights.host, plan.hosts, strict=True)):
         if hosts is not None:
@@ -127,7 +127,9 @@ def batched(templates: Templates, weights: Weights, plan: Plan, x: Tensor) -> Te
 
 
 def _graft(templates: Templates, weights: Weights, groups: SlotGroups, slot: int, h: Tensor, samples: Tensor) -> Tensor:
-    """The features after slot ``slot``: every seed there has read its stream, or its host's samples, and joined it."""
+    """Return the features after slot ``slot``: every seed there has read its stream, or its host's samples, and joined
+    it.
+    """
     if templates.reads_input:
         seen = samples.index_select(0, groups.hosts)
         if groups.added is not None:
@@ -145,7 +147,7 @@ def _graft(templates: Templates, weights: Weights, groups: SlotGroups, slot: int
 
 
 def _grown(templates: Templates, weights: Weights, groups: SlotGroups, slot: int, x: Tensor) -> Tensor:
-    """What the seeds of a slot make of what they see, ``[R, B, …]``."""
+    """Run the seeds of a slot on what they see, ``[R, B, …]``."""
     parts = x.split([last - first for _, first, last in groups.blueprints])
     outputs = [
         templates.seeds[slot][kind].run(weights.grafted[seed_name(slot, kind)], part)
@@ -155,7 +157,7 @@ def _grown(templates: Templates, weights: Weights, groups: SlotGroups, slot: int
 
 
 def loop(templates: Templates, weights: Weights, plan: Plan, x: Tensor) -> Tensor:
-    """One stream after the other, each on contiguous tensors of its own."""
+    """Run one stream after the other, each on contiguous tensors of its own."""
     features = list(x.contiguous().split(1))
     for k, (template, stacked, hosts) in enumerate(zip(templates.host, weights.host, plan.hosts, strict=True)):
         rows = by_row(stacked, len(features))
@@ -206,7 +208,7 @@ def _graft_one_by_one(
 
 
 def fork(h: Tensor, rows: Tensor, open_positions: Tensor) -> tuple[Tensor, Tensor]:
-    """The features as they are, and what the seeds of ``rows [R]`` see, ``[R, B, …, C]``; rows differ, and only
+    """Return the features as they are, and what the seeds of ``rows [R]`` see, ``[R, B, …, C]``; rows differ, and only
     ``open_positions`` send a gradient back.
     """
     if not len(open_positions):
@@ -216,8 +218,8 @@ def fork(h: Tensor, rows: Tensor, open_positions: Tensor) -> tuple[Tensor, Tenso
 
 
 def join(h: Tensor, s: Tensor, x: Tensor, gate: Tensor | None, groups: SlotGroups) -> Tensor:
-    """The features ``[streams, B, …, C]`` after all seeds ``s [R, B, …, C]`` of a slot, which saw ``x``, have joined by
-    their operators; ``gate`` of those that have one.
+    """Return the features ``[streams, B, …, C]`` after all seeds ``s [R, B, …, C]`` of a slot, which saw ``x``, have
+    joined by their operators; ``gate`` of those that have one.
     """
     joined: Tensor = _Join.apply(h, s, x, gate, groups)
     return joined
@@ -273,5 +275,5 @@ class _Join(Function):
 
 
 def _taken(h: Tensor, s: Tensor, x: Tensor, streams: Tensor, positions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Rows of the host's features, of the seeds' and of what these saw."""
+    """Return the rows of the host's features, of the seeds' and of what these saw."""
     return h.index_select(0, streams), s.index_select(0, positions), x.index_select(0, positions)

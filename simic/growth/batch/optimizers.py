@@ -48,7 +48,7 @@ class RowRange:
 
 @torch.no_grad()
 def apply_fused(runs: list[list[RowRange]], grads: list[list[Tensor]], optimizer: HostOptimizer) -> None:
-    """One optimizer step of the runs of all blocks, in place; ``grads[block][tensor]`` are of whole blocks."""
+    """Step the runs of all blocks, in place; ``grads[block][tensor]`` are of whole blocks."""
     # By rate and decay: parameters, gradients, means, variances and steps of one fused call.
     calls: dict[tuple[float, float], list[list[Tensor]]] = {}
     for own, of_block in zip(runs, grads, strict=True):
@@ -74,7 +74,7 @@ def apply_fused(runs: list[list[RowRange]], grads: list[list[Tensor]], optimizer
 
 
 def apply(update: Update, optimizer: HostOptimizer) -> None:
-    """One optimizer step in place; inactive elements keep parameter and moments bit for bit."""
+    """Step once, in place; inactive elements keep parameter and moments bit for bit."""
     before = None
     if update.active is not None:
         before = [tensor.clone() for tensor in (update.param, *update.moments.values())]
@@ -88,7 +88,7 @@ def apply(update: Update, optimizer: HostOptimizer) -> None:
 
 
 def _sgd(update: Update, momentum: float) -> None:
-    """v ← μ v + g + λ p;  p ← p − η v (torch.optim.SGD, no dampening)."""
+    """Step by v ← μ v + g + λ p; p ← p − η v (torch.optim.SGD, no dampening)."""
     velocity = update.moments["momentum"]
     velocity.mul_(momentum).add_(update.grad)
     if update.weight_decay:
@@ -97,7 +97,7 @@ def _sgd(update: Update, momentum: float) -> None:
 
 
 def _adamw(update: Update) -> None:
-    """Loshchilov and Hutter 2019 (arXiv 1711.05101), as torch.optim.AdamW."""
+    """Step as torch.optim.AdamW (Loshchilov and Hutter 2019, arXiv 1711.05101)."""
     beta1, beta2 = ADAM_BETAS
     mean, variance = update.moments["mean"], update.moments["variance"]
     # float64, then rounded: the last bit of pow would depend on the row's place among others.
@@ -111,5 +111,5 @@ def _adamw(update: Update) -> None:
 
 
 def clip_scale(norms: Tensor, max_norm: float) -> Tensor:
-    """The factor that brings a gradient of this norm to at most ``max_norm``; NaN stays NaN, in its own row."""
+    """Return the factor that brings a gradient of this norm to at most ``max_norm``; NaN stays NaN, in its own row."""
     return (max_norm / (norms + CLIP_EPS)).clamp(max=1.0)

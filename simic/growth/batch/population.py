@@ -96,8 +96,8 @@ class Population:
     # --- structure ---
 
     def reset(self, iteration: int, tasks: Tensor | None = None, env_ids: Tensor | None = None) -> None:
-        """Fresh hosts, by hash of (rng_seed, iteration, env id), each for its task of the data ``[E]`` (default: the
-        first of all); every seed is gone. ``env_ids`` rename the hosts.
+        """Initialise fresh hosts by hash of (rng_seed, iteration, env id), each for its task of the data ``[E]``
+        (default: the first of all); every seed is gone. ``env_ids`` rename the hosts.
         """
         self.iteration = iteration
         self.env_ids = self.env_ids if env_ids is None else env_ids
@@ -137,7 +137,7 @@ class Population:
         self._store(gate_name(slot)).start(hosts, gate_param)
 
     def _fit(self, template: Template, data: Dataset, tasks: Tensor) -> Tensor:
-        """What a template fits to each of some tasks ``[R]``, found once for each task of the data."""
+        """Return what a template fits to each of some tasks ``[R]``; each task of the data is fitted once."""
         name, layout = (id(data), template.name), template.layout
         if name not in self._fits:
             known = torch.zeros(data.tasks, dtype=torch.bool, device=self.device)
@@ -154,7 +154,7 @@ class Population:
     # --- training ---
 
     def train_epoch(self, slots: Slots, data: Dataset, order: Tensor, state: SlotState | None = None) -> TrainStats:
-        """One pass over ``order [E, n, B]`` (rows of the data); hosts and learning seeds are updated in place."""
+        """Train in one pass over ``order [E, n, B]`` (rows of the data); update hosts and learning seeds in place."""
         state = state or SlotState.read(slots)
         parts, places = self._in_groups(
             state, lambda hosts: self._train(hosts, state.of(hosts), slots.alpha, data, order)
@@ -164,7 +164,7 @@ class Population:
         return replace(stats, finite=stats.finite & self._stores["host"].param.isfinite().all(1))
 
     def _train(self, hosts: Integers, state: SlotState, alpha: Tensor, data: Dataset, order: Tensor) -> TrainStats:
-        """The epoch of some hosts; nothing is written before its end."""
+        """Train some hosts for an epoch; nothing is written before its end."""
         chosen = upload(hosts, self.device)
         plan = training_plan(state, alpha[chosen], self.host.isolated)
         blocks = self._blocks(plan, chosen)
@@ -202,7 +202,7 @@ class Population:
         return run_streams(self.backend, self.templates, weights, plan, x)
 
     def _in_groups(self, state: SlotState, work: Callable[[Integers], T]) -> tuple[list[T], Tensor | None]:
-        """``work`` on all hosts, ``group`` at a time; where memory does not suffice, the group is halved for good.
+        """Do ``work`` on all hosts, ``group`` at a time; where memory does not suffice, the group is halved for good.
         Small hosts go in parts of ``ALIKE_HOSTS`` with like seeds; then also the place of each host among the results.
         """
         small = self.host.reads_input and self.device == CPU
@@ -248,8 +248,8 @@ class Population:
 
     @torch.no_grad()
     def evaluate(self, slots: Slots, data: Dataset, off: Tensor | Flags, state: SlotState | None = None) -> Answers:
-        """Every configuration ``off [Cfg, E, K]`` bool (seeds forced out of the forward; the others at live alpha) on
-        all samples, in one pass that shares what configurations have in common.
+        """Evaluate every configuration ``off [Cfg, E, K]`` bool (seeds forced out of the forward; the others at live
+        alpha) on all samples, in one pass that shares what configurations have in common.
         """
         state, flags = state or SlotState.read(slots), flags_of(off)
         parts, places = self._in_groups(
@@ -261,7 +261,7 @@ class Population:
     def _evaluate(
         self, hosts: Integers, state: SlotState, alpha: Tensor, data: Dataset, off: Flags
     ) -> tuple[Tensor, Tensor]:
-        """Correct answers ``[Cfg, hosts, N]`` and mean loss ``[Cfg, hosts]``."""
+        """Return correct answers ``[Cfg, hosts, N]`` and mean loss ``[Cfg, hosts]``."""
         correct, loss = [], []
         chosen = upload(hosts, self.device)
         plan, stream_of = evaluation_plan(state, off, alpha[chosen])
@@ -279,7 +279,7 @@ class Population:
         return torch.cat(correct, 1)[stream_of], torch.cat(loss, 1).mean(1)[stream_of]
 
     def _samples(self, data: Dataset, hosts: Tensor, samples: slice) -> tuple[Tensor, Tensor]:
-        """Of the task of each of some hosts: ``x [G, n, …]``, ``y [G, n, …]``."""
+        """Return samples of the task of each of some hosts: ``x [G, n, …]``, ``y [G, n, …]``."""
         if data.tasks > 1:
             x, y = data.of_tasks(self.tasks[hosts], samples)
             return channels_last(x), y
@@ -287,7 +287,9 @@ class Population:
         return x.expand(len(hosts), *x.shape[1:]), y.expand(len(hosts), *y.shape[1:])
 
     def _lacking(self, data: Dataset, hosts: Tensor) -> Tensor | None:
-        """Which classes the tasks of some hosts do not have, bool ``[G, classes]``; None where none lacks any."""
+        """Return the classes that the tasks of some hosts do not have, bool ``[G, classes]``; None where none lacks
+        any.
+        """
         return None if data.lacking is None else data.lacking[self.tasks[hosts]]
 
     def _evaluation_weights(self, plan: Plan, hosts: Tensor) -> Weights:
@@ -297,11 +299,15 @@ class Population:
     # --- what it weighs ---
 
     def seed_params(self, slots: Slots) -> Tensor:
-        """Parameters of each seed, with its gate where it has one ``[E, K]`` int64; 0 where there is no seed."""
+        """Return the parameters of each seed, with its gate where it has one ``[E, K]`` int64; 0 where there is no
+        seed.
+        """
         return self._weigh(slots, self._seed_params, self._gate_params)
 
     def seed_flops(self, slots: Slots) -> Tensor:
-        """FLOPs per sample of each seed, with its gate where it has one ``[E, K]`` int64; 0 where there is no seed."""
+        """Return FLOPs per sample of each seed, with its gate where it has one ``[E, K]`` int64; 0 where there is no
+        seed.
+        """
         return self._weigh(slots, self._seed_flops, self._gate_flops)
 
     def _weigh(self, slots: Slots, seeds: Tensor, gates: Tensor) -> Tensor:
@@ -310,7 +316,7 @@ class Population:
         return weight * in_stages(slots.stage, LIVE_STAGES)
 
     def _counts(self) -> list[Tensor]:
-        """Parameters and FLOPs of the blueprints ``[K, P]`` and of the gates ``[K]``."""
+        """Return the parameters and FLOPs of the blueprints ``[K, P]`` and of the gates ``[K]``."""
         shapes, own = self.host.slot_shapes, self.host.seed_shapes
         seeds = [[[b.params(shape) for b in self.blueprints] for shape in own]]
         seeds.append([[b.flops(shape) for b in self.blueprints] for shape in own])
@@ -321,7 +327,7 @@ class Population:
     # --- saving ---
 
     def snapshot(self) -> Snapshot:
-        """A copy of all parameters and optimizer state."""
+        """Return A copy of all parameters and optimizer state."""
         return Snapshot({name: store.clone() for name, store in self._stores.items()})
 
     def refresh(self, snapshot: Snapshot, rows: Tensor, slots: Slots) -> None:
@@ -339,7 +345,7 @@ class Population:
             snapshot.stores[name].copy_where(kept, store)
 
     def restore(self, snapshot: Snapshot, rows: Tensor) -> None:
-        """Host and seeds of ``rows [E]`` bool as they were, optimizer state included; all other rows untouched.
+        """Put host and seeds of ``rows [E]`` bool back to the snapshot, optimizer state included; leave all others.
 
         The caller prunes the seeds that are not FOSSILIZED.
         """
@@ -347,7 +353,9 @@ class Population:
             self._stores[name].copy_where(rows, store)
 
     def named_parameters(self, slots: Slots, row: int) -> dict[str, Tensor]:
-        """Parameters of host ``row`` and all its seeds, as copies on the CPU, named as in ``export.GrownNetwork``."""
+        """Return the parameters of host ``row`` and all its seeds, as copies on the CPU, named as in
+        ``export.GrownNetwork``.
+        """
         owners: list[tuple[str, Template, Tensor]] = []
         segments = self._stores["host"].param[row].split([template.layout.width for template in self.templates.host])
         for k, (template, flat) in enumerate(zip(self.templates.host, segments, strict=True)):
@@ -364,23 +372,23 @@ class Population:
         }
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Everything that mutates, as copies."""
+        """Return copies of everything that mutates."""
         state = {"iteration": torch.tensor(self.iteration), "learning_rate": self.learning_rate.clone()}
         return state | {"group": torch.tensor(self.group), "tasks": self.tasks.clone()} | named(self._stores)
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        """The way back, bit for bit; a state of other shapes is a SimicError."""
+        """Restore a ``state_dict`` bit for bit; a state of other shapes is a SimicError."""
         self._stores = self._stores_of(state)  # first: where it refuses, nothing has changed
         self.iteration, self.group = int(state["iteration"]), int(state["group"])
         self.learning_rate = state["learning_rate"].to(self.device).clone()
         self.tasks = state["tasks"].to(self.device).clone()
 
     def snapshot_state(self, snapshot: Snapshot) -> dict[str, Tensor]:
-        """Everything that a snapshot remembers, as copies."""
+        """Return copies of everything that a snapshot remembers."""
         return named(snapshot.stores)
 
     def load_snapshot(self, state: dict[str, Tensor]) -> Snapshot:
-        """The way back."""
+        """Restore a snapshot from its ``snapshot_state``."""
         return Snapshot(self._stores_of(state))
 
     def _stores_of(self, state: dict[str, Tensor]) -> dict[str, Rows]:
@@ -388,7 +396,7 @@ class Population:
         return {name: self._new_store(name).fill(name, state) for name in names}
 
     def _columns(self, name: str) -> RowLayout:
-        """What a row of the store of this name holds."""
+        """Return the layout of a row of the store of this name."""
         kind, *place = name.split(".")
         if kind == "seed":
             return self.templates.seeds[int(place[0])][int(place[1])].layout
@@ -401,7 +409,7 @@ class Population:
         )
 
     def _store(self, name: str) -> Rows:
-        """The rows of this name, allocated at first use."""
+        """Return the rows of this name, allocated at first use."""
         if name not in self._stores:
             self._stores[name] = self._new_store(name)
         return self._stores[name]
@@ -411,12 +419,12 @@ class Population:
 
 
 def _gradients(loss: Tensor, leaves: list[list[Tensor]]) -> list[list[Tensor]]:
-    """Of the leaves of each block."""
+    """Return the gradients of the leaves of each block."""
     flat = [tensor for tensors in leaves for tensor in tensors]
     grads = iter(torch.autograd.grad(loss, flat, allow_unused=True, materialize_grads=True))
     return [[next(grads) for _ in tensors] for tensors in leaves]
 
 
 def flags_of(values: Tensor | Flags) -> Flags:
-    """On the CPU."""
+    """Return flags on the CPU."""
     return values.cpu().numpy() if isinstance(values, Tensor) else values

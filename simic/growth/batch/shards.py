@@ -69,7 +69,7 @@ class Recipe:
     backend: Backend
 
     def build(self, env_ids: Tensor) -> "Group":
-        """Nothing is counted or tried here: for that torch imports its compiler, which takes 2 seconds."""
+        """Build a group; nothing is counted or tried, for which torch would import its compiler (2 seconds)."""
         host = build_host(self.host, self.input_shape, self.classes, self.weights, self.counts)
         host, kinds = replace(host, frozen=self.frozen), blueprints_of(self.host.family)
         return Group(Population(host, kinds, env_ids, self.rng_seed, self.optimizer, "cpu", self.backend, checked=True))
@@ -146,7 +146,7 @@ class Shards:
         return len(self.env_ids)
 
     def _start(self) -> None:
-        """Everything as it is before the first reset."""
+        """Start the processes; every host waits for its first reset."""
         self._names, self._known = 0, dict[int, tuple[HeldByName, Dataset]]()
         context = multiprocessing.get_context("spawn")
         self._workers = [ProcessPoolExecutor(1, context, _begin) for _ in self._owners[1:]]
@@ -170,7 +170,7 @@ class Shards:
         )
 
     def restart(self) -> None:
-        """New processes for lost ones; every host has to be reset."""
+        """Start new processes for lost ones; every host has to be reset."""
         self.close()
         self._start()
 
@@ -272,11 +272,11 @@ class Shards:
         return self._known[id(data)][0]
 
     def _all(self, method: str, arguments: Callable[[slice], tuple]) -> list[Any]:
-        """Of every group, in the order of the hosts."""
+        """Ask every group; answers come in the order of the hosts."""
         return self._do({index: (method, arguments(hosts)) for index, hosts in enumerate(self._hosts)})
 
     def _do(self, work: dict[int, tuple[str, tuple]]) -> list[Any]:
-        """What some groups answer; SimicError that of a group, ProcessLost when a process has gone."""
+        """Return what some groups answer; raise the SimicError of a group, ProcessLost when a process has gone."""
         orders = [{index: work[index] for index in owned if index in work} for owned in self._owners]
         try:
             waiting = [
@@ -297,7 +297,7 @@ def _warn(lost: ProcessLost) -> None:
 
 
 def recovered(population: Population | Shards, work: Callable[[], T], tell: Callable[[ProcessLost], None] = _warn) -> T:
-    """Episodes that begin with a reset: again from there where a process was lost, at most RESTARTS times."""
+    """Play episodes that begin with a reset; where a process was lost, play them again, at most RESTARTS times."""
     for left in reversed(range(RESTARTS + 1)):
         try:
             return work()
@@ -360,7 +360,7 @@ _here = _Held()
 
 
 def _begin() -> None:
-    """Ctrl-C is for the first process alone; a process whose parent is gone ends."""
+    """Leave Ctrl-C to the first process; end when the parent is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_the_parent, daemon=True).start()
 

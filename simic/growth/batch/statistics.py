@@ -30,7 +30,7 @@ class TrainStats:
 
     @classmethod
     def unmeasured(cls, envs: int, slots: int, device: torch.device) -> Self:
-        """Before the first epoch."""
+        """Return the statistics before the first epoch: nothing is measured."""
         host, seed = (torch.full(shape, torch.nan, device=device) for shape in ((envs,), (envs, slots)))
         return cls(host, host, host, seed, seed, seed.isfinite(), host.isfinite())
 
@@ -54,7 +54,9 @@ def train_statistics(
     slots: int,
     clip: float,
 ) -> TrainStats:
-    """From per-minibatch loss (nats), accuracy (0–1) and host norms ``[n, E]``, and the seeds' norms."""
+    """Summarise an epoch from per-minibatch loss (nats), accuracy (0–1) and host norms ``[n, E]``, and the seeds'
+    norms.
+    """
     host = column_means(host_norms)
     norm = host.new_full((len(host), slots), torch.nan)
     ratio = norm.clone()
@@ -74,7 +76,7 @@ def train_statistics(
 
 
 def column_means(values: Tensor) -> Tensor:
-    """Mean over the first dimension, ``[n, R] → [R]``, that rounds alike however many columns there are.
+    """Return the mean over the first dimension, ``[n, R] → [R]``, that rounds alike however many columns there are.
 
     torch's own reduction over a leading dimension takes columns by vector registers and the rest apart, in another
     order of addition; over contiguous rows it does not.
@@ -83,7 +85,7 @@ def column_means(values: Tensor) -> Tensor:
 
 
 def gradient_ratio(seed: Tensor, seed_params: int, host: Tensor, host_params: int) -> Tensor:
-    """ρ = (‖g_seed‖/√n_seed) / (‖g_host‖/√n_host + 1e-8), at most 10; 0 where either norm vanishes."""
+    """Return ρ = (‖g_seed‖/√n_seed) / (‖g_host‖/√n_host + 1e-8), at most 10; 0 where either norm vanishes."""
     ratio = (seed / seed_params**0.5) / (host / host_params**0.5 + MIN_GRADIENT_NORM)
     vanished = (seed < MIN_GRADIENT_NORM) | (host < MIN_GRADIENT_NORM)
     return torch.where(vanished, 0.0, ratio.clamp(max=MAX_GRADIENT_RATIO))

@@ -31,21 +31,21 @@ class RowLayout:
 
     @property
     def sizes(self) -> list[int]:
-        """Columns of each tensor."""
+        """Return columns of each tensor."""
         return [shape.numel() for shape in self.shapes]
 
     @property
     def width(self) -> int:
-        """Columns of a row."""
+        """Return columns of a row."""
         return sum(self.sizes)
 
     @property
     def params(self) -> int:
-        """How many columns train."""
+        """Count the columns that train."""
         return sum(size for size, trains in zip(self.sizes, self.trained, strict=True) if trains)
 
     def unpack(self, rows: Tensor) -> list[Tensor]:
-        """Rows ``[R, width]`` as one contiguous tensor ``[R, *shape]`` per parameter."""
+        """Unpack rows ``[R, width]`` into one contiguous tensor ``[R, *shape]`` per parameter."""
         parts = rows.split(self.sizes, 1) if self.shapes else ()
         return [part.reshape(len(rows), *shape).contiguous() for part, shape in zip(parts, self.shapes, strict=True)]
 
@@ -89,14 +89,14 @@ class Template:
         self._foreign = any(not type(m).__module__.startswith(("torch.nn.", "simic.")) for m in first.modules())
 
     def draw(self, streams: Tensor) -> Tensor:
-        """Fresh parameter rows ``[R, width]`` from the keys ``[R]``; what is to be fitted is 0."""
+        """Return fresh parameter rows ``[R, width]`` from the keys ``[R]``; what is to be fitted is 0."""
         if self._start.device != streams.device:
             self._start, self._bound = (upload(row, streams.device) for row in (self._start, self._bound))
         return self._start + self._bound * (2 * uniform(streams, (self.layout.width,)) - 1)
 
     @property
     def fits(self) -> bool:
-        """Whether something of it is fitted to data."""
+        """Return whether something of it is fitted to data."""
         return not all(self.layout.trained)
 
     @torch.no_grad()
@@ -108,14 +108,14 @@ class Template:
         return torch.cat([found[name].flatten(1) for name in fixed], 1)
 
     def with_fit(self, rows: Tensor, fitted: Tensor) -> Tensor:
-        """Rows ``[R, width]`` with what was fitted in its columns."""
+        """Return the rows ``[R, width]`` with what was fitted in its columns."""
         fixed = self.columns([name for name, trains in zip(self.names, self.layout.trained, strict=True) if not trains])
         rows = rows.clone()
         rows[:, upload(fixed, rows.device)] = fitted
         return rows
 
     def columns(self, names: Sequence[str]) -> Tensor:
-        """Bool ``[width]``: which columns of a row belong to the named parameters."""
+        """Return bool ``[width]``: which columns of a row belong to the named parameters."""
         unknown = set(names) - set(self.names)
         if unknown:
             raise SimicError(f"{self.name}: no parameter {sorted(unknown)}; it has {self.names}")
@@ -123,8 +123,8 @@ class Template:
         return torch.cat(flags) if flags else torch.zeros(0, dtype=torch.bool)
 
     def run(self, weights: list[Tensor], x: Tensor) -> Tensor:
-        """The module of every row on its own features: ``x [R, B, …, C] → [R, B, …, C]``; ``weights`` as unpacked, then
-        the borrowed ones.
+        """Run the module of every row on its own features: ``x [R, B, …, C] → [R, B, …, C]``; ``weights`` as unpacked,
+        then the borrowed ones.
         """
         alone = len(x) == 1 and self._stacked is None  # vmap would cost its dispatch for nothing
         if alone or not self._vmap:
@@ -134,7 +134,7 @@ class Template:
         return self._leave(self._run_stacked(self._stacked, weights, self._enter(x)))
 
     def _run_stacked(self, module: nn.Module, weights: list[Tensor], x: Tensor) -> Tensor:
-        """All rows as one batch, ``[R, B, C, …]``; ``functional_call`` would cost as much as a small module."""
+        """Run all rows as one batch, ``[R, B, C, …]``; ``functional_call`` would cost as much as a small module."""
         for (owner, leaf), tensor in zip(self._sockets, weights, strict=True):
             setattr(owner, leaf, tensor)
         try:
@@ -145,7 +145,7 @@ class Template:
         return y.unflatten(0, x.shape[:2])
 
     def run_one(self, weights: Sequence[Tensor], x: Tensor) -> Tensor:
-        """The module of one row by itself, ``weights [*shape]``, on ``x [1, B, …, C]``."""
+        """Run the module of one row by itself, ``weights [*shape]``, on ``x [1, B, …, C]``."""
         h = self._enter(x)[0]
         h = h.contiguous() if self._foreign else h  # a user's forward may call what kernels._MapGroupNorm avoids
         y = functional_call(self._single, self._named(weights), (h,))
@@ -159,12 +159,14 @@ class Template:
 
 
 def by_row(weights: Sequence[Tensor], rows: int) -> list[tuple[Tensor, ...]]:
-    """Tensors ``[R, *shape]`` as a tuple for each row; taken together, so that their gradients are stacked once."""
+    """Return the tensors ``[R, *shape]`` as a tuple for each row; taken together, so that their gradients are stacked
+    once.
+    """
     return list(zip(*(tensor.unbind(0) for tensor in weights), strict=True)) if weights else [()] * rows
 
 
 def _socket(module: nn.Module, key: str) -> tuple[nn.Module, str]:
-    """The part of a stacked module that takes a parameter, and as what."""
+    """Return the part of a stacked module that takes a parameter, and as what."""
     owner, _, leaf = key.rpartition(".")
     return module.get_submodule(owner), leaf
 
@@ -174,24 +176,26 @@ def _as_it_is(x: Tensor) -> Tensor:
 
 
 def channels_first(x: Tensor) -> Tensor:
-    """``[R, B, …, C]`` as the ``[R, B, C, …]`` that modules expect; a view."""
+    """Return ``[R, B, …, C]`` as the ``[R, B, C, …]`` that modules expect; a view."""
     return x.movedim(-1, 2)
 
 
 def channels_last(x: Tensor) -> Tensor:
-    """``[R, B, C, …]`` as contiguous ``[R, B, …, C]``: rows can be taken by index, convolutions are matrix products."""
+    """Return ``[R, B, C, …]`` as contiguous ``[R, B, …, C]``: rows can be taken by index, convolutions are matrix
+    products.
+    """
     return x.movedim(2, -1).contiguous()
 
 
 def _build(build: Callable[[], nn.Module], seed: int) -> nn.Module:
-    """A fresh module; torch's global generator is left as it was."""
+    """Return A fresh module; torch's global generator is left as it was."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return build()
 
 
 def _initial(module: nn.Module, own: dict[str, nn.Parameter], constant: list[bool], name: str) -> tuple[Tensor, Tensor]:
-    """Row of constants (0 where random) and row of half widths (0 where constant)."""
+    """Return row of constants (0 where random) and row of half widths (0 where constant)."""
     starts, bounds = [torch.zeros(0)], [torch.zeros(0)]
     for (key, parameter), fixed in zip(own.items(), constant, strict=True):
         flat = parameter.detach().flatten().float()
@@ -202,7 +206,7 @@ def _initial(module: nn.Module, own: dict[str, nn.Parameter], constant: list[boo
 
 
 def _fan_in(module: nn.Module, key: str, name: str) -> int:
-    """Inputs of one output: of the parameter itself, or of the ``weight`` beside a bias."""
+    """Return inputs of one output: of the parameter itself, or of the ``weight`` beside a bias."""
     owner, _, leaf = key.rpartition(".")
     parameter = module.get_parameter(key)
     if parameter.dim() < 2:

@@ -72,7 +72,7 @@ def host_family(
     gate: Callable[[Shape], nn.Module] = Gate,
     reads_input: bool = False,
 ) -> Callable[[Build], Build]:
-    """Decorator: register a function that builds the hosts of a family."""
+    """Register a function that builds the hosts of a family (decorator)."""
 
     def register(build: Build) -> Build:
         if name in _FAMILIES:
@@ -89,12 +89,12 @@ def host_family(
 
 
 def families() -> tuple[str, ...]:
-    """The names of all that are registered."""
+    """Return the names of all that are registered."""
     return tuple(_FAMILIES)
 
 
 def family_of(name: str) -> Family:
-    """The family of that name; SimicError naming what is known."""
+    """Return the family of that name; SimicError naming what is known."""
     if name not in _FAMILIES:
         raise SimicError(f"train.host.family = {name!r}: must be one of {', '.join(_FAMILIES)}")
     return _FAMILIES[name]

@@ -52,18 +52,20 @@ class HostSpec:
 
     @property
     def slots(self) -> int:
-        """K."""
+        """Return the number of slots, K."""
         return len(self.segments)
 
     @property
     def seed_shapes(self) -> tuple[Shape, ...]:
-        """What a blueprint is built for at each slot: the features' shape, or (values of a sample, features)."""
+        """Return the shape that a blueprint is built for at each slot: the features' shape, or (values of a sample,
+        features).
+        """
         if not self.reads_input:
             return self.slot_shapes
         return tuple((math.prod(self.input_shape), *shape) for shape in self.slot_shapes)
 
     def modules(self) -> tuple[list[nn.Module], nn.Module]:
-        """A fresh host as plain modules, segments and head, with their tied parameters shared."""
+        """Return A fresh host as plain modules, segments and head, with their tied parameters shared."""
         segments, head = [build() for build in self.segments], self.head()
         for name, source in self.tied.items():
             owner, _, leaf = name.rpartition(".")
@@ -78,8 +80,8 @@ def build_host(
     weights: Mapping[str, Tensor] | None = None,
     counts: tuple[int, int] | None = None,
 ) -> HostSpec:
-    """The host of ``params`` for inputs ``(C, H, W)`` or ``(L,)``, or with ``weights`` the trained and frozen one that
-    has them; SimicError names what does not fit. ``counts``: its parameters and FLOPs, where they are known.
+    """Return the host of ``params`` for inputs ``(C, H, W)`` or ``(L,)``, or with ``weights`` the trained and frozen
+    one that has them; SimicError names what does not fit. ``counts``: its parameters and FLOPs, where they are known.
     """
     family = family_of(host.family)
     if strays := families_with_blueprints() - set(families()):
@@ -124,7 +126,7 @@ def build_host(
 
 
 def _trained(host: HostSpec, weights: Mapping[str, Tensor]) -> HostSpec:
-    """Built with these weights every time."""
+    """Make every build of the host have these weights, frozen."""
     tied = {f"head.{name}": weights.get(f"segments.0.{source}") for name, source in host.tied.items()}
     given = {name: value for name, value in (dict(weights) | tied).items() if value is not None}
     modules = []
@@ -151,7 +153,7 @@ def _sizes(shapes: Mapping[str, torch.Size]) -> str:
 
 
 def _count(anatomy: Anatomy, inputs: Shape, classes: int) -> tuple[int, int]:
-    """Parameters and FLOPs; every module must make of its features what the next one takes."""
+    """Count parameters and FLOPs; every module must make of its features what the next one takes."""
     tokens = len(inputs) == 1
     shapes = (inputs, *anatomy.slot_shapes, (*inputs, classes) if tokens else (classes,))
     params = flops = 0

@@ -39,8 +39,8 @@ class FixedNorm(nn.Module):
 
 
 def load_network(reference: str) -> nn.Module:
-    """The network ``FILE.py:NAME``, a module or a function without arguments that returns one; SimicError naming what
-    is wrong.
+    """Return the network ``FILE.py:NAME``, a module or a function without arguments that returns one; SimicError naming
+    what is wrong.
     """
     file, _, name = reference.rpartition(":")
     found = getattr(registry.load_extension(Path(file)), name, None)
@@ -58,7 +58,8 @@ def load_network(reference: str) -> nn.Module:
 
 
 def own_host(network: nn.Module, input_shape: Shape, classes: int, name: str) -> HostSpec:
-    """The network as a frozen host of that name for samples of ``input_shape``; it stays as it is, the host is a copy.
+    """Return the network as a frozen host of that name for samples of ``input_shape``; it stays as it is, the host is a
+    copy.
 
     SimicError where it cannot be cut, does not fit the data or keeps state that hosts cannot share.
     """
@@ -87,7 +88,7 @@ def own_host(network: nn.Module, input_shape: Shape, classes: int, name: str) ->
 
 
 def _host(modules: tuple[nn.Module, ...], shapes: list[Shape], classes: int, name: str) -> HostSpec:
-    """``shapes`` are those that the modules take."""
+    """Make the host; ``shapes`` are those that the modules take."""
     family, tokens = family_of(GROWS[len(shapes[1])]), len(shapes[0]) == 1
     for slot, shape in enumerate(shapes[1:]):
         check_norm(shape[-1:] if len(shape) == 2 else shape, f"{name}, slot {slot}")
@@ -136,7 +137,7 @@ def _parts(network: nn.Module, name: str) -> list[nn.Module]:
 
 
 def _without_buffers(part: nn.Module, name: str) -> nn.Module:
-    """Batch norms as what they do in evaluation mode; SimicError for any other buffer."""
+    """Replace batch norms by what they do in evaluation mode; SimicError for any other buffer."""
     if isinstance(part, BATCH_NORMS):
         return _fixed(part, name)
     for key, child in list(part.named_children()):

@@ -17,7 +17,7 @@ from simic.growth.networks.blueprints import blueprints_of
 from simic.growth.networks.hosts import build_host
 from simic.params import Host, HostOptimizer
 
-from ..worlds import DATA, PlainHost, make_order, make_population, make_table, mixed_slots, one_seed
+from ..worlds import DATA, make_order, make_population, make_table, mixed_slots, one_seed
 
 KINDS = blueprints_of("tables")
 ADAMW = HostOptimizer(name="adamw", learning_rate=1e-3, weight_decay=0.02, seed_weight_decay=0.02)
@@ -77,21 +77,6 @@ def test_every_blueprint_trains_and_answers_as_in_the_loop(
         torch.testing.assert_close(getattr(stats, name), column, rtol=1e-3, atol=1e-4, equal_nan=True, msg=name)
     torch.testing.assert_close(answers.loss, said.loss, rtol=1e-5, atol=1e-5)
     assert (answers.correct != said.correct).float().mean() < 1e-3
-
-
-@pytest.mark.parametrize("backend", ["vmap", "loop"])
-@pytest.mark.parametrize("seed", [0, 1])
-def test_a_population_is_many_plain_networks_under_torch_optim(seed: int, backend: str) -> None:
-    population = make_population("tables", 24, backend)
-    slots = mixed_slots(population, seed)
-    hosts = [PlainHost(population, slots, row) for row in range(24)]
-    order = make_order(24, 20, 16)
-    population.train_epoch(slots, DATA["tables"], order)
-    for row, host in enumerate(hosts):
-        host.train(order[row])
-        trained = population.named_parameters(slots, row)
-        for name, expected in host.values().items():
-            torch.testing.assert_close(trained[name], expected, rtol=0, atol=1e-4, msg=f"host {row} {name}")
 
 
 def test_parts_of_like_hosts_give_each_host_its_own_task_order_and_answers() -> None:
@@ -198,27 +183,6 @@ def test_a_seed_that_is_fitted_needs_data() -> None:
 
 
 # --- hosts are alone ---
-
-
-@pytest.mark.parametrize("backend", ["vmap", "loop"])
-def test_a_host_trains_alike_in_any_company(backend: str) -> None:
-    """What the others' seeds are, and by which operators they join, changes no gradient: only the rounding of products
-    of other sizes; in the loop only that of what is fitted and of the fused optimizer, which ends a run of rows with
-    other instructions.
-    """
-    crowd = several_tasks(HOSTS, backend, SGD)
-    slots = mixed_slots_of_tasks(crowd)
-    crowd.train_epoch(slots, TASKS, order_of(crowd, TASKS))
-    for row in range(0, HOSTS, 9):
-        alone = Population(crowd.host, KINDS, torch.tensor([row]), 3, SGD, "cpu", backend)
-        alone.reset(0, crowd.tasks[[row]])
-        own = Slots(**{name: tensor[[row]] for name, tensor in slots.state_dict().items()})
-        alone.germinate(own, own.stage > 0, TASKS)
-        alone.train_epoch(own, TASKS, order_of(crowd, TASKS)[[row]])
-        theirs = crowd.named_parameters(slots, row)
-        for name, tensor in alone.named_parameters(own, 0).items():
-            limit = 5e-7 if backend == "loop" else 5e-6
-            torch.testing.assert_close(tensor, theirs[name], rtol=0, atol=limit, msg=f"host {row} {name}")
 
 
 # --- what leaves the population ---
