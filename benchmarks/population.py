@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, get_args
 
 import torch
 from torch import Tensor, nn
@@ -26,7 +26,7 @@ from torch.nn import functional as F
 from benchmarks import page
 from simic import params
 from simic.data.batches import Dataset
-from simic.growth.batch.forward import BACKENDS
+from simic.growth.batch.forward import Backend
 from simic.growth.batch.population import Population
 from simic.growth.life.vocabulary import Blend, Slots, Stage
 from simic.growth.networks.blueprints import blueprints_of
@@ -74,7 +74,7 @@ CASES = {
 # --- what is timed ---
 
 
-def ours(case: Case, envs: int, backend: str, device: torch.device, seeds: bool) -> Callable[[], object]:
+def ours(case: Case, envs: int, backend: Backend, device: torch.device, seeds: bool) -> Callable[[], object]:
     """Return the work of a few minibatches of a population."""
     population = build(case, envs, backend, device)
     slots = mixed(population) if seeds else Slots.empty(envs, population.host.slots, device)
@@ -82,7 +82,7 @@ def ours(case: Case, envs: int, backend: str, device: torch.device, seeds: bool)
     return lambda: population.train_epoch(slots, data, order)
 
 
-def build(case: Case, envs: int, backend: str, device: torch.device) -> Population:
+def build(case: Case, envs: int, backend: Backend, device: torch.device) -> Population:
     kinds, ids = blueprints_of(case.host.family), torch.arange(envs)
     population = Population(case.build(), kinds, ids, 1, HostOptimizer(learning_rate=1e-3), device, backend)
     population.reset(0)
@@ -162,7 +162,7 @@ def row(name: str, envs: int, repeats: int, device: torch.device, threads: list[
     work = {"plain": plain(case, envs, device, torch.contiguous_format)}
     if case.host.family == "cnn":
         work["plain channels-last"] = plain(case, envs, device, torch.channels_last)
-    for backend in BACKENDS:
+    for backend in get_args(Backend):
         work[backend] = ours(case, envs, backend, device, seeds=False)
         work[f"{backend} with seeds"] = ours(case, envs, backend, device, seeds=True)
     times = {count: timed(work, repeats, device, count) for count in threads}
@@ -173,7 +173,7 @@ def row(name: str, envs: int, repeats: int, device: torch.device, threads: list[
         "envs": envs,
         "training_seconds": training,
         "one_thread_seconds": times[1],
-        "speedup": {backend: best / training[backend] for backend in BACKENDS},
+        "speedup": {backend: best / training[backend] for backend in get_args(Backend)},
     }
     del work
     gc.collect()

@@ -41,7 +41,7 @@ class Attribution:
     boost: Tensor  # the largest of these interactions, at least 0
 
     def replaced(self, rows: Tensor, other: Self) -> Self:
-        """``other`` in the given rows ``[E]``, this elsewhere."""
+        """Return ``other`` in the given rows ``[E]``, this elsewhere."""
         merged = {}
         for name, value in vars(self).items():
             chosen = rows[:, None] if value.ndim == 2 else rows
@@ -50,39 +50,39 @@ class Attribution:
 
 
 def measurable(slots: Slots) -> Tensor:
-    """Bool ``[E, K]``: seeds that act on the network, so that leaving them out is a measurement."""
+    """Return bool ``[E, K]``: seeds that act on the network, so that leaving them out is a measurement."""
     return in_stages(slots.stage, ACTIVE_STAGES) & (slots.alpha > 0)
 
 
 def pairs(slots: int) -> list[tuple[int, int]]:
-    """Pairs of slots in the order of their configurations."""
+    """Return the pairs of slots in the order of their configurations."""
     return list(combinations(range(slots), 2))
 
 
 def alone(slots: int, slot: int) -> int:
-    """The configuration in which only the seed of ``slot`` is on."""
+    """Return the configuration in which only the seed of ``slot`` is on."""
     return WITHOUT + slots + slot
 
 
 def together(slots: int, first: int, second: int) -> int:
-    """The configuration in which only the seeds of two slots are on, ``first < second``."""
+    """Return the configuration in which only the seeds of two slots are on, ``first < second``."""
     return WITHOUT + 2 * slots + pairs(slots).index((first, second))
 
 
 def most_networks(slots: int) -> int:
-    """How many different networks one validation of a host runs, at most."""
+    """Return the largest number of different networks that one validation of a host runs."""
     return min(2**slots, WITHOUT + 2 * slots + len(pairs(slots)))
 
 
 def configurations(slots: Slots) -> Tensor:
-    """Seeds forced out of the forward, bool ``[3 + 2K + K(K-1)/2, E, K]``; only seeds that act appear."""
+    """Return the seeds forced out of the forward, bool ``[3 + 2K + K(K-1)/2, E, K]``; only seeds that act appear."""
     acting, fossilized = measurable(slots), slots.stage == Stage.FOSSILIZED
     off = switched_off(acting.cpu().numpy(), fossilized.cpu().numpy())
     return upload(off, slots.stage.device)
 
 
 def switched_off(acting: Flags, fossilized: Flags) -> Flags:
-    """The same of what the CPU knows about the slots, ``[E, K]``."""
+    """Return ``configurations`` from what the CPU knows about the slots, ``[E, K]``."""
     one = np.eye(acting.shape[1], dtype=bool)
     parts = [np.stack((np.zeros_like(acting), acting, acting & ~fossilized)), one[:, None] & acting]
     parts.append(~one[:, None] & acting)
@@ -93,8 +93,8 @@ def switched_off(acting: Flags, fossilized: Flags) -> Flags:
 
 
 def attribute(slots: Slots, correct: Tensor, loss: Tensor) -> Attribution:
-    """Contributions and interactions from ``correct [Cfg, E, N]`` (bool, or shares of a sequence) and ``loss [Cfg, E]``
-    of ``configurations(slots)``.
+    """Return the contributions and interactions from ``correct [Cfg, E, N]`` (bool, or shares of a sequence) and ``loss
+    [Cfg, E]`` of ``configurations(slots)``.
     """
     finite = loss.isfinite()
     count = slots.stage.shape[1]
@@ -118,7 +118,7 @@ def attribute(slots: Slots, correct: Tensor, loss: Tensor) -> Attribution:
 
 
 def paired_difference(first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean of ``first - second`` over samples, in points, and its standard error; ``[..., N]``.
+    """Return the mean of ``first - second`` over samples, in points, and its standard error; ``[..., N]``.
 
     Paired: the two networks meet the same samples, so the error is that of the per-sample difference.
     """
@@ -126,20 +126,22 @@ def paired_difference(first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def mean_and_error(differences: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean over samples ``[..., N]``, in points, and its standard error."""
+    """Return the mean over samples ``[..., N]``, in points, and its standard error."""
     samples = differences.shape[-1]
     return 100.0 * differences.mean(dim=-1), 100.0 * differences.std(dim=-1) / samples**0.5
 
 
 def interaction(correct: Tensor, slots: int, first: int, second: int) -> Tensor:
-    """I_ij = f({i,j}) - f({i}) - f({j}) + f(∅) per sample ``[E, N]``, ``first < second``, on ``configurations``."""
+    """Return f({i,j}) - f({i}) - f({j}) + f(∅) per sample ``[E, N]`` of ``configurations``; ``first < second``."""
     both = correct[together(slots, first, second)].float()
     each = correct[alone(slots, first)].float() + correct[alone(slots, second)].float()
     return both - each + correct[ALL_OFF].float()
 
 
 def _interactions(acting: Tensor, correct: Tensor, finite: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Sum over partners, its paired standard error and the largest one, ``[E, K]`` points; NaN where there is none."""
+    """Return the sum over partners, its paired standard error and the largest one, ``[E, K]`` points; NaN where there
+    is none.
+    """
     envs, count = acting.shape
     summed = correct.new_zeros((count, envs, correct.shape[2]), dtype=torch.float32)
     boost = torch.full((envs, count), torch.nan, device=acting.device)

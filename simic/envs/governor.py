@@ -32,12 +32,12 @@ class Vitals:
 
     @classmethod
     def empty(cls, envs: int, params: Governor, device: torch.device | str = "cpu") -> Self:
-        """A host nobody has looked at."""
+        """Return an empty memory for every host."""
         losses = torch.full((envs, params.window), torch.nan, dtype=torch.float64, device=device)
         return cls(losses, torch.zeros(envs, dtype=torch.int64, device=device))
 
     def forgotten(self, rows: Tensor) -> Self:
-        """Without a memory of ``rows [E]`` bool: what their networks were is no measure of what they are."""
+        """Clear the history of ``rows [E]`` bool: a network is not compared with what it was with another seed."""
         return replace(
             self,
             losses=self.losses.masked_fill(rows[:, None], torch.nan),
@@ -48,7 +48,7 @@ class Vitals:
 def check(
     vitals: Vitals, loss: Tensor, finite: Tensor, chance: Tensor, params: Governor
 ) -> tuple[Vitals, Tensor, Tensor]:
-    """Vitals after one validation, cause of panic ``[E]`` (Cause) and which rows are healthy ``[E]``.
+    """Return the vitals after one validation, cause of panic ``[E]`` (Cause) and which rows are healthy ``[E]``.
 
     ``loss`` is the validation loss of the live network, ``chance`` that of a uniform guess (``[E]`` or ``[1]``
     float64), ``finite`` says that training met no NaN or Inf. A row that is neither in panic nor healthy is an anomaly

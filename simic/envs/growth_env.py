@@ -21,22 +21,31 @@ from simic.agent.export import masked_heads
 from simic.agent.spec import Observation
 from simic.data.batches import Dataset, epoch_order
 from simic.envs import governor, rewards, tracker
-from simic.envs.actions import action_spec, choices, open_choices, to_action, waiting_where
+from simic.envs.actions import (
+    action_masks,
+    action_spec,
+    choices,
+    legal,
+    open_choices,
+    seed_budget,
+    to_action,
+    waiting_where,
+)
 from simic.envs.attribution import COMMITTED, Attribution, attribute, configurations, measurable, switched_off
 from simic.envs.governor import Cause, Vitals
-from simic.envs.masks import action_masks, seed_budget
 from simic.envs.observations import View, columns, observation_spec, observe
 from simic.envs.records import EpisodeState, StepInfo, Trials, step_info
 from simic.envs.rewards import Setting, Transition
 from simic.envs.shapley import Shapley, shapley
 from simic.envs.tracker import Tracker
 from simic.errors import DecisionFault, SimicError
+from simic.growth.batch.forward import Backend
 from simic.growth.batch.groups import SlotState
 from simic.growth.batch.population import Population
 from simic.growth.batch.shards import Shards
 from simic.growth.batch.statistics import TrainStats
 from simic.growth.life.lifecycle import LIVE_STAGES, Events, Measurements, advance, in_stages, prune_live, record
-from simic.growth.life.vocabulary import Action, Op, Ramp, Slots, Stage
+from simic.growth.life.vocabulary import Action, Ramp, Slots, Stage
 from simic.growth.networks.blueprints import blueprints_of
 from simic.growth.networks.hosts import HostSpec, build_host
 from simic.params import Train
@@ -66,7 +75,7 @@ class GrowthEnv(VectorEnv):
         dataset_val: Dataset,
         env_ids: Tensor | None = None,
         device: torch.device | str = "cpu",
-        backend: str = "auto",
+        backend: Backend = "auto",
         compose: Callable[..., Population | Shards] = Population,
         train_tasks: int | None = None,
         kinds: Sequence[int] = (),
@@ -104,7 +113,7 @@ class GrowthEnv(VectorEnv):
         self._all_alive = True
 
     def _describe(self) -> None:
-        """Specs for the policy and the spaces gymnasium asks for."""
+        """Make the specs for the policy and the spaces that gymnasium asks for."""
         slots, blueprints = self.host.slots, len(self.blueprints)
         self.action_spec = action_spec(slots, blueprints)
         self.observation_spec = observation_spec(slots, blueprints, 1 + max(self.kinds, default=-1))
@@ -123,19 +132,21 @@ class GrowthEnv(VectorEnv):
         self.setting = Setting.of(self.train, self.host.params, self.chance_loss, self.steps)
 
     def length_of(self, iteration: int) -> int:
-        """How many steps an episode of training of that iteration has."""
+        """Return the number of steps of a training episode of that iteration."""
         low, high = self.train.shortest_episode, self.train.longest_episode
         drawn = int(rng.bits(rng.key(self.rng_seed, Purpose.EPISODE_LENGTH, iteration)))
         return low + (drawn & 0x7FFFFFFF) % (high - low + 1)
 
     def _drawn_tasks(self) -> Tensor:
-        """Those of training in turn, from one that depends on the run: a bank deals its kinds out evenly."""
+        """Return the tasks of training in turn, from one that depends on the run, so that all kinds occur equally
+        often.
+        """
         first = int(rng.bits(rng.key(self.rng_seed, Purpose.TASK))) % self.train_tasks
         return (first + self.iteration * self.train.envs + self.host_ids) % self.train_tasks
 
     @property
     def openings(self) -> Tensor:
-        """Bool ``[K, P]``: which blueprints can grow in which slots of a bare host, by budget, device and
+        """Return bool ``[K, P]``: which blueprints can grow in which slots of a bare host, by budget, device and
         ``train.actions``.
         """
         possible = (self.budget.reserve <= self.budget.limit) & self.budget.runs
@@ -143,26 +154,26 @@ class GrowthEnv(VectorEnv):
 
     @property
     def masked(self) -> tuple[str, ...]:
-        """Heads that have a mask."""
+        """Return the heads that have a mask."""
         always = masked_heads(self.action_spec)
         return tuple(head.name for head in self.action_spec.heads if head.name in (*always, *self.left_open))
 
     @property
     def state(self) -> EpisodeState:
-        """The running episode; SimicError before the first reset."""
+        """Return the running episode; SimicError before the first reset."""
         if self._state is None:
             raise SimicError("environment: no episode is running; call reset first")
         return self._state
 
     @property
     def slots(self) -> Slots:
-        """All slots of all hosts now."""
+        """Return all slots of all hosts now."""
         return self.state.slots
 
     def reset(  # pyright: ignore[reportIncompatibleMethodOverride] - a typed record instead of a dict
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Observation, StepInfo]:
-        """Fresh hosts, one validation, the first observation; nothing has been trained.
+        """Start an episode with fresh, untrained hosts; return its first observation after one validation.
 
         ``options["iteration"]`` names the episode (default: the next one), ``options["steps"]`` says how long it is
         (default: as drawn for training), ``options["tasks"]`` ``[E]`` the task of
@@ -203,7 +214,9 @@ class GrowthEnv(VectorEnv):
     def step(  # pyright: ignore[reportIncompatibleMethodOverride] - a typed record instead of a dict
         self, actions: Action | Tensor
     ) -> tuple[Observation, Tensor, Tensor, Tensor, StepInfo]:
-        """One decision and one host epoch for every host; reward ``[E]`` float64, terminated and truncated ``[E]``."""
+        """Execute one decision and one training epoch of every host; reward ``[E]`` float64, terminated and truncated
+        ``[E]``.
+        """
         before = self.state
         action, illegal = self._playable(actions)
         slots, events = advance(before.slots, action, self.train.lifecycle, before.tracker.accuracy)
@@ -239,7 +252,7 @@ class GrowthEnv(VectorEnv):
         return self._observe(), rewards.total(parts), paid.terminal, truncated, info
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Everything that the running episode mutates: its step, its state, the hosts and what they are put back to."""
+        """Return everything that the running episode mutates: its step, its state, the hosts and their snapshots."""
         parts = {
             "episode": {"step": torch.tensor(self._step)} | self.state.state_dict(),
             "hosts": self.population.state_dict(),
@@ -248,8 +261,8 @@ class GrowthEnv(VectorEnv):
         return {f"{part}/{name}": tensor for part, tensors in parts.items() for name, tensor in tensors.items()}
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> Observation:
-        """Goes on from there, in the same episode, which was just reset; what is seen there. SimicError where it was
-        another one.
+        """Continue a saved episode, which was just reset, and return its observation; SimicError where the state is of
+        another episode.
         """
         parts: dict[str, dict[str, Tensor]] = {"episode": {}, "hosts": {}, "snapshot": {}}
         for name, tensor in state.items():
@@ -267,14 +280,17 @@ class GrowthEnv(VectorEnv):
         self.population.close()
 
     def committed(self, data: Dataset) -> tuple[Tensor, Tensor]:
-        """Accuracy (points) and loss ``[E]`` of host + FOSSILIZED seeds alone on any data: an episode's score."""
+        """Return the accuracy (points) and loss ``[E]`` of host + FOSSILIZED seeds alone on any data: an episode's
+        score.
+        """
         off = configurations(self.slots)[COMMITTED : COMMITTED + 1]
-        found = self.population.evaluate(self.slots, data, off)
-        accuracy = 100.0 * found.correct[0].float().mean(dim=1)
-        return torch.where(found.loss[0].isfinite(), accuracy, torch.nan), found.loss[0]
+        answers = self.population.evaluate(self.slots, data, off)
+        accuracy = 100.0 * answers.correct[0].float().mean(dim=1)
+        return torch.where(answers.loss[0].isfinite(), accuracy, torch.nan), answers.loss[0]
 
     def shapley(self, data: Dataset | None = None) -> Shapley:
-        """Shapley values of the seeds that act now, at live alpha, on any data (default: the validation split).
+        """Return the Shapley values of the seeds that act now, at live alpha, on any data (default: the validation
+        split).
 
         Costs up to 64 networks per host.
         """
@@ -283,7 +299,7 @@ class GrowthEnv(VectorEnv):
         return shapley(measurable(self.slots), partial(self.population.evaluate, self.slots, data), stream)
 
     def _checked(self, tasks: Tensor) -> Tensor:
-        """SimicError unless there is one for each host, and the bank has it."""
+        """Raise SimicError unless there is one task for each host, and the bank has it."""
         if tasks.shape != self.env_ids.shape or not ((tasks >= 0) & (tasks < self.tasks_in_bank)).all():
             raise SimicError(
                 f"reset: tasks {tasks.tolist()}: must be {self.num_envs}, one for each host, each of 0 to "
@@ -292,7 +308,7 @@ class GrowthEnv(VectorEnv):
         return tasks.to(self.device)
 
     def _playable(self, actions: Action | Tensor) -> tuple[Action, Tensor]:
-        """The factored action with WAIT for ended rows, and which rows ``[E]`` their masks forbid."""
+        """Return the factored action with WAIT for ended rows, and the rows ``[E]`` whose masks forbid theirs."""
         alive = self.state.alive
         if self._step >= self.steps:
             raise SimicError(f"environment: the episode ended at step {self.steps}; call reset first")
@@ -301,17 +317,10 @@ class GrowthEnv(VectorEnv):
         chosen = torch.stack(tuple(action))
         outside = ((chosen < 0) | (chosen >= sizes)).any(dim=0)
         action = waiting_where(outside, action)  # so that the masks can be looked up at all
-        rows = torch.arange(self.num_envs, device=self.device)
-        affordable = self._masks["blueprint"][rows, action.slot, action.blueprint] | (action.op != Op.GERMINATE)
-        legal = self._masks["slot"][rows, action.op, action.slot] & affordable
-        relevance = self.action_spec.relevance_table(self.device)[action.op]
-        for number, head in enumerate(self.action_spec.heads):
-            if head.name in self.left_open and head.mask_given == "nothing":
-                legal &= self.left_open[head.name][getattr(action, head.name)] | ~relevance[:, number]
-        return action, outside | ~legal
+        return action, outside | ~legal(self.action_spec, self._masks, action)
 
     def _refusal(self, actions: Action | Tensor, row: int) -> DecisionFault:
-        """Names the host whose masks forbid its action."""
+        """Name the host whose masks forbid its action."""
         action = to_action(actions) if isinstance(actions, Tensor) else actions
         heads = {name: int(choice[row]) for name, choice in action._asdict().items()}
         return DecisionFault(f"action {heads} of host {row} at step {self._step}: forbidden by the masks")
@@ -340,7 +349,7 @@ class GrowthEnv(VectorEnv):
         )
 
     def _train_epoch(self, slots: Slots, read: SlotState, alive: Tensor) -> TrainStats:
-        """One epoch of every host; a host that ended by a rollback is put back to its snapshot."""
+        """Train every host for an epoch; put hosts that ended by a rollback back to their snapshot."""
         order = epoch_order(
             self.rng_seed,
             self.iteration,
@@ -359,7 +368,7 @@ class GrowthEnv(VectorEnv):
     def _measure(
         self, slots: Slots, read: SlotState, stats: TrainStats, before: EpisodeState, replaced: Tensor
     ) -> tuple[Slots, Attribution, Vitals, Tensor]:
-        """Validation with ablations, vital signs, rollback of broken hosts, snapshot of healthy ones."""
+        """Validate with ablations, check vital signs, roll broken hosts back and snapshot healthy ones."""
         measured = self._validate(slots, read)
         finite = stats.finite & measured.committed_loss.isfinite()
         # A seed that was taken away may have carried the network: that is a decision, no accident.
@@ -380,8 +389,8 @@ class GrowthEnv(VectorEnv):
 
     def _validate(self, slots: Slots, read: SlotState) -> Attribution:
         off = switched_off(read.acting, read.stage == Stage.FOSSILIZED)
-        found = self.population.evaluate(slots, self.validation_data, off, read)
-        return attribute(slots, found.correct, found.loss)
+        answers = self.population.evaluate(slots, self.validation_data, off, read)
+        return attribute(slots, answers.correct, answers.loss)
 
     def _observe(self) -> Observation:
         state = self.state

@@ -46,7 +46,7 @@ class View:
 
     @property
     def left(self) -> int:
-        """Steps of the episode that are still to come."""
+        """Return the steps of the episode that are still to come."""
         return self.episode_steps - self.step
 
 
@@ -67,27 +67,27 @@ class Feature:
 
 
 def ratio(x: Tensor) -> Tensor:
-    """x/(1+x) for x ≥ 0, in [0, 1]; infinity is 1 and missing is 0."""
+    """Return x/(1+x) for x ≥ 0, in [0, 1]; infinity is 1 and missing is 0."""
     return torch.nan_to_num(1.0 - 1.0 / (1.0 + x), nan=0.0)
 
 
 def points(x: Tensor) -> Tensor:
-    """symlog(x)/symlog(100) of a difference of accuracies in points, in [-1, 1]; missing is 0."""
+    """Return symlog(x)/symlog(100) of a difference of accuracies in points, in [-1, 1]; missing is 0."""
     return torch.nan_to_num(x.sign() * x.abs().log1p() / math.log1p(100.0), nan=0.0).clamp(-1.0, 1.0)
 
 
 def fraction(x: Tensor) -> Tensor:
-    """Accuracy in points as a fraction, in [0, 1]; missing is 0."""
+    """Return the accuracy in points as a fraction, in [0, 1]; missing is 0."""
     return torch.nan_to_num(x / 100.0, nan=0.0)
 
 
 def epochs(steps: Tensor) -> Tensor:
-    """x/(8+x) of a number of steps, in [0, 1]: the same in episodes of any length."""
+    """Return x/(8+x) of a number of steps, in [0, 1]: the same in episodes of any length."""
     return ratio(steps / EPOCHS_UNIT)
 
 
 def _lags() -> list[Feature]:
-    """The last validation results; index -1 of the tracker's windows is the newest."""
+    """List the columns of the last validation results; index -1 of the tracker's windows is the newest."""
     table = []
     for lag in range(HISTORY):
         at = -1 - lag
@@ -193,15 +193,17 @@ KIND: tuple[Feature, ...] = (
 
 
 def columns(slots: int, blueprints: int) -> list[tuple[str, Feature]]:
-    """Name and row of the table for every column, in order: the base, then each slot's, then each blueprint's."""
+    """Return the name and row of the table for every column, in order: the base, then each slot's, then each
+    blueprint's.
+    """
     own = [(row.name, row) for row in BASE]
     own += [(f"slot{k}_{row.name}", row) for k in range(slots) for row in SLOT]
     return own + [(f"blueprint{k}_{row.name}", row) for k in range(blueprints) for row in KIND]
 
 
 def observation_spec(slots: int, blueprints: int, task_kinds: int = 0) -> ObservationSpec:
-    """Layout for the policy: one category per slot, the index of its blueprint (-1 = empty). With ``task_kinds`` the
-    critic is told which of so many kinds the host's task is.
+    """Return the layout for the policy: one category per slot, the index of its blueprint (-1 = empty). With
+    ``task_kinds`` the critic is told which of so many kinds the host's task is.
     """
     table = columns(slots, blueprints)
     raw = tuple(row.flag or row in KIND for _, row in table)
@@ -210,7 +212,7 @@ def observation_spec(slots: int, blueprints: int, task_kinds: int = 0) -> Observ
 
 
 def observe(view: View) -> Tensor:
-    """Features float32 ``[E, D]`` in the order of ``columns``."""
+    """Return features float32 ``[E, D]`` in the order of ``columns``."""
     base = torch.stack([row.values(view).float() for row in BASE], dim=1)
     per_slot = torch.stack([row.values(view).float() for row in SLOT], dim=2)
     per_kind = torch.stack([row.values(view).float() for row in KIND], dim=2)
@@ -224,12 +226,12 @@ def alignment(features: Tensor, blueprints: int) -> Tensor:
 
 
 def _kind(row: Feature) -> tuple[str, str, float, str]:
-    """Neighbours that agree in it, such as the flags of a choice, share a line of the page."""
+    """Group rows of the page: neighbours that agree in this key, such as the flags of a choice, share a line."""
     return row.name.partition("_")[0], row.unit, row.low, row.source
 
 
 def document() -> str:
-    """docs/observations.md."""
+    """Return the text of docs/observations.md."""
     lines = [
         "# Observations",
         "",

@@ -24,7 +24,7 @@ TEMPO, FULL_ALPHA = TEMPO_STEPS.index(min(TEMPO_STEPS)), ALPHA_TARGETS.index(1.0
 
 
 def tries(family: str, slots: int) -> list[tuple[int, int]]:
-    """Slot and blueprint's index of every try, in order: the first slot first."""
+    """Return the slot and blueprint's index of every try, in order: the first slot first."""
     kinds = blueprints_of(family)
     names = [item.name for item in kinds]
     chosen = TRIED.get(kinds[0].family, tuple(names))
@@ -53,7 +53,7 @@ class Patient:
         self.to_finish, self.to_clear = steps_to_finish(lifecycle), steps_to_clear(lifecycle)
 
     def start(self, episode: Episode) -> None:
-        """Nothing has been tried."""
+        """Forget what was tried."""
         self.steps = episode.steps
         envs, device = len(episode.env_ids), episode.env_ids.device
         self.orders = self.order.to(device).expand(envs, -1, -1)
@@ -78,7 +78,7 @@ class Patient:
         return Action(op, slot, orders[rows, choice, 1], zero, zero + TEMPO, zero + FULL_ALPHA, zero, zero)
 
     def _manage(self, slots: Slots, managed: Tensor, left: int) -> Tensor:
-        """What to do with the seed in slot ``managed [E]``; comparisons with NaN, an unmeasured contribution, fail."""
+        """Choose the op for the seed in slot ``managed [E]``; comparisons with NaN (not measured) fail."""
 
         def of(values: Tensor) -> Tensor:
             return values.gather(1, managed[:, None])[:, 0]
@@ -94,7 +94,7 @@ class Patient:
         return torch.where(keep, int(Op.FOSSILIZE), op)
 
     def _may_advance(self, slots: Slots, managed: Tensor) -> Tensor:
-        """Whether the gate before the next stage is open, bool ``[E]``; HOLDING seeds are judged instead."""
+        """Return whether the gate before the next stage is open, bool ``[E]``; HOLDING seeds are judged instead."""
         passes = gate_passes(slots, self.lifecycle)
         following = {Stage.GERMINATED: Stage.TRAINING, Stage.TRAINING: Stage.BLENDING, Stage.BLENDING: Stage.HOLDING}
         ready = [(slots.stage == stage) & passes[target] for stage, target in following.items()]
@@ -102,8 +102,8 @@ class Patient:
 
 
 def steps_to_finish(lifecycle: Lifecycle) -> int:
-    """From germination to FOSSILIZE: GERMINATED for one step, TRAINING, the ramp and its end, then measured once; where
-    stages take no time, a seed is measured in the epoch in which it germinated.
+    """Count the steps from germination to FOSSILIZE: GERMINATED for one step, TRAINING, the ramp and its end, then
+    measured once; where stages take no time, a seed is measured in the epoch in which it germinated.
     """
     if lifecycle.auto_advance and lifecycle.training_dwell == TEMPO_STEPS[TEMPO] == 0:
         return 1
@@ -113,7 +113,9 @@ def steps_to_finish(lifecycle: Lifecycle) -> int:
 
 
 def steps_to_clear(lifecycle: Lifecycle) -> int:
-    """From a prune to the next germination: at once in another slot, or when the pruned one is free again."""
+    """Count the steps from a prune to the next germination: at once in another slot, or when the pruned one is free
+    again.
+    """
     if not lifecycle.sequential_development:
         return 1
     return 2 + max(1, lifecycle.embargo_steps) + max(1, lifecycle.reset_steps)

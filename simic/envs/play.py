@@ -39,7 +39,7 @@ class Episode:
     steps: int  # decisions of this episode
 
     def noise(self, step: int, heads: int) -> Tensor:
-        """Uniforms ``[E, heads]`` of one decision."""
+        """Return uniforms ``[E, heads]`` of one decision."""
         purpose, device = rng.Purpose.BASELINE, self.env_ids.device
         stream = rng.key(self.rng_seed, purpose, self.iteration, self.env_ids, step, device=device)
         return rng.uniform(stream, (heads,))
@@ -53,7 +53,7 @@ class Actor(Protocol):
         ...
 
     def act(self, situation: Situation) -> Action:
-        """One decision per host ``[E]``."""
+        """Return one decision per host ``[E]``."""
         ...
 
 
@@ -68,7 +68,7 @@ class Scripted(Protocol):
 
 
 def refuse_closed(env: GrowthEnv, actor: Actor) -> None:
-    """SimicError when an actor's plan needs a choice that ``train.actions`` closes."""
+    """Raise SimicError when an actor's plan needs a choice that ``train.actions`` closes."""
     asks = actor.asks if isinstance(actor, Scripted) else {}
     for head, left_open in env.left_open.items():
         for index in asks.get(head, ()):
@@ -88,8 +88,9 @@ def play(
     host_ids: Tensor | None = None,
     steps: int | None = None,
 ) -> None:
-    """One episode, which leaves the environment at its end; ``tasks`` ``[E]``, by default drawn from those of training,
-    and hosts ``host_ids`` ``[E]``, by default those of the environment; ``steps`` long, by default as long as any.
+    """Play one episode, which leaves the environment at its end; ``tasks`` ``[E]``, by default drawn from those of
+    training, and hosts ``host_ids`` ``[E]``, by default those of the environment; ``steps`` long, by default as long as
+    any.
 
     ``on_step`` is told of every step: the situation before it, the action, the reward ``[E]``, what came of it.
     """

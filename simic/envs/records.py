@@ -9,7 +9,7 @@ from torch import Tensor
 
 from simic.envs.attribution import Attribution
 from simic.envs.governor import Cause, Vitals
-from simic.envs.rewards import score
+from simic.envs.rewards.transition import score
 from simic.envs.tracker import Tracker
 from simic.errors import SimicError
 from simic.growth.batch.statistics import TrainStats
@@ -60,12 +60,12 @@ class Trials:
 
     @classmethod
     def none(cls, envs: int, blueprints: int, device: torch.device) -> Self:
-        """Before the first germination."""
+        """Return the record before the first germination."""
         tried = torch.zeros(envs, blueprints, dtype=torch.int64, device=device)
         return cls(tried, torch.full((envs, blueprints), torch.nan, device=device))
 
     def after(self, slots: Slots, germinated: Tensor) -> Self:
-        """With what one epoch measured of the seeds of ``slots``; ``germinated [E, K]`` bool began before it."""
+        """Add what one epoch measured of the seeds of ``slots``; ``germinated [E, K]`` bool began before it."""
         tried, gained = self.tried, self.gained
         for slot in range(slots.shape[1]):
             kind = slots.blueprint[:, slot : slot + 1].clamp(min=0)
@@ -93,11 +93,11 @@ class EpisodeState:
     trials: Trials
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Every tensor by its dotted name."""
+        """Return every tensor by its dotted name."""
         return _leaves(self)
 
     def loaded(self, state: Mapping[str, Tensor]) -> Self:
-        """The state of another episode of the same hosts; SimicError where it has other tensors."""
+        """Return the saved state of an episode of the same hosts; SimicError where it has other tensors."""
         own = self.state_dict()
         for name in sorted(own.keys() | state.keys()):
             kinds = [None if x is None else (tuple(x.shape), x.dtype) for x in (own.get(name), state.get(name))]
@@ -108,10 +108,10 @@ class EpisodeState:
 
 def _leaves(record: Any, prefix: str = "") -> dict[str, Tensor]:
     """Return the tensors of a record, and of the records and mappings in it, by dotted name."""
-    found: dict[str, Tensor] = {}
+    leaves: dict[str, Tensor] = {}
     for name, value in _parts(record).items():
-        found |= {prefix + name: value} if isinstance(value, Tensor) else _leaves(value, f"{prefix}{name}.")
-    return found
+        leaves |= {prefix + name: value} if isinstance(value, Tensor) else _leaves(value, f"{prefix}{name}.")
+    return leaves
 
 
 def _parts(record: Any) -> dict[str, Any]:
@@ -138,7 +138,9 @@ def step_info(
     seed_flops: Tensor,
     price: float,
 ) -> StepInfo:
-    """Of the step that led to ``state``; no ``events`` and no ``parts`` for a reset. ``seed_flops`` are ``[E, K]``."""
+    """Describe the step that led to ``state``; no ``events`` and no ``parts`` for a reset. ``seed_flops`` are ``[E,
+    K]``.
+    """
     slots, measured = state.slots, state.measured
     fossilized = slots.stage == Stage.FOSSILIZED
     kept = torch.where(fossilized, state.seed_params, 0).sum(dim=1)

@@ -32,7 +32,9 @@ class Shapley:
 
 
 def shapley(acting: Tensor, evaluate: Evaluate, stream: Tensor) -> Shapley:
-    """Of the seeds ``acting [E, K]``; ``stream [E]`` are the keys of each host's permutations, for many seeds alone."""
+    """Return the Shapley values of the seeds ``acting [E, K]``; ``stream [E]`` are the keys of each host's
+    permutations, for many seeds alone.
+    """
     most = int(acting.sum(dim=1).max()) if len(acting) else 0
     if most <= EXACT_SEEDS:
         return _exact(acting, evaluate, max(most, 1))
@@ -40,23 +42,23 @@ def shapley(acting: Tensor, evaluate: Evaluate, stream: Tensor) -> Shapley:
 
 
 def _exact(acting: Tensor, evaluate: Evaluate, seeds: int) -> Shapley:
-    """φ_i = Σ_S |S|! (n-|S|-1)! / n! · (f(S ∪ i) - f(S)) over all subsets of the n seeds of a host.
+    """Compute φ_i = Σ_S |S|! (n-|S|-1)! / n! · (f(S ∪ i) - f(S)) over all subsets of the n seeds of a host.
 
     Hosts with fewer than n acting seeds have players that do nothing: these change no other's value.
     """
     rank = (acting.cumsum(dim=1) - 1).clamp(min=0)
     members = torch.arange(2**seeds, device=acting.device)[:, None] >> torch.arange(seeds, device=acting.device) & 1
-    found = evaluate(acting & ~members.bool()[:, rank])
+    answers = evaluate(acting & ~members.bool()[:, rank])
     weights = _weights(members)
-    chunks = found.correct.split(SAMPLES_AT_ONCE, dim=2)
+    chunks = answers.correct.split(SAMPLES_AT_ONCE, dim=2)
     by_rank = torch.cat([torch.tensordot(weights, chunk.double(), dims=1) for chunk in chunks], dim=2)  # [n, E, N]
     per_sample = by_rank[rank, torch.arange(len(acting), device=acting.device)[:, None]]
-    gain = _points(found.correct[-1]) - _points(found.correct[0])
-    return _result(acting, per_sample, torch.zeros_like(rank, dtype=torch.float64), gain, found.loss)
+    gain = _points(answers.correct[-1]) - _points(answers.correct[0])
+    return _result(acting, per_sample, torch.zeros_like(rank, dtype=torch.float64), gain, answers.loss)
 
 
 def _weights(members: Tensor) -> Tensor:
-    """How much each subset's worth counts in each player's value, ``[n, 2ⁿ]`` float64."""
+    """Return the weight of each subset's worth in each player's value, ``[n, 2ⁿ]`` float64."""
     n = members.shape[1]
     # 1 / (n · C(n-1, s)) = s! (n-s-1)! / n!, with s others beside the player.
     weight = torch.tensor([1.0 / (n * comb(n - 1, s)) for s in range(n)], dtype=torch.float64, device=members.device)
@@ -65,7 +67,9 @@ def _weights(members: Tensor) -> Tensor:
 
 
 def _sampled(acting: Tensor, evaluate: Evaluate, stream: Tensor) -> Shapley:
-    """Mean marginal over random orders and their reverses; each order and its reverse are one independent draw."""
+    """Return the mean marginal over random orders and their reverses; each order and its reverse are one independent
+    draw.
+    """
     envs, slots = acting.shape
     keys = rng.bits(stream, (PERMUTATION_PAIRS,))
     orders = rng.permutation(keys, slots)  # [E, pairs, K]: at which place each slot comes
@@ -76,14 +80,14 @@ def _sampled(acting: Tensor, evaluate: Evaluate, stream: Tensor) -> Shapley:
     for place in orders.unbind(dim=1):
         places = (place, slots - 1 - place)
         on = torch.cat([acting & (position < sizes) for position in places])
-        found = evaluate(acting & ~on)
+        answers = evaluate(acting & ~on)
         marginal = torch.zeros((), dtype=torch.float64, device=acting.device)
-        for position, correct in zip(places, found.correct.double().chunk(2), strict=True):
+        for position, correct in zip(places, answers.correct.double().chunk(2), strict=True):
             marginal = marginal + correct.diff(dim=0)[position, rows[:, None]] / 2  # [E, K, N]
         per_sample = marginal if per_sample is None else per_sample + marginal
         draws.append(marginal.mean(dim=2))
-        losses.append(found.loss)
-        gain = _points(found.correct[slots]) - _points(found.correct[0])
+        losses.append(answers.loss)
+        gain = _points(answers.correct[slots]) - _points(answers.correct[0])
     assert per_sample is not None
     error = 100.0 * torch.stack(draws).std(dim=0) / PERMUTATION_PAIRS**0.5
     return _result(acting, per_sample / PERMUTATION_PAIRS, error, gain, torch.cat(losses))
@@ -94,7 +98,7 @@ def _points(correct: Tensor) -> Tensor:
 
 
 def _result(acting: Tensor, per_sample: Tensor, permutation_error: Tensor, gain: Tensor, loss: Tensor) -> Shapley:
-    """From φ per sample ``[E, K, N]`` as fractions and all losses ``[Cfg, E]``."""
+    """Make the result from φ per sample ``[E, K, N]`` as fractions and all losses ``[Cfg, E]``."""
     value, error = mean_and_error(per_sample)
     finite = loss.isfinite().all(dim=0)
     known = acting & finite[:, None]

@@ -13,7 +13,6 @@ import numpy as np
 import torch
 from gymnasium import spaces
 from numpy.typing import NDArray
-from torch import Tensor
 
 from simic.agent.spec import Observation
 from simic.data.batches import Dataset, load_split, read_meta
@@ -40,8 +39,7 @@ class SingleGrowthEnv(gymnasium.Env[NDArray[np.float32], np.int64]):
         prepared: str | Path = "data/prepared",
         rng_seed: int = 1,
     ) -> None:
-        one = torch.zeros(1, dtype=torch.int64)
-        self._env = _growth_env(one, train, dataset_train, dataset_val, Path(prepared), rng_seed, "cpu")
+        self._env = vector_growth_env(1, train, dataset_train, dataset_val, prepared, rng_seed)
         self._actions = grammar(self._env.action_spec)
         self._blueprints = len(self._env.blueprints)
         self.action_space = spaces.Discrete(len(self._actions))
@@ -55,7 +53,7 @@ class SingleGrowthEnv(gymnasium.Env[NDArray[np.float32], np.int64]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[NDArray[np.float32], dict[str, Any]]:
-        """A fresh host; ``seed`` starts another series of episodes, without one the next of the series is played.
+        """Start an episode with a fresh host: with ``seed`` the first of another series of episodes, else the next one.
 
         ``options["tasks"]`` is the number of a task of the bank (default: one of training, drawn by hash);
         ``info["task"]`` says which is played.
@@ -67,7 +65,7 @@ class SingleGrowthEnv(gymnasium.Env[NDArray[np.float32], np.int64]):
         return self._flat(), {"action_mask": self.action_masks(), "task": int(self._env.tasks)}
 
     def step(self, action: np.int64 | int) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
-        """One decision and one host epoch."""
+        """Execute one decision and one epoch of the host."""
         legal = bool(self.action_masks()[int(action)])
         factored = self._actions[int(action) if legal else 0][None]  # row 0 of the grammar is WAIT
         self._observation, reward, terminated, truncated, step = self._env.step(factored)
@@ -84,19 +82,12 @@ class SingleGrowthEnv(gymnasium.Env[NDArray[np.float32], np.int64]):
         return self._flat(), float(reward), bool(terminated), bool(truncated), info
 
     def action_masks(self) -> NDArray[np.bool_]:
-        """Which of the ``n`` actions are legal now (the convention of sb3-contrib's MaskablePPO)."""
+        """Return which of the ``n`` actions are legal now (the convention of sb3-contrib's MaskablePPO)."""
         return grammar_mask(self._env.action_spec, self._seen, self._actions)[0].numpy()
 
     def factored(self, action: int) -> tuple[int, ...]:
-        """The heads of an action index, in the order of ``growth.life.vocabulary.Action``."""
+        """Return the heads of an action index, in the order of ``growth.life.vocabulary.Action``."""
         return tuple(self._actions[action].tolist())
-
-    def index(self, factored: tuple[int, ...]) -> int:
-        """The index of a factored action whose unused heads are 0; ValueError where it is not of the grammar."""
-        matches = (self._actions == torch.tensor(factored)).all(dim=1).nonzero()
-        if len(matches) != 1:
-            raise ValueError(f"{factored} is no action of the grammar: heads that an op does not use must be 0")
-        return int(matches)
 
     @property
     def _seen(self) -> Observation:
@@ -120,21 +111,11 @@ def vector_growth_env(
     rng_seed: int = 1,
     device: str = "cpu",
 ) -> GrowthEnv:
-    """``num_envs`` hosts; actions, observations, masks and rewards are tensors on the device."""
-    return _growth_env(torch.arange(num_envs), train, dataset_train, dataset_val, Path(prepared), rng_seed, device)
-
-
-def _growth_env(
-    env_ids: Tensor,
-    train: Train | None,
-    dataset_train: Dataset | None,
-    dataset_val: Dataset | None,
-    prepared: Path,
-    rng_seed: int,
-    device: str,
-) -> GrowthEnv:
-    """On the data given, or the prepared ones, of which those tasks are drawn that training draws."""
-    of_training = None if dataset_train else len(read_meta(prepared).of_group("train"))
-    dataset_train = dataset_train or load_split(prepared, "train", device)
-    dataset_val = dataset_val or load_split(prepared, "val", device)
-    return GrowthEnv(train or Train(), rng_seed, dataset_train, dataset_val, env_ids, device, train_tasks=of_training)
+    """Make an environment of ``num_envs`` hosts on the data given, or on the prepared ones, of which the tasks of
+    training are drawn; actions, observations, masks and rewards are tensors on the device.
+    """
+    of_training = None if dataset_train else len(read_meta(Path(prepared)).of_group("train"))
+    dataset_train = dataset_train or load_split(Path(prepared), "train", device)
+    dataset_val = dataset_val or load_split(Path(prepared), "val", device)
+    ids = torch.arange(num_envs)
+    return GrowthEnv(train or Train(), rng_seed, dataset_train, dataset_val, ids, device, train_tasks=of_training)

@@ -1,12 +1,12 @@
 """What a host's validation results looked like so far: windows, best values, plateau, stability."""
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Self
 
 import torch
 from torch import Tensor
 
-from simic.growth.life.gates import TIE_PCT
+from simic.growth.life.lifecycle import TIE_PCT
 
 WINDOW = 10
 PLATEAU_PCT = 0.5  # accuracy gain in points below which an epoch counts as a plateau; a fall counts too
@@ -27,7 +27,7 @@ class Tracker:
 
     @classmethod
     def empty(cls, envs: int, device: torch.device | str = "cpu") -> Self:
-        """Nothing measured yet."""
+        """Return a tracker that has measured nothing."""
         history = torch.full((envs, WINDOW), torch.nan, device=device)
         counts = torch.zeros(envs, dtype=torch.int64, device=device)
         best = torch.full((envs,), torch.nan, device=device)
@@ -35,32 +35,30 @@ class Tracker:
 
     @property
     def loss(self) -> Tensor:
-        """The newest validation loss ``[E]``."""
+        """Return the newest validation loss ``[E]``."""
         return self.losses[:, -1]
 
     @property
     def accuracy(self) -> Tensor:
-        """The newest live accuracy ``[E]``, points."""
+        """Return the newest live accuracy ``[E]``, points."""
         return self.accuracies[:, -1]
 
     @property
     def accuracy_delta(self) -> Tensor:
-        """Gain over the measurement before ``[E]``, points; NaN where one of the two is missing."""
+        """Return the gain over the measurement before ``[E]``, points; NaN where one of the two is missing."""
         return self.accuracies[:, -1] - self.accuracies[:, -2]
 
     def stable_accuracy(self, epochs: int) -> Tensor:
-        """Least of the last ``epochs`` accuracies ``[E]``, of fewer where fewer exist; NaN where there is none."""
+        """Return the least of the last ``epochs`` accuracies ``[E]``, of fewer where fewer exist; NaN where there is
+        none.
+        """
         recent = self.accuracies[:, -epochs:]
         least = torch.where(recent.isfinite(), recent, torch.inf).amin(dim=1)
         return torch.where(least.isfinite(), least, torch.nan)
 
-    def state_dict(self) -> dict[str, Tensor]:
-        """Every tensor by name."""
-        return {field.name: getattr(self, field.name) for field in fields(self)}
-
 
 def update(tracker: Tracker, loss: Tensor, accuracy: Tensor) -> Tracker:
-    """The tracker after one validation: ``loss``, ``accuracy`` (points) ``[E]``."""
+    """Return the tracker after one validation: ``loss``, ``accuracy`` (points) ``[E]``."""
     losses = torch.cat((tracker.losses[:, 1:], loss.to(tracker.losses.dtype)[:, None]), dim=1)
     accuracies = torch.cat((tracker.accuracies[:, 1:], accuracy.to(tracker.accuracies.dtype)[:, None]), dim=1)
     gain = accuracies[:, -1] - accuracies[:, -2]

@@ -9,7 +9,7 @@ __all__ = ["load_grown"]
 
 
 def __getattr__(name: str) -> Any:
-    """Imported when asked for: the tables of this package do not need what exporting needs."""
+    """Import ``load_grown`` when it is asked for: the rest of the package does not need what exporting needs."""
     if name == "load_grown":
         from simic.growth.export import load_grown
 

@@ -104,19 +104,19 @@ class GrownNetwork(nn.Module):
 
     @classmethod
     def fresh(cls, structure: Structure, host: HostSpec) -> Self:
-        """Not yet loaded; torch's global generator is left as it was."""
+        """Build a network without its weights; torch's global generator is left as it was."""
         with torch.random.fork_rng(devices=[]):
             return cls(structure, host).eval()
 
     def weights(self) -> dict[str, Tensor]:
-        """Every tensor once: of tied ones, the first segment's name."""
+        """Return every tensor once: of tied ones, the first segment's name."""
         return {name: tensor for name, tensor in self.state_dict().items() if name not in self.tied}
 
     def forward(self, x: Tensor) -> Tensor:
         return self.body(x if self.inputs is None else self.inputs(x))
 
     def body(self, x: Tensor) -> Tensor:
-        """Logits of standardised samples."""
+        """Return logits of standardised samples."""
         sample = x
         for segment, joint in zip(self.segments, self.joints, strict=True):
             x = joint(segment(x), sample)
@@ -142,7 +142,7 @@ def _joint(host: HostSpec, slot: int, seeds: Sequence[SeedRecord]) -> nn.Module:
 def grown_network(
     population: Population | Shards, slots: Slots, row: int, committed: bool = False, inputs: RawInputs | None = None
 ) -> GrownNetwork:
-    """Host ``row`` with the seeds that act on its output (``committed``: the FOSSILIZED alone), on the CPU; with
+    """Return host ``row`` with the seeds that act on its output (``committed``: the FOSSILIZED alone), on the CPU; with
     ``inputs`` it takes raw samples.
     """
     state = SlotState.read(slots)
@@ -176,8 +176,8 @@ def grown_network(
 def write_network(
     network: GrownNetwork, path: Path, history: Sequence[JsonValue], card: str, files: Mapping[str, str] | None = None
 ) -> Path:
-    """Write it as a directory ``path``, new or empty, whole or not at all; ``history``, ``card`` and other ``files`` by
-    name are the caller's account.
+    """Write the network as a directory ``path``, new or empty, whole or not at all; ``history``, ``card`` and other
+    ``files`` by name are the caller's account.
     """
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise SimicError(f"{path}: already exists; choose another directory or remove it")
@@ -202,7 +202,7 @@ def _contents(network: GrownNetwork, history: Sequence[JsonValue], card: str) ->
 
 
 def _program(network: GrownNetwork) -> bytes:
-    """The network as one graph for any batch size; needs torch alone to run."""
+    """Return the network as one graph for any batch size; needs torch alone to run."""
     shape, inputs = network.structure.input_shape, network.structure.inputs
     example = torch.zeros(2, *shape, dtype=torch.int64 if len(shape) == 1 else torch.float32)
     example = example if inputs is None else torch.zeros(2, *inputs.shape, dtype=inputs.dtype)
@@ -216,7 +216,7 @@ def _program(network: GrownNetwork) -> bytes:
 
 
 def load_grown(path: Path | str, host: nn.Module | None = None) -> GrownNetwork:
-    """The network of a directory that ``write_network`` wrote, in evaluation mode; SimicError on anything wrong.
+    """Return the network of a directory that ``write_network`` wrote, in evaluation mode; SimicError on anything wrong.
 
     One that grew in a network of the user's own needs that as ``host``: its code is not in the directory.
     """
@@ -228,20 +228,20 @@ def load_grown(path: Path | str, host: nn.Module | None = None) -> GrownNetwork:
 
 
 def refuse_damaged(path: Path) -> None:
-    """SimicError naming a file of a grown network that is not what was written."""
+    """Raise SimicError naming a file of a grown network that is not what was written."""
     _files(path, (WEIGHTS, HISTORY, PROGRAM))
 
 
 def _files(path: Path, names: Sequence[str]) -> tuple[Structure, dict[str, Tensor]]:
-    """What a network is made of, after the files of these names were held against their checksums."""
+    """Return structure and weights of a network, after the files of these names matched their checksums."""
     file = path / STRUCTURE
     try:
-        found = durable.checked(file.read_bytes())
-        contents, hashes = {name: (path / name).read_bytes() for name in names}, dict(found.pop("sha256", {}))
+        structure = durable.checked(file.read_bytes())
+        contents, hashes = {name: (path / name).read_bytes() for name in names}, dict(structure.pop("sha256", {}))
         for name, content in contents.items():
             if durable.sha256_of(content) != hashes.get(name):
                 raise SimicError(f"{path / name}: damaged: its sha256 is not the one in {STRUCTURE}; {RESTORED}")
-        return Structure.model_validate_json(json.dumps(found)), load(contents[WEIGHTS])
+        return Structure.model_validate_json(json.dumps(structure)), load(contents[WEIGHTS])
     except OSError as error:
         raise SimicError(f"{path}: not a grown network: {error.filename}: {error.strerror}; {RESTORED}") from None
     except ValidationError as error:
@@ -268,5 +268,5 @@ def _load(network: GrownNetwork, weights: dict[str, Tensor], source: str) -> Non
     for name, shape in expected.items():
         if weights[name].shape != shape:
             raise SimicError(f"{source}: tensor {name} has shape {tuple(weights[name].shape)}, must be {tuple(shape)}")
-    found = {name: weights[name] for name in expected}
-    network.load_state_dict(found | {name: found[source] for name, source in network.tied.items()})
+    tensors = {name: weights[name] for name in expected}
+    network.load_state_dict(tensors | {name: tensors[source] for name, source in network.tied.items()})

@@ -15,8 +15,8 @@ LAST_RATES = (0.1, 0.01)  # of the learning rate, for the last fifth of the epoc
 
 
 def train_host(host: Host, data: Dataset, rng_seed: int, epochs: int) -> dict[str, Tensor]:
-    """Its weights by the names of an exported network; on one thread of the CPU, so that their bits do not depend on
-    the cores of the machine.
+    """Return its trained weights by the names of an exported network; trained on one thread of the CPU, so that their
+    bits do not depend on the cores of the machine.
     """
     optimizer = HostOptimizer()
     threads = torch.get_num_threads()

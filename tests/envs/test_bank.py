@@ -3,7 +3,6 @@
 import math
 from collections.abc import Iterable
 from dataclasses import replace
-from functools import partial
 
 import pytest
 import torch
@@ -15,7 +14,6 @@ from simic.envs import rewards
 from simic.envs.actions import random_legal
 from simic.envs.growth_env import GrowthEnv
 from simic.envs.observations import columns, ratio
-from simic.growth.batch.shards import Layout, Shards
 from simic.params import HostOptimizer, PPOParams, Train
 from tests.growth.worlds import small
 
@@ -102,19 +100,6 @@ def test_a_host_plays_alike_in_any_company_on_any_tasks():
         assert of(episode(make(bank(), ids), tasks), len(ids) - 1) == of(mine, 1)
 
 
-@pytest.mark.parametrize("processes", [1, 2])
-def test_tasks_are_the_same_in_one_process_and_in_shards(processes):
-    ids, tasks = list(range(6)), [3, 1, 2, 0, 1, 3]
-    whole = episode(make(bank(), ids), tasks)
-    layout = Layout(len(ids), 2, processes)
-    env = make(bank(), ids, compose=partial(Shards, layout=layout, setup=partial(torch.set_num_threads, 1)))
-    try:
-        apart = episode(env, tasks)
-    finally:
-        env.close()
-    assert all(of(whole, row) == of(apart, row) for row in range(6))
-
-
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_bank_of_one_task_is_a_data_set(backend):
     """And so is the first task of a larger bank, if it has all classes."""
@@ -125,24 +110,6 @@ def test_a_bank_of_one_task_is_a_data_set(backend):
     for data, tasks in ((alone, None), (wide, [0, 0, 0])):
         found = episode(make(data, [0, 1, 2], backend), tasks)
         assert all(of(found, row) == of(expected, row) for row in range(3))
-
-
-def test_the_task_of_a_host_depends_on_seed_iteration_and_id_alone():
-    env, few = make(bank(), list(range(21)), of=21), make(bank(), [3, 17], of=21)
-    drawn = []
-    for each in (env, few):
-        each.reset(options={"iteration": 5})
-        drawn.append(each.tasks)
-    assert torch.equal(drawn[0][[3, 17]], drawn[1])
-    env.reset(options={"iteration": 6})
-    other = env.tasks
-    env.reset(options={"iteration": 5})
-    assert torch.equal(env.tasks, drawn[0]) and not torch.equal(other, drawn[0])
-    firsts = set()
-    for seed in range(20):
-        env.reset(seed=seed, options={"iteration": 5})
-        firsts.add(int(env.tasks[0]))
-    assert firsts == {0, 1, 2, 3}
 
 
 def test_tasks_are_those_of_training_in_turn_within_and_across_iterations():

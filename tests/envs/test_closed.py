@@ -7,9 +7,7 @@ import pytest
 import torch
 
 from simic.agent.export import PROGRAM, export_policy
-from simic.agent.normalization import Normalizers, ObservationNormalizer
 from simic.agent.policy import ActorCritic
-from simic.agent.rollout import collect
 from simic.envs.actions import choices, grammar, grammar_mask
 from simic.envs.patient import Patient
 from simic.envs.play import play as play_episode
@@ -40,34 +38,8 @@ def allowed(env) -> dict[str, set[int]]:
     return {head: {known[head].index(value) for value in values} for head, values in NARROW.items()}
 
 
-def assert_open(env, actions: torch.Tensor) -> None:
-    """Heads that an action uses have only choices that are left open."""
-    used = env.action_spec.relevance_table()[actions[:, 0]]
-    for number, (head, left) in enumerate(allowed(env).items()):
-        assert set(actions[used[:, number], number].tolist()) <= left, head
-
-
 def make_policy(env) -> ActorCritic:
     return ActorCritic(env.action_spec, env.observation_spec, SIZES, rng_seed=1)
-
-
-@pytest.mark.slow
-def test_nobody_plays_what_is_closed_and_all_else_is_played(make_env, play):
-    env = make_env(envs=24, steps=16, actions=NARROW)
-    drawn = torch.cat([actions for _, actions, _ in play(env)])
-    policy, normalizers = make_policy(env), Normalizers(ObservationNormalizer(env.observation_spec))
-    rollout, _ = collect(env, policy, normalizers, 1, 1, env.steps)
-    for actions in (drawn, rollout.actions.flatten(0, 1)):
-        assert_open(env, actions)
-    used = env.action_spec.relevance_table()[drawn[:, 0]]
-    for number, (head, left) in enumerate(allowed(env).items()):
-        assert set(drawn[used[:, number], number].tolist()) == left, head
-    observation, _ = env.reset()
-    state = policy.initial_state(24)
-    for _ in range(8):
-        step = policy.act(observation, state, greedy=True)
-        assert_open(env, step.actions)
-        observation, state = env.step(step.actions)[0], step.state
 
 
 def test_masks_are_those_of_an_open_environment_without_the_closed_choices(make_env, play):

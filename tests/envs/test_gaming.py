@@ -98,42 +98,6 @@ def test_a_harmful_seed_farm_earns_nothing(make_slots, mode, setting):
 
 
 @every_mode
-def test_waiting_in_holding_is_not_profitable(make_slots, mode, setting):
-    held = measured(make_slots, Stage.HOLDING, contribution=10.0, gain=20.0, dwell=1, alpha=[[1.0]], age=[[9]])
-    states = [replace(held, dwell=held.dwell + n) for n in range(9)]
-    born = [make_slots([[Stage.DORMANT]]), make_slots([[Stage.BLENDING]], alpha=[[0.5]]), states[0]]
-
-    def returned(waits: int) -> float:
-        """Of a whole life without an outcome: what is paid until then is given back."""
-        visited = [*born, *states[1 : waits + 1], make_slots([[Stage.PRUNED]])]
-        ops = [Op.GERMINATE, Op.ADVANCE, *[Op.WAIT] * waits, Op.PRUNE]
-        return value(mode, path(visited, ops), setting, objective=False)
-
-    returns = [returned(waits) for waits in range(8)]
-    assert all(value <= 0 for value in returns)
-    # Apart from the potential, which is given back, waiting costs or is free.
-    costs = [
-        sum(float(v) for name, v in parts.items() if name not in ("shaping", *rewards.OBJECTIVES))
-        for parts in paid(mode, path(states, [Op.WAIT] * 8), setting)[3:]
-    ]
-    assert all(cost <= 0 for cost in costs)
-    if mode not in (*BLIND, "score"):  # these charge nothing for time
-        assert max(costs) < 0 and all(longer < shorter for shorter, longer in pairwise(returns))
-
-
-@every_mode
-def test_alpha_back_and_forth_earns_nothing(make_slots, mode, setting):
-    def at(stage: Stage, alpha: float) -> Slots:
-        return measured(make_slots, stage, contribution=10.0, gain=20.0, dwell=1, alpha=[[alpha]], age=[[9]])
-
-    states = [at(Stage.HOLDING, 1.0), at(Stage.BLENDING, 0.5), at(Stage.BLENDING, 1.0), at(Stage.HOLDING, 1.0)]
-    ops = [Op.SET_ALPHA_TARGET, Op.SET_ALPHA_TARGET, Op.ADVANCE]
-    moved = value(mode, path(states, ops), setting)
-    still = value(mode, path([states[0]] * 4, [Op.WAIT] * 3), setting)
-    assert moved == still == 0.0 if mode in BLIND else moved < still
-
-
-@every_mode
 def test_germinating_early_is_not_worth_more_than_late(make_slots, mode, setting):
     def returned(germination: int, horizon: int = 8) -> float:
         ages = [max(0, t - germination) for t in range(horizon + 1)]

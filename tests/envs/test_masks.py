@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from simic.certify import life
-from simic.envs.masks import Budget, action_masks
+from simic.envs.actions import Budget, action_masks
 from simic.growth.life.vocabulary import Op, Ramp, Slots, Stage
 from simic.params import Lifecycle
 

@@ -6,8 +6,8 @@ from growth.worlds import logits_of
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from simic.envs.actions import action_masks
 from simic.envs.growth_env import GrowthEnv
-from simic.envs.masks import action_masks
 from simic.growth.batch.population import Population
 from simic.growth.life.vocabulary import Op, Stage
 from simic.params import Lifecycle

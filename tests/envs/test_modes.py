@@ -8,7 +8,7 @@ import torch
 
 from simic import registry
 from simic.envs import rewards
-from simic.envs.rewards import registration
+from simic.envs.rewards import transition as registration
 from simic.errors import SimicError
 from simic.growth.life.vocabulary import Op, Stage
 from simic.params import Reward
@@ -160,7 +160,7 @@ def own_registry(monkeypatch):
     """Registrations of a test end with it."""
     monkeypatch.setattr(registration, "TERMS", dict(rewards.TERMS))
     monkeypatch.setattr(registration, "MODES", dict(rewards.MODES))
-    monkeypatch.setattr(registration, "LEDGERS", dict(rewards.LEDGERS))
+    monkeypatch.setattr(registration, "LEDGERS", dict(registration.LEDGERS))
     monkeypatch.setattr(registration, "OBJECTIVES", list(rewards.OBJECTIVES))
     monkeypatch.setattr(registry, "_KNOWN", {kind: list(names) for kind, names in registry._KNOWN.items()})
 
@@ -180,6 +180,8 @@ def test_a_user_adds_a_term_and_a_mode(own_registry, make_slots):
 
 
 def test_wrong_registrations_are_refused_by_name(own_registry, make_slots):
+    with pytest.raises(SimicError, match="'rent' is registered twice"):
+        rewards.term("rent")(rewards.TERMS["rent"])
     with pytest.raises(SimicError, match="reward mode 'shaped' is registered twice"):
         rewards.mode("shaped", ("shaping",))
     with pytest.raises(SimicError, match="reward mode 'x': no term 'bonus'; registered are"):

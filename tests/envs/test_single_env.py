@@ -100,16 +100,6 @@ def test_the_id_is_found_by_the_module_before_it(name):
     assert done.stderr.splitlines()[-1].endswith("nowhere/meta.json: no such file; run simic prepare first")
 
 
-def test_index_and_factored_are_a_bijection(env):
-    factored = [env.factored(n) for n in range(env.action_space.n)]
-    assert len(set(factored)) == env.action_space.n == 1795
-    assert factored[0] == (0,) * 8
-    for n in range(0, env.action_space.n, 41):
-        assert env.index(factored[n]) == n
-    with pytest.raises(ValueError, match="heads that an op does not use must be 0"):
-        env.index((0, 1, 0, 0, 0, 0, 0, 0))
-
-
 def test_masks_say_exactly_what_the_vector_environment_allows(env):
     generator = np.random.default_rng(3)
     env.reset(seed=5)
@@ -130,11 +120,3 @@ def test_a_forbidden_action_is_played_as_wait_and_marked(env):
     forbidden = int(np.flatnonzero(~env.action_masks())[0])
     *_, info = env.step(forbidden)
     assert info["illegal"] and info["effective_op"] == Op.WAIT
-
-
-def test_same_seed_same_episode_and_the_next_one_differs(env):
-    first, _ = env.reset(seed=11)
-    second, _ = env.reset()
-    again, _ = env.reset(seed=11)
-    assert np.array_equal(first, again) and not np.array_equal(first, second)
-    assert torch.equal(env._env.env_ids, torch.zeros(1, dtype=torch.int64))

@@ -15,8 +15,7 @@ from simic.envs.growth_env import GrowthEnv
 from simic.envs.observations import alignment, columns
 from simic.errors import SimicError
 from simic.growth.life.lifecycle import LIVE_STAGES
-from simic.growth.life.vocabulary import Op, Stage
-from simic.growth.networks.blueprints import blueprints_of
+from simic.growth.life.vocabulary import Op
 
 from .conftest import AT_ONCE
 from .transitions import act
@@ -84,20 +83,6 @@ def test_a_seed_that_makes_room_is_told_and_the_governor_forgets_its_network(tab
         count += int(info.replaced.sum())
         before = info.stage
     assert count > 50
-
-
-def test_every_step_can_try_another_blueprint_and_the_last_one_be_kept(tables) -> None:
-    kinds = len(blueprints_of("tables"))
-    env = tables(envs=2, steps=kinds + 1)
-    env.reset()
-    for kind in range(kinds):
-        _, _, _, _, info = env.step(act(2, Op.GERMINATE, blueprint=kind, tempo=0))
-        assert info.stage.tolist() == [[Stage.HOLDING]] * 2 and info.blueprint.tolist() == [[kind]] * 2
-        assert info.replaced.tolist() == [[kind > 0]] * 2 and info.contribution.isfinite().all()
-        assert env.slots.germinations.tolist() == [[kind + 1]] * 2
-    _, _, _, _, info = env.step(act(2, Op.FOSSILIZE))
-    assert info.stage.tolist() == [[Stage.FOSSILIZED]] * 2
-    assert torch.equal(info.committed_accuracy, info.live_accuracy)
 
 
 # --- how long an episode is ---

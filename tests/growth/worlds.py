@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from simic.data.batches import Dataset
+from simic.growth.batch.forward import Backend
 from simic.growth.batch.groups import SlotState, evaluation_plan
 from simic.growth.batch.population import Population
 from simic.growth.batch.template import channels_last
@@ -84,7 +85,7 @@ def make_host(family: str, preset: str | None = None) -> HostSpec:
 def make_population(
     family: str,
     envs: int = 8,
-    backend: str = "vmap",
+    backend: Backend = "vmap",
     optimizer: HostOptimizer | None = None,
     preset: str | None = None,
     kind: type[Population] = Population,
@@ -154,7 +155,7 @@ def logits_of(population: Population, slots: Slots, x: Tensor, off: Tensor | Non
     plan, stream_of = evaluation_plan(SlotState.read(slots), flags, slots.alpha)
     weights = population._evaluation_weights(plan, torch.arange(len(population)))
     same = channels_last(x[None]).expand(len(population), *[-1] * x.dim())
-    return population._run(population.templates, weights, plan, same)[stream_of[0]]
+    return population._run(weights, plan, same)[stream_of[0]]
 
 
 class PlainHost:

@@ -17,12 +17,12 @@ remembers from step to step it names as ledgers (see ``shaped.py``); no other mo
 """
 
 from simic.envs.rewards import default, loss, shaped  # noqa: F401 - they register the shipped modes
-from simic.envs.rewards.default import potential, shaping
-from simic.envs.rewards.registration import (
-    LEDGERS,
+from simic.envs.rewards.transition import (
     MODES,
     OBJECTIVES,
     TERMS,
+    Setting,
+    Transition,
     advance,
     components,
     mode,
@@ -30,25 +30,16 @@ from simic.envs.rewards.registration import (
     term,
     total,
 )
-from simic.envs.rewards.shaped import attribution, credit, progress
-from simic.envs.rewards.transition import Setting, Transition, score
 
 __all__ = [
-    "LEDGERS",
     "MODES",
     "OBJECTIVES",
     "TERMS",
     "Setting",
     "Transition",
     "advance",
-    "attribution",
     "components",
-    "credit",
     "mode",
-    "potential",
-    "progress",
-    "score",
-    "shaping",
     "start",
     "term",
     "total",

@@ -5,8 +5,7 @@ guess.
 import torch
 from torch import Tensor
 
-from simic.envs.rewards.registration import Ledger, mode, term
-from simic.envs.rewards.transition import Setting, Transition
+from simic.envs.rewards.transition import Ledger, Setting, Transition, mode, term
 from simic.growth.life.vocabulary import Slots
 
 LOSS_CLIP_SIGMAS = 5.0  # improvement paid in one step, at most
@@ -21,7 +20,7 @@ def bounded_loss(loss: Tensor, chance_loss: Tensor) -> Tensor:
 
 @term("loss_improvement", objective=True)
 def loss_improvement(t: Transition, setting: Setting) -> Tensor:
-    """Discounted change of w · (chance - tracked loss) / σ: positive when the loss falls. It telescopes.
+    """Pay the discounted change of w · (chance - tracked loss) / σ: positive when the loss falls. It telescopes.
 
     What only unfossilized seeds achieved is taken back at the end.
     """
@@ -50,7 +49,7 @@ def tracked_loss_after(t: Transition, setting: Setting) -> Tensor:
 
 @term("loss_rent")
 def loss_rent(t: Transition, setting: Setting) -> Tensor:
-    """-min(w ln(1+g), cap / T) of seeds of age 3 or more, whatever their alpha."""
+    """Charge -min(w ln(1+g), cap / T) of seeds of age 3 or more, whatever their alpha."""
     weights = setting.weights
     held = torch.where(t.after.age >= LOSS_RENT_GRACE, t.seed_params_after, 0).sum(dim=1).double()
     growth = held / max(setting.host_params, weights.rent_floor_params)
@@ -59,7 +58,7 @@ def loss_rent(t: Transition, setting: Setting) -> Tensor:
 
 @term("loss_terminal", objective=True)
 def loss_terminal(t: Transition, setting: Setting) -> Tensor:
-    """At the end: w · clip((chance - committed loss) / (chance - target), 0, 1)."""
+    """Pay at the end w · clip((chance - committed loss) / (chance - target), 0, 1)."""
     weights, chance = setting.weights, setting.chance_loss
     reached = (chance - bounded_loss(t.committed_loss, chance)) / (chance * (1.0 - weights.loss.target_chances))
     return torch.where(t.ended, weights.loss.terminal_weight * reached.clamp(0.0, 1.0), 0.0)

@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 from simic.envs.rewards.default import unfinished
-from simic.envs.rewards.registration import Ledger, mode, term
-from simic.envs.rewards.transition import Setting, Transition
+from simic.envs.rewards.transition import Ledger, Setting, Transition, mode, term
 from simic.growth.life.vocabulary import Op, Slots, Stage
 from simic.params import Reward
 
@@ -75,7 +74,7 @@ def discounted_change(before: Tensor, after: Tensor, t: Transition, gamma: float
 
 @term("rent")
 def rent(t: Transition, setting: Setting) -> Tensor:
-    """-min(w ln(1+g), cap) / T: an episode's rent is bounded by the cap, so accuracy dominates parameter cost."""
+    """Charge -min(w ln(1+g), cap) / T: the cap bounds an episode's rent, so accuracy dominates parameter cost."""
     weights = setting.weights
     occupied = t.seed_params_after > 0
     alpha = torch.where(occupied, t.after.alpha.double(), 0.0)
@@ -86,7 +85,7 @@ def rent(t: Transition, setting: Setting) -> Tensor:
 
 @term("alpha_shock")
 def alpha_shock(t: Transition, setting: Setting) -> Tensor:
-    """-min(w Σ Δα² · params/host, 1): abrupt changes cost more than ramps, and going back and forth costs twice."""
+    """Charge -min(w Σ Δα² · params/host, 1): abrupt changes cost more than ramps, going back and forth costs twice."""
     weights = setting.weights
     change = (t.after.alpha - t.before.alpha).double().square()
     size = torch.maximum(t.seed_params_before, t.seed_params_after).double()
@@ -96,7 +95,7 @@ def alpha_shock(t: Transition, setting: Setting) -> Tensor:
 
 @term("fossilize")
 def fossilize(t: Transition, setting: Setting) -> Tensor:
-    """At FOSSILIZE: w tanh(1/3) · min(1, dwell/3) for a seed that provably helps, else a small penalty.
+    """Pay at FOSSILIZE w tanh(1/3) · min(1, dwell/3) for a seed that provably helps, else a small penalty.
 
     Helps: c ≥ max(threshold, 2 se) as measured before the op, and the host is better than at germination (a seed that
     only made itself indispensable has c > 0 but no progress).
@@ -114,7 +113,7 @@ def fossilize(t: Transition, setting: Setting) -> Tensor:
 
 @term("terminal", objective=True)
 def terminal(t: Transition, setting: Setting) -> Tensor:
-    """w · committed accuracy, once, at the end of an episode."""
+    """Pay w · committed accuracy, once, at the end of an episode."""
     return torch.where(t.ended, setting.weights.shaped.terminal_weight * t.committed_accuracy.double(), 0.0)
 
 
@@ -123,14 +122,14 @@ def terminal(t: Transition, setting: Setting) -> Tensor:
 
 @term("attribution")
 def attribution(t: Transition, setting: Setting) -> Tensor:
-    """Discounted change of credit; fossilizing keeps what the seed has, pruning and the terminal forfeit it."""
+    """Pay the discounted change of credit; fossilizing keeps what the seed has, pruning and the terminal forfeit it."""
     weights = setting.weights
     return discounted_change(credit(t.before, weights), credit(t.after, weights), t, setting.gamma)
 
 
 @term("escrow")
 def escrow(t: Transition, setting: Setting) -> Tensor:
-    """Discounted change of credit in escrow, which follows a seed's worth on stable accuracy; else as attribution."""
+    """Pay the discounted change of credit in escrow, which follows a seed's worth on stable accuracy."""
     return discounted_change(t.ledgers["escrow"], escrow_after(t, setting), t, setting.gamma)
 
 
@@ -169,7 +168,7 @@ def suspicion(contribution: Tensor, gain: Tensor) -> Tensor:
 
 @term("toxic")
 def toxic(t: Transition, setting: Setting) -> Tensor:
-    """Each step w · c of every unfossilized seed that provably harms."""
+    """Charge in each step w · c of every unfossilized seed that provably harms."""
     c = significant_contribution(t.after, setting.weights.contribution_threshold_pct).clamp(max=0.0)
     return setting.weights.shaped.contribution_weight * torch.where(unfinished(t.after), c, 0.0).sum(dim=1)
 

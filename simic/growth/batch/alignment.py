@@ -66,7 +66,7 @@ class Alignments:
         rows = template.draw(key.expand(len(tasks)))
         if template.fits:
             rows = template.with_fit(rows, self._fits.of(template, self.data, tasks))
-        named = zip(template.names, template.unpack(rows), strict=True)
+        named = zip(template.names, template.layout.unpack(rows), strict=True)
         weights = [weight.requires_grad_(name in closing) for name, weight in named]
         leaves = [weight for weight in weights if weight.requires_grad]
         first, second = (

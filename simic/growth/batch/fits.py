@@ -20,7 +20,7 @@ class Fits:
         name = id(data), template.name
         if name not in self._known:
             done = torch.zeros(data.tasks, dtype=torch.bool, device=tasks.device)
-            values = torch.zeros(data.tasks, template.width - template.params, device=tasks.device)
+            values = torch.zeros(data.tasks, template.layout.width - template.layout.params, device=tasks.device)
             self._known[name] = data, done, values  # data are kept, so that no others can take their id
         _, done, values = self._known[name]
         new = torch.zeros_like(done)

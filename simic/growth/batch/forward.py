@@ -7,20 +7,22 @@ the batched one, and gives bit-equal results for a host whatever the structure o
 import math
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol, Self
+from typing import Any, Literal, Self
 
 import torch
 from torch import Tensor
+from torch.autograd import Function
 
 from simic.errors import SimicError
 from simic.growth.batch.groups import Plan, SlotGroups
-from simic.growth.batch.seed_autograd import fork, join
 from simic.growth.batch.template import Template, by_row
 from simic.growth.life.vocabulary import Blend
 from simic.growth.networks.blueprints import Blueprint
-from simic.growth.networks.grafting import blend, straight_through
+from simic.growth.networks.grafting import blend, blend_gradients, straight_through
 from simic.growth.networks.hosts import HostSpec
 from simic.transfer import CPU
+
+Backend = Literal["auto", "vmap", "loop"]
 
 MAP_DIMS = 3  # C, H, W
 # Entries of a host's largest feature map in a minibatch from which hosts run faster one after the other, measured on
@@ -41,7 +43,7 @@ class Templates:
 
     @classmethod
     def of(cls, host: HostSpec, blueprints: tuple[Blueprint, ...], checked: bool = False) -> Self:
-        """Built once, at composition; blueprints that are not ``checked`` are tried first."""
+        """Build them, once, at composition; blueprints that are not ``checked`` are tried first."""
         template = partial(Template, features_last=host.features_last)
         segments = [template(build, f"host segment {k}") for k, build in enumerate(host.segments)]
         head = template(host.head, "host head", borrowed=tuple(host.tied))
@@ -57,7 +59,7 @@ class Templates:
         return cls((*segments, head), seeds, tuple(gates), lenders, entries, host.reads_input)
 
     def of_host(self, tensors: list[Tensor]) -> list[list[Tensor]]:
-        """The tensors of a row of the host as those of each segment and the head."""
+        """Return the tensors of a row of the host as those of each segment and the head."""
         rest = iter(tensors)
         parts = [[next(rest) for _ in template.names] for template in self.host]
         parts[-1] += [parts[0][index] for index in self.lenders]
@@ -65,36 +67,50 @@ class Templates:
 
 
 def _check(host: HostSpec, blueprints: tuple[Blueprint, ...], seeds: tuple[tuple[Template, ...], ...]) -> None:
-    """A seed keeps its features' shape and has something to learn."""
+    """Raise SimicError unless every seed keeps its features' shape and has something to learn."""
     for shape, kinds in zip(host.seed_shapes, seeds, strict=True):
         for item, template in zip(blueprints, kinds, strict=True):
             if item.reads_input is not host.reads_input:
                 what = "the sample" if host.reads_input else "features"
                 raise SimicError(f"{template.name}: a seed of family {host.family} must read {what}")
-            if template.params == 0:
+            if template.layout.params == 0:
                 raise SimicError(f"{template.name}: has no parameters, so nothing of it could learn")
             item.check(template.name, shape)
 
 
 @dataclass(frozen=True)
 class Weights:
-    """Parameter tensors with a leading row: hosts per segment, seeds per (slot, blueprint) in the plan's order, gates
-    per slot for the gated seeds alone.
+    """Parameter tensors with a leading row: of hosts per segment; by ``seed_name`` of seeds in the plan's order, by
+    ``gate_name`` of gates for the gated seeds alone.
     """
 
     host: list[list[Tensor]]
-    seeds: dict[tuple[int, int], list[Tensor]]
-    gates: dict[int, list[Tensor]]
+    grafted: dict[str, list[Tensor]]
 
 
-class Backend(Protocol):
-    """How streams are run: ``x [E, B, …, C]`` to logits ``[streams, B, classes]``."""
+def seed_name(slot: int, kind: int) -> str:
+    return f"seed.{slot}.{kind}"
 
-    def __call__(self, templates: Templates, weights: Weights, plan: Plan, x: Tensor) -> Tensor: ...
+
+def gate_name(slot: int) -> str:
+    return f"gate.{slot}"
+
+
+def run_streams(backend: Backend, templates: Templates, weights: Weights, plan: Plan, x: Tensor) -> Tensor:
+    """Return logits ``[streams, B, classes]`` of ``x [E, B, …, C]``: ``vmap`` runs all streams together, ``loop`` each
+    by itself, ``auto`` as is faster.
+    """
+    apart = runs_apart(backend, x.shape[1] * templates.map_entries, x.device)
+    return (loop if apart else batched)(templates, weights, plan, x)
+
+
+def runs_apart(backend: Backend, entries: int, device: torch.device) -> bool:
+    """Return whether hosts whose largest map in a minibatch has so many entries run one after the other."""
+    return backend == "loop" or (backend == "auto" and device == CPU and entries >= APART_FROM)
 
 
 def batched(templates: Templates, weights: Weights, plan: Plan, x: Tensor) -> Tensor:
-    """All streams at once, one group per slot and blueprint."""
+    """Run all streams at once, one group per slot and blueprint."""
     h = x
     for k, (template, stacked, hosts) in enumerate(zip(templates.host, weights.host, plan.hosts, strict=True)):
         if hosts is not None:
@@ -111,7 +127,9 @@ def batched(templates: Templates, weights: Weights, plan: Plan, x: Tensor) -> Te
 
 
 def _graft(templates: Templates, weights: Weights, groups: SlotGroups, slot: int, h: Tensor, samples: Tensor) -> Tensor:
-    """The features after slot ``slot``: every seed there has read its stream, or its host's samples, and joined it."""
+    """Return the features after slot ``slot``: every seed there has read its stream, or its host's samples, and joined
+    it.
+    """
     if templates.reads_input:
         seen = samples.index_select(0, groups.hosts)
         if groups.added is not None:
@@ -124,22 +142,22 @@ def _graft(templates: Templates, weights: Weights, groups: SlotGroups, slot: int
         s = _grown(templates, weights, groups, slot, x)
     gated, gate = groups.gated(), None
     if gated:
-        gate = templates.gates[slot].run(weights.gates[slot], x.index_select(0, gated.positions))
+        gate = templates.gates[slot].run(weights.grafted[gate_name(slot)], x.index_select(0, gated.positions))
     return join(h, s, x, gate, groups)
 
 
 def _grown(templates: Templates, weights: Weights, groups: SlotGroups, slot: int, x: Tensor) -> Tensor:
-    """What the seeds of a slot make of what they see, ``[R, B, …]``."""
+    """Run the seeds of a slot on what they see, ``[R, B, …]``."""
     parts = x.split([last - first for _, first, last in groups.blueprints])
     outputs = [
-        templates.seeds[slot][kind].run(weights.seeds[slot, kind], part)
+        templates.seeds[slot][kind].run(weights.grafted[seed_name(slot, kind)], part)
         for (kind, _, _), part in zip(groups.blueprints, parts, strict=True)
     ]
     return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
 
 
 def loop(templates: Templates, weights: Weights, plan: Plan, x: Tensor) -> Tensor:
-    """One stream after the other, each on contiguous tensors of its own."""
+    """Run one stream after the other, each on contiguous tensors of its own."""
     features = list(x.contiguous().split(1))
     for k, (template, stacked, hosts) in enumerate(zip(templates.host, weights.host, plan.hosts, strict=True)):
         rows = by_row(stacked, len(features))
@@ -161,9 +179,9 @@ def _graft_one_by_one(
     """Replace the features of each stream that has a seed."""
     streams, hosts, open_positions = groups.streams.tolist(), groups.hosts.tolist(), set(groups.open.tolist())
     how = {position: (item, row) for item in groups.blended for row, position in enumerate(item.positions.tolist())}
-    gates = by_row(weights.gates[slot], 0) if slot in weights.gates else []
+    gates = by_row(weights.grafted.get(gate_name(slot), []), 0)
     for kind, first, last in groups.blueprints:
-        seeds = by_row(weights.seeds[slot, kind], last - first)
+        seeds = by_row(weights.grafted[seed_name(slot, kind)], last - first)
         for position in range(first, last):
             h = features[streams[position]]
             x = h if position in open_positions else h.detach()
@@ -182,24 +200,80 @@ def _graft_one_by_one(
             features[streams[position]] = h
 
 
-def by_size(templates: Templates, weights: Weights, plan: Plan, x: Tensor) -> Tensor:
-    """Run hosts one after the other on a CPU where their maps are large, else all at once."""
-    run = loop if runs_apart("auto", x.shape[1] * templates.map_entries, x.device) else batched
-    return run(templates, weights, plan, x)
+# --- where the seeds of a slot leave the stacked features and join them again ----------------------------------------
+
+# Gradients are written out: composed of single operations, every blueprint and operator would cost a full-sized array
+# of zeros, a copy and a sum in the backward pass. The formulas are those of networks/grafting.py; rows are chosen by
+# index, so nothing of a seed that does not act reaches its host.
 
 
-def runs_apart(backend: str, entries: int, device: torch.device) -> bool:
-    """Whether hosts whose largest map in a minibatch has so many entries run one after the other."""
-    return backend == "loop" or (backend == "auto" and device == CPU and entries >= APART_FROM)
-
-
-BACKENDS = ("auto", "vmap", "loop")
-
-
-def choose_backend(backend: str) -> Backend:
-    """Return the backend of that name: ``vmap`` runs all rows together, ``loop`` each by itself, ``auto`` what is
-    faster. SimicError naming what is allowed.
+def fork(h: Tensor, rows: Tensor, open_positions: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the features as they are, and what the seeds of ``rows [R]`` see, ``[R, B, …, C]``; rows differ, and only
+    ``open_positions`` send a gradient back.
     """
-    if backend not in BACKENDS:
-        raise SimicError(f"backend {backend!r}: must be one of {', '.join(BACKENDS)}")
-    return {"auto": by_size, "vmap": batched, "loop": loop}[backend]
+    if not len(open_positions):
+        return h, h.detach().index_select(0, rows)
+    forked: tuple[Tensor, Tensor] = _Fork.apply(h, rows, open_positions)
+    return forked
+
+
+def join(h: Tensor, s: Tensor, x: Tensor, gate: Tensor | None, groups: SlotGroups) -> Tensor:
+    """Return the features ``[streams, B, …, C]`` after all seeds ``s [R, B, …, C]`` of a slot, which saw ``x``, have
+    joined by their operators; ``gate`` of those that have one.
+    """
+    joined: Tensor = _Join.apply(h, s, x, gate, groups)
+    return joined
+
+
+class _Fork(Function):
+    @staticmethod
+    def forward(ctx: Any, h: Tensor, rows: Tensor, open_positions: Tensor) -> tuple[Tensor, Tensor]:
+        ctx.rows, ctx.open = rows, open_positions
+        return h, h.index_select(0, rows)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
+        (whole, part), rows = grads, ctx.rows
+        if len(ctx.open) < len(rows):
+            rows, part = rows[ctx.open], part.index_select(0, ctx.open)
+        return whole.index_add(0, rows, part), None, None
+
+
+class _Join(Function):
+    @staticmethod
+    def forward(ctx: Any, h: Tensor, s: Tensor, x: Tensor, gate: Tensor | None, groups: SlotGroups) -> Tensor:
+        ctx.groups = groups
+        ctx.save_for_backward(h, s, x, gate)
+        if not groups.blended:
+            return h
+        joined = h.clone()
+        for item in groups.blended:
+            own, grown, seen = _taken(h, s, x, item.streams, item.positions)
+            gated = gate if item.operator is Blend.GATE else None
+            joined.index_copy_(0, item.streams, blend(item.operator, own, grown, seen, item.alpha, gated))
+        return joined
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        h, s, x, gate = ctx.saved_tensors
+        grad = grads[0].contiguous()  # a mean over pixels hands back channels first: strided copies from here on
+        grad_h, grad_x, grad_gate = grad, None, None
+        grad_s = grad.index_select(0, ctx.groups.streams)  # of a seed in TRAINING it is the host's own
+        if ctx.groups.blended:
+            grad_h = grad.clone()
+        for item in ctx.groups.blended:
+            own, grown, seen = _taken(h, s, x, item.streams, item.positions)
+            gated = gate if item.operator is Blend.GATE else None
+            sent = grad_s.index_select(0, item.positions)
+            of_h, of_s, of_x, of_gate = blend_gradients(item.operator, sent, own, grown, seen, item.alpha, gated)
+            grad_h.index_copy_(0, item.streams, of_h)
+            grad_s.index_copy_(0, item.positions, of_s)
+            if of_x is not None:
+                grad_x = x.new_zeros(x.shape).index_copy_(0, item.positions, of_x)
+            grad_gate = of_gate if of_gate is not None else grad_gate
+        return grad_h, grad_s, grad_x, grad_gate, None
+
+
+def _taken(h: Tensor, s: Tensor, x: Tensor, streams: Tensor, positions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the rows of the host's features, of the seeds' and of what these saw."""
+    return h.index_select(0, streams), s.index_select(0, positions), x.index_select(0, positions)

@@ -42,28 +42,30 @@ class SlotState:
         return cls(stage, blueprint, operator, frozen, silent, age, tuple(noted))
 
     def of(self, rows: slice | Integers) -> Self:
-        """The slots of some hosts."""
+        """Return the slots of some hosts."""
         parts = {name: values[rows] for name, values in vars(self).items() if name != "noted"}
         return replace(self, **parts, noted=tuple(flags[rows] for flags in self.noted))
 
     @property
     def active(self) -> Flags:
-        """Seeds with a module in the forward pass."""
+        """Return the seeds with a module in the forward pass."""
         return np.isin(self.stage, list(ACTIVE_STAGES))
 
     @property
     def learning(self) -> Flags:
-        """Seeds that run in a training pass; one at alpha 0 past TRAINING gets no gradient, so it does not run."""
+        """Return the seeds that run in a training pass; one at alpha 0 past TRAINING gets no gradient, so it does not
+        run.
+        """
         return self.active & ((self.stage == Stage.TRAINING) | ~self.silent)
 
     @property
     def acting(self) -> Flags:
-        """Seeds that change the host's output."""
+        """Return the seeds that change the host's output."""
         return self.active & (self.stage != Stage.TRAINING) & ~self.silent
 
 
 def alike(state: SlotState) -> Integers:
-    """All hosts, those whose seeds are alike side by side: by the blueprints and ages of the seeds that run."""
+    """Return all hosts, those whose seeds are alike side by side: by the blueprints and ages of the seeds that run."""
     keys = [
         np.where(state.active[:, slot], values[:, slot], -1)
         for slot in range(state.stage.shape[1])
@@ -96,7 +98,7 @@ class SlotGroups:
     added: Tensor | None = None  # [R] amplitudes, where all seeds act by ADD in the order of their positions
 
     def gated(self) -> Blended | None:
-        """The seeds that have a gate."""
+        """Return the seeds that have a gate."""
         return next((item for item in self.blended if item.operator is Blend.GATE), None)
 
 
@@ -112,7 +114,9 @@ class Plan:
 
 
 def training_plan(state: SlotState, alpha: Tensor, isolated: Set[Stage]) -> Plan:
-    """Every host is one stream; ``alpha [E, K]``; seeds in ``isolated`` stages send the host no gradient."""
+    """Plan a training pass: every host is one stream; ``alpha [E, K]``; seeds in ``isolated`` stages send the host no
+    gradient.
+    """
     envs, slots = state.stage.shape
     everyone = np.arange(envs)
     groups = tuple(_group(state, slot, everyone, state.learning[:, slot], alpha, isolated) for slot in range(slots))
@@ -120,7 +124,9 @@ def training_plan(state: SlotState, alpha: Tensor, isolated: Set[Stage]) -> Plan
 
 
 def evaluation_plan(state: SlotState, off: Flags, alpha: Tensor) -> tuple[Plan, Tensor]:
-    """Streams for all configurations ``off [Cfg, E, K]``, and which stream answers for each of them, ``[Cfg, E]``."""
+    """Return the streams for all configurations ``off [Cfg, E, K]``, and which stream answers for each of them, ``[Cfg,
+    E]``.
+    """
     configurations, envs, slots = off.shape
     on = state.acting & ~off
     owner = np.arange(envs)
@@ -145,7 +151,7 @@ def _index(values: Integers, like: Tensor) -> Tensor:
 def _group(
     state: SlotState, slot: int, owner: Integers, runs: Flags, alpha: Tensor, isolated: Set[Stage]
 ) -> SlotGroups | None:
-    """Groups of the streams in ``runs`` at a slot; stable order, so equal structure means equal groups."""
+    """Return the groups of the streams in ``runs`` at a slot; stable order, so equal structure means equal groups."""
     streams = np.flatnonzero(runs)
     if not len(streams):
         return None

@@ -27,11 +27,11 @@ PARAMETERLESS = (nn.Sequential, nn.Identity, nn.ReLU, nn.GELU, nn.MaxPool2d)
 
 
 def stacked(module: nn.Module) -> nn.Module | None:
-    """The module on features ``[R · B, …]`` with parameters ``[R, *shape]``, put in as attributes; None where a part of
-    it has no such form, or is used twice.
+    """Return the module on features ``[R · B, …]`` with parameters ``[R, *shape]``, put in as attributes; None where a
+    part of it has no such form, or is used twice.
     """
     uses = (module.named_modules(remove_duplicate=False), module.named_parameters(remove_duplicate=False))
-    if any(len(found := list(each)) > len({id(value) for _, value in found}) for each in uses):
+    if any(len(parts := list(each)) > len({id(value) for _, value in parts}) for each in uses):
         return None
     return _stacked(module)
 
@@ -65,14 +65,16 @@ def _stacked_layer(module: nn.Module) -> nn.Module | None:
 
 
 def separable(module: nn.Module) -> nn.Module:
-    """The module for one host at a time on channels-last maps; parameters and their names stay."""
+    """Return the module for one host at a time on channels-last maps; parameters and their names stay."""
     for name, child in module.named_children():
         setattr(module, name, separable(child))
     return _MapNorm(module) if type(module) is nn.GroupNorm else module
 
 
 def vmappable(module: nn.Module) -> nn.Module:
-    """The module with group norms that run under vmap, which torch's own do not; parameters and their names stay."""
+    """Return the module with group norms that run under vmap, which torch's own do not; parameters and their names
+    stay.
+    """
     for name, child in module.named_children():
         setattr(module, name, vmappable(child))
     if type(module) is not nn.GroupNorm:
@@ -83,7 +85,7 @@ def vmappable(module: nn.Module) -> nn.Module:
 
 
 def _is_same_convolution(conv: nn.Conv2d) -> bool:
-    """Stride 1, odd square kernel, zero padding that keeps the shape, no bias, dense or depthwise."""
+    """Check for stride 1, odd square kernel, zero padding that keeps the shape, no bias, dense or depthwise."""
     kernel = conv.kernel_size[0]
     plain = conv.stride == (1, 1) and conv.dilation == (1, 1) and conv.padding_mode == "zeros" and conv.bias is None
     square = conv.kernel_size == (kernel, kernel) and kernel % 2 == 1 and conv.padding == (kernel // 2, kernel // 2)
@@ -118,7 +120,7 @@ class _SameConv(nn.Module):
         return self._dense(x) if dense else self._grouped(x)
 
     def _dense(self, x: Tensor) -> Tensor:
-        """All pixels and channels to all pixels and channels: weights spread over a constant of neighbourhoods."""
+        """Multiply by a matrix from all pixels and channels to all pixels and channels, spread from the weights."""
         samples, channels, height, width = x.shape
         rows, outputs, inputs, kernel, _ = self.weight.shape
         spread = _neighbourhoods(kernel, height, width, x.dtype, x.device)
@@ -133,7 +135,7 @@ class _SameConv(nn.Module):
         return flat.view(samples, height, width, outputs).permute(0, 3, 1, 2)
 
     def _grouped(self, x: Tensor) -> Tensor:
-        """One grouped convolution: a row's channels are groups of their own."""
+        """Run one grouped convolution: a row's channels are groups of their own."""
         samples, channels, height, width = x.shape
         rows, outputs = self.weight.shape[:2]
         side_by_side = x.unflatten(0, (rows, -1)).transpose(0, 1).reshape(-1, rows * channels, height, width)
@@ -144,7 +146,7 @@ class _SameConv(nn.Module):
 
 @cache
 def _neighbourhoods(kernel: int, height: int, width: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """``[k², in pixels · out pixels]``: 1 where the kernel's element reads that pixel for that output, else 0."""
+    """Return ``[k², in pixels · out pixels]``: 1 where a kernel's element reads a pixel for an output, else 0."""
     table = torch.zeros(kernel, kernel, height, width, height, width, dtype=dtype)
     for i, j, row, column in product(range(kernel), range(kernel), range(height), range(width)):
         source_row, source_column = row + i - kernel // 2, column + j - kernel // 2
@@ -214,7 +216,7 @@ class _LayerNorm(nn.Module):
 
 
 def _scaled(normed: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """``normed [R, n, … · C]`` times the weights ``[R, C]`` of its row, plus the bias."""
+    """Multiply ``normed [R, n, … · C]`` by the weights ``[R, C]`` of its row, plus the bias."""
     scaled: Tensor = _RowScale.apply(normed, weight, bias)
     return scaled
 

@@ -13,15 +13,12 @@ from simic import rng
 from simic.data.batches import Dataset
 from simic.errors import SimicError
 from simic.growth.batch.alignment import Alignments
-from simic.growth.batch.arena import Arena, Block, RowLayout
+from simic.growth.batch.arena import MOMENTS, Arena, Block, Rows, named
 from simic.growth.batch.fits import Fits
-from simic.growth.batch.forward import Templates, Weights, choose_backend
+from simic.growth.batch.forward import Backend, Templates, Weights, gate_name, run_streams, seed_name
 from simic.growth.batch.groups import Flags, Integers, Plan, SlotState, alike, evaluation_plan, training_plan
-from simic.growth.batch.optimizers import MOMENTS
-from simic.growth.batch.rows import Rows, named, store_names
-from simic.growth.batch.scoring import score
-from simic.growth.batch.statistics import SeedNorms, TrainStats, train_statistics
-from simic.growth.batch.template import Template, channels_last
+from simic.growth.batch.statistics import SeedNorms, TrainStats, score, train_statistics
+from simic.growth.batch.template import RowLayout, Template, channels_last
 from simic.growth.life.lifecycle import LIVE_STAGES, in_stages
 from simic.growth.life.vocabulary import Blend, Slots, Stage
 from simic.growth.networks.blueprints import Blueprint, count_flops
@@ -69,7 +66,7 @@ class Population:
         rng_seed: int,
         optimizer: HostOptimizer,
         device: torch.device | str = "cpu",
-        backend: str = "auto",
+        backend: Backend = "auto",
         checked: bool = False,
     ) -> None:
         self.host, self.blueprints, self.rng_seed, self.optimizer = host, blueprints, rng_seed, optimizer
@@ -78,7 +75,7 @@ class Population:
         self.templates = Templates.of(host, blueprints, checked)
         self.learning_rate = torch.full((len(env_ids),), optimizer.learning_rate, device=self.device)
         self.group = len(env_ids)
-        self._run = choose_backend(backend)
+        self.backend: Backend = backend
         if not checked:
             self._seed_params, self._seed_flops, self._gate_params, self._gate_flops = self._counts()
         self._closing = [
@@ -88,7 +85,6 @@ class Population:
         self.iteration = -1
         self.tasks = torch.zeros_like(self.env_ids)
         self._stores: dict[str, Rows] = {}
-        self._known_columns: dict[str, RowLayout] = {}
         self._fits = Fits()
         self._alignments: Alignments | None = None
 
@@ -101,8 +97,8 @@ class Population:
     # --- structure ---
 
     def reset(self, iteration: int, tasks: Tensor | None = None, env_ids: Tensor | None = None) -> None:
-        """Fresh hosts, by hash of (rng_seed, iteration, env id), each for its task of the data ``[E]`` (default: the
-        first of all); every seed is gone. ``env_ids`` rename the hosts.
+        """Initialise fresh hosts by hash of (rng_seed, iteration, env id), each for its task of the data ``[E]``
+        (default: the first of all); every seed is gone. ``env_ids`` rename the hosts.
         """
         self.iteration = iteration
         self.env_ids = self.env_ids if env_ids is None else env_ids
@@ -137,9 +133,9 @@ class Population:
                 raise SimicError(f"{template.name}: is fitted to data, and was germinated without any")
             param = template.with_fit(param, self._fits.of(template, data, self.tasks[hosts]))
         closed = (slots.operator[hosts, slot] == Blend.MULTIPLY)[:, None] & self._closing[slot][kind]
-        self._store(_seed_name(slot, kind)).start(hosts, param.masked_fill(closed, 0.0))
+        self._store(seed_name(slot, kind)).start(hosts, param.masked_fill(closed, 0.0))
         gate_param = gate.draw(key(germination, GATE_MODULE, device=self.device))
-        self._store(_gate_name(slot)).start(hosts, gate_param)
+        self._store(gate_name(slot)).start(hosts, gate_param)
 
     def aligned(self, data: Dataset) -> Tensor:
         """Return the alignment of each blueprint with each host's task in ``data``, the training split, ``[E, P]``; 0
@@ -154,7 +150,7 @@ class Population:
     # --- training ---
 
     def train_epoch(self, slots: Slots, data: Dataset, order: Tensor, state: SlotState | None = None) -> TrainStats:
-        """One pass over ``order [E, n, B]`` (rows of the data); hosts and learning seeds are updated in place."""
+        """Train in one pass over ``order [E, n, B]`` (rows of the data); update hosts and learning seeds in place."""
         state = state or SlotState.read(slots)
         parts, places = self._in_groups(
             state, lambda hosts: self._train(hosts, state.of(hosts), slots.alpha, data, order)
@@ -164,18 +160,18 @@ class Population:
         return replace(stats, finite=stats.finite & self._stores["host"].param.isfinite().all(1))
 
     def _train(self, hosts: Integers, state: SlotState, alpha: Tensor, data: Dataset, order: Tensor) -> TrainStats:
-        """The epoch of some hosts; nothing is written before its end."""
+        """Train some hosts for an epoch; nothing is written before its end."""
         chosen = upload(hosts, self.device)
         plan = training_plan(state, alpha[chosen], self.host.isolated)
-        blocks, names, owners = self._blocks(plan, chosen)
+        blocks = self._blocks(plan, chosen)
         arena = Arena(blocks, self.learning_rate, self.optimizer)
         leaves = arena.leaves()
-        weights = self._weights(arena.params, names)
+        weights = self._weights(blocks, arena.params)
         losses, corrects, norms = [], [], []
         lacking = self._lacking(data, chosen)
         for batch in order[chosen].unbind(1):
             x, y = (part.index_select(0, batch.flatten()).unflatten(0, batch.shape) for part in (data.x, data.y))
-            loss, correct = score(self._run(self.templates, weights, plan, channels_last(x)), y, lacking)
+            loss, correct = score(self._run(weights, plan, channels_last(x)), y, lacking)
             loss = loss.mean(1)
             # A sum over hosts: each host's gradient is its own loss's.
             norms.append(arena.update(_gradients(loss.sum(), leaves)))
@@ -184,9 +180,9 @@ class Population:
         arena.scatter()
         per_block = [torch.stack(block) for block in zip(*norms, strict=True)]
         seeds = [
-            SeedNorms(int(name.split(".")[1]), own, norm, block.columns.params)
-            for name, block, own, norm in zip(names, blocks, owners, per_block, strict=True)
-            if name.startswith("seed.")
+            SeedNorms(int(block.name.split(".")[1]), block.places, norm, block.columns.params)
+            for block, norm in zip(blocks, per_block, strict=True)
+            if block.name.startswith("seed.")
         ]
         return train_statistics(
             torch.stack(losses),
@@ -198,8 +194,11 @@ class Population:
             self.optimizer.max_grad_norm,
         )
 
+    def _run(self, weights: Weights, plan: Plan, x: Tensor) -> Tensor:
+        return run_streams(self.backend, self.templates, weights, plan, x)
+
     def _in_groups(self, state: SlotState, work: Callable[[Integers], T]) -> tuple[list[T], Tensor | None]:
-        """``work`` on all hosts, ``group`` at a time; where memory does not suffice, the group is halved for good.
+        """Do ``work`` on all hosts, ``group`` at a time; where memory does not suffice, the group is halved for good.
         Small hosts go in parts of ``ALIKE_HOSTS`` with like seeds; then also the place of each host among the results.
         """
         small = self.host.reads_input and self.device == CPU
@@ -218,50 +217,35 @@ class Population:
             done += len(part)
         return results, upload(np.argsort(hosts), self.device) if small else None
 
-    def _blocks(self, plan: Plan, everyone: Tensor) -> tuple[list[Block], list[str], list[Tensor]]:
-        """What trains: the hosts, then per slot the groups of seeds and the gates of gated seeds; their names, and
-        whose they are by place in ``everyone``.
-        """
-        still = np.full(len(everyone), self.host.frozen)
-        blocks = [Block(self._stores["host"], everyone, still, self.optimizer.weight_decay, self._columns("host"))]
-        names, owners = ["host"], [torch.arange(len(everyone), device=self.device)]
+    def _blocks(self, plan: Plan, everyone: Tensor) -> list[Block]:
+        """Return what trains: the hosts, then per slot the groups of seeds and the gates of gated seeds."""
+        everybody = torch.arange(len(everyone), device=self.device)
+        blocks = [self._block("host", everyone, everybody, np.full(len(everyone), self.host.frozen))]
         for slot, groups in enumerate(plan.slots):
             if groups is None:
                 continue
             for kind, first, last in groups.blueprints:
-                names.append(_seed_name(slot, kind))
-                owners.append(groups.hosts[first:last])
-                blocks.append(self._block(names[-1], everyone[owners[-1]], groups.frozen[first:last]))
+                places = groups.hosts[first:last]
+                blocks.append(self._block(seed_name(slot, kind), everyone, places, groups.frozen[first:last]))
             if gated := groups.gated():
-                names.append(_gate_name(slot))
-                owners.append(groups.hosts[gated.positions])
-                blocks.append(self._block(names[-1], everyone[owners[-1]], gated.frozen))
-        return blocks, names, owners
+                places = groups.hosts[gated.positions]
+                blocks.append(self._block(gate_name(slot), everyone, places, gated.frozen))
+        return blocks
 
-    def _block(self, name: str, owners: Tensor, frozen: Flags) -> Block:
-        decay = self.optimizer.seed_weight_decay
-        return Block(self._stores[name], owners, frozen, decay, self._columns(name))
+    def _block(self, name: str, everyone: Tensor, places: Tensor, frozen: Flags) -> Block:
+        decay = self.optimizer.weight_decay if name == "host" else self.optimizer.seed_weight_decay
+        return Block(name, self._stores[name], everyone[places], places, frozen, decay, self._columns(name))
 
-    def _weights(self, tensors: list[list[Tensor]], names: list[str]) -> Weights:
-        """Blocks of tensors by what they are of."""
-        by_name = dict(zip(names, tensors, strict=True))
-        host = self.templates.of_host(by_name.pop("host"))
-        seeds: dict[tuple[int, int], list[Tensor]] = {}
-        gates: dict[int, list[Tensor]] = {}
-        for name, block in by_name.items():
-            kind, slot, *rest = name.split(".")
-            if kind == "seed":
-                seeds[int(slot), int(rest[0])] = block
-            else:
-                gates[int(slot)] = block
-        return Weights(host, seeds, gates)
+    def _weights(self, blocks: list[Block], tensors: list[list[Tensor]]) -> Weights:
+        by_name = {block.name: own for block, own in zip(blocks, tensors, strict=True)}
+        return Weights(self.templates.of_host(by_name.pop("host")), by_name)
 
     # --- evaluation ---
 
     @torch.no_grad()
     def evaluate(self, slots: Slots, data: Dataset, off: Tensor | Flags, state: SlotState | None = None) -> Answers:
-        """Every configuration ``off [Cfg, E, K]`` bool (seeds forced out of the forward; the others at live alpha) on
-        all samples, in one pass that shares what configurations have in common.
+        """Evaluate every configuration ``off [Cfg, E, K]`` bool (seeds forced out of the forward; the others at live
+        alpha) on all samples, in one pass that shares what configurations have in common.
         """
         state, flags = state or SlotState.read(slots), flags_of(off)
         parts, places = self._in_groups(
@@ -273,7 +257,7 @@ class Population:
     def _evaluate(
         self, hosts: Integers, state: SlotState, alpha: Tensor, data: Dataset, off: Flags
     ) -> tuple[Tensor, Tensor]:
-        """Correct answers ``[Cfg, hosts, N]`` and mean loss ``[Cfg, hosts]``."""
+        """Return correct answers ``[Cfg, hosts, N]`` and mean loss ``[Cfg, hosts]``."""
         correct, loss = [], []
         chosen = upload(hosts, self.device)
         plan, stream_of = evaluation_plan(state, off, alpha[chosen])
@@ -284,14 +268,14 @@ class Population:
             lacking = lacking[owner]
         for start in range(0, len(data), chunk):
             x, y = self._samples(data, chosen, slice(start, start + chunk))
-            logits = self._run(self.templates, weights, plan, x)
+            logits = self._run(weights, plan, x)
             scored = score(logits, y if owner is None else y[owner], lacking)
             loss.append(scored[0])
             correct.append(scored[1])
         return torch.cat(correct, 1)[stream_of], torch.cat(loss, 1).mean(1)[stream_of]
 
     def _samples(self, data: Dataset, hosts: Tensor, samples: slice) -> tuple[Tensor, Tensor]:
-        """Of the task of each of some hosts: ``x [G, n, …]``, ``y [G, n, …]``."""
+        """Return samples of the task of each of some hosts: ``x [G, n, …]``, ``y [G, n, …]``."""
         if data.tasks > 1:
             x, y = data.of_tasks(self.tasks[hosts], samples)
             return channels_last(x), y
@@ -299,21 +283,27 @@ class Population:
         return x.expand(len(hosts), *x.shape[1:]), y.expand(len(hosts), *y.shape[1:])
 
     def _lacking(self, data: Dataset, hosts: Tensor) -> Tensor | None:
-        """Which classes the tasks of some hosts do not have, bool ``[G, classes]``; None where none lacks any."""
+        """Return the classes that the tasks of some hosts do not have, bool ``[G, classes]``; None where none lacks
+        any.
+        """
         return None if data.lacking is None else data.lacking[self.tasks[hosts]]
 
     def _evaluation_weights(self, plan: Plan, hosts: Tensor) -> Weights:
-        blocks, names, _ = self._blocks(plan, hosts)
-        return self._weights([block.gathered() for block in blocks], names)
+        blocks = self._blocks(plan, hosts)
+        return self._weights(blocks, [block.gathered() for block in blocks])
 
     # --- what it weighs ---
 
     def seed_params(self, slots: Slots) -> Tensor:
-        """Parameters of each seed, with its gate where it has one ``[E, K]`` int64; 0 where there is no seed."""
+        """Return the parameters of each seed, with its gate where it has one ``[E, K]`` int64; 0 where there is no
+        seed.
+        """
         return self._weigh(slots, self._seed_params, self._gate_params)
 
     def seed_flops(self, slots: Slots) -> Tensor:
-        """FLOPs per sample of each seed, with its gate where it has one ``[E, K]`` int64; 0 where there is no seed."""
+        """Return FLOPs per sample of each seed, with its gate where it has one ``[E, K]`` int64; 0 where there is no
+        seed.
+        """
         return self._weigh(slots, self._seed_flops, self._gate_flops)
 
     def _weigh(self, slots: Slots, seeds: Tensor, gates: Tensor) -> Tensor:
@@ -322,18 +312,18 @@ class Population:
         return weight * in_stages(slots.stage, LIVE_STAGES)
 
     def _counts(self) -> list[Tensor]:
-        """Parameters and FLOPs of the blueprints ``[K, P]`` and of the gates ``[K]``."""
+        """Return the parameters and FLOPs of the blueprints ``[K, P]`` and of the gates ``[K]``."""
         shapes, own = self.host.slot_shapes, self.host.seed_shapes
         seeds = [[[b.params(shape) for b in self.blueprints] for shape in own]]
         seeds.append([[b.flops(shape) for b in self.blueprints] for shape in own])
-        gates = [[template.params for template in self.templates.gates]]
+        gates = [[template.layout.params for template in self.templates.gates]]
         gates.append([count_flops(t.module, shape) for t, shape in zip(self.templates.gates, shapes, strict=True)])
         return [torch.tensor(table, device=self.device) for table in (*seeds, *gates)]
 
     # --- saving ---
 
     def snapshot(self) -> Snapshot:
-        """A copy of all parameters and optimizer state."""
+        """Return A copy of all parameters and optimizer state."""
         return Snapshot({name: store.clone() for name, store in self._stores.items()})
 
     def refresh(self, snapshot: Snapshot, rows: Tensor, slots: Slots) -> None:
@@ -351,7 +341,7 @@ class Population:
             snapshot.stores[name].copy_where(kept, store)
 
     def restore(self, snapshot: Snapshot, rows: Tensor) -> None:
-        """Host and seeds of ``rows [E]`` bool as they were, optimizer state included; all other rows untouched.
+        """Put host and seeds of ``rows [E]`` bool back to the snapshot, optimizer state included; leave all others.
 
         The caller prunes the seeds that are not FOSSILIZED.
         """
@@ -359,63 +349,63 @@ class Population:
             self._stores[name].copy_where(rows, store)
 
     def named_parameters(self, slots: Slots, row: int) -> dict[str, Tensor]:
-        """Parameters of host ``row`` and all its seeds, as copies on the CPU, named as in ``export.GrownNetwork``."""
+        """Return the parameters of host ``row`` and all its seeds, as copies on the CPU, named as in
+        ``export.GrownNetwork``.
+        """
         owners: list[tuple[str, Template, Tensor]] = []
-        segments = self._stores["host"].param[row].split([template.width for template in self.templates.host])
+        segments = self._stores["host"].param[row].split([template.layout.width for template in self.templates.host])
         for k, (template, flat) in enumerate(zip(self.templates.host, segments, strict=True)):
             owners.append((f"segments.{k}" if k < self.host.slots else "head", template, flat))
         for slot in in_stages(slots.stage[row], LIVE_STAGES).nonzero().flatten().tolist():
             kind = int(slots.blueprint[row, slot])
             seed, gate = self.templates.seeds[slot][kind], self.templates.gates[slot]
-            owners.append((f"joints.{slot}.seed", seed, self._stores[_seed_name(slot, kind)].param[row]))
-            owners.append((f"joints.{slot}.gate", gate, self._stores[_gate_name(slot)].param[row]))
+            owners.append((f"joints.{slot}.seed", seed, self._stores[seed_name(slot, kind)].param[row]))
+            owners.append((f"joints.{slot}.gate", gate, self._stores[gate_name(slot)].param[row]))
         return {
             f"{owner}.{name}": tensor[0].cpu().clone()
             for owner, template, flat in owners
-            for name, tensor in zip(template.names, template.unpack(flat[None]), strict=True)
+            for name, tensor in zip(template.names, template.layout.unpack(flat[None]), strict=True)
         }
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Everything that mutates, as copies."""
+        """Return copies of everything that mutates."""
         state = {"iteration": torch.tensor(self.iteration), "learning_rate": self.learning_rate.clone()}
         return state | {"group": torch.tensor(self.group), "tasks": self.tasks.clone()} | named(self._stores)
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        """The way back, bit for bit; a state of other shapes is a SimicError."""
+        """Restore a ``state_dict`` bit for bit; a state of other shapes is a SimicError."""
         self._stores = self._stores_of(state)  # first: where it refuses, nothing has changed
         self.iteration, self.group = int(state["iteration"]), int(state["group"])
         self.learning_rate = state["learning_rate"].to(self.device).clone()
         self.tasks = state["tasks"].to(self.device).clone()
 
     def snapshot_state(self, snapshot: Snapshot) -> dict[str, Tensor]:
-        """Everything that a snapshot remembers, as copies."""
+        """Return copies of everything that a snapshot remembers."""
         return named(snapshot.stores)
 
     def load_snapshot(self, state: dict[str, Tensor]) -> Snapshot:
-        """The way back."""
+        """Restore a snapshot from its ``snapshot_state``."""
         return Snapshot(self._stores_of(state))
 
     def _stores_of(self, state: dict[str, Tensor]) -> dict[str, Rows]:
-        return {name: self._new_store(name).fill(name, state) for name in store_names(state)}
+        names = dict.fromkeys(key.partition("/")[0] for key in state if "/" in key)
+        return {name: self._new_store(name).fill(name, state) for name in names}
 
     def _columns(self, name: str) -> RowLayout:
-        """What a row of the store of this name holds."""
-        if name not in self._known_columns:
-            kind, *place = name.split(".")
-            if kind == "host":
-                templates = self.templates.host
-            elif kind == "seed":
-                templates = (self.templates.seeds[int(place[0])][int(place[1])],)
-            else:
-                templates = (self.templates.gates[int(place[0])],)
-            self._known_columns[name] = RowLayout(
-                [shape for template in templates for shape in template.shapes],
-                [trains for template in templates for trains in template.trained],
-            )
-        return self._known_columns[name]
+        """Return the layout of a row of the store of this name."""
+        kind, *place = name.split(".")
+        if kind == "seed":
+            return self.templates.seeds[int(place[0])][int(place[1])].layout
+        if kind == "gate":
+            return self.templates.gates[int(place[0])].layout
+        layouts = [template.layout for template in self.templates.host]
+        return RowLayout(
+            [shape for layout in layouts for shape in layout.shapes],
+            [trains for layout in layouts for trains in layout.trained],
+        )
 
     def _store(self, name: str) -> Rows:
-        """The rows of this name, allocated at first use."""
+        """Return the rows of this name, allocated at first use."""
         if name not in self._stores:
             self._stores[name] = self._new_store(name)
         return self._stores[name]
@@ -425,20 +415,12 @@ class Population:
 
 
 def _gradients(loss: Tensor, leaves: list[list[Tensor]]) -> list[list[Tensor]]:
-    """Of the leaves of each block."""
+    """Return the gradients of the leaves of each block."""
     flat = [tensor for tensors in leaves for tensor in tensors]
     grads = iter(torch.autograd.grad(loss, flat, allow_unused=True, materialize_grads=True))
     return [[next(grads) for _ in tensors] for tensors in leaves]
 
 
-def _seed_name(slot: int, kind: int) -> str:
-    return f"seed.{slot}.{kind}"
-
-
-def _gate_name(slot: int) -> str:
-    return f"gate.{slot}"
-
-
 def flags_of(values: Tensor | Flags) -> Flags:
-    """On the CPU."""
+    """Return flags on the CPU."""
     return values.cpu().numpy() if isinstance(values, Tensor) else values

@@ -12,9 +12,10 @@ import os
 import pickle
 import signal
 import threading
-from collections.abc import Callable, Mapping
-from concurrent.futures import Future, ProcessPoolExecutor
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -24,6 +25,7 @@ from torch import Tensor
 
 from simic.data.batches import Dataset
 from simic.errors import SimicError
+from simic.growth.batch.forward import Backend
 from simic.growth.batch.groups import Flags, SlotState
 from simic.growth.batch.population import Answers, Population, Snapshot, flags_of
 from simic.growth.batch.statistics import TrainStats
@@ -65,10 +67,10 @@ class Recipe:
     counts: tuple[int, int]
     rng_seed: int
     optimizer: HostOptimizer
-    backend: str
+    backend: Backend
 
     def build(self, env_ids: Tensor) -> "Group":
-        """Nothing is counted or tried here: for that torch imports its compiler, which takes 2 seconds."""
+        """Build a group; nothing is counted or tried, for which torch would import its compiler (2 seconds)."""
         host = build_host(self.host, self.input_shape, self.classes, self.weights, self.counts)
         host, kinds = replace(host, frozen=self.frozen), blueprints_of(self.host.family)
         return Group(Population(host, kinds, env_ids, self.rng_seed, self.optimizer, "cpu", self.backend, checked=True))
@@ -120,7 +122,7 @@ class Shards:
         rng_seed: int,
         optimizer: HostOptimizer,
         device: torch.device | str = "cpu",
-        backend: str = "auto",
+        backend: Backend = "auto",
         *,
         layout: Layout,
         setup: Callable[[], object],
@@ -145,7 +147,7 @@ class Shards:
         return len(self.env_ids)
 
     def _start(self) -> None:
-        """Everything as it is before the first reset."""
+        """Start the processes; every host waits for its first reset."""
         self._names, self._known = 0, dict[int, tuple[HeldByName, Dataset]]()
         context = multiprocessing.get_context("spawn")
         self._workers = [ProcessPoolExecutor(1, context, begin_process) for _ in self._owners[1:]]
@@ -156,8 +158,9 @@ class Shards:
         ]
         self._own = {index: self._first(ids) for index, ids in groups[0].items()}
         try:
-            for future in waiting:
-                _result(future)
+            with _process_losses():
+                for future in waiting:
+                    future.result()
         except BaseException:
             self.close()
             raise
@@ -169,7 +172,7 @@ class Shards:
         )
 
     def restart(self) -> None:
-        """New processes for lost ones; every host has to be reset."""
+        """Start new processes for lost ones; every host has to be reset."""
         self.close()
         self._start()
 
@@ -203,13 +206,13 @@ class Shards:
 
     def train_epoch(self, slots: Slots, data: Dataset, order: Tensor, state: SlotState | None = None) -> TrainStats:
         state, held = state or SlotState.read(slots), self._held(data)
-        found = self._all("train_epoch", lambda hosts: (_part(slots, hosts), held, order[hosts], state.of(hosts)))
-        return TrainStats(**{name: torch.cat([getattr(part, name) for part in found]) for name in vars(found[0])})
+        parts = self._all("train_epoch", lambda hosts: (_part(slots, hosts), held, order[hosts], state.of(hosts)))
+        return TrainStats(**{name: torch.cat([getattr(part, name) for part in parts]) for name in vars(parts[0])})
 
     def evaluate(self, slots: Slots, data: Dataset, off: Tensor | Flags, state: SlotState | None = None) -> Answers:
         state, flags, held = state or SlotState.read(slots), flags_of(off), self._held(data)
-        found = self._all("evaluate", lambda hosts: (_part(slots, hosts), held, flags[:, hosts], state.of(hosts)))
-        return Answers(torch.cat([part.correct for part in found], 1), torch.cat([part.loss for part in found], 1))
+        parts = self._all("evaluate", lambda hosts: (_part(slots, hosts), held, flags[:, hosts], state.of(hosts)))
+        return Answers(torch.cat([part.correct for part in parts], 1), torch.cat([part.loss for part in parts], 1))
 
     def snapshot(self) -> Snapshot:
         """Keep a snapshot in every process; the one before is forgotten."""
@@ -226,8 +229,8 @@ class Shards:
     def named_parameters(self, slots: Slots, row: int) -> dict[str, Tensor]:
         index = row // self.layout.group
         hosts = self._hosts[index]
-        [found] = self._do({index: ("named_parameters", (_part(slots, hosts), row - hosts.start))})
-        return found
+        [tensors] = self._do({index: ("named_parameters", (_part(slots, hosts), row - hosts.start))})
+        return tensors
 
     def state_dict(self) -> dict[str, Tensor]:
         """Return everything that mutates; it is the same however hosts are shared out."""
@@ -249,14 +252,14 @@ class Shards:
 
     def _joined(self, parts: list[dict[str, Tensor]]) -> dict[str, Tensor]:
         """Join the states of all groups. Where no host of a group has had a seed of some kind, its rows are 0."""
-        found: dict[str, Tensor] = {}
+        state: dict[str, Tensor] = {}
         for name, like in {name: tensor for part in parts for name, tensor in part.items()}.items():
             rows = [hosts.stop - hosts.start for hosts in self._hosts]
             own = [
                 part.get(name, like.new_zeros(count, *like.shape[1:])) for part, count in zip(parts, rows, strict=True)
             ]
-            found[name] = torch.cat(own) if like.ndim else like
-        return found
+            state[name] = torch.cat(own) if like.ndim else like
+        return state
 
     def seed_params(self, slots: Slots) -> Tensor:
         return self._own[0].population.seed_params(slots)
@@ -275,23 +278,21 @@ class Shards:
         return self._known[id(data)][0]
 
     def _all(self, method: str, arguments: Callable[[slice], tuple]) -> list[Any]:
-        """Of every group, in the order of the hosts."""
+        """Ask every group; answers come in the order of the hosts."""
         return self._do({index: (method, arguments(hosts)) for index, hosts in enumerate(self._hosts)})
 
     def _do(self, work: dict[int, tuple[str, tuple]]) -> list[Any]:
-        """What some groups answer; SimicError that of a group, ProcessLost when a process has gone."""
+        """Return what some groups answer; raise the SimicError of a group, ProcessLost when a process has gone."""
         orders = [{index: work[index] for index in owned if index in work} for owned in self._owners]
-        try:
+        with _process_losses():
             waiting = [
                 worker.submit(_perform, _packed(order))
                 for worker, order in zip(self._workers, orders[1:], strict=True)
                 if order
             ]
-        except BrokenProcessPool as error:
-            raise ProcessLost("a process that trains hosts has ended") from error
-        done = _answers(self._own, orders[0])
-        for future in waiting:
-            done |= pickle.loads(_result(future))  # noqa: S301 - from our own process
+            done = _answers(self._own, orders[0])
+            for future in waiting:
+                done |= pickle.loads(future.result())  # noqa: S301 - from our own process
         return [done[index] for index in work]
 
 
@@ -300,7 +301,7 @@ def _warn(lost: ProcessLost) -> None:
 
 
 def recovered(population: Population | Shards, work: Callable[[], T], tell: Callable[[ProcessLost], None] = _warn) -> T:
-    """Episodes that begin with a reset: again from there where a process was lost, at most RESTARTS times."""
+    """Play episodes that begin with a reset; where a process was lost, play them again, at most RESTARTS times."""
     for left in reversed(range(RESTARTS + 1)):
         try:
             return work()
@@ -320,9 +321,11 @@ def _part(slots: Slots, hosts: slice) -> Slots:
     return replace(slots, **{name: column[hosts] for name, column in vars(slots).items()})
 
 
-def _result(future: "Future[T]") -> T:
+@contextmanager
+def _process_losses() -> Iterator[None]:
+    """Raise ProcessLost where the executor says that its process has ended."""
     try:
-        return future.result()
+        yield
     except BrokenProcessPool as error:
         raise ProcessLost("a process that trains hosts has ended") from error
 
@@ -363,7 +366,7 @@ _here = _Held()
 
 
 def begin_process() -> None:
-    """Ctrl-C is for the first process alone; a process whose parent is gone ends."""
+    """Leave Ctrl-C to the first process; end when the parent is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_the_parent, daemon=True).start()
 

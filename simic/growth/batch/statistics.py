@@ -1,11 +1,14 @@
-"""What one training epoch says about each host and each seed."""
+"""What is measured of each host: loss and right answers of a batch, gradient norms and means of a training epoch."""
 
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor
+from torch.autograd import Function
+from torch.nn import functional as F
 
+FEW_CLASSES = 16  # up to here class by class over long rows: torch's softmax along 2 classes takes four times as long
 MIN_GRADIENT_NORM = 1e-8  # below, a gradient ratio is 0
 MAX_GRADIENT_RATIO = 10.0
 EXPLODING_CLIPS = 10.0  # a norm above this many times the clip is unhealthy (ours: tied to the clip, not absolute)
@@ -27,7 +30,7 @@ class TrainStats:
 
     @classmethod
     def unmeasured(cls, envs: int, slots: int, device: torch.device) -> Self:
-        """Before the first epoch."""
+        """Return the statistics before the first epoch: nothing is measured."""
         host, seed = (torch.full(shape, torch.nan, device=device) for shape in ((envs,), (envs, slots)))
         return cls(host, host, host, seed, seed, seed.isfinite(), host.isfinite())
 
@@ -51,7 +54,9 @@ def train_statistics(
     slots: int,
     clip: float,
 ) -> TrainStats:
-    """From per-minibatch loss (nats), accuracy (0–1) and host norms ``[n, E]``, and the seeds' norms."""
+    """Summarise an epoch from per-minibatch loss (nats), accuracy (0–1) and host norms ``[n, E]``, and the seeds'
+    norms.
+    """
     host = column_means(host_norms)
     norm = host.new_full((len(host), slots), torch.nan)
     ratio = norm.clone()
@@ -71,7 +76,7 @@ def train_statistics(
 
 
 def column_means(values: Tensor) -> Tensor:
-    """Mean over the first dimension, ``[n, R] → [R]``, that rounds alike however many columns there are.
+    """Return the mean over the first dimension, ``[n, R] → [R]``, that rounds alike however many columns there are.
 
     torch's own reduction over a leading dimension takes columns by vector registers and the rest apart, in another
     order of addition; over contiguous rows it does not.
@@ -80,7 +85,62 @@ def column_means(values: Tensor) -> Tensor:
 
 
 def gradient_ratio(seed: Tensor, seed_params: int, host: Tensor, host_params: int) -> Tensor:
-    """ρ = (‖g_seed‖/√n_seed) / (‖g_host‖/√n_host + 1e-8), at most 10; 0 where either norm vanishes."""
+    """Return ρ = (‖g_seed‖/√n_seed) / (‖g_host‖/√n_host + 1e-8), at most 10; 0 where either norm vanishes."""
     ratio = (seed / seed_params**0.5) / (host / host_params**0.5 + MIN_GRADIENT_NORM)
     vanished = (seed < MIN_GRADIENT_NORM) | (host < MIN_GRADIENT_NORM)
     return torch.where(vanished, 0.0, ratio.clamp(max=MAX_GRADIENT_RATIO))
+
+
+def score(logits: Tensor, y: Tensor, lacking: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Return loss and right answers per sample: ``[R, B, classes], [R, B] → [R, B], [R, B]`` bool; of sequences,
+    ``[R, B, L, classes], [R, B, L]``, the means over their tokens, both float. What a task is ``lacking [R, classes]``
+    is no answer; a network with non-finite logits is never right.
+    """
+    if y.dim() == 2 and logits.shape[-1] <= FEW_CLASSES:
+        return _by_class(logits, y, lacking)
+    finite = logits.detach().isfinite().all(-1)
+    if lacking is not None:
+        among = lacking.view(len(lacking), *[1] * (logits.dim() - 2), -1)
+        logits = logits.masked_fill(among, -torch.inf)
+    loss = F.cross_entropy(logits.flatten(0, -2), y.reshape(-1), reduction="none").view(y.shape)
+    right = (logits.detach().argmax(-1) == y) & finite
+    if y.dim() == 2:
+        return loss, right
+    return loss.flatten(2).mean(2), right.flatten(2).float().mean(2)
+
+
+def _by_class(logits: Tensor, y: Tensor, lacking: Tensor | None) -> tuple[Tensor, Tensor]:
+    loss, right = _FewClasses.apply(logits, y, lacking)  # pyright: ignore[reportGeneralTypeIssues]
+    return loss, right
+
+
+class _FewClasses(Function):
+    """The same on ``[classes, R, B]``."""
+
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, y: Tensor, lacking: Tensor | None) -> tuple[Tensor, Tensor]:
+        by_class = logits.permute(2, 0, 1).contiguous()
+        finite = by_class.amax(0).isfinite() & by_class.amin(0).isfinite()
+        if lacking is not None:
+            by_class = by_class.masked_fill(lacking.T[:, :, None], -torch.inf)
+        best = by_class.amax(0)
+        taken = by_class.gather(0, y[None])[0]
+        right = taken == best
+        if y.device.type != "cpu" or int((by_class == best).sum()) != y.numel():  # of equals the first is the answer
+            right = by_class.argmax(0) == y
+        weight = (by_class - best).exp_()
+        total = weight[0].clone()
+        for each in weight[1:]:  # sum() adds in another order at the end of a row: no host would be the same alone
+            total += each
+        loss = total.log() + best - taken
+        ctx.save_for_backward(weight.div_(total), y)
+        right = right & finite
+        ctx.mark_non_differentiable(right)
+        return loss, right
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
+        probability, y = ctx.saved_tensors
+        one = torch.ones((), dtype=probability.dtype, device=probability.device).expand(1, *y.shape)
+        towards = probability.scatter_add(0, y[None], -one)  # p − 1 for the answer
+        return (towards * grads[0]).permute(1, 2, 0).contiguous(), None, None

@@ -8,6 +8,7 @@ convolution layers (He et al. 2015 with a = √5).
 import copy
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -19,9 +20,38 @@ from simic.rng import uniform
 from simic.transfer import upload
 
 
+@dataclass(frozen=True)
+class RowLayout:
+    """What the columns of a row are: the shapes of its tensors in order, and which of them train; the others are fitted
+    to data once.
+    """
+
+    shapes: Sequence[torch.Size]
+    trained: Sequence[bool]
+
+    @property
+    def sizes(self) -> list[int]:
+        """Return columns of each tensor."""
+        return [shape.numel() for shape in self.shapes]
+
+    @property
+    def width(self) -> int:
+        """Return columns of a row."""
+        return sum(self.sizes)
+
+    @property
+    def params(self) -> int:
+        """Count the columns that train."""
+        return sum(size for size, trains in zip(self.sizes, self.trained, strict=True) if trains)
+
+    def unpack(self, rows: Tensor) -> list[Tensor]:
+        """Unpack rows ``[R, width]`` into one contiguous tensor ``[R, *shape]`` per parameter."""
+        parts = rows.split(self.sizes, 1) if self.shapes else ()
+        return [part.reshape(len(rows), *shape).contiguous() for part, shape in zip(parts, self.shapes, strict=True)]
+
+
 class Template:
-    """Names, shapes and initial distribution of a module's parameters, and how to run it for many rows at once; a row
-    has ``width`` columns, of which ``params`` train: the others are fitted to data once.
+    """Names, ``layout`` and initial distribution of a module's parameters, and how to run it for many rows at once.
 
     ``features_last``: the module takes and gives features in the last dimension. ``borrowed`` parameters are not in the
     row: who runs it hands them in. Many rows run as one batch through stacked layers where all parts of the module have
@@ -41,13 +71,10 @@ class Template:
                 f"{name}: modules with buffers (running statistics, constants) cannot be stacked over hosts"
             )
         own = {key: parameter for key, parameter in first.named_parameters() if key not in borrowed}
-        self.trained = [parameter.requires_grad for parameter in own.values()]
         self.name = name
         self.names, self.borrowed = list(own), list(borrowed)
-        self.shapes = [parameter.shape for parameter in own.values()]
-        self.sizes = [shape.numel() for shape in self.shapes]
-        self.width = sum(self.sizes)
-        self.params = sum(size for size, trains in zip(self.sizes, self.trained, strict=True) if trains)
+        shapes, trained = zip(*((p.shape, p.requires_grad) for p in own.values()), strict=True) if own else ((), ())
+        self.layout = RowLayout(shapes, trained)
         other = dict(second.named_parameters())
         constant = [torch.equal(parameter, other[key]) for key, parameter in own.items()]
         self._start, self._bound = _initial(first, own, constant, name)
@@ -62,47 +89,42 @@ class Template:
         self._foreign = any(not type(m).__module__.startswith(("torch.nn.", "simic.")) for m in first.modules())
 
     def draw(self, streams: Tensor) -> Tensor:
-        """Fresh parameter rows ``[R, width]`` from the keys ``[R]``; what is to be fitted is 0."""
+        """Return fresh parameter rows ``[R, width]`` from the keys ``[R]``; what is to be fitted is 0."""
         if self._start.device != streams.device:
             self._start, self._bound = (upload(row, streams.device) for row in (self._start, self._bound))
-        return self._start + self._bound * (2 * uniform(streams, (self.width,)) - 1)
+        return self._start + self._bound * (2 * uniform(streams, (self.layout.width,)) - 1)
 
     @property
     def fits(self) -> bool:
-        """Whether something of it is fitted to data."""
-        return not all(self.trained)
+        """Return whether something of it is fitted to data."""
+        return not all(self.layout.trained)
 
     @torch.no_grad()
     def fit(self, samples: Tensor) -> Tensor:
-        """What is fitted to ``samples [R, n, D]`` of R tasks, ``[R, width - params]``, in the order of the columns."""
+        """Return what is fitted to ``samples [R, n, D]`` of R tasks, in the order of its columns."""
         assert self._stacked is not None, "what is fitted is fitted for many networks at once"
-        found = self._stacked.fit(samples)  # pyright: ignore[reportCallIssue] - who has such parameters has it
-        fixed = [name for name, trains in zip(self.names, self.trained, strict=True) if not trains]
-        return torch.cat([found[name].flatten(1) for name in fixed], 1)
+        fitted = self._stacked.fit(samples)  # pyright: ignore[reportCallIssue] - who has such parameters has it
+        fixed = [name for name, trains in zip(self.names, self.layout.trained, strict=True) if not trains]
+        return torch.cat([fitted[name].flatten(1) for name in fixed], 1)
 
     def with_fit(self, rows: Tensor, fitted: Tensor) -> Tensor:
-        """Rows ``[R, width]`` with what was fitted in its columns."""
-        fixed = torch.cat([torch.full((n,), not trains) for n, trains in zip(self.sizes, self.trained, strict=True)])
+        """Return the rows ``[R, width]`` with what was fitted in its columns."""
+        fixed = self.columns([name for name, trains in zip(self.names, self.layout.trained, strict=True) if not trains])
         rows = rows.clone()
         rows[:, upload(fixed, rows.device)] = fitted
         return rows
 
     def columns(self, names: Sequence[str]) -> Tensor:
-        """Bool ``[width]``: which columns of a row belong to the named parameters."""
+        """Return bool ``[width]``: which columns of a row belong to the named parameters."""
         unknown = set(names) - set(self.names)
         if unknown:
             raise SimicError(f"{self.name}: no parameter {sorted(unknown)}; it has {self.names}")
-        flags = [torch.full((size,), key in names) for key, size in zip(self.names, self.sizes, strict=True)]
+        flags = [torch.full((size,), key in names) for key, size in zip(self.names, self.layout.sizes, strict=True)]
         return torch.cat(flags) if flags else torch.zeros(0, dtype=torch.bool)
 
-    def unpack(self, rows: Tensor) -> list[Tensor]:
-        """Rows ``[R, width]`` as one tensor ``[R, *shape]`` per parameter, views."""
-        columns = rows.split(self.sizes, 1) if self.sizes else ()
-        return [column.view(-1, *shape) for column, shape in zip(columns, self.shapes, strict=True)]
-
     def run(self, weights: list[Tensor], x: Tensor) -> Tensor:
-        """The module of every row on its own features: ``x [R, B, …, C] → [R, B, …, C]``; ``weights`` as unpacked, then
-        the borrowed ones.
+        """Run the module of every row on its own features: ``x [R, B, …, C] → [R, B, …, C]``; ``weights`` as unpacked,
+        then the borrowed ones.
         """
         alone = len(x) == 1 and self._stacked is None  # vmap would cost its dispatch for nothing
         if alone or not self._vmap:
@@ -112,7 +134,7 @@ class Template:
         return self._leave(self._run_stacked(self._stacked, weights, self._enter(x)))
 
     def _run_stacked(self, module: nn.Module, weights: list[Tensor], x: Tensor) -> Tensor:
-        """All rows as one batch, ``[R, B, C, …]``; ``functional_call`` would cost as much as a small module."""
+        """Run all rows as one batch, ``[R, B, C, …]``; ``functional_call`` would cost as much as a small module."""
         for (owner, leaf), tensor in zip(self._sockets, weights, strict=True):
             setattr(owner, leaf, tensor)
         try:
@@ -123,7 +145,7 @@ class Template:
         return y.unflatten(0, x.shape[:2])
 
     def run_one(self, weights: Sequence[Tensor], x: Tensor) -> Tensor:
-        """The module of one row by itself, ``weights [*shape]``, on ``x [1, B, …, C]``."""
+        """Run the module of one row by itself, ``weights [*shape]``, on ``x [1, B, …, C]``."""
         h = self._enter(x)[0]
         h = h.contiguous() if self._foreign else h  # a user's forward may call what kernels._MapGroupNorm avoids
         y = functional_call(self._single, self._named(weights), (h,))
@@ -137,12 +159,14 @@ class Template:
 
 
 def by_row(weights: Sequence[Tensor], rows: int) -> list[tuple[Tensor, ...]]:
-    """Tensors ``[R, *shape]`` as a tuple for each row; taken together, so that their gradients are stacked once."""
+    """Return the tensors ``[R, *shape]`` as a tuple for each row; taken together, so that their gradients are stacked
+    once.
+    """
     return list(zip(*(tensor.unbind(0) for tensor in weights), strict=True)) if weights else [()] * rows
 
 
 def _socket(module: nn.Module, key: str) -> tuple[nn.Module, str]:
-    """The part of a stacked module that takes a parameter, and as what."""
+    """Return the part of a stacked module that takes a parameter, and as what."""
     owner, _, leaf = key.rpartition(".")
     return module.get_submodule(owner), leaf
 
@@ -152,24 +176,26 @@ def _as_it_is(x: Tensor) -> Tensor:
 
 
 def channels_first(x: Tensor) -> Tensor:
-    """``[R, B, …, C]`` as the ``[R, B, C, …]`` that modules expect; a view."""
+    """Return ``[R, B, …, C]`` as the ``[R, B, C, …]`` that modules expect; a view."""
     return x.movedim(-1, 2)
 
 
 def channels_last(x: Tensor) -> Tensor:
-    """``[R, B, C, …]`` as contiguous ``[R, B, …, C]``: rows can be taken by index, convolutions are matrix products."""
+    """Return ``[R, B, C, …]`` as contiguous ``[R, B, …, C]``: rows can be taken by index, convolutions are matrix
+    products.
+    """
     return x.movedim(2, -1).contiguous()
 
 
 def _build(build: Callable[[], nn.Module], seed: int) -> nn.Module:
-    """A fresh module; torch's global generator is left as it was."""
+    """Return A fresh module; torch's global generator is left as it was."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return build()
 
 
 def _initial(module: nn.Module, own: dict[str, nn.Parameter], constant: list[bool], name: str) -> tuple[Tensor, Tensor]:
-    """Row of constants (0 where random) and row of half widths (0 where constant)."""
+    """Return row of constants (0 where random) and row of half widths (0 where constant)."""
     starts, bounds = [torch.zeros(0)], [torch.zeros(0)]
     for (key, parameter), fixed in zip(own.items(), constant, strict=True):
         flat = parameter.detach().flatten().float()
@@ -180,7 +206,7 @@ def _initial(module: nn.Module, own: dict[str, nn.Parameter], constant: list[boo
 
 
 def _fan_in(module: nn.Module, key: str, name: str) -> int:
-    """Inputs of one output: of the parameter itself, or of the ``weight`` beside a bias."""
+    """Return inputs of one output: of the parameter itself, or of the ``weight`` beside a bias."""
     owner, _, leaf = key.rpartition(".")
     parameter = module.get_parameter(key)
     if parameter.dim() < 2:

@@ -13,14 +13,13 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from simic.growth.life.alpha import ramp_tick, retarget
-from simic.growth.life.gates import ALPHA_TOLERANCE, GATES, NO_GATE, gate_passes
 from simic.growth.life.vocabulary import (
     ALPHA_SPEED_STEPS,
     ALPHA_TARGETS,
     STYLES,
     TEMPO_STEPS,
     Action,
+    Curve,
     Op,
     Ramp,
     Slots,
@@ -44,7 +43,7 @@ TRANSITIONS: dict[Stage, tuple[Stage, ...]] = {
 
 
 def _descendants(stage: Stage) -> frozenset[Stage]:
-    """Stages that follow by themselves: a chain without a choice."""
+    """Return stages that follow by themselves: a chain without a choice."""
     chain = {stage}
     while len(TRANSITIONS[stage]) == 1 and TRANSITIONS[stage][0] is not Stage.DORMANT:
         stage = TRANSITIONS[stage][0]
@@ -60,6 +59,21 @@ FOSSILIZABLE_STAGES = frozenset(stage for stage, to in TRANSITIONS.items() if St
 ADVANCEABLE_STAGES = LIVE_STAGES - FOSSILIZABLE_STAGES - {Stage.FOSSILIZED}
 RETARGETABLE_STAGES = frozenset({Stage.BLENDING, Stage.HOLDING})  # those with an amplitude of their own
 SEQUENTIAL_BLOCKERS = FAILURE_STAGES | {Stage.GERMINATED, Stage.TRAINING}  # one unproven seed at a time
+
+# The gate that guards entry into a stage; what is not here is unguarded.
+GATES: dict[Stage, int] = {
+    Stage.GERMINATED: 0,
+    Stage.TRAINING: 1,
+    Stage.BLENDING: 2,
+    Stage.HOLDING: 3,
+    Stage.FOSSILIZED: 5,
+}
+NO_GATE = -1
+TIE_PCT = 1e-3  # so far below a threshold counts as on it: accuracies are counts, which float32 rounds either way
+ALPHA_TOLERANCE = 1e-6  # of G3
+
+# Steepness of the sigmoid curves: gentle, standard, sharp.
+STEEPNESS: dict[Curve, float] = {Curve.SIGMOID_6: 6.0, Curve.SIGMOID_12: 12.0, Curve.SIGMOID_24: 24.0}
 
 GRADIENT_EMA_DECAY = 0.9
 VELOCITY_DECAY = 0.7
@@ -87,12 +101,12 @@ class Events:
 
 
 def in_stages(stage: Tensor, stages: frozenset[Stage]) -> Tensor:
-    """Bool of ``stage``'s shape: whether each is one of ``stages``."""
+    """Return whether each ``stage`` is one of ``stages``, bool of its shape."""
     return constant(tuple(member in stages for member in Stage), torch.bool, stage.device)[stage]
 
 
 def legal_ops(slots: Slots, params: Lifecycle) -> Tensor:
-    """Bool ``[E, O, K]``: which op is physically possible on which slot; WAIT always is, on every slot."""
+    """Return bool ``[E, O, K]``: whether an op is physically possible on a slot; WAIT always is, on every slot."""
     stage, held = slots.stage, slots.ramp == Ramp.HOLD
     prunable = in_stages(stage, PRUNABLE_STAGES) & held & (slots.age >= params.min_prune_age)
     free = stage == Stage.DORMANT
@@ -114,12 +128,12 @@ def legal_ops(slots: Slots, params: Lifecycle) -> Tensor:
 
 
 def free_at_once(params: Lifecycle) -> bool:
-    """Whether a slot can take the next seed in the step in which it loses one."""
+    """Return whether a slot can take the next seed in the step in which it loses one."""
     return params.embargo_steps == 0 and params.reset_steps == 0
 
 
 def _elsewhere(flags: Tensor) -> Tensor:
-    """How many of the other slots of a host have the flag ``[E, K]``."""
+    """Count the other slots of a host that have the flag ``[E, K]``."""
     return flags.sum(1, keepdim=True) - flags.long()
 
 
@@ -189,8 +203,93 @@ def record(slots: Slots, measurements: Measurements) -> Slots:
 
 
 def prune_live(slots: Slots, rows: Tensor) -> Slots:
-    """The governor's prune: every live seed of ``rows [E]`` but the FOSSILIZED, at once, whatever its age or ramp."""
+    """Prune for the governor every live seed of ``rows [E]`` but the FOSSILIZED, at once, whatever its age or ramp."""
     return _remove(slots, rows[:, None] & in_stages(slots.stage, PRUNABLE_STAGES))
+
+
+# --- gates: what a seed must have shown before it may enter a stage ---------------------------------------------------
+
+
+def gate_passes(slots: Slots, params: Lifecycle) -> dict[Stage, Tensor]:
+    """Return bool ``[E, K]`` per stage to be entered, on the measurements stored in ``slots``.
+
+    Unmeasured (NaN) fails every comparison it is part of.
+    """
+    strict = params.gates == "strict"
+    # A seed that skips TRAINING has no epoch whose gradients could be healthy.
+    blending = (slots.dwell >= params.training_dwell) & (slots.gradient_healthy | (params.training_dwell == 0))
+    holding = (slots.ramp == Ramp.HOLD) & (slots.alpha_target >= 1 - ALPHA_TOLERANCE)
+    holding &= (slots.alpha - slots.alpha_target).abs() <= ALPHA_TOLERANCE
+    fossilized = slots.contribution.isfinite() & slots.gradient_healthy
+    if strict:
+        blending &= slots.gradient_healthy
+        blending &= slots.accuracy - slots.stage_accuracy >= params.min_improvement_pct - TIE_PCT
+        blending &= slots.gradient_ratio >= params.min_gradient_ratio
+        holding &= slots.dwell >= params.blending_dwell
+        fossilized &= slots.contribution >= params.min_contribution_pct - TIE_PCT
+    always = torch.ones_like(blending)
+    return {
+        Stage.GERMINATED: always,
+        Stage.TRAINING: always,
+        Stage.BLENDING: blending,
+        Stage.HOLDING: holding,
+        Stage.FOSSILIZED: fossilized,
+    }
+
+
+# --- alpha: an amplitude moves along a curve to its target, monotone, and lands on it exactly ------------------------
+
+
+def curve_value(curve: Tensor, t: Tensor) -> Tensor:
+    """Return f(t) of each element's curve; f(0) = 0, f(1) = 1, monotone."""
+    cosine = (1 - torch.cos(torch.pi * t)) / 2
+    value = torch.where(curve == Curve.COSINE, cosine, t)
+    for kind, steepness in STEEPNESS.items():
+        value = torch.where(curve == kind, _sigmoid(t, steepness), value)
+    return value
+
+
+def _sigmoid(t: Tensor, steepness: float) -> Tensor:
+    """Return (σ(s(t−½)) − σ(−s/2)) / (σ(s/2) − σ(−s/2)): a logistic curve stretched to reach 0 and 1."""
+    low = torch.sigmoid(t.new_full((), -steepness / 2))
+    return (torch.sigmoid(steepness * (t - 0.5)) - low) / (1 - 2 * low)
+
+
+def retarget(slots: Slots, where: Tensor, target: Tensor, steps: Tensor, curve: Tensor) -> Slots:
+    """Start a ramp from the present alpha ``where [E, K]``; 0 steps, or a target already reached, snap at once.
+
+    The caller asks only in HOLD (anti-dither): a running ramp is never bent.
+    """
+    difference = target - slots.alpha
+    ramp = torch.where(difference > 0, int(Ramp.UP), int(Ramp.DOWN))
+    snap = (steps <= 0) | (difference == 0)
+    changes = {
+        "alpha_start": slots.alpha,
+        "alpha_target": target,
+        "alpha": torch.where(snap, target, slots.alpha),
+        "ramp": torch.where(snap, int(Ramp.HOLD), ramp),
+        "ramp_curve": curve,
+        "ramp_steps": steps,
+        "ramp_done": torch.zeros_like(slots.ramp_done),
+    }
+    return replace(slots, **{name: torch.where(where, value, getattr(slots, name)) for name, value in changes.items()})
+
+
+def ramp_tick(slots: Slots, where: Tensor) -> Slots:
+    """Tick the running ramps among ``where [E, K]``: k of N done, alpha = start + (target − start)·f(k/N)."""
+    moving = where & (slots.ramp != Ramp.HOLD)
+    done = slots.ramp_done + moving
+    arrived = moving & (done >= slots.ramp_steps)
+    t = done / slots.ramp_steps.clamp(min=1)
+    value = slots.alpha_start + (slots.alpha_target - slots.alpha_start) * curve_value(slots.ramp_curve, t)
+    # Clamped between where it was and where it goes: rounding may not turn it back or carry it past the target.
+    value = value.clamp(torch.minimum(slots.alpha, slots.alpha_target), torch.maximum(slots.alpha, slots.alpha_target))
+    return replace(
+        slots,
+        ramp_done=done,
+        alpha=torch.where(arrived, slots.alpha_target, torch.where(moving, value, slots.alpha)),
+        ramp=torch.where(arrived, int(Ramp.HOLD), slots.ramp),
+    )
 
 
 # --- the ops ---------------------------------------------------------------------------------------------------------
@@ -202,14 +301,14 @@ _NEXT_STAGE = tuple(
 
 
 def _target_stage(stage: Tensor, op: Tensor) -> Tensor:
-    """The stage the op leads to through a gate, DORMANT where it needs none."""
+    """Return the stage the op leads to through a gate, DORMANT where it needs none."""
     forward = _look_up(_NEXT_STAGE, stage)
     target = torch.where((op == Op.ADVANCE) | (op == Op.FOSSILIZE), forward, int(Stage.DORMANT))
     return torch.where(op == Op.GERMINATE, int(Stage.GERMINATED), target)
 
 
 def _gate_of_target(passes: dict[Stage, Tensor], target: Tensor) -> Tensor:
-    """Whether the gate of each slot's target stage passes; True where there is none."""
+    """Return whether the gate of each slot's target stage passes; True where there is none."""
     result = torch.ones_like(target, dtype=torch.bool)
     for stage, passed in passes.items():
         result = torch.where(target == stage, passed, result)
@@ -217,12 +316,12 @@ def _gate_of_target(passes: dict[Stage, Tensor], target: Tensor) -> Tensor:
 
 
 def _set(slots: Slots, where: Tensor, **values: Tensor | float | bool) -> Slots:
-    """``slots`` with the named fields replaced where ``where [E, K]``."""
+    """Return ``slots`` with the named fields replaced where ``where [E, K]``."""
     return replace(slots, **{name: torch.where(where, value, getattr(slots, name)) for name, value in values.items()})
 
 
 def _enter(slots: Slots, where: Tensor, stage: Tensor | Stage, accuracy: Tensor) -> Slots:
-    """Transition: start the new stage's clock; entering a ramp's stage starts the ramp."""
+    """Enter a stage: start its clock; entering a ramp's stage starts the ramp."""
     arrived = torch.where(where, torch.as_tensor(int(stage) if isinstance(stage, Stage) else stage), slots.stage)
     blending = where & (slots.stage == Stage.TRAINING) & (arrived == Stage.BLENDING)
     holding = where & (arrived == Stage.HOLDING)
@@ -232,12 +331,12 @@ def _enter(slots: Slots, where: Tensor, stage: Tensor | Stage, accuracy: Tensor)
 
 
 def _pick(table: tuple[float, ...] | tuple[int, ...], index: Tensor) -> Tensor:
-    """``table[index]`` as a column ``[E, 1]``."""
+    """Return ``table[index]`` as a column ``[E, 1]``."""
     return _look_up(table, index)[:, None]
 
 
 def _look_up(table: tuple[float, ...] | tuple[int, ...], index: Tensor) -> Tensor:
-    """``table[index]``, of ``index``'s shape."""
+    """Return ``table[index]``, of ``index``'s shape."""
     dtype = torch.float32 if isinstance(table[0], float) else torch.int64
     return constant(table, dtype, index.device)[index]
 
@@ -273,7 +372,7 @@ def _set_alpha(slots: Slots, where: Tensor, action: Action, accuracy: Tensor) ->
 
 
 def _prune(slots: Slots, where: Tensor, action: Action, accuracy: Tensor) -> Slots:
-    """At once, or by a ramp to 0 for a seed with an amplitude and a speed that is not instant."""
+    """Prune at once, or by a ramp to 0 for a seed with an amplitude and a speed that is not instant."""
     steps = _pick(ALPHA_SPEED_STEPS, action.alpha_speed)
     scheduled = where & in_stages(slots.stage, RETARGETABLE_STAGES) & (slots.alpha > 0) & (steps > 0)
     slots = _remove(slots, where & ~scheduled)
@@ -283,14 +382,14 @@ def _prune(slots: Slots, where: Tensor, action: Action, accuracy: Tensor) -> Slo
 
 
 def _tick_alpha(slots: Slots, accuracy: Tensor) -> Slots:
-    """One tick of every ramp (only BLENDING seeds have one); a scheduled prune that arrives ends the seed."""
+    """Tick every ramp (only BLENDING seeds have one); a scheduled prune that arrives ends the seed."""
     slots = ramp_tick(slots, slots.stage == Stage.BLENDING)
     return _remove(slots, slots.prune_scheduled & (slots.ramp == Ramp.HOLD))
 
 
 def _transition_automatically(slots: Slots, settled: Tensor, params: Lifecycle, accuracy: Tensor) -> Slots:
-    """PRUNED → EMBARGOED → RESETTING → DORMANT, each after at least one tick; with auto_advance the gates G1–G3, of
-    slots that are ``settled [E, K]``: one transition per step, but for stages that take no time.
+    """Move slots PRUNED → EMBARGOED → RESETTING → DORMANT, each after at least one tick; with auto_advance the gates
+    G1–G3, of slots that are ``settled [E, K]``: one transition per step, but for stages that take no time.
     """
     waiting = settled & in_stages(slots.stage, FAILURE_STAGES)
     slots = _set(slots, waiting, dwell=slots.dwell + 1)
@@ -309,7 +408,7 @@ def _transition_automatically(slots: Slots, settled: Tensor, params: Lifecycle, 
 
 
 def _takes_no_time(slots: Slots, params: Lifecycle) -> Tensor:
-    """Bool ``[E, K]``: the seed may leave its stage in the step in which it entered it."""
+    """Return bool ``[E, K]``: the seed may leave its stage in the step in which it entered it."""
     untrained = in_stages(slots.stage, frozenset({Stage.GERMINATED, Stage.TRAINING})) & (params.training_dwell == 0)
     return untrained | ((slots.stage == Stage.BLENDING) & (slots.tempo_steps == 0) & (slots.dwell == 0))
 
@@ -325,6 +424,6 @@ def _clear(slots: Slots, where: Tensor) -> Slots:
 
 
 def _remove(slots: Slots, where: Tensor) -> Slots:
-    """Into PRUNED, the module freed."""
+    """Move seeds into PRUNED; their modules are freed."""
     nothing = torch.full_like(slots.alpha, torch.nan)
     return _enter(_clear(slots, where), where, Stage.PRUNED, nothing)

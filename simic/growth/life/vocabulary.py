@@ -90,7 +90,7 @@ class Action(NamedTuple):
 
     @classmethod
     def wait(cls, envs: int, device: torch.device | str = "cpu") -> Self:
-        """WAIT for every host."""
+        """Return WAIT for every host."""
         return cls(*torch.zeros(len(cls._fields), envs, dtype=torch.int64, device=device))
 
 
@@ -127,7 +127,7 @@ class Slots:
 
     @classmethod
     def empty(cls, envs: int, slots: int, device: torch.device | str = "cpu") -> Self:
-        """All slots DORMANT, nothing measured."""
+        """Return slots that are all DORMANT, with nothing measured."""
         shape = (envs, slots)
         floats = {
             name: torch.zeros(shape, device=device) for name in ("alpha", "alpha_start", "alpha_target", "first_target")
@@ -144,12 +144,12 @@ class Slots:
         return cls(**floats, **measured, **integers)
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Every tensor by name; ``Slots(**state)`` is the way back."""
+        """Return every tensor by name; ``Slots(**state)`` is the way back."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
     @property
     def shape(self) -> tuple[int, int]:
-        """(envs, slots)."""
+        """Return (envs, slots)."""
         return self.stage.shape[0], self.stage.shape[1]
 
 

@@ -34,12 +34,13 @@ SE_SCALE_BIAS = 3.0  # sigmoid(3) ≈ 0.95: a squeeze-excitation seed starts as 
 
 
 def count_params(module: nn.Module) -> int:
-    """Trainable parameters; those that are fitted to data once and never trained do not count."""
+    """Count trainable parameters; those that are fitted to data once and never trained do not count."""
     return sum(parameter.numel() for parameter in module.parameters() if parameter.requires_grad)
 
 
 def count_flops(module: nn.Module, shape: Shape, dtype: torch.dtype = torch.float32) -> int:
-    """FLOPs of one more sample's forward pass: 2 per multiply-add of convolutions and matrix products, nothing else.
+    """Count the FLOPs of one more sample's forward pass: 2 per multiply-add of convolutions and matrix products,
+    nothing else.
 
     What a module computes once for all samples, such as a product of its parameters, does not count.
     """
@@ -55,14 +56,14 @@ def _flops_of_batch(module: nn.Module, x: torch.Tensor) -> int:
 
 
 def probe(module: nn.Module, name: str, shape: Shape, expected: Shape, dtype: torch.dtype = torch.float32) -> None:
-    """SimicError naming the module unless it makes ``expected`` of ``shape``, both without the batch."""
+    """Raise SimicError naming the module unless it makes ``expected`` of ``shape``, both without the batch."""
     try:
         with torch.no_grad():
-            found = module.to("meta")(torch.empty(2, *shape, device="meta", dtype=dtype))
+            made = module.to("meta")(torch.empty(2, *shape, device="meta", dtype=dtype))
     except Exception as error:
         raise SimicError(f"{name}: fails on features {list(shape)}: {' '.join(str(error).split())}") from error
-    if not isinstance(found, torch.Tensor) or found.shape != (2, *expected):
-        given = list(found.shape[1:]) if isinstance(found, torch.Tensor) else type(found).__name__
+    if not isinstance(made, torch.Tensor) or made.shape != (2, *expected):
+        given = list(made.shape[1:]) if isinstance(made, torch.Tensor) else type(made).__name__
         raise SimicError(f"{name}: makes {given} of features {list(shape)}: must be {list(expected)}")
 
 
@@ -78,20 +79,20 @@ class Blueprint:
     closing: tuple[str, ...] = ()
 
     def params(self, shape: Shape) -> int:
-        """Exact number of parameters at a slot of this feature shape."""
+        """Return exact number of parameters at a slot of this feature shape."""
         return count_params(_on_meta(self, shape))
 
     def flops(self, shape: Shape) -> int:
-        """Exact FLOPs per sample at a slot of this feature shape (``count_flops``)."""
+        """Return exact FLOPs per sample at a slot of this feature shape (``count_flops``)."""
         return _flops(self, shape)
 
     @property
     def reads_input(self) -> bool:
-        """Whether it reads the sample, ``shape`` being (values of a sample, features), and not the features."""
+        """Return whether it reads the sample, ``shape`` being (values of a sample, features), and not the features."""
         return getattr(self.build, "reads_input", False)
 
     def shapes(self, shape: Shape) -> tuple[Shape, Shape]:
-        """What it takes and what it gives, where it is built for ``shape``."""
+        """Return the shapes of its input and output, where it is built for ``shape``."""
         return (shape[:1], shape[1:]) if self.reads_input else (shape, shape)
 
     def check(self, name: str, shape: Shape) -> None:
@@ -128,7 +129,7 @@ def share_blueprints(family: str, of: str) -> None:
 
 
 def blueprint(name: str, family: str, closing: tuple[str, ...] = ()) -> Callable[[type[nn.Module]], type[nn.Module]]:
-    """Class decorator: register a module ``cls(shape)`` as a blueprint of a host family."""
+    """Register a module class, ``cls(shape)``, as a blueprint of a host family (decorator)."""
 
     def register(cls: type[nn.Module]) -> type[nn.Module]:
         if family in _SHARED:
@@ -144,18 +145,18 @@ def blueprint(name: str, family: str, closing: tuple[str, ...] = ()) -> Callable
 
 
 def families_with_blueprints() -> set[str]:
-    """Those that somebody has registered a blueprint for."""
+    """Return the families that somebody has registered a blueprint for."""
     return {family for family, _ in _REGISTRY}
 
 
 def blueprints_of(family: str) -> tuple[Blueprint, ...]:
-    """The family's blueprints in the order of registration, which is their action index."""
+    """Return the family's blueprints in the order of registration, which is their action index."""
     owner = _SHARED.get(family, family)
-    found = tuple(item for item in _REGISTRY.values() if item.family == owner)
-    if not found:
+    items = tuple(item for item in _REGISTRY.values() if item.family == owner)
+    if not items:
         families = sorted({item.family for item in _REGISTRY.values()})
         raise SimicError(f"family {family!r} has no blueprints; known families: {', '.join(families)}")
-    return found
+    return items
 
 
 # --- cnn: shape = (C, H, W) ------------------------------------------------------------------------------------------

@@ -35,13 +35,14 @@ class Anatomy:
 
     ``slot_shapes[k]`` is the feature shape per sample after segment k: channels first, or with ``features_last`` as the
     modules see it, features in the last dimension. ``tied`` names parameters of the head that are parameters of the
-    first segment. ``config`` is the host's params with what the preset decided filled in.
+    first segment. ``config`` is the host's params with what the preset decided filled in: it names the network whatever
+    the presets become. None: a network of the user's own.
     """
 
     segments: tuple[Builder, ...]
     head: Builder
     slot_shapes: tuple[Shape, ...]
-    config: Host
+    config: Host | None
     features_last: bool = False
     tied: Mapping[str, str] = field(default_factory=dict)
 
@@ -72,7 +73,7 @@ def host_family(
     gate: Callable[[Shape], nn.Module] = Gate,
     reads_input: bool = False,
 ) -> Callable[[Build], Build]:
-    """Decorator: register a function that builds the hosts of a family."""
+    """Register a function that builds the hosts of a family (decorator)."""
 
     def register(build: Build) -> Build:
         if name in _FAMILIES:
@@ -89,12 +90,12 @@ def host_family(
 
 
 def families() -> tuple[str, ...]:
-    """The names of all that are registered."""
+    """Return the names of all that are registered."""
     return tuple(_FAMILIES)
 
 
 def family_of(name: str) -> Family:
-    """The family of that name; SimicError naming what is known."""
+    """Return the family of that name; SimicError naming what is known."""
     if name not in _FAMILIES:
         raise SimicError(f"train.host.family = {name!r}: must be one of {', '.join(_FAMILIES)}")
     return _FAMILIES[name]

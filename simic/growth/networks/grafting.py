@@ -60,14 +60,14 @@ class _StraightThrough(Function):
 
 
 def straight_through(h: Tensor, s: Tensor) -> Tensor:
-    """h, with its gradient also given to s."""
+    """Return h, and give its gradient to s too."""
     joined: Tensor = _StraightThrough.apply(h, s)
     return joined
 
 
 def blend(operator: Blend, h: Tensor, s: Tensor, x: Tensor, alpha: Tensor, gate: Tensor | None) -> Tensor:
-    """The blended features, ``[R, B, …, C]``; ``alpha [R]``, ``gate [R, B, 1]`` or ``[R, B, L, 1]``;
-    exactly h at alpha 0.
+    """Return the blended features, ``[R, B, …, C]``; ``alpha [R]``, ``gate [R, B, 1]`` or ``[R, B, L, 1]``; exactly h
+    at alpha 0.
 
     ``x`` is what the seed saw (detached under isolation), so MULTIPLY's tanh adds no gradient to an isolated host.
     """
@@ -82,7 +82,7 @@ def blend(operator: Blend, h: Tensor, s: Tensor, x: Tensor, alpha: Tensor, gate:
 def blend_gradients(
     operator: Blend, grad: Tensor, h: Tensor, s: Tensor, x: Tensor, alpha: Tensor, gate: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
-    """Of ``blend`` with respect to h, s, x (None: it does not read x) and gate (None: there is none)."""
+    """Return the gradients of ``blend`` for h, s, x (None: it does not read x) and gate (None: there is none)."""
     amplitude = alpha.view(-1, *[1] * (h.dim() - 1))
     if operator is Blend.MULTIPLY:
         bent = torch.tanh(s - x)

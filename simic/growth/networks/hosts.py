@@ -14,7 +14,7 @@ from simic.errors import SimicError
 from simic.growth.life.vocabulary import Stage
 from simic.growth.networks import images, tables, transformer  # noqa: F401 - they register the shipped families
 from simic.growth.networks.blueprints import count_flops, count_params, families_with_blueprints, probe
-from simic.growth.networks.family import Anatomy, Builder, Shape, families, family_of
+from simic.growth.networks.family import Anatomy, Shape, families, family_of
 from simic.growth.networks.layers import check_norm
 from simic.params import Host
 
@@ -23,9 +23,9 @@ _INPUTS = {1: "tokens (context,)", 3: "images (channels, height, width)"}
 _DIMENSIONS = dict.fromkeys(PRESETS, (3,)) | {"transformer": (1,)}  # of a user's family: any
 
 
-@dataclass(frozen=True)
-class HostSpec:
-    """How to build one host: fresh plain modules from ``segments`` and ``head`` (family.py says what they are).
+@dataclass(frozen=True, kw_only=True)
+class HostSpec(Anatomy):
+    """How to build one host: fresh plain modules from ``segments`` and ``head``.
 
     ``params`` and ``flops_per_sample`` are exact counts of the bare host (``blueprints.count_flops``), tied parameters
     counted once.
@@ -35,35 +35,30 @@ class HostSpec:
     preset: str
     input_shape: Shape
     classes: int
-    segments: tuple[Builder, ...]
-    head: Builder
-    slot_shapes: tuple[Shape, ...]
-    features_last: bool
-    tied: Mapping[str, str]
     isolated: frozenset[Stage]
     gate: Callable[[Shape], nn.Module]
     params: int
     flops_per_sample: int
-    # With what the preset decides filled in: it names the network whatever the presets become. None: a user's network.
-    config: Host | None
     weights: Mapping[str, Tensor] | None = None  # that it came with, by the names of an exported network
     frozen: bool = False  # it does not train: seeds alone learn
     reads_input: bool = False  # seeds read the sample and are added to the features
 
     @property
     def slots(self) -> int:
-        """K."""
+        """Return the number of slots, K."""
         return len(self.segments)
 
     @property
     def seed_shapes(self) -> tuple[Shape, ...]:
-        """What a blueprint is built for at each slot: the features' shape, or (values of a sample, features)."""
+        """Return the shape that a blueprint is built for at each slot: the features' shape, or (values of a sample,
+        features).
+        """
         if not self.reads_input:
             return self.slot_shapes
         return tuple((math.prod(self.input_shape), *shape) for shape in self.slot_shapes)
 
     def modules(self) -> tuple[list[nn.Module], nn.Module]:
-        """A fresh host as plain modules, segments and head, with their tied parameters shared."""
+        """Return A fresh host as plain modules, segments and head, with their tied parameters shared."""
         segments, head = [build() for build in self.segments], self.head()
         for name, source in self.tied.items():
             owner, _, leaf = name.rpartition(".")
@@ -78,8 +73,8 @@ def build_host(
     weights: Mapping[str, Tensor] | None = None,
     counts: tuple[int, int] | None = None,
 ) -> HostSpec:
-    """The host of ``params`` for inputs ``(C, H, W)`` or ``(L,)``, or with ``weights`` the trained and frozen one that
-    has them; SimicError names what does not fit. ``counts``: its parameters and FLOPs, where they are known.
+    """Return the host of ``params`` for inputs ``(C, H, W)`` or ``(L,)``, or with ``weights`` the trained and frozen
+    one that has them; SimicError names what does not fit. ``counts``: its parameters and FLOPs, where they are known.
     """
     family = family_of(host.family)
     if strays := families_with_blueprints() - set(families()):
@@ -103,28 +98,23 @@ def build_host(
     for slot, shape in enumerate(anatomy.slot_shapes):
         check_norm(shape[-1:] if anatomy.features_last else shape, f"host {host.family}/{host.preset}, slot {slot}")
     params, flops = _count(anatomy, input_shape, classes) if counts is None else counts
-    found = HostSpec(
+    spec = HostSpec(
+        **vars(anatomy),
         family=host.family,
         preset=host.preset,
         input_shape=input_shape,
         classes=classes,
-        segments=anatomy.segments,
-        head=anatomy.head,
-        slot_shapes=anatomy.slot_shapes,
-        features_last=anatomy.features_last,
-        tied=anatomy.tied,
         isolated=family.isolated,
         gate=family.gate,
         params=params,
         flops_per_sample=flops,
-        config=anatomy.config,
         reads_input=family.reads_input,
     )
-    return found if weights is None else _trained(found, weights)
+    return spec if weights is None else _trained(spec, weights)
 
 
 def _trained(host: HostSpec, weights: Mapping[str, Tensor]) -> HostSpec:
-    """Built with these weights every time."""
+    """Make every build of the host have these weights, frozen."""
     tied = {f"head.{name}": weights.get(f"segments.0.{source}") for name, source in host.tied.items()}
     given = {name: value for name, value in (dict(weights) | tied).items() if value is not None}
     modules = []
@@ -133,11 +123,11 @@ def _trained(host: HostSpec, weights: Mapping[str, Tensor]) -> HostSpec:
         with torch.device("meta"):
             module = build()
         expected = {owner + name: parameter.shape for name, parameter in module.named_parameters()}
-        found = {name: value.shape for name, value in given.items() if name.startswith(owner)}
-        if found != expected:
+        shapes = {name: value.shape for name, value in given.items() if name.startswith(owner)}
+        if shapes != expected:
             raise SimicError(
                 f"train.host {host.family}/{host.preset}: {owner}* has the tensors {_sizes(expected)}, those of the "
-                f"trained host that came with the data are {_sizes(found)}: set train.host to that one"
+                f"trained host that came with the data are {_sizes(shapes)}: set train.host to that one"
             )
         state = {name.removeprefix(owner): given[name] for name in expected}
         module.load_state_dict(state, assign=True)
@@ -151,7 +141,7 @@ def _sizes(shapes: Mapping[str, torch.Size]) -> str:
 
 
 def _count(anatomy: Anatomy, inputs: Shape, classes: int) -> tuple[int, int]:
-    """Parameters and FLOPs; every module must make of its features what the next one takes."""
+    """Count parameters and FLOPs; every module must make of its features what the next one takes."""
     tokens = len(inputs) == 1
     shapes = (inputs, *anatomy.slot_shapes, (*inputs, classes) if tokens else (classes,))
     params = flops = 0

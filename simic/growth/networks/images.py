@@ -62,7 +62,7 @@ class ConvHead(Samplewise):
 @host_family("adapted_cnn", presets=tuple(CNN_PRESETS))  # whose blueprints are adapters
 @host_family("cnn", presets=tuple(CNN_PRESETS))
 def cnn(host: Host, input_shape: Shape, classes: int) -> Anatomy:
-    """Blocks that pool while at least 2 × 2 pixels remain: a norm after the last needs values to be over."""
+    """Build blocks that pool while at least 2 × 2 pixels remain: a norm after the last needs values to be over."""
     preset = CNN_PRESETS[host.preset]
     widths, kernel = host.widths or preset.widths, host.kernel_size or preset.kernel_size
     channels, height, width = input_shape
@@ -92,7 +92,7 @@ class LinearBlock(Samplewise):
 
 @host_family("mlp", presets=tuple(MLP_PRESETS))
 def mlp(host: Host, input_shape: Shape, classes: int) -> Anatomy:
-    """One layer per slot, then a linear classifier."""
+    """Build one layer per slot, then a linear classifier."""
     widths = host.widths or MLP_PRESETS[host.preset]
     inputs = (math.prod(input_shape), *widths[:-1])
     segments = tuple(partial(LinearBlock, *sizes) for sizes in zip(inputs, widths, strict=True))

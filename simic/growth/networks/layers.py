@@ -22,7 +22,7 @@ class Samplewise(nn.Module):
 
 
 def per_sample(parameter: Tensor, x: Tensor) -> Tensor:
-    """The scalar parameter, ``[1]``, or of R networks ``[R, 1]`` one for each sample of ``x [R · B, …]``."""
+    """Return the scalar parameter, ``[1]``, or of R networks ``[R, 1]`` one for each sample of ``x [R · B, …]``."""
     if parameter.shape[-1] != 1 or parameter.dim() > 2:
         raise SimicError(f"per_sample of a parameter {tuple(parameter.shape)}: must be one number per network")
     if parameter.numel() == 1:
@@ -42,7 +42,7 @@ class OpenReLU(Samplewise):
 
 
 def norm_groups(channels: int) -> int:
-    """The largest of 32, 16, 8, 4, 2 that divides ``channels`` and leaves at least 16 per group, else 1."""
+    """Return the largest of 32, 16, 8, 4, 2 that divides ``channels`` and leaves at least 16 per group, else 1."""
     for groups in GROUP_CHOICES:
         if channels % groups == 0 and channels // groups >= MIN_CHANNELS_PER_GROUP:
             return groups
@@ -50,7 +50,7 @@ def norm_groups(channels: int) -> int:
 
 
 def group_norm(channels: int) -> nn.GroupNorm:
-    """GroupNorm with the group rule; no running statistics, so each host of a population is on its own."""
+    """Make a GroupNorm by the group rule; no running statistics, so each host of a population is on its own."""
     return nn.GroupNorm(norm_groups(channels), channels)
 
 
@@ -68,12 +68,12 @@ def check_norm(shape: tuple[int, ...], where: str) -> None:
 
 
 def split_heads(x: Tensor) -> Tensor:
-    """``[B, L, D] → [B, heads, L, D/heads]``."""
+    """Reshape ``[B, L, D] → [B, heads, L, D/heads]``."""
     return x.unflatten(-1, (ATTENTION_HEADS, -1)).transpose(-3, -2)
 
 
 def merge_heads(x: Tensor) -> Tensor:
-    """The way back."""
+    """Undo ``split_heads``."""
     return x.transpose(-3, -2).flatten(-2)
 
 

@@ -57,7 +57,7 @@ def _head(first: int, second: int, classes: int) -> nn.Module:
 # A seed does not read the host's features, so once it acts there is nothing to cut: its host gets the whole gradient.
 @host_family("tables", presets=tuple(PRESETS), isolated=frozenset({Stage.TRAINING}), reads_input=True)
 def tables(host: Host, input_shape: Shape, classes: int) -> Anatomy:
-    """D → 32 → ReLU → 32 → ReLU → classes; the slot is the first pre-activation."""
+    """Build D → 32 → ReLU → 32 → ReLU → classes; the slot is the first pre-activation."""
     if math.prod(input_shape) < 2:
         raise SimicError(f"input shape {input_shape}: family tables compares columns: there must be at least two")
     first, second = host.widths or PRESETS[host.preset]
@@ -79,7 +79,7 @@ class RowSeed(Samplewise):
         self.out = nn.Parameter(torch.zeros(features, shape[1]))
 
     def many(self, parameter: Tensor) -> Tensor:
-        """A parameter of R networks ``[R, …]``; of one alone, R = 1."""
+        """Return A parameter of R networks ``[R, …]``; of one alone, R = 1."""
         return parameter if self.out.dim() == 3 else parameter[None]
 
     def forward(self, x: Tensor) -> Tensor:
@@ -87,25 +87,25 @@ class RowSeed(Samplewise):
         return self.added(x.flatten(1).unflatten(0, (len(out), -1)), out).flatten(0, 1)
 
     def added(self, x: Tensor, out: Tensor) -> Tensor:
-        """φ · B of rows ``[R, B, D]``, ``[R, B, width]``."""
+        """Return φ · B of rows ``[R, B, D]``, ``[R, B, width]``."""
         return torch.bmm(self.features(x), GAIN * out)
 
     def features(self, x: Tensor) -> Tensor:
-        """φ ``[R, B, F]`` of rows ``[R, B, D]``."""
+        """Return φ ``[R, B, F]`` of rows ``[R, B, D]``."""
         raise NotImplementedError
 
     def dense(self, layer: nn.Module, x: Tensor) -> Tensor:
-        """A linear layer of each network on its rows ``[R, B, D]``."""
+        """Apply a linear layer of each network to its rows ``[R, B, D]``."""
         return layer(x.flatten(0, 1)).unflatten(0, x.shape[:2])
 
 
 def fixed(*shape: int) -> nn.Parameter:
-    """A tensor that is fitted at germination and never trained."""
+    """Return A tensor that is fitted at germination and never trained."""
     return nn.Parameter(torch.zeros(*shape), requires_grad=False)
 
 
 def columns_first(rows: Tensor) -> Tensor:
-    """``[R, B, D]`` as contiguous ``[D, R, B]``."""
+    """Return ``[R, B, D]`` as contiguous ``[D, R, B]``."""
     return rows.permute(2, 0, 1).contiguous()
 
 
@@ -124,23 +124,23 @@ class FixedSeed(RowSeed):
         return torch.baddbmm(-(self.many(self.mean)[:, None] @ weight), raw, weight)
 
     def constants(self) -> dict[str, Tensor]:
-        """What was fitted beside mean and scale, of R networks."""
+        """Return what was fitted beside mean and scale, of R networks."""
         return {}
 
     def raw(self, x: Tensor, fitted: Mapping[str, Tensor]) -> Tensor:
-        """Features ``[F, R, B]`` of columns ``[D, R, B]`` before they are scaled."""
+        """Return features ``[F, R, B]`` of columns ``[D, R, B]`` before they are scaled."""
         raise NotImplementedError
 
     def fit(self, rows: Tensor) -> dict[str, Tensor]:
         """Return what is fitted to rows ``[R, n, D]`` of R tasks, by name of parameter, ``[R, …]``."""
         columns = columns_first(rows)
-        found = self.prepare(columns)
-        raw = self.raw(columns, found)
+        fitted = self.prepare(columns)
+        raw = self.raw(columns, fitted)
         weight = GAIN * min(1.0, math.sqrt(FEATURES_AT_FULL_WEIGHT / len(raw)))
         std = raw.std(dim=-1, correction=0).T
         # A feature that does not vary says nothing: it stays 0.
         scale = torch.where(std > LEAST_STD, weight / std.clamp(min=LEAST_STD), 0.0)
-        return found | {"mean": raw.mean(dim=-1).T, "scale": scale}
+        return fitted | {"mean": raw.mean(dim=-1).T, "scale": scale}
 
     def prepare(self, columns: Tensor) -> dict[str, Tensor]:
         """Return what ``raw`` needs of columns ``[D, R, n]``."""
@@ -211,7 +211,9 @@ class Gated(RowSeed, Samplewise):
 
 
 def _squared_length(x: Tensor) -> Tensor:
-    """Of rows ``[F, ...]``; sum() adds in another order at the end of a row, and no host would be the same alone."""
+    """Return the squared length of rows ``[F, ...]``; sum() adds in another order at the end of a row, and no host
+    would be the same alone.
+    """
     total = x[0].square()
     for column in x[1:]:
         total = total + column.square()
@@ -314,7 +316,7 @@ class NormalScores(FixedSeed, Samplewise):
 
 
 def _at_ranks(columns: Tensor, ranks: Tensor) -> Tensor:
-    """Values that occur at these ranks of each column ``[D, R, n]``, ``[R, ranks, D]``."""
+    """Return the values that occur at these ranks of each column ``[D, R, n]``, ``[R, ranks, D]``."""
     return columns.sort(dim=-1).values[..., ranks].permute(1, 2, 0).contiguous()
 
 

@@ -92,7 +92,7 @@ class TiedHead(nn.Module):
     gate=TokenGate,
 )
 def transformer(host: Host, input_shape: Shape, classes: int) -> Anatomy:
-    """One block per segment; ``input_shape`` is ``(context,)``, ``classes`` the number of tokens."""
+    """Build one block per segment; ``input_shape`` is ``(context,)``, ``classes`` the number of tokens."""
     preset = PRESETS[host.preset]
     widths = host.widths or preset.widths
     width = widths[0]

@@ -115,8 +115,8 @@ FAULTS = (
         "Hosts and seeds make two steps for each minibatch.",
         Patch(
             ARENA,
-            "            optimizers.apply_fused(self._runs, grads, self.optimizer)\n",
-            "            for _ in '12':\n                optimizers.apply_fused(self._runs, grads, self.optimizer)\n",
+            "            apply_fused(self._runs, grads, self.optimizer)\n",
+            "            for _ in '12':\n                apply_fused(self._runs, grads, self.optimizer)\n",
         ),
     ),
     planted(
@@ -124,14 +124,18 @@ FAULTS = (
         "seeds-decay-like-hosts",
         "medium",
         "Seeds have the weight decay of hosts, though params.yaml gives them none.",
-        Patch(POPULATION, "decay = self.optimizer.seed_weight_decay", "decay = 100 * self.optimizer.weight_decay"),
+        Patch(
+            POPULATION,
+            "else self.optimizer.seed_weight_decay",
+            "else 100 * self.optimizer.weight_decay",
+        ),
     ),
     planted(
         "plumbing",
         "holding-gate-open",
         "high",
         "The gate before HOLDING lets every seed pass, whether its ramp has ended or not.",
-        Patch("growth/life/gates.py", "Stage.HOLDING: holding,", "Stage.HOLDING: always,"),
+        Patch("growth/life/lifecycle.py", "Stage.HOLDING: holding,", "Stage.HOLDING: always,"),
     ),
     planted(
         "plumbing",
@@ -145,7 +149,7 @@ FAULTS = (
         "alpha-lags",
         "medium",
         "A ramp is one step behind until it jumps to its end.",
-        Patch("growth/life/alpha.py", "t = done / slots", "t = (done - 1).clamp(min=0) / slots"),
+        Patch("growth/life/lifecycle.py", "t = done / slots", "t = (done - 1).clamp(min=0) / slots"),
     ),
     planted(
         "plumbing",
@@ -182,7 +186,7 @@ FAULTS = (
         "high",
         "The mask of the parameter budget leaves out the seed that is asked about.",
         Patch(
-            "envs/masks.py",
+            "envs/actions.py",
             "(elsewhere[:, :, None] + self.reserve <= self.limit)",
             "(elsewhere[:, :, None] + 0 * self.reserve <= self.limit)",
         ),
@@ -243,7 +247,7 @@ FAULTS = (
         "component-not-paid",
         "critical",
         "One component of the reward is recorded but not paid.",
-        Patch("envs/rewards/registration.py", "first, *rest = parts.values()", "first, _, *rest = parts.values()"),
+        Patch("envs/rewards/transition.py", "first, *rest = parts.values()", "first, _, *rest = parts.values()"),
     ),
     planted(
         "plumbing",

@@ -5,9 +5,8 @@ import pytest
 import torch
 from torch import nn
 
-from simic.growth.batch.arena import Arena, Block, RowLayout
-from simic.growth.batch.optimizers import MOMENTS
-from simic.growth.batch.rows import Rows
+from simic.growth.batch.arena import MOMENTS, Arena, Block, Rows
+from simic.growth.batch.template import RowLayout
 from simic.params import HostOptimizer
 
 from ..worlds import generator
@@ -18,6 +17,10 @@ RATES = torch.tensor([0.01, 0.01, 0.1, 0.05, 0.05, 0.05, 0.2])
 # Which rows train in an epoch, in which order, and which of them stand still: then some rows have trained more than
 # others, neighbours are alike or not, and a run of like rows is cut by a frozen one.
 EPOCHS = (([0, 1, 2, 3], []), ([2, 3, 4, 5, 6], [3]), ([6, 0, 1, 3, 2, 5, 4], [0]), ([3, 4, 5, 0, 1, 2, 6], [4, 6]))
+
+
+def block_of(store: Rows, rows: list[int], still: list[int], decay: float) -> Block:
+    return Block("host", store, torch.tensor(rows), torch.arange(len(rows)), np.isin(rows, still), decay, COLUMNS)
 
 
 class PlainRow:
@@ -51,12 +54,12 @@ def test_modules_of_mixed_age_equal_torch_optim_row_by_row(name: str, decay: flo
     plain = [PlainRow(row, rate, decay, name) for row, rate in zip(start, RATES.tolist(), strict=True)]
     done = [0] * 7
     for rows, still in EPOCHS:
-        block = Block(store, torch.tensor(rows), np.isin(rows, still), decay, COLUMNS)
+        block = block_of(store, rows, still, decay)
         arena = Arena([block], RATES, optimizer)
         arena.leaves()
         if not fused:
             arena._runs = None
-        before = {part: tensor.clone() for part, tensor in store.tensors()}
+        before = {part: tensor.clone() for part, tensor in store.tensors.items()}
         for scale in (0.1, 3.0, 1.0):  # without and with a clip
             grads = [scale * torch.randn(len(rows), *shape, generator=draw) for shape in ((3, 2), (16,))]
             [norms] = arena.update([[grad.clone() for grad in grads]])
@@ -68,14 +71,14 @@ def test_modules_of_mixed_age_equal_torch_optim_row_by_row(name: str, decay: flo
         for row in rows:
             done[row] += 0 if row in still else 3
         resting = [row for row in range(7) if row in still or row not in rows]
-        assert all(torch.equal(tensor[resting], before[part][resting]) for part, tensor in store.tensors())
+        assert all(torch.equal(tensor[resting], before[part][resting]) for part, tensor in store.tensors.items())
         for row, each in enumerate(plain):
             first, fixed, last = store.param[row].split([6, 4, 16])
             expected = [parameter.detach().flatten() for parameter in each.parameters]
             torch.testing.assert_close([first, last], expected, rtol=2e-5, atol=2e-6)
             assert torch.equal(fixed, start[row, 6:10])
-    assert store.step.tolist() == done and len(set(done)) > 2
-    assert all((moment[:, 6:10] == 0).all() for moment in store.moments.values())
+    assert store.tensors["step"].tolist() == done and len(set(done)) > 2
+    assert all((moment[:, 6:10] == 0).all() for name, moment in store.tensors.items() if name not in ("param", "step"))
 
 
 @pytest.mark.parametrize("fused", [True, False])
@@ -84,9 +87,7 @@ def test_a_module_with_a_broken_gradient_leaves_its_neighbours_bit_equal(fused: 
     for broken in (False, True):
         store = Rows.zeros(3, COLUMNS.width, MOMENTS["adamw"], torch.device("cpu"))
         rates = torch.full((3,), 0.01)
-        arena = Arena(
-            [Block(store, torch.arange(3), np.zeros(3, dtype=bool), 0.1, COLUMNS)], rates, HostOptimizer(name="adamw")
-        )
+        arena = Arena([block_of(store, [0, 1, 2], [], 0.1)], rates, HostOptimizer(name="adamw"))
         if not fused:
             arena._runs = None
         grads = [torch.randn(3, *shape, generator=generator(2)) for shape in ((3, 2), (16,))]

@@ -1,16 +1,14 @@
 """The population: what it computes, what it keeps apart, what it brings back."""
 
 import copy
-from collections.abc import Callable
-from contextlib import AbstractContextManager
 from dataclasses import replace
+from typing import get_args
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from simic.errors import SimicError
-from simic.growth.batch.forward import BACKENDS
+from simic.growth.batch.forward import Backend
 from simic.growth.batch.population import Population
 from simic.growth.batch.template import Template
 from simic.growth.life.lifecycle import LIVE_STAGES, in_stages
@@ -25,7 +23,6 @@ from ..worlds import (
     FAMILIES,
     PlainHost,
     logits_of,
-    make_host,
     make_order,
     make_population,
     mixed_slots,
@@ -59,28 +56,17 @@ def test_no_position_of_a_grown_transformer_sees_a_later_one() -> None:
 # --- the same numbers as something slower ---
 
 
-@BOTH
-def test_batched_evaluation_equals_the_loop(family: str) -> None:
-    batched, loop = make_population(family), make_population(family, backend="loop")
-    slots, _ = mixed_slots(batched), mixed_slots(loop)
-    logits = [logits_of(population, slots, DATA[family].x) for population in (batched, loop)]
-    torch.testing.assert_close(*logits, rtol=1e-5, atol=1e-5)
-    off = torch.cat((nothing_off(batched), torch.eye(3, dtype=torch.bool)[:, None].expand(3, 8, 3)))
-    mine, theirs = batched.evaluate(slots, DATA[family], off), loop.evaluate(slots, DATA[family], off)
-    torch.testing.assert_close(mine.loss, theirs.loss, rtol=1e-5, atol=1e-5)
-    assert (mine.correct != theirs.correct).float().mean() < 1e-3
-
-
-@BOTH
+@EVERY
 @pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
-def test_batched_training_equals_the_loop(family: str, optimizer: str) -> None:
+def test_batched_hosts_train_and_answer_as_in_the_loop(family: str, optimizer: str) -> None:
     # AdamW divides by the root of a gradient's square: where that is all rounding, so is the quotient; ε is raised by
     # no one, so its learning rate is small.
     how = HostOptimizer(name=optimizer, learning_rate=0.05 if optimizer == "sgd" else 1e-4, seed_weight_decay=0.01)
-    batched = make_population(family, optimizer=how)
-    loop = make_population(family, backend="loop", optimizer=how)
+    envs = 24 if family == "tables" else 8  # which has more blueprints
+    batched = make_population(family, envs, optimizer=how)
+    loop = make_population(family, envs, backend="loop", optimizer=how)
     slots, _ = mixed_slots(batched), mixed_slots(loop)
-    order = make_order(8, 20, 16)
+    order = make_order(envs, 20, 16)
     mine, theirs = batched.train_epoch(slots, DATA[family], order), loop.train_epoch(slots, DATA[family], order)
     for name, expected in parameters(loop).items():
         torch.testing.assert_close(parameters(batched)[name], expected, rtol=0, atol=1e-4, msg=name)
@@ -88,15 +74,21 @@ def test_batched_training_equals_the_loop(family: str, optimizer: str) -> None:
         torch.testing.assert_close(
             getattr(mine, name), getattr(theirs, name), rtol=1e-3, atol=1e-4, equal_nan=True, msg=name
         )
+    each = torch.eye(batched.host.slots, dtype=torch.bool)[:, None].expand(-1, envs, -1)
+    off = torch.cat((nothing_off(batched), each))
+    answers, expected = batched.evaluate(slots, DATA[family], off), loop.evaluate(slots, DATA[family], off)
+    torch.testing.assert_close(answers.loss, expected.loss, rtol=1e-3, atol=1e-4)
+    assert (answers.correct != expected.correct).float().mean() < 1e-3
 
 
-@BOTH
+@EVERY
 @pytest.mark.parametrize("seed", [0, 1])
 def test_a_population_is_many_plain_networks_under_torch_optim(family: str, seed: int) -> None:
-    population = make_population(family)
+    envs = 24 if family == "tables" else 8  # which has more blueprints
+    population = make_population(family, envs)
     slots = mixed_slots(population, seed)
-    hosts = [PlainHost(population, slots, row) for row in range(8)]
-    order = make_order(8, 20, 16)
+    hosts = [PlainHost(population, slots, row) for row in range(envs)]
+    order = make_order(envs, 20, 16)
     population.train_epoch(slots, DATA[family], order)
     for row, host in enumerate(hosts):
         host.train(order[row])
@@ -138,21 +130,6 @@ def test_a_training_seed_leaves_its_host_bit_equal(family: str, value: float) ->
     broken = ~stats.seed_grad_norm[:, 1].isfinite()
     assert broken.all() if value != 0.5 else not broken.any()
     assert not stats.gradient_healthy[broken, 1].any()
-
-
-@BOTH
-def test_every_training_seed_learns(family: str) -> None:
-    kinds = torch.arange(len(blueprints_of(family)))
-    population = make_population(family, len(kinds))
-    slots = one_seed(population, Stage.TRAINING, kinds)
-    before = parameters(population)
-    stats = population.train_epoch(slots, DATA[family], make_order(len(kinds), 3, 16))
-    after = parameters(population)
-    for kind, blueprint in enumerate(population.blueprints):
-        name = f"seed.0.{kind}/param"
-        assert not torch.equal(before[name][kind], after[name][kind]), blueprint.name
-    assert (stats.gradient_ratio[:, 0] > 0).all()
-    assert stats.gradient_ratio[:, 1:].isnan().all()
 
 
 @BOTH
@@ -277,19 +254,6 @@ def test_initialisation_is_a_function_of_what_it_is_for(family: str) -> None:
 
 
 @EVERY
-def test_nothing_draws_from_the_global_generator(
-    family: str, no_global_rng: Callable[[], AbstractContextManager]
-) -> None:
-    population = make_population(family, 4)
-    order = make_order(4, 2, 16)
-    with no_global_rng():
-        population.reset(1)
-        slots = one_seed(population, Stage.TRAINING, 0)
-        population.train_epoch(slots, DATA[family], order)
-        population.evaluate(slots, DATA[family], nothing_off(population))
-
-
-@EVERY
 def test_a_new_seed_starts_without_momentum_and_old_ones_keep_theirs(family: str) -> None:
     population = make_population(family, 4)
     slots = one_seed(population, Stage.TRAINING, 1)
@@ -327,13 +291,6 @@ def test_a_state_loaded_in_the_middle_goes_on_bit_for_bit(family: str, optimizer
     assert all(torch.equal(mine[name], theirs[name]) for name in mine)
 
 
-def test_a_state_of_another_shape_is_refused() -> None:
-    state = make_population("mlp", 4).state_dict()
-    params = make_host("mlp").params
-    with pytest.raises(SimicError, match=rf"host/param: shape \(4, {params}\), must be \(8, {params}\)"):
-        make_population("mlp", 8).load_state_dict(state)
-
-
 # --- weights and measures ---
 
 
@@ -366,16 +323,12 @@ def test_learning_rates_are_per_host() -> None:
     assert moved.tolist() == [True, False, True]
 
 
-def test_an_unknown_backend_is_refused() -> None:
-    with pytest.raises(SimicError, match="backend 'magic': must be one of auto, vmap, loop"):
-        make_population("mlp", backend="magic")
-
-
 def test_hosts_with_large_maps_run_apart_on_a_cpu_and_only_they(monkeypatch: pytest.MonkeyPatch) -> None:
     host = build_host(Host(widths=(16, 32, 64), kernel_size=3), (3, 16, 16), 10)
     x = torch.randn(128, 3, 16, 16)
     populations = [
-        Population(host, blueprints_of("cnn"), torch.arange(2), 0, HostOptimizer(), backend=b) for b in BACKENDS
+        Population(host, blueprints_of("cnn"), torch.arange(2), 0, HostOptimizer(), backend=b)
+        for b in get_args(Backend)
     ]
     calls = []
     run_one = Template.run_one

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from simic.growth.batch.scoring import FEW_CLASSES, score
+from simic.growth.batch.statistics import FEW_CLASSES, score
 
 from ..worlds import generator
 
@@ -61,15 +61,3 @@ def test_a_network_with_a_non_finite_logit_is_never_right_there(classes: int, va
     assert not right[2, 7]
     before[2, 7] = False
     assert torch.equal(right, before)
-
-
-def test_of_sequences_it_is_the_mean_over_their_tokens() -> None:
-    logits = torch.randn(2, 3, 4, 5, generator=generator(0))
-    y = torch.randint(5, (2, 3, 4), generator=generator(1))
-    loss, right = score(logits, y, None)
-    for network in range(2):
-        for sample in range(3):
-            mean = F.cross_entropy(logits[network, sample], y[network, sample])
-            assert loss[network, sample].item() == pytest.approx(mean.item(), rel=1e-5)
-            share = (logits[network, sample].argmax(-1) == y[network, sample]).float().mean()
-            assert right[network, sample] == share

@@ -1,7 +1,6 @@
 """Hosts for tables go in parts with like seeds: the same numbers as one by one, of any task and in any company."""
 
 from dataclasses import replace
-from itertools import pairwise
 
 import pytest
 import torch
@@ -10,7 +9,6 @@ from torch import Tensor, nn
 from simic.data.batches import Dataset
 from simic.errors import SimicError
 from simic.growth.batch.fits import FITTED_SAMPLES
-from simic.growth.batch.groups import SlotState, alike
 from simic.growth.batch.population import ALIKE_HOSTS, Population
 from simic.growth.export import grown_network, load_grown, write_network
 from simic.growth.life.vocabulary import Blend, Slots, Stage
@@ -18,7 +16,7 @@ from simic.growth.networks.blueprints import blueprints_of
 from simic.growth.networks.hosts import build_host
 from simic.params import Host, HostOptimizer
 
-from ..worlds import DATA, PlainHost, make_order, make_population, make_table, mixed_slots, one_seed
+from ..worlds import DATA, make_order, make_population, make_table, mixed_slots, one_seed
 
 KINDS = blueprints_of("tables")
 ADAMW = HostOptimizer(name="adamw", learning_rate=1e-3, weight_decay=0.02, seed_weight_decay=0.02)
@@ -54,47 +52,6 @@ def order_of(population: Population, data: Dataset, batches: int = 3, batch: int
 # --- the same numbers as something slower ---
 
 
-@pytest.mark.parametrize("optimizer", [SGD, ADAMW], ids=["sgd", "adamw"])
-@pytest.mark.parametrize("operator", list(Blend))
-@pytest.mark.parametrize(
-    ("stage", "alpha"), [(Stage.TRAINING, 0.0), (Stage.BLENDING, 0.4), (Stage.HOLDING, 1.0), (Stage.FOSSILIZED, 1.0)]
-)
-def test_every_blueprint_trains_and_answers_as_in_the_loop(
-    stage: Stage, alpha: float, operator: Blend, optimizer: HostOptimizer
-) -> None:
-    found = []
-    for backend in ("vmap", "loop"):
-        population = make_population("tables", 2 * len(KINDS), backend, optimizer)
-        slots = every_blueprint(population, stage, operator, alpha)
-        stats = population.train_epoch(slots, DATA["tables"], make_order(len(population), 4, 16))
-        answers = population.evaluate(slots, DATA["tables"], off(population))
-        found.append((population.state_dict(), stats, answers))
-    (mine, stats, answers), (theirs, expected, said) = found
-    assert mine.keys() == theirs.keys()
-    for name, tensor in theirs.items():
-        if name.endswith("/param"):
-            torch.testing.assert_close(mine[name], tensor, rtol=0, atol=2e-5, msg=name)
-    for name, column in vars(expected).items():
-        torch.testing.assert_close(getattr(stats, name), column, rtol=1e-3, atol=1e-4, equal_nan=True, msg=name)
-    torch.testing.assert_close(answers.loss, said.loss, rtol=1e-5, atol=1e-5)
-    assert (answers.correct != said.correct).float().mean() < 1e-3
-
-
-@pytest.mark.parametrize("backend", ["vmap", "loop"])
-@pytest.mark.parametrize("seed", [0, 1])
-def test_a_population_is_many_plain_networks_under_torch_optim(seed: int, backend: str) -> None:
-    population = make_population("tables", 24, backend)
-    slots = mixed_slots(population, seed)
-    hosts = [PlainHost(population, slots, row) for row in range(24)]
-    order = make_order(24, 20, 16)
-    population.train_epoch(slots, DATA["tables"], order)
-    for row, host in enumerate(hosts):
-        host.train(order[row])
-        trained = population.named_parameters(slots, row)
-        for name, expected in host.values().items():
-            torch.testing.assert_close(trained[name], expected, rtol=0, atol=1e-4, msg=f"host {row} {name}")
-
-
 def test_parts_of_like_hosts_give_each_host_its_own_task_order_and_answers() -> None:
     """More hosts than a part holds, of tasks with different classes, against the loop."""
     found = []
@@ -122,20 +79,6 @@ def mixed_slots_of_tasks(population: Population, seed: int = 0) -> Slots:
     population.tasks = tasks
     population.germinate(slots, slots.stage > 0, TASKS)
     return slots
-
-
-def test_like_hosts_lie_side_by_side() -> None:
-    population = several_tasks(HOSTS, "vmap")
-    state = SlotState.read(mixed_slots_of_tasks(population))
-    order = alike(state)
-    assert sorted(order.tolist()) == list(range(HOSTS))
-    runs = state.active[order, 0]
-    keys = [
-        (int(kind), int(age)) if on else None
-        for kind, age, on in zip(state.blueprint[order, 0], state.age[order, 0], runs, strict=True)
-    ]
-    changes = sum(one != other for one, other in pairwise(keys))
-    assert changes + 1 == len(set(keys)) > len(KINDS)
 
 
 # --- germination ---
@@ -199,27 +142,6 @@ def test_a_seed_that_is_fitted_needs_data() -> None:
 
 
 # --- hosts are alone ---
-
-
-@pytest.mark.parametrize("backend", ["vmap", "loop"])
-def test_a_host_trains_alike_in_any_company(backend: str) -> None:
-    """What the others' seeds are, and by which operators they join, changes no gradient: only the rounding of products
-    of other sizes; in the loop only that of what is fitted and of the fused optimizer, which ends a run of rows with
-    other instructions.
-    """
-    crowd = several_tasks(HOSTS, backend, SGD)
-    slots = mixed_slots_of_tasks(crowd)
-    crowd.train_epoch(slots, TASKS, order_of(crowd, TASKS))
-    for row in range(0, HOSTS, 9):
-        alone = Population(crowd.host, KINDS, torch.tensor([row]), 3, SGD, "cpu", backend)
-        alone.reset(0, crowd.tasks[[row]])
-        own = Slots(**{name: tensor[[row]] for name, tensor in slots.state_dict().items()})
-        alone.germinate(own, own.stage > 0, TASKS)
-        alone.train_epoch(own, TASKS, order_of(crowd, TASKS)[[row]])
-        theirs = crowd.named_parameters(slots, row)
-        for name, tensor in alone.named_parameters(own, 0).items():
-            limit = 5e-7 if backend == "loop" else 5e-6
-            torch.testing.assert_close(tensor, theirs[name], rtol=0, atol=limit, msg=f"host {row} {name}")
 
 
 # --- what leaves the population ---

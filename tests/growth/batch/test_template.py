@@ -31,7 +31,7 @@ class Mixed(nn.Module):
 
 def test_constants_stay_and_random_tensors_are_redrawn_within_their_fan_in() -> None:
     template = Template(Mixed, "mixed")
-    weights = dict(zip(template.names, template.unpack(template.draw(STREAMS)), strict=True))
+    weights = dict(zip(template.names, template.layout.unpack(template.draw(STREAMS)), strict=True))
     assert (weights["scale"] == 3.0).all()
     for name, bound in (("layer.weight", 0.2), ("layer.bias", 0.2), ("single.weight", 1.0), ("single.bias", 1.0)):
         values = weights[name]
@@ -62,20 +62,6 @@ def test_a_random_vector_without_a_weight_is_refused() -> None:
         Template(Odd, "odd")
 
 
-def test_columns_find_parameters_by_name() -> None:
-    template = Template(Mixed, "mixed")
-    assert template.columns(["layer.bias"]).sum() == 4
-    assert template.columns([]).sum() == 0
-    with pytest.raises(SimicError, match="no parameter"):
-        template.columns(["nothing"])
-
-
-def test_a_module_without_parameters_runs() -> None:
-    template = Template(nn.Identity, "identity")
-    x = torch.randn(3, 5, 8)
-    assert torch.equal(template.run(template.unpack(template.draw(STREAMS[:3])), x), x)
-
-
 class OneByOne(nn.Linear):
     """A module whose kernel has no batching rule."""
 
@@ -84,20 +70,12 @@ class OneByOne(nn.Linear):
 
 def test_a_module_that_cannot_be_batched_runs_row_by_row() -> None:
     plain, alone = Template(partial(nn.Linear, 3, 3), "plain"), Template(partial(OneByOne, 3, 3), "alone")
-    rows = torch.randn(4, plain.params)
+    rows = torch.randn(4, plain.layout.params)
     x = torch.randn(4, 5, 3, requires_grad=True)
-    expected, found = plain.run(plain.unpack(rows), x), alone.run(alone.unpack(rows), x)
+    expected, found = plain.run(plain.layout.unpack(rows), x), alone.run(alone.layout.unpack(rows), x)
     torch.testing.assert_close(found, expected)
     (grad,) = torch.autograd.grad(found.square().sum(), x)
     torch.testing.assert_close(grad, torch.autograd.grad(expected.square().sum(), x)[0])
-
-
-def test_borrowed_parameters_are_not_in_the_row() -> None:
-    template = Template(partial(nn.Linear, 3, 2), "head", borrowed=("weight",))
-    assert (template.names, template.params) == (["bias"], 2)
-    rows, lent, x = torch.randn(4, 2), torch.randn(4, 2, 3), torch.randn(4, 5, 3)
-    expected = torch.einsum("rbi,roi->rbo", x, lent) + rows[:, None]
-    torch.testing.assert_close(template.run([*template.unpack(rows), lent], x), expected)
 
 
 class OwnNorm(nn.Module):
@@ -135,7 +113,7 @@ class Refusing(Samplewise):
 
 def test_a_failed_pass_keeps_no_weights() -> None:
     template = Template(Refusing, "refusing", features_last=True)
-    weights = template.unpack(torch.rand(2, template.params))
+    weights = template.layout.unpack(torch.rand(2, template.layout.params))
     alive = weakref.ref(weights[0])
     with pytest.raises(MemoryError):
         template.run(weights, torch.rand(2, 4, 3))

@@ -13,8 +13,17 @@ from torch import Tensor
 from simic.certify import life
 from simic.certify.masks import decision
 from simic.growth.life import lifecycle
-from simic.growth.life.lifecycle import Events, Measurements, advance, legal_ops, prune_live, record
-from simic.growth.life.vocabulary import Action, Op, Ramp, Slots, Stage
+from simic.growth.life.lifecycle import (
+    Events,
+    Measurements,
+    advance,
+    legal_ops,
+    prune_live,
+    ramp_tick,
+    record,
+    retarget,
+)
+from simic.growth.life.vocabulary import Action, Curve, Op, Ramp, Slots, Stage
 from simic.params import Lifecycle
 
 from ..worlds import generator
@@ -160,17 +169,6 @@ def step(slots: Slots, action: Action, params: Lifecycle) -> tuple[Slots, Events
     return record(slots, Measurements(torch.tensor([50.0]), ones, ones, ones, ones > 0)), events
 
 
-def test_a_pruned_slot_is_closed_for_one_plus_embargo_plus_reset_steps() -> None:
-    params = Lifecycle(min_prune_age=0, embargo_steps=5, reset_steps=1)
-    slots, _ = step(Slots.empty(1, SLOTS), act(Op.GERMINATE), params)
-    slots, _ = step(slots, act(Op.PRUNE), params)
-    stages = []
-    while slots.stage[0, 0] != Stage.DORMANT:
-        stages.append(Stage(int(slots.stage[0, 0])))
-        slots, _ = step(slots, act(Op.WAIT), params)
-    assert stages == [Stage.PRUNED] + [Stage.EMBARGOED] * 5 + [Stage.RESETTING]
-
-
 def test_a_refused_gate_is_an_event_and_a_wait() -> None:
     params = Lifecycle(training_dwell=3, auto_advance=False)
     slots, _ = step(Slots.empty(1, SLOTS), act(Op.GERMINATE), params)
@@ -178,66 +176,6 @@ def test_a_refused_gate_is_an_event_and_a_wait() -> None:
     slots, events = step(slots, act(Op.ADVANCE), params)  # one epoch of TRAINING, three are needed
     assert (events.effective_op.item(), events.gate.item(), events.gate_passed.item()) == (Op.WAIT, 2, False)
     assert slots.stage[0, 0] == Stage.TRAINING
-
-
-AT_ONCE = Lifecycle(training_dwell=0, blending_dwell=0, min_prune_age=0, embargo_steps=0, reset_steps=0)
-
-
-def test_stages_that_take_no_time_are_passed_in_the_step_of_germination() -> None:
-    """Tempo 0 to full amplitude: the seed holds at once, and may be kept after one epoch."""
-    slots, _ = step(Slots.empty(1, SLOTS), act(Op.GERMINATE), AT_ONCE)
-    assert (slots.stage[0, 0], slots.alpha[0, 0], slots.age[0, 0]) == (Stage.HOLDING, 1.0, 1)
-    slots, events = step(slots, act(Op.FOSSILIZE), AT_ONCE)
-    assert (events.effective_op.item(), slots.stage[0, 0].item()) == (Op.FOSSILIZE, Stage.FOSSILIZED)
-
-
-def test_a_ramp_takes_its_time_also_where_nothing_else_does() -> None:
-    slots, _ = step(Slots.empty(1, SLOTS), act(Op.GERMINATE, tempo=1), AT_ONCE)
-    stages = [int(slots.stage[0, 0])]
-    while slots.stage[0, 0] != Stage.HOLDING:
-        slots, _ = step(slots, act(Op.WAIT), AT_ONCE)
-        stages.append(int(slots.stage[0, 0]))
-    assert stages == [Stage.BLENDING] * 3 + [Stage.HOLDING]  # 3 ticks from the step after germination
-
-
-def test_strict_gates_want_a_measured_epoch_even_without_a_dwell() -> None:
-    params = AT_ONCE.model_copy(update={"gates": "strict", "min_improvement_pct": 0.0})
-    slots, _ = step(Slots.empty(1, SLOTS), act(Op.GERMINATE), params)
-    assert slots.stage[0, 0] == Stage.TRAINING
-    slots, _ = step(slots, act(Op.WAIT), params)
-    assert slots.stage[0, 0] == Stage.HOLDING
-
-
-@pytest.mark.parametrize("gates", ["permissive", "strict"])
-@pytest.mark.parametrize("stage", [Stage.GERMINATED, Stage.TRAINING, Stage.BLENDING, Stage.HOLDING])
-def test_a_seed_is_replaced_whatever_it_has_shown(stage: Stage, gates: str) -> None:
-    """Only what PRUNE could take: not before its age, not on a ramp, no fossil. No gate of its own is asked."""
-    params = AT_ONCE.model_copy(update={"gates": gates, "min_prune_age": 2})
-    old = replace(Slots.empty(1, SLOTS), stage=torch.tensor([[int(stage), 5, 0]]))
-    old = replace(old, blueprint=torch.tensor([[4, 2, -1]]), age=torch.tensor([[2, 9, 0]]), dwell=old.dwell + 2)
-    slots, events = advance(old, act(Op.GERMINATE, blueprint=1, tempo=1), params, torch.tensor([50.0]))
-    assert (events.effective_op.item(), events.gate.item(), events.germinated[0, 0].item()) == (Op.GERMINATE, 0, True)
-    assert (slots.blueprint[0, 0], slots.age[0, 0], slots.germinations[0, 0]) == (1, 0, 1)
-    kept = replace(old, age=old.age - 1), replace(old, ramp=old.ramp + int(Ramp.DOWN))
-    for younger in (*kept, replace(old, stage=torch.full_like(old.stage, int(Stage.FOSSILIZED)))):
-        assert not legal_ops(younger, params)[0, Op.GERMINATE, 0]
-    for rest in ({"embargo_steps": 1}, {"reset_steps": 1}):
-        assert not legal_ops(old, params.model_copy(update=rest))[0, Op.GERMINATE, 0]
-
-
-def test_a_slot_without_embargo_is_free_in_every_step_after_a_prune() -> None:
-    slots, _ = step(Slots.empty(1, SLOTS), act(Op.GERMINATE), AT_ONCE)
-    slots, _ = step(slots, act(Op.PRUNE), AT_ONCE)
-    for _ in range(5):
-        assert legal_ops(slots, AT_ONCE)[0, Op.GERMINATE, 0], Stage(int(slots.stage[0, 0]))
-        slots, _ = step(slots, act(Op.WAIT), AT_ONCE)
-    assert slots.stage[0, 0] == Stage.DORMANT
-
-
-def test_replacing_the_only_seed_needs_no_room() -> None:
-    params = AT_ONCE.model_copy(update={"max_seeds": 1, "sequential_development": True})
-    slots, _ = step(Slots.empty(1, SLOTS), act(Op.GERMINATE), params)
-    assert legal_ops(slots, params)[0, Op.GERMINATE].tolist() == [True, False, False]
 
 
 def test_the_governor_spares_fossils_and_other_hosts() -> None:
@@ -255,3 +193,27 @@ def test_the_gradient_average_starts_at_the_first_measurement() -> None:
         measured = Measurements(torch.tensor([50.0]), missing, missing, torch.tensor([[ratio]]), healthy)
         slots = record(slots, measured)
     assert slots.gradient_ratio.item() == pytest.approx(0.9 * 0.5 + 0.1 * 0.7)
+
+
+HERE = torch.tensor([[True]])
+
+
+@given(
+    start=st.floats(0, 1, width=32),
+    target=st.floats(0, 1, width=32),
+    steps=st.integers(0, 40),
+    curve=st.sampled_from(list(Curve)),
+)
+def test_a_ramp_is_monotone_bounded_and_lands_exactly(start: float, target: float, steps: int, curve: Curve) -> None:
+    slots = replace(Slots.empty(1, 1), alpha=torch.tensor([[start]]))
+    slots = retarget(slots, HERE, torch.tensor([[target]]), torch.tensor([[steps]]), torch.tensor([[int(curve)]]))
+    values = [start]
+    ticks = 0
+    while slots.ramp.item() != Ramp.HOLD:
+        slots = ramp_tick(slots, HERE)
+        values.append(slots.alpha.item())
+        ticks += 1
+    assert ticks == (0 if steps == 0 or start == target else steps)
+    assert slots.alpha.item() == target
+    assert values == sorted(values, reverse=target < start)
+    assert all(min(start, target) <= value <= max(start, target) for value in values)

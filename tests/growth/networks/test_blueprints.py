@@ -62,22 +62,6 @@ def test_heads_that_do_not_divide_the_width_are_refused() -> None:
         item.build((3, 10))
 
 
-@pytest.mark.parametrize("item", blueprints_of("transformer"), ids=lambda item: item.name)
-def test_no_position_of_a_transformer_seed_sees_a_later_one(item: Blueprint) -> None:
-    torch.manual_seed(0)
-    module, x = item.build((6, 8)), torch.randn(2, 6, 8)
-    for parameter in module.parameters():
-        nn.init.normal_(parameter)
-    changed = x.clone()
-    changed[:, 4:] += 1
-    assert torch.equal(module(x)[:, :4], module(changed)[:, :4])
-
-
-@KINDS
-def test_the_shape_is_kept(item: Blueprint, shape: tuple[int, ...]) -> None:
-    assert item.build(shape)(torch.randn(5, *shape)).shape == (5, *shape)
-
-
 @KINDS
 def test_closed_it_is_the_identity(item: Blueprint, shape: tuple[int, ...]) -> None:
     if not item.closing:

@@ -1,6 +1,5 @@
 """Blend operators and the gradients they let through."""
 
-import pytest
 import torch
 
 from simic.growth.life.vocabulary import Blend
@@ -13,13 +12,6 @@ SHAPE = (3, 5, 2, 2, 4)  # rows, batch, height, width, channels
 
 def features(seed: int) -> torch.Tensor:
     return torch.randn(SHAPE, generator=generator(seed), dtype=torch.float64)
-
-
-@pytest.mark.parametrize("operator", list(Blend))
-def test_alpha_zero_is_the_identity(operator: Blend) -> None:
-    h, s = features(0), features(1)
-    gate = torch.rand(3, 5, 1, dtype=torch.float64) if operator is Blend.GATE else None
-    assert torch.equal(blend(operator, h, s, h, torch.zeros(3, dtype=torch.float64), gate), h)
 
 
 def test_the_operators_are_their_formulas() -> None:
