@@ -82,17 +82,17 @@ class Split(Tree):
 class Instances(Tree):
     """How many tasks of a suite are drawn for what; their kinds take turns."""
 
-    train: Count = 64
-    val: Count = 16  # they choose the best checkpoint
-    held_out: Count = 12  # of kinds that training knows
-    held_out_kinds: Steps = 4  # of kinds that it does not
-    outside: Steps = 0  # of what was not made for the suite
+    train: Count = 1100
+    val: Count = 96  # they choose the best checkpoint
+    held_out: Count = 216  # of kinds that training knows
+    held_out_kinds: Steps = 216  # of kinds that it does not
+    outside: Steps = 96  # of what was not made for the suite
 
 
 class Suite(Tree):
     """Of task suite: which distribution of tasks, and how many are drawn from it."""
 
-    name: Annotated[str, Known(registry.SUITE)] = "patches"
+    name: Annotated[str, Known(registry.SUITE)] = "tables"
     # null: all but those held out
     kinds: Annotated[tuple[str, ...], Field(strict=False, min_length=1), Once] | None = None
     held_out_kinds: Annotated[tuple[str, ...], Field(strict=False), Once] | None = None  # null: as the suite has it
@@ -102,7 +102,7 @@ class Suite(Tree):
 class Prepare(Tree):
     """Which data, how much of them, and how they are split."""
 
-    task: Annotated[str, Known(registry.TASK)] = "digits"
+    task: Annotated[str, Known(registry.TASK)] = "suite"
     source: str | None = None  # npz, text: a file in the data directory; synthetic: the name of a planted task
     samples: Count | None = None  # null: all; else so many, stratified, chosen by hash (text: windows of one piece)
     suite: Suite = Suite()
@@ -123,8 +123,8 @@ class Prepare(Tree):
 class Host(Tree):
     """The network to be grown: a preset of a family, single properties overridden where not null."""
 
-    family: Annotated[str, Known(registry.FAMILY)] = "cnn"
-    preset: Annotated[str, Known(registry.PRESET)] = "impaired"
+    family: Annotated[str, Known(registry.FAMILY)] = "tables"
+    preset: Annotated[str, Known(registry.PRESET)] = "baseline"
     widths: Annotated[tuple[Units, ...], Field(strict=False, min_length=1, max_length=12)] | None = None
     kernel_size: Odd | None = None
 
@@ -132,11 +132,11 @@ class Host(Tree):
 class HostOptimizer(Tree):
     """How hosts and seeds are trained."""
 
-    name: Literal["sgd", "adamw"] = "sgd"
-    learning_rate: LearningRate = 0.05
+    name: Literal["sgd", "adamw"] = "adamw"
+    learning_rate: LearningRate = 0.005
     momentum: Fraction = 0.9
-    weight_decay: NonNegative = 5e-4
-    seed_weight_decay: NonNegative = 0.0
+    weight_decay: NonNegative = 0.02
+    seed_weight_decay: NonNegative = 0.02
     max_grad_norm: Positive = 1.0  # host and each seed clipped apart
 
 
@@ -144,17 +144,17 @@ class Lifecycle(Tree):
     """Timing and gates of seeds; all in host epochs (= environment steps)."""
 
     gates: Literal["permissive", "strict"] = "permissive"
-    training_dwell: Steps = 3  # before BLENDING (gate G2)
-    blending_dwell: Steps = 3  # before HOLDING (gate G3, strict)
-    min_prune_age: Steps = 8  # no seed can prove itself sooner: dwell 3, ramp 3 or more
-    embargo_steps: Steps = 5
-    reset_steps: Steps = 1
+    training_dwell: Steps = 0  # before BLENDING (gate G2)
+    blending_dwell: Steps = 0  # before HOLDING (gate G3, strict)
+    min_prune_age: Steps = 0
+    embargo_steps: Steps = 0
+    reset_steps: Steps = 0
     min_improvement_pct: NonNegative = 0.5  # G2 strict
     min_gradient_ratio: NonNegative = 0.1  # G2 strict
     min_contribution_pct: NonNegative = 1.0  # G5 strict
     auto_advance: bool = True  # gates G1 to G3 fire by themselves; docs/history/experiments.md
-    sequential_development: bool = True
-    max_seeds: Count | None = None  # null: one per slot
+    sequential_development: bool = False
+    max_seeds: Count | None = 1  # null: one per slot
     param_budget: Positive = 4.0  # seeds may hold this many times the host's parameters
 
 
@@ -201,9 +201,9 @@ class ScoreReward(Tree):
 class Reward(Tree):
     """Weights of the reward terms (docs/metrics.md says which mode has which); accuracies in points 0–100."""
 
-    mode: Annotated[str, Known(registry.REWARD_MODE)] = "shaped"
-    pbrs_weight: NonNegative = 0.3
-    intervention_cost: NonNegative = 0.01
+    mode: Annotated[str, Known(registry.REWARD_MODE)] = "score"
+    pbrs_weight: NonNegative = 0.0
+    intervention_cost: NonNegative = 0.0
     death_penalty: Penalty = -10.0
     contribution_threshold_pct: NonNegative = 1.0  # or twice its standard error, whichever is larger
     rent_cap: NonNegative = 1.5  # of shaped, escrow and loss, like the next
@@ -230,28 +230,28 @@ class Governor(Tree):
 class Policy(Tree):
     """Sizes of the recurrent actor-critic."""
 
-    encoder_units: Units = 128
-    core: Literal["lstm", "gru", "none"] = "lstm"
-    core_units: Units = 128
+    encoder_units: Units = 64
+    core: Literal["lstm", "gru", "none"] = "gru"
+    core_units: Units = 64
     head_units: Units = 64
     # own: with an encoder and a core of its own; detached: it reads the actor's and the observation, and pulls at none
-    critic: Literal["own", "detached"] = "own"
+    critic: Literal["own", "detached"] = "detached"
     embedding_units: Units = 4
 
 
 class PPOParams(Tree):
     """Proximal policy optimisation; names follow the paper (arXiv 1707.06347)."""
 
-    learning_rate: LearningRate = 1e-3
-    learning_rate_schedule: Literal["constant", "linear"] = "constant"  # linear: falls to a fifth in the last update
+    learning_rate: LearningRate = 0.0015
+    learning_rate_schedule: Literal["constant", "linear"] = "linear"  # linear: falls to a fifth in the last update
     adam_eps: Positive = 1e-5
     clip_range: Positive = 0.2
-    epochs: Count = 4
+    epochs: Count = 6
     minibatches: Count = 4
     gradient_accumulation: Count = 1  # parts of a minibatch that are in memory one after the other
-    target_kl: Positive | None = 0.015  # an epoch stops at 1.5 × this
-    entropy_coef: NonNegative = 0.01
-    entropy_coef_final: NonNegative = 0.001
+    target_kl: Positive | None = None  # an epoch stops at 1.5 × this
+    entropy_coef: NonNegative = 0.03
+    entropy_coef_final: NonNegative = 0.003
     entropy_scale: dict[str, NonNegative] = {}  # times entropy_coef, by head; 1 where not named
     entropy_floor: dict[str, Fraction] = {}  # of the normalised entropy, by head; below it a penalty, never a clamp
     entropy_floor_coef: NonNegative = 0.1
@@ -259,10 +259,10 @@ class PPOParams(Tree):
     max_grad_norm: Positive = 0.5
     ratio: Literal["joint", "per_head"] = "joint"
     head_weight: Literal["rows", "mean"] = "rows"  # a head's term over all rows, or over those where it matters
-    gamma: Fraction = 0.995
+    gamma: Fraction = 1.0
     gae_lambda: Fraction = 0.95
     normalize_observations: bool = True
-    normalize_rewards: bool = True
+    normalize_rewards: bool = False
 
     @model_validator(mode="after")
     def _options_agree(self) -> Self:
@@ -278,20 +278,28 @@ class Train(Tree):
     """One training run of the controller."""
 
     host: Host = Host()
-    iterations: Steps = 8
-    horizon: Count | None = None  # iterations over which ppo.entropy_coef falls; null: all of them
-    envs: Count = 64
+    iterations: Steps = 40
+    horizon: Count | None = 40  # iterations over which ppo.entropy_coef falls; null: all of them
+    envs: Count = 1024
     # Epochs of each host and decisions about it; a range [low, high] is drawn from anew for each iteration.
-    episode_steps: Count | Annotated[tuple[Count, Count], Field(strict=False)] = 25
-    batches_per_epoch: Count | Literal["all"] = "all"
-    batch_size: Count = 64
+    episode_steps: Count | Annotated[tuple[Count, Count], Field(strict=False)] = (5, 16)
+    batches_per_epoch: Count | Literal["all"] = 8
+    batch_size: Count = 48
     episode_end: Literal["terminate", "truncate"] = "terminate"
-    validate_every: Count = 4  # iterations between validation episodes that choose the best checkpoint
+    validate_every: Count = 10  # iterations between validation episodes that choose the best checkpoint
     stop_on: Literal["never", "critical", "high"] = "critical"  # findings that end the run; spent budgets always do
     host_optimizer: HostOptimizer = HostOptimizer()
     lifecycle: Lifecycle = Lifecycle()
     price: NonNegative = 0.0  # points that parameters must earn, for each time the host's own that are added and kept
-    actions: dict[str, Choices] = {}  # what remains allowed, by head; all where it names none
+    # What remains allowed, by head; all where it names none.
+    actions: dict[str, Choices] = {
+        "op": ("WAIT", "GERMINATE", "PRUNE", "FOSSILIZE"),
+        "style": ("linear_add",),
+        "tempo": (0,),
+        "alpha_target": (1.0,),
+        "alpha_speed": (0,),
+        "alpha_curve": ("LINEAR",),
+    }
     reward: Reward = Reward()
     governor: Governor = Governor()
     policy: Policy = Policy()
@@ -328,7 +336,7 @@ class Headroom(Tree):
     policies: Annotated[tuple[RuleName, ...], Field(strict=False, min_length=1), Once] = get_args(RuleName)[:3]
     schedules: Count = 32  # at most; all with one seed are among them
     steps: Annotated[tuple[Steps, ...], Field(strict=False, min_length=1), Once] = (0,)  # when the first germinates
-    search_tasks: Count = 8  # tasks of training on which the common schedule is chosen
+    search_tasks: Count = 192  # tasks of training on which the common schedule is chosen
     tune: bool = False  # tuned_rule where simic knows none for these hosts and tasks; false: patient plays for it
     floors: bool = True  # a linear classifier and static networks of several sizes
 
@@ -341,7 +349,7 @@ class Evaluate(Tree):
 
     policies: Annotated[tuple[PolicyName, ...], Field(strict=False, min_length=1), Once] = get_args(PolicyName)
     # Lengths of the episodes that are played, the one that is reported first; null: train.episode_steps, at most.
-    epochs: Annotated[tuple[Count, ...], Field(strict=False, min_length=1), Once] | None = None
+    epochs: Annotated[tuple[Count, ...], Field(strict=False, min_length=1), Once] | None = (12, 6, 9, 16)
     eval_seeds: Annotated[int, Field(ge=2, le=10_000)] = 20  # hosts, at least; every held-out task gets as many
     static_final: bool = True  # the networks that the first policy ended with, trained from the first step
     # Decisions graded by replays: so many other first seeds are tried, and the verdict on the first; 0: none.

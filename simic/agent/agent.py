@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import gymnasium
 import torch
@@ -36,6 +36,30 @@ CARD = "simic.agent"  # what a saved file's metadata are under
 FORMAT_VERSION = 2
 LOG_FILE = "progress.csv"
 LOG_EPISODES = 100  # whose mean return is written
+
+
+def sizes(**changes: Any) -> params.Policy:
+    """Return sizes for environments in general, with these changes; those of params.yaml are enough for its hosts."""
+    return params.Policy(**{"core": "lstm", "encoder_units": 128, "core_units": 128, "critic": "own"} | changes)
+
+
+def settings(**changes: Any) -> params.PPOParams:
+    """Return settings for environments in general, with these changes.
+
+    Those of params.yaml are for short episodes with one score in points: neither discounted nor scaled, and learned
+    from until the rate has fallen.
+    """
+    general = {
+        "learning_rate": 1e-3,
+        "learning_rate_schedule": "constant",
+        "epochs": 4,
+        "target_kl": 0.015,
+        "entropy_coef": 0.01,
+        "entropy_coef_final": 0.001,
+        "gamma": 0.995,
+        "normalize_rewards": True,
+    }
+    return params.PPOParams(**general | changes)
 
 
 @dataclass
@@ -88,7 +112,7 @@ class Agent:
         log: str | Path | None = None,
     ) -> None:
         self.make, self.rng_seed, self.rollout_steps = env, rng_seed, rollout_steps
-        self.sizes, self.settings = policy or params.Policy(), ppo or params.PPOParams()
+        self.sizes, self.settings = policy or sizes(), ppo or settings()
         if self.sizes.core != "none" and envs < self.settings.minibatches:
             least = self.settings.minibatches
             raise SimicError(f"envs = {envs}: must be at least ppo.minibatches ({least}) where the policy has memory")
@@ -202,8 +226,8 @@ class Agent:
                 card = json.loads((file.metadata() or {})[CARD])
             if card["format_version"] != FORMAT_VERSION:
                 raise SimicError(f"{path}: format version {card['format_version']}: must be {FORMAT_VERSION}")
-            sizes, settings = params.Policy(**card["policy"]), params.PPOParams(**card["ppo"])
             same = {name: card[name] for name in ("rng_seed", "envs", "rollout_steps")}
+            same |= {"policy": params.Policy(**card["policy"]), "ppo": params.PPOParams(**card["ppo"])}
             made, iteration = env or card["env"], card["iteration"]
         except OSError as error:
             raise SimicError(f"{path}: not readable: {error.strerror or error}") from None
@@ -211,7 +235,7 @@ class Agent:
             raise SimicError(f"{path}: not an agent that Agent.save wrote") from None
         if made is None:
             raise SimicError(f"{path}: its environment has no registered id; pass what makes it: Agent.load(path, env)")
-        agent = cls(made, **same, policy=sizes, ppo=settings, log=log)
+        agent = cls(made, **same, log=log)
         refuse_mismatch(str(path), agent.tensors(), tensors)
         parts = {part: {} for part in ("ppo", "scales")}
         for name, tensor in tensors.items():

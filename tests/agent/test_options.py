@@ -11,6 +11,7 @@ from simic.agent.policy import ActorCritic
 from simic.agent.ppo import PPO, floor_pull, mean_entropy, terms, usage
 from simic.agent.rollout import Rollout
 from simic.errors import SimicError
+from tests import standard
 
 from .worlds import HIERARCHY, episodes, make_policy, make_rollout, replay, weights
 
@@ -22,7 +23,7 @@ def rollout_of(policy: ActorCritic, iteration: int = 0) -> Rollout:
 
 
 def settings(**changes) -> params.PPOParams:
-    return params.PPOParams(**({"learning_rate": 1e-2, "epochs": 2, "minibatches": 2, "target_kl": None} | changes))
+    return standard.PPOParams(**({"learning_rate": 1e-2, "epochs": 2, "minibatches": 2, "target_kl": None} | changes))
 
 
 def make_ppo(policy: ActorCritic | None = None, **changes) -> PPO:
@@ -132,4 +133,4 @@ def test_accumulated_gradients_are_those_of_the_whole_minibatch(pieces: int, cha
 
 def test_options_that_contradict_each_other_are_refused() -> None:
     with pytest.raises(ValueError, match="head_weight must be rows when ratio is joint"):
-        params.PPOParams(head_weight="mean", ratio="joint")
+        standard.PPOParams(head_weight="mean", ratio="joint")

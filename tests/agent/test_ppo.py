@@ -17,10 +17,11 @@ from simic.agent.normalization import Normalizers
 from simic.agent.ppo import PPO, usage, with_advantages
 from simic.agent.rollout import collect
 from simic.errors import SimicError
+from tests import standard
 
 from .worlds import SEEN, TensorWorld, episodes, forget_masks, in_processes, make_policy, make_rollout, replay, weights
 
-SETTINGS = params.PPOParams(
+SETTINGS = standard.PPOParams(
     learning_rate=1e-2, epochs=2, minibatches=2, target_kl=None, entropy_coef=0.05, entropy_coef_final=0.01
 )
 

@@ -10,7 +10,7 @@ from simic.agent.policy import ActorCritic
 from simic.agent.ppo import PPO
 from simic.agent.rollout import collect
 from simic.agent.spec import Observation
-from simic.params import PPOParams
+from tests.standard import PPOParams
 
 from .worlds import HIERARCHY, SEEN, SMALL, TensorWorld, episodes, make_policy, make_rollout, replay
 

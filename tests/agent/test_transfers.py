@@ -7,11 +7,11 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from simic import params
 from simic.agent import ppo as ppo_module
 from simic.agent.health import Health
 from simic.agent.metrics import UpdateMetrics, numbers
 from simic.agent.ppo import PPO
+from tests import standard
 
 from .worlds import episodes, make_policy, make_rollout
 
@@ -63,7 +63,9 @@ def sent(monkeypatch) -> None:
 
 
 def make_ppo(reads_are_free: bool, **changes) -> PPO:
-    settings = params.PPOParams(**({"learning_rate": 1e-2, "epochs": 3, "minibatches": 2, "target_kl": None} | changes))
+    settings = standard.PPOParams(
+        **({"learning_rate": 1e-2, "epochs": 3, "minibatches": 2, "target_kl": None} | changes)
+    )
     ppo = PPO(make_policy(), settings, rng_seed=1, total_updates=5)
     ppo.reads_are_free = reads_are_free  # True on a CPU
     return ppo

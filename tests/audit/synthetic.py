@@ -39,6 +39,7 @@ from simic.telemetry.columns import Columns, EventColumns
 from simic.telemetry.publish import publish
 from simic.telemetry.recorder import Iteration, Recorder
 from simic.telemetry.rows import TimingRow, UpdateRow
+from tests import standard
 
 ENVS, SLOTS, STEPS, ITERATIONS = 4, 2, 6, 24
 HEADS = ("op", "slot", "blueprint", "style", "tempo", "alpha_target", "alpha_speed", "alpha_curve")
@@ -49,7 +50,7 @@ LAYERS = ("actor.category", "actor.encoder", "actor.core.rnn", "actor.core_norm"
 
 def params():
     """Small, but valid by every rule of the real tree."""
-    tree = Params().model_dump()
+    tree = standard.Params().model_dump()
     tree["train"] |= {"envs": ENVS, "episode_steps": STEPS, "iterations": ITERATIONS}
     return Params.model_validate(tree)
 

@@ -5,9 +5,9 @@ import math
 import pytest
 import torch
 
-from simic import params
 from simic.certify import agent, ppo
 from simic.certify.agent import Factor, Interface, Network, Scale
+from tests import standard
 
 FACTORS = (Factor("op", 3, "nothing"), Factor("slot", 2, "op"), Factor("kind", 4, "slot"))
 MATTERS = torch.tensor([[True, False, False], [True, True, True], [True, True, False]])
@@ -20,7 +20,7 @@ def test_cells_are_torchs(core, theirs, gates):
     module = theirs(6, 7).double()
     weights = {f"actor.core.rnn.{name}": x.detach() for name, x in module.named_parameters()}
     assert weights["actor.core.rnn.weight_hh_l0"].shape[0] == 7 * gates
-    network = Network(weights, INTERFACE, params.Policy(core=core, core_units=7))
+    network = Network(weights, INTERFACE, standard.Policy(core=core, core_units=7))
     x = torch.randn(4, 3, 6, dtype=torch.float64)
     assert torch.allclose(network._remembered("actor.core.rnn", x), module(x)[0], atol=1e-12)
 
@@ -85,13 +85,13 @@ def test_scales_are_those_of_all_rows_and_leave_flags_alone():
 
 
 def test_a_step_is_torchs_adam_behind_a_clipped_norm():
-    settings = params.PPOParams(max_grad_norm=0.5)
+    settings = standard.PPOParams(max_grad_norm=0.5)
     weight = torch.randn(4, 3, dtype=torch.float64)
     theirs = weight.clone().requires_grad_()
     adam = torch.optim.Adam([theirs], lr=settings.learning_rate, eps=settings.adam_eps)
     nothing = {"w": torch.zeros_like(weight)}
     learner = ppo.Learner({"w": weight}, nothing, nothing, 0, 0, 0, settings.learning_rate)
-    update = ppo.Update(None, INTERFACE, params.Train(ppo=settings), 1, 0)
+    update = ppo.Update(None, INTERFACE, standard.Train(ppo=settings), 1, 0)
     for _ in range(3):
         gradient = torch.randn(4, 3, dtype=torch.float64)
         theirs.grad = gradient.clone()

@@ -7,8 +7,11 @@ import pytest
 from simic.certify import life
 from simic.certify.life import Decision, Measured, Slot, advance, allowed, remember
 from simic.params import Lifecycle
+from tests import standard
 
-RULES = Lifecycle(training_dwell=2, embargo_steps=0, reset_steps=1, min_prune_age=0, sequential_development=False)
+RULES = standard.Lifecycle(
+    training_dwell=2, embargo_steps=0, reset_steps=1, min_prune_age=0, sequential_development=False
+)
 WELL = Measured(accuracy=50.0, contribution=4.0, contribution_se=1.0, gradient_ratio=1.0, healthy=True)
 WAIT = Decision(life.WAIT)
 

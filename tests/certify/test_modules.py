@@ -7,7 +7,7 @@ from simic.certify import streams
 from simic.certify.bank import NoReference
 from simic.certify.modules import BLUEPRINTS, gate
 from simic.certify.networks import anatomy
-from simic.params import Host
+from tests.standard import Host
 
 # Exact parameters at C = 8, 16, 32 (docs of each blueprint).
 SIZES = {

@@ -9,12 +9,13 @@ from simic.certify import life, rewards
 from simic.certify.life import Seed, Slot
 from simic.certify.rewards import State, Step
 from simic.params import Train
+from tests import standard
 
 STEPS = 25  # of an episode
 
 
 def train(mode: str) -> Train:
-    start = Train()
+    start = standard.Train()
     return start.model_copy(update={"reward": start.reward.model_copy(update={"mode": mode}), "price": 2.0})
 
 

@@ -15,19 +15,21 @@ from simic.data.sources import Source, drop_duplicates, read_digits
 from simic.data.suites.kinds import Draws, Sources
 from simic.data.suites.suites import SUITES
 from simic.errors import SimicError
-from simic.params import Instances, Prepare, Split, Suite
+from simic.params import Prepare, Split
+from tests import standard
+from tests.standard import Instances, Suite
 
 
 @pytest.fixture(scope="module")
 def digits(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("digits") / "prepared"
-    prepare(Prepare(), 1, folder, folder.parent)
+    prepare(standard.Prepare(), 1, folder, folder.parent)
     return folder
 
 
 def write_npz(folder: Path, name: str = "mine.npz", **arrays: np.ndarray) -> Prepare:
     np.savez(folder / name, **arrays)
-    return Prepare(task="npz", source=name)
+    return standard.Prepare(task="npz", source=name)
 
 
 def sample_arrays(shape: tuple[int, ...], classes: int = 3, each: int = 10) -> dict[str, np.ndarray]:
@@ -57,7 +59,7 @@ def test_every_sample_keeps_its_own_label(tmp_path, monkeypatch, kind):
         x = torch.arange(240.0, dtype=torch.float64).view(60, 4)
         source = Source("mine", "", "none", x, torch.arange(60) * 5 % 3)
     monkeypatch.setitem(tasks.TASKS, "digits", lambda *_: source)
-    prepare(Prepare(), 1, tmp_path / "out", tmp_path)
+    prepare(standard.Prepare(), 1, tmp_path / "out", tmp_path)
     meta, found = read_meta(tmp_path / "out"), {}
     for data in (
         *(load_split(tmp_path / "out", split) for split in ("train", "val")),
@@ -91,10 +93,10 @@ def test_a_data_set_alone_is_a_bank_of_one_task_with_its_samples_standardised_an
 
 
 def test_preparing_twice_gives_the_same_bytes(digits, tmp_path):
-    prepare(Prepare(), 1, tmp_path / "again", tmp_path)
+    prepare(standard.Prepare(), 1, tmp_path / "again", tmp_path)
     for file in digits.iterdir():
         assert (tmp_path / "again" / file.name).read_bytes() == file.read_bytes()
-    prepare(Prepare(), 2, tmp_path / "other", tmp_path)
+    prepare(standard.Prepare(), 2, tmp_path / "other", tmp_path)
     assert read_meta(tmp_path / "other").sha256 != read_meta(digits).sha256
 
 
@@ -173,10 +175,10 @@ def test_a_subsample_keeps_the_shares_and_the_order_and_is_chosen_by_the_seed():
 
 
 def test_samples_bound_what_is_prepared(tmp_path):
-    prepare(Prepare(samples=100), 1, tmp_path / "out", tmp_path)
+    prepare(standard.Prepare(samples=100), 1, tmp_path / "out", tmp_path)
     assert sum(read_meta(tmp_path / "out").samples.values()) == 100
     with pytest.raises(SimicError, match=r"prepare.samples = 1798: must be at most 1797, all that scikit-learn digits"):
-        prepare(Prepare(samples=1798), 1, tmp_path / "out", tmp_path)
+        prepare(standard.Prepare(samples=1798), 1, tmp_path / "out", tmp_path)
 
 
 def test_bytes_and_the_same_numbers_as_floats_are_prepared_alike(tmp_path):
@@ -234,7 +236,7 @@ def test_a_file_truncated_or_damaged_anywhere_is_refused_or_read_whole(tmp_path)
 @pytest.mark.parametrize(("task", "example"), [("npz", ""), ("text", r" \(any UTF-8 text; for example https://.*\)")])
 def test_a_missing_file_says_where_to_put_it_and_where_there_is_one(tmp_path, task, example):
     with pytest.raises(SimicError, match=f"absent: no such file; put it there{example}, or set SIMIC_DATA_DIR"):
-        prepare(Prepare(task=task, source="absent"), 1, tmp_path / "out", tmp_path)
+        prepare(standard.Prepare(task=task, source="absent"), 1, tmp_path / "out", tmp_path)
 
 
 def test_a_failed_run_leaves_the_earlier_one_as_it_was(tmp_path):
@@ -242,7 +244,7 @@ def test_a_failed_run_leaves_the_earlier_one_as_it_was(tmp_path):
     before = {file.name: file.read_bytes() for file in (tmp_path / "out").iterdir()}
     (tmp_path / "mine.npz").write_bytes(b"PK\x03\x04 broken")
     with pytest.raises(SimicError):
-        prepare(Prepare(task="npz", source="mine.npz"), 2, tmp_path / "out", tmp_path)
+        prepare(standard.Prepare(task="npz", source="mine.npz"), 2, tmp_path / "out", tmp_path)
     assert {file.name: file.read_bytes() for file in (tmp_path / "out").iterdir()} == before
     assert sorted(file.name for file in tmp_path.iterdir()) == ["mine.npz", "out"]
 
@@ -270,7 +272,7 @@ def test_what_a_users_reader_returns_is_checked(
     whole = {"x": torch.randn(60, 4, generator=generator), "y": torch.arange(60) % 3} | changes
     monkeypatch.setitem(tasks.TASKS, "digits", lambda *_: Source("mine", "", "none", **whole))
     with pytest.raises(SimicError, match=words) as caught:
-        prepare(Prepare(), 1, tmp_path / "prepared", tmp_path)
+        prepare(standard.Prepare(), 1, tmp_path / "prepared", tmp_path)
     assert "mine" in str(caught.value)
     assert list(tmp_path.iterdir()) == []
 
@@ -295,7 +297,7 @@ def test_the_host_of_a_source_task_comes_with_the_data_and_has_seen_digits_of_tr
 
     few = {"train": 1, "val": 1, "held_out": 1, "held_out_kinds": 1}
     suite = Suite(name="adapt", instances=Instances(**few))
-    prepare(Prepare(task="suite", suite=suite, samples=60), 5, tmp_path / "out", tmp_path, train_host)
+    prepare(standard.Prepare(task="suite", suite=suite, samples=60), 5, tmp_path / "out", tmp_path, train_host)
     [(host, data, rng_seed, epochs)] = seen
     source = SUITES["adapt"].source
     assert (host, rng_seed, epochs) == (source.host, 5, source.epochs)

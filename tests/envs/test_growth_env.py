@@ -13,7 +13,7 @@ from simic.envs.attribution import COMMITTED, MAIN, WITHOUT, configurations, mea
 from simic.errors import SimicError
 from simic.growth.life.lifecycle import LIVE_STAGES, in_stages
 from simic.growth.life.vocabulary import Action, Op, Stage
-from simic.params import Host, PPOParams, Reward
+from tests.standard import Host, PPOParams, Reward
 
 from .test_shapley import by_permutations
 

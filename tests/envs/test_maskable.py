@@ -9,7 +9,7 @@ from sb3_contrib import MaskablePPO
 from stable_baselines3.common.callbacks import BaseCallback
 
 from simic.data.prepare import prepare
-from simic.params import Lifecycle, PPOParams, Prepare, Train
+from tests.standard import Lifecycle, PPOParams, Prepare, Train
 
 TRAIN = Train(
     envs=1,

@@ -2,7 +2,7 @@
 
 from simic.growth.life.lifecycle import LIVE_STAGES, in_stages
 from simic.growth.life.vocabulary import ALPHA_SPEED_STEPS, Op, Ramp, Stage
-from simic.params import Lifecycle
+from tests.standard import Lifecycle
 
 from .transitions import act
 

@@ -12,7 +12,8 @@ from simic.envs.rewards import MODES, Transition
 from simic.envs.rewards.shaped import NOT_CONTRIBUTING
 from simic.errors import SimicError
 from simic.growth.life.vocabulary import Op, Stage
-from simic.params import Reward, SparseReward
+from simic.params import SparseReward
+from tests.standard import Reward
 
 from .transitions import GAMMA, SETTING, WEIGHTS, discounted, measured, random_states, transition
 

@@ -14,7 +14,7 @@ from simic.envs.observations import columns
 from simic.evaluation.explain import Explanation, page
 from simic.evaluation.occlusion import in_words, occlusion
 from simic.evaluation.result import TriedChoice
-from simic.params import Policy
+from tests.standard import Policy
 
 STEPS = 20
 

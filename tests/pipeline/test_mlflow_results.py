@@ -7,11 +7,11 @@ from pathlib import Path
 import mlflow.data
 import pytest
 
-from simic import params
 from simic.data.batches import read_meta
 from simic.pipeline import engine, mlflow_datasets, mlflow_models, mlflow_observer, mlflow_store
 from simic.pipeline.mlflow_observer import MlflowObserver
 from simic.pipeline.paths import Workspace
+from tests import standard
 from tests.pipeline.test_mlflow_debts import failing
 from tests.pipeline.test_mlflow_store import ITERATIONS, NAME, info_of, publish_files, run_of, steps, train
 
@@ -28,7 +28,7 @@ SPLITS = (split("train", "training"), split("val", "validation"), split("test", 
 
 def observer(workspace: Workspace, code: str = CODE) -> MlflowObserver:
     """Of a run that knows its splits."""
-    watcher = MlflowObserver(workspace, params.Params(), {"simic.code": code}, SPLITS)
+    watcher = MlflowObserver(workspace, standard.Params(), {"simic.code": code}, SPLITS)
     watcher.on_start(info_of(workspace))
     return watcher
 
@@ -121,7 +121,7 @@ def test_a_run_says_what_it_is_and_where_it_comes_from(code: str, commit: str | 
     client, experiment_id, run_id = run_of(workspace)
     run = client.get_run(run_id)
     assert run.info.run_name == NAME
-    tags, train_params = run.data.tags, params.Params().train
+    tags, train_params = run.data.tags, standard.Params().train
     assert f"{train_params.iterations} iterations of {train_params.envs}" in tags["mlflow.note.content"]
     assert tags["mlflow.source.type"] == "LOCAL" and tags["mlflow.source.name"] and tags["mlflow.user"]
     assert tags.get("mlflow.source.git.commit") == commit
@@ -131,7 +131,7 @@ def test_a_run_says_what_it_is_and_where_it_comes_from(code: str, commit: str | 
 
 def test_every_split_is_a_data_set_with_schema_and_profile(workspace: Workspace, prepared: Path) -> None:
     shutil.copytree(prepared, workspace.prepared)
-    meta, (_, watcher) = read_meta(workspace.prepared), engine.observers(params.Params(), workspace)
+    meta, (_, watcher) = read_meta(workspace.prepared), engine.observers(standard.Params(), workspace)
     watcher.on_start(info_of(workspace))
     client, _, run_id = run_of(workspace)
     given = client.get_run(run_id).inputs.dataset_inputs

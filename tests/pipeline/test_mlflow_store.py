@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from simic import durable, params
+from simic import durable
 from simic.audit.findings import SCHEMA_VERSION
 from simic.pipeline import mlflow_observer, mlflow_store
 from simic.pipeline.paths import Workspace
@@ -15,6 +15,7 @@ from simic.telemetry.naming import run_name
 from simic.telemetry.recorder import Extent, Recorder
 from simic.telemetry.rows import FindingRow
 from simic.training.observers import RunInfo
+from tests import standard
 from tests.helpers import ROOT, episode, iteration, update
 
 FINGERPRINT = "0123456789abcdef"
@@ -29,11 +30,11 @@ def info_of(
 ) -> RunInfo:
     """A run as the trainer describes it."""
     found: list[FindingRow] = [] if findings is None else findings
-    return RunInfo(params.Params(), workspace.work(fingerprint), data_sha256, 0, found.append)
+    return RunInfo(standard.Params(), workspace.work(fingerprint), data_sha256, 0, found.append)
 
 
 def tracker(workspace: Workspace) -> mlflow_observer.MlflowObserver:
-    return mlflow_observer.MlflowObserver(workspace, params.Params(), {"simic.code": "abc"})
+    return mlflow_observer.MlflowObserver(workspace, standard.Params(), {"simic.code": "abc"})
 
 
 def run_of(workspace: Workspace, fingerprint: str = FINGERPRINT) -> tuple[mlflow_store.MlflowClient, str, str]:
@@ -91,7 +92,7 @@ def test_a_run_states_its_params_data_and_code(workspace: Workspace) -> None:
     watcher.on_start(info_of(workspace))
     client, _, run_id = run_of(workspace)
     run = client.get_run(run_id)
-    assert run.data.params["train.ppo.gamma"] == str(params.PPOParams().gamma)
+    assert run.data.params["train.ppo.gamma"] == str(standard.PPOParams().gamma)
     assert not [name for name in run.data.params if name.startswith("runtime")]
     assert run.data.tags["simic.code"] == "abc"
 
@@ -162,7 +163,7 @@ def test_published_files_are_models_and_the_policy_is_registered_without_an_alia
     models = client.search_logged_models([experiment_id])
     assert sorted(model.name for model in models) == sorted(MODELS)
     assert {model.name: model.params["iteration"] for model in models} == ITERATIONS
-    assert all(model.params["train.ppo.gamma"] == str(params.PPOParams().gamma) for model in models)
+    assert all(model.params["train.ppo.gamma"] == str(standard.PPOParams().gamma) for model in models)
     [version] = client.search_model_versions("name = 'simic-policy'")
     assert (str(version.version), version.run_id, list(version.aliases)) == ("1", run_id, [])
     assert version.tags == {"simic.data_sha256": "d" * 64}

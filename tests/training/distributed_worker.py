@@ -7,6 +7,8 @@ from pathlib import Path
 
 import torch
 
+from tests import standard
+
 sys.path.insert(0, str(Path(__file__).parents[1]))  # of the tests, as pytest has it
 
 from agent.worlds import SEEN, TensorWorld, episodes, make_policy
@@ -29,7 +31,7 @@ CASES = {
 
 def learn(ranks: Ranks, case: str, dtype: torch.dtype) -> dict:
     """Three updates with every scale; what all processes must agree on."""
-    settings = params.PPOParams(**({"learning_rate": 1e-2, "minibatches": 3, "target_kl": 0.05} | CASES[case]))
+    settings = standard.PPOParams(**({"learning_rate": 1e-2, "minibatches": 3, "target_kl": 0.05} | CASES[case]))
     policy = make_policy().to(dtype)
     everyone = torch.arange(ENVS)
     ppo = PPO(policy, settings, 1, total_updates=3, reduce=ranks.reduce, all_env_ids=everyone)

@@ -8,7 +8,7 @@ from torch import nn
 from simic.growth.batch.arena import Arena, Block, RowLayout
 from simic.growth.batch.optimizers import MOMENTS
 from simic.growth.batch.rows import Rows
-from simic.params import HostOptimizer
+from tests.standard import HostOptimizer
 
 from ..worlds import generator
 

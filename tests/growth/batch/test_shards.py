@@ -23,14 +23,16 @@ from simic.growth.batch.shards import Layout, ProcessLost, Shards, recovered
 from simic.growth.life.vocabulary import Slots
 from simic.growth.networks.blueprints import blueprints_of
 from simic.growth.pretrained import train_host
-from simic.params import Host, HostOptimizer, Lifecycle, PPOParams, Train
+from simic.params import Train
 from simic.rng import Purpose, key, uniform
+from tests import standard
+from tests.standard import Host, HostOptimizer, Lifecycle, PPOParams
 
 from ..worlds import DATA, make_data, make_host, make_order, make_table, mixed_slots
 
 ROOT = Path(__file__).parents[3]
 HOSTS, STEPS = 8, 6
-TRAIN = Train(
+TRAIN = standard.Train(
     host=Host(preset="baseline"), envs=HOSTS, episode_steps=STEPS, batches_per_epoch=1, batch_size=16,
     ppo=PPOParams(minibatches=1), lifecycle=Lifecycle(training_dwell=1, blending_dwell=1),
 )  # fmt: skip

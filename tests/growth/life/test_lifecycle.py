@@ -16,6 +16,7 @@ from simic.growth.life import lifecycle
 from simic.growth.life.lifecycle import Events, Measurements, advance, legal_ops, prune_live, record
 from simic.growth.life.vocabulary import Action, Op, Ramp, Slots, Stage
 from simic.params import Lifecycle
+from tests import standard
 
 from ..worlds import generator
 
@@ -138,7 +139,7 @@ def test_stage_sets_follow_from_the_table() -> None:
 
 
 def test_advance_changes_nothing_it_was_given() -> None:
-    params, draw = Lifecycle(), generator(0)
+    params, draw = standard.Lifecycle(), generator(0)
     slots = Slots.empty(16, SLOTS)
     for _ in range(8):
         before = {name: tensor.clone() for name, tensor in slots.state_dict().items()}
@@ -161,7 +162,7 @@ def step(slots: Slots, action: Action, params: Lifecycle) -> tuple[Slots, Events
 
 
 def test_a_pruned_slot_is_closed_for_one_plus_embargo_plus_reset_steps() -> None:
-    params = Lifecycle(min_prune_age=0, embargo_steps=5, reset_steps=1)
+    params = standard.Lifecycle(min_prune_age=0, embargo_steps=5, reset_steps=1)
     slots, _ = step(Slots.empty(1, SLOTS), act(Op.GERMINATE), params)
     slots, _ = step(slots, act(Op.PRUNE), params)
     stages = []
@@ -172,7 +173,7 @@ def test_a_pruned_slot_is_closed_for_one_plus_embargo_plus_reset_steps() -> None
 
 
 def test_a_refused_gate_is_an_event_and_a_wait() -> None:
-    params = Lifecycle(training_dwell=3, auto_advance=False)
+    params = standard.Lifecycle(training_dwell=3, auto_advance=False)
     slots, _ = step(Slots.empty(1, SLOTS), act(Op.GERMINATE), params)
     slots, _ = step(slots, act(Op.ADVANCE), params)
     slots, events = step(slots, act(Op.ADVANCE), params)  # one epoch of TRAINING, three are needed
@@ -180,7 +181,7 @@ def test_a_refused_gate_is_an_event_and_a_wait() -> None:
     assert slots.stage[0, 0] == Stage.TRAINING
 
 
-AT_ONCE = Lifecycle(training_dwell=0, blending_dwell=0, min_prune_age=0, embargo_steps=0, reset_steps=0)
+AT_ONCE = standard.Lifecycle(training_dwell=0, blending_dwell=0, min_prune_age=0, embargo_steps=0, reset_steps=0)
 
 
 def test_stages_that_take_no_time_are_passed_in_the_step_of_germination() -> None:
