@@ -37,8 +37,7 @@ from simic import rng
 from simic.agent.agent import settings, sizes
 from simic.agent.normalization import Normalizers, RewardNormalizer
 from simic.agent.policy import ActorCritic
-from simic.agent.ppo import PPO, with_advantages
-from simic.agent.rollout import collect
+from simic.agent.ppo import PPO, collect, with_advantages
 from simic.agent.spec import ActionSpec, Observation, ObservationSpec
 
 RESULT = Path("benchmarks/results/bandits.json")

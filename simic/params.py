@@ -248,27 +248,17 @@ class PPOParams(Tree):
     clip_range: Positive = 0.2
     epochs: Count = 6
     minibatches: Count = 4
-    gradient_accumulation: Count = 1  # parts of a minibatch that are in memory one after the other
     target_kl: Positive | None = None  # an epoch stops at 1.5 × this
     entropy_coef: NonNegative = 0.03
     entropy_coef_final: NonNegative = 0.003
     entropy_scale: dict[str, NonNegative] = {}  # times entropy_coef, by head; 1 where not named
-    entropy_floor: dict[str, Fraction] = {}  # of the normalised entropy, by head; below it a penalty, never a clamp
-    entropy_floor_coef: NonNegative = 0.1
     value_coef: NonNegative = 0.5
     max_grad_norm: Positive = 0.5
     ratio: Literal["joint", "per_head"] = "joint"
-    head_weight: Literal["rows", "mean"] = "rows"  # a head's term over all rows, or over those where it matters
     gamma: Fraction = 1.0
     gae_lambda: Fraction = 0.95
     normalize_observations: bool = True
     normalize_rewards: bool = False
-
-    @model_validator(mode="after")
-    def _options_agree(self) -> Self:
-        if self.head_weight == "mean" and self.ratio == "joint":
-            raise ValueError("head_weight must be rows when ratio is joint: one ratio has no heads to weigh")
-        return self
 
 
 Choices = Annotated[tuple[str | int | float, ...], Field(strict=False), Once]

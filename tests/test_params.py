@@ -117,6 +117,8 @@ def test_an_unknown_key_is_refused_in_every_section() -> None:
         ("train.learning_rate=1", ["did you mean train.host_optimizer.learning_rate or train.ppo.learning_rate?"]),
         ("ppo.gamma=1", ["ppo: unknown key; did you mean train.ppo?"]),
         ("train.ppo.value_clip=0.2", ["train.ppo.value_clip: unknown key", "clip_range"]),
+        ("train.ppo.gradient_accumulation=2", ["train.ppo.gradient_accumulation: unknown key"]),
+        ("train.ppo.entropy_floor={op: 0.1}", ["train.ppo.entropy_floor: unknown key"]),
         ("train.envs=0", ["train.envs = 0: must be greater than or equal to 1"]),
         ("train.envs=2.5", ["train.envs = 2.5: must be a valid integer"]),
         ("train.envs=7", ["train: envs (7) must be a multiple of ppo.minibatches (4)"]),

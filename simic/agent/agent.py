@@ -19,13 +19,11 @@ from torch import Tensor
 
 from simic import durable, params, rng
 from simic.agent.gym_adapter import vectorized
-from simic.agent.health import Health, acting
-from simic.agent.metrics import UpdateMetrics, numbers
+from simic.agent.metrics import UpdateMetrics, acting, numbers
 from simic.agent.normalization import Normalizers, ObservationNormalizer, RewardNormalizer
-from simic.agent.optimizer import refuse_mismatch
-from simic.agent.policy import ActorCritic
-from simic.agent.ppo import PPO, with_advantages
-from simic.agent.rollout import Position, Rollout, collect
+from simic.agent.policy import ActorCritic, refuse_mismatch
+from simic.agent.ppo import PPO, collect, with_advantages
+from simic.agent.rollout import Position, Rollout
 from simic.errors import SimicError
 
 Make = str | Callable[[], gymnasium.Env]
@@ -167,7 +165,7 @@ class Agent:
         for rewards, ends in zip(rollout.rewards, ended, strict=True):
             self._returns.add(rewards, ends)
         acted = acting(self.policy, rollout, self._position, self.normalizers)
-        metrics = self.ppo.update(self._with_advantages(rollout), self.iteration, Health(self.ppo, acted))
+        metrics = self.ppo.update(self._with_advantages(rollout), self.iteration, acted)
         if not metrics.first_ratio_ok:
             raise SimicError(f"iteration {self.iteration}: the first ratio is off 1 by {metrics.first_ratio_deviation}")
         self.iteration += 1

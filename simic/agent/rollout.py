@@ -1,17 +1,14 @@
 """A rollout: what the policy saw, did and got, exactly as it was when acting."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, Protocol, Self, TypeVar
 
 import torch
-from gymnasium.vector import AutoresetMode
 from torch import Tensor
 
-from simic import rng
-from simic.agent.core import RecurrentState
 from simic.agent.normalization import Normalizers
-from simic.agent.policy import ActorCritic, Step
+from simic.agent.policy import ActorCritic, RecurrentState, Step
 from simic.agent.spec import Observation
 
 Info = TypeVar("Info", covariant=True)
@@ -213,64 +210,3 @@ class StepRecord:
 def single_step_ids(env_ids: Tensor, steps: int) -> Tensor:
     """A number for every step of every environment ``[T·E]``, in the order of ``Rollout.single_steps``."""
     return (env_ids * steps + torch.arange(steps, device=env_ids.device)[:, None]).flatten()
-
-
-def collect(
-    env: Environment,
-    policy: ActorCritic,
-    normalizers: Normalizers,
-    iteration: int,
-    rng_seed: int,
-    steps: int,
-    on_step: Callable[[StepRecord], None] | None = None,
-    position: Position | None = None,
-    unfinished: PartialRollout | None = None,
-) -> tuple[Rollout, Position]:
-    """Act for ``steps`` steps with frozen normalisers and return the rollout and where it ended.
-
-    Without a ``position`` the environments are reset and nothing is remembered; with one the episodes go on. The noise
-    of each draw is keyed by (iteration, global env, step), so grouping and history do not matter. An ``unfinished``
-    rollout is finished as it would have been, in environments that are where it left them.
-    """
-    if unfinished is None:
-        position = position or Position.first(env, policy, env.reset(options={"iteration": iteration})[0])
-        unfinished = PartialRollout.begun(position, steps, env.env_ids, policy, normalizers)
-    rollout, position, valid = unfinished.rollout, unfinished.position, unfinished.valid
-    policy.action_spec.check_masks(position.observation.masks, env.num_envs)
-    noise = _noise(env.env_ids, rng_seed, iteration, steps, len(policy.heads))
-    autoreset = env.metadata["autoreset_mode"] is AutoresetMode.SAME_STEP
-    observation, state, starts = position.observation, position.state, position.starts
-    for t in range(unfinished.steps, steps):
-        seen = normalizers.see(observation)
-        rollout.record_seen(t, observation, seen, starts, valid)
-        step = policy.act(seen, state, noise[t], valid=valid)
-        observation, reward, terminated, truncated, info = env.step(step.actions)
-        rollout.record_done(t, step, reward, terminated, truncated)
-        state, ended = step.state, terminated | truncated
-        if autoreset:
-            if info.final is not None:
-                rollout.next_values[t] = policy.value(normalizers.see(info.final), state)
-            starts = ended
-            state = state.zeroed(starts)
-        else:
-            starts, valid = torch.zeros_like(starts), valid & ~ended
-        if on_step is not None:
-            reached = PartialRollout(rollout, Position(observation, state, starts), valid, t + 1)
-            on_step(StepRecord(t, step, reward, info, reached))
-    _link_values(rollout, policy.value(normalizers.see(observation), state), autoreset)
-    rollout = replace(rollout, starts_inside=autoreset and bool(rollout.starts[1:].any()))
-    return rollout, Position(observation, state, starts)
-
-
-def _noise(env_ids: Tensor, rng_seed: int, iteration: int, steps: int, heads: int) -> Tensor:
-    """Uniform ``[T, E, heads]``, all steps at once."""
-    time = torch.arange(steps, device=env_ids.device)[:, None]
-    stream = rng.key(rng_seed, rng.Purpose.ACTION, iteration, env_ids, time, device=env_ids.device)
-    return rng.uniform(stream, (heads,))
-
-
-def _link_values(rollout: Rollout, last: Tensor, autoreset: bool) -> None:
-    """V(s') is the value of the next step, except where an autoreset put another episode's state there."""
-    following = torch.cat((rollout.values[1:], last[None]))
-    replaced = (rollout.terminated | rollout.truncated) if autoreset else torch.zeros_like(rollout.valid)
-    rollout.next_values.copy_(torch.where(replaced, rollout.next_values, following))

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from simic.agent.core import RecurrentState
+from simic.agent.policy import RecurrentState
 from simic.agent.spec import Observation
 from simic.data.batches import HeldOut, data_hash, load_held_out
 from simic.envs.play import Situation

@@ -9,9 +9,8 @@ import math
 import torch
 from torch import Tensor
 
-from simic.agent.core import RecurrentState
 from simic.agent.normalization import Normalizers
-from simic.agent.policy import ActorCritic
+from simic.agent.policy import ActorCritic, RecurrentState
 from simic.agent.spec import Observation
 from simic.envs.observations import EPOCHS_UNIT, Feature, columns
 from simic.evaluation.baselines import EMPTY

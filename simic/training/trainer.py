@@ -7,10 +7,9 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import TypeVar
 
-from simic.agent.health import Health, acting
-from simic.agent.metrics import UpdateMetrics, numbers
-from simic.agent.ppo import with_advantages
-from simic.agent.rollout import PartialRollout, Rollout, StepRecord, collect
+from simic.agent.metrics import UpdateMetrics, acting, numbers
+from simic.agent.ppo import collect, with_advantages
+from simic.agent.rollout import PartialRollout, Rollout, StepRecord
 from simic.errors import DecisionFault, SimicError
 from simic.growth.batch.shards import ProcessLost, recovered
 from simic.telemetry.columns import Columns
@@ -198,7 +197,7 @@ class TrainingRun:
     def update(self, rollout: Rollout, iteration: int) -> UpdateMetrics:
         """Run one update of PPO, and the checks of it that can end a run."""
         ppo = self.state.ppo
-        metrics = self._timed("update", lambda: ppo.update(rollout, iteration, Health(ppo, self.acted)))
+        metrics = self._timed("update", lambda: ppo.update(rollout, iteration, self.acted))
         self.counters.env_steps += metrics.samples
         if self.kept:
             self.kept |= kept_iteration.rollout_columns(rollout, self.end, self.ranks)

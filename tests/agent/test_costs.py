@@ -6,11 +6,9 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from simic.agent.health import Health
 from simic.agent.normalization import Normalizers
 from simic.agent.policy import ActorCritic
-from simic.agent.ppo import PPO, gae
-from simic.agent.rollout import collect
+from simic.agent.ppo import PPO, collect, gae
 from simic.agent.spec import ActionSpec, Head
 from tests import standard
 
@@ -40,7 +38,7 @@ def reads_of_an_update(envs: int, units: int, heads: int) -> Counter[str]:
     ppo = PPO(policy, settings, rng_seed=1, total_updates=2)
     ppo.reads_are_free = False  # as on a GPU
     with CountReads() as mode:
-        ppo.update(rollout, 0, Health(ppo))
+        ppo.update(rollout, 0, {})
     return Counter(mode.reads)
 
 

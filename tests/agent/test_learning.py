@@ -15,8 +15,7 @@ from simic import rng
 from simic.agent.gym_adapter import GymAdapter
 from simic.agent.normalization import Normalizers, RewardNormalizer
 from simic.agent.policy import ActorCritic
-from simic.agent.ppo import PPO, with_advantages
-from simic.agent.rollout import collect
+from simic.agent.ppo import PPO, collect, with_advantages
 from simic.agent.spec import ActionSpec, Head, Observation, ObservationSpec
 from tests import standard
 from tests.helpers import some

@@ -9,12 +9,13 @@ from gymnasium.vector import AutoresetMode
 from simic import params
 from simic.agent.normalization import Normalizers
 from simic.agent.policy import ActorCritic
-from simic.agent.ppo import k3, mean_entropy, policy_objective, surrogate, terms, usage, with_advantages
-from simic.agent.rollout import Rollout, collect
+from simic.agent.ppo import PPO, collect, k3, policy_objective, surrogate, terms, usage, with_advantages
+from simic.agent.rollout import Rollout
 from simic.agent.spec import ActionSpec, Head, Observation, ObservationSpec
+from simic.errors import SimicError
 from tests import standard
 
-from .worlds import HIERARCHY, SMALL, WorldInfo, episodes, make_policy, make_rollout, replay
+from .worlds import HIERARCHY, SMALL, WorldInfo, episodes, make_policy, make_rollout, replay, weights
 
 POLICY_ONLY = {"clip_range": 0.2, "value_coef": 0.0, "entropy_coef": 0.0, "entropy_coef_final": 0.0}
 
@@ -66,7 +67,7 @@ def test_per_head_clips_each_head_by_itself() -> None:
 
 
 @pytest.mark.parametrize("parts", [[[0, 1, 2], [3, 4, 5]], [[0, 3, 4], [2, 1, 5]], [[0, 3], [1, 2, 4, 5]]])
-@pytest.mark.parametrize("chosen", [{}, {"ratio": "per_head", "head_weight": "mean"}])
+@pytest.mark.parametrize("chosen", [{}, {"ratio": "per_head"}])
 def test_losses_of_minibatches_average_to_that_of_the_rollout_however_it_is_cut(
     chosen: dict, parts: list[list[int]]
 ) -> None:
@@ -110,7 +111,7 @@ def test_entropy_counts_a_head_only_where_it_had_a_choice() -> None:
     policy = make_policy().double()
     rollout = make_rollout(policy, episodes(6, 8), 8)
     seen, used = replay(policy, rollout), usage(policy, rollout, 1, None)
-    found, sums = mean_entropy(seen, used), terms(seen, rollout, used, standard.PPOParams(), 1.0).sums
+    sums, means = terms(seen, rollout, used, standard.PPOParams(), 1.0).sums, []
     for head in range(4):
         values = [
             seen.entropy[t, e, head].item()
@@ -119,9 +120,31 @@ def test_entropy_counts_a_head_only_where_it_had_a_choice() -> None:
             if rollout.valid[t, e] and choices(rollout, t, e, head) > 1
         ]
         assert used.open_rows[head] == len(values)
-        assert found[head].item() == pytest.approx(sum(values) / len(values), rel=1e-9)
+        means.append(sum(values) / len(values))
         assert sums["open"][head] == len(values)
         assert sums["entropy"][head].item() == pytest.approx(sum(values), rel=1e-9)
+    assert sums["bonus"].item() == pytest.approx(sum(means), rel=1e-9)
+
+
+def test_each_head_has_its_own_entropy_coefficient() -> None:
+    policy, found = make_policy().double(), []
+    rollout = make_rollout(policy, episodes(6, 8), 8)
+    used = usage(policy, rollout, 1, None)
+    for coefficient in (torch.tensor([0.1, 0.0, 0.2, 0.1]).double(), 0.0):
+        found.append(terms(replay(policy, rollout), rollout, used, standard.PPOParams(), coefficient))
+    op, _, blueprint, style = found[0].sums["entropy"] / used.open_rows
+    assert (found[1].loss - found[0].loss).item() == pytest.approx(0.1 * (op + 2 * blueprint + style).item())
+
+
+def test_the_coefficients_of_params_are_those_of_the_named_heads() -> None:
+    scales: list[dict[str, float]] = [{}, {"op": 1.0, "style": 1.0}, {"style": 50.0}]
+    learners = [PPO(make_policy().double(), standard.PPOParams(entropy_scale=s), 1, total_updates=5) for s in scales]
+    for ppo in learners:
+        ppo.update(make_rollout(ppo.policy, episodes(6, 8), 8), 0)
+    plain, same, other = map(weights, learners)
+    assert torch.allclose(same, plain, rtol=0, atol=1e-12) and not torch.allclose(other, plain, atol=1e-4)
+    with pytest.raises(SimicError, match=r"ppo.entropy_scale: there is no head 'ops'; the heads are op, slot"):
+        PPO(make_policy(), standard.PPOParams(entropy_scale={"ops": 0.5}), 1, total_updates=5)
 
 
 def test_rows_that_are_over_change_nothing() -> None:

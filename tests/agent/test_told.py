@@ -7,8 +7,7 @@ import torch
 
 from simic.agent.normalization import Normalizers, ObservationNormalizer
 from simic.agent.policy import ActorCritic
-from simic.agent.ppo import PPO
-from simic.agent.rollout import collect
+from simic.agent.ppo import PPO, collect
 from simic.agent.spec import Observation
 from tests.standard import PPOParams
 

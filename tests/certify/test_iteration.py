@@ -21,7 +21,7 @@ SETTINGS = {
     "default": (),
     "no memory, per head": (
         *PLAIN, "train.policy.core=none", "train.ppo.ratio=per_head",
-        "train.ppo.head_weight=mean", "train.ppo.entropy_scale={op: 2.0}", "train.ppo.entropy_floor={op: 0.95}",
+        "train.ppo.entropy_scale={op: 2.0}",
     ),
     "lstm, linear": (
         *PLAIN, "train.policy.core=lstm", "train.policy.critic=own", "train.ppo.learning_rate_schedule=linear",

@@ -25,11 +25,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
 import simic
-from simic.agent.health import Health
 from simic.agent.normalization import Normalizers
 from simic.agent.policy import ActorCritic
-from simic.agent.ppo import PPO, with_advantages
-from simic.agent.rollout import collect
+from simic.agent.ppo import PPO, collect, with_advantages
 from simic.data.batches import Dataset
 from simic.envs.growth_env import GrowthEnv
 from tests import standard
@@ -203,7 +201,7 @@ def course(family: str, device: torch.device) -> Course:
         rewards = normalizers.update(rollout.raw_features, rollout.rewards, rollout.starts, rollout.valid)
         waited.clear()
         learnt = with_advantages(rollout, rewards, 0.99, 0.95)
-        metrics = ppo.update(learnt, iteration, Health(ppo))
+        metrics = ppo.update(learnt, iteration, {})
         found.learning.append(Counter(waited))
         found.values.append(torch.tensor([metrics.policy_loss, metrics.value_loss]))
     return found

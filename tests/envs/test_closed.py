@@ -9,7 +9,7 @@ import torch
 from simic.agent.export import PROGRAM, export_policy
 from simic.agent.normalization import Normalizers, ObservationNormalizer
 from simic.agent.policy import ActorCritic
-from simic.agent.rollout import collect
+from simic.agent.ppo import collect
 from simic.envs.actions import choices, grammar, grammar_mask
 from simic.envs.patient import Patient
 from simic.envs.play import play as play_episode

@@ -47,8 +47,8 @@ from tests.standard import Instances, PPOParams, Prepare, Suite
 
 DRAWN = {"episode_steps": (2, 5), "validate_every": 1}  # each iteration is as long as its hash says
 EVERY_OPTION = {"ppo": PPOParams(
-    learning_rate_schedule="linear", entropy_scale={"slot": 2.0}, entropy_floor={"op": 0.5}, minibatches=2,
-    gradient_accumulation=2, ratio="per_head", head_weight="mean",
+    learning_rate_schedule="linear", entropy_scale={"slot": 2.0}, minibatches=2,
+    ratio="per_head",
 )}  # fmt: skip
 # 4 iterations of 3 steps: in the first (nothing saved yet), in the middle, at the end of an iteration, in the last;
 # and again and again.

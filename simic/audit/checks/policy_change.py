@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from simic.agent.ppo import EARLY_STOP, RATIO_TOLERANCE
+from simic.agent.metrics import RATIO_TOLERANCE
+from simic.agent.ppo import EARLY_STOP
 from simic.audit import limits
 from simic.audit.checks.base import Check, Outcome, Reading, check, weighed
 from simic.audit.checks.shared import MEDIAN_ERROR, NOISE, OURS, PERSISTENT, errors_of_mean, where, windows
