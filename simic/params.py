@@ -1,5 +1,7 @@
 """params.yaml as one frozen tree: a misspelt key or a value out of range stops the run in a millisecond.
 
+Here are types, ranges and reasons. The values are those of params.yaml (a test compares them), so that a params file
+need hold only what differs, and that the library needs no file.
 The file is parsed as DVC parses it (ruamel.yaml, YAML 1.2), so that what simic uses is what dvc.lock records.
 """
 
@@ -80,7 +82,7 @@ class Split(Tree):
 
 
 class Instances(Tree):
-    """How many tasks of a suite are drawn for what; their kinds take turns."""
+    """Numbers of tasks that are drawn from a suite; their kinds take turns."""
 
     train: Count = 1100
     val: Count = 96  # they choose the best checkpoint
@@ -90,7 +92,7 @@ class Instances(Tree):
 
 
 class Suite(Tree):
-    """Of task suite: which distribution of tasks, and how many are drawn from it."""
+    """The distribution of tasks of task suite, and how many are drawn from it."""
 
     name: Annotated[str, Known(registry.SUITE)] = "tables"
     # null: all but those held out
@@ -100,7 +102,7 @@ class Suite(Tree):
 
 
 class Prepare(Tree):
-    """Which data, how much of them, and how they are split."""
+    """The data, how much of them is used, and their split."""
 
     task: Annotated[str, Known(registry.TASK)] = "suite"
     source: str | None = None  # npz, text: a file in the data directory; synthetic: the name of a planted task
@@ -130,7 +132,7 @@ class Host(Tree):
 
 
 class HostOptimizer(Tree):
-    """How hosts and seeds are trained."""
+    """The optimizer of hosts and seeds."""
 
     name: Literal["sgd", "adamw"] = "adamw"
     learning_rate: LearningRate = 0.005
@@ -159,7 +161,7 @@ class Lifecycle(Tree):
 
 
 class ShapedReward(Tree):
-    """Of modes shaped and escrow."""
+    """Weights of the modes shaped and escrow."""
 
     contribution_weight: NonNegative = 0.1
     alpha_shock_weight: NonNegative = 0.1958
@@ -169,21 +171,21 @@ class ShapedReward(Tree):
 
 
 class SparseReward(Tree):
-    """Of mode sparse."""
+    """Weights of the mode sparse."""
 
     scale: Positive = 1.0
     param_penalty: NonNegative = 0.1
 
 
 class EscrowReward(Tree):
-    """Of mode escrow, beside those of shaped."""
+    """Limits of the mode escrow, which has the weights of shaped too."""
 
     clip: Positive = 2.0  # most that escrowed credit rises in a step
     window: Annotated[int, Field(ge=1, le=10)] = 3  # validations whose least accuracy counts as stable
 
 
 class LossReward(Tree):
-    """Of mode loss."""
+    """Weights of the mode loss."""
 
     weight: NonNegative = 0.2  # of an improvement by one sigma
     sigma_chances: Positive = 0.02  # sigma, as a share of the loss of a uniform guess
@@ -193,7 +195,7 @@ class LossReward(Tree):
 
 
 class ScoreReward(Tree):
-    """Of mode score."""
+    """Weight of the mode score."""
 
     weight: NonNegative = 0.1  # of a point
 
@@ -305,7 +307,7 @@ class Train(Tree):
 
     @property
     def middle_episode(self) -> int:
-        """The length at which the policy is validated."""
+        """Return the length at which the policy is validated."""
         return (self.shortest_episode + self.longest_episode + 1) // 2
 
     @model_validator(mode="after")
@@ -321,7 +323,7 @@ RuleName = Literal["static", "random_legal", "tuned_rule", "patient"]
 
 
 class Headroom(Tree):
-    """What can be won before anything is learned: rules written by hand, and a search over schedules."""
+    """The measurement of what can be won before anything is learned: hand-written rules, a search over schedules."""
 
     policies: Annotated[tuple[RuleName, ...], Field(strict=False, min_length=1), Once] = get_args(RuleName)[:3]
     schedules: Count = 32  # at most; all with one seed are among them
@@ -335,7 +337,7 @@ PolicyName = Literal["learned", "learned_sampled", "blind"]
 
 
 class Evaluate(Tree):
-    """How the trained policy is measured on what is held out, beside what headroom has."""
+    """The measurement of the trained policy on held-out tasks."""
 
     policies: Annotated[tuple[PolicyName, ...], Field(strict=False, min_length=1), Once] = get_args(PolicyName)
     # Lengths of the episodes that are played, the one that is reported first; null: train.episode_steps, at most.
@@ -348,14 +350,14 @@ class Evaluate(Tree):
 
 
 class Audit(Tree):
-    """Whether an independent reference derives the run again; which findings fail the stage."""
+    """The audit of the run: by an independent reference too or not, and which findings fail the stage."""
 
     certify: bool = True
     fail_on: Literal["never", "critical", "high", "medium"] = "never"
 
 
 class Runtime(Tree):
-    """How to run: no stage's parameter, never in a fingerprint."""
+    """Settings of this machine: no stage's parameter, never in a fingerprint."""
 
     device: Literal["auto", "cpu", "cuda"] = "auto"
     # Processes that share the hosts on a CPU, and threads of each; "auto": a process of one thread for each core. With
@@ -375,7 +377,7 @@ ExtensionName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 
 
 class _Extended(BaseModel):
-    """The one key that is read before the others: what it names may make their values valid."""
+    """The key that is read before the others: the files that it names may make their values valid."""
 
     model_config = ConfigDict(frozen=True, strict=True)
 
@@ -387,7 +389,7 @@ class Params(Tree, _Extended):
 
     @property
     def lengths(self) -> tuple[int, ...]:
-        """Of the episodes that headroom and evaluation play, the primary one first."""
+        """Return the lengths of the episodes that headroom and evaluation play, the primary one first."""
         return self.evaluate.epochs or (self.train.longest_episode,)
 
     rng_seed: Annotated[int, Field(ge=0, le=2**31 - 1)] = 1
@@ -476,7 +478,7 @@ def parse(text: str, source: str) -> Any:
 
 
 def _refuse_tags_and_depth(text: str, source: str) -> None:
-    """SimicError for tags, which ask for other types, and for nesting that no params have, before it is followed."""
+    """Raise SimicError for tags, which ask for other types, and for nesting that no params have, before it is followed."""
     depth = 0
     for event in YAML(typ="safe").parse(text):
         name, line = type(event).__name__, event.start_mark.line + 1
@@ -489,7 +491,7 @@ def _refuse_tags_and_depth(text: str, source: str) -> None:
 
 
 class _Plain:
-    """Copies what was parsed; what anchors share becomes many, so their number and depth are limited again."""
+    """Copy parsed YAML as plain values; anchors multiply, so number and depth are limited again."""
 
     def __init__(self, source: str) -> None:
         self.source, self.values = source, 0

@@ -23,7 +23,7 @@ from simic.agent.metrics import UpdateMetrics, acting, numbers
 from simic.agent.normalization import Normalizers, ObservationNormalizer, RewardNormalizer
 from simic.agent.policy import ActorCritic, refuse_mismatch
 from simic.agent.ppo import PPO, collect, with_advantages
-from simic.agent.rollout import Position, Rollout
+from simic.agent.rollout import Position
 from simic.errors import SimicError
 
 Make = str | Callable[[], gymnasium.Env]
@@ -72,7 +72,7 @@ class Returns:
         return cls(torch.zeros(envs, dtype=torch.float64))
 
     def add(self, rewards: Tensor, ended: Tensor) -> list[float]:
-        """One step ``[E]``; the returns of the episodes it ended."""
+        """Take in one step ``[E]``; return the returns of the episodes it ended."""
         self.running = self.running + rewards
         done = self.running[ended].tolist()
         self.running = self.running.masked_fill(ended, 0.0)
@@ -82,7 +82,7 @@ class Returns:
 
 @dataclass(frozen=True)
 class IterationReport:
-    """What one iteration came to: environment steps so far, returns of the episodes that ended in it, the update."""
+    """The result of one iteration: environment steps so far, returns of the episodes that ended in it, the update."""
 
     iteration: int
     env_steps: int
@@ -129,11 +129,11 @@ class Agent:
 
     @property
     def env_steps(self) -> int:
-        """Taken in training so far."""
+        """Return how many steps were taken in training so far."""
         return self.iteration * self.rollout_steps * self.env.num_envs
 
     def train(self, steps: int, watch: Callable[[IterationReport], None] | None = None) -> list[float]:
-        """At least so many steps more, in whole updates; the returns of the episodes that ended.
+        """Train for at least so many steps more, in whole updates; return the returns of the episodes that ended.
 
         Episodes begin anew with each call, so going on after ``load`` is going on without it, bit for bit. The entropy
         coefficient falls until the last update of the call. SimicError when what is replayed is not what acted.
@@ -150,7 +150,7 @@ class Agent:
         return self._returns.finished
 
     def _iterate(self) -> IterationReport:
-        """One rollout, one update."""
+        """Collect one rollout and learn from it."""
         rollout, self._position = collect(
             self.env,
             self.policy,
@@ -165,19 +165,18 @@ class Agent:
         for rewards, ends in zip(rollout.rewards, ended, strict=True):
             self._returns.add(rewards, ends)
         acted = acting(self.policy, rollout, self._position, self.normalizers)
-        metrics = self.ppo.update(self._with_advantages(rollout), self.iteration, acted)
+        seen = rollout.raw_features, rollout.rewards, rollout.starts, rollout.valid
+        rewards = self.normalizers.update(*seen)
+        rollout = with_advantages(rollout, rewards, self.settings.gamma, self.settings.gae_lambda)
+        metrics = self.ppo.update(rollout, self.iteration, acted)
         if not metrics.first_ratio_ok:
             raise SimicError(f"iteration {self.iteration}: the first ratio is off 1 by {metrics.first_ratio_deviation}")
         self.iteration += 1
         return IterationReport(self.iteration, self.env_steps, self._returns.finished[before:], metrics)
 
-    def _with_advantages(self, rollout: Rollout) -> Rollout:
-        seen = rollout.raw_features, rollout.rewards, rollout.starts, rollout.valid
-        return with_advantages(rollout, self.normalizers.update(*seen), self.settings.gamma, self.settings.gae_lambda)
-
     def evaluate(self, episodes: int = 24, greedy: bool = True) -> list[float]:
-        """Returns of that many episodes in environments of their own, equally many of each (else short episodes would
-        count more).
+        """Play that many episodes in environments of their own and return their returns; equally many of each
+        environment, else short episodes would count more.
         """
         env = vectorized(self.make, math.gcd(episodes, self.env.num_envs), self.rng_seed)
         each = episodes // env.num_envs
@@ -199,7 +198,7 @@ class Agent:
         return [value for values in found for value in values[:each]]
 
     def save(self, path: str | Path) -> None:
-        """One safetensors file, whole or not at all: all tensors, and the settings as JSON in its metadata."""
+        """Write one safetensors file, whole or not at all: all tensors, and the settings as JSON in its metadata."""
         card = {
             "format_version": FORMAT_VERSION,
             "env": self.make if isinstance(self.make, str) else None,
@@ -214,7 +213,7 @@ class Agent:
 
     @classmethod
     def load(cls, path: str | Path, env: Make | None = None, log: str | Path | None = None) -> Self:
-        """The agent that was saved, to go on exactly from there; ``env`` where it was not made by a registered id.
+        """Load an agent that was saved, to go on exactly from there; ``env`` where it was not made by a registered id.
 
         SimicError when the file is not readable, is not a saved agent, or is one of another environment.
         """
@@ -245,7 +244,7 @@ class Agent:
         return agent
 
     def tensors(self) -> dict[str, Tensor]:
-        """All that learning has changed, by name; copies."""
+        """Return copies of all that learning has changed, by name."""
         parts = {"ppo": self.ppo.state_dict(), "scales": self.normalizers.state_dict()}
         return {f"{part}/{name}": tensor for part, own in parts.items() for name, tensor in own.items()}
 
@@ -254,7 +253,7 @@ class Agent:
         self.env.close()
 
     def _cut_log(self) -> None:
-        """Drops rows beyond this agent's steps: they are of a run that was never saved."""
+        """Drop rows beyond this agent's steps: they are of a run that was never saved."""
         if self.log is None or not self.log.exists():
             return
         header, *lines = self.log.read_text(encoding="utf-8").splitlines(keepends=True) or [""]

@@ -47,7 +47,7 @@ class GreedyPolicy(nn.Module):
 
 
 def masked_heads(spec: ActionSpec) -> tuple[str, ...]:
-    """The first head and those whose mask depends on an earlier choice."""
+    """Return the names of the first head and of those whose mask depends on an earlier choice."""
     return tuple(head.name for k, head in enumerate(spec.heads) if k == 0 or head.mask_given != "nothing")
 
 
@@ -77,7 +77,7 @@ def export_policy(
 
 
 def _example(policy: ActorCritic, names: tuple[str, ...]) -> tuple[Tensor, Tensor, tuple[Tensor, ...], Tensor, Tensor]:
-    """Three rows: sizes 0 and 1 would be taken for constants."""
+    """Return inputs of three rows: sizes 0 and 1 would be taken for constants."""
     spec, seen = policy.action_spec, policy.observation_spec
     like = policy.like
     shapes = {head.name: spec.mask_shape(k) for k, head in enumerate(spec.heads)}
@@ -88,7 +88,7 @@ def _example(policy: ActorCritic, names: tuple[str, ...]) -> tuple[Tensor, Tenso
 
 
 def _description(policy: ActorCritic, names: tuple[str, ...], example: tuple) -> dict[str, Any]:
-    """Names, shapes (batch first) and types of inputs and outputs, and what the heads are called."""
+    """Return names, shapes (batch first) and types of inputs and outputs, and what the heads are called."""
     features, categories, masks, h, c = example
     inputs = {"features": features, "categories": categories}
     inputs |= {f"mask_{name}": mask for name, mask in zip(names, masks, strict=True)} | {"h": h, "c": c}

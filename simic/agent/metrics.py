@@ -150,7 +150,7 @@ class Log:
         kl = [_share(sum(by_head), rows) for by_head, rows in zip(host["kl"], host["rows"], strict=True)]
         norms = [row[-1] for row in steps["norms"]]
         lost = [sum(not math.isfinite(norm) for norm in column) for column in _columns(host["by_layer"], layers)]
-        found: dict[str, Any] = {
+        metrics: dict[str, Any] = {
             "policy_loss": _mean(steps["policy_loss"]),
             "value_loss": _mean(steps["value_loss"]),
             "entropy": _mean([value for value in entropy.values() if not math.isnan(value)]),
@@ -180,7 +180,7 @@ class Log:
             "skipped_steps": sum(not finite for _, finite in verdicts[:looked]),
             "stopped_early": bool(ends),
         }
-        return found | {name: host.get(name, math.nan) for name in MEASURED_ONCE}, bool(taken)
+        return metrics | {name: host.get(name, math.nan) for name in MEASURED_ONCE}, bool(taken)
 
     def _to_host(self) -> dict[str, Any]:
         """Return everything as nested lists by name, in one transfer."""

@@ -48,7 +48,7 @@ class RecurrentState(NamedTuple):
         return RecurrentState(self.h[rows], self.c[rows])
 
     def split(self, parts: int) -> "list[RecurrentState]":
-        """What several memories of equal size remember; ``joined`` is the way back."""
+        """Split into several memories of equal size; ``joined`` is the way back."""
         return [RecurrentState(h, c) for h, c in zip(*(part.tensor_split(parts, dim=-1) for part in self), strict=True)]
 
     @classmethod
@@ -67,7 +67,7 @@ class Cut:
 
     @classmethod
     def at(cls, starts: Tensor) -> Self:
-        """Sequences are numbered row by row; the first of a row may go on from before the rollout."""
+        """Number sequences row by row; the first of a row may go on from before the rollout."""
         begins = starts.clone()
         begins[0] = True
         number = begins.t().flatten().cumsum(dim=0).view(begins.shape[1], -1).t() - 1
@@ -76,16 +76,16 @@ class Cut:
         return cls(position, number, int(position.max()) + 1, int(number.max()) + 1)
 
     def pad(self, x: Tensor) -> Tensor:
-        """``[T, N, D]`` as ``[length, count, D]``, zero after the end of each sequence."""
+        """Return ``[T, N, D]`` as ``[length, count, D]``, zero after the end of each sequence."""
         padded = x.new_zeros(self.length * self.count, x.shape[-1])
         return padded.index_copy(0, self._flat(), x.flatten(0, 1)).view(self.length, self.count, -1)
 
     def unpad(self, x: Tensor) -> Tensor:
-        """``[length, count, D]`` back as ``[T, N, D]``."""
+        """Return ``[length, count, D]`` as ``[T, N, D]``."""
         return x.flatten(0, 1).index_select(0, self._flat()).view(*self.position.shape, -1)
 
     def first(self, state: RecurrentState) -> RecurrentState:
-        """The state each sequence begins with: zero, except for those that begin with their row."""
+        """Return the state each sequence begins with: zero, except for those that begin with their row."""
         return RecurrentState(
             *(part.new_zeros(self.count, part.shape[1]).index_copy(0, self.number[0], part) for part in state)
         )
@@ -105,12 +105,12 @@ class Core(nn.Module):
             self.rnn = nn.LSTM(inputs, units) if kind == "lstm" else nn.GRU(inputs, units)
 
     def initial_state(self, envs: int, like: Tensor) -> RecurrentState:
-        """Zeros, with the type and device of ``like``."""
+        """Return zeros, with the type and device of ``like``."""
         h = 0 if self.kind == "none" else self.width
         return RecurrentState(like.new_zeros(envs, h), like.new_zeros(envs, self.width if self.kind == "lstm" else 0))
 
     def step(self, x: Tensor, state: RecurrentState) -> tuple[Tensor, RecurrentState]:
-        """One step of N rows: ``[N, D]`` → ``[N, H]``; the cell without the machinery of sequences."""
+        """Take one step of N rows, ``[N, D]`` → ``[N, H]``, with the bare cell."""
         if self.kind == "none":
             return x, state
         weights = tuple(map(self.rnn.get_parameter, CELL))
@@ -121,7 +121,7 @@ class Core(nn.Module):
         return h, RecurrentState(h, c)
 
     def over(self, x: Tensor, state: RecurrentState, starts: Tensor | None) -> Tensor:
-        """Whole rows: ``[T, N, D]`` → ``[T, N, H]`` in one fused call.
+        """Go over whole rows, ``[T, N, D]`` → ``[T, N, H]``, in one fused call.
 
         ``starts [T, N]`` marks the first steps of episodes; None: there are none after the first step.
         """
@@ -157,23 +157,23 @@ class Trunk(nn.Module):
         self.core_norm = nn.Identity() if sizes.core == "none" else nn.LayerNorm(self.core.width)
 
     def initial_state(self, envs: int) -> RecurrentState:
-        """Nothing remembered."""
+        """Return an empty memory."""
         return self.core.initial_state(envs, self.encoder.weight)
 
     def step(self, observation: Observation, state: RecurrentState) -> tuple[Tensor, RecurrentState]:
-        """z ``[E, H]`` of one more observation."""
+        """Return z ``[E, H]`` of one more observation, and the memory."""
         encoded = self._encode(observation)
         hidden, state = self.core.step(encoded, state)
         return self._read(encoded, hidden, observation), state
 
     def over(self, seen: Observation, state: RecurrentState, starts: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-        """Encoder's output, core's output and z ``[T, N, ·]`` of whole rows."""
+        """Return the encoder's output, the core's output and z ``[T, N, ·]`` of whole rows."""
         encoded = self._encode(seen)
         hidden = self.core.over(encoded, state, starts)
         return encoded, hidden, self._read(encoded, hidden, seen)
 
     def _read(self, encoded: Tensor, hidden: Tensor, seen: Observation) -> Tensor:
-        """What heads and value read."""
+        """Return z, which heads and value read."""
         parts = [hidden] if self.core.kind == "none" else [encoded, self.core_norm(hidden)]
         if self.passed:
             parts.append(seen.features[..., -self.passed :].to(encoded.dtype))
@@ -264,7 +264,7 @@ class ActorCritic(nn.Module):
         self.value_head = HeadNetwork(reads, sizes.head_units, 1)
 
     def _gains(self) -> dict[str, float]:
-        """Gain by prefix of the parameter's name."""
+        """Return the gain by prefix of the parameter's name."""
         last = [f"heads.{k}.{part}" for k in range(len(self.heads)) for part in ("out", "query")]
         heads = dict.fromkeys(last, POLICY_GAIN)
         value = {"value_head": HIDDEN_GAIN, "value_head.out": VALUE_GAIN}
@@ -273,8 +273,8 @@ class ActorCritic(nn.Module):
         return {"heads": HIDDEN_GAIN, "given": 0.0, "told": 1.0, **trunks, **heads, **value}
 
     def groups(self) -> dict[str, list[nn.Parameter]]:
-        """Parameters by the part whose gradient is watched: encoder, core, value (with a trunk of its own, if it has
-        one) and each head by its name.
+        """Return parameters by the part whose gradient is watched: encoder, core, value (with a trunk of its own, if it
+        has one) and each head by its name.
         """
         parts = {
             "encoder": ("actor.category", "actor.encoder"),
@@ -286,7 +286,7 @@ class ActorCritic(nn.Module):
         return {part: [p for name, p in named if name.startswith(prefix)] for part, prefix in parts.items()}
 
     def layers(self) -> dict[str, list[nn.Parameter]]:
-        """Parameters by layer: ``actor.encoder``, ``head_op.out``, …; the embeddings of earlier choices are one."""
+        """Return parameters by layer: ``actor.encoder``, ``head_op.out``, …; the embeddings of earlier choices are one."""
         found: dict[str, list[nn.Parameter]] = {}
         for name, parameter in self.named_parameters():
             layer = name.rpartition(".")[0]
@@ -298,19 +298,19 @@ class ActorCritic(nn.Module):
 
     @property
     def like(self) -> Tensor:
-        """A weight: device and type of all others."""
+        """Return a weight, which has device and type of all others."""
         return self.actor.encoder.weight.detach()
 
     @property
     def remembers(self) -> bool:
-        """Whether a decision depends on earlier observations."""
+        """Tell whether a decision depends on earlier observations."""
         return self.actor.core.kind != "none"
 
     def _trunks(self) -> tuple[Trunk, ...]:
         return (self.actor,) if self.critic is None else (self.actor, self.critic)
 
     def initial_state(self, envs: int) -> RecurrentState:
-        """Nothing remembered."""
+        """Return the memories of all trunks, empty."""
         return RecurrentState.joined([trunk.initial_state(envs) for trunk in self._trunks()])
 
     @torch.no_grad()
@@ -338,7 +338,7 @@ class ActorCritic(nn.Module):
 
     @torch.no_grad()
     def value(self, observation: Observation, state: RecurrentState) -> Tensor:
-        """V(s) ``[E]`` of the observation that follows the remembered ones."""
+        """Return V(s) ``[E]`` of the observation that follows the remembered ones."""
         return self.state_value(self.remember(observation, state)[1])
 
     def replay(
@@ -358,26 +358,28 @@ class ActorCritic(nn.Module):
         return Replayed(log_probs, entropy, values, encoded, hidden, z)
 
     def read_by_heads(self, seen: Observation, state: RecurrentState, starts: Tensor | None) -> Tensor:
-        """z ``[T, N, H]`` of whole rows as the heads read it: the actor's trunk alone."""
+        """Return z ``[T, N, H]`` of whole rows as the heads read it: of the actor's trunk alone."""
         return self.actor.over(seen, self.memory_of_actor(state), starts)[-1]
 
     def memory_of_actor(self, state: RecurrentState) -> RecurrentState:
-        """Its part of what all trunks remember."""
+        """Return the actor's part of the memories of all trunks."""
         return state.split(len(self._trunks()))[0]
 
     def remember(self, observation: Observation, state: RecurrentState) -> tuple[Tensor, Tensor, RecurrentState]:
-        """One more observation: what the heads read of it and what the value reads, both ``[E, H]``, and the memory."""
+        """Take in one more observation; return what the heads and what the value read, ``[E, H]``, and the memory."""
         parts = zip(self._trunks(), state.split(len(self._trunks())), strict=True)
         found = [trunk.step(observation, own) for trunk, own in parts]
         of_value = self._of_value(found[-1][0], observation)
         return found[0][0], of_value, RecurrentState.joined([own for _, own in found])
 
     def _of_value(self, z: Tensor, observation: Observation) -> Tensor:
-        """What the value reads: ``z`` of the last trunk, the observation where that is the actor's, what it is told."""
+        """Return what the value reads: ``z`` of the last trunk, the observation if that is the actor's, what it is
+        told.
+        """
         parts = [z] if self.critic is not None else [z.detach(), observation.features.to(z.dtype)]
         if self.observation_spec.told:
             told = observation.told
-            if told is None:  # whoever acts outside training is told nothing
+            if told is None:  # outside training nothing is told
                 told = torch.full((*z.shape[:-1], self.observation_spec.told), -1, device=z.device)
             parts.append(self.told(told + 1).flatten(-2))
         return torch.cat(parts, dim=-1) if len(parts) > 1 else z
@@ -411,7 +413,7 @@ class ActorCritic(nn.Module):
         return choices
 
     def joint(self, z: Tensor, masks: dict[str, Tensor]) -> JointDistribution:
-        """The exact distribution over whole actions at N states z ``[N, H]``, every op and slot enumerated."""
+        """Return the exact distribution over whole actions at N states z ``[N, H]``, every op and slot enumerated."""
         levels: list[Tensor] = []
         for group, weight, layers in self._first_layers(z):
             told = self._told(group, weight)
@@ -422,8 +424,8 @@ class ActorCritic(nn.Module):
         return JointDistribution(self.relevance, levels[0], levels[1] if self.given else None, tuple(levels[2:]))
 
     def _level(self, head: int, first: Tensor, z: Tensor, masks: dict[str, Tensor]) -> Tensor:
-        """Log-probabilities ``[N, (O, (K,)) n]`` from the head's first layer; combinations that cannot happen have
-        weight 0.
+        """Return log-probabilities ``[N, (O, (K,)) n]`` from the head's first layer; combinations that cannot happen
+        have weight 0.
         """
         logits = self._logits(head, first, z)
         described = self.action_spec.heads[head]
@@ -439,13 +441,13 @@ class ActorCritic(nn.Module):
         return masked_log_softmax(logits, mask.expand_as(logits))
 
     def _in_steps(self) -> list[range]:
-        """The heads that know of no choice, of the op alone, and of op and slot."""
+        """Return the heads that know of no choice, of the op alone, and of op and slot."""
         heads = len(self.heads)
         return [heads_of for heads_of in (range(1), range(1, min(2, heads)), range(2, heads)) if heads_of]
 
     def _first_layers(self, z: Tensor) -> list[tuple[range, Tensor, Tensor]]:
-        """The heads of each step with the weights of their first layers, one under the other, and what these make of z,
-        side by side. For all steps it is one product.
+        """Return the heads of each step with the weights of their first layers, one under the other, and what these
+        make of z, side by side. For all steps it is one product.
         """
         hidden = [head.get_submodule("hidden") for head in self.heads]
         weight, bias = (torch.cat([layer.get_parameter(part) for layer in hidden]) for part in ("weight", "bias"))
@@ -455,8 +457,9 @@ class ActorCritic(nn.Module):
         return list(zip(steps, weight.split(units), of_z.split(units, dim=-1), strict=True))
 
     def _told(self, group: range, weight: Tensor) -> Tensor | None:
-        """What earlier choices add to first layers before their tanh: nothing, e_op ``[O, units]`` or e_op + e_slot
-        ``[O, K, units]``; no e_slot if the op uses no slot. Layers are linear, so each embedding is multiplied once.
+        """Return what earlier choices add to first layers before their tanh: nothing, e_op ``[O, units]`` or e_op +
+        e_slot ``[O, K, units]``; no e_slot if the op uses no slot. Layers are linear, so each embedding is multiplied
+        once.
         """
         if group[0] == 0:
             return None
@@ -466,8 +469,8 @@ class ActorCritic(nn.Module):
         return after_op[:, None] + self.relevance[:, 1, None, None] * functional.linear(self.given[1], weight)
 
     def _logits(self, head: int, first: Tensor, z: Tensor) -> Tensor:
-        """From the first layer ``[..., units]`` before its tanh; ``z`` is of fewer dimensions where op and slot are
-        enumerated.
+        """Return logits from the first layer ``[..., units]`` before its tanh; ``z`` has fewer dimensions where op and
+        slot are enumerated.
         """
         network, described = self.heads[head], self.action_spec.heads[head].described
         units = first.tanh()
@@ -479,7 +482,7 @@ class ActorCritic(nn.Module):
         return logits + (about * network.get_submodule("query")(units)[..., None, :]).sum(dim=-1)
 
     def state_value(self, z: Tensor) -> Tensor:
-        """V ``[...]`` at what the value reads."""
+        """Return V ``[...]`` from what the value reads."""
         value = self.value_head(z).squeeze(-1)
         return value if value.dtype == torch.float64 else value.float()
 
@@ -525,7 +528,7 @@ def initialize(module: nn.Module, gains: dict[str, float], rng_seed: int) -> Non
 
 
 def refuse_mismatch(what: str, expected: dict[str, Tensor], given: dict[str, Tensor]) -> None:
-    """SimicError naming the first tensor that is missing, unknown or of another shape."""
+    """Raise SimicError naming the first tensor that is missing, unknown or of another shape."""
     for name in sorted(expected.keys() ^ given.keys()):
         raise SimicError(f"{what}: tensor {name!r} is {'missing' if name in expected else 'unknown'}")
     for name, tensor in expected.items():

@@ -412,15 +412,15 @@ class PPO:
             seen = self.replay(batch)
             if health is not None and not log.epochs:
                 health.first(batch, seen)
-            found = terms(seen, batch, used.select(rows), self.settings, coefs)
-            norms, by_layer = self._backward(found.loss)
-            found = found.reduced(self.reduce)
+            losses = terms(seen, batch, used.select(rows), self.settings, coefs)
+            norms, by_layer = self._backward(losses.loss)
+            losses = losses.reduced(self.reduce)
 
             # Step, unless the divergence is too large or something is not finite.
-            diverged, finite = self._verdict(found, norms[-1])
+            diverged, finite = self._verdict(losses, norms[-1])
             self._step(rate, norms[-1], alive & finite & ~diverged)
             verdicts = torch.stack((diverged, finite))
-            log.add(epoch, found.sums | found.peaks | {"norms": norms, "by_layer": by_layer, "verdicts": verdicts})
+            log.add(epoch, losses.sums | losses.peaks | {"norms": norms, "by_layer": by_layer, "verdicts": verdicts})
 
             # Stop.
             alive = alive & ~(diverged & finite)
@@ -466,11 +466,11 @@ class PPO:
         parts, layers = (torch.where(of, squares, 0.0).sum(dim=-1).sqrt() for of in (self.members, self.in_layer))
         return parts, layers
 
-    def _verdict(self, found: Terms, norm: Tensor) -> tuple[Tensor, Tensor]:
+    def _verdict(self, losses: Terms, norm: Tensor) -> tuple[Tensor, Tensor]:
         """Return whether the divergence is too large, and whether loss and gradient are finite. From sums over all
         processes, so all agree.
         """
-        sums, target = found.sums, self.settings.target_kl
+        sums, target = losses.sums, self.settings.target_kl
         kl = sums["kl"].sum() / sums["rows"].clamp(min=1)
         loss = sums["policy_loss"] + sums["value_loss"] + sums["entropy"].sum()
         return kl > (torch.inf if target is None else EARLY_STOP * target), (norm + kl + loss).isfinite()

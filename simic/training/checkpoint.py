@@ -79,15 +79,15 @@ class Damaged(SimicError):
 
 
 class Edited(Damaged):
-    """One that is whole in itself and is no state of this run."""
+    """A saved state that is whole in itself and is no state of this run."""
 
 
 class OtherFormat(SimicError):
-    """One that another version of simic wrote."""
+    """A saved state that another version of simic wrote."""
 
 
 class ChainFile(NamedTuple):
-    """Of a published run: after how many iterations ``best`` and ``latest`` are, and the links by iterations done."""
+    """The hash chain of a published run: iterations of ``best`` and ``latest``, and the links by iterations done."""
 
     iterations: dict[str, int]
     links: dict[int, str]
@@ -100,7 +100,7 @@ class StateStore:
         self.root = root
 
     def path(self, number: int) -> Path:
-        """Return the directory of one."""
+        """Return the directory of a state."""
         return self.root / f"{number:06d}"
 
     def numbers(self) -> list[int]:
@@ -110,7 +110,7 @@ class StateStore:
         return sorted(int(path.name) for path in self.root.iterdir() if path.name.isdecimal())
 
     def set_aside(self, number: int) -> Path:
-        """Rename one that cannot be used, so that it is kept for inspection and never tried again."""
+        """Rename a state that cannot be used, so that it is kept for inspection and never tried again."""
         return durable.put_aside(self.path(number))
 
 
@@ -126,8 +126,8 @@ class CheckpointStore(StateStore):
         return self.numbers()
 
     def write(self, tensors: Mapping[str, Tensor], manifest: Manifest) -> Path:
-        """Write a new one and drop old ones; SimicError for a non-finite state or a failed write, which leave all
-        earlier checkpoints as they were.
+        """Write a new checkpoint and drop old ones; SimicError for a non-finite state or a failed write, which leave
+        all earlier checkpoints as they were.
         """
         refuse_non_finite(tensors, manifest)
         path, kept = self.path(manifest.iteration), self.numbers()
@@ -161,7 +161,7 @@ class CheckpointStore(StateStore):
 
 
 def refuse_non_finite(tensors: Mapping[str, Tensor], manifest: Manifest) -> None:
-    """SimicError naming the first tensor or number that is NaN or infinite: such a state is never written."""
+    """Raise SimicError naming the first tensor or number that is NaN or infinite: such a state is never written."""
     bad = [name for name, tensor in tensors.items() if tensor.is_floating_point() and not tensor.isfinite().all()]
     bad += [name for name, value in manifest.scalars.items() if isinstance(value, float) and not math.isfinite(value)]
     if bad:
@@ -235,8 +235,8 @@ def _of_iteration(found: Checkpoint, iteration: int) -> Checkpoint:
 
 
 def refuse_edited(found: Checkpoint, links: Mapping[int, str]) -> None:
-    """``Edited`` where tensors and counters do not give the link of the hash chain that telemetry has of the iteration;
-    ``links`` by iterations done. Without the link before it nothing can be said.
+    """Raise ``Edited`` where tensors and counters do not give the link of the hash chain that telemetry has of the
+    iteration; ``links`` by iterations done. Without the link before it nothing can be said.
     """
     done, scalars = found.manifest.iteration, found.manifest.scalars
     before = links.get(done - 1) if done > 1 else ""

@@ -1,4 +1,4 @@
-"""What is kept of a few iterations so that the audit can derive them again: the states around one, and its rollout."""
+"""Keep of a few iterations what the audit derives them from again: the states around one, and its rollout."""
 
 import torch
 from torch import Tensor

@@ -56,7 +56,7 @@ class PartialStore(StateStore):
     """The partial checkpoints of one run, by steps done."""
 
     def write(self, tensors: Mapping[str, Tensor], manifest: PartialManifest) -> None:
-        """Write one in place of the one before; SimicError where that fails, which leaves that one as it was.
+        """Write a state in place of the one before; SimicError where that fails, which leaves that one as it was.
 
         Numbers that are not finite are written as they are: NaN stands for what was not measured, and a host may be
         broken until it is put back.
@@ -76,8 +76,8 @@ class PartialStore(StateStore):
                 durable.remove_directory(path)
 
     def choose(self, newest: Checkpoint | None) -> tuple[PartialManifest | None, list[FindingRow]]:
-        """Return the one to go on with after the ``newest`` checkpoint, if any; and findings about those that cannot
-        be used, which are set aside. One of an iteration that is saved by now is removed.
+        """Return the state to go on with after the ``newest`` checkpoint, if any, and findings about those that cannot
+        be used, which are set aside. A state of an iteration that is saved by now is removed.
         """
         done, findings = 0 if newest is None else newest.manifest.iteration, list[FindingRow]()
         for step in reversed(self.numbers()):
@@ -92,12 +92,12 @@ class PartialStore(StateStore):
         return None, findings
 
     def report(self, step: int, done: int, damage: Damaged) -> FindingRow:
-        """Set one aside that cannot be used; the finding says why."""
+        """Set a state aside that cannot be used; the finding says why."""
         text = f"{damage}; kept as {FOLDER}/{self.set_aside(step).name}, iteration {done + 1} starts again"
         return FindingRow(iteration=done, check="damaged_checkpoint", severity="medium", message=text)
 
     def read(self, step: int) -> PartialCheckpoint:
-        """Return the verified one after so many steps; ``Damaged`` naming the file and what is wrong with it."""
+        """Return the verified state after so many steps; ``Damaged`` naming the file and what is wrong with it."""
         try:
             found = checkpoint.read_state(self.path(step), PartialManifest)
         except OtherFormat as other:
@@ -108,7 +108,7 @@ class PartialStore(StateStore):
 
 
 def _refuse_other(path: Path, manifest: PartialManifest, newest: Checkpoint | None) -> None:
-    """``Damaged`` unless it goes on from just that checkpoint."""
+    """Raise ``Damaged`` unless it goes on from just that checkpoint."""
     if newest is None or manifest.iteration != newest.manifest.iteration:
         done = "none" if newest is None else f"that after {newest.manifest.iteration} iterations"
         raise Damaged(f"{path}: belongs to the checkpoint after {manifest.iteration} iterations, the newest is {done}")
@@ -136,7 +136,7 @@ class RolloutRecorder:
 
     @property
     def columns(self) -> list[str]:
-        """Names of the telemetry of a step, in their order."""
+        """Return the names of the telemetry of a step, in their order."""
         return list(self.collector.state_dict())
 
     def tensors(self, reached: PartialRollout) -> dict[str, Tensor]:

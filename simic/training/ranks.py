@@ -38,12 +38,12 @@ class Ranks:
 
     @property
     def leads(self) -> bool:
-        """True in the process that writes."""
+        """Tell whether this is the process that writes."""
         return self.rank == 0
 
     @property
     def reduce(self) -> Reduce | None:
-        """The sum or maximum of a tensor over all processes; None when alone."""
+        """Return what sums or maximises a tensor over all processes; None when alone."""
         return None if self.size == 1 else _reduce
 
     def env_ids(self, envs: int) -> Tensor:

@@ -21,7 +21,7 @@ HARMLESS = ("train.iterations", "train.validate_every", "train.stop_on")
 
 @dataclass(frozen=True)
 class Identity:
-    """What must be the same for a checkpoint to be resumed."""
+    """The params, data and machine of a run, which must be the same for a checkpoint to be resumed."""
 
     params: dict[str, Any]
     data_sha256: str
@@ -43,7 +43,7 @@ class Identity:
 
 
 class Best(NamedTuple):
-    """Which checkpoint had the best validation, and its score in points; None where none was validated."""
+    """The checkpoint with the best validation, and its score in points; None where none was validated."""
 
     iteration: int | None
     score: float | None
@@ -169,7 +169,7 @@ def lost_times(iteration: int, count: int) -> list[FindingRow]:
 
 
 def _refuse_lost_rows(checkpoint: Checkpoint, telemetry: Chain) -> None:
-    """``Damaged`` where rows are lost: an earlier checkpoint makes the same rows again; this one cannot."""
+    """Raise ``Damaged`` where rows are lost: an earlier checkpoint makes the same rows again; this one cannot."""
     damage = telemetry.damage(extent(checkpoint.manifest))
     if damage is not None:
         raise Damaged(f"{damage}, but checkpoint {checkpoint.path.name} needs it")

@@ -33,16 +33,16 @@ T = TypeVar("T")
 
 
 class StoppedByFinding(SimicError):
-    """A finding as grave as train.stop_on, or a fatal one; the last checkpoint is from before it."""
+    """A finding as grave as train.stop_on, or a fatal one, ended the run; the last checkpoint is from before it."""
 
 
 class _StopRequested(Exception):
-    """Out of the middle of an iteration."""
+    """A stop was asked for in the middle of an iteration."""
 
 
 @dataclass(frozen=True)
 class Recorded:
-    """What is recorded of an episode of every host: its steps ``[T, E]`` and what they add up to ``[E]``."""
+    """The record of an episode of every host: its steps ``[T, E]`` and their sums ``[E]``."""
 
     steps: Columns
     episode: Columns
@@ -53,7 +53,7 @@ class _SharedFault(DecisionFault):
 
 
 def train(session: Session, observers: Sequence[Observer] = (), stop: threading.Event | None = None) -> Counters:
-    """Trains up to ``train.iterations``; the best and the latest checkpoint are in the session's store then.
+    """Train up to ``train.iterations``; the best and the latest checkpoint are in the session's store then.
 
     Raises ``Interrupted`` when ``stop`` is set (looked at after every environment step) and ``StoppedByFinding``; in
     either case the same call in a new session goes on from the last whole iteration, or from the last step that was
@@ -73,7 +73,7 @@ def train(session: Session, observers: Sequence[Observer] = (), stop: threading.
 
 
 class TrainingRun:
-    """The steps of ``train``, and what they share."""
+    """The steps of ``train``, and the state they share."""
 
     def __init__(self, session: Session, observers: Sequence[Observer], stop: threading.Event):
         self.session, self.observers, self.stop, self.ranks = session, tuple(observers), stop, session.ranks
