@@ -478,7 +478,7 @@ def parse(text: str, source: str) -> Any:
 
 
 def _refuse_tags_and_depth(text: str, source: str) -> None:
-    """Raise SimicError for tags, which ask for other types, and for nesting that no params have, before it is followed."""
+    """Raise SimicError for tags, which ask for other types, and for nesting deeper than any params have."""
     depth = 0
     for event in YAML(typ="safe").parse(text):
         name, line = type(event).__name__, event.start_mark.line + 1

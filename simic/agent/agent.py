@@ -3,8 +3,6 @@
 import csv
 import json
 import math
-import time
-from collections import deque
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -36,28 +34,29 @@ LOG_FILE = "progress.csv"
 LOG_EPISODES = 100  # whose mean return is written
 
 
+# For environments in general. The values of params.yaml are for short episodes with one score in points: neither
+# discounted nor scaled, and learned from until the rate has fallen.
+SIZES = {"core": "lstm", "encoder_units": 128, "core_units": 128, "critic": "own"}
+SETTINGS = {
+    "learning_rate": 1e-3,
+    "learning_rate_schedule": "constant",
+    "epochs": 4,
+    "target_kl": 0.015,
+    "entropy_coef": 0.01,
+    "entropy_coef_final": 0.001,
+    "gamma": 0.995,
+    "normalize_rewards": True,
+}
+
+
 def sizes(**changes: Any) -> params.Policy:
-    """Return sizes for environments in general, with these changes; those of params.yaml are enough for its hosts."""
-    return params.Policy(**{"core": "lstm", "encoder_units": 128, "core_units": 128, "critic": "own"} | changes)
+    """Return the sizes of a policy for environments in general, with these changes."""
+    return params.Policy(**SIZES | changes)
 
 
 def settings(**changes: Any) -> params.PPOParams:
-    """Return settings for environments in general, with these changes.
-
-    Those of params.yaml are for short episodes with one score in points: neither discounted nor scaled, and learned
-    from until the rate has fallen.
-    """
-    general = {
-        "learning_rate": 1e-3,
-        "learning_rate_schedule": "constant",
-        "epochs": 4,
-        "target_kl": 0.015,
-        "entropy_coef": 0.01,
-        "entropy_coef_final": 0.001,
-        "gamma": 0.995,
-        "normalize_rewards": True,
-    }
-    return params.PPOParams(**general | changes)
+    """Return PPO's settings for environments in general, with these changes."""
+    return params.PPOParams(**SETTINGS | changes)
 
 
 @dataclass
@@ -273,23 +272,3 @@ class Agent:
             if not file.tell():
                 writer.writeheader()
             writer.writerow(row)
-
-
-def about_twenty(updates: int, say: Callable[[str], None]) -> Callable[[IterationReport], None]:
-    """Return a watcher that says about twenty lines in a run of so many updates: steps, their speed, mean return of the
-    last episodes.
-    """
-    started, last = time.perf_counter(), deque[float](maxlen=100)
-
-    def told(report: IterationReport) -> None:
-        last.extend(report.returns)
-        if report.iteration % max(1, updates // 20) == 0:
-            mean = f"{sum(last) / len(last):8.1f}" if last else "       –"
-            speed = report.env_steps / (time.perf_counter() - started)
-            metrics = report.metrics
-            say(
-                f"{report.env_steps:>9} steps  {speed:7.0f}/s  return {mean}  "
-                f"entropy {metrics.entropy:.2f}  kl {metrics.approx_kl:.4f}"
-            )
-
-    return told

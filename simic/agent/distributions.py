@@ -124,7 +124,7 @@ class Choice:
 
 
 def refuse_faults(spec: ActionSpec, choices: list[Choice]) -> None:
-    """Raise DecisionFault naming the head whose masks forbid everything or whose logits are not finite; one transfer."""
+    """Raise DecisionFault naming the head without a legal choice or without finite logits; one transfer."""
     faults = torch.stack([choice.faults() for choice in choices]).tolist()
     for head, (empty, broken) in zip(spec.heads, faults, strict=True):
         if empty:

@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
-from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+from typing import Annotated, Any, get_type_hints
 
 import torch
 from torch import Tensor
@@ -16,10 +16,6 @@ from simic.agent.rollout import Position, Rollout
 from simic.agent.spec import Head, Observation
 from simic.transfer import constant
 
-if TYPE_CHECKING:
-    from simic.agent.ppo import Adam
-
-RATIO_TOLERANCE = 1e-4  # of the first ratio: further from 1 is no rounding
 RANK_SHARE = 0.99
 DORMANT_SHARE = 0.025  # of the mean activation of the layer (Sokar et al. 2023, arXiv 2302.12902)
 SATURATED = 0.99
@@ -165,7 +161,6 @@ class Log:
             "ratio_min": -_peak(host["minus_ratio_min"]),
             "ratio_max": _peak(host["ratio_max"]),
             "first_ratio_deviation": host["deviation"][0],
-            "first_ratio_ok": host["deviation"][0] < RATIO_TOLERANCE,
             "max_abs_log_prob": _peak(host["log_prob"]),
             "grad_norm": _mean(norms),
             "grad_norm_max": _peak(norms),
@@ -218,8 +213,8 @@ class Health:
     ``acted`` is what ``acting`` returned of the rollout.
     """
 
-    def __init__(self, policy: ActorCritic, adam: "Adam", reduce: Reduce | None, acted: dict[str, Tensor]) -> None:
-        self.policy, self.adam, self.reduce, self.found = policy, adam, reduce, acted
+    def __init__(self, policy: ActorCritic, reduce: Reduce | None, acted: dict[str, Tensor]) -> None:
+        self.policy, self.reduce, self.found = policy, reduce, acted
 
     def before(self, rollout: Rollout) -> None:
         """Measure the scales of the rollout; remember the weights."""
@@ -235,15 +230,11 @@ class Health:
     def after(self) -> dict[str, Tensor]:
         """Return everything, and how far the update went."""
         change = (self._weights() - self.start).norm() / self.start.norm()
-        return self.found | {
-            "exact_kl": self.probe.divergence(self.reduce),
-            "update_ratio": change,
-            "max_second_moment": self.adam.largest_second_moment(),
-        }
+        return self.found | {"exact_kl": self.probe.divergence(self.reduce), "update_ratio": change}
 
     @torch.no_grad()
     def _weights(self) -> Tensor:
-        return torch.cat([parameter.flatten() for parameter in self.adam.parameters])
+        return torch.cat([parameter.flatten() for parameter in self.policy.parameters()])
 
 
 class Probe:

@@ -286,7 +286,7 @@ class ActorCritic(nn.Module):
         return {part: [p for name, p in named if name.startswith(prefix)] for part, prefix in parts.items()}
 
     def layers(self) -> dict[str, list[nn.Parameter]]:
-        """Return parameters by layer: ``actor.encoder``, ``head_op.out``, …; the embeddings of earlier choices are one."""
+        """Return parameters by layer: ``actor.encoder``, ``head_op.out``, …; ``given``: embeddings of choices."""
         found: dict[str, list[nn.Parameter]] = {}
         for name, parameter in self.named_parameters():
             layer = name.rpartition(".")[0]

@@ -20,6 +20,7 @@ from simic.agent.rollout import Environment, PartialRollout, Position, Rollout, 
 from simic.transfer import upload
 
 EARLY_STOP = 1.5  # times target_kl (Spinning Up's PPO)
+RATIO_TOLERANCE = 1e-4  # of the first ratio: further from 1 is no rounding
 LINEAR_END = 0.2  # of the learning rate, in the last update
 HEAD_LOG_RATIO_LIMIT = 20.0  # e^20 ≈ 4.9e8; float32 overflows at e^88
 JOINT_LOG_RATIO_LIMIT = 30.0
@@ -390,7 +391,7 @@ class PPO:
             own, everyone = (single_step_ids(ids, len(rollout.valid)) for ids in (own, everyone))
             rollout = rollout.single_steps()
         assert rollout.advantages is not None
-        health = None if acted is None else Health(self.policy, self.adam, self.reduce, acted)
+        health = None if acted is None else Health(self.policy, self.reduce, acted)
         if health is not None:
             health.before(rollout)
 
@@ -427,7 +428,8 @@ class PPO:
             if self.reads_are_free and not alive:
                 break  # elsewhere asking would make the host wait: the rest is computed in vain, and skipped
         log.once |= {"samples": used.rows, "samples_by_head": used.open_rows}
-        log.once |= {} if health is None else health.after()
+        if health is not None:
+            log.once |= health.after() | {"max_second_moment": self.adam.largest_second_moment()}
         return self._report(log, rate, entropy_coef)
 
     def _on_host(self, env_ids: Tensor) -> Tensor:
@@ -511,6 +513,7 @@ class PPO:
         self.skipped_steps += metrics["skipped_steps"]
         return UpdateMetrics(
             **metrics,
+            first_ratio_ok=metrics["first_ratio_deviation"] < RATIO_TOLERANCE,
             entropy_coef=entropy_coef,
             learning_rate=rate,
             adam_eps=self.adam.param_groups[0]["eps"],

@@ -133,7 +133,7 @@ class Rollout:
         return replace(chosen, env_ids=self.env_ids[rows], state=self.state.select(rows))
 
     def single_steps(self) -> "Rollout":
-        """Return every step as a row of its own, ``[1, T·E]``: for a policy without memory, whose steps need no others."""
+        """Return every step as a row of its own, ``[1, T·E]``, for a policy without memory."""
         steps, envs = self.valid.shape
         flat = self._changed(lambda x: x.flatten(0, 1)[None])
         state = RecurrentState(*(part.new_zeros(steps * envs, part.shape[1]) for part in self.state))

@@ -49,7 +49,7 @@ class ActionSpec:
         return cls(heads, tuple((True,) * len(sizes) for _ in range(sizes[0])))
 
     def by_head(self, values: dict[str, float], default: float, what: str) -> tuple[float, ...]:
-        """Return a number per head, ``default`` where it is not named. SimicError naming ``what`` and an unknown head."""
+        """Return a number per head, ``default`` where not named; SimicError naming ``what`` and an unknown head."""
         names = [head.name for head in self.heads]
         for name in values:
             if name not in names:

@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from simic.agent.metrics import RATIO_TOLERANCE
-from simic.agent.ppo import EARLY_STOP
+from simic.agent.ppo import EARLY_STOP, RATIO_TOLERANCE
 from simic.audit.checks.shared import where
 from simic.audit.findings import Status
 

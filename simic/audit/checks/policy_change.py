@@ -2,8 +2,7 @@
 
 import numpy as np
 
-from simic.agent.metrics import RATIO_TOLERANCE
-from simic.agent.ppo import EARLY_STOP
+from simic.agent.ppo import EARLY_STOP, RATIO_TOLERANCE
 from simic.audit import limits
 from simic.audit.checks.base import Check, Outcome, Reading, check, weighed
 from simic.audit.checks.shared import MEDIAN_ERROR, NOISE, OURS, PERSISTENT, errors_of_mean, where, windows
