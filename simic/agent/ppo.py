@@ -62,6 +62,7 @@ def collect(
         rollout.record_done(t, step, reward, terminated, truncated)
         state, ended = step.state, terminated | truncated
         if autoreset:
+            # What a truncated episode would still have earned: its last observation, under the memory of that moment.
             if info.final is not None:
                 rollout.next_values[t] = policy.value(normalizers.see(info.final), state)
             starts = ended
@@ -255,7 +256,7 @@ def terms(
         return Terms(
             loss,
             {"policy_loss": policy.detach(), "value_loss": value.detach(), "bonus": bonus.detach()}
-            | {"entropy": entropies}
+            | {"entropy": entropies.detach()}
             | _sums(log_ratio, batch.valid, used, settings.clip_range),
             _peaks(difference, seen, batch.valid),
         )

@@ -14,6 +14,7 @@ from simic.agent import ppo as ppo_module
 from simic.agent.metrics import UpdateMetrics, acting, explanations
 from simic.agent.normalization import Normalizers
 from simic.agent.ppo import PPO, collect, usage, with_advantages
+from simic.agent.rollout import Rollout
 from simic.errors import SimicError
 from tests import standard
 
@@ -59,34 +60,31 @@ def test_metrics_are_plain_numbers_and_each_is_explained() -> None:
     assert metrics.grad_norm_max >= metrics.grad_norm > 0
 
 
-def test_the_largest_second_moment_is_that_of_any_weight() -> None:
-    ppo = make_ppo()
-    metrics = ppo.update(make_rollout(ppo.policy, episodes(6, 8), 8), 0, {})
+@pytest.fixture
+def one_step() -> tuple[PPO, Rollout, UpdateMetrics]:
+    """A learner after one step, on its whole rollout."""
+    ppo = make_ppo(settings=SETTINGS.model_copy(update={"epochs": 1, "minibatches": 1}))
+    rollout = make_rollout(ppo.policy, episodes(6, 8), 8)
+    return ppo, rollout, ppo.update(rollout, 0, {})
+
+
+def test_the_largest_second_moment_is_that_of_any_weight(one_step) -> None:
+    ppo, _, metrics = one_step
     moments = [tensor for name, tensor in ppo.adam.tensors().items() if name.startswith("exp_avg_sq")]
     assert metrics.max_second_moment == max(tensor.max().item() for tensor in moments) > 0
 
 
-def test_norms_of_the_parts_make_up_the_global_one() -> None:
-    ppo = make_ppo(settings=SETTINGS.model_copy(update={"epochs": 1, "minibatches": 1}))
-    metrics = ppo.update(make_rollout(ppo.policy, episodes(6, 8), 8), 0)
-    parts = sum(norm**2 for norm in metrics.grad_norm_by_part.values())
-    assert metrics.grad_norm == pytest.approx(math.sqrt(parts), rel=1e-5)
+def test_norms_of_the_parts_make_up_the_global_one(one_step) -> None:
+    """And those of the layers; what was stepped on is clipped."""
+    ppo, _, metrics = one_step
     assert metrics.grad_norm > SETTINGS.max_grad_norm
-    clipping = SETTINGS.max_grad_norm / metrics.grad_norm  # what was stepped on is clipped
-    for part, members in ppo.policy.groups().items():
-        norm = torch.cat([parameter.grad.flatten() for parameter in members]).norm().item()
-        assert norm == pytest.approx(clipping * metrics.grad_norm_by_part[part], rel=1e-4), part
-
-
-def test_norms_of_the_layers_make_up_the_global_one_and_each_has_its_own() -> None:
-    ppo = make_ppo(settings=SETTINGS.model_copy(update={"epochs": 1, "minibatches": 1}))
-    metrics = ppo.update(make_rollout(ppo.policy, episodes(6, 8), 8), 0)
-    layers = metrics.grad_norm_by_layer
-    assert metrics.grad_norm == pytest.approx(math.hypot(*layers.values()), rel=1e-5)
     clipping = SETTINGS.max_grad_norm / metrics.grad_norm
-    weight, bias = (parameter.grad for parameter in ppo.policy.heads[2].out.parameters())
-    norm = math.hypot(weight.norm().item(), bias.norm().item())
-    assert norm == pytest.approx(clipping * layers["head_blueprint.out"], rel=1e-4)
+    parts, layers = ppo.policy.groups(), ppo.policy.layers()
+    for groups, norms in ((parts, metrics.grad_norm_by_part), (layers, metrics.grad_norm_by_layer)):
+        assert metrics.grad_norm == pytest.approx(math.hypot(*norms.values()), rel=1e-5)
+        for name, members in groups.items():
+            norm = torch.cat([parameter.grad.flatten() for parameter in members]).norm().item()
+            assert norm == pytest.approx(clipping * norms[name], rel=1e-4), name
     assert {"actor.encoder", "actor.core.rnn", "critic.encoder", "given", "head_op.hidden", "value_head.out"} <= {
         *layers
     }
@@ -104,18 +102,15 @@ def test_a_gradient_that_is_not_finite_is_told_by_layer_though_no_step_is_taken(
     assert metrics.non_finite_by_layer["value_head.out"] == 2
 
 
-def test_the_bonus_is_the_coefficient_times_the_entropy_of_every_head() -> None:
-    ppo = make_ppo(settings=SETTINGS.model_copy(update={"epochs": 1, "minibatches": 1}))
-    metrics = ppo.update(make_rollout(ppo.policy, episodes(6, 8), 8), 0)
+def test_the_bonus_is_the_coefficient_times_the_entropy_of_every_head(one_step) -> None:
+    metrics = one_step[-1]
     expected = metrics.entropy_coef * math.fsum(metrics.entropy_by_head.values())
     assert metrics.entropy_bonus == pytest.approx(expected, rel=1e-5)
     assert metrics.first_entropy == pytest.approx(metrics.entropy, rel=1e-6)  # one minibatch: nothing has moved yet
 
 
-def test_raw_advantages_and_values_are_reported_before_normalisation() -> None:
-    ppo = make_ppo()
-    rollout = make_rollout(ppo.policy, episodes(6, 8), 8)
-    metrics = ppo.update(rollout, 0, {})
+def test_raw_advantages_and_values_are_reported_before_normalisation(one_step) -> None:
+    _, rollout, metrics = one_step
     advantages, returns = rollout.advantages[rollout.valid].numpy(), rollout.returns[rollout.valid].numpy()
     residual = returns - rollout.values[rollout.valid].numpy()
     assert metrics.advantage_mean == pytest.approx(advantages.mean(), rel=1e-4)
