@@ -181,20 +181,20 @@ class Agent:
         each = episodes // env.num_envs
         observation, _ = env.reset(options={"iteration": PLAY_ITERATION})
         state, tally, step = self.policy.initial_state(env.num_envs), Returns.none(env.num_envs), 0
-        found: list[list[float]] = [[] for _ in range(env.num_envs)]
-        while min(map(len, found)) < each:
+        returns: list[list[float]] = [[] for _ in range(env.num_envs)]
+        while min(map(len, returns)) < each:
             key = rng.key(self.rng_seed, rng.Purpose.ACTION, PLAY_ITERATION, env.env_ids, step)
             noise = rng.uniform(key, (len(self.policy.heads),))
             decision = self.policy.act(self.normalizers.see(observation), state, noise, greedy=greedy)
             observation, reward, terminated, truncated, _ = env.step(decision.actions)
             ended = terminated | truncated
             for index, value in zip(ended.nonzero().flatten().tolist(), tally.add(reward, ended), strict=True):
-                found[index].append(value)
+                returns[index].append(value)
             state, step = decision.state.zeroed(ended), step + 1
             if step > each * LONGEST_EPISODE:
                 raise SimicError(f"an episode goes on for {LONGEST_EPISODE} steps: wrap the environment in a TimeLimit")
         env.close()
-        return [value for values in found for value in values[:each]]
+        return [value for values in returns for value in values[:each]]
 
     def save(self, path: str | Path) -> None:
         """Write one safetensors file, whole or not at all: all tensors, and the settings as JSON in its metadata."""

@@ -92,8 +92,8 @@ class GymAdapter:
             return {name: self._stacked([answer[name] for answer in legal]) for name in legal[0]}
         sizes, together = [head.size for head in self.action_spec.heads], self._stacked(legal)
         if together.shape[1:] != (sum(sizes),):
-            found = list(together.shape[1:])
-            raise SimicError(f"{self.mask_method}() returns an array of shape {found}: must be [{sum(sizes)}]")
+            shape = list(together.shape[1:])
+            raise SimicError(f"{self.mask_method}() returns an array of shape {shape}: must be [{sum(sizes)}]")
         names = [head.name for head in self.action_spec.heads]
         return dict(zip(names, together.split(sizes, dim=1), strict=True))
 

@@ -214,23 +214,23 @@ class Health:
     """
 
     def __init__(self, policy: ActorCritic, reduce: Reduce | None, acted: dict[str, Tensor]) -> None:
-        self.policy, self.reduce, self.found = policy, reduce, acted
+        self.policy, self.reduce, self.measured = policy, reduce, acted
 
     def before(self, rollout: Rollout) -> None:
         """Measure the scales of the rollout; remember the weights."""
-        self.found = self.found | scales(rollout, self.reduce)
-        self.found["observation_clipped"] = clipped(self.policy, rollout, self.reduce)
+        self.measured = self.measured | scales(rollout, self.reduce)
+        self.measured["observation_clipped"] = clipped(self.policy, rollout, self.reduce)
         self.start = self._weights()
 
     def first(self, part: Rollout, seen: Replayed) -> None:
         """Measure the first rows of the update: health of the network, and the policy as it was."""
         self.probe = Probe(self.policy, part, seen)
-        self.found |= health(seen, part.valid, self.reduce)
+        self.measured |= health(seen, part.valid, self.reduce)
 
     def after(self) -> dict[str, Tensor]:
         """Return everything, and how far the update went."""
         change = (self._weights() - self.start).norm() / self.start.norm()
-        return self.found | {"exact_kl": self.probe.divergence(self.reduce), "update_ratio": change}
+        return self.measured | {"exact_kl": self.probe.divergence(self.reduce), "update_ratio": change}
 
     @torch.no_grad()
     def _weights(self) -> Tensor:
@@ -289,8 +289,8 @@ def acting(
     sums = every(torch.stack((cell.double().square().sum(), beyond.double(), counted.double())), "sum")
     peaks = every(torch.stack((largest(apart), largest(begun))), "max")
     # A policy without memory has none to begin with, and no cells.
-    found = (peaks[0], peaks[1].clamp(min=0.0), (sums[0] / sums[2]).sqrt(), sums[1] / sums[2])
-    return dict(zip(("normalizer_deviation", "start_state", "cell_norm", "cell_saturated"), found, strict=True))
+    measured = (peaks[0], peaks[1].clamp(min=0.0), (sums[0] / sums[2]).sqrt(), sums[1] / sums[2])
+    return dict(zip(("normalizer_deviation", "start_state", "cell_norm", "cell_saturated"), measured, strict=True))
 
 
 @torch.no_grad()

@@ -287,14 +287,14 @@ class ActorCritic(nn.Module):
 
     def layers(self) -> dict[str, list[nn.Parameter]]:
         """Return parameters by layer: ``actor.encoder``, ``head_op.out``, …; ``given``: embeddings of choices."""
-        found: dict[str, list[nn.Parameter]] = {}
+        layers: dict[str, list[nn.Parameter]] = {}
         for name, parameter in self.named_parameters():
             layer = name.rpartition(".")[0]
             if layer.startswith("heads."):
                 _, number, part = layer.split(".")
                 layer = f"head_{self.action_spec.heads[int(number)].name}.{part}"
-            found.setdefault(layer, []).append(parameter)
-        return found
+            layers.setdefault(layer, []).append(parameter)
+        return layers
 
     @property
     def like(self) -> Tensor:
@@ -349,10 +349,10 @@ class ActorCritic(nn.Module):
         Rows where ``valid`` is False contribute exactly nothing.
         """
         parts = zip(self._trunks(), state.split(len(self._trunks())), strict=True)
-        found = [trunk.over(seen, own, starts) for trunk, own in parts]
-        encoded, hidden, z = found[0]
+        outputs = [trunk.over(seen, own, starts) for trunk, own in parts]
+        encoded, hidden, z = outputs[0]
         choices = self.choose(z, seen.masks, actions=actions, valid=valid)
-        values = self.state_value(self._of_value(found[-1][-1], seen))
+        values = self.state_value(self._of_value(outputs[-1][-1], seen))
         log_probs = torch.stack([choice.log_prob() for choice in choices], dim=-1)
         entropy = torch.stack([choice.normalized_entropy() for choice in choices], dim=-1)
         return Replayed(log_probs, entropy, values, encoded, hidden, z)
@@ -368,9 +368,9 @@ class ActorCritic(nn.Module):
     def remember(self, observation: Observation, state: RecurrentState) -> tuple[Tensor, Tensor, RecurrentState]:
         """Take in one more observation; return what the heads and what the value read, ``[E, H]``, and the memory."""
         parts = zip(self._trunks(), state.split(len(self._trunks())), strict=True)
-        found = [trunk.step(observation, own) for trunk, own in parts]
-        of_value = self._of_value(found[-1][0], observation)
-        return found[0][0], of_value, RecurrentState.joined([own for _, own in found])
+        outputs = [trunk.step(observation, own) for trunk, own in parts]
+        of_value = self._of_value(outputs[-1][0], observation)
+        return outputs[0][0], of_value, RecurrentState.joined([own for _, own in outputs])
 
     def _of_value(self, z: Tensor, observation: Observation) -> Tensor:
         """Return what the value reads: ``z`` of the last trunk, the observation if that is the actor's, what it is
@@ -400,10 +400,10 @@ class ActorCritic(nn.Module):
         for group, weight, layers in self._first_layers(z):
             chosen = [choice.index for choice in choices[:2]]
             uses = self.relevance[chosen[0]] if chosen else None
-            told = self._told(group, weight)
-            if told is not None:
-                row = chosen[0] if told.ndim == 2 else chosen[0] * told.shape[1] + chosen[1]
-                layers = layers + functional.embedding(row, told.flatten(0, -2))
+            added = self._of_choices(group, weight)
+            if added is not None:
+                row = chosen[0] if added.ndim == 2 else chosen[0] * added.shape[1] + chosen[1]
+                layers = layers + functional.embedding(row, added.flatten(0, -2))
             for head, first in zip(group, layers.chunk(len(group), dim=-1), strict=True):
                 used = None if uses is None else uses[..., head]
                 relevant = used if valid is None else (valid if used is None else used & valid)
@@ -416,9 +416,9 @@ class ActorCritic(nn.Module):
         """Return the exact distribution over whole actions at N states z ``[N, H]``, every op and slot enumerated."""
         levels: list[Tensor] = []
         for group, weight, layers in self._first_layers(z):
-            told = self._told(group, weight)
-            if told is not None:
-                layers = layers.view(len(z), *(1 for _ in told.shape[1:]), told.shape[-1]) + told
+            added = self._of_choices(group, weight)
+            if added is not None:
+                layers = layers.view(len(z), *(1 for _ in added.shape[1:]), added.shape[-1]) + added
             for head, first in zip(group, layers.chunk(len(group), dim=-1), strict=True):
                 levels.append(self._level(head, first, z, masks))
         return JointDistribution(self.relevance, levels[0], levels[1] if self.given else None, tuple(levels[2:]))
@@ -456,7 +456,7 @@ class ActorCritic(nn.Module):
         of_z = functional.linear(z, weight, bias)
         return list(zip(steps, weight.split(units), of_z.split(units, dim=-1), strict=True))
 
-    def _told(self, group: range, weight: Tensor) -> Tensor | None:
+    def _of_choices(self, group: range, weight: Tensor) -> Tensor | None:
         """Return what earlier choices add to first layers before their tanh: nothing, e_op ``[O, units]`` or e_op +
         e_slot ``[O, K, units]``; no e_slot if the op uses no slot. Layers are linear, so each embedding is multiplied
         once.

@@ -71,8 +71,8 @@ class ActionSpec:
             if name not in shapes:
                 raise SimicError(f"mask {name!r}: there is no such head; the heads are {', '.join(shapes)}")
             if mask.shape != shapes[name] or mask.dtype != torch.bool:
-                found = f"{str(mask.dtype).removeprefix('torch.')} {list(mask.shape)}"
-                raise SimicError(f"mask {name!r} is {found}: must be bool {list(shapes[name])}")
+                given = f"{str(mask.dtype).removeprefix('torch.')} {list(mask.shape)}"
+                raise SimicError(f"mask {name!r} is {given}: must be bool {list(shapes[name])}")
 
     def relevance_table(self, device: torch.device | str = "cpu") -> Tensor:
         """Return the relevance as bool ``[ops, heads]``."""

@@ -208,43 +208,43 @@ def read_published(folder: Path, name: str) -> Checkpoint:
     """
     try:
         chain = read_chain(folder)
-        found = _of_iteration(read(folder / name), chain.iterations[name])
-        refuse_edited(found, chain.links)
+        saved = _of_iteration(read(folder / name), chain.iterations[name])
+        refuse_edited(saved, chain.links)
     except Damaged as damage:
         raise type(damage)(f"{damage}; {RESTORED}") from None
-    return found
+    return saved
 
 
 def read_chain(folder: Path) -> ChainFile:
     """Return the hash chain of a published run; ``Damaged`` naming the file."""
     file = folder / CHAIN_FILE
     try:
-        found = durable.checked(_read_bytes(file))
-        iterations = {name: int(found[name]) for name in ("best", "latest")}
-        return ChainFile(iterations, {int(done): link for done, link in found["links"].items()})
+        chain = durable.checked(_read_bytes(file))
+        iterations = {name: int(chain[name]) for name in ("best", "latest")}
+        return ChainFile(iterations, {int(done): link for done, link in chain["links"].items()})
     except (ValueError, KeyError) as error:
         raise Damaged(f"{file}: damaged: not the hash chain of a run: {error}") from None
 
 
-def _of_iteration(found: Checkpoint, iteration: int) -> Checkpoint:
-    if found.manifest.iteration != iteration:
+def _of_iteration(saved: Checkpoint, iteration: int) -> Checkpoint:
+    if saved.manifest.iteration != iteration:
         raise Edited(
-            f"{found.path}: holds the state after {found.manifest.iteration} iterations, not after {iteration}"
+            f"{saved.path}: holds the state after {saved.manifest.iteration} iterations, not after {iteration}"
         )
-    return found
+    return saved
 
 
-def refuse_edited(found: Checkpoint, links: Mapping[int, str]) -> None:
+def refuse_edited(saved: Checkpoint, links: Mapping[int, str]) -> None:
     """Raise ``Edited`` where tensors and counters do not give the link of the hash chain that telemetry has of the
     iteration; ``links`` by iterations done. Without the link before it nothing can be said.
     """
-    done, scalars = found.manifest.iteration, found.manifest.scalars
+    done, scalars = saved.manifest.iteration, saved.manifest.scalars
     before = links.get(done - 1) if done > 1 else ""
     if before is None or done == 0:
         return
-    computed = link({**scalars, "chain": before}, found.tensors)
+    computed = link({**scalars, "chain": before}, saved.tensors)
     if {computed, links.get(done, computed)} != {scalars["chain"]}:
-        raise Edited(f"{found.path}: its tensors and counters are not those that the hash chain of this run has")
+        raise Edited(f"{saved.path}: its tensors and counters are not those that the hash chain of this run has")
 
 
 def link(scalars: Mapping[str, Scalar], tensors: Mapping[str, Tensor]) -> str:

@@ -82,10 +82,10 @@ class PartialStore(StateStore):
         done, findings = 0 if newest is None else newest.manifest.iteration, list[FindingRow]()
         for step in reversed(self.numbers()):
             try:
-                found = self.read(step).manifest
-                if newest is None or found.iteration >= done:
-                    _refuse_other(self.path(step), found, newest)
-                    return found, findings
+                manifest = self.read(step).manifest
+                if newest is None or manifest.iteration >= done:
+                    _refuse_other(self.path(step), manifest, newest)
+                    return manifest, findings
                 durable.remove_directory(self.path(step))
             except Damaged as damage:
                 findings.append(self.report(step, done, damage))
@@ -99,12 +99,12 @@ class PartialStore(StateStore):
     def read(self, step: int) -> PartialCheckpoint:
         """Return the verified state after so many steps; ``Damaged`` naming the file and what is wrong with it."""
         try:
-            found = checkpoint.read_state(self.path(step), PartialManifest)
+            saved = checkpoint.read_state(self.path(step), PartialManifest)
         except OtherFormat as other:
             raise Damaged(str(other)) from None
-        if found.manifest.step != step:
-            raise Damaged(f"{found.path}: holds the state after {found.manifest.step} steps, not after {step}")
-        return found
+        if saved.manifest.step != step:
+            raise Damaged(f"{saved.path}: holds the state after {saved.manifest.step} steps, not after {step}")
+        return saved
 
 
 def _refuse_other(path: Path, manifest: PartialManifest, newest: Checkpoint | None) -> None:
@@ -142,25 +142,25 @@ class RolloutRecorder:
     def tensors(self, reached: PartialRollout) -> dict[str, Tensor]:
         """Return everything that the steps so far have moved, as copies on the CPU."""
         states = reached.state_dict(), self.env.state_dict(), self.collector.state_dict(), self.tally.state_dict()
-        found = {part + name: x for part, state in zip(PARTS, states, strict=True) for name, x in state.items()}
-        return {name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in found.items()}
+        moved = {part + name: x for part, state in zip(PARTS, states, strict=True) for name, x in state.items()}
+        return {name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in moved.items()}
 
     def resume(
-        self, found: PartialCheckpoint, policy: ActorCritic, normalizers: Normalizers, iteration: int
+        self, saved: PartialCheckpoint, policy: ActorCritic, normalizers: Normalizers, iteration: int
     ) -> PartialRollout:
         """Go on exactly from there, nothing having been played yet; ``Damaged`` where that was another episode."""
-        env, step = self.env, found.manifest.step
-        rollout, episode, steps, tally = (part_of(found.tensors, part) for part in PARTS)
+        env, step = self.env, saved.manifest.step
+        rollout, episode, steps, tally = (part_of(saved.tensors, part) for part in PARTS)
         observation, _ = env.reset(options={"iteration": iteration})
         try:
             position = Position.first(env, policy, observation)
             begun = PartialRollout.begun(position, env.steps, env.env_ids, policy, normalizers)
             reached = begun.resumed(rollout, step, env.load_state_dict(episode))
             for t in range(step):
-                self.collector.add({name: steps[name][t] for name in found.manifest.columns})
+                self.collector.add({name: steps[name][t] for name in saved.manifest.columns})
             self.tally.load_state_dict(tally)
         except ProcessLost:
             raise
         except (SimicError, ValueError, KeyError, IndexError) as error:
-            raise Damaged(f"{found.path}: does not fit this run: {error}") from None
+            raise Damaged(f"{saved.path}: does not fit this run: {error}") from None
         return reached

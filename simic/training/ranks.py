@@ -76,9 +76,9 @@ class Ranks:
         """Tell whether a flag is true in any process."""
         if self.size == 1:
             return flag
-        found = torch.tensor(float(flag), device="cuda" if dist.get_backend() == "nccl" else "cpu")
-        dist.all_reduce(found, dist.ReduceOp.MAX)
-        return bool(found)
+        raised = torch.tensor(float(flag), device="cuda" if dist.get_backend() == "nccl" else "cpu")
+        dist.all_reduce(raised, dist.ReduceOp.MAX)
+        return bool(raised)
 
     def from_first(self, make: Callable[[], T]) -> T:
         """Return in all processes what the first one makes; its error is raised in all."""

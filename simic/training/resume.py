@@ -129,11 +129,11 @@ def _best(
     left = [
         done for done in store.iterations() if not isnan(scores.get(done, nan)) and not damage_of(store, done, updates)
     ]
-    found = max(left, key=lambda done: (scores[done], -done), default=None)
-    other = Best(None, None) if found is None else Best(found, scores[found])
+    second = max(left, key=lambda done: (scores[done], -done), default=None)
+    other = Best(None, None) if second is None else Best(second, scores[second])
     text = "none of the others was validated, so the next validation decides"
-    if found is not None:
-        text = f"the best of the others is after {found} iterations ({other.score:.2f} points, not {best.score:.2f})"
+    if second is not None:
+        text = f"the best of the others is after {second} iterations ({other.score:.2f} points, not {best.score:.2f})"
     return other, [_set_aside(store, best.iteration, damage, LOST_BEST, text)]
 
 
@@ -204,14 +204,14 @@ def compare(manifest: Manifest, identity: Identity) -> list[FindingRow]:
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
     """Return the leaves that differ, by dotted name, each as "old → new"."""
-    found: dict[str, str] = {}
+    changed: dict[str, str] = {}
     for key in sorted(old.keys() | new.keys()):
         before, after = old.get(key), new.get(key)
         if isinstance(before, Mapping) and isinstance(after, Mapping):
-            found |= differences(before, after, f"{prefix}{key}.")
+            changed |= differences(before, after, f"{prefix}{key}.")
         elif before != after:
-            found[f"{prefix}{key}"] = f"{before} → {after}"
-    return found
+            changed[f"{prefix}{key}"] = f"{before} → {after}"
+    return changed
 
 
 def _listed(changed: Mapping[str, str]) -> str:

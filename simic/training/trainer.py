@@ -152,18 +152,18 @@ class TrainingRun:
 
     def _unfinished(self, iteration: int) -> tuple[PartialRollout | None, RolloutRecorder]:
         """Return what an earlier life of this run saved of the iteration, if any, and the recorder as it was then."""
-        found, self.partial = self.partial, None
+        saved, self.partial = self.partial, None
         recorder = RolloutRecorder.begin(self.session.env)
-        if found is None:
+        if saved is None:
             return None, recorder
         partials, state = self.session.partials, self.state
         try:
-            unfinished = recorder.resume(partials.read(found.step), state.ppo.policy, state.normalizers, iteration)
+            unfinished = recorder.resume(partials.read(saved.step), state.ppo.policy, state.normalizers, iteration)
         except Damaged as damage:
-            self.report(partials.report(found.step, iteration, damage))
+            self.report(partials.report(saved.step, iteration, damage))
             self.inside = 0
             return None, RolloutRecorder.begin(self.session.env)
-        for finding in found.findings:
+        for finding in saved.findings:
             self.report(finding)
         return unfinished, recorder
 
@@ -297,11 +297,11 @@ class TrainingRun:
             raise self._stopped()
 
     def _stopped(self) -> StoppedByFinding:
-        found = self.gravest
-        assert found is not None
-        why = "" if found.check in FATAL else "; train.stop_on decides what stops a run"
+        gravest = self.gravest
+        assert gravest is not None
+        why = "" if gravest.check in FATAL else "; train.stop_on decides what stops a run"
         return StoppedByFinding(
-            f"stopped by finding {found.check} in iteration {found.iteration + 1}: {found.message}; "
+            f"stopped by finding {gravest.check} in iteration {gravest.iteration + 1}: {gravest.message}; "
             f"earlier checkpoints are kept{why}"
         )
 
