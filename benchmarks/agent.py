@@ -28,9 +28,9 @@ from scipy import stats
 import simic
 from benchmarks import page
 from benchmarks.agent_tasks import ENVS, EPISODES, GRID, MINIBATCHES, ROLLOUT, SHARED, TASKS, UNITS, Task
-from simic import durable, params
+from simic import durable
 from simic.agent import Agent
-from simic.agent.agent import IterationReport
+from simic.agent.agent import IterationReport, settings, sizes
 
 TUNING_SEEDS = (1001, 1002)
 WORK, RESULTS = Path(".simic/benchmarks/agent"), page.RESULTS / "agent.json"
@@ -83,11 +83,11 @@ def whole_steps(task: str) -> int:
 def ours(cell: Cell, task: Task) -> None:
     """Train and play simic's agent; what the shared settings leave open is as in its defaults, as with the peers."""
     core = "lstm" if "LSTM" in cell.algorithm else "none"
-    sizes = params.Policy(encoder_units=UNITS, core=core, core_units=UNITS, head_units=UNITS)
+    policy = sizes(encoder_units=UNITS, core=core, core_units=UNITS, head_units=UNITS)
     entropy = {"entropy_coef": 0.0, "entropy_coef_final": 0.0}
     shared = SHARED | {"value_coef": 2 * SHARED["value_coef"]}  # ours is of ½ (V − R)², theirs of (V − R)²
-    settings = params.PPOParams(minibatches=MINIBATCHES, **shared, **entropy, **cell.config)
-    agent = Agent(task.make, rng_seed=cell.rng_seed, envs=ENVS, rollout_steps=ROLLOUT, policy=sizes, ppo=settings)
+    ppo = settings(minibatches=MINIBATCHES, **shared, **entropy, **cell.config)
+    agent = Agent(task.make, rng_seed=cell.rng_seed, envs=ENVS, rollout_steps=ROLLOUT, policy=policy, ppo=ppo)
     returns: list[float] = []
 
     def note(progress: IterationReport) -> None:
@@ -141,7 +141,7 @@ def build(cell: Cell, env: Any) -> tuple[Any, Callable]:
 
     layers = {"net_arch": [UNITS, UNITS]}
     recurrent = {"net_arch": [UNITS], "lstm_hidden_size": UNITS}
-    kind, policy, sizes, evaluate = {
+    kind, policy, shape, evaluate = {
         "sb3 PPO": (PPO, "MlpPolicy", layers, evaluate_policy),
         "sb3-contrib RecurrentPPO": (RecurrentPPO, "MlpLstmPolicy", recurrent, evaluate_policy),
         "sb3-contrib MaskablePPO": (MaskablePPO, "MlpPolicy", layers, evaluate_masked),
@@ -161,7 +161,7 @@ def build(cell: Cell, env: Any) -> tuple[Any, Callable]:
         ent_coef=0.0,
         seed=cell.rng_seed,
         device="cpu",
-        policy_kwargs=sizes,
+        policy_kwargs=shape,
     )
     return model, evaluate
 

@@ -33,11 +33,11 @@ from stable_baselines3.common.vec_env import VecEnv, VecNormalize
 from torch import Tensor
 
 from benchmarks import page
-from simic import params, rng
+from simic import rng
+from simic.agent.agent import settings, sizes
 from simic.agent.normalization import Normalizers, RewardNormalizer
 from simic.agent.policy import ActorCritic
-from simic.agent.ppo import PPO, with_advantages
-from simic.agent.rollout import collect
+from simic.agent.ppo import PPO, collect, with_advantages
 from simic.agent.spec import ActionSpec, Observation, ObservationSpec
 
 RESULT = Path("benchmarks/results/bandits.json")
@@ -191,8 +191,8 @@ def row(returns: Tensor, reference: Tensor) -> dict[str, Any]:
 
 def train_simic(task: Task, rng_seed: int, updates: int, curve: Callable[[Tensor], None]) -> Callable[[], Tensor]:
     """Train simic's agent; return what plays the test bandits with it, greedily."""
-    sizes = params.Policy(encoder_units=UNITS, core="lstm", core_units=UNITS, head_units=UNITS)
-    settings = params.PPOParams(
+    network = sizes(encoder_units=UNITS, core="lstm", core_units=UNITS, head_units=UNITS)
+    learning = settings(
         learning_rate=LEARNING_RATE,
         epochs=EPOCHS,
         minibatches=MINIBATCHES,
@@ -204,8 +204,8 @@ def train_simic(task: Task, rng_seed: int, updates: int, curve: Callable[[Tensor
         max_grad_norm=GRADIENT_NORM,
     )
     env = Bandits(task.arms, task.pulls, task.envs, rng_seed)
-    policy = ActorCritic(ActionSpec.discrete(task.arms), ObservationSpec(task.arms + 3), sizes, rng_seed)
-    ppo = PPO(policy, settings, rng_seed, total_updates=updates)
+    policy = ActorCritic(ActionSpec.discrete(task.arms), ObservationSpec(task.arms + 3), network, rng_seed)
+    ppo = PPO(policy, learning, rng_seed, total_updates=updates)
     normalizers = Normalizers(reward=RewardNormalizer(task.envs, task.gamma))
     for iteration in range(updates):
         rollout, _ = collect(env, policy, normalizers, iteration, rng_seed, task.pulls)

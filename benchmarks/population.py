@@ -84,7 +84,7 @@ def ours(case: Case, envs: int, backend: Backend, device: torch.device, seeds: b
 
 def build(case: Case, envs: int, backend: Backend, device: torch.device) -> Population:
     kinds, ids = blueprints_of(case.host.family), torch.arange(envs)
-    population = Population(case.build(), kinds, ids, 1, HostOptimizer(learning_rate=1e-3), device, backend)
+    population = Population(case.build(), kinds, ids, 1, HostOptimizer(name="sgd", learning_rate=1e-3), device, backend)
     population.reset(0)
     return population
 

@@ -13,9 +13,8 @@ import gymnasium
 import numpy as np
 from gymnasium.spaces import Box, MultiDiscrete
 
-from simic import params
 from simic.agent import Agent
-from simic.agent.agent import IterationReport
+from simic.agent.agent import IterationReport, settings, sizes
 from simic.agent.spec import ActionSpec, Head
 
 WAIT, PRESS = 0, 1
@@ -62,9 +61,9 @@ def report(progress: IterationReport) -> None:
 
 def main(steps: int) -> float:
     """Train, and return the mean greedy return of new episodes."""
-    sizes = params.Policy(encoder_units=32, core="lstm", core_units=32, head_units=32)
-    settings = params.PPOParams(learning_rate=3e-3, gamma=0.99, target_kl=None)
-    agent = Agent(Lock, envs=16, rollout_steps=64, policy=sizes, ppo=settings)
+    policy = sizes(encoder_units=32, core="lstm", core_units=32, head_units=32)
+    ppo = settings(learning_rate=3e-3, gamma=0.99, target_kl=None)
+    agent = Agent(Lock, envs=16, rollout_steps=64, policy=policy, ppo=ppo)
     agent.train(steps, report)
     returns = agent.evaluate(episodes=64)
     print(f"greedy return {np.mean(returns):.2f} of 1")

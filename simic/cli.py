@@ -354,7 +354,7 @@ def train_gym(
     from simic.training import gym
 
     sys.path.insert(0, str(Path.cwd()))  # a console script does not look here, where a user's environments are
-    gym.train(params.load(_workspace().params, set_, whole=False), gym.Asked(env, steps, envs, rollout, out), _say)
+    gym.train(params.load(_workspace().params, set_, whole=False), env, steps, envs, rollout, out, _say)
 
 
 @app.command(rich_help_panel=GROWING)

@@ -1,5 +1,7 @@
 """params.yaml as one frozen tree: a misspelt key or a value out of range stops the run in a millisecond.
 
+Here are types, ranges and reasons. The values are those of params.yaml (a test compares them), so that a params file
+need hold only what differs, and that the library needs no file.
 The file is parsed as DVC parses it (ruamel.yaml, YAML 1.2), so that what simic uses is what dvc.lock records.
 """
 
@@ -80,19 +82,19 @@ class Split(Tree):
 
 
 class Instances(Tree):
-    """How many tasks of a suite are drawn for what; their kinds take turns."""
+    """Numbers of tasks that are drawn from a suite; their kinds take turns."""
 
-    train: Count = 64
-    val: Count = 16  # they choose the best checkpoint
-    held_out: Count = 12  # of kinds that training knows
-    held_out_kinds: Steps = 4  # of kinds that it does not
-    outside: Steps = 0  # of what was not made for the suite
+    train: Count = 1100
+    val: Count = 96  # they choose the best checkpoint
+    held_out: Count = 216  # of kinds that training knows
+    held_out_kinds: Steps = 216  # of kinds that it does not
+    outside: Steps = 96  # of what was not made for the suite
 
 
 class Suite(Tree):
-    """Of task suite: which distribution of tasks, and how many are drawn from it."""
+    """The distribution of tasks of task suite, and how many are drawn from it."""
 
-    name: Annotated[str, Known(registry.SUITE)] = "patches"
+    name: Annotated[str, Known(registry.SUITE)] = "tables"
     # null: all but those held out
     kinds: Annotated[tuple[str, ...], Field(strict=False, min_length=1), Once] | None = None
     held_out_kinds: Annotated[tuple[str, ...], Field(strict=False), Once] | None = None  # null: as the suite has it
@@ -100,9 +102,9 @@ class Suite(Tree):
 
 
 class Prepare(Tree):
-    """Which data, how much of them, and how they are split."""
+    """The data, how much of them is used, and their split."""
 
-    task: Annotated[str, Known(registry.TASK)] = "digits"
+    task: Annotated[str, Known(registry.TASK)] = "suite"
     source: str | None = None  # npz, text: a file in the data directory; synthetic: the name of a planted task
     samples: Count | None = None  # null: all; else so many, stratified, chosen by hash (text: windows of one piece)
     suite: Suite = Suite()
@@ -123,20 +125,20 @@ class Prepare(Tree):
 class Host(Tree):
     """The network to be grown: a preset of a family, single properties overridden where not null."""
 
-    family: Annotated[str, Known(registry.FAMILY)] = "cnn"
-    preset: Annotated[str, Known(registry.PRESET)] = "impaired"
+    family: Annotated[str, Known(registry.FAMILY)] = "tables"
+    preset: Annotated[str, Known(registry.PRESET)] = "baseline"
     widths: Annotated[tuple[Units, ...], Field(strict=False, min_length=1, max_length=12)] | None = None
     kernel_size: Odd | None = None
 
 
 class HostOptimizer(Tree):
-    """How hosts and seeds are trained."""
+    """The optimizer of hosts and seeds."""
 
-    name: Literal["sgd", "adamw"] = "sgd"
-    learning_rate: LearningRate = 0.05
+    name: Literal["sgd", "adamw"] = "adamw"
+    learning_rate: LearningRate = 0.005
     momentum: Fraction = 0.9
-    weight_decay: NonNegative = 5e-4
-    seed_weight_decay: NonNegative = 0.0
+    weight_decay: NonNegative = 0.02
+    seed_weight_decay: NonNegative = 0.02
     max_grad_norm: Positive = 1.0  # host and each seed clipped apart
 
 
@@ -144,22 +146,22 @@ class Lifecycle(Tree):
     """Timing and gates of seeds; all in host epochs (= environment steps)."""
 
     gates: Literal["permissive", "strict"] = "permissive"
-    training_dwell: Steps = 3  # before BLENDING (gate G2)
-    blending_dwell: Steps = 3  # before HOLDING (gate G3, strict)
-    min_prune_age: Steps = 8  # no seed can prove itself sooner: dwell 3, ramp 3 or more
-    embargo_steps: Steps = 5
-    reset_steps: Steps = 1
+    training_dwell: Steps = 0  # before BLENDING (gate G2)
+    blending_dwell: Steps = 0  # before HOLDING (gate G3, strict)
+    min_prune_age: Steps = 0
+    embargo_steps: Steps = 0
+    reset_steps: Steps = 0
     min_improvement_pct: NonNegative = 0.5  # G2 strict
     min_gradient_ratio: NonNegative = 0.1  # G2 strict
     min_contribution_pct: NonNegative = 1.0  # G5 strict
     auto_advance: bool = True  # gates G1 to G3 fire by themselves; docs/history/experiments.md
-    sequential_development: bool = True
-    max_seeds: Count | None = None  # null: one per slot
+    sequential_development: bool = False
+    max_seeds: Count | None = 1  # null: one per slot
     param_budget: Positive = 4.0  # seeds may hold this many times the host's parameters
 
 
 class ShapedReward(Tree):
-    """Of modes shaped and escrow."""
+    """Weights of the modes shaped and escrow."""
 
     contribution_weight: NonNegative = 0.1
     alpha_shock_weight: NonNegative = 0.1958
@@ -169,21 +171,21 @@ class ShapedReward(Tree):
 
 
 class SparseReward(Tree):
-    """Of mode sparse."""
+    """Weights of the mode sparse."""
 
     scale: Positive = 1.0
     param_penalty: NonNegative = 0.1
 
 
 class EscrowReward(Tree):
-    """Of mode escrow, beside those of shaped."""
+    """Limits of the mode escrow, which has the weights of shaped too."""
 
     clip: Positive = 2.0  # most that escrowed credit rises in a step
     window: Annotated[int, Field(ge=1, le=10)] = 3  # validations whose least accuracy counts as stable
 
 
 class LossReward(Tree):
-    """Of mode loss."""
+    """Weights of the mode loss."""
 
     weight: NonNegative = 0.2  # of an improvement by one sigma
     sigma_chances: Positive = 0.02  # sigma, as a share of the loss of a uniform guess
@@ -193,7 +195,7 @@ class LossReward(Tree):
 
 
 class ScoreReward(Tree):
-    """Of mode score."""
+    """Weight of the mode score."""
 
     weight: NonNegative = 0.1  # of a point
 
@@ -201,9 +203,9 @@ class ScoreReward(Tree):
 class Reward(Tree):
     """Weights of the reward terms (docs/metrics.md says which mode has which); accuracies in points 0–100."""
 
-    mode: Annotated[str, Known(registry.REWARD_MODE)] = "shaped"
-    pbrs_weight: NonNegative = 0.3
-    intervention_cost: NonNegative = 0.01
+    mode: Annotated[str, Known(registry.REWARD_MODE)] = "score"
+    pbrs_weight: NonNegative = 0.0
+    intervention_cost: NonNegative = 0.0
     death_penalty: Penalty = -10.0
     contribution_threshold_pct: NonNegative = 1.0  # or twice its standard error, whichever is larger
     rent_cap: NonNegative = 1.5  # of shaped, escrow and loss, like the next
@@ -230,45 +232,35 @@ class Governor(Tree):
 class Policy(Tree):
     """Sizes of the recurrent actor-critic."""
 
-    encoder_units: Units = 128
-    core: Literal["lstm", "gru", "none"] = "lstm"
-    core_units: Units = 128
+    encoder_units: Units = 64
+    core: Literal["lstm", "gru", "none"] = "gru"
+    core_units: Units = 64
     head_units: Units = 64
     # own: with an encoder and a core of its own; detached: it reads the actor's and the observation, and pulls at none
-    critic: Literal["own", "detached"] = "own"
+    critic: Literal["own", "detached"] = "detached"
     embedding_units: Units = 4
 
 
 class PPOParams(Tree):
     """Proximal policy optimisation; names follow the paper (arXiv 1707.06347)."""
 
-    learning_rate: LearningRate = 1e-3
-    learning_rate_schedule: Literal["constant", "linear"] = "constant"  # linear: falls to a fifth in the last update
+    learning_rate: LearningRate = 0.0015
+    learning_rate_schedule: Literal["constant", "linear"] = "linear"  # linear: falls to a fifth in the last update
     adam_eps: Positive = 1e-5
     clip_range: Positive = 0.2
-    epochs: Count = 4
+    epochs: Count = 6
     minibatches: Count = 4
-    gradient_accumulation: Count = 1  # parts of a minibatch that are in memory one after the other
-    target_kl: Positive | None = 0.015  # an epoch stops at 1.5 × this
-    entropy_coef: NonNegative = 0.01
-    entropy_coef_final: NonNegative = 0.001
+    target_kl: Positive | None = None  # an epoch stops at 1.5 × this
+    entropy_coef: NonNegative = 0.03
+    entropy_coef_final: NonNegative = 0.003
     entropy_scale: dict[str, NonNegative] = {}  # times entropy_coef, by head; 1 where not named
-    entropy_floor: dict[str, Fraction] = {}  # of the normalised entropy, by head; below it a penalty, never a clamp
-    entropy_floor_coef: NonNegative = 0.1
     value_coef: NonNegative = 0.5
     max_grad_norm: Positive = 0.5
     ratio: Literal["joint", "per_head"] = "joint"
-    head_weight: Literal["rows", "mean"] = "rows"  # a head's term over all rows, or over those where it matters
-    gamma: Fraction = 0.995
+    gamma: Fraction = 1.0
     gae_lambda: Fraction = 0.95
     normalize_observations: bool = True
-    normalize_rewards: bool = True
-
-    @model_validator(mode="after")
-    def _options_agree(self) -> Self:
-        if self.head_weight == "mean" and self.ratio == "joint":
-            raise ValueError("head_weight must be rows when ratio is joint: one ratio has no heads to weigh")
-        return self
+    normalize_rewards: bool = False
 
 
 Choices = Annotated[tuple[str | int | float, ...], Field(strict=False), Once]
@@ -278,20 +270,28 @@ class Train(Tree):
     """One training run of the controller."""
 
     host: Host = Host()
-    iterations: Steps = 8
-    horizon: Count | None = None  # iterations over which ppo.entropy_coef falls; null: all of them
-    envs: Count = 64
+    iterations: Steps = 40
+    horizon: Count | None = 40  # iterations over which ppo.entropy_coef falls; null: all of them
+    envs: Count = 1024
     # Epochs of each host and decisions about it; a range [low, high] is drawn from anew for each iteration.
-    episode_steps: Count | Annotated[tuple[Count, Count], Field(strict=False)] = 25
-    batches_per_epoch: Count | Literal["all"] = "all"
-    batch_size: Count = 64
+    episode_steps: Count | Annotated[tuple[Count, Count], Field(strict=False)] = (5, 16)
+    batches_per_epoch: Count | Literal["all"] = 8
+    batch_size: Count = 48
     episode_end: Literal["terminate", "truncate"] = "terminate"
-    validate_every: Count = 4  # iterations between validation episodes that choose the best checkpoint
+    validate_every: Count = 10  # iterations between validation episodes that choose the best checkpoint
     stop_on: Literal["never", "critical", "high"] = "critical"  # findings that end the run; spent budgets always do
     host_optimizer: HostOptimizer = HostOptimizer()
     lifecycle: Lifecycle = Lifecycle()
     price: NonNegative = 0.0  # points that parameters must earn, for each time the host's own that are added and kept
-    actions: dict[str, Choices] = {}  # what remains allowed, by head; all where it names none
+    # What remains allowed, by head; all where it names none.
+    actions: dict[str, Choices] = {
+        "op": ("WAIT", "GERMINATE", "PRUNE", "FOSSILIZE"),
+        "style": ("linear_add",),
+        "tempo": (0,),
+        "alpha_target": (1.0,),
+        "alpha_speed": (0,),
+        "alpha_curve": ("LINEAR",),
+    }
     reward: Reward = Reward()
     governor: Governor = Governor()
     policy: Policy = Policy()
@@ -307,7 +307,7 @@ class Train(Tree):
 
     @property
     def middle_episode(self) -> int:
-        """The length at which the policy is validated."""
+        """Return the length at which the policy is validated."""
         return (self.shortest_episode + self.longest_episode + 1) // 2
 
     @model_validator(mode="after")
@@ -323,12 +323,12 @@ RuleName = Literal["static", "random_legal", "tuned_rule", "patient"]
 
 
 class Headroom(Tree):
-    """What can be won before anything is learned: rules written by hand, and a search over schedules."""
+    """The measurement of what can be won before anything is learned: hand-written rules, a search over schedules."""
 
     policies: Annotated[tuple[RuleName, ...], Field(strict=False, min_length=1), Once] = get_args(RuleName)[:3]
     schedules: Count = 32  # at most; all with one seed are among them
     steps: Annotated[tuple[Steps, ...], Field(strict=False, min_length=1), Once] = (0,)  # when the first germinates
-    search_tasks: Count = 8  # tasks of training on which the common schedule is chosen
+    search_tasks: Count = 192  # tasks of training on which the common schedule is chosen
     tune: bool = False  # tuned_rule where simic knows none for these hosts and tasks; false: patient plays for it
     floors: bool = True  # a linear classifier and static networks of several sizes
 
@@ -337,11 +337,11 @@ PolicyName = Literal["learned", "learned_sampled", "blind"]
 
 
 class Evaluate(Tree):
-    """How the trained policy is measured on what is held out, beside what headroom has."""
+    """The measurement of the trained policy on held-out tasks."""
 
     policies: Annotated[tuple[PolicyName, ...], Field(strict=False, min_length=1), Once] = get_args(PolicyName)
     # Lengths of the episodes that are played, the one that is reported first; null: train.episode_steps, at most.
-    epochs: Annotated[tuple[Count, ...], Field(strict=False, min_length=1), Once] | None = None
+    epochs: Annotated[tuple[Count, ...], Field(strict=False, min_length=1), Once] | None = (12, 6, 9, 16)
     eval_seeds: Annotated[int, Field(ge=2, le=10_000)] = 20  # hosts, at least; every held-out task gets as many
     static_final: bool = True  # the networks that the first policy ended with, trained from the first step
     # Decisions graded by replays: so many other first seeds are tried, and the verdict on the first; 0: none.
@@ -350,14 +350,14 @@ class Evaluate(Tree):
 
 
 class Audit(Tree):
-    """Whether an independent reference derives the run again; which findings fail the stage."""
+    """The audit of the run: by an independent reference too or not, and which findings fail the stage."""
 
     certify: bool = True
     fail_on: Literal["never", "critical", "high", "medium"] = "never"
 
 
 class Runtime(Tree):
-    """How to run: no stage's parameter, never in a fingerprint."""
+    """Settings of this machine: no stage's parameter, never in a fingerprint."""
 
     device: Literal["auto", "cpu", "cuda"] = "auto"
     # Processes that share the hosts on a CPU, and threads of each; "auto": a process of one thread for each core. With
@@ -377,7 +377,7 @@ ExtensionName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 
 
 class _Extended(BaseModel):
-    """The one key that is read before the others: what it names may make their values valid."""
+    """The key that is read before the others: the files that it names may make their values valid."""
 
     model_config = ConfigDict(frozen=True, strict=True)
 
@@ -389,7 +389,7 @@ class Params(Tree, _Extended):
 
     @property
     def lengths(self) -> tuple[int, ...]:
-        """Of the episodes that headroom and evaluation play, the primary one first."""
+        """Return the lengths of the episodes that headroom and evaluation play, the primary one first."""
         return self.evaluate.epochs or (self.train.longest_episode,)
 
     rng_seed: Annotated[int, Field(ge=0, le=2**31 - 1)] = 1
@@ -478,7 +478,7 @@ def parse(text: str, source: str) -> Any:
 
 
 def _refuse_tags_and_depth(text: str, source: str) -> None:
-    """SimicError for tags, which ask for other types, and for nesting that no params have, before it is followed."""
+    """Raise SimicError for tags, which ask for other types, and for nesting deeper than any params have."""
     depth = 0
     for event in YAML(typ="safe").parse(text):
         name, line = type(event).__name__, event.start_mark.line + 1
@@ -491,7 +491,7 @@ def _refuse_tags_and_depth(text: str, source: str) -> None:
 
 
 class _Plain:
-    """Copies what was parsed; what anchors share becomes many, so their number and depth are limited again."""
+    """Copy parsed YAML as plain values; anchors multiply, so number and depth are limited again."""
 
     def __init__(self, source: str) -> None:
         self.source, self.values = source, 0

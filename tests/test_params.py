@@ -26,12 +26,9 @@ TREE = yaml.safe_load(TEXT)
 Keys = tuple[str, ...]
 
 
-def test_shipped_file_is_every_default_with_the_settings_of_the_suite_tables_and_nothing_else(tmp_path: Path) -> None:
-    """params.yaml, the classes and the suite are one truth: same keys, same values."""
-    (tmp_path / "defaults.yaml").write_text("{}")
-    expected = params.load(tmp_path / "defaults.yaml", list(stages.suite_overrides("tables")), whole=False)
-    assert yaml.safe_load(yaml.safe_dump(expected.model_dump(mode="json"))) == TREE
-    assert (params.Params().prepare.task, params.Params().train.actions) == ("digits", {})  # the classes are neutral
+def test_the_shipped_file_and_the_classes_have_every_key_with_the_same_value() -> None:
+    assert yaml.safe_load(yaml.safe_dump(params.Params().model_dump(mode="json"))) == TREE
+    assert params.load(ROOT / "params.yaml", list(stages.suite_overrides("tables"))) == params.Params()
 
 
 def test_tree_is_frozen() -> None:
@@ -120,6 +117,8 @@ def test_an_unknown_key_is_refused_in_every_section() -> None:
         ("train.learning_rate=1", ["did you mean train.host_optimizer.learning_rate or train.ppo.learning_rate?"]),
         ("ppo.gamma=1", ["ppo: unknown key; did you mean train.ppo?"]),
         ("train.ppo.value_clip=0.2", ["train.ppo.value_clip: unknown key", "clip_range"]),
+        ("train.ppo.gradient_accumulation=2", ["train.ppo.gradient_accumulation: unknown key"]),
+        ("train.ppo.entropy_floor={op: 0.1}", ["train.ppo.entropy_floor: unknown key"]),
         ("train.envs=0", ["train.envs = 0: must be greater than or equal to 1"]),
         ("train.envs=2.5", ["train.envs = 2.5: must be a valid integer"]),
         ("train.envs=7", ["train: envs (7) must be a multiple of ppo.minibatches (4)"]),

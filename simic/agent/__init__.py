@@ -9,7 +9,7 @@ __all__ = ["Agent"]
 
 
 def __getattr__(name: str) -> Any:
-    """Imported when asked for: whoever needs a part of the agent need not load all of it."""
+    """Import the agent when it is asked for: its parts are used without the rest."""
     if name == "Agent":
         from simic.agent.agent import Agent
 

@@ -3,12 +3,10 @@
 import csv
 import json
 import math
-import time
-from collections import deque
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import gymnasium
 import torch
@@ -19,13 +17,11 @@ from torch import Tensor
 
 from simic import durable, params, rng
 from simic.agent.gym_adapter import vectorized
-from simic.agent.health import Health, acting
-from simic.agent.metrics import UpdateMetrics, numbers
+from simic.agent.metrics import UpdateMetrics, acting, numbers
 from simic.agent.normalization import Normalizers, ObservationNormalizer, RewardNormalizer
-from simic.agent.optimizer import refuse_mismatch
-from simic.agent.policy import ActorCritic
-from simic.agent.ppo import PPO, with_advantages
-from simic.agent.rollout import Position, Rollout, collect
+from simic.agent.policy import ActorCritic, refuse_mismatch
+from simic.agent.ppo import PPO, collect, with_advantages
+from simic.agent.rollout import Position
 from simic.errors import SimicError
 
 Make = str | Callable[[], gymnasium.Env]
@@ -36,6 +32,31 @@ CARD = "simic.agent"  # what a saved file's metadata are under
 FORMAT_VERSION = 2
 LOG_FILE = "progress.csv"
 LOG_EPISODES = 100  # whose mean return is written
+
+
+# For environments in general. The values of params.yaml are for short episodes with one score in points: neither
+# discounted nor scaled, and learned from until the rate has fallen.
+SIZES = {"core": "lstm", "encoder_units": 128, "core_units": 128, "critic": "own"}
+SETTINGS = {
+    "learning_rate": 1e-3,
+    "learning_rate_schedule": "constant",
+    "epochs": 4,
+    "target_kl": 0.015,
+    "entropy_coef": 0.01,
+    "entropy_coef_final": 0.001,
+    "gamma": 0.995,
+    "normalize_rewards": True,
+}
+
+
+def sizes(**changes: Any) -> params.Policy:
+    """Return the sizes of a policy for environments in general, with these changes."""
+    return params.Policy(**SIZES | changes)
+
+
+def settings(**changes: Any) -> params.PPOParams:
+    """Return PPO's settings for environments in general, with these changes."""
+    return params.PPOParams(**SETTINGS | changes)
 
 
 @dataclass
@@ -50,7 +71,7 @@ class Returns:
         return cls(torch.zeros(envs, dtype=torch.float64))
 
     def add(self, rewards: Tensor, ended: Tensor) -> list[float]:
-        """One step ``[E]``; the returns of the episodes it ended."""
+        """Take in one step ``[E]``; return the returns of the episodes it ended."""
         self.running = self.running + rewards
         done = self.running[ended].tolist()
         self.running = self.running.masked_fill(ended, 0.0)
@@ -60,7 +81,7 @@ class Returns:
 
 @dataclass(frozen=True)
 class IterationReport:
-    """What one iteration came to: environment steps so far, returns of the episodes that ended in it, the update."""
+    """The result of one iteration: environment steps so far, returns of the episodes that ended in it, the update."""
 
     iteration: int
     env_steps: int
@@ -88,7 +109,7 @@ class Agent:
         log: str | Path | None = None,
     ) -> None:
         self.make, self.rng_seed, self.rollout_steps = env, rng_seed, rollout_steps
-        self.sizes, self.settings = policy or params.Policy(), ppo or params.PPOParams()
+        self.sizes, self.settings = policy or sizes(), ppo or settings()
         if self.sizes.core != "none" and envs < self.settings.minibatches:
             least = self.settings.minibatches
             raise SimicError(f"envs = {envs}: must be at least ppo.minibatches ({least}) where the policy has memory")
@@ -107,11 +128,11 @@ class Agent:
 
     @property
     def env_steps(self) -> int:
-        """Taken in training so far."""
+        """Return how many steps were taken in training so far."""
         return self.iteration * self.rollout_steps * self.env.num_envs
 
     def train(self, steps: int, watch: Callable[[IterationReport], None] | None = None) -> list[float]:
-        """At least so many steps more, in whole updates; the returns of the episodes that ended.
+        """Train for at least so many steps more, in whole updates; return the returns of the episodes that ended.
 
         Episodes begin anew with each call, so going on after ``load`` is going on without it, bit for bit. The entropy
         coefficient falls until the last update of the call. SimicError when what is replayed is not what acted.
@@ -128,7 +149,7 @@ class Agent:
         return self._returns.finished
 
     def _iterate(self) -> IterationReport:
-        """One rollout, one update."""
+        """Collect one rollout and learn from it."""
         rollout, self._position = collect(
             self.env,
             self.policy,
@@ -143,41 +164,40 @@ class Agent:
         for rewards, ends in zip(rollout.rewards, ended, strict=True):
             self._returns.add(rewards, ends)
         acted = acting(self.policy, rollout, self._position, self.normalizers)
-        metrics = self.ppo.update(self._with_advantages(rollout), self.iteration, Health(self.ppo, acted))
+        seen = rollout.raw_features, rollout.rewards, rollout.starts, rollout.valid
+        rewards = self.normalizers.update(*seen)
+        rollout = with_advantages(rollout, rewards, self.settings.gamma, self.settings.gae_lambda)
+        metrics = self.ppo.update(rollout, self.iteration, acted)
         if not metrics.first_ratio_ok:
             raise SimicError(f"iteration {self.iteration}: the first ratio is off 1 by {metrics.first_ratio_deviation}")
         self.iteration += 1
         return IterationReport(self.iteration, self.env_steps, self._returns.finished[before:], metrics)
 
-    def _with_advantages(self, rollout: Rollout) -> Rollout:
-        seen = rollout.raw_features, rollout.rewards, rollout.starts, rollout.valid
-        return with_advantages(rollout, self.normalizers.update(*seen), self.settings.gamma, self.settings.gae_lambda)
-
     def evaluate(self, episodes: int = 24, greedy: bool = True) -> list[float]:
-        """Returns of that many episodes in environments of their own, equally many of each (else short episodes would
-        count more).
+        """Play that many episodes in environments of their own and return their returns; equally many of each
+        environment, else short episodes would count more.
         """
         env = vectorized(self.make, math.gcd(episodes, self.env.num_envs), self.rng_seed)
         each = episodes // env.num_envs
         observation, _ = env.reset(options={"iteration": PLAY_ITERATION})
         state, tally, step = self.policy.initial_state(env.num_envs), Returns.none(env.num_envs), 0
-        found: list[list[float]] = [[] for _ in range(env.num_envs)]
-        while min(map(len, found)) < each:
+        returns: list[list[float]] = [[] for _ in range(env.num_envs)]
+        while min(map(len, returns)) < each:
             key = rng.key(self.rng_seed, rng.Purpose.ACTION, PLAY_ITERATION, env.env_ids, step)
             noise = rng.uniform(key, (len(self.policy.heads),))
             decision = self.policy.act(self.normalizers.see(observation), state, noise, greedy=greedy)
             observation, reward, terminated, truncated, _ = env.step(decision.actions)
             ended = terminated | truncated
             for index, value in zip(ended.nonzero().flatten().tolist(), tally.add(reward, ended), strict=True):
-                found[index].append(value)
+                returns[index].append(value)
             state, step = decision.state.zeroed(ended), step + 1
             if step > each * LONGEST_EPISODE:
                 raise SimicError(f"an episode goes on for {LONGEST_EPISODE} steps: wrap the environment in a TimeLimit")
         env.close()
-        return [value for values in found for value in values[:each]]
+        return [value for values in returns for value in values[:each]]
 
     def save(self, path: str | Path) -> None:
-        """One safetensors file, whole or not at all: all tensors, and the settings as JSON in its metadata."""
+        """Write one safetensors file, whole or not at all: all tensors, and the settings as JSON in its metadata."""
         card = {
             "format_version": FORMAT_VERSION,
             "env": self.make if isinstance(self.make, str) else None,
@@ -192,7 +212,7 @@ class Agent:
 
     @classmethod
     def load(cls, path: str | Path, env: Make | None = None, log: str | Path | None = None) -> Self:
-        """The agent that was saved, to go on exactly from there; ``env`` where it was not made by a registered id.
+        """Load an agent that was saved, to go on exactly from there; ``env`` where it was not made by a registered id.
 
         SimicError when the file is not readable, is not a saved agent, or is one of another environment.
         """
@@ -202,8 +222,8 @@ class Agent:
                 card = json.loads((file.metadata() or {})[CARD])
             if card["format_version"] != FORMAT_VERSION:
                 raise SimicError(f"{path}: format version {card['format_version']}: must be {FORMAT_VERSION}")
-            sizes, settings = params.Policy(**card["policy"]), params.PPOParams(**card["ppo"])
             same = {name: card[name] for name in ("rng_seed", "envs", "rollout_steps")}
+            same |= {"policy": params.Policy(**card["policy"]), "ppo": params.PPOParams(**card["ppo"])}
             made, iteration = env or card["env"], card["iteration"]
         except OSError as error:
             raise SimicError(f"{path}: not readable: {error.strerror or error}") from None
@@ -211,7 +231,7 @@ class Agent:
             raise SimicError(f"{path}: not an agent that Agent.save wrote") from None
         if made is None:
             raise SimicError(f"{path}: its environment has no registered id; pass what makes it: Agent.load(path, env)")
-        agent = cls(made, **same, policy=sizes, ppo=settings, log=log)
+        agent = cls(made, **same, log=log)
         refuse_mismatch(str(path), agent.tensors(), tensors)
         parts = {part: {} for part in ("ppo", "scales")}
         for name, tensor in tensors.items():
@@ -223,7 +243,7 @@ class Agent:
         return agent
 
     def tensors(self) -> dict[str, Tensor]:
-        """All that learning has changed, by name; copies."""
+        """Return copies of all that learning has changed, by name."""
         parts = {"ppo": self.ppo.state_dict(), "scales": self.normalizers.state_dict()}
         return {f"{part}/{name}": tensor for part, own in parts.items() for name, tensor in own.items()}
 
@@ -232,7 +252,7 @@ class Agent:
         self.env.close()
 
     def _cut_log(self) -> None:
-        """Drops rows beyond this agent's steps: they are of a run that was never saved."""
+        """Drop rows beyond this agent's steps: they are of a run that was never saved."""
         if self.log is None or not self.log.exists():
             return
         header, *lines = self.log.read_text(encoding="utf-8").splitlines(keepends=True) or [""]
@@ -252,23 +272,3 @@ class Agent:
             if not file.tell():
                 writer.writeheader()
             writer.writerow(row)
-
-
-def about_twenty(updates: int, say: Callable[[str], None]) -> Callable[[IterationReport], None]:
-    """Return a watcher that says about twenty lines in a run of so many updates: steps, their speed, mean return of the
-    last episodes.
-    """
-    started, last = time.perf_counter(), deque[float](maxlen=100)
-
-    def told(report: IterationReport) -> None:
-        last.extend(report.returns)
-        if report.iteration % max(1, updates // 20) == 0:
-            mean = f"{sum(last) / len(last):8.1f}" if last else "       –"
-            speed = report.env_steps / (time.perf_counter() - started)
-            metrics = report.metrics
-            say(
-                f"{report.env_steps:>9} steps  {speed:7.0f}/s  return {mean}  "
-                f"entropy {metrics.entropy:.2f}  kl {metrics.approx_kl:.4f}"
-            )
-
-    return told

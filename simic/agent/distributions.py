@@ -20,7 +20,7 @@ MASKED_LOGIT = -1e9
 
 
 def check(spec: ActionSpec) -> None:
-    """SimicError where a mask hangs on a choice that is not made before it."""
+    """Raise SimicError where a mask depends on a choice that is not made before it."""
     for index, head in enumerate(spec.heads):
         earlier = {"nothing": 0, "op": 1, "slot": 2}[head.mask_given]
         if index < earlier:
@@ -31,7 +31,7 @@ def check(spec: ActionSpec) -> None:
 
 
 def legal(spec: ActionSpec, masks: dict[str, Tensor], head: int, chosen: list[Tensor]) -> Tensor | None:
-    """The mask ``[..., n]`` of a head given the op and slot chosen before it; None: everything is legal."""
+    """Return the mask ``[..., n]`` of a head given the op and slot chosen before it; None: everything is legal."""
     mask, given = masks.get(spec.heads[head].name), spec.heads[head].mask_given
     if mask is None or given == "nothing":
         return mask
@@ -40,7 +40,7 @@ def legal(spec: ActionSpec, masks: dict[str, Tensor], head: int, chosen: list[Te
 
 
 def masked_log_softmax(logits: Tensor, mask: Tensor | None) -> Tensor:
-    """Log-probabilities; a masked choice has probability exactly 0.
+    """Return log-probabilities; a masked choice has probability exactly 0.
 
     A row without a legal choice is uniform: where the head matters ``refuse_faults`` finds it, elsewhere it is unused.
     """
@@ -52,7 +52,7 @@ def masked_log_softmax(logits: Tensor, mask: Tensor | None) -> Tensor:
 
 
 def sample(log_probs: Tensor, noise: Tensor) -> Tensor:
-    """The choice ``[...]`` whose piece of the cumulative distribution holds ``noise``, uniform in [0, 1).
+    """Return the choice ``[...]`` whose piece of the cumulative distribution holds ``noise``, uniform in [0, 1).
 
     In integers (38 bits of probability, 24 of noise), so that a running sum in another order gives the same choice.
     """
@@ -62,18 +62,18 @@ def sample(log_probs: Tensor, noise: Tensor) -> Tensor:
 
 
 def entropy(log_probs: Tensor) -> Tensor:
-    """−Σ p ln p in nats; a masked choice adds 0 · −1e9 = 0."""
+    """Return −Σ p ln p in nats; a masked choice adds 0 · −1e9 = 0."""
     return -(log_probs.exp() * log_probs).sum(dim=-1)
 
 
 def divergence(log_probs: Tensor, other: Tensor) -> Tensor:
-    """KL(p ‖ q) = Σ p (ln p − ln q) in nats."""
+    """Return KL(p ‖ q) = Σ p (ln p − ln q) in nats."""
     return (log_probs.exp() * (log_probs - other)).sum(dim=-1)
 
 
 @dataclass(frozen=True)
 class Choice:
-    """What one head offered and which index ``[...]`` was taken; ``relevant`` None means the head always matters."""
+    """The distribution of one head and the index ``[...]`` taken; ``relevant`` None means the head always matters."""
 
     logits: Tensor
     log_probs: Tensor
@@ -89,24 +89,24 @@ class Choice:
         relevant: Tensor | None,
         choose: Callable[[Tensor], Tensor],
     ) -> "Choice":
-        """``choose`` turns log-probabilities into indices; where the head is irrelevant the index is 0."""
+        """Take what ``choose`` makes of the log-probabilities; where the head is irrelevant the index is 0."""
         log_probs = masked_log_softmax(logits, mask)
         index = choose(log_probs)
         return cls(logits, log_probs, mask, relevant, index if relevant is None else torch.where(relevant, index, 0))
 
     def log_prob(self) -> Tensor:
-        """ln π of the index taken; exactly 0 where the head is irrelevant."""
+        """Return ln π of the index taken; exactly 0 where the head is irrelevant."""
         taken = self.log_probs.gather(-1, self.index[..., None]).squeeze(-1)
         return self._relevant_only(taken)
 
     def options(self) -> Tensor:
-        """How many choices were legal; 0 where the head is irrelevant."""
+        """Return how many choices were legal; 0 where the head is irrelevant."""
         size = self.log_probs.shape[-1]
         count = torch.full_like(self.index, size) if self.mask is None else self.mask.sum(dim=-1)
         return self._relevant_only(count)
 
     def normalized_entropy(self) -> Tensor:
-        """H / ln(#legal) in [0, 1]; exactly 0 with one legal choice, and where the head is irrelevant."""
+        """Return H / ln(#legal) in [0, 1]; exactly 0 with one legal choice, and where the head is irrelevant."""
         options = self.options()
         several = options > 1
         scale = torch.where(several, options, 2).to(self.log_probs.dtype).log()
@@ -116,7 +116,7 @@ class Choice:
         return x if self.relevant is None else torch.where(self.relevant, x, 0)
 
     def faults(self) -> Tensor:
-        """Bool ``[2]``: a relevant row has no legal choice; a logit of a relevant row is not finite."""
+        """Return bool ``[2]``: a relevant row has no legal choice; a logit of a relevant row is not finite."""
         rows = torch.ones_like(self.index, dtype=torch.bool) if self.relevant is None else self.relevant
         empty = torch.zeros_like(rows) if self.mask is None else ~self.mask.any(dim=-1)
         broken = ~self.logits.isfinite().all(dim=-1)
@@ -124,7 +124,7 @@ class Choice:
 
 
 def refuse_faults(spec: ActionSpec, choices: list[Choice]) -> None:
-    """DecisionFault naming the head whose masks forbid everything or whose logits are not finite; one transfer."""
+    """Raise DecisionFault naming the head without a legal choice or without finite logits; one transfer."""
     faults = torch.stack([choice.faults() for choice in choices]).tolist()
     for head, (empty, broken) in zip(spec.heads, faults, strict=True):
         if empty:

@@ -8,10 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from simic import durable, program
-from simic.agent.core import RecurrentState
 from simic.agent.distributions import Choice
 from simic.agent.normalization import ObservationNormalizer
-from simic.agent.policy import ActorCritic
+from simic.agent.policy import ActorCritic, RecurrentState
 from simic.agent.spec import ActionSpec, Observation
 
 PROGRAM = "policy.pt2"
@@ -48,7 +47,7 @@ class GreedyPolicy(nn.Module):
 
 
 def masked_heads(spec: ActionSpec) -> tuple[str, ...]:
-    """The first head and those whose mask depends on an earlier choice."""
+    """Return the names of the first head and of those whose mask depends on an earlier choice."""
     return tuple(head.name for k, head in enumerate(spec.heads) if k == 0 or head.mask_given != "nothing")
 
 
@@ -78,7 +77,7 @@ def export_policy(
 
 
 def _example(policy: ActorCritic, names: tuple[str, ...]) -> tuple[Tensor, Tensor, tuple[Tensor, ...], Tensor, Tensor]:
-    """Three rows: sizes 0 and 1 would be taken for constants."""
+    """Return inputs of three rows: sizes 0 and 1 would be taken for constants."""
     spec, seen = policy.action_spec, policy.observation_spec
     like = policy.like
     shapes = {head.name: spec.mask_shape(k) for k, head in enumerate(spec.heads)}
@@ -89,7 +88,7 @@ def _example(policy: ActorCritic, names: tuple[str, ...]) -> tuple[Tensor, Tenso
 
 
 def _description(policy: ActorCritic, names: tuple[str, ...], example: tuple) -> dict[str, Any]:
-    """Names, shapes (batch first) and types of inputs and outputs, and what the heads are called."""
+    """Return names, shapes (batch first) and types of inputs and outputs, and what the heads are called."""
     features, categories, masks, h, c = example
     inputs = {"features": features, "categories": categories}
     inputs |= {f"mask_{name}": mask for name, mask in zip(names, masks, strict=True)} | {"h": h, "c": c}

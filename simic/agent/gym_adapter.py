@@ -26,8 +26,8 @@ class AdapterInfo:
 
 
 class GymAdapter:
-    """Autoreset must be SAME_STEP, so that no step is a reset in disguise. ``env_ids`` are global (default 0 … E−1);
-    the environments' own generators are seeded from the hash of ``rng_seed``.
+    """Adapt a vector environment. Autoreset must be SAME_STEP, so that no step is a reset in disguise. ``env_ids`` are
+    global (default 0 … E−1); the environments' own generators are seeded from the hash of ``rng_seed``.
 
     ``mask_method`` names a method of each environment that returns the legal actions; without it everything is legal.
     It returns bool ``[n]``, of a MultiDiscrete space the dimensions' masks one after the other (as for sb3-contrib), or
@@ -65,7 +65,7 @@ class GymAdapter:
         return self._observation(observation), info
 
     def step(self, actions: Tensor, /) -> tuple[Observation, Tensor, Tensor, Tensor, AdapterInfo]:
-        """Indices ``[E, heads]``; rewards float32 and flags ``[E]``."""
+        """Take a step with indices ``[E, heads]``; return rewards float32 and flags ``[E]``."""
         taken = actions.numpy() + self._first_action
         observation, reward, terminated, truncated, info = self.env.step(taken[:, 0] if self._single else taken)
         final = self._final(observation, truncated & ~terminated, info)
@@ -87,18 +87,18 @@ class GymAdapter:
         return Observation(features, torch.zeros(self.num_envs, 0, dtype=torch.int64), masks)
 
     def _masks(self, legal: Sequence[Any]) -> dict[str, Tensor]:
-        """What each environment answered, by head."""
+        """Return what each environment answered, by head."""
         if isinstance(legal[0], Mapping):
             return {name: self._stacked([answer[name] for answer in legal]) for name in legal[0]}
         sizes, together = [head.size for head in self.action_spec.heads], self._stacked(legal)
         if together.shape[1:] != (sum(sizes),):
-            found = list(together.shape[1:])
-            raise SimicError(f"{self.mask_method}() returns an array of shape {found}: must be [{sum(sizes)}]")
+            shape = list(together.shape[1:])
+            raise SimicError(f"{self.mask_method}() returns an array of shape {shape}: must be [{sum(sizes)}]")
         names = [head.name for head in self.action_spec.heads]
         return dict(zip(names, together.split(sizes, dim=1), strict=True))
 
     def _stacked(self, masks: Sequence[Any]) -> Tensor:
-        """True or False, or 1 or 0: anything else may have meant the opposite."""
+        """Return masks as bool; SimicError for anything but True, False, 1, 0, which may have meant the opposite."""
         try:
             together = np.stack([np.asarray(mask) for mask in masks])
         except ValueError:
@@ -109,7 +109,7 @@ class GymAdapter:
         return torch.from_numpy(together.astype(np.bool_))
 
     def _final(self, observation: np.ndarray, rows: np.ndarray, info: dict[str, Any]) -> Observation | None:
-        """The value of a state does not read masks, so a final observation carries none."""
+        """Return the last observations of truncated rows, without masks: the value of a state does not read them."""
         if not rows.any():
             return None
         values = observation.reshape(self.num_envs, -1).astype(np.float32)
@@ -127,7 +127,7 @@ class GymAdapter:
 
 
 def vectorized(make: str | Callable[[], gymnasium.Env], envs: int, rng_seed: int) -> GymAdapter:
-    """So many copies of an environment, by its registered name or by what makes one; in this process, one thread.
+    """Make so many copies of an environment, by its registered name or a function; in this process, on one thread.
 
     An environment with a method ``action_masks()`` is masked, one with an ``action_spec`` has that (``GymAdapter`` says
     what they are).
@@ -164,7 +164,7 @@ def _action_spec(space: gymnasium.Space, given: ActionSpec | None) -> ActionSpec
 
 
 def _first_action(space: gymnasium.Space) -> np.ndarray:
-    """Discrete spaces may count from another number than 0."""
+    """Return the number of the first action: Discrete spaces may count from another number than 0."""
     assert isinstance(space, Discrete | MultiDiscrete)
     return np.atleast_1d(np.asarray(space.start, dtype=np.int64))
 

@@ -36,7 +36,7 @@ class Moments:
 
     @classmethod
     def of(cls, rows: Tensor, valid: Tensor) -> "Moments":
-        """Of the rows ``[N, D]`` that are valid ``[N]`` and finite in every column."""
+        """Return the moments of the rows ``[N, D]`` that are valid ``[N]`` and finite in every column."""
         keep = valid & rows.isfinite().all(dim=-1)
         rows = torch.where(keep[:, None], rows, 0).double()
         count = keep.sum().double()
@@ -44,14 +44,14 @@ class Moments:
         return cls(count, mean, ((rows - mean) * keep[:, None]).square().sum(dim=0))
 
     def merge(self, other: "Moments") -> "Moments":
-        """Of both sets of rows together."""
+        """Return the moments of both sets of rows together."""
         count = self.count + other.count
         share = other.count / count.clamp(min=1)
         delta = other.mean - self.mean
         return Moments(count, self.mean + delta * share, self.m2 + other.m2 + delta.square() * self.count * share)
 
     def reduced(self, reduce: Reduce | None) -> "Moments":
-        """Of the rows of all processes: the common mean first, then the deviations from it."""
+        """Return the moments of the rows of all processes: the common mean first, then the deviations from it."""
         if reduce is None:
             return self
         count = reduce(self.count, "sum")
@@ -59,7 +59,7 @@ class Moments:
         return Moments(count, mean, reduce(self.m2 + self.count * (self.mean - mean).square(), "sum"))
 
     def variance(self) -> Tensor:
-        """Of the population; 1 before the first row."""
+        """Return the variance of the population; 1 before the first row."""
         return torch.where(self.count > 0, self.m2 / self.count.clamp(min=1), 1.0)
 
     def state_dict(self) -> dict[str, Tensor]:
@@ -85,7 +85,7 @@ class ObservationNormalizer:
         self.limit = torch.where(self.raw, torch.inf, OBSERVATION_CLIP)
 
     def normalize(self, features: Tensor) -> Tensor:
-        """Float32 ``[..., D]``; a value that is not finite stays so, and stops the policy."""
+        """Return float32 ``[..., D]``; a value that is not finite stays so, and stops the policy."""
         return ((features - self.mean) / self.scale).clamp(-self.limit, self.limit)
 
     def see(self, observation: Observation) -> Observation:
@@ -118,7 +118,7 @@ class RewardNormalizer:
 
     @property
     def sigma(self) -> Tensor:
-        """Units of reward, floored; 1 before the first reward."""
+        """Return σ in units of reward, floored; 1 before the first reward."""
         return self.moments.variance()[0].sqrt().clamp(min=REWARD_SIGMA_FLOOR)
 
     def normalize(self, rewards: Tensor) -> Tensor:
@@ -153,14 +153,14 @@ class Normalizers:
         return {name: part for name, part in parts.items() if part is not None}
 
     def see(self, observation: Observation) -> Observation:
-        """The observation as the policy sees it."""
+        """Return the observation as the policy sees it."""
         return observation if self.observation is None else self.observation.see(observation)
 
     def update(
         self, features: Tensor, rewards: Tensor, starts: Tensor, valid: Tensor, reduce: Reduce | None = None
     ) -> Tensor:
-        """The one place where the scales move: take in a finished rollout (raw features ``[T, E, D]``, the rest
-        ``[T, E]``); returns its rewards scaled by the new σ, one for the whole rollout.
+        """Take in a finished rollout (raw features ``[T, E, D]``, the rest ``[T, E]``), the one place where the scales
+        move; return its rewards scaled by the new σ, one for the whole rollout.
         """
         if self.observation is not None:
             self.observation.update(features, valid, reduce)
@@ -170,7 +170,7 @@ class Normalizers:
         return self.reward.normalize(rewards)
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Plain tensors by name."""
+        """Return plain tensors by name."""
         return {
             f"{part}.{name}": tensor
             for part, normalizer in self._parts().items()

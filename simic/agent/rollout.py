@@ -5,13 +5,10 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, Protocol, Self, TypeVar
 
 import torch
-from gymnasium.vector import AutoresetMode
 from torch import Tensor
 
-from simic import rng
-from simic.agent.core import RecurrentState
 from simic.agent.normalization import Normalizers
-from simic.agent.policy import ActorCritic, Step
+from simic.agent.policy import ActorCritic, RecurrentState, Step
 from simic.agent.spec import Observation
 
 Info = TypeVar("Info", covariant=True)
@@ -46,7 +43,7 @@ class Position:
 
     @classmethod
     def first(cls, env: "Environment[Any]", policy: ActorCritic, observation: Observation) -> Self:
-        """After a reset: nothing is remembered, and every row starts."""
+        """Return the position after a reset: nothing is remembered, and every row starts."""
         starts = torch.ones(env.num_envs, dtype=torch.bool, device=observation.features.device)
         return cls(observation, policy.initial_state(env.num_envs), starts)
 
@@ -80,7 +77,7 @@ class Rollout:
 
     @classmethod
     def empty(cls, steps: int, env_ids: Tensor, seen: Observation, state: RecurrentState, heads: int) -> Self:
-        """All memory at once, shaped and placed like the first observation seen."""
+        """Allocate all memory at once, shaped and placed like the first observation seen."""
         rows = (steps, len(env_ids))
         like = seen.features
 
@@ -107,7 +104,9 @@ class Rollout:
         )
 
     def record_seen(self, t: int, raw: Observation, seen: Observation, starts: Tensor, valid: Tensor) -> None:
-        """What was decided on. Rows that are over are 0: a NaN there would reach the weights through the core."""
+        """Record the observations decided on. Rows that are over are 0: a NaN there would reach the weights through the
+        core.
+        """
         self.features[t] = torch.where(valid[:, None], seen.features, 0.0)
         self.raw_features[t] = raw.features
         self.categories[t] = torch.where(valid[:, None], seen.categories, -1)
@@ -118,38 +117,39 @@ class Rollout:
         self.starts[t], self.valid[t] = starts, valid
 
     def record_done(self, t: int, step: Step, reward: Tensor, terminated: Tensor, truncated: Tensor) -> None:
-        """What was decided and what came of it."""
+        """Record the decisions and their results."""
         valid = self.valid[t]
         self.actions[t], self.log_probs[t], self.values[t] = step.actions, step.log_probs, step.value
         self.rewards[t] = torch.where(valid, reward, 0.0).to(self.rewards.dtype)
         self.terminated[t], self.truncated[t] = terminated & valid, truncated & valid
 
     def observation(self) -> Observation:
-        """All steps as the policy saw them."""
+        """Return all steps as the policy saw them."""
         return Observation(self.features, self.categories, self.masks, self.told if self.told.shape[-1] else None)
 
     def select(self, rows: Tensor) -> "Rollout":
-        """The environments at these positions, whole rows."""
-        per_env = {
-            field.name: value.index_select(1, rows)
-            for field in fields(self)
-            if isinstance(value := getattr(self, field.name), Tensor) and field.name != "env_ids"
-        }
-        masks = {name: mask.index_select(1, rows) for name, mask in self.masks.items()}
-        return replace(self, env_ids=self.env_ids[rows], state=self.state.select(rows), masks=masks, **per_env)
+        """Return the environments at these positions, whole rows."""
+        chosen = self._changed(lambda x: x.index_select(1, rows))
+        return replace(chosen, env_ids=self.env_ids[rows], state=self.state.select(rows))
 
     def single_steps(self) -> "Rollout":
-        """Every step as a row of its own, ``[1, T·E]``; for a policy without memory, whose steps need no others."""
+        """Return every step as a row of its own, ``[1, T·E]``, for a policy without memory."""
         steps, envs = self.valid.shape
-        flat = {
-            field.name: value.flatten(0, 1)[None]
-            for field in fields(self)
-            if isinstance(value := getattr(self, field.name), Tensor) and field.name != "env_ids"
-        }
-        masks = {name: mask.flatten(0, 1)[None] for name, mask in self.masks.items()}
+        flat = self._changed(lambda x: x.flatten(0, 1)[None])
         state = RecurrentState(*(part.new_zeros(steps * envs, part.shape[1]) for part in self.state))
-        ids = single_step_ids(self.env_ids, steps)
-        return replace(self, env_ids=ids, state=state, masks=masks, starts_inside=False, **flat)
+        return replace(flat, env_ids=single_step_ids(self.env_ids, steps), state=state, starts_inside=False)
+
+    def by_step(self) -> dict[str, Tensor]:
+        """Return all tensors that have an entry for each step, by name; those of masks are ``masks.…``."""
+        values = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "env_ids"}
+        tensors = {name: value for name, value in values.items() if isinstance(value, Tensor)}
+        return tensors | {f"masks.{name}": mask for name, mask in self.masks.items()}
+
+    def _changed(self, change: Callable[[Tensor], Tensor]) -> "Rollout":
+        """Return the rollout with all tensors of ``by_step`` changed alike."""
+        tensors = {name: change(x) for name, x in self.by_step().items()}
+        masks = {name: tensors.pop(f"masks.{name}") for name in self.masks}
+        return replace(self, masks=masks, **tensors)
 
 
 @dataclass(frozen=True)
@@ -165,22 +165,24 @@ class PartialRollout:
     def begun(
         cls, position: Position, steps: int, env_ids: Tensor, policy: ActorCritic, normalizers: Normalizers
     ) -> Self:
-        """Of ``steps`` steps to come."""
+        """Return a rollout of ``steps`` steps, none of them done."""
         state = position.state.zeroed(position.starts)
         seen = normalizers.see(position.observation)
         rollout = Rollout.empty(steps, env_ids, seen, state, len(policy.heads))
         return cls(rollout, replace(position, state=state), torch.ones_like(position.starts), 0)
 
     def state_dict(self) -> dict[str, Tensor]:
-        """All but the observation, which the environment has: of the steps that are done ``[steps, E, …]``."""
-        kept = {name: tensor[: self.steps] for name, tensor in _by_step(self.rollout).items()}
+        """Return all but the observation, which the environment has; of the steps that are done ``[steps, E, …]``."""
+        kept = {name: tensor[: self.steps] for name, tensor in self.rollout.by_step().items()}
         memory = {"first_h": self.rollout.state.h, "first_c": self.rollout.state.c}
         memory |= {"h": self.position.state.h, "c": self.position.state.c}
         return kept | memory | {"starting": self.position.starts, "running": self.valid}
 
     def resumed(self, state: Mapping[str, Tensor], steps: int, observation: Observation) -> Self:
-        """Where another one of the same environments was, after so many steps. ValueError where it was of others."""
-        own = {name: tensor[:steps] for name, tensor in _by_step(self.rollout).items()}
+        """Return the rollout that saved this ``state`` after so many steps; ValueError where it was of other
+        environments.
+        """
+        own = {name: tensor[:steps] for name, tensor in self.rollout.by_step().items()}
         like = self.state_dict() | own
         if {name: (x.shape, x.dtype) for name, x in like.items()} != {n: (x.shape, x.dtype) for n, x in state.items()}:
             raise ValueError("a rollout of other environments")
@@ -190,13 +192,6 @@ class PartialRollout:
         rollout = replace(self.rollout, state=RecurrentState(moved["first_h"], moved["first_c"]))
         position = Position(observation, RecurrentState(moved["h"], moved["c"]), moved["starting"])
         return type(self)(rollout, position, moved["running"], steps)
-
-
-def _by_step(rollout: Rollout) -> dict[str, Tensor]:
-    """What has an entry for each step, by name."""
-    found = {field.name: getattr(rollout, field.name) for field in fields(Rollout)}
-    tensors = {name: value for name, value in found.items() if isinstance(value, Tensor) and name != "env_ids"}
-    return tensors | {f"masks.{name}": mask for name, mask in rollout.masks.items()}
 
 
 @dataclass(frozen=True)
@@ -211,66 +206,5 @@ class StepRecord:
 
 
 def single_step_ids(env_ids: Tensor, steps: int) -> Tensor:
-    """A number for every step of every environment ``[T·E]``, in the order of ``Rollout.single_steps``."""
+    """Return a number for every step of every environment ``[T·E]``, in the order of ``Rollout.single_steps``."""
     return (env_ids * steps + torch.arange(steps, device=env_ids.device)[:, None]).flatten()
-
-
-def collect(
-    env: Environment,
-    policy: ActorCritic,
-    normalizers: Normalizers,
-    iteration: int,
-    rng_seed: int,
-    steps: int,
-    on_step: Callable[[StepRecord], None] | None = None,
-    position: Position | None = None,
-    unfinished: PartialRollout | None = None,
-) -> tuple[Rollout, Position]:
-    """Act for ``steps`` steps with frozen normalisers and return the rollout and where it ended.
-
-    Without a ``position`` the environments are reset and nothing is remembered; with one the episodes go on. The noise
-    of each draw is keyed by (iteration, global env, step), so grouping and history do not matter. An ``unfinished``
-    rollout is finished as it would have been, in environments that are where it left them.
-    """
-    if unfinished is None:
-        position = position or Position.first(env, policy, env.reset(options={"iteration": iteration})[0])
-        unfinished = PartialRollout.begun(position, steps, env.env_ids, policy, normalizers)
-    rollout, position, valid = unfinished.rollout, unfinished.position, unfinished.valid
-    policy.action_spec.check_masks(position.observation.masks, env.num_envs)
-    noise = _noise(env.env_ids, rng_seed, iteration, steps, len(policy.heads))
-    autoreset = env.metadata["autoreset_mode"] is AutoresetMode.SAME_STEP
-    observation, state, starts = position.observation, position.state, position.starts
-    for t in range(unfinished.steps, steps):
-        seen = normalizers.see(observation)
-        rollout.record_seen(t, observation, seen, starts, valid)
-        step = policy.act(seen, state, noise[t], valid=valid)
-        observation, reward, terminated, truncated, info = env.step(step.actions)
-        rollout.record_done(t, step, reward, terminated, truncated)
-        state, ended = step.state, terminated | truncated
-        if autoreset:
-            if info.final is not None:
-                rollout.next_values[t] = policy.value(normalizers.see(info.final), state)
-            starts = ended
-            state = state.zeroed(starts)
-        else:
-            starts, valid = torch.zeros_like(starts), valid & ~ended
-        if on_step is not None:
-            reached = PartialRollout(rollout, Position(observation, state, starts), valid, t + 1)
-            on_step(StepRecord(t, step, reward, info, reached))
-    _link_values(rollout, policy.value(normalizers.see(observation), state), autoreset)
-    rollout = replace(rollout, starts_inside=autoreset and bool(rollout.starts[1:].any()))
-    return rollout, Position(observation, state, starts)
-
-
-def _noise(env_ids: Tensor, rng_seed: int, iteration: int, steps: int, heads: int) -> Tensor:
-    """Uniform ``[T, E, heads]``, all steps at once."""
-    time = torch.arange(steps, device=env_ids.device)[:, None]
-    stream = rng.key(rng_seed, rng.Purpose.ACTION, iteration, env_ids, time, device=env_ids.device)
-    return rng.uniform(stream, (heads,))
-
-
-def _link_values(rollout: Rollout, last: Tensor, autoreset: bool) -> None:
-    """V(s') is the value of the next step, except where an autoreset put another episode's state there."""
-    following = torch.cat((rollout.values[1:], last[None]))
-    replaced = (rollout.terminated | rollout.truncated) if autoreset else torch.zeros_like(rollout.valid)
-    rollout.next_values.copy_(torch.where(replaced, rollout.next_values, following))

@@ -44,12 +44,12 @@ class ActionSpec:
 
     @classmethod
     def discrete(cls, *sizes: int) -> Self:
-        """The trivial spec of a Discrete (one size) or MultiDiscrete space: every head always matters."""
+        """Return the trivial spec of a Discrete (one size) or MultiDiscrete space: every head always matters."""
         heads = tuple(Head(f"action_{k}", size) for k, size in enumerate(sizes))
         return cls(heads, tuple((True,) * len(sizes) for _ in range(sizes[0])))
 
     def by_head(self, values: dict[str, float], default: float, what: str) -> tuple[float, ...]:
-        """A number per head, ``default`` where it is not named. SimicError naming ``what`` and an unknown head."""
+        """Return a number per head, ``default`` where not named; SimicError naming ``what`` and an unknown head."""
         names = [head.name for head in self.heads]
         for name in values:
             if name not in names:
@@ -57,25 +57,25 @@ class ActionSpec:
         return tuple(values.get(name, default) for name in names)
 
     def mask_shape(self, head: int) -> tuple[int, ...]:
-        """What a mask of this head must be for each environment."""
+        """Return the shape of a mask of this head for each environment."""
         described = self.heads[head]
         given = {"nothing": (), "op": (self.heads[0].size,), "slot": (self.heads[min(1, len(self.heads) - 1)].size,)}
         return (*given[described.mask_given], described.size)
 
     def check_masks(self, masks: dict[str, Tensor], envs: int) -> None:
-        """SimicError for a mask of a head that is not there, or one that is not bool of the head's shape: it would be
-        broadcast without a word.
+        """Raise SimicError for a mask of a head that is not there, or one that is not bool of the head's shape, which
+        would be broadcast without a word.
         """
         shapes = {head.name: (envs, *self.mask_shape(k)) for k, head in enumerate(self.heads)}
         for name, mask in masks.items():
             if name not in shapes:
                 raise SimicError(f"mask {name!r}: there is no such head; the heads are {', '.join(shapes)}")
             if mask.shape != shapes[name] or mask.dtype != torch.bool:
-                found = f"{str(mask.dtype).removeprefix('torch.')} {list(mask.shape)}"
-                raise SimicError(f"mask {name!r} is {found}: must be bool {list(shapes[name])}")
+                given = f"{str(mask.dtype).removeprefix('torch.')} {list(mask.shape)}"
+                raise SimicError(f"mask {name!r} is {given}: must be bool {list(shapes[name])}")
 
     def relevance_table(self, device: torch.device | str = "cpu") -> Tensor:
-        """Bool ``[ops, heads]``."""
+        """Return the relevance as bool ``[ops, heads]``."""
         return constant(self.relevance, torch.bool, torch.device(device))
 
 
@@ -97,7 +97,7 @@ class ObservationSpec:
 
     @property
     def of_actor(self) -> "ObservationSpec":
-        """Without what the critic alone is told."""
+        """Return the spec without what the critic alone is told."""
         return replace(self, told=0, hidden=0)
 
 

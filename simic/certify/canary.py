@@ -11,6 +11,7 @@ import torch
 
 from simic import params as params_module
 from simic.data import prepare as data
+from simic.data.suites.suites import GRADUAL
 from simic.data.synthetic import PLANTED
 from simic.evaluation import planted
 from simic.evaluation.result import PlantedGrade
@@ -25,6 +26,7 @@ RNG_SEED = 1
 LEAST_WON_PCT = 9.03  # points above chance: the least of 30 seeds of clean code / 1.5 (benchmarks/canary.py)
 CHANCE_PCT = 100.0 / TASK.classes  # where hosts without the planted seed stay
 SETTINGS = (
+    *GRADUAL,
     *TASK.overrides,
     "train.batches_per_epoch=4",
     "train.episode_steps=12",
@@ -38,8 +40,10 @@ SETTINGS = (
     "train.lifecycle.max_seeds=1",
     "train.actions={style: [linear_add], alpha_target: [1.0]}",
     "train.reward.mode=score",
-    "train.policy={encoder_units: 32, core_units: 32, head_units: 32}",
-    "train.ppo={minibatches: 2, learning_rate: 0.003, target_kl: 0.03}",
+    *(f"train.policy.{part}_units=32" for part in ("encoder", "core", "head")),
+    "train.ppo.minibatches=2",
+    "train.ppo.learning_rate=0.003",
+    "train.ppo.target_kl=0.03",
     "runtime={device: cpu, processes: 1, progress: none}",
 )
 

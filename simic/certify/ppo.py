@@ -80,10 +80,9 @@ class Learner:
 
 @dataclass(frozen=True)
 class Usage:
-    """Count the rollout's steps, and by factor ``[K]`` those where it mattered and those where it had choices."""
+    """Count the rollout's steps, and by factor ``[K]`` those where it had choices."""
 
     steps: int
-    relevant: Tensor
     open: Tensor
 
 
@@ -203,8 +202,7 @@ class Update:
 
     def _usage(self, rows: Rows) -> Usage:
         actions, masks = rows.flat(rows.actions), {name: rows.flat(mask) for name, mask in rows.masks.items()}
-        matters, several = self.interface.matters[actions[:, 0]], self.interface.open(masks, actions)
-        return Usage(len(actions), matters.sum(dim=0), several.sum(dim=0))
+        return Usage(len(actions), self.interface.open(masks, actions).sum(dim=0))
 
     def _step(
         self, learner: Learner, rows: Rows, usage: Usage, parts: int, coefficient: float, number: int
@@ -253,37 +251,33 @@ class Update:
         judged = network.judge(rows.flat(z), masks, rows.flat(rows.actions))
         logs = (judged.log_probs - rows.flat(rows.log_probs)).clip(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
         share = parts / max(1, usage.steps)
-        policy = -self._objective(logs, rows.flat(rows.advantages), rows.flat(rows.actions)[:, 0], usage).sum() * share
+        policy = -self._objective(logs, rows.flat(rows.advantages), rows.flat(rows.actions)[:, 0]).sum() * share
         value = (rows.flat(values) - rows.flat(rows.returns)).square().sum() * share / 2
         several = judged.options > 1
         entropy = torch.where(several, judged.entropy, 0.0).sum(dim=0)
         mean = entropy * parts / usage.open.clamp(min=1)
-        bonus = (self._worth(mean.detach(), usage, coefficient) * mean).sum()
+        bonus = (self._worth(coefficient) * mean).sum()
         drift = logs.detach()
         divergence = float((torch.expm1(drift) - drift).sum()) / max(1, len(drift))
         losses = float(policy.detach()), float(value.detach())
         found = Minibatch(*losses, divergence, entropy.detach(), several.sum(dim=0), math.nan, False)
         return policy + self.train.ppo.value_coef * value - bonus, found
 
-    def _objective(self, logs: Tensor, gained: Tensor, op: Tensor, usage: Usage) -> Tensor:
+    def _objective(self, logs: Tensor, gained: Tensor, op: Tensor) -> Tensor:
         """Return the objective of each row, min(r A, clip(r, 1 − ε, 1 + ε) A), ``[N]``."""
         ppo = self.train.ppo
         if ppo.ratio == "joint":
             logs, weight = logs.sum(dim=1, keepdim=True).clip(-JOINT_LOG_RATIO_LIMIT, JOINT_LOG_RATIO_LIMIT), 1.0
         else:
-            each = usage.steps / usage.relevant.clamp(min=1) if ppo.head_weight == "mean" else 1.0
-            weight = self.interface.matters[op] * each
+            weight = self.interface.matters[op]
         ratio, gain = logs.exp(), gained[:, None]
         clipped = ratio.clip(1.0 - ppo.clip_range, 1.0 + ppo.clip_range)
         return (weight * torch.minimum(ratio * gain, clipped * gain)).sum(dim=1)
 
-    def _worth(self, mean: Tensor, usage: Usage, coefficient: float) -> Tensor:
-        """Return the entropy coefficients of the factors, raised below a floor f: −c (f − H)² has slope 2 c (f − H)."""
-        ppo, names = self.train.ppo, [factor.name for factor in self.interface.factors]
-        worth = torch.tensor([coefficient * ppo.entropy_scale.get(name, 1.0) for name in names], dtype=torch.float64)
-        floors = torch.tensor([ppo.entropy_floor.get(name, 0.0) for name in names], dtype=torch.float64)
-        pull = 2.0 * ppo.entropy_floor_coef * (floors - mean).clamp(min=0.0)
-        return worth + torch.where(usage.open > 0, pull, 0.0)
+    def _worth(self, coefficient: float) -> Tensor:
+        """Return the coefficient of each factor's entropy."""
+        scale, names = self.train.ppo.entropy_scale, [factor.name for factor in self.interface.factors]
+        return torch.tensor([coefficient * scale.get(name, 1.0) for name in names], dtype=torch.float64)
 
 
 def _stopped(found: Sequence[Minibatch]) -> bool:

@@ -16,10 +16,9 @@ from numpy.typing import NDArray
 from scipy import stats
 from torch import Tensor
 
-from simic.agent.core import RecurrentState
 from simic.agent.distributions import MASKED_LOGIT
 from simic.agent.normalization import RewardNormalizer
-from simic.agent.policy import ActorCritic
+from simic.agent.policy import ActorCritic, RecurrentState
 from simic.agent.spec import Observation
 from simic.envs.actions import to_action
 from simic.envs.play import Episode, Situation

@@ -18,9 +18,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from simic.agent.core import RecurrentState
 from simic.agent.normalization import Normalizers
-from simic.agent.policy import ActorCritic
+from simic.agent.policy import ActorCritic, RecurrentState
 from simic.agent.spec import Observation
 from simic.data.batches import HeldOut, data_hash, load_held_out
 from simic.envs.observations import EPOCHS_UNIT, Feature, columns

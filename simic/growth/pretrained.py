@@ -18,7 +18,7 @@ def train_host(host: Host, data: Dataset, rng_seed: int, epochs: int) -> dict[st
     """Return its trained weights by the names of an exported network; trained on one thread of the CPU, so that their
     bits do not depend on the cores of the machine.
     """
-    optimizer = HostOptimizer()
+    optimizer = HostOptimizer(name="sgd", learning_rate=0.05, weight_decay=5e-4)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

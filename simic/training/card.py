@@ -108,7 +108,8 @@ class Trained:
 
     def card(self, measured: Sequence[Measured], results: str) -> str:
         """Return the card with these results."""
-        meta, host = self.meta, self.learned.train.host
+        meta, manifest, train = self.meta, self.manifest, self.learned.train
+        family = train.host.family
         weights = sum(parameter.numel() for parameter in self.learned.policy.parameters())
         head = front_matter(
             f"controller-{_slug(meta.source)}",
@@ -120,14 +121,15 @@ class Trained:
         return f"""{head}
 # A controller of growth, trained on {meta.source}
 
-A recurrent, masked PPO policy of {weights:,} parameters. While a {host.family} network trains, it decides after every
+A recurrent, masked PPO policy of {weights:,} parameters. While a {family} network trains, it decides after every
 epoch which module to grow where, and what to keep.
 
 ## Data
-{data_used(meta, self.manifest.data_sha256)}
+{data_used(meta, manifest.data_sha256)}
 
 ## Training
-{self._training()}
+One training, rng_seed {manifest.params["rng_seed"]}: {train.iterations} iterations of {train.envs} hosts; kept is \
+iteration {manifest.iteration}. On {manifest.machine.device}, torch {manifest.machine.libraries["torch"]}.
 
 ## Results
 {results}
@@ -141,14 +143,6 @@ From the folder with `policy` and `program`:
 {limits(self.learned, meta.shape)}
 - simic puts no licence on it; the data's is above.
 """
-
-    def _training(self) -> str:
-        train, manifest = self.learned.train, self.manifest
-        return (
-            f"One training, rng_seed {manifest.params['rng_seed']}: {train.iterations} iterations of {train.envs} "
-            f"hosts; kept is iteration {manifest.iteration}. On {manifest.machine.device}, torch "
-            f"{manifest.machine.libraries['torch']}."
-        )
 
 
 def data_used(meta: Meta, data_sha256: str) -> str:

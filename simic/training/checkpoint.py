@@ -79,15 +79,15 @@ class Damaged(SimicError):
 
 
 class Edited(Damaged):
-    """One that is whole in itself and is no state of this run."""
+    """A saved state that is whole in itself and is no state of this run."""
 
 
 class OtherFormat(SimicError):
-    """One that another version of simic wrote."""
+    """A saved state that another version of simic wrote."""
 
 
 class ChainFile(NamedTuple):
-    """Of a published run: after how many iterations ``best`` and ``latest`` are, and the links by iterations done."""
+    """The hash chain of a published run: iterations of ``best`` and ``latest``, and the links by iterations done."""
 
     iterations: dict[str, int]
     links: dict[int, str]
@@ -100,7 +100,7 @@ class StateStore:
         self.root = root
 
     def path(self, number: int) -> Path:
-        """Return the directory of one."""
+        """Return the directory of a state."""
         return self.root / f"{number:06d}"
 
     def numbers(self) -> list[int]:
@@ -110,7 +110,7 @@ class StateStore:
         return sorted(int(path.name) for path in self.root.iterdir() if path.name.isdecimal())
 
     def set_aside(self, number: int) -> Path:
-        """Rename one that cannot be used, so that it is kept for inspection and never tried again."""
+        """Rename a state that cannot be used, so that it is kept for inspection and never tried again."""
         return durable.put_aside(self.path(number))
 
 
@@ -126,8 +126,8 @@ class CheckpointStore(StateStore):
         return self.numbers()
 
     def write(self, tensors: Mapping[str, Tensor], manifest: Manifest) -> Path:
-        """Write a new one and drop old ones; SimicError for a non-finite state or a failed write, which leave all
-        earlier checkpoints as they were.
+        """Write a new checkpoint and drop old ones; SimicError for a non-finite state or a failed write, which leave
+        all earlier checkpoints as they were.
         """
         refuse_non_finite(tensors, manifest)
         path, kept = self.path(manifest.iteration), self.numbers()
@@ -161,7 +161,7 @@ class CheckpointStore(StateStore):
 
 
 def refuse_non_finite(tensors: Mapping[str, Tensor], manifest: Manifest) -> None:
-    """SimicError naming the first tensor or number that is NaN or infinite: such a state is never written."""
+    """Raise SimicError naming the first tensor or number that is NaN or infinite: such a state is never written."""
     bad = [name for name, tensor in tensors.items() if tensor.is_floating_point() and not tensor.isfinite().all()]
     bad += [name for name, value in manifest.scalars.items() if isinstance(value, float) and not math.isfinite(value)]
     if bad:
@@ -208,43 +208,43 @@ def read_published(folder: Path, name: str) -> Checkpoint:
     """
     try:
         chain = read_chain(folder)
-        found = _of_iteration(read(folder / name), chain.iterations[name])
-        refuse_edited(found, chain.links)
+        saved = _of_iteration(read(folder / name), chain.iterations[name])
+        refuse_edited(saved, chain.links)
     except Damaged as damage:
         raise type(damage)(f"{damage}; {RESTORED}") from None
-    return found
+    return saved
 
 
 def read_chain(folder: Path) -> ChainFile:
     """Return the hash chain of a published run; ``Damaged`` naming the file."""
     file = folder / CHAIN_FILE
     try:
-        found = durable.checked(_read_bytes(file))
-        iterations = {name: int(found[name]) for name in ("best", "latest")}
-        return ChainFile(iterations, {int(done): link for done, link in found["links"].items()})
+        chain = durable.checked(_read_bytes(file))
+        iterations = {name: int(chain[name]) for name in ("best", "latest")}
+        return ChainFile(iterations, {int(done): link for done, link in chain["links"].items()})
     except (ValueError, KeyError) as error:
         raise Damaged(f"{file}: damaged: not the hash chain of a run: {error}") from None
 
 
-def _of_iteration(found: Checkpoint, iteration: int) -> Checkpoint:
-    if found.manifest.iteration != iteration:
+def _of_iteration(saved: Checkpoint, iteration: int) -> Checkpoint:
+    if saved.manifest.iteration != iteration:
         raise Edited(
-            f"{found.path}: holds the state after {found.manifest.iteration} iterations, not after {iteration}"
+            f"{saved.path}: holds the state after {saved.manifest.iteration} iterations, not after {iteration}"
         )
-    return found
+    return saved
 
 
-def refuse_edited(found: Checkpoint, links: Mapping[int, str]) -> None:
-    """``Edited`` where tensors and counters do not give the link of the hash chain that telemetry has of the iteration;
-    ``links`` by iterations done. Without the link before it nothing can be said.
+def refuse_edited(saved: Checkpoint, links: Mapping[int, str]) -> None:
+    """Raise ``Edited`` where tensors and counters do not give the link of the hash chain that telemetry has of the
+    iteration; ``links`` by iterations done. Without the link before it nothing can be said.
     """
-    done, scalars = found.manifest.iteration, found.manifest.scalars
+    done, scalars = saved.manifest.iteration, saved.manifest.scalars
     before = links.get(done - 1) if done > 1 else ""
     if before is None or done == 0:
         return
-    computed = link({**scalars, "chain": before}, found.tensors)
+    computed = link({**scalars, "chain": before}, saved.tensors)
     if {computed, links.get(done, computed)} != {scalars["chain"]}:
-        raise Edited(f"{found.path}: its tensors and counters are not those that the hash chain of this run has")
+        raise Edited(f"{saved.path}: its tensors and counters are not those that the hash chain of this run has")
 
 
 def link(scalars: Mapping[str, Scalar], tensors: Mapping[str, Tensor]) -> str:

@@ -44,13 +44,13 @@ class Collector:
 
     def state_dict(self) -> dict[str, Tensor]:
         """Return the same as CPU tensors; adding one step after the other in this order restores it."""
-        found: dict[str, Tensor] = {}
+        columns: dict[str, Tensor] = {}
         for kind, steps in self._kept.items():
             shapes = self._shapes[kind]
             parts = torch.stack(steps).cpu().split([shape[1:].numel() for shape in shapes.values()], dim=2)
             for (name, shape), part in zip(shapes.items(), parts, strict=True):
-                found[name] = part.reshape(len(steps), *shape)
-        return found
+                columns[name] = part.reshape(len(steps), *shape)
+        return columns
 
 
 def step_tensors(transition: StepRecord) -> dict[str, Tensor]:

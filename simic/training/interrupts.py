@@ -14,7 +14,7 @@ AGAIN_SECONDS = 0.01
 
 
 class Interrupted(Exception):
-    """Somebody asked to stop; the message says what is kept, what is done again and how to go on."""
+    """A stop was asked for; the message says what is kept, what is done again and how to go on."""
 
 
 class _Stop(KeyboardInterrupt):
@@ -24,8 +24,8 @@ class _Stop(KeyboardInterrupt):
 
 
 def in_training(saved: int, begun: int, steps: int = 0, more: bool = False) -> Interrupted:
-    """``saved`` iterations are on disk, ``begun`` were begun; and ``steps`` of the next one, if any, which had come to
-    ``more`` or not.
+    """Say what is kept and what is done again: ``saved`` iterations are on disk, ``begun`` were begun, and ``steps`` of
+    the next one are saved; ``more`` was done than that.
     """
     if steps:
         where = "in it" if begun == saved + 1 else f"up to iteration {begun}"
@@ -41,7 +41,7 @@ def in_training(saved: int, begun: int, steps: int = 0, more: bool = False) -> I
 
 @contextmanager
 def stop_at_once(doing: str) -> Iterator[None]:
-    """For work that is done from its start again: the first SIGINT or SIGTERM ends it, a second one acts as before.
+    """End work that is done from its start again at the first SIGINT or SIGTERM; a second one acts as before.
 
     What it writes must not touch earlier outputs before it is whole.
     """
@@ -76,7 +76,7 @@ def stop_at_once(doing: str) -> Iterator[None]:
 
 @contextmanager
 def stop_on_signals(stop: threading.Event) -> Iterator[None]:
-    """The first SIGINT or SIGTERM sets ``stop``; a second one acts as it did before."""
+    """Set ``stop`` at the first SIGINT or SIGTERM; a second one acts as it did before."""
     with _first_signal(lambda number: stop.set()):
         yield
 
@@ -85,7 +85,7 @@ def stop_on_signals(stop: threading.Event) -> Iterator[None]:
 def _first_signal(act: Callable[[int], None]) -> Iterator[threading.Event | None]:
     """Call ``act`` at the first SIGINT or SIGTERM; a second one acts as it did before. Yield what says that one came.
 
-    Only the main thread can have handlers; in any other one this does nothing, and whoever started it owns the signals.
+    Only the main thread can have handlers; in any other one this does nothing.
     """
     if threading.current_thread() is not threading.main_thread():
         yield None

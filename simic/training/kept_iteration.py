@@ -1,4 +1,4 @@
-"""What is kept of a few iterations so that the audit can derive them again: the states around one, and its rollout."""
+"""Keep of a few iterations what the audit derives them from again: the states around one, and its rollout."""
 
 import torch
 from torch import Tensor
@@ -23,13 +23,13 @@ def chosen(params: Params) -> list[int]:
     They do not depend on how many there are, so that the log of a training made longer is that of one of that length;
     one of the last two fifths is always among them.
     """
-    found, first = list(range(FEW)), FEW
-    while found[-1] < params.train.iterations:
+    kept, first = list(range(FEW)), FEW
+    while kept[-1] < params.train.iterations:
         after = max(first + 1, int(first * GROWTH))
         word = int(rng.bits(rng.key(params.rng_seed, rng.Purpose.KEPT_ITERATION, first), (1,)))
-        found.append(first + word % (after - first))
+        kept.append(first + word % (after - first))
         first = after
-    return [number for number in found if number < params.train.iterations]
+    return [number for number in kept if number < params.train.iterations]
 
 
 def shown(params: Params) -> list[int]:
@@ -52,7 +52,7 @@ def rollout_columns(rollout: Rollout, end: Position, ranks: Ranks) -> Columns:
         "told": (rollout.told, told),
         **{f"masks.{name}": (mask, last.masks[name]) for name, mask in rollout.masks.items()},
     }
-    found = {name: torch.cat((steps, after[None])) for name, (steps, after) in seen.items()}
-    found |= {name: getattr(rollout, name) for name in BY_STEP} | {"env_ids": rollout.env_ids[None]}
-    own = {name: tensor.detach().cpu().numpy() for name, tensor in found.items()}
+    tensors = {name: torch.cat((steps, after[None])) for name, (steps, after) in seen.items()}
+    tensors |= {name: getattr(rollout, name) for name in BY_STEP} | {"env_ids": rollout.env_ids[None]}
+    own = {name: tensor.detach().cpu().numpy() for name, tensor in tensors.items()}
     return merged(ranks.gather(own), axis=1)

@@ -13,8 +13,7 @@ from torch import Tensor
 
 from simic import durable, params
 from simic.agent.normalization import Normalizers, ObservationNormalizer
-from simic.agent.optimizer import refuse_mismatch
-from simic.agent.policy import ActorCritic
+from simic.agent.policy import ActorCritic, refuse_mismatch
 from simic.agent.spec import ActionSpec, ObservationSpec
 from simic.envs.actions import to_action
 from simic.envs.play import Episode, Situation

@@ -25,7 +25,7 @@ PROCESS_BYTES = 200 * 2**20  # of another process before it has hosts; measured:
 
 
 def refuse_training(params: Params, prepared: Path, hosts: int, processes: int, device: torch.device) -> None:
-    """SimicError where a process with so many hosts, and its other processes, would not fit."""
+    """Raise SimicError where so many hosts of this process, and its other processes, would not fit."""
     train, meta = params.train, read_meta(prepared)
     spec = _spec(train, meta)
     needs = [
@@ -41,7 +41,7 @@ def refuse_training(params: Params, prepared: Path, hosts: int, processes: int, 
 
 
 def refuse_playing(params: Params, prepared: Path, rows: int, device: torch.device) -> None:
-    """SimicError where the hosts of an evaluation, in so many rows of an environment, would not fit."""
+    """Raise SimicError where the hosts of an evaluation, in so many rows of an environment, would not fit."""
     train, meta = params.train, read_meta(prepared)
     decisions = _of_decisions(train, _spec(train, meta), rows, 1)
     features = _of_features(params, meta, rows, device)

@@ -15,7 +15,7 @@ EndStatus = Literal["finished", "interrupted", "failed"]
 
 @dataclass(frozen=True)
 class RunInfo:
-    """What a run is. ``report`` records a finding of an observer, which by train.stop_on may end the run."""
+    """The run that is watched. ``report`` records a finding of an observer, which by train.stop_on may end the run."""
 
     params: Params
     work_dir: Path
@@ -26,7 +26,7 @@ class RunInfo:
 
     @property
     def name(self) -> str:
-        """The run's name, wherever it is shown."""
+        """Return the run's name."""
         return run_name(self.work_dir.name)
 
 
@@ -34,22 +34,22 @@ class Observer:
     """Override the callbacks you need; an exception raised here ends the run."""
 
     def on_start(self, info: RunInfo) -> None:
-        """Training begins or goes on."""
+        """Note that training begins or goes on."""
 
     def on_step(self, iteration: int, step: int) -> None:
-        """One environment step of all hosts is done, 1…T."""
+        """Note that an environment step of all hosts is done, 1…T."""
 
     def on_rollout(self, iteration: int, steps: Columns) -> None:
-        """All steps of an iteration are done: the columns of telemetry.columns.STEPS."""
+        """Take the steps of an iteration: the columns of telemetry.columns.STEPS."""
 
     def on_iteration(self, update: UpdateRow, episode: Columns) -> None:
-        """One rollout and update are done; ``episode`` has the columns of telemetry.columns.EPISODES."""
+        """Take the result of a rollout and its update; ``episode`` has the columns of telemetry.columns.EPISODES."""
 
     def on_checkpoint(self, path: Path, iteration: int) -> None:
-        """The state after ``iteration`` iterations, and the telemetry up to it, are on disk."""
+        """Note that the state after ``iteration`` iterations, and the telemetry up to it, are on disk."""
 
     def on_finding(self, finding: FindingRow) -> None:
-        """A check or the machinery found something."""
+        """Take a finding, of a check or of training itself."""
 
     def on_end(self, status: EndStatus) -> None:
-        """Training ended."""
+        """Note that training ended."""

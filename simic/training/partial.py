@@ -56,7 +56,7 @@ class PartialStore(StateStore):
     """The partial checkpoints of one run, by steps done."""
 
     def write(self, tensors: Mapping[str, Tensor], manifest: PartialManifest) -> None:
-        """Write one in place of the one before; SimicError where that fails, which leaves that one as it was.
+        """Write a state in place of the one before; SimicError where that fails, which leaves that one as it was.
 
         Numbers that are not finite are written as they are: NaN stands for what was not measured, and a host may be
         broken until it is put back.
@@ -76,39 +76,39 @@ class PartialStore(StateStore):
                 durable.remove_directory(path)
 
     def choose(self, newest: Checkpoint | None) -> tuple[PartialManifest | None, list[FindingRow]]:
-        """Return the one to go on with after the ``newest`` checkpoint, if any; and findings about those that cannot
-        be used, which are set aside. One of an iteration that is saved by now is removed.
+        """Return the state to go on with after the ``newest`` checkpoint, if any, and findings about those that cannot
+        be used, which are set aside. A state of an iteration that is saved by now is removed.
         """
         done, findings = 0 if newest is None else newest.manifest.iteration, list[FindingRow]()
         for step in reversed(self.numbers()):
             try:
-                found = self.read(step).manifest
-                if newest is None or found.iteration >= done:
-                    _refuse_other(self.path(step), found, newest)
-                    return found, findings
+                manifest = self.read(step).manifest
+                if newest is None or manifest.iteration >= done:
+                    _refuse_other(self.path(step), manifest, newest)
+                    return manifest, findings
                 durable.remove_directory(self.path(step))
             except Damaged as damage:
                 findings.append(self.report(step, done, damage))
         return None, findings
 
     def report(self, step: int, done: int, damage: Damaged) -> FindingRow:
-        """Set one aside that cannot be used; the finding says why."""
+        """Set a state aside that cannot be used; the finding says why."""
         text = f"{damage}; kept as {FOLDER}/{self.set_aside(step).name}, iteration {done + 1} starts again"
         return FindingRow(iteration=done, check="damaged_checkpoint", severity="medium", message=text)
 
     def read(self, step: int) -> PartialCheckpoint:
-        """Return the verified one after so many steps; ``Damaged`` naming the file and what is wrong with it."""
+        """Return the verified state after so many steps; ``Damaged`` naming the file and what is wrong with it."""
         try:
-            found = checkpoint.read_state(self.path(step), PartialManifest)
+            saved = checkpoint.read_state(self.path(step), PartialManifest)
         except OtherFormat as other:
             raise Damaged(str(other)) from None
-        if found.manifest.step != step:
-            raise Damaged(f"{found.path}: holds the state after {found.manifest.step} steps, not after {step}")
-        return found
+        if saved.manifest.step != step:
+            raise Damaged(f"{saved.path}: holds the state after {saved.manifest.step} steps, not after {step}")
+        return saved
 
 
 def _refuse_other(path: Path, manifest: PartialManifest, newest: Checkpoint | None) -> None:
-    """``Damaged`` unless it goes on from just that checkpoint."""
+    """Raise ``Damaged`` unless it goes on from just that checkpoint."""
     if newest is None or manifest.iteration != newest.manifest.iteration:
         done = "none" if newest is None else f"that after {newest.manifest.iteration} iterations"
         raise Damaged(f"{path}: belongs to the checkpoint after {manifest.iteration} iterations, the newest is {done}")
@@ -136,31 +136,31 @@ class RolloutRecorder:
 
     @property
     def columns(self) -> list[str]:
-        """Names of the telemetry of a step, in their order."""
+        """Return the names of the telemetry of a step, in their order."""
         return list(self.collector.state_dict())
 
     def tensors(self, reached: PartialRollout) -> dict[str, Tensor]:
         """Return everything that the steps so far have moved, as copies on the CPU."""
         states = reached.state_dict(), self.env.state_dict(), self.collector.state_dict(), self.tally.state_dict()
-        found = {part + name: x for part, state in zip(PARTS, states, strict=True) for name, x in state.items()}
-        return {name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in found.items()}
+        moved = {part + name: x for part, state in zip(PARTS, states, strict=True) for name, x in state.items()}
+        return {name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in moved.items()}
 
     def resume(
-        self, found: PartialCheckpoint, policy: ActorCritic, normalizers: Normalizers, iteration: int
+        self, saved: PartialCheckpoint, policy: ActorCritic, normalizers: Normalizers, iteration: int
     ) -> PartialRollout:
         """Go on exactly from there, nothing having been played yet; ``Damaged`` where that was another episode."""
-        env, step = self.env, found.manifest.step
-        rollout, episode, steps, tally = (part_of(found.tensors, part) for part in PARTS)
+        env, step = self.env, saved.manifest.step
+        rollout, episode, steps, tally = (part_of(saved.tensors, part) for part in PARTS)
         observation, _ = env.reset(options={"iteration": iteration})
         try:
             position = Position.first(env, policy, observation)
             begun = PartialRollout.begun(position, env.steps, env.env_ids, policy, normalizers)
             reached = begun.resumed(rollout, step, env.load_state_dict(episode))
             for t in range(step):
-                self.collector.add({name: steps[name][t] for name in found.manifest.columns})
+                self.collector.add({name: steps[name][t] for name in saved.manifest.columns})
             self.tally.load_state_dict(tally)
         except ProcessLost:
             raise
         except (SimicError, ValueError, KeyError, IndexError) as error:
-            raise Damaged(f"{found.path}: does not fit this run: {error}") from None
+            raise Damaged(f"{saved.path}: does not fit this run: {error}") from None
         return reached

@@ -3,29 +3,22 @@
 import time
 from collections.abc import Callable, Mapping
 
-from simic.telemetry.columns import Array, Columns
+from simic.telemetry.columns import Columns
 from simic.telemetry.rows import FindingRow, UpdateRow
 from simic.training.observers import EndStatus, Observer, RunInfo
 
-Floors = Mapping[str, float]  # scores by the name of the policy
 
-
-def summary(update: UpdateRow, episode: Columns, floors: Floors) -> str:
-    """Return what one iteration came to, in a line's width; a validation score beside those of ``floors``."""
+def summary(update: UpdateRow, episode: Columns, floors: Mapping[str, float]) -> str:
+    """Return the results of an iteration in a line's width; a validation score beside those of other policies."""
     parts = [
         f"{episode['length'].max():2d} epochs",
-        f"committed {mean(episode['committed_accuracy']):5.1f} %",
-        f"kept {mean(episode['fossilized']):.1f} seeds",
+        f"committed {episode['committed_accuracy'].mean():5.1f} %",
+        f"kept {episode['fossilized'].mean():.1f} seeds",
     ]
     if update.validation_accuracy == update.validation_accuracy:  # not NaN
         beside = ", ".join(f"{name.replace('_', ' ')} {score:.1f}" for name, score in floors.items())
         parts.append(f"validation {update.validation_accuracy:5.1f}{f' ({beside})' if beside else ''}")
     return "  ".join(parts)
-
-
-def mean(values: Array) -> float:
-    """Return the mean over hosts."""
-    return float(values.mean())
 
 
 def duration(seconds: float) -> str:
@@ -36,12 +29,12 @@ def duration(seconds: float) -> str:
 
 
 class Lines(Observer):
-    """Says one line per iteration; ``floors`` are scores that those of validation stand beside."""
+    """Say one line per iteration; ``floors`` are scores of other policies, by name."""
 
     def __init__(
-        self, say: Callable[[str], None], clock: Callable[[], float] = time.monotonic, floors: Floors | None = None
+        self, say: Callable[[str], None], clock: Callable[[], float] = time.monotonic, floors: Mapping[str, float] = {}
     ):
-        self._say, self._clock, self._floors = say, clock, floors or {}
+        self._say, self._clock, self._floors = say, clock, floors
 
     def on_start(self, info: RunInfo) -> None:
         self._total, self._first, self._started = info.params.train.iterations, info.start_iteration, self._clock()

@@ -38,12 +38,12 @@ class Ranks:
 
     @property
     def leads(self) -> bool:
-        """True in the process that writes."""
+        """Tell whether this is the process that writes."""
         return self.rank == 0
 
     @property
     def reduce(self) -> Reduce | None:
-        """The sum or maximum of a tensor over all processes; None when alone."""
+        """Return what sums or maximises a tensor over all processes; None when alone."""
         return None if self.size == 1 else _reduce
 
     def env_ids(self, envs: int) -> Tensor:
@@ -76,9 +76,9 @@ class Ranks:
         """Tell whether a flag is true in any process."""
         if self.size == 1:
             return flag
-        found = torch.tensor(float(flag), device="cuda" if dist.get_backend() == "nccl" else "cpu")
-        dist.all_reduce(found, dist.ReduceOp.MAX)
-        return bool(found)
+        raised = torch.tensor(float(flag), device="cuda" if dist.get_backend() == "nccl" else "cpu")
+        dist.all_reduce(raised, dist.ReduceOp.MAX)
+        return bool(raised)
 
     def from_first(self, make: Callable[[], T]) -> T:
         """Return in all processes what the first one makes; its error is raised in all."""

@@ -21,7 +21,7 @@ HARMLESS = ("train.iterations", "train.validate_every", "train.stop_on")
 
 @dataclass(frozen=True)
 class Identity:
-    """What must be the same for a checkpoint to be resumed."""
+    """The params, data and machine of a run, which must be the same for a checkpoint to be resumed."""
 
     params: dict[str, Any]
     data_sha256: str
@@ -43,7 +43,7 @@ class Identity:
 
 
 class Best(NamedTuple):
-    """Which checkpoint had the best validation, and its score in points; None where none was validated."""
+    """The checkpoint with the best validation, and its score in points; None where none was validated."""
 
     iteration: int | None
     score: float | None
@@ -129,11 +129,11 @@ def _best(
     left = [
         done for done in store.iterations() if not isnan(scores.get(done, nan)) and not damage_of(store, done, updates)
     ]
-    found = max(left, key=lambda done: (scores[done], -done), default=None)
-    other = Best(None, None) if found is None else Best(found, scores[found])
+    second = max(left, key=lambda done: (scores[done], -done), default=None)
+    other = Best(None, None) if second is None else Best(second, scores[second])
     text = "none of the others was validated, so the next validation decides"
-    if found is not None:
-        text = f"the best of the others is after {found} iterations ({other.score:.2f} points, not {best.score:.2f})"
+    if second is not None:
+        text = f"the best of the others is after {second} iterations ({other.score:.2f} points, not {best.score:.2f})"
     return other, [_set_aside(store, best.iteration, damage, LOST_BEST, text)]
 
 
@@ -169,7 +169,7 @@ def lost_times(iteration: int, count: int) -> list[FindingRow]:
 
 
 def _refuse_lost_rows(checkpoint: Checkpoint, telemetry: Chain) -> None:
-    """``Damaged`` where rows are lost: an earlier checkpoint makes the same rows again; this one cannot."""
+    """Raise ``Damaged`` where rows are lost: an earlier checkpoint makes the same rows again; this one cannot."""
     damage = telemetry.damage(extent(checkpoint.manifest))
     if damage is not None:
         raise Damaged(f"{damage}, but checkpoint {checkpoint.path.name} needs it")
@@ -204,14 +204,14 @@ def compare(manifest: Manifest, identity: Identity) -> list[FindingRow]:
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
     """Return the leaves that differ, by dotted name, each as "old → new"."""
-    found: dict[str, str] = {}
+    changed: dict[str, str] = {}
     for key in sorted(old.keys() | new.keys()):
         before, after = old.get(key), new.get(key)
         if isinstance(before, Mapping) and isinstance(after, Mapping):
-            found |= differences(before, after, f"{prefix}{key}.")
+            changed |= differences(before, after, f"{prefix}{key}.")
         elif before != after:
-            found[f"{prefix}{key}"] = f"{before} → {after}"
-    return found
+            changed[f"{prefix}{key}"] = f"{before} → {after}"
+    return changed
 
 
 def _listed(changed: Mapping[str, str]) -> str:

@@ -101,22 +101,22 @@ def open_session(
     other params or data.
     """
     device, every = machine.configure(params.runtime), params.runtime.checkpoint_steps
-    found = layout(params, device, ranks)
+    shared = layout(params, device, ranks)
     hosts = len(ranks.env_ids(params.train.envs))
-    memory_estimate.refuse_training(params, prepared_dir, hosts, found.processes, device)
+    memory_estimate.refuse_training(params, prepared_dir, hosts, shared.processes, device)
     if every and ranks.size > 1:
         raise SimicError(
             f"runtime.checkpoint_steps = {every}: must be 0 with the {ranks.size} processes of torchrun, which save "
             "whole iterations"
         )
-    identity = Identity.of(params, data_hash(prepared_dir), _describe(params, device, found, ranks))
+    identity = Identity.of(params, data_hash(prepared_dir), _describe(params, device, shared, ranks))
     stores = CheckpointStore(work_dir / CHECKPOINTS, params.runtime.keep_last), PartialStore(work_dir / PARTIAL)
     with ExitStack() as files:
         start, inside = ranks.from_first(lambda: _begin(files, work_dir, *stores, identity, fresh, ranks))
         if start.checkpoint is not None:  # in its groups, so that any number of processes goes on bit for bit
-            found = layout(params, device, ranks, start.checkpoint.manifest.machine.group)
-            identity = replace(identity, machine=_describe(params, device, found, ranks))
-        env, state = compose(params, prepared_dir, device, ranks, found)
+            shared = layout(params, device, ranks, start.checkpoint.manifest.machine.group)
+            identity = replace(identity, machine=_describe(params, device, shared, ranks))
+        env, state = compose(params, prepared_dir, device, ranks, shared)
         files.callback(env.close)
         extent, findings = NOTHING, list(start.findings)
         if start.checkpoint is not None:
@@ -161,18 +161,18 @@ def layout(params: Params, device: torch.device, ranks: Ranks = ALONE, group: in
     return worker_layout.layout(params.runtime, params.train.envs, device, group)
 
 
-def _describe(params: Params, device: torch.device, found: Layout, ranks: Ranks) -> Machine:
-    return machine.describe(params.runtime, device, found.group, ranks.size, found.processes)
+def _describe(params: Params, device: torch.device, shared: Layout, ranks: Ranks) -> Machine:
+    return machine.describe(params.runtime, device, shared.group, ranks.size, shared.processes)
 
 
 def compose(
-    params: Params, prepared_dir: Path, device: torch.device, ranks: Ranks = ALONE, found: Layout | None = None
+    params: Params, prepared_dir: Path, device: torch.device, ranks: Ranks = ALONE, shared: Layout | None = None
 ) -> tuple[GrowthEnv, TrainState]:
     """Return environment and learner as they are before the first iteration."""
     train, settings = params.train, params.train.ppo
     training, validation = load_split(prepared_dir, "train", device), load_split(prepared_dir, "val", device)
     backend, env_ids = params.runtime.backend, ranks.env_ids(train.envs)
-    make = worker_layout.population(params.runtime, found or layout(params, device, ranks))
+    make = worker_layout.population(params.runtime, shared or layout(params, device, ranks))
     meta = read_meta(prepared_dir)
     of_training, (names, kinds) = len(meta.of_group("train")), meta.kinds()
     kinds = kinds if len(names) > 1 else []  # of one kind there is nothing to tell

@@ -7,10 +7,9 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import TypeVar
 
-from simic.agent.health import Health, acting
-from simic.agent.metrics import UpdateMetrics, numbers
-from simic.agent.ppo import with_advantages
-from simic.agent.rollout import PartialRollout, Rollout, StepRecord, collect
+from simic.agent.metrics import UpdateMetrics, acting, numbers
+from simic.agent.ppo import collect, with_advantages
+from simic.agent.rollout import PartialRollout, Rollout, StepRecord
 from simic.errors import DecisionFault, SimicError
 from simic.growth.batch.shards import ProcessLost, recovered
 from simic.telemetry.columns import Columns
@@ -34,16 +33,16 @@ T = TypeVar("T")
 
 
 class StoppedByFinding(SimicError):
-    """A finding as grave as train.stop_on, or a fatal one; the last checkpoint is from before it."""
+    """A finding as grave as train.stop_on, or a fatal one, ended the run; the last checkpoint is from before it."""
 
 
 class _StopRequested(Exception):
-    """Out of the middle of an iteration."""
+    """A stop was asked for in the middle of an iteration."""
 
 
 @dataclass(frozen=True)
 class Recorded:
-    """What is recorded of an episode of every host: its steps ``[T, E]`` and what they add up to ``[E]``."""
+    """The record of an episode of every host: its steps ``[T, E]`` and their sums ``[E]``."""
 
     steps: Columns
     episode: Columns
@@ -54,7 +53,7 @@ class _SharedFault(DecisionFault):
 
 
 def train(session: Session, observers: Sequence[Observer] = (), stop: threading.Event | None = None) -> Counters:
-    """Trains up to ``train.iterations``; the best and the latest checkpoint are in the session's store then.
+    """Train up to ``train.iterations``; the best and the latest checkpoint are in the session's store then.
 
     Raises ``Interrupted`` when ``stop`` is set (looked at after every environment step) and ``StoppedByFinding``; in
     either case the same call in a new session goes on from the last whole iteration, or from the last step that was
@@ -74,7 +73,7 @@ def train(session: Session, observers: Sequence[Observer] = (), stop: threading.
 
 
 class TrainingRun:
-    """The steps of ``train``, and what they share."""
+    """The steps of ``train``, and the state they share."""
 
     def __init__(self, session: Session, observers: Sequence[Observer], stop: threading.Event):
         self.session, self.observers, self.stop, self.ranks = session, tuple(observers), stop, session.ranks
@@ -153,18 +152,18 @@ class TrainingRun:
 
     def _unfinished(self, iteration: int) -> tuple[PartialRollout | None, RolloutRecorder]:
         """Return what an earlier life of this run saved of the iteration, if any, and the recorder as it was then."""
-        found, self.partial = self.partial, None
+        saved, self.partial = self.partial, None
         recorder = RolloutRecorder.begin(self.session.env)
-        if found is None:
+        if saved is None:
             return None, recorder
         partials, state = self.session.partials, self.state
         try:
-            unfinished = recorder.resume(partials.read(found.step), state.ppo.policy, state.normalizers, iteration)
+            unfinished = recorder.resume(partials.read(saved.step), state.ppo.policy, state.normalizers, iteration)
         except Damaged as damage:
-            self.report(partials.report(found.step, iteration, damage))
+            self.report(partials.report(saved.step, iteration, damage))
             self.inside = 0
             return None, RolloutRecorder.begin(self.session.env)
-        for finding in found.findings:
+        for finding in saved.findings:
             self.report(finding)
         return unfinished, recorder
 
@@ -198,7 +197,7 @@ class TrainingRun:
     def update(self, rollout: Rollout, iteration: int) -> UpdateMetrics:
         """Run one update of PPO, and the checks of it that can end a run."""
         ppo = self.state.ppo
-        metrics = self._timed("update", lambda: ppo.update(rollout, iteration, Health(ppo, self.acted)))
+        metrics = self._timed("update", lambda: ppo.update(rollout, iteration, self.acted))
         self.counters.env_steps += metrics.samples
         if self.kept:
             self.kept |= kept_iteration.rollout_columns(rollout, self.end, self.ranks)
@@ -298,11 +297,11 @@ class TrainingRun:
             raise self._stopped()
 
     def _stopped(self) -> StoppedByFinding:
-        found = self.gravest
-        assert found is not None
-        why = "" if found.check in FATAL else "; train.stop_on decides what stops a run"
+        gravest = self.gravest
+        assert gravest is not None
+        why = "" if gravest.check in FATAL else "; train.stop_on decides what stops a run"
         return StoppedByFinding(
-            f"stopped by finding {found.check} in iteration {found.iteration + 1}: {found.message}; "
+            f"stopped by finding {gravest.check} in iteration {gravest.iteration + 1}: {gravest.message}; "
             f"earlier checkpoints are kept{why}"
         )
 

@@ -42,18 +42,18 @@ def layout(runtime: Runtime, hosts: int, device: torch.device, group: int | None
         return Layout(hosts, hosts, 1)
     asked = _processes(runtime)
     group = group or max(LEAST_GROUP, -(-hosts // asked))
-    found = Layout(hosts, min(group, hosts), min(asked, -(-hosts // group)))
+    shared = Layout(hosts, min(group, hosts), min(asked, -(-hosts // group)))
     if runtime.threads == "auto":
         torch.set_num_threads(max(1, cores() // max(asked, hosts)))
-    return found
+    return shared
 
 
-def population(runtime: Runtime, found: Layout) -> Callable[..., Population | Shards]:
+def population(runtime: Runtime, shared: Layout) -> Callable[..., Population | Shards]:
     """Return what builds a population of that layout."""
-    if found.group == found.hosts:
+    if shared.group == shared.hosts:
         return Population
     own = runtime.model_copy(update={"threads": torch.get_num_threads(), "device": "cpu"})
-    return partial(Shards, layout=found, setup=partial(_prepare, own, registry.extensions()))
+    return partial(Shards, layout=shared, setup=partial(_prepare, own, registry.extensions()))
 
 
 def spread(work: Callable[[int], T], count: int, runtime: Runtime, device: torch.device) -> list[T]:

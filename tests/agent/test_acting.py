@@ -3,9 +3,8 @@
 import pytest
 import torch
 
-from simic.agent.core import Core
 from simic.agent.normalization import ObservationNormalizer, RewardNormalizer
-from simic.agent.policy import ActorCritic, Replayed
+from simic.agent.policy import ActorCritic, Core, Replayed
 from simic.agent.ppo import gae, normalized
 from simic.agent.rollout import Rollout
 from simic.agent.spec import Observation, ObservationSpec

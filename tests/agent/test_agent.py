@@ -14,16 +14,16 @@ import pytest
 import torch
 from gymnasium.spaces import Box, Discrete
 
-from simic import params
 from simic.agent import Agent
 from simic.agent import agent as agent_module
 from simic.agent.gym_adapter import vectorized
 from simic.errors import SimicError
-from simic.params import Policy
+from tests import standard
+from tests.standard import Policy
 
 PAGE = Path(__file__).parents[2] / "docs" / "agent.md"
 SIZES = Policy(encoder_units=16, core="gru", core_units=16, head_units=16)
-SETTINGS = params.PPOParams(learning_rate=1e-2, minibatches=2, epochs=4, target_kl=None, gamma=0.9)
+SETTINGS = standard.PPOParams(learning_rate=1e-2, minibatches=2, epochs=4, target_kl=None, gamma=0.9)
 
 
 class Sign(gymnasium.Env):

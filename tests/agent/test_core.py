@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from simic.agent.core import Core, RecurrentState
+from simic.agent.policy import Core, RecurrentState
 
 
 def make_core(kind: str) -> Core:

@@ -6,13 +6,11 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from simic import params
-from simic.agent.health import Health
 from simic.agent.normalization import Normalizers
 from simic.agent.policy import ActorCritic
-from simic.agent.ppo import PPO, gae
-from simic.agent.rollout import collect
+from simic.agent.ppo import PPO, collect, gae
 from simic.agent.spec import ActionSpec, Head
+from tests import standard
 
 from .test_transfers import CountReads
 from .worlds import HIERARCHY, SEEN, SMALL, TensorWorld, episodes, make_policy, make_rollout
@@ -31,7 +29,7 @@ class Operations(TorchDispatchMode):
 
 
 def reads_of_an_update(envs: int, units: int, heads: int) -> Counter[str]:
-    settings = params.PPOParams(epochs=1, minibatches=2, target_kl=None)
+    settings = standard.PPOParams(epochs=1, minibatches=2, target_kl=None)
     sizes = SMALL.model_copy(update={"encoder_units": units, "core_units": units})
     extra = tuple(Head(f"more_{k}", 2) for k in range(heads - len(HIERARCHY.heads)))
     table = tuple((*row, *(True for _ in extra)) for row in HIERARCHY.relevance)
@@ -40,7 +38,7 @@ def reads_of_an_update(envs: int, units: int, heads: int) -> Counter[str]:
     ppo = PPO(policy, settings, rng_seed=1, total_updates=2)
     ppo.reads_are_free = False  # as on a GPU
     with CountReads() as mode:
-        ppo.update(rollout, 0, Health(ppo))
+        ppo.update(rollout, 0, {})
     return Counter(mode.reads)
 
 

@@ -5,11 +5,10 @@ import math
 import pytest
 import torch
 
-from simic.agent.health import Probe, acting, health
-from simic.agent.metrics import feature_rank
+from simic.agent.metrics import Probe, acting, feature_rank, health
 from simic.agent.normalization import Normalizers, ObservationNormalizer
 from simic.agent.policy import Replayed
-from simic.agent.rollout import collect
+from simic.agent.ppo import collect
 
 from .worlds import SEEN, SMALL, episodes, make_policy, make_rollout, replay
 

@@ -11,20 +11,20 @@ import torch
 from gymnasium.spaces import Box, Discrete
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
-from simic import params, rng
+from simic import rng
 from simic.agent.gym_adapter import GymAdapter
 from simic.agent.normalization import Normalizers, RewardNormalizer
 from simic.agent.policy import ActorCritic
-from simic.agent.ppo import PPO, with_advantages
-from simic.agent.rollout import collect
+from simic.agent.ppo import PPO, collect, with_advantages
 from simic.agent.spec import ActionSpec, Head, Observation, ObservationSpec
+from tests import standard
 from tests.helpers import some
 
 from .worlds import WorldInfo
 
-SIZES = params.Policy(encoder_units=32, core="lstm", core_units=32, head_units=32)
+SIZES = standard.Policy(encoder_units=32, core="lstm", core_units=32, head_units=32)
 GAMMA = 0.9
-SETTINGS = params.PPOParams(
+SETTINGS = standard.PPOParams(
     learning_rate=1e-2, epochs=4, minibatches=2, target_kl=None, entropy_coef=0.01, entropy_coef_final=0.001,
     gamma=GAMMA, max_grad_norm=0.5,
 )  # fmt: skip

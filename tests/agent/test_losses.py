@@ -9,11 +9,13 @@ from gymnasium.vector import AutoresetMode
 from simic import params
 from simic.agent.normalization import Normalizers
 from simic.agent.policy import ActorCritic
-from simic.agent.ppo import k3, mean_entropy, policy_objective, surrogate, terms, usage, with_advantages
-from simic.agent.rollout import Rollout, collect
+from simic.agent.ppo import PPO, collect, k3, policy_objective, surrogate, terms, usage, with_advantages
+from simic.agent.rollout import Rollout
 from simic.agent.spec import ActionSpec, Head, Observation, ObservationSpec
+from simic.errors import SimicError
+from tests import standard
 
-from .worlds import HIERARCHY, SMALL, WorldInfo, episodes, make_policy, make_rollout, replay
+from .worlds import HIERARCHY, SMALL, WorldInfo, episodes, make_policy, make_rollout, replay, weights
 
 POLICY_ONLY = {"clip_range": 0.2, "value_coef": 0.0, "entropy_coef": 0.0, "entropy_coef_final": 0.0}
 
@@ -46,7 +48,7 @@ def test_per_head_and_joint_gradients_are_equal_at_ratio_one() -> None:
     # The stored log-probabilities to the last bit, so that the ratio is 1 and not 1 + 1e-7.
     rollout = replace(rollout, log_probs=replay(policy, rollout).log_probs.detach())
     joint, per_head = (
-        gradients(policy, rollout, params.PPOParams(ratio=ratio, **POLICY_ONLY)) for ratio in ("joint", "per_head")
+        gradients(policy, rollout, standard.PPOParams(ratio=ratio, **POLICY_ONLY)) for ratio in ("joint", "per_head")
     )
     assert sum(gradient.norm() for gradient in joint) > 0.1
     for one, other in zip(joint, per_head, strict=True):
@@ -58,18 +60,18 @@ def test_per_head_clips_each_head_by_itself() -> None:
     relevant = torch.tensor([[[True, True, False]]])
     advantages = torch.ones(1, 1)
     # 1 · A + clip(e) · A; the third head does not matter
-    found = policy_objective(log_ratio, relevant, advantages, params.PPOParams(ratio="per_head"))
+    found = policy_objective(log_ratio, relevant, advantages, standard.PPOParams(ratio="per_head"))
     assert found.item() == pytest.approx(1.0 + 1.2)
-    joint = policy_objective(log_ratio * relevant, relevant, advantages, params.PPOParams(ratio="joint"))
+    joint = policy_objective(log_ratio * relevant, relevant, advantages, standard.PPOParams(ratio="joint"))
     assert joint.item() == pytest.approx(1.2)
 
 
 @pytest.mark.parametrize("parts", [[[0, 1, 2], [3, 4, 5]], [[0, 3, 4], [2, 1, 5]], [[0, 3], [1, 2, 4, 5]]])
-@pytest.mark.parametrize("chosen", [{}, {"ratio": "per_head", "head_weight": "mean"}])
+@pytest.mark.parametrize("chosen", [{}, {"ratio": "per_head"}])
 def test_losses_of_minibatches_average_to_that_of_the_rollout_however_it_is_cut(
     chosen: dict, parts: list[list[int]]
 ) -> None:
-    policy, settings = make_policy().double(), params.PPOParams(**chosen)
+    policy, settings = make_policy().double(), standard.PPOParams(**chosen)
     rollout = make_rollout(policy, episodes(6, 8), 8)  # env 2 is short
     whole = terms(replay(policy, rollout), rollout, usage(policy, rollout, 1, None), settings, 0.05).loss
     used, losses = usage(policy, rollout, 2, None), []
@@ -83,7 +85,7 @@ def test_value_loss_is_half_the_mean_squared_error() -> None:
     policy = make_policy().double()
     rollout = make_rollout(policy, episodes(6, 8), 8)
     seen = replay(policy, rollout)
-    found = terms(seen, rollout, usage(policy, rollout, 1, None), params.PPOParams(), 0.0).sums["value_loss"]
+    found = terms(seen, rollout, usage(policy, rollout, 1, None), standard.PPOParams(), 0.0).sums["value_loss"]
     errors = (seen.values - rollout.returns)[rollout.valid].tolist()
     assert found.item() == pytest.approx(sum(0.5 * error**2 for error in errors) / len(errors))
 
@@ -100,7 +102,7 @@ def test_k1_is_the_mean_of_minus_ln_r() -> None:
     rollout = make_rollout(policy, episodes(6, 4), 4)
     moved = replace(rollout, log_probs=rollout.log_probs + 0.1)
     used = usage(policy, rollout, 1, None)
-    found = terms(replay(policy, moved), moved, used, params.PPOParams(), 0.0)
+    found = terms(replay(policy, moved), moved, used, standard.PPOParams(), 0.0)
     # Every relevant head's ln r is −0.1, every other's 0.
     assert float(found.sums["kl_k1"]) == pytest.approx(0.1 * int(used.relevant.sum()), rel=1e-4)
 
@@ -109,7 +111,7 @@ def test_entropy_counts_a_head_only_where_it_had_a_choice() -> None:
     policy = make_policy().double()
     rollout = make_rollout(policy, episodes(6, 8), 8)
     seen, used = replay(policy, rollout), usage(policy, rollout, 1, None)
-    found, sums = mean_entropy(seen, used), terms(seen, rollout, used, params.PPOParams(), 1.0).sums
+    sums, means = terms(seen, rollout, used, standard.PPOParams(), 1.0).sums, []
     for head in range(4):
         values = [
             seen.entropy[t, e, head].item()
@@ -118,15 +120,37 @@ def test_entropy_counts_a_head_only_where_it_had_a_choice() -> None:
             if rollout.valid[t, e] and choices(rollout, t, e, head) > 1
         ]
         assert used.open_rows[head] == len(values)
-        assert found[head].item() == pytest.approx(sum(values) / len(values), rel=1e-9)
+        means.append(sum(values) / len(values))
         assert sums["open"][head] == len(values)
         assert sums["entropy"][head].item() == pytest.approx(sum(values), rel=1e-9)
+    assert sums["bonus"].item() == pytest.approx(sum(means), rel=1e-9)
+
+
+def test_each_head_has_its_own_entropy_coefficient() -> None:
+    policy, found = make_policy().double(), []
+    rollout = make_rollout(policy, episodes(6, 8), 8)
+    used = usage(policy, rollout, 1, None)
+    for coefficient in (torch.tensor([0.1, 0.0, 0.2, 0.1]).double(), 0.0):
+        found.append(terms(replay(policy, rollout), rollout, used, standard.PPOParams(), coefficient))
+    op, _, blueprint, style = found[0].sums["entropy"] / used.open_rows
+    assert (found[1].loss - found[0].loss).item() == pytest.approx(0.1 * (op + 2 * blueprint + style).item())
+
+
+def test_the_coefficients_of_params_are_those_of_the_named_heads() -> None:
+    scales: list[dict[str, float]] = [{}, {"op": 1.0, "style": 1.0}, {"style": 50.0}]
+    learners = [PPO(make_policy().double(), standard.PPOParams(entropy_scale=s), 1, total_updates=5) for s in scales]
+    for ppo in learners:
+        ppo.update(make_rollout(ppo.policy, episodes(6, 8), 8), 0)
+    plain, same, other = map(weights, learners)
+    assert torch.allclose(same, plain, rtol=0, atol=1e-12) and not torch.allclose(other, plain, atol=1e-4)
+    with pytest.raises(SimicError, match=r"ppo.entropy_scale: there is no head 'ops'; the heads are op, slot"):
+        PPO(make_policy(), standard.PPOParams(entropy_scale={"ops": 0.5}), 1, total_updates=5)
 
 
 def test_rows_that_are_over_change_nothing() -> None:
     policy = make_policy().double()
     rollout = make_rollout(policy, episodes(4, 8), 8)
-    settings = params.PPOParams()
+    settings = standard.PPOParams()
     reference = gradients(policy, rollout, settings, 0.1)
     over = ~rollout.valid
     spoiled = replace(
@@ -181,7 +205,7 @@ def test_credit_belongs_to_the_op_that_was_sampled_not_to_the_one_that_happened(
     assert (env.effective_op[chose_b] == 0).float().mean() == pytest.approx(0.75, abs=0.01)
     assert rollout.advantages is not None
     rollout = replace(rollout, advantages=rollout.rewards - 0.3)
-    settings = params.PPOParams(ratio=ratio, **POLICY_ONLY)
+    settings = standard.PPOParams(ratio=ratio, **POLICY_ONLY)
     loss = terms(replay(policy, rollout), rollout, usage(policy, rollout, 1, None), settings, 0.0).loss
     (gradient,) = torch.autograd.grad(loss, policy.heads[0].out.bias)
     # Of −E[A] with respect to the logit of B: −Σ_a π(a) (1[a = B] − π(B)) (Q(a) − 0.3), here with the share of B drawn.

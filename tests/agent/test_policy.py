@@ -6,11 +6,11 @@ from dataclasses import replace
 import pytest
 import torch
 
-from simic import params
 from simic.agent.distributions import entropy
 from simic.agent.policy import ActorCritic
 from simic.agent.spec import ActionSpec, Observation
 from simic.errors import SimicError
+from tests import standard
 
 from .worlds import (
     BLUEPRINTS,
@@ -83,7 +83,7 @@ def test_greedy_takes_the_likeliest_choice_of_every_head() -> None:
 
 
 def test_initial_policy_is_nearly_uniform_and_ignores_earlier_choices() -> None:
-    policy = ActorCritic(HIERARCHY, SEEN, params.Policy(), rng_seed=1)
+    policy = ActorCritic(HIERARCHY, SEEN, standard.Policy(), rng_seed=1)
     observation = observe(40)
     z = policy.remember(observation, policy.initial_state(40))[0]
     for choice in policy.choose(z, observation.masks, noise=torch.full((40, 4), 0.5)):

@@ -11,16 +11,16 @@ import torch
 
 from simic import params
 from simic.agent import ppo as ppo_module
-from simic.agent.health import Health, acting
-from simic.agent.metrics import UpdateMetrics, explanations
+from simic.agent.metrics import UpdateMetrics, acting, explanations
 from simic.agent.normalization import Normalizers
-from simic.agent.ppo import PPO, usage, with_advantages
-from simic.agent.rollout import collect
+from simic.agent.ppo import PPO, collect, usage, with_advantages
+from simic.agent.rollout import Rollout
 from simic.errors import SimicError
+from tests import standard
 
 from .worlds import SEEN, TensorWorld, episodes, forget_masks, in_processes, make_policy, make_rollout, replay, weights
 
-SETTINGS = params.PPOParams(
+SETTINGS = standard.PPOParams(
     learning_rate=1e-2, epochs=2, minibatches=2, target_kl=None, entropy_coef=0.05, entropy_coef_final=0.01
 )
 
@@ -48,7 +48,7 @@ def test_metrics_are_plain_numbers_and_each_is_explained() -> None:
     ppo = make_ppo()
     rollout, end = collect(episodes(6, 8), ppo.policy, Normalizers(), 0, rng_seed=1, steps=8)
     acted = acting(ppo.policy, rollout, end, Normalizers())
-    metrics = ppo.update(with_advantages(rollout, rollout.rewards, 0.9, 0.8), 0, Health(ppo, acted))
+    metrics = ppo.update(with_advantages(rollout, rollout.rewards, 0.9, 0.8), 0, acted)
     assert set(explanations()) == {item.name for item in dataclasses.fields(UpdateMetrics)}
     for name, value in dataclasses.asdict(metrics).items():
         for number in value.values() if isinstance(value, dict) else [value]:
@@ -60,34 +60,31 @@ def test_metrics_are_plain_numbers_and_each_is_explained() -> None:
     assert metrics.grad_norm_max >= metrics.grad_norm > 0
 
 
-def test_the_largest_second_moment_is_that_of_any_weight() -> None:
-    ppo = make_ppo()
-    metrics = ppo.update(make_rollout(ppo.policy, episodes(6, 8), 8), 0, Health(ppo))
+@pytest.fixture
+def one_step() -> tuple[PPO, Rollout, UpdateMetrics]:
+    """A learner after one step, on its whole rollout."""
+    ppo = make_ppo(settings=SETTINGS.model_copy(update={"epochs": 1, "minibatches": 1}))
+    rollout = make_rollout(ppo.policy, episodes(6, 8), 8)
+    return ppo, rollout, ppo.update(rollout, 0, {})
+
+
+def test_the_largest_second_moment_is_that_of_any_weight(one_step) -> None:
+    ppo, _, metrics = one_step
     moments = [tensor for name, tensor in ppo.adam.tensors().items() if name.startswith("exp_avg_sq")]
     assert metrics.max_second_moment == max(tensor.max().item() for tensor in moments) > 0
 
 
-def test_norms_of_the_parts_make_up_the_global_one() -> None:
-    ppo = make_ppo(settings=SETTINGS.model_copy(update={"epochs": 1, "minibatches": 1}))
-    metrics = ppo.update(make_rollout(ppo.policy, episodes(6, 8), 8), 0)
-    parts = sum(norm**2 for norm in metrics.grad_norm_by_part.values())
-    assert metrics.grad_norm == pytest.approx(math.sqrt(parts), rel=1e-5)
+def test_norms_of_the_parts_make_up_the_global_one(one_step) -> None:
+    """And those of the layers; what was stepped on is clipped."""
+    ppo, _, metrics = one_step
     assert metrics.grad_norm > SETTINGS.max_grad_norm
-    clipping = SETTINGS.max_grad_norm / metrics.grad_norm  # what was stepped on is clipped
-    for part, members in ppo.policy.groups().items():
-        norm = torch.cat([parameter.grad.flatten() for parameter in members]).norm().item()
-        assert norm == pytest.approx(clipping * metrics.grad_norm_by_part[part], rel=1e-4), part
-
-
-def test_norms_of_the_layers_make_up_the_global_one_and_each_has_its_own() -> None:
-    ppo = make_ppo(settings=SETTINGS.model_copy(update={"epochs": 1, "minibatches": 1}))
-    metrics = ppo.update(make_rollout(ppo.policy, episodes(6, 8), 8), 0)
-    layers = metrics.grad_norm_by_layer
-    assert metrics.grad_norm == pytest.approx(math.hypot(*layers.values()), rel=1e-5)
     clipping = SETTINGS.max_grad_norm / metrics.grad_norm
-    weight, bias = (parameter.grad for parameter in ppo.policy.heads[2].out.parameters())
-    norm = math.hypot(weight.norm().item(), bias.norm().item())
-    assert norm == pytest.approx(clipping * layers["head_blueprint.out"], rel=1e-4)
+    parts, layers = ppo.policy.groups(), ppo.policy.layers()
+    for groups, norms in ((parts, metrics.grad_norm_by_part), (layers, metrics.grad_norm_by_layer)):
+        assert metrics.grad_norm == pytest.approx(math.hypot(*norms.values()), rel=1e-5)
+        for name, members in groups.items():
+            norm = torch.cat([parameter.grad.flatten() for parameter in members]).norm().item()
+            assert norm == pytest.approx(clipping * norms[name], rel=1e-4), name
     assert {"actor.encoder", "actor.core.rnn", "critic.encoder", "given", "head_op.hidden", "value_head.out"} <= {
         *layers
     }
@@ -105,18 +102,15 @@ def test_a_gradient_that_is_not_finite_is_told_by_layer_though_no_step_is_taken(
     assert metrics.non_finite_by_layer["value_head.out"] == 2
 
 
-def test_the_bonus_is_the_coefficient_times_the_entropy_of_every_head() -> None:
-    ppo = make_ppo(settings=SETTINGS.model_copy(update={"epochs": 1, "minibatches": 1}))
-    metrics = ppo.update(make_rollout(ppo.policy, episodes(6, 8), 8), 0)
+def test_the_bonus_is_the_coefficient_times_the_entropy_of_every_head(one_step) -> None:
+    metrics = one_step[-1]
     expected = metrics.entropy_coef * math.fsum(metrics.entropy_by_head.values())
     assert metrics.entropy_bonus == pytest.approx(expected, rel=1e-5)
     assert metrics.first_entropy == pytest.approx(metrics.entropy, rel=1e-6)  # one minibatch: nothing has moved yet
 
 
-def test_raw_advantages_and_values_are_reported_before_normalisation() -> None:
-    ppo = make_ppo()
-    rollout = make_rollout(ppo.policy, episodes(6, 8), 8)
-    metrics = ppo.update(rollout, 0, Health(ppo))
+def test_raw_advantages_and_values_are_reported_before_normalisation(one_step) -> None:
+    _, rollout, metrics = one_step
     advantages, returns = rollout.advantages[rollout.valid].numpy(), rollout.returns[rollout.valid].numpy()
     residual = returns - rollout.values[rollout.valid].numpy()
     assert metrics.advantage_mean == pytest.approx(advantages.mean(), rel=1e-4)
@@ -135,7 +129,7 @@ def test_the_share_of_clipped_observations_counts_valid_cells_of_normalised_colu
     features[0, 0, 2], features[:, :, 1] = -10.0, 50.0
     cells = 2 * int(rollout.valid.sum())
     ppo = make_ppo(policy)
-    metrics = ppo.update(replace(rollout, features=features), 0, Health(ppo))
+    metrics = ppo.update(replace(rollout, features=features), 0, {})
     assert metrics.observation_clipped == pytest.approx((cells // 2 + 1) / cells)
 
 
@@ -158,8 +152,8 @@ def test_the_reported_entropy_is_the_mean_over_the_rows_where_a_head_had_a_choic
 
 def test_without_watching_the_same_is_learned_and_health_is_not_measured() -> None:
     watched, blind = make_ppo(), make_ppo()
-    for ppo, observer in ((watched, Health(watched)), (blind, None)):
-        metrics = ppo.update(make_rollout(ppo.policy, episodes(6, 8), 8), 0, observer)
+    for ppo, acted in ((watched, {}), (blind, None)):
+        metrics = ppo.update(make_rollout(ppo.policy, episodes(6, 8), 8), 0, acted)
     assert torch.equal(weights(watched), weights(blind))
     for name in ("exact_kl", "hidden_norm", "dormant_units", "feature_rank"):
         assert math.isnan(getattr(metrics, name)), name
@@ -177,7 +171,7 @@ def test_an_update_is_read_in_six_files() -> None:
     finally:
         sys.setprofile(before)
     files = {path.stem for path in run if path.parent == agent}
-    assert files == {"ppo", "rollout", "policy", "core", "distributions", "metrics"}
+    assert files == {"ppo", "rollout", "policy", "distributions", "metrics"}  # and normalization, of collecting
 
 
 def test_a_good_action_becomes_likelier_and_the_norm_is_reported_before_clipping() -> None:
@@ -259,7 +253,7 @@ def test_every_environment_is_used_once_in_each_epoch_and_orders_differ() -> Non
 
 def test_a_resumed_update_is_equal_to_the_last_bit() -> None:
     def play(ppo: PPO, iterations: range) -> list[UpdateMetrics]:
-        return [ppo.update(make_rollout(ppo.policy, episodes(6, 8), 8, i), i, Health(ppo)) for i in iterations]
+        return [ppo.update(make_rollout(ppo.policy, episodes(6, 8), 8, i), i, {}) for i in iterations]
 
     straight = make_ppo()
     expected = play(straight, range(4))
@@ -336,7 +330,7 @@ def test_two_processes_with_parts_of_the_environments_equal_one_with_all(
         ppo = PPO(policy, settings, rng_seed=1, total_updates=3, reduce=reduce, all_env_ids=everyone)
         for iteration in range(3):
             rollout = make_rollout(policy, TensorWorld(env_ids, episodes(6, 8).ends), 8, iteration)
-            metrics.append(ppo.update(rollout, iteration, Health(ppo)))
+            metrics.append(ppo.update(rollout, iteration, {}))
         return weights(ppo), metrics
 
     expected, metrics = run(list(range(6)))

@@ -11,10 +11,11 @@ from simic.agent.normalization import Normalizers, RewardNormalizer
 from simic.agent.ppo import PPO, with_advantages
 from simic.agent.rollout import Rollout
 from simic.agent.spec import Observation
+from tests import standard
 
 from .worlds import episodes, make_policy, make_rollout, replay
 
-ONE_STEP = params.PPOParams(
+ONE_STEP = standard.PPOParams(
     learning_rate=1e-3, epochs=1, minibatches=1, target_kl=None, clip_range=0.2,
     entropy_coef=0.0, entropy_coef_final=0.0,
 )  # fmt: skip

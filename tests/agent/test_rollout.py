@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from simic.agent.normalization import Normalizers, ObservationNormalizer
-from simic.agent.rollout import PartialRollout, Position, StepRecord, collect
+from simic.agent.ppo import collect
+from simic.agent.rollout import PartialRollout, Position, StepRecord
 from simic.agent.spec import Observation
 
 from .worlds import SEEN, TensorWorld, episodes, make_policy

@@ -7,10 +7,9 @@ import torch
 
 from simic.agent.normalization import Normalizers, ObservationNormalizer
 from simic.agent.policy import ActorCritic
-from simic.agent.ppo import PPO
-from simic.agent.rollout import collect
+from simic.agent.ppo import PPO, collect
 from simic.agent.spec import Observation
-from simic.params import PPOParams
+from tests.standard import PPOParams
 
 from .worlds import HIERARCHY, SEEN, SMALL, TensorWorld, episodes, make_policy, make_rollout, replay
 

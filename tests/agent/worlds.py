@@ -13,9 +13,10 @@ from torch import Tensor
 from simic import params, rng
 from simic.agent.normalization import Normalizers, Reduce
 from simic.agent.policy import ActorCritic, Replayed
-from simic.agent.ppo import PPO, with_advantages
-from simic.agent.rollout import Rollout, collect
+from simic.agent.ppo import PPO, collect, with_advantages
+from simic.agent.rollout import Rollout
 from simic.agent.spec import ActionSpec, Head, Observation, ObservationSpec
+from tests import standard
 
 Result = TypeVar("Result")
 
@@ -27,7 +28,7 @@ HIERARCHY = ActionSpec(
     ((True, False, False, False), (True,) * 4, (True, True, False, False), (True, False, False, True)),
 )
 SEEN = ObservationSpec(FEATURES, categories=SLOTS, cardinality=BLUEPRINTS)
-SMALL = params.Policy(encoder_units=12, core_units=10, head_units=8, embedding_units=3)
+SMALL = standard.Policy(encoder_units=12, core_units=10, head_units=8, embedding_units=3)
 
 
 def make_policy(
@@ -112,7 +113,7 @@ def make_rollout(policy: ActorCritic, world: TensorWorld, steps: int, iteration:
 
 def replay(policy: ActorCritic, rollout: Rollout) -> Replayed:
     """As an update of this policy does it."""
-    return PPO(policy, params.PPOParams(), 1, total_updates=1).replay(rollout)
+    return PPO(policy, standard.PPOParams(), 1, total_updates=1).replay(rollout)
 
 
 def weights(ppo: PPO) -> Tensor:

@@ -34,12 +34,12 @@ from simic.evaluation.result import (
     TriedChoice,
 )
 from simic.growth.life.vocabulary import Op, Stage
-from simic.params import Params
 from simic.telemetry import columns as tables
 from simic.telemetry.columns import Columns, EventColumns
 from simic.telemetry.publish import publish
 from simic.telemetry.recorder import Iteration, Recorder
 from simic.telemetry.rows import TimingRow, UpdateRow
+from tests.standard import Params
 
 ENVS, SLOTS, STEPS, ITERATIONS = 4, 2, 6, 24
 HEADS = ("op", "slot", "blueprint", "style", "tempo", "alpha_target", "alpha_speed", "alpha_curve")

@@ -25,6 +25,7 @@ from simic.pipeline.paths import Workspace
 from simic.telemetry import starts, timing
 from simic.training import progress
 from simic.training.resume import differences
+from tests import standard
 
 from .pages import sources, unexplained
 
@@ -35,7 +36,7 @@ MUST_PASS += tuple(check.id for check in checks() if check.layer == "recompute" 
 
 
 def small(**audit):
-    tree = Params().model_dump()
+    tree = standard.Params().model_dump()
     tree["train"] |= {"envs": 4, "episode_steps": 6, "batches_per_epoch": 1, "batch_size": 32, "iterations": ITERATIONS}
     tree["train"] |= {"validate_every": 2}
     tree["train"]["ppo"] |= {"minibatches": 2, "epochs": 2}

@@ -9,6 +9,7 @@ from simic.certify.epochs import Block, Memory, PartLearner, stepped
 from simic.certify.life import Seed, Slot
 from simic.certify.networks import Weights, anatomy, host_parts, logits, part_of
 from simic.params import Host, HostOptimizer
+from tests import standard
 
 BODY = anatomy(Host(family="cnn", preset="impaired", widths=(8, 8)), (1, 8, 8), 3)
 X = torch.linspace(-1, 1, 6 * 64, dtype=torch.float64).sin().reshape(6, 1, 8, 8)
@@ -38,7 +39,7 @@ def learner(weights: Weights, slots: list[Slot], optimizer: HostOptimizer) -> Pa
 
 @pytest.mark.parametrize("name", ["sgd", "adamw"])
 def test_steps_are_those_of_torch(name: str) -> None:
-    optimizer = HostOptimizer(name=name, learning_rate=0.1, weight_decay=0.01)  # pyright: ignore[reportArgumentType]
+    optimizer = standard.HostOptimizer(name=name, learning_rate=0.1, weight_decay=0.01)  # pyright: ignore[reportArgumentType]
     value = torch.linspace(-1, 1, 5, dtype=torch.float64)
     theirs = value.clone().requires_grad_()
     torchs = (
@@ -57,7 +58,7 @@ def test_steps_are_those_of_torch(name: str) -> None:
 
 def after_an_epoch(stage: int, **how: float | int) -> tuple[dict[str, Tensor], dict[str, Tensor], PartLearner]:
     weights, slots = world(stage, **how)  # type: ignore[arg-type]
-    learns = learner(weights, slots, HostOptimizer(name="sgd"))
+    learns = learner(weights, slots, standard.HostOptimizer(name="sgd"))
     learns.epoch([(X, Y)])
     assert weights.seeds[0] is not None
     return weights.host, weights.seeds[0], learns
@@ -82,7 +83,7 @@ def test_a_seed_that_fades_out_stays_as_it_is() -> None:
     weights, slots = world(life.BLENDING, alpha=0.5)
     slots[0].seed.ramp = life.DOWN
     before = {name: value.clone() for name, value in (weights.seeds[0] or {}).items()}
-    learns = learner(weights, slots, HostOptimizer(name="sgd"))
+    learns = learner(weights, slots, standard.HostOptimizer(name="sgd"))
     told = learns.epoch([(X, Y)])
     assert not moved(before, weights.seeds[0] or {}) and learns.memories["seed.0"].steps == 0
     assert told.seed_norms[0] > 0
@@ -95,7 +96,7 @@ def test_only_a_blended_seed_with_a_gate_trains_its_gate() -> None:
         (life.BLENDING, life.ADD, False),
     ):
         weights, slots = world(stage, operator, 0.5)
-        assert ("gate.0" in learner(weights, slots, HostOptimizer()).blocks()) == expected
+        assert ("gate.0" in learner(weights, slots, standard.HostOptimizer()).blocks()) == expected
 
 
 @pytest.mark.parametrize("operator", [life.ADD, life.MULTIPLY, life.GATE])

@@ -13,6 +13,7 @@ from simic.audit.certify_code import small_run
 from simic.data.prepare import prepare
 from simic.training import checkpoint, kept_iteration, trainer, validation
 from simic.training.learned import LearnedActor
+from tests import standard
 from tests.helpers import ROOT
 
 PLAIN = ("prepare.task=digits", "train.reward.mode=shaped", "train.episode_end=truncate")
@@ -20,7 +21,7 @@ SETTINGS = {
     "default": (),
     "no memory, per head": (
         *PLAIN, "train.policy.core=none", "train.ppo.ratio=per_head",
-        "train.ppo.head_weight=mean", "train.ppo.entropy_scale={op: 2.0}", "train.ppo.entropy_floor={op: 0.95}",
+        "train.ppo.entropy_scale={op: 2.0}",
     ),
     "lstm, linear": (
         *PLAIN, "train.policy.core=lstm", "train.policy.critic=own", "train.ppo.learning_rate_schedule=linear",
@@ -33,7 +34,7 @@ def differences(name: str, folder: Path) -> set[str]:
     """Return the kinds of comparisons that differ in a small training with these settings."""
     tree = params.load(ROOT / "params.yaml", [*SETTINGS[name], "prepare.samples=160"])
     suite = tree.prepare.suite.model_copy(
-        update={"instances": params.Instances(train=6, val=3, held_out=1, held_out_kinds=1)}
+        update={"instances": standard.Instances(train=6, val=3, held_out=1, held_out_kinds=1)}
     )
     prepare(tree.prepare.model_copy(update={"suite": suite}), tree.rng_seed, folder / "prepared", folder)
     subject = small_run(tree, folder / "prepared", folder)

@@ -9,7 +9,7 @@ from simic.certify.bank import NoReference
 from simic.certify.modules import BLUEPRINTS
 from simic.growth.networks.blueprints import blueprints_of
 from simic.growth.networks.hosts import PRESETS, build_host
-from simic.params import Host
+from tests.standard import Host
 
 FAMILIES = ("cnn", "adapted_cnn", "mlp", "tables")
 SHAPES = {"mlp": (16,), "tables": (5, 8)}  # of features; of a table its columns and the width

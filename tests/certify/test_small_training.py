@@ -6,7 +6,7 @@ import torch
 from simic.certify.small_training import SAMPLES, UNITS, composed, thinned
 from simic.data.batches import load_split, read_meta
 from simic.data.prepare import prepare
-from simic.params import Instances, Params, Policy, PPOParams, Prepare, Reward, Suite, Train
+from tests.standard import Instances, Params, Policy, PPOParams, Prepare, Reward, Suite, Train
 
 FEW = Instances(train=6, val=3, held_out=1, held_out_kinds=1)
 

@@ -10,7 +10,7 @@ from simic import durable
 from simic.data.batches import data_hash, epoch_order, load_held_out, load_split, read_meta
 from simic.data.prepare import prepare
 from simic.errors import SimicError
-from simic.params import Prepare
+from tests.standard import Prepare
 
 
 @pytest.fixture

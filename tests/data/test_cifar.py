@@ -17,7 +17,7 @@ from simic.data.cifar import ARCHIVE, BATCHES, FOLDER, read_batch, read_cifar10
 from simic.data.prepare import prepare
 from simic.data.published import Site
 from simic.errors import SimicError
-from simic.params import Prepare
+from tests.standard import Prepare
 
 EACH = 20
 

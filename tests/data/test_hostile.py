@@ -14,7 +14,8 @@ from raw_files import refused
 from simic import memory
 from simic.data.prepare import prepare
 from simic.errors import SimicError
-from simic.params import Instances, Prepare, Suite
+from tests import standard
+from tests.standard import Instances, Prepare, Suite
 
 X, Y = np.arange(240, dtype=np.float32).reshape(60, 4), np.arange(60) % 3
 
@@ -66,7 +67,7 @@ NPZ: dict[str, bytes] = {
 @pytest.mark.parametrize("case", NPZ)
 def test_an_npz_that_lies_is_refused(tmp_path: Path, case: str) -> None:
     (tmp_path / "mine.npz").write_bytes(NPZ[case])
-    assert "mine.npz" in refused(Prepare(task="npz", source="mine.npz"), tmp_path)
+    assert "mine.npz" in refused(standard.Prepare(task="npz", source="mine.npz"), tmp_path)
 
 
 def test_what_would_not_fit_is_refused_before_there_is_room_made_for_it(
@@ -75,7 +76,7 @@ def test_what_would_not_fit_is_refused_before_there_is_room_made_for_it(
     zeros = np.zeros((10_000, 64), np.float32)
     (tmp_path / "mine.npz").write_bytes(npz(zipfile.ZIP_DEFLATED, x=npy(zeros), y=npy(np.arange(10_000) % 3)))
     monkeypatch.setattr(memory, "machine_bytes", lambda: 1_000_000)
-    message = refused(Prepare(task="npz", source="mine.npz"), tmp_path)
+    message = refused(standard.Prepare(task="npz", source="mine.npz"), tmp_path)
     assert "array x [10000, 64]: at least 0.0 GiB of 0.0 GiB in all, and there are 0.0 GiB of memory" in message
 
 
@@ -84,7 +85,7 @@ def test_a_suite_of_more_tasks_than_fit_is_refused_after_the_first(
 ) -> None:
     monkeypatch.setattr(memory, "machine_bytes", lambda: 2**30)
     suite = Suite(instances=Instances(train=1_000_000))
-    assert "1000000 tasks: at least" in refused(Prepare(task="suite", suite=suite), tmp_path)
+    assert "1000000 tasks: at least" in refused(standard.Prepare(task="suite", suite=suite), tmp_path)
 
 
 def test_an_npz_with_any_byte_changed_is_read_or_refused(tmp_path: Path) -> None:
@@ -98,7 +99,7 @@ def test_an_npz_with_any_byte_changed_is_read_or_refused(tmp_path: Path) -> None
                 changed[draw.randrange(len(changed))] = draw.randrange(256)
             (tmp_path / "mine.npz").write_bytes(changed)
             try:
-                prepare(Prepare(task="npz", source="mine.npz"), 1, tmp_path / "out", tmp_path)
+                prepare(standard.Prepare(task="npz", source="mine.npz"), 1, tmp_path / "out", tmp_path)
             except SimicError:
                 continue
 
@@ -121,7 +122,7 @@ STRANGE = ("a pipe", "a directory", "a link in a circle", "a device", "a file ou
 @pytest.mark.parametrize("case", STRANGE)
 def test_a_source_that_is_no_file_of_the_data_directory_is_refused(tmp_path: Path, task: str, case: str) -> None:
     make_strange(tmp_path / "mine", case)
-    assert "mine" in refused(Prepare(task=task, source="mine"), tmp_path)
+    assert "mine" in refused(standard.Prepare(task=task, source="mine"), tmp_path)
 
 
 @pytest.mark.parametrize("source", ["../outside.npz", "/etc/passwd", "a/../../b", "a\0b", "a" * 300, "", "."])

@@ -15,7 +15,8 @@ from simic.data.idx import read_idx, read_mnist_like
 from simic.data.prepare import prepare
 from simic.data.published import Site
 from simic.errors import SimicError
-from simic.params import Prepare, Split
+from simic.params import Split
+from tests.standard import Prepare
 
 CLOSED = Site("http://127.0.0.1:1/", {}, "none")
 SEVENTY = Split(train=0.7, val=0.15, test=0.15)

@@ -11,7 +11,7 @@ import torch
 from simic.data.batches import HELD_OUT_FILE, TEST_FILE, held_out_closed, load_held_out, load_split, read_meta
 from simic.data.prepare import prepare
 from simic.errors import SimicError
-from simic.params import Prepare
+from tests.standard import Prepare
 
 ROOT = Path(__file__).parents[2]
 OPENERS = {"load_held_out", "TEST_FILE", "HELD_OUT_FILE", TEST_FILE, HELD_OUT_FILE}

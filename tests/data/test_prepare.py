@@ -16,19 +16,21 @@ from simic.data.sources import Source, drop_duplicates, read_bundled
 from simic.data.suites.kinds import Draws, Sources
 from simic.data.suites.suites import SUITES
 from simic.errors import SimicError
-from simic.params import Instances, Prepare, Split, Suite
+from simic.params import Split
+from tests import standard
+from tests.standard import Instances, Prepare, Suite
 
 
 @pytest.fixture(scope="module")
 def digits(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("digits") / "prepared"
-    prepare(Prepare(), 1, folder, folder.parent)
+    prepare(standard.Prepare(), 1, folder, folder.parent)
     return folder
 
 
 def write_npz(folder: Path, name: str = "mine.npz", **arrays: np.ndarray) -> Prepare:
     np.savez(folder / name, **arrays)
-    return Prepare(task="npz", source=name)
+    return standard.Prepare(task="npz", source=name)
 
 
 def sample_arrays(shape: tuple[int, ...], classes: int = 3, each: int = 10) -> dict[str, np.ndarray]:
@@ -54,7 +56,7 @@ def test_every_sample_keeps_its_own_label(tmp_path, monkeypatch, kind):
         x = torch.arange(240.0, dtype=torch.float64).view(60, 4)
         source = Source("mine", "", "none", x, torch.arange(60) * 5 % 3)
     monkeypatch.setitem(tasks.TASKS, "digits", lambda *_: source)
-    prepare(Prepare(), 1, tmp_path / "out", tmp_path)
+    prepare(standard.Prepare(), 1, tmp_path / "out", tmp_path)
     meta, found = read_meta(tmp_path / "out"), {}
     for data in (
         *(load_split(tmp_path / "out", split) for split in ("train", "val")),
@@ -88,10 +90,10 @@ def test_a_data_set_alone_is_a_bank_of_one_task_with_its_samples_standardised_an
 
 
 def test_preparing_twice_gives_the_same_bytes(digits, tmp_path):
-    prepare(Prepare(), 1, tmp_path / "again", tmp_path)
+    prepare(standard.Prepare(), 1, tmp_path / "again", tmp_path)
     for file in digits.iterdir():
         assert (tmp_path / "again" / file.name).read_bytes() == file.read_bytes()
-    prepare(Prepare(), 2, tmp_path / "other", tmp_path)
+    prepare(standard.Prepare(), 2, tmp_path / "other", tmp_path)
     assert read_meta(tmp_path / "other").sha256 != read_meta(digits).sha256
 
 
@@ -202,7 +204,7 @@ def test_unusable_arrays_are_refused_in_one_line_naming_the_file(tmp_path, case)
 @pytest.mark.parametrize(("task", "example"), [("npz", ""), ("text", r" \(any UTF-8 text; for example https://.*\)")])
 def test_a_missing_file_says_where_to_put_it_and_where_there_is_one(tmp_path, task, example):
     with pytest.raises(SimicError, match=f"absent: no such file; put it there{example}, or set SIMIC_DATA_DIR"):
-        prepare(Prepare(task=task, source="absent"), 1, tmp_path / "out", tmp_path)
+        prepare(standard.Prepare(task=task, source="absent"), 1, tmp_path / "out", tmp_path)
 
 
 def test_a_failed_run_leaves_the_earlier_one_as_it_was(tmp_path):
@@ -259,7 +261,7 @@ def test_the_host_of_a_source_task_comes_with_the_data_and_has_seen_digits_of_tr
 
     few = {"train": 1, "val": 1, "held_out": 1, "held_out_kinds": 1}
     suite = Suite(name="adapt", instances=Instances(**few))
-    prepare(Prepare(task="suite", suite=suite, samples=60), 5, tmp_path / "out", tmp_path, train_host)
+    prepare(standard.Prepare(task="suite", suite=suite, samples=60), 5, tmp_path / "out", tmp_path, train_host)
     [(host, data, rng_seed, epochs)] = seen
     source = SUITES["adapt"].source
     assert (host, rng_seed, epochs) == (source.host, 5, source.epochs)

@@ -13,7 +13,7 @@ from simic.data.batches import load_split, read_meta
 from simic.data.prepare import prepare
 from simic.data.published import Site
 from simic.errors import SimicError
-from simic.params import Prepare
+from tests.standard import Prepare
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from simic import params
 from simic.data.batches import load_split, read_meta
 from simic.data.prepare import prepare
 from simic.data.synthetic import PLANTED, orientation, recall
-from simic.params import Prepare
+from tests.standard import Prepare
 
 N = 20_000
 

@@ -10,13 +10,14 @@ from raw_files import refused
 from simic.data.batches import load_held_out, load_split, read_meta
 from simic.data.prepare import prepare
 from simic.params import Prepare, Split
+from tests import standard
 
 TEXT = " ".join(f"{n} × {n} = {n * n}," for n in range(400)).encode()
 
 
 def text(folder, content: bytes = TEXT, **changes) -> Prepare:
     (folder / "mine.txt").write_bytes(content)
-    return Prepare(task="text", source="mine.txt", **{"context": 16, **changes})
+    return standard.Prepare(task="text", source="mine.txt", **{"context": 16, **changes})
 
 
 def windows_of(folder) -> dict[str, torch.Tensor]:
@@ -99,7 +100,7 @@ def test_unusable_text_is_refused_in_one_line_naming_the_file(tmp_path, case):
 
 def test_real_shakespeare(shared_data, tmp_path):
     folder = shared_data("text")
-    prepare(Prepare(task="text", source="tinyshakespeare.txt"), 1, tmp_path / "out", folder)
+    prepare(standard.Prepare(task="text", source="tinyshakespeare.txt"), 1, tmp_path / "out", folder)
     meta = read_meta(tmp_path / "out")
     whole = folder.joinpath("tinyshakespeare.txt").read_bytes()
     assert sum(meta.samples.values()) + meta.duplicates_dropped == (len(whole) - 3) // 64

@@ -15,7 +15,7 @@ from simic.envs import growth_env, rewards
 from simic.envs.actions import random_legal
 from simic.envs.growth_env import GrowthEnv
 from simic.growth.life.vocabulary import Op, Slots, Stage
-from simic.params import Lifecycle, PPOParams, Train
+from tests.standard import Lifecycle, PPOParams, Train
 
 SlotBuilder = Callable[..., Slots]
 # Short dwells, so that a random walk of a dozen steps meets every stage.

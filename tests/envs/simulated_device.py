@@ -25,14 +25,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
 import simic
-from simic import params
-from simic.agent.health import Health
 from simic.agent.normalization import Normalizers
 from simic.agent.policy import ActorCritic
-from simic.agent.ppo import PPO, with_advantages
-from simic.agent.rollout import collect
+from simic.agent.ppo import PPO, collect, with_advantages
 from simic.data.batches import Dataset
 from simic.envs.growth_env import GrowthEnv
+from tests import standard
 from tests.growth.worlds import DATA, FAMILIES, small
 
 aten = torch.ops.aten
@@ -187,10 +185,10 @@ def course(family: str, device: torch.device) -> Course:
     """A policy without memory plays and learns twice; one with an LSTM, whose cell has no gradient here, plays once."""
     near = DATA[family]
     data = Dataset(near.x.to(device), near.y.to(device), near.classes)
-    train = params.Train(envs=ENVS, episode_steps=STEPS, batch_size=32, host=small(family), batches_per_epoch=2)
+    train = standard.Train(envs=ENVS, episode_steps=STEPS, batch_size=32, host=small(family), batches_per_epoch=2)
     env = GrowthEnv(train, 7, data, data, device=device)
     player, pupil = (actor_critic(env, core).to(device) for core in ("lstm", "none"))
-    ppo = PPO(pupil, params.PPOParams(epochs=1, minibatches=2), 1, total_updates=2)
+    ppo = PPO(pupil, standard.PPOParams(epochs=1, minibatches=2), 1, total_updates=2)
     found = Course([], [], [])
     for iteration, policy in enumerate((pupil, pupil, player)):
         waited.clear()
@@ -203,14 +201,14 @@ def course(family: str, device: torch.device) -> Course:
         rewards = normalizers.update(rollout.raw_features, rollout.rewards, rollout.starts, rollout.valid)
         waited.clear()
         learnt = with_advantages(rollout, rewards, 0.99, 0.95)
-        metrics = ppo.update(learnt, iteration, Health(ppo))
+        metrics = ppo.update(learnt, iteration, {})
         found.learning.append(Counter(waited))
         found.values.append(torch.tensor([metrics.policy_loss, metrics.value_loss]))
     return found
 
 
 def actor_critic(env: GrowthEnv, core) -> ActorCritic:
-    small = params.Policy(core=core, encoder_units=8, core_units=8, head_units=8)
+    small = standard.Policy(core=core, encoder_units=8, core_units=8, head_units=8)
     return ActorCritic(env.action_spec, env.observation_spec, small, 1)
 
 

@@ -11,7 +11,7 @@ from simic.envs import actions
 from simic.errors import SimicError
 from simic.growth.life.lifecycle import advance
 from simic.growth.life.vocabulary import Action, Op, Slots, Stage
-from simic.params import Lifecycle
+from tests.standard import Lifecycle
 
 SPEC = actions.action_spec(slots=3, blueprints=7)
 

@@ -14,8 +14,8 @@ from simic.envs import rewards
 from simic.envs.actions import random_legal
 from simic.envs.growth_env import GrowthEnv
 from simic.envs.observations import columns, ratio
-from simic.params import HostOptimizer, PPOParams, Train
 from tests.growth.worlds import small
+from tests.standard import HostOptimizer, PPOParams, Train
 
 from .conftest import QUICK
 from .transitions import SETTING, transition

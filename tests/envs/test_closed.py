@@ -16,7 +16,7 @@ from simic.errors import SimicError
 from simic.evaluation.schedules import OpenLoop, Schedule
 from simic.growth.life.vocabulary import Action, Op
 from simic.growth.networks.blueprints import blueprints_of
-from simic.params import Lifecycle, Policy, PPOParams, Train
+from tests.standard import Lifecycle, Policy, PPOParams, Train
 
 SIZES = Policy(encoder_units=16, core_units=16, head_units=8, embedding_units=2)
 NARROW = {

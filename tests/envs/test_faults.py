@@ -9,8 +9,9 @@ from simic.envs.governor import Cause
 from simic.growth.batch.population import Population
 from simic.growth.life.lifecycle import LIVE_STAGES, in_stages
 from simic.growth.life.vocabulary import ALPHA_SPEED_STEPS, Action, Op, Ramp, Stage
-from simic.params import Governor, Host, Lifecycle
+from simic.params import Governor
 from tests.helpers import some
+from tests.standard import Host, Lifecycle
 
 from .transitions import act
 

@@ -11,8 +11,9 @@ from simic.envs.rewards.shaped import credit, progress
 from simic.growth.life.lifecycle import LIVE_STAGES, TRANSITIONS, in_stages
 from simic.growth.life.vocabulary import Op, Stage
 from simic.growth.networks.hosts import PRESETS
-from simic.params import Host, Reward
+from simic.params import Host
 from tests.helpers import some
+from tests.standard import Reward
 
 from .conftest import QUICK
 

@@ -23,7 +23,8 @@ from simic.growth.life.vocabulary import (
     Slots,
     Stage,
 )
-from simic.params import Governor, Lifecycle
+from simic.params import Governor
+from tests.standard import Lifecycle
 
 from .transitions import VARIANT_NAMES, VARIANTS, act, start, transition
 

@@ -13,7 +13,7 @@ from simic.envs.rewards.default import potential
 from simic.errors import SimicError
 from simic.growth.life.lifecycle import LIVE_STAGES, in_stages
 from simic.growth.life.vocabulary import Action, Op, Stage
-from simic.params import PPOParams, Reward
+from tests.standard import PPOParams, Reward
 
 from .test_shapley import by_permutations
 from .transitions import act

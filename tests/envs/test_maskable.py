@@ -6,7 +6,7 @@ import torch
 from sb3_contrib import MaskablePPO
 from stable_baselines3.common.callbacks import BaseCallback
 
-from simic.params import Lifecycle, PPOParams, Train
+from tests.standard import Lifecycle, PPOParams, Train
 
 TRAIN = Train(
     envs=1,

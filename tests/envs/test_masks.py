@@ -9,6 +9,7 @@ from simic.certify import life
 from simic.envs.actions import Budget, action_masks
 from simic.growth.life.vocabulary import Op, Ramp, Slots, Stage
 from simic.params import Lifecycle
+from tests import standard
 
 SLOTS, BLUEPRINTS = 3, 4
 RESERVE = torch.tensor([[10, 20, 30, 200], [40, 50, 60, 300], [70, 80, 90, 400]])
@@ -51,7 +52,7 @@ def legal(slots: Slots, params: Lifecycle, limit: float, env: int, op: Op, slot:
 @pytest.mark.parametrize(("limit", "auto_advance"), [(150.0, False), (50.0, True), (5.0, False), (1e9, True)])
 def test_masks_equal_the_scalar_oracle(rest, sequential, max_seeds, limit, auto_advance):
     rules = {"sequential_development": sequential, "max_seeds": max_seeds, "auto_advance": auto_advance}
-    params = Lifecycle(embargo_steps=rest, reset_steps=rest, min_prune_age=4, **rules)
+    params = standard.Lifecycle(embargo_steps=rest, reset_steps=rest, min_prune_age=4, **rules)
     envs = 60
     slots = random_slots(envs, seed=int(limit) % 97 + (max_seeds or 0))
     masks = action_masks(slots, params, Budget(RESERVE, limit, torch.ones(BLUEPRINTS, dtype=torch.bool)))

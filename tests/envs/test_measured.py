@@ -10,7 +10,7 @@ from simic.envs.actions import action_masks
 from simic.envs.growth_env import GrowthEnv
 from simic.growth.batch.population import Population
 from simic.growth.life.vocabulary import Op, Stage
-from simic.params import Lifecycle
+from tests.standard import Lifecycle
 
 
 def test_the_reported_loss_is_that_of_the_live_network_alone(make_env, play, digits):

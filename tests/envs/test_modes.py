@@ -11,7 +11,7 @@ from simic.envs import rewards
 from simic.envs.rewards import transition as registration
 from simic.errors import SimicError
 from simic.growth.life.vocabulary import Op, Stage
-from simic.params import Reward
+from tests.standard import Reward
 
 from .transitions import CHANCE, GAMMA, SETTING, measured, paid, transition
 

@@ -9,9 +9,9 @@ from simic.envs.play import play
 from simic.growth.life.lifecycle import LIVE_STAGES
 from simic.growth.life.vocabulary import Op, Ramp, Slots, Stage
 from simic.growth.networks.blueprints import blueprints_of
-from simic.params import Lifecycle
 from tests.evaluation.scripted import MANUAL, SLOTS, World, episode, legal
 from tests.evaluation.tiny import STEPS, TASKS, tiny_env, tiny_suite
+from tests.standard import Lifecycle
 
 
 @pytest.fixture(scope="module")

@@ -18,6 +18,7 @@ from simic.envs.growth_env import GrowthEnv
 from simic.envs.play import play
 from simic.evaluation.schedules import NONE, OpenLoop, Schedule
 from simic.params import Params
+from tests import standard
 from tests.helpers import some
 
 ROOT = Path(__file__).parents[2]
@@ -31,7 +32,7 @@ def material(tmp_path_factory) -> Callable[[str], Material]:
     """Params and prepared data of a planted task."""
 
     def make(name: str) -> Material:
-        tree = params.load(ROOT / "params.yaml", ["train={}", *PLANTED[name].overrides])
+        tree = params.load(ROOT / "params.yaml", [*standard.OVERRIDES, *PLANTED[name].overrides])
         folder = tmp_path_factory.mktemp(name)
         prepare(tree.prepare, tree.rng_seed, folder / "prepared", folder)
         return tree, load_split(folder / "prepared", "train"), load_split(folder / "prepared", "val")

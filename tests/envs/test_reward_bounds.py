@@ -7,7 +7,7 @@ import pytest
 
 from simic.envs import rewards
 from simic.growth.life.vocabulary import Op, Stage
-from simic.params import Reward
+from tests.standard import Reward
 
 from .transitions import SETTING, VARIANT_NAMES, VARIANTS, measured, random_states, transition
 

@@ -12,7 +12,8 @@ from simic.envs.rewards import Transition
 from simic.envs.rewards.default import potential, shaping
 from simic.envs.rewards.shaped import NOT_CONTRIBUTING, attribution, credit
 from simic.growth.life.vocabulary import Op, Stage
-from simic.params import Reward, SparseReward
+from simic.params import SparseReward
+from tests.standard import Reward
 
 from .transitions import GAMMA, SETTING, WEIGHTS, discounted, measured, random_states, transition
 

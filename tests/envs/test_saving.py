@@ -12,7 +12,7 @@ from simic.envs.actions import random_legal
 from simic.envs.growth_env import GrowthEnv
 from simic.errors import SimicError
 from simic.growth.batch.shards import Layout, Shards
-from simic.params import Reward
+from tests.standard import Reward
 
 HOSTS, STEPS, SAVED_AT, BROKEN = 6, 10, 7, 1
 IN_GROUPS = partial(Shards, layout=Layout(HOSTS, 4, 1), setup=lambda: None)  # of four hosts and of two, in this process

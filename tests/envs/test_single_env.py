@@ -14,7 +14,7 @@ from simic.envs.growth_env import GrowthEnv
 from simic.envs.single_env import SingleGrowthEnv
 from simic.errors import SimicError
 from simic.growth.life.vocabulary import Action, Op
-from simic.params import Lifecycle, PPOParams, Prepare, Train
+from tests.standard import Lifecycle, PPOParams, Prepare, Train
 
 from .test_actions import is_legal
 

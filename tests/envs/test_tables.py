@@ -7,7 +7,6 @@ import torch
 from growth.worlds import make_table
 from torch import Tensor
 
-from simic import params
 from simic.agent.policy import ActorCritic
 from simic.certify.alignment import alignments
 from simic.certify.networks import anatomy
@@ -16,6 +15,7 @@ from simic.envs.observations import alignment, columns
 from simic.errors import SimicError
 from simic.growth.life.lifecycle import LIVE_STAGES
 from simic.growth.life.vocabulary import Op
+from tests.standard import Policy
 
 from .conftest import AT_ONCE
 from .transitions import act
@@ -125,7 +125,7 @@ def test_what_is_seen_does_not_depend_on_the_width_of_a_table(tables, width) -> 
     usual, env = tables(envs=2), tables(envs=2, data=data)
     assert env.host.input_shape == (1, 1, width)
     assert (env.observation_spec, env.action_spec) == (usual.observation_spec, usual.action_spec)
-    policy = ActorCritic(usual.action_spec, usual.observation_spec, params.Policy(), rng_seed=1)
+    policy = ActorCritic(usual.action_spec, usual.observation_spec, Policy(), rng_seed=1)
     observation, _ = env.reset()
     state = policy.initial_state(2)
     for step in range(3):

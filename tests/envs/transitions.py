@@ -9,7 +9,7 @@ import torch
 from simic.envs import rewards
 from simic.envs.rewards import Setting, Transition
 from simic.growth.life.vocabulary import Action, Op, Slots, Stage
-from simic.params import Reward
+from tests.standard import Reward
 
 GAMMA = 0.97
 HOST = 1000

@@ -9,8 +9,8 @@ from simic.agent.policy import ActorCritic
 from simic.agent.spec import ActionSpec, ObservationSpec
 from simic.envs.observations import columns
 from simic.growth.life.vocabulary import Op
-from simic.params import Policy
 from simic.training.learned import LearnedActor
+from tests.standard import Policy
 
 LIKED = {
     Op.WAIT: 0.0,

@@ -14,9 +14,10 @@ from simic.growth.life.lifecycle import LIVE_STAGES, Measurements, advance, in_s
 from simic.growth.life.vocabulary import Slots
 from simic.growth.networks.blueprints import blueprints_of
 from simic.params import Lifecycle
+from tests import standard
 
 SLOTS = 3
-MANUAL = Lifecycle(auto_advance=False, min_prune_age=3)
+MANUAL = standard.Lifecycle(auto_advance=False, min_prune_age=3)
 
 
 @dataclass

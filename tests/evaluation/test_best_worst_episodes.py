@@ -10,7 +10,8 @@ from simic.evaluation.policies import BASELINES
 from simic.evaluation.result import HeadroomReport, HostDescription, TaskRow
 from simic.evaluation.scoring import EvaluationSetup, play_for_score
 from simic.growth.life.vocabulary import Op, Stage
-from simic.params import Evaluate, Params, Runtime
+from simic.params import Runtime
+from tests.standard import Evaluate, Params
 
 SCHEDULES, COMMON, PRICE = ("static", "norm at 0", "norm at 1"), 1, 2.0
 

@@ -14,7 +14,8 @@ from simic.errors import SimicError
 from simic.evaluation.rules import HandRule
 from simic.evaluation.trials import possible_openings
 from simic.evaluation.tuning import Ground
-from simic.params import Params, Runtime
+from simic.params import Runtime
+from tests.standard import Params
 
 CPU, ROWS = torch.device("cpu"), 8
 SHORT, LONG = 26, 34  # epochs; a trial takes 10 here

@@ -13,7 +13,8 @@ from simic.evaluation import compare as comparing
 from simic.evaluation.baselines import Static
 from simic.evaluation.compare import compare
 from simic.evaluation.grid import Grid
-from simic.params import Params, Runtime
+from simic.params import Runtime
+from tests.standard import Params
 
 ACTIONS = {"blueprint": ["norm"], "slot": [0, 1]}  # three schedules: static, norm at 1, norm at 0
 # Two repeats of the three schedules, and one that is not among them.

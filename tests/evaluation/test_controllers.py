@@ -16,12 +16,14 @@ from simic.evaluation import controllers
 from simic.evaluation.controllers import Controller, Publication, Rule, choose
 from simic.growth.networks.blueprints import blueprints_of
 from simic.growth.networks.hosts import build_host
-from simic.params import Host, Policy, Train
+from simic.params import Host
 from simic.training.learned import CARD_FILE, Learned, describe_specs
+from tests import standard
+from tests.standard import Policy, Train
 
 CPU = torch.device("cpu")
 SMALL = Policy(encoder_units=4, core_units=4, head_units=4)
-IMPAIRED, DEEP, TABLES = Host(), Host(preset="deep"), Host(family="mlp", preset="baseline")
+IMPAIRED, DEEP, TABLES = standard.Host(), standard.Host(preset="deep"), Host(family="mlp", preset="baseline")
 USUAL = IMPAIRED
 
 
@@ -86,10 +88,10 @@ def test_else_the_published_one_of_that_family_and_number_of_slots(shipped):
 
 
 def test_of_several_the_one_that_knows_the_host(shelf):
-    shelf("adapt", Host(preset="baseline"), (1, 16, 16))
+    shelf("adapt", standard.Host(preset="baseline"), (1, 16, 16))
     shelf("patches", IMPAIRED, (1, 16, 16))
     assert "suite patches" in chosen(None, None, 1, 16, 16)
-    assert "suite adapt" in chosen(None, Host(preset="baseline"), 1, 16, 16)
+    assert "suite adapt" in chosen(None, standard.Host(preset="baseline"), 1, 16, 16)
 
 
 @pytest.mark.parametrize(

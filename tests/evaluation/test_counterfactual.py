@@ -36,8 +36,9 @@ from simic.evaluation.scoring import EvaluationSetup, Turn, play_for_score
 from simic.growth.batch.population import Population
 from simic.growth.life.lifecycle import LIVE_STAGES, in_stages
 from simic.growth.life.vocabulary import Op
-from simic.params import Evaluate, Params, Runtime
+from simic.params import Runtime
 from simic.training.checkpoint import Checkpoint, Manifest
+from tests.standard import Evaluate, Params
 
 ITERATION, TASK, HOST = 3, 2, 4
 ACTIONS = {"slot": [0, 1], "alpha_target": [1.0], "tempo": [3], "style": ["linear_add"]}

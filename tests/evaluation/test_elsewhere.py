@@ -18,20 +18,10 @@ from simic.evaluation.headroom import measure
 from simic.evaluation.policies import BASELINES
 from simic.evaluation.result import OUTSIDE, HeadroomReport
 from simic.evaluation.scoring import EvaluationSetup, play_for_score
-from simic.params import (
-    Evaluate,
-    Headroom,
-    Host,
-    Instances,
-    Lifecycle,
-    Params,
-    PPOParams,
-    Prepare,
-    Runtime,
-    Suite,
-    Train,
-)
+from simic.params import Runtime
 from simic.training.validation import VALIDATION_ITERATION
+from tests import standard
+from tests.standard import Evaluate, Headroom, Host, Instances, Lifecycle, Params, PPOParams, Prepare, Suite, Train
 
 CPU, PRICE = torch.device("cpu"), 2.0
 RULES = ("static", "patient")
@@ -47,7 +37,7 @@ def params_of(*epochs: int, processes: int = 1) -> Params:
         host=Host(family="tables", preset="baseline"), episode_steps=(4, 7), batches_per_epoch=2, batch_size=32,
         lifecycle=AT_ONCE, price=PRICE, actions={"blueprint": ["mlp", "sort"]}, ppo=PPOParams(minibatches=1),
     )  # fmt: skip
-    return Params(
+    return standard.Params(
         train=train,
         headroom=Headroom(policies=RULES, search_tasks=2, floors=False),
         evaluate=Evaluate(eval_seeds=2, epochs=epochs),

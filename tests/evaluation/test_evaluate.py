@@ -27,6 +27,7 @@ from simic.evaluation.scoring import EvaluationSetup, play_for_score
 from simic.growth.life.vocabulary import Stage
 from simic.params import Params
 from simic.training.learned import Learned, describe_specs
+from tests import standard
 
 SEEDS, STEPS, BATCHES, BATCH = 3, 9, 2, 32
 POLICIES = ("learned", "learned_sampled", "blind")
@@ -34,7 +35,7 @@ RULES = ("static", "random_legal", "patient")
 
 
 def small_params(**evaluate_changes):
-    tree = Params().model_dump()
+    tree = standard.Params().model_dump()
     tree["train"] |= {"envs": 4, "episode_steps": STEPS, "batches_per_epoch": BATCHES, "batch_size": BATCH}
     tree["train"]["lifecycle"] |= {"training_dwell": 1, "max_seeds": 1}
     tree["train"]["actions"] = {"blueprint": ["norm", "conv_light"]}

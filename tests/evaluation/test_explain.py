@@ -13,7 +13,7 @@ from simic.envs import observations
 from simic.envs.observations import columns
 from simic.evaluation.explain import Explanation, in_words, occlusion, page
 from simic.evaluation.result import TriedChoice
-from simic.params import Policy
+from tests.standard import Policy
 
 STEPS = 20
 

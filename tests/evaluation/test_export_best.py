@@ -2,7 +2,6 @@
 
 import torch
 
-from simic import params
 from simic.data.batches import Dataset
 from simic.envs.growth_env import GrowthEnv
 from simic.envs.play import play
@@ -10,6 +9,7 @@ from simic.evaluation.export_best import history
 from simic.evaluation.scoring import Turn
 from simic.growth.batch.population import Population
 from simic.growth.life.vocabulary import TEMPO_STEPS, Action, Op
+from tests import standard
 
 STEPS = 8
 
@@ -45,7 +45,7 @@ def test_every_decision_transition_and_rollback_is_in_the_account() -> None:
     overrides = {
         "train": {"envs": 4, "episode_steps": STEPS, "batch_size": 32, "host": {"family": "mlp", "preset": "baseline"}}
     }
-    env = GrowthEnv(params.validate(overrides, "").train, 1, data, data, torch.arange(2), compose=Breaks)
+    env = GrowthEnv(standard.merged(overrides).train, 1, data, data, torch.arange(2), compose=Breaks)
     turns, script = list[Turn](), Script()
     play(env, script, 0, lambda *turn: turns.append(Turn(*turn)))
     assert script.alive == [[True, True]] * 5 + [[True, False]] * (STEPS - 5)

@@ -16,7 +16,8 @@ from simic.evaluation.grid import Splits, grid, grids
 from simic.evaluation.schedules import NONE, OpenLoop, Schedule
 from simic.evaluation.scoring import Hosts
 from simic.growth.life.vocabulary import Stage
-from simic.params import Params, Runtime
+from simic.params import Runtime
+from tests.standard import Params
 
 ITERATION, CPU = 77, torch.device("cpu")
 SCHEDULES = [Schedule((NONE,) * 3), Schedule((1, NONE, NONE)), Schedule((NONE, NONE, 4), 2)]

@@ -19,8 +19,9 @@ from simic.evaluation.rules import tuned_actor
 from simic.evaluation.scoring import EvaluationSetup, play_for_score
 from simic.evaluation.statistics import mean_interval
 from simic.evaluation.trials import ByLength
-from simic.params import Evaluate, Params, Runtime
 from simic.params import Headroom as Asked
+from simic.params import Runtime
+from tests.standard import Evaluate, Params
 
 ACTIONS = {"blueprint": ["norm", "conv_light"], "slot": [0, 1]}
 RULES = ("static", "patient")

@@ -11,8 +11,9 @@ from simic.envs.play import play
 from simic.evaluation import planted
 from simic.evaluation.counterfactual import FIRST_SEED, CounterfactualActor
 from simic.growth.life.vocabulary import Stage
-from simic.params import Host, Lifecycle, Train
+from simic.params import Host
 from simic.training.learned import Learned, describe_specs
+from tests.standard import Lifecycle, Train
 
 TASK, TASKS = PLANTED["orientation"], 2
 CPU = torch.device("cpu")

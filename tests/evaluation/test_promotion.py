@@ -24,8 +24,9 @@ from simic.evaluation import promotion
 from simic.evaluation.baselines import RandomLegal, Static
 from simic.evaluation.promotion import PROMOTION_ITERATION, Entrant, contest
 from simic.growth.networks.blueprints import blueprints_of
-from simic.params import Evaluate, Host, Lifecycle, Params, Policy, Prepare, Runtime
+from simic.params import Host, Runtime
 from simic.training.learned import Learned, describe_specs
+from tests.standard import Evaluate, Lifecycle, Params, Policy, Prepare
 
 SMALL = Policy(encoder_units=4, core_units=4, head_units=4)
 TREE = Params(train=tiny_train(policy=SMALL), evaluate=Evaluate(eval_seeds=6), runtime=Runtime(threads=1, processes=1))

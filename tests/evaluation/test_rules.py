@@ -15,7 +15,7 @@ from simic.evaluation.rules import HandRule, HandRules, rule_of
 from simic.evaluation.trials import ByLength
 from simic.growth.life.lifecycle import LIVE_STAGES
 from simic.growth.life.vocabulary import Op, Slots, Stage
-from simic.params import Instances, Lifecycle, Params, Prepare, Suite
+from tests.standard import Instances, Lifecycle, Params, Prepare, Suite
 
 AT_ONCE = Lifecycle(training_dwell=0, blending_dwell=0, min_prune_age=0, embargo_steps=0, reset_steps=0, max_seeds=1)
 NAN = float("nan")

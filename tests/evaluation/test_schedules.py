@@ -11,7 +11,7 @@ from simic.errors import SimicError
 from simic.evaluation.headroom import possible_schedules
 from simic.evaluation.schedules import NONE, OpenLoop, Schedule, every_schedule
 from simic.growth.life.vocabulary import Op, Stage
-from simic.params import Params
+from tests.standard import Params
 
 SLOTS, BLUEPRINTS = 3, (1, 4)
 STATIC = Schedule((NONE,) * SLOTS)

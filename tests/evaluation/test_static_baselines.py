@@ -30,7 +30,8 @@ from simic.growth.life.vocabulary import Slots, Stage
 from simic.growth.networks.hosts import PRESETS, build_host
 from simic.growth.networks.tables import TOGETHER
 from simic.growth.pretrained import train_host
-from simic.params import Host, Lifecycle, Params, Runtime
+from simic.params import Runtime
+from tests.standard import Host, Lifecycle, Params
 
 SHAPES = {"cnn": (1, 16, 16), "adapted_cnn": (1, 8, 8), "mlp": (1, 1, 30), "transformer": (16,), "tables": (1, 1, 9)}
 SMALL = ((4,), (4, 8))

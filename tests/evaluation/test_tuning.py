@@ -12,7 +12,8 @@ from simic.evaluation import tuning
 from simic.evaluation.rules import HandRule, HandRules
 from simic.evaluation.trials import possible_openings
 from simic.evaluation.tuning import Ground
-from simic.params import Params, Runtime
+from simic.params import Runtime
+from tests.standard import Params
 
 CPU, ROWS = torch.device("cpu"), 8
 SHORT, LONG = 13, 20

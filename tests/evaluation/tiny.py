@@ -8,7 +8,9 @@ from simic.data.batches import load_split
 from simic.data.prepare import prepare
 from simic.envs.growth_env import GrowthEnv
 from simic.growth.batch.population import Population
-from simic.params import Instances, Lifecycle, PPOParams, Prepare, Suite, Train
+from simic.params import Train
+from tests import standard
+from tests.standard import Instances, Lifecycle, PPOParams, Prepare, Suite
 
 KINDS = ("pairs_near", "brightness", "digits")
 TASKS, STEPS = 6, 20  # tasks of training: two of each kind
@@ -24,7 +26,7 @@ def tiny_suite(folder: Path, held_out: int = 3) -> Path:
 
 def tiny_train(**changes) -> Train:
     given = {"episode_steps": STEPS, "batch_size": 32, "lifecycle": LIFECYCLE, "ppo": PPOParams(minibatches=1)}
-    return Train(**(given | changes))
+    return standard.Train(**(given | changes))
 
 
 def tiny_env(bank: Path, hosts: int = TASKS, compose=Population, **changes) -> GrowthEnv:

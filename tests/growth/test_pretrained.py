@@ -15,7 +15,8 @@ from simic.growth.life.vocabulary import Action, Slots, Stage
 from simic.growth.networks.blueprints import blueprints_of
 from simic.growth.networks.hosts import build_host
 from simic.growth.pretrained import train_host
-from simic.params import Host, HostOptimizer, Lifecycle, PPOParams, Train
+from simic.params import Host
+from tests.standard import HostOptimizer, Lifecycle, PPOParams, Train
 
 from .worlds import DATA, make_order, mixed_slots, one_seed
 

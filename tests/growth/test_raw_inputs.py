@@ -15,7 +15,8 @@ from simic.growth.export import grown_network, load_grown, write_network
 from simic.growth.life.vocabulary import Slots, Stage
 from simic.growth.networks.blueprints import blueprints_of
 from simic.growth.networks.hosts import build_host
-from simic.params import Host, HostOptimizer
+from simic.params import Host
+from tests.standard import HostOptimizer
 
 
 @pytest.mark.parametrize("kind", ["table", "nhwc"])

@@ -14,6 +14,7 @@ from simic.growth.life.vocabulary import Blend, Ramp, Slots, Stage
 from simic.growth.networks.blueprints import blueprints_of
 from simic.growth.networks.hosts import HostSpec, build_host
 from simic.params import Host, HostOptimizer
+from tests import standard
 
 FAMILIES = ("cnn", "mlp", "transformer")
 IMAGE, CONTEXT, TOKENS = (1, 8, 8), 6, 11
@@ -90,7 +91,7 @@ def make_population(
     preset: str | None = None,
     kind: type[Population] = Population,
 ) -> Population:
-    optimizer = optimizer or HostOptimizer()
+    optimizer = optimizer or standard.HostOptimizer()
     host, kinds = make_host(family, preset), blueprints_of(family)
     population = kind(host, kinds, torch.arange(envs), 3, optimizer, "cpu", backend)
     population.reset(0)

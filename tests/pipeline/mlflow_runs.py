@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from simic import durable, params
+from simic import durable
 from simic.audit.findings import SCHEMA_VERSION
 from simic.pipeline import mlflow_store
 from simic.pipeline.mlflow_observer import MlflowObserver
@@ -16,6 +16,7 @@ from simic.telemetry.naming import run_name
 from simic.telemetry.recorder import Extent, Recorder
 from simic.telemetry.rows import FindingRow
 from simic.training.observers import RunInfo
+from tests import standard
 from tests.helpers import iteration
 
 FINGERPRINT, OTHER = "0123456789abcdef", "fedcba9876543210"
@@ -46,13 +47,13 @@ def info_of(
 ) -> RunInfo:
     """A run as the trainer describes it."""
     found: list[FindingRow] = [] if findings is None else findings
-    return RunInfo(params.Params(), workspace.work(fingerprint), data_sha256, 0, found.append)
+    return RunInfo(standard.Params(), workspace.work(fingerprint), data_sha256, 0, found.append)
 
 
 def begun(
     workspace: Workspace, findings: list[FindingRow] | None = None, fingerprint: str = FINGERPRINT, code: str = CODE
 ) -> MlflowObserver:
-    watcher = MlflowObserver(workspace, params.Params(), {"simic.code": code}, SPLITS)
+    watcher = MlflowObserver(workspace, standard.Params(), {"simic.code": code}, SPLITS)
     watcher.on_start(info_of(workspace, findings, fingerprint))
     return watcher
 

@@ -12,13 +12,14 @@ import pytest
 import yaml
 
 from simic import durable
-from simic.params import Params, PPOParams
+from simic.params import Params
 from simic.pipeline import distributed, mlflow_store, stages
 from simic.pipeline.paths import Workspace
 from simic.training.checkpoint import read
 from simic.training.session import LOCK_FILE, open_session
 from simic.training.trainer import train
 from tests.helpers import outputs, started
+from tests.standard import PPOParams
 from tests.training.small_runs import episodes_of, events_of, findings_of, small_params, steps_of, updates_of
 
 MODULE = ["-m", "simic.pipeline.distributed"]

@@ -7,10 +7,10 @@ from pathlib import Path
 import mlflow.data
 import pytest
 
-from simic import params
 from simic.data.batches import read_meta
 from simic.pipeline import engine, mlflow_datasets, mlflow_models, mlflow_observer, mlflow_store
 from simic.pipeline.paths import Workspace
+from tests import standard
 from tests.helpers import episode, update
 from tests.pipeline.mlflow_runs import CODE, ITERATIONS, NAME, begun, finished, info_of, run_of
 
@@ -46,7 +46,7 @@ def test_checkpoints_and_policy_are_models_with_what_was_measured_and_the_policy
     assert {key: client.get_metric_history(run_id, key) for key in before} == before
     models = client.search_logged_models([experiment_id])
     assert {model.name: model.params["iteration"] for model in models} == ITERATIONS and len(models) == len(ITERATIONS)
-    assert all(model.params["train.ppo.gamma"] == str(params.PPOParams().gamma) for model in models)
+    assert all(model.params["train.ppo.gamma"] == str(standard.PPOParams().gamma) for model in models)
     assert all(model.tags["mlflow.source.git.commit"] == CODE for model in models)
     outputs = client.get_run(run_id).outputs.model_outputs
     assert sorted(each.step for each in outputs) == sorted(map(int, ITERATIONS.values()))
@@ -93,19 +93,19 @@ def test_a_run_says_what_it_is_and_where_it_comes_from(code: str, commit: str | 
     client, experiment_id, run_id = run_of(workspace)
     run = client.get_run(run_id)
     assert run.info.run_name == NAME
-    tags, train_params = run.data.tags, params.Params().train
+    tags, train_params = run.data.tags, standard.Params().train
     assert f"{train_params.iterations} iterations of {train_params.envs}" in tags["mlflow.note.content"]
     assert tags["mlflow.source.type"] == "LOCAL" and tags["mlflow.source.name"] and tags["mlflow.user"]
     assert tags["simic.code"] == code and tags.get("mlflow.source.git.commit") == commit
     assert tags.get("mlflow.source.git.dirty") == (None if commit is None else str(code != commit).lower())
     assert "compare/" in client.get_experiment(experiment_id).tags["mlflow.note.content"]
-    assert run.data.params["train.ppo.gamma"] == str(params.PPOParams().gamma)
+    assert run.data.params["train.ppo.gamma"] == str(standard.PPOParams().gamma)
     assert not [name for name in run.data.params if name.startswith("runtime")]
 
 
 def test_every_split_is_a_data_set_with_schema_and_profile(workspace: Workspace, prepared: Path) -> None:
     shutil.copytree(prepared, workspace.prepared)
-    meta, (_, watcher) = read_meta(workspace.prepared), engine.observers(params.Params(), workspace)
+    meta, (_, watcher) = read_meta(workspace.prepared), engine.observers(standard.Params(), workspace)
     watcher.on_start(info_of(workspace))
     client, _, run_id = run_of(workspace)
     given = client.get_run(run_id).inputs.dataset_inputs

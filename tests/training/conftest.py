@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from simic.data.prepare import prepare
-from simic.params import Prepare
+from tests.standard import Prepare
 from tests.training.small_runs import run
 
 

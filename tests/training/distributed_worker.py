@@ -7,29 +7,29 @@ from pathlib import Path
 
 import torch
 
+from tests import standard
+
 sys.path.insert(0, str(Path(__file__).parents[1]))  # of the tests, as pytest has it
 
 from agent.worlds import SEEN, TensorWorld, episodes, make_policy
 
 from simic import params
-from simic.agent.health import Health
 from simic.agent.normalization import Normalizers, ObservationNormalizer, RewardNormalizer
-from simic.agent.ppo import PPO, with_advantages
-from simic.agent.rollout import collect
+from simic.agent.ppo import PPO, collect, with_advantages
 from simic.training.ranks import Ranks, joined
 
 ENVS, STEPS = 8, 6
 CASES = {
     "joint": {},
-    "per_head": {"ratio": "per_head", "head_weight": "mean"},
-    "options": {"entropy_floor": {"op": 0.9}, "gradient_accumulation": 2, "learning_rate_schedule": "linear"},
+    "per_head": {"ratio": "per_head"},
+    "options": {"entropy_scale": {"op": 2.0}, "learning_rate_schedule": "linear"},
     "stops": {"target_kl": 1e-3},
 }
 
 
 def learn(ranks: Ranks, case: str, dtype: torch.dtype) -> dict:
     """Three updates with every scale; what all processes must agree on."""
-    settings = params.PPOParams(**({"learning_rate": 1e-2, "minibatches": 3, "target_kl": 0.05} | CASES[case]))
+    settings = standard.PPOParams(**({"learning_rate": 1e-2, "minibatches": 3, "target_kl": 0.05} | CASES[case]))
     policy = make_policy().to(dtype)
     everyone = torch.arange(ENVS)
     ppo = PPO(policy, settings, 1, total_updates=3, reduce=ranks.reduce, all_env_ids=everyone)
@@ -42,7 +42,7 @@ def learn(ranks: Ranks, case: str, dtype: torch.dtype) -> dict:
         seen = rollout.raw_features, rollout.rewards, rollout.starts, rollout.valid
         rewards = normalizers.update(*seen, ranks.reduce)
         rollout = with_advantages(rollout, rewards, 0.9, 0.8)
-        metrics.append(asdict(ppo.update(rollout, iteration, Health(ppo))))
+        metrics.append(asdict(ppo.update(rollout, iteration, {})))
     scales = normalizers.state_dict()
     scales["reward.running"] = ranks.whole(scales["reward.running"])
     weights = torch.cat([parameter.detach().double().flatten() for parameter in policy.parameters()])

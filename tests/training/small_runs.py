@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from simic.params import Params, Policy, Runtime, Train
+from simic.params import Params, Runtime
 from simic.telemetry import recorder
 from simic.telemetry.columns import EVENTS, Columns, published
 from simic.telemetry.rows import FindingRow, UpdateRow
@@ -14,6 +14,8 @@ from simic.training.checkpoint import read
 from simic.training.interrupts import Interrupted
 from simic.training.session import open_session
 from simic.training.trainer import train
+from tests import standard
+from tests.standard import Policy, Train
 
 SIZES = {"encoder_units": 16, "core_units": 16, "head_units": 8, "embedding_units": 2}
 
@@ -21,7 +23,9 @@ SIZES = {"encoder_units": 16, "core_units": 16, "head_units": 8, "embedding_unit
 def small_params(runtime: dict | None = None, **changes: object) -> Params:
     settings = {"envs": 4, "episode_steps": 3, "batches_per_epoch": 2, "iterations": 4, "validate_every": 2}
     settings |= {"policy": Policy(**SIZES), **changes}
-    return Params(train=Train(**settings), runtime=Runtime(**{"threads": 1, "processes": 1, **(runtime or {})}))
+    return standard.Params(
+        train=Train(**settings), runtime=Runtime(**{"threads": 1, "processes": 1, **(runtime or {})})
+    )
 
 
 def assert_same_run(work: Path, other: Path) -> None:

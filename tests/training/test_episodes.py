@@ -8,11 +8,11 @@ from small_runs import small_params, steps_of
 from simic.envs.play import play
 from simic.evaluation.schedules import NONE, OpenLoop, Schedule
 from simic.growth.life.vocabulary import Action, Op, Stage
-from simic.params import Lifecycle
 from simic.training import validation
 from simic.training.episodes import Tally, events
 from simic.training.session import open_session
 from simic.training.trainer import train
+from tests.standard import Lifecycle
 
 
 def test_rows_have_the_gradient_norms_that_the_population_measured(prepared, tmp_path, monkeypatch):

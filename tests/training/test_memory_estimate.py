@@ -12,9 +12,10 @@ import torch
 from simic import memory
 from simic.errors import SimicError
 from simic.memory import GIB, Need, refuse_too_much
-from simic.params import Governor, Host, Params, Policy
+from simic.params import Governor
 from simic.training import memory_estimate
 from simic.training.session import open_session
+from tests.standard import Host, Params, Policy
 from tests.training.small_runs import small_params
 
 ROOT = Path(__file__).parents[2]

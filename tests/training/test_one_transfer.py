@@ -5,7 +5,7 @@ from dataclasses import fields, is_dataclass, replace
 import torch
 from small_runs import small_params
 
-from simic.agent.rollout import collect
+from simic.agent.ppo import collect
 from simic.telemetry.columns import STEPS, Columns
 from simic.training.episodes import Collector, step_tensors
 from simic.training.session import compose

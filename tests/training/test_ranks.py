@@ -11,10 +11,10 @@ import torch
 from torch.distributed import TCPStore
 
 from simic.errors import SimicError
-from simic.params import Params
 from simic.training import ranks
 from simic.training.ranks import ALONE, Ranks, joined, merged
 from tests.helpers import outputs, started
+from tests.standard import Params
 
 
 @pytest.fixture(scope="module")

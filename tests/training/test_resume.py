@@ -20,7 +20,6 @@ from small_runs import (
 from simic import durable
 from simic.data.prepare import prepare
 from simic.errors import SimicError
-from simic.params import Prepare
 from simic.telemetry import starts, timing
 from simic.telemetry.naming import run_name
 from simic.training import resume
@@ -28,6 +27,7 @@ from simic.training.checkpoint import read
 from simic.training.session import open_session
 from simic.training.trainer import train
 from tests.helpers import some
+from tests.standard import Prepare
 
 
 def flip(path, at: int) -> None:

@@ -34,7 +34,7 @@ from simic.data.prepare import prepare
 from simic.errors import SimicError
 from simic.evaluation.scoring import EVALUATION_ITERATION
 from simic.growth.life.vocabulary import Op
-from simic.params import Governor, Instances, PPOParams, Prepare, Suite
+from simic.params import Governor
 from simic.telemetry import timing
 from simic.telemetry.rows import FindingRow
 from simic.training.checkpoint import read
@@ -43,11 +43,12 @@ from simic.training.session import open_session
 from simic.training.trainer import StoppedByFinding, train
 from simic.training.validation import VALIDATION_ITERATION, score
 from tests.helpers import some
+from tests.standard import Instances, PPOParams, Prepare, Suite
 
 DRAWN = {"episode_steps": (2, 5), "validate_every": 1}  # each iteration is as long as its hash says
 EVERY_OPTION = {"ppo": PPOParams(
-    learning_rate_schedule="linear", entropy_scale={"slot": 2.0}, entropy_floor={"op": 0.5}, minibatches=2,
-    gradient_accumulation=2, ratio="per_head", head_weight="mean",
+    learning_rate_schedule="linear", entropy_scale={"slot": 2.0}, minibatches=2,
+    ratio="per_head",
 )}  # fmt: skip
 # 4 iterations of 3 steps: in the first (nothing saved yet), in the middle, at the end of an iteration, in the last;
 # and again and again.

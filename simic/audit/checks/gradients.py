@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from simic.agent.health import SATURATED
+from simic.agent.metrics import SATURATED
 from simic.audit import limits
 from simic.audit.checks.base import Check, Outcome, Reading, check, undecided, weighed
 from simic.audit.checks.shared import ENOUGH_ROWS, OURS, PERSISTENT, Values, where, windows

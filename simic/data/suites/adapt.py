@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 from simic.data.sources import read_bundled
 from simic.data.suites.kinds import Draws, Problem, kind
-from simic.data.suites.suites import SourceTask, TaskSuite, suite
+from simic.data.suites.suites import GRADUAL, SourceTask, TaskSuite, suite
 from simic.params import Host
 
 SIZE = 8
@@ -25,7 +25,13 @@ WIDTHS = (16, 8, 16)  # the second layer is narrow: what the first one lost of a
 # How seeds learn in a frozen host. Where it is confident and wrong, gradients have norms of 5 to 50, and they become no
 # smaller until a seed's output counts: one epoch of that at a higher rate drives it out of what the host can read
 # (docs/history/experiments.md).
-OPTIMIZER: dict[str, JsonValue] = {"name": "adamw", "learning_rate": 0.003, "max_grad_norm": 10.0}
+OPTIMIZER: dict[str, JsonValue] = {
+    "name": "adamw",
+    "learning_rate": 0.003,
+    "weight_decay": 5e-4,
+    "seed_weight_decay": 0.0,
+    "max_grad_norm": 10.0,
+}
 TRAINING_DWELL = 1
 Shift = Callable[[Draws, Tensor], Tensor]  # of images [n, 1, 8, 8]
 
@@ -62,10 +68,9 @@ suite(
         held_out=("inverted", "exchanged"),
         samples={"train": 512, "val": 192, "test": 384},
         overrides=(
+            *GRADUAL,
+            "prepare.suite.instances={train: 64, val: 16, held_out: 12, held_out_kinds: 4, outside: 0}",
             f"train.host={{family: adapted_cnn, preset: baseline, widths: {list(WIDTHS)}}}",
-            "train.iterations=8",
-            "train.envs=64",
-            "train.validate_every=4",
             "train.episode_steps=40",
             "train.batches_per_epoch=8",
             "train.batch_size=32",

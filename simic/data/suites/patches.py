@@ -12,7 +12,7 @@ from torch import Tensor
 
 from simic.data.sources import read_bundled
 from simic.data.suites.kinds import Draws, Problem, kind
-from simic.data.suites.suites import TaskSuite, suite
+from simic.data.suites.suites import GRADUAL, TaskSuite, suite
 
 SIZE = 16
 
@@ -22,13 +22,10 @@ suite(
         held_out=("gratings", "digits_negative", "digits_clutter", "digits_mislabelled", "pairs_mislabelled"),
         samples={"train": 512, "val": 256, "test": 512},
         overrides=(
-            "prepare.suite.instances.train=192",  # of 64 a controller knows too little (docs/history/experiments.md)
-            "prepare.suite.instances.held_out=16",  # and four of held-out kinds: as many as evaluate.eval_seeds
-            "train.host.family=cnn",
-            "train.host.preset=impaired",
-            "train.iterations=8",
-            "train.envs=64",
-            "train.validate_every=4",
+            *GRADUAL,
+            # Of 64 tasks a controller knows too little (docs/history/experiments.md); 20 are held out, as many as
+            # evaluate.eval_seeds.
+            "prepare.suite.instances={train: 192, val: 16, held_out: 16, held_out_kinds: 4, outside: 0}",
             "train.episode_steps=40",
             "train.batches_per_epoch=8",
             "train.batch_size=32",

@@ -13,13 +13,14 @@ from simic.data.suites import kinds as kinds_module
 from simic.data.suites.kinds import KINDS, Draws, Problem, Sources
 from simic.data.suites.suites import SUITES
 from simic.params import Prepare
+from tests import standard
 
 FEW = {"train": 5, "val": 2, "held_out": 3, "held_out_kinds": 2}
 KNOWN = ("digits", "brightness", "digits_permuted")
 
 
 def suite(samples=60, instances=FEW, name="patches", **changes) -> Prepare:
-    return Prepare(task="suite", samples=samples, suite={"name": name, "instances": instances, **changes})
+    return standard.Prepare(task="suite", samples=samples, suite={"name": name, "instances": instances, **changes})
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ from simic.data.suites.suites import SUITES
 from simic.envs.growth_env import GrowthEnv
 from simic.growth.life.vocabulary import Action
 from simic.growth.pretrained import train_host
-from simic.params import Prepare
+from tests.standard import Prepare
 
 ROOT = Path(__file__).parents[3]
 FEW = {"train": 6, "val": 2, "held_out": 1, "held_out_kinds": 2}

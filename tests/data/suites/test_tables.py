@@ -7,17 +7,16 @@ from pathlib import Path
 
 import pytest
 import torch
-import yaml
 
 from simic.data.batches import Dataset, load_held_out, load_split, read_meta
 from simic.data.prepare import prepare
 from simic.data.suites import kinds as kinds_module
 from simic.data.suites.kinds import KINDS, Draws, Problem, Sources
 from simic.data.suites.outside_tables import GENERATED, REAL
-from simic.data.suites.suites import SUITES
 from simic.data.suites.tables import BASE, HELD_OUT, SINGLE, SINGLE_VAL, SINGLES
 from simic.errors import SimicError
 from simic.params import Prepare
+from tests import standard
 
 FEW = {"train": 18, "val": 8, "held_out": 6, "held_out_kinds": 9, "outside": 28}
 WIDTHS = {"breast_cancer": 30, "wine": 13, "diabetes": 10, "digits": 64, "iris": 4, "hastie": 10}
@@ -25,7 +24,7 @@ WIDTHS |= {"friedman1": 10, "friedman2": 4, "friedman3": 4}  # others: 12
 
 
 def tables(samples: int | None = 704, **instances) -> Prepare:
-    return Prepare(task="suite", samples=samples, suite={"name": "tables", "instances": FEW | instances})
+    return standard.Prepare(task="suite", samples=samples, suite={"name": "tables", "instances": FEW | instances})
 
 
 @pytest.fixture(scope="module")
@@ -237,7 +236,7 @@ def test_the_kind_of_a_task_is_a_number_for_training_kinds_alone(bank):
     [((SINGLE_VAL[1],), "is for validation alone in suite 'tables'"), (("linear", "iris"), "'iris' is for evaluation")],
 )
 def test_kinds_that_are_never_trained_on_are_refused(tmp_path, kinds, message):
-    asked = Prepare(task="suite", samples=60, suite={"name": "tables", "kinds": kinds})
+    asked = standard.Prepare(task="suite", samples=60, suite={"name": "tables", "kinds": kinds})
     with pytest.raises(SimicError, match=message):
         prepare(asked, 1, tmp_path / "out", tmp_path)
 
@@ -253,7 +252,7 @@ def test_a_finite_source_is_of_outside_kinds_or_of_others(tmp_path, monkeypatch)
         return Problem(3, {}, sample)
 
     monkeypatch.setitem(kinds_module.KINDS["tables"], "mine", mine)
-    asked = Prepare(
+    asked = standard.Prepare(
         task="suite", samples=60, suite={"name": "tables", "kinds": ("mine",), "instances": FEW | {"outside": 10}}
     )
     with pytest.raises(SimicError, match="outside kinds read iris, and so do others"):
@@ -329,8 +328,7 @@ def test_an_outside_instance_divides_a_whole_source_among_its_splits_and_another
 
 @pytest.mark.slow
 def test_the_whole_suite_is_small_on_disk(tmp_path):
-    line = next(line for line in SUITES["tables"].overrides if line.startswith("prepare.suite.instances="))
-    prepare(tables(None, **yaml.safe_load(line.partition("=")[2])), 1, tmp_path / "out", tmp_path)
+    prepare(Prepare(task="suite"), 1, tmp_path / "out", tmp_path)
     size = sum(file.stat().st_size for file in (tmp_path / "out").iterdir())
     meta, held = read_meta(tmp_path / "out"), load_held_out(tmp_path / "out")
     assert size <= 128e6

@@ -33,7 +33,7 @@ FAULTS = (
         "critical",
         "The value of the state after a step is that of the state before it.",
         Patch(
-            "agent/rollout.py",
+            "agent/ppo.py",
             "torch.cat((rollout.values[1:], last[None]))",
             "torch.cat((rollout.values[:-1], last[None]))",
         ),
@@ -139,6 +139,6 @@ FAULTS = (
         "explained-variance-of-values",
         "medium",
         "Explained variance is reported as a share of the values' variance, not of the returns'.",
-        Patch("agent/health.py", "variance[3] / variance[1]", "variance[3] / variance[2]"),
+        Patch("agent/metrics.py", "variance[3] / variance[1]", "variance[3] / variance[2]"),
     ),
 )

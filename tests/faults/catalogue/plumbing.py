@@ -2,7 +2,12 @@
 
 from tests.faults.fault import Patch, planted
 
-ROLLOUT, ENV, POPULATION = "agent/rollout.py", "envs/growth_env.py", "growth/batch/population.py"
+ROLLOUT, COLLECT, ENV, POPULATION = (
+    "agent/rollout.py",
+    "agent/ppo.py",
+    "envs/growth_env.py",
+    "growth/batch/population.py",
+)
 LIFECYCLE, GROUPS, ARENA = "growth/life/lifecycle.py", "growth/batch/groups.py", "growth/batch/arena.py"
 OBSERVATIONS, ATTRIBUTION = "envs/observations.py", "envs/attribution.py"
 
@@ -19,7 +24,7 @@ FAULTS = (
         ),
         Patch(ROLLOUT, "state = position.state.zeroed(position.starts)", "state = position.state"),
         Patch(
-            ROLLOUT,
+            COLLECT,
             "    return rollout, Position(observation, state, starts)",
             "    env.memory = state\n    return rollout, Position(observation, state, starts)",
         ),
@@ -30,7 +35,7 @@ FAULTS = (
         "critical",
         "The policy forgets everything after each step of acting, but not in the update.",
         Patch(
-            ROLLOUT,
+            COLLECT,
             "state, ended = step.state, terminated | truncated",
             "state, ended = step.state.zeroed(torch.ones_like(valid)), terminated | truncated",
         ),
@@ -41,7 +46,7 @@ FAULTS = (
         "high",
         "All hosts draw their actions with the same random numbers.",
         Patch(
-            ROLLOUT,
+            COLLECT,
             "rng.Purpose.ACTION, iteration, env_ids, time, device",
             "rng.Purpose.ACTION, iteration, torch.zeros_like(env_ids), time, device",
         ),
@@ -266,7 +271,7 @@ FAULTS = (
         "critical",
         "The rewards of hosts go to their neighbours.",
         Patch(
-            ROLLOUT,
+            COLLECT,
             "info = env.step(step.actions)\n",
             "info = env.step(step.actions)\n        reward = reward.roll(1)\n",
         ),

@@ -90,8 +90,8 @@ FAULTS = (
         "The order of minibatches depends on when the process began.",
         Patch(
             TRAINER,
-            "ppo.update(rollout, iteration, Health(ppo, self.acted))",
-            "ppo.update(rollout, iteration - self.first, Health(ppo, self.acted))",
+            "ppo.update(rollout, iteration, self.acted)",
+            "ppo.update(rollout, iteration - self.first, self.acted)",
         ),
         Patch(
             TRAINER,

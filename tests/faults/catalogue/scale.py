@@ -42,7 +42,7 @@ FAULTS = (
         "high",
         "The last host draws its actions with the numbers of the one before.",
         Patch(
-            "agent/rollout.py",
+            "agent/ppo.py",
             "rng.Purpose.ACTION, iteration, env_ids, time, device",
             "rng.Purpose.ACTION, iteration, env_ids - (env_ids == 7).long(), time, device",
         ),

@@ -11,7 +11,7 @@ from simic.growth.batch.alignment import TASKS_AT_ONCE, Alignments
 from simic.growth.batch.population import Population
 from simic.growth.networks.blueprints import blueprints_of
 from simic.growth.networks.hosts import build_host
-from simic.params import Host, HostOptimizer
+from tests.standard import Host, HostOptimizer
 
 TABLE, IMAGES = Host(family="tables", preset="baseline"), Host(family="cnn", preset="baseline")
 BLUEPRINTS = blueprints_of("tables")

@@ -9,8 +9,9 @@ from simic.data.batches import Dataset
 from simic.growth.batch.population import Population
 from simic.growth.life.vocabulary import Slots
 from simic.growth.networks.blueprints import blueprints_of
-from simic.params import HostOptimizer, Runtime
+from simic.params import Runtime
 from simic.training import machine
+from tests.standard import HostOptimizer
 
 from ..worlds import DATA, FAMILIES, make_host, make_order, make_population, mixed_slots, parameters
 

@@ -7,7 +7,7 @@ from torch import nn
 
 from simic.growth.batch.arena import MOMENTS, Arena, Block, Rows
 from simic.growth.batch.template import RowLayout
-from simic.params import HostOptimizer
+from tests.standard import HostOptimizer
 
 from ..worlds import generator
 

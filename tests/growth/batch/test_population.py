@@ -15,8 +15,8 @@ from simic.growth.life.lifecycle import LIVE_STAGES, in_stages
 from simic.growth.life.vocabulary import Blend, Ramp, Slots, Stage
 from simic.growth.networks.blueprints import blueprints_of
 from simic.growth.networks.hosts import PRESETS, build_host
-from simic.params import Host, HostOptimizer
 from tests.helpers import some
+from tests.standard import Host, HostOptimizer
 
 from ..worlds import (
     DATA,

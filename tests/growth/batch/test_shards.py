@@ -18,9 +18,9 @@ from simic.errors import SimicError
 from simic.growth.batch import shards
 from simic.growth.batch.shards import Layout, ProcessLost, Shards, recovered
 from simic.growth.pretrained import train_host
-from simic.params import Host, Lifecycle, PPOParams, Train
 from simic.rng import Purpose, key, uniform
 from tests.helpers import some
+from tests.standard import Host, Lifecycle, PPOParams, Train
 
 from ..worlds import make_data, make_table
 

@@ -15,12 +15,13 @@ from simic.growth.life.vocabulary import Blend, Slots, Stage
 from simic.growth.networks.blueprints import blueprints_of
 from simic.growth.networks.hosts import build_host
 from simic.params import Host, HostOptimizer
+from tests import standard
 
 from ..worlds import DATA, make_order, make_population, make_table, mixed_slots, one_seed
 
 KINDS = blueprints_of("tables")
-ADAMW = HostOptimizer(name="adamw", learning_rate=1e-3, weight_decay=0.02, seed_weight_decay=0.02)
-SGD = HostOptimizer()
+ADAMW = standard.HostOptimizer(name="adamw", learning_rate=1e-3, weight_decay=0.02, seed_weight_decay=0.02)
+SGD = standard.HostOptimizer()
 TASKS = make_table(tasks=4, samples=40, seed=3)
 HOSTS = 2 * ALIKE_HOSTS + 10  # three parts
 
@@ -150,7 +151,7 @@ def test_a_seed_that_is_fitted_needs_data() -> None:
 @pytest.mark.parametrize("item", KINDS, ids=lambda item: item.name)
 def test_an_exported_network_gives_the_committed_answers_on_raw_rows(item, tmp_path) -> None:
     """As a plain module and as a program that needs torch alone; the rows as they come, seen by host and seed."""
-    population = make_population("tables", 2, optimizer=HostOptimizer(name="adamw", learning_rate=0.03))
+    population = make_population("tables", 2, optimizer=standard.HostOptimizer(name="adamw", learning_rate=0.03))
     slots = one_seed(population, Stage.FOSSILIZED, KINDS.index(item), alpha=1.0)
     population.train_epoch(slots, DATA["tables"], make_order(2, 30, 16))
     network = grown_network(population, slots, 1, committed=True)

@@ -7,7 +7,7 @@ import torch
 
 from simic.growth.life.lifecycle import gate_passes
 from simic.growth.life.vocabulary import Ramp, Slots, Stage
-from simic.params import Lifecycle
+from tests.standard import Lifecycle
 
 GATES = pytest.mark.parametrize("mode", ["permissive", "strict"])
 

@@ -24,7 +24,8 @@ from simic.growth.life.lifecycle import (
     retarget,
 )
 from simic.growth.life.vocabulary import Action, Curve, Op, Ramp, Slots, Stage
-from simic.params import Lifecycle
+from tests import standard
+from tests.standard import Lifecycle
 
 from ..worlds import generator
 
@@ -147,7 +148,7 @@ def test_stage_sets_follow_from_the_table() -> None:
 
 
 def test_advance_changes_nothing_it_was_given() -> None:
-    params, draw = Lifecycle(), generator(0)
+    params, draw = standard.Lifecycle(), generator(0)
     slots = Slots.empty(16, SLOTS)
     for _ in range(8):
         before = {name: tensor.clone() for name, tensor in slots.state_dict().items()}
@@ -170,7 +171,7 @@ def step(slots: Slots, action: Action, params: Lifecycle) -> tuple[Slots, Events
 
 
 def test_a_refused_gate_is_an_event_and_a_wait() -> None:
-    params = Lifecycle(training_dwell=3, auto_advance=False)
+    params = standard.Lifecycle(training_dwell=3, auto_advance=False)
     slots, _ = step(Slots.empty(1, SLOTS), act(Op.GERMINATE), params)
     slots, _ = step(slots, act(Op.ADVANCE), params)
     slots, events = step(slots, act(Op.ADVANCE), params)  # one epoch of TRAINING, three are needed

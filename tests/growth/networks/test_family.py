@@ -13,7 +13,8 @@ from simic.growth.networks import blueprints, family
 from simic.growth.networks.blueprints import blueprint, blueprints_of
 from simic.growth.networks.family import Anatomy, host_family
 from simic.growth.networks.hosts import build_host
-from simic.params import Host, HostOptimizer
+from simic.params import Host
+from tests.standard import HostOptimizer
 
 
 @pytest.fixture(autouse=True)

@@ -9,7 +9,7 @@ from torch import nn
 from simic.errors import SimicError
 from simic.growth.networks.hosts import PRESETS, build_host
 from simic.growth.networks.layers import norm_groups
-from simic.params import Host
+from tests.standard import Host
 
 
 def test_parameter_counts_of_the_earlier_system() -> None:

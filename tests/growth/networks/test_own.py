@@ -11,7 +11,7 @@ from simic.growth.batch.population import Population
 from simic.growth.life.vocabulary import Slots
 from simic.growth.networks.blueprints import blueprints_of
 from simic.growth.networks.own import load_network, own_host
-from simic.params import HostOptimizer
+from tests.standard import HostOptimizer
 
 from ..worlds import logits_of
 
