@@ -122,7 +122,7 @@ BAD_MEMORY = ours("share of updates in which the hidden state is out of range", 
 # P, N, M, S: rewards, scales, environment
 RETURN_AGAINST_OBJECTIVE = ours("rise of returns that the objective does not follow", 0.5, 1.0, judged=0.5)
 HARMFUL_SEEDS = ours("share of fossilizations that harmed the host", 0.2, 1.0, judged=0.2)
-ANY_HARMFUL_SEED = published("fossilizations that harmed the host", 0.0)
+SOME_HARMFUL_SEEDS = ours("share of seeds kept that harmed their host", 0.002, 1.0, judged=0.002)
 WRONG_ROWS = published("rows whose validity is wrong", 0.0)
 
 # F, X, Q: what is claimed, how it was recorded, how fast

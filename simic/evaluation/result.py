@@ -34,7 +34,7 @@ class Frozen(BaseModel):
         return json.dumps(self.model_dump(mode="json"), sort_keys=True, indent=1) + "\n"
 
     @classmethod
-    def of(cls, thing: object) -> Self:
+    def from_fields(cls, thing: object) -> Self:
         """Take the fields from another object that has them."""
         return cls(**{name: getattr(thing, name) for name in cls.model_fields})
 

@@ -34,12 +34,13 @@ from simic.evaluation.result import (
     TriedChoice,
 )
 from simic.growth.life.vocabulary import Op, Stage
+from simic.params import Params
 from simic.telemetry import columns as tables
 from simic.telemetry.columns import Columns, EventColumns
 from simic.telemetry.publish import publish
 from simic.telemetry.recorder import Iteration, Recorder
 from simic.telemetry.rows import TimingRow, UpdateRow
-from tests.standard import Params
+from tests import standard
 
 ENVS, SLOTS, STEPS, ITERATIONS = 4, 2, 6, 24
 HEADS = ("op", "slot", "blueprint", "style", "tempo", "alpha_target", "alpha_speed", "alpha_curve")
@@ -50,7 +51,7 @@ LAYERS = ("actor.category", "actor.encoder", "actor.core.rnn", "actor.core_norm"
 
 def params():
     """Return small params."""
-    tree = Params().model_dump()
+    tree = standard.Params().model_dump()
     tree["train"] |= {"envs": ENVS, "episode_steps": STEPS, "iterations": ITERATIONS}
     return Params.model_validate(tree)
 

@@ -19,7 +19,7 @@ from simic.audit.panels import panels_of
 from simic.audit.record import RunRecord, Table
 from simic.errors import SimicError
 from simic.evaluation.endpoints import COMMON
-from tests.standard import Params
+from simic.params import Params
 
 from . import synthetic
 from .defects import DEFECTS

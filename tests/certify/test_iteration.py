@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from simic import params
-from simic.agent import normalization, ppo, rollout
+from simic.agent import normalization, ppo
 from simic.audit.certify import part
 from simic.audit.certify_code import small_run
 from simic.data.prepare import prepare
@@ -73,7 +73,7 @@ FAULTS = {
         lambda *args, greedy: LearnedActor(*args, greedy=False),
     ),
     "advantages": lambda: scaled(trainer, "with_advantages", lambda r: replace(r, advantages=1.01 * r.advantages)),
-    "actions sampled": lambda: scaled(rollout, "_noise", lambda noise: noise.roll(1, 1)),
+    "actions sampled": lambda: scaled(ppo, "_noise", lambda noise: noise.roll(1, 1)),
     "scale of observations": lambda: scaled(
         normalization.Moments, "merge", lambda found: replace(found, m2=1.01 * found.m2)
     ),

@@ -41,7 +41,12 @@ def bank(tmp_path_factory):
     instances = {"train": 3, "val": 1, "held_out": 1, "held_out_kinds": 1}
     kinds = ("brightness", "digits", "pairs_near")
     prepare(
-        Prepare(task="suite", samples=60, suite={"kinds": kinds, "instances": instances}), 1, folder / "out", folder
+        Prepare(
+            task="suite", samples=60, suite={"name": "patches", "kinds": kinds, "instances": instances | {"outside": 0}}
+        ),
+        1,
+        folder / "out",
+        folder,
     )
     return folder / "out"
 

@@ -169,15 +169,15 @@ class HarmfulSeedKept(Check):
     post_hoc = True
     counted = "fossilization"
     HELPED_PCT, LOST_PCT, ERRORS = 0.1, 0.2, 4.0
-    SHARE, ANY = limits.HARMFUL_SEEDS, limits.ANY_HARMFUL_SEED
+    MANY, SOME = limits.HARMFUL_SEEDS, limits.SOME_HARMFUL_SEEDS
     threshold = (
-        f"more than {ANY:g} with a contribution > {HELPED_PCT:g} points, but accuracy lost > {LOST_PCT:g} points since "
-        f"germination, both also > {ERRORS:g} standard errors of the contribution: medium; > {percent(SHARE)} of "
-        "fossilizations: high"
+        f"> {percent(SOME)} of fossilizations with a contribution > {HELPED_PCT:g} points, but accuracy lost > "
+        f"{LOST_PCT:g} points since germination, both also > {ERRORS:g} standard errors of the contribution: medium; > "
+        f"{percent(MANY)}: high"
     )
     source = OURS
     fix = "Make the fossilize bonus conditional on progress since germination."
-    passes_when = "no seed was fossilized on a host that had lost accuracy since its germination"
+    passes_when = "hardly a seed was fossilized on a host that had lost accuracy since its germination"
 
     def examine(self, run: RunRecord) -> Outcome:
         kept = _kept(run)
@@ -190,5 +190,6 @@ class HarmfulSeedKept(Check):
             and -each.progress > max(self.LOST_PCT, self.ERRORS * each.error)
         ]
         evidence = tuple(harmful[:MOST_EVIDENCE])
-        share = Reading(self.SHARE, len(harmful) / len(kept), "high", evidence)
-        return weighed([share, Reading(self.ANY, len(harmful), "medium", evidence)]).of(len(kept))
+        share = len(harmful) / len(kept)
+        readings = [Reading(self.MANY, share, "high", evidence), Reading(self.SOME, share, "medium", evidence)]
+        return weighed(readings).of(len(kept))
