@@ -8,7 +8,6 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
-import gymnasium
 import torch
 from pydantic import ValidationError
 from safetensors import SafetensorError, safe_open
@@ -16,7 +15,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from simic import durable, params, rng
-from simic.agent.gym_adapter import vectorized
+from simic.agent.gym_adapter import Make, vectorized
 from simic.agent.metrics import UpdateMetrics, acting, numbers
 from simic.agent.normalization import Normalizers, ObservationNormalizer, RewardNormalizer
 from simic.agent.policy import ActorCritic, refuse_mismatch
@@ -24,13 +23,12 @@ from simic.agent.ppo import PPO, collect, with_advantages
 from simic.agent.rollout import Position
 from simic.errors import SimicError
 
-Make = str | Callable[[], gymnasium.Env]
-
 LONGEST_EPISODE = 1_000_000  # steps, in evaluation
 PLAY_ITERATION = 1 << 42  # a namespace of its own: other starts and other noise than in training
 CARD = "simic.agent"  # what a saved file's metadata are under
 FORMAT_VERSION = 2
 LOG_FILE = "progress.csv"
+LOG_BEGINS = "env_steps,episode_return,"
 LOG_EPISODES = 100  # whose mean return is written
 
 
@@ -211,8 +209,11 @@ class Agent:
         durable.replace_file(Path(path), save(self.tensors(), {CARD: json.dumps(card)}))
 
     @classmethod
-    def load(cls, path: str | Path, env: Make | None = None, log: str | Path | None = None) -> Self:
-        """Load an agent that was saved, to go on exactly from there; ``env`` where it was not made by a registered id.
+    def load(
+        cls, path: str | Path, env: Make | None = None, log: str | Path | None = None, envs: int | None = None
+    ) -> Self:
+        """Load an agent that was saved, to go on exactly from there; ``env`` where it was not made by a registered id,
+        ``envs`` for another number of environments side by side.
 
         SimicError when the file is not readable, is not a saved agent, or is one of another environment.
         """
@@ -231,6 +232,9 @@ class Agent:
             raise SimicError(f"{path}: not an agent that Agent.save wrote") from None
         if made is None:
             raise SimicError(f"{path}: its environment has no registered id; pass what makes it: Agent.load(path, env)")
+        if envs is not None and envs != same["envs"] and "scales/reward.running" in tensors:
+            tensors["scales/reward.running"] = torch.zeros(envs, dtype=torch.float64)  # episodes begin anew
+        same["envs"] = envs or same["envs"]
         agent = cls(made, **same, log=log)
         refuse_mismatch(str(path), agent.tensors(), tensors)
         parts = {part: {} for part in ("ppo", "scales")}
@@ -256,6 +260,8 @@ class Agent:
         if self.log is None or not self.log.exists():
             return
         header, *lines = self.log.read_text(encoding="utf-8").splitlines(keepends=True) or [""]
+        if header and not header.startswith(LOG_BEGINS):
+            raise SimicError(f"{self.log}: is a file of another program; choose another folder for the log")
         whole = [line for line in lines if line.endswith("\n")]  # the last may have been cut off
         kept = [line for line in whole if int(line.partition(",")[0]) <= self.env_steps]
         durable.replace_file(self.log, "".join([header, *kept] if kept else []).encode())

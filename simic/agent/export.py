@@ -18,11 +18,14 @@ DESCRIPTION = "policy.json"
 
 
 class GreedyPolicy(nn.Module):
-    """Raw observation and memory in, likeliest action, op logits, value and new memory out; no checks, no noise."""
+    """Take raw observation and memory; return the likeliest action, as the environment numbers it, op logits, value and
+    new memory; no checks, no noise.
+    """
 
     mean: Tensor
     scale: Tensor
     limit: Tensor
+    first: Tensor
 
     def __init__(self, policy: ActorCritic, normalizer: ObservationNormalizer | None, masks: tuple[str, ...]) -> None:
         super().__init__()
@@ -33,6 +36,8 @@ class GreedyPolicy(nn.Module):
         self.register_buffer("scale", like.new_ones(features) if normalizer is None else normalizer.scale.clone())
         unlimited = like.new_full((features,), torch.inf)
         self.register_buffer("limit", unlimited if normalizer is None else normalizer.limit.clone())
+        first = [head.first for head in policy.action_spec.heads]
+        self.register_buffer("first", torch.tensor(first, device=like.device))
 
     def forward(
         self, features: Tensor, categories: Tensor, masks: tuple[Tensor, ...], h: Tensor, c: Tensor
@@ -42,7 +47,7 @@ class GreedyPolicy(nn.Module):
         z, of_value, state = self.policy.remember(Observation(seen, categories, named), RecurrentState(h, c))
         choices: list[Choice] = self.policy.choose(z, named)
         value = self.policy.state_value(of_value)
-        actions = torch.stack([choice.index for choice in choices], dim=-1)
+        actions = torch.stack([choice.index for choice in choices], dim=-1) + self.first
         return actions, choices[0].logits, value, state.h, state.c
 
 
@@ -97,7 +102,7 @@ def _description(policy: ActorCritic, names: tuple[str, ...], example: tuple) ->
         "call": "module()(features, categories, (masks, ...), h, c) -> actions, op logits, value, h, c",
         "inputs": {name: {"shape": ["batch", *x.shape[1:]], "dtype": str(x.dtype)[6:]} for name, x in inputs.items()},
         "initial_state": "h and c are zero at the start of an episode",
-        "heads": [{"name": head.name, "size": head.size} for head in policy.action_spec.heads],
+        "heads": [{"name": h.name, "size": h.size, "first": h.first} for h in policy.action_spec.heads],
         "relevance": [list(row) for row in policy.action_spec.relevance],
         "observation_version": policy.observation_spec.version,
     }

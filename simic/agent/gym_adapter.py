@@ -1,7 +1,8 @@
 """A Gymnasium vector environment with Box observations and (Multi)Discrete actions, as ``collect`` wants it."""
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import gymnasium
@@ -14,6 +15,8 @@ from torch import Tensor
 from simic import rng
 from simic.agent.spec import ActionSpec, Observation, ObservationSpec
 from simic.errors import SimicError
+
+Make = str | Callable[[], gymnasium.Env]
 
 MASK_METHOD, ACTION_SPEC = "action_masks", "action_spec"
 
@@ -54,7 +57,7 @@ class GymAdapter:
         self.observation_spec = _observation_spec(env.single_observation_space)
         self.masked: tuple[str, ...] | None = None  # heads, once something was observed
         self._single = isinstance(env.single_action_space, Discrete)
-        self._first_action = _first_action(env.single_action_space)
+        self._first_action = np.array([head.first for head in self.action_spec.heads])
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Observation, Any]:
         """Start every environment anew; ``options["iteration"]`` makes another start of each."""
@@ -68,10 +71,13 @@ class GymAdapter:
         """Take a step with indices ``[E, heads]``; return rewards float32 and flags ``[E]``."""
         taken = actions.numpy() + self._first_action
         observation, reward, terminated, truncated, info = self.env.step(taken[:, 0] if self._single else taken)
-        final = self._final(observation, truncated & ~terminated, info)
+        final, seen = self._final(observation, truncated & ~terminated, info), self._observation(observation)
         rewards = torch.as_tensor(reward, dtype=torch.float32)
+        if not rewards.isfinite().all():
+            row = int((~rewards.isfinite()).nonzero()[0])
+            raise SimicError(f"environment {row} pays {reward[row]}: a reward must be a finite number of float32")
         flags = torch.from_numpy(terminated.copy()), torch.from_numpy(truncated.copy())
-        return self._observation(observation), rewards, *flags, AdapterInfo(final)
+        return seen, rewards, *flags, AdapterInfo(final)
 
     def _observation(self, values: np.ndarray) -> Observation:
         features = torch.from_numpy(values.reshape(self.num_envs, -1).astype(np.float32))
@@ -126,15 +132,69 @@ class GymAdapter:
         self.env.close()
 
 
-def vectorized(make: str | Callable[[], gymnasium.Env], envs: int, rng_seed: int) -> GymAdapter:
+class CheckedEnv(gymnasium.Wrapper):
+    """Check what one environment answers and copy it: it may fill the same array again. Infos stay inside, since
+    nothing reads them and their types may differ from environment to environment.
+    """
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict]:
+        observation, _ = self._answer("reset()", self.env.reset(seed=seed, options=options), ("observation", "info"))
+        return self._observed(observation), {}
+
+    def step(self, action: Any) -> tuple[np.ndarray, Any, bool, bool, dict]:
+        parts = ("observation", "reward", "terminated", "truncated", "info")
+        observation, reward, terminated, truncated, _ = self._answer("step()", self.env.step(action), parts)
+        return self._observed(observation), reward, bool(terminated), bool(truncated), {}
+
+    def _answer(self, method: str, answer: Any, parts: Sequence[str]) -> Any:
+        if not isinstance(answer, tuple) or len(answer) != len(parts):
+            given = f"{len(answer)} values" if isinstance(answer, tuple) else f"one {type(answer).__name__}"
+            raise SimicError(f"environment {self.env}: {method} returns {given}: must be ({', '.join(parts)})")
+        return answer
+
+    def _observed(self, observation: Any) -> np.ndarray:
+        values, space = np.array(observation), self.observation_space
+        if values.shape != space.shape or (not np.issubdtype(values.dtype, np.number) and values.dtype != np.bool_):
+            given = f"{values.dtype} of shape {list(values.shape)}"
+            raise SimicError(f"environment {self.env} observes {given}: its observation space is {space}")
+        return values
+
+
+def _maker(make: Make) -> Callable[[], gymnasium.Env]:
+    """Return a function that makes the checked environment; SimicError where ``make`` is no id and no such function."""
+    if isinstance(make, str):
+        return lambda: CheckedEnv(gymnasium.make(make))
+    needed = "must be a registered id, or a function without arguments that makes an environment"
+    if isinstance(make, gymnasium.Env) or not callable(make):
+        raise SimicError(f"environment {make!r}: {needed}")
+    try:
+        inspect.signature(make).bind()
+    except TypeError as error:
+        raise SimicError(f"environment {make!r}: {error}; {needed}") from None
+
+    def made() -> gymnasium.Env:
+        env = make()
+        if not isinstance(env, gymnasium.Env):
+            raise SimicError(f"environment {make!r}: makes a {type(env).__name__}; {needed}")
+        try:
+            inspect.signature(env.reset).bind(seed=0, options={})
+        except TypeError:
+            raise SimicError(
+                f"environment {env}: reset() takes no seed and options; it must, as in Gymnasium"
+            ) from None
+        return CheckedEnv(env)
+
+    return made
+
+
+def vectorized(make: Make, envs: int, rng_seed: int) -> GymAdapter:
     """Make so many copies of an environment, by its registered name or a function; in this process, on one thread.
 
     An environment with a method ``action_masks()`` is masked, one with an ``action_spec`` has that (``GymAdapter`` says
     what they are).
     """
     try:
-        maker = (lambda: gymnasium.make(make)) if isinstance(make, str) else make
-        vector = SyncVectorEnv([maker] * envs, autoreset_mode=AutoresetMode.SAME_STEP)
+        vector = SyncVectorEnv([_maker(make)] * envs, autoreset_mode=AutoresetMode.SAME_STEP)
     except (gymnasium.error.Error, ImportError) as error:
         raise SimicError(f"environment {make!r}: {' '.join(str(error).split())}") from None
     first = vector.envs[0]
@@ -153,20 +213,21 @@ def _action_spec(space: gymnasium.Space, given: ActionSpec | None) -> ActionSpec
         sizes = space.nvec.tolist()
     else:
         raise SimicError(f"action space {space}: must be Discrete, or MultiDiscrete of one dimension")
+    # Discrete spaces may count from another number than 0.
+    firsts = np.atleast_1d(np.asarray(space.start, dtype=np.int64)).tolist()
     if given is None:
-        return ActionSpec.discrete(*sizes)
+        return _counting_from(firsts, ActionSpec.discrete(*sizes))
     if not isinstance(given, ActionSpec):
         raise SimicError(f"action_spec is {type(given).__name__}: must be a simic.agent.spec.ActionSpec")
     own = [head.size for head in given.heads]
     if own != sizes:
         raise SimicError(f"action_spec has heads of sizes {own}: must be those of the action space, {sizes}")
-    return given
+    return _counting_from(firsts, given)
 
 
-def _first_action(space: gymnasium.Space) -> np.ndarray:
-    """Return the number of the first action: Discrete spaces may count from another number than 0."""
-    assert isinstance(space, Discrete | MultiDiscrete)
-    return np.atleast_1d(np.asarray(space.start, dtype=np.int64))
+def _counting_from(firsts: Sequence[int], spec: ActionSpec) -> ActionSpec:
+    heads = [replace(head, first=first) for head, first in zip(spec.heads, firsts, strict=True)]
+    return replace(spec, heads=tuple(heads))
 
 
 def _observation_spec(space: gymnasium.Space) -> ObservationSpec:

@@ -14,7 +14,8 @@ from simic.transfer import constant
 class Head:
     """One factor of the action. ``mask_given`` says on which earlier head's choice its mask depends. ``lean``: logits
     that an untrained policy adds to its choices, none where empty. ``described``: so many features of the observation
-    are about each choice; they are its last columns, choice by choice, and at most one head has them.
+    are about each choice; they are its last columns, choice by choice, and at most one head has them. ``first``: what
+    the environment calls the first choice; inside, choices count from 0.
     """
 
     name: str
@@ -22,6 +23,7 @@ class Head:
     mask_given: Literal["nothing", "op", "slot"] = "nothing"
     lean: tuple[float, ...] = ()
     described: int = 0
+    first: int = 0
 
 
 @dataclass(frozen=True)

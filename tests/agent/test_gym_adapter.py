@@ -137,7 +137,7 @@ def test_a_spec_of_ones_own_brings_names_relevance_and_masks_by_name() -> None:
     spec = ActionSpec((Head("op", 2), Head("button", 4, mask_given="op")), ((True, False), (True, True)))
     space = MultiDiscrete([2, 4])
     adapter = GymAdapter(vector(Counter(space=space), Counter(space=space)), 1, mask_method="by_name", action_spec=spec)
-    assert adapter.action_spec is spec
+    assert adapter.action_spec == spec
     assert adapter.reset()[0].masks["button"].shape == (2, 2, 4)
     with pytest.raises(SimicError, match=r"action_spec has heads of sizes \[2, 4\]: must be .*\[3\]"):
         GymAdapter(vector(Counter()), 1, action_spec=spec)
