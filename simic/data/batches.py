@@ -260,7 +260,7 @@ def read_meta(prepared_dir: Path) -> Meta:
             raise SimicError(f"{path}: schema version {version}, {wanted}")
         return Meta.model_validate(content)
     except ValueError as error:
-        raise SimicError(f"{path}: damaged: {error}; run simic prepare again") from None
+        raise SimicError(f"{path}: damaged: {str(error).splitlines()[0]}; run simic prepare again") from None
 
 
 def data_hash(prepared_dir: Path) -> str:

@@ -1,4 +1,4 @@
-"""What is held out is out of reach: of the code that trains and selects, and of the files that it opens."""
+"""Held-out data are out of reach of the code that trains and selects, and of the files that it opens."""
 
 import ast
 import hashlib
@@ -21,13 +21,13 @@ MAY = ("simic/evaluation/", "simic/data/batches.py", "simic/data/prepare.py", RE
 
 
 def named(tree: ast.AST) -> set[str]:
-    """Every name, attribute, import and string of a piece of code."""
-    found: set[str] = set()
+    """Return every name, attribute, import and string of a piece of code."""
+    names: set[str] = set()
     for node in ast.walk(tree):
         match node:
             case ast.Name(id=name) | ast.Attribute(attr=name) | ast.alias(name=name) | ast.Constant(value=str(name)):
-                found.add(name)
-    return found
+                names.add(name)
+    return names
 
 
 def test_evaluation_alone_names_what_opens_held_out_data() -> None:
@@ -61,7 +61,7 @@ def hashes(x: torch.Tensor) -> list[bytes]:
 
 
 def raw(data, tasks) -> torch.Tensor:
-    """Samples before they were standardised, as integers of thousandths: equal where they were equal."""
+    """Return samples before they were standardised, as integers of thousandths: equal where they were equal."""
     n = len(data)
     mean, std = (torch.tensor([getattr(task, name)[0] for task in tasks]) for name in ("mean", "std"))
     wide = data.x * std.repeat_interleave(n)[:, None, None, None] + mean.repeat_interleave(n)[:, None, None, None]

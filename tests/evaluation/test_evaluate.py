@@ -100,7 +100,7 @@ def evaluation(setup, learned, headroom):
 
 @pytest.fixture(scope="module")
 def rules(setup):
-    """Score and timeline of each."""
+    """Return score and timeline of each rule."""
     named = {name: alone(setup, BASELINES[name](setup.env)) for name in RULES}
     return {**named, "schedule": alone(setup, scheduled(setup))}
 

@@ -32,7 +32,7 @@ def describe(frame: pd.DataFrame, train: np.ndarray) -> tuple[tuple[InputColumn,
             left_out.append(str(name))
             continue
         columns.append(column)
-        notes += _said(column)
+        notes += _notes(column)
     if not columns:
         raise SimicError("no column is left that could tell classes apart: every one holds one value or one per row")
     if left_out:
@@ -63,7 +63,7 @@ def _column(name: str, values: Any, train: Any) -> InputColumn | None:
     )
 
 
-def _said(column: InputColumn) -> list[str]:
+def _notes(column: InputColumn) -> list[str]:
     notes = list[str]()
     if column.levels is not None:
         joined = ", the rare ones as one" if column.other else ""

@@ -23,7 +23,7 @@ CHANNELS = (1, 3, 4)
 LAYOUTS = tuple(TO_CHANNELS_FIRST)
 PARTS = {"train": 0, "val": 1, "test": 2}
 MOST_CLASSES_SHOWN = 6
-NOBODYS_MEAN = 0.0, 1.0  # for a network of the user's own, which gets samples as they are
+UNSCALED = 0.0, 1.0  # mean and deviation for a network of the user's own, which gets samples as they are
 
 
 @dataclass(frozen=True)
@@ -83,9 +83,10 @@ def own_data(
         inputs, said = _image_inputs(x, parts["train"], classes, given.name, layout)
         raw, shown = x, f"{len(y)} images of {' × '.join(map(str, inputs.shape))}"
     if as_given:
-        mean, std = ((value,) * len(inputs.mean) for value in NOBODYS_MEAN)
+        mean, std = ((value,) * len(inputs.mean) for value in UNSCALED)
         inputs = inputs.model_copy(update={"mean": mean, "std": std, "clip": None})
-    notes = [f"{given.name}: {shown}", _classes_said(y, classes, str(given.y.name)), *notes, *said]
+    sizes = "split: " + ", ".join(f"{len(chosen)} {split}" for split, chosen in parts.items())
+    notes = [f"{given.name}: {shown}", _describe_classes(y, classes, str(given.y.name)), sizes, *notes, *said]
     bank = _bank(given, inputs, raw, torch.from_numpy(y), parts)
     return OwnData(bank, inputs, tuple(notes), {split: raw[chosen.numpy()] for split, chosen in parts.items()})
 
@@ -115,11 +116,11 @@ def _parts(
     rng_seed: int,
     few: bool,
 ) -> tuple[dict[str, Tensor], list[str]]:
-    """Return sorted places by split: the parts that were given, and what is missing cut from training."""
+    """Return sorted places by split, and notes: the parts that were given, with missing ones cut from training."""
     copies = int((firsts != torch.arange(len(y))).sum())
     notes = [f"samples that equal an earlier one: {copies}; each stays, in the split of the first"] if copies else []
     if given.part is None:
-        return _said_split(cut(y, dict(shares), rng_seed, given.name, classes, firsts, few), notes)
+        return cut(y, dict(shares), rng_seed, given.name, classes, firsts, few), notes
     parts = {split: torch.from_numpy(np.flatnonzero(given.part == number)) for split, number in PARTS.items()}
     left = {split: share for split, share in shares.items() if not len(parts[split])}
     seen = torch.cat([firsts[parts[split]] for split in ("val", "test")])
@@ -134,15 +135,10 @@ def _parts(
         parts |= {split: train[chosen] for split, chosen in inner.items()}
     else:
         parts["train"] = train
-    return _said_split(parts, notes)
+    return parts, notes
 
 
-def _said_split(parts: dict[str, Tensor], notes: list[str]) -> tuple[dict[str, Tensor], list[str]]:
-    sizes = ", ".join(f"{len(chosen)} {split}" for split, chosen in parts.items())
-    return parts, [f"split: {sizes}", *notes]
-
-
-def _classes_said(y: np.ndarray, classes: tuple[str, ...], target: str) -> str:
+def _describe_classes(y: np.ndarray, classes: tuple[str, ...], target: str) -> str:
     counts = np.bincount(y, minlength=len(classes))
     shown = [f"{classes[k]} ({100 * counts[k] / len(y):.0f} %)" for k in counts.argsort(kind="stable")[::-1]]
     more = f" and {len(shown) - MOST_CLASSES_SHOWN} more" if len(shown) > MOST_CLASSES_SHOWN else ""

@@ -35,7 +35,7 @@ def bank(tmp_path_factory) -> Path:
 
 
 def drawn(name: str, instance: int, n: int = 200) -> tuple[Problem, torch.Tensor, torch.Tensor]:
-    """Rows of a test split, whose labels are right."""
+    """Draw rows of a test split, whose labels are right."""
     draws = Draws(1, name, "train", instance, Sources(Path()))
     problem = KINDS["tables"][name](draws)
     x, y = problem.sample(draws.of_split("test"), n)
@@ -56,7 +56,7 @@ def level(value, column, count, parameters):
 
 
 def undone(value, form, rate):
-    """What a column held before it was distorted."""
+    """Return what a column held before it was distorted."""
     if form == 0:
         return math.log(value) / rate
     if form == 1:
