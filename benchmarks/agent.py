@@ -29,8 +29,7 @@ import simic
 from benchmarks import page
 from benchmarks.agent_tasks import ENVS, EPISODES, GRID, MINIBATCHES, ROLLOUT, SHARED, TASKS, UNITS, Task
 from simic import durable
-from simic.agent import Agent
-from simic.agent.agent import IterationReport, settings, sizes
+from simic.agent.agent import Agent, IterationReport, settings, sizes
 
 TUNING_SEEDS = (1001, 1002)
 WORK, RESULTS = Path(".simic/benchmarks/agent"), page.RESULTS / "agent.json"
@@ -84,9 +83,8 @@ def ours(cell: Cell, task: Task) -> None:
     """Train and play simic's agent; what the shared settings leave open is as in its defaults, as with the peers."""
     core = "lstm" if "LSTM" in cell.algorithm else "none"
     policy = sizes(encoder_units=UNITS, core=core, core_units=UNITS, head_units=UNITS)
-    entropy = {"entropy_coef": 0.0, "entropy_coef_final": 0.0}
     shared = SHARED | {"value_coef": 2 * SHARED["value_coef"]}  # ours is of ½ (V − R)², theirs of (V − R)²
-    ppo = settings(minibatches=MINIBATCHES, **shared, **entropy, **cell.config)
+    ppo = settings(minibatches=MINIBATCHES, entropy_coef=0.0, entropy_coef_final=0.0, **shared, **cell.config)
     agent = Agent(task.make, rng_seed=cell.rng_seed, envs=ENVS, rollout_steps=ROLLOUT, policy=policy, ppo=ppo)
     returns: list[float] = []
 

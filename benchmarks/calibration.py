@@ -47,9 +47,11 @@ SHORT = [
     "train.lifecycle.training_dwell=1", "train.reward.mode=score", "train.ppo.minibatches=2", "evaluate.eval_seeds=20",
     "headroom.policies=[static]", "headroom.schedules=4", "headroom.search_tasks=2", "headroom.floors=false",
 ]  # fmt: skip
+DECAY = "weight_decay: 0.0005, seed_weight_decay: 0.0"
 ONE_SEED = [
     "train.validate_every=5", "train.lifecycle.blending_dwell=1", "train.lifecycle.min_prune_age=2",
-    "train.lifecycle.max_seeds=1", "train.policy={encoder_units: 32, core_units: 32, head_units: 32}",
+    "train.lifecycle.max_seeds=1",
+    "train.policy={core: lstm, critic: own, encoder_units: 32, core_units: 32, head_units: 32}",
 ]  # fmt: skip
 FEW_HOSTS = ["train.iterations=13", "train.envs=12", "train.episode_steps=14"]
 SETTINGS: dict[str, list[str]] = {
@@ -58,12 +60,12 @@ SETTINGS: dict[str, list[str]] = {
         "prepare.suite.instances={train: 4, val: 2, held_out: 3, held_out_kinds: 1}",
         "train.host={family: cnn, preset: impaired}", "train.iterations=10", "train.envs=8", "train.episode_steps=14",
         "train.batches_per_epoch=4", "train.batch_size=16", "train.validate_every=3",
-        "train.host_optimizer={name: adamw, learning_rate: 0.003}", "train.lifecycle.min_prune_age=4",
+        f"train.host_optimizer={{name: adamw, learning_rate: 0.003, {DECAY}}}", "train.lifecycle.min_prune_age=4",
         "train.lifecycle.embargo_steps=0", "train.lifecycle.sequential_development=false",
         "train.lifecycle.max_seeds=2", "train.lifecycle.param_budget=1.0", "train.price=2.0",
         "train.actions={slot: [0, 1], blueprint: [norm, depthwise], style: [linear_add, sigmoid_add, linear_gate]}",
-        "train.policy={encoder_units: 16, core_units: 16, head_units: 16}", "train.ppo.epochs=2",
-        "train.ppo.learning_rate=0.001",
+        "train.policy={core: lstm, critic: own, encoder_units: 16, core_units: 16, head_units: 16}",
+        "train.ppo.epochs=2", "train.ppo.learning_rate=0.001",
     ],
     "planted": [
         *PLANTED["orientation"].overrides, *SHORT, *ONE_SEED, "train.batches_per_epoch=4", "train.iterations=24",
@@ -73,13 +75,13 @@ SETTINGS: dict[str, list[str]] = {
         *SHORT, *ONE_SEED, *FEW_HOSTS, "prepare.task=text", "prepare.source=tinyshakespeare.txt",
         "prepare.samples=1200", "prepare.context=16", "train.host={family: transformer, preset: impaired}",
         "train.batches_per_epoch=8", "train.batch_size=16",
-        "train.host_optimizer={name: adamw, learning_rate: 0.005}", "train.lifecycle.param_budget=4.0",
+        f"train.host_optimizer={{name: adamw, learning_rate: 0.005, {DECAY}}}", "train.lifecycle.param_budget=4.0",
         "train.actions={slot: [0, 1], blueprint: [norm, attention], style: [linear_add], alpha_target: [1.0]}",
     ],
     "large": [
         *SHORT, *ONE_SEED, *FEW_HOSTS, "prepare.task=mnist", "prepare.samples=1500",
         "train.host={family: cnn, preset: impaired}", "train.batches_per_epoch=4",
-        "train.host_optimizer={name: sgd, learning_rate: 0.05}",
+        f"train.host_optimizer={{name: sgd, learning_rate: 0.05, {DECAY}}}",
         "train.actions={slot: [0, 1], blueprint: [norm, depthwise], style: [linear_add], alpha_target: [1.0]}",
     ],
 }  # fmt: skip

@@ -90,9 +90,9 @@ class IterationReport:
 class Agent:
     """A policy, its optimizer and scales, and the environments it learns from.
 
-    ``env`` is a registered id or what makes an environment; ``envs`` of them run side by side and
-    ``rollout_steps`` steps of each make an update. With ``log`` a line per update goes to ``progress.csv`` in that
-    folder, which a new agent starts anew.
+    ``env`` is a registered id or a function that makes an environment; ``envs`` of them run side by side and
+    ``rollout_steps`` steps of each make an update. ``policy`` and ``ppo`` are ``sizes()`` and ``settings()`` where not
+    given. With ``log`` a line per update goes to ``progress.csv`` in that folder, which a new agent starts anew.
     """
 
     def __init__(

@@ -17,7 +17,7 @@ from contextlib import closing
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 import numpy as np
 from mlflow import MlflowClient
@@ -28,7 +28,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from simic import durable
 from simic.errors import printable
-from simic.pipeline.paths import Workspace
+from simic.pipeline.paths import Workspace, sqlite_uri
 from simic.telemetry import naming, recorder
 from simic.telemetry.columns import Columns
 from simic.telemetry.rows import UpdateRow
@@ -85,7 +85,7 @@ def keeper(workspace: Workspace) -> Workspace:
 
 def store_uri(workspace: Workspace) -> str:
     """Return the server named by MLFLOW_TRACKING_URI, else the stock store of this project by absolute path."""
-    return os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{keeper(workspace).root / 'mlflow.db'}"
+    return os.environ.get("MLFLOW_TRACKING_URI") or sqlite_uri(keeper(workspace).root / "mlflow.db")
 
 
 def refuse_unusable(workspace: Workspace) -> None:
@@ -97,7 +97,7 @@ def refuse_unusable(workspace: Workspace) -> None:
     port = DATABASE_PORTS.get(address.scheme.partition("+")[0])
     if port is not None:
         socket.create_connection((address.hostname or "localhost", address.port or port), LOCK_SECONDS).close()
-    file = Path(uri.removeprefix("sqlite:///"))
+    file = Path(unquote(uri.removeprefix("sqlite:///")))
     if not uri.startswith("sqlite:///") or not file.exists():
         return
     try:

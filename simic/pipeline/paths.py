@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import quote
 
 UI_VARIABLE = "SIMIC_MLFLOW_UI"  # address of MLflow's UI, where simic up has started one
 
@@ -53,3 +54,8 @@ class Workspace:
         """Return the directories of all unfinished runs, then of the finished ones put by."""
         parents = (self.state / "work", self.finished)
         return [path for parent in parents for path in sorted(parent.glob("[!.]*")) if path.is_dir()]
+
+
+def sqlite_uri(file: Path) -> str:
+    """Return the URI of a database; a % or ? in its path would be read as an escape or the end of it."""
+    return f"sqlite:///{quote(str(file), safe='/')}"

@@ -20,7 +20,7 @@ import psutil
 
 from simic import durable
 from simic.errors import SimicError, printable
-from simic.pipeline.paths import UI_VARIABLE, Workspace
+from simic.pipeline.paths import UI_VARIABLE, Workspace, sqlite_uri
 
 HOST = "127.0.0.1"
 MLFLOW_PORT = 5000
@@ -78,7 +78,7 @@ class Supervisor:
         return f"http://{HOST}:{self.port}/api"
 
     def _mlflow_command(self) -> tuple[str, ...]:
-        store = ("--backend-store-uri", f"sqlite:///{self.root / 'mlflow.db'}")
+        store = ("--backend-store-uri", sqlite_uri(self.root / "mlflow.db"))
         place = ("--default-artifact-root", (self.root / "mlruns").as_uri())
         return "mlflow", "ui", "--host", HOST, "--port", str(self.mlflow_port), "--workers", "1", *store, *place
 

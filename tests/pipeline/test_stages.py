@@ -251,9 +251,9 @@ def test_what_grows_without_being_asked_suits_the_samples(tmp_path, shape, famil
 
 def test_nobody_gets_a_host_that_is_too_weak_alone(tmp_path: Path) -> None:
     """Though the params of images have one: there it shows what growing is worth."""
-    workspace, images = Workspace(tmp_path), params.load(ROOT / "params.yaml", ["train.host={family: cnn}"])
+    workspace, impaired = Workspace(tmp_path), "train.host={family: cnn, preset: impaired}"
+    images = params.load(ROOT / "params.yaml", [impaired])
     shutil.copy(ROOT / "params.yaml", workspace.params)
-    assert images.train.host.preset == "impaired"
     found = stages._usual_host(images, workspace, SimpleNamespace(shape=(1, 16, 16), classes=3))
     assert (found.family, found.preset) == ("cnn", "baseline")
     wide = stages._usual_host(images, workspace, SimpleNamespace(shape=(1, 1, 784), classes=3))

@@ -43,6 +43,13 @@ def assert_same_run(work: Path, other: Path) -> None:
     assert telemetry_of(work) == telemetry_of(other)
 
 
+def flip(file: Path, at: int) -> None:
+    """Damage one bit."""
+    content = bytearray(file.read_bytes())
+    content[at] ^= 4
+    file.write_bytes(content)
+
+
 def telemetry_of(work: Path) -> dict[str, bytes]:
     """Every file of the log."""
     return {path.name: path.read_bytes() for path in (work / "telemetry").iterdir()}

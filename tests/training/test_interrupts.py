@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from simic.training.interrupts import in_training, stop_at_once, stop_on_signals
+from simic.training.interrupts import stop_at_once, stop_on_signals
 from tests.helpers import ROOT
 
 IN_EXEC = """
@@ -75,34 +75,6 @@ def test_in_another_thread_signals_are_left_alone():
     thread.start()
     thread.join()
     assert seen == [former]
-
-
-@pytest.mark.parametrize(
-    ("begun", "lost"),
-    [
-        (7, ""),
-        (8, "iteration 8 was not finished and will start again; "),
-        (10, "iterations 8 to 10 were not saved and will be done again; "),
-    ],
-)
-def test_the_exception_says_what_is_done_again_and_how_to_go_on(begun, lost):
-    assert str(in_training(7, begun)) == f"stopped with 7 iterations saved; {lost}to resume: simic train"
-
-
-AGAIN = "was not saved and will be done again; "
-
-
-@pytest.mark.parametrize(
-    ("begun", "more", "lost"),
-    [
-        (8, False, ""),
-        (8, True, f"what followed in it {AGAIN}"),
-        (10, True, f"what followed up to iteration 10 {AGAIN}"),
-    ],
-)
-def test_and_says_how_far_into_an_iteration_it_was_saved(begun, more, lost):
-    said = str(in_training(7, begun, 3, more))
-    assert said == f"stopped with 7 iterations and 3 steps of iteration 8 saved; {lost}to resume: simic train"
 
 
 def test_a_stop_in_the_midst_of_an_exec_ends_with_our_exit_code(tmp_path):

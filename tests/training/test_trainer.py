@@ -78,7 +78,9 @@ def test_iterations_are_as_long_as_drawn_and_validation_always_as_long(prepared,
 
 def test_a_stop_saves_the_last_whole_iteration_also_between_checkpoints(finished, prepared, tmp_path):
     params = small_params({"checkpoint_every": 3})
-    message = "stopped with 1 iterations saved; iteration 2 was not finished"
+    message = (
+        "^stopped with 1 iterations saved; iteration 2 was not finished and will start again; to resume: simic train$"
+    )
     watcher = interrupted_after(4, tmp_path, prepared, params, message)
     assert ("checkpoint", 1) in watcher.calls
     assert list(telemetry_of(tmp_path)) == ["000000.safetensors"], "nothing of the unfinished iteration is there"
