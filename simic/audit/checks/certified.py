@@ -3,8 +3,7 @@
 from typing import ClassVar
 
 from simic.audit.certificate import Part
-from simic.audit.checks.base import Check, Outcome, check, found, passed, undecided
-from simic.audit.checks.shared import MOST_EVIDENCE
+from simic.audit.checks.base import MOST_EVIDENCE, Check, Outcome, check, found, passed, undecided
 from simic.audit.findings import Evidence
 from simic.audit.record import RunRecord
 

@@ -3,8 +3,7 @@
 import numpy as np
 
 from simic.audit import limits
-from simic.audit.checks.base import Check, Outcome, Reading, check, found, passed, undecided
-from simic.audit.checks.shared import OURS
+from simic.audit.checks.base import OURS, Check, Outcome, Reading, check, found, passed, undecided
 from simic.audit.findings import Evidence, percent
 from simic.audit.record import RunRecord
 from simic.evaluation import statistics

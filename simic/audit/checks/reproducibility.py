@@ -6,8 +6,19 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from simic.audit import limits
-from simic.audit.checks.base import Check, Outcome, Reading, check, found, judged, passed, undecided
-from simic.audit.checks.shared import MOST_EVIDENCE, OURS, length_of
+from simic.audit.checks.base import (
+    MOST_EVIDENCE,
+    OURS,
+    Check,
+    Outcome,
+    Reading,
+    check,
+    found,
+    judged,
+    length_of,
+    passed,
+    undecided,
+)
 from simic.audit.findings import Evidence
 from simic.audit.provenance import Provenance
 from simic.audit.record import RunRecord

@@ -3,15 +3,30 @@
 from dataclasses import dataclass
 
 import numpy as np
+from scipy import stats
 
 from simic.audit import limits
-from simic.audit.checks.base import Check, Outcome, Reading, check, judged, undecided, weighed
-from simic.audit.checks.shared import MOST_EVIDENCE, OURS, TREND, episodes, length_of, spearman, where_steps
+from simic.audit.checks.base import (
+    MOST_EVIDENCE,
+    OURS,
+    Check,
+    Outcome,
+    Reading,
+    Values,
+    check,
+    episodes,
+    judged,
+    length_of,
+    undecided,
+    weighed,
+    where_steps,
+)
 from simic.audit.findings import Evidence, number, percent
 from simic.audit.record import RunRecord
 from simic.growth.life.vocabulary import Op
 
 TOLERANCE = 1e-6  # of sums of recorded rewards; ours
+TREND = 20  # iterations by which a trend is judged
 
 
 @check
@@ -192,3 +207,11 @@ class HarmfulSeedKept(Check):
         evidence = tuple(harmful[:MOST_EVIDENCE])
         share = Reading(self.SHARE, len(harmful) / len(kept), "high", evidence)
         return weighed([share, Reading(self.ANY, len(harmful), "medium", evidence)]).of(len(kept))
+
+
+def spearman(x: Values, y: Values) -> tuple[float, float]:
+    """Return rank correlation and its two-sided p; 0 and 1 where one of the two is constant."""
+    if np.ptp(x) == 0.0 or np.ptp(y) == 0.0:
+        return 0.0, 1.0
+    statistic, p_value = np.asarray(stats.spearmanr(x, y))
+    return float(statistic), float(p_value)
