@@ -93,14 +93,14 @@ def passed(measured: str) -> Outcome:
     return Outcome(Status.PASS, measured)
 
 
-def found(measured: str, severity: Severity | None = None, evidence: tuple[Evidence, ...] = ()) -> Outcome:
+def failed(measured: str, severity: Severity | None = None, evidence: tuple[Evidence, ...] = ()) -> Outcome:
     """Return a finding."""
     return Outcome(Status.FINDING, measured, severity, evidence)
 
 
 def judged(bad: bool | np.bool_ | NDArray[np.bool_], measured: str, evidence: tuple[Evidence, ...] = ()) -> Outcome:
     """Return a finding of the check's own severity if anything is bad, else a pass."""
-    return found(measured, None, evidence) if np.any(bad) else passed(measured)
+    return failed(measured, None, evidence) if np.any(bad) else passed(measured)
 
 
 def weighed(readings: Sequence[Reading]) -> Outcome:
@@ -110,7 +110,7 @@ def weighed(readings: Sequence[Reading]) -> Outcome:
     said = {reading.limit.name: reading for reading in reversed(readings)}
     outcome = passed("; ".join(map(str, reversed(said.values()))))
     if broken is not None:
-        outcome = found(str(broken), broken.severity, broken.evidence)
+        outcome = failed(str(broken), broken.severity, broken.evidence)
     return outcome.showing(*(reading.statistic for reading in readings))
 
 

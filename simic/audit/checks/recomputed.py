@@ -14,7 +14,7 @@ from simic.audit.checks.base import (
     Values,
     check,
     episodes,
-    found,
+    failed,
     length_of,
     passed,
     undecided,
@@ -72,7 +72,7 @@ def places(bad: Array, iteration: int, what: str) -> list[Evidence]:
 def concluded(problems: list[Evidence], measured: str) -> Outcome:
     """Return a finding if there are problems, else a pass."""
     said = f"{len(problems)} or more differences" if problems else measured
-    return found(said, None, tuple(problems[:MOST_EVIDENCE])) if problems else passed(said)
+    return failed(said, None, tuple(problems[:MOST_EVIDENCE])) if problems else passed(said)
 
 
 def close(first: float, second: float, tolerance: float, scale: float = 1.0) -> bool:

@@ -151,7 +151,7 @@ class _Kept:
 def _kept(run: RunRecord) -> list[_Kept]:
     """Return all fossilized seeds except those germinated in the first step, before which nothing was measured."""
     names = ("effective_op", "slot", "valid", "live_accuracy", "contribution", "contribution_se", "iteration")
-    found = []
+    kept = []
     for rows in episodes(run):
         op, slot, valid, accuracy, contribution, errors, iteration = (run.steps.column(name)[rows] for name in names)
         for t, env in zip(*np.nonzero((op == Op.FOSSILIZE) & valid), strict=True):
@@ -159,7 +159,7 @@ def _kept(run: RunRecord) -> list[_Kept]:
             planted = np.flatnonzero((op[:t, env] == Op.GERMINATE) & (slot[:t, env] == target))
             if t == 0 or planted.size == 0 or planted[-1] == 0:
                 continue
-            found.append(
+            kept.append(
                 _Kept(
                     iteration=int(iteration[0]),
                     step=int(t) + 1,
@@ -169,7 +169,7 @@ def _kept(run: RunRecord) -> list[_Kept]:
                     error=float(np.nan_to_num(errors[t - 1, env, target])),
                 )
             )
-    return found
+    return kept
 
 
 @check
