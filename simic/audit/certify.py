@@ -165,56 +165,56 @@ class CertifiedRun:
 
     def evaluation(self) -> Sequence[Comparison]:
         """Replay the recorded decisions of the evaluated policies, each on some hosts by hash."""
-        found, run = self.run.evaluation, self.run
-        checkpoint = (run.checkpoints or {}).get(found.checkpoint or "") if found else None
-        if found is None or checkpoint is None or not found.actions:
+        evaluated, run = self.run.evaluation, self.run
+        checkpoint = (run.checkpoints or {}).get(evaluated.checkpoint or "") if evaluated else None
+        if evaluated is None or checkpoint is None or not evaluated.actions:
             raise NoReference("no trained policy was evaluated")
         log = ComparisonLog(evaluation.ALLOWED, evaluation.TYPICAL)
         for task, split, share in bank.shared_samples(self.prepared):
             log.note(f"test samples that are in {split}", task, share)
-        for number, (name, actions) in enumerate(found.actions.items()):
-            seeds = found.policies[name].per_seed
-            for host in evaluation.chosen(run.params.rng_seed, number, found.eval_seeds):
+        for number, (name, actions) in enumerate(evaluated.actions.items()):
+            seeds = evaluated.policies[name].per_seed
+            for host in evaluation.chosen(run.params.rng_seed, number, evaluated.eval_seeds):
                 if not seeds.rollbacks[host]:
                     claimed, decided = _claimed(seeds, host, OF_POLICY), _decided(actions[host])
-                    task, state = found.rows[host], checkpoint.tensors
+                    task, state = evaluated.rows[host], checkpoint.tensors
                     evaluation.replay_decisions(self.ground, self.known, state, name, host, task, decided, claimed, log)
         return log.comparisons()
 
     def headroom(self) -> Sequence[Comparison]:
         """Replay schedules of the search on hosts by hash: static, the common one and others by hash; and the rules."""
-        found = self.run.headroom
-        if found is None:
+        headroom = self.run.headroom
+        if headroom is None:
             raise NoReference("no headroom was measured")
         log = ComparisonLog(evaluation.ALLOWED, evaluation.TYPICAL)
-        hosts = len(found.bare or found.rows)
-        for number, host in enumerate(evaluation.chosen(self.run.params.rng_seed, len(found.schedules), hosts)):
-            others = evaluation.chosen(self.run.params.rng_seed, host, len(found.schedules), 2)
-            for schedule in {0 if number % 2 else found.common, *others}:
-                claimed = _of_schedule(found, host, schedule)
-                name, task = found.schedules[schedule], found.rows[host]
-                evaluation.replay_schedule(self.ground, name, host, task, found.epochs, claimed, log)
-        for number, (name, actions) in enumerate(found.actions.items()):
-            seeds = found.policies[name]
+        hosts = len(headroom.bare or headroom.rows)
+        for number, host in enumerate(evaluation.chosen(self.run.params.rng_seed, len(headroom.schedules), hosts)):
+            others = evaluation.chosen(self.run.params.rng_seed, host, len(headroom.schedules), 2)
+            for schedule in {0 if number % 2 else headroom.common, *others}:
+                claimed = _of_schedule(headroom, host, schedule)
+                name, task = headroom.schedules[schedule], headroom.rows[host]
+                evaluation.replay_schedule(self.ground, name, host, task, headroom.epochs, claimed, log)
+        for number, (name, actions) in enumerate(headroom.actions.items()):
+            seeds = headroom.policies[name]
             for host in evaluation.chosen(self.run.params.rng_seed, number, hosts, RULED):
                 if not seeds.rollbacks[host]:
                     claimed, decided = _claimed(seeds, host, OF_POLICY), _decided(actions[host])
-                    how = name, host, found.rows[host], decided, claimed, log
+                    how = name, host, headroom.rows[host], decided, claimed, log
                     evaluation.replay_decisions(self.ground, self.known, {}, *how)
         return log.comparisons()
 
     def grown_network(self) -> Sequence[Comparison]:
         """Run the exported network: the one that the first policy of the evaluation grew best by validation."""
-        found = self.run.evaluation
-        if found is None or not self.grown.exists():
+        evaluated = self.run.evaluation
+        if evaluated is None or not self.grown.exists():
             raise NoReference("nothing was evaluated")
         try:
             refuse_damaged(self.grown)
         except SimicError as damage:
             raise NoReference(str(damage)) from None
-        seeds = found.policies[self.run.params.evaluate.policies[0]].per_seed
-        host = max(range(len(found.rows)), key=lambda place: seeds.val_accuracy_pct[place])
-        held_out, task = bank.read_held_out(self.prepared), found.rows[host]
+        seeds = evaluated.policies[self.run.params.evaluate.policies[0]].per_seed
+        host = max(range(len(evaluated.rows)), key=lambda place: seeds.val_accuracy_pct[place])
+        held_out, task = bank.read_held_out(self.prepared), evaluated.rows[host]
         samples, classes = held_out.samples("test", task), held_out.task_classes[task]
         log = ComparisonLog({})
         certify_grown(self.grown, samples, classes, seeds.test_accuracy_pct[host], seeds.params[host], log)
@@ -230,9 +230,9 @@ def _claimed(seeds: PerSeed, host: int, names: Sequence[str]) -> Claimed:
     return Claimed(seeds.test_accuracy_pct[host], seeds.val_accuracy_pct[host], numbers)
 
 
-def _of_schedule(found: HeadroomReport, host: int, schedule: int) -> Claimed:
-    numbers = {name: getattr(found, name)[host][schedule] for name in ("params", "flops_per_sample")}
-    return Claimed(found.test_pct[host][schedule], found.val_pct[host][schedule], numbers)
+def _of_schedule(headroom: HeadroomReport, host: int, schedule: int) -> Claimed:
+    numbers = {name: getattr(headroom, name)[host][schedule] for name in ("params", "flops_per_sample")}
+    return Claimed(headroom.test_pct[host][schedule], headroom.val_pct[host][schedule], numbers)
 
 
 def part(name: Part, compare: Callable[[], Sequence[Comparison]]) -> Certified:

@@ -52,8 +52,8 @@ class Limit(float):
         """
         further = worst * ROOM if (worst > 0) == self.above else worst / ROOM
         half = (worst + self.bound) / 2
-        found = max(min(further, half), self.judged) if self.above else min(max(further, half), self.judged)
-        return float(f"{found:.3g}")
+        limit = max(min(further, half), self.judged) if self.above else min(max(further, half), self.judged)
+        return float(f"{limit:.3g}")
 
 
 _REGISTRY: list[Limit] = []

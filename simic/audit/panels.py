@@ -62,8 +62,8 @@ def _gap(run: RunRecord) -> Panel | None:
     said = [
         f"{kind}: common {scores[COMMON]:.1f}, learned {scores[LEARNED]:.1f}, oracle {scores[ORACLE_TASK]:.1f}, "
         f"keeps {', '.join(f'{name} {count}' for name, count in kept[kind].most_common(3)) or 'nothing'}"
-        for found in standings.values()
-        for kind, scores in found.by_kind.items()
+        for group in standings.values()
+        for kind, scores in group.by_kind.items()
     ]
     title = "How much of the gap is closed, by kind of task"
     return _panel("gap", title, "; ".join(said) + ".", partial(figures.gap, standings))
@@ -85,8 +85,8 @@ def kept_by_kind(evaluation: Evaluation) -> dict[str, Counter[str]]:
 def _learning(run: RunRecord, training: TrainingSummary) -> Panel | None:
     if training.committed is None:
         return None
-    found = run.evaluation.policies.items() if run.evaluation else ()
-    floors = {name: policy.val_accuracy_pct for name, policy in found if name in FLOORS}
+    policies = run.evaluation.policies.items() if run.evaluation else ()
+    floors = {name: policy.val_accuracy_pct for name, policy in policies if name in FLOORS}
     levels = ", ".join(f"{policy_look(name)[0]} {value:.1f}" for name, value in floors.items())
     mean = training.committed
     description = (
@@ -113,8 +113,8 @@ def _health(run: RunRecord, training: TrainingSummary) -> Panel | None:
 def _entropy(run: RunRecord, training: TrainingSummary) -> Panel | None:
     if not training.entropy:
         return None
-    found = run.updates.below("entropy_by_head")
-    heads = {name: found[name] for name in training.entropy}
+    entropy = run.updates.below("entropy_by_head")
+    heads = {name: entropy[name] for name in training.entropy}
     draw = partial(figures.entropy, run.updates.column("iteration") + 1.0, heads)
     said = f"1 is uniform, 0 always the same, no dot: no choice. Last measured: {_listed(training.entropy, '.2f')}."
     return _panel("entropy", "Normalised entropy of each action head", said, draw)
@@ -160,7 +160,7 @@ def _pareto(run: RunRecord) -> Panel | None:
     if run.evaluation is None:
         return None
     said = [
-        f"{policy_look(name)[0]} {found.test_accuracy_pct.estimate:.1f} points, {found.params:,.0f} parameters"
-        for name, found in run.evaluation.policies.items()
+        f"{policy_look(name)[0]} {policy.test_accuracy_pct.estimate:.1f} points, {policy.params:,.0f} parameters"
+        for name, policy in run.evaluation.policies.items()
     ]
     return _panel("pareto", "Accuracy against size", "; ".join(said) + ".", partial(figures.pareto, run.evaluation))

@@ -42,12 +42,12 @@ class Origin:
             raise SimicError(f"{error}; {RESTORED}") from None
         first, last, codes = begun[0], begun[-1], [start.code for start in begun]
         when = datetime.fromtimestamp(first.unix_seconds, UTC)
-        found = tuple(finding for start in begun for finding in start.findings)
+        findings = tuple(finding for start in begun for finding in start.findings)
         changes = sum(first != second for first, second in pairwise(codes))
         dirty = any(each.endswith("-dirty") for each in codes)
         revision = last.code.removesuffix("-dirty") or None
         state = dirty if last.code else None
-        return cls(last.name, when, last.command, revision, state, changes, len(codes) - 1, found)
+        return cls(last.name, when, last.command, revision, state, changes, len(codes) - 1, findings)
 
 
 @dataclass(frozen=True)
@@ -72,23 +72,23 @@ def trace(tree: params.Params, root: Path) -> tuple[Provenance, dict[str, Checkp
     are compared with their manifests and the present params.
     """
     broken, sealed = seals.broken(root, tree)
-    found: dict[str, Checkpoint] = {}
+    checkpoints: dict[str, Checkpoint] = {}
     for name in PUBLISHED:
         try:
-            found[name] = checkpoint.read_published(root / "checkpoints", name)
+            checkpoints[name] = checkpoint.read_published(root / "checkpoints", name)
         except Damaged as error:
             broken.append(str(error))
     trained = _trained_params(tree)
-    for name, kept in found.items():
+    for name, kept in checkpoints.items():
         if kept.manifest.params_sha256 != trained:
             broken.append(f"checkpoints/{name}: was trained with params that differ from params.yaml")
-    manifest = next(reversed(found.values())).manifest if found else None
+    manifest = next(reversed(checkpoints.values())).manifest if checkpoints else None
     machine = manifest.machine if manifest else None
     found_seals = {stage: seal for stage in sealed if (seal := seals.read(root, stage)) is not None}
     provenance = Provenance(
         params_sha256=manifest.params_sha256 if manifest else None,
         data_sha256=manifest.data_sha256 if manifest else None,
-        checkpoint_sha256={name: kept.manifest.sha256[checkpoint.STATE_FILE] for name, kept in found.items()},
+        checkpoint_sha256={name: kept.manifest.sha256[checkpoint.STATE_FILE] for name, kept in checkpoints.items()},
         state_chain=str(manifest.scalars["chain"]) if manifest else None,
         origin=Origin.read(root / "telemetry" / starts.RUN_FILE),
         versions={"python": machine.python, **machine.libraries} if machine else {},
@@ -100,7 +100,7 @@ def trace(tree: params.Params, root: Path) -> tuple[Provenance, dict[str, Checkp
         code_sha256={stage: params.digest(seal.code) for stage, seal in found_seals.items()},
         params={key: value for seal in found_seals.values() for key, value in seal.params.items()},
     )
-    return provenance, found
+    return provenance, checkpoints
 
 
 def _trained_params(tree: params.Params) -> str:

@@ -182,12 +182,12 @@ class RunRecord:
     def count(self, need: str) -> int:
         """Count the measurements of a need: values of a column, seeds of the evaluation, else 1 if it is there."""
         source, _, column = need.partition(".")
-        found = getattr(self, source)
+        value = getattr(self, source)
         if column:
-            return found.cells(column) if column in found else 0
-        if isinstance(found, Evaluation):
-            return found.eval_seeds
-        return int(found is not None)
+            return value.cells(column) if column in value else 0
+        if isinstance(value, Evaluation):
+            return value.eval_seeds
+        return int(value is not None)
 
     def missing(self, needs: Sequence[str], minimum: int) -> str | None:
         """Return in words which need is not met; None when all are."""

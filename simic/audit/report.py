@@ -113,7 +113,7 @@ def _for_markdown(value: Any) -> Any:
     """Escape Markdown in text."""
     if not isinstance(value, str) or isinstance(value, Markup):
         return value
-    return _MARKS.sub(lambda found: "\\" + found[0], printable(value))
+    return _MARKS.sub(lambda match: "\\" + match[0], printable(value))
 
 
 def _content(run: RunRecord, verdict: Verdict) -> dict[str, object]:
@@ -187,9 +187,9 @@ def cell(value: object) -> str:
 # --- provenance ------------------------------------------------------------------------------------------------------
 
 
-def _sealed(found: Provenance | None) -> Params | None:
+def _sealed(provenance: Provenance | None) -> Params | None:
     """Return the params that the stages sealed; None where they are not valid."""
-    known = {} if found is None else {key: value for key, value in found.params.items() if "." not in key}
+    known = {} if provenance is None else {key: value for key, value in provenance.params.items() if "." not in key}
     try:
         return Params.model_validate(known) if known else None
     except ValidationError:  # a seal that was edited, which X6 says
@@ -216,10 +216,10 @@ def _changed(params: Params | None) -> list[tuple[str, str]]:
 
 def provenance_rows(run: RunRecord) -> list[tuple[str, str]]:
     """Return the provenance as rows of name and value; "not recorded" where unknown."""
-    found = run.provenance
-    if found is None:
+    provenance = run.provenance
+    if provenance is None:
         return []
-    origin = found.origin
+    origin = provenance.origin
     dirty = {True: "with uncommitted changes", False: "clean", None: "state not recorded"}[origin.code_dirty]
     seconds = sum(float(values.sum()) for name, values in run.timing.columns.items() if name != "iteration")
     rows: list[tuple[str, object]] = [
@@ -229,14 +229,14 @@ def provenance_rows(run: RunRecord) -> list[tuple[str, str]]:
         ("resumes", origin.resumes),
         ("MLflow run", origin.name and f"{origin.name} in the experiment simic"),
         ("code revision", f"{origin.code_revision}, {dirty}" if origin.code_revision else None),
-        *((f"code of {stage} sha256", digest) for stage, digest in found.code_sha256.items()),
-        ("params sha256", found.params_sha256),
-        ("data sha256", found.data_sha256),
-        *((f"checkpoint {name} sha256", digest) for name, digest in found.checkpoint_sha256.items()),
-        ("hash chain of the training state, last link", found.state_chain),
+        *((f"code of {stage} sha256", digest) for stage, digest in provenance.code_sha256.items()),
+        ("params sha256", provenance.params_sha256),
+        ("data sha256", provenance.data_sha256),
+        *((f"checkpoint {name} sha256", digest) for name, digest in provenance.checkpoint_sha256.items()),
+        ("hash chain of the training state, last link", provenance.state_chain),
         ("killed and resumed", _tried(run)),
-        *found.versions.items(),
-        *found.hardware.items(),
+        *provenance.versions.items(),
+        *provenance.hardware.items(),
     ]
     return [(name, UNNAMED if value is None else str(value)) for name, value in rows]
 
@@ -251,5 +251,5 @@ def _tried(run: RunRecord) -> str:
 
 def worst(results: Sequence[Result]) -> str:
     """Return the gravest finding in one line."""
-    found = Verdict(run="", results=tuple(results)).findings
-    return f"{found[0].severity}: {found[0].check} {found[0].title}: {found[0].measured}" if found else "no findings"
+    gravest = next(iter(Verdict(run="", results=tuple(results)).findings), None)
+    return f"{gravest.severity}: {gravest.check} {gravest.title}: {gravest.measured}" if gravest else "no findings"

@@ -74,8 +74,8 @@ def scores(run: RunRecord) -> tuple[Score, ...]:
         for seed in _seeds(rows, bare):
             seeds.setdefault(seed.blueprint, []).append(seed)
     names = [kind.name for kind in blueprints_of(run.params.train.host.family)]
-    found = [_score(names[kind] if kind < len(names) else f"number {kind}", own) for kind, own in seeds.items()]
-    return tuple(sorted(found, key=lambda score: (-score.kept, -score.germinated, score.blueprint)))
+    scores = [_score(names[kind] if kind < len(names) else f"number {kind}", own) for kind, own in seeds.items()]
+    return tuple(sorted(scores, key=lambda score: (-score.kept, -score.germinated, score.blueprint)))
 
 
 def _score(name: str, seeds: list[_Seed]) -> Score:

@@ -100,8 +100,8 @@ class Scale:
     @classmethod
     def read(cls, tensors: Tensors, part: str) -> "Scale | None":
         """Read the scale of ``observation`` or ``reward`` from a checkpoint; None where nothing is scaled."""
-        found = {name: tensors.get(f"normalizers/{part}.{name}") for name in ("count", "mean", "m2")}
-        count, mean, squares = found["count"], found["mean"], found["m2"]
+        moments = {name: tensors.get(f"normalizers/{part}.{name}") for name in ("count", "mean", "m2")}
+        count, mean, squares = moments["count"], moments["mean"], moments["m2"]
         return None if count is None or mean is None or squares is None else cls(float(count), mean, squares)
 
     def with_rows(self, rows: Tensor) -> "Scale":
@@ -180,7 +180,7 @@ class Network:
         of_input = encoded @ self.weights[f"{core}.weight_ih_l0"].T + self.weights[f"{core}.bias_ih_l0"]
         recurrent, bias = self.weights[f"{core}.weight_hh_l0"], self.weights[f"{core}.bias_hh_l0"]
         hidden = cell = torch.zeros(*encoded.shape[1:-1], self.sizes.core_units, dtype=torch.float64)
-        found = []
+        outputs = []
         for own in of_input:
             of_hidden = hidden @ recurrent.T + bias
             if self.sizes.core == "lstm":
@@ -192,8 +192,8 @@ class Network:
                 kept = torch.sigmoid(update + update_h)
                 new = torch.tanh(new + torch.sigmoid(reset + reset_h) * new_h)
                 hidden = (1.0 - kept) * new + kept * hidden
-            found.append(hidden)
-        return torch.stack(found)
+            outputs.append(hidden)
+        return torch.stack(outputs)
 
     def _linear(self, name: str, x: Tensor) -> Tensor:
         return x @ self.weights[f"{name}.weight"].T + self.weights[f"{name}.bias"]
@@ -260,11 +260,11 @@ def initial_weights(tensors: Tensors, interface: Interface, core_units: int, rng
     """Return the first weights of a policy with parameters of these names and shapes: orthogonal matrices (Saxe et al.
     2014) as a hash of the seed and the name.
     """
-    found = {name: _initial(name, tuple(x.shape), core_units, rng_seed) for name, x in tensors.items()}
+    weights = {name: _initial(name, tuple(x.shape), core_units, rng_seed) for name, x in tensors.items()}
     for place, factor in enumerate(interface.factors):
         if factor.lean:
-            found[f"heads.{place}.out.bias"] = torch.tensor(factor.lean, dtype=torch.float64)
-    return found
+            weights[f"heads.{place}.out.bias"] = torch.tensor(factor.lean, dtype=torch.float64)
+    return weights
 
 
 def _initial(name: str, shape: tuple[int, ...], core_units: int, rng_seed: int) -> Tensor:
@@ -278,6 +278,6 @@ def _initial(name: str, shape: tuple[int, ...], core_units: int, rng_seed: int) 
     if len(shape) < 2 or gain == 0.0:
         return torch.zeros(shape, dtype=torch.float64)
     tall = (max(shape), min(shape))
-    found, triangle = torch.linalg.qr(torch.from_numpy(streams.normals(stream, math.prod(shape))).reshape(tall))
-    found = gain * found * triangle.diagonal().sign()  # the signs of Gram and Schmidt
-    return found if shape == tall else found.T
+    matrix, triangle = torch.linalg.qr(torch.from_numpy(streams.normals(stream, math.prod(shape))).reshape(tall))
+    matrix = gain * matrix * triangle.diagonal().sign()  # the signs of Gram and Schmidt
+    return matrix if shape == tall else matrix.T

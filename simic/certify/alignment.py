@@ -18,9 +18,9 @@ def alignments(parts: Sequence[Part], x: Tensor, y: Tensor) -> list[float]:
     """
     if not all(part.reads_sample for part in parts):
         return [0.0] * len(parts)
-    found = [_agreement(part, kind, x[:ROWS], y[:ROWS]) for kind, part in enumerate(parts)]
-    largest = max(abs(value) for value in found)
-    return [value / largest if largest else 0.0 for value in found]
+    agreements = [_agreement(part, kind, x[:ROWS], y[:ROWS]) for kind, part in enumerate(parts)]
+    largest = max(abs(value) for value in agreements)
+    return [value / largest if largest else 0.0 for value in agreements]
 
 
 def _agreement(part: Part, kind: int, x: Tensor, y: Tensor) -> float:

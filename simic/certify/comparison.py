@@ -52,42 +52,42 @@ class ComparisonLog:
         """Add whether two things that must be the same are."""
         self.note(what, where, 0.0 if same else 1.0)
 
-    def number(self, what: str, where: str, found: float, expected: float, scale: float = 1.0) -> None:
+    def number(self, what: str, where: str, recorded: float, expected: float, scale: float = 1.0) -> None:
         """Add two numbers; NaN agrees with NaN alone."""
-        self.numbers(what, where, [found], [expected], scale)
+        self.numbers(what, where, [recorded], [expected], scale)
 
     def numbers(
-        self, what: str, where: str, found: Sequence[float], expected: Sequence[float], scale: float = 1.0
+        self, what: str, where: str, recorded: Sequence[float], expected: Sequence[float], scale: float = 1.0
     ) -> None:
         """Add two rows of numbers, by the largest difference as a share of ``scale``."""
-        if len(found) != len(expected):
-            self.note(what, f"{where}: {len(found)} numbers, not {len(expected)}", math.inf)
+        if len(recorded) != len(expected):
+            self.note(what, f"{where}: {len(recorded)} numbers, not {len(expected)}", math.inf)
             return
-        apart = max((_apart(a, b) for a, b in zip(found, expected, strict=True)), default=0.0)
+        apart = max((_apart(a, b) for a, b in zip(recorded, expected, strict=True)), default=0.0)
         self.note(what, where, apart / (scale or 1.0))
 
-    def tensors(self, what: str, where: str, found: Tensor, expected: Tensor, least: float = 0.0) -> None:
+    def tensors(self, what: str, where: str, recorded: Tensor, expected: Tensor, least: float = 0.0) -> None:
         """Add two tensors, by the largest difference as a share of the largest expected value, at least ``least``."""
-        if found.shape != expected.shape:
-            self.note(what, f"{where}: shape {tuple(found.shape)}, not {tuple(expected.shape)}", math.inf)
-        elif found.numel():
+        if recorded.shape != expected.shape:
+            self.note(what, f"{where}: shape {tuple(recorded.shape)}, not {tuple(expected.shape)}", math.inf)
+        elif recorded.numel():
             scale = max(least, float(expected.abs().max())) or 1.0
-            self.note(what, where, float((found.double() - expected).abs().max()) / scale)
+            self.note(what, where, float((recorded.double() - expected).abs().max()) / scale)
 
     def changes(
-        self, what: str, where: str, before: Mapping[str, Tensor], found: Mapping[str, Tensor],
+        self, what: str, where: str, before: Mapping[str, Tensor], recorded: Mapping[str, Tensor],
         expected: Mapping[str, Tensor],
     ) -> None:  # fmt: skip
         """Add tensors by name, each by the norm of its difference as a share of the norm of its change, or of the
         largest change of all where it hardly changed.
         """
-        if found.keys() != expected.keys():
-            self.note(what, f"{where}: {', '.join(sorted(found.keys() ^ expected.keys()))}", math.inf)
+        if recorded.keys() != expected.keys():
+            self.note(what, f"{where}: {', '.join(sorted(recorded.keys() ^ expected.keys()))}", math.inf)
             return
         changed = {name: _norm(x - before[name]) for name, x in expected.items()}
         least = HARDLY * max(changed.values())
         for name, x in expected.items():
-            self.note(what, f"{where}, {name}", _norm(found[name] - x) / (max(changed[name], least) or 1.0))
+            self.note(what, f"{where}, {name}", _norm(recorded[name] - x) / (max(changed[name], least) or 1.0))
 
     def comparisons(self) -> tuple[Comparison, ...]:
         """Return the worst of each kind in the order of their first comparison, then the quartiles."""

@@ -79,21 +79,21 @@ def replay_episode(
         _compare_step(log, told, {name: values[step] for name, values in steps.items()}, step, where)
 
 
-def _compare_step(log: ComparisonLog, told: Told, found: Mapping[str, Any], step: int, where: str) -> None:
+def _compare_step(log: ComparisonLog, told: Told, recorded: Mapping[str, Any], step: int, where: str) -> None:
     for name in (*DECIDED, *((*DRIFTING, *SCORES) if step < EARLY else ())):
-        if name in found:
-            log.number(name, where, float(found[name]), float(told.numbers[name]))
+        if name in recorded:
+            log.number(name, where, float(recorded[name]), float(told.numbers[name]))
     for name in DECIDED_COMPONENTS:
-        log.number(f"component {name}", where, float(found[f"components.{name}"]), told.components[name])
+        log.number(f"component {name}", where, float(recorded[f"components.{name}"]), told.components[name])
     for name, column in DECIDED_SLOTS.items():
-        log.numbers(name, where, found[column].tolist(), told.per_slot[name])
+        log.numbers(name, where, recorded[column].tolist(), told.per_slot[name])
     if step < EARLY:
-        for k, (norm, own) in enumerate(zip(found[SEED_NORM].tolist(), told.per_slot[SEED_NORM], strict=True)):
+        for k, (norm, own) in enumerate(zip(recorded[SEED_NORM].tolist(), told.per_slot[SEED_NORM], strict=True)):
             if not (math.isnan(norm) and math.isnan(own)):
                 log.number(SEED_NORM, f"{where}, slot {k}", norm, own, own)
-        log.number("reward", where, float(found["reward"]), told.numbers["reward"])
+        log.number("reward", where, float(recorded["reward"]), told.numbers["reward"])
         for name in ("contribution", "contribution_se"):
-            log.numbers(name, where, found[name].tolist(), told.per_slot[name])
+            log.numbers(name, where, recorded[name].tolist(), told.per_slot[name])
 
 
 def _compare_seen(log: ComparisonLog, told: Told, kept: KeptIteration, step: int, place: int, where: str) -> None:

@@ -86,21 +86,21 @@ class PartLearner:
             loss, hit = self._step(blocks, norms, x, y)
             losses.append(loss)
             hits.append(hit)
-        return self._summary(losses, hits, {name: math.fsum(found) / len(found) for name, found in norms.items()})
+        return self._summary(losses, hits, {name: math.fsum(values) / len(values) for name, values in norms.items()})
 
     def blocks(self) -> dict[str, Block]:
         """Return all blocks that take part."""
         optimizer, running = self.optimizer, [k for k, slot in enumerate(self.slots) if slot.learns]
-        found = {"host": Block(self.weights.host, self.memories["host"], optimizer.weight_decay, self.host_frozen)}
+        blocks = {"host": Block(self.weights.host, self.memories["host"], optimizer.weight_decay, self.host_frozen)}
         for k in running:
             slot, values, gates = self.slots[k], self.weights.seeds[k], self.weights.gates[k]
             assert values is not None and gates is not None
             decay = optimizer.seed_weight_decay
             fitted = part_of(self.body, k, slot.seed.blueprint).fitted
-            found[f"seed.{k}"] = Block(values, self.memories[f"seed.{k}"], decay, slot.frozen, fitted)
+            blocks[f"seed.{k}"] = Block(values, self.memories[f"seed.{k}"], decay, slot.frozen, fitted)
             if slot.seed.operator == GATE and slot.stage != TRAINING:
-                found[f"gate.{k}"] = Block(gates, self.memories[f"gate.{k}"], decay, slot.frozen)
-        return found
+                blocks[f"gate.{k}"] = Block(gates, self.memories[f"gate.{k}"], decay, slot.frozen)
+        return blocks
 
     def _step(
         self, blocks: dict[str, Block], norms: dict[str, list[float]], x: Tensor, y: Tensor
@@ -216,10 +216,10 @@ class Validation:
 @torch.no_grad()
 def answers(body: Anatomy, weights: Weights, slots: Sequence[Slot], on: On, samples: Samples, classes: int) -> Answers:
     """Return the answers of the network with these seeds on, at their present alpha."""
-    found = among(logits(body, weights, slots, on, samples.x), classes)
-    best = found.topk(2, dim=1).values
-    loss = float(F.cross_entropy(found, samples.y))
-    return Answers((found.argmax(1) == samples.y).double(), loss, best[:, 0] - best[:, 1])
+    scores = among(logits(body, weights, slots, on, samples.x), classes)
+    best = scores.topk(2, dim=1).values
+    loss = float(F.cross_entropy(scores, samples.y))
+    return Answers((scores.argmax(1) == samples.y).double(), loss, best[:, 0] - best[:, 1])
 
 
 def validate(slots: Sequence[Slot], network: Network) -> Validation:

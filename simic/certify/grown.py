@@ -76,5 +76,5 @@ def certify_grown(
     log.number("parameters of the exported network", where, network.size, network.params)
     log.number("parameters that evaluation counts", where, params, network.params)
     slack = ROUNDED_PCT + 100.0 * float((own.lead < CLOSE_CALL).double().mean())
-    for what, found in (("weights", own.correct), ("program", right)):
-        log.note(f"accuracy of the exported {what}", where, max(0.0, abs(points(found) - accuracy) - slack))
+    for what, correct in (("weights", own.correct), ("program", right)):
+        log.note(f"accuracy of the exported {what}", where, max(0.0, abs(points(correct) - accuracy) - slack))

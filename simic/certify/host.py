@@ -51,9 +51,9 @@ class World:
         mode = params.train.reward.mode
         if mode not in rewards.MODES:
             raise NoReference(f"train.reward.mode = {mode!r}: the reference has only {', '.join(rewards.MODES)}")
-        found = cls(params, tasks or bank.read(prepared))
-        _ = found.body  # refuses hosts that it does not know
-        return found
+        world = cls(params, tasks or bank.read(prepared))
+        _ = world.body  # refuses hosts that it does not know
+        return world
 
     @cached_property
     def body(self) -> Anatomy:
@@ -115,10 +115,10 @@ class ReferenceHost:
 
     def reset(self) -> Told:
         """Measure the untrained host."""
-        found = self._validated()
-        self.history.add(found.loss, found.accuracy)
-        self._remembered = self._state(found)
-        return self._told(found, Outcome(-1, -1, passed=False), {})
+        validation = self._validated()
+        self.history.add(validation.loss, validation.accuracy)
+        self._remembered = self._state(validation)
+        return self._told(validation, Outcome(-1, -1, passed=False), {})
 
     def train(self, action: Action) -> None:
         """Execute the action and train an epoch."""
@@ -131,18 +131,18 @@ class ReferenceHost:
 
     def measure(self) -> Told:
         """Validate, update the seeds, and pay the reward."""
-        found, epoch = self._validated(), self.epoch
+        validation, epoch = self._validated(), self.epoch
         assert epoch is not None
         for k, slot in enumerate(self.slots):
-            worth = found.contribution[k], found.contribution_se[k]
-            remember(slot, Measured(found.accuracy, *worth, epoch.ratios[k], epoch.healthy[k]))
+            worth = validation.contribution[k], validation.contribution_se[k]
+            remember(slot, Measured(validation.accuracy, *worth, epoch.ratios[k], epoch.healthy[k]))
         self._try_out()
-        self.history.add(found.loss, found.accuracy)
-        before, self._remembered = self._remembered, self._state(found)
+        self.history.add(validation.loss, validation.accuracy)
+        before, self._remembered = self._remembered, self._state(validation)
         ended = self.step == self.steps
         step = rewards.Step(before, self._remembered, self._outcome.op, self._action["slot"], ended)
         paid = rewards.components(step, self._settings, self.world.body.params, self.steps)
-        return self._told(found, self._outcome, paid)
+        return self._told(validation, self._outcome, paid)
 
     def masks(self) -> Masks:
         """Return the masks of the present state."""
@@ -156,14 +156,14 @@ class ReferenceHost:
 
     def _initial(self) -> dict[str, Tensor]:
         given, params = self.world.bank.host, self.world.params
-        found: dict[str, Tensor] = {}
+        values: dict[str, Tensor] = {}
         for number, (lead, part) in enumerate(host_parts(self.world.body)):
             if given is not None:
-                found |= {lead + entry.name: given[lead + entry.name].double() for entry in part.entries}
+                values |= {lead + entry.name: given[lead + entry.name].double() for entry in part.entries}
                 continue
             stream = streams.key(params.rng_seed, streams.HOST_INIT, self.iteration, self.host_id, number)
-            found |= {lead + name: value for name, value in part.draw(stream).items()}
-        return found
+            values |= {lead + name: value for name, value in part.draw(stream).items()}
+        return values
 
     def _plant(self, k: int) -> None:
         """Draw the first weights of a new seed, and of the gate that it may need later."""
@@ -237,12 +237,12 @@ class ReferenceHost:
     def _fossilized(self) -> list[bool]:
         return [slot.stage == FOSSILIZED for slot in self.slots]
 
-    def _state(self, found: Validation) -> rewards.State:
+    def _state(self, validation: Validation) -> rewards.State:
         sizes = [self._weighed(k, "params") for k in range(len(self.slots))]
         kept = sum(itertools.compress(sizes, self._fossilized()))
-        return rewards.State(copy.deepcopy(self.slots), sizes, found.committed_accuracy, kept)
+        return rewards.State(copy.deepcopy(self.slots), sizes, validation.committed_accuracy, kept)
 
-    def _sight(self, found: Validation, outcome: Outcome) -> Sight:
+    def _sight(self, validation: Validation, outcome: Outcome) -> Sight:
         epoch = self.epoch
         return Sight(
             slots=self.slots,
@@ -254,25 +254,25 @@ class ReferenceHost:
             train_accuracy=epoch.accuracy if epoch else NAN,
             op=outcome.op,
             succeeded=outcome.gate < 0 or outcome.passed,
-            validation=found,
+            validation=validation,
             seed_params=self._remembered.seed_params,
             host_params=self.world.body.params,
             budget=self._settings.lifecycle.param_budget,
             trials=self.trials,
         )
 
-    def _told(self, found: Validation, outcome: Outcome, paid: Mapping[str, float]) -> Told:
+    def _told(self, validation: Validation, outcome: Outcome, paid: Mapping[str, float]) -> Told:
         body, epoch, state = self.world.body, self.epoch, self._remembered
-        sight = self._sight(found, outcome)
+        sight = self._sight(validation, outcome)
         flops = [self._weighed(k, "flops") for k in range(body.slots)]
         numbers = {
             "effective_op": outcome.op,
             "gate": outcome.gate,
             "gate_passed": outcome.passed,
-            "live_accuracy": found.accuracy,
-            "committed_accuracy": found.committed_accuracy,
-            "all_off_accuracy": found.all_off_accuracy,
-            "val_loss": found.loss,
+            "live_accuracy": validation.accuracy,
+            "committed_accuracy": validation.committed_accuracy,
+            "all_off_accuracy": validation.all_off_accuracy,
+            "val_loss": validation.loss,
             "train_loss": sight.train_loss,
             "host_grad_norm": epoch.host_norm if epoch else NAN,
             "params": body.params + sum(state.seed_params),
@@ -283,8 +283,8 @@ class ReferenceHost:
         }
         per_slot = {
             "seed_grad_norm": epoch.seed_norms if epoch else [NAN] * body.slots,
-            "contribution": found.contribution,
-            "contribution_se": found.contribution_se,
+            "contribution": validation.contribution,
+            "contribution_se": validation.contribution_se,
             "stage": [slot.stage for slot in self.slots],
             "blueprint": [slot.seed.blueprint for slot in self.slots],
             "alpha": [slot.seed.alpha for slot in self.slots],

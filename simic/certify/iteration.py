@@ -124,9 +124,9 @@ def certify_iteration(known: Known, kept: KeptIteration, metrics: Mapping[str, f
 def certify_states(kept: KeptIteration, recorded: tuple[str, str], like: Tensors, log: ComparisonLog) -> None:
     """Compare the hashes of the states that were kept with those recorded; shapes are those of ``like``."""
     for when, expected in zip((BEFORE, AFTER), recorded, strict=True):
-        found = kept.state(when)
-        shaped = {name: x.view(like[name].shape) for name, x in found.items() if name in like}
-        same = found.keys() == like.keys() and hashed({}, shaped) == expected
+        state = kept.state(when)
+        shaped = {name: x.view(like[name].shape) for name, x in state.items() if name in like}
+        same = state.keys() == like.keys() and hashed({}, shaped) == expected
         log.equal("state that was kept", f"{when}iteration {kept.number + 1}", same)
 
 
@@ -198,13 +198,13 @@ def _certify_scales(
     log: ComparisonLog,
 ) -> None:  # fmt: skip
     for part, scale in (("observation", observation), ("reward", reward)):
-        found = Scale.read(after, part)
-        log.equal(f"scale of {part}s is kept", where, (found is None) == (scale is None))
-        if scale is not None and found is not None:
-            log.number(f"rows of the scale of {part}s", where, found.count, scale.count)
+        recorded = Scale.read(after, part)
+        log.equal(f"scale of {part}s is kept", where, (recorded is None) == (scale is None))
+        if scale is not None and recorded is not None:
+            log.number(f"rows of the scale of {part}s", where, recorded.count, scale.count)
             unit = paid if part == "reward" else 0.0
-            log.tensors(f"scale of {part}s", f"{where}, mean", found.mean, scale.mean, unit)
-            log.tensors(f"scale of {part}s", f"{where}, m2", found.squares, scale.squares, unit)
+            log.tensors(f"scale of {part}s", f"{where}, mean", recorded.mean, scale.mean, unit)
+            log.tensors(f"scale of {part}s", f"{where}, m2", recorded.squares, scale.squares, unit)
     if "normalizers/reward.running" in after:
         log.tensors("running returns", where, after["normalizers/reward.running"], running, paid)
 

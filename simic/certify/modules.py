@@ -60,16 +60,16 @@ class Part:
         """Return first values from a stream: one number for each place, whether it is drawn or constant."""
         count = sum(math.prod(entry.shape) for entry in self.entries)
         numbers = torch.from_numpy(streams.uniforms(stream, count))
-        found, at = {}, 0
+        values, at = {}, 0
         for entry in self.entries:
             size = math.prod(entry.shape)
             if entry.constant is None:
                 value = (2.0 * numbers[at : at + size] - 1.0) / math.sqrt(entry.inputs)
             else:
                 value = torch.full((size,), entry.constant, dtype=torch.float64)
-            found[entry.name] = value.reshape(entry.shape)
+            values[entry.name] = value.reshape(entry.shape)
             at += size
-        return found
+        return values
 
 
 def conv(name: str, inputs: int, outputs: int, kernel: int, constant: float | None = None) -> Entry:
@@ -361,13 +361,13 @@ def fixed(
         return ((features(v, x.flatten(1)) - v["mean"]) * v["scale"]) @ v["out"]
 
     def fit(rows: Tensor) -> dict[str, Tensor]:
-        found = {} if prepare is None else prepare(rows)
-        raw = features(found, rows)
+        fitted = {} if prepare is None else prepare(rows)
+        raw = features(fitted, rows)
         mean = raw.mean(dim=0)
         deviation = torch.sqrt(((raw - mean) ** 2).mean(dim=0))
         # What does not vary stays 0.
         scale = [weight / float(own) if own > LEAST else 0.0 for own in deviation]
-        return found | {"mean": mean, "scale": torch.tensor(scale, dtype=rows.dtype)}
+        return fitted | {"mean": mean, "scale": torch.tensor(scale, dtype=rows.dtype)}
 
     own = (
         Entry("out", (count, shape[1]), constant=0.0),

@@ -103,12 +103,12 @@ def missing(value: float) -> float:
 
 def features(sight: Sight) -> list[float]:
     """Return all columns: the base, then those of each slot, then those of each blueprint."""
-    found = list(_base(sight))
+    columns = list(_base(sight))
     for k in range(len(sight.slots)):
-        found += _of_slot(sight, k)
+        columns += _of_slot(sight, k)
     for trial in sight.trials:
-        found += [float(trial.germinations > 0), signed_log(trial.gained), missing(trial.gained), trial.alignment]
-    return found
+        columns += [float(trial.germinations > 0), signed_log(trial.gained), missing(trial.gained), trial.alignment]
+    return columns
 
 
 def _base(s: Sight) -> Iterator[float]:

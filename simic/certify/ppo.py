@@ -122,13 +122,13 @@ def advantages(
     gamma: float, decay: float,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Return advantages and returns ``[T, E]`` (Schulman et al. 2016, arXiv 1506.02438), 0 where not valid."""
-    found, later = torch.zeros_like(values), torch.zeros(values.shape[1], dtype=values.dtype)
+    gained, later = torch.zeros_like(values), torch.zeros(values.shape[1], dtype=values.dtype)
     for t in reversed(range(len(values))):
         delta = rewards[t] + torch.where(terminated[t], 0.0, gamma * following[t]) - values[t]
         goes_on = ~(terminated[t] | truncated[t])
         later = torch.where(valid[t], delta + torch.where(goes_on, gamma * decay * later, 0.0), 0.0)
-        found[t] = later
-    return found, torch.where(valid, found + values, 0.0)
+        gained[t] = later
+    return gained, torch.where(valid, gained + values, 0.0)
 
 
 def standardized(values: Tensor, chosen: Tensor) -> Tensor:
@@ -141,13 +141,13 @@ def standardized(values: Tensor, chosen: Tensor) -> Tensor:
 
 def summary(advantage: Tensor, returns: Tensor, values: Tensor) -> dict[str, float]:
     """Return the metrics of valid rows by name; explained variance is NaN where returns do not vary."""
-    found = {"value_mean": float(values.mean())}
+    metrics = {"value_mean": float(values.mean())}
     for name, x in (("advantage", advantage), ("return", returns)):
-        found |= {f"{name}_mean": float(x.mean()), f"{name}_std": float(x.std(correction=0))}
-        found[f"{name}_max_abs"] = float(x.abs().max())
+        metrics |= {f"{name}_mean": float(x.mean()), f"{name}_std": float(x.std(correction=0))}
+        metrics[f"{name}_max_abs"] = float(x.abs().max())
     spread = float(returns.var(correction=0))
     left = float((returns - values).var(correction=0))
-    return found | {"explained_variance": 1.0 - left / spread if spread > FLAT else math.nan}
+    return metrics | {"explained_variance": 1.0 - left / spread if spread > FLAT else math.nan}
 
 
 # --- the update ------------------------------------------------------------------------------------------------------
@@ -181,17 +181,17 @@ class Update:
         if ppo.learning_rate_schedule == "linear":
             learner = replace(learner, rate=((1.0 - done) + done * RATE_END) * ppo.learning_rate)
         usage, parts = self._usage(rows), min(ppo.minibatches, rows.valid.shape[1])
-        found: list[Minibatch] = []
+        minibatches: list[Minibatch] = []
         epochs = 0
-        while epochs < ppo.epochs and not _stopped(found):
+        while epochs < ppo.epochs and not _stopped(minibatches):
             epochs += 1
             for envs in self._minibatches(rows.valid.shape[1], epochs - 1, parts):
-                learner, one = self._step(learner, rows.select(envs), usage, parts, coefficient, len(found))
-                found.append(one)
-                if _stopped(found):
+                learner, one = self._step(learner, rows.select(envs), usage, parts, coefficient, len(minibatches))
+                minibatches.append(one)
+                if _stopped(minibatches):
                     break
-        learner = replace(learner, updates=learner.updates + any(one.stepped for one in found))
-        metrics = _metrics(found, epochs) | {"entropy_coef": coefficient, "samples": float(usage.steps)}
+        learner = replace(learner, updates=learner.updates + any(one.stepped for one in minibatches))
+        metrics = _metrics(minibatches, epochs) | {"entropy_coef": coefficient, "samples": float(usage.steps)}
         return learner, metrics
 
     def _minibatches(self, count: int, epoch: int, parts: int) -> Iterator[Tensor]:
@@ -209,14 +209,14 @@ class Update:
     ) -> tuple[Learner, Minibatch]:
         weights = {name: weight.clone().requires_grad_() for name, weight in learner.weights.items()}
         loss, one = self._loss(Network(weights, self.interface, self.train.policy), rows, usage, parts, coefficient)
-        found = torch.autograd.grad(loss, list(weights.values()), allow_unused=True, materialize_grads=True)
-        norm = math.sqrt(math.fsum(float(gradient.square().sum()) for gradient in found))
+        gradients = torch.autograd.grad(loss, list(weights.values()), allow_unused=True, materialize_grads=True)
+        norm = math.sqrt(math.fsum(float(gradient.square().sum()) for gradient in gradients))
         one = replace(one, gradient_norm=norm)
         if not math.isfinite(norm + one.divergence + one.policy_loss + one.value_loss):
             return replace(learner, skipped=learner.skipped + 1), one
         if self._too_far(one.divergence, number):
             return learner, one
-        return self._stepped(learner, dict(zip(weights, found, strict=True)), norm), replace(one, stepped=True)
+        return self._stepped(learner, dict(zip(weights, gradients, strict=True)), norm), replace(one, stepped=True)
 
     def _stepped(self, learner: Learner, gradients: Tensors, norm: float) -> Learner:
         """Take one step of Adam on clipped gradients."""
@@ -260,8 +260,8 @@ class Update:
         drift = logs.detach()
         divergence = float((torch.expm1(drift) - drift).sum()) / max(1, len(drift))
         losses = float(policy.detach()), float(value.detach())
-        found = Minibatch(*losses, divergence, entropy.detach(), several.sum(dim=0), math.nan, False)
-        return policy + self.train.ppo.value_coef * value - bonus, found
+        minibatch = Minibatch(*losses, divergence, entropy.detach(), several.sum(dim=0), math.nan, False)
+        return policy + self.train.ppo.value_coef * value - bonus, minibatch
 
     def _objective(self, logs: Tensor, gained: Tensor, op: Tensor) -> Tensor:
         """Return the objective of each row, min(r A, clip(r, 1 − ε, 1 + ε) A), ``[N]``."""
@@ -280,13 +280,14 @@ class Update:
         return torch.tensor([coefficient * scale.get(name, 1.0) for name in names], dtype=torch.float64)
 
 
-def _stopped(found: Sequence[Minibatch]) -> bool:
-    return bool(found) and not found[-1].stepped and math.isfinite(found[-1].divergence + found[-1].gradient_norm)
+def _stopped(minibatches: Sequence[Minibatch]) -> bool:
+    last = minibatches[-1] if minibatches else None
+    return last is not None and not last.stepped and math.isfinite(last.divergence + last.gradient_norm)
 
 
-def _metrics(found: Sequence[Minibatch], epochs: int) -> dict[str, float]:
+def _metrics(minibatches: Sequence[Minibatch], epochs: int) -> dict[str, float]:
     """Return the metrics of an update by name."""
-    taken = [one for one in found if one.stepped]
+    taken = [one for one in minibatches if one.stepped]
     mean = lambda values: math.fsum(values) / len(values) if values else math.nan  # noqa: E731
     several = sum((one.open for one in taken), torch.zeros(()))
     entropy = sum((one.entropy for one in taken), torch.zeros(()))
@@ -299,6 +300,6 @@ def _metrics(found: Sequence[Minibatch], epochs: int) -> dict[str, float]:
         "grad_norm_max": max((one.gradient_norm for one in taken), default=math.nan),
         "epochs": float(epochs),
         "steps": float(len(taken)),
-        "approx_kl": found[-1].divergence,
-        "approx_kl_max": max(one.divergence for one in found),
+        "approx_kl": minibatches[-1].divergence,
+        "approx_kl_max": max(one.divergence for one in minibatches),
     }

@@ -51,18 +51,18 @@ def potential(slots: Sequence[Slot]) -> float:
 
 def components(step: Step, train: Train, host_params: int, steps: int) -> dict[str, float]:
     """Return the terms of the mode by name, in an episode of so many ``steps``; the reward is their sum."""
-    found = {"shaping": _shaping(step, train)}
+    terms = {"shaping": _shaping(step, train)}
     if train.reward.mode == "score":
-        found["score_change"] = _score_change(step, train, host_params)
+        terms["score_change"] = _score_change(step, train, host_params)
     else:
-        found |= {
+        terms |= {
             "attribution": _attribution(step, train),
             "rent": _rent(step, train, host_params, steps),
             "alpha_shock": _alpha_shock(step, train, host_params),
             "fossilize": _fossilize(step, train),
             "terminal": train.reward.shaped.terminal_weight * step.after.committed_accuracy if step.ended else 0.0,
         }
-    return found | {"intervention": -train.reward.intervention_cost if step.op != WAIT else 0.0, "death": 0.0}
+    return terms | {"intervention": -train.reward.intervention_cost if step.op != WAIT else 0.0, "death": 0.0}
 
 
 def _over(step: Step, train: Train) -> bool:

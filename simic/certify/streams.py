@@ -29,10 +29,10 @@ def step(x: Words) -> Words:
 
 def key(rng_seed: int, draw: int, *counters: Counter) -> Words:
     """Return keys of streams: seed, purpose, then every counter hashed in; arrays of counters give arrays of keys."""
-    found = mix(np.array([(rng_seed * int(GOLDEN_GAMMA) + draw) % WORD], dtype=np.uint64))
+    keys = mix(np.array([(rng_seed * int(GOLDEN_GAMMA) + draw) % WORD], dtype=np.uint64))
     for counter in counters:
-        found = step(found ^ step(np.asarray(counter, dtype=np.int64).astype(np.uint64)))
-    return found
+        keys = step(keys ^ step(np.asarray(counter, dtype=np.int64).astype(np.uint64)))
+    return keys
 
 
 def words(key: Words, count: int) -> Words:

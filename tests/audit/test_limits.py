@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from simic.agent.ppo import EARLY_STOP, RATIO_TOLERANCE
-from simic.audit.checks.shared import where
+from simic.audit.checks.base import where
 from simic.audit.findings import Status
 
 from .defects import everywhere, params, update

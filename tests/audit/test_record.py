@@ -9,7 +9,7 @@ from simic.errors import SimicError
 from simic.telemetry.publish import publish
 from simic.telemetry.recorder import Recorder
 
-from .synthetic import ENVS, ITERATIONS, SLOTS, STEPS, params, recorded
+from .synthetic import ITERATIONS, params, recorded
 
 
 def test_a_record_of_an_iteration_is_the_same_live_and_published(clean):
@@ -34,15 +34,6 @@ def test_episodes_are_told_apart_by_their_split(clean):
         chosen = clean.episodes.where(clean.episodes.column("iteration") == iteration)
         np.testing.assert_array_equal(chosen.column("return")[0], recorded()[iteration].train["return"])
     assert clean.timing.column("collect_seconds").tolist() == [1.0] * ITERATIONS
-
-
-def test_shapes_are_rows_hosts_slots(clean):
-    assert clean.steps.column("iteration").shape == (ITERATIONS * STEPS,)
-    assert clean.steps.column("reward").shape == (ITERATIONS * STEPS, ENVS)
-    assert clean.steps.column("contribution").shape == (ITERATIONS * STEPS, ENVS, SLOTS)
-    assert clean.episodes.column("return").shape == (ITERATIONS, ENVS)
-    assert len(clean.validations) == ITERATIONS // 8
-    assert set(clean.steps.below("components")) == {"shaping", "terminal"}
 
 
 def test_measured_counts_rows_with_any_number():

@@ -4,15 +4,26 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
+from simic.audit import limits
 from simic.audit.findings import Evidence, Layer, Result, Statistic, Status
 from simic.audit.limits import Limit
 from simic.audit.record import RunRecord
+from simic.certify import streams
 from simic.telemetry.rows import Severity
+
+Values = NDArray[np.float64]
+OURS = limits.source()
+MOST_EVIDENCE = 5  # rows shown of a finding
+
+# Settings of several checks; all ours.
+ENOUGH_ROWS = 32  # what is measured of a head on fewer rows is noise
+PERSISTENT = 5  # consecutive updates: as many as the default run has without its first
+NOISE = 2.0  # standard errors
 
 LIVE_SOURCES = ("params", "updates", "steps")  # what exists while training runs
 
@@ -82,14 +93,14 @@ def passed(measured: str) -> Outcome:
     return Outcome(Status.PASS, measured)
 
 
-def found(measured: str, severity: Severity | None = None, evidence: tuple[Evidence, ...] = ()) -> Outcome:
+def failed(measured: str, severity: Severity | None = None, evidence: tuple[Evidence, ...] = ()) -> Outcome:
     """Return a finding."""
     return Outcome(Status.FINDING, measured, severity, evidence)
 
 
 def judged(bad: bool | np.bool_ | NDArray[np.bool_], measured: str, evidence: tuple[Evidence, ...] = ()) -> Outcome:
     """Return a finding of the check's own severity if anything is bad, else a pass."""
-    return found(measured, None, evidence) if np.any(bad) else passed(measured)
+    return failed(measured, None, evidence) if np.any(bad) else passed(measured)
 
 
 def weighed(readings: Sequence[Reading]) -> Outcome:
@@ -99,7 +110,7 @@ def weighed(readings: Sequence[Reading]) -> Outcome:
     said = {reading.limit.name: reading for reading in reversed(readings)}
     outcome = passed("; ".join(map(str, reversed(said.values()))))
     if broken is not None:
-        outcome = found(str(broken), broken.severity, broken.evidence)
+        outcome = failed(str(broken), broken.severity, broken.evidence)
     return outcome.showing(*(reading.statistic for reading in readings))
 
 
@@ -198,3 +209,44 @@ def check(cls: type[Check]) -> type[Check]:
 def registered() -> tuple[Check, ...]:
     """Return all checks of the imported families, in order of registration."""
     return tuple(_REGISTRY.values())
+
+
+# --- evidence and small statistics of several checks -----------------------------------------------------------------
+
+
+def where(run: RunRecord, name: str, bad: NDArray[np.bool_]) -> tuple[Evidence, ...]:
+    """Return the worst rows of an update metric: iteration and value."""
+    values, iterations = run.updates.column(name), run.updates.column("iteration")
+    rows = np.flatnonzero(bad)
+    order = rows[np.argsort(-np.abs(np.nan_to_num(values[rows], nan=np.inf)), kind="stable")][:MOST_EVIDENCE]
+    return tuple({"iteration": int(iterations[i]), name: _plain(values[i])} for i in order)
+
+
+def where_steps(run: RunRecord, bad: NDArray[np.bool_], name: str, values: NDArray[Any]) -> tuple[Evidence, ...]:
+    """Return the first bad steps, each with its entry of ``values``, called ``name``."""
+    iterations, steps = run.steps.column("iteration"), run.steps.column("step")
+    return tuple(
+        {"iteration": int(iterations[r]), "step": int(steps[r]), "env": int(e), name: _plain(values[r, e])}
+        for r, e in np.argwhere(bad)[:MOST_EVIDENCE]
+    )
+
+
+def _plain(value: Any) -> float | str:
+    return float(value) if isinstance(value, np.floating) and np.isfinite(value) else str(value)
+
+
+def episodes(run: RunRecord) -> list[NDArray[np.intp]]:
+    """Return row indices of each iteration's steps, in order."""
+    iterations = run.steps.column("iteration")
+    order = np.lexsort((run.steps.column("step"), iterations))
+    return np.split(order, np.flatnonzero(np.diff(iterations[order])) + 1)
+
+
+def length_of(run: RunRecord, iteration: int) -> int:
+    """Return the length of the training episodes of an iteration by the params."""
+    return streams.episode_length(run.params.train.episode_steps, run.params.rng_seed, iteration)
+
+
+def windows(values: Values, width: int) -> Values:
+    """Return all stretches of ``width`` consecutive values, ``[n - width + 1, width]``; of fewer values one stretch."""
+    return np.lib.stride_tricks.sliding_window_view(values, min(width, len(values)))

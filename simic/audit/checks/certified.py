@@ -3,8 +3,7 @@
 from typing import ClassVar
 
 from simic.audit.certificate import Part
-from simic.audit.checks.base import Check, Outcome, check, found, passed, undecided
-from simic.audit.checks.shared import MOST_EVIDENCE
+from simic.audit.checks.base import MOST_EVIDENCE, Check, Outcome, check, failed, passed, undecided
 from simic.audit.findings import Evidence
 from simic.audit.record import RunRecord
 
@@ -39,7 +38,7 @@ class CertifiedPart(Check):
         ]
         if evidence:
             said = f"{len(evidence)} of {len(part.lines)} kinds differ"
-            return found(said, None, tuple(evidence[:MOST_EVIDENCE])).of(compared)
+            return failed(said, None, tuple(evidence[:MOST_EVIDENCE])).of(compared)
         return passed(f"{compared} comparisons of {len(part.lines)} kinds").of(compared)
 
 

@@ -2,9 +2,8 @@
 
 import torch
 
-from simic.audit.checks.base import Outcome, check, undecided
+from simic.audit.checks.base import MOST_EVIDENCE, Outcome, check, undecided
 from simic.audit.checks.recomputed import RecomputedCheck, concluded
-from simic.audit.checks.shared import MOST_EVIDENCE
 from simic.audit.findings import Evidence, number
 from simic.audit.record import RunRecord
 from simic.data.batches import Dataset, TaskMeta

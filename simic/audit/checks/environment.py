@@ -3,8 +3,7 @@
 import numpy as np
 
 from simic.audit import limits
-from simic.audit.checks.base import Check, Outcome, Reading, check, judged, weighed
-from simic.audit.checks.shared import episodes, where_steps
+from simic.audit.checks.base import Check, Outcome, Reading, check, episodes, judged, weighed, where_steps
 from simic.audit.findings import Evidence
 from simic.audit.record import RunRecord
 from simic.growth.life.vocabulary import Op

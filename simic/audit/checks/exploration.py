@@ -6,8 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simic.audit import limits
-from simic.audit.checks.base import Check, Outcome, Reading, check, undecided, weighed
-from simic.audit.checks.shared import ENOUGH_ROWS, NOISE, OURS, Values
+from simic.audit.checks.base import ENOUGH_ROWS, NOISE, OURS, Check, Outcome, Reading, Values, check, undecided, weighed
 from simic.audit.findings import Evidence, percent
 from simic.audit.limits import Limit
 from simic.audit.record import RunRecord

@@ -3,8 +3,7 @@
 import numpy as np
 
 from simic.audit import limits
-from simic.audit.checks.base import Check, Outcome, Reading, check, found, passed, undecided
-from simic.audit.checks.shared import OURS
+from simic.audit.checks.base import OURS, Check, Outcome, Reading, check, failed, passed, undecided
 from simic.audit.findings import Evidence, percent
 from simic.audit.record import RunRecord
 from simic.evaluation import statistics
@@ -38,9 +37,9 @@ def _placed(gain: Interval, said: str, evidence: Evidence, equal_is_low: bool) -
     upper = Reading(limits.BETTER, gain.high).statistic
     equal = gain.low == gain.high == limits.BETTER
     if gain.high <= limits.BETTER and not (equal and equal_is_low):
-        return found(said, None, (evidence,)).showing(upper)
+        return failed(said, None, (evidence,)).showing(upper)
     if gain.low <= limits.BETTER:
-        return found(f"not shown to be better: {said}", "low", (evidence,)).showing(upper)
+        return failed(f"not shown to be better: {said}", "low", (evidence,)).showing(upper)
     return passed(said).showing(upper)
 
 
@@ -175,5 +174,5 @@ class Seeds(Check):
         said = f"; claimed against {', '.join(claimed)}" if claimed else "; nothing is claimed"
         seeds = Reading(self.SEEDS, evaluation.eval_seeds, "medium" if claimed else "low")
         measured = f"{seeds}, 1 training run{power}{said}"
-        outcome = found(measured, seeds.severity) if seeds.broken else passed(measured)
+        outcome = failed(measured, seeds.severity) if seeds.broken else passed(measured)
         return outcome.showing(seeds.statistic)

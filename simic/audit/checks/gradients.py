@@ -4,8 +4,20 @@ import numpy as np
 
 from simic.agent.metrics import SATURATED
 from simic.audit import limits
-from simic.audit.checks.base import Check, Outcome, Reading, check, undecided, weighed
-from simic.audit.checks.shared import ENOUGH_ROWS, OURS, PERSISTENT, Values, where, windows
+from simic.audit.checks.base import (
+    ENOUGH_ROWS,
+    OURS,
+    PERSISTENT,
+    Check,
+    Outcome,
+    Reading,
+    Values,
+    check,
+    undecided,
+    weighed,
+    where,
+    windows,
+)
 from simic.audit.findings import percent
 from simic.audit.limits import Limit
 from simic.audit.record import RunRecord

@@ -4,12 +4,25 @@ import numpy as np
 
 from simic.agent.ppo import EARLY_STOP, RATIO_TOLERANCE
 from simic.audit import limits
-from simic.audit.checks.base import Check, Outcome, Reading, check, weighed
-from simic.audit.checks.shared import MEDIAN_ERROR, NOISE, OURS, PERSISTENT, errors_of_mean, where, windows
+from simic.audit.checks.base import (
+    NOISE,
+    OURS,
+    PERSISTENT,
+    Check,
+    Outcome,
+    Reading,
+    Values,
+    check,
+    weighed,
+    where,
+    windows,
+)
 from simic.audit.findings import number
 from simic.audit.limits import Limit
 from simic.audit.record import RunRecord
 from simic.telemetry.rows import Severity
+
+MEDIAN_ERROR = 1.2533  # standard error of a median over that of a mean, of a normal distribution: sqrt(pi / 2)
 
 
 @check
@@ -113,3 +126,9 @@ class Spike(Check):
     def examine(self, run: RunRecord) -> Outcome:
         kl = run.updates.column("exact_kl")
         return weighed([Reading(self.MOST, kl.max(), None, where(run, "exact_kl", kl > self.MOST))])
+
+
+def errors_of_mean(stretches: Values) -> Values:
+    """Return the standard error of the mean of each stretch."""
+    count = stretches.shape[1]
+    return stretches.std(axis=1, ddof=1) / np.sqrt(count) if count > 1 else 0.0 * stretches[:, 0]

@@ -7,8 +7,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from simic.audit.checks.base import Check, Outcome, check, found, passed, undecided
-from simic.audit.checks.shared import MOST_EVIDENCE, episodes, learning_rates, length_of, schedule_done
+from simic.audit.checks.base import (
+    MOST_EVIDENCE,
+    Check,
+    Outcome,
+    Values,
+    check,
+    episodes,
+    failed,
+    length_of,
+    passed,
+    undecided,
+)
 from simic.audit.findings import Evidence, number
 from simic.audit.recompute import rewards
 from simic.audit.recompute.rewards import Steps
@@ -28,6 +38,7 @@ AT_THE_END = ("committed_accuracy", "live_accuracy", "params", "committed_params
 AGAIN = "recomputed here from the published tables"
 
 Moment = tuple[str, float, float]  # name, expected value, unit
+RATE_FALLS = 0.8  # share of a linear learning rate that is gone in the last update
 
 
 class RecomputedCheck(Check):
@@ -61,7 +72,7 @@ def places(bad: Array, iteration: int, what: str) -> list[Evidence]:
 def concluded(problems: list[Evidence], measured: str) -> Outcome:
     """Return a finding if there are problems, else a pass."""
     said = f"{len(problems)} or more differences" if problems else measured
-    return found(said, None, tuple(problems[:MOST_EVIDENCE])) if problems else passed(said)
+    return failed(said, None, tuple(problems[:MOST_EVIDENCE])) if problems else passed(said)
 
 
 def close(first: float, second: float, tolerance: float, scale: float = 1.0) -> bool:
@@ -335,3 +346,17 @@ class TasksApart(RecomputedCheck):
             problems.append({"what": "tasks that are not dealt out in turn"})
         count = len(np.unique(tasks))
         return concluded(problems, f"{count} training tasks, {len(np.unique(run.validations.column('task')))} others")
+
+
+def schedule_done(run: RunRecord) -> Values:
+    """Return the progress of schedules in each update, from 0 to 1; only updates that took a step count."""
+    train, taken = run.params.train, run.updates.column("steps") > 0
+    before = np.concatenate(([0], np.cumsum(taken)[:-1]))
+    return np.minimum(1.0, before / max(1, (train.horizon or train.iterations) - 1))
+
+
+def learning_rates(run: RunRecord) -> Values:
+    """Return the learning rate of each update by the params."""
+    ppo = run.params.train.ppo
+    falls = RATE_FALLS if ppo.learning_rate_schedule == "linear" else 0.0
+    return ppo.learning_rate * (1.0 - falls * schedule_done(run))

@@ -6,8 +6,19 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from simic.audit import limits
-from simic.audit.checks.base import Check, Outcome, Reading, check, found, judged, passed, undecided
-from simic.audit.checks.shared import MOST_EVIDENCE, OURS, length_of
+from simic.audit.checks.base import (
+    MOST_EVIDENCE,
+    OURS,
+    Check,
+    Outcome,
+    Reading,
+    check,
+    failed,
+    judged,
+    length_of,
+    passed,
+    undecided,
+)
 from simic.audit.findings import Evidence
 from simic.audit.provenance import Provenance
 from simic.audit.record import RunRecord
@@ -47,7 +58,7 @@ class Integrity(Check):
         if evaluation and provenance.data_sha256 and evaluation.data_sha256 != provenance.data_sha256:
             wrong.append("evaluation.json: data_sha256 is not the training run's")
         if wrong:
-            return found(f"{len(wrong)} mismatches", None, tuple({"artifact": name} for name in wrong[:MOST_EVIDENCE]))
+            return failed(f"{len(wrong)} mismatches", None, tuple({"artifact": name} for name in wrong[:MOST_EVIDENCE]))
         if not provenance.sealed:
             return undecided("no stage left a seal").of(0)
         return passed(f"{', '.join(provenance.sealed)}: every hash holds").of(len(provenance.sealed))
@@ -74,7 +85,7 @@ class Resumed(Check):
             return passed(f"{origin.resumes or 0} resumes")
         evidence = tuple({"check": each.check, "found": each.message} for each in told[:MOST_EVIDENCE])
         gravest = max(told, key=lambda each: SEVERITIES.index(each.severity))
-        return found(f"{len(told)} findings", gravest.severity, evidence)
+        return failed(f"{len(told)} findings", gravest.severity, evidence)
 
 
 @check
@@ -109,7 +120,7 @@ class ExactResume(Check):
             return undecided(f"tried with other {', '.join(other)}: {COMMAND}").of(0)
         if not tried.sound:
             evidence = tuple({"differs": name} for name in (*tried.failures, *tried.differing)[:MOST_EVIDENCE])
-            return found(tried.result, None, evidence).of(tried.killed)
+            return failed(tried.result, None, evidence).of(tried.killed)
         if tried.killed < ENOUGH_KILLS:
             return undecided(f"{tried.killed} kills, {ENOUGH_KILLS} are needed: {COMMAND}").of(tried.killed)
         return passed(tried.result).of(tried.killed)
@@ -149,7 +160,7 @@ class Recomputed(Check):
         }
         wrong = [f"headroom.json: {name}" for name, (first, second) in pairs.items() if first != second]
         if wrong:
-            return found(f"{len(wrong)} parts belong to another run", None, _named(wrong))
+            return failed(f"{len(wrong)} parts belong to another run", None, _named(wrong))
         played = {name: result.per_seed for name, result in evaluation.policies.items()} | evaluation.static_final
         grades = {
             question: counterfactual.graded(grade.decisions, evaluation.rows, grade.inexact)
@@ -212,7 +223,7 @@ class OriginRecorded(Check):
         gaps += [f"code changed in {origin.code_changes} resumes"] if origin.code_changes else []
         none = Reading(limits.GAPS_OF_ORIGIN, len(gaps)).statistic
         if gaps:
-            return found(
+            return failed(
                 "not in order: " + ", ".join(gaps), None, tuple({"not in order": gap} for gap in gaps)
             ).showing(none)
         return passed(f"revision {(origin.code_revision or '')[:SHOWN]}, clean").showing(none)

@@ -3,15 +3,30 @@
 from dataclasses import dataclass
 
 import numpy as np
+from scipy import stats
 
 from simic.audit import limits
-from simic.audit.checks.base import Check, Outcome, Reading, check, judged, undecided, weighed
-from simic.audit.checks.shared import MOST_EVIDENCE, OURS, TREND, episodes, length_of, spearman, where_steps
+from simic.audit.checks.base import (
+    MOST_EVIDENCE,
+    OURS,
+    Check,
+    Outcome,
+    Reading,
+    Values,
+    check,
+    episodes,
+    judged,
+    length_of,
+    undecided,
+    weighed,
+    where_steps,
+)
 from simic.audit.findings import Evidence, number, percent
 from simic.audit.record import RunRecord
 from simic.growth.life.vocabulary import Op
 
 TOLERANCE = 1e-6  # of sums of recorded rewards; ours
+TREND = 20  # iterations by which a trend is judged
 
 
 @check
@@ -136,7 +151,7 @@ class _Kept:
 def _kept(run: RunRecord) -> list[_Kept]:
     """Return all fossilized seeds except those germinated in the first step, before which nothing was measured."""
     names = ("effective_op", "slot", "valid", "live_accuracy", "contribution", "contribution_se", "iteration")
-    found = []
+    kept = []
     for rows in episodes(run):
         op, slot, valid, accuracy, contribution, errors, iteration = (run.steps.column(name)[rows] for name in names)
         for t, env in zip(*np.nonzero((op == Op.FOSSILIZE) & valid), strict=True):
@@ -144,7 +159,7 @@ def _kept(run: RunRecord) -> list[_Kept]:
             planted = np.flatnonzero((op[:t, env] == Op.GERMINATE) & (slot[:t, env] == target))
             if t == 0 or planted.size == 0 or planted[-1] == 0:
                 continue
-            found.append(
+            kept.append(
                 _Kept(
                     iteration=int(iteration[0]),
                     step=int(t) + 1,
@@ -154,7 +169,7 @@ def _kept(run: RunRecord) -> list[_Kept]:
                     error=float(np.nan_to_num(errors[t - 1, env, target])),
                 )
             )
-    return found
+    return kept
 
 
 @check
@@ -193,3 +208,11 @@ class HarmfulSeedKept(Check):
         share = len(harmful) / len(kept)
         readings = [Reading(self.MANY, share, "high", evidence), Reading(self.SOME, share, "medium", evidence)]
         return weighed(readings).of(len(kept))
+
+
+def spearman(x: Values, y: Values) -> tuple[float, float]:
+    """Return rank correlation and its two-sided p; 0 and 1 where one of the two is constant."""
+    if np.ptp(x) == 0.0 or np.ptp(y) == 0.0:
+        return 0.0, 1.0
+    statistic, p_value = np.asarray(stats.spearmanr(x, y))
+    return float(statistic), float(p_value)

@@ -5,8 +5,19 @@ from scipy import stats
 
 from simic.agent.ppo import ADVANTAGE_SIGMA_FLOOR
 from simic.audit import limits
-from simic.audit.checks.base import Check, Outcome, Reading, check, undecided, weighed
-from simic.audit.checks.shared import OURS, PERSISTENT, Values, where, windows
+from simic.audit.checks.base import (
+    OURS,
+    PERSISTENT,
+    Check,
+    Outcome,
+    Reading,
+    Values,
+    check,
+    undecided,
+    weighed,
+    where,
+    windows,
+)
 from simic.audit.findings import percent
 from simic.audit.record import RunRecord
 from simic.evaluation.statistics import CONFIDENCE
