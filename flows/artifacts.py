@@ -12,10 +12,8 @@ from prefect.artifacts import (
     create_table_artifact,
     update_progress_artifact,
 )
-from prefect.client.schemas.objects import State
 from prefect.exceptions import PrefectException
 from prefect.runtime import flow_run
-from prefect.states import Completed
 
 from simic.errors import printable
 from simic.evaluation import result
@@ -89,12 +87,6 @@ def evaluation_rows(evaluation: result.Evaluation) -> list[dict[str, str | float
     ]
 
 
-def end_state(summary: RunSummary, pushed: bool = True) -> State:
-    """Return the state that ends a run; the verdict names it."""
-    name = summary.verdict.capitalize() + ("" if pushed else ", not pushed")
-    return Completed(name=name, message=f"{summary.score}; {summary.gap}; run {summary.run}")
-
-
 def publish(stage: str, workspace: Workspace) -> None:
     """Publish the artifacts of a finished stage."""
     if stage == "evaluate":
@@ -109,8 +101,8 @@ def publish(stage: str, workspace: Workspace) -> None:
 
 
 def publish_verdict(summary: RunSummary, workspace: Workspace) -> None:
-    """Publish it for the flow itself, whose artifacts stand above those of its tasks. A browser opens no file from
-    another page, so the page with figures is given as a path.
+    """Publish the verdict for the flow itself, whose artifacts stand above those of its tasks. A browser opens no file
+    from another page, so the page with figures is given as a path.
     """
     _name_run(summary.run)
     said = [f"- **{name}** {printable(text)}" for name, text in summary.said.items()]

@@ -1,6 +1,4 @@
-"""Work in a thread and take signals in the main one: Prefect's own SIGTERM handler stays in place and a cancel still
-saves.
-"""
+"""Work in a thread, with signals in the main one: Prefect's SIGTERM handler stays in place and a cancel still saves."""
 
 import contextvars
 import threading

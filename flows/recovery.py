@@ -1,7 +1,6 @@
 """Reschedule runs whose process died: at once by a hook, or at start-up if everything died (power loss)."""
 
-import contextlib
-from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from uuid import UUID
 
@@ -27,11 +26,9 @@ from simic.pipeline.paths import Workspace
 WAIT_FOR_EVER = -1.0
 
 
-@contextlib.contextmanager
-def alive(root: Path, flow_run_id: UUID) -> Iterator[None]:
+def alive(root: Path, flow_run_id: UUID) -> AbstractContextManager[None]:
     """Hold a lock while the process of a flow run lives; the kernel frees it however the process ends."""
-    with durable.locked(_lock_path(root, flow_run_id), "runs this flow", WAIT_FOR_EVER):
-        yield
+    return durable.locked(_lock_path(root, flow_run_id), "runs this flow", WAIT_FOR_EVER)
 
 
 def living(root: Path) -> list[int]:

@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-import numpy as np
 from mlflow import MlflowClient
 from mlflow.entities import Dataset, DatasetInput, Experiment, InputTag, Metric, Param, RunTag
 from mlflow.exceptions import MlflowException
@@ -30,7 +29,7 @@ from simic import durable
 from simic.errors import printable
 from simic.pipeline.paths import Workspace, sqlite_uri
 from simic.telemetry import naming, recorder
-from simic.telemetry.columns import Columns
+from simic.telemetry.columns import Columns, mean_measured
 from simic.telemetry.rows import UpdateRow
 from simic.training.observers import EndStatus
 
@@ -230,10 +229,7 @@ def metrics_of(update: UpdateRow, episode: Columns) -> dict[str, float]:
     A missing measurement (NaN) is left out, never logged as 0.
     """
     metrics = {f"update/{name}": value for name, value in update.metrics.items()}
-    for name, values in episode.items():
-        measured = values[np.isfinite(values)].tolist()
-        if name != "env_id":
-            metrics[f"episode/{name}"] = sum(measured) / len(measured) if measured else math.nan
+    metrics |= {f"episode/{name}": mean_measured(values) for name, values in episode.items() if name != "env_id"}
     metrics["validation/score"] = update.validation_accuracy
     return {name: value for name, value in metrics.items() if math.isfinite(value)}
 

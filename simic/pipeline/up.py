@@ -32,25 +32,50 @@ GRACE_SECONDS = 2.0
 
 @dataclass
 class Child:
-    """Supervise one process with its own session and log file."""
+    """Supervise one process with a session and a log file of its own; ``process`` is None for one of a killed life."""
 
     name: str
-    process: subprocess.Popen[bytes]
+    pid: int
     log: Path
+    process: subprocess.Popen[bytes] | None = None
 
     def alive(self) -> bool:
-        return self.process.poll() is None
+        if self.process is not None:
+            self.process.poll()  # collects it where it has ended
+        return bool(_command(self.pid))
 
     def terminate(self) -> None:
         """Ask it to end: the runner alone, which tells its run and waits for it, of servers all workers too."""
-        if self.name == "runner":
-            self.process.send_signal(signal.SIGTERM)
-        else:
-            self.signal_group(signal.SIGTERM)
-
-    def signal_group(self, number: signal.Signals) -> None:
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.process.pid, number)
+            (os.kill if self.name == "runner" else os.killpg)(self.pid, signal.SIGTERM)
+
+    def kill(self) -> None:
+        """Kill what is left of its group, and wait until it is gone, with its ports."""
+        deadline = time.monotonic() + GRACE_SECONDS
+        with contextlib.suppress(ProcessLookupError):
+            while time.monotonic() < deadline:
+                os.killpg(self.pid, signal.SIGKILL)
+                self.alive()
+                time.sleep(0.02)
+
+
+def _command(pid: int) -> str:
+    """Return the command line of a process; empty where there is none, or only its exit status is left of it."""
+    try:
+        process = psutil.Process(pid)
+        return "" if process.status() == psutil.STATUS_ZOMBIE else " ".join(process.cmdline())
+    except psutil.NoSuchProcess:
+        return ""
+
+
+def _stop(children: list[Child], grace_seconds: float) -> None:
+    for child in children:
+        child.terminate()
+    deadline = time.monotonic() + grace_seconds
+    while any(child.alive() for child in children) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    for child in children:
+        child.kill()
 
 
 class Supervisor:
@@ -90,7 +115,7 @@ class Supervisor:
             mlflow_store.connect(Workspace(self.root))
 
     def _spawn(self, name: str, module: str, *arguments: str) -> Child:
-        log = self.root / ".prefect" / "logs" / f"{name}.log"
+        log = _log(self.root, name)
         log.parent.mkdir(parents=True, exist_ok=True)
         with log.open("ab") as output:
             process = subprocess.Popen(
@@ -102,7 +127,7 @@ class Supervisor:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,  # Ctrl-C reaches the supervisor alone, which stops them in order
             )
-        self.children.append(Child(name, process, log))
+        self.children.append(Child(name, process.pid, log, process))
         self._remember()
         return self.children[-1]
 
@@ -128,7 +153,7 @@ class Supervisor:
 
     def _remember(self) -> None:
         """Record the children, for ``stop_leftovers`` after this process was killed."""
-        lines = [f"{child.process.pid} {child.name}" for child in self.children]
+        lines = [f"{child.pid} {child.name}" for child in self.children]
         _record(self.root).write_text("\n".join(lines), encoding="utf-8")
 
     def watch(self) -> Child | None:
@@ -148,18 +173,6 @@ class Supervisor:
 
     def _has_run(self) -> bool:
         return any(durable.holder(path) is not None for path in (self.root / ".prefect" / "locks").glob("*.lock"))
-
-
-def _stop(children: list[Child], grace_seconds: float) -> None:
-    for child in children:
-        child.terminate()
-    deadline = time.monotonic() + grace_seconds
-    for child in children:
-        try:
-            child.process.wait(max(deadline - time.monotonic(), 0.05))
-        except subprocess.TimeoutExpired:
-            child.signal_group(signal.SIGKILL)
-            child.process.wait()
 
 
 def run(root: Path, port: int | None, mlflow_port: int) -> None:
@@ -199,50 +212,28 @@ def _announce(supervisor: Supervisor, configured_port: int) -> None:
 
 
 def stop_leftovers(root: Path) -> None:
-    """End the children of a `simic up` that was killed, the runner first."""
+    """End the children of a `simic up` that was killed, the runner first.
+
+    Ids are reused, so a process is ours only if its command is the one we started. The kernel gives no id away that a
+    group has: where the process is gone, what is left of its group is ours.
+    """
     record = _record(root)
     if not record.exists():
         return
-    left = [line.split() for line in record.read_text(encoding="utf-8").splitlines()]
-    for pid, name in sorted(left, key=lambda item: item[1] != "runner"):
-        if _is_ours(int(pid), name):
-            _end(int(pid), RUNNER_GRACE_SECONDS if name == "runner" else GRACE_SECONDS)
+    lines = (line.split() for line in record.read_text(encoding="utf-8").splitlines())
+    left = [Child(name, int(pid), _log(root, name)) for pid, name in lines]
+    ours = [child for child in left if not child.alive() or COMMANDS[child.name] in _command(child.pid)]
+    _stop([child for child in ours if child.name == "runner"], RUNNER_GRACE_SECONDS)
+    _stop([child for child in ours if child.name != "runner"], GRACE_SECONDS)
     record.unlink()
-
-
-def _is_ours(pid: int, name: str) -> bool:
-    """Return whether a process id still is that of our child, or of the group that it left behind: ids are reused, so
-    the command must be the one we started (the kernel gives no id away that a group has).
-    """
-    command = _command(pid)
-    return not command or COMMANDS[name] in command
-
-
-def _command(pid: int) -> str:
-    """Return the command line of a process; empty where there is none, or only its exit status is left of it."""
-    try:
-        process = psutil.Process(pid)
-        return "" if process.status() == psutil.STATUS_ZOMBIE else " ".join(process.cmdline())
-    except psutil.NoSuchProcess:
-        return ""
-
-
-def _end(pid: int, grace_seconds: float) -> None:
-    """End the process first, then whatever of its group is left."""
-    deadline = time.monotonic() + grace_seconds
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(pid, signal.SIGTERM)
-    while _command(pid) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    deadline = time.monotonic() + GRACE_SECONDS  # its ports are free when it is gone, not when it is told
-    with contextlib.suppress(ProcessLookupError):
-        while time.monotonic() < deadline:
-            os.killpg(pid, signal.SIGKILL)
-            time.sleep(0.05)
 
 
 def _record(root: Path) -> Path:
     return root / ".prefect" / "up.children"
+
+
+def _log(root: Path, name: str) -> Path:
+    return root / ".prefect" / "logs" / f"{name}.log"
 
 
 def configured_port(root: Path) -> int:

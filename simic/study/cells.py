@@ -135,7 +135,8 @@ def run(cell: Cell, folder: Path) -> None:
             stages.train(tree.model_copy(update={"rng_seed": cell.seed}), own, (LiveAudit(),))
         started = time.monotonic()
         stages.evaluate(tree, own)
-        spent = _training_seconds(own) + time.monotonic() - started
+        trained = sum(row.seconds for row in timing.read(own.telemetry / TIMING_FILE))  # over all lives of the run
+        spent = trained + time.monotonic() - started
         done = CellResult(rows=_rows(tree, own), seconds=spent)
         durable.replace_file(own.root / RESULT, durable.with_checksum(done.model_dump(mode="json")))
 
@@ -171,12 +172,6 @@ def _link(own: Workspace, other: Workspace, *places: str) -> None:
         if there.exists() and not here.is_symlink():
             here.parent.mkdir(parents=True, exist_ok=True)
             here.symlink_to(os.path.relpath(there.resolve(), here.parent.resolve()))
-
-
-def _training_seconds(own: Workspace) -> float:
-    """Return the seconds of training, over all lives of the run."""
-    rows = timing.read(own.telemetry / TIMING_FILE)
-    return sum(row.seconds for row in rows)
 
 
 def _rows(tree: Params, own: Workspace) -> tuple[PolicyRow, ...]:

@@ -23,9 +23,8 @@ def _counted(value: Any) -> Any:
 
 
 class StudyFile(Tree):
-    """Define a study: ``base`` are overrides of params.yaml, ``grid`` the keys that vary with their values; of
-    rng_seed, training alone takes its own from ``seeds``, so that data, headroom and evaluation are the same for all of
-    them.
+    """Define a study: ``base`` are overrides of params.yaml, ``grid`` the keys that vary with their values. ``seeds``
+    replace rng_seed in training alone, so that data, headroom and evaluation are the same for all of them.
     """
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$")]

@@ -12,7 +12,6 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, Future, ProcessPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 from simic.errors import EXIT_INTERRUPTED, SimicError
@@ -33,39 +32,30 @@ def refuse_unknown(runner: str) -> None:
         raise SimicError("--runner dask: distributed is not installed; pip install 'simic-grow[dask]'")
 
 
-@dataclass(frozen=True)
-class Work:
-    """Say what is to be computed and where; ``stop`` asks to end early."""
-
-    left: Sequence[Cell]
-    folder: Path
-    workers: int
-    stop: threading.Event
-    ended: Ended
-
-
-def run_all(work: Work, runner: str) -> None:
+def run_all(
+    runner: str, cells_left: Sequence[Cell], folder: Path, workers: int, stop: threading.Event, ended: Ended
+) -> None:
     """Compute as many cells at a time as there are workers; return early when asked to stop or when a process died."""
     finished: queue.SimpleQueue[Future[None]] = queue.SimpleQueue()
-    left, running, more = deque(work.left), dict[Future[None], Cell](), True
-    with _executor(runner, work.workers) as executor:
-        while running or (left and more and not work.stop.is_set()):
-            while left and more and len(running) < work.workers and not work.stop.is_set():
+    left, running, more = deque(cells_left), dict[Future[None], Cell](), True
+    with _executor(runner, workers) as executor:
+        while running or (left and more and not stop.is_set()):
+            while left and more and len(running) < workers and not stop.is_set():
                 cell = left.popleft()
-                future = executor.submit(compute, cell, work.folder)
+                future = executor.submit(compute, cell, folder)
                 running[future] = cell
                 future.add_done_callback(finished.put)
             try:
                 future = finished.get(timeout=POLL_SECONDS)
             except queue.Empty:
-                if work.stop.is_set():
+                if stop.is_set():
                     # Training in them saves its state; the executor waits for their end.
                     for process in multiprocessing.active_children():
                         process.terminate()
                     return
                 continue
             error = future.exception()
-            more = work.ended(running.pop(future), f"{type(error).__name__}: {error}" if error else "") and more
+            more = ended(running.pop(future), f"{type(error).__name__}: {error}" if error else "") and more
 
 
 def compute(cell: Cell, folder: Path) -> None:

@@ -50,8 +50,7 @@ class Study:
         """Compute what is left. Attempts that finish nothing are counted: every process may die of the same."""
         vain, most = 0, params.Runtime.model_validate(self.plan.cells[0].params["runtime"]).auto_resume
         while (left := self._left()) and vain <= most and not self.stop.is_set():
-            work = runner.Work(left, self.plan.folder, self.workers, self.stop, self._ended)
-            runner.run_all(work, self.runner)
+            runner.run_all(self.runner, left, self.plan.folder, self.workers, self.stop, self._ended)
             vain = 0 if len(self._left()) < len(left) else vain + 1
         if not self.stop.is_set():
             self.failed |= {cell.fingerprint: f"its process died, {vain} times" for cell in self._left()}

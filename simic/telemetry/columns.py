@@ -5,6 +5,7 @@ hosts in the order of the run's env ids, events one entry each. Accuracies are p
 was not made.
 """
 
+import math
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -119,6 +120,12 @@ def empty(table: dict[str, Column]) -> Columns:
     return {
         name: np.zeros((0,) * column.axes, dtype=column.kept) for name, column in table.items() if name != COMPONENTS
     }
+
+
+def mean_measured(values: Array) -> float:
+    """Return the mean over the hosts that were measured; NaN where none was."""
+    measured = values[np.isfinite(values)].tolist()
+    return sum(measured) / len(measured) if measured else math.nan
 
 
 def published(values: Array) -> Array:

@@ -8,9 +8,7 @@ import io
 import json
 import math
 
-import numpy as np
-
-from simic.telemetry.columns import Array, Columns
+from simic.telemetry.columns import Columns, mean_measured
 from simic.telemetry.rows import UpdateRow
 
 CURVES_FILE, METRICS_FILE = "curves.csv", "metrics.json"
@@ -30,7 +28,7 @@ class Curves:
         """Add one iteration, with the episodes that it learned from; means are over the hosts that were measured."""
         done = update.iteration + 1
         row = {"iterations": done, "validation_score": update.validation_accuracy}
-        row |= {name: _mean(episodes[column]) for name, column in OF_EPISODES.items()}
+        row |= {name: mean_measured(episodes[column]) for name, column in OF_EPISODES.items()}
         row |= {name: update.metrics.get(name, math.nan) for name in OF_UPDATES}
         self._rows[done], self._last = row, update
 
@@ -53,8 +51,3 @@ class Curves:
             if best in self._rows:
                 numbers |= {"best_iterations": best, "best_validation_score": self._rows[best]["validation_score"]}
         return json.dumps({name: value for name, value in numbers.items() if math.isfinite(value)}, indent=2) + "\n"
-
-
-def _mean(values: Array) -> float:
-    measured = values[np.isfinite(values)].tolist()
-    return sum(measured) / len(measured) if measured else math.nan

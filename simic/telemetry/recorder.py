@@ -1,5 +1,4 @@
-"""Write and check the telemetry log: a folder of immutable files, one for each iteration, each with the sha256 of the
-one before it.
+"""Write and check the telemetry log: a folder of immutable files, one per iteration, each with the hash of the last.
 
 ``telemetry/000000.safetensors`` holds the columns of an iteration as arrays, and in its metadata all that is small: the
 update, the findings since the file before it, the texts of events. Findings that no iteration follows are a file of
@@ -243,9 +242,7 @@ class Chain:
 
 
 class Recorder:
-    """Write a log, as its one writer. An iteration is on disk when ``write`` returns, a finding after that or
-    ``flush``.
-    """
+    """Write a log, alone. An iteration is on disk when ``write`` returns, a finding after that or ``flush``."""
 
     def __init__(self, work_dir: Path, extent: Extent = NOTHING, iteration: int = 0):
         """Go on behind ``extent`` with this iteration; files after it are dropped, ``dropped`` of them. The wall times

@@ -59,9 +59,7 @@ class StartRow(Row):
 
 
 class TimingRow(Row):
-    """Record the wall times of one iteration, in a file of their own because they differ between equal runs; NaN where
-    lost.
-    """
+    """Record the wall times of one iteration, apart because equal runs differ in them; NaN where lost."""
 
     model_config = ConfigDict(ser_json_inf_nan="constants")
 

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -138,27 +139,6 @@ def test_torchrun_goes_on_from_the_checkpoint_when_a_process_was_killed(rank, to
     assert own == theirs
 
 
-@pytest.mark.slow
-def test_an_error_of_the_first_process_is_everyones(project, tmp_path) -> None:
-    _, work = project(tmp_path, small())
-    with durable.locked(work / LOCK_FILE, "trains"), started(MODULE, tmp_path) as processes:
-        said = outputs(processes)
-    assert [process.returncode for process in processes] == [2, 2], said
-    for text in said:
-        assert f"process {os.getpid()} on" in text and "in use by" in text
-
-
-@pytest.mark.slow
-def test_a_finding_of_the_live_audit_stops_all(project, tmp_path) -> None:
-    reckless = PPOParams(learning_rate=0.5, target_kl=None)
-    _, work = project(tmp_path, small(stop_on="high", ppo=reckless))
-    with started(MODULE, tmp_path) as processes:
-        said = outputs(processes)
-    assert [process.returncode for process in processes] == [2, 2], said
-    assert all("simic: stopped by finding R2 in iteration 1" in text for text in said)
-    assert [row.check for row in findings_of(work)] == ["R2", "R9"]
-
-
 SICK_SECOND = """
 import torch
 from simic.pipeline import distributed
@@ -172,16 +152,27 @@ def spoiled(session, *rest):
 trainer.train = spoiled
 distributed.main()
 """
+RECKLESS = {"stop_on": "high", "ppo": PPOParams(learning_rate=0.5, target_kl=None)}
 
 
 @pytest.mark.slow
-def test_a_fault_of_the_second_process_is_found_by_all(project, tmp_path) -> None:
-    _, work = project(tmp_path, small())
-    with started(["-c", SICK_SECOND], tmp_path) as processes:
+@pytest.mark.parametrize(
+    ("held", "changes", "command", "words", "checks"),
+    [
+        (True, {}, MODULE, f"in use by process {os.getpid()} on", []),
+        (False, RECKLESS, MODULE, "simic: stopped by finding R2 in iteration 1", ["R2", "R9"]),
+        (False, {}, ["-c", SICK_SECOND], "finding decision_fault in iteration 1: head 'op'", ["decision_fault"]),
+    ],
+    ids=["an error of the first process", "a finding of the live audit", "a fault of the second process"],
+)
+def test_what_stops_one_process_stops_all(held, changes, command, words, checks, project, tmp_path) -> None:
+    _, work = project(tmp_path, small(**changes))
+    lock = durable.locked(work / LOCK_FILE, "trains") if held else nullcontext()
+    with lock, started(command, tmp_path) as processes:
         said = outputs(processes)
     assert [process.returncode for process in processes] == [2, 2], said
-    assert all("stopped by finding decision_fault in iteration 1: head 'op'" in text for text in said)
-    assert [row.check for row in findings_of(work)] == ["decision_fault"]
+    assert all(words in text for text in said), said
+    assert [row.check for row in findings_of(work)] == checks
 
 
 @pytest.mark.parametrize(

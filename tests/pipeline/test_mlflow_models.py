@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from simic import seals
 from simic.agent.export import export_policy
@@ -211,34 +210,14 @@ with TestClient(app) as client:
 def test_mlflows_scoring_server_answers_for_it_and_refuses_what_is_not_an_observation(
     registered: Workspace, tmp_path: Path
 ) -> None:
-    (tmp_path / "example.json").write_bytes(example(registered))
-    bare(
-        registered,
-        SERVED,
-        "models:/simic-policy@champion",
-        str(tmp_path / "example.json"),
-        str(tmp_path / "answer.json"),
-    )
-    assert_answer(registered, json.loads((tmp_path / "answer.json").read_bytes())["predictions"])
-
-
-def example(workspace: Workspace) -> bytes:
-    """The request that came with the model."""
-    client, _ = mlflow_store.connect(workspace)
+    """By the request that came with the model."""
+    client, _ = mlflow_store.connect(registered)
     source = client.get_model_version_by_alias("simic-policy", "champion").source or ""
-    return (Path(source.removeprefix("file://")) / "serving_input_example.json").read_bytes()
-
-
-def assert_answer(workspace: Workspace, found: dict[str, Any]) -> None:
-    """What the exported program says to the same."""
-    described = json.loads((workspace.models / "program" / "policy.json").read_bytes())["inputs"]
-    inputs = json.loads(example(workspace))["inputs"]
-    given = [torch.tensor(inputs[name], dtype=getattr(torch, each["dtype"])) for name, each in described.items()]
-    features, categories, *masks, h, c = given
-    program = torch.export.load(workspace.models / "program" / "policy.pt2").module()
-    expected = dict(
-        zip(("actions", "op_logits", "value", "h", "c"), program(features, categories, tuple(masks), h, c), strict=True)
-    )
+    request, answer = Path(source.removeprefix("file://")) / "serving_input_example.json", tmp_path / "answer.json"
+    bare(registered, SERVED, "models:/simic-policy@champion", str(request), str(answer))
+    found = json.loads(answer.read_bytes())["predictions"]
+    given = {name: np.array(values) for name, values in json.loads(request.read_bytes())["inputs"].items()}
+    expected = ServedPolicy(registered.models / "program").predict(given)
     assert found.keys() == expected.keys()
-    for name, tensor in expected.items():
-        assert np.allclose(found[name], tensor.detach().numpy(), atol=1e-6), name
+    for name, values in expected.items():
+        assert np.allclose(found[name], values, atol=1e-6), name

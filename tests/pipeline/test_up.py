@@ -116,7 +116,7 @@ def test_runner_ends_before_the_server_it_reports_to(tmp_path: Path) -> None:
 
 def test_death_of_a_child_is_noticed(tmp_path: Path) -> None:
     supervised = start_children(tmp_path)
-    os.kill(supervised.children[1].process.pid, signal.SIGKILL)
+    os.kill(supervised.children[1].pid, signal.SIGKILL)
     died = supervised.watch()
     supervised.stop()
     assert died is not None
