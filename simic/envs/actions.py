@@ -176,17 +176,25 @@ def waiting_where(rows: Tensor, action: Action) -> Action:
     return Action(*(torch.where(rows, 0, head) for head in action))
 
 
-def head_mask(spec: ActionSpec, observation: Observation, head: int, chosen: list[Tensor]) -> Tensor:
-    """Return bool ``[E, n]``: choices of a head that are legal given the op and slot chosen so far."""
+def head_mask(spec: ActionSpec, masks: dict[str, Tensor], head: int, chosen: Sequence[Tensor]) -> Tensor | None:
+    """Return bool ``[E, n]``: choices of a head that are legal given the op and slot chosen so far; None: all are."""
     described = spec.heads[head]
-    envs = observation.features.shape[0]
-    mask = observation.masks.get(described.name)
-    if mask is None:
-        return torch.ones(envs, described.size, dtype=torch.bool, device=observation.features.device)
-    if described.mask_given == "nothing":
+    mask = masks.get(described.name)
+    if mask is None or described.mask_given == "nothing":
         return mask
     given = chosen[0] if described.mask_given == "op" else chosen[1]
-    return mask[torch.arange(envs, device=mask.device), given]
+    return mask[torch.arange(len(given), device=mask.device), given]
+
+
+def legal(spec: ActionSpec, masks: dict[str, Tensor], action: Action) -> Tensor:
+    """Return bool ``[E]``: whether the masks allow what each action chooses in the heads that its op uses."""
+    relevance = spec.relevance_table(action.op.device)[action.op]
+    allowed = torch.ones_like(action.op, dtype=torch.bool)
+    for head, choice in enumerate(action):
+        mask = head_mask(spec, masks, head, action)
+        if mask is not None:
+            allowed &= mask.gather(1, choice[:, None])[:, 0] | ~relevance[:, head]
+    return allowed
 
 
 def random_legal(spec: ActionSpec, observation: Observation, noise: Tensor) -> Tensor:
@@ -197,7 +205,9 @@ def random_legal(spec: ActionSpec, observation: Observation, noise: Tensor) -> T
     relevance = spec.relevance_table(noise.device)
     chosen: list[Tensor] = []
     for head in range(len(spec.heads)):
-        mask = head_mask(spec, observation, head, chosen)
+        mask = head_mask(spec, observation.masks, head, chosen)
+        if mask is None:
+            mask = torch.ones(len(noise), spec.heads[head].size, dtype=torch.bool, device=noise.device)
         choice = _nth_legal(mask, noise[:, head])
         chosen.append(torch.where(relevance[chosen[0], head], choice, 0) if head else choice)
     return torch.stack(chosen, dim=1)
@@ -226,17 +236,6 @@ def grammar(spec: ActionSpec) -> Tensor:
 
 def grammar_mask(spec: ActionSpec, observation: Observation, actions: Tensor) -> Tensor:
     """Return bool ``[E, n]``: the rows of ``grammar(spec)`` that are legal now."""
-    envs = observation.features.shape[0]
-    legal = torch.ones(envs, actions.shape[0], dtype=torch.bool, device=actions.device)
-    relevance = spec.relevance_table(actions.device)[actions[:, 0]]
-    for head, described in enumerate(spec.heads):
-        mask = observation.masks.get(described.name)
-        if mask is None:
-            continue
-        if described.mask_given == "nothing":
-            allowed = mask[:, actions[:, head]]
-        else:
-            given = actions[:, 0 if described.mask_given == "op" else 1]
-            allowed = mask[:, given, actions[:, head]]
-        legal &= allowed | ~relevance[:, head]
-    return legal
+    envs, count = len(observation.features), len(actions)
+    masks = {name: mask.repeat_interleave(count, 0) for name, mask in observation.masks.items()}
+    return legal(spec, masks, to_action(actions.repeat(envs, 1))).view(envs, count)

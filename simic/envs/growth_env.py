@@ -21,7 +21,16 @@ from simic.agent.export import masked_heads
 from simic.agent.spec import Observation
 from simic.data.batches import Dataset, epoch_order
 from simic.envs import governor, rewards, tracker
-from simic.envs.actions import action_masks, action_spec, choices, open_choices, seed_budget, to_action, waiting_where
+from simic.envs.actions import (
+    action_masks,
+    action_spec,
+    choices,
+    legal,
+    open_choices,
+    seed_budget,
+    to_action,
+    waiting_where,
+)
 from simic.envs.attribution import COMMITTED, Attribution, attribute, configurations, measurable, switched_off
 from simic.envs.governor import Cause, Vitals
 from simic.envs.observations import View, columns, observation_spec, observe
@@ -37,7 +46,7 @@ from simic.growth.batch.population import Population
 from simic.growth.batch.shards import Shards
 from simic.growth.batch.statistics import TrainStats
 from simic.growth.life.lifecycle import LIVE_STAGES, Events, Measurements, advance, in_stages, prune_live, record
-from simic.growth.life.vocabulary import Action, Op, Ramp, Slots, Stage
+from simic.growth.life.vocabulary import Action, Ramp, Slots, Stage
 from simic.growth.networks.blueprints import blueprints_of
 from simic.growth.networks.hosts import HostSpec, build_host
 from simic.params import Train
@@ -309,14 +318,7 @@ class GrowthEnv(VectorEnv):
         chosen = torch.stack(tuple(action))
         outside = ((chosen < 0) | (chosen >= sizes)).any(dim=0)
         action = waiting_where(outside, action)  # so that the masks can be looked up at all
-        rows = torch.arange(self.num_envs, device=self.device)
-        affordable = self._masks["blueprint"][rows, action.slot, action.blueprint] | (action.op != Op.GERMINATE)
-        legal = self._masks["slot"][rows, action.op, action.slot] & affordable
-        relevance = self.action_spec.relevance_table(self.device)[action.op]
-        for number, head in enumerate(self.action_spec.heads):
-            if head.name in self.left_open and head.mask_given == "nothing":
-                legal &= self.left_open[head.name][getattr(action, head.name)] | ~relevance[:, number]
-        return action, outside | ~legal
+        return action, outside | ~legal(self.action_spec, self._masks, action)
 
     def _refusal(self, actions: Action | Tensor, row: int) -> DecisionFault:
         """Name the host whose masks forbid its action."""

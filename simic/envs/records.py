@@ -9,7 +9,7 @@ from torch import Tensor
 
 from simic.envs.attribution import Attribution
 from simic.envs.governor import Cause, Vitals
-from simic.envs.rewards import score
+from simic.envs.rewards.transition import score
 from simic.envs.tracker import Tracker
 from simic.errors import SimicError
 from simic.growth.batch.statistics import TrainStats

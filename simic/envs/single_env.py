@@ -13,7 +13,6 @@ import numpy as np
 import torch
 from gymnasium import spaces
 from numpy.typing import NDArray
-from torch import Tensor
 
 from simic.agent.spec import Observation
 from simic.data.batches import Dataset, load_split, read_meta
@@ -40,8 +39,7 @@ class SingleGrowthEnv(gymnasium.Env[NDArray[np.float32], np.int64]):
         prepared: str | Path = "data/prepared",
         rng_seed: int = 1,
     ) -> None:
-        one = torch.zeros(1, dtype=torch.int64)
-        self._env = _growth_env(one, train, dataset_train, dataset_val, Path(prepared), rng_seed, "cpu")
+        self._env = vector_growth_env(1, train, dataset_train, dataset_val, prepared, rng_seed)
         self._actions = grammar(self._env.action_spec)
         self._blueprints = len(self._env.blueprints)
         self.action_space = spaces.Discrete(len(self._actions))
@@ -113,21 +111,11 @@ def vector_growth_env(
     rng_seed: int = 1,
     device: str = "cpu",
 ) -> GrowthEnv:
-    """Make an environment of ``num_envs`` hosts; actions, observations, masks and rewards are tensors on the device."""
-    return _growth_env(torch.arange(num_envs), train, dataset_train, dataset_val, Path(prepared), rng_seed, device)
-
-
-def _growth_env(
-    env_ids: Tensor,
-    train: Train | None,
-    dataset_train: Dataset | None,
-    dataset_val: Dataset | None,
-    prepared: Path,
-    rng_seed: int,
-    device: str,
-) -> GrowthEnv:
-    """Make an environment on the data given, or on the prepared ones, of which the tasks of training are drawn."""
-    of_training = None if dataset_train else len(read_meta(prepared).of_group("train"))
-    dataset_train = dataset_train or load_split(prepared, "train", device)
-    dataset_val = dataset_val or load_split(prepared, "val", device)
-    return GrowthEnv(train or Train(), rng_seed, dataset_train, dataset_val, env_ids, device, train_tasks=of_training)
+    """Make an environment of ``num_envs`` hosts on the data given, or on the prepared ones, of which the tasks of
+    training are drawn; actions, observations, masks and rewards are tensors on the device.
+    """
+    of_training = None if dataset_train else len(read_meta(Path(prepared)).of_group("train"))
+    dataset_train = dataset_train or load_split(Path(prepared), "train", device)
+    dataset_val = dataset_val or load_split(Path(prepared), "val", device)
+    ids = torch.arange(num_envs)
+    return GrowthEnv(train or Train(), rng_seed, dataset_train, dataset_val, ids, device, train_tasks=of_training)

@@ -7,6 +7,7 @@ import torch
 
 from simic.envs import rewards
 from simic.envs.observations import columns
+from simic.envs.rewards.shaped import credit, progress
 from simic.growth.life.lifecycle import LIVE_STAGES, TRANSITIONS, in_stages
 from simic.growth.life.vocabulary import Op, Stage
 from simic.growth.networks.hosts import PRESETS
@@ -55,7 +56,7 @@ def check_modes(transition, setting, info) -> None:
         paid = rewards.total(parts)
         assert paid.isfinite().all() and (paid - torch.stack(list(parts.values())).sum(dim=0)).abs().max() < 1e-6
         assert (paid.abs() <= LARGEST)[lives].all(), (mode, {name: float(v.abs().max()) for name, v in parts.items()})
-        gain = rewards.progress(transition.before).gather(1, transition.slot[:, None])[:, 0]
+        gain = progress(transition.before).gather(1, transition.slot[:, None])[:, 0]
         if "fossilize" in parts:
             assert (parts["fossilize"][(gain <= 0) & lives] <= 0).all()  # ransomware
         for name in COSTS & parts.keys():
@@ -73,7 +74,7 @@ def check_episode(env, transitions) -> None:
         shaping.append(gamma**t * parts["shaping"])
         credited += gamma**t * parts["attribution"]
         joined = (transition.after.stage == Stage.FOSSILIZED) & (transition.before.stage != Stage.FOSSILIZED)
-        held = torch.where(joined, rewards.credit(transition.before, setting.weights), 0.0).sum(dim=1)
+        held = torch.where(joined, credit(transition.before, setting.weights), 0.0).sum(dim=1)
         kept += gamma**t * torch.where(alive, held, 0.0)
         alive = alive & ~transition.panicked
     assert torch.stack(shaping).sum(dim=0).abs().max() < 1e-6

@@ -7,8 +7,9 @@ import torch
 from growth.worlds import logits_of
 
 from simic.data.batches import Dataset
-from simic.envs import growth_env, rewards
+from simic.envs import growth_env
 from simic.envs.attribution import COMMITTED, MAIN, WITHOUT, configurations, measurable
+from simic.envs.rewards.default import potential
 from simic.errors import SimicError
 from simic.growth.life.lifecycle import LIVE_STAGES, in_stages
 from simic.growth.life.vocabulary import Action, Op, Stage
@@ -27,7 +28,7 @@ def test_shaping_telescopes_over_played_episodes(make_env, play, transitions, en
     gamma, weight = env.train.ppo.gamma, env.train.reward.pbrs_weight
     paid = sum(gamma**t * step[2][4].components["shaping"] for t, step in enumerate(steps))
     # The first state has empty slots, Φ = 0; the last counts only when the episode was cut, not ended.
-    left = weight * gamma**12 * rewards.potential(transitions[-1][0].after)
+    left = weight * gamma**12 * potential(transitions[-1][0].after)
     alive = env.state.alive
     expected = torch.where(alive & (ending == "truncate"), left, 0.0)
     assert left.max() > 1

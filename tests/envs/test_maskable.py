@@ -1,15 +1,12 @@
 """An agent that is not ours trains on the single-environment view, unchanged: sb3-contrib's MaskablePPO."""
 
-from pathlib import Path
-
 import gymnasium
 import pytest
 import torch
 from sb3_contrib import MaskablePPO
 from stable_baselines3.common.callbacks import BaseCallback
 
-from simic.data.prepare import prepare
-from simic.params import Lifecycle, PPOParams, Prepare, Train
+from simic.params import Lifecycle, PPOParams, Train
 
 TRAIN = Train(
     envs=1,
@@ -19,13 +16,6 @@ TRAIN = Train(
     ppo=PPOParams(minibatches=1),
     lifecycle=Lifecycle(training_dwell=1, min_prune_age=3, embargo_steps=1),
 )
-
-
-@pytest.fixture
-def root(tmp_path: Path) -> Path:
-    """A project folder with prepared digits, as ``simic prepare`` leaves it."""
-    prepare(Prepare(samples=300), 1, tmp_path / "data" / "prepared", tmp_path)
-    return tmp_path
 
 
 @pytest.fixture(autouse=True)
@@ -52,8 +42,10 @@ class Watch(BaseCallback):
 
 
 @pytest.mark.parametrize(("steps", "least_ops"), [(128, 3), pytest.param(2000, 4, marks=pytest.mark.slow)])
-def test_maskable_ppo_learns_on_it_and_plays_nothing_illegal(root, steps, least_ops):
-    env = gymnasium.make("simic.envs.single_env:simic/Growth-v0", train=TRAIN, prepared=root / "data" / "prepared")
+def test_maskable_ppo_learns_on_it_and_plays_nothing_illegal(digits, steps, least_ops):
+    env = gymnasium.make(
+        "simic.envs.single_env:simic/Growth-v0", train=TRAIN, dataset_train=digits[0], dataset_val=digits[1]
+    )
     agent = MaskablePPO("MlpPolicy", env, n_steps=64, batch_size=32, n_epochs=2, seed=3, device="cpu")
     before = {name: parameter.clone() for name, parameter in agent.policy.state_dict().items()}
     watch = Watch()

@@ -160,7 +160,7 @@ def own_registry(monkeypatch):
     """Registrations of a test end with it."""
     monkeypatch.setattr(registration, "TERMS", dict(rewards.TERMS))
     monkeypatch.setattr(registration, "MODES", dict(rewards.MODES))
-    monkeypatch.setattr(registration, "LEDGERS", dict(rewards.LEDGERS))
+    monkeypatch.setattr(registration, "LEDGERS", dict(registration.LEDGERS))
     monkeypatch.setattr(registration, "OBJECTIVES", list(rewards.OBJECTIVES))
     monkeypatch.setattr(registry, "_KNOWN", {kind: list(names) for kind, names in registry._KNOWN.items()})
 

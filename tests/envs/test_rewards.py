@@ -9,7 +9,8 @@ import torch
 
 from simic.envs import rewards
 from simic.envs.rewards import Transition
-from simic.envs.rewards.shaped import NOT_CONTRIBUTING
+from simic.envs.rewards.default import potential, shaping
+from simic.envs.rewards.shaped import NOT_CONTRIBUTING, attribution, credit
 from simic.growth.life.vocabulary import Op, Stage
 from simic.params import Reward, SparseReward
 
@@ -27,12 +28,12 @@ def test_shaping_telescopes_exactly(ending):
     for t, (before, after) in enumerate(pairwise(states)):
         last = t == len(states) - 2
         step = transition(before, after, ended=last and ending != "rollback", terminal=last and ending != "truncated")
-        paid.append(rewards.shaping(step, SETTING))
+        paid.append(shaping(step, SETTING))
     steps = len(paid)
     # Σ γ^t w(γΦ' - Φ) = -wΦ(s0) + w γ^T Φ(s_T), and Φ(s_T) = 0 at a true terminal.
-    expected = -WEIGHTS.pbrs_weight * rewards.potential(states[0])
+    expected = -WEIGHTS.pbrs_weight * potential(states[0])
     if ending == "truncated":
-        expected = expected + WEIGHTS.pbrs_weight * GAMMA**steps * rewards.potential(states[-1])
+        expected = expected + WEIGHTS.pbrs_weight * GAMMA**steps * potential(states[-1])
     assert (discounted(paid) - expected).abs().max() < 1e-9
 
 
@@ -41,41 +42,41 @@ def test_attribution_pays_in_sum_what_was_fossilized_and_nothing_else():
     paid, frozen = [], torch.zeros(8, dtype=torch.float64)
     for t, (before, after) in enumerate(pairwise(states)):
         last = t == len(states) - 2
-        paid.append(rewards.attribution(transition(before, after, ended=last, terminal=last), SETTING))
+        paid.append(attribution(transition(before, after, ended=last, terminal=last), SETTING))
         kept = (after.stage == Stage.FOSSILIZED) & (before.stage != Stage.FOSSILIZED)
-        frozen += GAMMA**t * torch.where(kept, rewards.credit(before, WEIGHTS), 0.0).sum(dim=1)
-    start = rewards.credit(states[0], WEIGHTS).sum(dim=1)
+        frozen += GAMMA**t * torch.where(kept, credit(before, WEIGHTS), 0.0).sum(dim=1)
+    start = credit(states[0], WEIGHTS).sum(dim=1)
     assert (discounted(paid) - (frozen - start)).abs().max() < 1e-9
 
 
 def test_potential_grows_with_the_stage_and_fossilized_is_at_least_any_holding(make_slots):
     order = [Stage.DORMANT, Stage.GERMINATED, Stage.TRAINING, Stage.BLENDING, Stage.HOLDING, Stage.FOSSILIZED]
-    values = [float(rewards.potential(make_slots([[stage]], dwell=[[0]]))) for stage in order]
+    values = [float(potential(make_slots([[stage]], dwell=[[0]]))) for stage in order]
     assert values == [0.0, 1.0, 2.0, 3.5, 5.5, 7.5]
-    ramped = max(float(rewards.potential(make_slots([[Stage.HOLDING]], dwell=[[n]]))) for n in range(50))
+    ramped = max(float(potential(make_slots([[Stage.HOLDING]], dwell=[[n]]))) for n in range(50))
     assert ramped == pytest.approx(5.5 + 2.0)
     assert values[-1] >= ramped
     for stage in (Stage.PRUNED, Stage.EMBARGOED, Stage.RESETTING):
-        assert float(rewards.potential(make_slots([[stage]], dwell=[[9]]))) == 0.0
+        assert float(potential(make_slots([[stage]], dwell=[[9]]))) == 0.0
 
 
 def test_potential_sums_over_all_slots(make_slots):
     # 3.5 + 0.3·2 (BLENDING, dwell 2) + 7.5 (FOSSILIZED) + 0 (PRUNED) = 11.6
     slots = make_slots([[Stage.BLENDING, Stage.FOSSILIZED, Stage.PRUNED]], dwell=[[2, 4, 1]])
-    assert float(rewards.potential(slots)) == pytest.approx(11.6, abs=1e-12)
+    assert float(potential(slots)) == pytest.approx(11.6, abs=1e-12)
 
 
 def test_credit_is_the_harmonic_mean_and_never_inflated_by_the_host(make_slots):
-    def credit(contribution, gain, se=0.1):
-        return float(rewards.credit(measured(make_slots, Stage.HOLDING, contribution, gain, se), WEIGHTS))
+    def worth(contribution, gain, se=0.1):
+        return float(credit(measured(make_slots, Stage.HOLDING, contribution, gain, se), WEIGHTS))
 
-    assert credit(6.0, 3.0) == pytest.approx(0.1 * 2 * 6 * 3 / 9, abs=1e-6)  # c ≥ p: 2pc/(p+c) = 4
-    assert credit(3.0, 30.0) == pytest.approx(0.3, abs=1e-6)  # c < p: c, however far the host came
-    assert credit(6.0, 0.0) == 0.0 and credit(6.0, -5.0) == 0.0  # no progress, no credit
-    assert credit(-4.0, 30.0) == pytest.approx(-0.4, abs=1e-6)
-    assert credit(0.9, 30.0) == 0.0  # below 1 point
-    assert credit(4.0, 30.0, se=2.1) == 0.0  # below two standard errors: 4 < 4.2
-    assert credit(math.nan, 30.0) == 0.0 and credit(4.0, math.nan) == 0.0
+    assert worth(6.0, 3.0) == pytest.approx(0.1 * 2 * 6 * 3 / 9, abs=1e-6)  # c ≥ p: 2pc/(p+c) = 4
+    assert worth(3.0, 30.0) == pytest.approx(0.3, abs=1e-6)  # c < p: c, however far the host came
+    assert worth(6.0, 0.0) == 0.0 and worth(6.0, -5.0) == 0.0  # no progress, no credit
+    assert worth(-4.0, 30.0) == pytest.approx(-0.4, abs=1e-6)
+    assert worth(0.9, 30.0) == 0.0  # below 1 point
+    assert worth(4.0, 30.0, se=2.1) == 0.0  # below two standard errors: 4 < 4.2
+    assert worth(math.nan, 30.0) == 0.0 and worth(4.0, math.nan) == 0.0
 
 
 def test_fossilizing_keeps_the_credit_and_pays_the_bonus_by_dwell(make_slots):

@@ -6,8 +6,9 @@ import torch
 
 from simic import rng
 from simic.agent.spec import Observation
+from simic.envs import actions
 from simic.envs import tracker as tracking
-from simic.envs.actions import Budget, action_masks, action_spec, head_mask
+from simic.envs.actions import Budget, action_masks, action_spec
 from simic.envs.play import Episode, Situation
 from simic.growth.life.lifecycle import LIVE_STAGES, Measurements, advance, in_stages, record
 from simic.growth.life.vocabulary import Slots
@@ -72,8 +73,4 @@ def episode(world, iteration=0, steps=60):
 
 def legal(world, situation, action):
     """Every sampled head lies in its mask given the heads before."""
-    chosen = list(action)
-    for head in range(3):
-        mask = head_mask(world.spec, situation.observation, head, chosen)
-        rows = world.spec.relevance_table()[action.op, head]
-        assert mask[torch.arange(world.envs), chosen[head]][rows].all(), world.spec.heads[head].name
+    assert actions.legal(world.spec, situation.observation.masks, action).all()

@@ -17,10 +17,7 @@ remembers from step to step it names as ledgers (see ``shaped.py``); no other mo
 """
 
 from simic.envs.rewards import default, loss, shaped  # noqa: F401 - they register the shipped modes
-from simic.envs.rewards.default import potential, shaping
-from simic.envs.rewards.shaped import attribution, credit, progress
 from simic.envs.rewards.transition import (
-    LEDGERS,
     MODES,
     OBJECTIVES,
     TERMS,
@@ -29,28 +26,20 @@ from simic.envs.rewards.transition import (
     advance,
     components,
     mode,
-    score,
     start,
     term,
     total,
 )
 
 __all__ = [
-    "LEDGERS",
     "MODES",
     "OBJECTIVES",
     "TERMS",
     "Setting",
     "Transition",
     "advance",
-    "attribution",
     "components",
-    "credit",
     "mode",
-    "potential",
-    "progress",
-    "score",
-    "shaping",
     "start",
     "term",
     "total",

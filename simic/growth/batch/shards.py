@@ -12,9 +12,10 @@ import os
 import pickle
 import signal
 import threading
-from collections.abc import Callable, Mapping
-from concurrent.futures import Future, ProcessPoolExecutor
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -157,8 +158,9 @@ class Shards:
         ]
         self._own = {index: self._first(ids) for index, ids in groups[0].items()}
         try:
-            for future in waiting:
-                _result(future)
+            with _process_losses():
+                for future in waiting:
+                    future.result()
         except BaseException:
             self.close()
             raise
@@ -278,17 +280,15 @@ class Shards:
     def _do(self, work: dict[int, tuple[str, tuple]]) -> list[Any]:
         """Return what some groups answer; raise the SimicError of a group, ProcessLost when a process has gone."""
         orders = [{index: work[index] for index in owned if index in work} for owned in self._owners]
-        try:
+        with _process_losses():
             waiting = [
                 worker.submit(_perform, _packed(order))
                 for worker, order in zip(self._workers, orders[1:], strict=True)
                 if order
             ]
-        except BrokenProcessPool as error:
-            raise ProcessLost("a process that trains hosts has ended") from error
-        done = _answers(self._own, orders[0])
-        for future in waiting:
-            done |= pickle.loads(_result(future))  # noqa: S301 - from our own process
+            done = _answers(self._own, orders[0])
+            for future in waiting:
+                done |= pickle.loads(future.result())  # noqa: S301 - from our own process
         return [done[index] for index in work]
 
 
@@ -317,9 +317,11 @@ def _part(slots: Slots, hosts: slice) -> Slots:
     return replace(slots, **{name: column[hosts] for name, column in vars(slots).items()})
 
 
-def _result(future: "Future[T]") -> T:
+@contextmanager
+def _process_losses() -> Iterator[None]:
+    """Raise ProcessLost where the executor says that its process has ended."""
     try:
-        return future.result()
+        yield
     except BrokenProcessPool as error:
         raise ProcessLost("a process that trains hosts has ended") from error
 

@@ -14,7 +14,7 @@ from simic.errors import SimicError
 from simic.growth.life.vocabulary import Stage
 from simic.growth.networks import images, tables, transformer  # noqa: F401 - they register the shipped families
 from simic.growth.networks.blueprints import count_flops, count_params, families_with_blueprints, probe
-from simic.growth.networks.family import Anatomy, Builder, Shape, families, family_of
+from simic.growth.networks.family import Anatomy, Shape, families, family_of
 from simic.growth.networks.layers import check_norm
 from simic.params import Host
 
@@ -23,9 +23,9 @@ _INPUTS = {1: "tokens (context,)", 3: "images (channels, height, width)"}
 _DIMENSIONS = dict.fromkeys(PRESETS, (3,)) | {"transformer": (1,)}  # of a user's family: any
 
 
-@dataclass(frozen=True)
-class HostSpec:
-    """How to build one host: fresh plain modules from ``segments`` and ``head`` (family.py says what they are).
+@dataclass(frozen=True, kw_only=True)
+class HostSpec(Anatomy):
+    """How to build one host: fresh plain modules from ``segments`` and ``head``.
 
     ``params`` and ``flops_per_sample`` are exact counts of the bare host (``blueprints.count_flops``), tied parameters
     counted once.
@@ -35,17 +35,10 @@ class HostSpec:
     preset: str
     input_shape: Shape
     classes: int
-    segments: tuple[Builder, ...]
-    head: Builder
-    slot_shapes: tuple[Shape, ...]
-    features_last: bool
-    tied: Mapping[str, str]
     isolated: frozenset[Stage]
     gate: Callable[[Shape], nn.Module]
     params: int
     flops_per_sample: int
-    # With what the preset decides filled in: it names the network whatever the presets become. None: a user's network.
-    config: Host | None
     weights: Mapping[str, Tensor] | None = None  # that it came with, by the names of an exported network
     frozen: bool = False  # it does not train: seeds alone learn
     reads_input: bool = False  # seeds read the sample and are added to the features
@@ -105,24 +98,19 @@ def build_host(
     for slot, shape in enumerate(anatomy.slot_shapes):
         check_norm(shape[-1:] if anatomy.features_last else shape, f"host {host.family}/{host.preset}, slot {slot}")
     params, flops = _count(anatomy, input_shape, classes) if counts is None else counts
-    found = HostSpec(
+    spec = HostSpec(
+        **vars(anatomy),
         family=host.family,
         preset=host.preset,
         input_shape=input_shape,
         classes=classes,
-        segments=anatomy.segments,
-        head=anatomy.head,
-        slot_shapes=anatomy.slot_shapes,
-        features_last=anatomy.features_last,
-        tied=anatomy.tied,
         isolated=family.isolated,
         gate=family.gate,
         params=params,
         flops_per_sample=flops,
-        config=anatomy.config,
         reads_input=family.reads_input,
     )
-    return found if weights is None else _trained(found, weights)
+    return spec if weights is None else _trained(spec, weights)
 
 
 def _trained(host: HostSpec, weights: Mapping[str, Tensor]) -> HostSpec:

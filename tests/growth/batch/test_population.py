@@ -1,8 +1,6 @@
 """The population: what it computes, what it keeps apart, what it brings back."""
 
 import copy
-from collections.abc import Callable
-from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import get_args
 
@@ -251,19 +249,6 @@ def test_initialisation_is_a_function_of_what_it_is_for(family: str) -> None:
     assert len(seeds.unique(dim=0)) == 4
     population.germinate(replace(slots, germinations=slots.germinations + 1), slots.stage > 0)
     assert not torch.equal(parameters(population)["seed.0.1/param"], seeds)
-
-
-@EVERY
-def test_nothing_draws_from_the_global_generator(
-    family: str, no_global_rng: Callable[[], AbstractContextManager]
-) -> None:
-    population = make_population(family, 4)
-    order = make_order(4, 2, 16)
-    with no_global_rng():
-        population.reset(1)
-        slots = one_seed(population, Stage.TRAINING, 0)
-        population.train_epoch(slots, DATA[family], order)
-        population.evaluate(slots, DATA[family], nothing_off(population))
 
 
 @EVERY

@@ -7,27 +7,22 @@ import sys
 import time
 from dataclasses import replace
 from functools import partial
-from itertools import chain
 from pathlib import Path
 
 import pytest
 import torch
-from torch import Tensor
 
 from simic.envs.actions import random_legal
 from simic.envs.growth_env import GrowthEnv
 from simic.errors import SimicError
 from simic.growth.batch import shards
-from simic.growth.batch.population import Population
 from simic.growth.batch.shards import Layout, ProcessLost, Shards, recovered
-from simic.growth.life.vocabulary import Slots
-from simic.growth.networks.blueprints import blueprints_of
 from simic.growth.pretrained import train_host
-from simic.params import Host, HostOptimizer, Lifecycle, PPOParams, Train
+from simic.params import Host, Lifecycle, PPOParams, Train
 from simic.rng import Purpose, key, uniform
 from tests.helpers import some
 
-from ..worlds import DATA, make_data, make_host, make_order, make_table, mixed_slots
+from ..worlds import make_data, make_table
 
 ROOT = Path(__file__).parents[3]
 HOSTS, STEPS = 8, 6
@@ -94,17 +89,23 @@ AT_ONCE = Lifecycle(training_dwell=0, min_prune_age=1, embargo_steps=0, reset_st
 TABLES = Host(family="tables", preset="baseline", widths=(8, 8))
 
 
-@pytest.mark.parametrize("what", some(["plain", "tables", "hot", "frozen"], "plain", "tables"))
-def test_the_same_groups_give_the_same_run_in_any_number_of_processes(digits, single, what: str) -> None:
-    """Of tables, seeds are fitted where their host lives, to its task; hot hosts break, and are put back wherever they
-    are; a trained host is frozen in every process.
-    """
+def case(what: str, digits):
+    """Params and data of a case."""
     changes = {"hot": {"host_optimizer": HOT}, "tables": {"host": TABLES, "lifecycle": AT_ONCE}}.get(what, {})
     train, data = TRAIN.model_copy(update=changes), digits
     if what == "tables":
         data = make_table(tasks=4, seed=1), make_table(tasks=4, samples=40, seed=2)
     if what == "frozen":
         data = [replace(split, host=train_host(train.host, digits[0], 1, 1)) for split in digits]
+    return train, data
+
+
+@pytest.mark.parametrize("what", some(["plain", "tables", "hot", "frozen"], "plain", "tables"))
+def test_the_same_groups_give_the_same_run_in_any_number_of_processes(digits, single, what: str) -> None:
+    """Of tables, seeds are fitted where their host lives, to its task; hot hosts break, and are put back wherever they
+    are; a trained host is frozen in every process.
+    """
+    train, data = case(what, digits)
     envs = [make(data, 3, processes, train) for processes in (1, 2, 3)]
     try:
         first, *others = [episode(env) for env in envs]
@@ -126,57 +127,16 @@ def test_the_same_groups_give_the_same_run_in_any_number_of_processes(digits, si
             env.close()
 
 
-@pytest.mark.parametrize("changes", [{}, {"host_optimizer": HOT}])
-def test_a_group_is_a_population_of_its_own(digits, single, changes) -> None:
-    """Each host gets its own samples, actions, snapshots; some break in the second case."""
-    train = TRAIN.model_copy(update=changes)
-    together = episode(make(digits, 3, 1, train))
-    apart = [episode(GrowthEnv(train, 1, *digits, env_ids=ids)) for ids in torch.arange(HOSTS).split(3)]
+@pytest.mark.parametrize("what", ["plain", "hot", "tables"])
+def test_a_group_is_a_population_of_its_own(digits, single, what: str) -> None:
+    """Each host gets its own samples, actions, snapshots, also where some break."""
+    train, data = case(what, digits)
+    env = make(data, 3, 1, train)
+    together = episode(env)
+    assert all(len(group.snapshots) == 1 for group in env.population._own.values()), "the one before is forgotten"
+    apart = [episode(GrowthEnv(train, 1, *data, env_ids=ids)) for ids in torch.arange(HOSTS).split(3)]
     joined = [{name: torch.cat([part[name] for part in step]) for name in step[0]} for step in zip(*apart, strict=True)]
     assert same(together, joined)
-
-
-@pytest.mark.parametrize("family", ["mlp", "tables"])
-def test_every_host_is_asked_about_itself_alone(family, single) -> None:
-    """Other rows in every group: what all hosts do alike, they do also when groups are mixed up."""
-    host, kinds, ids = make_host(family), blueprints_of(family), torch.arange(HOSTS)
-    data, unseen = DATA[family], make_table(samples=32, seed=1) if family == "tables" else SOME
-    whole = Shards(host, kinds, ids, 3, HostOptimizer(), layout=Layout(HOSTS, 3, 1), setup=one_thread)
-    parts = [slice(0, 3), slice(3, 6), slice(6, 8)]
-    populations = [Population(host, kinds, ids[part], 3, HostOptimizer()) for part in parts]
-    for population in (whole, *populations):
-        population.rng_seed = 4
-        population.reset(2)
-    slots = mixed_slots(whole)
-    columns = [Slots(**{name: column[part] for name, column in vars(slots).items()}) for part in parts]
-    rows = ([1, 0, 1, 1, 1, 0, 0, 1], [0, 1, 1, 0, 0, 0, 1, 1])
-    saved, kept = torch.tensor(rows).bool()
-    orders = [make_order(HOSTS, 2, 16, seed=seed) for seed in range(3)]
-    off = torch.stack([torch.zeros_like(slots.stage), torch.eye(HOSTS, host.slots).long()]).bool()
-
-    def play(population: Population | Shards, slots: Slots, part: slice) -> tuple[list[Tensor], list[Tensor]]:
-        """What the hosts answer, host by host; and the parameters of each."""
-        population.germinate(slots, slots.stage > 0, data)
-        stats = [population.train_epoch(slots, data, orders[0][part])]
-        snapshot = population.snapshot()
-        stats.append(population.train_epoch(slots, data, orders[1][part]))
-        population.refresh(snapshot, saved[part], slots)
-        stats.append(population.train_epoch(slots, data, orders[2][part]))
-        population.restore(snapshot, kept[part])
-        answers = population.evaluate(slots, unseen, off[:, part])
-        found = [value for each in stats for value in vars(each).values()]
-        found += [answers.correct.transpose(0, 1), answers.loss.T]
-        found += [population.seed_params(slots), population.seed_flops(slots)]
-        weights = [population.named_parameters(slots, row).values() for row in range(len(population))]
-        return found, [torch.cat([value.flatten() for value in each]) for each in weights]
-
-    found, weights = play(whole, slots, slice(None))
-    apart = [play(*each) for each in zip(populations, columns, parts, strict=True)]
-    several = [torch.cat(each) for each in zip(*(part[0] for part in apart), strict=True)]
-    whole.snapshot()
-    assert all(len(group.snapshots) == 1 for group in whole._own.values()), "the one before is forgotten"
-    for one, other in zip(found + weights, [*several, *chain(*(part[1] for part in apart))], strict=True):
-        torch.testing.assert_close(one, other, rtol=0, atol=0, equal_nan=True)
 
 
 def test_a_lost_process_is_replaced_and_the_episode_is_played_again(digits, single) -> None:

@@ -1,7 +1,6 @@
 """Hosts for tables go in parts with like seeds: the same numbers as one by one, of any task and in any company."""
 
 from dataclasses import replace
-from itertools import pairwise
 
 import pytest
 import torch
@@ -9,7 +8,6 @@ from torch import Tensor, nn
 
 from simic.data.batches import Dataset
 from simic.errors import SimicError
-from simic.growth.batch.groups import SlotState, alike
 from simic.growth.batch.population import ALIKE_HOSTS, FITTED_SAMPLES, Population
 from simic.growth.export import grown_network, load_grown, write_network
 from simic.growth.life.vocabulary import Blend, Slots, Stage
@@ -106,20 +104,6 @@ def mixed_slots_of_tasks(population: Population, seed: int = 0) -> Slots:
     population.tasks = tasks
     population.germinate(slots, slots.stage > 0, TASKS)
     return slots
-
-
-def test_like_hosts_lie_side_by_side() -> None:
-    population = several_tasks(HOSTS, "vmap")
-    state = SlotState.read(mixed_slots_of_tasks(population))
-    order = alike(state)
-    assert sorted(order.tolist()) == list(range(HOSTS))
-    runs = state.active[order, 0]
-    keys = [
-        (int(kind), int(age)) if on else None
-        for kind, age, on in zip(state.blueprint[order, 0], state.age[order, 0], runs, strict=True)
-    ]
-    changes = sum(one != other for one, other in pairwise(keys))
-    assert changes + 1 == len(set(keys)) > len(KINDS)
 
 
 # --- germination ---

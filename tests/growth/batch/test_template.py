@@ -62,20 +62,6 @@ def test_a_random_vector_without_a_weight_is_refused() -> None:
         Template(Odd, "odd")
 
 
-def test_columns_find_parameters_by_name() -> None:
-    template = Template(Mixed, "mixed")
-    assert template.columns(["layer.bias"]).sum() == 4
-    assert template.columns([]).sum() == 0
-    with pytest.raises(SimicError, match="no parameter"):
-        template.columns(["nothing"])
-
-
-def test_a_module_without_parameters_runs() -> None:
-    template = Template(nn.Identity, "identity")
-    x = torch.randn(3, 5, 8)
-    assert torch.equal(template.run(template.layout.unpack(template.draw(STREAMS[:3])), x), x)
-
-
 class OneByOne(nn.Linear):
     """A module whose kernel has no batching rule."""
 
@@ -90,14 +76,6 @@ def test_a_module_that_cannot_be_batched_runs_row_by_row() -> None:
     torch.testing.assert_close(found, expected)
     (grad,) = torch.autograd.grad(found.square().sum(), x)
     torch.testing.assert_close(grad, torch.autograd.grad(expected.square().sum(), x)[0])
-
-
-def test_borrowed_parameters_are_not_in_the_row() -> None:
-    template = Template(partial(nn.Linear, 3, 2), "head", borrowed=("weight",))
-    assert (template.names, template.layout.params) == (["bias"], 2)
-    rows, lent, x = torch.randn(4, 2), torch.randn(4, 2, 3), torch.randn(4, 5, 3)
-    expected = torch.einsum("rbi,roi->rbo", x, lent) + rows[:, None]
-    torch.testing.assert_close(template.run([*template.layout.unpack(rows), lent], x), expected)
 
 
 class OwnNorm(nn.Module):

@@ -48,12 +48,6 @@ def test_the_last_slot_of_a_cnn_keeps_two_by_two_pixels() -> None:
             assert min(host.slot_shapes[-1][1:]) >= 2
 
 
-def test_the_impaired_cnn_mixes_no_pixels_and_has_three_slots() -> None:
-    host = build_host(Host(preset="impaired"), (1, 8, 8), 10)
-    assert host.slots == 3
-    assert host.config.kernel_size == 1
-
-
 def test_the_group_rule() -> None:
     # the largest of 32, 16, 8, 4, 2 dividing C with C/g ≥ 16, else 1
     table = {4: 1, 16: 1, 24: 1, 32: 2, 48: 2, 64: 4, 96: 4, 128: 8, 256: 16, 512: 32, 1024: 32}
