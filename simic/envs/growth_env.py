@@ -285,9 +285,9 @@ class GrowthEnv(VectorEnv):
         score.
         """
         off = configurations(self.slots)[COMMITTED : COMMITTED + 1]
-        found = self.population.evaluate(self.slots, data, off)
-        accuracy = 100.0 * found.correct[0].float().mean(dim=1)
-        return torch.where(found.loss[0].isfinite(), accuracy, torch.nan), found.loss[0]
+        answers = self.population.evaluate(self.slots, data, off)
+        accuracy = 100.0 * answers.correct[0].float().mean(dim=1)
+        return torch.where(answers.loss[0].isfinite(), accuracy, torch.nan), answers.loss[0]
 
     def shapley(self, data: Dataset | None = None) -> Shapley:
         """Return the Shapley values of the seeds that act now, at live alpha, on any data (default: the validation
@@ -390,8 +390,8 @@ class GrowthEnv(VectorEnv):
 
     def _validate(self, slots: Slots, read: SlotState) -> Attribution:
         off = switched_off(read.acting, read.stage == Stage.FOSSILIZED)
-        found = self.population.evaluate(slots, self.validation_data, off, read)
-        return attribute(slots, found.correct, found.loss)
+        answers = self.population.evaluate(slots, self.validation_data, off, read)
+        return attribute(slots, answers.correct, answers.loss)
 
     def _observe(self) -> Observation:
         state = self.state

@@ -108,10 +108,10 @@ class EpisodeState:
 
 def _leaves(record: Any, prefix: str = "") -> dict[str, Tensor]:
     """Return the tensors of a record, and of the records and mappings in it, by dotted name."""
-    found: dict[str, Tensor] = {}
+    leaves: dict[str, Tensor] = {}
     for name, value in _parts(record).items():
-        found |= {prefix + name: value} if isinstance(value, Tensor) else _leaves(value, f"{prefix}{name}.")
-    return found
+        leaves |= {prefix + name: value} if isinstance(value, Tensor) else _leaves(value, f"{prefix}{name}.")
+    return leaves
 
 
 def _parts(record: Any) -> dict[str, Any]:

@@ -48,13 +48,13 @@ def _exact(acting: Tensor, evaluate: Evaluate, seeds: int) -> Shapley:
     """
     rank = (acting.cumsum(dim=1) - 1).clamp(min=0)
     members = torch.arange(2**seeds, device=acting.device)[:, None] >> torch.arange(seeds, device=acting.device) & 1
-    found = evaluate(acting & ~members.bool()[:, rank])
+    answers = evaluate(acting & ~members.bool()[:, rank])
     weights = _weights(members)
-    chunks = found.correct.split(SAMPLES_AT_ONCE, dim=2)
+    chunks = answers.correct.split(SAMPLES_AT_ONCE, dim=2)
     by_rank = torch.cat([torch.tensordot(weights, chunk.double(), dims=1) for chunk in chunks], dim=2)  # [n, E, N]
     per_sample = by_rank[rank, torch.arange(len(acting), device=acting.device)[:, None]]
-    gain = _points(found.correct[-1]) - _points(found.correct[0])
-    return _result(acting, per_sample, torch.zeros_like(rank, dtype=torch.float64), gain, found.loss)
+    gain = _points(answers.correct[-1]) - _points(answers.correct[0])
+    return _result(acting, per_sample, torch.zeros_like(rank, dtype=torch.float64), gain, answers.loss)
 
 
 def _weights(members: Tensor) -> Tensor:
@@ -80,14 +80,14 @@ def _sampled(acting: Tensor, evaluate: Evaluate, stream: Tensor) -> Shapley:
     for place in orders.unbind(dim=1):
         places = (place, slots - 1 - place)
         on = torch.cat([acting & (position < sizes) for position in places])
-        found = evaluate(acting & ~on)
+        answers = evaluate(acting & ~on)
         marginal = torch.zeros((), dtype=torch.float64, device=acting.device)
-        for position, correct in zip(places, found.correct.double().chunk(2), strict=True):
+        for position, correct in zip(places, answers.correct.double().chunk(2), strict=True):
             marginal = marginal + correct.diff(dim=0)[position, rows[:, None]] / 2  # [E, K, N]
         per_sample = marginal if per_sample is None else per_sample + marginal
         draws.append(marginal.mean(dim=2))
-        losses.append(found.loss)
-        gain = _points(found.correct[slots]) - _points(found.correct[0])
+        losses.append(answers.loss)
+        gain = _points(answers.correct[slots]) - _points(answers.correct[0])
     assert per_sample is not None
     error = 100.0 * torch.stack(draws).std(dim=0) / PERMUTATION_PAIRS**0.5
     return _result(acting, per_sample / PERMUTATION_PAIRS, error, gain, torch.cat(losses))

@@ -236,12 +236,12 @@ def _files(path: Path, names: Sequence[str]) -> tuple[Structure, dict[str, Tenso
     """Return structure and weights of a network, after the files of these names matched their checksums."""
     file = path / STRUCTURE
     try:
-        found = durable.checked(file.read_bytes())
-        contents, hashes = {name: (path / name).read_bytes() for name in names}, dict(found.pop("sha256", {}))
+        structure = durable.checked(file.read_bytes())
+        contents, hashes = {name: (path / name).read_bytes() for name in names}, dict(structure.pop("sha256", {}))
         for name, content in contents.items():
             if durable.sha256_of(content) != hashes.get(name):
                 raise SimicError(f"{path / name}: damaged: its sha256 is not the one in {STRUCTURE}; {RESTORED}")
-        return Structure.model_validate_json(json.dumps(found)), load(contents[WEIGHTS])
+        return Structure.model_validate_json(json.dumps(structure)), load(contents[WEIGHTS])
     except OSError as error:
         raise SimicError(f"{path}: not a grown network: {error.filename}: {error.strerror}; {RESTORED}") from None
     except ValidationError as error:
@@ -268,5 +268,5 @@ def _load(network: GrownNetwork, weights: dict[str, Tensor], source: str) -> Non
     for name, shape in expected.items():
         if weights[name].shape != shape:
             raise SimicError(f"{source}: tensor {name} has shape {tuple(weights[name].shape)}, must be {tuple(shape)}")
-    found = {name: weights[name] for name in expected}
-    network.load_state_dict(found | {name: found[source] for name, source in network.tied.items()})
+    tensors = {name: weights[name] for name in expected}
+    network.load_state_dict(tensors | {name: tensors[source] for name, source in network.tied.items()})

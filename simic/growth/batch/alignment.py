@@ -51,11 +51,11 @@ class Alignments:
 
     def _find(self, tasks: Tensor) -> None:
         x, y = self.data.of_tasks(tasks, slice(ROWS))
-        found = [
+        parts = [
             aligned(template, closing, x, y, kind)
             for kind, (template, closing) in enumerate(zip(self._templates, self._closing, strict=True))
         ]
-        values = torch.stack(found, dim=1)
+        values = torch.stack(parts, dim=1)
         self._table[tasks] = values / values.abs().amax(dim=1, keepdim=True).clamp(min=torch.finfo(values.dtype).tiny)
         self._known[tasks] = True
 

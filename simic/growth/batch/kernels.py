@@ -31,7 +31,7 @@ def stacked(module: nn.Module) -> nn.Module | None:
     part of it has no such form, or is used twice.
     """
     uses = (module.named_modules(remove_duplicate=False), module.named_parameters(remove_duplicate=False))
-    if any(len(found := list(each)) > len({id(value) for _, value in found}) for each in uses):
+    if any(len(parts := list(each)) > len({id(value) for _, value in parts}) for each in uses):
         return None
     return _stacked(module)
 

@@ -202,13 +202,13 @@ class Shards:
 
     def train_epoch(self, slots: Slots, data: Dataset, order: Tensor, state: SlotState | None = None) -> TrainStats:
         state, held = state or SlotState.read(slots), self._held(data)
-        found = self._all("train_epoch", lambda hosts: (_part(slots, hosts), held, order[hosts], state.of(hosts)))
-        return TrainStats(**{name: torch.cat([getattr(part, name) for part in found]) for name in vars(found[0])})
+        parts = self._all("train_epoch", lambda hosts: (_part(slots, hosts), held, order[hosts], state.of(hosts)))
+        return TrainStats(**{name: torch.cat([getattr(part, name) for part in parts]) for name in vars(parts[0])})
 
     def evaluate(self, slots: Slots, data: Dataset, off: Tensor | Flags, state: SlotState | None = None) -> Answers:
         state, flags, held = state or SlotState.read(slots), flags_of(off), self._held(data)
-        found = self._all("evaluate", lambda hosts: (_part(slots, hosts), held, flags[:, hosts], state.of(hosts)))
-        return Answers(torch.cat([part.correct for part in found], 1), torch.cat([part.loss for part in found], 1))
+        parts = self._all("evaluate", lambda hosts: (_part(slots, hosts), held, flags[:, hosts], state.of(hosts)))
+        return Answers(torch.cat([part.correct for part in parts], 1), torch.cat([part.loss for part in parts], 1))
 
     def snapshot(self) -> Snapshot:
         """Keep a snapshot in every process; the one before is forgotten."""
@@ -225,8 +225,8 @@ class Shards:
     def named_parameters(self, slots: Slots, row: int) -> dict[str, Tensor]:
         index = row // self.layout.group
         hosts = self._hosts[index]
-        [found] = self._do({index: ("named_parameters", (_part(slots, hosts), row - hosts.start))})
-        return found
+        [tensors] = self._do({index: ("named_parameters", (_part(slots, hosts), row - hosts.start))})
+        return tensors
 
     def state_dict(self) -> dict[str, Tensor]:
         """Return everything that mutates; it is the same however hosts are shared out."""
@@ -248,14 +248,14 @@ class Shards:
 
     def _joined(self, parts: list[dict[str, Tensor]]) -> dict[str, Tensor]:
         """Join the states of all groups. Where no host of a group has had a seed of some kind, its rows are 0."""
-        found: dict[str, Tensor] = {}
+        state: dict[str, Tensor] = {}
         for name, like in {name: tensor for part in parts for name, tensor in part.items()}.items():
             rows = [hosts.stop - hosts.start for hosts in self._hosts]
             own = [
                 part.get(name, like.new_zeros(count, *like.shape[1:])) for part, count in zip(parts, rows, strict=True)
             ]
-            found[name] = torch.cat(own) if like.ndim else like
-        return found
+            state[name] = torch.cat(own) if like.ndim else like
+        return state
 
     def seed_params(self, slots: Slots) -> Tensor:
         return self._own[0].population.seed_params(slots)

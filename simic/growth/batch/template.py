@@ -103,9 +103,9 @@ class Template:
     def fit(self, samples: Tensor) -> Tensor:
         """Return what is fitted to ``samples [R, n, D]`` of R tasks, in the order of its columns."""
         assert self._stacked is not None, "what is fitted is fitted for many networks at once"
-        found = self._stacked.fit(samples)  # pyright: ignore[reportCallIssue] - who has such parameters has it
+        fitted = self._stacked.fit(samples)  # pyright: ignore[reportCallIssue] - who has such parameters has it
         fixed = [name for name, trains in zip(self.names, self.layout.trained, strict=True) if not trains]
-        return torch.cat([found[name].flatten(1) for name in fixed], 1)
+        return torch.cat([fitted[name].flatten(1) for name in fixed], 1)
 
     def with_fit(self, rows: Tensor, fitted: Tensor) -> Tensor:
         """Return the rows ``[R, width]`` with what was fitted in its columns."""

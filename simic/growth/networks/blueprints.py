@@ -59,11 +59,11 @@ def probe(module: nn.Module, name: str, shape: Shape, expected: Shape, dtype: to
     """Raise SimicError naming the module unless it makes ``expected`` of ``shape``, both without the batch."""
     try:
         with torch.no_grad():
-            found = module.to("meta")(torch.empty(2, *shape, device="meta", dtype=dtype))
+            made = module.to("meta")(torch.empty(2, *shape, device="meta", dtype=dtype))
     except Exception as error:
         raise SimicError(f"{name}: fails on features {list(shape)}: {' '.join(str(error).split())}") from error
-    if not isinstance(found, torch.Tensor) or found.shape != (2, *expected):
-        given = list(found.shape[1:]) if isinstance(found, torch.Tensor) else type(found).__name__
+    if not isinstance(made, torch.Tensor) or made.shape != (2, *expected):
+        given = list(made.shape[1:]) if isinstance(made, torch.Tensor) else type(made).__name__
         raise SimicError(f"{name}: makes {given} of features {list(shape)}: must be {list(expected)}")
 
 
@@ -152,11 +152,11 @@ def families_with_blueprints() -> set[str]:
 def blueprints_of(family: str) -> tuple[Blueprint, ...]:
     """Return the family's blueprints in the order of registration, which is their action index."""
     owner = _SHARED.get(family, family)
-    found = tuple(item for item in _REGISTRY.values() if item.family == owner)
-    if not found:
+    items = tuple(item for item in _REGISTRY.values() if item.family == owner)
+    if not items:
         families = sorted({item.family for item in _REGISTRY.values()})
         raise SimicError(f"family {family!r} has no blueprints; known families: {', '.join(families)}")
-    return found
+    return items
 
 
 # --- cnn: shape = (C, H, W) ------------------------------------------------------------------------------------------

@@ -123,11 +123,11 @@ def _trained(host: HostSpec, weights: Mapping[str, Tensor]) -> HostSpec:
         with torch.device("meta"):
             module = build()
         expected = {owner + name: parameter.shape for name, parameter in module.named_parameters()}
-        found = {name: value.shape for name, value in given.items() if name.startswith(owner)}
-        if found != expected:
+        shapes = {name: value.shape for name, value in given.items() if name.startswith(owner)}
+        if shapes != expected:
             raise SimicError(
                 f"train.host {host.family}/{host.preset}: {owner}* has the tensors {_sizes(expected)}, those of the "
-                f"trained host that came with the data are {_sizes(found)}: set train.host to that one"
+                f"trained host that came with the data are {_sizes(shapes)}: set train.host to that one"
             )
         state = {name.removeprefix(owner): given[name] for name in expected}
         module.load_state_dict(state, assign=True)

@@ -43,18 +43,18 @@ def load_network(reference: str) -> nn.Module:
     what is wrong.
     """
     file, _, name = reference.rpartition(":")
-    found = getattr(registry.load_extension(Path(file)), name, None)
-    if callable(found) and not isinstance(found, nn.Module):
+    network = getattr(registry.load_extension(Path(file)), name, None)
+    if callable(network) and not isinstance(network, nn.Module):
         try:
-            found = found()
+            network = network()
         except Exception as error:  # whatever a user's function raises
             raise SimicError(f"--host {reference}: {type(error).__name__}: {_line(error)}") from error
-    if not isinstance(found, nn.Module):
+    if not isinstance(network, nn.Module):
         raise SimicError(
-            f"--host {reference}: {name} is {'missing' if found is None else type(found).__name__}: must be an "
+            f"--host {reference}: {name} is {'missing' if network is None else type(network).__name__}: must be an "
             "nn.Module, or a function without arguments that returns one"
         )
-    return found
+    return network
 
 
 def own_host(network: nn.Module, input_shape: Shape, classes: int, name: str) -> HostSpec:
@@ -178,12 +178,12 @@ def _run(module: nn.Module, x: Tensor, name: str) -> Tensor:
     return y
 
 
-def _check_answers(found: Tensor, expected: Tensor, classes: int, name: str) -> None:
-    if found.shape[-1] != classes:
+def _check_answers(answers: Tensor, expected: Tensor, classes: int, name: str) -> None:
+    if answers.shape[-1] != classes:
         raise SimicError(
-            f"{name}: answers with {found.shape[-1]} logits, the data have {classes} classes: must be as many"
+            f"{name}: answers with {answers.shape[-1]} logits, the data have {classes} classes: must be as many"
         )
-    if found.shape != expected.shape or not torch.allclose(found, expected, rtol=1e-3, atol=1e-4):
+    if answers.shape != expected.shape or not torch.allclose(answers, expected, rtol=1e-3, atol=1e-4):
         raise SimicError(f"{name}: its segments one after another do not give what the network gives")
 
 

@@ -134,13 +134,13 @@ class FixedSeed(RowSeed):
     def fit(self, rows: Tensor) -> dict[str, Tensor]:
         """Return what is fitted to rows ``[R, n, D]`` of R tasks, by name of parameter, ``[R, …]``."""
         columns = columns_first(rows)
-        found = self.prepare(columns)
-        raw = self.raw(columns, found)
+        fitted = self.prepare(columns)
+        raw = self.raw(columns, fitted)
         weight = GAIN * min(1.0, math.sqrt(FEATURES_AT_FULL_WEIGHT / len(raw)))
         std = raw.std(dim=-1, correction=0).T
         # A feature that does not vary says nothing: it stays 0.
         scale = torch.where(std > LEAST_STD, weight / std.clamp(min=LEAST_STD), 0.0)
-        return found | {"mean": raw.mean(dim=-1).T, "scale": scale}
+        return fitted | {"mean": raw.mean(dim=-1).T, "scale": scale}
 
     def prepare(self, columns: Tensor) -> dict[str, Tensor]:
         """Return what ``raw`` needs of columns ``[D, R, n]``."""

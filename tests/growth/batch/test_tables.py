@@ -51,32 +51,6 @@ def order_of(population: Population, data: Dataset, batches: int = 3, batch: int
 # --- the same numbers as something slower ---
 
 
-@pytest.mark.parametrize("optimizer", [SGD, ADAMW], ids=["sgd", "adamw"])
-@pytest.mark.parametrize("operator", list(Blend))
-@pytest.mark.parametrize(
-    ("stage", "alpha"), [(Stage.TRAINING, 0.0), (Stage.BLENDING, 0.4), (Stage.HOLDING, 1.0), (Stage.FOSSILIZED, 1.0)]
-)
-def test_every_blueprint_trains_and_answers_as_in_the_loop(
-    stage: Stage, alpha: float, operator: Blend, optimizer: HostOptimizer
-) -> None:
-    found = []
-    for backend in ("vmap", "loop"):
-        population = make_population("tables", 2 * len(KINDS), backend, optimizer)
-        slots = every_blueprint(population, stage, operator, alpha)
-        stats = population.train_epoch(slots, DATA["tables"], make_order(len(population), 4, 16))
-        answers = population.evaluate(slots, DATA["tables"], off(population))
-        found.append((population.state_dict(), stats, answers))
-    (mine, stats, answers), (theirs, expected, said) = found
-    assert mine.keys() == theirs.keys()
-    for name, tensor in theirs.items():
-        if name.endswith("/param"):
-            torch.testing.assert_close(mine[name], tensor, rtol=0, atol=2e-5, msg=name)
-    for name, column in vars(expected).items():
-        torch.testing.assert_close(getattr(stats, name), column, rtol=1e-3, atol=1e-4, equal_nan=True, msg=name)
-    torch.testing.assert_close(answers.loss, said.loss, rtol=1e-5, atol=1e-5)
-    assert (answers.correct != said.correct).float().mean() < 1e-3
-
-
 def test_parts_of_like_hosts_give_each_host_its_own_task_order_and_answers() -> None:
     """More hosts than a part holds, of tasks with different classes, against the loop."""
     found = []
