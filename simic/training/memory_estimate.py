@@ -9,8 +9,8 @@ import torch
 from simic.agent.spec import ObservationSpec
 from simic.data.batches import HOST_FILE, Meta, read_meta
 from simic.envs.observations import observation_spec
+from simic.growth.batch.arena import MOMENTS
 from simic.growth.batch.forward import runs_apart
-from simic.growth.batch.optimizers import MOMENTS
 from simic.growth.batch.population import EVALUATION_POSITIONS
 from simic.growth.networks.blueprints import blueprints_of
 from simic.growth.networks.hosts import build_host

@@ -12,10 +12,9 @@ from torch import Tensor
 from simic import rng
 from simic.data.batches import Dataset
 from simic.errors import SimicError
-from simic.growth.batch.arena import Arena, Block, Rows, named
+from simic.growth.batch.arena import MOMENTS, Arena, Block, Rows, named
 from simic.growth.batch.forward import Backend, Templates, Weights, gate_name, run_streams, seed_name
 from simic.growth.batch.groups import Flags, Integers, Plan, SlotState, alike, evaluation_plan, training_plan
-from simic.growth.batch.optimizers import MOMENTS
 from simic.growth.batch.statistics import SeedNorms, TrainStats, score, train_statistics
 from simic.growth.batch.template import RowLayout, Template, channels_last
 from simic.growth.life.lifecycle import LIVE_STAGES, in_stages

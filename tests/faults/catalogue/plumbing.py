@@ -124,7 +124,11 @@ FAULTS = (
         "seeds-decay-like-hosts",
         "medium",
         "Seeds have the weight decay of hosts, though params.yaml gives them none.",
-        Patch(POPULATION, "decay = self.optimizer.seed_weight_decay", "decay = 100 * self.optimizer.weight_decay"),
+        Patch(
+            POPULATION,
+            "else self.optimizer.seed_weight_decay",
+            "else 100 * self.optimizer.weight_decay",
+        ),
     ),
     planted(
         "plumbing",

@@ -5,8 +5,7 @@ import pytest
 import torch
 from torch import nn
 
-from simic.growth.batch.arena import Arena, Block, Rows
-from simic.growth.batch.optimizers import MOMENTS
+from simic.growth.batch.arena import MOMENTS, Arena, Block, Rows
 from simic.growth.batch.template import RowLayout
 from simic.params import HostOptimizer
 
