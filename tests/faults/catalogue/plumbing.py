@@ -115,8 +115,8 @@ FAULTS = (
         "Hosts and seeds make two steps for each minibatch.",
         Patch(
             ARENA,
-            "            optimizers.apply_fused(self._runs, grads, self.optimizer)\n",
-            "            for _ in '12':\n                optimizers.apply_fused(self._runs, grads, self.optimizer)\n",
+            "            apply_fused(self._runs, grads, self.optimizer)\n",
+            "            for _ in '12':\n                apply_fused(self._runs, grads, self.optimizer)\n",
         ),
     ),
     planted(
