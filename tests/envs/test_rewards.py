@@ -10,7 +10,7 @@ import torch
 from simic.envs import rewards
 from simic.envs.rewards import Transition
 from simic.envs.rewards.default import potential, shaping
-from simic.envs.rewards.shaped import NOT_CONTRIBUTING, attribution, credit
+from simic.envs.rewards.shaped import NOT_CONTRIBUTING, credit
 from simic.growth.life.vocabulary import Op, Stage
 from simic.params import SparseReward
 from tests.standard import Reward
@@ -36,18 +36,6 @@ def test_shaping_telescopes_exactly(ending):
     if ending == "truncated":
         expected = expected + WEIGHTS.pbrs_weight * GAMMA**steps * potential(states[-1])
     assert (discounted(paid) - expected).abs().max() < 1e-9
-
-
-def test_attribution_pays_in_sum_what_was_fossilized_and_nothing_else():
-    states = random_states(15, 8, 3)
-    paid, frozen = [], torch.zeros(8, dtype=torch.float64)
-    for t, (before, after) in enumerate(pairwise(states)):
-        last = t == len(states) - 2
-        paid.append(attribution(transition(before, after, ended=last, terminal=last), SETTING))
-        kept = (after.stage == Stage.FOSSILIZED) & (before.stage != Stage.FOSSILIZED)
-        frozen += GAMMA**t * torch.where(kept, credit(before, WEIGHTS), 0.0).sum(dim=1)
-    start = credit(states[0], WEIGHTS).sum(dim=1)
-    assert (discounted(paid) - (frozen - start)).abs().max() < 1e-9
 
 
 def test_potential_grows_with_the_stage_and_fossilized_is_at_least_any_holding(make_slots):

@@ -88,18 +88,6 @@ def test_a_seed_that_makes_room_is_told_and_the_governor_forgets_its_network(tab
 # --- how long an episode is ---
 
 
-def test_the_length_of_an_episode_is_a_hash_of_its_iteration(tables) -> None:
-    """Every length of the range occurs about as often; whichever hosts a process has, it draws the same."""
-    drawn = tables(envs=4, steps=(5, 8))
-    lengths = [drawn.length_of(iteration) for iteration in range(400)]
-    assert {length: lengths.count(length) > 60 for length in set(lengths)} == dict.fromkeys(range(5, 9), True)
-    others = tables(envs=4, steps=(5, 8), env_ids=torch.tensor([9, 2, 30, 7]))
-    assert [others.length_of(iteration) for iteration in range(400)] == lengths
-    reseeded = tables(envs=4, steps=(5, 8), rng_seed=8)
-    assert [reseeded.length_of(iteration) for iteration in range(400)] != lengths
-    assert {tables(envs=4, steps=6).length_of(iteration) for iteration in range(20)} == {6}
-
-
 def test_all_hosts_play_as_long_as_was_drawn_or_said(tables) -> None:
     env = tables(envs=2, steps=(2, 4))
     for iteration in range(6):

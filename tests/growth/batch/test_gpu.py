@@ -1,5 +1,5 @@
 """What holds on a GPU: the same numbers as on the CPU, the same bits twice, groups where memory runs out. Without one
-the CPU takes its place, so that all but the last test run everywhere (waits: tests/envs/test_reads.py).
+the CPU takes its place, so that all but the last test run everywhere (waits: tests/envs/test_simulated_device.py).
 """
 
 import pytest

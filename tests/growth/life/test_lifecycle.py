@@ -199,6 +199,7 @@ def test_the_gradient_average_starts_at_the_first_measurement() -> None:
 HERE = torch.tensor([[True]])
 
 
+@settings(deadline=None)
 @given(
     start=st.floats(0, 1, width=32),
     target=st.floats(0, 1, width=32),
