@@ -57,6 +57,7 @@ def read_only(tmp_path: Path) -> Iterator[Path]:
     if not mounted:
         (tmp_path / ".simic").chmod(0o500)
     yield tmp_path
+    os.chdir(ROOT)
     if mounted:
         subprocess.run(["umount", "-l", str(tmp_path)], check=True)
 
