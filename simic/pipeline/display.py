@@ -6,19 +6,26 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Literal
 
-from rich.console import Console
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress_bar import ProgressBar
+from rich.table import Table
 from rich.text import Text
 
 from simic.errors import printable
+from simic.growth.life.vocabulary import Op
 from simic.telemetry.columns import Columns
-from simic.telemetry.rows import UpdateRow
+from simic.telemetry.rows import SEVERITIES, FindingRow, Severity, UpdateRow
 from simic.training.observers import EndStatus, Observer, RunInfo
-from simic.training.progress import Lines
+from simic.training.progress import Lines, duration, summary
 
 SECONDS_BETWEEN_LINES = 10.0
+COLOURS: dict[Severity, str] = {"critical": "bold red", "high": "red", "medium": "yellow", "low": "", "info": "dim"}
+BAR_WIDTH = 40
+PICTURES_PER_SECOND = 4  # of the live part
 Style = Literal["auto", "rich", "plain", "none"]
-OnProgress = Callable[[str, int, int], None]  # what is done, how many of how many
+Told = Callable[[str, int, int], None]  # what is done, how many of how many
 
 
 def is_live(style: Style) -> bool:
@@ -30,9 +37,8 @@ def of_training(style: Style, floors: Mapping[str, float]) -> list[Observer]:
     """Return the observers for ``runtime.progress``; ``floors`` are scores to show beside the policy's."""
     if style == "none":
         return []
-    return [
-        LiveView(floors) if is_live(style) else Lines(lambda line: print(printable(line), flush=True), floors=floors)
-    ]
+    lines = Lines(lambda line: print(printable(line), flush=True), floors=floors)
+    return [LiveView(floors) if is_live(style) else lines]
 
 
 def beside(observers: Sequence[Observer], style: Style, floors: Mapping[str, float]) -> Sequence[Observer]:
@@ -42,82 +48,141 @@ def beside(observers: Sequence[Observer], style: Style, floors: Mapping[str, flo
 
 
 @contextmanager
-def shown(style: Style, command: str, unit: str = "host trainings") -> Iterator[OnProgress]:
+def shown(style: Style, command: str, unit: str = "host trainings") -> Iterator[Told]:
     """Show what a stage reports of its parts, one after the other; each part that is done leaves a line."""
     if style == "none":
         yield lambda what, done, count: None
     elif is_live(style):
-        with _bar() as bar:
-            yield _on_bar(bar, command, unit)
+        with _bar(command, unit) as told:
+            yield told
     else:
         yield _lines(command, unit)
 
 
-def _lines(command: str, unit: str) -> OnProgress:
+def _lines(command: str, unit: str) -> Told:
     last = 0.0
 
-    def on_progress(what: str, done: int, count: int) -> None:
+    def told(what: str, done: int, count: int) -> None:
         nonlocal last
         now = time.monotonic()
         if done == count or now - last > SECONDS_BETWEEN_LINES:
             last = now
             print(printable(f"{command}: {what}: {done} of {count} {unit}".rstrip()), flush=True)
 
-    return on_progress
+    return told
 
 
-def _bar(console: Console | None = None) -> Progress:
-    """Make a bar that is erased when it stops; what is printed on its console stays above it."""
+@contextmanager
+def _bar(command: str, unit: str) -> Iterator[Told]:
     columns = TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
-    return Progress(*columns, console=console, transient=True)
+    with Progress(*columns, transient=True) as bar:
+        going = bar.add_task(f"{command}: beginning", total=None)
+
+        def told(what: str, done: int, count: int) -> None:
+            bar.update(going, description=printable(f"{command}: {what}"), total=count, completed=done)
+            if done == count:
+                said = printable(f"{command}: {what}: {done} of {count} {unit}".rstrip())
+                bar.console.print(said, markup=False, highlight=False)
+
+        yield told
 
 
-def _on_bar(bar: Progress, command: str, unit: str) -> OnProgress:
-    task = bar.add_task(f"{command}: beginning", total=None)
-
-    def on_progress(what: str, done: int, count: int) -> None:
-        bar.update(task, description=printable(f"{command}: {what}"), total=count, completed=done)
-        if done == count:
-            bar.console.print(Text(printable(f"{command}: {what}: {done} of {count} {unit}".rstrip())))
-
-    return on_progress
-
-
-class LiveView(Lines):
-    """Say the lines of training, and show below them a bar with the phase of the iteration and the rate of playing."""
+class LiveView(Observer):
+    """Say a line per iteration and per finding; show below them phase, rate, score beside what others reach, ops."""
 
     def __init__(
         self, floors: Mapping[str, float], console: Console | None = None, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self._bar, self._now = _bar(console), clock
-        super().__init__(self._print, clock, floors)
+        self._floors, self._console, self._clock = floors, console or Console(), clock
+        self._live: Live | None = None
+        self._ops = self._score = self._learner = ""
+        self._findings = dict.fromkeys(reversed(SEVERITIES), 0)
 
     def on_start(self, info: RunInfo) -> None:
-        super().on_start(info)
-        self._train, self._skipped, self._began = info.params.train, info.start_step, self._now()
-        self._task = self._bar.add_task("starting", total=self._train.iterations, completed=info.start_iteration)
-        self._bar.start()
+        self._train, self._name = info.params.train, info.name
+        self._first = self._done = info.start_iteration
+        self._began = self._iteration_began = self._clock()
+        self._step = self._skipped = info.start_step
+        self._doing = "starting"
+        if self._first or self._step:
+            self._print(Text(f"train: resuming after iteration {self._first} of {self._train.iterations}"))
+        self._live = Live(
+            console=self._console, get_renderable=self._picture, refresh_per_second=PICTURES_PER_SECOND, transient=True
+        )
+        self._live.start()
 
     def on_step(self, iteration: int, step: int) -> None:
-        played, seconds = (step - self._skipped) * self._train.envs, self._now() - self._began
-        rate = f", {played / seconds:,.0f} decisions a second" if seconds > 0 else ""
-        longest = self._train.longest_episode
-        self._show(f"playing, step {step} of {longest}{rate}", iteration + step / (longest + 1))
+        self._step, self._doing = step, f"playing, step {step} of {self._train.longest_episode}"
 
     def on_rollout(self, iteration: int, steps: Columns) -> None:
-        self._show("learning", iteration + self._train.longest_episode / (self._train.longest_episode + 1))
+        self._doing = "learning"
+        self._ops = op_mix(steps)
 
     def on_iteration(self, update: UpdateRow, episode: Columns) -> None:
-        super().on_iteration(update, episode)
-        self._skipped, self._began = 0, self._now()
-        self._show("saving", update.iteration + 1)
+        self._done, self._step, self._skipped = update.iteration + 1, 0, 0
+        self._iteration_began, self._doing = self._clock(), "saving"
+        self._learner = f"entropy {update.metrics['entropy']:.2f}"
+        if update.validation_accuracy == update.validation_accuracy:  # not NaN
+            self._score = (
+                f"{update.validation_accuracy:.1f} on validation, best after iteration {update.best_iteration}"
+            )
+        digits = len(str(self._train.iterations))
+        said = f"train: {self._done:>{digits}}/{self._train.iterations}  {summary(update, episode, self._floors)}"
+        self._print(Text(f"{said}  {self._learner}"))
+
+    def on_finding(self, finding: FindingRow) -> None:
+        self._findings[finding.severity] += 1
+        said = printable(f"train: {finding.severity} finding {finding.check}: {finding.message}")
+        self._print(Text(said, style=COLOURS[finding.severity]))
 
     def on_end(self, status: EndStatus) -> None:
-        self._bar.stop()
-        super().on_end(status)
+        if self._live is not None:
+            self._live.stop()
+        if status != "finished":
+            self._print(Text(f"train: {status} after {duration(self._clock() - self._began)}"))
 
-    def _print(self, line: str) -> None:
-        self._bar.console.print(Text(printable(line)), soft_wrap=True)
+    def _print(self, line: Text) -> None:
+        self._console.print(line, soft_wrap=True)
 
-    def _show(self, phase: str, done: float) -> None:
-        self._bar.update(self._task, description=f"train: {phase}", completed=done)
+    def _picture(self) -> RenderableType:
+        total, now = self._train.iterations, self._clock()
+        reached = self._done + self._step / (self._train.longest_episode + 1)
+        head = Table.grid(padding=(0, 1))
+        head.add_row(
+            Text(f"train {self._name}"),
+            ProgressBar(total=total, completed=reached, width=BAR_WIDTH),
+            Text(f"{self._done}/{total}  {duration(now - self._began)} gone{self._left(reached, now)}"),
+        )
+        rows = Table.grid(padding=(0, 2))
+        for name, said in self._rows(now).items():
+            if said:
+                rows.add_row(Text(name, style="dim"), Text(said))
+        return Group(head, rows)
+
+    def _left(self, reached: float, now: float) -> str:
+        done = reached - self._first - self._skipped / (self._train.longest_episode + 1)
+        if done <= 0:
+            return ""
+        return f", {duration((now - self._began) / done * (self._train.iterations - reached))} left"
+
+    def _rows(self, now: float) -> dict[str, str]:
+        played = (self._step - self._skipped) * self._train.envs
+        seconds = now - self._iteration_began
+        rate = f", {played / seconds:,.0f} decisions a second" if played > 0 and seconds > 0 else ""
+        return {
+            "phase": f"{self._doing}{rate}",
+            "score": self._score,
+            "held-out": ", ".join(f"{name} {score:.1f}" for name, score in self._floors.items()),
+            "ops": self._ops,
+            "policy": self._learner,
+            "findings": ", ".join(f"{count} {severity}" for severity, count in self._findings.items() if count)
+            or "none",
+        }
+
+
+def op_mix(steps: Columns) -> str:
+    """Return the share of each op in the valid steps of an iteration, the most frequent first."""
+    ops = steps["op"][steps["valid"]]
+    counts = {kind.name.lower().replace("_", " "): int((ops == kind).sum()) for kind in Op}
+    ranked = sorted(counts.items(), key=lambda each: -each[1])
+    return ", ".join(f"{name} {count / max(ops.size, 1):.0%}" for name, count in ranked if count)

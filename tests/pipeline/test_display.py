@@ -3,14 +3,17 @@
 import io
 import re
 
+import numpy as np
 import pytest
 from rich.console import Console
 
+from simic.growth.life.vocabulary import Op
 from simic.pipeline import display
-from simic.pipeline.display import LiveView
+from simic.pipeline.display import LiveView, op_mix
 from simic.telemetry.rows import FindingRow
-from simic.training.observers import Observer
+from simic.training.observers import Observer, RunInfo
 from simic.training.progress import Lines
+from tests.helpers import episode, steps, update
 from tests.training.small_runs import run, small_params
 
 
@@ -64,31 +67,93 @@ def test_what_says_the_lines_elsewhere_takes_the_place_of_the_terminal() -> None
     assert display.beside(elsewhere, "plain", {}) == elsewhere
 
 
-def test_training_has_its_lines_and_below_them_a_bar_with_phase_and_rate(prepared, tmp_path) -> None:
-    sent, now, seen = io.StringIO(), [100.0], list[str]()
-    screen = Console(file=sent, force_terminal=True, width=140, legacy_windows=False)
-    view = LiveView({"static": 60.0}, screen, lambda: now[0])
+class Screen:
+    """What a terminal was sent, and what the view shows now."""
 
-    class Clock(Observer):
-        """A step takes a second."""
+    def __init__(self, floors: dict[str, float] | None = None) -> None:
+        self.sent, self.now = io.StringIO(), 100.0
+        self.console = Console(file=self.sent, force_terminal=True, width=140, legacy_windows=False)
+        self.view = LiveView(floors or {}, self.console, lambda: self.now)
 
-        def on_step(self, iteration: int, step: int) -> None:
-            now[0] += 1.0
+    @property
+    def picture(self) -> dict[str, str]:
+        """Its rows by their first word."""
+        plain = Console(file=io.StringIO(), width=140)
+        with plain.capture() as captured:
+            plain.print(self.view._picture())
+        return dict(line.split(maxsplit=1) for line in captured.get().splitlines() if line.strip())
 
-    class Notes(Observer):
-        """What the bar says after a step."""
+    @property
+    def lines(self) -> list[str]:
+        """That stay: a moving part is erased."""
+        plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", self.sent.getvalue())
+        return [line.strip() for line in re.split(r"[\r\n]+", plain) if line.startswith("train: ")]
 
-        def on_step(self, iteration: int, step: int) -> None:
-            seen.append(f"{view._bar.tasks[0].description} {view._bar.tasks[0].completed:.3f}")
 
-    params = small_params(iterations=2)
-    run(tmp_path, prepared, [Clock(), view, Notes()], params=params)
-    longest, rate = params.train.longest_episode, f"{params.train.envs} decisions a second"
-    assert seen[0] == f"train: playing, step 1 of {longest}, {rate} {1 / (longest + 1):.3f}"
-    assert seen[longest - 1] == f"train: playing, step {longest} of {longest}, {rate} {longest / (longest + 1):.3f}"
-    assert view._bar.tasks[0].description == "train: saving" and view._bar.finished
-    view.on_finding(FindingRow(iteration=0, check="c", severity="high", message="m\x1b[2J"))
-    plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", sent.getvalue())
-    lines = [line.strip() for line in re.split(r"[\r\n]+", plain) if line.startswith("train: ")]
-    done = [line.split()[1] for line in lines if "committed" in line]
-    assert done == ["1/2", "2/2"] and lines[-1] == "train: high finding c: m\\x1b[2J"
+def info(tmp_path, start: int = 0, start_step: int = 0) -> RunInfo:
+    return RunInfo(small_params(iterations=4), tmp_path, "d", start, lambda finding: None, start_step)
+
+
+def learned(iteration: int, score: float):
+    """An update of which the entropy is known."""
+    known = update(iteration, score)
+    return known.model_copy(update={"best_iteration": 1, "metrics": {**known.metrics, "entropy": 0.5}})
+
+
+def test_the_picture_says_phase_rate_score_ops_entropy_findings_and_time_left(tmp_path):
+    screen = Screen({"static": 60.0, "best common schedule": 80.25})
+    train = info(tmp_path).params.train
+    screen.view.on_start(info(tmp_path))
+    screen.now += 2.0
+    screen.view.on_step(0, 2)
+    played = f"{2 * train.envs / 2.0:,.0f}"
+    assert screen.picture["phase"].startswith("playing, step 2 of ")
+    assert screen.picture["phase"].rstrip().endswith(f", {played} decisions a second")
+    assert screen.picture["findings"].strip() == "none"
+    screen.view.on_rollout(0, steps() | {"op": np.array([[0, 0], [1, 0]]), "valid": np.ones((2, 2), bool)})
+    screen.view.on_iteration(learned(0, 71.25), episode((50.0, 60.0)))
+    screen.view.on_finding(FindingRow(iteration=0, check="c", severity="high", message="m\x1b[2J"))
+    screen.now += 2.0  # one of four iterations took two seconds; these two count as well
+    picture = screen.picture
+    assert picture["score"].strip() == "71.2 on validation, best after iteration 1"
+    assert picture["held-out"].strip() == "static 60.0, best common schedule 80.2"
+    assert picture["ops"].strip() == "wait 75%, germinate 25%"
+    assert picture["policy"].strip() == "entropy 0.50"
+    assert picture["findings"].strip() == "1 high"
+    assert picture["train"].rstrip().endswith("1/4  0:04 gone, 0:12 left")
+    screen.view.on_end("interrupted")
+    assert screen.lines == [
+        "train: 1/4   5 epochs  committed  55.0 %  kept 2.0 seeds  "
+        "validation  71.2 (static 60.0, best common schedule 80.2)  entropy 0.50",
+        "train: high finding c: m\\x1b[2J",
+        "train: interrupted after 0:04",
+    ]
+
+
+def test_time_left_counts_only_what_this_life_has_done(tmp_path):
+    screen = Screen()
+    given = info(tmp_path, start=1, start_step=1)
+    screen.view.on_start(given)
+    assert "left" not in screen.picture["train"]
+    screen.now += 3.0
+    screen.view.on_step(1, 2)
+    share = 1 / (given.params.train.longest_episode + 1)
+    left = round(3.0 / share * (3 - 2 * share))
+    assert screen.picture["train"].rstrip().endswith(f"{left // 60}:{left % 60:02d} left")
+    assert screen.lines[0] == "train: resuming after iteration 1 of 4"
+
+
+def test_ops_are_counted_where_there_was_something_to_decide():
+    ops = np.array([[Op.FOSSILIZE, Op.WAIT], [Op.SET_ALPHA_TARGET, Op.PRUNE]])
+    valid = np.array([[True, True], [True, False]])
+    found = op_mix({"op": ops, "valid": valid})
+    assert sorted(found.split(", ")) == ["fossilize 33%", "set alpha target 33%", "wait 33%"]
+    assert op_mix({"op": ops, "valid": np.zeros_like(valid)}) == ""
+
+
+def test_it_follows_a_real_run_to_its_end(prepared, tmp_path):
+    screen = Screen()
+    run(tmp_path, prepared, [screen.view], params=small_params(iterations=2))
+    done = [line for line in screen.lines if "committed" in line]
+    assert [line.split()[1] for line in done] == ["1/2", "2/2"] and all("entropy" in line for line in done)
+    assert screen.picture["ops"] and screen.view._live is not None and not screen.view._live.is_started
