@@ -5,13 +5,14 @@ from collections.abc import Mapping, Sequence
 from statistics import quantiles
 
 import torch
+from pydantic import BaseModel, ConfigDict
 from torch import Tensor
 
-from simic.evaluation.result import Frozen
 
-
-class Comparison(Frozen):
+class Comparison(BaseModel):
     """Hold ``count`` comparisons of one kind: ``where`` the deviation is largest, and its bound."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     what: str
     where: str
