@@ -3,12 +3,15 @@
 from collections.abc import Sequence
 from functools import lru_cache
 from math import comb
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy import stats
 
 from simic import rng
-from simic.telemetry.columns import Array
+
+Array = NDArray[Any]
 
 LEVEL = 0.95
 FLIPS = 65_536  # of the sampled sign-flip test

@@ -1,14 +1,16 @@
 """Components of the reward from recorded states, each by its definition (docs/metrics.md)."""
 
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from simic.certify.life import GERMINATE, LIVE, STAGES, WAIT
 from simic.certify.rewards import DWELL_MOST, DWELL_WORTH, PHI
 from simic.params import Train
-from simic.telemetry.columns import Array
+
+Array = NDArray[Any]
 
 Steps = Mapping[str, Array]  # columns of one iteration's steps by name, [T, E] or [T, E, K]
 POTENTIAL = np.array([PHI.get(stage, 0.0) for stage in STAGES])
