@@ -13,7 +13,6 @@ class Comparison(BaseModel):
     """Hold ``count`` comparisons of one kind: ``where`` the deviation is largest, and its bound."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
-
     what: str
     where: str
     deviation: float | None  # null: not finite
