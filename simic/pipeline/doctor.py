@@ -92,9 +92,9 @@ def _ports(root: Path) -> str:
 
 def examine_stored(run: Path) -> list[Answer]:
     """Check a folder of .simic/work, or a project and all such folders in it; SimicError where it is neither."""
-    if run.resolve().parent.name in ("work", "finished") or any((run / CHECKPOINTS).glob("[0-9]*")):
-        return list(_work(run))
     workspace = Workspace(run)
+    if not workspace.params.exists() and ((run / RECIPE).exists() or any((run / CHECKPOINTS).glob("[0-9]*"))):
+        return list(_work(run))
     debts = "lacks something, which it is told at the next start"
     answers = [*_seals(run)]
     answers += [

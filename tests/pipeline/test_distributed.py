@@ -160,7 +160,7 @@ RECKLESS = {"stop_on": "high", "ppo": PPOParams(learning_rate=0.5, target_kl=Non
     ("held", "changes", "command", "words", "checks"),
     [
         (True, {}, MODULE, f"in use by process {os.getpid()} on", []),
-        (False, RECKLESS, MODULE, "simic: stopped by finding R2 in iteration 1", ["R2", "R9"]),
+        (False, RECKLESS, MODULE, "simic: stopped by finding R9 in iteration 1", ["R2", "R9"]),
         (False, {}, ["-c", SICK_SECOND], "finding decision_fault in iteration 1: head 'op'", ["decision_fault"]),
     ],
     ids=["an error of the first process", "a finding of the live audit", "a fault of the second process"],

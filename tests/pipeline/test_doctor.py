@@ -156,6 +156,13 @@ def test_work_in_a_project_and_what_mlflow_lacks_are_looked_at_too(project: Work
     assert "MLflow, run abc" in {answer.question for answer in doctor.examine_stored(project.root)}
 
 
+def test_a_project_is_known_by_what_it_holds_not_by_the_name_of_its_folder(project: Workspace, tmp_path: Path) -> None:
+    inside = tmp_path / "work" / "mine"
+    shutil.copytree(project.root, inside)
+    flipped(inside / "data" / "prepared" / "trainval.safetensors")
+    assert list(bad(inside)) == ["made by prepare"]
+
+
 def test_a_folder_that_is_neither_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SimicError, match="neither a project nor a folder of"):
         doctor.examine_stored(tmp_path)

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from simic.agent.optimizer import Adam
 
+from simic.agent.ppo import Adam
 from simic.audit import report, resume_certificate
 from simic.audit.provenance import trace
 from simic.audit.resume_certificate import ResumeCertificate, ResumeSubject
