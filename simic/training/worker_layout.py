@@ -58,7 +58,7 @@ def population(runtime: Runtime, shared: Layout) -> Callable[..., Population | S
 
 def spread(work: Callable[[int], T], count: int, runtime: Runtime, device: torch.device) -> list[T]:
     """Return ``work`` of 0 … count-1, shared out to processes on a CPU. It is pickled, and uses one process itself.
-    ProcessLost where a process ended.
+    ProcessLost where a process ended; an interrupt ends them all.
     """
     processes = min(count, _processes(runtime)) if device.type == "cpu" else 1
     if processes < 2:
@@ -67,7 +67,13 @@ def spread(work: Callable[[int], T], count: int, runtime: Runtime, device: torch
     start = partial(_start, own, registry.extensions())
     try:
         with ProcessPoolExecutor(processes, multiprocessing.get_context("spawn"), start) as pool:
-            return list(pool.map(work, range(count)))
+            try:
+                return list(pool.map(work, range(count)))
+            except KeyboardInterrupt:
+                # Else the pool would wait for what they are at, which may take a minute.
+                for process in multiprocessing.active_children():
+                    process.terminate()
+                raise
     except BrokenProcessPool as error:
         raise ProcessLost("a process that measures hosts has ended; run it again") from error
 

@@ -242,7 +242,7 @@ def test_command_without_its_libraries_says_what_to_install() -> None:
 
 
 FAKE_PYTHON = """#!/bin/sh
-echo "$*" >> "$CALLS"
+echo "$* $PYTHONDONTWRITEBYTECODE" >> "$CALLS"
 case "$*" in
     *venv*) mkdir -p .venv/bin && cp "$0" .venv/bin/python ;;
     *install*) test ! -e interrupted ;;
@@ -260,7 +260,8 @@ def test_only_what_changed_is_installed_and_an_interrupted_or_broken_environment
     def make(target: str) -> list[str]:
         """Return the installations that a target made."""
         calls.write_text("")
-        environment = {**os.environ, "CALLS": str(calls), "MAKEFLAGS": ""}
+        # The Makefile takes the last one out: else every process would compile what it imports.
+        environment = {**os.environ, "CALLS": str(calls), "MAKEFLAGS": "", "PYTHONDONTWRITEBYTECODE": "1"}
         command = ["make", "--no-print-directory", f"PYTHON={python}", target]
         subprocess.run(command, cwd=tmp_path, env=environment, check=False, capture_output=True)
         words = [line.split()[-1] for line in calls.read_text().splitlines() if "--version" not in line]

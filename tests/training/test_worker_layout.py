@@ -5,6 +5,8 @@ import shutil
 import signal
 import subprocess
 import threading
+import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -159,3 +161,22 @@ def test_a_users_file_is_known_to_every_process_and_the_stage_leaves_none_behind
     stages.train(tree, workspace, (AfterFirst(lambda: seen.extend(workers())),))
     assert len(seen) == 1 and not workers()
     assert read(workspace.checkpoints / "latest").manifest.machine.processes == 2
+
+
+def slow_work(folder: Path, number: int) -> None:
+    (folder / f"begun-{number}").touch()
+    time.sleep(5)
+    (folder / f"ended-{number}").touch()
+
+
+def test_an_interrupt_ends_the_processes_in_the_midst_of_their_work(tmp_path: Path) -> None:
+    def interrupt() -> None:
+        while not list(tmp_path.glob("begun-*")):
+            time.sleep(0.05)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    threading.Thread(target=interrupt, daemon=True).start()
+    runtime = Runtime(processes=2, threads=1)
+    with pytest.raises(KeyboardInterrupt):
+        worker_layout.spread(partial(slow_work, tmp_path), 2, runtime, torch.device("cpu"))
+    assert not list(tmp_path.glob("ended-*"))
