@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 from statistics import median
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -48,6 +48,7 @@ class Case:
     shape: tuple[int, ...]
     training: int
     batch: int
+    optimizer: Literal["sgd", "adamw"] = "sgd"
 
     def build(self) -> HostSpec:
         return build_host(self.host, self.shape, CLASSES)
@@ -68,6 +69,7 @@ CASES = {
     "default": Case(Host(family="cnn", preset="impaired"), (1, 8, 8), 1088, 64),
     "mlp": Case(Host(family="mlp", preset="baseline"), (1, 8, 8), 1088, 64),
     "transformer": Case(Host(family="transformer", preset="baseline"), (32,), 512, 32),
+    "tables": Case(Host(family="tables", preset="baseline"), (12,), 2048, 48, "adamw"),
 }
 
 
@@ -84,7 +86,8 @@ def ours(case: Case, envs: int, backend: Backend, device: torch.device, seeds: b
 
 def build(case: Case, envs: int, backend: Backend, device: torch.device) -> Population:
     kinds, ids = blueprints_of(case.host.family), torch.arange(envs)
-    population = Population(case.build(), kinds, ids, 1, HostOptimizer(name="sgd", learning_rate=1e-3), device, backend)
+    optimizer = HostOptimizer(name=case.optimizer, learning_rate=1e-3)
+    population = Population(case.build(), kinds, ids, 1, optimizer, device, backend)
     population.reset(0)
     return population
 
@@ -124,7 +127,12 @@ def plain(case: Case, envs: int, device: torch.device, memory: torch.memory_form
         network.to(device=device, memory_format=memory) if images else network.to(device)  # pyright: ignore[reportCallIssue]
         for network in networks
     ]
-    optimizers = [torch.optim.SGD(network.parameters(), 1e-3, momentum=0.9) for network in networks]
+    optimizers = [
+        torch.optim.SGD(network.parameters(), 1e-3, momentum=0.9)
+        if case.optimizer == "sgd"
+        else torch.optim.AdamW(network.parameters(), 1e-3, fused=True)
+        for network in networks
+    ]
     data, order = case.data(case.training, device), orders(case, envs, device)
 
     def work() -> None:

@@ -16,10 +16,12 @@ from simic.audit.drawing import BLUE, GREEN, GREY, INK, ORANGE, PINK, RED, SKY, 
 from simic.audit.findings import ValidationScore
 from simic.audit.summary import HEALTH, label
 from simic.errors import printable
-from simic.evaluation.endpoints import COMMON, ORACLE_TASK
+from simic.evaluation.endpoints import COMMON, ORACLE_TASK, SEARCH
+from simic.evaluation.page import GROUPS
 from simic.evaluation.pareto import pareto_front
 from simic.evaluation.result import LEARNED, Evaluation, Standings, Timeline
 from simic.growth.life.vocabulary import Stage
+from simic.growth.networks.tables import TOGETHER
 
 Values = NDArray[np.float64]
 
@@ -76,7 +78,11 @@ def _axis(axes: Axes, title: str, x: str, y: str) -> None:
 
 
 def learning(
-    iterations: Values, committed: Values, floors: Mapping[str, float], validations: Sequence[ValidationScore] = ()
+    iterations: Values,
+    committed: Values,
+    floors: Mapping[str, float],
+    validations: Sequence[ValidationScore] = (),
+    trainings: int = 1,
 ) -> Figure:
     """Draw committed validation accuracy per iteration: mean, middle half and range over hosts ``[N, E]``, with floors;
     and the validations, a ring around the one that chose the best checkpoint.
@@ -95,7 +101,7 @@ def learning(
         plot.plot([each.iterations], [each.score], "D", color=INK, markersize=5)
         if each.chosen:
             plot.plot([each.iterations], [each.score], "o", color=INK, markersize=11, markerfacecolor="none")
-    _axis(plot, "Committed validation accuracy", "iteration", "accuracy (points)")
+    _axis(plot, "Committed validation accuracy", f"iteration ({trainings:,} host trainings each)", "accuracy (points)")
     legend_below(figure, used)
     return figure
 
@@ -238,6 +244,45 @@ def _stage_key(stages: NDArray[np.int64]) -> list[Line2D]:
 # --- evaluation ------------------------------------------------------------------------------------------------------
 
 
+RESULT_COLOURS = {LEARNED: BLUE, "tuned_rule": GREEN, "patient": GREEN, TOGETHER.name: PINK}
+
+
+def result(standings: Mapping[str, Standings]) -> Figure:
+    """Draw for each group of tasks the score of PPO and of those beside it, with intervals, the lowest first."""
+    rows = [_placed(found) for found in standings.values()]
+    figure, axes = new_figure(0.6 + sum(0.35 + 0.24 * len(each) for each in rows), len(rows), heights=[*map(len, rows)])
+    for plot, (group, found), placed in zip(chain(*axes), standings.items(), rows, strict=True):
+        for row, (_, colour, (estimate, low, high)) in enumerate(placed):
+            plot.plot([low, high], [row, row], color=colour, linewidth=4, solid_capstyle="butt", alpha=0.45)
+            plot.plot([estimate], [row], "o", color=colour, markersize=6)
+            plot.annotate(
+                f"{estimate:.1f}", (1.0, row), xycoords=("axes fraction", "data"), va="center", fontsize=8.5
+            )  # fmt: skip
+        plot.set_yticks(range(len(placed)), [printable(name) for name, *_ in placed])
+        plot.set_ylim(-0.6, len(placed) - 0.4)
+        _axis(plot, f"{GROUPS[group].capitalize()} ({found.tasks})", "", "")
+        plot.grid(True, axis="x")
+        plot.grid(False, axis="y")
+    axes[-1][0].set_xlabel("score on test splits (points)")
+    return figure
+
+
+def _placed(found: Standings) -> list[tuple[str, str, tuple[float, float, float]]]:
+    """Return name, colour and score with its interval of what a result is compared with; a search has no interval."""
+    shown = {LEARNED: "PPO", COMMON: "common schedule", "static": "host alone", ORACLE_TASK: "oracle per task"}
+    shown |= {TOGETHER.name: "all modules at once"} | ({found.rule: label(found.rule)} if found.rule else {})
+    scores = {name: found.policies[name].score for name in shown if name in found.policies}
+    placed = [
+        (shown[name], RESULT_COLOURS.get(name, GREY), (each.estimate, each.low, each.high))
+        for name, each in scores.items()
+    ]
+    placed += [
+        (f"best of {SEARCH} trainings", ORANGE, (value, value, value))
+        for value in found.random_search[SEARCH - 1 :][:1]
+    ]
+    return sorted(placed, key=lambda each: each[2][0])
+
+
 # Colour, marker, size: the ends of the gap are taller than what may lie on them.
 GAP_MARKS = {
     COMMON: (GREY, "|", 14),
@@ -273,34 +318,6 @@ def gap(standings: Mapping[str, Standings]) -> Figure:
     plot.grid(False, axis="y")
     plot.xaxis.set_major_locator(MaxNLocator(nbins=8))
     legend_below(figure, used)
-    return figure
-
-
-def forest(evaluation: Evaluation) -> Figure:
-    """Draw the paired difference learned − other of test accuracy: every seed, the mean, its 95 % interval."""
-    comparisons = evaluation.comparisons
-    figure, axes = new_figure(1.1 + 0.55 * len(comparisons))
-    plot = axes[0][0]
-    learned = np.array(evaluation.policies["learned"].per_seed.test_accuracy_pct)
-    for row, comparison in enumerate(comparisons):
-        other = np.array(evaluation.policies[comparison.second].per_seed.test_accuracy_pct)
-        jitter = 0.16 * np.sin(np.arange(learned.size) * 2.4)  # golden-angle spread: repeatable, no overplotting
-        plot.plot(learned - other, row + jitter, ".", color=GREY, markersize=4, alpha=0.7)
-        d = comparison.difference_pct
-        colour = BLUE if d.low > 0 else RED if d.high < 0 else INK
-        plot.plot([d.low, d.high], [row, row], color=colour, linewidth=3, solid_capstyle="butt")
-        plot.plot([d.estimate], [row], "D", color=colour, markersize=6)
-        text = f"{d.estimate:+.2f} [{d.low:+.2f}, {d.high:+.2f}]  p = {comparison.p_value:.3g}"
-        plot.annotate(
-            text, (0.5, row - 0.24), xycoords=("axes fraction", "data"), ha="center", va="bottom", fontsize=8.5
-        )
-    plot.axvline(0.0, color=INK, linewidth=1.0)
-    plot.set_yticks(range(len(comparisons)), [policy_look(c.second)[0] for c in comparisons])
-    plot.set_ylim(len(comparisons) - 0.6, -0.75)
-    _axis(plot, f"Learned minus other, {evaluation.eval_seeds} paired seeds", "test accuracy difference (points)", "")
-    plot.grid(True, axis="x")
-    plot.grid(False, axis="y")
-    plot.xaxis.set_major_locator(MaxNLocator(nbins=8))
     return figure
 
 

@@ -1,7 +1,7 @@
 """The figures of one run with their descriptions."""
 
 from collections import Counter, defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
@@ -13,10 +13,11 @@ from simic.audit import drawing, figures
 from simic.audit.figures import policy_look
 from simic.audit.findings import TrainingSummary
 from simic.audit.record import RunRecord
-from simic.audit.summary import against, reward_components, train_summary
+from simic.audit.summary import label, reward_components, train_summary
 from simic.errors import printable
-from simic.evaluation.endpoints import COMMON, ORACLE_TASK
-from simic.evaluation.result import LEARNED, Evaluation
+from simic.evaluation.endpoints import COMMON, ORACLE_TASK, floors_of
+from simic.evaluation.page import GROUPS
+from simic.evaluation.result import LEARNED, Evaluation, Standings
 from simic.growth.life.vocabulary import Op
 from simic.growth.networks.blueprints import blueprints_of
 
@@ -47,12 +48,28 @@ def panels_of(run: RunRecord) -> list[Panel]:
     """Draw every figure that the run has data for."""
     training = train_summary(run)
     of_training = (_learning(run, training), _health(run, training), _entropy(run, training), _rewards(run, training))
-    made = chain((_gap(run),), of_training, _growth(run), (_forest(run), _pareto(run)))
+    made = chain((_result(run), _gap(run)), of_training, _growth(run), (_pareto(run),))
     return [panel for panel in made if panel is not None]
 
 
 def _panel(name: str, title: str, description: str, draw: Callable[[], Figure]) -> Panel:
     return Panel(name, title, printable(description), drawing.render(draw))
+
+
+def _result(run: RunRecord) -> Panel | None:
+    if run.evaluation is None or LEARNED not in run.evaluation.policies:
+        return None
+    standings = run.evaluation.standings
+    said = [f"{GROUPS[group].capitalize()}: {_listed(_of_result(found), '.1f')}" for group, found in standings.items()]
+    draw = partial(figures.result, standings)
+    return _panel(
+        "result", "PPO beside those it is compared with", f"Intervals: 95 % over tasks. {'. '.join(said)}.", draw
+    )
+
+
+def _of_result(found: Standings) -> dict[str, float]:
+    rule = {label(found.rule): found.policies[found.rule].score.estimate} if found.rule else {}
+    return {"PPO": found.policies[LEARNED].score.estimate} | rule | floors_of(found)
 
 
 def _gap(run: RunRecord) -> Panel | None:
@@ -85,8 +102,7 @@ def kept_by_kind(evaluation: Evaluation) -> dict[str, Counter[str]]:
 def _learning(run: RunRecord, training: TrainingSummary) -> Panel | None:
     if training.committed is None:
         return None
-    policies = run.evaluation.policies.items() if run.evaluation else ()
-    floors = {name: policy.val_accuracy_pct for name, policy in policies if name in FLOORS}
+    floors = {COMMON if name == "common" else name: value for name, value in _on_validation(run).items()}
     levels = ", ".join(f"{policy_look(name)[0]} {value:.1f}" for name, value in floors.items())
     mean = training.committed
     description = (
@@ -97,8 +113,16 @@ def _learning(run: RunRecord, training: TrainingSummary) -> Panel | None:
         description += " Diamonds: score of the validation episodes; the ring is on the one that chose the checkpoint."
     iterations, committed = run.episodes.column("iteration") + 1.0, run.episodes.column("committed_accuracy")
     title = "Committed validation accuracy per iteration"
-    draw = partial(figures.learning, iterations, committed, floors, training.validations)
+    draw = partial(figures.learning, iterations, committed, floors, training.validations, run.params.train.envs)
     return _panel("learning", title, description, draw)
+
+
+def _on_validation(run: RunRecord) -> Mapping[str, float]:
+    """Return what PPO has to pass: scores on the validation tasks, or without these on the held-out hosts."""
+    if run.headroom is not None and run.headroom.validation:
+        return run.headroom.validation
+    policies = run.evaluation.policies.items() if run.evaluation else ()
+    return {name: policy.val_accuracy_pct for name, policy in policies if name in FLOORS}
 
 
 def _health(run: RunRecord, training: TrainingSummary) -> Panel | None:
@@ -146,14 +170,6 @@ def _growth(run: RunRecord) -> list[Panel]:
         )
         for number, case in enumerate(run.evaluation.cases if run.evaluation else ())
     ]
-
-
-def _forest(run: RunRecord) -> Panel | None:
-    evaluation = run.evaluation
-    if evaluation is None or not evaluation.comparisons:
-        return None
-    description = "; ".join(against(comparison) for comparison in evaluation.comparisons) + "."
-    return _panel("forest", "Learned policy against the others", description, partial(figures.forest, evaluation))
 
 
 def _pareto(run: RunRecord) -> Panel | None:

@@ -33,6 +33,7 @@ from simic.training.resume import differences
 
 MAX_BYTES = 5_000_000
 UNNAMED = "not recorded"
+SHORT_GROUPS = GROUPS | {"held_out": "known kinds", "held_out_kinds": "new kinds", "outside": "outside the suite"}
 
 
 def write_report(run: RunRecord, folder: Path) -> Verdict:
@@ -133,7 +134,9 @@ def _content(run: RunRecord, verdict: Verdict) -> dict[str, object]:
         "confidence": percent(CONFIDENCE),
         "standings": evaluation.standings if evaluation and not verdict.refuted else {},
         "by_length": _by_length(evaluation) if evaluation and not verdict.refuted else (),
+        "outcome": _outcome(evaluation) if evaluation and not verdict.refuted else "withheld",
         "groups": GROUPS,
+        "short_groups": SHORT_GROUPS,
         "grades": why.grades(evaluation) if evaluation else (),
         "contrasts": why.contrasts(evaluation) if evaluation else (),
         "planted": evaluation.planted if evaluation else None,
@@ -142,6 +145,17 @@ def _content(run: RunRecord, verdict: Verdict) -> dict[str, object]:
         "changed": _changed(params),
         "known": known.shipped(),
     }
+
+
+def _outcome(evaluation: Evaluation) -> str:
+    """Say whether the learned policy is above the hand rule, or where there is none the common schedule: ``above``,
+    ``level``, ``below``; ``unknown`` where it did not play.
+    """
+    learned = next(iter(evaluation.standings.values())).policies.get(LEARNED)
+    if learned is None:
+        return "unknown"
+    over = learned.over_rule or learned.over_common
+    return "above" if over.low > 0 else "below" if over.high < 0 else "level"
 
 
 def _by_length(evaluation: Evaluation) -> list[dict[str, object]]:

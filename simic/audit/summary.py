@@ -153,13 +153,13 @@ def _last(values: NDArray[np.float64]) -> float | None:
 
 
 def _lines(run: RunRecord, verdict: Verdict, training: TrainingSummary) -> tuple[str, ...]:
-    """Return the five lines: proof, gap, comparison, findings, cost with evidence."""
+    """Return the five lines: result, comparison, proof, findings, cost with evidence."""
     reached = _reached(run.evaluation)
     if verdict.refuted:
         reason = f"since the record does not hold ({', '.join(verdict.refuted)})"
-        reached = f"Gap and score: withheld, {reason}.", "Comparison: withheld."
+        reached = f"Score: withheld, {reason}.", "Comparison: withheld."
     cost = f"{_cost(run.evaluation, training)} {_evidence(run.evaluation)}"
-    return _proven(verdict), *reached, _findings(verdict), cost
+    return *reached, _proven(verdict), _findings(verdict), cost
 
 
 def _proven(verdict: Verdict) -> str:
@@ -175,7 +175,7 @@ def _proven(verdict: Verdict) -> str:
 
 def _reached(evaluation: Evaluation | None) -> tuple[str, str]:
     if evaluation is None or LEARNED not in evaluation.policies:
-        return "Gap: the trained policy was not evaluated.", "Comparison: none."
+        return "Score: the trained policy was not evaluated.", "Comparison: none."
     score, gap = endpoints.said(evaluation)
     policy = evaluation.policies[LEARNED]
     reached = (
@@ -183,7 +183,7 @@ def _reached(evaluation: Evaluation | None) -> tuple[str, str]:
         f"hosts, with {policy.params:,.0f} parameters, "
         f"{policy.growth_ratio:.2f} times as many as the bare host"
     )
-    return f"Gap: {gap}. Score: {score}.", f"Accuracy: {reached}. {_compared(evaluation)}"
+    return f"{score}.", f"Gap: {gap}. Accuracy: {reached}. {_compared(evaluation)}"
 
 
 def _interval(value: Interval) -> str:

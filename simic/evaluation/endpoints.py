@@ -14,6 +14,7 @@ from simic.params import Params
 
 COMMON, ORACLE_KIND, ORACLE_TASK = "best common schedule", "oracle per kind", "oracle per task"
 TUNED, PATIENT = "tuned_rule", "patient"  # hand rules that look at each host, the better known first
+SEARCH = 8  # trainings of the random search that a result names
 # What decides how hosts grow and are trained, whoever controls them.
 SETTINGS = (
     "host",
@@ -149,28 +150,34 @@ def metrics(evaluation: Evaluation) -> dict[str, float]:
 
 
 def said(evaluation: Evaluation) -> tuple[str, str]:
-    """Say score and gap of the learned policy in a line each."""
+    """Say in a line each what the learned policy and those beside it reached, and which share of the gap that is."""
     primary = next(iter(evaluation.standings.values()))
     learned = primary.policies.get(LEARNED)
     if learned is None:
         return "the learned policy was not evaluated", "not measured"
-    common, oracle = primary.policies[COMMON].score.estimate, primary.policies[ORACLE_TASK].score.estimate
-    low, high = learned.score.low, learned.score.high
-    beside = f"best common schedule {common:.1f}, oracle per task {oracle:.1f}"
+    reached = [f"PPO {learned.score.estimate:.1f} points [{learned.score.low:.1f}, {learned.score.high:.1f}]"]
     if primary.rule is not None and learned.over_rule is not None:
-        over = learned.over_rule
-        by_rule = primary.policies[primary.rule].score.estimate
-        beside = f"hand rule {by_rule:.1f}: {over.estimate:+.1f} [{over.low:+.1f}, {over.high:+.1f}]; {beside}"
-    reached = (
-        f"{learned.score.estimate:.1f} points [{low:.1f}, {high:.1f}] on {primary.tasks} held-out tasks ({beside})"
-    )
+        over, rule = learned.over_rule, primary.policies[primary.rule].score.estimate
+        reached.append(f"hand rule {rule:.1f} ({over.estimate:+.1f} [{over.low:+.1f}, {over.high:+.1f}])")
+    reached += [f"{name} {value:.1f}" for name, value in floors_of(primary).items()]
+    score = f"{', '.join(reached)}, on {primary.tasks} held-out tasks"
     if learned.share is None:
-        return reached, f"not defined: {primary.gap_undefined}"
+        return score, f"not defined: {primary.gap_undefined}"
     share = learned.share
-    return reached, (
+    return score, (
         f"{100 * share.estimate:.0f} % closed [{100 * share.low:.0f}, {100 * share.high:.0f}] with one training; "
         f"random search needs {learned.search_worth.estimate}"
     )
+
+
+def floors_of(standings: Standings) -> dict[str, float]:
+    """Return the scores that a reader compares with, by what they are called, the hand rule aside."""
+    searched = {f"best of {SEARCH} trainings": standings.random_search[SEARCH - 1 :][:1]}
+    named = {"common schedule": COMMON, "host alone": "static", "oracle": ORACLE_TASK}
+    placed = {
+        said: standings.policies[name].score.estimate for said, name in named.items() if name in standings.policies
+    }
+    return {name: value for name, values in searched.items() for value in values} | placed
 
 
 def over_seeds(headroom: HeadroomReport, trained: Sequence[Reached], group: str) -> tuple[Values, Values, Values]:

@@ -95,18 +95,17 @@ def evaluate(
 
 
 def elsewhere(
-    setup: EvaluationSetup,
-    actors: Actors,
-    headroom: result.HeadroomReport,
-    params: Params,
-    prepared: Path,
+    params: Params, prepared: Path, device: torch.device, actors: Actors, headroom: result.HeadroomReport
 ) -> dict[str, result.Elsewhere]:
     """Play the same policies in episodes of the other lengths of ``headroom``, and on the tasks from outside the suite;
     each environment gets actors of its own. ``actors`` is pickled.
     """
-    seeds = {name: _scores(setup, actors, other.epochs) for name, other in headroom.others.items() if name != OUTSIDE}
-    work = partial(_outside, actors, params, prepared, setup.env.device, headroom.epochs)
-    parts = worker_layout.spread(work, len(setup.held_out.outside), params.runtime, setup.env.device)
+    setup = EvaluationSetup.open(params, prepared, device)
+    with closing(setup.env):
+        lengths = {name: other.epochs for name, other in headroom.others.items() if name != OUTSIDE}
+        seeds = {name: _scores(setup, actors, epochs) for name, epochs in lengths.items()}
+    work = partial(_outside, actors, params, prepared, device, headroom.epochs)
+    parts = worker_layout.spread(work, len(setup.held_out.outside), params.runtime, device)
     if parts:
         seeds[OUTSIDE] = {name: result.concatenated([part[name] for part in parts]) for name in parts[0]}
     return {
@@ -124,7 +123,7 @@ def elsewhere(
 def _outside(
     actors: Actors, params: Params, prepared: Path, device: torch.device, epochs: int, width: int
 ) -> dict[str, result.PerSeed]:
-    setup = EvaluationSetup.outside(params, prepared, device, width, len(params.evaluate.policies))
+    setup = EvaluationSetup.outside(params, prepared, device, width)
     with closing(setup.env):
         return _scores(setup, actors, epochs)
 

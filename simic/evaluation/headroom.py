@@ -21,7 +21,7 @@ from simic.evaluation import endpoints
 from simic.evaluation.baselines import Static
 from simic.evaluation.endpoints import PATIENT, TUNED
 from simic.evaluation.grid import Grid, Splits, Table, grids
-from simic.evaluation.policies import BASELINES
+from simic.evaluation.policies import BASELINES, RANDOM
 from simic.evaluation.result import (
     OUTSIDE,
     Actions,
@@ -146,8 +146,14 @@ class _Ground:
         """Measure tasks of one width; return reports, still without standings, by length of the episodes."""
         params, held_out, count = self.params, setup.held_out, len(setup.tasks)
         rules = hand_rules(params.headroom.policies, setup.env, self.tuned)
+        # What random play is worth is asked once, of the tasks and the length that come first.
+        others = {name: rule for name, rule in rules.items() if name != RANDOM}
+        first = None if held_out.tasks[0].group == OUTSIDE else params.lengths[0]
         played = {
-            length: {name: (done.score, done.actions()) for name, done in play_for_score(setup, rules, length)}
+            length: {
+                name: (done.score, done.actions())
+                for name, done in play_for_score(setup, rules if length == first else others, length)
+            }
             for length in lengths
         }
         # Hosts that choose and hosts that score, all at once.

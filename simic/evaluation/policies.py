@@ -17,6 +17,8 @@ from simic.growth.networks.hosts import HostSpec
 from simic.params import Params
 from simic.training.learned import Learned
 
+RANDOM = "random_legal"
+
 
 def _tuned(env: GrowthEnv) -> Actor:
     """Return the published rule for hosts of this family, whatever the data; SimicError where there is none."""
@@ -28,7 +30,7 @@ def _tuned(env: GrowthEnv) -> Actor:
 
 BASELINES: dict[str, Callable[[GrowthEnv], Actor]] = {
     "static": lambda env: Static(),
-    "random_legal": lambda env: RandomLegal(env.action_spec),
+    RANDOM: lambda env: RandomLegal(env.action_spec),
     PATIENT: lambda env: Patient(env.train.lifecycle, tries(env.host.family, env.host.slots)),
     TUNED: _tuned,
 }

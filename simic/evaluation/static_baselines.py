@@ -21,7 +21,7 @@ from simic.evaluation.scoring import EVALUATION_ITERATION
 from simic.growth.batch.population import Population
 from simic.growth.batch.shards import Shards, recovered
 from simic.growth.life.vocabulary import Slots, Stage
-from simic.growth.networks.blueprints import blueprints_of
+from simic.growth.networks.blueprints import Blueprint, blueprints_of
 from simic.growth.networks.family import family_of
 from simic.growth.networks.hosts import HostSpec, build_host
 from simic.growth.networks.tables import TOGETHER
@@ -124,7 +124,8 @@ def static_baselines(
         for name, host in sizes(family).items()
     }
     if family == TOGETHER.family:
-        networks[TOGETHER.name] = _together(params, regime, device, lengths)
+        host = build_host(params.train.host, regime.data.shape, regime.data.classes)
+        networks[TOGETHER.name] = static_network(params, regime, host, device, lengths, 0, (TOGETHER,))
     for name, by_length in (networks | adapted(params, regime, device, lengths)).items():
         for length, each in zip(lengths, by_length, strict=True):
             baselines[length][name] = each
@@ -149,25 +150,18 @@ def static_network(
     device: torch.device,
     lengths: Sequence[int],
     kind: int | None = None,
+    kinds: tuple[Blueprint, ...] | None = None,
 ) -> list[Fixed]:
     """Train that network on every row and score it after each number of epochs; ``kind`` is the blueprint of a seed in
-    every slot, from the start.
+    every slot, from the start, of ``kinds`` (default: those of its family).
     """
     rows = len(regime.tasks)
     slots = Slots.empty(rows, host.slots, device) if kind is None else filled(rows, host, device, kind)
     runtime, optimizer = params.runtime, params.train.host_optimizer
     compose = worker_layout.population(runtime, worker_layout.layout(runtime, rows, device))
-    kinds, ids = blueprints_of(host.family), torch.arange(rows)
+    kinds, ids = kinds or blueprints_of(host.family), torch.arange(rows)
     with closing(compose(host, kinds, ids, params.rng_seed, optimizer, device, runtime.backend)) as population:
         return regime.run(population, slots, _epochs(rows, lengths, device))
-
-
-def _together(params: Params, regime: Regime, device: torch.device, lengths: Sequence[int]) -> list[Fixed]:
-    """Train the usual host with every seed of its family, in this process: it is no blueprint of theirs."""
-    host, rows = build_host(params.train.host, regime.data.shape, regime.data.classes), len(regime.tasks)
-    runtime, optimizer, ids = params.runtime, params.train.host_optimizer, torch.arange(len(regime.tasks))
-    population = Population(host, (TOGETHER,), ids, params.rng_seed, optimizer, device, runtime.backend)
-    return regime.run(population, filled(rows, host, device, 0), _epochs(rows, lengths, device))
 
 
 def adapted(params: Params, regime: Regime, device: torch.device, lengths: Sequence[int]) -> dict[str, list[Fixed]]:

@@ -45,16 +45,18 @@ def workspace_lock(workspace: Workspace) -> AbstractContextManager[None]:
 def run_chain(
     workspace: Workspace, last: str, execution: Execution, say: Say, overrides: Sequence[str] = ()
 ) -> list[str]:
-    """Run every stage up to ``last`` that is out of date and record it with DVC; return those that ran. The caller
-    holds the lock.
+    """Run every stage that ``last`` needs, and is out of date, and record it with DVC; return those that ran. The
+    caller holds the lock.
     """
     order = list(stages.STAGES)
     first, *rest = order[: order.index(last) + 1]
+    if last == "train":
+        rest = ["train"]  # it needs no headroom, and shows one that is there
     with overridden(workspace, overrides, say):
         current = dvc_record.current(workspace.root, [first, *rest])
         ran = [first] if refresh(first, workspace, execution, say, first not in current) else []
         due = bool(ran) or "train" not in current
-        if due and "headroom" in rest[:-1]:  # known now, and better said before it is measured
+        if due and "train" in rest:  # known now, and better said before headroom is measured
             stages.refuse_too_large(params.load(workspace.params), workspace)
     for name in rest:
         stale = None if ran else name not in current

@@ -203,6 +203,10 @@ def evaluate(params: Params, workspace: Workspace) -> None:
     unchanged(workspace, workspace.checkpoints)  # they may be those of another run
     policies = params.evaluate.policies
     learned = Learned.of(kept, device)
+    # Elsewhere one policy stands for all: greedy and sampled differ little, and blind says what it says on the first.
+    alone = params.model_copy(update={"evaluate": params.evaluate.model_copy(update={"policies": policies[:1]})})
+    players_in = functools.partial(actors, alone, learned=learned)
+    others = evaluation.elsewhere(params, workspace.prepared, device, players_in, floors)
     asked = params.evaluate.counterfactuals if result.LEARNED in policies else 0
     replays = counterfactual_actors(learned.actor(greedy=True), asked)
     setup = EvaluationSetup.open(params, workspace.prepared, device, len(policies) + len(replays))
@@ -228,8 +232,6 @@ def evaluate(params: Params, workspace: Workspace) -> None:
 
         final = params.evaluate.static_final
         known = planted.grade(learned, params.rng_seed, device) if asked else None
-        players_in = functools.partial(actors, params, learned=learned)
-        others = evaluation.elsewhere(setup, players_in, floors, params, workspace.prepared)
         report = evaluation.evaluate(setup, players, floors, subject, final, on_end, replays, known, others)
         metrics = json.dumps(endpoints.metrics(report), indent=2) + "\n"
         durable.replace_files({workspace.evaluation: report.to_json().encode(), workspace.metrics: metrics.encode()})

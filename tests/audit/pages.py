@@ -18,7 +18,7 @@ class Page(HTMLParser):
     def __init__(self, text):
         super().__init__()
         self.tags, self.attributes, self.text, self.open = [], [], [], []
-        self.sections, self.section = {}, "verdict"
+        self.sections, self.section = {}, "result"
         self.feed(text)
         assert self.open == []
 
@@ -58,12 +58,13 @@ def sources(findings, evaluation, rest):
         name: {key: value for key, value in policy.items() if key != "per_seed"}
         for name, policy in evaluation["policies"].items()
     }
+    shown = [summary["lines"], summary["training"], policies]
     setting = {key: value for key, value in evaluation.items() if isinstance(value, int | str)}
     return {
-        "verdict": [findings["run"], rest, totals, summary["lines"], evaluation["standings"], setting],
-        "proof": [results, counts, proof],
+        "result": [findings["run"], rest, *shown, evaluation["standings"], setting],
+        "proof": [results, counts, proof, totals, summary["lines"]],
         "findings": [results, summary["messages"], totals, counts["symptom"]],
-        "learning": [summary["training"], policies],
+        "learning": shown,
         "growth": [evaluation["cases"], evaluation["tasks"], summary["gains"]],
         "scoreboard": [findings["scoreboard"]],
         "why": why(evaluation),
@@ -96,7 +97,7 @@ def unexplained(page, found):
         known = leaves(found[section])
         said = {match[0] for leaf in known if isinstance(leaf, str) for match in NUMBER.finditer(leaf)}
         numbers = [float(leaf) for leaf in known if isinstance(leaf, int | float) and not isinstance(leaf, bool)]
-        numbers += [100 * number for number in numbers] if section == "verdict" else []  # shares
+        numbers += [100 * number for number in numbers] if section == "result" else []  # shares
         numbers += [number + 1 for number in numbers if number == int(number)] if section == "growth" else []  # steps
         missing = [m[0] for m in NUMBER.finditer(text) if m[0] not in said and not any(rounds(m, n) for n in numbers)]
         if missing:

@@ -103,7 +103,7 @@ def test_live_checks_agree_with_the_audit_of_the_recorded_run(workspace, live):
 
 def test_report_shows_the_run(workspace):
     page = (workspace.reports / "report.html").read_text(encoding="utf-8")
-    for name in ("gap", "learning", "health", "entropy", "rewards", "growth-0", "forest", "pareto"):
+    for name in ("result", "gap", "learning", "health", "entropy", "rewards", "growth-0", "pareto"):
         assert f'id="{name}-t"' in page
     [start] = starts.read(workspace.telemetry / "run.json")
     assert f"<h1>Audit of {start.name}</h1>" in page and escape(start.command) in page

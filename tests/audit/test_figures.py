@@ -21,9 +21,9 @@ def test_every_stage_but_dormant_and_every_op_but_wait_has_a_look():
 
 
 def test_drawing_ignores_the_users_matplotlib_settings():
-    plain = drawing.render(DRAWN["forest"])
+    plain = drawing.render(DRAWN["pareto"])
     with matplotlib.rc_context({"font.size": 30, "svg.hashsalt": None, "axes.facecolor": "red", "lines.linewidth": 9}):
-        assert drawing.render(DRAWN["forest"]) == plain
+        assert drawing.render(DRAWN["pareto"]) == plain
 
 
 def drawn_texts(figure):
@@ -99,7 +99,7 @@ DRAWN = {
     "rewards": lambda: figures.rewards(ITERATIONS, COMPONENTS),
     "growth": lambda: figures.growth(timeline()),
     "growth of a long episode": lambda: figures.growth(long(timeline())),
-    "forest": lambda: figures.forest(evaluation()),
+    "result": lambda: figures.result(standings()),
     "pareto": lambda: figures.pareto(evaluation()),
 }
 

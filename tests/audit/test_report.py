@@ -17,6 +17,7 @@ from simic.audit.checks.recomputed import RecomputedCheck
 from simic.audit.findings import Status, Verdict, failing
 from simic.audit.panels import panels_of
 from simic.audit.record import RunRecord, Table
+from simic.audit.summary import summarize
 from simic.errors import SimicError
 from simic.evaluation.endpoints import COMMON
 from simic.params import Params
@@ -79,7 +80,7 @@ def test_ids_are_unique_and_references_resolve(page):
 
 def test_every_figure_has_words(panels):
     assert [panel.name for panel in panels] == [
-        "gap", "learning", "health", "entropy", "rewards", "growth-0", "growth-1", "forest", "pareto",
+        "result", "gap", "learning", "health", "entropy", "rewards", "growth-0", "growth-1", "pareto",
     ]  # fmt: skip
     for panel in panels:
         assert 'role="img"' in panel.inline
@@ -108,7 +109,7 @@ def test_page_and_markdown_say_everything_that_was_examined(clean, verdict, page
 
 def test_sections_come_in_the_order_in_which_they_are_believed(page):
     sections = re.findall(r'<h2 id="(\w+)">', page)
-    assert " ".join(sections) == ("verdict proof findings learning growth scoreboard why evaluation known provenance")
+    assert " ".join(sections) == ("result proof findings learning growth scoreboard why evaluation known provenance")
 
 
 def test_the_validation_that_chose_the_checkpoint_is_shown_by_iterations_done(clean):
@@ -165,8 +166,29 @@ def test_numbers_of_the_gap_are_those_of_the_evaluation(page, clean):
             assert params == report.count(standing.params)
 
 
+def test_the_figure_of_the_result_has_every_score_in_words(panels, clean):
+    said = next(panel.description for panel in panels if panel.name == "result")
+    for found in clean.evaluation.standings.values():
+        scores = {name: standing.score.estimate for name, standing in found.policies.items()}
+        assert f"PPO {scores['learned']:.1f}, patient rule {scores['patient']:.1f}" in said
+        assert f"common schedule {scores[COMMON]:.1f}, host alone {scores['static']:.1f}" in said
+
+
+@pytest.mark.parametrize(("over", "outcome"), [(2.0, "above"), (0.0, "level"), (-2.0, "below")])
+def test_the_colour_of_the_result_is_not_that_of_the_proof(clean, over, outcome):
+    """A policy below the hand rule may have a sound record."""
+    found = clean.evaluation
+    group, primary = next(iter(found.standings.items()))
+    learned = primary.policies["learned"].model_copy(update={"over_rule": synthetic.interval(over)})
+    primary = primary.model_copy(update={"policies": {**primary.policies, "learned": learned}})
+    run = replace(clean, evaluation=found.model_copy(update={"standings": {**found.standings, group: primary}}))
+    sound = Verdict(run="x", results=tuple(r for r in examine(clean, "x").results if r.status is Status.PASS))
+    page = report.html(run, sound.model_copy(update={"summary": summarize(run, sound)}), panels_of(run))
+    assert f'<div class="verdict {outcome}">' in page and '<div class="verdict">' in page
+
+
 def test_the_figure_of_the_gap_has_every_kind_in_words(panels, clean):
-    said = panels[0].description
+    said = next(panel.description for panel in panels if panel.name == "gap")
     for standings in clean.evaluation.standings.values():
         for kind, scores in standings.by_kind.items():
             assert f"{kind}: common {scores[COMMON]:.1f}, learned {scores['learned']:.1f}, oracle" in said
@@ -180,7 +202,7 @@ def test_the_trained_policy_itself_is_no_baseline(clean):
         for c in clean.evaluation.comparisons
     ]
     run = replace(clean, evaluation=clean.evaluation.model_copy(update={"comparisons": tuple(near)}))
-    line = examine(run, "x").summary.lines[2]
+    line = examine(run, "x").summary.lines[1]
     assert "strongest baseline: +2.00 points [+1.50, +2.50] against patient rule" in line
 
 

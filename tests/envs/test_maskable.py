@@ -19,8 +19,9 @@ TRAIN = Train(
 
 
 @pytest.fixture(autouse=True)
-def global_generators():
-    """stable-baselines3 draws from torch's own generator; other tests must not notice."""
+def nothing_left_behind(monkeypatch, tmp_path):
+    """stable-baselines3 draws from torch's own generator and makes a folder for its log: no other test notices."""
+    monkeypatch.setenv("SB3_LOGDIR", str(tmp_path))
     with torch.random.fork_rng():
         yield
 

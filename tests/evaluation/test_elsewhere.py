@@ -100,9 +100,7 @@ def blind(env: GrowthEnv) -> dict[str, Actor]:
 def test_processes_of_their_own_measure_the_same_on_tasks_from_outside(tables, found):
     params = params_of(6, 4, processes=2)
     assert measure(params, tables, CPU, lambda *told: None).others[OUTSIDE] == found.others[OUTSIDE]
-    setup = EvaluationSetup.open(params_of(6, 4), tables)
-    with closing(setup.env):
-        alone, shared = (elsewhere(setup, blind, found, each, tables) for each in (params_of(6, 4), params))
+    alone, shared = (elsewhere(each, tables, CPU, blind, found) for each in (params_of(6, 4), params))
     assert shared == alone
 
 
@@ -110,9 +108,9 @@ def test_the_trained_policy_stands_there_too(tables, found):
     """The patient rule plays for one of its names: it must reach what headroom says that it does. That standings follow
     from scores is audited in every run (C9).
     """
+    others = elsewhere(params_of(6, 4), tables, CPU, blind, found)
     setup = EvaluationSetup.open(params_of(6, 4), tables)
     with closing(setup.env):
-        others = elsewhere(setup, blind, found, params_of(6, 4), tables)
         whole = evaluate.evaluate(setup, {"blind": BASELINES["patient"](setup.env)}, found, None, others=others)
     assert whole.others == others and list(others) == list(found.others)
     assert json.loads(whole.to_json())["others"].keys() == others.keys()

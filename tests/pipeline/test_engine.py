@@ -54,6 +54,7 @@ def toys(monkeypatch: pytest.MonkeyPatch) -> StoppableToys:
     """In place of the stages; MLflow has nothing to be told of them."""
     found = StoppableToys()
     monkeypatch.setattr(stages, "STAGES", {"prepare": found.prepare, "train": found.train})
+    monkeypatch.setattr(stages, "refuse_too_large", lambda *_: None)  # there are no real data
     monkeypatch.setattr(mlflow_observer.MlflowObserver, "publish", lambda self: None)
     return found
 
@@ -61,6 +62,13 @@ def toys(monkeypatch: pytest.MonkeyPatch) -> StoppableToys:
 def chain(workspace: Workspace, **options: bool | threading.Event) -> list[str]:
     """The names of the stages that ran."""
     return engine.run_chain(workspace, "train", engine.Execution(**options), lambda line: None)
+
+
+def test_training_alone_needs_no_headroom(
+    workspace: Workspace, toys: StoppableToys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stages, "STAGES", {"prepare": toys.prepare, "headroom": toys.headroom, "train": toys.train})
+    assert chain(workspace) == ["prepare", "train"]
 
 
 def dvc(workspace: Workspace, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -113,7 +121,7 @@ def test_a_run_that_is_refused_leaves_params_as_they_were(workspace: Workspace) 
 
 @pytest.fixture
 def little_room(toys: StoppableToys, monkeypatch: pytest.MonkeyPatch) -> StoppableToys:
-    """With a headroom stage, and memory for 100 hosts and little data."""
+    """With memory for 100 hosts and little data."""
 
     def too_large(tree: Params, workspace: Workspace) -> None:
         if tree.train.envs > 100:
@@ -121,7 +129,6 @@ def little_room(toys: StoppableToys, monkeypatch: pytest.MonkeyPatch) -> Stoppab
         if (workspace.prepared / "x").read_text() == MUCH:
             raise SimicError("the data are too large")
 
-    monkeypatch.setattr(stages, "STAGES", {"prepare": toys.prepare, "headroom": toys.headroom, "train": toys.train})
     monkeypatch.setattr(stages, "refuse_too_large", too_large)
     return toys
 
@@ -130,7 +137,7 @@ def little_room(toys: StoppableToys, monkeypatch: pytest.MonkeyPatch) -> Stoppab
 def test_what_is_too_large_is_refused_before_anything_is_measured(
     finished: bool, workspace: Workspace, little_room: StoppableToys
 ) -> None:
-    """Also after a finished run: headroom does not depend on the number of hosts, so it stays up to date."""
+    """Also after a finished run."""
     if finished:
         chain(workspace)
     before, ran = workspace.params.read_bytes(), len(little_room.ran)

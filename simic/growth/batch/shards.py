@@ -59,6 +59,7 @@ class Recipe:
     """What every process builds its groups from."""
 
     setup: Callable[[], object]
+    blueprints: tuple[Blueprint, ...] | None  # None: those of the family, which an extension may have registered
     host: Host
     input_shape: tuple[int, ...]
     classes: int
@@ -72,7 +73,7 @@ class Recipe:
     def build(self, env_ids: Tensor) -> "Group":
         """Build a group; nothing is counted or tried, for which torch would import its compiler (2 seconds)."""
         host = build_host(self.host, self.input_shape, self.classes, self.weights, self.counts)
-        host, kinds = replace(host, frozen=self.frozen), blueprints_of(self.host.family)
+        host, kinds = replace(host, frozen=self.frozen), self.blueprints or blueprints_of(self.host.family)
         return Group(Population(host, kinds, env_ids, self.rng_seed, self.optimizer, "cpu", self.backend, checked=True))
 
 
@@ -135,7 +136,8 @@ class Shards:
             )
         counts = host.params, host.flops_per_sample
         what = host.config, host.input_shape, host.classes, host.weights, host.frozen, counts
-        self._recipe = Recipe(setup, *what, rng_seed, optimizer, backend)
+        registered = blueprints == blueprints_of(host.config.family)
+        self._recipe = Recipe(setup, None if registered else blueprints, *what, rng_seed, optimizer, backend)
         starts = range(0, len(env_ids), layout.group)
         self._hosts = [slice(start, min(start + layout.group, len(env_ids))) for start in starts]
         owners = np.array_split(np.arange(len(self._hosts)), layout.processes)
