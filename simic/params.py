@@ -275,8 +275,6 @@ class Train(Tree):
     envs: Count = 1024
     # Epochs of each host and decisions about it; a range [low, high] is drawn from anew for each iteration.
     episode_steps: Count | Annotated[tuple[Count, Count], Field(strict=False)] = (5, 16)
-    # Iterations over which the share of hosts that may germinate once, and prune nothing, falls from all to none.
-    one_try: Steps = 20
     batches_per_epoch: Count | Literal["all"] = 8
     batch_size: Count = 48
     episode_end: Literal["terminate", "truncate"] = "terminate"

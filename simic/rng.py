@@ -43,7 +43,6 @@ class Purpose(IntEnum):
     EPISODE_LENGTH = 19
     ALIGNMENT = 20
     KEPT_ITERATION = 21
-    ONE_TRY = 22
 
 
 def _signed(value: int) -> int:

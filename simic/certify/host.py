@@ -64,12 +64,6 @@ class World:
         """Return the length of the training episodes of an iteration."""
         return streams.episode_length(self.params.train.episode_steps, self.params.rng_seed, iteration)
 
-    def one_try(self, iteration: int, host_id: int) -> bool:
-        """Tell whether a host may germinate once: the share that may falls linearly from 1 in iteration 0."""
-        over = self.params.train.one_try
-        drawn = streams.uniforms(streams.key(self.params.rng_seed, streams.ONE_TRY, iteration, host_id), 1)[0]
-        return over > 0 and bool(drawn < 1.0 - iteration / over)
-
     def task_of(self, iteration: int, host_id: int) -> int:
         """Return the task of a host: training tasks in turn, from one that depends on the run."""
         train, tasks = self.params.train, self.bank.of_training
@@ -152,9 +146,7 @@ class ReferenceHost:
 
     def masks(self) -> Masks:
         """Return the masks of the present state."""
-        return masks.masks(
-            self.slots, self.world.body, self._settings, self.world.one_try(self.iteration, self.host_id)
-        )
+        return masks.masks(self.slots, self.world.body, self._settings)
 
     # --- parts of a step ---
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from simic.certify import life
-from simic.certify.life import GERMINATE, OPS, PRUNE, WAIT, Slot
+from simic.certify.life import GERMINATE, OPS, WAIT, Slot
 from simic.certify.networks import Anatomy
 from simic.params import Train
 
@@ -58,12 +58,10 @@ def decision(action: dict[str, int]) -> life.Decision:
     )
 
 
-def masks(slots: list[Slot], body: Anatomy, train: Train, one_try: bool = False) -> Masks:
-    """Return the masks of the present state; with ``one_try`` the first seed is the last."""
+def masks(slots: list[Slot], body: Anatomy, train: Train) -> Masks:
+    """Return the masks of the present state."""
     left = {head: [_open(train, head, value) for value in values] for head, values in choices(body).items()}
     slot = life.allowed(slots, train.lifecycle)
-    if one_try and any(each.germinations for each in slots):
-        slot[GERMINATE], slot[PRUNE] = [False] * body.slots, [False] * body.slots
     for op in range(len(OPS)):
         closed = [not (left["op"][op] and (op == WAIT or left["slot"][k])) for k in range(body.slots)]
         slot[op] = [possible and not shut for possible, shut in zip(slot[op], closed, strict=True)]

@@ -127,21 +127,13 @@ class Budget:
 
 
 def action_masks(
-    slots: Slots,
-    params: Lifecycle,
-    budget: Budget,
-    left_open: dict[str, Tensor] | None = None,
-    one_try: Tensor | None = None,
+    slots: Slots, params: Lifecycle, budget: Budget, left_open: dict[str, Tensor] | None = None
 ) -> dict[str, Tensor]:
     """Return the masks by head name; a slot without an affordable blueprint cannot be germinated. ``left_open`` has the
-    choices ``[n]`` of each head that some are closed of; hosts of ``one_try [E]`` keep their first seed.
+    choices ``[n]`` of each head that some are closed of.
     """
     left_open = left_open or {}
     slot = legal_ops(slots, params).clone()
-    if one_try is not None:
-        spent = one_try & (slots.germinations > 0).any(dim=1)
-        for op in (Op.GERMINATE, Op.PRUNE):
-            slot[:, op] &= ~spent[:, None]
     if "op" in left_open:
         slot &= left_open["op"][:, None]
     if "slot" in left_open:

@@ -137,16 +137,6 @@ class GrowthEnv(VectorEnv):
         drawn = int(rng.bits(rng.key(self.rng_seed, Purpose.EPISODE_LENGTH, iteration)))
         return low + (drawn & 0x7FFFFFFF) % (high - low + 1)
 
-    def _with_one_try(self) -> Tensor | None:
-        """Return the hosts ``[E]`` that may germinate once in this episode of training: what a blueprint is worth shows
-        most where nothing can follow it. None without any.
-        """
-        share = 1.0 - self.iteration / self.train.one_try if self.train.one_try else 0.0
-        if share <= 0.0:
-            return None
-        stream = rng.key(self.rng_seed, Purpose.ONE_TRY, self.iteration, self.host_ids, device=self.device)
-        return rng.uniform(stream).double() < share  # as the reference compares
-
     def _drawn_tasks(self) -> Tensor:
         """Return the tasks of training in turn, from one that depends on the run, so that all kinds occur equally
         often.
@@ -423,7 +413,7 @@ class GrowthEnv(VectorEnv):
             gained=state.trials.gained,
             alignment=self.alignment,
         )
-        self._masks = action_masks(state.slots, self.train.lifecycle, self.budget, self.left_open, self._with_one_try())
+        self._masks = action_masks(state.slots, self.train.lifecycle, self.budget, self.left_open)
         told = self.kind_of[self.tasks][:, None] if self.kinds else None
         return Observation(observe(view), state.slots.blueprint, self._masks, told)
 

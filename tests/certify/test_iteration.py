@@ -11,7 +11,6 @@ from simic.agent import normalization, ppo
 from simic.audit.certify import part
 from simic.audit.certify_code import small_run
 from simic.data.prepare import prepare
-from simic.envs.growth_env import GrowthEnv
 from simic.training import checkpoint, kept_iteration, trainer, validation
 from simic.training.learned import LearnedActor
 from tests import standard
@@ -74,7 +73,6 @@ FAULTS = {
         lambda *args, greedy: LearnedActor(*args, greedy=False),
     ),
     "advantages": lambda: scaled(trainer, "with_advantages", lambda r: replace(r, advantages=1.01 * r.advantages)),
-    "mask of op": lambda: (GrowthEnv, "_with_one_try", lambda env: None),
     "actions sampled": lambda: scaled(ppo, "_noise", lambda noise: noise.roll(1, 1)),
     "scale of observations": lambda: scaled(
         normalization.Moments, "merge", lambda found: replace(found, m2=1.01 * found.m2)

@@ -15,7 +15,6 @@ from simic.envs.observations import alignment, columns
 from simic.errors import SimicError
 from simic.growth.life.lifecycle import LIVE_STAGES
 from simic.growth.life.vocabulary import Op
-from simic.training.validation import VALIDATION_ITERATION
 from tests.standard import Policy
 
 from .conftest import AT_ONCE
@@ -84,26 +83,6 @@ def test_a_seed_that_makes_room_is_told_and_the_governor_forgets_its_network(tab
         count += int(info.replaced.sum())
         before = info.stage
     assert count > 50
-
-
-# --- hosts that may germinate once ---
-
-
-def test_a_host_with_one_try_keeps_its_first_seed_and_the_share_of_such_hosts_falls_to_none(tables, play) -> None:
-    """Of 200 hosts a share of 1 - iteration / 4; whoever plays germinates whenever that is legal."""
-    env = tables(envs=200, steps=10, one_try=4)
-    for iteration, share in ((0, 1.0), (1, 0.75), (2, 0.5), (3, 0.25), (4, 0.0), (VALIDATION_ITERATION, 0.0)):
-        steps = play(env, iteration, never=(Op.FOSSILIZE,), prefer=(Op.GERMINATE,))
-        germinated = sum((info.effective_op == Op.GERMINATE).long() for *_, (*_, info) in steps)
-        once = germinated == 1
-        assert (germinated >= 1).all() and abs(float(once.float().mean()) - share) < 0.12
-        assert (bool(once.all()), bool(once.any())) == (share == 1.0, share > 0.0)
-        for *_, (observation, *_) in steps:
-            masks = observation.masks
-            assert not (masks["op"] & torch.isin(torch.arange(len(Op)), torch.tensor((Op.GERMINATE, Op.PRUNE))))[
-                once
-            ].any()
-            assert not masks["blueprint"][once].any()
 
 
 # --- how long an episode is ---

@@ -59,7 +59,6 @@ GRADUAL = (
     "train.horizon=null",
     "train.envs=64",
     "train.episode_steps=25",
-    "train.one_try=0",
     "train.batches_per_epoch=all",
     "train.batch_size=64",
     "train.validate_every=4",
