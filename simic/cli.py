@@ -404,8 +404,11 @@ def clean(
     from simic.pipeline import engine, kept_runs
 
     with engine.workspace_lock(_workspace()):
+        each = None
         for each in kept_runs.remove(_workspace(), all_):
             _say(f"removed {each}")
+        if each is None:
+            _say("nothing to remove")
 
 
 @app.command(rich_help_panel=UPKEEP)

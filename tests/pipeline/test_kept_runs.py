@@ -346,3 +346,4 @@ def test_clean_removes_what_is_left_and_nothing_else(begun: Workspace, simic: Si
     code, out, _ = simic("clean", "--all")
     assert code == 0 and f"removed finished run {run_name('1' * 16)}: 3 iterations" in out
     assert kept_runs.unfinished(begun) == [] == [*begun.finished.iterdir()]
+    assert simic("clean")[1].strip() == "nothing to remove"
