@@ -69,7 +69,7 @@ CASES = {
     "default": Case(Host(family="cnn", preset="impaired"), (1, 8, 8), 1088, 64),
     "mlp": Case(Host(family="mlp", preset="baseline"), (1, 8, 8), 1088, 64),
     "transformer": Case(Host(family="transformer", preset="baseline"), (32,), 512, 32),
-    "tables": Case(Host(family="tables", preset="baseline"), (12,), 2048, 48, "adamw"),
+    "tables": Case(Host(family="tables", preset="baseline"), (1, 1, 12), 2048, 48, "adamw"),
 }
 
 
@@ -79,8 +79,8 @@ CASES = {
 def ours(case: Case, envs: int, backend: Backend, device: torch.device, seeds: bool) -> Callable[[], object]:
     """Return the work of a few minibatches of a population."""
     population = build(case, envs, backend, device)
-    slots = mixed(population) if seeds else Slots.empty(envs, population.host.slots, device)
     data, order = case.data(case.training, device), orders(case, envs, device)
+    slots = mixed(population, data) if seeds else Slots.empty(envs, population.host.slots, device)
     return lambda: population.train_epoch(slots, data, order)
 
 
@@ -98,7 +98,7 @@ def orders(case: Case, envs: int, device: torch.device) -> Tensor:
     return torch.randint(case.training, (envs, TIMED_BATCHES, case.batch), generator=draw).to(device)
 
 
-def mixed(population: Population) -> Slots:
+def mixed(population: Population, data: Dataset) -> Slots:
     """Return seeds in two of three slots, of every blueprint, operator and stage from TRAINING on."""
     draw, device = torch.Generator().manual_seed(3), population.device
     shape = (len(population), population.host.slots)
@@ -115,7 +115,7 @@ def mixed(population: Population) -> Slots:
         alpha=alpha.to(device),
         germinations=live.long().to(device),
     )
-    population.germinate(slots, live.to(device))
+    population.germinate(slots, live.to(device), data)
     return slots
 
 
