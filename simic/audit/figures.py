@@ -16,12 +16,11 @@ from simic.audit.drawing import BLUE, GREEN, GREY, INK, ORANGE, PINK, RED, SKY, 
 from simic.audit.findings import ValidationScore
 from simic.audit.summary import HEALTH, label
 from simic.errors import printable
-from simic.evaluation.endpoints import COMMON, ORACLE_TASK, SEARCH
+from simic.evaluation.endpoints import ALL_AT_ONCE, COMMON, ORACLE_TASK, PPO, RULE, compared
 from simic.evaluation.page import GROUPS
 from simic.evaluation.pareto import pareto_front
 from simic.evaluation.result import LEARNED, Evaluation, Standings, Timeline
 from simic.growth.life.vocabulary import Stage
-from simic.growth.networks.tables import TOGETHER
 
 Values = NDArray[np.float64]
 
@@ -244,43 +243,27 @@ def _stage_key(stages: NDArray[np.int64]) -> list[Line2D]:
 # --- evaluation ------------------------------------------------------------------------------------------------------
 
 
-RESULT_COLOURS = {LEARNED: BLUE, "tuned_rule": GREEN, "patient": GREEN, TOGETHER.name: PINK}
+RESULT_COLOURS = {PPO: BLUE, RULE: GREEN, ALL_AT_ONCE: PINK}
 
 
 def result(standings: Mapping[str, Standings]) -> Figure:
     """Draw for each group of tasks the score of PPO and of those beside it, with intervals, the lowest first."""
-    rows = [_placed(found) for found in standings.values()]
+    rows = [sorted(compared(found).items(), key=lambda each: each[1].estimate) for found in standings.values()]
     figure, axes = new_figure(0.6 + sum(0.35 + 0.24 * len(each) for each in rows), len(rows), heights=[*map(len, rows)])
     for plot, (group, found), placed in zip(chain(*axes), standings.items(), rows, strict=True):
-        for row, (_, colour, (estimate, low, high)) in enumerate(placed):
-            plot.plot([low, high], [row, row], color=colour, linewidth=4, solid_capstyle="butt", alpha=0.45)
-            plot.plot([estimate], [row], "o", color=colour, markersize=6)
-            plot.annotate(
-                f"{estimate:.1f}", (1.0, row), xycoords=("axes fraction", "data"), va="center", fontsize=8.5
-            )  # fmt: skip
-        plot.set_yticks(range(len(placed)), [printable(name) for name, *_ in placed])
+        for row, (name, score) in enumerate(placed):
+            colour = RESULT_COLOURS.get(name, GREY)
+            plot.plot([score.low, score.high], [row, row], color=colour, linewidth=4, solid_capstyle="butt", alpha=0.45)
+            plot.plot([score.estimate], [row], "o", color=colour, markersize=6)
+            text = f"{score.estimate:.1f}"
+            plot.annotate(text, (1.0, row), xycoords=("axes fraction", "data"), va="center", fontsize=8.5)
+        plot.set_yticks(range(len(placed)), [name for name, _ in placed])
         plot.set_ylim(-0.6, len(placed) - 0.4)
         _axis(plot, f"{GROUPS[group].capitalize()} ({found.tasks})", "", "")
         plot.grid(True, axis="x")
         plot.grid(False, axis="y")
     axes[-1][0].set_xlabel("score on test splits (points)")
     return figure
-
-
-def _placed(found: Standings) -> list[tuple[str, str, tuple[float, float, float]]]:
-    """Return name, colour and score with its interval of what a result is compared with; a search has no interval."""
-    shown = {LEARNED: "PPO", COMMON: "common schedule", "static": "host alone", ORACLE_TASK: "oracle per task"}
-    shown |= {TOGETHER.name: "all modules at once"} | ({found.rule: label(found.rule)} if found.rule else {})
-    scores = {name: found.policies[name].score for name in shown if name in found.policies}
-    placed = [
-        (shown[name], RESULT_COLOURS.get(name, GREY), (each.estimate, each.low, each.high))
-        for name, each in scores.items()
-    ]
-    placed += [
-        (f"best of {SEARCH} trainings", ORANGE, (value, value, value))
-        for value in found.random_search[SEARCH - 1 :][:1]
-    ]
-    return sorted(placed, key=lambda each: each[2][0])
 
 
 # Colour, marker, size: the ends of the gap are taller than what may lie on them.

@@ -13,11 +13,11 @@ from simic.audit import drawing, figures
 from simic.audit.figures import policy_look
 from simic.audit.findings import TrainingSummary
 from simic.audit.record import RunRecord
-from simic.audit.summary import label, reward_components, train_summary
+from simic.audit.summary import reward_components, train_summary
 from simic.errors import printable
-from simic.evaluation.endpoints import COMMON, ORACLE_TASK, floors_of
+from simic.evaluation.endpoints import COMMON, ORACLE_TASK, compared
 from simic.evaluation.page import GROUPS
-from simic.evaluation.result import LEARNED, Evaluation, Standings
+from simic.evaluation.result import LEARNED, Evaluation
 from simic.growth.life.vocabulary import Op
 from simic.growth.networks.blueprints import blueprints_of
 
@@ -60,16 +60,12 @@ def _result(run: RunRecord) -> Panel | None:
     if run.evaluation is None or LEARNED not in run.evaluation.policies:
         return None
     standings = run.evaluation.standings
-    said = [f"{GROUPS[group].capitalize()}: {_listed(_of_result(found), '.1f')}" for group, found in standings.items()]
-    draw = partial(figures.result, standings)
-    return _panel(
-        "result", "PPO beside those it is compared with", f"Intervals: 95 % over tasks. {'. '.join(said)}.", draw
-    )
-
-
-def _of_result(found: Standings) -> dict[str, float]:
-    rule = {label(found.rule): found.policies[found.rule].score.estimate} if found.rule else {}
-    return {"PPO": found.policies[LEARNED].score.estimate} | rule | floors_of(found)
+    scores = {
+        group: {name: score.estimate for name, score in compared(found).items()} for group, found in standings.items()
+    }
+    said = [f"{GROUPS[group].capitalize()}: {_listed(of_group, '.1f')}" for group, of_group in scores.items()]
+    description = f"Intervals: 95 % over tasks. {'. '.join(said)}."
+    return _panel("result", "PPO beside those it is compared with", description, partial(figures.result, standings))
 
 
 def _gap(run: RunRecord) -> Panel | None:

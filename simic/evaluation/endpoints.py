@@ -9,12 +9,14 @@ from simic import params as params_module
 from simic.envs.rewards.transition import score
 from simic.evaluation import gap, search
 from simic.evaluation.result import BLIND, LEARNED, Evaluation, HeadroomReport, Standing, Standings
-from simic.evaluation.statistics import Values, mean_interval
+from simic.evaluation.statistics import Interval, Values, mean_interval
+from simic.growth.networks.tables import TOGETHER
 from simic.params import Params
 
 COMMON, ORACLE_KIND, ORACLE_TASK = "best common schedule", "oracle per kind", "oracle per task"
 TUNED, PATIENT = "tuned_rule", "patient"  # hand rules that look at each host, the better known first
-SEARCH = 8  # trainings of the random search that a result names
+PPO, RULE, ALL_AT_ONCE = "PPO", "hand rule", "all modules at once"  # as a result names them
+SEARCH = 8  # trainings of the random search beside them
 # What decides how hosts grow and are trained, whoever controls them.
 SETTINGS = (
     "host",
@@ -155,12 +157,12 @@ def said(evaluation: Evaluation) -> tuple[str, str]:
     learned = primary.policies.get(LEARNED)
     if learned is None:
         return "the learned policy was not evaluated", "not measured"
-    reached = [f"PPO {learned.score.estimate:.1f} points [{learned.score.low:.1f}, {learned.score.high:.1f}]"]
-    if primary.rule is not None and learned.over_rule is not None:
-        over, rule = learned.over_rule, primary.policies[primary.rule].score.estimate
-        reached.append(f"hand rule {rule:.1f} ({over.estimate:+.1f} [{over.low:+.1f}, {over.high:+.1f}])")
-    reached += [f"{name} {value:.1f}" for name, value in floors_of(primary).items()]
-    score = f"{', '.join(reached)}, on {primary.tasks} held-out tasks"
+    reached = {name: f"{name} {score.estimate:.1f}" for name, score in compared(primary).items()}
+    reached[PPO] += f" points [{learned.score.low:.1f}, {learned.score.high:.1f}]"
+    if learned.over_rule is not None:
+        over = learned.over_rule
+        reached[RULE] += f" ({over.estimate:+.1f} [{over.low:+.1f}, {over.high:+.1f}])"
+    score = f"{', '.join(reached.values())}, on {primary.tasks} held-out tasks"
     if learned.share is None:
         return score, f"not defined: {primary.gap_undefined}"
     share = learned.share
@@ -170,14 +172,13 @@ def said(evaluation: Evaluation) -> tuple[str, str]:
     )
 
 
-def floors_of(standings: Standings) -> dict[str, float]:
-    """Return the scores that a reader compares with, by what they are called, the hand rule aside."""
-    searched = {f"best of {SEARCH} trainings": standings.random_search[SEARCH - 1 :][:1]}
-    named = {"common schedule": COMMON, "host alone": "static", "oracle": ORACLE_TASK}
-    placed = {
-        said: standings.policies[name].score.estimate for said, name in named.items() if name in standings.policies
-    }
-    return {name: value for name, values in searched.items() for value in values} | placed
+def compared(standings: Standings) -> dict[str, Interval]:
+    """Return the scores that a result is told by, under a reader's names, PPO first; a search has no interval."""
+    searched = standings.random_search[SEARCH - 1 :][:1]
+    names = {LEARNED: PPO, standings.rule: RULE, TOGETHER.name: ALL_AT_ONCE, COMMON: "common schedule"}
+    names |= {"static": "host alone", ORACLE_TASK: "oracle"}
+    scores = {said: standings.policies[name].score for name, said in names.items() if name in standings.policies}
+    return scores | {f"best of {SEARCH} trainings": Interval(value, value, value) for value in searched}
 
 
 def over_seeds(headroom: HeadroomReport, trained: Sequence[Reached], group: str) -> tuple[Values, Values, Values]:

@@ -203,7 +203,7 @@ def evaluate(params: Params, workspace: Workspace) -> None:
     unchanged(workspace, workspace.checkpoints)  # they may be those of another run
     policies = params.evaluate.policies
     learned = Learned.of(kept, device)
-    # Elsewhere one policy stands for all: greedy and sampled differ little, and blind says what it says on the first.
+    # In episodes of other lengths and on outside tables only the first policy plays: nobody reads the others there.
     alone = params.model_copy(update={"evaluate": params.evaluate.model_copy(update={"policies": policies[:1]})})
     players_in = functools.partial(actors, alone, learned=learned)
     others = evaluation.elsewhere(params, workspace.prepared, device, players_in, floors)

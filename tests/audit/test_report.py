@@ -19,7 +19,7 @@ from simic.audit.panels import panels_of
 from simic.audit.record import RunRecord, Table
 from simic.audit.summary import summarize
 from simic.errors import SimicError
-from simic.evaluation.endpoints import COMMON
+from simic.evaluation.endpoints import COMMON, ORACLE_TASK, compared
 from simic.params import Params
 
 from . import synthetic
@@ -166,12 +166,18 @@ def test_numbers_of_the_gap_are_those_of_the_evaluation(page, clean):
             assert params == report.count(standing.params)
 
 
-def test_the_figure_of_the_result_has_every_score_in_words(panels, clean):
+def test_the_result_is_told_by_the_same_scores_in_words_and_figure(panels, clean):
     said = next(panel.description for panel in panels if panel.name == "result")
     for found in clean.evaluation.standings.values():
+        found = found.model_copy(update={"random_search": tuple(float(k) for k in range(50, 62))})
         scores = {name: standing.score.estimate for name, standing in found.policies.items()}
-        assert f"PPO {scores['learned']:.1f}, patient rule {scores['patient']:.1f}" in said
-        assert f"common schedule {scores[COMMON]:.1f}, host alone {scores['static']:.1f}" in said
+        expected = {
+            "PPO": scores["learned"], "hand rule": scores["patient"], "common schedule": scores[COMMON],
+            "host alone": scores["static"], "oracle": scores[ORACLE_TASK],
+        }  # fmt: skip
+        told = {name: score.estimate for name, score in compared(found).items()}
+        assert told == {**expected, "best of 8 trainings": 57.0}
+        assert ", ".join(f"{name} {value:.1f}" for name, value in expected.items()) in said
 
 
 @pytest.mark.parametrize(("over", "outcome"), [(2.0, "above"), (0.0, "level"), (-2.0, "below")])

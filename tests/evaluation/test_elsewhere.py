@@ -6,7 +6,7 @@ from contextlib import closing
 import pytest
 import torch
 
-from simic.data.batches import load_split, read_meta
+from simic.data.batches import load_held_out, load_split, read_meta
 from simic.data.prepare import prepare
 from simic.envs.growth_env import GrowthEnv
 from simic.envs.play import Actor, play
@@ -15,10 +15,12 @@ from simic.evaluation import evaluate
 from simic.evaluation.baselines import Static
 from simic.evaluation.evaluate import elsewhere
 from simic.evaluation.headroom import measure
-from simic.evaluation.policies import BASELINES
+from simic.evaluation.policies import BASELINES, RANDOM
 from simic.evaluation.result import OUTSIDE, HeadroomReport
 from simic.evaluation.scoring import EvaluationSetup, play_for_score
-from simic.params import Runtime
+from simic.evaluation.static_baselines import static_baselines
+from simic.growth.networks.tables import TOGETHER
+from simic.params import RuleName, Runtime
 from simic.training.validation import VALIDATION_ITERATION
 from tests import standard
 from tests.standard import Evaluate, Headroom, Host, Instances, Lifecycle, Params, PPOParams, Prepare, Suite, Train
@@ -32,14 +34,14 @@ AT_ONCE = Lifecycle(
 WIDTHS = {"friedman1": 10, "breast_cancer": 30}  # the first generator and the first real table, by width
 
 
-def params_of(*epochs: int, processes: int = 1) -> Params:
+def params_of(*epochs: int, processes: int = 1, floors: bool = False, rules: tuple[RuleName, ...] = RULES) -> Params:
     train = Train(
         host=Host(family="tables", preset="baseline"), episode_steps=(4, 7), batches_per_epoch=2, batch_size=32,
         lifecycle=AT_ONCE, price=PRICE, actions={"blueprint": ["mlp", "sort"]}, ppo=PPOParams(minibatches=1),
     )  # fmt: skip
     return standard.Params(
         train=train,
-        headroom=Headroom(policies=RULES, search_tasks=2, floors=False),
+        headroom=Headroom(policies=rules, search_tasks=2, floors=floors),
         evaluate=Evaluate(eval_seeds=2, epochs=epochs),
         runtime=Runtime(processes=processes, threads=1),
     )
@@ -102,6 +104,21 @@ def test_processes_of_their_own_measure_the_same_on_tasks_from_outside(tables, f
     assert measure(params, tables, CPU, lambda *told: None).others[OUTSIDE] == found.others[OUTSIDE]
     alone, shared = (elsewhere(each, tables, CPU, blind, found) for each in (params_of(6, 4), params))
     assert shared == alone
+
+
+def test_random_play_is_asked_once(tables):
+    found = measure(params_of(6, 4, rules=("static", RANDOM)), tables, CPU, lambda *told: None)
+    assert list(found.policies) == ["static", RANDOM]
+    assert all(list(other.policies) == ["static"] for other in found.others.values())
+
+
+def test_all_modules_at_once_are_the_same_network_in_several_processes(tables):
+    held, tasks = load_held_out(tables), torch.arange(2).repeat(4)
+    one, two = (
+        static_baselines(params_of(2, processes=processes, floors=True), held, tasks, CPU, (2,))[2][TOGETHER.name]
+        for processes in (1, 2)
+    )
+    assert one == two and min(one.params) > 10 * 1670  # parameters of the host alone
 
 
 def test_the_trained_policy_stands_there_too(tables, found):
