@@ -323,7 +323,7 @@ class Population:
     # --- saving ---
 
     def snapshot(self) -> Snapshot:
-        """Return A copy of all parameters and optimizer state."""
+        """Return a copy of all parameters and optimizer state."""
         return Snapshot({name: store.clone() for name, store in self._stores.items()})
 
     def refresh(self, snapshot: Snapshot, rows: Tensor, slots: Slots) -> None:

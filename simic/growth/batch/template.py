@@ -188,7 +188,7 @@ def channels_last(x: Tensor) -> Tensor:
 
 
 def _build(build: Callable[[], nn.Module], seed: int) -> nn.Module:
-    """Return A fresh module; torch's global generator is left as it was."""
+    """Return a fresh module; torch's global generator is left as it was."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return build()

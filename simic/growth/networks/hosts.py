@@ -58,7 +58,7 @@ class HostSpec(Anatomy):
         return tuple((math.prod(self.input_shape), *shape) for shape in self.slot_shapes)
 
     def modules(self) -> tuple[list[nn.Module], nn.Module]:
-        """Return A fresh host as plain modules, segments and head, with their tied parameters shared."""
+        """Return a fresh host as plain modules, segments and head, with their tied parameters shared."""
         segments, head = [build() for build in self.segments], self.head()
         for name, source in self.tied.items():
             owner, _, leaf = name.rpartition(".")

@@ -79,7 +79,7 @@ class RowSeed(Samplewise):
         self.out = nn.Parameter(torch.zeros(features, shape[1]))
 
     def many(self, parameter: Tensor) -> Tensor:
-        """Return A parameter of R networks ``[R, …]``; of one alone, R = 1."""
+        """Return a parameter of R networks ``[R, …]``; of one alone, R = 1."""
         return parameter if self.out.dim() == 3 else parameter[None]
 
     def forward(self, x: Tensor) -> Tensor:
@@ -100,7 +100,7 @@ class RowSeed(Samplewise):
 
 
 def fixed(*shape: int) -> nn.Parameter:
-    """Return A tensor that is fitted at germination and never trained."""
+    """Return a tensor that is fitted at germination and never trained."""
     return nn.Parameter(torch.zeros(*shape), requires_grad=False)
 
 
