@@ -31,9 +31,7 @@ def world(stage: int, operator: int = life.ADD, alpha: float = 0.0) -> tuple[Wei
 
 
 def learner(weights: Weights, slots: list[Slot], optimizer: HostOptimizer) -> PartLearner:
-    memories = {"host": Memory.fresh(weights.host, optimizer)}
-    for kind, values in (("seed", weights.seeds[0]), ("gate", weights.gates[0])):
-        memories[f"{kind}.0"] = Memory.fresh(values or {}, optimizer)
+    memories = {name: Memory() for name in ("host", "seed.0", "gate.0")}
     return PartLearner(BODY, weights, slots, memories, optimizer, host_frozen=False, task_classes=3)
 
 
@@ -47,7 +45,7 @@ def test_steps_are_those_of_torch(name: str) -> None:
         if name == "sgd"
         else torch.optim.AdamW([theirs], lr=0.1, weight_decay=0.01, betas=(0.9, 0.99))
     )
-    block = Block({"w": value}, Memory.fresh({"w": value}, optimizer), decay=0.01)
+    block = Block({"w": value}, Memory(), decay=0.01)
     for n in range(4):
         grad = (value.detach() * (n + 1)).cos()
         theirs.grad = grad.clone()
