@@ -262,7 +262,8 @@ def learned(shape: Shape, entries: tuple[Entry, ...], count: int, features: Feat
 
 def units(shape: Shape) -> Part:
     """Build B relu(W x + b)."""
-    return learned(shape, dense("hidden", *shape), shape[1], lambda v, x: F.relu(linear(v, "hidden", x)))
+    columns, width = shape
+    return learned(shape, dense("hidden", columns, width), width, lambda v, x: F.relu(linear(v, "hidden", x)))
 
 
 def periodic(shape: Shape) -> Part:
@@ -298,7 +299,8 @@ def column_gate(shape: Shape) -> Part:
             scales.register_hook(lambda slope: slope + PULL)
         return F.relu(linear(v, "hidden", x * scales))
 
-    return learned(shape, (Entry("gate", (columns,), constant=1.0), *dense("hidden", *shape)), width, features)
+    entries = (Entry("gate", (columns,), constant=1.0), *dense("hidden", columns, width))
+    return learned(shape, entries, width, features)
 
 
 # --- seeds with fixed features ---

@@ -18,7 +18,7 @@ MODES = ("score", "shaped")
 
 @dataclass(frozen=True)
 class State:
-    """Hold the inputs of the reward: slots, parameters of their seeds, and accuracy of the committed network in points."""
+    """Hold the inputs of the reward; the accuracy in points."""
 
     slots: Sequence[Slot]
     seed_params: Sequence[int]
