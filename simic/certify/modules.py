@@ -70,9 +70,9 @@ class Part:
 
     def draw(self, stream: streams.Words) -> dict[str, Tensor]:
         """Return first values from a stream; a constant uses up as many numbers as it has."""
-        numbers = torch.from_numpy(streams.uniforms(stream, sum(entry.size for entry in self.entries)))
-        values = {}
-        for entry, own in zip(self.entries, numbers.split([entry.size for entry in self.entries]), strict=True):
+        sizes, values = [entry.size for entry in self.entries], {}
+        numbers = torch.from_numpy(streams.uniforms(stream, sum(sizes)))
+        for entry, own in zip(self.entries, numbers.split(sizes), strict=True):
             if entry.constant is None:
                 value = (2.0 * own - 1.0) / math.sqrt(entry.inputs)
             else:
@@ -103,7 +103,7 @@ def normed(v: Values, name: str, x: Tensor) -> Tensor:
     scale, shift = v[f"{name}.weight"], v[f"{name}.bias"]
     if x.dim() == 2:
         return F.layer_norm(x, x.shape[1:], scale, shift, EPS)
-    channels = x.shape[1]  # in the most groups of at least 16
+    channels = x.shape[1]  # in as many groups as may be, of at least 16
     groups = next((n for n in (32, 16, 8, 4, 2) if channels % n == 0 and channels // n >= 16), 1)
     return F.group_norm(x, groups, scale, shift, EPS)
 
@@ -254,10 +254,12 @@ Features = Callable[[Values, Tensor], Tensor]
 
 def learned(shape: Shape, entries: tuple[Entry, ...], count: int, features: Features) -> Part:
     """Build B times ``count`` features of a row."""
+
+    def run(v: Values, x: Tensor) -> Tensor:
+        return GAIN * (features(v, x.flatten(1)) @ v["out"])
+
     out = Entry("out", (count, shape[1]), constant=0.0, places=1)
-    return Part(
-        (out, *entries), lambda v, x: GAIN * (features(v, x.flatten(1)) @ v["out"]), ("out",), reads_sample=True
-    )
+    return Part((out, *entries), run, ("out",), reads_sample=True)
 
 
 def units(shape: Shape) -> Part:

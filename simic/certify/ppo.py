@@ -10,7 +10,7 @@ from torch import Tensor
 
 from simic import params
 from simic.certify import streams
-from simic.certify.agent import CLIP, Interface, Network, Scale, Tensors
+from simic.certify.agent import CLIP, Interface, Network, Rows, Scale, Tensors
 
 POLICY, FIRST, SECOND = "ppo/policy.", "ppo/adam.exp_avg.", "ppo/adam.exp_avg_sq."
 DECAY = 0.9, 0.999  # of Adam's moments (Kingma, Ba 2015, arXiv 1412.6980)
@@ -131,28 +131,36 @@ class Update:
 
     def run(self, learner: Learner) -> tuple[Learner, dict[str, float]]:
         """Return the learner after all minibatches before one whose divergence is too large, and the metrics."""
-        ppo, steps, updates = self.train.ppo, self.steps, learner.updates
+        steps, before = self.steps, learner
         if self.train.policy.core == "none":  # every step is an environment of its own, one environment after another
             steps = {name: x.transpose(0, 1).flatten(0, 1)[None] for name, x in steps.items()}
-        done = min(1.0, updates / max(1, (self.train.horizon or self.train.iterations) - 1))
-        coefficient = (1.0 - done) * ppo.entropy_coef + done * ppo.entropy_coef_final
-        left = (1.0 - done) + done * RATE_END if ppo.learning_rate_schedule == "linear" else 1.0
-        rate, rows, envs = left * ppo.learning_rate, flat(steps), steps["valid"].shape[1]
-        parts, samples = min(ppo.minibatches, envs), len(rows["actions"])
-        scales = [ppo.entropy_scale.get(factor.name, 1.0) for factor in self.interface.factors]
-        choices = self.interface.open(rows).sum(dim=0).clamp(min=1)
-        worth = coefficient * torch.tensor(scales, dtype=torch.float64) * parts / choices
+        rows, envs = flat(steps), steps["valid"].shape[1]
+        parts, samples = min(self.train.ppo.minibatches, envs), len(rows["actions"])
+        coefficient, rate = self._scheduled(before.updates)
+        share, worth = parts / max(1, samples), coefficient * parts * self._entropy_weights(rows)
         minibatches, epochs = list[Minibatch](), 0
         for epoch, chosen in self._minibatches(envs, parts):
             epochs, own = epoch + 1, {name: x[:, chosen] for name, x in steps.items()}
             is_last = len(minibatches) + 1 == self.looked
-            learner, one = self._step(learner, own, parts / max(1, samples), worth, rate, is_last)
+            learner, one = self._step(learner, own, share, worth, rate, is_last)
             minibatches.append(one)
             if not one.stepped and math.isfinite(one.divergence + one.gradient_norm):
                 break
-        learner = replace(learner, updates=updates + any(one.stepped for one in minibatches))
+        learner = replace(learner, updates=before.updates + any(one.stepped for one in minibatches))
         told = {"epochs": epochs, "entropy_coef": coefficient, "samples": samples, "learning_rate": rate}
         return learner, told | _metrics(minibatches)
+
+    def _scheduled(self, updates: int) -> tuple[float, float]:
+        """Return the coefficient of entropy and the learning rate after so many updates."""
+        ppo, total = self.train.ppo, self.train.horizon or self.train.iterations
+        done = min(1.0, updates / max(1, total - 1))
+        left = (1.0 - done) + done * RATE_END if ppo.learning_rate_schedule == "linear" else 1.0
+        return (1.0 - done) * ppo.entropy_coef + done * ppo.entropy_coef_final, left * ppo.learning_rate
+
+    def _entropy_weights(self, rows: Rows) -> Tensor:
+        """Return the scale of each factor's entropy, over the number of rows where it has choices."""
+        scales = [self.train.ppo.entropy_scale.get(factor.name, 1.0) for factor in self.interface.factors]
+        return torch.tensor(scales, dtype=torch.float64) / self.interface.open(rows).sum(dim=0).clamp(min=1)
 
     def _minibatches(self, count: int, parts: int) -> Iterator[tuple[int, Tensor]]:
         """Yield each epoch with the environments in an order drawn for it, in parts of nearly equal size."""
