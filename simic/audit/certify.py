@@ -5,7 +5,6 @@ derived by the float64 reference (``simic.certify``) from the run's own files.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -113,9 +112,6 @@ class CertifiedRun:
                 states = begun[rows[number]], ended[rows[number]]
                 iteration.certify_states(kept, states, self.latest.tensors, log)
         iteration.certify_taken_up(begun, ended, log)
-        for first, second in pairwise(self.kept):
-            if second == first + 1:
-                iteration.certify_between(self.kept[first], self.kept[second], log)
         same = iteration.hashed({}, self.latest.tensors) == ended[-1]
         log.equal("state of the latest checkpoint", f"iteration {len(ended)}", same)
         links = read_chain(self.checkpoints).links

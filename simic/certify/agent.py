@@ -16,7 +16,9 @@ from simic import params
 from simic.certify import streams
 
 Tensors = Mapping[str, Tensor]
+Rows = Mapping[str, Tensor]  # N decisions: ``actions [N, K]`` and ``masks.`` of heads
 
+MASKS = "masks."  # of each head, by name, among the tensors of decisions
 NORM_EPSILON = 1e-5
 CLIP, VARIANCE_FLOOR, REWARD_SCALE_FLOOR = 10.0, 1e-4, 1e-2
 # Gains of first weights by prefix and suffix of the name, the first match counts: √2 before a tanh, 0.01 for logits,
@@ -68,20 +70,19 @@ class Interface:
         flags = seen["raw"] or [False] * seen["features"]
         return cls(factors, torch.tensor(action["relevance"]), torch.tensor(flags), seen["categories"], seen["told"])
 
-    def legal(self, masks: Tensors, factor: int, op: Tensor, slot: Tensor) -> Tensor:
+    def legal(self, rows: Rows, factor: int) -> Tensor:
         """Return which choices the masks of each row allow, bool ``[N, size]``, given its op and slot."""
-        described = self.factors[factor]
-        mask = masks.get(described.name)
+        described, actions = self.factors[factor], rows["actions"]
+        mask = rows.get(f"{MASKS}{described.name}")
         if mask is None:
-            return torch.ones(len(op), described.size, dtype=torch.bool)
-        given = {"op": op, "slot": slot}.get(described.mask_given)
-        return mask if given is None else mask[torch.arange(len(op)), given]
+            return torch.ones(len(actions), described.size, dtype=torch.bool)
+        given = {"op": actions[:, 0], "slot": slots_of(actions)}.get(described.mask_given)
+        return mask if given is None else mask[torch.arange(len(actions)), given]
 
-    def open(self, masks: Tensors, actions: Tensor) -> Tensor:
+    def open(self, rows: Rows) -> Tensor:
         """Return where a factor is part of the action and had more than one legal choice, bool ``[N, K]``."""
-        op, slot = actions[:, 0], slots_of(actions)
-        several = [self.legal(masks, k, op, slot).sum(dim=1) > 1 for k in range(actions.shape[1])]
-        return torch.stack(several, dim=1) & self.matters[op]
+        several = [self.legal(rows, k).sum(dim=1) > 1 for k in range(len(self.factors))]
+        return torch.stack(several, dim=1) & self.matters[rows["actions"][:, 0]]
 
 
 def slots_of(actions: Tensor) -> Tensor:
@@ -133,14 +134,12 @@ class Scale:
 
 @dataclass(frozen=True)
 class Judged:
-    """Hold by row and factor ``[N, K]``: ln π and entropy / ln(#legal), both 0 where the op does not use the factor;
-    the number of legal choices (0 there); and ``misplaced``: how far, as a probability, the action is from the one
-    that was to be chosen.
+    """Hold by row and factor ``[N, K]``: ln π and entropy / ln(#legal), 0 where the op does not use the factor; and
+    ``misplaced``: how far, as a probability, the action is from the one that was to be chosen.
     """
 
     log_probs: Tensor
     entropy: Tensor
-    options: Tensor
     misplaced: Tensor
 
 
@@ -207,27 +206,27 @@ class Network:
     def _head(self, name: str, x: Tensor) -> Tensor:
         return self._linear(f"{name}.out", torch.tanh(self._linear(f"{name}.hidden", x)))
 
-    def judge(self, z: Tensor, masks: Tensors, actions: Tensor, noise: Tensor | None = None) -> Judged:
-        """Judge the actions ``[N, K]`` of rows ``z [N, H]``: drawn by ``noise [N, K]``, or else the likeliest."""
-        op, slot = actions[:, 0], slots_of(actions)
-        matters = self.interface.matters[op]
+    def judge(self, z: Tensor, rows: Rows, noise: Tensor | None = None) -> Judged:
+        """Judge the actions of rows ``z [N, H]``: drawn by ``noise [N, K]``, or else the likeliest."""
+        actions = rows["actions"]
+        matters = self.interface.matters[actions[:, 0]]
         parts = []
         for k in range(actions.shape[1]):
             used = matters[:, k]
-            legal = self.interface.legal(masks, k, op, slot) | ~used[:, None]
-            log_probs = torch.log_softmax(self._logits(z, k, op, slot).masked_fill(~legal, -math.inf), dim=1)
+            legal = self.interface.legal(rows, k) | ~used[:, None]
+            log_probs = torch.log_softmax(self._logits(z, k, actions).masked_fill(~legal, -math.inf), dim=1)
             log_prob = log_probs.gather(1, actions[:, k : k + 1])[:, 0]
             shares, options = log_probs.exp(), legal.sum(dim=1)
             spread = -(shares * torch.where(legal, log_probs, 0.0)).sum(dim=1) / options.clamp(min=2).log()
             off = _misplaced(shares.detach(), actions[:, k], None if noise is None else noise[:, k])
             entropy = torch.where(used & (options > 1), spread, 0.0)
             off = torch.where(used, off, (actions[:, k] != 0).double())
-            parts.append((torch.where(used, log_prob, 0.0), entropy, torch.where(used, options, 0), off))
+            parts.append((torch.where(used, log_prob, 0.0), entropy, off))
         return Judged(*(torch.stack(part, dim=1) for part in zip(*parts, strict=True)))
 
-    def _logits(self, z: Tensor, k: int, op: Tensor, slot: Tensor) -> Tensor:
+    def _logits(self, z: Tensor, k: int, actions: Tensor) -> Tensor:
         """Return the logits of factor k, given the op and, after the slot's head, the slot where the op uses one."""
-        own = z
+        own, op, slot = z, actions[:, 0], slots_of(actions)
         if k >= 1:
             z = z + self.weights["given.0"][op]
         if k >= 2:

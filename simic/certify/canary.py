@@ -9,14 +9,12 @@ from pathlib import Path
 
 import torch
 
-from simic import params as params_module
-from simic.data import prepare as data
+from simic import params
+from simic.data.prepare import prepare
 from simic.data.suites.suites import GRADUAL
 from simic.data.synthetic import PLANTED
 from simic.evaluation import planted
-from simic.evaluation.result import PlantedGrade
 from simic.growth.pretrained import train_host
-from simic.params import Params
 from simic.training import trainer
 from simic.training.learned import Learned
 from simic.training.session import open_session
@@ -65,27 +63,17 @@ class Canary:
 
 
 def canary(rng_seed: int = RNG_SEED) -> Canary:
-    """Train a controller and return its result."""
-    with tempfile.TemporaryDirectory(prefix="simic-canary-") as scratch:
-        grade = _grade(_settings(rng_seed, Path(scratch)), Path(scratch))
-    return Canary(grade.score.estimate - CHANCE_PCT, grade.first, grade.kept)
-
-
-def _settings(rng_seed: int, scratch: Path) -> Params:
-    file = scratch / "params.yaml"
-    file.write_text("{}\n")
+    """Train a controller, and grade its last checkpoint on hosts that it was not trained on."""
     threads = torch.get_num_threads()  # as many as there are, since a session sets those of the whole process
-    own = (*SETTINGS, f"rng_seed={rng_seed}", f"runtime.threads={threads}")
-    return params_module.load(file, list(own), whole=False)
-
-
-def _grade(params: Params, scratch: Path) -> PlantedGrade:
-    """Grade the last checkpoint on hosts it was not trained on."""
-    prepared, work = scratch / "prepared", scratch / "work"
-    data.prepare(params.prepare, params.rng_seed, prepared, scratch, train_host)
-    with open_session(params, work, prepared) as session:
-        counters = trainer.train(session)
-        kept = session.checkpoints.read(counters.iteration)
-    grade = planted.grade(Learned.of(kept), params.rng_seed, torch.device("cpu"))
+    with tempfile.TemporaryDirectory(prefix="simic-canary-") as folder:
+        scratch, prepared = Path(folder), Path(folder) / "prepared"
+        (scratch / "params.yaml").write_text("{}\n")
+        own = [*SETTINGS, f"rng_seed={rng_seed}", f"runtime.threads={threads}"]
+        tree = params.load(scratch / "params.yaml", own, whole=False)
+        prepare(tree.prepare, tree.rng_seed, prepared, scratch, train_host)
+        with open_session(tree, scratch / "work", prepared) as session:
+            counters = trainer.train(session)
+            kept = session.checkpoints.read(counters.iteration)
+    grade = planted.grade(Learned.of(kept), rng_seed, torch.device("cpu"))
     assert grade is not None  # it was trained on that very task
-    return grade
+    return Canary(grade.score.estimate - CHANCE_PCT, grade.first, grade.kept)

@@ -28,25 +28,18 @@ class Comparison(BaseModel):
 
 
 class ComparisonLog:
-    """Collect comparisons by kind. ``allowed`` has the bound of each kind; a kind not named must agree exactly. For
+    """Collect deviations by kind. ``allowed`` has the bound of each kind; a kind not named must agree exactly. For
     kinds in ``typical`` the third quartile is bounded too: they agree closely except where a value lies on a kink of
     the network.
     """
 
     def __init__(self, allowed: Mapping[str, float], typical: Mapping[str, float] | None = None) -> None:
         self._allowed, self._typical = allowed, typical or {}
-        self._worst: dict[str, tuple[str, float]] = {}  # where, and the deviation
-        self._counts: dict[str, int] = {}
-        self._all: dict[str, list[float]] = {}
+        self._noted: dict[str, list[tuple[float, str]]] = {}  # deviations, and where
 
     def note(self, what: str, where: str, deviation: float) -> None:
-        """Add a deviation: the first out of bounds is kept, else the largest."""
-        self._counts[what] = self._counts.get(what, 0) + 1
-        if what in self._typical:
-            self._all.setdefault(what, []).append(deviation)
-        _, known = self._worst.get(what, ("", -math.inf))
-        if known <= self._allowed.get(what, 0.0) and not deviation <= known:
-            self._worst[what] = where, deviation
+        """Add a deviation."""
+        self._noted.setdefault(what, []).append((deviation, where))
 
     def equal(self, what: str, where: str, same: bool) -> None:
         """Add whether two things that must be the same are."""
@@ -90,25 +83,23 @@ class ComparisonLog:
             self.note(what, f"{where}, {name}", _norm(recorded[name] - x) / (max(changed[name], least) or 1.0))
 
     def comparisons(self) -> tuple[Comparison, ...]:
-        """Return the worst of each kind in the order of their first comparison, then the quartiles."""
-        worst = [
-            Comparison.of(what, where, deviation, self._allowed.get(what, 0.0), self._counts[what])
-            for what, (where, deviation) in self._worst.items()
-        ]
-        typical = [
-            Comparison.of(
-                f"{what}, third quartile", f"{len(values)} comparisons", _quartile(values), self._typical[what], 1
-            )
-            for what, values in self._all.items()
-        ]
+        """Return of each kind the first out of bounds, else the largest, in the order of their first comparison; then
+        the quartiles.
+        """
+        worst, typical = [], []
+        for what, noted in self._noted.items():
+            allowed, values = self._allowed.get(what, 0.0), [deviation for deviation, _ in noted]
+            out = (each for each in noted if not each[0] <= allowed)
+            deviation, where = next(out, max(noted, key=lambda each: each[0]))
+            worst.append(Comparison.of(what, where, deviation, allowed, len(noted)))
+            if what in self._typical:
+                quartile = quantiles(values, n=4)[2] if len(values) > 1 else values[0]
+                said = f"{what}, third quartile", f"{len(values)} comparisons"
+                typical.append(Comparison.of(*said, quartile, self._typical[what], 1))
         return (*worst, *typical)
 
 
 HARDLY = 0.1  # of the largest change of any tensor
-
-
-def _quartile(values: list[float]) -> float:
-    return quantiles(values, n=4)[2] if len(values) > 1 else values[0]
 
 
 def _norm(x: Tensor) -> float:

@@ -1,9 +1,9 @@
 """Training and validation of one host in float64, minibatch after minibatch, with the textbook optimisers."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import combinations
+from statistics import fmean
 
 import torch
 from torch import Tensor
@@ -15,26 +15,21 @@ from simic.certify.networks import Anatomy, Weights, logits, part_of
 from simic.params import HostOptimizer
 
 Batches = Sequence[tuple[Tensor, Tensor]]
-MOMENTS = {"sgd": ("momentum",), "adamw": ("mean", "variance")}
 BETAS, EPS = (0.9, 0.99), 1e-8
 CLIP_EPS = 1e-6  # as torch.nn.utils.clip_grad_norm_
 LEAST_NORM = 1e-8
 MOST_RATIO = 10.0
 EXPLODED = 10.0  # times the clip
+NAN = math.nan
 
 
 @dataclass
 class Memory:
     """Hold the optimiser's state of one block: moments of each parameter by name, and the number of steps."""
 
-    moments: dict[str, dict[str, Tensor]] = field(default_factory=dict)
+    first: dict[str, Tensor] = field(default_factory=dict)
+    second: dict[str, Tensor] = field(default_factory=dict)
     steps: int = 0
-
-    @classmethod
-    def fresh(cls, values: dict[str, Tensor], optimizer: HostOptimizer) -> "Memory":
-        """Return zero moments."""
-        kinds = MOMENTS[optimizer.name]
-        return cls({kind: {name: torch.zeros_like(value) for name, value in values.items()} for kind in kinds})
 
 
 @dataclass(frozen=True)
@@ -49,6 +44,11 @@ class Epoch:
     seed_norms: list[float]
     ratios: list[float]
     healthy: list[bool]
+
+    @classmethod
+    def none(cls, slots: int) -> "Epoch":
+        """Return what is known before the first one."""
+        return cls(NAN, NAN, NAN, [NAN] * slots, [NAN] * slots, [False] * slots)
 
 
 @dataclass
@@ -73,7 +73,7 @@ class PartLearner:
     body: Anatomy
     weights: Weights
     slots: Sequence[Slot]
-    memories: dict[str, Memory]
+    memories: Mapping[str, Memory]
     optimizer: HostOptimizer
     host_frozen: bool
     task_classes: int
@@ -81,68 +81,58 @@ class PartLearner:
     def epoch(self, batches: Batches) -> Epoch:
         """Train on the minibatches once."""
         blocks = self.blocks()
-        losses, hits, norms = [], [], {name: list[float]() for name in blocks}
-        for x, y in batches:
-            loss, hit = self._step(blocks, norms, x, y)
-            losses.append(loss)
-            hits.append(hit)
-        return self._summary(losses, hits, {name: math.fsum(values) / len(values) for name, values in norms.items()})
+        steps = [self._step(blocks, x, y) for x, y in batches]
+        losses, hits, norms = zip(*steps, strict=True)
+        mean = {name: fmean(norm[name] for norm in norms) for name in blocks}
+        host, seeds = mean["host"], [mean.get(f"seed.{k}", NAN) for k in range(len(self.slots))]
+        ratios = []
+        for k, slot in enumerate(self.slots):
+            size = part_of(self.body, k, slot.seed.blueprint).params if slot.learns else 1
+            ratios.append(_ratio(seeds[k], size, host, self.body.params))
+        healthy = [norm <= EXPLODED * self.optimizer.max_grad_norm for norm in seeds]
+        return Epoch(fmean(losses), 100.0 * fmean(hits), host, seeds, ratios, healthy)
 
     def blocks(self) -> dict[str, Block]:
         """Return all blocks that take part."""
-        optimizer, running = self.optimizer, [k for k, slot in enumerate(self.slots) if slot.learns]
+        optimizer = self.optimizer
         blocks = {"host": Block(self.weights.host, self.memories["host"], optimizer.weight_decay, self.host_frozen)}
-        for k in running:
-            slot, values, gates = self.slots[k], self.weights.seeds[k], self.weights.gates[k]
+        for k, slot in enumerate(self.slots):
+            if not slot.learns:
+                continue
+            values, gates, decay = self.weights.seeds[k], self.weights.gates[k], optimizer.seed_weight_decay
             assert values is not None and gates is not None
-            decay = optimizer.seed_weight_decay
             fitted = part_of(self.body, k, slot.seed.blueprint).fitted
             blocks[f"seed.{k}"] = Block(values, self.memories[f"seed.{k}"], decay, slot.frozen, fitted)
             if slot.seed.operator == GATE and slot.stage != TRAINING:
                 blocks[f"gate.{k}"] = Block(gates, self.memories[f"gate.{k}"], decay, slot.frozen)
         return blocks
 
-    def _step(
-        self, blocks: dict[str, Block], norms: dict[str, list[float]], x: Tensor, y: Tensor
-    ) -> tuple[float, float]:
-        """Return loss and share of right answers of one minibatch before its step, and take the step."""
+    def _step(self, blocks: dict[str, Block], x: Tensor, y: Tensor) -> tuple[float, float, dict[str, float]]:
+        """Take the step of one minibatch; return loss and share of right answers before it, and the gradients' norms
+        by block.
+        """
         leaves = [value.requires_grad_() for block in blocks.values() for value in block.trained().values()]
         running = [k for k, slot in enumerate(self.slots) if slot.learns]
         answers = among(logits(self.body, self.weights, self.slots, running, x), self.task_classes)
         loss = F.cross_entropy(answers, y)
         grads = iter(torch.autograd.grad(loss, leaves, allow_unused=True, materialize_grads=True))
+        norms = {}
         with torch.no_grad():
             for name, block in blocks.items():
                 own = {key: next(grads) for key in block.trained()}
-                norm = math.sqrt(math.fsum(float(grad.square().sum()) for grad in own.values()))
-                norms[name].append(norm)
+                norms[name] = math.sqrt(math.fsum(float(grad.square().sum()) for grad in own.values()))
                 if not block.frozen:
-                    scale = min(1.0, self.optimizer.max_grad_norm / (norm + CLIP_EPS))
+                    scale = min(1.0, self.optimizer.max_grad_norm / (norms[name] + CLIP_EPS))
                     stepped(block, {key: grad * scale for key, grad in own.items()}, self.optimizer)
         for leaf in leaves:
             leaf.requires_grad_(False)
-        return float(loss.detach()), float((answers.argmax(1) == y).double().mean())
-
-    def _summary(self, losses: list[float], hits: list[float], norms: dict[str, float]) -> Epoch:
-        host, clip = norms["host"], self.optimizer.max_grad_norm
-        seeds, ratios = [], []
-        for k, slot in enumerate(self.slots):
-            norm = norms.get(f"seed.{k}", math.nan)
-            seeds.append(norm)
-            size = part_of(self.body, k, slot.seed.blueprint).params if slot.learns else 1
-            ratios.append(_ratio(norm, size, host, self.body.params))
-        healthy = [norm <= EXPLODED * clip for norm in seeds]
-        return Epoch(_mean(losses), 100.0 * _mean(hits), host, seeds, ratios, healthy)
-
-
-def _mean(values: list[float]) -> float:
-    return math.fsum(values) / len(values)
+        return float(loss.detach()), float((answers.argmax(1) == y).double().mean()), norms
 
 
 def _ratio(seed: float, seed_size: int, host: float, host_size: int) -> float:
     """Return the ratio of root mean square gradients, seed over host."""
     if math.isnan(seed):
-        return math.nan
+        return NAN
     if min(seed, host) < LEAST_NORM:
         return 0.0
     return min(MOST_RATIO, (seed / math.sqrt(seed_size)) / (host / math.sqrt(host_size) + LEAST_NORM))
@@ -156,31 +146,28 @@ def among(answers: Tensor, classes: int) -> Tensor:
 
 def stepped(block: Block, grads: dict[str, Tensor], optimizer: HostOptimizer) -> None:
     """Take one step in place: SGD with momentum, or AdamW (arXiv 1711.05101)."""
-    block.memory.steps += 1
+    memory, rate = block.memory, optimizer.learning_rate
+    memory.steps += 1
     for name, grad in grads.items():
-        value, moments = block.values[name], block.memory.moments
-        rate = optimizer.learning_rate
+        value, first, second = block.values[name], memory.first.get(name, 0.0), memory.second.get(name, 0.0)
         if optimizer.name == "sgd":
-            velocity = moments["momentum"][name]
-            velocity.copy_(optimizer.momentum * velocity + grad + block.decay * value)
-            value.sub_(rate * velocity)
+            memory.first[name] = optimizer.momentum * first + grad + block.decay * value
+            value.sub_(rate * memory.first[name])
             continue
-        first, second = moments["mean"][name], moments["variance"][name]
-        first.copy_(BETAS[0] * first + (1 - BETAS[0]) * grad)
-        second.copy_(BETAS[1] * second + (1 - BETAS[1]) * grad**2)
-        unbiased = first / (1 - BETAS[0] ** block.memory.steps)
-        spread = (second / (1 - BETAS[1] ** block.memory.steps)).sqrt()
+        memory.first[name] = BETAS[0] * first + (1 - BETAS[0]) * grad
+        memory.second[name] = BETAS[1] * second + (1 - BETAS[1]) * grad**2
+        unbiased = memory.first[name] / (1 - BETAS[0] ** memory.steps)
+        spread = (memory.second[name] / (1 - BETAS[1] ** memory.steps)).sqrt()
         value.copy_(value - rate * block.decay * value - rate * unbiased / (spread + EPS))
 
 
-def minibatches(samples: Samples, order: Sequence[int], size: int) -> list[tuple[Tensor, Tensor]]:
+def minibatches(samples: Samples, order: Sequence[int], size: int) -> Batches:
     """Return the samples in that order, ``size`` at a time."""
     rows = torch.tensor(list(order)).reshape(-1, size)
     return [(samples.x[row], samples.y[row]) for row in rows]
 
 
 On = frozenset[int]  # slots whose seeds are on
-NAN = math.nan
 
 
 @dataclass(frozen=True)
@@ -223,42 +210,34 @@ def answers(body: Anatomy, weights: Weights, slots: Sequence[Slot], on: On, samp
 
 
 def validate(slots: Sequence[Slot], network: Network) -> Validation:
-    """Return all that a step measures."""
+    """Return all that a step measures. The interaction of seeds i and j is f(i and j) − f(i) − f(j) + f(none), that of
+    a seed the sum over its partners.
+    """
     acting = frozenset(k for k, slot in enumerate(slots) if slot.acts)
     kept = frozenset(k for k in acting if slots[k].stage == FOSSILIZED)
     main, none, committed = network(acting), network(frozenset()), network(kept)
-    alone = {k: paired(main.correct - network(acting - {k}).correct) for k in acting}
-    interaction, boost = _interactions(acting, network)
-    every = range(len(slots))
+    contribution, contribution_se, interaction, boost = ([NAN] * len(slots) for _ in range(4))
+    for k in acting:
+        gain = main.correct - network(acting - {k}).correct
+        contribution[k], contribution_se[k] = points(gain), 100.0 * float(gain.std()) / math.sqrt(len(gain))
+        surplus = []
+        for other in sorted(acting - {k}):
+            both, first, second = (network(frozenset(on)).correct for on in ({k, other}, {k}, {other}))
+            surplus.append(points(both - first - second + none.correct))
+        if surplus:
+            interaction[k], boost[k] = math.fsum(surplus), max(0.0, *surplus)
     return Validation(
         accuracy=points(main.correct),
         all_off_accuracy=points(none.correct),
         committed_accuracy=points(committed.correct),
         loss=main.loss,
-        contribution=[alone.get(k, (NAN, NAN))[0] for k in every],
-        contribution_se=[alone.get(k, (NAN, NAN))[1] for k in every],
-        interaction=[interaction.get(k, NAN) for k in every],
-        boost=[boost.get(k, NAN) for k in every],
+        contribution=contribution,
+        contribution_se=contribution_se,
+        interaction=interaction,
+        boost=boost,
     )
 
 
 def points(values: Tensor) -> float:
     """Return the mean in points."""
     return 100.0 * float(values.mean())
-
-
-def paired(differences: Tensor) -> tuple[float, float]:
-    """Return mean and standard error in points."""
-    return points(differences), 100.0 * float(differences.std()) / math.sqrt(len(differences))
-
-
-def _interactions(acting: On, network: Network) -> tuple[dict[int, float], dict[int, float]]:
-    """Return f(i and j) − f(i) − f(j) + f(none) in points, summed over the partners of a seed, and its largest one."""
-    sums, most = dict[int, float](), dict[int, float]()
-    for i, j in combinations(sorted(acting), 2):
-        both, first, second, none = (network(frozenset(on)).correct for on in ({i, j}, {i}, {j}, set[int]()))
-        surplus = points(both - first - second + none)
-        for k in (i, j):
-            sums[k] = sums.get(k, 0.0) + surplus
-            most[k] = max(most.get(k, 0.0), surplus)
-    return sums, most

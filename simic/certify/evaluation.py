@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from simic.certify import life, streams
-from simic.certify.agent import Network, Scale, Tensors, noise
+from simic.certify.agent import MASKS, Network, Scale, Tensors, noise
 from simic.certify.bank import Bank
 from simic.certify.comparison import ComparisonLog
 from simic.certify.episodes import HEADS
@@ -115,8 +115,8 @@ def _open_loop(host: ReferenceHost, seeds: Mapping[int, int], due: bool) -> Acti
         op = NEXT_OP.get(slot.stage, life.WAIT)
         if slot.stage == life.DORMANT and k in seeds and due and slot.germinations == 0:
             op = life.GERMINATE
-        fits = op != life.GERMINATE or masks.blueprint[k][seeds[k]]
-        if op != life.WAIT and masks.slot[op][k] and fits:
+        fits = op != life.GERMINATE or masks["blueprint"][k][seeds[k]]
+        if op != life.WAIT and masks["slot"][op][k] and fits:
             return {"op": op, "slot": k, "blueprint": seeds.get(k, 0), **shared}
     return {"op": life.WAIT, "slot": 0, "blueprint": 0, **shared}
 
@@ -131,16 +131,15 @@ def _misplaced(
     seen = seen if scale is None else scale.see(seen, interface.flags)
     categories = torch.tensor([each.categories for each in told[:-1]])[:, None]
     critic = torch.full((len(actions), 1, interface.told), -1)
-    network = Network(Learner.read(state, train.ppo).weights, interface, train.policy)
-    moments = [each.masks.by_head() for each in told[:-1]]
-    masks = {name: torch.tensor([moment[name] for moment in moments]) for name in moments[0]}
-    decided = torch.tensor([list(action) for action in actions])
+    network = Network(Learner.read(state).weights, interface, train.policy)
+    rows = {f"{MASKS}{name}": torch.tensor([each.masks[name] for each in told[:-1]]) for name in told[0].masks}
+    rows["actions"] = torch.tensor([list(action) for action in actions])
     drawn = noise(
-        known.params.rng_seed, streams.EVALUATION, EVALUATION_ITERATION, [host], len(actions), decided.shape[1]
+        known.params.rng_seed, streams.EVALUATION, EVALUATION_ITERATION, [host], len(actions), len(interface.factors)
     )
     with torch.no_grad():
         z, _ = network.read(seen, categories, critic)
-        judged = network.judge(z[:, 0], masks, decided, drawn[:, 0] if sampled else None)
+        judged = network.judge(z[:, 0], rows, drawn[:, 0] if sampled else None)
     return judged.misplaced.max(dim=1).values
 
 

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from simic.certify import agent, ppo, streams
-from simic.certify.agent import Interface, Network, Scale, Tensors
+from simic.certify.agent import MASKS, Interface, Network, Scale, Tensors
 from simic.certify.comparison import ComparisonLog
-from simic.certify.ppo import POLICY, Learner, Rows, Update
+from simic.certify.ppo import POLICY, Learner, Update
 from simic.params import Params
 
 BEFORE, AFTER = "before/", "after/"
@@ -38,7 +38,7 @@ ALLOWED = {
     "weights": 2e-3,
     "first moments": 2.5e-3,
     "second moments": 1e-3,
-    "learning rate": 1e-14,
+    "learning_rate": 1e-14,
     "entropy_coef": 1e-14,
     **dict.fromkeys(("policy_loss", "value_loss", "entropy", "grad_norm", "grad_norm_max"), 1e-4),
     **dict.fromkeys(("approx_kl", "approx_kl_max", "explained_variance"), 1e-3),
@@ -61,8 +61,19 @@ class KeptIteration:
 
     @cached_property
     def masks(self) -> dict[str, Tensor]:
-        """Return the masks by name, ``[T+1, E, …]``."""
-        return {name.removeprefix("masks."): x for name, x in self.tensors.items() if name.startswith("masks.")}
+        """Return the masks by head, ``[T+1, E, …]``."""
+        return {name.removeprefix(MASKS): x for name, x in self.tensors.items() if name.startswith(MASKS)}
+
+    @cached_property
+    def steps(self) -> dict[str, Tensor]:
+        """Return what belongs to its T steps, ``[T, E, …]``; what was seen after the last is left out."""
+        others, length = (BEFORE, AFTER, "env_ids"), len(self.tensors["valid"])
+        return {name: x[:length] for name, x in self.tensors.items() if not name.startswith(others)}
+
+    @property
+    def where(self) -> str:
+        """Name it as certificates do."""
+        return f"iteration {self.number + 1}"
 
     @property
     def env_ids(self) -> list[int]:
@@ -81,7 +92,7 @@ class Known:
 
 def certify_iteration(known: Known, kept: KeptIteration, metrics: Mapping[str, float], log: ComparisonLog) -> None:
     """Compare everything of one iteration; ``metrics`` is its row of telemetry's updates."""
-    where, before, train = f"iteration {kept.number + 1}", kept.state(BEFORE), known.params.train
+    where, before, after, train = kept.where, kept.state(BEFORE), kept.state(AFTER), known.params.train
     x = kept.tensors
     valid = _valid(x["terminated"], x["truncated"])
     log.equal("valid steps kept", where, torch.equal(x["valid"], valid))
@@ -90,8 +101,9 @@ def certify_iteration(known: Known, kept: KeptIteration, metrics: Mapping[str, f
     observation, reward = Scale.read(before, "observation"), Scale.read(before, "reward")
     seen = x["features"].double()
     seen = seen if observation is None else observation.see(seen, known.interface.flags)
-    _certify_acting(known, kept, Learner.read(before, train.ppo), seen, log)
-    paid, after = torch.where(valid, x["rewards"].double(), 0.0), kept.state(AFTER)
+    learner = Learner.read(before)
+    _certify_acting(known, kept, learner, seen, log)
+    paid = torch.where(valid, x["rewards"].double(), 0.0)
     reward, scaled, running = ppo.scaled(paid, valid, reward, train.ppo.gamma, known.clipped)
     if observation is not None:
         observation = observation.with_rows(x["features"][:-1][valid].double())
@@ -104,21 +116,19 @@ def certify_iteration(known: Known, kept: KeptIteration, metrics: Mapping[str, f
     log.tensors("advantages", where, torch.where(valid, x["advantages"], 0.0), gained, unit)
     log.tensors("returns", where, torch.where(valid, x["returns"], 0.0), returns, unit)
     chosen = torch.zeros_like(valid)
-    masks = {name: mask[:-1] for name, mask in kept.masks.items()}
-    open_ = known.interface.open({name: mask[valid] for name, mask in masks.items()}, x["actions"][valid])
-    chosen[valid] = open_.any(dim=1)
-    rows = Rows(
-        features=torch.where(valid[..., None], seen[:-1], 0.0),
-        categories=x["categories"][:-1], told=x["told"][:-1], masks=masks, actions=x["actions"], valid=valid,
-        log_probs=x["log_probs"].double(), advantages=ppo.standardized(gained, chosen), returns=returns,
-    )  # fmt: skip
-    looked = metrics["steps"] + metrics.get("stopped_early", 0.0)
-    update = Update(rows, known.interface, train, known.params.rng_seed, kept.number, int(looked))
-    learner = Learner.read(before, train.ppo)
+    chosen[valid] = known.interface.open(ppo.flat(kept.steps)).any(dim=1)
+    steps = kept.steps | {
+        "features": torch.where(valid[..., None], seen[:-1], 0.0),
+        "log_probs": x["log_probs"].double(),
+        "advantages": ppo.standardized(gained, chosen),
+        "returns": returns,
+    }
+    looked = int(metrics["steps"] + metrics.get("stopped_early", 0.0))
+    update = Update(steps, known.interface, train, known.params.rng_seed, kept.number, looked)
     learned, derived = update.run(learner)
     derived |= ppo.summary(gained[valid], returns[valid], values[valid])
     _certify_metrics(metrics, derived, unit, where, log)
-    _certify_learned(learner, learned, Learner.read(after, train.ppo), metrics, where, log)
+    _certify_learned(learner, learned, Learner.read(after), where, log)
 
 
 def certify_states(kept: KeptIteration, recorded: tuple[str, str], like: Tensors, log: ComparisonLog) -> None:
@@ -127,15 +137,7 @@ def certify_states(kept: KeptIteration, recorded: tuple[str, str], like: Tensors
         state = kept.state(when)
         shaped = {name: x.view(like[name].shape) for name, x in state.items() if name in like}
         same = state.keys() == like.keys() and hashed({}, shaped) == expected
-        log.equal("state that was kept", f"{when}iteration {kept.number + 1}", same)
-
-
-def certify_between(first: KeptIteration, second: KeptIteration, log: ComparisonLog) -> None:
-    """Compare the states between two consecutive iterations byte for byte."""
-    before, after, where = second.state(BEFORE), first.state(AFTER), f"before iteration {second.number + 1}"
-    for name in sorted(before.keys() | after.keys()):
-        same = name in before and name in after and torch.equal(before[name], after[name])
-        log.equal("state between iterations", f"{where}, {name}", same)
+        log.equal("state that was kept", f"{when}{kept.where}", same)
 
 
 def certify_taken_up(begun: Sequence[str], ended: Sequence[str], log: ComparisonLog) -> None:
@@ -175,15 +177,13 @@ def _certify_beginning(known: Known, before: Tensors, where: str, log: Compariso
 
 def _certify_acting(known: Known, kept: KeptIteration, learner: Learner, seen: Tensor, log: ComparisonLog) -> None:
     """Compare log-probabilities, values and sampled actions."""
-    x, where, train = kept.tensors, f"iteration {kept.number + 1}", known.params.train
-    valid, actions = x["valid"], x["actions"]
-    steps, _, factors = actions.shape
-    network = Network(learner.weights, known.interface, train.policy)
+    x, where, valid = kept.tensors, kept.where, kept.tensors["valid"]
+    steps, _, factors = x["actions"].shape
+    network = Network(learner.weights, known.interface, known.params.train.policy)
     noise = agent.noise(known.params.rng_seed, streams.ACTIONS, kept.number, kept.env_ids, steps, factors)
     with torch.no_grad():
         z, values = network.read(seen, x["categories"], x["told"])
-        masks = {name: mask[:-1][valid] for name, mask in kept.masks.items()}
-        judged = network.judge(z[:-1][valid], masks, actions[valid], noise[valid])
+        judged = network.judge(z[:-1][valid], ppo.flat(kept.steps), noise[valid])
     log.tensors("log-probabilities acting", where, x["log_probs"][valid], judged.log_probs, 1.0)
     log.tensors("values acting", where, x["values"][valid], values[:-1][valid])
     on = valid & ~x["terminated"]
@@ -220,13 +220,10 @@ def _certify_metrics(
             log.number(name, where, metrics[name], value, scale)
 
 
-def _certify_learned(
-    before: Learner, learned: Learner, after: Learner, metrics: Mapping[str, float], where: str, log: ComparisonLog
-) -> None:
+def _certify_learned(before: Learner, learned: Learner, after: Learner, where: str, log: ComparisonLog) -> None:
     """Compare every weight and moment after the update, and its counters."""
     for what in ("weights", "first", "second"):
         kind = what if what == "weights" else f"{what} moments"
         log.changes(kind, where, *(getattr(learner, what) for learner in (before, after, learned)))
-    log.number("learning rate", where, metrics["learning_rate"], learned.rate, learned.rate)
     for name in ("steps", "updates", "skipped"):
         log.number("counters", f"{where}, {name}", getattr(after, name), getattr(learned, name))

@@ -259,7 +259,15 @@ def _decided(slots: list[Slot], decision: Decision, rules: Lifecycle, accuracy: 
 
 def _do(slot: Slot, decision: Decision, accuracy: float) -> None:
     if decision.op == GERMINATE:
-        slot.seed = _germinated(decision, accuracy)
+        slot.seed = Seed(
+            blueprint=decision.blueprint,
+            operator=decision.operator,
+            tempo_steps=decision.tempo,
+            first_curve=decision.curve,
+            first_target=decision.target,
+            germination_accuracy=accuracy,
+            accuracy=accuracy,
+        )
         slot.germinations += 1
         slot.enter(GERMINATED, accuracy)
     elif decision.op in (FOSSILIZE, ADVANCE):
@@ -271,18 +279,6 @@ def _do(slot: Slot, decision: Decision, accuracy: float) -> None:
         slot.seed.aim(decision.target, decision.speed, decision.alpha_curve)
     elif decision.op == PRUNE:
         _prune(slot, decision, accuracy)
-
-
-def _germinated(decision: Decision, accuracy: float) -> Seed:
-    return Seed(
-        blueprint=decision.blueprint,
-        operator=decision.operator,
-        tempo_steps=decision.tempo,
-        first_curve=decision.curve,
-        first_target=decision.target,
-        germination_accuracy=accuracy,
-        accuracy=accuracy,
-    )
 
 
 def _prune(slot: Slot, decision: Decision, accuracy: float) -> None:

@@ -1,7 +1,5 @@
 """Action masks of one host: lifecycle, parameter budget, and choices that the params leave open."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from simic.certify import life
@@ -9,37 +7,9 @@ from simic.certify.life import GERMINATE, OPS, WAIT, Slot
 from simic.certify.networks import Anatomy
 from simic.params import Train
 
-Choice = str | int | float
-
-
-@dataclass(frozen=True)
-class Masks:
-    """Hold ``op [O]``, ``slot [O][K]`` given the op, ``blueprint [K][P]`` given the slot, and ``others`` by head where
-    the params close a choice.
-    """
-
-    op: list[bool]
-    slot: list[list[bool]]
-    blueprint: list[list[bool]]
-    others: dict[str, list[bool]]
-
-    def by_head(self) -> dict[str, Sequence[Any]]:
-        """Return all masks by head."""
-        return {"op": self.op, "slot": self.slot, "blueprint": self.blueprint, **self.others}
-
-
-def choices(body: Anatomy) -> dict[str, Sequence[Choice]]:
-    """Return the choices of every head by index."""
-    return {
-        "op": OPS,
-        "slot": tuple(range(body.slots)),
-        "blueprint": tuple(body.blueprints[0]),
-        "style": tuple(life.STYLES),
-        "tempo": life.TEMPOS,
-        "alpha_target": life.TARGETS,
-        "alpha_speed": life.SPEEDS,
-        "alpha_curve": life.CURVES,
-    }
+# By head: ``op [O]``, ``slot [O][K]`` given the op, ``blueprint [K][P]`` given the slot; others where the params close
+# a choice.
+Masks = dict[str, list[Any]]
 
 
 def decision(action: dict[str, int]) -> life.Decision:
@@ -60,24 +30,30 @@ def decision(action: dict[str, int]) -> life.Decision:
 
 def masks(slots: list[Slot], body: Anatomy, train: Train) -> Masks:
     """Return the masks of the present state."""
-    left = {head: [_open(train, head, value) for value in values] for head, values in choices(body).items()}
+    choices = {
+        "op": OPS,
+        "slot": range(body.slots),
+        "blueprint": body.blueprints[0],
+        "style": life.STYLES,
+        "tempo": life.TEMPOS,
+        "alpha_target": life.TARGETS,
+        "alpha_speed": life.SPEEDS,
+        "alpha_curve": life.CURVES,
+    }
+    chosen = train.actions
+    left = {head: [not chosen.get(head) or value in chosen[head] for value in every] for head, every in choices.items()}
     slot = life.allowed(slots, train.lifecycle)
     for op in range(len(OPS)):
-        closed = [not (left["op"][op] and (op == WAIT or left["slot"][k])) for k in range(body.slots)]
-        slot[op] = [possible and not shut for possible, shut in zip(slot[op], closed, strict=True)]
+        for k in range(body.slots):
+            slot[op][k] = slot[op][k] and left["op"][op] and (op == WAIT or left["slot"][k])
     fits = _affordable(slots, body, train)
     blueprint = [
         [slot[GERMINATE][k] and fits[k][p] and left["blueprint"][p] for p in range(len(fits[k]))]
         for k in range(body.slots)
     ]
     slot[GERMINATE] = [any(row) for row in blueprint]
-    free = {head: flags for head, flags in left.items() if head not in ("op", "slot", "blueprint") and not all(flags)}
-    return Masks([any(row) for row in slot], slot, blueprint, free)
-
-
-def _open(train: Train, head: str, value: Choice) -> bool:
-    chosen = train.actions.get(head)
-    return not chosen or value in chosen
+    others = {head: flags for head, flags in left.items() if head not in ("op", "slot", "blueprint") and not all(flags)}
+    return {"op": [any(row) for row in slot], "slot": slot, "blueprint": blueprint, **others}
 
 
 def _affordable(slots: list[Slot], body: Anatomy, train: Train) -> list[list[bool]]:

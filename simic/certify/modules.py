@@ -21,18 +21,26 @@ EPS = 1e-5  # of the norms
 
 @dataclass(frozen=True)
 class Entry:
-    """Describe a parameter: drawn uniformly from ±1/√inputs, or ``constant``; ``fitted``: from data, not trained."""
+    """Describe a parameter: drawn uniformly from ±1/√inputs, or ``constant``; ``fitted``: from data, not trained.
+    ``places``: at how many places of a sample (pixels of an image) each of its numbers is multiplied with something.
+    """
 
     name: str
-    shape: tuple[int, ...]
+    shape: Shape
     inputs: int = 0
     constant: float | None = None
     fitted: bool = False
+    places: int = 0
+
+    @property
+    def size(self) -> int:
+        """Count its numbers."""
+        return math.prod(self.shape)
 
 
 @dataclass(frozen=True)
 class Part:
-    """Describe a module: parameters in order, ``run`` on ``[B, …]``, FLOPs of one sample.
+    """Describe a module: parameters in order, ``run`` on ``[B, …]``.
 
     ``closing`` parameters start at zero under the operator MULTIPLY, so that the module begins as the identity.
     ``fit`` returns the fitted ones from rows ``[n, D]``. With ``reads_sample`` the module runs on the samples, and its
@@ -41,7 +49,6 @@ class Part:
 
     entries: tuple[Entry, ...]
     run: Callable[[Values, Tensor], Tensor]
-    flops: int
     closing: tuple[str, ...] = ()
     fit: Callable[[Tensor], dict[str, Tensor]] | None = None
     reads_sample: bool = False
@@ -49,7 +56,12 @@ class Part:
     @property
     def params(self) -> int:
         """Count the trained parameters."""
-        return sum(math.prod(entry.shape) for entry in self.entries if not entry.fitted)
+        return sum(entry.size for entry in self.entries if not entry.fitted)
+
+    @property
+    def flops(self) -> int:
+        """Count the FLOPs of one sample: those of matrix products and convolutions."""
+        return sum(2 * entry.places * entry.size for entry in self.entries)
 
     @property
     def fitted(self) -> frozenset[str]:
@@ -57,24 +69,21 @@ class Part:
         return frozenset(entry.name for entry in self.entries if entry.fitted)
 
     def draw(self, stream: streams.Words) -> dict[str, Tensor]:
-        """Return first values from a stream: one number for each place, whether it is drawn or constant."""
-        count = sum(math.prod(entry.shape) for entry in self.entries)
-        numbers = torch.from_numpy(streams.uniforms(stream, count))
-        values, at = {}, 0
-        for entry in self.entries:
-            size = math.prod(entry.shape)
+        """Return first values from a stream; a constant uses up as many numbers as it has."""
+        sizes, values = [entry.size for entry in self.entries], {}
+        numbers = torch.from_numpy(streams.uniforms(stream, sum(sizes)))
+        for entry, own in zip(self.entries, numbers.split(sizes), strict=True):
             if entry.constant is None:
-                value = (2.0 * numbers[at : at + size] - 1.0) / math.sqrt(entry.inputs)
+                value = (2.0 * own - 1.0) / math.sqrt(entry.inputs)
             else:
-                value = torch.full((size,), entry.constant, dtype=torch.float64)
+                value = torch.full_like(own, entry.constant)
             values[entry.name] = value.reshape(entry.shape)
-            at += size
         return values
 
 
-def conv(name: str, inputs: int, outputs: int, kernel: int, constant: float | None = None) -> Entry:
+def conv(name: str, inputs: int, outputs: int, kernel: int, pixels: int, constant: float | None = None) -> Entry:
     """Describe the weight of a convolution without bias."""
-    return Entry(f"{name}.weight", (outputs, inputs, kernel, kernel), inputs * kernel**2, constant)
+    return Entry(f"{name}.weight", (outputs, inputs, kernel, kernel), inputs * kernel**2, constant, places=pixels)
 
 
 def affine(name: str, width: int) -> tuple[Entry, Entry]:
@@ -84,21 +93,19 @@ def affine(name: str, width: int) -> tuple[Entry, Entry]:
 
 def dense(name: str, inputs: int, outputs: int, zero: bool = False, bias: bool = True) -> tuple[Entry, ...]:
     """Describe weight and bias of a linear layer; ``zero``: both start at 0."""
-    constant = 0.0 if zero else None
-    lead = f"{name}." if name else ""
-    weight = Entry(f"{lead}weight", (outputs, inputs), inputs, constant)
+    constant, lead = 0.0 if zero else None, f"{name}." if name else ""
+    weight = Entry(f"{lead}weight", (outputs, inputs), inputs, constant, places=1)
     return (weight, Entry(f"{lead}bias", (outputs,), inputs, constant)) if bias else (weight,)
 
 
-def groups(channels: int) -> int:
-    """Return the groups of a group norm: the largest of 32 … 2 that divides the channels, at least 16 each, else 1."""
-    fitting = [g for g in (32, 16, 8, 4, 2) if channels % g == 0 and channels // g >= 16]
-    return max(fitting, default=1)
-
-
-def group_normed(v: Values, name: str, x: Tensor) -> Tensor:
-    """Apply group norm to maps ``[B, C, H, W]``."""
-    return F.group_norm(x, groups(x.shape[1]), v[f"{name}.weight"], v[f"{name}.bias"], EPS)
+def normed(v: Values, name: str, x: Tensor) -> Tensor:
+    """Apply group norm to maps ``[B, C, H, W]``, layer norm to vectors ``[B, D]``."""
+    scale, shift = v[f"{name}.weight"], v[f"{name}.bias"]
+    if x.dim() == 2:
+        return F.layer_norm(x, x.shape[1:], scale, shift, EPS)
+    channels = x.shape[1]  # in as many groups as may be, of at least 16
+    groups = next((n for n in (32, 16, 8, 4, 2) if channels % n == 0 and channels // n >= 16), 1)
+    return F.group_norm(x, groups, scale, shift, EPS)
 
 
 def convolved(v: Values, name: str, x: Tensor, per_channel: bool = False) -> Tensor:
@@ -120,13 +127,10 @@ def rectified(x: Tensor) -> Tensor:
 SQUEEZED_BIAS = 3.0  # sigmoid(3) ≈ 0.95
 
 
-def map_norm(shape: Shape) -> Part:
-    """Build x + tanh(w) (GN(x) − x), w = 0."""
-
-    def run(v: Values, x: Tensor) -> Tensor:
-        return x + torch.tanh(v["weight"]) * (group_normed(v, "norm", x) - x)
-
-    return Part((Entry("weight", (1,), constant=0.0), *affine("norm", shape[0])), run, 0, ("weight",))
+def norm(shape: Shape) -> Part:
+    """Build x + tanh(w) (norm(x) − x), w = 0."""
+    entries = (Entry("weight", (1,), constant=0.0), *affine("norm", shape[0]))
+    return Part(entries, lambda v, x: x + torch.tanh(v["weight"]) * (normed(v, "norm", x) - x), ("weight",))
 
 
 def squeeze_excitation(shape: Shape) -> Part:
@@ -138,134 +142,103 @@ def squeeze_excitation(shape: Shape) -> Part:
         return x * torch.sigmoid(scale)[:, :, None, None]
 
     excite = (
-        Entry("excite.weight", (channels, reduced), constant=0.0),
+        Entry("excite.weight", (channels, reduced), constant=0.0, places=1),
         Entry("excite.bias", (channels,), constant=SQUEEZED_BIAS),
     )
-    return Part((*dense("squeeze", channels, reduced, bias=False), *excite), run, 4 * channels * reduced)
+    return Part((*dense("squeeze", channels, reduced, bias=False), *excite), run)
 
 
 def depthwise(shape: Shape) -> Part:
     """Build x + relu(GN(1×1(3×3 per channel x)))."""
-    channels, height, width = shape
+    channels, pixels = shape[0], math.prod(shape[1:])
 
     def run(v: Values, x: Tensor) -> Tensor:
         mixed = convolved(v, "pointwise", convolved(v, "depthwise", x, per_channel=True))
-        return x + rectified(group_normed(v, "norm", mixed))
+        return x + rectified(normed(v, "norm", mixed))
 
-    entries = (conv("depthwise", 1, channels, 3), conv("pointwise", channels, channels, 1), *affine("norm", channels))
-    flops = 2 * height * width * (9 * channels + channels**2)
-    return Part(entries, run, flops, ("norm.weight", "norm.bias"))
+    kernels = conv("depthwise", 1, channels, 3, pixels), conv("pointwise", channels, channels, 1, pixels)
+    return Part((*kernels, *affine("norm", channels)), run, ("norm.weight", "norm.bias"))
 
 
 def bottleneck(shape: Shape) -> Part:
     """Build x + GN(up(relu(3×3(relu(down x))))), up = 0."""
-    channels, height, width = shape
+    channels, pixels = shape[0], math.prod(shape[1:])
     narrow = max(8, channels // 4)
 
     def run(v: Values, x: Tensor) -> Tensor:
         inner = F.relu(convolved(v, "conv", F.relu(convolved(v, "down", x))))
-        return x + group_normed(v, "norm", convolved(v, "up", inner))
+        return x + normed(v, "norm", convolved(v, "up", inner))
 
     entries = (
-        conv("down", channels, narrow, 1),
-        conv("conv", narrow, narrow, 3),
-        conv("up", narrow, channels, 1, 0.0),
+        conv("down", channels, narrow, 1, pixels),
+        conv("conv", narrow, narrow, 3, pixels),
+        conv("up", narrow, channels, 1, pixels, 0.0),
         *affine("norm", channels),
     )
-    flops = 2 * height * width * (2 * channels * narrow + 9 * narrow**2)
-    return Part(entries, run, flops, ("up.weight",))
+    return Part(entries, run, ("up.weight",))
 
 
 def convolutions(
     shape: Shape, names: tuple[str, ...], kernel: int, closing: tuple[str, ...], constant: float | None = None
 ) -> Part:
     """Build x + relu(GN(conv ·)), once for each name."""
-    channels, height, width = shape
+    channels, pixels = shape[0], math.prod(shape[1:])
 
     def run(v: Values, x: Tensor) -> Tensor:
         h = x
         for name in names:
-            h = rectified(group_normed(v, f"{name}.norm", convolved(v, f"{name}.conv", h)))
+            h = rectified(normed(v, f"{name}.norm", convolved(v, f"{name}.conv", h)))
         return x + h
 
-    entries = [
-        entry
-        for name in names
-        for entry in (conv(f"{name}.conv", channels, channels, kernel, constant), *affine(f"{name}.norm", channels))
-    ]
-    flops = 2 * height * width * kernel**2 * channels**2 * len(names)
-    return Part(tuple(entries), run, flops, closing)
-
-
-def vector_norm(shape: Shape) -> Part:
-    """Build x + tanh(w) (LN(x) − x), w = 0."""
-
-    def run(v: Values, x: Tensor) -> Tensor:
-        normed = F.layer_norm(x, (shape[-1],), v["norm.weight"], v["norm.bias"], EPS)
-        return x + torch.tanh(v["weight"]) * (normed - x)
-
-    return Part((Entry("weight", (1,), constant=0.0), *affine("norm", shape[-1])), run, 0, ("weight",))
+    entries = list[Entry]()
+    for name in names:
+        weight = conv(f"{name}.conv", channels, channels, kernel, pixels, constant)
+        entries += [weight, *affine(f"{name}.norm", channels)]
+    return Part(tuple(entries), run, closing)
 
 
 def low_rank(shape: Shape) -> Part:
     """Build x + up(down x) of rank 8, up = 0."""
-    width, rank = shape[-1], 8
-
-    def run(v: Values, x: Tensor) -> Tensor:
-        return x + linear(v, "up", linear(v, "down", x))
-
+    width, rank = shape[0], 8
     entries = (*dense("down", width, rank, bias=False), *dense("up", rank, width, zero=True, bias=False))
-    return Part(entries, run, 4 * width * rank, ("up.weight",))
+    return Part(entries, lambda v, x: x + linear(v, "up", linear(v, "down", x)), ("up.weight",))
 
 
 def residual_mlp(shape: Shape, factor: int) -> Part:
     """Build x + W₂ gelu(W₁ x) with a hidden layer ``factor`` times as wide, W₂ = 0."""
-    width, hidden = shape[-1], factor * shape[-1]
-
-    def run(v: Values, x: Tensor) -> Tensor:
-        return x + linear(v, "second", F.gelu(linear(v, "first", x)))
-
+    width, hidden = shape[0], factor * shape[0]
     entries = (*dense("first", width, hidden), *dense("second", hidden, width, zero=True))
-    return Part(entries, run, 4 * width * hidden, ("second.weight", "second.bias"))
+    closing = ("second.weight", "second.bias")
+    return Part(entries, lambda v, x: x + linear(v, "second", F.gelu(linear(v, "first", x))), closing)
 
 
 def adapter(shape: Shape, narrow: int, between: Callable[[Tensor], Tensor]) -> Part:
     """Build x + up(between(down x)), both 1×1, with ``narrow`` channels between them, up = 0."""
-    channels, height, width = shape
-
-    def run(v: Values, x: Tensor) -> Tensor:
-        return x + convolved(v, "up", between(convolved(v, "down", x)))
-
-    entries = (conv("down", channels, narrow, 1), conv("up", narrow, channels, 1, 0.0))
-    return Part(entries, run, 4 * height * width * channels * narrow, ("up.weight",))
+    channels, pixels = shape[0], math.prod(shape[1:])
+    entries = (conv("down", channels, narrow, 1, pixels), conv("up", narrow, channels, 1, pixels, 0.0))
+    return Part(entries, lambda v, x: x + convolved(v, "up", between(convolved(v, "down", x))), ("up.weight",))
 
 
 def adapter_conv(shape: Shape) -> Part:
     """Build x + 3×3 x, the convolution 0."""
-    channels, height, width = shape
-
-    def run(v: Values, x: Tensor) -> Tensor:
-        return x + convolved(v, "conv", x)
-
-    return Part((conv("conv", channels, channels, 3, 0.0),), run, 18 * height * width * channels**2, ("conv.weight",))
+    weight = conv("conv", shape[0], shape[0], 3, math.prod(shape[1:]), 0.0)
+    return Part((weight,), lambda v, x: x + convolved(v, "conv", x), ("conv.weight",))
 
 
 def gate(shape: Shape) -> Part:
     """Build σ(W₂ relu(W₁ mean x)): one amplitude for each sample."""
-    channels = shape[0]
-    units = max(8, channels // 4)
+    hidden = max(8, shape[0] // 4)
 
     def run(v: Values, x: Tensor) -> Tensor:
         pooled = x.mean((2, 3)) if x.dim() == 4 else x
         return torch.sigmoid(linear(v, "out", F.relu(linear(v, "hidden", pooled))))
 
-    return Part((*dense("hidden", channels, units), *dense("out", units, 1)), run, 2 * channels * units + 2 * units)
+    return Part((*dense("hidden", shape[0], hidden), *dense("out", hidden, 1)), run)
 
 
-# --- tables ----------------------------------------------------------------------------------------------------------
+# --- tables: a seed's shape is (columns, width) ---------------------------------------------------------------------
 
 FITTED_ROWS = 512
-TABLES_WIDTHS = (32, 32)
 MOST_WEIGHT, GAIN = 16, 3.0
 LEAST = 1e-6  # of a standard deviation, a squared width and a length
 FAINTEST = -20.0  # exponent
@@ -276,38 +249,23 @@ Fit = Callable[[Tensor], dict[str, Tensor]]
 Features = Callable[[Values, Tensor], Tensor]
 
 
-def tables_host(shape: Shape, classes: int, widths: Shape) -> tuple[list[Part], Part, list[Shape]]:
-    """Build linear, ReLU, linear, ReLU, linear; a seed is added to the output of the first."""
-    inputs, (first, second) = math.prod(shape), widths
-
-    def segment(v: Values, x: Tensor) -> Tensor:
-        return linear(v, "linear", x.flatten(1))
-
-    def head(v: Values, h: Tensor) -> Tensor:
-        return linear(v, "3", F.relu(linear(v, "1", F.relu(h))))
-
-    last = Part((*dense("1", first, second), *dense("3", second, classes)), head, 2 * second * (first + classes))
-    return [Part(dense("linear", inputs, first), segment, 2 * inputs * first)], last, [(first,)]
-
-
 # --- seeds that learn their features ---
 
 
-def _learned(shape: Shape, entries: tuple[Entry, ...], count: int, flops: int, features: Features) -> Part:
+def learned(shape: Shape, entries: tuple[Entry, ...], count: int, features: Features) -> Part:
     """Build B times ``count`` features of a row."""
 
     def run(v: Values, x: Tensor) -> Tensor:
         return GAIN * (features(v, x.flatten(1)) @ v["out"])
 
-    out = Entry("out", (count, shape[1]), constant=0.0)
-    return Part((out, *entries), run, flops + 2 * count * shape[1], ("out",), reads_sample=True)
+    out = Entry("out", (count, shape[1]), constant=0.0, places=1)
+    return Part((out, *entries), run, ("out",), reads_sample=True)
 
 
 def units(shape: Shape) -> Part:
     """Build B relu(W x + b)."""
     columns, width = shape
-    features = lambda v, x: F.relu(linear(v, "hidden", x))  # noqa: E731
-    return _learned(shape, dense("hidden", columns, width), width, 2 * columns * width, features)
+    return learned(shape, dense("hidden", columns, width), width, lambda v, x: F.relu(linear(v, "hidden", x)))
 
 
 def periodic(shape: Shape) -> Part:
@@ -319,7 +277,7 @@ def periodic(shape: Shape) -> Part:
         angles = torch.cat([x * own for own in frequencies], dim=1)
         return torch.cat((torch.sin(angles), torch.cos(angles)), dim=1)
 
-    return _learned(shape, (Entry("log_frequency", (2, columns), columns),), 4 * columns, 0, features)
+    return learned(shape, (Entry("log_frequency", (2, columns), columns),), 4 * columns, features)
 
 
 def gated(shape: Shape) -> Part:
@@ -330,7 +288,7 @@ def gated(shape: Shape) -> Part:
         both = linear(v, "hidden", x)
         return both[:, :width] * both[:, width:]
 
-    return _learned(shape, dense("hidden", columns, 2 * width), width, 4 * columns * width, features)
+    return learned(shape, dense("hidden", columns, 2 * width), width, features)
 
 
 def column_gate(shape: Shape) -> Part:
@@ -344,16 +302,15 @@ def column_gate(shape: Shape) -> Part:
         return F.relu(linear(v, "hidden", x * scales))
 
     entries = (Entry("gate", (columns,), constant=1.0), *dense("hidden", columns, width))
-    return _learned(shape, entries, width, 2 * columns * width, features)
+    return learned(shape, entries, width, features)
 
 
 # --- seeds with fixed features ---
 
 
 def fixed(
-    shape: Shape, count: int, features: Features, entries: tuple[Entry, ...] = (), prepare: Fit | None = None,
-    flops: int = 0,
-) -> Part:  # fmt: skip
+    shape: Shape, count: int, features: Features, prepared: tuple[Entry, ...] = (), prepare: Fit | None = None
+) -> Part:
     """Build B times ``count`` untrained features, standardised; fitted are what ``prepare`` returns, mean and scale."""
     weight = GAIN * min(1.0, math.sqrt(MOST_WEIGHT / count))
 
@@ -361,20 +318,21 @@ def fixed(
         return ((features(v, x.flatten(1)) - v["mean"]) * v["scale"]) @ v["out"]
 
     def fit(rows: Tensor) -> dict[str, Tensor]:
-        fitted = {} if prepare is None else prepare(rows)
-        raw = features(fitted, rows)
+        found = {} if prepare is None else prepare(rows)
+        raw = features(found, rows)
         mean = raw.mean(dim=0)
         deviation = torch.sqrt(((raw - mean) ** 2).mean(dim=0))
         # What does not vary stays 0.
-        scale = [weight / float(own) if own > LEAST else 0.0 for own in deviation]
-        return fitted | {"mean": mean, "scale": torch.tensor(scale, dtype=rows.dtype)}
+        return found | {"mean": mean, "scale": torch.where(deviation > LEAST, weight / deviation, 0.0)}
 
-    own = (
-        Entry("out", (count, shape[1]), constant=0.0),
-        Entry("mean", (count,), constant=0.0, fitted=True),
-        Entry("scale", (count,), constant=0.0, fitted=True),
-    )
-    return Part((*own, *entries), run, flops + 2 * count * shape[1], ("out",), fit, reads_sample=True)
+    out = Entry("out", (count, shape[1]), constant=0.0, places=1)
+    entries = (out, fitted_entry("mean", count), fitted_entry("scale", count), *prepared)
+    return Part(entries, run, ("out",), fit, reads_sample=True)
+
+
+def fitted_entry(name: str, *shape: int, places: int = 0) -> Entry:
+    """Describe what is fitted to data."""
+    return Entry(name, shape, constant=0.0, fitted=True, places=places)
 
 
 def of_pairs(shape: Shape, of_difference: Callable[[Tensor], Tensor]) -> Part:
@@ -399,11 +357,8 @@ def radial(shape: Shape) -> Part:
         apart = ((centres[:, None] - centres) ** 2).sum(dim=2)
         return {"centres": centres, "width": apart.mean().clamp(min=LEAST).reshape(1)}
 
-    entries = (
-        Entry("centres", (CENTRES, shape[0]), constant=0.0, fitted=True),
-        Entry("width", (1,), constant=0.0, fitted=True),
-    )
-    return fixed(shape, CENTRES, features, entries, prepare, 2 * CENTRES * shape[0])
+    prepared = fitted_entry("centres", CENTRES, shape[0], places=1), fitted_entry("width", 1)
+    return fixed(shape, CENTRES, features, prepared, prepare)
 
 
 def _at_ranks(rows: Tensor, ranks: list[int]) -> Tensor:
@@ -421,8 +376,7 @@ def bins(shape: Shape) -> Part:
     def prepare(rows: Tensor) -> dict[str, Tensor]:
         return {"edges": _at_ranks(rows, [k * len(rows) // BINS for k in range(1, BINS)])}
 
-    edges = Entry("edges", (BINS - 1, shape[0]), constant=0.0, fitted=True)
-    return fixed(shape, BINS * shape[0], features, (edges,), prepare)
+    return fixed(shape, BINS * shape[0], features, (fitted_entry("edges", BINS - 1, shape[0]),), prepare)
 
 
 def normal_scores(shape: Shape) -> Part:
@@ -435,14 +389,13 @@ def normal_scores(shape: Shape) -> Part:
     def prepare(rows: Tensor) -> dict[str, Tensor]:
         return {"knots": _at_ranks(rows, [(2 * k + 1) * len(rows) // (2 * KNOTS) for k in range(KNOTS)])}
 
-    knots = Entry("knots", (KNOTS, shape[0]), constant=0.0, fitted=True)
-    return fixed(shape, shape[0], features, (knots,), prepare)
+    return fixed(shape, shape[0], features, (fitted_entry("knots", KNOTS, shape[0]),), prepare)
 
 
 # Blueprints of each family in the order of the actions, built for the features' shape; of tables for (columns, width).
 BLUEPRINTS: dict[str, dict[str, Callable[[Shape], Part]]] = {
     "cnn": {
-        "norm": map_norm,
+        "norm": norm,
         "attention": squeeze_excitation,
         "depthwise": depthwise,
         "bottleneck": bottleneck,
@@ -453,7 +406,7 @@ BLUEPRINTS: dict[str, dict[str, Callable[[Shape], Part]]] = {
         ),
     },
     "mlp": {
-        "norm": vector_norm,
+        "norm": norm,
         "lora": low_rank,
         "mlp_small": lambda shape: residual_mlp(shape, 2),
         "mlp": lambda shape: residual_mlp(shape, 4),

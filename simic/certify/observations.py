@@ -86,11 +86,6 @@ def signed_log(points: float) -> float:
     return max(-1.0, min(1.0, math.copysign(math.log1p(abs(points)) / math.log(101.0), points)))
 
 
-def share(part: float, whole: float) -> float:
-    """Return part / whole within 0 and 1."""
-    return max(0.0, min(1.0, part / whole))
-
-
 def steps_squashed(steps: int) -> float:
     """Return x / (8 + x)."""
     return squashed(steps / STEPS_UNIT)
@@ -153,7 +148,7 @@ def _of_slot(s: Sight, k: int) -> list[float]:
         seed.alpha,
         seed.alpha_target,
         seed.first_target,
-        share(seed.tempo_steps, max(life.TEMPOS)),
+        seed.tempo_steps / max(life.TEMPOS),
         steps_squashed(seed.ramp_steps - seed.ramp_done),
         steps_squashed(seed.age),
         steps_squashed(slot.dwell),

@@ -3,13 +3,14 @@
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from statistics import fmean
 
 import torch
 from torch import Tensor
 
 from simic import params
 from simic.certify import streams
-from simic.certify.agent import CLIP, Interface, Network, Scale, Tensors
+from simic.certify.agent import CLIP, Interface, Network, Rows, Scale, Tensors
 
 POLICY, FIRST, SECOND = "ppo/policy.", "ppo/adam.exp_avg.", "ppo/adam.exp_avg_sq."
 DECAY = 0.9, 0.999  # of Adam's moments (Kingma, Ba 2015, arXiv 1412.6980)
@@ -22,40 +23,8 @@ RATE_END = 0.2  # what the linear schedule leaves
 
 
 @dataclass(frozen=True)
-class Rows:
-    """Hold T steps of E environments: scaled ``features [T, E, F]``, ``masks`` by name ``[T, E, …]``, ``actions`` and
-    ``log_probs [T, E, K]`` of acting, the rest ``[T, E, …]``.
-    """
-
-    features: Tensor
-    categories: Tensor
-    told: Tensor
-    masks: Tensors
-    actions: Tensor
-    valid: Tensor
-    log_probs: Tensor
-    advantages: Tensor
-    returns: Tensor
-
-    def select(self, envs: Tensor) -> "Rows":
-        """Return the rows of those environments."""
-        masks = {name: mask[:, envs] for name, mask in self.masks.items()}
-        return Rows(**{name: x[:, envs] for name, x in vars(self).items() if name != "masks"}, masks=masks)
-
-    def single_steps(self) -> "Rows":
-        """Return every step as an environment of its own, ``[1, E·T]``, one environment after another."""
-        masks = {name: mask.transpose(0, 1).flatten(0, 1)[None] for name, mask in self.masks.items()}
-        flat = {name: x.transpose(0, 1).flatten(0, 1)[None] for name, x in vars(self).items() if name != "masks"}
-        return Rows(**flat, masks=masks)
-
-    def flat(self, what: Tensor) -> Tensor:
-        """Return the valid rows of ``[T, E, …]`` one after the other."""
-        return what[self.valid]
-
-
-@dataclass(frozen=True)
 class Learner:
-    """Hold what an update changes: weights and Adam's moments by name, counters and the learning rate."""
+    """Hold what an update changes: weights and Adam's moments by name, and counters."""
 
     weights: Tensors
     first: Tensors
@@ -63,40 +32,31 @@ class Learner:
     steps: int
     updates: int
     skipped: int
-    rate: float
 
     @classmethod
-    def read(cls, tensors: Tensors, ppo: params.PPOParams) -> "Learner":
+    def read(cls, tensors: Tensors) -> "Learner":
         """Read the learner from a checkpoint's tensors."""
         weights, first, second = (
             {name.removeprefix(lead): x.double() for name, x in tensors.items() if name.startswith(lead)}
             for lead in (POLICY, FIRST, SECOND)
         )
-        steps, updates, skipped = (
-            int(tensors[f"ppo/{name}"]) for name in ("adam.step", "counter.updates", "counter.skipped_steps")
-        )
-        return cls(weights, first, second, steps, updates, skipped, ppo.learning_rate)
-
-
-@dataclass(frozen=True)
-class Usage:
-    """Count the rollout's steps, and by factor ``[K]`` those where it had choices."""
-
-    steps: int
-    open: Tensor
+        counters = "adam.step", "counter.updates", "counter.skipped_steps"
+        return cls(weights, first, second, *(int(tensors[f"ppo/{name}"]) for name in counters))
 
 
 @dataclass(frozen=True)
 class Minibatch:
-    """Hold the statistics of one minibatch before its step; ``entropy`` and ``open`` are sums by factor ``[K]``."""
+    """Hold the statistics of one minibatch before its step; ``entropy`` and ``open``, the rows where the factor had
+    choices, are sums by factor ``[K]``.
+    """
 
     policy_loss: float
     value_loss: float
     divergence: float
     entropy: Tensor
     open: Tensor
-    gradient_norm: float
-    stepped: bool
+    gradient_norm: float = math.nan
+    stepped: bool = False
 
 
 # --- before the update -----------------------------------------------------------------------------------------------
@@ -155,113 +115,101 @@ def summary(advantage: Tensor, returns: Tensor, values: Tensor) -> dict[str, flo
 
 @dataclass(frozen=True)
 class Update:
-    """Run one update of PPO (Schulman et al. 2017, arXiv 1707.06347) on these rows.
+    """Run one update of PPO (Schulman et al. 2017, arXiv 1707.06347).
 
-    ``looked`` is the recorded number of minibatches; it decides when to stop only where rounding would.
+    ``steps`` are T steps of E environments, ``[T, E, …]`` by name: scaled features, categories, told, masks, actions,
+    log_probs, advantages, returns, and valid. ``looked`` is the recorded number of minibatches; it decides when to stop
+    only where rounding would.
     """
 
-    rows: Rows
+    steps: Tensors
     interface: Interface
     train: params.Train
     rng_seed: int
     iteration: int
-    looked: int | None = None
-
-    @property
-    def total(self) -> int:
-        """Return the updates of the whole run."""
-        return self.train.horizon or self.train.iterations
+    looked: int
 
     def run(self, learner: Learner) -> tuple[Learner, dict[str, float]]:
         """Return the learner after all minibatches before one whose divergence is too large, and the metrics."""
-        ppo = self.train.ppo
-        rows = self.rows if self.train.policy.core != "none" else self.rows.single_steps()
-        done = min(1.0, learner.updates / max(1, self.total - 1))
-        coefficient = (1.0 - done) * ppo.entropy_coef + done * ppo.entropy_coef_final
-        if ppo.learning_rate_schedule == "linear":
-            learner = replace(learner, rate=((1.0 - done) + done * RATE_END) * ppo.learning_rate)
-        usage, parts = self._usage(rows), min(ppo.minibatches, rows.valid.shape[1])
-        minibatches: list[Minibatch] = []
-        epochs = 0
-        while epochs < ppo.epochs and not _stopped(minibatches):
-            epochs += 1
-            for envs in self._minibatches(rows.valid.shape[1], epochs - 1, parts):
-                learner, one = self._step(learner, rows.select(envs), usage, parts, coefficient, len(minibatches))
-                minibatches.append(one)
-                if _stopped(minibatches):
-                    break
-        learner = replace(learner, updates=learner.updates + any(one.stepped for one in minibatches))
-        metrics = _metrics(minibatches, epochs) | {"entropy_coef": coefficient, "samples": float(usage.steps)}
-        return learner, metrics
+        steps, before = self.steps, learner
+        if self.train.policy.core == "none":  # every step is an environment of its own, one environment after another
+            steps = {name: x.transpose(0, 1).flatten(0, 1)[None] for name, x in steps.items()}
+        rows, envs = flat(steps), steps["valid"].shape[1]
+        parts, samples = min(self.train.ppo.minibatches, envs), len(rows["actions"])
+        coefficient, rate = self._scheduled(before.updates)
+        share, worth = parts / max(1, samples), coefficient * parts * self._entropy_weights(rows)
+        minibatches, epochs = list[Minibatch](), 0
+        for epoch, chosen in self._minibatches(envs, parts):
+            epochs, own = epoch + 1, {name: x[:, chosen] for name, x in steps.items()}
+            is_last = len(minibatches) + 1 == self.looked
+            learner, one = self._step(learner, own, share, worth, rate, is_last)
+            minibatches.append(one)
+            if not one.stepped and math.isfinite(one.divergence + one.gradient_norm):
+                break
+        learner = replace(learner, updates=before.updates + any(one.stepped for one in minibatches))
+        told = {"epochs": epochs, "entropy_coef": coefficient, "samples": samples, "learning_rate": rate}
+        return learner, told | _metrics(minibatches)
 
-    def _minibatches(self, count: int, epoch: int, parts: int) -> Iterator[Tensor]:
-        """Yield the environments in an order drawn for each epoch, in parts of nearly equal size."""
-        stream = streams.key(self.rng_seed, streams.MINIBATCHES, self.iteration, epoch)
-        order = torch.from_numpy(streams.permutation(stream, count))
-        yield from (part.sort().values for part in order.tensor_split(parts))
+    def _scheduled(self, updates: int) -> tuple[float, float]:
+        """Return the coefficient of entropy and the learning rate after so many updates."""
+        ppo, total = self.train.ppo, self.train.horizon or self.train.iterations
+        done = min(1.0, updates / max(1, total - 1))
+        left = (1.0 - done) + done * RATE_END if ppo.learning_rate_schedule == "linear" else 1.0
+        return (1.0 - done) * ppo.entropy_coef + done * ppo.entropy_coef_final, left * ppo.learning_rate
 
-    def _usage(self, rows: Rows) -> Usage:
-        actions, masks = rows.flat(rows.actions), {name: rows.flat(mask) for name, mask in rows.masks.items()}
-        return Usage(len(actions), self.interface.open(masks, actions).sum(dim=0))
+    def _entropy_weights(self, rows: Rows) -> Tensor:
+        """Return the scale of each factor's entropy, over the number of rows where it has choices."""
+        scales = [self.train.ppo.entropy_scale.get(factor.name, 1.0) for factor in self.interface.factors]
+        return torch.tensor(scales, dtype=torch.float64) / self.interface.open(rows).sum(dim=0).clamp(min=1)
+
+    def _minibatches(self, count: int, parts: int) -> Iterator[tuple[int, Tensor]]:
+        """Yield each epoch with the environments in an order drawn for it, in parts of nearly equal size."""
+        for epoch in range(self.train.ppo.epochs):
+            stream = streams.key(self.rng_seed, streams.MINIBATCHES, self.iteration, epoch)
+            order = torch.from_numpy(streams.permutation(stream, count))
+            yield from ((epoch, part.sort().values) for part in order.tensor_split(parts))
 
     def _step(
-        self, learner: Learner, rows: Rows, usage: Usage, parts: int, coefficient: float, number: int
+        self, learner: Learner, steps: Tensors, share: float, worth: Tensor, rate: float, is_last: bool
     ) -> tuple[Learner, Minibatch]:
         weights = {name: weight.clone().requires_grad_() for name, weight in learner.weights.items()}
-        loss, one = self._loss(Network(weights, self.interface, self.train.policy), rows, usage, parts, coefficient)
+        loss, one = self._loss(Network(weights, self.interface, self.train.policy), steps, share, worth)
         gradients = torch.autograd.grad(loss, list(weights.values()), allow_unused=True, materialize_grads=True)
-        norm = math.sqrt(math.fsum(float(gradient.square().sum()) for gradient in gradients))
-        one = replace(one, gradient_norm=norm)
-        if not math.isfinite(norm + one.divergence + one.policy_loss + one.value_loss):
+        one = replace(one, gradient_norm=math.sqrt(math.fsum(float(each.square().sum()) for each in gradients)))
+        if not math.isfinite(one.gradient_norm + one.divergence + one.policy_loss + one.value_loss):
             return replace(learner, skipped=learner.skipped + 1), one
-        if self._too_far(one.divergence, number):
+        if self._too_far(one.divergence, is_last):
             return learner, one
-        return self._stepped(learner, dict(zip(weights, gradients, strict=True)), norm), replace(one, stepped=True)
+        shrink = max(1.0, one.gradient_norm / self.train.ppo.max_grad_norm)
+        clipped = {name: gradient / shrink for name, gradient in zip(weights, gradients, strict=True)}
+        return _stepped(learner, clipped, rate, self.train.ppo.adam_eps), replace(one, stepped=True)
 
-    def _stepped(self, learner: Learner, gradients: Tensors, norm: float) -> Learner:
-        """Take one step of Adam on clipped gradients."""
-        ppo, steps = self.train.ppo, learner.steps + 1
-        shrink = max(1.0, norm / ppo.max_grad_norm)
-        weights, first, second = {}, {}, {}
-        for name, gradient in gradients.items():
-            own = gradient / shrink
-            first[name] = DECAY[0] * learner.first[name] + (1.0 - DECAY[0]) * own
-            second[name] = DECAY[1] * learner.second[name] + (1.0 - DECAY[1]) * own**2
-            spread = torch.sqrt(second[name] / (1.0 - DECAY[1] ** steps)) + ppo.adam_eps
-            weights[name] = learner.weights[name] - learner.rate * first[name] / (1.0 - DECAY[0] ** steps) / spread
-        return replace(learner, weights=weights, first=first, second=second, steps=steps)
-
-    def _too_far(self, divergence: float, number: int) -> bool:
+    def _too_far(self, divergence: float, is_last: bool) -> bool:
         target = self.train.ppo.target_kl
         if target is None:
             return False
         limit = STOP_FACTOR * target
-        if self.looked is not None and abs(divergence - limit) < IN_DOUBT * limit:
-            return number + 1 == self.looked
-        return divergence > limit
+        return is_last if abs(divergence - limit) < IN_DOUBT * limit else divergence > limit
 
-    def _loss(
-        self, network: Network, rows: Rows, usage: Usage, parts: int, coefficient: float
-    ) -> tuple[Tensor, Minibatch]:
-        """Return −objective + c_v · value loss − Σ c_k · entropy of factor k, each a sum over the minibatch times the
-        number of minibatches over the counts of the whole rollout.
+    def _loss(self, network: Network, steps: Tensors, share: float, worth: Tensor) -> tuple[Tensor, Minibatch]:
+        """Return −objective + c_v · value loss − Σ worth · entropy of each factor, each a sum over the minibatch times
+        the number of minibatches over the counts of the whole rollout.
         """
-        z, values = network.read(rows.features, rows.categories, rows.told)
-        masks = {name: rows.flat(mask) for name, mask in rows.masks.items()}
-        judged = network.judge(rows.flat(z), masks, rows.flat(rows.actions))
-        logs = (judged.log_probs - rows.flat(rows.log_probs)).clip(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
-        share = parts / max(1, usage.steps)
-        policy = -self._objective(logs, rows.flat(rows.advantages), rows.flat(rows.actions)[:, 0]).sum() * share
-        value = (rows.flat(values) - rows.flat(rows.returns)).square().sum() * share / 2
-        several = judged.options > 1
-        entropy = torch.where(several, judged.entropy, 0.0).sum(dim=0)
-        mean = entropy * parts / usage.open.clamp(min=1)
-        bonus = (self._worth(coefficient) * mean).sum()
-        drift = logs.detach()
-        divergence = float((torch.expm1(drift) - drift).sum()) / max(1, len(drift))
-        losses = float(policy.detach()), float(value.detach())
-        minibatch = Minibatch(*losses, divergence, entropy.detach(), several.sum(dim=0), math.nan, False)
-        return policy + self.train.ppo.value_coef * value - bonus, minibatch
+        z, values = network.read(steps["features"], steps["categories"], steps["told"])
+        rows, valid = flat(steps), steps["valid"]
+        judged = network.judge(z[valid], rows)
+        logs = (judged.log_probs - rows["log_probs"]).clip(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
+        policy = -self._objective(logs, rows["advantages"], rows["actions"][:, 0]).sum() * share
+        value = (values[valid] - rows["returns"]).square().sum() * share / 2
+        entropy, drift = judged.entropy.sum(dim=0), logs.detach()
+        one = Minibatch(
+            policy_loss=float(policy.detach()),
+            value_loss=float(value.detach()),
+            divergence=float((torch.expm1(drift) - drift).sum()) / max(1, len(drift)),
+            entropy=entropy.detach(),
+            open=self.interface.open(rows).sum(dim=0),
+        )
+        return policy + self.train.ppo.value_coef * value - (worth * entropy).sum(), one
 
     def _objective(self, logs: Tensor, gained: Tensor, op: Tensor) -> Tensor:
         """Return the objective of each row, min(r A, clip(r, 1 − ε, 1 + ε) A), ``[N]``."""
@@ -274,32 +222,39 @@ class Update:
         clipped = ratio.clip(1.0 - ppo.clip_range, 1.0 + ppo.clip_range)
         return (weight * torch.minimum(ratio * gain, clipped * gain)).sum(dim=1)
 
-    def _worth(self, coefficient: float) -> Tensor:
-        """Return the coefficient of each factor's entropy."""
-        scale, names = self.train.ppo.entropy_scale, [factor.name for factor in self.interface.factors]
-        return torch.tensor([coefficient * scale.get(name, 1.0) for name in names], dtype=torch.float64)
+
+def flat(steps: Tensors) -> dict[str, Tensor]:
+    """Return the valid ones of steps ``[T, E, …]`` one after the other."""
+    return {name: x[steps["valid"]] for name, x in steps.items()}
 
 
-def _stopped(minibatches: Sequence[Minibatch]) -> bool:
-    last = minibatches[-1] if minibatches else None
-    return last is not None and not last.stepped and math.isfinite(last.divergence + last.gradient_norm)
+def _stepped(learner: Learner, gradients: Tensors, rate: float, eps: float) -> Learner:
+    """Take one step of Adam."""
+    steps, weights, first, second = learner.steps + 1, {}, {}, {}
+    for name, gradient in gradients.items():
+        first[name] = DECAY[0] * learner.first[name] + (1.0 - DECAY[0]) * gradient
+        second[name] = DECAY[1] * learner.second[name] + (1.0 - DECAY[1]) * gradient**2
+        spread = torch.sqrt(second[name] / (1.0 - DECAY[1] ** steps)) + eps
+        weights[name] = learner.weights[name] - rate * first[name] / (1.0 - DECAY[0] ** steps) / spread
+    return replace(learner, weights=weights, first=first, second=second, steps=steps)
 
 
-def _metrics(minibatches: Sequence[Minibatch], epochs: int) -> dict[str, float]:
-    """Return the metrics of an update by name."""
+def _metrics(minibatches: Sequence[Minibatch]) -> dict[str, float]:
+    """Return the metrics of an update by name; NaN for means over no step."""
     taken = [one for one in minibatches if one.stepped]
-    mean = lambda values: math.fsum(values) / len(values) if values else math.nan  # noqa: E731
-    several = sum((one.open for one in taken), torch.zeros(()))
-    entropy = sum((one.entropy for one in taken), torch.zeros(()))
-    heads = (entropy[several > 0] / several[several > 0]).tolist() if taken else []
-    return {
-        "policy_loss": mean([one.policy_loss for one in taken]),
-        "value_loss": mean([one.value_loss for one in taken]),
-        "entropy": mean(heads),
-        "grad_norm": mean([one.gradient_norm for one in taken]),
-        "grad_norm_max": max((one.gradient_norm for one in taken), default=math.nan),
-        "epochs": float(epochs),
-        "steps": float(len(taken)),
+    metrics = dict.fromkeys(("policy_loss", "value_loss", "entropy", "grad_norm", "grad_norm_max"), math.nan)
+    if taken:
+        norms, choices = [one.gradient_norm for one in taken], torch.stack([one.open for one in taken]).sum(dim=0)
+        entropy = torch.stack([one.entropy for one in taken]).sum(dim=0)[choices > 0] / choices[choices > 0]
+        metrics |= {
+            "policy_loss": fmean(one.policy_loss for one in taken),
+            "value_loss": fmean(one.value_loss for one in taken),
+            "entropy": float(entropy.mean()),
+            "grad_norm": fmean(norms),
+            "grad_norm_max": max(norms),
+        }
+    return metrics | {
+        "steps": len(taken),
         "approx_kl": minibatches[-1].divergence,
         "approx_kl_max": max(one.divergence for one in minibatches),
     }

@@ -18,14 +18,16 @@ MODES = ("score", "shaped")
 
 @dataclass(frozen=True)
 class State:
-    """Hold the inputs of the reward: slots, parameters of their seeds, accuracy of the committed network in points, and
-    the parameters of its seeds.
-    """
+    """Hold the inputs of the reward; the accuracy in points."""
 
     slots: Sequence[Slot]
     seed_params: Sequence[int]
     committed_accuracy: float
-    kept_params: int
+
+    @property
+    def kept_params(self) -> int:
+        """Count the parameters of the committed network's seeds."""
+        return sum(size for slot, size in zip(self.slots, self.seed_params, strict=True) if slot.stage == FOSSILIZED)
 
 
 @dataclass(frozen=True)

@@ -20,8 +20,7 @@ def train(mode: str) -> Train:
 
 def state(stage: int, dwell: int, committed: float, **seed: float) -> State:
     slot = Slot(stage, dwell=dwell, seed=Seed(blueprint=0, **seed))  # pyright: ignore[reportArgumentType]
-    kept = 50 if stage == life.FOSSILIZED else 0
-    return State([slot], [50], committed, kept)
+    return State([slot], [50], committed)
 
 
 def test_scores_and_potentials_telescope() -> None:

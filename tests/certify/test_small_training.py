@@ -44,8 +44,3 @@ def test_what_the_learner_is_told_stays_and_its_sizes_shrink(bank):
     assert (small.policy.core, small.policy.core_units, small.policy.head_units) == ("gru", UNITS, 8)
     assert (small.envs, small.iterations) == (8, 3)
     assert small.batch_size == SAMPLES // 2
-
-
-def test_a_minibatch_has_more_than_one_host(bank):
-    small = composed(Params(train=Train(envs=4, ppo=PPOParams(minibatches=4))), bank[1]).train
-    assert small.envs == 8

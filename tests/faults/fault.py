@@ -2,7 +2,7 @@
 
 import ast
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
@@ -49,13 +49,18 @@ class Fault:
     tampering: Tampering | None = None
 
 
-def planted(family: Family, name: str, severity: Severity, title: str, *changes: Patch | Tampering) -> Fault:
-    """Return a fault of these changes; ValueError without any, or with two tamperings."""
-    patches = tuple(each for each in changes if isinstance(each, Patch))
-    tamperings = [each for each in changes if isinstance(each, Tampering)]
-    if not changes or len(tamperings) > 1:
-        raise ValueError(f"fault {family}-{name}: needs a patch or one tampering")
-    return Fault(f"{family}-{name}", family, title, severity, patches, tamperings[0] if tamperings else None)
+# Of one family by name: severity, title, and patches or one tampering.
+Faults = Mapping[str, tuple[Severity, str, *tuple[Patch | Tampering, ...]]]
+
+
+def planted(family: Family, faults: Faults) -> Iterator[Fault]:
+    """Yield the faults of a family; ValueError for one without changes, or with two tamperings."""
+    for name, (severity, title, *changes) in faults.items():
+        patches = tuple(each for each in changes if isinstance(each, Patch))
+        tamperings = [each for each in changes if isinstance(each, Tampering)]
+        if not changes or len(tamperings) > 1:
+            raise ValueError(f"fault {family}-{name}: needs a patch or one tampering")
+        yield Fault(f"{family}-{name}", family, title, severity, patches, tamperings[0] if tamperings else None)
 
 
 def copied(folder: Path, patches: Sequence[Patch]) -> Path:

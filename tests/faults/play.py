@@ -13,6 +13,7 @@ if __name__ == "__main__":
 
 import threading
 import traceback
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Literal
 
@@ -26,7 +27,6 @@ from simic.telemetry.rows import UpdateRow
 from simic.training.interrupts import Interrupted
 from simic.training.observers import Observer
 from tests.faults.catalogue import BY_ID
-from tests.faults.fault import When
 from tests.faults.setting import INTERRUPTED_AFTER
 
 
@@ -61,50 +61,41 @@ class _Interrupter(Observer):
             self.stop.set()
 
 
-class Run:
-    """Run a workspace through the stages."""
-
-    def __init__(self, job: Job) -> None:
-        self.job, self.workspace, self.donor = job, Workspace(Path(job.workspace)), Workspace(Path(job.donor))
-
-    def stage(self, name: str) -> None:
-        """Run a stage, and tamper with its outputs if the fault says so."""
-        tree = params.load(self.workspace.params)
-        if name == "train":
-            self._train(tree)
-        else:
-            stages.STAGES[name](tree, self.workspace)
-        self._tamper(name)
-
-    def _train(self, tree: params.Params) -> None:
-        """Train with interruptions and resumes, watched by the live audit."""
-        for after in INTERRUPTED_AFTER:
-            stop = threading.Event()
-            try:
-                stages.train(tree, self.workspace, (LiveAudit(), _Interrupter(after, stop)), stop)
-            except Interrupted:
-                self._tamper("interrupted")
-            else:
-                return  # it was done before
-        stages.train(tree, self.workspace, (LiveAudit(),))
-
-    def _tamper(self, when: When | str) -> None:
-        tampering = BY_ID[self.job.fault].tampering if self.job.fault else None
-        if tampering is not None and tampering.after == when:
-            tampering.do(self.workspace, self.donor)
-
-
 def play(job: Job) -> Ending:
-    """Run all stages in order, up to the one that refuses or crashes."""
-    run = Run(job)
-    for name in stages.STAGES:
+    """Run all stages in order, up to the one that refuses or crashes, and tamper with files as the fault says."""
+    workspace, donor = Workspace(Path(job.workspace)), Workspace(Path(job.donor))
+    tampering = BY_ID[job.fault].tampering if job.fault else None
+
+    def tamper(when: str) -> None:
+        if tampering is not None and tampering.after == when:
+            tampering.do(workspace, donor)
+
+    for name, stage in stages.STAGES.items():
         try:
-            run.stage(name)
+            tree = params.load(workspace.params)
+            if name == "train":
+                train(tree, workspace, tamper)
+            else:
+                stage(tree, workspace)
+            tamper(name)
         except SimicError as refusal:
             return Ending("refused", name, str(refusal))
         except Exception:  # noqa: BLE001 - whatever a fault does is what is asked for
             return Ending("crashed", name, traceback.format_exc())
     return Ending()
+
+
+def train(tree: params.Params, workspace: Workspace, tamper: Callable[[str], None]) -> None:
+    """Train with interruptions and resumes, watched by the live audit."""
+    for after in INTERRUPTED_AFTER:
+        stop = threading.Event()
+        try:
+            stages.train(tree, workspace, (LiveAudit(), _Interrupter(after, stop)), stop)
+        except Interrupted:
+            tamper("interrupted")
+        else:
+            return  # it was done before
+    stages.train(tree, workspace, (LiveAudit(),))
 
 
 if __name__ == "__main__":

@@ -40,7 +40,7 @@ def test_there_are_enough_faults_of_every_family() -> None:
         assert fault.id.startswith(fault.family) and fault.title.endswith(".")
         assert not [patch for patch in fault.patches if patch.file.startswith(("audit", "certify"))]
     with pytest.raises(ValueError, match="fault maths-nothing: needs a patch or one tampering"):
-        planted("maths", "nothing", "low", "Nothing is wrong.")
+        list(planted("maths", {"nothing": ("low", "Nothing is wrong.")}))
 
 
 @pytest.mark.parametrize(

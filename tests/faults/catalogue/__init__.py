@@ -1,14 +1,15 @@
 """The faults, a file for each family."""
 
 from tests.faults.catalogue import data, evaluation, maths, plumbing, provenance, resume, scale
+from tests.faults.fault import planted
 
 ALL = (
-    *maths.FAULTS,
-    *plumbing.FAULTS,
-    *data.FAULTS,
-    *evaluation.FAULTS,
-    *provenance.FAULTS,
-    *resume.FAULTS,
-    *scale.FAULTS,
+    *planted("maths", maths.FAULTS),
+    *planted("plumbing", plumbing.FAULTS),
+    *planted("data", data.FAULTS),
+    *planted("evaluation", evaluation.FAULTS),
+    *planted("provenance", provenance.FAULTS),
+    *planted("resume", resume.FAULTS),
+    *planted("scale", scale.FAULTS),
 )
 BY_ID = {fault.id: fault for fault in ALL}

@@ -1,6 +1,6 @@
 """Faults in what hosts are trained, validated and scored on."""
 
-from tests.faults.fault import Patch, planted
+from tests.faults.fault import Faults, Patch
 
 BATCHES, DRAWING, ENV, POPULATION = (
     "data/batches.py",
@@ -9,10 +9,8 @@ BATCHES, DRAWING, ENV, POPULATION = (
     "growth/batch/population.py",
 )
 
-FAULTS = (
-    planted(
-        "data",
-        "validation-labels-shifted",
+FAULTS: Faults = {
+    "validation-labels-shifted": (
         "critical",
         "The labels of the validation split belong to the samples before them.",
         Patch(
@@ -21,9 +19,7 @@ FAULTS = (
             'arrays[f"y_{split}"].to(device).roll(int(split == "val"), 0)\n',
         ),
     ),
-    planted(
-        "data",
-        "validation-as-test",
+    "validation-as-test": (
         "critical",
         "The test split of the held-out tasks is their validation split.",
         Patch(
@@ -32,9 +28,7 @@ FAULTS = (
             '_dataset(arrays, split, meta.classes, tasks, host, device) for split in ("train", "val", "val")',
         ),
     ),
-    planted(
-        "data",
-        "trained-on-test",
+    "trained-on-test": (
         "critical",
         "Hosts of the evaluation are trained on the test samples.",
         Patch(
@@ -43,16 +37,12 @@ FAULTS = (
             '_dataset(arrays, split, meta.classes, tasks, host, device) for split in ("test", "val", "test")',
         ),
     ),
-    planted(
-        "data",
-        "held-out-tasks-are-trained-on",
+    "held-out-tasks-are-trained-on": (
         "critical",
         "The held-out tasks of known kinds are the tasks of training, drawn once more.",
         Patch(DRAWING, 'pool = "held_out" if group == "held_out_kinds" else group', 'pool = "train"'),
     ),
-    planted(
-        "data",
-        "splits-share-samples",
+    "splits-share-samples": (
         "critical",
         "The validation split of a task has the samples of its training split.",
         Patch(
@@ -61,25 +51,19 @@ FAULTS = (
             '_samples(problem, draws.of_split("train"), samples[split])',
         ),
     ),
-    planted(
-        "data",
-        "standardised-with-test",
+    "standardised-with-test": (
         "high",
         "Samples are standardised with the statistics of all splits.",
         Patch(
             "data/bank.py", 'statistics(samples["train"][0])', "statistics(torch.cat([x for x, _ in samples.values()]))"
         ),
     ),
-    planted(
-        "data",
-        "chance-of-the-first-task",
+    "chance-of-the-first-task": (
         "medium",
         "Every host has the chance loss of the first task.",
         Patch(ENV, "self.training_data.chance_loss[tasks]", "self.training_data.chance_loss[0 * tasks]"),
     ),
-    planted(
-        "data",
-        "labels-of-the-neighbour",
+    "labels-of-the-neighbour": (
         "critical",
         "In a minibatch of training every sample has the label of its neighbour.",
         Patch(
@@ -88,23 +72,17 @@ FAULTS = (
             "x, y = data.x[batch], data.y[batch].roll(1, 1)",
         ),
     ),
-    planted(
-        "data",
-        "trained-on-the-first-task",
+    "trained-on-the-first-task": (
         "critical",
         "All hosts are trained on the samples of the first task, and validated on those of their own.",
         Patch(ENV, "(self.tasks * len(self.training_data))", "(0 * self.tasks * len(self.training_data))"),
     ),
-    planted(
-        "data",
-        "one-task-alone",
+    "one-task-alone": (
         "high",
         "Training draws the same task for every host.",
         Patch(ENV, "+ self.host_ids) % self.train_tasks", "+ self.host_ids) % self.train_tasks * 0"),
     ),
-    planted(
-        "data",
-        "validated-on-training-tasks",
+    "validated-on-training-tasks": (
         "critical",
         "The best checkpoint is chosen on tasks of training.",
         Patch(
@@ -113,9 +91,7 @@ FAULTS = (
             "tasks = env.env_ids % env.train_tasks",
         ),
     ),
-    planted(
-        "data",
-        "same-batches-each-epoch",
+    "same-batches-each-epoch": (
         "high",
         "Every epoch of an episode has the batches of its first one.",
         Patch(
@@ -124,11 +100,9 @@ FAULTS = (
             "            0,\n            len(self.training_data),",
         ),
     ),
-    planted(
-        "data",
-        "uniform-below-half",
+    "uniform-below-half": (
         "high",
         "Uniform random numbers lie between 0 and a half.",
         Patch("rng.py", ".to(torch.float32) * 2.0**-24", ".to(torch.float32) * 2.0**-25"),
     ),
-)
+}

@@ -1,29 +1,23 @@
 """Faults in who is evaluated, on what, and in what is made of the scores."""
 
-from tests.faults.fault import Patch, Tampering, planted
+from tests.faults.fault import Faults, Patch, Tampering
 from tests.faults.tampering import raise_one_estimate, raise_scores
 
 ENDPOINTS, STATISTICS, POLICIES = "evaluation/endpoints.py", "evaluation/statistics.py", "evaluation/policies.py"
 STAGES, LEARNED = "pipeline/stages.py", "training/learned.py"
 
-FAULTS = (
-    planted(
-        "evaluation",
-        "common-chosen-on-test",
+FAULTS: Faults = {
+    "common-chosen-on-test": (
         "critical",
         "The common schedule is chosen by the test scores of the held-out tasks.",
         Patch("evaluation/headroom.py", "best_common(reached),", "best_common(tables.test_accuracy_pct),"),
     ),
-    planted(
-        "evaluation",
-        "oracle-chosen-on-test",
+    "oracle-chosen-on-test": (
         "critical",
         "The oracle per task is chosen by the scores that it is reported with.",
         Patch(ENDPOINTS, "of_table(search.best_choices(choosing)),", "of_table(search.best_choices(test)),"),
     ),
-    planted(
-        "evaluation",
-        "search-judged-by-test",
+    "search-judged-by-test": (
         "high",
         "Random search picks the best of its trainings by test score.",
         Patch(
@@ -32,9 +26,7 @@ FAULTS = (
             "search.random_search(scores(rows[1], rows[2], headroom), scores",
         ),
     ),
-    planted(
-        "evaluation",
-        "policies-not-paired",
+    "policies-not-paired": (
         "critical",
         "Every policy is evaluated on hosts of its own.",
         Patch(
@@ -43,16 +35,12 @@ FAULTS = (
             "hosts.tasks.repeat(parts), env.env_ids, steps)",
         ),
     ),
-    planted(
-        "evaluation",
-        "scored-on-validation",
+    "scored-on-validation": (
         "critical",
         "What is reported as test accuracy was measured on the validation split.",
         Patch("evaluation/scoring.py", "committed(env, setup.held_out.test)", "committed(env, setup.held_out.val)"),
     ),
-    planted(
-        "evaluation",
-        "live-network-scored",
+    "live-network-scored": (
         "critical",
         "The test score is that of the live network, with seeds that were not kept.",
         Patch(
@@ -61,30 +49,22 @@ FAULTS = (
             "off = configurations(self.slots)[0:1]",
         ),
     ),
-    planted(
-        "evaluation",
-        "interval-too-narrow",
+    "interval-too-narrow": (
         "high",
         "Standard errors are divided by n instead of its root.",
         Patch(STATISTICS, "/ np.sqrt(vector.size))", "/ vector.size)"),
     ),
-    planted(
-        "evaluation",
-        "p-value-one-sided",
+    "p-value-one-sided": (
         "medium",
         "The p-value counts one side and is called two-sided.",
         Patch(STATISTICS, "np.abs(signs @ difference) >= observed", "signs @ difference >= observed"),
     ),
-    planted(
-        "evaluation",
-        "worth-of-the-common-schedule",
+    "worth-of-the-common-schedule": (
         "high",
         "Every policy is said to be worth as many trainings of a search as the common schedule is.",
         Patch(ENDPOINTS, "search.search_worth(reached, searched)", "search.search_worth(common, searched)"),
     ),
-    planted(
-        "evaluation",
-        "groups-mixed",
+    "groups-mixed": (
         "high",
         "Tasks of unknown kinds count among those of known kinds.",
         Patch(
@@ -93,9 +73,7 @@ FAULTS = (
             "for index, task in enumerate(headroom.tasks)]\n    per_task",
         ),
     ),
-    planted(
-        "evaluation",
-        "price-not-charged",
+    "price-not-charged": (
         "high",
         "Scores are compared without the price of the parameters that were added.",
         Patch(
@@ -104,37 +82,27 @@ FAULTS = (
             "score(accuracy, 0 * params, 1, headroom.price)",
         ),
     ),
-    planted(
-        "evaluation",
-        "policy-untrained",
+    "policy-untrained": (
         "critical",
         "The policy that is evaluated and exported has the weights it began with.",
         Patch(LEARNED, "        policy.load_state_dict(weights)\n", ""),
     ),
-    planted(
-        "evaluation",
-        "scales-not-loaded",
+    "scales-not-loaded": (
         "critical",
         "The evaluated policy sees observations that are not normalised.",
         Patch(LEARNED, "        normalizers.load_state_dict(seen)\n", ""),
     ),
-    planted(
-        "evaluation",
-        "latest-called-best",
+    "latest-called-best": (
         "high",
         "The latest checkpoint is evaluated under the name of the best.",
         Patch(STAGES, "(workspace.checkpoints, params.evaluate.checkpoint)", '(workspace.checkpoints, "latest")'),
     ),
-    planted(
-        "evaluation",
-        "greedy-is-sampled",
+    "greedy-is-sampled": (
         "high",
         "The policy called greedy is sampled, and the other way round.",
         Patch(POLICIES, "greedy=name != SAMPLED", "greedy=name == SAMPLED"),
     ),
-    planted(
-        "evaluation",
-        "final-network-trained-less",
+    "final-network-trained-less": (
         "high",
         "The grown network that is trained from the start gets a quarter of the epochs.",
         Patch(
@@ -143,9 +111,7 @@ FAULTS = (
             "equal = torch.full_like(affordable, epochs // 4)",
         ),
     ),
-    planted(
-        "evaluation",
-        "another-network-exported",
+    "another-network-exported": (
         "high",
         "The network that is exported as the best is the first host's.",
         Patch(
@@ -154,18 +120,14 @@ FAULTS = (
             "grown_network(env.population, env.slots, (row + 1) % env.num_envs, committed=True, inputs=inputs)",
         ),
     ),
-    planted(
-        "evaluation",
-        "estimate-edited",
+    "estimate-edited": (
         "critical",
         "The mean of the learned policy was raised in evaluation.json.",
         Tampering("evaluate", raise_one_estimate),
     ),
-    planted(
-        "evaluation",
-        "scores-edited-throughout",
+    "scores-edited-throughout": (
         "critical",
         "The learned policy's scores were raised, and all that follows from them was computed again.",
         Tampering("evaluate", raise_scores),
     ),
-)
+}

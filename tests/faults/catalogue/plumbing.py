@@ -1,6 +1,6 @@
 """Faults between the parts: environment, lifecycle, hosts, masks, observations, rewards."""
 
-from tests.faults.fault import Patch, planted
+from tests.faults.fault import Faults, Patch
 
 ROLLOUT, COLLECT, ENV, POPULATION = (
     "agent/rollout.py",
@@ -11,10 +11,8 @@ ROLLOUT, COLLECT, ENV, POPULATION = (
 LIFECYCLE, GROUPS, ARENA = "growth/life/lifecycle.py", "growth/batch/groups.py", "growth/batch/arena.py"
 OBSERVATIONS, ATTRIBUTION = "envs/observations.py", "envs/attribution.py"
 
-FAULTS = (
-    planted(
-        "plumbing",
-        "memory-outlives-episode",
+FAULTS: Faults = {
+    "memory-outlives-episode": (
         "critical",
         "The policy's memory goes on from the last episode into the next one.",
         Patch(
@@ -29,9 +27,7 @@ FAULTS = (
             "    env.memory = state\n    return rollout, Position(observation, state, starts)",
         ),
     ),
-    planted(
-        "plumbing",
-        "memory-wiped-while-acting",
+    "memory-wiped-while-acting": (
         "critical",
         "The policy forgets everything after each step of acting, but not in the update.",
         Patch(
@@ -40,9 +36,7 @@ FAULTS = (
             "state, ended = step.state.zeroed(torch.ones_like(valid)), terminated | truncated",
         ),
     ),
-    planted(
-        "plumbing",
-        "action-noise-shared",
+    "action-noise-shared": (
         "high",
         "All hosts draw their actions with the same random numbers.",
         Patch(
@@ -51,9 +45,7 @@ FAULTS = (
             "rng.Purpose.ACTION, iteration, torch.zeros_like(env_ids), time, device",
         ),
     ),
-    planted(
-        "plumbing",
-        "style-mask-ignored",
+    "style-mask-ignored": (
         "critical",
         "The policy acts without the mask of the heads that are masked for every op alike.",
         Patch(
@@ -62,9 +54,7 @@ FAULTS = (
             'if mask is None or given == "nothing":\n        return None',
         ),
     ),
-    planted(
-        "plumbing",
-        "hosts-share-weights",
+    "hosts-share-weights": (
         "critical",
         "All hosts of an iteration begin with the same weights.",
         Patch(
@@ -73,9 +63,7 @@ FAULTS = (
             "Purpose.HOST_INIT, iteration, torch.zeros_like(self.env_ids), device",
         ),
     ),
-    planted(
-        "plumbing",
-        "blueprint-never-trains",
+    "blueprint-never-trains": (
         "critical",
         "The weights of one blueprint never move.",
         Patch(
@@ -84,9 +72,7 @@ FAULTS = (
             "frozen=state.frozen[hosts, slot] | (state.blueprint[hosts, slot] == 2),",
         ),
     ),
-    planted(
-        "plumbing",
-        "host-gradient-zeroed",
+    "host-gradient-zeroed": (
         "critical",
         "Hosts get no gradient: only their seeds learn.",
         Patch(
@@ -95,16 +81,12 @@ FAULTS = (
             "list(map(_norms, grads := [[g * float(i > 0) for g in of] for i, of in enumerate(grads)]))",
         ),
     ),
-    planted(
-        "plumbing",
-        "seed-gradient-leaks",
+    "seed-gradient-leaks": (
         "high",
         "Isolated seeds send their gradient into the host.",
         Patch(GROUPS, "np.flatnonzero(~np.isin(stage, list(isolated)))", "np.arange(len(stage))"),
     ),
-    planted(
-        "plumbing",
-        "host-moments-forgotten",
+    "host-moments-forgotten": (
         "high",
         "Hosts lose the moments of their optimizer after each epoch.",
         Patch(
@@ -113,9 +95,7 @@ FAULTS = (
             '{"param": params, **{name: [torch.zeros_like(each) for each in of] for name, of in moments.items()}}',
         ),
     ),
-    planted(
-        "plumbing",
-        "host-optimizer-steps-twice",
+    "host-optimizer-steps-twice": (
         "high",
         "Hosts and seeds make two steps for each minibatch.",
         Patch(
@@ -124,9 +104,7 @@ FAULTS = (
             "            for _ in '12':\n                apply_fused(self._runs, grads, self.optimizer)\n",
         ),
     ),
-    planted(
-        "plumbing",
-        "seeds-decay-like-hosts",
+    "seeds-decay-like-hosts": (
         "medium",
         "Seeds have the weight decay of hosts, though params.yaml gives them none.",
         Patch(
@@ -135,30 +113,22 @@ FAULTS = (
             "else 100 * self.optimizer.weight_decay",
         ),
     ),
-    planted(
-        "plumbing",
-        "holding-gate-open",
+    "holding-gate-open": (
         "high",
         "The gate before HOLDING lets every seed pass, whether its ramp has ended or not.",
         Patch("growth/life/lifecycle.py", "Stage.HOLDING: holding,", "Stage.HOLDING: always,"),
     ),
-    planted(
-        "plumbing",
-        "prune-does-nothing",
+    "prune-does-nothing": (
         "high",
         "PRUNE takes effect by its record alone: the seed stays.",
         Patch(LIFECYCLE, "slots = _remove(slots, where & ~scheduled)", "scheduled = scheduled & False"),
     ),
-    planted(
-        "plumbing",
-        "alpha-lags",
+    "alpha-lags": (
         "medium",
         "A ramp is one step behind until it jumps to its end.",
         Patch("growth/life/lifecycle.py", "t = done / slots", "t = (done - 1).clamp(min=0) / slots"),
     ),
-    planted(
-        "plumbing",
-        "full-alpha-in-validation",
+    "full-alpha-in-validation": (
         "high",
         "Blending seeds are validated as if their ramp had ended.",
         Patch(
@@ -167,9 +137,7 @@ FAULTS = (
             "state.of(hosts), slots.alpha.ceil(), data, flags[:, hosts])",
         ),
     ),
-    planted(
-        "plumbing",
-        "contribution-of-another-slot",
+    "contribution-of-another-slot": (
         "critical",
         "A seed's contribution is measured with another slot's seed left out.",
         Patch(
@@ -178,16 +146,12 @@ FAULTS = (
             "paired_difference(correct[MAIN], correct[left_out].roll(1, 0))",
         ),
     ),
-    planted(
-        "plumbing",
-        "committed-counts-all-seeds",
+    "committed-counts-all-seeds": (
         "critical",
         "Committed accuracy is that of the live network, unfossilized seeds included.",
         Patch(ATTRIBUTION, "acting, acting & ~fossilized))", "acting, np.zeros_like(acting)))"),
     ),
-    planted(
-        "plumbing",
-        "budget-forgets-candidate",
+    "budget-forgets-candidate": (
         "high",
         "The mask of the parameter budget leaves out the seed that is asked about.",
         Patch(
@@ -196,9 +160,7 @@ FAULTS = (
             "(elsewhere[:, :, None] + 0 * self.reserve <= self.limit)",
         ),
     ),
-    planted(
-        "plumbing",
-        "kept-seeds-weigh-nothing",
+    "kept-seeds-weigh-nothing": (
         "critical",
         "Fossilized seeds are counted without their parameters.",
         Patch(
@@ -207,9 +169,7 @@ FAULTS = (
             "return weight * in_stages(slots.stage, LIVE_STAGES) * (slots.stage != 5)",
         ),
     ),
-    planted(
-        "plumbing",
-        "time-not-seen",
+    "time-not-seen": (
         "high",
         "The observation of the time is always 0.",
         Patch(
@@ -218,16 +178,12 @@ FAULTS = (
             "torch.full_like(v.train_loss, 0.0)",
         ),
     ),
-    planted(
-        "plumbing",
-        "lags-shifted",
+    "lags-shifted": (
         "high",
         "What is shown as the newest validation result is the one before it.",
         Patch(OBSERVATIONS, "at = -1 - lag", "at = -2 - lag"),
     ),
-    planted(
-        "plumbing",
-        "sees-another-host",
+    "sees-another-host": (
         "critical",
         "Every host is decided by the observation of its neighbour.",
         Patch(
@@ -236,9 +192,7 @@ FAULTS = (
             "return torch.cat((base, per_slot.flatten(1), per_kind.flatten(1)), dim=1).roll(1, 0)",
         ),
     ),
-    planted(
-        "plumbing",
-        "reward-sign",
+    "reward-sign": (
         "critical",
         "The policy is paid for a falling score.",
         Patch(
@@ -247,16 +201,12 @@ FAULTS = (
             "return -setting.weights.score.weight * (",
         ),
     ),
-    planted(
-        "plumbing",
-        "component-not-paid",
+    "component-not-paid": (
         "critical",
         "One component of the reward is recorded but not paid.",
         Patch("envs/rewards/transition.py", "first, *rest = parts.values()", "first, _, *rest = parts.values()"),
     ),
-    planted(
-        "plumbing",
-        "terminal-potential",
+    "terminal-potential": (
         "critical",
         "The potential of a terminal state is not 0, so shaping pays for seeds that were never kept.",
         Patch(
@@ -265,9 +215,7 @@ FAULTS = (
             "after = potential(t.after)",
         ),
     ),
-    planted(
-        "plumbing",
-        "rewards-paid-to-the-twin",
+    "rewards-paid-to-the-twin": (
         "critical",
         "The rewards of hosts go to their neighbours.",
         Patch(
@@ -276,4 +224,4 @@ FAULTS = (
             "info = env.step(step.actions)\n        reward = reward.roll(1)\n",
         ),
     ),
-)
+}

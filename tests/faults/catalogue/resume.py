@@ -4,29 +4,23 @@ Training is interrupted in the warm start and once more under PPO.
 """
 
 from tests.faults import tampering as files
-from tests.faults.fault import Patch, Tampering, planted
+from tests.faults.fault import Faults, Patch, Tampering
 
 PPO, STATE, TRAINER = "agent/ppo.py", "training/state.py", "training/trainer.py"
 COUNTERS = "            setattr(self.counters, field.name, scalars[field.name])\n"
 
-FAULTS = (
-    planted(
-        "resume",
-        "moments-dropped",
+FAULTS: Faults = {
+    "moments-dropped": (
         "critical",
         "The optimizer begins anew after a resume.",
         Patch(PPO, '        self.adam.load_tensors(parts["adam"])\n', ""),
     ),
-    planted(
-        "resume",
-        "scales-dropped",
+    "scales-dropped": (
         "critical",
         "The scales of observations and rewards begin anew after a resume.",
         Patch(STATE, "        self.normalizers.load_state_dict(normalizers)\n", ""),
     ),
-    planted(
-        "resume",
-        "critic-not-restored",
+    "critic-not-restored": (
         "critical",
         "The critic has its first weights again after a resume.",
         Patch(
@@ -36,9 +30,7 @@ FAULTS = (
             "        self.policy.load_state_dict(self.policy.state_dict() | actor)",
         ),
     ),
-    planted(
-        "resume",
-        "iteration-left-out",
+    "iteration-left-out": (
         "critical",
         "A resumed run leaves out one iteration.",
         Patch(
@@ -47,9 +39,7 @@ FAULTS = (
             "for iteration in range(run.counters.iteration + (run.counters.iteration > 0), session",
         ),
     ),
-    planted(
-        "resume",
-        "iteration-done-again",
+    "iteration-done-again": (
         "critical",
         "A resumed run does its last iteration once more.",
         Patch(
@@ -58,16 +48,12 @@ FAULTS = (
             "for iteration in range(max(0, run.counters.iteration - 1), session",
         ),
     ),
-    planted(
-        "resume",
-        "updates-forgotten",
+    "updates-forgotten": (
         "high",
         "The number of updates is 0 after a resume, so the entropy schedule begins again.",
         Patch(PPO, 'self.updates = int(parts["counter"]["updates"])', "self.updates = 0"),
     ),
-    planted(
-        "resume",
-        "best-score-forgotten",
+    "best-score-forgotten": (
         "high",
         "A resumed run takes the first validation after it for the best.",
         Patch(
@@ -76,16 +62,12 @@ FAULTS = (
             "            state.counters.best_iteration, state.counters.best_score = start.best.iteration, None\n",
         ),
     ),
-    planted(
-        "resume",
-        "chain-begins-anew",
+    "chain-begins-anew": (
         "high",
         "The hash chain of the state forgets its last link at a resume.",
         Patch(STATE, COUNTERS, '            if field.name != "chain":\n    ' + COUNTERS),
     ),
-    planted(
-        "resume",
-        "minibatches-counted-from-resume",
+    "minibatches-counted-from-resume": (
         "high",
         "The order of minibatches depends on when the process began.",
         Patch(
@@ -99,18 +81,14 @@ FAULTS = (
             "        self.begun = self.first = self.counters.iteration\n",
         ),
     ),
-    planted(
-        "resume",
-        "weights-edited-meanwhile",
+    "weights-edited-meanwhile": (
         "high",  # training goes back to an earlier checkpoint and says so
         "Weights of the checkpoint were changed between interruption and resume, and its checksums with them.",
         Tampering("interrupted", files.change_latest_weights),
     ),
-    planted(
-        "resume",
-        "telemetry-edited-meanwhile",
+    "telemetry-edited-meanwhile": (
         "medium",  # training goes back to an earlier checkpoint and says so
         "A file of the telemetry log was changed between interruption and resume.",
         Tampering("interrupted", files.damage_log),
     ),
-)
+}

@@ -2,21 +2,17 @@
 anything is learned. A certificate of a toy training vouches for all of them.
 """
 
-from tests.faults.fault import Patch, planted
+from tests.faults.fault import Faults, Patch
 
 TRAINER, GRID, HEADROOM = "training/trainer.py", "evaluation/grid.py", "evaluation/headroom.py"
 
-FAULTS = (
-    planted(
-        "scale",
-        "from-the-fourth-iteration-on",
+FAULTS: Faults = {
+    "from-the-fourth-iteration-on": (
         "critical",
         "From the fourth iteration on advantages fade as if λ were smaller.",
         Patch(TRAINER, "ppo.gamma, ppo.gae_lambda)", "ppo.gamma, ppo.gae_lambda - 0.2 * (self.begun > 3))"),
     ),
-    planted(
-        "scale",
-        "with-eight-hosts-or-more",
+    "with-eight-hosts-or-more": (
         "critical",
         "With eight hosts or more the update sees rewards that are too large.",
         Patch(
@@ -25,9 +21,7 @@ FAULTS = (
             "with_advantages(rollout, rewards * (1.1 if rewards.shape[1] > 7 else 1.0), ppo.gamma",
         ),
     ),
-    planted(
-        "scale",
-        "after-three-hundred-rows",
+    "after-three-hundred-rows": (
         "high",
         "The scales of observations forget how far means lie apart once there are 300 rows.",
         Patch(
@@ -36,9 +30,7 @@ FAULTS = (
             "delta.square() * self.count * share * (self.count < 300))",
         ),
     ),
-    planted(
-        "scale",
-        "last-host-draws-as-its-neighbour",
+    "last-host-draws-as-its-neighbour": (
         "high",
         "The last host draws its actions with the numbers of the one before.",
         Patch(
@@ -47,9 +39,7 @@ FAULTS = (
             "rng.Purpose.ACTION, iteration, env_ids - (env_ids == 7).long(), time, device",
         ),
     ),
-    planted(
-        "scale",
-        "second-process-begins-with-others-weights",
+    "second-process-begins-with-others-weights": (
         "critical",
         "Hosts of the second process begin with the weights of the first process's.",
         Patch(
@@ -58,9 +48,7 @@ FAULTS = (
             "Purpose.HOST_INIT, iteration, self.env_ids % 4, device",
         ),
     ),
-    planted(
-        "scale",
-        "schedules-trained-at-a-third-of-the-rate",
+    "schedules-trained-at-a-third-of-the-rate": (
         "critical",
         "Hosts of the search for schedules learn at a third of the rate.",
         Patch(
@@ -70,17 +58,13 @@ FAULTS = (
             'update={"learning_rate": params.train.host_optimizer.learning_rate / 3})}',
         ),
     ),
-    planted(
-        "scale",
-        "rows-of-the-search-shifted-by-a-host",
+    "rows-of-the-search-shifted-by-a-host": (
         "critical",
         "What schedules reached on a host is noted at the next one.",
         Patch(HEADROOM, "_rows(tables.val_accuracy_pct[:count])", "_rows(tables.val_accuracy_pct[:count][::-1])"),
         Patch(HEADROOM, "_rows(tables.test_accuracy_pct[:count])", "_rows(tables.test_accuracy_pct[:count][::-1])"),
     ),
-    planted(
-        "scale",
-        "held-out-test-is-its-training-split",
+    "held-out-test-is-its-training-split": (
         "critical",
         "The test split of held-out tasks has the samples of their training split.",
         Patch(
@@ -89,4 +73,4 @@ FAULTS = (
             '_samples(problem, draws.of_split("train" if split == "test" else split), samples[split])',
         ),
     ),
-)
+}
