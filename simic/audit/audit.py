@@ -6,15 +6,11 @@ from simic.audit.checks import (  # noqa: F401 - each registers its family
     certified,
     claims,
     data,
-    environment,
-    exploration,
     floors,
-    gradients,
-    policy_change,
     recomputed,
     reproducibility,
-    rewards,
-    value,
+    steps,
+    updates,
 )
 from simic.audit.findings import Result, Verdict
 from simic.audit.record import RunRecord

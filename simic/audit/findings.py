@@ -10,7 +10,7 @@ from simic.audit.scoreboard import Score
 from simic.evaluation.result import Frozen
 from simic.telemetry.rows import SEVERITIES, Severity
 
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 Evidence = Mapping[str, float | int | str]
 # In the order of proof: hashes, recomputation, independent reference; then exact resume, and symptoms.
 Layer = Literal["bind", "recompute", "certify", "resume", "symptom"]
@@ -36,10 +36,7 @@ class Statistic(Frozen):
 
 
 class Result(Frozen):
-    """Hold the result of one check. ``severity`` is that of the finding, else the worst it could have been.
-
-    ``occurred`` counts what the check asks about, in units of ``counted``; with 0 there is no pass.
-    """
+    """Hold the result of one check. ``severity`` is that of the finding, else the worst it could have been."""
 
     check: str
     layer: Layer
@@ -48,14 +45,11 @@ class Result(Frozen):
     severity: Severity
     question: str
     measured: str  # the number with its unit, or why there is none
-    occurred: int
-    counted: str
     statistics: tuple[Statistic, ...]
     threshold: str
     source: str
     evidence: tuple[Evidence, ...]
     fix: str
-    passes_when: str
 
 
 class LayerCount(Frozen):
@@ -118,7 +112,7 @@ class Summary(Frozen):
 class Verdict(Frozen):
     """Hold the content of findings.json."""
 
-    schema_version: Literal[4] = SCHEMA_VERSION
+    schema_version: Literal[5] = SCHEMA_VERSION
     run: str  # its name
     results: tuple[Result, ...]
     scoreboard: tuple[Score, ...] = ()

@@ -128,4 +128,3 @@ WRONG_ROWS = published("rows whose validity is wrong", 0.0)
 # F, X, Q: what is claimed, how it was recorded, how fast
 BETTER = published("upper end of the interval", 0.0, False)
 EVALUATION_SEEDS = published("evaluation seeds", 20.0, False)
-GAPS_OF_ORIGIN = published("gaps", 0.0)

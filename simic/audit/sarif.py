@@ -46,7 +46,7 @@ def _rule(result: Result) -> dict[str, Any]:
         "id": result.check,
         "shortDescription": {"text": result.title},
         "fullDescription": {"text": result.question},
-        "help": {"text": f"{result.fix} Passes when: {result.passes_when}."},
+        "help": {"text": result.fix},
         "defaultConfiguration": {"level": LEVELS[result.severity]},
         "properties": {"layer": result.layer, "finding_when": result.threshold, "source": result.source},
     }

