@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from itertools import chain, pairwise
+from typing import NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -13,8 +14,6 @@ from numpy.typing import NDArray
 
 from simic.agent.ppo import EARLY_STOP
 from simic.audit.drawing import BLUE, GREEN, GREY, INK, ORANGE, PINK, RED, SKY, legend_below, new_figure
-from simic.audit.findings import ValidationScore
-from simic.audit.summary import HEALTH, label
 from simic.errors import printable
 from simic.evaluation.endpoints import ALL_AT_ONCE, COMMON, ORACLE_TASK, PPO, RULE, compared
 from simic.evaluation.page import GROUPS
@@ -25,15 +24,15 @@ from simic.growth.life.vocabulary import Stage
 Values = NDArray[np.float64]
 
 COLOURS = (BLUE, ORANGE, GREEN, RED, PINK, SKY, GREY, "#6a51a3")
-# Colour, marker.
+# Label, colour, marker.
 POLICIES = {
-    "learned": (BLUE, "o"),
-    "learned_sampled": (SKY, "s"),
-    "static": (GREY, "X"),
-    "random_legal": (ORANGE, "v"),
-    "blind": (SKY, "d"),
-    "tuned_rule": (GREEN, "*"),
-    "patient": (GREEN, "^"),
+    "learned": ("learned (greedy)", BLUE, "o"),
+    "learned_sampled": ("learned (sampled)", SKY, "s"),
+    "static": ("static (never grows)", GREY, "X"),
+    "random_legal": ("random", ORANGE, "v"),
+    "blind": ("learned, blind", SKY, "d"),
+    "tuned_rule": ("tuned rule", GREEN, "*"),
+    "patient": ("patient rule", GREEN, "^"),
 }
 # Fill, ink on it, letter: the letter says it without colour.
 STAGES: dict[Stage, tuple[str, str, str]] = {
@@ -53,8 +52,8 @@ DECISION_MARKERS = {
     "FOSSILIZE": ("*", "fossilize"),
     "PRUNE": ("x", "prune"),
 }
-# Title and unit of the metrics of HEALTH.
-TITLES = {
+# Title and unit.
+HEALTH = {
     "approx_kl": ("Approximate KL (k3)", "nats"),
     "explained_variance": ("Explained variance of returns", "share"),
     "clip_fraction": ("Clipped ratios", "share"),
@@ -65,7 +64,15 @@ LANE_LETTERS = 48  # that fit side by side into the lane of a whole episode
 
 def policy_look(name: str) -> tuple[str, str, str]:
     """Return label, colour and marker of a policy; its own name and ink where it has none."""
-    return printable(label(name)), *POLICIES.get(name, (INK, "o"))
+    return POLICIES.get(name, (printable(name), INK, "o"))
+
+
+class Validation(NamedTuple):
+    """Hold the mean score of validation episodes after so many iterations; the highest chooses the best checkpoint."""
+
+    iterations: int
+    score: float
+    best: bool
 
 
 def _axis(axes: Axes, title: str, x: str, y: str) -> None:
@@ -80,7 +87,7 @@ def learning(
     iterations: Values,
     committed: Values,
     floors: Mapping[str, float],
-    validations: Sequence[ValidationScore] = (),
+    validations: Sequence[Validation] = (),
     trainings: int = 1,
 ) -> Figure:
     """Draw committed validation accuracy per iteration: mean, middle half and range over hosts ``[N, E]``, with floors;
@@ -98,7 +105,7 @@ def learning(
         used.append(plot.axhline(value, color=colour, linestyle=style, linewidth=1.3, label=label))
     for each in validations:
         plot.plot([each.iterations], [each.score], "D", color=INK, markersize=5)
-        if each.chosen:
+        if each.best:
             plot.plot([each.iterations], [each.score], "o", color=INK, markersize=11, markerfacecolor="none")
     _axis(plot, "Committed validation accuracy", f"iteration ({trainings:,} host trainings each)", "accuracy (points)")
     legend_below(figure, used)
@@ -110,7 +117,7 @@ def health(iterations: Values, series: Mapping[str, Values], target_kl: float | 
     figure, axes = new_figure(5.4, len(HEALTH), heights=[1.0] * len(HEALTH))
     plots = dict(zip(HEALTH, chain(*axes), strict=True))
     for name, plot in plots.items():
-        title, unit = TITLES[name]
+        title, unit = HEALTH[name]
         _axis(plot, title, "iteration" if plot is axes[-1][0] else "", unit)
         if name in series and np.isfinite(series[name]).any():
             plot.plot(iterations, series[name], color=BLUE, marker="o", markersize=2.5)

@@ -52,63 +52,6 @@ class Result(Frozen):
     fix: str
 
 
-class LayerCount(Frozen):
-    """Count the results of one layer."""
-
-    layer: Layer
-    compares: str
-    held: int
-    differ: int
-    not_evaluated: int
-
-
-class Committed(Frozen):
-    """Hold committed validation accuracy of the training episodes, points, mean over hosts."""
-
-    first: float
-    last: float
-    best: float
-
-
-class ValidationScore(Frozen):
-    """Hold the mean score of validation episodes after so many iterations; the highest chooses the best checkpoint."""
-
-    iterations: int
-    score: float
-    chosen: bool
-
-
-class TrainingSummary(Frozen):
-    """Summarise training; ``health``, ``entropy`` and ``rewards`` are of the last iteration that measured them."""
-
-    iterations: int
-    env_steps: int | None
-    committed: Committed | None
-    validations: tuple[ValidationScore, ...]
-    health: dict[str, float | None]
-    entropy: dict[str, float | None]  # by head
-    rewards: dict[str, float]  # by component, per episode, mean over hosts
-
-
-class Message(Frozen):
-    """Hold a finding of a live check, after so many iterations."""
-
-    iterations: int
-    severity: Severity
-    check: str
-    message: str
-
-
-class Summary(Frozen):
-    """Hold the content of the report besides results."""
-
-    lines: tuple[str, ...]
-    layers: tuple[LayerCount, ...]
-    training: TrainingSummary
-    messages: tuple[Message, ...]
-    gains: tuple[float, ...]  # of the shown hosts, over the best common schedule, points
-
-
 class Verdict(Frozen):
     """Hold the content of findings.json."""
 
@@ -116,7 +59,7 @@ class Verdict(Frozen):
     run: str  # its name
     results: tuple[Result, ...]
     scoreboard: tuple[Score, ...] = ()
-    summary: Summary | None = None  # null of a run of which no report was made
+    summary: tuple[str, ...] = ()  # five lines
 
     def with_status(self, status: Status) -> tuple[Result, ...]:
         """Return the results of one status, worst first, then by id."""

@@ -41,10 +41,9 @@ def test_a_symptom_has_its_numbers_beside_their_limits(check, clean):
 def test_the_headline_counts_what_could_be_critical_and_was_not_evaluated(plant):
     verdict = audit.examine(plant.without("updates.first_ratio_deviation"), "x")
     assert "R1" in verdict.unseen and "M1" not in verdict.unseen
-    assert verdict.summary is not None
-    assert f"not evaluated, though a finding would be critical: {', '.join(verdict.unseen)}" in verdict.summary.lines[2]
+    assert f"not evaluated, though a finding would be critical: {', '.join(verdict.unseen)}" in verdict.summary[2]
     whole = Verdict(run="x", results=tuple(r for r in verdict.results if r.status is Status.PASS))
-    assert "critical" not in summarize(plant.run, whole).lines[2]
+    assert "critical" not in summarize(plant.run, whole)[2]
 
 
 SHAPE = ("iterations", "validate_every")
