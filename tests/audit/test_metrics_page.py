@@ -27,7 +27,9 @@ def sentences():
 
 
 def test_document_is_what_the_code_says():
-    assert DOCUMENT.read_text(encoding="utf-8") == page(), "run python -m simic.audit.metrics_page > docs/metrics.md"
+    assert DOCUMENT.read_text(encoding="utf-8") == page() + "\n", (
+        "run python -m simic.audit.metrics_page > docs/metrics.md"
+    )
 
 
 def test_every_metric_component_and_check_has_a_sentence():

@@ -31,7 +31,7 @@ def test_a_symptom_has_its_numbers_beside_their_limits(check, clean):
     assert found.statistics
     for each in found.statistics:
         assert each.value is not None, each.name
-        assert limits.Limit(each.name, each.limit, each.above).broken_by(each.value) is False
+        assert limits.Limit(each.name, each.limit, above=each.above).broken_by(each.value) is False
     named = {limit.name: limit for limit in limits.every() if limit.ours}
     ours = [each for each in found.statistics if each.ours]
     assert all(each.limit == named[each.name] for each in ours)
