@@ -33,6 +33,8 @@ POLICIES = {
     "blind": ("learned, blind", SKY, "d"),
     "tuned_rule": ("tuned rule", GREEN, "*"),
     "patient": ("patient rule", GREEN, "^"),
+    COMMON: (COMMON, GREY, "|"),
+    ORACLE_TASK: (ORACLE_TASK, INK, "|"),
 }
 # Fill, ink on it, letter: the letter says it without colour.
 STAGES: dict[Stage, tuple[str, str, str]] = {
@@ -273,15 +275,7 @@ def result(standings: Mapping[str, Standings]) -> Figure:
     return figure
 
 
-# Colour, marker, size: the ends of the gap are taller than what may lie on them.
-GAP_MARKS = {
-    COMMON: (GREY, "|", 14),
-    ORACLE_TASK: (INK, "|", 14),
-    "tuned_rule": (GREEN, "*", 9),
-    "patient": (GREEN, "D", 7),
-    "blind": (SKY, "s", 7),
-    LEARNED: (BLUE, "o", 7),
-}
+GAP = (COMMON, ORACLE_TASK, "tuned_rule", "patient", "blind", LEARNED)
 
 
 def gap(standings: Mapping[str, Standings]) -> Figure:
@@ -289,17 +283,18 @@ def gap(standings: Mapping[str, Standings]) -> Figure:
     rows = [(group, kind, scores) for group, found in standings.items() for kind, scores in found.by_kind.items()]
     figure, axes = new_figure(1.2 + 0.28 * len(rows))
     plot = axes[0][0]
-    looks = {
-        name: {"color": colour, "marker": marker, "markersize": size, "markeredgewidth": 2, "linestyle": "none"}
-        for name, (colour, marker, size) in GAP_MARKS.items()
-        if any(name in scores for *_, scores in rows)
-    }
+    looks = {}
+    for name in GAP:
+        if any(name in scores for *_, scores in rows):
+            _, colour, marker = policy_look(name)
+            size = 14 if name in (COMMON, ORACLE_TASK) else 7  # the ends are taller than what may lie on them
+            looks[name] = {"color": colour, "marker": marker, "markersize": size, "linestyle": "none"}
     for row, (_, _, scores) in enumerate(rows):
         plot.plot([scores[COMMON], scores[ORACLE_TASK]], [row, row], color=GREY, linewidth=2.5, zorder=1)
         for name, look in looks.items():
             if name in scores:
-                plot.plot([scores[name]], [row], zorder=2, **look)
-    used = [Line2D([], [], label=policy_look(name)[0], **look) for name, look in looks.items()]
+                plot.plot([scores[name]], [row], zorder=2, markeredgewidth=2, **look)
+    used = [Line2D([], [], label=policy_look(name)[0], markeredgewidth=2, **look) for name, look in looks.items()]
     names = [printable(kind) + (" *" if group == "held_out_kinds" else "") for group, kind, _ in rows]
     plot.set_yticks(range(len(rows)), names)
     plot.set_ylim(len(rows) - 0.5, -0.5)

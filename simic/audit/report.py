@@ -25,7 +25,7 @@ from simic.audit.sarif import to_sarif
 from simic.errors import AuditFailed, SimicError, printable
 from simic.evaluation.endpoints import COMMON, ORACLE_TASK
 from simic.evaluation.page import GROUPS
-from simic.evaluation.result import LEARNED, Evaluation
+from simic.evaluation.result import LEARNED, DecisionGrade, Evaluation
 from simic.evaluation.statistics import CONFIDENCE, Interval
 from simic.params import Params
 from simic.training.progress import duration
@@ -38,7 +38,6 @@ COMPARES: dict[Layer, str] = {
     "resume": "killed and resumed trainings of this code with one that was not killed",
     "symptom": "measurements with the limits of sound training; these are signs, not proof",
 }
-MAX_BYTES = 5_000_000
 MOST_DECISIONS = 3  # shown of those that won most, and of those that lost most
 UNNAMED = "not recorded"
 SHORT_GROUPS = GROUPS | {"held_out": "known kinds", "held_out_kinds": "new kinds", "outside": "outside the suite"}
@@ -71,8 +70,6 @@ def write(run: RunRecord, verdict: Verdict, folder: Path) -> None:
         card.FILE: card.model_card(run, verdict),
         **{f"figures/{panel.name}.svg": panel.document for panel in panels},
     }
-    if len(files["report.html"].encode()) > MAX_BYTES:
-        raise SimicError(f"report.html: {len(files['report.html'].encode())} bytes; allowed are {MAX_BYTES}")
     if run.certificate is not None:
         files["certificate.json"] = run.certificate.to_json()
     try:
@@ -153,9 +150,7 @@ def _content(run: RunRecord, verdict: Verdict) -> dict[str, object]:
         "outcome": _outcome(evaluation) if evaluation and not verdict.refuted else "withheld",
         "groups": GROUPS,
         "short_groups": SHORT_GROUPS,
-        "grades": [(q, grade) for q, grade in evaluation.counterfactuals.items() if grade.decisions]
-        if evaluation
-        else (),
+        "grades": _grades(evaluation) if evaluation else (),
         "contrasts": _contrasts(evaluation) if evaluation else (),
         "planted": evaluation.planted if evaluation else None,
         "cases": list(enumerate(evaluation.cases)) if evaluation else (),
@@ -200,6 +195,11 @@ def _by_length(evaluation: Evaluation) -> list[dict[str, object]]:
             if scores["learned"] is not None:
                 rows.append({"epochs": epochs, "group": group, "tasks": of_group.tasks, **scores})
     return rows if len(lengths) > 1 else []
+
+
+def _grades(evaluation: Evaluation) -> list[tuple[str, DecisionGrade]]:
+    """Return the grades of questions that came up."""
+    return [(question, grade) for question, grade in evaluation.counterfactuals.items() if grade.decisions]
 
 
 def _contrasts(evaluation: Evaluation) -> list[dict[str, object]]:

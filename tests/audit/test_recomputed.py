@@ -1,20 +1,18 @@
-"""Recomputed checks: they pass on a real run, and every altered number is found."""
+"""Recomputed checks: every altered number of a real run is found."""
 
 import shutil
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 from safetensors.torch import load_file, save_file
 
-from simic import durable, params
+from simic import durable
 from simic.audit import audit, certify
 from simic.audit.certificate import Certificate
 from simic.audit.findings import Status
-from simic.audit.provenance import trace
-from simic.audit.record import RunRecord, Table
-from simic.data.batches import load_split, read_meta
+from simic.audit.record import Table
+from simic.data.batches import read_meta
 from simic.evaluation import result
 from simic.growth.export import STRUCTURE
 from simic.growth.life.vocabulary import Op, Stage
@@ -24,58 +22,9 @@ from simic.telemetry.publish import KEPT_FILE
 from simic.telemetry.rows import FindingRow
 from simic.training.resume import LOST_BEST
 
-from .settings import PATCHES
+from .settings import small
 
 CHECKS = [check for check in audit.checks() if check.id.startswith("C")]
-
-
-ROOT = Path(__file__).parents[2]
-# Seeds live their whole lives.
-SMALL = (
-    "prepare.suite.instances={train: 16, val: 4, held_out: 4, held_out_kinds: 1}",
-    "prepare.samples=160",
-    "train.envs=12",
-    "train.episode_steps=20",
-    "train.batches_per_epoch=1",
-    "train.iterations=4",
-    "train.validate_every=2",
-    "train.stop_on=never",
-    "headroom.policies=[static, patient]",
-    "headroom.schedules=4",
-    "headroom.search_tasks=2",
-    "headroom.floors=false",
-    "evaluate.eval_seeds=4",
-    "evaluate.policies=[learned, learned_sampled]",
-    "runtime.threads=1",
-    "runtime.processes=1",
-    "runtime.progress=none",
-)
-
-
-def small():
-    return params.load(ROOT / "params.yaml", [*PATCHES, *SMALL])
-
-
-@pytest.fixture(scope="module")
-def workspace(tmp_path_factory):
-    found = Workspace(tmp_path_factory.mktemp("recomputed"))
-    for name in ("prepare", "headroom", "train", "evaluate"):
-        stages.STAGES[name](small(), found)
-    return found
-
-
-@pytest.fixture(scope="module")
-def run(workspace):
-    provenance, kept = trace(small(), workspace.root)
-    return replace(
-        RunRecord.from_published(small(), workspace.telemetry),
-        provenance=provenance,
-        checkpoints=kept,
-        tasks=tuple(read_meta(workspace.prepared).tasks),
-        samples=(load_split(workspace.prepared, "train"), load_split(workspace.prepared, "val")),
-        evaluation=result.read(workspace.evaluation),
-        headroom=result.read_headroom(workspace.headroom),
-    )
 
 
 def test_rows_that_are_missing_are_found_and_stop_nothing(run):
@@ -94,12 +43,6 @@ def test_rows_that_are_missing_are_found_and_stop_nothing(run):
 
 def of(run, name):
     return next(check for check in CHECKS if check.id == name).run(run)
-
-
-@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.id)
-def test_a_real_run_holds(check, run):
-    found = check.run(run)
-    assert found.status is Status.PASS, (found.measured, found.evidence)
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.id)
@@ -321,8 +264,8 @@ def test_a_run_that_kept_no_iteration_is_not_certified(run, workspace, tmp_path)
 
 
 def test_settings_without_a_reference_say_so(run, workspace):
-    tree = params.load(ROOT / "params.yaml", [*PATCHES, *SMALL, "train.reward.mode=loss"])
-    part = certify.part("episodes", subject(replace(run, params=tree), workspace).episodes)
+    loss = replace(run, params=small("train.reward.mode=loss"))
+    part = certify.part("episodes", subject(loss, workspace).episodes)
     assert not part.lines and "loss" in part.reason
     judged = next(check for check in audit.checks() if check.id == "K2").run(
         replace(run, certificate=Certificate(parts=(part,)))
