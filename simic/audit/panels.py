@@ -2,9 +2,8 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
-from itertools import chain
+from typing import NamedTuple
 
 import numpy as np
 from markupsafe import Markup
@@ -23,35 +22,24 @@ from simic.growth.networks.blueprints import blueprints_of
 FLOORS = ("static", "random_legal")
 
 
-@dataclass(frozen=True)
-class Panel:
-    """Hold one rendered figure; ``description`` says in words what it shows."""
+class Panel(NamedTuple):
+    """Hold one figure as an element of the page and as a file; ``description`` says in words what it shows."""
 
     name: str
-    title: str
     description: str
-    rendered: str
-
-    @property
-    def inline(self) -> Markup:
-        """Return the figure as an element of the page."""
-        return Markup(drawing.svg_element(self.rendered, self.name, self.title, self.description))
-
-    @property
-    def document(self) -> str:
-        """Return the figure as a file."""
-        return drawing.svg_file(self.rendered)
+    inline: Markup
+    document: str
 
 
 def panels_of(run: RunRecord) -> list[Panel]:
     """Draw every figure that the run has data for."""
-    of_training = (_learning(run), _health(run), _entropy(run), _rewards(run))
-    made = chain((_result(run), _gap(run)), of_training, _growth(run), (_pareto(run),))
-    return [panel for panel in made if panel is not None]
+    made = [_result(run), _gap(run), _learning(run), _health(run), _entropy(run), _rewards(run)]
+    return [panel for panel in (*made, *_growth(run), _pareto(run)) if panel is not None]
 
 
 def _panel(name: str, title: str, description: str, draw: Callable[[], Figure]) -> Panel:
-    return Panel(name, title, printable(description), drawing.render(draw))
+    said, rendered = printable(description), drawing.render(draw)
+    return Panel(name, said, Markup(drawing.svg_element(rendered, name, title, said)), drawing.svg_file(rendered))
 
 
 def _result(run: RunRecord) -> Panel | None:
