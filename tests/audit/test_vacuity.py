@@ -5,24 +5,15 @@ import pytest
 from simic import params as params_module
 from simic.audit import audit, limits
 from simic.audit.findings import Status, Verdict
-from simic.audit.record import RunRecord
 from simic.audit.summary import summarize
 from simic.pipeline import stages
 from simic.pipeline.paths import Workspace
 from tests.helpers import ROOT
 from tests.pipeline.small_suite import tree
 
-from .synthetic import params
-
 SYMPTOMS = tuple(
     check for check in audit.checks() if check.layer == "symptom" and check.id not in ("X2", "X9")
 )  # no numbers
-
-
-@pytest.mark.parametrize("check", audit.checks(), ids=lambda check: check.id)
-def test_a_run_in_which_nothing_occurred_is_not_evaluated_and_says_so(check):
-    found = check.run(RunRecord(params()))
-    assert found.status is Status.NOT_EVALUATED and found.measured
 
 
 @pytest.mark.parametrize("check", SYMPTOMS, ids=lambda check: check.id)
