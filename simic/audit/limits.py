@@ -90,12 +90,12 @@ SWING_OF_ENTROPY = ours("swing of entropy", 0.478, 1.0, judged=0.3)
 FROM_UNIFORM = at_least("distance of entropy from its maximum at the end", 0.05, 0.0, judged=0.05)
 LOSS_OF_ENTROPY = ours("loss of entropy within the window", 0.813, 1.0, judged=0.5)
 
-# V, S, A: critic and advantages
+# V: critic
 EXPLAINED_VARIANCE = published("explained variance kept up", 0.0, above=False)
 LATE_EXPLAINED_VARIANCE = at_least("explained variance late on", 0.2, judged=0.2)
 UNEXPLAINED_EARLY = at_least("unexplained variance early on", 0.01, 0.0, judged=0.01)
 
-# G, H: gradients, features, memory
+# G, H: gradients, memory
 SKIPPED_STEPS = published("steps skipped as not finite", 0.0)
 LARGE_GRADIENTS = ours("share of updates with large gradients", 0.429, 1.0, judged=0.1)
 UNCLIPPED_STEPS = at_least("share of steps that are not clipped", 0.01, 0.0, judged=0.01)
@@ -103,12 +103,11 @@ SHARE_OF_HEAD = at_least("smallest share of a head in the gradient", 0.00325, 0.
 ROWS_OF_HEAD = published("fewest rows of a head", 32.0, above=False)
 BAD_MEMORY = ours("share of updates in which the hidden state is out of range", 0.5, 1.0, judged=0.5)
 
-# P, N, M, S: rewards, scales, environment
+# P, M: rewards, environment
 RETURN_AGAINST_OBJECTIVE = ours("rise of returns that the objective does not follow", 0.5, 1.0, judged=0.5)
 HARMFUL_SEEDS = ours("share of fossilizations that harmed the host", 0.2, 1.0, judged=0.2)
 SOME_HARMFUL_SEEDS = ours("share of seeds kept that harmed their host", 0.002, 1.0, judged=0.002)
 WRONG_ROWS = published("rows whose validity is wrong", 0.0)
 
-# F, X, Q: what is claimed, how it was recorded, how fast
-BETTER = published("upper end of the interval", 0.0, above=False)
+# X: what is claimed
 EVALUATION_SEEDS = published("evaluation seeds", 20.0, above=False)

@@ -1,4 +1,4 @@
-"""A check without data is no pass and says so; its numbers stand beside their limits; the default run reaches it."""
+"""Symptoms have their numbers beside their limits, the headline says what was not seen, the default run reaches all."""
 
 import pytest
 
@@ -11,9 +11,8 @@ from simic.pipeline.paths import Workspace
 from tests.helpers import ROOT
 from tests.pipeline.small_suite import tree
 
-SYMPTOMS = tuple(
-    check for check in audit.checks() if check.layer == "symptom" and check.id not in ("X2", "X9")
-)  # no numbers
+# F and X are about the evaluation and the origin of a run; the others measure how it learned.
+SYMPTOMS = tuple(check for check in audit.checks() if check.layer == "symptom" and check.id[0] not in "FX")
 
 
 @pytest.mark.parametrize("check", SYMPTOMS, ids=lambda check: check.id)

@@ -64,19 +64,14 @@ class Reading:
         return f"{self.limit.name} {self.value:.3g} (at {'most' if self.limit.above else 'least'} {self.limit:g})"
 
 
-def passed(measured: str, statistics: Sequence[Statistic] = ()) -> Outcome:
+def passed(measured: str) -> Outcome:
     """Return a pass."""
-    return Outcome(Status.PASS, measured, statistics=statistics)
+    return Outcome(Status.PASS, measured)
 
 
-def failed(
-    measured: str,
-    severity: Severity | None = None,
-    evidence: Sequence[Evidence] = (),
-    statistics: Sequence[Statistic] = (),
-) -> Outcome:
+def failed(measured: str, severity: Severity | None = None, evidence: Sequence[Evidence] = ()) -> Outcome:
     """Return a finding."""
-    return Outcome(Status.FINDING, measured, severity, evidence, statistics)
+    return Outcome(Status.FINDING, measured, severity, evidence)
 
 
 def undecided(reason: str) -> Outcome:
@@ -94,10 +89,10 @@ def weighed(readings: Sequence[Reading]) -> Outcome:
     statistics = [reading.statistic for reading in readings]
     broken = next((reading for reading in readings if reading.broken), None)
     if broken is not None:
-        return failed(str(broken), broken.severity, broken.evidence, statistics)
+        return Outcome(Status.FINDING, str(broken), broken.severity, broken.evidence, statistics)
     # A number with several limits appears once, with its first limit.
     said = {reading.limit.name: reading for reading in reversed(readings)}
-    return passed("; ".join(map(str, reversed(said.values()))), statistics)
+    return Outcome(Status.PASS, "; ".join(map(str, reversed(said.values()))), statistics=statistics)
 
 
 Examine = Callable[[RunRecord], Outcome]

@@ -27,13 +27,12 @@ def _placed(gain: Interval, said: str, other: str, equal_is_low: bool) -> Outcom
     """
     said = f"{gain.estimate:+.2f} points [{gain.low:+.2f}, {gain.high:+.2f}] {said}"
     evidence = [{"versus": other, "difference_pct": gain.estimate, "low": gain.low, "high": gain.high}]
-    upper = [Reading(limits.BETTER, gain.high).statistic]
-    if gain.low > limits.BETTER:
-        return passed(said, upper)
-    equal = gain.low == gain.high == limits.BETTER
-    if gain.high <= limits.BETTER and not (equal and equal_is_low):
-        return failed(said, None, evidence, upper)
-    return failed(f"not shown to be better: {said}", "low", evidence, upper)
+    if gain.low > 0:
+        return passed(said)
+    equal = gain.low == gain.high == 0
+    if gain.high <= 0 and not (equal and equal_is_low):
+        return failed(said, None, evidence)
+    return failed(f"not shown to be better: {said}", "low", evidence)
 
 
 def _against(run: RunRecord, other: str, equal_is_low: bool = False) -> Outcome:
@@ -143,6 +142,4 @@ def _seeds(run: RunRecord) -> Outcome:
     said = f"; claimed against {', '.join(claimed)}" if claimed else "; nothing is claimed"
     seeds = Reading(limits.EVALUATION_SEEDS, evaluation.eval_seeds, "medium" if claimed else "low")
     measured = f"{seeds}, 1 training run{power}{said}"
-    if seeds.broken:
-        return failed(measured, seeds.severity, (), [seeds.statistic])
-    return passed(measured, [seeds.statistic])
+    return failed(measured, seeds.severity) if seeds.broken else passed(measured)
