@@ -1,7 +1,7 @@
 """The figures of the report: learning, health of the updates, growth of a network, comparison of policies."""
 
 from collections.abc import Mapping, Sequence
-from itertools import chain, pairwise
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -95,8 +95,7 @@ def learning(
     """Draw committed validation accuracy per iteration: mean, middle half and range over hosts ``[N, E]``, with floors;
     and the validations, a ring around the one that chose the best checkpoint.
     """
-    figure, axes = new_figure(3.2)
-    plot = axes[0][0]
+    figure, [plot] = new_figure(3.2)
     low, q1, q3, high = np.nanquantile(committed, [0.0, 0.25, 0.75, 1.0], axis=1)
     plot.fill_between(iterations, low, high, color=BLUE, alpha=0.14, linewidth=0)
     plot.fill_between(iterations, q1, q3, color=BLUE, alpha=0.28, linewidth=0)
@@ -116,11 +115,11 @@ def learning(
 
 def health(iterations: Values, series: Mapping[str, Values], target_kl: float | None) -> Figure:
     """Draw KL, explained variance, clip fraction and gradient norm before clipping over iterations."""
-    figure, axes = new_figure(5.4, len(HEALTH), heights=[1.0] * len(HEALTH))
-    plots = dict(zip(HEALTH, chain(*axes), strict=True))
+    figure, axes = new_figure(5.4, [1.0] * len(HEALTH))
+    plots = dict(zip(HEALTH, axes, strict=True))
     for name, plot in plots.items():
         title, unit = HEALTH[name]
-        _axis(plot, title, "iteration" if plot is axes[-1][0] else "", unit)
+        _axis(plot, title, "iteration" if plot is axes[-1] else "", unit)
         if name in series and np.isfinite(series[name]).any():
             plot.plot(iterations, series[name], color=BLUE, marker="o", markersize=2.5)
         else:
@@ -139,8 +138,7 @@ def health(iterations: Values, series: Mapping[str, Values], target_kl: float | 
 
 def entropy(iterations: Values, heads: Mapping[str, Values]) -> Figure:
     """Draw the entropy of each head over that of a uniform choice, where it had a choice."""
-    figure, axes = new_figure(3.2)
-    plot = axes[0][0]
+    figure, [plot] = new_figure(3.2)
     used = _lines(plot, iterations, heads)
     _axis(plot, "Normalised entropy of each action head", "iteration", "share of the maximum")
     plot.set_ylim(-0.03, 1.03)
@@ -150,8 +148,7 @@ def entropy(iterations: Values, heads: Mapping[str, Values]) -> Figure:
 
 def rewards(iterations: Values, components: Mapping[str, Values]) -> Figure:
     """Draw each reward component per episode, mean over hosts, the largest first, and their sum."""
-    figure, axes = new_figure(3.2)
-    plot = axes[0][0]
+    figure, [plot] = new_figure(3.2)
     total = np.sum(list(components.values()), axis=0)
     ordered = sorted(components, key=lambda name: -float(np.nanmean(np.abs(components[name]))))
     plot.axhline(0.0, color=INK, linewidth=0.8)
@@ -177,8 +174,7 @@ def _lines(plot: Axes, iterations: Values, series: Mapping[str, Values]) -> list
 def growth(timeline: Timeline) -> Figure:
     """Draw slots × steps with stages and decisions above, live and committed accuracy below, on one time axis."""
     slots = len(timeline.stages[0])
-    figure, axes = new_figure(2.9 + 0.42 * slots, 2, heights=[0.42 * slots + 0.3, 2.0])
-    lanes, accuracy = axes[0][0], axes[1][0]
+    figure, [lanes, accuracy] = new_figure(2.9 + 0.42 * slots, [0.42 * slots + 0.3, 2.0])
     stages = np.array(timeline.stages)
     for slot in range(slots):
         for start, stop in _runs(stages[:, slot]):
@@ -258,8 +254,8 @@ RESULT_COLOURS = {PPO: BLUE, RULE: GREEN, ALL_AT_ONCE: PINK}
 def result(standings: Mapping[str, Standings]) -> Figure:
     """Draw for each group of tasks the score of PPO and of those beside it, with intervals, the lowest first."""
     rows = [sorted(compared(found).items(), key=lambda each: each[1].estimate) for found in standings.values()]
-    figure, axes = new_figure(0.6 + sum(0.35 + 0.24 * len(each) for each in rows), len(rows), heights=[*map(len, rows)])
-    for plot, (group, found), placed in zip(chain(*axes), standings.items(), rows, strict=True):
+    figure, axes = new_figure(0.6 + sum(0.35 + 0.24 * len(each) for each in rows), [*map(len, rows)])
+    for plot, (group, found), placed in zip(axes, standings.items(), rows, strict=True):
         for row, (name, score) in enumerate(placed):
             colour = RESULT_COLOURS.get(name, GREY)
             plot.plot([score.low, score.high], [row, row], color=colour, linewidth=4, solid_capstyle="butt", alpha=0.45)
@@ -271,7 +267,7 @@ def result(standings: Mapping[str, Standings]) -> Figure:
         _axis(plot, f"{GROUPS[group].capitalize()} ({found.tasks})", "", "")
         plot.grid(True, axis="x")
         plot.grid(False, axis="y")
-    axes[-1][0].set_xlabel("score on test splits (points)")
+    axes[-1].set_xlabel("score on test splits (points)")
     return figure
 
 
@@ -281,8 +277,7 @@ GAP = (COMMON, ORACLE_TASK, "tuned_rule", "patient", "blind", LEARNED)
 def gap(standings: Mapping[str, Standings]) -> Figure:
     """Draw for each kind of tasks a line from the best common schedule to the oracle per task, and policies on it."""
     rows = [(group, kind, scores) for group, found in standings.items() for kind, scores in found.by_kind.items()]
-    figure, axes = new_figure(1.2 + 0.28 * len(rows))
-    plot = axes[0][0]
+    figure, [plot] = new_figure(1.2 + 0.28 * len(rows))
     looks = {}
     for name in GAP:
         if any(name in scores for *_, scores in rows):
@@ -308,8 +303,7 @@ def gap(standings: Mapping[str, Standings]) -> Figure:
 
 def pareto(evaluation: Evaluation) -> Figure:
     """Draw test accuracy (mean, 95 % interval) against parameters of the committed network, and the Pareto front."""
-    figure, axes = new_figure(2.6 + 0.17 * len(evaluation.policies) / 2)
-    plot = axes[0][0]
+    figure, [plot] = new_figure(2.6 + 0.17 * len(evaluation.policies) / 2)
     points = {name: (p.params, p.test_accuracy_pct.estimate) for name, p in evaluation.policies.items()}
     front = pareto_front(points)
     plot.plot(*zip(*[points[name] for name in front], strict=True), color=GREY, linewidth=1.0, drawstyle="steps-post")
