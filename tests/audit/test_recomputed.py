@@ -11,7 +11,6 @@ from simic import durable
 from simic.audit import audit, certify
 from simic.audit.certificate import Certificate
 from simic.audit.findings import Status
-from simic.audit.record import Table
 from simic.data.batches import read_meta
 from simic.evaluation import result
 from simic.growth.export import STRUCTURE
@@ -22,7 +21,9 @@ from simic.telemetry.publish import KEPT_FILE
 from simic.telemetry.rows import FindingRow
 from simic.training.resume import LOST_BEST
 
+from .defects import put
 from .settings import small
+from .synthetic import Plant
 
 CHECKS = [check for check in audit.checks() if check.id.startswith("C")]
 
@@ -55,18 +56,6 @@ def test_the_run_has_what_the_rules_are_about(run):
     ops, stage = run.steps.column("effective_op"), run.steps.column("stage")
     assert {int(Op.GERMINATE), int(Op.PRUNE), int(Op.FOSSILIZE)} <= set(np.unique(ops))
     assert set(np.unique(stage)) >= set(range(Stage.DORMANT, Stage.PRUNED + 1))
-
-
-def altered(run, table, name, change):
-    """Return the run with a changed copy of one column."""
-    old = getattr(run, table)
-    values = old.column(name).copy()
-    change(values)
-    return replace(run, **{table: Table({**old.columns, name: values})})
-
-
-def put(where, value):
-    return lambda values: values.__setitem__(where, value)
 
 
 def add(where, amount):
@@ -102,7 +91,7 @@ PLAIN = [
 
 @pytest.mark.parametrize(("name", "table", "column", "change"), PLAIN, ids=[f"{p[0]}-{p[2]}" for p in PLAIN])
 def test_an_altered_number_is_found(name, table, column, change, run):
-    found = of(altered(run, table, column, change), name)
+    found = of(Plant(run).column(table, column, change).run, name)
     assert (found.status, found.severity) == (Status.FINDING, "critical"), found.measured
 
 
@@ -235,7 +224,7 @@ def test_another_record_of_decisions_is_not_certified(run, workspace):
     """Record germinations in another slot than they happened."""
     ops, valid = run.steps.column("effective_op"), run.steps.column("valid")
     column = run.steps.column("slot")
-    told = altered(run, "steps", "slot", lambda values: np.copyto(values, 1 - column % 2, where=(ops == 1) & valid))
+    told = Plant(run).column("steps", "slot", lambda slots: np.where((ops == 1) & valid, 1 - column % 2, slots)).run
     assert certify.part("episodes", subject(told, workspace).episodes).differences
 
 
