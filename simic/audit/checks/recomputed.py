@@ -166,9 +166,7 @@ def _advantages_follow(run: RunRecord) -> Outcome:
         if iteration not in rows or len(paid) != length_of(run, iteration):
             problems.append({"what": "no update, or steps are missing", "iteration": iteration})
             continue
-        recorded = {name: float(values[rows[iteration]]) for name, values in run.updates.columns.items()
-                    if values.dtype.kind == "f"}  # fmt: skip
-        moments = _moments(run, steps, scaled, valid, recorded)
+        moments = _moments(run, rows[iteration], steps, scaled, valid)
         compared += len(moments)
         problems += differing(moments, iteration=iteration)
     latest = (run.checkpoints or {}).get("latest")
@@ -183,8 +181,10 @@ def _advantages_follow(run: RunRecord) -> Outcome:
     return concluded(problems, f"{compared} moments and the final scale")
 
 
-def _moments(run: RunRecord, steps: Steps, scaled: Tensor, valid: Tensor, recorded: dict[str, float]) -> list[Pair]:
-    """Return each moment of an iteration; of truncated episodes the last value is not recorded."""
+def _moments(run: RunRecord, row: int, steps: Steps, scaled: Tensor, valid: Tensor) -> list[Pair]:
+    """Return each moment of an iteration, which has that row of updates; of truncated episodes the last value is not
+    recorded.
+    """
     train, ended = run.params.train, torch.from_numpy(steps["panicked"].copy())
     if train.episode_end != "terminate":
         return []
@@ -200,7 +200,8 @@ def _moments(run: RunRecord, steps: Steps, scaled: Tensor, valid: Tensor, record
     for name, value in moments.items():
         largest = max(moments.get(f"{name.partition('_')[0]}_max_abs", 0.0), LEAST_RETURN)
         if not np.isnan(value):
-            pairs.append(Pair(name, recorded[name], value, SCALED, units.get(name, largest)))
+            recorded = float(run.updates.column(name)[row])
+            pairs.append(Pair(name, recorded, value, SCALED, units.get(name, largest)))
     return pairs
 
 
