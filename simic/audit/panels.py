@@ -92,11 +92,11 @@ def _learning(run: RunRecord) -> Panel | None:
         f"Mean over hosts from {mean[0]:.1f} in the first to {mean[-1]:.1f} points in the last iteration, best "
         f"{mean.max():.1f}; dark band: middle half of the hosts, light band: all. Lines: {levels or 'no baselines'}."
     )
-    chosen = validations(run)
-    if chosen:
+    played = validations(run)
+    if played:
         description += " Diamonds: score of the validation episodes; the ring is on the one that chose the checkpoint."
     title = "Committed validation accuracy per iteration"
-    draw = partial(figures.learning, iterations, committed, floors, chosen, run.params.train.envs)
+    draw = partial(figures.learning, iterations, committed, floors, played, run.params.train.envs)
     return _panel("learning", title, description, draw)
 
 
@@ -144,15 +144,14 @@ def _last(series: Mapping[str, Values]) -> dict[str, float | None]:
 
 def _rewards(run: RunRecord) -> Panel | None:
     """Draw each component per episode, mean over hosts, without those that are always 0."""
-    steps = run.steps.below("components")
-    if not steps:
+    parts = {name: values for name, values in run.steps.below("components").items() if values.any()}
+    if not parts:
         return None
     iterations, valid = run.steps.column("iteration"), run.steps.column("valid")
     axis = np.unique(iterations)
     paid = {
         name: np.array([np.where(valid, values, 0.0)[iterations == i].sum(axis=0).mean() for i in axis])
-        for name, values in steps.items()
-        if values.any()
+        for name, values in parts.items()
     }
     said = f"Per episode in the last iteration: {_listed(_last(paid), '+.2f')}."
     return _panel("rewards", "Reward by component", said, partial(figures.rewards, axis + 1.0, paid))
