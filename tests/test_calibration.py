@@ -21,10 +21,8 @@ RATIO, LEAST = limits.LARGEST_RATIO, limits.LEAST_ENTROPY
 def verdict(check="R2", status=Status.PASS, layer="symptom", **values):
     """With one result that has these numbers."""
     found = tuple(Statistic(name=name, value=value, limit=1.0, above=True, ours=True) for name, value in values.items())
-    text = dict.fromkeys(("title", "question", "measured", "counted", "threshold", "source", "fix", "passes_when"), "x")
-    result = Result(
-        check=check, layer=layer, status=status, severity="high", occurred=1, statistics=found, evidence=(), **text
-    )
+    text = dict.fromkeys(("title", "question", "measured", "threshold", "source", "fix"), "x")
+    result = Result(check=check, layer=layer, status=status, severity="high", statistics=found, evidence=(), **text)
     return Verdict(run="x", results=(result,))
 
 

@@ -6,17 +6,13 @@ from simic.audit.checks import (  # noqa: F401 - each registers its family
     certified,
     claims,
     data,
-    environment,
-    exploration,
     floors,
-    gradients,
-    policy_change,
     recomputed,
     reproducibility,
-    rewards,
-    value,
+    steps,
+    updates,
 )
-from simic.audit.findings import Result, Verdict
+from simic.audit.findings import Verdict
 from simic.audit.record import RunRecord
 from simic.audit.summary import summarize
 
@@ -30,8 +26,3 @@ def examine(run: RunRecord, name: str) -> Verdict:
     """Return the results of all checks on a run, and the summary of its report."""
     verdict = Verdict(run=name, results=tuple(check.run(run) for check in checks()), scoreboard=scoreboard.scores(run))
     return verdict.model_copy(update={"summary": summarize(run, verdict)})
-
-
-def examine_live(run: RunRecord) -> tuple[Result, ...]:
-    """Return the results of the checks that can stop training."""
-    return tuple(check.run(run) for check in checks(live=True))

@@ -1,14 +1,13 @@
 """`simic audit diff`: changes of findings from one audited run to another."""
 
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 from simic.audit.findings import Result, Status, Verdict
 from simic.errors import SimicError
 from simic.telemetry.rows import SEVERITIES
 
 Change = Literal["new", "worse", "same", "better", "fixed", "not evaluated any more"]
-ORDER: tuple[Change, ...] = ("new", "worse", "same", "better", "fixed", "not evaluated any more")
 PLACES = ("findings.json", "reports/findings.json")
 
 
@@ -28,7 +27,7 @@ def read_verdict(place: Path) -> Verdict:
 def changes(before: Verdict, after: Verdict) -> dict[Change, list[tuple[Result | None, Result | None]]]:
     """Return every check with a finding before or after, by change, the worst first."""
     old, new = ({result.check: result for result in verdict.results} for verdict in (before, after))
-    pairs: dict[Change, list[tuple[Result | None, Result | None]]] = {change: [] for change in ORDER}
+    pairs: dict[Change, list[tuple[Result | None, Result | None]]] = {change: [] for change in get_args(Change)}
     names = dict.fromkeys(result.check for verdict in (after, before) for result in verdict.findings)
     for name in names:
         pair = old.get(name), new.get(name)

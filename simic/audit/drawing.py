@@ -53,16 +53,13 @@ STYLE: dict[RcKeyType, object] = {
 }
 
 
-def new_figure(
-    height_inches: float, rows: int = 1, columns: int = 1, heights: Sequence[float] | None = None
-) -> tuple[Figure, list[list[Axes]]]:
-    """Return an empty figure of the report's width and its axes by row and column.
-
-    With ``heights`` (relative, one for each row) the rows share their x axis.
+def new_figure(height_inches: float, heights: Sequence[float] = (1.0,)) -> tuple[Figure, list[Axes]]:
+    """Return an empty figure of the report's width and its plots, one below the other with these relative heights on
+    one x axis.
     """
     figure = Figure(figsize=(WIDTH_INCHES, height_inches), layout="constrained")
-    axes = figure.subplots(rows, columns, squeeze=False, sharex=heights is not None, height_ratios=heights)
-    return figure, [list(row) for row in axes]
+    plots = figure.subplots(len(heights), squeeze=False, sharex=True, height_ratios=heights)
+    return figure, list(plots[:, 0])
 
 
 def render(draw: Callable[[], Figure]) -> str:

@@ -1,7 +1,8 @@
 """The figures of the report: learning, health of the updates, growth of a network, comparison of policies."""
 
 from collections.abc import Mapping, Sequence
-from itertools import chain, pairwise
+from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -13,8 +14,6 @@ from numpy.typing import NDArray
 
 from simic.agent.ppo import EARLY_STOP
 from simic.audit.drawing import BLUE, GREEN, GREY, INK, ORANGE, PINK, RED, SKY, legend_below, new_figure
-from simic.audit.findings import ValidationScore
-from simic.audit.summary import HEALTH, label
 from simic.errors import printable
 from simic.evaluation.endpoints import ALL_AT_ONCE, COMMON, ORACLE_TASK, PPO, RULE, compared
 from simic.evaluation.page import GROUPS
@@ -25,15 +24,17 @@ from simic.growth.life.vocabulary import Stage
 Values = NDArray[np.float64]
 
 COLOURS = (BLUE, ORANGE, GREEN, RED, PINK, SKY, GREY, "#6a51a3")
-# Colour, marker.
+# Label, colour, marker.
 POLICIES = {
-    "learned": (BLUE, "o"),
-    "learned_sampled": (SKY, "s"),
-    "static": (GREY, "X"),
-    "random_legal": (ORANGE, "v"),
-    "blind": (SKY, "d"),
-    "tuned_rule": (GREEN, "*"),
-    "patient": (GREEN, "^"),
+    "learned": ("learned (greedy)", BLUE, "o"),
+    "learned_sampled": ("learned (sampled)", SKY, "s"),
+    "static": ("static (never grows)", GREY, "X"),
+    "random_legal": ("random", ORANGE, "v"),
+    "blind": ("learned, blind", SKY, "d"),
+    "tuned_rule": ("tuned rule", GREEN, "*"),
+    "patient": ("patient rule", GREEN, "^"),
+    COMMON: (COMMON, GREY, "|"),
+    ORACLE_TASK: (ORACLE_TASK, INK, "|"),
 }
 # Fill, ink on it, letter: the letter says it without colour.
 STAGES: dict[Stage, tuple[str, str, str]] = {
@@ -53,8 +54,8 @@ DECISION_MARKERS = {
     "FOSSILIZE": ("*", "fossilize"),
     "PRUNE": ("x", "prune"),
 }
-# Title and unit of the metrics of HEALTH.
-TITLES = {
+# Title and unit.
+HEALTH = {
     "approx_kl": ("Approximate KL (k3)", "nats"),
     "explained_variance": ("Explained variance of returns", "share"),
     "clip_fraction": ("Clipped ratios", "share"),
@@ -65,7 +66,15 @@ LANE_LETTERS = 48  # that fit side by side into the lane of a whole episode
 
 def policy_look(name: str) -> tuple[str, str, str]:
     """Return label, colour and marker of a policy; its own name and ink where it has none."""
-    return printable(label(name)), *POLICIES.get(name, (INK, "o"))
+    return POLICIES.get(name, (printable(name), INK, "o"))
+
+
+class Validation(NamedTuple):
+    """Hold the mean score of validation episodes after so many iterations; the highest chooses the best checkpoint."""
+
+    iterations: int
+    score: float
+    best: bool
 
 
 def _axis(axes: Axes, title: str, x: str, y: str) -> None:
@@ -80,14 +89,13 @@ def learning(
     iterations: Values,
     committed: Values,
     floors: Mapping[str, float],
-    validations: Sequence[ValidationScore] = (),
+    validations: Sequence[Validation] = (),
     trainings: int = 1,
 ) -> Figure:
     """Draw committed validation accuracy per iteration: mean, middle half and range over hosts ``[N, E]``, with floors;
     and the validations, a ring around the one that chose the best checkpoint.
     """
-    figure, axes = new_figure(3.2)
-    plot = axes[0][0]
+    figure, [plot] = new_figure(3.2)
     low, q1, q3, high = np.nanquantile(committed, [0.0, 0.25, 0.75, 1.0], axis=1)
     plot.fill_between(iterations, low, high, color=BLUE, alpha=0.14, linewidth=0)
     plot.fill_between(iterations, q1, q3, color=BLUE, alpha=0.28, linewidth=0)
@@ -98,7 +106,7 @@ def learning(
         used.append(plot.axhline(value, color=colour, linestyle=style, linewidth=1.3, label=label))
     for each in validations:
         plot.plot([each.iterations], [each.score], "D", color=INK, markersize=5)
-        if each.chosen:
+        if each.best:
             plot.plot([each.iterations], [each.score], "o", color=INK, markersize=11, markerfacecolor="none")
     _axis(plot, "Committed validation accuracy", f"iteration ({trainings:,} host trainings each)", "accuracy (points)")
     legend_below(figure, used)
@@ -107,11 +115,11 @@ def learning(
 
 def health(iterations: Values, series: Mapping[str, Values], target_kl: float | None) -> Figure:
     """Draw KL, explained variance, clip fraction and gradient norm before clipping over iterations."""
-    figure, axes = new_figure(5.4, len(HEALTH), heights=[1.0] * len(HEALTH))
-    plots = dict(zip(HEALTH, chain(*axes), strict=True))
+    figure, axes = new_figure(5.4, [1.0] * len(HEALTH))
+    plots = dict(zip(HEALTH, axes, strict=True))
     for name, plot in plots.items():
-        title, unit = TITLES[name]
-        _axis(plot, title, "iteration" if plot is axes[-1][0] else "", unit)
+        title, unit = HEALTH[name]
+        _axis(plot, title, "iteration" if plot is axes[-1] else "", unit)
         if name in series and np.isfinite(series[name]).any():
             plot.plot(iterations, series[name], color=BLUE, marker="o", markersize=2.5)
         else:
@@ -130,8 +138,7 @@ def health(iterations: Values, series: Mapping[str, Values], target_kl: float | 
 
 def entropy(iterations: Values, heads: Mapping[str, Values]) -> Figure:
     """Draw the entropy of each head over that of a uniform choice, where it had a choice."""
-    figure, axes = new_figure(3.2)
-    plot = axes[0][0]
+    figure, [plot] = new_figure(3.2)
     used = _lines(plot, iterations, heads)
     _axis(plot, "Normalised entropy of each action head", "iteration", "share of the maximum")
     plot.set_ylim(-0.03, 1.03)
@@ -141,8 +148,7 @@ def entropy(iterations: Values, heads: Mapping[str, Values]) -> Figure:
 
 def rewards(iterations: Values, components: Mapping[str, Values]) -> Figure:
     """Draw each reward component per episode, mean over hosts, the largest first, and their sum."""
-    figure, axes = new_figure(3.2)
-    plot = axes[0][0]
+    figure, [plot] = new_figure(3.2)
     total = np.sum(list(components.values()), axis=0)
     ordered = sorted(components, key=lambda name: -float(np.nanmean(np.abs(components[name]))))
     plot.axhline(0.0, color=INK, linewidth=0.8)
@@ -168,8 +174,7 @@ def _lines(plot: Axes, iterations: Values, series: Mapping[str, Values]) -> list
 def growth(timeline: Timeline) -> Figure:
     """Draw slots × steps with stages and decisions above, live and committed accuracy below, on one time axis."""
     slots = len(timeline.stages[0])
-    figure, axes = new_figure(2.9 + 0.42 * slots, 2, heights=[0.42 * slots + 0.3, 2.0])
-    lanes, accuracy = axes[0][0], axes[1][0]
+    figure, [lanes, accuracy] = new_figure(2.9 + 0.42 * slots, [0.42 * slots + 0.3, 2.0])
     stages = np.array(timeline.stages)
     for slot in range(slots):
         for start, stop in _runs(stages[:, slot]):
@@ -249,8 +254,8 @@ RESULT_COLOURS = {PPO: BLUE, RULE: GREEN, ALL_AT_ONCE: PINK}
 def result(standings: Mapping[str, Standings]) -> Figure:
     """Draw for each group of tasks the score of PPO and of those beside it, with intervals, the lowest first."""
     rows = [sorted(compared(found).items(), key=lambda each: each[1].estimate) for found in standings.values()]
-    figure, axes = new_figure(0.6 + sum(0.35 + 0.24 * len(each) for each in rows), len(rows), heights=[*map(len, rows)])
-    for plot, (group, found), placed in zip(chain(*axes), standings.items(), rows, strict=True):
+    figure, axes = new_figure(0.6 + sum(0.35 + 0.24 * len(each) for each in rows), [*map(len, rows)])
+    for plot, (group, found), placed in zip(axes, standings.items(), rows, strict=True):
         for row, (name, score) in enumerate(placed):
             colour = RESULT_COLOURS.get(name, GREY)
             plot.plot([score.low, score.high], [row, row], color=colour, linewidth=4, solid_capstyle="butt", alpha=0.45)
@@ -262,37 +267,29 @@ def result(standings: Mapping[str, Standings]) -> Figure:
         _axis(plot, f"{GROUPS[group].capitalize()} ({found.tasks})", "", "")
         plot.grid(True, axis="x")
         plot.grid(False, axis="y")
-    axes[-1][0].set_xlabel("score on test splits (points)")
+    axes[-1].set_xlabel("score on test splits (points)")
     return figure
 
 
-# Colour, marker, size: the ends of the gap are taller than what may lie on them.
-GAP_MARKS = {
-    COMMON: (GREY, "|", 14),
-    ORACLE_TASK: (INK, "|", 14),
-    "tuned_rule": (GREEN, "*", 9),
-    "patient": (GREEN, "D", 7),
-    "blind": (SKY, "s", 7),
-    LEARNED: (BLUE, "o", 7),
-}
+GAP = (COMMON, ORACLE_TASK, "tuned_rule", "patient", "blind", LEARNED)
 
 
 def gap(standings: Mapping[str, Standings]) -> Figure:
     """Draw for each kind of tasks a line from the best common schedule to the oracle per task, and policies on it."""
     rows = [(group, kind, scores) for group, found in standings.items() for kind, scores in found.by_kind.items()]
-    figure, axes = new_figure(1.2 + 0.28 * len(rows))
-    plot = axes[0][0]
-    looks = {
-        name: {"color": colour, "marker": marker, "markersize": size, "markeredgewidth": 2, "linestyle": "none"}
-        for name, (colour, marker, size) in GAP_MARKS.items()
-        if any(name in scores for *_, scores in rows)
-    }
+    figure, [plot] = new_figure(1.2 + 0.28 * len(rows))
+    looks = {}
+    for name in GAP:
+        if any(name in scores for *_, scores in rows):
+            _, colour, marker = policy_look(name)
+            size = 14 if name in (COMMON, ORACLE_TASK) else 7  # the ends are taller than what may lie on them
+            looks[name] = {"color": colour, "marker": marker, "markersize": size, "linestyle": "none"}
     for row, (_, _, scores) in enumerate(rows):
         plot.plot([scores[COMMON], scores[ORACLE_TASK]], [row, row], color=GREY, linewidth=2.5, zorder=1)
         for name, look in looks.items():
             if name in scores:
-                plot.plot([scores[name]], [row], zorder=2, **look)
-    used = [Line2D([], [], label=policy_look(name)[0], **look) for name, look in looks.items()]
+                plot.plot([scores[name]], [row], zorder=2, markeredgewidth=2, **look)
+    used = [Line2D([], [], label=policy_look(name)[0], markeredgewidth=2, **look) for name, look in looks.items()]
     names = [printable(kind) + (" *" if group == "held_out_kinds" else "") for group, kind, _ in rows]
     plot.set_yticks(range(len(rows)), names)
     plot.set_ylim(len(rows) - 0.5, -0.5)
@@ -306,8 +303,7 @@ def gap(standings: Mapping[str, Standings]) -> Figure:
 
 def pareto(evaluation: Evaluation) -> Figure:
     """Draw test accuracy (mean, 95 % interval) against parameters of the committed network, and the Pareto front."""
-    figure, axes = new_figure(2.6 + 0.17 * len(evaluation.policies) / 2)
-    plot = axes[0][0]
+    figure, [plot] = new_figure(2.6 + 0.17 * len(evaluation.policies) / 2)
     points = {name: (p.params, p.test_accuracy_pct.estimate) for name, p in evaluation.policies.items()}
     front = pareto_front(points)
     plot.plot(*zip(*[points[name] for name in front], strict=True), color=GREY, linewidth=1.0, drawstyle="steps-post")

@@ -10,7 +10,7 @@ from simic.audit.scoreboard import Score
 from simic.evaluation.result import Frozen
 from simic.telemetry.rows import SEVERITIES, Severity
 
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 Evidence = Mapping[str, float | int | str]
 # In the order of proof: hashes, recomputation, independent reference; then exact resume, and symptoms.
 Layer = Literal["bind", "recompute", "certify", "resume", "symptom"]
@@ -36,10 +36,7 @@ class Statistic(Frozen):
 
 
 class Result(Frozen):
-    """Hold the result of one check. ``severity`` is that of the finding, else the worst it could have been.
-
-    ``occurred`` counts what the check asks about, in units of ``counted``; with 0 there is no pass.
-    """
+    """Hold the result of one check. ``severity`` is that of the finding, else the worst it could have been."""
 
     check: str
     layer: Layer
@@ -48,81 +45,21 @@ class Result(Frozen):
     severity: Severity
     question: str
     measured: str  # the number with its unit, or why there is none
-    occurred: int
-    counted: str
     statistics: tuple[Statistic, ...]
     threshold: str
     source: str
     evidence: tuple[Evidence, ...]
     fix: str
-    passes_when: str
-
-
-class LayerCount(Frozen):
-    """Count the results of one layer."""
-
-    layer: Layer
-    compares: str
-    held: int
-    differ: int
-    not_evaluated: int
-
-
-class Committed(Frozen):
-    """Hold committed validation accuracy of the training episodes, points, mean over hosts."""
-
-    first: float
-    last: float
-    best: float
-
-
-class ValidationScore(Frozen):
-    """Hold the mean score of validation episodes after so many iterations; the highest chooses the best checkpoint."""
-
-    iterations: int
-    score: float
-    chosen: bool
-
-
-class TrainingSummary(Frozen):
-    """Summarise training; ``health``, ``entropy`` and ``rewards`` are of the last iteration that measured them."""
-
-    iterations: int
-    env_steps: int | None
-    committed: Committed | None
-    validations: tuple[ValidationScore, ...]
-    health: dict[str, float | None]
-    entropy: dict[str, float | None]  # by head
-    rewards: dict[str, float]  # by component, per episode, mean over hosts
-
-
-class Message(Frozen):
-    """Hold a finding of a live check, after so many iterations."""
-
-    iterations: int
-    severity: Severity
-    check: str
-    message: str
-
-
-class Summary(Frozen):
-    """Hold the content of the report besides results."""
-
-    lines: tuple[str, ...]
-    layers: tuple[LayerCount, ...]
-    training: TrainingSummary
-    messages: tuple[Message, ...]
-    gains: tuple[float, ...]  # of the shown hosts, over the best common schedule, points
 
 
 class Verdict(Frozen):
     """Hold the content of findings.json."""
 
-    schema_version: Literal[4] = SCHEMA_VERSION
+    schema_version: Literal[5] = SCHEMA_VERSION
     run: str  # its name
     results: tuple[Result, ...]
     scoreboard: tuple[Score, ...] = ()
-    summary: Summary | None = None  # null of a run of which no report was made
+    summary: tuple[str, ...] = ()  # five lines
 
     def with_status(self, status: Status) -> tuple[Result, ...]:
         """Return the results of one status, worst first, then by id."""

@@ -6,6 +6,7 @@ numbers and ``CLEAN_RUNS`` here; a test compares both with its result. A check w
 """
 
 import math
+from functools import partial
 from typing import Self
 
 CLEAN_RUNS = 57  # behind the limits of ours; none: they are by judgement
@@ -29,9 +30,10 @@ class Limit(float):
         cls,
         name: str,
         value: float,
-        above: bool = True,
         bound: float | None = None,
+        *,
         judged: float | None = None,
+        above: bool = True,
         ours: bool = True,
     ) -> Self:
         """Create the number with its attributes."""
@@ -56,32 +58,14 @@ class Limit(float):
         return float(f"{limit:.3g}")
 
 
-_REGISTRY: list[Limit] = []
+ours = Limit  # that clean runs stay below
+at_least = partial(Limit, above=False)  # that clean runs stay above
+published = partial(Limit, ours=False)  # of a publication, a definition or floating-point arithmetic
 
 
 def every() -> tuple[Limit, ...]:
     """Return all limits of this file in order."""
-    return tuple(_REGISTRY)
-
-
-def _registered(limit: Limit) -> Limit:
-    _REGISTRY.append(limit)
-    return limit
-
-
-def ours(name: str, value: float, bound: float | None = None, *, judged: float) -> Limit:
-    """Register a limit that clean runs stay below."""
-    return _registered(Limit(name, value, bound=bound, judged=judged))
-
-
-def at_least(name: str, value: float, bound: float | None = None, *, judged: float) -> Limit:
-    """Register a limit that clean runs stay above."""
-    return _registered(Limit(name, value, above=False, bound=bound, judged=judged))
-
-
-def published(name: str, value: float, above: bool = True) -> Limit:
-    """Register a limit that a publication, a definition or floating-point arithmetic sets."""
-    return _registered(Limit(name, value, above=above, ours=False))
+    return tuple(value for value in globals().values() if isinstance(value, Limit))
 
 
 def source() -> str:
@@ -97,7 +81,7 @@ SMALLEST_RATIO = at_least("smallest ratio", 0.0123, 0.0, judged=0.1)
 SUSTAINED_KL = published("sustained KL", 0.02)
 HIGH_KL = published("sustained KL", 0.05)
 CRITICAL_KL = published("sustained KL", 0.1)
-LARGEST_KL = published("largest KL", 1e-8, False)
+LARGEST_KL = published("largest KL", 1e-8, above=False)
 KL_OF_ONE_UPDATE = ours("KL of one update", 0.25, judged=0.25)
 
 # E: whether it explores
@@ -106,26 +90,24 @@ SWING_OF_ENTROPY = ours("swing of entropy", 0.478, 1.0, judged=0.3)
 FROM_UNIFORM = at_least("distance of entropy from its maximum at the end", 0.05, 0.0, judged=0.05)
 LOSS_OF_ENTROPY = ours("loss of entropy within the window", 0.813, 1.0, judged=0.5)
 
-# V, S, A: critic and advantages
-EXPLAINED_VARIANCE = published("explained variance kept up", 0.0, False)
+# V: critic
+EXPLAINED_VARIANCE = published("explained variance kept up", 0.0, above=False)
 LATE_EXPLAINED_VARIANCE = at_least("explained variance late on", 0.2, judged=0.2)
 UNEXPLAINED_EARLY = at_least("unexplained variance early on", 0.01, 0.0, judged=0.01)
 
-# G, H: gradients, features, memory
+# G, H: gradients, memory
 SKIPPED_STEPS = published("steps skipped as not finite", 0.0)
 LARGE_GRADIENTS = ours("share of updates with large gradients", 0.429, 1.0, judged=0.1)
 UNCLIPPED_STEPS = at_least("share of steps that are not clipped", 0.01, 0.0, judged=0.01)
 SHARE_OF_HEAD = at_least("smallest share of a head in the gradient", 0.00325, 0.0, judged=0.01)
-ROWS_OF_HEAD = published("fewest rows of a head", 32.0, False)
+ROWS_OF_HEAD = published("fewest rows of a head", 32.0, above=False)
 BAD_MEMORY = ours("share of updates in which the hidden state is out of range", 0.5, 1.0, judged=0.5)
 
-# P, N, M, S: rewards, scales, environment
+# P, M: rewards, environment
 RETURN_AGAINST_OBJECTIVE = ours("rise of returns that the objective does not follow", 0.5, 1.0, judged=0.5)
 HARMFUL_SEEDS = ours("share of fossilizations that harmed the host", 0.2, 1.0, judged=0.2)
 SOME_HARMFUL_SEEDS = ours("share of seeds kept that harmed their host", 0.002, 1.0, judged=0.002)
 WRONG_ROWS = published("rows whose validity is wrong", 0.0)
 
-# F, X, Q: what is claimed, how it was recorded, how fast
-BETTER = published("upper end of the interval", 0.0, False)
-EVALUATION_SEEDS = published("evaluation seeds", 20.0, False)
-GAPS_OF_ORIGIN = published("gaps", 0.0)
+# X: what is claimed
+EVALUATION_SEEDS = published("evaluation seeds", 20.0, above=False)

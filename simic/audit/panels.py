@@ -2,58 +2,44 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
-from itertools import chain
+from typing import NamedTuple
 
+import numpy as np
 from markupsafe import Markup
 from matplotlib.figure import Figure
 
 from simic.audit import drawing, figures
-from simic.audit.figures import policy_look
-from simic.audit.findings import TrainingSummary
+from simic.audit.figures import HEALTH, Validation, Values, policy_look
 from simic.audit.record import RunRecord
-from simic.audit.summary import reward_components, train_summary
 from simic.errors import printable
 from simic.evaluation.endpoints import COMMON, ORACLE_TASK, compared
 from simic.evaluation.page import GROUPS
 from simic.evaluation.result import LEARNED, Evaluation
-from simic.growth.life.vocabulary import Op
+from simic.growth.life.vocabulary import Action, Op
 from simic.growth.networks.blueprints import blueprints_of
 
 FLOORS = ("static", "random_legal")
 
 
-@dataclass(frozen=True)
-class Panel:
-    """Hold one rendered figure; ``description`` says in words what it shows."""
+class Panel(NamedTuple):
+    """Hold one figure as an element of the page and as a file; ``description`` says in words what it shows."""
 
     name: str
-    title: str
     description: str
-    rendered: str
-
-    @property
-    def inline(self) -> Markup:
-        """Return the figure as an element of the page."""
-        return Markup(drawing.svg_element(self.rendered, self.name, self.title, self.description))
-
-    @property
-    def document(self) -> str:
-        """Return the figure as a file."""
-        return drawing.svg_file(self.rendered)
+    inline: Markup
+    document: str
 
 
 def panels_of(run: RunRecord) -> list[Panel]:
     """Draw every figure that the run has data for."""
-    training = train_summary(run)
-    of_training = (_learning(run, training), _health(run, training), _entropy(run, training), _rewards(run, training))
-    made = chain((_result(run), _gap(run)), of_training, _growth(run), (_pareto(run),))
-    return [panel for panel in made if panel is not None]
+    made = [_result(run), _gap(run), _learning(run), _health(run), _entropy(run), _rewards(run)]
+    return [panel for panel in (*made, *_growth(run), _pareto(run)) if panel is not None]
 
 
 def _panel(name: str, title: str, description: str, draw: Callable[[], Figure]) -> Panel:
-    return Panel(name, title, printable(description), drawing.render(draw))
+    said, rendered = printable(description), drawing.render(draw)
+    return Panel(name, said, Markup(drawing.svg_element(rendered, name, title, said)), drawing.svg_file(rendered))
 
 
 def _result(run: RunRecord) -> Panel | None:
@@ -95,22 +81,32 @@ def kept_by_kind(evaluation: Evaluation) -> dict[str, Counter[str]]:
     return kept
 
 
-def _learning(run: RunRecord, training: TrainingSummary) -> Panel | None:
-    if training.committed is None:
+def _learning(run: RunRecord) -> Panel | None:
+    if not len(run.episodes):
         return None
     floors = {COMMON if name == "common" else name: value for name, value in _on_validation(run).items()}
     levels = ", ".join(f"{policy_look(name)[0]} {value:.1f}" for name, value in floors.items())
-    mean = training.committed
-    description = (
-        f"Mean over hosts from {mean.first:.1f} in the first to {mean.last:.1f} points in the last iteration, best "
-        f"{mean.best:.1f}; dark band: middle half of the hosts, light band: all. Lines: {levels or 'no baselines'}."
-    )
-    if training.validations:
-        description += " Diamonds: score of the validation episodes; the ring is on the one that chose the checkpoint."
     iterations, committed = run.episodes.column("iteration") + 1.0, run.episodes.column("committed_accuracy")
+    mean = np.nanmean(committed, axis=1)
+    description = (
+        f"Mean over hosts from {mean[0]:.1f} in the first to {mean[-1]:.1f} points in the last iteration, best "
+        f"{mean.max():.1f}; dark band: middle half of the hosts, light band: all. Lines: {levels or 'no baselines'}."
+    )
+    played = validations(run)
+    if played:
+        description += " Diamonds: score of the validation episodes; the ring is on the one that chose the checkpoint."
     title = "Committed validation accuracy per iteration"
-    draw = partial(figures.learning, iterations, committed, floors, training.validations, run.params.train.envs)
+    draw = partial(figures.learning, iterations, committed, floors, played, run.params.train.envs)
     return _panel("learning", title, description, draw)
+
+
+def validations(run: RunRecord) -> list[Validation]:
+    """Return the validations that were played."""
+    if not len(run.updates):
+        return []
+    best = run.updates.column("best_iteration")[-1]
+    scores = zip(run.updates.column("iteration") + 1, run.updates.column("validation_accuracy"), strict=True)
+    return [Validation(int(done), float(score), bool(done == best)) for done, score in scores if np.isfinite(score)]
 
 
 def _on_validation(run: RunRecord) -> Mapping[str, float]:
@@ -121,34 +117,47 @@ def _on_validation(run: RunRecord) -> Mapping[str, float]:
     return {name: policy.val_accuracy_pct for name, policy in policies if name in FLOORS}
 
 
-def _health(run: RunRecord, training: TrainingSummary) -> Panel | None:
-    if not training.health:
+def _health(run: RunRecord) -> Panel | None:
+    series = {name: run.updates.column(name) for name in HEALTH if name in run.updates}
+    if not series:
         return None
-    series = {name: run.updates.column(name) for name in training.health}
-    said = f"Last measured: {_listed(training.health, '.3g')}."
+    said = f"Last measured: {_listed(_last(series), '.3g')}."
     iterations, target = run.updates.column("iteration") + 1.0, run.params.train.ppo.target_kl
     return _panel("health", "Health of the updates", said, partial(figures.health, iterations, series, target))
 
 
-def _entropy(run: RunRecord, training: TrainingSummary) -> Panel | None:
-    if not training.entropy:
+def _entropy(run: RunRecord) -> Panel | None:
+    measured = run.updates.below("entropy_by_head")
+    if not measured:
         return None
-    entropy = run.updates.below("entropy_by_head")
-    heads = {name: entropy[name] for name in training.entropy}
+    order = [*Action._fields, *measured]
+    heads = {name: measured[name] for name in sorted(measured, key=order.index)}
     draw = partial(figures.entropy, run.updates.column("iteration") + 1.0, heads)
-    said = f"1 is uniform, 0 always the same, no dot: no choice. Last measured: {_listed(training.entropy, '.2f')}."
+    said = f"1 is uniform, 0 always the same, no dot: no choice. Last measured: {_listed(_last(heads), '.2f')}."
     return _panel("entropy", "Normalised entropy of each action head", said, draw)
 
 
-def _rewards(run: RunRecord, training: TrainingSummary) -> Panel | None:
-    if not training.rewards:
+def _last(series: Mapping[str, Values]) -> dict[str, float | None]:
+    """Return the last finite value of each series."""
+    return {name: next((float(x) for x in values[::-1] if np.isfinite(x)), None) for name, values in series.items()}
+
+
+def _rewards(run: RunRecord) -> Panel | None:
+    """Draw each component per episode, mean over hosts, without those that are always 0."""
+    parts = {name: values for name, values in run.steps.below("components").items() if values.any()}
+    if not parts:
         return None
-    iterations, paid = reward_components(run)
-    said = f"Per episode in the last iteration: {_listed(training.rewards, '+.2f')}."
-    return _panel("rewards", "Reward by component", said, partial(figures.rewards, iterations, paid))
+    iterations, valid = run.steps.column("iteration"), run.steps.column("valid")
+    axis = np.unique(iterations)
+    paid = {
+        name: np.array([np.where(valid, values, 0.0)[iterations == i].sum(axis=0).mean() for i in axis])
+        for name, values in parts.items()
+    }
+    said = f"Per episode in the last iteration: {_listed(_last(paid), '+.2f')}."
+    return _panel("rewards", "Reward by component", said, partial(figures.rewards, axis + 1.0, paid))
 
 
-def _listed(values: dict[str, float] | dict[str, float | None], form: str) -> str:
+def _listed(values: Mapping[str, float | None], form: str) -> str:
     return ", ".join(
         f"{name} not measured" if value is None else f"{name} {value:{form}}" for name, value in values.items()
     )

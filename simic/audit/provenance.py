@@ -73,36 +73,34 @@ def trace(tree: params.Params, root: Path) -> tuple[Provenance, dict[str, Checkp
     """
     broken, sealed = seals.broken(root, tree)
     checkpoints: dict[str, Checkpoint] = {}
+    # As the trainer computes it (training.resume.Identity).
+    trained = params.digest({"rng_seed": tree.rng_seed, "train": tree.train.model_dump(mode="json")})
     for name in PUBLISHED:
         try:
             checkpoints[name] = checkpoint.read_published(root / "checkpoints", name)
         except Damaged as error:
             broken.append(str(error))
-    trained = _trained_params(tree)
-    for name, kept in checkpoints.items():
-        if kept.manifest.params_sha256 != trained:
+            continue
+        if checkpoints[name].manifest.params_sha256 != trained:
             broken.append(f"checkpoints/{name}: was trained with params that differ from params.yaml")
     manifest = next(reversed(checkpoints.values())).manifest if checkpoints else None
-    machine = manifest.machine if manifest else None
-    found_seals = {stage: seal for stage in sealed if (seal := seals.read(root, stage)) is not None}
+    versions, hardware = {}, {}
+    if manifest is not None:
+        machine = manifest.machine
+        versions = {"python": machine.python, **machine.libraries}
+        hardware = {"device": machine.device, "cpu": machine.cpu_capability, "threads": str(machine.threads)}
+    kept_seals = {stage: seal for stage in sealed if (seal := seals.read(root, stage)) is not None}
     provenance = Provenance(
         params_sha256=manifest.params_sha256 if manifest else None,
         data_sha256=manifest.data_sha256 if manifest else None,
         checkpoint_sha256={name: kept.manifest.sha256[checkpoint.STATE_FILE] for name, kept in checkpoints.items()},
         state_chain=str(manifest.scalars["chain"]) if manifest else None,
         origin=Origin.read(root / "telemetry" / starts.RUN_FILE),
-        versions={"python": machine.python, **machine.libraries} if machine else {},
-        hardware={"device": machine.device, "cpu": machine.cpu_capability, "threads": str(machine.threads)}
-        if machine
-        else {},
+        versions=versions,
+        hardware=hardware,
         damaged=tuple(broken),
         sealed=tuple(sealed),
-        code_sha256={stage: params.digest(seal.code) for stage, seal in found_seals.items()},
-        params={key: value for seal in found_seals.values() for key, value in seal.params.items()},
+        code_sha256={stage: params.digest(seal.code) for stage, seal in kept_seals.items()},
+        params={key: value for seal in kept_seals.values() for key, value in seal.params.items()},
     )
     return provenance, checkpoints
-
-
-def _trained_params(tree: params.Params) -> str:
-    """Return the hash of the params as the trainer computes it (training.resume.Identity)."""
-    return params.digest({"rng_seed": tree.rng_seed, "train": tree.train.model_dump(mode="json")})

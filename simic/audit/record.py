@@ -22,8 +22,6 @@ from simic.telemetry.publish import EPISODES_FILE, FINDINGS_FILE, STEPS_FILE, UP
 from simic.telemetry.rows import Row, TimingRow
 from simic.training.checkpoint import Checkpoint
 
-HOST_AXES = 2  # rows and hosts; a third is that of slots
-
 
 @dataclass(frozen=True)
 class Table:
@@ -59,14 +57,6 @@ class Table:
         if values.dtype.kind != "f":
             return len(values)
         return int((~np.isnan(values.reshape(len(values), -1))).any(axis=1).sum()) if len(values) else 0
-
-    def cells(self, name: str) -> int:
-        """Count the values of rows and hosts that are not NaN; slots of a host count together."""
-        values = self.columns[name]
-        if values.dtype.kind != "f":
-            return int(np.prod(values.shape[:2]))
-        measured = ~np.isnan(values)
-        return int((measured.any(axis=2) if values.ndim > HOST_AXES else measured).sum())
 
     @classmethod
     def from_arrow(cls, table: pa.Table) -> Self:
@@ -178,16 +168,6 @@ class RunRecord:
             if name in self.updates and self.updates.column(name).dtype.kind == "f":
                 measured &= ~np.isnan(self.updates.column(name))
         return self if measured.all() else replace(self, updates=self.updates.where(measured))
-
-    def count(self, need: str) -> int:
-        """Count the measurements of a need: values of a column, seeds of the evaluation, else 1 if it is there."""
-        source, _, column = need.partition(".")
-        value = getattr(self, source)
-        if column:
-            return value.cells(column) if column in value else 0
-        if isinstance(value, Evaluation):
-            return value.eval_seeds
-        return int(value is not None)
 
     def missing(self, needs: Sequence[str], minimum: int) -> str | None:
         """Return in words which need is not met; None when all are."""

@@ -6,6 +6,7 @@ import base64
 import hashlib
 import re
 from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any, get_args
 
@@ -14,24 +15,30 @@ from markupsafe import Markup
 from pydantic import ValidationError
 
 from simic import durable
-from simic.audit import audit, card, figures, known, why
-from simic.audit.findings import Layer, Result, Status, Verdict, failing, percent
-from simic.audit.panels import Panel, panels_of
+from simic.audit import audit, card, figures, known
+from simic.audit.findings import Layer, Status, Verdict, failing, percent
+from simic.audit.panels import Panel, panels_of, validations
 from simic.audit.provenance import Provenance
-from simic.audit.record import RunRecord
+from simic.audit.record import RunRecord, Table
 from simic.audit.resume_certificate import COMMAND
 from simic.audit.sarif import to_sarif
-from simic.audit.summary import label
 from simic.errors import AuditFailed, SimicError, printable
 from simic.evaluation.endpoints import COMMON, ORACLE_TASK
 from simic.evaluation.page import GROUPS
-from simic.evaluation.result import LEARNED, Evaluation
+from simic.evaluation.result import LEARNED, DecisionGrade, Evaluation
 from simic.evaluation.statistics import CONFIDENCE, Interval
 from simic.params import Params
 from simic.training.progress import duration
 from simic.training.resume import differences
 
-MAX_BYTES = 5_000_000
+COMPARES: dict[Layer, str] = {
+    "bind": "files with the hashes that each stage recorded",
+    "recompute": "recorded numbers with those computed again from the tables",
+    "certify": "iterations, episodes, evaluation, headroom and exported network with an independent float64 reference",
+    "resume": "killed and resumed trainings of this code with one that was not killed",
+    "symptom": "measurements with the limits of sound training; these are signs, not proof",
+}
+MOST_DECISIONS = 3  # shown of those that won most, and of those that lost most
 UNNAMED = "not recorded"
 SHORT_GROUPS = GROUPS | {"held_out": "known kinds", "held_out_kinds": "new kinds", "outside": "outside the suite"}
 
@@ -41,10 +48,11 @@ def write_report(run: RunRecord, folder: Path) -> Verdict:
     name = run.provenance.origin.name if run.provenance else None
     verdict = audit.examine(run, name or UNNAMED)
     write(run, verdict, folder)
-    grave = failing(verdict.results, run.params.audit.fail_on)
+    grave = failing(verdict.findings, run.params.audit.fail_on)
     if grave:
+        worst = f"{grave[0].severity}: {grave[0].check} {grave[0].title}: {grave[0].measured}"
         raise AuditFailed(
-            f"audit.fail_on = {run.params.audit.fail_on!r}: {len(grave)} findings, worst {worst(grave)}; "
+            f"audit.fail_on = {run.params.audit.fail_on!r}: {len(grave)} findings, worst {worst}; "
             f"see {folder / 'report.html'}"
         )
     return verdict
@@ -62,8 +70,6 @@ def write(run: RunRecord, verdict: Verdict, folder: Path) -> None:
         card.FILE: card.model_card(run, verdict),
         **{f"figures/{panel.name}.svg": panel.document for panel in panels},
     }
-    if len(files["report.html"].encode()) > MAX_BYTES:
-        raise SimicError(f"report.html: {len(files['report.html'].encode())} bytes; allowed are {MAX_BYTES}")
     if run.certificate is not None:
         files["certificate.json"] = run.certificate.to_json()
     try:
@@ -97,7 +103,12 @@ def _templates(finalize: Any) -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"interval": interval, "count": count, "cell": cell, "label": label}
+    environment.filters |= {
+        "interval": interval,
+        "count": count,
+        "cell": cell,
+        "label": lambda name: figures.policy_look(name)[0],
+    }
     return environment
 
 
@@ -122,7 +133,9 @@ def _content(run: RunRecord, verdict: Verdict) -> dict[str, object]:
     proof = [result for result in verdict.results if result.layer != "symptom"]
     return {
         "verdict": verdict,
-        "summary": verdict.summary,
+        "layers": [_layer(verdict, layer) for layer in get_args(Layer)],
+        "told": _rows(run.told),
+        "validations": validations(run),
         "about": _about(params),
         "proof": [result for layer in get_args(Layer) for result in proof if result.layer == layer],
         "sound": not any(verdict.counts()[severity] for severity in ("critical", "high")),
@@ -137,14 +150,26 @@ def _content(run: RunRecord, verdict: Verdict) -> dict[str, object]:
         "outcome": _outcome(evaluation) if evaluation and not verdict.refuted else "withheld",
         "groups": GROUPS,
         "short_groups": SHORT_GROUPS,
-        "grades": why.grades(evaluation) if evaluation else (),
-        "contrasts": why.contrasts(evaluation) if evaluation else (),
+        "grades": _grades(evaluation) if evaluation else (),
+        "contrasts": _contrasts(evaluation) if evaluation else (),
         "planted": evaluation.planted if evaluation else None,
         "cases": list(enumerate(evaluation.cases)) if evaluation else (),
         "provenance": provenance_rows(run),
         "changed": _changed(params),
         "known": known.shipped(),
     }
+
+
+def _layer(verdict: Verdict, layer: Layer) -> dict[str, object]:
+    """Count the results of one layer."""
+    statuses = [result.status for result in verdict.results if result.layer == layer]
+    counts = {status.value: statuses.count(status) for status in Status}
+    return {"name": layer, "compares": COMPARES[layer], **counts}
+
+
+def _rows(table: Table) -> list[dict[str, object]]:
+    columns = [values.tolist() for values in table.columns.values()]
+    return [dict(zip(table.columns, row, strict=True)) for row in zip(*columns, strict=True)]
 
 
 def _outcome(evaluation: Evaluation) -> str:
@@ -170,6 +195,25 @@ def _by_length(evaluation: Evaluation) -> list[dict[str, object]]:
             if scores["learned"] is not None:
                 rows.append({"epochs": epochs, "group": group, "tasks": of_group.tasks, **scores})
     return rows if len(lengths) > 1 else []
+
+
+def _grades(evaluation: Evaluation) -> list[tuple[str, DecisionGrade]]:
+    """Return the grades of questions that came up."""
+    return [(question, grade) for question, grade in evaluation.counterfactuals.items() if grade.decisions]
+
+
+def _contrasts(evaluation: Evaluation) -> list[dict[str, object]]:
+    """Return the replayed decisions that won most over the best alternative tried, then those that lost most."""
+    every = []
+    for decision in chain.from_iterable(grade.decisions for grade in evaluation.counterfactuals.values()):
+        best = max(decision.others, key=lambda other: other.score)
+        every.append((decision.taken.score - best.score, decision, best))
+    every.sort(key=lambda each: (-each[0], each[1].row, each[1].step))
+    won, lost = ([each for each in every if sign * each[0] > 0] for sign in (1, -1))
+    return [
+        {"gain": gain, "decision": decision, "best": best, "task": evaluation.tasks[evaluation.rows[decision.row]].name}
+        for gain, decision, best in won[:MOST_DECISIONS] + lost[-MOST_DECISIONS:]
+    ]
 
 
 def _policies(evaluation: Evaluation) -> list[str]:
@@ -261,9 +305,3 @@ def _tried(run: RunRecord) -> str:
     if tried is None or isinstance(tried, str):
         return f"{tried or 'not tried'}; {COMMAND}"
     return f"{tried.trained}: {tried.result}"
-
-
-def worst(results: Sequence[Result]) -> str:
-    """Return the gravest finding in one line."""
-    gravest = next(iter(Verdict(run="", results=tuple(results)).findings), None)
-    return f"{gravest.severity}: {gravest.check} {gravest.title}: {gravest.measured}" if gravest else "no findings"

@@ -16,8 +16,6 @@ PLACE = "params.yaml"  # SARIF wants a file of the repository; this one identifi
 
 def to_sarif(verdict: Verdict) -> str:
     """Return SARIF with every check as a rule, findings as results, and unevaluated checks as notifications."""
-    rules = {result.check: index for index, result in enumerate(verdict.results)}
-    unevaluated = verdict.with_status(Status.NOT_EVALUATED)
     run = {
         "tool": {
             "driver": {
@@ -31,10 +29,10 @@ def to_sarif(verdict: Verdict) -> str:
         "invocations": [
             {
                 "executionSuccessful": True,
-                "toolExecutionNotifications": [_notification(result, rules[result.check]) for result in unevaluated],
+                "toolExecutionNotifications": [_notification(r) for r in verdict.with_status(Status.NOT_EVALUATED)],
             }
         ],
-        "results": [_result(result, rules[result.check]) for result in verdict.findings],
+        "results": [_result(finding) for finding in verdict.findings],
         "properties": {"certified": verdict.certified, "refuted": list(verdict.refuted)},
     }
     log = {"$schema": "https://json.schemastore.org/sarif-2.1.0.json", "version": "2.1.0", "runs": [run]}
@@ -46,16 +44,15 @@ def _rule(result: Result) -> dict[str, Any]:
         "id": result.check,
         "shortDescription": {"text": result.title},
         "fullDescription": {"text": result.question},
-        "help": {"text": f"{result.fix} Passes when: {result.passes_when}."},
+        "help": {"text": result.fix},
         "defaultConfiguration": {"level": LEVELS[result.severity]},
         "properties": {"layer": result.layer, "finding_when": result.threshold, "source": result.source},
     }
 
 
-def _result(finding: Result, rule: int) -> dict[str, Any]:
+def _result(finding: Result) -> dict[str, Any]:
     return {
         "ruleId": finding.check,
-        "ruleIndex": rule,
         "level": LEVELS[finding.severity],
         "message": {"text": f"{finding.title}: {finding.measured}. Finding when: {finding.threshold}."},
         "locations": [{"physicalLocation": {"artifactLocation": {"uri": PLACE}}}],
@@ -64,9 +61,6 @@ def _result(finding: Result, rule: int) -> dict[str, Any]:
     }
 
 
-def _notification(result: Result, rule: int) -> dict[str, Any]:
-    return {
-        "level": "note",
-        "message": {"text": f"Not evaluated: {result.measured}."},
-        "associatedRule": {"id": result.check, "index": rule},
-    }
+def _notification(result: Result) -> dict[str, Any]:
+    text = f"Not evaluated: {result.measured}."
+    return {"level": "note", "message": {"text": text}, "associatedRule": {"id": result.check}}

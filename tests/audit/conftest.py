@@ -1,7 +1,18 @@
-"""The clean run of every test of the audit, and ways to damage it."""
+"""The clean synthetic run of every test of the audit, ways to damage it, and a real run."""
+
+from dataclasses import replace
 
 import pytest
 
+from simic.audit.live import LiveAudit
+from simic.audit.provenance import trace
+from simic.audit.record import RunRecord
+from simic.data.batches import load_split, read_meta
+from simic.evaluation import result
+from simic.pipeline import stages
+from simic.pipeline.paths import Workspace
+
+from .settings import small
 from .synthetic import Plant, clean_run, publish_run
 
 
@@ -21,3 +32,45 @@ def clean(published):
 def plant(clean):
     """Return ways to damage a copy of the clean run."""
     return Plant(clean)
+
+
+class Kept(LiveAudit):
+    """Remembers what it reported."""
+
+    def __init__(self):
+        super().__init__()
+        self.findings = []
+
+    def on_finding(self, finding):
+        self.findings.append(finding)
+
+
+@pytest.fixture(scope="session")
+def live():
+    return Kept()
+
+
+@pytest.fixture(scope="session")
+def workspace(tmp_path_factory, live):
+    """Do all stages of a real run under live checks."""
+    found = Workspace(tmp_path_factory.mktemp("real"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(stages.dvc_record, "code_revision", lambda root: "abc")
+        for name, stage in stages.STAGES.items():
+            stage(small(), found, *([[live]] if name == "train" else []))
+    return found
+
+
+@pytest.fixture(scope="session")
+def run(workspace):
+    """Return the record of the real run."""
+    provenance, kept = trace(small(), workspace.root)
+    return replace(
+        RunRecord.from_published(small(), workspace.telemetry),
+        provenance=provenance,
+        checkpoints=kept,
+        tasks=tuple(read_meta(workspace.prepared).tasks),
+        samples=(load_split(workspace.prepared, "train"), load_split(workspace.prepared, "val")),
+        evaluation=result.read(workspace.evaluation),
+        headroom=result.read_headroom(workspace.headroom),
+    )

@@ -1,9 +1,13 @@
 """Numbers on a report's page, by section, that are in none of the files it was made from."""
 
+import json
 import re
+from collections import Counter
 from html.parser import HTMLParser
+from typing import get_args
 
 from simic.audit import known
+from simic.audit.findings import Layer
 
 # A number with its sign, thousands, decimals, exponent and unit.
 NUMBER = re.compile(r"(?<![\w.])([-+]?)(\d[\d,]*(?:\.\d+)?)(?:e([-+]?\d+))?( [kMGT](?!\w))?")
@@ -43,34 +47,38 @@ def leaves(value):
     """Return all numbers and texts of a JSON value, keys of objects among them."""
     if isinstance(value, dict):
         return [*value, *(leaf for each in value.values() for leaf in leaves(each))]
-    if isinstance(value, list):
+    if isinstance(value, list | tuple):
         return [leaf for each in value for leaf in leaves(each)]
     return [value]
 
 
-def sources(findings, evaluation, rest):
-    """Return the values that each section may show, from findings.json, evaluation.json and the provenance's files."""
-    results, summary = findings["results"], findings["summary"]
-    counts = {layer["layer"]: [layer[k] for k in ("held", "differ", "not_evaluated")] for layer in summary["layers"]}
-    totals = [sum(each) for each in zip(*counts.values(), strict=True)]
-    proof = sum(sum(each) for layer, each in counts.items() if layer != "symptom")
+def sources(run, verdict, provenance):
+    """Return the values that each section may show, from telemetry, findings.json, evaluation.json and provenance."""
+    findings, evaluation = json.loads(verdict.to_json()), json.loads(run.evaluation.to_json())
+    ended = [list(Counter(each.status for each in verdict.results if each.layer == layer).values())
+             for layer in get_args(Layer)]  # fmt: skip
+    totals = list(Counter(each.status for each in verdict.results).values())
     policies = {
         name: {key: value for key, value in policy.items() if key != "per_seed"}
         for name, policy in evaluation["policies"].items()
     }
-    shown = [summary["lines"], summary["training"], policies]
     setting = {key: value for key, value in evaluation.items() if isinstance(value, int | str)}
+    committed = run.episodes.column("committed_accuracy").mean(axis=1).tolist()
+    last = [values[-1].item() for values in run.updates.columns.values() if values.dtype.kind == "f"]
+    steps = run.steps.where(run.steps.column("iteration") == run.steps.column("iteration").max())
+    paid = [values.sum(axis=0).mean().item() for values in steps.below("components").values()]
+    told = [run.told.columns, len(verdict.findings)]
     return {
-        "result": [findings["run"], rest, *shown, evaluation["standings"], setting],
-        "proof": [results, counts, proof, totals, summary["lines"]],
-        "findings": [results, summary["messages"], totals, counts["symptom"]],
-        "learning": shown,
-        "growth": [evaluation["cases"], evaluation["tasks"], summary["gains"]],
+        "result": [findings["run"], provenance, verdict.summary, policies, evaluation["standings"], setting, committed],
+        "proof": [findings["results"], ended, verdict.summary, sum(map(sum, ended[:-1]))],
+        "findings": [findings["results"], told, totals, ended[-1]],
+        "learning": [last, paid],
+        "growth": [evaluation["cases"], evaluation["tasks"], [case.gain for case in run.evaluation.cases]],
         "scoreboard": [findings["scoreboard"]],
         "why": why(evaluation),
         "evaluation": [policies, evaluation["comparisons"], evaluation["host"], setting],
         "known": [known.shipped().model_dump(mode="json"), known.shipped().sentence],
-        "provenance": [findings["run"], rest],
+        "provenance": [findings["run"], provenance],
     }
 
 
@@ -78,8 +86,8 @@ def why(evaluation):
     """Return grades, single decisions with their scores, and the planted task."""
     grades, planted = evaluation["counterfactuals"], evaluation["planted"]
     decisions = [each for grade in grades.values() for each in grade["decisions"]]
-    shares = [grade[name] for grade in grades.values() for name in ("best", "chance") if grade["decisions"]]
-    shares += [planted["first"], planted["kept"], 1 / planted["openings"]] if planted else []
+    shares = [grade[name] for grade in grades.values() for name in ("best", "chance")]
+    shares += [planted["first"], planted["kept"], 1 / planted["openings"]]
     gains = [each["taken"]["score"] - max(other["score"] for other in each["others"]) for each in decisions]
     steps = [each["step"] + 1 for each in decisions]
     counts = [len(grade["decisions"]) for grade in grades.values()]

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from simic.audit import audit
-from simic.audit.checks.recomputed import RecomputedCheck
 from simic.audit.findings import Status
 from simic.growth.life.vocabulary import Op
 
@@ -14,7 +13,7 @@ from .defects import DEFECTS, everywhere, params, put, two, update
 from .synthetic import result
 
 # What is recomputed needs a run that was really trained: test_recomputed.py.
-ON_TABLES = tuple(check for check in audit.checks() if not isinstance(check, RecomputedCheck))
+ON_TABLES = tuple(check for check in audit.checks() if not check.id.startswith("C"))
 CASES = [(name, index) for name, defects in DEFECTS.items() for index in range(len(defects))]
 
 
@@ -26,7 +25,7 @@ def test_every_registered_check_has_a_planted_defect():
 def test_clean_run_passes(check, clean):
     found = check.run(clean)
     assert found.status is Status.PASS, found.measured
-    assert found.measured and found.occurred > 0
+    assert found.measured
 
 
 @pytest.mark.parametrize(("name", "index"), CASES, ids=[f"{name}-{index}" for name, index in CASES])

@@ -47,12 +47,6 @@ def test_to_lose_the_data_of_a_check_fixes_nothing(verdict):
         assert sorted_out(ended(verdict, R1="high"), after) == {"not evaluated any more": ["R1"]}
 
 
-def test_a_run_differs_from_itself_in_nothing(verdict):
-    run = ended(verdict, R1="high", H1="low")
-    assert sorted_out(run, run) == {"same": ["R1", "H1"]}
-    assert sorted_out(verdict, verdict) == {}
-
-
 def test_the_page_says_both_runs_the_counts_and_each_check(verdict):
     head, *lines = diff.page(ended(verdict, G1="low"), ended(verdict, G1="high", K1=None)).splitlines()
     assert head.startswith("G1 (certified) -> G1-K1 (not certified): 0 new, 1 worse, 0 same, 0 better, 0 fixed")

@@ -7,7 +7,6 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from simic.agent.ppo import EARLY_STOP
 from simic.audit import drawing, figures
-from simic.audit.findings import ValidationScore
 from simic.evaluation.endpoints import COMMON, ORACLE_TASK
 from simic.growth.life.vocabulary import Op, Stage
 
@@ -81,7 +80,7 @@ def standings():
     }
 
 
-VALIDATIONS = [ValidationScore(iterations=n, score=70.0, chosen=n == 6) for n in (6, 12)]
+VALIDATIONS = [figures.Validation(n, 70.0, n == 6) for n in (6, 12)]
 
 
 def long(short):

@@ -129,13 +129,8 @@ def test_figures_draw_names_letter_by_letter(text, clean):
 
 
 @pytest.mark.parametrize("text", PAYLOADS)
-def test_a_line_for_a_terminal_has_nothing_that_acts_on_it(text):
-    assert printable(text).isprintable()
-    assert (printable(text) == text) is text.isprintable()
-
-
-@pytest.mark.parametrize("text", PAYLOADS)
 def test_an_error_says_nothing_that_acts_on_a_terminal_wherever_it_is_logged(text):
     """MLflow, Prefect and processes of a study log it as it is."""
     error = SimicError(f"params.yaml: key {text}: unknown")
     assert str(error).isprintable() and printable(text) in str(error)
+    assert (printable(text) == text) is text.isprintable()

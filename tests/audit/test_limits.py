@@ -31,7 +31,7 @@ def test_evidence_is_short_however_much_is_wrong(plant):
     assert len(found.evidence) == 5
     assert len(result(plant.column("steps", "reward", everywhere(9.0)).run, "P5").evidence) == 5
     nothing = np.zeros(ITERATIONS, dtype=bool)
-    assert where(plant.run, "ratio_mean", nothing) == ()
+    assert where(plant.run, "ratio_mean", nothing) == []
 
 
 def test_a_run_that_paid_nothing_is_judged_without_dividing_by_zero(plant):

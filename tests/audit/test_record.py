@@ -36,12 +36,6 @@ def test_episodes_are_told_apart_by_their_split(clean):
     assert clean.timing.column("collect_seconds").tolist() == [1.0] * ITERATIONS
 
 
-def test_measured_counts_rows_with_any_number():
-    table = Table({"x": np.array([[1.0, np.nan], [np.nan, np.nan], [0.0, 0.0]]), "n": np.array([1, 2, 3])})
-    assert table.measured("x") == 2
-    assert table.measured("n") == 3
-
-
 def test_missing_names_the_need_and_the_counts(clean):
     assert clean.missing(("updates.approx_kl", "evaluation"), 5) is None
     assert clean.missing(("updates.approx_kl",), 99) == f"needs 99 measured rows of updates.approx_kl, has {ITERATIONS}"

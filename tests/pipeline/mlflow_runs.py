@@ -118,10 +118,10 @@ def publish_files(workspace: Workspace) -> None:
     (workspace.models / "program").mkdir()
     (workspace.models / "program" / "policy.json").write_text(json.dumps({"inputs": INPUTS, "heads": HEADS}))
     workspace.reports.mkdir(exist_ok=True)
-    told = dict.fromkeys(("title", "question", "measured", "threshold", "source", "fix", "passes_when"), "")
+    told = dict.fromkeys(("title", "question", "measured", "threshold", "source", "fix"), "")
     kinds = (("high", "finding"), ("critical", "pass"))
-    counted = {"occurred": 1, "counted": "update", "statistics": [], "evidence": []}
-    results = [{"check": "R1", "layer": "symptom", "severity": s, "status": t, **counted, **told} for s, t in kinds]
+    numbers = {"statistics": [], "evidence": []}
+    results = [{"check": "R1", "layer": "symptom", "severity": s, "status": t, **numbers, **told} for s, t in kinds]
     found = {"schema_version": SCHEMA_VERSION, "run": "x", "results": results}
     (workspace.reports / "findings.json").write_bytes(durable.with_checksum(found))
     workspace.model_card.write_text("---\nlibrary_name: simic\n---\n\n# A controller\n")

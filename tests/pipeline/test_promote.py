@@ -38,11 +38,9 @@ def verdict(severity: Severity | None = None, layer: str = "symptom") -> Verdict
             "layer": layer,
             "status": Status.FINDING if severity else Status.PASS,
             "severity": severity or "critical",
-            "occurred": 1,
-            "counted": "update",
             "statistics": (),
             "evidence": (),
-            **dict.fromkeys(("title", "question", "measured", "threshold", "source", "fix", "passes_when"), ""),
+            **dict.fromkeys(("title", "question", "measured", "threshold", "source", "fix"), ""),
         }
     )
     return Verdict(run="x", results=(result,))

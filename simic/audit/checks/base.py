@@ -1,10 +1,9 @@
-"""The base class of checks: inputs are verified before the question is asked; without them a check never passes."""
+"""Checks: inputs are verified before the question is asked; without them a check never passes."""
 
 import math
-from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Self
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,39 +26,16 @@ NOISE = 2.0  # standard errors
 
 LIVE_SOURCES = ("params", "updates", "steps")  # what exists while training runs
 
-TEXTS = ("title", "question", "threshold", "source", "fix", "passes_when")
-
-
-# Unit of ``occurred`` by the source of a check's first need, unless the check names one.
-UNITS = {
-    "updates": "update",
-    "steps": "step of a host",
-    "episodes": "episode of a host",
-    "validations": "validation episode",
-    "timing": "iteration",
-    "evaluation": "evaluation seed",
-    "certificate": "comparison",
-}
-
 
 @dataclass(frozen=True)
 class Outcome:
-    """Hold the outcome of a check. None: ``severity`` is the check's own, ``occurred`` the count of its first need."""
+    """Hold the outcome of a check; without a ``severity`` it is the check's own."""
 
     status: Status
     measured: str
     severity: Severity | None = None
-    evidence: tuple[Evidence, ...] = ()
-    statistics: tuple[Statistic, ...] = ()
-    occurred: int | None = None
-
-    def showing(self, *statistics: Statistic) -> Self:
-        """Add the numbers that the outcome rests on."""
-        return replace(self, statistics=(*self.statistics, *statistics))
-
-    def of(self, occurred: int) -> Self:
-        """Set how often the condition in question occurred."""
-        return replace(self, occurred=int(occurred))
+    evidence: Sequence[Evidence] = ()
+    statistics: Sequence[Statistic] = ()
 
 
 @dataclass(frozen=True)
@@ -69,7 +45,7 @@ class Reading:
     limit: Limit
     value: float
     severity: Severity | None = None  # the check's own
-    evidence: tuple[Evidence, ...] = ()
+    evidence: Sequence[Evidence] = ()
 
     @property
     def broken(self) -> bool:
@@ -93,25 +69,9 @@ def passed(measured: str) -> Outcome:
     return Outcome(Status.PASS, measured)
 
 
-def failed(measured: str, severity: Severity | None = None, evidence: tuple[Evidence, ...] = ()) -> Outcome:
+def failed(measured: str, severity: Severity | None = None, evidence: Sequence[Evidence] = ()) -> Outcome:
     """Return a finding."""
     return Outcome(Status.FINDING, measured, severity, evidence)
-
-
-def judged(bad: bool | np.bool_ | NDArray[np.bool_], measured: str, evidence: tuple[Evidence, ...] = ()) -> Outcome:
-    """Return a finding of the check's own severity if anything is bad, else a pass."""
-    return failed(measured, None, evidence) if np.any(bad) else passed(measured)
-
-
-def weighed(readings: Sequence[Reading]) -> Outcome:
-    """Return a finding of the first broken reading (the gravest come first), or a pass."""
-    broken = next((reading for reading in readings if reading.broken), None)
-    # A number with several limits appears once, with its first limit.
-    said = {reading.limit.name: reading for reading in reversed(readings)}
-    outcome = passed("; ".join(map(str, reversed(said.values()))))
-    if broken is not None:
-        outcome = failed(str(broken), broken.severity, broken.evidence)
-    return outcome.showing(*(reading.statistic for reading in readings))
 
 
 def undecided(reason: str) -> Outcome:
@@ -119,68 +79,68 @@ def undecided(reason: str) -> Outcome:
     return Outcome(Status.NOT_EVALUATED, reason)
 
 
-class Check(ABC):
+def judged(evidence: Sequence[Evidence], measured: str) -> Outcome:
+    """Return a finding if there is evidence of one, else a pass."""
+    return failed(measured, None, evidence) if evidence else passed(measured)
+
+
+def weighed(readings: Sequence[Reading]) -> Outcome:
+    """Return a finding of the first broken reading (the gravest come first), or a pass."""
+    statistics = [reading.statistic for reading in readings]
+    broken = next((reading for reading in readings if reading.broken), None)
+    if broken is not None:
+        return Outcome(Status.FINDING, str(broken), broken.severity, broken.evidence, statistics)
+    # A number with several limits appears once, with its first limit.
+    said = {reading.limit.name: reading for reading in reversed(readings)}
+    return Outcome(Status.PASS, "; ".join(map(str, reversed(said.values()))), statistics=statistics)
+
+
+Examine = Callable[[RunRecord], Outcome]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Check:
     """Ask one question of one run.
 
     ``needs`` are inputs such as ``updates.approx_kl`` or ``evaluation``; ``minimum`` is the number of measured rows
     that each column must have. Without them the result is NOT_EVALUATED. Updates that lack a needed number are left
-    out, unless ``complete`` is False because a missing number is itself the defect. ``post_hoc`` checks need the whole
-    run; ``layer`` is the kind of proof; ``counted`` is the unit of ``occurred``.
+    out, unless ``complete`` is False because a missing number is itself the defect. ``examine`` answers; all needs are
+    met then. ``post_hoc`` checks need the whole run; ``layer`` is the kind of proof.
     """
 
-    id: ClassVar[str]
-    title: ClassVar[str]
-    severity: ClassVar[Severity]
-    question: ClassVar[str]
-    needs: ClassVar[tuple[str, ...]]
-    minimum: ClassVar[int] = 1
-    complete: ClassVar[bool] = True
-    post_hoc: ClassVar[bool] = False
-    layer: ClassVar[Layer] = "symptom"
-    counted: ClassVar[str] = ""
-    threshold: ClassVar[str]
-    source: ClassVar[str]
-    fix: ClassVar[str]
-    passes_when: ClassVar[str]
-
-    @abstractmethod
-    def examine(self, run: RunRecord) -> Outcome:
-        """Answer the question; all needs are met."""
+    id: str
+    title: str
+    question: str
+    severity: Severity
+    needs: tuple[str, ...]
+    threshold: str
+    source: str
+    fix: str
+    examine: Examine
+    minimum: int = 1
+    complete: bool = True
+    post_hoc: bool = False
+    layer: Layer = "symptom"
 
     def run(self, run: RunRecord) -> Result:
         """Return the result on a run, NOT_EVALUATED where needs are missing."""
         chosen = run.complete(self.needs) if self.complete else run
         missing = chosen.missing(self.needs, self.minimum)
         outcome = undecided(missing) if missing else self.examine(chosen)
-        occurred = self.occurrences(chosen) if outcome.occurred is None else outcome.occurred
-        if not occurred and outcome.status is Status.PASS:
-            outcome = undecided(f"no {self.unit} in this run")
         return Result(
             check=self.id,
             layer=self.layer,
+            title=self.title,
             status=outcome.status,
             severity=outcome.severity or self.severity,
+            question=self.question,
             measured=outcome.measured,
-            occurred=occurred,
-            counted=self.unit,
-            statistics=outcome.statistics,
-            evidence=tuple(_shown(each) for each in outcome.evidence),
-            **{text: getattr(self, text) for text in TEXTS},
+            statistics=tuple(outcome.statistics),
+            threshold=self.threshold,
+            source=self.source,
+            evidence=tuple(_shown(each) for each in outcome.evidence[:MOST_EVIDENCE]),
+            fix=self.fix,
         )
-
-    @property
-    def _main(self) -> str:
-        """Return the first need that can be counted."""
-        return next((need for need in self.needs if need.partition(".")[0] in UNITS), self.needs[0])
-
-    def occurrences(self, run: RunRecord) -> int:
-        """Count how often the first countable need was measured."""
-        return run.count(self._main)
-
-    @property
-    def unit(self) -> str:
-        """Return the unit of ``occurred``."""
-        return self.counted or UNITS.get(self._main.partition(".")[0], "run")
 
     @property
     def live(self) -> bool:
@@ -198,12 +158,17 @@ def _shown(evidence: Evidence) -> Evidence:
 _REGISTRY: dict[str, Check] = {}
 
 
-def check(cls: type[Check]) -> type[Check]:
-    """Register a check under its id (class decorator)."""
-    if cls.id in _REGISTRY:
-        raise ValueError(f"check {cls.id!r} is registered twice")
-    _REGISTRY[cls.id] = cls()
-    return cls
+def check(**about: Any) -> Callable[[Examine], Examine]:
+    """Register a function as the check that these fields of ``Check`` describe."""
+
+    def register(examine: Examine) -> Examine:
+        made = Check(examine=examine, **about)
+        if made.id in _REGISTRY:
+            raise ValueError(f"check {made.id!r} is registered twice")
+        _REGISTRY[made.id] = made
+        return examine
+
+    return register
 
 
 def registered() -> tuple[Check, ...]:
@@ -214,25 +179,21 @@ def registered() -> tuple[Check, ...]:
 # --- evidence and small statistics of several checks -----------------------------------------------------------------
 
 
-def where(run: RunRecord, name: str, bad: NDArray[np.bool_]) -> tuple[Evidence, ...]:
+def where(run: RunRecord, name: str, bad: NDArray[np.bool_]) -> list[Evidence]:
     """Return the worst rows of an update metric: iteration and value."""
     values, iterations = run.updates.column(name), run.updates.column("iteration")
     rows = np.flatnonzero(bad)
     order = rows[np.argsort(-np.abs(np.nan_to_num(values[rows], nan=np.inf)), kind="stable")][:MOST_EVIDENCE]
-    return tuple({"iteration": int(iterations[i]), name: _plain(values[i])} for i in order)
+    return [{"iteration": int(iterations[i]), name: float(values[i])} for i in order]
 
 
-def where_steps(run: RunRecord, bad: NDArray[np.bool_], name: str, values: NDArray[Any]) -> tuple[Evidence, ...]:
+def where_steps(run: RunRecord, bad: NDArray[np.bool_], name: str, values: NDArray[Any]) -> list[Evidence]:
     """Return the first bad steps, each with its entry of ``values``, called ``name``."""
     iterations, steps = run.steps.column("iteration"), run.steps.column("step")
-    return tuple(
-        {"iteration": int(iterations[r]), "step": int(steps[r]), "env": int(e), name: _plain(values[r, e])}
+    return [
+        {"iteration": int(iterations[r]), "step": int(steps[r]), "env": int(e), name: values[r, e].item()}
         for r, e in np.argwhere(bad)[:MOST_EVIDENCE]
-    )
-
-
-def _plain(value: Any) -> float | str:
-    return float(value) if isinstance(value, np.floating) and np.isfinite(value) else str(value)
+    ]
 
 
 def episodes(run: RunRecord) -> list[NDArray[np.intp]]:

@@ -4,8 +4,8 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from simic.audit.checks.base import Outcome, check, undecided
-from simic.audit.checks.recomputed import RecomputedCheck, close, concluded
+from simic.audit.checks.base import Outcome, undecided
+from simic.audit.checks.recomputed import Pair, concluded, differing, recomputed
 from simic.audit.findings import Evidence, number
 from simic.audit.recompute import claims
 from simic.audit.record import RunRecord
@@ -20,66 +20,56 @@ ROUNDING_PCT = 2.0  # points of test accuracy by which hosts of equal ops may di
 WIDEST_PCT = 50.0  # standard deviation of whether an answer is right, at most
 ROUNDED = 1e-3  # of what is stored with four decimals
 
-Number = tuple[str, float, float, float]  # name, claimed, computed, tolerance
+
+@recomputed(
+    id="C9",
+    title="The evaluation's statistics are not those of its scores",
+    question="Do means, intervals, p-values, gap and shares follow from the values per host?",
+    needs=("checkpoints", "evaluation", "headroom"),
+    threshold=f"a number that differs by more than {number(EXACT)} (ends found by a search: {number(SEARCHED)})",
+)
+def _claims_follow(run: RunRecord) -> Outcome:
+    evaluation, headroom = run.evaluation, run.headroom
+    assert evaluation is not None and headroom is not None  # stated in needs
+    played = {name: policy.per_seed for name, policy in evaluation.policies.items()}
+    pairs = [*_policies(evaluation), *_comparisons(evaluation)]
+    pairs += _standings("", evaluation.standings, played, headroom)
+    for name, other in evaluation.others.items():  # other lengths of episodes, and tasks from outside the suite
+        measured = headroom.others[name]
+        pairs += _standings(f"{name}, ", other.standings, {**measured.policies, **other.per_seed}, measured)
+    return concluded(differing(pairs), f"{len(pairs)} numbers")
 
 
-@check
-class ClaimsFollow(RecomputedCheck):
-    """Check C9: every interval, test and share follows from the scores of the hosts."""
-
-    id = "C9"
-    title = "The evaluation's statistics are not those of its scores"
-    counted = "number"
-    question = "Do means, intervals, p-values, gap and shares follow from the values per host?"
-    needs = ("checkpoints", "evaluation", "headroom")
-    threshold = f"a number that differs by more than {number(EXACT)} (ends found by a search: {number(SEARCHED)})"
-    passes_when = "recomputing gives every number"
-
-    def examine(self, run: RunRecord) -> Outcome:
-        evaluation, headroom = run.evaluation, run.headroom
-        assert evaluation is not None and headroom is not None  # stated in needs
-        numbers = [
-            *_policies(evaluation),
-            *_comparisons(evaluation),
-            *_standings(evaluation.standings, _played(evaluation), headroom),
-            *_elsewhere(evaluation, headroom),
-        ]
-        problems: list[Evidence] = [
-            {"what": name, "claimed": claimed, "computed": computed}
-            for name, claimed, computed, tolerance in numbers
-            if not close(claimed, computed, tolerance)
-        ]
-        return concluded(problems, f"{len(numbers)} numbers").of(len(numbers))
-
-
-def _interval(name: str, claimed: Interval, computed: tuple[float, float, float], tolerance: float) -> Iterator[Number]:
+def _interval(
+    name: str, claimed: Interval, computed: tuple[float, float, float], tolerance: float = EXACT
+) -> Iterator[Pair]:
     for part, value in zip(("estimate", "low", "high"), computed, strict=True):
-        yield f"{name}: {part}", getattr(claimed, part), value, tolerance
+        yield Pair(f"{name}: {part}", getattr(claimed, part), value, tolerance)
 
 
-def _policies(evaluation: Evaluation) -> Iterator[Number]:
+def _policies(evaluation: Evaluation) -> Iterator[Pair]:
     for name, policy in evaluation.policies.items():
         test = np.array(policy.per_seed.test_accuracy_pct)
-        yield from _interval(f"{name}, accuracy", policy.test_accuracy_pct, claims.mean_interval(test), EXACT)
+        yield from _interval(f"{name}, accuracy", policy.test_accuracy_pct, claims.mean_interval(test))
         if policy.test_accuracy_iqm_pct is not None:
-            yield f"{name}, IQM", policy.test_accuracy_iqm_pct.estimate, claims.trimmed(test), EXACT
+            yield Pair(f"{name}, IQM", policy.test_accuracy_iqm_pct.estimate, claims.trimmed(test))
         for what in ("params", "flops_per_sample", "germinated", "fossilized", "pruned", "rollbacks"):
-            yield f"{name}, {what}", getattr(policy, what), float(np.mean(getattr(policy.per_seed, what))), EXACT
-        yield f"{name}, validation", policy.val_accuracy_pct, float(np.mean(policy.per_seed.val_accuracy_pct)), EXACT
+            yield Pair(f"{name}, {what}", getattr(policy, what), float(np.mean(getattr(policy.per_seed, what))))
+        yield Pair(f"{name}, validation", policy.val_accuracy_pct, float(np.mean(policy.per_seed.val_accuracy_pct)))
         growth = float(np.mean(policy.per_seed.params)) / evaluation.host.params
-        yield f"{name}, growth", policy.growth_ratio, growth, EXACT
+        yield Pair(f"{name}, growth", policy.growth_ratio, growth)
 
 
-def _comparisons(evaluation: Evaluation) -> Iterator[Number]:
+def _comparisons(evaluation: Evaluation) -> Iterator[Pair]:
     for each in evaluation.comparisons:
         first, second = (
             np.array(evaluation.policies[name].per_seed.test_accuracy_pct) for name in (each.first, each.second)
         )
         difference, name = first - second, f"{each.first} - {each.second}"
-        yield from _interval(name, each.difference_pct, claims.mean_interval(difference), EXACT)
+        yield from _interval(name, each.difference_pct, claims.mean_interval(difference))
         p, spread = claims.sign_flip(difference)
-        yield f"{name}: p", each.p_value, p, spread
-        yield f"{name}: improves", each.probability_of_improvement, claims.improves(difference), EXACT
+        yield Pair(f"{name}: p", each.p_value, p, spread)
+        yield Pair(f"{name}: improves", each.probability_of_improvement, claims.improves(difference))
 
 
 def _scores(accuracy: Array, params: Array, headroom: HeadroomReport) -> Array:
@@ -88,105 +78,90 @@ def _scores(accuracy: Array, params: Array, headroom: HeadroomReport) -> Array:
     return accuracy - headroom.price * (params.T / bare - 1.0).T
 
 
-def _played(evaluation: Evaluation) -> dict[str, PerSeed]:
-    return {name: policy.per_seed for name, policy in evaluation.policies.items()}
-
-
-def _elsewhere(evaluation: Evaluation, headroom: HeadroomReport) -> Iterator[Number]:
-    """Yield the numbers of other lengths of episodes, and of tasks from outside the suite."""
-    for name, other in evaluation.others.items():
-        measured = headroom.others[name]
-        for what, claimed, computed, spread in _standings(
-            other.standings, {**measured.policies, **other.per_seed}, measured
-        ):
-            yield f"{name}, {what}", claimed, computed, spread
-
-
 def _standings(
-    claimed_by_group: Mapping[str, Standings], played: Mapping[str, PerSeed], headroom: HeadroomReport
-) -> Iterator[Number]:
+    where: str, by_group: Mapping[str, Standings], played: Mapping[str, PerSeed], headroom: HeadroomReport
+) -> Iterator[Pair]:
     sizes = np.array(headroom.params, dtype=float)
     choosing, val, test = (
         _scores(np.array(table), sizes, headroom)
         for table in (headroom.choosing_val_pct, headroom.val_pct, headroom.test_pct)
     )
     best = claims.best_of(val, test)
-    yield "common schedule", float(headroom.common), float(np.argmax(headroom.search_scores)), 0.0
-    for group, standings in claimed_by_group.items():
-        tasks = [place for place, task in enumerate(headroom.tasks) if task.group == group]
+    yield Pair(f"{where}common schedule", float(headroom.common), float(np.argmax(headroom.search_scores)), 0.0)
+    for name_of_group, standings in by_group.items():
+        tasks = [place for place, task in enumerate(headroom.tasks) if task.group == name_of_group]
+        group = f"{where}{name_of_group}"
 
         def mean(values: Array, tasks: list[int] = tasks) -> Array:
             return claims.by_task(values, headroom.rows, tasks)
 
         common = mean(test)[:, headroom.common]
         oracle = claims.of_best(mean(choosing), mean(test))
-        yield from _interval(f"{group}, gap", standings.gap, claims.mean_interval(oracle - common), EXACT)
+        yield from _interval(f"{group}, gap", standings.gap, claims.mean_interval(oracle - common))
         searched = [float(mean(scores).mean()) for scores in best]
         for k, (claimed, computed) in enumerate(zip(standings.random_search, searched, strict=True), start=1):
-            yield f"{group}, search of {k}", claimed, computed, ROUNDED
+            yield Pair(f"{group}, search of {k}", claimed, computed, ROUNDED)
         reached = {COMMON: common, ORACLE_TASK: oracle}
         for name, hosts in played.items():
             scores = _scores(np.array(hosts.test_accuracy_pct), np.array(hosts.params, dtype=float), headroom)
             reached[name] = mean(scores)
         for name, scores in reached.items():
             standing, said = standings.policies[name], f"{group}, {name}"
-            yield from _interval(f"{said}, score", standing.score, claims.mean_interval(scores), EXACT)
-            yield from _interval(f"{said}, gain", standing.over_common, claims.mean_interval(scores - common), EXACT)
+            yield from _interval(f"{said}, score", standing.score, claims.mean_interval(scores))
+            yield from _interval(f"{said}, gain", standing.over_common, claims.mean_interval(scores - common))
             if standing.over_rule is not None and standings.rule is not None:
                 won = scores - reached[standings.rule]
-                yield from _interval(f"{said}, over the rule", standing.over_rule, claims.mean_interval(won), EXACT)
+                yield from _interval(f"{said}, over the rule", standing.over_rule, claims.mean_interval(won))
             worth = claims.worth(float(scores.mean()), searched)
-            yield f"{said}, worth of search", standing.search_worth.estimate.count, worth, ROUNDED
+            yield Pair(f"{said}, worth of search", standing.search_worth.estimate.count, worth, ROUNDED)
             part = claims.share(scores - common, oracle - common)
             if standing.share is not None and part is not None:
                 yield from _interval(f"{said}, share", standing.share, part, SEARCHED)
-            yield f"{said}, has a share", float(standing.share is not None), float(part is not None), 0.0
+            yield Pair(f"{said}, has a share", float(standing.share is not None), float(part is not None), 0.0)
 
 
-@check
-class HostsPossible(RecomputedCheck):
-    """Check C10: sizes and seed counts are possible, and test scores are not those of validation."""
+GAP_ERRORS, LEAST_PCT = 6.0, 5.0
+NO_CHANCE = 4  # hosts: the accuracies of two may be equal on test and validation by chance
 
-    id = "C10"
-    title = "Evaluated networks cannot be what is said of them"
-    question = "Are sizes and counts of seeds possible, and are test scores not those of validation?"
-    needs = ("checkpoints", "evaluation", "params")
-    GAP_ERRORS, LEAST_PCT = 6.0, 5.0
-    NO_CHANCE = 4  # hosts: the accuracies of two may be equal on test and validation by chance
-    threshold = (
+
+@recomputed(
+    id="C10",
+    title="Evaluated networks cannot be what is said of them",
+    question="Are sizes and counts of seeds possible, and are test scores not those of validation?",
+    needs=("checkpoints", "evaluation", "params"),
+    threshold=(
         "a network with seeds kept and no parameters, or the reverse; static hosts that grew; on "
         f"{NO_CHANCE} hosts or more, test accuracies equal to validation's; or apart from them by more than "
         f"{GAP_ERRORS:g} standard errors (of hosts, and of samples) and {LEAST_PCT:g} points; hosts that never grew "
         f"and score otherwise than static ones, by more than {ROUNDING_PCT:g} points; an iteration that is not the "
         "checkpoint's"
-    )
-    passes_when = "everything is possible, and test and validation agree without being the same"
-
-    def examine(self, run: RunRecord) -> Outcome:
-        evaluation, checkpoints = run.evaluation, run.checkpoints
-        assert evaluation is not None and checkpoints is not None
-        problems: list[Evidence] = []
-        static, of_samples = evaluation.policies.get("static"), _error_of_samples(run)
-        for name, policy in evaluation.policies.items():
-            problems += [{"what": what, "policy": name} for what in _impossible(policy.per_seed, evaluation)]
-            test, val = (np.array(getattr(policy.per_seed, f"{split}_accuracy_pct")) for split in ("test", "val"))
-            if len(test) >= self.NO_CHANCE and np.array_equal(test, val) and np.ptp(test) > 0:
-                problems.append({"what": "test accuracies are validation's", "policy": name})
-            apart = abs(float((test - val).mean()))
-            error = max(float((test - val).std(ddof=1)) / np.sqrt(len(test)), of_samples)
-            if apart > max(self.GAP_ERRORS * error, self.LEAST_PCT):
-                problems.append({"what": "test and validation disagree", "policy": name, "points": apart})
-            if static is not None and _unpaired(policy.per_seed, static.per_seed):
-                problems.append({"what": "hosts that did not grow differ from static ones", "policy": name})
-        if static is not None and any(static.per_seed.germinated):
-            problems.append({"what": "static hosts grew"})
-        kept = checkpoints.get(evaluation.checkpoint or "")
-        if kept is not None and kept.manifest.iteration != evaluation.checkpoint_iteration:
-            problems.append({"what": "checkpoint_iteration"})
-        limit = run.params.train.lifecycle.max_seeds
-        if limit is not None and any(max(p.per_seed.fossilized) > limit for p in evaluation.policies.values()):
-            problems.append({"what": "more seeds than max_seeds"})
-        return concluded(problems, f"{len(evaluation.policies)} policies on {evaluation.eval_seeds} hosts")
+    ),
+)
+def _hosts_possible(run: RunRecord) -> Outcome:
+    evaluation, checkpoints = run.evaluation, run.checkpoints
+    assert evaluation is not None and checkpoints is not None  # stated in needs
+    problems: list[Evidence] = []
+    static, of_samples = evaluation.policies.get("static"), _error_of_samples(run)
+    for name, policy in evaluation.policies.items():
+        problems += [{"what": what, "policy": name} for what in _impossible(policy.per_seed, evaluation)]
+        test, val = (np.array(getattr(policy.per_seed, f"{split}_accuracy_pct")) for split in ("test", "val"))
+        if len(test) >= NO_CHANCE and np.array_equal(test, val) and np.ptp(test) > 0:
+            problems.append({"what": "test accuracies are validation's", "policy": name})
+        apart = abs(float((test - val).mean()))
+        error = max(float((test - val).std(ddof=1)) / np.sqrt(len(test)), of_samples)
+        if apart > max(GAP_ERRORS * error, LEAST_PCT):
+            problems.append({"what": "test and validation disagree", "policy": name, "points": apart})
+        if static is not None and _unpaired(policy.per_seed, static.per_seed):
+            problems.append({"what": "hosts that did not grow differ from static ones", "policy": name})
+    if static is not None and any(static.per_seed.germinated):
+        problems.append({"what": "static hosts grew"})
+    kept = checkpoints.get(evaluation.checkpoint or "")
+    if kept is not None and kept.manifest.iteration != evaluation.checkpoint_iteration:
+        problems.append({"what": "checkpoint_iteration"})
+    limit = run.params.train.lifecycle.max_seeds
+    if limit is not None and any(max(p.per_seed.fossilized) > limit for p in evaluation.policies.values()):
+        problems.append({"what": "more seeds than max_seeds"})
+    return concluded(problems, f"{len(evaluation.policies)} policies on {evaluation.eval_seeds} hosts")
 
 
 def _error_of_samples(run: RunRecord) -> float:
@@ -222,31 +197,26 @@ def _impossible(hosts: PerSeed, evaluation: Evaluation) -> Iterator[str]:
         yield "FLOPs that do not go with the seeds kept"
 
 
-@check
-class TrainedFromTheStart(RecomputedCheck):
-    """Check C12: the first policy's final networks were trained from the start with equal epochs, or FLOPs."""
-
-    id = "C12"
-    counted = "network"
-    title = "Networks trained from the start are not comparable with the policy's"
-    question = "Are the grown networks that were trained from the start those of the policy, at equal epochs and FLOPs?"
-    needs = ("checkpoints", "evaluation", "params")
-    threshold = "any difference of sizes, epochs or FLOPs"
-    passes_when = "sizes, epochs and FLOPs are those of the policy"
-
-    def examine(self, run: RunRecord) -> Outcome:
-        evaluation = run.evaluation
-        assert evaluation is not None  # stated in needs
-        if not evaluation.static_final:
-            return undecided("evaluate.static_final is off").of(0)
-        grown = evaluation.policies[run.params.evaluate.policies[0]].per_seed
-        problems: list[Evidence] = [
-            {"what": what, "network": name}
-            for name, fixed in evaluation.static_final.items()
-            for what in _unlike(fixed, grown, evaluation.episode_steps, "FLOPs" in name)
-        ]
-        networks = len(evaluation.static_final) * evaluation.eval_seeds
-        return concluded(problems, f"{networks} networks").of(networks)
+@recomputed(
+    id="C12",
+    title="Networks trained from the start are not comparable with the policy's",
+    question="Are the grown networks that were trained from the start those of the policy, at equal epochs and FLOPs?",
+    needs=("checkpoints", "evaluation", "params"),
+    threshold="any difference of sizes, epochs or FLOPs",
+)
+def _trained_from_the_start(run: RunRecord) -> Outcome:
+    evaluation = run.evaluation
+    assert evaluation is not None  # stated in needs
+    if not evaluation.static_final:
+        return undecided("evaluate.static_final is off")
+    grown = evaluation.policies[run.params.evaluate.policies[0]].per_seed
+    problems: list[Evidence] = [
+        {"what": what, "network": name}
+        for name, fixed in evaluation.static_final.items()
+        for what in _unlike(fixed, grown, evaluation.episode_steps, "FLOPs" in name)
+    ]
+    networks = len(evaluation.static_final) * evaluation.eval_seeds
+    return concluded(problems, f"{networks} networks")
 
 
 def _unlike(fixed: Fixed, grown: PerSeed, steps: int, by_flops: bool) -> Iterator[str]:

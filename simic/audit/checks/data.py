@@ -2,50 +2,45 @@
 
 import torch
 
-from simic.audit.checks.base import MOST_EVIDENCE, Outcome, check, undecided
-from simic.audit.checks.recomputed import RecomputedCheck, concluded
+from simic.audit.checks.base import Outcome, undecided
+from simic.audit.checks.recomputed import concluded, recomputed
 from simic.audit.findings import Evidence, number
 from simic.audit.record import RunRecord
 from simic.data.batches import Dataset, TaskMeta
 
 TASKS, SAMPLES = 64, 512  # the first of them, for the sake of time
 CLIPPED = 5.0  # what the values of a table are within
+OFF = 1e-3  # mean and deviation of standardised samples
 
 
-@check
-class SplitsApart(RecomputedCheck):
-    """Check C11: samples are standardised by training alone, and none is in two splits or groups."""
-
-    id = "C11"
-    title = "Training and validation samples do not belong together"
-    counted = "task"
-    question = "Are samples standardised by the training split alone, and is none in two splits or groups?"
-    needs = ("checkpoints", "samples")
-    OFF = 1e-3
-    threshold = (
+@recomputed(
+    id="C11",
+    title="Training and validation samples do not belong together",
+    question="Are samples standardised by the training split alone, and is none in two splits or groups?",
+    needs=("checkpoints", "samples"),
+    threshold=(
         "a validation sample that is a training sample; a task with the samples of one of another group; training "
         f"samples whose mean is not 0 and deviation not 1 within {number(OFF)}"
-    )
-    source = "definition of splits; tolerance ours"
-    fix = "Run simic prepare again."
-    passes_when = "training samples are standardised and no sample is in both splits"
-
-    def examine(self, run: RunRecord) -> Outcome:
-        assert run.samples is not None
-        train, val = run.samples
-        if not train.x.is_floating_point():
-            return undecided("sequences have no labels of their own").of(0)
-        problems, tasks = list[Evidence](), range(min(train.tasks, TASKS))
-        for task in tasks:
-            means = len(run.tasks[task].mean) if run.tasks is not None else 0  # none: samples are as they came
-            off = _off_standard(train, task, means) if means else 0.0
-            if off > self.OFF:
-                problems.append({"what": "standardised by other samples", "task": task, "off": off})
-            copies = len(_samples(train, task) & _samples(val, task))
-            if copies:
-                problems.append({"what": "samples in both splits", "task": task, "samples": copies})
-        problems += _twice(run)
-        return concluded(problems[:MOST_EVIDENCE], f"{len(tasks)} tasks").of(len(tasks))
+    ),
+    source="definition of splits; tolerance ours",
+    fix="Run simic prepare again.",
+)
+def _splits_apart(run: RunRecord) -> Outcome:
+    assert run.samples is not None  # stated in needs
+    train, val = run.samples
+    if not train.x.is_floating_point():
+        return undecided("sequences have no labels of their own")
+    problems, tasks = list[Evidence](), range(min(train.tasks, TASKS))
+    for task in tasks:
+        means = len(run.tasks[task].mean) if run.tasks is not None else 0  # none: samples are as they came
+        off = _off_standard(train, task, means) if means else 0.0
+        if off > OFF:
+            problems.append({"what": "standardised by other samples", "task": task, "off": off})
+        copies = len(_samples(train, task) & _samples(val, task))
+        if copies:
+            problems.append({"what": "samples in both splits", "task": task, "samples": copies})
+    problems += _twice(run)
+    return concluded(problems, f"{len(tasks)} tasks")
 
 
 def _twice(run: RunRecord) -> list[Evidence]:
