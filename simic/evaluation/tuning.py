@@ -21,9 +21,8 @@ from simic.envs.growth_env import GrowthEnv
 from simic.envs.play import Episode, Situation, refuse_closed
 from simic.errors import SimicError
 from simic.evaluation.result import TunedRule, TunedRules
-from simic.evaluation.rules import HandRule, HandRules, opening_name, setting
+from simic.evaluation.rules import NONE, HandRule, HandRules, Managed, Opening, opening_name, possible_openings, setting
 from simic.evaluation.scoring import ROWS_AT_ONCE, open_env
-from simic.evaluation.trials import Alone, Opening, TrialActor, TrialPlan, possible_openings
 from simic.growth.batch.alignment import Alignments
 from simic.growth.batch.shards import recovered
 from simic.params import Params
@@ -65,8 +64,8 @@ class Ground:
         return cls(env, tasks, tuple(sorted(set(epochs))))
 
     def play(
-        self, make: Callable[[Tensor], TrialActor], hosts: Tensor, told: Callable[[int, int], None] = lambda *_: None
-    ) -> tuple[Tensor, list[TrialActor]]:
+        self, make: Callable[[Tensor], HandRules], hosts: Tensor, told: Callable[[int, int], None] = lambda *_: None
+    ) -> tuple[Tensor, list[HandRules]]:
         """Play ``hosts [R]`` and return their scores ``[L, R]`` at each number of epochs, and the actors.
 
         ``make`` gives an actor for the rows ``[E]`` that are played together; the last population is filled up.
@@ -94,7 +93,7 @@ class Ground:
         env, tasks = self.env, self.tasks[hosts % len(self.tasks)]
         return Alignments.on(env.host, env.blueprints, env.training_data).of(tasks.to(env.device)).cpu()
 
-    def _played(self, actor: TrialActor, hosts: Tensor) -> Tensor:
+    def _played(self, actor: HandRules, hosts: Tensor) -> Tensor:
         env, scores = self.env, []
         refuse_closed(env, actor)
         tasks = self.tasks[hosts % len(self.tasks)]
@@ -110,7 +109,7 @@ class Ground:
             observation, _, _, _, info = env.step(actor.act(self._situation(observation, step)))
         return torch.stack([*scores, info.score.double().cpu()])
 
-    def _ended(self, actor: TrialActor, observation: Observation, step: int, epochs: int) -> Tensor:
+    def _ended(self, actor: HandRules, observation: Observation, step: int, epochs: int) -> Tensor:
         """Return the scores ``[E]`` of episodes of ``epochs`` that are at ``step``; the environment stays there."""
         shorter, env = copy.copy(actor), self.env
         shorter.steps = epochs
@@ -124,6 +123,24 @@ class Ground:
     def _situation(self, observation: Observation, step: int) -> Situation:
         state = self.env.state
         return Situation(observation, self.env.slots, state.tracker, state.alive, step)
+
+
+class Alone(HandRules):
+    """Grows one seed on each host and records its contribution after its first epochs."""
+
+    def start(self, episode: Episode) -> None:
+        """Forget all seeds."""
+        super().start(episode)
+        self.best.zero_()  # the only seed there is
+        shape = len(self.rows), int(self.patience.max())
+        self.contributions = torch.full(shape, torch.nan, device=self.rows.device)  # [E, patience] points
+
+    def note(self, seed: Managed, judged: Tensor) -> None:
+        """Write down this epoch of the seeds in HOLDING."""
+        epoch = (seed.dwell - 1).clamp(0, self.contributions.shape[1] - 1)[:, None]
+        written = self.contributions.scatter(1, epoch, seed.contribution.float()[:, None])
+        trying = seed.holding & (self.chosen == NONE) & (seed.dwell <= self.patience)
+        self.contributions = torch.where(trying[:, None], written, self.contributions)
 
 
 # --- configurations --------------------------------------------------------------------------------------------------
@@ -238,11 +255,11 @@ def grown_alone(
     """Grow every opening alone on every host: return scores ``[L, H, P]`` and contributions after the first epochs
     ``[H, P, patience]``, in points.
     """
-    plans = [TrialPlan((opening,), 1, max(PATIENCE), float("inf"), True) for opening in openings]
+    rules = [HandRule((opening,), max(PATIENCE), None) for opening in openings]
     rows = len(hosts) * len(openings)
 
     def make(part: Tensor) -> Alone:
-        return Alone(ground.env.train.lifecycle, [plans[row % len(plans)] for row in part.tolist()])
+        return Alone(ground.env.train.lifecycle, [rules[row % len(rules)] for row in part.tolist()])
 
     scores, actors = ground.play(
         make, hosts.repeat_interleave(len(openings)), lambda done, of: told("openings grown alone", done, of)

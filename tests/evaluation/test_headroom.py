@@ -15,10 +15,9 @@ from simic.evaluation import endpoints, result
 from simic.evaluation.headroom import hand_rules, known_or_tuned, measure
 from simic.evaluation.policies import BASELINES
 from simic.evaluation.result import HeadroomReport, PerSeed, TaskRow, TunedRule, TunedRules
-from simic.evaluation.rules import tuned_actor
+from simic.evaluation.rules import ByLength, tuned_actor
 from simic.evaluation.scoring import EvaluationSetup, play_for_score
 from simic.evaluation.statistics import mean_interval
-from simic.evaluation.trials import ByLength
 from simic.params import Headroom as Asked
 from simic.params import Runtime
 from tests.standard import Evaluate, Params
