@@ -123,7 +123,7 @@ def elsewhere(
 def _outside(
     actors: Actors, params: Params, prepared: Path, device: torch.device, epochs: int, width: int
 ) -> dict[str, result.PerSeed]:
-    setup = EvaluationSetup.outside(params, prepared, device, width)
+    setup = EvaluationSetup.open(params, prepared, device, outside=width)
     with closing(setup.env):
         return _scores(setup, actors, epochs)
 
@@ -163,21 +163,18 @@ def comparisons(seeds: Mapping[str, result.PerSeed], rng_seed: int) -> tuple[res
     """Compare ``learned`` with every other policy."""
     if LEARNED not in seeds:
         return ()
-    own = list(seeds[LEARNED].test_accuracy_pct)
-    compared = {
-        name: statistics.compare(own, list(other.test_accuracy_pct), rng_seed)
-        for name, other in seeds.items()
-        if name != LEARNED
-    }
-    return tuple(
-        result.PolicyComparison(
-            first=LEARNED,
-            second=name,
-            difference_pct=each.difference,
-            p_value=each.p_value,
-            probability_of_improvement=each.probability_of_improvement,
-            minimum_detectable_pct=each.minimum_detectable,
-            seeds=each.seeds,
-        )
-        for name, each in compared.items()
+    return tuple(_comparison(seeds, name, rng_seed) for name in seeds if name != LEARNED)
+
+
+def _comparison(seeds: Mapping[str, result.PerSeed], other: str, rng_seed: int) -> result.PolicyComparison:
+    first, second = (list(seeds[name].test_accuracy_pct) for name in (LEARNED, other))
+    compared = statistics.compare(first, second, rng_seed)
+    return result.PolicyComparison(
+        first=LEARNED,
+        second=other,
+        difference_pct=compared.difference,
+        p_value=compared.p_value,
+        probability_of_improvement=compared.probability_of_improvement,
+        minimum_detectable_pct=compared.minimum_detectable,
+        seeds=compared.seeds,
     )

@@ -20,12 +20,11 @@ from simic.envs.rewards.transition import score
 from simic.evaluation import endpoints
 from simic.evaluation.baselines import Static
 from simic.evaluation.endpoints import PATIENT, TUNED
-from simic.evaluation.grid import Grid, Splits, Table, grids
+from simic.evaluation.grid import Grid, Table, grids
 from simic.evaluation.policies import BASELINES, RANDOM
 from simic.evaluation.result import (
     OUTSIDE,
     Actions,
-    Cost,
     Fixed,
     HeadroomReport,
     HostDescription,
@@ -79,7 +78,8 @@ def measure(params: Params, prepared: Path, device: torch.device, told: Told) ->
 
 def _outside(ground: "_Ground", prepared: Path, width: int) -> HeadroomReport:
     """Measure the tasks from outside the suite that have one of their widths, for the first length of episode."""
-    setup, length = EvaluationSetup.outside(ground.params, prepared, ground.device, width), ground.params.lengths[0]
+    setup = EvaluationSetup.open(ground.params, prepared, ground.device, outside=width)
+    length = ground.params.lengths[0]
     with closing(setup.env):
         return ground.on(setup, (length,))[length]
 
@@ -100,13 +100,10 @@ def _searched(
     """
     tasks = read_meta(prepared).of_group("train")
     chosen = torch.tensor([tasks[k % len(tasks)] for k in range(params.headroom.search_tasks)])
-    splits = Splits(load_split(prepared, "train", device), load_split(prepared, "val", device))
+    splits = load_split(prepared, "train", device), load_split(prepared, "val", device)
     hosts = Hosts(chosen, torch.arange(len(chosen)), SEARCH_ITERATION)
-
-    def progress(done: int, rows: int) -> None:
-        told("common schedule, training tasks", done, rows)
-
-    return grids(params, splits, hosts, schedules, device, params.lengths, progress)
+    progress = partial(told, "common schedule, training tasks")
+    return grids(params, splits, None, hosts, schedules, device, params.lengths, progress)
 
 
 def _on_validation(
@@ -158,12 +155,9 @@ class _Ground:
         }
         # Hosts that choose and hosts that score, all at once.
         hosts = Hosts(setup.tasks.repeat(2), torch.arange(2 * count), EVALUATION_ITERATION)
-        splits = Splits(held_out.train, held_out.val, held_out.test)
-
-        def progress(done: int, rows: int) -> None:
-            self.told("schedules, held-out tasks", done, rows)
-
-        of_schedules = grids(params, splits, hosts, self.schedules, self.device, lengths, progress)
+        splits = held_out.train, held_out.val
+        progress = partial(self.told, "schedules, held-out tasks")
+        of_schedules = grids(params, splits, held_out.test, hosts, self.schedules, self.device, lengths, progress)
         static = static_baselines(params, held_out, setup.tasks, self.device, lengths)
         return {
             length: self._report(setup, length, of_schedules[length], played[length], static[length])
@@ -178,7 +172,6 @@ class _Ground:
         searched, host_params = self.searched[length], env.host.params
         reached = score(searched.val_accuracy_pct, searched.params - host_params, host_params, params.train.price)
         names = [item.name for item in env.blueprints]
-        assert tables.test_accuracy_pct is not None
         return HeadroomReport(
             data_sha256=setup.data_sha256,
             settings_sha256=endpoints.settings(params),
@@ -192,14 +185,14 @@ class _Ground:
             rows=tuple(setup.tasks.tolist()),
             schedules=tuple(schedule.name(names) for schedule in self.schedules),
             common=best_common(reached),
-            common_cost=_cost(searched),
+            common_cost=searched.params.size,
             search_scores=tuple(reached.mean(axis=0).round(4).tolist()),
             choosing_val_pct=_rows(tables.val_accuracy_pct[count:]),
             val_pct=_rows(tables.val_accuracy_pct[:count]),
             test_pct=_rows(tables.test_accuracy_pct[:count]),
             params=_rows(tables.params[:count]),
             flops_per_sample=_rows(tables.flops_per_sample[:count]),
-            grid_cost=_cost(tables),
+            grid_cost=tables.params.size,
             policies={name: score for name, (score, _) in played.items()},
             actions={name: actions for name, (_, actions) in played.items()},
             tuned=self.tuned,
@@ -231,14 +224,6 @@ def possible_schedules(params: Params, env: GrowthEnv) -> list[Schedule]:
     limit = params.train.lifecycle.max_seeds or env.host.slots
     blueprints = [of_slot.nonzero().flatten().tolist() for of_slot in env.openings]
     return every_schedule(blueprints, limit, params.headroom.steps, params.headroom.schedules)
-
-
-def _cost(played: Grid) -> Cost:
-    return Cost(
-        trainings=played.val_accuracy_pct.size,
-        training_flops=float(played.training_flops.sum()),
-        validation_flops=float(played.validation_flops.sum()),
-    )
 
 
 def _rows(table: Table) -> tuple[tuple[float, ...], ...]:

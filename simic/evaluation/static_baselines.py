@@ -15,9 +15,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from simic.data.batches import Dataset, HeldOut, epoch_order
-from simic.evaluation.costs import BACKWARD_AND_FORWARD, epoch_samples
 from simic.evaluation.result import Fixed
-from simic.evaluation.scoring import EVALUATION_ITERATION
+from simic.evaluation.scoring import BACKWARD_AND_FORWARD, EVALUATION_ITERATION, epoch_samples
 from simic.growth.batch.population import Population
 from simic.growth.batch.shards import Shards, recovered
 from simic.growth.life.vocabulary import Slots, Stage

@@ -8,6 +8,7 @@ import copy
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Self
@@ -22,9 +23,8 @@ from simic.envs.play import Episode, Situation, refuse_closed
 from simic.errors import SimicError
 from simic.evaluation.result import TunedRule, TunedRules
 from simic.evaluation.rules import NONE, HandRule, HandRules, Managed, Opening, opening_name, possible_openings, setting
-from simic.evaluation.scoring import ROWS_AT_ONCE, open_env
+from simic.evaluation.scoring import ROWS_AT_ONCE, in_populations, open_env
 from simic.growth.batch.alignment import Alignments
-from simic.growth.batch.shards import recovered
 from simic.params import Params
 
 TUNING_ITERATION = 1 << 45  # a namespace of its own: hosts that no other episode has seen
@@ -70,16 +70,14 @@ class Ground:
 
         ``make`` gives an actor for the rows ``[E]`` that are played together; the last population is filled up.
         """
-        scores, actors, rows, size = [], [], len(hosts), self.env.num_envs
-        for first in range(0, rows, size):
-            part = torch.arange(first, first + size) % rows
-            actor = make(part)
-            own = hosts[part]
-            scores.append(recovered(self.env.population, lambda actor=actor, own=own: self._played(actor, own)))
-            actors.append(actor)
-            told(min(first + size, rows), rows)
-        self.trainings += rows
-        return torch.cat(scores, dim=1)[:, :rows], actors
+        actors = list[HandRules]()
+
+        def episode(rows: Tensor) -> Callable[[], Tensor]:
+            actors.append(make(rows))
+            return partial(self._played, actors[-1], hosts[rows])
+
+        self.trainings += len(hosts)
+        return in_populations(self.env, len(hosts), episode, told), actors
 
     def ways(self, openings: Sequence[Opening], hosts: Tensor, scores: Tensor) -> list[Priorities]:
         """Return ``priorities`` by the scores ``[L, H, P]`` of openings on hosts; none where nothing is aligned."""

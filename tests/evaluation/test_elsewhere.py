@@ -86,7 +86,7 @@ def test_tasks_from_outside_keep_their_widths_and_stand_in_one_report(tables, fo
     setup, accuracies = EvaluationSetup.open(params_of(6, 4), tables), []
     with closing(setup.env):
         for width in range(len(WIDTHS)):
-            each = EvaluationSetup.outside(params_of(6, 4), tables, CPU, width)
+            each = EvaluationSetup.open(params_of(6, 4), tables, CPU, outside=width)
             with closing(each.env):
                 assert each.env.training_data.shape[-1] in WIDTHS.values()
                 [(_, done)] = play_for_score(each, {"static": Static()}, 6)

@@ -66,10 +66,8 @@ def test_rules_and_schedules_are_played_on_the_hosts_of_the_evaluation(bank, par
 
 def test_the_common_schedule_is_the_best_on_training_tasks_and_costs_are_counted(found, told):
     assert len(found.search_scores) == SCHEDULES and found.common == int(np.argmax(found.search_scores))
-    assert found.common_cost.trainings == SEARCHED * SCHEDULES
-    assert found.grid_cost.trainings == 2 * TASKS * HOSTS * SCHEDULES
-    # 64 samples, three passes, 12 steps: at least the bare host's.
-    assert found.grid_cost.training_flops > found.grid_cost.trainings * 12 * 3 * 64 * found.host.flops_per_sample
+    assert found.common_cost == SEARCHED * SCHEDULES
+    assert found.grid_cost == 2 * TASKS * HOSTS * SCHEDULES
     assert told[0] == ("common schedule, training tasks", 20, 20)
     # Hosts that choose and hosts that score, all at once.
     assert told[1:] == [("schedules, held-out tasks", 2 * TASKS * HOSTS * SCHEDULES, 2 * TASKS * HOSTS * SCHEDULES)]
@@ -222,7 +220,7 @@ def test_the_file_gives_back_what_was_measured_and_damage_is_named(found, tmp_pa
     path.write_text(found.to_json())
     assert result.read_headroom(path) == found
     path.write_text(found.to_json()[:100])
-    with pytest.raises(SimicError, match=r"headroom\.json: not a headroom of schema 2: .*run simic headroom again"):
+    with pytest.raises(SimicError, match=r"headroom\.json: not a headroom of schema 3: .*run simic headroom again"):
         result.read_headroom(path)
 
 
