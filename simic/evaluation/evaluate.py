@@ -81,7 +81,7 @@ def evaluate(
         test_samples=len(setup.held_out.test),
         tasks=headroom.tasks,
         rows=headroom.rows,
-        host=result.HostDescription.from_fields(env.host),
+        host=result.HostDescription.model_validate(env.host),
         standings=endpoints.standings(headroom, {**seeds, **fixed}),
         policies={name: summary(per_seed, env.host.params, env.rng_seed) for name, per_seed in everyone.items()},
         static_final=fixed,

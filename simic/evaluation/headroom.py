@@ -5,7 +5,7 @@ that choose and on hosts that score, so that no choice flatters itself; the scor
 Nothing here depends on the controller, so one measurement serves every training run with the same hosts.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
@@ -39,6 +39,7 @@ from simic.evaluation.scoring import (
     EVALUATION_ITERATION,
     EvaluationSetup,
     Hosts,
+    Told,
     in_one_process,
     open_env,
     play_for_score,
@@ -52,8 +53,6 @@ from simic.training import worker_layout
 from simic.training.validation import VALIDATION_ITERATION
 
 SEARCH_ITERATION = 1 << 43  # a namespace of its own: hosts that no training or evaluation episode has seen
-
-Told = Callable[[str, int, int], None]  # what is played, how many host trainings of how many
 
 
 def measure(params: Params, prepared: Path, device: torch.device, told: Told) -> HeadroomReport:
@@ -177,11 +176,11 @@ class _Ground:
             settings_sha256=endpoints.settings(params),
             rng_seed=params.rng_seed,
             epochs=length,
-            host=HostDescription.from_fields(env.host),
+            host=HostDescription.model_validate(env.host),
             max_seeds=params.train.lifecycle.max_seeds,
             param_budget=params.train.lifecycle.param_budget,
             price=params.train.price,
-            tasks=tuple(TaskRow.from_fields(task) for task in setup.held_out.tasks),
+            tasks=tuple(TaskRow.model_validate(task) for task in setup.held_out.tasks),
             rows=tuple(setup.tasks.tolist()),
             schedules=tuple(schedule.name(names) for schedule in self.schedules),
             common=best_common(reached),

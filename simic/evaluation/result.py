@@ -33,11 +33,6 @@ class Frozen(BaseModel):
         """Return canonical JSON: equal results are equal bytes."""
         return json.dumps(self.model_dump(mode="json"), sort_keys=True, indent=1) + "\n"
 
-    @classmethod
-    def from_fields(cls, thing: object) -> Self:
-        """Take the fields from another object that has them."""
-        return cls(**{name: getattr(thing, name) for name in cls.model_fields})
-
 
 # Of every evaluation seed, step by step: the index of the choice of each head, with spaces between.
 Actions = tuple[tuple[str, ...], ...]
@@ -118,6 +113,8 @@ class Timeline(Frozen):
 class HostDescription(Frozen):
     """The bare network that is grown."""
 
+    model_config = ConfigDict(from_attributes=True)
+
     family: str
     preset: str
     slots: int
@@ -127,6 +124,8 @@ class HostDescription(Frozen):
 
 class TaskRow(Frozen):
     """A held-out task."""
+
+    model_config = ConfigDict(from_attributes=True)
 
     name: str
     kind: str

@@ -23,7 +23,7 @@ from simic.envs.play import Episode, Situation, refuse_closed
 from simic.errors import SimicError
 from simic.evaluation.result import TunedRule, TunedRules
 from simic.evaluation.rules import NONE, HandRule, HandRules, Managed, Opening, opening_name, possible_openings, setting
-from simic.evaluation.scoring import ROWS_AT_ONCE, in_populations, open_env
+from simic.evaluation.scoring import ROWS_AT_ONCE, Told, in_populations, open_env
 from simic.growth.batch.alignment import Alignments
 from simic.params import Params
 
@@ -42,7 +42,6 @@ GAIN_WEIGHT = 2.0  # of how good a seed is on the whole, beside how well it is a
 LEAST_ALIGNMENT = 1e-3  # a mean, or a deviation
 
 Priorities = tuple[tuple[float, float], ...]  # slope and offset of each opening
-Told = Callable[[str, int, int], None]  # what is played, how many host trainings of how many
 
 
 @dataclass

@@ -114,12 +114,3 @@ def test_every_policy_of_every_group_is_in_the_table_and_the_four_of_reference_c
         assert "50.0 with 1, 60.0 with 2." in part
         assert "| lines | 71.2 | 71.2 | 71.2 | 71.2 |" in part
     assert "| linear classifier | 85.0 | 20 |" in parts[3]
-
-
-def test_the_setting_says_what_was_measured_at_what_cost():
-    setting = page.page(headroom(price=2.0), "x").splitlines()[2]
-    for words in ("cnn/impaired, 100 parameters", "at most 1 seed(s)", "2 points for a bare host's worth",
-                  "“norm at 0, step 0”", "(12 host trainings)"):  # fmt: skip
-        assert words in setting
-    assert "any number of seeds" in page.page(headroom(max_seeds=None), "x")
-    assert "Networks that nobody grew" not in page.page(headroom(floors={}), "x")
