@@ -122,8 +122,8 @@ def _on_validation(
     actors: dict[str, Actor] = {"static": Static(), "common": common} | hand_rules((TUNED,), env, tuned)
     hosts = Hosts(torch.tensor(tasks), rows[:count], VALIDATION_ITERATION)
     with closing(env):
-        play_together(env, list(actors.values()), hosts, params.train.middle_episode)
-        reached = env.state.measured.committed_accuracy.view(3, count).mean(dim=1)
+        *_, last = play_together(env, list(actors.values()), hosts, params.train.middle_episode)
+        reached = last.info.score.view(3, count).mean(dim=1)
     return dict(zip(actors, [round(value, 4) for value in reached.tolist()], strict=True))
 
 
