@@ -44,7 +44,7 @@ def evaluate(
     setup: EvaluationSetup,
     actors: Mapping[str, Actor],
     headroom: result.HeadroomReport,
-    subject: Subject | None,
+    subject: Subject,
     from_the_start: bool = False,
     on_end: Callable[[str, Performance], None] | None = None,
     counterfactuals: Mapping[str, CounterfactualActor] | None = None,
@@ -71,9 +71,9 @@ def evaluate(
         fixed = _from_the_start(setup, final, next(iter(seeds.values())))
     env, everyone = setup.env, {**seeds, **headroom.policies}
     return result.Evaluation(
-        checkpoint=subject.checkpoint if subject else None,
-        checkpoint_iteration=subject.iteration if subject else None,
-        controller_trainings=subject.trainings if subject else None,
+        checkpoint=subject.checkpoint,
+        checkpoint_iteration=subject.iteration,
+        controller_trainings=subject.trainings,
         data_sha256=setup.data_sha256,
         rng_seed=env.rng_seed,
         eval_seeds=len(setup.tasks),
@@ -86,7 +86,7 @@ def evaluate(
         policies={name: summary(per_seed, env.host.params, env.rng_seed) for name, per_seed in everyone.items()},
         static_final=fixed,
         comparisons=comparisons(everyone, env.rng_seed),
-        counterfactuals=grade(setup, learned, tried, subject.reward_scale if subject else 1.0) if learned else {},
+        counterfactuals=grade(setup, learned, tried, subject.reward_scale) if learned else {},
         planted=planted,
         others=dict(others or {}),
         actions={name: played[name].actions() for name in (LEARNED, SAMPLED, BLIND) if name in played},

@@ -367,9 +367,9 @@ class Evaluation(Frozen):
 
     schema_version: Literal[6] = SCHEMA_VERSION
     primary_endpoint: str = PRIMARY_ENDPOINT
-    checkpoint: str | None  # null: baselines alone
-    checkpoint_iteration: int | None
-    controller_trainings: int | None  # of hosts, that its own training cost
+    checkpoint: str
+    checkpoint_iteration: int
+    controller_trainings: int  # of hosts, that its own training cost
     data_sha256: str
     rng_seed: int
     eval_seeds: int

@@ -13,7 +13,7 @@ from simic.envs.play import Actor, play
 from simic.envs.rewards.transition import score
 from simic.evaluation import evaluate
 from simic.evaluation.baselines import Static
-from simic.evaluation.evaluate import elsewhere
+from simic.evaluation.evaluate import Subject, elsewhere
 from simic.evaluation.headroom import measure
 from simic.evaluation.policies import BASELINES, RANDOM
 from simic.evaluation.result import OUTSIDE, HeadroomReport
@@ -130,7 +130,8 @@ def test_the_trained_policy_stands_there_too(tables, found):
     others = elsewhere(params_of(6, 4), tables, CPU, blind, found)
     setup = EvaluationSetup.open(params_of(6, 4), tables)
     with closing(setup.env):
-        whole = evaluate.evaluate(setup, {"blind": BASELINES["patient"](setup.env)}, found, None, others=others)
+        rule, subject = {"blind": BASELINES["patient"](setup.env)}, Subject("best", 1, 4)
+        whole = evaluate.evaluate(setup, rule, found, subject, others=others)
     assert whole.others == others and list(others) == list(found.others)
     assert json.loads(whole.to_json())["others"].keys() == others.keys()
     for name, own in others.items():
