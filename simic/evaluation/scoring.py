@@ -98,8 +98,8 @@ class EvaluationSetup:
         ``evaluate.eval_seeds`` hosts, of every task as many; two where a group has no other task, since an interval
         needs two scores.
 
-        ``outside``: in place of tasks as wide as those of training, those from outside the suite that have that one of
-        their widths, in this process alone.
+        ``outside`` is the place of a width: then the tasks are those from outside the suite that have it, and the
+        environment stays in this process alone.
         """
         held_out = load_held_out(prepared, device)
         if outside is not None:
