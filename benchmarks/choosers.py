@@ -22,10 +22,9 @@ from simic.envs.growth_env import GrowthEnv
 from simic.envs.observations import alignment
 from simic.envs.play import Episode
 from simic.errors import SimicError
-from simic.evaluation.rules import HandRule, HandRules
-from simic.evaluation.scoring import ROWS_AT_ONCE
-from simic.evaluation.trials import ByLength, Opening, possible_openings
-from simic.evaluation.tuning import Ground, Told, grown_alone
+from simic.evaluation.rules import ByLength, HandRule, HandRules, Opening, possible_openings
+from simic.evaluation.scoring import ROWS_AT_ONCE, Told
+from simic.evaluation.tuning import Ground, grown_alone
 from simic.params import Lifecycle, Params
 
 TRAININGS = 9000  # of hosts, each opening on each of some tasks

@@ -122,7 +122,7 @@ def _training(found: Finished) -> str:
         f"Cost: {found.evaluation.controller_trainings} host trainings, validation included, in {found.minutes:.1f} "
         f"minutes on {machine.device} ({machine.cpu_capability}, {machine.processes} processes, torch "
         f"{machine.libraries['torch']}). The common schedule was the best of {len(headroom.schedules)} on tasks of "
-        f"training, which cost {headroom.common_cost.trainings} host trainings more."
+        f"training, which cost {headroom.common_cost} host trainings more."
     )
 
 

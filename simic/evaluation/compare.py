@@ -13,7 +13,7 @@ import torch
 from simic.data.batches import Dataset
 from simic.envs.growth_env import GrowthEnv
 from simic.envs.rewards.transition import score
-from simic.evaluation.grid import Splits, Table, grid
+from simic.evaluation.grid import Table, grids
 from simic.evaluation.headroom import possible_schedules
 from simic.evaluation.page import markdown
 from simic.evaluation.result import Frozen
@@ -87,12 +87,12 @@ def compare(
     known = [] if common is None else [Schedule.named(common, names, env.host.slots)]
     played = list(dict.fromkeys([*schedules, *known]))
     ids = torch.arange(hosts, hosts * (len(played) + 1)).view(hosts, -1)  # after those of the controller
-    splits = Splits(env.training_data, env.validation_data, test)
-    reached = grid(params, splits, Hosts(torch.zeros_like(ids[:, 0]), ids, env.iteration), played, env.device, told)
+    hosts_of_schedules = Hosts(torch.zeros_like(ids[:, 0]), ids, env.iteration)
+    splits, epochs = (env.training_data, env.validation_data), params.train.longest_episode
+    [reached] = grids(params, splits, test, hosts_of_schedules, played, env.device, [epochs], told).values()
     price, bare = params.train.price, env.host.params
 
-    def scored(accuracy: Table | None, size: Table) -> Table:
-        assert accuracy is not None
+    def scored(accuracy: Table, size: Table) -> Table:
         return score(accuracy, size - bare, bare, price)
 
     val, tested = (scored(each, reached.params) for each in (reached.val_accuracy_pct, reached.test_accuracy_pct))

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Self
 
 import torch
-from pydantic import ValidationError
 
 from simic.data.batches import Meta
 from simic.errors import SimicError
@@ -43,12 +42,8 @@ class Controller:
     def load(cls, folder: Path, device: torch.device) -> Self:
         """Load a directory with a policy; SimicError naming the file that is missing or damaged."""
         learned = Learned.load(folder, device)
-        card = json.loads((folder / CARD_FILE).read_bytes())
-        try:
-            given = card.get("published")
-            published = None if given is None else Publication.model_validate_json(json.dumps(given))
-        except ValidationError as error:
-            raise SimicError(f"{folder / CARD_FILE}: published: {error.errors()[0]['msg']}") from None
+        given = json.loads((folder / CARD_FILE).read_bytes()).get("published")
+        published = None if given is None else Publication.model_validate(given)
         name = f"the published controller of suite {published.suite}" if published else f"the controller in {folder}"
         trained = f"{name}, trained for {learned.iteration} iterations"
         return cls(trained, learned, published.common_schedule if published else None, published)

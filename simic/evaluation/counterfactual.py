@@ -265,27 +265,18 @@ def grade(
 
 def _graded(setup: EvaluationSetup, own: Replay, replays: list[tuple[CounterfactualActor, Replay]]) -> DecisionGrade:
     names = [item.name for item in setup.env.blueprints]
-    same = [same_until(own.done.turns, replay.done.turns, actor.asked_at) for actor, replay in replays]
-    inexact = sum(int((actor.departed & ~exact).sum()) for (actor, _), exact in zip(replays, same, strict=True))
+    exact = [same_until(own.done.turns, replay.done.turns, actor.asked_at) for actor, replay in replays]
+    inexact = sum(int((actor.departed & ~same).sum()) for (actor, _), same in zip(replays, exact, strict=True))
     decisions: list[GradedDecision] = []
     for host in range(len(setup.tasks)):
-        kept = [
-            (actor, replay)
-            for (actor, replay), exact in zip(replays, same, strict=True)
-            if exact[host] and actor.departed[host]
-        ]
-        if not kept:
-            continue
-        actor = kept[0][0]
-        step = int(actor.asked_at[host])
-        decisions.append(
-            GradedDecision(
-                row=host,
-                step=step,
-                taken=own.choice(host, step, float(actor.own_log_prob[host]), names),
-                others=tuple(each.choice(host, step, float(at.log_prob[host]), names) for at, each in kept),
-            )
-        )
+        tried = zip(replays, exact, strict=True)
+        kept = [(actor, replay) for (actor, replay), same in tried if same[host] and actor.departed[host]]
+        if kept:
+            actor, _ = kept[0]
+            step = int(actor.asked_at[host])
+            taken = own.choice(host, step, float(actor.own_log_prob[host]), names)
+            others = tuple(replay.choice(host, step, float(at.log_prob[host]), names) for at, replay in kept)
+            decisions.append(GradedDecision(row=host, step=step, taken=taken, others=others))
     return graded(decisions, setup.tasks.tolist(), inexact)
 
 

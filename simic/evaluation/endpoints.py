@@ -1,14 +1,13 @@
 """Place every policy between the best common schedule and the oracle per task: gap closed, worth of a search."""
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol
 
 import numpy as np
 
 from simic import params as params_module
 from simic.envs.rewards.transition import score
 from simic.evaluation import gap, search
-from simic.evaluation.result import BLIND, LEARNED, Evaluation, HeadroomReport, Standing, Standings
+from simic.evaluation.result import BLIND, LEARNED, Evaluation, Fixed, HeadroomReport, PerSeed, Standing, Standings
 from simic.evaluation.statistics import Interval, Values, mean_interval
 from simic.growth.networks.tables import TOGETHER
 from simic.params import Params
@@ -30,13 +29,7 @@ SETTINGS = (
     "governor",
 )
 
-
-class Reached(Protocol):
-    """Results of a policy on every row."""
-
-    test_accuracy_pct: tuple[float, ...]
-    params: tuple[int, ...]
-    flops_per_sample: tuple[int, ...]
+Reached = PerSeed | Fixed  # results of a policy, or of a network, on every row
 
 
 def settings(params: Params) -> str:

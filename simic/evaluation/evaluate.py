@@ -44,7 +44,7 @@ def evaluate(
     setup: EvaluationSetup,
     actors: Mapping[str, Actor],
     headroom: result.HeadroomReport,
-    subject: Subject | None,
+    subject: Subject,
     from_the_start: bool = False,
     on_end: Callable[[str, Performance], None] | None = None,
     counterfactuals: Mapping[str, CounterfactualActor] | None = None,
@@ -71,9 +71,9 @@ def evaluate(
         fixed = _from_the_start(setup, final, next(iter(seeds.values())))
     env, everyone = setup.env, {**seeds, **headroom.policies}
     return result.Evaluation(
-        checkpoint=subject.checkpoint if subject else None,
-        checkpoint_iteration=subject.iteration if subject else None,
-        controller_trainings=subject.trainings if subject else None,
+        checkpoint=subject.checkpoint,
+        checkpoint_iteration=subject.iteration,
+        controller_trainings=subject.trainings,
         data_sha256=setup.data_sha256,
         rng_seed=env.rng_seed,
         eval_seeds=len(setup.tasks),
@@ -81,12 +81,12 @@ def evaluate(
         test_samples=len(setup.held_out.test),
         tasks=headroom.tasks,
         rows=headroom.rows,
-        host=result.HostDescription.from_fields(env.host),
+        host=result.HostDescription.model_validate(env.host),
         standings=endpoints.standings(headroom, {**seeds, **fixed}),
         policies={name: summary(per_seed, env.host.params, env.rng_seed) for name, per_seed in everyone.items()},
         static_final=fixed,
         comparisons=comparisons(everyone, env.rng_seed),
-        counterfactuals=grade(setup, learned, tried, subject.reward_scale if subject else 1.0) if learned else {},
+        counterfactuals=grade(setup, learned, tried, subject.reward_scale) if learned else {},
         planted=planted,
         others=dict(others or {}),
         actions={name: played[name].actions() for name in (LEARNED, SAMPLED, BLIND) if name in played},
@@ -123,7 +123,7 @@ def elsewhere(
 def _outside(
     actors: Actors, params: Params, prepared: Path, device: torch.device, epochs: int, width: int
 ) -> dict[str, result.PerSeed]:
-    setup = EvaluationSetup.outside(params, prepared, device, width)
+    setup = EvaluationSetup.open(params, prepared, device, outside=width)
     with closing(setup.env):
         return _scores(setup, actors, epochs)
 
@@ -163,21 +163,18 @@ def comparisons(seeds: Mapping[str, result.PerSeed], rng_seed: int) -> tuple[res
     """Compare ``learned`` with every other policy."""
     if LEARNED not in seeds:
         return ()
-    own = list(seeds[LEARNED].test_accuracy_pct)
-    compared = {
-        name: statistics.compare(own, list(other.test_accuracy_pct), rng_seed)
-        for name, other in seeds.items()
-        if name != LEARNED
-    }
-    return tuple(
-        result.PolicyComparison(
-            first=LEARNED,
-            second=name,
-            difference_pct=each.difference,
-            p_value=each.p_value,
-            probability_of_improvement=each.probability_of_improvement,
-            minimum_detectable_pct=each.minimum_detectable,
-            seeds=each.seeds,
-        )
-        for name, each in compared.items()
+    return tuple(_comparison(seeds, name, rng_seed) for name in seeds if name != LEARNED)
+
+
+def _comparison(seeds: Mapping[str, result.PerSeed], other: str, rng_seed: int) -> result.PolicyComparison:
+    first, second = (list(seeds[name].test_accuracy_pct) for name in (LEARNED, other))
+    compared = statistics.compare(first, second, rng_seed)
+    return result.PolicyComparison(
+        first=LEARNED,
+        second=other,
+        difference_pct=compared.difference,
+        p_value=compared.p_value,
+        probability_of_improvement=compared.probability_of_improvement,
+        minimum_detectable_pct=compared.minimum_detectable,
+        seeds=compared.seeds,
     )

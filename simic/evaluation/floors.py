@@ -5,8 +5,7 @@ many are trained as were grown, for as many epochs.
 """
 
 import time
-import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -15,7 +14,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from sklearn.ensemble import HistGradientBoostingClassifier
-from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import log_loss
 
@@ -23,7 +21,8 @@ from simic.data.batches import HeldOut
 from simic.envs.growth_env import GrowthEnv
 from simic.evaluation.page import markdown
 from simic.evaluation.result import Frozen
-from simic.evaluation.static_baselines import Regime, filled, from_the_start
+from simic.evaluation.scoring import Told
+from simic.evaluation.static_baselines import Regime, filled, from_the_start, logistic_models
 from simic.growth.batch.population import Population
 from simic.growth.life.vocabulary import Slots
 from simic.growth.networks.blueprints import Blueprint, blueprints_of
@@ -53,17 +52,6 @@ class Samples:
     x: NDArray[np.float32]
     raw: NDArray[np.generic]
     y: NDArray[np.int64]
-
-
-@dataclass(frozen=True)
-class FloorSetup:
-    """What floors share: splits, also as scikit-learn takes them (None: tokens), and which raw columns hold codes."""
-
-    params: Params
-    held: HeldOut
-    samples: dict[str, Samples] | None
-    codes: tuple[int, ...]
-    iteration: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,17 +97,22 @@ class Floors(Frozen):
 
 
 def floors(
-    setup: FloorSetup,
+    params: Params,
     env: GrowthEnv,
+    held: HeldOut,
+    samples: dict[str, Samples] | None,
+    codes: tuple[int, ...],
     grown: Contender,
-    told: Callable[[str, int, int], None] = lambda what, done, count: None,
+    told: Told,
 ) -> Floors:
-    """Fit all floors beside a grown network; ``env`` is at the end of the episode that it grew in."""
-    y, classes = setup.held.test.y.cpu().numpy().ravel(), setup.held.test.classes
-    fits = [partial(_majority, setup)]
-    if setup.samples is not None:
-        fits += [partial(_logistic, setup.samples, classes), partial(_boosting, setup.samples, setup.codes, classes)]
-    fits += _networks(setup, env)
+    """Fit all floors beside a grown network; ``env`` is at the end of the episode that it grew in. ``samples`` are the
+    splits as scikit-learn takes them (None: tokens), and ``codes`` the raw columns that hold codes.
+    """
+    y, classes = held.test.y.cpu().numpy().ravel(), held.test.classes
+    fits = [partial(_majority, held)]
+    if samples is not None:
+        fits += [partial(_logistic, samples, classes), partial(_boosting, samples, codes, classes)]
+    fits += [partial(_trained, params, env, held, *network) for network in _networks(env)]
     contenders = list[Contender]()
     for fit in fits:
         contenders.append(fit())
@@ -128,9 +121,9 @@ def floors(
     counts = np.bincount(y, minlength=classes)
     uneven = bool(counts.min() < UNEVEN * counts.max())
     balance = 1.0 / np.maximum(counts, 1)[y]
-    rows = [_row(each, balance / balance.sum() if uneven else None) for each in contenders]
     weights = balance / balance.sum() if uneven else np.full(len(y), 1 / len(y))
-    return Floors(rows=tuple(rows), hosts=env.num_envs, tested=len(y), advice=advice(contenders, weights))
+    rows = tuple(_row(each, weights if uneven else None) for each in contenders)
+    return Floors(rows=rows, hosts=env.num_envs, tested=len(y), advice=advice(contenders, weights))
 
 
 def _row(each: Contender, balance: NDArray[np.float64] | None) -> FloorRow:
@@ -194,9 +187,9 @@ def _cost(each: Contender) -> str:
 # --- a guess, and scikit-learn's models ------------------------------------------------------------------------------
 
 
-def _majority(setup: FloorSetup) -> Contender:
-    answer = int(setup.held.train.y.flatten().bincount().argmax())
-    return Contender(MAJORITY, setup.held.test.y.cpu().numpy().ravel() == answer, 0, 0.0)
+def _majority(held: HeldOut) -> Contender:
+    answer = int(held.train.y.flatten().bincount().argmax())
+    return Contender(MAJORITY, held.test.y.cpu().numpy().ravel() == answer, 0, 0.0)
 
 
 def _rows(samples: Samples, classes: int) -> tuple[slice, str]:
@@ -208,15 +201,11 @@ def _rows(samples: Samples, classes: int) -> tuple[slice, str]:
 def _logistic(samples: dict[str, Samples], classes: int) -> Contender:
     began, train, val, test = time.perf_counter(), samples["train"], samples["val"], samples["test"]
     rows, said = _rows(train, classes)
-    models = list[tuple[float, LogisticRegression]]()
-    for strength in STRENGTHS:
-        model = LogisticRegression(C=strength, max_iter=MOST_ITERATIONS)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ConvergenceWarning)  # validation judges one that was stopped early
-            model.fit(train.x[rows], train.y[rows])
-        # Not by accuracy: of a few samples many strengths would be equal.
-        models.append((float(log_loss(val.y, model.predict_proba(val.x), labels=model.classes_)), model))
-    _, best = min(models, key=lambda each: each[0])
+
+    def loss(model: LogisticRegression) -> float:  # not accuracy: of a few samples many strengths would be equal
+        return float(log_loss(val.y, model.predict_proba(val.x), labels=model.classes_))
+
+    best = min(logistic_models(train.x[rows], train.y[rows], STRENGTHS, MOST_ITERATIONS), key=loss)
     size, correct = np.size(best.coef_) + np.size(best.intercept_), np.equal(best.predict(test.x), test.y)
     return Contender(f"logistic regression{said}", correct, size, time.perf_counter() - began)
 
@@ -236,51 +225,43 @@ def _boosting(samples: dict[str, Samples], codes: tuple[int, ...], classes: int)
 # --- networks --------------------------------------------------------------------------------------------------------
 
 
-def _networks(setup: FloorSetup, env: GrowthEnv) -> "list[partial[Contender]]":
-    """Return what trains as many networks of each form as were grown, in this process; a frozen host is scored as it
-    is.
-    """
-    hosts, device, shape, classes = env.num_envs, env.device, env.host.input_shape, env.host.classes
-
-    def train(
-        name: str, host: HostSpec, kinds: Sequence[Blueprint], slots: Slots, epochs: int | None = None
-    ) -> "partial[Contender]":
-        return partial(_trained, setup, env, name, host, kinds, slots, epochs)
-
-    kinds, bare = blueprints_of(env.host.family), Slots.empty(hosts, env.host.slots, device)
-    if env.host.frozen:
-        return [train("your network as it is", env.host, kinds, bare, epochs=0)]
-    found = [train("host alone", env.host, kinds, bare)]
-    if env.host.family in PLAIN:
-        plain = build_host(PLAIN[env.host.family], shape, classes)
-        slots = Slots.empty(hosts, plain.slots, device)
-        found.append(train(f"plain {env.host.family} network", plain, kinds, slots))
-    if env.host.family == TOGETHER.family:
-        slots = filled(hosts, env.host, device, 0)
-        found.append(train("all modules from the start", env.host, (TOGETHER,), slots))
+def _networks(env: GrowthEnv) -> Iterator[tuple[str, HostSpec, tuple[Blueprint, ...], Slots]]:
+    """Yield name, host, blueprints and seeds of every form of network that is trained; of a frozen host it alone."""
+    host, hosts, device = env.host, env.num_envs, env.device
+    kinds, bare = blueprints_of(host.family), Slots.empty(hosts, host.slots, device)
+    if host.frozen:
+        yield "your network as it is", host, kinds, bare
+        return
+    yield "host alone", host, kinds, bare
+    if host.family in PLAIN:
+        plain = build_host(PLAIN[host.family], host.input_shape, host.classes)
+        yield f"plain {host.family} network", plain, kinds, Slots.empty(hosts, plain.slots, device)
+    if host.family == TOGETHER.family:
+        yield "all modules from the start", host, (TOGETHER,), filled(hosts, host, device, 0)
     kept = from_the_start(env.slots)
     if bool((kept.blueprint >= 0).any()):
-        found.append(train("its modules from the start", env.host, kinds, kept))
-    return found
+        yield "its modules from the start", host, kinds, kept
 
 
 def _trained(
-    setup: FloorSetup,
+    params: Params,
     env: GrowthEnv,
+    held: HeldOut,
     name: str,
     host: HostSpec,
-    kinds: Sequence[Blueprint],
+    kinds: tuple[Blueprint, ...],
     slots: Slots,
-    epochs: int | None = None,
 ) -> Contender:
-    """Train one network for each host that grew, in its order of samples; the best by validation is kept."""
-    began, params, held, hosts = time.perf_counter(), setup.params, setup.held, env.num_envs
+    """Train, in this process, one network for each host that grew, in its order of samples; the best by validation is
+    kept. A frozen host is scored as it is.
+    """
+    began, hosts = time.perf_counter(), env.num_envs
     optimizer, backend = params.train.host_optimizer, params.runtime.backend
-    population = Population(host, tuple(kinds), env.env_ids, params.rng_seed, optimizer, env.device, backend)
+    population = Population(host, kinds, env.env_ids, params.rng_seed, optimizer, env.device, backend)
     tasks = torch.zeros(hosts, dtype=torch.int64, device=env.device)
-    regime = Regime(params.train, held.train, held.test, tasks, setup.iteration)
-    count = params.train.longest_episode if epochs is None else epochs
-    [trained] = regime.run(population, slots, torch.full((1, hosts), count, device=env.device))
+    regime = Regime(params.train, held.train, held.test, tasks, env.iteration)
+    epochs = 0 if host.frozen else params.train.longest_episode
+    [trained] = regime.run(population, slots, torch.full((1, hosts), epochs, device=env.device))
     off = torch.zeros_like(slots.blueprint, dtype=torch.bool)[None]
     chosen = int(population.evaluate(slots, held.val, off).correct[0].float().flatten(1).mean(1).argmax())
     correct = population.evaluate(slots, held.test, off).correct[0].float().flatten(1)

@@ -11,7 +11,6 @@ from numpy.typing import ArrayLike
 from pydantic.dataclasses import dataclass
 from scipy import optimize, special
 
-from simic.errors import SimicError
 from simic.evaluation.statistics import CONFIDENCE, Interval, Values
 
 ROUNDING = 1e-9  # relative: a smaller spread is that of sums in another order
@@ -28,15 +27,14 @@ class GapClosed:
 
 def paired_difference(first: ArrayLike, second: ArrayLike) -> Interval:
     """Return the mean of first − second over instances and training seeds, in the unit of the scores."""
-    a, b = _paired({"first": first, "second": second})
-    difference = a - b
+    difference = _per_seed(first) - _per_seed(second)
     mean, half = float(difference.mean()), _half_width(difference)
     return Interval(mean, mean - half, mean + half)
 
 
 def gap_closed(policy: ArrayLike, common: ArrayLike, oracle: ArrayLike) -> GapClosed:
     """Return the share of the gap that the policy closes; none where the interval of the gap includes values ≤ 0."""
-    achieved, floor, best = _paired({"policy": policy, "common": common, "oracle": oracle})
+    achieved, floor, best = map(_per_seed, (policy, common, oracle))
     gap = paired_difference(best, floor)
     if gap.low <= 0:
         said = f"{gap.estimate:.2f} [{gap.low:.2f}, {gap.high:.2f}]"
@@ -44,22 +42,9 @@ def gap_closed(policy: ArrayLike, common: ArrayLike, oracle: ArrayLike) -> GapCl
     return GapClosed(_ratio(achieved - floor, best - floor), gap, "")
 
 
-def _paired(named: dict[str, ArrayLike]) -> list[Values]:
-    """Return each as ``[training seeds, instances]``; all met the same instances, and the same seeds or none."""
-    scores = {name: np.atleast_2d(np.asarray(values, dtype=np.float64)) for name, values in named.items()}
-    for name, values in scores.items():
-        if values.ndim != 2 or values.shape[0] < 1 or values.shape[1] < 2:
-            raise SimicError(
-                f"{name} has shape {values.shape}, not [training seeds, instances] with 2 instances or more"
-            )
-        if not np.isfinite(values).all():
-            raise SimicError(f"{name} has {int((~np.isfinite(values)).sum())} non-finite scores: every one must count")
-    shapes = {name: values.shape for name, values in scores.items()}
-    if len({n for _, n in shapes.values()}) > 1 or len({s for s, _ in shapes.values()} - {1}) > 1:
-        raise SimicError(
-            f"scores of shapes {shapes} are not paired: same instances, and the same training seeds or one"
-        )
-    return list(scores.values())
+def _per_seed(scores: ArrayLike) -> Values:
+    """Return scores as ``[training seeds, instances]``."""
+    return np.atleast_2d(np.asarray(scores, dtype=np.float64))
 
 
 def _half_width(values: Values) -> float:

@@ -1,7 +1,7 @@
 """Grow several hosts on a user's own data by a controller, and export the best by validation as a plain network."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -21,9 +21,9 @@ from simic.errors import SimicError
 from simic.evaluation.compare import compare
 from simic.evaluation.controllers import Controller, Rule
 from simic.evaluation.export_best import Account, Grown, best_host, export_best
-from simic.evaluation.floors import GROWN, Contender, Floors, FloorSetup, Samples, floors
+from simic.evaluation.floors import GROWN, Contender, Floors, Samples, floors
 from simic.evaluation.policies import BASELINES, refuse_other_host
-from simic.evaluation.scoring import Hosts, Turn, in_one_process, open_env, play_together
+from simic.evaluation.scoring import Hosts, Told, Turn, in_one_process, open_env, play_together
 from simic.growth.batch.shards import recovered
 from simic.growth.export import GrownNetwork, grown_network
 from simic.growth.networks.own import own_host
@@ -32,9 +32,6 @@ from simic.params import Params
 PREDICT = "predict.py"
 ROWS_AT_ONCE = 1024
 GROW_ITERATION = 1 << 42  # a namespace of its own: hosts that no training or evaluation episode has seen
-
-
-Told = Callable[[str, int, int], None]  # what is done, how many of how many
 
 
 @dataclass(frozen=True)
@@ -61,10 +58,6 @@ class Played:
     seconds: float
 
 
-def _epochs(env: GrowthEnv, policy: Rule | Controller, hosts: Hosts, told: Told) -> list[Turn]:
-    return play_together(env, [_actor(policy, env)], hosts, told=partial(told, "grown, epochs"))
-
-
 @contextmanager
 def played(
     setup: GrowSetup, policy: Rule | Controller, hosts: int, told: Told = lambda what, done, count: None
@@ -76,7 +69,8 @@ def played(
     env = _environment(setup, held_out, torch.arange(hosts))
     with closing(env):
         playing = Hosts(torch.zeros_like(env.env_ids), env.env_ids, GROW_ITERATION)
-        turns = recovered(env.population, lambda: _epochs(env, policy, playing, told))
+        actor, heard = _actor(policy, env), partial(told, "grown, epochs")
+        turns = recovered(env.population, lambda: play_together(env, [actor], playing, told=heard))
         best = best_host(env, slice(0, hosts))
         network = grown_network(env.population, env.slots, best, committed=True, inputs=setup.inputs)
         yield Played(env, held_out, turns, best, network, time.perf_counter() - began)
@@ -87,8 +81,8 @@ def grow(
     policy: Rule | Controller,
     hosts: int,
     out: Path,
-    compared: bool = False,
-    told: Told = lambda what, done, count: None,
+    compared: bool,
+    told: Told,
 ) -> Grown:
     """Grow ``hosts`` networks and export the one with the best committed validation accuracy, beside floors that cost
     less and, if ``compared``, beside searches. SimicError when ``out`` exists.
@@ -109,7 +103,7 @@ def grow(
         return export_best(env, slice(0, hosts), done.turns, done.held_out, setup.prepared, account, out, setup.inputs)
 
 
-def beside_floors(setup: GrowSetup, done: Played, told: Told = lambda what, done, count: None) -> Floors:
+def beside_floors(setup: GrowSetup, done: Played, told: Told) -> Floors:
     """Score the network that is kept beside those that cost less."""
     held, tokens = done.held_out, len(done.held_out.test.shape) == 1
     with torch.no_grad():
@@ -120,7 +114,7 @@ def beside_floors(setup: GrowSetup, done: Played, told: Told = lambda what, done
     samples = None if tokens else {split: _samples(setup, split, getattr(held, split)) for split in SPLITS}
     columns = setup.inputs.columns if setup.inputs is not None else ()
     codes = tuple(place for place, column in enumerate(columns) if column.levels is not None)
-    return floors(FloorSetup(setup.params, held, samples, codes, GROW_ITERATION), done.env, grown, told)
+    return floors(setup.params, done.env, held, samples, codes, grown, told)
 
 
 def _samples(setup: GrowSetup, split: str, data: Dataset) -> Samples:

@@ -5,7 +5,7 @@ that choose and on hosts that score, so that no choice flatters itself; the scor
 Nothing here depends on the controller, so one measurement serves every training run with the same hosts.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
@@ -20,12 +20,11 @@ from simic.envs.rewards.transition import score
 from simic.evaluation import endpoints
 from simic.evaluation.baselines import Static
 from simic.evaluation.endpoints import PATIENT, TUNED
-from simic.evaluation.grid import Grid, Splits, Table, grids
+from simic.evaluation.grid import Grid, Table, grids
 from simic.evaluation.policies import BASELINES, RANDOM
 from simic.evaluation.result import (
     OUTSIDE,
     Actions,
-    Cost,
     Fixed,
     HeadroomReport,
     HostDescription,
@@ -40,6 +39,7 @@ from simic.evaluation.scoring import (
     EVALUATION_ITERATION,
     EvaluationSetup,
     Hosts,
+    Told,
     in_one_process,
     open_env,
     play_for_score,
@@ -53,8 +53,6 @@ from simic.training import worker_layout
 from simic.training.validation import VALIDATION_ITERATION
 
 SEARCH_ITERATION = 1 << 43  # a namespace of its own: hosts that no training or evaluation episode has seen
-
-Told = Callable[[str, int, int], None]  # what is played, how many host trainings of how many
 
 
 def measure(params: Params, prepared: Path, device: torch.device, told: Told) -> HeadroomReport:
@@ -79,7 +77,8 @@ def measure(params: Params, prepared: Path, device: torch.device, told: Told) ->
 
 def _outside(ground: "_Ground", prepared: Path, width: int) -> HeadroomReport:
     """Measure the tasks from outside the suite that have one of their widths, for the first length of episode."""
-    setup, length = EvaluationSetup.outside(ground.params, prepared, ground.device, width), ground.params.lengths[0]
+    setup = EvaluationSetup.open(ground.params, prepared, ground.device, outside=width)
+    length = ground.params.lengths[0]
     with closing(setup.env):
         return ground.on(setup, (length,))[length]
 
@@ -100,13 +99,10 @@ def _searched(
     """
     tasks = read_meta(prepared).of_group("train")
     chosen = torch.tensor([tasks[k % len(tasks)] for k in range(params.headroom.search_tasks)])
-    splits = Splits(load_split(prepared, "train", device), load_split(prepared, "val", device))
+    splits = load_split(prepared, "train", device), load_split(prepared, "val", device)
     hosts = Hosts(chosen, torch.arange(len(chosen)), SEARCH_ITERATION)
-
-    def progress(done: int, rows: int) -> None:
-        told("common schedule, training tasks", done, rows)
-
-    return grids(params, splits, hosts, schedules, device, params.lengths, progress)
+    progress = partial(told, "common schedule, training tasks")
+    return grids(params, splits, None, hosts, schedules, device, params.lengths, progress)
 
 
 def _on_validation(
@@ -126,8 +122,8 @@ def _on_validation(
     actors: dict[str, Actor] = {"static": Static(), "common": common} | hand_rules((TUNED,), env, tuned)
     hosts = Hosts(torch.tensor(tasks), rows[:count], VALIDATION_ITERATION)
     with closing(env):
-        play_together(env, list(actors.values()), hosts, params.train.middle_episode)
-        reached = env.state.measured.committed_accuracy.view(3, count).mean(dim=1)
+        *_, last = play_together(env, list(actors.values()), hosts, params.train.middle_episode)
+        reached = last.info.score.view(3, count).mean(dim=1)
     return dict(zip(actors, [round(value, 4) for value in reached.tolist()], strict=True))
 
 
@@ -158,12 +154,9 @@ class _Ground:
         }
         # Hosts that choose and hosts that score, all at once.
         hosts = Hosts(setup.tasks.repeat(2), torch.arange(2 * count), EVALUATION_ITERATION)
-        splits = Splits(held_out.train, held_out.val, held_out.test)
-
-        def progress(done: int, rows: int) -> None:
-            self.told("schedules, held-out tasks", done, rows)
-
-        of_schedules = grids(params, splits, hosts, self.schedules, self.device, lengths, progress)
+        splits = held_out.train, held_out.val
+        progress = partial(self.told, "schedules, held-out tasks")
+        of_schedules = grids(params, splits, held_out.test, hosts, self.schedules, self.device, lengths, progress)
         static = static_baselines(params, held_out, setup.tasks, self.device, lengths)
         return {
             length: self._report(setup, length, of_schedules[length], played[length], static[length])
@@ -178,28 +171,27 @@ class _Ground:
         searched, host_params = self.searched[length], env.host.params
         reached = score(searched.val_accuracy_pct, searched.params - host_params, host_params, params.train.price)
         names = [item.name for item in env.blueprints]
-        assert tables.test_accuracy_pct is not None
         return HeadroomReport(
             data_sha256=setup.data_sha256,
             settings_sha256=endpoints.settings(params),
             rng_seed=params.rng_seed,
             epochs=length,
-            host=HostDescription.from_fields(env.host),
+            host=HostDescription.model_validate(env.host),
             max_seeds=params.train.lifecycle.max_seeds,
             param_budget=params.train.lifecycle.param_budget,
             price=params.train.price,
-            tasks=tuple(TaskRow.from_fields(task) for task in setup.held_out.tasks),
+            tasks=tuple(TaskRow.model_validate(task) for task in setup.held_out.tasks),
             rows=tuple(setup.tasks.tolist()),
             schedules=tuple(schedule.name(names) for schedule in self.schedules),
             common=best_common(reached),
-            common_cost=_cost(searched),
+            common_cost=searched.params.size,
             search_scores=tuple(reached.mean(axis=0).round(4).tolist()),
             choosing_val_pct=_rows(tables.val_accuracy_pct[count:]),
             val_pct=_rows(tables.val_accuracy_pct[:count]),
             test_pct=_rows(tables.test_accuracy_pct[:count]),
             params=_rows(tables.params[:count]),
             flops_per_sample=_rows(tables.flops_per_sample[:count]),
-            grid_cost=_cost(tables),
+            grid_cost=tables.params.size,
             policies={name: score for name, (score, _) in played.items()},
             actions={name: actions for name, (_, actions) in played.items()},
             tuned=self.tuned,
@@ -231,14 +223,6 @@ def possible_schedules(params: Params, env: GrowthEnv) -> list[Schedule]:
     limit = params.train.lifecycle.max_seeds or env.host.slots
     blueprints = [of_slot.nonzero().flatten().tolist() for of_slot in env.openings]
     return every_schedule(blueprints, limit, params.headroom.steps, params.headroom.schedules)
-
-
-def _cost(played: Grid) -> Cost:
-    return Cost(
-        trainings=played.val_accuracy_pct.size,
-        training_flops=float(played.training_flops.sum()),
-        validation_flops=float(played.validation_flops.sum()),
-    )
 
 
 def _rows(table: Table) -> tuple[tuple[float, ...], ...]:

@@ -82,8 +82,8 @@ def _setting(report: HeadroomReport) -> str:
         f"{seeds}, up to {report.param_budget:g} times the host's parameters{priced}. "
         f"{len(report.schedules)} schedules. "
         f"The common one, “{report.schedules[report.common]}”, was the best on the tasks of training "
-        f"({report.common_cost.trainings} host trainings); every schedule was played twice on every held-out task "
-        f"({report.grid_cost.trainings} host trainings). Scores are points on test splits; brackets are 95 % intervals."
+        f"({report.common_cost} host trainings); every schedule was played twice on every held-out task "
+        f"({report.grid_cost} host trainings). Scores are points on test splits; brackets are 95 % intervals."
     )
 
 

@@ -6,7 +6,7 @@ from simic.envs.actions import action_spec
 from simic.envs.growth_env import GrowthEnv
 from simic.envs.observations import observation_spec
 from simic.envs.patient import Patient, tries
-from simic.envs.play import Actor, refuse_closed
+from simic.envs.play import Actor
 from simic.errors import SimicError
 from simic.evaluation.baselines import Blind, RandomLegal, Static
 from simic.evaluation.endpoints import PATIENT, TUNED
@@ -36,22 +36,13 @@ BASELINES: dict[str, Callable[[GrowthEnv], Actor]] = {
 }
 
 
-def actors(params: Params, env: GrowthEnv, learned: Learned | None) -> dict[str, Actor]:
-    """Return the policies that ``evaluate.policies`` names, in that order. SimicError when there is no trained policy,
-    it was trained for other observations or actions, or one needs a choice that ``train.actions`` closes.
+def actors(params: Params, env: GrowthEnv, learned: Learned) -> dict[str, Actor]:
+    """Return the policies that ``evaluate.policies`` names, in that order. SimicError when the trained one is for other
+    observations or actions.
     """
-    named = {name: _actor(name, env, learned) for name in params.evaluate.policies}
-    for actor in named.values():
-        refuse_closed(env, actor)
-    return named
-
-
-def _actor(name: str, env: GrowthEnv, learned: Learned | None) -> Actor:
-    if learned is None:
-        raise SimicError(f"evaluate.policies names {name!r}: there is no trained policy; run simic train first")
     refuse_other_host(learned, env.host)
-    actor = learned.actor(greedy=name != SAMPLED)
-    return Blind(actor) if name == BLIND else actor
+    named = {name: learned.actor(greedy=name != SAMPLED) for name in params.evaluate.policies}
+    return {name: Blind(actor) if name == BLIND else actor for name, actor in named.items()}
 
 
 def refuse_other_host(learned: Learned, host: HostSpec) -> None:

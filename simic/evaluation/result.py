@@ -13,7 +13,7 @@ from simic.evaluation.search import SearchWorth
 from simic.evaluation.statistics import Interval
 
 SCHEMA_VERSION = 6
-HEADROOM_VERSION = 2
+HEADROOM_VERSION = 3
 RULES_VERSION = 1
 OUTSIDE = "outside"  # among the others of a report: tasks that were not made for the suite
 # Names of the trained policy among those evaluated: greedy, sampled, and greedy without what it sees of the host.
@@ -32,11 +32,6 @@ class Frozen(BaseModel):
     def to_json(self) -> str:
         """Return canonical JSON: equal results are equal bytes."""
         return json.dumps(self.model_dump(mode="json"), sort_keys=True, indent=1) + "\n"
-
-    @classmethod
-    def from_fields(cls, thing: object) -> Self:
-        """Take the fields from another object that has them."""
-        return cls(**{name: getattr(thing, name) for name in cls.model_fields})
 
 
 # Of every evaluation seed, step by step: the index of the choice of each head, with spaces between.
@@ -118,6 +113,8 @@ class Timeline(Frozen):
 class HostDescription(Frozen):
     """The bare network that is grown."""
 
+    model_config = ConfigDict(from_attributes=True)
+
     family: str
     preset: str
     slots: int
@@ -128,18 +125,12 @@ class HostDescription(Frozen):
 class TaskRow(Frozen):
     """A held-out task."""
 
+    model_config = ConfigDict(from_attributes=True)
+
     name: str
     kind: str
     group: TaskGroup
     classes: int
-
-
-class Cost(Frozen):
-    """Cost of a search: host trainings, and FLOPs of training and of validation."""
-
-    trainings: int
-    training_flops: float
-    validation_flops: float
 
 
 class Fixed(Frozen):
@@ -217,7 +208,7 @@ class HeadroomReport(Frozen):
     ``others`` are the same for episodes of other lengths (``6 epochs``) and for tasks from outside the suite.
     """
 
-    schema_version: Literal[2] = HEADROOM_VERSION
+    schema_version: Literal[3] = HEADROOM_VERSION
     data_sha256: str
     settings_sha256: str  # of the params that it was measured with
     rng_seed: int
@@ -230,14 +221,14 @@ class HeadroomReport(Frozen):
     rows: tuple[int, ...]  # the task of each
     schedules: tuple[str, ...]
     common: int  # the schedule that is best on the tasks of training
-    common_cost: Cost
+    common_cost: int  # host trainings that it took to find it
     search_scores: tuple[float, ...]  # mean of every schedule on the tasks of training, on their validation splits
     choosing_val_pct: tuple[tuple[float, ...], ...]
     val_pct: tuple[tuple[float, ...], ...]
     test_pct: tuple[tuple[float, ...], ...]
     params: tuple[tuple[float, ...], ...]
     flops_per_sample: tuple[tuple[float, ...], ...]
-    grid_cost: Cost
+    grid_cost: int  # host trainings behind the tables
     policies: dict[str, PerSeed]
     actions: dict[str, Actions] = {}  # of the same policies
     tuned: TunedRules | None = None  # the rules that ``tuned_rule`` played
@@ -268,7 +259,6 @@ def joined(reports: Sequence[HeadroomReport]) -> HeadroomReport:
     first = reports[0]
     tables = ("choosing_val_pct", "val_pct", "test_pct", "params", "flops_per_sample")
     before = [sum(len(report.tasks) for report in reports[:k]) for k in range(len(reports))]
-    costs = [report.grid_cost for report in reports]
     return first.model_copy(
         update={name: tuple(row for report in reports for row in getattr(report, name)) for name in tables}
         | {
@@ -278,7 +268,7 @@ def joined(reports: Sequence[HeadroomReport]) -> HeadroomReport:
             "bare": tuple(report.host.params for report in reports for _ in report.rows),
             "policies": {name: concatenated([r.policies[name] for r in reports]) for name in first.policies},
             "floors": {name: concatenated([r.floors[name] for r in reports]) for name in first.floors},
-            "grid_cost": Cost(**{name: sum(getattr(cost, name) for cost in costs) for name in Cost.model_fields}),
+            "grid_cost": sum(report.grid_cost for report in reports),
         }
     )
 
@@ -377,9 +367,9 @@ class Evaluation(Frozen):
 
     schema_version: Literal[6] = SCHEMA_VERSION
     primary_endpoint: str = PRIMARY_ENDPOINT
-    checkpoint: str | None  # null: baselines alone
-    checkpoint_iteration: int | None
-    controller_trainings: int | None  # of hosts, that its own training cost
+    checkpoint: str
+    checkpoint_iteration: int
+    controller_trainings: int  # of hosts, that its own training cost
     data_sha256: str
     rng_seed: int
     eval_seeds: int

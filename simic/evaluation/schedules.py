@@ -11,9 +11,10 @@ from typing import Self
 import torch
 
 from simic import rng
+from simic.envs.patient import FULL_ALPHA, TEMPO
 from simic.envs.play import Episode, Situation
 from simic.errors import SimicError
-from simic.growth.life.vocabulary import ALPHA_TARGETS, TEMPO_STEPS, Action, Op, Stage
+from simic.growth.life.vocabulary import Action, Op, Stage
 from simic.rng import Purpose
 
 NONE = -1  # no seed in that slot
@@ -23,7 +24,6 @@ NEXT_OP = {
     Stage.BLENDING: Op.ADVANCE,
     Stage.HOLDING: Op.FOSSILIZE,
 }
-SHORT_TEMPO, FULL_ALPHA = TEMPO_STEPS.index(min(TEMPO_STEPS)), ALPHA_TARGETS.index(1.0)
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ class OpenLoop:
                 "slot": tuple(sorted({slot for slot, _ in seeds})),
                 "blueprint": tuple(sorted({kind for _, kind in seeds})),
                 "style": (0,),
-                "tempo": (SHORT_TEMPO,),
+                "tempo": (TEMPO,),
                 "alpha_target": (FULL_ALPHA,),
             }
 
@@ -122,4 +122,4 @@ class OpenLoop:
         rows = torch.arange(len(slot), device=slot.device)
         chosen = torch.where(ready.any(dim=1), op[rows, slot], int(Op.WAIT))
         zero = torch.zeros_like(slot)
-        return Action(chosen, slot, kind[rows, slot], zero, zero + SHORT_TEMPO, zero + FULL_ALPHA, zero, zero)
+        return Action(chosen, slot, kind[rows, slot], zero, zero + TEMPO, zero + FULL_ALPHA, zero, zero)

@@ -15,11 +15,11 @@ import torch
 from torch import Tensor
 
 from simic.data.batches import Dataset, HeldOut, data_hash, load_held_out
+from simic.envs.attribution import most_networks
 from simic.envs.growth_env import GrowthEnv
 from simic.envs.play import Actor, Episode, Situation, play, refuse_closed
 from simic.envs.records import StepInfo
 from simic.evaluation.baselines import Static
-from simic.evaluation.costs import spent
 from simic.evaluation.result import Actions, PerSeed
 from simic.growth.batch.shards import recovered
 from simic.growth.life.vocabulary import Action, Stage
@@ -31,8 +31,10 @@ from simic.training.learned import LearnedActor
 
 EVALUATION_ITERATION = 1 << 40  # far above any training iteration; data order and host initialisation hash it
 ROWS_AT_ONCE, SMALL_ROWS_AT_ONCE = 128, 1024  # hosts of one population; of those for tables
+BACKWARD_AND_FORWARD = 3  # a training pass costs about three forward passes (Kaplan et al. 2020, §2.1: 6N vs 2N)
 
 T = TypeVar("T")
+Told = Callable[[str, int, int], None]  # what is done, how many of how many
 
 
 # --- hosts -----------------------------------------------------------------------------------------------------------
@@ -84,22 +86,24 @@ class EvaluationSetup:
     runtime: Runtime
 
     @classmethod
-    def open(cls, params: Params, prepared: Path, device: torch.device | str = "cpu", policies: int = 1) -> Self:
-        """Open the held-out tasks that are as wide as those of training, for so many policies."""
-        return cls.on(params, load_held_out(prepared, device), prepared, device, policies)
+    def open(
+        cls,
+        params: Params,
+        prepared: Path,
+        device: torch.device | str = "cpu",
+        policies: int = 1,
+        outside: int | None = None,
+    ) -> Self:
+        """Open the environment of training, for so many policies, on other hosts and the held-out tasks: at least
+        ``evaluate.eval_seeds`` hosts, of every task as many; two where a group has no other task, since an interval
+        needs two scores.
 
-    @classmethod
-    def outside(cls, params: Params, prepared: Path, device: torch.device, width: int, policies: int = 1) -> Self:
-        """Open the tasks from outside the suite that have the ``width``-th of their widths, in this process alone."""
-        return cls.on(
-            in_one_process(params), load_held_out(prepared, device).outside[width], prepared, device, policies
-        )
-
-    @classmethod
-    def on(cls, params: Params, held_out: HeldOut, prepared: Path, device: torch.device | str, policies: int) -> Self:
-        """Open the environment of training on other hosts and tasks: at least ``evaluate.eval_seeds`` hosts, of every
-        held-out task as many; two where a group has no other task, since an interval needs two scores.
+        ``outside`` is the place of a width: then the tasks are those from outside the suite that have it, and the
+        environment stays in this process alone.
         """
+        held_out = load_held_out(prepared, device)
+        if outside is not None:
+            params, held_out = in_one_process(params), held_out.outside[outside]
         count = len(held_out.tasks)
         least = 2 if 1 in Counter(task.group for task in held_out.tasks).values() else 1
         hosts = count * max(least, -(-params.evaluate.eval_seeds // count))
@@ -211,6 +215,24 @@ def play_in_groups(
         yield {name: (places.rows(place), turns) for place, name in enumerate(playing)}
 
 
+def in_populations(
+    env: GrowthEnv,
+    rows: int,
+    episode: Callable[[Tensor], Callable[[], Tensor]],
+    told: Callable[[int, int], None],
+) -> Tensor:
+    """Play so many rows, as many side by side as the environment has hosts, and return ``[…, rows]`` of them all.
+
+    ``episode`` is given the numbers ``[E]`` of the rows that are next, and returns what plays them and gives
+    ``[…, E]``; the last population is filled up with rows that are not kept.
+    """
+    played, size = list[Tensor](), env.num_envs
+    for first in range(0, rows, size):
+        played.append(recovered(env.population, episode(torch.arange(first, first + size) % rows)))
+        told(min(first + size, rows), rows)
+    return torch.cat(played, dim=-1)[..., :rows]
+
+
 # --- scores ----------------------------------------------------------------------------------------------------------
 
 
@@ -258,6 +280,23 @@ def committed(env: GrowthEnv, test: Dataset | None) -> Tensor:
     flops = env.host.flops_per_sample + torch.where(kept, env.population.seed_flops(env.slots), 0).sum(dim=1)
     params = env.host.params + torch.where(kept, env.state.seed_params, 0).sum(dim=1)
     return torch.stack([column.double().cpu() for column in (val, scored, params, flops)])
+
+
+def epoch_samples(train: Train, samples: int) -> int:
+    """Return how many of a task's training samples one host trains on in one epoch."""
+    available = samples // train.batch_size
+    batches = available if train.batches_per_epoch == "all" else train.batches_per_epoch
+    return batches * train.batch_size
+
+
+def spent(env: GrowthEnv, flops: Tensor) -> tuple[Tensor, Tensor]:
+    """Return FLOPs ``[H]`` int64 of training and of validation, from the FLOPs per sample ``[H]`` summed over steps.
+
+    Validation is counted with every ablation: an upper bound, since equal networks are run once.
+    """
+    samples = epoch_samples(env.train, len(env.training_data))
+    networks = most_networks(env.host.slots)
+    return flops * (BACKWARD_AND_FORWARD * samples), flops * (networks * len(env.validation_data))
 
 
 def _score(env: GrowthEnv, rows: slice, turns: list[Turn], reached: Tensor) -> PerSeed:

@@ -39,60 +39,43 @@ class SearchWorth:
     high: Trainings
 
 
-def _tables(val: ArrayLike, test: ArrayLike) -> tuple[Values, Values]:
-    a, b = np.asarray(val, dtype=np.float64), np.asarray(test, dtype=np.float64)
-    if a.ndim != 2 or a.shape != b.shape or 0 in a.shape:
-        raise SimicError(f"search tables have shapes {a.shape} and {b.shape}: both must be [instances, choices]")
-    if not (np.isfinite(a).all() and np.isfinite(b).all()):
-        raise SimicError("a search table has non-finite scores: every choice must be scored on every instance")
-    return a, b
-
-
-def best_common(val: ArrayLike) -> int:
+def best_common(val: Values) -> int:
     """Return the choice with the best mean validation score ``[instances, choices]``; of equals the first."""
-    table, _ = _tables(val, val)
-    return int(table.mean(axis=0).argmax())
+    return int(val.mean(axis=0).argmax())
 
 
-def oracle(val: ArrayLike, test: ArrayLike, kinds: Sequence[str] | None = None) -> Values:
-    """Return the test score ``[instances]`` of the best choice of each instance or, given their kinds, of each kind."""
-    _, scored = _tables(val, test)
-    return (scored * best_choices(val, kinds)).sum(axis=1)
-
-
-def best_choices(val: ArrayLike, kinds: Sequence[str] | None = None) -> Values:
+def best_choices(val: Values, kinds: Sequence[str] | None = None) -> Values:
     """Return weights ``[instances, choices]``, each row of sum 1: the best by validation of each instance or, given
     their kinds, of each kind; equals share equally, as if one of them were drawn.
     """
-    chosen, _ = _tables(val, val)
+    chosen = val
     if kinds is not None:
-        if len(kinds) != len(chosen):
-            raise SimicError(f"{len(kinds)} kinds for {len(chosen)} instances: each instance has one")
         names, of_kind = np.unique(kinds, return_inverse=True)
-        chosen = np.stack([chosen[of_kind == kind].mean(axis=0) for kind in range(len(names))])[of_kind]
+        chosen = np.stack([val[of_kind == kind].mean(axis=0) for kind in range(len(names))])[of_kind]
     best = chosen == chosen.max(axis=1, keepdims=True)
     return best / best.sum(axis=1, keepdims=True)
 
 
-def random_search(val: ArrayLike, test: ArrayLike) -> Values:
+def random_search(val: Values, test: Values) -> Values:
     """Return the expected test score ``[instances, choices]`` of the best by validation of k = 1, 2, … choices (column
     k − 1).
 
     The k are drawn without replacement, and the expectation is exact: all k rank at or below r with probability C(r, k)
     / C(n, k), so the choice of rank r wins with the increment from r − 1 to r. Of equal validation scores in a draw
-    each wins equally often, so equals count with the mean of their test scores.
+    each wins equally often, so equals count with the mean of their test scores. SimicError where a score is no number.
     """
-    a, b = _tables(val, test)
-    n = a.shape[1]
-    equal = a[:, :, None] == a[:, None, :]
-    shared = (equal * b[:, None, :]).sum(axis=2) / equal.sum(axis=2)
-    ranked = np.take_along_axis(shared, a.argsort(axis=1, kind="stable"), axis=1)
+    if not (np.isfinite(val).all() and np.isfinite(test).all()):
+        raise SimicError("a search table has non-finite scores: every choice must be scored on every instance")
+    n = val.shape[1]
+    equal = val[:, :, None] == val[:, None, :]
+    shared = (equal * test[:, None, :]).sum(axis=2) / equal.sum(axis=2)
+    ranked = np.take_along_axis(shared, val.argsort(axis=1, kind="stable"), axis=1)
     drawn = np.arange(n)
     below = np.cumprod((np.arange(n + 1)[:, None] - drawn) / (n - drawn), axis=1)  # [rank, k]
     return ranked @ np.diff(below, axis=0)
 
 
-def search_worth(policy: ArrayLike, searched: ArrayLike) -> SearchWorth:
+def search_worth(policy: ArrayLike, searched: Values) -> SearchWorth:
     """Return with how many trainings random search reaches the policy's mean score.
 
     ``policy`` is ``[training seeds, instances]`` or ``[instances]``, ``searched`` what random_search gives. The
@@ -100,8 +83,7 @@ def search_worth(policy: ArrayLike, searched: ArrayLike) -> SearchWorth:
     time, interpolated in log k, is the worth, and where its ends do are the ends of the worth's interval. So a worth
     above k is the same statement as a difference above 0 from search with k trainings.
     """
-    curve, _ = _tables(searched, searched)
-    leads = [paired_difference(policy, curve[:, k]) for k in range(curve.shape[1])]
+    leads = [paired_difference(policy, with_k) for with_k in searched.T]
     ends = {name: np.array([getattr(lead, name) for lead in leads]) for name in ("estimate", "low", "high")}
     return SearchWorth(**{name: _crossing(lead) for name, lead in ends.items()})
 

@@ -5,9 +5,10 @@ a policy: the network that it ended with, trained from the first step with every
 """
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -15,9 +16,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from simic.data.batches import Dataset, HeldOut, epoch_order
-from simic.evaluation.costs import BACKWARD_AND_FORWARD, epoch_samples
 from simic.evaluation.result import Fixed
-from simic.evaluation.scoring import EVALUATION_ITERATION
+from simic.evaluation.scoring import BACKWARD_AND_FORWARD, EVALUATION_ITERATION, epoch_samples
 from simic.growth.batch.population import Population
 from simic.growth.batch.shards import Shards, recovered
 from simic.growth.life.vocabulary import Slots, Stage
@@ -27,6 +27,9 @@ from simic.growth.networks.hosts import HostSpec, build_host
 from simic.growth.networks.tables import TOGETHER
 from simic.params import Host, Params, Train
 from simic.training import worker_layout
+
+if TYPE_CHECKING:
+    from sklearn.linear_model import LogisticRegression
 
 LINEAR, FINE_TUNED = "linear classifier", "full fine-tuning"
 EVERYWHERE = "{} in every slot"  # of a blueprint
@@ -125,7 +128,8 @@ def static_baselines(
     }
     if family == TOGETHER.family:
         host = build_host(params.train.host, regime.data.shape, regime.data.classes)
-        networks[TOGETHER.name] = static_network(params, regime, host, device, lengths, 0, (TOGETHER,))
+        slots = filled(len(tasks), host, device, 0)
+        networks[TOGETHER.name] = static_network(params, regime, host, device, lengths, slots, (TOGETHER,))
     for name, by_length in (networks | adapted(params, regime, device, lengths)).items():
         for length, each in zip(lengths, by_length, strict=True):
             baselines[length][name] = each
@@ -149,19 +153,19 @@ def static_network(
     host: HostSpec,
     device: torch.device,
     lengths: Sequence[int],
-    kind: int | None = None,
+    slots: Slots | None = None,
     kinds: tuple[Blueprint, ...] | None = None,
 ) -> list[Fixed]:
-    """Train that network on every row and score it after each number of epochs; ``kind`` is the blueprint of a seed in
-    every slot, from the start, of ``kinds`` (default: those of its family).
+    """Train that network on every row and score it after each number of epochs; ``slots`` are the seeds that it has
+    from the start (default: none), of blueprints ``kinds`` (default: those of its family).
     """
     rows = len(regime.tasks)
-    slots = Slots.empty(rows, host.slots, device) if kind is None else filled(rows, host, device, kind)
     runtime, optimizer = params.runtime, params.train.host_optimizer
     compose = worker_layout.population(runtime, worker_layout.layout(runtime, rows, device))
-    kinds, ids = kinds or blueprints_of(host.family), torch.arange(rows)
-    with closing(compose(host, kinds, ids, params.rng_seed, optimizer, device, runtime.backend)) as population:
-        return regime.run(population, slots, _epochs(rows, lengths, device))
+    described = host, kinds or blueprints_of(host.family), torch.arange(rows), params.rng_seed, optimizer, device
+    epochs = torch.tensor(lengths, device=device)[:, None].expand(-1, rows).contiguous()
+    with closing(compose(*described, runtime.backend)) as population:
+        return regime.run(population, slots or Slots.empty(rows, host.slots, device), epochs)
 
 
 def adapted(params: Params, regime: Regime, device: torch.device, lengths: Sequence[int]) -> dict[str, list[Fixed]]:
@@ -174,7 +178,8 @@ def adapted(params: Params, regime: Regime, device: torch.device, lengths: Seque
     networks = {FINE_TUNED: static_network(params, regime, replace(host, frozen=False), device, lengths)}
     for kind, item in enumerate(blueprints_of(host.family)):
         if sum(item.params(shape) for shape in host.seed_shapes) <= params.train.lifecycle.param_budget * host.params:
-            networks[EVERYWHERE.format(item.name)] = static_network(params, regime, host, device, lengths, kind)
+            slots = filled(len(regime.tasks), host, device, kind)
+            networks[EVERYWHERE.format(item.name)] = static_network(params, regime, host, device, lengths, slots)
     return networks
 
 
@@ -183,10 +188,6 @@ def filled(rows: int, host: HostSpec, device: torch.device, kind: int) -> Slots:
     slots = Slots.empty(rows, host.slots, device)
     columns = {"stage": int(Stage.FOSSILIZED), "blueprint": kind, "germinations": 1, "alpha": 1.0}
     return replace(slots, **{name: torch.full_like(getattr(slots, name), value) for name, value in columns.items()})
-
-
-def _epochs(rows: int, lengths: Sequence[int], device: torch.device) -> Tensor:
-    return torch.tensor(lengths, device=device)[:, None].expand(-1, rows).contiguous()
 
 
 # --- a linear classifier ---------------------------------------------------------------------------------------------
@@ -215,23 +216,30 @@ def _samples(data: Dataset, task: int) -> Samples:
 
 def _fitted(train: Samples, val: Samples, test: Samples) -> tuple[float, int, int, int]:
     """Return test accuracy in points, parameters, FLOPs per sample and FLOPs of training."""
+    models = list(logistic_models(*train, PENALTIES, MOST_ITERATIONS))
+    iterations = sum(int(model.n_iter_.sum()) for model in models)
+    best = max(models, key=lambda model: model.score(*val))  # of equals, the most penalised
+    weights, biases = np.size(best.coef_), np.size(best.intercept_)
+    flops = 2 * weights
+    training = BACKWARD_AND_FORWARD * iterations * len(train[0]) * flops
+    return round(100.0 * float(best.score(*test)), 4), weights + biases, flops, training
+
+
+def logistic_models(
+    x: NDArray[np.floating], y: NDArray[np.int64], strengths: Sequence[float], most_iterations: int
+) -> "Iterator[LogisticRegression]":
+    """Yield a logistic regression fitted with each inverse strength of the L2 penalty. One that was stopped early is a
+    candidate as any other: a validation split judges it.
+    """
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.linear_model import LogisticRegression
 
-    models, iterations = [], 0
-    for penalty in PENALTIES:
-        model = LogisticRegression(C=penalty, max_iter=MOST_ITERATIONS)
+    for strength in strengths:
+        model = LogisticRegression(C=strength, max_iter=most_iterations)
         with warnings.catch_warnings():
-            # One that was stopped early is a candidate as any other: the validation split judges it.
             warnings.simplefilter("ignore", ConvergenceWarning)
-            model.fit(*train)
-        iterations += int(model.n_iter_.sum())
-        models.append((model.score(*val), model))
-    _, best = max(models, key=lambda each: each[0])  # of equals, the most penalised
-    flops = 2 * best.coef_.size
-    training = BACKWARD_AND_FORWARD * iterations * len(train[0]) * flops
-    accuracy = round(100.0 * float(best.score(*test)), 4)
-    return accuracy, best.coef_.size + best.intercept_.size, flops, training
+            model.fit(x, y)
+        yield model
 
 
 # --- the network that a policy ended with ----------------------------------------------------------------------------

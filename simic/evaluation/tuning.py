@@ -7,7 +7,8 @@ of them, so they alone are played once more, from a copy of the hosts as they we
 import copy
 from collections.abc import Callable, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Self
@@ -19,13 +20,10 @@ from simic.agent.spec import Observation
 from simic.data.batches import load_split, read_meta
 from simic.envs.growth_env import GrowthEnv
 from simic.envs.play import Episode, Situation, refuse_closed
-from simic.errors import SimicError
 from simic.evaluation.result import TunedRule, TunedRules
-from simic.evaluation.rules import HandRule, HandRules, opening_name, setting
-from simic.evaluation.scoring import ROWS_AT_ONCE, open_env
-from simic.evaluation.trials import Alone, Opening, TrialActor, TrialPlan, possible_openings
+from simic.evaluation.rules import NONE, HandRule, HandRules, Managed, Opening, opening_name, possible_openings, setting
+from simic.evaluation.scoring import ROWS_AT_ONCE, Told, in_populations, open_env
 from simic.growth.batch.alignment import Alignments
-from simic.growth.batch.shards import recovered
 from simic.params import Params
 
 TUNING_ITERATION = 1 << 45  # a namespace of its own: hosts that no other episode has seen
@@ -43,7 +41,6 @@ GAIN_WEIGHT = 2.0  # of how good a seed is on the whole, beside how well it is a
 LEAST_ALIGNMENT = 1e-3  # a mean, or a deviation
 
 Priorities = tuple[tuple[float, float], ...]  # slope and offset of each opening
-Told = Callable[[str, int, int], None]  # what is played, how many host trainings of how many
 
 
 @dataclass
@@ -53,7 +50,7 @@ class Ground:
     env: GrowthEnv
     tasks: Tensor  # [T] of training
     epochs: tuple[int, ...]  # lengths of episodes, rising
-    trainings: int = field(default=0)
+    trainings: int = 0
 
     @classmethod
     def open(cls, params: Params, prepared: Path, device: torch.device, epochs: Sequence[int], rows: int) -> Self:
@@ -65,22 +62,20 @@ class Ground:
         return cls(env, tasks, tuple(sorted(set(epochs))))
 
     def play(
-        self, make: Callable[[Tensor], TrialActor], hosts: Tensor, told: Callable[[int, int], None] = lambda *_: None
-    ) -> tuple[Tensor, list[TrialActor]]:
+        self, make: Callable[[Tensor], HandRules], hosts: Tensor, told: Callable[[int, int], None] = lambda *_: None
+    ) -> tuple[Tensor, list[HandRules]]:
         """Play ``hosts [R]`` and return their scores ``[L, R]`` at each number of epochs, and the actors.
 
         ``make`` gives an actor for the rows ``[E]`` that are played together; the last population is filled up.
         """
-        scores, actors, rows, size = [], [], len(hosts), self.env.num_envs
-        for first in range(0, rows, size):
-            part = torch.arange(first, first + size) % rows
-            actor = make(part)
-            own = hosts[part]
-            scores.append(recovered(self.env.population, lambda actor=actor, own=own: self._played(actor, own)))
-            actors.append(actor)
-            told(min(first + size, rows), rows)
-        self.trainings += rows
-        return torch.cat(scores, dim=1)[:, :rows], actors
+        actors = list[HandRules]()
+
+        def episode(rows: Tensor) -> Callable[[], Tensor]:
+            actors.append(make(rows))
+            return partial(self._played, actors[-1], hosts[rows])
+
+        self.trainings += len(hosts)
+        return in_populations(self.env, len(hosts), episode, told), actors
 
     def ways(self, openings: Sequence[Opening], hosts: Tensor, scores: Tensor) -> list[Priorities]:
         """Return ``priorities`` by the scores ``[L, H, P]`` of openings on hosts; none where nothing is aligned."""
@@ -94,14 +89,12 @@ class Ground:
         env, tasks = self.env, self.tasks[hosts % len(self.tasks)]
         return Alignments.on(env.host, env.blueprints, env.training_data).of(tasks.to(env.device)).cpu()
 
-    def _played(self, actor: TrialActor, hosts: Tensor) -> Tensor:
+    def _played(self, actor: HandRules, hosts: Tensor) -> Tensor:
         env, scores = self.env, []
         refuse_closed(env, actor)
         tasks = self.tasks[hosts % len(self.tasks)]
         options = {"iteration": TUNING_ITERATION, "tasks": tasks, "host_ids": hosts, "steps": self.epochs[-1]}
         observation, info = env.reset(options=options)
-        if env.steps != self.epochs[-1]:
-            raise SimicError(f"tuning: an episode has {env.steps} epochs, must have {self.epochs[-1]}")
         actor.start(Episode(env.env_ids, TUNING_ITERATION, env.rng_seed, env.steps))
         for step in range(env.steps):
             for epochs in self.epochs[:-1]:
@@ -110,7 +103,7 @@ class Ground:
             observation, _, _, _, info = env.step(actor.act(self._situation(observation, step)))
         return torch.stack([*scores, info.score.double().cpu()])
 
-    def _ended(self, actor: TrialActor, observation: Observation, step: int, epochs: int) -> Tensor:
+    def _ended(self, actor: HandRules, observation: Observation, step: int, epochs: int) -> Tensor:
         """Return the scores ``[E]`` of episodes of ``epochs`` that are at ``step``; the environment stays there."""
         shorter, env = copy.copy(actor), self.env
         shorter.steps = epochs
@@ -124,6 +117,24 @@ class Ground:
     def _situation(self, observation: Observation, step: int) -> Situation:
         state = self.env.state
         return Situation(observation, self.env.slots, state.tracker, state.alive, step)
+
+
+class Alone(HandRules):
+    """Grows one seed on each host and records its contribution after its first epochs."""
+
+    def start(self, episode: Episode) -> None:
+        """Forget all seeds."""
+        super().start(episode)
+        self.best.zero_()  # the only seed there is
+        shape = len(self.rows), int(self.patience.max())
+        self.contributions = torch.full(shape, torch.nan, device=self.rows.device)  # [E, patience] points
+
+    def note(self, seed: Managed, judged: Tensor) -> None:
+        """Write down this epoch of the seeds in HOLDING."""
+        epoch = (seed.dwell - 1).clamp(0, self.contributions.shape[1] - 1)[:, None]
+        written = self.contributions.scatter(1, epoch, seed.contribution.float()[:, None])
+        trying = seed.holding & (self.chosen == NONE) & (seed.dwell <= self.patience)
+        self.contributions = torch.where(trying[:, None], written, self.contributions)
 
 
 # --- configurations --------------------------------------------------------------------------------------------------
@@ -238,11 +249,11 @@ def grown_alone(
     """Grow every opening alone on every host: return scores ``[L, H, P]`` and contributions after the first epochs
     ``[H, P, patience]``, in points.
     """
-    plans = [TrialPlan((opening,), 1, max(PATIENCE), float("inf"), True) for opening in openings]
+    rules = [HandRule((opening,), max(PATIENCE), None) for opening in openings]
     rows = len(hosts) * len(openings)
 
     def make(part: Tensor) -> Alone:
-        return Alone(ground.env.train.lifecycle, [plans[row % len(plans)] for row in part.tolist()])
+        return Alone(ground.env.train.lifecycle, [rules[row % len(rules)] for row in part.tolist()])
 
     scores, actors = ground.play(
         make, hosts.repeat_interleave(len(openings)), lambda done, of: told("openings grown alone", done, of)

@@ -17,7 +17,6 @@ from simic.evaluation import endpoints
 from simic.evaluation.counterfactual import graded
 from simic.evaluation.result import (
     Case,
-    Cost,
     Decision,
     Evaluation,
     Fixed,
@@ -201,7 +200,7 @@ def headroom(count=20, gain=8.0):
             for row in range(count)
         )
 
-    cost, flat = Cost(trainings=8, training_flops=1e9, validation_flops=1e8), ((500.0,) * len(SCHEDULES),) * count
+    cost, flat = 8, ((500.0,) * len(SCHEDULES),) * count
     bare = HeadroomReport(
         data_sha256="d" * 64, settings_sha256=endpoints.settings(params()), rng_seed=1, epochs=STEPS, host=HOST,
         max_seeds=1, param_budget=4.0, price=0.0, tasks=TASKS, rows=rows, schedules=SCHEDULES, common=1,

@@ -25,14 +25,12 @@ class World:
     """E hosts without networks: the real lifecycle and masks on measurements that are a hash of (env, step)."""
 
     envs: int = 40
-    family: str = "cnn"
     lifecycle: Lifecycle = MANUAL
-    plateau: bool = True  # accuracy stands still until a seed blends in
 
     def __post_init__(self):
         self.slots = Slots.empty(self.envs, SLOTS)
         self.tracker = tracking.Tracker.empty(self.envs)
-        names = blueprints_of(self.family)
+        names = blueprints_of("cnn")
         self.spec = action_spec(SLOTS, len(names))
         self.budget = Budget(torch.full((SLOTS, len(names)), 10), 1000.0, torch.ones(len(names), dtype=torch.bool))
         self.accuracy = torch.full((self.envs,), 50.0)
@@ -40,10 +38,9 @@ class World:
 
     def validate(self, step):
         stream = rng.key(9, rng.Purpose.BASELINE, torch.arange(self.envs), step)
-        drift = 0.0 if self.plateau else 3.0
         acting = (self.slots.alpha > 0).any(1)
-        noise = rng.normal(stream) * (2.5 * acting)
-        self.accuracy = (self.accuracy + drift + noise).clamp(0, 100)
+        # Accuracy stands still until a seed blends in.
+        self.accuracy = (self.accuracy + rng.normal(stream) * (2.5 * acting)).clamp(0, 100)
         self.tracker = tracking.update(self.tracker, 1.0 - self.accuracy / 1000, self.accuracy)
         contribution = rng.normal(stream, (SLOTS + 1,))[:, :SLOTS] * 3
         seen = in_stages(self.slots.stage, LIVE_STAGES) & (self.slots.alpha > 0)

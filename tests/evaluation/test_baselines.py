@@ -10,8 +10,8 @@ from tiny import TASKS, tiny_env
 from simic.agent.normalization import Normalizers, ObservationNormalizer
 from simic.agent.policy import ActorCritic
 from simic.envs.play import play
-from simic.evaluation.baselines import EMPTY, Blind, RandomLegal, Static
-from simic.growth.life.vocabulary import Action, Op, Stage
+from simic.evaluation.baselines import EMPTY, Blind, RandomLegal
+from simic.growth.life.vocabulary import Action, Op
 from simic.training.learned import LearnedActor
 
 STEPS = 25
@@ -29,12 +29,6 @@ def scripted(world, actor, iteration=0):
         legal(world, situation, actions[-1])
         world.step(actions[-1], step)
     return torch.stack([action.op for action in actions])
-
-
-def test_static_never_grows():
-    world = World()
-    assert (scripted(world, Static()) == Op.WAIT).all()
-    assert (world.slots.stage == Stage.DORMANT).all()
 
 
 def test_random_legal_is_reproducible_and_uses_every_op():

@@ -38,8 +38,8 @@ def headroom(setup):
     }
     return HeadroomReport.model_construct(
         **tables, params=((500.0, 600.0, 700.0),) * shape[0], common=COMMON, schedules=SCHEDULES, price=PRICE,
-        tasks=tuple(map(TaskRow.from_fields, setup.held_out.tasks)), rows=tuple(setup.tasks.tolist()),
-        host=HostDescription.from_fields(setup.env.host),
+        tasks=tuple(map(TaskRow.model_validate, setup.held_out.tasks)), rows=tuple(setup.tasks.tolist()),
+        host=HostDescription.model_validate(setup.env.host),
     )  # fmt: skip
 
 

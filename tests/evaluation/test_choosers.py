@@ -11,8 +11,7 @@ from benchmarks import choosers
 from benchmarks.choosers import Chooser
 from simic.envs.play import play
 from simic.errors import SimicError
-from simic.evaluation.rules import HandRule
-from simic.evaluation.trials import possible_openings
+from simic.evaluation.rules import HandRule, possible_openings
 from simic.evaluation.tuning import Ground
 from simic.params import Runtime
 from tests.standard import Params

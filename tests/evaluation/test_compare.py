@@ -38,14 +38,14 @@ def rows(env, bank, monkeypatch):
     def found(price=0.0, common=COMMON, params=None):
         asked = []
 
-        def played(params, splits, hosts, schedules, device, told):
+        def played(params, splits, test, hosts, schedules, device, epochs, told):
             asked.append((splits, hosts, schedules))
             tables = [table[:, : len(schedules)] for table in (VAL, TEST)]
             size = np.full_like(tables[0], float(env.host.params)) if sizes is None else sizes[:, : len(schedules)]
-            return Grid(*tables, size, size, size, size)
+            return {epochs[0]: Grid(*tables, size, size)}
 
         sizes = params
-        monkeypatch.setattr(comparing, "grid", played)
+        monkeypatch.setattr(comparing, "grids", played)
         tree = Params(train=tiny_train(actions=ACTIONS, price=price, episode_steps=2), runtime=Runtime(processes=1))
         report = compare(tree, env, load_held_out(bank).test, 1, "somebody", common, lambda *told: None)
         return {row.name: row for row in report.rows}, asked[0], report
@@ -58,7 +58,7 @@ def test_every_schedule_has_hosts_of_its_own_and_none_is_the_controllers(rows, e
     assert hosts.ids.shape == (2, 4) and hosts.iteration == env.iteration == 7
     assert sorted([*hosts.ids.flatten().tolist(), *env.env_ids.tolist()]) == list(range(10))
     assert report.schedules == ("static", "norm at 1, step 0", "norm at 0, step 0")
-    assert len(schedules) == 4 and splits.train is env.training_data and splits.val is env.validation_data
+    assert len(schedules) == 4 and splits == (env.training_data, env.validation_data)
 
 
 def test_figures_are_means_over_repeats_and_a_search_keeps_the_best_by_validation(rows):

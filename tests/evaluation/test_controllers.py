@@ -4,44 +4,31 @@ import re
 
 import pytest
 import torch
+from tiny import SMALL, small_learned
 
 from simic import durable
-from simic.agent.normalization import Normalizers
-from simic.agent.policy import ActorCritic
 from simic.data.batches import Meta
-from simic.envs.actions import action_spec
-from simic.envs.observations import observation_spec
-from simic.errors import SimicError
 from simic.evaluation import controllers
 from simic.evaluation.controllers import Controller, Publication, Rule, choose
-from simic.growth.networks.blueprints import blueprints_of
 from simic.growth.networks.hosts import build_host
 from simic.params import Host
-from simic.training.learned import CARD_FILE, Learned, describe_specs
+from simic.training.learned import CARD_FILE, Learned
 from tests import standard
-from tests.standard import Policy, Train
+from tests.standard import Train
 
 CPU = torch.device("cpu")
-SMALL = Policy(encoder_units=4, core_units=4, head_units=4)
 IMPAIRED, DEEP, TABLES = standard.Host(), standard.Host(preset="deep"), Host(family="mlp", preset="baseline")
 USUAL = IMPAIRED
 
 
 def learned(host: Host, slots: int = 3) -> Learned:
-    kinds = len(blueprints_of(host.family))
-    specs = action_spec(slots, kinds), observation_spec(slots, kinds)
-    policy = ActorCritic(*specs, SMALL)
-    return Learned(policy.eval(), Normalizers(None), describe_specs(*specs), Train(host=host, policy=SMALL), 3)
+    return small_learned(Train(host=host, policy=SMALL), slots)
 
 
 def meta(*shape: int) -> Meta:
     nothing = {"schema_version": 3, "task": "npz", "source": "", "source_sha256": "", "licence": "", "samples": {}}
     nothing |= {"duplicates_dropped": 0, "split_fractions": {}, "split_rng_seed": 1, "tasks": [], "sha256": {}}
     return Meta(**nothing, classes=2, shape=shape)
-
-
-def publish(card, found):
-    card.write_bytes(durable.with_checksum(durable.checked(card.read_bytes()) | {"published": found}))
 
 
 @pytest.fixture
@@ -53,7 +40,8 @@ def shelf(tmp_path, monkeypatch):
         folder = tmp_path / "published" / suite
         learned(host, slots).save(folder)
         found = Publication(suite=suite, sample_shape=shape, common_schedule="static")
-        publish(folder / CARD_FILE, found.model_dump())
+        card = durable.checked((folder / CARD_FILE).read_bytes()) | {"published": found.model_dump()}
+        (folder / CARD_FILE).write_bytes(durable.with_checksum(card))
 
     return add
 
@@ -124,11 +112,3 @@ def test_another_familys_blueprints_are_other_choices():
     slots = build_host(transformer, (8,), 256).slots
     images = Controller("it", learned(IMPAIRED, slots))
     assert "was trained on cnn/impaired" in images.refusal(transformer, meta(8))
-
-
-def test_a_damaged_publication_is_named(shelf, tmp_path):
-    shelf("patches", IMPAIRED, (1, 16, 16))
-    path = tmp_path / "published" / "patches" / CARD_FILE
-    publish(path, {"suite": "patches"})
-    with pytest.raises(SimicError, match=r"policy\.json: published: Field required"):
-        chosen(None, None, 1, 16, 16)

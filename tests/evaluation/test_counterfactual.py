@@ -28,7 +28,6 @@ from simic.evaluation.counterfactual import (
     graded,
     returns_to_go,
     reward_scale,
-    same_until,
 )
 from simic.evaluation.policies import BASELINES
 from simic.evaluation.result import DecisionGrade, GradedDecision, TriedChoice
@@ -273,14 +272,6 @@ def test_every_decision_is_graded_with_what_its_replays_came_to(setup, played):
                 assert told.op == Op(int(done.turns[each.step].action.op[each.row])).name
     assert {each.taken.op for each in verdict.decisions} == {"FOSSILIZE"}
     assert {other.op for each in verdict.decisions for other in each.others} == {"PRUNE"}
-
-
-def test_replays_are_the_episode_itself_up_to_the_decision_and_only_until_then(played):
-    learned, tried = played
-    for actor, done in tried.values():
-        assert same_until(learned.turns, done.turns, actor.asked_at).all()
-        assert not same_until(learned.turns, done.turns, actor.asked_at + 1).any()
-    assert ops(learned.turns)[0] == (0, "GERMINATE")
 
 
 def test_a_replay_that_was_another_episode_before_its_decision_is_not_counted(setup, played):

@@ -13,12 +13,14 @@ from simic.envs.play import Actor, play
 from simic.envs.rewards.transition import score
 from simic.evaluation import evaluate
 from simic.evaluation.baselines import Static
-from simic.evaluation.evaluate import elsewhere
+from simic.evaluation.evaluate import Subject, elsewhere
 from simic.evaluation.headroom import measure
 from simic.evaluation.policies import BASELINES, RANDOM
 from simic.evaluation.result import OUTSIDE, HeadroomReport
+from simic.evaluation.schedules import OpenLoop, Schedule
 from simic.evaluation.scoring import EvaluationSetup, play_for_score
 from simic.evaluation.static_baselines import static_baselines
+from simic.growth.life.vocabulary import Stage
 from simic.growth.networks.tables import TOGETHER
 from simic.params import RuleName, Runtime
 from simic.training.validation import VALIDATION_ITERATION
@@ -86,7 +88,7 @@ def test_tasks_from_outside_keep_their_widths_and_stand_in_one_report(tables, fo
     setup, accuracies = EvaluationSetup.open(params_of(6, 4), tables), []
     with closing(setup.env):
         for width in range(len(WIDTHS)):
-            each = EvaluationSetup.outside(params_of(6, 4), tables, CPU, width)
+            each = EvaluationSetup.open(params_of(6, 4), tables, CPU, outside=width)
             with closing(each.env):
                 assert each.env.training_data.shape[-1] in WIDTHS.values()
                 [(_, done)] = play_for_score(each, {"static": Static()}, 6)
@@ -128,7 +130,8 @@ def test_the_trained_policy_stands_there_too(tables, found):
     others = elsewhere(params_of(6, 4), tables, CPU, blind, found)
     setup = EvaluationSetup.open(params_of(6, 4), tables)
     with closing(setup.env):
-        whole = evaluate.evaluate(setup, {"blind": BASELINES["patient"](setup.env)}, found, None, others=others)
+        rule, subject = {"blind": BASELINES["patient"](setup.env)}, Subject("best", 1, 4)
+        whole = evaluate.evaluate(setup, rule, found, subject, others=others)
     assert whole.others == others and list(others) == list(found.others)
     assert json.loads(whole.to_json())["others"].keys() == others.keys()
     for name, own in others.items():
@@ -140,13 +143,17 @@ def test_the_trained_policy_stands_there_too(tables, found):
 
 
 def test_what_the_curve_of_training_stands_beside_is_of_its_own_episodes(tables, found):
-    """Static hosts on the tasks of validation, in episodes as long as validation has: (4 + 7 + 1) // 2 epochs."""
+    """On the tasks of validation, less the price, in episodes as long as validation has: (4 + 7 + 1) // 2 epochs."""
     assert list(found.validation) == ["static", "common", "patient"]
     params, tasks = params_of(6, 4), read_meta(tables).of_group("val")
     data = load_split(tables, "train"), load_split(tables, "val")
     with closing(GrowthEnv(params.train, params.rng_seed, *data, torch.arange(len(tasks)))) as env:
-        play(env, Static(), VALIDATION_ITERATION, lambda *step: None, torch.tensor(tasks), steps=6)
-        reached = env.state.measured.committed_accuracy.mean()
-        # What grows nothing costs nothing.
-        assert float(score(reached, torch.tensor(0.0), 1, PRICE)) == float(reached)
-    assert found.validation["static"] == pytest.approx(float(reached), abs=1e-4)
+        names, common = [item.name for item in env.blueprints], found.schedules[found.common]
+        schedule = OpenLoop([Schedule.named(common, names, env.host.slots)] * len(tasks))
+        for rule, actor in (("static", Static()), ("common", schedule)):
+            play(env, actor, VALIDATION_ITERATION, lambda *step: None, torch.tensor(tasks), steps=6)
+            kept = torch.where(env.slots.stage == Stage.FOSSILIZED, env.state.seed_params, 0).sum(dim=1)
+            assert bool(kept.any()) == (rule == "common")
+            accuracy = env.state.measured.committed_accuracy
+            reached = score(accuracy, kept, env.host.params, PRICE).mean()
+            assert found.validation[rule] == pytest.approx(float(reached), abs=1e-4)

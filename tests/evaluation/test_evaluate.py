@@ -155,19 +155,6 @@ def test_other_rng_seed_gives_other_hosts(prepared, evaluation):
     assert alone(other, BASELINES["static"](other.env))[0] != evaluation.policies["static"].per_seed
 
 
-def test_static_keeps_the_bare_host_whose_flops_are_counted_by_hand(evaluation, setup, rules):
-    static = evaluation.policies["static"]
-    assert static.growth_ratio == 1.0
-    assert set(static.per_seed.params) == {evaluation.host.params}
-    assert set(static.per_seed.flops_per_sample) == {evaluation.host.flops_per_sample}
-    assert (static.germinated, static.fossilized, static.pruned, static.rollbacks) == (0, 0, 0, 0)
-    assert rules["static"][1].decisions == ()
-    # 3 passes for each training sample; the 2³ ways to switch three seeds for each validation sample; T steps.
-    epochs = STEPS * evaluation.host.flops_per_sample
-    assert set(static.per_seed.training_flops) == {epochs * 3 * BATCHES * BATCH}
-    assert set(static.per_seed.validation_flops) == {epochs * 8 * len(setup.held_out.val)}
-
-
 def test_counts_agree_with_the_timeline(evaluation, trained, rules):
     for name, (seeds, seen) in (trained | rules).items():
         done = [d.op for d in seen.decisions if d.refused_by_gate is None]
@@ -177,15 +164,6 @@ def test_counts_agree_with_the_timeline(evaluation, trained, rules):
         assert seeds.pruned[0] == ((stages[1:] == Stage.PRUNED) & (stages[:-1] != Stage.PRUNED)).sum(), name
         assert len(seen.stages) == len(seen.live_accuracy_pct) == STEPS
         assert all(decision.blueprint is not None for decision in seen.decisions), name
-
-
-def test_evaluating_leaves_the_policy_as_it_was(setup, learned):
-    before = {name: tensor.clone() for name, tensor in learned.policy.state_dict().items()}
-    scales = {name: tensor.clone() for name, tensor in learned.normalizers.state_dict().items()}
-    for name, actor in actors(small_params(policies=("learned", "learned_sampled")), setup.env, learned).items():
-        alone(setup, actor)
-        assert all(torch.equal(before[key], tensor) for key, tensor in learned.policy.state_dict().items()), name
-        assert all(torch.equal(scales[key], tensor) for key, tensor in learned.normalizers.state_dict().items()), name
 
 
 def test_file_round_trip_and_damage(evaluation, tmp_path):
@@ -209,8 +187,6 @@ def test_learned_and_blind_take_the_likeliest_choice_and_learned_sampled_draws(s
     inner = [actor.actor if name == "blind" else actor for name, actor in found.items()]
     assert [actor.greedy for actor in inner] == [True, False, True]
     assert isinstance(found["blind"], Blind)
-    with pytest.raises(SimicError, match="'learned': there is no trained policy"):
-        actors(small_params(), setup.env, None)
 
 
 def test_a_policy_of_another_task_is_refused(setup, learned):

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from simic.errors import SimicError
 from simic.evaluation import gap
 from simic.evaluation.statistics import mean_interval
 from tests.evaluation import intervals
@@ -128,18 +127,3 @@ SYMMETRIC = [case for case in intervals.DIFFERENCES if "loses" not in case]
 )
 def test_of_two_thousand_nulls_five_percent_are_called_wrong(case, instances):
     assert within(intervals.wrong(case, instances, 2000), 2000, 0.05)
-
-
-@pytest.mark.parametrize(
-    ("first", "second", "said"),
-    [
-        ([1.0], [1.0], "2 instances"),
-        (np.zeros((2, 3, 4)), np.zeros(4), "training seeds"),
-        ([1.0, np.nan], [1.0, 2.0], "1 non-finite"),
-        ([1.0, 2.0], [1.0, 2.0, 3.0], "not paired"),
-        (np.zeros((2, 4)), np.zeros((3, 4)), "not paired"),
-    ],
-)
-def test_scores_that_are_not_paired_are_refused(first, second, said):
-    with pytest.raises(SimicError, match=said):
-        gap.paired_difference(first, second)

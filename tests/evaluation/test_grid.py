@@ -1,6 +1,7 @@
 """A grid is its rows: whatever is beside it, in whatever population, a schedule on a host reaches the same."""
 
 from contextlib import closing
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,8 +12,7 @@ from simic.data.batches import load_held_out
 from simic.envs.growth_env import GrowthEnv
 from simic.envs.play import play
 from simic.evaluation import scoring
-from simic.evaluation.costs import spent
-from simic.evaluation.grid import Splits, grid, grids
+from simic.evaluation.grid import grids
 from simic.evaluation.schedules import NONE, OpenLoop, Schedule
 from simic.evaluation.scoring import Hosts
 from simic.growth.life.vocabulary import Stage
@@ -32,35 +32,39 @@ def params():
 @pytest.fixture(scope="module")
 def splits(bank):
     held = load_held_out(bank)
-    return Splits(held.train, held.val, held.test)
+    return held.train, held.val, held.test
+
+
+def grid(params, splits, hosts=HOSTS, told=lambda *_: None):
+    *data, test = splits
+    [found] = grids(params, data, test, hosts, SCHEDULES, CPU, [params.train.longest_episode], told).values()
+    return found
 
 
 @pytest.fixture(scope="module")
 def found(params, splits):
-    return grid(params, splits, HOSTS, SCHEDULES, CPU)
+    return grid(params, splits)
 
 
 def tables(found):
-    return (
-        found.val_accuracy_pct, found.test_accuracy_pct, found.params,
-        found.flops_per_sample, found.training_flops, found.validation_flops,
-    )  # fmt: skip
+    return list(vars(found).values())
+
+
+def equal(one, other):
+    return all(map(np.array_equal, tables(one), tables(other)))
 
 
 def alone(params, splits, host, schedule, name=None):
-    """The six numbers of one host in an environment of its own."""
+    """The four numbers of one host in an environment of its own."""
     name, task = HOSTS.ids[host, None] if name is None else name, HOSTS.tasks[host, None]
-    data = splits.train, splits.val
+    *data, test = splits
     with closing(GrowthEnv(params.train, params.rng_seed, *data, name, backend="loop")) as env:
-        flops = []
-        play(env, OpenLoop([schedule]), ITERATION, lambda s, a, r, info: flops.append(info.flops), task)
-        costs = spent(env, torch.stack(flops).sum(dim=0))
+        play(env, OpenLoop([schedule]), ITERATION, lambda *step: None, task)
         kept = env.slots.stage == Stage.FOSSILIZED
         assert int(kept.sum()) == (schedule != SCHEDULES[0])
         size = env.host.params + int(env.population.seed_params(env.slots)[kept].sum())
         work = env.host.flops_per_sample + int(env.population.seed_flops(env.slots)[kept].sum())
-        measured = env.state.measured.committed_accuracy, env.committed(splits.test)[0]
-        return [*map(float, measured), size, work, *map(int, costs)]
+        return [float(env.state.measured.committed_accuracy), float(env.committed(test)[0]), size, work]
 
 
 def test_every_row_is_its_schedule_played_alone_on_that_host_bit_for_bit(params, splits, found):
@@ -74,7 +78,7 @@ def test_every_row_is_its_schedule_played_alone_on_that_host_bit_for_bit(params,
 @pytest.mark.slow
 def test_a_schedule_can_have_hosts_of_its_own(params, splits, found):
     own = torch.tensor([[40, 2, 3], [5, 7, 11]])
-    parted = grid(params, splits, Hosts(HOSTS.tasks, own, ITERATION), SCHEDULES, CPU)
+    parted = grid(params, splits, Hosts(HOSTS.tasks, own, ITERATION))
     for host in range(2):
         for index, schedule in enumerate(SCHEDULES):
             row = [float(table[host, index]) for table in tables(parted)]
@@ -86,25 +90,22 @@ def test_a_schedule_can_have_hosts_of_its_own(params, splits, found):
 def test_a_last_population_that_is_filled_up_changes_and_loses_nothing(params, splits, found, monkeypatch):
     monkeypatch.setattr(scoring, "ROWS_AT_ONCE", 4)
     told = []
-    parted = grid(params, splits, HOSTS, SCHEDULES, CPU, lambda done, rows: told.append((done, rows)))
-    assert all(np.array_equal(a, b) for a, b in zip(tables(parted), tables(found), strict=True))
+    assert equal(grid(params, splits, told=lambda *said: told.append(said)), found)
     assert told == [(4, 6), (6, 6)]
 
 
 def test_without_a_test_split_nothing_is_scored_and_all_else_is_the_same(params, splits, found):
-    searched = grid(params, Splits(splits.train, splits.val), HOSTS, SCHEDULES, CPU)
-    assert searched.test_accuracy_pct is None
-    pairs = zip(tables(searched), tables(found), strict=True)
-    assert all(np.array_equal(a, b) for a, b in pairs if a is not None)
+    searched = grid(params, (*splits[:2], None))
+    assert np.isnan(searched.test_accuracy_pct).all()
+    assert equal(replace(searched, test_accuracy_pct=found.test_accuracy_pct), found)
 
 
 def test_one_run_is_a_grid_of_every_shorter_episode(params, splits, found):
-    """Bit for bit, costs included; at 3 epochs the seeds are in different stages, at 5 the first is kept."""
-    together = grids(params, splits, HOSTS, SCHEDULES, CPU, (12, 3, 5))
+    """Bit for bit; at 3 epochs the seeds are in different stages, at 5 the first is kept."""
+    *data, test = splits
+    together = grids(params, data, test, HOSTS, SCHEDULES, CPU, (12, 3, 5), lambda *_: None)
     assert list(together) == [3, 5, 12]
     for epochs, one in together.items():
         shorter = params.model_copy(update={"train": tiny_train(episode_steps=epochs)})
-        same = found if epochs == 12 else grid(shorter, splits, HOSTS, SCHEDULES, CPU)
-        assert all(np.array_equal(a, b) for a, b in zip(tables(one), tables(same), strict=True))
+        assert equal(one, found if epochs == 12 else grid(shorter, splits))
     assert together[3].params.max() < together[5].params.max() < together[12].params.max()
-    assert (together[3].training_flops < together[12].training_flops).all()

@@ -7,28 +7,22 @@ import numpy as np
 import pytest
 import torch
 from scipy.stats import t
-from tiny import LIFECYCLE, tiny_suite, tiny_train
+from tiny import LIFECYCLE, SMALL, small_learned, tiny_suite, tiny_train
 
 from simic import durable
-from simic.agent.normalization import Normalizers
-from simic.agent.policy import ActorCritic
 from simic.data.batches import HELD_OUT_FILE, TEST_FILE, data_hash, load_held_out, load_split
 from simic.data.prepare import prepare
-from simic.envs.actions import action_spec
 from simic.envs.growth_env import GrowthEnv
-from simic.envs.observations import observation_spec
 from simic.envs.patient import Patient
 from simic.envs.play import play
 from simic.errors import SimicError
 from simic.evaluation import promotion
 from simic.evaluation.baselines import RandomLegal, Static
 from simic.evaluation.promotion import PROMOTION_ITERATION, Entrant, contest
-from simic.growth.networks.blueprints import blueprints_of
 from simic.params import Host, Runtime
-from simic.training.learned import Learned, describe_specs
-from tests.standard import Evaluate, Lifecycle, Params, Policy, Prepare
+from simic.training.learned import Learned
+from tests.standard import Evaluate, Lifecycle, Params, Prepare
 
-SMALL = Policy(encoder_units=4, core_units=4, head_units=4)
 TREE = Params(train=tiny_train(policy=SMALL), evaluate=Evaluate(eval_seeds=6), runtime=Runtime(threads=1, processes=1))
 
 
@@ -39,15 +33,8 @@ class Patiently(Learned):
         return Patient(LIFECYCLE, ((0, 0),))
 
 
-def learned(train=TREE.train, kind=Learned):
-    kinds = len(blueprints_of(train.host.family))
-    specs = action_spec(3, kinds), observation_spec(3, kinds)
-    policy = ActorCritic(*specs, SMALL).eval()
-    return kind(policy, Normalizers(None), describe_specs(*specs), train, 3)
-
-
-def entrant(bank, name="challenger", sha256="a", **given):
-    return Entrant(name, learned(**given), sha256, data_hash(bank))
+def entrant(bank, name="challenger", sha256="a", train=TREE.train, kind=Learned):
+    return Entrant(name, small_learned(train, kind=kind), sha256, data_hash(bank))
 
 
 def alone(bank, actor, iteration):
@@ -149,7 +136,7 @@ def test_a_champion_of_another_space_is_refused(bank):
 
 
 def test_an_entrant_is_known_by_what_its_policy_is(bank, tmp_path):
-    learned().save(tmp_path / "policy")
+    small_learned(TREE.train).save(tmp_path / "policy")
     first = Entrant.load("a", tmp_path / "policy", data_hash(bank))
     card = tmp_path / "policy" / "policy.json"
     card.write_bytes(durable.with_checksum(durable.checked(card.read_bytes()) | {"iteration": 4}))

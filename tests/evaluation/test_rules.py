@@ -9,12 +9,11 @@ from simic.agent.spec import Observation
 from simic.envs import observations
 from simic.envs.play import Episode, Situation
 from simic.errors import SimicError
-from simic.evaluation import rules, trials
+from simic.evaluation import rules
 from simic.evaluation.result import TunedRule, TunedRules, read_rules
-from simic.evaluation.rules import HandRule, HandRules, rule_of
-from simic.evaluation.trials import ByLength
+from simic.evaluation.rules import ByLength, HandRule, HandRules, last_decisions, rule_of
 from simic.growth.life.lifecycle import LIVE_STAGES
-from simic.growth.life.vocabulary import Op, Slots, Stage
+from simic.growth.life.vocabulary import TEMPO_STEPS, Op, Slots, Stage
 from tests.standard import Instances, Lifecycle, Params, Prepare, Suite
 
 AT_ONCE = Lifecycle(training_dwell=0, blending_dwell=0, min_prune_age=0, embargo_steps=0, reset_steps=0, max_seeds=1)
@@ -108,7 +107,7 @@ def test_by_alignment_every_host_has_its_own_order():
 def test_one_decision_is_the_tail_where_seeds_act_at_once():
     # Today's shortest ramp is three epochs; 1 germinated + dwell 1 + ramp 3 + 1 to hold, and 2 + 1 + 1 to be cleared.
     slow = Lifecycle(training_dwell=1, embargo_steps=0, reset_steps=1, sequential_development=True)
-    assert trials.last_decisions(slow) == 4 + 2 + 1 + min(trials.TEMPO_STEPS)
+    assert last_decisions(slow) == 4 + 2 + 1 + min(TEMPO_STEPS)
 
 
 class ScalarRule:
@@ -162,7 +161,7 @@ def test_batched_rules_equal_the_scalar_one_on_the_real_lifecycle(most):
         HandRule(tuple(openings[: 2 + host % 4]), 1 + host % 3, None if host % 2 else 1.0 + host % 4)
         for host in range(120)
     ]
-    actor, tail = HandRules(lifecycle, choices), trials.last_decisions(lifecycle)
+    actor, tail = HandRules(lifecycle, choices), last_decisions(lifecycle)
     scalars = [ScalarRule(rule, steps, tail) for rule in choices]
     actor.start(episode(world, steps=steps))
     asked = set()

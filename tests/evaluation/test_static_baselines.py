@@ -205,16 +205,6 @@ def test_kept_seeds_are_there_from_the_start_with_the_weights_they_began_with(ba
         assert not any(torch.equal(first[name], other[name]) for name in first if ".seed." in name)
 
 
-def test_a_pruned_seed_leaves_no_trace(bank, regime):
-    """Only what is FOSSILIZED counts: the same slots with another seed in TRAINING give the same networks."""
-    env, spent = finished(bank, scheduled)
-    both = static_final(env.population, regime, env.slots, spent, STEPS)
-    busy = Slots(**env.slots.state_dict())
-    free = env.slots.stage == Stage.DORMANT
-    busy.stage[free], busy.blueprint[free] = int(Stage.TRAINING), 0
-    assert free.any() and static_final(env.population, regime, busy, spent, STEPS) == both
-
-
 def test_equal_flops_buy_whole_epochs_and_at_least_one(bank, regime):
     env, spent = finished(bank, scheduled)
     of_final = env.host.flops_per_sample + env.population.seed_flops(env.slots).sum(dim=1)

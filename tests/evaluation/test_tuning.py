@@ -9,8 +9,7 @@ import torch
 from tiny import tiny_train
 
 from simic.evaluation import tuning
-from simic.evaluation.rules import HandRule, HandRules
-from simic.evaluation.trials import possible_openings
+from simic.evaluation.rules import HandRule, HandRules, possible_openings
 from simic.evaluation.tuning import Ground
 from simic.params import Runtime
 from tests.standard import Params

@@ -4,14 +4,21 @@ from pathlib import Path
 
 import torch
 
+from simic.agent.normalization import Normalizers
+from simic.agent.policy import ActorCritic
 from simic.data.batches import load_split
 from simic.data.prepare import prepare
+from simic.envs.actions import action_spec
 from simic.envs.growth_env import GrowthEnv
+from simic.envs.observations import observation_spec
 from simic.growth.batch.population import Population
+from simic.growth.networks.blueprints import blueprints_of
 from simic.params import Train
+from simic.training.learned import Learned, describe_specs
 from tests import standard
-from tests.standard import Instances, Lifecycle, PPOParams, Prepare, Suite
+from tests.standard import Instances, Lifecycle, Policy, PPOParams, Prepare, Suite
 
+SMALL = Policy(encoder_units=4, core_units=4, head_units=4)
 KINDS = ("pairs_near", "brightness", "digits")
 TASKS, STEPS = 6, 20  # tasks of training: two of each kind
 LIFECYCLE = Lifecycle(training_dwell=1, min_prune_age=4, embargo_steps=0, max_seeds=1)
@@ -27,6 +34,14 @@ def tiny_suite(folder: Path, held_out: int = 3) -> Path:
 def tiny_train(**changes) -> Train:
     given = {"episode_steps": STEPS, "batch_size": 32, "lifecycle": LIFECYCLE, "ppo": PPOParams(minibatches=1)}
     return standard.Train(**(given | changes))
+
+
+def small_learned(train: Train, slots: int = 3, kind: type[Learned] = Learned) -> Learned:
+    """A policy of few units that has learned nothing."""
+    kinds = len(blueprints_of(train.host.family))
+    specs = action_spec(slots, kinds), observation_spec(slots, kinds)
+    policy = ActorCritic(*specs, SMALL).eval()
+    return kind(policy, Normalizers(None), describe_specs(*specs), train, 3)
 
 
 def tiny_env(bank: Path, hosts: int = TASKS, compose=Population, **changes) -> GrowthEnv:
