@@ -36,7 +36,7 @@ from simic.envs.governor import Cause, Vitals
 from simic.envs.observations import View, columns, observation_spec, observe
 from simic.envs.records import EpisodeState, StepInfo, Trials, step_info
 from simic.envs.rewards import Setting, Transition
-from simic.envs.shapley import Shapley, shapley
+from simic.envs.shapley import shapley
 from simic.envs.tracker import Tracker
 from simic.errors import DecisionFault, SimicError
 from simic.growth.batch.forward import Backend
@@ -288,15 +288,14 @@ class GrowthEnv(VectorEnv):
         accuracy = 100.0 * answers.correct[0].float().mean(dim=1)
         return torch.where(answers.loss[0].isfinite(), accuracy, torch.nan), answers.loss[0]
 
-    def shapley(self, data: Dataset | None = None) -> Shapley:
-        """Return the Shapley values of the seeds that act now, at live alpha, on any data (default: the validation
-        split).
+    def shapley(self) -> Tensor:
+        """Return the Shapley values ``[E, K]``, in points, of the seeds that act now, on the validation data.
 
         Costs up to 64 networks per host.
         """
-        data = self.validation_data if data is None else data
         stream = rng.key(self.rng_seed, Purpose.SHAPLEY, self.iteration, self.host_ids, self._step, device=self.device)
-        return shapley(measurable(self.slots), partial(self.population.evaluate, self.slots, data), stream)
+        evaluate = partial(self.population.evaluate, self.slots, self.validation_data)
+        return shapley(measurable(self.slots), evaluate, stream)
 
     def _checked(self, tasks: Tensor) -> Tensor:
         """Raise SimicError unless there is one task for each host, and the bank has it."""

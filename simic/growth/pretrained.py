@@ -29,7 +29,7 @@ def train_host(host: Host, data: Dataset, rng_seed: int, epochs: int) -> dict[st
         slots = Slots.empty(1, spec.slots)
         for epoch in range(epochs):
             late = epoch * 5 // epochs - 2  # 1 and 2 in the last two fifths
-            population.learning_rate.fill_(optimizer.learning_rate * (1.0, *LAST_RATES)[max(0, late)])
+            population.learning_rate = optimizer.learning_rate * (1.0, *LAST_RATES)[max(0, late)]
             order = epoch_order(rng_seed, 0, one, epoch, len(data), BATCH_SIZE)
             population.train_epoch(slots, data, order)
         return population.named_parameters(slots, 0)

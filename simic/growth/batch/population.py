@@ -53,9 +53,8 @@ class Population:
     """E hosts of one kind with their seeds, trained together; ``backend``: auto, vmap or loop.
     ``checked``: another process has tried the blueprints, and is asked what seeds weigh.
 
-    ``learning_rate [E]`` may be changed between epochs. ``group`` hosts run at once, as many as the memory was seen to
-    hold; at first all. Seed and gate rows are allocated per slot and blueprint when
-    the first host germinates one.
+    ``learning_rate`` may be changed between epochs. ``group`` hosts run at once, as many as the memory was seen to
+    hold; at first all. Seed and gate rows are allocated per slot and blueprint when the first host germinates one.
     """
 
     def __init__(
@@ -73,7 +72,7 @@ class Population:
         self.device = torch.device(device)
         self.env_ids = env_ids.to(self.device)
         self.templates = Templates.of(host, blueprints, checked)
-        self.learning_rate = torch.full((len(env_ids),), optimizer.learning_rate, device=self.device)
+        self.learning_rate = optimizer.learning_rate
         self.group = len(env_ids)
         self.backend: Backend = backend
         if not checked:
@@ -164,7 +163,7 @@ class Population:
         chosen = upload(hosts, self.device)
         plan = training_plan(state, alpha[chosen], self.host.isolated)
         blocks = self._blocks(plan, chosen)
-        arena = Arena(blocks, self.learning_rate, self.optimizer)
+        arena = Arena(blocks, self.learning_rate, self.optimizer, self.device)
         leaves = arena.leaves()
         weights = self._weights(blocks, arena.params)
         losses, corrects, norms = [], [], []
@@ -369,14 +368,13 @@ class Population:
 
     def state_dict(self) -> dict[str, Tensor]:
         """Return copies of everything that mutates."""
-        state = {"iteration": torch.tensor(self.iteration), "learning_rate": self.learning_rate.clone()}
-        return state | {"group": torch.tensor(self.group), "tasks": self.tasks.clone()} | named(self._stores)
+        state = {"iteration": torch.tensor(self.iteration), "group": torch.tensor(self.group)}
+        return state | {"tasks": self.tasks.clone()} | named(self._stores)
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         """Restore a ``state_dict`` bit for bit; a state of other shapes is a SimicError."""
         self._stores = self._stores_of(state)  # first: where it refuses, nothing has changed
         self.iteration, self.group = int(state["iteration"]), int(state["group"])
-        self.learning_rate = state["learning_rate"].to(self.device).clone()
         self.tasks = state["tasks"].to(self.device).clone()
 
     def snapshot_state(self, snapshot: Snapshot) -> dict[str, Tensor]:

@@ -120,8 +120,8 @@ FAULTS = (
         "Hosts and seeds make two steps for each minibatch.",
         Patch(
             ARENA,
-            "            apply_fused(self._runs, grads, self.optimizer)\n",
-            "            for _ in '12':\n                apply_fused(self._runs, grads, self.optimizer)\n",
+            "            apply_fused(self._runs, grads, self._rate, self.optimizer)\n",
+            "            for _ in '12':\n                apply_fused(self._runs, grads, self._rate, self.optimizer)\n",
         ),
     ),
     planted(
@@ -174,8 +174,8 @@ FAULTS = (
         "A seed's contribution is measured with another slot's seed left out.",
         Patch(
             ATTRIBUTION,
-            "paired_difference(correct[MAIN], correct[left_out])",
-            "paired_difference(correct[MAIN], correct[left_out].roll(1, 0))",
+            "correct[left_out].float())",
+            "correct[left_out].roll(1, 0).float())",
         ),
     ),
     planted(

@@ -314,15 +314,6 @@ def test_seed_sizes_are_those_of_the_blueprint_and_its_gate(family: str) -> None
     assert not population.seed_params(pruned).any()
 
 
-def test_learning_rates_are_per_host() -> None:
-    population = make_population("mlp", 3)
-    population.learning_rate[1] = 0.0
-    before = parameters(population)["host/param"]
-    population.train_epoch(Slots.empty(3, 3), DATA["cnn"], make_order(3, 2, 16))
-    moved = (parameters(population)["host/param"] != before).any(1)
-    assert moved.tolist() == [True, False, True]
-
-
 def test_hosts_with_large_maps_run_apart_on_a_cpu_and_only_they(monkeypatch: pytest.MonkeyPatch) -> None:
     host = build_host(Host(widths=(16, 32, 64), kernel_size=3), (3, 16, 16), 10)
     x = torch.randn(128, 3, 16, 16)
