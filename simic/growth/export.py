@@ -196,8 +196,7 @@ def _contents(network: GrownNetwork, history: Sequence[JsonValue], card: str) ->
         PROGRAM: _program(network),
     }
     hashes = {"sha256": {name: durable.sha256_of(content) for name, content in files.items()}}
-    taken = {"inputs"} if network.structure.inputs is None else None  # as it was before networks took raw samples
-    structure = durable.with_checksum(network.structure.model_dump(mode="json", exclude=taken) | hashes)
+    structure = durable.with_checksum(network.structure.model_dump(mode="json") | hashes)
     return files | {STRUCTURE: structure, CARD: card.encode()}
 
 

@@ -209,7 +209,7 @@ def test_a_pruned_seed_leaves_no_trace(bank, regime):
     """Only what is FOSSILIZED counts: the same slots with another seed in TRAINING give the same networks."""
     env, spent = finished(bank, scheduled)
     both = static_final(env.population, regime, env.slots, spent, STEPS)
-    busy = Slots(**env.slots.state_dict())
+    busy = Slots(**vars(env.slots))
     free = env.slots.stage == Stage.DORMANT
     busy.stage[free], busy.blueprint[free] = int(Stage.TRAINING), 0
     assert free.any() and static_final(env.population, regime, busy, spent, STEPS) == both

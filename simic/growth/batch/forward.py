@@ -7,7 +7,7 @@ the batched one, and gives bit-equal results for a host whatever the structure o
 import math
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -30,39 +30,35 @@ MAP_DIMS = 3  # C, H, W
 APART_FROM = 70_000
 
 
-@dataclass(frozen=True)
 class Templates:
-    """The modules of a population: segments and head of the host, blueprints and gate per slot."""
+    """The modules of a population, built once: segments and head of the host, blueprints and gate of each slot.
+    Blueprints that are not ``checked`` are tried first.
+    """
 
-    host: tuple[Template, ...]  # K segments, then the head
-    seeds: tuple[tuple[Template, ...], ...]  # [slot][blueprint]
-    gates: tuple[Template, ...]  # [slot]
-    lenders: tuple[int, ...] = ()  # which parameters of the first segment the head borrows
-    map_entries: int = 0  # of a sample's largest feature map at a slot; 0 where features are not maps
-    reads_input: bool = False  # seeds read the sample
-
-    @classmethod
-    def of(cls, host: HostSpec, blueprints: tuple[Blueprint, ...], checked: bool = False) -> Self:
-        """Build them, once, at composition; blueprints that are not ``checked`` are tried first."""
+    def __init__(self, host: HostSpec, blueprints: tuple[Blueprint, ...], checked: bool = False) -> None:
         template = partial(Template, features_last=host.features_last)
         segments = [template(build, f"host segment {k}") for k, build in enumerate(host.segments)]
-        head = template(host.head, "host head", borrowed=tuple(host.tied))
-        seeds = tuple(
+        self.host = (*segments, template(host.head, "host head", borrowed=tuple(host.tied)))
+        self.seeds = tuple(
             tuple(template(partial(item.build, shape), f"blueprint {item.name} at slot {k}") for item in blueprints)
             for k, shape in enumerate(host.seed_shapes)
         )
-        gates = [template(partial(host.gate, shape), f"gate at slot {k}") for k, shape in enumerate(host.slot_shapes)]
+        self.gates = [
+            template(partial(host.gate, size), f"gate at slot {k}") for k, size in enumerate(host.slot_shapes)
+        ]
         if not checked:
-            _check(host, blueprints, seeds)
-        lenders = tuple(segments[0].names.index(name) for name in host.tied.values())
-        entries = max((math.prod(shape) for shape in host.slot_shapes if len(shape) == MAP_DIMS), default=0)
-        return cls((*segments, head), seeds, tuple(gates), lenders, entries, host.reads_input)
+            _check(host, blueprints, self.seeds)
+        # Which parameters of the first segment the head borrows.
+        self._lenders = [segments[0].names.index(name) for name in host.tied.values()]
+        # Of a sample's largest feature map at a slot; 0 where features are not maps.
+        self.map_entries = max((math.prod(shape) for shape in host.slot_shapes if len(shape) == MAP_DIMS), default=0)
+        self.reads_input = host.reads_input
 
     def of_host(self, tensors: list[Tensor]) -> list[list[Tensor]]:
         """Return the tensors of a row of the host as those of each segment and the head."""
         rest = iter(tensors)
         parts = [[next(rest) for _ in template.names] for template in self.host]
-        parts[-1] += [parts[0][index] for index in self.lenders]
+        parts[-1] += [parts[0][index] for index in self._lenders]
         return parts
 
 

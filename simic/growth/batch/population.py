@@ -14,11 +14,10 @@ from simic.data.batches import Dataset
 from simic.errors import SimicError
 from simic.growth.batch.alignment import Alignments
 from simic.growth.batch.arena import MOMENTS, Arena, Block, Rows, named
-from simic.growth.batch.fits import Fits
 from simic.growth.batch.forward import Backend, Templates, Weights, gate_name, run_streams, seed_name
 from simic.growth.batch.groups import Flags, Integers, Plan, SlotState, alike, evaluation_plan, training_plan
 from simic.growth.batch.statistics import SeedNorms, TrainStats, score, train_statistics
-from simic.growth.batch.template import RowLayout, Template, channels_last
+from simic.growth.batch.template import Fits, RowLayout, Template, channels_last
 from simic.growth.life.lifecycle import LIVE_STAGES, in_stages
 from simic.growth.life.vocabulary import Blend, Slots, Stage
 from simic.growth.networks.blueprints import Blueprint, count_flops
@@ -71,7 +70,7 @@ class Population:
         self.host, self.blueprints, self.rng_seed, self.optimizer = host, blueprints, rng_seed, optimizer
         self.device = torch.device(device)
         self.env_ids = env_ids.to(self.device)
-        self.templates = Templates.of(host, blueprints, checked)
+        self.templates = Templates(host, blueprints, checked)
         self.learning_rate = optimizer.learning_rate
         self.group = len(env_ids)
         self.backend: Backend = backend

@@ -199,7 +199,7 @@ def test_a_host_trains_alike_in_any_company(family: str, backend: str) -> None:
     picked = [1, 4, 6]
     few = Population(crowd.host, crowd.blueprints, torch.tensor(picked), 3, crowd.optimizer, "cpu", backend)
     few.reset(0)
-    own = Slots(**{name: tensor[picked] for name, tensor in slots.state_dict().items()})
+    own = Slots(**{name: tensor[picked] for name, tensor in vars(slots).items()})
     few.germinate(own, in_stages(own.stage, LIVE_STAGES))
     crowd.train_epoch(slots, DATA[family], order)
     few.train_epoch(own, DATA[family], order[picked])

@@ -8,8 +8,8 @@ from torch import Tensor, nn
 
 from simic.data.batches import Dataset
 from simic.errors import SimicError
-from simic.growth.batch.fits import FITTED_SAMPLES
 from simic.growth.batch.population import ALIKE_HOSTS, Population
+from simic.growth.batch.template import FITTED_SAMPLES
 from simic.growth.export import grown_network, load_grown, write_network
 from simic.growth.life.vocabulary import Blend, Slots, Stage
 from simic.growth.networks.blueprints import blueprints_of
