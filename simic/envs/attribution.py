@@ -118,9 +118,7 @@ def attribute(slots: Slots, correct: Tensor, loss: Tensor) -> Attribution:
 
 
 def mean_and_error(differences: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the mean over samples ``[..., N]``, in points, and its standard error: of networks that meet the same
-    samples, paired.
-    """
+    """Return the mean of paired differences ``[..., N]`` over samples, in points, and its standard error."""
     samples = differences.shape[-1]
     return 100.0 * differences.mean(dim=-1), 100.0 * differences.std(dim=-1) / samples**0.5
 
@@ -133,9 +131,7 @@ def interaction(correct: Tensor, slots: int, first: int, second: int) -> Tensor:
 
 
 def _interactions(acting: Tensor, correct: Tensor, finite: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the sum over partners, its paired standard error and the largest one, ``[E, K]`` points; NaN where there
-    is none.
-    """
+    """Return the sum over partners, its paired standard error and the largest, ``[E, K]`` points; NaN if none."""
     envs, count = acting.shape
     summed = correct.new_zeros((count, envs, correct.shape[2]), dtype=torch.float32)
     boost = torch.full((envs, count), torch.nan, device=acting.device)

@@ -64,9 +64,7 @@ class Structure(Record):
 
 
 class GraftedSeed(nn.Module):
-    """A seed with what joins it to the features, ``[B, C, …] → [B, C, …]``; one that ``reads_input`` reads the sample
-    and is added to them.
-    """
+    """A seed and what joins it to the features ``[B, C, …]``; one that ``reads_input`` is added to them."""
 
     def __init__(
         self, seed: nn.Module, gate: nn.Module | None, operator: Blend, alpha: float, reads_input: bool = False

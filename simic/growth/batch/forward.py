@@ -123,9 +123,7 @@ def batched(templates: Templates, weights: Weights, plan: Plan, x: Tensor) -> Te
 
 
 def _graft(templates: Templates, weights: Weights, groups: SlotGroups, slot: int, h: Tensor, samples: Tensor) -> Tensor:
-    """Return the features after slot ``slot``: every seed there has read its stream, or its host's samples, and joined
-    it.
-    """
+    """Return the features after a slot: every seed there has read its stream, or its host's samples, and joined it."""
     if templates.reads_input:
         seen = samples.index_select(0, groups.hosts)
         if groups.added is not None:

@@ -281,9 +281,7 @@ class Population:
         return x.expand(len(hosts), *x.shape[1:]), y.expand(len(hosts), *y.shape[1:])
 
     def _lacking(self, data: Dataset, hosts: Tensor) -> Tensor | None:
-        """Return the classes that the tasks of some hosts do not have, bool ``[G, classes]``; None where none lacks
-        any.
-        """
+        """Return the classes that the hosts' tasks do not have, bool ``[G, classes]``; None where none lacks any."""
         return None if data.lacking is None else data.lacking[self.tasks[hosts]]
 
     def _evaluation_weights(self, plan: Plan, hosts: Tensor) -> Weights:
@@ -293,15 +291,11 @@ class Population:
     # --- what it weighs ---
 
     def seed_params(self, slots: Slots) -> Tensor:
-        """Return the parameters of each seed, with its gate where it has one ``[E, K]`` int64; 0 where there is no
-        seed.
-        """
+        """Return the parameters of each seed, with its gate if it has one ``[E, K]`` int64; 0 without a seed."""
         return self._weigh(slots, self._seed_params, self._gate_params)
 
     def seed_flops(self, slots: Slots) -> Tensor:
-        """Return FLOPs per sample of each seed, with its gate where it has one ``[E, K]`` int64; 0 where there is no
-        seed.
-        """
+        """Return the FLOPs per sample of each seed, with its gate if it has one ``[E, K]`` int64; 0 without a seed."""
         return self._weigh(slots, self._seed_flops, self._gate_flops)
 
     def _weigh(self, slots: Slots, seeds: Tensor, gates: Tensor) -> Tensor:
@@ -325,9 +319,7 @@ class Population:
         return Snapshot({name: store.clone() for name, store in self._stores.items()})
 
     def refresh(self, snapshot: Snapshot, rows: Tensor, slots: Slots) -> None:
-        """Bring a snapshot up to date in ``rows [E]`` bool: their hosts and FOSSILIZED seeds, since whoever restores
-        prunes all others.
-        """
+        """Update a snapshot in ``rows [E]`` bool: hosts and FOSSILIZED seeds; who restores prunes all others."""
         for name, store in self._stores.items():
             kept = rows
             if name != "host":
@@ -347,9 +339,7 @@ class Population:
             self._stores[name].copy_where(rows, store)
 
     def named_parameters(self, slots: Slots, row: int) -> dict[str, Tensor]:
-        """Return the parameters of host ``row`` and all its seeds, as copies on the CPU, named as in
-        ``export.GrownNetwork``.
-        """
+        """Return copies on the CPU of the parameters of a host and its seeds, named as in ``export.GrownNetwork``."""
         owners: list[tuple[str, Template, Tensor]] = []
         segments = self._stores["host"].param[row].split([template.layout.width for template in self.templates.host])
         for k, (template, flat) in enumerate(zip(self.templates.host, segments, strict=True)):

@@ -54,9 +54,7 @@ def train_statistics(
     slots: int,
     clip: float,
 ) -> TrainStats:
-    """Summarise an epoch from per-minibatch loss (nats), accuracy (0–1) and host norms ``[n, E]``, and the seeds'
-    norms.
-    """
+    """Summarise an epoch of minibatches: loss (nats), accuracy (0–1), host norms ``[n, E]``, and seeds' norms."""
     host = column_means(host_norms)
     norm = host.new_full((len(host), slots), torch.nan)
     ratio = norm.clone()

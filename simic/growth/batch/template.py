@@ -25,9 +25,7 @@ FITTED_SAMPLES = 512  # of the training split, which is in random order
 
 @dataclass(frozen=True)
 class RowLayout:
-    """What the columns of a row are: the shapes of its tensors in order, and which of them train; the others are fitted
-    to data once.
-    """
+    """Shapes of a row's tensors, in order, and which of them train; the others are fitted to data once."""
 
     shapes: Sequence[torch.Size]
     trained: Sequence[bool]
@@ -127,9 +125,7 @@ class Template:
         return torch.cat(flags) if flags else torch.zeros(0, dtype=torch.bool)
 
     def run(self, weights: list[Tensor], x: Tensor) -> Tensor:
-        """Run the module of every row on its own features: ``x [R, B, …, C] → [R, B, …, C]``; ``weights`` as unpacked,
-        then the borrowed ones.
-        """
+        """Run each row's module on its features ``[R, B, …, C]``; ``weights`` as unpacked, then the borrowed ones."""
         alone = len(x) == 1 and self._stacked is None  # vmap would cost its dispatch for nothing
         if alone or not self._vmap:
             return torch.cat([self.run_one(*row) for row in zip(by_row(weights, len(x)), x.split(1), strict=True)])
@@ -185,9 +181,7 @@ class Fits:
 
 
 def by_row(weights: Sequence[Tensor], rows: int) -> list[tuple[Tensor, ...]]:
-    """Return the tensors ``[R, *shape]`` as a tuple for each row; taken together, so that their gradients are stacked
-    once.
-    """
+    """Return the tensors ``[R, *shape]`` as a tuple for each row; unbound at once, their gradients stack once."""
     return list(zip(*(tensor.unbind(0) for tensor in weights), strict=True)) if weights else [()] * rows
 
 
@@ -207,9 +201,7 @@ def channels_first(x: Tensor) -> Tensor:
 
 
 def channels_last(x: Tensor) -> Tensor:
-    """Return ``[R, B, C, …]`` as contiguous ``[R, B, …, C]``: rows can be taken by index, convolutions are matrix
-    products.
-    """
+    """Return ``[R, B, C, …]`` as contiguous ``[R, B, …, C]``: rows are indexed, convolutions are products."""
     return x.movedim(2, -1).contiguous()
 
 

@@ -30,9 +30,7 @@ class Gate(Samplewise):
 
 
 class TokenGate(Gate, Samplewise):
-    """The gate of each position by itself, ``[B, L, D] → [B, L, 1]``: a mean over positions would show each the ones
-    after it.
-    """
+    """The gate of each position, ``[B, L, D] → [B, L, 1]``: a mean over positions would show each the ones after it."""
 
     def __init__(self, shape: tuple[int, ...]) -> None:
         super().__init__(shape[-1:])
