@@ -5,33 +5,23 @@ from functools import partial
 import pytest
 from torch import Tensor
 
-from simic import rng
-from simic.envs.actions import random_legal
 from simic.envs.growth_env import GrowthEnv
 from simic.errors import SimicError
 from simic.growth.batch.shards import Layout, Shards
 from tests.standard import Reward
 
 from .test_faults import poisoned
+from .transitions import random_step
 
 HOSTS, STEPS, SAVED_AT, BROKEN = 6, 10, 7, 1
 IN_GROUPS = partial(Shards, layout=Layout(HOSTS, 4, 1), setup=lambda: None)  # of four hosts and of two, in this process
 
 
-def act(env: GrowthEnv, observation, step: int):
-    """One step of random legal actions; the observation after it, and all that it says."""
-    stream = rng.key(1, rng.Purpose.BASELINE, env.iteration, env.env_ids, step)
-    noise = rng.uniform(stream, (len(env.action_spec.heads),))
-    observation, reward, *_, info = env.step(random_legal(env.action_spec, observation, noise))
-    numbers = {name: value for name, value in vars(info).items() if name != "components"}
-    return observation, info.components | numbers | {"reward": reward, "features": observation.features}
-
-
 def played(env: GrowthEnv):
     """That far into an episode."""
     observation, _ = env.reset(options={"iteration": 3})
-    for step in range(SAVED_AT):
-        observation, _ = act(env, observation, step)
+    for _ in range(SAVED_AT):
+        observation, _ = random_step(env, observation)
     return observation
 
 
@@ -68,8 +58,8 @@ def test_it_goes_on_as_if_nothing_had_been(make, before):
     seen = other.load_state_dict(before)
     assert bits(seen.masks | {"features": seen.features}) == bits(expected.masks | {"features": expected.features})
     for step in range(SAVED_AT, STEPS):
-        expected, theirs = act(env, expected, step)
-        seen, ours = act(other, seen, step)
+        expected, theirs = random_step(env, expected)
+        seen, ours = random_step(other, seen)
         assert bits(ours) == bits(theirs), step
     assert env.slots.stage.any()
     assert bits(env.state_dict()) == bits(other.state_dict())

@@ -137,7 +137,8 @@ def _graft(templates: Templates, weights: Weights, groups: SlotGroups, slot: int
     gated, gate = groups.gated(), None
     if gated:
         gate = templates.gates[slot].run(weights.grafted[gate_name(slot)], x.index_select(0, gated.positions))
-    return join(h, s, x, gate, groups)
+    joined: Tensor = _Join.apply(h, s, x, gate, groups)
+    return joined
 
 
 def _grown(templates: Templates, weights: Weights, groups: SlotGroups, slot: int, x: Tensor) -> Tensor:
@@ -211,14 +212,6 @@ def fork(h: Tensor, rows: Tensor, open_positions: Tensor) -> tuple[Tensor, Tenso
     return forked
 
 
-def join(h: Tensor, s: Tensor, x: Tensor, gate: Tensor | None, groups: SlotGroups) -> Tensor:
-    """Return the features ``[streams, B, …, C]`` after all seeds ``s [R, B, …, C]`` of a slot, which saw ``x``, have
-    joined by their operators; ``gate`` of those that have one.
-    """
-    joined: Tensor = _Join.apply(h, s, x, gate, groups)
-    return joined
-
-
 class _Fork(Function):
     @staticmethod
     def forward(ctx: Any, h: Tensor, rows: Tensor, open_positions: Tensor) -> tuple[Tensor, Tensor]:
@@ -234,6 +227,10 @@ class _Fork(Function):
 
 
 class _Join(Function):
+    """The features ``[streams, B, …, C]`` after all seeds ``s [R, B, …, C]`` of a slot, which saw ``x``, have joined by
+    their operators; ``gate`` of those that have one.
+    """
+
     @staticmethod
     def forward(ctx: Any, h: Tensor, s: Tensor, x: Tensor, gate: Tensor | None, groups: SlotGroups) -> Tensor:
         ctx.groups = groups

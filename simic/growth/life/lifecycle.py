@@ -110,7 +110,7 @@ def legal_ops(slots: Slots, params: Lifecycle) -> Tensor:
     stage, held = slots.stage, slots.ramp == Ramp.HOLD
     prunable = in_stages(stage, PRUNABLE_STAGES) & held & (slots.age >= params.min_prune_age)
     free = stage == Stage.DORMANT
-    if free_at_once(params):
+    if params.embargo_steps == params.reset_steps == 0:  # the next seed may come in the step in which one goes
         free |= in_stages(stage, FAILURE_STAGES) | prunable
     live = in_stages(stage, LIVE_STAGES)
     room = _elsewhere(live) < (params.max_seeds or stage.shape[1])
@@ -125,11 +125,6 @@ def legal_ops(slots: Slots, params: Lifecycle) -> Tensor:
         Op.ADVANCE: in_stages(stage, ADVANCEABLE_STAGES) & (not params.auto_advance),
     }
     return torch.stack([by_op[op] for op in Op], 1)
-
-
-def free_at_once(params: Lifecycle) -> bool:
-    """Return whether a slot can take the next seed in the step in which it loses one."""
-    return params.embargo_steps == 0 and params.reset_steps == 0
 
 
 def _elsewhere(flags: Tensor) -> Tensor:

@@ -1,6 +1,5 @@
 """The population: what it computes, what it keeps apart, what it brings back."""
 
-import copy
 from dataclasses import replace
 from typing import get_args
 
@@ -269,26 +268,6 @@ def test_a_new_seed_starts_without_momentum_and_old_ones_keep_theirs(family: str
     assert all(torch.equal(before[name][others], after[name][others]) for name in before if "seed" in name)
     assert before["host/momentum"][2].any()
     assert all(torch.equal(before[name], after[name]) for name in before if name.startswith("host/"))
-
-
-# --- saving ---
-
-
-@EVERY
-@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
-def test_a_state_loaded_in_the_middle_goes_on_bit_for_bit(family: str, optimizer: str) -> None:
-    how = HostOptimizer(name=optimizer, learning_rate=0.01)
-    population = make_population(family, optimizer=how)
-    slots = mixed_slots(population)
-    population.train_epoch(slots, DATA[family], make_order(8, 3, 16))
-    other = make_population(family, optimizer=how)
-    other.load_state_dict(copy.deepcopy(population.state_dict()))
-    for continued in (population, other):
-        continued.germinate(slots, slots.stage == Stage.GERMINATED, DATA[family])
-        continued.train_epoch(slots, DATA[family], make_order(8, 3, 16, seed=1))
-    mine, theirs = population.state_dict(), other.state_dict()
-    assert mine.keys() == theirs.keys()
-    assert all(torch.equal(mine[name], theirs[name]) for name in mine)
 
 
 # --- weights and measures ---

@@ -142,9 +142,6 @@ def test_a_seed_that_is_fitted_needs_data() -> None:
         population.germinate(slots, slots.stage > 0)
 
 
-# --- hosts are alone ---
-
-
 # --- what leaves the population ---
 
 
