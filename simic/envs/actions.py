@@ -51,9 +51,7 @@ LEAN: dict[Op, float] = {Op.WAIT: 2.4, Op.GERMINATE: 2.4, Op.PRUNE: -1.0}
 
 
 def action_spec(slots: int, blueprints: int) -> ActionSpec:
-    """Return the heads in the order of ``Action``'s fields for a host with so many slots and a family of so many
-    blueprints.
-    """
+    """Return the heads, in the order of ``Action``'s fields, for so many slots and blueprints."""
     heads = (
         Head("op", len(Op), lean=tuple(LEAN.get(op, 0.0) for op in Op)),
         Head("slot", slots, "op"),
@@ -85,9 +83,7 @@ def choices(slots: int, blueprints: Sequence[str]) -> dict[str, tuple[str | floa
 def open_choices(
     actions: dict[str, tuple[str | float, ...]], known: dict[str, tuple[str | float, ...]], device: torch.device
 ) -> dict[str, Tensor]:
-    """Return bool ``[n]`` of each head that ``train.actions`` closes choices of; SimicError for a head or value
-    unknown.
-    """
+    """Return bool ``[n]`` for each head with choices that ``train.actions`` closes; SimicError for what is unknown."""
     for head, values in actions.items():
         if head not in known:
             raise SimicError(f"train.actions: there is no head {head!r}; the heads are {', '.join(known)}")
@@ -214,9 +210,7 @@ def random_legal(spec: ActionSpec, observation: Observation, noise: Tensor) -> T
 
 
 def _nth_legal(mask: Tensor, noise: Tensor) -> Tensor:
-    """Return the index of the floor(noise · count)-th True of each row; float64, so that noise below 1 stays below
-    count.
-    """
+    """Return the index of the floor(noise · count)-th True of each row; in float64 the product stays below count."""
     count = mask.sum(dim=1)
     rank = (noise.double() * count).long()
     # Position of the first True whose running count exceeds the rank.
@@ -224,9 +218,7 @@ def _nth_legal(mask: Tensor, noise: Tensor) -> Tensor:
 
 
 def grammar(spec: ActionSpec) -> Tensor:
-    """Return every distinct action, int64 ``[n, heads]``: heads an op does not use are 0 (1,795 for 3 slots and 7
-    blueprints).
-    """
+    """Return every distinct action, int64 ``[n, heads]``; heads that an op does not use are 0."""
     rows = []
     for op, relevant in enumerate(spec.relevance):
         choices = [range(head.size) if used else (0,) for head, used in zip(spec.heads, relevant, strict=True)]

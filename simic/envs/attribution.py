@@ -100,7 +100,7 @@ def attribute(slots: Slots, correct: Tensor, loss: Tensor) -> Attribution:
     count = slots.stage.shape[1]
     accuracy = torch.where(finite[:WITHOUT], 100.0 * correct[:WITHOUT].float().mean(dim=2), torch.nan)
     left_out = slice(WITHOUT, WITHOUT + count)
-    difference, error = paired_difference(correct[MAIN], correct[left_out])
+    difference, error = mean_and_error(correct[MAIN].float() - correct[left_out].float())
     measured = measurable(slots) & (finite[MAIN] & finite[left_out]).T
     interaction, interaction_error, boost = _interactions(measurable(slots), correct, finite)
     return Attribution(
@@ -117,16 +117,8 @@ def attribute(slots: Slots, correct: Tensor, loss: Tensor) -> Attribution:
     )
 
 
-def paired_difference(first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the mean of ``first - second`` over samples, in points, and its standard error; ``[..., N]``.
-
-    Paired: the two networks meet the same samples, so the error is that of the per-sample difference.
-    """
-    return mean_and_error(first.float() - second.float())
-
-
 def mean_and_error(differences: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the mean over samples ``[..., N]``, in points, and its standard error."""
+    """Return the mean of paired differences ``[..., N]`` over samples, in points, and its standard error."""
     samples = differences.shape[-1]
     return 100.0 * differences.mean(dim=-1), 100.0 * differences.std(dim=-1) / samples**0.5
 
@@ -139,9 +131,7 @@ def interaction(correct: Tensor, slots: int, first: int, second: int) -> Tensor:
 
 
 def _interactions(acting: Tensor, correct: Tensor, finite: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the sum over partners, its paired standard error and the largest one, ``[E, K]`` points; NaN where there
-    is none.
-    """
+    """Return the sum over partners, its paired standard error and the largest, ``[E, K]`` points; NaN if none."""
     envs, count = acting.shape
     summed = correct.new_zeros((count, envs, correct.shape[2]), dtype=torch.float32)
     boost = torch.full((envs, count), torch.nan, device=acting.device)

@@ -36,7 +36,7 @@ from simic.envs.governor import Cause, Vitals
 from simic.envs.observations import View, columns, observation_spec, observe
 from simic.envs.records import EpisodeState, StepInfo, Trials, step_info
 from simic.envs.rewards import Setting, Transition
-from simic.envs.shapley import Shapley, shapley
+from simic.envs.shapley import shapley
 from simic.envs.tracker import Tracker
 from simic.errors import DecisionFault, SimicError
 from simic.growth.batch.forward import Backend
@@ -138,17 +138,13 @@ class GrowthEnv(VectorEnv):
         return low + (drawn & 0x7FFFFFFF) % (high - low + 1)
 
     def _drawn_tasks(self) -> Tensor:
-        """Return the tasks of training in turn, from one that depends on the run, so that all kinds occur equally
-        often.
-        """
+        """Return the tasks of training in turn, from one that depends on the run: all kinds occur equally often."""
         first = int(rng.bits(rng.key(self.rng_seed, Purpose.TASK))) % self.train_tasks
         return (first + self.iteration * self.train.envs + self.host_ids) % self.train_tasks
 
     @property
     def openings(self) -> Tensor:
-        """Return bool ``[K, P]``: which blueprints can grow in which slots of a bare host, by budget, device and
-        ``train.actions``.
-        """
+        """Return bool ``[K, P]``: which blueprints fit the slots of a bare host, by budget and ``train.actions``."""
         possible = (self.budget.reserve <= self.budget.limit) & self.budget.runs
         return possible & self.left_open["slot"][:, None] if "slot" in self.left_open else possible
 
@@ -214,9 +210,7 @@ class GrowthEnv(VectorEnv):
     def step(  # pyright: ignore[reportIncompatibleMethodOverride] - a typed record instead of a dict
         self, actions: Action | Tensor
     ) -> tuple[Observation, Tensor, Tensor, Tensor, StepInfo]:
-        """Execute one decision and one training epoch of every host; reward ``[E]`` float64, terminated and truncated
-        ``[E]``.
-        """
+        """Execute a decision and an epoch of every host; reward ``[E]`` float64, terminated and truncated ``[E]``."""
         before = self.state
         action, illegal = self._playable(actions)
         slots, events = advance(before.slots, action, self.train.lifecycle, before.tracker.accuracy)
@@ -261,9 +255,7 @@ class GrowthEnv(VectorEnv):
         return {f"{part}/{name}": tensor for part, tensors in parts.items() for name, tensor in tensors.items()}
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> Observation:
-        """Continue a saved episode, which was just reset, and return its observation; SimicError where the state is of
-        another episode.
-        """
+        """Continue a saved episode, which was just reset; SimicError where the state is of another one."""
         parts: dict[str, dict[str, Tensor]] = {"episode": {}, "hosts": {}, "snapshot": {}}
         for name, tensor in state.items():
             part, _, own = name.partition("/")
@@ -280,23 +272,20 @@ class GrowthEnv(VectorEnv):
         self.population.close()
 
     def committed(self, data: Dataset) -> tuple[Tensor, Tensor]:
-        """Return the accuracy (points) and loss ``[E]`` of host + FOSSILIZED seeds alone on any data: an episode's
-        score.
-        """
+        """Return the accuracy (points) and loss ``[E]`` of hosts with FOSSILIZED seeds alone, on any data."""
         off = configurations(self.slots)[COMMITTED : COMMITTED + 1]
         answers = self.population.evaluate(self.slots, data, off)
         accuracy = 100.0 * answers.correct[0].float().mean(dim=1)
         return torch.where(answers.loss[0].isfinite(), accuracy, torch.nan), answers.loss[0]
 
-    def shapley(self, data: Dataset | None = None) -> Shapley:
-        """Return the Shapley values of the seeds that act now, at live alpha, on any data (default: the validation
-        split).
+    def shapley(self) -> Tensor:
+        """Return the Shapley values ``[E, K]``, in points, of the seeds that act now, on the validation data.
 
         Costs up to 64 networks per host.
         """
-        data = self.validation_data if data is None else data
         stream = rng.key(self.rng_seed, Purpose.SHAPLEY, self.iteration, self.host_ids, self._step, device=self.device)
-        return shapley(measurable(self.slots), partial(self.population.evaluate, self.slots, data), stream)
+        evaluate = partial(self.population.evaluate, self.slots, self.validation_data)
+        return shapley(measurable(self.slots), evaluate, stream)
 
     def _checked(self, tasks: Tensor) -> Tensor:
         """Raise SimicError unless there is one task for each host, and the bank has it."""

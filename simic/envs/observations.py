@@ -193,9 +193,7 @@ KIND: tuple[Feature, ...] = (
 
 
 def columns(slots: int, blueprints: int) -> list[tuple[str, Feature]]:
-    """Return the name and row of the table for every column, in order: the base, then each slot's, then each
-    blueprint's.
-    """
+    """Return name and row of the table for every column, in order: the base, each slot's, each blueprint's."""
     own = [(row.name, row) for row in BASE]
     own += [(f"slot{k}_{row.name}", row) for k in range(slots) for row in SLOT]
     return own + [(f"blueprint{k}_{row.name}", row) for k in range(blueprints) for row in KIND]

@@ -113,9 +113,7 @@ def steps_to_finish(lifecycle: Lifecycle) -> int:
 
 
 def steps_to_clear(lifecycle: Lifecycle) -> int:
-    """Count the steps from a prune to the next germination: at once in another slot, or when the pruned one is free
-    again.
-    """
+    """Count the steps from a prune to the next germination: at once in another slot, or when this one is free again."""
     if not lifecycle.sequential_development:
         return 1
     return 2 + max(1, lifecycle.embargo_steps) + max(1, lifecycle.reset_steps)

@@ -138,9 +138,7 @@ def step_info(
     seed_flops: Tensor,
     price: float,
 ) -> StepInfo:
-    """Describe the step that led to ``state``; no ``events`` and no ``parts`` for a reset. ``seed_flops`` are ``[E,
-    K]``.
-    """
+    """Describe the step that led to ``state``; no ``events`` and ``parts`` for a reset; ``seed_flops [E, K]``."""
     slots, measured = state.slots, state.measured
     fossilized = slots.stage == Stage.FOSSILIZED
     kept = torch.where(fossilized, state.seed_params, 0).sum(dim=1)

@@ -49,9 +49,7 @@ class Tracker:
         return self.accuracies[:, -1] - self.accuracies[:, -2]
 
     def stable_accuracy(self, epochs: int) -> Tensor:
-        """Return the least of the last ``epochs`` accuracies ``[E]``, of fewer where fewer exist; NaN where there is
-        none.
-        """
+        """Return the least of the last ``epochs`` accuracies ``[E]``, or of as many as exist; NaN without any."""
         recent = self.accuracies[:, -epochs:]
         least = torch.where(recent.isfinite(), recent, torch.inf).amin(dim=1)
         return torch.where(least.isfinite(), least, torch.nan)

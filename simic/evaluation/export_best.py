@@ -107,7 +107,7 @@ def export_best(
     preprocessing: list[JsonValue] = [{"preprocessing": _preprocessing(meta, task)}] if task.mean and not inputs else []
     if account.notes:
         preprocessing.append({"data": [*account.notes]})
-    shares = [round(value, 2) for value in env.shapley().value[row].tolist()]
+    shares = [round(value, 2) for value in env.shapley()[row].tolist()]
     text = card(grown, network.structure, meta, task, env, rows.stop - rows.start, shares, len(held.test))
     records = {COMPARISON: account.compared, FLOORS: account.floors}
     files = {name: record.to_json() for name, record in records.items() if record is not None} | {**account.files}

@@ -64,9 +64,7 @@ class Structure(Record):
 
 
 class GraftedSeed(nn.Module):
-    """A seed with what joins it to the features, ``[B, C, …] → [B, C, …]``; one that ``reads_input`` reads the sample
-    and is added to them.
-    """
+    """A seed and what joins it to the features ``[B, C, …]``; one that ``reads_input`` is added to them."""
 
     def __init__(
         self, seed: nn.Module, gate: nn.Module | None, operator: Blend, alpha: float, reads_input: bool = False
@@ -196,8 +194,7 @@ def _contents(network: GrownNetwork, history: Sequence[JsonValue], card: str) ->
         PROGRAM: _program(network),
     }
     hashes = {"sha256": {name: durable.sha256_of(content) for name, content in files.items()}}
-    taken = {"inputs"} if network.structure.inputs is None else None  # as it was before networks took raw samples
-    structure = durable.with_checksum(network.structure.model_dump(mode="json", exclude=taken) | hashes)
+    structure = durable.with_checksum(network.structure.model_dump(mode="json") | hashes)
     return files | {STRUCTURE: structure, CARD: card.encode()}
 
 

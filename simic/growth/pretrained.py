@@ -15,9 +15,7 @@ LAST_RATES = (0.1, 0.01)  # of the learning rate, for the last fifth of the epoc
 
 
 def train_host(host: Host, data: Dataset, rng_seed: int, epochs: int) -> dict[str, Tensor]:
-    """Return its trained weights by the names of an exported network; trained on one thread of the CPU, so that their
-    bits do not depend on the cores of the machine.
-    """
+    """Return trained weights by the names of an exported network; on one thread, whatever the machine's cores."""
     optimizer = HostOptimizer(name="sgd", learning_rate=0.05, weight_decay=5e-4)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -29,7 +27,7 @@ def train_host(host: Host, data: Dataset, rng_seed: int, epochs: int) -> dict[st
         slots = Slots.empty(1, spec.slots)
         for epoch in range(epochs):
             late = epoch * 5 // epochs - 2  # 1 and 2 in the last two fifths
-            population.learning_rate.fill_(optimizer.learning_rate * (1.0, *LAST_RATES)[max(0, late)])
+            population.learning_rate = optimizer.learning_rate * (1.0, *LAST_RATES)[max(0, late)]
             order = epoch_order(rng_seed, 0, one, epoch, len(data), BATCH_SIZE)
             population.train_epoch(slots, data, order)
         return population.named_parameters(slots, 0)

@@ -123,7 +123,7 @@ def test_an_op_reads_exactly_the_heads_that_its_row_names(op):
     read = set()
     for name, head in zip(Action._fields[1:], SPEC.heads[1:], strict=True):
         other = action._replace(**{name: (getattr(action, name) + 1) % head.size})
-        found = [advance(slots, each, rules, torch.full((rows,), 50.0))[0].state_dict() for each in (action, other)]
+        found = [vars(advance(slots, each, rules, torch.full((rows,), 50.0))[0]) for each in (action, other)]
         if not all(torch.equal(x.nan_to_num(-1.0), found[1][key].nan_to_num(-1.0)) for key, x in found[0].items()):
             read.add(name)
     assert read == set(actions.RELEVANT[op])

@@ -8,17 +8,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from simic import rng
 from simic.data.batches import Dataset
 from simic.envs import rewards
-from simic.envs.actions import random_legal
 from simic.envs.growth_env import GrowthEnv
 from simic.envs.observations import columns, ratio
 from tests.growth.worlds import small
 from tests.standard import HostOptimizer, PPOParams, Train
 
 from .conftest import QUICK
-from .transitions import SETTING, transition
+from .transitions import SETTING, random_step, transition
 
 CLASSES = (4, 2, 4, 3)  # of each task
 TRAINING, VALIDATION = 96, 48  # samples of each task
@@ -55,15 +53,11 @@ def make(data: tuple[Dataset, Dataset], ids: list[int], backend: str = "loop", *
 def episode(env: GrowthEnv, tasks: list[int] | None) -> list[dict[str, Tensor]]:
     """All there is to see of every host under random legal actions; last, its parameters."""
     options = {"iteration": 3} | ({} if tasks is None else {"tasks": torch.tensor(tasks)})
-    seen, info = env.reset(options=options)
+    seen, _ = env.reset(options=options)
     found = []
-    for step in range(env.steps):
-        stream = rng.key(1, rng.Purpose.BASELINE, 3, env.env_ids, step)
-        seen, reward, *_, info = env.step(
-            random_legal(env.action_spec, seen, rng.uniform(stream, (len(env.action_spec.heads),)))
-        )
-        numbers = {name: value for name, value in vars(info).items() if name != "components"}
-        found.append(numbers | info.components | {"reward": reward, "features": seen.features})
+    for _ in range(env.steps):
+        seen, told = random_step(env, seen)
+        found.append(told)
     for row in range(env.num_envs):
         parameters = env.population.named_parameters(env.slots, row)
         found[-1] |= {f"{name} of {row}": value[None] for name, value in parameters.items()}

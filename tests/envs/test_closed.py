@@ -1,7 +1,6 @@
 """``train.actions``: what it closes is masked for everyone who acts, and everyone is told clearly."""
 
 import re
-from itertools import product
 
 import pytest
 import torch
@@ -11,12 +10,10 @@ from simic.agent.policy import ActorCritic
 from simic.envs.actions import choices, grammar, grammar_mask
 from simic.envs.patient import Patient
 from simic.envs.play import play as play_episode
-from simic.envs.single_env import SingleGrowthEnv
 from simic.errors import SimicError
 from simic.evaluation.schedules import OpenLoop, Schedule
 from simic.growth.life.vocabulary import Action, Op
-from simic.growth.networks.blueprints import blueprints_of
-from tests.standard import Lifecycle, Policy, PPOParams, Train
+from tests.standard import Lifecycle, Policy
 
 SIZES = Policy(encoder_units=16, core_units=16, head_units=8, embedding_units=2)
 NARROW = {
@@ -113,17 +110,6 @@ def test_the_program_takes_the_closed_masks_and_decides_like_the_policy(make_env
         actions, *_, h, c = program(observation.features, observation.categories, masks, h, c)
         assert torch.equal(actions, expected.actions)
         observation, state = env.step(actions)[0], expected.state
-
-
-def test_the_single_view_offers_no_closed_action(digits):
-    roomy = Lifecycle(param_budget=100.0)
-    train = Train(envs=1, episode_steps=3, ppo=PPOParams(minibatches=1), lifecycle=roomy, actions=NARROW)
-    env = SingleGrowthEnv(train, *digits)
-    env.reset(seed=1)
-    germinations = {env.factored(int(index)) for index in env.action_masks().nonzero()[0]} - {(0,) * 8}
-    names = [item.name for item in blueprints_of("cnn")]
-    kinds = [names.index(name) for name in NARROW["blueprint"]]
-    assert germinations == {(1, slot, kind, 2, tempo, 2, 0, 0) for slot, kind, tempo in product((0, 2), kinds, (1, 3))}
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 The steps are recorded once, and every mode is asked what it pays for them.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -32,37 +33,14 @@ MANUAL = Lifecycle(training_dwell=1, blending_dwell=1, min_prune_age=1, embargo_
 BLIND = ("sparse",)  # pays at the end only, for what is committed
 
 
-@pytest.fixture
-def recorded(make_env, transitions):
-    """``recorded(ops, family="mlp")``: the transitions of a scripted episode in a real environment."""
-
-    def play(actions: list, family: str = "mlp", batches: int = 1, **keywords) -> list:
-        transitions.clear()
-        kind = {"family": family, "steps": len(actions), "lifecycle": MANUAL, "batches_per_epoch": batches}
-        env = make_env(envs=3, **kind, **keywords)
-        env.reset(options={"iteration": 0})
-        for step in actions:
-            action = act(3, step) if isinstance(step, Op) else step
-            *_, info = env.step(action)
-            assert torch.equal(info.effective_op, action.op), (action, info.gate)
-        return list(transitions)
-
-    return play
-
-
-def returns(
-    mode: str, transitions: list, only: tuple[str, ...] | None = None, without: tuple[str, ...] = ()
-) -> torch.Tensor:
-    """Discounted sum ``[E]`` of what a mode pays for recorded transitions, of some of its terms if asked for."""
+def returns(mode: str, transitions: list, counts: Callable[[str], bool]) -> torch.Tensor:
+    """Discounted sum ``[E]`` of what a mode pays for recorded transitions in the terms that count."""
     total = torch.zeros(transitions[0][0].op.shape, dtype=torch.float64)
     for t, (step, setting) in enumerate(transitions):
         for name, part in rewards.components(mode, step, setting).items():
-            if (only is None or name in only) and name not in without:
+            if counts(name):
                 total += setting.gamma**t * part
     return total
-
-
-GROWN = [act(3, Op.GERMINATE, blueprint=3), Op.ADVANCE, Op.WAIT, Op.ADVANCE, Op.WAIT, Op.WAIT, Op.WAIT, Op.ADVANCE]
 
 
 class Spoiled(Population):
@@ -79,17 +57,21 @@ class Spoiled(Population):
         return stats
 
 
-def test_growing_a_harmful_seed_to_be_paid_for_its_removal_earns_nothing(recorded):
+def test_growing_a_harmful_seed_to_be_paid_for_its_removal_earns_nothing(make_env, transitions):
+    ops = [*[Op.WAIT] * 8, Op.GERMINATE, Op.ADVANCE, Op.WAIT, Op.ADVANCE, *[Op.WAIT] * 3, Op.PRUNE, Op.WAIT]
     blind_governor = Governor(min_history=1000)  # it would end the episode
-    ops = [*[Op.WAIT] * 8, *GROWN[:6], Op.WAIT, Op.PRUNE, Op.WAIT]
-    steps = recorded(ops, batches=10, compose=Spoiled, governor=blind_governor)
-    harm = torch.stack([step.after.contribution[:, 0] for step, _ in steps]).nan_to_num().amin(dim=0)
+    kind = {"family": "mlp", "lifecycle": MANUAL, "batches_per_epoch": 10, "compose": Spoiled}
+    env = make_env(envs=3, steps=len(ops), governor=blind_governor, **kind)
+    env.reset(options={"iteration": 0})
+    for op in ops:
+        *_, info = env.step(act(3, op, blueprint=3))
+        assert (info.effective_op == op).all(), (op, info.gate)
+    harm = torch.stack([step.after.contribution[:, 0] for step, _ in transitions]).nan_to_num().amin(dim=0)
     assert (harm < -1).all(), "the seeds must harm for this test to mean anything"
     for mode in rewards.MODES:
-        worth = returns(mode, steps, without=tuple(rewards.OBJECTIVES))
+        worth = returns(mode, transitions, lambda name: name not in rewards.OBJECTIVES)
         assert (worth == 0).all() if mode in BLIND else (worth < 0).all(), mode
-        credit = returns(mode, steps, only=("attribution", "escrow"))
-        assert credit.abs().max() < 1e-9
+        assert returns(mode, transitions, lambda name: name in ("attribution", "escrow")).abs().max() < 1e-9
 
 
 def draw(envs: int, step: int, size: int, what: int) -> torch.Tensor:

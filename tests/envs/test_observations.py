@@ -159,12 +159,6 @@ def test_only_time_says_how_long_an_episode_is():
     assert [name for name, a, b in zip(names, short.T, long.T, strict=True) if not torch.equal(a, b)] == ["time"]
 
 
-def test_what_the_critic_alone_is_told_is_no_feature():
-    plain, told = (observations.observation_spec(SLOTS, KINDS, kinds) for kinds in (0, 9))
-    assert (plain.told, plain.hidden, told.told, told.hidden) == (0, 0, 1, 9)
-    assert told.features == plain.features and told.raw == plain.raw
-
-
 def test_document_lists_every_column_at_its_index():
     lines = [line.split(" | ") for line in observations.document().splitlines() if line.startswith("| ")]
     shown = [(cells[0].strip("| ").split("–"), cells[1].split(", ")) for cells in lines if cells[0] != "| index"]

@@ -7,7 +7,7 @@ from simic.envs import patient
 from simic.envs.patient import KEEP_ABOVE_PCT, PATIENCE_EPOCHS, Patient, steps_to_clear, steps_to_finish, tries
 from simic.envs.play import play
 from simic.growth.life.lifecycle import LIVE_STAGES
-from simic.growth.life.vocabulary import Op, Ramp, Slots, Stage
+from simic.growth.life.vocabulary import Op, Ramp, Stage
 from simic.growth.networks.blueprints import blueprints_of
 from tests.evaluation.scripted import MANUAL, SLOTS, World, episode, legal
 from tests.evaluation.tiny import STEPS, TASKS, tiny_env, tiny_suite
@@ -102,37 +102,6 @@ def asker(masks, host):
         return allowed and (op != Op.GERMINATE or bool(masks["blueprint"][host, slot, blueprint]))
 
     return can
-
-
-def held(contributions, errors):
-    """Hosts that hold one seed each."""
-    slots = Slots.empty(len(contributions), SLOTS)
-    values = {"stage": int(Stage.HOLDING), "blueprint": 0, "alpha": 1.0, "age": 9, "dwell": PATIENCE_EPOCHS}
-    for name, value in values.items():
-        getattr(slots, name)[:, 1] = value
-    slots.contribution[:, 1], slots.contribution_se[:, 1] = torch.tensor(contributions), torch.tensor(errors)
-    world = World(envs=len(contributions))
-    world.slots = slots
-    return world
-
-
-def test_what_chance_explains_is_not_kept():
-    # Kept: beyond 5 points and beyond twice the error. Unmeasured: wait.
-    world = held([6.0, 6.0, 4.0, -3.0, float("nan")], [1.0, 3.5, 0.1, 0.1, 0.1])
-    actor = Patient(world.lifecycle, tries("cnn", SLOTS))
-    actor.start(episode(world))
-    assert actor.act(world.situation(10)).op.tolist() == [Op.FOSSILIZE, Op.PRUNE, Op.PRUNE, Op.PRUNE, Op.WAIT]
-
-
-def test_a_seed_that_no_gate_lets_pass_is_given_up():
-    world = held([float("nan")] * 2, [float("nan")] * 2)
-    world.slots.stage[:, 1], world.slots.gradient_healthy[:, 1] = int(Stage.TRAINING), False
-    # It should hold after 6 steps and be judged when patience ends. Nothing is pruned when there is no time left.
-    world.slots.age[:, 1] = torch.tensor([6, 7]) + PATIENCE_EPOCHS
-    actor = Patient(world.lifecycle, tries("cnn", SLOTS))
-    actor.start(episode(world))
-    assert actor.act(world.situation(20)).op.tolist() == [Op.WAIT, Op.PRUNE]
-    assert actor.act(world.situation(50)).op.tolist() == [Op.WAIT] * 2
 
 
 def test_every_family_has_tries_in_every_slot_and_each_once():

@@ -5,33 +5,23 @@ from functools import partial
 import pytest
 from torch import Tensor
 
-from simic import rng
-from simic.envs.actions import random_legal
 from simic.envs.growth_env import GrowthEnv
 from simic.errors import SimicError
 from simic.growth.batch.shards import Layout, Shards
 from tests.standard import Reward
 
+from .test_faults import poisoned
+from .transitions import random_step
+
 HOSTS, STEPS, SAVED_AT, BROKEN = 6, 10, 7, 1
 IN_GROUPS = partial(Shards, layout=Layout(HOSTS, 4, 1), setup=lambda: None)  # of four hosts and of two, in this process
 
 
-def act(env: GrowthEnv, observation, step: int):
-    """One step of random legal actions; the observation after it, and all that it says."""
-    stream = rng.key(1, rng.Purpose.BASELINE, env.iteration, env.env_ids, step)
-    noise = rng.uniform(stream, (len(env.action_spec.heads),))
-    observation, reward, *_, info = env.step(random_legal(env.action_spec, observation, noise))
-    numbers = {name: value for name, value in vars(info).items() if name != "components"}
-    return observation, info.components | numbers | {"reward": reward, "features": observation.features}
-
-
-def played(env: GrowthEnv, steps: int = SAVED_AT):
-    """That far into an episode; a host whose learning rate is absurd is rolled back in it."""
+def played(env: GrowthEnv):
+    """That far into an episode."""
     observation, _ = env.reset(options={"iteration": 3})
-    for step in range(steps):
-        if step == 4 and not isinstance(env.population, Shards):
-            env.population.learning_rate[BROKEN] = 1e30
-        observation, _ = act(env, observation, step)
+    for _ in range(SAVED_AT):
+        observation, _ = random_step(env, observation)
     return observation
 
 
@@ -42,8 +32,9 @@ def bits(tensors: dict[str, Tensor]) -> dict[str, tuple]:
 
 @pytest.fixture(scope="module", params=["in one", "in groups"])
 def make(request, make_env):
-    changes = {"compose": IN_GROUPS} if request.param == "in groups" else {}
-    return partial(make_env, HOSTS, steps=STEPS, reward=Reward(mode="loss"), **changes)
+    """Of hosts in one group, one breaks and is rolled back in the fifth step."""
+    compose = IN_GROUPS if request.param == "in groups" else poisoned(BROKEN, 5)
+    return partial(make_env, HOSTS, steps=STEPS, reward=Reward(mode="loss"), compose=compose)
 
 
 @pytest.fixture(scope="module")
@@ -67,8 +58,8 @@ def test_it_goes_on_as_if_nothing_had_been(make, before):
     seen = other.load_state_dict(before)
     assert bits(seen.masks | {"features": seen.features}) == bits(expected.masks | {"features": expected.features})
     for step in range(SAVED_AT, STEPS):
-        expected, theirs = act(env, expected, step)
-        seen, ours = act(other, seen, step)
+        expected, theirs = random_step(env, expected)
+        seen, ours = random_step(other, seen)
         assert bits(ours) == bits(theirs), step
     assert env.slots.stage.any()
     assert bits(env.state_dict()) == bits(other.state_dict())
@@ -77,9 +68,7 @@ def test_it_goes_on_as_if_nothing_had_been(make, before):
 def test_hosts_in_groups_are_saved_as_hosts_of_one_group_are(make_env):
     one, groups = (make_env(HOSTS, steps=STEPS, **changes) for changes in ({}, {"compose": IN_GROUPS}))
     for env in (one, groups):
-        observation, _ = env.reset(options={"iteration": 3})
-        for step in range(SAVED_AT):
-            observation, _ = act(env, observation, step)
+        played(env)
     ours, theirs = one.state_dict(), groups.state_dict()
     assert ours.keys() == theirs.keys()
     assert {name: (x.shape, x.dtype) for name, x in ours.items()} == {n: (x.shape, x.dtype) for n, x in theirs.items()}

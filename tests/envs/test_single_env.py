@@ -16,8 +16,6 @@ from simic.errors import SimicError
 from simic.growth.life.vocabulary import Action, Op
 from tests.standard import Lifecycle, PPOParams, Prepare, Train
 
-from .test_actions import is_legal
-
 ENV_ID = "simic/Growth-v0"
 TRAIN = Train(
     envs=1,
@@ -103,21 +101,6 @@ def test_the_id_is_found_by_the_module_before_it(name):
     program = f"import gymnasium; gymnasium.make_vec({name!r}, prepared='nowhere')"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.stderr.splitlines()[-1].endswith("nowhere/meta.json: no such file; run simic prepare first")
-
-
-def test_masks_say_exactly_what_the_vector_environment_allows(env):
-    generator = np.random.default_rng(3)
-    env.reset(seed=5)
-    ops = set()
-    for _ in range(6):
-        mask = env.action_masks()
-        for n in range(0, env.action_space.n, 7):
-            assert mask[n] == is_legal(env.factored(n), env._env._masks, 0)
-        action = generator.choice(np.flatnonzero(mask))
-        ops.add(env.factored(action)[0])
-        _, reward, _, _, info = env.step(action)
-        assert np.isfinite(reward) and not info["illegal"]
-    assert len(ops) > 1
 
 
 def test_a_forbidden_action_is_played_as_wait_and_marked(env):

@@ -6,7 +6,11 @@ from dataclasses import replace
 
 import torch
 
+from simic import rng
+from simic.agent.spec import Observation
 from simic.envs import rewards
+from simic.envs.actions import random_legal
+from simic.envs.growth_env import GrowthEnv
 from simic.envs.rewards import Setting, Transition
 from simic.growth.life.vocabulary import Action, Op, Slots, Stage
 from tests.standard import Reward
@@ -26,6 +30,15 @@ def act(envs: int, op: Op, **heads: int) -> Action:
     """The same action in every host: the shortest ramp to alpha 1 that takes time, in slot 0, unless said otherwise."""
     named = {"op": int(op), "tempo": 1, "alpha_target": 2, **heads}
     return Action.wait(envs)._replace(**{name: torch.full((envs,), value) for name, value in named.items()})
+
+
+def random_step(env: GrowthEnv, seen: Observation) -> tuple[Observation, dict[str, torch.Tensor]]:
+    """One step of random legal actions: the observation after it, and all that there is to see of it."""
+    stream = rng.key(1, rng.Purpose.BASELINE, env.iteration, env.env_ids, env._step)
+    noise = rng.uniform(stream, (len(env.action_spec.heads),))
+    seen, reward, *_, info = env.step(random_legal(env.action_spec, seen, noise))
+    told = {name: value for name, value in vars(info).items() if name != "components"}
+    return seen, told | info.components | {"reward": reward, "features": seen.features}
 
 
 def transition(before: Slots, after: Slots, op: Op = Op.WAIT, slot: int = 0, **changes) -> Transition:

@@ -71,7 +71,7 @@ def learned(env):
 def ends(env, row):
     """Every weight of a host and its seeds, its slots, and its score on data that it has not seen."""
     score = torch.stack(env.committed(env.validation_data))[:, row]
-    slots = {name: tensor[row] for name, tensor in env.slots.state_dict().items()}
+    slots = {name: tensor[row] for name, tensor in vars(env.slots).items()}
     return {**env.population.named_parameters(env.slots, row), **slots, "score": score}
 
 

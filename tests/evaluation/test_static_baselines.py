@@ -193,10 +193,10 @@ def test_kept_seeds_are_there_from_the_start_with_the_weights_they_began_with(ba
     env.population.germinate(env.slots, kept)
     begun = [env.population.named_parameters(env.slots, row) for row in range(TASKS)]
     one = torch.ones(1, TASKS, dtype=torch.int64)
-    env.population.learning_rate.zero_()
+    env.population.learning_rate = 0.0
     regime.run(env.population, slots, one)
     still = [env.population.named_parameters(slots, row) for row in range(TASKS)]
-    env.population.learning_rate.fill_(0.05)
+    env.population.learning_rate = 0.05
     regime.run(env.population, slots, one)
     moved = [env.population.named_parameters(slots, row) for row in range(TASKS)]
     for first, same, other in zip(begun, still, moved, strict=True):

@@ -63,9 +63,7 @@ def death(t: Transition, setting: Setting) -> Tensor:
 
 @term("sparse", objective=True)
 def sparse(t: Transition, setting: Setting) -> Tensor:
-    """Pay at the end only: scale · clip(committed accuracy - price of the fossilized parameters, ±1); clip before
-    scale.
-    """
+    """Pay at the end: scale · clip(committed accuracy - price of the fossilized parameters, ±1); clip before scale."""
     weights, budget = setting.weights.sparse, setting.param_budget * setting.host_params
     base = t.committed_accuracy.double() / 100.0 - weights.param_penalty * t.kept_params / budget
     return torch.where(t.ended, weights.scale * base.clamp(-1.0, 1.0), 0.0)

@@ -46,9 +46,7 @@ class Transition:
 
     @property
     def renewed(self) -> Tensor:
-        """Return bool ``[E, K]``: a seed germinated in this step; what is remembered of the one before it is not its
-        own.
-        """
+        """Return bool ``[E, K]``: a seed germinated in this step, and has nothing of what is remembered of another."""
         return self.after.germinations != self.before.germinations
 
     @property
@@ -80,9 +78,7 @@ class Setting:
 
     @classmethod
     def of(cls, train: Train, host_params: int, chance_loss: Tensor, episode_steps: int) -> "Setting":
-        """Return the setting of a run; gamma is the agent's, or shaping would change the task (Ng, Harada, Russell
-        1999).
-        """
+        """Return a run's setting; a gamma other than the agent's would change the task (Ng, Harada, Russell 1999)."""
         budget = train.lifecycle.param_budget
         return cls(train.reward, train.ppo.gamma, episode_steps, host_params, budget, train.price, chance_loss)
 
@@ -163,9 +159,7 @@ def components(mode: str, transition: Transition, setting: Setting) -> dict[str,
 
 
 def total(parts: dict[str, Tensor]) -> Tensor:
-    """Return the reward ``[E]`` float64; added one after the other, so that a host's sum does not depend on its
-    company.
-    """
+    """Return the reward ``[E]`` float64; added one by one, so that a host's sum does not depend on its company."""
     first, *rest = parts.values()
     for value in rest:
         first = first + value

@@ -16,9 +16,8 @@ from torch.nn import functional as F
 
 from simic import rng
 from simic.data.batches import Dataset
-from simic.growth.batch.fits import Fits
 from simic.growth.batch.forward import Templates
-from simic.growth.batch.template import Template, channels_last
+from simic.growth.batch.template import Fits, Template, channels_last
 from simic.growth.networks.blueprints import Blueprint
 from simic.growth.networks.hosts import HostSpec
 from simic.rng import Purpose
@@ -43,7 +42,7 @@ class Alignments:
     @classmethod
     def on(cls, host: HostSpec, blueprints: Sequence[Blueprint], data: Dataset) -> Self:
         """Return those of a host's blueprints with the tasks of the data."""
-        return cls(Templates.of(host, tuple(blueprints), checked=True).seeds[0], blueprints, data, Fits())
+        return cls(Templates(host, tuple(blueprints), checked=True).seeds[0], blueprints, data, Fits())
 
     def of(self, tasks: Tensor) -> Tensor:
         """Return alignments ``[E, P]`` with the tasks ``[E]``: each in -1…1, the largest of a task ±1."""

@@ -2,7 +2,7 @@
 
 They come in blocks of alike modules (the hosts; the seeds of one blueprint at one slot; their gates). A parameter of a
 block is one contiguous tensor ``[G, *shape]``, so that a product of all its modules is one batched call. Each module
-has its own learning rate, step count, clip and switch.
+has its own step count, clip and switch.
 """
 
 from collections.abc import Mapping
@@ -117,35 +117,35 @@ class Update:
 
 @dataclass
 class RowRange:
-    """Some neighbouring rows of a block that share step and rate: views ``[rows, *shape]`` of its tensors."""
+    """Some neighbouring rows of a block that have trained equally long: views ``[rows, *shape]`` of its tensors."""
 
     rows: slice
     params: list[Tensor]
     moments: list[list[Tensor]]  # in the order of MOMENTS
     step: Tensor  # float32, updates done
-    learning_rate: float
     weight_decay: float
 
 
 class Arena:
     """Owns the parameters of one epoch, ``params[block][tensor] [G, *shape]``, and the moments of those that train."""
 
-    def __init__(self, blocks: list[Block], learning_rate: Tensor, optimizer: HostOptimizer) -> None:
+    def __init__(
+        self, blocks: list[Block], learning_rate: float, optimizer: HostOptimizer, device: torch.device
+    ) -> None:
         self.blocks, self.optimizer = blocks, optimizer
+        self._rate = torch.full((1,), learning_rate, device=device)
         self.params = [block.gathered() for block in blocks]
         self._moments = [
             {name: block.columns.unpack(block.store.tensors[name][block.hosts]) for name in MOMENTS[optimizer.name]}
             for block in blocks
         ]
-        self._rates = [learning_rate[block.hosts] for block in blocks]
         # Of all blocks side by side, so that what is one number for each module takes one operation.
         self._rows = [len(block.hosts) for block in blocks]
         self._steps = torch.cat([block.store.tensors["step"][block.hosts] for block in blocks])
-        self._moving = upload(~np.concatenate([block.frozen for block in blocks]), learning_rate.device)
+        self._moving = upload(~np.concatenate([block.frozen for block in blocks]), device)
         self._step_of, self._moves = self._steps.split(self._rows), self._moving.split(self._rows)
-        # Modules of equal step and rate lie side by side: one call of a fused kernel moves them.
-        fused = learning_rate.device == CPU
-        self._runs = [self._fused_runs(i) for i in range(len(blocks))] if fused else None
+        # Modules of equal step lie side by side: one call of a fused kernel moves them.
+        self._runs = [self._fused_runs(i) for i in range(len(blocks))] if device == CPU else None
 
     def leaves(self) -> list[list[Tensor]]:
         """Return the tensors that train, by block; their gradients are recorded from here on."""
@@ -153,19 +153,17 @@ class Arena:
         return [[tensor.requires_grad_() for tensor in own] for own in trained]
 
     def _fused_runs(self, index: int) -> list[RowRange]:
-        block, moving = self.blocks[index], self._moves[index]
+        block, moving, steps = self.blocks[index], self._moves[index], self._step_of[index]
         moments = [_trained(self._moments[index][name], block) for name in MOMENTS[self.optimizer.name]]
         params = [tensor.detach() for tensor in _trained(self.params[index], block)]
-        table = torch.stack((self._step_of[index], self._rates[index].double(), moving.double()), 1)
-        changes = (table[1:] != table[:-1]).any(1).nonzero().flatten() + 1
-        bounds = [0, *changes.tolist(), len(table)]
+        changes = ((steps[1:] != steps[:-1]) | (moving[1:] != moving[:-1])).nonzero().flatten() + 1
+        bounds = [0, *changes.tolist(), len(steps)]
         return [
             RowRange(
                 rows=slice(first, last),
                 params=[tensor[first:last] for tensor in params],
                 moments=[[tensor[first:last] for tensor in moment] for moment in moments],
-                step=table[first, 0].float(),
-                learning_rate=float(table[first, 1]),
+                step=steps[first].float(),
                 weight_decay=block.weight_decay,
             )
             for first, last in pairwise(bounds)
@@ -181,7 +179,7 @@ class Arena:
             grads = [[_times(grad, scale) for grad in own] for own, scale in zip(grads, by_block, strict=True)]
         self._steps += self._moving
         if self._runs is not None:
-            apply_fused(self._runs, grads, self.optimizer)
+            apply_fused(self._runs, grads, self._rate, self.optimizer)
         else:
             self._apply(grads)
         return norms
@@ -197,7 +195,7 @@ class Arena:
                     grad=grad,
                     moments={name: tensors[place] for name, tensors in moments.items()},
                     step=self._step_of[i].view(wide),
-                    learning_rate=self._rates[i].view(wide),
+                    learning_rate=self._rate,
                     weight_decay=block.weight_decay,
                     active=self._moves[i].view(wide) if block.frozen.any() else None,
                 )
@@ -232,34 +230,32 @@ def _joined(tensors: list[Tensor]) -> Tensor:
 
 # --- SGD with momentum and AdamW over many networks at once ----------------------------------------------------------
 
-# Everything is elementwise, a row for each host, seed or gate, so a row never sees another. Rows of equal step and
-# rate go through torch's fused AdamW (``apply_fused``) where that rounds a row the same beside any others; ``apply``
-# takes any mixture. The tests hold both to torch.optim, row by row.
+# Everything is elementwise, a row for each host, seed or gate, so a row never sees another. Rows of equal step go
+# through torch's fused AdamW (``apply_fused``) where that rounds a row the same beside any others; ``apply`` takes any
+# mixture. The tests hold both to torch.optim, row by row.
 
 
 @torch.no_grad()
-def apply_fused(runs: list[list[RowRange]], grads: list[list[Tensor]], optimizer: HostOptimizer) -> None:
+def apply_fused(runs: list[list[RowRange]], grads: list[list[Tensor]], rate: Tensor, optimizer: HostOptimizer) -> None:
     """Step the runs of all blocks, in place; ``grads[block][tensor]`` are of whole blocks."""
-    # By rate and decay: parameters, gradients, means, variances and steps of one fused call.
-    calls: dict[tuple[float, float], list[list[Tensor]]] = {}
+    # By decay: parameters, gradients, means, variances and steps of one fused call.
+    calls: dict[float, list[list[Tensor]]] = {}
     for own, of_block in zip(runs, grads, strict=True):
         for run in own:
             run.step += 1
             for place, (param, grad) in enumerate(zip(run.params, of_block, strict=True)):
                 moments = [moment[place] for moment in run.moments]
                 if optimizer.name == "adamw" and param[0].numel() % LANES == 0:
-                    call = calls.setdefault((run.learning_rate, run.weight_decay), [[], [], [], [], []])
-                    for part, tensor in zip(
-                        call, (param, grad[run.rows].contiguous(), *moments, run.step), strict=True
-                    ):
+                    call = calls.setdefault(run.weight_decay, [[], [], [], [], []])
+                    tensors = (param, grad[run.rows].contiguous(), *moments, run.step)
+                    for part, tensor in zip(call, tensors, strict=True):
                         part.append(tensor)
                     continue
                 named = dict(zip(MOMENTS[optimizer.name], moments, strict=True))
-                rate = torch.tensor(run.learning_rate, dtype=param.dtype)
                 apply(Update(param, grad[run.rows], named, run.step.double(), rate, run.weight_decay), optimizer)
-    for (rate, decay), (params, flat, means, variances, steps) in calls.items():
+    for decay, (params, flat, means, variances, steps) in calls.items():
         torch._fused_adamw_(  # pyright: ignore[reportPrivateImportUsage]
-            params, flat, means, variances, [], steps, lr=rate, beta1=ADAM_BETAS[0], beta2=ADAM_BETAS[1],
+            params, flat, means, variances, [], steps, lr=float(rate), beta1=ADAM_BETAS[0], beta2=ADAM_BETAS[1],
             weight_decay=decay, eps=ADAM_EPS, amsgrad=False, maximize=False,
         )  # fmt: skip
 

@@ -7,7 +7,7 @@ the batched one, and gives bit-equal results for a host whatever the structure o
 import math
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -30,39 +30,35 @@ MAP_DIMS = 3  # C, H, W
 APART_FROM = 70_000
 
 
-@dataclass(frozen=True)
 class Templates:
-    """The modules of a population: segments and head of the host, blueprints and gate per slot."""
+    """The modules of a population, built once: segments and head of the host, blueprints and gate of each slot.
+    Blueprints that are not ``checked`` are tried first.
+    """
 
-    host: tuple[Template, ...]  # K segments, then the head
-    seeds: tuple[tuple[Template, ...], ...]  # [slot][blueprint]
-    gates: tuple[Template, ...]  # [slot]
-    lenders: tuple[int, ...] = ()  # which parameters of the first segment the head borrows
-    map_entries: int = 0  # of a sample's largest feature map at a slot; 0 where features are not maps
-    reads_input: bool = False  # seeds read the sample
-
-    @classmethod
-    def of(cls, host: HostSpec, blueprints: tuple[Blueprint, ...], checked: bool = False) -> Self:
-        """Build them, once, at composition; blueprints that are not ``checked`` are tried first."""
+    def __init__(self, host: HostSpec, blueprints: tuple[Blueprint, ...], checked: bool = False) -> None:
         template = partial(Template, features_last=host.features_last)
         segments = [template(build, f"host segment {k}") for k, build in enumerate(host.segments)]
-        head = template(host.head, "host head", borrowed=tuple(host.tied))
-        seeds = tuple(
+        self.host = (*segments, template(host.head, "host head", borrowed=tuple(host.tied)))
+        self.seeds = tuple(
             tuple(template(partial(item.build, shape), f"blueprint {item.name} at slot {k}") for item in blueprints)
             for k, shape in enumerate(host.seed_shapes)
         )
-        gates = [template(partial(host.gate, shape), f"gate at slot {k}") for k, shape in enumerate(host.slot_shapes)]
+        self.gates = [
+            template(partial(host.gate, size), f"gate at slot {k}") for k, size in enumerate(host.slot_shapes)
+        ]
         if not checked:
-            _check(host, blueprints, seeds)
-        lenders = tuple(segments[0].names.index(name) for name in host.tied.values())
-        entries = max((math.prod(shape) for shape in host.slot_shapes if len(shape) == MAP_DIMS), default=0)
-        return cls((*segments, head), seeds, tuple(gates), lenders, entries, host.reads_input)
+            _check(host, blueprints, self.seeds)
+        # Which parameters of the first segment the head borrows.
+        self._lenders = [segments[0].names.index(name) for name in host.tied.values()]
+        # Of a sample's largest feature map at a slot; 0 where features are not maps.
+        self.map_entries = max((math.prod(shape) for shape in host.slot_shapes if len(shape) == MAP_DIMS), default=0)
+        self.reads_input = host.reads_input
 
     def of_host(self, tensors: list[Tensor]) -> list[list[Tensor]]:
         """Return the tensors of a row of the host as those of each segment and the head."""
         rest = iter(tensors)
         parts = [[next(rest) for _ in template.names] for template in self.host]
-        parts[-1] += [parts[0][index] for index in self.lenders]
+        parts[-1] += [parts[0][index] for index in self._lenders]
         return parts
 
 
@@ -127,9 +123,7 @@ def batched(templates: Templates, weights: Weights, plan: Plan, x: Tensor) -> Te
 
 
 def _graft(templates: Templates, weights: Weights, groups: SlotGroups, slot: int, h: Tensor, samples: Tensor) -> Tensor:
-    """Return the features after slot ``slot``: every seed there has read its stream, or its host's samples, and joined
-    it.
-    """
+    """Return the features after a slot: every seed there has read its stream, or its host's samples, and joined it."""
     if templates.reads_input:
         seen = samples.index_select(0, groups.hosts)
         if groups.added is not None:
@@ -143,7 +137,8 @@ def _graft(templates: Templates, weights: Weights, groups: SlotGroups, slot: int
     gated, gate = groups.gated(), None
     if gated:
         gate = templates.gates[slot].run(weights.grafted[gate_name(slot)], x.index_select(0, gated.positions))
-    return join(h, s, x, gate, groups)
+    joined: Tensor = _Join.apply(h, s, x, gate, groups)
+    return joined
 
 
 def _grown(templates: Templates, weights: Weights, groups: SlotGroups, slot: int, x: Tensor) -> Tensor:
@@ -217,14 +212,6 @@ def fork(h: Tensor, rows: Tensor, open_positions: Tensor) -> tuple[Tensor, Tenso
     return forked
 
 
-def join(h: Tensor, s: Tensor, x: Tensor, gate: Tensor | None, groups: SlotGroups) -> Tensor:
-    """Return the features ``[streams, B, …, C]`` after all seeds ``s [R, B, …, C]`` of a slot, which saw ``x``, have
-    joined by their operators; ``gate`` of those that have one.
-    """
-    joined: Tensor = _Join.apply(h, s, x, gate, groups)
-    return joined
-
-
 class _Fork(Function):
     @staticmethod
     def forward(ctx: Any, h: Tensor, rows: Tensor, open_positions: Tensor) -> tuple[Tensor, Tensor]:
@@ -240,6 +227,10 @@ class _Fork(Function):
 
 
 class _Join(Function):
+    """The features ``[streams, B, …, C]`` after all seeds ``s [R, B, …, C]`` of a slot, which saw ``x``, have joined by
+    their operators; ``gate`` of those that have one.
+    """
+
     @staticmethod
     def forward(ctx: Any, h: Tensor, s: Tensor, x: Tensor, gate: Tensor | None, groups: SlotGroups) -> Tensor:
         ctx.groups = groups

@@ -53,9 +53,7 @@ class SlotState:
 
     @property
     def learning(self) -> Flags:
-        """Return the seeds that run in a training pass; one at alpha 0 past TRAINING gets no gradient, so it does not
-        run.
-        """
+        """Return the seeds that run in training; past TRAINING, one at alpha 0 gets no gradient and does not."""
         return self.active & ((self.stage == Stage.TRAINING) | ~self.silent)
 
     @property
@@ -114,9 +112,7 @@ class Plan:
 
 
 def training_plan(state: SlotState, alpha: Tensor, isolated: Set[Stage]) -> Plan:
-    """Plan a training pass: every host is one stream; ``alpha [E, K]``; seeds in ``isolated`` stages send the host no
-    gradient.
-    """
+    """Plan a pass with a stream for each host; seeds in ``isolated`` stages send the host no gradient."""
     envs, slots = state.stage.shape
     everyone = np.arange(envs)
     groups = tuple(_group(state, slot, everyone, state.learning[:, slot], alpha, isolated) for slot in range(slots))
@@ -124,9 +120,7 @@ def training_plan(state: SlotState, alpha: Tensor, isolated: Set[Stage]) -> Plan
 
 
 def evaluation_plan(state: SlotState, off: Flags, alpha: Tensor) -> tuple[Plan, Tensor]:
-    """Return the streams for all configurations ``off [Cfg, E, K]``, and which stream answers for each of them, ``[Cfg,
-    E]``.
-    """
+    """Return the streams for all configurations ``off [Cfg, E, K]``, and which answers for each ``[Cfg, E]``."""
     configurations, envs, slots = off.shape
     on = state.acting & ~off
     owner = np.arange(envs)

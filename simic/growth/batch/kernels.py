@@ -72,9 +72,7 @@ def separable(module: nn.Module) -> nn.Module:
 
 
 def vmappable(module: nn.Module) -> nn.Module:
-    """Return the module with group norms that run under vmap, which torch's own do not; parameters and their names
-    stay.
-    """
+    """Return the module with group norms that run under vmap, unlike torch's own; parameters and their names stay."""
     for name, child in module.named_children():
         setattr(module, name, vmappable(child))
     if type(module) is not nn.GroupNorm:

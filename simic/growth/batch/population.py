@@ -14,11 +14,10 @@ from simic.data.batches import Dataset
 from simic.errors import SimicError
 from simic.growth.batch.alignment import Alignments
 from simic.growth.batch.arena import MOMENTS, Arena, Block, Rows, named
-from simic.growth.batch.fits import Fits
 from simic.growth.batch.forward import Backend, Templates, Weights, gate_name, run_streams, seed_name
 from simic.growth.batch.groups import Flags, Integers, Plan, SlotState, alike, evaluation_plan, training_plan
 from simic.growth.batch.statistics import SeedNorms, TrainStats, score, train_statistics
-from simic.growth.batch.template import RowLayout, Template, channels_last
+from simic.growth.batch.template import Fits, RowLayout, Template, channels_last
 from simic.growth.life.lifecycle import LIVE_STAGES, in_stages
 from simic.growth.life.vocabulary import Blend, Slots, Stage
 from simic.growth.networks.blueprints import Blueprint, count_flops
@@ -53,9 +52,8 @@ class Population:
     """E hosts of one kind with their seeds, trained together; ``backend``: auto, vmap or loop.
     ``checked``: another process has tried the blueprints, and is asked what seeds weigh.
 
-    ``learning_rate [E]`` may be changed between epochs. ``group`` hosts run at once, as many as the memory was seen to
-    hold; at first all. Seed and gate rows are allocated per slot and blueprint when
-    the first host germinates one.
+    ``learning_rate`` may be changed between epochs. ``group`` hosts run at once, as many as the memory was seen to
+    hold; at first all. Seed and gate rows are allocated per slot and blueprint when the first host germinates one.
     """
 
     def __init__(
@@ -72,8 +70,8 @@ class Population:
         self.host, self.blueprints, self.rng_seed, self.optimizer = host, blueprints, rng_seed, optimizer
         self.device = torch.device(device)
         self.env_ids = env_ids.to(self.device)
-        self.templates = Templates.of(host, blueprints, checked)
-        self.learning_rate = torch.full((len(env_ids),), optimizer.learning_rate, device=self.device)
+        self.templates = Templates(host, blueprints, checked)
+        self.learning_rate = optimizer.learning_rate
         self.group = len(env_ids)
         self.backend: Backend = backend
         if not checked:
@@ -164,7 +162,7 @@ class Population:
         chosen = upload(hosts, self.device)
         plan = training_plan(state, alpha[chosen], self.host.isolated)
         blocks = self._blocks(plan, chosen)
-        arena = Arena(blocks, self.learning_rate, self.optimizer)
+        arena = Arena(blocks, self.learning_rate, self.optimizer, self.device)
         leaves = arena.leaves()
         weights = self._weights(blocks, arena.params)
         losses, corrects, norms = [], [], []
@@ -283,9 +281,7 @@ class Population:
         return x.expand(len(hosts), *x.shape[1:]), y.expand(len(hosts), *y.shape[1:])
 
     def _lacking(self, data: Dataset, hosts: Tensor) -> Tensor | None:
-        """Return the classes that the tasks of some hosts do not have, bool ``[G, classes]``; None where none lacks
-        any.
-        """
+        """Return the classes that the hosts' tasks do not have, bool ``[G, classes]``; None where none lacks any."""
         return None if data.lacking is None else data.lacking[self.tasks[hosts]]
 
     def _evaluation_weights(self, plan: Plan, hosts: Tensor) -> Weights:
@@ -295,15 +291,11 @@ class Population:
     # --- what it weighs ---
 
     def seed_params(self, slots: Slots) -> Tensor:
-        """Return the parameters of each seed, with its gate where it has one ``[E, K]`` int64; 0 where there is no
-        seed.
-        """
+        """Return the parameters of each seed, with its gate if it has one ``[E, K]`` int64; 0 without a seed."""
         return self._weigh(slots, self._seed_params, self._gate_params)
 
     def seed_flops(self, slots: Slots) -> Tensor:
-        """Return FLOPs per sample of each seed, with its gate where it has one ``[E, K]`` int64; 0 where there is no
-        seed.
-        """
+        """Return the FLOPs per sample of each seed, with its gate if it has one ``[E, K]`` int64; 0 without a seed."""
         return self._weigh(slots, self._seed_flops, self._gate_flops)
 
     def _weigh(self, slots: Slots, seeds: Tensor, gates: Tensor) -> Tensor:
@@ -327,9 +319,7 @@ class Population:
         return Snapshot({name: store.clone() for name, store in self._stores.items()})
 
     def refresh(self, snapshot: Snapshot, rows: Tensor, slots: Slots) -> None:
-        """Bring a snapshot up to date in ``rows [E]`` bool: their hosts and FOSSILIZED seeds, since whoever restores
-        prunes all others.
-        """
+        """Update a snapshot in ``rows [E]`` bool: hosts and FOSSILIZED seeds; who restores prunes all others."""
         for name, store in self._stores.items():
             kept = rows
             if name != "host":
@@ -349,9 +339,7 @@ class Population:
             self._stores[name].copy_where(rows, store)
 
     def named_parameters(self, slots: Slots, row: int) -> dict[str, Tensor]:
-        """Return the parameters of host ``row`` and all its seeds, as copies on the CPU, named as in
-        ``export.GrownNetwork``.
-        """
+        """Return copies on the CPU of the parameters of a host and its seeds, named as in ``export.GrownNetwork``."""
         owners: list[tuple[str, Template, Tensor]] = []
         segments = self._stores["host"].param[row].split([template.layout.width for template in self.templates.host])
         for k, (template, flat) in enumerate(zip(self.templates.host, segments, strict=True)):
@@ -369,14 +357,13 @@ class Population:
 
     def state_dict(self) -> dict[str, Tensor]:
         """Return copies of everything that mutates."""
-        state = {"iteration": torch.tensor(self.iteration), "learning_rate": self.learning_rate.clone()}
-        return state | {"group": torch.tensor(self.group), "tasks": self.tasks.clone()} | named(self._stores)
+        state = {"iteration": torch.tensor(self.iteration), "group": torch.tensor(self.group)}
+        return state | {"tasks": self.tasks.clone()} | named(self._stores)
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         """Restore a ``state_dict`` bit for bit; a state of other shapes is a SimicError."""
         self._stores = self._stores_of(state)  # first: where it refuses, nothing has changed
         self.iteration, self.group = int(state["iteration"]), int(state["group"])
-        self.learning_rate = state["learning_rate"].to(self.device).clone()
         self.tasks = state["tasks"].to(self.device).clone()
 
     def snapshot_state(self, snapshot: Snapshot) -> dict[str, Tensor]:

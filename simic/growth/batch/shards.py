@@ -304,15 +304,15 @@ def _warn(lost: ProcessLost) -> None:
 
 def recovered(population: Population | Shards, work: Callable[[], T], tell: Callable[[ProcessLost], None] = _warn) -> T:
     """Play episodes that begin with a reset; where a process was lost, play them again, at most RESTARTS times."""
-    for left in reversed(range(RESTARTS + 1)):
+    for _ in range(RESTARTS):
         try:
             return work()
         except ProcessLost as lost:
-            if not left or isinstance(population, Population):
+            if isinstance(population, Population):
                 raise
             tell(lost)  # which may raise: whoever is to stop need not start again
             population.restart()
-    raise AssertionError("not reached")
+    return work()
 
 
 def _of_hosts(state: Mapping[str, Tensor], hosts: slice) -> dict[str, Tensor]:

@@ -54,9 +54,7 @@ def train_statistics(
     slots: int,
     clip: float,
 ) -> TrainStats:
-    """Summarise an epoch from per-minibatch loss (nats), accuracy (0–1) and host norms ``[n, E]``, and the seeds'
-    norms.
-    """
+    """Summarise an epoch of minibatches: loss (nats), accuracy (0–1), host norms ``[n, E]``, and seeds' norms."""
     host = column_means(host_norms)
     norm = host.new_full((len(host), slots), torch.nan)
     ratio = norm.clone()
@@ -97,7 +95,8 @@ def score(logits: Tensor, y: Tensor, lacking: Tensor | None) -> tuple[Tensor, Te
     is no answer; a network with non-finite logits is never right.
     """
     if y.dim() == 2 and logits.shape[-1] <= FEW_CLASSES:
-        return _by_class(logits, y, lacking)
+        loss, right = _FewClasses.apply(logits, y, lacking)  # pyright: ignore[reportGeneralTypeIssues]
+        return loss, right
     finite = logits.detach().isfinite().all(-1)
     if lacking is not None:
         among = lacking.view(len(lacking), *[1] * (logits.dim() - 2), -1)
@@ -109,13 +108,8 @@ def score(logits: Tensor, y: Tensor, lacking: Tensor | None) -> tuple[Tensor, Te
     return loss.flatten(2).mean(2), right.flatten(2).float().mean(2)
 
 
-def _by_class(logits: Tensor, y: Tensor, lacking: Tensor | None) -> tuple[Tensor, Tensor]:
-    loss, right = _FewClasses.apply(logits, y, lacking)  # pyright: ignore[reportGeneralTypeIssues]
-    return loss, right
-
-
 class _FewClasses(Function):
-    """The same on ``[classes, R, B]``."""
+    """``score`` of samples with one answer each, on ``[classes, R, B]``."""
 
     @staticmethod
     def forward(ctx: Any, logits: Tensor, y: Tensor, lacking: Tensor | None) -> tuple[Tensor, Tensor]:

@@ -14,17 +14,18 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
+from simic.data.batches import Dataset
 from simic.errors import SimicError
 from simic.growth.batch.kernels import separable, stacked, vmappable
 from simic.rng import uniform
 from simic.transfer import upload
 
+FITTED_SAMPLES = 512  # of the training split, which is in random order
+
 
 @dataclass(frozen=True)
 class RowLayout:
-    """What the columns of a row are: the shapes of its tensors in order, and which of them train; the others are fitted
-    to data once.
-    """
+    """Shapes of a row's tensors, in order, and which of them train; the others are fitted to data once."""
 
     shapes: Sequence[torch.Size]
     trained: Sequence[bool]
@@ -104,15 +105,16 @@ class Template:
         """Return what is fitted to ``samples [R, n, D]`` of R tasks, in the order of its columns."""
         assert self._stacked is not None, "what is fitted is fitted for many networks at once"
         fitted = self._stacked.fit(samples)  # pyright: ignore[reportCallIssue] - who has such parameters has it
-        fixed = [name for name, trains in zip(self.names, self.layout.trained, strict=True) if not trains]
-        return torch.cat([fitted[name].flatten(1) for name in fixed], 1)
+        return torch.cat([fitted[name].flatten(1) for name in self._fixed()], 1)
 
     def with_fit(self, rows: Tensor, fitted: Tensor) -> Tensor:
         """Return the rows ``[R, width]`` with what was fitted in its columns."""
-        fixed = self.columns([name for name, trains in zip(self.names, self.layout.trained, strict=True) if not trains])
         rows = rows.clone()
-        rows[:, upload(fixed, rows.device)] = fitted
+        rows[:, upload(self.columns(self._fixed()), rows.device)] = fitted
         return rows
+
+    def _fixed(self) -> list[str]:
+        return [name for name, trains in zip(self.names, self.layout.trained, strict=True) if not trains]
 
     def columns(self, names: Sequence[str]) -> Tensor:
         """Return bool ``[width]``: which columns of a row belong to the named parameters."""
@@ -123,9 +125,7 @@ class Template:
         return torch.cat(flags) if flags else torch.zeros(0, dtype=torch.bool)
 
     def run(self, weights: list[Tensor], x: Tensor) -> Tensor:
-        """Run the module of every row on its own features: ``x [R, B, …, C] → [R, B, …, C]``; ``weights`` as unpacked,
-        then the borrowed ones.
-        """
+        """Run each row's module on its features ``[R, B, …, C]``; ``weights`` as unpacked, then the borrowed ones."""
         alone = len(x) == 1 and self._stacked is None  # vmap would cost its dispatch for nothing
         if alone or not self._vmap:
             return torch.cat([self.run_one(*row) for row in zip(by_row(weights, len(x)), x.split(1), strict=True)])
@@ -158,10 +158,30 @@ class Template:
         return dict(zip((*self.names, *self.borrowed), weights, strict=True))
 
 
+class Fits:
+    """Fits each template to a task of the data once, when it is first asked for."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[int, str], tuple[Dataset, Tensor, Tensor]] = {}  # by data and template
+
+    def of(self, template: Template, data: Dataset, tasks: Tensor) -> Tensor:
+        """Return what the template fits to each of the tasks ``[R]``, ``[R, width - params]``."""
+        name = id(data), template.name
+        if name not in self._known:
+            done = torch.zeros(data.tasks, dtype=torch.bool, device=tasks.device)
+            values = torch.zeros(data.tasks, template.layout.width - template.layout.params, device=tasks.device)
+            self._known[name] = data, done, values  # data are kept, so that no others can take their id
+        _, done, values = self._known[name]
+        new = torch.zeros_like(done)
+        new[tasks] = True
+        if len(missing := (new & ~done).nonzero().flatten()):
+            values[missing] = template.fit(data.of_tasks(missing, slice(FITTED_SAMPLES))[0].flatten(2))
+            done[missing] = True
+        return values[tasks]
+
+
 def by_row(weights: Sequence[Tensor], rows: int) -> list[tuple[Tensor, ...]]:
-    """Return the tensors ``[R, *shape]`` as a tuple for each row; taken together, so that their gradients are stacked
-    once.
-    """
+    """Return the tensors ``[R, *shape]`` as a tuple for each row; unbound at once, their gradients stack once."""
     return list(zip(*(tensor.unbind(0) for tensor in weights), strict=True)) if weights else [()] * rows
 
 
@@ -181,9 +201,7 @@ def channels_first(x: Tensor) -> Tensor:
 
 
 def channels_last(x: Tensor) -> Tensor:
-    """Return ``[R, B, C, …]`` as contiguous ``[R, B, …, C]``: rows can be taken by index, convolutions are matrix
-    products.
-    """
+    """Return ``[R, B, C, …]`` as contiguous ``[R, B, …, C]``: rows are indexed, convolutions are products."""
     return x.movedim(2, -1).contiguous()
 
 
@@ -199,9 +217,8 @@ def _initial(module: nn.Module, own: dict[str, nn.Parameter], constant: list[boo
     starts, bounds = [torch.zeros(0)], [torch.zeros(0)]
     for (key, parameter), fixed in zip(own.items(), constant, strict=True):
         flat = parameter.detach().flatten().float()
-        bound = 0.0 if fixed else 1 / math.sqrt(_fan_in(module, key, name))
         starts.append(flat if fixed else torch.zeros_like(flat))
-        bounds.append(torch.full_like(flat, bound))
+        bounds.append(torch.full_like(flat, 0.0 if fixed else 1 / math.sqrt(_fan_in(module, key, name))))
     return torch.cat(starts), torch.cat(bounds)
 
 

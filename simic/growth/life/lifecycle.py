@@ -110,7 +110,7 @@ def legal_ops(slots: Slots, params: Lifecycle) -> Tensor:
     stage, held = slots.stage, slots.ramp == Ramp.HOLD
     prunable = in_stages(stage, PRUNABLE_STAGES) & held & (slots.age >= params.min_prune_age)
     free = stage == Stage.DORMANT
-    if free_at_once(params):
+    if params.embargo_steps == params.reset_steps == 0:  # the next seed may come in the step in which one goes
         free |= in_stages(stage, FAILURE_STAGES) | prunable
     live = in_stages(stage, LIVE_STAGES)
     room = _elsewhere(live) < (params.max_seeds or stage.shape[1])
@@ -125,11 +125,6 @@ def legal_ops(slots: Slots, params: Lifecycle) -> Tensor:
         Op.ADVANCE: in_stages(stage, ADVANCEABLE_STAGES) & (not params.auto_advance),
     }
     return torch.stack([by_op[op] for op in Op], 1)
-
-
-def free_at_once(params: Lifecycle) -> bool:
-    """Return whether a slot can take the next seed in the step in which it loses one."""
-    return params.embargo_steps == 0 and params.reset_steps == 0
 
 
 def _elsewhere(flags: Tensor) -> Tensor:
@@ -263,16 +258,17 @@ def retarget(slots: Slots, where: Tensor, target: Tensor, steps: Tensor, curve: 
     difference = target - slots.alpha
     ramp = torch.where(difference > 0, int(Ramp.UP), int(Ramp.DOWN))
     snap = (steps <= 0) | (difference == 0)
-    changes = {
-        "alpha_start": slots.alpha,
-        "alpha_target": target,
-        "alpha": torch.where(snap, target, slots.alpha),
-        "ramp": torch.where(snap, int(Ramp.HOLD), ramp),
-        "ramp_curve": curve,
-        "ramp_steps": steps,
-        "ramp_done": torch.zeros_like(slots.ramp_done),
-    }
-    return replace(slots, **{name: torch.where(where, value, getattr(slots, name)) for name, value in changes.items()})
+    return _set(
+        slots,
+        where,
+        alpha_start=slots.alpha,
+        alpha_target=target,
+        alpha=torch.where(snap, target, slots.alpha),
+        ramp=torch.where(snap, int(Ramp.HOLD), ramp),
+        ramp_curve=curve,
+        ramp_steps=steps,
+        ramp_done=0,
+    )
 
 
 def ramp_tick(slots: Slots, where: Tensor) -> Slots:
@@ -330,11 +326,6 @@ def _enter(slots: Slots, where: Tensor, stage: Tensor | Stage, accuracy: Tensor)
     return _set(slots, holding, alpha=1.0, alpha_start=1.0, alpha_target=1.0, ramp=int(Ramp.HOLD))
 
 
-def _pick(table: tuple[float, ...] | tuple[int, ...], index: Tensor) -> Tensor:
-    """Return ``table[index]`` as a column ``[E, 1]``."""
-    return _look_up(table, index)[:, None]
-
-
 def _look_up(table: tuple[float, ...] | tuple[int, ...], index: Tensor) -> Tensor:
     """Return ``table[index]``, of ``index``'s shape."""
     dtype = torch.float32 if isinstance(table[0], float) else torch.int64
@@ -352,10 +343,10 @@ def _germinate(slots: Slots, where: Tensor, action: Action, accuracy: Tensor) ->
         slots,
         where,
         blueprint=action.blueprint[:, None],
-        operator=_pick(_STYLE_OPERATORS, action.style),
-        tempo_steps=_pick(TEMPO_STEPS, action.tempo),
-        first_curve=_pick(_STYLE_CURVES, action.style),
-        first_target=_pick(ALPHA_TARGETS, action.alpha_target),
+        operator=_look_up(_STYLE_OPERATORS, action.style[:, None]),
+        tempo_steps=_look_up(TEMPO_STEPS, action.tempo[:, None]),
+        first_curve=_look_up(_STYLE_CURVES, action.style[:, None]),
+        first_target=_look_up(ALPHA_TARGETS, action.alpha_target[:, None]),
         germinations=slots.germinations + 1,
         germination_accuracy=accuracy,
         accuracy=accuracy,
@@ -364,16 +355,18 @@ def _germinate(slots: Slots, where: Tensor, action: Action, accuracy: Tensor) ->
 
 def _set_alpha(slots: Slots, where: Tensor, action: Action, accuracy: Tensor) -> Slots:
     """Retarget, with the chosen style's operator; below 1 a HOLDING seed blends again."""
-    target = _pick(ALPHA_TARGETS, action.alpha_target)
+    target = _look_up(ALPHA_TARGETS, action.alpha_target[:, None])
     reopened = where & (slots.stage == Stage.HOLDING) & (target < 1 - ALPHA_TOLERANCE)
     slots = _enter(slots, reopened, Stage.BLENDING, accuracy)
-    slots = _set(slots, where, operator=_pick(_STYLE_OPERATORS, action.style))
-    return retarget(slots, where, target, _pick(ALPHA_SPEED_STEPS, action.alpha_speed), action.alpha_curve[:, None])
+    slots = _set(slots, where, operator=_look_up(_STYLE_OPERATORS, action.style[:, None]))
+    return retarget(
+        slots, where, target, _look_up(ALPHA_SPEED_STEPS, action.alpha_speed[:, None]), action.alpha_curve[:, None]
+    )
 
 
 def _prune(slots: Slots, where: Tensor, action: Action, accuracy: Tensor) -> Slots:
     """Prune at once, or by a ramp to 0 for a seed with an amplitude and a speed that is not instant."""
-    steps = _pick(ALPHA_SPEED_STEPS, action.alpha_speed)
+    steps = _look_up(ALPHA_SPEED_STEPS, action.alpha_speed[:, None])
     scheduled = where & in_stages(slots.stage, RETARGETABLE_STAGES) & (slots.alpha > 0) & (steps > 0)
     slots = _remove(slots, where & ~scheduled)
     slots = _enter(slots, scheduled & (slots.stage == Stage.HOLDING), Stage.BLENDING, accuracy)
@@ -420,7 +413,7 @@ _KEPT_WHEN_CLEARED = ("stage", "dwell", "germinations")
 def _clear(slots: Slots, where: Tensor) -> Slots:
     """Forget everything about the seed; the slot's own history stays."""
     fresh = Slots.empty(*slots.shape, device=slots.stage.device)
-    return _set(slots, where, **{k: v for k, v in fresh.state_dict().items() if k not in _KEPT_WHEN_CLEARED})
+    return _set(slots, where, **{k: v for k, v in vars(fresh).items() if k not in _KEPT_WHEN_CLEARED})
 
 
 def _remove(slots: Slots, where: Tensor) -> Slots:

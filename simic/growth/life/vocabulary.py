@@ -128,24 +128,16 @@ class Slots:
     @classmethod
     def empty(cls, envs: int, slots: int, device: torch.device | str = "cpu") -> Self:
         """Return slots that are all DORMANT, with nothing measured."""
-        shape = (envs, slots)
-        floats = {
-            name: torch.zeros(shape, device=device) for name in ("alpha", "alpha_start", "alpha_target", "first_target")
-        }
-        measured = {name: torch.full(shape, torch.nan, device=device) for name in MEASUREMENTS}
-        integers = {
-            field.name: torch.zeros(shape, dtype=torch.int64, device=device)
-            for field in fields(cls)
-            if field.name not in floats and field.name not in measured
-        }
-        integers["blueprint"] -= 1
+        nothing = torch.zeros(envs, slots, dtype=torch.int64, device=device)
+        values = {field.name: nothing.clone() for field in fields(cls)}
+        values["blueprint"] -= 1
         for name in ("prune_scheduled", "gradient_healthy"):
-            integers[name] = torch.zeros(shape, dtype=torch.bool, device=device)
-        return cls(**floats, **measured, **integers)
-
-    def state_dict(self) -> dict[str, Tensor]:
-        """Return every tensor by name; ``Slots(**state)`` is the way back."""
-        return {field.name: getattr(self, field.name) for field in fields(self)}
+            values[name] = nothing.bool()
+        for name in ("alpha", "alpha_start", "alpha_target", "first_target"):
+            values[name] = nothing.float()
+        for name in MEASUREMENTS:
+            values[name] = nothing.float() + torch.nan
+        return cls(**values)
 
     @property
     def shape(self) -> tuple[int, int]:

@@ -18,6 +18,7 @@ Tensors that a fresh module draws at random are redrawn by hash at germination (
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -28,7 +29,7 @@ from simic.errors import SimicError
 from simic.growth.networks.layers import CausalAttention, OpenReLU, Samplewise, group_norm, per_sample
 
 Shape = tuple[int, ...]
-LORA_RANK, LORA_LARGE_RANK = 8, 32
+M = TypeVar("M", bound=nn.Module)
 MAP_LORA_RANK = 4  # maps have fewer channels than vectors
 SE_SCALE_BIAS = 3.0  # sigmoid(3) ≈ 0.95: a squeeze-excitation seed starts as almost the identity
 
@@ -39,20 +40,16 @@ def count_params(module: nn.Module) -> int:
 
 
 def count_flops(module: nn.Module, shape: Shape, dtype: torch.dtype = torch.float32) -> int:
-    """Count the FLOPs of one more sample's forward pass: 2 per multiply-add of convolutions and matrix products,
-    nothing else.
+    """Count the FLOPs of one more sample's forward pass: 2 for each multiply-add of a convolution or matrix product.
 
     What a module computes once for all samples, such as a product of its parameters, does not count.
     """
-    module = module.to("meta")
-    one, two = (_flops_of_batch(module, torch.empty(n, *shape, device="meta", dtype=dtype)) for n in (1, 2))
-    return two - one
-
-
-def _flops_of_batch(module: nn.Module, x: torch.Tensor) -> int:
-    with FlopCounterMode(display=False) as counter, torch.no_grad():
-        module(x)
-    return counter.get_total_flops()
+    module, counts = module.to("meta"), []
+    for samples in (1, 2):
+        with FlopCounterMode(display=False) as counter, torch.no_grad():
+            module(torch.empty(samples, *shape, device="meta", dtype=dtype))
+        counts.append(counter.get_total_flops())
+    return counts[1] - counts[0]
 
 
 def probe(module: nn.Module, name: str, shape: Shape, expected: Shape, dtype: torch.dtype = torch.float32) -> None:
@@ -79,12 +76,20 @@ class Blueprint:
     closing: tuple[str, ...] = ()
 
     def params(self, shape: Shape) -> int:
-        """Return exact number of parameters at a slot of this feature shape."""
-        return count_params(_on_meta(self, shape))
+        """Return the number of parameters at a slot of this feature shape."""
+        return count_params(self._on_meta(shape))
 
+    # Flops and checks once in a process: populations are built of the same blueprints again and again, and on the meta
+    # device these take longer than all else of that.
+    @cache  # noqa: B019 - blueprints live as long as the process
     def flops(self, shape: Shape) -> int:
-        """Return exact FLOPs per sample at a slot of this feature shape (``count_flops``)."""
-        return _flops(self, shape)
+        """Return the FLOPs per sample at a slot of this feature shape (``count_flops``)."""
+        return count_flops(self._on_meta(shape), self.shapes(shape)[0])
+
+    @cache  # noqa: B019
+    def check(self, name: str, shape: Shape) -> None:
+        """Raise SimicError, by this name, unless it gives what the slot needs."""
+        probe(self._on_meta(shape), name, *self.shapes(shape))
 
     @property
     def reads_input(self) -> bool:
@@ -95,26 +100,9 @@ class Blueprint:
         """Return the shapes of its input and output, where it is built for ``shape``."""
         return (shape[:1], shape[1:]) if self.reads_input else (shape, shape)
 
-    def check(self, name: str, shape: Shape) -> None:
-        """Raise SimicError, by this name, unless it gives what the slot needs."""
-        _probed(self, name, shape)
-
-
-# Once in a process: populations are built of the same blueprints again and again, and on the meta device this takes
-# longer than all else of that.
-@cache
-def _flops(item: Blueprint, shape: Shape) -> int:
-    return count_flops(_on_meta(item, shape), item.shapes(shape)[0])
-
-
-@cache
-def _probed(item: Blueprint, name: str, shape: Shape) -> None:
-    probe(_on_meta(item, shape), name, *item.shapes(shape))
-
-
-def _on_meta(item: Blueprint, shape: Shape) -> nn.Module:
-    with torch.device("meta"):
-        return item.build(shape)
+    def _on_meta(self, shape: Shape) -> nn.Module:
+        with torch.device("meta"):
+            return self.build(shape)
 
 
 _REGISTRY: dict[tuple[str, str], Blueprint] = {}
@@ -128,10 +116,10 @@ def share_blueprints(family: str, of: str) -> None:
     _SHARED[family] = of
 
 
-def blueprint(name: str, family: str, closing: tuple[str, ...] = ()) -> Callable[[type[nn.Module]], type[nn.Module]]:
+def blueprint(name: str, family: str, closing: tuple[str, ...] = ()) -> Callable[[type[M]], type[M]]:
     """Register a module class, ``cls(shape)``, as a blueprint of a host family (decorator)."""
 
-    def register(cls: type[nn.Module]) -> type[nn.Module]:
+    def register(cls: type[M]) -> type[M]:
         if family in _SHARED:
             raise SimicError(
                 f"family {family!r} grows the blueprints of {_SHARED[family]!r}: it cannot have its own too"
@@ -339,34 +327,28 @@ class VectorNorm(Samplewise):
         return x + per_sample(torch.tanh(self.weight), x) * (self.norm(x) - x)
 
 
-class _LowRank(Samplewise):
-    """x + up(down x), up = 0: 2rD parameters (arXiv 2106.09685)."""
+@blueprint("lora", "mlp", closing=("up.weight",))
+@blueprint("lora", "transformer", closing=("up.weight",))
+class LowRank(Samplewise):
+    """x + up(down x), up = 0: 2rD parameters, 16D at rank 8 (arXiv 2106.09685)."""
 
-    def __init__(self, width: int, rank: int) -> None:
+    rank = 8
+
+    def __init__(self, shape: Shape) -> None:
         super().__init__()
-        self.down = nn.Linear(width, rank, bias=False)
-        self.up = nn.Linear(rank, width, bias=False)
+        self.down = nn.Linear(shape[-1], self.rank, bias=False)
+        self.up = nn.Linear(self.rank, shape[-1], bias=False)
         nn.init.zeros_(self.up.weight)
 
     def forward(self, x: Tensor) -> Tensor:
         return x + self.up(self.down(x))
 
 
-@blueprint("lora", "mlp", closing=("up.weight",))
-@blueprint("lora", "transformer", closing=("up.weight",))
-class LowRank(_LowRank, Samplewise):
-    """Rank 8: 16D parameters."""
-
-    def __init__(self, shape: Shape) -> None:
-        super().__init__(shape[-1], LORA_RANK)
-
-
 @blueprint("lora_large", "transformer", closing=("up.weight",))
-class LargeLowRank(_LowRank, Samplewise):
-    """Rank 32: 64D parameters."""
+class LargeLowRank(LowRank, Samplewise):
+    """64D parameters."""
 
-    def __init__(self, shape: Shape) -> None:
-        super().__init__(shape[-1], LORA_LARGE_RANK)
+    rank = 32
 
 
 @blueprint("attention", "transformer", closing=("attention.out.weight", "attention.out.bias"))
@@ -383,13 +365,18 @@ class AttentionSeed(Samplewise):
         return x + self.attention(x)
 
 
-class _ResidualMLP(Samplewise):
-    """x + W₂ gelu(W₁ x), W₂ = 0: with f times the width, 2fD² + (f + 1)D parameters."""
+@blueprint("mlp_small", "mlp", closing=("second.weight", "second.bias"))
+@blueprint("mlp_small", "transformer", closing=("second.weight", "second.bias"))
+class MLPSmall(Samplewise):
+    """x + W₂ gelu(W₁ x), W₂ = 0: with f times the width 2fD² + (f + 1)D parameters, 4D² + 3D at twice the width."""
 
-    def __init__(self, width: int, factor: int) -> None:
+    factor = 2
+
+    def __init__(self, shape: Shape) -> None:
         super().__init__()
-        self.first = nn.Linear(width, factor * width)
-        self.second = nn.Linear(factor * width, width)
+        width = shape[-1]
+        self.first = nn.Linear(width, self.factor * width)
+        self.second = nn.Linear(self.factor * width, width)
         nn.init.zeros_(self.second.weight)
         nn.init.zeros_(self.second.bias)
 
@@ -397,19 +384,9 @@ class _ResidualMLP(Samplewise):
         return x + self.second(F.gelu(self.first(x)))
 
 
-@blueprint("mlp_small", "mlp", closing=("second.weight", "second.bias"))
-@blueprint("mlp_small", "transformer", closing=("second.weight", "second.bias"))
-class MLPSmall(_ResidualMLP, Samplewise):
-    """Hidden layer of 2D: 4D² + 3D parameters."""
-
-    def __init__(self, shape: Shape) -> None:
-        super().__init__(shape[-1], 2)
-
-
 @blueprint("mlp", "mlp", closing=("second.weight", "second.bias"))
 @blueprint("mlp", "transformer", closing=("second.weight", "second.bias"))
-class MLP(_ResidualMLP, Samplewise):
-    """Hidden layer of 4D: 8D² + 5D parameters."""
+class MLP(MLPSmall, Samplewise):
+    """8D² + 5D parameters."""
 
-    def __init__(self, shape: Shape) -> None:
-        super().__init__(shape[-1], 4)
+    factor = 4

@@ -29,16 +29,11 @@ class Gate(Samplewise):
         return torch.sigmoid(self.out(torch.relu(self.hidden(pooled))))
 
 
-class TokenGate(Samplewise):
-    """The gate of each position by itself, ``[B, L, D] → [B, L, 1]``: a mean over positions would show each the ones
-    after it.
-    """
+class TokenGate(Gate, Samplewise):
+    """The gate of each position, ``[B, L, D] → [B, L, 1]``: a mean over positions would show each the ones after it."""
 
     def __init__(self, shape: tuple[int, ...]) -> None:
-        super().__init__()
-        units = max(MIN_GATE_UNITS, shape[-1] // 4)
-        self.hidden = nn.Linear(shape[-1], units)
-        self.out = nn.Linear(units, 1)
+        super().__init__(shape[-1:])
 
     def forward(self, x: Tensor) -> Tensor:
         return torch.sigmoid(self.out(torch.relu(self.hidden(x))))

@@ -50,9 +50,7 @@ class HostSpec(Anatomy):
 
     @property
     def seed_shapes(self) -> tuple[Shape, ...]:
-        """Return the shape that a blueprint is built for at each slot: the features' shape, or (values of a sample,
-        features).
-        """
+        """Return what a blueprint is built for at each slot: the features' shape, or (values of a sample, features)."""
         if not self.reads_input:
             return self.slot_shapes
         return tuple((math.prod(self.input_shape), *shape) for shape in self.slot_shapes)

@@ -2,6 +2,8 @@
 attention.
 """
 
+import math
+
 import torch
 from torch import Tensor, nn
 
@@ -57,24 +59,12 @@ def group_norm(channels: int) -> nn.GroupNorm:
 def check_norm(shape: tuple[int, ...], where: str) -> None:
     """Refuse a norm over too few values: it would output little but its bias, whatever the input."""
     channels, *pixels = shape
-    values = channels // norm_groups(channels) if pixels else channels
-    for size in pixels:
-        values *= size
+    values = math.prod(pixels) * channels // (norm_groups(channels) if pixels else 1)
     if values < MIN_NORM_VALUES:
         raise SimicError(
             f"{where} has shape {shape}: a norm there is over {values} values, at least {MIN_NORM_VALUES} are needed; "
             "use a wider or shallower host or a larger input"
         )
-
-
-def split_heads(x: Tensor) -> Tensor:
-    """Reshape ``[B, L, D] → [B, heads, L, D/heads]``."""
-    return x.unflatten(-1, (ATTENTION_HEADS, -1)).transpose(-3, -2)
-
-
-def merge_heads(x: Tensor) -> Tensor:
-    """Undo ``split_heads``."""
-    return x.transpose(-3, -2).flatten(-2)
 
 
 class CausalAttention(Samplewise):
@@ -92,9 +82,9 @@ class CausalAttention(Samplewise):
         self.out = nn.Linear(width, width)
 
     def forward(self, x: Tensor) -> Tensor:
-        q, k, v = (split_heads(part) for part in self.qkv(x).chunk(3, -1))
-        # softmax(q kᵀ / √d) v over the past; [B, heads, L, d]
+        # Of each head [B, heads, L, d]: softmax(q kᵀ / √d) v over the past.
+        q, k, v = (part.unflatten(-1, (ATTENTION_HEADS, -1)).transpose(-3, -2) for part in self.qkv(x).chunk(3, -1))
         past = torch.ones(q.shape[-2], q.shape[-2], dtype=torch.bool, device=q.device).tril()
         scores = (q @ k.transpose(-2, -1)) * q.shape[-1] ** -0.5
         weights = scores.masked_fill(~past, -torch.inf).softmax(-1)
-        return self.out(merge_heads(weights @ v))
+        return self.out((weights @ v).transpose(-3, -2).flatten(-2))

@@ -39,9 +39,7 @@ class FixedNorm(nn.Module):
 
 
 def load_network(reference: str) -> nn.Module:
-    """Return the network ``FILE.py:NAME``, a module or a function without arguments that returns one; SimicError naming
-    what is wrong.
-    """
+    """Return the network ``FILE.py:NAME``: a module, or a function without arguments that returns one."""
     file, _, name = reference.rpartition(":")
     network = getattr(registry.load_extension(Path(file)), name, None)
     if callable(network) and not isinstance(network, nn.Module):

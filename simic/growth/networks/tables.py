@@ -211,9 +211,7 @@ class Gated(RowSeed, Samplewise):
 
 
 def _squared_length(x: Tensor) -> Tensor:
-    """Return the squared length of rows ``[F, ...]``; sum() adds in another order at the end of a row, and no host
-    would be the same alone.
-    """
+    """Return the squared length of rows ``[F, …]``; sum() would add the end of a row in another order."""
     total = x[0].square()
     for column in x[1:]:
         total = total + column.square()

@@ -100,8 +100,8 @@ FAULTS: Faults = {
         "Hosts and seeds make two steps for each minibatch.",
         Patch(
             ARENA,
-            "            apply_fused(self._runs, grads, self.optimizer)\n",
-            "            for _ in '12':\n                apply_fused(self._runs, grads, self.optimizer)\n",
+            "            apply_fused(self._runs, grads, self._rate, self.optimizer)\n",
+            "            for _ in '12':\n                apply_fused(self._runs, grads, self._rate, self.optimizer)\n",
         ),
     ),
     "seeds-decay-like-hosts": (
@@ -142,8 +142,8 @@ FAULTS: Faults = {
         "A seed's contribution is measured with another slot's seed left out.",
         Patch(
             ATTRIBUTION,
-            "paired_difference(correct[MAIN], correct[left_out])",
-            "paired_difference(correct[MAIN], correct[left_out].roll(1, 0))",
+            "correct[left_out].float())",
+            "correct[left_out].roll(1, 0).float())",
         ),
     ),
     "committed-counts-all-seeds": (

@@ -7,13 +7,14 @@ from torch import nn
 
 from simic.growth.batch.arena import MOMENTS, Arena, Block, Rows
 from simic.growth.batch.template import RowLayout
+from simic.transfer import CPU
 from tests.standard import HostOptimizer
 
 from ..worlds import generator
 
 # The last tensor fills torch's fused kernels, the first does not.
 COLUMNS = RowLayout([torch.Size(size) for size in ((3, 2), (4,), (16,))], [True, False, True])
-RATES = torch.tensor([0.01, 0.01, 0.1, 0.05, 0.05, 0.05, 0.2])
+RATE = 0.05
 # Which rows train in an epoch, in which order, and which of them stand still: then some rows have trained more than
 # others, neighbours are alike or not, and a run of like rows is cut by a frozen one.
 EPOCHS = (([0, 1, 2, 3], []), ([2, 3, 4, 5, 6], [3]), ([6, 0, 1, 3, 2, 5, 4], [0]), ([3, 4, 5, 0, 1, 2, 6], [4, 6]))
@@ -26,13 +27,13 @@ def block_of(store: Rows, rows: list[int], still: list[int], decay: float) -> Bl
 class PlainRow:
     """One module of the block under torch.optim, clipped by torch."""
 
-    def __init__(self, row: torch.Tensor, rate: float, decay: float, name: str) -> None:
+    def __init__(self, row: torch.Tensor, decay: float, name: str) -> None:
         first, _, last = row.split([6, 4, 16])
         self.parameters = [nn.Parameter(first.view(3, 2).clone()), nn.Parameter(last.clone())]
         if name == "sgd":
-            self.optimizer = torch.optim.SGD(self.parameters, rate, momentum=0.9, weight_decay=decay)
+            self.optimizer = torch.optim.SGD(self.parameters, RATE, momentum=0.9, weight_decay=decay)
         else:
-            self.optimizer = torch.optim.AdamW(self.parameters, rate, betas=(0.9, 0.99), weight_decay=decay)
+            self.optimizer = torch.optim.AdamW(self.parameters, RATE, betas=(0.9, 0.99), weight_decay=decay)
 
     def step(self, grads: list[torch.Tensor]) -> float:
         for parameter, grad in zip(self.parameters, grads, strict=True):
@@ -48,14 +49,14 @@ class PlainRow:
 def test_modules_of_mixed_age_equal_torch_optim_row_by_row(name: str, decay: float, fused: bool) -> None:
     """By torch's fused kernels, as on a CPU, and elementwise, as elsewhere; what does not train keeps every bit."""
     draw, optimizer = generator(5), HostOptimizer(name=name, momentum=0.9)
-    store = Rows.zeros(7, COLUMNS.width, MOMENTS[name], torch.device("cpu"))
+    store = Rows.zeros(7, COLUMNS.width, MOMENTS[name], CPU)
     store.param.copy_(torch.randn(7, COLUMNS.width, generator=draw))
     start = store.param.clone()
-    plain = [PlainRow(row, rate, decay, name) for row, rate in zip(start, RATES.tolist(), strict=True)]
+    plain = [PlainRow(row, decay, name) for row in start]
     done = [0] * 7
     for rows, still in EPOCHS:
         block = block_of(store, rows, still, decay)
-        arena = Arena([block], RATES, optimizer)
+        arena = Arena([block], RATE, optimizer, CPU)
         arena.leaves()
         if not fused:
             arena._runs = None
@@ -85,9 +86,8 @@ def test_modules_of_mixed_age_equal_torch_optim_row_by_row(name: str, decay: flo
 def test_a_module_with_a_broken_gradient_leaves_its_neighbours_bit_equal(fused: bool) -> None:
     found = []
     for broken in (False, True):
-        store = Rows.zeros(3, COLUMNS.width, MOMENTS["adamw"], torch.device("cpu"))
-        rates = torch.full((3,), 0.01)
-        arena = Arena([block_of(store, [0, 1, 2], [], 0.1)], rates, HostOptimizer(name="adamw"))
+        store = Rows.zeros(3, COLUMNS.width, MOMENTS["adamw"], CPU)
+        arena = Arena([block_of(store, [0, 1, 2], [], 0.1)], RATE, HostOptimizer(name="adamw"), CPU)
         if not fused:
             arena._runs = None
         grads = [torch.randn(3, *shape, generator=generator(2)) for shape in ((3, 2), (16,))]

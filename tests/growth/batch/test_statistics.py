@@ -19,7 +19,7 @@ KIND, SLOT, BATCHES = 1, 1, 3
 def still(family: str, envs: int = 3) -> Population:
     """A population that does not move, so that every minibatch meets the same weights."""
     population = make_population(family, envs)
-    population.learning_rate.zero_()
+    population.learning_rate = 0.0
     return population
 
 

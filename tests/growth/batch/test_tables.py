@@ -8,8 +8,8 @@ from torch import Tensor, nn
 
 from simic.data.batches import Dataset
 from simic.errors import SimicError
-from simic.growth.batch.fits import FITTED_SAMPLES
 from simic.growth.batch.population import ALIKE_HOSTS, Population
+from simic.growth.batch.template import FITTED_SAMPLES
 from simic.growth.export import grown_network, load_grown, write_network
 from simic.growth.life.vocabulary import Blend, Slots, Stage
 from simic.growth.networks.blueprints import blueprints_of
@@ -140,9 +140,6 @@ def test_a_seed_that_is_fitted_needs_data() -> None:
     slots = replace(Slots.empty(1, 1), stage=torch.full((1, 1), 1), blueprint=torch.full((1, 1), 1))
     with pytest.raises(SimicError, match="blueprint equality at slot 0: is fitted to data, and was germinated without"):
         population.germinate(slots, slots.stage > 0)
-
-
-# --- hosts are alone ---
 
 
 # --- what leaves the population ---

@@ -42,11 +42,6 @@ def test_constants_stay_and_random_tensors_are_redrawn_within_their_fan_in() -> 
         assert values.std().item() == pytest.approx(bound / 3**0.5, rel=0.15)
 
 
-def test_the_same_key_draws_the_same_row() -> None:
-    template = Template(Mixed, "mixed")
-    assert torch.equal(template.draw(STREAMS)[7:9], template.draw(STREAMS[7:9]))
-
-
 def test_modules_with_buffers_are_refused() -> None:
     with pytest.raises(SimicError, match="odd: modules with buffers"):
         Template(lambda: nn.BatchNorm2d(4), "odd")

@@ -39,7 +39,7 @@ OF_SLOT = ("stage", "dwell", "germinations", "stage_accuracy")
 def as_slots(hosts: list[list[life.Slot]]) -> Slots:
     """Return the reference's slots as the environment keeps them."""
     state = {}
-    for name, tensor in Slots.empty(len(hosts), SLOTS).state_dict().items():
+    for name, tensor in vars(Slots.empty(len(hosts), SLOTS)).items():
         own = OF_SEED.get(name, name)
         values = [[getattr(slot if name in OF_SLOT else slot.seed, own) for slot in host] for host in hosts]
         state[name] = torch.tensor(values, dtype=tensor.dtype)
@@ -105,8 +105,8 @@ def play(rows: int, seed: int, params: Lifecycle) -> None:
         for i, host in enumerate(hosts):
             for k, place in enumerate(host):
                 life.remember(place, life.Measured(accuracy[i].item(), *(column[i, k].item() for column in columns)))
-        expected = as_slots(hosts).state_dict()
-        for name, found in slots.state_dict().items():
+        expected = vars(as_slots(hosts))
+        for name, found in vars(slots).items():
             torch.testing.assert_close(found, expected[name], rtol=1e-5, atol=2e-6, equal_nan=True, msg=name)
 
 
@@ -151,12 +151,12 @@ def test_advance_changes_nothing_it_was_given() -> None:
     params, draw = standard.Lifecycle(), generator(0)
     slots = Slots.empty(16, SLOTS)
     for _ in range(8):
-        before = {name: tensor.clone() for name, tensor in slots.state_dict().items()}
+        before = {name: tensor.clone() for name, tensor in vars(slots).items()}
         following, _ = advance(slots, random_action(slots, params, draw), params, torch.full((16,), 50.0))
         assert all(torch.equal(getattr(slots, k).nan_to_num(-7), v.nan_to_num(-7)) for k, v in before.items())
         slots = record(following, random_measurements(16, draw))
-        fresh = Slots.empty(1, 1).state_dict()
-        assert all(t.shape == (16, SLOTS) and t.dtype == fresh[k].dtype for k, t in slots.state_dict().items())
+        fresh = vars(Slots.empty(1, 1))
+        assert all(t.shape == (16, SLOTS) and t.dtype == fresh[k].dtype for k, t in vars(slots).items())
 
 
 def act(op: Op, slot: int = 0, **heads: int) -> Action:

@@ -123,6 +123,6 @@ def test_a_blueprint_of_no_family_and_a_slot_too_few_are_named() -> None:
         populate("stairs")
     blueprint("lost", family="nowhere")(Narrow)
     with pytest.raises(
-        SimicError, match="blueprints of family 'nowhere': no such host family; known: adapted_cnn, .*mlp"
+        SimicError, match=r"blueprints of family 'nowhere': no such host family; known: adapted_cnn, .*mlp"
     ):
         populate("stairs")
