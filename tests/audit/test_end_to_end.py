@@ -23,7 +23,7 @@ from simic.params import Params
 from simic.pipeline import stages
 from simic.pipeline.paths import Workspace
 from simic.telemetry import starts, timing
-from simic.training import progress
+from simic.training.observers import duration
 from simic.training.resume import differences
 from tests import standard
 
@@ -157,7 +157,7 @@ def test_every_number_of_the_report_stands_in_the_files_that_are_bound(workspace
     seconds = sum(sum(list(vars(row).values())[1:]) for row in timing.read(workspace.telemetry / "timing.jsonl"))
     begun = rest[-1]["starts"]
     first = datetime.fromtimestamp(begun[0]["unix_seconds"], UTC)
-    when = [f"{first:%Y-%m-%d %H:%M:%S}", progress.duration(seconds), len(begun) - 1]
+    when = [f"{first:%Y-%m-%d %H:%M:%S}", duration(seconds), len(begun) - 1]
     defaults, own = (tree.model_dump(mode="json", exclude={"audit", "runtime"}) for tree in (Params(), small()))
     changed = [defaults, len(differences(defaults, own))]
     found = sources(findings, evaluation, [rest, hashes, made, when, changed])

@@ -91,7 +91,6 @@ def test_environments_are_shared_out_evenly_or_not_at_all() -> None:
 def test_alone_nothing_is_exchanged() -> None:
     with joined(Params().runtime, {}) as ranks:
         assert ranks == ALONE
-    assert ALONE.reduce is None
     assert ALONE.gather(3) == [3]
     assert ALONE.from_first(lambda: 4) == 4
     assert ALONE.any(True) and not ALONE.any(False)

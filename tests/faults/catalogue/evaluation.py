@@ -116,7 +116,7 @@ FAULTS = (
         "scales-not-loaded",
         "critical",
         "The evaluated policy sees observations that are not normalised.",
-        Patch(LEARNED, "        normalizers.load_state_dict(seen)\n", ""),
+        Patch(LEARNED, "        normalizers.load_state_dict(scales)\n", ""),
     ),
     planted(
         "evaluation",
