@@ -93,9 +93,6 @@ class ObservationNormalizer:
         """Return float32 ``[..., D]``; a value that is not finite stays so, and stops the policy."""
         return ((features - self.mean) / self.scale).clamp(-self.limit, self.limit)
 
-    def see(self, observation: Observation) -> Observation:
-        return replace(observation, features=self.normalize(observation.features))
-
     def update(self, features: Tensor, valid: Tensor, reduce: Reduce = alone) -> None:
         """Take in raw rows ``[..., D]``; invalid and non-finite ones are skipped."""
         batch = Moments.of(features.flatten(0, -2), valid.flatten()).reduced(reduce)
@@ -159,7 +156,9 @@ class Normalizers:
 
     def see(self, observation: Observation) -> Observation:
         """Return the observation as the policy sees it."""
-        return observation if self.observation is None else self.observation.see(observation)
+        if self.observation is None:
+            return observation
+        return replace(observation, features=self.observation.normalize(observation.features))
 
     def update(
         self, features: Tensor, rewards: Tensor, starts: Tensor, valid: Tensor, reduce: Reduce = alone

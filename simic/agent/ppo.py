@@ -17,6 +17,7 @@ from simic.agent.metrics import Health, Log, UpdateMetrics, largest
 from simic.agent.normalization import Normalizers, Reduce, alone
 from simic.agent.policy import ActorCritic, Replayed, part_of, refuse_mismatch
 from simic.agent.rollout import Environment, PartialRollout, Position, Rollout, StepRecord, single_step_ids
+from simic.errors import SimicError
 from simic.transfer import upload
 
 EARLY_STOP = 1.5  # times target_kl (Spinning Up's PPO)
@@ -362,7 +363,11 @@ class PPO:
         self.groups, self.layers = policy.groups(), policy.layers()
         self.members = self._membership([*self.groups.values(), self.adam.parameters])
         self.in_layer = self._membership(list(self.layers.values()))
-        scale = policy.action_spec.by_head(settings.entropy_scale, 1.0, "ppo.entropy_scale")
+        names = [head.name for head in policy.action_spec.heads]
+        for name in settings.entropy_scale:
+            if name not in names:
+                raise SimicError(f"ppo.entropy_scale: there is no head {name!r}; the heads are {', '.join(names)}")
+        scale = [settings.entropy_scale.get(name, 1.0) for name in names]
         self.entropy_scale = policy.like.new_tensor(scale) if settings.entropy_scale else None
         self.reads_are_free = policy.like.device.type == "cpu"
         self.updates = 0  # with at least one step: schedules count what was executed

@@ -55,14 +55,6 @@ class ActionSpec:
         heads = tuple(Head(f"action_{k}", size) for k, size in enumerate(sizes))
         return cls(heads, tuple((True,) * len(sizes) for _ in range(sizes[0])))
 
-    def by_head(self, values: dict[str, float], default: float, what: str) -> tuple[float, ...]:
-        """Return a number per head, ``default`` where not named; SimicError naming ``what`` and an unknown head."""
-        names = [head.name for head in self.heads]
-        for name in values:
-            if name not in names:
-                raise SimicError(f"{what}: there is no head {name!r}; the heads are {', '.join(names)}")
-        return tuple(values.get(name, default) for name in names)
-
     def mask_shape(self, head: int) -> tuple[int, ...]:
         """Return the shape of a mask of this head for each environment."""
         described = self.heads[head]

@@ -31,11 +31,6 @@ class Identity:
     def params_sha256(self) -> str:
         return digest(self.params)
 
-    @classmethod
-    def of(cls, tree: Params, data_sha256: str, machine: Machine) -> "Identity":
-        """Return the identity of a run with these params."""
-        return cls(cls.params_of(tree), data_sha256, machine)
-
     @staticmethod
     def params_of(tree: Params) -> dict[str, Any]:
         """Return the sections that training depends on."""

@@ -169,7 +169,7 @@ def open_session(
             f"runtime.checkpoint_steps = {every}: must be 0 with the {ranks.size} processes of torchrun, which save "
             "whole iterations"
         )
-    identity = Identity.of(params, data_hash(prepared_dir), _describe(params, device, shared, ranks))
+    identity = Identity(Identity.params_of(params), data_hash(prepared_dir), _describe(params, device, shared, ranks))
     stores = CheckpointStore(work_dir / CHECKPOINTS, params.runtime.keep_last), PartialStore(work_dir / PARTIAL)
     with ExitStack() as files:
         start, inside = ranks.from_first(lambda: _begin(files, work_dir, *stores, identity, fresh, ranks))

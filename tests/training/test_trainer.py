@@ -195,20 +195,6 @@ def test_rows_have_every_step_once_and_in_order(finished):
     assert places == sorted(places)
 
 
-def test_an_episode_adds_up_what_its_steps_say(finished):
-    for iteration, episode in episodes_of(finished, "train"):
-        steps = [row for row in steps_of(finished) if row.iteration == iteration]
-        events = [row for row in events_of(finished) if row.iteration == iteration]
-        for env in range(4):
-            assert episode["return"][env] == pytest.approx(sum(step.reward[env] for step in steps), abs=1e-6)
-            paid = sum(sum(values[env] for values in step.components.values()) for step in steps)
-            assert episode["return"][env] == pytest.approx(paid, abs=1e-6)
-            assert episode["committed_accuracy"][env] == steps[-1].committed_accuracy[env]
-            germinated = [event for event in events if event.env == env and event.name == "germinated"]
-            assert episode["germinated"][env] == len(germinated)
-    assert events_of(finished)
-
-
 def test_the_best_checkpoint_is_the_one_with_the_best_validation_score_and_is_kept(finished):
     validated = episodes_of(finished, "validation")
     scores = {iteration + 1: sum(episode["committed_accuracy"].tolist()) / 4 for iteration, episode in validated}
