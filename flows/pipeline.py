@@ -21,7 +21,7 @@ from simic.errors import printable
 from simic.pipeline import dvc_record, engine, run_summary, stages
 from simic.pipeline import overrides as writer
 from simic.pipeline.paths import Workspace
-from simic.training.progress import Lines
+from simic.training.observers import Lines
 
 
 @task(

@@ -18,7 +18,7 @@ from simic import durable, params, rng
 from simic.agent.gym_adapter import Make, vectorized
 from simic.agent.metrics import UpdateMetrics, acting, numbers
 from simic.agent.normalization import Normalizers, ObservationNormalizer, RewardNormalizer
-from simic.agent.policy import ActorCritic, refuse_mismatch
+from simic.agent.policy import ActorCritic, part_of, refuse_mismatch
 from simic.agent.ppo import PPO, collect, with_advantages
 from simic.agent.rollout import Position
 from simic.errors import SimicError
@@ -237,12 +237,8 @@ class Agent:
         same["envs"] = envs or same["envs"]
         agent = cls(made, **same, log=log)
         refuse_mismatch(str(path), agent.tensors(), tensors)
-        parts = {part: {} for part in ("ppo", "scales")}
-        for name, tensor in tensors.items():
-            part, _, own = name.partition("/")
-            parts[part][own] = tensor
-        agent.ppo.load_state_dict(parts["ppo"])
-        agent.normalizers.load_state_dict(parts["scales"])
+        agent.ppo.load_state_dict(part_of(tensors, "ppo/"))
+        agent.normalizers.load_state_dict(part_of(tensors, "scales/"))
         agent.iteration = iteration
         return agent
 

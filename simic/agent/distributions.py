@@ -12,22 +12,11 @@ import torch
 from torch import Tensor
 
 from simic.agent.spec import ActionSpec
-from simic.errors import DecisionFault, SimicError
+from simic.errors import DecisionFault
 
 # Added to nothing: it replaces the logit after the largest legal one was shifted to 0, so exp() of it is exactly 0
 # however large or small the legal logits are, and no infinity can turn into NaN.
 MASKED_LOGIT = -1e9
-
-
-def check(spec: ActionSpec) -> None:
-    """Raise SimicError where a mask depends on a choice that is not made before it."""
-    for index, head in enumerate(spec.heads):
-        earlier = {"nothing": 0, "op": 1, "slot": 2}[head.mask_given]
-        if index < earlier:
-            raise SimicError(f"head {head.name!r} is number {index}: its mask cannot depend on the {head.mask_given}")
-        for op, relevant in enumerate(spec.relevance):
-            if head.mask_given == "slot" and relevant[index] and not relevant[1]:
-                raise SimicError(f"head {head.name!r} is masked by the slot, which op {op} does not use")
 
 
 def legal(spec: ActionSpec, masks: dict[str, Tensor], head: int, chosen: list[Tensor]) -> Tensor | None:

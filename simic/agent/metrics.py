@@ -1,16 +1,17 @@
 """Measure an update: each field of ``UpdateMetrics`` carries the sentence that explains it in docs/metrics.md."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
+from math import nan
 from typing import Annotated, Any, get_type_hints
 
 import torch
 from torch import Tensor
 
 from simic.agent.distributions import JointDistribution
-from simic.agent.normalization import OBSERVATION_CLIP, Normalizers, Reduce
+from simic.agent.normalization import OBSERVATION_CLIP, Normalizers, Reduce, alone
 from simic.agent.policy import ActorCritic, Replayed
 from simic.agent.rollout import Position, Rollout
 from simic.agent.spec import Head, Observation
@@ -24,7 +25,7 @@ RANK_ROWS = 256  # the decomposition is cubic
 PROBE_ROWS, PROBE_STEPS, PROBE_ENVS = 32, 64, 4
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class UpdateMetrics:
     """One PPO update; plain Python numbers, NaN where nothing was measured. ``…_by_head`` maps names of heads."""
 
@@ -69,10 +70,10 @@ class UpdateMetrics:
     samples: Annotated[int, "Valid rows of the rollout."]
     samples_by_head: Annotated[dict[str, int], "Rows where the head mattered and had more than one legal choice."]
     observation_clipped: Annotated[float, "Share of normalised observation values that lie on the clip of ±10."]
-    normalizer_deviation: Annotated[float, "Largest |stored − recomputed| observation, by the scales of acting."]
-    start_state: Annotated[float, "Largest |value| of a memory in which an episode of the rollout began."]
-    cell_norm: Annotated[float, "Root mean square of the LSTM's cell at the end of the rollout."]
-    cell_saturated: Annotated[float, "Share of those cells with |tanh| beyond 0.99."]
+    normalizer_deviation: Annotated[float, "Largest |stored − recomputed| observation, by the scales of acting."] = nan
+    start_state: Annotated[float, "Largest |value| of a memory in which an episode of the rollout began."] = nan
+    cell_norm: Annotated[float, "Root mean square of the LSTM's cell at the end of the rollout."] = nan
+    cell_saturated: Annotated[float, "Share of those cells with |tanh| beyond 0.99."] = nan
     hidden_norm: Annotated[float, "Root mean square of the core's output."]
     hidden_growth: Annotated[float, "Root mean square of the core's output at the last step over the first."]
     hidden_saturated: Annotated[float, "Share of the core's outputs beyond ±0.99."]
@@ -83,15 +84,6 @@ class UpdateMetrics:
     skipped_steps: Annotated[int, "Steps not taken because loss or gradient was not finite."]
     stopped_early: Annotated[bool, "Whether the divergence ended the update before its last minibatch."]
     updates: Annotated[int, "Updates with at least one step so far, this one included."]
-
-
-# What ``Health`` measures once in an update; NaN without it.
-MEASURED_ONCE = (
-    *("exact_kl", "update_ratio", "max_second_moment", "explained_variance", "observation_clipped"),
-    *("advantage_mean", "advantage_std", "advantage_max_abs", "return_mean", "return_std", "return_max_abs"),
-    *("value_mean", "normalizer_deviation", "start_state", "cell_norm", "cell_saturated"),
-    *("hidden_norm", "hidden_growth", "hidden_saturated", "dormant_units", "feature_rank"),
-)
 
 
 def explanations() -> dict[str, str]:
@@ -131,13 +123,13 @@ class Log:
         Minibatches after the one that ended the update are left out: where nothing waits for the device they were
         computed in vain.
         """
-        host = self._to_host()
-        verdicts = [(bool(diverged), bool(finite)) for diverged, finite in host["verdicts"]]
+        every, once = self._to_host()
+        verdicts = [(bool(diverged), bool(finite)) for diverged, finite in every["verdicts"]]
         ends = [index for index, (diverged, finite) in enumerate(verdicts) if diverged and finite]
         looked = ends[0] + 1 if ends else len(verdicts)
-        host |= {name: host[name][:looked] for name in self.rows[0]}
+        host = {name: values[:looked] for name, values in every.items()}
         taken = [index for index, (diverged, finite) in enumerate(verdicts[:looked]) if finite and not diverged]
-        steps = {name: [host[name][index] for index in taken] for name in self.rows[0]}
+        steps = {name: [values[index] for index in taken] for name, values in every.items()}
 
         names = [head.name for head in heads]
         by_head = zip(names, _columns(steps["entropy"], names), _columns(steps["open"], names), strict=True)
@@ -168,24 +160,25 @@ class Log:
             "grad_norm_by_layer": dict(zip(layers, map(_mean, _columns(steps["by_layer"], layers)), strict=True)),
             "non_finite_by_layer": dict(zip(layers, lost, strict=True)),
             "grad_clipped_fraction": _mean([float(norm > max_norm) for norm in norms]),
-            "samples": int(host["samples"]),
-            "samples_by_head": dict(zip(names, map(int, host["samples_by_head"]), strict=True)),
+            "samples": int(once["samples"]),
+            "samples_by_head": dict(zip(names, map(int, once["samples_by_head"]), strict=True)),
             "epochs": self.epochs[looked - 1],
             "steps": len(taken),
             "skipped_steps": sum(not finite for _, finite in verdicts[:looked]),
             "stopped_early": bool(ends),
         }
-        return metrics | {name: host.get(name, math.nan) for name in MEASURED_ONCE}, bool(taken)
+        return once | metrics, bool(taken)
 
-    def _to_host(self) -> dict[str, Any]:
-        """Return everything as nested lists by name, in one transfer."""
+    def _to_host(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return what there is of each minibatch, and what there is once, as nested lists by name; in one transfer."""
         tensors = self.once | {name: torch.stack([row[name] for row in self.rows]) for name in self.rows[0]}
         flat = torch.cat([tensor.detach().double().flatten() for tensor in tensors.values()]).cpu()
         parts = flat.split([tensor.numel() for tensor in tensors.values()])
         named = {name: part.view_as(tensor) for (name, tensor), part in zip(tensors.items(), parts, strict=True)}
-        gram = named.pop("feature_gram", None)
-        host: dict[str, Any] = {name: part.tolist() for name, part in named.items()}
-        return host if gram is None else host | {"feature_rank": feature_rank(gram)}
+        rank = feature_rank(named.pop("feature_gram"))
+        host = {name: part.tolist() for name, part in named.items()}
+        every = {name: host.pop(name) for name in self.rows[0]}
+        return every, host | {"feature_rank": rank}
 
 
 def _columns(rows: list[list[float]], names: Sequence[str]) -> list[list[float]]:
@@ -194,7 +187,7 @@ def _columns(rows: list[list[float]], names: Sequence[str]) -> list[list[float]]
 
 
 def _share(part: float, whole: float) -> float:
-    return part / whole if whole else math.nan
+    return part / whole if whole else nan
 
 
 def _mean(values: Sequence[float]) -> float:
@@ -203,7 +196,7 @@ def _mean(values: Sequence[float]) -> float:
 
 def _peak(values: Sequence[float]) -> float:
     """Return the maximum; NaN of nothing, and of anything that holds a NaN."""
-    return math.nan if not values or any(math.isnan(value) for value in values) else max(values)
+    return nan if not values or any(math.isnan(value) for value in values) else max(values)
 
 
 class Health:
@@ -213,13 +206,9 @@ class Health:
     ``acted`` is what ``acting`` returned of the rollout.
     """
 
-    def __init__(self, policy: ActorCritic, reduce: Reduce | None, acted: dict[str, Tensor]) -> None:
-        self.policy, self.reduce, self.measured = policy, reduce, acted
-
-    def before(self, rollout: Rollout) -> None:
-        """Measure the scales of the rollout; remember the weights."""
-        self.measured = self.measured | scales(rollout, self.reduce)
-        self.measured["observation_clipped"] = clipped(self.policy, rollout, self.reduce)
+    def __init__(self, policy: ActorCritic, rollout: Rollout, reduce: Reduce, acted: Mapping[str, Tensor]) -> None:
+        self.policy, self.reduce = policy, reduce
+        self.measured = {**acted, **scales(rollout, reduce), "observation_clipped": clipped(policy, rollout, reduce)}
         self.start = self._weights()
 
     def first(self, part: Rollout, seen: Replayed) -> None:
@@ -261,24 +250,23 @@ class Probe:
         with torch.no_grad():
             return self.policy.joint(self._rows(z), {k: self._rows(mask) for k, mask in self.observation.masks.items()})
 
-    def divergence(self, reduce: Reduce | None) -> Tensor:
+    def divergence(self, reduce: Reduce) -> Tensor:
         """Return the mean KL(as it was ‖ as it is now) of whole actions in nats."""
         with torch.no_grad():
             z = self.policy.read_by_heads(self.observation, self.state, self.starts)
         kl = self.before.kl(self._joint(z))
         total = torch.stack((torch.where(self.valid, kl, 0.0).sum(), self.valid.sum().to(kl.dtype)))
-        total = total if reduce is None else reduce(total, "sum")
+        total = reduce(total, "sum")
         return total[0] / total[1]
 
 
 @torch.no_grad()
 def acting(
-    policy: ActorCritic, rollout: Rollout, end: Position, normalizers: Normalizers, reduce: Reduce | None = None
+    policy: ActorCritic, rollout: Rollout, end: Position, normalizers: Normalizers, reduce: Reduce = alone
 ) -> dict[str, Tensor]:
     """Measure a rollout just collected, before the scales move: whether what is stored is what they give, the memory in
     which episodes began, and the actor's cells where it ended.
     """
-    every = reduce or (lambda x, _: x)
     stored, seen = rollout.features, normalizers.see(replace(rollout.observation(), features=rollout.raw_features))
     apart = torch.where(rollout.valid[..., None], (stored - seen.features).abs(), 0.0)
     begun = torch.cat([part.abs() * rollout.starts[0][:, None] for part in rollout.state], dim=-1)
@@ -286,15 +274,15 @@ def acting(
     cell = policy.memory_of_actor(end.state).c * goes_on[:, None]
     counted = goes_on.sum() * cell.shape[1]
     beyond = (cell.tanh().abs() > SATURATED).sum()
-    sums = every(torch.stack((cell.double().square().sum(), beyond.double(), counted.double())), "sum")
-    peaks = every(torch.stack((largest(apart), largest(begun))), "max")
+    sums = reduce(torch.stack((cell.double().square().sum(), beyond.double(), counted.double())), "sum")
+    peaks = reduce(torch.stack((largest(apart), largest(begun))), "max")
     # A policy without memory has none to begin with, and no cells.
     measured = (peaks[0], peaks[1].clamp(min=0.0), (sums[0] / sums[2]).sqrt(), sums[1] / sums[2])
     return dict(zip(("normalizer_deviation", "start_state", "cell_norm", "cell_saturated"), measured, strict=True))
 
 
 @torch.no_grad()
-def health(seen: Replayed, valid: Tensor, reduce: Reduce | None = None) -> dict[str, Tensor]:
+def health(seen: Replayed, valid: Tensor, reduce: Reduce = alone) -> dict[str, Tensor]:
     """Measure hidden norm, growth and saturation, dormant units and the Gram matrix of z on one minibatch of all
     processes; rows where ``valid [T, N]`` is False are left out.
     """
@@ -306,8 +294,7 @@ def health(seen: Replayed, valid: Tensor, reduce: Reduce | None = None) -> dict[
         "activity": (seen.encoded.abs() * weight).sum(dim=(0, 1)),
         "gram": _gram((seen.z * weight).flatten(0, 1)),
     }
-    if reduce is not None:
-        sums = {name: reduce(value, "sum") for name, value in sums.items()}
+    sums = {name: reduce(value, "sum") for name, value in sums.items()}
     cells, square, activity = sums["cells"], sums["square"], sums["activity"]
     rms = (square / cells.clamp(min=1)).sqrt()
     last = (torch.arange(len(cells), device=cells.device) * (cells > 0)).max()
@@ -335,37 +322,36 @@ def feature_rank(gram: Tensor) -> float:
     the matrix whose Gram matrix is given, on the host; NaN where that holds a NaN.
     """
     if gram.isnan().any():
-        return math.nan
+        return nan
     singular = [math.sqrt(max(value, 0.0)) for value in reversed(torch.linalg.eigvalsh(gram).tolist())]
     enough = RANK_SHARE * math.fsum(singular)
     return 1 + sum(share < enough for share in accumulate(singular))
 
 
 @torch.no_grad()
-def clipped(policy: ActorCritic, rollout: Rollout, reduce: Reduce | None) -> Tensor:
+def clipped(policy: ActorCritic, rollout: Rollout, reduce: Reduce) -> Tensor:
     """Return the share of normalised values that lie on the clip; NaN if no column is normalised."""
     spec = policy.observation_spec
     raw = constant(tuple(spec.raw or (False,) * spec.features), torch.bool, rollout.valid.device)
     cells = rollout.valid[..., None] & ~raw
     counts = torch.stack(((cells & (rollout.features.abs() >= OBSERVATION_CLIP)).sum(), cells.sum())).double()
-    counts = counts if reduce is None else reduce(counts, "sum")
+    counts = reduce(counts, "sum")
     return counts[0] / counts[1]
 
 
 @torch.no_grad()
-def scales(rollout: Rollout, reduce: Reduce | None) -> dict[str, Tensor]:
+def scales(rollout: Rollout, reduce: Reduce) -> dict[str, Tensor]:
     """Return mean, standard deviation, largest absolute value of advantages and returns, and the explained variance."""
     assert rollout.advantages is not None
     assert rollout.returns is not None
     residual = rollout.returns - rollout.values
     columns = torch.stack((rollout.advantages, rollout.returns, rollout.values, residual), dim=-1).double()
     rows = torch.where(rollout.valid[..., None], columns, 0.0).flatten(0, 1)
-    every = reduce or (lambda x, _: x)
-    count = every(rollout.valid.sum().double(), "sum")
-    mean = every(rows.sum(dim=0), "sum") / count
+    count = reduce(rollout.valid.sum().double(), "sum")
+    mean = reduce(rows.sum(dim=0), "sum") / count
     centred = torch.where(rollout.valid.flatten()[:, None], rows - mean, 0.0)
-    variance = every(centred.square().sum(dim=0), "sum") / count
-    peak = every(rows.abs().amax(dim=0), "max")
+    variance = reduce(centred.square().sum(dim=0), "sum") / count
+    peak = reduce(rows.abs().amax(dim=0), "max")
     unexplained = torch.where(variance[1] > 1e-8, variance[3] / variance[1], torch.nan)
     return {
         "advantage_mean": mean[0],

@@ -18,7 +18,12 @@ OBSERVATION_EPSILON = 1e-4  # under the root: a feature that hardly moved is not
 REWARD_CLIP = 10.0
 REWARD_SIGMA_FLOOR = 1e-2  # of the discounted return, in units of reward; ours
 
-Reduce = Callable[[Tensor, Literal["sum", "max"]], Tensor]
+Reduce = Callable[[Tensor, Literal["sum", "max"]], Tensor]  # over all processes that learn together
+
+
+def alone(tensor: Tensor, how: Literal["sum", "max"]) -> Tensor:
+    """Return what one process has by itself."""
+    return tensor
 
 
 @dataclass(frozen=True)
@@ -50,9 +55,9 @@ class Moments:
         delta = other.mean - self.mean
         return Moments(count, self.mean + delta * share, self.m2 + other.m2 + delta.square() * self.count * share)
 
-    def reduced(self, reduce: Reduce | None) -> "Moments":
+    def reduced(self, reduce: Reduce) -> "Moments":
         """Return the moments of the rows of all processes: the common mean first, then the deviations from it."""
-        if reduce is None:
+        if reduce is alone:
             return self
         count = reduce(self.count, "sum")
         mean = reduce(self.count * self.mean, "sum") / count.clamp(min=1)
@@ -88,10 +93,7 @@ class ObservationNormalizer:
         """Return float32 ``[..., D]``; a value that is not finite stays so, and stops the policy."""
         return ((features - self.mean) / self.scale).clamp(-self.limit, self.limit)
 
-    def see(self, observation: Observation) -> Observation:
-        return replace(observation, features=self.normalize(observation.features))
-
-    def update(self, features: Tensor, valid: Tensor, reduce: Reduce | None = None) -> None:
+    def update(self, features: Tensor, valid: Tensor, reduce: Reduce = alone) -> None:
         """Take in raw rows ``[..., D]``; invalid and non-finite ones are skipped."""
         batch = Moments.of(features.flatten(0, -2), valid.flatten()).reduced(reduce)
         self._freeze(self.moments.merge(batch))
@@ -124,7 +126,7 @@ class RewardNormalizer:
     def normalize(self, rewards: Tensor) -> Tensor:
         return (rewards / self.sigma).clamp(-self.clip, self.clip).to(rewards.dtype)
 
-    def update(self, rewards: Tensor, starts: Tensor, valid: Tensor, reduce: Reduce | None = None) -> None:
+    def update(self, rewards: Tensor, starts: Tensor, valid: Tensor, reduce: Reduce = alone) -> None:
         """Take in the discounted returns R ← γ R + r of a rollout ``[T, E]``, R = 0 where an episode starts."""
         returns = torch.empty_like(rewards, dtype=torch.float64)
         for t in range(len(returns)):
@@ -154,10 +156,12 @@ class Normalizers:
 
     def see(self, observation: Observation) -> Observation:
         """Return the observation as the policy sees it."""
-        return observation if self.observation is None else self.observation.see(observation)
+        if self.observation is None:
+            return observation
+        return replace(observation, features=self.observation.normalize(observation.features))
 
     def update(
-        self, features: Tensor, rewards: Tensor, starts: Tensor, valid: Tensor, reduce: Reduce | None = None
+        self, features: Tensor, rewards: Tensor, starts: Tensor, valid: Tensor, reduce: Reduce = alone
     ) -> Tensor:
         """Take in a finished rollout (raw features ``[T, E, D]``, the rest ``[T, E]``), the one place where the scales
         move; return its rewards scaled by the new σ, one for the whole rollout.

@@ -12,7 +12,7 @@ arXiv 1506.03134).
 
 import math
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, Self
 
@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from simic import params, rng
-from simic.agent.distributions import Choice, JointDistribution, check, legal, masked_log_softmax, refuse_faults, sample
+from simic.agent.distributions import Choice, JointDistribution, legal, masked_log_softmax, refuse_faults, sample
 from simic.agent.spec import ActionSpec, Observation, ObservationSpec
 from simic.errors import SimicError
 
@@ -234,7 +234,6 @@ class ActorCritic(nn.Module):
         self, action_spec: ActionSpec, observation_spec: ObservationSpec, sizes: params.Policy, rng_seed: int = 0
     ) -> None:
         super().__init__()
-        check(action_spec)
         self.action_spec, self.observation_spec = action_spec, observation_spec
         with torch.random.fork_rng(devices=[]):  # torch's constructors draw weights, which the next line replaces
             self._build(sizes)
@@ -535,3 +534,8 @@ def refuse_mismatch(what: str, expected: dict[str, Tensor], given: dict[str, Ten
         if tensor.shape != given[name].shape:
             have, want = tuple(given[name].shape), tuple(tensor.shape)
             raise SimicError(f"{what}: tensor {name!r} has shape {have}; this policy needs {want}")
+
+
+def part_of(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """Return the tensors whose names begin so, under the rest of their names."""
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}

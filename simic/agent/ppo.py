@@ -3,7 +3,7 @@
 The file follows an iteration: collect → advantages → minibatches → losses → step → stop.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -14,9 +14,10 @@ from torch import Tensor, nn
 from simic import params, rng
 from simic.agent import distributions
 from simic.agent.metrics import Health, Log, UpdateMetrics, largest
-from simic.agent.normalization import Normalizers, Reduce
-from simic.agent.policy import ActorCritic, Replayed, refuse_mismatch
+from simic.agent.normalization import Normalizers, Reduce, alone
+from simic.agent.policy import ActorCritic, Replayed, part_of, refuse_mismatch
 from simic.agent.rollout import Environment, PartialRollout, Position, Rollout, StepRecord, single_step_ids
+from simic.errors import SimicError
 from simic.transfer import upload
 
 EARLY_STOP = 1.5  # times target_kl (Spinning Up's PPO)
@@ -128,13 +129,12 @@ def with_advantages(rollout: Rollout, rewards: Tensor, gamma: float, gae_lambda:
     return replace(rollout, advantages=advantages, returns=returns)
 
 
-def normalized(advantages: Tensor, valid: Tensor, reduce: Reduce | None = None) -> Tensor:
+def normalized(advantages: Tensor, valid: Tensor, reduce: Reduce = alone) -> Tensor:
     """Return (A − μ) / max(σ, floor) over the valid rows of all processes; 0 where not valid."""
-    every = reduce or (lambda x, _: x)
-    count = every(valid.sum().to(advantages.dtype), "sum").clamp(min=1)
-    mean = every(torch.where(valid, advantages, 0.0).sum(), "sum") / count
+    count = reduce(valid.sum().to(advantages.dtype), "sum").clamp(min=1)
+    mean = reduce(torch.where(valid, advantages, 0.0).sum(), "sum") / count
     centred = torch.where(valid, advantages - mean, 0.0)
-    sigma = (every(centred.square().sum(), "sum") / count).sqrt()
+    sigma = (reduce(centred.square().sum(), "sum") / count).sqrt()
     return centred / sigma.clamp(min=ADVANTAGE_SIGMA_FLOOR)
 
 
@@ -161,13 +161,13 @@ class Usage:
 
 
 @torch.no_grad()
-def usage(policy: ActorCritic, rollout: Rollout, minibatches: int, reduce: Reduce | None) -> Usage:
+def usage(policy: ActorCritic, rollout: Rollout, minibatches: int, reduce: Reduce = alone) -> Usage:
     """Return which heads mattered, read off the sampled actions and the masks they were sampled under."""
     relevant = policy.relevance[rollout.actions[..., 0]] & rollout.valid[..., None]
     several = torch.stack([_options(policy, rollout, head) > 1 for head in range(len(policy.heads))], dim=-1)
     choice = relevant & several
     counts = torch.cat((rollout.valid.sum()[None], choice.sum(dim=(0, 1)))).to(rollout.values.dtype)
-    counts = counts if reduce is None else reduce(counts, "sum")
+    counts = reduce(counts, "sum")
     return Usage(relevant, choice, counts[0], counts[1:], minibatches)
 
 
@@ -215,9 +215,9 @@ class Terms:
     sums: dict[str, Tensor]
     peaks: dict[str, Tensor]
 
-    def reduced(self, reduce: Reduce | None) -> "Terms":
+    def reduced(self, reduce: Reduce) -> "Terms":
         """Return those of all processes, in one exchange for the sums and one for the peaks; the loss stays its own."""
-        if reduce is None:
+        if reduce is alone:
             return self
         return Terms(self.loss, _exchanged(self.sums, "sum", reduce), _exchanged(self.peaks, "max", reduce))
 
@@ -353,7 +353,7 @@ class PPO:
         rng_seed: int,
         *,
         total_updates: int,
-        reduce: Reduce | None = None,
+        reduce: Reduce = alone,
         all_env_ids: Tensor | None = None,
     ) -> None:
         self.policy, self.settings, self.rng_seed = policy, settings, rng_seed
@@ -363,7 +363,11 @@ class PPO:
         self.groups, self.layers = policy.groups(), policy.layers()
         self.members = self._membership([*self.groups.values(), self.adam.parameters])
         self.in_layer = self._membership(list(self.layers.values()))
-        scale = policy.action_spec.by_head(settings.entropy_scale, 1.0, "ppo.entropy_scale")
+        names = [head.name for head in policy.action_spec.heads]
+        for name in settings.entropy_scale:
+            if name not in names:
+                raise SimicError(f"ppo.entropy_scale: there is no head {name!r}; the heads are {', '.join(names)}")
+        scale = [settings.entropy_scale.get(name, 1.0) for name in names]
         self.entropy_scale = policy.like.new_tensor(scale) if settings.entropy_scale else None
         self.reads_are_free = policy.like.device.type == "cpu"
         self.updates = 0  # with at least one step: schedules count what was executed
@@ -377,11 +381,10 @@ class PPO:
         rows = [[id(parameter) in part for parameter in self.adam.parameters] for part in ids]
         return torch.tensor(rows, device=self.policy.like.device)
 
-    def update(self, rollout: Rollout, iteration: int, acted: dict[str, Tensor] | None = None) -> UpdateMetrics:
+    def update(self, rollout: Rollout, iteration: int, acted: Mapping[str, Tensor] = {}) -> UpdateMetrics:
         """Learn from several epochs of minibatches over environments, of a policy without memory over single steps.
 
-        The rollout must carry advantages and returns. With ``acted`` (``metrics.acting``, or nothing in it) the health
-        of policy and update is measured too; without it those metrics are NaN.
+        The rollout must carry advantages and returns. ``acted`` is what ``metrics.acting`` measured of it.
         """
         if rollout.advantages is None:
             raise ValueError("the rollout has no advantages: call with_advantages first")
@@ -392,9 +395,7 @@ class PPO:
             own, everyone = (single_step_ids(ids, len(rollout.valid)) for ids in (own, everyone))
             rollout = rollout.single_steps()
         assert rollout.advantages is not None
-        health = None if acted is None else Health(self.policy, self.reduce, acted)
-        if health is not None:
-            health.before(rollout)
+        health = Health(self.policy, rollout, self.reduce, acted)
 
         # Advantages: where one action was legal nothing was decided, and they say nothing about a decision.
         used = usage(self.policy, rollout, min(self.settings.minibatches, len(everyone)), self.reduce)
@@ -412,7 +413,7 @@ class PPO:
 
             # Losses: replay under the present weights, objective and gradient.
             seen = self.replay(batch)
-            if health is not None and not log.epochs:
+            if not log.epochs:
                 health.first(batch, seen)
             losses = terms(seen, batch, used.select(rows), self.settings, coefs)
             norms, by_layer = self._backward(losses.loss)
@@ -428,9 +429,8 @@ class PPO:
             alive = alive & ~(diverged & finite)
             if self.reads_are_free and not alive:
                 break  # elsewhere asking would make the host wait: the rest is computed in vain, and skipped
+        log.once |= health.after() | {"max_second_moment": self.adam.largest_second_moment()}
         log.once |= {"samples": used.rows, "samples_by_head": used.open_rows}
-        if health is not None:
-            log.once |= health.after() | {"max_second_moment": self.adam.largest_second_moment()}
         return self._report(log, rate, entropy_coef)
 
     def _on_host(self, env_ids: Tensor) -> Tensor:
@@ -459,7 +459,7 @@ class PPO:
         """
         parameters = self.adam.parameters
         gradients = torch.autograd.grad(loss, parameters, allow_unused=True, materialize_grads=True)
-        if self.reduce is not None:
+        if self.reduce is not alone:
             flat = self.reduce(torch.cat([gradient.flatten() for gradient in gradients]), "sum")
             split = flat.split([parameter.numel() for parameter in parameters])
             gradients = tuple(part.view_as(p) for part, p in zip(split, parameters, strict=True))
@@ -533,11 +533,7 @@ class PPO:
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         """Go on exactly from there; SimicError when a tensor is missing, unknown or of another shape."""
         refuse_mismatch("the agent's checkpoint", self.state_dict(), state)
-        parts: dict[str, dict[str, Tensor]] = {"policy": {}, "adam": {}, "counter": {}}
-        for name, tensor in state.items():
-            part, _, own = name.partition(".")
-            parts[part][own] = tensor
-        self.policy.load_state_dict(parts["policy"])
-        self.adam.load_tensors(parts["adam"])
-        self.updates = int(parts["counter"]["updates"])
-        self.skipped_steps = int(parts["counter"]["skipped_steps"])
+        self.policy.load_state_dict(part_of(state, "policy."))
+        self.adam.load_tensors(part_of(state, "adam."))
+        self.updates = int(state["counter.updates"])
+        self.skipped_steps = int(state["counter.skipped_steps"])

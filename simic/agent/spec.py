@@ -43,6 +43,11 @@ class ActionSpec:
             raise ValueError(f"head {self.heads[0].name!r} decides relevance, so it is always relevant")
         if sum(head.described > 0 for head in self.heads) > 1:
             raise ValueError("the choices of more than one head are described")
+        for index, head in enumerate(self.heads):
+            if index < {"nothing": 0, "op": 1, "slot": 2}[head.mask_given]:
+                raise ValueError(f"head {head.name!r} is number {index}: no {head.mask_given} is chosen before it")
+            if head.mask_given == "slot" and any(row[index] and not row[1] for row in self.relevance):
+                raise ValueError(f"head {head.name!r} is masked by the slot, but some op uses it without a slot")
 
     @classmethod
     def discrete(cls, *sizes: int) -> Self:
@@ -50,19 +55,11 @@ class ActionSpec:
         heads = tuple(Head(f"action_{k}", size) for k, size in enumerate(sizes))
         return cls(heads, tuple((True,) * len(sizes) for _ in range(sizes[0])))
 
-    def by_head(self, values: dict[str, float], default: float, what: str) -> tuple[float, ...]:
-        """Return a number per head, ``default`` where not named; SimicError naming ``what`` and an unknown head."""
-        names = [head.name for head in self.heads]
-        for name in values:
-            if name not in names:
-                raise SimicError(f"{what}: there is no head {name!r}; the heads are {', '.join(names)}")
-        return tuple(values.get(name, default) for name in names)
-
     def mask_shape(self, head: int) -> tuple[int, ...]:
         """Return the shape of a mask of this head for each environment."""
         described = self.heads[head]
-        given = {"nothing": (), "op": (self.heads[0].size,), "slot": (self.heads[min(1, len(self.heads) - 1)].size,)}
-        return (*given[described.mask_given], described.size)
+        given = {"nothing": (), "op": self.heads[:1], "slot": self.heads[1:2]}[described.mask_given]
+        return (*(each.size for each in given), described.size)
 
     def check_masks(self, masks: dict[str, Tensor], envs: int) -> None:
         """Raise SimicError for a mask of a head that is not there, or one that is not bool of the head's shape, which

@@ -28,7 +28,7 @@ from simic.evaluation.page import GROUPS
 from simic.evaluation.result import LEARNED, DecisionGrade, Evaluation
 from simic.evaluation.statistics import CONFIDENCE, Interval
 from simic.params import Params
-from simic.training.progress import duration
+from simic.training.observers import duration
 from simic.training.resume import differences
 
 COMPARES: dict[Layer, str] = {

@@ -17,8 +17,7 @@ from simic.errors import printable
 from simic.growth.life.vocabulary import Op
 from simic.telemetry.columns import Columns
 from simic.telemetry.rows import SEVERITIES, FindingRow, Severity, UpdateRow
-from simic.training.observers import EndStatus, Observer, RunInfo
-from simic.training.progress import Lines, duration, summary
+from simic.training.observers import EndStatus, Lines, Observer, RunInfo, duration, summary
 
 SECONDS_BETWEEN_LINES = 10.0
 COLOURS: dict[Severity, str] = {"critical": "bold red", "high": "red", "medium": "yellow", "low": "", "info": "dim"}

@@ -17,7 +17,7 @@ from simic.pipeline import dvc_record, kept_runs, up
 from simic.pipeline.paths import Workspace
 from simic.telemetry.naming import run_name
 from simic.telemetry.recorder import FOLDER as LOG
-from simic.telemetry.recorder import Chain, path_of
+from simic.telemetry.recorder import Chain
 from simic.training import resume
 from simic.training.checkpoint import Checkpoint, CheckpointStore
 from simic.training.run_layout import CHECKPOINTS, RECIPE
@@ -153,12 +153,8 @@ def _work(folder: Path) -> Iterator[Answer]:
 
 
 def _behind(name: str, start: Checkpoint, store: CheckpointStore, log: Chain) -> Iterator[Answer]:
-    """Check what the checkpoint to start from refers to: its telemetry and the best checkpoint."""
+    """Check the best checkpoint, which the one to start from names."""
     extent, best = resume.extent(start.manifest), start.manifest.best_iteration
-    for number in log.lost(extent):
-        file, what = path_of(log.folder, number).name, "changed" if number in log.sha256 else "missing"
-        then = "its rows are lost; the next start goes on and says so; nothing to do"
-        yield _damaged(f"{name}, telemetry", f"{file} is {what}", then)
-    damage = None if best is None else resume.damage_of(store, best, log.updates_of(extent))
+    damage = None if best is None else resume.damage_of(store, best, log.links(extent))
     if damage is not None:
         yield _damaged(f"{name}, checkpoint {best}", str(damage), "the next start takes the best of the others")

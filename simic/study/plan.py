@@ -17,7 +17,7 @@ from simic.study import cells
 from simic.study.cells import Cell, CellResult
 from simic.study.file import StudyFile
 from simic.training import worker_layout
-from simic.training.progress import duration
+from simic.training.observers import duration
 
 
 @dataclass(frozen=True)

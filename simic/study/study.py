@@ -12,7 +12,7 @@ from simic.study import cells, runner, table
 from simic.study.cells import Cell
 from simic.study.plan import StudyPlan, in_words
 from simic.training.interrupts import stop_on_signals
-from simic.training.progress import duration
+from simic.training.observers import duration
 
 
 class Stopped(Exception):

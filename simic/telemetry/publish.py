@@ -31,8 +31,7 @@ UPDATES_FILE, STEPS_FILE, EPISODES_FILE = "updates.parquet", "steps.parquet", "e
 EVENTS_FILE, FINDINGS_FILE = "events.parquet", "findings.parquet"
 KEPT_FILE = "iteration_{:06d}.safetensors"  # of the few that are kept whole
 VALIDATED_FILE = "validation.safetensors"  # decisions of the episodes that chose the best checkpoint
-ROWS_PER_GROUP = 2000  # of all hosts
-HOST_ROWS_PER_GROUP = 1 << 20  # bounds the memory of a group
+ROWS_PER_GROUP = 1 << 17  # at least, and at most the rows of an iteration more
 
 
 def publish(work_dir: Path, extent: Extent, out_dir: Path, kept: Collection[int] = ()) -> None:
@@ -64,9 +63,8 @@ def publish(work_dir: Path, extent: Extent, out_dir: Path, kept: Collection[int]
 
 
 def links(work_dir: Path, extent: Extent) -> dict[int, str]:
-    """Return the hash chain of the run, by iterations done, as far as its rows are there."""
-    updates = Chain.of(work_dir / FOLDER).updates_of(extent)
-    return {done: update.state_chain for done, update in updates.items()}
+    """Return the hash chain of the run's state, by iterations done."""
+    return Chain.of(work_dir / FOLDER).links(extent)
 
 
 def _copy(file: LogFile, table: str, path: Path) -> None:
@@ -98,10 +96,10 @@ def _append(file: LogFile, tables: "dict[str, TableWriter]", curves: Curves) -> 
     tables[UPDATES_FILE].append(updates_table([update]))
     curves.append(update, file.columns("train"))
     steps, number = file.columns("steps"), update.iteration
-    tables[STEPS_FILE].append(steps_table(number, steps), hosts=steps["op"].shape[1])
+    tables[STEPS_FILE].append(steps_table(number, steps))
     for split in ("validation", "train"):  # in the order in which they were recorded
         if episodes := file.columns(split):
-            tables[EPISODES_FILE].append(episodes_table(number, split, episodes), hosts=len(episodes["env_id"]))
+            tables[EPISODES_FILE].append(episodes_table(number, split, episodes))
     tables[EVENTS_FILE].append(events_table(number, file.events))
 
 
@@ -117,30 +115,25 @@ class TableWriter:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
-        if kind is None:
-            self._write(pa.concat_tables(self._pending) if self._pending else self._blank)
+        if kind is None and (self._pending or self._writer is None):
+            self._write()
         if self._writer is not None:
             self._writer.close()
 
-    def append(self, table: pa.Table, hosts: int = 1) -> None:
-        """Add rows, of so many hosts at a time."""
-        if not len(table):
-            return
-        group = hosts * max(1, min(ROWS_PER_GROUP, HOST_ROWS_PER_GROUP // hosts))
-        self._pending.append(table)
-        self._rows += len(table)
-        while self._rows >= group:
-            whole = pa.concat_tables(self._pending)
-            self._write(whole.slice(0, group))
-            self._rows -= group
-            self._pending = [whole.slice(group)] if self._rows else []
+    def append(self, table: pa.Table) -> None:
+        """Add rows."""
+        if len(table):
+            self._pending.append(table)
+            self._rows += len(table)
+            if self._rows >= ROWS_PER_GROUP:
+                self._write()
 
-    def _write(self, table: pa.Table) -> None:
+    def _write(self) -> None:
+        group = pa.concat_tables(self._pending or [self._blank])
         if self._writer is None:
-            self._writer = pq.ParquetWriter(self._path, table.schema)
-        elif not len(table):
-            return
-        self._writer.write_table(table.combine_chunks())
+            self._writer = pq.ParquetWriter(self._path, group.schema)
+        self._writer.write_table(group.combine_chunks())
+        self._pending, self._rows = [], 0
 
 
 def _empty() -> dict[str, pa.Table]:

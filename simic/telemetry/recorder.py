@@ -2,8 +2,7 @@
 
 ``telemetry/000000.safetensors`` holds the columns of an iteration as arrays, and in its metadata all that is small: the
 update, the findings since the file before it, the texts of events. Findings that no iteration follows are a file of
-their own. A checkpoint stores how many files belong to it and the hash of the last one. A file that was lost has a
-stand-in: one without rows, with the hash that it had.
+their own. A checkpoint stores how many files belong to it and the hash of the last one.
 """
 
 import json
@@ -59,12 +58,10 @@ class Iteration:
         return tables | {name: columns for name in ("kept", "validated") if (columns := getattr(self, name))}
 
 
-def encode(previous: str, iteration: Iteration | None, findings: list[FindingRow], lost: str | None = None) -> bytes:
-    """Return a file's content; the same iteration after the same file always gives the same bytes. ``lost`` is the hash
-    of the file that a stand-in replaces.
-    """
+def encode(previous: str, iteration: Iteration | None, findings: list[FindingRow]) -> bytes:
+    """Return a file's content; the same iteration after the same file always gives the same bytes."""
     tables = iteration.tables() if iteration else {}
-    metadata: dict[str, Any] = {
+    metadata = {
         "previous": previous,
         "update": iteration.update.model_dump() if iteration else None,
         "findings": [finding.model_dump() for finding in findings],
@@ -77,8 +74,6 @@ def encode(previous: str, iteration: Iteration | None, findings: list[FindingRow
         for table, columns in tables.items()
         for name, values in columns.items()
     }
-    if lost is not None:  # no hash of its own is kept anywhere
-        return save(arrays, {_METADATA: durable.with_checksum({**metadata, "lost": lost}).decode()})
     return save(arrays, {_METADATA: json.dumps(metadata)})
 
 
@@ -90,21 +85,8 @@ class LogFile:
 
     @cached_property
     def _metadata(self) -> dict[str, Any]:
-        with _readable(self.path):
-            return json.loads(self._written)
-
-    @cached_property
-    def _written(self) -> str:
         with _readable(self.path), safe_open(self.path, "np") as file:
-            return file.metadata()[_METADATA]
-
-    @property
-    def lost(self) -> str | None:
-        """Return the hash of the file that a whole stand-in replaces."""
-        if "lost" not in self._metadata:
-            return None
-        with _readable(self.path):
-            return durable.checked(self._written.encode())["lost"]
+            return json.loads(file.metadata()[_METADATA])
 
     @property
     def previous(self) -> str:
@@ -164,12 +146,12 @@ def _numbers(folder: Path) -> list[int]:
 
 @dataclass(frozen=True)
 class Chain:
-    """Describe the files of a log as they are on disk, by number: the hash of each (of a stand-in also that of the file
-    it replaces), the one it has of the file before it, its update.
+    """Describe the files of a log as they are on disk, by number: the hash of each, the one it has of the file before
+    it, its update.
     """
 
     folder: Path
-    sha256: dict[int, tuple[str, ...]]
+    sha256: dict[int, str]
     previous: dict[int, str]  # of those that can be read
     updates: dict[int, UpdateRow]
 
@@ -180,65 +162,30 @@ class Chain:
         for number in _numbers(folder):
             file = LogFile(path_of(folder, number))
             with _readable(file.path):
-                chain.sha256[number] = (durable.sha256(file.path),)
+                chain.sha256[number] = durable.sha256(file.path)
             with suppress(SimicError):  # one that cannot be read links to nothing
-                update, previous, lost = file.update, file.previous, file.lost
-                chain.previous[number] = previous
-                chain.sha256[number] += () if lost is None else (lost,)
-                if update is not None:
+                chain.previous[number] = file.previous
+                if (update := file.update) is not None:
                     chain.updates[number] = update
         return chain
 
     def damage(self, extent: Extent) -> str | None:
-        """Say which of the files is not what was written, and which are good; None when all are."""
-        lost = self.lost(extent)
-        return None if not lost else f"{self._said(lost[-1])}; good files before it: {self._good(lost[-1])}"
-
-    def lost(self, extent: Extent) -> list[int]:
-        """Return the numbers of all files that are not what was written. One whose successor is lost, so that nobody
-        has its hash, is good if it follows the one before it.
-        """
-        lost = list[int]()
-        expected: str | None = extent.sha256
+        """Say which file is not what was written, looking from the last one back; None when all are."""
+        expected = extent.sha256
         for number in reversed(range(extent.files)):
-            good = self._follows(number) if expected is None else expected in self.sha256.get(number, ())
-            if not good:
-                lost.append(number)
-            expected = self.previous.get(number) if good else None
-        return lost[::-1]
-
-    def _follows(self, number: int) -> bool:
-        return self.previous.get(number) in (self.sha256.get(number - 1, ()) if number else ("",))
+            if self.sha256.get(number) != expected:
+                what = "damaged" if number in self.sha256 else "missing"
+                return f"{path_of(self.folder, number)}: {what}"
+            expected = self.previous[number]
+        return None
 
     def updates_of(self, extent: Extent) -> dict[int, UpdateRow]:
-        """Return the updates of files that are what was written, by iterations done."""
-        lost = self.lost(extent)
-        good = (each for number, each in self.updates.items() if number < extent.files and number not in lost)
-        return {update.iteration + 1: update for update in good}
+        """Return the updates of so many files, by iterations done."""
+        return {each.iteration + 1: each for number, each in self.updates.items() if number < extent.files}
 
-    def mend(self, extent: Extent) -> list[str]:
-        """Give every lost file a stand-in and keep what is left of it as ``damaged-…``; say what was lost."""
-        lost, written = self.lost(extent), dict[int, str]()
-        for number in lost:
-            path = path_of(self.folder, number)
-            if path.exists():
-                durable.put_aside(path)
-            before = written.get(number - 1) or self.sha256.get(number - 1, ("",))[0]
-            known = extent.sha256 if number == extent.files - 1 else self.previous.get(number + 1, "")
-            content = encode(before, None, [], "" if number + 1 in lost else known)
-            durable.replace_file(path, content)
-            written[number] = durable.sha256_of(content)
-        return [self._said(number) for number in lost]
-
-    def _said(self, number: int) -> str:
-        return f"{path_of(self.folder, number)}: {'damaged' if number in self.sha256 else 'missing'}"
-
-    def _good(self, limit: int) -> int:
-        """Count the files from the first on whose hash the file after each of them has."""
-        good = 0
-        while good < limit and self.previous.get(good + 1) in self.sha256.get(good, ()):
-            good += 1
-        return good
+    def links(self, extent: Extent) -> dict[int, str]:
+        """Return the hash chain of the run's state, by iterations done."""
+        return {done: update.state_chain for done, update in self.updates_of(extent).items()}
 
 
 class Recorder:

@@ -1,10 +1,8 @@
 """Keep wall times: a JSON line for each iteration, apart from the log because they differ between equal runs. Each line
-has the CRC of itself and the line before it.
+ends with a CRC of itself.
 """
 
-import json
 import math
-import os
 import zlib
 from pathlib import Path
 
@@ -20,15 +18,13 @@ _CRC = ',"crc":"{:08x}"}}\n'  # how every line ends
 
 def append(path: Path, row: TimingRow) -> None:
     """Add one line; OSError as the system reports it."""
-    with path.open("a+b") as file:
-        file.seek(max(0, file.seek(0, os.SEEK_END) - len(_CRC.format(0))))
-        file.write(_line(row, file.read()))
+    with path.open("ab") as file:
+        file.write(_line(row))
 
 
-def _line(row: TimingRow, before: bytes) -> bytes:
-    """Return the line that follows ``before``, or the end of a line."""
-    content = row.model_dump_json().removesuffix("}").encode()
-    return content + _CRC.format(zlib.crc32(before[-len(_CRC.format(0)) :] + content)).encode()
+def _line(row: TimingRow) -> bytes:
+    content = row.model_dump_json()
+    return (content.removesuffix("}") + _CRC.format(zlib.crc32(content.encode()))).encode()
 
 
 def read(path: Path) -> list[TimingRow]:
@@ -45,12 +41,9 @@ def keep_before(path: Path, iteration: int) -> int:
     """
     kept = _good(path)[0][:iteration] if path.exists() else []
     nothing = dict.fromkeys(TimingRow.model_fields.keys() - {"iteration"}, math.nan)
-    rows = [*kept, *(TimingRow(iteration=each, **nothing) for each in range(len(kept), iteration))]
-    lines = [b""]
-    for row in rows:
-        lines.append(_line(row, lines[-1]))
-    durable.replace_file(path, b"".join(lines))
-    return iteration - len(kept)
+    lost = [TimingRow(iteration=each, **nothing) for each in range(len(kept), iteration)]
+    durable.replace_file(path, b"".join(map(_line, [*kept, *lost])))
+    return len(lost)
 
 
 def _good(path: Path) -> tuple[list[TimingRow], bool]:
@@ -59,20 +52,13 @@ def _good(path: Path) -> tuple[list[TimingRow], bool]:
         lines = path.read_bytes().splitlines(keepends=True)
     except OSError as error:
         raise SimicError(f"{path}: telemetry not readable: {error.strerror}") from None
-    rows, before = list[TimingRow](), b""
+    rows = list[TimingRow]()
     for line in lines:
-        row = _row(line)
-        if row is None or row.iteration != len(rows) or _line(row, before) != line:
+        try:
+            row = TimingRow.model_validate_json(line[: -len(_CRC.format(0))] + b"}")
+        except ValidationError:
+            return rows, False
+        if row.iteration != len(rows) or _line(row) != line:
             return rows, False
         rows.append(row)
-        before = line
     return rows, True
-
-
-def _row(line: bytes) -> TimingRow | None:
-    try:
-        content = json.loads(line)
-        del content["crc"]
-        return TimingRow.model_validate(content)
-    except (ValueError, TypeError, KeyError, RecursionError, ValidationError):
-        return None

@@ -23,20 +23,11 @@ class _Stop(KeyboardInterrupt):
     """
 
 
-def in_training(saved: int, begun: int, steps: int = 0, more: bool = False) -> Interrupted:
-    """Say what is kept and what is done again: ``saved`` iterations are on disk, ``begun`` were begun, and ``steps`` of
-    the next one are saved; ``more`` was done than that.
-    """
-    if steps:
-        where = "in it" if begun == saved + 1 else f"up to iteration {begun}"
-        again = f"; what followed {where} was not saved and will be done again" if more else ""
-        return Interrupted(
-            f"stopped with {saved} iterations and {steps} steps of iteration {saved + 1} saved{again}; to resume: "
-            "simic train"
-        )
-    again = f"; iteration {saved + 1} was not finished and will start again" if begun == saved + 1 else ""
-    again = f"; iterations {saved + 1} to {begun} were not saved and will be done again" if begun > saved + 1 else again
-    return Interrupted(f"stopped with {saved} iterations saved{again}; to resume: simic train")
+def in_training(saved: int, steps: int = 0, more: bool = False) -> Interrupted:
+    """Say what is kept: ``saved`` iterations and ``steps`` of the next one; ``more`` was done than that."""
+    inside = f" and {steps} steps of iteration {saved + 1}" if steps else ""
+    again = "; what followed was not saved and will be done again" if more else ""
+    return Interrupted(f"stopped with {saved} iterations{inside} saved{again}; to resume: simic train")
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from simic import durable, params
 from simic.agent.normalization import Normalizers, ObservationNormalizer
-from simic.agent.policy import ActorCritic, refuse_mismatch
+from simic.agent.policy import ActorCritic, part_of, refuse_mismatch
 from simic.agent.spec import ActionSpec, ObservationSpec
 from simic.envs.actions import to_action
 from simic.envs.play import Episode, Situation
@@ -42,14 +42,9 @@ class Learned:
         """Take the policy out of a verified checkpoint."""
         manifest = checkpoint.manifest
         train = params.Train.model_validate_json(json.dumps(manifest.params["train"]))
-        prefixes = {"ppo/policy.": "policy.", "normalizers/observation.": "observation."}
-        tensors = {
-            kept + name.removeprefix(prefix): tensor
-            for prefix, kept in prefixes.items()
-            for name, tensor in checkpoint.tensors.items()
-            if name.startswith(prefix)
-        }
-        return cls._build(manifest.specs, train, manifest.iteration, tensors, device)
+        weights = part_of(checkpoint.tensors, "ppo/policy.")
+        scales = part_of(checkpoint.tensors, "normalizers/")
+        return cls._build(manifest.specs, train, manifest.iteration, weights, scales, device)
 
     @classmethod
     def _build(
@@ -57,17 +52,17 @@ class Learned:
         specs: dict[str, Any],
         train: params.Train,
         iteration: int,
-        tensors: dict[str, Tensor],
+        weights: dict[str, Tensor],
+        scales: dict[str, Tensor],
         device: torch.device | str,
     ) -> Self:
         action_spec, observation_spec = parse_specs(specs)
         policy = ActorCritic(action_spec, observation_spec, train.policy)
-        weights = {name.removeprefix("policy."): x for name, x in tensors.items() if name.startswith("policy.")}
         refuse_mismatch(f"the policy after {iteration} iterations", policy.state_dict(), weights)
         policy.load_state_dict(weights)
-        seen = {name: x for name, x in tensors.items() if name.startswith("observation.")}
-        normalizers = Normalizers(ObservationNormalizer(observation_spec, device) if seen else None)
-        normalizers.load_state_dict(seen)
+        scaled = any(name.startswith("observation.") for name in scales)
+        normalizers = Normalizers(ObservationNormalizer(observation_spec, device) if scaled else None)
+        normalizers.load_state_dict(scales)
         policy = policy.to(device).eval().requires_grad_(False)
         return cls(policy, normalizers, specs, train, iteration)
 
@@ -107,7 +102,8 @@ class Learned:
             if card["sha256"] != durable.sha256_of(content):
                 raise SimicError(f"{path}: damaged: {WEIGHTS_FILE} does not have the sha256 in {CARD_FILE}; {RESTORED}")
             train = params.Train.model_validate_json(json.dumps(card["train"]))
-            return cls._build(card["specs"], train, card["iteration"], load(content), device)
+            tensors = load(content)
+            return cls._build(card["specs"], train, card["iteration"], part_of(tensors, "policy."), tensors, device)
         except OSError as error:
             raise SimicError(f"{error.filename}: policy not readable: {error.strerror}; {RESTORED}") from None
         except (ValueError, KeyError, TypeError, RecursionError, SafetensorError):

@@ -1,6 +1,7 @@
-"""The interface of what watches a run: progress, tracking, live checks. All are called in the training thread."""
+"""Watch a run: the interface of progress, tracking and live checks, and lines that say how far it is."""
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -31,7 +32,7 @@ class RunInfo:
 
 
 class Observer:
-    """Override the callbacks you need; an exception raised here ends the run."""
+    """Override the callbacks you need, which the training thread calls; an exception raised here ends the run."""
 
     def on_start(self, info: RunInfo) -> None:
         """Note that training begins or goes on."""
@@ -53,3 +54,53 @@ class Observer:
 
     def on_end(self, status: EndStatus) -> None:
         """Note that training ended."""
+
+
+def summary(update: UpdateRow, episode: Columns, floors: Mapping[str, float]) -> str:
+    """Return the results of an iteration in a line's width; a validation score beside those of other policies."""
+    parts = [
+        f"{episode['length'].max():2d} epochs",
+        f"committed {episode['committed_accuracy'].mean():5.1f} %",
+        f"kept {episode['fossilized'].mean():.1f} seeds",
+    ]
+    if update.validation_accuracy == update.validation_accuracy:  # not NaN
+        beside = ", ".join(f"{name.replace('_', ' ')} {score:.1f}" for name, score in floors.items())
+        parts.append(f"validation {update.validation_accuracy:5.1f}{f' ({beside})' if beside else ''}")
+    return "  ".join(parts)
+
+
+def duration(seconds: float) -> str:
+    """Return ``1:02:03`` or ``2:03``."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+
+
+class Lines(Observer):
+    """Say one line per iteration; ``floors`` are scores of other policies, by name."""
+
+    def __init__(
+        self, say: Callable[[str], None], clock: Callable[[], float] = time.monotonic, floors: Mapping[str, float] = {}
+    ):
+        self._say, self._clock, self._floors = say, clock, floors
+
+    def on_start(self, info: RunInfo) -> None:
+        self._total, self._first, self._started = info.params.train.iterations, info.start_iteration, self._clock()
+        self._say(f"train: run {info.name}")
+        if self._first or info.start_step:
+            inside = f" and {info.start_step} steps of the next" if info.start_step else ""
+            self._say(f"train: resuming after iteration {self._first} of {self._total}{inside}")
+
+    def on_iteration(self, update: UpdateRow, episode: Columns) -> None:
+        done = update.iteration + 1
+        per_iteration = (self._clock() - self._started) / (done - self._first)
+        left = duration(per_iteration * (self._total - done))
+        count = f"{done:>{len(str(self._total))}}/{self._total}"
+        self._say(f"train: {count}  {summary(update, episode, self._floors)}  {left} left")
+
+    def on_finding(self, finding: FindingRow) -> None:
+        self._say(f"train: {finding.severity} finding {finding.check}: {finding.message}")
+
+    def on_end(self, status: EndStatus) -> None:
+        if status != "finished":
+            self._say(f"train: {status} after {duration(self._clock() - self._started)}")

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from simic import durable
 from simic.agent.normalization import Normalizers
-from simic.agent.policy import ActorCritic
+from simic.agent.policy import ActorCritic, part_of
 from simic.agent.rollout import PartialRollout, Position, StepRecord
 from simic.envs.growth_env import GrowthEnv
 from simic.errors import SimicError
@@ -31,7 +31,6 @@ from simic.training.checkpoint import (
     SavedState,
     StateManifest,
     StateStore,
-    part_of,
 )
 from simic.training.episodes import Collector, Tally, step_tensors
 

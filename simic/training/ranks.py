@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.distributed.distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
-from simic.agent.normalization import Reduce
+from simic.agent.normalization import Reduce, alone
 from simic.errors import SimicError
 from simic.params import Runtime
 from simic.telemetry.columns import Columns
@@ -42,9 +42,9 @@ class Ranks:
         return self.rank == 0
 
     @property
-    def reduce(self) -> Reduce | None:
-        """Return what sums or maximises a tensor over all processes; None when alone."""
-        return None if self.size == 1 else _reduce
+    def reduce(self) -> Reduce:
+        """Return what sums or maximises a tensor over all processes."""
+        return alone if self.size == 1 else _reduce
 
     def env_ids(self, envs: int) -> Tensor:
         """Return the environments of this process: a contiguous part of 0 … envs−1."""

@@ -2,14 +2,14 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import isnan, nan
+from math import isnan
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from simic.errors import SimicError
 from simic.params import Params, digest
 from simic.telemetry.recorder import Chain, Extent
-from simic.telemetry.rows import FindingRow, Severity, UpdateRow
+from simic.telemetry.rows import FindingRow, Severity
 from simic.telemetry.timing import TIMING_FILE
 from simic.training.checkpoint import Checkpoint, CheckpointStore, Damaged, Edited, Manifest, refuse_edited
 from simic.training.machine import Machine
@@ -30,11 +30,6 @@ class Identity:
     @property
     def params_sha256(self) -> str:
         return digest(self.params)
-
-    @classmethod
-    def of(cls, tree: Params, data_sha256: str, machine: Machine) -> "Identity":
-        """Return the identity of a run with these params."""
-        return cls(cls.params_of(tree), data_sha256, machine)
 
     @staticmethod
     def params_of(tree: Params) -> dict[str, Any]:
@@ -59,8 +54,7 @@ class Start:
 
 
 def choose(store: CheckpointStore, log: Path, identity: Identity) -> Start:
-    """Look from the newest checkpoint back; newer ones that cannot be used are set aside and reported. Where none has
-    all of its telemetry, the newest good one goes on without the rows that are lost.
+    """Look from the newest checkpoint back; newer ones that cannot be used are set aside and reported.
 
     SimicError when a checkpoint belongs to other params or data, or when none of several can be used: starting over is
     for the user to decide.
@@ -79,30 +73,23 @@ def choose(store: CheckpointStore, log: Path, identity: Identity) -> Start:
             f"{damaged[iterations[-1]]}; start over with --fresh"
         )
     findings = compare(checkpoint.manifest, identity)
-    updates = telemetry.updates_of(extent(checkpoint.manifest))
-    lost = [_lost_rows(checkpoint, damage, updates) for damage in telemetry.mend(extent(checkpoint.manifest))]
     aside = [_set_aside(store, iteration, damage, "damaged_checkpoint") for iteration, damage in damaged.items()]
-    best, lost_best = _best(store, checkpoint.manifest, updates)
-    return Start(checkpoint, [*aside, *lost, *lost_best, *findings], best)
+    best, lost_best = _best(store, checkpoint.manifest, telemetry)
+    return Start(checkpoint, [*aside, *lost_best, *findings], best)
 
 
 def usable(store: CheckpointStore, telemetry: Chain) -> tuple[Checkpoint | None, dict[int, Damaged]]:
-    """Return the newest good checkpoint that has all of its telemetry, else the newest good one, and what is wrong with
-    newer ones; nothing is changed.
+    """Return the newest good checkpoint that has all of its telemetry, and what is wrong with newer ones; nothing is
+    changed.
     """
-    checkpoint, damaged = _newest(store, telemetry, whole=True)
-    return (checkpoint, damaged) if checkpoint is not None else _newest(store, telemetry, whole=False)
-
-
-def _newest(store: CheckpointStore, telemetry: Chain, whole: bool) -> tuple[Checkpoint | None, dict[int, Damaged]]:
-    """Return the newest good checkpoint, ``whole`` with all of its telemetry, and what is wrong with newer ones."""
     damaged: dict[int, Damaged] = {}
     for iteration in reversed(store.iterations()):
         try:
             checkpoint = store.read(iteration)
-            if whole:
-                _refuse_lost_rows(checkpoint, telemetry)
-            refuse_edited(checkpoint, _links(telemetry.updates_of(extent(checkpoint.manifest))))
+            own = extent(checkpoint.manifest)
+            if (lost := telemetry.damage(own)) is not None:  # an earlier checkpoint makes these rows again
+                raise Damaged(f"{lost}, but checkpoint {checkpoint.path.name} needs it")
+            refuse_edited(checkpoint, telemetry.links(own))
         except Damaged as damage:
             damaged[iteration] = damage
         else:
@@ -110,25 +97,18 @@ def _newest(store: CheckpointStore, telemetry: Chain, whole: bool) -> tuple[Chec
     return None, damaged
 
 
-def _links(updates: Mapping[int, UpdateRow]) -> dict[int, str]:
-    return {done: update.state_chain for done, update in updates.items()}
-
-
-def _best(
-    store: CheckpointStore, manifest: Manifest, updates: Mapping[int, UpdateRow]
-) -> tuple[Best, list[FindingRow]]:
+def _best(store: CheckpointStore, manifest: Manifest, telemetry: Chain) -> tuple[Best, list[FindingRow]]:
     """Return the best checkpoint if it is good, else the best of the good ones that are there."""
     score = manifest.scalars["best_score"]
     best = Best(manifest.best_iteration, None if score is None else float(score))
     if best.iteration is None or best.iteration == manifest.iteration:
         return best, []
-    damage = damage_of(store, best.iteration, updates)
+    links, updates = telemetry.links(extent(manifest)), telemetry.updates_of(extent(manifest))
+    damage = damage_of(store, best.iteration, links)
     if damage is None:
         return best, []
-    scores = {done: update.validation_accuracy for done, update in updates.items()}
-    left = [
-        done for done in store.iterations() if not isnan(scores.get(done, nan)) and not damage_of(store, done, updates)
-    ]
+    scores = {done: row.validation_accuracy for done, row in updates.items() if not isnan(row.validation_accuracy)}
+    left = [done for done in store.iterations() if done in scores and not damage_of(store, done, links)]
     second = max(left, key=lambda done: (scores[done], -done), default=None)
     other = Best(None, None) if second is None else Best(second, scores[second])
     text = "none of the others was validated, so the next validation decides"
@@ -137,10 +117,10 @@ def _best(
     return other, [_set_aside(store, best.iteration, damage, LOST_BEST, text)]
 
 
-def damage_of(store: CheckpointStore, iteration: int, updates: Mapping[int, UpdateRow]) -> Damaged | None:
-    """Return what is wrong with a checkpoint; None where it is good."""
+def damage_of(store: CheckpointStore, iteration: int, links: Mapping[int, str]) -> Damaged | None:
+    """Return what is wrong with a checkpoint, held against the hash chain; None where it is good."""
     try:
-        refuse_edited(store.read(iteration), _links(updates))
+        refuse_edited(store.read(iteration), links)
     except Damaged as damage:
         return damage
     return None
@@ -155,24 +135,10 @@ def _set_aside(
     return _finding(iteration, check, severity, f"{damage}; {kept}{then}")
 
 
-def _lost_rows(checkpoint: Checkpoint, damage: str, updates: Mapping[int, UpdateRow]) -> FindingRow:
-    done = checkpoint.manifest.iteration
-    gap = [iteration for iteration in range(1, done + 1) if iteration not in updates]
-    rows = f"rows of iteration {', '.join(map(str, gap))}" if gap else "findings"
-    return _finding(done, "telemetry_lost", "high", f"{damage}; its {rows} are lost, and no checkpoint is from before")
-
-
 def lost_times(iteration: int, count: int) -> list[FindingRow]:
     """Return a finding where wall times of so many iterations were damaged."""
     text = f"{TIMING_FILE}: damaged; the wall times of {count} iterations are lost"
     return [_finding(iteration, "wall_times_lost", "low", text)] if count else []
-
-
-def _refuse_lost_rows(checkpoint: Checkpoint, telemetry: Chain) -> None:
-    """Raise ``Damaged`` where rows are lost: an earlier checkpoint makes the same rows again; this one cannot."""
-    damage = telemetry.damage(extent(checkpoint.manifest))
-    if damage is not None:
-        raise Damaged(f"{damage}, but checkpoint {checkpoint.path.name} needs it")
 
 
 def extent(manifest: Manifest) -> Extent:

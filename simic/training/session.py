@@ -1,4 +1,4 @@
-"""A training run in its work directory: opened fresh or resumed, with everything the trainer needs."""
+"""A training run in its work directory: opened fresh or resumed, with everything that training mutates."""
 
 import os
 import platform
@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 
 import torch
@@ -16,7 +16,7 @@ from torch import Tensor
 
 from simic import durable
 from simic.agent.normalization import REWARD_CLIP, Normalizers, ObservationNormalizer, RewardNormalizer
-from simic.agent.policy import ActorCritic
+from simic.agent.policy import ActorCritic, part_of
 from simic.agent.ppo import PPO
 from simic.data.batches import data_hash, load_split, read_meta
 from simic.envs.growth_env import GrowthEnv
@@ -28,8 +28,8 @@ from simic.telemetry import starts
 from simic.telemetry.naming import run_name
 from simic.telemetry.recorder import FOLDER, NOTHING, Recorder, Silent
 from simic.telemetry.rows import FindingRow, StartRow
-from simic.training import machine, memory_estimate, resume, run_layout, worker_layout
-from simic.training.checkpoint import STATE_FILE, CheckpointStore, Damaged, Manifest, read_manifest
+from simic.training import checkpoint, machine, memory_estimate, resume, run_layout, worker_layout
+from simic.training.checkpoint import STATE_FILE, CheckpointStore, Damaged, Manifest, Scalar, read_manifest
 from simic.training.learned import describe_specs
 from simic.training.machine import Machine
 from simic.training.partial import FOLDER as PARTIAL
@@ -37,9 +37,69 @@ from simic.training.partial import PartialManifest, PartialStore
 from simic.training.ranks import ALONE, Ranks
 from simic.training.resume import Identity
 from simic.training.run_layout import CHECKPOINTS, make_room
-from simic.training.state import TrainState
 
 LOCK_FILE = "lock"
+BY_ENVIRONMENT = "reward.running"  # of the normalisers: one entry per environment, a part of them in each process
+
+
+@dataclass
+class Counters:
+    """The part of the state that is not a tensor."""
+
+    iteration: int = 0  # iterations done
+    env_steps: int = 0  # valid environment steps
+    rollbacks: int = 0
+    group: int = 0  # hosts that run at once since the memory did not suffice for all; 0 = it always did
+    best_score: float | None = None  # mean committed validation accuracy, points
+    best_iteration: int | None = None  # iterations done when it was reached
+    chain: str = ""  # sha256 over the previous link and the state after each iteration
+
+
+class TrainState:
+    """Policy, optimizer, normalisers and counters; tensors and scalars by path, and back. Of several processes each has
+    the same state, those of all environments included.
+    """
+
+    def __init__(self, ppo: PPO, normalizers: Normalizers, ranks: Ranks = ALONE):
+        self.ppo, self.normalizers, self.ranks, self.counters = ppo, normalizers, ranks, Counters()
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return CPU copies by name, ``ppo/…`` and ``normalizers/…``."""
+        normalizers = self.normalizers.state_dict()
+        if BY_ENVIRONMENT in normalizers:
+            normalizers[BY_ENVIRONMENT] = self.ranks.whole(normalizers[BY_ENVIRONMENT])
+        parts = {"ppo": self.ppo.state_dict(), "normalizers": normalizers}
+        return {
+            f"{part}/{name}": tensor.detach().to("cpu", copy=True).contiguous()
+            for part, tensors in parts.items()
+            for name, tensor in tensors.items()
+        }
+
+    def scalars(self) -> dict[str, Scalar]:
+        """Return the counters by name."""
+        return asdict(self.counters)
+
+    def load(self, tensors: Mapping[str, Tensor], scalars: Mapping[str, Scalar]) -> None:
+        """Restore a state exactly; SimicError naming what is missing or unknown."""
+        own, given = self.tensors().keys() | self.scalars().keys(), tensors.keys() | scalars.keys()
+        for name in sorted(own ^ given):
+            raise SimicError(f"checkpoint: {name} is {'missing' if name in own else 'unknown here'}")
+        self.ppo.load_state_dict(part_of(tensors, "ppo/"))
+        normalizers = part_of(tensors, "normalizers/")
+        if BY_ENVIRONMENT in normalizers:
+            normalizers[BY_ENVIRONMENT] = self.ranks.part(normalizers[BY_ENVIRONMENT])
+        self.normalizers.load_state_dict(normalizers)
+        for field in fields(Counters):
+            setattr(self.counters, field.name, scalars[field.name])
+
+    def sha256(self) -> str:
+        """Return the hash of all tensors, whatever came before."""
+        return checkpoint.link({}, self.tensors())
+
+    def link(self) -> str:
+        """Add the present state to the hash chain; two runs are equal up to an iteration if their links are."""
+        self.counters.chain = checkpoint.link(self.scalars(), self.tensors())
+        return self.counters.chain
 
 
 @dataclass(frozen=True)
@@ -109,7 +169,7 @@ def open_session(
             f"runtime.checkpoint_steps = {every}: must be 0 with the {ranks.size} processes of torchrun, which save "
             "whole iterations"
         )
-    identity = Identity.of(params, data_hash(prepared_dir), _describe(params, device, shared, ranks))
+    identity = Identity(Identity.params_of(params), data_hash(prepared_dir), _describe(params, device, shared, ranks))
     stores = CheckpointStore(work_dir / CHECKPOINTS, params.runtime.keep_last), PartialStore(work_dir / PARTIAL)
     with ExitStack() as files:
         start, inside = ranks.from_first(lambda: _begin(files, work_dir, *stores, identity, fresh, ranks))

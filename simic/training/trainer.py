@@ -21,8 +21,7 @@ from simic.training.interrupts import Interrupted, in_training
 from simic.training.observers import EndStatus, Observer, RunInfo
 from simic.training.partial import RolloutRecorder
 from simic.training.ranks import merged
-from simic.training.session import Session
-from simic.training.state import Counters
+from simic.training.session import Counters, Session
 
 SKIPPED_STEPS_BUDGET = 10  # optimiser steps of a run with a non-finite loss or gradient; ours: more is no accident
 
@@ -80,12 +79,11 @@ class TrainingRun:
         self.state, self.counters = session.state, session.state.counters
         self.settings = session.params.train
         self.saved = self.ranks.from_first(lambda: session.checkpoints.iterations()[-1:] == [self.counters.iteration])
-        self.begun = self.counters.iteration
         self.whole = True  # nothing of the state has moved since the last whole iteration
         self.every = session.params.runtime.checkpoint_steps
         self.partial = session.partial  # where the first rollout goes on
         self.inside = 0 if self.partial is None else self.partial.step  # steps of it that are saved
-        self.reached = 0  # steps of the rollout that is played
+        self.reached = 0  # steps of the rollout that follows the last whole iteration
         self.seconds: dict[str, float] = {}
         if self.counters.group:
             session.env.population.group = self.counters.group
@@ -121,7 +119,7 @@ class TrainingRun:
 
     def collect(self, iteration: int) -> tuple[Rollout, Recorded]:
         """Play one episode of every host with frozen policy and scales; its telemetry is that of all processes."""
-        self.seconds, self.begun = {}, iteration + 1
+        self.seconds = {}
         keeps = iteration in kept_iteration.chosen(self.session.params)
         self.kept = kept_iteration.state(self.state.tensors(), kept_iteration.BEFORE) if keeps else {}
         self.taken_up = self.state.sha256()
@@ -253,7 +251,7 @@ class TrainingRun:
         names = ("collect", "update", "validate", "record")
         times = {f"{name}_seconds": round(self.seconds.get(name, 0.0), 6) for name in names}
         self.session.recorder.time(TimingRow(iteration=iteration, **times))
-        self.whole, self.saved = True, False
+        self.whole, self.saved, self.reached = True, False, 0
         self._end_if_grave()
 
     def checkpoint(self) -> None:
@@ -347,8 +345,7 @@ class TrainingRun:
             self._save()
         kept = self.session.checkpoints.iterations()
         done = kept[-1] if kept else 0
-        more = not self.whole or self.begun > done + 1 or self.reached > self.inside
-        return in_training(done, self.begun, self.inside, more)
+        return in_training(done, self.inside, more=not self.whole or self.reached > self.inside)
 
     def _timed(self, name: str, work: Callable[[], T]) -> T:
         started = time.perf_counter()

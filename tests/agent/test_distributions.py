@@ -11,7 +11,7 @@ from simic import rng
 from simic.agent import distributions
 from simic.agent.policy import ActorCritic
 from simic.agent.ppo import k3
-from simic.agent.spec import ActionSpec, Head, Observation
+from simic.agent.spec import Observation
 from simic.errors import SimicError
 
 from .worlds import BLUEPRINTS, FEATURES, HIERARCHY, SLOTS, SMALL, make_policy, random_masks
@@ -230,11 +230,3 @@ def test_samples_are_the_inverse_of_the_cumulative_distribution() -> None:
     assert torch.equal(chosen, torch.cat((torch.zeros(200), torch.full((500,), 2), torch.full((300,), 3))).long())
     edges = distributions.sample(probabilities.log().expand(2, -1), torch.tensor([0.0, 1 - 2.0**-24]))
     assert edges.tolist() == [0, 3]
-
-
-def test_a_mask_cannot_hang_on_a_later_or_unused_choice() -> None:
-    with pytest.raises(SimicError, match="cannot depend on the op"):
-        distributions.check(ActionSpec((Head("op", 2, "op"),), ((True,), (True,))))
-    heads = (Head("op", 2), Head("slot", 2, "op"), Head("blueprint", 2, "slot"))
-    with pytest.raises(SimicError, match="masked by the slot, which op 1 does not use"):
-        distributions.check(ActionSpec(heads, ((True, True, True), (True, False, True))))

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from simic.agent.export import DESCRIPTION, PROGRAM, export_policy, masked_heads
-from simic.agent.normalization import ObservationNormalizer
+from simic.agent.normalization import Normalizers, ObservationNormalizer
 from simic.agent.spec import ObservationSpec
 from tests.helpers import some
 
@@ -29,7 +29,7 @@ def test_the_program_decides_like_the_policy_over_a_whole_episode(core: str, env
     state = policy.initial_state(envs)
     h, c = state
     for _ in range(12):
-        expected = policy.act(normalizer.see(observation), state, greedy=True)
+        expected = policy.act(Normalizers(normalizer).see(observation), state, greedy=True)
         masks = tuple(observation.masks[name] for name in masked_heads(policy.action_spec))
         actions, logits, value, h, c = program(observation.features, observation.categories, masks, h, c)
         assert torch.equal(actions, expected.actions)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from simic.agent.metrics import Probe, acting, feature_rank, health
-from simic.agent.normalization import Normalizers, ObservationNormalizer
+from simic.agent.normalization import Normalizers, ObservationNormalizer, alone
 from simic.agent.policy import Replayed
 from simic.agent.ppo import collect
 
@@ -32,10 +32,10 @@ def test_a_policy_diverges_from_itself_when_its_weights_move(critic: str) -> Non
     policy = make_policy(sizes=SMALL.model_copy(update={"critic": critic}))
     rollout = make_rollout(policy, episodes(6, 8), 8)
     probe = Probe(policy, rollout, replay(policy, rollout))
-    assert probe.divergence(None).item() == pytest.approx(0.0, abs=1e-6)
+    assert probe.divergence(alone).item() == pytest.approx(0.0, abs=1e-6)
     with torch.no_grad():
         policy.heads[0].out.weight.mul_(2.0)
-    assert probe.divergence(None).item() > 1e-3
+    assert probe.divergence(alone).item() > 1e-3
 
 
 def test_rows_behind_the_end_of_an_episode_count_for_nothing() -> None:

@@ -9,7 +9,7 @@ from gymnasium.vector import AutoresetMode
 from simic import params
 from simic.agent.normalization import Normalizers
 from simic.agent.policy import ActorCritic
-from simic.agent.ppo import PPO, collect, k3, policy_objective, surrogate, terms, usage, with_advantages
+from simic.agent.ppo import PPO, collect, policy_objective, surrogate, terms, usage, with_advantages
 from simic.agent.rollout import Rollout
 from simic.agent.spec import ActionSpec, Head, Observation, ObservationSpec
 from simic.errors import SimicError
@@ -23,7 +23,7 @@ POLICY_ONLY = {"clip_range": 0.2, "value_coef": 0.0, "entropy_coef": 0.0, "entro
 def gradients(
     policy: ActorCritic, rollout: Rollout, settings: params.PPOParams, entropy_coef: float = 0.0
 ) -> list[torch.Tensor]:
-    found = terms(replay(policy, rollout), rollout, usage(policy, rollout, 1, None), settings, entropy_coef)
+    found = terms(replay(policy, rollout), rollout, usage(policy, rollout, 1), settings, entropy_coef)
     return list(torch.autograd.grad(found.loss, list(policy.parameters()), allow_unused=True, materialize_grads=True))
 
 
@@ -73,8 +73,8 @@ def test_losses_of_minibatches_average_to_that_of_the_rollout_however_it_is_cut(
 ) -> None:
     policy, settings = make_policy().double(), standard.PPOParams(**chosen)
     rollout = make_rollout(policy, episodes(6, 8), 8)  # env 2 is short
-    whole = terms(replay(policy, rollout), rollout, usage(policy, rollout, 1, None), settings, 0.05).loss
-    used, losses = usage(policy, rollout, 2, None), []
+    whole = terms(replay(policy, rollout), rollout, usage(policy, rollout, 1), settings, 0.05).loss
+    used, losses = usage(policy, rollout, 2), []
     for rows in map(torch.tensor, parts):
         part = rollout.select(rows)
         losses.append(terms(replay(policy, part), part, used.select(rows), settings, 0.05).loss)
@@ -85,23 +85,16 @@ def test_value_loss_is_half_the_mean_squared_error() -> None:
     policy = make_policy().double()
     rollout = make_rollout(policy, episodes(6, 8), 8)
     seen = replay(policy, rollout)
-    found = terms(seen, rollout, usage(policy, rollout, 1, None), standard.PPOParams(), 0.0).sums["value_loss"]
+    found = terms(seen, rollout, usage(policy, rollout, 1), standard.PPOParams(), 0.0).sums["value_loss"]
     errors = (seen.values - rollout.returns)[rollout.valid].tolist()
     assert found.item() == pytest.approx(sum(0.5 * error**2 for error in errors) / len(errors))
-
-
-def test_k3_is_never_negative_and_exact_near_zero() -> None:
-    x = torch.linspace(-10, 10, 1001)
-    assert (k3(x) >= 0).all()
-    assert k3(torch.zeros(1)) == 0
-    assert torch.allclose(k3(torch.tensor(1e-2, dtype=torch.float64)).float(), torch.tensor(5.0167e-5), rtol=1e-3)
 
 
 def test_k1_is_the_mean_of_minus_ln_r() -> None:
     policy = make_policy()
     rollout = make_rollout(policy, episodes(6, 4), 4)
     moved = replace(rollout, log_probs=rollout.log_probs + 0.1)
-    used = usage(policy, rollout, 1, None)
+    used = usage(policy, rollout, 1)
     found = terms(replay(policy, moved), moved, used, standard.PPOParams(), 0.0)
     # Every relevant head's ln r is −0.1, every other's 0.
     assert float(found.sums["kl_k1"]) == pytest.approx(0.1 * int(used.relevant.sum()), rel=1e-4)
@@ -110,7 +103,7 @@ def test_k1_is_the_mean_of_minus_ln_r() -> None:
 def test_entropy_counts_a_head_only_where_it_had_a_choice() -> None:
     policy = make_policy().double()
     rollout = make_rollout(policy, episodes(6, 8), 8)
-    seen, used = replay(policy, rollout), usage(policy, rollout, 1, None)
+    seen, used = replay(policy, rollout), usage(policy, rollout, 1)
     sums, means = terms(seen, rollout, used, standard.PPOParams(), 1.0).sums, []
     for head in range(4):
         values = [
@@ -129,7 +122,7 @@ def test_entropy_counts_a_head_only_where_it_had_a_choice() -> None:
 def test_each_head_has_its_own_entropy_coefficient() -> None:
     policy, found = make_policy().double(), []
     rollout = make_rollout(policy, episodes(6, 8), 8)
-    used = usage(policy, rollout, 1, None)
+    used = usage(policy, rollout, 1)
     for coefficient in (torch.tensor([0.1, 0.0, 0.2, 0.1]).double(), 0.0):
         found.append(terms(replay(policy, rollout), rollout, used, standard.PPOParams(), coefficient))
     op, _, blueprint, style = found[0].sums["entropy"] / used.open_rows
@@ -206,7 +199,7 @@ def test_credit_belongs_to_the_op_that_was_sampled_not_to_the_one_that_happened(
     assert rollout.advantages is not None
     rollout = replace(rollout, advantages=rollout.rewards - 0.3)
     settings = standard.PPOParams(ratio=ratio, **POLICY_ONLY)
-    loss = terms(replay(policy, rollout), rollout, usage(policy, rollout, 1, None), settings, 0.0).loss
+    loss = terms(replay(policy, rollout), rollout, usage(policy, rollout, 1), settings, 0.0).loss
     (gradient,) = torch.autograd.grad(loss, policy.heads[0].out.bias)
     # Of −E[A] with respect to the logit of B: −Σ_a π(a) (1[a = B] − π(B)) (Q(a) − 0.3), here with the share of B drawn.
     share = chose_b.double().mean().item()

@@ -1,14 +1,10 @@
 """Collecting: what is stored is what was seen, done and got."""
 
-from dataclasses import fields
-
-import pytest
 import torch
 
 from simic.agent.normalization import Normalizers, ObservationNormalizer
 from simic.agent.ppo import collect
-from simic.agent.rollout import PartialRollout, Position, StepRecord
-from simic.agent.spec import Observation
+from simic.agent.rollout import StepRecord
 
 from .worlds import SEEN, TensorWorld, episodes, make_policy
 
@@ -127,63 +123,3 @@ def test_a_rollout_goes_on_where_the_last_one_ended() -> None:
     assert torch.allclose(parts[1].values[0], whole.values[4], atol=1e-6)
     assert parts[1].starts.nonzero().tolist() == [[1, 0]]
     assert torch.equal(parts[1].state.h[1], position.state.h[1]) is False
-
-
-@pytest.mark.parametrize("same_step", [False, True])
-@pytest.mark.parametrize("core", ["lstm", "none"])
-def test_an_unfinished_rollout_is_finished_as_it_would_have_been(same_step, core) -> None:
-    """At every step, in a world that stands where it was left."""
-    policy, scales = make_policy(core), learned()
-    ends = {0: {2: (False, True)}, 1: {1: (True, False), 4: (False, True)}}
-
-    def world() -> TensorWorld:
-        return TensorWorld([0, 1, 2], ends, same_step=same_step)
-
-    left = []
-
-    def on_step(done) -> None:
-        state = {name: tensor.clone() for name, tensor in done.reached.state_dict().items()}
-        left.append((done.reached.steps, state, done.reached.position.observation))
-
-    whole, end = collect(world(), policy, scales, 3, rng_seed=1, steps=6, on_step=on_step)
-    assert [steps for steps, *_ in left] == [1, 2, 3, 4, 5, 6]
-    for steps, state, observation in left:
-        other = world()
-        first, _ = other.reset(options={"iteration": 3})
-        begun = PartialRollout.begun(Position.first(other, policy, first), 6, other.env_ids, policy, scales)
-        other.time += steps
-        found, reached = collect(
-            other, policy, scales, 3, rng_seed=1, steps=6, unfinished=begun.resumed(state, steps, observation)
-        )
-        for one, two in ((whole, found), (end, reached)):
-            for own, theirs in zip(parts_of(one), parts_of(two), strict=True):
-                assert torch.equal(own, theirs), steps
-        assert found.starts_inside == whole.starts_inside == same_step
-
-
-def parts_of(record) -> list[torch.Tensor]:
-    """All tensors of a rollout or of where it ended."""
-    values = [getattr(record, field.name) for field in fields(record)]
-    nested = [[value] if isinstance(value, torch.Tensor) else flat(value) for value in values]
-    return [tensor for each in nested for tensor in each]
-
-
-def flat(value) -> list[torch.Tensor]:
-    if isinstance(value, dict):
-        return list(value.values())
-    if isinstance(value, tuple):
-        return list(value)
-    return [value.features, value.categories, *value.masks.values()] if isinstance(value, Observation) else []
-
-
-def test_a_rollout_of_other_environments_is_not_gone_on_with() -> None:
-    policy, left = make_policy(), []
-    collect(episodes(3, 4), policy, NO_SCALES, 0, rng_seed=1, steps=4, on_step=lambda done: left.append(done.reached))
-    world = episodes(2, 4)
-    begun = PartialRollout.begun(Position.first(world, policy, world.reset()[0]), 4, world.env_ids, policy, NO_SCALES)
-    state = left[1].state_dict()
-    with pytest.raises(ValueError, match="other environments"):
-        begun.resumed(state, 2, world.observation())
-    del state["h"]
-    with pytest.raises(ValueError, match="other environments"):
-        begun.resumed(state, 2, world.observation())

@@ -21,6 +21,13 @@ def test_masks_of_the_right_shape_pass_and_may_be_left_out() -> None:
     SPEC.check_masks({}, 5)
 
 
+def test_a_mask_cannot_hang_on_a_later_or_unused_choice() -> None:
+    with pytest.raises(ValueError, match="no op is chosen before it"):
+        ActionSpec((Head("op", 2, "op"),), ((True,), (True,)))
+    with pytest.raises(ValueError, match="'kind' is masked by the slot, but some op uses it without"):
+        ActionSpec(SPEC.heads, ((True, True, True), (True, False, True)))
+
+
 def test_relevance_has_a_row_for_every_op() -> None:
     with pytest.raises(ValueError, match="relevance must have 2 rows of 2 heads"):
         ActionSpec((Head("op", 2), Head("slot", 3)), ((True, True),))

@@ -7,11 +7,10 @@ import torch
 
 from simic.agent.normalization import Normalizers, ObservationNormalizer
 from simic.agent.policy import ActorCritic
-from simic.agent.ppo import PPO, collect
+from simic.agent.ppo import collect
 from simic.agent.spec import Observation
-from tests.standard import PPOParams
 
-from .worlds import HIERARCHY, SEEN, SMALL, TensorWorld, episodes, make_policy, make_rollout, replay
+from .worlds import SEEN, SMALL, TensorWorld, episodes, make_policy, make_rollout, replay
 
 KINDS = 4
 TOLD = replace(SEEN, told=1, hidden=KINDS)
@@ -72,15 +71,3 @@ def test_a_rollout_keeps_it_and_a_replay_gives_the_values_of_acting() -> None:
     assert torch.equal(part.told[..., 0], rollout.told[:, [4, 1], 0])
     for each in (rollout, part):
         torch.testing.assert_close(replay(policy, each).values[each.valid], each.values[each.valid])
-
-
-def test_an_update_moves_the_kinds_that_were_met() -> None:
-    policy = ActorCritic(HIERARCHY, TOLD, SMALL.model_copy(update={"critic": "detached"}), rng_seed=5)
-    before = policy.told.weight.detach().clone()
-    ppo = PPO(policy, PPOParams(minibatches=2), 1, total_updates=1)
-    world = telling()
-    world.env_ids = torch.tensor([1, 2, 1, 2, 1, 2])  # kinds 0 and 1
-    world.ends = {}
-    ppo.update(make_rollout(policy, world, 8), 0)
-    moved = (policy.told.weight != before).any(1)
-    assert moved.tolist() == [False, True, True, False, False]

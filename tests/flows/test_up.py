@@ -45,7 +45,7 @@ def train(params, workspace, observers=(), stop=None, fresh=False):
         done += 1
         saved.write_text(str(done))
         if stop is not None and stop.is_set():
-            raise in_training(done, done)
+            raise in_training(done)
     for folder in (workspace.checkpoints, workspace.models, workspace.telemetry):
         folder.mkdir(exist_ok=True)
         (folder / "x").write_text(str(done))

@@ -11,8 +11,7 @@ from simic.growth.life.vocabulary import Op
 from simic.pipeline import display
 from simic.pipeline.display import LiveView, op_mix
 from simic.telemetry.rows import FindingRow
-from simic.training.observers import Observer, RunInfo
-from simic.training.progress import Lines
+from simic.training.observers import Lines, Observer, RunInfo
 from tests.helpers import episode, steps, update
 from tests.training.small_runs import run, small_params
 

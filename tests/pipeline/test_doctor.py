@@ -115,13 +115,6 @@ def test_a_damaged_file_of_the_log_takes_the_checkpoints_behind_it(work: Path, p
     assert goes_on_after(work, prepared) == 3
 
 
-def test_rows_that_no_checkpoint_is_from_before_are_lost(work: Path, prepared: Path) -> None:
-    (work / "telemetry" / "000000.safetensors").unlink()
-    [(place, said)] = bad(work).items()
-    assert place == "telemetry" and "000000.safetensors is missing; its rows are lost" in said
-    assert goes_on_after(work, prepared) == 4
-
-
 def test_a_damaged_recipe_and_another_format_are_named(work: Path) -> None:
     (work / "recipe.json").write_text("{}")
     assert "its checksum does not match" in bad(work)["recipe.json"]

@@ -1,9 +1,6 @@
 """The log: a file for each iteration, every damage noticed, cut back exactly to where a checkpoint was written."""
 
-import os
 import resource
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -12,7 +9,7 @@ from simic import durable
 from simic.errors import SimicError
 from simic.telemetry.recorder import NOTHING, Chain, Extent, LogFile, Recorder, Silent, encode, read
 from simic.telemetry.rows import FindingRow
-from tests.helpers import ROOT, iteration
+from tests.helpers import iteration
 
 NAMES = [f"00000{number}.safetensors" for number in range(4)]
 
@@ -59,16 +56,6 @@ def test_what_is_recorded_comes_back_bit_for_bit(work):
         assert bool(file.columns("validation")) == (number % 2 == 1)
 
 
-def test_the_same_run_gives_the_same_bytes_in_another_process(work, tmp_path_factory):
-    """The order of what is written must not depend on the salt of a process's hashes."""
-    other = tmp_path_factory.mktemp("other")
-    code = "import sys; from pathlib import Path; from tests.telemetry.test_recorder import record; "
-    command = [sys.executable, "-c", code + "record(Path(sys.argv[1]))", str(other)]
-    subprocess.run(command, cwd=ROOT, env={**os.environ, "PYTHONHASHSEED": "7"}, check=True)
-    for name in NAMES:
-        assert (other / "telemetry" / name).read_bytes() == (work / "telemetry" / name).read_bytes()
-
-
 def test_columns_that_are_views_are_written_as_what_they_show(tmp_path):
     whole = iteration(0)
     turned = np.asfortranarray(np.arange(6.0).reshape(3, 2))
@@ -93,7 +80,7 @@ def test_damage_to_any_byte_of_any_file_is_found(tmp_path):
         for at in range(len(content)):
             file.write_bytes(content[:at] + bytes([content[at] ^ 1 << at % 8]) + content[at + 1 :])
             said = Chain.of(tmp_path / "telemetry").damage(extent)
-            assert said is not None and f"{NAMES[number]}: damaged; " in said, (number, at)
+            assert said is not None and said.endswith(f"{NAMES[number]}: damaged"), (number, at)
         file.write_bytes(content)
     assert Chain.of(tmp_path / "telemetry").damage(extent) is None
 
@@ -102,8 +89,7 @@ def test_damage_to_any_byte_of_any_file_is_found(tmp_path):
 def test_a_missing_file_is_found_wherever_it_is(number, work, extent):
     (work / "telemetry" / NAMES[number]).unlink()
     said = Chain.of(work / "telemetry").damage(extent)
-    # Of the file before the gap nobody has the hash any more.
-    assert said == f"{work / 'telemetry' / NAMES[number]}: missing; good files before it: {max(0, number - 1)}"
+    assert said == f"{work / 'telemetry' / NAMES[number]}: missing"
     earlier = Extent(number, durable.sha256(work / "telemetry" / NAMES[number - 1])) if number else NOTHING
     assert Chain.of(work / "telemetry").damage(earlier) is None
 
@@ -112,13 +98,13 @@ def test_a_file_that_is_replaced_by_another_good_one_is_found(work, extent):
     """Whole and readable, with the right link: only what comes after it knows its hash."""
     file = work / "telemetry" / NAMES[2]
     file.write_bytes(encode(LogFile(file).previous, iteration(2), [finding(2, "other")]))
-    assert f"{NAMES[2]}: damaged; good files before it: 2" in (Chain.of(work / "telemetry").damage(extent) or "")
+    assert Chain.of(work / "telemetry").damage(extent) == f"{file}: damaged"
 
 
 @pytest.mark.parametrize("content", [b"", b"x" * 100, b"\x02" + bytes(7) + b"{}", encode("", None, [])[:-3]])
 def test_what_is_no_file_of_a_log_is_refused_in_one_message(content, work, extent):
     (work / "telemetry" / NAMES[3]).write_bytes(content)
-    assert f"{NAMES[3]}: damaged" in (Chain.of(work / "telemetry").damage(extent) or "")
+    assert Chain.of(work / "telemetry").damage(extent) == f"{work / 'telemetry' / NAMES[3]}: damaged"
     with pytest.raises(SimicError, match=r"000003\.safetensors: telemetry not readable: "):
         _ = list(read(work / "telemetry"))[3].update
 

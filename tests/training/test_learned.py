@@ -10,19 +10,13 @@ from small_runs import small_params
 from simic.envs.play import Episode, Situation
 from simic.errors import SimicError
 from simic.training.checkpoint import read
-from simic.training.learned import Learned, LearnedActor, describe_specs, parse_specs
+from simic.training.learned import Learned, LearnedActor
 from simic.training.session import open_session
 
 
 @pytest.fixture
 def learned(finished) -> Learned:
     return Learned.of(read(finished / "checkpoints" / "000004"))
-
-
-def test_specs_survive_json(copied, prepared):
-    with open_session(small_params(), copied, prepared) as session:
-        specs = session.env.action_spec, session.env.observation_spec
-    assert parse_specs(describe_specs(*specs)) == specs
 
 
 def test_it_decides_as_the_policy_in_the_run(learned, copied, prepared, tmp_path):

@@ -23,7 +23,7 @@ from small_runs import (
     small_params,
     telemetry_of,
 )
-from test_trainer import AtLook
+from test_trainer import MORE, AtLook
 
 from simic import durable
 from simic.errors import SimicError
@@ -80,10 +80,7 @@ def test_a_stop_at_any_step_costs_no_step(finished, prepared, tmp_path):
 
 # An iteration looks once at each of its 3 steps, at each of 3 in a validation (every second), and at its end.
 def test_a_stop_in_validation_goes_on_after_the_rollout_and_says_what_is_done_again(finished, prepared, tmp_path):
-    message = (
-        "^stopped with 1 iterations and 3 steps of iteration 2 saved; what followed in it was not saved and will be "
-        "done again; to resume: simic train$"
-    )
+    message = f"^stopped with 1 iterations and 3 steps of iteration 2 saved; {MORE}; to resume: simic train$"
     with pytest.raises(Interrupted, match=message):
         run(tmp_path, prepared, (), AtLook(9), small_params(EVERY))
     assert steps_done_anew(tmp_path, prepared, small_params(EVERY))[0] == (2, 1)
@@ -94,10 +91,7 @@ def test_what_was_saved_inside_is_gone_on_with_where_steps_are_saved_no_more(fin
     """It stays until the next checkpoint, however many iterations that takes."""
     interrupted_after(8, tmp_path, prepared, small_params(EVERY))
     params = small_params({"checkpoint_every": 9})
-    message = (
-        "^stopped with 2 iterations and 2 steps of iteration 3 saved; what followed up to iteration 4 was not saved "
-        "and will be done again; to resume: simic train$"
-    )
+    message = f"^stopped with 2 iterations and 2 steps of iteration 3 saved; {MORE}; to resume: simic train$"
     with pytest.raises(Interrupted, match=message):
         run(tmp_path, prepared, (), AtLook(7), params)  # in the validation after the fourth
     assert partials_of(tmp_path) == ["000002"]
@@ -192,20 +186,12 @@ def assert_set_aside(work, prepared, said: str) -> None:
 @pytest.mark.parametrize(
     ("name", "damage", "said"),
     [
-        ("state.safetensors", "flip", "state.safetensors: damaged: its sha256 is not the one"),
-        ("state.safetensors", "cut", "state.safetensors: damaged: its sha256 is not the one"),
-        ("manifest.json", "flip", "manifest.json: damaged: "),
-        ("manifest.json", "remove", "manifest.json: not readable: No such file"),
+        ("state.safetensors", lambda file: flip(file, 100), "state.safetensors: damaged: its sha256 is not the one"),
+        ("manifest.json", Path.unlink, "manifest.json: not readable: No such file"),
     ],
 )
 def test_a_damaged_one_is_set_aside_and_the_iteration_starts_again(name, damage, said, work, prepared):
-    file = work / "partial" / "000002" / name
-    if damage == "flip":
-        flip(file, 100)
-    elif damage == "cut":
-        file.write_bytes(file.read_bytes()[:-9])
-    else:
-        file.unlink()
+    damage(work / "partial" / "000002" / name)
     assert_set_aside(work, prepared, said)
 
 

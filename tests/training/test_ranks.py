@@ -12,9 +12,8 @@ from torch.distributed import TCPStore
 
 from simic.errors import SimicError
 from simic.training import ranks
-from simic.training.ranks import ALONE, Ranks, joined, merged
+from simic.training.ranks import ALONE, Ranks, merged
 from tests.helpers import outputs, started
-from tests.standard import Params
 
 
 @pytest.fixture(scope="module")
@@ -86,17 +85,6 @@ def test_environments_are_shared_out_evenly_or_not_at_all() -> None:
     assert [Ranks(rank, 3).env_ids(6).tolist() for rank in range(3)] == [[0, 1], [2, 3], [4, 5]]
     with pytest.raises(SimicError, match=r"train.envs = 7: must be a multiple of the 3 processes"):
         Ranks(0, 3).env_ids(7)
-
-
-def test_alone_nothing_is_exchanged() -> None:
-    with joined(Params().runtime, {}) as ranks:
-        assert ranks == ALONE
-    assert ALONE.reduce is None
-    assert ALONE.gather(3) == [3]
-    assert ALONE.from_first(lambda: 4) == 4
-    assert ALONE.any(True) and not ALONE.any(False)
-    x = torch.ones(2)
-    assert ALONE.whole(x) is x
 
 
 def test_columns_are_merged_along_the_axis_of_the_hosts() -> None:

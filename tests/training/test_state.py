@@ -5,8 +5,7 @@ import torch
 from small_runs import small_params
 
 from simic.errors import SimicError
-from simic.training.session import compose
-from simic.training.state import TrainState
+from simic.training.session import TrainState, compose
 
 
 @pytest.fixture(scope="module")

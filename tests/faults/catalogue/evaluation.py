@@ -90,7 +90,7 @@ FAULTS: Faults = {
     "scales-not-loaded": (
         "critical",
         "The evaluated policy sees observations that are not normalised.",
-        Patch(LEARNED, "        normalizers.load_state_dict(seen)\n", ""),
+        Patch(LEARNED, "        normalizers.load_state_dict(scales)\n", ""),
     ),
     "latest-called-best": (
         "high",

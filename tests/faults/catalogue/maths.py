@@ -40,7 +40,7 @@ FAULTS: Faults = {
         "Each host's advantages are centred on their own mean.",
         Patch(
             LOSSES,
-            'mean = every(torch.where(valid, advantages, 0.0).sum(), "sum") / count',
+            'mean = reduce(torch.where(valid, advantages, 0.0).sum(), "sum") / count',
             "mean = torch.where(valid, advantages, 0.0).mean(dim=0)",
         ),
     ),

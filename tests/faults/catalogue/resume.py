@@ -6,14 +6,14 @@ Training is interrupted in the warm start and once more under PPO.
 from tests.faults import tampering as files
 from tests.faults.fault import Faults, Patch, Tampering
 
-PPO, STATE, TRAINER = "agent/ppo.py", "training/state.py", "training/trainer.py"
+PPO, STATE, TRAINER = "agent/ppo.py", "training/session.py", "training/trainer.py"
 COUNTERS = "            setattr(self.counters, field.name, scalars[field.name])\n"
 
 FAULTS: Faults = {
     "moments-dropped": (
         "critical",
         "The optimizer begins anew after a resume.",
-        Patch(PPO, '        self.adam.load_tensors(parts["adam"])\n', ""),
+        Patch(PPO, '        self.adam.load_tensors(part_of(state, "adam."))\n', ""),
     ),
     "scales-dropped": (
         "critical",
@@ -25,8 +25,8 @@ FAULTS: Faults = {
         "The critic has its first weights again after a resume.",
         Patch(
             PPO,
-            'self.policy.load_state_dict(parts["policy"])',
-            'actor = {name: x for name, x in parts["policy"].items() if not name.startswith("critic")}\n'
+            'self.policy.load_state_dict(part_of(state, "policy."))',
+            'actor = {n: x for n, x in part_of(state, "policy.").items() if not n.startswith("critic")}\n'
             "        self.policy.load_state_dict(self.policy.state_dict() | actor)",
         ),
     ),
@@ -51,7 +51,7 @@ FAULTS: Faults = {
     "updates-forgotten": (
         "high",
         "The number of updates is 0 after a resume, so the entropy schedule begins again.",
-        Patch(PPO, 'self.updates = int(parts["counter"]["updates"])', "self.updates = 0"),
+        Patch(PPO, 'self.updates = int(state["counter.updates"])', "self.updates = 0"),
     ),
     "best-score-forgotten": (
         "high",
@@ -77,8 +77,8 @@ FAULTS: Faults = {
         ),
         Patch(
             TRAINER,
-            "        self.begun = self.counters.iteration\n",
-            "        self.begun = self.first = self.counters.iteration\n",
+            "        self.every = session.params.runtime.checkpoint_steps\n",
+            "        self.every, self.first = session.params.runtime.checkpoint_steps, self.counters.iteration\n",
         ),
     ),
     "weights-edited-meanwhile": (

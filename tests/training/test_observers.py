@@ -7,8 +7,7 @@ from small_runs import small_params
 
 from simic.telemetry.naming import run_name
 from simic.telemetry.rows import FindingRow
-from simic.training import progress
-from simic.training.observers import RunInfo
+from simic.training.observers import Lines, RunInfo, duration
 from tests.helpers import episode, update
 
 
@@ -18,7 +17,7 @@ def info(tmp_path, start: int) -> RunInfo:
 
 def test_a_line_has_the_means_over_hosts_and_the_time_left(tmp_path):
     lines, clock = [], iter([100.0, 104.0, 108.0, 110.0])
-    watcher = progress.Lines(lines.append, lambda: next(clock), {"static": 60.0, "tuned_rule": 70.125})
+    watcher = Lines(lines.append, lambda: next(clock), {"static": 60.0, "tuned_rule": 70.125})
     watcher.on_start(info(tmp_path, 2))
     watcher.on_iteration(update(2), episode((50.0, 60.0)))  # 4 s for one iteration, 7 left
     watcher.on_iteration(update(3, 71.25), episode((50.0, 60.0)))
@@ -37,12 +36,12 @@ def test_a_line_has_the_means_over_hosts_and_the_time_left(tmp_path):
 
 @pytest.mark.parametrize(("seconds", "text"), [(0.4, "0:00"), (61, "1:01"), (3661, "1:01:01")])
 def test_durations(seconds, text):
-    assert progress.duration(seconds) == text
+    assert duration(seconds) == text
 
 
 @pytest.mark.parametrize("start", [0, 2])
 def test_a_start_inside_an_iteration_is_said(tmp_path, start):
     lines = []
-    watcher = progress.Lines(lines.append)
+    watcher = Lines(lines.append)
     watcher.on_start(replace(info(tmp_path, start), start_step=7))
     assert lines[1:] == [f"train: resuming after iteration {start} of 10 and 7 steps of the next"]
