@@ -37,16 +37,16 @@ def write_part(folder: Path, part: str, images: np.ndarray, labels: np.ndarray) 
 
 HEADER = struct.pack(">BBBB2I", 0, 0, 8, 2, 2, 3)
 BAD = {
-    "empty": (b"", "truncated: 0 bytes"),
-    "header cut": (HEADER[:7], "truncated: 7 bytes"),
+    "empty": (b"", "starts with , not 00000802"),
+    "header cut": (HEADER[:7], "starts with 00000802000000, not 00000802"),
     "other magic": (b"PK\x03\x04" + HEADER[4:] + bytes(6), "starts with 504b0304"),
     "other dtype": (struct.pack(">BBBB2I", 0, 0, 13, 2, 2, 3) + bytes(24), "starts with 00000d02"),
     "other dimensions": (struct.pack(">BBBB1I", 0, 0, 8, 1, 6) + bytes(6), "starts with 00000801"),
     "no values": (struct.pack(">BBBB2I", 0, 0, 8, 2, 0, 3), "dimensions [0, 3]"),
     "absurd size": (struct.pack(">BBBB2I", 0, 0, 8, 2, 2**32 - 1, 2**32 - 1), "dimensions [4294967295"),
-    "values cut": (HEADER + bytes(5), "need 6 bytes, there are 5"),
-    "values too many": (HEADER + bytes(7), "need 6 bytes, there are more"),
-    "a bomb": (HEADER + bytes(2**24), "need 6 bytes, there are more"),
+    "values cut": (HEADER + bytes(5), "need 6 bytes, more than none; there are 5"),
+    "values too many": (HEADER + bytes(7), "need 6 bytes, more than none; there are more"),
+    "a bomb": (HEADER + bytes(2**24), "need 6 bytes, more than none; there are more"),
 }
 
 

@@ -1,32 +1,19 @@
 """Register kinds of tasks by name. A kind draws the parameters of one instance and returns how its samples are made.
-
-A user adds one in a file of their own::
-
-    from simic.data.suites.kinds import Draws, Problem, kind
-
-    @kind("patches", "bright")
-    def bright(draws):
-        noise = draws.number(0.5, 1.5)
-
-        def sample(draws, n):
-            y = draws.labels(n, 2)
-            return y[:, None, None, None] + noise * draws.normal(n, 1, 16, 16), y
-
-        return Problem(2, {"noise": noise}, sample)
+Users add their own in a file of theirs: examples/extensions/waves.py.
 """
 
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import torch
-from pydantic import JsonValue
 from torch import Tensor
 
 from simic import registry, rng
 from simic.data.bank import SPLITS
-from simic.data.sources import Source, complete, drop_duplicates
+from simic.data.sources import Source, complete, drop_duplicates, read_bundled
 from simic.errors import SimicError
 from simic.rng import Purpose
 
@@ -129,6 +116,10 @@ class Draws:
         other = (y + 1 + self.integers(classes - 1, len(y))) % classes
         return torch.where(self.uniform(len(y)) < share, other, y)
 
+    def bundled(self, name: str) -> Source:
+        """Return a data set of scikit-learn's, without duplicates."""
+        return self._shelf.read(name, lambda data_dir: read_bundled(name))
+
     def source(self, name: str, reader: Callable[[Path], Source]) -> Source:
         """Return finite data that ``reader(data folder)`` reads, once for all instances, without duplicates."""
         return self._shelf.read(name, reader)
@@ -169,11 +160,11 @@ def _part(values: Tensor, shares: tuple[float, ...], index: int) -> Tensor:
 class Problem:
     """One instance: ``sample(draws, n)`` returns ``x [n, …]`` and ``y [n]`` of a split; ``parameters`` are recorded.
 
-    Images are float32 ``[n, C, H, W]``, tables ``[n, 1, 1, D]``; byte sequences ``[n, L]`` uint8 with ``y [n, L]``.
+    Images are float32 ``[n, C, H, W]``, tables ``[n, 1, 1, D]``; labels int64, from 0 on.
     """
 
     classes: int
-    parameters: dict[str, JsonValue]
+    parameters: dict[str, Any]
     sample: Callable[[Draws, int], tuple[Tensor, Tensor]]
 
 
@@ -187,9 +178,7 @@ def kind(suite: str, name: str) -> Callable[[Kind], Kind]:
     def register(function: Kind) -> Kind:
         if suite not in registry.known(registry.SUITE):
             known = ", ".join(registry.known(registry.SUITE))
-            raise SimicError(
-                f"kind {name!r}: no suite {suite!r}: must be one of {known}, or registered before its kinds"
-            )
+            raise SimicError(f"kind {name!r}: no suite {suite!r}: must be one of {known}, or registered before it")
         kinds = KINDS.setdefault(suite, {})
         if name in kinds:
             raise SimicError(f"suite {suite!r} has a kind {name!r} already; choose another name")

@@ -116,7 +116,7 @@ def test_a_suite_is_prepared_with_its_own_kinds_and_says_what_it_is_made_of(name
 REFUSED = {
     "unknown kind": ({"kinds": ("digits", "digts")}, "suite 'patches' has no kind 'digts'; it has pairs_near"),
     "unknown held-out kind": ({"held_out_kinds": ("nothing",)}, "suite 'patches' has no kind 'nothing'; it has"),
-    "both": ({"kinds": ("digits", "gratings")}, "kind 'gratings' is both in kinds and in held_out_kinds"),
+    "both": ({"kinds": ("digits", "gratings")}, "in suite 'patches' 'gratings' is in held_out_kinds"),
     "none left": ({"held_out_kinds": tuple(KINDS["patches"])}, "suite 'patches' has no kind that is not held out"),
 }
 
@@ -146,7 +146,7 @@ WRONG = {
     "negative": (of(y=lambda n: -(torch.arange(n) % 2)), "labels from -1 to 0"),
     "one class": (of(1, y=lambda n: torch.zeros(n, dtype=torch.int64)), "1 classes"),
     "labels alone": (of(y=lambda n: torch.zeros(n)), "and torch.float32 [24]"),
-    "parameters": (of(parameters={"scale": torch.ones(2)}), "kind 'mine': parameters.scale"),
+    "parameters": (of(parameters={"scale": torch.ones(2)}), "kind 'mine': only plain values can be recorded"),
 }
 
 
