@@ -9,7 +9,6 @@ depends on the machine (1.7 on one, 2.3 on another), the number of operations do
 spent issuing them.
 """
 
-import argparse
 import os
 import subprocess
 import sys
@@ -86,10 +85,9 @@ GATES = {gate.case: gate for gate in (Gate("reference", 4, "plain channels-last"
 
 def main() -> None:
     """Measure, print and keep."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = page.parser(__doc__, RESULT)
     parser.add_argument("--processes", type=int, default=7)
     parser.add_argument("--one", choices=list(GATES), help="print the ratio of this process for this case")
-    parser.add_argument("--out", type=Path, default=RESULT)
     given = parser.parse_args()
     if given.one:
         print(GATES[given.one].ratio())
