@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Literal
@@ -189,22 +189,16 @@ def load_held_out(prepared_dir: Path, device: torch.device | str = "cpu") -> Hel
         train, val = load_split(prepared_dir, "train", device), load_split(prepared_dir, "val", device)
         return HeldOut(meta.tasks, train, val, _dataset(arrays, "test", meta.classes, meta.tasks, host, device))
 
-    def of(tasks: list[TaskMeta], arrays: dict[str, Tensor]) -> tuple[Dataset, Dataset, Dataset]:
+    def record(tasks: list[TaskMeta], end: str = "") -> HeldOut:
         train, val, test = (
-            _dataset(arrays, split, meta.classes, tasks, host, device) for split in ("train", "val", "test")
+            _dataset(arrays, split + end, meta.classes, tasks, host, device) for split in ("train", "val", "test")
         )
-        return train, val, test
+        return HeldOut(tasks, train, val, test)
 
-    widths = sorted({int(name.split("/")[1]) for name in arrays if "/" in name})
     outside = [task for task in tasks if task.group == "outside"]
-    records = []
-    for width in widths:
-        end = f"/{width}"
-        mine = [task for task in outside if len(task.mean) == width]
-        own = {name.removesuffix(end): array for name, array in arrays.items() if name.endswith(end)}
-        records.append(HeldOut(mine, *of(mine, own)))
-    inside = [task for task in tasks if task.group != "outside"]
-    return HeldOut(inside, *of(inside, arrays), tuple(records))
+    widths = sorted({len(task.mean) for task in outside})
+    of_width = [record([task for task in outside if len(task.mean) == width], f"/{width}") for width in widths]
+    return replace(record([task for task in tasks if task.group != "outside"]), outside=tuple(of_width))
 
 
 def _dataset(

@@ -99,3 +99,10 @@ def test_every_published_file_has_a_checksum_and_no_two_sets_share_one():
     assert len(set(digests)) == len(digests) == 8
     for known in idx.SITES.values():
         assert set(known.sha256) == {name for names in idx.PARTS.values() for name in names}
+
+
+def test_files_of_the_other_set_are_not_mistaken(site, mnist_files, tmp_path):
+    for name, content in mnist_files.items():
+        (tmp_path / name).write_bytes(content)
+    said = refused(Prepare(task="fashion_mnist"), tmp_path)
+    assert "train-images-idx3-ubyte.gz: is a file of mnist, not of fashion_mnist" in said

@@ -21,7 +21,6 @@ GROUPS = ("train", "val", "held_out")
 OUTSIDE = "outside"  # no other group shares the finite sources of this one: only its splits divide them
 GROUP_SHARES = (0.5, 0.2, 0.3)  # of the samples of a finite source
 SPLIT_SHARES = (0.6, 0.2, 0.2)  # of the samples of a group
-KEYS = 16  # of streams, made at once
 
 
 @dataclass
@@ -52,21 +51,16 @@ class Draws:
     ) -> None:
         self.rng_seed, self.kind, self.group, self.instance, self.split = rng_seed, kind, group, instance, split
         self._shelf, self._calls = shelf, 0
-        self._keys: tuple[Tensor, ...] = ()
 
     def of_split(self, split: str) -> "Draws":
         """Return the draws of one split of the same instance."""
         return Draws(self.rng_seed, self.kind, self.group, self.instance, self._shelf, split)
 
     def _stream(self) -> Tensor:
-        place, self._calls = self._calls % KEYS, self._calls + 1
-        if place:
-            return self._keys[place]
         split = -1 if self.split is None else SPLITS.index(self.split)
         where = zlib.crc32(self.kind.encode()), (*GROUPS, OUTSIDE).index(self.group), self.instance, split
-        numbers = torch.arange(self._calls, self._calls + KEYS)
-        self._keys = rng.key(self.rng_seed, Purpose.INSTANCE, *where, numbers).unbind()
-        return self._keys[0]
+        self._calls += 1
+        return rng.key(self.rng_seed, Purpose.INSTANCE, *where, self._calls)
 
     def uniform(self, *shape: int) -> Tensor:
         """Draw float32 in [0, 1)."""

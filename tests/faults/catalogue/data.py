@@ -28,8 +28,8 @@ FAULTS = (
         "The test split of the held-out tasks is their validation split.",
         Patch(
             BATCHES,
-            '_dataset(arrays, split, meta.classes, tasks, host, device) for split in ("train", "val", "test")',
-            '_dataset(arrays, split, meta.classes, tasks, host, device) for split in ("train", "val", "val")',
+            '_dataset(arrays, split + end, meta.classes, tasks, host, device) for split in ("train", "val", "test")',
+            '_dataset(arrays, split + end, meta.classes, tasks, host, device) for split in ("train", "val", "val")',
         ),
     ),
     planted(
@@ -39,8 +39,8 @@ FAULTS = (
         "Hosts of the evaluation are trained on the test samples.",
         Patch(
             BATCHES,
-            '_dataset(arrays, split, meta.classes, tasks, host, device) for split in ("train", "val", "test")',
-            '_dataset(arrays, split, meta.classes, tasks, host, device) for split in ("test", "val", "test")',
+            '_dataset(arrays, split + end, meta.classes, tasks, host, device) for split in ("train", "val", "test")',
+            '_dataset(arrays, split + end, meta.classes, tasks, host, device) for split in ("test", "val", "test")',
         ),
     ),
     planted(
