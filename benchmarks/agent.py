@@ -1,14 +1,13 @@
 """The agent beside sb3 PPO, sb3-contrib RecurrentPPO and MaskablePPO, every one tuned with the same grid.
 
-    python -m benchmarks.agent run [--task T] [--algorithm A] [--seeds 10] [--jobs 2]   # goes on where it was
-    python -m benchmarks.agent report                                                   # JSON, plot, docs/benchmarks.md
+    python -m benchmarks.agent run [--seeds 10] [--jobs 2]   # goes on where it was
+    python -m benchmarks.agent report                        # JSON, plot, docs/benchmarks.md
 
 Every run (task, algorithm, setting, rng seed) is a file under --work; what exists is not run again. First two tuning
 seeds for each setting of the grid, then the rng seeds 1, 2, … with the setting of the best mean final return. Needs the
 extra: pip install -e '.[bench]'.
 """
 
-import argparse
 import hashlib
 import json
 import multiprocessing
@@ -215,36 +214,25 @@ def run(jobs: list[Job], processes: int) -> None:
             print(f"{number}/{len(missing)} {line}", flush=True)
 
 
-def pairs_of(task: str | None = None, algorithm: str | None = None) -> list[tuple[str, str]]:
-    """Return task and algorithm of everything that is compared, each once."""
-    pairs = dict.fromkeys((name, each) for name, found in TASKS.items() for each in found.rivals)
-    return [pair for pair in pairs if task in (None, pair[0]) and algorithm in (None, pair[1])]
-
-
 def tuning(task: str, algorithm: str, work: Path) -> list[Job]:
     """Return the jobs that the setting is chosen by."""
     return [Job(task, algorithm, config, seed, work) for config in GRID for seed in TUNING_SEEDS]
 
 
-def tuned(task: str, algorithm: str, work: Path) -> tuple[dict[str, Any] | None, list[Job]]:
-    """Return the setting with the best mean final return over the tuning seeds, the first of equals; or what has to be
-    run before it is known. Behind a setting that reached the highest possible return none can win.
+def tuned(task: str, algorithm: str, work: Path) -> dict[str, Any] | None:
+    """Return the setting with the best mean final return over the tuning seeds, the first of equals; None before all
+    have been tried.
     """
-    scores: list[float] = []
-    for config in GRID:
-        jobs = [job for job in tuning(task, algorithm, work) if job.config == config]
-        cells = [cell for job in jobs if (cell := job.cell())]
-        if len(cells) < len(jobs):
-            return None, jobs
-        scores.append(float(np.mean([cell["returns"] for cell in cells])))
-        if scores[-1] == TASKS[task].highest:
-            break
-    return GRID[int(np.argmax(scores))], []
+    cells = [job.cell() for job in tuning(task, algorithm, work)]
+    finals = [float(np.mean(cell["returns"])) for cell in cells if cell is not None]
+    if len(finals) < len(cells):
+        return None
+    return GRID[int(np.reshape(finals, (len(GRID), -1)).mean(axis=1).argmax())]
 
 
 def evaluation(task: str, algorithm: str, seeds: int, work: Path) -> list[Job]:
     """Return the jobs of the chosen setting; none before it is known."""
-    config, _ = tuned(task, algorithm, work)
+    config = tuned(task, algorithm, work)
     return [] if config is None else [Job(task, algorithm, config, seed, work) for seed in range(1, seeds + 1)]
 
 
@@ -256,7 +244,7 @@ def summary(work: Path) -> dict[str, Any]:
     found: dict[str, Any] = {"envs": ENVS, "rollout": ROLLOUT, "grid": GRID, "tasks": {}}
     for name, task in TASKS.items():
         rows: dict[str, Any] = {}
-        for _, algorithm in pairs_of(name):
+        for algorithm in task.rivals:
             cells = [cell for job in evaluation(name, algorithm, 1000, work) if (cell := job.cell())]
             if cells:
                 rows[algorithm] = _row(cells)
@@ -303,18 +291,15 @@ def _compared(task: Task, rows: dict[str, Any]) -> dict[str, Any]:
 
 def main() -> None:
     """Run what is missing, or report what is there."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = page.parser(__doc__)
     parser.add_argument("what", choices=("run", "report"))
-    parser.add_argument("--task", choices=TASKS)
-    parser.add_argument("--algorithm", choices=sorted({each for _, each in pairs_of()}))
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--work", type=Path, default=WORK)
     given = parser.parse_args()
-    pairs = pairs_of(given.task, given.algorithm)
     if given.what == "run":
-        while jobs := [job for pair in pairs for job in tuned(*pair, given.work)[1]]:
-            run(jobs, given.jobs)
+        pairs = [(name, algorithm) for name, task in TASKS.items() for algorithm in task.rivals]
+        run([job for pair in pairs for job in tuning(*pair, given.work)], given.jobs)
         run([job for pair in pairs for job in evaluation(*pair, given.seeds, given.work)], given.jobs)
     else:
         page.write_result(RESULTS, summary(given.work))

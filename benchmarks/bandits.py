@@ -11,7 +11,6 @@ A run replaces that of the same task, algorithm and seed in benchmarks/results/b
 thread. RecurrentPPO needs the extra: pip install -e '.[bench]'.
 """
 
-import argparse
 import itertools
 import json
 import math
@@ -337,12 +336,11 @@ def run(task: Task, algorithm: str, rng_seed: int, episodes: int, reference: Ten
 
 def main() -> None:
     """Run what is asked for, keep each run when it is done, and write the page."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = page.parser(__doc__, RESULT)
     parser.add_argument("--tasks", nargs="+", choices=TASKS, default=list(TASKS))
     parser.add_argument("--algorithms", nargs="+", choices=ALGORITHMS, default=list(ALGORITHMS))
     parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3])
     parser.add_argument("--episodes", type=int, help="of a training; default: the task's")
-    parser.add_argument("--out", type=Path, default=RESULT)
     given = parser.parse_args()
     torch.set_num_threads(1)
     tasks = json.loads(given.out.read_bytes())["tasks"] if given.out.exists() else {}

@@ -1,25 +1,22 @@
 """Derive limits of the audit's symptoms that no publication has: the worst values of runs without a fault, times 1.5,
 but no stricter than judged.
 
-    python -m benchmarks.calibration FOLDER [--seeds 10] [--first 1] [--processes 2] [--again] [--more] [--write]
+    python -m benchmarks.calibration FOLDER [--seeds 10] [--processes 2] [--write]
 
 Makes the runs that are missing in FOLDER: four settings, each a few minutes of one core with something to win, each
 with so many seeds. ``patches`` (a suite), ``planted`` (a generated task), ``text`` (a transformer on
 $SIMIC_DATA_DIR/tinyshakespeare.txt) and ``large`` (28 x 28 pixels, of $SIMIC_DATA_DIR/mnist). All stages run, watched
-by the live audit; what the audit finds in one of them is a false alarm. ``--again`` audits runs that are there anew.
+by the live audit; what the audit finds in one of them is a false alarm.
 
 Then prints how each number is distributed over all runs in FOLDER, and the limit that follows. A run whose record is
 refuted, or that other code trained, is refused. ``--write`` puts the limits of 30 runs or more into
-``simic/audit/limits.py``. With ``--more`` they count beside the runs of the result that is there, of which the worst
-values are kept; median and percentile are of the new ones. ``--seeds 0`` makes no run.
+``simic/audit/limits.py``. ``--seeds 0`` makes no run.
 """
 
-import argparse
 import json
+import multiprocessing
 import re
-import subprocess
-import sys
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -95,24 +92,19 @@ def load(workspace: Workspace, name: str, rng_seed: int) -> params.Params:
     return params.load(workspace.params, [*SETTINGS[name], f"rng_seed={rng_seed}", *MACHINE], whole=False)
 
 
-def run(name: str, rng_seed: int, folder: Path) -> None:
-    """Do all stages in this process, or the audit of a run that is there."""
+def attempt(name: str, rng_seed: int, folder: Path) -> str:
+    """Make a run, unless it is there; return one line about it."""
     workspace = Workspace(folder)
-    tree = load(workspace, name, rng_seed)
-    for stage, do in stages.STAGES.items():
-        if stage == "train" and not workspace.evaluation.exists():
-            stages.train(tree, workspace, (LiveAudit(),))
-        elif stage == "audit" or not workspace.evaluation.exists():
-            do(tree, workspace)
-
-
-def attempt(name: str, rng_seed: int, folder: Path, again: bool) -> str:
-    """Make a run in a process of its own, unless it is there; return one line about it."""
-    if again or not (Workspace(folder).reports / "findings.json").exists():
-        command = [sys.executable, "-m", "benchmarks.calibration", "--one", name, str(rng_seed), str(folder)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode:
-            return f"{folder.name}: {done.stderr.strip().splitlines()[-1]}"
+    if not (workspace.reports / "findings.json").exists():
+        try:
+            tree = load(workspace, name, rng_seed)
+            for stage, do in stages.STAGES.items():
+                if stage == "train":
+                    stages.train(tree, workspace, (LiveAudit(),))
+                else:
+                    do(tree, workspace)
+        except SimicError as error:
+            return f"{folder.name}: {error}"
     found = [f"{each.severity} {each.check}" for each in read(folder).with_status(Status.FINDING)]
     return f"{folder.name}: {', '.join(found) or 'nothing found'}"
 
@@ -151,42 +143,34 @@ def clean(folders: list[Path]) -> dict[str, Verdict]:
     return verdicts
 
 
-def summary(verdicts: dict[str, Verdict], earlier: dict[str, Any] | None = None) -> dict[str, Any]:
-    """Return each number of ours over the runs with its limit, and what the present limits find in each; beside the
-    runs of an ``earlier`` summary.
-    """
+def summary(verdicts: dict[str, Verdict]) -> dict[str, Any]:
+    """Return each number of ours over the runs with its limit, and what the present limits find in each."""
     named = {limit.name: limit for limit in limits.every() if limit.ours}
     values: dict[str, list[float]] = {}
     for verdict in verdicts.values():
         for each in (statistic for result in verdict.results for statistic in result.statistics):
             if each.name in named and each.value is not None:
                 values.setdefault(each.name, []).append(each.value)
-    known = earlier["statistics"] if earlier else {}
-    found = {
-        name: distribution(named[name], values[name], known.get(name)) if name in values else known[name]
-        for name in named
-        if name in values or name in known
-    }
+    found = {name: distribution(limit, values[name]) for name, limit in named.items() if name in values}
     alarms = {
         name: {r.check: r.severity for r in verdict.with_status(Status.FINDING) if r.layer == "symptom"}
         for name, verdict in verdicts.items()
     }
     return {
-        "runs": len(verdicts) + (earlier["runs"] if earlier else 0),
+        "runs": len(verdicts),
         "statistics": found,
         "not_measured": [name for name in named if name not in found],
         "findings": alarms,
     }
 
 
-def distribution(limit: Limit, values: list[float], earlier: dict[str, float] | None = None) -> dict[str, float]:
+def distribution(limit: Limit, values: list[float]) -> dict[str, float]:
     """Return of a number over runs how many measured it, its median, 99th percentile and extreme of the worse side, and
-    the limit that follows; how many and the extreme count ``earlier`` ones too.
+    the limit that follows.
     """
-    whole = [*values, *([earlier["worst"]] if earlier else [])]
-    worst = float(max(whole) if limit.above else min(whole))
+    worst = float(max(values) if limit.above else min(values))
     return {
-        "runs": len(values) + int(earlier["runs"] if earlier else 0),
+        "runs": len(values),
         "median": float(np.median(values)),
         "p99": float(np.percentile(values, PERCENTILE if limit.above else 100.0 - PERCENTILE)),
         "worst": worst,
@@ -227,29 +211,20 @@ def keep(found: dict[str, Any], out: Path, write: bool) -> None:
 
 def main() -> None:
     """Make the runs that are missing, measure, print, keep; rewrite the limits where asked to."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = page.parser(__doc__, RESULT)
     parser.add_argument("folder", type=Path, nargs="?", default=Path(".simic/calibration"))
     parser.add_argument("--seeds", type=int, default=10)
-    parser.add_argument("--first", type=int, default=1, help="seed")
     parser.add_argument("--processes", type=int, default=2)
-    parser.add_argument("--again", action="store_true", help="audit runs that are there once more")
-    parser.add_argument("--out", type=Path, default=RESULT)
     parser.add_argument("--write", action="store_true", help=f"put the limits into {LIMITS}")
-    parser.add_argument("--more", action="store_true", help="beside the runs of the result that is there")
-    parser.add_argument("--one", nargs=3, metavar=("SETTING", "SEED", "FOLDER"), help="one run in this process")
     given = parser.parse_args()
-    if given.one:
-        run(given.one[0], int(given.one[1]), Path(given.one[2]))
-        return
-    wanted = [(name, seed) for seed in range(given.first, given.first + given.seeds) for name in SETTINGS]
+    wanted = [(name, seed, given.folder / f"{name}-{seed}") for seed in range(1, given.seeds + 1) for name in SETTINGS]
+    spawn = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(given.processes, spawn, max_tasks_per_child=1) as pool:  # a process of its own for each
+        for line in pool.map(attempt, *zip(*wanted, strict=True)):
+            print(line, flush=True)
+    runs = sorted(path.parents[1] for path in given.folder.glob("*/reports/findings.json"))
     try:
-        with ThreadPoolExecutor(given.processes) as pool:
-            begun = [pool.submit(attempt, *each, given.folder / f"{each[0]}-{each[1]}", given.again) for each in wanted]
-            for line in (each.result() for each in begun):
-                print(line, flush=True)
-        earlier = json.loads(given.out.read_bytes()) if given.more else None
-        runs = sorted(path.parents[1] for path in given.folder.glob("*/reports/findings.json"))
-        keep(summary(clean(runs), earlier), given.out, given.write)
+        keep(summary(clean(runs)), given.out, given.write)
     except SimicError as error:
         parser.error(str(error))
 

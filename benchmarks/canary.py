@@ -5,7 +5,6 @@
 The least of them, over 1.5, is its limit in ``simic/certify/canary.py``; a test compares.
 """
 
-import argparse
 import multiprocessing
 import time
 from dataclasses import asdict
@@ -31,7 +30,7 @@ def measured(rng_seed: int) -> dict[str, Any]:
 
 def main() -> None:
     """Run all seeds and keep the result."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = page.parser(__doc__)
     parser.add_argument("--seeds", type=int, default=30)
     parser.add_argument("--processes", type=int, default=2)
     given = parser.parse_args()

@@ -9,11 +9,11 @@ from contextlib import closing
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from sklearn.ensemble import ExtraTreesRegressor
 from torch import Tensor
 
 from simic import rng
@@ -37,21 +37,13 @@ FOLDS, TREES = 4, 200
 Table, Folds = NDArray[np.float64], NDArray[np.int64]
 
 
-class Model(Protocol):
-    """A regressor of scikit-learn with several outputs."""
-
-    def fit(self, X: Table, y: Table) -> object: ...
-
-    def predict(self, X: Table) -> Table: ...
-
-
 @dataclass(frozen=True)
 class Chooser:
     """For episodes of so many epochs; the model predicts scores of openings less their mean."""
 
     epochs: int
     leaf: int
-    model: Model
+    model: ExtraTreesRegressor
     rule: HandRule
 
     def __str__(self) -> str:
@@ -64,7 +56,7 @@ class Chooser:
 class Ordered(HandRules):
     """Plays rules on openings in the order of what a model expects of them."""
 
-    def __init__(self, lifecycle: Lifecycle, rules: Sequence[HandRule], model: Model) -> None:
+    def __init__(self, lifecycle: Lifecycle, rules: Sequence[HandRule], model: ExtraTreesRegressor) -> None:
         super().__init__(lifecycle, rules)
         self.model = model
 
@@ -101,10 +93,8 @@ def actor(env: GrowthEnv, choosers: Sequence[Chooser]) -> ByLength:
     return ByLength({each.epochs: Ordered(env.train.lifecycle, [each.rule], each.model) for each in choosers})
 
 
-def regressor(leaf: int) -> Model:
+def regressor(leaf: int) -> ExtraTreesRegressor:
     """Return a model that has learned nothing."""
-    from sklearn.ensemble import ExtraTreesRegressor
-
     return ExtraTreesRegressor(n_estimators=TREES, min_samples_leaf=leaf, random_state=0)
 
 
@@ -128,7 +118,7 @@ def chosen_gain(leaf: int, seen: Table, gains: Table, folds: Folds) -> float:
     return float(found.mean())
 
 
-def fit(seen: Table, scores: Table, folds: Folds) -> tuple[int, Model]:
+def fit(seen: Table, scores: Table, folds: Folds) -> tuple[int, ExtraTreesRegressor]:
     """Return the leaf size that is best for tasks not met, and trees with it, fitted on ``scores [H, P]`` of all."""
     gains = scores - scores.mean(axis=1, keepdims=True)
     leaf = max(LEAVES, key=lambda leaf: chosen_gain(leaf, seen, gains, folds))
@@ -138,7 +128,13 @@ def fit(seen: Table, scores: Table, folds: Folds) -> tuple[int, Model]:
 
 
 def _tuned(
-    ground: Ground, openings: Sequence[Opening], leaf: int, model: Model, length: int, first: int, told: Told
+    ground: Ground,
+    openings: Sequence[Opening],
+    leaf: int,
+    model: ExtraTreesRegressor,
+    length: int,
+    first: int,
+    told: Told,
 ) -> Chooser:
     """Return the chooser with the rule that is best at one length on hosts that the model did not learn from."""
     order, lifecycle = tuple(openings), ground.env.train.lifecycle

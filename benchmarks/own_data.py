@@ -6,7 +6,6 @@ Eight are real, in eight formats, with strings, gaps, 3 % of one class, 150 rows
 is read from $SIMIC_DATA_DIR, else data/raw, and left out where it is not there. Seconds are those of this machine.
 """
 
-import argparse
 import os
 import tempfile
 from collections.abc import Callable
@@ -136,7 +135,7 @@ def row(make: Callable[[Path], Made]) -> tuple[str, ...]:
 
 def main() -> None:
     """Print the table, row by row."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = page.parser(__doc__)
     parser.add_argument("--only", nargs="+", choices=[make.__name__ for make in SETS])
     given = parser.parse_args()
     wanted = [make for make in SETS if given.only is None or make.__name__ in given.only]

@@ -3,6 +3,7 @@
 python -m benchmarks.page
 """
 
+import argparse
 import json
 import os
 import platform
@@ -44,9 +45,16 @@ def provenance() -> Found:
 
 def write_result(path: Path, found: Found) -> None:
     """Write a result with its provenance, whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    content = json.dumps({"provenance": provenance()} | found, indent=1, allow_nan=False)
+    content = json.dumps({"provenance": {}} | found | {"provenance": provenance()}, indent=1, allow_nan=False)
     durable.replace_file(path, (content + "\n").encode())
+
+
+def parser(description: str | None, out: Path | None = None) -> argparse.ArgumentParser:
+    """Return a parser that shows a benchmark's docstring as it is; with ``--out`` where it writes one result."""
+    made = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    if out is not None:
+        made.add_argument("--out", type=Path, default=out)
+    return made
 
 
 def table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> list[str]:
@@ -237,8 +245,8 @@ SECTIONS: dict[str, Callable[[Found], list[str]]] = {
 
 def main() -> None:
     """Write the page and draw its figures."""
-    results = {name: json.loads((RESULTS / f"{name}.json").read_bytes()) for name in SECTIONS
-               if (RESULTS / f"{name}.json").exists()}  # fmt: skip
+    paths = {name: RESULTS / f"{name}.json" for name in SECTIONS}
+    results = {name: json.loads(path.read_bytes()) for name, path in paths.items() if path.exists()}
     for name, (draw, path) in figures.DRAWN.items():
         if name in results:
             draw(results[name], path)

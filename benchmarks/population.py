@@ -8,14 +8,11 @@ in turns, medians, with each number of threads; each side of a ratio has its bes
 done; the same command goes on from there.
 """
 
-import argparse
-import gc
 import json
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import product
-from pathlib import Path
 from statistics import median
 from typing import Any, Literal, get_args
 
@@ -176,18 +173,13 @@ def row(name: str, envs: int, repeats: int, device: torch.device, threads: list[
     times = {count: timed(work, repeats, device, count) for count in threads}
     training = {key: min(each[key] for each in times.values()) for key in work}
     best = min(value for key, value in training.items() if key.startswith("plain"))
-    found = {
+    return {
         "case": name,
         "envs": envs,
         "training_seconds": training,
         "one_thread_seconds": times[1],
         "speedup": {backend: best / training[backend] for backend in get_args(Backend)},
     }
-    del work
-    gc.collect()
-    if device.type == "cuda":
-        found["peak_bytes"] = peak(case, envs, device)
-    return found
 
 
 def timed(work: dict[str, Callable[[], object]], repeats: int, device: torch.device, threads: int) -> dict[str, float]:
@@ -199,54 +191,29 @@ def timed(work: dict[str, Callable[[], object]], repeats: int, device: torch.dev
         torch.set_num_threads(1)
 
 
-def peak(case: Case, envs: int, device: torch.device) -> int:
-    """Return the most memory that the hosts with their seeds, training, ever held."""
-    torch.cuda.empty_cache()
-    torch.cuda.reset_peak_memory_stats(device)
-    ours(case, envs, "auto", device, seeds=True)()
-    return torch.cuda.max_memory_allocated(device)
-
-
-class Record:
-    """Keep the rows measured so far, written after each one: a benchmark that was stopped goes on where it was."""
-
-    def __init__(self, path: Path, setting: dict[str, Any], fresh: bool) -> None:
-        self.path, self.found = path, setting | {"rows": []}
-        if path.exists() and not fresh:
-            kept = json.loads(path.read_bytes())
-            if setting != {name: kept[name] for name in setting}:
-                raise SystemExit(f"{path}: holds another device or number of threads than {setting}; --fresh, or --out")
-            self.found = kept
-
-    def has(self, case: str, envs: int) -> bool:
-        """Return whether this row is there."""
-        return any((each["case"], each["envs"]) == (case, envs) for each in self.found["rows"])
-
-    def add(self, measured: dict[str, Any]) -> None:
-        """Print a row and keep it in its place."""
-        print(measured, flush=True)
-        rows = [*self.found["rows"], measured | {"revision": page.provenance()["revision"]}]
-        self.found["rows"] = sorted(rows, key=lambda each: (list(CASES).index(each["case"]), each["envs"]))
-        page.write_result(self.path, {name: value for name, value in self.found.items() if name != "provenance"})
-
-
 def main() -> None:
     """Measure, print and keep."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = page.parser(__doc__, RESULT)
     parser.add_argument("--cases", nargs="+", choices=list(CASES), default=list(CASES))
     parser.add_argument("--envs", type=int, nargs="+", default=[1, 8, 32, 64])
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
-    parser.add_argument("--fresh", action="store_true", help="measure again what is in the file")
-    parser.add_argument("--out", type=Path, default=RESULT)
     given = parser.parse_args()
     device = machine.configure(params.Runtime(device=given.device, threads=1))
     threads = sorted({1, cores()}) if given.device == "cpu" else [1]
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
-    record = Record(given.out, {"device": name, "threads": threads}, given.fresh)
+    setting: dict[str, Any] = {"device": name, "threads": threads}
+    found = json.loads(given.out.read_bytes()) if given.out.exists() else setting | {"rows": []}
+    if setting != {key: found[key] for key in setting}:
+        parser.error(f"{given.out}: holds another device or number of threads than {setting}; name another with --out")
     for case, envs in product(given.cases, given.envs):
-        if not record.has(case, envs):
-            record.add(row(case, envs, given.repeats, device, threads))
+        if any((each["case"], each["envs"]) == (case, envs) for each in found["rows"]):
+            continue
+        measured = row(case, envs, given.repeats, device, threads) | {"revision": page.provenance()["revision"]}
+        print(measured, flush=True)
+        rows = [*found["rows"], measured]
+        found["rows"] = sorted(rows, key=lambda each: (list(CASES).index(each["case"]), each["envs"]))
+        page.write_result(given.out, found)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,6 @@ Two iterations for each row, of which the second is timed: its episodes (hosts t
 the PPO update that follows. One thread a process. Other work on the machine makes it slower: the load is recorded.
 """
 
-import argparse
 import tempfile
 from itertools import product
 from pathlib import Path
@@ -51,11 +50,10 @@ def measure(tree: params.Params, prepared: Path) -> dict[str, Any]:
 
 def main(arguments: list[str] | None = None) -> None:
     """Measure, print and keep every row."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = page.parser(__doc__, RESULT)
     parser.add_argument("--hosts", type=int, nargs="+", default=[256, 1024, 4096])
     parser.add_argument("--processes", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--epochs", type=int, default=12, help="of an episode")
-    parser.add_argument("--out", type=Path, default=RESULT)
     parser.add_argument("-S", dest="overrides", action="append", default=[], metavar="KEY=VALUE")
     given = parser.parse_args(arguments)
     rows: list[dict[str, Any]] = []

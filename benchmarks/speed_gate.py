@@ -9,11 +9,9 @@ depends on the machine (1.7 on one, 2.3 on another), the number of operations do
 spent issuing them.
 """
 
-import argparse
-import os
-import subprocess
-import sys
+import multiprocessing
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -73,12 +71,8 @@ class Gate:
 
     def fresh_ratio(self) -> float:
         """Measure the ratio in a process of its own."""
-        command = [sys.executable, "-m", "benchmarks.speed_gate", "--one", self.case]
-        environment = os.environ | {"OMP_NUM_THREADS": "1"}
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-        if done.returncode:
-            raise RuntimeError(f"{' '.join(command)} ended with {done.returncode}:\n{done.stderr}")
-        return float(done.stdout)
+        with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+            return pool.submit(self.ratio).result()
 
 
 GATES = {gate.case: gate for gate in (Gate("reference", 4, "plain channels-last"), Gate("small", 32, "loop"))}
@@ -86,14 +80,9 @@ GATES = {gate.case: gate for gate in (Gate("reference", 4, "plain channels-last"
 
 def main() -> None:
     """Measure, print and keep."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = page.parser(__doc__, RESULT)
     parser.add_argument("--processes", type=int, default=7)
-    parser.add_argument("--one", choices=list(GATES), help="print the ratio of this process for this case")
-    parser.add_argument("--out", type=Path, default=RESULT)
     given = parser.parse_args()
-    if given.one:
-        print(GATES[given.one].ratio())
-        return
     torch.set_num_threads(1)  # of the record's provenance
     found = []
     for gate in GATES.values():

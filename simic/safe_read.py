@@ -18,7 +18,7 @@ def read_file(path: Path, most: int, missing: str) -> bytes:
         if status.st_size > most:
             raise SimicError(f"{path}: {status.st_size} bytes: must be at most {most}")
         with path.open("rb") as file:
-            return file.read(most)
+            return file.read(status.st_size)  # not most: so many bytes would be allocated
     except FileNotFoundError:
         raise SimicError(f"{path}: no such file; {missing}") from None
     except OSError as error:

@@ -68,16 +68,6 @@ def test_the_worst_is_of_the_side_that_is_worse_and_runs_without_a_number_do_not
     assert found["findings"] == {**{str(n): {} for n in range(8, 13)}, "6": {"R2": "high"}}
 
 
-def test_of_more_runs_the_worst_so_far_counts_and_the_rest_is_of_the_new_ones():
-    first = calibration.summary({str(n): verdict(**{RATIO.name: float(n), LEAST.name: 0.04}) for n in range(3)})
-    found = calibration.summary({"a": verdict(**{RATIO.name: 1.0}), "b": verdict(**{RATIO.name: 12.0})}, first)
-    jump, least = (found["statistics"][name] for name in (RATIO.name, LEAST.name))
-    assert found["runs"] == 5 and (jump["runs"], jump["worst"], jump["median"], jump["limit"]) == (5, 12.0, 6.5, 18.0)
-    assert least == first["statistics"][LEAST.name] and LEAST.name not in found["not_measured"]
-    tame = calibration.summary({"c": verdict(**{RATIO.name: 1.0})}, found)["statistics"][RATIO.name]
-    assert (tame["worst"], tame["limit"]) == (12.0, 18.0)
-
-
 def test_runs_are_read_from_their_folders_and_the_result_is_kept(tmp_path, capsys):
     folders = [run_of(tmp_path / str(n), verdict(**{RATIO.name: float(n)})) for n in range(1, 4)]
     calibration.keep(calibration.summary(calibration.clean(folders)), tmp_path / "out.json", write=False)

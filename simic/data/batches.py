@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Literal
@@ -21,7 +21,9 @@ from torch import Tensor
 
 from simic import durable
 from simic.errors import SimicError
+from simic.memory import machine_bytes
 from simic.rng import Purpose, key, permutation
+from simic.safe_read import read_file
 
 SCHEMA_VERSION = 5
 META_FILE = "meta.json"
@@ -29,6 +31,7 @@ TRAINVAL_FILE = "trainval.safetensors"
 TEST_FILE = "test.safetensors"
 HELD_OUT_FILE = "held_out.json"
 HOST_FILE = "host.safetensors"
+MISSING = "run simic prepare first"
 TaskGroup = Literal["train", "val", "held_out", "held_out_kinds", "outside"]
 _CLOSED: ContextVar[str] = ContextVar("why held-out data are closed", default="")
 
@@ -106,10 +109,6 @@ class Dataset:
     classes: int
     task_classes: tuple[int, ...] = ()
     host: Mapping[str, Tensor] | None = None
-
-    def __post_init__(self) -> None:
-        if self.y.shape[0] % self.tasks:
-            raise SimicError(f"{self.y.shape[0]} samples of {self.tasks} tasks: every task must have as many")
 
     def __len__(self) -> int:
         """Return the number of samples of each task."""
@@ -190,22 +189,16 @@ def load_held_out(prepared_dir: Path, device: torch.device | str = "cpu") -> Hel
         train, val = load_split(prepared_dir, "train", device), load_split(prepared_dir, "val", device)
         return HeldOut(meta.tasks, train, val, _dataset(arrays, "test", meta.classes, meta.tasks, host, device))
 
-    def of(tasks: list[TaskMeta], arrays: dict[str, Tensor]) -> tuple[Dataset, Dataset, Dataset]:
+    def record(tasks: list[TaskMeta], end: str = "") -> HeldOut:
         train, val, test = (
-            _dataset(arrays, split, meta.classes, tasks, host, device) for split in ("train", "val", "test")
+            _dataset(arrays, split + end, meta.classes, tasks, host, device) for split in ("train", "val", "test")
         )
-        return train, val, test
+        return HeldOut(tasks, train, val, test)
 
-    widths = sorted({int(name.split("/")[1]) for name in arrays if "/" in name})
     outside = [task for task in tasks if task.group == "outside"]
-    records = []
-    for width in widths:
-        end = f"/{width}"
-        mine = [task for task in outside if len(task.mean) == width]
-        own = {name.removesuffix(end): array for name, array in arrays.items() if name.endswith(end)}
-        records.append(HeldOut(mine, *of(mine, own)))
-    inside = [task for task in tasks if task.group != "outside"]
-    return HeldOut(inside, *of(inside, arrays), tuple(records))
+    widths = sorted({len(task.mean) for task in outside})
+    of_width = [record([task for task in outside if len(task.mean) == width], f"/{width}") for width in widths]
+    return replace(record([task for task in tasks if task.group != "outside"]), outside=tuple(of_width))
 
 
 def _dataset(
@@ -234,30 +227,20 @@ def _arrays(path: Path, meta: Meta) -> dict[str, Tensor]:
 
 
 def _verified(path: Path, meta: Meta) -> bytes:
-    content = _read(path)
+    content = read_file(path, machine_bytes(), MISSING)
     if durable.sha256_of(content) != meta.sha256.get(path.name):
         raise SimicError(f"{path}: damaged (its sha256 is not the one in {META_FILE}); run simic prepare again")
     return content
-
-
-def _read(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except FileNotFoundError:
-        raise SimicError(f"{path}: no such file; run simic prepare first") from None
-    except OSError as error:
-        raise SimicError(f"{path}: not readable: {error.strerror}") from None
 
 
 def read_meta(prepared_dir: Path) -> Meta:
     """Read meta.json; SimicError naming the file when it is missing, damaged or of another schema version."""
     path = prepared_dir / META_FILE
     try:
-        content = durable.checked(_read(path))
+        content = durable.checked(read_file(path, machine_bytes(), MISSING))
         # First: what another version wrote may have other keys.
         if (version := content.get("schema_version")) != SCHEMA_VERSION:
-            wanted = f"this version reads {SCHEMA_VERSION}: run simic prepare"
-            raise SimicError(f"{path}: schema version {version}, {wanted}")
+            raise SimicError(f"{path}: schema version {version}, this one reads {SCHEMA_VERSION}: run simic prepare")
         return Meta.model_validate(content)
     except ValueError as error:
         raise SimicError(f"{path}: damaged: {str(error).splitlines()[0]}; run simic prepare again") from None

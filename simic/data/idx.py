@@ -21,7 +21,6 @@ from simic.errors import SimicError
 from simic.memory import Need, refuse_too_much
 
 UNSIGNED_BYTE = 8
-MAX_VALUES = 2**31
 CLASSES = 10
 PACKED = b"\x1f\x8b"
 PARTS = {
@@ -84,33 +83,22 @@ def read_mnist_like(task: str, data_dir: Path) -> Source:
 
 def read_idx(path: Path, dimensions: int) -> np.ndarray:
     """Read an array of bytes with so many dimensions; SimicError naming the file for any other content."""
-    content = read_file(path)
+    content, kind = read_file(path), bytes((0, 0, UNSIGNED_BYTE, dimensions))
     try:
         with gzip.open(io.BytesIO(content)) if content.startswith(PACKED) else io.BytesIO(content) as file:
             header = file.read(4 + 4 * dimensions)
-            shape = _shape(path, header, dimensions)
-            refuse_too_much([Need(f"{path}: dimensions {list(shape)}", COPIES * math.prod(shape), "its dimensions")])
-            values = file.read(math.prod(shape) + 1)  # one more: to see the end, and gzip's checksum with it
+            if len(header) < 4 + 4 * dimensions or header[:4] != kind:
+                raise SimicError(f"{path}: starts with {header.hex()}, not {kind.hex()} and {dimensions} dimensions")
+            shape = struct.unpack(f">{dimensions}I", header[4:])
+            size = math.prod(shape)
+            refuse_too_much([Need(f"{path}: dimensions {list(shape)}", COPIES * size, "its dimensions")])
+            values = file.read(size + 1)  # one more: to see the end, and gzip's checksum with it
     except (OSError, EOFError, zlib.error) as error:
         raise SimicError(f"{path}: damaged gzip file: {error}") from None
-    if len(values) != math.prod(shape):
-        more = "more" if len(values) > math.prod(shape) else f"{len(values)}"
-        raise SimicError(f"{path}: dimensions {list(shape)} need {math.prod(shape)} bytes, there are {more}")
+    if not 0 < size == len(values):
+        more = "more" if len(values) > size else f"{len(values)}"
+        raise SimicError(f"{path}: dimensions {list(shape)} need {size} bytes, more than none; there are {more}")
     return np.frombuffer(values, dtype=np.uint8).reshape(shape)
-
-
-def _shape(path: Path, header: bytes, dimensions: int) -> tuple[int, ...]:
-    expected = bytes((0, 0, UNSIGNED_BYTE, dimensions))
-    if header[:4] != expected[: len(header)]:
-        raise SimicError(
-            f"{path}: starts with {header[:4].hex()}, must start with {expected.hex()} to be an IDX file of this kind"
-        )
-    if len(header) < 4 + 4 * dimensions:
-        raise SimicError(f"{path}: truncated: {len(header)} bytes, the header alone has {4 + 4 * dimensions}")
-    shape = struct.unpack(f">{dimensions}I", header[4:])
-    if not 0 < math.prod(shape) < MAX_VALUES:
-        raise SimicError(f"{path}: dimensions {list(shape)}: must be at least 1 and below 2^31 values together")
-    return shape
 
 
 def _refuse_another_set(path: Path, task: str) -> None:

@@ -157,15 +157,15 @@ def cut(
         units = units[permutation(key(rng_seed, Purpose.SPLIT, label), len(units))]
         members = int(counts[units].sum())
         sizes = {split: round(members * share) for split, share in shares.items()}
-        ends = torch.tensor([members - sum(sizes.values()), *sizes.values()]).cumsum(0)
+        sizes = {"train": members - sum(sizes.values()), **sizes}
+        ends = torch.tensor([*sizes.values()]).cumsum(0)
         # A unit goes where its first sample falls.
         place = torch.bucketize(counts[units].cumsum(0) - counts[units], ends, right=True)
         _fill_empty(place, counts[units], len(parts))
         chosen = {split: units[place == k] for k, split in enumerate(parts)}
         if not few and not all(len(each) for each in chosen.values()):
-            needed = {"train": members - sum(sizes.values()), **sizes}
             raise SimicError(
-                f"{name}: class {shown} has {members} samples: a split of {needed} leaves one empty; "
+                f"{name}: class {shown} has {members} samples: a split of {sizes} leaves one empty; "
                 "leave the class out, join it with another or bring more"
             )
         for split, each in chosen.items():

@@ -49,10 +49,5 @@ def _fetch(site: Site, target: Path) -> Path:
         raise SimicError(
             f"{url}: {len(content)} bytes with sha256 {found}, must be {expected}; the download was discarded"
         )
-    try:
-        durable.replace_file(target, content)
-    except OSError as error:
-        raise SimicError(
-            f"{target}: cannot be written: {error.strerror}; set SIMIC_DATA_DIR to another folder"
-        ) from None
+    durable.replace_file(target, content)
     return target

@@ -66,7 +66,7 @@ class InputEncoder(nn.Module):
     def __init__(self, inputs: RawInputs) -> None:
         super().__init__()
         self.layout, self.clip = inputs.layout, inputs.clip
-        shape = (1, -1) if inputs.layout == "table" else (1, -1, 1, 1)
+        shape = (1, len(inputs.mean)) if inputs.layout == "table" else (1, len(inputs.mean), 1, 1)
         self._keep("mean", torch.tensor(inputs.mean, dtype=torch.float64).view(shape))
         self._keep("std", torch.tensor(inputs.std, dtype=torch.float64).view(shape))
         if inputs.layout == "table":

@@ -26,7 +26,7 @@ KEYS, QUESTIONS, ANSWERS = ord("0"), ord("a"), ord("A")  # the first byte of eac
 @dataclass(frozen=True)
 class Planted:
     """One task with its params, and the decision that is best under them: a seed of ``blueprint`` in ``slot``,
-    germinated at ``step`` and fossilized as soon as it may.
+    germinated in the first step and fossilized as soon as it may.
     """
 
     name: str
@@ -42,7 +42,6 @@ class Planted:
     samples: int  # unless prepare.samples says otherwise
     slot: int
     blueprint: str
-    step: int
     generate: Callable[[int, int], tuple[Tensor, Tensor]]  # (rng_seed, samples) -> x, y
 
     @property
@@ -114,7 +113,6 @@ PLANTED = {
             samples=3000,
             slot=0,
             blueprint="depthwise",
-            step=0,
             generate=orientation,
         ),
         Planted(
@@ -131,7 +129,6 @@ PLANTED = {
             samples=2400,
             slot=0,
             blueprint="attention",
-            step=0,
             generate=recall,
         ),
     )

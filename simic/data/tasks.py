@@ -1,11 +1,4 @@
-"""Register the readers of tasks by name. A user adds one in a file of their own::
-
-from simic.data.tasks import task
-
-@task("moons")
-def moons(params, rng_seed, data_dir) -> Source:
-    ...
-"""
+"""Register the readers of tasks by name. Users add their own in a file of theirs: examples/extensions/moons.py."""
 
 from collections.abc import Callable
 from pathlib import Path

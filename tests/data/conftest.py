@@ -1,30 +1,13 @@
 """Builders of raw files, and a server that publishes them."""
 
 import gzip
-import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 
 import pytest
 from raw_files import digits_like, idx_bytes
-
-SHARED = Path(os.environ.get("SIMIC_TEST_DATA", Path(__file__).parents[3] / "shared" / "data"))
-
-
-@pytest.fixture(scope="session")
-def shared_data() -> Callable[[str], Path]:
-    """``shared_data("mnist")``: a folder of real data; the test is skipped where it is absent."""
-
-    def find(name: str) -> Path:
-        path = SHARED / name
-        if not path.exists():
-            pytest.skip(f"{path} is absent (SIMIC_TEST_DATA names another folder)")
-        return path
-
-    return find
 
 
 @pytest.fixture(scope="session")

@@ -67,7 +67,7 @@ def test_every_damaged_or_truncated_file_is_named(prepared, name):
 def test_another_schema_version_is_refused(prepared):
     path = prepared / "meta.json"
     path.write_bytes(durable.with_checksum(durable.checked(path.read_bytes()) | {"schema_version": 3}))
-    with pytest.raises(SimicError, match="schema version 3, this version reads 5"):
+    with pytest.raises(SimicError, match="schema version 3, this one reads 5"):
         read_meta(prepared)
 
 

@@ -77,7 +77,7 @@ def test_what_would_not_fit_is_refused_before_there_is_room_made_for_it(
     (tmp_path / "mine.npz").write_bytes(npz(zipfile.ZIP_DEFLATED, x=npy(zeros), y=npy(np.arange(10_000) % 3)))
     monkeypatch.setattr(memory, "machine_bytes", lambda: 1_000_000)
     message = refused(standard.Prepare(task="npz", source="mine.npz"), tmp_path)
-    assert "array x [10000, 64]: at least 0.0 GiB of 0.0 GiB in all, and there are 0.0 GiB of memory" in message
+    assert "mine.npz: arrays x, y: at least 0.0 GiB of 0.0 GiB in all, and there are 0.0 GiB of memory" in message
 
 
 def test_a_suite_of_more_tasks_than_fit_is_refused_after_the_first(

@@ -94,13 +94,15 @@ def test_a_bad_download_keeps_nothing(site, official, tmp_path, monkeypatch, fau
     assert "train-images-idx3-ubyte.gz" in message and words in message
 
 
-def test_a_data_directory_that_cannot_be_written_is_one_line(site, tmp_path):
-    (tmp_path / "mnist").write_text("a file where the folder should be")
-    assert "train-images-idx3-ubyte.gz: cannot be written" in refused(Prepare(task="mnist"), tmp_path)
-
-
 def test_every_published_file_has_a_checksum_and_no_two_sets_share_one():
     digests = [digest for known in idx.SITES.values() for digest in known.sha256.values()]
     assert len(set(digests)) == len(digests) == 8
     for known in idx.SITES.values():
         assert set(known.sha256) == {name for names in idx.PARTS.values() for name in names}
+
+
+def test_files_of_the_other_set_are_not_mistaken(site, mnist_files, tmp_path):
+    for name, content in mnist_files.items():
+        (tmp_path / name).write_bytes(content)
+    said = refused(Prepare(task="fashion_mnist"), tmp_path)
+    assert "train-images-idx3-ubyte.gz: is a file of mnist, not of fashion_mnist" in said

@@ -5,7 +5,6 @@ import pytest
 import torch
 from raw_files import refused
 
-from simic import params
 from simic.data.batches import load_split, read_meta
 from simic.data.prepare import prepare
 from simic.data.synthetic import PLANTED, orientation, recall
@@ -41,15 +40,6 @@ def test_prepared_like_any_other_data(name, tmp_path):
     assert train.shape == {"orientation": (1, 8, 8), "recall": (12,)}[name]
     said = refused(Prepare(task="synthetic", source="xor"), tmp_path)
     assert said == "prepare.source = 'xor': must be a planted task: orientation, recall"
-
-
-@pytest.mark.parametrize("name", PLANTED)
-def test_overrides_are_valid_params(name, tmp_path):
-    (tmp_path / "params.yaml").write_text("{}")
-    tree = params.load(tmp_path / "params.yaml", PLANTED[name].overrides, whole=False)
-    assert tree.prepare.source == name
-    assert tree.train.host.widths == PLANTED[name].widths
-    assert tree.train.lifecycle.param_budget == PLANTED[name].param_budget
 
 
 def blocks(x: torch.Tensor) -> torch.Tensor:

@@ -2,7 +2,6 @@
 
 from itertools import pairwise
 
-import numpy as np
 import pytest
 import torch
 from raw_files import refused
@@ -96,15 +95,3 @@ def test_unusable_text_is_refused_in_one_line_naming_the_file(tmp_path, case):
     content, changes, message = BAD[case]
     said = refused(text(tmp_path, content, **changes), tmp_path)
     assert "mine.txt" in said and message in said
-
-
-def test_real_shakespeare(shared_data, tmp_path):
-    folder = shared_data("text")
-    prepare(standard.Prepare(task="text", source="tinyshakespeare.txt"), 1, tmp_path / "out", folder)
-    meta = read_meta(tmp_path / "out")
-    whole = folder.joinpath("tinyshakespeare.txt").read_bytes()
-    assert sum(meta.samples.values()) + meta.duplicates_dropped == (len(whole) - 3) // 64
-    assert bytes(load_split(tmp_path / "out", "train").x[0].tolist()) == whole[:64]
-    hashes = [row.tobytes() for rows in windows_of(tmp_path / "out").values() for row in rows[:, :-1].numpy()]
-    assert len(set(hashes)) == len(hashes)
-    assert np.isin(load_held_out(tmp_path / "out").test.x.numpy(), np.unique(np.frombuffer(whole, np.uint8))).all()

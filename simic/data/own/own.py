@@ -14,13 +14,12 @@ from simic.data.own.columns import codes, describe, is_number, labels
 from simic.data.own.readers import Given
 from simic.data.prepare import cut
 from simic.data.raw_inputs import TO_CHANNELS_FIRST, InputColumn, InputEncoder, Layout, RawInputs
-from simic.data.sources import equal_rows
+from simic.data.sources import checked, equal_rows
 from simic.errors import SimicError
 
 LEAST_FEATURES = 2
 LEAST_ROWS = 60  # of all splits together
 CHANNELS = (1, 3, 4)
-LAYOUTS = tuple(TO_CHANNELS_FIRST)
 PARTS = {"train": 0, "val": 1, "test": 2}
 MOST_CLASSES_SHOWN = 6
 UNSCALED = 0.0, 1.0  # mean and deviation for a network of the user's own, which gets samples as they are
@@ -75,12 +74,12 @@ def own_data(
         raw = codes(x, columns)
         if as_given:
             _refuse_encoding(columns)
-        if sum((column.levels is None) + len(column.codes) for column in columns) < LEAST_FEATURES:
-            raise SimicError(f"{given.name}: 1 feature(s): must be at least {LEAST_FEATURES}: simic compares columns")
         inputs = _table_inputs(raw[parts["train"].numpy()], columns, classes)
+        if len(inputs.mean) < LEAST_FEATURES:
+            raise SimicError(f"{given.name}: 1 feature: must be at least {LEAST_FEATURES}: simic compares columns")
         shown = f"{len(y)} rows, {len(x.columns)} columns, {len(inputs.mean)} features"
     else:
-        inputs, said = _image_inputs(x, parts["train"], classes, given.name, layout)
+        inputs, said = _image_inputs(x, y, parts["train"], classes, given.name, layout)
         raw, shown = x, f"{len(y)} images of {' × '.join(map(str, inputs.shape))}"
     if as_given:
         mean, std = ((value,) * len(inputs.mean) for value in UNSCALED)
@@ -166,15 +165,8 @@ def _places(frame: pd.DataFrame) -> np.ndarray:
 
 
 def _table_inputs(train: np.ndarray, columns: tuple[InputColumn, ...], classes: tuple[str, ...]) -> RawInputs:
-    size = sum((column.levels is None) + len(column.codes) for column in columns)
     inputs = RawInputs(
-        layout="table",
-        shape=(len(columns),),
-        columns=columns,
-        mean=(0.0,) * size,
-        std=(1.0,) * size,
-        clip=LIMIT,
-        classes=classes,
+        layout="table", shape=(len(columns),), columns=columns, mean=(), std=(), clip=LIMIT, classes=classes
     )
     features = InputEncoder(inputs).features(torch.from_numpy(train)).numpy()
     return _with_statistics(inputs, np.nanmean(features, axis=0), np.nanstd(features, axis=0))
@@ -199,16 +191,11 @@ def _refuse_encoding(columns: tuple[InputColumn, ...]) -> None:
 
 
 def _image_inputs(
-    x: np.ndarray, train: Tensor, classes: tuple[str, ...], name: str, layout: str | None
+    x: np.ndarray, y: np.ndarray, train: Tensor, classes: tuple[str, ...], name: str, layout: str | None
 ) -> tuple[RawInputs, list[str]]:
-    if x.dtype.kind not in "fiub":
-        raise SimicError(f"{name}: images are {x.dtype}: must be numbers")
-    with np.errstate(over="ignore"):
-        finite = np.isfinite(x.astype(np.float32, copy=False).reshape(len(x), -1)).all(axis=1)
-    if not finite.all():
-        raise SimicError(f"{name}: sample {int((~finite).argmax())} has a value that is not a finite float32")
     read_as = layout_of(x.shape, name, layout)
     placed = x[:, None] if read_as == "hw" else x.transpose(TO_CHANNELS_FIRST[read_as])
+    checked(name, placed, y)
     seen = placed[train.numpy()].astype(np.float64)
     inputs = RawInputs(layout=read_as, shape=x.shape[1:], mean=(), std=(), classes=classes)
     channels, height, width = placed.shape[1:]
@@ -222,22 +209,16 @@ def layout_of(shape: tuple[int, ...], name: str, asked: str | None = None) -> La
     """
     if len(shape) == 3 and asked is None:
         return "hw"
-    if len(shape) != 4 or (asked is not None and asked not in LAYOUTS):
-        allowed = (
-            "must be [N, H, W], [N, H, W, C] or [N, C, H, W]" if asked is None else "--layout must be nchw or nhwc"
-        )
-        raise SimicError(f"{name}: x is {list(shape)}, --layout {asked}: {allowed}, of four axes")
-    fits: dict[Layout, int] = {"nchw": shape[1], "nhwc": shape[3]}
-    readings = {"nchw": _reading(shape[1], shape[2], shape[3]), "nhwc": _reading(shape[3], shape[1], shape[2])}
-    for each in fits:
-        if each == asked:
-            return each
-    likely: list[Layout] = [each for each, channels in fits.items() if channels in CHANNELS]
+    if len(shape) != 4:
+        raise SimicError(f"{name}: x is {list(shape)}: must be [N, H, W], or [N, H, W, C] or [N, C, H, W] for --layout")
+    fits: dict[Layout, bool] = {"nchw": shape[1] in CHANNELS, "nhwc": shape[3] in CHANNELS}
+    if asked is not None:
+        fits = {each: each == asked for each in fits}
+    likely: list[Layout] = [each for each, fit in fits.items() if fit]
     if len(likely) != 1:
-        both = "; ".join(f"--layout {each}: {reading}" for each, reading in readings.items())
-        raise SimicError(f"{name}: x is {list(shape)}: which axis are the channels? Say {both}")
+        first, second, third = shape[1:]
+        raise SimicError(
+            f"{name}: x is {list(shape)}: which axis are the channels? Say --layout nchw: {first} channels of {second} "
+            f"× {third} pixels; --layout nhwc: {third} channels of {first} × {second} pixels"
+        )
     return likely[0]
-
-
-def _reading(channels: int, height: int, width: int) -> str:
-    return f"{channels} channels of {height} × {width} pixels"

@@ -148,27 +148,19 @@ def _read_npz(path: Path, target: str | None) -> Given:
         raise SimicError(f"{path}: --target {target}: is for tables; in an .npz labels are the array y")
     content = path.read_bytes()
     arrays = npz_arrays(path, content, NPZ_NAMES)
-    splits = [each for each in SPLIT_NAMES if f"x_{each}" in arrays] or [""]
-    pairs = [(f"x_{each}" if each else "x", f"y_{each}" if each else "y") for each in splits]
-    for name in [name for pair in pairs for name in pair]:
-        if name not in arrays:
-            there = ", ".join(arrays) or "nothing"
-            raise SimicError(
-                f"{path}: no array {name!r}: must hold x and y, or x_train, y_train and so on; has {there}"
-            )
+    splits = [each for each in SPLIT_NAMES if f"x_{each}" in arrays]
+    pairs = [(f"x_{each}", f"y_{each}") for each in splits] or [("x", "y")]
     for x, y in pairs:
-        if arrays[y].ndim > 2 or len(arrays[x]) != len(arrays[y]):
-            raise SimicError(
-                f"{path}: {y} is {list(arrays[y].shape)}: must be one label for each of {len(arrays[x])} samples"
-            )
+        if x not in arrays or y not in arrays:
+            there = ", ".join(arrays) or "nothing"
+            absent = y if x in arrays else x
+            raise SimicError(f"{path}: no array {absent!r}: must hold x and y, or x_train …; has {there}")
+        if len(arrays[x]) != arrays[y].size:
+            raise SimicError(f"{path}: {y} is {list(arrays[y].shape)}: must be one label for each of {len(arrays[x])}")
     x = np.concatenate([arrays[x] for x, _ in pairs])
-    y = np.concatenate([arrays[y].ravel() for _, y in pairs])
-    parts = np.concatenate(
-        [np.full(len(arrays[x]), SPLIT_NAMES.get(each, 0)) for each, (x, _) in zip(splits, pairs, strict=True)]
-    )
-    return _checked(
-        Given(path.name, x, pd.Series(y, name="y"), parts if splits != [""] else None, durable.sha256_of(content))
-    )
+    y = pd.Series(np.concatenate([arrays[y].ravel() for _, y in pairs]), name="y")
+    part = np.concatenate([np.full(len(arrays[f"x_{each}"]), SPLIT_NAMES[each]) for each in splits]) if splits else None
+    return Given(path.name, x, y, part, durable.sha256_of(content))
 
 
 def _read_npy(path: Path, target: str | None) -> Given:

@@ -8,13 +8,12 @@ training digits of training tasks and no other.
 
 import json
 from collections.abc import Callable
+from typing import Any
 
 import torch
-from pydantic import JsonValue
 from torch import Tensor
 from torch.nn import functional as F
 
-from simic.data.sources import read_bundled
 from simic.data.suites.kinds import Draws, Problem, kind
 from simic.data.suites.suites import GRADUAL, SourceTask, TaskSuite, suite
 from simic.params import Host
@@ -25,7 +24,7 @@ WIDTHS = (16, 8, 16)  # the second layer is narrow: what the first one lost of a
 # How seeds learn in a frozen host. Where it is confident and wrong, gradients have norms of 5 to 50, and they become no
 # smaller until a seed's output counts: one epoch of that at a higher rate drives it out of what the host can read
 # (docs/history/experiments.md).
-OPTIMIZER: dict[str, JsonValue] = {
+OPTIMIZER: dict[str, Any] = {
     "name": "adamw",
     "learning_rate": 0.003,
     "weight_decay": 5e-4,
@@ -36,21 +35,21 @@ TRAINING_DWELL = 1
 Shift = Callable[[Draws, Tensor], Tensor]  # of images [n, 1, 8, 8]
 
 
-def _digits(shift: Shift, groups: list[list[int]] | None = None, **parameters: JsonValue) -> Problem:
+def _digits(shift: Shift, groups: list[list[int]] | None = None, **parameters: Any) -> Problem:
     """Return an instance of digits moved by up to a pixel, and then shifted; a class is a group of digits, by default
     one.
     """
     dealt = groups or [[digit] for digit in range(10)]
 
     def sample(draws: Draws, n: int) -> tuple[Tensor, Tensor]:
-        source = draws.source("digits", lambda data_dir: read_bundled("digits"))
+        source = draws.bundled("digits")
         y = draws.labels(n, len(dealt))
         x = source.x[draws.of_pool("digits", source.y, draws.members(y, dealt)), 0] / 8.0 - 1.0
         rows, columns = ((torch.arange(SIZE) + draws.integers(3, n, 1) - 1).clamp(0, SIZE - 1) for _ in range(2))
         x = x[torch.arange(n)[:, None, None], rows[:, :, None], columns[:, None]][:, None]
         return shift(draws, x + NOISE * draws.normal(*x.shape)).contiguous(), y
 
-    return Problem(len(dealt), {"labels": [[*group] for group in dealt], **parameters}, sample)
+    return Problem(len(dealt), {"labels": dealt, **parameters}, sample)
 
 
 def _as_it_is(draws: Draws, x: Tensor) -> Tensor:
@@ -108,7 +107,7 @@ def scrambled(draws: Draws) -> Problem:
     def shift(draws: Draws, x: Tensor) -> Tensor:
         return F.pixel_shuffle(F.pixel_unshuffle(x, 2)[:, order], 2)
 
-    return _digits(shift, order=[*order.tolist()])
+    return _digits(shift, order=order.tolist())
 
 
 @kind("adapt", "striped")
@@ -148,7 +147,7 @@ def quartered(draws: Draws) -> Problem:
         a, b, c, d = (quarters[k] for k in order.tolist())
         return torch.cat((torch.cat((a, b), 3), torch.cat((c, d), 3)), 2)
 
-    return _digits(shift, order=[*order.tolist()])
+    return _digits(shift, order=order.tolist())
 
 
 @kind("adapt", "outlined")

@@ -11,8 +11,8 @@ from torch import Tensor
 from simic import params as params_module
 from simic.data.bank import SPLITS, Bank, standardised
 from simic.data.batches import Dataset, TaskGroup, TaskMeta
-from simic.data.sources import BYTES, COPIES
-from simic.data.suites.kinds import KINDS, OUTSIDE, Draws, Kind, Problem, Sources
+from simic.data.sources import COPIES
+from simic.data.suites.kinds import KINDS, OUTSIDE, Draws, Problem, Sources
 from simic.data.suites.suites import SUITES, SourceTask, TaskSuite
 from simic.errors import SimicError
 from simic.memory import Need, refuse_too_much
@@ -42,10 +42,9 @@ def many(params: Prepare, rng_seed: int, data_dir: Path, train_host: TrainHost |
 
     def drawn(group: TaskGroup, count: int) -> list[Instance]:
         pool = "held_out" if group == "held_out_kinds" else group
-        of, held_by = kinds[group], apart if group == OUTSIDE else shelf
-        instances = list[Instance]()
-        for name, k in shipped.dealt(list(of), count):
-            instances.append(_instance(of[name], Draws(rng_seed, name, pool, k, held_by), group, samples, shipped))
+        sources, instances = apart if group == OUTSIDE else shelf, list[Instance]()
+        for name, k in shipped.dealt(kinds[group], count):
+            instances.append(_instance(Draws(rng_seed, name, pool, k, sources), group, samples, shipped))
             if len(instances) == 1:
                 each = sum(array.nbytes for array in instances[0].arrays.values())
                 refuse_too_much([Need(f"{count} tasks", COPIES * count * each, f"prepare.suite.instances.{group}")])
@@ -88,48 +87,33 @@ def _host(source: SourceTask, rng_seed: int, shelf: Sources, train_host: TrainHo
     return train_host(source.host, Dataset(x, y, problem.classes), rng_seed, source.epochs)
 
 
-def _kinds(params: Prepare) -> dict[TaskGroup, dict[str, Kind]]:
-    """Return the kinds that each group of tasks has."""
-    asked, known = params.suite, KINDS.get(params.suite.name, {})
-    shipped = SUITES[asked.name]
+def _kinds(params: Prepare) -> dict[TaskGroup, tuple[str, ...]]:
+    """Return the names of the kinds that each group of tasks has."""
+    asked, known, shipped = params.suite, KINDS.get(params.suite.name, {}), SUITES[params.suite.name]
     held = shipped.held_out if asked.held_out_kinds is None else asked.held_out_kinds
     val = tuple(name for name in shipped.val if name not in held)
     outside = tuple(name for name in shipped.outside if name not in held)
-    kinds = asked.kinds or tuple(name for name in known if name not in (*held, *val, *outside))
+    kept = dict.fromkeys(val, "for validation alone") | dict.fromkeys(outside, "for evaluation alone")
+    kept |= dict.fromkeys(held, "in held_out_kinds (null there: those that the suite holds out)")
+    kinds = asked.kinds or tuple(name for name in known if name not in kept)
     for name in (*kinds, *held):
         if name not in known:
             raise SimicError(f"prepare.suite: suite {asked.name!r} has no kind {name!r}; it has {', '.join(known)}")
-    if both := sorted(set(kinds) & set(held)):
-        raise SimicError(
-            f"prepare.suite: kind {both[0]!r} is both in kinds and in held_out_kinds ({', '.join(held)}): must be in "
-            "one alone; null in held_out_kinds means those that the suite holds out"
-        )
-    if never := sorted(set(kinds) & {*val, *outside}):
-        raise SimicError(
-            f"prepare.suite.kinds: {never[0]!r} is for {'validation' if never[0] in val else 'evaluation'} alone in "
-            f"suite {asked.name!r}: must be another kind"
-        )
+    if both := [name for name in kinds if name in kept]:
+        raise SimicError(f"prepare.suite.kinds: in suite {asked.name!r} {both[0]!r} is {kept[both[0]]}: take another")
     if not kinds:
         raise SimicError(f"prepare.suite: suite {asked.name!r} has no kind that is not held out: one must be left")
-    groups: dict[TaskGroup, tuple[str, ...]] = {
-        "train": kinds,
-        "val": val or kinds,
-        "held_out": kinds,
-        "held_out_kinds": held,
-        "outside": outside,
-    }
-    return {group: {name: known[name] for name in names} for group, names in groups.items()}
+    return {"train": kinds, "val": val or kinds, "held_out": kinds, "held_out_kinds": held, "outside": outside}
 
 
-def _instance(kind: Kind, draws: Draws, group: TaskGroup, samples: dict[str, int], shipped: TaskSuite) -> Instance:
+def _instance(draws: Draws, group: TaskGroup, samples: dict[str, int], shipped: TaskSuite) -> Instance:
     """Draw an instance: its parameters from one stream, the samples of each split from one of their own."""
-    problem = kind(draws)
+    problem = KINDS[shipped.name][draws.kind](draws)
     if not isinstance(problem, Problem):
         raise SimicError(f"kind {draws.kind!r}: gave {type(problem).__name__}, must be a Problem")
     splits = VISIBLE if group in VISIBLE else SPLITS
     drawn = {split: _samples(problem, draws.of_split(split), samples[split]) for split in splits}
-    tokens = drawn["train"][0].dtype == torch.uint8
-    arrays, mean, std = standardised(drawn, tokens, shipped.source is not None, shipped.table)
+    arrays, mean, std = standardised(drawn, False, shipped.source is not None, shipped.table)
     try:
         task = TaskMeta(
             name=f"{draws.kind}-{group}-{draws.instance}",
@@ -141,29 +125,24 @@ def _instance(kind: Kind, draws: Draws, group: TaskGroup, samples: dict[str, int
             std=std,
         )
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise SimicError(f"kind {draws.kind!r}: {where}: {first['msg']}; only plain values can be recorded") from None
+        raise SimicError(f"kind {draws.kind!r}: only plain values can be recorded: {error}") from None
     return Instance(task, arrays)
 
 
 def _samples(problem: Problem, draws: Draws, n: int) -> tuple[Tensor, Tensor]:
     """Return ``n`` samples of a split; SimicError unless they are what ``Problem`` promises."""
     x, y = problem.sample(draws, n)
-    where = f"kind {draws.kind!r}"
-    tokens = x.dtype == y.dtype == torch.uint8 and x.ndim == 2 and y.shape == x.shape
-    images = x.dtype == torch.float32 and x.ndim == 4 and y.dtype == torch.int64 and y.shape == x.shape[:1]
-    if not (tokens or images) or len(x) != n:
+    if (x.dtype, x.ndim, len(x), y.dtype, y.shape) != (torch.float32, 4, n, torch.int64, (n,)):
         raise SimicError(
-            f"{where}: x and y of {n} samples are {x.dtype} {list(x.shape)} and {y.dtype} {list(y.shape)}: must be "
-            "float32 [n, C, H, W] and int64 [n], or both uint8 [n, L]"
+            f"kind {draws.kind!r}: x and y of {n} samples are {x.dtype} {list(x.shape)} and {y.dtype} "
+            f"{list(y.shape)}: must be float32 [n, C, H, W] and int64 [n]"
         )
     if not x.isfinite().all():
-        raise SimicError(f"{where}: x has values that are not finite")
-    if (problem.classes != BYTES) if tokens else (problem.classes < 2 or y.min() < 0 or y.max() >= problem.classes):
+        raise SimicError(f"kind {draws.kind!r}: x has values that are not finite")
+    if problem.classes < 2 or y.min() < 0 or y.max() >= problem.classes:
         raise SimicError(
-            f"{where}: {problem.classes} classes, labels from {int(y.min())} to {int(y.max())}: labels must be "
-            f"0…classes-1 of at least 2 classes, of bytes {BYTES}"
+            f"kind {draws.kind!r}: {problem.classes} classes, labels from {int(y.min())} to {int(y.max())}: labels "
+            "must be 0…classes-1 of at least 2 classes"
         )
     return x, y
 

@@ -1,32 +1,19 @@
 """Register kinds of tasks by name. A kind draws the parameters of one instance and returns how its samples are made.
-
-A user adds one in a file of their own::
-
-    from simic.data.suites.kinds import Draws, Problem, kind
-
-    @kind("patches", "bright")
-    def bright(draws):
-        noise = draws.number(0.5, 1.5)
-
-        def sample(draws, n):
-            y = draws.labels(n, 2)
-            return y[:, None, None, None] + noise * draws.normal(n, 1, 16, 16), y
-
-        return Problem(2, {"noise": noise}, sample)
+Users add their own in a file of theirs: examples/extensions/waves.py.
 """
 
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import torch
-from pydantic import JsonValue
 from torch import Tensor
 
 from simic import registry, rng
 from simic.data.bank import SPLITS
-from simic.data.sources import Source, complete, drop_duplicates
+from simic.data.sources import Source, complete, drop_duplicates, read_bundled
 from simic.errors import SimicError
 from simic.rng import Purpose
 
@@ -34,7 +21,6 @@ GROUPS = ("train", "val", "held_out")
 OUTSIDE = "outside"  # no other group shares the finite sources of this one: only its splits divide them
 GROUP_SHARES = (0.5, 0.2, 0.3)  # of the samples of a finite source
 SPLIT_SHARES = (0.6, 0.2, 0.2)  # of the samples of a group
-KEYS = 16  # of streams, made at once
 
 
 @dataclass
@@ -65,21 +51,16 @@ class Draws:
     ) -> None:
         self.rng_seed, self.kind, self.group, self.instance, self.split = rng_seed, kind, group, instance, split
         self._shelf, self._calls = shelf, 0
-        self._keys: tuple[Tensor, ...] = ()
 
     def of_split(self, split: str) -> "Draws":
         """Return the draws of one split of the same instance."""
         return Draws(self.rng_seed, self.kind, self.group, self.instance, self._shelf, split)
 
     def _stream(self) -> Tensor:
-        place, self._calls = self._calls % KEYS, self._calls + 1
-        if place:
-            return self._keys[place]
         split = -1 if self.split is None else SPLITS.index(self.split)
         where = zlib.crc32(self.kind.encode()), (*GROUPS, OUTSIDE).index(self.group), self.instance, split
-        numbers = torch.arange(self._calls, self._calls + KEYS)
-        self._keys = rng.key(self.rng_seed, Purpose.INSTANCE, *where, numbers).unbind()
-        return self._keys[0]
+        self._calls += 1
+        return rng.key(self.rng_seed, Purpose.INSTANCE, *where, self._calls)
 
     def uniform(self, *shape: int) -> Tensor:
         """Draw float32 in [0, 1)."""
@@ -129,6 +110,10 @@ class Draws:
         other = (y + 1 + self.integers(classes - 1, len(y))) % classes
         return torch.where(self.uniform(len(y)) < share, other, y)
 
+    def bundled(self, name: str) -> Source:
+        """Return a data set of scikit-learn's, without duplicates."""
+        return self._shelf.read(name, lambda data_dir: read_bundled(name))
+
     def source(self, name: str, reader: Callable[[Path], Source]) -> Source:
         """Return finite data that ``reader(data folder)`` reads, once for all instances, without duplicates."""
         return self._shelf.read(name, reader)
@@ -169,11 +154,11 @@ def _part(values: Tensor, shares: tuple[float, ...], index: int) -> Tensor:
 class Problem:
     """One instance: ``sample(draws, n)`` returns ``x [n, …]`` and ``y [n]`` of a split; ``parameters`` are recorded.
 
-    Images are float32 ``[n, C, H, W]``, tables ``[n, 1, 1, D]``; byte sequences ``[n, L]`` uint8 with ``y [n, L]``.
+    Images are float32 ``[n, C, H, W]``, tables ``[n, 1, 1, D]``; labels int64, from 0 on.
     """
 
     classes: int
-    parameters: dict[str, JsonValue]
+    parameters: dict[str, Any]
     sample: Callable[[Draws, int], tuple[Tensor, Tensor]]
 
 
@@ -187,9 +172,7 @@ def kind(suite: str, name: str) -> Callable[[Kind], Kind]:
     def register(function: Kind) -> Kind:
         if suite not in registry.known(registry.SUITE):
             known = ", ".join(registry.known(registry.SUITE))
-            raise SimicError(
-                f"kind {name!r}: no suite {suite!r}: must be one of {known}, or registered before its kinds"
-            )
+            raise SimicError(f"kind {name!r}: no suite {suite!r}: must be one of {known}, or registered before it")
         kinds = KINDS.setdefault(suite, {})
         if name in kinds:
             raise SimicError(f"suite {suite!r} has a kind {name!r} already; choose another name")

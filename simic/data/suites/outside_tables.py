@@ -1,4 +1,4 @@
-"""Register the tables of the suite ``tables`` that were not made for it: scikit-learn's real ones, at their own widths,
+"""Define the tables of the suite ``tables`` that were not made for it: scikit-learn's real ones, at their own widths,
 and its generators.
 
 Real tables are small, so a split may hold a row more than once, each time with other noise; no two splits of a task
@@ -7,21 +7,20 @@ share a row.
 
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
-from pydantic import JsonValue
 from torch import Tensor
 
-from simic.data.sources import BANDS, Source, checked, read_bundled
-from simic.data.suites.kinds import Draws, Problem, kind
+from simic.data.sources import BANDS, checked
+from simic.data.suites.kinds import Draws, Kind, Problem
 from simic.data.suites.table_rules import COLUMNS
 
 ROWS = 4096  # that a generator gives for an instance: enough for all splits
 REAL = ("breast_cancer", "wine", "diabetes", "digits", "iris")
 
-Parameters = dict[str, JsonValue]
+Parameters = dict[str, Any]
 # Generators and the parameters that an instance draws for each.
 GENERATED: dict[str, Callable[[Draws], Parameters]] = {
     "friedman1": lambda draws: {"n_features": 10, "noise": draws.number(0.0, 1.0)},
@@ -45,15 +44,11 @@ GENERATED: dict[str, Callable[[Draws], Parameters]] = {
 }
 
 
-def _read_table(name: str, data_dir: Path) -> Source:
-    return read_bundled(name)
-
-
 def _real(name: str, draws: Draws) -> Problem:
     """Show all columns of a table in a little noise: three to six classes of digits, two or three bands of diabetes,
     all classes of the others.
     """
-    labels = draws.source(name, partial(_read_table, name)).y
+    labels = draws.bundled(name).y
     classes = int(labels.max()) + 1
     if name == "diabetes":
         count = draws.whole(2, 3)
@@ -63,13 +58,13 @@ def _real(name: str, draws: Draws) -> Problem:
     noise = draws.number(0.05, 0.2)  # of each column's deviation
 
     def sample(draws: Draws, n: int) -> tuple[Tensor, Tensor]:
-        source = draws.source(name, partial(_read_table, name))
+        source = draws.bundled(name)
         y = draws.labels(n, len(groups))
         values = source.x.flatten(1)
         x = values[draws.of_pool(name, source.y, draws.members(y, groups))]
         return (x + noise * values.std(0, correction=0) * draws.normal(*x.shape))[:, None, None], y
 
-    return Problem(len(groups), {"labels": [[*group] for group in groups], "noise": noise}, sample)
+    return Problem(len(groups), {"labels": groups, "noise": noise}, sample)
 
 
 # --- generators ------------------------------------------------------------------------------------------------------
@@ -98,9 +93,5 @@ def _generated(name: str, draws: Draws) -> Problem:
     return Problem(classes, {"random_state": seed, **asked}, sample)
 
 
-def register() -> None:
-    """Register the kinds; the suite must be there before."""
-    for name in REAL:
-        kind("tables", name)(partial(_real, name))
-    for name in GENERATED:
-        kind("tables", name)(partial(_generated, name))
+KINDS: dict[str, Kind] = {name: partial(_real, name) for name in REAL}
+KINDS |= {name: partial(_generated, name) for name in GENERATED}

@@ -5,12 +5,11 @@ alone. Digits are scikit-learn's; each group of tasks and each split has digits 
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
-from pydantic import JsonValue
 from torch import Tensor
 
-from simic.data.sources import read_bundled
 from simic.data.suites.kinds import Draws, Problem, kind
 from simic.data.suites.suites import GRADUAL, TaskSuite, suite
 
@@ -165,16 +164,16 @@ def either(draws: Draws) -> Problem:
 Show = Callable[[Draws, Tensor], Tensor]  # images [n, 1, 16, 16] of digits [n, 8, 8] from 0 to 1
 
 
-def _digits(chosen: list[int], show: Show, flips: float = 0.0, **parameters: JsonValue) -> Problem:
+def _digits(chosen: list[int], show: Show, flips: float = 0.0, **parameters: Any) -> Problem:
     """Return an instance whose classes are the chosen digits, equally often, of which a share is labelled wrongly."""
 
     def sample(draws: Draws, n: int) -> tuple[Tensor, Tensor]:
-        source = draws.source("digits", lambda data_dir: read_bundled("digits"))
+        source = draws.bundled("digits")
         y = draws.labels(n, len(chosen))
         index = draws.of_pool("digits", source.y, torch.tensor(chosen)[y])
         return show(draws, source.x[index, 0] / 16.0), draws.mislabelled(y, len(chosen), flips)
 
-    return Problem(len(chosen), {"digits": [*chosen], **parameters}, sample)
+    return Problem(len(chosen), {"digits": chosen, **parameters}, sample)
 
 
 def _noisy(draws: Draws, image: Tensor, noise: float) -> Tensor:

@@ -8,9 +8,9 @@ labels.
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
-from pydantic import JsonValue
 from torch import Tensor
 
 from simic.data.suites.kinds import Draws
@@ -66,9 +66,9 @@ class Columns:
         return ((share + 0.5) * count).floor().long().clamp(0, count - 1)
 
     @property
-    def parameters(self) -> dict[str, JsonValue]:
+    def parameters(self) -> dict[str, Any]:
         """Return what is recorded: nothing of columns that are independent and normal."""
-        found: dict[str, JsonValue] = {}
+        found: dict[str, Any] = {}
         if any(self.loadings):
             found["loadings"] = [*self.loadings]
         if self.uniform:
@@ -83,12 +83,12 @@ def draw_columns(draws: Draws) -> Columns:
     form = draws.whole(0, 2)
     if form == 1:
         size, sign = draws.uniform(COLUMNS), 2 * draws.integers(2, COLUMNS) - 1
-        return Columns(loadings=_rounded((0.3 + 0.5 * size) * sign))
+        return Columns(loadings=tuple(_rounded((0.3 + 0.5 * size) * sign)))
     return Columns(uniform=tuple(draws.subset(COLUMNS, 3, 9))) if form == 2 else Columns()
 
 
-def _rounded(values: Tensor) -> tuple[float, ...]:
-    return tuple(round(value, 3) for value in values.tolist())
+def _rounded(values: Tensor) -> list[float]:
+    return [round(value, 3) for value in values.tolist()]
 
 
 def _some(draws: Draws, count: int) -> list[int]:
@@ -104,7 +104,7 @@ class LabelRule:
     """``score`` maps rows ``[n, 12]`` to ``[n]``, cut into bands of equal size or at ``cuts`` where these are given."""
 
     score: Callable[[Tensor], Tensor]
-    parameters: dict[str, JsonValue]
+    parameters: dict[str, Any]
     cuts: tuple[float, ...] | None = None
 
 
@@ -114,7 +114,7 @@ Rule = Callable[[Draws, Columns], LabelRule]
 def linear(draws: Draws, columns: Columns) -> LabelRule:
     """Score by a weighted sum of all columns."""
     weights = _rounded(draws.normal(COLUMNS))
-    return LabelRule(lambda x: x @ torch.tensor(weights), {"weights": [*weights]})
+    return LabelRule(lambda x: x @ torch.tensor(weights), {"weights": weights})
 
 
 def sparse(draws: Draws, columns: Columns) -> LabelRule:
@@ -128,18 +128,18 @@ def product(draws: Draws, columns: Columns) -> LabelRule:
     count = draws.whole(1, 3)
     chosen = _some(draws, 2 * count)
     first, second = chosen[:count], chosen[count:]
-    signs: list[JsonValue] = (2 * draws.integers(2, count) - 1).tolist()
+    signs = (2 * draws.integers(2, count) - 1).tolist()
 
     def score(x: Tensor) -> Tensor:
         return (x[:, first] * x[:, second] * torch.tensor(signs)).sum(1)
 
-    return LabelRule(score, {"first": [*first], "second": [*second], "signs": signs})
+    return LabelRule(score, {"first": first, "second": second, "signs": signs})
 
 
 def periodic(draws: Draws, columns: Columns) -> LabelRule:
     """Score by the sine of a column."""
     column, frequency, phase = draws.whole(0, COLUMNS - 1), draws.number(3.0, 7.0), draws.number(0.0, 6.283)
-    parameters: dict[str, JsonValue] = {"column": column, "frequency": frequency, "phase": phase}
+    parameters = {"column": column, "frequency": frequency, "phase": phase}
     return LabelRule(lambda x: (frequency * x[:, column] + phase).sin(), parameters)
 
 
@@ -150,14 +150,14 @@ def category(draws: Draws, columns: Columns) -> LabelRule:
     def score(x: Tensor) -> Tensor:
         return torch.tensor(values)[columns.level(x, column, LEVELS)] + 0.2 * x[:, other]
 
-    return LabelRule(score, {"column": column, "values": [*values], "other": other})
+    return LabelRule(score, {"column": column, "values": values, "other": other})
 
 
 def order(draws: Draws, columns: Columns) -> LabelRule:
     """Score by weights on the sorted values; they sum to 0, so that the mean of a row says nothing."""
     drawn = draws.normal(COLUMNS)
     weights = _rounded(drawn - drawn.mean())
-    return LabelRule(lambda x: x.sort(1).values @ torch.tensor(weights), {"weights": [*weights]})
+    return LabelRule(lambda x: x.sort(1).values @ torch.tensor(weights), {"weights": weights})
 
 
 def match(draws: Draws, columns: Columns) -> LabelRule:
@@ -182,19 +182,18 @@ def signs(draws: Draws, columns: Columns) -> LabelRule:
     count = 2 * draws.whole(0, 1) + 1
     chosen = _some(draws, 2 * count)
     first, second = chosen[:count], chosen[count:]
-    return LabelRule(
-        lambda x: (x[:, first] * x[:, second]).sign().sum(1), {"first": [*first], "second": [*second]}, (0.0,)
-    )
+    return LabelRule(lambda x: (x[:, first] * x[:, second]).sign().sum(1), {"first": first, "second": second}, (0.0,))
 
 
 def band(draws: Draws, columns: Columns) -> LabelRule:
     """Tell whether the level of a column is one of a chosen half."""
     column, count = draws.whole(0, COLUMNS - 1), 2 * draws.whole(4, 6)
     yes = sorted(draws.permutation(count)[: count // 2].tolist())
-    parameters: dict[str, JsonValue] = {"column": column, "levels": count, "yes": [*yes]}
-    return LabelRule(
-        lambda x: torch.isin(columns.level(x, column, count), torch.tensor(yes)).float(), parameters, (0.5,)
-    )
+
+    def score(x: Tensor) -> Tensor:
+        return torch.isin(columns.level(x, column, count), torch.tensor(yes)).float()
+
+    return LabelRule(score, {"column": column, "levels": count, "yes": yes}, (0.5,))
 
 
 def spread(draws: Draws, columns: Columns) -> LabelRule:
@@ -209,13 +208,13 @@ def spread(draws: Draws, columns: Columns) -> LabelRule:
         ranked = x.sort(1).values
         return ranked[:, plus].sum(1) - ranked[:, minus].sum(1)
 
-    return LabelRule(score, {"plus": [*plus], "minus": [*minus]})
+    return LabelRule(score, {"plus": plus, "minus": minus})
 
 
 def stripes(draws: Draws, columns: Columns) -> LabelRule:
     """Tell alternating intervals of a column apart."""
     column, width, start = draws.whole(0, COLUMNS - 1), draws.number(0.4, 0.9), draws.number(0.0, 1.0)
-    parameters: dict[str, JsonValue] = {"column": column, "width": width, "start": start}
+    parameters = {"column": column, "width": width, "start": start}
     return LabelRule(lambda x: (x[:, column] / width + start).floor() % 2, parameters, (0.5,))
 
 
@@ -239,7 +238,7 @@ def nearest(draws: Draws, columns: Columns) -> LabelRule:
     def score(x: Tensor) -> Tensor:
         return (x[:, chosen[1:]] - x[:, chosen[:1]]).abs().argmin(1).float()
 
-    return LabelRule(score, {"to": chosen[0], "of": [*chosen[1:]]}, (0.5, 1.5))
+    return LabelRule(score, {"to": chosen[0], "of": chosen[1:]}, (0.5, 1.5))
 
 
 def rank(draws: Draws, columns: Columns) -> LabelRule:
@@ -267,7 +266,7 @@ def centres(draws: Draws, columns: Columns) -> LabelRule:
     def score(x: Tensor) -> Tensor:
         return (torch.cdist(x, torch.tensor(points)).argmin(1) % 2).float()
 
-    return LabelRule(score, {"points": [[*point] for point in points]}, (0.5,))
+    return LabelRule(score, {"points": points}, (0.5,))
 
 
 def waves(draws: Draws, columns: Columns) -> LabelRule:
@@ -279,13 +278,13 @@ def waves(draws: Draws, columns: Columns) -> LabelRule:
     def score(x: Tensor) -> Tensor:
         return (torch.tensor(frequencies) * x[:, chosen] + torch.tensor(phases)).sin().sum(1)
 
-    return LabelRule(score, {"columns": [*chosen], "frequencies": [*frequencies], "phases": [*phases]})
+    return LabelRule(score, {"columns": chosen, "frequencies": frequencies, "phases": phases})
 
 
 def largest(draws: Draws, columns: Columns) -> LabelRule:
     """Tell which of three columns is largest."""
     chosen = _some(draws, 3)
-    return LabelRule(lambda x: x[:, chosen].argmax(1).float(), {"columns": [*chosen]}, (0.5, 1.5))
+    return LabelRule(lambda x: x[:, chosen].argmax(1).float(), {"columns": chosen}, (0.5, 1.5))
 
 
 def cuts_of(rule: LabelRule, reference: Tensor, classes: int) -> tuple[float, ...]:
@@ -316,7 +315,7 @@ class Shape:
 
     show: Callable[[Draws, Tensor], Tensor] = lambda draws, x: x
     read: Callable[[Tensor], Tensor] = lambda x: x
-    parameters: dict[str, JsonValue] | None = None
+    parameters: dict[str, Any] | None = None
 
 
 def plain(draws: Draws) -> Shape:

@@ -13,12 +13,12 @@ from functools import partial
 from typing import Any
 
 import torch
-from pydantic import JsonValue
 from torch import Tensor
 
+from simic.data.suites import outside_tables
 from simic.data.suites import table_rules as rules
 from simic.data.suites.kinds import Draws, Kind, Problem, kind
-from simic.data.suites.outside_tables import GENERATED, REAL, register
+from simic.data.suites.outside_tables import GENERATED, REAL
 from simic.data.suites.suites import TaskSuite, suite
 from simic.data.suites.table_rules import CODES, COLUMNS, Columns, LabelRule, Shape
 
@@ -45,7 +45,7 @@ def _table(
             x[y == label] = rows[labels == label][: wanted[label]]
         return shape.show(draws, x)[:, None, None], draws.mislabelled(y, classes, noise)
 
-    parameters: dict[str, JsonValue] = {"rule": rule.parameters, "cuts": [*cuts], "label_noise": noise}
+    parameters: dict[str, Any] = {"rule": rule.parameters, "cuts": [*cuts], "label_noise": noise}
     if columns.parameters:
         parameters["columns"] = columns.parameters
     if shape.parameters:
@@ -167,6 +167,5 @@ suite(
     )
 )
 _MADE = {name: partial(_single, *SINGLES[name]) for name in _SHUFFLED}
-for _name, _make in (BASE | _MADE | HELD_OUT).items():
+for _name, _make in (BASE | _MADE | HELD_OUT | outside_tables.KINDS).items():
     kind("tables", _name)(_make)
-register()

@@ -105,20 +105,6 @@ def test_pools_depend_on_the_source_and_the_seed_alone():
     assert pools(labels) != pools(labels, name="letters")
 
 
-def test_no_digit_is_seen_by_two_groups_or_two_splits():
-    """By their pixels, sorted so that those of permuted digits are found too."""
-    seen = {}
-    for group, split, name in product(GROUPS, SPLITS, ("digits_mislabelled", "digits_permuted")):
-        for instance in range(4):
-            x, _ = drawn("patches", name, split, 400, group=group, instance=instance)
-            images = x[:, 0, ::2, ::2].flatten(1).sort(1).values
-            seen.setdefault((group, split), set()).update(map(tuple, (images * 16).round().int().tolist()))
-    every = {place: len(images) for place, images in seen.items()}
-    assert min(every.values()) > 50
-    shared = [(a, b) for a, b in combinations(seen, 2) if seen[a] & seen[b]]
-    assert shared == []
-
-
 def test_a_pool_is_used_up_before_a_sample_is_used_again():
     labels = torch.arange(60) % 2
     draws = Draws(1, "any", "train", 0, Sources(None), "train")

@@ -24,8 +24,8 @@ FAULTS: Faults = {
         "The test split of the held-out tasks is their validation split.",
         Patch(
             BATCHES,
-            '_dataset(arrays, split, meta.classes, tasks, host, device) for split in ("train", "val", "test")',
-            '_dataset(arrays, split, meta.classes, tasks, host, device) for split in ("train", "val", "val")',
+            '_dataset(arrays, split + end, meta.classes, tasks, host, device) for split in ("train", "val", "test")',
+            '_dataset(arrays, split + end, meta.classes, tasks, host, device) for split in ("train", "val", "val")',
         ),
     ),
     "trained-on-test": (
@@ -33,8 +33,8 @@ FAULTS: Faults = {
         "Hosts of the evaluation are trained on the test samples.",
         Patch(
             BATCHES,
-            '_dataset(arrays, split, meta.classes, tasks, host, device) for split in ("train", "val", "test")',
-            '_dataset(arrays, split, meta.classes, tasks, host, device) for split in ("test", "val", "test")',
+            '_dataset(arrays, split + end, meta.classes, tasks, host, device) for split in ("train", "val", "test")',
+            '_dataset(arrays, split + end, meta.classes, tasks, host, device) for split in ("test", "val", "test")',
         ),
     ),
     "held-out-tasks-are-trained-on": (
