@@ -126,9 +126,10 @@ def _train(tree: params.Params, workspace: Workspace, execution: Execution) -> N
 
 def _log_audit(workspace: Workspace) -> None:
     """Log the report to MLflow."""
+    from simic.audit.diff import read_verdict
     from simic.pipeline import mlflow_observer, run_summary
 
-    verdict = stages.findings(workspace)
+    verdict = read_verdict(workspace.reports)
     tags = provenance(workspace) | {
         "simic.certified": "yes" if verdict.certified else "no",
         "simic.refuted": ", ".join(verdict.refuted),

@@ -4,11 +4,12 @@ import json
 
 import pytest
 
+from simic.audit.diff import read_verdict
 from simic.audit.findings import Result, Status, Verdict
 from simic.data.batches import HELD_OUT_FILE, TEST_FILE
 from simic.evaluation.promotion import Compared, Contest
 from simic.evaluation.statistics import Interval
-from simic.pipeline import engine, mlflow_observer, mlflow_store, promote, stages
+from simic.pipeline import engine, mlflow_observer, mlflow_store, promote
 from simic.pipeline.paths import Workspace
 from simic.telemetry.rows import Severity
 from tests.pipeline.conftest import Simic
@@ -73,7 +74,7 @@ def track(workspace: Workspace, fingerprint: str) -> None:
     watcher.on_start(info_of(workspace, fingerprint=fingerprint, data_sha256=data_sha256(workspace)))
     watcher.on_end("finished")
     watcher.publish()
-    mlflow_observer.log_report(workspace, NAME, engine_tags, sound=not stages.findings(workspace).refuted)
+    mlflow_observer.log_report(workspace, NAME, engine_tags, sound=not read_verdict(workspace.reports).refuted)
 
 
 def data_sha256(workspace: Workspace) -> str:
@@ -102,7 +103,7 @@ def test_a_challenger_that_does_not_clear_the_floors_stays_one(project: Workspac
     found = promote.Promotion.model_validate_json(project.promotion.read_bytes())
     assert code == 1 and not found.promoted and found.champion is None
     assert [each.opponent for each in found.contest.compared] == ["random_legal", "static"]
-    assert found.refuted == () and found.findings == stages.findings(project).counts()
+    assert found.refuted == () and found.findings == read_verdict(project.reports).counts()
     assert out.splitlines()[0] == "challenger  version 1"
     assert out.count("difference  ") == 2 and "decision    not promoted: the interval over " in out
     assert holders(project) == {"challenger": "1"}
