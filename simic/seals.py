@@ -34,69 +34,49 @@ class Sealed(NamedTuple):
 
 _HOSTS = ("agent", "data/batches.py", "durable.py", "envs", "program.py")
 _BASE = ("growth", "rng.py", "transfer.py")
+_MEASURING = ("checkpoint", "episodes", "learned", "machine", "worker_layout", "validation")
 _GROWN_AS = (
-    "actions",
-    "batch_size",
-    "batches_per_epoch",
-    "episode_steps",
-    "governor",
-    "host",
-    "host_optimizer",
-    "lifecycle",
+    "actions", "batch_size", "batches_per_epoch", "episode_steps", "governor", "host", "host_optimizer", "lifecycle",
     "price",
-)
+)  # fmt: skip
 # dvc.yaml lists the same (a test compares). After a change in train's code an unfinished run is not continued.
 STAGES: dict[str, Sealed] = {
     "prepare": Sealed(
-        (
+        code=(
             *(f"data/{name}.py" for name in ("bank", "batches", "cifar", "idx", "prepare", "published", "sources")),
             *("data/suites", "data/synthetic.py", "data/tasks.py", "data/text.py", "durable.py"),
             *_BASE,
         ),
-        ("rng_seed", "extensions", "prepare"),
-        (),
-        ("data/prepared",),
+        params=("rng_seed", "extensions", "prepare"),
+        reads=(),
+        writes=("data/prepared",),
     ),
     "headroom": Sealed(
-        (
-            *_HOSTS,
-            "evaluation",
-            *_BASE,
-            "telemetry/columns.py",
-            *(
-                f"training/{name}.py"
-                for name in ("checkpoint", "episodes", "learned", "machine", "worker_layout", "validation")
-            ),
+        code=(
+            *(*_HOSTS, *_BASE, "evaluation", "telemetry/columns.py"),
+            *(f"training/{name}.py" for name in _MEASURING),
         ),
-        (
-            "rng_seed",
-            "extensions",
-            "headroom",
-            "evaluate.epochs",
-            "evaluate.eval_seeds",
+        params=(
+            *("rng_seed", "extensions", "headroom", "evaluate.epochs", "evaluate.eval_seeds"),
             *(f"train.{name}" for name in _GROWN_AS),
         ),
-        ("data/prepared",),
-        ("reports/headroom.json",),
+        reads=("data/prepared",),
+        writes=("reports/headroom.json",),
     ),
     "train": Sealed(
-        (*_HOSTS, *_BASE, "telemetry", "training"),
-        ("rng_seed", "extensions", "train"),
-        ("data/prepared",),
-        ("checkpoints", "models", "telemetry"),
+        code=(*_HOSTS, *_BASE, "telemetry", "training"),
+        params=("rng_seed", "extensions", "train"),
+        reads=("data/prepared",),
+        writes=("checkpoints", "models", "telemetry"),
     ),
     "evaluate": Sealed(
-        (
-            *_HOSTS,
+        code=(
+            *(*_HOSTS, *_BASE, "evaluation", "telemetry/columns.py", "training"),
             *(f"data/{name}.py" for name in ("bank", "raw_inputs", "sources", "synthetic")),
-            "evaluation",
-            *_BASE,
-            "telemetry/columns.py",
-            "training",
         ),
-        ("rng_seed", "extensions", "headroom", "train", "evaluate"),
-        ("checkpoints", "data/prepared", "reports/headroom.json"),
-        ("reports/grown", "reports/evaluation.json", "reports/metrics.json"),
+        params=("rng_seed", "extensions", "headroom", "train", "evaluate"),
+        reads=("checkpoints", "data/prepared", "reports/headroom.json"),
+        writes=("reports/grown", "reports/evaluation.json", "reports/metrics.json"),
     ),
 }
 

@@ -55,41 +55,30 @@ def _outdated(lock: Path, stage: str) -> bool:
         return False  # DVC says what is wrong with it
     if stage not in recorded:
         return bool(recorded)  # else DVC has done nothing here yet, and is asked whether it can
-    made = {out["path"]: out.get("md5") for stage_record in recorded.values() for out in stage_record.get("outs", [])}
-    return any(dep.get("md5") != made.get(dep["path"], dep.get("md5")) for dep in recorded[stage].get("deps", []))
+    made = _outputs(recorded)
+    return any(dep.get("md5") != made.get(dep["path"], dep.get("md5")) for dep in _listed(recorded[stage], "deps"))
 
 
-def is_recorded(root: Path, stage: str) -> bool:
-    """Return whether dvc.lock has the outputs of the stage as they are now. Unlike ``is_stale`` it does without DVC, so
-    a stage that DVC runs can ask.
-    """
+def is_recorded(root: Path, file: str) -> bool:
+    """Return whether dvc.lock has a stage's file as it is now; without DVC, so that a stage which DVC runs can ask."""
     restore(root)
-    lock = root / "dvc.lock"
+    lock, path = root / "dvc.lock", root / file
     try:
-        recorded = _stages(lock)
+        recorded = _outputs(_stages(lock))
     except ValueError as error:
         raise SimicError(f"{lock}: not readable: {error}; restore or remove it") from None
-    outs = recorded.get(stage, {}).get("outs", [])
-    return bool(outs) and all((root / out["path"]).exists() and entry(root, out["path"]) == out for out in outs)
+    return path.exists() and recorded.get(file) == hashlib.md5(path.read_bytes(), usedforsecurity=False).hexdigest()
 
 
-def entry(root: Path, name: str) -> dict[str, Any]:
-    """Return an output as dvc.lock has it: of a file its md5 and size; of a folder the md5 of the list of those in it,
-    and their number.
-    """
-    path = root / name
-    if path.is_file():
-        return {"path": name, "hash": "md5", "md5": _md5(path.read_bytes()), "size": path.stat().st_size}
-    files = sorted(each for each in path.rglob("*") if each.is_file())
-    listed = [{"md5": _md5(each.read_bytes()), "relpath": each.relative_to(path).as_posix()} for each in files]
-    listed.sort(key=lambda each: each["relpath"])
-    size = sum(each.stat().st_size for each in files)
-    md5 = _md5(json.dumps(listed, sort_keys=True).encode()) + ".dir"
-    return {"path": name, "hash": "md5", "md5": md5, "size": size, "nfiles": len(files)}
+def _outputs(recorded: dict[str, Any]) -> dict[str, str | None]:
+    """Return the md5 of every output, by place, of the stages of a dvc.lock."""
+    return {out["path"]: out.get("md5") for stage in recorded.values() for out in _listed(stage, "outs")}
 
 
-def _md5(content: bytes) -> str:
-    return hashlib.md5(content, usedforsecurity=False).hexdigest()
+def _listed(stage: Any, kind: str) -> list[dict[str, Any]]:
+    """Return deps or outs of a stage; not one that a kill has cut short while DVC wrote it."""
+    listed = stage.get(kind) if isinstance(stage, dict) else None
+    return [each for each in listed or [] if isinstance(each, dict) and "path" in each]
 
 
 def commit(root: Path, stage: str, patience_seconds: float = 60.0) -> None:
@@ -167,12 +156,6 @@ def _patiently(root: Path, patience_seconds: float, *arguments: str) -> str:
             if time.monotonic() > deadline:
                 raise
             time.sleep(1.0)
-
-
-def lock_digest(root: Path) -> str:
-    """Return the sha256 of dvc.lock, or the empty string when there is none."""
-    lock = root / "dvc.lock"
-    return hashlib.sha256(lock.read_bytes()).hexdigest() if lock.exists() else ""
 
 
 def code_revision(root: Path) -> str:

@@ -76,7 +76,7 @@ def floors(params: Params, workspace: Workspace) -> dict[str, float]:
     if not workspace.headroom.exists():
         return {}
     headroom = result.read_headroom(workspace.headroom)
-    if (headroom.data_sha256, headroom.settings_sha256) != (data_hash(workspace.prepared), endpoints.settings(params)):
+    if not _is_of(headroom, params, workspace):
         return {}
     if headroom.validation:
         return headroom.validation
@@ -89,20 +89,29 @@ def discard_work(params: Params, workspace: Workspace) -> None:
     """Move a finished, published and recorded training from work/ to finished/, where it replaces the one before and
     can be made longer; remove what killed processes left.
     """
-    from simic.training.checkpoint import CheckpointStore
-    from simic.training.run_layout import CHECKPOINTS
-
     unfinished = workspace.state / "work"
     for rest in unfinished.glob(".*.old"):
         shutil.rmtree(rest)
     if not any(unfinished.glob("*")):
         return
     work = workspace.work(fingerprint(params, workspace))
-    if params.train.iterations in CheckpointStore(work / CHECKPOINTS, params.runtime.keep_last).iterations():
+    if _is_published(params, work, workspace):
         for earlier in workspace.finished.glob("[!.]*"):
             if not workspace.mlflow_debt(run_name(earlier.name)).exists():  # else MLflow lacks what is in it
                 durable.remove_directory(earlier)
         durable.move_directory(work, workspace.finished / work.name)
+
+
+def _is_published(params: Params, work: Path, workspace: Workspace) -> bool:
+    """Return whether the end of this training, and not of an earlier one, is published and sealed."""
+    from simic.training.checkpoint import MANIFEST_FILE, CheckpointStore
+    from simic.training.run_layout import CHECKPOINTS
+
+    end = CheckpointStore(work / CHECKPOINTS, params.runtime.keep_last).path(params.train.iterations) / MANIFEST_FILE
+    published, seal = workspace.checkpoints / "latest" / MANIFEST_FILE, seals.read(workspace.root, "train")
+    if seal is None or not end.exists() or not published.exists() or end.read_bytes() != published.read_bytes():
+        return False
+    return seal.writes["checkpoints"] == seals.content_hash(workspace.checkpoints)
 
 
 def refuse_too_large(params: Params, workspace: Workspace) -> None:
@@ -228,12 +237,20 @@ def evaluate(params: Params, workspace: Workspace) -> None:
 
 def _headroom_of(params: Params, workspace: Workspace) -> "HeadroomReport":
     """Return the headroom of the prepared data and these params; SimicError where it is of others."""
-    from simic.evaluation import endpoints, result
+    from simic.evaluation import result
 
     headroom = result.read_headroom(unchanged(workspace, workspace.headroom))
-    if (headroom.data_sha256, headroom.settings_sha256) != (data_hash(workspace.prepared), endpoints.settings(params)):
+    if not _is_of(headroom, params, workspace):
         raise SimicError(f"{workspace.headroom}: of other data or params than these; run simic headroom first")
     return headroom
+
+
+def _is_of(headroom: "HeadroomReport", params: Params, workspace: Workspace) -> bool:
+    """Return whether headroom was measured on the prepared data and with these params."""
+    from simic.evaluation import endpoints
+
+    measured = headroom.data_sha256, headroom.settings_sha256
+    return measured == (data_hash(workspace.prepared), endpoints.settings(params))
 
 
 def explain(params: Params, workspace: Workspace, task: str, step: int) -> "Explanation":

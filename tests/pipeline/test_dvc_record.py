@@ -121,9 +121,9 @@ def test_a_record_that_was_cut_short_takes_no_other_stage_with_it(project: Path)
     for end in range(0, len(whole), 13):
         lock.write_bytes(whole[:end])
         kept.write_bytes(before)
-        assert dvc_record.is_recorded(project, "double"), end
+        assert dvc_record.is_recorded(project, "other.txt"), end
         assert not kept.exists()
-    assert dvc_record.is_stale(project, "after") is not dvc_record.is_recorded(project, "after")
+    assert dvc_record.is_stale(project, "after") is not dvc_record.is_recorded(project, "out.txt")
 
 
 @pytest.mark.parametrize("room", [True, False], ids=["room", "no-room"])
@@ -154,7 +154,7 @@ def test_a_disk_that_is_full_while_dvc_writes_its_lock_costs_no_record(
         with pytest.raises(SimicError, match="No space left"):
             dvc_record.commit(project, "double")
     assert (lock in written) is earlier  # else there was none, which needs no room
-    assert dvc_record.is_recorded(project, "double") is earlier
+    assert dvc_record.is_recorded(project, "out.txt") is earlier
     assert (lock.read_bytes() if lock.exists() else None) == before
     assert list((project / ".simic").iterdir()) == []
 

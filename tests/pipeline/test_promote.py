@@ -12,7 +12,7 @@ from simic.evaluation.statistics import Interval
 from simic.pipeline import engine, mlflow_observer, mlflow_store, promote
 from simic.pipeline.paths import Workspace
 from simic.telemetry.rows import Severity
-from tests.pipeline.conftest import Simic
+from tests.conftest import Simic
 from tests.pipeline.mlflow_runs import NAME, info_of
 from tests.pipeline.small_suite import tree
 
@@ -128,10 +128,7 @@ def test_a_champion_is_followed_by_who_beats_it_and_is_no_challenger(
     monkeypatch.setattr(promote, "decide", lambda contest, _: promote_rule(contest, verdict()))
     assert simic("promote")[0] == 0
     assert holders(project) == {"champion": "1"}
-    code, _, error = simic("promote")
-    assert (
-        code == 2 and error.startswith("simic: simic-policy: no version is the challenger") and error.count("\n") == 1
-    )
+    assert simic.refuses("promote").startswith("simic: simic-policy: no version is the challenger")
     for sound in (True, False):  # audited again: it stays champion
         mlflow_observer.log_report(project, NAME, {}, sound=sound)
         assert holders(project) == {"champion": "1"}
@@ -151,11 +148,9 @@ promote_rule = promote.decide
 @pytest.mark.usefixtures("project")
 def test_a_store_that_cannot_be_reached_is_one_line(simic: Simic, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:1")
-    code, _, error = simic("promote")
-    assert code == 2 and error.startswith("simic: MLflow does not answer") and error.count("\n") == 1
+    assert simic.refuses("promote").startswith("simic: MLflow does not answer")
 
 
 def test_it_waits_for_nobody_who_runs_stages(project: Workspace, simic: Simic) -> None:
     with engine.workspace_lock(project):
-        code, _, error = simic("promote")
-    assert code == 2 and "in use by process" in error
+        assert "in use by process" in simic.refuses("promote")

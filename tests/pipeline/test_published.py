@@ -19,7 +19,7 @@ from simic.growth.networks.blueprints import blueprints_of
 from simic.pipeline import grow, stages
 from simic.pipeline.paths import Workspace
 from simic.training import worker_layout
-from tests.pipeline.conftest import Simic
+from tests.conftest import Simic
 from tests.pipeline.small_suite import tree
 
 FILES = {"CARD.md", "policy.json", "weights.safetensors"}

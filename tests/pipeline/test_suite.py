@@ -17,8 +17,8 @@ from simic.evaluation import result
 from simic.pipeline import engine, run_summary, stages
 from simic.pipeline.paths import Workspace
 from simic.telemetry import starts
+from tests.conftest import Simic
 from tests.helpers import ROOT
-from tests.pipeline.conftest import Simic
 from tests.pipeline.small_suite import TINY, tree
 
 
