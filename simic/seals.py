@@ -4,11 +4,13 @@ Seals are kept apart from DVC's record because that one is written by whoever as
 the stage itself; and because a run can be checked where there is no DVC.
 """
 
+import functools
 import hashlib
-from collections.abc import Iterator, Mapping
+import operator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError
 
@@ -112,7 +114,7 @@ def recipe(root: Path, stage: str, tree: Params) -> tuple[dict[str, str], dict[s
     """Return the code and the params that decide what a stage makes of its inputs."""
     sealed, dumped = STAGES[stage], tree.model_dump(mode="json")
     code = code_hashes(sealed.code) | extension_hashes(root, tree)
-    return code, {key: _at(dumped, key) for key in sealed.params}
+    return code, {key: functools.reduce(operator.getitem, key.split("."), dumped) for key in sealed.params}
 
 
 def _now(root: Path, stage: str, tree: Params) -> Seal:
@@ -200,14 +202,6 @@ def _differences(seal: Seal, now: Seal) -> Iterator[str]:
         for name in sorted(then.keys() | present.keys()):
             if then.get(name) != present.get(name):
                 yield f"{what} {name} has changed since"
-
-
-def _at(dumped: Mapping[str, Any], key: str) -> Any:
-    """Return the value at a dotted key."""
-    value: Any = dumped
-    for part in key.split("."):
-        value = value[part]
-    return value
 
 
 def code_hashes(places: tuple[str, ...]) -> dict[str, str]:

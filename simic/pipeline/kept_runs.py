@@ -208,7 +208,8 @@ def staying(workspace: Workspace, allow_code_change: bool) -> list[str]:
     tree = params.load(workspace.params)
     runs = kept_runs(workspace, tree)
     source = extendable(runs, tree, allow_code_change)
-    lines = [run.line() for run in runs if run.changed and not run.finished and run is not source]
+    others = [run for run in runs if not run.own and run is not source]
+    lines = [run.line() for run in others if run.changed and not run.finished]
     own = any(run.own and run.iterations for run in runs)
     return lines if lines or source is not None or own else [*_not_extended(workspace, tree)]
 

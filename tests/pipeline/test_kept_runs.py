@@ -209,6 +209,7 @@ def test_seams_that_are_lost_are_a_finding_once(unfinished: Workspace, damage: s
         file.write_bytes(file.read_bytes()[:-1])
     else:
         kept.model_copy(update={"recipe": kept.recipe.model_copy(update={"data_sha256": "other"})}).write(work)
+    assert kept_runs.staying(unfinished, allow_code_change=False) == []  # training goes on with it all the same
     assert begin(params, unfinished) is None
     with open_session(params, work, unfinished.prepared) as session:
         assert [(each.check, each.severity) for each in session.findings] == [("seams_lost", "medium")]
