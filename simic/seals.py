@@ -26,7 +26,7 @@ APART = ("timing.jsonl", "run.json")
 
 
 class Sealed(NamedTuple):
-    """Dependencies and outputs of a stage: files below simic/, keys of params.yaml, places in the workspace."""
+    """List what a stage depends on and makes: files below simic/, keys of params.yaml, places in the workspace."""
 
     code: tuple[str, ...]
     params: tuple[str, ...]

@@ -23,27 +23,26 @@ _BUSY_PHRASES = ("is busy, it is being blocked by", "Unable to acquire lock")
 _NO_REPOSITORY = "you are not inside of a DVC repository"
 # Inputs of a run. Its outputs, and dvc.lock, which it rewrites, do not make a checkout dirty.
 CODE = ("simic", "flows", "extensions", "pyproject.toml", "constraints.txt")
+PATIENCE_SECONDS = 60.0  # with another DVC process, such as one that a killed run left behind
 BEFORE = "dvc.lock-before-"  # and the stage: a copy of dvc.lock while DVC records that stage
 
 
 class Busy(SimicError):
-    """Another DVC process holds this workspace."""
+    """Say that another DVC process holds this workspace."""
 
 
-def is_stale(root: Path, stage: str, patience_seconds: float = 60.0) -> bool:
-    """Return whether code, params, inputs or outputs of the stage differ from dvc.lock, or it records nothing of it.
-    Wait for another DVC process, such as one that a killed run left behind.
-    """
-    return not current(root, [stage], patience_seconds)
+def is_stale(root: Path, stage: str) -> bool:
+    """Return whether code, params, inputs or outputs of the stage differ from dvc.lock, or it records nothing of it."""
+    return not current(root, [stage])
 
 
-def current(root: Path, stages: Sequence[str], patience_seconds: float = 60.0) -> list[str]:
+def current(root: Path, stages: Sequence[str]) -> list[str]:
     """Return the stages before the first stale one of these, by one question to DVC."""
     adopt_scm(root)
     restore(root)
     # What dvc.lock alone shows to be stale DVC would say too, after a second or two.
     asked = list(takewhile(lambda stage: not _outdated(root / "dvc.lock", stage), stages))
-    stale = json.loads(_patiently(root, patience_seconds, "status", "--json", *asked)) if asked else {}
+    stale = json.loads(_patiently(root, "status", "--json", *asked)) if asked else {}
     return list(takewhile(lambda stage: stage not in stale, asked))
 
 
@@ -81,7 +80,7 @@ def _listed(stage: Any, kind: str) -> list[dict[str, Any]]:
     return [each for each in listed or [] if isinstance(each, dict) and "path" in each]
 
 
-def commit(root: Path, stage: str, patience_seconds: float = 60.0) -> None:
+def commit(root: Path, stage: str) -> None:
     """Record the stage's outputs as they are now; wait for another DVC process to finish before giving up."""
     adopt_scm(root)
     restore(root)
@@ -90,7 +89,7 @@ def commit(root: Path, stage: str, patience_seconds: float = 60.0) -> None:
     durable.replace_file(kept, lock.read_bytes() if lock.exists() else b"")
     try:
         # Not -q: that would silence the reason of a failure. Relinking takes outputs away for a moment.
-        _patiently(root, patience_seconds, "commit", "--no-relink", "-f", stage)
+        _patiently(root, "commit", "--no-relink", "-f", stage)
     except Busy as busy:
         kept.unlink()
         # Not lost: the outputs are in place, only their record is missing.
@@ -109,10 +108,10 @@ def default_remote(root: Path) -> str | None:
     return named[-1].partition("=")[2] if named else None
 
 
-def push(root: Path, patience_seconds: float = 60.0) -> int:
+def push(root: Path) -> int:
     """Send what dvc.lock records to the default remote; return how many files were not there yet."""
     adopt_scm(root)
-    sent = re.search(r"(\d+) files? pushed", _patiently(root, patience_seconds, "push"))
+    sent = re.search(r"(\d+) files? pushed", _patiently(root, "push"))
     return int(sent[1]) if sent else 0
 
 
@@ -147,8 +146,8 @@ def _stages(lock: Path) -> dict[str, Any]:
     return stages
 
 
-def _patiently(root: Path, patience_seconds: float, *arguments: str) -> str:
-    deadline = time.monotonic() + patience_seconds
+def _patiently(root: Path, *arguments: str) -> str:
+    deadline = time.monotonic() + PATIENCE_SECONDS
     while True:
         try:
             return _dvc(root, *arguments)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
 
 from simic import durable, params, seals
 from simic.data.batches import META_FILE, data_hash
@@ -108,7 +108,7 @@ class Kept(BaseModel):
         """Return the content of recipe.json; None where it is missing or damaged."""
         try:
             return cls.model_validate(durable.checked((work / RECIPE).read_bytes()))
-        except (OSError, ValueError, ValidationError):
+        except (OSError, ValueError):
             return None
 
 
@@ -128,7 +128,9 @@ class KeptRun:
 
     @property
     def changed(self) -> tuple[str, ...]:
-        """Name the changes; empty for the run that training now goes on with."""
+        """Name the changes; empty for the run that training now goes on with, also where its recipe is damaged."""
+        if self.own:
+            return ()
         if self.changes is not None:
             return self.changes.named()
         return (UNKNOWN,) if self.kept is None else (UNPREPARED,)
@@ -208,8 +210,7 @@ def staying(workspace: Workspace, allow_code_change: bool) -> list[str]:
     tree = params.load(workspace.params)
     runs = kept_runs(workspace, tree)
     source = extendable(runs, tree, allow_code_change)
-    others = [run for run in runs if not run.own and run is not source]
-    lines = [run.line() for run in others if run.changed and not run.finished]
+    lines = [run.line() for run in runs if run.changed and not run.finished and run is not source]
     own = any(run.own and run.iterations for run in runs)
     return lines if lines or source is not None or own else [*_not_extended(workspace, tree)]
 

@@ -335,6 +335,8 @@ def test_without_a_whole_recipe_nothing_is_known(content: str | None, begun: Wor
     (own.path / run_layout.RECIPE).unlink()
     if content is not None:
         (own.path / run_layout.RECIPE).write_text(content)
+    assert stale(begun) == []  # its folder bears the name of what training goes on with
+    own.path.rename(own.path.with_name("0" * 16))
     [left] = stale(begun)
     assert left.iterations == 3 and "nothing was saved" in left.changed[0]
     assert goes_on_with(tree("train.iterations=5"), begun) is None

@@ -70,7 +70,7 @@ def test_promoted_is_who_wins_for_certain_with_an_audit_without_grave_findings(
 def track(workspace: Workspace, fingerprint: str) -> None:
     """The run of a workspace, to MLflow: training, models, report."""
     engine_tags = {"simic.code": "abc"}
-    watcher = mlflow_observer.MlflowObserver(workspace, tree(), engine_tags)
+    watcher = mlflow_observer.MlflowObserver(workspace, tree(), engine_tags, ())
     watcher.on_start(info_of(workspace, fingerprint=fingerprint, data_sha256=data_sha256(workspace)))
     watcher.on_end("finished")
     watcher.publish()
