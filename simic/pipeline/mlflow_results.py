@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from mlflow import MlflowClient
 from mlflow.entities import Dataset, LoggedModel, RunTag
 
-from simic.audit.diff import read_verdict
 from simic.pipeline.mlflow_models import (
     AS_A_WHOLE,
     CHECKPOINT,
@@ -21,7 +20,9 @@ from simic.pipeline.mlflow_models import (
 )
 from simic.pipeline.mlflow_store import CONTEXT_TAG, LOG, PUBLISHED_TAG, TROUBLE, connect, find_run, measure, warn
 from simic.pipeline.paths import UI_VARIABLE, Workspace
+from simic.telemetry.rows import SEVERITIES
 
+GRAVE = ("critical", "high")
 LEARNED = "test/learned"
 
 
@@ -38,11 +39,12 @@ def send_report(workspace: Workspace, tags: Mapping[str, str], sound: bool) -> N
         client.log_artifact(run_id, str(file))
     if workspace.figures.exists():
         client.log_artifacts(run_id, str(workspace.figures), workspace.figures.name)
-    counted = read_verdict(workspace.reports).counts()
-    grave = {"grave_findings": float(counted["critical"] + counted["high"])}
+    findings = _findings(workspace)
+    counted = {severity: sum(each["severity"] == severity for each in findings) for severity in SEVERITIES}
+    grave = {"grave_findings": float(sum(counted[severity] for severity in GRAVE))}
     log_evaluation(client, run_id, workspace, _evaluated(client, experiment_id, run_id, workspace), grave)
     numbers = {f"simic.findings.{severity}": str(count) for severity, count in counted.items()}
-    worst = next((severity for severity, count in counted.items() if count), "none")
+    worst = max((each["severity"] for each in findings), key=SEVERITIES.index, default="none")
     described = [RunTag(key, value) for key, value in {**tags, **numbers, "simic.verdict": worst}.items()]
     client.log_batch(run_id, tags=described)
     audited(client, run_id, sound)
@@ -101,3 +103,8 @@ def _test_data(client: MlflowClient, run_id: str) -> Dataset | None:
     inputs = client.get_run(run_id).inputs
     used = ((each, {tag.key: tag.value for tag in each.tags}) for each in (inputs.dataset_inputs if inputs else ()))
     return next((each.dataset for each, tags in used if tags.get(CONTEXT_TAG) == "testing"), None)
+
+
+def _findings(workspace: Workspace) -> list[dict[str, str]]:
+    results = json.loads((workspace.reports / "findings.json").read_bytes())["results"]
+    return [result for result in results if result["status"] == "finding"]
