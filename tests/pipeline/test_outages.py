@@ -22,7 +22,7 @@ from simic.pipeline import engine, mlflow_observer, mlflow_store
 from simic.pipeline.paths import Workspace
 from simic.training.observers import Observer
 from tests.helpers import ROOT, contents, free_port
-from tests.pipeline.mlflow_runs import GONE, MODELS, begun, owed, run_of, steps, train
+from tests.pipeline.mlflow_runs import GONE, MODELS, owed, run_of, steps
 from tests.pipeline.small_suite import tree
 from tests.pipeline.test_mlflow_store import a_folder, garbage, locked
 from tests.postgres import Postgres, a_postgres
@@ -257,20 +257,6 @@ def test_two_writers_lose_nothing_while_postgres_is_killed_and_comes_back(
             assert steps(on_postgres, metric, fingerprint) == list(range(POINTS))
         assert client.get_run(run_id).info.status == "FINISHED"
     assert owed(on_postgres) == []
-
-
-@pytest.mark.prove
-def test_a_postgres_that_is_away_at_the_start_costs_a_second_and_is_told_later(
-    on_postgres: Workspace, postgres: Postgres
-) -> None:
-    postgres.control("-m", "immediate", "stop")
-    fingerprint, began = "3" * 16, time.monotonic()
-    watcher = begun(on_postgres, fingerprint=fingerprint)
-    assert time.monotonic() - began < 10.0  # MLflow by itself would try for an hour
-    train(watcher, on_postgres, range(3), fingerprint)
-    postgres.start()
-    watcher.on_end("finished")
-    assert steps(on_postgres, "iteration", fingerprint) == [0, 1, 2]
 
 
 def test_a_database_server_that_nobody_runs_is_out_of_reach_at_once(
