@@ -1,1 +1,1 @@
-"""Prefect wiring: no arithmetic here."""
+"""Wire the pipeline into Prefect: no arithmetic here."""

@@ -3,7 +3,7 @@
 import contextvars
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -14,11 +14,8 @@ GRACE_SECONDS = 25.0  # Prefect kills 30 s after it asks
 def run(work: Callable[[threading.Event], T], grace_seconds: float = GRACE_SECONDS) -> T:
     """Run ``work(stop)`` in a thread. Whatever interrupts the wait sets ``stop``, gives the thread time to save its
     state, and is raised again.
-
-    An Event, not ``Thread.join``: in Python 3.11 a join broken by an exception marks the thread as finished.
     """
-    stop, done = threading.Event(), threading.Event()
-    future: Future[T] = Future()
+    stop, future = threading.Event(), Future[T]()
     context = contextvars.copy_context()  # Prefect's run context: loggers and artifacts work in the thread
 
     def body() -> None:
@@ -26,14 +23,11 @@ def run(work: Callable[[threading.Event], T], grace_seconds: float = GRACE_SECON
             future.set_result(context.run(work, stop))
         except BaseException as error:  # noqa: BLE001 - handed over to the waiting thread, which raises it
             future.set_exception(error)
-        finally:
-            done.set()
 
     threading.Thread(target=body, name="stage", daemon=True).start()
     try:
-        done.wait()
+        return future.result()
     except BaseException:
         stop.set()
-        done.wait(grace_seconds)
+        wait([future], grace_seconds)  # no time at all where the work itself has raised
         raise
-    return future.result()

@@ -21,7 +21,7 @@ from simic.evaluation.export_best import Grown
 from simic.evaluation.grow import played
 from simic.growth.export import GrownNetwork, load_grown
 from simic.params import Params
-from simic.pipeline import stages
+from simic.pipeline import grow as growing
 from simic.pipeline.paths import Workspace
 
 # A workspace without params or models: results do not depend on the folder that Python was started in.
@@ -50,7 +50,7 @@ def grow(
     naming what cannot be used.
     """
     say = (lambda line: print(printable(line))) if verbose else lambda line: None
-    asked = stages.Growth(
+    asked = growing.Growth(
         of_python(x, y, target),
         Path(out),
         policy=policy,
@@ -61,7 +61,7 @@ def grow(
         layout=layout,
     )
     with _torch_as_it_was():
-        grown = stages.grow(_params(rng_seed), Workspace(NOWHERE), asked, say)
+        grown = growing.grow(_params(rng_seed), Workspace(NOWHERE), asked, say)
     floors = grown.account.floors
     for line in [] if floors is None else [*floors.table().split("\n"), floors.advice]:
         say(line)
@@ -135,7 +135,7 @@ class GrowClassifier(ClassifierMixin, BaseEstimator):
         if len(self.classes_) < 2:
             raise ValueError(f"GrowClassifier: y has {len(self.classes_)} class: must have at least two")
         given = Given("X", x, pd.Series(places, name="y"))
-        asked = stages.Growth(
+        asked = growing.Growth(
             given,
             NOWHERE,
             policy=self.policy,
@@ -148,7 +148,7 @@ class GrowClassifier(ClassifierMixin, BaseEstimator):
         try:
             with (
                 _torch_as_it_was(),
-                stages.growth(_params(self.random_state), Workspace(NOWHERE), asked) as (setup, policy),
+                growing.growth(_params(self.random_state), Workspace(NOWHERE), asked) as (setup, policy),
             ):
                 with played(setup, policy, self.n) as done:
                     self.network_: GrownNetwork = done.network

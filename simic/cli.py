@@ -13,8 +13,8 @@ from simic.errors import EXIT_INTERRUPTED, AuditFailed, SimicError, exit_with_me
 
 if TYPE_CHECKING:
     from simic.evaluation.export_best import Grown
+    from simic.pipeline.grow import Growth
     from simic.pipeline.paths import Workspace
-    from simic.pipeline.stages import Growth
 
 T = TypeVar("T")
 STAGES, GROWING, RESULTS, UPKEEP = "A run and its stages", "Own data, own environment, studies", "Results", "Upkeep"
@@ -306,16 +306,17 @@ def grow(
     """Grow a network on your own data with a trained controller or a baseline, and save it."""
     if data is None and task is None:  # said before anything heavy is imported
         raise SimicError("grow: needs data, a file or a folder, or --task NAME; see simic grow --help")
-    from simic import params
-    from simic.pipeline import stages
 
-    workspace = _workspace()
-    asked = stages.Growth(data, out, task, policy, host, n, compare, epochs, target, layout)
-    tree = params.load(workspace.params) if workspace.params.exists() else params.Params()
-    _say_grown(
-        _interruptible(lambda: stages.grow(tree, workspace, asked, lambda note: _say(f"data     {note}")), "grow"),
-        asked,
-    )
+    def body() -> None:
+        from simic import params
+        from simic.pipeline import grow as growing
+
+        workspace = _workspace()
+        asked = growing.Growth(data, out, task, policy, host, n, compare, epochs, target, layout)
+        tree = params.load(workspace.params) if workspace.params.exists() else params.Params()
+        _say_grown(growing.grow(tree, workspace, asked, lambda note: _say(f"data     {note}")), asked)
+
+    _interruptible(body, "grow")
 
 
 def _say_grown(grown: "Grown", asked: "Growth") -> None:
@@ -329,7 +330,7 @@ def _say_grown(grown: "Grown", asked: "Growth") -> None:
     if account.floors is not None:
         _say(f"\n{account.floors.table()}\n\n{account.floors.advice}\n")
     _say(f"card     {grown.path / 'README.md'}")
-    if asked.host is not None and ".py:" in asked.host:
+    if asked.network is not None:
         _say(f"use it   simic.growth.load_grown('{grown.path}', host=network), or network.pt2 with torch alone")
     elif asked.task is None:
         _say(f"use it   python {grown.path / 'predict.py'} DATA, or simic.growth.load_grown('{grown.path}')")

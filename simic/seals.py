@@ -4,11 +4,13 @@ Seals are kept apart from DVC's record because that one is written by whoever as
 the stage itself; and because a run can be checked where there is no DVC.
 """
 
+import functools
 import hashlib
-from collections.abc import Iterator, Mapping
+import operator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError
 
@@ -24,7 +26,7 @@ APART = ("timing.jsonl", "run.json")
 
 
 class Sealed(NamedTuple):
-    """Dependencies and outputs of a stage: files below simic/, keys of params.yaml, places in the workspace."""
+    """List what a stage depends on and makes: files below simic/, keys of params.yaml, places in the workspace."""
 
     code: tuple[str, ...]
     params: tuple[str, ...]
@@ -34,69 +36,49 @@ class Sealed(NamedTuple):
 
 _HOSTS = ("agent", "data/batches.py", "durable.py", "envs", "program.py")
 _BASE = ("growth", "rng.py", "transfer.py")
+_MEASURING = ("checkpoint", "episodes", "learned", "machine", "worker_layout", "validation")
 _GROWN_AS = (
-    "actions",
-    "batch_size",
-    "batches_per_epoch",
-    "episode_steps",
-    "governor",
-    "host",
-    "host_optimizer",
-    "lifecycle",
+    "actions", "batch_size", "batches_per_epoch", "episode_steps", "governor", "host", "host_optimizer", "lifecycle",
     "price",
-)
+)  # fmt: skip
 # dvc.yaml lists the same (a test compares). After a change in train's code an unfinished run is not continued.
 STAGES: dict[str, Sealed] = {
     "prepare": Sealed(
-        (
+        code=(
             *(f"data/{name}.py" for name in ("bank", "batches", "cifar", "idx", "prepare", "published", "sources")),
             *("data/suites", "data/synthetic.py", "data/tasks.py", "data/text.py", "durable.py"),
             *_BASE,
         ),
-        ("rng_seed", "extensions", "prepare"),
-        (),
-        ("data/prepared",),
+        params=("rng_seed", "extensions", "prepare"),
+        reads=(),
+        writes=("data/prepared",),
     ),
     "headroom": Sealed(
-        (
-            *_HOSTS,
-            "evaluation",
-            *_BASE,
-            "telemetry/columns.py",
-            *(
-                f"training/{name}.py"
-                for name in ("checkpoint", "episodes", "learned", "machine", "worker_layout", "validation")
-            ),
+        code=(
+            *(*_HOSTS, *_BASE, "evaluation", "telemetry/columns.py"),
+            *(f"training/{name}.py" for name in _MEASURING),
         ),
-        (
-            "rng_seed",
-            "extensions",
-            "headroom",
-            "evaluate.epochs",
-            "evaluate.eval_seeds",
+        params=(
+            *("rng_seed", "extensions", "headroom", "evaluate.epochs", "evaluate.eval_seeds"),
             *(f"train.{name}" for name in _GROWN_AS),
         ),
-        ("data/prepared",),
-        ("reports/headroom.json",),
+        reads=("data/prepared",),
+        writes=("reports/headroom.json",),
     ),
     "train": Sealed(
-        (*_HOSTS, *_BASE, "telemetry", "training"),
-        ("rng_seed", "extensions", "train"),
-        ("data/prepared",),
-        ("checkpoints", "models", "telemetry"),
+        code=(*_HOSTS, *_BASE, "telemetry", "training"),
+        params=("rng_seed", "extensions", "train"),
+        reads=("data/prepared",),
+        writes=("checkpoints", "models", "telemetry"),
     ),
     "evaluate": Sealed(
-        (
-            *_HOSTS,
+        code=(
+            *(*_HOSTS, *_BASE, "evaluation", "telemetry/columns.py", "training"),
             *(f"data/{name}.py" for name in ("bank", "raw_inputs", "sources", "synthetic")),
-            "evaluation",
-            *_BASE,
-            "telemetry/columns.py",
-            "training",
         ),
-        ("rng_seed", "extensions", "headroom", "train", "evaluate"),
-        ("checkpoints", "data/prepared", "reports/headroom.json"),
-        ("reports/grown", "reports/evaluation.json", "reports/metrics.json"),
+        params=("rng_seed", "extensions", "headroom", "train", "evaluate"),
+        reads=("checkpoints", "data/prepared", "reports/headroom.json"),
+        writes=("reports/grown", "reports/evaluation.json", "reports/metrics.json"),
     ),
 }
 
@@ -132,7 +114,7 @@ def recipe(root: Path, stage: str, tree: Params) -> tuple[dict[str, str], dict[s
     """Return the code and the params that decide what a stage makes of its inputs."""
     sealed, dumped = STAGES[stage], tree.model_dump(mode="json")
     code = code_hashes(sealed.code) | extension_hashes(root, tree)
-    return code, {key: _at(dumped, key) for key in sealed.params}
+    return code, {key: functools.reduce(operator.getitem, key.split("."), dumped) for key in sealed.params}
 
 
 def _now(root: Path, stage: str, tree: Params) -> Seal:
@@ -220,14 +202,6 @@ def _differences(seal: Seal, now: Seal) -> Iterator[str]:
         for name in sorted(then.keys() | present.keys()):
             if then.get(name) != present.get(name):
                 yield f"{what} {name} has changed since"
-
-
-def _at(dumped: Mapping[str, Any], key: str) -> Any:
-    """Return the value at a dotted key."""
-    value: Any = dumped
-    for part in key.split("."):
-        value = value[part]
-    return value
 
 
 def code_hashes(places: tuple[str, ...]) -> dict[str, str]:

@@ -6,12 +6,16 @@ os.environ["OMP_NUM_THREADS"] = "1"  # read when torch is imported, here and in 
 
 import ipaddress
 import socket
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
+from pathlib import Path
 
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
+
+from simic import cli
 
 LONG = ("pipeline", "audit", "study", "flows", "training")  # folders
 
@@ -59,3 +63,31 @@ def process_settings() -> Iterator[None]:
     torch.set_num_threads(threads)
     torch.use_deterministic_algorithms(False)
     torch.utils.deterministic.fill_uninitialized_memory = True
+
+
+class Simic:
+    """``simic`` with arguments, in a folder if one is given: exit code, output, errors."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+        self.monkeypatch, self.capfd = monkeypatch, capfd
+
+    def __call__(self, *arguments: object, root: Path | None = None) -> tuple[int | str | None, str, str]:
+        if root is not None:
+            self.monkeypatch.chdir(root)
+        self.capfd.readouterr()
+        self.monkeypatch.setattr(sys, "argv", ["simic", *map(str, arguments)])
+        with pytest.raises(SystemExit) as stopped:
+            cli.main()
+        self.out, error = self.capfd.readouterr()
+        return stopped.value.code, self.out, error
+
+    def refuses(self, *arguments: object, root: Path | None = None) -> str:
+        """The one line in which it says why."""
+        code, _, error = self(*arguments, root=root)
+        assert code == 2 and error.startswith("simic: ") and error.count("\n") == 1, error
+        return error
+
+
+@pytest.fixture
+def simic(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Simic:
+    return Simic(monkeypatch, capfd)

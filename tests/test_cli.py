@@ -16,41 +16,21 @@ from simic.growth.batch.population import Population
 from simic.growth.batch.statistics import TrainStats
 from simic.pipeline import engine, run_summary, stages
 from simic.pipeline.paths import Workspace
+from tests.conftest import Simic
 
 ROOT = Path(__file__).parents[1]
 
 
-class Command:
-    """``simic`` in a folder with the shipped params; what it said is in ``out`` and ``error``."""
-
-    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]):
-        self.folder, self.monkeypatch, self.capfd = folder, monkeypatch, capfd
-        self.params = folder / "params.yaml"
-        self.params.write_bytes((ROOT / "params.yaml").read_bytes())
-        monkeypatch.chdir(folder)
-
-    def __call__(self, *arguments: str) -> int | str | None:
-        """Its exit code."""
-        self.monkeypatch.setattr(sys, "argv", ["simic", *arguments])
-        with pytest.raises(SystemExit) as stopped:
-            cli.main()
-        self.out, self.error = self.capfd.readouterr()
-        return stopped.value.code
-
-    def refuses(self, *arguments: str) -> str:
-        """The one line in which it says why."""
-        assert self(*arguments) == 2, arguments
-        assert self.error.startswith("simic: ") and self.error.count("\n") == 1, self.error
-        return self.error
-
-
-@pytest.fixture
-def simic(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Command:
-    return Command(tmp_path, monkeypatch, capfd)
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The current one, with the shipped params."""
+    (tmp_path / "params.yaml").write_bytes((ROOT / "params.yaml").read_bytes())
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
 
 
 def test_a_run_that_changed_params_says_how_to_undo_it_however_it_ends(
-    simic: Command, monkeypatch: pytest.MonkeyPatch
+    simic: Simic, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def failing(workspace: Workspace, last: str, execution: engine.Execution, say: Any, overrides: list[str]) -> None:
         with engine.overridden(workspace, overrides, say):
@@ -59,18 +39,20 @@ def test_a_run_that_changed_params_says_how_to_undo_it_however_it_ends(
 
     monkeypatch.setattr(engine, "run_chain", failing)
     simic.refuses("run", "-S", "train.envs=24")
-    assert simic.out.endswith(f"{engine.held(Workspace(simic.params.parent))}\n")
+    assert simic.out.endswith(f"{engine.held(Workspace(folder))}\n")
     simic.refuses("run", "-S", "train.envs=24")
     assert simic.out == ""  # it held them before
 
 
-def test_unknown_stage_and_unknown_command_are_refused(simic: Command) -> None:
+def test_unknown_stage_and_unknown_command_are_refused(simic: Simic) -> None:
     said = simic.refuses("stage", "deploy")
     assert "stage 'deploy': must be one of prepare, headroom, train, evaluate, audit" in said
-    assert simic("deploy") == 2
+    assert simic("deploy")[0] == 2
 
 
-def test_a_run_that_its_budget_ends_says_so_in_one_line(simic: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_that_its_budget_ends_says_so_in_one_line(
+    simic: Simic, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     epoch = Population.train_epoch
 
     def sick(*arguments: Any) -> TrainStats:
@@ -81,7 +63,7 @@ def test_a_run_that_its_budget_ends_says_so_in_one_line(simic: Command, monkeypa
     few = "prepare.suite.instances={train: 2, val: 1, held_out: 1, held_out_kinds: 0, outside: 0}"
     small = ["runtime.threads=1", few, *(f"train.{item}" for item in small)]
     tree = params.load(ROOT / "params.yaml", small)
-    workspace = Workspace(simic.folder)
+    workspace = Workspace(folder)
     stages.prepare(tree, workspace)
     monkeypatch.setattr(Population, "train_epoch", sick)
     monkeypatch.setattr(engine, "perform", lambda *given: stages.train(tree, workspace))  # without MLflow
@@ -111,22 +93,22 @@ def test_help_has_groups_and_a_short_name_and_the_version_is_printed() -> None:
 
 
 @pytest.mark.slow
-def test_where_says_where_training_is_under_way(simic: Command) -> None:
+def test_where_says_where_training_is_under_way(simic: Simic, folder: Path) -> None:
     assert "simic prepare" in simic.refuses("where")
-    tree, workspace = params.load(simic.params), Workspace(simic.folder)
+    tree, workspace = params.load(folder / "params.yaml"), Workspace(folder)
     stages.prepare(tree, workspace)
-    assert simic("where") == 0
+    assert simic("where")[0] == 0
     assert simic.out.strip() == str(workspace.work(stages.fingerprint(tree, workspace)))
 
 
 def test_train_gym_learns_says_how_it_goes_and_refuses_what_it_cannot(
-    simic: Command, monkeypatch: pytest.MonkeyPatch
+    simic: Simic, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "path", list(sys.path))  # it looks for environments in the working directory
     small = ("--steps", "256", "--rollout", "32", "-S", "train.policy.core=none", "-S", "runtime.threads=1")
-    assert simic("train-gym", "CartPole-v1", *small, "--out", "policy") == 0
-    assert "greedy return" in simic.out and (simic.folder / "policy").is_dir()
-    assert simic.params.read_bytes() == (ROOT / "params.yaml").read_bytes()  # -S is for this run alone
+    assert simic("train-gym", "CartPole-v1", *small, "--out", "policy")[0] == 0
+    assert "greedy return" in simic.out and (folder / "policy").is_dir()
+    assert (folder / "params.yaml").read_bytes() == (ROOT / "params.yaml").read_bytes()  # -S is for this run alone
     refused = (
         (("Nowhere-v0",), "Nowhere"),
         (("CartPole-v1", "--out", "policy"), "already exists"),
@@ -136,17 +118,17 @@ def test_train_gym_learns_says_how_it_goes_and_refuses_what_it_cannot(
         assert words in simic.refuses("train-gym", *arguments, *small)
 
 
-def test_what_changed_between_two_audited_runs(simic: Command) -> None:
+def test_what_changed_between_two_audited_runs(simic: Simic, folder: Path) -> None:
     for name in ("before", "after"):
-        (simic.folder / name).mkdir()
+        (folder / name).mkdir()
         verdict = Verdict(run=name, results=())
-        (simic.folder / name / "findings.json").write_text(verdict.to_json())
-    assert simic("audit", "diff", "before", "after/findings.json") == 0
+        (folder / name / "findings.json").write_text(verdict.to_json())
+    assert simic("audit", "diff", "before", "after/findings.json")[0] == 0
     assert simic.out.startswith("before (not certified) -> after (not certified): 0 new, 0 worse, 0 same")
     assert simic.refuses("audit", "diff", "before", "nowhere").startswith("simic: nowhere: neither a findings.json nor")
 
 
-def test_a_name_that_acts_on_a_terminal_is_shown_and_does_not_act(simic: Command) -> None:
+def test_a_name_that_acts_on_a_terminal_is_shown_and_does_not_act(simic: Simic) -> None:
     said = simic.refuses("audit", "diff", "a\x1b[2J\nb", "c")
     assert said.startswith(r"simic: a\x1b[2J\nb: neither") and said.strip().isprintable()
 
@@ -167,22 +149,22 @@ except SystemExit as stopped:
 
 
 def test_show_opens_the_report_in_the_browser_or_says_where_it_is(
-    simic: Command, monkeypatch: pytest.MonkeyPatch
+    simic: Simic, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert "there is no report yet; simic run makes one" in simic.refuses("show")
-    report = simic.folder / "reports" / "report.html"
+    report = folder / "reports" / "report.html"
     report.parent.mkdir()
     report.write_text("<p>a report")
-    opened = simic.folder / "opened"
-    browser = simic.folder / "browser"
+    opened = folder / "opened"
+    browser = folder / "browser"
     browser.write_text(f'#!/bin/sh\necho "$1" > {opened}\n')
     browser.chmod(0o755)
     monkeypatch.setenv("BROWSER", str(browser))
     monkeypatch.delitem(sys.modules, "webbrowser", raising=False)  # it reads BROWSER once
-    assert simic("show") == 0 and str(report) in simic.out
+    assert simic("show")[0] == 0 and str(report) in simic.out
     assert opened.read_text().strip() == report.as_uri()
     monkeypatch.setattr("webbrowser.open", lambda url: False)
-    assert simic("show") == 0 and "no browser was found here" in simic.out
+    assert simic("show")[0] == 0 and "no browser was found here" in simic.out
 
 
 def test_an_alarming_result_is_red_on_a_terminal_alone(
@@ -198,7 +180,7 @@ def test_an_alarming_result_is_red_on_a_terminal_alone(
     assert capsys.readouterr().out == "\x1b[1;31mloud\x1b[0m\ncalm\nplain\n"
 
 
-def test_what_the_audit_fails_on_is_told_before_it_is_refused(simic: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_the_audit_fails_on_is_told_before_it_is_refused(simic: Simic, monkeypatch: pytest.MonkeyPatch) -> None:
     def chain(*_: Any) -> None:
         raise AuditFailed("audit.fail_on = 'high': 1 findings")
 

@@ -8,6 +8,7 @@ import torch
 
 from simic import seals
 from simic.errors import SimicError
+from simic.pipeline.kept_runs import some
 from simic.pipeline.paths import Workspace
 from simic.training.checkpoint import Checkpoint, read_chain, read_published
 from simic.training.resume import differences
@@ -60,7 +61,8 @@ def _tensors(a: Published, b: Published) -> Iterator[str]:
         bits, others = ({name: _bits(tensor) for name, tensor in each.tensors.items()} for each in (one, other))
         differ = [name for name in bits.keys() | others.keys() if bits.get(name) != others.get(name)]
         if differ:
-            yield f"after iteration {done}: {len(differ)} of {len(bits)} tensors differ: {_some(differ)}"
+            named = some(sorted(differ), MOST_NAMED)
+            yield f"after iteration {done}: {len(differ)} of {len(bits)} tensors differ: {named}"
 
 
 def _bits(tensor: torch.Tensor) -> tuple[torch.dtype, bytes]:
@@ -75,11 +77,6 @@ def _differences(a: Published, b: Published) -> Iterator[str]:
         yield f"prepared data: {one.data_sha256[:12]} → {other.data_sha256[:12]}"
     changed = [file for file in a.code.keys() | b.code.keys() if a.code.get(file) != b.code.get(file)]
     if changed:
-        yield f"code: {_some(changed)}"
+        yield f"code: {some(sorted(changed), MOST_NAMED)}"
     for name, change in one.machine.differences(other.machine).items():
         yield f"machine, {name}: {change}"
-
-
-def _some(names: list[str]) -> str:
-    shown, rest = sorted(names)[:MOST_NAMED], len(names) - MOST_NAMED
-    return ", ".join(shown) + (f" and {rest} more" if rest > 0 else "")

@@ -17,7 +17,7 @@ from simic.errors import printable
 from simic.growth.life.vocabulary import Op
 from simic.telemetry.columns import Columns
 from simic.telemetry.rows import SEVERITIES, FindingRow, Severity, UpdateRow
-from simic.training.observers import EndStatus, Lines, Observer, RunInfo, duration, summary
+from simic.training.observers import EndStatus, Lines, Observer, RunInfo, duration
 
 SECONDS_BETWEEN_LINES = 10.0
 COLOURS: dict[Severity, str] = {"critical": "bold red", "high": "red", "medium": "yellow", "low": "", "info": "dim"}
@@ -86,25 +86,23 @@ def _bar(command: str, unit: str) -> Iterator[Told]:
         yield told
 
 
-class LiveView(Observer):
-    """Say a line per iteration and per finding; show below them phase, rate, score beside what others reach, ops."""
+class LiveView(Lines):
+    """Say what ``Lines`` says; show below it phase, rate, score beside what others reach, ops."""
 
     def __init__(
         self, floors: Mapping[str, float], console: Console | None = None, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self._floors, self._console, self._clock = floors, console or Console(), clock
+        super().__init__(self._print, clock, floors)
+        self._console = console or Console()
         self._live: Live | None = None
-        self._ops = self._score = self._learner = ""
+        self._ops = self._score = self._entropy = ""
         self._findings = dict.fromkeys(reversed(SEVERITIES), 0)
 
     def on_start(self, info: RunInfo) -> None:
-        self._train, self._name = info.params.train, info.name
-        self._first = self._done = info.start_iteration
-        self._began = self._iteration_began = self._clock()
+        super().on_start(info)
+        self._train, self._name, self._done = info.params.train, info.name, info.start_iteration
         self._step = self._skipped = info.start_step
-        self._doing = "starting"
-        if self._first or self._step:
-            self._print(Text(f"train: resuming after iteration {self._first} of {self._train.iterations}"))
+        self._iteration_began, self._doing = self._clock(), "starting"
         self._live = Live(
             console=self._console, get_renderable=self._picture, refresh_per_second=PICTURES_PER_SECOND, transient=True
         )
@@ -118,30 +116,26 @@ class LiveView(Observer):
         self._ops = op_mix(steps)
 
     def on_iteration(self, update: UpdateRow, episode: Columns) -> None:
+        super().on_iteration(update, episode)
         self._done, self._step, self._skipped = update.iteration + 1, 0, 0
         self._iteration_began, self._doing = self._clock(), "saving"
-        self._learner = f"entropy {update.metrics['entropy']:.2f}"
+        self._entropy = f"{update.metrics['entropy']:.2f}"
         if update.validation_accuracy == update.validation_accuracy:  # not NaN
             self._score = (
                 f"{update.validation_accuracy:.1f} on validation, best after iteration {update.best_iteration}"
             )
-        digits = len(str(self._train.iterations))
-        said = f"train: {self._done:>{digits}}/{self._train.iterations}  {summary(update, episode, self._floors)}"
-        self._print(Text(f"{said}  {self._learner}"))
 
     def on_finding(self, finding: FindingRow) -> None:
         self._findings[finding.severity] += 1
-        said = printable(f"train: {finding.severity} finding {finding.check}: {finding.message}")
-        self._print(Text(said, style=COLOURS[finding.severity]))
+        self._print(f"train: {finding.severity} finding {finding.check}: {finding.message}", COLOURS[finding.severity])
 
     def on_end(self, status: EndStatus) -> None:
         if self._live is not None:
             self._live.stop()
-        if status != "finished":
-            self._print(Text(f"train: {status} after {duration(self._clock() - self._began)}"))
+        super().on_end(status)
 
-    def _print(self, line: Text) -> None:
-        self._console.print(line, soft_wrap=True)
+    def _print(self, line: str, style: str = "") -> None:
+        self._console.print(Text(printable(line), style), soft_wrap=True)
 
     def _picture(self) -> RenderableType:
         total, now = self._train.iterations, self._clock()
@@ -150,7 +144,7 @@ class LiveView(Observer):
         head.add_row(
             Text(f"train {self._name}"),
             ProgressBar(total=total, completed=reached, width=BAR_WIDTH),
-            Text(f"{self._done}/{total}  {duration(now - self._began)} gone{self._left(reached, now)}"),
+            Text(f"{self._done}/{total}  {duration(now - self._started)} gone{self._left(reached, now)}"),
         )
         rows = Table.grid(padding=(0, 2))
         for name, said in self._rows(now).items():
@@ -162,7 +156,7 @@ class LiveView(Observer):
         done = reached - self._first - self._skipped / (self._train.longest_episode + 1)
         if done <= 0:
             return ""
-        return f", {duration((now - self._began) / done * (self._train.iterations - reached))} left"
+        return f", {duration((now - self._started) / done * (self._train.iterations - reached))} left"
 
     def _rows(self, now: float) -> dict[str, str]:
         played = (self._step - self._skipped) * self._train.envs
@@ -173,7 +167,7 @@ class LiveView(Observer):
             "score": self._score,
             "held-out": ", ".join(f"{name} {score:.1f}" for name, score in self._floors.items()),
             "ops": self._ops,
-            "policy": self._learner,
+            "entropy": self._entropy,
             "findings": ", ".join(f"{count} {severity}" for severity, count in self._findings.items() if count)
             or "none",
         }

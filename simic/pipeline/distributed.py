@@ -1,4 +1,4 @@
-"""Several processes train one policy: the hosts are split, gradients and statistics are summed over all of them.
+"""Train one policy in several processes: hosts are split, gradients and statistics are summed over all of them.
 
     torchrun --standalone --nproc-per-node 2 -m simic.pipeline.distributed
 

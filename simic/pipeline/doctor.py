@@ -27,7 +27,7 @@ FREE_GIB = 2.0
 
 @dataclass(frozen=True)
 class Answer:
-    """One line of `simic doctor`: what was checked, whether it is well, and what was seen."""
+    """Hold a line of `simic doctor`: what was checked, whether it is well, and what was seen."""
 
     question: str
     well: bool

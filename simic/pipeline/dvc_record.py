@@ -23,27 +23,26 @@ _BUSY_PHRASES = ("is busy, it is being blocked by", "Unable to acquire lock")
 _NO_REPOSITORY = "you are not inside of a DVC repository"
 # Inputs of a run. Its outputs, and dvc.lock, which it rewrites, do not make a checkout dirty.
 CODE = ("simic", "flows", "extensions", "pyproject.toml", "constraints.txt")
+PATIENCE_SECONDS = 60.0  # with another DVC process, such as one that a killed run left behind
 BEFORE = "dvc.lock-before-"  # and the stage: a copy of dvc.lock while DVC records that stage
 
 
 class Busy(SimicError):
-    """Another DVC process holds this workspace."""
+    """Say that another DVC process holds this workspace."""
 
 
-def is_stale(root: Path, stage: str, patience_seconds: float = 60.0) -> bool:
-    """Return whether code, params, inputs or outputs of the stage differ from dvc.lock, or it records nothing of it.
-    Wait for another DVC process, such as one that a killed run left behind.
-    """
-    return not current(root, [stage], patience_seconds)
+def is_stale(root: Path, stage: str) -> bool:
+    """Return whether code, params, inputs or outputs of the stage differ from dvc.lock, or it records nothing of it."""
+    return not current(root, [stage])
 
 
-def current(root: Path, stages: Sequence[str], patience_seconds: float = 60.0) -> list[str]:
+def current(root: Path, stages: Sequence[str]) -> list[str]:
     """Return the stages before the first stale one of these, by one question to DVC."""
     adopt_scm(root)
     restore(root)
     # What dvc.lock alone shows to be stale DVC would say too, after a second or two.
     asked = list(takewhile(lambda stage: not _outdated(root / "dvc.lock", stage), stages))
-    stale = json.loads(_patiently(root, patience_seconds, "status", "--json", *asked)) if asked else {}
+    stale = json.loads(_patiently(root, "status", "--json", *asked)) if asked else {}
     return list(takewhile(lambda stage: stage not in stale, asked))
 
 
@@ -55,44 +54,33 @@ def _outdated(lock: Path, stage: str) -> bool:
         return False  # DVC says what is wrong with it
     if stage not in recorded:
         return bool(recorded)  # else DVC has done nothing here yet, and is asked whether it can
-    made = {out["path"]: out.get("md5") for stage_record in recorded.values() for out in stage_record.get("outs", [])}
-    return any(dep.get("md5") != made.get(dep["path"], dep.get("md5")) for dep in recorded[stage].get("deps", []))
+    made = _outputs(recorded)
+    return any(dep.get("md5") != made.get(dep["path"], dep.get("md5")) for dep in _listed(recorded[stage], "deps"))
 
 
-def is_recorded(root: Path, stage: str) -> bool:
-    """Return whether dvc.lock has the outputs of the stage as they are now. Unlike ``is_stale`` it does without DVC, so
-    a stage that DVC runs can ask.
-    """
+def is_recorded(root: Path, file: str) -> bool:
+    """Return whether dvc.lock has a stage's file as it is now; without DVC, so that a stage which DVC runs can ask."""
     restore(root)
-    lock = root / "dvc.lock"
+    lock, path = root / "dvc.lock", root / file
     try:
-        recorded = _stages(lock)
+        recorded = _outputs(_stages(lock))
     except ValueError as error:
         raise SimicError(f"{lock}: not readable: {error}; restore or remove it") from None
-    outs = recorded.get(stage, {}).get("outs", [])
-    return bool(outs) and all((root / out["path"]).exists() and entry(root, out["path"]) == out for out in outs)
+    return path.exists() and recorded.get(file) == hashlib.md5(path.read_bytes(), usedforsecurity=False).hexdigest()
 
 
-def entry(root: Path, name: str) -> dict[str, Any]:
-    """Return an output as dvc.lock has it: of a file its md5 and size; of a folder the md5 of the list of those in it,
-    and their number.
-    """
-    path = root / name
-    if path.is_file():
-        return {"path": name, "hash": "md5", "md5": _md5(path.read_bytes()), "size": path.stat().st_size}
-    files = sorted(each for each in path.rglob("*") if each.is_file())
-    listed = [{"md5": _md5(each.read_bytes()), "relpath": each.relative_to(path).as_posix()} for each in files]
-    listed.sort(key=lambda each: each["relpath"])
-    size = sum(each.stat().st_size for each in files)
-    md5 = _md5(json.dumps(listed, sort_keys=True).encode()) + ".dir"
-    return {"path": name, "hash": "md5", "md5": md5, "size": size, "nfiles": len(files)}
+def _outputs(recorded: dict[str, Any]) -> dict[str, str | None]:
+    """Return the md5 of every output, by place, of the stages of a dvc.lock."""
+    return {out["path"]: out.get("md5") for stage in recorded.values() for out in _listed(stage, "outs")}
 
 
-def _md5(content: bytes) -> str:
-    return hashlib.md5(content, usedforsecurity=False).hexdigest()
+def _listed(stage: Any, kind: str) -> list[dict[str, Any]]:
+    """Return deps or outs of a stage; not one that a kill has cut short while DVC wrote it."""
+    listed = stage.get(kind) if isinstance(stage, dict) else None
+    return [each for each in listed or [] if isinstance(each, dict) and "path" in each]
 
 
-def commit(root: Path, stage: str, patience_seconds: float = 60.0) -> None:
+def commit(root: Path, stage: str) -> None:
     """Record the stage's outputs as they are now; wait for another DVC process to finish before giving up."""
     adopt_scm(root)
     restore(root)
@@ -101,7 +89,7 @@ def commit(root: Path, stage: str, patience_seconds: float = 60.0) -> None:
     durable.replace_file(kept, lock.read_bytes() if lock.exists() else b"")
     try:
         # Not -q: that would silence the reason of a failure. Relinking takes outputs away for a moment.
-        _patiently(root, patience_seconds, "commit", "--no-relink", "-f", stage)
+        _patiently(root, "commit", "--no-relink", "-f", stage)
     except Busy as busy:
         kept.unlink()
         # Not lost: the outputs are in place, only their record is missing.
@@ -120,10 +108,10 @@ def default_remote(root: Path) -> str | None:
     return named[-1].partition("=")[2] if named else None
 
 
-def push(root: Path, patience_seconds: float = 60.0) -> int:
+def push(root: Path) -> int:
     """Send what dvc.lock records to the default remote; return how many files were not there yet."""
     adopt_scm(root)
-    sent = re.search(r"(\d+) files? pushed", _patiently(root, patience_seconds, "push"))
+    sent = re.search(r"(\d+) files? pushed", _patiently(root, "push"))
     return int(sent[1]) if sent else 0
 
 
@@ -158,8 +146,8 @@ def _stages(lock: Path) -> dict[str, Any]:
     return stages
 
 
-def _patiently(root: Path, patience_seconds: float, *arguments: str) -> str:
-    deadline = time.monotonic() + patience_seconds
+def _patiently(root: Path, *arguments: str) -> str:
+    deadline = time.monotonic() + PATIENCE_SECONDS
     while True:
         try:
             return _dvc(root, *arguments)
@@ -167,12 +155,6 @@ def _patiently(root: Path, patience_seconds: float, *arguments: str) -> str:
             if time.monotonic() > deadline:
                 raise
             time.sleep(1.0)
-
-
-def lock_digest(root: Path) -> str:
-    """Return the sha256 of dvc.lock, or the empty string when there is none."""
-    lock = root / "dvc.lock"
-    return hashlib.sha256(lock.read_bytes()).hexdigest() if lock.exists() else ""
 
 
 def code_revision(root: Path) -> str:

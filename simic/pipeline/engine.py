@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from simic import durable, params
+from simic import durable, params, seals
 from simic.errors import SimicError, printable
 from simic.params import read_tree
 from simic.pipeline import dvc_record, kept_runs, stages
@@ -126,9 +126,10 @@ def _train(tree: params.Params, workspace: Workspace, execution: Execution) -> N
 
 def _log_audit(workspace: Workspace) -> None:
     """Log the report to MLflow."""
+    from simic.audit.diff import read_verdict
     from simic.pipeline import mlflow_observer, run_summary
 
-    verdict = stages.findings(workspace)
+    verdict = read_verdict(workspace.reports)
     tags = provenance(workspace) | {
         "simic.certified": "yes" if verdict.certified else "no",
         "simic.refuted": ", ".join(verdict.refuted),
@@ -143,7 +144,8 @@ def run_alone(name: str, workspace: Workspace) -> None:
     DVC has no last word after it has recorded training, so the next stage removes the work directory. It is there no
     more when ``dvc repro -f`` asks for training that is recorded.
     """
-    if name in ("train", "evaluate") and dvc_record.is_recorded(workspace.root, "train"):
+    sealed = seals.path_of(Path(), "train").as_posix()
+    if name in ("train", "evaluate") and dvc_record.is_recorded(workspace.root, sealed):
         stages.discard_work(params.load(workspace.params), workspace)
     perform(name, workspace, Execution())
 
@@ -221,14 +223,7 @@ def recorded_params(name: str, workspace: Workspace) -> dict[str, Any]:
     """Return the sections of params.yaml that dvc.yaml records for a stage, as written."""
     definition = read_tree(workspace.root / "dvc.yaml")
     tree = read_tree(workspace.params)
-    return {key: _at(tree, key) for key in definition["stages"][name]["params"]}
-
-
-def _at(tree: dict[str, Any], key: str) -> Any:
-    """Return what stands at a dotted key; None where nothing does."""
-    for part in key.split("."):
-        tree = tree.get(part, {}) if isinstance(tree, dict) else {}
-    return None if tree == {} else tree
+    return {key: writer.value_at(tree, key) for key in definition["stages"][name]["params"]}
 
 
 # --- what is logged ---
@@ -246,6 +241,6 @@ def observers(tree: params.Params, workspace: Workspace) -> tuple["Observer", "M
 def provenance(workspace: Workspace) -> dict[str, str]:
     """Return which code and records a run is of, for its tags in MLflow."""
     root = workspace.root
-    tags = {"simic.code": dvc_record.code_revision(root), "simic.dvc_lock": dvc_record.lock_digest(root)}
+    tags = {"simic.code": dvc_record.code_revision(root), "simic.dvc_lock": seals.content_hash(root / "dvc.lock")}
     experiment = os.environ.get("DVC_EXP_NAME")  # in a process of `dvc exp run`
     return tags if experiment is None else {**tags, "simic.experiment": experiment}

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
 
 from simic import durable, params, seals
 from simic.data.batches import META_FILE, data_hash
@@ -28,9 +28,15 @@ from simic.training.run_layout import CHECKPOINTS, RECIPE, had_begun, make_room
 from simic.training.session import LOCK_FILE
 
 CODE_CHANGED = "code_changed"  # a finding
-MOST_NAMED = 3  # changes, and files of code
+MOST_NAMED = 3  # changes, and files of code: of the others the number
 UNKNOWN = "params, data or code, as nothing was saved that says which,"
 UNPREPARED = "the prepared data"
+
+
+def some(names: Sequence[str], most: int = MOST_NAMED) -> str:
+    """Name the first of them, and say how many more there are."""
+    rest = len(names) - most
+    return ", ".join(names[:most]) + (f" and {rest} more" if rest > 0 else "")
 
 
 class Changes(NamedTuple):
@@ -42,10 +48,8 @@ class Changes(NamedTuple):
 
     def named(self) -> tuple[str, ...]:
         """Return each change in a few words."""
-        rest = len(self.code) - MOST_NAMED
-        files = ", ".join(self.code[:MOST_NAMED]) + (f" and {rest} more files" if rest > 0 else "")
         values = (f"{name} ({text})" for name, text in self.params.items())
-        return (*values, *self.others, *([f"the code ({files})"] if self.code else []))
+        return (*values, *self.others, *([f"the code ({some(self.code)})"] if self.code else []))
 
 
 class TrainingRecipe(BaseModel):
@@ -64,7 +68,7 @@ class TrainingRecipe(BaseModel):
         return cls(
             params=Identity.params_of(tree),
             data_sha256=data_hash(workspace.prepared),
-            code=seals.code_hashes(seals.STAGES["train"].code) | seals.extension_hashes(workspace.root, tree),
+            code=seals.recipe(workspace.root, "train", tree)[0],
             format_version=FORMAT_VERSION,
         )
 
@@ -104,7 +108,7 @@ class Kept(BaseModel):
         """Return the content of recipe.json; None where it is missing or damaged."""
         try:
             return cls.model_validate(durable.checked((work / RECIPE).read_bytes()))
-        except (OSError, ValueError, ValidationError):
+        except (OSError, ValueError):
             return None
 
 
@@ -124,7 +128,9 @@ class KeptRun:
 
     @property
     def changed(self) -> tuple[str, ...]:
-        """Name the changes; empty for the run that training now goes on with."""
+        """Name the changes; empty for the run that training now goes on with, also where its recipe is damaged."""
+        if self.own:
+            return ()
         if self.changes is not None:
             return self.changes.named()
         return (UNKNOWN,) if self.kept is None else (UNPREPARED,)
@@ -137,13 +143,11 @@ class KeptRun:
 
     def line(self) -> str:
         """Say in one line why it stays, and what to do."""
-        named, rest = ", ".join(self.changed[:MOST_NAMED]), len(self.changed) - MOST_NAMED
-        more = f" and {rest} more" if rest > 0 else ""
         code_alone = self.changes is not None and self.changes == Changes({}, self.changes.code, ())
         how = "restore that or use --allow-code-change" if code_alone else "restore that"
         return (
-            f"unfinished run {self} stays as it is: {named}{more} changed since; {how} to go on with it, or remove it "
-            "with simic clean"
+            f"unfinished run {self} stays as it is: {some(self.changed)} changed since; {how} to go on with it, or "
+            "remove it with simic clean"
         )
 
     def __str__(self) -> str:

@@ -116,32 +116,23 @@ def link(
 
     To MLflow a point with the value, step and time of an existing one is the same point, so the run keeps it once.
     """
-    newest = {key: _newest(client, run_id, key, step) for key, step in steps.items()}
-    points = [point for point in newest.values() if point is not None]
+    newest = [_newest(client, run_id, key, step) for key, step in steps.items()]
+    used = (data.name, data.digest) if data else (None, None)
     for model in made:
         linked = client.get_logged_model(model.model_id).metrics or ()
         known = {(each.key, each.step, each.value) for each in linked}
-        missing = [point for point in points if (point.key, point.step, point.value) not in known]
+        missing = [
+            Metric(point.key, point.value, point.timestamp, point.step, model.model_id, *used, run_id)
+            for point in newest
+            if point is not None and (point.key, point.step, point.value) not in known
+        ]
         if missing:
-            client.log_batch(run_id, metrics=[_of_model(point, model, data, run_id) for point in missing])
+            client.log_batch(run_id, metrics=missing)
 
 
 def _newest(client: MlflowClient, run_id: str, key: str, step: int) -> Metric | None:
     points = [point for point in client.get_metric_history(run_id, key) if point.step == step]
     return max(points, key=lambda point: point.timestamp, default=None)
-
-
-def _of_model(point: Metric, model: LoggedModel, data: Dataset | None, run_id: str) -> Metric:
-    return Metric(
-        point.key,
-        point.value,
-        point.timestamp,
-        point.step,
-        model_id=model.model_id,
-        dataset_name=data.name if data else None,
-        dataset_digest=data.digest if data else None,
-        run_id=run_id,
-    )
 
 
 def package(policy: Path, folder: Path, model: LoggedModel) -> None:

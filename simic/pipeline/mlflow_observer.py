@@ -32,7 +32,7 @@ class MlflowObserver(Observer):
         workspace: Workspace,
         tree: params.Params,
         tags: Mapping[str, str],
-        splits: tuple[Mapping[str, str], ...] = (),
+        splits: tuple[Mapping[str, str], ...],
     ):
         self._workspace, self._tree, self._tags, self._splits = workspace, tree, tags, splits
         self._identity: RunIdentity | None = None

@@ -17,7 +17,7 @@ from simic.pipeline.paths import Workspace
 
 
 class PolicyVersion(BaseModel, frozen=True):
-    """One version of the registered policy."""
+    """Identify a version of the registered policy."""
 
     version: str
     run_id: str
@@ -36,7 +36,7 @@ def _answering() -> Iterator[None]:
 
 
 class Registry:
-    """MLflow's model registry; SimicError where it cannot be reached."""
+    """Read and change MLflow's model registry; SimicError where it cannot be reached."""
 
     def __init__(self, client: MlflowClient, uri: str):
         self._client, self._uri = client, uri

@@ -128,7 +128,9 @@ def connect(workspace: Workspace) -> tuple[MlflowClient, str]:
 
 
 def _refuse_foreign(experiment: Experiment, own: str, project: Workspace) -> None:
-    """MLflow keeps absolute paths: a copied project would write into the first one, a moved one to where it was."""
+    """Refuse a store that another project made: MLflow keeps absolute paths, so a copied project would write into the
+    first one, a moved one to where it was.
+    """
     if experiment.artifact_location != own:
         raise OSError(
             f"{project.root / 'mlflow.db'} keeps its files in {experiment.artifact_location}: the project "

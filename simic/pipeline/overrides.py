@@ -52,18 +52,20 @@ def _leaves(model: BaseModel, prefix: str = "", only_set: bool = False) -> Itera
             yield prefix + key, value
 
 
-def _value(tree: dict[str, Any], override: str) -> Any:
+def value_at(tree: dict[str, Any], key_path: str) -> Any:
+    """Return what stands at a dotted key; None where nothing does."""
     value: Any = tree
-    for key in override.partition("=")[0].split("."):
+    for key in key_path.split("."):
         value = value.get(key) if isinstance(value, dict) else None
     return value
 
 
 def _change(before: dict[str, Any], after: dict[str, Any], override: str) -> str | None:
-    old, new = _value(before, override), _value(after, override)
+    key = override.partition("=")[0]
+    old, new = value_at(before, key), value_at(after, key)
     if old == new and type(old) is type(new):
         return None
-    return f"{override.partition('=')[0]}: {json.dumps(old)} -> {json.dumps(new)}"
+    return f"{key}: {json.dumps(old)} -> {json.dumps(new)}"
 
 
 def _edited(path: Path, after: dict[str, Any], overrides: list[str]) -> str:
@@ -75,11 +77,12 @@ def _edited(path: Path, after: dict[str, Any], overrides: list[str]) -> str:
     editor.representer.add_representer(float, _float)
     tree = editor.load(path.read_text(encoding="utf-8"))
     for override in overrides:
-        *sections, leaf = override.partition("=")[0].split(".")
+        key = override.partition("=")[0]
+        *sections, leaf = key.split(".")
         section = tree
         for name in sections:
             section = section.setdefault(name, {})
-        section[leaf] = _value(after, override)
+        section[leaf] = value_at(after, key)
     text = io.StringIO()
     editor.dump(tree, text)
     return text.getvalue()

@@ -28,9 +28,6 @@ class Promotion(Frozen):
     promoted: bool
     reasons: tuple[str, ...]
 
-    def to_json(self) -> str:
-        return self.model_dump_json(indent=1) + "\n"
-
     def lines(self) -> list[str]:
         played, name = self.contest, "version "
         findings = ", ".join(f"{count} {severity}" for severity, count in self.findings.items() if count) or "none"

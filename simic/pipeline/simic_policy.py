@@ -39,5 +39,5 @@ class ServedPolicy:
 
 
 def _load_pyfunc(path: str) -> ServedPolicy:
-    """MLflow calls it by this name, with the folder of the model."""
+    """Return the policy in the folder of a model; MLflow calls it by this name."""
     return ServedPolicy(Path(path) / "program")

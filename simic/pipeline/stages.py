@@ -1,4 +1,4 @@
-"""Run the five stages and `grow`: params in, files out. DVC, Prefect and the CLI call these."""
+"""Run the five stages: params in, files out. DVC, Prefect and the CLI call these."""
 
 import functools
 import json
@@ -6,38 +6,26 @@ import os
 import shutil
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pydantic import ValidationError
-
-from simic import durable, registry, seals
+from simic import durable, seals
 from simic.data.batches import data_hash, load_split, read_meta
 from simic.errors import SimicError
-from simic.params import Host, HostOptimizer, Params, Prepare, Train
+from simic.params import Params
 from simic.pipeline import dvc_record
 from simic.pipeline.paths import Workspace
 from simic.telemetry.naming import run_name
 
 if TYPE_CHECKING:
-    import torch
-
     from simic.audit.certificate import Certificate
     from simic.audit.certify_code import CodeCertificate
-    from simic.audit.findings import Verdict
     from simic.audit.record import RunRecord
-    from simic.data.batches import Meta
-    from simic.data.own.own import OwnData
-    from simic.data.own.readers import Given
-    from simic.data.raw_inputs import RawInputs
-    from simic.evaluation.controllers import Controller, Rule
     from simic.evaluation.explain import Explanation
-    from simic.evaluation.export_best import Grown
-    from simic.evaluation.grow import GrowSetup
     from simic.evaluation.result import HeadroomReport
     from simic.training.observers import Observer
     from simic.training.session import Session
@@ -88,7 +76,7 @@ def floors(params: Params, workspace: Workspace) -> dict[str, float]:
     if not workspace.headroom.exists():
         return {}
     headroom = result.read_headroom(workspace.headroom)
-    if (headroom.data_sha256, headroom.settings_sha256) != (data_hash(workspace.prepared), endpoints.settings(params)):
+    if not _is_of(headroom, params, workspace):
         return {}
     if headroom.validation:
         return headroom.validation
@@ -101,20 +89,29 @@ def discard_work(params: Params, workspace: Workspace) -> None:
     """Move a finished, published and recorded training from work/ to finished/, where it replaces the one before and
     can be made longer; remove what killed processes left.
     """
-    from simic.training.checkpoint import CheckpointStore
-    from simic.training.run_layout import CHECKPOINTS
-
     unfinished = workspace.state / "work"
     for rest in unfinished.glob(".*.old"):
         shutil.rmtree(rest)
     if not any(unfinished.glob("*")):
         return
     work = workspace.work(fingerprint(params, workspace))
-    if params.train.iterations in CheckpointStore(work / CHECKPOINTS, params.runtime.keep_last).iterations():
+    if _is_published(params, work, workspace):
         for earlier in workspace.finished.glob("[!.]*"):
             if not workspace.mlflow_debt(run_name(earlier.name)).exists():  # else MLflow lacks what is in it
                 durable.remove_directory(earlier)
         durable.move_directory(work, workspace.finished / work.name)
+
+
+def _is_published(params: Params, work: Path, workspace: Workspace) -> bool:
+    """Return whether the end of this training, and not of an earlier one, is published and sealed."""
+    from simic.training.checkpoint import MANIFEST_FILE, CheckpointStore
+    from simic.training.run_layout import CHECKPOINTS
+
+    end = CheckpointStore(work / CHECKPOINTS, params.runtime.keep_last).path(params.train.iterations) / MANIFEST_FILE
+    published, seal = workspace.checkpoints / "latest" / MANIFEST_FILE, seals.read(workspace.root, "train")
+    if seal is None or not end.exists() or not published.exists() or end.read_bytes() != published.read_bytes():
+        return False
+    return seal.writes["checkpoints"] == seals.content_hash(workspace.checkpoints)
 
 
 def refuse_too_large(params: Params, workspace: Workspace) -> None:
@@ -240,12 +237,20 @@ def evaluate(params: Params, workspace: Workspace) -> None:
 
 def _headroom_of(params: Params, workspace: Workspace) -> "HeadroomReport":
     """Return the headroom of the prepared data and these params; SimicError where it is of others."""
-    from simic.evaluation import endpoints, result
+    from simic.evaluation import result
 
     headroom = result.read_headroom(unchanged(workspace, workspace.headroom))
-    if (headroom.data_sha256, headroom.settings_sha256) != (data_hash(workspace.prepared), endpoints.settings(params)):
+    if not _is_of(headroom, params, workspace):
         raise SimicError(f"{workspace.headroom}: of other data or params than these; run simic headroom first")
     return headroom
+
+
+def _is_of(headroom: "HeadroomReport", params: Params, workspace: Workspace) -> bool:
+    """Return whether headroom was measured on the prepared data and with these params."""
+    from simic.evaluation import endpoints
+
+    measured = headroom.data_sha256, headroom.settings_sha256
+    return measured == (data_hash(workspace.prepared), endpoints.settings(params))
 
 
 def explain(params: Params, workspace: Workspace, task: str, step: int) -> "Explanation":
@@ -316,13 +321,6 @@ def certify_code(params: Params, workspace: Workspace) -> "CodeCertificate":
     return certified(params, unchanged(workspace, workspace.prepared))
 
 
-def findings(workspace: Workspace) -> "Verdict":
-    """Return what the audit found."""
-    from simic.audit.diff import read_verdict
-
-    return read_verdict(workspace.reports)
-
-
 def unchanged(workspace: Workspace, path: Path) -> Path:
     """Return the path of a stage's output; SimicError where it has changed since it was sealed. A missing one is left
     to its reader.
@@ -330,210 +328,6 @@ def unchanged(workspace: Workspace, path: Path) -> Path:
     if path.exists():
         seals.refuse_changed(workspace.root, path.relative_to(workspace.root).as_posix())
     return path
-
-
-@dataclass(frozen=True)
-class Growth:
-    """Ask `grow` for networks; null = as the policy was trained, or as params.yaml says.
-
-    ``data`` is the user's own, a file or folder or what was read of it, or with ``task`` the source of that task, if it
-    takes one.
-    """
-
-    data: "str | Given | None"
-    out: Path
-    task: str | None = None
-    policy: str = "learned"  # or a baseline's name, a published controller's suite, a policy's directory
-    host: str | None = None  # family/preset, or the user's own network, file.py:name
-    hosts: int = 8
-    compare: bool = False
-    epochs: int | None = None  # of every host, and decisions about it; null: the middle of what training has
-    target: str | None = None  # the column to predict
-    layout: str | None = None  # where channels of images are: nchw, nhwc
-    fit: bool = False  # no test split, and as few samples as there are: who fits scores elsewhere
-
-
-def grow(
-    params: Params, workspace: Workspace, asked: Growth, say: Callable[[str], None] = lambda line: None
-) -> "Grown":
-    """Let a policy grow networks on a task or the user's own data; export the best to ``asked.out``. In a network of
-    the user's own, samples are given to it as they are. ``say`` hears what was done to the data.
-
-    A controller's hosts are trained as those that it was trained on: budget, actions and lifecycle are its.
-    """
-    from simic.evaluation import grow as growing
-    from simic.pipeline.display import shown
-
-    if asked.host is not None and ".py:" in asked.host and asked.compare:
-        raise SimicError(
-            f"--compare with --host {asked.host}: schedules are played on simic's hosts alone; leave out one of them"
-        )
-    if asked.out.exists():
-        raise SimicError(f"{asked.out}: already exists; choose another --out or remove it")
-    with growth(params, workspace, asked) as (setup, policy):
-        for note in setup.data.notes if setup.data is not None else ():
-            say(note)
-        # Two that write to one folder would delete each other's half-written network.
-        alone = durable.locked(asked.out.with_name(f".{asked.out.name}.lock"), f"grows {asked.out}")
-        with alone, shown(params.runtime.progress, "grow", "") as progress:
-            return growing.grow(setup, policy, asked.hosts, asked.out, asked.compare, progress)
-
-
-@contextmanager
-def growth(params: Params, workspace: Workspace, asked: Growth) -> "Iterator[tuple[GrowSetup, Rule | Controller]]":
-    """Prepare the data in a temporary folder; yield the setup in which networks grow on them, and the policy."""
-    from simic.evaluation.controllers import Rule
-    from simic.evaluation.grow import GrowSetup
-    from simic.growth.networks.own import load_network
-    from simic.training import machine
-
-    device = machine.configure(params.runtime)
-    own = asked.host if asked.host is not None and ".py:" in asked.host else None
-    host = None if own or asked.host is None else as_host(asked.host)
-    network = None if own is None else (own, load_network(own))
-    with tempfile.TemporaryDirectory(prefix="simic-grow-") as scratch:
-        prepared = Path(scratch) / "prepared"
-        data = _prepare_asked(asked, params, workspace, prepared, as_given=own is not None)
-        policy = _asked_policy(asked.policy, host, params, workspace, prepared, device)
-        train, meta = params.train if isinstance(policy, Rule) else policy.learned.train, read_meta(prepared)
-        if isinstance(policy, Rule) and host is None and own is None:
-            host = _usual_host(params, workspace, meta)
-        changes = {"host": host or _usable(train.host), "episode_steps": asked.epochs or train.middle_episode}
-        train = _batches_of(meta.samples["train"], train.model_copy(update=changes))
-        if own is not None and isinstance(policy, Rule):
-            train = adapting(train)
-        inputs = data.inputs if data is not None else _raw_images(meta)
-        tree = params.model_copy(update={"train": train})
-        yield GrowSetup(tree, prepared, device, network, data, inputs), policy
-
-
-def _prepare_asked(
-    asked: Growth, params: Params, workspace: Workspace, prepared: Path, as_given: bool
-) -> "OwnData | None":
-    """Write the splits of a task, or of the user's own data, and return these."""
-    from simic.data import prepare as data
-
-    if asked.task is not None:
-        data.prepare(_asked_task(asked, params), params.rng_seed, prepared, raw_data(workspace), as_given=as_given)
-        return None
-    from simic.data.own.own import own_data
-    from simic.data.own.readers import read
-
-    if asked.data is None:
-        raise SimicError("grow: needs data, a file or a folder, or --task NAME")
-    given = read(Path(asked.data), asked.target) if isinstance(asked.data, str) else asked.data
-    split = params.prepare.split
-    shares = {"val": split.val} if asked.fit else {"val": split.val, "test": split.test}
-    own = own_data(given, shares, params.rng_seed, asked.layout, as_given, few=asked.fit)
-    data.write_bank(own.bank, "own", split.model_dump(), params.rng_seed, prepared)
-    return own
-
-
-def _asked_task(asked: Growth, params: Params) -> Prepare:
-    if asked.task == "suite":
-        raise SimicError("--task suite: grow takes one data set, a suite is many; name another task or give a file")
-    for name, value in (("target", asked.target), ("layout", asked.layout)):
-        if value is not None:
-            raise SimicError(f"--{name} {value}: is for a file or folder of your own; leave it out with --task")
-    changes = {"task": asked.task, "source": asked.data}
-    try:
-        return Prepare.model_validate(params.prepare.model_dump() | changes)
-    except ValidationError as error:
-        raise SimicError(f"--task {asked.task}: {error.errors()[0]['msg'].removeprefix('Value error, ')}") from None
-
-
-def _raw_images(meta: "Meta") -> "RawInputs | None":
-    """Return what a network must do to take a task's images as they are; None of anything else."""
-    from simic.data.raw_inputs import RawInputs
-
-    mean, std = meta.tasks[0].mean, meta.tasks[0].std
-    if len(meta.shape) != 3 or len(mean) != meta.shape[0] or meta.shape[:-1] == (1, 1):
-        return None
-    classes = tuple(map(str, range(meta.classes)))
-    return RawInputs(layout="nchw", shape=meta.shape, mean=tuple(mean), std=tuple(std), classes=classes)
-
-
-USUAL_HOSTS = {1: "transformer/baseline", 3: "cnn/baseline"}  # by the dimensions of a sample
-MOST_BATCHES = 100  # of an epoch, unless params say more
-HOST_OF_VECTORS = "tables/baseline"
-HOST_OF_MANY_COLUMNS = "mlp/baseline"
-
-
-def _usual_host(params: Params, workspace: Workspace, meta: "Meta") -> Host:
-    """Return the host of params.yaml where it takes such samples, else the usual one for their shape. Images never get
-    a host for tables: it would compare every pixel, as a column, with every other.
-    """
-    from simic.evaluation.controllers import MOST_COLUMNS
-    from simic.growth.networks.hosts import build_host
-
-    vectors, own = meta.shape[:-1] == (1, 1), params.train.host
-    if vectors and meta.shape[-1] > MOST_COLUMNS:
-        return as_host(HOST_OF_MANY_COLUMNS)
-    if workspace.params.exists() and (vectors or own.family != "tables"):
-        try:
-            build_host(own, meta.shape, meta.classes)
-        except SimicError:
-            pass
-        else:
-            return _usable(own)
-    return as_host(HOST_OF_VECTORS if vectors else USUAL_HOSTS[len(meta.shape)])
-
-
-def _usable(host: Host) -> Host:
-    """Return the host, or the baseline of its family for an impaired one, which only serves to train controllers."""
-    return Host(family=host.family, preset="baseline") if host.preset == "impaired" else host
-
-
-def _batches_of(samples: int, train: Train) -> Train:
-    """Shrink batches until an epoch has as many as it should. With many samples raise their number to a whole pass, up
-    to MOST_BATCHES, so that a user's network learns from all of them.
-    """
-    if train.batches_per_epoch == "all":
-        return train.model_copy(update={"batch_size": min(train.batch_size, samples)})
-    passed = min(MOST_BATCHES, samples // train.batch_size)
-    count = max(min(train.batches_per_epoch, samples), passed)
-    return train.model_copy(update={"batches_per_epoch": count, "batch_size": min(train.batch_size, samples // count)})
-
-
-def adapting(train: Train) -> Train:
-    """Return settings that suit seeds in a frozen host: params.yaml is for hosts that train."""
-    from simic.data.suites import adapt
-
-    seeds = HostOptimizer.model_validate(adapt.OPTIMIZER)
-    lifecycle = train.lifecycle.model_copy(update={"training_dwell": adapt.TRAINING_DWELL})
-    return train.model_copy(update={"actions": {}, "host_optimizer": seeds, "lifecycle": lifecycle})
-
-
-def _asked_policy(
-    name: str, host: Host | None, params: Params, workspace: Workspace, prepared: Path, device: "torch.device"
-) -> "Rule | Controller":
-    """Return a baseline or a controller: "learned" is the project's own or the published one that fits."""
-    from simic.data.batches import read_meta
-    from simic.evaluation.controllers import PUBLISHED, Controller, Rule, choose
-    from simic.evaluation.policies import BASELINES
-
-    if name in BASELINES:
-        return Rule(name)
-    if name != "learned":
-        shipped = PUBLISHED / name
-        return Controller.load(shipped if shipped.is_dir() else Path(name), device)
-    models, own = workspace.models, None
-    seals.refuse_changed(workspace.root, models.name)  # no other takes the place of one that is lost
-    if models.exists():
-        own = Controller.own(models, unchanged(workspace, workspace.headroom), device)
-    return choose(own, host, params.train.host, read_meta(prepared), device)
-
-
-def as_host(name: str) -> Host:
-    """Return the host ``family/preset``; SimicError naming what is known."""
-    family, _, preset = name.partition("/")
-    try:
-        return Host.model_validate({"family": family, "preset": preset})
-    except ValidationError:
-        families, presets = registry.known(registry.FAMILY), registry.known(registry.PRESET)
-        raise SimicError(
-            f"host {name!r}: must be FAMILY/PRESET, {' or '.join(families)} / {' or '.join(presets)}"
-        ) from None
 
 
 STAGES: dict[str, Callable[..., None]] = {

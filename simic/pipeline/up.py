@@ -89,8 +89,14 @@ class Supervisor:
     def start(self) -> None:
         """Return when everything answers; SimicError naming the log when it does not."""
         server = self._spawn("server", "prefect", "server", "start", "--host", HOST, "--port", str(self.port))
-        self._initialise_mlflow()
-        mlflow = self._spawn("mlflow", *self._mlflow_command())
+        if not (self.root / "mlflow.db").exists():  # two first initialisations at once would destroy it
+            from simic.pipeline import mlflow_store
+
+            mlflow_store.connect(Workspace(self.root))
+        store = ("--backend-store-uri", sqlite_uri(self.root / "mlflow.db"))
+        place = ("--default-artifact-root", (self.root / "mlruns").as_uri())
+        serving = ("mlflow", "ui", "--host", HOST, "--port", str(self.mlflow_port), "--workers", "1")
+        mlflow = self._spawn("mlflow", *serving, *store, *place)
         self._await(server, lambda: _answers(f"{self.url}/health"))
         ready = self.root / ".prefect" / "runner.ready"
         ready.unlink(missing_ok=True)
@@ -101,18 +107,6 @@ class Supervisor:
     @property
     def url(self) -> str:
         return f"http://{HOST}:{self.port}/api"
-
-    def _mlflow_command(self) -> tuple[str, ...]:
-        store = ("--backend-store-uri", sqlite_uri(self.root / "mlflow.db"))
-        place = ("--default-artifact-root", (self.root / "mlruns").as_uri())
-        return "mlflow", "ui", "--host", HOST, "--port", str(self.mlflow_port), "--workers", "1", *store, *place
-
-    def _initialise_mlflow(self) -> None:
-        """Make the database before its server starts: two first initialisations at once would destroy it."""
-        if not (self.root / "mlflow.db").exists():
-            from simic.pipeline import mlflow_store
-
-            mlflow_store.connect(Workspace(self.root))
 
     def _spawn(self, name: str, module: str, *arguments: str) -> Child:
         log = _log(self.root, name)
@@ -128,7 +122,8 @@ class Supervisor:
                 start_new_session=True,  # Ctrl-C reaches the supervisor alone, which stops them in order
             )
         self.children.append(Child(name, process.pid, log, process))
-        self._remember()
+        started = [f"{child.pid} {child.name}" for child in self.children]
+        _record(self.root).write_text("\n".join(started), encoding="utf-8")  # for ``stop_leftovers``
         return self.children[-1]
 
     def _environment(self) -> dict[str, str]:
@@ -136,7 +131,6 @@ class Supervisor:
             "PREFECT_API_URL": self.url,
             "PREFECT_HOME": str(self.root / ".prefect"),
             "DO_NOT_TRACK": "1",
-            "MLFLOW_DISABLE_TELEMETRY": "true",
             "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
             UI_VARIABLE: f"http://{HOST}:{self.mlflow_port}",
             "PYTHONUNBUFFERED": "1",
@@ -151,11 +145,6 @@ class Supervisor:
                 raise SimicError(f"the {child.name} did not start; {_ending(child.log)}")
             time.sleep(0.1)
 
-    def _remember(self) -> None:
-        """Record the children, for ``stop_leftovers`` after this process was killed."""
-        lines = [f"{child.pid} {child.name}" for child in self.children]
-        _record(self.root).write_text("\n".join(lines), encoding="utf-8")
-
     def watch(self) -> Child | None:
         """Wait until asked to stop (None) or until a child dies (that child)."""
         while not self.stopped.wait(0.2):
@@ -166,13 +155,12 @@ class Supervisor:
 
     def stop(self) -> None:
         """Stop the runner before the server: a run in progress saves its state, and its events find where to go."""
+        locks = (self.root / ".prefect" / "locks").glob("*.lock")
+        has_run = any(durable.holder(path) is not None for path in locks)
         first = [child for child in self.children if child.name != "server"]
-        _stop(first, RUNNER_GRACE_SECONDS if self._has_run() else GRACE_SECONDS)
+        _stop(first, RUNNER_GRACE_SECONDS if has_run else GRACE_SECONDS)
         _stop([child for child in self.children if child not in first], GRACE_SECONDS)
         _record(self.root).unlink(missing_ok=True)
-
-    def _has_run(self) -> bool:
-        return any(durable.holder(path) is not None for path in (self.root / ".prefect" / "locks").glob("*.lock"))
 
 
 def run(root: Path, port: int | None, mlflow_port: int) -> None:
@@ -247,11 +235,10 @@ def configured_port(root: Path) -> int:
 
 def require_free(port: int, what: str, option: str) -> None:
     """Raise SimicError naming the port, and how to change it, where something listens there."""
-    if is_free(port):
-        return
-    foreign = _answers(f"http://{HOST}:{port}/api/health")
-    whose = "a Prefect server that this checkout did not start" if foreign else "another program"
-    raise SimicError(f"port {port} for {what} is taken by {whose}; stop it, or choose another: {option} {port + 1}")
+    if not is_free(port):
+        raise SimicError(
+            f"port {port} for {what} is taken by another program; stop it, or choose another: {option} {port + 1}"
+        )
 
 
 def is_free(port: int) -> bool:

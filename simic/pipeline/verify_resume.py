@@ -12,11 +12,9 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import count
+from itertools import count, zip_longest
 from pathlib import Path
 from typing import NamedTuple
-
-import numpy as np
 
 from simic import durable, params, rng, seals
 from simic.audit.resume_certificate import ResumeCertificate, ResumeSubject
@@ -241,8 +239,6 @@ def contents(workspace: Workspace) -> dict[str, bytes]:
 
 def _differing(expected: bytes | None, got: bytes | None) -> int:
     """Count bytes that differ; of a file that only one of them has, all of it, and at least one."""
-    if expected is None or got is None:
-        return max(1, len(expected or got or b""))
-    shorter = min(len(expected), len(got))
-    first, second = (np.frombuffer(each, dtype=np.uint8, count=shorter) for each in (expected, got))
-    return int((first != second).sum()) + abs(len(expected) - len(got))
+    if expected == got:
+        return 0
+    return max(1, sum(one != other for one, other in zip_longest(expected or b"", got or b"")))

@@ -24,6 +24,7 @@ from simic.evaluation.promotion import Entrant
 from simic.growth.export import load_grown
 from simic.params import Params
 from simic.pipeline import compare_runs, kept_runs, run_summary, stages
+from simic.pipeline.grow import _asked_policy
 from simic.pipeline.paths import Workspace
 from simic.telemetry import starts
 from simic.training import checkpoint, memory_estimate, session
@@ -230,7 +231,7 @@ def explained(tree: Params, workspace: Workspace) -> Any:
 
 def grow(tree: Params, workspace: Workspace) -> Any:
     """Whom `simic grow` lets play."""
-    chosen: Any = stages._asked_policy("learned", None, tree, workspace, workspace.prepared, CPU)
+    chosen: Any = _asked_policy("learned", None, tree, workspace, read_meta(workspace.prepared), CPU)
     return chosen.name, known(chosen.learned)  # without headroom there is no common schedule, and no word of one
 
 

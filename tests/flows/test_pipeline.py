@@ -1,7 +1,6 @@
 """The flow on a real Prefect server, a real DVC and a real MLflow store; only the stages are toys."""
 
 import asyncio
-import os
 import re
 import subprocess
 import sys
@@ -26,7 +25,6 @@ from prefect.client.schemas.schedules import CronSchedule
 from prefect.client.schemas.sorting import FlowRunSort
 from prefect.exceptions import PrefectHTTPStatusError
 from prefect.runner import Runner
-from prefect.settings import PREFECT_API_URL
 from prefect.types.entrypoint import EntrypointType
 
 from flows import artifacts, pipeline, serve
@@ -190,29 +188,6 @@ def test_what_prefect_yaml_deploys_is_this_flow_with_overrides_that_it_takes() -
     assert not schedule["active"] and CronSchedule(cron=schedule["cron"], timezone=schedule["timezone"])
     given = from_model(Overrides.model_validate(schedule["parameters"]["overrides"]))
     params.load(ROOT / "params.yaml", given)
-
-
-def test_flow_refuses_rules_over_several_keys_before_anything_runs(workspace: Workspace, toys: Toys) -> None:
-    before = workspace.params.read_bytes()
-    with pytest.raises(SimicError, match=r"multiple of ppo\.minibatches"):
-        pipeline.simic(Overrides.model_validate({"train": {"envs": 33}}))
-    assert toys.ran == []
-    assert workspace.params.read_bytes() == before
-
-
-@pytest.mark.slow
-def test_prefect_deploys_it_with_a_schedule_that_is_off() -> None:
-    """By the commands that prefect.yaml and deploy/README.md give."""
-    environment = {**os.environ, "PREFECT_API_URL": PREFECT_API_URL.value() or ""}
-    for command in ("work-pool create local --type process", "--no-prompt deploy --all"):
-        done = [sys.executable, "-m", "prefect", *command.split()]
-        subprocess.run(done, cwd=ROOT, env=environment, check=True, capture_output=True)
-    with get_client(sync_client=True) as client:
-        found = client.read_deployment_by_name("simic/train")
-    assert (found.work_pool_name, found.entrypoint) == ("local", "flows.pipeline.simic")
-    assert found.global_concurrency_limit is None
-    [schedule] = found.schedules
-    assert not schedule.active and schedule.parameters["overrides"]["rng_seed"] == 1
 
 
 def test_a_run_that_is_refused_leaves_params_as_they_were(workspace: Workspace, toys: Any) -> None:

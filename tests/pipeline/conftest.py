@@ -1,37 +1,16 @@
 """What several tests of the pipeline start from."""
 
 import shutil
-import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import yaml
 
-from simic import cli
 from simic.pipeline import mlflow_store, stages
 from simic.pipeline.paths import Workspace
 from tests.helpers import ROOT, made_once
 from tests.pipeline.small_suite import tree
 from tests.training.conftest import finished, prepared  # noqa: F401
-
-Simic = Callable[..., tuple[int | str | None, str, str]]
-
-
-@pytest.fixture
-def simic(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Simic:
-    """``simic`` with arguments, in a folder if one is given: exit code, output, errors."""
-
-    def call(*arguments: object, root: Path | None = None) -> tuple[int | str | None, str, str]:
-        if root is not None:
-            monkeypatch.chdir(root)
-        capfd.readouterr()
-        monkeypatch.setattr(sys, "argv", ["simic", *map(str, arguments)])
-        with pytest.raises(SystemExit) as stopped:
-            cli.main()
-        return stopped.value.code, *capfd.readouterr()
-
-    return call
 
 
 @pytest.fixture(scope="session")

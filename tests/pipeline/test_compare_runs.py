@@ -8,7 +8,7 @@ import pytest
 from simic.errors import SimicError
 from simic.pipeline import compare_runs, stages
 from simic.pipeline.paths import Workspace
-from tests.pipeline.conftest import Simic
+from tests.conftest import Simic
 from tests.pipeline.small_suite import tree
 
 

@@ -17,8 +17,8 @@ from simic.pipeline.doctor import Answer
 from simic.pipeline.mlflow_observer import Report
 from simic.pipeline.paths import Workspace
 from simic.training.session import open_session
+from tests.conftest import Simic
 from tests.helpers import ROOT
-from tests.pipeline.conftest import Simic
 from tests.training.small_runs import small_params
 
 

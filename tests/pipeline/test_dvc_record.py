@@ -121,9 +121,9 @@ def test_a_record_that_was_cut_short_takes_no_other_stage_with_it(project: Path)
     for end in range(0, len(whole), 13):
         lock.write_bytes(whole[:end])
         kept.write_bytes(before)
-        assert dvc_record.is_recorded(project, "double"), end
+        assert dvc_record.is_recorded(project, "other.txt"), end
         assert not kept.exists()
-    assert dvc_record.is_stale(project, "after") is not dvc_record.is_recorded(project, "after")
+    assert dvc_record.is_stale(project, "after") is not dvc_record.is_recorded(project, "out.txt")
 
 
 @pytest.mark.parametrize("room", [True, False], ids=["room", "no-room"])
@@ -154,7 +154,7 @@ def test_a_disk_that_is_full_while_dvc_writes_its_lock_costs_no_record(
         with pytest.raises(SimicError, match="No space left"):
             dvc_record.commit(project, "double")
     assert (lock in written) is earlier  # else there was none, which needs no room
-    assert dvc_record.is_recorded(project, "double") is earlier
+    assert dvc_record.is_recorded(project, "out.txt") is earlier
     assert (lock.read_bytes() if lock.exists() else None) == before
     assert list((project / ".simic").iterdir()) == []
 
@@ -174,7 +174,7 @@ def test_missing_dvc_folder_is_one_clear_line(tmp_path: Path) -> None:
     assert "\n" not in str(caught.value)
 
 
-def test_busy_names_the_process_and_what_is_left_to_do(project: Path) -> None:
+def test_busy_names_the_process_and_what_is_left_to_do(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A second DVC process holds the output; commit waits its patience out, then says how to go on."""
     sleep = f"echo 4 > out.txt && {sys.executable} -c 'import time; time.sleep(60)'"
     (project / "dvc.yaml").write_text(DVC_YAML.replace("exit 9", sleep))
@@ -184,8 +184,9 @@ def test_busy_names_the_process_and_what_is_left_to_do(project: Path) -> None:
     other = subprocess.Popen(command, cwd=project, start_new_session=True, **quiet)
     try:
         wait_until_locked(project)
+        monkeypatch.setattr(dvc_record, "PATIENCE_SECONDS", 0.0)
         with pytest.raises(dvc_record.Busy, match="dvc is busy") as caught:
-            dvc_record.commit(project, "double", patience_seconds=0.0)
+            dvc_record.commit(project, "double")
     finally:
         subprocess.run(["kill", "-9", "--", f"-{other.pid}"], check=True)
         other.wait()

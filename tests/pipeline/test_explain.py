@@ -8,7 +8,7 @@ from simic import seals
 from simic.evaluation import result
 from simic.pipeline import stages
 from simic.pipeline.paths import Workspace
-from tests.pipeline.conftest import Simic
+from tests.conftest import Simic
 from tests.pipeline.small_suite import tree
 
 TASK = "linear-held_out-0"
@@ -63,19 +63,14 @@ def test_decisions_of_the_evaluation_and_their_explanations_agree(copied: Worksp
 )
 @pytest.mark.usefixtures("copied")
 def test_what_there_is_not_is_refused_in_one_line(simic: Simic, task: str, step: str, said: str) -> None:
-    code, _, error = simic("explain", task, step)
-    assert code == 2 and error.startswith(f"simic: {said}") and error.count("\n") == 1
+    assert simic.refuses("explain", task, step).startswith(f"simic: {said}")
 
 
 def test_only_what_was_evaluated_is_explained(copied: Workspace, simic: Simic) -> None:
-    def refusal() -> str:
-        code, _, error = simic("explain", TASK, 1)
-        return error if code == 2 else ""
-
     tested = json.loads(copied.evaluation.read_text())
     copied.evaluation.write_text(json.dumps({**tested, "data_sha256": "0" * 64}))
-    assert "is not what evaluate made" in refusal()
+    assert "is not what evaluate made" in simic.refuses("explain", TASK, 1)
     seals.write(copied.root, "evaluate", tree())
-    assert "of another policy or other data; run simic evaluate first" in refusal()
+    assert "of another policy or other data; run simic evaluate first" in simic.refuses("explain", TASK, 1)
     copied.evaluation.unlink()
-    assert "no such file; run simic evaluate first" in refusal()
+    assert "no such file; run simic evaluate first" in simic.refuses("explain", TASK, 1)

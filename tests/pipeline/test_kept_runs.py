@@ -19,12 +19,12 @@ from simic.pipeline.paths import Workspace
 from simic.telemetry import starts
 from simic.telemetry.naming import run_name
 from simic.telemetry.publish import FINDINGS_FILE
-from simic.training import run_layout
+from simic.training import run_layout, trainer
 from simic.training.partial import FOLDER as PARTIAL
 from simic.training.run_layout import CHECKPOINTS
 from simic.training.session import open_session
+from tests.conftest import Simic
 from tests.helpers import contents
-from tests.pipeline.conftest import Simic
 from tests.pipeline.small_suite import tree
 
 SHORT, LONG = 3, 5
@@ -78,6 +78,22 @@ def test_training_made_longer_is_byte_for_byte_training_of_that_length(
     lives = starts.read(copy.telemetry / starts.RUN_FILE)
     assert [life.start_iteration for life in lives] == [0, SHORT]
     assert [seam.check for seam in lives[1].findings] == ["resumed_with_changes"]
+
+
+def test_training_that_was_killed_before_it_was_published_is_not_taken_for_the_recorded_one(copy: Workspace) -> None:
+    """As `dvc repro` finds it, which asks for it again: the outputs and dvc.lock are those of the earlier run."""
+    [earlier] = copy.finished.iterdir()
+    params = lasting(LONG)
+    save(copy, params)
+    begin(params, copy)
+    work = copy.work(stages.fingerprint(params, copy))
+    with open_session(params, work, copy.prepared) as session:
+        trainer.train(session)
+    stages.discard_work(params, copy)
+    assert work.exists() and [*copy.finished.iterdir()] == [earlier]
+    stages.train(params, copy)
+    stages.discard_work(params, copy)
+    assert not work.exists() and [each.name for each in copy.finished.iterdir()] == [work.name]
 
 
 def test_without_a_horizon_of_its_own_the_schedule_is_said_to_change(copy: Workspace) -> None:
@@ -193,6 +209,7 @@ def test_seams_that_are_lost_are_a_finding_once(unfinished: Workspace, damage: s
         file.write_bytes(file.read_bytes()[:-1])
     else:
         kept.model_copy(update={"recipe": kept.recipe.model_copy(update={"data_sha256": "other"})}).write(work)
+    assert kept_runs.staying(unfinished, allow_code_change=False) == []  # training goes on with it all the same
     assert begin(params, unfinished) is None
     with open_session(params, work, unfinished.prepared) as session:
         assert [(each.check, each.severity) for each in session.findings] == [("seams_lost", "medium")]
@@ -307,7 +324,7 @@ def test_other_data_are_named_and_so_is_code(begun: Workspace, monkeypatch: pyte
         patch.setattr(seals, "code_hashes", lambda _: files)
         patch.setattr(kept_runs, "FORMAT_VERSION", 99)
         [left] = stale(begun)
-        assert left.changed[0] == "the format of checkpoints" and "more files)" in left.changed[1]
+        assert left.changed[0] == "the format of checkpoints" and " and 2 more)" in left.changed[1]
     shutil.rmtree(begun.prepared)
     assert [left.changed for left in stale(begun)] == [("the prepared data",)]
 
@@ -318,6 +335,8 @@ def test_without_a_whole_recipe_nothing_is_known(content: str | None, begun: Wor
     (own.path / run_layout.RECIPE).unlink()
     if content is not None:
         (own.path / run_layout.RECIPE).write_text(content)
+    assert stale(begun) == []  # its folder bears the name of what training goes on with
+    own.path.rename(own.path.with_name("0" * 16))
     [left] = stale(begun)
     assert left.iterations == 3 and "nothing was saved" in left.changed[0]
     assert goes_on_with(tree("train.iterations=5"), begun) is None

@@ -5,23 +5,17 @@ import os
 import shutil
 import subprocess
 import sys
-from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 from simic import seals
 from simic.agent.export import export_policy
-from simic.envs.play import play
-from simic.evaluation.scoring import EvaluationSetup
 from simic.pipeline import mlflow_models, mlflow_store
 from simic.pipeline.paths import Workspace
 from simic.pipeline.simic_policy import ServedPolicy
-from simic.training.learned import Learned
 from tests.agent.worlds import make_policy
-from tests.pipeline.small_suite import tree
 from tests.pipeline.test_promote import track
 
 # simic cannot be imported.
@@ -104,53 +98,33 @@ def environment(workspace: Workspace) -> dict[str, str]:
     return kept | {"MLFLOW_TRACKING_URI": mlflow_store.store_uri(workspace), "MLFLOW_DISABLE_TELEMETRY": "true"}
 
 
-class Episode:
-    """What the policy saw, decided and remembered at each step of a whole episode of all hosts."""
-
-    def __init__(self, workspace: Workspace, monkeypatch: pytest.MonkeyPatch):
-        learned = Learned.load(workspace.models / "policy")
-        act, self.steps, self.alive = learned.policy.act, list[dict[str, np.ndarray]](), list[np.ndarray]()
-        decisions: list[Any] = []
-
-        def watched(*given: Any, **named: Any) -> Any:
-            decisions.append(act(*given, **named))
-            return decisions[-1]
-
-        monkeypatch.setattr(learned.policy, "act", watched)
-        setup = EvaluationSetup.open(tree(), workspace.prepared)
-        with closing(setup.env):
-
-            def on_step(situation: Any, *_: object) -> None:
-                seen, done = situation.observation, decisions[-1]
-                masks = {f"mask_{name}": seen.masks[name] for name in setup.env.masked}
-                given = {"features": seen.features, "categories": seen.categories, **masks}
-                came = {"actions": done.actions, "value": done.value, "h": done.state.h, "c": done.state.c}
-                self.steps.append({name: tensor.numpy().copy() for name, tensor in (given | came).items()})
-                self.alive.append(situation.alive.numpy().copy())
-
-            play(setup.env, learned.actor(greedy=True), 5, on_step)
-
-    def save(self, file: Path) -> None:
-        np.savez(file, **{name: np.stack([step[name] for step in self.steps]) for name in self.steps[0]})
+def inputs(program: Path, steps: int) -> dict[str, np.ndarray]:
+    """What a program may be given at so many steps, every choice allowed; memory that nobody has."""
+    described, rng = json.loads((program / "policy.json").read_bytes()), np.random.default_rng(1)
+    specs = mlflow_models.signature(described).inputs.inputs
+    given = {spec.name: np.zeros((steps, 5, *spec.shape[1:]), spec.type) for spec in specs}
+    given["features"] += rng.normal(size=given["features"].shape).astype(given["features"].dtype)
+    return {name: ~values if values.dtype == bool else values for name, values in given.items()}
 
 
-def test_champion_and_challenger_decide_like_the_policy_over_a_whole_episode_without_simic(
-    registered: Workspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_champion_and_challenger_decide_like_the_program_step_after_step_without_simic(
+    registered: Workspace, tmp_path: Path
 ) -> None:
-    episode, aliases = Episode(registered, monkeypatch), (mlflow_models.CHAMPION, mlflow_models.CHALLENGER)
+    """The program decides like the policy: tests/agent/test_export.py."""
+    given, aliases = inputs(registered.models / "program", 6), (mlflow_models.CHAMPION, mlflow_models.CHALLENGER)
     files = tmp_path / "episode.npz", tmp_path / "replayed.npz"
-    episode.save(files[0])
+    np.savez(files[0], **given)
     said = bare(registered, REPLAY, *map(str, files), *aliases)
     assert "mismatch" not in said  # between requirements and what is installed
-    replayed = np.load(files[1])
-    assert len({tuple(row) for step in episode.steps for row in step["actions"]}) > 1  # it does not always do the same
-    for alias in aliases:
-        found = {name: replayed[f"{alias}/{name}"] for name in ("actions", "value", "h")}
-        assert len(episode.steps) == tree().train.episode_steps == len(found["actions"])
-        for done, (step, alive) in enumerate(zip(episode.steps, episode.alive, strict=True)):
-            assert (found["actions"][done][alive] == step["actions"][alive]).all(), done
-            for name in ("value", "h"):
-                assert np.allclose(found[name][done][alive], step[name][alive], atol=1e-5), (done, name)
+    replayed, program = np.load(files[1]), ServedPolicy(registered.models / "program")
+    memory = {name: given[name][0] for name in "hc"}
+    for step in range(6):
+        expected = program.predict({name: values[step] for name, values in given.items()} | memory)
+        memory = {name: expected[name] for name in "hc"}
+        assert memory["h"].any()
+        for alias in aliases:
+            for name, values in expected.items():
+                assert np.allclose(replayed[f"{alias}/{name}"][step], values, atol=1e-6), (alias, step, name)
 
 
 def test_the_model_is_whole_and_the_same_for_the_same_policy(registered: Workspace, tmp_path: Path) -> None:
@@ -177,11 +151,9 @@ def test_the_model_is_whole_and_the_same_for_the_same_policy(registered: Workspa
 
 @pytest.mark.parametrize("core", ["none", "gru", "lstm"])
 def test_what_comes_out_is_what_the_signature_says(core: str, tmp_path: Path) -> None:
-    described = export_policy(make_policy(core), None, tmp_path / "program")
-    signature = mlflow_models.signature(described)
-    given = {spec.name: np.zeros((5, *spec.shape[1:]), spec.type) for spec in signature.inputs.inputs}
-    given |= {name: np.ones_like(mask) for name, mask in given.items() if name.startswith("mask_")}
-    done = ServedPolicy(tmp_path / "program").predict(given)
+    signature = mlflow_models.signature(export_policy(make_policy(core), None, tmp_path / "program"))
+    given = inputs(tmp_path / "program", 1)
+    done = ServedPolicy(tmp_path / "program").predict({name: values[0] for name, values in given.items()})
     assert list(done) == signature.outputs.input_names()
     for spec in signature.outputs.inputs:
         assert (done[spec.name].dtype, done[spec.name].shape) == (spec.type, (5, *spec.shape[1:])), spec.name

@@ -22,32 +22,13 @@ from simic.pipeline import engine, mlflow_observer, mlflow_store
 from simic.pipeline.paths import Workspace
 from simic.training.observers import Observer
 from tests.helpers import ROOT, contents, free_port
-from tests.pipeline.mlflow_runs import GONE, MODELS, begun, owed, run_of, steps, train
+from tests.pipeline.mlflow_runs import GONE, MODELS, owed, run_of, steps
 from tests.pipeline.small_suite import tree
-from tests.pipeline.test_mlflow_store import a_folder, garbage
+from tests.pipeline.test_mlflow_store import a_folder, garbage, locked
 from tests.postgres import Postgres, a_postgres
 
 Outage = Callable[[Workspace], AbstractContextManager[None]]
 ITERATIONS = tree().train.iterations
-# Holds a store until its standard input ends.
-HOLDER = """
-import sqlite3, sys
-store = sqlite3.connect(sys.argv[1], isolation_level=None)
-store.execute("BEGIN EXCLUSIVE")
-print("held", flush=True)
-sys.stdin.read()
-"""
-
-
-@contextmanager
-def locked(workspace: Workspace) -> Iterator[None]:
-    """By another process, exclusively."""
-    pipe = subprocess.PIPE
-    command = [sys.executable, "-c", HOLDER, str(workspace.root / "mlflow.db")]
-    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as holder:
-        assert holder.stdout is not None and holder.stdin is not None and holder.stdout.readline() == "held\n"
-        yield
-        holder.stdin.close()
 
 
 @contextmanager
@@ -55,18 +36,6 @@ def removed(workspace: Workspace) -> Iterator[None]:
     """And not put back."""
     (workspace.root / "mlflow.db").unlink()
     yield
-
-
-@contextmanager
-def read_only(workspace: Workspace) -> Iterator[None]:
-    """Even for root."""
-    store = workspace.root / "mlflow.db"
-    if shutil.which("chattr") is None or subprocess.run(["chattr", "+i", str(store)], check=False).returncode:
-        pytest.skip("no chattr here: root writes wherever it likes")
-    try:
-        yield
-    finally:
-        subprocess.run(["chattr", "-i", str(store)], check=True)
 
 
 def on_the_store(breaking: Callable[[Path], Iterator[None]]) -> Outage:
@@ -82,9 +51,8 @@ def dead_port(workspace: Workspace) -> Iterator[None]:
 
 
 OUTAGES: dict[str, Outage] = {
-    "locked": locked,
+    "locked": on_the_store(locked),
     "removed": removed,
-    "read-only": read_only,
     "garbage": on_the_store(garbage),
     "a folder": on_the_store(a_folder),
     "dead port": dead_port,
@@ -289,20 +257,6 @@ def test_two_writers_lose_nothing_while_postgres_is_killed_and_comes_back(
             assert steps(on_postgres, metric, fingerprint) == list(range(POINTS))
         assert client.get_run(run_id).info.status == "FINISHED"
     assert owed(on_postgres) == []
-
-
-@pytest.mark.prove
-def test_a_postgres_that_is_away_at_the_start_costs_a_second_and_is_told_later(
-    on_postgres: Workspace, postgres: Postgres
-) -> None:
-    postgres.control("-m", "immediate", "stop")
-    fingerprint, began = "3" * 16, time.monotonic()
-    watcher = begun(on_postgres, fingerprint=fingerprint)
-    assert time.monotonic() - began < 10.0  # MLflow by itself would try for an hour
-    train(watcher, on_postgres, range(3), fingerprint)
-    postgres.start()
-    watcher.on_end("finished")
-    assert steps(on_postgres, "iteration", fingerprint) == [0, 1, 2]
 
 
 def test_a_database_server_that_nobody_runs_is_out_of_reach_at_once(

@@ -4,14 +4,15 @@ import json
 
 import pytest
 
+from simic.audit.diff import read_verdict
 from simic.audit.findings import Result, Status, Verdict
 from simic.data.batches import HELD_OUT_FILE, TEST_FILE
 from simic.evaluation.promotion import Compared, Contest
 from simic.evaluation.statistics import Interval
-from simic.pipeline import engine, mlflow_observer, mlflow_store, promote, stages
+from simic.pipeline import engine, mlflow_observer, mlflow_store, promote
 from simic.pipeline.paths import Workspace
 from simic.telemetry.rows import Severity
-from tests.pipeline.conftest import Simic
+from tests.conftest import Simic
 from tests.pipeline.mlflow_runs import NAME, info_of
 from tests.pipeline.small_suite import tree
 
@@ -67,11 +68,11 @@ def test_promoted_is_who_wins_for_certain_with_an_audit_without_grave_findings(
 def track(workspace: Workspace, fingerprint: str) -> None:
     """The run of a workspace, to MLflow: training, models, report."""
     engine_tags = {"simic.code": "abc"}
-    watcher = mlflow_observer.MlflowObserver(workspace, tree(), engine_tags)
+    watcher = mlflow_observer.MlflowObserver(workspace, tree(), engine_tags, ())
     watcher.on_start(info_of(workspace, fingerprint=fingerprint, data_sha256=data_sha256(workspace)))
     watcher.on_end("finished")
     watcher.publish()
-    mlflow_observer.log_report(workspace, NAME, engine_tags, sound=not stages.findings(workspace).refuted)
+    mlflow_observer.log_report(workspace, NAME, engine_tags, sound=not read_verdict(workspace.reports).refuted)
 
 
 def data_sha256(workspace: Workspace) -> str:
@@ -100,7 +101,7 @@ def test_a_challenger_that_does_not_clear_the_floors_stays_one(project: Workspac
     found = promote.Promotion.model_validate_json(project.promotion.read_bytes())
     assert code == 1 and not found.promoted and found.champion is None
     assert [each.opponent for each in found.contest.compared] == ["random_legal", "static"]
-    assert found.refuted == () and found.findings == stages.findings(project).counts()
+    assert found.refuted == () and found.findings == read_verdict(project.reports).counts()
     assert out.splitlines()[0] == "challenger  version 1"
     assert out.count("difference  ") == 2 and "decision    not promoted: the interval over " in out
     assert holders(project) == {"challenger": "1"}
@@ -125,10 +126,7 @@ def test_a_champion_is_followed_by_who_beats_it_and_is_no_challenger(
     monkeypatch.setattr(promote, "decide", lambda contest, _: promote_rule(contest, verdict()))
     assert simic("promote")[0] == 0
     assert holders(project) == {"champion": "1"}
-    code, _, error = simic("promote")
-    assert (
-        code == 2 and error.startswith("simic: simic-policy: no version is the challenger") and error.count("\n") == 1
-    )
+    assert simic.refuses("promote").startswith("simic: simic-policy: no version is the challenger")
     for sound in (True, False):  # audited again: it stays champion
         mlflow_observer.log_report(project, NAME, {}, sound=sound)
         assert holders(project) == {"champion": "1"}
@@ -148,11 +146,9 @@ promote_rule = promote.decide
 @pytest.mark.usefixtures("project")
 def test_a_store_that_cannot_be_reached_is_one_line(simic: Simic, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:1")
-    code, _, error = simic("promote")
-    assert code == 2 and error.startswith("simic: MLflow does not answer") and error.count("\n") == 1
+    assert simic.refuses("promote").startswith("simic: MLflow does not answer")
 
 
 def test_it_waits_for_nobody_who_runs_stages(project: Workspace, simic: Simic) -> None:
     with engine.workspace_lock(project):
-        code, _, error = simic("promote")
-    assert code == 2 and "in use by process" in error
+        assert "in use by process" in simic.refuses("promote")

@@ -16,10 +16,10 @@ from simic.evaluation import controllers, result, rules
 from simic.evaluation.controllers import Controller
 from simic.evaluation.schedules import Schedule
 from simic.growth.networks.blueprints import blueprints_of
-from simic.pipeline import stages
+from simic.pipeline import grow, stages
 from simic.pipeline.paths import Workspace
 from simic.training import worker_layout
-from tests.pipeline.conftest import Simic
+from tests.conftest import Simic
 from tests.pipeline.small_suite import tree
 
 FILES = {"CARD.md", "policy.json", "weights.safetensors"}
@@ -181,8 +181,8 @@ def test_the_projects_own_controller_brings_the_common_schedule_of_its_headroom(
 ) -> None:
     own = Workspace(elsewhere)
     shutil.copytree(suite_run.models / "policy", own.models / "policy")
-    asked = stages.Growth("mine.npz", elsewhere / "without", hosts=2, compare=True)
-    found = stages.grow(tree(), own, asked)
+    asked = grow.Growth("mine.npz", elsewhere / "without", hosts=2, compare=True)
+    found = grow.grow(tree(), own, asked)
     assert found.account.compared is not None and found.account.compared.common is None
     own.reports.mkdir()
     shutil.copy(suite_run.headroom, own.headroom)

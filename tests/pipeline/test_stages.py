@@ -1,57 +1,13 @@
-"""The composition root: fingerprint, grow, the names it shares with dvc.yaml."""
+"""What identifies a training run."""
 
-import json
-import os
-import shutil
-import subprocess
-import sys
-from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 
-import numpy as np
 import pytest
-import torch
-from sklearn.datasets import load_digits, load_wine
-from torch import nn
 
-from simic import durable, params
 from simic.errors import SimicError
-from simic.evaluation import controllers
-from simic.growth.export import load_grown
-from simic.growth.networks.own import load_network
 from simic.pipeline import stages
 from simic.pipeline.paths import Workspace
-
-ROOT = Path(__file__).parents[2]
-ALONE = """
-import sys, torch
-network = torch.export.load(sys.argv[1]).module()
-torch.save(network(torch.load(sys.argv[2])), sys.argv[3])
-assert "simic" not in sys.modules
-"""
-SMALL = ["train.episode_steps=14", "train.batches_per_epoch=4", "train.batch_size=32", "runtime.threads=1"]
-SMALL += [
-    "prepare.samples=200",
-    "prepare.suite.instances={train: 2, val: 1, held_out: 1, held_out_kinds: 0, outside: 0}",
-]
-
-
-@pytest.fixture
-def images(tmp_path: Path) -> Path:
-    x, y = load_digits(return_X_y=True)
-    path = tmp_path / "mine.npz"
-    np.savez(path, x=x[:600].reshape(-1, 8, 8).astype("f4"), y=y[:600])
-    return path
-
-
-def tree(*overrides: str) -> params.Params:
-    return params.load(ROOT / "params.yaml", [*SMALL, *overrides])
-
-
-def asked(images: Path, **changes: str | int | None) -> stages.Growth:
-    settings = {"data": str(images), "out": images.parent / "grown", "policy": "patient", "hosts": 2}
-    return stages.Growth(**(settings | changes))
+from tests.pipeline.small_suite import tree
 
 
 def test_fingerprint_changes_with_params_data_and_seed_and_not_with_runtime(tmp_path: Path) -> None:
@@ -63,146 +19,6 @@ def test_fingerprint_changes_with_params_data_and_seed_and_not_with_runtime(tmp_
     stages.prepare(tree("prepare.split={train: 0.5, val: 0.25, test: 0.25}"), workspace)
     others.append(stages.fingerprint(tree(), workspace))
     assert len({base, *others}) == 4
-
-
-def assert_runs_alone(grown: Path, x: torch.Tensor, folder: Path) -> None:
-    """What torch computes without simic is what simic computes."""
-    torch.save(x, folder / "x.pt")
-    paths = [str(grown / "network.pt2"), str(folder / "x.pt"), str(folder / "y.pt")]
-    subprocess.run([sys.executable, "-I", "-c", ALONE, *paths], check=True, cwd=folder)
-    logits, mine = torch.load(folder / "y.pt"), load_grown(grown)(x)
-    torch.testing.assert_close(logits, mine, rtol=0, atol=1e-6)
-    assert torch.equal(logits.argmax(1), mine.argmax(1))
-
-
-def test_grown_network_runs_as_a_plain_module_and_without_simic(images: Path) -> None:
-    found = stages.grow(tree(), Workspace(images.parent), asked(images, host="cnn/baseline"))
-    assert found.params > found.host_params
-    card, floors = (found.path / "README.md").read_text(), found.account.floors
-    assert floors is not None and floors.table() in card and floors.advice in card
-    assert floors.rows[-1].accuracy_pct == pytest.approx(found.test_accuracy_pct, abs=1e-3)
-    assert_runs_alone(found.path, torch.linspace(0, 16, 5 * 64).view(5, 8, 8), images.parent)
-
-
-def test_the_host_alone_is_the_same_host_without_seeds(images: Path) -> None:
-    alone = stages.grow(tree(), Workspace(images.parent), asked(images, host="cnn/baseline", policy="static"))
-    assert alone.params == alone.host_params and alone.account.floors is not None
-    rows = {row.name: row for row in alone.account.floors.rows}
-    bare, grown = rows["host alone"], rows["grown network"]
-    assert (bare.accuracy_pct, bare.mean_pct, bare.size) == (grown.accuracy_pct, grown.mean_pct, grown.size)
-
-
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        ({"host": "vit/tiny"}, "host 'vit/tiny': must be FAMILY/PRESET"),
-        ({"policy": "nobody"}, "nobody"),
-        ({"data": None}, "grow: needs data, a file or a folder, or --task NAME"),
-        ({"data": None, "task": "sudoku"}, "--task sudoku: .*digits, mnist"),
-        ({"data": None, "task": "suite"}, "--task suite: grow takes one data set"),
-        ({"data": None, "task": "text"}, "--task text: source is"),
-        ({"host": "nowhere.py:network"}, "nowhere.py: no such file"),
-    ],
-)
-def test_what_grow_cannot_do_is_one_line(
-    images: Path, change: dict[str, str], words: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(controllers, "PUBLISHED", images.parent / "nothing")
-    with pytest.raises(SimicError, match=words) as caught:
-        stages.grow(tree(), Workspace(images.parent), asked(images, **change))
-    assert "\n" not in str(caught.value)
-
-
-def test_two_do_not_grow_into_one_folder(images: Path) -> None:
-    """The second would delete what the first has half written."""
-    request = asked(images)
-    said = f"in use by process {os.getpid()} on .*, which grows .*grown; wait"
-    with durable.locked(images.parent / ".grown.lock", "grows"), pytest.raises(durable.Held, match=said):
-        stages.grow(tree(), Workspace(images.parent), request)
-    assert not request.out.exists()
-
-
-OWN = """
-import torch
-from torch import nn
-
-def network():
-    found = nn.Sequential(
-        nn.Sequential(nn.Conv2d(1, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2)),
-        nn.Sequential(nn.Conv2d(8, 8, 3, padding=1), nn.ReLU()),
-        nn.Sequential(nn.Flatten(), nn.Linear(8 * 16, 10)),
-    )
-    found.load_state_dict(torch.load("WEIGHTS"))
-    return found
-"""
-
-
-@pytest.fixture
-def own(tmp_path: Path) -> Iterator[str]:
-    """A network that was trained on digits, in a file."""
-    file, weights = tmp_path / "own_network_of_grow.py", tmp_path / "weights.pt"
-    file.write_text(OWN.replace("WEIGHTS", str(weights)))
-    fresh = tmp_path / "own_network_untrained.py"
-    fresh.write_text(OWN.replace("found.load", "# found.load"))
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        network = load_network(f"{fresh}:network")
-    x, y = load_digits(return_X_y=True)
-    x, y = torch.tensor(x / 16, dtype=torch.float32).view(-1, 1, 8, 8), torch.tensor(y)
-    optimizer = torch.optim.Adam(network.parameters(), lr=0.02)
-    for _ in range(15):
-        optimizer.zero_grad()
-        torch.nn.functional.cross_entropy(network(x[600:]), y[600:]).backward()
-        optimizer.step()
-    torch.save(network.state_dict(), weights)
-    yield f"{file}:network"
-    for path in (file, fresh):
-        sys.modules.pop(f"simic_extension_{path.stem}", None)
-
-
-def test_adapters_grow_in_a_network_of_ones_own_which_stays_as_it_is(images: Path, own: str) -> None:
-    """Digits upside down, as raw as they were for the network."""
-    arrays = np.load(images)
-    x, y = torch.tensor(arrays["x"][:, ::-1].copy() / 16).unsqueeze(1), torch.tensor(arrays["y"])
-    np.savez(images, x=x, y=y)
-    longer = tree("train.episode_steps=24", "train.batches_per_epoch=8")
-    found = stages.grow(longer, Workspace(images.parent), asked(images, host=own, hosts=4))
-    network = load_network(own).eval()
-    assert found.host_params == sum(parameter.numel() for parameter in network.parameters()) < found.params
-    with pytest.raises(SimicError, match=r"its host was a network of the user's own: give it, load_grown"):
-        load_grown(found.path)
-    grown = load_grown(found.path, network)
-    program = torch.export.load(found.path / "network.pt2").module()
-    with torch.no_grad():
-        torch.testing.assert_close(program(x), grown(x), rtol=0, atol=1e-5)
-        bare = nn.Sequential(*grown.segments, grown.head)
-        torch.testing.assert_close(bare(x), network(x), rtol=1e-4, atol=1e-4)
-        before, after = ((each(x).argmax(1) == y).float().mean() for each in (network, grown))
-    assert after > before + 0.01
-    card = (found.path / "README.md").read_text()
-    assert f"`{own}`, frozen" in card and 'load_grown(".", host=network)' in card and "Nothing is standardised" in card
-
-
-def test_a_comparison_with_a_network_of_ones_own_is_refused_at_once(images: Path, own: str) -> None:
-    with pytest.raises(SimicError, match=r"^--compare with --host .*: schedules are played on simic's hosts alone"):
-        stages.grow(tree(), Workspace(images.parent), asked(images, host=own, compare=True))
-    assert not (images.parent / "grown").exists()
-
-
-def test_where_no_controller_fits_the_rule_by_hand_grows_and_terminal_and_card_say_why(
-    images: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(controllers, "PUBLISHED", images.parent / "nothing")
-    found = stages.grow(tree(), Workspace(images.parent), asked(images, host="cnn/baseline", policy="learned"))
-    said = "the policy patient, since no controller fits: there is none in models/policy, and none is published"
-    assert found.account.grown_by == said and f"By {said}, in " in (found.path / "README.md").read_text()
-
-
-def test_grow_never_overwrites(images: Path) -> None:
-    (images.parent / "grown").mkdir()
-    with pytest.raises(SimicError, match="already exists"):
-        stages.grow(tree(), Workspace(images.parent), asked(images))
-    assert list((images.parent / "grown").iterdir()) == []
 
 
 @pytest.mark.slow
@@ -218,43 +34,6 @@ def test_an_extension_is_part_of_what_training_is_known_by(tmp_path: Path) -> No
     assert first != stages.fingerprint(named, workspace)
 
 
-def test_as_many_decisions_as_are_asked_for_else_the_middle_of_what_training_has(tmp_path: Path) -> None:
-    """On vectors of a width of the user's own, in so few rows that batches have to be smaller."""
-    x, y = load_wine(return_X_y=True)
-    np.savez(tmp_path / "wine.npz", x=x.astype("f4"), y=y)
-    ranged = tree("train.episode_steps=[3, 6]", "train.batch_size=48", "train.batches_per_epoch=8")
-
-    def steps(name: str, epochs: int | None) -> int:
-        wanted = stages.Growth(str(tmp_path / "wine.npz"), tmp_path / name, policy="patient", hosts=2, epochs=epochs)
-        stages.grow(ranged, Workspace(tmp_path), wanted)
-        history = json.loads((tmp_path / name / "history.json").read_text())
-        assert '"tables"' in (tmp_path / name / "structure.json").read_text()
-        return sum("step" in entry for entry in history)
-
-    assert steps("middle", None) == 5  # (3 + 6 + 1) // 2
-    assert steps("longer", 9) == 9  # beyond what training has, too
-
-
 def test_missing_data_says_what_to_run(tmp_path: Path) -> None:
     with pytest.raises(SimicError, match="run simic prepare first"):
         stages.train(tree(), Workspace(tmp_path))
-
-
-@pytest.mark.parametrize(("shape", "family"), [((1, 1, 5), "tables"), ((1, 16, 16), "cnn"), ((64,), "transformer")])
-def test_what_grows_without_being_asked_suits_the_samples(tmp_path, shape, family):
-    """Though a host for tables, which params.yaml has, would take pixels as columns."""
-    workspace, shipped = Workspace(tmp_path), params.load(ROOT / "params.yaml")
-    shutil.copy(ROOT / "params.yaml", workspace.params)
-    assert shipped.train.host.family == "tables"
-    assert stages._usual_host(shipped, workspace, SimpleNamespace(shape=shape, classes=3)).family == family
-
-
-def test_nobody_gets_a_host_that_is_too_weak_alone(tmp_path: Path) -> None:
-    """Though the params of images have one: there it shows what growing is worth."""
-    workspace, impaired = Workspace(tmp_path), "train.host={family: cnn, preset: impaired}"
-    images = params.load(ROOT / "params.yaml", [impaired])
-    shutil.copy(ROOT / "params.yaml", workspace.params)
-    found = stages._usual_host(images, workspace, SimpleNamespace(shape=(1, 16, 16), classes=3))
-    assert (found.family, found.preset) == ("cnn", "baseline")
-    wide = stages._usual_host(images, workspace, SimpleNamespace(shape=(1, 1, 784), classes=3))
-    assert wide.family == "mlp"

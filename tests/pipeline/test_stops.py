@@ -151,41 +151,6 @@ def test_a_process_that_is_stopped_at_any_moment_says_so_and_spoils_nothing(
         assert not changed or done, (where, changed)
 
 
-SLOW = """
-import time
-from pathlib import Path
-from simic.data.tasks import task
-
-@task("slow")
-def slow(params, rng_seed, data_dir):
-    Path("reading").touch()
-    time.sleep(60)
-"""
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_process_that_is_stopped_in_prepare_says_so_and_keeps_earlier_data(tmp_path: Path, number: int) -> None:
-    workspace = toy_project(tmp_path)
-    (tmp_path / "extensions").mkdir()
-    (tmp_path / "extensions" / "slow.py").write_text(SLOW)
-    text = workspace.params.read_text().replace("task: suite", "task: slow")
-    workspace.params.write_text(text.replace("extensions: []", "extensions: [slow]"))
-    workspace.prepared.mkdir(parents=True)
-    (workspace.prepared / "meta.json").write_text("earlier")
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-m", "simic", "stage", "prepare"]
-    with subprocess.Popen(command, cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True) as child:
-        deadline = time.monotonic() + 120
-        while not (tmp_path / "reading").exists():
-            assert time.monotonic() < deadline and child.poll() is None
-            time.sleep(0.05)
-        child.send_signal(number)
-        _, error = child.communicate(timeout=30)
-    assert child.returncode == EXIT_INTERRUPTED
-    assert error == "simic: stopped in prepare: no output is left half-written; the same command does it again\n"
-    assert [path.name for path in workspace.prepared.iterdir()] == ["meta.json"]
-
-
 def test_what_is_done_is_recorded_before_the_run_stops(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     workspace, toys = toy_project(tmp_path), Toys()
     monkeypatch.setattr(stages, "STAGES", {"prepare": toys.prepare, "train": toys.train})

@@ -17,67 +17,56 @@ from simic.evaluation import result
 from simic.pipeline import engine, run_summary, stages
 from simic.pipeline.paths import Workspace
 from simic.telemetry import starts
+from tests.conftest import Simic
 from tests.helpers import ROOT
-from tests.pipeline.conftest import Simic
 from tests.pipeline.small_suite import TINY, tree
 
 
-@pytest.fixture(scope="module")
-def finished(suite_run: Workspace) -> Workspace:
-    """Read only."""
-    return suite_run
-
-
-@pytest.fixture
-def copied(project: Workspace) -> Workspace:
-    return project
-
-
-def test_the_controllers_cost_is_every_episode_that_was_played_while_it_was_trained(finished: Workspace) -> None:
-    run = RunRecord.from_published(tree(), finished.telemetry)
+def test_the_controllers_cost_is_every_episode_that_was_played_while_it_was_trained(suite_run: Workspace) -> None:
+    run = RunRecord.from_published(tree(), suite_run.telemetry)
     played = [run.episodes.column("env_id").size, run.validations.column("env_id").size]
     assert played == [12, 4]
-    assert result.read(finished.evaluation).controller_trainings == 16
+    assert result.read(suite_run.evaluation).controller_trainings == 16
 
 
 @pytest.mark.parametrize("change", ["train.price=1.0", "evaluate.eval_seeds=8", "prepare.samples=170"])
-def test_headroom_of_other_params_or_data_is_refused(copied: Workspace, change: str) -> None:
-    before = copied.evaluation.read_bytes()
+def test_headroom_of_other_params_or_data_is_refused(project: Workspace, change: str) -> None:
+    before = project.evaluation.read_bytes()
     if change.startswith("prepare"):
-        stages.prepare(tree(change), copied)
+        stages.prepare(tree(change), project)
     with pytest.raises(SimicError, match=r"headroom\.json: of other data or params than these; run simic headroom"):
-        stages.evaluate(tree(change), copied)
-    assert copied.evaluation.read_bytes() == before
+        stages.evaluate(tree(change), project)
+    assert project.evaluation.read_bytes() == before
 
 
-def test_metrics_are_flat_few_and_those_of_the_standings(finished: Workspace) -> None:
-    numbers = json.loads(finished.metrics.read_bytes())
+def test_metrics_are_flat_few_and_those_of_the_standings(suite_run: Workspace) -> None:
+    numbers = json.loads(suite_run.metrics.read_bytes())
     assert 4 <= len(numbers) <= 9 and all(isinstance(value, int | float) for value in numbers.values())
-    learned = result.read(finished.evaluation).standings["held_out"].policies["learned"]
+    learned = result.read(suite_run.evaluation).standings["held_out"].policies["learned"]
     assert numbers["score"] == round(learned.score.estimate, 4)
     assert numbers["over_common_schedule"] == round(learned.over_common.estimate, 4)
     assert ("gap_closed" in numbers) == (learned.share is not None)
     stage = yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"]["evaluate"]
-    assert [*stage["metrics"][0]] == [str(finished.metrics.relative_to(finished.root))]
+    assert [*stage["metrics"][0]] == [str(suite_run.metrics.relative_to(suite_run.root))]
 
 
-def test_a_run_ends_with_score_gap_and_verdict(finished: Workspace, copied: Workspace) -> None:
-    found = run_summary.of(finished)
+def test_a_run_ends_with_score_gap_and_verdict(suite_run: Workspace, project: Workspace) -> None:
+    found = run_summary.of(suite_run)
     score, gap, verdict, name = found.score, found.gap, found.verdict, found.run
-    standings = result.read(finished.evaluation).standings["held_out"]
+    standings = result.read(suite_run.evaluation).standings["held_out"]
     reached = standings.policies["learned"].score
     assert score.startswith(f"PPO {reached.estimate:.1f} points [{reached.low:.1f}, {reached.high:.1f}], ")
     assert score.endswith(", on 3 held-out tasks")
     assert "% closed" in gap or "not defined" in gap
     assert verdict.endswith(", certified")
-    [start] = starts.read(finished.telemetry / "run.json")
+    [start] = starts.read(suite_run.telemetry / "run.json")
     assert name == start.name
     assert found.lines[2:] == [f"verdict  {verdict}", f"run      {name}", f"next     {found.next}"]
-    audited = durable.checked((finished.reports / "findings.json").read_bytes())
+    audited = durable.checked((suite_run.reports / "findings.json").read_bytes())
 
     def with_results(chosen: list[dict]) -> run_summary.RunSummary:
-        (copied.reports / "findings.json").write_bytes(durable.with_checksum({**audited, "results": chosen}))
-        return run_summary.of(copied)
+        (project.reports / "findings.json").write_bytes(durable.with_checksum({**audited, "results": chosen}))
+        return run_summary.of(project)
 
     def with_finding(check: str, severity: str) -> run_summary.RunSummary:
         """Of that check alone, as a finding."""
@@ -94,56 +83,56 @@ def test_a_run_ends_with_score_gap_and_verdict(finished: Workspace, copied: Work
     assert [each.alarming for each in (sound, medium, high, refuted)] == [False, False, False, True]
 
 
-def test_the_live_view_has_what_headroom_measured_for_these_params_alone(finished: Workspace) -> None:
-    measured = result.read_headroom(finished.headroom).validation
+def test_the_live_view_has_what_headroom_measured_for_these_params_alone(suite_run: Workspace) -> None:
+    measured = result.read_headroom(suite_run.headroom).validation
     assert sorted(measured) == ["common", "patient", "static"]  # no rule was tuned for these settings
-    assert stages.floors(tree(), finished) == measured
-    assert stages.floors(tree("train.price=1.0"), finished) == {}
+    assert stages.floors(tree(), suite_run) == measured
+    assert stages.floors(tree("train.price=1.0"), suite_run) == {}
 
 
 def test_headroom_without_a_suite_shows_the_page_of_the_workspace(
-    copied: Workspace, monkeypatch: pytest.MonkeyPatch, simic: Simic
+    project: Workspace, monkeypatch: pytest.MonkeyPatch, simic: Simic
 ) -> None:
     asked: list[str] = []
-    copied.params.write_bytes((ROOT / "params.yaml").read_bytes())
+    project.params.write_bytes((ROOT / "params.yaml").read_bytes())
     monkeypatch.setattr(engine, "run_chain", lambda workspace, last, *rest: asked.append(last))  # it is up to date
-    code, out, _ = simic("headroom", "--out", "all.json", root=copied.root)
+    code, out, _ = simic("headroom", "--out", "all.json", root=project.root)
     assert (code, asked) == (0, ["headroom"]) and out.startswith("# Headroom of suite\n")
-    assert (copied.root / "all.json").read_text() == copied.headroom.read_text()
+    assert (project.root / "all.json").read_text() == project.headroom.read_text()
 
 
 def test_an_evaluation_that_cannot_be_written_keeps_the_earlier_one(
-    copied: Workspace, capfd: pytest.CaptureFixture[str]
+    project: Workspace, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    before = seals.content_hash(copied.reports)
+    before = seals.content_hash(project.reports)
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, hard))
     try:
         with pytest.raises(SystemExit) as stopped, exit_with_message("simic"):
-            stages.evaluate(tree(), copied)
+            stages.evaluate(tree(), project)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     error = capfd.readouterr().err
     assert stopped.value.code == 2 and "File too large; raise the limit on the size of files (ulimit -f)" in error
-    assert seals.content_hash(copied.reports) == before and (copied.grown / "network.pt2").exists()
+    assert seals.content_hash(project.reports) == before and (project.grown / "network.pt2").exists()
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("damaged", [False, True])
 def test_certify_says_what_was_compared_and_fails_where_it_differs(
-    damaged: bool, copied: Workspace, simic: Simic
+    damaged: bool, project: Workspace, simic: Simic
 ) -> None:
     if damaged:
-        weights = copied.grown / "weights.safetensors"
+        weights = project.grown / "weights.safetensors"
         save_file({name: tensor * 0.5 for name, tensor in load_file(weights).items()}, weights)
-    before = copied.certificate.read_bytes()
-    code, out, _ = simic("certify", root=copied.root)
+    before = project.certificate.read_bytes()
+    code, out, _ = simic("certify", root=project.root)
     lines = out.splitlines()
     assert code == int(damaged)
     assert [line.split("  ")[0] for line in lines[:3]] == ["iterations", "episodes", "evaluation"]
     assert lines[0].endswith("comparisons, 0 differ") and lines[1].endswith("comparisons, 0 differ")
     assert ("exported weights" in "".join(lines[4:])) is damaged
-    assert copied.certificate.read_bytes() == before
+    assert project.certificate.read_bytes() == before
 
 
 def test_another_suite_is_measured_with_its_own_settings_and_nothing_of_the_workspace_is_touched(
@@ -182,8 +171,8 @@ def test_a_suite_of_an_extension_is_known_before_its_settings_are_asked_for(tmp_
     assert done.stderr.startswith("simic: suite 'sudoku': must be one of ") and "of_mine" in done.stderr
 
 
-def test_the_evaluation_stands_beside_what_headroom_measured(finished: Workspace) -> None:
-    found, floors = result.read(finished.evaluation), result.read_headroom(finished.headroom)
+def test_the_evaluation_stands_beside_what_headroom_measured(suite_run: Workspace) -> None:
+    found, floors = result.read(suite_run.evaluation), result.read_headroom(suite_run.headroom)
     measured = {"static", "best common schedule", "oracle per kind", "oracle per task"}
     played = {"learned", "learned_sampled", "blind", "static_final, equal epochs", "static_final, equal FLOPs"}
     assert list(found.standings) == ["held_out", "held_out_kinds"]

@@ -1,6 +1,5 @@
 """`simic up` around its children: ports, order of stopping, leftovers. With its real children: tests/flows."""
 
-import http.server
 import os
 import signal
 import socket
@@ -31,28 +30,6 @@ def taken() -> Iterator[int]:
         yield listener.getsockname()[1]
 
 
-class Health(http.server.BaseHTTPRequestHandler):
-    """Answers as a Prefect server does."""
-
-    def do_GET(self) -> None:
-        self.send_response(200 if self.path == "/api/health" else 404)
-        self.end_headers()
-
-    def log_message(self, format: str, *args: object) -> None:
-        """Quiet."""
-
-
-@pytest.fixture
-def foreign() -> Iterator[int]:
-    """A Prefect server of someone else."""
-    with http.server.ThreadingHTTPServer((up.HOST, 0), Health) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.05,))
-        thread.start()
-        yield server.server_port
-        server.shutdown()
-        thread.join()
-
-
 def project(folder: Path) -> Path:
     (folder / "pyproject.toml").write_bytes((ROOT / "pyproject.toml").read_bytes())
     return folder
@@ -62,11 +39,6 @@ def test_taken_port_is_named_and_how_to_change_it(taken: int, tmp_path: Path) ->
     with pytest.raises(SimicError, match=f"port {taken} for Prefect is taken by another program.*--port {taken + 1}"):
         up.run(project(tmp_path), taken, 5999)
     assert not (tmp_path / ".prefect" / "up.children").exists()
-
-
-def test_server_of_another_checkout_is_refused(foreign: int, tmp_path: Path) -> None:
-    with pytest.raises(SimicError, match=f"port {foreign} .* a Prefect server that this checkout did not start"):
-        up.run(project(tmp_path), foreign, 5999)
 
 
 def test_second_supervisor_of_a_checkout_is_refused(tmp_path: Path) -> None:

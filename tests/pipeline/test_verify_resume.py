@@ -16,7 +16,7 @@ from simic.pipeline import dvc_record, engine, stages, verify_resume
 from simic.pipeline.paths import Workspace
 from simic.pipeline.verify_resume import KillTally
 from simic.training.observers import Observer
-from tests.pipeline.conftest import Simic
+from tests.conftest import Simic
 from tests.pipeline.small_suite import tree
 
 

@@ -7,7 +7,7 @@ import pytest
 from simic.pipeline import stages
 from simic.study import cells, table
 from simic.study.plan import StudyPlan
-from tests.pipeline.conftest import initialised, simic  # noqa: F401
+from tests.pipeline.conftest import initialised  # noqa: F401
 from tests.study.small_study import plan
 
 

@@ -8,8 +8,8 @@ import yaml
 from simic.pipeline.paths import Workspace
 from simic.study import file
 from simic.study.plan import StudyPlan
+from tests.conftest import Simic
 from tests.helpers import ROOT
-from tests.pipeline.conftest import Simic
 from tests.study.small_study import STUDY, project
 
 WRONG: list[tuple[str, dict[str, Any]]] = [
@@ -34,9 +34,7 @@ WRONG: list[tuple[str, dict[str, Any]]] = [
 
 def refused(simic: Simic, path: Path, *options: str) -> str:
     """The one line in which `simic study` says why."""
-    code, _, error = simic("study", path.name, *options, root=path.parent)
-    assert code == 2 and error.startswith("simic: ") and error.count("\n") == 1, error
-    return error
+    return simic.refuses("study", path.name, *options, root=path.parent)
 
 
 def test_every_wrong_study_is_refused_in_one_line_that_says_why(tmp_path: Path, simic: Simic) -> None:
