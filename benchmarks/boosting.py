@@ -45,8 +45,9 @@ def add_scores(found: dict[str, dict[str, list[float]]], held_out: HeldOut) -> N
 
 def summary(values: list[float]) -> dict[str, float]:
     """Return mean, interval and number of values."""
-    interval = mean_interval(values)
-    return {name: round(value, 2) for name, value in vars(interval).items()} | {"tasks": len(values)}
+    mean = mean_interval(values)
+    estimate, low, high = (round(value, 2) for value in (mean.estimate, mean.low, mean.high))
+    return {"estimate": estimate, "low": low, "high": high, "tasks": len(values)}
 
 
 def main(arguments: list[str] | None = None) -> None:

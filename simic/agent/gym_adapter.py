@@ -1,5 +1,6 @@
 """A Gymnasium vector environment with Box observations and (Multi)Discrete actions, as ``collect`` wants it."""
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -8,7 +9,7 @@ import gymnasium
 import numpy as np
 import torch
 from gymnasium.spaces import Box, Discrete, MultiDiscrete
-from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 from torch import Tensor
 
 from simic import rng
@@ -28,8 +29,8 @@ class AdapterInfo:
 
 
 class GymAdapter:
-    """Adapt a vector environment whose autoreset is SAME_STEP, so that no step is a reset in disguise. Its environments
-    are seeded by a hash of ``rng_seed``.
+    """Adapt a vector environment. Autoreset must be SAME_STEP, so that no step is a reset in disguise. ``env_ids`` are
+    global (default 0 … E−1); the environments' own generators are seeded from the hash of ``rng_seed``.
 
     ``mask_method`` names a method of each environment that returns the legal actions; without it everything is legal.
     It returns bool ``[n]``, of a MultiDiscrete space the dimensions' masks one after the other (as for sb3-contrib), or
@@ -39,14 +40,19 @@ class GymAdapter:
 
     def __init__(
         self,
-        env: SyncVectorEnv,
+        env: SyncVectorEnv | AsyncVectorEnv,
         rng_seed: int,
+        env_ids: Tensor | None = None,
         mask_method: str | None = None,
         action_spec: ActionSpec | None = None,
     ) -> None:
         self.env, self.rng_seed, self.mask_method = env, rng_seed, mask_method
         self.metadata = dict(env.metadata)
-        self.num_envs, self.env_ids = env.num_envs, torch.arange(env.num_envs)
+        mode = self.metadata.get("autoreset_mode")
+        if mode is not AutoresetMode.SAME_STEP:
+            raise SimicError(f"vector environment: autoreset_mode is {mode}; only SAME_STEP can be learned from")
+        self.num_envs = env.num_envs
+        self.env_ids = torch.arange(self.num_envs) if env_ids is None else env_ids
         self.action_spec = _action_spec(env.single_action_space, action_spec)
         self.observation_spec = _observation_spec(env.single_observation_space)
         self.masked: tuple[str, ...] | None = None  # heads, once something was observed
@@ -126,18 +132,59 @@ class GymAdapter:
         self.env.close()
 
 
-class CopiedEnv(gymnasium.Wrapper):
-    """Copy what is observed, since an environment may fill the same array again. Infos stay inside: nothing reads them,
-    and their types may differ from environment to environment.
+class CheckedEnv(gymnasium.Wrapper):
+    """Check what one environment answers and copy it: it may fill the same array again. Infos stay inside, since
+    nothing reads them and their types may differ from environment to environment.
     """
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict]:
-        observation, _ = self.env.reset(seed=seed, options=options)
-        return np.array(observation), {}
+        observation, _ = self._answer("reset()", self.env.reset(seed=seed, options=options), ("observation", "info"))
+        return self._observed(observation), {}
 
     def step(self, action: Any) -> tuple[np.ndarray, Any, bool, bool, dict]:
-        observation, reward, terminated, truncated, _ = self.env.step(action)
-        return np.array(observation), reward, bool(terminated), bool(truncated), {}
+        parts = ("observation", "reward", "terminated", "truncated", "info")
+        observation, reward, terminated, truncated, _ = self._answer("step()", self.env.step(action), parts)
+        return self._observed(observation), reward, bool(terminated), bool(truncated), {}
+
+    def _answer(self, method: str, answer: Any, parts: Sequence[str]) -> Any:
+        if not isinstance(answer, tuple) or len(answer) != len(parts):
+            given = f"{len(answer)} values" if isinstance(answer, tuple) else f"one {type(answer).__name__}"
+            raise SimicError(f"environment {self.env}: {method} returns {given}: must be ({', '.join(parts)})")
+        return answer
+
+    def _observed(self, observation: Any) -> np.ndarray:
+        values, space = np.array(observation), self.observation_space
+        if values.shape != space.shape or (not np.issubdtype(values.dtype, np.number) and values.dtype != np.bool_):
+            given = f"{values.dtype} of shape {list(values.shape)}"
+            raise SimicError(f"environment {self.env} observes {given}: its observation space is {space}")
+        return values
+
+
+def _maker(make: Make) -> Callable[[], gymnasium.Env]:
+    """Return a function that makes the checked environment; SimicError where ``make`` is no id and no such function."""
+    if isinstance(make, str):
+        return lambda: CheckedEnv(gymnasium.make(make))
+    needed = "must be a registered id, or a function without arguments that makes an environment"
+    if isinstance(make, gymnasium.Env) or not callable(make):
+        raise SimicError(f"environment {make!r}: {needed}")
+    try:
+        inspect.signature(make).bind()
+    except TypeError as error:
+        raise SimicError(f"environment {make!r}: {error}; {needed}") from None
+
+    def made() -> gymnasium.Env:
+        env = make()
+        if not isinstance(env, gymnasium.Env):
+            raise SimicError(f"environment {make!r}: makes a {type(env).__name__}; {needed}")
+        try:
+            inspect.signature(env.reset).bind(seed=0, options={})
+        except TypeError:
+            raise SimicError(
+                f"environment {env}: reset() takes no seed and options; it must, as in Gymnasium"
+            ) from None
+        return CheckedEnv(env)
+
+    return made
 
 
 def vectorized(make: Make, envs: int, rng_seed: int) -> GymAdapter:
@@ -146,12 +193,8 @@ def vectorized(make: Make, envs: int, rng_seed: int) -> GymAdapter:
     An environment with a method ``action_masks()`` is masked, one with an ``action_spec`` has that (``GymAdapter`` says
     what they are).
     """
-
-    def made() -> gymnasium.Env:
-        return CopiedEnv(gymnasium.make(make) if isinstance(make, str) else make())
-
     try:
-        vector = SyncVectorEnv([made] * envs, autoreset_mode=AutoresetMode.SAME_STEP)
+        vector = SyncVectorEnv([_maker(make)] * envs, autoreset_mode=AutoresetMode.SAME_STEP)
     except (gymnasium.error.Error, ImportError) as error:
         raise SimicError(f"environment {make!r}: {' '.join(str(error).split())}") from None
     first = vector.envs[0]
@@ -170,13 +213,20 @@ def _action_spec(space: gymnasium.Space, given: ActionSpec | None) -> ActionSpec
         sizes = space.nvec.tolist()
     else:
         raise SimicError(f"action space {space}: must be Discrete, or MultiDiscrete of one dimension")
-    spec = ActionSpec.discrete(*sizes) if given is None else given
-    own = [head.size for head in spec.heads]
-    if own != sizes:
-        raise SimicError(f"action_spec has heads of sizes {own}: must be those of the action space, {sizes}")
     # Discrete spaces may count from another number than 0.
     firsts = np.atleast_1d(np.asarray(space.start, dtype=np.int64)).tolist()
-    heads = (replace(head, first=first) for head, first in zip(spec.heads, firsts, strict=True))
+    if given is None:
+        return _counting_from(firsts, ActionSpec.discrete(*sizes))
+    if not isinstance(given, ActionSpec):
+        raise SimicError(f"action_spec is {type(given).__name__}: must be a simic.agent.spec.ActionSpec")
+    own = [head.size for head in given.heads]
+    if own != sizes:
+        raise SimicError(f"action_spec has heads of sizes {own}: must be those of the action space, {sizes}")
+    return _counting_from(firsts, given)
+
+
+def _counting_from(firsts: Sequence[int], spec: ActionSpec) -> ActionSpec:
+    heads = [replace(head, first=first) for head, first in zip(spec.heads, firsts, strict=True)]
     return replace(spec, heads=tuple(heads))
 
 

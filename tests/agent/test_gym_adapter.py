@@ -7,7 +7,7 @@ import torch
 from gymnasium.spaces import Box, Discrete, MultiDiscrete
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
-from simic.agent.gym_adapter import GymAdapter, vectorized
+from simic.agent.gym_adapter import GymAdapter
 from simic.agent.spec import ActionSpec, Head
 from simic.errors import SimicError
 
@@ -41,8 +41,8 @@ class Counter(gymnasium.Env):
         return {"button": np.array([[True, False, False, False], [True, True, True, self.time > 0]])}
 
 
-def vector(*envs: Counter) -> SyncVectorEnv:
-    return SyncVectorEnv([lambda env=env: env for env in envs], autoreset_mode=AutoresetMode.SAME_STEP)
+def vector(*envs: Counter, mode: AutoresetMode = AutoresetMode.SAME_STEP) -> SyncVectorEnv:
+    return SyncVectorEnv([lambda env=env: env for env in envs], autoreset_mode=mode)
 
 
 def test_final_observations_are_those_before_the_reset_and_only_of_truncated_rows() -> None:
@@ -61,47 +61,13 @@ def test_final_observations_are_those_before_the_reset_and_only_of_truncated_row
     assert observation.features.dtype == torch.float32
 
 
-class Careless(Counter):
-    """Fills one array again and again, tells infos of any type, and pays ``last`` when it is cut off after 5 steps."""
-
-    last: float | None = 1.0
-
-    def __init__(self) -> None:
-        super().__init__(limit=5)
-        self.seen = np.zeros(2)
-
-    def step(self, action):
-        self.seen[:], _, *ended, _ = super().step(action)
-        info = {"of": (None, 3, "text", np.zeros(1), np.zeros(2))[self.time % 5]}
-        return self.seen, self.last if ended[1] else 1.0, *ended, info
-
-
-def test_an_array_that_is_filled_again_is_copied_and_infos_may_be_of_any_type() -> None:
-    env = vectorized(Careless, 2, 1)
-    env.reset()
-    for _ in range(5):
-        *_, truncated, info = env.step(torch.zeros(2, 1, dtype=torch.int64))
-    assert truncated.all() and info.final.features[:, 0].tolist() == [5.0, 5.0]
-
-
-@pytest.mark.parametrize(("last", "said"), [(None, "nan"), (float("inf"), "inf"), (1e300, r"1e\+300")])
-def test_a_reward_that_is_no_number_is_refused(last, said, monkeypatch) -> None:
-    monkeypatch.setattr(Careless, "last", last)
-    env, action = vectorized(Careless, 1, 1), torch.zeros(1, 1, dtype=torch.int64)
-    env.reset()
-    for _ in range(4):
-        env.step(action)
-    with pytest.raises(SimicError, match=f"environment 0 pays {said}: a reward must be a finite number of float32"):
-        env.step(action)
-
-
-def test_starts_are_a_function_of_seed_iteration_and_env() -> None:
-    def starts(rng_seed: int, iteration: int, envs: int) -> list[float]:
-        adapter = GymAdapter(vector(*(Counter() for _ in range(envs))), rng_seed)
+def test_starts_are_a_function_of_seed_iteration_and_global_env() -> None:
+    def starts(rng_seed: int, iteration: int, env_ids: list[int]) -> list[float]:
+        adapter = GymAdapter(vector(*(Counter() for _ in env_ids)), rng_seed, torch.tensor(env_ids))
         return adapter.reset(options={"iteration": iteration})[0].features[:, 1].tolist()
 
-    assert starts(1, 0, 3)[:2] == starts(1, 0, 2)
-    assert len({*starts(1, 0, 2), *starts(1, 1, 2), *starts(2, 0, 2)}) == 6
+    assert starts(1, 0, [0, 1, 2])[1:] == starts(1, 0, [1, 2])
+    assert len({*starts(1, 0, [0, 1]), *starts(1, 1, [0, 1]), *starts(2, 0, [0, 1])}) == 6
 
 
 @pytest.mark.parametrize(
@@ -175,12 +141,20 @@ def test_a_spec_of_ones_own_brings_names_relevance_and_masks_by_name() -> None:
     assert adapter.reset()[0].masks["button"].shape == (2, 2, 4)
     with pytest.raises(SimicError, match=r"action_spec has heads of sizes \[2, 4\]: must be .*\[3\]"):
         GymAdapter(vector(Counter()), 1, action_spec=spec)
+    with pytest.raises(SimicError, match="action_spec is function: must be"):
+        GymAdapter(vector(Counter()), 1, action_spec=lambda: spec)  # pyright: ignore[reportArgumentType]
 
 
-def test_other_spaces_are_refused() -> None:
+def test_observations_that_are_no_box_are_refused() -> None:
     env = Counter()
     env.observation_space = Discrete(4)
     with pytest.raises(SimicError, match=r"observation space Discrete\(4\): must be a Box"):
         GymAdapter(vector(env), 1)
+
+
+def test_another_autoreset_and_continuous_actions_are_refused() -> None:
+    for mode in (AutoresetMode.NEXT_STEP, AutoresetMode.DISABLED):
+        with pytest.raises(SimicError, match="only SAME_STEP"):
+            GymAdapter(vector(Counter(), mode=mode), 1)
     with pytest.raises(SimicError, match="must be Discrete"):
         GymAdapter(vector(Counter(space=Box(-1, 1, (2,)))), 1)
