@@ -40,7 +40,6 @@ SHAPE = ("iterations", "validate_every")
 SMALL = [
     "train.envs=12", "train.episode_steps=20", "train.ppo.minibatches=2", "train.price=0.0",
     "train.lifecycle.blending_dwell=1", "train.lifecycle.min_prune_age=4", "train.policy.core_units=8",
-    "train.actions={slot: [0, 1], blueprint: [norm, depthwise], style: [linear_add]}",
     "headroom.policies=[static, random_legal, patient]", "headroom.schedules=4",
     "evaluate.policies=[learned]", "audit.certify=false",
 ]  # fmt: skip
