@@ -207,7 +207,9 @@ def run(
 ) -> None:
     """Run prepare, headroom, train, evaluate and audit; stages that are up to date are skipped."""
     _to_the_audit(set_, params, fresh, allow_code_change)
-    _say("runs     mlflow ui   then http://127.0.0.1:5000/#/experiments?workflowType=machine_learning")
+    from simic.pipeline.mlflow_results import runs_address
+
+    _say(f"runs     mlflow ui   then {runs_address(_workspace())}")
     _say("all UIs  simic up    (activate the environment first: . .venv/bin/activate)")
 
 

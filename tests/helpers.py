@@ -167,7 +167,7 @@ class Toys:
 def update(iteration: int, validation: float = float("nan")) -> UpdateRow:
     return UpdateRow(
         iteration=iteration, env_steps=10 * iteration, validation_accuracy=validation, best_iteration=None,
-        state_chain="", metrics={"loss": 1.0 / (iteration + 1), "missing": float("nan")},
+        state_chain="", metrics={"policy_loss": 1.0 / (iteration + 1), "grad_norm": float("nan")},
     )  # fmt: skip
 
 

@@ -44,10 +44,9 @@ class MlflowObserver(Observer):
 
     def on_start(self, info: RunInfo) -> None:
         self._log, self._report = info.work_dir / recorder.FOLDER, info.report
-        shown = self._tree.model_dump(mode="json", exclude={"runtime"})
         self._identity = RunIdentity(
             fingerprint=info.work_dir.name,
-            params=dict(mlflow_store.flatten(shown)),
+            params=mlflow_store.params_of(self._tree),
             tags=self._tags,
             dataset=self._tree.prepare.task,
             data_sha256=info.data_sha256,

@@ -18,7 +18,17 @@ from simic.pipeline.mlflow_models import (
     log_card,
     models,
 )
-from simic.pipeline.mlflow_store import CONTEXT_TAG, LOG, PUBLISHED_TAG, TROUBLE, connect, find_run, measure, warn
+from simic.pipeline.mlflow_store import (
+    CONTEXT_TAG,
+    LOG,
+    PUBLISHED_TAG,
+    TROUBLE,
+    VIEW,
+    connect,
+    find_run,
+    measure,
+    warn,
+)
 from simic.pipeline.paths import UI_VARIABLE, Workspace
 from simic.telemetry.rows import SEVERITIES
 
@@ -59,8 +69,23 @@ def address(workspace: Workspace) -> str | None:
     except TROUBLE as error:
         warn(error)
         return None
-    ui = os.environ.get(UI_VARIABLE, "http://127.0.0.1:5000")
-    return run_id and f"{ui}/#/experiments/{experiment_id}/runs/{run_id}"
+    return run_id and f"{_ui()}/#/experiments/{experiment_id}/runs/{run_id}"
+
+
+def runs_address(workspace: Workspace) -> str:
+    """Return the address of the table of runs in MLflow's UI, by score; of all experiments where MLflow does not
+    answer.
+    """
+    try:
+        _, experiment_id = connect(workspace)
+    except TROUBLE as error:
+        warn(error)
+        return f"{_ui()}/#/experiments?workflowType=machine_learning"
+    return f"{_ui()}/#/experiments/{experiment_id}/runs?viewStateShareKey={VIEW}&workflowType=machine_learning"
+
+
+def _ui() -> str:
+    return os.environ.get(UI_VARIABLE, "http://127.0.0.1:5000")
 
 
 def _evaluated(client: MlflowClient, experiment_id: str, run_id: str, workspace: Workspace) -> list[LoggedModel]:
@@ -79,8 +104,8 @@ def log_evaluation(
     evaluated: Sequence[LoggedModel] = (),
     more: Mapping[str, float] | None = None,
 ) -> None:
-    """Log the mean test accuracy of every policy, in points, and the numbers of metrics.json, with ``more``; a value
-    that is there already is not logged again. What was measured of the learned policy counts for its models too.
+    """Log the mean test accuracy of the trained policy, in points, and the numbers of metrics.json, with ``more``, for
+    the run and its ``evaluated`` models; a value that is there already is not logged again.
     """
     if not workspace.evaluation.exists():
         return
@@ -89,13 +114,13 @@ def log_evaluation(
     compared = dict(more or {})
     if workspace.metrics.exists():
         compared |= json.loads(workspace.metrics.read_bytes())
-    accuracies = {f"test/{name}": row["test_accuracy_pct"]["estimate"] for name, row in evaluation["policies"].items()}
-    whole = {f"{COMPARE}{name}": value for name, value in compared.items()}
-    steps = dict.fromkeys(whole, AS_A_WHOLE) | dict.fromkeys(accuracies, step)
-    measure(client, run_id, {**whole, **accuracies}, steps)
+    numbers = {f"{COMPARE}{name}": value for name, value in compared.items()}
+    steps = dict.fromkeys(numbers, AS_A_WHOLE)
+    if (learned := evaluation["policies"].get("learned")) is not None:
+        numbers[LEARNED], steps[LEARNED] = learned["test_accuracy_pct"]["estimate"], step
+    measure(client, run_id, numbers, steps)
     if evaluated:
-        own = {key: steps[key] for key in steps if key == LEARNED or key not in accuracies}
-        link(client, run_id, evaluated, own, _test_data(client, run_id))
+        link(client, run_id, evaluated, steps, _test_data(client, run_id))
 
 
 def _test_data(client: MlflowClient, run_id: str) -> Dataset | None:

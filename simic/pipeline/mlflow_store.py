@@ -5,6 +5,7 @@ mlflow_models, what evaluation and audit found in mlflow_results.
 """
 
 import getpass
+import json
 import logging
 import math
 import os
@@ -27,6 +28,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from simic import durable
 from simic.errors import printable
+from simic.params import Params
 from simic.pipeline.paths import Workspace, sqlite_uri
 from simic.telemetry import naming, recorder
 from simic.telemetry.columns import Columns, mean_measured
@@ -41,10 +43,30 @@ NOTE = """One run for each training, and one for each cell of a study.
 |---|---|
 | `compare/…` | what runs are compared by |
 | `episode/…` | means over the hosts of an iteration |
-| `test/…` | mean test accuracy of each policy, points |
+| `test/learned` | mean test accuracy of the trained policy, points |
 | `update/…` | the PPO update of an iteration |
 | `validation/…` | score of the validation episodes |
+
+These are the few that runs are followed and compared by; the run's `telemetry` has every number.
 """
+# A view that MLflow's UI offers under this name: without it the table of runs shows no score on a small screen.
+VIEW = "scores"
+VIEW_TAG = f"mlflow.sharedViewState.{VIEW}"
+COLUMNS = ("attributes.`Created`", "metrics.`compare/over_rule`", "metrics.`compare/score`")
+# Metrics of an update and of episodes that are logged, and params that always are: more hide what matters.
+UPDATE = {
+    "policy_loss", "value_loss", "entropy", "entropy_coef", "approx_kl", "clip_fraction", "ratio_max", "grad_norm",
+    "learning_rate", "explained_variance", "return_mean", "advantage_std", "stopped_early", "samples",
+}  # fmt: skip
+EPISODE = {
+    "return", "score", "committed_accuracy", "committed_params", "length", "germinated", "fossilized", "pruned",
+    "panicked",
+}  # fmt: skip
+PARAMS = (
+    "rng_seed", "prepare.task", "prepare.source", "prepare.suite.name", "train.host", "train.iterations", "train.envs",
+    "train.episode_steps", "train.batch", "train.lifecycle.max_seeds", "train.price", "train.reward.mode",
+    "train.policy", "train.ppo",
+)  # fmt: skip
 PUBLISHED_TAG = "simic.checkpoint"  # of a run: what its published checkpoints are
 CODE_TAG = "simic.code"  # of a run: the revision of its code
 CONTEXT_TAG = "mlflow.data.context"  # of a data set that a run reads: what for
@@ -120,7 +142,8 @@ def connect(workspace: Workspace) -> tuple[MlflowClient, str]:
         client = MlflowClient(tracking_uri=store_uri(workspace), registry_uri=store_uri(workspace))
         experiment = client.get_experiment_by_name(EXPERIMENT)
         if experiment is None:
-            tags = {"mlflow.experimentKind": "custom_model_development", NOTE_TAG: NOTE}
+            view = {"orderByKey": "attributes.start_time", "orderByAsc": False, "selectedColumns": COLUMNS}
+            tags = {"mlflow.experimentKind": "custom_model_development", NOTE_TAG: NOTE, VIEW_TAG: json.dumps(view)}
             return client, client.create_experiment(EXPERIMENT, artifact_location=own, tags=tags)
     if own is not None:
         _refuse_foreign(experiment, own, project)
@@ -225,13 +248,19 @@ def flatten(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, st
             yield prefix + key, str(value)
 
 
+def params_of(tree: Params) -> dict[str, str]:
+    """Return the params by which runs are told apart, and all that differ from the defaults."""
+    values, usual = (dict(flatten(each.model_dump(mode="json", exclude={"runtime"}))) for each in (tree, Params()))
+    return {key: value for key, value in values.items() if key.startswith(PARAMS) or value != usual.get(key)}
+
+
 def metrics_of(update: UpdateRow, episode: Columns) -> dict[str, float]:
     """Return the metrics of one iteration: those of the update by name, and the means over hosts of its episodes.
 
     A missing measurement (NaN) is left out, never logged as 0.
     """
-    metrics = {f"update/{name}": value for name, value in update.metrics.items()}
-    metrics |= {f"episode/{name}": mean_measured(values) for name, values in episode.items() if name != "env_id"}
+    metrics = {f"update/{name}": value for name, value in update.metrics.items() if name in UPDATE}
+    metrics |= {f"episode/{name}": mean_measured(values) for name, values in episode.items() if name in EPISODE}
     metrics["validation/score"] = update.validation_accuracy
     return {name: value for name, value in metrics.items() if math.isfinite(value)}
 

@@ -7,11 +7,14 @@ from pathlib import Path
 import mlflow.data
 import pytest
 
+from simic import params
 from simic.data.batches import read_meta
-from simic.pipeline import engine, mlflow_datasets, mlflow_models, mlflow_observer, mlflow_store
+from simic.data.suites.suites import SUITES
+from simic.pipeline import engine, mlflow_datasets, mlflow_models, mlflow_observer, mlflow_results, mlflow_store, stages
 from simic.pipeline.paths import Workspace
+from simic.telemetry.columns import EPISODES
 from tests import standard
-from tests.helpers import episode, update
+from tests.helpers import ROOT, episode, update
 from tests.pipeline.mlflow_runs import CODE, ITERATIONS, NAME, begun, finished, info_of, run_of
 
 
@@ -23,12 +26,32 @@ def measured(workspace: Workspace, name: str) -> dict[str, tuple[int, float]]:
 
 
 def test_metrics_are_those_of_the_rows_and_missing_ones_are_left_out() -> None:
-    found = mlflow_store.metrics_of(update(3), episode())
-    assert found["update/loss"] == 0.25
+    row = update(3)
+    found = mlflow_store.metrics_of(row.model_copy(update={"metrics": {**row.metrics, "other": 1.0}}), episode())
+    assert found["update/policy_loss"] == 0.25
     assert found["episode/return"] == 1.5  # (1 + 2) / 2
     assert found["episode/committed_accuracy"] == 40.0  # the other host was not measured
     assert found["episode/panicked"] == 0.5
-    assert not {"update/missing", "validation/score"} & found.keys()
+    assert not {"update/grad_norm", "update/other", "validation/score"} & found.keys()
+
+
+def test_a_run_has_few_metrics_and_params_and_a_view_that_shows_its_score(workspace: Workspace) -> None:
+    finished(workspace)
+    mlflow_observer.log_report(workspace, NAME, {}, sound=True)
+    client, experiment_id, run_id = run_of(workspace)
+    of_training = len(mlflow_store.UPDATE) + len(mlflow_store.EPISODE) + len(("validation/score", mlflow_store.MARKER))
+    others = [name for name in client.get_run(run_id).data.metrics if name.startswith(("compare/", "test/"))]
+    assert of_training + len(others) <= 40 and EPISODES.keys() > mlflow_store.EPISODE
+    page = (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8")
+    assert not [name for name in mlflow_store.UPDATE if f"`{name}`" not in page]
+    for overrides in ((), *map(stages.suite_overrides, SUITES)):
+        assert len(mlflow_store.params_of(params.load(ROOT / "params.yaml", overrides))) <= 60
+    view = json.loads(client.get_experiment(experiment_id).tags[mlflow_store.VIEW_TAG])
+    assert "metrics.`compare/score`" in view["selectedColumns"]
+    address = mlflow_results.runs_address(workspace)
+    assert address.endswith(
+        f"#/experiments/{experiment_id}/runs?viewStateShareKey=scores&workflowType=machine_learning"
+    )
 
 
 def test_checkpoints_and_policy_are_models_with_what_was_measured_and_the_policy_is_registered(

@@ -56,7 +56,13 @@ def assert_everything_is_known_once(workspace: Workspace) -> None:
     client, experiment_id, run_id = run_of(workspace)
     run = client.get_run(run_id)
     assert (run.info.status, run.data.tags["simic.status"]) == ("FINISHED", "finished")
-    assert {"iteration", "update/loss", "episode/return", "compare/score", "test/learned"} < run.data.metrics.keys()
+    assert {
+        "iteration",
+        "update/policy_loss",
+        "episode/return",
+        "compare/score",
+        "test/learned",
+    } < run.data.metrics.keys()
     for metric in run.data.metrics:
         found = steps(workspace, metric)
         assert found == (list(range(4)) if "/" not in metric or metric.startswith(("update", "episode")) else found[:1])
@@ -140,7 +146,7 @@ def test_every_step_exactly_once_after_kills(workspace: Workspace) -> None:
         command = [sys.executable, "-c", TRAINING, str(workspace.root), str(die_at)]
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
         assert done.returncode == code, done.stderr
-    for metric in ("iteration", "update/loss", "episode/return"):
+    for metric in ("iteration", "update/policy_loss", "episode/return"):
         assert steps(workspace, metric) == list(range(12)), metric
     client, _, run_id = run_of(workspace)
     run = client.get_run(run_id)
@@ -170,7 +176,7 @@ def test_debts_of_several_runs_and_of_an_earlier_life_are_paid_and_undo_nothing(
     for fingerprint, status, done in ((FINGERPRINT, "FINISHED", 3), (OTHER, "KILLED", 2)):
         client, _, run_id = run_of(workspace, fingerprint)
         assert client.get_run(run_id).info.status == status
-        assert steps(workspace, "update/loss", fingerprint) == list(range(done))
+        assert steps(workspace, "update/policy_loss", fingerprint) == list(range(done))
     assert owed(workspace) == []
 
 
@@ -269,7 +275,7 @@ def test_a_store_that_cannot_be_used_costs_a_finding_and_everything_comes_later(
     assert (finding.check, finding.iteration) == ("tracking_gone", 0) and why in finding.message
     train(watcher, workspace, range(1, 2))
     watcher.on_end("finished")
-    assert steps(workspace, "update/loss") == [0, 1] and owed(workspace) == []
+    assert steps(workspace, "update/policy_loss") == [0, 1] and owed(workspace) == []
 
 
 @pytest.mark.slow
@@ -315,7 +321,7 @@ def test_a_copied_project_says_what_to_do_and_does_it_once_that_was_done(
     done = subprocess.run([sys.executable, "-m", *command], cwd=copy.root, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     mlflow_observer.settle(copy)
-    assert owed(copy) == [] and steps(copy, "update/loss", OTHER) == [0, 1, 2]
+    assert owed(copy) == [] and steps(copy, "update/policy_loss", OTHER) == [0, 1, 2]
     client, experiment_id, run_id = run_of(copy, OTHER)
     found = client.search_logged_models([experiment_id])
     assert {model.name for model in found} == MODELS

@@ -253,7 +253,7 @@ def test_two_writers_lose_nothing_while_postgres_is_killed_and_comes_back(
         _, said = writer.communicate(timeout=300)
         assert writer.returncode == 0 and said.count("logging to MLflow failed") == 1, said
         client, _, run_id = run_of(on_postgres, fingerprint)
-        for metric in ("iteration", "update/loss"):
+        for metric in ("iteration", "update/policy_loss"):
             assert steps(on_postgres, metric, fingerprint) == list(range(POINTS))
         assert client.get_run(run_id).info.status == "FINISHED"
     assert owed(on_postgres) == []

@@ -102,8 +102,8 @@ def test_events_and_findings_are_those_that_were_recorded_byte_for_byte(publishe
 
 def test_updates_are_those_that_were_recorded_and_absent_is_null(published, tmp_path):
     whole, real = pa.int64(), pa.float64()
-    types = {"iteration": whole, "env_steps": whole, "loss": real, "missing": real, "validation_accuracy": real}
-    types |= {"best_iteration": whole, **dict.fromkeys(("state_chain", "state_begun", "state_ended"), pa.string())}
+    types = {"iteration": whole, "env_steps": whole, "policy_loss": real, "grad_norm": real}
+    types |= {"validation_accuracy": real, "best_iteration": whole, **dict.fromkeys(("state_chain", "state_begun", "state_ended"), pa.string())}
     rows = [{**update(i).model_dump(), **update(i).metrics} for i in range(ITERATIONS)]
     assert (published / "updates.parquet").read_bytes() == written(tmp_path, "expected", types, rows)
     assert pq.read_table(published / "updates.parquet")["best_iteration"].null_count == ITERATIONS
@@ -128,7 +128,7 @@ def test_every_table_exists_and_an_empty_one_has_its_columns(published, tmp_path
     for name in TABLES:
         full, blank = (pq.read_table(folder / name) for folder in (published, tmp_path / "none"))
         assert blank.num_rows == 0
-        variable = ("components/rent", "components/death", "loss", "missing")
+        variable = ("components/rent", "components/death", "policy_loss", "grad_norm")
         assert blank.schema == pa.schema([field for field in full.schema if field.name not in variable])
 
 
