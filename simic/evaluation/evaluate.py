@@ -16,6 +16,7 @@ from simic.envs.play import Actor
 from simic.evaluation import endpoints, result, statistics
 from simic.evaluation.best_worst_episodes import best_and_worst
 from simic.evaluation.counterfactual import CounterfactualActor, grade
+from simic.evaluation.parts import NOTHING_KEPT, Parts
 from simic.evaluation.result import BLIND, LEARNED, OUTSIDE, SAMPLED
 from simic.evaluation.scoring import EVALUATION_ITERATION, EvaluationSetup, Performance, of_rows, play_for_score
 from simic.evaluation.static_baselines import Regime, static_final
@@ -24,6 +25,7 @@ from simic.params import Params
 from simic.training import worker_layout
 
 Actors = Callable[[GrowthEnv], Mapping[str, Actor]]
+Scores = dict[str, result.PerSeed]  # by policy
 
 COUNTS = ("flops_per_sample", "training_flops", "validation_flops", "germinated", "fossilized", "pruned", "rollbacks")
 
@@ -95,7 +97,12 @@ def evaluate(
 
 
 def elsewhere(
-    params: Params, prepared: Path, device: torch.device, actors: Actors, headroom: result.HeadroomReport
+    params: Params,
+    prepared: Path,
+    device: torch.device,
+    actors: Actors,
+    headroom: result.HeadroomReport,
+    parts: Parts = NOTHING_KEPT,
 ) -> dict[str, result.Elsewhere]:
     """Play the same policies in episodes of the other lengths of ``headroom``, and on the tasks from outside the suite;
     each environment gets actors of its own. ``actors`` is pickled.
@@ -103,11 +110,13 @@ def elsewhere(
     setup = EvaluationSetup.open(params, prepared, device)
     with closing(setup.env):
         lengths = {name: other.epochs for name, other in headroom.others.items() if name != OUTSIDE}
-        seeds = {name: _scores(setup, actors, epochs) for name, epochs in lengths.items()}
+        seeds = {
+            name: parts.of(name, Scores, partial(_scores, setup, actors, epochs)) for name, epochs in lengths.items()
+        }
     work = partial(_outside, actors, params, prepared, device, headroom.epochs)
-    parts = worker_layout.spread(work, len(setup.held_out.outside), params.runtime, device)
-    if parts:
-        seeds[OUTSIDE] = {name: result.concatenated([part[name] for part in parts]) for name in parts[0]}
+    if widths := len(setup.held_out.outside):
+        of_width = parts.of(OUTSIDE, list[Scores], lambda: worker_layout.spread(work, widths, params.runtime, device))
+        seeds[OUTSIDE] = {name: result.concatenated([part[name] for part in of_width]) for name in of_width[0]}
     return {
         name: result.Elsewhere(
             epochs=headroom.others[name].epochs,
@@ -120,15 +129,13 @@ def elsewhere(
     }
 
 
-def _outside(
-    actors: Actors, params: Params, prepared: Path, device: torch.device, epochs: int, width: int
-) -> dict[str, result.PerSeed]:
+def _outside(actors: Actors, params: Params, prepared: Path, device: torch.device, epochs: int, width: int) -> Scores:
     setup = EvaluationSetup.open(params, prepared, device, outside=width)
     with closing(setup.env):
         return _scores(setup, actors, epochs)
 
 
-def _scores(setup: EvaluationSetup, actors: Actors, epochs: int) -> dict[str, result.PerSeed]:
+def _scores(setup: EvaluationSetup, actors: Actors, epochs: int) -> Scores:
     return {name: done.score for name, done in play_for_score(setup, actors(setup.env), epochs)}
 
 

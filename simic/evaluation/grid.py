@@ -4,10 +4,12 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
+from typing import Annotated
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from pydantic import PlainSerializer, PlainValidator
 from torch import Tensor
 
 from simic.data.batches import Dataset
@@ -19,7 +21,8 @@ from simic.evaluation.scoring import Hosts, committed, in_populations, open_env,
 from simic.growth.life.vocabulary import Action
 from simic.params import Params
 
-Table = NDArray[np.float64]  # [hosts, schedules]
+# [hosts, schedules]; kept as lists
+Table = Annotated[NDArray[np.float64], PlainValidator(np.array), PlainSerializer(lambda table: table.tolist())]
 
 
 @dataclass(frozen=True)

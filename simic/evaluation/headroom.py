@@ -21,6 +21,7 @@ from simic.evaluation import endpoints
 from simic.evaluation.baselines import Static
 from simic.evaluation.endpoints import PATIENT, TUNED
 from simic.evaluation.grid import Grid, Table, grids
+from simic.evaluation.parts import NOTHING_KEPT, Parts
 from simic.evaluation.policies import BASELINES, RANDOM
 from simic.evaluation.result import (
     OUTSIDE,
@@ -52,24 +53,34 @@ from simic.params import Params, RuleName
 from simic.training import worker_layout
 from simic.training.validation import VALIDATION_ITERATION
 
+Played = dict[str, tuple[PerSeed, Actions]]  # by rule
 SEARCH_ITERATION = 1 << 43  # a namespace of its own: hosts that no training or evaluation episode has seen
 
 
-def measure(params: Params, prepared: Path, device: torch.device, told: Told) -> HeadroomReport:
-    """Play everything for every length of episode, and the tasks from outside the suite for the first."""
+def measure(
+    params: Params, prepared: Path, device: torch.device, told: Told, parts: Parts = NOTHING_KEPT
+) -> HeadroomReport:
+    """Play everything for every length of episode, and the tasks from outside the suite for the first; go on after the
+    ``parts`` that are there.
+    """
     setup = EvaluationSetup.open(params, prepared, device, len(params.headroom.policies))
     primary, *lengths = params.lengths
     schedules = possible_schedules(params, setup.env)
-    tuned = known_or_tuned(params, prepared, device, told)
-    ground = _Ground(params, tuned, schedules, _searched(params, prepared, schedules, device, told), device, told)
+    tuned = parts.of("tuned", TunedRules | None, lambda: known_or_tuned(params, prepared, device, told))
+    searched = parts.of("searched", dict[int, Grid], lambda: _searched(params, prepared, schedules, device, told))
+    ground = _Ground(params, tuned, schedules, searched, device, told)
     with closing(setup.env):
-        reports = ground.on(setup, (primary, *lengths))
+        reports = ground.on(setup, (primary, *lengths), parts)
     others = {f"{length} epochs": reports[length] for length in lengths}
     ground = replace(ground, params=in_one_process(params), told=_silent)
     if widths := len(setup.held_out.outside):
         told("tables from outside, widths", 0, widths)
-        outside = worker_layout.spread(partial(_outside, ground, prepared), widths, params.runtime, device)
-        others[OUTSIDE] = joined(outside)
+        measured = partial(_outside, ground, prepared)
+        others[OUTSIDE] = parts.of(
+            "outside",
+            HeadroomReport,
+            lambda: joined(worker_layout.spread(measured, widths, params.runtime, device)),
+        )
     validation = _on_validation(params, prepared, tuned, reports[primary], device)
     others = {name: _placed(each) for name, each in others.items()}
     return _placed(reports[primary].model_copy(update={"others": others, "validation": validation}))
@@ -138,35 +149,45 @@ class _Ground:
     device: torch.device
     told: Told
 
-    def on(self, setup: EvaluationSetup, lengths: Sequence[int]) -> dict[int, HeadroomReport]:
+    def on(
+        self, setup: EvaluationSetup, lengths: Sequence[int], parts: Parts = NOTHING_KEPT
+    ) -> dict[int, HeadroomReport]:
         """Measure tasks of one width; return reports, still without standings, by length of the episodes."""
         params, held_out, count = self.params, setup.held_out, len(setup.tasks)
         rules = hand_rules(params.headroom.policies, setup.env, self.tuned)
         # What random play is worth is asked once, of the tasks and the length that come first.
         others = {name: rule for name, rule in rules.items() if name != RANDOM}
         first = None if held_out.tasks[0].group == OUTSIDE else params.lengths[0]
+
+        def play_rules(length: int) -> Played:
+            asked = rules if length == first else others
+            return {name: (done.score, done.actions()) for name, done in play_for_score(setup, asked, length)}
+
         played = {
-            length: {
-                name: (done.score, done.actions())
-                for name, done in play_for_score(setup, rules if length == first else others, length)
-            }
-            for length in lengths
+            length: parts.of(f"rules, {length} epochs", Played, partial(play_rules, length)) for length in lengths
         }
         # Hosts that choose and hosts that score, all at once.
         hosts = Hosts(setup.tasks.repeat(2), torch.arange(2 * count), EVALUATION_ITERATION)
         splits = held_out.train, held_out.val
         progress = partial(self.told, "schedules, held-out tasks")
-        of_schedules = grids(params, splits, held_out.test, hosts, self.schedules, self.device, lengths, progress)
-        static = static_baselines(params, held_out, setup.tasks, self.device, lengths)
+        of_schedules = parts.of(
+            "schedules",
+            dict[int, Grid],
+            lambda: grids(params, splits, held_out.test, hosts, self.schedules, self.device, lengths, progress),
+        )
+        static = parts.of(
+            "static",
+            dict[int, dict[str, Fixed]],
+            lambda: static_baselines(params, held_out, setup.tasks, self.device, lengths),
+        )
         return {
             length: self._report(setup, length, of_schedules[length], played[length], static[length])
             for length in lengths
         }
 
     def _report(
-        self, setup: EvaluationSetup, length: int, tables: Grid, played: dict[str, tuple[PerSeed, Actions]],
-        static: dict[str, Fixed],
-    ) -> HeadroomReport:  # fmt: skip
+        self, setup: EvaluationSetup, length: int, tables: Grid, played: Played, static: dict[str, Fixed]
+    ) -> HeadroomReport:
         params, env, count = self.params, setup.env, len(setup.tasks)
         searched, host_params = self.searched[length], env.host.params
         reached = score(searched.val_accuracy_pct, searched.params - host_params, host_params, params.train.price)

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from simic.audit.certify_code import CodeCertificate
     from simic.audit.record import RunRecord
     from simic.evaluation.explain import Explanation
+    from simic.evaluation.parts import Parts
     from simic.evaluation.result import HeadroomReport
     from simic.training.observers import Observer
     from simic.training.session import Session
@@ -146,17 +147,30 @@ def headroom(params: Params, workspace: Workspace) -> None:
     """Measure floors, rules and a search over schedules on the held-out tasks, before anything is learned:
     reports/headroom.json.
     """
-    durable.replace_file(workspace.headroom, _measured(params, workspace.prepared).to_json().encode())
+    parts = _parts("headroom", params, workspace)
+    durable.replace_file(workspace.headroom, _measured(params, workspace.prepared, parts).to_json().encode())
     seals.write(workspace.root, "headroom", params)
+    parts.drop()
 
 
-def _measured(params: Params, prepared: Path) -> "HeadroomReport":
+def _parts(stage: str, params: Params, workspace: Workspace) -> "Parts":
+    """Return the parts of a stage that were done before it was interrupted, with this code, params and inputs."""
+    from simic.evaluation.parts import Parts
+
+    made_by = seals.recipe(workspace.root, stage, params)
+    read = [seals.content_hash(workspace.root / place) for place in seals.STAGES[stage].reads]
+    digest = durable.sha256_of(json.dumps([made_by, read], sort_keys=True).encode())
+    return Parts(workspace.state / "parts" / stage / digest[:16])
+
+
+def _measured(params: Params, prepared: Path, parts: "Parts | None" = None) -> "HeadroomReport":
     from simic.evaluation.headroom import measure
+    from simic.evaluation.parts import Parts
     from simic.pipeline.display import shown
     from simic.training import machine
 
     with shown(params.runtime.progress, "headroom") as progress:
-        return measure(params, prepared, machine.configure(params.runtime), progress)
+        return measure(params, prepared, machine.configure(params.runtime), progress, parts or Parts())
 
 
 def suite_overrides(name: str) -> tuple[str, ...]:
@@ -203,7 +217,8 @@ def evaluate(params: Params, workspace: Workspace) -> None:
     # In episodes of other lengths and on outside tables only the first policy plays: nobody reads the others there.
     alone = params.model_copy(update={"evaluate": params.evaluate.model_copy(update={"policies": policies[:1]})})
     players_in = functools.partial(actors, alone, learned=learned)
-    others = evaluation.elsewhere(params, workspace.prepared, device, players_in, floors)
+    parts = _parts("evaluate", params, workspace)
+    others = evaluation.elsewhere(params, workspace.prepared, device, players_in, floors, parts)
     asked = params.evaluate.counterfactuals if result.LEARNED in policies else 0
     replays = counterfactual_actors(learned.actor(greedy=True), asked)
     setup = EvaluationSetup.open(params, workspace.prepared, device, len(policies) + len(replays))
@@ -233,6 +248,7 @@ def evaluate(params: Params, workspace: Workspace) -> None:
         metrics = json.dumps(endpoints.metrics(report), indent=2) + "\n"
         durable.replace_files({workspace.evaluation: report.to_json().encode(), workspace.metrics: metrics.encode()})
     seals.write(workspace.root, "evaluate", params)
+    parts.drop()
 
 
 def _headroom_of(params: Params, workspace: Workspace) -> "HeadroomReport":

@@ -58,9 +58,7 @@ def stop_at_once(doing: str) -> Iterator[None]:
         try:
             yield
         except KeyboardInterrupt:
-            raise Interrupted(
-                f"stopped in {doing}: no output is left half-written; the same command does it again"
-            ) from None
+            raise Interrupted(f"stopped in {doing}: no output is left half-written; the same command goes on") from None
         finally:
             sys.unraisablehook = reported
 

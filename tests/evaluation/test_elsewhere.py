@@ -2,6 +2,7 @@
 
 import json
 from contextlib import closing
+from functools import partial
 
 import pytest
 import torch
@@ -11,10 +12,11 @@ from simic.data.prepare import prepare
 from simic.envs.growth_env import GrowthEnv
 from simic.envs.play import Actor, play
 from simic.envs.rewards.transition import score
-from simic.evaluation import evaluate
+from simic.evaluation import evaluate, headroom
 from simic.evaluation.baselines import Static
 from simic.evaluation.evaluate import Subject, elsewhere
 from simic.evaluation.headroom import measure
+from simic.evaluation.parts import Parts
 from simic.evaluation.policies import BASELINES, RANDOM
 from simic.evaluation.result import OUTSIDE, HeadroomReport
 from simic.evaluation.schedules import OpenLoop, Schedule
@@ -23,6 +25,7 @@ from simic.evaluation.static_baselines import static_baselines
 from simic.growth.life.vocabulary import Stage
 from simic.growth.networks.tables import TOGETHER
 from simic.params import RuleName, Runtime
+from simic.training import worker_layout
 from simic.training.validation import VALIDATION_ITERATION
 from tests import standard
 from tests.standard import Evaluate, Headroom, Host, Instances, Lifecycle, Params, PPOParams, Prepare, Suite, Train
@@ -106,6 +109,40 @@ def test_processes_of_their_own_measure_the_same_on_tasks_from_outside(tables, f
     assert measure(params, tables, CPU, lambda *told: None).others[OUTSIDE] == found.others[OUTSIDE]
     alone, shared = (elsewhere(each, tables, CPU, blind, found) for each in (params_of(6, 4), params))
     assert shared == alone
+
+
+def again(*given):
+    raise AssertionError("what was done is done again")
+
+
+def stopped_at(call, owner, place, monkeypatch):
+    """Ctrl-C in the function of that name."""
+
+    def stop(*given):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(owner, place, stop)
+        with pytest.raises(KeyboardInterrupt):
+            call()
+
+
+def test_what_was_interrupted_goes_on_after_the_parts_that_are_done(tables, found, tmp_path, monkeypatch):
+    """Headroom among the tables from outside and at the validation tasks; the evaluation after the other lengths."""
+    params, kept = params_of(6, 4), Parts(tmp_path / "headroom" / "recipe")
+    call = partial(measure, params, tables, CPU, lambda *told: None, kept)
+    stopped_at(call, headroom, "joined", monkeypatch)
+    monkeypatch.setattr(headroom, "_searched", again)
+    stopped_at(call, headroom, "_on_validation", monkeypatch)
+    for part in ("play_for_score", "grids", "static_baselines"):
+        monkeypatch.setattr(headroom, part, again)
+    assert call() == found
+    kept, expected = Parts(tmp_path / "evaluate" / "recipe"), elsewhere(params, tables, CPU, blind, found)
+    call = partial(elsewhere, params, tables, CPU, blind, found, kept)
+    stopped_at(call, worker_layout, "spread", monkeypatch)
+    assert call() == expected
+    monkeypatch.setattr(evaluate, "_scores", again)
+    assert call() == expected
 
 
 def test_random_play_is_asked_once(tables):
