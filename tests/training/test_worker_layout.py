@@ -171,7 +171,7 @@ def slow_work(folder: Path, number: int) -> None:
 
 def test_an_interrupt_ends_the_processes_in_the_midst_of_their_work(tmp_path: Path) -> None:
     def interrupt() -> None:
-        while not list(tmp_path.glob("begun-*")):
+        while len(list(tmp_path.glob("begun-*"))) < 2:  # until then Python may drop it, in a callback of the start
             time.sleep(0.05)
         os.kill(os.getpid(), signal.SIGINT)
 

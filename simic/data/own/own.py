@@ -76,7 +76,8 @@ def own_data(
             _refuse_encoding(columns)
         inputs = _table_inputs(raw[parts["train"].numpy()], columns, classes)
         if len(inputs.mean) < LEAST_FEATURES:
-            raise SimicError(f"{given.name}: 1 feature: must be at least {LEAST_FEATURES}: simic compares columns")
+            # "1 feature(s)" is what scikit-learn's own test of estimators looks for.
+            raise SimicError(f"{given.name}: 1 feature(s): must be at least {LEAST_FEATURES}: simic compares columns")
         shown = f"{len(y)} rows, {len(x.columns)} columns, {len(inputs.mean)} features"
     else:
         inputs, said = _image_inputs(x, y, parts["train"], classes, given.name, layout)
