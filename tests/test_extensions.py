@@ -92,7 +92,7 @@ def test_a_task_is_prepared_and_trained_on(tmp_path: Path) -> None:
 
 
 FEW = "instances: {train: 3, val: 1, held_out: 2, held_out_kinds: 1}"
-KIND = (f"{{kinds: [digits, checks], {FEW}}}", [1, 16, 16], ["digits", "checks", "digits", "digits"])
+KIND = (f"{{name: patches, kinds: [digits, checks], {FEW}}}", [1, 16, 16], ["digits", "checks", "digits", "digits"])
 SUITE = (f"{{name: waves, {FEW}}}", [1, 1, 32], ["sines"] * 4)
 
 

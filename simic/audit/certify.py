@@ -204,15 +204,16 @@ class CertifiedRun:
         evaluated = self.run.evaluation
         if evaluated is None or not self.grown.exists():
             raise NoReference("nothing was evaluated")
+        log = ComparisonLog({})
         try:
             refuse_damaged(self.grown)
-        except SimicError as damage:
-            raise NoReference(str(damage)) from None
+        except SimicError:
+            log.equal("exported weights and program as they were written", self.grown.name, False)
+            return log.comparisons()
         seeds = evaluated.policies[self.run.params.evaluate.policies[0]].per_seed
         host = max(range(len(evaluated.rows)), key=lambda place: seeds.val_accuracy_pct[place])
         held_out, task = bank.read_held_out(self.prepared), evaluated.rows[host]
         samples, classes = held_out.samples("test", task), held_out.task_classes[task]
-        log = ComparisonLog({})
         certify_grown(self.grown, samples, classes, seeds.test_accuracy_pct[host], seeds.params[host], log)
         return log.comparisons()
 

@@ -46,13 +46,14 @@ class StudyPlan:
     def lines(self, workers: int) -> Iterator[str]:
         """Yield the plan as it is printed before anything runs."""
         left, seeds = self.left(), self.study.seeds
-        open_, points = Counter(cell.point for cell in left), list(dict.fromkeys(cell.point for cell in self.cells))
+        open_ = Counter(in_words(self.study, cell.point) for cell in left)
+        points = dict.fromkeys(in_words(self.study, cell.point) for cell in self.cells)
         yield (
             f"study    {self.study.name}: {len(points)} grid points × {len(seeds)} training seeds = "
             f"{len(self.cells)} cells; policies {', '.join(self.study.policies)}"
         )
         for point in points:
-            yield f"  {in_words(self.study, point)}: {len(seeds) - open_[point]} of {len(seeds)} cells done"
+            yield f"  {point}: {len(seeds) - open_[point]} of {len(seeds)} cells done"
         shared = ", ".join(f"{stage} {len(self._open(stage))} times" for stage in cells.SHARED)
         yield f"left     {len(left)} of {len(self.cells)} cells" + (f"; for all of them {shared}" if left else "")
         yield f"cost     {self.cost(workers)}"

@@ -45,15 +45,14 @@ def summary(plan: StudyPlan) -> Iterator[str]:
     """Yield per policy and grid point the mean score over training seeds with its 95 % t interval, and what it is above
     the first grid point on the seeds that both have.
     """
-    points = list(dict.fromkeys(cell.point for cell in plan.cells))
-    tables = {point: _by_policy(plan, point) for point in points}
+    points = {in_words(plan.study, cell.point): cell.point for cell in plan.cells}
+    tables = [_by_policy(plan, point) for point in points.values()]
     for policy in plan.study.policies:
         yield f"{policy}: mean score over training seeds [95 %], and over the first grid point"
-        first = tables[points[0]].get(policy, {})
-        for point in points:
-            own = tables[point].get(policy, {})
-            over = f"   {_difference(plan, own, first)}" if point != points[0] else ""
-            yield f"  {in_words(plan.study, point)}   {_mean(own)}{over}"
+        first, *others = [table.get(policy, {}) for table in tables]
+        over = ["", *(f"   {_difference(plan, own, first)}" for own in others)]
+        for words, own, difference in zip(points, (first, *others), over, strict=True):
+            yield f"  {words}   {_mean(own)}{difference}"
 
 
 def _by_policy(plan: StudyPlan, point: tuple[JsonValue, ...]) -> dict[str, dict[int, float]]:

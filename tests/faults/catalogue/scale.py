@@ -10,7 +10,9 @@ FAULTS: Faults = {
     "from-the-fourth-iteration-on": (
         "critical",
         "From the fourth iteration on advantages fade as if λ were smaller.",
-        Patch(TRAINER, "ppo.gamma, ppo.gae_lambda)", "ppo.gamma, ppo.gae_lambda - 0.2 * (self.begun > 3))"),
+        Patch(
+            TRAINER, "ppo.gamma, ppo.gae_lambda)", "ppo.gamma, ppo.gae_lambda - 0.2 * (self.counters.iteration > 2))"
+        ),
     ),
     "with-eight-hosts-or-more": (
         "critical",

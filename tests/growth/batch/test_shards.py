@@ -188,7 +188,7 @@ from simic.growth.networks.blueprints import blueprints_of
 from simic.growth.networks.hosts import build_host
 from simic.params import Host, HostOptimizer
 if __name__ == "__main__":
-    host = build_host(Host(), (1, 8, 8), 10)
+    host = build_host(Host(family="cnn"), (1, 8, 8), 10)
     population = Shards(
         host, blueprints_of("cnn"), torch.arange(8), 1, HostOptimizer(), layout=Layout(8, 4, 2), setup=time.time
     )
