@@ -163,14 +163,13 @@ def _parts(stage: str, params: Params, workspace: Workspace) -> "Parts":
     return Parts(workspace.state / "parts" / stage / digest[:16])
 
 
-def _measured(params: Params, prepared: Path, parts: "Parts | None" = None) -> "HeadroomReport":
+def _measured(params: Params, prepared: Path, parts: "Parts") -> "HeadroomReport":
     from simic.evaluation.headroom import measure
-    from simic.evaluation.parts import Parts
     from simic.pipeline.display import shown
     from simic.training import machine
 
     with shown(params.runtime.progress, "headroom") as progress:
-        return measure(params, prepared, machine.configure(params.runtime), progress, parts or Parts())
+        return measure(params, prepared, machine.configure(params.runtime), progress, parts)
 
 
 def suite_overrides(name: str) -> tuple[str, ...]:
@@ -187,11 +186,12 @@ def suite_overrides(name: str) -> tuple[str, ...]:
 def headroom_apart(params: Params, workspace: Workspace) -> "HeadroomReport":
     """Measure headroom on data prepared in a temporary folder."""
     from simic.data import prepare as data
+    from simic.evaluation.parts import Parts
     from simic.growth.pretrained import train_host
 
     with tempfile.TemporaryDirectory(prefix="simic-headroom-") as scratch:
         data.prepare(params.prepare, params.rng_seed, Path(scratch) / "prepared", raw_data(workspace), train_host)
-        return _measured(params, Path(scratch) / "prepared")
+        return _measured(params, Path(scratch) / "prepared", Parts())
 
 
 def evaluate(params: Params, workspace: Workspace) -> None:

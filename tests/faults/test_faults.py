@@ -107,4 +107,4 @@ def test_a_planted_fault_is_found(name: str, laboratory: Laboratory) -> None:
 def test_a_fault_that_changes_nothing_is_missed(laboratory: Laboratory) -> None:
     patch = Patch("cli.py", '"""Define the command line. ', '"""Commands. ')
     tried = laboratory.try_out(Fault("evaluation-tried", "evaluation", "Nothing is wrong.", "high", (patch,)))
-    assert (tried.judgement.word, tried.judgement.by, tried.changed) == ("missed", {}, False)
+    assert (tried.judgement.word, tried.judgement.by, tried.changed) == ("missed", {}, False), tried
