@@ -308,6 +308,8 @@ def grow(
     """Grow a network on your own data with a trained controller or a baseline, and save it."""
     if data is None and task is None:  # said before anything heavy is imported
         raise SimicError("grow: needs data, a file or a folder, or --task NAME; see simic grow --help")
+    if data is not None and not os.path.lexists(data):
+        raise SimicError(f"{data}: no such file; must be one of those that simic grow --help names")
     if out.exists():
         raise SimicError(f"{out}: already exists; choose another --out or remove it")
 

@@ -92,7 +92,7 @@ def test_images_in_folders(here: Path, monkeypatch: pytest.MonkeyPatch, capsys: 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("nowhere.csv",), "nowhere.csv: no such file; must be a .csv, .tsv"),
+        (("nowhere.csv",), "nowhere.csv: no such file; must be one of those that simic grow --help names"),
         (("iris.csv", "--target", "species", "--layout", "nchw"), "--layout nchw: is for images"),
         (("few.csv", "--target", "species"), "few.csv: 40 samples: must be at least 60"),
         (("--task", "digits", "--target", "y"), "--target y: is for a file or folder of your own"),
