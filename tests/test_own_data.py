@@ -94,7 +94,7 @@ def test_images_in_folders(here: Path, monkeypatch: pytest.MonkeyPatch, capsys: 
     [
         (("nowhere.csv",), "nowhere.csv: no such file; must be one of those that simic grow --help names"),
         (("iris.csv", "--target", "species", "--layout", "nchw"), "--layout nchw: is for images"),
-        (("few.csv", "--target", "species"), "few.csv: 40 samples: must be at least 60"),
+        (("few.csv", "--target", "species"), "few.csv: class 2 has 2 samples"),
         (("--task", "digits", "--target", "y"), "--target y: is for a file or folder of your own"),
     ],
 )
@@ -104,7 +104,7 @@ def test_bad_input_is_one_line_and_exit_code_2(
     iris = load_iris(as_frame=True)
     frame = iris.data.assign(species=iris.target)
     frame.to_csv("iris.csv", index=False)
-    frame[30:70].to_csv("few.csv", index=False)
+    frame[:102].to_csv("few.csv", index=False)
     assert simic(monkeypatch, *arguments) == 2
     said = capsys.readouterr()
     assert words in said.err and said.err.count("\n") == 1 and said.err.startswith("simic: ")

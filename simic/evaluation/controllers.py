@@ -97,7 +97,7 @@ def choose(
     if "" in refusals:
         return candidates[refusals.index("")]
     why = [f"{controller.name}: {refusal}" for controller, refusal in zip(candidates, refusals, strict=True)]
-    narrow = _form(meta.shape) == "vectors" and meta.shape[-1] <= MOST_COLUMNS
+    narrow = _form(meta.shape) == "vectors" and 1 < meta.shape[-1] <= MOST_COLUMNS
     tuned = narrow and published_for((host or usual).family)
     return Rule(TUNED if tuned else PATIENT, "; ".join(why) or "there is none in models/policy, and none is published")
 

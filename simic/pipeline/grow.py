@@ -34,7 +34,7 @@ from simic.training import machine
 USUAL_HOSTS = {1: "transformer/baseline", 3: "cnn/baseline"}  # by the dimensions of a sample
 MOST_BATCHES = 100  # of an epoch, unless params say more
 HOST_OF_VECTORS = "tables/baseline"
-HOST_OF_MANY_COLUMNS = "mlp/baseline"
+HOST_OF_ANY_COLUMNS = "mlp/baseline"
 
 
 @dataclass(frozen=True)
@@ -181,11 +181,11 @@ def _as_host(name: str) -> Host:
 
 def _usual_host(params: Params, workspace: Workspace, meta: Meta) -> Host:
     """Return the host of params.yaml where it takes such samples, else the usual one for their shape. Images never get
-    a host for tables: it would compare every pixel, as a column, with every other.
+    a host for tables: it would compare every pixel, as a column, with every other; nor does a single column.
     """
     vectors, own = meta.shape[:-1] == (1, 1), params.train.host
-    if vectors and meta.shape[-1] > MOST_COLUMNS:
-        return _as_host(HOST_OF_MANY_COLUMNS)
+    if vectors and not 1 < meta.shape[-1] <= MOST_COLUMNS:
+        return _as_host(HOST_OF_ANY_COLUMNS)
     if workspace.params.exists() and (vectors or own.family != "tables"):
         try:
             build_host(own, meta.shape, meta.classes)

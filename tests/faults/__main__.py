@@ -38,7 +38,7 @@ def line(one: Tried) -> str:
     return f"{one.fault.id:44} {one.fault.severity:9} {judged.word:8} {by:40} {one.seconds:5.0f} s".rstrip()
 
 
-def statement(commit: str, clean: Mapping[int, Severities], tried: Sequence[Tried]) -> KnownFaults:
+def statement(commit: str, clean: Mapping[str, Severities], tried: Sequence[Tried]) -> KnownFaults:
     """Return what is shipped; SimicError unless it is of every fault and of committed code."""
     left = {fault.id for fault in ALL} - {one.fault.id for one in tried}
     if left:
@@ -59,13 +59,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--ship", action="store_true", help=f"write what reports say of it: {known.FILE.name}")
     asked = parser.parse_args(arguments)
     tried: list[Tried] = []
-    clean: dict[int, dict[str, str]] = {}
+    clean: dict[str, dict[str, str]] = {}
     try:
         faults = chosen(asked.only)
         with tempfile.TemporaryDirectory(prefix="simic-faults-") as folder:
             for laboratory, done in self_test(Path(folder), faults, asked.processes):
-                clean = laboratory.clean
-                said = f"no fault, {len(clean)} runs: {gravest(clean.values())}" if done is None else line(done)
+                clean |= {f"{laboratory.folder.name}-{seed}": one for seed, one in laboratory.clean.items()}
+                said = (
+                    f"no fault, {len(laboratory.clean)} runs: {gravest(laboratory.clean.values())}"
+                    if done is None
+                    else line(done)
+                )
                 print(said, flush=True)
                 tried += [] if done is None else [done]
         print(json.dumps(Counter(one.judgement.word for one in tried)))

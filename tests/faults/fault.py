@@ -13,7 +13,7 @@ from simic.pipeline.paths import Workspace
 from simic.telemetry.rows import Severity
 
 PACKAGE = Path(simic.__file__).parent
-Family = Literal["maths", "plumbing", "data", "evaluation", "provenance", "resume", "scale"]
+Family = Literal["maths", "plumbing", "data", "evaluation", "provenance", "resume", "scale", "real"]
 When = Literal["prepare", "headroom", "interrupted", "train", "evaluate"]
 FAMILIES: tuple[Family, ...] = get_args(Family)
 

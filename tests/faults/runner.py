@@ -6,11 +6,12 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+from simic.params import Params
 from simic.pipeline.paths import Workspace
 from simic.telemetry.timing import TIMING_FILE
 from tests.faults import judgement, play, setting
@@ -18,7 +19,7 @@ from tests.faults.fault import Fault, Patch, copied
 from tests.faults.judgement import Judgement
 from tests.faults.play import Ending, Job
 
-PATIENCE_SECONDS = 600  # of one run: a fault may make it wait for ever
+PATIENCE_SECONDS = 1800  # of one run: a fault may make it wait for ever
 # By what a fault that changes something is told from one that does not.
 COMPARED = ("params.yaml", "data", "checkpoints", "models", "telemetry", "reports/headroom.json")
 COMPARED += ("reports/evaluation.json", "reports/metrics.json", "reports/grown")
@@ -39,8 +40,13 @@ class Tried:
 class Laboratory:
     """Run the pipeline without and with faults, in a folder."""
 
-    def __init__(self, folder: Path, seeds: Sequence[int] = setting.CLEAN_SEEDS) -> None:
-        self.folder, self.seeds = folder, tuple(seeds)
+    def __init__(
+        self,
+        folder: Path,
+        seeds: Sequence[int] = setting.CLEAN_SEEDS,
+        tree: Callable[[int], Params] = setting.tiny,
+    ) -> None:
+        self.folder, self.seeds, self.tree = folder, tuple(seeds), tree
         self.clean: dict[int, dict[str, str]] = {}
 
     def run_clean(self, seed: int) -> dict[str, str]:
@@ -55,7 +61,7 @@ class Laboratory:
         """Run with the fault, judge it, and delete the run."""
         started, place = time.monotonic(), self.folder / fault.id
         tampers = "" if fault.tampering is None else fault.id
-        ending = self._played(place, tampers, fault.patches, setting.RNG_SEED)
+        ending = self._played(place, tampers, fault.patches, self.seeds[-1])
         ending = replace(ending, message=ending.message.replace(f"{place}/", ""))
         report = place / "workspace" / "reports" / "findings.json"
         found = judgement.findings(report) if ending.how == "ended" else {}
@@ -66,7 +72,7 @@ class Laboratory:
 
     def _changed(self, workspace: Workspace) -> bool:
         """Tell whether outputs or params differ from those of the clean run."""
-        clean = Workspace(self._clean(setting.RNG_SEED) / "workspace")
+        clean = Workspace(self._clean(self.seeds[-1]) / "workspace")
         return any(_contents(clean.root / name) != _contents(workspace.root / name) for name in COMPARED)
 
     def _clean(self, seed: int) -> Path:
@@ -77,8 +83,8 @@ class Laboratory:
         place.mkdir(parents=True)
         source, workspace = copied(place / "source", patches), Workspace(place / "workspace")
         workspace.reports.mkdir(parents=True)
-        setting.write(workspace.params, setting.tiny(rng_seed))
-        donor = self._clean(self.seeds[1]) / "workspace"
+        setting.write(workspace.params, self.tree(rng_seed))
+        donor = self._clean(self.seeds[0]) / "workspace"
         job = place / "job.json"
         job.write_text(json.dumps(asdict(Job(str(workspace.root), str(donor), fault))), encoding="utf-8")
         command = [sys.executable, "-P", play.__file__, str(source), str(job)]
@@ -100,11 +106,17 @@ def _contents(path: Path) -> dict[str, bytes]:
 
 
 def self_test(folder: Path, faults: Sequence[Fault], processes: int = 1) -> Iterator[tuple[Laboratory, Tried | None]]:
-    """Yield once after the clean runs, with None; then every fault as it is done."""
-    laboratory = Laboratory(folder)
+    """Yield once after the clean runs of each setting, with None; then every fault as it is done."""
+    tiny, real = Laboratory(folder / "tiny"), Laboratory(folder / "real", setting.REAL_SEEDS, setting.real)
     with ThreadPoolExecutor(processes) as pool:
-        for done in as_completed([pool.submit(laboratory.run_clean, seed) for seed in laboratory.seeds]):
-            done.result()
-        yield laboratory, None
-        for done in as_completed([pool.submit(laboratory.try_out, fault) for fault in faults]):
-            yield laboratory, done.result()
+        for laboratory, planted in (
+            (tiny, [f for f in faults if f.family != "real"]),
+            (real, [f for f in faults if f.family == "real"]),
+        ):
+            if not planted:
+                continue
+            for done in as_completed([pool.submit(laboratory.run_clean, seed) for seed in laboratory.seeds]):
+                done.result()
+            yield laboratory, None
+            for done in as_completed([pool.submit(laboratory.try_out, fault) for fault in planted]):
+                yield laboratory, done.result()

@@ -1,10 +1,13 @@
-"""The run that faults are planted in: seconds of one core, in which every mechanism of the pipeline still acts."""
+"""The runs that faults are planted in: a tiny one of seconds, in which every mechanism of the pipeline still acts, and
+the default one at its real size, with fewer iterations and fewer held-out tasks.
+"""
 
 from pathlib import Path
 from typing import Any
 
 from ruamel.yaml import YAML
 
+from simic import params
 from simic.params import Params
 from tests import standard
 
@@ -61,6 +64,23 @@ TREE: dict[str, Any] = {
 def tiny(rng_seed: int = RNG_SEED) -> Params:
     """Return the params of such a run."""
     return standard.merged({"rng_seed": rng_seed, **TREE})
+
+
+REAL_SEEDS = (1, 2)
+# What is left out is more of the same: 1,024 hosts in two processes are as in the default run.
+REAL = (
+    "prepare.suite.instances={train: 1100, val: 24, held_out: 36, held_out_kinds: 36, outside: 12}",
+    "headroom.search_tasks=48",
+    "train.iterations=6",
+    "train.validate_every=3",
+    "evaluate.epochs=[12]",
+    "runtime={device: cpu, processes: 2, threads: 1, progress: none}",
+)
+
+
+def real(rng_seed: int) -> Params:
+    """Return the params of such a run."""
+    return params.load(Path(__file__).parents[2] / "params.yaml", [*REAL, f"rng_seed={rng_seed}"])
 
 
 def write(path: Path, tree: Params) -> None:

@@ -71,7 +71,7 @@ def test_of_several_reports_each_check_counts_at_its_gravest() -> None:
 
 def test_a_statement_is_of_all_faults_and_committed_code_and_says_what_was_missed() -> None:
     every = [Tried(fault, Judgement("missed" if fault is ALL[0] else "caught", {}), 1.0) for fault in ALL]
-    found = command.statement("0123456789", {1: {}}, every)
+    found = command.statement("0123456789", {"tiny-1": {}}, every)
     assert (found.commit, found.caught, found.missed) == ("0123456", len(ALL) - 1, (ALL[0].title,))
     assert f"At commit 0123456, of {len(ALL)} faults" in found.sentence and "1 missed" in found.sentence
     with pytest.raises(SimicError, match="2 faults were not tried"):
@@ -87,7 +87,7 @@ def test_the_shipped_statement_can_be_read() -> None:
 @pytest.fixture(scope="module")
 def laboratory(tmp_path_factory: pytest.TempPathFactory) -> Laboratory:
     """Return a laboratory with two clean runs; the second serves as the other run."""
-    found = Laboratory(tmp_path_factory.mktemp("laboratory"), (20, 1))
+    found = Laboratory(tmp_path_factory.mktemp("laboratory"), (1, 20))
     for seed in found.seeds:
         found.run_clean(seed)
     return found

@@ -211,7 +211,9 @@ def test_as_many_decisions_as_are_asked_for_else_the_middle_of_what_training_has
     assert steps("longer", 9) == 9  # beyond what training has, too
 
 
-@pytest.mark.parametrize(("shape", "family"), [((1, 1, 5), "tables"), ((1, 16, 16), "cnn"), ((64,), "transformer")])
+@pytest.mark.parametrize(
+    ("shape", "family"), [((1, 1, 5), "tables"), ((1, 1, 1), "mlp"), ((1, 16, 16), "cnn"), ((64,), "transformer")]
+)
 def test_what_grows_without_being_asked_suits_the_samples(tmp_path, shape, family):
     """Though a host for tables, which params.yaml has, would take pixels as columns."""
     workspace, shipped = Workspace(tmp_path), params.load(ROOT / "params.yaml")

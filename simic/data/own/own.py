@@ -17,8 +17,7 @@ from simic.data.raw_inputs import TO_CHANNELS_FIRST, InputColumn, InputEncoder, 
 from simic.data.sources import checked, equal_rows
 from simic.errors import SimicError
 
-LEAST_FEATURES = 2
-LEAST_ROWS = 60  # of all splits together
+FEW_ROWS = 60  # of all splits together; with fewer the scores of networks hardly differ by more than chance
 CHANNELS = (1, 3, 4)
 PARTS = {"train": 0, "val": 1, "test": 2}
 MOST_CLASSES_SHOWN = 6
@@ -58,8 +57,6 @@ def own_data(
     ``few``: there may be few samples, in all and of a class.
     """
     y, classes = labels(given.y, str(given.y.name))
-    if len(y) < LEAST_ROWS and not few:
-        raise SimicError(f"{given.name}: {len(y)} samples: must be at least {LEAST_ROWS}")
     x = _as_table(given) if isinstance(given.x, pd.DataFrame) or given.x.ndim <= 2 else given.x
     if isinstance(x, pd.DataFrame) and layout is not None:
         raise SimicError(f"--layout {layout}: is for images; {given.name} is a table")
@@ -75,10 +72,7 @@ def own_data(
         if as_given:
             _refuse_encoding(columns)
         inputs = _table_inputs(raw[parts["train"].numpy()], columns, classes)
-        if len(inputs.mean) < LEAST_FEATURES:
-            # "1 feature(s)" is what scikit-learn's own test of estimators looks for.
-            raise SimicError(f"{given.name}: 1 feature(s): must be at least {LEAST_FEATURES}: simic compares columns")
-        shown = f"{len(y)} rows, {len(x.columns)} columns, {len(inputs.mean)} features"
+        shown = ", ".join(map(_several, ("row", "column", "feature"), (len(y), len(x.columns), len(inputs.mean))))
     else:
         inputs, said = _image_inputs(x, y, parts["train"], classes, given.name, layout)
         raw, shown = x, f"{len(y)} images of {' × '.join(map(str, inputs.shape))}"
@@ -86,6 +80,8 @@ def own_data(
         mean, std = ((value,) * len(inputs.mean) for value in UNSCALED)
         inputs = inputs.model_copy(update={"mean": mean, "std": std, "clip": None})
     sizes = "split: " + ", ".join(f"{len(chosen)} {split}" for split, chosen in parts.items())
+    if len(y) < FEW_ROWS:
+        notes += [f"{len(y)} samples: a network can be grown, but so few cannot show whether it is any good"]
     notes = [f"{given.name}: {shown}", _describe_classes(y, classes, str(given.y.name)), sizes, *notes, *said]
     bank = _bank(given, inputs, raw, torch.from_numpy(y), parts)
     return OwnData(bank, inputs, tuple(notes), {split: raw[chosen.numpy()] for split, chosen in parts.items()})
@@ -136,6 +132,10 @@ def _parts(
     else:
         parts["train"] = train
     return parts, notes
+
+
+def _several(what: str, count: int) -> str:
+    return f"{count} {what}" + ("" if count == 1 else "s")
 
 
 def _describe_classes(y: np.ndarray, classes: tuple[str, ...], target: str) -> str:

@@ -192,12 +192,11 @@ def test_images_are_standardised_by_channel_wherever_channels_are() -> None:
     torch.testing.assert_close(train.std((0, 2, 3)), torch.ones(3), atol=1e-4, rtol=0)
 
 
-def test_sixty_rows_are_enough_and_fewer_are_refused() -> None:
-    y = np.zeros(59, dtype=int)
-    y[::3] = 1
-    with pytest.raises(SimicError, match="59 samples: must be at least 60"):
-        prepared(mixed(59), y)
-    assert len(prepared(mixed(60), [*y, 0]).raw["train"]) == 36
+def test_few_rows_are_taken_with_a_warning_and_so_is_a_single_column() -> None:
+    own = prepared(pd.DataFrame({"alone": range(12)}), [0, 1, 2] * 4)
+    assert {split: len(x) for split, x in own.raw.items()} == {"train": 6, "val": 3, "test": 3}
+    assert any(note.startswith("12 samples: a network can be grown, but so few") for note in own.notes)
+    assert not any("so few" in note for note in prepared(mixed(60), [0, 1] * 30).notes)
 
 
 def test_a_class_of_too_few_is_named() -> None:

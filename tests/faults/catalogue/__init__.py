@@ -1,6 +1,6 @@
 """The faults, a file for each family."""
 
-from tests.faults.catalogue import data, evaluation, maths, plumbing, provenance, resume, scale
+from tests.faults.catalogue import data, evaluation, maths, plumbing, provenance, real, resume, scale
 from tests.faults.fault import planted
 
 ALL = (
@@ -11,5 +11,6 @@ ALL = (
     *planted("provenance", provenance.FAULTS),
     *planted("resume", resume.FAULTS),
     *planted("scale", scale.FAULTS),
+    *planted("real", real.FAULTS),
 )
 BY_ID = {fault.id: fault for fault in ALL}

@@ -1,0 +1,253 @@
+"""Faults of the run as users run it: 1,024 hosts in two processes. Each acts only late, only after many rows, only on
+the last hosts or in the second process, or in what is measured before anything is learned.
+"""
+
+from tests.faults.fault import Faults, Patch
+
+PPO, NORMALIZATION = "agent/ppo.py", "agent/normalization.py"
+ENV, SHARDS = "envs/growth_env.py", "growth/batch/shards.py"
+DRAWING, HEADROOM, SCORING = "data/suites/drawing.py", "evaluation/headroom.py", "evaluation/scoring.py"
+
+FAULTS: Faults = {
+    # Late.
+    "learning-rate-of-late-steps": (
+        "critical",
+        "From the fifth update on the optimizer moves by half as much again as the rate that is recorded.",
+        Patch(PPO, 'group["lr"] = rate', 'group["lr"] = rate * (1.5 if self.updates > 3 else 1.0)'),
+    ),
+    "gradients-clipped-late-at-another-norm": (
+        "critical",
+        "From the fifth update on gradients are clipped at a quarter of the norm.",
+        Patch(
+            PPO,
+            "norm / self.settings.max_grad_norm)",
+            "norm / (self.settings.max_grad_norm * (0.25 if self.updates > 3 else 1.0)))",
+        ),
+    ),
+    "entropy-penalised-late": (
+        "critical",
+        "From the fifth update on entropy is penalised instead of rewarded.",
+        Patch(
+            PPO,
+            "coefs = entropy_coef if self.entropy_scale is None",
+            "coefs = entropy_coef * (-1.0 if iteration > 3 else 1.0) if self.entropy_scale is None",
+        ),
+    ),
+    "last-minibatch-left-out-late": (
+        "critical",
+        "From the fifth update on the last minibatch of every epoch is left out.",
+        Patch(PPO, ".tensor_split(parts):", ".tensor_split(parts)[: parts - (iteration > 3)]:"),
+    ),
+    "moments-halved-late": (
+        "critical",
+        "From the fifth update on Adam's second moments are halved before the update.",
+        Patch(
+            PPO,
+            "rate, entropy_coef, log = self.learning_rate(), self.entropy_coef(), Log()",
+            "rate, entropy_coef, log = self.learning_rate(), self.entropy_coef(), Log()\n"
+            "        for each in self.adam.state.values() if iteration > 3 else ():\n"
+            '            each["exp_avg_sq"].mul_(0.5)',
+        ),
+    ),
+    # After many rows.
+    "scales-stop-after-thirty-thousand-rows": (
+        "high",
+        "The scales of observations stand still after thirty thousand rows.",
+        Patch(
+            NORMALIZATION,
+            "        self._freeze(self.moments.merge(batch))",
+            "        if self.moments.count < 30_000:\n            self._freeze(self.moments.merge(batch))",
+        ),
+    ),
+    "advantages-of-many-rows-too-small": (
+        "critical",
+        "Advantages of a rollout of more than five thousand rows are a sixth too small.",
+        Patch(
+            PPO,
+            "return centred / sigma.clamp(min=ADVANTAGE_SIGMA_FLOOR)",
+            "return centred / sigma.clamp(min=ADVANTAGE_SIGMA_FLOOR) / (1.2 if centred.numel() > 5000 else 1.0)",
+        ),
+    ),
+    "bootstrap-behind-the-thousandth-host": (
+        "critical",
+        "Behind the thousandth host the end of an episode is worth what the critic thinks of it.",
+        Patch(
+            PPO,
+            "torch.where(terminated, 0.0, next_values) - values",
+            "torch.where(terminated & (torch.arange(terminated.shape[-1]) < 1000), 0.0, next_values) - values",
+        ),
+    ),
+    # The last hosts.
+    "last-hosts-never-act": (
+        "critical",
+        "Whatever is decided for the last hundred hosts, they wait.",
+        Patch(
+            ENV,
+            "action = waiting_where(~alive, to_action(actions) if isinstance(actions, Tensor) else actions)",
+            "alive = alive & (self.env_ids < 924)\n"
+            "        action = waiting_where(~alive, to_action(actions) if isinstance(actions, Tensor) else actions)",
+        ),
+    ),
+    "last-hosts-learn-validation-tasks": (
+        "critical",
+        "The last hundred hosts play the tasks that choose the checkpoint.",
+        Patch(
+            ENV,
+            "return (first + self.iteration * self.train.envs + self.host_ids) % self.train_tasks",
+            "drawn = (first + self.iteration * self.train.envs + self.host_ids) % self.train_tasks\n"
+            "        others = self.tasks_in_bank - self.train_tasks\n"
+            "        return torch.where(self.host_ids > 923, self.train_tasks + drawn % others, drawn)",
+        ),
+    ),
+    "last-hosts-paid-more": (
+        "critical",
+        "The last hundred hosts are paid a tenth more.",
+        Patch(
+            ENV,
+            "return self._observe(), rewards.total(parts), paid.terminal",
+            "more = torch.where(self.host_ids > 923, 1.1, 1.0)\n"
+            "        return self._observe(), rewards.total(parts) * more, paid.terminal",
+        ),
+    ),
+    "last-hosts-see-their-neighbour": (
+        "critical",
+        "Each of the last hundred hosts is observed as the one before it.",
+        Patch(
+            ENV,
+            "return Observation(observe(view), state.slots.blueprint",
+            "seen = observe(view)\n"
+            "        seen = torch.where((self.env_ids > 923)[:, None], seen.roll(1, 0), seen)\n"
+            "        return Observation(seen, state.slots.blueprint",
+        ),
+    ),
+    "last-hosts-forget-at-step-four": (
+        "critical",
+        "The policy's memory of the last hundred hosts is wiped after the fourth step.",
+        Patch(
+            PPO,
+            "state, ended = step.state, terminated | truncated",
+            "state, ended = step.state.zeroed((env.env_ids > 923) & (t == 3)), terminated | truncated",
+        ),
+    ),
+    # The second process.
+    "second-process-learns-slower": (
+        "critical",
+        "Hosts of the second process learn at half the rate.",
+        Patch(
+            SHARDS,
+            "env_ids, self.rng_seed, self.optimizer, ",
+            "env_ids, self.rng_seed, self.optimizer.model_copy(\n"
+            '            update={"learning_rate": self.optimizer.learning_rate / 2}\n'
+            "        ), ",
+        ),
+    ),
+    "second-process-answers-for-its-neighbours": (
+        "critical",
+        "In the second process a host is scored by the answers of the one before it.",
+        Patch(
+            SHARDS,
+            "torch.cat([part.correct for part in parts], 1)",
+            "torch.cat([part.correct.roll(k > 0, 1) for k, part in enumerate(parts)], 1)",
+        ),
+    ),
+    "second-process-reads-backwards": (
+        "critical",
+        "Hosts of the second process are given their minibatches in the reverse order.",
+        Patch(SHARDS, "held, order[hosts], ", "held, order[hosts].flip(1) if hosts.start else order[hosts], "),
+    ),
+    "second-process-begins-as-before": (
+        "critical",
+        "Hosts of the second process begin with the weights of the iteration before.",
+        Patch(
+            SHARDS,
+            "(self.rng_seed, iteration, *own(hosts))",
+            "(self.rng_seed, iteration - (hosts.start > 0), *own(hosts))",
+        ),
+    ),
+    # Headroom.
+    "rules-train-an-epoch-less": (
+        "critical",
+        "Hand-written rules are scored an epoch before their networks are done.",
+        Patch(HEADROOM, "play_for_score(setup, asked, length)", "play_for_score(setup, asked, length - 1)"),
+    ),
+    "common-schedule-is-the-worst": (
+        "critical",
+        "The common schedule is the one that is worst on training tasks.",
+        Patch(HEADROOM, "common=best_common(reached)", "common=best_common(-reached)"),
+    ),
+    "schedules-chosen-on-scoring-hosts": (
+        "high",
+        "Schedules are chosen on the hosts that score them.",
+        Patch(HEADROOM, "_rows(tables.val_accuracy_pct[count:])", "_rows(tables.val_accuracy_pct[:count])"),
+    ),
+    "common-schedule-of-validation-tasks": (
+        "high",
+        "The common schedule is sought on the tasks that choose the checkpoint.",
+        Patch(
+            HEADROOM,
+            'tasks = read_meta(prepared).of_group("train")',
+            'tasks = read_meta(prepared).of_group("val")',
+        ),
+    ),
+    "floors-trained-at-a-third-of-the-rate": (
+        "critical",
+        "Networks that never grow learn at a third of the rate.",
+        Patch(
+            "evaluation/static_baselines.py",
+            "runtime, optimizer = params.runtime, params.train.host_optimizer",
+            "runtime, optimizer = params.runtime, params.train.host_optimizer\n"
+            '    optimizer = optimizer.model_copy(update={"learning_rate": optimizer.learning_rate / 3})',
+        ),
+    ),
+    # Held-out tasks.
+    "a-tenth-of-test-is-training": (
+        "critical",
+        "A tenth of the test samples of held-out tasks are training samples.",
+        Patch(
+            DRAWING,
+            "drawn = {split: _samples(problem, draws.of_split(split), samples[split]) for split in splits}",
+            "drawn = {split: _samples(problem, draws.of_split(split), samples[split]) for split in splits}\n"
+            "    if group not in VISIBLE:\n"
+            '        some = samples["test"] // 10\n'
+            '        for part, whole in zip(drawn["test"], drawn["train"], strict=True):\n'
+            "            part[:some] = whole[:some]",
+        ),
+    ),
+    "validation-tasks-are-training-tasks": (
+        "critical",
+        "The tasks that choose the checkpoint are tasks of training.",
+        Patch(
+            DRAWING,
+            'pool = "held_out" if group == "held_out_kinds" else group',
+            'pool = "held_out" if group == "held_out_kinds" else "train" if group == "val" else group',
+        ),
+    ),
+    "held-out-tasks-are-training-tasks": (
+        "critical",
+        "Held-out tasks of known kinds are tasks of training.",
+        Patch(
+            DRAWING,
+            'pool = "held_out" if group == "held_out_kinds" else group',
+            'pool = "held_out" if group == "held_out_kinds" else "train" if group == "held_out" else group',
+        ),
+    ),
+    # Evaluation.
+    "test-score-is-the-better-of-two": (
+        "critical",
+        "A policy's test score is that of validation where this is better.",
+        Patch(
+            SCORING,
+            "test_accuracy_pct=_rounded(test),",
+            "test_accuracy_pct=_rounded([max(each, other) for each, other in zip(test, val, strict=True)]),",
+        ),
+    ),
+    "policies-evaluated-an-epoch-longer": (
+        "critical",
+        "Networks of evaluated policies train an epoch longer than those of headroom.",
+        Patch(
+            "evaluation/evaluate.py",
+            "{**actors, **counterfactuals}, headroom.epochs)",
+            "{**actors, **counterfactuals}, headroom.epochs + 1)",
+        ),
+    ),
+}
