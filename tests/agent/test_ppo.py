@@ -225,24 +225,6 @@ def test_every_environment_is_used_once_in_each_epoch_and_orders_differ() -> Non
     ]
 
 
-def test_a_resumed_update_is_equal_to_the_last_bit() -> None:
-    def play(ppo: PPO, iterations: range) -> list[UpdateMetrics]:
-        return [ppo.update(make_rollout(ppo.policy, episodes(6, 8), 8, i), i, {}) for i in iterations]
-
-    straight = make_ppo()
-    expected = play(straight, range(4))
-    first = make_ppo()
-    play(first, range(2))
-    state = first.state_dict()
-    assert all(type(tensor) is torch.Tensor for tensor in state.values())
-    play(first, range(2, 3))  # the state is a copy: going on does not change it
-    second = make_ppo()
-    second.load_state_dict(state)
-    assert play(second, range(2, 4)) == expected[2:]
-    for name, tensor in straight.state_dict().items():
-        assert torch.equal(tensor, second.state_dict()[name]), name
-
-
 def test_a_state_of_another_policy_is_refused_naming_the_tensor() -> None:
     state = make_ppo().state_dict()
     other = make_ppo(make_policy("gru"))

@@ -14,7 +14,7 @@ from simic.agent.spec import Observation
 from simic.envs.actions import grammar, grammar_mask, to_action
 from simic.envs.play import play
 from simic.evaluation import statistics
-from simic.evaluation.baselines import RandomLegal, Static
+from simic.evaluation.baselines import RandomLegal
 from simic.evaluation.counterfactual import (
     FIRST_SEED,
     VERDICT,
@@ -94,19 +94,6 @@ def test_the_choice_taken_ends_in_the_same_bytes_among_hosts_that_chose_otherwis
     assert torch.equal(shown(turns)[:, 0], shown(own)[:, 0])
     assert_same_bytes(ends(few, 0), ends(many, 0))
     assert len({tuple(map(float, ends(many, row)["score"])) for row in range(0, 6 * beside, beside)}) > 2
-
-
-def test_never_to_germinate_is_the_static_policy(bank):
-    """This policy germinates in the first step or never: WAIT there leaves the host bare, like the rule that waits."""
-    env = world(bank, 2)
-    offers = Offers.of(learned(env).policy, env.reset()[0], learned(env).policy.initial_state(2))
-    order = offers.log_prob[0].argsort(descending=True)
-    place = [int(offers.actions[0, each, 0]) for each in order].index(Op.WAIT)
-    turns = turns_of(env, CounterfactualActor(learned(env), at_step(0), place))
-    assert ops(turns) == []
-    static = world(bank, 2)
-    turns_of(static, Static())
-    assert_same_bytes(ends(static, 0), ends(env, 0))
 
 
 @pytest.fixture(scope="module")

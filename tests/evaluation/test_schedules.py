@@ -93,9 +93,3 @@ def test_each_host_side_by_side_gets_exactly_what_its_schedule_says(bank):
         assert [(slot, kind) for _, slot, kind in done] == wanted
         assert not done or done[0][0] == schedule.step
     assert (torch.stack(ops)[:, 0] == Op.WAIT).all() and len(ops) == STEPS
-
-
-def test_what_is_asked_for_is_what_the_schedules_need():
-    assert OpenLoop([STATIC]).asks == {}
-    asks = OpenLoop([STATIC, Schedule((NONE, 1, NONE)), Schedule((4, NONE, NONE))]).asks
-    assert (asks["slot"], asks["blueprint"]) == ((0, 1), (1, 4))
