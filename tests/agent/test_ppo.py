@@ -68,10 +68,13 @@ def one_step() -> tuple[PPO, Rollout, UpdateMetrics]:
     return ppo, rollout, ppo.update(rollout, 0, {})
 
 
-def test_the_largest_second_moment_is_that_of_any_weight(one_step) -> None:
+def test_second_moments_and_the_bonus_are_reported_of_all_weights_and_heads(one_step) -> None:
     ppo, _, metrics = one_step
     moments = [tensor for name, tensor in ppo.adam.tensors().items() if name.startswith("exp_avg_sq")]
     assert metrics.max_second_moment == max(tensor.max().item() for tensor in moments) > 0
+    expected = metrics.entropy_coef * math.fsum(metrics.entropy_by_head.values())
+    assert metrics.entropy_bonus == pytest.approx(expected, rel=1e-5)
+    assert metrics.first_entropy == pytest.approx(metrics.entropy, rel=1e-6)  # one minibatch: nothing has moved yet
 
 
 def test_norms_of_the_parts_make_up_the_global_one(one_step) -> None:
@@ -89,13 +92,6 @@ def test_norms_of_the_parts_make_up_the_global_one(one_step) -> None:
         *layers
     }
     assert set(metrics.non_finite_by_layer.values()) == {0}
-
-
-def test_the_bonus_is_the_coefficient_times_the_entropy_of_every_head(one_step) -> None:
-    metrics = one_step[-1]
-    expected = metrics.entropy_coef * math.fsum(metrics.entropy_by_head.values())
-    assert metrics.entropy_bonus == pytest.approx(expected, rel=1e-5)
-    assert metrics.first_entropy == pytest.approx(metrics.entropy, rel=1e-6)  # one minibatch: nothing has moved yet
 
 
 def test_raw_advantages_and_values_are_reported_before_normalisation(one_step) -> None:

@@ -1,4 +1,6 @@
-"""Growing tables: seeds that replace seeds, tables of any width."""
+"""Growing tables: seeds that replace seeds, tables of any width, and what the critic is told of them."""
+
+from dataclasses import replace
 
 import pytest
 import torch
@@ -12,6 +14,7 @@ from simic.growth.life.vocabulary import Op
 from tests.standard import Policy
 
 from .conftest import AT_ONCE
+from .transitions import act
 
 
 @pytest.fixture
@@ -60,3 +63,17 @@ def test_what_is_seen_does_not_depend_on_the_width_of_a_table(tables, width) -> 
         state = decision.state
         assert observation.features.shape == (2, usual.observation_spec.features)
         assert observation.features.isfinite().all() and reward.isfinite().all()
+
+
+def test_the_critic_is_told_the_kind_of_each_hosts_task_and_features_are_not(tables) -> None:
+    data = [make_table(5, tasks=4, samples=64, seed=seed) for seed in (1, 2)]
+    env, silent = tables(envs=6, data=data, kinds=(2, 0, -1, 1)), tables(envs=6, data=data)
+    assert (env.observation_spec.told, env.observation_spec.hidden) == (1, 3)
+    assert silent.observation_spec == replace(env.observation_spec, told=0, hidden=0)
+    tasks = torch.tensor([3, 0, 1, 2, 3, 0])
+    (seen, _), (same, _) = (each.reset(options={"tasks": tasks}) for each in (env, silent))
+    assert seen.told is not None and seen.told.tolist() == [[1], [2], [0], [-1], [1], [2]]
+    assert same.told is None
+    assert torch.equal(seen.features, same.features)
+    later, *_ = env.step(act(6, Op.WAIT))
+    assert torch.equal(later.told, seen.told)

@@ -270,7 +270,7 @@ def test_a_replay_that_was_another_episode_before_its_decision_is_not_counted(se
     assert grade(setup, learned, told, SCALE)[VERDICT.name].inexact >= 5
 
 
-def test_returns_to_go_are_discounted_sums_of_what_was_paid(setup, played):
+def test_returns_to_go_are_discounted_sums_and_the_critics_are_by_its_values(setup, played):
     learned, _ = played
     rewards = torch.stack([turn.reward for turn in learned.turns])
     found = returns_to_go(learned.turns, GAMMA)
@@ -279,10 +279,7 @@ def test_returns_to_go_are_discounted_sums_of_what_was_paid(setup, played):
         torch.testing.assert_close(found[step], by_hand)
     assert setup.env.train.ppo.gamma == GAMMA
     assert torch.equal(Replay.of(setup, learned, SCALE).to_go, found)
-
-
-def test_the_critic_expects_the_reward_and_its_value_of_what_follows_and_nothing_after_the_end(setup, played):
-    learned, _ = played
+    # The critic expects the reward and its value of what follows, and nothing after the end.
     assert learned.values is not None
     found = Replay.of(setup, learned, SCALE).expected
     for step, turn in enumerate(learned.turns[:-1]):

@@ -197,7 +197,6 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.slow
 def test_no_process_outlives_the_first(tmp_path) -> None:
     (tmp_path / "endless.py").write_text(ENDLESS)
     first = subprocess.Popen(
