@@ -80,6 +80,14 @@ def test_fossilizing_keeps_the_credit_and_pays_the_bonus_by_dwell(make_slots):
     assert (parts["attribution"], parts["fossilize"]) == (0.0, NOT_CONTRIBUTING)
 
 
+def test_moving_alpha_costs_by_the_square_of_the_change_and_the_share_of_the_seed(make_slots):
+    held = make_slots([[Stage.HOLDING]], alpha=[[1.0]])
+    half = make_slots([[Stage.BLENDING]], alpha=[[0.5]])
+    # Δα = 0.5 of 100 parameters of a host of 1,000: 0.1958 · 0.25 · 0.1
+    paid = shaped(transition(held, half, Op.SET_ALPHA_TARGET))["alpha_shock"]
+    assert paid == pytest.approx(-0.1958 * 0.025, abs=1e-12)
+
+
 def test_rent_is_weighted_by_alpha_and_capped(make_slots):
     """All rent of an episode is at most the cap, for seeds of any size; without a live seed there is none."""
     kept = make_slots([[Stage.FOSSILIZED]], alpha=[[1.0]])

@@ -97,6 +97,19 @@ def test_a_damaged_directory_is_refused_by_name(tmp_path: Path) -> None:
     refuse_damaged(path)
 
 
+def test_an_unknown_blueprint_is_named(tmp_path: Path) -> None:
+    population = make_population("mlp", 2)
+    slots = mixed_slots(population, 1)
+    path = tmp_path / "grown"
+    row = int((slots.stage >= Stage.HOLDING).any(1).nonzero()[0])
+    write_network(grown_network(population, slots, row), path, [], CARD)
+    structure = durable.checked((path / "structure.json").read_bytes())
+    structure["seeds"][0]["blueprint"] = "mine"
+    (path / "structure.json").write_bytes(durable.with_checksum(structure))
+    with pytest.raises(SimicError, match="blueprint 'mine': not registered; known here are norm, lora, mlp_small, mlp"):
+        load_grown(path)
+
+
 class Untraceable(torch.nn.Module):
     """Decides by a value, which no graph can hold."""
 
