@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from simic.agent import Agent, export
-from simic.agent.agent import sizes
+from simic.agent.agent import settings, sizes
 from simic.agent.gym_adapter import vectorized
 from simic.errors import SimicError
 
@@ -111,8 +111,8 @@ class FromOne(Counter):
 
 
 def test_the_exported_program_speaks_of_actions_as_the_environment_does(tmp_path):
-    learner = agent(FromOne)
-    learner.train(2048)
+    learner = agent(FromOne, ppo=settings(learning_rate=1e-2))
+    learner.train(512)
     seen = learner.normalizers.observation
     description = export.export_policy(learner.policy, seen, tmp_path, learner.env.masked)
     program = torch.export.load(tmp_path / "policy.pt2").module()

@@ -9,15 +9,13 @@ import torch
 from simic.agent.export import DESCRIPTION, PROGRAM, export_policy, masked_heads
 from simic.agent.normalization import Normalizers, ObservationNormalizer
 from simic.agent.spec import ObservationSpec
-from tests.helpers import some
 
-from .worlds import FEATURES, SEEN, TensorWorld, make_policy
-
-CORES = [("lstm", 1), ("lstm", 5), ("gru", 5), ("none", 5)]
+from .worlds import FEATURES, TensorWorld, make_policy
 
 
-@pytest.mark.parametrize(("core", "envs"), some(CORES, ("lstm", 5), ("none", 5)))
-def test_the_program_decides_like_the_policy_over_a_whole_episode(core: str, envs: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize("core", ["lstm", "none"])
+def test_the_program_decides_like_the_policy_over_a_whole_episode(core: str, tmp_path: Path) -> None:
+    envs = 5
     policy = make_policy(core)
     normalizer = ObservationNormalizer(ObservationSpec(FEATURES, raw=(False, True) + (False,) * 3))
     rows = 0.5 + 0.05 * torch.randn(40, FEATURES, generator=torch.Generator().manual_seed(1))
@@ -39,18 +37,3 @@ def test_the_program_decides_like_the_policy_over_a_whole_episode(core: str, env
         state = expected.state
         observation, *_ = world.step(expected.actions)
     assert json.loads((tmp_path / DESCRIPTION).read_text()) == description
-
-
-def test_the_description_names_every_input(tmp_path: Path) -> None:
-    description = export_policy(make_policy(), None, tmp_path / "of" / "mine")
-    assert {name: entry["shape"] for name, entry in description["inputs"].items()} == {
-        "features": ["batch", FEATURES],
-        "categories": ["batch", SEEN.categories],
-        "mask_op": ["batch", 4],
-        "mask_slot": ["batch", 4, 3],
-        "mask_blueprint": ["batch", 3, 4],
-        "h": ["batch", 20],
-        "c": ["batch", 20],
-    }
-    assert description["inputs"]["mask_op"]["dtype"] == "bool"
-    assert [head["name"] for head in description["heads"]] == ["op", "slot", "blueprint", "style"]

@@ -125,14 +125,6 @@ def test_masks_that_may_mean_something_else_are_refused(answers: tuple, message:
         play()
 
 
-def test_an_observation_that_is_not_finite_is_refused(monkeypatch) -> None:
-    adapter = GymAdapter(vector(Counter(), Counter()), 1)
-    adapter.reset()
-    monkeypatch.setattr(adapter.env.envs[1], "time", np.nan)
-    with pytest.raises(SimicError, match="environment 1 observes a number that is not finite"):
-        adapter.step(torch.zeros(2, 1, dtype=torch.int64))
-
-
 def test_a_spec_of_ones_own_brings_names_relevance_and_masks_by_name() -> None:
     spec = ActionSpec((Head("op", 2), Head("button", 4, mask_given="op")), ((True, False), (True, True)))
     space = MultiDiscrete([2, 4])

@@ -51,7 +51,7 @@ def test_rows_behind_the_end_of_an_episode_count_for_nothing() -> None:
     assert clean["hidden_growth"].item() == pytest.approx(2.0)  # the last step that anyone plays is the fourth
 
 
-def test_norm_growth_and_saturation_by_hand() -> None:
+def test_norm_growth_saturation_and_units_that_hardly_answer_by_hand() -> None:
     hidden = torch.full((STEPS, ENVS, UNITS), 0.1)
     hidden[-1] = 0.5
     found = watched(seen(hidden))
@@ -60,9 +60,6 @@ def test_norm_growth_and_saturation_by_hand() -> None:
     assert found["hidden_saturated"] == 0.0
     hidden[1] = 0.995
     assert watched(seen(hidden))["hidden_saturated"].item() == pytest.approx(1 / 5)
-
-
-def test_units_that_hardly_answer_are_dormant() -> None:
     encoded = torch.ones(STEPS, ENVS, UNITS)
     encoded[..., :8] = 0.0
     encoded[..., 8:10] = 0.01

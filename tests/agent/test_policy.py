@@ -6,14 +6,12 @@ from dataclasses import replace
 import pytest
 import torch
 
-from simic.agent.distributions import entropy
 from simic.agent.policy import ActorCritic
-from simic.agent.spec import ActionSpec, Observation
+from simic.agent.spec import Observation
 from simic.errors import SimicError
 from tests import standard
 
 from .worlds import (
-    BLUEPRINTS,
     FEATURES,
     HIERARCHY,
     SEEN,
@@ -127,30 +125,6 @@ def test_an_untrained_policy_leans_as_its_heads_say() -> None:
     torch.testing.assert_close(logits, expected, rtol=0, atol=0.1)
 
 
-def test_what_is_known_of_choices_counts_the_same_for_each() -> None:
-    """With nothing else of its own, a blueprint has the probability of the one whose description it gets."""
-    policy = make_policy("none")
-    head, hidden = policy.heads[2], policy.heads[2].hidden
-    with torch.no_grad():
-        head.out.weight.zero_(), head.out.bias.zero_()
-        hidden.weight[:, -BLUEPRINTS:] = 0.0
-        policy.actor.encoder.weight[:, FEATURES - BLUEPRINTS : FEATURES] = 0.0
-    seen, order = observe(20), torch.tensor([2, 0, 3, 1])
-    about = seen.features[:, -BLUEPRINTS:]
-    other = replace(seen, features=torch.cat((seen.features[:, :-BLUEPRINTS], about[:, order]), dim=1))
-    action = torch.tensor([1, 0, 0, 0]).expand(20, 4)
-    one, two = (
-        policy.choose(policy.remember(each, policy.initial_state(20))[0], {}, actions=action)[2].log_probs
-        for each in (seen, other)
-    )
-    torch.testing.assert_close(one[:, order], two)
-    assert (one.std(dim=1) > 1e-3).all()
-    # By hand: the description times what the head asks of it.
-    z = policy.remember(seen, policy.initial_state(20))[0] + policy.given[0][1] + policy.given[1][0]
-    query = head.query(head.hidden(z).tanh())
-    torch.testing.assert_close(one, torch.log_softmax(about * query, dim=1))
-
-
 def test_descriptions_that_cannot_be_are_refused() -> None:
     heads = tuple(replace(head, described=1) for head in HIERARCHY.heads)
     with pytest.raises(ValueError, match="more than one head are described"):
@@ -166,17 +140,6 @@ def test_weights_are_a_function_of_the_seed_alone() -> None:
     for name, tensor in first.state_dict().items():
         assert torch.equal(tensor, second.state_dict()[name])
     assert not torch.equal(first.actor.encoder.weight, other.actor.encoder.weight)
-
-
-def test_a_plain_discrete_space_is_one_head() -> None:
-    spec = ActionSpec.discrete(3)
-    policy = make_policy(spec=spec)
-    observation = Observation(torch.zeros(2, FEATURES), torch.full((2, SLOTS), -1), {})
-    step = policy.act(observation, policy.initial_state(2), torch.tensor([[0.0], [0.999]]))
-    assert step.actions.tolist() == [[0], [2]]
-    z = policy.remember(observation, policy.initial_state(2))[0]
-    expected = torch.distributions.Categorical(logits=policy.heads[0](z)).entropy()
-    assert torch.allclose(entropy(policy.joint(z, {}).op), expected)
 
 
 @pytest.mark.parametrize("core", ["lstm", "gru", "none"])

@@ -18,15 +18,6 @@ def learned() -> Normalizers:
     return Normalizers(normalizer)
 
 
-def test_draws_do_not_depend_on_the_grouping_of_environments() -> None:
-    policy = make_policy()
-    together, _ = collect(TensorWorld([0, 1, 2, 3], {}), policy, NO_SCALES, 3, rng_seed=1, steps=5)
-    apart = [collect(TensorWorld(ids, {}), policy, NO_SCALES, 3, rng_seed=1, steps=5)[0] for ids in ([0, 2], [1, 3])]
-    for position, (part, row) in {0: (0, 0), 1: (1, 0), 2: (0, 1), 3: (1, 1)}.items():
-        assert torch.equal(together.actions[:, position], apart[part].actions[:, row])
-        assert torch.allclose(together.log_probs[:, position], apart[part].log_probs[:, row], atol=1e-6)
-
-
 def test_rows_that_are_over_are_not_valid_and_hold_nothing() -> None:
     class Broken(TensorWorld):
         def observation(self, shift: int = 0):

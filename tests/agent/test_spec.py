@@ -16,11 +16,6 @@ def masks(**changed: torch.Tensor) -> dict[str, torch.Tensor]:
     return {name: torch.ones(shape, dtype=torch.bool) for name, shape in shapes.items()} | changed
 
 
-def test_masks_of_the_right_shape_pass_and_may_be_left_out() -> None:
-    SPEC.check_masks(masks(), 5)
-    SPEC.check_masks({}, 5)
-
-
 def test_a_mask_cannot_hang_on_a_later_or_unused_choice() -> None:
     with pytest.raises(ValueError, match="no op is chosen before it"):
         ActionSpec((Head("op", 2, "op"),), ((True,), (True,)))

@@ -79,14 +79,6 @@ def test_the_data_hash_changes_with_the_data_and_not_with_the_place(prepared, tm
     assert data_hash(prepared) != first
 
 
-def test_an_epoch_shows_no_sample_twice_and_drops_the_last_partial_batch():
-    order = epoch_order(1, 0, torch.arange(5), 1, samples=50, batch_size=8)
-    assert order.shape == (5, 6, 8)
-    assert order.dtype == torch.int64
-    assert order.min() >= 0 and order.max() < 50
-    assert all(len(set(row.tolist())) == 48 for row in order.flatten(1))
-
-
 def test_order_differs_by_rng_seed_iteration_env_and_step():
     base, *others = (
         epoch_order(seed, iteration, torch.tensor([env]), step, 40, 8)

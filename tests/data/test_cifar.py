@@ -103,10 +103,3 @@ HARMFUL = {
 def test_an_archive_that_is_damaged_or_hurts_is_refused_and_nothing_is_unpacked(tmp_path, case):
     (tmp_path / ARCHIVE).write_bytes(HARMFUL[case])
     assert f"{ARCHIVE}: damaged, or not the archive of CIFAR-10" in refused(Prepare(task="cifar10"), tmp_path)
-
-
-def test_a_folder_without_a_batch_names_it(tmp_path):
-    unpack(tmp_path / FOLDER)
-    (tmp_path / FOLDER / "test_batch.bin").unlink()
-    with pytest.raises(SimicError, match=r"test_batch\.bin: no such file"):
-        read_cifar10(tmp_path)

@@ -8,7 +8,6 @@ import torch
 
 from simic.agent.spec import Observation
 from simic.envs import actions
-from simic.errors import SimicError
 from simic.growth.life.lifecycle import advance
 from simic.growth.life.vocabulary import Action, Op, Slots, Stage
 from tests.standard import Lifecycle
@@ -38,19 +37,6 @@ def is_legal(action: list[int], masks: dict[str, torch.Tensor], env: int) -> boo
     if not masks["slot"][env, op, slot]:
         return False
     return op != Op.GERMINATE or bool(masks["blueprint"][env, slot, blueprint])
-
-
-def test_heads_are_the_fields_of_action_in_order():
-    assert tuple(head.name for head in SPEC.heads) == Action._fields
-    assert set(actions.RELEVANT) == set(Op)
-    assert all(set(names) <= set(Action._fields) for names in actions.RELEVANT.values())
-
-
-def test_a_tensor_is_the_factored_form_stacked():
-    tensor = torch.arange(5 * 8).reshape(5, 8)
-    assert torch.equal(torch.stack(actions.to_action(tensor), dim=1), tensor)
-    with pytest.raises(SimicError, match=r"shape \(5, 7\): allowed is \(envs, 8\)"):
-        actions.to_action(tensor[:, :7])
 
 
 def test_random_legal_plays_only_legal_actions_with_unused_heads_at_zero():
@@ -83,13 +69,6 @@ def test_random_legal_is_uniform_over_ops_then_slots_then_heads():
             assert all(abs(shares[slot] / len(used) - 1 / len(slots)) < 0.05 for slot in slots)
     styles = Counter(action[3] for action in played if action[0] == Op.GERMINATE)
     assert len(styles) == 4 and max(styles.values()) < 1.3 * min(styles.values())
-
-
-def test_grammar_of_three_slots_and_seven_blueprints_has_1795_distinct_actions():
-    rows = actions.grammar(SPEC)
-    # WAIT 1 + GERMINATE 3·7·4·4·3 + SET_ALPHA_TARGET 3·4·3·4·5 + PRUNE 3·4·5 + FOSSILIZE 3 + ADVANCE 3
-    assert rows.shape == (1 + 1008 + 720 + 60 + 3 + 3, 8)
-    assert len(set(map(tuple, rows.tolist()))) == 1795
 
 
 def test_grammar_mask_is_exact():

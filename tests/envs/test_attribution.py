@@ -122,16 +122,3 @@ def test_shares_of_sequences_are_measured_like_answers(make_slots):
     assert float(result.accuracy) == pytest.approx(100 * float(correct[MAIN].double().mean()), abs=1e-3)
     assert float(result.contribution) == pytest.approx(100 * float(difference.mean()), abs=1e-3)
     assert float(result.contribution_se) == pytest.approx(100 * float(difference.std()) / 50**0.5, abs=1e-3)
-
-
-def test_a_rolled_back_row_takes_its_second_measurement(make_slots):
-    slots = example(make_slots)
-    generator = torch.Generator().manual_seed(1)
-    first, second = (
-        attribution.attribute(slots, torch.rand(12, 2, 30, generator=generator) < 0.5, torch.ones(12, 2))
-        for _ in range(2)
-    )
-    merged = first.replaced(torch.tensor([False, True]), second)
-    for name, value in vars(merged).items():
-        assert torch.equal(value[0].nan_to_num(), getattr(first, name)[0].nan_to_num())
-        assert torch.equal(value[1].nan_to_num(), getattr(second, name)[1].nan_to_num())

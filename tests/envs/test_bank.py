@@ -11,7 +11,6 @@ from torch import Tensor
 from simic.data.batches import Dataset
 from simic.envs import rewards
 from simic.envs.growth_env import GrowthEnv
-from simic.envs.observations import columns, ratio
 from tests.growth.worlds import small
 from tests.standard import HostOptimizer, PPOParams, Train
 
@@ -122,18 +121,6 @@ def test_tasks_are_those_of_training_in_turn_within_and_across_iterations():
 # --- tasks of several numbers of classes ---
 
 
-def test_losses_are_observed_in_units_of_the_own_chance():
-    env = make(bank(), [0, 1, 2, 3])
-    seen, info = env.reset(options={"tasks": torch.tensor([0, 1, 2, 3])})
-    place = [name for name, _ in columns(env.host.slots, len(env.blueprints))].index("loss_lag_0")
-    chance = torch.tensor([math.log(count) for count in CLASSES])
-    assert torch.equal(seen.features[:, place], ratio(info.val_loss / chance))
-    seen, *_, info = env.step(torch.zeros(4, 8, dtype=torch.int64))
-    place = [name for name, _ in columns(env.host.slots, len(env.blueprints))].index("train_loss")
-    assert torch.equal(seen.features[:, place], ratio(info.train_loss / chance))
-    assert torch.equal(env.setting.chance_loss.float(), chance)
-
-
 def test_the_loss_is_rewarded_in_units_of_the_own_chance(make_slots):
     """Two hosts together are paid what each is paid alone."""
     chances = torch.tensor([math.log(10), math.log(2)], dtype=torch.float64)
@@ -151,34 +138,3 @@ def test_the_loss_is_rewarded_in_units_of_the_own_chance(make_slots):
         assert all(torch.equal(value[row : row + 1], alone[name]) for name, value in together.items())
     assert together["loss_improvement"][0] != together["loss_improvement"][1]
     assert together["loss_terminal"][0] > together["loss_terminal"][1]
-
-
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("family", ["cnn", "mlp"])
-def test_a_class_that_a_task_lacks_is_never_answered_and_teaches_nothing(family, backend):
-    """Its logit may be the largest by far: answers and loss are those of the others; its weights never move."""
-    still = HostOptimizer(weight_decay=0.0)
-    env = make(bank(), [0, 1, 2, 3], backend, family=family, host_optimizer=still)
-    tasks = torch.tensor([0, 1, 2, 3])
-    env.reset(options={"iteration": 0, "tasks": tasks})
-    population, slots, data = env.population, env.slots, bank()[1]
-    off = torch.zeros(1, 4, env.host.slots, dtype=torch.bool)
-    before = population.evaluate(slots, data, off)
-    head = {name: value for name, value in population.named_parameters(slots, 0).items() if name.startswith("head.")}
-    bias = next(name for name, value in head.items() if value.shape == (4,))
-    rows = slice(env.host.params - 4, env.host.params)  # the bias of the last layer comes last
-    assert torch.equal(population._stores["host"].param[0, rows], head[bias])
-    population._stores["host"].param[:, rows] += torch.tensor([0.0, 0.0, 0.0, 50.0])
-    after = population.evaluate(slots, data, off)
-    lacks = [count < 4 for count in CLASSES]
-    for row, lacking in enumerate(lacks):
-        assert torch.equal(before.correct[:, row], after.correct[:, row]) == lacking
-        assert torch.equal(before.loss[:, row], after.loss[:, row]) == lacking
-    start = [population.named_parameters(slots, row) for row in range(4)]
-    env.step(torch.zeros(4, 8, dtype=torch.int64))
-    for row, count in enumerate(CLASSES):
-        trained = population.named_parameters(env.slots, row)
-        for name in head:
-            if len(start[row][name]) == 4:
-                moved = (trained[name] != start[row][name]).reshape(4, -1).any(dim=1)
-                assert moved.tolist() == [k < count for k in range(4)], (row, name)

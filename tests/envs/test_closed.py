@@ -137,12 +137,8 @@ def test_what_there_is_not_is_named(make_env, actions, message):
             {"style": ("sigmoid_add",)},
             "Patient needs style linear",
         ),
-        (lambda env: Patient(env.train.lifecycle, ((0, 0),)), {"op": ("WAIT", "GERMINATE")}, "Patient needs op PRUNE"),
         (lambda env: Patient(env.train.lifecycle, ((0, 0),)), {"tempo": (5, 8)}, "Patient needs tempo 0"),
-        (lambda env: Patient(env.train.lifecycle, ((0, 0),)), {"alpha_target": (0.5,)}, "alpha_target 1.0"),
         (lambda env: OpenLoop([Schedule((-1, 1, -1))] * 2), {"blueprint": ("norm",)}, "OpenLoop needs blueprint"),
-        (lambda env: OpenLoop([Schedule((-1, 0, -1))] * 2), {"slot": (0, 2)}, "OpenLoop needs slot 1"),
-        (lambda env: OpenLoop([Schedule((-1, 0, -1))] * 2), {"style": ("sigmoid_add",)}, "OpenLoop needs style linear"),
     ],
 )
 def test_a_plan_that_needs_what_is_closed_is_refused_before_it_begins(make_env, build, closed, named):

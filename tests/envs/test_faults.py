@@ -10,7 +10,6 @@ from simic.growth.batch.population import Population
 from simic.growth.life.lifecycle import LIVE_STAGES, in_stages
 from simic.growth.life.vocabulary import ALPHA_SPEED_STEPS, Action, Op, Ramp, Stage
 from simic.params import Governor
-from tests.helpers import some
 from tests.standard import Host, Lifecycle
 
 from .transitions import act
@@ -59,14 +58,10 @@ def poisoned(row: int, at_epoch: int) -> type[Population]:
     return spoiled(spoil)
 
 
-PANICS = [
-    (family, backend, at_epoch)
-    for family, backend in (("cnn", "loop"), ("cnn", "vmap"), ("mlp", "loop"), ("mlp", "vmap"), ("transformer", "loop"))
-    for at_epoch in (1, 5, 10)
-]
+PANICS = [("cnn", "loop", 1), ("cnn", "vmap", 5), ("mlp", "loop", 10), ("mlp", "vmap", 1), ("transformer", "loop", 5)]
 
 
-@pytest.mark.parametrize(("family", "backend", "at_epoch"), some(PANICS, *(PANICS[k] for k in (0, 4, 8, 9, 13))))
+@pytest.mark.parametrize(("family", "backend", "at_epoch"), PANICS)
 def test_rollback_ends_one_row_and_touches_no_other(make_env, play, family, backend, at_epoch):
     """Parameters, moments, observations and rewards of all other hosts are bit-equal to a run without the panic."""
     row, steps = 2, 10
@@ -128,29 +123,6 @@ def test_an_exploding_loss_is_rolled_back_to_before_it_began(make_env):
             assert torch.equal(value[row], states[healthy][name][row]), name
     assert infos[begins].components["death"].tolist() == [0.0, -10.0, 0.0]
     assert not any(info.panicked[0] or info.panicked[2] for info in infos)
-
-
-def test_a_seed_that_turns_to_nan_before_it_acts_harms_nobody_until_it_does(make_env):
-    """In TRAINING it is off the network: the host goes on, bit-equal. Its gate refuses to let it blend."""
-
-    def spoil(state: dict[str, torch.Tensor], _: int) -> None:
-        for name, value in state.items():
-            if name.startswith("seed.0.") and name.endswith("/param"):
-                value[1] = torch.nan
-
-    lifecycle = Lifecycle(training_dwell=1, auto_advance=False)
-    plan = [act(3, Op.GERMINATE, blueprint=5), act(3, Op.ADVANCE), Action.wait(3), act(3, Op.ADVANCE), Action.wait(3)]
-    plan += [Action.wait(3)]
-    sick, well = (
-        follow(make_env(envs=3, steps=len(plan), lifecycle=lifecycle, compose=compose), plan)[1]
-        for compose in (spoiled(spoil), Population)
-    )
-    assert not any(info.panicked.any() for info in sick)
-    assert sick[3].effective_op.tolist() == [Op.ADVANCE, Op.WAIT, Op.ADVANCE] and int(sick[3].gate[1]) == 2
-    for a, b in zip(sick, well, strict=True):
-        assert torch.equal(a.live_accuracy[[0, 2]], b.live_accuracy[[0, 2]])
-        assert a.live_accuracy.isfinite().all()
-    assert torch.equal(sick[2].val_loss, well[2].val_loss)  # all three, while nobody blends
 
 
 def test_every_host_may_fail_and_the_episode_still_ends(make_env):

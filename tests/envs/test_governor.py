@@ -82,12 +82,3 @@ def test_every_host_is_judged_by_the_chance_of_its_own_task():
     for _ in range(PARAMS.consecutive_panics):
         vitals, cause, _ = governor.check(vitals, at_chance, finite, chance(10, 2), PARAMS)
     assert cause.tolist() == [Cause.NONE, Cause.COLLAPSE]
-
-
-def test_a_host_whose_seed_was_taken_away_is_measured_anew():
-    *_, vitals = watch([0.5, 0.5, 0.5, CHANCE])
-    assert int(vitals.anomalies) == 1
-    fresh = vitals.forgotten(torch.tensor([True]))
-    assert fresh.losses.isnan().all() and int(fresh.anomalies) == 0
-    kept = vitals.forgotten(torch.tensor([False]))
-    assert kept.losses.nan_to_num().equal(vitals.losses.nan_to_num()) and int(kept.anomalies) == 1

@@ -6,8 +6,6 @@ import pytest
 import torch
 from growth.worlds import logits_of
 
-from simic.data.batches import Dataset
-from simic.envs import growth_env
 from simic.envs.attribution import COMMITTED, MAIN, WITHOUT, configurations, measurable
 from simic.envs.rewards.default import potential
 from simic.errors import SimicError
@@ -16,7 +14,6 @@ from simic.growth.life.vocabulary import Action, Op, Stage
 from tests.standard import PPOParams, Reward
 
 from .test_shapley import by_permutations
-from .transitions import act
 
 FAMILIES = ("cnn", "mlp")
 
@@ -122,14 +119,6 @@ def test_contributions_equal_separate_passes(make_env, play, digits, family):
     assert (committed - info.live_accuracy).abs().max() > 0
 
 
-def test_no_step_draws_from_the_global_generator(make_env, play, no_global_rng):
-    env = make_env(envs=4, steps=8)
-    with no_global_rng():
-        play(env)
-        with pytest.raises(AssertionError, match="draws from torch's random generator"):
-            torch.rand(1)
-
-
 def test_shapley_values_are_those_of_networks_run_one_by_one(make_env, play, digits):
     """At live alpha, for hosts with different numbers of acting seeds."""
     env = make_env(envs=6, family="mlp", steps=24)
@@ -144,13 +133,6 @@ def test_shapley_values_are_those_of_networks_run_one_by_one(make_env, play, dig
             assert float(found[row, slot]) == pytest.approx(value, abs=1e-6)
 
 
-def test_classes_of_training_and_validation_must_agree(make_env, digits):
-    with pytest.raises(
-        SimicError, match="validation data has 11 classes and 1 tasks: allowed is the training data's 10 and"
-    ):
-        growth_env.GrowthEnv(make_env().train, 1, digits[0], Dataset(digits[1].x, digits[1].y, 11))
-
-
 def test_a_refused_op_is_paid_as_the_wait_that_happened(make_env, play):
     env = make_env(envs=12, steps=16, reward=Reward(intervention_cost=0.25))
     refused = 0
@@ -162,14 +144,3 @@ def test_a_refused_op_is_paid_as_the_wait_that_happened(make_env, play):
         assert info.components["intervention"].tolist() == cost
         refused += int(no.sum())
     assert refused > 5
-
-
-@pytest.mark.parametrize("backend", ["loop", "vmap"])
-def test_hosts_of_one_name_that_decide_alike_are_the_same_bit_for_bit_and_others_are_not(make_env, backend):
-    env = make_env(envs=6, backend=backend)
-    env.reset(options={"iteration": 3, "host_ids": torch.tensor([0, 0, 0, 1, 1, 1])})
-    for step in range(env.steps):
-        observation, reward, *_ = env.step(act(6, Op.WAIT if step else Op.GERMINATE))
-        seen = torch.cat((observation.features, reward[:, None]), dim=1)
-        assert len(seen[:3].unique(dim=0)) == len(seen[3:].unique(dim=0)) == 1
-        assert not torch.equal(observation.features[0], observation.features[3])

@@ -42,19 +42,18 @@ class Watch(BaseCallback):
         return True
 
 
-@pytest.mark.parametrize(("steps", "least_ops"), [(128, 3), pytest.param(2000, 4, marks=pytest.mark.slow)])
-def test_maskable_ppo_learns_on_it_and_plays_nothing_illegal(digits, steps, least_ops):
+def test_maskable_ppo_learns_on_it_and_plays_nothing_illegal(digits):
     env = gymnasium.make(
         "simic.envs.single_env:simic/Growth-v0", train=TRAIN, dataset_train=digits[0], dataset_val=digits[1]
     )
     agent = MaskablePPO("MlpPolicy", env, n_steps=64, batch_size=32, n_epochs=2, seed=3, device="cpu")
     before = {name: parameter.clone() for name, parameter in agent.policy.state_dict().items()}
     watch = Watch()
-    agent.learn(steps, callback=watch)
+    agent.learn(128, callback=watch)
     env.close()
-    assert len(watch.illegal) >= steps and not any(watch.illegal)
+    assert len(watch.illegal) >= 128 and not any(watch.illegal)
     assert watch.episodes == len(watch.illegal) // TRAIN.episode_steps
-    assert len(watch.ops) >= least_ops
+    assert len(watch.ops) >= 3
     after = agent.policy.state_dict()
     assert all(parameter.isfinite().all() for parameter in after.values())
     assert all(not torch.equal(before[name], parameter) for name, parameter in after.items())

@@ -11,7 +11,6 @@ from simic.envs import rewards
 from simic.envs.rewards import transition as registration
 from simic.errors import SimicError
 from simic.growth.life.vocabulary import Op, Stage
-from tests.standard import Reward
 
 from .transitions import CHANCE, GAMMA, SETTING, measured, paid, transition
 
@@ -26,12 +25,6 @@ def test_a_mode_remembers_what_its_own_terms_read_and_no_more(make_slots):
     slots = make_slots([[Stage.HOLDING]])
     names = {mode: set(rewards.start(mode, slots, torch.ones(1), SETTING)) for mode in rewards.MODES}
     assert {mode: found for mode, found in names.items() if found} == {"escrow": {"escrow"}, "loss": {"tracked_loss"}}
-
-
-def test_modes_are_those_that_params_may_name():
-    assert set(rewards.MODES) == set(registry.known(registry.REWARD_MODE))
-    for mode in rewards.MODES:
-        assert Reward(mode=mode).mode == mode
 
 
 def holding(make_slots, contribution: float, stable: float = 90.0, **flags):
@@ -163,20 +156,6 @@ def own_registry(monkeypatch):
     monkeypatch.setattr(registration, "LEDGERS", dict(registration.LEDGERS))
     monkeypatch.setattr(registration, "OBJECTIVES", list(rewards.OBJECTIVES))
     monkeypatch.setattr(registry, "_KNOWN", {kind: list(names) for kind, names in registry._KNOWN.items()})
-
-
-def test_a_user_adds_a_term_and_a_mode(own_registry, make_slots):
-    @rewards.term("per_seed")
-    def per_seed(transition, setting):
-        """A hundredth for every fossilized seed, each step."""
-        return 0.01 * (transition.after.stage == Stage.FOSSILIZED).sum(dim=1).double()
-
-    rewards.mode("mine", ("shaping", "per_seed"))
-    assert "mine" in registry.known(registry.REWARD_MODE)
-    slots = make_slots([[Stage.FOSSILIZED, Stage.FOSSILIZED]])
-    parts = one("mine", transition(slots, slots))
-    assert parts["per_seed"] == pytest.approx(0.02)
-    assert parts["shaping"] == pytest.approx(0.3 * (GAMMA - 1) * 15)
 
 
 def test_wrong_registrations_are_refused_by_name(own_registry, make_slots):

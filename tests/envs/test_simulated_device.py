@@ -5,23 +5,17 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 from tests.envs.simulated_device import STEPS
-from tests.growth.worlds import FAMILIES
-from tests.helpers import some
 
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.parametrize("family", some(FAMILIES, "cnn"))
-def test_a_device_gives_the_numbers_of_the_cpu_and_is_waited_for_where_it_must(family: str) -> None:
+def test_a_device_gives_the_numbers_of_the_cpu_and_is_waited_for_where_it_must() -> None:
     # A process of its own: a backend is registered for good.
-    command = [sys.executable, "-m", "tests.envs.simulated_device", family]
+    command = [sys.executable, "-m", "tests.envs.simulated_device", "cnn"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
-    assert found["family"] == family
     a_step = {"distributions.py:refuse_faults": STEPS, "growth_env.py:_measure": STEPS, "groups.py:read": STEPS + 1}
     assert found["same"]
     for waited in found["collecting"]:

@@ -11,7 +11,7 @@ from simic.envs import tracker as tracking
 from simic.envs.actions import Budget, action_masks, action_spec
 from simic.envs.play import Episode, Situation
 from simic.growth.life.lifecycle import LIVE_STAGES, Measurements, advance, in_stages, record
-from simic.growth.life.vocabulary import Slots
+from simic.growth.life.vocabulary import Op, Slots, Stage
 from simic.growth.networks.blueprints import blueprints_of
 from simic.params import Lifecycle
 from tests import standard
@@ -33,6 +33,7 @@ class World:
         names = blueprints_of("cnn")
         self.spec = action_spec(SLOTS, len(names))
         self.budget = Budget(torch.full((SLOTS, len(names)), 10), 1000.0, torch.ones(len(names), dtype=torch.bool))
+        self.features = torch.zeros(self.envs, 1)
         self.accuracy = torch.full((self.envs,), 50.0)
         self.validate(0)
 
@@ -55,7 +56,7 @@ class World:
 
     def situation(self, step):
         masks = action_masks(self.slots, self.lifecycle, self.budget)
-        observation = Observation(torch.zeros(self.envs, 1), self.slots.blueprint, masks)
+        observation = Observation(self.features, self.slots.blueprint, masks)
         alive = torch.ones(self.envs, dtype=torch.bool)
         return Situation(observation, self.slots, self.tracker, alive, step)
 
@@ -72,3 +73,35 @@ def episode(world, iteration=0, steps=60):
 def legal(world, situation, action):
     """Every sampled head lies in its mask given the heads before."""
     assert actions.legal(world.spec, situation.observation.masks, action).all()
+
+
+def seeds_of(slots, host):
+    """Return what a scalar rule sees of the seeds of a host."""
+    fields = ("dwell", "age", "ramp", "contribution", "contribution_se", "gradient_healthy")
+    rows = [{name: getattr(slots, name)[host, slot].item() for name in fields} for slot in range(SLOTS)]
+    return [{**row, "stage": Stage(int(slots.stage[host, k])), "slot": k} for k, row in enumerate(rows)]
+
+
+def as_the_scalar_rules(world, actor, scalars, steps):
+    """Play an episode in which each host does as its scalar rule, asked for (op, slot, blueprint), would; return the
+    ops and hosts that were met.
+    """
+    actor.start(episode(world, steps=steps))
+    met = set()
+    for step in range(steps):
+        situation = world.situation(step)
+        action, masks = actor.act(situation), situation.observation.masks
+        legal(world, situation, action)
+        for host, scalar in enumerate(scalars):
+
+            def can(op, slot, kind, host=host, masks=masks):
+                allowed = bool(masks["slot"][host, op, slot])
+                return allowed and (op != Op.GERMINATE or bool(masks["blueprint"][host, slot, kind]))
+
+            op, slot, kind = scalar.act(seeds_of(world.slots, host), can, step)
+            assert Op(int(action.op[host])) == op, (step, host)
+            assert op == Op.WAIT or int(action.slot[host]) == slot
+            assert op != Op.GERMINATE or int(action.blueprint[host]) == kind
+            met.add((op, host))
+        world.step(action, step)
+    return met

@@ -2,14 +2,12 @@
 
 import numpy as np
 import pytest
-import torch
 from tiny import tiny_train
 
 from simic.evaluation.best_worst_episodes import best_and_worst, timeline
 from simic.evaluation.policies import BASELINES
 from simic.evaluation.result import HeadroomReport, HostDescription, TaskRow
 from simic.evaluation.scoring import EvaluationSetup, play_for_score
-from simic.growth.life.vocabulary import Op, Stage
 from simic.params import Runtime
 from tests.standard import Evaluate, Params
 
@@ -68,17 +66,3 @@ def test_three_won_and_three_lost_with_the_scores_of_their_own_hosts(setup, done
         )
         assert case.parameters == setup.held_out.tasks[headroom.rows[case.row]].parameters
         assert case.timeline == timeline(setup.env, done, case.row)
-
-
-def test_a_timeline_is_what_happened_to_that_host(setup, done):
-    names = [item.name for item in setup.env.blueprints]
-    for host in (0, 4, 8):
-        seen = timeline(setup.env, done, host)
-        assert seen.stages == tuple(tuple(turn.info.stage[host].tolist()) for turn in done.turns)
-        committed = [float(turn.info.committed_accuracy[host]) for turn in done.turns]
-        assert seen.committed_accuracy_pct == pytest.approx(committed)
-        ops = [(turn.situation.step, Op(int(turn.action.op[host])).name) for turn in done.turns]
-        assert [(each.step, each.op) for each in seen.decisions] == [each for each in ops if each[1] != "WAIT"]
-        assert all(each.blueprint in names and each.probability is None for each in seen.decisions)
-    assert any(Stage.GERMINATED in stages for stages in timeline(setup.env, done, 0).stages)
-    assert torch.is_tensor(done.turns[0].action.op) and done.probabilities is None

@@ -1,23 +1,14 @@
 """Supervised choosers: planted outcomes are found on tasks not met, and openings are tried in the order expected."""
 
-from contextlib import closing
-
 import numpy as np
 import pytest
 import torch
 from tiny import tiny_train
 
 from benchmarks import choosers
-from benchmarks.choosers import Chooser
-from simic.envs.play import play
 from simic.errors import SimicError
-from simic.evaluation.rules import HandRule, possible_openings
-from simic.evaluation.tuning import Ground
 from simic.params import Runtime
 from tests.standard import Params
-
-CPU, ROWS = torch.device("cpu"), 8
-SHORT, LONG = 26, 34  # epochs; a trial takes 10 here
 
 
 @pytest.fixture(scope="module")
@@ -52,29 +43,3 @@ def test_a_planted_dependence_is_found_on_tasks_not_met_and_noise_is_not():
     assert abs(choosers.chosen_gain(4, seen, shuffled, folds)) < 1.0
     with pytest.raises(SimicError, match="needs more tasks"):
         choosers.chosen_gain(4, seen, scores, np.zeros(240, dtype=np.int64))
-
-
-@pytest.mark.slow
-def test_choosers_are_learned_for_a_length_and_play_in_their_order(params, bank, monkeypatch):
-    small = {"PATIENCE": (1,), "THRESHOLDS": (2.0,), "RETURNING": (1,), "LEAVES": (2,), "TREES": 10}
-    for name, value in (small | {"TRAININGS": 32, "TUNING_HOSTS": 3}).items():
-        monkeypatch.setattr(choosers, name, value)
-    found, cost = choosers.learn(params, bank, (SHORT, LONG), CPU, lambda *_: None, 16)
-    assert [each.epochs for each in found] == [SHORT, LONG]
-    assert cost == 32 + 2 * 2 * 3  # four openings on eight hosts; at both lengths two rules on three hosts
-    ground = Ground.open(params, bank, CPU, (SHORT,), 4)
-    with closing(ground.env) as env:
-        one = Chooser(SHORT, 2, Expects(2), HandRule(tuple(possible_openings(env)), 1, None, (), 1))
-        play(env, choosers.actor(env, [one]), 5, lambda *seen: None)
-        slot, kind = possible_openings(env)[2]
-        assert (env.slots.blueprint[:, slot] == kind).all()
-
-
-class Expects:
-    """A model that expects most of one opening."""
-
-    def __init__(self, place):
-        self.place = place
-
-    def predict(self, X):
-        return np.eye(4)[[self.place] * len(X)]

@@ -109,10 +109,3 @@ def test_a_schedule_that_is_not_known_has_no_row_and_one_that_is_searched_is_tra
     assert hosts.ids.shape == (2, 3) == (2, len(schedules))
     found, (_, hosts, _), _ = rows(common="norm at 0, step 0")
     assert hosts.ids.shape == (2, 3) and found["common schedule: norm at 0, step 0"].score == 30.0  # of 24 and 36
-
-
-def test_the_table_aligns_and_has_a_line_for_each_row(rows):
-    _, _, report = rows()
-    lines = report.table().splitlines()
-    assert len({len(line) for line in lines}) == 1 and len(lines) == 2 + len(report.rows)
-    assert "host alone" in lines[2] and " 22.0 |" in lines[2] and " 11.0 |" in lines[2]

@@ -10,7 +10,6 @@ from simic import durable
 from simic.data.batches import Meta
 from simic.evaluation import controllers
 from simic.evaluation.controllers import Controller, Publication, Rule, choose
-from simic.growth.networks.hosts import build_host
 from simic.params import Host
 from simic.training.learned import CARD_FILE, Learned
 from tests import standard
@@ -105,10 +104,3 @@ def test_vectors_are_grown_by_the_tuned_rule_where_hosts_are_those_it_is_tuned_f
     assert images.name == "patient"
     assert str(images).endswith("no controller fits: there is none in models/policy, and none is published")
     assert choose(None, USUAL, tables, meta(1, 1, 5), CPU).name == "patient"
-
-
-def test_another_familys_blueprints_are_other_choices():
-    transformer = Host(family="transformer", preset="impaired")
-    slots = build_host(transformer, (8,), 256).slots
-    images = Controller("it", learned(IMPAIRED, slots))
-    assert "was trained on cnn/impaired" in images.refusal(transformer, meta(8))

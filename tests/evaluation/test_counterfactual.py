@@ -14,7 +14,7 @@ from simic.agent.spec import Observation
 from simic.envs.actions import grammar, grammar_mask, to_action
 from simic.envs.play import play
 from simic.evaluation import statistics
-from simic.evaluation.baselines import RandomLegal, Static
+from simic.evaluation.baselines import RandomLegal
 from simic.evaluation.counterfactual import (
     FIRST_SEED,
     VERDICT,
@@ -94,19 +94,6 @@ def test_the_choice_taken_ends_in_the_same_bytes_among_hosts_that_chose_otherwis
     assert torch.equal(shown(turns)[:, 0], shown(own)[:, 0])
     assert_same_bytes(ends(few, 0), ends(many, 0))
     assert len({tuple(map(float, ends(many, row)["score"])) for row in range(0, 6 * beside, beside)}) > 2
-
-
-def test_never_to_germinate_is_the_static_policy(bank):
-    """This policy germinates in the first step or never: WAIT there leaves the host bare, like the rule that waits."""
-    env = world(bank, 2)
-    offers = Offers.of(learned(env).policy, env.reset()[0], learned(env).policy.initial_state(2))
-    order = offers.log_prob[0].argsort(descending=True)
-    place = [int(offers.actions[0, each, 0]) for each in order].index(Op.WAIT)
-    turns = turns_of(env, CounterfactualActor(learned(env), at_step(0), place))
-    assert ops(turns) == []
-    static = world(bank, 2)
-    turns_of(static, Static())
-    assert_same_bytes(ends(static, 0), ends(env, 0))
 
 
 @pytest.fixture(scope="module")
@@ -283,7 +270,7 @@ def test_a_replay_that_was_another_episode_before_its_decision_is_not_counted(se
     assert grade(setup, learned, told, SCALE)[VERDICT.name].inexact >= 5
 
 
-def test_returns_to_go_are_discounted_sums_of_what_was_paid(setup, played):
+def test_returns_to_go_are_discounted_sums_and_the_critics_are_by_its_values(setup, played):
     learned, _ = played
     rewards = torch.stack([turn.reward for turn in learned.turns])
     found = returns_to_go(learned.turns, GAMMA)
@@ -292,10 +279,7 @@ def test_returns_to_go_are_discounted_sums_of_what_was_paid(setup, played):
         torch.testing.assert_close(found[step], by_hand)
     assert setup.env.train.ppo.gamma == GAMMA
     assert torch.equal(Replay.of(setup, learned, SCALE).to_go, found)
-
-
-def test_the_critic_expects_the_reward_and_its_value_of_what_follows_and_nothing_after_the_end(setup, played):
-    learned, _ = played
+    # The critic expects the reward and its value of what follows, and nothing after the end.
     assert learned.values is not None
     found = Replay.of(setup, learned, SCALE).expected
     for step, turn in enumerate(learned.turns[:-1]):

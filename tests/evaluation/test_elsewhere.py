@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 import torch
 
-from simic.data.batches import load_held_out, load_split, read_meta
+from simic.data.batches import load_split, read_meta
 from simic.data.prepare import prepare
 from simic.envs.growth_env import GrowthEnv
 from simic.envs.play import Actor, play
@@ -17,13 +17,11 @@ from simic.evaluation.baselines import Static
 from simic.evaluation.evaluate import Subject, elsewhere
 from simic.evaluation.headroom import measure
 from simic.evaluation.parts import Parts
-from simic.evaluation.policies import BASELINES, RANDOM
+from simic.evaluation.policies import BASELINES
 from simic.evaluation.result import OUTSIDE, HeadroomReport
 from simic.evaluation.schedules import OpenLoop, Schedule
 from simic.evaluation.scoring import EvaluationSetup, play_for_score
-from simic.evaluation.static_baselines import static_baselines
 from simic.growth.life.vocabulary import Stage
-from simic.growth.networks.tables import TOGETHER
 from simic.params import RuleName, Runtime
 from simic.training import worker_layout
 from simic.training.validation import VALIDATION_ITERATION
@@ -104,11 +102,14 @@ def blind(env: GrowthEnv) -> dict[str, Actor]:
     return {"blind": BASELINES["patient"](env)}
 
 
-def test_processes_of_their_own_measure_the_same_on_tasks_from_outside(tables, found):
-    params = params_of(6, 4, processes=2)
-    assert measure(params, tables, CPU, lambda *told: None).others[OUTSIDE] == found.others[OUTSIDE]
-    alone, shared = (elsewhere(each, tables, CPU, blind, found) for each in (params_of(6, 4), params))
-    assert shared == alone
+@pytest.fixture(scope="module")
+def reached(tables, found):
+    """What the patient rule comes to on other lengths and on tasks from outside, under one of its names."""
+    return elsewhere(params_of(6, 4), tables, CPU, blind, found)
+
+
+def test_processes_of_their_own_measure_the_same_on_tasks_from_outside(tables, found, reached):
+    assert elsewhere(params_of(6, 4, processes=2), tables, CPU, blind, found) == reached
 
 
 def again(*given):
@@ -127,7 +128,7 @@ def stopped_at(call, owner, place, monkeypatch):
             call()
 
 
-def test_what_was_interrupted_goes_on_after_the_parts_that_are_done(tables, found, tmp_path, monkeypatch):
+def test_what_was_interrupted_goes_on_after_the_parts_that_are_done(tables, found, reached, tmp_path, monkeypatch):
     """Headroom among the tables from outside and at the validation tasks; the evaluation after the other lengths."""
     params, kept = params_of(6, 4), Parts(tmp_path / "headroom" / "recipe")
     call = partial(measure, params, tables, CPU, lambda *told: None, kept)
@@ -137,35 +138,19 @@ def test_what_was_interrupted_goes_on_after_the_parts_that_are_done(tables, foun
     for part in ("play_for_score", "grids", "static_baselines"):
         monkeypatch.setattr(headroom, part, again)
     assert call() == found
-    kept, expected = Parts(tmp_path / "evaluate" / "recipe"), elsewhere(params, tables, CPU, blind, found)
+    kept = Parts(tmp_path / "evaluate" / "recipe")
     call = partial(elsewhere, params, tables, CPU, blind, found, kept)
     stopped_at(call, worker_layout, "spread", monkeypatch)
-    assert call() == expected
+    assert call() == reached
     monkeypatch.setattr(evaluate, "_scores", again)
-    assert call() == expected
+    assert call() == reached
 
 
-def test_random_play_is_asked_once(tables):
-    found = measure(params_of(6, 4, rules=("static", RANDOM)), tables, CPU, lambda *told: None)
-    assert list(found.policies) == ["static", RANDOM]
-    assert all(list(other.policies) == ["static"] for other in found.others.values())
-
-
-def test_all_modules_at_once_are_the_same_network_in_several_processes(tables):
-    held, tasks = load_held_out(tables), torch.arange(2).repeat(4)
-    one, two = (
-        static_baselines(params_of(2, processes=processes, floors=True), held, tasks, CPU, (2,))[2][TOGETHER.name]
-        for processes in (1, 2)
-    )
-    assert one == two and min(one.params) > 10 * 1670  # parameters of the host alone
-
-
-def test_the_trained_policy_stands_there_too(tables, found):
+def test_the_trained_policy_stands_there_too(tables, found, reached):
     """The patient rule plays for one of its names: it must reach what headroom says that it does. That standings follow
     from scores is audited in every run (C9).
     """
-    others = elsewhere(params_of(6, 4), tables, CPU, blind, found)
-    setup = EvaluationSetup.open(params_of(6, 4), tables)
+    others, setup = reached, EvaluationSetup.open(params_of(6, 4), tables)
     with closing(setup.env):
         rule, subject = {"blind": BASELINES["patient"](setup.env)}, Subject("best", 1, 4)
         whole = evaluate.evaluate(setup, rule, found, subject, others=others)

@@ -4,8 +4,6 @@ That figures follow from scores (C9), and scores and sizes from the weights (K3)
 """
 
 import json
-import multiprocessing
-from contextlib import closing
 from dataclasses import replace
 
 import numpy as np
@@ -17,7 +15,6 @@ from simic.agent.policy import ActorCritic
 from simic.data.prepare import prepare
 from simic.errors import SimicError
 from simic.evaluation import evaluate, result
-from simic.evaluation.baselines import Blind
 from simic.evaluation.best_worst_episodes import timeline
 from simic.evaluation.evaluate import Subject
 from simic.evaluation.headroom import measure
@@ -110,27 +107,6 @@ def test_same_checkpoint_and_seeds_give_the_same_bytes(evaluation, prepared, lea
     assert evaluated(fresh, learned, headroom).to_json() == evaluation.to_json()
 
 
-@pytest.mark.slow
-def test_a_lost_process_changes_no_score(prepared, caplog):
-    """Two groups in two processes, one of them killed in mid-episode."""
-    tree = small_params(eval_seeds=8)
-    tree = tree.model_copy(update={"runtime": tree.runtime.model_copy(update={"processes": 2, "threads": 1})})
-    setup, killed = EvaluationSetup.open(tree, prepared), []
-    with closing(setup.env) as env:
-        unharmed = alone(setup, scheduled(setup))
-        step = env.step
-
-        def stepping(action):
-            if not killed:
-                killed.extend(multiprocessing.active_children())
-                killed[0].kill()
-            return step(action)
-
-        env.step = stepping
-        assert alone(setup, scheduled(setup)) == unharmed
-        assert len(killed) == 1 and "played again" in caplog.text
-
-
 def test_a_policy_scores_the_same_whoever_else_is_evaluated_and_in_headroom_too(evaluation, setup, learned, rules):
     [actor] = actors(small_params(policies=["blind"]), setup.env, learned).values()
     assert alone(setup, actor)[0] == evaluation.policies["blind"].per_seed
@@ -180,13 +156,6 @@ def test_file_round_trip_and_damage(evaluation, tmp_path):
         result.read(path)
     with pytest.raises(SimicError, match="no such file; run simic evaluate first"):
         result.read(tmp_path / "absent.json")
-
-
-def test_learned_and_blind_take_the_likeliest_choice_and_learned_sampled_draws(setup, learned):
-    found = actors(small_params(policies=("learned", "learned_sampled", "blind")), setup.env, learned)
-    inner = [actor.actor if name == "blind" else actor for name, actor in found.items()]
-    assert [actor.greedy for actor in inner] == [True, False, True]
-    assert isinstance(found["blind"], Blind)
 
 
 def test_a_policy_of_another_task_is_refused(setup, learned):

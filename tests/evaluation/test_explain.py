@@ -1,7 +1,5 @@
 """Why a decision was made: what it hangs on, in words a person reads, and the page that says it."""
 
-from dataclasses import replace
-
 import pytest
 import torch
 from hand_made import FIRST_STEP, hand_made
@@ -109,17 +107,3 @@ def test_steps_are_counted_as_in_the_report_and_choices_are_marked():
     assert ["WAIT", "0.020", "60.0", "-5.6", "1.00", "1.25"] in told
     assert "-0.37  slot 1: velocity +4.9 points" in page(FOUND)
     assert "Best (*) of 3: FOSSILIZE slot 1, 34.2 points more than what was done (>)." in page(FOUND)
-
-
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        ({"taken": choice("GERMINATE", 99.9, 0.9, "norm")}, "Taken (>) was the best (*) of 3."),
-        ({"others": ()}, "Nothing else was legal."),
-        ({"occlusion": ()}, "  nothing alone"),
-        ({"exact": False}, "differ in the last bits before the decision, and training amplifies that"),
-        ({"recorded_score": 70.0}, "not the evaluation's own episode, which ended with 70.0"),
-    ],
-)
-def test_what_is_otherwise_is_said(changes, said):
-    assert said in page(replace(FOUND, **changes)) and said not in page(FOUND)

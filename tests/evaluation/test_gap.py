@@ -96,34 +96,10 @@ def test_a_gap_just_above_0_leaves_a_share_with_ends():
     assert found.gap.low > 0 and found.share.low < found.share.estimate < found.share.high
 
 
-@pytest.mark.parametrize("case", intervals.DIFFERENCES)
-def test_a_true_null_is_called_wrong_as_often_as_stated(case):
-    assert within(intervals.wrong(case, 60, 600), 600, 0.05)
-
-
-@pytest.mark.parametrize("case", ["share 0: swaps", "share 0.6: solves 60 %"])
-def test_a_true_share_is_called_wrong_as_often_as_stated(case):
-    assert within(intervals.wrong(case, 60, 300), 300, 0.05)
+def test_a_true_null_is_called_wrong_as_often_as_stated():
+    assert within(intervals.wrong(60, 600), 600, 0.05)
 
 
 def test_training_seeds_that_differ_are_no_evidence():
     # Without the variance of seeds 14 % of these nulls would be called real.
     assert intervals.wrong_over_seeds(seeds=3, instances=40, nulls=600, spread=4.0) <= 0.07
-
-
-@pytest.mark.parametrize(("instances", "stated"), [(40, 0.51), (60, 0.69)])
-def test_a_planted_effect_of_5_points_is_found_at_the_stated_power(instances, stated):
-    assert intervals.power(instances) == pytest.approx(stated, abs=0.005)
-    assert intervals.found_effects(instances, 600) == pytest.approx(stated, abs=0.06)
-
-
-# Of 40 instances a skewed difference is called wrong in 5.8 % of 20,000 nulls: too close to the edge of 6.0 for 2,000.
-SYMMETRIC = [case for case in intervals.DIFFERENCES if "loses" not in case]
-
-
-@pytest.mark.prove
-@pytest.mark.parametrize(
-    ("case", "instances"), [(case, 60) for case in intervals.DIFFERENCES] + [(case, 40) for case in SYMMETRIC]
-)
-def test_of_two_thousand_nulls_five_percent_are_called_wrong(case, instances):
-    assert within(intervals.wrong(case, instances, 2000), 2000, 0.05)

@@ -26,7 +26,9 @@ HOSTS = Hosts(torch.tensor([1, 0]), torch.tensor([40, 7]), ITERATION)
 
 @pytest.fixture(scope="module")
 def params():
-    return Params(train=tiny_train(episode_steps=12), runtime=Runtime(processes=1, threads=1, backend="loop"))
+    return Params(
+        train=tiny_train(episode_steps=12, batches_per_epoch=1), runtime=Runtime(processes=1, threads=1, backend="loop")
+    )
 
 
 @pytest.fixture(scope="module")
@@ -75,18 +77,6 @@ def test_every_row_is_its_schedule_played_alone_on_that_host_bit_for_bit(params,
     assert len({*found.test_accuracy_pct.flatten().tolist()}) > 2
 
 
-@pytest.mark.slow
-def test_a_schedule_can_have_hosts_of_its_own(params, splits, found):
-    own = torch.tensor([[40, 2, 3], [5, 7, 11]])
-    parted = grid(params, splits, Hosts(HOSTS.tasks, own, ITERATION))
-    for host in range(2):
-        for index, schedule in enumerate(SCHEDULES):
-            row = [float(table[host, index]) for table in tables(parted)]
-            assert row == alone(params, splits, host, schedule, own[host, index, None]), (host, schedule)
-    assert parted.val_accuracy_pct[0, 0] == found.val_accuracy_pct[0, 0]  # the same host
-    assert (parted.val_accuracy_pct != found.val_accuracy_pct).any()
-
-
 def test_a_last_population_that_is_filled_up_changes_and_loses_nothing(params, splits, found, monkeypatch):
     monkeypatch.setattr(scoring, "ROWS_AT_ONCE", 4)
     told = []
@@ -106,6 +96,6 @@ def test_one_run_is_a_grid_of_every_shorter_episode(params, splits, found):
     together = grids(params, data, test, HOSTS, SCHEDULES, CPU, (12, 3, 5), lambda *_: None)
     assert list(together) == [3, 5, 12]
     for epochs, one in together.items():
-        shorter = params.model_copy(update={"train": tiny_train(episode_steps=epochs)})
+        shorter = params.model_copy(update={"train": tiny_train(episode_steps=epochs, batches_per_epoch=1)})
         assert equal(one, found if epochs == 12 else grid(shorter, splits))
     assert together[3].params.max() < together[5].params.max() < together[12].params.max()

@@ -29,7 +29,7 @@ SEARCHED, SCHEDULES, TASKS, HOSTS = 4, 5, 3, 2
 @pytest.fixture(scope="module")
 def params():
     return Params(
-        train=tiny_train(episode_steps=12, actions=ACTIONS, price=3.0),
+        train=tiny_train(episode_steps=12, batches_per_epoch=1, actions=ACTIONS, price=3.0),
         headroom=Asked(policies=RULES, search_tasks=SEARCHED, floors=False),
         evaluate=Evaluate(eval_seeds=TASKS * HOSTS),
         runtime=Runtime(processes=1, threads=1),

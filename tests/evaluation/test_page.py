@@ -10,8 +10,6 @@ from simic.evaluation.result import (
     Standing,
     Standings,
     TaskRow,
-    TunedRule,
-    TunedRules,
 )  # fmt: skip
 from simic.evaluation.search import SearchWorth, Trainings
 from simic.evaluation.statistics import Interval
@@ -63,38 +61,6 @@ def test_the_verdict_is_that_of_the_gap_and_its_interval(low, estimate, said):
     sentence = page.verdict(standings(low, estimate))
     assert sentence.endswith(said)
     assert f"{estimate:+.1f} [{low:.1f}, 12.0] points above the best common schedule on 20 tasks" in sentence
-
-
-@pytest.mark.parametrize(
-    ("rule", "estimate", "said"),
-    [
-        ("patient", 7.0, "The oracle per task is +7.0 [1.0, 5.0] points above the patient rule."),
-        (
-            "tuned_rule",
-            2.9,
-            "The oracle per task is +2.9 [1.0, 5.0] points above the tuned rule: less than 3, so a hand rule leaves "
-            "little to learn here.",
-        ),
-    ],
-)
-def test_the_gap_above_the_rule_comes_first(rule, estimate, said):
-    own = standings().model_copy(update={"rule": rule, "rule_gap": Interval(estimate, 1.0, 5.0)})
-    assert page.rule_verdict(own) == [said]
-    text = page.page(headroom(standings={"held_out": own}), "x")
-    assert f"\n{said} The oracle per task is +9.0" in text
-    assert page.rule_verdict(standings()) == []
-
-
-def test_the_tuned_rules_are_written_out_with_their_cost():
-    common = {"order": ("norm at 0", "lora at 1"), "patience": 2, "score": 70.0, "hosts": 64}
-    first = TunedRule(family="in order", threshold=4.0, epochs=6, **common)
-    second = TunedRule(family="return to the best", threshold=None, epochs=9, **common)
-    rules = TunedRules(tuned_for="x", rules=(first, second), configurations=150, trainings=9000)
-    text = page.page(headroom(tuned=rules), "x")
-    assert "best of 150 configurations on tasks of training (9000 host trainings)" in text
-    assert "- 6: in order, 2 epoch(s) each, keep above 4 points: norm at 0, lora at 1\n" in text
-    assert "- 9: return to the best, 2 epoch(s) each, then the best again: norm at 0, lora at 1\n" in text
-    assert "tuned rule\n" not in page.page(headroom(), "x")
 
 
 def test_every_policy_of_every_group_is_in_the_table_and_the_four_of_reference_come_first():

@@ -7,10 +7,7 @@ import torch
 from hand_made import hand_made
 
 from simic.data.synthetic import PLANTED
-from simic.envs.play import play
 from simic.evaluation import planted
-from simic.evaluation.counterfactual import FIRST_SEED, CounterfactualActor
-from simic.growth.life.vocabulary import Stage
 from simic.params import Host
 from simic.training.learned import Learned, describe_specs
 from tests.standard import Lifecycle, Train
@@ -38,24 +35,6 @@ def learned(settings):
 @pytest.fixture(autouse=True)
 def few(monkeypatch):
     monkeypatch.setattr(planted, "TASKS", TASKS)
-
-
-@pytest.mark.slow
-def test_the_known_best_decision_ends_best_of_all_openings_on_every_draw():
-    """By replay: another first seed, everything else the policy's."""
-    found = learned(train())
-    env = planted.environment(TASK, found.train, 1, CPU)
-    assert (env.train.batch_size, env.train.host_optimizer.name) == (TASK.batch_size, TASK.optimizer)
-    assert env.train.lifecycle.max_seeds == 1 and env.train.actions == found.train.actions
-    best, ends = (TASK.slot, [item.name for item in env.blueprints].index(TASK.blueprint)), {}
-    for rank in range(int(env.openings.sum())):
-        actor = CounterfactualActor(found.actor(greedy=True), FIRST_SEED, rank)
-        play(env, actor, planted.PLANTED_ITERATION, lambda *turn: None, env.env_ids)
-        [seed] = {tuple(each) for each in (env.slots.stage[0] == Stage.FOSSILIZED).nonzero().tolist()}
-        ends[seed[0], int(env.slots.blueprint[0, seed[0]])] = env.state.measured.committed_accuracy
-    assert len(ends) == int(env.openings.sum())
-    others = torch.stack([reached for seed, reached in ends.items() if seed != best])
-    assert (ends[best] > others.max(dim=0).values + 5.0).all(), ends
 
 
 def test_what_the_policy_germinated_first_and_what_it_kept_is_counted():

@@ -44,17 +44,6 @@ def test_a_cut_keeps_single_seeds_and_one_blueprint_everywhere_and_fills_up_by_h
     assert schedules(3, most=len(every)) == schedules(3) and set(schedules(3)) == set(every)
 
 
-def test_a_slot_without_blueprints_stays_empty_and_the_others_have_their_own():
-    found = every_schedule([(2,), (), (5, 6)], 3, (0,), 1000)
-    assert {each.blueprints for each in found} == {
-        (a, NONE, b) for a in (NONE, 2) for b in (NONE, 5, 6)
-    }  # fmt: skip
-    # The most seeds that fit are two, of which none can be of one blueprint: those with one seed come first.
-    assert {each.blueprints for each in every_schedule([(2,), (), (5, 6)], 3, (0,), 4)} == {
-        (NONE, NONE, NONE), (2, NONE, NONE), (NONE, NONE, 5), (NONE, NONE, 6)
-    }  # fmt: skip
-
-
 def test_schedules_are_of_what_the_budget_can_pay_and_the_params_leave_open(bank):
     closed = {"blueprint": ["norm", "conv_heavy"], "slot": [0, 2]}
     lifecycle = LIFECYCLE.model_copy(update={"param_budget": 1.0})
@@ -93,9 +82,3 @@ def test_each_host_side_by_side_gets_exactly_what_its_schedule_says(bank):
         assert [(slot, kind) for _, slot, kind in done] == wanted
         assert not done or done[0][0] == schedule.step
     assert (torch.stack(ops)[:, 0] == Op.WAIT).all() and len(ops) == STEPS
-
-
-def test_what_is_asked_for_is_what_the_schedules_need():
-    assert OpenLoop([STATIC]).asks == {}
-    asks = OpenLoop([STATIC, Schedule((NONE, 1, NONE)), Schedule((4, NONE, NONE))]).asks
-    assert (asks["slot"], asks["blueprint"]) == ((0, 1), (1, 4))

@@ -101,8 +101,3 @@ def test_a_worth_above_k_is_a_difference_above_search_with_k_trainings():
         assert (difference.low > 0) == (found.low.beyond != "<" and found.low.count > k)
         assert (difference.high < 0) == (found.high.beyond != ">" and found.high.count < k)
     assert isinstance(found, SearchWorth) and 1 < found.low.count < found.estimate.count < found.high.count
-
-
-def test_the_interval_of_a_worth_misses_the_truth_as_often_as_it_says():
-    # 150 at 5 %: the binomial 99.9 % interval ends at 15.
-    assert intervals.worth_wrong(k=4, instances=40, trials=150) <= 15 / 150

@@ -1,8 +1,6 @@
 """Networks that do not grow are trained, scored and counted exactly as hosts are, on the tasks of the rows."""
 
-from contextlib import closing
 from dataclasses import replace
-from functools import partial
 
 import pytest
 import torch
@@ -21,19 +19,15 @@ from simic.evaluation.static_baselines import (
     Regime,
     from_the_start,
     linear_classifier,
-    sizes,
     static_baselines,
     static_final,
 )
-from simic.growth.batch.shards import Layout, Shards
 from simic.growth.life.vocabulary import Slots, Stage
-from simic.growth.networks.hosts import PRESETS, build_host
-from simic.growth.networks.tables import TOGETHER
+from simic.growth.networks.hosts import PRESETS
 from simic.growth.pretrained import train_host
 from simic.params import Runtime
 from tests.standard import Host, Lifecycle, Params
 
-SHAPES = {"cnn": (1, 16, 16), "adapted_cnn": (1, 8, 8), "mlp": (1, 1, 30), "transformer": (16,), "tables": (1, 1, 9)}
 SMALL = ((4,), (4, 8))
 DEVICE = torch.device("cpu")
 
@@ -77,15 +71,6 @@ def test_the_penalty_is_chosen_on_validation_and_the_test_split_has_no_say(held)
     # With validation labels that say the opposite, another penalty is best: the scores change.
     turned = replace(held, val=replace(held.val, y=1 - held.val.y % 2))
     assert linear_classifier(turned, tasks).test_accuracy_pct != found.test_accuracy_pct
-
-
-@pytest.mark.parametrize("family", PRESETS)
-def test_sizes_fit_the_family_and_grow(family):
-    hosts = [build_host(host, SHAPES[family], 10) for host in sizes(family).values()]
-    assert len(hosts) == 1 if family == TOGETHER.family else len(hosts) >= 3
-    if family != "transformer":
-        assert [host.params for host in hosts] == sorted(host.params for host in hosts)
-        assert all(host.config.kernel_size in (3, None) for host in hosts)
 
 
 def test_static_networks_are_hosts_that_never_grow_bit_for_bit(held, params):
@@ -230,16 +215,3 @@ def test_each_row_is_scored_after_its_own_epochs(bank, regime):
     for row in (0, 3):
         [alone] = regime.run(env.population, slots, torch.full((1, TASKS), row + 1))
         assert alone.test_accuracy_pct[row] == together.test_accuracy_pct[row]
-
-
-@pytest.mark.slow
-def test_shared_out_to_processes_it_is_the_same(bank, regime):
-    make = partial(Shards, layout=Layout(TASKS, 3, 2), setup=torch.get_num_threads)
-    env, spent = finished(bank, scheduled, compose=make)
-    with closing(env) as shared:
-        slots = shared.slots
-        one = partial(Shards, layout=Layout(TASKS, 3, 1), setup=torch.get_num_threads)
-        with closing(tiny_env(bank, lifecycle=LIFECYCLE, compose=one)) as here:
-            assert static_final(here.population, regime, slots, spent, STEPS) == static_final(
-                shared.population, regime, slots, spent, STEPS
-            )

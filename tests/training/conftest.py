@@ -13,7 +13,7 @@ from tests.training.small_runs import run
 @pytest.fixture(scope="session")
 def prepared(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("data") / "prepared"
-    prepare(Prepare(), 1, folder, folder.parent)
+    prepare(Prepare(samples=800), 1, folder, folder.parent)
     return folder
 
 

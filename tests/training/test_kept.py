@@ -5,7 +5,6 @@ anywhere but in its work directory.
 import gc
 import weakref
 
-import pytest
 import torch
 from small_runs import Watcher, run, small_params
 
@@ -35,9 +34,8 @@ class Census(Watcher):
         self.counts.append((len(alive), sum(each.numel() * each.element_size() for each in alive)))
 
 
-@pytest.mark.slow
 def test_iterations_leave_no_tensors_behind(prepared, tmp_path):
-    with open_session(small_params(iterations=5, validate_every=100), tmp_path, prepared) as session:
+    with open_session(small_params(iterations=4, validate_every=100), tmp_path, prepared) as session:
         census = Census(session.env)
         train(session, [census])
     assert len(set(census.counts[1:])) == 1, census.counts

@@ -1,6 +1,5 @@
 """Sizes are held against the memory there is before any of it is allocated; what is counted is what a run takes."""
 
-import os
 import resource
 import subprocess
 import sys
@@ -18,7 +17,6 @@ from simic.training.session import open_session
 from tests.standard import Host, Params, Policy
 from tests.training.small_runs import small_params
 
-ROOT = Path(__file__).parents[2]
 CPU = torch.device("cpu")
 TOO_LARGE = {
     "hosts": (small_params(envs=1_000_000), "train.envs"),
@@ -57,33 +55,6 @@ def test_an_evaluation_that_does_not_fit_is_refused(prepared: Path) -> None:
     memory_estimate.refuse_playing(small_params(), prepared, 120, CPU)
     with pytest.raises(SimicError, match=r"and there are 16\.0 GiB of memory"):
         memory_estimate.refuse_playing(small_params(), prepared, 2_000_000, CPU)
-
-
-CHILD = """
-import sys
-from pathlib import Path
-from simic.training import memory_estimate
-from tests.training.small_runs import run, small_params
-
-def grown():
-    # Not getrusage: its maximum is inherited from the process that started this one.
-    return 1024 * int(open("/proc/self/status").read().partition("VmHWM:")[2].split()[0])
-
-counted = []
-memory_estimate.refuse_too_much = lambda found, available: counted.extend([sum(need.bytes for need in found), grown()])
-run(Path(sys.argv[1]) / "work", Path(sys.argv[2]), params=small_params(envs=300, iterations=1, validate_every=1))
-print(counted[0], grown() - counted[1])
-"""
-
-
-@pytest.mark.slow
-def test_no_more_is_counted_than_a_run_really_takes(prepared: Path, tmp_path: Path) -> None:
-    """Resident memory of a process by the end of an iteration of 300 hosts, against what was counted before it."""
-    command = [sys.executable, "-c", CHILD, str(tmp_path), str(prepared)]
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True)
-    counted, taken = map(int, done.stdout.split())
-    assert 0.1 * taken < counted < taken
 
 
 def test_the_least_of_machine_container_and_limit_is_what_there_is() -> None:

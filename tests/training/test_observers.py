@@ -1,13 +1,10 @@
 """Progress says what was measured, in plain lines where there is no terminal."""
 
-from dataclasses import replace
-
-import pytest
 from small_runs import small_params
 
 from simic.telemetry.naming import run_name
 from simic.telemetry.rows import FindingRow
-from simic.training.observers import Lines, RunInfo, duration
+from simic.training.observers import Lines, RunInfo
 from tests.helpers import episode, update
 
 
@@ -32,16 +29,3 @@ def test_a_line_has_the_means_over_hosts_and_the_time_left(tmp_path):
         "train: high finding c: m",
         "train: interrupted after 0:10",
     ]
-
-
-@pytest.mark.parametrize(("seconds", "text"), [(0.4, "0:00"), (61, "1:01"), (3661, "1:01:01")])
-def test_durations(seconds, text):
-    assert duration(seconds) == text
-
-
-@pytest.mark.parametrize("start", [0, 2])
-def test_a_start_inside_an_iteration_is_said(tmp_path, start):
-    lines = []
-    watcher = Lines(lines.append)
-    watcher.on_start(replace(info(tmp_path, start), start_step=7))
-    assert lines[1:] == [f"train: resuming after iteration {start} of 10 and 7 steps of the next"]

@@ -10,7 +10,6 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-import torch
 from safetensors.torch import save
 from small_runs import (
     Watcher,
@@ -34,10 +33,9 @@ from simic.training.interrupts import Interrupted
 from simic.training.partial import PartialManifest, PartialStore
 from simic.training.ranks import Ranks
 from simic.training.session import open_session
-from tests.helpers import ROOT, some
+from tests.helpers import ROOT
 
 EVERY = {"checkpoint_steps": 1}
-SOMETIMES = {"checkpoint_steps": 2, "checkpoint_every": 3}
 
 
 def partials_of(work: Path) -> list[str]:
@@ -59,17 +57,16 @@ def same_result(work: Path, other: Path) -> None:
     assert telemetry_of(work) == telemetry_of(other)
 
 
-@pytest.mark.parametrize("runtime", some([EVERY, SOMETIMES, {"checkpoint_steps": 100}], EVERY), ids=str)
-def test_what_is_saved_inside_changes_nothing(runtime, finished, prepared, tmp_path):
-    run(tmp_path, prepared, params=small_params(runtime))
+def test_what_is_saved_inside_changes_nothing(finished, prepared, tmp_path):
+    run(tmp_path, prepared, params=small_params(EVERY))
     assert_same_run(tmp_path, finished)
     assert partials_of(tmp_path) == []
 
 
-# 4 iterations of 3 steps: in the first, at an end, in the middle; one step after the other.
+# 4 iterations of 3 steps: in the first, at an end, in the last.
 def test_a_stop_at_any_step_costs_no_step(finished, prepared, tmp_path):
     params = small_params({"checkpoint_steps": 3})
-    for steps, done, inside in ((2, 0, 2), (1, 0, 3), (1, 1, 1), (1, 1, 2), (5, 3, 1)):
+    for steps, done, inside in ((2, 0, 2), (1, 0, 3), (7, 3, 1)):
         message = rf"^stopped with {done} iterations and {inside} steps of iteration {done + 1} saved; to resume"
         interrupted_after(steps, tmp_path, prepared, params, message)
         assert partials_of(tmp_path) == [f"{inside:06d}"]
@@ -147,9 +144,8 @@ def assert_nothing_is_lost(change: int, undisturbed, prepared, tmp_path) -> None
     shutil.rmtree(work)
 
 
-@pytest.mark.parametrize("share", some([0.15, 0.3, 0.45, 0.6, 0.75, 0.9], 0.45))
-def test_a_kill_at_a_change_of_a_file_loses_nothing(share, undisturbed, prepared, tmp_path):
-    assert_nothing_is_lost(int(share * undisturbed[1]), undisturbed, prepared, tmp_path)
+def test_a_kill_at_a_change_of_a_file_loses_nothing(undisturbed, prepared, tmp_path):
+    assert_nothing_is_lost(int(0.45 * undisturbed[1]), undisturbed, prepared, tmp_path)
 
 
 @pytest.mark.prove
@@ -217,11 +213,7 @@ MISFITS = {
     "step": ({"step": 1}, "holds the state after 1 steps, not after 2"),
     "checkpoint": ({"checkpoint_sha256": "0"}, "belongs to another checkpoint than"),
     "format": ({"format_version": 9}, "format version 9, this version reads 5"),
-    "columns": ({"columns": ["op", "none"]}, "does not fit this run: 'none'"),
     "rollout": ({"tensors": without("rollout/values")}, "does not fit this run: a rollout of other environments"),
-    "episode": ({"tensors": without("env/episode/alive")}, "does not fit this run: state of an episode: alive is None"),
-    "hosts": ({"tensors": without("env/hosts/host/step")}, "does not fit this run: population state host/step"),
-    "tally": ({"tensors": without("tally/returns")}, "does not fit this run: 'returns'"),
     "steps": ({"tensors": shorter("steps/op")}, "does not fit this run: index 1 is out of bounds"),
 }
 
@@ -273,25 +265,6 @@ def test_findings_of_the_iteration_so_far_are_saved_with_it(prepared, tmp_path):
     assert_same_run(tmp_path / "stopped", tmp_path / "whole")
 
 
-def shared(processes: int, **runtime: int):
-    return small_params({"processes": processes, **EVERY, **runtime}, envs=8, iterations=2)
-
-
-@pytest.mark.slow  # test_worker_layout.py has whole iterations
-def test_any_number_of_processes_goes_on_inside_an_iteration(prepared, tmp_path):
-    """Two groups of hosts, in two processes, in one, in two again."""
-    run(tmp_path / "whole", prepared, params=shared(2, checkpoint_steps=0))
-    work = tmp_path / "moved"
-    interrupted_after(2, work, prepared, shared(2))
-    interrupted_after(2, work, prepared, shared(1))
-    assert steps_done_anew(work, prepared, shared(2)) == [(1, 2), (1, 3)]
-    assert telemetry_of(work) == telemetry_of(tmp_path / "whole")
-    own, theirs = (read(each / "checkpoints" / "000002") for each in (work, tmp_path / "whole"))
-    for name, tensor in theirs.tensors.items():
-        assert torch.equal(own.tensors[name], tensor), name
-    assert own.manifest.scalars == theirs.manifest.scalars
-
-
 def test_processes_of_torchrun_save_whole_iterations_alone(prepared, tmp_path, work):
     with (
         pytest.raises(SimicError, match=r"^runtime.checkpoint_steps = 1: must be 0 with the 2 processes of torchrun"),
@@ -311,23 +284,3 @@ def test_processes_of_torchrun_save_whole_iterations_alone(prepared, tmp_path, w
 
 def manifest(step: int, iteration: int = 1) -> PartialManifest:
     return PartialManifest(iteration=iteration, step=step, checkpoint_sha256="c", columns=["op"], findings=[])
-
-
-def test_what_cannot_be_written_leaves_the_one_before(tmp_path, monkeypatch):
-    store = PartialStore(tmp_path)
-    store.write({"x": torch.ones(1)}, manifest(5))
-
-    def full(path, content):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(durable, "write_synced", full)
-    with pytest.raises(SimicError) as error:
-        store.write({"x": torch.ones(1)}, manifest(10))
-    assert str(error.value) == (
-        f"{tmp_path / '000010'}: cannot write checkpoint: No space left on device; 1 iterations and 5 steps of the "
-        "next one are kept; fix that and run the same command again"
-    )
-    assert store.numbers() == [5] and sorted(path.name for path in tmp_path.iterdir()) == ["000005"]
-    store.clear()
-    with pytest.raises(SimicError, match="on device; 1 iterations are kept; fix that"):
-        store.write({"x": torch.ones(1)}, manifest(10))

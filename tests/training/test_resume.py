@@ -26,7 +26,6 @@ from simic.telemetry.naming import run_name
 from simic.training.checkpoint import read
 from simic.training.session import open_session
 from simic.training.trainer import train
-from tests.helpers import some
 from tests.standard import Prepare
 
 
@@ -87,22 +86,19 @@ def test_if_none_is_good_nothing_is_thrown_away(lost, copied, prepared):
 
 
 @pytest.mark.parametrize("damage", ["flip", "truncate", "remove"])
-@pytest.mark.parametrize("number", some([3, 2], 2))
-def test_telemetry_damaged_before_a_checkpoint_is_made_again_from_an_earlier_one(
-    number, damage, copied, finished, prepared
-):
-    file = copied / "telemetry" / f"00000{number}.safetensors"
+def test_telemetry_damaged_before_a_checkpoint_is_made_again_from_an_earlier_one(damage, copied, finished, prepared):
+    file = copied / "telemetry" / "000002.safetensors"
     if damage == "flip":
         flip(file, 1000)
     elif damage == "truncate":
         file.write_bytes(file.read_bytes()[:-100])
     else:
         file.unlink()
-    assert resumed(copied, prepared) == number
+    assert resumed(copied, prepared) == 2
     what = "missing" if damage == "remove" else "damaged"
     for found in findings_of(copied):
-        assert f"00000{number}.safetensors: {what}, but checkpoint " in found.message
-    assert [found.iteration for found in findings_of(copied)] == list(range(4, number, -1))
+        assert f"000002.safetensors: {what}, but checkpoint " in found.message
+    assert [found.iteration for found in findings_of(copied)] == [4, 3]
     assert recorded(copied) == recorded(finished)
 
 
@@ -176,7 +172,7 @@ def test_a_damaged_best_checkpoint_without_another_that_was_validated_leaves_it_
     assert read(tmp_path / "checkpoints" / "000006").manifest.best_iteration in (4, 6)
 
 
-@pytest.mark.parametrize("name", ["checkpoints", "recipe.json", "run.json", "timing.jsonl"])
+@pytest.mark.parametrize("name", ["checkpoints", "recipe.json", "timing.jsonl"])
 def test_a_file_in_the_place_of_a_folder_or_the_other_way_round_is_put_aside(name, copied, prepared):
     path = copied / name
     if path.is_dir():

@@ -1,17 +1,10 @@
 """Stopped anywhere and resumed equals never stopped; what is found is recorded and can end a run."""
 
 import itertools
-import json
 import math
-import os
-import signal
-import subprocess
-import sys
 import threading
-import time
 from collections import Counter
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
@@ -29,10 +22,8 @@ from small_runs import (
     updates_of,
 )
 
-import simic
 from simic.data.prepare import prepare
 from simic.errors import SimicError
-from simic.evaluation.scoring import EVALUATION_ITERATION
 from simic.growth.life.vocabulary import Op
 from simic.params import Governor
 from simic.telemetry import timing
@@ -41,8 +32,7 @@ from simic.training.checkpoint import read
 from simic.training.interrupts import Interrupted
 from simic.training.session import open_session
 from simic.training.trainer import StoppedByFinding, train
-from simic.training.validation import VALIDATION_ITERATION, score
-from tests.helpers import some
+from simic.training.validation import score
 from tests.standard import Instances, PPOParams, Prepare, Suite
 
 MORE = "what followed was not saved and will be done again"
@@ -51,12 +41,11 @@ EVERY_OPTION = {"ppo": PPOParams(
     learning_rate_schedule="linear", entropy_scale={"slot": 2.0}, minibatches=2,
     ratio="per_head",
 )}  # fmt: skip
-# 4 iterations of 3 steps: in the first (nothing saved yet), in the middle, at the end of an iteration, in the last;
-# and again and again.
-STOPS = [({}, (2,)), ({}, (5,)), ({}, (6,)), ({}, (11,)), ({}, (4, 4, 4)), (EVERY_OPTION, (8,)), (DRAWN, (5,))]
+# Of 4 iterations of 3 steps: in the second, the third and the fourth; in the third; in the second.
+STOPS = [({}, (4, 4, 4)), (EVERY_OPTION, (8,)), (DRAWN, (5,))]
 
 
-@pytest.mark.parametrize(("changes", "stops"), some(STOPS, *STOPS[4:]))
+@pytest.mark.parametrize(("changes", "stops"), STOPS)
 def test_a_run_that_was_asked_to_stop_and_resumed_is_the_run_that_never_was(changes, stops, prepared, tmp_path):
     params = small_params(**changes)
     for steps in stops:
@@ -94,7 +83,6 @@ class AtLook(threading.Event):
     ("look", "message"),
     [
         (4, "stopped with 1 iterations saved; to resume"),
-        (5, f"stopped with 1 iterations saved; {MORE}; to resume"),
         (8, f"stopped with 0 iterations saved; {MORE}; to resume"),
         (19, f"stopped with 2 iterations saved; {MORE}; to resume"),
     ],
@@ -112,43 +100,6 @@ def test_a_stop_saves_what_is_whole_and_says_what_is_lost(look, message, finishe
     assert telemetry_of(tmp_path) == telemetry_of(finished)
 
 
-CHILD = """
-import json, sys, threading
-from pathlib import Path
-sys.path.insert(0, sys.argv[3])
-from small_runs import small_params
-from simic.training.interrupts import Interrupted, stop_on_signals
-from simic.training.session import open_session
-from simic.training.trainer import train
-
-stop = threading.Event()
-with stop_on_signals(stop), open_session(
-    small_params(**json.loads(sys.argv[4])), Path(sys.argv[1]), Path(sys.argv[2])
-) as session:
-    try:
-        train(session, (), stop)
-    except Interrupted as interrupted:
-        print(interrupted)
-        sys.exit(3)
-"""
-
-
-def start_child(work: Path, prepared: Path, **changes: float) -> subprocess.Popen:
-    arguments = [str(work), str(prepared), str(Path(__file__).parent), json.dumps(changes)]
-    environment = os.environ | {"PYTHONPATH": str(Path(simic.__file__).parents[1])}
-    return subprocess.Popen(
-        [sys.executable, "-c", CHILD, *arguments], env=environment, stdout=subprocess.PIPE, text=True
-    )
-
-
-def wait_for(path: Path, child: subprocess.Popen) -> None:
-    deadline = time.monotonic() + 60
-    while not path.exists():
-        assert child.poll() is None, "the child ended by itself"
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
-
-
 @pytest.fixture(scope="module")
 def on_a_suite(tmp_path_factory):
     """Prepared data of one, changes of the params, and the work directory of an undisturbed run."""
@@ -159,27 +110,6 @@ def on_a_suite(tmp_path_factory):
     changes = {"price": 3.0, "validate_every": 1}
     run(folder / "work", folder / "prepared", params=small_params(**changes))
     return folder / "prepared", changes, folder / "work"
-
-
-ENDS = [(signal.SIGKILL, False), (signal.SIGTERM, False), (signal.SIGKILL, True)]
-
-
-@pytest.mark.parametrize(("number", "suite"), some(ENDS, ENDS[2]))
-def test_killed_or_terminated_and_resumed_equals_never_stopped(number, suite, finished, prepared, on_a_suite, tmp_path):
-    prepared, changes, finished = on_a_suite if suite else (prepared, {}, finished)
-    child = start_child(tmp_path, prepared, **changes)
-    wait_for(tmp_path / "checkpoints" / "000001", child)
-    child.send_signal(number)
-    out, _ = child.communicate(timeout=60)
-    if number == signal.SIGTERM:
-        assert child.returncode == 3
-        saved = int(max(path.name for path in (tmp_path / "checkpoints").iterdir()))
-        assert out.startswith(f"stopped with {saved} iterations saved") and "to resume: simic train" in out
-    else:
-        assert child.returncode == -signal.SIGKILL
-    assert not (tmp_path / "checkpoints" / "000004").exists(), "it was stopped in the middle"
-    run(tmp_path, prepared, params=small_params(**changes))
-    assert_same_run(tmp_path, finished)
 
 
 def test_rows_have_every_step_once_and_in_order(finished):
@@ -219,11 +149,6 @@ def test_validation_changes_nothing_that_is_trained(finished, prepared, tmp_path
     run(tmp_path, prepared, params=small_params(validate_every=1))
     own, theirs = read(tmp_path / "checkpoints/000004"), read(finished / "checkpoints/000004")
     assert all(torch.equal(own.tensors[name], theirs.tensors[name]) for name in theirs.tensors)
-
-
-def test_validation_episodes_are_neither_training_nor_evaluation_episodes():
-    assert VALIDATION_ITERATION > 1_000_000  # the most iterations that params allow
-    assert VALIDATION_ITERATION != EVALUATION_ITERATION
 
 
 def test_nothing_draws_from_torchs_generator(prepared, tmp_path, no_global_rng):

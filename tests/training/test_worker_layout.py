@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from small_runs import findings_of, recorded, small_params
+from small_runs import findings_of, small_params
 
 from simic.errors import SimicError
 from simic.growth.batch.shards import Layout
@@ -116,25 +116,6 @@ def test_any_number_of_processes_goes_on_bit_for_bit(together, prepared, tmp_pat
     assert [row.check for row in findings_of(tmp_path)] == ["resumed_with_changes"]  # of the iterations alone
 
 
-@pytest.mark.slow
-def test_a_killed_process_costs_the_episode_and_nothing_else(together, prepared, tmp_path) -> None:
-    """Killed in the middle of the first rollout, and its successor in the second."""
-    left = [(0, 2), (1, 2)]
-
-    class Kills(Observer):
-        def on_step(self, iteration: int, step: int) -> None:
-            if (iteration, step) in left:
-                left.remove((iteration, step))
-                os.kill(workers()[0], signal.SIGKILL)
-
-    with open_session(shared(2), tmp_path, prepared) as session:
-        train(session, [Kills()])
-    assert not left and state_of(tmp_path) == state_of(together)
-    found = findings_of(tmp_path)
-    assert [(row.iteration, row.check, row.severity) for row in found] == [(k, "process_lost", "info") for k in (0, 1)]
-    assert recorded(tmp_path) == recorded(together)
-
-
 @pytest.fixture
 def workspace(prepared, tmp_path) -> Workspace:
     found = Workspace(tmp_path)
@@ -147,20 +128,6 @@ def test_a_stop_request_ends_every_process(workspace) -> None:
     with pytest.raises(Interrupted, match="stopped with 1 iterations saved; to resume"):
         stages.train(shared(2), workspace, (AfterFirst(stop.set),), stop)
     assert not workers()
-
-
-@pytest.mark.slow
-def test_a_users_file_is_known_to_every_process_and_the_stage_leaves_none_behind(workspace) -> None:
-    (workspace.root / "extensions").mkdir()
-    (workspace.root / "extensions" / "loud_here.py").write_text("print('loaded' * 20_000)\n")
-    from simic import registry
-
-    registry.load_extension(workspace.root / "extensions" / "loud_here.py")
-    tree = shared(2, iterations=1).model_copy(update={"extensions": ("loud_here",)})
-    seen: list[int] = []
-    stages.train(tree, workspace, (AfterFirst(lambda: seen.extend(workers())),))
-    assert len(seen) == 1 and not workers()
-    assert read(workspace.checkpoints / "latest").manifest.machine.processes == 2
 
 
 def slow_work(folder: Path, number: int) -> None:

@@ -91,18 +91,6 @@ def test_a_task_does_not_depend_on_how_many_there_are(bank, tmp_path):
         assert torch.equal(few.x[rows[0]], many.x[rows[1]])
 
 
-@pytest.mark.parametrize("name", list(SUITES))
-def test_a_suite_is_prepared_with_its_own_kinds_and_says_what_it_is_made_of(name, tmp_path):
-    each = {"train": 9, "val": 2, "held_out": 2, "held_out_kinds": 3, "outside": 4}
-    prepare(suite(40, each, name=name), 1, tmp_path / "out", tmp_path, lambda *source: {"head.weight": torch.ones(1)})
-    meta, train = read_meta(tmp_path / "out"), load_split(tmp_path / "out", "train")
-    assert train.tasks == 11 and train.shape == meta.shape and train.x.isfinite().all()
-    assert abs(sum(meta.samples.values()) - 40) <= 2
-    assert meta.source.startswith(f"suite {name}") and meta.licence
-    assert {"patches": "digits", "adapt": "digits", "tables": "wine"}[name] in meta.source
-    assert (train.host is not None) == ("host.safetensors" in meta.sha256) == (name == "adapt")
-
-
 # --- refused ---------------------------------------------------------------------------------------------------------
 
 REFUSED = {

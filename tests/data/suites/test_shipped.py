@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from simic import params
-from simic.data.batches import load_split
+from simic.data.batches import load_split, read_meta
 from simic.data.prepare import prepare
 from simic.data.suites.kinds import Draws, Sources
 from simic.data.suites.suites import SUITES
@@ -27,6 +27,9 @@ def test_a_suites_host_trains_on_every_one_of_its_tasks_under_its_own_params(nam
     suite = {"name": name, "instances": FEW}
     prepare(Prepare(task="suite", samples=800, suite=suite), 1, tmp_path / "out", tmp_path, train_host)
     data = [load_split(tmp_path / "out", split) for split in ("train", "val")]
+    meta = read_meta(tmp_path / "out")
+    assert meta.source.startswith(f"suite {name}") and meta.licence
+    assert (data[0].host is not None) == ("host.safetensors" in meta.sha256) == (name == "adapt")
     hosts = torch.arange(8)
     env = GrowthEnv(train, 1, *data, env_ids=hosts)
     env.reset(options={"tasks": hosts})

@@ -12,7 +12,7 @@ from simic.data.batches import Dataset, load_held_out, load_split, read_meta
 from simic.data.prepare import prepare
 from simic.data.suites import kinds as kinds_module
 from simic.data.suites.kinds import KINDS, Draws, Problem, Sources
-from simic.data.suites.outside_tables import GENERATED, REAL
+from simic.data.suites.outside_tables import REAL
 from simic.data.suites.tables import BASE, HELD_OUT, SINGLE, SINGLE_VAL, SINGLES
 from simic.errors import SimicError
 from simic.params import Prepare
@@ -186,15 +186,6 @@ def test_the_label_is_what_the_recorded_parameters_say(name):
 # --- kinds -----------------------------------------------------------------------------------------------------------
 
 
-def test_kinds_are_distinct_and_no_group_has_one_of_another():
-    groups = [BASE, SINGLE, SINGLE_VAL, HELD_OUT, REAL, GENERATED]
-    assert [len(group) for group in groups] == [9, 55, 12, 9, 5, 9]
-    assert all(not set(a) & set(b) for a, b in combinations(groups, 2))
-    assert set().union(*groups) == set(KINDS["tables"]) and sum(map(len, groups)) == len(KINDS["tables"])
-    for place in range(3):  # every rule, way and shape is trained on
-        assert {SINGLES[name][place] for name in SINGLE} == {made[place] for made in SINGLES.values()}
-
-
 def test_a_bank_has_of_each_group_its_kinds_and_base_and_other_ones_in_equal_number(bank):
     meta, held = read_meta(bank), load_held_out(bank)
     train = [task.kind for task in meta.tasks if task.group == "train"]
@@ -312,18 +303,3 @@ def test_an_outside_instance_divides_a_whole_source_among_its_splits_and_another
 
     assert [len(pool) for pool in pools(0)] == [90, 30, 30] and set().union(*pools(0)) == set(range(150))
     assert pools(0) == pools(0) != pools(1)
-
-
-@pytest.mark.slow
-def test_the_whole_suite_is_small_on_disk(tmp_path):
-    prepare(Prepare(task="suite"), 1, tmp_path / "out", tmp_path)
-    size = sum(file.stat().st_size for file in (tmp_path / "out").iterdir())
-    meta, held = read_meta(tmp_path / "out"), load_held_out(tmp_path / "out")
-    assert size <= 128e6
-    train = Counter(task.kind for task in meta.tasks if task.group == "train")
-    assert {train[name] for name in SINGLE} == {10} and {train[name] for name in BASE} <= {61, 62}
-    val = Counter(task.kind for task in meta.tasks if task.group == "val")
-    assert val == dict.fromkeys(SINGLE_VAL, 8)
-    hidden = Counter(task.kind for task in held.tasks)
-    assert {hidden[name] for name in HELD_OUT} == {24} and {hidden[name] for name in BASE} == {12}
-    assert sum(hidden[name] for name in SINGLE) == 108

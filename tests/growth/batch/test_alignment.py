@@ -1,6 +1,5 @@
 """Alignment of untrained seeds with labels: beside the reference, by task, and what it is for."""
 
-import pytest
 import torch
 from torch import Tensor
 
@@ -15,7 +14,6 @@ from tests.standard import Host, HostOptimizer
 
 TABLE, IMAGES = Host(family="tables", preset="baseline"), Host(family="cnn", preset="baseline")
 BLUEPRINTS = blueprints_of("tables")
-NAMES = [item.name for item in BLUEPRINTS]
 D, N = 5, 1100
 
 
@@ -40,26 +38,6 @@ def test_it_is_that_of_the_reference():
         expected = alignments([*body.blueprints[0].values()], dataset.x[rows].double(), dataset.y[rows])
         torch.testing.assert_close(found.double(), torch.tensor(expected).double(), rtol=0, atol=2e-5)
         assert max(map(abs, expected)) == 1
-
-
-@pytest.mark.parametrize(
-    ("labels", "seen", "blind"),
-    [
-        (lambda x: (x.amax(1) - x.amin(1) > 2.2).long(), ("sort", "rbf"), ("norm", "compare", "quantile", "periodic")),
-        (lambda x: (torch.sin(5 * x[:, 2]) > 0).long(), ("bins", "periodic"), ("norm", "compare", "quantile", "sort")),
-    ],
-    ids=["range of a row", "sine of a column"],
-)
-def test_seeds_that_can_see_a_rule_stand_out(labels, seen: tuple[str, ...], blind: tuple[str, ...]):
-    found = dict(zip(NAMES, of(data(1, labels), torch.zeros(1, dtype=torch.int64))[0].tolist(), strict=True))
-    assert min(found[name] for name in seen) > 2 * max(abs(found[name]) for name in blind), found
-
-
-def test_labels_by_chance_align_with_nothing_on_average():
-    """A norm instead of the product of two halves would favour seeds with many features."""
-    dataset = data(40, lambda x: torch.randint(2, (len(x),), generator=torch.Generator().manual_seed(3)))
-    found = of(dataset, torch.arange(40))
-    assert found.mean(0).abs().max() < 0.4 and (found < 0).float().mean().sub(0.5).abs() < 0.15
 
 
 def test_it_does_not_depend_on_which_tasks_are_asked_for():

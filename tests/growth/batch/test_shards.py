@@ -21,7 +21,7 @@ from tests.envs.transitions import random_step
 from tests.helpers import some
 from tests.standard import Host, Lifecycle, PPOParams, Train
 
-from ..worlds import make_data, make_table
+from ..worlds import make_table
 
 ROOT = Path(__file__).parents[3]
 HOSTS, STEPS = 8, 6
@@ -31,7 +31,6 @@ TRAIN = Train(
 )  # fmt: skip
 
 
-SOME = make_data(32, seed=1)
 HOT = TRAIN.host_optimizer.model_copy(update={"learning_rate": 1e30})
 
 
@@ -97,13 +96,13 @@ def case(what: str, digits):
     return train, data
 
 
-@pytest.mark.parametrize("what", some(["plain", "tables", "hot", "frozen"], "plain", "tables"))
+@pytest.mark.parametrize("what", some(["tables", "hot", "frozen"], "tables"))
 def test_the_same_groups_give_the_same_run_in_any_number_of_processes(digits, single, what: str) -> None:
     """Of tables, seeds are fitted where their host lives, to its task; hot hosts break, and are put back wherever they
     are; a trained host is frozen in every process.
     """
     train, data = case(what, digits)
-    envs = [make(data, 3, processes, train) for processes in (1, 2, 3)]
+    envs = [make(data, 3, processes, train) for processes in (1, 2)]
     try:
         first, *others = [episode(env) for env in envs]
         assert all(same(first, other) for other in others)
@@ -198,7 +197,6 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.slow
 def test_no_process_outlives_the_first(tmp_path) -> None:
     (tmp_path / "endless.py").write_text(ENDLESS)
     first = subprocess.Popen(

@@ -1,6 +1,5 @@
 """Templates: what is redrawn, what stays, what cannot be stacked."""
 
-import weakref
 from functools import partial
 
 import pytest
@@ -10,7 +9,6 @@ from torch.nn import functional as F
 
 from simic.errors import SimicError
 from simic.growth.batch.template import Template
-from simic.growth.networks.layers import Samplewise
 from simic.rng import Purpose, key
 
 STREAMS = key(5, Purpose.SEED_INIT, torch.arange(64))
@@ -93,24 +91,3 @@ def test_a_users_norm_learns_from_features_without_gradient() -> None:
     normed = F.group_norm(x[0].movedim(-1, 1).contiguous(), 4)
     torch.testing.assert_close(found[0], 4 * normed.square().sum((0, 2, 3)))
     torch.testing.assert_close(found[1], 4 * normed.sum((0, 2, 3)), atol=1e-4, rtol=1e-4)
-
-
-class Refusing(Samplewise):
-    """Fails after its weights are in."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.Linear(3, 3)
-
-    def forward(self, x: Tensor) -> Tensor:
-        raise MemoryError
-
-
-def test_a_failed_pass_keeps_no_weights() -> None:
-    template = Template(Refusing, "refusing", features_last=True)
-    weights = template.layout.unpack(torch.rand(2, template.layout.params))
-    alive = weakref.ref(weights[0])
-    with pytest.raises(MemoryError):
-        template.run(weights, torch.rand(2, 4, 3))
-    del weights
-    assert alive() is None

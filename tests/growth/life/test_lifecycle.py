@@ -17,6 +17,7 @@ from simic.growth.life.lifecycle import (
     Events,
     Measurements,
     advance,
+    gate_passes,
     legal_ops,
     prune_live,
     ramp_tick,
@@ -194,6 +195,16 @@ def test_the_gradient_average_starts_at_the_first_measurement() -> None:
         measured = Measurements(torch.tensor([50.0]), missing, missing, torch.tensor([[ratio]]), healthy)
         slots = record(slots, measured)
     assert slots.gradient_ratio.item() == pytest.approx(0.9 * 0.5 + 0.1 * 0.7)
+
+
+def test_a_threshold_that_rounding_alone_misses_is_met() -> None:
+    """Of strict gates: one point of contribution, half a point of improvement."""
+    values = {"dwell": 20, "alpha": 1.0, "alpha_target": 1.0, "gradient_ratio": 1.0, "gradient_healthy": True}
+    values |= {"contribution": 1.0 - 1e-5, "contribution_se": 0.1, "stage_accuracy": 50.0, "accuracy": 50.5 - 1e-5}
+    empty = Slots.empty(1, 1)
+    seed = replace(empty, **{name: torch.full_like(getattr(empty, name), value) for name, value in values.items()})
+    passes = gate_passes(seed, standard.Lifecycle(gates="strict"))
+    assert passes[Stage.BLENDING] and passes[Stage.FOSSILIZED]
 
 
 HERE = torch.tensor([[True]])

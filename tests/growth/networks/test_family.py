@@ -112,17 +112,3 @@ def test_a_family_that_shares_blueprints_takes_none_of_its_own() -> None:
     tower(16, 16)
     with pytest.raises(SimicError, match="family 'tower' grows the blueprints of 'mlp'"):
         blueprint("mine", family="tower")(Narrow)
-
-
-def test_a_blueprint_of_no_family_and_a_slot_too_few_are_named() -> None:
-    @host_family("stairs", presets=("small",), seeds="mlp")
-    def build(host: Host, input_shape: tuple[int, ...], classes: int) -> Anatomy:
-        return Anatomy((partial(Flat, 64, 16),), partial(nn.Linear, 16, classes), (), host)
-
-    with pytest.raises(SimicError, match="host family stairs: 1 segments and 0 slot shapes"):
-        populate("stairs")
-    blueprint("lost", family="nowhere")(Narrow)
-    with pytest.raises(
-        SimicError, match=r"blueprints of family 'nowhere': no such host family; known: adapted_cnn, .*mlp"
-    ):
-        populate("stairs")

@@ -10,21 +10,6 @@ from simic.growth.networks.layers import norm_groups
 from tests.standard import Host
 
 
-def test_parameter_counts_of_the_earlier_system() -> None:
-    # 3·8·9+16 + 8·16·9+32 + 16·32·9+64 + 32·10+10 = 6,418.
-    assert build_host(Host(preset="baseline"), (3, 32, 32), 10).params == 6418
-    assert build_host(Host(preset="deep"), (3, 32, 32), 10).params == 99922
-
-
-def test_flops_of_a_host_by_hand() -> None:
-    # widths 8, 16 with 3×3 on 1×8×8: 2·(9·1·8·64 + 9·8·16·16 + 16·10), the second block at 4×4
-    host = build_host(Host(preset="baseline", widths=(8, 16)), (1, 8, 8), 10)
-    assert host.flops_per_sample == 2 * (9 * 8 * 64 + 9 * 8 * 16 * 16 + 16 * 10)
-    # 64→8, 8→8, 8→10
-    mlp = build_host(Host(family="mlp", preset="baseline", widths=(8, 8)), (1, 8, 8), 10)
-    assert mlp.flops_per_sample == 2 * (64 * 8 + 8 * 8 + 8 * 10)
-
-
 def test_the_group_rule() -> None:
     # the largest of 32, 16, 8, 4, 2 dividing C with C/g ≥ 16, else 1
     table = {4: 1, 16: 1, 24: 1, 32: 2, 48: 2, 64: 4, 96: 4, 128: 8, 256: 16, 512: 32, 1024: 32}
