@@ -10,6 +10,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+import torch
 from safetensors.torch import save
 from small_runs import (
     Watcher,
@@ -284,3 +285,23 @@ def test_processes_of_torchrun_save_whole_iterations_alone(prepared, tmp_path, w
 
 def manifest(step: int, iteration: int = 1) -> PartialManifest:
     return PartialManifest(iteration=iteration, step=step, checkpoint_sha256="c", columns=["op"], findings=[])
+
+
+def test_what_cannot_be_written_leaves_the_one_before(tmp_path, monkeypatch):
+    store = PartialStore(tmp_path)
+    store.write({"x": torch.ones(1)}, manifest(5))
+
+    def full(path, content):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(durable, "write_synced", full)
+    with pytest.raises(SimicError) as error:
+        store.write({"x": torch.ones(1)}, manifest(10))
+    assert str(error.value) == (
+        f"{tmp_path / '000010'}: cannot write checkpoint: No space left on device; 1 iterations and 5 steps of the "
+        "next one are kept; fix that and run the same command again"
+    )
+    assert store.numbers() == [5] and sorted(path.name for path in tmp_path.iterdir()) == ["000005"]
+    store.clear()
+    with pytest.raises(SimicError, match="on device; 1 iterations are kept; fix that"):
+        store.write({"x": torch.ones(1)}, manifest(10))
