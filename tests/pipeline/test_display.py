@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from simic.growth.life.vocabulary import Op
 from simic.pipeline import display
-from simic.pipeline.display import LiveView, op_mix
+from simic.pipeline.display import LiveView
 from simic.telemetry.rows import FindingRow
 from simic.training.observers import Lines, Observer, RunInfo
 from tests.helpers import episode, steps, update
@@ -141,14 +140,6 @@ def test_time_left_counts_only_what_this_life_has_done(tmp_path):
     left = round(3.0 / share * (3 - 2 * share))
     assert screen.picture["train"].rstrip().endswith(f"{left // 60}:{left % 60:02d} left")
     assert screen.lines[1] == "train: resuming after iteration 1 of 4 and 1 steps of the next"
-
-
-def test_ops_are_counted_where_there_was_something_to_decide():
-    ops = np.array([[Op.FOSSILIZE, Op.WAIT], [Op.SET_ALPHA_TARGET, Op.PRUNE]])
-    valid = np.array([[True, True], [True, False]])
-    found = op_mix({"op": ops, "valid": valid})
-    assert sorted(found.split(", ")) == ["fossilize 33%", "set alpha target 33%", "wait 33%"]
-    assert op_mix({"op": ops, "valid": np.zeros_like(valid)}) == ""
 
 
 def test_it_follows_a_real_run_to_its_end(prepared, tmp_path):

@@ -199,13 +199,6 @@ def test_what_a_hand_changes_meanwhile_is_not_undone(workspace: Workspace, monke
     assert workspace.params.read_text() == "mine"
 
 
-@pytest.mark.slow
-def test_fresh_trains_again_and_prepares_nothing(workspace: Workspace, toys: StoppableToys) -> None:
-    chain(workspace)
-    assert chain(workspace, fresh=True) == ["train"]
-    assert toys.ran == ["prepare", "train", "train fresh"]
-
-
 def test_params_edited_in_mid_run_are_refused_and_not_recorded(workspace: Workspace, toys: StoppableToys) -> None:
     """DVC would record envs 12 for what was trained with 24."""
     toys.edit = "envs: 24 -> envs: 12"
@@ -221,9 +214,3 @@ def test_stopped_training_is_not_recorded_and_goes_on_next_time(workspace: Works
     with pytest.raises(Stopped):
         chain(workspace, stop=stop)
     assert chain(workspace) == ["train"]
-
-
-def test_undoing_overrides_names_git_only_where_there_is_git(tmp_path: Path) -> None:
-    assert engine.held(Workspace(tmp_path)).endswith("to undo them, restore the old values listed above")
-    (tmp_path / ".git").mkdir()
-    assert engine.held(Workspace(tmp_path)).endswith("to undo them: git checkout params.yaml")

@@ -187,13 +187,6 @@ def test_where_no_controller_fits_the_rule_by_hand_grows_and_terminal_and_card_s
     assert found.account.grown_by == said and f"By {said}, in " in (found.path / "README.md").read_text()
 
 
-def test_grow_never_overwrites(images: Path) -> None:
-    (images.parent / "grown").mkdir()
-    with pytest.raises(SimicError, match="already exists"):
-        grow(tree(), Workspace(images.parent), asked(images))
-    assert list((images.parent / "grown").iterdir()) == []
-
-
 def test_as_many_decisions_as_are_asked_for_else_the_middle_of_what_training_has(tmp_path: Path) -> None:
     """On vectors of a width of the user's own, in so few rows that batches have to be smaller."""
     x, y = load_wine(return_X_y=True)

@@ -5,12 +5,10 @@ last iteration and the end, in the evaluation, and at random moments of all of i
 
 import json
 import os
-import random
 import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -27,7 +25,6 @@ from tests.helpers import ROOT, copy_checkout, simic_command, some
 from tests.pipeline.hook import sitecustomize as hook
 from tests.pipeline.small_suite import tree
 
-KILLS = {"simic": 110, "dvc": 12, "flow": 12}  # at random moments
 TIMED = ("telemetry", "reports/seals/train.json")  # outputs whose hash in dvc.lock depends on wall times
 
 
@@ -177,53 +174,3 @@ def test_a_kill_at_any_change_of_a_file_loses_nothing(
     assert undisturbed.changes[where] > 5
     for change in range(1, undisturbed.changes[where] + 1):
         undisturbed.assert_nothing_is_lost(change, where, tmp_path)
-
-
-def program(workspace: Workspace, command: list[str], seconds: float | None) -> int:
-    """Exit status of a command and all that it starts, killed after so many seconds, if it takes that long."""
-    path = f"{workspace.root / 'bin'}:{Path(sys.executable).parent}:{os.environ['PATH']}"
-    env = os.environ | {"PATH": path, "PYTHONPATH": str(workspace.root)}
-    with workspace.root.with_suffix(".said").open("ab") as said:
-        process = subprocess.Popen(
-            command, cwd=workspace.root, env=env, stdout=said, stderr=said, start_new_session=True
-        )
-    try:
-        return process.wait(seconds)
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        return process.wait()
-
-
-COMMANDS = {
-    "simic": [sys.executable, "-m", "simic", "evaluate"],
-    "dvc": [sys.executable, "-P", "-m", "dvc", "repro", "evaluate"],
-    "flow": [sys.executable, "-c", "from flows.pipeline import simic; simic()"],
-}
-
-
-@pytest.mark.prove
-@pytest.mark.usefixtures("prefect_server")
-@pytest.mark.parametrize("name", COMMANDS)
-def test_a_program_that_is_killed_at_random_loses_nothing(
-    name: str, begun: Workspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """In steps, in writes of checkpoints and telemetry, in publication, in DVC's and MLflow's record, in evaluation:
-    started again until it is done, in as many projects as it takes to kill it so often.
-    """
-    from prefect.settings import PREFECT_API_URL
-
-    monkeypatch.setenv("PREFECT_API_URL", str(PREFECT_API_URL.value()))
-    drawn, kills, began, most = random.Random(1), 0, time.monotonic(), KILLS[name]
-    whole = copy(begun.root, tmp_path / "whole")
-    assert program(whole, COMMANDS[name], None) == 0
-    seconds, expected = time.monotonic() - began, outputs(whole)
-    for number in range(most):
-        killed, status = copy(begun.root, tmp_path / f"killed-{number}"), -signal.SIGKILL
-        while status:
-            alive = None if kills >= most else drawn.uniform(0.2 * seconds, 1.1 * seconds)
-            status = program(killed, COMMANDS[name], alive)
-            assert status in (0, -signal.SIGKILL), killed.root.with_suffix(".said").read_text()[-3000:]
-            kills += status != 0
-        assert outputs(killed) == expected
-        if kills >= most:
-            break
