@@ -12,7 +12,7 @@ from simic.growth.life.vocabulary import Op
 from .defects import DEFECTS, everywhere, params, put, two, update
 from .synthetic import result
 
-# What is recomputed needs a run that was really trained: test_recomputed.py.
+# What is recomputed needs a run that was really trained: test_end_to_end.py.
 ON_TABLES = tuple(check for check in audit.checks() if not check.id.startswith("C"))
 CASES = [(name, index) for name, defects in DEFECTS.items() for index in range(len(defects))]
 
