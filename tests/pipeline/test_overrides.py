@@ -7,6 +7,7 @@ import yaml
 
 from flows.overrides import Overrides
 from simic import params
+from simic.errors import SimicError
 from simic.pipeline import overrides
 
 ROOT = Path(__file__).parents[2]
@@ -67,6 +68,14 @@ def test_same_value_leaves_the_file_alone(path: Path) -> None:
     same = params.load(path).train.batches_per_epoch
     assert overrides.write(path, [f"train.batches_per_epoch={same}"]) == []
     assert path.stat().st_mtime_ns == before
+
+
+def test_refused_override_leaves_the_file_alone(path: Path) -> None:
+    before = path.read_bytes()
+    with pytest.raises(SimicError, match=r"multiple of ppo\.minibatches"):
+        overrides.write(path, ["train.ppo.epochs=2", "train.ppo.minibatches=5", "train.envs=24"])
+    assert path.read_bytes() == before
+    assert list(path.parent.iterdir()) == [path]
 
 
 def test_deployment_overrides_and_command_line_overrides_write_the_same(path: Path, tmp_path: Path) -> None:
