@@ -1,24 +1,17 @@
 """Conclusions that benchmarks draw from what they measured, and the page that states them; speeds are no test."""
 
 import json
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import pyarrow.parquet as pq
 import pytest
 from scipy import stats
 
 from benchmarks import agent, controller, page, population, rules, scaling
-from benchmarks.agent_tasks import GRID, TASKS, Maze, PickLegal
+from benchmarks.agent_tasks import GRID, PickLegal
 from simic import params
-from simic.errors import SimicError
-from simic.evaluation import result
-from simic.pipeline.paths import Workspace
-from tests.helpers import some
-from tests.pipeline.small_suite import TINY
+from tests.audit.synthetic import evaluation, headroom
 
 ROOT = Path(__file__).parents[1]
 
@@ -43,13 +36,12 @@ def work(tmp_path) -> Path:
     rates = [config["learning_rate"] for config in GRID]
     fill(tmp_path, "CartPole-v1", "simic", dict(zip(rates, (100.0, 470.0, 200.0), strict=True)), 5)
     fill(tmp_path, "CartPole-v1", "sb3 PPO", dict(zip(rates, (100.0, 200.0, 480.0), strict=True)), 5)
-    fill(tmp_path, "CartPole without velocities", "simic LSTM", dict(zip(rates, (100.0, 90.0, 80.0), strict=True)), 5)
     return tmp_path
 
 
 def test_everyone_is_tuned_on_seeds_of_its_own_and_compared_by_welch(work) -> None:
     found = agent.summary(work)["tasks"]
-    assert list(found) == ["CartPole-v1", "CartPole without velocities"]
+    assert list(found) == ["CartPole-v1"]
     rows, [pair] = found["CartPole-v1"]["rows"], found["CartPole-v1"]["pairs"]
     assert [row["config"]["learning_rate"] for row in rows.values()] == [1e-3, 3e-3]
     assert rows["simic"]["rng_seeds"] == [1, 2, 3, 4, 5]
@@ -64,16 +56,6 @@ def test_everyone_is_tuned_on_seeds_of_its_own_and_compared_by_welch(work) -> No
     assert pair["high"] == pytest.approx(-10.0 + half)
     assert pair["not_behind"]  # 5 % of 475 is 23.75
     assert rows["simic"]["median_steps_to_solve"] == 2048
-    alone = found["CartPole without velocities"]
-    assert alone["rows"]["simic LSTM"]["config"] == {"learning_rate": 3e-4}
-    assert alone["rows"]["simic LSTM"]["median_steps_to_solve"] is None
-    assert alone["pairs"] == []
-
-
-def test_a_missing_tuning_cell_keeps_an_algorithm_out(work) -> None:
-    agent.tuning("CartPole-v1", "simic", work)[0].path.unlink()
-    assert agent.tuned("CartPole-v1", "simic", work) is None
-    assert "simic" not in agent.summary(work)["tasks"]["CartPole-v1"]["rows"]
 
 
 def test_runs_are_done_once_by_this_code_and_for_these_steps(work, monkeypatch) -> None:
@@ -109,74 +91,27 @@ def test_masked_task_pays_for_the_best_legal_choice_alone() -> None:
         env.step(int(np.flatnonzero(~env.action_masks())[0]))
 
 
-def test_maze_can_be_left_from_everywhere_and_forbids_its_walls() -> None:
-    env = Maze()
-    env.reset(seed=1)
-    free = {(r, c) for r in range(7) for c in range(7) if Maze.WALLS[r][c] == "."}
-    distance, edge = {(6, 6): 0}, [(6, 6)]
-    for cell in edge:  # breadth first, from the goal
-        for row, column in Maze.MOVES:
-            following = (cell[0] + row, cell[1] + column)
-            if following in free and following not in distance:
-                distance[following] = distance[cell] + 1
-                edge.append(following)
-    assert distance.keys() == free
-    best = np.mean([1 - 0.02 * steps for cell, steps in distance.items() if steps])
-    assert best > TASKS["Maze"].solved + TASKS["Maze"].margin
-    for cell in free - {(6, 6)}:
-        env.cell = cell
-        for action, legal in enumerate(env.action_masks()):
-            after = (cell[0] + Maze.MOVES[action][0], cell[1] + Maze.MOVES[action][1])
-            assert legal == (after in free)
-        for action in np.flatnonzero(~env.action_masks()):
-            with pytest.raises(ValueError, match="not legal"):
-                env.step(int(action))
-
-
 # --- hosts ---
 
 
-@pytest.mark.parametrize("case", some(list(population.CASES), "small"))
-def test_hosts_are_timed_beside_plain_modules(case, tmp_path, monkeypatch) -> None:
+def test_hosts_are_timed_beside_plain_modules(tmp_path, monkeypatch) -> None:
     """With little of everything; what is there is not measured again."""
-    out = tmp_path / "population.json"
+    case, out = "mlp", tmp_path / "population.json"
     monkeypatch.setattr(population, "TIMED_BATCHES", 1)
-    little = replace(population.CASES[case], training=8, batch=4)
-    monkeypatch.setitem(population.CASES, case, little)
-    command = f"population --cases {case} --envs 1 2 --repeats 1 --device cpu --out {out}"
+    monkeypatch.setitem(population.CASES, case, replace(population.CASES[case], training=8, batch=4))
+    command = f"population --cases {case} --envs 2 --repeats 1 --device cpu --out {out}"
     monkeypatch.setattr("sys.argv", command.split())
     population.main()
     found = json.loads(out.read_text())
-    assert [(row["case"], row["envs"]) for row in found["rows"]] == [(case, 1), (case, 2)]
+    assert [(row["case"], row["envs"]) for row in found["rows"]] == [(case, 2)]
     for row in found["rows"]:
         seconds = row["training_seconds"]
         best = min(seconds[name] for name in ("plain", "plain channels-last") if name in seconds)
         assert row["speedup"]["loop"] == pytest.approx(best / seconds["loop"])
-        assert all(seconds[name] <= value for name, value in row["one_thread_seconds"].items())
-    assert f"| 2 | {found['rows'][1]['speedup']['auto']:.2f} |" in page.text({"population": found})
+    assert f"| 2 | {found['rows'][0]['speedup']['auto']:.2f} |" in page.text({"population": found})
     before = out.stat().st_mtime_ns
     population.main()
     assert out.stat().st_mtime_ns == before
-
-
-def test_hosts_can_be_measured_where_nothing_can_be_drawn() -> None:
-    code = "import sys; sys.modules['matplotlib'] = None; import benchmarks.population, benchmarks.scaling"
-    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
-
-
-@pytest.mark.slow
-def test_trainings_are_counted_by_core_and_second(tmp_path, monkeypatch) -> None:
-    monkeypatch.chdir(ROOT)
-    out = tmp_path / "scaling.json"
-    few = ("prepare.suite.instances={train: 16, val: 4, held_out: 4, held_out_kinds: 4}", "train.batches_per_epoch=1")
-    overrides = [word for each in few for word in ("-S", each)]
-    scaling.main(["--hosts", "16", "--processes", "1", "2", "--epochs", "2", "--out", str(out), *overrides])
-    found = json.loads(out.read_text())
-    assert [(row["hosts"], row["processes"]) for row in found["rows"]] == [(16, 1), (16, 2)]
-    for row in found["rows"]:
-        assert row["trainings_per_core_second"] == pytest.approx(16 / row["seconds"] / row["processes"])
-        assert 0 < row["update_seconds"] < row["seconds"]
-    assert "| 16 | 2 | " in page.text({"scaling": found})
 
 
 def test_the_rows_of_the_scaling_table_have_params_that_are_allowed() -> None:
@@ -197,67 +132,20 @@ def test_the_table_of_rules_has_each_mean_and_its_lead_over_the_rule() -> None:
     assert "| 9 | 82.0 | 81.0, -1.0 [-3.5, 1.5] |" in text
 
 
-TINY_CONTROLLER = [
-    *TINY, "train.actions.blueprint=[norm]", "train.price=0.0", "prepare.suite.instances.held_out_kinds=2",
-    "headroom.policies=[patient]", "evaluate.static_final=false",
-]  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def controllers(tmp_path_factory) -> tuple[Path, dict]:
-    """Two trainings of a controller on one bank; read only."""
-    work = tmp_path_factory.mktemp("controllers")
-    controller.main(controller_arguments(work))
-    return work, json.loads((work / "found.json").read_text())
-
-
-def controller_arguments(work: Path, *overrides: str) -> list[str]:
-    given = [word for override in (*TINY_CONTROLLER, *overrides) for word in ("-S", override)]
-    return ["--seeds", "2", "--work", str(work), "--out", str(work / "found.json"), *given]
-
-
-@pytest.mark.slow
-def test_controllers_are_scored_by_what_their_evaluations_say(controllers) -> None:
-    work, found = controllers
-    headroom = result.read_headroom(Workspace(work / "base").headroom)
-    evaluations = [result.read(Workspace(work / f"seed_{seed}").evaluation) for seed in (1, 2)]
-    assert found["seeds"] == 2 and list(found["episodes_of"]) == ["10 epochs", *headroom.others]
-    states = [Workspace(work / f"seed_{seed}").checkpoints / "best" / "state.safetensors" for seed in (1, 2)]
-    assert states[0].read_bytes() != states[1].read_bytes()
-    assert len(found["curves"]) == 2 and (work / "found.png").stat().st_size > 10_000
-    for seed, curve in enumerate(found["curves"], 1):
-        updates = pq.read_table(Workspace(work / f"seed_{seed}").telemetry / "updates.parquet").to_pylist()
-        scored = [row for row in updates if not np.isnan(row["validation_accuracy"])]
-        assert curve["episodes"] == [4 * (row["iteration"] + 1) for row in scored] and curve["episodes"]
-        assert curve["score"] == pytest.approx([row["validation_accuracy"] for row in scored], abs=0.01)
-    elsewhere = {length: [each.others[length] for each in evaluations] for length in headroom.others}
-    for length, own in {"10 epochs": evaluations, **elsewhere}.items():
-        for group, standings in own[0].standings.items():
-            table = found["episodes_of"][length][group]
-            for name in [each for each in controller.POLICIES if each in standings.policies]:
-                each = [evaluation.standings[group].policies[name] for evaluation in own]
-                assert table[name]["score_by_seed"] == pytest.approx([one.score.estimate for one in each], abs=0.01)
-                for key in ("over_common", "over_rule"):
-                    mean = np.mean([getattr(one, key).estimate for one in each])
-                    assert table[name][key][0] == pytest.approx(mean, abs=0.001)
-            assert table["beside"]["patient"] == pytest.approx(standings.policies["patient"].score.estimate, abs=0.01)
-
-
-@pytest.mark.slow
-def test_controllers_that_are_done_are_not_trained_again_and_other_params_are_not_mixed_in(controllers, monkeypatch):
-    work, found = controllers
-    before = (work / "params.json").read_bytes()
-    for stage in ("prepare", "headroom", "train", "evaluate"):
-        monkeypatch.setattr(controller.stages, stage, None)  # would be called
-    controller.main(controller_arguments(work))
-    assert json.loads((work / "found.json").read_text()) == found
-    with pytest.raises(SimicError, match="has results of other params; name another folder with --work"):
-        controller.main(controller_arguments(work, "train.price=1.0"))
-    assert (work / "params.json").read_bytes() == before
-
-
-def test_a_refused_benchmark_says_why_in_one_line(tmp_path) -> None:
-    command = [sys.executable, "-m", "benchmarks.publish", str(tmp_path), "patches"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 2
-    assert done.stderr.startswith("publish: ") and len(done.stderr.splitlines()) == 1
+def test_controllers_are_scored_by_what_their_evaluations_say() -> None:
+    """Two training seeds, of which the second reaches two points more on every host."""
+    measured = headroom()
+    first = evaluation(found=measured)
+    learned = first.policies["learned"]
+    reached = tuple(accuracy + 2.0 for accuracy in learned.per_seed.test_accuracy_pct)
+    better = learned.per_seed.model_copy(update={"test_accuracy_pct": reached})
+    policies = {**first.policies, "learned": learned.model_copy(update={"per_seed": better})}
+    second = first.model_copy(update={"policies": policies})
+    for group, table in controller.by_length(measured, [first, second])[f"{measured.epochs} epochs"].items():
+        alone = first.standings[group].policies
+        score = alone["learned"].score.estimate
+        assert table["learned"]["score_by_seed"] == pytest.approx([score, score + 2.0], abs=0.01)
+        assert table["learned"]["over_common"][0] == pytest.approx(
+            alone["learned"].over_common.estimate + 1.0, abs=0.001
+        )
+        assert table["beside"]["static"] == pytest.approx(alone["static"].score.estimate, abs=0.01)

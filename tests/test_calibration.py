@@ -44,7 +44,6 @@ def run_of(folder, found, code="a"):
         (Limit("x", 1.0), -3.0, -2.0),  # nearer to 0 is worse
         (Limit("x", 1.0, above=False), 0.3, 0.2),
         (Limit("x", 1.0, above=False), -0.4, -0.6),
-        (Limit("x", 1.0, bound=1.0), 0.5, 0.75),
         (Limit("x", 1.0, bound=1.0), 0.9, 0.95),  # 1.35 could not be exceeded: half the way that is left
         (Limit("x", 1.0, bound=1.0, judged=0.1), 0.0, 0.1),
         (Limit("x", 1.0, above=False, judged=0.2), 0.6, 0.2),
@@ -66,13 +65,6 @@ def test_the_worst_is_of_the_side_that_is_worse_and_runs_without_a_number_do_not
     assert (least["worst"], least["limit"]) == (pytest.approx(0.04), 0.0267)
     assert limits.LARGE_GRADIENTS.name in found["not_measured"] and RATIO.name not in found["not_measured"]
     assert found["findings"] == {**{str(n): {} for n in range(8, 13)}, "6": {"R2": "high"}}
-
-
-def test_runs_are_read_from_their_folders_and_the_result_is_kept(tmp_path, capsys):
-    folders = [run_of(tmp_path / str(n), verdict(**{RATIO.name: float(n)})) for n in range(1, 4)]
-    calibration.keep(calibration.summary(calibration.clean(folders)), tmp_path / "out.json", write=False)
-    assert json.loads((tmp_path / "out.json").read_text())["statistics"][RATIO.name]["worst"] == 3.0
-    assert f"| {RATIO.name} | 3 | 2 | 2.98 | 3 | 5 | {RATIO:g} |" in capsys.readouterr().out
 
 
 def test_what_is_no_clean_run_is_refused(tmp_path):

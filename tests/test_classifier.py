@@ -1,8 +1,6 @@
 """simic in Python: a classifier that scikit-learn's own checks accept, and grow with a DataFrame."""
 
 import pickle
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -10,9 +8,6 @@ import pandas as pd
 import pytest
 import torch
 from sklearn.datasets import load_digits, load_wine
-from sklearn.model_selection import GridSearchCV
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import MinMaxScaler
 from sklearn.utils.estimator_checks import check_estimator
 from torch.utils.data import TensorDataset
 
@@ -39,7 +34,7 @@ def fitted() -> GrowClassifier:
 
 
 def test_scikit_learn_accepts_the_classifier() -> None:
-    found = check_estimator(GrowClassifier(n=2, epochs=3), on_fail=None, on_skip=None)
+    found = check_estimator(GrowClassifier(n=1, epochs=1), on_fail=None, on_skip=None)
     assert {each["check_name"]: str(each["exception"]) for each in found if each["status"] == "failed"} == {}
     assert {each["check_name"] for each in found if each["status"] != "passed"} <= EXCEPTIONS.keys()
     assert len(found) > 50
@@ -60,12 +55,6 @@ def test_a_frame_with_strings_and_missing_values_comes_back_as_names_of_classes(
 def test_it_is_pickled_with_its_network(fitted: GrowClassifier) -> None:
     again = pickle.loads(pickle.dumps(fitted))  # noqa: S301 - our own
     assert np.array_equal(again.predict_proba(mixed()), fitted.predict_proba(mixed()))
-
-
-def test_in_a_pipeline_and_a_search_over_two_settings() -> None:
-    pipeline = make_pipeline(MinMaxScaler(), GrowClassifier(n=2))
-    search = GridSearchCV(pipeline, {"growclassifier__epochs": [2, 10]}, cv=2).fit(WINE.data, COUNTRY)
-    assert search.best_params_ == {"growclassifier__epochs": 10} and search.best_score_ > 0.9
 
 
 def test_images_and_settings_of_torch_that_stay_as_they_were() -> None:
@@ -97,11 +86,3 @@ def test_grow_saves_what_it_prints_and_predicts_names(tmp_path: Path, capsys: py
     assert set(quiet.predict(WINE.data.to_numpy())) <= {"0", "1", "2"} and capsys.readouterr().out == ""
     with pytest.raises(SimicError, match="already exists"):
         simic.grow(frame, target="wine", out=tmp_path / "grown")
-
-
-def test_importing_simic_imports_nothing_heavy() -> None:
-    code = "import simic, sys; print('torch' in sys.modules, 'sklearn' in sys.modules, simic.GrowClassifier.__name__)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "False False GrowClassifier"
-    with pytest.raises(AttributeError, match="has no attribute 'shrink'"):
-        _ = simic.shrink  # type: ignore[attr-defined]

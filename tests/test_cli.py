@@ -10,11 +10,10 @@ import pytest
 from typer.testing import CliRunner
 
 from simic import cli, params
-from simic.audit.findings import Verdict
 from simic.errors import AuditFailed, SimicError
 from simic.growth.batch.population import Population
 from simic.growth.batch.statistics import TrainStats
-from simic.pipeline import engine, run_summary, stages
+from simic.pipeline import engine, overrides, run_summary, stages
 from simic.pipeline.paths import Workspace
 from tests.conftest import Simic
 
@@ -50,7 +49,7 @@ def test_unknown_stage_and_unknown_command_are_refused(simic: Simic) -> None:
     assert simic("deploy")[0] == 2
 
 
-def test_a_run_that_its_budget_ends_says_so_in_one_line(
+def test_where_training_is_under_way_and_that_its_budget_ends_it_are_one_line(
     simic: Simic, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     epoch = Population.train_epoch
@@ -62,9 +61,13 @@ def test_a_run_that_its_budget_ends_says_so_in_one_line(
     small = ["envs=4", "episode_steps=1", "batches_per_epoch=1", "stop_on=never", "governor.rollback_budget=3"]
     few = "prepare.suite.instances={train: 2, val: 1, held_out: 1, held_out_kinds: 0, outside: 0}"
     small = ["runtime.threads=1", few, *(f"train.{item}" for item in small)]
-    tree = params.load(ROOT / "params.yaml", small)
     workspace = Workspace(folder)
+    assert "simic prepare" in simic.refuses("where")
+    overrides.write(workspace.params, small)
+    tree = params.load(workspace.params)
     stages.prepare(tree, workspace)
+    assert simic("where")[0] == 0
+    assert simic.out.strip() == str(workspace.work(stages.fingerprint(tree, workspace)))
     monkeypatch.setattr(Population, "train_epoch", sick)
     monkeypatch.setattr(engine, "perform", lambda *given: stages.train(tree, workspace))  # without MLflow
     error = simic.refuses("stage", "train")
@@ -92,15 +95,6 @@ def test_help_has_groups_and_a_short_name_and_the_version_is_printed() -> None:
     assert CliRunner().invoke(cli.app, ["--version"]).output.startswith("simic 0.")
 
 
-@pytest.mark.slow
-def test_where_says_where_training_is_under_way(simic: Simic, folder: Path) -> None:
-    assert "simic prepare" in simic.refuses("where")
-    tree, workspace = params.load(folder / "params.yaml"), Workspace(folder)
-    stages.prepare(tree, workspace)
-    assert simic("where")[0] == 0
-    assert simic.out.strip() == str(workspace.work(stages.fingerprint(tree, workspace)))
-
-
 def test_train_gym_learns_says_how_it_goes_and_refuses_what_it_cannot(
     simic: Simic, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -116,16 +110,6 @@ def test_train_gym_learns_says_how_it_goes_and_refuses_what_it_cannot(
     )
     for arguments, words in refused:
         assert words in simic.refuses("train-gym", *arguments, *small)
-
-
-def test_what_changed_between_two_audited_runs(simic: Simic, folder: Path) -> None:
-    for name in ("before", "after"):
-        (folder / name).mkdir()
-        verdict = Verdict(run=name, results=())
-        (folder / name / "findings.json").write_text(verdict.to_json())
-    assert simic("audit", "diff", "before", "after/findings.json")[0] == 0
-    assert simic.out.startswith("before (not certified) -> after (not certified): 0 new, 0 worse, 0 same")
-    assert simic.refuses("audit", "diff", "before", "nowhere").startswith("simic: nowhere: neither a findings.json nor")
 
 
 def test_a_name_that_acts_on_a_terminal_is_shown_and_does_not_act(simic: Simic) -> None:

@@ -1,14 +1,15 @@
-"""Extensions of users, by the shipped examples: each trains through the real stages.
-
-Each in a process of its own, because what an extension registers stays registered.
+"""Extensions of users, by the shipped examples: each trains through the real stages, in a process of its own, because
+what an extension registers stays registered.
 """
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 
 from simic import registry
@@ -20,94 +21,75 @@ from simic.growth.networks import family, hosts
 
 ROOT = Path(__file__).parents[1]
 SMALL = [
-    "prepare.samples=200",
-    "prepare.suite={name: patches, instances: {train: 4, val: 1, held_out: 1, held_out_kinds: 0}}",
-    "train.host={family: cnn, preset: baseline}",
-    "train.envs=4",
-    "train.episode_steps=3",
-    "train.batches_per_epoch=1",
-]
-SMALL += ["train.batch_size=32", "train.iterations=1", "train.ppo.epochs=1"]
-SMALL += ["train.actions={}", "runtime.progress=none", "runtime.threads=1"]
+    "prepare.samples=200", "train.envs=4", "train.episode_steps=3", "train.batches_per_epoch=1", "train.batch_size=32",
+    "train.iterations=1", "train.ppo.epochs=1", "train.actions={}", "runtime.progress=none", "runtime.threads=1",
+]  # fmt: skip
+FEW = "instances: {train: 3, val: 1, held_out: 2, held_out_kinds: 1}"
+MLP = "train.host={family: mlp, preset: baseline}"
+# A blueprint, a host family and a reward mode; a task; a kind of a shipped suite; a suite.
+RUNS = {
+    "grown": (
+        "extensions=[scale, residual, thrift]", f"prepare.suite={{name: patches, {FEW}}}",
+        "train.host={family: residual, preset: baseline}", "train.reward.mode=thrift",
+    ),
+    "moons": ("extensions=[moons]", "prepare.task=moons", MLP),
+    "kind": ("extensions=[waves]", f"prepare.suite={{name: patches, kinds: [digits, checks], {FEW}}}", MLP),
+    "suite": ("extensions=[waves]", f"prepare.suite={{name: waves, {FEW}}}", MLP),
+}  # fmt: skip
 PROGRAM = """
-import sys
+import json, sys
 from pathlib import Path
 from simic import params
+from simic.agent import export
 from simic.pipeline import stages
 from simic.pipeline.paths import Workspace
 
-tree = params.load(Path("params.yaml"), sys.argv[1:])
-for stage in (stages.prepare, stages.train):
-    stage(tree, Workspace(Path.cwd()))
+export.export_policy = lambda *_: None  # it takes longer than all of this
+for name, overrides in json.loads(sys.argv[1]).items():
+    tree = params.load(Path("params.yaml"), overrides)
+    for stage in (stages.prepare, stages.train):
+        stage(tree, Workspace(Path.cwd()))
+    for place in ("data/prepared", "checkpoints", "telemetry"):
+        Path(place).rename(f"{name}-{Path(place).name}")
 """
 
 
-def trained(folder: Path, name: str, *overrides: str) -> Path:
-    """A workspace in which the example of that name was installed as the README says, and training ran."""
-    (folder / "extensions").mkdir()
-    source = ROOT / "examples" / "extensions" / f"{name}.py"
-    (folder / "extensions" / source.name).write_bytes(source.read_bytes())
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder in which the examples were installed as the README says, with what preparation and training made."""
+    folder = tmp_path_factory.mktemp("extended")
+    shutil.copytree(ROOT / "examples" / "extensions", folder / "extensions")
     (folder / "params.yaml").write_bytes((ROOT / "params.yaml").read_bytes())
-    command = [sys.executable, "-c", PROGRAM, f"extensions=[{name}]", *SMALL, *overrides]
+    given = json.dumps({name: [*SMALL, *overrides] for name, overrides in RUNS.items()})
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-c", PROGRAM, given]
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return folder
 
 
-def manifest(folder: Path) -> dict:
-    return json.loads((folder / "checkpoints" / "latest" / "manifest.json").read_text())
+def test_a_blueprint_a_host_family_and_a_reward_mode_are_used(trained: Path) -> None:
+    manifest = json.loads((trained / "grown-checkpoints" / "latest" / "manifest.json").read_text())
+    sizes = {head["name"]: head["size"] for head in manifest["specs"]["action"]["heads"]}
+    assert (sizes["blueprint"], sizes["slot"]) == (8, 4)  # the cnn family ships 7
+    steps = pq.read_table(trained / "grown-telemetry" / "steps.parquet")
+    assert "components/live_params" in steps.column_names and "components/shaping" not in steps.column_names
 
 
-def head_size(folder: Path, name: str) -> int:
-    return next(h["size"] for h in manifest(folder)["specs"]["action"]["heads"] if h["name"] == name)
-
-
-def test_a_blueprint_becomes_one_more_choice(tmp_path: Path) -> None:
-    assert head_size(trained(tmp_path, "scale"), "blueprint") == 8  # the cnn family ships 7
-
-
-@pytest.mark.slow
-def test_a_host_family_grows_the_blueprints_of_another(tmp_path: Path) -> None:
-    folder = trained(tmp_path, "residual", "train.host={family: residual, preset: baseline}")
-    assert (head_size(folder, "blueprint"), head_size(folder, "slot")) == (7, 4)
-
-
-@pytest.mark.slow
-def test_a_reward_mode_is_paid_and_recorded(tmp_path: Path) -> None:
-    folder = trained(tmp_path, "thrift", "train.reward.mode=thrift")
-    import pyarrow.parquet
-
-    steps = pyarrow.parquet.read_table(folder / "telemetry" / "steps.parquet").to_pylist()
-    assert steps
-    text = json.dumps(steps[0], default=str)
-    assert "live_params" in text and "shaping" not in text
-
-
-@pytest.mark.slow
-def test_a_task_is_prepared_and_trained_on(tmp_path: Path) -> None:
-    folder = trained(tmp_path, "moons", "prepare.task=moons", "train.host={family: mlp, preset: baseline}")
-    meta = json.loads((folder / "data" / "prepared" / "meta.json").read_text())
-    assert (meta["task"], meta["classes"], meta["shape"]) == ("moons", 2, [1, 1, 2])
-
-
-FEW = "instances: {train: 3, val: 1, held_out: 2, held_out_kinds: 1}"
-KIND = (f"{{name: patches, kinds: [digits, checks], {FEW}}}", [1, 16, 16], ["digits", "checks", "digits", "digits"])
-SUITE = (f"{{name: waves, {FEW}}}", [1, 1, 32], ["sines"] * 4)
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(
-    ("of_suite", "shape", "kinds"),
-    [KIND, SUITE],
+    ("name", "shape", "kinds"),
+    [
+        ("moons", [1, 1, 2], ["moons"]),
+        ("kind", [1, 16, 16], ["digits", "checks", "digits", "digits"]),
+        ("suite", [1, 1, 32], ["sines"] * 4),
+    ],
 )
-def test_tasks_of_a_suite_are_prepared_and_trained_on(tmp_path: Path, of_suite, shape, kinds) -> None:
-    host = "train.host={family: mlp, preset: baseline}"
-    folder = trained(tmp_path, "waves", "prepare.task=suite", f"prepare.suite={of_suite}", host)
-    meta = json.loads((folder / "data" / "prepared" / "meta.json").read_text())
+def test_a_task_a_kind_and_a_suite_are_prepared_and_trained_on(
+    name: str, shape: list[int], kinds: list[str], trained: Path
+) -> None:
+    meta = json.loads((trained / f"{name}-prepared" / "meta.json").read_text())
     assert meta["shape"] == shape and [task["kind"] for task in meta["tasks"]] == kinds
-    held_out = json.loads((folder / "data" / "prepared" / "held_out.json").read_text())
-    assert (held_out[-1]["kind"] == "squares") == ("waves" in of_suite)
+    assert (trained / f"{name}-checkpoints" / "latest").is_dir()
 
 
 def test_the_names_that_params_know_are_those_that_are_registered() -> None:

@@ -37,10 +37,6 @@ def predict(data: str) -> list[str]:
     command = [sys.executable, "-I", "grown/predict.py", data]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as unread:
-        assert unread.stdout is not None and unread.stderr is not None
-        unread.stdout.close()  # as head does
-        assert unread.stderr.read() == "" and unread.wait() == 0
     head, *lines = done.stdout.splitlines()
     assert head == "class,probability"
     return [line.split(",")[0] for line in lines]
@@ -75,11 +71,11 @@ def test_a_table_with_strings_and_missing_values(
 
 def test_images_in_folders(here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     x, y = load_digits(return_X_y=True)
-    for k in np.flatnonzero(y < 3)[:240]:
+    for k in np.flatnonzero(y < 3)[:90]:
         folder = here / "digits" / ["none", "one", "two"][y[k]]
         folder.mkdir(parents=True, exist_ok=True)
         Image.fromarray((x[k] * 15).astype(np.uint8).reshape(8, 8)).save(folder / f"{k}.png")
-    assert simic(monkeypatch, "digits", "--n", "2", "--epochs", "3") == 0
+    assert simic(monkeypatch, "digits", "--n", "1", "--epochs", "2") == 0
     said = capsys.readouterr().out
     assert "read as 1 channel(s) of 8 × 8 pixels" in said and "plain cnn network" in said
     structure = json.loads(Path("grown/structure.json").read_text())

@@ -18,7 +18,6 @@ from pydantic import TypeAdapter, ValidationError
 from simic import cli, params
 from simic.errors import SimicError, printable
 from simic.pipeline import stages
-from tests.helpers import some
 
 ROOT = Path(__file__).parents[1]
 TEXT = (ROOT / "params.yaml").read_text()
@@ -29,11 +28,6 @@ Keys = tuple[str, ...]
 def test_the_shipped_file_and_the_classes_have_every_key_with_the_same_value() -> None:
     assert yaml.safe_load(yaml.safe_dump(params.Params().model_dump(mode="json"))) == TREE
     assert params.load(ROOT / "params.yaml", list(stages.suite_overrides("tables"))) == params.Params()
-
-
-def test_tree_is_frozen() -> None:
-    with pytest.raises(ValidationError):
-        params.Params().train.envs = 3  # type: ignore[misc]
 
 
 def leaves(model: type[params.Tree] = params.Params, path: Keys = ()) -> Iterator[tuple[Keys, TypeAdapter[Any]]]:
@@ -168,17 +162,16 @@ def cut(places: range, path: Path) -> int:
     return count
 
 
-@pytest.mark.parametrize("step", some([61, 1], 61))
-def test_a_file_that_was_cut_off_is_refused_wherever(step: int, tmp_path: Path) -> None:
+def test_a_file_that_was_cut_off_is_refused_wherever(tmp_path: Path) -> None:
     end = TEXT.index("extensions: []") + len("extensions: []")
-    assert cut(range(0, end, step), tmp_path / "params.yaml") == len(range(0, end, step))
+    places = range(0, end, 61)
+    assert cut(places, tmp_path / "params.yaml") == len(places)
     assert cut(range(end, len(TEXT) + 1), tmp_path / "params.yaml") == 0
 
 
-@pytest.mark.parametrize("count", some([100, 3000], 100))
-def test_random_damage_raises_nothing_else(count: int, tmp_path: Path) -> None:
+def test_random_damage_raises_nothing_else(tmp_path: Path) -> None:
     """Up to eight bytes changed: what is not refused is sound params."""
-    draw, kept, path = random.Random(1), 0, tmp_path / "params.yaml"
+    draw, kept, count, path = random.Random(1), 0, 100, tmp_path / "params.yaml"
     for _ in range(count):
         content = bytearray(TEXT.encode())
         for _ in range(draw.randint(1, 8)):

@@ -15,9 +15,9 @@ PATCHES = (
 )
 # Seeds live their whole lives.
 SMALL = (
-    "prepare.suite.instances={train: 16, val: 4, held_out: 4, held_out_kinds: 1}",
+    "prepare.suite.instances={train: 8, val: 2, held_out: 3, held_out_kinds: 1}",
     "prepare.samples=160",
-    "train.envs=12",
+    "train.envs=8",
     "train.episode_steps=20",
     "train.batches_per_epoch=1",
     "train.iterations=4",

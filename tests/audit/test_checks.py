@@ -12,7 +12,7 @@ from simic.growth.life.vocabulary import Op
 from .defects import DEFECTS, everywhere, params, put, two, update
 from .synthetic import result
 
-# What is recomputed needs a run that was really trained: test_recomputed.py.
+# What is recomputed needs a run that was really trained: test_end_to_end.py.
 ON_TABLES = tuple(check for check in audit.checks() if not check.id.startswith("C"))
 CASES = [(name, index) for name, defects in DEFECTS.items() for index in range(len(defects))]
 
@@ -75,13 +75,6 @@ def test_one_missing_measurement_neither_raises_nor_alarms_nor_hides_a_defect(ch
     assert result(plant.column("updates", column, put(11, np.nan)).run, check.id).status is Status.PASS
     _, damage = DEFECTS[check.id][0]
     assert result(damage(plant).column("updates", column, put(1, np.nan)).run, check.id).status is Status.FINDING
-
-
-def test_live_checks_need_only_what_training_has_recorded():
-    live = {check.id for check in audit.checks(live=True)}
-    assert {"R1", "R3", "E1", "G2", "P1", "P5", "M1"} <= live
-    # G1: a step that is skipped as not finite has a budget of its own in the trainer.
-    assert not live & {"F1", "G1", "X4", "X6", "P3"}
 
 
 def test_a_spike_of_kl_alone_is_not_sustained(plant):

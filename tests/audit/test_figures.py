@@ -5,18 +5,9 @@ import numpy as np
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
-from simic.agent.ppo import EARLY_STOP
 from simic.audit import drawing, figures
-from simic.evaluation.endpoints import COMMON, ORACLE_TASK
-from simic.growth.life.vocabulary import Op, Stage
 
 from .synthetic import evaluation, timeline
-
-
-def test_every_stage_but_dormant_and_every_op_but_wait_has_a_look():
-    assert set(figures.STAGES) == set(Stage) - {Stage.DORMANT}
-    assert len({letter for _, _, letter in figures.STAGES.values()}) == len(figures.STAGES)
-    assert set(figures.DECISION_MARKERS) == {op.name for op in Op if op is not Op.WAIT}
 
 
 def test_drawing_ignores_the_users_matplotlib_settings():
@@ -109,23 +100,6 @@ def test_no_text_overlaps_or_is_cut_off(name):
         figure = DRAWN[name]()
         FigureCanvasAgg(figure)
         assert texts_that_overlap(figure) == clipped_texts(figure) == []
-
-
-def test_the_gap_of_every_kind_is_a_line_from_the_common_schedule_to_the_oracle():
-    found = standings()
-    [plot] = figures.gap(found).axes
-    scores = [each for group in found.values() for each in group.by_kind.values()]
-    gaps = [line for line in plot.lines if len(line.get_xdata()) == 2]
-    assert [list(line.get_xdata()) for line in gaps] == [[each[COMMON], each[ORACLE_TASK]] for each in scores]
-    labels = [label.get_text() for label in plot.get_yticklabels()]
-    assert labels == [*KINDS["held_out"], *(f"{kind} *" for kind in KINDS["held_out_kinds"])]
-    marks = [line.get_xdata()[0] for line in plot.lines if line.get_marker() == "o"]
-    assert marks == [each["learned"] for each in scores]
-
-
-def test_the_limit_of_kl_is_drawn_where_an_update_stops():
-    line, *_ = figures.health(ITERATIONS, {}, 0.02).axes[0].lines
-    assert list(line.get_ydata()) == [0.02 * EARLY_STOP] * 2
 
 
 @pytest.mark.parametrize("name", DRAWN)

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import get_args
 
 from simic.agent.metrics import UpdateMetrics
-from simic.audit import metrics_page
 from simic.audit.audit import checks
 from simic.audit.metrics_page import page
 from simic.envs.rewards import MODES
@@ -46,13 +45,3 @@ def test_every_metric_component_and_check_has_a_sentence():
 def test_what_checks_say_names_no_check_that_there_is_not():
     said = "\n".join(f"{check.fix} {check.threshold} {check.question}" for check in checks())
     assert set(re.findall(r"\b(?:\(|in )([A-Z]\d+)\b", said)) <= {check.id for check in checks()}
-
-
-def test_nothing_is_said_of_numbers_and_policies_that_there_are_not():
-    found = evaluation()
-    standings = found.standings["held_out"].policies
-    assert set(metrics_page.EPISODES) == set(columns.EPISODES)
-    of_rule = {"over_rule", "rule_gap_closed", "held_out_kinds_over_rule"}  # of a suite with a tuned rule
-    assert set(metrics_page.METRICS) == {*endpoints.metrics(found), "held_out_kinds_gap_closed", *of_rule}
-    named = {name.partition(",")[0] for name in (*standings, *get_args(RuleName), *get_args(PolicyName))}
-    assert set(metrics_page.PLAYERS) == named

@@ -36,14 +36,6 @@ def test_episodes_are_told_apart_by_their_split(clean):
     assert clean.timing.column("collect_seconds").tolist() == [1.0] * ITERATIONS
 
 
-def test_missing_names_the_need_and_the_counts(clean):
-    assert clean.missing(("updates.approx_kl", "evaluation"), 5) is None
-    assert clean.missing(("updates.approx_kl",), 99) == f"needs 99 measured rows of updates.approx_kl, has {ITERATIONS}"
-    assert "updates.nonsense, has 0" in clean.missing(("updates.nonsense",), 1)
-    assert clean.missing(("evaluation",), 1) is None
-    assert RunRecord(params()).missing(("evaluation",), 1) == "needs evaluation, which this run does not have"
-
-
 def test_an_empty_run_is_an_empty_record(tmp_path):
     with Recorder(tmp_path) as log:
         publish(tmp_path, log.flush(), tmp_path / "published")

@@ -87,10 +87,20 @@ FAULTS = {
 }
 
 
-@pytest.mark.parametrize("what", FAULTS)
-def test_a_fault_is_caught(what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(*FAULTS[what]())
-    assert what in differences("default", tmp_path)
+# No fault of a group shows as another of it does.
+GROUPS = (
+    ("state taken up", "decisions, mean, third quartile", "advantages", "actions sampled", "scale of observations",
+     "weights"),
+    ("state that was kept", "state of the latest checkpoint"),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("group", GROUPS, ids=len)
+def test_every_fault_is_caught(group: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for what in group:
+        monkeypatch.setattr(*FAULTS[what]())
+    assert {*group} <= differences("default", tmp_path)
+    assert {each for names in GROUPS for each in names} == FAULTS.keys()
 
 
 def test_what_is_kept_whole_does_not_depend_on_how_long_training_is() -> None:

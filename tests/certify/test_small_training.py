@@ -31,10 +31,6 @@ def test_a_few_tasks_of_each_group_keep_their_first_samples(bank):
                 assert torch.equal(kept[place * SAMPLES :][:SAMPLES], all_of_it[task * len(before) :][:SAMPLES])
 
 
-def test_no_test_data_is_copied(bank):
-    assert sorted(path.name for path in bank[1].iterdir()) == ["meta.json", "trainval.safetensors"]
-
-
 def test_what_the_learner_is_told_stays_and_its_sizes_shrink(bank):
     ppo = PPOParams(gamma=0.9, minibatches=4, ratio="per_head")
     policy = Policy(core="gru", core_units=200, head_units=8)

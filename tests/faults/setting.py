@@ -69,8 +69,8 @@ def tiny(rng_seed: int = RNG_SEED) -> Params:
 REAL_SEEDS = (1, 2)
 # What is left out is more of the same: 1,024 hosts in two processes are as in the default run.
 REAL = (
-    "prepare.suite.instances={train: 1100, val: 24, held_out: 36, held_out_kinds: 36, outside: 12}",
-    "headroom.search_tasks=48",
+    "prepare.suite.instances={train: 1100, val: 24, held_out: 24, held_out_kinds: 24, outside: 0}",
+    "headroom={policies: [static, tuned_rule], schedules: 12, search_tasks: 32}",
     "train.iterations=6",
     "train.validate_every=3",
     "evaluate.epochs=[12]",

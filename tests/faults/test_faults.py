@@ -12,7 +12,7 @@ from tests.faults.catalogue import ALL, BY_ID
 from tests.faults.fault import FAMILIES, PACKAGE, Fault, Patch, patched, planted
 from tests.faults.judgement import Judgement, gravest, judge
 from tests.faults.play import Ending
-from tests.faults.runner import Laboratory, Tried
+from tests.faults.runner import Tried
 
 HIGH = Fault("maths-x", "maths", "Something is wrong.", "high")
 
@@ -82,29 +82,3 @@ def test_a_statement_is_of_all_faults_and_committed_code_and_says_what_was_misse
 
 def test_the_shipped_statement_can_be_read() -> None:
     assert known.shipped().faults >= 64
-
-
-@pytest.fixture(scope="module")
-def laboratory(tmp_path_factory: pytest.TempPathFactory) -> Laboratory:
-    """Return a laboratory with two clean runs; the second serves as the other run."""
-    found = Laboratory(tmp_path_factory.mktemp("laboratory"), (1, 20))
-    for seed in found.seeds:
-        found.run_clean(seed)
-    return found
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "name",
-    ["provenance-evaluation-of-another-run", "maths-clip-range-tenfold", *(f.id for f in ALL if f.family == "scale")],
-)
-def test_a_planted_fault_is_found(name: str, laboratory: Laboratory) -> None:
-    tried = laboratory.try_out(BY_ID[name])
-    assert tried.judgement.word == "caught" and tried.changed, tried.judgement
-
-
-@pytest.mark.slow
-def test_a_fault_that_changes_nothing_is_missed(laboratory: Laboratory) -> None:
-    patch = Patch("cli.py", '"""Define the command line. ', '"""Commands. ')
-    tried = laboratory.try_out(Fault("evaluation-tried", "evaluation", "Nothing is wrong.", "high", (patch,)))
-    assert (tried.judgement.word, tried.judgement.by, tried.changed) == ("missed", {}, False), tried

@@ -1,16 +1,19 @@
 """The flow on a real Prefect server, a real DVC and a real MLflow store; only the stages are toys."""
 
 import asyncio
+import os
 import re
+import shutil
 import subprocess
 import sys
 import time
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 import yaml
-from prefect import get_client
+from prefect import flow, get_client
 from prefect.client.schemas.actions import DeploymentScheduleCreate
 from prefect.client.schemas.filters import (
     ArtifactFilter,
@@ -25,18 +28,18 @@ from prefect.client.schemas.schedules import CronSchedule
 from prefect.client.schemas.sorting import FlowRunSort
 from prefect.exceptions import PrefectHTTPStatusError
 from prefect.runner import Runner
+from prefect.states import Cancelling, Pending, Running
 from prefect.types.entrypoint import EntrypointType
 
-from flows import artifacts, pipeline, serve
+from flows import artifacts, pipeline, recovery, serve
 from flows.overrides import Overrides
-from simic import params
+from simic import durable, params
 from simic.errors import SimicError
 from simic.evaluation import result
-from simic.pipeline import dvc_record, run_summary
+from simic.pipeline import dvc_record, engine, run_summary
 from simic.pipeline.overrides import from_model
 from simic.pipeline.paths import UI_VARIABLE, Workspace
-from tests.helpers import ROOT, Toys, episode, update
-from tests.pipeline.mlflow_runs import info_of
+from tests.helpers import ROOT, Toys
 
 pytestmark = [pytest.mark.usefixtures("prefect_server")]
 
@@ -108,10 +111,18 @@ def assert_the_verdict_stands_first_and_says_where_the_report_is(workspace: Work
         assert not [each for each in client.read_artifacts() if "file://" in str(each.data)]
 
 
-def test_flow_runs_records_and_shows_and_then_does_nothing(
-    workspace: Workspace, toys: Toys, monkeypatch: pytest.MonkeyPatch
+def default_remote(workspace: Workspace, store: Path) -> None:
+    add = [sys.executable, "-m", "dvc", "remote", "add", "-q", "-d", "results", str(store)]
+    dvc_record.adopt_scm(workspace.root)
+    subprocess.run(add, cwd=workspace.root, check=True)
+
+
+def test_flow_runs_records_shows_and_pushes_and_then_does_nothing(
+    workspace: Workspace, toys: Toys, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    """Where a push fails, that is told, and no verdict is lost."""
     monkeypatch.setenv(UI_VARIABLE, "http://127.0.0.1:5100")
+    default_remote(workspace, tmp_path / "store")
     overrides = Overrides.model_validate({"train": {"iterations": 3}})
     pipeline.simic(overrides)
     state = last_state()
@@ -128,35 +139,17 @@ def test_flow_runs_records_and_shows_and_then_does_nothing(
     assert done.stdout.strip() == "Data and pipelines are up to date."
     assert artifact("report").data == "# Verdict: sound\n"
     assert artifact("training").data == 100.0
-    assert "push" not in task_runs()  # there is nowhere to
+    assert task_runs()["push"] == StateType.COMPLETED
+    assert len([path for path in (tmp_path / "store").rglob("*") if path.is_file()]) >= 5
     assert_the_log_has_every_iteration_and_the_verdict()
     assert_the_verdict_stands_first_and_says_where_the_report_is(workspace)
+    shutil.rmtree(tmp_path / "store")
+    (tmp_path / "store").write_text("no folder")
     pipeline.simic()
     assert toys.ran == ["prepare", "headroom", "train", "evaluate", "audit"]
-
-
-def default_remote(workspace: Workspace, store: Path) -> None:
-    add = [sys.executable, "-m", "dvc", "remote", "add", "-q", "-d", "results", str(store)]
-    dvc_record.adopt_scm(workspace.root)
-    subprocess.run(add, cwd=workspace.root, check=True)
-
-
-def test_results_are_pushed_where_a_default_remote_is_set(workspace: Workspace, toys: Toys, tmp_path: Path) -> None:
-    default_remote(workspace, tmp_path / "store")
-    pipeline.simic()
-    assert len([path for path in (tmp_path / "store").rglob("*") if path.is_file()]) >= 5
-    assert last_state().name == "No finding, certified" and task_runs()["push"] == StateType.COMPLETED
-
-
-@pytest.mark.slow
-def test_a_push_that_fails_is_told_and_loses_no_verdict(workspace: Workspace, toys: Toys, tmp_path: Path) -> None:
-    (tmp_path / "store").write_text("no folder")
-    default_remote(workspace, tmp_path / "store")
-    pipeline.simic()
     state = last_state()
     assert (state.type, state.name) == (StateType.COMPLETED, "No finding, certified, not pushed")
     assert "the results are not in results; to send them: dvc push" in last_log("dvc push")
-    assert task_runs()["push"] == StateType.FAILED
 
 
 def test_schedules_stay_when_the_deployment_is_registered_again(workspace: Workspace) -> None:
@@ -190,12 +183,17 @@ def test_what_prefect_yaml_deploys_is_this_flow_with_overrides_that_it_takes() -
     params.load(ROOT / "params.yaml", given)
 
 
-def test_a_run_that_is_refused_leaves_params_as_they_were(workspace: Workspace, toys: Any) -> None:
+def test_a_run_that_is_refused_leaves_params_as_they_were_and_so_does_a_held_workspace(
+    workspace: Workspace, toys: Any
+) -> None:
     before, toys.most = workspace.params.read_bytes(), 200
     with pytest.raises(SimicError, match=r"train\.envs = 240: too large"):
         pipeline.simic(Overrides.model_validate({"train": {"envs": 240}}))
     assert toys.ran == ["prepare"]
     assert workspace.params.read_bytes() == before
+    with engine.workspace_lock(workspace), pytest.raises(durable.Held, match="which runs stages; wait for it"):
+        pipeline.simic()
+    assert toys.ran == ["prepare"]
 
 
 BAD = [7, {"trian": {}}, {"prepare": {"task": "imagenet"}}]
@@ -214,16 +212,54 @@ def test_deployment_refuses_bad_overrides_at_submission_and_takes_good_ones(work
         assert client.read_deployment(deployment_id).entrypoint == "flows.pipeline.simic"
 
 
-def test_progress_without_a_server_costs_one_line_and_no_error(
-    workspace: Workspace, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    def gone(*_: object, **__: object) -> None:
-        raise OSError("connection refused")
+# --- runs whose process is gone are settled, runs that live are left alone ---
 
-    monkeypatch.setattr(artifacts, "create_progress_artifact", gone)
-    monkeypatch.setattr(artifacts, "SECONDS_BETWEEN_UPDATES", 0.0)
-    progress = artifacts.ProgressArtifact()
-    progress.on_start(info_of(workspace))
-    for iteration in range(3):
-        progress.on_iteration(update(iteration), episode())
-    assert len([record for record in caplog.records if "Prefect does not answer" in record.message]) == 1
+
+@flow(name="dead")
+def dead() -> None:
+    """Never runs."""
+
+
+def create(state: State[Any], run_count: int = 1) -> UUID:
+    with get_client(sync_client=True) as client:
+        run = client.create_flow_run(dead, state=Pending())
+        for _ in range(run_count):  # the server counts entries into RUNNING
+            client.set_flow_run_state(run.id, Running(), force=True)
+        if not state.is_running():
+            client.set_flow_run_state(run.id, state, force=True)
+        return run.id
+
+
+def read(flow_run_id: UUID) -> FlowRun:
+    with get_client(sync_client=True) as client:
+        return client.read_flow_run(flow_run_id)
+
+
+def state(flow_run_id: UUID) -> str | None:
+    return read(flow_run_id).state_name
+
+
+def test_reconcile_settles_the_dead_and_leaves_the_living(workspace: Workspace) -> None:
+    attempts = params.load(workspace.params).runtime.auto_resume
+    killed, asked_to_stop, waiting = create(Running()), create(Cancelling()), create(Pending())
+    hopeless, living = create(Running(), attempts + 1), create(Running())
+    with recovery.alive(workspace.root, living):
+        (workspace.root / ".prefect" / "locks" / f"{UUID(int=7)}.lock").write_text("process 1 on this machine")
+        lines = recovery.reconcile(workspace.root, "dead")
+        assert recovery.living(workspace.root) == [os.getpid()]
+    assert len(lines) == 4
+    assert state(killed) == state(waiting) == "AwaitingRetry"
+    assert state(asked_to_stop) == "Cancelled"
+    assert state(hopeless) == "Crashed"
+    assert state(living) == "Running"
+    assert list((workspace.root / ".prefect" / "locks").iterdir()) == []
+
+
+def test_hook_puts_a_crashed_run_back_until_the_attempts_are_used_up(workspace: Workspace) -> None:
+    attempts = params.load(workspace.params).runtime.auto_resume
+    for run_count, expected in ((1, "AwaitingRetry"), (attempts, "AwaitingRetry"), (attempts + 1, "Running")):
+        flow_run_id = create(Running(), run_count)
+        run = read(flow_run_id)
+        assert run.state is not None
+        recovery.put_back(dead, run, run.state)
+        assert state(flow_run_id) == expected

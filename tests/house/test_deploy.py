@@ -57,20 +57,3 @@ def test_settings_of_prefect_are_known_to_it() -> None:
     text = (DEPLOY / "compose.yaml").read_text() + (DEPLOY / "Dockerfile").read_text()
     used = set(re.findall(r"PREFECT_[A-Z_]+", text))
     assert used and used <= known_settings()
-
-
-def test_files_that_are_named_exist() -> None:
-    build = SERVICES["runner"]["build"]
-    context = (DEPLOY / build["context"]).resolve()
-    assert context == ROOT and (context / build["dockerfile"]).is_file()
-    assert (DEPLOY / "databases.sql").is_file()
-    made = set(re.findall(r"CREATE DATABASE (\w+);", (DEPLOY / "databases.sql").read_text()))
-    asked = set(re.findall(r"@postgres/(\w+)", (DEPLOY / "compose.yaml").read_text()))
-    assert made == asked == {"prefect", "mlflow"}
-
-
-def test_an_image_carries_no_results() -> None:
-    """What git ignores of the project's own folders is not copied."""
-    ignored = (DEPLOY / "Dockerfile.dockerignore").read_text().splitlines()
-    for place in ("data", "checkpoints", "models", "telemetry", "reports", "mlruns", ".simic", ".prefect", ".venv"):
-        assert f"/{place}" in ignored

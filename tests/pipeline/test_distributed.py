@@ -6,21 +6,18 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
-from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 import yaml
 
-from simic import durable
 from simic.params import Params
 from simic.pipeline import distributed, mlflow_store, stages
 from simic.pipeline.paths import Workspace
 from simic.training.checkpoint import read
-from simic.training.session import LOCK_FILE, open_session
+from simic.training.session import open_session
 from simic.training.trainer import train
 from tests.helpers import outputs, started
-from tests.standard import PPOParams
 from tests.training.small_runs import episodes_of, events_of, findings_of, small_params, steps_of, updates_of
 
 MODULE = ["-m", "simic.pipeline.distributed"]
@@ -121,8 +118,7 @@ def test_a_signal_to_one_process_stops_all_and_saves(project, tmp_path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("rank", [0, 1])
-def test_torchrun_goes_on_from_the_checkpoint_when_a_process_was_killed(rank, together, project, tmp_path) -> None:
+def test_torchrun_goes_on_from_the_checkpoint_when_a_process_was_killed(together, project, tmp_path) -> None:
     """Of four iterations two are done."""
     workspace, work = project(tmp_path, small())
     command = [*TORCHRUN, "--max-restarts", "2", "--monitor-interval", "0.1", *MODULE]
@@ -131,48 +127,12 @@ def test_torchrun_goes_on_from_the_checkpoint_when_a_process_was_killed(rank, to
         seen = next(line for line in launcher.stdout if "2/4" in line)
         pgrep = ["pgrep", "-P", str(launcher.pid), "-f", MODULE[1]]
         found = subprocess.run(pgrep, capture_output=True, text=True, check=True)
-        os.kill(sorted(map(int, found.stdout.split()))[rank], signal.SIGKILL)
+        os.kill(sorted(map(int, found.stdout.split()))[0], signal.SIGKILL)
         [said] = outputs([launcher], timeout=300)
     assert launcher.returncode == 0, (seen, said)
     assert "train: resuming after iteration" in said
     own, theirs = ((path / "checkpoints" / "000004" / "state.safetensors").read_bytes() for path in (work, together[0]))
     assert own == theirs
-
-
-SICK_SECOND = """
-import torch
-from simic.pipeline import distributed
-from simic.training import trainer
-train = trainer.train
-def spoiled(session, *rest):
-    if not session.ranks.leads:
-        with torch.no_grad():
-            session.state.ppo.policy.heads[0].out.weight.fill_(torch.nan)
-    train(session, *rest)
-trainer.train = spoiled
-distributed.main()
-"""
-RECKLESS = {"stop_on": "high", "ppo": PPOParams(learning_rate=0.5, target_kl=None)}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("held", "changes", "command", "words", "checks"),
-    [
-        (True, {}, MODULE, f"in use by process {os.getpid()} on", []),
-        (False, RECKLESS, MODULE, "simic: stopped by finding R9 in iteration 1", ["R2", "R9"]),
-        (False, {}, ["-c", SICK_SECOND], "finding decision_fault in iteration 1: head 'op'", ["decision_fault"]),
-    ],
-    ids=["an error of the first process", "a finding of the live audit", "a fault of the second process"],
-)
-def test_what_stops_one_process_stops_all(held, changes, command, words, checks, project, tmp_path) -> None:
-    _, work = project(tmp_path, small(**changes))
-    lock = durable.locked(work / LOCK_FILE, "trains") if held else nullcontext()
-    with lock, started(command, tmp_path) as processes:
-        said = outputs(processes)
-    assert [process.returncode for process in processes] == [2, 2], said
-    assert all(words in text for text in said), said
-    assert [row.check for row in findings_of(work)] == checks
 
 
 @pytest.mark.parametrize(

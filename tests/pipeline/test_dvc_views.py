@@ -1,6 +1,5 @@
 """What DVC shows of runs, by its own commands: numbers and curves of several; experiments in copies of the project."""
 
-import json
 import sys
 from pathlib import Path
 
@@ -8,27 +7,7 @@ import pytest
 
 from simic.pipeline import mlflow_store
 from simic.pipeline.paths import Workspace
-from tests.pipeline.dvc_project import PIPELINE, Project
-
-
-@pytest.mark.usefixtures("in_git")
-def test_numbers_and_curves_of_two_runs_are_compared(tmp_path: Path) -> None:
-    """The order of the README: run, commit, an experiment, the difference."""
-    project = Project(tmp_path, f"{sys.executable} train.py")
-    project.dvc("repro", "-q")
-    project.commit()
-    project.dvc("exp", "run", "-q", "-n", "other", "-S", "rng_seed=2")
-    shown = json.loads(project.dvc("metrics", "diff", "--json", "HEAD", "other"))["telemetry/metrics.json"]
-    assert shown["best_validation_score"] == {"old": 51.0, "new": 52.0, "diff": 1.0}
-    assert "best_validation_score" in project.dvc("metrics", "diff")  # from the commit to what is there now
-    drawn = json.loads(project.dvc("plots", "diff", "--json", "HEAD", "other"))
-    assert set(drawn["data"]) == {name for each in PIPELINE["plots"] for name in each}
-    content = drawn["data"]["entropy"][0]["content"]
-    seen = {(row["rev"], row["iterations"]): float(row["entropy"]) for row in content["data"]["values"]}
-    assert seen == {
-        (name, str(done)): 1 / (seed + done - 1) for name, seed in (("HEAD", 1), ("other", 2)) for done in (1, 2, 3)
-    }
-    assert "other" in project.dvc("exp", "show", "--only-changed", "--csv")
+from tests.pipeline.dvc_project import Project
 
 
 @pytest.mark.usefixtures("in_git")

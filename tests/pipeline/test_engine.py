@@ -1,6 +1,7 @@
 """Stale? -> run -> record, with real DVC and stages of one line each, through the interface of the real ones."""
 
 import json
+import os
 import subprocess
 import sys
 import threading
@@ -13,8 +14,9 @@ import yaml
 from simic import durable
 from simic.errors import SimicError
 from simic.params import Params
-from simic.pipeline import engine, kept_runs, mlflow_datasets, mlflow_observer, stages
+from simic.pipeline import dvc_record, engine, kept_runs, mlflow_datasets, mlflow_observer, stages
 from simic.pipeline.paths import Workspace
+from tests.conftest import Simic
 from tests.helpers import Toys, toy_project
 
 MUCH = "much data"
@@ -64,24 +66,35 @@ def chain(workspace: Workspace, **options: bool | threading.Event) -> list[str]:
     return engine.run_chain(workspace, "train", engine.Execution(**options), lambda line: None)
 
 
-def test_training_alone_needs_no_headroom(
-    workspace: Workspace, toys: StoppableToys, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(stages, "STAGES", {"prepare": toys.prepare, "headroom": toys.headroom, "train": toys.train})
-    assert chain(workspace) == ["prepare", "train"]
-
-
 def dvc(workspace: Workspace, *arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "dvc", *arguments]
     return subprocess.run(command, cwd=workspace.root, capture_output=True, text=True, check=False)
 
 
-def test_what_ran_is_recorded_and_then_neither_entry_does_anything(workspace: Workspace, toys: StoppableToys) -> None:
+def test_what_ran_is_recorded_and_then_neither_entry_does_anything(
+    workspace: Workspace, toys: StoppableToys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Training alone needs no headroom; fresh, it prepares nothing; DVC is asked once about all that is up to date."""
+    monkeypatch.setattr(stages, "STAGES", {"prepare": toys.prepare, "headroom": toys.headroom, "train": toys.train})
     assert chain(workspace) == ["prepare", "train"]
     assert dvc(workspace, "status", "train").stdout.strip() == "Data and pipelines are up to date."
     assert dvc(workspace, "repro", "train").returncode == 0  # a stage that ran would exit 9
-    assert chain(workspace) == []
-    assert toys.ran == ["prepare", "train"]
+    asked, ask = list[str](), dvc_record._dvc
+    monkeypatch.setattr(dvc_record, "_dvc", lambda root, *words: asked.append(words[0]) or ask(root, *words))
+    assert chain(workspace) == [] and asked == ["status"]
+    assert chain(workspace, fresh=True) == ["train"]
+    assert toys.ran == ["prepare", "train", "train fresh"]
+
+
+@pytest.mark.parametrize("command", [("run",), ("stage", "prepare"), ("train",)], ids=" ".join)
+def test_a_workspace_that_somebody_holds_refuses_every_command_and_names_the_holder(
+    command: tuple[str, ...], workspace: Workspace, toys: StoppableToys, simic: Simic
+) -> None:
+    """`simic stage` is what `dvc repro` runs."""
+    with engine.workspace_lock(workspace):
+        said = simic.refuses(*command, root=workspace.root)
+    assert f"in use by process {os.getpid()} on " in said and "which runs stages; wait for it" in said
+    assert toys.ran == []
 
 
 def test_changed_params_run_what_depends_on_them_and_no_more(workspace: Workspace, toys: StoppableToys) -> None:
@@ -133,16 +146,12 @@ def little_room(toys: StoppableToys, monkeypatch: pytest.MonkeyPatch) -> Stoppab
     return toys
 
 
-@pytest.mark.parametrize("finished", [False, True])
 def test_what_is_too_large_is_refused_before_anything_is_measured(
-    finished: bool, workspace: Workspace, little_room: StoppableToys
+    workspace: Workspace, little_room: StoppableToys
 ) -> None:
-    """Also after a finished run."""
-    if finished:
-        chain(workspace)
-    before, ran = workspace.params.read_bytes(), len(little_room.ran)
+    before = workspace.params.read_bytes()
     assert refused(workspace, "train.envs=240")[0] == "240 hosts are too large"
-    assert workspace.params.read_bytes() == before and little_room.ran[ran:] == ([] if finished else ["prepare"])
+    assert workspace.params.read_bytes() == before and little_room.ran == ["prepare"]
 
 
 @pytest.fixture
@@ -199,13 +208,6 @@ def test_what_a_hand_changes_meanwhile_is_not_undone(workspace: Workspace, monke
     assert workspace.params.read_text() == "mine"
 
 
-@pytest.mark.slow
-def test_fresh_trains_again_and_prepares_nothing(workspace: Workspace, toys: StoppableToys) -> None:
-    chain(workspace)
-    assert chain(workspace, fresh=True) == ["train"]
-    assert toys.ran == ["prepare", "train", "train fresh"]
-
-
 def test_params_edited_in_mid_run_are_refused_and_not_recorded(workspace: Workspace, toys: StoppableToys) -> None:
     """DVC would record envs 12 for what was trained with 24."""
     toys.edit = "envs: 24 -> envs: 12"
@@ -221,9 +223,3 @@ def test_stopped_training_is_not_recorded_and_goes_on_next_time(workspace: Works
     with pytest.raises(Stopped):
         chain(workspace, stop=stop)
     assert chain(workspace) == ["train"]
-
-
-def test_undoing_overrides_names_git_only_where_there_is_git(tmp_path: Path) -> None:
-    assert engine.held(Workspace(tmp_path)).endswith("to undo them, restore the old values listed above")
-    (tmp_path / ".git").mkdir()
-    assert engine.held(Workspace(tmp_path)).endswith("to undo them: git checkout params.yaml")

@@ -86,7 +86,6 @@ def test_the_host_alone_is_the_same_host_without_seeds(images: Path) -> None:
     [
         ({"host": "vit/tiny"}, "host 'vit/tiny': must be FAMILY/PRESET"),
         ({"policy": "nobody"}, "nobody"),
-        ({"data": None}, "grow: needs data, a file or a folder, or --task NAME"),
         ({"data": None, "task": "sudoku"}, "--task sudoku: .*digits, mnist"),
         ({"data": None, "task": "suite"}, "--task suite: grow takes one data set"),
         ({"data": None, "task": "text"}, "--task text: source is"),
@@ -178,15 +177,6 @@ def test_a_comparison_with_a_network_of_ones_own_is_refused_at_once(images: Path
     assert not (images.parent / "grown").exists()
 
 
-def test_where_no_controller_fits_the_rule_by_hand_grows_and_terminal_and_card_say_why(
-    images: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(controllers, "PUBLISHED", images.parent / "nothing")
-    found = grow(tree(), Workspace(images.parent), asked(images, host="cnn/baseline", policy="learned"))
-    said = "the policy patient, since no controller fits: there is none in models/policy, and none is published"
-    assert found.account.grown_by == said and f"By {said}, in " in (found.path / "README.md").read_text()
-
-
 def test_grow_never_overwrites(images: Path) -> None:
     (images.parent / "grown").mkdir()
     with pytest.raises(SimicError, match="already exists"):
@@ -212,22 +202,22 @@ def test_as_many_decisions_as_are_asked_for_else_the_middle_of_what_training_has
 
 
 @pytest.mark.parametrize(
-    ("shape", "family"), [((1, 1, 5), "tables"), ((1, 1, 1), "mlp"), ((1, 16, 16), "cnn"), ((64,), "transformer")]
+    ("host", "shape", "expected"),
+    [
+        (None, (1, 1, 5), ("tables", "baseline")),
+        (None, (1, 1, 1), ("mlp", "baseline")),
+        (None, (1, 16, 16), ("cnn", "baseline")),
+        (None, (64,), ("transformer", "baseline")),
+        # One that is too weak alone, to show what growing is worth, is nobody's.
+        ("{family: cnn, preset: impaired}", (1, 16, 16), ("cnn", "baseline")),
+        ("{family: cnn, preset: impaired}", (1, 1, 784), ("mlp", "baseline")),
+    ],
 )
-def test_what_grows_without_being_asked_suits_the_samples(tmp_path, shape, family):
+def test_what_grows_without_being_asked_suits_the_samples(tmp_path, host, shape, expected):
     """Though a host for tables, which params.yaml has, would take pixels as columns."""
     workspace, shipped = Workspace(tmp_path), params.load(ROOT / "params.yaml")
     shutil.copy(ROOT / "params.yaml", workspace.params)
     assert shipped.train.host.family == "tables"
-    assert _usual_host(shipped, workspace, SimpleNamespace(shape=shape, classes=3)).family == family
-
-
-def test_nobody_gets_a_host_that_is_too_weak_alone(tmp_path: Path) -> None:
-    """Though the params of images have one: there it shows what growing is worth."""
-    workspace, impaired = Workspace(tmp_path), "train.host={family: cnn, preset: impaired}"
-    images = params.load(ROOT / "params.yaml", [impaired])
-    shutil.copy(ROOT / "params.yaml", workspace.params)
-    found = _usual_host(images, workspace, SimpleNamespace(shape=(1, 16, 16), classes=3))
-    assert (found.family, found.preset) == ("cnn", "baseline")
-    wide = _usual_host(images, workspace, SimpleNamespace(shape=(1, 1, 784), classes=3))
-    assert wide.family == "mlp"
+    asked_for = shipped if host is None else params.load(ROOT / "params.yaml", [f"train.host={host}"])
+    found = _usual_host(asked_for, workspace, SimpleNamespace(shape=shape, classes=3))
+    assert (found.family, found.preset) == expected

@@ -7,8 +7,10 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import time
+import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -20,7 +22,7 @@ from simic.pipeline.paths import Workspace
 from simic.telemetry.naming import run_name
 from simic.telemetry.recorder import Extent, Recorder
 from simic.telemetry.rows import FindingRow
-from tests.helpers import ROOT, iteration, some
+from tests.helpers import ROOT, free_port, iteration, some
 from tests.pipeline.mlflow_runs import (
     FINGERPRINT,
     GONE,
@@ -195,7 +197,7 @@ def test_models_and_report_of_another_run_are_not_taken_for_those_owed(
     assert f"will not have the report of run {NAME}" in caplog.text and owed(workspace) == []
 
 
-@pytest.mark.parametrize("damage", [b"", b"\xff", b'{"status": 3}'])
+@pytest.mark.parametrize("damage", [b"\xff", b'{"status": 3}'])
 def test_a_damaged_debt_is_said(damage: bytes, workspace: Workspace, caplog: pytest.LogCaptureFixture) -> None:
     file = workspace.mlflow_debt(NAME)
     file.parent.mkdir(parents=True)
@@ -357,3 +359,55 @@ def test_a_server_keeps_its_files_wherever_it_likes(
     assert mlflow_store.connect(Workspace(link))[1] == mlflow_store.connect(workspace)[1]
     monkeypatch.setenv("MLFLOW_TRACKING_URI", mlflow_store.store_uri(workspace))
     mlflow_store.connect(Workspace(tmp_path_factory.mktemp("other")))
+
+
+def test_a_database_server_that_nobody_runs_is_out_of_reach_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"postgresql+psycopg://nobody@127.0.0.1:{free_port()}/mlflow")
+    with pytest.raises(OSError, match="refused"):
+        mlflow_store.refuse_unusable(Workspace(tmp_path))
+
+
+@contextmanager
+def server(folder: Path, port: int) -> Iterator[None]:
+    """A real one, which is killed at the end with its workers."""
+    command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
+    command += [
+        "--backend-store-uri",
+        f"sqlite:///{folder}/server.db",
+        "--artifacts-destination",
+        str(folder / "files"),
+    ]
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    with subprocess.Popen(command, cwd=folder, start_new_session=True, **quiet) as process:
+        deadline, answered = time.monotonic() + 240, False
+        while not answered:
+            assert time.monotonic() < deadline and process.poll() is None, "mlflow server does not start"
+            with suppress(OSError), urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5):
+                answered = True
+        try:
+            yield
+        finally:
+            os.killpg(process.pid, signal.SIGKILL)
+
+
+@pytest.mark.prove
+@pytest.mark.usefixtures("at_once")
+def test_a_server_that_was_killed_in_mid_run_has_everything_once(
+    workspace: Workspace, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, port, findings = tmp_path_factory.mktemp("server"), free_port(), list[FindingRow]()
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://127.0.0.1:{port}")
+    with server(folder, port):
+        watcher = begun(workspace, findings)
+        train(watcher, workspace, range(2))
+    train(watcher, workspace, range(2, 3))
+    assert [finding.check for finding in findings] == ["tracking_gone"]
+    with server(folder, port):
+        train(watcher, workspace, range(3, 4))
+        watcher.on_end("finished")
+        publish_files(workspace)
+        watcher.publish()
+        log_report(workspace)
+        assert_everything_is_known_once(workspace)

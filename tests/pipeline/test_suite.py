@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 import yaml
-from safetensors.torch import load_file, save_file
 
 from simic import durable, params, seals
 from simic.audit.record import RunRecord
@@ -17,6 +16,7 @@ from simic.evaluation import headroom, result
 from simic.pipeline import engine, run_summary, stages
 from simic.pipeline.paths import Workspace
 from simic.telemetry import starts
+from tests.audit import synthetic
 from tests.conftest import Simic
 from tests.helpers import ROOT
 from tests.pipeline.small_suite import TINY, tree
@@ -38,10 +38,11 @@ def test_parts_of_a_stopped_headroom_belong_to_its_params_and_go_when_it_is_done
     before, parts = project.headroom.read_bytes(), project.state / "parts" / "headroom"
     with monkeypatch.context() as patched:
         patched.setattr(headroom, "_on_validation", fails)
-        for params_of_run in (tree(), tree("train.price=1.0")):
-            with pytest.raises(KeyboardInterrupt):
-                stages.headroom(params_of_run, project)
-    assert len(list(parts.iterdir())) == 2 and project.headroom.read_bytes() == before
+        with pytest.raises(KeyboardInterrupt):
+            stages.headroom(tree(), project)
+    [own] = parts.iterdir()
+    assert stages._parts("headroom", tree("train.price=1.0"), project)._folder != own
+    assert project.headroom.read_bytes() == before
     monkeypatch.setattr(headroom, "_searched", fails)  # it is there
     stages.headroom(tree(), project)
     assert project.headroom.read_bytes() == before and not parts.exists()
@@ -135,22 +136,15 @@ def test_an_evaluation_that_cannot_be_written_keeps_the_earlier_one(
     assert seals.content_hash(project.reports) == before and (project.grown / "network.pt2").exists()
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("damaged", [False, True])
+@pytest.mark.parametrize(("deviations", "code"), [({}, 0), ({"grown_network": 1e-5}, 1)])
 def test_certify_says_what_was_compared_and_fails_where_it_differs(
-    damaged: bool, project: Workspace, simic: Simic
+    deviations: dict[str, float], code: int, project: Workspace, simic: Simic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if damaged:
-        weights = project.grown / "weights.safetensors"
-        save_file({name: tensor * 0.5 for name, tensor in load_file(weights).items()}, weights)
-    before = project.certificate.read_bytes()
-    code, out, _ = simic("certify", root=project.root)
+    monkeypatch.setattr(stages, "certify", lambda *_: synthetic.certificate(**deviations))
+    found, out, _ = simic("certify", root=project.root)
     lines = out.splitlines()
-    assert code == int(damaged)
-    assert [line.split("  ")[0] for line in lines[:3]] == ["iterations", "episodes", "evaluation"]
-    assert lines[0].endswith("comparisons, 0 differ") and lines[1].endswith("comparisons, 0 differ")
-    assert ("exported weights" in "".join(lines[4:])) is damaged
-    assert project.certificate.read_bytes() == before
+    assert found == code and [line.split("  ")[0] for line in lines[:3]] == ["iterations", "episodes", "evaluation"]
+    assert (", 1 differ" in out) == bool(code)
 
 
 def test_another_suite_is_measured_with_its_own_settings_and_nothing_of_the_workspace_is_touched(
@@ -171,10 +165,7 @@ def test_a_suites_own_settings_leave_nothing_of_another_suites_behind() -> None:
     assert tables.prepare.suite.name == "tables" and tables.train.host.family == "tables"
     patches = params.load(ROOT / "params.yaml", list(stages.suite_overrides("patches")))
     assert patches.prepare.suite.name == "patches" and patches.train.host.family == "cnn"
-    assert patches.train.lifecycle.training_dwell > tables.train.lifecycle.training_dwell
     assert "op" not in patches.train.actions and patches.train.episode_steps != tables.train.episode_steps
-    with pytest.raises(SimicError, match=r"suite 'sudoku': must be one of .*patches.*tables"):
-        stages.suite_overrides("sudoku")
 
 
 def test_a_suite_of_an_extension_is_known_before_its_settings_are_asked_for(tmp_path: Path) -> None:

@@ -1,6 +1,5 @@
 """`simic study` as processes: killed, stopped, started twice, without MLflow."""
 
-import importlib.util
 import os
 import signal
 import subprocess
@@ -121,47 +120,3 @@ def test_stopped_by_ctrl_c_says_how_to_go_on_and_does(tmp_path: Path, whole: Stu
     with study(tmp_path) as process:
         code, out, _ = ended(process)
     assert code == 0 and "2 seeds" in out
-
-
-DASK = pytest.mark.skipif(importlib.util.find_spec("distributed") is None, reason="needs simic-grow[dask]")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("runner", ["processes", pytest.param("dask", marks=DASK)])
-def test_a_process_that_is_killed_costs_no_finished_cell(runner: str, tmp_path: Path, whole: StudyPlan) -> None:
-    found = plan(tmp_path)
-    with study(tmp_path, "--runner", runner, "--workers", "2") as process:
-        wait_for(lambda: results(found), process)
-        done = results(found)
-        kill_a_worker(process.pid)
-        code, out, error = ended(process)
-    assert code == 0, error
-    assert runner == "dask" or "its process ended" in out  # Dask tries again by itself
-    assert results(found).items() > done.items()
-    assert rows(found.folder / table.TABLE) == rows(whole.folder / table.TABLE)
-
-
-def kill_a_worker(session: int) -> None:
-    """Of those that compute, the one that has used most time."""
-    command = ["ps", "-e", "-ww", "-o", "sid=,pid=,times=,args="]  # else as wide as COLUMNS says
-    listed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    found = [line.split(maxsplit=3) for line in listed.splitlines()]
-    workers = [
-        (int(spent), int(pid))
-        for sid, pid, spent, args in found
-        if int(sid) == session and any(name in args for name in ("spawn_main", "Dask Worker"))
-    ]
-    os.kill(max(workers)[1], signal.SIGKILL)
-
-
-@pytest.mark.slow
-def test_a_cell_that_fails_is_told_in_one_line_and_the_others_are_computed(tmp_path: Path) -> None:
-    data = [{"task": "npz", "source": "missing.npz"}, {"task": "digits", "samples": 200}]
-    found = plan(tmp_path, grid={"prepare": data}, seeds=1)
-    with study(tmp_path) as process:
-        code, out, error = ended(process)
-    last = error.splitlines()[-1]
-    assert code == 2 and last.startswith("simic: 1 of 2 cells failed, the first with: ") and "missing.npz" in last
-    assert last.endswith("; the same command tries them again") and "Traceback" not in error
-    assert len(results(found)) == 1 and "not measured" in out
-    assert {row["prepare"] for row in rows(found.folder / table.TABLE)} == {'{"task": "digits", "samples": 200}'}

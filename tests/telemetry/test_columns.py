@@ -21,14 +21,6 @@ def test_values_are_published_as_they_are():
     assert published(np.array([True])).dtype == bool
 
 
-def test_columns_come_in_the_order_of_the_table_with_the_components_in_theirs():
-    columns = steps()
-    found = arranged(dict(reversed(columns.items())), STEPS)
-    names = [name for name in found if not name.startswith("components")]
-    assert names == [name for name in STEPS if name != "components"]
-    assert list(found)[list(found).index("reward") + 1 :][:2] == ["components/death", "components/rent"]
-
-
 @pytest.mark.parametrize(
     "change",
     [

@@ -1,14 +1,10 @@
 """What is plotted of a run: a row per iteration, means over the hosts that were measured, absent where nothing was."""
 
 import json
-from pathlib import Path
 
-from simic.agent.metrics import explanations
-from simic.telemetry.curves import COLUMNS, OF_UPDATES, Curves
-from simic.telemetry.publish import publish
-from simic.telemetry.recorder import Recorder
-from simic.telemetry.rows import TimingRow, UpdateRow
-from tests.helpers import episode, iteration
+from simic.telemetry.curves import COLUMNS, Curves
+from simic.telemetry.rows import UpdateRow
+from tests.helpers import episode
 
 
 def curves(scores: list[float], best: int | None) -> Curves:
@@ -50,16 +46,3 @@ def test_the_numbers_are_those_of_the_last_iteration_and_of_the_best_validation(
     }
     assert "best_iterations" not in json.loads(curves([NOT_VALIDATED], None).metrics())
     assert json.loads(curves([], None).metrics()) == {"iterations": 0}
-
-
-def test_what_is_plotted_of_updates_is_recorded_of_them() -> None:
-    assert {*OF_UPDATES} <= explanations().keys()
-
-
-def test_they_are_published_with_the_tables(tmp_path: Path) -> None:
-    with Recorder(tmp_path) as log:
-        log.write(iteration(0))
-        log.time(TimingRow(iteration=0, collect_seconds=1, update_seconds=1, validate_seconds=1, record_seconds=1))
-        publish(tmp_path, log.flush(), tmp_path / "out")
-    assert (tmp_path / "out" / "curves.csv").read_text().splitlines()[1:] == ["1,,1.5,40.0,2.0,,,,"]
-    assert json.loads((tmp_path / "out" / "metrics.json").read_text())["kept_seeds"] == 2.0

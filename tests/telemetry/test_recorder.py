@@ -7,7 +7,7 @@ import pytest
 
 from simic import durable
 from simic.errors import SimicError
-from simic.telemetry.recorder import NOTHING, Chain, Extent, LogFile, Recorder, Silent, encode, read
+from simic.telemetry.recorder import NOTHING, Chain, Extent, LogFile, Recorder, encode, read
 from simic.telemetry.rows import FindingRow
 from tests.helpers import iteration
 
@@ -171,10 +171,3 @@ def test_a_full_disk_is_one_message_and_loses_nothing_that_was_written(work, ext
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert sorted(path.name for path in (work / "telemetry").iterdir()) == NAMES
     assert Chain.of(work / "telemetry").damage(extent) is None
-
-
-def test_a_silent_log_keeps_nothing() -> None:
-    with Silent() as log:
-        log.find(finding(0))
-        log.write(None)
-        assert (log.flush(), log.dropped) == (NOTHING, 0)

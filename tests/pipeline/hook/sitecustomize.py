@@ -1,5 +1,4 @@
-"""Observes changes of files below a folder, just before they are made: a process is killed at one, the disk is full at
-one, or all are noted.
+"""Observes changes of files below a folder, just before they are made: a process is killed at one, or the disk is full.
 
 Python imports this in every process that has the folder of this file on its path, so also in one that is DVC.
 """
@@ -8,7 +7,6 @@ import atexit
 import os
 import signal
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -87,17 +85,6 @@ def fill(root: Path) -> None:
                 continue
 
 
-def note(root: str, notes: int, who: str) -> None:
-    """Notes time, process, who, kind and place; a line at once, so that those of several processes do not mix."""
-
-    def act(kind: str, place: str) -> None:
-        if os.path.isabs(place) or kind in ("open", "write"):
-            path = os.path.relpath(os.path.abspath(place), root)
-            os.write(notes, f"{time.monotonic()} {os.getpid()} {who} {kind} {path}\n".encode())
-
-    Observed(root, act)
-
-
 _COMMIT = sys.orig_argv[-2:-1] == ["-f"]  # dvc commit -f STAGE
 if "KILL_DVC_AT" in os.environ and _COMMIT:
     _root = os.environ["KILL_DVC_BELOW"]
@@ -106,7 +93,3 @@ if "FULL_DVC_AT" in os.environ and _COMMIT:
     _writes = Writes()
     _writes.begin(Path(os.environ["FULL_DVC_BELOW"]), int(os.environ["FULL_DVC_AT"]))
     atexit.register(lambda: Path(os.environ["FULL_DVC_COUNT"]).write_text(str(_writes.end())))
-if "WITNESS" in os.environ:
-    _dvc = "dvc" if any(word.endswith("dvc") for word in sys.orig_argv[:4]) else "simic"
-    _notes = os.open(os.environ["WITNESS"], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    note(os.environ["WITNESS_BELOW"], _notes, f"{os.environ['WITNESS_AS']} {_dvc}")
