@@ -66,7 +66,7 @@ def tiny(rng_seed: int = RNG_SEED) -> Params:
     return standard.merged({"rng_seed": rng_seed, **TREE})
 
 
-REAL_SEEDS = (1, 2)
+REAL_SEEDS = (1,)  # the findings that faults are compared with are those of the same seed
 # What is left out is more of the same: 1,024 hosts in two processes are as in the default run.
 REAL = (
     "prepare.suite.instances={train: 1100, val: 24, held_out: 24, held_out_kinds: 24, outside: 0}",
