@@ -1,4 +1,4 @@
-"""Faults of the run as users run it: 1,024 hosts in two processes. Each acts only late, only after many rows, only on
+"""Faults of the run as users run it: 512 hosts in two processes. Each acts only late, only after many rows, only on
 the last hosts or in the second process, or in what is measured before anything is learned.
 """
 
@@ -50,31 +50,31 @@ FAULTS: Faults = {
         ),
     ),
     # After many rows.
-    "scales-stop-after-thirty-thousand-rows": (
+    "scales-stop-after-fifteen-thousand-rows": (
         "high",
-        "The scales of observations stand still after thirty thousand rows.",
+        "The scales of observations stand still after fifteen thousand rows.",
         Patch(
             NORMALIZATION,
             "        self._freeze(self.moments.merge(batch))",
-            "        if self.moments.count < 30_000:\n            self._freeze(self.moments.merge(batch))",
+            "        if self.moments.count < 15_000:\n            self._freeze(self.moments.merge(batch))",
         ),
     ),
     "advantages-of-many-rows-too-small": (
         "critical",
-        "Advantages of a rollout of more than five thousand rows are a sixth too small.",
+        "Advantages of a rollout of more than 2,500 rows are a sixth too small.",
         Patch(
             PPO,
             "return centred / sigma.clamp(min=ADVANTAGE_SIGMA_FLOOR)",
-            "return centred / sigma.clamp(min=ADVANTAGE_SIGMA_FLOOR) / (1.2 if centred.numel() > 5000 else 1.0)",
+            "return centred / sigma.clamp(min=ADVANTAGE_SIGMA_FLOOR) / (1.2 if centred.numel() > 2500 else 1.0)",
         ),
     ),
-    "bootstrap-behind-the-thousandth-host": (
+    "bootstrap-behind-the-five-hundredth-host": (
         "critical",
-        "Behind the thousandth host the end of an episode is worth what the critic thinks of it.",
+        "Behind the five-hundredth host the end of an episode is worth what the critic thinks of it.",
         Patch(
             PPO,
             "torch.where(terminated, 0.0, next_values) - values",
-            "torch.where(terminated & (torch.arange(terminated.shape[-1]) < 1000), 0.0, next_values) - values",
+            "torch.where(terminated & (torch.arange(terminated.shape[-1]) < 500), 0.0, next_values) - values",
         ),
     ),
     # The last hosts.
@@ -84,7 +84,7 @@ FAULTS: Faults = {
         Patch(
             ENV,
             "action = waiting_where(~alive, to_action(actions) if isinstance(actions, Tensor) else actions)",
-            "alive = alive & (self.env_ids < 924)\n"
+            "alive = alive & (self.env_ids < 412)\n"
             "        action = waiting_where(~alive, to_action(actions) if isinstance(actions, Tensor) else actions)",
         ),
     ),
@@ -96,7 +96,7 @@ FAULTS: Faults = {
             "return (first + self.iteration * self.train.envs + self.host_ids) % self.train_tasks",
             "drawn = (first + self.iteration * self.train.envs + self.host_ids) % self.train_tasks\n"
             "        others = self.tasks_in_bank - self.train_tasks\n"
-            "        return torch.where(self.host_ids > 923, self.train_tasks + drawn % others, drawn)",
+            "        return torch.where(self.host_ids > 411, self.train_tasks + drawn % others, drawn)",
         ),
     ),
     "last-hosts-paid-more": (
@@ -105,7 +105,7 @@ FAULTS: Faults = {
         Patch(
             ENV,
             "return self._observe(), rewards.total(parts), paid.terminal",
-            "more = torch.where(self.host_ids > 923, 1.1, 1.0)\n"
+            "more = torch.where(self.host_ids > 411, 1.1, 1.0)\n"
             "        return self._observe(), rewards.total(parts) * more, paid.terminal",
         ),
     ),
@@ -116,7 +116,7 @@ FAULTS: Faults = {
             ENV,
             "return Observation(observe(view), state.slots.blueprint",
             "seen = observe(view)\n"
-            "        seen = torch.where((self.env_ids > 923)[:, None], seen.roll(1, 0), seen)\n"
+            "        seen = torch.where((self.env_ids > 411)[:, None], seen.roll(1, 0), seen)\n"
             "        return Observation(seen, state.slots.blueprint",
         ),
     ),
@@ -126,7 +126,7 @@ FAULTS: Faults = {
         Patch(
             PPO,
             "state, ended = step.state, terminated | truncated",
-            "state, ended = step.state.zeroed((env.env_ids > 923) & (t == 3)), terminated | truncated",
+            "state, ended = step.state.zeroed((env.env_ids > 411) & (t == 3)), terminated | truncated",
         ),
     ),
     # The second process.
