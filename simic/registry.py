@@ -18,10 +18,11 @@ from pydantic_core.core_schema import CoreSchema, no_info_after_validator_functi
 from simic.errors import SimicError
 
 FAMILY, PRESET, TASK, SUITE, REWARD_MODE = "host family", "host preset", "task", "suite", "reward mode"
+GYM = "gym"  # the task that is a Gymnasium environment
 _SHIPPED: dict[str, tuple[str, ...]] = {
     FAMILY: ("cnn", "adapted_cnn", "mlp", "tables", "transformer"),
     PRESET: ("baseline", "deep", "impaired"),
-    TASK: ("digits", "mnist", "fashion_mnist", "cifar10", "text", "npz", "synthetic", "suite"),
+    TASK: ("digits", "mnist", "fashion_mnist", "cifar10", "text", "npz", "synthetic", "suite", GYM),
     REWARD_MODE: ("shaped", "sparse", "escrow", "loss", "score"),
     SUITE: ("patches", "tables", "adapt"),
 }

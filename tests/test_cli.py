@@ -101,23 +101,6 @@ def test_where_says_where_training_is_under_way(simic: Simic, folder: Path) -> N
     assert simic.out.strip() == str(workspace.work(stages.fingerprint(tree, workspace)))
 
 
-def test_train_gym_learns_says_how_it_goes_and_refuses_what_it_cannot(
-    simic: Simic, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sys, "path", list(sys.path))  # it looks for environments in the working directory
-    small = ("--steps", "256", "--rollout", "32", "-S", "train.policy.core=none", "-S", "runtime.threads=1")
-    assert simic("train-gym", "CartPole-v1", *small, "--out", "policy")[0] == 0
-    assert "greedy return" in simic.out and (folder / "policy").is_dir()
-    assert (folder / "params.yaml").read_bytes() == (ROOT / "params.yaml").read_bytes()  # -S is for this run alone
-    refused = (
-        (("Nowhere-v0",), "Nowhere"),
-        (("CartPole-v1", "--out", "policy"), "already exists"),
-        (("CartPole-v1", "-S", "runtime.device=cuda"), "Gymnasium's environments are on the CPU"),
-    )
-    for arguments, words in refused:
-        assert words in simic.refuses("train-gym", *arguments, *small)
-
-
 def test_what_changed_between_two_audited_runs(simic: Simic, folder: Path) -> None:
     for name in ("before", "after"):
         (folder / name).mkdir()

@@ -114,7 +114,7 @@ def test_the_names_that_params_know_are_those_that_are_registered() -> None:
     assert set(registry.known(registry.FAMILY)) == set(family._FAMILIES)
     assert set(registry.known(registry.PRESET)) == {name for names in hosts.PRESETS.values() for name in names}
     assert set(registry.known(registry.REWARD_MODE)) == set(MODES)
-    assert set(registry.known(registry.TASK)) == {*prepare.TASKS, "suite"}
+    assert set(registry.known(registry.TASK)) == {*prepare.TASKS, "suite", registry.GYM}
     assert set(registry.known(registry.SUITE)) == set(SUITES)
 
 

@@ -32,8 +32,17 @@ def write(path: Path, overrides: list[str]) -> list[str]:
 
 
 def from_file(path: Path, overrides: list[str] | None = None) -> list[str]:
-    """Return every value of a params file, changed by overrides and filled up with defaults, as overrides."""
-    return [f"{name}={json.dumps(value)}" for name, value in _leaves(params.load(path, overrides, whole=False))]
+    """Return every value of a params file, changed by overrides and filled up with defaults, as overrides. An extension
+    that lies beside the file and not in this project is copied into it.
+    """
+    own, given = Path(params.EXTENSIONS_FOLDER), path.parent / params.EXTENSIONS_FOLDER
+    for name in read_tree(path, overrides).get("extensions") or ():
+        file = f"{name}.py"
+        if str(name).isidentifier() and (given / file).is_file() and not (own / file).exists():
+            own.mkdir(exist_ok=True)
+            durable.replace_file(own / file, (given / file).read_bytes())
+    tree = params.load(path, overrides, whole=False, extensions=own)
+    return [f"{name}={json.dumps(value)}" for name, value in _leaves(tree)]
 
 
 def from_model(model: BaseModel) -> list[str]:

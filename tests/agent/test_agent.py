@@ -1,7 +1,6 @@
 """The agent on its own: what a user of Gymnasium does with it."""
 
 import csv
-import json
 import re
 import subprocess
 import sys
@@ -228,19 +227,3 @@ def test_what_cannot_be_learned_is_refused() -> None:
     with pytest.raises(SimicError, match=r"envs = 1: must be at least ppo.minibatches \(2\)"):
         make_agent(envs=1)
     make_agent(envs=1, policy=SIZES.model_copy(update={"core": "none"})).train(16)
-
-
-@pytest.mark.slow
-def test_the_command_reports_evaluates_and_leaves_its_policy(tmp_path) -> None:
-    (tmp_path / "masked_here.py").write_text(MASKED)
-    (tmp_path / "params.yaml").write_text("train: {ppo: {minibatches: 2}}\nruntime: {threads: 1}\n")
-    given = "train-gym masked_here:Masked-v0 --steps 64 --envs 2 --rollout 16 --out policy"
-    command = [sys.executable, "-c", "from simic.cli import main; main()", *given.split()]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    said = done.stdout.splitlines()
-    assert said[0] == "1 observed numbers; action heads action_0 2, action_1 3; masked by the environment"
-    assert [line.split()[0] for line in said[1:3]] == ["32", "64"]
-    assert said[3:] == ["policy written to policy", "greedy return 1.0 (mean of 24 episodes)"]
-    inputs = json.loads((tmp_path / "policy" / "policy.json").read_text())["inputs"]
-    assert [name for name in inputs if name.startswith("mask")] == ["mask_action_0", "mask_action_1"]
