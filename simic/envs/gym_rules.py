@@ -16,9 +16,10 @@ RULES: dict[str, Rule] = {}
 def rule(name: str) -> Callable[[Rule], Rule]:
     """Return a decorator that registers a rule; SimicError where the name is taken."""
 
+    if name in (*RULES, "random", "peer", "learned", "learned_sampled", "blind"):
+        raise SimicError(f"rule {name!r}: the name is taken; choose another")
+
     def register(function: Rule) -> Rule:
-        if name in (*RULES, "random", "peer", "learned", "learned_sampled", "blind"):
-            raise SimicError(f"rule {name!r}: the name is taken; choose another")
         RULES[name] = function
         return function
 

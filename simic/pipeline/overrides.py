@@ -84,6 +84,7 @@ def _edited(path: Path, after: dict[str, Any], overrides: list[str]) -> str:
     editor.preserve_quotes = True
     editor.representer.add_representer(type(None), _null)
     editor.representer.add_representer(float, _float)
+    editor.representer.add_representer(str, _text)
     tree = editor.load(path.read_text(encoding="utf-8"))
     for override in overrides:
         key = override.partition("=")[0]
@@ -102,6 +103,11 @@ def _float(representer: Any, value: float) -> Any:
     mantissa, exponent, power = repr(value).partition("e")
     text = f"{mantissa}.0e{power}" if exponent and "." not in mantissa else repr(value)
     return representer.represent_scalar("tag:yaml.org,2002:float", text)
+
+
+def _text(representer: Any, value: str) -> Any:
+    """Quote what has a colon: within braces it would be taken for a key."""
+    return representer.represent_scalar("tag:yaml.org,2002:str", value, style='"' if ":" in value else None)
 
 
 def _null(representer: Any, _: None) -> Any:
