@@ -26,7 +26,7 @@ EXACT = 1e-6
     subject="gym",
     title="Episodes are not what their steps add up to",
     question="Do numbers, returns and lengths of episodes follow from the steps, from the first iteration on?",
-    needs=("checkpoints", "steps.reward", "steps.terminated", "episodes.return"),
+    needs=("checkpoints", "steps.reward", "steps.starts", "steps.terminated", "steps.truncated", "episodes.length"),
     threshold=f"a count that differs, or a return by more than {number(SUM)}; a start that does not follow an end",
 )
 def _episodes_add_up(run: RunRecord) -> Outcome:
@@ -59,7 +59,7 @@ def _episodes_add_up(run: RunRecord) -> Outcome:
     subject="gym",
     title="Advantages or returns are not what the rewards give",
     question="Do advantages, returns, the scale of rewards and explained variance follow from the recorded rewards?",
-    needs=("checkpoints", "params", "steps.reward", "steps.next_value", "updates.return_mean"),
+    needs=("checkpoints", "params", "steps.reward", "steps.starts", "steps.next_value", "updates.return_mean"),
     threshold=f"a moment that differs by more than {number(SCALED)} of the largest value",
 )
 def _advantages_follow(run: RunRecord) -> Outcome:
