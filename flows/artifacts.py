@@ -15,11 +15,13 @@ from prefect.artifacts import (
 from prefect.exceptions import PrefectException
 from prefect.runtime import flow_run
 
+from simic.data.batches import read_meta
 from simic.errors import printable
-from simic.evaluation import result
+from simic.evaluation import gym, result
 from simic.pipeline import mlflow_results
 from simic.pipeline.paths import Workspace
 from simic.pipeline.run_summary import RunSummary
+from simic.registry import GYM
 from simic.telemetry.columns import Columns
 from simic.telemetry.rows import UpdateRow
 from simic.training.observers import Observer, RunInfo
@@ -87,9 +89,22 @@ def evaluation_rows(evaluation: result.Evaluation) -> list[dict[str, str | float
     ]
 
 
+def gym_rows(evaluation: gym.GymEvaluation) -> list[dict[str, str | float]]:
+    """Return one row per policy in a Gymnasium environment."""
+    rows = []
+    for name, policy in evaluation.policies.items():
+        mean = policy.mean_return
+        interval = f"{mean.low:.2f} to {mean.high:.2f}"
+        rows.append({"policy": printable(name), "return": round(mean.estimate, 2), "95 % interval": interval})
+    return rows
+
+
 def publish(stage: str, workspace: Workspace) -> None:
     """Publish the artifacts of a finished stage."""
-    if stage == "evaluate":
+    if stage == "evaluate" and read_meta(workspace.prepared).task == GYM:
+        rows = gym_rows(gym.read(workspace.evaluation))
+        create_table_artifact(rows, key="evaluation", description="Fresh episodes, the same for everyone")
+    elif stage == "evaluate":
         rows = evaluation_rows(result.read(workspace.evaluation))
         create_table_artifact(
             rows,

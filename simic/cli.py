@@ -190,6 +190,11 @@ def headroom(
     workspace = _workspace()
     if suite is None:
         _chain("headroom", set_, None)
+        if params.load(workspace.params).prepare.is_gym:
+            from simic.evaluation import gym
+
+            _say(gym.page(gym.read_headroom(workspace.headroom)))
+            return
         report, title = read_headroom(workspace.headroom), params.load(workspace.params).prepare.task
     else:
         params.load(workspace.params, [one for one in set_ or [] if one.startswith("extensions")])  # may add suites
@@ -342,26 +347,6 @@ def _say_grown(grown: "Grown", asked: "Growth") -> None:
         _say(f"use it   python {grown.path / 'predict.py'} DATA, or simic.growth.load_grown('{grown.path}')")
     else:
         _say(f"use it   python -c \"from simic.growth import load_grown; print(load_grown('{grown.path}'))\"")
-
-
-@app.command("train-gym", rich_help_panel=GROWING)
-def train_gym(
-    env: Annotated[str, typer.Argument(metavar="ENV", help="A Gymnasium id, for example CartPole-v1.")],
-    steps: Annotated[int, typer.Option(min=1, help="Environment steps in all.")] = 50_000,
-    envs: Annotated[int, typer.Option(min=1, help="Environments side by side.")] = 8,
-    rollout: Annotated[int, typer.Option(min=1, help="Steps of each environment per update.")] = 128,
-    out: Annotated[Path | None, typer.Option(help="New folder for the trained policy as a program.")] = None,
-    set_: Overrides = None,
-) -> None:
-    """Train the PPO agent on a Gymnasium environment, with train.policy and train.ppo of params.yaml.
-
-    Here -S holds for this run alone: params.yaml stays as it is.
-    """
-    from simic import params
-    from simic.training import gym
-
-    sys.path.insert(0, str(Path.cwd()))  # a console script does not look here, where a user's environments are
-    gym.train(params.load(_workspace().params, set_, whole=False), env, steps, envs, rollout, out, _say)
 
 
 @app.command(rich_help_panel=GROWING)

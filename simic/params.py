@@ -101,6 +101,23 @@ class Suite(Tree):
     instances: Instances = Instances()
 
 
+class GymWrapper(Tree):
+    """A wrapper of an environment: ``module:Name``, and its keyword arguments."""
+
+    name: str
+    options: dict[str, Any] = {}
+
+
+class GymParams(Tree):
+    """The Gymnasium environment of task gym."""
+
+    id: str | None = None  # a registered id; of module:Name-v0 the module is imported first
+    options: dict[str, Any] = {}  # keyword arguments of gymnasium.make
+    wrappers: Annotated[tuple[GymWrapper, ...], Field(strict=False)] = ()  # the innermost first
+    # one: all in this process; processes: Gymnasium's process for each; tensors: the id's own vector environment
+    vector: Literal["one", "processes", "tensors"] = "one"
+
+
 class Prepare(Tree):
     """The data, how much of them is used, and their split."""
 
@@ -110,6 +127,18 @@ class Prepare(Tree):
     suite: Suite = Suite()
     context: Units = 64  # text: bytes that one window predicts the next bytes of
     split: Split = Split()
+    gym: GymParams = GymParams()
+
+    @property
+    def is_gym(self) -> bool:
+        """Tell whether the agent controls a Gymnasium environment, and nothing is grown."""
+        return self.task == registry.GYM
+
+    @model_validator(mode="after")
+    def _environment_where_needed(self) -> Self:
+        if self.is_gym != (self.gym.id is not None):
+            raise ValueError("gym.id is the environment of task gym: required there, null otherwise")
+        return self
 
     @model_validator(mode="after")
     def _source_where_needed(self) -> Self:
@@ -322,6 +351,13 @@ class Train(Tree):
 RuleName = Literal["static", "random_legal", "tuned_rule", "patient"]
 
 
+class GymFloors(Tree):
+    """Who plays a Gymnasium environment before anything is learned; random legal actions always do."""
+
+    rules: Annotated[tuple[str, ...], Field(strict=False), Once] = ()  # of @rule in an extension
+    peer_steps: Steps = 0  # environment steps that sb3 or sb3-contrib learns for, where installed; 0: nobody does
+
+
 class Headroom(Tree):
     """The measurement of what can be won before anything is learned: hand-written rules, a search over schedules."""
 
@@ -331,6 +367,7 @@ class Headroom(Tree):
     search_tasks: Count = 192  # tasks of training on which the common schedule is chosen
     tune: bool = False  # tuned_rule where simic knows none for these hosts and tasks; false: patient plays for it
     floors: bool = True  # a linear classifier and static networks of several sizes
+    gym: GymFloors = GymFloors()
 
 
 PolicyName = Literal["learned", "learned_sampled", "blind"]
@@ -392,6 +429,12 @@ class Params(Tree, _Extended):
         """Return the lengths of the episodes that headroom and evaluation play, the primary one first."""
         return self.evaluate.epochs or (self.train.longest_episode,)
 
+    @model_validator(mode="after")
+    def _rollout_of_an_environment(self) -> Self:
+        if self.prepare.is_gym and not isinstance(self.train.episode_steps, int):
+            raise ValueError("train.episode_steps must be one number for task gym: the steps of a rollout")
+        return self
+
     rng_seed: Annotated[int, Field(ge=0, le=2**31 - 1)] = 1
     prepare: Prepare = Prepare()
     headroom: Headroom = Headroom()
@@ -401,12 +444,12 @@ class Params(Tree, _Extended):
     runtime: Runtime = Runtime()
 
 
-def load(path: Path, overrides: list[str] | None = None, whole: bool = True) -> Params:
+def load(path: Path, overrides: list[str] | None = None, whole: bool = True, extensions: Path | None = None) -> Params:
     """Return the params of a file, with ``key.path=value`` overrides in DVC's ``-S`` syntax; SimicError if anything is
     wrong. Every section must be there, or the file was cut off; but not in one that is not ``whole``, which gives some
-    values.
+    values. The user's files are in ``extensions``, by default beside the file.
     """
-    tree, folder = read_tree(path, overrides), path.parent / EXTENSIONS_FOLDER
+    tree, folder = read_tree(path, overrides), extensions or path.parent / EXTENSIONS_FOLDER
     missing = [key for key in Params.model_fields if key not in tree]
     if whole and missing:
         raise SimicError(f"{path}: cut off? It lacks {', '.join(missing)}; git checkout {path.name} restores it")

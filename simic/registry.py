@@ -18,10 +18,11 @@ from pydantic_core.core_schema import CoreSchema, no_info_after_validator_functi
 from simic.errors import SimicError
 
 FAMILY, PRESET, TASK, SUITE, REWARD_MODE = "host family", "host preset", "task", "suite", "reward mode"
+GYM = "gym"  # the task that is a Gymnasium environment
 _SHIPPED: dict[str, tuple[str, ...]] = {
     FAMILY: ("cnn", "adapted_cnn", "mlp", "tables", "transformer"),
     PRESET: ("baseline", "deep", "impaired"),
-    TASK: ("digits", "mnist", "fashion_mnist", "cifar10", "text", "npz", "synthetic", "suite"),
+    TASK: ("digits", "mnist", "fashion_mnist", "cifar10", "text", "npz", "synthetic", "suite", GYM),
     REWARD_MODE: ("shaped", "sparse", "escrow", "loss", "score"),
     SUITE: ("patches", "tables", "adapt"),
 }
@@ -63,7 +64,7 @@ def load_extension(path: Path) -> ModuleType:
     path = path.resolve()
     name = f"{EXTENSION_MODULE}{path.stem}"
     loaded = sys.modules.get(name)
-    if loaded is not None and loaded.__file__ == str(path):
+    if loaded is not None and (loaded.__file__ == str(path) or _is_copy(path, loaded)):
         return loaded
     if loaded is not None:
         raise SimicError(f"extensions: {path} and {loaded.__file__} have the same name; rename one of them")
@@ -80,6 +81,12 @@ def load_extension(path: Path) -> ModuleType:
         del sys.modules[name]
         raise SimicError(f"extensions: {path}: {type(error).__name__}: {' '.join(str(error).split())}") from error
     return module
+
+
+def _is_copy(path: Path, loaded: ModuleType) -> bool:
+    """Tell whether a file has the very content of one that was imported, as that of a copied project."""
+    file = Path(loaded.__file__ or "")
+    return path.is_file() and file.is_file() and path.read_bytes() == file.read_bytes()
 
 
 @dataclass(frozen=True)

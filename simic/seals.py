@@ -36,7 +36,9 @@ class Sealed(NamedTuple):
 
 _HOSTS = ("agent", "data/batches.py", "durable.py", "envs", "program.py")
 _BASE = ("growth", "rng.py", "transfer.py")
-_MEASURING = ("checkpoint", "episodes", "learned", "machine", "worker_layout", "validation")
+_MEASURING = (
+    "checkpoint", "episodes", "gym_task", "learned", "machine", "partial", "task", "validation", "worker_layout",
+)  # fmt: skip
 _GROWN_AS = (
     "actions", "batch_size", "batches_per_epoch", "episode_steps", "governor", "host", "host_optimizer", "lifecycle",
     "price",
@@ -47,6 +49,7 @@ STAGES: dict[str, Sealed] = {
         code=(
             *(f"data/{name}.py" for name in ("bank", "batches", "cifar", "idx", "prepare", "published", "sources")),
             *("data/suites", "data/synthetic.py", "data/tasks.py", "data/text.py", "durable.py"),
+            *("agent/gym_adapter.py", "agent/spec.py", "envs/__init__.py", "envs/gym_env.py"),
             *_BASE,
         ),
         params=("rng_seed", "extensions", "prepare"),
@@ -55,7 +58,7 @@ STAGES: dict[str, Sealed] = {
     ),
     "headroom": Sealed(
         code=(
-            *(*_HOSTS, *_BASE, "evaluation", "telemetry/columns.py"),
+            *(*_HOSTS, *_BASE, "evaluation", "telemetry/columns.py", "telemetry/rows.py"),
             *(f"training/{name}.py" for name in _MEASURING),
         ),
         params=(
@@ -73,7 +76,7 @@ STAGES: dict[str, Sealed] = {
     ),
     "evaluate": Sealed(
         code=(
-            *(*_HOSTS, *_BASE, "evaluation", "telemetry/columns.py", "training"),
+            *(*_HOSTS, *_BASE, "evaluation", "telemetry/columns.py", "telemetry/rows.py", "training"),
             *(f"data/{name}.py" for name in ("bank", "raw_inputs", "sources", "synthetic")),
         ),
         params=("rng_seed", "extensions", "headroom", "train", "evaluate"),

@@ -95,23 +95,6 @@ def test_help_has_groups_and_a_short_name_and_the_version_is_printed() -> None:
     assert CliRunner().invoke(cli.app, ["--version"]).output.startswith("simic 0.")
 
 
-def test_train_gym_learns_says_how_it_goes_and_refuses_what_it_cannot(
-    simic: Simic, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sys, "path", list(sys.path))  # it looks for environments in the working directory
-    small = ("--steps", "256", "--rollout", "32", "-S", "train.policy.core=none", "-S", "runtime.threads=1")
-    assert simic("train-gym", "CartPole-v1", *small, "--out", "policy")[0] == 0
-    assert "greedy return" in simic.out and (folder / "policy").is_dir()
-    assert (folder / "params.yaml").read_bytes() == (ROOT / "params.yaml").read_bytes()  # -S is for this run alone
-    refused = (
-        (("Nowhere-v0",), "Nowhere"),
-        (("CartPole-v1", "--out", "policy"), "already exists"),
-        (("CartPole-v1", "-S", "runtime.device=cuda"), "Gymnasium's environments are on the CPU"),
-    )
-    for arguments, words in refused:
-        assert words in simic.refuses("train-gym", *arguments, *small)
-
-
 def test_a_name_that_acts_on_a_terminal_is_shown_and_does_not_act(simic: Simic) -> None:
     said = simic.refuses("audit", "diff", "a\x1b[2J\nb", "c")
     assert said.startswith(r"simic: a\x1b[2J\nb: neither") and said.strip().isprintable()

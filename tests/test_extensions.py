@@ -96,7 +96,7 @@ def test_the_names_that_params_know_are_those_that_are_registered() -> None:
     assert set(registry.known(registry.FAMILY)) == set(family._FAMILIES)
     assert set(registry.known(registry.PRESET)) == {name for names in hosts.PRESETS.values() for name in names}
     assert set(registry.known(registry.REWARD_MODE)) == set(MODES)
-    assert set(registry.known(registry.TASK)) == {*prepare.TASKS, "suite"}
+    assert set(registry.known(registry.TASK)) == {*prepare.TASKS, "suite", registry.GYM}
     assert set(registry.known(registry.SUITE)) == set(SUITES)
 
 
@@ -119,10 +119,12 @@ def test_an_extension_is_imported_once_and_its_name_belongs_to_one_file(
 ) -> None:
     first, second = tmp_path / "counted_extension.py", tmp_path / "other" / "counted_extension.py"
     second.parent.mkdir()
-    for path in (first, second):
-        path.write_text("VALUES = []\n")
+    first.write_text("VALUES = []\n")
+    second.write_text("VALUES = [1]\n")
     module = registry.load_extension(first)
     monkeypatch.setitem(sys.modules, module.__name__, module)  # taken out again after the test
     assert registry.load_extension(first) is module
     with pytest.raises(SimicError, match="have the same name"):
         registry.load_extension(second)
+    second.write_bytes(first.read_bytes())
+    assert registry.load_extension(second) is module  # a copy of the project has the same file

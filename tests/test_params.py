@@ -85,11 +85,15 @@ def at(path: Keys) -> Any:
     return found
 
 
+# Mappings whose values are no numbers of simic's own: choices by head, and what an environment takes.
+CALLERS = (("train", "actions"), ("prepare", "gym", "options"))
+
+
 @pytest.mark.parametrize("huge", [1e30, -1e30, 10**12, -(10**12), float("nan"), float("inf"), -float("inf")])
 def test_no_number_is_without_a_range_and_none_is_a_flag(huge: float) -> None:
     for path, admitted in LEAVES.items():
         for value in (huge, [huge], {"op": huge}):
-            if path != ("train", "actions") or value != {"op": huge}:
+            if path not in CALLERS or value != {"op": huge}:
                 with pytest.raises(ValidationError):
                     admitted.validate_python(value)
         if not isinstance(at(path), bool):

@@ -53,8 +53,9 @@ class GymAdapter:
             raise SimicError(f"vector environment: autoreset_mode is {mode}; only SAME_STEP can be learned from")
         self.num_envs = env.num_envs
         self.env_ids = torch.arange(self.num_envs) if env_ids is None else env_ids
-        self.action_spec = _action_spec(env.single_action_space, action_spec)
-        self.observation_spec = _observation_spec(env.single_observation_space)
+        self.observation_spec, self.action_spec = specs(
+            env.single_observation_space, env.single_action_space, action_spec
+        )
         self.masked: tuple[str, ...] | None = None  # heads, once something was observed
         self._single = isinstance(env.single_action_space, Discrete)
         self._first_action = np.array([head.first for head in self.action_spec.heads])
@@ -204,6 +205,14 @@ def vectorized(make: Make, envs: int, rng_seed: int) -> GymAdapter:
         return GymAdapter(vector, rng_seed, mask_method=mask_method, action_spec=spec)
     except SimicError as error:
         raise SimicError(f"environment {first.unwrapped.spec.id if first.unwrapped.spec else first}: {error}") from None
+
+
+def specs(
+    observations: gymnasium.Space, actions: gymnasium.Space, given: ActionSpec | None
+) -> tuple[ObservationSpec, ActionSpec]:
+    """Return the specs of an environment's spaces; SimicError where the agent does not know them."""
+    action_spec = _action_spec(actions, given)
+    return _observation_spec(observations), action_spec
 
 
 def _action_spec(space: gymnasium.Space, given: ActionSpec | None) -> ActionSpec:

@@ -5,7 +5,7 @@ from simic.audit.record import RunRecord
 from simic.evaluation.page import GROUPS, interval
 from simic.evaluation.result import LEARNED, Evaluation
 from simic.evaluation.statistics import CONFIDENCE
-from simic.training.card import Measured, Trained
+from simic.training.card import Measured, Trained, gym_card
 from simic.training.learned import Learned
 
 FILE = "model_card.md"
@@ -16,6 +16,8 @@ def model_card(run: RunRecord, verdict: Verdict) -> str:
     best = (run.checkpoints or {}).get("best")
     if run.meta is None or best is None:
         return "# No model card\n\nData or the best checkpoint are missing or damaged: see report.md.\n"
+    if run.params.prepare.is_gym:
+        return gym_card(Learned.of(best), best.manifest, run.meta, f"{_of_gym(run, verdict)}\n\n{_verdict(verdict)}")
     trained = Trained(Learned.of(best), best.manifest, run.meta)
     evaluation = run.evaluation
     if verdict.refuted:
@@ -25,6 +27,17 @@ def model_card(run: RunRecord, verdict: Verdict) -> str:
     else:
         measured, results = _measured(evaluation, run.meta.source), _scores(evaluation)
     return trained.card(measured, f"{results}\n\n{_verdict(verdict)}")
+
+
+def _of_gym(run: RunRecord, verdict: Verdict) -> str:
+    """Return a table of everyone's returns, or why there is none."""
+    if verdict.refuted:
+        return f"Withheld: the record does not hold ({', '.join(verdict.refuted)})."
+    if run.gym is None:
+        return "This policy was not evaluated."
+    rows = [f"| {name} | {interval(each.mean_return).lstrip('+')} |" for name, each in run.gym.policies.items()]
+    head = f"Mean return of {run.gym.eval_seeds} fresh episodes, {percent(CONFIDENCE)} interval.\n"
+    return "\n".join([head, "| policy | return |", "|---|--:|", *rows])
 
 
 def _measured(evaluation: Evaluation, source: str) -> list[Measured]:

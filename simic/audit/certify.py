@@ -24,9 +24,9 @@ from simic.certify.iteration import KeptIteration, Known
 from simic.errors import SimicError
 from simic.evaluation.result import HeadroomReport, PerSeed
 from simic.growth.export import refuse_damaged
+from simic.telemetry.columns import DECIDED
 from simic.telemetry.publish import KEPT_FILE, VALIDATED_FILE
 from simic.training.checkpoint import Checkpoint, read_chain
-from simic.training.validation import DECIDED
 
 SHAPING = "components.shaping"  # where it is paid, scaled rewards are not clipped, so that they telescope
 RULED = 3  # hosts of each hand-written rule

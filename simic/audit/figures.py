@@ -19,6 +19,7 @@ from simic.evaluation.endpoints import ALL_AT_ONCE, COMMON, ORACLE_TASK, PPO, RU
 from simic.evaluation.page import GROUPS
 from simic.evaluation.pareto import pareto_front
 from simic.evaluation.result import LEARNED, Evaluation, Standings, Timeline
+from simic.evaluation.statistics import Interval
 from simic.growth.life.vocabulary import Stage
 
 Values = NDArray[np.float64]
@@ -91,6 +92,7 @@ def learning(
     floors: Mapping[str, float],
     validations: Sequence[Validation] = (),
     trainings: int = 1,
+    words: tuple[str, str, str] | None = None,
 ) -> Figure:
     """Draw committed validation accuracy per iteration: mean, middle half and range over hosts ``[N, E]``, with floors;
     and the validations, a ring around the one that chose the best checkpoint.
@@ -108,8 +110,21 @@ def learning(
         plot.plot([each.iterations], [each.score], "D", color=INK, markersize=5)
         if each.best:
             plot.plot([each.iterations], [each.score], "o", color=INK, markersize=11, markerfacecolor="none")
-    _axis(plot, "Committed validation accuracy", f"iteration ({trainings:,} host trainings each)", "accuracy (points)")
+    across = f"iteration ({trainings:,} host trainings each)"
+    _axis(plot, *(words or ("Committed validation accuracy", across, "accuracy (points)")))
     legend_below(figure, used)
+    return figure
+
+
+def returns(means: Mapping[str, Interval]) -> Figure:
+    """Draw the mean return of everyone that played, with its interval."""
+    figure, [plot] = new_figure(0.6 + 0.35 * len(means))
+    for place, (name, mean) in enumerate(reversed([*means.items()])):
+        label, colour, marker = policy_look(name)
+        plot.plot([mean.low, mean.high], [place, place], color=colour, linewidth=1.6)
+        plot.plot([mean.estimate], [place], marker, color=colour, markersize=6, label=label)
+    plot.set_yticks(range(len(means)), [policy_look(name)[0] for name in reversed([*means])])
+    _axis(plot, "Mean return", "return", "")
     return figure
 
 

@@ -41,7 +41,7 @@ class LiveAudit(Observer):
         self._updates.append(update)
         run = RunRecord(self._info.params, updates=Table.from_rows(list(self._updates)), steps=self._steps)
         self._steps = Table()
-        for result in (check.run(run) for check in audit.checks(live=True)):
+        for result in (check.run(run) for check in audit.checks(live=True, of_gym=run.params.prepare.is_gym)):
             if result.status is Status.FINDING and SEVERITIES.index(result.severity) > self._told.get(result.check, -1):
                 self._told[result.check] = SEVERITIES.index(result.severity)
                 self._info.report(_row(update.iteration, result))

@@ -114,7 +114,7 @@ def page() -> str:
         metrics=_list(METRICS),
         checks="\n".join(
             f"- `{check.id}` ({check.severity}{', live' if check.live else ''}): {check.title}."
-            for check in sorted(checks(), key=lambda check: check.id)
+            for check in sorted(checks(of_gym=False), key=lambda check: check.id)
             if not check.id.startswith("C")
         ),
     )

@@ -14,12 +14,15 @@ from simic.audit.figures import HEALTH, Validation, Values, policy_look
 from simic.audit.record import RunRecord
 from simic.errors import printable
 from simic.evaluation.endpoints import COMMON, ORACLE_TASK, compared
+from simic.evaluation.gym import RANDOM
+from simic.evaluation.gym_peer import PEER
 from simic.evaluation.page import GROUPS
 from simic.evaluation.result import LEARNED, Evaluation
 from simic.growth.life.vocabulary import Action, Op
 from simic.growth.networks.blueprints import blueprints_of
 
 FLOORS = ("static", "random_legal")
+GYM_FLOORS = (RANDOM, PEER)
 
 
 class Panel(NamedTuple):
@@ -33,13 +36,22 @@ class Panel(NamedTuple):
 
 def panels_of(run: RunRecord) -> list[Panel]:
     """Draw every figure that the run has data for."""
-    made = [_result(run), _gap(run), _learning(run), _health(run), _entropy(run), _rewards(run)]
+    made = [_returns(run), _result(run), _gap(run), _learning(run), _health(run), _entropy(run), _rewards(run)]
     return [panel for panel in (*made, *_growth(run), _pareto(run)) if panel is not None]
 
 
 def _panel(name: str, title: str, description: str, draw: Callable[[], Figure]) -> Panel:
     said, rendered = printable(description), drawing.render(draw)
     return Panel(name, said, Markup(drawing.svg_element(rendered, name, title, said)), drawing.svg_file(rendered))
+
+
+def _returns(run: RunRecord) -> Panel | None:
+    if run.gym is None:
+        return None
+    means = {name: result.mean_return for name, result in run.gym.policies.items()}
+    said = ", ".join(f"{name} {x.estimate:.4g} [{x.low:.4g}, {x.high:.4g}]" for name, x in means.items())
+    title = f"Return in {run.gym.eval_seeds} fresh episodes"
+    return _panel("result", title, f"{said}. Intervals: 95 % over episodes.", partial(figures.returns, means))
 
 
 def _result(run: RunRecord) -> Panel | None:
@@ -86,6 +98,8 @@ def _learning(run: RunRecord) -> Panel | None:
         return None
     floors = {COMMON if name == "common" else name: value for name, value in _on_validation(run).items()}
     levels = ", ".join(f"{policy_look(name)[0]} {value:.1f}" for name, value in floors.items())
+    if run.params.prepare.is_gym:
+        return _learning_of_gym(run)
     iterations, committed = run.episodes.column("iteration") + 1.0, run.episodes.column("committed_accuracy")
     mean = np.nanmean(committed, axis=1)
     description = (
@@ -98,6 +112,30 @@ def _learning(run: RunRecord) -> Panel | None:
     title = "Committed validation accuracy per iteration"
     draw = partial(figures.learning, iterations, committed, floors, played, run.params.train.envs)
     return _panel("learning", title, description, draw)
+
+
+def _learning_of_gym(run: RunRecord) -> Panel | None:
+    """Draw returns; iterations in which no episode ended are left out."""
+    returns = run.episodes.column("return")
+    some = np.isfinite(returns).any(axis=1)
+    if not some.any():
+        return None
+    means = np.nanmean(returns[some], axis=1)
+    played = run.gym.policies if run.gym else {}
+    floors = {name: played[name].mean_return.estimate for name in GYM_FLOORS if name in played}
+    description = (
+        f"Mean over environments from {means[0]:.4g} in the first to {means[-1]:.4g} in the last iteration; dark band: "
+        f"middle half, light band: all. Diamonds: greedy validation; the ring is on the one that chose the checkpoint."
+    )
+    draw = partial(
+        figures.learning,
+        run.episodes.column("iteration")[some] + 1.0,
+        returns[some],
+        floors,
+        validations(run),
+        words=("Return of episodes that ended", "iteration", "return"),
+    )
+    return _panel("learning", "Return per iteration", description, draw)
 
 
 def validations(run: RunRecord) -> list[Validation]:

@@ -14,6 +14,7 @@ from simic.audit.certificate import Certificate
 from simic.audit.provenance import RESTORED, Provenance
 from simic.data.batches import Dataset, Meta, TaskMeta
 from simic.errors import SimicError
+from simic.evaluation.gym import GymEvaluation, GymHeadroom
 from simic.evaluation.result import Evaluation, HeadroomReport
 from simic.params import Params
 from simic.telemetry import timing
@@ -37,6 +38,10 @@ class Table:
 
     def __contains__(self, name: str) -> bool:
         return name in self.columns
+
+    def resolved(self, name: str) -> str:
+        """Return the name of a column; of a group of nested ones that of the first."""
+        return next((own for own in self.columns if own.startswith(f"{name}.")), name)
 
     def column(self, name: str) -> Array:
         """Return one column; KeyError when it is not there (checks state their needs)."""
@@ -94,7 +99,7 @@ class Table:
     @classmethod
     def of_steps(cls, iteration: int, steps: Columns) -> Self:
         """Return a table of the recorded steps of one iteration."""
-        count = len(steps["op"])
+        count = len(steps["reward"])
         axes = {"iteration": np.full(count, iteration), "step": np.arange(1, count + 1)}
         return cls({**axes, **{_dotted(name): published(values) for name, values in steps.items()}})
 
@@ -137,6 +142,8 @@ class RunRecord:
     told: Table = Table()  # findings of live checks
     headroom: HeadroomReport | None = None
     evaluation: Evaluation | None = None
+    gym_headroom: GymHeadroom | None = None  # of a Gymnasium environment, in place of the two
+    gym: GymEvaluation | None = None
     provenance: Provenance | None = None
     checkpoints: Mapping[str, Checkpoint] | None = None  # best and latest
     tasks: tuple[TaskMeta, ...] | None = None  # of the bank, in its order
@@ -162,7 +169,7 @@ class RunRecord:
 
     def complete(self, needs: Sequence[str]) -> Self:
         """Return the record without updates that lack a number in a needed column."""
-        columns = [need.partition(".")[2] for need in needs if need.startswith("updates.")]
+        columns = [self.updates.resolved(need.partition(".")[2]) for need in needs if need.startswith("updates.")]
         measured = np.ones(len(self.updates), dtype=bool)
         for name in columns:
             if name in self.updates and self.updates.column(name).dtype.kind == "f":
@@ -175,6 +182,7 @@ class RunRecord:
             source, _, column = need.partition(".")
             if column:
                 table: Table = getattr(self, source)
+                column = table.resolved(column)
                 rows = table.measured(column) if column in table else 0
                 if rows < minimum:
                     return f"needs {minimum} measured rows of {need}, has {rows}"

@@ -24,6 +24,7 @@ from simic.audit.resume_certificate import COMMAND
 from simic.audit.sarif import to_sarif
 from simic.errors import AuditFailed, SimicError, printable
 from simic.evaluation.endpoints import COMMON, ORACLE_TASK
+from simic.evaluation.gym import RANDOM
 from simic.evaluation.page import GROUPS
 from simic.evaluation.result import LEARNED, DecisionGrade, Evaluation
 from simic.evaluation.statistics import CONFIDENCE, Interval
@@ -147,13 +148,15 @@ def _content(run: RunRecord, verdict: Verdict) -> dict[str, object]:
         "confidence": percent(CONFIDENCE),
         "standings": evaluation.standings if evaluation and not verdict.refuted else {},
         "by_length": _by_length(evaluation) if evaluation and not verdict.refuted else (),
-        "outcome": _outcome(evaluation) if evaluation and not verdict.refuted else "withheld",
+        "outcome": _outcome_of(run, verdict),
         "groups": GROUPS,
         "short_groups": SHORT_GROUPS,
         "grades": _grades(evaluation) if evaluation else (),
         "contrasts": _contrasts(evaluation) if evaluation else (),
         "planted": evaluation.planted if evaluation else None,
         "cases": list(enumerate(evaluation.cases)) if evaluation else (),
+        "of_gym": run.params.prepare.is_gym,
+        "played": run.gym if not verdict.refuted else None,
         "provenance": provenance_rows(run),
         "changed": _changed(params),
         "known": known.shipped(),
@@ -170,6 +173,16 @@ def _layer(verdict: Verdict, layer: Layer) -> dict[str, object]:
 def _rows(table: Table) -> list[dict[str, object]]:
     columns = [values.tolist() for values in table.columns.values()]
     return [dict(zip(table.columns, row, strict=True)) for row in zip(*columns, strict=True)]
+
+
+def _outcome_of(run: RunRecord, verdict: Verdict) -> str:
+    """Return the outcome of a run on any task; ``withheld`` where its record does not hold."""
+    if verdict.refuted:
+        return "withheld"
+    if run.gym is not None:
+        over = next((each.difference for each in run.gym.comparisons if each.second == RANDOM), None)
+        return "unknown" if over is None else "above" if over.low > 0 else "below" if over.high < 0 else "level"
+    return _outcome(run.evaluation) if run.evaluation else "withheld"
 
 
 def _outcome(evaluation: Evaluation) -> str:
@@ -259,6 +272,8 @@ def _about(params: Params | None) -> str:
     if params is None:
         return "params not recorded"
     prepare, train = params.prepare, params.train
+    if prepare.is_gym:
+        return f"environment {prepare.gym.id} · rng_seed {params.rng_seed}"
     task = f"suite {prepare.suite.name}" if prepare.task == "suite" else f"task {prepare.task}"
     host = f"{train.host.family}/{train.host.preset}"
     return f"{task} · host {host} · reward {train.reward.mode} · rng_seed {params.rng_seed}"

@@ -2,17 +2,19 @@
 
 from simic.audit.findings import PROOF, Status, Verdict
 from simic.audit.record import RunRecord
-from simic.evaluation import endpoints
+from simic.evaluation import endpoints, gym
+from simic.evaluation.gym import GymEvaluation
 from simic.evaluation.result import LEARNED, Evaluation
 
 
 def summarize(run: RunRecord, verdict: Verdict) -> tuple[str, ...]:
     """Return the five lines."""
-    reached = _reached(run.evaluation)
+    reached = _reached(run.evaluation) if run.gym is None else _reached_in(run.gym)
     if verdict.refuted:
         reason = f"since the record does not hold ({', '.join(verdict.refuted)})"
         reached = f"Score: withheld, {reason}.", "Comparison: withheld."
-    return *reached, _proven(verdict), _findings(verdict), f"{_cost(run)} {_evidence(run.evaluation)}"
+    seeds = run.evaluation or run.gym
+    return *reached, _proven(verdict), _findings(verdict), f"{_cost(run)} {_evidence(seeds)}"
 
 
 def _reached(evaluation: Evaluation | None) -> tuple[str, str]:
@@ -26,6 +28,11 @@ def _reached(evaluation: Evaluation | None) -> tuple[str, str]:
         f"splits of all {evaluation.eval_seeds} evaluated hosts, with {policy.params:,.0f} parameters, "
         f"{policy.growth_ratio:.2f} times as many as the bare host."
     )
+
+
+def _reached_in(evaluation: GymEvaluation) -> tuple[str, str]:
+    score, compared = gym.said(evaluation)
+    return f"{score.capitalize()}.", f"Return of the trained policy: {compared}."
 
 
 def _proven(verdict: Verdict) -> str:
@@ -56,7 +63,7 @@ def _cost(run: RunRecord) -> str:
     return f"Cost: the controller was trained by {hosts}{len(run.updates)} iterations{steps}."
 
 
-def _evidence(evaluation: Evaluation | None) -> str:
+def _evidence(evaluation: Evaluation | GymEvaluation | None) -> str:
     if evaluation is None:
         return "Evidence: no evaluation, so nothing can be claimed."
     return (

@@ -18,6 +18,7 @@ from simic.certify import streams
 Tensors = Mapping[str, Tensor]
 Rows = Mapping[str, Tensor]  # N decisions: ``actions [N, K]`` and ``masks.`` of heads
 
+Memory = tuple[Tensor, Tensor]  # hidden state and cell, which a GRU leaves as it was
 MASKS = "masks."  # of each head, by name, among the tensors of decisions
 NORM_EPSILON = 1e-5
 CLIP, VARIANCE_FLOOR, REWARD_SCALE_FLOOR = 10.0, 1e-4, 1e-2
@@ -148,11 +149,17 @@ class Network:
 
     def __init__(self, weights: Tensors, interface: Interface, sizes: params.Policy) -> None:
         self.weights, self.interface, self.sizes = weights, interface, sizes
+        self.memories: dict[str, Memory] = {}  # of each trunk after every step that was read last, ``[T, E, H]``
 
-    def read(self, features: Tensor, categories: Tensor, told: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the heads' input ``[T, E, H]`` and values ``[T, E]`` of episodes that begin with the first step, from
-        scaled features ``[T, E, F]``, categories ``[T, E, C]`` and what the critic alone reads ``[T, E, n]``.
+    def read(
+        self, features: Tensor, categories: Tensor, told: Tensor, starts: Tensor | None = None,
+        memories: Mapping[str, Memory] | None = None,
+    ) -> tuple[Tensor, Tensor]:  # fmt: skip
+        """Return the heads' input ``[T, E, H]`` and values ``[T, E]`` from scaled features ``[T, E, F]``, categories
+        ``[T, E, C]`` and what the critic alone reads ``[T, E, n]``. Episodes begin where ``starts [T, E]`` says, else
+        with the first step, before which each trunk's memory is ``memories``, else empty.
         """
+        self._starts, self._first = starts, memories or {}
         z = self._trunk("actor", features, categories)
         about = sum(factor.size * factor.described for factor in self.interface.factors)
         z = torch.cat((z, features[..., features.shape[-1] - about :]), dim=-1)
@@ -171,16 +178,20 @@ class Network:
         encoded = torch.tanh(self._linear(f"{trunk}.encoder", x))
         if self.sizes.core == "none":
             return encoded
-        remembered = self._layer_norm(f"{trunk}.core_norm", self._remembered(f"{trunk}.core.rnn", encoded))
+        remembered = self._layer_norm(f"{trunk}.core_norm", self._remembered(trunk, encoded))
         return torch.cat((encoded, remembered), dim=-1)
 
-    def _remembered(self, core: str, encoded: Tensor) -> Tensor:
-        """Return the hidden states of an LSTM or GRU in torch's order of gates, from an empty memory on."""
+    def _remembered(self, trunk: str, encoded: Tensor) -> Tensor:
+        """Return the hidden states of an LSTM or GRU in torch's order of gates."""
+        core = f"{trunk}.core.rnn"
         of_input = encoded @ self.weights[f"{core}.weight_ih_l0"].T + self.weights[f"{core}.bias_ih_l0"]
         recurrent, bias = self.weights[f"{core}.weight_hh_l0"], self.weights[f"{core}.bias_hh_l0"]
-        hidden = cell = torch.zeros(*encoded.shape[1:-1], self.sizes.core_units, dtype=torch.float64)
-        outputs = []
-        for own in of_input:
+        empty = torch.zeros(*encoded.shape[1:-1], self.sizes.core_units, dtype=torch.float64)
+        hidden, cell = self._first.get(trunk, (empty, empty))
+        outputs, cells = [], []
+        for t, own in enumerate(of_input):
+            if self._starts is not None:
+                hidden, cell = (torch.where(self._starts[t][:, None], 0.0, x) for x in (hidden, cell))
             of_hidden = hidden @ recurrent.T + bias
             if self.sizes.core == "lstm":
                 let_in, forget, candidate, out = (own + of_hidden).chunk(4, dim=-1)
@@ -192,7 +203,9 @@ class Network:
                 new = torch.tanh(new + torch.sigmoid(reset + reset_h) * new_h)
                 hidden = (1.0 - kept) * new + kept * hidden
             outputs.append(hidden)
-        return torch.stack(outputs)
+            cells.append(cell)
+        self.memories[trunk] = torch.stack(outputs), torch.stack(cells)
+        return self.memories[trunk][0]
 
     def _linear(self, name: str, x: Tensor) -> Tensor:
         return x @ self.weights[f"{name}.weight"].T + self.weights[f"{name}.bias"]

@@ -67,7 +67,7 @@ class KeptIteration:
     @cached_property
     def steps(self) -> dict[str, Tensor]:
         """Return what belongs to its T steps, ``[T, E, …]``; what was seen after the last is left out."""
-        others, length = (BEFORE, AFTER, "env_ids"), len(self.tensors["valid"])
+        others, length = (BEFORE, AFTER, "env_ids", "finals"), len(self.tensors["valid"])
         return {name: x[:length] for name, x in self.tensors.items() if not name.startswith(others)}
 
     @property
@@ -94,7 +94,10 @@ def certify_iteration(known: Known, kept: KeptIteration, metrics: Mapping[str, f
     """Compare everything of one iteration; ``metrics`` is its row of telemetry's updates."""
     where, before, after, train = kept.where, kept.state(BEFORE), kept.state(AFTER), known.params.train
     x = kept.tensors
-    valid = _valid(x["terminated"], x["truncated"])
+    starts = _starts(x)
+    valid = torch.ones_like(x["valid"]) if "starts" in x else _valid(x["terminated"], x["truncated"])
+    if starts is not None:
+        log.equal("starts kept", where, torch.equal(x["starts"][1:], starts[1:-1]))
     log.equal("valid steps kept", where, torch.equal(x["valid"], valid))
     if kept.number == 0:
         _certify_beginning(known, before, where, log)
@@ -104,7 +107,8 @@ def certify_iteration(known: Known, kept: KeptIteration, metrics: Mapping[str, f
     learner = Learner.read(before)
     _certify_acting(known, kept, learner, seen, log)
     paid = torch.where(valid, x["rewards"].double(), 0.0)
-    reward, scaled, running = ppo.scaled(paid, valid, reward, train.ppo.gamma, known.clipped)
+    going_on = () if starts is None else (starts, before.get("normalizers/reward.running"))
+    reward, scaled, running = ppo.scaled(paid, valid, reward, train.ppo.gamma, known.clipped, *going_on)
     if observation is not None:
         observation = observation.with_rows(x["features"][:-1][valid].double())
     _certify_scales(after, observation, reward, running, float(paid.abs().max()), where, log)
@@ -113,6 +117,8 @@ def certify_iteration(known: Known, kept: KeptIteration, metrics: Mapping[str, f
         scaled, values, following, x["terminated"], x["truncated"], valid, train.ppo.gamma, train.ppo.gae_lambda
     )
     unit = float(scaled.abs().max())
+    if starts is not None:  # returns of long episodes are far larger than a reward, and so is their rounding
+        unit = max(unit, float(values.abs().max()))
     log.tensors("advantages", where, torch.where(valid, x["advantages"], 0.0), gained, unit)
     log.tensors("returns", where, torch.where(valid, x["returns"], 0.0), returns, unit)
     chosen = torch.zeros_like(valid)
@@ -135,7 +141,8 @@ def certify_states(kept: KeptIteration, recorded: tuple[str, str], like: Tensors
     """Compare the hashes of the states that were kept with those recorded; shapes are those of ``like``."""
     for when, expected in zip((BEFORE, AFTER), recorded, strict=True):
         state = kept.state(when)
-        shaped = {name: x.view(like[name].shape) for name, x in state.items() if name in like}
+        # A number was kept as an array of one; the actions of running episodes are now more, now fewer.
+        shaped = {name: x.view(like[name].shape) if x.numel() == 1 else x for name, x in state.items() if name in like}
         same = state.keys() == like.keys() and hashed({}, shaped) == expected
         log.equal("state that was kept", f"{when}{kept.where}", same)
 
@@ -167,6 +174,11 @@ def _valid(terminated: Tensor, truncated: Tensor) -> Tensor:
     return ~torch.cat((torch.zeros_like(over[:1]), over[:-1]))
 
 
+def _starts(x: Tensors) -> Tensor | None:
+    """Return where episodes start ``[T+1, E]``, derived from where they end; None of episodes that are rollouts."""
+    return torch.cat((x["starts"][:1], x["terminated"] | x["truncated"])) if "starts" in x else None
+
+
 def _certify_beginning(known: Known, before: Tensors, where: str, log: ComparisonLog) -> None:
     weights = {name.removeprefix(POLICY): x for name, x in before.items() if name.startswith(POLICY)}
     params = known.params
@@ -181,16 +193,36 @@ def _certify_acting(known: Known, kept: KeptIteration, learner: Learner, seen: T
     steps, _, factors = x["actions"].shape
     network = Network(learner.weights, known.interface, known.params.train.policy)
     noise = agent.noise(known.params.rng_seed, streams.ACTIONS, kept.number, kept.env_ids, steps, factors)
+    starts, sizes = _starts(x), known.params.train.policy
     with torch.no_grad():
-        z, values = network.read(seen, x["categories"], x["told"])
+        z, values = network.read(seen, x["categories"], x["told"], starts, ppo.memories(x, sizes))
         judged = network.judge(z[:-1][valid], ppo.flat(kept.steps), noise[valid])
     log.tensors("log-probabilities acting", where, x["log_probs"][valid], judged.log_probs, 1.0)
     log.tensors("values acting", where, x["values"][valid], values[:-1][valid])
     on = valid & ~x["terminated"]
+    if starts is not None:
+        ended = on & x["truncated"]
+        _certify_last(known, kept, network, ended, log)
+        on = on & ~ended
     log.tensors("values that follow", where, x["next_values"][on], values[1:][on])
     worst = judged.misplaced.max(dim=1).values
     at = valid.nonzero()[int(worst.argmax())].tolist()
     log.note("actions sampled", f"{where}, step {at[0] + 1}, host {at[1]}", float(worst.max()))
+
+
+def _certify_last(known: Known, kept: KeptIteration, network: Network, ended: Tensor, log: ComparisonLog) -> None:
+    """Compare the values of the last observations of truncated episodes, under the memory of that moment."""
+    if not ended.any():
+        return
+    x, scale = kept.tensors, Scale.read(kept.state(BEFORE), "observation")
+    last = x["finals"][ended].double()
+    last = last if scale is None else scale.see(last, known.interface.flags)
+    steps = len(ended)
+    then = {trunk: (h[:steps][ended], c[:steps][ended]) for trunk, (h, c) in network.memories.items()}
+    with torch.no_grad():
+        categories, told = (x[name][:steps][ended][None] for name in ("categories", "told"))
+        _, values = network.read(last[None], categories, told, None, then)
+    log.tensors("values that follow", f"{kept.where}, at a truncation", x["next_values"][ended], values[0])
 
 
 def _certify_scales(

@@ -10,9 +10,10 @@ from torch import Tensor
 
 from simic import params
 from simic.certify import streams
-from simic.certify.agent import CLIP, Interface, Network, Rows, Scale, Tensors
+from simic.certify.agent import CLIP, Interface, Memory, Network, Rows, Scale, Tensors
 
 POLICY, FIRST, SECOND = "ppo/policy.", "ppo/adam.exp_avg.", "ppo/adam.exp_avg_sq."
+MEMORY = "memory/h", "memory/c"  # at the first step, ``[1, E, …]``
 DECAY = 0.9, 0.999  # of Adam's moments (Kingma, Ba 2015, arXiv 1412.6980)
 SIGMA_FLOOR = 0.1  # of advantages, in units of scaled reward
 FLAT = 1e-8  # variance of returns below which there is nothing to explain
@@ -63,11 +64,15 @@ class Minibatch:
 
 
 def scaled(
-    rewards: Tensor, valid: Tensor, scale: Scale | None, gamma: float, clipped: bool
-) -> tuple[Scale | None, Tensor, Tensor]:
-    """Return the updated scale, the scaled rewards ``[T, E]`` and the discounted returns at the end ``[E]``."""
-    running, sums = torch.zeros(rewards.shape[1], dtype=torch.float64), []
-    for paid in rewards:
+    rewards: Tensor, valid: Tensor, scale: Scale | None, gamma: float, clipped: bool, starts: Tensor | None = None,
+    before: Tensor | None = None,
+) -> tuple[Scale | None, Tensor, Tensor]:  # fmt: skip
+    """Return the updated scale, the scaled rewards ``[T, E]`` and the discounted returns at the end ``[E]``, which were
+    ``before`` and begin anew where ``starts [T, E]`` says.
+    """
+    running, sums = torch.zeros(rewards.shape[1], dtype=torch.float64) if before is None else before, []
+    for t, paid in enumerate(rewards):
+        running = running if starts is None else torch.where(starts[t], 0.0, running)
         running = gamma * running + paid
         sums.append(running)
     if scale is None:
@@ -133,6 +138,7 @@ class Update:
         """Return the learner after all minibatches before one whose divergence is too large, and the metrics."""
         steps, before = self.steps, learner
         if self.train.policy.core == "none":  # every step is an environment of its own, one environment after another
+            steps = {name: x for name, x in steps.items() if name not in (*MEMORY, "starts")}
             steps = {name: x.transpose(0, 1).flatten(0, 1)[None] for name, x in steps.items()}
         rows, envs = flat(steps), steps["valid"].shape[1]
         parts, samples = min(self.train.ppo.minibatches, envs), len(rows["actions"])
@@ -195,7 +201,8 @@ class Update:
         """Return −objective + c_v · value loss − Σ worth · entropy of each factor, each a sum over the minibatch times
         the number of minibatches over the counts of the whole rollout.
         """
-        z, values = network.read(steps["features"], steps["categories"], steps["told"])
+        of_rows = steps["features"], steps["categories"], steps["told"], steps.get("starts")
+        z, values = network.read(*of_rows, memories(steps, self.train.policy))
         rows, valid = flat(steps), steps["valid"]
         judged = network.judge(z[valid], rows)
         logs = (judged.log_probs - rows["log_probs"]).clip(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
@@ -225,7 +232,22 @@ class Update:
 
 def flat(steps: Tensors) -> dict[str, Tensor]:
     """Return the valid ones of steps ``[T, E, …]`` one after the other."""
-    return {name: x[steps["valid"]] for name, x in steps.items()}
+    return {name: x[steps["valid"]] for name, x in steps.items() if name not in MEMORY}
+
+
+def memories(steps: Tensors, sizes: params.Policy) -> dict[str, Memory]:
+    """Return the memory of each trunk before the first step, where steps have one: ``[1, E, units]``, the actor's
+    first.
+    """
+    if sizes.core == "none" or MEMORY[0] not in steps:
+        return {}
+    hidden, cell = (steps[name][0].double() for name in MEMORY)
+    trunks, units = ("actor", "critic") if sizes.critic == "own" else ("actor",), sizes.core_units
+    cell = cell if cell.shape[1] else torch.zeros_like(hidden)
+    return {
+        trunk: (hidden[:, k * units : (k + 1) * units], cell[:, k * units : (k + 1) * units])
+        for k, trunk in enumerate(trunks)
+    }
 
 
 def _stepped(learner: Learner, gradients: Tensors, rate: float, eps: float) -> Learner:

@@ -11,10 +11,12 @@ from simic import durable
 from simic.data.batches import HOST_FILE, META_FILE, TRAINVAL_FILE, load_split, read_meta
 from simic.envs.patient import steps_to_finish
 from simic.params import Params
+from simic.registry import GYM
 
 ITERATIONS = 3
 TASKS = {"train": 4, "val": 2}  # of a bank, at most, by group; a data set alone is one task of group train
 SAMPLES = 64  # of each task and split, at most; a seed for tables has 48 of them for centres
+ROLLOUT = 32  # steps of an environment, at most
 LEAST_STEPS = 5  # of an episode, so that some seeds are kept and others replaced
 UNITS = 32  # of each layer of the policy, at most: the formulas are those of any width
 WAITS = ("training_dwell", "blending_dwell", "min_prune_age", "embargo_steps", "reset_steps")
@@ -26,13 +28,15 @@ def composed(tree: Params, prepared: Path) -> Params:
     """
     train = tree.train
     lifecycle = train.lifecycle.model_copy(update={name: min(1, getattr(train.lifecycle, name)) for name in WAITS})
-    steps = max(LEAST_STEPS, steps_to_finish(lifecycle) + 2)
+    steps, samples = max(LEAST_STEPS, steps_to_finish(lifecycle) + 2), read_meta(prepared).samples
+    if tree.prepare.is_gym:
+        steps, samples = min(ROLLOUT, train.longest_episode), {"train": 2 * train.batch_size}
     units = {name: min(size, UNITS) for name, size in train.policy.model_dump().items() if name.endswith("units")}
     changed: dict[str, Any] = {
         "envs": 2 * train.ppo.minibatches,
         "episode_steps": steps if isinstance(train.episode_steps, int) else (steps, steps + 2),
         "batches_per_epoch": 1,
-        "batch_size": min(train.batch_size, read_meta(prepared).samples["train"] // 2),
+        "batch_size": min(train.batch_size, samples["train"] // 2),
         "iterations": ITERATIONS,
         "validate_every": ITERATIONS,
         "stop_on": "never",
@@ -47,6 +51,8 @@ def composed(tree: Params, prepared: Path) -> Params:
 
 def thinned(prepared: Path, target: Path) -> Path:
     """Write a few tasks and samples of prepared data to ``target``, without the test data, and return it."""
+    if read_meta(prepared).task == GYM:
+        return Path(shutil.copytree(prepared, target))  # there is but a description
     meta, arrays = read_meta(prepared), {}
     places = {group: [place for place, task in enumerate(meta.tasks) if task.group == group] for group in TASKS}
     kept = [place for group, most in TASKS.items() for place in places[group][:most]]

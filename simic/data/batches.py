@@ -31,6 +31,7 @@ TRAINVAL_FILE = "trainval.safetensors"
 TEST_FILE = "test.safetensors"
 HELD_OUT_FILE = "held_out.json"
 HOST_FILE = "host.safetensors"
+ENVIRONMENT_FILE = "environment.json"  # of task gym, in place of the others
 MISSING = "run simic prepare first"
 TaskGroup = Literal["train", "val", "held_out", "held_out_kinds", "outside"]
 _CLOSED: ContextVar[str] = ContextVar("why held-out data are closed", default="")

@@ -36,7 +36,8 @@ def settings(params: Params) -> str:
     """Return the sha256 of the params that headroom depends on, besides the data."""
     train = params.train.model_dump(mode="json")
     played = {"epochs": list(params.lengths), "eval_seeds": params.evaluate.eval_seeds}
-    return params_module.digest(params.rng_seed, {name: train[name] for name in SETTINGS}, params.headroom, played)
+    headroom = params.headroom.model_dump(mode="json", exclude={"gym"})
+    return params_module.digest(params.rng_seed, {name: train[name] for name in SETTINGS}, headroom, played)
 
 
 def scores(accuracy: Values, params: Values, headroom: HeadroomReport) -> Values:

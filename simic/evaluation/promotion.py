@@ -17,6 +17,7 @@ from simic.envs.growth_env import GrowthEnv
 from simic.envs.play import Actor
 from simic.envs.rewards.transition import score
 from simic.errors import SimicError
+from simic.evaluation import gym
 from simic.evaluation.endpoints import SETTINGS
 from simic.evaluation.policies import BASELINES, refuse_other_host
 from simic.evaluation.result import Frozen
@@ -77,6 +78,8 @@ def contest(params: Params, prepared: Path, challenger: Entrant, champion: Entra
     """Play the challenger against the champion, or against ``FLOORS`` where there is none. SimicError where they are
     not of one task and one space of observations and actions.
     """
+    if params.prepare.is_gym:
+        return _gym_contest(params, prepared, challenger, champion)
     with held_out_closed("who is champion is decided on validation splits"):
         entrants = [challenger, *([champion] if champion else [])]
         for entrant in entrants:
@@ -100,15 +103,27 @@ def contest(params: Params, prepared: Path, challenger: Entrant, champion: Entra
     )
 
 
+def _gym_contest(params: Params, prepared: Path, challenger: Entrant, champion: Entrant | None) -> Contest:
+    """Play fresh episodes of a Gymnasium environment, against random actions where there is no champion."""
+    machine.configure(params.runtime)
+    entrants = [challenger, *([champion] if champion else [])]
+    for entrant in entrants:
+        _refuse_other_data(entrant, prepared)
+    iteration, opponent = _drawn(entrants), CHAMPION if champion else gym.RANDOM
+    first, second = gym.contest(params, iteration, challenger.learned, champion.learned if champion else None)
+    scores = {CHALLENGER: np.array(first.returns), opponent: np.array(second.returns)}
+    return Contest(
+        data_sha256=challenger.data_sha256,
+        hosts=params.evaluate.eval_seeds,
+        tasks=1,
+        iteration=iteration,
+        compared=(_compared(opponent, scores, params.rng_seed),),
+    )
+
+
 def _refuse_other_task(entrant: Entrant, params: Params, prepared: Path) -> None:
     """Refuse other data: they may hold, as training samples, what is validated on here."""
-    here = data_hash(prepared)
-    if entrant.data_sha256 != here:
-        raise SimicError(
-            f"{entrant.name}: was trained on data {entrant.data_sha256[:12]}, {prepared} is {here[:12]} "
-            f"({read_meta(prepared).source}): both must be of the same task; prepare its data again, or take its alias "
-            "away in MLflow"
-        )
+    _refuse_other_data(entrant, prepared)
     theirs, ours = (train.model_dump(mode="json") for train in (entrant.learned.train, params.train))
     for name in SETTINGS:
         if theirs[name] != ours[name]:
@@ -116,6 +131,16 @@ def _refuse_other_task(entrant: Entrant, params: Params, prepared: Path) -> None
                 f"{entrant.name}: was trained with train.{name} = {theirs[name]}, params.yaml has {ours[name]}: hosts "
                 "must grow under the same rules; set the old value again, or take its alias away in MLflow"
             )
+
+
+def _refuse_other_data(entrant: Entrant, prepared: Path) -> None:
+    here = data_hash(prepared)
+    if entrant.data_sha256 != here:
+        raise SimicError(
+            f"{entrant.name}: was trained on data {entrant.data_sha256[:12]}, {prepared} is {here[:12]} "
+            f"({read_meta(prepared).source}): both must be of the same task; prepare its data again, or take its alias "
+            "away in MLflow"
+        )
 
 
 def _refuse_other_space(entrant: Entrant, env: GrowthEnv) -> None:
@@ -132,11 +157,16 @@ def _arena(params: Params, prepared: Path, entrants: list[Entrant], policies: in
     device = machine.configure(params.runtime)
     choosing = torch.tensor(read_meta(prepared).of_group("val"))
     tasks = choosing.repeat(-(-params.evaluate.eval_seeds // len(choosing)))
-    drawn = durable.sha256_of("".join(entrant.sha256 for entrant in entrants).encode())
-    hosts = Hosts(tasks, torch.arange(len(tasks)), PROMOTION_ITERATION + int(drawn[:_HEX_DIGITS], 16))
+    hosts = Hosts(tasks, torch.arange(len(tasks)), _drawn(entrants))
     rows = torch.arange(len(tasks) * at_once(len(tasks), policies))
     splits = load_split(prepared, "train", device), load_split(prepared, "val", device)
     return open_env(params.train, params.rng_seed, params.runtime, splits, rows, device), hosts
+
+
+def _drawn(entrants: list[Entrant]) -> int:
+    """Return the namespace of what is played, drawn for these policies."""
+    drawn = durable.sha256_of("".join(entrant.sha256 for entrant in entrants).encode())
+    return PROMOTION_ITERATION + int(drawn[:_HEX_DIGITS], 16)
 
 
 def _scores(env: GrowthEnv, players: Mapping[str, Actor], hosts: Hosts) -> dict[str, Values]:

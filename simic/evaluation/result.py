@@ -395,23 +395,24 @@ class Evaluation(Frozen):
 
 def read(path: Path) -> Evaluation:
     """Read the evaluation in a file; SimicError when it is missing, damaged or of another schema."""
-    return _read(path, Evaluation, f"an evaluation of schema {SCHEMA_VERSION}", "simic evaluate")
+    return read_as(path, Evaluation, f"an evaluation of schema {SCHEMA_VERSION}", "simic evaluate")
 
 
 def read_headroom(path: Path) -> HeadroomReport:
     """Read the headroom in a file; SimicError when it is missing, damaged or of another schema."""
-    return _read(path, HeadroomReport, f"a headroom of schema {HEADROOM_VERSION}", "simic headroom")
+    return read_as(path, HeadroomReport, f"a headroom of schema {HEADROOM_VERSION}", "simic headroom")
 
 
 def read_rules(path: Path) -> TunedRules:
     """Read the tuned rules in a file; SimicError when it is missing, damaged or of another schema."""
-    return _read(path, TunedRules, f"tuned rules of schema {RULES_VERSION}", "simic headroom with headroom.tune=true")
+    return read_as(path, TunedRules, f"tuned rules of schema {RULES_VERSION}", "simic headroom with headroom.tune=true")
 
 
 Model = TypeVar("Model", bound=Frozen)
 
 
-def _read(path: Path, model: type[Model], what: str, command: str) -> Model:
+def read_as(path: Path, model: type[Model], what: str, command: str) -> Model:
+    """Read a file as a model; SimicError saying what it is not, and the command that makes one."""
     try:
         return model.model_validate_json(path.read_text(encoding="utf-8"))
     except FileNotFoundError:

@@ -113,7 +113,7 @@ class LiveView(Lines):
 
     def on_rollout(self, iteration: int, steps: Columns) -> None:
         self._doing = "learning"
-        self._ops = op_mix(steps)
+        self._ops = op_mix(steps) if "op" in steps else ""
 
     def on_iteration(self, update: UpdateRow, episode: Columns) -> None:
         super().on_iteration(update, episode)

@@ -7,8 +7,9 @@ from mlflow.data.schema import TensorDatasetSchema
 from mlflow.types import Schema, TensorSpec
 
 from simic import durable
-from simic.data.batches import META_FILE, Meta, read_meta
+from simic.data.batches import ENVIRONMENT_FILE, META_FILE, Meta, read_meta
 from simic.pipeline.paths import Workspace
+from simic.registry import GYM
 
 CONTEXTS = {"train": "training", "val": "validation", "test": "testing"}
 DIGEST_CHARACTERS = 36  # that MLflow's tables have room for
@@ -24,7 +25,21 @@ def described(workspace: Workspace) -> tuple[dict[str, str], ...]:
         return ()
     meta = read_meta(workspace.prepared)
     folder = workspace.prepared.relative_to(workspace.root).as_posix()
+    if meta.task == GYM:
+        return tuple(_environment(meta, context, folder) for context in CONTEXTS.values())
     return tuple(_split(meta, split, folder) for split in CONTEXTS)
+
+
+def _environment(meta: Meta, context: str, folder: str) -> dict[str, str]:
+    """Return the fields of a Gymnasium environment, of which each use plays other episodes."""
+    return {
+        "context": context,
+        "name": f"{meta.source}-{context}",
+        "digest": durable.sha256_of(f"{meta.source_sha256} {context}".encode())[:DIGEST_CHARACTERS],
+        "source_type": "local",
+        "source": json.dumps({"uri": f"{folder}/{ENVIRONMENT_FILE}"}),
+        "profile": json.dumps({"source": meta.source, "licence": meta.licence}),
+    }
 
 
 def _split(meta: Meta, split: str, folder: str) -> dict[str, str]:

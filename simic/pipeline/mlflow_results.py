@@ -34,6 +34,7 @@ from simic.telemetry.rows import SEVERITIES
 
 GRAVE = ("critical", "high")
 LEARNED = "test/learned"
+REACHED, OF_GYM = "test_accuracy_pct", "mean_return"  # in points; of a Gymnasium environment
 
 
 def send_report(workspace: Workspace, tags: Mapping[str, str], sound: bool) -> None:
@@ -117,7 +118,7 @@ def log_evaluation(
     numbers = {f"{COMPARE}{name}": value for name, value in compared.items()}
     steps = dict.fromkeys(numbers, AS_A_WHOLE)
     if (learned := evaluation["policies"].get("learned")) is not None:
-        numbers[LEARNED], steps[LEARNED] = learned["test_accuracy_pct"]["estimate"], step
+        numbers[LEARNED], steps[LEARNED] = learned[REACHED if REACHED in learned else OF_GYM]["estimate"], step
     measure(client, run_id, numbers, steps)
     if evaluated:
         link(client, run_id, evaluated, steps, _test_data(client, run_id))

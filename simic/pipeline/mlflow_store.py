@@ -228,6 +228,9 @@ def _input(context: str, **fields: str) -> DatasetInput:
 def _described(identity: RunIdentity) -> str:
     """Describe a run until its audit says what it came to."""
     has = identity.params
+    if "prepare.gym.id" in has:
+        steps = f"{has['train.iterations']} iterations of {has['train.envs']} environments"
+        return f"An agent trained on {has['prepare.gym.id']}: {steps}, rng_seed {has['rng_seed']}. Not audited yet."
     hosts = f"{has['train.iterations']} iterations of {has['train.envs']} {has['train.host.family']} hosts"
     preset, seed = has["train.host.preset"], has["rng_seed"]
     return f"A controller trained on {identity.dataset}: {hosts} ({preset}), rng_seed {seed}. Not audited yet."

@@ -32,8 +32,17 @@ def write(path: Path, overrides: list[str]) -> list[str]:
 
 
 def from_file(path: Path, overrides: list[str] | None = None) -> list[str]:
-    """Return every value of a params file, changed by overrides and filled up with defaults, as overrides."""
-    return [f"{name}={json.dumps(value)}" for name, value in _leaves(params.load(path, overrides, whole=False))]
+    """Return every value of a params file, changed by overrides and filled up with defaults, as overrides. An extension
+    that lies beside the file and not in this project is copied into it.
+    """
+    own, given = Path(params.EXTENSIONS_FOLDER), path.parent / params.EXTENSIONS_FOLDER
+    for name in read_tree(path, overrides).get("extensions") or ():
+        file = f"{name}.py"
+        if str(name).isidentifier() and (given / file).is_file() and not (own / file).exists():
+            own.mkdir(exist_ok=True)
+            durable.replace_file(own / file, (given / file).read_bytes())
+    tree = params.load(path, overrides, whole=False, extensions=own)
+    return [f"{name}={json.dumps(value)}" for name, value in _leaves(tree)]
 
 
 def from_model(model: BaseModel) -> list[str]:
@@ -75,6 +84,7 @@ def _edited(path: Path, after: dict[str, Any], overrides: list[str]) -> str:
     editor.preserve_quotes = True
     editor.representer.add_representer(type(None), _null)
     editor.representer.add_representer(float, _float)
+    editor.representer.add_representer(str, _text)
     tree = editor.load(path.read_text(encoding="utf-8"))
     for override in overrides:
         key = override.partition("=")[0]
@@ -93,6 +103,11 @@ def _float(representer: Any, value: float) -> Any:
     mantissa, exponent, power = repr(value).partition("e")
     text = f"{mantissa}.0e{power}" if exponent and "." not in mantissa else repr(value)
     return representer.represent_scalar("tag:yaml.org,2002:float", text)
+
+
+def _text(representer: Any, value: str) -> Any:
+    """Quote what has a colon: within braces it would be taken for a key."""
+    return representer.represent_scalar("tag:yaml.org,2002:str", value, style='"' if ":" in value else None)
 
 
 def _null(representer: Any, _: None) -> Any:

@@ -13,6 +13,7 @@ from simic.params import Params
 from simic.pipeline.mlflow_models import REGISTERED_MODEL
 from simic.pipeline.mlflow_registry import PolicyVersion, Registry
 from simic.pipeline.paths import Workspace
+from simic.registry import GYM
 from simic.telemetry.rows import Severity
 
 
@@ -30,11 +31,13 @@ class Promotion(Frozen):
 
     def lines(self) -> list[str]:
         played, name = self.contest, "version "
+        what = f"hosts each, {played.tasks} validation task{'s' * (played.tasks > 1)}"
+        what = "episodes each" if self.task == GYM else what
         findings = ", ".join(f"{count} {severity}" for severity, count in self.findings.items() if count) or "none"
         return [
             f"challenger  {name}{self.challenger}",
             f"champion    {f'{name}{self.champion}' if self.champion else 'none yet: the floors stand in for it'}",
-            f"played      {played.hosts} fresh hosts each, {played.tasks} validation task{'s' * (played.tasks > 1)}",
+            f"played      {played.hosts} fresh {what}",
             *(
                 f"difference  {each.difference.estimate:+.2f} points [{each.difference.low:+.2f}, "
                 f"{each.difference.high:+.2f}] over {each.opponent}, {each.pairs} pairs"

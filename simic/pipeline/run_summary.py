@@ -2,9 +2,10 @@
 
 from dataclasses import dataclass
 
+from simic import params
 from simic.audit.diff import read_verdict
 from simic.audit.findings import Verdict
-from simic.evaluation import endpoints, result
+from simic.evaluation import endpoints, gym, result
 from simic.pipeline.paths import Workspace
 from simic.pipeline.stages import unchanged
 
@@ -19,10 +20,13 @@ class RunSummary:
     run: str
     next: str
     alarming: bool
+    of_gym: bool = False  # who is compared are others, and no gap
 
     @property
     def said(self) -> dict[str, str]:
-        return {"score": self.score, "gap": self.gap, "verdict": self.verdict, "run": self.run, "next": self.next}
+        compared = "against" if self.of_gym else "gap"
+        words = {"score": self.score, compared: self.gap, "verdict": self.verdict}
+        return {**words, "run": self.run, "next": self.next}
 
     @property
     def lines(self) -> list[str]:
@@ -37,16 +41,24 @@ def of(workspace: Workspace) -> RunSummary:
     named = (
         f"{grave or 'no'} critical or high finding{'s' * (grave > 1)}, {'' if verdict.certified else 'not '}certified"
     )
+    of_gym = params.load(workspace.params).prepare.is_gym
     if verdict.refuted:
         score = gap = f"withheld: the record does not hold ({', '.join(verdict.refuted)})"
     else:
-        score, gap = endpoints.said(result.read(unchanged(workspace, workspace.evaluation)))
+        path = unchanged(workspace, workspace.evaluation)
+        score, gap = gym.said(gym.read(path)) if of_gym else endpoints.said(result.read(path))
     return RunSummary(
-        score, gap, named, verdict.run, _next(verdict), alarming=bool(verdict.refuted or counts["critical"])
+        score,
+        gap,
+        named,
+        verdict.run,
+        _next(verdict, of_gym),
+        bool(verdict.refuted or counts["critical"]),
+        of_gym,
     )
 
 
-def _next(verdict: Verdict) -> str:
+def _next(verdict: Verdict, of_gym: bool) -> str:
     """Say what a careful user does now."""
     if verdict.refuted:
         return "simic doctor says what is damaged; do not use the numbers before this is settled"
@@ -54,4 +66,5 @@ def _next(verdict: Verdict) -> str:
         return "read the findings at the top of the report; each says what to change"
     if not verdict.certified:
         return "simic certify shows what the reference could not confirm"
-    return "simic grow DATA uses the policy; simic promote makes it champion; commit dvc.lock to keep the run"
+    use = "models/program runs without simic" if of_gym else "simic grow DATA uses the policy"
+    return f"{use}; simic promote makes it champion; commit dvc.lock to keep the run"

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from simic.audit.certify_code import CodeCertificate
     from simic.audit.record import RunRecord
     from simic.evaluation.explain import Explanation
+    from simic.evaluation.gym import GymHeadroom
     from simic.evaluation.parts import Parts
     from simic.evaluation.result import HeadroomReport
     from simic.training.observers import Observer
@@ -35,9 +36,13 @@ if TYPE_CHECKING:
 def prepare(params: Params, workspace: Workspace) -> None:
     """Read the task's data, check it, split it: data/prepared."""
     from simic.data import prepare as data
+    from simic.envs import gym_env
     from simic.growth.pretrained import train_host
 
-    data.prepare(params.prepare, params.rng_seed, workspace.prepared, raw_data(workspace), train_host)
+    if params.prepare.is_gym:
+        gym_env.prepare(params.prepare.gym, params.rng_seed, workspace.prepared)
+    else:
+        data.prepare(params.prepare, params.rng_seed, workspace.prepared, raw_data(workspace), train_host)
     seals.write(workspace.root, "prepare", params)
 
 
@@ -72,10 +77,12 @@ def floors(params: Params, workspace: Workspace) -> dict[str, float]:
     """Return the scores that headroom measured for these params and data, to show beside those of training: on the
     validation tasks, or for a single data set on the held-out ones. Empty without such a headroom.
     """
-    from simic.evaluation import endpoints, result
+    from simic.evaluation import endpoints, gym, result
 
     if not workspace.headroom.exists():
         return {}
+    if params.prepare.is_gym:
+        return gym.floors(params, workspace.prepared, workspace.headroom)
     headroom = result.read_headroom(workspace.headroom)
     if not _is_of(headroom, params, workspace):
         return {}
@@ -120,6 +127,8 @@ def refuse_too_large(params: Params, workspace: Workspace) -> None:
     from simic.training import machine, memory_estimate
     from simic.training.session import layout
 
+    if params.prepare.is_gym:
+        return
     device = machine.configure(params.runtime)
     processes = layout(params, device).processes
     memory_estimate.refuse_training(params, workspace.prepared, params.train.envs, processes, device)
@@ -135,11 +144,15 @@ def _publish(session: "Session", workspace: Workspace, best: int, latest: int) -
     session.checkpoints.publish(workspace.checkpoints, best, latest, publish.links(session.work_dir, extent))
     kept = session.checkpoints.read(best)
     learned = Learned.of(kept)
-    trained = card.Trained(learned, kept.manifest, read_meta(workspace.prepared))
+    meta = read_meta(workspace.prepared)
+    if session.params.prepare.is_gym:
+        text = card.gym_card(learned, kept.manifest, meta, card.NOT_EVALUATED)
+    else:
+        text = card.Trained(learned, kept.manifest, meta).own_card()
     with durable.new_directory(workspace.models) as models:
         learned.save(models / "policy")
         export_policy(learned.policy, learned.normalizers.observation, models / "program", session.env.masked)
-        durable.write_synced(models / card.FILE, trained.own_card().encode())
+        durable.write_synced(models / card.FILE, text.encode())
     publish.publish(session.work_dir, extent, workspace.telemetry, kept_iteration.shown(session.params))
 
 
@@ -148,7 +161,8 @@ def headroom(params: Params, workspace: Workspace) -> None:
     reports/headroom.json.
     """
     parts = _parts("headroom", params, workspace)
-    durable.replace_file(workspace.headroom, _measured(params, workspace.prepared, parts).to_json().encode())
+    measured = _gym_measured if params.prepare.is_gym else _measured
+    durable.replace_file(workspace.headroom, measured(params, workspace.prepared, parts).to_json().encode())
     seals.write(workspace.root, "headroom", params)
     parts.drop()
 
@@ -170,6 +184,16 @@ def _measured(params: Params, prepared: Path, parts: "Parts") -> "HeadroomReport
 
     with shown(params.runtime.progress, "headroom") as progress:
         return measure(params, prepared, machine.configure(params.runtime), progress, parts)
+
+
+def _gym_measured(params: Params, prepared: Path, parts: "Parts") -> "GymHeadroom":
+    from simic.evaluation import gym
+    from simic.pipeline.display import shown
+    from simic.training import machine
+
+    machine.configure(params.runtime)
+    with shown(params.runtime.progress, "headroom", "") as progress:
+        return gym.measure(params, prepared, progress)
 
 
 def suite_overrides(name: str) -> tuple[str, ...]:
@@ -198,6 +222,10 @@ def evaluate(params: Params, workspace: Workspace) -> None:
     """Evaluate the trained policy on the held-out tasks, beside what headroom has: reports/evaluation.json and
     metrics.json; and export the best network that the first policy grew: reports/grown.
     """
+    if params.prepare.is_gym:
+        _evaluate_gym(params, workspace)
+        seals.write(workspace.root, "evaluate", params)
+        return
     from simic.evaluation import endpoints, planted, result
     from simic.evaluation import evaluate as evaluation
     from simic.evaluation.counterfactual import counterfactual_actors, reward_scale
@@ -251,6 +279,28 @@ def evaluate(params: Params, workspace: Workspace) -> None:
     parts.drop()
 
 
+def _evaluate_gym(params: Params, workspace: Workspace) -> None:
+    """Evaluate on a Gymnasium environment, where nothing is grown: reports/grown says so."""
+    from simic.evaluation import gym
+    from simic.pipeline.display import shown
+    from simic.training import checkpoint, machine
+
+    headroom = gym.read_headroom(unchanged(workspace, workspace.headroom))
+    of = headroom.data_sha256, headroom.settings_sha256
+    if of != (data_hash(workspace.prepared), gym.settings(params)):
+        raise SimicError(f"{workspace.headroom}: of other data or params than these; run simic headroom first")
+    machine.configure(params.runtime)
+    kept = checkpoint.read_published(workspace.checkpoints, params.evaluate.checkpoint)
+    unchanged(workspace, workspace.checkpoints)
+    with shown(params.runtime.progress, "evaluate", "policies") as progress:
+        report = gym.evaluate(params, kept, headroom, progress)
+    with durable.new_directory(workspace.grown) as grown:
+        durable.write_synced(grown / "README.md", b"A Gymnasium environment: no network was grown.\n")
+    durable.replace_files(
+        {workspace.evaluation: report.to_json().encode(), workspace.metrics: gym.metrics(report).encode()}
+    )
+
+
 def _headroom_of(params: Params, workspace: Workspace) -> "HeadroomReport":
     """Return the headroom of the prepared data and these params; SimicError where it is of others."""
     from simic.evaluation import result
@@ -271,6 +321,7 @@ def _is_of(headroom: "HeadroomReport", params: Params, workspace: Workspace) -> 
 
 def explain(params: Params, workspace: Workspace, task: str, step: int) -> "Explanation":
     """Explain why the evaluated policy decided as it did; nothing is written."""
+    refuse_gym(params, "explain")
     from simic.evaluation import explain as explaining
     from simic.evaluation import result
     from simic.training import checkpoint, machine
@@ -279,6 +330,12 @@ def explain(params: Params, workspace: Workspace, task: str, step: int) -> "Expl
     kept = checkpoint.read_published(workspace.checkpoints, evaluation.checkpoint or params.evaluate.checkpoint)
     evaluated = explaining.Evaluated.open(evaluation, kept, workspace.prepared, params.runtime, device)
     return explaining.explain(evaluated, task, step)
+
+
+def refuse_gym(params: Params, command: str) -> None:
+    """Raise SimicError where a command is about hosts that grow, and the task is another."""
+    if params.prepare.is_gym:
+        raise SimicError(f"prepare.task = 'gym': simic {command} is for tasks on which networks are grown")
 
 
 def audit(params: Params, workspace: Workspace) -> None:
@@ -311,6 +368,15 @@ def recorded(params: Params, workspace: Workspace) -> "RunRecord":
 
     provenance, kept = trace(params, workspace.root)
     run = RunRecord.from_published(params, workspace.telemetry)
+    if params.prepare.is_gym:
+        from simic.evaluation import gym
+
+        run = replace(run, provenance=provenance, checkpoints=kept)
+        if workspace.headroom.exists():
+            run = replace(run, gym_headroom=gym.read_headroom(workspace.headroom))
+        if workspace.evaluation.exists():
+            run = replace(run, gym=gym.read(workspace.evaluation))
+        return replace(run, meta=read_meta(workspace.prepared)) if workspace.prepared.exists() else run
     headroom = result.read_headroom(workspace.headroom) if workspace.headroom.exists() else None
     evaluation = result.read(workspace.evaluation) if workspace.evaluation.exists() else None
     run = replace(run, headroom=headroom, evaluation=evaluation, provenance=provenance, checkpoints=kept)
@@ -322,11 +388,14 @@ def recorded(params: Params, workspace: Workspace) -> "RunRecord":
 
 
 def _certified(run: "RunRecord", workspace: Workspace) -> "Certificate":
+    from simic.audit import certify_gym
     from simic.audit.certificate import Certificate
     from simic.audit.certify import certify
 
     if not workspace.prepared.exists():
         return Certificate()  # there is nothing to derive it from
+    if run.params.prepare.is_gym:
+        return certify_gym.certify(workspace.prepared, workspace.telemetry, workspace.checkpoints, run)
     return certify(workspace.prepared, workspace.grown, workspace.telemetry, workspace.checkpoints, run)
 
 
@@ -334,6 +403,7 @@ def certify_code(params: Params, workspace: Workspace) -> "CodeCertificate":
     """Return what the reference says of a small training by this code with these params, on the prepared data."""
     from simic.audit.certify_code import certify_code as certified
 
+    refuse_gym(params, "certify --code")
     return certified(params, unchanged(workspace, workspace.prepared))
 
 

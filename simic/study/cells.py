@@ -13,7 +13,7 @@ from pydantic import JsonValue
 from simic import durable, params, seals
 from simic.audit.live import LiveAudit
 from simic.errors import SimicError
-from simic.evaluation import result
+from simic.evaluation import gym, result
 from simic.evaluation.result import Frozen
 from simic.evaluation.statistics import Interval
 from simic.params import Params, read_tree
@@ -175,6 +175,12 @@ def _link(own: Workspace, other: Workspace, *places: str) -> None:
 
 
 def _rows(tree: Params, own: Workspace) -> tuple[PolicyRow, ...]:
+    if tree.prepare.is_gym:
+        played = gym.read(own.evaluation).policies
+        return tuple(
+            PolicyRow(policy=name, score=each.mean_return, params=0.0, training_flops=0.0, controller_trainings=0)
+            for name, each in played.items()
+        )
     evaluation = result.read(own.evaluation)
     standings = next(iter(evaluation.standings.values())).policies
     return tuple(

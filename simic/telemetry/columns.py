@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 Array = NDArray[Any]  # numbers or flags: each column its own kind
 Columns = dict[str, Array]
 
+DECIDED = "decided"  # of validation episodes: the choices of every head [E, T, K]
 COMPONENTS = "components"  # stands for one column each: components/rent, …
 
 
@@ -86,6 +87,38 @@ EPISODES: dict[str, Column] = {
     "pruned": Column("int64", 1),
     "panicked": Column("bool", 1),
 }
+
+
+class TableLayout(NamedTuple):
+    """Name the columns of the steps and of the episodes of a task."""
+
+    steps: dict[str, Column]
+    episodes: dict[str, Column]
+
+
+ACTIONS = "actions"  # stands for one column for each head: actions/action_0, …
+GROWTH = TableLayout(STEPS, EPISODES)
+# Of a Gymnasium environment: episodes go on from rollout to rollout.
+GYM = TableLayout(
+    {
+        ACTIONS: _COUNT,  # counted from 0
+        "log_prob": _NUMBER,  # of the joint action when it was sampled
+        "value": _NUMBER,
+        "next_value": _NUMBER,  # of the state that the step led to, before a reset
+        "reward": _NUMBER,
+        "terminated": _FLAG,
+        "truncated": _FLAG,
+        "starts": _FLAG,  # the first step of an episode
+        "seen": _COUNT,  # a hash of the observation decided on
+        "valid": _FLAG,
+    },
+    {
+        "env_id": Column("int64", 1),
+        "episodes": Column("int64", 1),  # that ended in the iteration
+        "return": Column("float", 1),  # their mean, undiscounted; NaN where none ended
+        "length": Column("float", 1),  # likewise
+    },
+)
 EVENTS: dict[str, Column] = {
     "step": Column("int64", 1),
     "env": Column("int64", 1),
@@ -104,8 +137,8 @@ class EventColumns:
 
 def arranged(columns: Columns, table: dict[str, Column]) -> Columns:
     """Return the columns in the order of the table; ValueError where names, kinds or axes are not the table's."""
-    parts = [name for name in columns if name.startswith(COMPONENTS + "/")]
-    order = [each for name in table for each in (parts if name == COMPONENTS else [name])]
+    nested = {part: [name for name in columns if name.startswith(f"{part}/")] for part in (COMPONENTS, ACTIONS)}
+    order = [each for name in table for each in nested.get(name, [name])]
     if columns.keys() != set(order):
         raise ValueError(f"telemetry: columns {sorted(columns.keys() ^ set(order))} are missing or unknown")
     for name, values in columns.items():

@@ -28,7 +28,10 @@ class Curves:
         """Add one iteration, with the episodes that it learned from; means are over the hosts that were measured."""
         done = update.iteration + 1
         row = {"iterations": done, "validation_score": update.validation_accuracy}
-        row |= {name: mean_measured(episodes[column]) for name, column in OF_EPISODES.items()}
+        row |= {
+            name: mean_measured(episodes[column]) if column in episodes else math.nan
+            for name, column in OF_EPISODES.items()
+        }
         row |= {name: update.metrics.get(name, math.nan) for name in OF_UPDATES}
         self._rows[done], self._last = row, update
 

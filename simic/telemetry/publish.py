@@ -148,7 +148,7 @@ def _empty() -> dict[str, pa.Table]:
 
 def steps_table(iteration: int, steps: Columns) -> pa.Table:
     """Return one row per step and host."""
-    count, hosts = steps["op"].shape
+    count, hosts = steps["reward"].shape
     axes = {"iteration": np.full(count * hosts, iteration), "step": np.repeat(np.arange(1, count + 1), hosts)}
     arrays = {name: _array(values.reshape(count * hosts, *values.shape[2:])) for name, values in steps.items()}
     return pa.table({**axes, **arrays, "env": np.tile(np.arange(hosts), count)})

@@ -20,7 +20,7 @@ from safetensors.numpy import save
 from simic import durable
 from simic.errors import SimicError
 from simic.telemetry import timing
-from simic.telemetry.columns import EPISODES, EVENTS, STEPS, Columns, EventColumns, arranged
+from simic.telemetry.columns import EVENTS, GROWTH, Columns, EventColumns, TableLayout, arranged
 from simic.telemetry.rows import FindingRow, TimingRow, UpdateRow
 
 FOLDER, SUFFIX = "telemetry", ".safetensors"
@@ -48,13 +48,15 @@ class Iteration:
     events: EventColumns
     kept: Columns = field(default_factory=dict)  # of a few iterations all that certifying one needs
     validated: Columns = field(default_factory=dict)  # decisions of the validation episodes
+    layout: TableLayout = GROWTH
 
     def tables(self) -> dict[str, Columns]:
         """Return the tables, checked against their columns and in their order."""
-        tables = {"steps": arranged(self.steps, STEPS)}
+        tables = {"steps": arranged(self.steps, self.layout.steps)}
         if self.validation is not None:
-            tables["validation"] = arranged(self.validation, EPISODES)
-        tables |= {"train": arranged(self.train, EPISODES), "events": arranged(self.events.columns, EVENTS)}
+            tables["validation"] = arranged(self.validation, self.layout.episodes)
+        tables |= {"train": arranged(self.train, self.layout.episodes)}
+        tables |= {"events": arranged(self.events.columns, EVENTS)}
         return tables | {name: columns for name in ("kept", "validated") if (columns := getattr(self, name))}
 
 

@@ -145,6 +145,32 @@ From the folder with `policy` and `program`:
 """
 
 
+NOT_EVALUATED = "Its evaluation and the audit's verdict are on the card that the audit writes, reports/model_card.md."
+
+
+def gym_card(learned: Learned, manifest: Manifest, meta: Meta, results: str) -> str:
+    """Return the card of an agent that controls a Gymnasium environment."""
+    weights, train = sum(parameter.numel() for parameter in learned.policy.parameters()), learned.train
+    tags = ("reinforcement-learning", "ppo", _slug(meta.source))
+    head = front_matter(f"agent-{_slug(meta.source)}", "reinforcement-learning", tags, [meta.source], [])
+    return f"""{head}
+# An agent for {meta.source}
+
+A recurrent, masked PPO policy of {weights:,} parameters, core {train.policy.core}.
+
+## Training
+One training, rng_seed {manifest.params["rng_seed"]}: {manifest.scalars["env_steps"]:,} environment steps until \
+iteration {manifest.iteration} of {train.iterations}, which was kept. On {manifest.machine.device}, \
+torch {manifest.machine.libraries["torch"]}. sha256 of the description of the environment `{manifest.data_sha256}`.
+
+## Results
+{results}
+
+## How to load
+`Learned.load(Path("policy"))` of `simic.training.learned`; or `torch.export.load("program/policy.pt2")`, without simic.
+"""
+
+
 def data_used(meta: Meta, data_sha256: str) -> str:
     """Say where the data came from, their licence, their number."""
     tasks = [task for task in meta.tasks if task.group == "train"]

@@ -42,6 +42,12 @@ def state(tensors: dict[str, Tensor], when: str) -> Columns:
     return {f"{when}{name}": tensor.numpy() for name, tensor in tensors.items()}
 
 
+def added(tensors: dict[str, Tensor], ranks: Ranks) -> Columns:
+    """Return what a task keeps beside every rollout, of all processes."""
+    own = {name: tensor.detach().cpu().numpy() for name, tensor in tensors.items()}
+    return merged(ranks.gather(own), axis=1)
+
+
 def rollout_columns(rollout: Rollout, end: Position, ranks: Ranks) -> Columns:
     """Return a rollout as the update was given it, of all processes: ``[T, E, …]``, what was seen ``[T+1, E, …]``."""
     last = end.observation

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from simic.params import Params
-from simic.telemetry.columns import Columns
+from simic.telemetry.columns import Columns, mean_measured
 from simic.telemetry.naming import run_name
 from simic.telemetry.rows import FindingRow, UpdateRow
 
@@ -58,11 +58,16 @@ class Observer:
 
 def summary(update: UpdateRow, episode: Columns, floors: Mapping[str, float]) -> str:
     """Return the results of an iteration in a line's width; a validation score beside those of other policies."""
-    parts = [
-        f"{episode['length'].max():2d} epochs",
-        f"committed {episode['committed_accuracy'].mean():5.1f} %",
-        f"kept {episode['fossilized'].mean():.1f} seeds",
-    ]
+    if "fossilized" in episode:
+        parts = [
+            f"{episode['length'].max():2d} epochs",
+            f"committed {episode['committed_accuracy'].mean():5.1f} %",
+            f"kept {episode['fossilized'].mean():.1f} seeds",
+        ]
+    else:
+        ended = int(episode["episodes"].sum())
+        won = f"return {mean_measured(episode['return']):.5g} of {ended} episodes" if ended else "no episode ended"
+        parts = [f"{update.env_steps} steps", won]
     if update.validation_accuracy == update.validation_accuracy:  # not NaN
         beside = ", ".join(f"{name.replace('_', ' ')} {score:.1f}" for name, score in floors.items())
         parts.append(f"validation {update.validation_accuracy:5.1f}{f' ({beside})' if beside else ''}")

@@ -7,20 +7,11 @@ Policy and scales stand still in a rollout, so they are in that checkpoint. One 
 
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
 
 from torch import Tensor
 
 from simic import durable
-from simic.agent.normalization import Normalizers
-from simic.agent.policy import ActorCritic, part_of
-from simic.agent.rollout import PartialRollout, Position, StepRecord
-from simic.envs.growth_env import GrowthEnv
-from simic.errors import SimicError
-from simic.growth.batch.shards import ProcessLost
-from simic.telemetry.columns import STEPS
 from simic.telemetry.rows import FindingRow
 from simic.training import checkpoint
 from simic.training.checkpoint import (
@@ -32,10 +23,8 @@ from simic.training.checkpoint import (
     StateManifest,
     StateStore,
 )
-from simic.training.episodes import Collector, Tally, step_tensors
 
 FOLDER = "partial"
-PARTS = ("rollout/", "env/", "steps/", "tally/")  # what the names of tensors begin with
 
 
 class PartialManifest(StateManifest):
@@ -113,53 +102,3 @@ def _refuse_other(path: Path, manifest: PartialManifest, newest: Checkpoint | No
         raise Damaged(f"{path}: belongs to the checkpoint after {manifest.iteration} iterations, the newest is {done}")
     if manifest.checkpoint_sha256 != newest.manifest.sha256[STATE_FILE]:
         raise Damaged(f"{path}: belongs to another checkpoint than {newest.path}")
-
-
-@dataclass(frozen=True)
-class RolloutRecorder:
-    """Collects the telemetry of one episode of all hosts while it is played; saved and restored between steps."""
-
-    env: GrowthEnv
-    collector: Collector
-    tally: Tally
-
-    @classmethod
-    def begin(cls, env: GrowthEnv) -> Self:
-        """Return the recorder of an episode before its first step."""
-        return cls(env, Collector(STEPS), Tally(env))
-
-    def add(self, transition: StepRecord) -> None:
-        """Take in one step."""
-        self.collector.add(step_tensors(transition))
-        self.tally.add(transition.reward, transition.info)
-
-    @property
-    def columns(self) -> list[str]:
-        """Return the names of the telemetry of a step, in their order."""
-        return list(self.collector.state_dict())
-
-    def tensors(self, reached: PartialRollout) -> dict[str, Tensor]:
-        """Return everything that the steps so far have moved, as copies on the CPU."""
-        states = reached.state_dict(), self.env.state_dict(), self.collector.state_dict(), self.tally.state_dict()
-        moved = {part + name: x for part, state in zip(PARTS, states, strict=True) for name, x in state.items()}
-        return {name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in moved.items()}
-
-    def resume(
-        self, saved: PartialCheckpoint, policy: ActorCritic, normalizers: Normalizers, iteration: int
-    ) -> PartialRollout:
-        """Go on exactly from there, nothing having been played yet; ``Damaged`` where that was another episode."""
-        env, step = self.env, saved.manifest.step
-        rollout, episode, steps, tally = (part_of(saved.tensors, part) for part in PARTS)
-        observation, _ = env.reset(options={"iteration": iteration})
-        try:
-            position = Position.first(env, policy, observation)
-            begun = PartialRollout.begun(position, env.steps, env.env_ids, policy, normalizers)
-            reached = begun.resumed(rollout, step, env.load_state_dict(episode))
-            for t in range(step):
-                self.collector.add({name: steps[name][t] for name in saved.manifest.columns})
-            self.tally.load_state_dict(tally)
-        except ProcessLost:
-            raise
-        except (SimicError, ValueError, KeyError, IndexError) as error:
-            raise Damaged(f"{saved.path}: does not fit this run: {error}") from None
-        return reached

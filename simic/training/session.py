@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -23,13 +24,15 @@ from simic.envs.growth_env import GrowthEnv
 from simic.envs.rewards import MODES
 from simic.errors import SimicError
 from simic.growth.batch.shards import Layout
-from simic.params import Params
+from simic.params import Params, Runtime
 from simic.telemetry import starts
 from simic.telemetry.naming import run_name
 from simic.telemetry.recorder import FOLDER, NOTHING, Recorder, Silent
 from simic.telemetry.rows import FindingRow, StartRow
 from simic.training import checkpoint, machine, memory_estimate, resume, run_layout, worker_layout
 from simic.training.checkpoint import STATE_FILE, CheckpointStore, Damaged, Manifest, Scalar, read_manifest
+from simic.training.growth_task import GrowthTask
+from simic.training.gym_task import GymTask, opened
 from simic.training.learned import describe_specs
 from simic.training.machine import Machine
 from simic.training.partial import FOLDER as PARTIAL
@@ -37,6 +40,7 @@ from simic.training.partial import PartialManifest, PartialStore
 from simic.training.ranks import ALONE, Ranks
 from simic.training.resume import Identity
 from simic.training.run_layout import CHECKPOINTS, make_room
+from simic.training.task import Task
 
 LOCK_FILE = "lock"
 BY_ENVIRONMENT = "reward.running"  # of the normalisers: one entry per environment, a part of them in each process
@@ -60,8 +64,9 @@ class TrainState:
     the same state, those of all environments included.
     """
 
-    def __init__(self, ppo: PPO, normalizers: Normalizers, ranks: Ranks = ALONE):
+    def __init__(self, ppo: PPO, normalizers: Normalizers, ranks: Ranks = ALONE, task: Task | None = None):
         self.ppo, self.normalizers, self.ranks, self.counters = ppo, normalizers, ranks, Counters()
+        self.task = task  # where it has something that goes on from rollout to rollout
 
     def tensors(self) -> dict[str, Tensor]:
         """Return CPU copies by name, ``ppo/…`` and ``normalizers/…``."""
@@ -69,6 +74,8 @@ class TrainState:
         if BY_ENVIRONMENT in normalizers:
             normalizers[BY_ENVIRONMENT] = self.ranks.whole(normalizers[BY_ENVIRONMENT])
         parts = {"ppo": self.ppo.state_dict(), "normalizers": normalizers}
+        if self.task is not None:
+            parts["task"] = self.task.state_dict()
         return {
             f"{part}/{name}": tensor.detach().to("cpu", copy=True).contiguous()
             for part, tensors in parts.items()
@@ -79,8 +86,8 @@ class TrainState:
         """Return the counters by name."""
         return asdict(self.counters)
 
-    def load(self, tensors: Mapping[str, Tensor], scalars: Mapping[str, Scalar]) -> None:
-        """Restore a state exactly; SimicError naming what is missing or unknown."""
+    def load(self, tensors: Mapping[str, Tensor], scalars: Mapping[str, Scalar]) -> list[FindingRow]:
+        """Restore a state; findings where that is not exact; SimicError naming what is missing or unknown."""
         own, given = self.tensors().keys() | self.scalars().keys(), tensors.keys() | scalars.keys()
         for name in sorted(own ^ given):
             raise SimicError(f"checkpoint: {name} is {'missing' if name in own else 'unknown here'}")
@@ -91,6 +98,8 @@ class TrainState:
         self.normalizers.load_state_dict(normalizers)
         for field in fields(Counters):
             setattr(self.counters, field.name, scalars[field.name])
+        strayed = None if self.task is None else self.task.load_state_dict(part_of(tensors, "task/"))
+        return [strayed.model_copy(update={"iteration": self.counters.iteration})] if strayed else []
 
     def sha256(self) -> str:
         """Return the hash of all tensors, whatever came before."""
@@ -108,7 +117,7 @@ class Session:
 
     params: Params
     work_dir: Path
-    env: GrowthEnv
+    task: Task
     state: TrainState
     recorder: Recorder
     checkpoints: CheckpointStore
@@ -117,6 +126,11 @@ class Session:
     partials: PartialStore
     partial: PartialManifest | None = None  # where to go on inside an iteration
     ranks: Ranks = ALONE
+
+    @property
+    def env(self) -> Any:
+        """Return the environment of the task."""
+        return self.task.env
 
     @property
     def policy(self) -> ActorCritic:
@@ -160,10 +174,11 @@ def open_session(
     that trains, noted with the start. SimicError when another process holds the lock, or when what is there belongs to
     other params or data.
     """
-    device, every = machine.configure(params.runtime), params.runtime.checkpoint_steps
+    device, every = machine.configure(_possible(params, ranks)), params.runtime.checkpoint_steps
     shared = layout(params, device, ranks)
     hosts = len(ranks.env_ids(params.train.envs))
-    memory_estimate.refuse_training(params, prepared_dir, hosts, shared.processes, device)
+    if not params.prepare.is_gym:
+        memory_estimate.refuse_training(params, prepared_dir, hosts, shared.processes, device)
     if every and ranks.size > 1:
         raise SimicError(
             f"runtime.checkpoint_steps = {every}: must be 0 with the {ranks.size} processes of torchrun, which save "
@@ -176,11 +191,11 @@ def open_session(
         if start.checkpoint is not None:  # in its groups, so that any number of processes goes on bit for bit
             shared = layout(params, device, ranks, start.checkpoint.manifest.machine.group)
             identity = replace(identity, machine=_describe(params, device, shared, ranks))
-        env, state = compose(params, prepared_dir, device, ranks, shared)
-        files.callback(env.close)
+        task, state = assemble(params, prepared_dir, device, ranks, shared)
+        files.callback(task.close)
         extent, findings = NOTHING, list(start.findings)
         if start.checkpoint is not None:
-            state.load(start.checkpoint.tensors, start.checkpoint.manifest.scalars)
+            findings += state.load(start.checkpoint.tensors, start.checkpoint.manifest.scalars)
             state.counters.best_iteration, state.counters.best_score = start.best
             extent = resume.extent(start.checkpoint.manifest)
         recorder = Silent()
@@ -193,7 +208,7 @@ def open_session(
             findings += [*lost, *(each for each in lineage if each.severity != "info")]
             _note_start(work_dir, done, recorder.dropped, [*start.findings, *lost, *lineage], code)
         del start  # the checkpoint's tensors are not kept beside the state they were loaded into
-        yield Session(params, work_dir, env, state, recorder, stores[0], identity, findings, stores[1], inside, ranks)
+        yield Session(params, work_dir, task, state, recorder, stores[0], identity, findings, stores[1], inside, ranks)
 
 
 def _begin(
@@ -215,21 +230,47 @@ def _begin(
 
 def layout(params: Params, device: torch.device, ranks: Ranks = ALONE, group: int | None = None) -> Layout:
     """Return how the hosts of this process are shared out; those of one of torchrun's are not."""
-    if ranks.size > 1:
+    if ranks.size > 1 or params.prepare.is_gym:
         hosts = len(ranks.env_ids(params.train.envs))
         return Layout(hosts, hosts, 1)
     return worker_layout.layout(params.runtime, params.train.envs, device, group)
+
+
+def _possible(params: Params, ranks: Ranks) -> Runtime:
+    """Return where training can run: Gymnasium's own environments are on the CPU; SimicError where they cannot."""
+    if not params.prepare.is_gym:
+        return params.runtime
+    if ranks.size > 1:
+        raise SimicError("prepare.task = 'gym': trains in one process; start simic train without torchrun")
+    if params.prepare.gym.vector == "tensors":
+        return params.runtime
+    if params.runtime.device == "cuda":
+        raise SimicError("runtime.device = 'cuda': Gymnasium's environments are on the CPU; use cpu or auto")
+    return params.runtime.model_copy(update={"device": "cpu"})
 
 
 def _describe(params: Params, device: torch.device, shared: Layout, ranks: Ranks) -> Machine:
     return machine.describe(params.runtime, device, shared.group, ranks.size, shared.processes)
 
 
+def assemble(
+    params: Params, prepared_dir: Path, device: torch.device, ranks: Ranks, shared: Layout
+) -> tuple[Task, TrainState]:
+    """Return the task of the params and its learner as they are before the first iteration."""
+    if not params.prepare.is_gym:
+        env, state = compose(params, prepared_dir, device, ranks, shared)
+        return GrowthTask(env), state
+    env = opened(params, prepared_dir, ranks.env_ids(params.train.envs).to(device))
+    state = _learner(params, env, device, ranks, REWARD_CLIP)
+    state.task = task = GymTask(params, state.ppo.policy, env)
+    return task, state
+
+
 def compose(
     params: Params, prepared_dir: Path, device: torch.device, ranks: Ranks = ALONE, shared: Layout | None = None
 ) -> tuple[GrowthEnv, TrainState]:
     """Return environment and learner as they are before the first iteration."""
-    train, settings = params.train, params.train.ppo
+    train = params.train
     training, validation = load_split(prepared_dir, "train", device), load_split(prepared_dir, "val", device)
     backend, env_ids = params.runtime.backend, ranks.env_ids(train.envs)
     make = worker_layout.population(params.runtime, shared or layout(params, device, ranks))
@@ -237,16 +278,21 @@ def compose(
     of_training, (names, kinds) = len(meta.of_group("train")), meta.kinds()
     kinds = kinds if len(names) > 1 else []  # of one kind there is nothing to tell
     env = GrowthEnv(train, params.rng_seed, training, validation, env_ids, device, backend, make, of_training, kinds)
-    policy = ActorCritic(env.action_spec, env.observation_spec, train.policy, params.rng_seed).to(device)
     # Without a clip where shaping is paid: it would no longer telescope. Outliers are the audit's to find.
     clip = None if "shaping" in MODES[train.reward.mode] else REWARD_CLIP
+    return env, _learner(params, env, device, ranks, clip)
+
+
+def _learner(params: Params, env: Any, device: torch.device, ranks: Ranks, clip: float | None) -> TrainState:
+    train, settings = params.train, params.train.ppo
+    policy = ActorCritic(env.action_spec, env.observation_spec, train.policy, params.rng_seed).to(device)
     normalizers = Normalizers(
         ObservationNormalizer(env.observation_spec, device) if settings.normalize_observations else None,
         RewardNormalizer(env.num_envs, settings.gamma, device, clip) if settings.normalize_rewards else None,
     )
     updates, everyone = train.horizon or train.iterations, torch.arange(train.envs)
     ppo = PPO(policy, settings, params.rng_seed, total_updates=updates, reduce=ranks.reduce, all_env_ids=everyone)
-    return env, TrainState(ppo, normalizers, ranks)
+    return TrainState(ppo, normalizers, ranks)
 
 
 def _clear(work_dir: Path) -> None:

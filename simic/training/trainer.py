@@ -4,24 +4,23 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import TypeVar
 
 from simic.agent.metrics import UpdateMetrics, acting, numbers
 from simic.agent.ppo import collect, with_advantages
 from simic.agent.rollout import PartialRollout, Rollout, StepRecord
 from simic.errors import DecisionFault, SimicError
-from simic.growth.batch.shards import ProcessLost, recovered
-from simic.telemetry.columns import Columns
+from simic.telemetry.columns import DECIDED, Columns
 from simic.telemetry.recorder import Iteration
 from simic.telemetry.rows import FindingRow, Severity, TimingRow, UpdateRow
-from simic.training import episodes, kept_iteration, validation
+from simic.training import kept_iteration
 from simic.training.checkpoint import Damaged
 from simic.training.interrupts import Interrupted, in_training
 from simic.training.observers import EndStatus, Observer, RunInfo
-from simic.training.partial import RolloutRecorder
 from simic.training.ranks import merged
 from simic.training.session import Counters, Session
+from simic.training.task import Recorded, Recording
 
 SKIPPED_STEPS_BUDGET = 10  # optimiser steps of a run with a non-finite loss or gradient; ours: more is no accident
 
@@ -37,14 +36,6 @@ class StoppedByFinding(SimicError):
 
 class _StopRequested(Exception):
     """A stop was asked for in the middle of an iteration."""
-
-
-@dataclass(frozen=True)
-class Recorded:
-    """The record of an episode of every host: its steps ``[T, E]`` and their sums ``[E]``."""
-
-    steps: Columns
-    episode: Columns
 
 
 class _SharedFault(DecisionFault):
@@ -86,7 +77,7 @@ class TrainingRun:
         self.reached = 0  # steps of the rollout that follows the last whole iteration
         self.seconds: dict[str, float] = {}
         if self.counters.group:
-            session.env.population.group = self.counters.group
+            session.task.at_once = self.counters.group
         self.validation: Columns | None = None
         self.gravest: FindingRow | None = None
 
@@ -133,7 +124,7 @@ class TrainingRun:
 
     def _rollout(self, iteration: int) -> tuple[Rollout, Recorded]:
         """Collect the rollout of the hosts of this process, and its telemetry."""
-        env, ppo, normalizers = self.session.env, self.state.ppo, self.state.normalizers
+        task, ppo, normalizers = self.session.task, self.state.ppo, self.state.normalizers
         unfinished, recorder = self._unfinished(iteration)
         self.reached = 0 if unfinished is None else unfinished.steps
 
@@ -144,14 +135,16 @@ class TrainingRun:
                 observer.on_step(iteration, self.reached)
             self._after_step(recorder, transition.reached)
 
-        how = iteration, self.session.params.rng_seed, env.length_of(iteration), on_step
-        rollout, self.end = collect(env, ppo.policy, normalizers, *how, unfinished=unfinished)
-        return rollout, Recorded(recorder.collector.fetched(), recorder.tally.columns())
+        how = iteration, self.session.params.rng_seed, task.length_of(iteration), on_step, task.position()
+        rollout, self.end = collect(task.env, ppo.policy, normalizers, *how, unfinished=unfinished)
+        if self.kept:
+            self.kept |= kept_iteration.added(recorder.kept(rollout), self.ranks)
+        return rollout, recorder.recorded(rollout)
 
-    def _unfinished(self, iteration: int) -> tuple[PartialRollout | None, RolloutRecorder]:
+    def _unfinished(self, iteration: int) -> tuple[PartialRollout | None, Recording]:
         """Return what an earlier life of this run saved of the iteration, if any, and the recorder as it was then."""
         saved, self.partial = self.partial, None
-        recorder = RolloutRecorder.begin(self.session.env)
+        recorder = self.session.task.recording()
         if saved is None:
             return None, recorder
         partials, state = self.session.partials, self.state
@@ -160,12 +153,12 @@ class TrainingRun:
         except Damaged as damage:
             self.report(partials.report(saved.step, iteration, damage))
             self.inside = 0
-            return None, RolloutRecorder.begin(self.session.env)
+            return None, self.session.task.recording()
         for finding in saved.findings:
             self.report(finding)
         return unfinished, recorder
 
-    def _after_step(self, recorder: RolloutRecorder, reached: PartialRollout) -> None:
+    def _after_step(self, recorder: Recording, reached: PartialRollout) -> None:
         """Stop if asked to; save what the rollout has come to, then and every ``checkpoint_steps`` steps."""
         asked = self._stop_asked()
         if self.every and (asked or reached.steps % self.every == 0):
@@ -176,16 +169,17 @@ class TrainingRun:
 
     def _look_at_memory(self, iteration: int) -> None:
         """Report where fewer hosts fit at once than before; part of the state, as it changes the last bits."""
-        population = self.session.env.population
-        population.group = min(self.ranks.gather(population.group))
-        if population.group < (self.counters.group or len(population)):
-            self.counters.group = population.group
-            text = f"not enough memory for all hosts at once; from here on {population.group} at a time"
-            self._found(iteration, "out_of_memory", "low", text, population.group)
+        task = self.session.task
+        task.at_once = fits = min(self.ranks.gather(task.at_once))
+        if fits < (self.counters.group or task.env.num_envs):
+            self.counters.group = fits
+            text = f"not enough memory for all hosts at once; from here on {fits} at a time"
+            self._found(iteration, "out_of_memory", "low", text, fits)
 
     def advantages(self, rollout: Rollout) -> Rollout:
         """Move the scales, in this one place, then return the rollout with GAE on the scaled rewards."""
         self.whole = False
+        self.session.task.moved(self.end)
         normalizers, ppo, reduce = self.state.normalizers, self.settings.ppo, self.ranks.reduce
         self.acted = acting(self.state.ppo.policy, rollout, self.end, normalizers, reduce)
         seen = rollout.raw_features, rollout.rewards, rollout.starts, rollout.valid
@@ -215,15 +209,13 @@ class TrainingRun:
         self.validation, self.validated, self.validation_accuracy = None, {}, float("nan")
         if done % self.settings.validate_every and done != self.settings.iterations:
             return
-        env, ppo = self.session.env, self.state.ppo
+        task, ppo = self.session.task, self.state.ppo
         own = self._played(
-            "validate",
-            iteration,
-            lambda: validation.validate(env, ppo.policy, self.state.normalizers, self._look_for_stop),
+            "validate", iteration, lambda: task.validate(ppo.policy, self.state.normalizers, self._look_for_stop)
         )
         self.validation = merged(self.ranks.gather(own), axis=0)
-        self.validated = {validation.DECIDED: self.validation.pop(validation.DECIDED)}
-        self.validation_accuracy = validation.score(self.validation)
+        self.validated = {DECIDED: self.validation.pop(DECIDED)}
+        self.validation_accuracy = task.score(self.validation)
         if self.counters.best_score is None or self.validation_accuracy > self.counters.best_score:
             self.counters.best_score, self.counters.best_iteration = self.validation_accuracy, done
 
@@ -231,7 +223,7 @@ class TrainingRun:
         """Make the iteration whole: counters and hash chain; tell the observers; then write all of it."""
         started = time.perf_counter()
         self.counters.iteration = iteration + 1
-        self.counters.rollbacks += int(recorded.episode["panicked"].sum())
+        self.counters.rollbacks += self.session.task.rollbacks(recorded.episode)
         budget = self.settings.governor.rollback_budget
         if self.counters.rollbacks > budget:
             text = f"{self.counters.rollbacks} rollbacks in this run, train.governor.rollback_budget allows {budget}"
@@ -243,9 +235,10 @@ class TrainingRun:
         )  # fmt: skip
         for observer in self.observers:
             observer.on_iteration(update, recorded.episode)
-        events = episodes.events(recorded.steps)
+        task, own = self.session.task, (self.kept, self.validated)
+        events = task.events(recorded.steps)
         self.session.recorder.write(
-            Iteration(update, recorded.steps, recorded.episode, self.validation, events, self.kept, self.validated)
+            Iteration(update, recorded.steps, recorded.episode, self.validation, events, *own, task.layout)
         )
         self.seconds["record"] = time.perf_counter() - started
         names = ("collect", "update", "validate", "record")
@@ -314,12 +307,12 @@ class TrainingRun:
         processes reaches the others where they look for a stop.
         """
 
-        def again(lost: ProcessLost) -> None:
+        def again(lost: Exception) -> None:
             self._look_for_stop()
             self._found(iteration, "process_lost", "info", f"{lost}; its episodes are played again", 1)
 
         try:
-            return self._timed(name, lambda: recovered(self.session.env.population, work, again))
+            return self._timed(name, lambda: self.session.task.recovered(work, again))
         except _SharedFault:
             raise
         except DecisionFault as fault:

@@ -14,11 +14,10 @@ from simic.envs.growth_env import GrowthEnv
 from simic.envs.play import Situation, play
 from simic.envs.records import StepInfo
 from simic.growth.life.vocabulary import Action
-from simic.telemetry.columns import Columns
+from simic.telemetry.columns import DECIDED, Columns
 from simic.training.episodes import Tally
 from simic.training.learned import LearnedActor
 
-DECIDED = "decided"
 VALIDATION_ITERATION = 1 << 41  # a namespace of its own: no training (≤ 10^6) and no evaluation episode (1 << 40)
 
 

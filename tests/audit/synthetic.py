@@ -328,7 +328,8 @@ class Plant:
             source, _, column = need.partition(".")
             if column:
                 table = getattr(run, source)
-                kept = {name: values for name, values in table.columns.items() if name != column}
+                gone = {name for name in table.columns if name == column or name.startswith(f"{column}.")}
+                kept = {name: values for name, values in table.columns.items() if name not in gone}
                 run = replace(run, **{source: type(table)(kept)})
             else:
                 run = replace(run, **{source: None})

@@ -3,7 +3,8 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -121,6 +122,7 @@ class Check:
     complete: bool = True
     post_hoc: bool = False
     layer: Layer = "symptom"
+    subject: Literal["any", "growth", "gym"] = "any"  # the task of the runs that it is about
 
     def run(self, run: RunRecord) -> Result:
         """Return the result on a run, NOT_EVALUATED where needs are missing."""
@@ -169,6 +171,9 @@ def check(**about: Any) -> Callable[[Examine], Examine]:
         return examine
 
     return register
+
+
+of_growth = partial(check, subject="growth")
 
 
 def registered() -> tuple[Check, ...]:

@@ -64,6 +64,7 @@ PARTS: tuple[tuple[str, Part, str, str], ...] = (
 for number, name, wrong, asked in PARTS:
     check(
         id=number,
+        subject="growth" if name in ("headroom", "grown network") else "any",
         title=wrong,
         question=asked,
         severity="critical",

@@ -22,6 +22,7 @@ ROUNDED = 1e-3  # of what is stored with four decimals
 
 
 @recomputed(
+    subject="growth",
     id="C9",
     title="The evaluation's statistics are not those of its scores",
     question="Do means, intervals, p-values, gap and shares follow from the values per host?",
@@ -125,6 +126,7 @@ NO_CHANCE = 4  # hosts: the accuracies of two may be equal on test and validatio
 
 
 @recomputed(
+    subject="growth",
     id="C10",
     title="Evaluated networks cannot be what is said of them",
     question="Are sizes and counts of seeds possible, and are test scores not those of validation?",
@@ -198,6 +200,7 @@ def _impossible(hosts: PerSeed, evaluation: Evaluation) -> Iterator[str]:
 
 
 @recomputed(
+    subject="growth",
     id="C12",
     title="Networks trained from the start are not comparable with the policy's",
     question="Are the grown networks that were trained from the start those of the policy, at equal epochs and FLOPs?",

@@ -14,6 +14,7 @@ OFF = 1e-3  # mean and deviation of standardised samples
 
 
 @recomputed(
+    subject="growth",
     id="C11",
     title="Training and validation samples do not belong together",
     question="Are samples standardised by the training split alone, and is none in two splits or groups?",

@@ -3,7 +3,7 @@
 import numpy as np
 
 from simic.audit import limits
-from simic.audit.checks.base import OURS, Outcome, Reading, check, failed, passed, undecided
+from simic.audit.checks.base import OURS, Outcome, Reading, failed, of_growth, passed, undecided
 from simic.audit.findings import percent
 from simic.audit.record import RunRecord
 from simic.evaluation import statistics
@@ -53,7 +53,7 @@ def _against(run: RunRecord, other: str, equal_is_low: bool = False) -> Outcome:
 
 
 # A policy equal to never growing or to chance has learned nothing.
-@check(
+@of_growth(
     id="F1",
     title="Not better than never growing",
     severity="critical",
@@ -67,7 +67,7 @@ def _never_growing(run: RunRecord) -> Outcome:
     return _against(run, "static")
 
 
-@check(
+@of_growth(
     id="F2",
     title="Not better than random growth",
     severity="critical",
@@ -81,7 +81,7 @@ def _chance(run: RunRecord) -> Outcome:
     return _against(run, "random_legal")
 
 
-@check(
+@of_growth(
     id="F3",
     title="Not better than the hand-written rule",
     severity="medium",
@@ -96,7 +96,7 @@ def _rule_by_hand(run: RunRecord) -> Outcome:
     return _against(run, TUNED if TUNED in run.evaluation.policies else PATIENT, equal_is_low=True)  # it is as good
 
 
-@check(
+@of_growth(
     id="F4",
     title="Not better than the best common schedule",
     severity="medium",
@@ -120,7 +120,7 @@ def _common_schedule(run: RunRecord) -> Outcome:
 RUNS = 5
 
 
-@check(
+@of_growth(
     id="X4",
     title="Too few seeds behind the claim",
     severity="medium",

@@ -69,7 +69,7 @@ def concluded(problems: list[Evidence], measured: str) -> Outcome:
     return judged(problems, f"{len(problems)} or more differences" if problems else measured)
 
 
-def _rollouts(run: RunRecord) -> Iterator[tuple[int, Steps]]:
+def rollouts(run: RunRecord) -> Iterator[tuple[int, Steps]]:
     """Yield each iteration and its steps."""
     columns = run.steps.columns
     for rows in episodes(run):
@@ -78,6 +78,7 @@ def _rollouts(run: RunRecord) -> Iterator[tuple[int, Steps]]:
 
 @recomputed(
     id="C1",
+    subject="growth",
     title="Episodes are not what their steps add up to",
     question="Do returns, lengths, counts and last measurements of episodes follow from their steps?",
     needs=("checkpoints", "steps.reward", "episodes.return"),
@@ -86,7 +87,7 @@ def _rollouts(run: RunRecord) -> Iterator[tuple[int, Steps]]:
 def _episodes_add_up(run: RunRecord) -> Outcome:
     problems: list[Evidence] = []
     iterations = run.episodes.column("iteration").tolist()
-    for iteration, steps in _rollouts(run):
+    for iteration, steps in rollouts(run):
         if iteration not in iterations:
             problems.append({"what": "no episodes", "iteration": iteration})
             continue
@@ -126,6 +127,7 @@ def _mean_of_seeds(norms: Array, valid: Array) -> Array:
 
 @recomputed(
     id="C2",
+    subject="growth",
     title="Rewards do not follow from the states",
     question="Do the components of the reward follow from stages, ops, parameters and accuracies?",
     needs=("checkpoints", "params", "steps.reward", "steps.stage"),
@@ -138,7 +140,7 @@ def _components_follow(run: RunRecord) -> Outcome:
     if not names:
         return undecided(f"no component of mode {train.reward.mode} can be told from the record alone")
     problems: list[Evidence] = []
-    for iteration, steps in _rollouts(run):
+    for iteration, steps in rollouts(run):
         for name in names:
             bad = ~(rewards.deviation(name, steps, train, host_params) <= SUM)
             at = np.argwhere(bad)[:MOST_EVIDENCE]
@@ -148,6 +150,7 @@ def _components_follow(run: RunRecord) -> Outcome:
 
 @recomputed(
     id="C3",
+    subject="growth",
     title="Advantages or returns are not what the rewards give",
     question="Do advantages, returns, the scale of rewards and explained variance follow from the recorded rewards?",
     needs=("checkpoints", "params", "steps.reward", "steps.value", "updates.return_mean"),
@@ -159,7 +162,7 @@ def _advantages_follow(run: RunRecord) -> Outcome:
     scale = Scale(0.0, nothing, nothing) if ppo.normalize_rewards else None
     clipped = "components.shaping" not in run.steps  # not where shaping is to telescope
     rows = {int(iteration): row for row, iteration in enumerate(run.updates.column("iteration"))}
-    for iteration, steps in _rollouts(run):
+    for iteration, steps in rollouts(run):
         valid = torch.from_numpy(steps["valid"])
         paid = torch.from_numpy(steps["reward"]).float().double().where(valid, 0.0)
         scale, scaled, _ = derived.scaled(paid, valid, scale, ppo.gamma, clipped)
@@ -194,7 +197,12 @@ def _moments(run: RunRecord, row: int, steps: Steps, scaled: Tensor, valid: Tens
     gained, returns = derived.advantages(
         scaled, values, following, ended, torch.zeros_like(ended), valid, train.ppo.gamma, train.ppo.gae_lambda
     )
-    moments = derived.summary(gained[valid], returns[valid], values[valid])
+    return moments_of(run, row, gained[valid], returns[valid], values[valid])
+
+
+def moments_of(run: RunRecord, row: int, gained: Tensor, returns: Tensor, values: Tensor) -> list[Pair]:
+    """Return the moments of an update's valid rows beside those recorded in its ``row``."""
+    moments = derived.summary(gained, returns, values)
     units = {"value_mean": 1.0, "explained_variance": EXPLAINED}
     pairs = []
     for name, value in moments.items():
@@ -215,7 +223,7 @@ def _moments(run: RunRecord, row: int, steps: Steps, scaled: Tensor, valid: Tens
 def _counts_agree(run: RunRecord) -> Outcome:
     assert run.checkpoints is not None  # stated in needs
     updates, train = run.updates, run.params.train
-    valid = int(sum(steps["valid"].sum() for _, steps in _rollouts(run)))
+    valid = int(sum(steps["valid"].sum() for _, steps in rollouts(run)))
     taken = updates.column("steps")
     most = train.ppo.epochs * train.ppo.minibatches
     counts: dict[str, tuple[float, float]] = {
@@ -258,7 +266,7 @@ def _schedules(run: RunRecord) -> tuple[Values, Values]:
     id="C6",
     title="The best checkpoint is not the best",
     question="Is the best checkpoint the one with the highest mean score in validation?",
-    needs=("checkpoints", "updates.validation_accuracy", "validations.score"),
+    needs=("checkpoints", "updates.validation_accuracy", "validations.return"),
     threshold="a mean that is not that of its episodes, or another iteration than that of the first maximum",
     complete=False,  # validation is not played in every iteration
 )
@@ -267,7 +275,8 @@ def _best_is_best(run: RunRecord) -> Outcome:
     lost = [each for each in run.provenance.origin.findings if each.check == LOST_BEST] if run.provenance else []
     if lost:
         return undecided(f"a better checkpoint was lost on the way: {lost[-1].message}")
-    iterations, scores = run.validations.column("iteration"), run.validations.column("score")
+    played_for = "return" if run.params.prepare.is_gym else "score"
+    iterations, scores = run.validations.column("iteration"), run.validations.column(played_for)
     played = dict(zip(iterations.tolist(), scores.mean(axis=1).tolist(), strict=True))
     recorded = run.updates.column("validation_accuracy").tolist()
     problems: list[Evidence] = []
@@ -280,7 +289,7 @@ def _best_is_best(run: RunRecord) -> Outcome:
         Pair(f"iteration of {name}", kept.manifest.iteration, expected[name], 0.0)
         for name, kept in run.checkpoints.items()
     )
-    committed = run.validations.column("committed_accuracy")
+    committed = run.validations.columns.get("committed_accuracy", scores)
     if run.params.train.price == 0 and not np.allclose(scores, committed, rtol=SUM, atol=SUM):
         problems.append({"what": "score of validation episodes is not their committed accuracy"})
     return concluded(problems, f"iteration {best} of {len(recorded)}, {len(played)} validations")
@@ -288,6 +297,7 @@ def _best_is_best(run: RunRecord) -> Outcome:
 
 @recomputed(
     id="C7",
+    subject="growth",
     title="Training and validation tasks are mixed up",
     question="Were training episodes played on training tasks, and validation episodes on validation tasks?",
     needs=("checkpoints", "tasks", "params", "episodes.task", "validations.task"),

@@ -96,6 +96,7 @@ TOLERANCE = 1e-6  # relative, and absolute in points: sums in another order, end
 
 @check(
     id="X8",
+    subject="growth",
     title="The evaluation does not follow from its tables",
     severity="critical",
     layer="recompute",

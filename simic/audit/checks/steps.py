@@ -12,10 +12,10 @@ from simic.audit.checks.base import (
     Outcome,
     Reading,
     Values,
-    check,
     episodes,
     judged,
     length_of,
+    of_growth,
     undecided,
     weighed,
     where_steps,
@@ -33,7 +33,7 @@ def _ops(run: RunRecord, bad: NDArray[np.bool_]) -> list[Evidence]:
 
 
 # Masks make every sampled action legal, so only a gate may keep an op from taking effect.
-@check(
+@of_growth(
     id="M1",
     title="An illegal action was sampled or executed",
     severity="critical",
@@ -53,7 +53,7 @@ def _legality(run: RunRecord) -> Outcome:
     return judged(_ops(run, bad), f"{int(bad.sum())} of {int(valid.sum())} decisions")
 
 
-@check(
+@of_growth(
     id="M2",
     title="Validity of rows does not follow the rollbacks",
     severity="high",
@@ -72,7 +72,7 @@ def _episode_ends(run: RunRecord) -> Outcome:
     return weighed([Reading(limits.WRONG_ROWS, bad.sum(), None, _ops(run, bad))])
 
 
-@check(
+@of_growth(
     id="P1",
     title="Shaping does not telescope",
     severity="critical",
@@ -104,7 +104,7 @@ def _telescoping(run: RunRecord) -> Outcome:
     return judged(evidence, f"largest residual {worst:.2g} in {finished} episodes")
 
 
-@check(
+@of_growth(
     id="P5",
     title="Reward components do not add up to the reward",
     severity="critical",
@@ -129,7 +129,7 @@ TREND = 20  # iterations by which a trend is judged
 P_VALUE = 0.05
 
 
-@check(
+@of_growth(
     id="P3",
     title="Return rises while the true objective does not",
     severity="high",
@@ -192,7 +192,7 @@ def _kept(run: RunRecord) -> list[_Kept]:
 HELPED_PCT, LOST_PCT, ERRORS = 0.1, 0.2, 4.0
 
 
-@check(
+@of_growth(
     id="P6",
     title="Seeds that harmed their host were fossilized",
     severity="high",

@@ -61,7 +61,7 @@ def _entropies(run: RunRecord) -> dict[str, Values]:
     title="Entropy of a head collapses, oscillates or stays at its maximum",
     severity="high",
     question="Does the entropy of every head fall steadily without reaching zero too soon?",
-    needs=("updates.entropy_by_head.op", "updates.samples_by_head.op"),
+    needs=("updates.entropy_by_head", "updates.samples_by_head"),
     minimum=WINDOW,
     threshold=(
         f"< {limits.LEAST_ENTROPY:g} in the first {percent(EARLY)} of the updates: high; oscillates by > "
@@ -99,7 +99,7 @@ def _swing(values: Values) -> float:
     title="Entropy falls too fast",
     severity="high",
     question="Does exploration shrink gradually, unless it has found something?",
-    needs=("updates.entropy_by_head.op", "updates.samples_by_head.op", "episodes.return"),
+    needs=("updates.entropy_by_head", "updates.samples_by_head", "episodes.return"),
     minimum=WINDOW + 1,
     threshold=(
         f"a head loses more than {percent(limits.LOSS_OF_ENTROPY)} of an entropy above {limits.LEAST_ENTROPY:g} within "
@@ -125,7 +125,10 @@ def _won(run: RunRecord) -> NDArray[np.bool_]:
     """Return for each update after the first window whether returns exceed those of the first update beyond noise."""
     rows = np.searchsorted(run.episodes.column("iteration"), run.updates.column("iteration"))
     returns = run.episodes.column("return")[rows]
-    mean, error = returns.mean(axis=1), returns.var(axis=1) / returns.shape[1]
+    ended = ~np.isnan(returns)  # of a Gymnasium environment some have no episode that ended
+    count = np.maximum(ended.sum(axis=1), 1)
+    mean = np.where(ended, returns, 0.0).sum(axis=1) / count
+    error = np.where(ended, (returns - mean[:, None]) ** 2, 0.0).sum(axis=1) / count**2
     return mean[WINDOW:] - mean[0] > NOISE * np.sqrt(error[WINDOW:] + error[0])
 
 
@@ -328,7 +331,7 @@ def _gradient_norm(run: RunRecord) -> Outcome:
     title="A head is starved of gradient",
     severity="high",
     question="Does every head that had choices to make get its share of the gradient?",
-    needs=("updates.grad_norm_by_part.head_op", "updates.samples_by_head.op"),
+    needs=("updates.grad_norm_by_part", "updates.samples_by_head"),
     minimum=PERSISTENT,
     threshold=(
         f"< {percent(limits.SHARE_OF_HEAD)} of the summed gradient norms of all heads in {PERSISTENT} consecutive "

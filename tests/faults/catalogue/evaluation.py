@@ -95,7 +95,11 @@ FAULTS: Faults = {
     "latest-called-best": (
         "high",
         "The latest checkpoint is evaluated under the name of the best.",
-        Patch(STAGES, "(workspace.checkpoints, params.evaluate.checkpoint)", '(workspace.checkpoints, "latest")'),
+        Patch(
+            STAGES,
+            "params.evaluate.checkpoint)\n    unchanged(workspace, workspace.checkpoints)  # they may",
+            '"latest")\n    unchanged(workspace, workspace.checkpoints)  # they may',
+        ),
     ),
     "greedy-is-sampled": (
         "high",

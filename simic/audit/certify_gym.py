@@ -1,0 +1,131 @@
+"""The certificate of a run on a Gymnasium environment: iterations by the reference of the learner, and episodes played
+again in the environment itself from seeds and actions.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors.torch import load_file
+
+from simic import durable
+from simic.audit.certificate import Certificate
+from simic.audit.certify import CertifiedRun, part
+from simic.audit.record import RunRecord
+from simic.certify import agent, environment, evaluation, streams
+from simic.certify.agent import Network, Scale
+from simic.certify.bank import NoReference
+from simic.certify.comparison import Comparison, ComparisonLog
+from simic.certify.environment import EnvStep, Replayer
+from simic.certify.ppo import POLICY
+from simic.data.batches import ENVIRONMENT_FILE
+from simic.evaluation.result import BLIND, SAMPLED
+from simic.telemetry.columns import ACTIONS, DECIDED
+from simic.telemetry.publish import VALIDATED_FILE
+from simic.training.checkpoint import Checkpoint
+
+ENVIRONMENTS, MOST_STEPS = 2, 20_000  # of training that are played again; of each the first steps
+EPISODES = 3  # of each policy, and of validation
+RETURN = 1e-6  # relative: a sum in another order
+ALLOWED = {"decisions": 1e-4, "return": RETURN}
+
+
+def certify(prepared: Path, telemetry: Path, checkpoints: Path, run: RunRecord) -> Certificate:
+    """Compare a run with the reference and with the environment, part by part."""
+    subject = CertifiedGym(prepared, prepared, telemetry, checkpoints, run)
+    return Certificate(
+        parts=(
+            part("iterations", subject.iterations),
+            part("episodes", subject.episodes),
+            part("evaluation", subject.evaluation),
+        )
+    )
+
+
+@dataclass(frozen=True)
+class CertifiedGym(CertifiedRun):
+    """Compare a run on a Gymnasium environment."""
+
+    @cached_property
+    def replayer(self) -> Replayer:
+        """Return what plays the environment that was prepared."""
+        if self.run.params.prepare.gym.vector == "tensors":
+            raise NoReference("a vector environment on tensors is not played again")
+        described = durable.checked((self.prepared / ENVIRONMENT_FILE).read_bytes())
+        firsts = [head["first"] for head in self.latest.manifest.specs["action"]["heads"]]
+        return Replayer(described, self.run.params.rng_seed, self.known.interface, firsts)
+
+    def episodes(self, every: bool = False) -> Sequence[Comparison]:
+        """Play some environments of training again from the first iteration on, and validation episodes."""
+        steps, log = self.run.steps, ComparisonLog(ALLOWED)
+        heads = [factor.name for factor in self.known.interface.factors]
+        actions = np.stack([steps.column(f"{ACTIONS}.{name}") for name in heads], axis=-1)[:MOST_STEPS]
+        count = actions.shape[1]
+        for env in evaluation.chosen(self.run.params.rng_seed, 0, count, min(ENVIRONMENTS, count)):
+            recorded = {n: steps.column(n)[:, env] for n in ("seen", "reward", "terminated", "truncated")}
+            for t, step in enumerate(self.replayer.play(environment.TRAINING, env, actions[:, env].tolist())):
+                where = f"environment {env}, step {t + 1}"
+                log.equal("observation", where, environment.hashed(step.seen) == recorded["seen"][t])
+                log.equal("reward", where, step.reward == np.float32(recorded["reward"][t]))
+                flags = step.terminated, step.truncated
+                log.equal("ends of episodes", where, flags == (recorded["terminated"][t], recorded["truncated"][t]))
+        self._validated(log)
+        return log.comparisons()
+
+    def _validated(self, log: ComparisonLog) -> None:
+        best, path = (self.run.checkpoints or {}).get("best"), self.telemetry / VALIDATED_FILE
+        if best is None or not path.exists():
+            return
+        chose = self.run.validations.column("iteration") + 1 == best.manifest.iteration
+        decided, returns = load_file(path)[DECIDED].tolist(), self.run.validations.column("return")[chose][0]
+        for env in range(min(EPISODES, len(decided))):
+            taken = [row for row in decided[env] if row[0] >= 0]
+            played = environment.VALIDATION, env, taken, float(returns[env])
+            self._episode("validation", best, *played, None, log)
+
+    def _episode(
+        self, name: str, kept: Checkpoint, namespace: int, env: int, taken: Sequence[Sequence[int]], claimed: float,
+        noise: torch.Tensor | None, log: ComparisonLog,
+    ) -> None:  # fmt: skip
+        """Compare one episode: its return in the environment, its end, and every decision with the weights."""
+        steps = list(self.replayer.play(namespace, env, taken))
+        where, total = f"{name}, episode {env}", float(sum(float(step.reward) for step in steps))
+        log.number("return", where, claimed, total, max(1.0, abs(total)))
+        ends = [step.terminated or step.truncated for step in steps]
+        log.equal("end of an episode", where, ends[-1] and not any(ends[:-1]))
+        if name != BLIND:
+            log.note("decisions", where, self._misplaced(kept, steps, taken, noise))
+
+    def _misplaced(
+        self, kept: Checkpoint, steps: Sequence[EnvStep], taken: Sequence[Sequence[int]], noise: torch.Tensor | None
+    ) -> float:
+        """Return how far the worst decision is from that of the weights, as a probability."""
+        features, rows = environment.rows(steps, taken)
+        scale = Scale.read(kept.tensors, "observation")
+        seen = features if scale is None else scale.see(features, self.known.interface.flags)
+        weights = {n.removeprefix(POLICY): x.double() for n, x in kept.tensors.items() if n.startswith(POLICY)}
+        none = torch.zeros(len(seen), 1, 0, dtype=torch.int64)
+        with torch.no_grad():
+            network = Network(weights, self.known.interface, self.run.params.train.policy)
+            z, _ = network.read(seen[:, None], none, none)
+            return float(network.judge(z[:, 0], rows, noise).misplaced.max())
+
+    def evaluation(self) -> Sequence[Comparison]:
+        """Play recorded episodes of the evaluated policies again, decided by the published weights."""
+        evaluated, log = self.run.gym, ComparisonLog(ALLOWED)
+        kept = (self.run.checkpoints or {}).get(evaluated.checkpoint) if evaluated else None
+        if evaluated is None or kept is None or not evaluated.actions:
+            raise NoReference("no trained policy was evaluated")
+        for name, episodes in evaluated.actions.items():
+            returns = evaluated.policies[name].per_seed.returns
+            for env, episode in enumerate(episodes[:EPISODES]):
+                taken = [[int(index) for index in step.split()] for step in episode]
+                noise = None
+                if name == SAMPLED:
+                    drawn = self.run.params.rng_seed, streams.ACTIONS, environment.EVALUATION
+                    noise = agent.noise(*drawn, [env], len(taken), len(taken[0]))[:, 0]
+                self._episode(name, kept, environment.EVALUATION, env, taken, returns[env], noise, log)
+        return log.comparisons()

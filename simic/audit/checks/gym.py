@@ -1,0 +1,222 @@
+"""A run on a Gymnasium environment: its record recomputed, its evaluation, and who plays as well."""
+
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+
+from simic.audit import limits
+from simic.audit.checks.base import OURS, Outcome, Reading, check, failed, passed, undecided
+from simic.audit.checks.recomputed import SCALED, SUM, Pair, concluded, differing, moments_of, recomputed, rollouts
+from simic.audit.findings import Evidence, number, percent
+from simic.audit.recompute import claims
+from simic.audit.record import RunRecord
+from simic.certify import ppo as derived
+from simic.certify.agent import Scale
+from simic.evaluation import statistics
+from simic.evaluation.gym import RANDOM, GymComparison
+from simic.evaluation.gym_peer import PEER
+from simic.evaluation.result import BLIND, LEARNED, SAMPLED
+
+EXACT = 1e-6
+
+
+@recomputed(
+    id="Y1",
+    subject="gym",
+    title="Episodes are not what their steps add up to",
+    question="Do numbers, returns and lengths of episodes follow from the steps, from the first iteration on?",
+    needs=("checkpoints", "steps.reward", "steps.starts", "steps.terminated", "steps.truncated", "episodes.length"),
+    threshold=f"a count that differs, or a return by more than {number(SUM)}; a start that does not follow an end",
+)
+def _episodes_add_up(run: RunRecord) -> Outcome:
+    problems: list[Evidence] = []
+    episodes = run.episodes
+    rows = {int(iteration): row for row, iteration in enumerate(episodes.column("iteration"))}
+    envs = episodes.column("return").shape[1]
+    total, length, began = np.zeros(envs), np.zeros(envs), np.ones(envs, dtype=bool)
+    for iteration, steps in rollouts(run):
+        count, returns, lengths = np.zeros(envs), np.zeros(envs), np.zeros(envs)
+        for reward, starts, *ends in zip(
+            *(steps[n] for n in ("reward", "starts", "terminated", "truncated")), strict=True
+        ):
+            if (starts != began).any():
+                problems.append({"what": "a start without an end before it", "iteration": iteration})
+            began = ends[0] | ends[1]
+            total, length = total + reward, length + 1
+            count, returns, lengths = count + began, returns + began * total, lengths + began * length
+            total, length = np.where(began, 0.0, total), np.where(began, 0, length)
+        of = np.divide(1.0, count, out=np.full(envs, np.nan), where=count > 0)
+        for name, expected in {"episodes": count, "return": returns * of, "length": lengths * of}.items():
+            recorded = episodes.column(name)[rows[iteration]] if iteration in rows else np.full(envs, np.nan)
+            if not np.allclose(recorded, expected, rtol=SUM, atol=SUM, equal_nan=True):
+                problems.append({"what": name, "iteration": iteration})
+    return concluded(problems, f"{int(np.nansum(episodes.column('episodes')))} episodes add up")
+
+
+@recomputed(
+    id="Y2",
+    subject="gym",
+    title="Advantages or returns are not what the rewards give",
+    question="Do advantages, returns, the scale of rewards and explained variance follow from the recorded rewards?",
+    needs=("checkpoints", "params", "steps.reward", "steps.starts", "steps.next_value", "updates.return_mean"),
+    threshold=f"a moment that differs by more than {number(SCALED)} of the largest value",
+)
+def _advantages_follow(run: RunRecord) -> Outcome:
+    ppo, problems, compared = run.params.train.ppo, list[Evidence](), 0
+    nothing, running = torch.zeros(1, dtype=torch.float64), None
+    scale = Scale(0.0, nothing, nothing) if ppo.normalize_rewards else None
+    table = {int(iteration): row for row, iteration in enumerate(run.updates.column("iteration"))}
+    for iteration, steps in rollouts(run):
+        names = ("reward", "starts", "valid", "value", "next_value", "terminated", "truncated")
+        columns = [torch.from_numpy(steps[name].copy()) for name in names]
+        paid, starts, valid, value, following, terminated, truncated = columns
+        paid = paid.float().double()
+        scale, scaled, running = derived.scaled(paid, valid, scale, ppo.gamma, True, starts, running)
+        if iteration not in table:
+            problems.append({"what": "no update", "iteration": iteration})
+            continue
+        values = value.double()
+        gained, returns = derived.advantages(
+            scaled, values, following.double(), terminated, truncated, valid, ppo.gamma, ppo.gae_lambda
+        )
+        pairs = moments_of(run, table[iteration], gained[valid], returns[valid], values[valid])
+        compared += len(pairs)
+        problems += differing(pairs, iteration=iteration)
+    return concluded(problems, f"{compared} moments")
+
+
+@recomputed(
+    id="Y3",
+    subject="gym",
+    title="The evaluation does not follow from its episodes",
+    question="Do means, intervals and differences follow from the returns, and are headroom and evaluation of one run?",
+    needs=("checkpoints", "gym", "gym_headroom"),
+    threshold=f"a number that differs by more than {number(EXACT)}; other data, or other returns than in headroom.json",
+)
+def _claims_follow(run: RunRecord) -> Outcome:
+    evaluation, headroom = run.gym, run.gym_headroom
+    assert evaluation is not None and headroom is not None  # stated in needs
+    same = {"data": headroom.data_sha256 == evaluation.data_sha256, "peer": headroom.peer == evaluation.peer}
+    same |= {name: evaluation.policies[name].per_seed == scores for name, scores in headroom.policies.items()}
+    kept = (run.checkpoints or {}).get(evaluation.checkpoint)
+    same["checkpoint"] = kept is None or kept.manifest.iteration == evaluation.checkpoint_iteration
+    problems: list[Evidence] = [{"what": f"another {name}"} for name, equal in same.items() if not equal]
+    pairs = [*_means(run), *_differences(run)]
+    return concluded(problems + differing(pairs), f"{len(pairs)} numbers")
+
+
+def _means(run: RunRecord) -> Iterator[Pair]:
+    assert run.gym is not None
+    for name, policy in run.gym.policies.items():
+        returns = np.array(policy.per_seed.returns)
+        for part, value in zip(("estimate", "low", "high"), claims.mean_interval(returns), strict=True):
+            yield Pair(f"{name}: {part}", getattr(policy.mean_return, part), value, EXACT)
+        if policy.iqm_return is not None:
+            yield Pair(f"{name}, IQM", policy.iqm_return.estimate, claims.trimmed(returns), EXACT)
+
+
+def _differences(run: RunRecord) -> Iterator[Pair]:
+    assert run.gym is not None
+    policies = run.gym.policies
+    for each in run.gym.comparisons:
+        first, second = (np.array(policies[name].per_seed.returns) for name in (LEARNED, each.second))
+        for part, value in zip(("estimate", "low", "high"), claims.mean_interval(first - second), strict=True):
+            yield Pair(f"over {each.second}: {part}", getattr(each.difference, part), value, EXACT)
+        p, spread = claims.sign_flip(first - second)
+        yield Pair(f"over {each.second}: p", each.p_value, p, spread)
+
+
+def _placed(gain: GymComparison, critical: bool) -> Outcome:
+    """Judge a difference: not above 0 is a finding, of less weight where it may be above."""
+    own = gain.difference
+    said = f"{own.estimate:+.4g} [{own.low:+.4g}, {own.high:+.4g}] over {gain.second}"
+    if own.low > 0 or (not critical and own.low == own.high == 0.0):
+        return passed(said)
+    evidence: list[Evidence] = [{"versus": gain.second, "difference": own.estimate, "low": own.low, "high": own.high}]
+    return failed(said, None if own.high <= 0 else "low", evidence)
+
+
+def _against(run: RunRecord, names: list[str], critical: bool = False) -> Outcome:
+    """Compare with each of these who played; the first finding counts, the gravest before others."""
+    assert run.gym is not None  # stated in needs
+    judged = [_placed(each, critical) for each in run.gym.comparisons if each.second in names]
+    if not judged:
+        return undecided("nobody of them played, or the trained policy was not evaluated")
+    return next((each for each in sorted(judged, key=lambda o: o.severity == "low") if each.evidence), judged[0])
+
+
+_UPPER = f"upper end of the paired {percent(statistics.CONFIDENCE)} interval over episodes <= 0; contains 0: low"
+
+
+@check(
+    id="Y4",
+    subject="gym",
+    title="Not better than random actions",
+    severity="critical",
+    question="Is the return of the learned policy above that of random legal actions, in the same fresh episodes?",
+    needs=("gym",),
+    threshold=_UPPER,
+    source="Schulman, Nuts and Bolts (run baselines first)",
+    fix="Train longer; check the symptoms of the updates.",
+)
+def _chance(run: RunRecord) -> Outcome:
+    return _against(run, [RANDOM], critical=True)
+
+
+@check(
+    id="Y5",
+    subject="gym",
+    title="Not better than a hand-written rule",
+    severity="medium",
+    question="Is the return of the learned policy at least that of every registered rule?",
+    needs=("gym",),
+    threshold=_UPPER,
+    source=OURS,
+    fix="Train longer, or use the rule.",
+)
+def _rules(run: RunRecord) -> Outcome:
+    return _against(run, list(run.params.headroom.gym.rules))
+
+
+@check(
+    id="Y6",
+    subject="gym",
+    title="Behind the peer",
+    severity="medium",
+    question="Is the return of the learned policy at least that of Stable-Baselines3's, and did both learn as long?",
+    needs=("gym", "gym_headroom"),
+    threshold=f"{_UPPER}; not evaluated where the peer learned for other numbers of steps",
+    source="benchmarks/agent.py",
+    fix="Try other train.ppo settings; docs/agent.md says what they are.",
+)
+def _peer(run: RunRecord) -> Outcome:
+    evaluation = run.gym
+    assert evaluation is not None  # stated in needs
+    if PEER not in evaluation.policies:
+        return undecided(evaluation.peer)
+    train = run.params.train
+    own, theirs = train.iterations * train.envs * train.longest_episode, run.params.headroom.gym.peer_steps
+    if own != theirs:
+        return undecided(f"the peer learned for {theirs:,} environment steps, training took {own:,}")
+    return _against(run, [PEER])
+
+
+@check(
+    id="Y7",
+    subject="gym",
+    title="Too few episodes behind the claim",
+    severity="medium",
+    question="Do enough evaluation episodes stand behind the comparison?",
+    needs=("gym",),
+    threshold=f"fewer than {limits.EVALUATION_SEEDS:g} evaluation seeds",
+    source="Henderson et al. 2018; Agarwal et al. 2021 (rliable)",
+    fix="Raise evaluate.eval_seeds; for claims about learning train with several rng seeds (simic study).",
+)
+def _seeds(run: RunRecord) -> Outcome:
+    evaluation = run.gym
+    assert evaluation is not None  # stated in needs
+    seeds = Reading(limits.EVALUATION_SEEDS, evaluation.eval_seeds, "medium")
+    others = [each.second for each in evaluation.comparisons if each.second not in (SAMPLED, BLIND)]
+    said = f"{seeds}, 1 training run; compared with {', '.join(others) or 'nobody'}"
+    return failed(said) if seeds.broken else passed(said)

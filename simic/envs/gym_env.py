@@ -1,0 +1,344 @@
+"""Gymnasium environments whose episodes can be repeated, and vector environments on tensors, for the pipeline.
+
+An episode is named by its number and its environment. Its seed is a hash of both, so seed and actions repeat it: that
+is how a run goes on in the middle of an episode without a copy of the environment, and how the audit plays it again.
+"""
+
+import hashlib
+import importlib
+import importlib.metadata
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import gymnasium
+import numpy as np
+import torch
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
+from pydantic import JsonValue
+from torch import Tensor
+
+from simic import durable, rng
+from simic.agent.gym_adapter import ACTION_SPEC, MASK_METHOD, AdapterInfo, CheckedEnv, GymAdapter, specs
+from simic.agent.spec import Observation
+from simic.data.batches import ENVIRONMENT_FILE, META_FILE, SCHEMA_VERSION, Meta
+from simic.errors import SimicError
+from simic.params import GymParams
+from simic.registry import GYM
+
+TRAINING, EVALUATION, VALIDATION = 0, 1 << 40, 1 << 41  # namespaces of episodes
+LONGEST_EPISODE = 1_000_000  # steps, where episodes are played to their end
+_SEED_BITS = 0x7FFFFFFF
+
+
+def make(task: GymParams) -> gymnasium.Env:
+    """Make one environment, wrapped; SimicError naming what cannot be made."""
+    try:
+        env = gymnasium.make(task.id or "", **task.options)
+        for wrapper in task.wrappers:
+            env = _named(wrapper.name)(env, **wrapper.options)
+    except (gymnasium.error.Error, ImportError, AttributeError, TypeError, ValueError) as error:
+        raise SimicError(f"prepare.gym.id = {task.id!r}: {' '.join(str(error).split())}") from None
+    return env
+
+
+def _named(name: str) -> Callable[..., Any]:
+    """Return what ``module:Name`` names."""
+    module, colon, attribute = name.partition(":")
+    if not colon:
+        raise SimicError(f"prepare.gym.wrappers: {name!r}: must be module:Name, as gymnasium.wrappers:TimeLimit")
+    return getattr(importlib.import_module(module), attribute)
+
+
+def episode_seed(rng_seed: int, namespace: int, env_id: int, episode: int) -> int:
+    """Return the seed of one episode."""
+    return int(rng.bits(rng.key(rng_seed, rng.Purpose.ENV_SEED, namespace, env_id, episode))) & _SEED_BITS
+
+
+class RepeatableEnv(CheckedEnv):
+    """One environment that seeds every episode by its number; ``reset(seed=n)`` starts episode n."""
+
+    def __init__(self, env: gymnasium.Env, rng_seed: int, namespace: int, env_id: int, place: int) -> None:
+        super().__init__(env)
+        self._named_by, self._place, self._episode = (rng_seed, namespace, env_id), place, -1
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict]:
+        """Start the episode of that number, by default the next one."""
+        self._episode = self._episode + 1 if seed is None else seed
+        return super().reset(seed=episode_seed(*self._named_by, self._episode), options=options)
+
+    def again(self, episodes: Sequence[int], actions: Sequence[np.ndarray]) -> tuple[np.ndarray, float]:
+        """Play this environment's part of running episodes again; return its observation and its return."""
+        (observation, _), total = self.reset(seed=episodes[self._place]), 0.0
+        for action in actions[self._place]:
+            observation, reward, *_ = self.step(action)
+            total += float(np.float32(reward))
+        return observation, total
+
+
+class GymEnv(GymAdapter):
+    """E copies of an environment side by side. Their running episodes are saved as numbers and actions."""
+
+    def __init__(self, task: GymParams, rng_seed: int, env_ids: Tensor, namespace: int = TRAINING) -> None:
+        makers = [_maker(task, rng_seed, namespace, env_id, place) for place, env_id in enumerate(env_ids.tolist())]
+        several = AsyncVectorEnv if task.vector == "processes" else SyncVectorEnv
+        vector, one = several(makers, autoreset_mode=AutoresetMode.SAME_STEP), make(task)
+        mask_method = MASK_METHOD if one.has_wrapper_attr(MASK_METHOD) else None
+        spec = one.get_wrapper_attr(ACTION_SPEC) if one.has_wrapper_attr(ACTION_SPEC) else None
+        one.close()
+        super().__init__(vector, rng_seed, env_ids, mask_method, spec)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Observation, Any]:
+        """Start episode 0 everywhere."""
+        first: list[int | None] = [0] * self.num_envs
+        seen, info = self.env.reset(seed=first)
+        self.episodes, self.returns = torch.zeros(2, self.num_envs, dtype=torch.float64)
+        self._lengths = torch.zeros(self.num_envs, dtype=torch.int64)
+        self._taken: list[Tensor] = []  # since the oldest running episode began
+        self.seen = self._observation(seen)
+        return self.seen, info
+
+    def step(self, actions: Tensor, /) -> tuple[Observation, Tensor, Tensor, Tensor, AdapterInfo]:
+        """Take a step; keep what repeats it."""
+        seen, rewards, terminated, truncated, info = super().step(actions)
+        ended = terminated | truncated
+        self._taken.append(actions.clone())
+        self.returns = torch.where(ended, 0.0, self.returns + rewards)
+        self._lengths = torch.where(ended, 0, self._lengths + 1)
+        self.episodes, self.seen = self.episodes + ended, seen
+        if bool(ended.any()):
+            longest = int(self._lengths.max())
+            self._taken = self._taken[len(self._taken) - longest :]
+        return seen, rewards, terminated, truncated, info
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Return the running episodes: their numbers, lengths, actions (the newest last), returns, observation."""
+        none = torch.zeros(0, self.num_envs, len(self.action_spec.heads), dtype=torch.int64)
+        return {
+            "episodes": self.episodes.long(),
+            "running_steps": self._lengths.clone(),
+            "actions": torch.stack(self._taken) if self._taken else none,
+            "returns": self.returns.clone(),
+            "features": self.seen.features.clone(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> Observation:
+        """Play the running episodes again; SimicError where an environment does not repeat what it did."""
+        self.reset()
+        self.episodes, self._lengths = state["episodes"].double(), state["running_steps"]
+        self._taken, self.returns = list(state["actions"]), state["returns"]
+        steps = state["actions"].numpy() + self._first_action
+        parts = [steps[len(steps) - length :, row] for row, length in enumerate(self._lengths.tolist())]
+        own = [part[:, 0] if self._single else part for part in parts]
+        answers = self.env.call("again", state["episodes"].tolist(), own)
+        self.seen = self._observation(np.stack([observation for observation, _ in answers]))
+        returns = torch.tensor([total for _, total in answers], dtype=torch.float64)
+        strayed = (self.seen.features != state["features"]).any(dim=1) | (returns != self.returns)
+        if bool(strayed.any()):
+            rows = strayed.nonzero().flatten().tolist()
+            raise SimicError(f"environments {rows} do not repeat their episode from its seed and actions")
+        return self.seen
+
+
+def _maker(task: GymParams, rng_seed: int, namespace: int, env_id: int, place: int) -> Callable[[], gymnasium.Env]:
+    return lambda: RepeatableEnv(make(task), rng_seed, namespace, env_id, place)
+
+
+class TensorEnv:
+    """A vector environment on tensors of any device, as its id's ``vector_entry_point`` makes it.
+
+    Autoreset is SAME_STEP with ``info["final_obs"]``; observations are ``[E, …]``, masks what ``action_masks()``
+    returns. With ``state_dict`` and ``load_state_dict`` of its own it goes on where it was.
+    """
+
+    def __init__(self, task: GymParams, rng_seed: int, env_ids: Tensor, namespace: int = TRAINING) -> None:
+        try:
+            self.env: VectorEnv = gymnasium.make_vec(task.id or "", len(env_ids), "vector_entry_point", **task.options)
+        except (gymnasium.error.Error, ImportError, TypeError, ValueError) as error:
+            raise SimicError(f"prepare.gym.id = {task.id!r}: {' '.join(str(error).split())}") from None
+        like = self.env.single_observation_space, self.env.single_action_space
+        self.observation_spec, self.action_spec = specs(*like, getattr(self.env, ACTION_SPEC, None))
+        self.num_envs, self.metadata = self.env.num_envs, dict(self.env.metadata)
+        if self.metadata.get("autoreset_mode") is not AutoresetMode.SAME_STEP:
+            raise SimicError(f"prepare.gym.id = {task.id!r}: autoreset_mode must be SAME_STEP")
+        self._seed = episode_seed(rng_seed, namespace, int(env_ids[0]), 0)
+        self._masks = getattr(self.env, MASK_METHOD, None)
+        self._first = [head.first for head in self.action_spec.heads]
+        self.env_ids, self.masked = env_ids, None
+        self.reset()
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Observation, Any]:
+        """Start everywhere anew."""
+        seen, info = self.env.reset(seed=self._seed)
+        self.env_ids = self.env_ids.to(seen.device)
+        self.returns = torch.zeros(self.num_envs, dtype=torch.float64, device=seen.device)
+        self._lengths = torch.zeros(self.num_envs, dtype=torch.int64, device=seen.device)
+        self.seen = self._observed(seen)
+        return self.seen, info
+
+    def step(self, actions: Tensor, /) -> tuple[Observation, Tensor, Tensor, Tensor, AdapterInfo]:
+        """Take a step with indices ``[E, heads]``."""
+        taken = actions + torch.tensor(self._first, device=actions.device)
+        single = not self.env.single_action_space.shape
+        seen, rewards, terminated, truncated, info = self.env.step(taken[:, 0] if single else taken)
+        ended = terminated | truncated
+        self.returns = torch.where(ended, 0.0, self.returns + rewards)
+        self._lengths = torch.where(ended, 0, self._lengths + 1)
+        self.seen = self._observed(seen)
+        final = info.get("final_obs") if bool((truncated & ~terminated).any()) else None
+        last = None if final is None else Observation(self._flat(final), self.seen.categories, {})
+        return self.seen, rewards.float(), terminated, truncated, AdapterInfo(last)
+
+    def _flat(self, values: Tensor) -> Tensor:
+        return values.reshape(self.num_envs, -1).float()
+
+    def _observed(self, values: Tensor) -> Observation:
+        given = {} if self._masks is None else self._masks()
+        if isinstance(given, Tensor):
+            sizes, names = [head.size for head in self.action_spec.heads], [h.name for h in self.action_spec.heads]
+            given = dict(zip(names, given.split(sizes, dim=1), strict=True))
+        self.masked = tuple(given)
+        self.action_spec.check_masks(given, self.num_envs)
+        features = self._flat(values)
+        return Observation(features, torch.zeros(self.num_envs, 0, dtype=torch.int64, device=features.device), given)
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Return what the environment itself saves, and its returns."""
+        own = getattr(self.env, "state_dict", dict)()
+        return {f"own.{name}": tensor for name, tensor in own.items()} | {
+            "returns": self.returns.clone(),
+            "running_steps": self._lengths.clone(),
+            "features": self.seen.features.clone(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> Observation:
+        """Go on from there; SimicError where the environment cannot, or observes something else."""
+        self.reset()
+        own = {name.removeprefix("own."): x for name, x in state.items() if name.startswith("own.")}
+        if not own:
+            raise SimicError("the vector environment has no state_dict, so its episodes cannot go on")
+        self.seen = self._observed(self.env.load_state_dict(own))  # pyright: ignore[reportAttributeAccessIssue]
+        self.returns, self._lengths = (state[name].to(self.env_ids.device) for name in ("returns", "running_steps"))
+        if not torch.equal(self.seen.features.cpu(), state["features"].cpu()):
+            raise SimicError("the vector environment observes something else after load_state_dict")
+        return self.seen
+
+    def close(self) -> None:
+        self.env.close()
+
+
+AnyGym = GymEnv | TensorEnv
+
+
+def open_gym(task: GymParams, rng_seed: int, env_ids: Tensor, namespace: int = TRAINING) -> AnyGym:
+    """Open environments of these ids."""
+    return (TensorEnv if task.vector == "tensors" else GymEnv)(task, rng_seed, env_ids, namespace)
+
+
+# --- episodes played to their end ---
+
+Decide = Callable[[Observation, Tensor, int], Tensor]  # observation, rows that start, step → indices [E, heads]
+
+
+class PlayedEpisodes(NamedTuple):
+    """The first episode of each environment: undiscounted return, length and actions ``[T, heads]``."""
+
+    returns: list[float]
+    lengths: list[int]
+    actions: list[np.ndarray]
+
+
+def play(env: AnyGym, decide: Decide, on_step: Callable[[], None] = lambda: None) -> PlayedEpisodes:
+    """Play one episode of every environment from its reset."""
+    observation, _ = env.reset()
+    starts = torch.ones(env.num_envs, dtype=torch.bool, device=observation.features.device)
+    running, total = starts.clone(), torch.zeros(env.num_envs, dtype=torch.float64, device=starts.device)
+    taken: list[Tensor] = []
+    lengths = torch.zeros(env.num_envs, dtype=torch.int64, device=starts.device)
+    while bool(running.any()):
+        actions = decide(observation, starts, len(taken))
+        observation, reward, terminated, truncated, _ = env.step(actions)
+        taken.append(actions)
+        total, lengths = total + torch.where(running, reward, 0.0), lengths + running
+        starts = terminated | truncated
+        running = running & ~starts
+        on_step()
+        if len(taken) > LONGEST_EPISODE:
+            raise SimicError(f"an episode goes on for {LONGEST_EPISODE} steps: add gymnasium.wrappers:TimeLimit")
+    every = torch.stack(taken).cpu().numpy()
+    counts = lengths.tolist()
+    return PlayedEpisodes(total.tolist(), counts, [every[:count, row] for row, count in enumerate(counts)])
+
+
+# --- description ---
+
+
+def describe(task: GymParams) -> dict[str, JsonValue]:
+    """Return what the environment is: spaces, heads, versions, and the hashes of the files that define it."""
+    single = task.model_copy(update={"vector": "one"}) if task.vector == "processes" else task
+    env = open_gym(single, 0, torch.arange(1))
+    try:
+        env.reset()
+        inner = env.env
+        spaces = str(inner.single_observation_space), str(inner.single_action_space)
+        heads: list[JsonValue] = [f"{head.name} {head.size}" for head in env.action_spec.heads]
+        masked: list[JsonValue] = list(env.masked or ())
+        layers = _layers(inner.envs[0]) if isinstance(inner, SyncVectorEnv) else _layers(inner)
+    finally:
+        env.close()
+    return {
+        **task.model_dump(mode="json"),
+        "observations": spaces[0],
+        "actions": spaces[1],
+        "heads": heads,
+        "masked": masked,
+        "layers": [f"{kind.__module__}:{kind.__qualname__}" for kind in layers],
+        "versions": dict(sorted(_versions(layers).items())),
+        "files": dict(sorted(_files(layers).items())),
+    }
+
+
+def _layers(env: Any) -> list[type]:
+    """Return the classes of an environment and its wrappers, simic's own left out, the outermost first."""
+    if isinstance(env, gymnasium.Wrapper):
+        return [kind for kind in (type(env),) if kind is not RepeatableEnv] + _layers(env.env)
+    return [type(env)]
+
+
+def _versions(layers: Sequence[type]) -> dict[str, JsonValue]:
+    owners = importlib.metadata.packages_distributions()
+    modules = {"gymnasium", "numpy", *(kind.__module__.partition(".")[0] for kind in layers)}
+    names = {owner for module in modules for owner in owners.get(module, ())[:1]} - {"simic-grow"}
+    return {name: importlib.metadata.version(name) for name in names}
+
+
+def _files(layers: Sequence[type]) -> dict[str, JsonValue]:
+    """Return the sha256 of the files with the classes, by module; Gymnasium's own are known by its version."""
+    kinds = [kind for kind in layers if kind.__module__.partition(".")[0] != "gymnasium"]
+    files = {kind.__module__: inspect.getsourcefile(kind) for kind in kinds}
+    return {name: hashlib.sha256(Path(file).read_bytes()).hexdigest() for name, file in files.items() if file}
+
+
+def prepare(task: GymParams, rng_seed: int, out_dir: Path) -> None:
+    """Write ``out_dir`` anew: environment.json, and meta.json with its hash."""
+    described = durable.with_checksum(describe(task))
+    digest = durable.sha256_of(described)
+    with durable.new_directory(out_dir) as folder:
+        durable.write_synced(folder / ENVIRONMENT_FILE, described)
+        meta = Meta(
+            schema_version=SCHEMA_VERSION,
+            task=GYM,
+            source=task.id or "",
+            source_sha256=digest,
+            licence="the environment's own",
+            classes=0,
+            shape=(),
+            samples={},
+            duplicates_dropped=0,
+            split_fractions={},
+            split_rng_seed=rng_seed,
+            tasks=[],
+            sha256={ENVIRONMENT_FILE: digest},
+        )
+        durable.write_synced(folder / META_FILE, meta.to_json())

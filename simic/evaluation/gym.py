@@ -1,0 +1,299 @@
+"""Headroom and evaluation of a Gymnasium environment: everyone plays the same fresh episodes to their end."""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from simic import params as params_module
+from simic import rng
+from simic.agent.distributions import legal
+from simic.agent.spec import Observation
+from simic.data.batches import data_hash
+from simic.envs.gym_env import EVALUATION, AnyGym, Decide, PlayedEpisodes, open_gym, play
+from simic.envs.gym_rules import Rule, named
+from simic.evaluation import statistics
+from simic.evaluation.gym_peer import PEER, learn_peer
+from simic.evaluation.result import BLIND, LEARNED, SAMPLED, Actions, Frozen, read_as
+from simic.evaluation.statistics import Interval
+from simic.params import Params
+from simic.training.checkpoint import Checkpoint
+from simic.training.gym_task import decided_by
+from simic.training.learned import Learned
+
+RANDOM = "random"
+RECORDED = 5  # episodes of each trained policy whose actions are kept
+ENDPOINT = "mean undiscounted return of learned, greedy, one training: in episodes of seeds that training never saw"
+Told = Callable[[str, int, int], None]
+
+
+class Scores(Frozen):
+    """Undiscounted return and length of every episode, in the order of the evaluation seeds."""
+
+    returns: tuple[float, ...]
+    lengths: tuple[int, ...]
+
+
+class GymHeadroom(Frozen):
+    """Content of headroom.json of task gym."""
+
+    schema_version: Literal["gym 1"] = "gym 1"
+    data_sha256: str
+    settings_sha256: str
+    rng_seed: int
+    eval_seeds: int
+    policies: dict[str, Scores]
+    peer: str  # what it is and how long it learned, or why nobody did
+
+
+class GymResult(Frozen):
+    """One policy on all evaluation seeds."""
+
+    mean_return: Interval
+    iqm_return: Interval | None  # from 10 seeds on
+    mean_length: float
+    per_seed: Scores
+
+
+class GymComparison(Frozen):
+    """The trained policy less another one, paired by evaluation seed."""
+
+    second: str
+    difference: Interval
+    p_value: float
+    probability_of_improvement: float
+    minimum_detectable: float
+
+
+class GymEvaluation(Frozen):
+    """Content of evaluation.json of task gym; ``actions`` are those of the first episodes, step by step."""
+
+    schema_version: Literal["gym 1"] = "gym 1"
+    primary_endpoint: str = ENDPOINT
+    checkpoint: str
+    checkpoint_iteration: int
+    env_steps: int  # that its training took
+    data_sha256: str
+    rng_seed: int
+    eval_seeds: int
+    policies: dict[str, GymResult]
+    comparisons: tuple[GymComparison, ...]
+    actions: dict[str, Actions]
+    peer: str
+
+
+def settings(params: Params) -> str:
+    """Return the sha256 of what the headroom depends on, besides the data."""
+    return params_module.digest(params.rng_seed, params.headroom.gym, params.evaluate.eval_seeds)
+
+
+def measure(params: Params, prepared: Path, told: Told) -> GymHeadroom:
+    """Play at random, by the registered rules, and as the peer learned to."""
+    asked = params.headroom.gym
+    players: dict[str, Callable[[AnyGym], Decide]] = {RANDOM: lambda env: _random(env, params.rng_seed)}
+    for name in asked.rules:
+        players[name] = _by_rule(named(name))
+    played = {name: scored(_played(params, player)) for name, player in players.items()}
+    told("random actions and rules", len(players), len(players))
+    peer, said = learn_peer(params, told)
+    if peer is not None:
+        played[PEER] = Scores(returns=tuple(peer.returns), lengths=tuple(peer.lengths))
+    return GymHeadroom(
+        data_sha256=data_hash(prepared),
+        settings_sha256=settings(params),
+        rng_seed=params.rng_seed,
+        eval_seeds=params.evaluate.eval_seeds,
+        policies=played,
+        peer=said,
+    )
+
+
+def evaluate(params: Params, kept: Checkpoint, headroom: GymHeadroom, told: Told) -> GymEvaluation:
+    """Let the trained policy play the episodes of the headroom, and compare it with everyone there."""
+    learned = Learned.of(kept)
+    results: dict[str, Scores] = {}
+    actions: dict[str, Actions] = {}
+    for done, name in enumerate(params.evaluate.policies, start=1):
+        parts = _played(params, lambda env, name=name: _trained(learned, env, name, params.rng_seed))
+        results[name] = scored(parts)
+        every = [episode for part in parts for episode in part.actions]
+        actions[name] = tuple(tuple(" ".join(map(str, row)) for row in x.tolist()) for x in every[:RECORDED])
+        told("played to the end", done, len(params.evaluate.policies))
+    results |= headroom.policies
+    return GymEvaluation(
+        checkpoint=params.evaluate.checkpoint,
+        checkpoint_iteration=kept.manifest.iteration,
+        env_steps=int(kept.manifest.scalars["env_steps"] or 0),
+        data_sha256=headroom.data_sha256,
+        rng_seed=params.rng_seed,
+        eval_seeds=params.evaluate.eval_seeds,
+        policies={name: summary(scores, params.rng_seed) for name, scores in results.items()},
+        comparisons=comparisons(results, params.rng_seed),
+        actions=actions,
+        peer=headroom.peer,
+    )
+
+
+def summary(scores: Scores, rng_seed: int) -> GymResult:
+    """Return a policy's mean and interquartile mean, each with its interval."""
+    returns = np.array(scores.returns)
+    return GymResult(
+        mean_return=statistics.mean_interval(returns),
+        iqm_return=statistics.interquartile_interval(returns, rng_seed),
+        mean_length=float(np.mean(scores.lengths)),
+        per_seed=scores,
+    )
+
+
+def comparisons(results: Mapping[str, Scores], rng_seed: int) -> tuple[GymComparison, ...]:
+    """Compare ``learned`` with everyone else."""
+    first = results.get(LEARNED)
+    return () if first is None else tuple(_compared(first, results, n, rng_seed) for n in results if n != LEARNED)
+
+
+def _compared(first: Scores, results: Mapping[str, Scores], name: str, rng_seed: int) -> GymComparison:
+    compared = statistics.compare(list(first.returns), list(results[name].returns), rng_seed)
+    return GymComparison(
+        second=name,
+        difference=compared.difference,
+        p_value=compared.p_value,
+        probability_of_improvement=compared.probability_of_improvement,
+        minimum_detectable=compared.minimum_detectable,
+    )
+
+
+def metrics(evaluation: GymEvaluation) -> str:
+    """Return the few numbers that are followed from run to run, as JSON."""
+    numbers = {f"return/{name}": result.mean_return.estimate for name, result in evaluation.policies.items()}
+    numbers |= {f"over/{each.second}": each.difference.estimate for each in evaluation.comparisons}
+    return json.dumps(numbers, indent=2) + "\n"
+
+
+def said(evaluation: GymEvaluation) -> tuple[str, str]:
+    """Return the result and the comparison in a sentence each."""
+    learned = evaluation.policies.get(LEARNED)
+    if learned is None:
+        return "the trained policy was not evaluated", "none"
+    others = [
+        f"{each.difference.estimate:+.2f} [{each.difference.low:+.2f}, {each.difference.high:+.2f}] over {each.second}"
+        for each in evaluation.comparisons
+        if each.second not in (SAMPLED, BLIND)
+    ]
+    score = learned.mean_return
+    return (
+        f"return {score.estimate:.2f} [{score.low:.2f}, {score.high:.2f}] in {evaluation.eval_seeds} fresh episodes",
+        "; ".join(others) or "with nobody",
+    )
+
+
+def floors(params: Params, prepared: Path, path: Path) -> dict[str, float]:
+    """Return the mean returns of a headroom of these params and data, to show beside training's; else nothing."""
+    headroom = read_headroom(path)
+    if (headroom.data_sha256, headroom.settings_sha256) != (data_hash(prepared), settings(params)):
+        return {}
+    return {name: sum(scores.returns) / len(scores.returns) for name, scores in headroom.policies.items()}
+
+
+def read(path: Path) -> GymEvaluation:
+    """Read evaluation.json; SimicError where it is missing or not of task gym."""
+    return read_as(path, GymEvaluation, "an evaluation of task gym", "simic evaluate")
+
+
+def read_headroom(path: Path) -> GymHeadroom:
+    """Read headroom.json; SimicError where it is missing or not of task gym."""
+    return read_as(path, GymHeadroom, "a headroom of task gym", "simic headroom")
+
+
+def page(headroom: GymHeadroom) -> str:
+    """Return a line for everyone who played: mean return and its interval."""
+    lines = [f"environment  {headroom.eval_seeds} fresh episodes each; peer: {headroom.peer}"]
+    for name, scores in headroom.policies.items():
+        mean = statistics.mean_interval(list(scores.returns))
+        lines.append(f"{name:<12} {mean.estimate:.2f} [{mean.low:.2f}, {mean.high:.2f}]")
+    return "\n".join(lines)
+
+
+def contest(params: Params, namespace: int, first: Learned, second: Learned | None) -> tuple[Scores, Scores]:
+    """Return the scores of two policies, or of one and random actions, in fresh episodes of that namespace."""
+
+    def play_as(learned: Learned) -> Scores:
+        return scored(_played(params, lambda env: _trained(learned, env, LEARNED, params.rng_seed), namespace))
+
+    if second is not None:
+        return play_as(first), play_as(second)
+    return play_as(first), scored(_played(params, lambda env: _random(env, params.rng_seed), namespace))
+
+
+# --- who plays ---
+
+
+def _played(params: Params, player: Callable[[AnyGym], Decide], namespace: int = EVALUATION) -> list[PlayedEpisodes]:
+    """Play one episode for each evaluation seed, as many side by side as in training."""
+    played = []
+    for env_ids in torch.arange(params.evaluate.eval_seeds).split(params.train.envs):
+        env = open_gym(params.prepare.gym, params.rng_seed, env_ids, namespace)
+        try:
+            played.append(play(env, player(env)))
+        finally:
+            env.close()
+    return played
+
+
+def scored(parts: Sequence[PlayedEpisodes]) -> Scores:
+    """Return the returns and lengths of all episodes."""
+    return Scores(
+        returns=tuple(x for part in parts for x in part.returns), lengths=tuple(x for p in parts for x in p.lengths)
+    )
+
+
+def _noise(env: AnyGym, rng_seed: int, purpose: rng.Purpose) -> Callable[[int], Tensor]:
+    """Return uniform numbers ``[E, heads]`` for each step."""
+    heads = len(env.action_spec.heads)
+    return lambda step: rng.uniform(rng.key(rng_seed, purpose, EVALUATION, env.env_ids, step), (heads,))
+
+
+def _trained(learned: Learned, env: AnyGym, name: str, rng_seed: int) -> Decide:
+    noise = _noise(env, rng_seed, rng.Purpose.ACTION) if name == SAMPLED else None
+    return decided_by(learned.policy, learned.normalizers, env, noise, blind=name == BLIND)
+
+
+def _random(env: AnyGym, rng_seed: int) -> Decide:
+    """Return who takes each legal choice with the same probability."""
+    spec, noise = env.action_spec, _noise(env, rng_seed, rng.Purpose.BASELINE)
+    relevance = spec.relevance_table(env.env_ids.device)
+
+    def decide(observation: Observation, starts: Tensor, step: int) -> Tensor:
+        drawn, chosen = noise(step), list[Tensor]()
+        for place, head in enumerate(spec.heads):
+            mask = legal(spec, observation.masks, place, chosen)
+            mask = torch.ones(env.num_envs, head.size, dtype=torch.bool) if mask is None else mask
+            rank = (drawn[:, place] * mask.sum(dim=1)).long()
+            choice = ((mask.cumsum(dim=1) - 1 == rank[:, None]) & mask).long().argmax(dim=1)
+            chosen.append(torch.where(relevance[chosen[0], place], choice, 0) if chosen else choice)
+        return torch.stack(chosen, dim=1)
+
+    return decide
+
+
+def _by_rule(rule: Rule) -> Callable[[AnyGym], Decide]:
+    def player(env: AnyGym) -> Decide:
+        histories: list[list[np.ndarray]] = [[] for _ in range(env.num_envs)]
+        first = [head.first for head in env.action_spec.heads]
+
+        def decide(observation: Observation, starts: Tensor, step: int) -> Tensor:
+            taken = []
+            for row, history in enumerate(histories):
+                if starts[row]:
+                    history.clear()
+                history.append(observation.features[row].cpu().numpy())
+                masks = {name: mask[row].cpu().numpy() for name, mask in observation.masks.items()}
+                taken.append(np.atleast_1d(rule(history, masks)) - first)
+            return torch.from_numpy(np.stack(taken).astype(np.int64)).to(observation.features.device)
+
+        return decide
+
+    return player

@@ -1,0 +1,110 @@
+"""The audit of a run on CartPole: certified as it is, refuted where its record is not what happened."""
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from simic import params
+from simic.audit import audit, certify_gym
+from simic.audit.findings import Status, Verdict
+from simic.audit.record import RunRecord, Table
+from simic.audit.report import markdown
+from simic.pipeline import stages
+from simic.pipeline.paths import Workspace
+from tests.faults.test_gym_faults import SMALL
+from tests.helpers import ROOT
+
+TREE = params.load(ROOT / "params.yaml", SMALL)
+
+
+@pytest.fixture(scope="module")
+def workspace(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
+    made = Workspace(tmp_path_factory.mktemp("cartpole"))
+    for name in ("prepare", "headroom", "train", "evaluate", "audit"):
+        stages.STAGES[name](TREE, made)
+    return made
+
+
+@pytest.fixture(scope="module")
+def run(workspace: Workspace) -> RunRecord:
+    return stages.recorded(TREE, workspace)
+
+
+def refuted(run: RunRecord, workspace: Workspace) -> set[str]:
+    certificate = certify_gym.certify(workspace.prepared, workspace.telemetry, workspace.checkpoints, run)
+    return set(audit.examine(replace(run, certificate=certificate), "x").refuted)
+
+
+def test_a_clean_run_is_certified_and_says_what_was_not_evaluated(workspace: Workspace) -> None:
+    verdict = Verdict.from_json((workspace.reports / "findings.json").read_bytes())
+    assert verdict.certified
+    unknown = {result.check: result.measured for result in verdict.with_status(Status.NOT_EVALUATED)}
+    assert unknown["Y6"] == "none: headroom.gym.peer_steps is 0" and "X1" in unknown
+    checks = {result.check for result in verdict.results}
+    assert {"K1", "K2", "K3", "Y1", "Y2", "Y3", "Y4"} <= checks
+    assert not checks & {"K4", "K5", "F1", "M1", "P5", "C1", "C9"}  # of growth
+
+
+def test_the_report_has_everyone_who_played(workspace: Workspace, run: RunRecord) -> None:
+    text = (workspace.reports / "report.md").read_text()
+    assert "| learned |" in text and "| random |" in text and "fossilized" not in text
+    page = (workspace.reports / "report.html").read_text()
+    assert "Evaluation in fresh episodes" in page and 'id="growth"' not in page
+    assert "withheld" in markdown(run, audit.examine(stolen(run, "reward", 1.0), "x"))
+
+
+def stolen(run: RunRecord, column: str, amount: float) -> RunRecord:
+    """Return the record with another number in one step of every environment."""
+    values = run.steps.column(column).copy()
+    values[20] = (
+        values[20] + amount if values.dtype.kind == "f" else ~values[20] if column != "seen" else values[20] + 1
+    )
+    return replace(run, steps=Table({**run.steps.columns, column: values}))
+
+
+@pytest.mark.parametrize(
+    ("column", "checks"),
+    [("reward", {"Y1", "Y2", "K2"}), ("terminated", {"Y1", "K2"}), ("next_value", {"Y2"}), ("seen", {"K2"})],
+)
+def test_a_step_that_was_not_so_is_found(run: RunRecord, workspace: Workspace, column: str, checks: set[str]) -> None:
+    assert checks <= refuted(stolen(run, column, 3.0), workspace)
+
+
+def claimed(change: Callable[[dict[str, Any]], None]) -> Callable[[RunRecord], RunRecord]:
+    def applied(run: RunRecord) -> RunRecord:
+        assert run.gym is not None
+        content = json.loads(run.gym.to_json())
+        change(content)
+        return replace(run, gym=type(run.gym).model_validate(content))
+
+    return applied
+
+
+def longer(content: dict[str, Any]) -> None:
+    content["policies"]["learned"]["per_seed"]["returns"][0] += 5.0
+
+
+def better(content: dict[str, Any]) -> None:
+    content["policies"]["learned"]["mean_return"]["estimate"] += 5.0
+
+
+def others(content: dict[str, Any]) -> None:
+    steps = content["actions"]["learned"][0]
+    steps[0] = str(1 - int(steps[0]))
+
+
+@pytest.mark.parametrize(("change", "check"), [(longer, "K3"), (better, "Y3"), (others, "K3")])
+def test_a_claim_that_does_not_hold_is_found(
+    run: RunRecord, workspace: Workspace, change: Callable[[dict[str, Any]], None], check: str
+) -> None:
+    assert check in refuted(claimed(change)(run), workspace)
+
+
+def test_returns_of_no_episode_are_no_numbers(workspace: Workspace, run: RunRecord) -> None:
+    assert np.isnan(run.episodes.column("return")[run.episodes.column("episodes") == 0]).all()
+    assert Path(workspace.grown / "README.md").read_text() == "A Gymnasium environment: no network was grown.\n"

@@ -1,0 +1,99 @@
+"""Episodes of environments that are repeated from their numbers and actions; vector environments on tensors."""
+
+import pytest
+import torch
+
+from simic.envs import gym_env, gym_rules
+from simic.envs.gym_env import EVALUATION, GymEnv, describe, episode_seed, open_gym, play
+from simic.errors import SimicError
+from simic.params import GymParams
+from tests import gym_toys
+
+CARTPOLE = GymParams(id="CartPole-v1")
+LIMITED = ({"name": "gymnasium.wrappers:TimeLimit", "options": {"max_episode_steps": 7}},)
+
+
+def actions(step: int, envs: int = 3) -> torch.Tensor:
+    return (torch.arange(envs)[:, None] + step) % 2
+
+
+@pytest.mark.parametrize("vector", ["one", "processes"])
+@pytest.mark.parametrize("steps", [0, 1, 40])
+def test_running_episodes_go_on_from_numbers_and_actions(steps: int, vector: str) -> None:
+    task = CARTPOLE.model_copy(update={"vector": vector})
+    first, second = (open_gym(task, 5, torch.arange(3)) for _ in range(2))
+    first.reset()
+    for step in range(steps):
+        first.step(actions(step))
+    seen = second.load_state_dict(first.state_dict())
+    assert torch.equal(seen.features, first.seen.features)
+    for step in range(steps, steps + 30):
+        for own, other in zip(first.step(actions(step))[:4], second.step(actions(step))[:4], strict=True):
+            own, other = (getattr(each, "features", each) for each in (own, other))
+            assert torch.equal(own, other)
+    first.close()
+    second.close()
+
+
+def test_an_environment_that_does_not_repeat_itself_is_named() -> None:
+    env = open_gym(GymParams(id="Wandering-v0"), 1, torch.arange(2))
+    env.reset()
+    env.step(actions(0, 2))
+    with pytest.raises(SimicError, match=r"environments \[0, 1\] do not repeat their episode"):
+        env.load_state_dict(env.state_dict())
+
+
+def test_no_episode_has_the_seed_of_another() -> None:
+    names = [(n, env, k) for n in (0, EVALUATION) for env in range(8) for k in range(8)]
+    assert len({episode_seed(1, *name) for name in names}) == len(names)
+
+
+def test_episodes_are_played_to_their_end_each_once() -> None:
+    env = open_gym(GymParams(id="CartPole-v1", wrappers=LIMITED), 1, torch.arange(4))
+    played = play(env, lambda observation, starts, step: actions(step, 4))
+    assert played.lengths == [7] * 4 and played.returns == [7.0] * 4
+    assert [x.shape for x in played.actions] == [(7, 1)] * 4
+
+
+def test_a_description_changes_with_what_decides_the_environment() -> None:
+    plain, limited = describe(CARTPOLE), describe(GymParams(id="CartPole-v1", wrappers=LIMITED))
+    assert plain["heads"] == ["action_0 2"] and "gymnasium" in plain["versions"]
+    assert plain != limited and limited["layers"][0] == "gymnasium.wrappers.common:TimeLimit"
+    own = describe(GymParams(id="Wandering-v0"))
+    assert list(own["files"]) == [gym_toys.__name__]
+
+
+@pytest.mark.parametrize(
+    ("params", "words"),
+    [
+        ({"id": "Nowhere-v0"}, "Nowhere"),
+        ({"id": "CartPole-v1", "options": {"zzz": 1}}, "zzz"),
+        ({"id": "CartPole-v1", "wrappers": ({"name": "TimeLimit"},)}, "must be module:Name"),
+        ({"id": "CartPole-v1", "wrappers": ({"name": "gymnasium.wrappers:Zzz"},)}, "Zzz"),
+        ({"id": "CartPole-v1", "vector": "tensors"}, "CartPole-v1"),
+    ],
+)
+def test_what_cannot_be_made_is_said_in_a_line(params: dict, words: str) -> None:
+    with pytest.raises(SimicError, match=words) as refused:
+        open_gym(GymParams(**params), 1, torch.arange(2))
+    assert "\n" not in str(refused.value)
+
+
+def test_a_vector_environment_on_tensors_is_recorded_and_goes_on() -> None:
+    task = GymParams(id="Counting-v0", vector="tensors")
+    env, other = (open_gym(task, 1, torch.arange(3)) for _ in range(2))
+    finals = [env.step(actions(step))[4].final for step in range(7)]
+    assert [None if final is None else final.features[1].item() for final in finals] == [None] * 4 + [5.0, None, None]
+    assert torch.equal(other.load_state_dict(env.state_dict()).features, env.seen.features)
+    assert torch.equal(other.returns, env.returns) and not isinstance(env, GymEnv)
+
+
+def test_a_rule_has_one_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gym_rules, "RULES", {})
+    gym_rules.rule("mine")(lambda history, masks: 0)
+    for taken in ("mine", "peer"):
+        with pytest.raises(SimicError, match="the name is taken"):
+            gym_rules.rule(taken)
+    with pytest.raises(SimicError, match="must be one of @rule: mine"):
+        gym_rules.named("other")
+    assert gym_env.TRAINING == 0

@@ -1,0 +1,55 @@
+"""Environments of the tests, which this module registers with Gymnasium."""
+
+import gymnasium
+import numpy as np
+import torch
+from gymnasium.vector import AutoresetMode, VectorEnv
+
+
+class Wandering(gymnasium.Env):
+    """Does not repeat itself: it counts the episodes of all its copies."""
+
+    observation_space = gymnasium.spaces.Box(-1e6, 1e6, (1,))
+    action_space = gymnasium.spaces.Discrete(2)
+    episodes = 0
+
+    def reset(self, *, seed=None, options=None):
+        Wandering.episodes += 1
+        return np.array([float(Wandering.episodes)], dtype=np.float32), {}
+
+    def step(self, action):
+        return np.array([float(Wandering.episodes)], dtype=np.float32), 1.0, False, False, {}
+
+
+class Counting(VectorEnv):
+    """A vector environment on tensors: a count that ends an episode at 5, by truncation in the second row."""
+
+    metadata = {"autoreset_mode": AutoresetMode.SAME_STEP}  # noqa: RUF012 - gymnasium's own form
+
+    def __init__(self, num_envs: int, **options: object) -> None:
+        self.num_envs = num_envs
+        self.single_observation_space = gymnasium.spaces.Box(0, 9, (1,))
+        self.single_action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        self.count = torch.zeros(self.num_envs)
+        return self.count[:, None], {}
+
+    def step(self, actions):
+        self.count = self.count + 1
+        over = self.count == 5
+        info = {"final_obs": self.count[:, None].clone()} if over.any() else {}
+        self.count = torch.where(over, 0.0, self.count)
+        cut = torch.arange(self.num_envs) == 1
+        return self.count[:, None], actions.float(), over & ~cut, over & cut, info
+
+    def state_dict(self):
+        return {"count": self.count.clone()}
+
+    def load_state_dict(self, state):
+        self.count = state["count"]
+        return self.count[:, None]
+
+
+gymnasium.register("Wandering-v0", entry_point=Wandering)
+gymnasium.register("Counting-v0", vector_entry_point=Counting)

@@ -1,0 +1,112 @@
+"""Training on a Gymnasium environment: the same bytes whenever it is stopped, and words where that cannot be."""
+
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from simic.envs import gym_env
+from simic.errors import SimicError
+from simic.params import GymParams, Params, Policy, PPOParams, Prepare, Runtime, Train
+from simic.telemetry import recorder
+from simic.training.gym_task import hashed
+from simic.training.interrupts import Interrupted
+from simic.training.observers import Observer
+from simic.training.session import open_session
+from simic.training.trainer import train
+from tests.gym_toys import Wandering
+from tests.training.small_runs import SIZES, assert_same_run
+
+
+def small(name: str = "CartPole-v1", core: str = "lstm", **runtime: object) -> Params:
+    ppo = PPOParams(minibatches=2, epochs=2, normalize_rewards=True, gamma=0.95)
+    settings = {"envs": 4, "episode_steps": 16, "iterations": 3, "validate_every": 2, "horizon": None}
+    return Params(
+        prepare=Prepare(task="gym", gym=GymParams(id=name)),
+        train=Train(**settings, policy=Policy(**SIZES, core=core, critic="own"), ppo=ppo),
+        runtime=Runtime(**{"threads": 1, "processes": 1, **runtime}),
+    )
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("cartpole") / "prepared"
+    gym_env.prepare(GymParams(id="CartPole-v1"), 1, folder)
+    return folder
+
+
+class StopAt(Observer):
+    def __init__(self, iteration: int, step: int) -> None:
+        self.moment, self.event = (iteration, step), threading.Event()
+
+    def on_step(self, iteration: int, step: int) -> None:
+        if (iteration, step) == self.moment:
+            self.event.set()
+
+
+def run(params: Params, work: Path, prepared: Path, stop: StopAt | None = None) -> list[str]:
+    """Train to the end, or to a stop; return the checks of the findings of opening the run."""
+    with open_session(params, work, prepared) as session:
+        found = [finding.check for finding in session.findings]
+        train(session, [stop] if stop else [], stop.event if stop else None)
+    return found
+
+
+@pytest.mark.parametrize("core", ["none", "gru"])
+@pytest.mark.parametrize("every", [0, 5])
+def test_stopped_anywhere_it_ends_with_the_same_bytes(prepared: Path, tmp_path: Path, every: int, core: str) -> None:
+    params = small(core=core, checkpoint_steps=every)
+    run(params, tmp_path / "whole", prepared)
+    for iteration, step in ((0, 3), (1, 16), (2, 7)):
+        with pytest.raises(Interrupted):
+            run(params, tmp_path / "stopped", prepared, StopAt(iteration, step))
+    assert run(params, tmp_path / "stopped", prepared) == []
+    assert_same_run(tmp_path / "stopped", tmp_path / "whole")
+
+
+def test_an_environment_that_does_not_repeat_itself_begins_anew_and_says_so(tmp_path: Path) -> None:
+    params = small("Wandering-v0")
+    params = params.model_copy(update={"train": params.train.model_copy(update={"validate_every": 100})})
+    gym_env.prepare(params.prepare.gym, 1, tmp_path / "prepared")
+    monkey = pytest.MonkeyPatch()
+    monkey.setattr(
+        "simic.training.gym_task.play",
+        lambda env, decide, on_step: gym_env.PlayedEpisodes(
+            [0.0] * env.num_envs, [1] * env.num_envs, [np.zeros((1, 1), dtype=np.int64)] * env.num_envs
+        ),
+    )  # fmt: skip - its episodes never end
+    with monkey.context(), pytest.raises(Interrupted):
+        run(params, tmp_path / "work", tmp_path / "prepared", StopAt(1, 16))
+    assert run(params, tmp_path / "work", tmp_path / "prepared") == ["inexact_resume"]
+    monkey.undo()
+    assert Wandering.episodes > 0
+
+
+def test_episodes_are_recorded_where_they_end(prepared: Path, tmp_path: Path) -> None:
+    run(small(), tmp_path, prepared)
+    files = [file for file in recorder.read(tmp_path / recorder.FOLDER) if file.update]
+    steps, episodes = ([file.columns(name) for file in files] for name in ("steps", "train"))
+    ended = np.concatenate([each["terminated"] | each["truncated"] for each in steps])
+    assert sum(each["episodes"].sum() for each in episodes) == ended.sum() > 0
+    lengths = [each["length"][each["episodes"] > 0] for each in episodes]
+    assert all((each["return"][each["episodes"] > 0] == own).all() for each, own in zip(episodes, lengths, strict=True))
+    assert all(np.isnan(each["return"][each["episodes"] == 0]).all() for each in episodes)
+
+
+def test_the_hash_of_an_observation_tells_bits_apart() -> None:
+    rows = torch.tensor([[0.0, 1.0], [1.0, 0.0], [-0.0, 1.0], [0.0, 1.0]])
+    first, *others = hashed(rows).tolist()
+    assert [first == other for other in others] == [False, False, True]
+
+
+def test_what_cannot_train_is_refused_in_a_line(prepared: Path, tmp_path: Path) -> None:
+    with pytest.raises(SimicError, match="environments are on the CPU"):
+        run(small(device="cuda"), tmp_path, prepared)
+    limited = GymParams(id="CartPole-v1", options={"sutton_barto_reward": True})
+    other = small().model_copy(update={"prepare": Prepare(task="gym", gym=limited)})
+    with pytest.raises(SimicError, match="the environment has changed since; run simic prepare again"):
+        run(other, tmp_path, prepared)
+    with pytest.raises(ValueError, match="must be one number for task gym"):
+        Params(prepare=small().prepare, train=Train(episode_steps=(3, 4), envs=4))
