@@ -17,6 +17,7 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    JsonValue,
     ValidationError,
     model_validator,
 )
@@ -356,6 +357,10 @@ class GymFloors(Tree):
 
     rules: Annotated[tuple[str, ...], Field(strict=False), Once] = ()  # of @rule in an extension
     peer_steps: Steps = 0  # environment steps that sb3 or sb3-contrib learns for, where installed; 0: nobody does
+    peer_memory: bool = False  # without masks: whether it has an LSTM
+    peer_settings: Annotated[tuple[dict[str, JsonValue], ...], Field(strict=False, min_length=1)] = (
+        {},
+    )  # by its names
 
 
 class Headroom(Tree):

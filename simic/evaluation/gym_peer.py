@@ -1,4 +1,4 @@
-"""The peer: PPO of Stable-Baselines3 or sb3-contrib, where it is installed, at the better of two settings."""
+"""The peer: PPO of Stable-Baselines3 or sb3-contrib, where it is installed, at the best of some settings."""
 
 import importlib.util
 from collections.abc import Callable, Mapping
@@ -10,17 +10,19 @@ import torch
 
 from simic.agent.gym_adapter import MASK_METHOD
 from simic.envs.gym_env import EVALUATION, LONGEST_EPISODE, PlayedEpisodes, episode_seed, make
-from simic.params import GymParams, Params, PPOParams
+from simic.errors import SimicError
+from simic.params import GymParams, Params
 
 PEER = "peer"
+ENVS, ROWS = 8, 2048  # side by side; of a rollout, as it has them by itself
 Told = Callable[[str, int, int], None]
 
 
 def learn_peer(params: Params, told: Told) -> tuple[PlayedEpisodes | None, str]:
     """Let the peer learn for ``headroom.gym.peer_steps`` and play the evaluation's episodes greedily; say what it was.
 
-    With masks it is MaskablePPO, else with a memory RecurrentPPO, else PPO. It learns twice, with its own settings and
-    with those of ``train.ppo``; the better of both on these very episodes counts, which favours it.
+    With masks it is MaskablePPO, else with ``peer_memory`` RecurrentPPO, else PPO. It learns once with each of
+    ``peer_settings``; the best on these very episodes counts, which favours it.
     """
     steps, task = params.headroom.gym.peer_steps, params.prepare.gym
     if not steps:
@@ -31,26 +33,17 @@ def learn_peer(params: Params, told: Told) -> tuple[PlayedEpisodes | None, str]:
         return None, "none: it has no vector environments on tensors"
     tried: list[tuple[PlayedEpisodes, str]] = []
     with torch.random.fork_rng(devices=[]):
-        for whose, settings in (("its own", {}), ("simic's", _translated(params.train.ppo))):
+        for settings in params.headroom.gym.peer_settings:
             name, model = _learned(params, task, steps, settings)
+            how = ", ".join(f"{key} {value}" for key, value in settings.items()) or "its own settings"
             played = PlayedEpisodes([], [], [])
             for env_id in range(params.evaluate.eval_seeds):
                 score, length = _episode(model, task, params.rng_seed, env_id)
                 played.returns.append(score)
                 played.lengths.append(length)
-                told(f"episodes of {name}, {whose} settings", env_id + 1, params.evaluate.eval_seeds)
-            tried.append((played, f"{name}, {whose} settings, {steps:,} environment steps, rng_seed {params.rng_seed}"))
+                told(f"episodes of {name}, {how}", env_id + 1, params.evaluate.eval_seeds)
+            tried.append((played, f"{name}, {how}, {steps:,} environment steps, rng_seed {params.rng_seed}"))
     return max(tried, key=lambda each: sum(each[0].returns))
-
-
-def _translated(ppo: PPOParams) -> dict[str, Any]:
-    """Return settings that mean the same in both libraries, by the peer's names."""
-    names = {
-        "learning_rate": "learning_rate", "n_epochs": "epochs", "gamma": "gamma", "gae_lambda": "gae_lambda",
-        "clip_range": "clip_range", "ent_coef": "entropy_coef", "vf_coef": "value_coef",
-        "max_grad_norm": "max_grad_norm", "target_kl": "target_kl",
-    }  # fmt: skip
-    return {theirs: getattr(ppo, ours) for theirs, ours in names.items()}
 
 
 class _Flat(gymnasium.Wrapper):
@@ -69,15 +62,17 @@ def _learned(params: Params, task: GymParams, steps: int, settings: Mapping[str,
     one = make(task)
     masked = one.has_wrapper_attr(MASK_METHOD)
     one.close()
-    envs = DummyVecEnv([lambda: _Flat(make(task)) if masked else make(task)] * params.train.envs)
-    how = {"n_steps": params.train.longest_episode, "seed": params.rng_seed, "device": "cpu", "verbose": 0, **settings}
-    how["batch_size"] = max(2, params.train.envs * params.train.longest_episode // params.train.ppo.minibatches)
-    if masked:
-        model = MaskablePPO("MlpPolicy", envs, **how)
-    elif params.train.policy.core != "none":
-        model = RecurrentPPO("MlpLstmPolicy", envs, **how)
-    else:
-        model = PPO("MlpPolicy", envs, **how)
+    envs = DummyVecEnv([lambda: _Flat(make(task)) if masked else make(task)] * ENVS)
+    how = {"n_steps": ROWS // ENVS, "seed": params.rng_seed, "device": "cpu", "verbose": 0, **settings}
+    try:
+        if masked:
+            model = MaskablePPO("MlpPolicy", envs, **how)
+        elif params.headroom.gym.peer_memory:
+            model = RecurrentPPO("MlpLstmPolicy", envs, **how)
+        else:
+            model = PPO("MlpPolicy", envs, **how)
+    except (TypeError, ValueError) as error:
+        raise SimicError(f"headroom.gym.peer_settings: {settings}: {' '.join(str(error).split())}") from None
     model.learn(steps)
     envs.close()
     return type(model).__name__, model
