@@ -40,13 +40,13 @@ PARTS: tuple[tuple[str, Part, str, str], ...] = (
         "K2",
         "episodes",
         "Recorded episodes cannot be played again",
-        "Do the same decisions lead the same hosts to the same states, observations and rewards?",
+        "Do the same decisions lead to the same states, observations and rewards again?",
     ),
     (
         "K3",
         "evaluation",
         "Evaluated episodes cannot be played again",
-        "Do the published weights decide so, and end with networks of the size and accuracy that are claimed?",
+        "Do the published weights decide so, and come to the score and size that are claimed?",
     ),
     (
         "K4",
