@@ -45,7 +45,7 @@ def _sentence(problem: ErrorDetails, key: str, model: type[BaseModel]) -> str:
     if problem["type"] == "model_type":
         message = "must be a section, with KEY: VALUE in it"
     if problem["type"] == "value_error" and isinstance(problem["input"], dict):  # a rule over several keys
-        return f"{key}: {message}"
+        return f"{key}: {message}" if key else message
     return f"{key} = {short(repr(problem['input']))}: {message}"
 
 

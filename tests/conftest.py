@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from simic import cli
 
-LONG = ("pipeline", "audit", "study", "flows", "training")  # folders
+LONG = ("pipeline", "audit", "study", "flows", "training", "certify", "envs", "growth", "evaluation", "batch")  # folders
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

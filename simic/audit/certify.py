@@ -30,6 +30,7 @@ from simic.training.checkpoint import Checkpoint, read_chain
 
 SHAPING = "components.shaping"  # where it is paid, scaled rewards are not clipped, so that they telescope
 RULED = 3  # hosts of each hand-written rule
+CHOOSING = 6  # hosts that choose a schedule
 VALIDATED = 3  # hosts of the validation that chose the best checkpoint
 COUNTED = ("germinated", "fossilized", "pruned")
 OF_POLICY = ("params", "flops_per_sample", "training_flops", *COUNTED)
@@ -178,11 +179,13 @@ class CertifiedRun:
         return log.comparisons()
 
     def headroom(self) -> Sequence[Comparison]:
-        """Replay schedules of the search on hosts by hash: static, the common one and others by hash; and the rules."""
+        """Replay schedules of the search on hosts by hash: static, the common one and others by hash, some on the hosts
+        that choose as well; and the rules.
+        """
         headroom = self.run.headroom
         if headroom is None:
             raise NoReference("no headroom was measured")
-        log = ComparisonLog(evaluation.ALLOWED, evaluation.TYPICAL)
+        log, choosing = (ComparisonLog(evaluation.ALLOWED, evaluation.TYPICAL) for _ in range(2))
         hosts = len(headroom.bare or headroom.rows)
         for number, host in enumerate(evaluation.chosen(self.run.params.rng_seed, len(headroom.schedules), hosts)):
             others = evaluation.chosen(self.run.params.rng_seed, host, len(headroom.schedules), 2)
@@ -190,6 +193,11 @@ class CertifiedRun:
                 claimed = _of_schedule(headroom, host, schedule)
                 name, task = headroom.schedules[schedule], headroom.rows[host]
                 evaluation.replay_schedule(self.ground, name, host, task, headroom.epochs, claimed, log)
+            if number < CHOOSING:  # those of the same task that choose come after all that score
+                schedule = others[0]
+                chose = Claimed(None, headroom.choosing_val_pct[host][schedule], {})
+                name, task = headroom.schedules[schedule], headroom.rows[host]
+                evaluation.replay_schedule(self.ground, name, hosts + host, task, headroom.epochs, chose, choosing)
         for number, (name, actions) in enumerate(headroom.actions.items()):
             seeds = headroom.policies[name]
             for host in evaluation.chosen(self.run.params.rng_seed, number, hosts, RULED):
@@ -197,7 +205,7 @@ class CertifiedRun:
                     claimed, decided = _claimed(seeds, host, OF_POLICY), _decided(actions[host])
                     how = name, host, headroom.rows[host], decided, claimed, log
                     evaluation.replay_decisions(self.ground, self.known, {}, *how)
-        return log.comparisons()
+        return [*log.comparisons(), *choosing.comparisons()]
 
     def grown_network(self) -> Sequence[Comparison]:
         """Run the exported network: the one that the first policy of the evaluation grew best by validation."""

@@ -26,6 +26,7 @@ from simic.training.gym_task import decided_by
 from simic.training.learned import Learned
 
 RANDOM = "random"
+SCHEMA = "gym 1"  # of headroom.json and evaluation.json
 RECORDED = 5  # episodes of each trained policy whose actions are kept
 ENDPOINT = "mean undiscounted return of learned, greedy, one training: in episodes of seeds that training never saw"
 Told = Callable[[str, int, int], None]
@@ -41,7 +42,7 @@ class Scores(Frozen):
 class GymHeadroom(Frozen):
     """Content of headroom.json of task gym."""
 
-    schema_version: Literal["gym 1"] = "gym 1"
+    schema_version: Literal["gym 1"] = SCHEMA
     data_sha256: str
     settings_sha256: str
     rng_seed: int
@@ -72,7 +73,7 @@ class GymComparison(Frozen):
 class GymEvaluation(Frozen):
     """Content of evaluation.json of task gym; ``actions`` are those of the first episodes, step by step."""
 
-    schema_version: Literal["gym 1"] = "gym 1"
+    schema_version: Literal["gym 1"] = SCHEMA
     primary_endpoint: str = ENDPOINT
     checkpoint: str
     checkpoint_iteration: int

@@ -418,4 +418,14 @@ def read_as(path: Path, model: type[Model], what: str, command: str) -> Model:
     except FileNotFoundError:
         raise SimicError(f"{path}: no such file; run {command} first") from None
     except (OSError, UnicodeDecodeError, ValidationError) as error:
-        raise SimicError(f"{path}: not {what}: {str(error).splitlines()[0]}; run {command} again") from None
+        other = schema_of(path)
+        why = str(error).splitlines()[0] if other in ("", str(model.model_fields["schema_version"].default)) else ""
+        raise SimicError(f"{path}: not {what}: {why or f'has schema {other}'}; run {command} again") from None
+
+
+def schema_of(path: Path) -> str:
+    """Return the schema that a file says it has; empty where it says nothing."""
+    try:
+        return str(json.loads(path.read_bytes()).get("schema_version", ""))
+    except (OSError, ValueError, AttributeError):
+        return ""

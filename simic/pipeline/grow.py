@@ -127,8 +127,8 @@ def _prepare_asked(asked: Growth, params: Params, workspace: Workspace, prepared
 
 
 def _asked_task(asked: Growth, params: Params) -> Prepare:
-    if asked.task == "suite":
-        raise SimicError("--task suite: grow takes one data set, a suite is many; name another task or give a file")
+    if asked.task in ("suite", registry.GYM):
+        raise SimicError(f"--task {asked.task}: grow takes one data set; name another task or give a file")
     for name, value in (("target", asked.target), ("layout", asked.layout)):
         if value is not None:
             raise SimicError(f"--{name} {value}: is for a file or folder of your own; leave it out with --task")

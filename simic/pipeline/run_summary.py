@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 
-from simic import params
 from simic.audit.diff import read_verdict
 from simic.audit.findings import Verdict
 from simic.evaluation import endpoints, gym, result
@@ -41,7 +40,7 @@ def of(workspace: Workspace) -> RunSummary:
     named = (
         f"{grave or 'no'} critical or high finding{'s' * (grave > 1)}, {'' if verdict.certified else 'not '}certified"
     )
-    of_gym = params.load(workspace.params).prepare.is_gym
+    of_gym = result.schema_of(workspace.evaluation) == gym.SCHEMA
     if verdict.refuted:
         score = gap = f"withheld: the record does not hold ({', '.join(verdict.refuted)})"
     else:

@@ -79,9 +79,10 @@ def floors(params: Params, workspace: Workspace) -> dict[str, float]:
     """
     from simic.evaluation import endpoints, gym, result
 
-    if not workspace.headroom.exists():
+    of_gym = result.schema_of(workspace.headroom) == gym.SCHEMA
+    if not workspace.headroom.exists() or of_gym != params.prepare.is_gym:
         return {}
-    if params.prepare.is_gym:
+    if of_gym:
         return gym.floors(params, workspace.prepared, workspace.headroom)
     headroom = result.read_headroom(workspace.headroom)
     if not _is_of(headroom, params, workspace):
@@ -404,7 +405,10 @@ def certify_code(params: Params, workspace: Workspace) -> "CodeCertificate":
     from simic.audit.certify_code import certify_code as certified
 
     refuse_gym(params, "certify --code")
-    return certified(params, unchanged(workspace, workspace.prepared))
+    prepared = unchanged(workspace, workspace.prepared)
+    if (task := read_meta(prepared).task) != params.prepare.task:
+        raise SimicError(f"{prepared}: of task {task}, params.yaml has {params.prepare.task}; run simic prepare first")
+    return certified(params, prepared)
 
 
 def unchanged(workspace: Workspace, path: Path) -> Path:

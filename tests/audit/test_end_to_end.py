@@ -325,11 +325,13 @@ def test_another_update_than_the_one_that_was_made_is_not_certified(run, workspa
 
 
 def test_a_search_of_other_hosts_is_not_certified(run, workspace):
+    """Shift what was scored by a host; let hosts choose that score."""
     found = run.headroom
     rolled = {name: (*getattr(found, name)[1:], getattr(found, name)[0]) for name in ("val_pct", "test_pct")}
-    shifted = replace(run, headroom=found.model_copy(update=rolled))
-    differences = certify.part("headroom", subject(shifted, workspace).headroom).differences
-    assert [line.what for line in differences] == ["accuracy, third quartile"]
+    for changed in (rolled, {"choosing_val_pct": found.val_pct}):
+        other = replace(run, headroom=found.model_copy(update=changed))
+        differences = certify.part("headroom", subject(other, workspace).headroom).differences
+        assert [line.what for line in differences] == ["accuracy, third quartile"]
 
 
 def test_a_run_that_kept_no_iteration_is_not_certified(run, workspace, tmp_path):

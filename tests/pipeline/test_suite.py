@@ -106,7 +106,8 @@ def test_the_live_view_has_what_headroom_measured_for_these_params_alone(suite_r
     measured = result.read_headroom(suite_run.headroom).validation
     assert sorted(measured) == ["common", "patient", "static"]  # no rule was tuned for these settings
     assert stages.floors(tree(), suite_run) == measured
-    assert stages.floors(tree("train.price=1.0"), suite_run) == {}
+    others = "prepare={task: gym, gym: {id: CartPole-v1}}", "train.episode_steps=8"
+    assert stages.floors(tree("train.price=1.0"), suite_run) == stages.floors(tree(*others), suite_run) == {}
 
 
 def test_headroom_without_a_suite_shows_the_page_of_the_workspace(
