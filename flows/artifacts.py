@@ -15,13 +15,11 @@ from prefect.artifacts import (
 from prefect.exceptions import PrefectException
 from prefect.runtime import flow_run
 
-from simic.data.batches import read_meta
 from simic.errors import printable
 from simic.evaluation import gym, result
 from simic.pipeline import mlflow_results
 from simic.pipeline.paths import Workspace
 from simic.pipeline.run_summary import RunSummary
-from simic.registry import GYM
 from simic.telemetry.columns import Columns
 from simic.telemetry.rows import UpdateRow
 from simic.training.observers import Observer, RunInfo
@@ -101,7 +99,7 @@ def gym_rows(evaluation: gym.GymEvaluation) -> list[dict[str, str | float]]:
 
 def publish(stage: str, workspace: Workspace) -> None:
     """Publish the artifacts of a finished stage."""
-    if stage == "evaluate" and read_meta(workspace.prepared).task == GYM:
+    if stage == "evaluate" and result.schema_of(workspace.evaluation) == gym.SCHEMA:
         rows = gym_rows(gym.read(workspace.evaluation))
         create_table_artifact(rows, key="evaluation", description="Fresh episodes, the same for everyone")
     elif stage == "evaluate":

@@ -17,7 +17,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from simic import cli
 
-LONG = ("pipeline", "audit", "study", "flows", "training", "certify", "envs", "growth", "evaluation", "batch")  # folders
+# Folders with long tests.
+LONG = ("pipeline", "audit", "study", "flows", "training", "certify", "envs", "growth", "evaluation", "batch", "faults")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

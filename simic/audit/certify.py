@@ -167,8 +167,8 @@ class CertifiedRun:
         if evaluated is None or checkpoint is None or not evaluated.actions:
             raise NoReference("no trained policy was evaluated")
         log = ComparisonLog(evaluation.ALLOWED, evaluation.TYPICAL)
-        for task, split, share in bank.shared_samples(self.prepared):
-            log.note(f"test samples that are in {split}", task, share)
+        for task, what, share in bank.shared_samples(self.prepared):
+            log.note(what, task, share)
         for number, (name, actions) in enumerate(evaluated.actions.items()):
             seeds = evaluated.policies[name].per_seed
             for host in evaluation.chosen(run.params.rng_seed, number, evaluated.eval_seeds):

@@ -93,25 +93,33 @@ def _bank(folder: Path, arrays: str, tasks: Sequence[dict[str, Any]], of_trainin
 
 
 def shared_samples(folder: Path) -> Iterator[tuple[str, str, float]]:
-    """Yield of every held-out task its name, each other split (of its own, or of all training tasks), and the share of
-    its test samples that are there too, bit for bit.
+    """Yield of every held-out task its name, and the share of its test samples that are in another split too, of its
+    own or of all training tasks, bit for bit; likewise of the tasks that choose the checkpoint.
     """
-    held_out, trained = read_evaluated(folder), read(folder)
-    names = _json(folder, "held_out")
-    training = set[bytes]()
+    trained, tests = read(folder), read_held_out(folder)
+    names, training = _json(folder, "held_out"), set[bytes]()
     if names:  # of a data set alone training is its own split
-        for task in range(trained.of_training):
-            training |= set(_rows(trained.samples("train", task)))
-    tests = read_held_out(folder)
-    for task in range(len(tests.task_classes)):
-        test = _rows(tests.samples("test", task))
+        rows = _rows(trained, "train")
+        training = {row for own in rows[: trained.of_training] for row in own}
+        for task, own in zip(_json(folder, "meta")["tasks"], rows, strict=True):
+            if task["group"] == "val":
+                yield task["name"], "samples of validation tasks that are in training tasks", _share(own, training)
+    own = read_evaluated(folder)
+    splits = {split: _rows(own, split) for split in ("train", "val")}
+    for task, test in enumerate(_rows(tests, "test")):
         name = names[task]["name"] if names else "the task"
-        others = {split: set(_rows(held_out.samples(split, task))) for split in ("train", "val")}
-        for split, rows in (others | {"training tasks": training}).items():
-            yield name, split, sum(row in rows for row in test) / len(test)
+        others = {split: set(rows[task]) for split, rows in splits.items()} | {"training tasks": training}
+        for split, rows in others.items():
+            yield name, f"test samples that are in {split}", _share(test, rows)
 
 
-def _rows(samples: Samples) -> list[bytes]:
-    """Return the bytes of each sample."""
-    rows = samples.x.flatten(1).contiguous().numpy()
-    return rows.view(f"V{rows.itemsize * rows.shape[1]}").ravel().tolist()
+def _share(rows: Sequence[bytes], others: set[bytes]) -> float:
+    return sum(row in others for row in rows) / len(rows)
+
+
+def _rows(bank: Bank, split: str) -> list[list[bytes]]:
+    """Return the bytes of each sample, by task."""
+    with safe_open(bank.file, framework="pt") as arrays:
+        x = arrays.get_tensor(f"x_{split}").flatten(1).contiguous().numpy()
+    rows, count = x.view(f"V{x.itemsize * x.shape[1]}").ravel().tolist(), bank.counts[split]
+    return [rows[task * count : (task + 1) * count] for task in range(len(bank.task_classes))]

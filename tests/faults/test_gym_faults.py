@@ -45,6 +45,7 @@ def refuted(folder: Path, package: Path) -> list[str]:
     return [r["check"] for r in results if r["status"] == "finding" and r["layer"] in ("recompute", "certify")]
 
 
+@pytest.mark.slow  # tests/audit/test_gym_audit.py has another
 def test_a_clean_run_is_certified(tmp_path: Path) -> None:
     assert refuted(tmp_path, ROOT) == []
 

@@ -1,0 +1,41 @@
+"""Samples that are in two splits are found, whichever tasks have them."""
+
+import pytest
+from safetensors.torch import load_file, save_file
+
+from simic.certify.bank import shared_samples
+from simic.data.prepare import prepare
+from tests.standard import Instances, Prepare, Suite
+
+OF_VALIDATION = "samples of validation tasks that are in training tasks"
+
+
+def shared(folder):
+    """Return the largest share of each kind."""
+    found = {}
+    for _, what, share in shared_samples(folder):
+        found[what] = max(share, found.get(what, 0.0))
+    return {what: share for what, share in found.items() if share}
+
+
+@pytest.mark.parametrize(
+    ("target", "source", "found"),
+    [
+        (("trainval", "x_train", 2), ("trainval", "x_train", 0), {OF_VALIDATION: 1.0}),
+        (("test", "x_test", 1), ("trainval", "x_train", 1), {"test samples that are in training tasks": 1.0}),
+        (("test", "x_test", 0), ("test", "x_val", 0), {"test samples that are in val": 1.0}),
+    ],
+)
+def test_a_task_with_the_samples_of_another_is_found(tmp_path, target, source, found):
+    suite = Suite(instances=Instances(train=2, val=1, held_out=1, held_out_kinds=1))
+    prepare(Prepare(task="suite", samples=120, suite=suite), 1, tmp_path / "bank", tmp_path)
+    assert shared(tmp_path / "bank") == {}
+    files = {name: load_file(tmp_path / "bank" / f"{name}.safetensors") for name in ("trainval", "test")}
+    (into, x, place), (origin, name, first) = target, source
+    tasks = {"trainval": 3, "test": 2}
+    count, taken = len(files[into][x]) // tasks[into], len(files[origin][name]) // tasks[origin]
+    rows = files[origin][name][first * taken :][: min(count, taken)]
+    copied = files[into][x][place * count :][:count]
+    copied[:] = rows.repeat(-(-count // len(rows)), *[1] * (rows.ndim - 1))[:count]
+    save_file(files[into], tmp_path / "bank" / f"{into}.safetensors")
+    assert shared(tmp_path / "bank") == found
