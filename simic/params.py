@@ -358,9 +358,8 @@ class GymFloors(Tree):
     rules: Annotated[tuple[str, ...], Field(strict=False), Once] = ()  # of @rule in an extension
     peer_steps: Steps = 0  # environment steps that sb3 or sb3-contrib learns for, where installed; 0: nobody does
     peer_memory: bool = False  # without masks: whether it has an LSTM
-    peer_settings: Annotated[tuple[dict[str, JsonValue], ...], Field(strict=False, min_length=1)] = (
-        {},
-    )  # by its names
+    # By its own names; it learns with each of them, and the best counts.
+    peer_settings: Annotated[tuple[dict[str, JsonValue], ...], Field(strict=False, min_length=1)] = ({},)
 
 
 class Headroom(Tree):

@@ -93,4 +93,4 @@ def _episode(model: Any, task: GymParams, rng_seed: int, env_id: int) -> tuple[f
         if terminated or truncated:
             env.close()
             return total, length
-    raise AssertionError("an episode does not end")
+    raise SimicError(f"an episode goes on for {LONGEST_EPISODE} steps: add gymnasium.wrappers:TimeLimit")

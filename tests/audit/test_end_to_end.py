@@ -324,6 +324,12 @@ def test_another_update_than_the_one_that_was_made_is_not_certified(run, workspa
         assert what in [line.what for line in certify.part("iterations", changed.iterations).differences]
 
 
+def test_samples_that_two_splits_share_are_looked_for(run, workspace):
+    evaluated = certify.part("evaluation", subject(run, workspace).evaluation)
+    kinds = {"test samples that are in train", "samples of validation tasks that are in training tasks"}
+    assert kinds <= {line.what for line in evaluated.lines} and not evaluated.differences
+
+
 def test_a_search_of_other_hosts_is_not_certified(run, workspace):
     """Shift what was scored by a host; let hosts choose that score."""
     found = run.headroom
