@@ -2,8 +2,8 @@
 derived by the float64 reference (``simic.certify``) from the run's own files.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -23,6 +23,7 @@ from simic.certify.host import World
 from simic.certify.iteration import KeptIteration, Known
 from simic.errors import SimicError
 from simic.evaluation.result import HeadroomReport, PerSeed
+from simic.evaluation.static_baselines import sizes
 from simic.growth.export import refuse_damaged
 from simic.telemetry.columns import DECIDED
 from simic.telemetry.publish import KEPT_FILE, VALIDATED_FILE
@@ -31,6 +32,8 @@ from simic.training.checkpoint import Checkpoint, read_chain
 SHAPING = "components.shaping"  # where it is paid, scaled rewards are not clipped, so that they telescope
 RULED = 3  # hosts of each hand-written rule
 CHOOSING = 6  # hosts that choose a schedule
+SEARCHED = 6  # hosts of the search for the common schedule
+STATIC = 4  # hosts of each static network
 VALIDATED = 3  # hosts of the validation that chose the best checkpoint
 COUNTED = ("germinated", "fossilized", "pruned")
 OF_POLICY = ("params", "flops_per_sample", "training_flops", *COUNTED)
@@ -139,7 +142,7 @@ class CertifiedRun:
 
     def _validation(self) -> Sequence[Comparison]:
         """Replay validation episodes that chose the best checkpoint, decided by its weights."""
-        log, path = ComparisonLog(evaluation.ALLOWED, evaluation.TYPICAL), self.telemetry / VALIDATED_FILE
+        log, path = _log(), self.telemetry / VALIDATED_FILE
         best = (self.run.checkpoints or {}).get("best")
         if best is None:
             return ()
@@ -166,7 +169,7 @@ class CertifiedRun:
         checkpoint = (run.checkpoints or {}).get(evaluated.checkpoint or "") if evaluated else None
         if evaluated is None or checkpoint is None or not evaluated.actions:
             raise NoReference("no trained policy was evaluated")
-        log = ComparisonLog(evaluation.ALLOWED, evaluation.TYPICAL)
+        log = _log()
         for task, what, share in bank.shared_samples(self.prepared):
             log.note(what, task, share)
         for number, (name, actions) in enumerate(evaluated.actions.items()):
@@ -179,16 +182,22 @@ class CertifiedRun:
         return log.comparisons()
 
     def headroom(self) -> Sequence[Comparison]:
-        """Replay schedules of the search on hosts by hash: static, the common one and others by hash, some on the hosts
-        that choose as well; and the rules.
-        """
+        """Replay what was measured before anything was learned, each on hosts by hash."""
         headroom = self.run.headroom
         if headroom is None:
             raise NoReference("no headroom was measured")
-        log, choosing = (ComparisonLog(evaluation.ALLOWED, evaluation.TYPICAL) for _ in range(2))
-        hosts = len(headroom.bare or headroom.rows)
-        for number, host in enumerate(evaluation.chosen(self.run.params.rng_seed, len(headroom.schedules), hosts)):
-            others = evaluation.chosen(self.run.params.rng_seed, host, len(headroom.schedules), 2)
+        compared = self._schedules, self._search, self._static, self._rules
+        return [line for compare in compared for log in compare(headroom) for line in log.comparisons()]
+
+    def _chosen(self, about: int, count: int, most: int) -> list[int]:
+        return evaluation.chosen(self.run.params.rng_seed, about, count, most)
+
+    def _schedules(self, headroom: HeadroomReport) -> Iterator[ComparisonLog]:
+        """Replay static, the common schedule and others by hash, some on the hosts that choose as well."""
+        log, choosing = _log(), _log()
+        hosts, count = len(headroom.bare or headroom.rows), len(headroom.schedules)
+        for number, host in enumerate(self._chosen(count, hosts, evaluation.HOSTS)):
+            others = self._chosen(host, count, 2)
             for schedule in {0 if number % 2 else headroom.common, *others}:
                 claimed = _of_schedule(headroom, host, schedule)
                 name, task = headroom.schedules[schedule], headroom.rows[host]
@@ -198,14 +207,44 @@ class CertifiedRun:
                 chose = Claimed(None, headroom.choosing_val_pct[host][schedule], {})
                 name, task = headroom.schedules[schedule], headroom.rows[host]
                 evaluation.replay_schedule(self.ground, name, hosts + host, task, headroom.epochs, chose, choosing)
+        yield from (log, choosing)
+
+    def _search(self, headroom: HeadroomReport) -> Iterator[ComparisonLog]:
+        """Replay schedules on training tasks, by which the common one was found."""
+        log, ground = _log(), Ground(self.world, None, evaluation.SEARCH_ITERATION)
+        for host in self._chosen(0, len(headroom.search_scores), SEARCHED):
+            [schedule] = self._chosen(host, len(headroom.schedules), 1)
+            reached = Claimed(None, None, {evaluation.SCORE: headroom.search_scores[host][schedule]})
+            name, task = headroom.schedules[schedule], host % self.world.bank.of_training
+            evaluation.replay_schedule(ground, name, host, task, headroom.epochs, reached, log)
+        yield log
+
+    def _static(self, headroom: HeadroomReport) -> Iterator[ComparisonLog]:
+        """Train networks of several sizes that never grow."""
+        log, params = _log(), self.run.params
+        for name, network in sizes(params.train.host.family).items():
+            if name not in headroom.floors:
+                continue
+            own, train = headroom.floors[name], params.train.model_copy(update={"host": network})
+            tasks = replace(self.ground.world.bank, host=None)  # weights that came with the data are of another network
+            ground = replace(self.ground, world=World(params.model_copy(update={"train": train}), tasks))
+            for host in self._chosen(0, len(headroom.rows), STATIC):
+                numbers = {each: float(getattr(own, each)[host]) for each in ("params", "flops_per_sample")}
+                claimed, task = Claimed(own.test_accuracy_pct[host], None, numbers), headroom.rows[host]
+                evaluation.replay_schedule(ground, "static", host, task, headroom.epochs, claimed, log)
+        yield log
+
+    def _rules(self, headroom: HeadroomReport) -> Iterator[ComparisonLog]:
+        """Replay the recorded decisions of the hand-written rules."""
+        log = _log()
         for number, (name, actions) in enumerate(headroom.actions.items()):
             seeds = headroom.policies[name]
-            for host in evaluation.chosen(self.run.params.rng_seed, number, hosts, RULED):
+            for host in self._chosen(number, len(headroom.bare or headroom.rows), RULED):
                 if not seeds.rollbacks[host]:
                     claimed, decided = _claimed(seeds, host, OF_POLICY), _decided(actions[host])
                     how = name, host, headroom.rows[host], decided, claimed, log
                     evaluation.replay_decisions(self.ground, self.known, {}, *how)
-        return [*log.comparisons(), *choosing.comparisons()]
+        yield log
 
     def grown_network(self) -> Sequence[Comparison]:
         """Run the exported network: the one that the first policy of the evaluation grew best by validation."""
@@ -224,6 +263,10 @@ class CertifiedRun:
         samples, classes = held_out.samples("test", task), held_out.task_classes[task]
         certify_grown(self.grown, samples, classes, seeds.test_accuracy_pct[host], seeds.params[host], log)
         return log.comparisons()
+
+
+def _log() -> ComparisonLog:
+    return ComparisonLog(evaluation.ALLOWED, evaluation.TYPICAL)
 
 
 def _decided(steps: Sequence[str]) -> list[list[int]]:

@@ -19,8 +19,7 @@ from simic.certify.host import Action, ReferenceHost, Told, World
 from simic.certify.iteration import Known
 from simic.certify.ppo import Learner
 
-EVALUATION_ITERATION = 1 << 40
-VALIDATION_ITERATION = 1 << 41
+EVALUATION_ITERATION, VALIDATION_ITERATION, SEARCH_ITERATION = 1 << 40, 1 << 41, 1 << 43
 VALIDATION, SAMPLED = "validation", "learned_sampled"
 LEARNED = ("learned", SAMPLED, VALIDATION)  # their decisions are derived; the others are played as recorded
 BACKWARD_AND_FORWARD = 3  # passes of a sample that is trained on
@@ -28,20 +27,18 @@ HOSTS = 5  # of each policy, and of schedules
 # Deviation of a decision: how much likelier another one was, or how far the noise lay outside its share. Float32 and
 # float64 drift apart over an episode, and one of the first eight decisions may be off (docs/history/experiments.md).
 EARLY = 8
-FIRST, MEAN, POINTS = "decisions, first steps but one", "decisions, mean", "accuracy"
-ALLOWED = {FIRST: 0.5, MEAN: 0.25, POINTS: 25.0}
-TYPICAL = {FIRST: 0.005, MEAN: 0.02, POINTS: 2.0}  # on nine hosts of ten all decisions agree exactly
+FIRST, MEAN, POINTS, SCORE = "decisions, first steps but one", "decisions, mean", "accuracy", "score"
+ALLOWED = {FIRST: 0.5, MEAN: 0.25, POINTS: 25.0, SCORE: 25.0}
+TYPICAL = {FIRST: 0.005, MEAN: 0.02, POINTS: 2.0, SCORE: 2.0}  # on nine hosts of ten all decisions agree exactly
 NEXT_OP = dict.fromkeys((life.GERMINATED, life.TRAINING, life.BLENDING), life.ADVANCE) | {life.HOLDING: life.FOSSILIZE}
 
 
 @dataclass(frozen=True)
 class Claimed:
-    """Hold what is claimed of one host at its end: accuracies in points (no test accuracy in validation), and counts by
-    name.
-    """
+    """Hold what is claimed of one host at its end: accuracies in points, where there are any, and numbers by name."""
 
     test_accuracy_pct: float | None
-    val_accuracy_pct: float
+    val_accuracy_pct: float | None
     numbers: Mapping[str, float]
 
 
@@ -88,7 +85,7 @@ def replay_schedule(
     ground: Ground, schedule: str, host: int, task: int, steps: int, claimed: Claimed, log: ComparisonLog
 ) -> None:
     """Replay a schedule (``BLUEPRINT at SLOT + …, step N``, or ``static``) on one host."""
-    played = ReferenceHost(ground.world, host, EVALUATION_ITERATION, task, steps)
+    played = ReferenceHost(ground.world, host, ground.iteration, task, steps)
     told = [played.reset()]
     seeds, begin = _parsed(schedule, ground.world)
     for step in range(steps):
@@ -149,8 +146,10 @@ def _compare_end(
 ) -> None:  # fmt: skip
     """Compare what is claimed of a host at its end."""
     kept = frozenset(k for k, slot in enumerate(host.slots) if slot.stage == life.FOSSILIZED)
+    params, reached = told[-1].numbers["committed_params"], told[-1].numbers["committed_accuracy"]
     expected = {
-        "params": told[-1].numbers["committed_params"],
+        SCORE: reached - host.settings.price * (params / host.body.params - 1.0),
+        "params": params,
         "flops_per_sample": told[-1].numbers["committed_flops"],
         "germinated": sum(slot.germinations for slot in host.slots),
         "fossilized": len(kept),
@@ -159,7 +158,8 @@ def _compare_end(
     }
     for name, value in claimed.numbers.items():
         log.number(name, where, value, expected[name])
-    log.number(POINTS, where, claimed.val_accuracy_pct, told[-1].numbers["committed_accuracy"])
+    if claimed.val_accuracy_pct is not None:
+        log.number(POINTS, where, claimed.val_accuracy_pct, reached)
     if ground.test is not None and claimed.test_accuracy_pct is not None:
         test = ground.test.samples("test", host.task)
         scored = answers(host.world.body, host.weights, host.slots, kept, test, host.classes)

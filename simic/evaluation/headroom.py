@@ -190,7 +190,8 @@ class _Ground:
     ) -> HeadroomReport:
         params, env, count = self.params, setup.env, len(setup.tasks)
         searched, host_params = self.searched[length], env.host.params
-        reached = score(searched.val_accuracy_pct, searched.params - host_params, host_params, params.train.price)
+        added = searched.params - host_params
+        reached = score(searched.val_accuracy_pct, added, host_params, params.train.price).round(4)
         names = [item.name for item in env.blueprints]
         return HeadroomReport(
             data_sha256=setup.data_sha256,
@@ -206,7 +207,7 @@ class _Ground:
             schedules=tuple(schedule.name(names) for schedule in self.schedules),
             common=best_common(reached),
             common_cost=searched.params.size,
-            search_scores=tuple(reached.mean(axis=0).round(4).tolist()),
+            search_scores=_rows(reached),
             choosing_val_pct=_rows(tables.val_accuracy_pct[count:]),
             val_pct=_rows(tables.val_accuracy_pct[:count]),
             test_pct=_rows(tables.test_accuracy_pct[:count]),

@@ -13,7 +13,7 @@ from simic.evaluation.search import SearchWorth
 from simic.evaluation.statistics import Interval
 
 SCHEMA_VERSION = 6
-HEADROOM_VERSION = 3
+HEADROOM_VERSION = 4
 RULES_VERSION = 1
 OUTSIDE = "outside"  # among the others of a report: tasks that were not made for the suite
 # Names of the trained policy among those evaluated: greedy, sampled, and greedy without what it sees of the host.
@@ -208,7 +208,7 @@ class HeadroomReport(Frozen):
     ``others`` are the same for episodes of other lengths (``6 epochs``) and for tasks from outside the suite.
     """
 
-    schema_version: Literal[3] = HEADROOM_VERSION
+    schema_version: Literal[4] = HEADROOM_VERSION
     data_sha256: str
     settings_sha256: str  # of the params that it was measured with
     rng_seed: int
@@ -222,7 +222,7 @@ class HeadroomReport(Frozen):
     schedules: tuple[str, ...]
     common: int  # the schedule that is best on the tasks of training
     common_cost: int  # host trainings that it took to find it
-    search_scores: tuple[float, ...]  # mean of every schedule on the tasks of training, on their validation splits
+    search_scores: tuple[tuple[float, ...], ...]  # [task of training in turn][schedule], on its validation split
     choosing_val_pct: tuple[tuple[float, ...], ...]
     val_pct: tuple[tuple[float, ...], ...]
     test_pct: tuple[tuple[float, ...], ...]

@@ -26,7 +26,6 @@ SMALL = (
     "headroom.policies=[static, patient]",
     "headroom.schedules=4",
     "headroom.search_tasks=2",
-    "headroom.floors=false",
     "evaluate.eval_seeds=4",
     "evaluate.policies=[learned, learned_sampled]",
     "audit.certify=false",

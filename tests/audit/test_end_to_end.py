@@ -330,14 +330,21 @@ def test_samples_that_two_splits_share_are_looked_for(run, workspace):
     assert kinds <= {line.what for line in evaluated.lines} and not evaluated.differences
 
 
-def test_a_search_of_other_hosts_is_not_certified(run, workspace):
-    """Shift what was scored by a host; let hosts choose that score."""
+def test_a_headroom_of_other_hosts_is_not_certified(run, workspace):
+    """Shift what hosts scored, searched on and reached statically; let hosts choose what they score."""
     found = run.headroom
-    rolled = {name: (*getattr(found, name)[1:], getattr(found, name)[0]) for name in ("val_pct", "test_pct")}
-    for changed in (rolled, {"choosing_val_pct": found.val_pct}):
-        other = replace(run, headroom=found.model_copy(update=changed))
-        differences = certify.part("headroom", subject(other, workspace).headroom).differences
-        assert [line.what for line in differences] == ["accuracy, third quartile"]
+    changed = {
+        name: (*old[1:], old[0]) for name in ("val_pct", "test_pct", "search_scores") for old in [vars(found)[name]]
+    }
+    changed |= {"choosing_val_pct": found.val_pct, "floors": {name: shifted(x) for name, x in found.floors.items()}}
+    other = replace(run, headroom=found.model_copy(update=changed))
+    differences = certify.part("headroom", subject(other, workspace).headroom).differences
+    kinds = [line.what for line in differences if "quartile" in line.what]
+    assert sorted(kinds) == [*["accuracy, third quartile"] * 3, "score, third quartile"]
+
+
+def shifted(each):
+    return each.model_copy(update={"test_accuracy_pct": (*each.test_accuracy_pct[1:], each.test_accuracy_pct[0])})
 
 
 def test_a_run_that_kept_no_iteration_is_not_certified(run, workspace, tmp_path):

@@ -40,7 +40,7 @@ def headroom(**changes) -> HeadroomReport:
         "param_budget": 4.0, "price": 0.0,
         "host": HostDescription(family="cnn", preset="impaired", slots=3, params=100, flops_per_sample=7),
         "tasks": (task,), "rows": (0, 0), "schedules": ("static", "norm at 0, step 0"), "common": 1,
-        "search_scores": (1.0, 2.0), "choosing_val_pct": ((1.0, 2.0),) * 2, "val_pct": ((1.0, 2.0),) * 2,
+        "search_scores": ((1.0, 2.0),), "choosing_val_pct": ((1.0, 2.0),) * 2, "val_pct": ((1.0, 2.0),) * 2,
         "test_pct": ((1.0, 2.0),) * 2, "params": ((100.0, 110.0),) * 2, "flops_per_sample": ((7.0, 8.0),) * 2,
         "grid_cost": 12, "common_cost": 12,
         "policies": {}, "floors": {"linear classifier": floor},

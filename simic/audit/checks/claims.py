@@ -88,7 +88,8 @@ def _standings(
         for table in (headroom.choosing_val_pct, headroom.val_pct, headroom.test_pct)
     )
     best = claims.best_of(val, test)
-    yield Pair(f"{where}common schedule", float(headroom.common), float(np.argmax(headroom.search_scores)), 0.0)
+    reached = np.mean(headroom.search_scores, axis=0)
+    yield Pair(f"{where}common schedule", float(headroom.common), float(reached.argmax()), 0.0)
     for name_of_group, standings in by_group.items():
         tasks = [place for place, task in enumerate(headroom.tasks) if task.group == name_of_group]
         group = f"{where}{name_of_group}"
