@@ -2,9 +2,10 @@
 
 import multiprocessing
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -63,19 +64,35 @@ def spread(work: Callable[[int], T], count: int, runtime: Runtime, device: torch
     processes = min(count, _processes(runtime)) if device.type == "cpu" else 1
     if processes < 2:
         return [work(number) for number in range(count)]
+    with _pool(processes, runtime) as pool:
+        return list(pool.map(work, range(count)))
+
+
+@contextmanager
+def beside(work: Callable[[], T], runtime: Runtime) -> Iterator[Callable[[], T]]:
+    """Do picklable ``work`` in another process, where there are to be several; give what waits for its result."""
+    if _processes(runtime) < 2:
+        yield work
+        return
+    with _pool(1, runtime) as pool:
+        yield pool.submit(work).result
+
+
+@contextmanager
+def _pool(processes: int, runtime: Runtime) -> Iterator[ProcessPoolExecutor]:
     own = runtime.model_copy(update={"threads": 1, "device": "cpu"})
     start = partial(_start, own, registry.extensions())
     try:
         with ProcessPoolExecutor(processes, multiprocessing.get_context("spawn"), start) as pool:
             try:
-                return list(pool.map(work, range(count)))
+                yield pool
             except KeyboardInterrupt:
                 # Else the pool would wait for what they are at, which may take a minute.
                 for process in multiprocessing.active_children():
                     process.terminate()
                 raise
     except BrokenProcessPool as error:
-        raise ProcessLost("a process that measures hosts has ended; run it again") from error
+        raise ProcessLost("a process beside this one has ended; run it again") from error
 
 
 def _processes(runtime: Runtime) -> int:

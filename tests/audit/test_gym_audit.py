@@ -11,6 +11,8 @@ import pytest
 
 from simic import params
 from simic.audit import audit, certify_gym
+from simic.audit.certificate import Certificate
+from simic.audit.certify import part
 from simic.audit.findings import Status, Verdict
 from simic.audit.record import RunRecord, Table
 from simic.audit.report import markdown
@@ -36,8 +38,13 @@ def run(workspace: Workspace) -> RunRecord:
 
 
 def refuted(run: RunRecord, workspace: Workspace) -> set[str]:
-    certificate = certify_gym.certify(workspace.prepared, workspace.telemetry, workspace.checkpoints, run)
-    return set(audit.examine(replace(run, certificate=certificate), "x").refuted)
+    """Return the checks that refute a record whose iterations are as they were."""
+    subject = certify_gym.CertifiedGym(
+        workspace.prepared, workspace.prepared, workspace.telemetry, workspace.checkpoints, run
+    )
+    iterations = Certificate.model_validate_json(workspace.certificate.read_bytes()).parts[0]
+    parts = iterations, part("episodes", subject.episodes), part("evaluation", subject.evaluation)
+    return set(audit.examine(replace(run, certificate=Certificate(parts=parts)), "x").refuted)
 
 
 def test_a_clean_run_is_certified_and_says_what_was_not_evaluated(workspace: Workspace) -> None:

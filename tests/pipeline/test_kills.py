@@ -162,6 +162,7 @@ def evaluated(finished: Workspace) -> Undisturbed:
     return Undisturbed("evaluate", start)
 
 
+@pytest.mark.slow  # kills in training and while MLflow is told: tests/training/test_partial.py, test_mlflow_store.py
 def test_a_kill_loses_nothing(published: Undisturbed, tmp_path: Path) -> None:
     """While it tells MLflow."""
     published.assert_nothing_is_lost(int(0.6 * published.changes["simic"]), "simic", tmp_path)

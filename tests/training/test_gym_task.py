@@ -54,8 +54,7 @@ def run(params: Params, work: Path, prepared: Path, stop: StopAt | None = None) 
     return found
 
 
-@pytest.mark.parametrize("core", ["none", "gru"])
-@pytest.mark.parametrize("every", [0, 5])
+@pytest.mark.parametrize(("every", "core"), [(0, "none"), (5, "gru")])
 def test_stopped_anywhere_it_ends_with_the_same_bytes(prepared: Path, tmp_path: Path, every: int, core: str) -> None:
     params = small(core=core, checkpoint_steps=every)
     run(params, tmp_path / "whole", prepared)

@@ -4,7 +4,7 @@ import copy
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import lru_cache, partial
 
 import torch
 from torch import Tensor, nn
@@ -95,7 +95,8 @@ def build_host(
         raise SimicError(f"host family {host.family}: {parts}: must be as many")
     for slot, shape in enumerate(anatomy.slot_shapes):
         check_norm(shape[-1:] if anatomy.features_last else shape, f"host {host.family}/{host.preset}, slot {slot}")
-    params, flops = _count(anatomy, input_shape, classes) if counts is None else counts
+    how = family.build, host, input_shape, classes
+    params, flops = counts or _count(*how)  # pyright: ignore[reportArgumentType] - a frozen model can be hashed
     spec = HostSpec(
         **vars(anatomy),
         family=host.family,
@@ -138,8 +139,11 @@ def _sizes(shapes: Mapping[str, torch.Size]) -> str:
     return ", ".join(f"{name} {list(shape)}" for name, shape in shapes.items()) or "none"
 
 
-def _count(anatomy: Anatomy, inputs: Shape, classes: int) -> tuple[int, int]:
+# On the meta device this takes longer than all else of building a host, and a run builds dozens of equal ones.
+@lru_cache(maxsize=64)
+def _count(build_anatomy: Callable[..., Anatomy], host: Host, inputs: Shape, classes: int) -> tuple[int, int]:
     """Count parameters and FLOPs; every module must make of its features what the next one takes."""
+    anatomy = build_anatomy(host, inputs, classes)
     tokens = len(inputs) == 1
     shapes = (inputs, *anatomy.slot_shapes, (*inputs, classes) if tokens else (classes,))
     params = flops = 0
