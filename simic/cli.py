@@ -156,7 +156,11 @@ def explain(
 
 
 @app.command(rich_help_panel=RESULTS)
-def promote() -> None:
+def promote(
+    run: Annotated[
+        str | None, typer.Argument(help="Name or id of an MLflow run; default: the challenger.", show_default=False)
+    ] = None,
+) -> None:
     """Decide on fresh validation episodes whether MLflow's challenger becomes champion; exit code 1: it does not."""
     from simic import params
     from simic.pipeline import engine
@@ -164,7 +168,7 @@ def promote() -> None:
 
     workspace = _workspace()
     with engine.workspace_lock(workspace):
-        decision = promotion.promote(params.load(workspace.params), workspace)
+        decision = promotion.promote(params.load(workspace.params), workspace, run)
     for line in decision.lines():
         _say(line)
     _say(f"written     {workspace.promotion}")
@@ -245,8 +249,10 @@ def where() -> None:
 
 @app.command(rich_help_panel=UPKEEP)
 def up(
-    port: Annotated[int | None, typer.Option(help="Prefect's port; default: the one in pyproject.toml.")] = None,
-    mlflow_port: Annotated[int, typer.Option(help="MLflow's port.")] = 5000,
+    port: Annotated[
+        int | None, typer.Option(min=1, max=65535, help="Prefect's port; default: the one in pyproject.toml.")
+    ] = None,
+    mlflow_port: Annotated[int, typer.Option(min=1, max=65535, help="MLflow's port.")] = 5000,
 ) -> None:
     """Start a Prefect server, a runner for simic/train and the MLflow UI on 127.0.0.1; Ctrl-C stops all."""
     from simic.pipeline import up

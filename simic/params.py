@@ -135,6 +135,11 @@ class Prepare(Tree):
         """Tell whether the agent controls a Gymnasium environment, and nothing is grown."""
         return self.task == registry.GYM
 
+    @property
+    def dataset(self) -> str:
+        """Return what is learned from: the suite, the Gymnasium environment, else the task."""
+        return self.suite.name if self.task == "suite" else self.gym.id or self.task
+
     @model_validator(mode="after")
     def _environment_where_needed(self) -> Self:
         if self.is_gym != (self.gym.id is not None):

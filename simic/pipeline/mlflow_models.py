@@ -3,6 +3,7 @@
 import importlib.metadata
 import json
 import platform
+import re
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -13,6 +14,7 @@ from typing import Any
 import numpy as np
 from mlflow import MlflowClient
 from mlflow.entities import Dataset, LoggedModel, LoggedModelOutput, LoggedModelStatus, Metric
+from mlflow.entities.model_registry import ModelVersion
 from mlflow.models import Model, ModelSignature
 from mlflow.types import Schema, TensorSpec
 
@@ -20,10 +22,9 @@ from simic import durable
 from simic.pipeline.mlflow_store import CODE_TAG, PUBLISHED_TAG, MlflowRun, measure, origin
 from simic.pipeline.paths import Workspace
 
-REGISTERED_MODEL = "simic-policy"
-REGISTERED_NOTE = """Controllers of growth, greedy. With torch and numpy, without simic:
+REGISTERED_NOTE = """Controllers of {dataset}, greedy. With torch and numpy, without simic:
 
-    mlflow.pyfunc.load_model("models:/simic-policy@champion")
+    mlflow.pyfunc.load_model("models:/{name}@champion")
 """
 CHAMPION, CHALLENGER = "champion", "challenger"  # aliases of its versions
 POLICY = "policy"  # the model that is registered
@@ -197,36 +198,44 @@ def _example(inputs: Mapping[str, Any]) -> dict[str, np.ndarray]:
 
 def _register(run: MlflowRun, model: LoggedModel) -> None:
     """Register the next version of the policy, once per run. It has no alias before its audit."""
-    client = run.client
-    if not client.search_registered_models(f"name = '{REGISTERED_MODEL}'"):
-        client.create_registered_model(REGISTERED_MODEL, description=REGISTERED_NOTE)
-    versions = list(client.search_model_versions(f"name = '{REGISTERED_MODEL}' AND run_id = '{run.run_id}'"))
+    client, dataset = run.client, run.identity.dataset
+    name = registered_name(dataset)
+    if not client.search_registered_models(f"name = '{name}'"):
+        client.create_registered_model(name, description=REGISTERED_NOTE.format(name=name, dataset=dataset))
+    versions = versions_of(client, run.run_id)
     if not versions:
         # not models:/id, which MLflow would look up in the default store instead of this client's
         source, tags = model.artifact_location, {DATA_TAG: run.identity.data_sha256}
-        versions = [
-            client.create_model_version(REGISTERED_MODEL, source, run.run_id, tags=tags, model_id=model.model_id)
-        ]
-    known_as = [{"name": REGISTERED_MODEL, "version": version.version} for version in versions]
+        versions = [client.create_model_version(name, source, run.run_id, tags=tags, model_id=model.model_id)]
+    known_as = [{"name": name, "version": version.version} for version in versions]
     client.set_logged_model_tags(model.model_id, {VERSIONS_TAG: json.dumps(known_as)})
+
+
+def registered_name(dataset: str) -> str:
+    """Return the name of the registered model of all policies that learned from this."""
+    return f"simic-{re.sub(r'[^A-Za-z0-9._-]+', '-', dataset)}"
+
+
+def versions_of(client: MlflowClient, run_id: str) -> list[ModelVersion]:
+    """Return the registered versions of a run's policy: one or none."""
+    return list(client.search_model_versions(f"run_id = '{run_id}'"))
 
 
 def audited(client: MlflowClient, run_id: str, sound: bool) -> None:
     """Make the policy of an audited run the challenger where the audit is ``sound``, and take that away where not.
     A champion is no challenger.
     """
-    holders = aliases(client)
-    for version in client.search_model_versions(f"name = '{REGISTERED_MODEL}' AND run_id = '{run_id}'"):
-        number = str(version.version)
+    for version in versions_of(client, run_id):
+        name, number, holders = version.name, str(version.version), aliases(client, version.name)
         if sound and holders.get(CHAMPION) != number:
-            client.set_registered_model_alias(REGISTERED_MODEL, CHALLENGER, number)
+            client.set_registered_model_alias(name, CHALLENGER, number)
         elif not sound and holders.get(CHALLENGER) == number:
-            client.delete_registered_model_alias(REGISTERED_MODEL, CHALLENGER)
+            client.delete_registered_model_alias(name, CHALLENGER)
 
 
-def aliases(client: MlflowClient) -> dict[str, str]:
-    """Return the version of the registered policy that has each alias."""
-    registered = client.search_registered_models(f"name = '{REGISTERED_MODEL}'")
+def aliases(client: MlflowClient, name: str) -> dict[str, str]:
+    """Return the version of a registered model that has each alias."""
+    registered = client.search_registered_models(f"name = '{name}'")
     return {alias: str(number) for model in registered for alias, number in model.aliases.items()}
 
 
@@ -235,9 +244,9 @@ def log_card(client: MlflowClient, experiment_id: str, run_id: str, workspace: W
     if not workspace.model_card.exists():
         return
     text = workspace.model_card.read_text(encoding="utf-8")
-    for version in client.search_model_versions(f"name = '{REGISTERED_MODEL}' AND run_id = '{run_id}'"):
+    for version in versions_of(client, run_id):
         described = text.partition("\n---\n")[2].strip() or text  # without the front matter
-        client.update_model_version(REGISTERED_MODEL, str(version.version), described[:MOST_DESCRIBED])
+        client.update_model_version(version.name, str(version.version), described[:MOST_DESCRIBED])
     for model in models(client, experiment_id, run_id, POLICY):
         with TemporaryDirectory() as folder:
             (Path(folder) / "README.md").write_text(text, encoding="utf-8")

@@ -48,7 +48,7 @@ class MlflowObserver(Observer):
             fingerprint=info.work_dir.name,
             params=mlflow_store.params_of(self._tree),
             tags=self._tags,
-            dataset=self._tree.prepare.task,
+            dataset=self._tree.prepare.dataset,
             data_sha256=info.data_sha256,
             splits=self._splits,
         )

@@ -8,21 +8,33 @@ from urllib.request import url2pathname
 
 from mlflow import MlflowClient
 from mlflow.artifacts import download_artifacts
+from mlflow.entities.model_registry import ModelVersion
 from pydantic import BaseModel
 
 from simic.errors import SimicError
 from simic.pipeline import mlflow_observer, mlflow_store
-from simic.pipeline.mlflow_models import CHALLENGER, CHAMPION, DATA_TAG, REGISTERED_MODEL, aliases
+from simic.pipeline.mlflow_models import (
+    CHALLENGER,
+    CHAMPION,
+    DATA_TAG,
+    aliases,
+    registered_name,
+    versions_of,
+)
 from simic.pipeline.paths import Workspace
 
 
 class PolicyVersion(BaseModel, frozen=True):
-    """Identify a version of the registered policy."""
+    """Identify a version of a registered model."""
 
+    name: str
     version: str
     run_id: str
     source: str
     data_sha256: str  # of what it was trained on
+
+    def __str__(self) -> str:
+        return f"version {self.version} of {self.name}"
 
 
 @contextmanager
@@ -36,27 +48,45 @@ def _answering() -> Iterator[None]:
 
 
 class Registry:
-    """Read and change MLflow's model registry; SimicError where it cannot be reached."""
+    """Read and change the registered model of a data set; SimicError where MLflow cannot be reached."""
 
-    def __init__(self, client: MlflowClient, uri: str):
-        self._client, self._uri = client, uri
+    def __init__(self, client: MlflowClient, experiment_id: str, uri: str, name: str):
+        self._client, self._experiment_id, self._uri, self.name = client, experiment_id, uri, name
 
     @classmethod
     @_answering()
-    def open(cls, workspace: Workspace) -> "Registry":
+    def open(cls, workspace: Workspace, dataset: str) -> "Registry":
         """Open the project's, after what MLflow lacks was sent."""
         mlflow_observer.settle(workspace)
-        return cls(mlflow_store.connect(workspace)[0], mlflow_store.store_uri(workspace))
+        return cls(*mlflow_store.connect(workspace), mlflow_store.store_uri(workspace), registered_name(dataset))
 
     @_answering()
     def holder(self, alias: str) -> PolicyVersion | None:
         """Return the version with that alias; None where nobody has it."""
-        number = aliases(self._client).get(alias)
-        if number is None:
-            return None
-        entry = self._client.get_model_version(REGISTERED_MODEL, number)
-        data = entry.tags.get(DATA_TAG, "")
-        return PolicyVersion(version=number, run_id=entry.run_id or "", source=entry.source or "", data_sha256=data)
+        number = aliases(self._client, self.name).get(alias)
+        return None if number is None else self._version(self._client.get_model_version(self.name, number))
+
+    @_answering()
+    def of_run(self, run: str) -> PolicyVersion:
+        """Return the version of the run with that name or id; SimicError naming the newest runs that have one."""
+        runs = self._client.search_runs([self._experiment_id])
+        found = [
+            (each, own) for each in runs for own in versions_of(self._client, each.info.run_id) if own.name == self.name
+        ]
+        for each, version in found:
+            if run in (each.info.run_name, each.info.run_id):
+                return self._version(version)
+        known = ", ".join(each.info.run_name or each.info.run_id for each, _ in found[:5])
+        raise SimicError(f"run {run!r}: has no version of {self.name}; there are {known or 'none: run simic run'}")
+
+    def _version(self, entry: ModelVersion) -> PolicyVersion:
+        return PolicyVersion(
+            name=entry.name,
+            version=str(entry.version),
+            run_id=entry.run_id or "",
+            source=entry.source or "",
+            data_sha256=entry.tags.get(DATA_TAG, ""),
+        )
 
     @_answering()
     def fetch(self, version: PolicyVersion, folder: Path) -> Path:
@@ -64,8 +94,8 @@ class Registry:
         place = urlsplit(version.source)
         if place.scheme == "file" and not Path(url2pathname(place.path)).exists():
             raise SimicError(
-                f"{REGISTERED_MODEL} version {version.version}: its files are not in {version.source} any more: bring "
-                "them back, or take its alias away in MLflow"
+                f"{version}: its files are not in {version.source} any more: bring them back, or take its alias away "
+                "in MLflow"
             )
         folder.mkdir()
         return Path(download_artifacts(version.source, dst_path=str(folder), tracking_uri=self._uri))
@@ -79,8 +109,9 @@ class Registry:
     def decided(self, version: PolicyVersion, decision: Path, tags: Mapping[str, str], promoted: bool) -> None:
         """Keep a decision about the challenger with its version and its run. A champion is a challenger no more."""
         for key, value in tags.items():
-            self._client.set_model_version_tag(REGISTERED_MODEL, version.version, key, value)
+            self._client.set_model_version_tag(version.name, version.version, key, value)
         self._client.log_artifact(version.run_id, str(decision))
         if promoted:
-            self._client.set_registered_model_alias(REGISTERED_MODEL, CHAMPION, version.version)
-            self._client.delete_registered_model_alias(REGISTERED_MODEL, CHALLENGER)
+            self._client.set_registered_model_alias(version.name, CHAMPION, version.version)
+            if aliases(self._client, version.name).get(CHALLENGER) == version.version:
+                self._client.delete_registered_model_alias(version.name, CHALLENGER)

@@ -10,7 +10,6 @@ from simic.errors import SimicError
 from simic.evaluation.promotion import CHALLENGER, CHAMPION, Contest, Entrant, contest
 from simic.evaluation.result import Frozen
 from simic.params import Params
-from simic.pipeline.mlflow_models import REGISTERED_MODEL
 from simic.pipeline.mlflow_registry import PolicyVersion, Registry
 from simic.pipeline.paths import Workspace
 from simic.registry import GYM
@@ -48,17 +47,19 @@ class Promotion(Frozen):
         ]
 
 
-def promote(params: Params, workspace: Workspace) -> Promotion:
-    """Compare, decide, move the aliases, and keep the decision with the version, its run and in the workspace.
-    SimicError where there is no challenger, or the two cannot be compared.
+def promote(params: Params, workspace: Workspace, run: str | None = None) -> Promotion:
+    """Compare the policy of ``run``, else the challenger, with the champion; decide, move the aliases, and keep the
+    decision with the version, its run and in the workspace. SimicError where the two cannot be compared.
     """
-    registry = Registry.open(workspace)
-    challenger, champion = registry.holder(CHALLENGER), registry.holder(CHAMPION)
+    registry = Registry.open(workspace, params.prepare.dataset)
+    challenger, champion = registry.of_run(run) if run else registry.holder(CHALLENGER), registry.holder(CHAMPION)
     if challenger is None:
         raise SimicError(
-            f"{REGISTERED_MODEL}: no version is the challenger; the last finished run whose audit is not refuted is "
-            "one: run simic run"
+            f"{registry.name}: no version is the challenger; the last finished run whose audit is not refuted is one: "
+            "run simic run"
         )
+    if challenger == champion:
+        raise SimicError(f"{challenger} is the champion already")
     with tempfile.TemporaryDirectory(prefix="simic-promote-") as scratch:
         first = _entrant(registry, challenger, CHALLENGER, Path(scratch))
         second = _entrant(registry, champion, CHAMPION, Path(scratch)) if champion else None
@@ -66,7 +67,7 @@ def promote(params: Params, workspace: Workspace) -> Promotion:
             verdict = Verdict.from_json(registry.findings(challenger, Path(scratch)))
         except ValueError:
             raise SimicError(
-                f"findings.json of {CHALLENGER} (version {challenger.version} of {REGISTERED_MODEL}): damaged, or of "
+                f"findings.json of {CHALLENGER} ({challenger}): damaged, or of "
                 "another version of simic; run simic audit again, which sends it anew"
             ) from None
     played = contest(params, workspace.prepared, first, second)
@@ -108,5 +109,4 @@ def decide(played: Contest, verdict: Verdict) -> list[str]:
 
 def _entrant(registry: Registry, version: PolicyVersion, alias: str, scratch: Path) -> Entrant:
     folder = registry.fetch(version, scratch / alias)
-    name = f"{alias} (version {version.version} of {REGISTERED_MODEL})"
-    return Entrant.load(name, folder / "policy", version.data_sha256)
+    return Entrant.load(f"{alias} ({version})", folder / "policy", version.data_sha256)

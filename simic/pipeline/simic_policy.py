@@ -1,6 +1,6 @@
 """Load a registered policy for MLflow: this file travels with the model, and needs torch and numpy alone.
 
-    policy = mlflow.pyfunc.load_model("models:/simic-policy@champion")
+    policy = mlflow.pyfunc.load_model("models:/simic-tables@champion")
     done = policy.predict({"features": ..., "categories": ..., "mask_op": ..., "h": ..., "c": ...})
 
 Nothing is remembered between two calls, so that one loaded policy serves any number of episodes at once: the memory

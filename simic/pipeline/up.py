@@ -230,7 +230,11 @@ def configured_port(root: Path) -> int:
         settings = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["prefect"]
     except (OSError, KeyError, tomllib.TOMLDecodeError):
         raise SimicError(f"{root}: no pyproject.toml with [tool.prefect]; run from the project's root") from None
-    return urllib.parse.urlsplit(os.environ.get("PREFECT_API_URL") or settings["api"]["url"]).port or 4200
+    address = os.environ.get("PREFECT_API_URL") or settings["api"]["url"]
+    try:
+        return urllib.parse.urlsplit(address).port or 4200
+    except ValueError as error:
+        raise SimicError(f"PREFECT_API_URL = {address!r}: {error}; must be as http://{HOST}:4200/api") from None
 
 
 def require_free(port: int, what: str, option: str) -> None:

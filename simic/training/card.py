@@ -39,8 +39,8 @@ features, categories, *masks, h, c = given  # masks: true where a choice is allo
 actions, op_logits, value, h, c = program(features, categories, tuple(masks), 0 * h, 0 * c)
 ```
 
-The memory `h` and `c` is zero at the start of an episode; what comes out goes in with the next step. MLflow's
-`models:/simic-policy` is this program with the same names of inputs, for `mlflow.pyfunc.load_model`."""
+The memory `h` and `c` is zero at the start of an episode; what comes out goes in with the next step. The model
+registered in MLflow is this program with the same names of inputs, for `mlflow.pyfunc.load_model`."""
 
 
 class Measured(NamedTuple):

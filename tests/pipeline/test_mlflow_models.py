@@ -47,7 +47,7 @@ from mlflow.pyfunc import scoring_server
 
 episode, out, request, *models = sys.argv[1:]
 episode, found = np.load(episode), {}
-policies = {name: mlflow.pyfunc.load_model(f"models:/simic-policy@{name}") for name in models}
+policies = {name: mlflow.pyfunc.load_model(f"models:/simic-tables@{name}") for name in models}
 for alias, policy in policies.items():
     names = policy.metadata.get_input_schema().input_names()
     outputs = policy.metadata.get_output_schema().input_names()
@@ -84,7 +84,7 @@ def registered(suite_run: Workspace, initialised: bytes, tmp_path_factory: pytes
     track(workspace, "a" * 16)
     client, _ = mlflow_store.connect(workspace)
     for alias in (mlflow_models.CHAMPION, mlflow_models.CHALLENGER):
-        client.set_registered_model_alias(mlflow_models.REGISTERED_MODEL, alias, "1")
+        client.set_registered_model_alias("simic-tables", alias, "1")
     return workspace
 
 
@@ -127,7 +127,7 @@ def test_champion_and_challenger_decide_like_the_program_step_after_step_without
     files = tmp_path / "episode.npz", tmp_path / "replayed.npz"
     np.savez(files[0], **given)
     client, _ = mlflow_store.connect(registered)
-    source = client.get_model_version_by_alias("simic-policy", "champion").source or ""
+    source = client.get_model_version_by_alias("simic-tables", "champion").source or ""
     request = Path(source.removeprefix("file://")) / "serving_input_example.json"
     said = bare(registered, REPLAY, *map(str, files), str(request), *aliases)
     assert "mismatch" not in said  # between requirements and what is installed
@@ -148,9 +148,9 @@ def test_champion_and_challenger_decide_like_the_program_step_after_step_without
 
 def test_the_model_is_whole_and_the_same_for_the_same_policy(registered: Workspace, tmp_path: Path) -> None:
     client, experiment_id = mlflow_store.connect(registered)
-    version = client.get_model_version_by_alias("simic-policy", "champion")
+    version = client.get_model_version_by_alias("simic-tables", "champion")
     [model] = mlflow_models.models(client, experiment_id, version.run_id or "", mlflow_models.POLICY)
-    assert json.loads(model.tags["mlflow.modelVersions"]) == [{"name": "simic-policy", "version": version.version}]
+    assert json.loads(model.tags["mlflow.modelVersions"]) == [{"name": "simic-tables", "version": version.version}]
     for name in ("one", "two"):
         mlflow_models.package(registered.models, tmp_path / name, model)
     files = sorted(path.relative_to(tmp_path / "one") for path in (tmp_path / "one").rglob("*") if path.is_file())

@@ -73,7 +73,7 @@ def test_checkpoints_and_policy_are_models_with_what_was_measured_and_the_policy
     assert all(model.tags["mlflow.source.git.commit"] == CODE for model in models)
     outputs = client.get_run(run_id).outputs.model_outputs
     assert sorted(each.step for each in outputs) == sorted(map(int, ITERATIONS.values()))
-    [version] = client.search_model_versions("name = 'simic-policy'")
+    [version] = client.search_model_versions("name = 'simic-digits'")
     assert (str(version.version), version.run_id, list(version.aliases)) == ("1", run_id, [])
     assert version.tags == {"simic.data_sha256": "d" * 64}
     [weights] = (workspace.root / "mlruns").rglob("weights.safetensors")
@@ -104,7 +104,7 @@ def test_report_and_evaluation_are_on_the_run_its_models_and_the_test_data(works
     assert tags["simic.dvc_lock"] == "77"
     assert {"report.html", "findings.json"} <= {artifact.path for artifact in client.list_artifacts(run_id)}
     assert [drawn.path for drawn in client.list_artifacts(run_id, "figures")] == ["figures/learning.svg"]
-    version = client.get_model_version_by_alias("simic-policy", "challenger")
+    version = client.get_model_version_by_alias("simic-digits", "challenger")
     assert (version.run_id, version.description) == (run_id, "# A controller")
     [card] = (workspace.root / "mlruns").glob("*/models/*/artifacts/README.md")
     assert card.read_text() == workspace.model_card.read_text() and card.parent.as_uri() == version.source

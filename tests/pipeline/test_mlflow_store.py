@@ -77,7 +77,7 @@ def assert_everything_is_known_once(workspace: Workspace) -> None:
         assert len(told) == len(each.metrics or [])
         assert told.get(("compare/score", 0)) == (None if each.name == "checkpoint-latest" else 80.0)
         assert told.get(("episode/return", 1)) == (1.5 if each.name == "checkpoint-best" else None)
-    [version] = client.search_model_versions("name = 'simic-policy'")
+    [version] = client.search_model_versions("name = 'simic-digits'")
     assert version.run_id == run_id
     assert "report.html" in {artifact.path for artifact in client.list_artifacts(run_id)}
     assert owed(workspace) == []
@@ -331,20 +331,20 @@ def test_a_copied_project_says_what_to_do_and_does_it_once_that_was_done(
     [earlier] = [each for each in client.search_experiments() if each.name == "simic-2"]
     assert client.search_runs([earlier.experiment_id])[0].data.tags["simic.fingerprint"] == FINGERPRINT
     assert files_of(workspace) == before
-    assert run_id in {version.run_id for version in client.search_model_versions("name = 'simic-policy'")}
+    assert run_id in {version.run_id for version in client.search_model_versions("name = 'simic-digits'")}
 
 
 def test_a_champion_whose_files_stayed_behind_is_one_line(workspace: Workspace, tmp_path: Path) -> None:
     finished(workspace)
     client, _ = mlflow_store.connect(workspace)
-    client.set_registered_model_alias("simic-policy", "champion", "1")
-    registry = Registry.open(workspace)
+    client.set_registered_model_alias("simic-digits", "champion", "1")
+    registry = Registry.open(workspace, "digits")
     champion = registry.holder("champion")
     assert champion is not None
     assert (registry.fetch(champion, tmp_path / "there") / "MLmodel").is_file()
     shutil.rmtree(workspace.root / "mlruns")
     with pytest.raises(
-        SimicError, match=r"version 1: its files are not in file://.* or take its alias away in MLflow$"
+        SimicError, match=r"version 1 of simic-digits: its files are not in file://.* or take its alias away in MLflow$"
     ):
         registry.fetch(champion, tmp_path / "gone")
 

@@ -11,6 +11,7 @@ from simic.evaluation.promotion import Compared, Contest
 from simic.evaluation.statistics import Interval
 from simic.pipeline import engine, mlflow_observer, mlflow_store, promote
 from simic.pipeline.paths import Workspace
+from simic.telemetry.naming import run_name
 from simic.telemetry.rows import Severity
 from tests.conftest import Simic
 from tests.pipeline.mlflow_runs import NAME, info_of
@@ -90,7 +91,7 @@ def project(project: Workspace, initialised: bytes, monkeypatch: pytest.MonkeyPa
 
 def holders(workspace: Workspace) -> dict[str, str]:
     client, _ = mlflow_store.connect(workspace)
-    return {alias: str(number) for alias, number in client.get_registered_model("simic-policy").aliases.items()}
+    return {alias: str(number) for alias, number in client.get_registered_model("simic-tables").aliases.items()}
 
 
 def test_a_challenger_that_does_not_clear_the_floors_stays_one(project: Workspace, simic: Simic) -> None:
@@ -106,7 +107,7 @@ def test_a_challenger_that_does_not_clear_the_floors_stays_one(project: Workspac
     assert out.count("difference  ") == 2 and "decision    not promoted: the interval over " in out
     assert holders(project) == {"challenger": "1"}
     client, _ = mlflow_store.connect(project)
-    version = client.get_model_version("simic-policy", "1")
+    version = client.get_model_version("simic-tables", "1")
     assert version.tags["simic.promotion"] == "not promoted" and version.tags["simic.promotion.reason"]
     assert "promotion.json" in {file.path for file in client.list_artifacts(version.run_id or "")}
     before = project.promotion.read_bytes()
@@ -126,7 +127,7 @@ def test_a_champion_is_followed_by_who_beats_it_and_is_no_challenger(
     monkeypatch.setattr(promote, "decide", lambda contest, _: promote_rule(contest, verdict()))
     assert simic("promote")[0] == 0
     assert holders(project) == {"champion": "1"}
-    assert simic.refuses("promote").startswith("simic: simic-policy: no version is the challenger")
+    assert simic.refuses("promote").startswith("simic: simic-tables: no version is the challenger")
     for sound in (True, False):  # audited again: it stays champion
         mlflow_observer.log_report(project, NAME, {}, sound=sound)
         assert holders(project) == {"champion": "1"}
@@ -134,8 +135,11 @@ def test_a_champion_is_followed_by_who_beats_it_and_is_no_challenger(
     manifest.write_text(manifest.read_text() + "\n")  # of another run
     track(project, "b" * 16)
     assert holders(project) == {"champion": "1", "challenger": "2"}
-    assert simic("promote")[0] == 1
+    assert simic("promote", run_name("b" * 16))[0] == 1
     assert opponents == [False, True] and holders(project) == {"champion": "1", "challenger": "2"}
+    assert "is the champion already" in simic.refuses("promote", run_name("a" * 16))
+    known = f"has no version of simic-tables; there are {run_name('b' * 16)}, {run_name('a' * 16)}"
+    assert simic.refuses("promote", "nobody") == f"simic: run 'nobody': {known}\n"
     mlflow_observer.log_report(project, NAME, {}, sound=False)  # refuted, it is no challenger
     assert holders(project) == {"champion": "1"}
 

@@ -11,8 +11,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from simic import durable
+from simic.cli import app
 from simic.errors import SimicError
 from simic.pipeline import up
 from simic.pipeline.paths import UI_VARIABLE
@@ -39,6 +41,15 @@ def test_taken_port_is_named_and_how_to_change_it(taken: int, tmp_path: Path) ->
     with pytest.raises(SimicError, match=f"port {taken} for Prefect is taken by another program.*--port {taken + 1}"):
         up.run(project(tmp_path), taken, 5999)
     assert not (tmp_path / ".prefect" / "up.children").exists()
+
+
+@pytest.mark.parametrize("port", ["99999", "0", "abc"])
+def test_a_port_that_is_none_is_refused(port: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert CliRunner().invoke(app, ["up", "--port", port]).exit_code == 2
+    monkeypatch.setenv("PREFECT_API_URL", f"http://127.0.0.1:{port}/api")
+    if port != "0":  # which is no port, so the usual one
+        with pytest.raises(SimicError, match=r"^PREFECT_API_URL = 'http://127.0.0.1:.*; must be as http://"):
+            up.configured_port(ROOT)
 
 
 def test_second_supervisor_of_a_checkout_is_refused(tmp_path: Path) -> None:
