@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from simic.agent.ppo import EARLY_STOP
 from simic.audit.drawing import BLUE, GREEN, GREY, INK, ORANGE, PINK, RED, SKY, legend_below, new_figure
 from simic.errors import printable
-from simic.evaluation.endpoints import ALL_AT_ONCE, COMMON, ORACLE_TASK, PPO, RULE, compared
+from simic.evaluation.endpoints import ALL_AT_ONCE, COMMON, ORACLE_TASK, PPO, RULES, compared
 from simic.evaluation.page import GROUPS
 from simic.evaluation.pareto import pareto_front
 from simic.evaluation.result import LEARNED, Evaluation, Standings, Timeline
@@ -263,7 +263,7 @@ def _stage_key(stages: NDArray[np.int64]) -> list[Line2D]:
 # --- evaluation ------------------------------------------------------------------------------------------------------
 
 
-RESULT_COLOURS = {PPO: BLUE, RULE: GREEN, ALL_AT_ONCE: PINK}
+RESULT_COLOURS = {PPO: BLUE, **dict.fromkeys(RULES.values(), GREEN), ALL_AT_ONCE: PINK}
 
 
 def result(standings: Mapping[str, Standings]) -> Figure:

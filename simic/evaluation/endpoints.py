@@ -14,7 +14,8 @@ from simic.params import Params
 
 COMMON, ORACLE_KIND, ORACLE_TASK = "best common schedule", "oracle per kind", "oracle per task"
 TUNED, PATIENT = "tuned_rule", "patient"  # hand rules that look at each host, the better known first
-PPO, RULE, ALL_AT_ONCE = "PPO", "hand rule", "all modules at once"  # as a result names them
+PPO, ALL_AT_ONCE = "PPO", "all modules at once"  # as a result names them
+RULES = {TUNED: "tuned hand rule", PATIENT: "untuned hand rule"}  # likewise
 SEARCH = 8  # trainings of the random search beside them
 # What decides how hosts grow and are trained, whoever controls them.
 SETTINGS = (
@@ -153,9 +154,9 @@ def said(evaluation: Evaluation) -> tuple[str, str]:
         return "the learned policy was not evaluated", "not measured"
     reached = {name: f"{name} {score.estimate:.1f}" for name, score in compared(primary).items()}
     reached[PPO] += f" points [{learned.score.low:.1f}, {learned.score.high:.1f}]"
-    if learned.over_rule is not None:
+    if learned.over_rule is not None and primary.rule is not None:
         over = learned.over_rule
-        reached[RULE] += f" ({over.estimate:+.1f} [{over.low:+.1f}, {over.high:+.1f}])"
+        reached[RULES[primary.rule]] += f" ({over.estimate:+.1f} [{over.low:+.1f}, {over.high:+.1f}])"
     score = f"{', '.join(reached.values())}, on {primary.tasks} held-out tasks"
     if learned.share is None:
         return score, f"not defined: {primary.gap_undefined}"
@@ -169,7 +170,8 @@ def said(evaluation: Evaluation) -> tuple[str, str]:
 def compared(standings: Standings) -> dict[str, Interval]:
     """Return the scores that a result is told by, under a reader's names, PPO first; a search has no interval."""
     searched = standings.random_search[SEARCH - 1 :][:1]
-    names = {LEARNED: PPO, standings.rule: RULE, TOGETHER.name: ALL_AT_ONCE, COMMON: "common schedule"}
+    ruled = {standings.rule: RULES[standings.rule]} if standings.rule else {}
+    names = {LEARNED: PPO, **ruled, TOGETHER.name: ALL_AT_ONCE, COMMON: "common schedule"}
     names |= {"static": "host alone", ORACLE_TASK: "oracle"}
     scores = {said: standings.policies[name].score for name, said in names.items() if name in standings.policies}
     return scores | {f"best of {SEARCH} trainings": Interval(value, value, value) for value in searched}

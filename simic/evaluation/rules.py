@@ -240,6 +240,7 @@ def setting(params: Params) -> str:
     """
     prepare, train = params.prepare.model_dump(mode="json"), params.train.model_dump(mode="json")
     prepare["suite"] = {name: prepare["suite"][name] for name in ("name", "kinds")}
+    del prepare["gym"]
     return params_module.digest(prepare, {name: train[name] for name in SETTINGS if name != "episode_steps"})
 
 

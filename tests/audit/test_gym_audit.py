@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simic import params
 from simic.audit import audit, certify_gym
 from simic.audit.certificate import Certificate
 from simic.audit.certify import part
@@ -18,18 +17,12 @@ from simic.audit.record import RunRecord, Table
 from simic.audit.report import markdown
 from simic.pipeline import stages
 from simic.pipeline.paths import Workspace
-from tests.faults.test_gym_faults import SMALL
-from tests.helpers import ROOT
-
-TREE = params.load(ROOT / "params.yaml", SMALL)
+from tests.gym_run import TREE, gym_run
 
 
 @pytest.fixture(scope="module")
 def workspace(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
-    made = Workspace(tmp_path_factory.mktemp("cartpole"))
-    for name in ("prepare", "headroom", "train", "evaluate", "audit"):
-        stages.STAGES[name](TREE, made)
-    return made
+    return gym_run(tmp_path_factory)
 
 
 @pytest.fixture(scope="module")

@@ -5,6 +5,7 @@ import torch
 from scripted import MANUAL, SLOTS, World, as_the_scalar_rules
 from tiny import tiny_train
 
+from simic import params
 from simic.envs import observations
 from simic.envs.play import Episode
 from simic.errors import SimicError
@@ -13,6 +14,7 @@ from simic.evaluation.result import TunedRule, TunedRules, read_rules
 from simic.evaluation.rules import ByLength, HandRule, HandRules, last_decisions, rule_of
 from simic.growth.life.lifecycle import LIVE_STAGES
 from simic.growth.life.vocabulary import TEMPO_STEPS, Op, Stage
+from tests.helpers import ROOT
 from tests.standard import Instances, Lifecycle, Params, Prepare, Suite
 
 AT_ONCE = Lifecycle(training_dwell=0, blending_dwell=0, min_prune_age=0, embargo_steps=0, reset_steps=0, max_seeds=1)
@@ -143,13 +145,17 @@ def test_tuned_rules_come_back_from_their_file(tmp_path):
         read_rules(path)
 
 
+def test_the_rules_that_come_with_simic_are_those_of_the_default_run():
+    assert rules.known(params.load(ROOT / "params.yaml")) is not None
+
+
 def test_rules_are_known_by_their_tasks_and_hosts_whatever_the_length_and_number(tmp_path):
-    params = Params(prepare=Prepare(task="suite"), train=tiny_train())
-    found = TunedRules(tuned_for=rules.setting(params), rules=(tuned(),), configurations=1, trainings=1)
+    asked = Params(prepare=Prepare(task="suite"), train=tiny_train())
+    found = TunedRules(tuned_for=rules.setting(asked), rules=(tuned(),), configurations=1, trainings=1)
     (tmp_path / "tiny.json").write_text(found.to_json())
-    assert rules.known(params, tmp_path) == found
-    longer = params.model_copy(update={"train": tiny_train(episode_steps=31), "rng_seed": 5})
+    assert rules.known(asked, tmp_path) == found
+    longer = asked.model_copy(update={"train": tiny_train(episode_steps=31), "rng_seed": 5})
     many = Prepare(task="suite", suite=Suite(instances=Instances(train=999)))
     assert rules.known(longer.model_copy(update={"prepare": many}), tmp_path) == found
     for other in ({"train": tiny_train(batch_size=16)}, {"prepare": Prepare(task="digits")}):
-        assert rules.known(params.model_copy(update=other), tmp_path) is None
+        assert rules.known(asked.model_copy(update=other), tmp_path) is None

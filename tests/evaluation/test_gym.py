@@ -1,0 +1,47 @@
+"""What is shown and decided of a run on a Gymnasium environment follows from its evaluation."""
+
+import pytest
+
+from flows.artifacts import gym_rows
+from simic.errors import SimicError
+from simic.evaluation import gym, promotion
+from simic.evaluation.promotion import CHAMPION, Entrant
+from simic.pipeline.paths import Workspace
+from simic.study import cells
+from tests.gym_run import TREE, gym_run
+
+
+@pytest.fixture(scope="module")
+def workspace(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
+    return gym_run(tmp_path_factory)
+
+
+def entrant(workspace: Workspace) -> Entrant:
+    data = gym.read(workspace.evaluation).data_sha256
+    return Entrant.load("challenger", workspace.models / "policy", data)
+
+
+def test_prefect_and_studies_have_a_row_for_everyone_who_played(workspace: Workspace) -> None:
+    evaluation = gym.read(workspace.evaluation)
+    shown, kept = gym_rows(evaluation), cells._rows(TREE, workspace)
+    assert [row["policy"] for row in shown] == [row.policy for row in kept] == ["learned", "random"]
+    for name, row, own in zip(evaluation.policies, shown, kept, strict=True):
+        returns = evaluation.policies[name].per_seed.returns
+        assert own.score.estimate == pytest.approx(sum(returns) / len(returns))
+        assert row["return"] == round(own.score.estimate, 2)
+
+
+def test_a_challenger_plays_random_actions_and_then_its_champion_in_episodes_of_their_own(workspace: Workspace) -> None:
+    first = promotion.contest(TREE, workspace.prepared, entrant(workspace), None)
+    [over] = first.compared
+    assert (over.opponent, over.pairs, first.hosts) == (gym.RANDOM, TREE.evaluate.eval_seeds, TREE.evaluate.eval_seeds)
+    second = promotion.contest(TREE, workspace.prepared, entrant(workspace), entrant(workspace))
+    [level] = second.compared
+    assert level.opponent == CHAMPION and level.difference.estimate == 0.0 and not level.won
+    assert first.iteration != second.iteration
+
+
+def test_other_data_are_refused(workspace: Workspace) -> None:
+    other = Entrant.load("challenger", workspace.models / "policy", "0" * 64)
+    with pytest.raises(SimicError, match="challenger: was trained on data 000000"):
+        promotion.contest(TREE, workspace.prepared, other, None)
