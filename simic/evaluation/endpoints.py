@@ -156,7 +156,7 @@ def said(evaluation: Evaluation) -> tuple[str, str]:
     reached[PPO] += f" points [{learned.score.low:.1f}, {learned.score.high:.1f}]"
     if learned.over_rule is not None and primary.rule is not None:
         over = learned.over_rule
-        reached[RULES[primary.rule]] += f" ({over.estimate:+.1f} [{over.low:+.1f}, {over.high:+.1f}])"
+        reached[RULES.get(primary.rule, "hand rule")] += f" ({over.estimate:+.1f} [{over.low:+.1f}, {over.high:+.1f}])"
     score = f"{', '.join(reached.values())}, on {primary.tasks} held-out tasks"
     if learned.share is None:
         return score, f"not defined: {primary.gap_undefined}"
@@ -170,7 +170,7 @@ def said(evaluation: Evaluation) -> tuple[str, str]:
 def compared(standings: Standings) -> dict[str, Interval]:
     """Return the scores that a result is told by, under a reader's names, PPO first; a search has no interval."""
     searched = standings.random_search[SEARCH - 1 :][:1]
-    ruled = {standings.rule: RULES[standings.rule]} if standings.rule else {}
+    ruled = {standings.rule: RULES.get(standings.rule, "hand rule")} if standings.rule else {}
     names = {LEARNED: PPO, **ruled, TOGETHER.name: ALL_AT_ONCE, COMMON: "common schedule"}
     names |= {"static": "host alone", ORACLE_TASK: "oracle"}
     scores = {said: standings.policies[name].score for name, said in names.items() if name in standings.policies}
