@@ -322,7 +322,7 @@ def grow(
     if data is not None and not os.path.lexists(data):
         raise SimicError(f"{data}: no such file; must be one of those that simic grow --help names")
     if out.exists():
-        raise SimicError(f"{out}: already exists; choose another --out or remove it")
+        raise SimicError(f"{out}: already exists; choose another folder or remove it")
 
     def body() -> None:
         from simic import params

@@ -18,7 +18,7 @@ from simic import durable, params, rng
 from simic.agent.gym_adapter import Make, vectorized
 from simic.agent.metrics import UpdateMetrics, acting, numbers
 from simic.agent.normalization import Normalizers, ObservationNormalizer, RewardNormalizer
-from simic.agent.policy import ActorCritic, part_of, refuse_mismatch
+from simic.agent.policy import ActorCritic, RecurrentState, part_of, refuse_mismatch
 from simic.agent.ppo import PPO, collect, with_advantages
 from simic.agent.rollout import Position
 from simic.errors import SimicError
@@ -27,6 +27,7 @@ LONGEST_EPISODE = 1_000_000  # steps, in evaluation
 PLAY_ITERATION = 1 << 42  # a namespace of its own: other starts and other noise than in training
 CARD = "simic.agent"  # what a saved file's metadata are under
 FORMAT_VERSION = 2
+RUNNING = "scales/reward.running"  # a tensor of it
 LOG_FILE = "progress.csv"
 LOG_BEGINS = "env_steps,episode_return,"
 LOG_EPISODES = 100  # whose mean return is written
@@ -106,6 +107,9 @@ class Agent:
         ppo: params.PPOParams | None = None,
         log: str | Path | None = None,
     ) -> None:
+        for name, number in {"envs": envs, "rollout_steps": rollout_steps}.items():
+            if not isinstance(number, int) or number < 1:
+                raise SimicError(f"{name} = {number!r}: must be a whole number from 1")
         self.make, self.rng_seed, self.rollout_steps = env, rng_seed, rollout_steps
         self.sizes, self.settings = policy or sizes(), ppo or settings()
         if self.sizes.core != "none" and envs < self.settings.minibatches:
@@ -194,6 +198,18 @@ class Agent:
         env.close()
         return [value for values in returns for value in values[:each]]
 
+    def predict(
+        self, observation: Any, state: RecurrentState | None = None, mask: Any = None
+    ) -> tuple[Any, RecurrentState]:
+        """Return the greedy action for one observation, as the environment takes it, and the memory for the next call.
+
+        ``state`` is the memory of the call before, None at the start of an episode; ``mask`` is what the environment's
+        ``action_masks()`` returns, None where it has none. SimicError where they are not of this environment.
+        """
+        seen = self.normalizers.see(self.env.alone(observation, mask))
+        decision = self.policy.act(seen, self.policy.initial_state(1) if state is None else state, greedy=True)
+        return self.env.as_taken(decision.actions), decision.state
+
     def save(self, path: str | Path) -> None:
         """Write one safetensors file, whole or not at all: all tensors, and the settings as JSON in its metadata."""
         card = {
@@ -232,10 +248,10 @@ class Agent:
             raise SimicError(f"{path}: not an agent that Agent.save wrote") from None
         if made is None:
             raise SimicError(f"{path}: its environment has no registered id; pass what makes it: Agent.load(path, env)")
-        if envs is not None and envs != same["envs"] and "scales/reward.running" in tensors:
-            tensors["scales/reward.running"] = torch.zeros(envs, dtype=torch.float64)  # episodes begin anew
-        same["envs"] = envs or same["envs"]
+        before, same["envs"] = same["envs"], same["envs"] if envs is None else envs
         agent = cls(made, **same, log=log)
+        if agent.env.num_envs != before and RUNNING in tensors:
+            tensors[RUNNING] = torch.zeros(agent.env.num_envs, dtype=torch.float64)  # episodes begin anew
         refuse_mismatch(str(path), agent.tensors(), tensors)
         agent.ppo.load_state_dict(part_of(tensors, "ppo/"))
         agent.normalizers.load_state_dict(part_of(tensors, "scales/"))
@@ -255,11 +271,12 @@ class Agent:
         """Drop rows beyond this agent's steps: they are of a run that was never saved."""
         if self.log is None or not self.log.exists():
             return
-        header, *lines = self.log.read_text(encoding="utf-8").splitlines(keepends=True) or [""]
+        text = self.log.read_text(encoding="utf-8", errors="replace") if self.log.is_file() else "no file"
+        header, *lines = text.splitlines(keepends=True) or [""]
         if header and not header.startswith(LOG_BEGINS):
             raise SimicError(f"{self.log}: is a file of another program; choose another folder for the log")
-        whole = [line for line in lines if line.endswith("\n")]  # the last may have been cut off
-        kept = [line for line in whole if int(line.partition(",")[0]) <= self.env_steps]
+        whole = [line.partition(",")[0] for line in lines if line.endswith("\n")]  # the last may have been cut off
+        kept = [lines[k] for k, steps in enumerate(whole) if steps.isdecimal() and int(steps) <= self.env_steps]
         durable.replace_file(self.log, "".join([header, *kept] if kept else []).encode())
 
     def _write_log(self, report: IterationReport) -> None:

@@ -1,6 +1,7 @@
 """A Gymnasium vector environment with Box observations and (Multi)Discrete actions, as ``collect`` wants it."""
 
 import inspect
+import reprlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -93,6 +94,24 @@ class GymAdapter:
         self.action_spec.check_masks(masks, self.num_envs)
         return Observation(features, torch.zeros(self.num_envs, 0, dtype=torch.int64), masks)
 
+    def alone(self, observation: Any, mask: Any) -> Observation:
+        """Return one observation, and what ``mask_method`` answers with it, as a row of its own; SimicError where they
+        are not of these environments.
+        """
+        features, expected = np.asarray(observation, dtype=np.float32).reshape(1, -1), self.observation_spec.features
+        if features.shape[1] != expected or not np.isfinite(features).all():
+            raise SimicError(f"observation {reprlib.repr(observation)}: must be {expected} finite numbers")
+        if (mask is None) is not (self.mask_method is None):
+            raise SimicError(f"mask {reprlib.repr(mask)}: must be {self.mask_method or None}, as training had it")
+        masks = {} if mask is None else self._masks([mask])
+        self.action_spec.check_masks(masks, 1)
+        return Observation(torch.from_numpy(features), torch.zeros(1, 0, dtype=torch.int64), masks)
+
+    def as_taken(self, actions: Tensor) -> Any:
+        """Return one row of indices ``[1, heads]`` as an environment takes it."""
+        taken = actions[0].numpy() + self._first_action
+        return int(taken[0]) if self._single else taken
+
     def _masks(self, legal: Sequence[Any]) -> dict[str, Tensor]:
         """Return what each environment answered, by head."""
         if isinstance(legal[0], Mapping):
@@ -145,13 +164,19 @@ class CheckedEnv(gymnasium.Wrapper):
     def step(self, action: Any) -> tuple[np.ndarray, Any, bool, bool, dict]:
         parts = ("observation", "reward", "terminated", "truncated", "info")
         observation, reward, terminated, truncated, _ = self._answer("step()", self.env.step(action), parts)
-        return self._observed(observation), reward, bool(terminated), bool(truncated), {}
+        return self._observed(observation), self._paid(reward), bool(terminated), bool(truncated), {}
 
     def _answer(self, method: str, answer: Any, parts: Sequence[str]) -> Any:
         if not isinstance(answer, tuple) or len(answer) != len(parts):
             given = f"{len(answer)} values" if isinstance(answer, tuple) else f"one {type(answer).__name__}"
             raise SimicError(f"environment {self.env}: {method} returns {given}: must be ({', '.join(parts)})")
         return answer
+
+    def _paid(self, reward: Any) -> float:
+        value = np.asarray(reward)
+        if value.size != 1 or value.dtype.kind not in "biuf":
+            raise SimicError(f"environment {self.env} pays {reprlib.repr(reward)}: a reward must be one real number")
+        return float(value.reshape(()))
 
     def _observed(self, observation: Any) -> np.ndarray:
         values, space = np.array(observation), self.observation_space

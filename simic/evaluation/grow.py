@@ -88,7 +88,7 @@ def grow(
     less and, if ``compared``, beside searches. SimicError when ``out`` exists.
     """
     if out.exists():
-        raise SimicError(f"{out}: already exists; choose another --out or remove it")
+        raise SimicError(f"{out}: already exists; choose another folder or remove it")
     name, common = (str(policy), None) if isinstance(policy, Rule) else (policy.name, policy.common)
     with played(setup, policy, hosts, told) as done:
         env, test, comparison = done.env, done.held_out.test, None

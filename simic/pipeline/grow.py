@@ -74,7 +74,7 @@ def grow(params: Params, workspace: Workspace, asked: Growth, say: Callable[[str
             f"--compare with --host {asked.host}: schedules are played on simic's hosts alone; leave out one of them"
         )
     if asked.out.exists():
-        raise SimicError(f"{asked.out}: already exists; choose another --out or remove it")
+        raise SimicError(f"{asked.out}: already exists; choose another folder or remove it")
     with growth(params, workspace, asked) as (setup, policy):
         for note in setup.data.notes if setup.data is not None else ():
             say(note)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from simic.agent import Agent, export
-from simic.agent.agent import settings, sizes
+from simic.agent.agent import PLAY_ITERATION, settings, sizes
 from simic.agent.gym_adapter import vectorized
 from simic.errors import SimicError
 
@@ -64,7 +64,11 @@ def test_infos_may_be_of_any_type(kind):
     ("says", "words"),
     [
         ({"reward": float("nan")}, "environment 0 pays nan: a reward must be a finite number of float32"),
-        ({"reward": None}, "environment 0 pays nan"),
+        ({"reward": None}, "pays None: a reward must be one real number"),
+        ({"reward": "1"}, "pays '1': a reward must be one"),
+        ({"reward": 1 + 2j}, r"pays \(1\+2j\): a reward must be one"),
+        ({"reward": np.ones(2)}, r"pays array\(\[1., 1.\]\): a reward must be one"),
+        ({"reward": 10**400}, "pays 1000.*: a reward must be one"),
         ({"reward": float("inf")}, "environment 0 pays inf"),
         ({"reward": 1e300}, r"environment 0 pays 1e\+300"),
         ({"reset": np.zeros(1, np.float32)}, r"reset\(\) returns one ndarray: must be \(observation, info\)"),
@@ -77,6 +81,11 @@ def test_infos_may_be_of_any_type(kind):
 def test_answers_that_cannot_be_learned_from_are_refused_by_name(says, words):
     with pytest.raises(SimicError, match=words):
         agent(lambda: Counter(**says)).train(64)
+
+
+@pytest.mark.parametrize("reward", [True, 1, np.ones(1), np.float32(1), torch.tensor(1.0)], ids=repr)
+def test_a_reward_is_any_one_number(reward):
+    assert set(agent(lambda: Counter(reward=reward)).train(64)) == {5.0}
 
 
 class Old(Counter):
@@ -129,12 +138,33 @@ def test_a_saved_agent_goes_on_in_another_number_of_environments(tmp_path):
     more = Agent.load(tmp_path / "saved", Counter, envs=6)
     assert more.env.num_envs == 6 and more.env_steps > 0
     more.train(96)
+    for wrong in (0, -1, 2.0):
+        with pytest.raises(SimicError, match=f"envs = {wrong}: must be a whole number from 1"):
+            Agent.load(tmp_path / "saved", Counter, envs=wrong)
 
 
-@pytest.mark.parametrize("first", ["22.5", "1"])
-def test_a_log_of_another_program_stays(first, tmp_path):
+@pytest.mark.parametrize(("core", "make"), [("lstm", "CartPole-v1"), ("none", FromOne)])
+def test_predictions_step_by_step_are_the_decisions_of_an_evaluation(core, make):
+    learner = Agent(make, envs=1, rollout_steps=32, policy=sizes(core=core), ppo=settings(minibatches=1))
+    learner.train(64)
+    env, total, state = vectorized(make, 1, learner.rng_seed), 0.0, None
+    seen, _ = env.reset(options={"iteration": PLAY_ITERATION})
+    ended = False
+    while not ended:
+        action, state = learner.predict(seen.features[0].numpy(), state)
+        seen, reward, terminated, truncated, _ = env.step(torch.tensor([[action]]) - env.action_spec.heads[0].first)
+        total, ended = total + float(reward), bool(terminated | truncated)
+    assert [total] == learner.evaluate(1)
+    with pytest.raises(SimicError, match=r"^observation .*: must be \d finite numbers$"):
+        learner.predict([0.0] * 7)
+    with pytest.raises(SimicError, match=r"^mask .*: must be None, as training had it$"):
+        learner.predict(seen.features[0].numpy(), state, mask=[True, True])
+
+
+@pytest.mark.parametrize("text", [b"time/iterations,rollout\n22.5,2\n", b"step\n1\n", b"\xff\x00"])
+def test_a_log_of_another_program_stays(text, tmp_path):
     file = tmp_path / "progress.csv"
-    file.write_text(f"time/iterations,rollout/ep_len_mean\n{first},2\n")
+    file.write_bytes(text)
     before = file.read_bytes()
     with pytest.raises(SimicError, match="is a file of another program; choose another folder for the log"):
         agent(Counter, log=tmp_path).train(64)

@@ -208,7 +208,7 @@ def channels_last(x: Tensor) -> Tensor:
 def _build(build: Callable[[], nn.Module], seed: int) -> nn.Module:
     """Return a fresh module; torch's global generator is left as it was."""
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+        torch.default_generator.manual_seed(seed)  # torch.manual_seed takes 0.2 ms: it speaks to GPUs too
         return build()
 
 
