@@ -94,7 +94,8 @@ def _bank(folder: Path, arrays: str, tasks: Sequence[dict[str, Any]], of_trainin
 
 def shared_samples(folder: Path) -> Iterator[tuple[str, str, float]]:
     """Yield of every held-out task its name, and the share of its test samples that are in another split too, of its
-    own or of all training tasks, bit for bit; likewise of the tasks that choose the checkpoint.
+    own or of all training tasks, bit for bit; likewise of what held-out tasks, and those that choose the checkpoint,
+    are trained on.
     """
     trained, tests = read(folder), read_held_out(folder)
     names, training = _json(folder, "held_out"), set[bytes]()
@@ -108,6 +109,7 @@ def shared_samples(folder: Path) -> Iterator[tuple[str, str, float]]:
     splits = {split: _rows(own, split) for split in ("train", "val")}
     for task, test in enumerate(_rows(tests, "test")):
         name = names[task]["name"] if names else "the task"
+        yield name, "samples of held-out tasks that are in training tasks", _share(splits["train"][task], training)
         others = {split: set(rows[task]) for split, rows in splits.items()} | {"training tasks": training}
         for split, rows in others.items():
             yield name, f"test samples that are in {split}", _share(test, rows)

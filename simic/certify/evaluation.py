@@ -27,9 +27,14 @@ HOSTS = 5  # of each policy, and of schedules
 # Deviation of a decision: how much likelier another one was, or how far the noise lay outside its share. Float32 and
 # float64 drift apart over an episode, and one of the first eight decisions may be off (docs/history/experiments.md).
 EARLY = 8
-FIRST, MEAN, POINTS, SCORE = "decisions, first steps but one", "decisions, mean", "accuracy", "score"
-ALLOWED = {FIRST: 0.5, MEAN: 0.25, POINTS: 25.0, SCORE: 25.0}
-TYPICAL = {FIRST: 0.005, MEAN: 0.02, POINTS: 2.0, SCORE: 2.0}  # on nine hosts of ten all decisions agree exactly
+FIRST, MEAN = "decisions, first steps but one", "decisions, mean"
+VAL, TEST, SCORE = "validation accuracy", "test accuracy", "score"  # in points
+ALLOWED = {FIRST: 0.5, MEAN: 0.25, **dict.fromkeys((VAL, TEST, SCORE), 25.0)}
+TYPICAL = {
+    FIRST: 0.005,
+    MEAN: 0.02,
+    **dict.fromkeys((VAL, TEST, SCORE), 2.0),
+}  # on nine hosts of ten all decisions agree exactly
 NEXT_OP = dict.fromkeys((life.GERMINATED, life.TRAINING, life.BLENDING), life.ADVANCE) | {life.HOLDING: life.FOSSILIZE}
 
 
@@ -159,8 +164,8 @@ def _compare_end(
     for name, value in claimed.numbers.items():
         log.number(name, where, value, expected[name])
     if claimed.val_accuracy_pct is not None:
-        log.number(POINTS, where, claimed.val_accuracy_pct, reached)
+        log.number(VAL, where, claimed.val_accuracy_pct, reached)
     if ground.test is not None and claimed.test_accuracy_pct is not None:
         test = ground.test.samples("test", host.task)
         scored = answers(host.world.body, host.weights, host.slots, kept, test, host.classes)
-        log.number(POINTS, where, claimed.test_accuracy_pct, points(scored.correct))
+        log.number(TEST, where, claimed.test_accuracy_pct, points(scored.correct))

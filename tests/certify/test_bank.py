@@ -7,7 +7,9 @@ from simic.certify.bank import shared_samples
 from simic.data.prepare import prepare
 from tests.standard import Instances, Prepare, Suite
 
-OF_VALIDATION = "samples of validation tasks that are in training tasks"
+OF_VALIDATION, OF_HELD_OUT = (
+    f"samples of {group} tasks that are in training tasks" for group in ("validation", "held-out")
+)
 
 
 def shared(folder):
@@ -22,6 +24,7 @@ def shared(folder):
     ("target", "source", "found"),
     [
         (("trainval", "x_train", 2), ("trainval", "x_train", 0), {OF_VALIDATION: 1.0}),
+        (("test", "x_train", 0), ("trainval", "x_train", 0), {OF_HELD_OUT: 1.0}),
         (("test", "x_test", 1), ("trainval", "x_train", 1), {"test samples that are in training tasks": 1.0}),
         (("test", "x_test", 0), ("test", "x_val", 0), {"test samples that are in val": 1.0}),
     ],
