@@ -147,7 +147,7 @@ FAULTS: Faults = {
         Patch(
             SHARDS,
             "torch.cat([part.correct for part in parts], 1)",
-            "torch.cat([part.correct.roll(k > 0, 1) for k, part in enumerate(parts)], 1)",
+            "torch.cat([part.correct.roll(int(k > 0), 1) for k, part in enumerate(parts)], 1)",
         ),
     ),
     "second-process-reads-backwards": (
