@@ -86,9 +86,9 @@ class Floors(Frozen):
     advice: str
 
     def table(self) -> str:
-        """Return the rows as Markdown, in columns that also align as plain text."""
+        """Return the rows as Markdown, in columns that also align as plain text: accuracies in percent, seconds."""
         balanced = self.rows[0].balanced_pct is not None
-        cells = [["", "test accuracy", *["balanced"] * balanced, f"mean of {self.hosts}", "parameters", "seconds"]]
+        cells = [["", "test", *["balanced"] * balanced, f"mean of {self.hosts}", "parameters", "s"]]  # 80 columns
         for row in self.rows:
             mean = "" if row.mean_pct is None else f"{row.mean_pct:.1f}"
             extra = [f"{row.balanced_pct:.1f}"] if row.balanced_pct is not None else []
