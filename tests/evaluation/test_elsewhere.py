@@ -108,6 +108,7 @@ def reached(tables, found):
     return elsewhere(params_of(6, 4), tables, CPU, blind, found)
 
 
+@pytest.mark.slow  # that work is shared out alike is in tests/training/test_worker_layout.py
 def test_processes_of_their_own_measure_the_same_on_tasks_from_outside(tables, found, reached):
     assert elsewhere(params_of(6, 4, processes=2), tables, CPU, blind, found) == reached
 
