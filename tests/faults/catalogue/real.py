@@ -221,6 +221,7 @@ FAULTS: Faults = {
             'pool = "held_out" if group == "held_out_kinds" else group',
             'pool = "held_out" if group == "held_out_kinds" else "train" if group == "val" else group',
         ),
+        Patch(DRAWING, '"val": val or kinds', '"val": kinds'),  # else they would be of kinds that training has not
     ),
     "held-out-tasks-are-training-tasks": (
         "critical",
