@@ -98,7 +98,11 @@ class GymAdapter:
         """Return one observation, and what ``mask_method`` answers with it, as a row of its own; SimicError where they
         are not of these environments.
         """
-        features, expected = np.asarray(observation, dtype=np.float32).reshape(1, -1), self.observation_spec.features
+        expected = self.observation_spec.features
+        try:
+            features = np.asarray(observation, dtype=np.float32).reshape(1, -1)
+        except (TypeError, ValueError):
+            features = np.full((1, expected), np.nan, dtype=np.float32)
         if features.shape[1] != expected or not np.isfinite(features).all():
             raise SimicError(f"observation {reprlib.repr(observation)}: must be {expected} finite numbers")
         if (mask is None) is not (self.mask_method is None):

@@ -19,7 +19,6 @@ from simic.pipeline.mlflow_models import (
     DATA_TAG,
     aliases,
     registered_name,
-    versions_of,
 )
 from simic.pipeline.paths import Workspace
 
@@ -69,14 +68,12 @@ class Registry:
     @_answering()
     def of_run(self, run: str) -> PolicyVersion:
         """Return the version of the run with that name or id; SimicError naming the newest runs that have one."""
-        runs = self._client.search_runs([self._experiment_id])
-        found = [
-            (each, own) for each in runs for own in versions_of(self._client, each.info.run_id) if own.name == self.name
-        ]
-        for each, version in found:
-            if run in (each.info.run_name, each.info.run_id):
-                return self._version(version)
-        known = ", ".join(each.info.run_name or each.info.run_id for each, _ in found[:5])
+        versions = {each.run_id: each for each in self._client.search_model_versions(f"name = '{self.name}'")}
+        found = [each.info for each in self._client.search_runs([self._experiment_id]) if each.info.run_id in versions]
+        for each in found:
+            if run in (each.run_name, each.run_id):
+                return self._version(versions[each.run_id])
+        known = ", ".join(each.run_name or each.run_id for each in found[:5])
         raise SimicError(f"run {run!r}: has no version of {self.name}; there are {known or 'none: run simic run'}")
 
     def _version(self, entry: ModelVersion) -> PolicyVersion:

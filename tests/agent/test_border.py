@@ -157,6 +157,8 @@ def test_predictions_step_by_step_are_the_decisions_of_an_evaluation(core, make)
     assert [total] == learner.evaluate(1)
     with pytest.raises(SimicError, match=r"^observation .*: must be \d finite numbers$"):
         learner.predict([0.0] * 7)
+    with pytest.raises(SimicError, match=r"^observation 'left': must be \d finite numbers$"):
+        learner.predict("left")
     with pytest.raises(SimicError, match=r"^mask .*: must be None, as training had it$"):
         learner.predict(seen.features[0].numpy(), state, mask=[True, True])
 

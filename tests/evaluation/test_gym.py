@@ -6,6 +6,7 @@ from flows.artifacts import gym_rows
 from simic.errors import SimicError
 from simic.evaluation import gym, promotion
 from simic.evaluation.promotion import CHAMPION, Entrant
+from simic.pipeline.mlflow_models import registered_name
 from simic.pipeline.paths import Workspace
 from simic.study import cells
 from tests.gym_run import TREE, gym_run
@@ -39,6 +40,11 @@ def test_a_challenger_plays_random_actions_and_then_its_champion_in_episodes_of_
     [level] = second.compared
     assert level.opponent == CHAMPION and level.difference.estimate == 0.0 and not level.won
     assert first.iteration != second.iteration
+
+
+def test_every_environment_has_a_registered_model_of_its_own() -> None:
+    assert registered_name(TREE.prepare.dataset) == "simic-CartPole-v1"
+    assert registered_name("their.package:Maze-v0") == "simic-their.package-Maze-v0"
 
 
 def test_other_data_are_refused(workspace: Workspace) -> None:
