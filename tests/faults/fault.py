@@ -4,6 +4,7 @@ import ast
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -51,6 +52,13 @@ class Fault:
 
 # Of one family by name: severity, title, and patches or one tampering.
 Faults = Mapping[str, tuple[Severity, str, *tuple[Patch | Tampering, ...]]]
+
+
+def _planted(severity: Severity, title: str, *changes: Patch | Tampering) -> tuple:
+    return severity, title, *changes
+
+
+critical, high, medium = (partial(_planted, severity) for severity in ("critical", "high", "medium"))
 
 
 def planted(family: Family, faults: Faults) -> Iterator[Fault]:

@@ -1,70 +1,40 @@
 """Faults in what hosts are trained, validated and scored on."""
 
-from tests.faults.fault import Faults, Patch
+from tests.faults.fault import Faults, Patch, critical, high, medium
 
-BATCHES, DRAWING, ENV, POPULATION = (
-    "data/batches.py",
-    "data/suites/drawing.py",
-    "envs/growth_env.py",
-    "growth/batch/population.py",
-)
+BATCHES, DRAWING = "data/batches.py", "data/suites/drawing.py"
+ENV, POPULATION = "envs/growth_env.py", "growth/batch/population.py"
 
 FAULTS: Faults = {
-    "validation-labels-shifted": (
-        "critical",
+    "validation-labels-shifted": critical(
         "The labels of the validation split belong to the samples before them.",
-        Patch(
-            BATCHES,
-            'arrays[f"y_{split}"].to(device)\n',
-            'arrays[f"y_{split}"].to(device).roll(int(split == "val"), 0)\n',
-        ),
+        Patch(BATCHES, '[f"y_{split}"].to(device)\n', '[f"y_{split}"].to(device).roll(int(split == "val"), 0)\n'),
     ),
-    "validation-as-test": (
-        "critical",
+    "validation-as-test": critical(
         "The test split of the held-out tasks is their validation split.",
-        Patch(
-            BATCHES,
-            '_dataset(arrays, split + end, meta.classes, tasks, host, device) for split in ("train", "val", "test")',
-            '_dataset(arrays, split + end, meta.classes, tasks, host, device) for split in ("train", "val", "val")',
-        ),
+        Patch(BATCHES, 'device) for split in ("train", "val", "test")', 'device) for split in ("train", "val", "val")'),
     ),
-    "trained-on-test": (
-        "critical",
+    "trained-on-test": critical(
         "Hosts of the evaluation are trained on the test samples.",
-        Patch(
-            BATCHES,
-            '_dataset(arrays, split + end, meta.classes, tasks, host, device) for split in ("train", "val", "test")',
-            '_dataset(arrays, split + end, meta.classes, tasks, host, device) for split in ("test", "val", "test")',
-        ),
+        Patch(BATCHES, 'tasks, host, device) for split in ("train", "', 'tasks, host, device) for split in ("test", "'),
     ),
-    "held-out-tasks-are-trained-on": (
-        "critical",
+    "held-out-tasks-are-trained-on": critical(
         "The held-out tasks of known kinds are the tasks of training, drawn once more.",
         Patch(DRAWING, 'pool = "held_out" if group == "held_out_kinds" else group', 'pool = "train"'),
     ),
-    "splits-share-samples": (
-        "critical",
+    "splits-share-samples": critical(
         "The validation split of a task has the samples of its training split.",
-        Patch(
-            DRAWING,
-            "_samples(problem, draws.of_split(split), samples[split])",
-            '_samples(problem, draws.of_split("train"), samples[split])',
-        ),
+        Patch(DRAWING, "(problem, draws.of_split(split), samples", '(problem, draws.of_split("train"), samples'),
     ),
-    "standardised-with-test": (
-        "high",
+    "standardised-with-test": high(
         "Samples are standardised with the statistics of all splits.",
-        Patch(
-            "data/bank.py", 'statistics(samples["train"][0])', "statistics(torch.cat([x for x, _ in samples.values()]))"
-        ),
+        Patch("data/bank.py", '(samples["train"][0])', "(torch.cat([x for x, _ in samples.values()]))"),
     ),
-    "chance-of-the-first-task": (
-        "medium",
+    "chance-of-the-first-task": medium(
         "Every host has the chance loss of the first task.",
         Patch(ENV, "self.training_data.chance_loss[tasks]", "self.training_data.chance_loss[0 * tasks]"),
     ),
-    "labels-of-the-neighbour": (
-        "critical",
+    "labels-of-the-neighbour": critical(
         "In a minibatch of training every sample has the label of its neighbour.",
         Patch(
             POPULATION,
@@ -72,36 +42,23 @@ FAULTS: Faults = {
             "x, y = data.x[batch], data.y[batch].roll(1, 1)",
         ),
     ),
-    "trained-on-the-first-task": (
-        "critical",
+    "trained-on-the-first-task": critical(
         "All hosts are trained on the samples of the first task, and validated on those of their own.",
         Patch(ENV, "(self.tasks * len(self.training_data))", "(0 * self.tasks * len(self.training_data))"),
     ),
-    "one-task-alone": (
-        "high",
+    "one-task-alone": high(
         "Training draws the same task for every host.",
         Patch(ENV, "+ self.host_ids) % self.train_tasks", "+ self.host_ids) % self.train_tasks * 0"),
     ),
-    "validated-on-training-tasks": (
-        "critical",
+    "validated-on-training-tasks": critical(
         "The best checkpoint is chosen on tasks of training.",
-        Patch(
-            "training/validation.py",
-            "tasks = env.train_tasks + env.env_ids % others",
-            "tasks = env.env_ids % env.train_tasks",
-        ),
+        Patch("training/validation.py", "= env.train_tasks + env.env_ids % others", "= env.env_ids % env.train_tasks"),
     ),
-    "same-batches-each-epoch": (
-        "high",
+    "same-batches-each-epoch": high(
         "Every epoch of an episode has the batches of its first one.",
-        Patch(
-            ENV,
-            "            self._step,\n            len(self.training_data),",
-            "            0,\n            len(self.training_data),",
-        ),
+        Patch(ENV, "self._step,\n            len(self.training_data),", "0,\n            len(self.training_data),"),
     ),
-    "uniform-below-half": (
-        "high",
+    "uniform-below-half": high(
         "Uniform random numbers lie between 0 and a half.",
         Patch("rng.py", ".to(torch.float32) * 2.0**-24", ".to(torch.float32) * 2.0**-25"),
     ),

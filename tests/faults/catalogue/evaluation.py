@@ -1,99 +1,65 @@
 """Faults in who is evaluated, on what, and in what is made of the scores."""
 
-from tests.faults.fault import Faults, Patch, Tampering
+from tests.faults.fault import Faults, Patch, Tampering, critical, high, medium
 from tests.faults.tampering import raise_one_estimate, raise_scores
 
 ENDPOINTS, STATISTICS, POLICIES = "evaluation/endpoints.py", "evaluation/statistics.py", "evaluation/policies.py"
 STAGES, LEARNED = "pipeline/stages.py", "training/learned.py"
 
 FAULTS: Faults = {
-    "common-chosen-on-test": (
-        "critical",
+    "common-chosen-on-test": critical(
         "The common schedule is chosen by the test scores of the held-out tasks.",
         Patch("evaluation/headroom.py", "best_common(reached),", "best_common(tables.test_accuracy_pct),"),
     ),
-    "oracle-chosen-on-test": (
-        "critical",
+    "oracle-chosen-on-test": critical(
         "The oracle per task is chosen by the scores that it is reported with.",
         Patch(ENDPOINTS, "of_table(search.best_choices(choosing)),", "of_table(search.best_choices(test)),"),
     ),
-    "search-judged-by-test": (
-        "high",
+    "search-judged-by-test": high(
         "Random search picks the best of its trainings by test score.",
-        Patch(
-            ENDPOINTS,
-            "search.random_search(scores(rows[0], rows[2], headroom), scores",
-            "search.random_search(scores(rows[1], rows[2], headroom), scores",
-        ),
+        Patch(ENDPOINTS, "search.random_search(scores(rows[0], rows[2", "search.random_search(scores(rows[1], rows[2"),
     ),
-    "policies-not-paired": (
-        "critical",
+    "policies-not-paired": critical(
         "Every policy is evaluated on hosts of its own.",
-        Patch(
-            "evaluation/scoring.py",
-            "hosts.tasks.repeat(parts), ids.repeat(parts), steps)",
-            "hosts.tasks.repeat(parts), env.env_ids, steps)",
-        ),
+        Patch("evaluation/scoring.py", "repeat(parts), ids.repeat(parts), steps", "repeat(parts), env.env_ids, steps"),
     ),
-    "scored-on-validation": (
-        "critical",
+    "scored-on-validation": critical(
         "What is reported as test accuracy was measured on the validation split.",
         Patch("evaluation/scoring.py", "committed(env, setup.held_out.test)", "committed(env, setup.held_out.val)"),
     ),
-    "live-network-scored": (
-        "critical",
+    "live-network-scored": critical(
         "The test score is that of the live network, with seeds that were not kept.",
-        Patch(
-            "envs/growth_env.py",
-            "off = configurations(self.slots)[COMMITTED : COMMITTED + 1]",
-            "off = configurations(self.slots)[0:1]",
-        ),
+        Patch("envs/growth_env.py", "(self.slots)[COMMITTED : COMMITTED + 1]", "(self.slots)[0:1]"),
     ),
-    "interval-too-narrow": (
-        "high",
+    "interval-too-narrow": high(
         "Standard errors are divided by n instead of its root.",
         Patch(STATISTICS, "/ np.sqrt(vector.size))", "/ vector.size)"),
     ),
-    "p-value-one-sided": (
-        "medium",
+    "p-value-one-sided": medium(
         "The p-value counts one side and is called two-sided.",
         Patch(STATISTICS, "np.abs(signs @ difference) >= observed", "signs @ difference >= observed"),
     ),
-    "worth-of-the-common-schedule": (
-        "high",
+    "worth-of-the-common-schedule": high(
         "Every policy is said to be worth as many trainings of a search as the common schedule is.",
         Patch(ENDPOINTS, "search.search_worth(reached, searched)", "search.search_worth(common, searched)"),
     ),
-    "groups-mixed": (
-        "high",
+    "groups-mixed": high(
         "Tasks of unknown kinds count among those of known kinds.",
-        Patch(
-            ENDPOINTS,
-            "for index, task in enumerate(headroom.tasks) if task.group == group]\n    per_task",
-            "for index, task in enumerate(headroom.tasks)]\n    per_task",
-        ),
+        Patch(ENDPOINTS, "in enumerate(headroom.tasks) if task.group == group]\n", "in enumerate(headroom.tasks)]\n"),
     ),
-    "price-not-charged": (
-        "high",
+    "price-not-charged": high(
         "Scores are compared without the price of the parameters that were added.",
-        Patch(
-            ENDPOINTS,
-            "score(accuracy, (params - host) / host, 1, headroom.price)",
-            "score(accuracy, 0 * params, 1, headroom.price)",
-        ),
+        Patch(ENDPOINTS, "(accuracy, (params - host) / host, 1, headroom", "(accuracy, 0 * params, 1, headroom"),
     ),
-    "policy-untrained": (
-        "critical",
+    "policy-untrained": critical(
         "The policy that is evaluated and exported has the weights it began with.",
         Patch(LEARNED, "        policy.load_state_dict(weights)\n", ""),
     ),
-    "scales-not-loaded": (
-        "critical",
+    "scales-not-loaded": critical(
         "The evaluated policy sees observations that are not normalised.",
         Patch(LEARNED, "        normalizers.load_state_dict(scales)\n", ""),
     ),
-    "latest-called-best": (
-        "high",
+    "latest-called-best": high(
         "The latest checkpoint is evaluated under the name of the best.",
         Patch(
             STAGES,
@@ -101,36 +67,22 @@ FAULTS: Faults = {
             '"latest")\n    unchanged(workspace, workspace.checkpoints)  # they may',
         ),
     ),
-    "greedy-is-sampled": (
-        "high",
+    "greedy-is-sampled": high(
         "The policy called greedy is sampled, and the other way round.",
         Patch(POLICIES, "greedy=name != SAMPLED", "greedy=name == SAMPLED"),
     ),
-    "final-network-trained-less": (
-        "high",
+    "final-network-trained-less": high(
         "The grown network that is trained from the start gets a quarter of the epochs.",
-        Patch(
-            "evaluation/static_baselines.py",
-            "equal = torch.full_like(affordable, epochs)",
-            "equal = torch.full_like(affordable, epochs // 4)",
-        ),
+        Patch("evaluation/static_baselines.py", "full_like(affordable, epochs)", "full_like(affordable, epochs // 4)"),
     ),
-    "another-network-exported": (
-        "high",
+    "another-network-exported": high(
         "The network that is exported as the best is the first host's.",
-        Patch(
-            "evaluation/export_best.py",
-            "grown_network(env.population, env.slots, row, committed=True, inputs=inputs)",
-            "grown_network(env.population, env.slots, (row + 1) % env.num_envs, committed=True, inputs=inputs)",
-        ),
+        Patch("evaluation/export_best.py", "slots, row, committed=", "slots, (row + 1) % env.num_envs, committed="),
     ),
-    "estimate-edited": (
-        "critical",
-        "The mean of the learned policy was raised in evaluation.json.",
-        Tampering("evaluate", raise_one_estimate),
+    "estimate-edited": critical(
+        "The mean of the learned policy was raised in evaluation.json.", Tampering("evaluate", raise_one_estimate)
     ),
-    "scores-edited-throughout": (
-        "critical",
+    "scores-edited-throughout": critical(
         "The learned policy's scores were raised, and all that follows from them was computed again.",
         Tampering("evaluate", raise_scores),
     ),

@@ -1,42 +1,32 @@
 """Faults in the formulas of the agent: advantages, scales, losses, the optimizer."""
 
-from tests.faults.fault import Faults, Patch
+from tests.faults.fault import Faults, Patch, critical, high, medium
 
 NORMALIZATION, TRAINER = "agent/normalization.py", "training/trainer.py"
 ADVANTAGES = LOSSES = PPO = "agent/ppo.py"
 
 FAULTS: Faults = {
-    "gae-gamma-squared": (
-        "critical",
+    "gae-gamma-squared": critical(
         "The trace of the advantages is discounted by γ² λ.",
         Patch(ADVANTAGES, "delta[t] + gamma * gae_lambda *", "delta[t] + gamma * gamma * gae_lambda *"),
     ),
-    "gamma-lambda-swapped": (
-        "critical",
+    "gamma-lambda-swapped": critical(
         "γ and λ are handed to the advantages the wrong way round.",
         Patch(TRAINER, "rewards, ppo.gamma, ppo.gae_lambda)", "rewards, ppo.gae_lambda, ppo.gamma)"),
     ),
-    "bootstrap-at-terminal": (
-        "critical",
+    "bootstrap-at-terminal": critical(
         "A terminal state is worth its value instead of 0.",
         Patch(ADVANTAGES, "torch.where(terminated, 0.0, next_values)", "next_values"),
     ),
-    "next-value-is-own-value": (
-        "critical",
+    "next-value-is-own-value": critical(
         "The value of the state after a step is that of the state before it.",
-        Patch(
-            "agent/ppo.py",
-            "torch.cat((rollout.values[1:], last[None]))",
-            "torch.cat((rollout.values[:-1], last[None]))",
-        ),
+        Patch(PPO, "torch.cat((rollout.values[1:], last[None]))", "torch.cat((rollout.values[:-1], last[None]))"),
     ),
-    "value-target-is-advantage": (
-        "critical",
+    "value-target-is-advantage": critical(
         "The critic is fitted to the advantages, not to the returns.",
         Patch(LOSSES, "(seen.values - batch.returns).square()", "(seen.values - batch.advantages).square()"),
     ),
-    "advantage-normalised-per-host": (
-        "high",
+    "advantage-normalised-per-host": high(
         "Each host's advantages are centred on their own mean.",
         Patch(
             LOSSES,
@@ -44,66 +34,47 @@ FAULTS: Faults = {
             "mean = torch.where(valid, advantages, 0.0).mean(dim=0)",
         ),
     ),
-    "clip-range-tenfold": (
-        "high",
+    "clip-range-tenfold": high(
         "The ratio is clipped at ten times the range that params.yaml says.",
-        Patch(
-            LOSSES,
-            "return surrogate(joint, advantages, settings.clip_range)",
-            "return surrogate(joint, advantages, 10 * settings.clip_range)",
-        ),
+        Patch(PPO, "return surrogate(joint, advantages, settings", "return surrogate(joint, advantages, 10 * settings"),
     ),
-    "entropy-sign": (
-        "high",
+    "entropy-sign": high(
         "Entropy is punished instead of paid.",
         Patch(LOSSES, "settings.value_coef * value - bonus", "settings.value_coef * value + bonus"),
     ),
-    "ratio-per-head": (
-        "high",
+    "ratio-per-head": high(
         "Each head has a clipped ratio of its own though the joint one is asked for.",
         Patch(LOSSES, 'if settings.ratio == "joint":', 'if settings.ratio != "joint":'),
     ),
-    "optimizer-steps-twice": (
-        "high",
+    "optimizer-steps-twice": high(
         "The optimizer is applied twice to every gradient.",
         Patch(PPO, "        self.adam.step()\n", "        self.adam.step()\n        self.adam.step()\n"),
     ),
-    "gradient-clip-inverted": (
-        "high",
+    "gradient-clip-inverted": high(
         "Gradients below the clipping norm are blown up to it, large ones pass.",
         Patch(PPO, "self.settings.max_grad_norm).clamp(min=1.0)", "self.settings.max_grad_norm).clamp(max=1.0)"),
     ),
-    "half-the-minibatches": (
-        "high",
+    "half-the-minibatches": high(
         "Every epoch of an update ends before its last minibatch.",
         Patch(PPO, "in everyone[order].tensor_split(parts):", "in everyone[order].tensor_split(parts)[:-1]:"),
     ),
-    "entropy-schedule-backwards": (
-        "medium",
+    "entropy-schedule-backwards": medium(
         "The entropy coefficient rises over the run instead of falling.",
         Patch(PPO, "done = self._progress()", "done = 1.0 - self._progress()"),
     ),
-    "rewards-shifted": (
-        "high",
+    "rewards-shifted": high(
         "Rewards are shifted by a tenth of the standard deviation of the returns when they are scaled.",
         Patch(NORMALIZATION, "(rewards / self.sigma)", "(rewards / self.sigma + 0.1)"),
     ),
-    "moments-merged-wrongly": (
-        "critical",
+    "moments-merged-wrongly": critical(
         "The variance of observations leaves out how far the means of two rollouts lie apart.",
-        Patch(
-            NORMALIZATION,
-            "self.m2 + other.m2 + delta.square() * self.count * share)",
-            "self.m2 + other.m2 + delta.square() * share)",
-        ),
+        Patch(NORMALIZATION, "+ other.m2 + delta.square() * self.count * share", "+ other.m2 + delta.square() * share"),
     ),
-    "return-runs-through-episodes": (
-        "high",
+    "return-runs-through-episodes": high(
         "The running return that scales rewards goes on from one episode to the next.",
         Patch(NORMALIZATION, "torch.where(starts[t], 0.0, self.running) * self.gamma", "self.running * self.gamma"),
     ),
-    "explained-variance-of-values": (
-        "medium",
+    "explained-variance-of-values": medium(
         "Explained variance is reported as a share of the values' variance, not of the returns'.",
         Patch("agent/metrics.py", "variance[3] / variance[1]", "variance[3] / variance[2]"),
     ),

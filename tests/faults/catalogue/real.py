@@ -2,7 +2,7 @@
 the last hosts or in the second process, or in what is measured before anything is learned.
 """
 
-from tests.faults.fault import Faults, Patch
+from tests.faults.fault import Faults, Patch, critical, high
 
 PPO, NORMALIZATION = "agent/ppo.py", "agent/normalization.py"
 ENV, SHARDS = "envs/growth_env.py", "growth/batch/shards.py"
@@ -10,13 +10,11 @@ DRAWING, HEADROOM, SCORING = "data/suites/drawing.py", "evaluation/headroom.py",
 
 FAULTS: Faults = {
     # Late.
-    "learning-rate-of-late-steps": (
-        "critical",
+    "learning-rate-of-late-steps": critical(
         "From the fifth update on the optimizer moves by half as much again as the rate that is recorded.",
         Patch(PPO, 'group["lr"] = rate', 'group["lr"] = rate * (1.5 if self.updates > 3 else 1.0)'),
     ),
-    "gradients-clipped-late-at-another-norm": (
-        "critical",
+    "gradients-clipped-late-at-another-norm": critical(
         "From the fifth update on gradients are clipped at a quarter of the norm.",
         Patch(
             PPO,
@@ -24,22 +22,15 @@ FAULTS: Faults = {
             "norm / (self.settings.max_grad_norm * (0.25 if self.updates > 3 else 1.0)))",
         ),
     ),
-    "entropy-penalised-late": (
-        "critical",
+    "entropy-penalised-late": critical(
         "From the fifth update on entropy is penalised instead of rewarded.",
-        Patch(
-            PPO,
-            "coefs = entropy_coef if self.entropy_scale is None",
-            "coefs = entropy_coef * (-1.0 if iteration > 3 else 1.0) if self.entropy_scale is None",
-        ),
+        Patch(PPO, "if self.entropy_scale is None", "* (-1.0 if iteration > 3 else 1.0) if self.entropy_scale is None"),
     ),
-    "last-minibatch-left-out-late": (
-        "critical",
+    "last-minibatch-left-out-late": critical(
         "From the fifth update on the last minibatch of every epoch is left out.",
         Patch(PPO, ".tensor_split(parts):", ".tensor_split(parts)[: parts - (iteration > 3)]:"),
     ),
-    "moments-halved-late": (
-        "critical",
+    "moments-halved-late": critical(
         "From the fifth update on Adam's second moments are halved before the update.",
         Patch(
             PPO,
@@ -50,36 +41,20 @@ FAULTS: Faults = {
         ),
     ),
     # After many rows.
-    "scales-stop-after-fifteen-thousand-rows": (
-        "high",
+    "scales-stop-after-fifteen-thousand-rows": high(
         "The scales of observations stand still after fifteen thousand rows.",
-        Patch(
-            NORMALIZATION,
-            "        self._freeze(self.moments.merge(batch))",
-            "        if self.moments.count < 15_000:\n            self._freeze(self.moments.merge(batch))",
-        ),
+        Patch(NORMALIZATION, "self._freeze(self", "if self.moments.count < 15_000:\n            self._freeze(self"),
     ),
-    "advantages-of-many-rows-too-small": (
-        "critical",
+    "advantages-of-many-rows-too-small": critical(
         "Advantages of a rollout of more than 2,500 rows are a sixth too small.",
-        Patch(
-            PPO,
-            "return centred / sigma.clamp(min=ADVANTAGE_SIGMA_FLOOR)",
-            "return centred / sigma.clamp(min=ADVANTAGE_SIGMA_FLOOR) / (1.2 if centred.numel() > 2500 else 1.0)",
-        ),
+        Patch(PPO, "=ADVANTAGE_SIGMA_FLOOR)", "=ADVANTAGE_SIGMA_FLOOR) / (1.2 if centred.numel() > 2500 else 1.0)"),
     ),
-    "bootstrap-behind-the-five-hundredth-host": (
-        "critical",
+    "bootstrap-behind-the-five-hundredth-host": critical(
         "Behind the five-hundredth host the end of an episode is worth what the critic thinks of it.",
-        Patch(
-            PPO,
-            "torch.where(terminated, 0.0, next_values) - values",
-            "torch.where(terminated & (torch.arange(terminated.shape[-1]) < 500), 0.0, next_values) - values",
-        ),
+        Patch(PPO, "torch.where(terminated", "torch.where(terminated & (torch.arange(terminated.shape[-1]) < 500)"),
     ),
     # The last hosts.
-    "last-hosts-never-act": (
-        "critical",
+    "last-hosts-never-act": critical(
         "Whatever is decided for the last hundred hosts, they wait.",
         Patch(
             ENV,
@@ -88,8 +63,7 @@ FAULTS: Faults = {
             "        action = waiting_where(~alive, to_action(actions) if isinstance(actions, Tensor) else actions)",
         ),
     ),
-    "last-hosts-learn-validation-tasks": (
-        "critical",
+    "last-hosts-learn-validation-tasks": critical(
         "The last hundred hosts play the tasks that choose the checkpoint.",
         Patch(
             ENV,
@@ -99,8 +73,7 @@ FAULTS: Faults = {
             "        return torch.where(self.host_ids > 411, self.train_tasks + drawn % others, drawn)",
         ),
     ),
-    "last-hosts-paid-more": (
-        "critical",
+    "last-hosts-paid-more": critical(
         "The last hundred hosts are paid a tenth more.",
         Patch(
             ENV,
@@ -109,8 +82,7 @@ FAULTS: Faults = {
             "        return self._observe(), rewards.total(parts) * more, paid.terminal",
         ),
     ),
-    "last-hosts-see-their-neighbour": (
-        "critical",
+    "last-hosts-see-their-neighbour": critical(
         "Each of the last hundred hosts is observed as the one before it.",
         Patch(
             ENV,
@@ -120,18 +92,12 @@ FAULTS: Faults = {
             "        return Observation(seen, state.slots.blueprint",
         ),
     ),
-    "last-hosts-forget-at-step-four": (
-        "critical",
+    "last-hosts-forget-at-step-four": critical(
         "The policy's memory of the last hundred hosts is wiped after the fourth step.",
-        Patch(
-            PPO,
-            "state, ended = step.state, terminated | truncated",
-            "state, ended = step.state.zeroed((env.env_ids > 411) & (t == 3)), terminated | truncated",
-        ),
+        Patch(PPO, "= step.state, terminated |", "= step.state.zeroed((env.env_ids > 411) & (t == 3)), terminated |"),
     ),
     # The second process.
-    "second-process-learns-slower": (
-        "critical",
+    "second-process-learns-slower": critical(
         "Hosts of the second process learn at half the rate.",
         Patch(
             SHARDS,
@@ -141,56 +107,36 @@ FAULTS: Faults = {
             "        ), ",
         ),
     ),
-    "second-process-answers-for-its-neighbours": (
-        "critical",
+    "second-process-answers-for-its-neighbours": critical(
         "In the second process a host is scored by the answers of the one before it.",
-        Patch(
-            SHARDS,
-            "torch.cat([part.correct for part in parts], 1)",
-            "torch.cat([part.correct.roll(int(k > 0), 1) for k, part in enumerate(parts)], 1)",
-        ),
+        Patch(SHARDS, "correct for part in parts]", "correct.roll(int(k > 0), 1) for k, part in enumerate(parts)]"),
     ),
-    "second-process-reads-backwards": (
-        "critical",
+    "second-process-reads-backwards": critical(
         "Hosts of the second process are given their minibatches in the reverse order.",
         Patch(SHARDS, "held, order[hosts], ", "held, order[hosts].flip(1) if hosts.start else order[hosts], "),
     ),
-    "second-process-begins-as-before": (
-        "critical",
+    "second-process-begins-as-before": critical(
         "Hosts of the second process begin with the weights of the iteration before.",
-        Patch(
-            SHARDS,
-            "(self.rng_seed, iteration, *own(hosts))",
-            "(self.rng_seed, iteration - (hosts.start > 0), *own(hosts))",
-        ),
+        Patch(SHARDS, "rng_seed, iteration, *own(hosts))", "rng_seed, iteration - (hosts.start > 0), *own(hosts))"),
     ),
     # Headroom.
-    "rules-train-an-epoch-less": (
-        "critical",
+    "rules-train-an-epoch-less": critical(
         "Hand-written rules are scored an epoch before their networks are done.",
         Patch(HEADROOM, "play_for_score(setup, asked, length)", "play_for_score(setup, asked, length - 1)"),
     ),
-    "common-schedule-is-the-worst": (
-        "critical",
+    "common-schedule-is-the-worst": critical(
         "The common schedule is the one that is worst on training tasks.",
         Patch(HEADROOM, "common=best_common(reached)", "common=best_common(-reached)"),
     ),
-    "schedules-chosen-on-scoring-hosts": (
-        "high",
+    "schedules-chosen-on-scoring-hosts": high(
         "Schedules are chosen on the hosts that score them.",
         Patch(HEADROOM, "_rows(tables.val_accuracy_pct[count:])", "_rows(tables.val_accuracy_pct[:count])"),
     ),
-    "common-schedule-of-validation-tasks": (
-        "high",
+    "common-schedule-of-validation-tasks": high(
         "The common schedule is sought on the tasks that choose the checkpoint.",
-        Patch(
-            HEADROOM,
-            'tasks = read_meta(prepared).of_group("train")',
-            'tasks = read_meta(prepared).of_group("val")',
-        ),
+        Patch(HEADROOM, 'tasks = read_meta(prepared).of_group("train")', 'tasks = read_meta(prepared).of_group("val")'),
     ),
-    "floors-trained-at-a-third-of-the-rate": (
-        "critical",
+    "floors-trained-at-a-third-of-the-rate": critical(
         "Networks that never grow learn at a third of the rate.",
         Patch(
             "evaluation/static_baselines.py",
@@ -200,8 +146,7 @@ FAULTS: Faults = {
         ),
     ),
     # Held-out tasks.
-    "a-tenth-of-test-is-training": (
-        "critical",
+    "a-tenth-of-test-is-training": critical(
         "A tenth of the test samples of held-out tasks are training samples.",
         Patch(
             DRAWING,
@@ -213,42 +158,22 @@ FAULTS: Faults = {
             "            part[:some] = whole[:some]",
         ),
     ),
-    "validation-tasks-are-training-tasks": (
-        "critical",
+    "validation-tasks-are-training-tasks": critical(
         "The tasks that choose the checkpoint are tasks of training.",
-        Patch(
-            DRAWING,
-            'pool = "held_out" if group == "held_out_kinds" else group',
-            'pool = "held_out" if group == "held_out_kinds" else "train" if group == "val" else group',
-        ),
+        Patch(DRAWING, '= "held_out_kinds" else group', '= "held_out_kinds" else "train" if group == "val" else group'),
         Patch(DRAWING, '"val": val or kinds', '"val": kinds'),  # else they would be of kinds that training has not
     ),
-    "held-out-tasks-are-training-tasks": (
-        "critical",
+    "held-out-tasks-are-training-tasks": critical(
         "Held-out tasks of known kinds are tasks of training.",
-        Patch(
-            DRAWING,
-            'pool = "held_out" if group == "held_out_kinds" else group',
-            'pool = "held_out" if group == "held_out_kinds" else "train" if group == "held_out" else group',
-        ),
+        Patch(DRAWING, 'held_out_kinds" else group', 'held_out_kinds" else "train" if group == "held_out" else group'),
     ),
     # Evaluation.
-    "test-score-is-the-better-of-two": (
-        "critical",
+    "test-score-is-the-better-of-two": critical(
         "A policy's test score is that of validation where this is better.",
-        Patch(
-            SCORING,
-            "test_accuracy_pct=_rounded(test),",
-            "test_accuracy_pct=_rounded([max(each, other) for each, other in zip(test, val, strict=True)]),",
-        ),
+        Patch(SCORING, "=_rounded(test", "=_rounded([max(each, other) for each, other in zip(test, val, strict=True)]"),
     ),
-    "policies-evaluated-an-epoch-longer": (
-        "critical",
+    "policies-evaluated-an-epoch-longer": critical(
         "Networks of evaluated policies train an epoch longer than those of headroom.",
-        Patch(
-            "evaluation/evaluate.py",
-            "{**actors, **counterfactuals}, headroom.epochs)",
-            "{**actors, **counterfactuals}, headroom.epochs + 1)",
-        ),
+        Patch("evaluation/evaluate.py", "*counterfactuals}, headroom.epochs", "*counterfactuals}, headroom.epochs + 1"),
     ),
 }

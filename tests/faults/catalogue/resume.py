@@ -4,24 +4,21 @@ Training is interrupted in the warm start and once more under PPO.
 """
 
 from tests.faults import tampering as files
-from tests.faults.fault import Faults, Patch, Tampering
+from tests.faults.fault import Faults, Patch, Tampering, critical, high, medium
 
 PPO, STATE, TRAINER = "agent/ppo.py", "training/session.py", "training/trainer.py"
 COUNTERS = "            setattr(self.counters, field.name, scalars[field.name])\n"
 
 FAULTS: Faults = {
-    "moments-dropped": (
-        "critical",
+    "moments-dropped": critical(
         "The optimizer begins anew after a resume.",
         Patch(PPO, '        self.adam.load_tensors(part_of(state, "adam."))\n', ""),
     ),
-    "scales-dropped": (
-        "critical",
+    "scales-dropped": critical(
         "The scales of observations and rewards begin anew after a resume.",
         Patch(STATE, "        self.normalizers.load_state_dict(normalizers)\n", ""),
     ),
-    "critic-not-restored": (
-        "critical",
+    "critic-not-restored": critical(
         "The critic has its first weights again after a resume.",
         Patch(
             PPO,
@@ -30,64 +27,40 @@ FAULTS: Faults = {
             "        self.policy.load_state_dict(self.policy.state_dict() | actor)",
         ),
     ),
-    "iteration-left-out": (
-        "critical",
+    "iteration-left-out": critical(
         "A resumed run leaves out one iteration.",
-        Patch(
-            TRAINER,
-            "for iteration in range(run.counters.iteration, session",
-            "for iteration in range(run.counters.iteration + (run.counters.iteration > 0), session",
-        ),
+        Patch(TRAINER, "range(run.counters.iteration", "range(run.counters.iteration + (run.counters.iteration > 0)"),
     ),
-    "iteration-done-again": (
-        "critical",
+    "iteration-done-again": critical(
         "A resumed run does its last iteration once more.",
-        Patch(
-            TRAINER,
-            "for iteration in range(run.counters.iteration, session",
-            "for iteration in range(max(0, run.counters.iteration - 1), session",
-        ),
+        Patch(TRAINER, "range(run.counters.iteration, session", "range(max(0, run.counters.iteration - 1), session"),
     ),
-    "updates-forgotten": (
-        "high",
+    "updates-forgotten": high(
         "The number of updates is 0 after a resume, so the entropy schedule begins again.",
         Patch(PPO, 'self.updates = int(state["counter.updates"])', "self.updates = 0"),
     ),
-    "best-score-forgotten": (
-        "high",
+    "best-score-forgotten": high(
         "A resumed run takes the first validation after it for the best.",
-        Patch(
-            "training/session.py",
-            "            state.counters.best_iteration, state.counters.best_score = start.best\n",
-            "            state.counters.best_iteration, state.counters.best_score = start.best.iteration, None\n",
-        ),
+        Patch(STATE, "counters.best_score = start.best\n", "counters.best_score = start.best.iteration, None\n"),
     ),
-    "chain-begins-anew": (
-        "high",
+    "chain-begins-anew": high(
         "The hash chain of the state forgets its last link at a resume.",
         Patch(STATE, COUNTERS, '            if field.name != "chain":\n    ' + COUNTERS),
     ),
-    "minibatches-counted-from-resume": (
-        "high",
+    "minibatches-counted-from-resume": high(
         "The order of minibatches depends on when the process began.",
-        Patch(
-            TRAINER,
-            "ppo.update(rollout, iteration, self.acted)",
-            "ppo.update(rollout, iteration - self.first, self.acted)",
-        ),
+        Patch(TRAINER, "update(rollout, iteration, self.acted)", "update(rollout, iteration - self.first, self.acted)"),
         Patch(
             TRAINER,
             "        self.every = session.params.runtime.checkpoint_steps\n",
             "        self.every, self.first = session.params.runtime.checkpoint_steps, self.counters.iteration\n",
         ),
     ),
-    "weights-edited-meanwhile": (
-        "high",  # training goes back to an earlier checkpoint and says so
+    "weights-edited-meanwhile": high(  # training goes back to an earlier checkpoint and says so
         "Weights of the checkpoint were changed between interruption and resume, and its checksums with them.",
         Tampering("interrupted", files.change_latest_weights),
     ),
-    "telemetry-edited-meanwhile": (
-        "medium",  # training goes back to an earlier checkpoint and says so
+    "telemetry-edited-meanwhile": medium(  # training goes back to an earlier checkpoint and says so
         "A file of the telemetry log was changed between interruption and resume.",
         Tampering("interrupted", files.damage_log),
     ),

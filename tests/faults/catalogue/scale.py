@@ -2,56 +2,32 @@
 anything is learned. A certificate of a toy training vouches for all of them.
 """
 
-from tests.faults.fault import Faults, Patch
+from tests.faults.fault import Faults, Patch, critical, high
 
 TRAINER, GRID, HEADROOM = "training/trainer.py", "evaluation/grid.py", "evaluation/headroom.py"
 
 FAULTS: Faults = {
-    "from-the-fourth-iteration-on": (
-        "critical",
+    "from-the-fourth-iteration-on": critical(
         "From the fourth iteration on advantages fade as if λ were smaller.",
-        Patch(
-            TRAINER, "ppo.gamma, ppo.gae_lambda)", "ppo.gamma, ppo.gae_lambda - 0.2 * (self.counters.iteration > 2))"
-        ),
+        Patch(TRAINER, "ppo.gamma, ppo.gae_lambda", "ppo.gamma, ppo.gae_lambda - 0.2 * (self.counters.iteration > 2)"),
     ),
-    "with-eight-hosts-or-more": (
-        "critical",
+    "with-eight-hosts-or-more": critical(
         "With eight hosts or more the update sees rewards that are too large.",
-        Patch(
-            TRAINER,
-            "with_advantages(rollout, rewards, ppo.gamma",
-            "with_advantages(rollout, rewards * (1.1 if rewards.shape[1] > 7 else 1.0), ppo.gamma",
-        ),
+        Patch(TRAINER, "(rollout, rewards, ppo", "(rollout, rewards * (1.1 if rewards.shape[1] > 7 else 1.0), ppo"),
     ),
-    "after-three-hundred-rows": (
-        "high",
+    "after-three-hundred-rows": high(
         "The scales of observations forget how far means lie apart once there are 300 rows.",
-        Patch(
-            "agent/normalization.py",
-            "delta.square() * self.count * share)",
-            "delta.square() * self.count * share * (self.count < 300))",
-        ),
+        Patch("agent/normalization.py", "() * self.count * share)", "() * self.count * share * (self.count < 300))"),
     ),
-    "last-host-draws-as-its-neighbour": (
-        "high",
+    "last-host-draws-as-its-neighbour": high(
         "The last host draws its actions with the numbers of the one before.",
-        Patch(
-            "agent/ppo.py",
-            "rng.Purpose.ACTION, iteration, env_ids, time, device",
-            "rng.Purpose.ACTION, iteration, env_ids - (env_ids == 7).long(), time, device",
-        ),
+        Patch("agent/ppo.py", "ACTION, iteration, env_ids", "ACTION, iteration, env_ids - (env_ids == 7).long()"),
     ),
-    "second-process-begins-with-others-weights": (
-        "critical",
+    "second-process-begins-with-others-weights": critical(
         "Hosts of the second process begin with the weights of the first process's.",
-        Patch(
-            "growth/batch/population.py",
-            "Purpose.HOST_INIT, iteration, self.env_ids, device",
-            "Purpose.HOST_INIT, iteration, self.env_ids % 4, device",
-        ),
+        Patch("growth/batch/population.py", "iteration, self.env_ids, device", "iteration, self.env_ids % 4, device"),
     ),
-    "schedules-trained-at-a-third-of-the-rate": (
-        "critical",
+    "schedules-trained-at-a-third-of-the-rate": critical(
         "Hosts of the search for schedules learn at a third of the rate.",
         Patch(
             GRID,
@@ -60,19 +36,13 @@ FAULTS: Faults = {
             'update={"learning_rate": params.train.host_optimizer.learning_rate / 3})}',
         ),
     ),
-    "rows-of-the-search-shifted-by-a-host": (
-        "critical",
+    "rows-of-the-search-shifted-by-a-host": critical(
         "What schedules reached on a host is noted at the next one.",
         Patch(HEADROOM, "_rows(tables.val_accuracy_pct[:count])", "_rows(tables.val_accuracy_pct[:count][::-1])"),
         Patch(HEADROOM, "_rows(tables.test_accuracy_pct[:count])", "_rows(tables.test_accuracy_pct[:count][::-1])"),
     ),
-    "held-out-test-is-its-training-split": (
-        "critical",
+    "held-out-test-is-its-training-split": critical(
         "The test split of held-out tasks has the samples of their training split.",
-        Patch(
-            "data/suites/drawing.py",
-            "_samples(problem, draws.of_split(split), samples[split])",
-            '_samples(problem, draws.of_split("train" if split == "test" else split), samples[split])',
-        ),
+        Patch("data/suites/drawing.py", "draws.of_split(split", 'draws.of_split("train" if split == "test" else split'),
     ),
 }
