@@ -16,7 +16,7 @@ from torch import Tensor
 
 from simic import durable, params, rng
 from simic.agent.gym_adapter import Make, vectorized
-from simic.agent.metrics import UpdateMetrics, acting, numbers
+from simic.agent.metrics import UpdateMetrics, numbers
 from simic.agent.normalization import Normalizers, ObservationNormalizer, RewardNormalizer
 from simic.agent.policy import ActorCritic, RecurrentState, part_of, refuse_mismatch
 from simic.agent.ppo import PPO, collect, with_advantages
@@ -165,11 +165,10 @@ class Agent:
         before = len(self._returns.finished)
         for rewards, ends in zip(rollout.rewards, ended, strict=True):
             self._returns.add(rewards, ends)
-        acted = acting(self.policy, rollout, self._position, self.normalizers)
         seen = rollout.raw_features, rollout.rewards, rollout.starts, rollout.valid
         rewards = self.normalizers.update(*seen)
         rollout = with_advantages(rollout, rewards, self.settings.gamma, self.settings.gae_lambda)
-        metrics = self.ppo.update(rollout, self.iteration, acted)
+        metrics = self.ppo.update(rollout, self.iteration)
         if not metrics.first_ratio_ok:
             raise SimicError(f"iteration {self.iteration}: the first ratio is off 1 by {metrics.first_ratio_deviation}")
         self.iteration += 1

@@ -239,36 +239,24 @@ def vectorized(make: Make, envs: int, rng_seed: int) -> GymAdapter:
 def specs(
     observations: gymnasium.Space, actions: gymnasium.Space, given: ActionSpec | None
 ) -> tuple[ObservationSpec, ActionSpec]:
-    """Return the specs of an environment's spaces; SimicError where the agent does not know them."""
-    action_spec = _action_spec(actions, given)
-    return _observation_spec(observations), action_spec
-
-
-def _action_spec(space: gymnasium.Space, given: ActionSpec | None) -> ActionSpec:
-    if isinstance(space, Discrete):
-        sizes = [int(space.n)]
-    elif isinstance(space, MultiDiscrete) and space.nvec.ndim == 1:
-        sizes = space.nvec.tolist()
+    """Return the specs of an environment's spaces; SimicError where the agent does not know them, or where the
+    ``given`` one of actions is not of that space.
+    """
+    if isinstance(actions, Discrete):
+        sizes = [int(actions.n)]
+    elif isinstance(actions, MultiDiscrete) and actions.nvec.ndim == 1:
+        sizes = actions.nvec.tolist()
     else:
-        raise SimicError(f"action space {space}: must be Discrete, or MultiDiscrete of one dimension")
-    # Discrete spaces may count from another number than 0.
-    firsts = np.atleast_1d(np.asarray(space.start, dtype=np.int64)).tolist()
-    if given is None:
-        return _counting_from(firsts, ActionSpec.discrete(*sizes))
-    if not isinstance(given, ActionSpec):
-        raise SimicError(f"action_spec is {type(given).__name__}: must be a simic.agent.spec.ActionSpec")
-    own = [head.size for head in given.heads]
+        raise SimicError(f"action space {actions}: must be Discrete, or MultiDiscrete of one dimension")
+    spec = ActionSpec.discrete(*sizes) if given is None else given
+    if not isinstance(spec, ActionSpec):
+        raise SimicError(f"action_spec is {type(spec).__name__}: must be a simic.agent.spec.ActionSpec")
+    own = [head.size for head in spec.heads]
     if own != sizes:
         raise SimicError(f"action_spec has heads of sizes {own}: must be those of the action space, {sizes}")
-    return _counting_from(firsts, given)
-
-
-def _counting_from(firsts: Sequence[int], spec: ActionSpec) -> ActionSpec:
-    heads = [replace(head, first=first) for head, first in zip(spec.heads, firsts, strict=True)]
-    return replace(spec, heads=tuple(heads))
-
-
-def _observation_spec(space: gymnasium.Space) -> ObservationSpec:
-    if not isinstance(space, Box):
-        raise SimicError(f"observation space {space}: must be a Box")
-    return ObservationSpec(int(np.prod(space.shape)))
+    if not isinstance(observations, Box):
+        raise SimicError(f"observation space {observations}: must be a Box")
+    # Discrete spaces may count from another number than 0.
+    firsts = np.atleast_1d(np.asarray(actions.start, dtype=np.int64)).tolist()
+    heads = tuple(replace(head, first=first) for head, first in zip(spec.heads, firsts, strict=True))
+    return ObservationSpec(int(np.prod(observations.shape))), replace(spec, heads=heads)

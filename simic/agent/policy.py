@@ -166,11 +166,11 @@ class Trunk(nn.Module):
         hidden, state = self.core.step(encoded, state)
         return self._read(encoded, hidden, observation), state
 
-    def over(self, seen: Observation, state: RecurrentState, starts: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the encoder's output, the core's output and z ``[T, N, ·]`` of whole rows."""
+    def over(self, seen: Observation, state: RecurrentState, starts: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Return the core's output and z ``[T, N, ·]`` of whole rows."""
         encoded = self._encode(seen)
         hidden = self.core.over(encoded, state, starts)
-        return encoded, hidden, self._read(encoded, hidden, seen)
+        return hidden, self._read(encoded, hidden, seen)
 
     def _read(self, encoded: Tensor, hidden: Tensor, seen: Observation) -> Tensor:
         """Return z, which heads and value read."""
@@ -201,12 +201,11 @@ class Step:
 
 @dataclass(frozen=True)
 class Replayed:
-    """Recorded decisions ``[T, N]`` seen by the present weights; of the trunks the actor's."""
+    """Recorded decisions ``[T, N]`` scored by the present weights; of the trunks the actor's."""
 
     log_probs: Tensor  # [T, N, heads], exactly 0 where irrelevant
     entropy: Tensor  # [T, N, heads], H / ln(#legal)
     values: Tensor  # [T, N]
-    encoded: Tensor  # [T, N, units], after the encoder's tanh
     hidden: Tensor  # [T, N, H], the core's output
     z: Tensor  # [T, N, H], what the heads read: encoded, the normalised memory, descriptions of choices
 
@@ -284,17 +283,6 @@ class ActorCritic(nn.Module):
         named = list(self.named_parameters())
         return {part: [p for name, p in named if name.startswith(prefix)] for part, prefix in parts.items()}
 
-    def layers(self) -> dict[str, list[nn.Parameter]]:
-        """Return parameters by layer: ``actor.encoder``, ``head_op.out``, …; ``given``: embeddings of choices."""
-        layers: dict[str, list[nn.Parameter]] = {}
-        for name, parameter in self.named_parameters():
-            layer = name.rpartition(".")[0]
-            if layer.startswith("heads."):
-                _, number, part = layer.split(".")
-                layer = f"head_{self.action_spec.heads[int(number)].name}.{part}"
-            layers.setdefault(layer, []).append(parameter)
-        return layers
-
     @property
     def like(self) -> Tensor:
         """Return a weight, which has device and type of all others."""
@@ -349,20 +337,16 @@ class ActorCritic(nn.Module):
         """
         parts = zip(self._trunks(), state.split(len(self._trunks())), strict=True)
         outputs = [trunk.over(seen, own, starts) for trunk, own in parts]
-        encoded, hidden, z = outputs[0]
+        hidden, z = outputs[0]
         choices = self.choose(z, seen.masks, actions=actions, valid=valid)
         values = self.state_value(self._of_value(outputs[-1][-1], seen))
         log_probs = torch.stack([choice.log_prob() for choice in choices], dim=-1)
         entropy = torch.stack([choice.normalized_entropy() for choice in choices], dim=-1)
-        return Replayed(log_probs, entropy, values, encoded, hidden, z)
+        return Replayed(log_probs, entropy, values, hidden, z)
 
     def read_by_heads(self, seen: Observation, state: RecurrentState, starts: Tensor | None) -> Tensor:
         """Return z ``[T, N, H]`` of whole rows as the heads read it: of the actor's trunk alone."""
-        return self.actor.over(seen, self.memory_of_actor(state), starts)[-1]
-
-    def memory_of_actor(self, state: RecurrentState) -> RecurrentState:
-        """Return the actor's part of the memories of all trunks."""
-        return state.split(len(self._trunks()))[0]
+        return self.actor.over(seen, state.split(len(self._trunks()))[0], starts)[-1]
 
     def remember(self, observation: Observation, state: RecurrentState) -> tuple[Tensor, Tensor, RecurrentState]:
         """Take in one more observation; return what the heads and what the value read, ``[E, H]``, and the memory."""
@@ -439,21 +423,17 @@ class ActorCritic(nn.Module):
             mask = mask.view(len(mask), *(1 for _ in logits.shape[1:-1]), mask.shape[-1])
         return masked_log_softmax(logits, mask.expand_as(logits))
 
-    def _in_steps(self) -> list[range]:
-        """Return the heads that know of no choice, of the op alone, and of op and slot."""
-        heads = len(self.heads)
-        return [heads_of for heads_of in (range(1), range(1, min(2, heads)), range(2, heads)) if heads_of]
-
     def _first_layers(self, z: Tensor) -> list[tuple[range, Tensor, Tensor]]:
-        """Return the heads of each step with the weights of their first layers, one under the other, and what these
-        make of z, side by side. For all steps it is one product.
+        """Return the heads that know of no choice, of the op alone, and of op and slot, each group with the weights of
+        its first layers, one under the other, and what these make of z, side by side. For all it is one product.
         """
         hidden = [head.get_submodule("hidden") for head in self.heads]
         weight, bias = (torch.cat([layer.get_parameter(part) for layer in hidden]) for part in ("weight", "bias"))
-        steps = self._in_steps()
-        units = [len(group) * len(weight) // len(hidden) for group in steps]
+        heads = len(hidden)
+        groups = [group for group in (range(1), range(1, min(2, heads)), range(2, heads)) if group]
+        units = [len(group) * len(weight) // heads for group in groups]
         of_z = functional.linear(z, weight, bias)
-        return list(zip(steps, weight.split(units), of_z.split(units, dim=-1), strict=True))
+        return list(zip(groups, weight.split(units), of_z.split(units, dim=-1), strict=True))
 
     def _of_choices(self, group: range, weight: Tensor) -> Tensor | None:
         """Return what earlier choices add to first layers before their tanh: nothing, e_op ``[O, units]`` or e_op +

@@ -3,7 +3,7 @@
 The file follows an iteration: collect → advantages → minibatches → losses → step → stop.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from simic import params, rng
 from simic.agent import distributions
-from simic.agent.metrics import Health, Log, UpdateMetrics, largest
+from simic.agent.metrics import Log, Probe, UpdateMetrics, health, largest, scales
 from simic.agent.normalization import Normalizers, Reduce, alone
 from simic.agent.policy import ActorCritic, Replayed, part_of, refuse_mismatch
 from simic.agent.rollout import Environment, PartialRollout, Position, Rollout, StepRecord, single_step_ids
@@ -255,10 +255,9 @@ def terms(
     with torch.no_grad():
         return Terms(
             loss,
-            {"policy_loss": policy.detach(), "value_loss": value.detach(), "bonus": bonus.detach()}
-            | {"entropy": entropies.detach()}
+            {"policy_loss": policy.detach(), "value_loss": value.detach(), "entropy": entropies.detach()}
             | _sums(log_ratio, batch.valid, used, settings.clip_range),
-            _peaks(difference, seen, batch.valid),
+            _peaks(difference, batch.valid),
         )
 
 
@@ -271,20 +270,18 @@ def _sums(log_ratio: Tensor, valid: Tensor, used: Usage, clip_range: float) -> d
         "rows": valid.sum().to(ratio.dtype),
         "open": used.open.sum(dim=(0, 1)).to(ratio.dtype),
         "kl": k3(log_ratio).sum(dim=(0, 1)),
-        "kl_k1": -joint.sum(),
         "ratio": torch.where(valid, ratio, 0.0).sum(),
         "clipped": (outside & valid).sum().to(ratio.dtype),
     }
 
 
-def _peaks(difference: Tensor, seen: Replayed, valid: Tensor) -> dict[str, Tensor]:
+def _peaks(difference: Tensor, valid: Tensor) -> dict[str, Tensor]:
     """Return largest values over rows; ``deviation`` is of unclamped ratios: max |r_k − 1| over heads, and |r − 1|."""
     joint = difference.sum(dim=-1)
     return {
         "deviation": torch.maximum(largest(difference.expm1().abs()), largest(joint.expm1().abs())),
         "ratio_max": largest(torch.where(valid, joint, -torch.inf).exp()),
         "minus_ratio_min": largest(-torch.where(valid, joint, torch.inf).exp()),
-        "log_prob": largest(seen.log_probs.abs()),
     }
 
 
@@ -310,10 +307,6 @@ class Adam(torch.optim.AdamW):
                 "exp_avg": torch.zeros_like(parameter),
                 "exp_avg_sq": torch.zeros_like(parameter),
             }
-
-    def largest_second_moment(self) -> Tensor:
-        """Return max v over all parameters, without bias correction; a spike announces instability."""
-        return torch.stack([self.state[p]["exp_avg_sq"].max() for p in self.parameters]).max()
 
     def tensors(self) -> dict[str, Tensor]:
         """Return ``step`` (one for all) and both moments by the parameter's name; copies."""
@@ -360,9 +353,10 @@ class PPO:
         self.total_updates, self.reduce = total_updates, reduce
         self.all_env_ids = None if all_env_ids is None else all_env_ids.cpu()
         self.adam = Adam(policy, settings.learning_rate, settings.adam_eps)
-        self.groups, self.layers = policy.groups(), policy.layers()
-        self.members = self._membership([*self.groups.values(), self.adam.parameters])
-        self.in_layer = self._membership(list(self.layers.values()))
+        self.groups = policy.groups()
+        parts = [{id(parameter) for parameter in part} for part in (*self.groups.values(), self.adam.parameters)]
+        members = [[id(parameter) in part for parameter in self.adam.parameters] for part in parts]
+        self.members = torch.tensor(members, device=policy.like.device)  # [parts, parameters]
         names = [head.name for head in policy.action_spec.heads]
         for name in settings.entropy_scale:
             if name not in names:
@@ -375,16 +369,10 @@ class PPO:
         self.skipped_steps = 0
         self._known_ids: tuple[Tensor, Tensor] | None = None
 
-    def _membership(self, parts: list[list[nn.Parameter]]) -> Tensor:
-        """Return which parameters belong to each part, bool ``[parts, parameters]``."""
-        ids = [{id(parameter) for parameter in part} for part in parts]
-        rows = [[id(parameter) in part for parameter in self.adam.parameters] for part in ids]
-        return torch.tensor(rows, device=self.policy.like.device)
-
-    def update(self, rollout: Rollout, iteration: int, acted: Mapping[str, Tensor] = {}) -> UpdateMetrics:
+    def update(self, rollout: Rollout, iteration: int) -> UpdateMetrics:
         """Learn from several epochs of minibatches over environments, of a policy without memory over single steps.
 
-        The rollout must carry advantages and returns. ``acted`` is what ``metrics.acting`` measured of it.
+        The rollout must carry advantages and returns.
         """
         if rollout.advantages is None:
             raise ValueError("the rollout has no advantages: call with_advantages first")
@@ -395,14 +383,14 @@ class PPO:
             own, everyone = (single_step_ids(ids, len(rollout.valid)) for ids in (own, everyone))
             rollout = rollout.single_steps()
         assert rollout.advantages is not None
-        health = Health(self.policy, rollout, self.reduce, acted)
+        log, probe = Log(once=scales(rollout, self.reduce)), None
 
         # Advantages: where one action was legal nothing was decided, and they say nothing about a decision.
         used = usage(self.policy, rollout, min(self.settings.minibatches, len(everyone)), self.reduce)
         decided = used.open.any(dim=-1)
         rollout = replace(rollout, advantages=normalized(rollout.advantages, decided, self.reduce))
 
-        rate, entropy_coef, log = self.learning_rate(), self.entropy_coef(), Log()
+        rate, entropy_coef = self.learning_rate(), self.entropy_coef()
         coefs = entropy_coef if self.entropy_scale is None else entropy_coef * self.entropy_scale
         alive = torch.ones((), dtype=torch.bool, device=rollout.valid.device)  # until the divergence ends the update
 
@@ -413,23 +401,26 @@ class PPO:
 
             # Losses: replay under the present weights, objective and gradient.
             seen = self.replay(batch)
-            if not log.epochs:
-                health.first(batch, seen)
+            if probe is None:
+                probe = Probe(self.policy, batch, seen)
+                log.once |= health(seen, batch.valid, self.reduce)
             losses = terms(seen, batch, used.select(rows), self.settings, coefs)
-            norms, by_layer = self._backward(losses.loss)
+            norms = self._backward(losses.loss)
             losses = losses.reduced(self.reduce)
 
             # Step, unless the divergence is too large or something is not finite.
             diverged, finite = self._verdict(losses, norms[-1])
             self._step(rate, norms[-1], alive & finite & ~diverged)
             verdicts = torch.stack((diverged, finite))
-            log.add(epoch, losses.sums | losses.peaks | {"norms": norms, "by_layer": by_layer, "verdicts": verdicts})
+            log.rows.append(losses.sums | losses.peaks | {"norms": norms, "verdicts": verdicts})
+            log.epochs.append(epoch + 1)
 
             # Stop.
             alive = alive & ~(diverged & finite)
             if self.reads_are_free and not alive:
                 break  # elsewhere asking would make the host wait: the rest is computed in vain, and skipped
-        log.once |= health.after() | {"max_second_moment": self.adam.largest_second_moment()}
+        assert probe is not None
+        log.once |= {"exact_kl": probe.divergence(self.reduce)}
         log.once |= {"samples": used.rows, "samples_by_head": used.open_rows}
         return self._report(log, rate, entropy_coef)
 
@@ -453,9 +444,9 @@ class PPO:
         starts = batch.starts if batch.starts_inside else None
         return self.policy.replay(batch.observation(), batch.actions, batch.state, batch.valid, starts)
 
-    def _backward(self, loss: Tensor) -> tuple[Tensor, Tensor]:
+    def _backward(self, loss: Tensor) -> Tensor:
         """Hand the optimizer the gradients, summed over processes in one exchange; return their norms before clipping,
-        by part of the policy with the total last, and by layer. Parameters that the loss does not reach have 0.
+        by part of the policy with the total last. Parameters that the loss does not reach have 0.
         """
         parameters = self.adam.parameters
         gradients = torch.autograd.grad(loss, parameters, allow_unused=True, materialize_grads=True)
@@ -466,8 +457,7 @@ class PPO:
         for parameter, gradient in zip(parameters, gradients, strict=True):
             parameter.grad = gradient
         squares = torch.stack([torch.linalg.vector_norm(gradient) for gradient in gradients]).square()
-        parts, layers = (torch.where(of, squares, 0.0).sum(dim=-1).sqrt() for of in (self.members, self.in_layer))
-        return parts, layers
+        return torch.where(self.members, squares, 0.0).sum(dim=-1).sqrt()
 
     def _verdict(self, losses: Terms, norm: Tensor) -> tuple[Tensor, Tensor]:
         """Return whether the divergence is too large, and whether loss and gradient are finite. From sums over all
@@ -508,8 +498,8 @@ class PPO:
         return self.settings.learning_rate * (1.0 - falls * self._progress())
 
     def _report(self, log: Log, rate: float, entropy_coef: float) -> UpdateMetrics:
-        heads = self.policy.action_spec.heads
-        metrics, stepped = log.summarize(heads, tuple(self.groups), tuple(self.layers), self.settings.max_grad_norm)
+        heads = [head.name for head in self.policy.action_spec.heads]
+        metrics, stepped = log.summarize(heads, tuple(self.groups), self.settings.max_grad_norm)
         self.updates += stepped
         self.skipped_steps += metrics["skipped_steps"]
         return UpdateMetrics(
@@ -517,7 +507,6 @@ class PPO:
             first_ratio_ok=metrics["first_ratio_deviation"] < RATIO_TOLERANCE,
             entropy_coef=entropy_coef,
             learning_rate=rate,
-            adam_eps=self.adam.param_groups[0]["eps"],
             updates=self.updates,
         )
 

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from typing import TypeVar
 
-from simic.agent.metrics import UpdateMetrics, acting, numbers
+from simic.agent.metrics import UpdateMetrics, numbers
 from simic.agent.ppo import collect, with_advantages
 from simic.agent.rollout import PartialRollout, Rollout, StepRecord
 from simic.errors import DecisionFault, SimicError
@@ -181,7 +181,6 @@ class TrainingRun:
         self.whole = False
         self.session.task.moved(self.end)
         normalizers, ppo, reduce = self.state.normalizers, self.settings.ppo, self.ranks.reduce
-        self.acted = acting(self.state.ppo.policy, rollout, self.end, normalizers, reduce)
         seen = rollout.raw_features, rollout.rewards, rollout.starts, rollout.valid
         rewards = normalizers.update(*seen, reduce)
         return with_advantages(rollout, rewards, ppo.gamma, ppo.gae_lambda)
@@ -189,7 +188,7 @@ class TrainingRun:
     def update(self, rollout: Rollout, iteration: int) -> UpdateMetrics:
         """Run one update of PPO, and the checks of it that can end a run."""
         ppo = self.state.ppo
-        metrics = self._timed("update", lambda: ppo.update(rollout, iteration, self.acted))
+        metrics = self._timed("update", lambda: ppo.update(rollout, iteration))
         self.counters.env_steps += metrics.samples
         if self.kept:
             self.kept |= kept_iteration.rollout_columns(rollout, self.end, self.ranks)

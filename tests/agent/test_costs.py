@@ -38,7 +38,7 @@ def reads_of_an_update(envs: int, units: int, heads: int) -> Counter[str]:
     ppo = PPO(policy, settings, rng_seed=1, total_updates=2)
     ppo.reads_are_free = False  # as on a GPU
     with CountReads() as mode:
-        ppo.update(rollout, 0, {})
+        ppo.update(rollout, 0)
     return Counter(mode.reads)
 
 

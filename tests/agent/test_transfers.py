@@ -81,7 +81,7 @@ def test_an_update_reads_the_device_once(changes: dict, sent: None) -> None:
     ppo.update(replace(rollout_of(ppo), env_ids=env_ids), 0)  # fetches the env ids, once in a run
     rollout = replace(rollout_of(ppo, 1), env_ids=env_ids)
     with CountReads() as reads, CountScalars() as scalars:
-        ppo.update(rollout, 1, {})
+        ppo.update(rollout, 1)
     assert reads.reads.count("cpu") == 1
     assert set(reads.reads) == {"cpu"}
     assert scalars.calls == 0
@@ -120,7 +120,7 @@ def test_minibatches_after_the_end_of_an_update_change_nothing(changes: dict) ->
         found: list[UpdateMetrics] = []
         for ppo in (here, there):
             rollout = broken(rollout_of(ppo, iteration), iteration)
-            found.append(ppo.update(rollout, iteration, {}))
+            found.append(ppo.update(rollout, iteration))
         one, other = (numbers(asdict(metrics)) for metrics in found)
         assert other == pytest.approx(one, rel=0, abs=0, nan_ok=True)
         stops, skips = stops + found[0].stopped_early, skips + found[0].skipped_steps

@@ -201,7 +201,7 @@ def course(family: str, device: torch.device) -> Course:
         rewards = normalizers.update(rollout.raw_features, rollout.rewards, rollout.starts, rollout.valid)
         waited.clear()
         learnt = with_advantages(rollout, rewards, 0.99, 0.95)
-        metrics = ppo.update(learnt, iteration, {})
+        metrics = ppo.update(learnt, iteration)
         found.learning.append(Counter(waited))
         found.values.append(torch.tensor([metrics.policy_loss, metrics.value_loss]))
     return found

@@ -40,7 +40,7 @@ def learn(ranks: Ranks, case: str) -> dict:
         seen = rollout.raw_features, rollout.rewards, rollout.starts, rollout.valid
         rewards = normalizers.update(*seen, ranks.reduce)
         rollout = with_advantages(rollout, rewards, 0.9, 0.8)
-        metrics.append(asdict(ppo.update(rollout, iteration, {})))
+        metrics.append(asdict(ppo.update(rollout, iteration)))
     scales = normalizers.state_dict()
     scales["reward.running"] = ranks.whole(scales["reward.running"])
     weights = torch.cat([parameter.detach().double().flatten() for parameter in policy.parameters()])

@@ -34,8 +34,8 @@ FAULTS: Faults = {
         "From the fifth update on Adam's second moments are halved before the update.",
         Patch(
             PPO,
-            "rate, entropy_coef, log = self.learning_rate(), self.entropy_coef(), Log()",
-            "rate, entropy_coef, log = self.learning_rate(), self.entropy_coef(), Log()\n"
+            "rate, entropy_coef = self.learning_rate(), self.entropy_coef()",
+            "rate, entropy_coef = self.learning_rate(), self.entropy_coef()\n"
             "        for each in self.adam.state.values() if iteration > 3 else ():\n"
             '            each["exp_avg_sq"].mul_(0.5)',
         ),

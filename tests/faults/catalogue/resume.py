@@ -49,7 +49,7 @@ FAULTS: Faults = {
     ),
     "minibatches-counted-from-resume": high(
         "The order of minibatches depends on when the process began.",
-        Patch(TRAINER, "update(rollout, iteration, self.acted)", "update(rollout, iteration - self.first, self.acted)"),
+        Patch(TRAINER, "ppo.update(rollout, iteration)", "ppo.update(rollout, iteration - self.first)"),
         Patch(
             TRAINER,
             "        self.every = session.params.runtime.checkpoint_steps\n",
