@@ -33,11 +33,11 @@ def test_scales_move_once_per_iteration_between_the_rollout_and_the_update(prepa
 
         update = ppo.update
 
-        def watched(rollout, iteration, observer):
+        def watched(rollout, iteration):
             look("update")
             # What is replayed is what was seen: the scales of the rollout, not those of now.
             assert not torch.equal(rollout.features, normalizers.observation.normalize(rollout.raw_features))
-            result = update(rollout, iteration, observer)
+            result = update(rollout, iteration)
             look("updated")
             return result
 
