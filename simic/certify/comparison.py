@@ -45,19 +45,22 @@ class ComparisonLog:
         """Add whether two things that must be the same are."""
         self.note(what, where, 0.0 if same else 1.0)
 
-    def number(self, what: str, where: str, recorded: float, expected: float, scale: float = 1.0) -> None:
+    def number(
+        self, what: str, where: str, recorded: float, expected: float, scale: float = 1.0, explained: float = 0.0
+    ) -> None:
         """Add two numbers; NaN agrees with NaN alone."""
-        self.numbers(what, where, [recorded], [expected], scale)
+        self.numbers(what, where, [recorded], [expected], scale, explained)
 
     def numbers(
-        self, what: str, where: str, recorded: Sequence[float], expected: Sequence[float], scale: float = 1.0
-    ) -> None:
-        """Add two rows of numbers, by the largest difference as a share of ``scale``."""
+        self, what: str, where: str, recorded: Sequence[float], expected: Sequence[float], scale: float = 1.0,
+        explained: float = 0.0,
+    ) -> None:  # fmt: skip
+        """Add two rows of numbers, by how far the largest difference exceeds ``explained``, as a share of ``scale``."""
         if len(recorded) != len(expected):
             self.note(what, f"{where}: {len(recorded)} numbers, not {len(expected)}", math.inf)
             return
         apart = max((_apart(a, b) for a, b in zip(recorded, expected, strict=True)), default=0.0)
-        self.note(what, where, apart / (scale or 1.0))
+        self.note(what, where, max(0.0, apart - explained) / (scale or 1.0))
 
     def tensors(self, what: str, where: str, recorded: Tensor, expected: Tensor, least: float = 0.0) -> None:
         """Add two tensors, by the largest difference as a share of the largest expected value, at least ``least``."""

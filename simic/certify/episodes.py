@@ -26,6 +26,9 @@ SEED_NORM = "seed_grad_norm"  # of each seed that learns, relative to itself
 SCORES = ("live_accuracy", "committed_accuracy", "all_off_accuracy")
 EARLY = 6  # steps for which these are compared
 FLIPPED = 2  # samples that rounding may answer the other way
+# Where the loss of a host has drifted, so have its answers: a sample whose best class leads by less than this many
+# times the drift may flip as well. One host in a hundred drifts; where the loss was 4e-4 off, 3 samples of 256 flipped.
+LEAD_PER_DRIFT = 200.0
 # Ten times the largest deviation of clean runs, at most, and of third quartiles over hosts and steps; the rest must
 # agree exactly (docs/history/experiments.md). Hosts for tables drift faster: AdamW moves each weight by 0.005 a step.
 ALLOWED = {"alpha": 9e-7, "component shaping": 1e-14, "val_loss": 1e-3, "train_loss": 1e-3, "host_grad_norm": 1.6e-2}
@@ -80,7 +83,7 @@ def replay_episode(
 
 
 def _compare_step(log: ComparisonLog, told: Told, recorded: Mapping[str, Any], step: int, where: str) -> None:
-    for name in (*DECIDED, *((*DRIFTING, *SCORES) if step < EARLY else ())):
+    for name in (*DECIDED, *(DRIFTING if step < EARLY else ())):
         if name in recorded:
             log.number(name, where, float(recorded[name]), float(told.numbers[name]))
     for name in DECIDED_COMPONENTS:
@@ -92,8 +95,15 @@ def _compare_step(log: ComparisonLog, told: Told, recorded: Mapping[str, Any], s
             if not (math.isnan(norm) and math.isnan(own)):
                 log.number(SEED_NORM, f"{where}, slot {k}", norm, own, own)
         log.number("reward", where, float(recorded["reward"]), told.numbers["reward"])
-        for name in ("contribution", "contribution_se"):
-            log.numbers(name, where, recorded[name].tolist(), told.per_slot[name])
+        drift = abs(float(recorded["val_loss"]) - told.numbers["val_loss"])
+        flips = 100.0 * float((told.lead < LEAD_PER_DRIFT * drift).double().mean())
+        for name in SCORES:
+            log.number(name, where, float(recorded[name]), told.numbers[name], explained=flips)
+        log.numbers(
+            "contribution", where, recorded["contribution"].tolist(), told.per_slot["contribution"], explained=flips
+        )
+        errors = recorded["contribution_se"].tolist(), told.per_slot["contribution_se"]
+        log.numbers("contribution_se", where, *errors, explained=ERROR_OF_FLIPPED * flips)
 
 
 def _compare_seen(log: ComparisonLog, told: Told, kept: KeptIteration, step: int, place: int, where: str) -> None:

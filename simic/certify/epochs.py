@@ -187,7 +187,8 @@ Network = Callable[[On], Answers]
 @dataclass(frozen=True)
 class Validation:
     """Hold accuracies in points and the loss in nats; by slot, NaN where the seed does not act (of interactions, where
-    no other does). ``boost`` is the largest interaction with another seed, at least 0.
+    no other does). ``boost`` is the largest interaction with another seed, at least 0; ``lead`` ``[N]`` the closest
+    that a sample's two best classes are in any of the three networks.
     """
 
     accuracy: float
@@ -198,6 +199,7 @@ class Validation:
     contribution_se: list[float]
     interaction: list[float]
     boost: list[float]
+    lead: Tensor
 
 
 @torch.no_grad()
@@ -235,6 +237,7 @@ def validate(slots: Sequence[Slot], network: Network) -> Validation:
         contribution_se=contribution_se,
         interaction=interaction,
         boost=boost,
+        lead=torch.stack([main.lead, none.lead, committed.lead]).amin(dim=0),
     )
 
 

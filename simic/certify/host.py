@@ -61,7 +61,9 @@ class World:
 
 @dataclass(frozen=True)
 class Told:
-    """Hold what telemetry and observations have of one step; accuracies in points, NaN = not measured."""
+    """Hold what telemetry and observations have of one step; accuracies in points, NaN = not measured. ``lead`` is
+    that of the best class over the next, by validation sample.
+    """
 
     numbers: dict[str, float]
     per_slot: dict[str, list[float]]
@@ -69,6 +71,7 @@ class Told:
     features: list[float]
     categories: list[int]
     masks: Masks
+    lead: Tensor
 
 
 class ReferenceHost:
@@ -250,4 +253,5 @@ class ReferenceHost:
             features=features(sight),
             categories=[slot.seed.blueprint for slot in self.slots],
             masks=self.masks(),
+            lead=validation.lead,
         )
