@@ -19,7 +19,7 @@ from sklearn import datasets
 
 import simic
 from benchmarks import page
-from simic.data.idx import read_idx
+from simic.data.published import read_idx
 
 BUNDLED: Any = datasets  # typed as returning tuples
 DATA = Path(os.environ.get("SIMIC_DATA_DIR", "data/raw"))

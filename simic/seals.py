@@ -47,8 +47,11 @@ _GROWN_AS = (
 STAGES: dict[str, Sealed] = {
     "prepare": Sealed(
         code=(
-            *(f"data/{name}.py" for name in ("bank", "batches", "cifar", "idx", "prepare", "published", "sources")),
-            *("data/suites", "data/synthetic.py", "data/tasks.py", "data/text.py", "durable.py"),
+            *(
+                f"data/{name}.py"
+                for name in ("bank", "batches", "prepare", "published", "sources", "synthetic", "tasks")
+            ),
+            *("data/suites", "durable.py"),
             *("agent/gym_adapter.py", "agent/spec.py", "envs/__init__.py", "envs/gym_env.py"),
             *_BASE,
         ),

@@ -28,15 +28,13 @@ class Bank:
     host: dict[str, Tensor] | None = None  # weights of a trained host
 
 
-Samples = Mapping[str, tuple[Tensor, Tensor]]  # x and y of each split
-
-
 def standardised(
-    samples: Samples, tokens: bool, as_given: bool = False, table: bool = False
+    samples: Mapping[str, tuple[Tensor, Tensor]], tokens: bool, as_given: bool = False, table: bool = False
 ) -> tuple[dict[str, Tensor], list[float], list[float]]:
     """Return the arrays ``x_train``, ``y_train`` … of one task, standardised by mean and deviation of its training
-    samples, and both; these are empty for ``tokens`` and for samples ``as_given``, which stay as they are.
-    Columns of a ``table`` are standardised one by one, clipped to ±5 and rounded to float16; its labels are bytes.
+    samples, and both; these are empty for ``tokens`` and for samples ``as_given``, which stay as they are. Vectors
+    ``[N, D]`` become one row of pixels ``[N, 1, 1, D]``. Columns of a ``table`` are standardised one by one, clipped to
+    ±5 and rounded to float16; its labels are bytes.
     """
     if table:
         samples = {split: (x.flatten(1), y) for split, (x, y) in samples.items()}
@@ -45,24 +43,17 @@ def standardised(
     arrays = {}
     for split, (x, y) in samples.items():
         if not tokens:
-            x = as_images(x.float() if as_given else (x - mean) / std)
+            x = x.float() if as_given else (x - mean) / std
+            x = (x if x.ndim == 4 else x[:, None, None]).contiguous()
         if table:
             x, y = x.clamp(-LIMIT, LIMIT).half(), y.to(torch.uint8)
-        arrays[f"x_{split}"] = x
-        arrays[f"y_{split}"] = y
+        arrays |= {f"x_{split}": x, f"y_{split}": y}
     return arrays, mean.flatten().tolist(), std.flatten().tolist()
 
 
 def statistics(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Return mean and standard deviation of training samples, per channel of images, per feature of vectors; a constant
-    one keeps scale 1. Shapes broadcast against ``x``.
-    """
+    """Return mean and deviation per channel of images or feature of vectors, to broadcast; a constant keeps scale 1."""
     dims = (0, 2, 3) if x.ndim == 4 else (0,)
     wide = x.to(torch.float64)
     mean, std = wide.mean(dims, keepdim=True), wide.std(dims, correction=0, keepdim=True)
     return mean.float(), torch.where(std > 0, std, 1.0).float()
-
-
-def as_images(x: Tensor) -> Tensor:
-    """Return contiguous images ``[N, C, H, W]``; vectors ``[N, D]`` become one row of pixels ``[N, 1, 1, D]``."""
-    return (x if x.ndim == 4 else x[:, None, None, :]).contiguous()

@@ -38,11 +38,9 @@ _CLOSED: ContextVar[str] = ContextVar("why held-out data are closed", default=""
 
 
 class TaskMeta(BaseModel):
-    """One task of a bank. Its samples were standardised by ``mean`` and ``std`` of the training samples; both are empty
-    where samples stayed as they came: text, and inputs of a trained host.
-
-    The controller trains on the tasks of group ``train``, is chosen by those of ``val`` and evaluated on held-out ones;
-    tasks of group ``outside`` were not made for the suite. A data set alone is one task of group ``train``.
+    """One task of a bank. The controller trains on the tasks of group ``train``, is chosen by those of ``val`` and
+    evaluated on held-out ones; tasks of group ``outside`` were not made for the suite. A data set alone is one task of
+    group ``train``. ``mean`` and ``std`` are empty where samples stayed as they came: text, inputs of a trained host.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -57,10 +55,7 @@ class TaskMeta(BaseModel):
 
 
 class Meta(BaseModel):
-    """Content of meta.json: where the data came from and how they were prepared.
-
-    ``tasks`` are those of trainval.safetensors; held-out ones have a list of their own (held_out.json).
-    """
+    """Content of meta.json. ``tasks`` are those of trainval.safetensors; held-out ones are listed in held_out.json."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -156,9 +151,8 @@ def load_split(prepared_dir: Path, split: Literal["train", "val"], device: torch
 
 @dataclass(frozen=True)
 class HeldOut:
-    """Tasks that headroom and evaluation score on, with their splits. Of a single data set train and val are those of
-    training, of a suite those of its held-out tasks. ``outside`` has a record for each width of the tasks that were not
-    made for the suite.
+    """Tasks that headroom and evaluation score on; train and val of a single data set are those of training.
+    ``outside`` has a record for each width of the tasks that were not made for the suite.
     """
 
     tasks: list[TaskMeta]
@@ -183,8 +177,7 @@ def load_held_out(prepared_dir: Path, device: torch.device | str = "cpu") -> Hel
     if why := _CLOSED.get():
         raise SimicError(f"{prepared_dir / TEST_FILE}: held-out data are closed: {why}")
     meta = read_meta(prepared_dir)
-    content = _verified(prepared_dir / HELD_OUT_FILE, meta)
-    tasks = TypeAdapter(list[TaskMeta]).validate_json(content)
+    tasks = TypeAdapter(list[TaskMeta]).validate_json(_verified(prepared_dir / HELD_OUT_FILE, meta))
     arrays, host = _arrays(prepared_dir / TEST_FILE, meta), _host(prepared_dir, meta)
     if not tasks:
         train, val = load_split(prepared_dir, "train", device), load_split(prepared_dir, "val", device)
@@ -280,17 +273,15 @@ def epoch_order(
     return drawn.reshape(-1, batches, batch_size)
 
 
-class _LastPass:
-    """Keep the last pass that was drawn: sorting it takes longer than an epoch of small hosts."""
-
-    stream, samples, drawn = torch.empty(0), 0, torch.empty(0)
+_last_pass: list[tuple[Tensor, int, Tensor]] = []  # streams, samples and what was drawn
 
 
 def _pass(stream: Tensor, samples: int) -> Tensor:
-    """Return a permutation of the samples for each stream, ``[E, samples]``."""
-    last = _LastPass
+    """Return a permutation of the samples for each stream, ``[E, samples]``; on the CPU the last one is kept, since
+    sorting it takes longer than an epoch of small hosts.
+    """
     if stream.device.type != "cpu":  # to compare would make the host wait
         return permutation(stream, samples)
-    if last.samples != samples or not torch.equal(last.stream, stream):
-        last.stream, last.samples, last.drawn = stream, samples, permutation(stream, samples)
-    return last.drawn
+    if not _last_pass or _last_pass[0][1] != samples or not torch.equal(_last_pass[0][0], stream):
+        _last_pass[:] = [(stream, samples, permutation(stream, samples))]
+    return _last_pass[0][2]

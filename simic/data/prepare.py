@@ -44,16 +44,13 @@ def prepare(
     Published files are looked for in ``data_dir``, or fetched to it; paths of user data start there. ``as_given``: a
     data set is not standardised. SimicError naming a missing, damaged or unusable file, with ``out_dir`` as before.
     """
-    if params.task == "suite":
-        bank = many(params, rng_seed, data_dir, train_host)
-    else:
-        bank = single(params, rng_seed, data_dir, as_given)
+    whole = params.task == "suite"
+    bank = many(params, rng_seed, data_dir, train_host) if whole else single(params, rng_seed, data_dir, as_given)
     write_bank(bank, params.task, params.split.model_dump(), rng_seed, out_dir)
 
 
 def write_bank(bank: Bank, task: str, fractions: dict[str, float], rng_seed: int, out_dir: Path) -> None:
     """Write ``out_dir`` anew, whole or not at all."""
-    tasks = bank.tasks + bank.held_out
     files = [TRAINVAL_FILE, TEST_FILE, HELD_OUT_FILE]
     with durable.new_directory(out_dir) as folder:
         if bank.host is not None:
@@ -68,7 +65,7 @@ def write_bank(bank: Bank, task: str, fractions: dict[str, float], rng_seed: int
             source=bank.source,
             source_sha256=bank.source_sha256,
             licence=bank.licence,
-            classes=max(task.classes for task in tasks),
+            classes=max(task.classes for task in bank.tasks + bank.held_out),
             shape=tuple(bank.arrays["x_train"].shape[1:]),
             samples=bank.samples,
             duplicates_dropped=bank.dropped,
@@ -90,9 +87,8 @@ def single(params: Prepare, rng_seed: int, data_dir: Path, as_given: bool = Fals
     indices = split_indices(source, params.split, rng_seed)
     samples = {split: (source.x[chosen], source.y[chosen]) for split, chosen in indices.items()}
     arrays, mean, std = standardised(samples, source.part is not None, as_given)
-    task = TaskMeta(
-        name=params.task, kind=params.task, group="train", classes=source.classes, parameters={}, mean=mean, std=std
-    )
+    name, classes = params.task, source.classes
+    task = TaskMeta(name=name, kind=name, group="train", classes=classes, parameters={}, mean=mean, std=std)
     test = {name: arrays.pop(name) for name in ("x_test", "y_test")}
     return Bank(
         source=source.name,
@@ -126,7 +122,7 @@ def subsample(source: Source, samples: int, rng_seed: int) -> Source:
 def split_indices(source: Source, fractions: Split, rng_seed: int) -> dict[str, Tensor]:
     """Return sorted sample indices by split: the parts that the source came in, else a stratified split."""
     if source.part is None:
-        shares, names = {"val": fractions.val, "test": fractions.test}, [str(label) for label in range(source.classes)]
+        shares, names = {"val": fractions.val, "test": fractions.test}, [*map(str, range(source.classes))]
         return cut(source.y, shares, rng_seed, source.name, names, equal_rows(source.x.numpy()))
     parts = {split: torch.nonzero(source.part == number).flatten() for number, split in enumerate(SPLITS)}
     for split, chosen in parts.items():
@@ -161,7 +157,11 @@ def cut(
         ends = torch.tensor([*sizes.values()]).cumsum(0)
         # A unit goes where its first sample falls.
         place = torch.bucketize(counts[units].cumsum(0) - counts[units], ends, right=True)
-        _fill_empty(place, counts[units], len(parts))
+        # A split that large units left without any gets the smallest of the fullest one.
+        for empty in [k for k in range(len(parts)) if not (place == k).any()]:
+            fullest = place == place.bincount(minlength=len(parts)).argmax()
+            if fullest.sum() > 1:
+                place[torch.where(fullest, counts[units], len(y) + 1).argmin()] = empty
         chosen = {split: units[place == k] for k, split in enumerate(parts)}
         if not few and not all(len(each) for each in chosen.values()):
             raise SimicError(
@@ -174,11 +174,3 @@ def cut(
     if empty := [split for split, chosen in splits.items() if not len(chosen)]:
         raise SimicError(f"{name}: {len(y)} sample(s): too few, the {empty[0]} split would be empty; bring more")
     return splits
-
-
-def _fill_empty(place: Tensor, sizes: Tensor, splits: int) -> None:
-    """Move the smallest unit of the fullest split into a split that large units left without any."""
-    for empty in [k for k in range(splits) if not (place == k).any()]:
-        most = int(place.bincount(minlength=splits).argmax())
-        if (place == most).sum() > 1:
-            place[torch.where(place == most, sizes, sizes.max() + 1).argmin()] = empty

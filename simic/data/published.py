@@ -1,14 +1,26 @@
-"""Find or fetch published files: a local copy first, else the official one, verified, whole on disk or absent."""
+"""Read MNIST, Fashion-MNIST and CIFAR-10: a local copy first, else the official one, fetched, verified and kept."""
 
+import gzip
+import hashlib
 import http.client
+import io
+import math
+import struct
+import tarfile
 import urllib.request
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 from simic import durable
+from simic.data.sources import COPIES, Source, checked, read_file
 from simic.errors import SimicError
+from simic.memory import Need, refuse_too_much
 
 TIMEOUT_S = 30.0  # without a single byte
+CLASSES = 10
 
 
 @dataclass(frozen=True)
@@ -20,21 +32,49 @@ class Site:
     licence: str
 
 
-def local_copy(data_dir: Path, folder: str, name: str) -> Path | None:
-    """Return the path of ``name`` or its unpacked form, in ``data_dir/folder`` or in ``data_dir``; None without one."""
-    places = [
-        place / variant for place in (data_dir / folder, data_dir) for variant in (name, name.removesuffix(".gz"))
-    ]
+SITES = {
+    "mnist": Site(
+        "https://ossci-datasets.s3.amazonaws.com/mnist/",
+        {
+            "train-images-idx3-ubyte.gz": "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
+            "train-labels-idx1-ubyte.gz": "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
+            "t10k-images-idx3-ubyte.gz": "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
+            "t10k-labels-idx1-ubyte.gz": "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
+        },
+        "CC BY-SA 3.0 (Y. LeCun, C. Cortes, C. Burges)",
+    ),
+    "fashion_mnist": Site(
+        "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
+        {
+            "train-images-idx3-ubyte.gz": "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84",
+            "train-labels-idx1-ubyte.gz": "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845",
+            "t10k-images-idx3-ubyte.gz": "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073",
+            "t10k-labels-idx1-ubyte.gz": "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5",
+        },
+        "MIT (Zalando SE, H. Xiao, K. Rasul, R. Vollgraf)",
+    ),
+    "cifar10": Site(
+        "https://www.cs.toronto.edu/~kriz/",
+        # md5, as the authors publish it: c32a1d4ab5d03f1284b67883e8d87530
+        {"cifar-10-binary.tar.gz": "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd"},
+        "none stated (A. Krizhevsky, Learning Multiple Layers of Features from Tiny Images, 2009)",
+    ),
+}
+
+
+def local_copy(data_dir: Path, task: str, name: str) -> Path | None:
+    """Return the path of ``name`` or its unpacked form, in ``data_dir/task`` or in ``data_dir``; None without one."""
+    names = name, name.removesuffix(".gz")
+    places = [folder / each for folder in (data_dir / task, data_dir) for each in names]
     return next((path for path in places if path.exists()), None)
 
 
-def obtain(site: Site, data_dir: Path, folder: str, name: str) -> Path:
-    """Return the local copy, or fetch it to ``data_dir/folder/name``; SimicError says which file to put where."""
-    return local_copy(data_dir, folder, name) or _fetch(site, data_dir / folder / name)
-
-
-def _fetch(site: Site, target: Path) -> Path:
-    url = site.url + target.name
+def obtain(data_dir: Path, task: str, name: str) -> Path:
+    """Return the local copy, or fetch it to ``data_dir/task/name``; SimicError says which file to put where."""
+    if (path := local_copy(data_dir, task, name)) is not None:
+        return path
+    site, target = SITES[task], data_dir / task / name
+    url = site.url + name
     try:
         with urllib.request.urlopen(url, timeout=TIMEOUT_S) as response:
             content = response.read()
@@ -44,10 +84,124 @@ def _fetch(site: Site, target: Path) -> Path:
             f"{target}: no such file, and {url} cannot be fetched ({reason}): "
             "put it there by hand, or set SIMIC_DATA_DIR to a folder that has it"
         ) from None
-    found, expected = durable.sha256_of(content), site.sha256[target.name]
+    found, expected = durable.sha256_of(content), site.sha256[name]
     if found != expected:
         raise SimicError(
             f"{url}: {len(content)} bytes with sha256 {found}, must be {expected}; the download was discarded"
         )
     durable.replace_file(target, content)
     return target
+
+
+# --- MNIST -----------------------------------------------------------------------------------------------------------
+
+
+def read_mnist_like(task: str, data_dir: Path) -> Source:
+    """Read all images of ``mnist`` or ``fashion_mnist``, of both of its splits; ``x [N, 1, 28, 28]`` uint8.
+
+    Where the t10k files lie in the data directory without any train file, they are used alone, and the source's name
+    says so. Otherwise missing files are fetched, the t10k files last, so that a failed fetch does not leave them alone.
+    """
+    names = [*SITES[task].sha256]  # images and labels of train, then of t10k
+    have = [local_copy(data_dir, task, name) is not None for name in names]
+    alone = have == [False, False, True, True]
+    images, labels, digest = list[np.ndarray](), list[np.ndarray](), hashlib.sha256()
+    for pair in (names[2:],) if alone else (names[:2], names[2:]):
+        paths = [obtain(data_dir, task, name) for name in pair]
+        for path in paths:
+            _refuse_another_set(path, task)
+        x, y = read_idx(paths[0], 3), read_idx(paths[1], 1)
+        if len(x) != len(y):
+            raise SimicError(f"{paths[1]}: {len(y)} labels for the {len(x)} images of {paths[0].name}")
+        if y.max() >= CLASSES:
+            raise SimicError(f"{paths[1]}: label {y.max()}: must be 0…{CLASSES - 1}")
+        if images and x.shape[1:] != images[0].shape[1:]:
+            raise SimicError(f"{paths[0]}: images of {x.shape[1:]} pixels, the others have {images[0].shape[1:]}")
+        images.append(x)
+        labels.append(y)
+        for array in (x, y):
+            digest.update(f"{array.shape}".encode() + array.tobytes())
+    name = f"{task}, its t10k files alone" if alone else task
+    pixels, targets = checked(name, np.concatenate(images)[:, None], np.concatenate(labels))
+    return Source(name, digest.hexdigest(), SITES[task].licence, pixels, targets)
+
+
+def read_idx(path: Path, dimensions: int) -> np.ndarray:
+    """Read an IDX file of bytes, packed or not, with so many dimensions; SimicError naming the file for any other
+    content.
+
+    The format (yann.lecun.com/exdb/mnist): 0, 0, type of the values (8 = unsigned byte), number of dimensions, each
+    dimension as a big-endian 32-bit integer, then the values, the last dimension fastest.
+    """
+    content, kind = read_file(path), bytes((0, 0, 8, dimensions))
+    try:
+        with gzip.open(io.BytesIO(content)) if content.startswith(b"\x1f\x8b") else io.BytesIO(content) as file:
+            header = file.read(4 + 4 * dimensions)
+            if len(header) < 4 + 4 * dimensions or header[:4] != kind:
+                raise SimicError(f"{path}: starts with {header.hex()}, not {kind.hex()} and {dimensions} dimensions")
+            shape = struct.unpack(f">{dimensions}I", header[4:])
+            size = math.prod(shape)
+            refuse_too_much([Need(f"{path}: dimensions {list(shape)}", COPIES * size, "its dimensions")])
+            values = file.read(size + 1)  # one more: to see the end, and gzip's checksum with it
+    except (OSError, EOFError, zlib.error) as error:
+        raise SimicError(f"{path}: damaged gzip file: {error}") from None
+    if not 0 < size == len(values):
+        more = "more" if len(values) > size else f"{len(values)}"
+        raise SimicError(f"{path}: dimensions {list(shape)} need {size} bytes, more than none; there are {more}")
+    return np.frombuffer(values, dtype=np.uint8).reshape(shape)
+
+
+def _refuse_another_set(path: Path, task: str) -> None:
+    """Raise SimicError for a file of the other set, whose files have the same names."""
+    digest = durable.sha256_of(read_file(path))
+    for owner, site in SITES.items():
+        if owner != task and digest in site.sha256.values():
+            raise SimicError(f"{path}: is a file of {owner}, not of {task}; put it into a folder {owner}/")
+
+
+# --- CIFAR-10 --------------------------------------------------------------------------------------------------------
+
+FOLDER = "cifar-10-batches-bin"
+BATCHES = (*(f"data_batch_{n}.bin" for n in range(1, 6)), "test_batch.bin")
+RECORD = 1 + 3 * 32 * 32  # bytes of a label and an image (www.cs.toronto.edu/~kriz/cifar.html)
+MAX_BATCH_BYTES = 2**28  # of which an archive may promise any number; an official one has 30 MB
+
+
+def read_cifar10(data_dir: Path) -> Source:
+    """Read all 60,000 images, ``x [N, 3, 32, 32]`` uint8: from the unpacked folder, the archive or its site."""
+    folder = next((place for place in (data_dir / "cifar10" / FOLDER, data_dir / FOLDER) if place.is_dir()), None)
+    if folder is not None:
+        files = [(str(folder / name), read_file(folder / name)) for name in BATCHES]
+    else:
+        files = _from_archive(obtain(data_dir, "cifar10", "cifar-10-binary.tar.gz"))
+    batches = [read_batch(where, content) for where, content in files]
+    pixels, targets = checked("cifar10", *(np.concatenate(parts) for parts in zip(*batches, strict=True)))
+    digest = durable.sha256_of(b"".join(content for _, content in files))
+    return Source("cifar10", digest, SITES["cifar10"].licence, pixels, targets)
+
+
+def _from_archive(path: Path) -> list[tuple[str, bytes]]:
+    """Return the bytes of the batches; nothing is unpacked to disk."""
+    files = list[tuple[str, bytes]]()
+    try:
+        with tarfile.open(fileobj=io.BytesIO(read_file(path)), mode="r:gz") as archive:
+            for name in BATCHES:
+                file = archive.extractfile(f"{FOLDER}/{name}")
+                if file is None:
+                    raise tarfile.ReadError(f"{name} is no file")
+                files.append((f"{path}: {name}", file.read(MAX_BATCH_BYTES)))
+    except (tarfile.TarError, OSError, EOFError, zlib.error, KeyError, RecursionError) as error:
+        reason = " ".join(str(error).split()).strip("\"'")
+        raise SimicError(f"{path}: damaged, or not the archive of CIFAR-10: {reason}") from None
+    return files
+
+
+def read_batch(where: str, content: bytes) -> tuple[np.ndarray, np.ndarray]:
+    """Return images ``[n, 3, 32, 32]`` uint8 and labels ``[n]`` int64 of one batch; SimicError naming ``where``."""
+    if not content or len(content) % RECORD:
+        raise SimicError(f"{where}: {len(content)} bytes: a batch of CIFAR-10 is records of {RECORD}")
+    records = np.frombuffer(content, dtype=np.uint8).reshape(-1, RECORD)
+    labels = records[:, 0].astype(np.int64)
+    if labels.max() >= CLASSES:
+        raise SimicError(f"{where}: label {labels.max()}: must be 0…{CLASSES - 1}")
+    return records[:, 1:].reshape(-1, 3, 32, 32), labels

@@ -67,8 +67,8 @@ class InputEncoder(nn.Module):
         super().__init__()
         self.layout, self.clip = inputs.layout, inputs.clip
         shape = (1, len(inputs.mean)) if inputs.layout == "table" else (1, len(inputs.mean), 1, 1)
-        self._keep("mean", torch.tensor(inputs.mean, dtype=torch.float64).view(shape))
-        self._keep("std", torch.tensor(inputs.std, dtype=torch.float64).view(shape))
+        mean, std = (torch.tensor(each, dtype=torch.float64).view(shape) for each in (inputs.mean, inputs.std))
+        constants = {"mean": mean, "std": std}
         if inputs.layout == "table":
             source, numbers, codes = list[int](), list[bool](), list[float]()
             for place, column in enumerate(inputs.columns):
@@ -76,13 +76,10 @@ class InputEncoder(nn.Module):
                 source += [place] * len(own)
                 numbers += [column.levels is None and k == 0 for k in range(len(own))]
                 codes += own
-            self._keep("source", torch.tensor(source))
-            self._keep("numbers", torch.tensor(numbers))
-            self._keep("codes", torch.tensor(codes, dtype=torch.float64))
-
-    def _keep(self, name: str, value: Tensor) -> None:
-        """Register a buffer that state dictionaries leave out: structure.json has it."""
-        self.register_buffer(name, value, persistent=False)
+            constants |= {"source": torch.tensor(source), "numbers": torch.tensor(numbers)}
+            constants["codes"] = torch.tensor(codes, dtype=torch.float64)
+        for name, value in constants.items():
+            self.register_buffer(name, value, persistent=False)  # not in state dictionaries: structure.json has it
 
     def forward(self, x: Tensor) -> Tensor:
         if self.layout == "table":

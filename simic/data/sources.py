@@ -1,4 +1,4 @@
-"""Define what every reader returns and the checks that all share; read bundled data sets and a user's .npz.
+"""Define what every reader returns and the checks that all share; read bundled data sets, a user's .npz and text.
 
 Raw files lie in the data directory: ``SIMIC_DATA_DIR``, or ``data/raw``. DVC tracks the stage's code and params and its
 output ``data/prepared``, not the raw files, which may lie on another disk and be read-only. ``simic run`` notices if a
@@ -18,10 +18,13 @@ from torch import Tensor
 from simic import durable, safe_read
 from simic.errors import SimicError
 from simic.memory import Need, machine_bytes, refuse_too_much
+from simic.params import Prepare
+from simic.rng import Purpose, bits, key
 
 BYTES = 256  # what a token of byte-level text can be
 COPIES = 2  # of raw data at least, while they are split
 BANDS = 6  # of the diabetes target, equally many rows in each: what 2 or 3 classes are made of
+TEXT_EXAMPLE = "https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt"
 UCI = "CC BY 4.0 ({}UCI Machine Learning Repository{}, doi {})"
 BUNDLED = {  # with scikit-learn, and the licence of each
     "digits": UCI.format("E. Alpaydin, C. Kaynak, ", " 1998", "10.24432/C50P49"),
@@ -61,9 +64,7 @@ class Source:
 
 
 def read_bundled(name: str) -> Source:
-    """Read a data set that scikit-learn bundles: rows, or of ``digits`` 8×8 images; a target that is a number is cut
-    into ``BANDS``.
-    """
+    """Read a data set of scikit-learn's: rows, or of ``digits`` 8×8 images; a target that is a number in ``BANDS``."""
     from sklearn import datasets
 
     x, y = getattr(datasets, f"load_{name}")(return_X_y=True)
@@ -80,13 +81,11 @@ def read_npz(data_dir: Path, source: str) -> Source:
     path = inside(data_dir, source)
     content = read_file(path)
     arrays = npz_arrays(path, content, ("x", "y"))
-    missing = sorted({"x", "y"} - arrays.keys())
-    if missing:
+    if missing := sorted({"x", "y"} - arrays.keys()):
         raise SimicError(f"{path}: no array {missing[0]!r}; it must hold x and y")
-    x, y = arrays["x"], arrays["y"]
-    images, targets = checked(str(path), x[:, None] if x.ndim == 3 else x, y)
+    x = arrays["x"][:, None] if arrays["x"].ndim == 3 else arrays["x"]
     # The name alone: the folder would make the prepared bytes differ between machines.
-    return Source(path.name, durable.sha256_of(content), "the user's own", images, targets)
+    return Source(path.name, durable.sha256_of(content), "the user's own", *checked(str(path), x, arrays["y"]))
 
 
 def npz_arrays(path: Path, content: bytes, wanted: Sequence[str]) -> dict[str, np.ndarray]:
@@ -102,6 +101,40 @@ def npz_arrays(path: Path, content: bytes, wanted: Sequence[str]) -> dict[str, n
     except Exception as error:  # damaged bytes end in errors of many kinds of zipfile, its packers and numpy
         reason = " ".join(str(error).split()) or type(error).__name__
         raise SimicError(f"{path}: damaged, or not an .npz file of plain arrays: {reason}") from error
+
+
+def read_text(data_dir: Path, params: Prepare, rng_seed: int) -> Source:
+    """Read a UTF-8 file as windows ``x [N, L]`` and, one byte on, ``y [N, L]`` uint8, with L = ``params.context``.
+
+    The text is cut once into train | val | test, in its own order, and each part into windows of L + 1 bytes at a
+    stride of L: no byte is in two parts, so none that was trained on is ever predicted in another. With ``samples``,
+    one piece of the text that holds so many windows is used; a hash of ``rng_seed`` says where it starts. What is left
+    over at the end (less than a window) is not used.
+    """
+    path = inside(data_dir, params.source or "")
+    content = read_file(path, f" (any UTF-8 text; for example {TEXT_EXAMPLE})")
+    try:
+        content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise SimicError(f"{path}: not UTF-8 text: byte {error.start} is 0x{content[error.start]:02x}") from None
+    length, split, parts = params.context, params.split, 3
+    available = max(0, (len(content) - parts) // length)  # each part needs one byte more than its windows' inputs
+    windows = available if params.samples is None else params.samples
+    val, test = round(windows * split.val), round(windows * split.test)
+    sizes = [windows - val - test, val, test]
+    if windows > available or min(sizes) < 1:
+        raise SimicError(
+            f"{path}: {len(content)} bytes make {available} windows of prepare.context = {length}: "
+            + (f"prepare.samples asks for {windows}" if windows > available else f"too few to split as {sizes}")
+        )
+    used = windows * length + parts
+    room = len(content) - used if params.samples is not None else 0
+    start = (int(bits(key(rng_seed, Purpose.SUBSAMPLE), (1,))) & 0x7FFFFFFFFFFFFFFF) % (room + 1)
+    stream = torch.frombuffer(bytearray(content[start : start + used]), dtype=torch.uint8)
+    pieces = stream.split([size * length + 1 for size in sizes])
+    x, y = (torch.cat([piece[at : len(piece) - 1 + at].view(-1, length) for piece in pieces]) for at in (0, 1))
+    part = torch.arange(parts).repeat_interleave(torch.tensor(sizes))
+    return Source(path.name, durable.sha256_of(content), "the user's own", x, y, part)
 
 
 def inside(data_dir: Path, source: str) -> Path:
@@ -131,8 +164,7 @@ def complete(source: Source) -> Source:
     if part is None:
         x, y = checked(source.name, x.numpy(), y.numpy())
         return replace(source, x=x, y=y)
-    tokens = x.dtype == y.dtype == torch.uint8 and x.ndim == 2 and x.shape == y.shape and x.numel() > 0
-    if not tokens:
+    if not (x.dtype == y.dtype == torch.uint8 and x.ndim == 2 and x.shape == y.shape and x.numel() > 0):
         given = f"{x.dtype} {list(x.shape)} and {y.dtype} {list(y.shape)}"
         raise SimicError(f"{source.name}: x and y are {given}: must both be uint8 [N, L] where there is a part")
     if part.shape != x.shape[:1] or not torch.isin(part, torch.tensor([0, 1, 2])).all():

@@ -1,8 +1,6 @@
 """Generate planted tasks: data whose best growth decision is known because it was put there.
 
-Each names the host it is for, how it is trained, the budget, and the one decision (slot, blueprint, as early as
-possible) that beats all others; ``tests/envs/test_planted.py`` plays every single decision in the real environment and
-finds the plant. A policy is graded on them.
+``tests/envs/test_planted.py`` plays it and its rivals in the real environment. A policy is graded on these tasks.
 """
 
 from collections.abc import Callable
@@ -14,7 +12,7 @@ from torch import Tensor
 from simic import durable
 from simic.data.sources import Source
 from simic.errors import SimicError
-from simic.params import Prepare
+from simic.params import Host, Prepare
 from simic.rng import Purpose, bits, key, normal
 
 CELL_NOISE = 0.8  # of orientation; high and low are 2 apart
@@ -25,14 +23,12 @@ KEYS, QUESTIONS, ANSWERS = ord("0"), ord("a"), ord("A")  # the first byte of eac
 
 @dataclass(frozen=True)
 class Planted:
-    """One task with its params, and the decision that is best under them: a seed of ``blueprint`` in ``slot``,
-    germinated in the first step and fossilized as soon as it may.
+    """A task, the host, training and budget that it is for, and the decision that beats all others then: a seed of
+    ``blueprint`` in ``slot``, germinated in the first step and fossilized as soon as it may.
     """
 
     name: str
-    family: str
-    preset: str
-    widths: tuple[int, ...]
+    host: Host
     param_budget: float
     batches_per_epoch: int
     batch_size: int
@@ -50,9 +46,9 @@ class Planted:
         return [
             "prepare.task=synthetic",
             f"prepare.source={self.name}",
-            f"train.host.family={self.family}",
-            f"train.host.preset={self.preset}",
-            f"train.host.widths={list(self.widths)}",
+            f"train.host.family={self.host.family}",
+            f"train.host.preset={self.host.preset}",
+            f"train.host.widths={list(self.host.widths or ())}",
             f"train.batches_per_epoch={self.batches_per_epoch}",
             f"train.batch_size={self.batch_size}",
             f"train.host_optimizer.name={self.optimizer}",
@@ -63,7 +59,7 @@ class Planted:
 
 
 def orientation(rng_seed: int, samples: int) -> tuple[Tensor, Tensor]:
-    """Generate horizontal or vertical pairs: ``x [N, 1, 8, 8]`` float32, ``y [N]``: 0 = horizontal, 1 = vertical.
+    """Generate pairs of cells: ``x [N, 1, 8, 8]`` float32, ``y [N]``: 0 = horizontal, 1 = vertical.
 
     4 × 4 cells of 2 × 2 equal pixels, so that the first pooling loses nothing. Each block of 2 × 2 cells holds two high
     and two low values, high above or below low (0), or high left or right of low (1), by a fair coin per block; every
@@ -101,9 +97,7 @@ PLANTED = {
     for task in (
         Planted(
             name="orientation",
-            family="cnn",
-            preset="impaired",
-            widths=(4, 8, 16),
+            host=Host(family="cnn", preset="impaired", widths=(4, 8, 16)),
             param_budget=0.6,  # depthwise in slot 0, and no other seed that mixes neighbours
             batches_per_epoch=2,
             batch_size=64,
@@ -117,9 +111,7 @@ PLANTED = {
         ),
         Planted(
             name="recall",
-            family="transformer",
-            preset="impaired",
-            widths=(16, 16),
+            host=Host(family="transformer", preset="impaired", widths=(16, 16)),
             param_budget=0.2,  # one attention in either slot
             batches_per_epoch=42,
             batch_size=32,

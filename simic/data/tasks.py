@@ -4,11 +4,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from simic import registry
-from simic.data.cifar import read_cifar10
-from simic.data.idx import read_mnist_like
-from simic.data.sources import Source, read_bundled, read_npz
+from simic.data.published import read_cifar10, read_mnist_like
+from simic.data.sources import Source, read_bundled, read_npz, read_text
 from simic.data.synthetic import read_planted
-from simic.data.text import read_text
 from simic.errors import SimicError
 from simic.params import Prepare
 

@@ -12,7 +12,7 @@ from simic.envs.records import StepInfo
 from simic.evaluation.result import PlantedGrade
 from simic.evaluation.statistics import mean_interval
 from simic.growth.life.vocabulary import Action, Op, Stage
-from simic.params import Host, Train
+from simic.params import Train
 from simic.training.learned import Learned
 
 TASKS = 8  # draws of the generator, each with one host
@@ -24,7 +24,7 @@ def environment(planted: Planted, train: Train, rng_seed: int, device: torch.dev
     """Open draws of the task, a host on each, trained and budgeted as the task asks, else as the controller's."""
     optimizer = {"name": planted.optimizer, "learning_rate": planted.learning_rate}
     changes = {
-        "host": Host(family=planted.family, preset=planted.preset, widths=planted.widths),
+        "host": planted.host,
         "batches_per_epoch": planted.batches_per_epoch,
         "batch_size": planted.batch_size,
         "host_optimizer": train.host_optimizer.model_copy(update=optimizer),
@@ -55,7 +55,7 @@ def grade(learned: Learned, rng_seed: int, device: torch.device) -> PlantedGrade
     other slots, or with the best seed closed by ``train.actions``.
     """
     for planted in PLANTED.values():
-        if planted.family == learned.train.host.family:
+        if planted.host.family == learned.train.host.family:
             env = environment(planted, learned.train, rng_seed, device)
             best = planted.slot, [item.name for item in env.blueprints].index(planted.blueprint)
             specs = learned.policy.observation_spec.of_actor, learned.policy.action_spec

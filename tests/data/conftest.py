@@ -1,10 +1,11 @@
-"""Builders of raw files, and a server that publishes them."""
+"""A site that publishes files, and a small MNIST."""
 
 import gzip
-import threading
-from collections.abc import Iterator
+import http.client
+import io
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from email.message import Message
+from urllib.error import HTTPError
 
 import pytest
 from raw_files import digits_like, idx_bytes
@@ -15,52 +16,32 @@ def mnist_files() -> dict[str, bytes]:
     """The four files of a small MNIST: 60 training and 40 test images of 6×6 pixels."""
     files = {}
     for part, n in (("train", 60), ("t10k", 40)):
-        images, labels = digits_like(n, seed=n)
-        files[f"{part}-images-idx3-ubyte.gz"] = gzip.compress(idx_bytes(images), mtime=0)
-        files[f"{part}-labels-idx1-ubyte.gz"] = gzip.compress(idx_bytes(labels), mtime=0)
+        for name, array in zip(("images-idx3", "labels-idx1"), digits_like(n, seed=n), strict=True):
+            files[f"{part}-{name}-ubyte.gz"] = gzip.compress(idx_bytes(array), mtime=0)
     return files
 
 
 @dataclass
 class Official:
-    """A web server on this machine; ``asked`` lists the names that were requested, in order."""
+    """The official site; ``asked`` lists the names that were requested, in order."""
 
-    url: str
+    url: str = "http://official/"
     files: dict[str, bytes] = field(default_factory=dict)
-    missing_bytes: int = 0  # of every answer: the connection ends that much too early
-    silent: threading.Event | None = None  # no answer at all until it is set
+    fault: http.client.HTTPException | OSError | None = None
     asked: list[str] = field(default_factory=list)
+
+    def open(self, url: str, timeout: float) -> io.BytesIO:
+        name = url.removeprefix(self.url)
+        self.asked.append(name)
+        if self.fault is not None:
+            raise self.fault
+        if name not in self.files:
+            raise HTTPError(url, 404, "Not Found", Message(), None)
+        return io.BytesIO(self.files[name])
 
 
 @pytest.fixture
-def official(monkeypatch: pytest.MonkeyPatch) -> Iterator[Official]:
-    """The official site, for the time of a test."""
-    monkeypatch.setenv("no_proxy", "*")
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            name = self.path.removeprefix("/")
-            site.asked.append(name)
-            if site.silent is not None:
-                site.silent.wait(30)
-            elif name in site.files:
-                content = site.files[name]
-                self.send_response(200)
-                self.send_header("Content-Length", str(len(content)))
-                self.end_headers()
-                self.wfile.write(content[: len(content) - site.missing_bytes])
-            else:
-                self.send_error(404)
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        site = Official(f"http://127.0.0.1:{server.server_address[1]}/")
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-        thread.start()
-        yield site
-        if site.silent is not None:
-            site.silent.set()
-        server.shutdown()
-        thread.join()
+def official(monkeypatch: pytest.MonkeyPatch) -> Official:
+    site = Official()
+    monkeypatch.setattr("urllib.request.urlopen", site.open)
+    return site

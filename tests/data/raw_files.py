@@ -22,11 +22,6 @@ def digits_like(n: int, seed: int, side: int = 6) -> tuple[np.ndarray, np.ndarra
     return images, (np.arange(n) % 10).astype(np.uint8)
 
 
-def cifar_batch(images: np.ndarray, labels: list[int]) -> bytes:
-    """A binary batch ``images [n, 3, 32, 32]``."""
-    return b"".join(bytes([label]) + image.tobytes() for image, label in zip(images, labels, strict=True))
-
-
 def refused(params: Prepare, folder: Path) -> str:
     """Return the one line in which preparing data of a folder is refused; nothing in it has changed."""
     before = sorted(folder.rglob("*"))

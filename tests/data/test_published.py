@@ -1,42 +1,49 @@
-"""A local copy first, else the official address; verified, whole or absent, and an error that says what to do."""
+"""MNIST and CIFAR-10: a local copy first, else the official one, verified; read exactly, or refused in one line."""
 
 import gzip
 import hashlib
-import threading
+import http.client
+import io
+import struct
+import tarfile
 from pathlib import Path
 
+import numpy as np
 import pytest
-from raw_files import refused
+import torch
+from raw_files import digits_like, idx_bytes, refused
 
-from simic.data import idx, published
 from simic.data.batches import load_split, read_meta
 from simic.data.prepare import prepare
-from simic.data.published import Site
+from simic.data.published import BATCHES, FOLDER, SITES, Site, read_batch, read_cifar10, read_idx, read_mnist_like
 from simic.errors import SimicError
+from simic.params import Split
 from tests.standard import Prepare
+
+# --- fetching --------------------------------------------------------------------------------------------------------
+
+
+def hashed(files: dict[str, bytes]) -> dict[str, str]:
+    return {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
 
 
 @pytest.fixture
-def site(official, mnist_files, monkeypatch) -> Site:
-    """MNIST's table, pointing at the server of this test and at the checksums of its small files."""
-    digests = {name: hashlib.sha256(content).hexdigest() for name, content in mnist_files.items()}
-    found = Site(official.url, digests, "none")
-    monkeypatch.setitem(idx.SITES, "mnist", found)
+def mnist(official, mnist_files, monkeypatch) -> None:
+    """MNIST's table, pointing at the site of this test and at the checksums of its small files."""
+    monkeypatch.setitem(SITES, "mnist", Site(official.url, hashed(mnist_files), "none"))
     official.files = dict(mnist_files)
-    return found
 
 
 def files_of(folder: Path) -> dict[str, bytes]:
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def test_what_is_missing_is_fetched_verified_and_kept(site, official, mnist_files, tmp_path):
+def test_what_is_missing_is_fetched_verified_and_kept(mnist, official, mnist_files, tmp_path):
     prepare(Prepare(task="mnist"), 1, tmp_path / "out", tmp_path / "raw")
     assert files_of(tmp_path / "raw") == {f"mnist/{name}": content for name, content in mnist_files.items()}
     assert sum(read_meta(tmp_path / "out").samples.values()) == 100
     assert load_split(tmp_path / "out", "train").shape == (1, 6, 6)
     before = files_of(tmp_path / "out")
-    assert len(official.asked) == 4
     prepare(Prepare(task="mnist"), 1, tmp_path / "out", tmp_path / "raw")
     assert len(official.asked) == 4, "a second time nothing is fetched"
     assert files_of(tmp_path / "out") == before
@@ -44,51 +51,216 @@ def test_what_is_missing_is_fetched_verified_and_kept(site, official, mnist_file
 
 @pytest.mark.parametrize("folder", ["", "mnist"])
 @pytest.mark.parametrize("packed", [True, False], ids=["gz", "unpacked"])
-def test_local_files_need_no_network_wherever_they_lie(site, official, mnist_files, tmp_path, folder, packed):
+def test_local_files_need_no_network_wherever_they_lie(mnist, official, mnist_files, tmp_path, folder, packed):
     raw = tmp_path / "raw" / folder
     raw.mkdir(parents=True)
     for name, content in mnist_files.items():
         path = raw / (name if packed else name.removesuffix(".gz"))
         path.write_bytes(content if packed else gzip.decompress(content))
     prepare(Prepare(task="mnist"), 1, tmp_path / "out", tmp_path / "raw")
-    assert official.asked == []
-    meta = read_meta(tmp_path / "out")
-    assert meta.source == "mnist"
+    assert official.asked == [] and read_meta(tmp_path / "out").source == "mnist"
     prepare(Prepare(task="mnist"), 1, tmp_path / "fetched", tmp_path / "other")
     assert files_of(tmp_path / "out") == files_of(tmp_path / "fetched"), "the place and packing change no byte"
 
 
-def test_offline_the_error_says_which_file_to_put_where(official, monkeypatch, tmp_path):
-    monkeypatch.setitem(idx.SITES, "mnist", Site("http://127.0.0.1:1/", {}, "none"))
+def test_offline_the_error_says_which_file_to_put_where(monkeypatch, tmp_path):
+    monkeypatch.setenv("no_proxy", "*")
+    monkeypatch.setitem(SITES, "mnist", Site("http://127.0.0.1:1/", SITES["mnist"].sha256, "none"))
     message = refused(Prepare(task="mnist"), tmp_path)
     assert message.startswith(f"{tmp_path}/mnist/train-images-idx3-ubyte.gz: no such file")
     assert "http://127.0.0.1:1/train-images-idx3-ubyte.gz cannot be fetched" in message
     assert "put it there by hand, or set SIMIC_DATA_DIR" in message
 
 
-def test_a_file_the_site_does_not_have_is_named(site, official, tmp_path):
+def test_a_file_the_site_does_not_have_is_named(mnist, official, tmp_path):
     del official.files["train-labels-idx1-ubyte.gz"]
     with pytest.raises(SimicError, match=r"train-labels-idx1-ubyte\.gz cannot be fetched \(HTTP Error 404"):
         prepare(Prepare(task="mnist"), 1, tmp_path / "out", tmp_path)
     assert set(files_of(tmp_path)) == {"mnist/train-images-idx3-ubyte.gz"}, "t10k comes last: it never lies there alone"
 
 
-@pytest.mark.parametrize("fault", ["other bytes", "ends early", "never answers"])
-def test_a_bad_download_keeps_nothing(site, official, tmp_path, monkeypatch, fault):
-    if fault == "other bytes":
-        official.files["train-images-idx3-ubyte.gz"] += b"x"
-    elif fault == "ends early":
-        official.missing_bytes = 7
-    else:
-        official.silent = threading.Event()
-        monkeypatch.setattr(published, "TIMEOUT_S", 0.2)
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [(None, "must be"), (http.client.IncompleteRead(b"x", 7), "IncompleteRead"), (TimeoutError("timed out"), "timed")],
+    ids=["other bytes", "ends early", "never answers"],
+)
+def test_a_bad_download_keeps_nothing(mnist, official, tmp_path, fault, words):
+    official.fault = fault
+    official.files["train-images-idx3-ubyte.gz"] += b"x"
     message = refused(Prepare(task="mnist"), tmp_path)
-    words = {"other bytes": "must be", "ends early": "IncompleteRead", "never answers": "timed out"}[fault]
     assert "train-images-idx3-ubyte.gz" in message and words in message
 
 
-def test_files_of_the_other_set_are_not_mistaken(site, mnist_files, tmp_path):
+def test_files_of_the_other_set_are_not_mistaken(mnist, mnist_files, tmp_path):
     for name, content in mnist_files.items():
         (tmp_path / name).write_bytes(content)
     said = refused(Prepare(task="fashion_mnist"), tmp_path)
     assert "train-images-idx3-ubyte.gz: is a file of mnist, not of fashion_mnist" in said
+
+
+# --- MNIST -----------------------------------------------------------------------------------------------------------
+
+HEADER = struct.pack(">BBBB2I", 0, 0, 8, 2, 2, 3)
+BAD = {
+    "empty": (b"", "starts with , not 00000802"),
+    "header cut": (HEADER[:7], "starts with 00000802000000, not 00000802"),
+    "other magic": (b"PK\x03\x04" + HEADER[4:] + bytes(6), "starts with 504b0304"),
+    "other dtype": (struct.pack(">BBBB2I", 0, 0, 13, 2, 2, 3) + bytes(24), "starts with 00000d02"),
+    "other dimensions": (struct.pack(">BBBB1I", 0, 0, 8, 1, 6) + bytes(6), "starts with 00000801"),
+    "no values": (struct.pack(">BBBB2I", 0, 0, 8, 2, 0, 3), "dimensions [0, 3]"),
+    "absurd size": (struct.pack(">BBBB2I", 0, 0, 8, 2, 2**32 - 1, 2**32 - 1), "dimensions [4294967295"),
+    "values cut": (HEADER + bytes(5), "need 6 bytes, more than none; there are 5"),
+    "a bomb": (HEADER + bytes(2**24), "need 6 bytes, more than none; there are more"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+@pytest.mark.parametrize("packed", [True, False])
+def test_other_content_is_refused_naming_the_file(tmp_path, case, packed):
+    content, message = BAD[case]
+    (tmp_path / "some-file").write_bytes(gzip.compress(content) if packed else content)
+    with pytest.raises(SimicError) as error:
+        read_idx(tmp_path / "some-file", 2)
+    assert "some-file" in str(error.value) and message in str(error.value) and "\n" not in str(error.value)
+
+
+def test_a_gzip_file_truncated_or_damaged_anywhere_is_refused_or_read_right(tmp_path):
+    array = np.random.default_rng(2).integers(0, 256, (4, 30), dtype=np.uint8)
+    content = gzip.compress(idx_bytes(array), mtime=0)
+    path, survived = tmp_path / "a.gz", 0
+    for at in range(len(content)):
+        path.write_bytes(content[:at])
+        with pytest.raises(SimicError, match=r"a\.gz"):
+            read_idx(path, 2)
+        path.write_bytes(content[:at] + bytes([content[at] ^ 32]) + content[at + 1 :])
+        try:
+            assert np.array_equal(read_idx(path, 2), array)
+            survived += 1
+        except SimicError:
+            continue
+    assert survived <= 9  # bytes of gzip's header that mean nothing: time, system
+
+
+def write_part(folder: Path, part: str, images: np.ndarray, labels: np.ndarray) -> None:
+    folder.mkdir(exist_ok=True)
+    (folder / f"{part}-images-idx3-ubyte").write_bytes(idx_bytes(images))
+    (folder / f"{part}-labels-idx1-ubyte.gz").write_bytes(gzip.compress(idx_bytes(labels), mtime=0))
+
+
+def test_the_official_parts_are_joined_as_images_of_their_natural_shape(tmp_path):
+    parts = {"train": digits_like(30, 1), "t10k": digits_like(20, 2)}
+    for part, (images, labels) in parts.items():
+        write_part(tmp_path, part, images, labels)
+    source = read_mnist_like("fashion_mnist", tmp_path)
+    assert source.name == "fashion_mnist"
+    assert source.x.dtype == torch.uint8 and source.x.shape == (50, 1, 6, 6)
+    for given, found in zip(zip(*parts.values(), strict=True), (source.x[:, 0], source.y), strict=True):
+        assert np.array_equal(np.concatenate(given), found.numpy())
+
+
+def test_t10k_files_alone_are_used_and_the_source_says_so(tmp_path):
+    write_part(tmp_path / "mnist", "t10k", *digits_like(100, 3))
+    seventy = Split(train=0.7, val=0.15, test=0.15)
+    prepare(Prepare(task="mnist", split=seventy), 1, tmp_path / "out", tmp_path)
+    meta = read_meta(tmp_path / "out")
+    assert meta.source == "mnist, its t10k files alone"
+    # 10 of each class: of 1.5, Python rounds to the even 2
+    assert meta.samples == {"train": 60, "val": 20, "test": 20}
+
+
+def test_train_files_alone_are_not_taken_for_the_whole(tmp_path, official):
+    write_part(tmp_path / "mnist", "train", *digits_like(100, 3))
+    with pytest.raises(SimicError, match=r"mnist/t10k-images-idx3-ubyte\.gz: no such file"):
+        read_mnist_like("mnist", tmp_path)
+
+
+def test_images_and_labels_must_fit(tmp_path):
+    images, labels = digits_like(20, 4)
+    for bad_labels, message in (
+        (labels[:-1], r"t10k-labels-idx1-ubyte\.gz: 19 labels for the 20 images"),
+        (np.where(labels == 9, 10, labels), r"t10k-labels-idx1-ubyte\.gz: label 10: must be 0…9"),
+    ):
+        write_part(tmp_path, "t10k", images, bad_labels)
+        with pytest.raises(SimicError, match=message):
+            read_mnist_like("mnist", tmp_path)
+    write_part(tmp_path, "t10k", images, labels)
+    write_part(tmp_path, "train", *digits_like(20, 5, side=7))
+    message = r"t10k-images-idx3-ubyte: images of \(6, 6\) pixels, the others have \(7, 7\)"
+    with pytest.raises(SimicError, match=message):
+        read_mnist_like("mnist", tmp_path)
+
+
+# --- CIFAR-10 --------------------------------------------------------------------------------------------------------
+
+[ARCHIVE], EACH = SITES["cifar10"].sha256, 20
+LABELS = [n % 10 for n in range(EACH)]
+IMAGES = np.random.default_rng(0).integers(0, 256, (len(BATCHES), EACH, 3, 32, 32), dtype=np.uint8)
+FILES = {
+    name: b"".join(bytes([label]) + image.tobytes() for label, image in zip(LABELS, images, strict=True))
+    for name, images in zip(BATCHES, IMAGES, strict=True)
+}
+
+
+def archive(files: dict[str, bytes | None], kind: bytes = tarfile.DIRTYPE) -> bytes:
+    """Pack files; one without content becomes a folder, or a link to itself."""
+    target = io.BytesIO()
+    with tarfile.open(fileobj=target, mode="w:gz") as packed:
+        for name, content in files.items():
+            member = tarfile.TarInfo(f"{FOLDER}/{name}")
+            member.size = len(content or b"")
+            member.type, member.linkname = tarfile.REGTYPE if content is not None else kind, name
+            packed.addfile(member, io.BytesIO(content or b""))
+    return target.getvalue()
+
+
+def test_a_record_is_a_label_then_red_green_and_blue_row_by_row():
+    x, y = read_batch("b", bytes([7]) + bytes(range(256)) * 12)
+    assert y.tolist() == [7] and x.shape == (1, 3, 32, 32)
+    assert x[0, 0, 1, 2] == 34 and x[0, 1, 0, 5] == 5  # place 32 + 2; green begins at place 1,024, a multiple of 256
+
+
+@pytest.mark.parametrize("place", [FOLDER, f"cifar10/{FOLDER}", ARCHIVE, f"cifar10/{ARCHIVE}"])
+def test_folder_and_archive_hold_the_same_source(tmp_path, place):
+    path = tmp_path / place
+    for name, content in ({"": archive(FILES)} if place.endswith("gz") else FILES).items():
+        (path / name).parent.mkdir(parents=True, exist_ok=True)
+        (path / name).write_bytes(content)
+    source = read_cifar10(tmp_path)
+    assert source.x.dtype == torch.uint8 and source.x.shape == (6 * EACH, 3, 32, 32)
+    assert np.array_equal(source.x.numpy(), np.concatenate(IMAGES)) and source.y.tolist() == LABELS * 6
+    assert source.sha256 == hashlib.sha256(b"".join(FILES.values())).hexdigest()
+
+
+def test_fetched_prepared_and_standardised_per_channel(official, monkeypatch, tmp_path):
+    official.files = {ARCHIVE: archive(FILES)}
+    monkeypatch.setitem(SITES, "cifar10", Site(official.url, hashed(official.files), "none stated"))
+    prepare(Prepare(task="cifar10"), 1, tmp_path / "out", tmp_path / "raw")
+    assert (tmp_path / "raw" / "cifar10" / ARCHIVE).read_bytes() == official.files[ARCHIVE]
+    data = load_split(tmp_path / "out", "train")
+    assert data.shape == (3, 32, 32) and data.x.dtype == torch.float32
+    assert len(read_meta(tmp_path / "out").tasks[0].mean) == 3
+    assert torch.allclose(data.x.std((0, 2, 3), correction=0), torch.ones(3), atol=1e-4)
+    assert torch.allclose(data.x.mean((0, 2, 3)), torch.zeros(3), atol=1e-4)
+
+
+@pytest.mark.parametrize("content", [b"", b"hello world", FILES[BATCHES[0]][:-1], bytes([10]) + bytes(3072)])
+def test_anything_else_is_refused_in_one_line_naming_the_batch(content):
+    with pytest.raises(SimicError, match=r"^the batch: [^\n]*$"):
+        read_batch("the batch", content)
+
+
+HARMFUL = {
+    "cut": archive(FILES)[:5000],
+    "no gzip": b"PK\x03\x04" + archive(FILES),
+    "a batch is missing": archive({name: FILES[name] for name in BATCHES[:-1]}),
+    "a batch is a folder": archive({BATCHES[0]: None}),
+    "links in a circle": archive(dict.fromkeys(BATCHES), tarfile.SYMTYPE),
+    "names that lead outside": archive({"../../harm": b"harm"}),
+    "a bomb": gzip.compress(bytes(2**22 + 2**20), 1),
+}
+
+
+@pytest.mark.parametrize("case", HARMFUL)
+def test_an_archive_that_is_damaged_or_hurts_is_refused_and_nothing_is_unpacked(tmp_path, case):
+    (tmp_path / ARCHIVE).write_bytes(HARMFUL[case])
+    assert f"{ARCHIVE}: damaged, or not the archive of CIFAR-10" in refused(Prepare(task="cifar10"), tmp_path)

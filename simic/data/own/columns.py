@@ -32,7 +32,12 @@ def describe(frame: pd.DataFrame, train: np.ndarray) -> tuple[tuple[InputColumn,
             left_out.append(str(name))
             continue
         columns.append(column)
-        notes += _notes(column)
+        if column.levels is not None:
+            joined = ", the rare ones as one" if column.other else ""
+            notes.append(f"column {column.name!r}: one feature for each of {len(column.levels)} levels{joined}")
+        if column.missing:
+            filled = "" if column.levels is not None else "; the mean stands in"
+            notes.append(f"column {column.name!r}: a feature says where a value is missing{filled}")
     if not columns:
         raise SimicError("no column is left that could tell classes apart: every one holds one value or one per row")
     if left_out:
@@ -58,26 +63,18 @@ def _column(name: str, values: Any, train: Any) -> InputColumn | None:
     frequent = counts[counts >= max(LEAST_ROWS, LEAST_SHARE * len(train))][:MOST_LEVELS]
     if frequent.empty or len(counts) + missing < 2:
         return None
-    return InputColumn(
-        name=name, levels=tuple(sorted(frequent.index)), other=len(frequent) < len(counts), missing=missing
-    )
-
-
-def _notes(column: InputColumn) -> list[str]:
-    notes = list[str]()
-    if column.levels is not None:
-        joined = ", the rare ones as one" if column.other else ""
-        notes.append(f"column {column.name!r}: one feature for each of {len(column.levels)} levels{joined}")
-    if column.missing:
-        filled = "" if column.levels is not None else "; the mean stands in"
-        notes.append(f"column {column.name!r}: a feature says where a value is missing{filled}")
-    return notes
+    levels = tuple(sorted(frequent.index))
+    return InputColumn(name=name, levels=levels, other=len(levels) < len(counts), missing=missing)
 
 
 def is_number(values: Any, name: str) -> bool:
     """Return whether a column holds numbers or booleans rather than words; SimicError for dates and nested values."""
+    dates = (
+        "turn them into numbers that mean something for the answer (year, month, days since an event), or leave the "
+        "column out"
+    )
     if types.is_datetime64_any_dtype(values) or types.is_timedelta64_dtype(values):
-        raise _dates(name, values.iloc[0])
+        raise SimicError(f"column {name!r}: holds dates ({values.iloc[0]}): {dates}")
     if types.is_complex_dtype(values):
         raise SimicError(f"column {name!r}: complex numbers: must be real numbers, booleans or strings")
     if types.is_numeric_dtype(values) or types.is_bool_dtype(values):
@@ -87,23 +84,13 @@ def is_number(values: Any, name: str) -> bool:
     if nested:
         raise SimicError(f"column {name!r}: holds {type(nested[0]).__name__}: must be numbers, booleans or strings")
     if len(there) and all(isinstance(value, datetime.date) or DATE.fullmatch(str(value).strip()) for value in there):
-        raise _dates(name, there.iloc[0])
+        raise SimicError(f"column {name!r}: holds dates ({there.iloc[0]}): {dates}")
     strings = any(isinstance(value, str) for value in there)
     return len(there) == 0 or not (strings or isinstance(values.dtype, pd.CategoricalDtype))
 
 
-def _dates(name: str, example: object) -> SimicError:
-    return SimicError(
-        f"column {name!r}: holds dates ({example}): turn them into numbers that mean something for the answer (year, "
-        "month, days since an event), or leave the column out"
-    )
-
-
 def labels(values: Any, name: str) -> tuple[np.ndarray, tuple[str, ...]]:
-    """Return labels as int64 0…classes-1 and the names of the classes in their order; SimicError naming what is wrong.
-
-    Strings, booleans, whole numbers with gaps or as floats are all classes.
-    """
+    """Return labels as int64 0…classes-1, and the classes' names in their order: strings, booleans or whole numbers."""
     if values.isna().any():
         raise SimicError(f"target {name!r}: {int(values.isna().sum())} rows have no value; leave them out first")
     if types.is_float_dtype(values):
@@ -114,9 +101,8 @@ def labels(values: Any, name: str) -> tuple[np.ndarray, tuple[str, ...]]:
             )
         values = values.astype(np.int64)
     plain = types.is_numeric_dtype(values) or types.is_bool_dtype(values)
-    classes, places = np.unique(
-        values.to_numpy() if plain else values.map(str).to_numpy(dtype=str), return_inverse=True
-    )
+    named = values.to_numpy() if plain else values.map(str).to_numpy(dtype=str)
+    classes, places = np.unique(named, return_inverse=True)
     if not 2 <= len(classes) <= MOST_CLASSES:
         raise SimicError(f"target {name!r}: {len(classes)} class(es): must be 2 to {MOST_CLASSES}")
     return places.astype(np.int64).ravel(), tuple(map(str, classes.tolist()))

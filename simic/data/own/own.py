@@ -8,20 +8,18 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from simic.data.bank import LIMIT, Bank
+from simic.data.bank import LIMIT, SPLITS, Bank
 from simic.data.batches import TaskMeta
 from simic.data.own.columns import codes, describe, is_number, labels
 from simic.data.own.readers import Given
 from simic.data.prepare import cut
-from simic.data.raw_inputs import TO_CHANNELS_FIRST, InputColumn, InputEncoder, Layout, RawInputs
+from simic.data.raw_inputs import TO_CHANNELS_FIRST, InputEncoder, Layout, RawInputs
 from simic.data.sources import checked, equal_rows
 from simic.errors import SimicError
 
 FEW_ROWS = 60  # of all splits together; with fewer the scores of networks hardly differ by more than chance
 CHANNELS = (1, 3, 4)
-PARTS = {"train": 0, "val": 1, "test": 2}
 MOST_CLASSES_SHOWN = 6
-UNSCALED = 0.0, 1.0  # mean and deviation for a network of the user's own, which gets samples as they are
 
 
 @dataclass(frozen=True)
@@ -35,11 +33,6 @@ class OwnData:
     inputs: RawInputs
     notes: tuple[str, ...]
     raw: Mapping[str, np.ndarray]
-
-    def encoded(self, split: str) -> np.ndarray:
-        """Return samples as the network's body sees them, flattened, float32 ``[N, D]``."""
-        arrays = self.bank.arrays | self.bank.held_out_arrays
-        return arrays[f"x_{split}"].flatten(1).numpy()
 
 
 def own_data(
@@ -57,28 +50,32 @@ def own_data(
     ``few``: there may be few samples, in all and of a class.
     """
     y, classes = labels(given.y, str(given.y.name))
-    x = _as_table(given) if isinstance(given.x, pd.DataFrame) or given.x.ndim <= 2 else given.x
+    x = given.x
+    if isinstance(x, pd.DataFrame):
+        x = x.rename(columns=str)
+    elif x.ndim < 2:
+        raise SimicError(f"{given.name}: x is {list(x.shape)}: must be rows [N, D] or images [N, H, W(, C)]")
+    elif x.ndim == 2:
+        x = pd.DataFrame(x).infer_objects().add_prefix("x")
     if isinstance(x, pd.DataFrame) and layout is not None:
         raise SimicError(f"--layout {layout}: is for images; {given.name} is a table")
     firsts = equal_rows(_places(x) if isinstance(x, pd.DataFrame) else x)
     parts, notes = _parts(given, torch.from_numpy(y), classes, firsts, shares, rng_seed, few)
-    if absent := sorted({*range(len(classes))} - {*y[parts["train"].numpy()].tolist()}):
+    train = parts["train"].numpy()
+    if absent := sorted({*range(len(classes))} - {*y[train].tolist()}):
         raise SimicError(
             f"{given.name}: no training sample is of class {classes[absent[0]]}: bring one, or leave it out"
         )
     if isinstance(x, pd.DataFrame):
-        columns, said = describe(x, parts["train"].numpy())
-        raw = codes(x, columns)
-        if as_given:
-            _refuse_encoding(columns)
-        inputs = _table_inputs(raw[parts["train"].numpy()], columns, classes)
-        shown = ", ".join(map(_several, ("row", "column", "feature"), (len(y), len(x.columns), len(inputs.mean))))
+        raw, inputs, said = _of_table(x, train, classes, as_given)
+        counts = {"row": len(y), "column": len(x.columns), "feature": len(inputs.mean)}
+        shown = ", ".join(f"{count} {what}{'s' * (count != 1)}" for what, count in counts.items())
     else:
-        inputs, said = _image_inputs(x, y, parts["train"], classes, given.name, layout)
+        inputs, said = _of_images(x, y, train, classes, given.name, layout)
         raw, shown = x, f"{len(y)} images of {' × '.join(map(str, inputs.shape))}"
     if as_given:
-        mean, std = ((value,) * len(inputs.mean) for value in UNSCALED)
-        inputs = inputs.model_copy(update={"mean": mean, "std": std, "clip": None})
+        unscaled = {"mean": (0.0,) * len(inputs.mean), "std": (1.0,) * len(inputs.mean), "clip": None}
+        inputs = inputs.model_copy(update=unscaled)
     sizes = "split: " + ", ".join(f"{len(chosen)} {split}" for split, chosen in parts.items())
     if len(y) < FEW_ROWS:
         notes += [f"{len(y)} samples: a network can be grown, but so few cannot show whether it is any good"]
@@ -89,18 +86,15 @@ def own_data(
 
 def _bank(given: Given, inputs: RawInputs, raw: np.ndarray, y: Tensor, parts: Mapping[str, Tensor]) -> Bank:
     encoder, arrays = InputEncoder(inputs), dict[str, Tensor]()
-    for split in PARTS:
-        chosen = parts.get(split, parts["val"])
-        arrays[f"x_{split}"] = encoder(torch.as_tensor(raw[chosen.numpy()], dtype=inputs.dtype)).contiguous()
-        arrays[f"y_{split}"] = y[chosen]
+    chosen = {split: parts.get(split, parts["val"]) for split in SPLITS}
+    for split, places in chosen.items():
+        arrays[f"x_{split}"] = encoder(torch.as_tensor(raw[places.numpy()], dtype=inputs.dtype)).contiguous()
+        arrays[f"y_{split}"] = y[places]
     name, count = given.name, len(inputs.classes)
     task = TaskMeta(name=name, kind="own", group="train", classes=count, parameters={}, mean=[], std=[])
     test = {name: arrays.pop(name) for name in ("x_test", "y_test")}
-    samples = {split: len(parts.get(split, parts["val"])) for split in PARTS}
+    samples = {split: len(places) for split, places in chosen.items()}
     return Bank(name, given.sha256, "the user's own", samples, arrays, test, [task], [])
-
-
-# --- splits ----------------------------------------------------------------------------------------------------------
 
 
 def _parts(
@@ -117,25 +111,17 @@ def _parts(
     notes = [f"samples that equal an earlier one: {copies}; each stays, in the split of the first"] if copies else []
     if given.part is None:
         return cut(y, dict(shares), rng_seed, given.name, classes, firsts, few), notes
-    parts = {split: torch.from_numpy(np.flatnonzero(given.part == number)) for split, number in PARTS.items()}
-    left = {split: share for split, share in shares.items() if not len(parts[split])}
-    seen = torch.cat([firsts[parts[split]] for split in ("val", "test")])
-    fresh = ~torch.isin(firsts[parts["train"]], seen)
-    if int((~fresh).sum()):
-        notes = [f"training samples that equal one of validation or test: {int((~fresh).sum())}; they are left out"]
-    train = parts["train"][fresh]
-    if left:
+    parts = {split: torch.from_numpy(np.flatnonzero(given.part == number)) for number, split in enumerate(SPLITS)}
+    seen = torch.isin(firsts[parts["train"]], torch.cat([firsts[parts[split]] for split in ("val", "test")]))
+    if seen.any():
+        notes = [f"training samples that equal one of validation or test: {int(seen.sum())}; they are left out"]
+    train = parts["train"] = parts["train"][~seen]
+    if left := {split: share for split, share in shares.items() if not len(parts[split])}:
         first_of = torch.unique(firsts[train], return_inverse=True)[1]
         places = torch.full((len(train),), len(train)).scatter_reduce(0, first_of, torch.arange(len(train)), "amin")
         inner = cut(y[train], left, rng_seed, given.name, classes, places[first_of], few)
         parts |= {split: train[chosen] for split, chosen in inner.items()}
-    else:
-        parts["train"] = train
     return parts, notes
-
-
-def _several(what: str, count: int) -> str:
-    return f"{count} {what}" + ("" if count == 1 else "s")
 
 
 def _describe_classes(y: np.ndarray, classes: tuple[str, ...], target: str) -> str:
@@ -145,17 +131,14 @@ def _describe_classes(y: np.ndarray, classes: tuple[str, ...], target: str) -> s
     return f"{target}: {len(classes)} classes, {', '.join(shown[:MOST_CLASSES_SHOWN])}{more}"
 
 
+def _with_statistics(inputs: RawInputs, features: np.ndarray, axis: tuple[int, ...]) -> RawInputs:
+    """Add mean and deviation of each feature; one that does not vary keeps scale 1."""
+    mean, std = np.nanmean(features, axis=axis), np.nanstd(features, axis=axis)
+    scale = np.where(std > 0, std, 1.0)
+    return inputs.model_copy(update={"mean": tuple(mean.tolist()), "std": tuple(scale.tolist())})
+
+
 # --- tables ----------------------------------------------------------------------------------------------------------
-
-
-def _as_table(given: Given) -> pd.DataFrame:
-    """Name an array's columns x0, x1, …"""
-    if isinstance(given.x, pd.DataFrame):
-        return given.x.rename(columns=str)
-    if given.x.ndim != 2:
-        raise SimicError(f"{given.name}: x is {list(given.x.shape)}: must be rows [N, D] or images [N, H, W(, C)]")
-    frame = pd.DataFrame(given.x).infer_objects()
-    return frame.rename(columns={name: f"x{name}" for name in frame.columns})
 
 
 def _places(frame: pd.DataFrame) -> np.ndarray:
@@ -165,43 +148,37 @@ def _places(frame: pd.DataFrame) -> np.ndarray:
     return np.stack([pd.factorize(frame[name], use_na_sentinel=False)[0] for name in frame.columns], axis=1)
 
 
-def _table_inputs(train: np.ndarray, columns: tuple[InputColumn, ...], classes: tuple[str, ...]) -> RawInputs:
-    inputs = RawInputs(
-        layout="table", shape=(len(columns),), columns=columns, mean=(), std=(), clip=LIMIT, classes=classes
-    )
-    features = InputEncoder(inputs).features(torch.from_numpy(train)).numpy()
-    return _with_statistics(inputs, np.nanmean(features, axis=0), np.nanstd(features, axis=0))
-
-
-def _with_statistics(inputs: RawInputs, mean: np.ndarray, std: np.ndarray) -> RawInputs:
-    """Add mean and deviation of each feature; one that does not vary keeps scale 1."""
-    scale = np.where(std > 0, std, 1.0)
-    return inputs.model_copy(update={"mean": tuple(mean.tolist()), "std": tuple(scale.tolist())})
-
-
-def _refuse_encoding(columns: tuple[InputColumn, ...]) -> None:
-    for column in columns:
+def _of_table(
+    x: pd.DataFrame, train: np.ndarray, classes: tuple[str, ...], as_given: bool
+) -> tuple[np.ndarray, RawInputs, list[str]]:
+    columns, said = describe(x, train)
+    raw = codes(x, columns)
+    for column in columns if as_given else ():
         if column.levels is not None or column.missing:
             what = "strings" if column.levels is not None else "missing values"
             raise SimicError(
                 f"column {column.name!r}: has {what}, which your --host takes no notice of: encode it first"
             )
+    inputs = RawInputs(
+        layout="table", shape=(len(columns),), columns=columns, mean=(), std=(), clip=LIMIT, classes=classes
+    )
+    features = InputEncoder(inputs).features(torch.from_numpy(raw[train])).numpy()
+    return raw, _with_statistics(inputs, features, (0,)), said
 
 
 # --- images ----------------------------------------------------------------------------------------------------------
 
 
-def _image_inputs(
-    x: np.ndarray, y: np.ndarray, train: Tensor, classes: tuple[str, ...], name: str, layout: str | None
+def _of_images(
+    x: np.ndarray, y: np.ndarray, train: np.ndarray, classes: tuple[str, ...], name: str, layout: str | None
 ) -> tuple[RawInputs, list[str]]:
     read_as = layout_of(x.shape, name, layout)
     placed = x[:, None] if read_as == "hw" else x.transpose(TO_CHANNELS_FIRST[read_as])
     checked(name, placed, y)
-    seen = placed[train.numpy()].astype(np.float64)
     inputs = RawInputs(layout=read_as, shape=x.shape[1:], mean=(), std=(), classes=classes)
     channels, height, width = placed.shape[1:]
     said = [f"read as {channels} channel(s) of {height} × {width} pixels, each standardised"]
-    return _with_statistics(inputs, seen.mean(axis=(0, 2, 3)), seen.std(axis=(0, 2, 3))), said
+    return _with_statistics(inputs, placed[train].astype(np.float64), (0, 2, 3)), said
 
 
 def layout_of(shape: tuple[int, ...], name: str, asked: str | None = None) -> Layout:
@@ -212,10 +189,8 @@ def layout_of(shape: tuple[int, ...], name: str, asked: str | None = None) -> La
         return "hw"
     if len(shape) != 4:
         raise SimicError(f"{name}: x is {list(shape)}: must be [N, H, W], or [N, H, W, C] or [N, C, H, W] for --layout")
-    fits: dict[Layout, bool] = {"nchw": shape[1] in CHANNELS, "nhwc": shape[3] in CHANNELS}
-    if asked is not None:
-        fits = {each: each == asked for each in fits}
-    likely: list[Layout] = [each for each, fit in fits.items() if fit]
+    axes: dict[Layout, int] = {"nchw": 1, "nhwc": 3}
+    likely = [each for each, axis in axes.items() if (shape[axis] in CHANNELS if asked is None else each == asked)]
     if len(likely) != 1:
         first, second, third = shape[1:]
         raise SimicError(

@@ -40,6 +40,10 @@ class Given:
     part: np.ndarray | None = None
     sha256: str = ""
 
+    def __post_init__(self) -> None:
+        if len(self.x) != len(self.y):
+            raise SimicError(f"{self.name}: {len(self.x)} samples and {len(self.y)} labels: must be as many")
+
 
 def read(path: Path, target: str | None = None) -> Given:
     """Read a file or folder by its name's ending; SimicError naming what is wrong with it."""
@@ -72,23 +76,14 @@ def of_python(x: Any, y: Any = None, target: str | None = None) -> Given:
     if isinstance(x, torch_data.Dataset):
         pairs: list[tuple[Any, Any]] = [x[k] for k in range(len(x))]  # type: ignore[arg-type]  # sized, by its protocol
         x, y = np.stack([np.asarray(sample) for sample, _ in pairs]), np.array([int(label) for _, label in pairs])
+    samples = x if isinstance(x, pd.DataFrame) else np.asarray(x)
+    digest = durable.sha256_of(samples.to_csv().encode() if isinstance(samples, pd.DataFrame) else samples.tobytes())
     if isinstance(x, pd.DataFrame) and y is None:
-        return _of_frame("DataFrame", x, target, _digest(x))
+        return _of_frame("DataFrame", x, target, digest)
     if y is None:
         raise SimicError("grow: needs labels y beside x, one for each sample; a DataFrame may have them as a column")
-    samples = x if isinstance(x, pd.DataFrame) else np.asarray(x)
     answers = y.reset_index(drop=True) if isinstance(y, pd.Series) else pd.Series(np.asarray(y).ravel())
-    return _checked(Given(type(x).__name__, samples, answers.rename(answers.name or "y"), None, _digest(samples)))
-
-
-def _digest(x: pd.DataFrame | np.ndarray) -> str:
-    return durable.sha256_of(x.to_csv().encode() if isinstance(x, pd.DataFrame) else x.tobytes())
-
-
-def _checked(given: Given) -> Given:
-    if len(given.x) != len(given.y):
-        raise SimicError(f"{given.name}: {len(given.x)} samples and {len(given.y)} labels: must be as many")
-    return given
+    return Given(type(x).__name__, samples, answers.rename(answers.name or "y"), None, digest)
 
 
 # --- tables ----------------------------------------------------------------------------------------------------------
@@ -116,15 +111,11 @@ def _arrow(path: Path) -> pd.DataFrame:
 def _read_folder(path: Path, target: str | None) -> Given:
     """Read a data set that Hugging Face's library saved, or images."""
     if (path / "dataset_dict.json").exists():
-        return _hugging_face(
-            path, [path / name for name in json.loads((path / "dataset_dict.json").read_text())["splits"]], target
-        )
-    if (path / "dataset_info.json").exists():
-        return _hugging_face(path, [path], target)
-    return _images(path)
-
-
-def _hugging_face(path: Path, folders: list[Path], target: str | None) -> Given:
+        folders = [path / name for name in json.loads((path / "dataset_dict.json").read_text())["splits"]]
+    elif (path / "dataset_info.json").exists():
+        folders = [path]
+    else:
+        return _images(path)
     frames, parts, features = list[pd.DataFrame](), list[int](), {}
     for folder in folders:
         features |= json.loads((folder / "dataset_info.json").read_text()).get("features") or {}
@@ -151,10 +142,9 @@ def _read_npz(path: Path, target: str | None) -> Given:
     splits = [each for each in SPLIT_NAMES if f"x_{each}" in arrays]
     pairs = [(f"x_{each}", f"y_{each}") for each in splits] or [("x", "y")]
     for x, y in pairs:
-        if x not in arrays or y not in arrays:
+        if absent := [each for each in (x, y) if each not in arrays]:
             there = ", ".join(arrays) or "nothing"
-            absent = y if x in arrays else x
-            raise SimicError(f"{path}: no array {absent!r}: must hold x and y, or x_train …; has {there}")
+            raise SimicError(f"{path}: no array {absent[0]!r}: must hold x and y, or x_train …; has {there}")
         if len(arrays[x]) != arrays[y].size:
             raise SimicError(f"{path}: {y} is {list(arrays[y].shape)}: must be one label for each of {len(arrays[x])}")
     x = np.concatenate([arrays[x] for x, _ in pairs])
@@ -171,7 +161,7 @@ def _read_npy(path: Path, target: str | None) -> Given:
         raise SimicError(f"{path}: no labels: {labels} is not there or the same; name their file, --target y.npy")
     x, y = (np.load(each, allow_pickle=False) for each in (path, labels))
     digest = durable.sha256_of((durable.sha256(path) + durable.sha256(labels)).encode())
-    return _checked(Given(path.name, x, pd.Series(y.ravel(), name="y"), None, digest))
+    return Given(path.name, x, pd.Series(y.ravel(), name="y"), None, digest)
 
 
 # --- images ----------------------------------------------------------------------------------------------------------
@@ -179,11 +169,11 @@ def _read_npy(path: Path, target: str | None) -> Given:
 
 def _images(path: Path) -> Given:
     """Read a folder of images for each class, all below folders train, val, test where there are such."""
-    folders = sorted(each for each in path.iterdir() if each.is_dir() and not each.name.startswith("."))
+    folders = _folders(path)
     parted = bool(folders) and all(each.name.lower() in SPLIT_NAMES for each in folders)
     files, labels, parts = list[Path](), list[str](), list[int]()
     for top in folders if parted else [path]:
-        for folder in sorted(each for each in top.iterdir() if each.is_dir() and not each.name.startswith(".")):
+        for folder in _folders(top):
             mine = sorted(each for each in folder.iterdir() if each.suffix.lower() in predict.IMAGES)
             files, labels = files + mine, labels + [folder.name] * len(mine)
             parts += [SPLIT_NAMES.get(top.name.lower(), 0)] * len(mine)
@@ -193,9 +183,17 @@ def _images(path: Path) -> Given:
     return Given(path.name, x, pd.Series(labels, name="folder"), np.array(parts) if parted else None, digest)
 
 
+def _folders(path: Path) -> list[Path]:
+    return sorted(each for each in path.iterdir() if each.is_dir() and not each.name.startswith("."))
+
+
 def _stacked(where: str, files: list[Any]) -> np.ndarray:
     """Return all images as uint8 ``[N, H, W]`` where all are grey, else ``[N, H, W, 3]``."""
-    images = [_opened(each) for each in files]
+    images = list[Image.Image]()
+    for file in files:
+        with Image.open(file) as image:
+            image.load()
+            images.append(image)
     grey = all(each.mode in ("L", "1") for each in images)
     first = images[0].size
     for file, image in zip(files, images, strict=True):
@@ -203,9 +201,3 @@ def _stacked(where: str, files: list[Any]) -> np.ndarray:
             sizes = f"{first[0]} × {first[1]} and {image.size[0]} × {image.size[1]} pixels"
             raise SimicError(f"{where}: images of {sizes} (the latter: {file}): must be of one size; resize them first")
     return np.stack([np.asarray(each.convert("L" if grey else "RGB")) for each in images])
-
-
-def _opened(file: Any) -> Image.Image:
-    with Image.open(file) as image:
-        image.load()
-        return image

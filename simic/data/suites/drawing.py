@@ -25,19 +25,17 @@ VISIBLE = ("train", "val")  # the splits of tasks that training sees: their test
 
 @dataclass(frozen=True)
 class Instance:
-    """One task with the arrays of its splits."""
-
     task: TaskMeta
     arrays: dict[str, Tensor]
 
 
 def many(params: Prepare, rng_seed: int, data_dir: Path, train_host: TrainHost | None = None) -> Bank:
-    """Return the bank of ``params.suite``; for a suite with a source task, with the host that ``train_host`` trained on
-    it. SimicError for kinds that the suite does not have and for samples that do not fit.
-    """
-    shipped, counts = SUITES[params.suite.name], params.suite.instances
-    kinds = _kinds(params)
-    samples = shipped.samples if params.samples is None else _in_proportion(shipped.samples, params.samples)
+    """Return the bank of ``params.suite``, with the host that ``train_host`` trained where it has a source task."""
+    shipped, counts, kinds = SUITES[params.suite.name], params.suite.instances, _kinds(params)
+    samples = shipped.samples
+    if params.samples is not None:  # about as many in all, in the suite's own proportion
+        whole = sum(samples.values())
+        samples = {split: max(2, round(params.samples * n / whole)) for split, n in samples.items()}
     shelf, apart = Sources(data_dir), Sources(data_dir)
 
     def drawn(group: TaskGroup, count: int) -> list[Instance]:
@@ -114,15 +112,10 @@ def _instance(draws: Draws, group: TaskGroup, samples: dict[str, int], shipped: 
     splits = VISIBLE if group in VISIBLE else SPLITS
     drawn = {split: _samples(problem, draws.of_split(split), samples[split]) for split in splits}
     arrays, mean, std = standardised(drawn, False, shipped.source is not None, shipped.table)
+    name, parameters = f"{draws.kind}-{group}-{draws.instance}", problem.parameters
     try:
         task = TaskMeta(
-            name=f"{draws.kind}-{group}-{draws.instance}",
-            kind=draws.kind,
-            group=group,
-            classes=problem.classes,
-            parameters=problem.parameters,
-            mean=mean,
-            std=std,
+            name=name, kind=draws.kind, group=group, classes=problem.classes, parameters=parameters, mean=mean, std=std
         )
     except ValidationError as error:
         raise SimicError(f"kind {draws.kind!r}: only plain values can be recorded: {error}") from None
@@ -149,19 +142,13 @@ def _samples(problem: Problem, draws: Draws, n: int) -> tuple[Tensor, Tensor]:
 
 def _check_alike(instances: Sequence[Instance]) -> None:
     """Raise SimicError unless all tasks have samples of one shape and type."""
-    first, shape = instances[0], instances[0].arrays["x_train"].shape[1:]
-    for other in instances:
-        x = other.arrays["x_train"]
-        if x.shape[1:] != shape or x.dtype != first.arrays["x_train"].dtype:
+    first, *others = ((each.task.kind, each.arrays["x_train"][0]) for each in instances)
+    for kind, x in others:
+        if (x.shape, x.dtype) != (first[1].shape, first[1].dtype):
             raise SimicError(
-                f"kind {other.task.kind!r}: samples are {x.dtype} {list(x.shape[1:])}, those of kind "
-                f"{first.task.kind!r} are {first.arrays['x_train'].dtype} {list(shape)}: a suite has one shape"
+                f"kind {kind!r}: samples are {x.dtype} {list(x.shape)}, those of kind {first[0]!r} are "
+                f"{first[1].dtype} {list(first[1].shape)}: a suite has one shape"
             )
-
-
-def _in_proportion(samples: dict[str, int], total: int) -> dict[str, int]:
-    """Return about ``total`` samples in all, divided among splits as the suite's own."""
-    return {split: max(2, round(total * n / sum(samples.values()))) for split, n in samples.items()}
 
 
 def _joined(instances: Sequence[Instance], splits: Sequence[str]) -> dict[str, Tensor]:

@@ -40,10 +40,8 @@ class Sources:
 
 
 class Draws:
-    """Random numbers of one instance, or of one of its splits; each call draws from a stream of its own.
-
-    Streams are named by kind, ``group`` (train, val, held_out, outside), instance, ``split`` (None: the parameters of
-    the instance) and the number of the call.
+    """Random numbers of one instance (its parameters), or of one of its splits. Each call draws from a stream of its
+    own, named by kind, ``group`` (train, val, held_out, outside), instance, split and number of the call.
     """
 
     def __init__(
@@ -53,7 +51,6 @@ class Draws:
         self._shelf, self._calls = shelf, 0
 
     def of_split(self, split: str) -> "Draws":
-        """Return the draws of one split of the same instance."""
         return Draws(self.rng_seed, self.kind, self.group, self.instance, self._shelf, split)
 
     def _stream(self) -> Tensor:
@@ -112,7 +109,7 @@ class Draws:
 
     def bundled(self, name: str) -> Source:
         """Return a data set of scikit-learn's, without duplicates."""
-        return self._shelf.read(name, lambda data_dir: read_bundled(name))
+        return self.source(name, lambda data_dir: read_bundled(name))
 
     def source(self, name: str, reader: Callable[[Path], Source]) -> Source:
         """Return finite data that ``reader(data folder)`` reads, once for all instances, without duplicates."""

@@ -72,22 +72,10 @@ def _pairs(block: int, noise: float, flips: float = 0.0) -> Problem:
     return Problem(2, {"block": block, "noise": noise, "label_noise": flips}, sample)
 
 
-@kind("patches", "pairs_near")
-def pairs_near(draws: Draws) -> Problem:
-    """Put dots 2 pixels apart, in 16 blocks."""
-    return _pairs(4, draws.number(0.5, 1.0))
-
-
-@kind("patches", "pairs_middle")
-def pairs_middle(draws: Draws) -> Problem:
-    """Put dots 6 pixels apart, in 4 blocks."""
-    return _pairs(8, draws.number(0.3, 0.6))
-
-
-@kind("patches", "pairs_far")
-def pairs_far(draws: Draws) -> Problem:
-    """Put dots 14 pixels apart, in one block."""
-    return _pairs(16, draws.number(0.2, 0.45))
+# Dots are 2 pixels apart, in 16 blocks; 6 pixels, in 4 blocks; 14 pixels, in one block.
+kind("patches", "pairs_near")(lambda draws: _pairs(4, draws.number(0.5, 1.0)))
+kind("patches", "pairs_middle")(lambda draws: _pairs(8, draws.number(0.3, 0.6)))
+kind("patches", "pairs_far")(lambda draws: _pairs(16, draws.number(0.2, 0.45)))
 
 
 @kind("patches", "pairs_mislabelled")

@@ -22,10 +22,9 @@ CODES = 6  # levels of the codes that a rule `match` reads
 
 @dataclass(frozen=True)
 class Columns:
-    """Distribution of an instance's columns: normal, with ``loadings`` on a common factor, or uniform where listed.
-
-    Some may hold one of ``levels`` codes each instead. ``anywhere``: all codes of a row differ, but in every other row
-    two are equal; else codes are free, but the first two columns' are equal in every other row.
+    """Distribution of columns: normal, with ``loadings`` on a common factor, uniform where listed, or one of ``levels``
+    codes. ``anywhere``: all codes of a row differ, but in every other row two are equal; else codes are free, but the
+    first two columns' are equal in every other row.
     """
 
     loadings: tuple[float, ...] = (0.0,) * COLUMNS
@@ -42,7 +41,7 @@ class Columns:
         for column in self.uniform:
             x[:, column] = math.sqrt(3.0) * torch.erf(x[:, column] / math.sqrt(2.0))
         if self.codes:
-            codes = self._distinct(draws, n) if self.anywhere else self._free(draws, n)
+            codes = (self._distinct if self.anywhere else self._free)(draws, n)
             x[:, self.codes] = (codes - (self.levels - 1) / 2) / math.sqrt((self.levels**2 - 1) / 12)
         return x
 
@@ -68,14 +67,10 @@ class Columns:
     @property
     def parameters(self) -> dict[str, Any]:
         """Return what is recorded: nothing of columns that are independent and normal."""
-        found: dict[str, Any] = {}
-        if any(self.loadings):
-            found["loadings"] = [*self.loadings]
-        if self.uniform:
-            found["uniform"] = [*self.uniform]
-        if self.codes:
-            found |= {"codes": [*self.codes], "levels": self.levels}
-        return found
+        loadings = {"loadings": [*self.loadings]} if any(self.loadings) else {}
+        uniform = {"uniform": [*self.uniform]} if self.uniform else {}
+        codes = {"codes": [*self.codes], "levels": self.levels} if self.codes else {}
+        return loadings | uniform | codes
 
 
 def draw_columns(draws: Draws) -> Columns:
@@ -94,6 +89,12 @@ def _rounded(values: Tensor) -> list[float]:
 def _some(draws: Draws, count: int) -> list[int]:
     """Return ``count`` different columns."""
     return draws.permutation(COLUMNS)[:count].tolist()
+
+
+def _pairs(draws: Draws, count: int) -> tuple[list[int], list[int]]:
+    """Return the first and the second columns of ``count`` pairs, all different."""
+    chosen = _some(draws, 2 * count)
+    return chosen[:count], chosen[count:]
 
 
 # --- rules -----------------------------------------------------------------------------------------------------------
@@ -126,14 +127,10 @@ def sparse(draws: Draws, columns: Columns) -> LabelRule:
 def product(draws: Draws, columns: Columns) -> LabelRule:
     """Score by the sum of products of one to three pairs of columns."""
     count = draws.whole(1, 3)
-    chosen = _some(draws, 2 * count)
-    first, second = chosen[:count], chosen[count:]
+    first, second = _pairs(draws, count)
     signs = (2 * draws.integers(2, count) - 1).tolist()
-
-    def score(x: Tensor) -> Tensor:
-        return (x[:, first] * x[:, second] * torch.tensor(signs)).sum(1)
-
-    return LabelRule(score, {"first": first, "second": second, "signs": signs})
+    parameters = {"first": first, "second": second, "signs": signs}
+    return LabelRule(lambda x: (x[:, first] * x[:, second] * torch.tensor(signs)).sum(1), parameters)
 
 
 def periodic(draws: Draws, columns: Columns) -> LabelRule:
@@ -146,11 +143,8 @@ def periodic(draws: Draws, columns: Columns) -> LabelRule:
 def category(draws: Draws, columns: Columns) -> LabelRule:
     """Score by a free value for each of the levels of a column, and a little of another column."""
     (column, other), values = _some(draws, 2), _rounded(draws.normal(LEVELS))
-
-    def score(x: Tensor) -> Tensor:
-        return torch.tensor(values)[columns.level(x, column, LEVELS)] + 0.2 * x[:, other]
-
-    return LabelRule(score, {"column": column, "values": values, "other": other})
+    parameters = {"column": column, "values": values, "other": other}
+    return LabelRule(lambda x: torch.tensor(values)[columns.level(x, column, LEVELS)] + 0.2 * x[:, other], parameters)
 
 
 def order(draws: Draws, columns: Columns) -> LabelRule:
@@ -179,9 +173,7 @@ def folded(draws: Draws, columns: Columns) -> LabelRule:
 
 def signs(draws: Draws, columns: Columns) -> LabelRule:
     """Score by the signs of products, of one pair of columns or summed over three."""
-    count = 2 * draws.whole(0, 1) + 1
-    chosen = _some(draws, 2 * count)
-    first, second = chosen[:count], chosen[count:]
+    first, second = _pairs(draws, 2 * draws.whole(0, 1) + 1)
     return LabelRule(lambda x: (x[:, first] * x[:, second]).sign().sum(1), {"first": first, "second": second}, (0.0,))
 
 
@@ -189,20 +181,17 @@ def band(draws: Draws, columns: Columns) -> LabelRule:
     """Tell whether the level of a column is one of a chosen half."""
     column, count = draws.whole(0, COLUMNS - 1), 2 * draws.whole(4, 6)
     yes = sorted(draws.permutation(count)[: count // 2].tolist())
-
-    def score(x: Tensor) -> Tensor:
-        return torch.isin(columns.level(x, column, count), torch.tensor(yes)).float()
-
-    return LabelRule(score, {"column": column, "levels": count, "yes": yes}, (0.5,))
+    parameters = {"column": column, "levels": count, "yes": yes}
+    return LabelRule(
+        lambda x: torch.isin(columns.level(x, column, count), torch.tensor(yes)).float(), parameters, (0.5,)
+    )
 
 
 def spread(draws: Draws, columns: Columns) -> LabelRule:
     """Score by the range of a row, or some of its sorted values less as many others."""
     if draws.whole(0, 1):
         return LabelRule(lambda x: x.amax(1) - x.amin(1), {"plus": [COLUMNS - 1], "minus": [0]})
-    count = draws.whole(1, 2)
-    ranks = _some(draws, 2 * count)
-    plus, minus = ranks[:count], ranks[count:]
+    plus, minus = _pairs(draws, draws.whole(1, 2))
 
     def score(x: Tensor) -> Tensor:
         ranked = x.sort(1).values
@@ -233,12 +222,8 @@ def blend(draws: Draws, columns: Columns) -> LabelRule:
 
 def nearest(draws: Draws, columns: Columns) -> LabelRule:
     """Tell which of three columns is nearest to a fourth."""
-    chosen = _some(draws, 4)
-
-    def score(x: Tensor) -> Tensor:
-        return (x[:, chosen[1:]] - x[:, chosen[:1]]).abs().argmin(1).float()
-
-    return LabelRule(score, {"to": chosen[0], "of": chosen[1:]}, (0.5, 1.5))
+    to, *of = _some(draws, 4)
+    return LabelRule(lambda x: (x[:, of] - x[:, [to]]).abs().argmin(1).float(), {"to": to, "of": of}, (0.5, 1.5))
 
 
 def rank(draws: Draws, columns: Columns) -> LabelRule:
@@ -251,22 +236,13 @@ def rank(draws: Draws, columns: Columns) -> LabelRule:
 def place(draws: Draws, columns: Columns) -> LabelRule:
     """Score by the place of a column among the values of its row."""
     column = draws.whole(0, COLUMNS - 1)
-
-    def score(x: Tensor) -> Tensor:
-        return (x < x[:, [column]]).float().sum(1)
-
-    return LabelRule(score, {"column": column})
+    return LabelRule(lambda x: (x < x[:, [column]]).float().sum(1), {"column": column})
 
 
 def centres(draws: Draws, columns: Columns) -> LabelRule:
     """Tell whether the nearest of some points has an even number."""
-    count = 2 * draws.whole(2, 4)
-    points = [_rounded(draws.normal(COLUMNS)) for _ in range(count)]
-
-    def score(x: Tensor) -> Tensor:
-        return (torch.cdist(x, torch.tensor(points)).argmin(1) % 2).float()
-
-    return LabelRule(score, {"points": points}, (0.5,))
+    points = [_rounded(draws.normal(COLUMNS)) for _ in range(2 * draws.whole(2, 4))]
+    return LabelRule(lambda x: (torch.cdist(x, torch.tensor(points)).argmin(1) % 2).float(), {"points": points}, (0.5,))
 
 
 def waves(draws: Draws, columns: Columns) -> LabelRule:
@@ -300,12 +276,6 @@ def cuts_of(rule: LabelRule, reference: Tensor, classes: int) -> tuple[float, ..
     return tuple(round(value, 6) for value in ((scores[chosen - 1] + scores[chosen]) / 2).tolist())
 
 
-def folded_at_middle(rule: LabelRule, reference: Tensor) -> LabelRule:
-    """Return the rule that scores by the distance of a score from its middle on the ``reference`` rows."""
-    middle = cuts_of(rule, reference, 2)[0]
-    return LabelRule(lambda x: (rule.score(x) - middle).abs(), rule.parameters | {"middle": middle})
-
-
 # --- shapes ----------------------------------------------------------------------------------------------------------
 
 
@@ -316,11 +286,6 @@ class Shape:
     show: Callable[[Draws, Tensor], Tensor] = lambda draws, x: x
     read: Callable[[Tensor], Tensor] = lambda x: x
     parameters: dict[str, Any] | None = None
-
-
-def plain(draws: Draws) -> Shape:
-    """Show columns as they are."""
-    return Shape()
 
 
 def exponentiated(draws: Draws) -> Shape:
@@ -338,11 +303,11 @@ def powers(draws: Draws) -> Shape:
 def scaled(draws: Draws) -> Shape:
     """Let the rule read the direction of a row, whose shown length is drawn apart."""
     deviation = draws.number(0.8, 1.4)
-
-    def show(draws: Draws, x: Tensor) -> Tensor:
-        return x * (deviation * draws.normal(len(x), 1)).exp()
-
-    return Shape(show, lambda x: x * (math.sqrt(COLUMNS) / x.norm(dim=1, keepdim=True)), {"deviation": deviation})
+    return Shape(
+        show=lambda draws, x: x * (deviation * draws.normal(len(x), 1)).exp(),
+        read=lambda x: x * (math.sqrt(COLUMNS) / x.norm(dim=1, keepdim=True)),
+        parameters={"deviation": deviation},
+    )
 
 
 def rounded(draws: Draws) -> Shape:
@@ -370,7 +335,7 @@ def odd_powers(draws: Draws) -> Shape:
 
 
 SHAPES: dict[str, Callable[[Draws], Shape]] = {
-    "": plain,
+    "": lambda draws: Shape(),
     "exponentiated": exponentiated,
     "powers": powers,
     "scaled": scaled,

@@ -46,18 +46,15 @@ def _table(
         return shape.show(draws, x)[:, None, None], draws.mislabelled(y, classes, noise)
 
     parameters: dict[str, Any] = {"rule": rule.parameters, "cuts": [*cuts], "label_noise": noise}
-    if columns.parameters:
-        parameters["columns"] = columns.parameters
-    if shape.parameters:
-        parameters["shape"] = shape.parameters
-    return Problem(classes, parameters, sample)
+    shaped = {"columns": columns.parameters, "shape": shape.parameters}
+    return Problem(classes, parameters | {name: each for name, each in shaped.items() if each}, sample)
 
 
 def _ruled(
     draws: Draws,
     rule: Callable[[Draws, Columns], LabelRule],
     classes: tuple[int, int] = (2, 2),
-    shape: Callable[[Draws], Shape] = rules.plain,
+    shape: Callable[[Draws], Shape] = rules.SHAPES[""],
     codes: dict[str, Any] | None = None,
 ) -> Problem:
     """Return an instance of one rule with from … to … ``classes``; ``codes`` are what ``Columns`` says of them."""
@@ -128,6 +125,10 @@ SINGLE_RULES: dict[str, tuple[rules.Rule, tuple[str, ...], tuple[str, ...]]] = {
 }
 
 
+def _folded(rule: LabelRule, middle: float) -> LabelRule:
+    return LabelRule(lambda x: (rule.score(x) - middle).abs(), rule.parameters | {"middle": middle})
+
+
 def _single(name: str, way: str, shape: str, draws: Draws) -> Problem:
     columns = rules.draw_columns(draws)
     if name == "match":
@@ -135,8 +136,8 @@ def _single(name: str, way: str, shape: str, draws: Draws) -> Problem:
     shaped = rules.SHAPES[shape](draws)
     reference = shaped.read(columns.draw(draws, REFERENCE))
     rule = SINGLE_RULES[name][0](draws, columns)
-    if way == "folded":
-        rule = rules.folded_at_middle(rule, reference)
+    if way == "folded":  # by the distance from the middle
+        rule = _folded(rule, rules.cuts_of(rule, reference, 2)[0])
     classes = draws.whole(3, 5) if way == "bands" else len(rule.cuts or (0,)) + 1
     return _table(draws, columns, rule, shaped, reference, classes)
 
