@@ -47,11 +47,8 @@ _GROWN_AS = (
 STAGES: dict[str, Sealed] = {
     "prepare": Sealed(
         code=(
-            *(
-                f"data/{name}.py"
-                for name in ("bank", "batches", "prepare", "published", "sources", "synthetic", "tasks")
-            ),
-            *("data/suites", "durable.py"),
+            *(f"data/{name}.py" for name in ("bank", "batches", "prepare", "published", "sources", "synthetic")),
+            *("data/suites", "data/tasks.py", "durable.py"),
             *("agent/gym_adapter.py", "agent/spec.py", "envs/__init__.py", "envs/gym_env.py"),
             *_BASE,
         ),
