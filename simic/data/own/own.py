@@ -190,7 +190,9 @@ def layout_of(shape: tuple[int, ...], name: str, asked: str | None = None) -> La
     if len(shape) != 4:
         raise SimicError(f"{name}: x is {list(shape)}: must be [N, H, W], or [N, H, W, C] or [N, C, H, W] for --layout")
     axes: dict[Layout, int] = {"nchw": 1, "nhwc": 3}
-    likely = [each for each, axis in axes.items() if (shape[axis] in CHANNELS if asked is None else each == asked)]
+    likely: list[Layout] = [
+        each for each in axes if (shape[axes[each]] in CHANNELS if asked is None else each == asked)
+    ]
     if len(likely) != 1:
         first, second, third = shape[1:]
         raise SimicError(
