@@ -29,13 +29,15 @@ from simic.errors import SimicError
 from simic.growth.networks.layers import CausalAttention, OpenReLU, Samplewise, group_norm, per_sample
 
 Shape = tuple[int, ...]
+Build = Callable[[Shape], nn.Module]
+B = TypeVar("B", bound=Build)
 M = TypeVar("M", bound=nn.Module)
 MAP_LORA_RANK = 4  # maps have fewer channels than vectors
 SE_SCALE_BIAS = 3.0  # sigmoid(3) ≈ 0.95: a squeeze-excitation seed starts as almost the identity
 
 
 def count_params(module: nn.Module) -> int:
-    """Count trainable parameters; those that are fitted to data once and never trained do not count."""
+    """Count trainable parameters, without those that are fitted to data once and never trained."""
     return sum(parameter.numel() for parameter in module.parameters() if parameter.requires_grad)
 
 
@@ -72,7 +74,7 @@ class Blueprint:
 
     name: str
     family: str
-    build: Callable[[Shape], nn.Module]
+    build: Build
     closing: tuple[str, ...] = ()
 
     def params(self, shape: Shape) -> int:
@@ -116,18 +118,16 @@ def share_blueprints(family: str, of: str) -> None:
     _SHARED[family] = of
 
 
-def blueprint(name: str, family: str, closing: tuple[str, ...] = ()) -> Callable[[type[M]], type[M]]:
-    """Register a module class, ``cls(shape)``, as a blueprint of a host family (decorator)."""
+def blueprint(name: str, family: str, closing: tuple[str, ...] = ()) -> Callable[[B], B]:
+    """Register a module class, or a function that makes a module of the shape, with a host family (decorator)."""
 
-    def register(cls: type[M]) -> type[M]:
+    def register(build: B) -> B:
         if family in _SHARED:
-            raise SimicError(
-                f"family {family!r} grows the blueprints of {_SHARED[family]!r}: it cannot have its own too"
-            )
+            raise SimicError(f"family {family!r} grows the blueprints of {_SHARED[family]!r}: it has none of its own")
         if (family, name) in _REGISTRY:
             raise SimicError(f"blueprint {name!r} of family {family!r} is registered already")
-        _REGISTRY[family, name] = Blueprint(name, family, cls, closing)
-        return cls
+        _REGISTRY[family, name] = Blueprint(name, family, build, closing)
+        return build
 
     return register
 
@@ -142,25 +142,55 @@ def blueprints_of(family: str) -> tuple[Blueprint, ...]:
     owner = _SHARED.get(family, family)
     items = tuple(item for item in _REGISTRY.values() if item.family == owner)
     if not items:
-        families = sorted({item.family for item in _REGISTRY.values()})
-        raise SimicError(f"family {family!r} has no blueprints; known families: {', '.join(families)}")
+        known = ", ".join(sorted(families_with_blueprints()))
+        raise SimicError(f"family {family!r} has no blueprints; known families: {known}")
     return items
+
+
+def zeroed(layer: M) -> M:
+    """Return the layer with all its parameters 0."""
+    for parameter in layer.parameters():
+        nn.init.zeros_(parameter)
+    return layer
+
+
+class Residual(Samplewise):
+    """x + its layers, one after another."""
+
+    def __init__(self, **layers: nn.Module) -> None:
+        super().__init__()
+        for name, layer in layers.items():
+            self.add_module(name, layer)
+
+    def forward(self, x: Tensor) -> Tensor:
+        branch = x
+        for layer in self.children():
+            branch = layer(branch)
+        return x + branch
+
+
+class SoftNorm(Samplewise):
+    """x + tanh(w)·(norm(x) − x), w = 0: 2C + 1 parameters."""
+
+    def __init__(self, norm: nn.Module) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(1))
+        self.norm = norm
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + per_sample(torch.tanh(self.weight), x) * (self.norm(x) - x)
 
 
 # --- cnn: shape = (C, H, W) ------------------------------------------------------------------------------------------
 
 
+def _conv(inputs: int, outputs: int, kernel: int = 1, groups: int = 1) -> nn.Conv2d:
+    return nn.Conv2d(inputs, outputs, kernel, padding=kernel // 2, groups=groups, bias=False)
+
+
 @blueprint("norm", "cnn", closing=("weight",))
-class ConvNorm(Samplewise):
-    """x + tanh(w)·(GN(x) − x), w = 0: 2C + 1 parameters."""
-
-    def __init__(self, shape: Shape) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.zeros(1))
-        self.norm = group_norm(shape[0])
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x + per_sample(torch.tanh(self.weight), x) * (self.norm(x) - x)
+def conv_norm(shape: Shape) -> nn.Module:
+    return SoftNorm(group_norm(shape[0]))
 
 
 @blueprint("attention", "cnn")
@@ -181,36 +211,29 @@ class SqueezeExcitation(Samplewise):
 
 
 @blueprint("depthwise", "cnn", closing=("norm.weight", "norm.bias"))
-class DepthwiseSeparable(Samplewise):
+def depthwise_separable(shape: Shape) -> nn.Module:
     """x + relu(GN(1×1(3×3 per channel x))): 9C + C² + 2C parameters."""
-
-    def __init__(self, shape: Shape) -> None:
-        super().__init__()
-        channels = shape[0]
-        self.depthwise = nn.Conv2d(channels, channels, 3, padding=1, groups=channels, bias=False)
-        self.pointwise = nn.Conv2d(channels, channels, 1, bias=False)
-        self.norm = group_norm(channels)
-        self.relu = OpenReLU()
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x + self.relu(self.norm(self.pointwise(self.depthwise(x))))
+    channels = shape[0]
+    return Residual(
+        depthwise=_conv(channels, channels, 3, groups=channels),
+        pointwise=_conv(channels, channels),
+        norm=group_norm(channels),
+        relu=OpenReLU(),
+    )
 
 
 @blueprint("bottleneck", "cnn", closing=("up.weight",))
-class Bottleneck(Samplewise):
+def bottleneck(shape: Shape) -> nn.Module:
     """x + GN(up(relu(3×3(relu(down x))))), up = 0, b = max(8, C/4): 2Cb + 9b² + 2C parameters."""
-
-    def __init__(self, shape: Shape) -> None:
-        super().__init__()
-        channels, narrow = shape[0], max(8, shape[0] // 4)
-        self.down = nn.Conv2d(channels, narrow, 1, bias=False)
-        self.conv = nn.Conv2d(narrow, narrow, 3, padding=1, bias=False)
-        self.up = nn.Conv2d(narrow, channels, 1, bias=False)
-        self.norm = group_norm(channels)
-        nn.init.zeros_(self.up.weight)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x + self.norm(self.up(F.relu(self.conv(F.relu(self.down(x))))))
+    channels, narrow = shape[0], max(8, shape[0] // 4)
+    return Residual(
+        down=_conv(channels, narrow),
+        relu=nn.ReLU(),
+        conv=_conv(narrow, narrow, 3),
+        relu_2=nn.ReLU(),
+        up=zeroed(_conv(narrow, channels)),
+        norm=group_norm(channels),
+    )
 
 
 class _ConvNormReLU(Samplewise):
@@ -218,7 +241,7 @@ class _ConvNormReLU(Samplewise):
 
     def __init__(self, channels: int, kernel: int) -> None:
         super().__init__()
-        self.conv = nn.Conv2d(channels, channels, kernel, padding=kernel // 2, bias=False)
+        self.conv = _conv(channels, channels, kernel)
         self.norm = group_norm(channels)
         self.relu = OpenReLU()
 
@@ -227,41 +250,23 @@ class _ConvNormReLU(Samplewise):
 
 
 @blueprint("conv_small", "cnn", closing=("branch.conv.weight",))
-class ConvSmall(Samplewise):
+def conv_small(shape: Shape) -> nn.Module:
     """x + relu(GN(1×1 x)), the convolution 0: C² + 2C parameters."""
-
-    def __init__(self, shape: Shape) -> None:
-        super().__init__()
-        self.branch = _ConvNormReLU(shape[0], 1)
-        nn.init.zeros_(self.branch.conv.weight)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x + self.branch(x)
+    branch = _ConvNormReLU(shape[0], 1)
+    zeroed(branch.conv)
+    return Residual(branch=branch)
 
 
 @blueprint("conv_light", "cnn", closing=("branch.norm.weight", "branch.norm.bias"))
-class ConvLight(Samplewise):
+def conv_light(shape: Shape) -> nn.Module:
     """x + relu(GN(3×3 x)): 9C² + 2C parameters."""
-
-    def __init__(self, shape: Shape) -> None:
-        super().__init__()
-        self.branch = _ConvNormReLU(shape[0], 3)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x + self.branch(x)
+    return Residual(branch=_ConvNormReLU(shape[0], 3))
 
 
 @blueprint("conv_heavy", "cnn", closing=("second.norm.weight", "second.norm.bias"))
-class ConvHeavy(Samplewise):
+def conv_heavy(shape: Shape) -> nn.Module:
     """x + two of relu(GN(3×3 ·)) in a row: 18C² + 4C parameters."""
-
-    def __init__(self, shape: Shape) -> None:
-        super().__init__()
-        self.first = _ConvNormReLU(shape[0], 3)
-        self.second = _ConvNormReLU(shape[0], 3)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x + self.second(self.first(x))
+    return Residual(first=_ConvNormReLU(shape[0], 3), second=_ConvNormReLU(shape[0], 3))
 
 
 # --- adapted_cnn: shape = (C, H, W); what adapts a trained and frozen host, without norms, so that what it has learned
@@ -269,45 +274,22 @@ class ConvHeavy(Samplewise):
 
 
 @blueprint("lora", "adapted_cnn", closing=("up.weight",))
-class MapLowRank(Samplewise):
+def map_lora(shape: Shape) -> nn.Module:
     """x + up(down x), both 1×1, up = 0: 8C parameters (arXiv 2106.09685)."""
-
-    def __init__(self, shape: Shape) -> None:
-        super().__init__()
-        self.down = nn.Conv2d(shape[0], MAP_LORA_RANK, 1, bias=False)
-        self.up = nn.Conv2d(MAP_LORA_RANK, shape[0], 1, bias=False)
-        nn.init.zeros_(self.up.weight)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x + self.up(self.down(x))
+    return Residual(down=_conv(shape[0], MAP_LORA_RANK), up=zeroed(_conv(MAP_LORA_RANK, shape[0])))
 
 
 @blueprint("bottleneck", "adapted_cnn", closing=("up.weight",))
-class MapBottleneck(Samplewise):
+def map_bottleneck(shape: Shape) -> nn.Module:
     """x + up(relu(down x)), both 1×1, up = 0, b = max(8, C/4): 2Cb parameters (arXiv 1902.00751)."""
-
-    def __init__(self, shape: Shape) -> None:
-        super().__init__()
-        narrow = max(8, shape[0] // 4)
-        self.down = nn.Conv2d(shape[0], narrow, 1, bias=False)
-        self.up = nn.Conv2d(narrow, shape[0], 1, bias=False)
-        nn.init.zeros_(self.up.weight)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x + self.up(F.relu(self.down(x)))
+    narrow = max(8, shape[0] // 4)
+    return Residual(down=_conv(shape[0], narrow), relu=nn.ReLU(), up=zeroed(_conv(narrow, shape[0])))
 
 
 @blueprint("conv", "adapted_cnn", closing=("conv.weight",))
-class MapConv(Samplewise):
+def map_conv(shape: Shape) -> nn.Module:
     """x + 3×3 x, the convolution 0: 9C² parameters."""
-
-    def __init__(self, shape: Shape) -> None:
-        super().__init__()
-        self.conv = nn.Conv2d(shape[0], shape[0], 3, padding=1, bias=False)
-        nn.init.zeros_(self.conv.weight)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x + self.conv(x)
+    return Residual(conv=zeroed(_conv(shape[0], shape[0], 3)))
 
 
 # --- vectors: shape = (D,) for mlp, (L, D) for transformer -----------------------------------------------------------
@@ -315,78 +297,42 @@ class MapConv(Samplewise):
 
 @blueprint("norm", "mlp", closing=("weight",))
 @blueprint("norm", "transformer", closing=("weight",))
-class VectorNorm(Samplewise):
-    """x + tanh(w)·(LN(x) − x), w = 0: 2D + 1 parameters."""
-
-    def __init__(self, shape: Shape) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.zeros(1))
-        self.norm = nn.LayerNorm(shape[-1])
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x + per_sample(torch.tanh(self.weight), x) * (self.norm(x) - x)
+def vector_norm(shape: Shape) -> nn.Module:
+    return SoftNorm(nn.LayerNorm(shape[-1]))
 
 
 @blueprint("lora", "mlp", closing=("up.weight",))
 @blueprint("lora", "transformer", closing=("up.weight",))
-class LowRank(Samplewise):
+def lora(shape: Shape, rank: int = 8) -> nn.Module:
     """x + up(down x), up = 0: 2rD parameters, 16D at rank 8 (arXiv 2106.09685)."""
-
-    rank = 8
-
-    def __init__(self, shape: Shape) -> None:
-        super().__init__()
-        self.down = nn.Linear(shape[-1], self.rank, bias=False)
-        self.up = nn.Linear(self.rank, shape[-1], bias=False)
-        nn.init.zeros_(self.up.weight)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x + self.up(self.down(x))
+    down, up = nn.Linear(shape[-1], rank, bias=False), nn.Linear(rank, shape[-1], bias=False)
+    return Residual(down=down, up=zeroed(up))
 
 
 @blueprint("lora_large", "transformer", closing=("up.weight",))
-class LargeLowRank(LowRank, Samplewise):
+def lora_large(shape: Shape) -> nn.Module:
     """64D parameters."""
-
-    rank = 32
+    return lora(shape, rank=32)
 
 
 @blueprint("attention", "transformer", closing=("attention.out.weight", "attention.out.bias"))
-class AttentionSeed(Samplewise):
+def attention(shape: Shape) -> nn.Module:
     """x + causal attention, its output projection 0: 4D² + 4D parameters."""
-
-    def __init__(self, shape: Shape) -> None:
-        super().__init__()
-        self.attention = CausalAttention(shape[-1])
-        nn.init.zeros_(self.attention.out.weight)
-        nn.init.zeros_(self.attention.out.bias)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x + self.attention(x)
+    layer = CausalAttention(shape[-1])
+    zeroed(layer.out)
+    return Residual(attention=layer)
 
 
 @blueprint("mlp_small", "mlp", closing=("second.weight", "second.bias"))
 @blueprint("mlp_small", "transformer", closing=("second.weight", "second.bias"))
-class MLPSmall(Samplewise):
+def mlp_small(shape: Shape, factor: int = 2) -> nn.Module:
     """x + W₂ gelu(W₁ x), W₂ = 0: with f times the width 2fD² + (f + 1)D parameters, 4D² + 3D at twice the width."""
-
-    factor = 2
-
-    def __init__(self, shape: Shape) -> None:
-        super().__init__()
-        width = shape[-1]
-        self.first = nn.Linear(width, self.factor * width)
-        self.second = nn.Linear(self.factor * width, width)
-        nn.init.zeros_(self.second.weight)
-        nn.init.zeros_(self.second.bias)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x + self.second(F.gelu(self.first(x)))
+    width, wide = shape[-1], factor * shape[-1]
+    return Residual(first=nn.Linear(width, wide), gelu=nn.GELU(), second=zeroed(nn.Linear(wide, width)))
 
 
 @blueprint("mlp", "mlp", closing=("second.weight", "second.bias"))
 @blueprint("mlp", "transformer", closing=("second.weight", "second.bias"))
-class MLP(MLPSmall, Samplewise):
+def mlp(shape: Shape) -> nn.Module:
     """8D² + 5D parameters."""
-
-    factor = 4
+    return mlp_small(shape, factor=4)
