@@ -1,6 +1,4 @@
-"""Layers that hosts and blueprints share: the group rule of GroupNorm, a ReLU that a zero branch wakes up from, causal
-attention.
-"""
+"""Layers that hosts and blueprints share."""
 
 import math
 
@@ -65,6 +63,18 @@ def check_norm(shape: tuple[int, ...], where: str) -> None:
             f"{where} has shape {shape}: a norm there is over {values} values, at least {MIN_NORM_VALUES} are needed; "
             "use a wider or shallower host or a larger input"
         )
+
+
+class FlatLinear(Samplewise):
+    """Linear of a flattened sample, with a ReLU if ``relu``; ``[B, …] → [B, width]``."""
+
+    def __init__(self, features: int, width: int, relu: bool = False) -> None:
+        super().__init__()
+        self.linear = nn.Linear(features, width)
+        self.activation = nn.ReLU() if relu else nn.Identity()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.activation(self.linear(x.flatten(1)))
 
 
 class CausalAttention(Samplewise):

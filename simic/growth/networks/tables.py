@@ -24,7 +24,7 @@ from simic.errors import SimicError
 from simic.growth.life.vocabulary import Stage
 from simic.growth.networks.blueprints import Blueprint, blueprint, blueprints_of
 from simic.growth.networks.family import Anatomy, Shape, host_family
-from simic.growth.networks.layers import Samplewise
+from simic.growth.networks.layers import FlatLinear, Samplewise
 from simic.params import Host
 
 WIDTH = 32  # of both hidden layers
@@ -39,17 +39,6 @@ GATE_PULL = 0.002  # towards 0, in units of the loss; ours, docs/history/experim
 PRESETS = {"baseline": (WIDTH, WIDTH)}
 
 
-class RowInput(Samplewise):
-    """Linear over the row; ``[B, …] → [B, width]``."""
-
-    def __init__(self, features: int, width: int) -> None:
-        super().__init__()
-        self.linear = nn.Linear(features, width)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.linear(x.flatten(1))
-
-
 def _head(first: int, second: int, classes: int) -> nn.Module:
     return nn.Sequential(nn.ReLU(), nn.Linear(first, second), nn.ReLU(), nn.Linear(second, classes))
 
@@ -61,7 +50,7 @@ def tables(host: Host, input_shape: Shape, classes: int) -> Anatomy:
     if math.prod(input_shape) < 2:
         raise SimicError(f"input shape {input_shape}: family tables compares columns: there must be at least two")
     first, second = host.widths or PRESETS[host.preset]
-    segments = (partial(RowInput, math.prod(input_shape), first),)
+    segments = (partial(FlatLinear, math.prod(input_shape), first),)
     config = host.model_copy(update={"widths": (first, second)})
     return Anatomy(segments, partial(_head, first, second, classes), ((first,),), config)
 
@@ -99,33 +88,28 @@ class RowSeed(Samplewise):
         return layer(x.flatten(0, 1)).unflatten(0, x.shape[:2])
 
 
-def fixed(*shape: int) -> nn.Parameter:
-    """Return a tensor that is fitted at germination and never trained."""
-    return nn.Parameter(torch.zeros(*shape), requires_grad=False)
-
-
-def columns_first(rows: Tensor) -> Tensor:
-    """Return ``[R, B, D]`` as contiguous ``[D, R, B]``."""
-    return rows.permute(2, 0, 1).contiguous()
-
-
 class FixedSeed(RowSeed):
-    """A seed whose features have nothing to learn; they are centred and scaled by the rows it was fitted to."""
+    """A seed whose features have nothing to learn: they are centred and scaled by the rows it is fitted to at
+    germination, as are the ``constants``, tensors of these shapes that ``prepare`` makes and ``raw`` uses.
+    """
 
-    def __init__(self, shape: Shape, features: int) -> None:
+    mean: Tensor
+    scale: Tensor
+
+    def __init__(self, shape: Shape, features: int | None = None, **constants: Shape) -> None:
+        features = features or shape[0]  # one for each column
         super().__init__(shape, features)
-        self.mean, self.scale = fixed(features), fixed(features)
+        self._constants = tuple(constants)
+        for name, size in {"mean": (features,), "scale": (features,), **constants}.items():
+            self.register_parameter(name, nn.Parameter(torch.zeros(size), requires_grad=False))
 
     def added(self, x: Tensor, out: Tensor) -> Tensor:
-        raw = self.raw(columns_first(x), self.constants()).permute(1, 2, 0)
+        constants = {name: self.many(getattr(self, name)) for name in self._constants}
+        raw = self.raw(x.permute(2, 0, 1).contiguous(), constants).permute(1, 2, 0)
         # ((raw − mean) ⊙ scale) B = raw (scale ⊙ B) − (mean ⊙ scale) B: nothing of the size of raw is made again.
         scale = self.many(self.scale)[..., None]
         weight = scale * out
         return torch.baddbmm(-(self.many(self.mean)[:, None] @ weight), raw, weight)
-
-    def constants(self) -> dict[str, Tensor]:
-        """Return what was fitted beside mean and scale, of R networks."""
-        return {}
 
     def raw(self, x: Tensor, fitted: Mapping[str, Tensor]) -> Tensor:
         """Return features ``[F, R, B]`` of columns ``[D, R, B]`` before they are scaled."""
@@ -133,7 +117,7 @@ class FixedSeed(RowSeed):
 
     def fit(self, rows: Tensor) -> dict[str, Tensor]:
         """Return what is fitted to rows ``[R, n, D]`` of R tasks, by name of parameter, ``[R, …]``."""
-        columns = columns_first(rows)
+        columns = rows.permute(2, 0, 1).contiguous()  # [D, R, n]
         fitted = self.prepare(columns)
         raw = self.raw(columns, fitted)
         weight = GAIN * min(1.0, math.sqrt(FEATURES_AT_FULL_WEIGHT / len(raw)))
@@ -223,11 +207,7 @@ class Radial(FixedSeed, Samplewise):
     """exp(−‖x − c‖² / s²) around 48 rows c; s² is their mean squared distance."""
 
     def __init__(self, shape: Shape) -> None:
-        super().__init__(shape, CENTRES)
-        self.centres, self.width = fixed(CENTRES, shape[0]), fixed(1)
-
-    def constants(self) -> dict[str, Tensor]:
-        return {"centres": self.many(self.centres), "width": self.many(self.width)}
+        super().__init__(shape, CENTRES, centres=(CENTRES, shape[0]), width=(1,))
 
     def raw(self, x: Tensor, fitted: Mapping[str, Tensor]) -> Tensor:
         centres, width = fitted["centres"], fitted["width"]
@@ -274,11 +254,7 @@ class Bins(FixedSeed, Samplewise):
     """Which of 12 quantile bins each column lies in, one-hot."""
 
     def __init__(self, shape: Shape) -> None:
-        super().__init__(shape, BINS * shape[0])
-        self.edges = fixed(BINS - 1, shape[0])
-
-    def constants(self) -> dict[str, Tensor]:
-        return {"edges": self.many(self.edges)}
+        super().__init__(shape, BINS * shape[0], edges=(BINS - 1, shape[0]))
 
     def raw(self, x: Tensor, fitted: Mapping[str, Tensor]) -> Tensor:
         above = [torch.ones_like(x)]
@@ -296,11 +272,7 @@ class NormalScores(FixedSeed, Samplewise):
     """Normal scores: Φ⁻¹ of each value's rank among 24 quantiles of its column."""
 
     def __init__(self, shape: Shape) -> None:
-        super().__init__(shape, shape[0])
-        self.knots = fixed(KNOTS, shape[0])
-
-    def constants(self) -> dict[str, Tensor]:
-        return {"knots": self.many(self.knots)}
+        super().__init__(shape, knots=(KNOTS, shape[0]))
 
     def raw(self, x: Tensor, fitted: Mapping[str, Tensor]) -> Tensor:
         below = torch.full_like(x, 0.5)
@@ -321,9 +293,6 @@ def _at_ranks(columns: Tensor, ranks: Tensor) -> Tensor:
 @blueprint("sort", "tables", closing=("out",))
 class Sorted(FixedSeed, Samplewise):
     """The row's values in ascending order."""
-
-    def __init__(self, shape: Shape) -> None:
-        super().__init__(shape, shape[0])
 
     def raw(self, x: Tensor, fitted: Mapping[str, Tensor]) -> Tensor:
         # Odd-even transposition: as many rounds as there are columns, each over all pairs of neighbours at once.
@@ -347,9 +316,6 @@ class Compare(_PairSeed, Samplewise):
 @blueprint("norm", "tables", closing=("out",))
 class Direction(FixedSeed, Samplewise):
     """The row over its length."""
-
-    def __init__(self, shape: Shape) -> None:
-        super().__init__(shape, shape[0])
 
     def raw(self, x: Tensor, fitted: Mapping[str, Tensor]) -> Tensor:
         return x / _squared_length(x).sqrt().clamp(min=LEAST_STD)

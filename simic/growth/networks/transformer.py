@@ -1,6 +1,6 @@
 """Causal transformers over tokens: pre-LN blocks, learned positions, output tied to the embedding."""
 
-from dataclasses import dataclass
+from collections import OrderedDict
 from functools import partial
 
 import torch
@@ -14,22 +14,9 @@ from simic.growth.networks.grafting import TokenGate
 from simic.growth.networks.layers import ATTENTION_HEADS, CausalAttention, Samplewise
 from simic.params import Host
 
-
-@dataclass(frozen=True)
-class TokenPreset:
-    """Width of each segment (all equal: the residual stream), MLP factor; without ``attention`` tokens never meet."""
-
-    widths: tuple[int, ...]
-    attention: bool = True
-    factor: int = 4
-
-
+# Width of each segment (all equal: the residual stream), whether blocks have attention, factor of their MLP.
 # impaired: a model of byte pairs, because no block looks at another position; an attention seed lets it.
-PRESETS = {
-    "baseline": TokenPreset((32, 32, 32)),
-    "deep": TokenPreset((32, 32, 32, 32, 32)),
-    "impaired": TokenPreset((16, 16, 16), attention=False, factor=2),
-}
+PRESETS = {"baseline": ((32,) * 3, True, 4), "deep": ((32,) * 5, True, 4), "impaired": ((16,) * 3, False, 2)}
 
 
 class Embedding(nn.Module):
@@ -60,16 +47,9 @@ class TransformerBlock(Samplewise):
         return x + self.mlp(x)
 
 
-class FirstSegment(nn.Module):
-    """Embedding and a block."""
-
-    def __init__(self, tokens: int, context: int, width: int, attention: bool, factor: int) -> None:
-        super().__init__()
-        self.embedding = Embedding(tokens, context, width)
-        self.block = TransformerBlock(width, attention, factor)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.block(self.embedding(x))
+def first_segment(tokens: int, context: int, width: int, attention: bool, factor: int) -> nn.Module:
+    embedding, block = Embedding(tokens, context, width), TransformerBlock(width, attention, factor)
+    return nn.Sequential(OrderedDict[str, nn.Module](embedding=embedding, block=block))
 
 
 class TiedHead(nn.Module):
@@ -93,16 +73,15 @@ class TiedHead(nn.Module):
 )
 def transformer(host: Host, input_shape: Shape, classes: int) -> Anatomy:
     """Build one block per segment; ``input_shape`` is ``(context,)``, ``classes`` the number of tokens."""
-    preset = PRESETS[host.preset]
-    widths = host.widths or preset.widths
+    widths, *how = PRESETS[host.preset]
+    widths = host.widths or widths
     width = widths[0]
     if len(set(widths)) > 1 or width % ATTENTION_HEADS:
         raise SimicError(
             f"train.host.widths = {list(widths)}: a transformer's must all be equal and a multiple of {ATTENTION_HEADS}"
         )
     context = input_shape[0]
-    how = (preset.attention, preset.factor)
-    first = partial(FirstSegment, classes, context, width, *how)
+    first = partial(first_segment, classes, context, width, *how)
     return Anatomy(
         segments=(first, *(partial(TransformerBlock, width, *how) for _ in widths[1:])),
         head=partial(TiedHead, classes, width),
