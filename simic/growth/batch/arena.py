@@ -39,10 +39,9 @@ class Rows:
 
     @classmethod
     def zeros(cls, envs: int, params: int, moments: tuple[str, ...], device: torch.device) -> Self:
-        """Return the rows that nobody uses yet."""
         step = torch.zeros(envs, dtype=torch.float64, device=device)
-        moment = {name: torch.zeros(envs, params, device=device) for name in moments}
-        return cls({"param": torch.zeros(envs, params, device=device), "step": step, **moment})
+        wide = {name: torch.zeros(envs, params, device=device) for name in ("param", *moments)}
+        return cls({"param": wide["param"], "step": step} | wide)
 
     @property
     def param(self) -> Tensor:
@@ -102,27 +101,15 @@ class Block:
         return self.columns.unpack(self.store.param[self.hosts])
 
 
-@dataclass
-class Update:
-    """What one update reads and writes, all broadcastable to ``param``: ``active`` None = every row trains."""
-
-    param: Tensor
-    grad: Tensor
-    moments: dict[str, Tensor]
-    step: Tensor  # float64, counts this update: 1 at the first
-    learning_rate: Tensor
-    weight_decay: float
-    active: Tensor | None = None
-
-
-@dataclass
+@dataclass(frozen=True)
 class RowRange:
-    """Some neighbouring rows of a block that have trained equally long: views ``[rows, *shape]`` of its tensors."""
+    """Neighbouring rows of a block that step together: views ``[rows, *shape]`` of the tensors that train."""
 
     rows: slice
     params: list[Tensor]
-    moments: list[list[Tensor]]  # in the order of MOMENTS
-    step: Tensor  # float32, updates done
+    moments: list[list[Tensor]]  # of each tensor, in the order of MOMENTS
+    step: Tensor  # float64, updates done: [rows], or [1] where all have trained equally long
+    moving: Tensor | None  # bool [rows]; None: all
     weight_decay: float
 
 
@@ -143,70 +130,58 @@ class Arena:
         self._rows = [len(block.hosts) for block in blocks]
         self._steps = torch.cat([block.store.tensors["step"][block.hosts] for block in blocks])
         self._moving = upload(~np.concatenate([block.frozen for block in blocks]), device)
-        self._step_of, self._moves = self._steps.split(self._rows), self._moving.split(self._rows)
-        # Modules of equal step lie side by side: one call of a fused kernel moves them.
-        self._runs = [self._fused_runs(i) for i in range(len(blocks))] if device == CPU else None
+        self._step_of = self._steps.split(self._rows)
+        # To ask which steps are equal would make the host wait for another device.
+        self._by_step = device == CPU
+        self._ranges = [self._ranges_of(i, moving) for i, moving in enumerate(self._moving.split(self._rows))]
 
     def leaves(self) -> list[list[Tensor]]:
         """Return the tensors that train, by block; their gradients are recorded from here on."""
         trained = [_trained(own, block) for own, block in zip(self.params, self.blocks, strict=True)]
         return [[tensor.requires_grad_() for tensor in own] for own in trained]
 
-    def _fused_runs(self, index: int) -> list[RowRange]:
-        block, moving, steps = self.blocks[index], self._moves[index], self._step_of[index]
-        moments = [_trained(self._moments[index][name], block) for name in MOMENTS[self.optimizer.name]]
+    def _ranges_of(self, index: int, moving: Tensor) -> list[RowRange]:
+        """Return one range for each run of rows of equal step that move; without ``_by_step`` one for the block."""
+        block, steps = self.blocks[index], self._step_of[index]
         params = [tensor.detach() for tensor in _trained(self.params[index], block)]
+        named = [_trained(tensors, block) for tensors in self._moments[index].values()]
+        moments = [list(own) for own in zip(*named, strict=True)]
+        if not self._by_step:
+            moves = moving if block.frozen.any() else None
+            return [RowRange(slice(None), params, moments, steps, moves, block.weight_decay)]
         changes = ((steps[1:] != steps[:-1]) | (moving[1:] != moving[:-1])).nonzero().flatten() + 1
-        bounds = [0, *changes.tolist(), len(steps)]
         return [
             RowRange(
                 rows=slice(first, last),
                 params=[tensor[first:last] for tensor in params],
-                moments=[[tensor[first:last] for tensor in moment] for moment in moments],
-                step=steps[first].float(),
+                moments=[[tensor[first:last] for tensor in own] for own in moments],
+                step=steps[first : first + 1],
+                moving=None,
                 weight_decay=block.weight_decay,
             )
-            for first, last in pairwise(bounds)
+            for first, last in pairwise([0, *changes.tolist(), len(steps)])
             if moving[first]
         ]
 
     def update(self, grads: list[list[Tensor]]) -> list[Tensor]:
         """Clip each module apart and step; return per block the norms before clipping ``[G]``."""
         norms = [_norms(own) for own in grads]
-        scales = clip_scale(torch.cat(norms), self.optimizer.max_grad_norm)
-        if self._runs is None or bool((scales < 1).any()) or not bool(scales.isfinite().all()):
-            by_block = scales.split(self._rows)
-            grads = [[_times(grad, scale) for grad in own] for own, scale in zip(grads, by_block, strict=True)]
+        # A gradient of a larger norm is brought to it; NaN stays NaN, in its own row.
+        scales = (self.optimizer.max_grad_norm / (torch.cat(norms) + CLIP_EPS)).clamp(max=1.0)
+        if not self._by_step or bool((scales < 1).any()) or not bool(scales.isfinite().all()):
+            by_block = zip(grads, scales.split(self._rows), strict=True)
+            grads = [[grad * scale.view(-1, *[1] * (grad.dim() - 1)) for grad in own] for own, scale in by_block]
         self._steps += self._moving
-        if self._runs is not None:
-            apply_fused(self._runs, grads, self._rate, self.optimizer)
-        else:
-            self._apply(grads)
+        apply(self._ranges, grads, self._rate, self.optimizer, self._by_step)
         return norms
-
-    def _apply(self, grads: list[list[Tensor]]) -> None:
-        """Step tensor by tensor, for devices where asking which steps are equal would make the host wait."""
-        for i, (block, own) in enumerate(zip(self.blocks, grads, strict=True)):
-            moments = {name: _trained(tensors, block) for name, tensors in self._moments[i].items()}
-            for place, (param, grad) in enumerate(zip(_trained(self.params[i], block), own, strict=True)):
-                wide = (-1, *[1] * (param.dim() - 1))
-                update = Update(
-                    param=param.detach(),
-                    grad=grad,
-                    moments={name: tensors[place] for name, tensors in moments.items()},
-                    step=self._step_of[i].view(wide),
-                    learning_rate=self._rate,
-                    weight_decay=block.weight_decay,
-                    active=self._moves[i].view(wide) if block.frozen.any() else None,
-                )
-                apply(update, self.optimizer)
 
     def scatter(self) -> None:
         """Write parameters, moments and steps back to where they live."""
         for block, params, moments, step in zip(self.blocks, self.params, self._moments, self._step_of, strict=True):
-            values = {name: _joined(tensors) for name, tensors in {"param": params, **moments}.items()}
-            for name, tensor in block.store.tensors.items():
-                tensor[block.hosts] = step if name == "step" else values[name]
+            block.store.tensors["step"][block.hosts] = step
+            for name, tensors in {"param": params, **moments}.items():
+                rows = [tensor.detach().flatten(1) for tensor in tensors]
+                block.store.tensors[name][block.hosts] = torch.cat(rows, 1)
 
 
 def _trained(tensors: list[Tensor], block: Block) -> list[Tensor]:
@@ -219,40 +194,32 @@ def _norms(grads: list[Tensor]) -> Tensor:
     return torch.linalg.vector_norm(parts, dim=1)
 
 
-def _times(grad: Tensor, scale: Tensor) -> Tensor:
-    return grad * scale.view(-1, *[1] * (grad.dim() - 1))
-
-
-def _joined(tensors: list[Tensor]) -> Tensor:
-    """Undo ``RowLayout.unpack``."""
-    return torch.cat([tensor.detach().flatten(1) for tensor in tensors], 1)
-
-
 # --- SGD with momentum and AdamW over many networks at once ----------------------------------------------------------
-
-# Everything is elementwise, a row for each host, seed or gate, so a row never sees another. Rows of equal step go
-# through torch's fused AdamW (``apply_fused``) where that rounds a row the same beside any others; ``apply`` takes any
-# mixture. The tests hold both to torch.optim, row by row.
 
 
 @torch.no_grad()
-def apply_fused(runs: list[list[RowRange]], grads: list[list[Tensor]], rate: Tensor, optimizer: HostOptimizer) -> None:
-    """Step the runs of all blocks, in place; ``grads[block][tensor]`` are of whole blocks."""
+def apply(
+    ranges: list[list[RowRange]], grads: list[list[Tensor]], rate: Tensor, optimizer: HostOptimizer, by_step: bool
+) -> None:
+    """Step the ranges of all blocks, in place; ``grads[block][tensor]`` are of whole blocks.
+
+    All is elementwise, so a row never sees another. Rows of equal step (``by_step``) go through torch's fused AdamW
+    where that rounds a row the same beside any others. The tests hold both ways to torch.optim, row by row.
+    """
+    fused = by_step and optimizer.name == "adamw"
     # By decay: parameters, gradients, means, variances and steps of one fused call.
     calls: dict[float, list[list[Tensor]]] = {}
-    for own, of_block in zip(runs, grads, strict=True):
-        for run in own:
-            run.step += 1
-            for place, (param, grad) in enumerate(zip(run.params, of_block, strict=True)):
-                moments = [moment[place] for moment in run.moments]
-                if optimizer.name == "adamw" and param[0].numel() % LANES == 0:
-                    call = calls.setdefault(run.weight_decay, [[], [], [], [], []])
-                    tensors = (param, grad[run.rows].contiguous(), *moments, run.step)
-                    for part, tensor in zip(call, tensors, strict=True):
-                        part.append(tensor)
+    for own, of_block in zip(ranges, grads, strict=True):
+        for part in own:
+            step = part.step[0].float() if fused else part.step
+            for param, whole, moments in zip(part.params, of_block, part.moments, strict=True):
+                grad = whole[part.rows]
+                if not fused or param[0].numel() % LANES:
+                    _step(part, param, grad, moments, rate, optimizer)
                     continue
-                named = dict(zip(MOMENTS[optimizer.name], moments, strict=True))
-                apply(Update(param, grad[run.rows], named, run.step.double(), rate, run.weight_decay), optimizer)
+                call = calls.setdefault(part.weight_decay, [[], [], [], [], []])
+                for tensors, tensor in zip(call, (param, grad.contiguous(), *moments, step), strict=True):
+                    tensors.append(tensor)
     for decay, (params, flat, means, variances, steps) in calls.items():
         torch._fused_adamw_(  # pyright: ignore[reportPrivateImportUsage]
             params, flat, means, variances, [], steps, lr=float(rate), beta1=ADAM_BETAS[0], beta2=ADAM_BETAS[1],
@@ -260,43 +227,28 @@ def apply_fused(runs: list[list[RowRange]], grads: list[list[Tensor]], rate: Ten
         )  # fmt: skip
 
 
-def apply(update: Update, optimizer: HostOptimizer) -> None:
-    """Step once, in place; inactive elements keep parameter and moments bit for bit."""
-    before = None
-    if update.active is not None:
-        before = [tensor.clone() for tensor in (update.param, *update.moments.values())]
-    if optimizer.name == "sgd":
-        _sgd(update, optimizer.momentum)
-    else:
-        _adamw(update)
-    if before is not None and update.active is not None:
-        for tensor, old in zip((update.param, *update.moments.values()), before, strict=True):
-            tensor.copy_(torch.where(update.active, tensor, old))
-
-
-def _sgd(update: Update, momentum: float) -> None:
-    """Step by v ← μ v + g + λ p; p ← p − η v (torch.optim.SGD, no dampening)."""
-    velocity = update.moments["momentum"]
-    velocity.mul_(momentum).add_(update.grad)
-    if update.weight_decay:
-        velocity.add_(update.param, alpha=update.weight_decay)
-    update.param.addcmul_(update.learning_rate, velocity, value=-1)
-
-
-def _adamw(update: Update) -> None:
-    """Step as torch.optim.AdamW (Loshchilov and Hutter 2019, arXiv 1711.05101)."""
-    beta1, beta2 = ADAM_BETAS
-    mean, variance = update.moments["mean"], update.moments["variance"]
-    # float64, then rounded: the last bit of pow would depend on the row's place among others.
-    correction1 = (1 - beta1**update.step).to(update.param.dtype)
-    correction2 = (1 - beta2**update.step).sqrt().to(update.param.dtype)
-    update.param.mul_(1 - update.learning_rate * update.weight_decay)
-    mean.mul_(beta1).add_(update.grad, alpha=1 - beta1)
-    variance.mul_(beta2).addcmul_(update.grad, update.grad, value=1 - beta2)
-    denominator = (variance.sqrt() / correction2).add_(ADAM_EPS)
-    update.param.addcdiv_(mean * (update.learning_rate / correction1), denominator, value=-1)
-
-
-def clip_scale(norms: Tensor, max_norm: float) -> Tensor:
-    """Return the factor that brings a gradient of this norm to at most ``max_norm``; NaN stays NaN, in its own row."""
-    return (max_norm / (norms + CLIP_EPS)).clamp(max=1.0)
+def _step(
+    part: RowRange, param: Tensor, grad: Tensor, moments: list[Tensor], rate: Tensor, optimizer: HostOptimizer
+) -> None:
+    """Step one tensor of a range; rows that do not move keep every bit."""
+    wide = (-1, *[1] * (param.dim() - 1))
+    before = None if part.moving is None else [tensor.clone() for tensor in (param, *moments)]
+    if optimizer.name == "sgd":  # v ← μ v + g + λ p; p ← p − η v (torch.optim.SGD, no dampening)
+        [velocity] = moments
+        velocity.mul_(optimizer.momentum).add_(grad)
+        if part.weight_decay:
+            velocity.add_(param, alpha=part.weight_decay)
+        param.addcmul_(rate, velocity, value=-1)
+    else:  # torch.optim.AdamW (Loshchilov and Hutter 2019, arXiv 1711.05101)
+        (mean, variance), (beta1, beta2), step = moments, ADAM_BETAS, part.step.view(wide)
+        # float64, then rounded: the last bit of pow would depend on the row's place among others.
+        correction1 = (1 - beta1**step).to(param.dtype)
+        correction2 = (1 - beta2**step).sqrt().to(param.dtype)
+        param.mul_(1 - rate * part.weight_decay)
+        mean.mul_(beta1).add_(grad, alpha=1 - beta1)
+        variance.mul_(beta2).addcmul_(grad, grad, value=1 - beta2)
+        denominator = (variance.sqrt() / correction2).add_(ADAM_EPS)
+        param.addcdiv_(mean * (rate / correction1), denominator, value=-1)
+    if before is not None and part.moving is not None:
+        for tensor, old in zip((param, *moments), before, strict=True):
+            tensor.copy_(torch.where(part.moving.view(wide), tensor, old))

@@ -56,7 +56,7 @@ FAULTS: Faults = {
     ),
     "host-optimizer-steps-twice": high(
         "Hosts and seeds make two steps for each minibatch.",
-        Patch(ARENA, "apply_fused(self._runs, grads", "for _ in '12':\n                apply_fused(self._runs, grads"),
+        Patch(ARENA, "apply(self._ranges, grads", "for _ in '12':\n            apply(self._ranges, grads"),
     ),
     "seeds-decay-like-hosts": medium(
         "Seeds have the weight decay of hosts, though params.yaml gives them none.",

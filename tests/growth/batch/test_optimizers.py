@@ -5,6 +5,7 @@ import pytest
 import torch
 from torch import nn
 
+from simic.growth.batch import arena
 from simic.growth.batch.arena import MOMENTS, Arena, Block, Rows
 from simic.growth.batch.template import RowLayout
 from simic.transfer import CPU
@@ -46,8 +47,9 @@ class PlainRow:
 @pytest.mark.parametrize("fused", [True, False])
 @pytest.mark.parametrize("name", ["sgd", "adamw"])
 @pytest.mark.parametrize("decay", [0.0, 0.1])
-def test_modules_of_mixed_age_equal_torch_optim_row_by_row(name: str, decay: float, fused: bool) -> None:
+def test_modules_of_mixed_age_equal_torch_optim_row_by_row(name: str, decay: float, fused: bool, monkeypatch) -> None:
     """By torch's fused kernels, as on a CPU, and elementwise, as elsewhere; what does not train keeps every bit."""
+    monkeypatch.setattr(arena, "CPU", CPU if fused else "another")
     draw, optimizer = generator(5), HostOptimizer(name=name, momentum=0.9)
     store = Rows.zeros(7, COLUMNS.width, MOMENTS[name], CPU)
     store.param.copy_(torch.randn(7, COLUMNS.width, generator=draw))
@@ -56,19 +58,17 @@ def test_modules_of_mixed_age_equal_torch_optim_row_by_row(name: str, decay: flo
     done = [0] * 7
     for rows, still in EPOCHS:
         block = block_of(store, rows, still, decay)
-        arena = Arena([block], RATE, optimizer, CPU)
-        arena.leaves()
-        if not fused:
-            arena._runs = None
+        epoch = Arena([block], RATE, optimizer, CPU)
+        epoch.leaves()
         before = {part: tensor.clone() for part, tensor in store.tensors.items()}
         for scale in (0.1, 3.0, 1.0):  # without and with a clip
             grads = [scale * torch.randn(len(rows), *shape, generator=draw) for shape in ((3, 2), (16,))]
-            [norms] = arena.update([[grad.clone() for grad in grads]])
+            [norms] = epoch.update([[grad.clone() for grad in grads]])
             for place, row in enumerate(rows):
                 if row not in still:
                     norm = plain[row].step([grad[place] for grad in grads])
                     assert norms[place].item() == pytest.approx(norm, rel=1e-5)
-        arena.scatter()
+        epoch.scatter()
         for row in rows:
             done[row] += 0 if row in still else 3
         resting = [row for row in range(7) if row in still or row not in rows]
@@ -83,17 +83,16 @@ def test_modules_of_mixed_age_equal_torch_optim_row_by_row(name: str, decay: flo
 
 
 @pytest.mark.parametrize("fused", [True, False])
-def test_a_module_with_a_broken_gradient_leaves_its_neighbours_bit_equal(fused: bool) -> None:
+def test_a_module_with_a_broken_gradient_leaves_its_neighbours_bit_equal(fused: bool, monkeypatch) -> None:
+    monkeypatch.setattr(arena, "CPU", CPU if fused else "another")
     found = []
     for broken in (False, True):
         store = Rows.zeros(3, COLUMNS.width, MOMENTS["adamw"], CPU)
-        arena = Arena([block_of(store, [0, 1, 2], [], 0.1)], RATE, HostOptimizer(name="adamw"), CPU)
-        if not fused:
-            arena._runs = None
+        epoch = Arena([block_of(store, [0, 1, 2], [], 0.1)], RATE, HostOptimizer(name="adamw"), CPU)
         grads = [torch.randn(3, *shape, generator=generator(2)) for shape in ((3, 2), (16,))]
         grads[0][1, 0, 0] = torch.nan if broken else 1.0
-        arena.update([grads])
-        arena.scatter()
+        epoch.update([grads])
+        epoch.scatter()
         found.append(store.param)
     assert torch.equal(found[0][[0, 2]], found[1][[0, 2]])
     assert found[1][1].isnan().any() and found[0].isfinite().all()
