@@ -56,25 +56,23 @@ class Layout:
 
 @dataclass(frozen=True)
 class Recipe:
-    """What every process builds its groups from."""
+    """What another process builds its groups from: names, as builders of a user's modules may not be picklable."""
 
     setup: Callable[[], object]
-    blueprints: tuple[Blueprint, ...] | None  # None: those of the family, which an extension may have registered
+    blueprints: tuple[Blueprint, ...] | None  # None: those of the family
     host: Host
     input_shape: tuple[int, ...]
     classes: int
     weights: Mapping[str, Tensor] | None
     frozen: bool
     counts: tuple[int, int]
-    rng_seed: int
-    optimizer: HostOptimizer
-    backend: Backend
+    how: tuple[int, HostOptimizer, str, Backend]  # of Population
 
     def build(self, env_ids: Tensor) -> "Group":
         """Build a group; nothing is counted or tried, for which torch would import its compiler (2 seconds)."""
         host = build_host(self.host, self.input_shape, self.classes, self.weights, self.counts)
         host, kinds = replace(host, frozen=self.frozen), self.blueprints or blueprints_of(self.host.family)
-        return Group(Population(host, kinds, env_ids, self.rng_seed, self.optimizer, "cpu", self.backend, checked=True))
+        return Group(Population(host, kinds, env_ids, *self.how, checked=True))
 
 
 @dataclass(frozen=True)
@@ -92,7 +90,7 @@ class Group:
         self.data: dict[int, Dataset] = {}
         self.snapshots: dict[int, Snapshot] = {}
 
-    def call(self, method: str, arguments: tuple) -> Any:
+    def call(self, method: str, arguments: list) -> Any:
         """Return what the method gives, of this group or else of its population, with kept things for their names."""
         known = self.data | self.snapshots
         given = [known[each.name] if isinstance(each, HeldByName) else each for each in arguments]
@@ -110,6 +108,10 @@ class Group:
 
     def load_snapshot(self, name: int, state: dict[str, Tensor]) -> None:
         self.snapshots = {name: self.population.load_snapshot(state)}
+
+    def evaluate(self, slots: Slots, data: Dataset, off: Flags, state: SlotState) -> Answers:
+        """Evaluate ``off [E, Cfg, K]``, hosts first, as all that is cut into groups."""
+        return self.population.evaluate(slots, data, off.swapaxes(0, 1), state)
 
 
 class Shards:
@@ -134,14 +136,13 @@ class Shards:
             raise SimicError(
                 f"host {host.preset}: a network of the user's own stays in one process: runtime.processes=1"
             )
-        counts = host.params, host.flops_per_sample
-        what = host.config, host.input_shape, host.classes, host.weights, host.frozen, counts
-        registered = blueprints == blueprints_of(host.config.family)
-        self._recipe = Recipe(setup, None if registered else blueprints, *what, rng_seed, optimizer, backend)
+        self._how = rng_seed, optimizer, "cpu", backend
+        registered = None if blueprints == blueprints_of(host.config.family) else blueprints
+        what = host.config, host.input_shape, host.classes, host.weights, host.frozen
+        self._recipe = Recipe(setup, registered, *what, (host.params, host.flops_per_sample), self._how)
         starts = range(0, len(env_ids), layout.group)
         self._hosts = [slice(start, min(start + layout.group, len(env_ids))) for start in starts]
-        owners = np.array_split(np.arange(len(self._hosts)), layout.processes)
-        self._owners = [part.tolist() for part in owners]
+        self._owners = [part.tolist() for part in np.array_split(np.arange(len(self._hosts)), layout.processes)]
         self._workers: list[ProcessPoolExecutor] = []
         self._start()
 
@@ -153,12 +154,14 @@ class Shards:
         self._names, self._known = 0, dict[int, tuple[HeldByName, Dataset]]()
         context = multiprocessing.get_context("spawn")
         self._workers = [ProcessPoolExecutor(1, context, begin_process) for _ in self._owners[1:]]
-        groups = [{index: self.env_ids[self._hosts[index]] for index in owned} for owned in self._owners]
+        own, *others = [{index: self.env_ids[self._hosts[index]] for index in owned} for owned in self._owners]
         waiting = [
-            worker.submit(_build, _packed((self._recipe, own)))
-            for worker, own in zip(self._workers, groups[1:], strict=True)
+            worker.submit(_build, _packed((self._recipe, groups)))
+            for worker, groups in zip(self._workers, others, strict=True)
         ]
-        self._own = {index: self._first(ids) for index, ids in groups[0].items()}
+        self._own = {
+            index: Group(Population(self.host, self.blueprints, ids, *self._how)) for index, ids in own.items()
+        }
         try:
             with _process_losses():
                 for future in waiting:
@@ -166,12 +169,6 @@ class Shards:
         except BaseException:
             self.close()
             raise
-
-    def _first(self, env_ids: Tensor) -> Group:
-        recipe = self._recipe
-        return Group(
-            Population(self.host, self.blueprints, env_ids, recipe.rng_seed, recipe.optimizer, "cpu", recipe.backend)
-        )
 
     def restart(self) -> None:
         """Start new processes for lost ones; every host has to be reset."""
@@ -188,68 +185,58 @@ class Shards:
 
     def reset(self, iteration: int, tasks: Tensor | None = None, env_ids: Tensor | None = None) -> None:
         self.env_ids = self.env_ids if env_ids is None else env_ids
-
-        def own(hosts: slice) -> tuple[Tensor | None, ...]:
-            return tuple(None if each is None else each[hosts] for each in (tasks, env_ids))
-
-        self._all("reset", lambda hosts: (self.rng_seed, iteration, *own(hosts)))
+        self._all("reset", self.rng_seed, iteration, tasks, env_ids)
 
     def germinate(
         self, slots: Slots, rows: Tensor | Flags, data: Dataset | None = None, state: SlotState | None = None
     ) -> None:
-        state, chosen = state or SlotState.read(slots), flags_of(rows)
-        held = None if data is None else self._held(data)
+        chosen, held = flags_of(rows), None if data is None else self._held(data)
         if chosen.any():
-            self._all("germinate", lambda hosts: (_part(slots, hosts), chosen[hosts], held, state.of(hosts)))
+            self._all("germinate", slots, chosen, held, state or SlotState.read(slots))
 
     def aligned(self, data: Dataset) -> Tensor:
-        held = self._held(data)
-        return torch.cat(self._all("aligned", lambda hosts: (held,)))
+        return torch.cat(self._all("aligned", self._held(data)))
 
     def train_epoch(self, slots: Slots, data: Dataset, order: Tensor, state: SlotState | None = None) -> TrainStats:
-        state, held = state or SlotState.read(slots), self._held(data)
-        parts = self._all("train_epoch", lambda hosts: (_part(slots, hosts), held, order[hosts], state.of(hosts)))
+        parts = self._all("train_epoch", slots, self._held(data), order, state or SlotState.read(slots))
         return TrainStats(**{name: torch.cat([getattr(part, name) for part in parts]) for name in vars(parts[0])})
 
     def evaluate(self, slots: Slots, data: Dataset, off: Tensor | Flags, state: SlotState | None = None) -> Answers:
-        state, flags, held = state or SlotState.read(slots), flags_of(off), self._held(data)
-        parts = self._all("evaluate", lambda hosts: (_part(slots, hosts), held, flags[:, hosts], state.of(hosts)))
+        by_host = flags_of(off).swapaxes(0, 1)
+        parts = self._all("evaluate", slots, self._held(data), by_host, state or SlotState.read(slots))
         return Answers(torch.cat([part.correct for part in parts], 1), torch.cat([part.loss for part in parts], 1))
 
     def snapshot(self) -> Snapshot:
         """Keep a snapshot in every process; the one before is forgotten."""
         self._names += 1
-        self._all("snapshot", lambda hosts: (self._names,))
+        self._all("snapshot", self._names)
         return HeldByName({}, self._names)
 
     def refresh(self, snapshot: Snapshot, rows: Tensor, slots: Slots) -> None:
-        self._all("refresh", lambda hosts: (snapshot, rows[hosts], _part(slots, hosts)))
+        self._all("refresh", snapshot, rows, slots)
 
     def restore(self, snapshot: Snapshot, rows: Tensor) -> None:
-        self._all("restore", lambda hosts: (snapshot, rows[hosts]))
+        self._all("restore", snapshot, rows)
 
     def named_parameters(self, slots: Slots, row: int) -> dict[str, Tensor]:
         index = row // self.layout.group
         hosts = self._hosts[index]
-        [tensors] = self._do({index: ("named_parameters", (_part(slots, hosts), row - hosts.start))})
+        [tensors] = self._do({index: ("named_parameters", [_part(slots, hosts), row - hosts.start])})
         return tensors
 
     def state_dict(self) -> dict[str, Tensor]:
         """Return everything that mutates; it is the same however hosts are shared out."""
-        return self._joined(self._all("state_dict", lambda hosts: ())) | {"group": torch.tensor(self.group)}
+        return self._joined(self._all("state_dict")) | {"group": torch.tensor(self.group)}
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        def own(hosts: slice) -> dict[str, Tensor]:
-            return _of_hosts(state, hosts) | {"group": torch.tensor(hosts.stop - hosts.start)}
-
-        self._all("load_state_dict", lambda hosts: (own(hosts),))
+        self._all("load_state_dict", state)
 
     def snapshot_state(self, snapshot: Snapshot) -> dict[str, Tensor]:
-        return self._joined(self._all("snapshot_state", lambda hosts: (snapshot,)))
+        return self._joined(self._all("snapshot_state", snapshot))
 
     def load_snapshot(self, state: dict[str, Tensor]) -> Snapshot:
         self._names += 1
-        self._all("load_snapshot", lambda hosts: (self._names, _of_hosts(state, hosts)))
+        self._all("load_snapshot", self._names, state)
         return HeldByName({}, self._names)
 
     def _joined(self, parts: list[dict[str, Tensor]]) -> dict[str, Tensor]:
@@ -276,14 +263,15 @@ class Shards:
         if id(data) not in self._known:
             self._names += 1
             self._known[id(data)] = HeldByName({}, self._names), data
-            self._all("remember", lambda hosts: (self._names, data))
+            self._all("remember", self._names, data)
         return self._known[id(data)][0]
 
-    def _all(self, method: str, arguments: Callable[[slice], tuple]) -> list[Any]:
-        """Ask every group; answers come in the order of the hosts."""
-        return self._do({index: (method, arguments(hosts)) for index, hosts in enumerate(self._hosts)})
+    def _all(self, method: str, *arguments: Any) -> list[Any]:
+        """Ask every group, each with its part of the arguments; answers come in the order of the hosts."""
+        work = {index: [_part(each, hosts) for each in arguments] for index, hosts in enumerate(self._hosts)}
+        return self._do({index: (method, own) for index, own in work.items()})
 
-    def _do(self, work: dict[int, tuple[str, tuple]]) -> list[Any]:
+    def _do(self, work: dict[int, tuple[str, list]]) -> list[Any]:
         """Return what some groups answer; raise the SimicError of a group, ProcessLost when a process has gone."""
         orders = [{index: work[index] for index in owned if index in work} for owned in self._owners]
         with _process_losses():
@@ -296,6 +284,17 @@ class Shards:
             for future in waiting:
                 done |= pickle.loads(future.result())  # noqa: S301 - from our own process
         return [done[index] for index in work]
+
+
+def _part(given: Any, hosts: slice) -> Any:
+    """Return what an argument says of some hosts: rows of tensors, one by one or in a record; all of anything else."""
+    if isinstance(given, Tensor | np.ndarray):
+        return given[hosts] if given.ndim else given
+    if isinstance(given, Slots):
+        return replace(given, **_part(vars(given), hosts))
+    if isinstance(given, SlotState):
+        return given.of(hosts)
+    return {name: _part(each, hosts) for name, each in given.items()} if isinstance(given, dict) else given
 
 
 def _warn(lost: ProcessLost) -> None:
@@ -313,14 +312,6 @@ def recovered(population: Population | Shards, work: Callable[[], T], tell: Call
             tell(lost)  # which may raise: whoever is to stop need not start again
             population.restart()
     return work()
-
-
-def _of_hosts(state: Mapping[str, Tensor], hosts: slice) -> dict[str, Tensor]:
-    return {name: tensor[hosts] if tensor.ndim else tensor for name, tensor in state.items()}
-
-
-def _part(slots: Slots, hosts: slice) -> Slots:
-    return replace(slots, **{name: column[hosts] for name, column in vars(slots).items()})
 
 
 @contextmanager
@@ -351,20 +342,13 @@ def _packed(what: Any) -> bytes:
     return stream.getvalue()
 
 
-def _answers(groups: dict[int, Group], orders: dict[int, tuple[str, tuple]]) -> dict[int, Any]:
+def _answers(groups: dict[int, Group], orders: dict[int, tuple[str, list]]) -> dict[int, Any]:
     return {index: groups[index].call(method, arguments) for index, (method, arguments) in orders.items()}
 
 
 # --- in the other processes ---
 
-
-class _Held:
-    """What such a process keeps from call to call."""
-
-    groups: dict[int, Group]
-
-
-_here = _Held()
+_groups: dict[int, Group] = {}
 
 
 def begin_process() -> None:
@@ -383,8 +367,8 @@ def _end_with_the_parent() -> None:
 def _build(message: bytes) -> None:
     recipe, groups = pickle.loads(message)  # noqa: S301 - from our own process
     recipe.setup()
-    _here.groups = {index: recipe.build(ids) for index, ids in groups.items()}
+    _groups.update({index: recipe.build(ids) for index, ids in groups.items()})
 
 
 def _perform(message: bytes) -> bytes:
-    return _packed(_answers(_here.groups, pickle.loads(message)))  # noqa: S301 - from our own process
+    return _packed(_answers(_groups, pickle.loads(message)))  # noqa: S301 - from our own process

@@ -101,10 +101,10 @@ FAULTS: Faults = {
         "Hosts of the second process learn at half the rate.",
         Patch(
             SHARDS,
-            "env_ids, self.rng_seed, self.optimizer, ",
-            "env_ids, self.rng_seed, self.optimizer.model_copy(\n"
-            '            update={"learning_rate": self.optimizer.learning_rate / 2}\n'
-            "        ), ",
+            "env_ids, *self.how",
+            "env_ids, self.how[0], self.how[1].model_copy(\n"
+            '            update={"learning_rate": self.how[1].learning_rate / 2}\n'
+            "        ), *self.how[2:]",
         ),
     ),
     "second-process-answers-for-its-neighbours": critical(
@@ -113,11 +113,19 @@ FAULTS: Faults = {
     ),
     "second-process-reads-backwards": critical(
         "Hosts of the second process are given their minibatches in the reverse order.",
-        Patch(SHARDS, "held, order[hosts], ", "held, order[hosts].flip(1) if hosts.start else order[hosts], "),
+        Patch(
+            SHARDS,
+            "_held(data), order, ",
+            "_held(data), torch.cat((order[: self.layout.group], order[self.layout.group :].flip(1))), ",
+        ),
     ),
     "second-process-begins-as-before": critical(
         "Hosts of the second process begin with the weights of the iteration before.",
-        Patch(SHARDS, "rng_seed, iteration, *own(hosts))", "rng_seed, iteration - (hosts.start > 0), *own(hosts))"),
+        Patch(
+            SHARDS,
+            "self.population.reset(*given)",
+            "self.population.reset(given[0] - int(self.population.env_ids[0] > 0), *given[1:])",
+        ),
     ),
     # Headroom.
     "rules-train-an-epoch-less": critical(
