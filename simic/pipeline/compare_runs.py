@@ -4,8 +4,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
-
 from simic import seals
 from simic.errors import SimicError
 from simic.pipeline.kept_runs import some
@@ -58,15 +56,14 @@ def _tensors(a: Published, b: Published) -> Iterator[str]:
         done = one.manifest.iteration
         if done != other.manifest.iteration:
             continue
-        bits, others = ({name: _bits(tensor) for name, tensor in each.tensors.items()} for each in (one, other))
+        bits, others = (
+            {name: (tensor.dtype, tensor.numpy().tobytes()) for name, tensor in each.tensors.items()}
+            for each in (one, other)
+        )
         differ = [name for name in bits.keys() | others.keys() if bits.get(name) != others.get(name)]
         if differ:
             named = some(sorted(differ), MOST_NAMED)
             yield f"after iteration {done}: {len(differ)} of {len(bits)} tensors differ: {named}"
-
-
-def _bits(tensor: torch.Tensor) -> tuple[torch.dtype, bytes]:
-    return tensor.dtype, tensor.numpy().tobytes()
 
 
 def _differences(a: Published, b: Published) -> Iterator[str]:

@@ -32,18 +32,14 @@ def is_live(style: Style) -> bool:
     return style == "rich" or (style == "auto" and sys.stdout.isatty())
 
 
-def of_training(style: Style, floors: Mapping[str, float]) -> list[Observer]:
-    """Return the observers for ``runtime.progress``; ``floors`` are scores to show beside the policy's."""
-    if style == "none":
-        return []
-    lines = Lines(lambda line: print(printable(line), flush=True), floors=floors)
-    return [LiveView(floors) if is_live(style) else lines]
-
-
 def beside(observers: Sequence[Observer], style: Style, floors: Mapping[str, float]) -> Sequence[Observer]:
-    """Add an observer that shows the training on the terminal, unless one of them says the lines elsewhere."""
-    said = any(isinstance(each, Lines) for each in observers)
-    return observers if said else (*of_training(style, floors), *observers)
+    """Add an observer that shows the training on the terminal, beside ``floors``, which are scores of other policies;
+    none where one of them says the lines elsewhere.
+    """
+    if style == "none" or any(isinstance(each, Lines) for each in observers):
+        return observers
+    lines = Lines(lambda line: print(printable(line), flush=True), floors=floors)
+    return (LiveView(floors) if is_live(style) else lines, *observers)
 
 
 @contextmanager
@@ -51,11 +47,21 @@ def shown(style: Style, command: str, unit: str = "host trainings") -> Iterator[
     """Show what a stage reports of its parts, one after the other; each part that is done leaves a line."""
     if style == "none":
         yield lambda what, done, count: None
-    elif is_live(style):
-        with _bar(command, unit) as told:
-            yield told
-    else:
+        return
+    if not is_live(style):
         yield _lines(command, unit)
+        return
+    columns = TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
+    with Progress(*columns, transient=True) as bar:
+        going = bar.add_task(f"{command}: beginning", total=None)
+
+        def told(what: str, done: int, count: int) -> None:
+            bar.update(going, description=printable(f"{command}: {what}"), total=count, completed=done)
+            if done == count:
+                said = printable(f"{command}: {what}: {done} of {count} {unit}".rstrip())
+                bar.console.print(said, markup=False, highlight=False)
+
+        yield told
 
 
 def _lines(command: str, unit: str) -> Told:
@@ -69,21 +75,6 @@ def _lines(command: str, unit: str) -> Told:
             print(printable(f"{command}: {what}: {done} of {count} {unit}".rstrip()), flush=True)
 
     return told
-
-
-@contextmanager
-def _bar(command: str, unit: str) -> Iterator[Told]:
-    columns = TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
-    with Progress(*columns, transient=True) as bar:
-        going = bar.add_task(f"{command}: beginning", total=None)
-
-        def told(what: str, done: int, count: int) -> None:
-            bar.update(going, description=printable(f"{command}: {what}"), total=count, completed=done)
-            if done == count:
-                said = printable(f"{command}: {what}: {done} of {count} {unit}".rstrip())
-                bar.console.print(said, markup=False, highlight=False)
-
-        yield told
 
 
 class LiveView(Lines):
@@ -138,25 +129,21 @@ class LiveView(Lines):
         self._console.print(Text(printable(line), style), soft_wrap=True)
 
     def _picture(self) -> RenderableType:
-        total, now = self._train.iterations, self._clock()
-        reached = self._done + self._step / (self._train.longest_episode + 1)
+        total, now, steps = self._train.iterations, self._clock(), self._train.longest_episode + 1
+        reached = self._done + self._step / steps
+        done = reached - self._first - self._skipped / steps  # in this life
+        left = f", {duration((now - self._started) / done * (total - reached))} left" if done > 0 else ""
         head = Table.grid(padding=(0, 1))
         head.add_row(
             Text(f"train {self._name}"),
             ProgressBar(total=total, completed=reached, width=BAR_WIDTH),
-            Text(f"{self._done}/{total}  {duration(now - self._started)} gone{self._left(reached, now)}"),
+            Text(f"{self._done}/{total}  {duration(now - self._started)} gone{left}"),
         )
         rows = Table.grid(padding=(0, 2))
         for name, said in self._rows(now).items():
             if said:
                 rows.add_row(Text(name, style="dim"), Text(said))
         return Group(head, rows)
-
-    def _left(self, reached: float, now: float) -> str:
-        done = reached - self._first - self._skipped / (self._train.longest_episode + 1)
-        if done <= 0:
-            return ""
-        return f", {duration((now - self._started) / done * (self._train.iterations - reached))} left"
 
     def _rows(self, now: float) -> dict[str, str]:
         played = (self._step - self._skipped) * self._train.envs

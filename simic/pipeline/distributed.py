@@ -44,8 +44,10 @@ def _train(tree: params.Params, workspace: Workspace, fresh: bool) -> None:
         ranks.from_first(lambda: held.enter_context(engine.workspace_lock(workspace)))
         ranks.from_first(lambda: kept_runs.begin(tree, workspace, fresh, allow_code_change=False))
         session = held.enter_context(open_session(tree, work, workspace.prepared, fresh, ranks, code))
-        shown = display.of_training(tree.runtime.progress, stages.floors(tree, workspace))
-        watching = (*shown, *engine.observers(tree, workspace)) if ranks.leads else ()
+        watching = ()
+        if ranks.leads:
+            floors = stages.floors(tree, workspace)
+            watching = display.beside(engine.observers(tree, workspace), tree.runtime.progress, floors)
         trainer.train(session, watching, stop)
 
 

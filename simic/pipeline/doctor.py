@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
+
 from simic import params, seals
 from simic.errors import SimicError
 from simic.pipeline import dvc_record, kept_runs, up
@@ -19,7 +21,7 @@ from simic.telemetry.naming import run_name
 from simic.telemetry.recorder import FOLDER as LOG
 from simic.telemetry.recorder import Chain
 from simic.training import resume
-from simic.training.checkpoint import Checkpoint, CheckpointStore
+from simic.training.checkpoint import CheckpointStore
 from simic.training.run_layout import CHECKPOINTS, RECIPE
 
 FREE_GIB = 2.0
@@ -36,12 +38,16 @@ class Answer:
 
 def examine(workspace: Workspace) -> list[Answer]:
     """Check what a run needs, in the order in which to put things right."""
+    free, writable = shutil.disk_usage(workspace.root).free / 2**30, os.access(workspace.root, os.W_OK)
+    device = torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU (none is needed)"
     return [
         _asked("packages", _packages),
         _asked("params.yaml", lambda: f"valid, rng_seed {params.load(workspace.params).rng_seed}"),
-        _asked("dvc", lambda: _dvc(workspace.root)),
-        _disk(workspace.root),
-        _compute(),
+        _asked(
+            "dvc", lambda: f"prepare is {'out of' if dvc_record.is_stale(workspace.root, 'prepare') else 'up to'} date"
+        ),
+        Answer("disk", writable and free >= FREE_GIB, f"{free:.1f} GiB free, {'' if writable else 'not '}writable"),
+        Answer("compute", True, f"{os.cpu_count()} CPUs, {torch.get_num_threads()} torch threads, {device}"),
         _asked("unfinished training", lambda: _unfinished(workspace)),
         _asked("ports for simic up", lambda: _ports(workspace.root)),
     ]
@@ -60,22 +66,6 @@ def _packages() -> str:
     except importlib.metadata.PackageNotFoundError as missing:
         raise SimicError(f"{missing.name} is not installed; pip install 'simic-grow[pipeline]'") from None
     return ", ".join((f"python {platform.python_version()}", *versions))
-
-
-def _dvc(root: Path) -> str:
-    return "prepare is out of date" if dvc_record.is_stale(root, "prepare") else "prepare is up to date"
-
-
-def _disk(root: Path) -> Answer:
-    free, writable = shutil.disk_usage(root).free / 2**30, os.access(root, os.W_OK)
-    return Answer("disk", writable and free >= FREE_GIB, f"{free:.1f} GiB free, {'' if writable else 'not '}writable")
-
-
-def _compute() -> Answer:
-    import torch
-
-    device = torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU (none is needed)"
-    return Answer("compute", True, f"{os.cpu_count()} CPUs, {torch.get_num_threads()} torch threads, {device}")
 
 
 def _unfinished(workspace: Workspace) -> str:
@@ -142,7 +132,11 @@ def _work(folder: Path) -> Iterator[Answer]:
     if start is not None:
         then = f"the next start goes on after {start.manifest.iteration} iterations; nothing to do"
         yield Answer(f"{name}, checkpoints", True, f"training goes on after {start.manifest.iteration} iterations")
-        yield from _behind(name, start, store, log)
+        # The best checkpoint is the one that the checkpoint to start from names.
+        extent, best = resume.extent(start.manifest), start.manifest.best_iteration
+        damage = None if best is None else resume.damage_of(store, best, log.links(extent))
+        if damage is not None:
+            yield _damaged(f"{name}, checkpoint {best}", str(damage), "the next start takes the best of the others")
     elif not newer:
         yield Answer(f"{name}, checkpoints", True, "none yet; the next start begins at the beginning")
     for iteration, damage in newer.items():
@@ -150,11 +144,3 @@ def _work(folder: Path) -> Iterator[Answer]:
     if (folder / RECIPE).exists() and kept_runs.Kept.read(folder) is None:
         then = "with its params, data and code the next start writes it again, with others it cannot go on"
         yield _damaged(f"{name}, {RECIPE}", "its checksum does not match", then)
-
-
-def _behind(name: str, start: Checkpoint, store: CheckpointStore, log: Chain) -> Iterator[Answer]:
-    """Check the best checkpoint, which the one to start from names."""
-    extent, best = resume.extent(start.manifest), start.manifest.best_iteration
-    damage = None if best is None else resume.damage_of(store, best, log.links(extent))
-    if damage is not None:
-        yield _damaged(f"{name}, checkpoint {best}", str(damage), "the next start takes the best of the others")

@@ -163,14 +163,13 @@ def code_revision(root: Path) -> str:
     """
     if not in_git(root) or shutil.which("git") is None:
         return ""
-    commit = _git(root, "rev-parse", "HEAD")
-    return f"{commit}-dirty" if commit and _git(root, "status", "--porcelain", "--", *CODE) else commit
 
+    def git(*arguments: str) -> str:
+        done = subprocess.run(["git", "-C", str(root), *arguments], capture_output=True, text=True, check=False)
+        return done.stdout.strip() if done.returncode == 0 else ""
 
-def _git(root: Path, *arguments: str) -> str:
-    """Return standard output, empty where git fails."""
-    done = subprocess.run(["git", "-C", str(root), *arguments], capture_output=True, text=True, check=False)
-    return done.stdout.strip() if done.returncode == 0 else ""
+    commit = git("rev-parse", "HEAD")
+    return f"{commit}-dirty" if commit and git("status", "--porcelain", "--", *CODE) else commit
 
 
 def adopt_scm(root: Path) -> None:
@@ -196,11 +195,12 @@ def _dvc(root: Path, *arguments: str) -> str:
     )
     if done.returncode == 0:
         return done.stdout
-    reason = _reason(done.stderr) or f"exit code {done.returncode}"
     if any(phrase in done.stderr for phrase in _BUSY_PHRASES):
-        raise Busy(f"dvc is busy in {root}: {_holder(done.stderr) or reason}")
+        holder = done.stderr.partition("being blocked by:")[2].strip().splitlines()[:1]  # (PID 12): dvc repro
+        raise Busy(f"dvc is busy in {root}: " + (f"{holder[0].strip()} is running" if holder else _reason(done.stderr)))
     if _NO_REPOSITORY in done.stderr:
         raise SimicError(f"{root}: not a DVC project (no .dvc folder); clone simic again, or run dvc init there")
+    reason = _reason(done.stderr) or f"exit code {done.returncode}"
     raise SimicError(f"dvc {' '.join(arguments)} failed in {root}: {reason}")
 
 
@@ -210,9 +210,3 @@ def _reason(stderr: str) -> str:
     if len(lines) > 2:
         return f"{lines[-1]} ({len(lines) - 1} more errors)"
     return " ".join(lines) or stderr.strip().rpartition("\n")[2]
-
-
-def _holder(stderr: str) -> str:
-    """Return ``(PID 12): dvc repro`` from DVC's report of who blocks it."""
-    tail = stderr.partition("being blocked by:")[2].strip().splitlines()
-    return f"{tail[0].strip()} is running" if tail else ""

@@ -157,37 +157,29 @@ def _is_due(name: str, workspace: Workspace, say: Say, stale: bool | None) -> bo
     """Return whether a stage is out of date by DVC, or by files that DVC does not watch."""
     if dvc_record.is_stale(workspace.root, name) if stale is None else stale:
         return True
-    if name == "prepare" and (changed := changed_source(workspace)) is not None:
-        say(f"{name}: {changed} has changed")
-        return True
-    if name == "audit" and tried_since(workspace):
-        say(f"{name}: {workspace.resume} is not in the report yet")
-        return True
-    return False
+    changed = _changed_apart(name, workspace)
+    if changed is not None:
+        say(f"{name}: {changed}")
+    return changed is not None
 
 
-def changed_source(workspace: Workspace) -> Path | None:
-    """Return the user's own file where it no longer holds what data/prepared was made from; DVC does not watch it."""
-    task = params.load(workspace.params).prepare
-    meta = workspace.prepared / "meta.json"
-    if task.task not in ("npz", "text") or task.source is None or not meta.exists():
-        return None
-    file = stages.raw_data(workspace) / task.source
-    recorded = json.loads(meta.read_bytes())["source_sha256"]
-    return file if file.exists() and durable.sha256(file) != recorded else None
-
-
-def tried_since(workspace: Workspace) -> bool:
-    """Return whether the certificate of `simic verify-resume` is another than the one in the report; DVC does not watch
-    it, since it need not be there.
+def _changed_apart(name: str, workspace: Workspace) -> str | None:
+    """Say what DVC does not watch has changed: the user's own file, of which it knows the place alone, or the
+    certificate of `simic verify-resume`, which need not be there.
     """
-    from simic.audit import resume_certificate
+    task, meta = params.load(workspace.params).prepare, workspace.prepared / "meta.json"
+    if name == "prepare" and task.task in ("npz", "text") and task.source is not None and meta.exists():
+        file = stages.raw_data(workspace) / task.source
+        recorded = json.loads(meta.read_bytes())["source_sha256"]
+        return f"{file} has changed" if file.exists() and durable.sha256(file) != recorded else None
+    if name == "audit" and workspace.resume.exists() and workspace.certificate.exists():
+        from simic.audit import resume_certificate
 
-    if not workspace.resume.exists() or not workspace.certificate.exists():
-        return False
-    tried = resume_certificate.read(workspace.resume)
-    newest = tried if isinstance(tried, str | None) else tried.model_dump(mode="json")
-    return json.loads(workspace.certificate.read_bytes()).get("resume") != newest
+        tried = resume_certificate.read(workspace.resume)
+        newest = tried if isinstance(tried, str | None) else tried.model_dump(mode="json")
+        reported = json.loads(workspace.certificate.read_bytes()).get("resume")
+        return f"{workspace.resume} is not in the report yet" if reported != newest else None
+    return None
 
 
 # --- params.yaml ---

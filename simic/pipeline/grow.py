@@ -102,8 +102,11 @@ def growth(params: Params, workspace: Workspace, asked: Growth) -> Iterator[tupl
             host = host or (_usual_host(params, workspace, meta) if network is None else None)
         changes = {"host": host or _usable(train.host), "episode_steps": asked.epochs or train.middle_episode}
         train = _batches_of(meta.samples["train"], train.model_copy(update=changes))
-        if network is not None and isinstance(policy, Rule):
-            train = _adapting(train)
+        if network is not None and isinstance(policy, Rule):  # params.yaml is for hosts that train, this one is frozen
+            optimizer = HostOptimizer.model_validate(adapt.OPTIMIZER)
+            lifecycle = train.lifecycle.model_copy(update={"training_dwell": adapt.TRAINING_DWELL})
+            frozen = {"actions": {}, "host_optimizer": optimizer, "lifecycle": lifecycle}
+            train = train.model_copy(update=frozen)
         inputs = data.inputs if data is not None else _raw_images(meta)
         tree = params.model_copy(update={"train": train})
         yield GrowSetup(tree, prepared, device, network, data, inputs), policy
@@ -210,10 +213,3 @@ def _batches_of(samples: int, train: Train) -> Train:
     passed = min(MOST_BATCHES, samples // train.batch_size)
     count = max(min(train.batches_per_epoch, samples), passed)
     return train.model_copy(update={"batches_per_epoch": count, "batch_size": min(train.batch_size, samples // count)})
-
-
-def _adapting(train: Train) -> Train:
-    """Return settings that suit seeds in a frozen host: params.yaml is for hosts that train."""
-    seeds = HostOptimizer.model_validate(adapt.OPTIMIZER)
-    lifecycle = train.lifecycle.model_copy(update={"training_dwell": adapt.TRAINING_DWELL})
-    return train.model_copy(update={"actions": {}, "host_optimizer": seeds, "lifecycle": lifecycle})

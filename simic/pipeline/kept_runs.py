@@ -8,6 +8,7 @@ went on is noted as a seam.
 
 import shutil
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -135,12 +136,6 @@ class KeptRun:
             return self.changes.named()
         return (UNKNOWN,) if self.kept is None else (UNPREPARED,)
 
-    def extends_to(self, tree: Params, allow_code_change: bool) -> bool:
-        """Return whether training with ``tree`` can go on after it: no change forbids it, and it is shorter."""
-        if self.changes is None or self.changes.others or (self.changes.code and not allow_code_change):
-            return False
-        return self.changes.params.keys() <= {*HARMLESS} and 0 < self.iterations < tree.train.iterations
-
     def line(self) -> str:
         """Say in one line why it stays, and what to do."""
         code_alone = self.changes is not None and self.changes == Changes({}, self.changes.code, ())
@@ -196,11 +191,18 @@ def remove(workspace: Workspace, everything: bool) -> Iterator[str]:
 
 
 def extendable(runs: Sequence[KeptRun], tree: Params, allow_code_change: bool) -> KeptRun | None:
-    """Return the run that training would go on with where it has none of its own: of several the longest."""
+    """Return the run that training would go on with where it has none of its own: of several the longest. It is shorter
+    than asked for, and no change forbids it.
+    """
     if any(run.own and run.iterations for run in runs):
         return None
-    fit = (run for run in runs if run.extends_to(tree, allow_code_change))
-    return max(fit, key=lambda run: run.iterations, default=None)
+
+    def fits(run: KeptRun) -> bool:
+        if run.changes is None or run.changes.others or (run.changes.code and not allow_code_change):
+            return False
+        return run.changes.params.keys() <= {*HARMLESS} and 0 < run.iterations < tree.train.iterations
+
+    return max(filter(fits, runs), key=lambda run: run.iterations, default=None)
 
 
 def staying(workspace: Workspace, allow_code_change: bool) -> list[str]:
@@ -245,54 +247,41 @@ def begin(tree: Params, workspace: Workspace, fresh: bool, allow_code_change: bo
     now = TrainingRecipe.of(tree, workspace)
     work = workspace.work(now.fingerprint)
     if source is not None:
-        return _adopt(source, now, work, tree).message
+        return _adopt(source, now, work, tree)
     make_room(work)
     kept, done = Kept.read(work), 0 if fresh else max(_store(work, tree).iterations(), default=0)
     if fresh or kept is None or kept.recipe != now:
-        Kept(recipe=now, seams=_lost_seams(work, done)).write(work)
+        text = f"{work / RECIPE}: missing or damaged; whether the run went on with other code or params is unknown"
+        lost = FindingRow(iteration=done, check="seams_lost", severity="medium", message=text)
+        Kept(recipe=now, seams=(lost,) if done else ()).write(work)  # what was trained had a recipe, with its seams
     began = not fresh and not done and had_begun(work)
     return "no checkpoint is left of what was begun before, so training begins anew" if began else None
 
 
-def _lost_seams(work: Path, done: int) -> tuple[FindingRow, ...]:
-    """Return a finding where iterations were trained: they had a recipe, with its seams."""
-    text = f"{work / RECIPE}: missing or damaged; whether the run went on with other code or params is unknown"
-    lost = FindingRow(iteration=done, check="seams_lost", severity="medium", message=text)
-    return (lost,) if done else ()
-
-
-def _adopt(source: KeptRun, now: TrainingRecipe, work: Path, tree: Params) -> FindingRow:
-    """Copy a run, its checkpoints with the new params, whole or not at all; remove it if it was unfinished."""
+def _adopt(source: KeptRun, now: TrainingRecipe, work: Path, tree: Params) -> str:
+    """Copy a run, its checkpoints with the new params, whole or not at all; remove it if it was unfinished. Return the
+    words of the seam.
+    """
     assert source.kept is not None and source.changes is not None  # it was chosen by its recipe
-    seam = _seam(source, source.changes, tree)
+    done, code = source.iterations, source.changes.code
+    text = f"goes on with run {run_name(source.path.name)} after {done} iterations; changed: "
+    text += ", ".join(source.changes.named())
+    if "train.iterations" in source.changes.params and tree.train.horizon is None:
+        text += "; the entropy bonus now falls over all of them (train.horizon)"
+    check, severity = (CODE_CHANGED, "medium") if code else ("resumed_with_changes", "info")
+    seam = FindingRow(iteration=done, check=check, severity=severity, message=text)
+    values = Identity.params_of(tree)
     # Steps that other code has played are no part of an iteration that this code plays.
-    left = (LOCK_FILE, PARTIAL) if source.changes.code else (LOCK_FILE,)
+    left = (LOCK_FILE, PARTIAL) if code else (LOCK_FILE,)
     with durable.new_directory(work) as folder:
         shutil.copytree(source.path, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns(*left))
         store = _store(folder, tree)
-        for iteration in store.iterations():
-            _rewrite(store.path(iteration), tree)
+        for checkpoint in map(store.path, store.iterations()):
+            with suppress(Damaged):  # it stays so, and is found when training opens it
+                changed = {"params": values, "params_sha256": params.digest(values)}
+                manifest = read_manifest(checkpoint).model_copy(update=changed)
+                durable.replace_file(checkpoint / MANIFEST_FILE, manifest.to_json())
         Kept(recipe=now, seams=(*source.kept.seams, seam)).write(folder)
     if not source.finished:
         durable.remove_directory(source.path)
-    return seam
-
-
-def _rewrite(checkpoint: Path, tree: Params) -> None:
-    """Give a checkpoint the params it now belongs to; a damaged one stays so, and is found when training opens it."""
-    try:
-        manifest = read_manifest(checkpoint)
-    except Damaged:
-        return
-    values = Identity.params_of(tree)
-    changed = manifest.model_copy(update={"params": values, "params_sha256": params.digest(values)})
-    durable.replace_file(checkpoint / MANIFEST_FILE, changed.to_json())
-
-
-def _seam(source: KeptRun, changes: Changes, tree: Params) -> FindingRow:
-    done, name = source.iterations, run_name(source.path.name)
-    text = f"goes on with run {name} after {done} iterations; changed: {', '.join(changes.named())}"
-    if "train.iterations" in changes.params and tree.train.horizon is None:
-        text += "; the entropy bonus now falls over all of them (train.horizon)"
-    check, severity = (CODE_CHANGED, "medium") if changes.code else ("resumed_with_changes", "info")
-    return FindingRow(iteration=done, check=check, severity=severity, message=text)
+    return text

@@ -1,6 +1,7 @@
 """Describe the splits of the prepared data as MLflow's data sets: use, digest, schema and profile."""
 
 import json
+from collections.abc import Mapping
 
 import numpy as np
 from mlflow.data.schema import TensorDatasetSchema
@@ -25,38 +26,33 @@ def described(workspace: Workspace) -> tuple[dict[str, str], ...]:
         return ()
     meta = read_meta(workspace.prepared)
     folder = workspace.prepared.relative_to(workspace.root).as_posix()
-    if meta.task == GYM:
-        return tuple(_environment(meta, context, folder) for context in CONTEXTS.values())
-    return tuple(_split(meta, split, folder) for split in CONTEXTS)
-
-
-def _environment(meta: Meta, context: str, folder: str) -> dict[str, str]:
-    """Return the fields of a Gymnasium environment, of which each use plays other episodes."""
-    return {
-        "context": context,
-        "name": f"{meta.source}-{context}",
-        "digest": durable.sha256_of(f"{meta.source_sha256} {context}".encode())[:DIGEST_CHARACTERS],
-        "source_type": "local",
-        "source": json.dumps({"uri": f"{folder}/{ENVIRONMENT_FILE}"}),
-        "profile": json.dumps({"source": meta.source, "licence": meta.licence}),
-    }
-
-
-def _split(meta: Meta, split: str, folder: str) -> dict[str, str]:
-    """Return the fields of MLflow's entity and its ``context``."""
-    file = f"{'test' if split == 'test' else 'trainval'}.safetensors"  # named for its digest, never opened
+    if meta.task == GYM:  # of which each use plays other episodes
+        source, profile = f"{folder}/{ENVIRONMENT_FILE}", {"source": meta.source, "licence": meta.licence}
+        return tuple(
+            _fields(use, f"{meta.source}-{use}", f"{meta.source_sha256} {use}", source, profile)
+            for use in CONTEXTS.values()
+        )
     text = len(meta.shape) == 1
     features = TensorSpec(np.dtype("int64" if text else "float32"), (-1, *meta.shape))
     targets = TensorSpec(np.dtype("int64"), (-1, *(meta.shape if text else ())))
     schema = TensorDatasetSchema(features=Schema([features]), targets=Schema([targets])).to_dict()
-    profile = {**_counted(meta, split), "classes": meta.classes, "source": meta.source, "licence": meta.licence}
+    described = []
+    for split, use in CONTEXTS.items():
+        file = f"{'test' if split == 'test' else 'trainval'}.safetensors"  # named for its digest, never opened
+        profile = {**_counted(meta, split), "classes": meta.classes, "source": meta.source, "licence": meta.licence}
+        fields = _fields(use, f"{meta.task}-{split}", f"{meta.sha256[file]} {split}", f"{folder}/{file}", profile)
+        described.append({**fields, "schema": json.dumps(schema)})
+    return tuple(described)
+
+
+def _fields(context: str, name: str, digested: str, place: str, profile: Mapping[str, object]) -> dict[str, str]:
+    """Return the fields of MLflow's entity and its ``context``."""
     return {
-        "context": CONTEXTS[split],
-        "name": f"{meta.task}-{split}",
-        "digest": durable.sha256_of(f"{meta.sha256[file]} {split}".encode())[:DIGEST_CHARACTERS],
+        "context": context,
+        "name": name,
+        "digest": durable.sha256_of(digested.encode())[:DIGEST_CHARACTERS],
         "source_type": "local",
-        "source": json.dumps({"uri": f"{folder}/{file}"}),
-        "schema": json.dumps(schema),
+        "source": json.dumps({"uri": place}),
         "profile": json.dumps(profile),
     }
 

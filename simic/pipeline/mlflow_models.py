@@ -5,7 +5,7 @@ import json
 import platform
 import re
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -49,40 +49,28 @@ def publish(run: MlflowRun, workspace: Workspace) -> None:
     """Log the published checkpoints and the policy as models with params and metrics, and register the policy; what is
     there already stays.
     """
+    made, client = dict[str, LoggedModel](), run.client
     manifests = {
         path.parent.name: json.loads(path.read_bytes()) for path in workspace.checkpoints.glob("*/manifest.json")
     }
-    made = {
-        name: _published_checkpoint(run, workspace.checkpoints / name, manifests[name]["iteration"])
-        for name in sorted(manifests)
-    }
+    for name, manifest in sorted(manifests.items()):
+        done = manifest["iteration"]
+        made[name] = _added(run, CHECKPOINT + name, done, workspace.checkpoints / name)
+        measured = client.get_run(run.run_id).data.metrics
+        last = done - 1  # iterations are counted from 0
+        worth = {key: last for key in measured if key.startswith(OF_CHECKPOINTS)}
+        link(client, run.run_id, [made[name]], worth)
     best = manifests["best"]
-
-    def upload(model: LoggedModel) -> None:
-        with TemporaryDirectory() as folder:
-            package(workspace.models, Path(folder) / POLICY, model)
-            run.client.log_model_artifacts(model.model_id, str(Path(folder) / POLICY))
-
-    policy = _added(run, POLICY, best["iteration"], upload)
+    policy = _added(run, POLICY, best["iteration"], workspace.models)
     score = best["scalars"]["best_score"]  # None where there were no validation episodes
-    if score is not None and not run.client.get_metric_history(run.run_id, VALIDATION_SCORE):
-        measure(run.client, run.run_id, {VALIDATION_SCORE: score}, {VALIDATION_SCORE: AS_A_WHOLE})
-    link(run.client, run.run_id, [made["best"], policy], {VALIDATION_SCORE: AS_A_WHOLE})
+    if score is not None and not client.get_metric_history(run.run_id, VALIDATION_SCORE):
+        measure(client, run.run_id, {VALIDATION_SCORE: score}, {VALIDATION_SCORE: AS_A_WHOLE})
+    link(client, run.run_id, [made["best"], policy], {VALIDATION_SCORE: AS_A_WHOLE})
     _register(run, policy)
     run.tag({PUBLISHED_TAG: checkpoint_digest(workspace)})
 
 
-def _published_checkpoint(run: MlflowRun, folder: Path, done: int) -> LoggedModel:
-    model = _added(
-        run, CHECKPOINT + folder.name, done, lambda made: run.client.log_model_artifacts(made.model_id, str(folder))
-    )
-    measured = run.client.get_run(run.run_id).data.metrics
-    last = done - 1  # iterations are counted from 0
-    link(run.client, run.run_id, [model], {key: last for key in measured if key.startswith(OF_CHECKPOINTS)})
-    return model
-
-
-def _added(run: MlflowRun, name: str, done: int, upload: Callable[[LoggedModel], None]) -> LoggedModel:
+def _added(run: MlflowRun, name: str, done: int, folder: Path) -> LoggedModel:
     """Return the run's complete model of this name; make it where there is none, and list it as an output."""
     whole = models(run.client, run.experiment_id, run.run_id, name)
     if whole:
@@ -91,7 +79,9 @@ def _added(run: MlflowRun, name: str, done: int, upload: Callable[[LoggedModel],
         params = {**run.identity.params, "iteration": str(done)}
         tags = origin(run.identity.tags.get(CODE_TAG, ""))
         made = run.client.create_logged_model(run.experiment_id, name, run.run_id, tags, params)
-        upload(made)
+        with TemporaryDirectory() as scratch:
+            files = package(folder, Path(scratch) / POLICY, made) if name == POLICY else folder
+            run.client.log_model_artifacts(made.model_id, str(files))
         model = run.client.finalize_logged_model(made.model_id, LoggedModelStatus.READY)
     outputs = run.client.get_run(run.run_id).outputs
     if model.model_id not in [each.model_id for each in (outputs.model_outputs if outputs else ())]:
@@ -117,7 +107,10 @@ def link(
 
     To MLflow a point with the value, step and time of an existing one is the same point, so the run keeps it once.
     """
-    newest = [_newest(client, run_id, key, step) for key, step in steps.items()]
+    newest: list[Metric] = []
+    for key, step in steps.items():
+        points = [point for point in client.get_metric_history(run_id, key) if point.step == step]
+        newest += sorted(points, key=lambda point: point.timestamp)[-1:]
     used = (data.name, data.digest) if data else (None, None)
     for model in made:
         linked = client.get_logged_model(model.model_id).metrics or ()
@@ -125,19 +118,14 @@ def link(
         missing = [
             Metric(point.key, point.value, point.timestamp, point.step, model.model_id, *used, run_id)
             for point in newest
-            if point is not None and (point.key, point.step, point.value) not in known
+            if (point.key, point.step, point.value) not in known
         ]
         if missing:
             client.log_batch(run_id, metrics=missing)
 
 
-def _newest(client: MlflowClient, run_id: str, key: str, step: int) -> Metric | None:
-    points = [point for point in client.get_metric_history(run_id, key) if point.step == step]
-    return max(points, key=lambda point: point.timestamp, default=None)
-
-
-def package(policy: Path, folder: Path, model: LoggedModel) -> None:
-    """Copy a policy with what makes an MLflow model of it: MLmodel, loader, requirements, an example.
+def package(policy: Path, folder: Path, model: LoggedModel) -> Path:
+    """Copy a policy to a new folder with what makes an MLflow model of it: MLmodel, loader, requirements, an example.
 
     Nothing is pickled, and the same policy and model make the same bytes. mlflow.pyfunc.save_model would do it too, but
     its import takes seconds and warns of types inside MLflow.
@@ -169,6 +157,7 @@ def package(policy: Path, folder: Path, model: LoggedModel) -> None:
         "python_function", loader_module=LOADER.stem, python_version=python, code=CODE, env={"virtualenv": ENVIRONMENT}
     )
     written.save(str(folder / "MLmodel"))
+    return folder
 
 
 def signature(described: Mapping[str, Any]) -> ModelSignature:

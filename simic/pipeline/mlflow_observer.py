@@ -98,15 +98,13 @@ class MlflowObserver(Observer):
         except TROUBLE as error:
             self._run = None  # the store may be another when it is back
             self._not_before = time.monotonic() + PAUSE * (time.monotonic() - began)
-            if not self._in_trouble:
-                self._say(error, iteration)
+            if self._in_trouble:
+                return
             self._in_trouble = True
-
-    def _say(self, error: Exception, iteration: int) -> None:
-        warn(error)
-        if self._report is not None:
-            message = f"logging to MLflow failed: {in_one_line(error)}"
-            self._report(FindingRow(iteration=iteration, check="tracking_gone", severity="low", message=message))
+            warn(error)
+            if self._report is not None:
+                message = f"logging to MLflow failed: {in_one_line(error)}"
+                self._report(FindingRow(iteration=iteration, check="tracking_gone", severity="low", message=message))
 
 
 class Report(BaseModel, frozen=True):
@@ -161,7 +159,11 @@ def settle_run(workspace: Workspace, name: str) -> None:
         if debt.identity is not None:
             _settle_training(workspace, MlflowRun(workspace, debt.identity), debt)
         if debt.report is not None:
-            _settle_report(workspace, name, debt.report)
+            findings = workspace.reports / "findings.json"
+            if findings.exists() and durable.sha256(findings) == debt.report.sha256:
+                mlflow_results.send_report(workspace, debt.report.tags, debt.report.sound)
+            else:
+                LOG.warning("MLflow will not have the report of run %s: reports/ are those of another audit now", name)
         workspace.mlflow_debt(name).unlink(missing_ok=True)
 
 
@@ -179,14 +181,6 @@ def _settle_training(workspace: Workspace, run: MlflowRun, debt: Debt) -> None:
         mlflow_models.publish(run, workspace)
     elif debt.published is not None:
         LOG.warning("MLflow will not have the policy of run %s: checkpoints/ are those of another run now", run.name)
-
-
-def _settle_report(workspace: Workspace, name: str, report: Report) -> None:
-    findings = workspace.reports / "findings.json"
-    if findings.exists() and durable.sha256(findings) == report.sha256:
-        mlflow_results.send_report(workspace, report.tags, report.sound)
-    else:
-        LOG.warning("MLflow will not have the report of run %s: reports/ are those of another audit now", name)
 
 
 def log_report(workspace: Workspace, name: str, tags: Mapping[str, str], sound: bool) -> None:

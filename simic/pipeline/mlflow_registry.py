@@ -6,34 +6,13 @@ from pathlib import Path
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
-from mlflow import MlflowClient
 from mlflow.artifacts import download_artifacts
 from mlflow.entities.model_registry import ModelVersion
-from pydantic import BaseModel
 
 from simic.errors import SimicError
 from simic.pipeline import mlflow_observer, mlflow_store
-from simic.pipeline.mlflow_models import (
-    CHALLENGER,
-    CHAMPION,
-    DATA_TAG,
-    aliases,
-    registered_name,
-)
+from simic.pipeline.mlflow_models import CHALLENGER, CHAMPION, aliases, registered_name
 from simic.pipeline.paths import Workspace
-
-
-class PolicyVersion(BaseModel, frozen=True):
-    """Identify a version of a registered model."""
-
-    name: str
-    version: str
-    run_id: str
-    source: str
-    data_sha256: str  # of what it was trained on
-
-    def __str__(self) -> str:
-        return f"version {self.version} of {self.name}"
 
 
 @contextmanager
@@ -46,69 +25,65 @@ def _answering() -> Iterator[None]:
         raise SimicError(f"MLflow does not answer, try again when it does: {said}") from None
 
 
+def named(version: ModelVersion) -> str:
+    """Return how messages call a version."""
+    return f"version {version.version} of {version.name}"
+
+
 class Registry:
-    """Read and change the registered model of a data set; SimicError where MLflow cannot be reached."""
+    """Read and change the registered model of a data set, after what MLflow lacks was sent; SimicError where MLflow
+    cannot be reached.
+    """
 
-    def __init__(self, client: MlflowClient, experiment_id: str, uri: str, name: str):
-        self._client, self._experiment_id, self._uri, self.name = client, experiment_id, uri, name
-
-    @classmethod
     @_answering()
-    def open(cls, workspace: Workspace, dataset: str) -> "Registry":
-        """Open the project's, after what MLflow lacks was sent."""
+    def __init__(self, workspace: Workspace, dataset: str):
         mlflow_observer.settle(workspace)
-        return cls(*mlflow_store.connect(workspace), mlflow_store.store_uri(workspace), registered_name(dataset))
+        self._client, self._experiment_id = mlflow_store.connect(workspace)
+        self._uri, self.name = mlflow_store.store_uri(workspace), registered_name(dataset)
 
     @_answering()
-    def holder(self, alias: str) -> PolicyVersion | None:
+    def holder(self, alias: str) -> ModelVersion | None:
         """Return the version with that alias; None where nobody has it."""
         number = aliases(self._client, self.name).get(alias)
-        return None if number is None else self._version(self._client.get_model_version(self.name, number))
+        return None if number is None else self._client.get_model_version(self.name, number)
 
     @_answering()
-    def of_run(self, run: str) -> PolicyVersion:
+    def of_run(self, run: str) -> ModelVersion:
         """Return the version of the run with that name or id; SimicError naming the newest runs that have one."""
         versions = {each.run_id: each for each in self._client.search_model_versions(f"name = '{self.name}'")}
         found = [each.info for each in self._client.search_runs([self._experiment_id]) if each.info.run_id in versions]
         for each in found:
             if run in (each.run_name, each.run_id):
-                return self._version(versions[each.run_id])
+                return versions[each.run_id]
         known = ", ".join(each.run_name or each.run_id for each in found[:5])
         raise SimicError(f"run {run!r}: has no version of {self.name}; there are {known or 'none: run simic run'}")
 
-    def _version(self, entry: ModelVersion) -> PolicyVersion:
-        return PolicyVersion(
-            name=entry.name,
-            version=str(entry.version),
-            run_id=entry.run_id or "",
-            source=entry.source or "",
-            data_sha256=entry.tags.get(DATA_TAG, ""),
-        )
-
     @_answering()
-    def fetch(self, version: PolicyVersion, folder: Path) -> Path:
+    def fetch(self, version: ModelVersion, folder: Path) -> Path:
         """Copy its files to a new folder; SimicError where they are no more where MLflow says."""
-        place = urlsplit(version.source)
+        source = version.source or ""
+        place = urlsplit(source)
         if place.scheme == "file" and not Path(url2pathname(place.path)).exists():
             raise SimicError(
-                f"{version}: its files are not in {version.source} any more: bring them back, or take its alias away "
+                f"{named(version)}: its files are not in {source} any more: bring them back, or take its alias away "
                 "in MLflow"
             )
         folder.mkdir()
-        return Path(download_artifacts(version.source, dst_path=str(folder), tracking_uri=self._uri))
+        return Path(download_artifacts(source, dst_path=str(folder), tracking_uri=self._uri))
 
     @_answering()
-    def findings(self, version: PolicyVersion, folder: Path) -> bytes:
+    def findings(self, version: ModelVersion, folder: Path) -> bytes:
         """Return findings.json of its run."""
-        return Path(self._client.download_artifacts(version.run_id, "findings.json", str(folder))).read_bytes()
+        return Path(self._client.download_artifacts(version.run_id or "", "findings.json", str(folder))).read_bytes()
 
     @_answering()
-    def decided(self, version: PolicyVersion, decision: Path, tags: Mapping[str, str], promoted: bool) -> None:
+    def decided(self, version: ModelVersion, decision: Path, tags: Mapping[str, str], promoted: bool) -> None:
         """Keep a decision about the challenger with its version and its run. A champion is a challenger no more."""
+        number = str(version.version)
         for key, value in tags.items():
-            self._client.set_model_version_tag(version.name, version.version, key, value)
-        self._client.log_artifact(version.run_id, str(decision))
+            self._client.set_model_version_tag(version.name, number, key, value)
+        self._client.log_artifact(version.run_id or "", str(decision))
         if promoted:
-            self._client.set_registered_model_alias(version.name, CHAMPION, version.version)
-            if aliases(self._client, version.name).get(CHALLENGER) == version.version:
+            self._client.set_registered_model_alias(version.name, CHAMPION, number)
+            if aliases(self._client, version.name).get(CHALLENGER) == number:
                 self._client.delete_registered_model_alias(version.name, CHALLENGER)

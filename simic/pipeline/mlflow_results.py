@@ -50,12 +50,13 @@ def send_report(workspace: Workspace, tags: Mapping[str, str], sound: bool) -> N
         client.log_artifact(run_id, str(file))
     if workspace.figures.exists():
         client.log_artifacts(run_id, str(workspace.figures), workspace.figures.name)
-    findings = _findings(workspace)
-    counted = {severity: sum(each["severity"] == severity for each in findings) for severity in SEVERITIES}
+    results = json.loads((workspace.reports / "findings.json").read_bytes())["results"]
+    found = [result["severity"] for result in results if result["status"] == "finding"]
+    counted = {severity: found.count(severity) for severity in SEVERITIES}
     grave = {"grave_findings": float(sum(counted[severity] for severity in GRAVE))}
     log_evaluation(client, run_id, workspace, _evaluated(client, experiment_id, run_id, workspace), grave)
     numbers = {f"simic.findings.{severity}": str(count) for severity, count in counted.items()}
-    worst = max((each["severity"] for each in findings), key=SEVERITIES.index, default="none")
+    worst = max(found, key=SEVERITIES.index, default="none")
     described = [RunTag(key, value) for key, value in {**tags, **numbers, "simic.verdict": worst}.items()]
     client.log_batch(run_id, tags=described)
     audited(client, run_id, sound)
@@ -129,8 +130,3 @@ def _test_data(client: MlflowClient, run_id: str) -> Dataset | None:
     inputs = client.get_run(run_id).inputs
     used = ((each, {tag.key: tag.value for tag in each.tags}) for each in (inputs.dataset_inputs if inputs else ()))
     return next((each.dataset for each, tags in used if tags.get(CONTEXT_TAG) == "testing"), None)
-
-
-def _findings(workspace: Workspace) -> list[dict[str, str]]:
-    results = json.loads((workspace.reports / "findings.json").read_bytes())["results"]
-    return [result for result in results if result["status"] == "finding"]

@@ -21,7 +21,7 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from mlflow import MlflowClient
-from mlflow.entities import Dataset, DatasetInput, Experiment, InputTag, Metric, Param, RunTag
+from mlflow.entities import Dataset, DatasetInput, InputTag, Metric, Param, RunTag
 from mlflow.exceptions import MlflowException
 from pydantic import BaseModel
 from sqlalchemy.exc import SQLAlchemyError
@@ -145,39 +145,29 @@ def connect(workspace: Workspace) -> tuple[MlflowClient, str]:
             view = {"orderByKey": "attributes.start_time", "orderByAsc": False, "selectedColumns": COLUMNS}
             tags = {"mlflow.experimentKind": "custom_model_development", NOTE_TAG: NOTE, VIEW_TAG: json.dumps(view)}
             return client, client.create_experiment(EXPERIMENT, artifact_location=own, tags=tags)
-    if own is not None:
-        _refuse_foreign(experiment, own, project)
-    return client, experiment.experiment_id
-
-
-def _refuse_foreign(experiment: Experiment, own: str, project: Workspace) -> None:
-    """Refuse a store that another project made: MLflow keeps absolute paths, so a copied project would write into the
-    first one, a moved one to where it was.
-    """
-    if experiment.artifact_location != own:
+    if own is not None and experiment.artifact_location != own:
+        # MLflow keeps absolute paths: a copied project would write into the first one, a moved one to where it was.
         raise OSError(
             f"{project.root / 'mlflow.db'} keeps its files in {experiment.artifact_location}: the project "
             "was copied or moved. To go on here, with what was logged still to be seen, run in its folder: "
             f"mlflow experiments rename --experiment-id {experiment.experiment_id} "
             f"--new-name {EXPERIMENT}-{experiment.experiment_id}"
         )
+    return client, experiment.experiment_id
 
 
 def origin(code: str) -> dict[str, str]:
     """Return MLflow's own tags of where a run comes from: command, user, and the commit of a revision ``code``."""
     command = " ".join((Path(sys.argv[0]).name, *sys.argv[1:]))
-    tags = {"mlflow.source.type": "LOCAL", "mlflow.source.name": command[:MOST_SAID], "mlflow.user": _user()}
-    if not code:
-        return tags
-    commit = code.removesuffix("-dirty")
-    return {**tags, "mlflow.source.git.commit": commit, "mlflow.source.git.dirty": str(code != commit).lower()}
-
-
-def _user() -> str:
     try:
-        return getpass.getuser()
+        user = getpass.getuser()
     except (OSError, KeyError):  # containers run under numbers that nobody has given a name
-        return str(os.getuid())
+        user = str(os.getuid())
+    tags = {"mlflow.source.type": "LOCAL", "mlflow.source.name": command[:MOST_SAID], "mlflow.user": user}
+    if code:
+        commit = code.removesuffix("-dirty")
+        tags |= {"mlflow.source.git.commit": commit, "mlflow.source.git.dirty": str(code != commit).lower()}
+    return tags
 
 
 class MlflowRun:
@@ -212,10 +202,14 @@ class MlflowRun:
     def log(self, folder: Path) -> None:
         """Send the iterations of a telemetry log that MLflow lacks, each with its marker in one transaction."""
         last = int(self.client.get_run(self.run_id).data.metrics.get(MARKER, -1))
-        for stamp, iteration, values in _recorded_after(last, folder):
-            metrics = {**values, MARKER: float(iteration)}
-            points = [Metric(key, value, stamp, iteration) for key, value in metrics.items()]
-            self.client.log_batch(self.run_id, metrics=points)
+        newest_first = [*recorder.read(folder)][::-1]
+        late = [*takewhile(lambda file: file.update is None or file.update.iteration > last, newest_first)]
+        for file in late[::-1]:
+            if (update := file.update) is not None:
+                metrics = {**metrics_of(update, file.columns("train")), MARKER: float(update.iteration)}
+                stamp = file.path.stat().st_mtime_ns // 1_000_000
+                points = [Metric(key, value, stamp, update.iteration) for key, value in metrics.items()]
+                self.client.log_batch(self.run_id, metrics=points)
 
     def tag(self, tags: Mapping[str, str]) -> None:
         self.client.log_batch(self.run_id, tags=[RunTag(key, value) for key, value in tags.items()])
@@ -266,17 +260,6 @@ def metrics_of(update: UpdateRow, episode: Columns) -> dict[str, float]:
     metrics |= {f"episode/{name}": mean_measured(values) for name, values in episode.items() if name in EPISODE}
     metrics["validation/score"] = update.validation_accuracy
     return {name: value for name, value in metrics.items() if math.isfinite(value)}
-
-
-def _recorded_after(iteration: int, folder: Path) -> Iterator[tuple[int, int, dict[str, float]]]:
-    """Yield time in milliseconds, number and metrics of each later iteration of a telemetry log."""
-    late = takewhile(
-        lambda file: file.update is None or file.update.iteration > iteration, [*recorder.read(folder)][::-1]
-    )
-    for file in [*late][::-1]:
-        if (update := file.update) is not None:
-            stamp = file.path.stat().st_mtime_ns // 1_000_000
-            yield stamp, update.iteration, metrics_of(update, file.columns("train"))
 
 
 def measure(client: MlflowClient, run_id: str, measured: Mapping[str, float], steps: Mapping[str, int]) -> None:

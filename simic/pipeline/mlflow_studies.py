@@ -24,13 +24,11 @@ class StudyRecord:
     def cell(self, fingerprint: str, name: str, values: Mapping[str, str], own: Workspace) -> None:
         """Log params and evaluation of a finished cell, whose workspace is ``own``."""
 
-        def send() -> None:
-            client, experiment_id, parent = self._parent()
+        def send(client: MlflowClient, experiment_id: str, parent: str) -> None:
             if find_run(client, experiment_id, "simic.cell", fingerprint) is not None:
                 return
-            note = {NOTE_TAG: f"A cell of the study {self._name}: {name}."}
-            tags = {"mlflow.parentRunId": parent, "simic.study_name": self._name, **note, **self._origin()}
-            run_id = client.create_run(experiment_id, run_name=name, tags=tags).info.run_id
+            tags = {"mlflow.parentRunId": parent, "simic.study_name": self._name}
+            run_id = self._made(client, experiment_id, name, f"A cell of the study {self._name}: {name}.", tags)
             client.log_batch(run_id, params=[Param(key, value) for key, value in values.items()])
             log_evaluation(client, run_id, own)
             client.set_terminated(run_id)
@@ -41,29 +39,27 @@ class StudyRecord:
     def ended(self, table: Path, status: EndStatus) -> None:
         """Log the table as it is now."""
 
-        def send() -> None:
-            client, _, parent = self._parent()
+        def send(client: MlflowClient, _: str, parent: str) -> None:
             client.log_artifact(parent, str(table))
             client.set_terminated(parent, END_STATUS[status])
 
         self._attempt(send)
 
-    def _parent(self) -> tuple[MlflowClient, str, str]:
-        client, experiment_id = connect(self._workspace)
-        parent = find_run(client, experiment_id, "simic.study", self._name)
-        if parent is None:
-            note = {NOTE_TAG: f"The study {self._name}, a nested run for each of its cells."}
-            tags = {"simic.study": self._name, **note, **self._origin()}
-            parent = client.create_run(experiment_id, run_name=self._name, tags=tags).info.run_id
-        return client, experiment_id, parent
+    def _attempt(self, send: Callable[[MlflowClient, str, str], None]) -> None:
+        """Call ``send`` with the run of the study, which is made at the first call."""
+        if self._lost:
+            return
+        try:
+            client, experiment_id = connect(self._workspace)
+            parent = find_run(client, experiment_id, "simic.study", self._name)
+            if parent is None:
+                note = f"The study {self._name}, a nested run for each of its cells."
+                parent = self._made(client, experiment_id, self._name, note, {"simic.study": self._name})
+            send(client, experiment_id, parent)
+        except TROUBLE as error:
+            warn(error)
+            self._lost = True
 
-    def _origin(self) -> dict[str, str]:
-        return origin(code_revision(self._workspace.root))
-
-    def _attempt(self, send: Callable[[], None]) -> None:
-        if not self._lost:
-            try:
-                send()
-            except TROUBLE as error:
-                warn(error)
-                self._lost = True
+    def _made(self, client: MlflowClient, experiment_id: str, name: str, note: str, tags: Mapping[str, str]) -> str:
+        tags = {**tags, NOTE_TAG: note, **origin(code_revision(self._workspace.root))}
+        return client.create_run(experiment_id, run_name=name, tags=tags).info.run_id

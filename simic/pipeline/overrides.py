@@ -19,12 +19,16 @@ def write(path: Path, overrides: list[str]) -> list[str]:
 
     Raise SimicError, with the file untouched, when a key or value is not allowed.
     """
-    before = read_tree(path)
-    after = read_tree(path, overrides)
+    before, after = read_tree(path), read_tree(path, overrides)
     params.load(path, overrides)
-    changes = [change for override in overrides if (change := _change(before, after, override))]
+    values = {key: value_at(after, key) for key in (override.partition("=")[0] for override in overrides)}
+    changes = list[str]()
+    for key, new in values.items():
+        old = value_at(before, key)
+        if old != new or type(old) is not type(new):
+            changes.append(f"{key}: {json.dumps(old)} -> {json.dumps(new)}")
     if changes:
-        text = _edited(path, after, overrides)
+        text = _edited(path, values)
         if json.dumps(parse(text, str(path)), sort_keys=True) != json.dumps(after, sort_keys=True):
             raise SimicError(f"{path}: its anchors tie other values to those that change; write them out, or edit it")
         durable.replace_file(path, text.encode())
@@ -69,16 +73,8 @@ def value_at(tree: dict[str, Any], key_path: str) -> Any:
     return value
 
 
-def _change(before: dict[str, Any], after: dict[str, Any], override: str) -> str | None:
-    key = override.partition("=")[0]
-    old, new = value_at(before, key), value_at(after, key)
-    if old == new and type(old) is type(new):
-        return None
-    return f"{key}: {json.dumps(old)} -> {json.dumps(new)}"
-
-
-def _edited(path: Path, after: dict[str, Any], overrides: list[str]) -> str:
-    """Return the file's text with only the overridden values replaced."""
+def _edited(path: Path, values: dict[str, Any]) -> str:
+    """Return the file's text with only these values replaced."""
     editor = YAML()
     editor.width = 4096
     editor.preserve_quotes = True
@@ -86,13 +82,12 @@ def _edited(path: Path, after: dict[str, Any], overrides: list[str]) -> str:
     editor.representer.add_representer(float, _float)
     editor.representer.add_representer(str, _text)
     tree = editor.load(path.read_text(encoding="utf-8"))
-    for override in overrides:
-        key = override.partition("=")[0]
+    for key, value in values.items():
         *sections, leaf = key.split(".")
         section = tree
         for name in sections:
             section = section.setdefault(name, {})
-        section[leaf] = value_at(after, key)
+        section[leaf] = value
     text = io.StringIO()
     editor.dump(tree, text)
     return text.getvalue()

@@ -10,7 +10,8 @@ from simic.errors import SimicError
 from simic.evaluation.promotion import CHALLENGER, CHAMPION, Contest, Entrant, contest
 from simic.evaluation.result import Frozen
 from simic.params import Params
-from simic.pipeline.mlflow_registry import PolicyVersion, Registry
+from simic.pipeline.mlflow_models import DATA_TAG
+from simic.pipeline.mlflow_registry import Registry, named
 from simic.pipeline.paths import Workspace
 from simic.registry import GYM
 from simic.telemetry.rows import Severity
@@ -51,30 +52,33 @@ def promote(params: Params, workspace: Workspace, run: str | None = None) -> Pro
     """Compare the policy of ``run``, else the challenger, with the champion; decide, move the aliases, and keep the
     decision with the version, its run and in the workspace. SimicError where the two cannot be compared.
     """
-    registry = Registry.open(workspace, params.prepare.dataset)
+    registry = Registry(workspace, params.prepare.dataset)
     challenger, champion = registry.of_run(run) if run else registry.holder(CHALLENGER), registry.holder(CHAMPION)
     if challenger is None:
         raise SimicError(
             f"{registry.name}: no version is the challenger; the last finished run whose audit is not refuted is one: "
             "run simic run"
         )
-    if challenger == champion:
-        raise SimicError(f"{challenger} is the champion already")
+    if champion is not None and challenger.version == champion.version:
+        raise SimicError(f"{named(challenger)} is the champion already")
+    entrants: list[Entrant] = []
     with tempfile.TemporaryDirectory(prefix="simic-promote-") as scratch:
-        first = _entrant(registry, challenger, CHALLENGER, Path(scratch))
-        second = _entrant(registry, champion, CHAMPION, Path(scratch)) if champion else None
+        for alias, version in ((CHALLENGER, challenger), (CHAMPION, champion)):
+            if version is not None:
+                policy = registry.fetch(version, Path(scratch) / alias) / "policy"
+                entrants.append(Entrant.load(f"{alias} ({named(version)})", policy, version.tags.get(DATA_TAG, "")))
         try:
             verdict = Verdict.from_json(registry.findings(challenger, Path(scratch)))
         except ValueError:
             raise SimicError(
-                f"findings.json of {CHALLENGER} ({challenger}): damaged, or of "
+                f"findings.json of {CHALLENGER} ({named(challenger)}): damaged, or of "
                 "another version of simic; run simic audit again, which sends it anew"
             ) from None
-    played = contest(params, workspace.prepared, first, second)
+    played = contest(params, workspace.prepared, entrants[0], entrants[1] if champion is not None else None)
     reasons = decide(played, verdict)
     promotion = Promotion(
-        challenger=challenger.version,
-        champion=champion.version if champion else None,
+        challenger=str(challenger.version),
+        champion=str(champion.version) if champion is not None else None,
         task=read_meta(workspace.prepared).task,
         contest=played,
         findings=dict(verdict.counts()),
@@ -105,8 +109,3 @@ def decide(played: Contest, verdict: Verdict) -> list[str]:
     if grave:
         reasons.append(f"its audit has critical or high findings ({', '.join(grave)})")
     return reasons
-
-
-def _entrant(registry: Registry, version: PolicyVersion, alias: str, scratch: Path) -> Entrant:
-    folder = registry.fetch(version, scratch / alias)
-    return Entrant.load(f"{alias} ({version})", folder / "policy", version.data_sha256)

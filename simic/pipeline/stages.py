@@ -14,31 +14,38 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from simic import durable, seals
+from simic.agent import export
+from simic.data import prepare as data
 from simic.data.batches import data_hash, load_split, read_meta
+from simic.envs import gym_env
 from simic.errors import SimicError
+from simic.growth.pretrained import train_host
 from simic.params import Params
-from simic.pipeline import dvc_record
+from simic.pipeline import display, dvc_record
+from simic.pipeline.kept_runs import TrainingRecipe
 from simic.pipeline.paths import Workspace
+from simic.telemetry import publish
 from simic.telemetry.naming import run_name
+from simic.training import card, checkpoint, kept_iteration, machine, memory_estimate, trainer
+from simic.training.interrupts import stop_on_signals
+from simic.training.learned import Learned
+from simic.training.observers import Observer
+from simic.training.run_layout import CHECKPOINTS
+from simic.training.session import Session, layout, open_session
 
 if TYPE_CHECKING:
     from simic.audit.certificate import Certificate
     from simic.audit.certify_code import CodeCertificate
     from simic.audit.record import RunRecord
     from simic.evaluation.explain import Explanation
-    from simic.evaluation.gym import GymHeadroom
     from simic.evaluation.parts import Parts
     from simic.evaluation.result import HeadroomReport
-    from simic.training.observers import Observer
-    from simic.training.session import Session
+
+OTHER_HEADROOM = "{}: of other data or params than these; run simic headroom first"
 
 
 def prepare(params: Params, workspace: Workspace) -> None:
     """Read the task's data, check it, split it: data/prepared."""
-    from simic.data import prepare as data
-    from simic.envs import gym_env
-    from simic.growth.pretrained import train_host
-
     if params.prepare.is_gym:
         gym_env.prepare(params.prepare.gym, params.rng_seed, workspace.prepared)
     else:
@@ -49,7 +56,7 @@ def prepare(params: Params, workspace: Workspace) -> None:
 def train(
     params: Params,
     workspace: Workspace,
-    observers: Sequence["Observer"] = (),
+    observers: Sequence[Observer] = (),
     stop: threading.Event | None = None,
     fresh: bool = False,
 ) -> None:
@@ -57,16 +64,11 @@ def train(
     checkpoints/, models/, telemetry/. Raise ``Interrupted`` when asked to stop. The work directory stays until the
     result is recorded (``discard_work``): training that is finished is published again, not done again.
     """
-    from simic.pipeline.display import beside
-    from simic.training import trainer
-    from simic.training.interrupts import stop_on_signals
-    from simic.training.session import open_session
-
     asked = stop or threading.Event()
     work, prepared = workspace.work(fingerprint(params, workspace)), workspace.prepared
     code = dvc_record.code_revision(workspace.root)
     with stop_on_signals(asked), open_session(params, work, prepared, fresh, code=code) as session:
-        watching = beside(observers, params.runtime.progress, floors(params, workspace))
+        watching = display.beside(observers, params.runtime.progress, floors(params, workspace))
         counters = trainer.train(session, watching, asked)
         best = counters.best_iteration or counters.iteration
         _publish(session, workspace, best, counters.iteration)
@@ -113,11 +115,9 @@ def discard_work(params: Params, workspace: Workspace) -> None:
 
 def _is_published(params: Params, work: Path, workspace: Workspace) -> bool:
     """Return whether the end of this training, and not of an earlier one, is published and sealed."""
-    from simic.training.checkpoint import MANIFEST_FILE, CheckpointStore
-    from simic.training.run_layout import CHECKPOINTS
-
-    end = CheckpointStore(work / CHECKPOINTS, params.runtime.keep_last).path(params.train.iterations) / MANIFEST_FILE
-    published, seal = workspace.checkpoints / "latest" / MANIFEST_FILE, seals.read(workspace.root, "train")
+    store, manifest = checkpoint.CheckpointStore(work / CHECKPOINTS, params.runtime.keep_last), checkpoint.MANIFEST_FILE
+    end, published = store.path(params.train.iterations) / manifest, workspace.checkpoints / "latest" / manifest
+    seal = seals.read(workspace.root, "train")
     if seal is None or not end.exists() or not published.exists() or end.read_bytes() != published.read_bytes():
         return False
     return seal.writes["checkpoints"] == seals.content_hash(workspace.checkpoints)
@@ -125,22 +125,13 @@ def _is_published(params: Params, work: Path, workspace: Workspace) -> bool:
 
 def refuse_too_large(params: Params, workspace: Workspace) -> None:
     """Raise SimicError where training on the prepared data needs more memory than there is."""
-    from simic.training import machine, memory_estimate
-    from simic.training.session import layout
-
-    if params.prepare.is_gym:
-        return
-    device = machine.configure(params.runtime)
-    processes = layout(params, device).processes
-    memory_estimate.refuse_training(params, workspace.prepared, params.train.envs, processes, device)
+    if not params.prepare.is_gym:
+        device = machine.configure(params.runtime)
+        processes = layout(params, device).processes
+        memory_estimate.refuse_training(params, workspace.prepared, params.train.envs, processes, device)
 
 
-def _publish(session: "Session", workspace: Workspace, best: int, latest: int) -> None:
-    from simic.agent.export import export_policy
-    from simic.telemetry import publish
-    from simic.training import card, kept_iteration
-    from simic.training.learned import Learned
-
+def _publish(session: Session, workspace: Workspace, best: int, latest: int) -> None:
     extent = session.recorder.flush()
     session.checkpoints.publish(workspace.checkpoints, best, latest, publish.links(session.work_dir, extent))
     kept = session.checkpoints.read(best)
@@ -152,7 +143,7 @@ def _publish(session: "Session", workspace: Workspace, best: int, latest: int) -
         text = card.Trained(learned, kept.manifest, meta).own_card()
     with durable.new_directory(workspace.models) as models:
         learned.save(models / "policy")
-        export_policy(learned.policy, learned.normalizers.observation, models / "program", session.env.masked)
+        export.export_policy(learned.policy, learned.normalizers.observation, models / "program", session.env.masked)
         durable.write_synced(models / card.FILE, text.encode())
     publish.publish(session.work_dir, extent, workspace.telemetry, kept_iteration.shown(session.params))
 
@@ -162,8 +153,15 @@ def headroom(params: Params, workspace: Workspace) -> None:
     reports/headroom.json.
     """
     parts = _parts("headroom", params, workspace)
-    measured = _gym_measured if params.prepare.is_gym else _measured
-    durable.replace_file(workspace.headroom, measured(params, workspace.prepared, parts).to_json().encode())
+    if params.prepare.is_gym:
+        from simic.evaluation import gym
+
+        machine.configure(params.runtime)
+        with display.shown(params.runtime.progress, "headroom", "") as progress:
+            report = gym.measure(params, workspace.prepared, progress)
+    else:
+        report = _measured(params, workspace.prepared, parts)
+    durable.replace_file(workspace.headroom, report.to_json().encode())
     seals.write(workspace.root, "headroom", params)
     parts.drop()
 
@@ -180,21 +178,9 @@ def _parts(stage: str, params: Params, workspace: Workspace) -> "Parts":
 
 def _measured(params: Params, prepared: Path, parts: "Parts") -> "HeadroomReport":
     from simic.evaluation.headroom import measure
-    from simic.pipeline.display import shown
-    from simic.training import machine
 
-    with shown(params.runtime.progress, "headroom") as progress:
+    with display.shown(params.runtime.progress, "headroom") as progress:
         return measure(params, prepared, machine.configure(params.runtime), progress, parts)
-
-
-def _gym_measured(params: Params, prepared: Path, parts: "Parts") -> "GymHeadroom":
-    from simic.evaluation import gym
-    from simic.pipeline.display import shown
-    from simic.training import machine
-
-    machine.configure(params.runtime)
-    with shown(params.runtime.progress, "headroom", "") as progress:
-        return gym.measure(params, prepared, progress)
 
 
 def suite_overrides(name: str) -> tuple[str, ...]:
@@ -210,9 +196,7 @@ def suite_overrides(name: str) -> tuple[str, ...]:
 
 def headroom_apart(params: Params, workspace: Workspace) -> "HeadroomReport":
     """Measure headroom on data prepared in a temporary folder."""
-    from simic.data import prepare as data
     from simic.evaluation.parts import Parts
-    from simic.growth.pretrained import train_host
 
     with tempfile.TemporaryDirectory(prefix="simic-headroom-") as scratch:
         data.prepare(params.prepare, params.rng_seed, Path(scratch) / "prepared", raw_data(workspace), train_host)
@@ -225,7 +209,6 @@ def evaluate(params: Params, workspace: Workspace) -> None:
     """
     if params.prepare.is_gym:
         _evaluate_gym(params, workspace)
-        seals.write(workspace.root, "evaluate", params)
         return
     from simic.evaluation import endpoints, planted, result
     from simic.evaluation import evaluate as evaluation
@@ -233,11 +216,10 @@ def evaluate(params: Params, workspace: Workspace) -> None:
     from simic.evaluation.export_best import Account, export_best
     from simic.evaluation.policies import actors
     from simic.evaluation.scoring import EvaluationSetup, Performance
-    from simic.pipeline.display import shown
-    from simic.training import checkpoint, machine
-    from simic.training.learned import Learned
 
-    floors = _headroom_of(params, workspace)
+    headroom = result.read_headroom(unchanged(workspace, workspace.headroom))
+    if not _is_of(headroom, params, workspace):
+        raise SimicError(OTHER_HEADROOM.format(workspace.headroom))
     device = machine.configure(params.runtime)
     kept = checkpoint.read_published(workspace.checkpoints, params.evaluate.checkpoint)
     unchanged(workspace, workspace.checkpoints)  # they may be those of another run
@@ -247,7 +229,7 @@ def evaluate(params: Params, workspace: Workspace) -> None:
     alone = params.model_copy(update={"evaluate": params.evaluate.model_copy(update={"policies": policies[:1]})})
     players_in = functools.partial(actors, alone, learned=learned)
     parts = _parts("evaluate", params, workspace)
-    others = evaluation.elsewhere(params, workspace.prepared, device, players_in, floors, parts)
+    others = evaluation.elsewhere(params, workspace.prepared, device, players_in, headroom, parts)
     asked = params.evaluate.counterfactuals if result.LEARNED in policies else 0
     replays = counterfactual_actors(learned.actor(greedy=True), asked)
     setup = EvaluationSetup.open(params, workspace.prepared, device, len(policies) + len(replays))
@@ -260,7 +242,7 @@ def evaluate(params: Params, workspace: Workspace) -> None:
     with (
         durable.new_directory(workspace.grown) as grown,
         closing(setup.env),
-        shown(params.runtime.progress, "evaluate", "policies") as progress,
+        display.shown(params.runtime.progress, "evaluate", "policies") as progress,
     ):
 
         def on_end(name: str, done: Performance) -> None:
@@ -273,7 +255,7 @@ def evaluate(params: Params, workspace: Workspace) -> None:
 
         final = params.evaluate.static_final
         known = planted.grade(learned, params.rng_seed, device) if asked else None
-        report = evaluation.evaluate(setup, players, floors, subject, final, on_end, replays, known, others)
+        report = evaluation.evaluate(setup, players, headroom, subject, final, on_end, replays, known, others)
         metrics = json.dumps(endpoints.metrics(report), indent=2) + "\n"
         durable.replace_files({workspace.evaluation: report.to_json().encode(), workspace.metrics: metrics.encode()})
     seals.write(workspace.root, "evaluate", params)
@@ -283,33 +265,22 @@ def evaluate(params: Params, workspace: Workspace) -> None:
 def _evaluate_gym(params: Params, workspace: Workspace) -> None:
     """Evaluate on a Gymnasium environment, where nothing is grown: reports/grown says so."""
     from simic.evaluation import gym
-    from simic.pipeline.display import shown
-    from simic.training import checkpoint, machine
 
     headroom = gym.read_headroom(unchanged(workspace, workspace.headroom))
     of = headroom.data_sha256, headroom.settings_sha256
     if of != (data_hash(workspace.prepared), gym.settings(params)):
-        raise SimicError(f"{workspace.headroom}: of other data or params than these; run simic headroom first")
+        raise SimicError(OTHER_HEADROOM.format(workspace.headroom))
     machine.configure(params.runtime)
     kept = checkpoint.read_published(workspace.checkpoints, params.evaluate.checkpoint)
     unchanged(workspace, workspace.checkpoints)
-    with shown(params.runtime.progress, "evaluate", "policies") as progress:
+    with display.shown(params.runtime.progress, "evaluate", "policies") as progress:
         report = gym.evaluate(params, kept, headroom, progress)
     with durable.new_directory(workspace.grown) as grown:
         durable.write_synced(grown / "README.md", b"A Gymnasium environment: no network was grown.\n")
     durable.replace_files(
         {workspace.evaluation: report.to_json().encode(), workspace.metrics: gym.metrics(report).encode()}
     )
-
-
-def _headroom_of(params: Params, workspace: Workspace) -> "HeadroomReport":
-    """Return the headroom of the prepared data and these params; SimicError where it is of others."""
-    from simic.evaluation import result
-
-    headroom = result.read_headroom(unchanged(workspace, workspace.headroom))
-    if not _is_of(headroom, params, workspace):
-        raise SimicError(f"{workspace.headroom}: of other data or params than these; run simic headroom first")
-    return headroom
+    seals.write(workspace.root, "evaluate", params)
 
 
 def _is_of(headroom: "HeadroomReport", params: Params, workspace: Workspace) -> bool:
@@ -325,7 +296,6 @@ def explain(params: Params, workspace: Workspace, task: str, step: int) -> "Expl
     refuse_gym(params, "explain")
     from simic.evaluation import explain as explaining
     from simic.evaluation import result
-    from simic.training import checkpoint, machine
 
     evaluation, device = result.read(unchanged(workspace, workspace.evaluation)), machine.configure(params.runtime)
     kept = checkpoint.read_published(workspace.checkpoints, evaluation.checkpoint or params.evaluate.checkpoint)
@@ -344,9 +314,11 @@ def audit(params: Params, workspace: Workspace) -> None:
     from simic.audit import resume_certificate
     from simic.audit.certificate import Certificate
     from simic.audit.report import write_report
-    from simic.pipeline.display import shown
 
-    with seals.explain_damage(workspace.root, params), shown(params.runtime.progress, "audit", "steps") as progress:
+    with (
+        seals.explain_damage(workspace.root, params),
+        display.shown(params.runtime.progress, "audit", "steps") as progress,
+    ):
         run, certificate = recorded(params, workspace), Certificate()
         if params.audit.certify:
             certificate = _certified(run, workspace)
@@ -369,18 +341,19 @@ def recorded(params: Params, workspace: Workspace) -> "RunRecord":
 
     provenance, kept = trace(params, workspace.root)
     run = RunRecord.from_published(params, workspace.telemetry)
+    run = replace(run, provenance=provenance, checkpoints=kept)
     if params.prepare.is_gym:
         from simic.evaluation import gym
 
-        run = replace(run, provenance=provenance, checkpoints=kept)
         if workspace.headroom.exists():
             run = replace(run, gym_headroom=gym.read_headroom(workspace.headroom))
         if workspace.evaluation.exists():
             run = replace(run, gym=gym.read(workspace.evaluation))
         return replace(run, meta=read_meta(workspace.prepared)) if workspace.prepared.exists() else run
-    headroom = result.read_headroom(workspace.headroom) if workspace.headroom.exists() else None
-    evaluation = result.read(workspace.evaluation) if workspace.evaluation.exists() else None
-    run = replace(run, headroom=headroom, evaluation=evaluation, provenance=provenance, checkpoints=kept)
+    if workspace.headroom.exists():
+        run = replace(run, headroom=result.read_headroom(workspace.headroom))
+    if workspace.evaluation.exists():
+        run = replace(run, evaluation=result.read(workspace.evaluation))
     if not workspace.prepared.exists():
         return run
     samples = load_split(workspace.prepared, "train"), load_split(workspace.prepared, "val")
@@ -437,6 +410,4 @@ def raw_data(workspace: Workspace) -> Path:
 
 def fingerprint(params: Params, workspace: Workspace) -> str:
     """Return the sha256 of all that decides what training computes: params, data, code, format of checkpoints."""
-    from simic.pipeline.kept_runs import TrainingRecipe
-
     return TrainingRecipe.of(params, workspace).fingerprint

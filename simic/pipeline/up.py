@@ -169,34 +169,33 @@ def run(root: Path, port: int | None, mlflow_port: int) -> None:
     port = port or configured
     with durable.locked(root / ".prefect" / "up.lock", "runs simic up"):
         stop_leftovers(root)
-        require_free(port, "Prefect", "--port")
-        require_free(mlflow_port, "MLflow", "--mlflow-port")
+        for number, what, option in ((port, "Prefect", "--port"), (mlflow_port, "MLflow", "--mlflow-port")):
+            if not is_free(number):
+                raise SimicError(
+                    f"port {number} for {what} is taken by another program; stop it, or choose another: "
+                    f"{option} {number + 1}"
+                )
         supervisor = Supervisor(root, port, mlflow_port)
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda *_: supervisor.stopped.set())
         try:
             supervisor.start()
-            _announce(supervisor, configured)
+            if not supervisor.stopped.is_set():
+                elsewhere = "" if port == configured else f"PREFECT_API_URL={supervisor.url} "
+                print(
+                    f"ready\n"
+                    f"  Prefect   http://{HOST}:{port}\n"
+                    f"  MLflow    http://{HOST}:{mlflow_port}/#/experiments?workflowType=machine_learning\n"
+                    f"  start a run in another terminal (. .venv/bin/activate):\n"
+                    f"    {elsewhere}prefect deployment run simic/train --watch\n"
+                    f"  logs in {printable(str(supervisor.root / '.prefect' / 'logs'))}; Ctrl-C stops all",
+                    flush=True,
+                )
             died = supervisor.watch()
         finally:
             supervisor.stop()
     if died is not None:
         raise SimicError(f"the {died.name} stopped unexpectedly; {_ending(died.log)}")
-
-
-def _announce(supervisor: Supervisor, configured_port: int) -> None:
-    if supervisor.stopped.is_set():
-        return
-    elsewhere = "" if supervisor.port == configured_port else f"PREFECT_API_URL={supervisor.url} "
-    print(
-        f"ready\n"
-        f"  Prefect   http://{HOST}:{supervisor.port}\n"
-        f"  MLflow    http://{HOST}:{supervisor.mlflow_port}/#/experiments?workflowType=machine_learning\n"
-        f"  start a run in another terminal (. .venv/bin/activate):\n"
-        f"    {elsewhere}prefect deployment run simic/train --watch\n"
-        f"  logs in {printable(str(supervisor.root / '.prefect' / 'logs'))}; Ctrl-C stops all",
-        flush=True,
-    )
 
 
 def stop_leftovers(root: Path) -> None:
@@ -235,14 +234,6 @@ def configured_port(root: Path) -> int:
         return urllib.parse.urlsplit(address).port or 4200
     except ValueError as error:
         raise SimicError(f"PREFECT_API_URL = {address!r}: {error}; must be as http://{HOST}:4200/api") from None
-
-
-def require_free(port: int, what: str, option: str) -> None:
-    """Raise SimicError naming the port, and how to change it, where something listens there."""
-    if not is_free(port):
-        raise SimicError(
-            f"port {port} for {what} is taken by another program; stop it, or choose another: {option} {port + 1}"
-        )
 
 
 def is_free(port: int) -> bool:

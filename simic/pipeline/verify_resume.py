@@ -31,7 +31,6 @@ from simic.training.resume import Identity
 from simic.training.session import layout
 
 Say = Callable[[str], None]
-Work = Callable[[Workspace, Observer], None]  # a function of a module, which another process imports
 PUBLISHED = ("checkpoints", "models", "telemetry")
 PRELOADED = ("torch._dynamo", "torch.export", "simic.pipeline.stages", "simic.training.trainer", "simic.training.card")
 MOST_FILES = 5  # that are named
@@ -66,20 +65,15 @@ class _Trace(Observer):
                 trace.write(f"{iteration}\n")
 
 
-def train(workspace: Workspace, watching: Observer) -> None:
-    """Train from where an earlier process stopped, and publish."""
-    stages.train(params.load(workspace.params), workspace, (watching,))
-
-
-def live(root: Path, seconds: float | None, number: int, work: Work = train) -> Life:
-    """Do the work in the workspace ``root``, for so many seconds at most. What is begun and said is written beside."""
+def live(root: Path, seconds: float | None, number: int) -> Life:
+    """Train in the workspace ``root``, for so many seconds at most. What is begun and said is written beside."""
     trace, output = (root.with_name(f"{root.name}-{number}.{ending}") for ending in ("trace", "output"))
     context = multiprocessing.get_context("forkserver")  # which has imported everything, and computed nothing
     context.set_forkserver_preload(list(PRELOADED))
     warm = context.Process(target=int)  # the first one waits for the imports
     warm.start()
     warm.join()
-    process, started = context.Process(target=_run, args=(work, root, trace, output)), time.monotonic()
+    process, started = context.Process(target=_train, args=(root, trace, output)), time.monotonic()
     process.start()
     try:
         process.join(seconds)
@@ -92,13 +86,14 @@ def live(root: Path, seconds: float | None, number: int, work: Work = train) -> 
     return Life(process.exitcode, [*map(int, begun)], last, time.monotonic() - started)
 
 
-def _run(work: Work, root: Path, trace: Path, output: Path) -> None:
-    """Run in the child."""
+def _train(root: Path, trace: Path, output: Path) -> None:
+    """Train in the child from where an earlier one stopped, and publish."""
     sink = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
     os.dup2(sink, 1)
     os.dup2(sink, 2)
     with exit_with_message("life"):
-        work(Workspace(root), _Trace(trace))
+        workspace = Workspace(root)
+        stages.train(params.load(workspace.params), workspace, (_Trace(trace),))
     sys.stdout.flush()
 
 
@@ -117,11 +112,15 @@ class KillTally:
 
     def compare(self, expected: Mapping[str, bytes], got: Mapping[str, bytes]) -> int:
         """Compare files byte for byte; return how many bytes differ."""
-        wrong = {name: _differing(expected.get(name), got.get(name)) for name in sorted(expected.keys() | got.keys())}
+        wrong = dict[str, int]()
+        for name in sorted(expected.keys() | got.keys()):
+            if expected.get(name) != got.get(name):  # of a file that only one of them has, all of it, and at least one
+                pairs = zip_longest(expected.get(name, b""), got.get(name, b""))
+                wrong[name] = max(1, sum(one != other for one, other in pairs))
         self.compared_files += len(expected)
         self.compared_bytes += sum(map(len, expected.values()))
         self.differing_bytes += sum(wrong.values())
-        self.differing += [f"{name} ({count})" for name, count in wrong.items() if count]
+        self.differing += [f"{name} ({count})" for name, count in wrong.items()]
         return sum(wrong.values())
 
 
@@ -171,22 +170,29 @@ def _hashes(tree: Params, workspace: Workspace) -> dict[str, str]:
     }
 
 
-def kill_trainings(
-    begun: Workspace, kills: int, seed: int, say: Say, work: Work = train
-) -> tuple[KillTally, Workspace]:
-    """Do ``work`` in copies of the project ``begun``, killed ``kills`` times in all, and compare each with a twin that
+def kill_trainings(begun: Workspace, kills: int, seed: int, say: Say) -> tuple[KillTally, Workspace]:
+    """Train in copies of the project ``begun``, killed ``kills`` times in all, and compare each with a twin that
     is not, which is returned too. Stop where a training fails.
     """
-    twin = _copy(begun, "twin")
-    whole = live(twin.root, None, 0, work)
+    twin = Workspace(shutil.copytree(begun.root, begun.root.with_name("twin")))
+    whole = live(twin.root, None, 0)
     if whole.exitcode:
         raise SimicError(f"the training that nobody kills fails: {whole.said}")
     expected, tally = contents(twin), KillTally()
     moments = _moments(seed, params.load(begun.params).train.iterations, whole.seconds)
     while tally.kills < kills and not tally.failures:
         tally.trainings += 1
-        child = _copy(begun, f"killed-{tally.trainings}")
-        _train_killed(child, kills, moments, work, tally)
+        child = Workspace(shutil.copytree(begun.root, begun.root.with_name(f"killed-{tally.trainings}")))
+        done = set[int]()
+        for number in range(MOST_LIVES * kills):  # until it is done, or all kills are spent
+            life = live(child.root, next(moments) if tally.kills < kills else None, number)
+            tally.kills += life.killed
+            tally.retrained_beyond_one += max(0, len(done & {*life.begun}) - 1)
+            done |= {*life.begun}
+            if not life.killed:
+                if life.exitcode:
+                    tally.failures.append(f"training {tally.trainings}: {life.said}")
+                break
         differing = tally.compare(expected, contents(child))
         total = sum(map(len, expected.values()))
         say(f"training {tally.trainings}: {tally.kills} of {kills} kills, {differing} of {total} bytes differ")
@@ -194,29 +200,11 @@ def kill_trainings(
     return tally, twin
 
 
-def _train_killed(child: Workspace, kills: int, moments: Iterator[float], work: Work, tally: KillTally) -> None:
-    """Do one training, killed until it is done or all kills are spent."""
-    begun = set[int]()
-    for number in range(MOST_LIVES * kills):
-        life = live(child.root, next(moments) if tally.kills < kills else None, number, work)
-        tally.kills += life.killed
-        tally.retrained_beyond_one += max(0, len(begun & {*life.begun}) - 1)
-        begun |= {*life.begun}
-        if not life.killed:
-            if life.exitcode:
-                tally.failures.append(f"training {tally.trainings}: {life.said}")
-            return
-
-
 def _moments(seed: int, iterations: int, seconds: float) -> Iterator[float]:
     """Yield the seconds that lives have: less than an iteration or two take, or than the whole training, in turn."""
     for draw in count(1):
         share = 1.0 if draw % 2 else min(REACH / iterations, 1.0)
         yield float(rng.uniform(rng.key(seed, rng.Purpose.KILL, draw))) * share * seconds
-
-
-def _copy(begun: Workspace, name: str) -> Workspace:
-    return Workspace(Path(shutil.copytree(begun.root, begun.root.with_name(name))))
 
 
 def contents(workspace: Workspace) -> dict[str, bytes]:
@@ -235,10 +223,3 @@ def contents(workspace: Workspace) -> dict[str, bytes]:
         path = seals.path_of(root, "train").relative_to(root)
         files_by_place[str(path)] = seal.model_copy(update={"apart": {}}).model_dump_json().encode()
     return files_by_place
-
-
-def _differing(expected: bytes | None, got: bytes | None) -> int:
-    """Count bytes that differ; of a file that only one of them has, all of it, and at least one."""
-    if expected == got:
-        return 0
-    return max(1, sum(one != other for one, other in zip_longest(expected or b"", got or b"")))

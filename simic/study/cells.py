@@ -3,8 +3,6 @@
 import json
 import os
 import time
-import traceback
-from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
 
@@ -22,7 +20,6 @@ from simic.pipeline.paths import Workspace
 from simic.study.file import StudyFile
 from simic.telemetry import timing
 from simic.telemetry.timing import TIMING_FILE
-from simic.training.interrupts import Interrupted
 
 RESULT, SECONDS, FAILURE, LOCK = "cell.json", "seconds.json", "failure.txt", "lock"
 SHARED = ("prepare", "headroom")
@@ -62,8 +59,12 @@ class CellResult(Frozen):
 def cells_of(study: StudyFile, source: Path, project: Workspace) -> list[Cell]:
     """Return all cells in the order of the table; SimicError where a key or value is wrong, or two are the same."""
     cells: dict[str, Cell] = {}
+    extensions = project.root / params.EXTENSIONS_FOLDER
     for point in product(*study.grid.values()):
-        tree = _tree(study, source, project, point)
+        varied: dict[str, JsonValue] = dict(zip(study.grid, point, strict=True))
+        varied |= {"evaluate.policies": list(study.trained), "headroom.policies": list(study.rules)}
+        changes = [*study.base, *(f"{key}={json.dumps(value)}" for key, value in varied.items())]
+        tree = params.validate(read_tree(project.params, changes), str(source), extensions)
         for seed in study.seeds:
             cell = _cell(project, tree, point, seed)
             if cell.fingerprint in cells:
@@ -73,19 +74,15 @@ def cells_of(study: StudyFile, source: Path, project: Workspace) -> list[Cell]:
     return list(cells.values())
 
 
-def _tree(study: StudyFile, source: Path, project: Workspace, point: Sequence[JsonValue]) -> Params:
-    varied: dict[str, JsonValue] = dict(zip(study.grid, point, strict=True))
-    varied |= {"evaluate.policies": list(study.trained), "headroom.policies": list(study.rules)}
-    changes = [*study.base, *(f"{key}={json.dumps(value)}" for key, value in varied.items())]
-    return params.validate(read_tree(project.params, changes), str(source), project.root / params.EXTENSIONS_FOLDER)
-
-
 def _cell(project: Workspace, tree: Params, point: tuple[JsonValue, ...], seed: int) -> Cell:
     root = project.root
 
     def digest(before: str, stage: str, made_with: Params) -> str:
         return params.digest(before, *seals.recipe(root, stage, made_with))
 
+    # One core for each cell: cells share a machine better than the hosts of one do.
+    alone = {name: 1 for name in ("processes", "threads") if getattr(tree.runtime, name) == "auto"}
+    runtime = tree.runtime.model_copy(update={**alone, "progress": "none"})
     source = tree.prepare.source
     prepared = digest(seals.content_hash(stages.raw_data(project) / source) if source else "", "prepare", tree)
     headroom = digest(prepared, "headroom", tree)
@@ -94,31 +91,11 @@ def _cell(project: Workspace, tree: Params, point: tuple[JsonValue, ...], seed: 
         project=str(root.resolve()),
         point=point,
         seed=seed,
-        params=tree.model_copy(update={"runtime": _runtime(tree)}).model_dump(mode="json"),
+        params=tree.model_copy(update={"runtime": runtime}).model_dump(mode="json"),
         prepared=prepared[:16],
         headroom=headroom[:16],
         fingerprint=digest(trained, "evaluate", tree)[:16],
     )
-
-
-def _runtime(tree: Params) -> params.Runtime:
-    """Give each cell one core: cells share a machine better than the hosts of one do."""
-    alone = {name: 1 for name in ("processes", "threads") if getattr(tree.runtime, name) == "auto"}
-    return tree.runtime.model_copy(update={**alone, "progress": "none"})
-
-
-def attempt(cell: Cell, folder: Path) -> None:
-    """Compute a cell as ``run`` does, and leave the reason in its folder when it fails."""
-    failure = folder / cell.fingerprint / FAILURE
-    failure.unlink(missing_ok=True)
-    try:
-        run(cell, folder)
-    except Interrupted:
-        raise
-    except Exception as error:
-        reason = str(error) if isinstance(error, SimicError) else traceback.format_exc()
-        durable.replace_file(failure, reason.encode())
-        raise
 
 
 def run(cell: Cell, folder: Path) -> None:

@@ -66,7 +66,11 @@ class StudyPlan:
         if not spent:
             return "not known before the first cell is done"
         mean = sum(spent) / len(spent)
-        seconds = mean * len(left) + sum(len(self._open(stage)) * self._seconds(stage) for stage in cells.SHARED)
+        seconds = mean * len(left)
+        for stage in cells.SHARED:
+            paths = {cells.shared(self.folder, cell)[stage].root / cells.SECONDS for cell in self.cells}
+            took = [float(json.loads(path.read_bytes())) for path in paths if path.exists()]
+            seconds += len(self._open(stage)) * sum(took) / max(1, len(took))
         measured = f"a cell took {duration(mean)}, the mean of {len(spent)}"
         return f"about {duration(seconds / min(workers, len(left)))} with {workers} workers: {measured}"
 
@@ -74,12 +78,6 @@ class StudyPlan:
         """Return the folders in which a shared stage is still to run."""
         roots = {cells.shared(self.folder, cell)[stage].root for cell in self.left()}
         return {root for root in roots if not seals.path_of(root, stage).exists()}
-
-    def _seconds(self, stage: str) -> float:
-        """Return the seconds that a shared stage took, on average."""
-        paths = {cells.shared(self.folder, cell)[stage].root / cells.SECONDS for cell in self.cells}
-        seconds = [float(json.loads(path.read_bytes())) for path in paths if path.exists()]
-        return sum(seconds) / max(1, len(seconds))
 
 
 def workers_of(plan: StudyPlan) -> int:

@@ -8,12 +8,14 @@ import signal
 import sys
 import threading
 import time
+import traceback
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, Future, ProcessPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
+from simic import durable
 from simic.errors import EXIT_INTERRUPTED, SimicError
 from simic.study import cells
 from simic.study.cells import Cell
@@ -59,11 +61,19 @@ def run_all(
 
 
 def compute(cell: Cell, folder: Path) -> None:
-    """Compute one cell. A process that was asked to stop ends: the pool, when another one died, waits for that."""
+    """Compute one cell, and leave the reason in its folder when it fails. A process that was asked to stop ends: the
+    pool, when another one died, waits for that.
+    """
+    failure = folder / cell.fingerprint / cells.FAILURE
+    failure.unlink(missing_ok=True)
     try:
-        cells.attempt(cell, folder)
+        cells.run(cell, folder)
     except Interrupted:
         os._exit(EXIT_INTERRUPTED)
+    except Exception as error:
+        reason = str(error) if isinstance(error, SimicError) else traceback.format_exc()
+        durable.replace_file(failure, reason.encode())
+        raise
 
 
 @contextmanager

@@ -44,7 +44,17 @@ class Study:
                 self._compute()
             table.write(plan)
             self.record.ended(plan.folder / table.TABLE, "interrupted" if plan.left() else "finished")
-        self._tell()
+        for line in table.summary(plan):
+            self.say(line)
+        self.say(f"table    {plan.folder / table.TABLE}")
+        if self.failed:
+            first = next(iter(self.failed.values())).splitlines()[-1]
+            raise SimicError(
+                f"{len(self.failed)} of {len(plan.cells)} cells failed, the first with: {first}; "
+                "the same command tries them again"
+            )
+        if left := len(plan.left()):
+            raise Stopped(f"stopped with {len(plan.cells) - left} of {len(plan.cells)} cells done")
 
     def _compute(self) -> None:
         """Compute what is left. Attempts that finish nothing are counted: every process may die of the same."""
@@ -79,17 +89,3 @@ class Study:
         point = {"seed": str(cell.seed), **dict(mlflow_store.flatten(cell.params))}
         name = f"{in_words(self.plan.study, cell.point)} seed={cell.seed}"
         self.record.cell(cell.fingerprint, name, point, Workspace(self.plan.folder / cell.fingerprint))
-
-    def _tell(self) -> None:
-        plan, left = self.plan, len(self.plan.left())
-        for line in table.summary(plan):
-            self.say(line)
-        self.say(f"table    {plan.folder / table.TABLE}")
-        if self.failed:
-            first = next(iter(self.failed.values())).splitlines()[-1]
-            raise SimicError(
-                f"{len(self.failed)} of {len(plan.cells)} cells failed, the first with: {first}; "
-                "the same command tries them again"
-            )
-        if left:
-            raise Stopped(f"stopped with {len(plan.cells) - left} of {len(plan.cells)} cells done")

@@ -45,23 +45,18 @@ def summary(plan: StudyPlan) -> Iterator[str]:
     """Yield per policy and grid point the mean score over training seeds with its 95 % t interval, and what it is above
     the first grid point on the seeds that both have.
     """
-    points = {in_words(plan.study, cell.point): cell.point for cell in plan.cells}
-    tables = [_by_policy(plan, point) for point in points.values()]
+    done, tables = plan.done(), dict[str, dict[str, dict[int, float]]]()  # by point, policy, training seed
+    for cell in plan.cells:
+        scores = tables.setdefault(in_words(plan.study, cell.point), {})
+        for row in done[cell.fingerprint].rows if cell.fingerprint in done else ():
+            scores.setdefault(row.policy, {})[cell.seed] = row.score.estimate
     for policy in plan.study.policies:
         yield f"{policy}: mean score over training seeds [95 %], and over the first grid point"
-        first, *others = [table.get(policy, {}) for table in tables]
-        over = ["", *(f"   {_difference(plan, own, first)}" for own in others)]
-        for words, own, difference in zip(points, (first, *others), over, strict=True):
-            yield f"  {words}   {_mean(own)}{difference}"
-
-
-def _by_policy(plan: StudyPlan, point: tuple[JsonValue, ...]) -> dict[str, dict[int, float]]:
-    done, scores = plan.done(), dict[str, dict[int, float]]()
-    for cell in plan.cells:
-        if cell.point == point and (result := done.get(cell.fingerprint)) is not None:
-            for row in result.rows:
-                scores.setdefault(row.policy, {})[cell.seed] = row.score.estimate
-    return scores
+        first = next(iter(tables.values())).get(policy, {})
+        for number, (words, by_policy) in enumerate(tables.items()):
+            own = by_policy.get(policy, {})
+            over = f"   {_difference(plan, own, first)}" if number else ""
+            yield f"  {words}   {_mean(own)}{over}"
 
 
 def _mean(scores: Scores) -> str:

@@ -89,40 +89,15 @@ def task_runs() -> dict[str, StateType | None]:
         return {each.name.rpartition("-")[0]: each.state_type for each in client.read_task_runs(flow_run_filter=this)}
 
 
-def assert_the_log_has_every_iteration_and_the_verdict() -> None:
-    lines = last_log("run      abc")
-    told = [line.partition("epochs")[0].rsplit(maxsplit=1)[0] for line in lines if "committed" in line]
-    assert told == ["train: 1/3", "train: 2/3", "train: 3/3"]
-    assert {"score    81", "gap      none", "verdict  no finding, certified", "run      abc"} <= {*lines}
-    assert (
-        sum(line.startswith("params.yaml now holds") for line in lines) == 2
-    )  # before training, which may fail, and last
-
-
-def assert_the_verdict_stands_first_and_says_where_the_report_is(workspace: Workspace) -> None:
-    """What belongs to the run itself stands above what belongs to its tasks; a link to a file opens in no browser."""
-    verdict = artifact("verdict")
-    assert verdict.flow_run_id == last_run().id and verdict.task_run_id is None
-    assert artifact("report").task_run_id is not None
-    text = str(verdict.data)
-    assert "- **verdict** no finding, certified" in text and f"`{workspace.reports.resolve()}/report.html`" in text
-    assert re.search(r"\[the run in MLflow\]\(http://127\.0\.0\.1:5100/#/experiments/1/runs/[0-9a-f]{32}\)", text)
-    with get_client(sync_client=True) as client:
-        assert not [each for each in client.read_artifacts() if "file://" in str(each.data)]
-
-
-def default_remote(workspace: Workspace, store: Path) -> None:
-    add = [sys.executable, "-m", "dvc", "remote", "add", "-q", "-d", "results", str(store)]
-    dvc_record.adopt_scm(workspace.root)
-    subprocess.run(add, cwd=workspace.root, check=True)
-
-
 def test_flow_runs_records_shows_and_pushes_and_then_does_nothing(
     workspace: Workspace, toys: Toys, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Where a push fails, that is told, and no verdict is lost."""
     monkeypatch.setenv(UI_VARIABLE, "http://127.0.0.1:5100")
-    default_remote(workspace, tmp_path / "store")
+    dvc = [sys.executable, "-m", "dvc"]
+    dvc_record.adopt_scm(workspace.root)
+    remote = [*dvc, "remote", "add", "-q", "-d", "results", str(tmp_path / "store")]
+    subprocess.run(remote, cwd=workspace.root, check=True)
     overrides = Overrides.model_validate({"train": {"iterations": 3}})
     pipeline.simic(overrides)
     state = last_state()
@@ -134,15 +109,27 @@ def test_flow_runs_records_shows_and_pushes_and_then_does_nothing(
     assert last_run().name == "abc"
     assert toys.ran == ["prepare", "headroom", "train", "evaluate", "audit"]
     assert yaml.safe_load(workspace.params.read_text())["train"]["iterations"] == 3
-    status = [sys.executable, "-m", "dvc", "status"]
-    done = subprocess.run(status, cwd=workspace.root, capture_output=True, text=True, check=True)
+    done = subprocess.run([*dvc, "status"], cwd=workspace.root, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "Data and pipelines are up to date."
     assert artifact("report").data == "# Verdict: sound\n"
     assert artifact("training").data == 100.0
     assert task_runs()["push"] == StateType.COMPLETED
     assert len([path for path in (tmp_path / "store").rglob("*") if path.is_file()]) >= 5
-    assert_the_log_has_every_iteration_and_the_verdict()
-    assert_the_verdict_stands_first_and_says_where_the_report_is(workspace)
+    lines = last_log("run      abc")
+    told = [line.partition("epochs")[0].rsplit(maxsplit=1)[0] for line in lines if "committed" in line]
+    assert told == ["train: 1/3", "train: 2/3", "train: 3/3"]
+    assert {"score    81", "gap      none", "verdict  no finding, certified", "run      abc"} <= {*lines}
+    held = [line for line in lines if line.startswith("params.yaml now holds")]
+    assert len(held) == 2  # before training, which may fail, and last
+    # What belongs to the run itself stands above what belongs to its tasks; a link to a file opens in no browser.
+    verdict = artifact("verdict")
+    assert verdict.flow_run_id == last_run().id and verdict.task_run_id is None
+    assert artifact("report").task_run_id is not None
+    text = str(verdict.data)
+    assert "- **verdict** no finding, certified" in text and f"`{workspace.reports.resolve()}/report.html`" in text
+    assert re.search(r"\[the run in MLflow\]\(http://127\.0\.0\.1:5100/#/experiments/1/runs/[0-9a-f]{32}\)", text)
+    with get_client(sync_client=True) as client:
+        assert not [each for each in client.read_artifacts() if "file://" in str(each.data)]
     shutil.rmtree(tmp_path / "store")
     (tmp_path / "store").write_text("no folder")
     pipeline.simic()

@@ -8,7 +8,7 @@ import yaml
 
 from simic.pipeline import mlflow_store, stages
 from simic.pipeline.paths import Workspace
-from tests.helpers import ROOT, made_once
+from tests.helpers import made_once
 from tests.pipeline.small_suite import tree
 from tests.training.conftest import finished, prepared  # noqa: F401
 
@@ -46,12 +46,3 @@ def workspace(tmp_path: Path, initialised: bytes) -> Workspace:
     """A workspace whose store has tables."""
     (tmp_path / "mlflow.db").write_bytes(initialised)
     return Workspace(tmp_path)
-
-
-@pytest.fixture
-def in_git(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Commits of experiments need an author; the stage needs simic."""
-    for who in ("AUTHOR", "COMMITTER"):
-        monkeypatch.setenv(f"GIT_{who}_NAME", "x")
-        monkeypatch.setenv(f"GIT_{who}_EMAIL", "x@example.org")
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))

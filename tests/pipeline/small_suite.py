@@ -1,6 +1,11 @@
 """Params of a suite so small that all five stages take seconds."""
 
+import pytest
+
 from simic import params
+from simic.agent import export
+from simic.pipeline import stages
+from simic.pipeline.paths import Workspace
 from tests.helpers import ROOT
 
 TINY = [
@@ -18,3 +23,10 @@ TINY = [
 
 def tree(*overrides: str) -> params.Params:
     return params.load(ROOT / "params.yaml", [*TINY, "train.actions.blueprint=[norm, sort]", *overrides])
+
+
+def train(tree: params.Params, workspace: Workspace) -> None:
+    """Train and publish without the exported program, which takes longer than all of this."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(export, "export_policy", lambda *_: None)
+        stages.train(tree, workspace)

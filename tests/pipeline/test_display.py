@@ -46,14 +46,14 @@ def test_of_a_bar_stays_a_line_for_each_part_that_is_done(monkeypatch: pytest.Mo
 def test_training_is_shown_live_on_a_terminal_in_lines_elsewhere_and_not_at_all(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    assert display.of_training("none", {}) == []
-    assert isinstance(display.of_training("auto", {})[0], Lines)
-    assert isinstance(display.of_training("rich", {})[0], LiveView)
+    def shown(style: str, *observers: Observer) -> list[type]:
+        return [type(each) for each in display.beside(observers, style, {})]
+
+    assert shown("none") == []
+    assert (shown("auto"), shown("rich")) == ([Lines], [LiveView])
     monkeypatch.setattr(display.sys.stdout, "isatty", lambda: True)
-    assert isinstance(display.of_training("auto", {})[0], LiveView)
-    assert isinstance(display.of_training("plain", {})[0], Lines)
-    elsewhere = [Lines(print), Observer()]  # who says the lines elsewhere takes the place of the terminal
-    assert display.beside(elsewhere, "plain", {}) == elsewhere
+    assert (shown("auto"), shown("plain", Observer())) == ([LiveView], [Lines, Observer])
+    assert shown("plain", Lines(print), Observer()) == [Lines, Observer]  # it says the lines elsewhere
 
 
 class Screen:

@@ -3,12 +3,10 @@ then really does; asking changes nothing.
 """
 
 import importlib.metadata
-import json
 import shutil
 from pathlib import Path
 
 import pytest
-import yaml
 
 from simic import durable
 from simic.errors import SimicError
@@ -26,8 +24,8 @@ def answers(root: Path) -> dict[str, Answer]:
     return {answer.question: answer for answer in doctor.examine(Workspace(root))}
 
 
-def test_a_good_checkout_has_sound_packages_and_params_and_a_missing_package_is_named(
-    monkeypatch: pytest.MonkeyPatch,
+def test_a_good_checkout_is_well_and_a_missing_package_and_bad_params_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = answers(ROOT)
     assert found["packages"].well and found["params.yaml"].well
@@ -38,16 +36,10 @@ def test_a_good_checkout_has_sound_packages_and_params_and_a_missing_package_is_
         return "1.0"
 
     monkeypatch.setattr(importlib.metadata, "version", version)
-    found = answers(ROOT)
-    assert not found["packages"].well and "dvc is not installed" in found["packages"].seen
-
-
-def test_bad_params_are_named(tmp_path: Path) -> None:
-    values = yaml.safe_load((ROOT / "params.yaml").read_text())
-    values["train"]["envs"] = 0
-    (tmp_path / "params.yaml").write_text(yaml.safe_dump(values))
+    (tmp_path / "params.yaml").write_text((ROOT / "params.yaml").read_text().replace("  envs: ", "  envs: -"))
     found = answers(tmp_path)
-    assert not found["params.yaml"].well and "train.envs = 0" in found["params.yaml"].seen
+    assert not found["packages"].well and "dvc is not installed" in found["packages"].seen
+    assert not found["params.yaml"].well and "train.envs = -" in found["params.yaml"].seen
 
 
 def flipped(path: Path) -> None:
@@ -80,23 +72,20 @@ def work(finished: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(finished, tmp_path / ".simic" / "work" / "0123456789abcdef"))
 
 
-def test_a_damaged_newest_checkpoint_costs_what_is_said(work: Path, prepared: Path) -> None:
-    assert bad(work) == {}
+@pytest.mark.parametrize(
+    ("file", "place", "said", "start"),
+    [
+        ("checkpoints/000004/state.safetensors", "checkpoint 4", "goes on after 3 iterations; nothing to do", 3),
+        ("telemetry/000003.safetensors", "checkpoint 4", "goes on after 3 iterations; nothing to do", 3),
+        ("checkpoints/000002/manifest.json", "checkpoint 2", "takes the best of the others", 4),  # it was the best
+    ],
+)
+def test_a_damage_costs_what_is_said(file: str, place: str, said: str, start: int, work: Path, prepared: Path) -> None:
     assert [answer.seen for answer in doctor.examine_stored(work)] == ["training goes on after 4 iterations"]
-    flipped(work / "checkpoints" / "000004" / "state.safetensors")
-    [(place, said)] = bad(work).items()
-    assert place == "checkpoint 4" and "its sha256 is not the one in manifest.json" in said
-    assert said.endswith("goes on after 3 iterations; nothing to do")
-    assert goes_on_after(work, prepared) == 3
-
-
-def test_a_lost_best_checkpoint_is_said(work: Path, prepared: Path) -> None:
-    manifest = work / "checkpoints" / "000004" / "manifest.json"
-    best = json.loads(manifest.read_bytes())["best_iteration"]
-    assert best != 4  # else there is another reason to go on after 4
-    flipped(work / "checkpoints" / f"{best:06d}" / "manifest.json")
-    assert "takes the best of the others" in bad(work)[f"checkpoint {best}"]
-    assert goes_on_after(work, prepared) == 4
+    flipped(work / file)
+    found = bad(work)
+    assert [*found] == [place] and said in found[place]
+    assert goes_on_after(work, prepared) == start
 
 
 def test_without_a_good_checkpoint_the_next_start_refuses(work: Path, prepared: Path) -> None:
@@ -107,12 +96,6 @@ def test_without_a_good_checkpoint_the_next_start_refuses(work: Path, prepared: 
     assert all("the next start refuses" in said and "--fresh" in said for said in found.values())
     with pytest.raises(SimicError, match="start over with --fresh"):
         goes_on_after(work, prepared)
-
-
-def test_a_damaged_file_of_the_log_takes_the_checkpoints_behind_it(work: Path, prepared: Path) -> None:
-    flipped(work / "telemetry" / "000003.safetensors")
-    assert "goes on after 3 iterations" in bad(work)["checkpoint 4"]
-    assert goes_on_after(work, prepared) == 3
 
 
 def test_a_damaged_recipe_and_another_format_are_named(work: Path) -> None:
@@ -140,23 +123,17 @@ def test_every_damaged_piece_of_a_project_is_named_with_its_remedy(file: str, st
 
 
 def test_work_in_a_project_and_what_mlflow_lacks_are_looked_at_too(project: Workspace, work: Path) -> None:
-    shutil.copytree(work, project.state / "work" / "0123456789abcdef")
-    flipped(project.state / "work" / "0123456789abcdef" / "checkpoints" / "000004" / "state.safetensors")
-    assert list(bad(project.root)) == ["checkpoint 4"]
-    mlflow_observer.note(project, "abc", report=Report(tags={}, sound=True, sha256="0"))
-    assert "MLflow, run abc" in {answer.question for answer in doctor.examine_stored(project.root)}
-
-
-def test_a_project_is_known_by_what_it_holds_not_by_the_name_of_its_folder(project: Workspace, tmp_path: Path) -> None:
-    inside = tmp_path / "work" / "mine"
-    shutil.copytree(project.root, inside)
-    flipped(inside / "data" / "prepared" / "trainval.safetensors")
-    assert list(bad(inside)) == ["made by prepare"]
-
-
-def test_a_folder_that_is_neither_is_refused(tmp_path: Path) -> None:
+    """A project is known by what it holds, not by the name of its folder."""
+    inside = Workspace(work.with_name("mine"))
+    shutil.copytree(project.root, inside.root)
+    shutil.copytree(work, inside.work("0123456789abcdef"))
+    flipped(inside.work("0123456789abcdef") / "checkpoints" / "000004" / "state.safetensors")
+    flipped(inside.prepared / "trainval.safetensors")
+    assert list(bad(inside.root)) == ["made by prepare", "checkpoint 4"]
+    mlflow_observer.note(inside, "abc", report=Report(tags={}, sound=True, sha256="0"))
+    assert "MLflow, run abc" in {answer.question for answer in doctor.examine_stored(inside.root)}
     with pytest.raises(SimicError, match="neither a project nor a folder of"):
-        doctor.examine_stored(tmp_path)
+        doctor.examine_stored(work.parent)
 
 
 def test_the_command_ends_with_2_where_something_is_damaged(work: Path, simic: Simic) -> None:

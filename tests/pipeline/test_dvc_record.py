@@ -154,7 +154,10 @@ def test_busy_names_the_process_and_what_is_left_to_do(project: Path, monkeypatc
     command = [sys.executable, "-m", "dvc", "repro"]
     other = subprocess.Popen(command, cwd=project, start_new_session=True, **quiet)
     try:
-        wait_until_locked(project)
+        lock, deadline = project / ".dvc" / "tmp" / "rwlock", time.monotonic() + 20
+        while not (lock.exists() and "out.txt" in lock.read_text() and (project / "out.txt").exists()):
+            assert time.monotonic() < deadline, "dvc repro never took its lock"
+            time.sleep(0.05)
         monkeypatch.setattr(dvc_record, "PATIENCE_SECONDS", 0.0)
         with pytest.raises(dvc_record.Busy, match="dvc is busy") as caught:
             dvc_record.commit(project, "double")
@@ -162,15 +165,6 @@ def test_busy_names_the_process_and_what_is_left_to_do(project: Path, monkeypatc
         subprocess.run(["kill", "-9", "--", f"-{other.pid}"], check=True)
         other.wait()
     assert str(other.pid) in str(caught.value) and "dvc commit -f double" in str(caught.value)
-
-
-def wait_until_locked(project: Path) -> None:
-    lock = project / ".dvc" / "tmp" / "rwlock"
-    for _ in range(200):
-        if lock.exists() and "out.txt" in lock.read_text() and (project / "out.txt").exists():
-            return
-        time.sleep(0.05)
-    raise AssertionError("dvc repro never took its lock")
 
 
 def test_revision_is_that_of_the_code_and_not_of_what_a_run_writes(tmp_path: Path) -> None:

@@ -1,20 +1,72 @@
-"""What DVC shows of runs, by its own commands: numbers and curves of several; experiments in copies of the project."""
+"""What DVC does with runs, by its own commands: an experiment in a copy of the project, results in an object store."""
 
+import importlib.util
+import shutil
+import subprocess
 import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from simic import durable
 from simic.pipeline import mlflow_store
 from simic.pipeline.paths import Workspace
-from tests.pipeline.dvc_project import Project
+from tests.helpers import ROOT, free_port
+
+STAGE = """
+from pathlib import Path
+from simic.pipeline import mlflow_store
+from simic.pipeline.paths import Workspace
+seed = Path("params.yaml").read_text().split()[1]
+Path("telemetry").mkdir(exist_ok=True)
+for name in ("curves.csv", "metrics.json"):
+    Path("telemetry", name).write_text(name + seed)
+client, experiment = mlflow_store.connect(Workspace(Path.cwd()))
+client.log_text(client.create_run(experiment, run_name=f"seed {seed}").info.run_id, "kept", "note.txt")
+"""
+DVC_YAML = f"""
+stages:
+  train:
+    cmd: {sys.executable} train.py
+    deps: [train.py]
+    params: [rng_seed]
+    outs: [telemetry: {{persist: true}}]
+"""
+Dvc = Callable[..., str]
 
 
-@pytest.mark.usefixtures("in_git")
-def test_an_experiment_in_a_copy_of_the_project_keeps_its_run(tmp_path: Path) -> None:
+@pytest.fixture
+def dvc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Dvc:
+    """Runs DVC in a project of one small stage, which is committed to git."""
+    for who in ("AUTHOR", "COMMITTER"):  # commits of experiments need one
+        monkeypatch.setenv(f"GIT_{who}_NAME", "x")
+        monkeypatch.setenv(f"GIT_{who}_EMAIL", "x@example.org")
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    (tmp_path / ".dvc").mkdir()
+    (tmp_path / ".dvc" / "config").write_bytes((ROOT / ".dvc" / "config").read_bytes())
+    written = {"dvc.yaml": DVC_YAML, "train.py": STAGE, "params.yaml": "rng_seed: 1\n"}
+    written[".gitignore"] = "/mlruns\n/mlflow.db\n/.simic\n/telemetry\n"
+    for name, content in written.items():
+        (tmp_path / name).write_text(content)
+    for command in (["init", "-q"], ["add", "."], ["commit", "-qm", "a run"]):
+        subprocess.run(["git", *command], cwd=tmp_path, check=True)
+
+    def call(*arguments: str) -> str:
+        command = [sys.executable, "-m", "dvc", *arguments]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        return done.stdout.strip()
+
+    return call
+
+
+def test_an_experiment_in_a_copy_of_the_project_keeps_its_run(tmp_path: Path, dvc: Dvc) -> None:
     """DVC removes the copy, and would remove MLflow's store in it."""
-    project = Project(tmp_path, f"{sys.executable} train.py mlflow")
-    project.dvc("exp", "run", "--temp", "-q", "-n", "apart", "-S", "rng_seed=3")
+    dvc("exp", "run", "--temp", "-q", "-n", "apart", "-S", "rng_seed=3")
     client, experiment = mlflow_store.connect(Workspace(tmp_path))
     [run] = client.search_runs([experiment])
     assert run.info.run_name == "seed 3"
@@ -30,3 +82,45 @@ def test_the_store_is_the_projects_in_such_a_copy_alone(tmp_path: Path, monkeypa
     assert mlflow_store.keeper(Workspace(copy)).root == tmp_path
     assert mlflow_store.keeper(Workspace(tmp_path)).root == tmp_path
     assert mlflow_store.keeper(Workspace(elsewhere)).root == elsewhere
+
+
+@pytest.mark.prove
+@pytest.mark.skipif(
+    not all(map(importlib.util.find_spec, ("dvc_s3", "moto"))), reason="needs pip install dvc-s3 'moto[server]'"
+)
+def test_what_was_pushed_to_s3_comes_back_byte_for_byte(
+    tmp_path: Path, dvc: Dvc, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To a server of this machine that speaks S3."""
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "nobody")
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    port = free_port()
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
+    with subprocess.Popen(command, **quiet) as server:
+        try:
+            make_bucket(f"http://127.0.0.1:{port}/results")
+            dvc("remote", "add", "-d", "results", "s3://results/simic")
+            dvc("remote", "modify", "results", "endpointurl", f"http://127.0.0.1:{port}")
+            dvc("repro", "-q")
+            made = {path.name: durable.sha256(path) for path in (tmp_path / "telemetry").iterdir()}
+            assert dvc("push") == "3 files pushed"  # and the list of the folder
+            for place in ("telemetry", ".dvc/cache"):
+                shutil.rmtree(tmp_path / place)
+            dvc("pull", "-q")
+            assert {path.name: durable.sha256(path) for path in (tmp_path / "telemetry").iterdir()} == made
+            assert dvc("status") == "Data and pipelines are up to date." and len(made) == 2
+        finally:
+            server.terminate()
+
+
+def make_bucket(url: str) -> None:
+    deadline = time.monotonic() + 60
+    while True:
+        try:
+            with urllib.request.urlopen(urllib.request.Request(url, method="PUT"), timeout=5):
+                return
+        except urllib.error.URLError:
+            assert time.monotonic() < deadline, "the server never answered"
+            time.sleep(0.2)

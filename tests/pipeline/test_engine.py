@@ -19,8 +19,6 @@ from simic.pipeline.paths import Workspace
 from tests.conftest import Simic
 from tests.helpers import Toys, toy_project
 
-MUCH = "much data"
-
 
 class Stopped(Exception):
     """Training was asked to stop."""
@@ -74,19 +72,25 @@ def dvc(workspace: Workspace, *arguments: str) -> subprocess.CompletedProcess[st
 def test_what_ran_is_recorded_and_then_neither_entry_does_anything(
     workspace: Workspace, toys: StoppableToys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Training alone needs no headroom; fresh, it prepares nothing; DVC is asked once about all that is up to date."""
+    """Stopped training is not recorded; alone it needs no headroom; fresh, it prepares nothing. DVC is asked once about
+    all that is up to date.
+    """
     monkeypatch.setattr(stages, "STAGES", {"prepare": toys.prepare, "headroom": toys.headroom, "train": toys.train})
-    assert chain(workspace) == ["prepare", "train"]
+    stop = threading.Event()
+    stop.set()
+    with pytest.raises(Stopped):
+        chain(workspace, stop=stop)
+    assert chain(workspace) == ["train"]
     assert dvc(workspace, "status", "train").stdout.strip() == "Data and pipelines are up to date."
     assert dvc(workspace, "repro", "train").returncode == 0  # a stage that ran would exit 9
     asked, ask = list[str](), dvc_record._dvc
     monkeypatch.setattr(dvc_record, "_dvc", lambda root, *words: asked.append(words[0]) or ask(root, *words))
     assert chain(workspace) == [] and asked == ["status"]
     assert chain(workspace, fresh=True) == ["train"]
-    assert toys.ran == ["prepare", "train", "train fresh"]
+    assert toys.ran == ["prepare", "train", "train", "train fresh"]
 
 
-@pytest.mark.parametrize("command", [("run",), ("stage", "prepare"), ("train",)], ids=" ".join)
+@pytest.mark.parametrize("command", [("run",), ("stage", "prepare"), ("train",), ("promote",)], ids=" ".join)
 def test_a_workspace_that_somebody_holds_refuses_every_command_and_names_the_holder(
     command: tuple[str, ...], workspace: Workspace, toys: StoppableToys, simic: Simic
 ) -> None:
@@ -97,13 +101,20 @@ def test_a_workspace_that_somebody_holds_refuses_every_command_and_names_the_hol
     assert toys.ran == []
 
 
-def test_changed_params_run_what_depends_on_them_and_no_more(workspace: Workspace, toys: StoppableToys) -> None:
+def test_changed_params_run_what_depends_on_them_and_edited_meanwhile_they_are_not_recorded(
+    workspace: Workspace, toys: StoppableToys
+) -> None:
     chain(workspace)
     workspace.params.write_text(workspace.params.read_text().replace("envs: 24", "envs: 12"))
     assert chain(workspace) == ["train"]
     assert (workspace.checkpoints / "x").read_text() == "1 12"
     workspace.params.write_text(workspace.params.read_text().replace("progress: auto", "progress: none"))
     assert chain(workspace) == []  # how to run is no part of what was computed
+    lock, toys.edit = (workspace.root / "dvc.lock").read_text(), "envs: 12 -> envs: 24"
+    # DVC would record 24 for what was trained with 12.
+    with pytest.raises(SimicError, match=r"train changed while train ran.*dvc commit -f train"):
+        chain(workspace, fresh=True)
+    assert (workspace.root / "dvc.lock").read_text() == lock
 
 
 def test_a_run_of_an_experiment_bears_its_name(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,28 +141,6 @@ def test_a_run_that_is_refused_leaves_params_as_they_were(workspace: Workspace) 
     assert workspace.params.read_bytes() == before
     assert said[0] == 'params.yaml: prepare.task: "suite" -> "text"'
     assert said[-1] == "params.yaml: is again as it was before this run"
-
-
-@pytest.fixture
-def little_room(toys: StoppableToys, monkeypatch: pytest.MonkeyPatch) -> StoppableToys:
-    """With memory for 100 hosts and little data."""
-
-    def too_large(tree: Params, workspace: Workspace) -> None:
-        if tree.train.envs > 100:
-            raise SimicError(f"{tree.train.envs} hosts are too large")
-        if (workspace.prepared / "x").read_text() == MUCH:
-            raise SimicError("the data are too large")
-
-    monkeypatch.setattr(stages, "refuse_too_large", too_large)
-    return toys
-
-
-def test_what_is_too_large_is_refused_before_anything_is_measured(
-    workspace: Workspace, little_room: StoppableToys
-) -> None:
-    before = workspace.params.read_bytes()
-    assert refused(workspace, "train.envs=240")[0] == "240 hosts are too large"
-    assert workspace.params.read_bytes() == before and little_room.ran == ["prepare"]
 
 
 @pytest.fixture
@@ -188,14 +177,22 @@ def test_a_users_file_that_was_edited_is_prepared_again_with_what_depends_on_it(
     assert chain(workspace) == []
 
 
-def test_a_changed_source_that_is_too_large_is_refused_before_anything_is_measured(
-    workspace: Workspace, little_room: StoppableToys, source: Path
+def test_what_is_too_large_is_refused_before_anything_is_measured(
+    workspace: Workspace, toys: StoppableToys, source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    chain(workspace)
-    little_room.ran.clear()
-    source.write_text(MUCH)
-    assert refused(workspace)[0] == "the data are too large"
-    assert little_room.ran == ["prepare"]
+    """With memory for 100 hosts and little data."""
+
+    def too_large(tree: Params, workspace: Workspace) -> None:
+        if tree.train.envs > 100 or (workspace.prepared / "x").read_text() == "much":
+            raise SimicError("too large")
+
+    monkeypatch.setattr(stages, "refuse_too_large", too_large)
+    before = workspace.params.read_bytes()
+    assert refused(workspace, "train.envs=240")[0] == "too large"
+    assert workspace.params.read_bytes() == before
+    source.write_text("much")
+    assert refused(workspace)[0] == "too large"
+    assert toys.ran == ["prepare", "prepare"]
 
 
 def test_what_a_hand_changes_meanwhile_is_not_undone(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -206,20 +203,3 @@ def test_what_a_hand_changes_meanwhile_is_not_undone(workspace: Workspace, monke
     monkeypatch.setattr(stages, "STAGES", {"prepare": edit, "train": edit})
     refused(workspace, "train.envs=240")
     assert workspace.params.read_text() == "mine"
-
-
-def test_params_edited_in_mid_run_are_refused_and_not_recorded(workspace: Workspace, toys: StoppableToys) -> None:
-    """DVC would record envs 12 for what was trained with 24."""
-    toys.edit = "envs: 24 -> envs: 12"
-    with pytest.raises(SimicError, match=r"train changed while train ran.*dvc commit -f train"):
-        chain(workspace)
-    recorded = yaml.safe_load((workspace.root / "dvc.lock").read_text())["stages"]
-    assert list(recorded) == ["prepare"]
-
-
-def test_stopped_training_is_not_recorded_and_goes_on_next_time(workspace: Workspace, toys: StoppableToys) -> None:
-    stop = threading.Event()
-    stop.set()
-    with pytest.raises(Stopped):
-        chain(workspace, stop=stop)
-    assert chain(workspace) == ["train"]

@@ -49,19 +49,9 @@ def tree(*overrides: str) -> params.Params:
     return params.load(ROOT / "params.yaml", [*SMALL, *overrides])
 
 
-def asked(images: Path, **changes: str | int | None) -> Growth:
+def asked(images: Path, **changes: object) -> Growth:
     settings = {"data": str(images), "out": images.parent / "grown", "policy": "patient", "hosts": 2}
     return Growth(**(settings | changes))
-
-
-def assert_runs_alone(grown: Path, x: torch.Tensor, folder: Path) -> None:
-    """What torch computes without simic is what simic computes."""
-    torch.save(x, folder / "x.pt")
-    paths = [str(grown / "network.pt2"), str(folder / "x.pt"), str(folder / "y.pt")]
-    subprocess.run([sys.executable, "-I", "-c", ALONE, *paths], check=True, cwd=folder)
-    logits, mine = torch.load(folder / "y.pt"), load_grown(grown)(x)
-    torch.testing.assert_close(logits, mine, rtol=0, atol=1e-6)
-    assert torch.equal(logits.argmax(1), mine.argmax(1))
 
 
 def test_grown_network_runs_as_a_plain_module_and_without_simic(images: Path) -> None:
@@ -70,7 +60,14 @@ def test_grown_network_runs_as_a_plain_module_and_without_simic(images: Path) ->
     card, floors = (found.path / "README.md").read_text(), found.account.floors
     assert floors is not None and floors.table() in card and floors.advice in card
     assert floors.rows[-1].accuracy_pct == pytest.approx(found.test_accuracy_pct, abs=1e-3)
-    assert_runs_alone(found.path, torch.linspace(0, 16, 5 * 64).view(5, 8, 8), images.parent)
+    # What torch computes without simic is what simic computes.
+    x, y = torch.linspace(0, 16, 5 * 64).view(5, 8, 8), images.with_name("y.pt")
+    torch.save(x, images.with_name("x.pt"))
+    paths = map(str, (found.path / "network.pt2", images.with_name("x.pt"), y))
+    subprocess.run([sys.executable, "-I", "-c", ALONE, *paths], check=True, cwd=images.parent)
+    logits, mine = torch.load(y), load_grown(found.path)(x)
+    torch.testing.assert_close(logits, mine, rtol=0, atol=1e-6)
+    assert torch.equal(logits.argmax(1), mine.argmax(1))
 
 
 def test_the_host_alone_is_the_same_host_without_seeds(images: Path) -> None:
@@ -90,10 +87,12 @@ def test_the_host_alone_is_the_same_host_without_seeds(images: Path) -> None:
         ({"data": None, "task": "suite"}, "--task suite: grow takes one data set"),
         ({"data": None, "task": "text"}, "--task text: source is"),
         ({"host": "nowhere.py:network"}, "nowhere.py: no such file"),
+        ({"host": "nowhere.py:network", "compare": True}, "--compare with --host .*: schedules are played on simic's"),
+        ({"out": Path()}, "already exists"),
     ],
 )
 def test_what_grow_cannot_do_is_one_line(
-    images: Path, change: dict[str, str], words: str, monkeypatch: pytest.MonkeyPatch
+    images: Path, change: dict[str, object], words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(controllers, "PUBLISHED", images.parent / "nothing")
     with pytest.raises(SimicError, match=words) as caught:
@@ -169,19 +168,6 @@ def test_adapters_grow_in_a_network_of_ones_own_which_stays_as_it_is(images: Pat
     assert after > before + 0.01
     card = (found.path / "README.md").read_text()
     assert f"`{own}`, frozen" in card and 'load_grown(".", host=network)' in card and "Nothing is standardised" in card
-
-
-def test_a_comparison_with_a_network_of_ones_own_is_refused_at_once(images: Path, own: str) -> None:
-    with pytest.raises(SimicError, match=r"^--compare with --host .*: schedules are played on simic's hosts alone"):
-        grow(tree(), Workspace(images.parent), asked(images, host=own, compare=True))
-    assert not (images.parent / "grown").exists()
-
-
-def test_grow_never_overwrites(images: Path) -> None:
-    (images.parent / "grown").mkdir()
-    with pytest.raises(SimicError, match="already exists"):
-        grow(tree(), Workspace(images.parent), asked(images))
-    assert list((images.parent / "grown").iterdir()) == []
 
 
 def test_as_many_decisions_as_are_asked_for_else_the_middle_of_what_training_has(tmp_path: Path) -> None:

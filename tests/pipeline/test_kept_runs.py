@@ -5,6 +5,7 @@ may, and what training does not go on with is named, kept, and removed when aske
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 
 import pyarrow.parquet as pq
 import pytest
@@ -25,20 +26,13 @@ from simic.training.run_layout import CHECKPOINTS
 from simic.training.session import open_session
 from tests.conftest import Simic
 from tests.helpers import contents
-from tests.pipeline.small_suite import tree
+from tests.pipeline.small_suite import train, tree
 
 SHORT, LONG = 3, 5
 
 
 def lasting(iterations: int, *overrides: str) -> Params:
     return tree(f"train.iterations={iterations}", f"train.horizon={LONG}", "train.validate_every=1", *overrides)
-
-
-def project(folder: Path, suite_run: Workspace, params: Params) -> Workspace:
-    found = Workspace(folder)
-    shutil.copytree(suite_run.prepared, found.prepared)
-    save(found, params)
-    return found
 
 
 def save(workspace: Workspace, params: Params) -> None:
@@ -48,9 +42,11 @@ def save(workspace: Workspace, params: Params) -> None:
 @pytest.fixture(scope="module")
 def short(tmp_path_factory: pytest.TempPathFactory, suite_run: Workspace) -> Workspace:
     """Trained, published, recorded; read only."""
-    found = project(tmp_path_factory.mktemp("short") / "project", suite_run, lasting(SHORT))
+    found = Workspace(tmp_path_factory.mktemp("short") / "project")
+    shutil.copytree(suite_run.prepared, found.prepared)
+    save(found, lasting(SHORT))
     begin(lasting(SHORT), found)
-    stages.train(lasting(SHORT), found)
+    train(lasting(SHORT), found)
     stages.discard_work(lasting(SHORT), found)
     return found
 
@@ -64,15 +60,14 @@ def begin(params: Params, workspace: Workspace, fresh: bool = False, allow_code_
     return kept_runs.begin(params, workspace, fresh, allow_code_change)
 
 
-def test_training_made_longer_is_byte_for_byte_training_of_that_length(
-    copy: Workspace, suite_run: Workspace, tmp_path: Path
-) -> None:
+def test_training_made_longer_is_byte_for_byte_training_of_that_length(copy: Workspace, tmp_path: Path) -> None:
     assert list((copy.state / "work").iterdir()) == [] and len(list(copy.finished.iterdir())) == 1
     said = begin(lasting(LONG), copy)
     assert said is not None and f"after {SHORT} iterations; changed: train.iterations ({SHORT} → {LONG})" in said
-    stages.train(lasting(LONG), copy)
-    at_once = project(tmp_path / "at once", suite_run, lasting(LONG))
-    stages.train(lasting(LONG), at_once)
+    train(lasting(LONG), copy)
+    at_once = Workspace(tmp_path / "at once")
+    shutil.copytree(copy.prepared, at_once.prepared)
+    train(lasting(LONG), at_once)
     published = ("checkpoints", "models", "telemetry")
     assert contents(copy.root, published) == contents(at_once.root, published)
     lives = starts.read(copy.telemetry / starts.RUN_FILE)
@@ -91,17 +86,14 @@ def test_training_that_was_killed_before_it_was_published_is_not_taken_for_the_r
         trainer.train(session)
     stages.discard_work(params, copy)
     assert work.exists() and [*copy.finished.iterdir()] == [earlier]
-    stages.train(params, copy)
+    train(params, copy)
     stages.discard_work(params, copy)
     assert not work.exists() and [each.name for each in copy.finished.iterdir()] == [work.name]
 
 
 def test_without_a_horizon_of_its_own_the_schedule_is_said_to_change(copy: Workspace) -> None:
     [work] = copy.finished.iterdir()
-    kept = Kept.read(work)
-    assert kept is not None
-    open_ended = lasting(SHORT, "train.horizon=null")
-    Kept(recipe=TrainingRecipe.of(open_ended, copy)).write(work)
+    Kept(recipe=TrainingRecipe.of(lasting(SHORT, "train.horizon=null"), copy)).write(work)
     said = begin(lasting(LONG, "train.horizon=null"), copy)
     assert said is not None and said.endswith("(train.horizon)")
 
@@ -149,7 +141,7 @@ def test_other_code_is_named_and_goes_on_only_where_it_may(
     said = begin(lasting(LONG), unfinished, allow_code_change=True)
     assert said is not None and said.endswith("changed: the code (agent/ppo.py)")
     assert [run.changed for run in kept_runs.unfinished(unfinished)] == [()]  # what it went on with is gone
-    stages.train(lasting(LONG), unfinished)
+    train(lasting(LONG), unfinished)
     found = pq.read_table(unfinished.telemetry / FINDINGS_FILE).to_pylist()
     assert [(row["iteration"], row["severity"]) for row in found if row["check"] == kept_runs.CODE_CHANGED] == [
         (SHORT, "medium")
@@ -168,7 +160,7 @@ def test_steps_of_an_iteration_go_along_unless_other_code_played_them(
     assert (copy.work(stages.fingerprint(lasting(LONG), copy)) / PARTIAL).exists() != code
 
 
-def test_a_seam_is_a_finding_until_a_checkpoint_is_behind_it(
+def test_a_seam_is_a_finding_until_a_whole_checkpoint_is_behind_it(
     unfinished: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     changed_code(monkeypatch)
@@ -179,22 +171,14 @@ def test_a_seam_is_a_finding_until_a_checkpoint_is_behind_it(
     for _ in range(2):  # the first life ends before it has a checkpoint
         with open_session(params, work, unfinished.prepared) as session:
             assert [finding.check for finding in session.findings] == [kept_runs.CODE_CHANGED]
+    (work / CHECKPOINTS / f"{SHORT:06d}" / "manifest.json").write_text("{")
+    with open_session(params, work, unfinished.prepared) as session:
+        assert session.state.counters.iteration == SHORT - 1
+        assert kept_runs.CODE_CHANGED in [finding.check for finding in session.findings]
     begin(params, unfinished, fresh=True)
     with open_session(params, work, unfinished.prepared, fresh=True) as session:
         assert session.findings == []
     assert Kept.read(work) is not None
-
-
-def test_a_seam_is_found_where_its_own_checkpoint_is_damaged(
-    unfinished: Workspace, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    changed_code(monkeypatch)
-    begin(lasting(LONG), unfinished, allow_code_change=True)
-    work = unfinished.work(stages.fingerprint(lasting(LONG), unfinished))
-    (work / CHECKPOINTS / f"{SHORT:06d}" / "manifest.json").write_text("{")
-    with open_session(lasting(LONG), work, unfinished.prepared) as session:
-        assert session.state.counters.iteration == SHORT - 1
-        assert kept_runs.CODE_CHANGED in [finding.check for finding in session.findings]
 
 
 @pytest.mark.parametrize("damage", ["cut", "of another run"])
@@ -241,21 +225,16 @@ def test_the_engine_goes_on_before_it_trains_unless_it_is_to_begin_anew(
     trained: list[int] = []
     params = lasting(LONG)
 
-    def train(tree: Params, workspace: Workspace, *_: object, **__: object) -> None:
+    def begun(tree: Params, workspace: Workspace, *_: object, **__: object) -> None:
         work = workspace.work(stages.fingerprint(tree, workspace)) / CHECKPOINTS
         trained.append(len(list(work.glob("*"))))
 
-    monkeypatch.setitem(stages.STAGES, "train", train)
-    monkeypatch.setattr(engine, "observers", lambda *_: (None, Publisher()))
+    monkeypatch.setitem(stages.STAGES, "train", begun)
+    monkeypatch.setattr(engine, "observers", lambda *_: (None, SimpleNamespace(publish=lambda: None)))
     engine._train(params, copy, engine.Execution(fresh=True))
     engine._train(params, copy, engine.Execution())
     assert trained[0] == 0 < trained[1]
     assert capsys.readouterr().out.startswith("train: goes on with run ")
-
-
-class Publisher:
-    def publish(self) -> None:
-        pass
 
 
 def test_why_a_published_run_is_not_made_longer_is_said(copy: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,28 +18,12 @@ from simic.pipeline.simic_policy import ServedPolicy
 from tests.agent.worlds import make_policy
 from tests.pipeline.test_promote import track
 
-# simic cannot be imported.
-BARE = """
+# Where simic cannot be imported: replays an episode with several versions of the registry, loaded at the same time, and
+# serves one.
+REPLAY = """
 import sys
-
-class Closed:
-    def find_spec(self, name, path=None, target=None):
-        if name.split(".")[0] == "simic":
-            raise ImportError(f"{name} is closed here")
-
-sys.meta_path.insert(0, Closed())
-try:
-    import simic
-except ImportError as error:
-    assert "closed here" in str(error)
-else:
-    raise SystemExit("simic can be imported")
+sys.modules["simic"] = None
 import mlflow
-"""
-# Replays an episode with several versions of the registry, loaded at the same time, and serves one.
-REPLAY = (
-    BARE
-    + """
 from pathlib import Path
 import numpy as np
 from fastapi.testclient import TestClient
@@ -70,7 +54,6 @@ with TestClient(scoring_server.init(policy)) as client:
     broken = client.post("/invocations", content=b'{"inputs": {"h": [[0.0]]}}', headers=kind)
     assert broken.status_code == 400 and "features" in broken.text, broken.text
 """
-)
 
 
 @pytest.fixture(scope="module")
@@ -88,24 +71,16 @@ def registered(suite_run: Workspace, initialised: bytes, tmp_path_factory: pytes
     return workspace
 
 
-def bare(workspace: Workspace, program: str, *arguments: str) -> str:
-    """What a program says in a process that has no simic, in a folder of its own."""
+def replayed(workspace: Workspace, *arguments: str) -> str:
+    """What REPLAY says, in a process that has no simic, in a folder of its own."""
     folder = workspace.root.with_name("elsewhere")
     folder.mkdir(exist_ok=True)
-    done = subprocess.run(
-        [sys.executable, "-c", program, *arguments],
-        cwd=folder,
-        env=environment(workspace),
-        capture_output=True,
-        text=True,
-    )
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    environment |= {"MLFLOW_TRACKING_URI": mlflow_store.store_uri(workspace), "MLFLOW_DISABLE_TELEMETRY": "true"}
+    command = [sys.executable, "-c", REPLAY, *arguments]
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return done.stdout + done.stderr
-
-
-def environment(workspace: Workspace) -> dict[str, str]:
-    kept = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    return kept | {"MLFLOW_TRACKING_URI": mlflow_store.store_uri(workspace), "MLFLOW_DISABLE_TELEMETRY": "true"}
 
 
 def inputs(program: Path, steps: int) -> dict[str, np.ndarray]:
@@ -129,9 +104,9 @@ def test_champion_and_challenger_decide_like_the_program_step_after_step_without
     client, _ = mlflow_store.connect(registered)
     source = client.get_model_version_by_alias("simic-tables", "champion").source or ""
     request = Path(source.removeprefix("file://")) / "serving_input_example.json"
-    said = bare(registered, REPLAY, *map(str, files), str(request), *aliases)
+    said = replayed(registered, *map(str, files), str(request), *aliases)
     assert "mismatch" not in said  # between requirements and what is installed
-    replayed, program = np.load(files[1]), ServedPolicy(registered.models / "program")
+    played, program = np.load(files[1]), ServedPolicy(registered.models / "program")
     memory = {name: given[name][0] for name in "hc"}
     for step in range(6):
         expected = program.predict({name: values[step] for name, values in given.items()} | memory)
@@ -139,7 +114,7 @@ def test_champion_and_challenger_decide_like_the_program_step_after_step_without
         assert memory["h"].any()
         for alias in aliases:
             for name, values in expected.items():
-                assert np.allclose(replayed[f"{alias}/{name}"][step], values, atol=1e-6), (alias, step, name)
+                assert np.allclose(played[f"{alias}/{name}"][step], values, atol=1e-6), (alias, step, name)
     [answer] = [line.removeprefix("answer ") for line in said.splitlines() if line.startswith("answer ")]
     asked = {name: np.array(values) for name, values in json.loads(request.read_bytes())["inputs"].items()}
     for name, values in program.predict(asked).items():

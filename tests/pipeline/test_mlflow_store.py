@@ -1,5 +1,6 @@
 """Whatever happens to MLflow or to us, in the end it has everything once, and training never depends on it."""
 
+import multiprocessing
 import os
 import shlex
 import shutil
@@ -115,14 +116,6 @@ def test_whatever_call_fails_or_loses_its_answer_everything_is_known_once(
     assert_everything_is_known_once(workspace)
 
 
-TRAINING = """
-import sys
-from pathlib import Path
-from tests.pipeline.test_mlflow_store import live
-live(Path(sys.argv[1]), int(sys.argv[2]))
-"""
-
-
 def live(root: Path, die_at: int) -> None:
     """Train twelve iterations with a checkpoint after every other one, from the last one on; die at one."""
     info = info_of(Workspace(root))
@@ -144,10 +137,13 @@ def live(root: Path, die_at: int) -> None:
 
 def test_every_step_exactly_once_after_kills(workspace: Workspace) -> None:
     """Killed before a checkpoint (4), and after one that MLflow was not told of (7)."""
-    for die_at, code in ((4, -9), (-7, -9), (99, 0)):
-        command = [sys.executable, "-c", TRAINING, str(workspace.root), str(die_at)]
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-        assert done.returncode == code, done.stderr
+    context = multiprocessing.get_context("forkserver")  # so that imports are made once
+    context.set_forkserver_preload(["tests.pipeline.mlflow_runs"])
+    for die_at, code in ((4, -signal.SIGKILL), (-7, -signal.SIGKILL), (99, 0)):
+        process = context.Process(target=live, args=(workspace.root, die_at))
+        process.start()
+        process.join()
+        assert process.exitcode == code
     for metric in ("iteration", "update/policy_loss", "episode/return"):
         assert steps(workspace, metric) == list(range(12)), metric
     client, _, run_id = run_of(workspace)
@@ -338,7 +334,7 @@ def test_a_champion_whose_files_stayed_behind_is_one_line(workspace: Workspace, 
     finished(workspace)
     client, _ = mlflow_store.connect(workspace)
     client.set_registered_model_alias("simic-digits", "champion", "1")
-    registry = Registry.open(workspace, "digits")
+    registry = Registry(workspace, "digits")
     champion = registry.holder("champion")
     assert champion is not None
     assert (registry.fetch(champion, tmp_path / "there") / "MLmodel").is_file()

@@ -58,15 +58,15 @@ def test_key_missing_in_the_file_is_added(path: Path) -> None:
     tree = yaml.safe_load(path.read_text())
     del tree["train"]["ppo"], tree["audit"]
     path.write_text(yaml.safe_dump(tree))
-    overrides.write(path, ["train.ppo.epochs=2", "audit.fail_on=high"])
-    assert params.load(path).train.ppo.epochs == 2
+    overrides.write(path, ["train.ppo.epochs=2", "train.ppo.target_kl=null", "audit.fail_on=high"])
+    assert (params.load(path).train.ppo.epochs, params.load(path).train.ppo.target_kl) == (2, None)
     assert params.load(path).audit.fail_on == "high"
 
 
 def test_same_value_leaves_the_file_alone(path: Path) -> None:
     before = path.stat().st_mtime_ns
     same = params.load(path).train.batches_per_epoch
-    assert overrides.write(path, [f"train.batches_per_epoch={same}"]) == []
+    assert overrides.write(path, [f"train.batches_per_epoch={same}", "prepare.source=null"]) == []
     assert path.stat().st_mtime_ns == before
 
 

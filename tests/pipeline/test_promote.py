@@ -9,7 +9,7 @@ from simic.audit.findings import Result, Status, Verdict
 from simic.data.batches import HELD_OUT_FILE, TEST_FILE
 from simic.evaluation.promotion import Compared, Contest
 from simic.evaluation.statistics import Interval
-from simic.pipeline import engine, mlflow_observer, mlflow_store, promote
+from simic.pipeline import mlflow_observer, mlflow_store, promote
 from simic.pipeline.paths import Workspace
 from simic.telemetry.naming import run_name
 from simic.telemetry.rows import Severity
@@ -68,16 +68,12 @@ def test_promoted_is_who_wins_for_certain_with_an_audit_without_grave_findings(
 
 def track(workspace: Workspace, fingerprint: str) -> None:
     """The run of a workspace, to MLflow: training, models, report."""
-    engine_tags = {"simic.code": "abc"}
-    watcher = mlflow_observer.MlflowObserver(workspace, tree(), engine_tags, ())
-    watcher.on_start(info_of(workspace, fingerprint=fingerprint, data_sha256=data_sha256(workspace)))
+    manifest = json.loads((workspace.checkpoints / "latest" / "manifest.json").read_bytes())
+    watcher = mlflow_observer.MlflowObserver(workspace, tree(), {}, ())
+    watcher.on_start(info_of(workspace, fingerprint=fingerprint, data_sha256=manifest["data_sha256"]))
     watcher.on_end("finished")
     watcher.publish()
-    mlflow_observer.log_report(workspace, NAME, engine_tags, sound=not read_verdict(workspace.reports).refuted)
-
-
-def data_sha256(workspace: Workspace) -> str:
-    return json.loads((workspace.checkpoints / "latest" / "manifest.json").read_bytes())["data_sha256"]
+    mlflow_observer.log_report(workspace, NAME, {}, sound=not read_verdict(workspace.reports).refuted)
 
 
 @pytest.fixture
@@ -151,8 +147,3 @@ promote_rule = promote.decide
 def test_a_store_that_cannot_be_reached_is_one_line(simic: Simic, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:1")
     assert simic.refuses("promote").startswith("simic: MLflow does not answer")
-
-
-def test_it_waits_for_nobody_who_runs_stages(project: Workspace, simic: Simic) -> None:
-    with engine.workspace_lock(project):
-        assert "in use by process" in simic.refuses("promote")

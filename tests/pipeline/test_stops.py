@@ -1,6 +1,5 @@
 """Asked to stop in any stage: one line, an exit code of its own, and the outputs of the earlier run as they were."""
 
-import importlib
 import os
 import shutil
 import signal
@@ -22,14 +21,6 @@ from simic.training.interrupts import Interrupted
 from tests.helpers import ROOT, Toys, toy_project
 from tests.pipeline.small_suite import tree
 
-# What each stage calls when most of its work is done and some of it may be written.
-LATE = {
-    "prepare": ("simic.data.prepare:save", signal.SIGINT),
-    "headroom": ("simic.evaluation.headroom:static_baselines", signal.SIGTERM),
-    "evaluate": ("simic.evaluation.evaluate:comparisons", signal.SIGINT),
-    "audit": ("simic.audit.report:markdown", signal.SIGTERM),
-}
-
 
 @pytest.fixture
 def workspace(project: Workspace, monkeypatch: pytest.MonkeyPatch) -> Workspace:
@@ -45,18 +36,6 @@ def files(workspace: Workspace) -> dict[str, str]:
     """Every file but locks and caches, hidden ones too."""
     found = [path for path in workspace.root.rglob("*") if path.is_file() and ".simic" not in path.parts]
     return {str(path.relative_to(workspace.root)): seals.content_hash(path) for path in found}
-
-
-def signalled(place: str, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A signal comes when a function is called."""
-    module, name = place.split(":")
-    late = getattr(importlib.import_module(module), name)
-
-    def call(*given: Any, **named: Any) -> Any:
-        os.kill(os.getpid(), number)
-        return late(*given, **named)
-
-    monkeypatch.setattr(f"{module}.{name}", call)
 
 
 def test_a_stop_while_the_program_is_still_loading_is_no_traceback(
@@ -85,21 +64,19 @@ def test_a_second_signal_while_a_stopped_stage_tidies_up_spoils_nothing(
     workspace: Workspace, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """What it leaves is hidden, and the next run removes it."""
-    before, stage, again = files(workspace), "prepare", []
-    place, number = LATE[stage]
+    before, again = files(workspace), []
 
     def impatient(*given: Any, **named: Any) -> None:
         again.append(given)
-        os.kill(os.getpid(), number)
+        os.kill(os.getpid(), signal.SIGINT)
 
-    def stopped_once() -> None:
+    def stopped_once(*_: Any, **__: Any) -> None:
         monkeypatch.setattr(durable.shutil, "rmtree", impatient)
-        os.kill(os.getpid(), number)
+        os.kill(os.getpid(), signal.SIGINT)
 
     with monkeypatch.context() as patch:
-        module, name = place.split(":")
-        patch.setattr(f"{module}.{name}", lambda *_, **__: stopped_once())
-        patch.setattr(sys, "argv", ["simic", "stage", stage])
+        patch.setattr("simic.data.prepare.save", stopped_once)  # called when most of the work is done
+        patch.setattr(sys, "argv", ["simic", "stage", "prepare"])
         with pytest.raises(SystemExit) as stopped:
             cli.main()
     monkeypatch.undo()
@@ -107,29 +84,22 @@ def test_a_second_signal_while_a_stopped_stage_tidies_up_spoils_nothing(
     after = files(workspace)
     assert again and {name: after[name] for name in after if "/." not in name} == before
     monkeypatch.chdir(workspace.root)
-    stages.STAGES[stage](params.load(workspace.params), workspace)
+    stages.prepare(params.load(workspace.params), workspace)
     assert sorted(files(workspace)) == sorted(before)
-
-
-def seconds_of(stage: str, workspace: Workspace) -> float:
-    """Of a process that does it undisturbed."""
-    began = time.monotonic()
-    command = [sys.executable, "-m", "simic", "stage", stage]
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    subprocess.run(command, cwd=workspace.root, env=environment, check=True, capture_output=True)
-    return time.monotonic() - began
 
 
 @pytest.mark.prove
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-@pytest.mark.parametrize("stage", LATE)
+@pytest.mark.parametrize("stage", ["prepare", "headroom", "evaluate", "audit"])
 def test_a_process_that_is_stopped_at_any_moment_says_so_and_spoils_nothing(
     stage: str, number: int, workspace: Workspace
 ) -> None:
     """From when it has begun to load until all is done; before and after that it dies as any program does."""
     last = workspace.reports / "findings.json" if stage == "audit" else seals.path_of(workspace.root, stage)
-    taken, command = seconds_of(stage, workspace), [sys.executable, "-m", "simic", "stage", stage]
-    before, environment = files(workspace), os.environ | {"PYTHONPATH": str(ROOT)}
+    command, environment = [sys.executable, "-m", "simic", "stage", stage], os.environ | {"PYTHONPATH": str(ROOT)}
+    began = time.monotonic()
+    subprocess.run(command, cwd=workspace.root, env=environment, check=True, capture_output=True)
+    taken, before = time.monotonic() - began, files(workspace)
     for turn in range(10):
         began = last.stat().st_mtime_ns
         with subprocess.Popen(command, cwd=workspace.root, env=environment, stderr=subprocess.PIPE, text=True) as child:
@@ -153,7 +123,8 @@ def test_what_is_done_is_recorded_before_the_run_stops(tmp_path: Path, monkeypat
     monkeypatch.setattr(stages, "STAGES", {"prepare": toys.prepare, "train": toys.train})
     monkeypatch.setattr(mlflow_observer.MlflowObserver, "publish", lambda self: None)
     workspace.checkpoints.mkdir()
-    signalled("simic.pipeline.dvc_record:commit", signal.SIGTERM, monkeypatch)
+    commit = dvc_record.commit
+    monkeypatch.setattr(dvc_record, "commit", lambda *given: os.kill(os.getpid(), signal.SIGTERM) or commit(*given))
     for stage in ("prepare", "train"):
         execution = engine.Execution(stop=threading.Event())
         with pytest.raises(Interrupted, match=f"stopped after {stage}, which is done and recorded; the same command"):

@@ -1,7 +1,7 @@
 """`simic verify-resume` counts kills, bytes and work that was done again, and certifies one code and machine."""
 
 import json
-from dataclasses import dataclass, field
+import shutil
 from typing import Any
 
 import pytest
@@ -13,45 +13,34 @@ from simic.errors import SimicError
 from simic.pipeline import dvc_record, engine, stages, verify_resume
 from simic.pipeline.paths import Workspace
 from simic.pipeline.verify_resume import KillTally
-from simic.training.observers import Observer
 from tests.conftest import Simic
 from tests.pipeline.small_suite import tree
 
 
-@dataclass
-class Scripted:
-    """A life as a script has it."""
-
-    exitcode: int = 0
-    begun: list[int] = field(default_factory=list)
-    said: str = ""
-    seconds: float = 1.0
-
-    @property
-    def killed(self) -> bool:
-        return self.exitcode == -9
+def life(exitcode: int, *begun: int, said: str = "") -> verify_resume.Life:
+    return verify_resume.Life(exitcode, [*begun], said, 1.0)
 
 
-KILLED, WHOLE = Scripted(-9, [0]), Scripted(0, [0, 1, 2])
+KILLED, WHOLE = life(-9, 0), life(0, 0, 1, 2)
 
 
 @pytest.mark.parametrize(
     ("kills", "script", "left", "expected"),
     [
         # An iteration that a kill cut short may be trained again, and no other.
-        (2, [Scripted(-9, [0, 1]), Scripted(-9, [1, 2]), Scripted(0, [2])], b"123", {"retrained_beyond_one": 0}),
-        (2, [Scripted(-9, [0, 1, 2]), Scripted(-9, [1, 2]), Scripted(0, [1, 2])], b"123", {"retrained_beyond_one": 2}),
+        (2, [life(-9, 0, 1), life(-9, 1, 2), life(0, 2)], b"123", {"retrained_beyond_one": 0}),
+        (2, [life(-9, 0, 1, 2), life(-9, 1, 2), life(0, 1, 2)], b"123", {"retrained_beyond_one": 2}),
         # Kills are counted over trainings; lives that outlive their moment are not.
         (3, [KILLED, WHOLE, KILLED, KILLED, WHOLE], b"123", {"kills": 3, "trainings": 2}),
         # A training that refuses to go on is a failure and ends it.
-        (5, [KILLED, Scripted(2, [], "simic: refused")], b"123", {"failures": ["training 1: simic: refused"]}),
+        (5, [KILLED, life(2, said="simic: refused")], b"123", {"failures": ["training 1: simic: refused"]}),
         (1, [KILLED, WHOLE], b"133", {"differing": ["a (1)"], "compared_bytes": 3, "differing_bytes": 1}),
     ],
 )
 def test_what_lives_came_to_is_counted(
     kills: int, script: list, left: bytes, expected: dict, project: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lives, found = iter([Scripted(), *script]), iter([{"a": b"123"}])
+    lives, found = iter([life(0), *script]), iter([{"a": b"123"}])
     monkeypatch.setattr(verify_resume, "live", lambda *given: next(lives))
     monkeypatch.setattr(verify_resume, "contents", lambda _: next(found, {"a": left}))
     tally, _ = verify_resume.kill_trainings(project, kills, 1, print)
@@ -81,13 +70,10 @@ def test_what_differs_between_equal_runs_is_left_out_and_nothing_else(project: W
     assert found.keys() == kept | {"reports/seals/train.json"}
 
 
-def refusing(workspace: Workspace, _: Observer) -> None:
-    raise ValueError("no such thing")
-
-
 def test_a_life_that_fails_says_why(project: Workspace) -> None:
-    life = verify_resume.live(project.root, None, 0, refusing)
-    assert (life.exitcode, life.said, life.begun) == (1, "ValueError: no such thing", [])
+    shutil.rmtree(project.prepared)
+    failed = verify_resume.live(project.root, None, 0)
+    assert (failed.exitcode, failed.begun) == (2, []) and failed.said.endswith("run simic prepare first")
 
 
 def test_it_certifies_this_code_and_this_machine(project: Workspace) -> None:

@@ -32,6 +32,6 @@ def whole(tmp_path_factory: pytest.TempPathFactory, ran: list[str]) -> StudyPlan
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(stages, "STAGES", {**stages.STAGES, **{name: counted(name) for name in cells.SHARED}})
         for cell in found.cells:
-            cells.attempt(cell, found.folder)
+            cells.run(cell, found.folder)
     table.write(found)
     return found
