@@ -21,7 +21,8 @@ from simic.envs import gym_env
 from simic.errors import SimicError
 from simic.growth.pretrained import train_host
 from simic.params import Params
-from simic.pipeline import display, dvc_record
+from simic.pipeline import dvc_record
+from simic.pipeline.display import beside, shown
 from simic.pipeline.kept_runs import TrainingRecipe
 from simic.pipeline.paths import Workspace
 from simic.telemetry import publish
@@ -68,7 +69,7 @@ def train(
     work, prepared = workspace.work(fingerprint(params, workspace)), workspace.prepared
     code = dvc_record.code_revision(workspace.root)
     with stop_on_signals(asked), open_session(params, work, prepared, fresh, code=code) as session:
-        watching = display.beside(observers, params.runtime.progress, floors(params, workspace))
+        watching = beside(observers, params.runtime.progress, floors(params, workspace))
         counters = trainer.train(session, watching, asked)
         best = counters.best_iteration or counters.iteration
         _publish(session, workspace, best, counters.iteration)
@@ -157,7 +158,7 @@ def headroom(params: Params, workspace: Workspace) -> None:
         from simic.evaluation import gym
 
         machine.configure(params.runtime)
-        with display.shown(params.runtime.progress, "headroom", "") as progress:
+        with shown(params.runtime.progress, "headroom", "") as progress:
             report = gym.measure(params, workspace.prepared, progress)
     else:
         report = _measured(params, workspace.prepared, parts)
@@ -179,7 +180,7 @@ def _parts(stage: str, params: Params, workspace: Workspace) -> "Parts":
 def _measured(params: Params, prepared: Path, parts: "Parts") -> "HeadroomReport":
     from simic.evaluation.headroom import measure
 
-    with display.shown(params.runtime.progress, "headroom") as progress:
+    with shown(params.runtime.progress, "headroom") as progress:
         return measure(params, prepared, machine.configure(params.runtime), progress, parts)
 
 
@@ -242,7 +243,7 @@ def evaluate(params: Params, workspace: Workspace) -> None:
     with (
         durable.new_directory(workspace.grown) as grown,
         closing(setup.env),
-        display.shown(params.runtime.progress, "evaluate", "policies") as progress,
+        shown(params.runtime.progress, "evaluate", "policies") as progress,
     ):
 
         def on_end(name: str, done: Performance) -> None:
@@ -273,7 +274,7 @@ def _evaluate_gym(params: Params, workspace: Workspace) -> None:
     machine.configure(params.runtime)
     kept = checkpoint.read_published(workspace.checkpoints, params.evaluate.checkpoint)
     unchanged(workspace, workspace.checkpoints)
-    with display.shown(params.runtime.progress, "evaluate", "policies") as progress:
+    with shown(params.runtime.progress, "evaluate", "policies") as progress:
         report = gym.evaluate(params, kept, headroom, progress)
     with durable.new_directory(workspace.grown) as grown:
         durable.write_synced(grown / "README.md", b"A Gymnasium environment: no network was grown.\n")
@@ -317,7 +318,7 @@ def audit(params: Params, workspace: Workspace) -> None:
 
     with (
         seals.explain_damage(workspace.root, params),
-        display.shown(params.runtime.progress, "audit", "steps") as progress,
+        shown(params.runtime.progress, "audit", "steps") as progress,
     ):
         run, certificate = recorded(params, workspace), Certificate()
         if params.audit.certify:

@@ -34,7 +34,7 @@ NOT_RECORDED = {
     f"simic/{name}.py"
     for name in (
         *("__init__", "errors", "memory", "params", "registry", "safe_read", "validation_messages"),
-        *("pipeline/paths", "seals", "training/memory_estimate"),
+        *("pipeline/__init__", "pipeline/dvc_record", "pipeline/paths", "seals", "training/memory_estimate"),
     )
 }
 SHOWS = {"simic/pipeline/display.py"}  # progress, from what it is told: no result hangs on it, or on what it imports
@@ -145,11 +145,19 @@ def closure(files: set[str]) -> set[str]:
 
 
 def run_by(stage: str) -> set[str]:
-    """Return the files that a stage function and the private functions it calls import."""
-    module = ast.parse((ROOT / "simic" / "pipeline" / "stages.py").read_text())
+    """Return the files that a stage function and the private functions it calls import, there or at the top for a name
+    that they use.
+    """
+    module = parsed("simic/pipeline/stages.py")
     functions = {node.name: node for node in module.body if isinstance(node, ast.FunctionDef)}
     called = {node.id for node in ast.walk(functions[stage]) if isinstance(node, ast.Name) and node.id.startswith("_")}
-    return set().union(*(imported(functions[name]) for name in {stage, *called} & functions.keys()))
+    files = set[str]()
+    for function in (functions[name] for name in {stage, *called} & functions.keys()):
+        used = {node.id for node in ast.walk(function) if isinstance(node, ast.Name)}
+        top = [node for node in module.body if isinstance(node, ast.ImportFrom)]
+        names = [(node.module, [each for each in node.names if (each.asname or each.name) in used]) for node in top]
+        files |= imported(function).union(*(imported(ast.ImportFrom(module, kept)) for module, kept in names if kept))
+    return files
 
 
 @pytest.mark.parametrize("stage", list(seals.STAGES))

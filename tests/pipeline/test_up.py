@@ -18,7 +18,6 @@ from simic.cli import app
 from simic.errors import SimicError
 from simic.pipeline import up
 from simic.pipeline.paths import UI_VARIABLE
-from simic.pipeline.up import Supervisor
 
 ROOT = Path(__file__).parents[2]
 
@@ -79,31 +78,19 @@ time.sleep(60)
 """
 
 
-def start_children(folder: Path) -> up.Supervisor:
-    (folder / "child.py").write_text(CHILD)
-    supervised = up.Supervisor(folder, 4200, 5000)
+def test_death_of_a_child_is_noticed_and_the_runner_ends_before_the_server_it_reports_to(tmp_path: Path) -> None:
+    (tmp_path / "child.py").write_text(CHILD)
+    supervised = up.Supervisor(tmp_path, 4200, 5100)
+    assert supervised._environment()[UI_VARIABLE] == "http://127.0.0.1:5100"
     for name in ("server", "mlflow", "runner"):
         child = supervised._spawn(name, "child", name)
-        supervised._await(child, (folder / f"ready.{name}").exists)
-    return supervised
-
-
-def test_runner_ends_before_the_server_it_reports_to(tmp_path: Path) -> None:
-    supervised = start_children(tmp_path)
-    supervised.stop()
-    ended = (tmp_path / "ended").read_text().split()
-    assert ended[-1] == "server"
-    assert sorted(ended) == ["mlflow", "runner", "server"]
-    assert not (tmp_path / ".prefect" / "up.children").exists()
-
-
-def test_death_of_a_child_is_noticed(tmp_path: Path) -> None:
-    supervised = start_children(tmp_path)
+        supervised._await(child, (tmp_path / f"ready.{name}").exists)
     os.kill(supervised.children[1].pid, signal.SIGKILL)
     died = supervised.watch()
     supervised.stop()
-    assert died is not None
-    assert died.name == "mlflow"
+    assert died is not None and died.name == "mlflow"
+    assert (tmp_path / "ended").read_text() == "runner server "
+    assert not (tmp_path / ".prefect" / "up.children").exists()
 
 
 def test_child_that_does_not_start_is_an_error_with_its_last_words(tmp_path: Path) -> None:
@@ -133,7 +120,3 @@ def test_children_of_a_killed_supervisor_are_stopped_and_strangers_are_not(tmp_p
     reaper.join(timeout=5)
     assert (tmp_path / "ended").read_text() == "runner "
     assert not (tmp_path / ".prefect" / "up.children").exists()
-
-
-def test_children_know_where_mlflow_is_shown(tmp_path: Path) -> None:
-    assert Supervisor(tmp_path, 4300, 5100)._environment()[UI_VARIABLE] == "http://127.0.0.1:5100"
