@@ -32,6 +32,7 @@ from simic.agent.agent import Agent, IterationReport, settings, sizes
 
 TUNING_SEEDS = (1001, 1002)
 WORK, RESULTS = Path(".simic/benchmarks/agent"), page.RESULTS / "agent.json"
+PEERS = ("stable-baselines3", "sb3-contrib", "gymnasium", "torch")
 WINDOW = 20  # episodes whose mean return is looked at
 
 
@@ -65,9 +66,7 @@ class Cell:
 def code(algorithm: str) -> str:
     """Return what identifies the code of a run: the hash of our agent and its tasks, or the versions of the peers."""
     if not algorithm.startswith("simic"):
-        return " ".join(
-            f"{name} {version(name)}" for name in ("stable-baselines3", "sb3-contrib", "gymnasium", "torch")
-        )
+        return " ".join(f"{name} {version(name)}" for name in PEERS)
     package, here = Path(simic.__file__).parent, Path(__file__)
     files = [*sorted((package / "agent").rglob("*.py")), here, here.with_name("agent_tasks.py")]
     return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
@@ -143,24 +142,11 @@ def build(cell: Cell, env: Any) -> tuple[Any, Callable]:
         "sb3-contrib RecurrentPPO": (RecurrentPPO, "MlpLstmPolicy", recurrent, evaluate_policy),
         "sb3-contrib MaskablePPO": (MaskablePPO, "MlpPolicy", layers, evaluate_masked),
     }[cell.algorithm]
-    model = kind(
-        policy,
-        env,
-        learning_rate=cell.config["learning_rate"],
-        n_epochs=SHARED["epochs"],
-        n_steps=ROLLOUT,
-        batch_size=ENVS * ROLLOUT // MINIBATCHES,
-        gamma=SHARED["gamma"],
-        gae_lambda=SHARED["gae_lambda"],
-        clip_range=SHARED["clip_range"],
-        vf_coef=SHARED["value_coef"],
-        max_grad_norm=SHARED["max_grad_norm"],
-        ent_coef=0.0,
-        seed=cell.rng_seed,
-        device="cpu",
-        policy_kwargs=shape,
-    )
-    return model, evaluate
+    theirs = {"epochs": "n_epochs", "value_coef": "vf_coef"}  # names
+    shared = {theirs.get(name, name): value for name, value in (SHARED | cell.config).items()}
+    batch = ENVS * ROLLOUT // MINIBATCHES
+    fixed: dict[str, Any] = {"n_steps": ROLLOUT, "batch_size": batch, "ent_coef": 0.0, "device": "cpu"}
+    return kind(policy, env, seed=cell.rng_seed, policy_kwargs=shape, **shared, **fixed), evaluate
 
 
 # --- all trainings ---
@@ -185,11 +171,9 @@ class Job:
 
     def cell(self) -> dict[str, Any] | None:
         """Return its result; None where it was not run, or with other code or for another number of steps."""
-        if not self.path.exists():
-            return None
-        cell = json.loads(self.path.read_bytes())
+        cell = json.loads(self.path.read_bytes()) if self.path.exists() else {}
         wanted = code(self.algorithm), whole_steps(self.task)
-        return cell if (cell["code"], cell["steps"]) == wanted else None
+        return cell if (cell.get("code"), cell.get("steps")) == wanted else None
 
 
 def execute(job: Job) -> str:

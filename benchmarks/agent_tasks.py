@@ -9,14 +9,7 @@ from gymnasium.spaces import Box, Discrete
 
 ENVS, ROLLOUT, MINIBATCHES = 8, 128, 4
 UNITS = 64  # of every layer and of the LSTM
-SHARED = {
-    "epochs": 10,
-    "gamma": 0.99,
-    "gae_lambda": 0.95,
-    "clip_range": 0.2,
-    "value_coef": 0.5,
-    "max_grad_norm": 0.5,
-}
+SHARED = {"epochs": 10, "gamma": 0.99, "gae_lambda": 0.95, "clip_range": 0.2, "value_coef": 0.5, "max_grad_norm": 0.5}
 GRID = [{"learning_rate": rate} for rate in (3e-4, 1e-3, 3e-3)]  # the same for everybody
 EPISODES = 24  # after training, greedy
 

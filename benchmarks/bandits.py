@@ -120,7 +120,6 @@ def play(env: Bandits, strategy: Strategy, iteration: int) -> Tensor:
 
 
 def uniform(rng_seed: int) -> Strategy:
-    """Return the strategy that chooses any arm."""
     generator = torch.Generator().manual_seed(rng_seed)
     return lambda wins, losses, pull: torch.randint(wins.shape[1], wins.shape[:1], generator=generator)
 
@@ -178,30 +177,20 @@ def baselines(task: Task) -> tuple[float, dict[str, Tensor]]:
     return tuned, {name: play(env, strategy, TEST) for name, strategy in strategies.items()}
 
 
-def estimate(values: Tensor) -> tuple[float, float]:
-    """Return the mean over bandits and its standard error."""
-    return round(float(values.mean()), 4), round(float(values.std() / len(values) ** 0.5), 4)
-
-
 def row(returns: Tensor, reference: Tensor) -> dict[str, Any]:
     """Return mean return and mean difference to UCB1's in the same bandits, each with its standard error."""
-    return {"return": estimate(returns), "minus_ucb1": estimate(returns - reference)}
+    found = {"return": returns, "minus_ucb1": returns - reference}
+    return {name: (round(float(x.mean()), 4), round(float(x.std() / len(x) ** 0.5), 4)) for name, x in found.items()}
 
 
 def train_simic(task: Task, rng_seed: int, updates: int, curve: Callable[[Tensor], None]) -> Callable[[], Tensor]:
     """Train simic's agent; return what plays the test bandits with it, greedily."""
     network = sizes(encoder_units=UNITS, core="lstm", core_units=UNITS, head_units=UNITS)
+    value = 2 * VALUE  # of ½ (V − R)²; sb3's is of (V − R)²
     learning = settings(
-        learning_rate=LEARNING_RATE,
-        epochs=EPOCHS,
-        minibatches=MINIBATCHES,
-        clip_range=CLIP,
-        target_kl=None,
-        entropy_coef=ENTROPY,
-        entropy_coef_final=ENTROPY,
-        value_coef=2 * VALUE,  # of ½ (V − R)²; sb3's is of (V − R)²
-        max_grad_norm=GRADIENT_NORM,
-    )
+        learning_rate=LEARNING_RATE, epochs=EPOCHS, minibatches=MINIBATCHES, clip_range=CLIP, target_kl=None,
+        entropy_coef=ENTROPY, entropy_coef_final=ENTROPY, value_coef=value, max_grad_norm=GRADIENT_NORM,
+    )  # fmt: skip
     env = Bandits(task.arms, task.pulls, task.envs, rng_seed)
     policy = ActorCritic(ActionSpec.discrete(task.arms), ObservationSpec(task.arms + 3), network, rng_seed)
     ppo = PPO(policy, learning, rng_seed, total_updates=updates)
@@ -251,20 +240,16 @@ class VectorBandits(VecEnv):
             features = self.reset()
         return features, reward.numpy(), over.numpy(), [{} for _ in range(self.num_envs)]
 
-    def close(self) -> None:
-        """Do nothing: there is nothing to close."""
-
     def get_attr(self, attr_name: str, indices: Any = None) -> list[Any]:
         return [getattr(self, attr_name)] * self.num_envs
 
-    def set_attr(self, attr_name: str, value: Any, indices: Any = None) -> None:
-        raise NotImplementedError
-
-    def env_method(self, method_name: str, *args: Any, indices: Any = None, **kwargs: Any) -> list[Any]:
-        raise NotImplementedError
-
     def env_is_wrapped(self, wrapper_class: Any, indices: Any = None) -> list[bool]:
         return [False] * self.num_envs
+
+    def _unused(self, *args: Any, **kwargs: Any) -> Any:
+        raise NotImplementedError
+
+    close = set_attr = env_method = _unused
 
 
 class Watch(BaseCallback):
@@ -284,23 +269,13 @@ class Watch(BaseCallback):
 def train_sb3(task: Task, rng_seed: int, updates: int, curve: Callable[[Tensor], None]) -> Callable[[], Tensor]:
     """Train sb3-contrib's RecurrentPPO in the same bandits; return what plays the test bandits with it, greedily."""
     vector = VectorBandits(Bandits(task.arms, task.pulls, task.envs, rng_seed))
+    entropy = ENTROPY / math.log(task.arms)  # simic's entropy is a share of the highest one
     model = RecurrentPPO(
-        "MlpLstmPolicy",
-        VecNormalize(vector, norm_obs=False, gamma=task.gamma),
-        learning_rate=LEARNING_RATE,
-        n_steps=task.pulls,
-        batch_size=task.envs * task.pulls // MINIBATCHES,
-        n_epochs=EPOCHS,
-        gamma=task.gamma,
-        gae_lambda=task.gae_lambda,
-        clip_range=CLIP,
-        ent_coef=ENTROPY / math.log(task.arms),  # simic's entropy is a share of the highest one
-        vf_coef=VALUE,
-        max_grad_norm=GRADIENT_NORM,
-        seed=rng_seed,
-        device="cpu",
-        policy_kwargs={"net_arch": [UNITS], "lstm_hidden_size": UNITS},
-    )
+        "MlpLstmPolicy", VecNormalize(vector, norm_obs=False, gamma=task.gamma), learning_rate=LEARNING_RATE,
+        n_steps=task.pulls, batch_size=task.envs * task.pulls // MINIBATCHES, n_epochs=EPOCHS, gamma=task.gamma,
+        gae_lambda=task.gae_lambda, clip_range=CLIP, ent_coef=entropy, vf_coef=VALUE, max_grad_norm=GRADIENT_NORM,
+        seed=rng_seed, device="cpu", policy_kwargs={"net_arch": [UNITS], "lstm_hidden_size": UNITS},
+    )  # fmt: skip
     model.learn(updates * task.envs * task.pulls, callback=Watch(vector, curve))
 
     def test() -> Tensor:

@@ -7,7 +7,6 @@ over tasks. FOLDER keeps the prepared data.
 """
 
 import argparse
-import json
 from pathlib import Path
 
 from sklearn.ensemble import HistGradientBoostingClassifier
@@ -33,13 +32,6 @@ def add_scores(found: dict[str, list[float]], held_out: HeldOut) -> None:
         found.setdefault(task.group, []).append(100.0 * float(right))
 
 
-def summary(values: list[float]) -> dict[str, float]:
-    """Return mean, interval and number of values."""
-    mean = mean_interval(values)
-    estimate, low, high = (round(value, 2) for value in (mean.estimate, mean.low, mean.high))
-    return {"estimate": estimate, "low": low, "high": high, "tasks": len(values)}
-
-
 def main(arguments: list[str] | None = None) -> None:
     """Print means and intervals by group."""
     parser = argparse.ArgumentParser()
@@ -53,7 +45,9 @@ def main(arguments: list[str] | None = None) -> None:
     found = dict[str, list[float]]()
     for part in (held_out, *held_out.outside):
         add_scores(found, part)
-    print(json.dumps({group: summary(values) for group, values in found.items()}, indent=1))
+    for group, values in found.items():
+        mean = mean_interval(values)
+        print(f"{group}: {mean.estimate:.2f} [{mean.low:.2f}, {mean.high:.2f}] on {len(values)} tasks")
 
 
 if __name__ == "__main__":

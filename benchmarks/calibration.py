@@ -26,10 +26,9 @@ from benchmarks import page
 from simic import durable, params, seals
 from simic.audit import limits
 from simic.audit.findings import Status, Verdict
-from simic.audit.limits import Limit
 from simic.audit.live import LiveAudit
 from simic.data.synthetic import PLANTED
-from simic.errors import SimicError
+from simic.errors import SimicError, exit_with_message
 from simic.pipeline import stages
 from simic.pipeline.paths import Workspace
 
@@ -144,39 +143,30 @@ def clean(folders: list[Path]) -> dict[str, Verdict]:
 
 
 def summary(verdicts: dict[str, Verdict]) -> dict[str, Any]:
-    """Return each number of ours over the runs with its limit, and what the present limits find in each."""
-    named = {limit.name: limit for limit in limits.every() if limit.ours}
-    values: dict[str, list[float]] = {}
-    for verdict in verdicts.values():
-        for each in (statistic for result in verdict.results for statistic in result.statistics):
-            if each.name in named and each.value is not None:
-                values.setdefault(each.name, []).append(each.value)
-    found = {name: distribution(limit, values[name]) for name, limit in named.items() if name in values}
+    """Return of each number of ours how many runs measured it, its median, 99th percentile and extreme of the worse
+    side and the limit that follows, and what the present limits find in each run.
+    """
+    statistics = [each for verdict in verdicts.values() for result in verdict.results for each in result.statistics]
+    found, missing = dict[str, dict[str, float]](), list[str]()
+    for limit in (limit for limit in limits.every() if limit.ours):
+        values = [each.value for each in statistics if each.name == limit.name and each.value is not None]
+        if not values:
+            missing.append(limit.name)
+            continue
+        worst = float(max(values) if limit.above else min(values))
+        found[limit.name] = {
+            "runs": len(values),
+            "median": float(np.median(values)),
+            "p99": float(np.percentile(values, PERCENTILE if limit.above else 100.0 - PERCENTILE)),
+            "worst": worst,
+            "limit": limit.calibrated(worst),
+            "now": float(limit),
+        }
     alarms = {
         name: {r.check: r.severity for r in verdict.with_status(Status.FINDING) if r.layer == "symptom"}
         for name, verdict in verdicts.items()
     }
-    return {
-        "runs": len(verdicts),
-        "statistics": found,
-        "not_measured": [name for name in named if name not in found],
-        "findings": alarms,
-    }
-
-
-def distribution(limit: Limit, values: list[float]) -> dict[str, float]:
-    """Return of a number over runs how many measured it, its median, 99th percentile and extreme of the worse side, and
-    the limit that follows.
-    """
-    worst = float(max(values) if limit.above else min(values))
-    return {
-        "runs": len(values),
-        "median": float(np.median(values)),
-        "p99": float(np.percentile(values, PERCENTILE if limit.above else 100.0 - PERCENTILE)),
-        "worst": worst,
-        "limit": limit.calibrated(worst),
-        "now": float(limit),
-    }
+    return {"runs": len(verdicts), "statistics": found, "not_measured": missing, "findings": alarms}
 
 
 def rewritten(source: str, found: dict[str, Any]) -> str:
@@ -193,22 +183,6 @@ def rewritten(source: str, found: dict[str, Any]) -> str:
     return source
 
 
-def keep(found: dict[str, Any], out: Path, write: bool) -> None:
-    """Print a summary and keep it, and its limits where asked to."""
-    page.write_result(out, found)
-    columns = ("median", "p99", "worst", "limit", "now")
-    rows = [
-        (name, str(each["runs"]), *(f"{each[column]:.3g}" for column in columns))
-        for name, each in found["statistics"].items()
-    ]
-    head = ("number", "runs", "median", "99 %", "worst", "worst × 1.5", "limit now")
-    print(*page.table(head, rows), sep="\n")
-    print(f"not measured: {', '.join(found['not_measured']) or 'none'}")
-    print(json.dumps({name: alarms for name, alarms in found["findings"].items() if alarms}, indent=1))
-    if write:
-        durable.replace_file(LIMITS, rewritten(LIMITS.read_text(encoding="utf-8"), found).encode())
-
-
 def main() -> None:
     """Make the runs that are missing, measure, print, keep; rewrite the limits where asked to."""
     parser = page.parser(__doc__, RESULT)
@@ -223,11 +197,16 @@ def main() -> None:
         for line in pool.map(attempt, *zip(*wanted, strict=True)):
             print(line, flush=True)
     runs = sorted(path.parents[1] for path in given.folder.glob("*/reports/findings.json"))
-    try:
-        keep(summary(clean(runs)), given.out, given.write)
-    except SimicError as error:
-        parser.error(str(error))
+    found = summary(clean(runs))
+    page.write_result(given.out, found)
+    rows = [(name, *(f"{value:.3g}" for value in each.values())) for name, each in found["statistics"].items()]
+    print(*page.table(("number", "runs", "median", "99 %", "worst", "worst × 1.5", "limit now"), rows), sep="\n")
+    print(f"not measured: {', '.join(found['not_measured']) or 'none'}")
+    print(json.dumps({name: alarms for name, alarms in found["findings"].items() if alarms}, indent=1))
+    if given.write:
+        durable.replace_file(LIMITS, rewritten(LIMITS.read_text(encoding="utf-8"), found).encode())
 
 
 if __name__ == "__main__":
-    main()
+    with exit_with_message("calibration"):
+        main()

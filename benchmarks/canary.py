@@ -9,9 +9,9 @@ import multiprocessing
 import time
 from dataclasses import asdict
 from pathlib import Path
+from statistics import median
 from typing import Any
 
-import numpy as np
 import torch
 
 from benchmarks import page
@@ -36,9 +36,8 @@ def main() -> None:
     given = parser.parse_args()
     with multiprocessing.get_context("spawn").Pool(given.processes) as pool:
         runs = pool.map(measured, range(1, given.seeds + 1), chunksize=1)
-    won = [run["won_pct"] for run in runs]
-    seconds = float(np.median([run["cpu_seconds"] for run in runs]))
-    found = {"worst_pct": min(won), "median_pct": float(np.median(won)), "median_cpu_seconds": seconds}
+    won, seconds = ([run[name] for run in runs] for name in ("won_pct", "cpu_seconds"))
+    found = {"worst_pct": min(won), "median_pct": median(won), "median_cpu_seconds": median(seconds)}
     page.write_result(RESULT, {"seeds": len(runs), "runs": runs} | found)
     print(found)
 

@@ -47,7 +47,6 @@ class Chooser:
     rule: HandRule
 
     def __str__(self) -> str:
-        """Describe it in a table."""
         kept = "then the best again" if self.rule.threshold is None else f"keep above {self.rule.threshold:g} points"
         most = f"at most {self.rule.tries}, " if self.rule.tries else ""
         return f"leaves of {self.leaf}, {most}{self.rule.patience} epoch(s) each, {kept}"
@@ -61,7 +60,6 @@ class Ordered(HandRules):
         self.model = model
 
     def start(self, episode: Episode) -> None:
-        """Forget all seeds, and the order."""
         super().start(episode)
         self.ordered = False
 
@@ -93,9 +91,9 @@ def actor(env: GrowthEnv, choosers: Sequence[Chooser]) -> ByLength:
     return ByLength({each.epochs: Ordered(env.train.lifecycle, [each.rule], each.model) for each in choosers})
 
 
-def regressor(leaf: int) -> ExtraTreesRegressor:
-    """Return a model that has learned nothing."""
-    return ExtraTreesRegressor(n_estimators=TREES, min_samples_leaf=leaf, random_state=0)
+def trees(leaf: int, seen: Table, gains: Table) -> ExtraTreesRegressor:
+    """Return trees fitted to ``gains [H, P]``."""
+    return ExtraTreesRegressor(n_estimators=TREES, min_samples_leaf=leaf, random_state=0).fit(seen, gains)
 
 
 def folds_of(hosts: Tensor, tasks: int) -> Folds:
@@ -111,9 +109,7 @@ def chosen_gain(leaf: int, seen: Table, gains: Table, folds: Folds) -> float:
         inside, outside = folds != fold, folds == fold
         if not inside.any():
             raise SimicError("chooser: its hosts are all of one fold: it needs more tasks of training, or more hosts")
-        model = regressor(leaf)
-        model.fit(seen[inside], gains[inside])
-        best = model.predict(seen[outside]).argmax(axis=1)
+        best = trees(leaf, seen[inside], gains[inside]).predict(seen[outside]).argmax(axis=1)
         found[outside] = gains[outside][np.arange(len(best)), best]
     return float(found.mean())
 
@@ -122,9 +118,7 @@ def fit(seen: Table, scores: Table, folds: Folds) -> tuple[int, ExtraTreesRegres
     """Return the leaf size that is best for tasks not met, and trees with it, fitted on ``scores [H, P]`` of all."""
     gains = scores - scores.mean(axis=1, keepdims=True)
     leaf = max(LEAVES, key=lambda leaf: chosen_gain(leaf, seen, gains, folds))
-    model = regressor(leaf)
-    model.fit(seen, gains)
-    return leaf, model
+    return leaf, trees(leaf, seen, gains)
 
 
 def _tuned(

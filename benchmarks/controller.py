@@ -13,10 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
+from matplotlib.figure import Figure
 
-from benchmarks import figures
 from simic import durable, params
-from simic.agent.spec import Observation
 from simic.envs.growth_env import GrowthEnv
 from simic.errors import SimicError, exit_with_message
 from simic.evaluation import endpoints, gap, result
@@ -44,16 +43,6 @@ def trained(tree: Params, work: Path, seed: int, base: Workspace) -> Workspace:
             stages.train(tree.model_copy(update={"rng_seed": seed}), own)
         stages.evaluate(tree, own)
     return own
-
-
-def blindfold() -> None:
-    """Train and evaluate from here on without sight: every host is shown the mean observation of all."""
-    observe = GrowthEnv._observe
-
-    def unseen(self: GrowthEnv) -> Observation:
-        return blinded(observe(self), self.state.alive)
-
-    GrowthEnv._observe = unseen
 
 
 def curve(own: Workspace, envs: int) -> dict[str, Any]:
@@ -104,17 +93,22 @@ def summary(headroom: result.HeadroomReport, found: list[dict[str, result.PerSee
     return tables
 
 
-def _hold_to(tree: Params, path: Path) -> None:
-    """Refuse a folder that has results of other params: they are never mixed."""
-    wanted = tree.model_dump_json(exclude={"runtime"})
-    if path.exists() and path.read_text(encoding="utf-8") != wanted:
-        raise SimicError(f"{path.parent}: has results of other params; name another folder with --work")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(wanted, encoding="utf-8")
-
-
 def _numbers(interval: Interval) -> list[float]:
     return [round(value, 3) for value in (interval.estimate, interval.low, interval.high)]
+
+
+def drawn(found: dict[str, Any]) -> Figure:
+    """Draw validation scores of several trainings against episodes, with all that needs no controller as lines."""
+    figure = Figure(figsize=(7, 3.8), layout="constrained")
+    axis = figure.subplots()
+    for seed, curve in enumerate(found["curves"], 1):
+        label = f"PPO {seed}, {curve['seconds'] / 60:.0f} min"
+        axis.plot([n / 1000 for n in curve["episodes"]], curve["score"], marker="o", ms=3, label=label)
+    for number, (name, score) in enumerate(found["validation"].items()):
+        axis.axhline(score, color=f"C{number + 5}", ls="--", lw=1.2, label=name.replace("_", " "))
+    axis.set(xlabel="thousand host trainings", ylabel="score on validation tasks (points)")
+    axis.legend(fontsize=7, loc="center left", bbox_to_anchor=(1.0, 0.5))
+    return figure
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -130,14 +124,19 @@ def main(arguments: list[str] | None = None) -> None:
     suite = stages.suite_overrides(given.suite) if given.suite else ()
     tree = params.load(ROOT / "params.yaml", [*suite, *given.overrides])
     base = Workspace(given.work / "base")
-    _hold_to(tree, given.work / "params.json")
+    wanted, kept = tree.model_dump_json(exclude={"runtime"}), given.work / "params.json"
+    if kept.exists() and kept.read_text(encoding="utf-8") != wanted:
+        raise SimicError(f"{given.work}: has results of other params; name another folder with --work")
+    given.work.mkdir(parents=True, exist_ok=True)
+    kept.write_text(wanted, encoding="utf-8")
     if not base.headroom.exists():
         stages.prepare(tree, base)
         base.reports.mkdir(parents=True, exist_ok=True)
         stages.headroom(tree, base)
     headroom = result.read_headroom(base.headroom)
-    if given.blind:
-        blindfold()
+    if given.blind:  # every host is shown the mean observation of all
+        observe = GrowthEnv._observe
+        GrowthEnv._observe = lambda self: blinded(observe(self), self.state.alive)
     found, curves = [], []
     for seed in range(1, given.seeds + 1):
         own = trained(tree, given.work, seed, base)
@@ -155,7 +154,7 @@ def main(arguments: list[str] | None = None) -> None:
         if given.out is not None:
             given.out.parent.mkdir(parents=True, exist_ok=True)
             given.out.write_text(json.dumps(tables, indent=1) + "\n", encoding="utf-8")
-            figures.curves(tables, given.out.with_suffix(".png"))
+            drawn(tables).savefig(given.out.with_suffix(".png"), dpi=110)
 
 
 if __name__ == "__main__":

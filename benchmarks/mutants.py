@@ -17,6 +17,7 @@ import copy
 import importlib
 import importlib.machinery
 import importlib.util
+import itertools
 import json
 import os
 import pickle
@@ -62,14 +63,15 @@ class Mutant:
     mutated: str
     text: str
 
+    @property
+    def package(self) -> str:
+        return self.file.split("/")[1]
+
 
 def mutants_of(root: Path, file: str) -> list[Mutant]:
     """Return all mutants of one module, in the order of the source."""
     source = (root / file).read_bytes()
-    starts = [0]
-    for row in source.splitlines(keepends=True):
-        starts.append(starts[-1] + len(row))
-    found = []
+    starts, found = [0, *itertools.accumulate(map(len, source.splitlines(keepends=True)))], []
     for node, lines, new in _changes(ast.parse(source), range(1, 2)):
         assert node.end_lineno is not None and node.end_col_offset is not None  # as in all that is parsed
         first, last = starts[node.lineno - 1], starts[node.end_lineno]
@@ -87,7 +89,9 @@ def _changes(node: ast.AST, lines: range) -> Iterator[tuple[ast.expr | ast.stmt,
 
     Left alone: annotations, decorators, docstrings, messages, assertions (``strict=`` is one).
     """
-    if isinstance(node, ast.Assert | ast.Import | ast.ImportFrom | ast.JoinedStr) or _is_text(node):
+    docstring = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+    words = docstring or (isinstance(node, ast.FunctionDef) and node.name in ("__repr__", "__str__"))
+    if words or isinstance(node, ast.Assert | ast.Import | ast.ImportFrom | ast.JoinedStr):
         return
     if isinstance(node, ast.stmt):
         body = getattr(node, "body", None)
@@ -103,11 +107,6 @@ def _changes(node: ast.AST, lines: range) -> Iterator[tuple[ast.expr | ast.stmt,
             for child in value if isinstance(value, list) else [value]:
                 if isinstance(child, ast.AST) and not (isinstance(child, ast.keyword) and child.arg == "strict"):
                     yield from _changes(child, lines)
-
-
-def _is_text(node: ast.AST) -> bool:
-    docstring = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
-    return docstring or (isinstance(node, ast.FunctionDef) and node.name in ("__repr__", "__str__"))
 
 
 def _replacements(node: ast.expr | ast.stmt) -> Iterator[str]:
@@ -236,11 +235,9 @@ OPTIONS = ["-x", "-q", "--no-header", "--tb=line", "-p", "no:cacheprovider", "-p
 
 
 class Changed(importlib.machinery.SourceFileLoader):
-    """Find one module and load the text given for it."""
+    """Find one module and load another text for it."""
 
-    def __init__(self, name: str, path: str, text: str) -> None:
-        super().__init__(name, path)
-        self.text = text
+    text = ""
 
     def find_spec(self, name: str, path: object = None, target: object = None):
         return importlib.util.spec_from_file_location(name, self.path, loader=self) if name == self.name else None
@@ -271,7 +268,9 @@ def fork(root: Path, work: Callable[[], int], output: int) -> int:
 def try_out(root: Path, mutant: Mutant, orders: list[list[str]], temporary: Path) -> int:
     """Run the tests on a mutant; return 0 where all pass."""
     name = mutant.file.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
-    sys.meta_path.insert(0, Changed(name, str(root / mutant.file), mutant.text))
+    changed = Changed(name, str(root / mutant.file))
+    changed.text = mutant.text
+    sys.meta_path.insert(0, changed)
     options = [*OPTIONS, f"--basetemp={temporary}"]
     for tests in orders:
         code = pytest.main([*options, *tests])
@@ -289,7 +288,7 @@ def try_all(root: Path, mutants: list[Mutant], tests: dict[str, Tests], jobs: in
         while waiting or running:
             while waiting and len(running) < jobs:
                 index, mutant = waiting.pop()
-                known, temporary = tests[package_of(mutant.file)], Path(folder) / str(index)
+                known, temporary = tests[mutant.package], Path(folder) / str(index)
                 orders = known.orders(mutant)
                 limit = max(LIMIT_SECONDS, LIMIT_FACTOR * sum(known.seconds[test] for part in orders for test in part))
                 pid = fork(root, lambda: try_out(root, mutant, orders, temporary), nowhere.fileno())  # noqa: B023 - at once
@@ -312,10 +311,6 @@ def try_all(root: Path, mutants: list[Mutant], tests: dict[str, Tests], jobs: in
     return results
 
 
-def package_of(file: str) -> str:
-    return f"tests/{file.split('/')[1]}"
-
-
 def run(root: Path, subjects: list[str], sample: int, rng_seed: int, jobs: int) -> dict:
     """Score a random sample of mutants of these files and folders; list those that survived."""
     paths = [path for subject in subjects for path in (sorted((root / subject).rglob("*.py")) or [root / subject])]
@@ -323,9 +318,9 @@ def run(root: Path, subjects: list[str], sample: int, rng_seed: int, jobs: int) 
     every = [mutant for file in files for mutant in mutants_of(root, file)]
     mutants = random.Random(rng_seed).sample(every, min(sample, len(every)))
     tests = {}
-    for package in sorted({package_of(mutant.file) for mutant in mutants}):
-        own = [file for file in files if package_of(file) == package]
-        tests[package] = Tests.record(root, package, own)
+    for package in sorted({mutant.package for mutant in mutants}):
+        own = [file for file in files if file.split("/")[1] == package]
+        tests[package] = Tests.record(root, f"tests/{package}", own)
         most = max(own, key=lambda file: len(set().union(*tests[package].of[file].values())))
         text = (root / most).read_text()
         unchanged = Mutant(most, 1, range(1, len(text)), "", "(unchanged)", text)
@@ -335,6 +330,8 @@ def run(root: Path, subjects: list[str], sample: int, rng_seed: int, jobs: int) 
     results = try_all(root, mutants, tests, jobs)
     counts = {result: results.count(result) for result in ("killed", "timeout", "survived")}
     survivors = [mutant for mutant, result in zip(mutants, results, strict=True) if result == "survived"]
+    survivors.sort(key=lambda mutant: (mutant.file, mutant.line))
+    told = ("file", "line", "original", "mutated")
     return {
         "rng_seed": rng_seed,
         "mutants": len(every),
@@ -342,10 +339,7 @@ def run(root: Path, subjects: list[str], sample: int, rng_seed: int, jobs: int) 
         **counts,
         "score": round(1 - counts["survived"] / len(mutants), 4),
         "minutes": round((time.monotonic() - started) / 60, 1),
-        "survivors": [
-            {"file": each.file, "line": each.line, "original": each.original, "mutated": each.mutated}
-            for each in sorted(survivors, key=lambda mutant: (mutant.file, mutant.line))
-        ],
+        "survivors": [{name: getattr(each, name) for name in told} for each in survivors],
     }
 
 

@@ -16,11 +16,10 @@ from typing import Any
 
 import torch
 
-from benchmarks import figures
 from simic import durable
 
 Found = dict[str, Any]
-RESULTS, PAGE = Path("benchmarks/results"), Path("docs/benchmarks.md")
+RESULTS, PAGE, IMAGES = Path("benchmarks/results"), Path("docs/benchmarks.md"), Path("docs/images")
 INTRODUCTION = """# Benchmarks
 
 Written by `python -m benchmarks.page` from `benchmarks/results/*.json`. The machines were shared, so speeds are
@@ -67,33 +66,31 @@ def text(results: dict[str, Found]) -> str:
     parts = [INTRODUCTION.rstrip()]
     for name, section in SECTIONS.items():
         if name in results:
-            parts += ["", *section(results[name]), "", _measured(results[name]["provenance"])]
+            at = results[name]["provenance"]
+            measured = (
+                f"Measured {at['date']} at {at['revision']}: {at['cores']} cores, {at['threads']} thread(s), load "
+                f"{at['load']} at the end, torch {at['torch']}."
+            )
+            parts += ["", *section(results[name]), "", measured]
     return "\n".join(parts) + "\n"
-
-
-def _measured(at: Found) -> str:
-    return (
-        f"Measured {at['date']} at {at['revision']}: {at['cores']} cores, {at['threads']} thread(s), load {at['load']} "
-        f"at the end, torch {at['torch']}."
-    )
-
-
-def _image(name: str, what: str) -> str:
-    return f"![{what}]({os.path.relpath(figures.DRAWN[name][1], PAGE.parent)})"
 
 
 # --- the agent beside its peers ---
 
 
 def _learning(found: Found) -> list[str]:
-    tasks = found["tasks"].items()
-    rows = [
-        (f"{name}, {task['solved']:g}", *_algorithm(algorithm, row, _digits(task)))
-        for name, task in tasks
-        for algorithm, row in task["rows"].items()
-    ]
+    rows, verdicts = list[tuple[str, ...]](), list[str]()
+    for name, task in found["tasks"].items():
+        digits = 1 if abs(task["solved"]) > 10 else 3
+        rows += [(f"{name}, {task['solved']:g}", *_algorithm(who, row, digits)) for who, row in task["rows"].items()]
+        for pair in (pair for pair in task["pairs"] if "low" in pair):
+            word = "not behind" if pair["not_behind"] else "not shown to be level"
+            difference, low, high = (f"{pair[end]:+.{digits}f}" for end in ("difference", "low", "high"))
+            interval = f"{difference}, 95 % interval {low} … {high}"
+            verdicts.append(
+                f"- {name}, {pair['ours']} − {pair['theirs']}: {interval}; {word} (margin −{task['margin']:g})"
+            )
     head = ("task, solved at", "algorithm", "rng seeds", "learning rate", "final return", "solved")
-    verdicts = [_verdict(name, pair, task) for name, task in tasks for pair in task["pairs"] if "low" in pair]
     return [
         "## The agent beside its peers",
         "",
@@ -107,17 +104,31 @@ def _learning(found: Found) -> list[str]:
         "",
         *verdicts,
         "",
-        _image("agent", "Returns while learning"),
+        "![Returns while learning](images/benchmark_agent.png)",
     ]
 
 
-def _digits(task: Found) -> int:
-    return 1 if abs(task["solved"]) > 10 else 3
+def draw_learning(found: Found) -> Any:
+    """Draw the returns of agents while learning: mean over rng seeds, and the range of all."""
+    from matplotlib.figure import Figure  # a GPU machine may measure without it
+
+    tasks = found["tasks"]
+    figure = Figure(figsize=(4.2 * len(tasks), 3.4), layout="constrained")
+    axes = figure.subplots(1, len(tasks), squeeze=False)
+    for axis, (name, task) in zip(axes[0], tasks.items(), strict=True):
+        for algorithm, row in task["rows"].items():
+            curve = row["curve"]
+            (line,) = axis.plot(curve["steps"], curve["mean"], label=algorithm)
+            axis.fill_between(curve["steps"], curve["low"], curve["high"], color=line.get_color(), alpha=0.15, lw=0)
+        axis.axhline(task["solved"], color="grey", ls=":", lw=1)
+        axis.set(title=name, xlabel="environment steps")
+        axis.legend(fontsize=7)
+    axes[0][0].set_ylabel("return, last 20 episodes")
+    return figure
 
 
 def _algorithm(name: str, row: Found, digits: int) -> tuple[str, ...]:
-    steps, finals = row["median_steps_to_solve"], row["final_returns"]
-    runs = len(row["rng_seeds"])
+    steps, finals, runs = row["median_steps_to_solve"], row["final_returns"], len(row["rng_seeds"])
     return (
         name,
         str(runs),
@@ -127,13 +138,6 @@ def _algorithm(name: str, row: Found, digits: int) -> tuple[str, ...]:
         "never" if steps is None else f"{steps:,.0f}",
         f"{row['steps_per_second']:,.0f}",
     )
-
-
-def _verdict(name: str, pair: Found, task: Found) -> str:
-    digits, word = _digits(task), "not behind" if pair["not_behind"] else "not shown to be level"
-    difference, low, high = (f"{pair[end]:+.{digits}f}" for end in ("difference", "low", "high"))
-    interval = f"{difference}, 95 % interval {low} … {high}"
-    return f"- {name}, {pair['ours']} − {pair['theirs']}: {interval}; {word} (margin −{task['margin']:g})"
 
 
 # --- bandits ---
@@ -182,16 +186,12 @@ def _trained(runs: list[Found]) -> tuple[str, ...]:
 
 
 def _scaling(found: Found) -> list[str]:
-    rows = [
-        (
-            f"{row['hosts']:,}",
-            str(row["processes"]),
-            f"{row['seconds']:.1f}",
-            f"{row['trainings_per_core_second']:.0f}",
-            f"{100 * row['update_seconds'] / row['seconds']:.0f} %",
+    rows = list[tuple[str, ...]]()
+    for row in found["rows"]:
+        rate, update = row["trainings_per_core_second"], 100 * row["update_seconds"] / row["seconds"]
+        rows.append(
+            (f"{row['hosts']:,}", str(row["processes"]), f"{row['seconds']:.1f}", f"{rate:.0f}", f"{update:.0f} %")
         )
-        for row in found["rows"]
-    ]
     head = ("hosts", "processes", "seconds of an iteration", "trainings per core-second", "of it the PPO update")
     return [
         "## Host trainings per second",
@@ -204,12 +204,10 @@ def _scaling(found: Found) -> list[str]:
 
 
 def _population(found: Found) -> list[str]:
-    threads = " or ".join(map(str, found["threads"]))
-    faster = {(row["case"], row["envs"]): row["speedup"]["auto"] for row in found["rows"]}
-    seeds = {
-        (row["case"], row["envs"]): row["one_thread_seconds"]["auto with seeds"] / row["one_thread_seconds"]["auto"]
-        for row in found["rows"]
-    }
+    threads, faster, seeds = " or ".join(map(str, found["threads"])), {}, {}
+    for row in found["rows"]:
+        place, seconds = (row["case"], row["envs"]), row["one_thread_seconds"]
+        faster[place], seeds[place] = row["speedup"]["auto"], seconds["auto with seeds"] / seconds["auto"]
     return [
         "## Many hosts at once",
         "",
@@ -223,8 +221,24 @@ def _population(found: Found) -> list[str]:
         "",
         *_by_case(seeds),
         "",
-        _image("population", "Speed-up over plain loops by number of hosts"),
+        "![Speed-up over plain loops by number of hosts](images/benchmark_hosts.png)",
     ]
+
+
+def draw_population(found: Found) -> Any:
+    """Draw how much faster than plain loops hosts train together, by their number."""
+    from matplotlib.figure import Figure  # a GPU machine may measure without it
+
+    figure = Figure(figsize=(5, 3.8), layout="constrained")
+    axis = figure.subplots()
+    for name in dict.fromkeys(row["case"] for row in found["rows"]):
+        rows = [row for row in found["rows"] if row["case"] == name]
+        axis.plot([row["envs"] for row in rows], [row["speedup"]["auto"] for row in rows], marker="o", label=name)
+    axis.axhline(1.0, color="grey", ls=":", lw=1)
+    axis.set_xscale("log", base=2)
+    axis.set(xlabel="hosts", ylabel="speed-up over the faster plain loop", title="Training without seeds")
+    axis.legend(fontsize=8)
+    return figure
 
 
 def _by_case(values: dict[tuple[str, int], float]) -> list[str]:
@@ -247,9 +261,9 @@ def main() -> None:
     """Write the page and draw its figures."""
     paths = {name: RESULTS / f"{name}.json" for name in SECTIONS}
     results = {name: json.loads(path.read_bytes()) for name, path in paths.items() if path.exists()}
-    for name, (draw, path) in figures.DRAWN.items():
+    for name, draw, file in (("agent", draw_learning, "agent"), ("population", draw_population, "hosts")):
         if name in results:
-            draw(results[name], path)
+            draw(results[name]).savefig(IMAGES / f"benchmark_{file}.png", dpi=110)
     durable.replace_file(PAGE, text(results).encode())
     print(f"{PAGE}: {', '.join(results) or 'no results yet'}")
 

@@ -50,13 +50,14 @@ class Case:
     def build(self) -> HostSpec:
         return build_host(self.host, self.shape, CLASSES)
 
-    def data(self, samples: int, device: torch.device) -> Dataset:
+    def data(self, device: torch.device) -> Dataset:
         """Return noise: speed does not depend on what is learned."""
-        draw = torch.Generator().manual_seed(1)
+        draw, shape = torch.Generator().manual_seed(1), (self.training, *self.shape)
         if self.host.family == "transformer":
-            x = torch.randint(CLASSES, (samples, *self.shape), generator=draw)
-            return Dataset(x.to(device), x.roll(-1, 1).to(device), CLASSES)
-        x, y = torch.randn(samples, *self.shape, generator=draw), torch.randint(CLASSES, (samples,), generator=draw)
+            x = torch.randint(CLASSES, shape, generator=draw)
+            y = x.roll(-1, 1)
+        else:
+            x, y = torch.randn(shape, generator=draw), torch.randint(CLASSES, shape[:1], generator=draw)
         return Dataset(x.to(device), y.to(device), CLASSES)
 
 
@@ -75,18 +76,13 @@ CASES = {
 
 def ours(case: Case, envs: int, backend: Backend, device: torch.device, seeds: bool) -> Callable[[], object]:
     """Return the work of a few minibatches of a population."""
-    population = build(case, envs, backend, device)
-    data, order = case.data(case.training, device), orders(case, envs, device)
-    slots = mixed(population, data) if seeds else Slots.empty(envs, population.host.slots, device)
-    return lambda: population.train_epoch(slots, data, order)
-
-
-def build(case: Case, envs: int, backend: Backend, device: torch.device) -> Population:
     kinds, ids = blueprints_of(case.host.family), torch.arange(envs)
     optimizer = HostOptimizer(name=case.optimizer, learning_rate=1e-3)
     population = Population(case.build(), kinds, ids, 1, optimizer, device, backend)
     population.reset(0)
-    return population
+    data, order = case.data(device), orders(case, envs, device)
+    slots = mixed(population, data) if seeds else Slots.empty(envs, population.host.slots, device)
+    return lambda: population.train_epoch(slots, data, order)
 
 
 def orders(case: Case, envs: int, device: torch.device) -> Tensor:
@@ -104,33 +100,22 @@ def mixed(population: Population, data: Dataset) -> Slots:
     kind = torch.where(live, torch.randint(len(population.blueprints), shape, generator=draw), -1)
     operator = torch.where(live, torch.randint(len(Blend), shape, generator=draw), 0)
     alpha = torch.where(stage == Stage.BLENDING, 0.5, (stage > Stage.BLENDING).float())
-    slots = replace(
-        Slots.empty(*shape, device),
-        stage=stage.to(device),
-        blueprint=kind.to(device),
-        operator=operator.to(device),
-        alpha=alpha.to(device),
-        germinations=live.long().to(device),
-    )
+    values = {"stage": stage, "blueprint": kind, "operator": operator, "alpha": alpha, "germinations": live.long()}
+    slots = replace(Slots.empty(*shape, device), **{name: value.to(device) for name, value in values.items()})
     population.germinate(slots, live.to(device), data)
     return slots
 
 
 def plain(case: Case, envs: int, device: torch.device, memory: torch.memory_format) -> Callable[[], object]:
     """Return the same minibatches of E plain networks, one after the other, as anyone would write it."""
-    networks = [nn.Sequential(*segments, head) for segments, head in (case.build().modules() for _ in range(envs))]
-    images = len(case.shape) == 3
-    networks = [
-        network.to(device=device, memory_format=memory) if images else network.to(device)  # pyright: ignore[reportCallIssue]
-        for network in networks
-    ]
-    optimizers = [
-        torch.optim.SGD(network.parameters(), 1e-3, momentum=0.9)
-        if case.optimizer == "sgd"
-        else torch.optim.AdamW(network.parameters(), 1e-3, fused=True)
-        for network in networks
-    ]
-    data, order = case.data(case.training, device), orders(case, envs, device)
+    images, networks, optimizers = len(case.shape) == 3, list[nn.Module](), list[torch.optim.Optimizer]()
+    for _ in range(envs):
+        segments, head = case.build().modules()
+        network = nn.Sequential(*segments, head).to(device)
+        networks.append(network.to(memory_format=memory) if images else network)  # pyright: ignore[reportCallIssue]
+        sgd, weights = case.optimizer == "sgd", network.parameters()
+        optimizers.append(torch.optim.SGD(weights, 1e-3, 0.9) if sgd else torch.optim.AdamW(weights, 1e-3, fused=True))
+    data, order = case.data(device), orders(case, envs, device)
 
     def work() -> None:
         for network, optimizer, batches in zip(networks, optimizers, order, strict=True):
@@ -170,7 +155,11 @@ def row(name: str, envs: int, repeats: int, device: torch.device, threads: list[
     for backend in get_args(Backend):
         work[backend] = ours(case, envs, backend, device, seeds=False)
         work[f"{backend} with seeds"] = ours(case, envs, backend, device, seeds=True)
-    times = {count: timed(work, repeats, device, count) for count in threads}
+    times = {}
+    for count in threads:
+        torch.set_num_threads(count)
+        times[count] = {key: value / TIMED_BATCHES for key, value in in_turns(work, repeats, device).items()}
+    torch.set_num_threads(1)
     training = {key: min(each[key] for each in times.values()) for key in work}
     best = min(value for key, value in training.items() if key.startswith("plain"))
     return {
@@ -180,15 +169,6 @@ def row(name: str, envs: int, repeats: int, device: torch.device, threads: list[
         "one_thread_seconds": times[1],
         "speedup": {backend: best / training[backend] for backend in get_args(Backend)},
     }
-
-
-def timed(work: dict[str, Callable[[], object]], repeats: int, device: torch.device, threads: int) -> dict[str, float]:
-    """Return seconds of a minibatch of each variant, with so many threads."""
-    torch.set_num_threads(threads)
-    try:
-        return {key: value / TIMED_BATCHES for key, value in in_turns(work, repeats, device).items()}
-    finally:
-        torch.set_num_threads(1)
 
 
 def main() -> None:

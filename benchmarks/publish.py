@@ -9,7 +9,6 @@ workspace gives the same bytes.
 import argparse
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
 
 from simic import durable
 from simic.data.batches import Meta, data_hash, read_meta
@@ -32,7 +31,6 @@ ROWS = (result.LEARNED, endpoints.TUNED, endpoints.PATIENT, endpoints.COMMON, en
 class Finished:
     """A workspace after `simic run`, whose parts belong together."""
 
-    policy: Path
     learned: Learned
     manifest: Manifest
     evaluation: result.Evaluation
@@ -40,39 +38,37 @@ class Finished:
     meta: Meta
     minutes: float  # of training
 
-    @classmethod
-    def read(cls, workspace: Workspace, suite: str) -> Self:
-        """Read a workspace; SimicError naming what is missing, or what is of another run than the policy."""
-        evaluation, headroom = result.read(workspace.evaluation), result.read_headroom(workspace.headroom)
-        policy, meta = workspace.models / "policy", read_meta(workspace.prepared)
-        learned = Learned.load(policy)
-        manifest = checkpoint.read_published(workspace.checkpoints, str(evaluation.checkpoint)).manifest
-        if meta.task != "suite" or meta.source.split(" + ")[0] != f"suite {suite}":
-            raise SimicError(f"{workspace.prepared}: data of {meta.source}, not of suite {suite}")
-        if {manifest.iteration, evaluation.checkpoint_iteration} != {learned.iteration}:
-            raise SimicError(
-                f"{workspace.evaluation}: of the policy after {evaluation.checkpoint_iteration} iterations; "
-                f"models/policy is the one after {learned.iteration}: run simic evaluate with evaluate.checkpoint=best"
-            )
-        for name, found in (("evaluation", evaluation), ("headroom", headroom), ("checkpoint", manifest)):
-            if found.data_sha256 != data_hash(workspace.prepared):
-                raise SimicError(f"{workspace.root}: its {name} is of other data than {workspace.prepared}; simic run")
-        rows = timing.read(workspace.telemetry / timing.TIMING_FILE)
-        seconds = sum(row.seconds for row in rows)
-        return cls(policy, learned, manifest, evaluation, headroom, meta, seconds / 60)
+
+def read(workspace: Workspace, suite: str) -> Finished:
+    """Read a workspace; SimicError naming what is missing, or what is of another run than the policy."""
+    evaluation, headroom = result.read(workspace.evaluation), result.read_headroom(workspace.headroom)
+    learned, meta = Learned.load(workspace.models / "policy"), read_meta(workspace.prepared)
+    manifest = checkpoint.read_published(workspace.checkpoints, str(evaluation.checkpoint)).manifest
+    if meta.task != "suite" or meta.source.split(" + ")[0] != f"suite {suite}":
+        raise SimicError(f"{workspace.prepared}: data of {meta.source}, not of suite {suite}")
+    if {manifest.iteration, evaluation.checkpoint_iteration} != {learned.iteration}:
+        raise SimicError(
+            f"{workspace.evaluation}: of the policy after {evaluation.checkpoint_iteration} iterations; "
+            f"models/policy is the one after {learned.iteration}: run simic evaluate with evaluate.checkpoint=best"
+        )
+    for name, found in (("evaluation", evaluation), ("headroom", headroom), ("checkpoint", manifest)):
+        if found.data_sha256 != data_hash(workspace.prepared):
+            raise SimicError(f"{workspace.root}: its {name} is of other data than {workspace.prepared}; simic run")
+    seconds = sum(row.seconds for row in timing.read(workspace.telemetry / timing.TIMING_FILE))
+    return Finished(learned, manifest, evaluation, headroom, meta, seconds / 60)
 
 
 def publish(workspace: Workspace, suite: str) -> Path:
     """Write the suite's folder anew, whole or not at all; SimicError where it would be too large."""
-    found = Finished.read(workspace, suite)
+    found, policy = read(workspace, suite), workspace.models / "policy"
     common = found.headroom.schedules[found.headroom.common]
     publication = Publication(suite=suite, sample_shape=found.meta.shape, common_schedule=common)
-    card = durable.checked((found.policy / CARD_FILE).read_bytes())
+    card = durable.checked((policy / CARD_FILE).read_bytes())
     card["published"] = publication.model_dump(mode="json")
     files = {
-        WEIGHTS_FILE: (found.policy / WEIGHTS_FILE).read_bytes(),
+        WEIGHTS_FILE: (policy / WEIGHTS_FILE).read_bytes(),
         CARD_FILE: durable.with_checksum(card),
-        CARD: page(found, publication).encode(),
+        CARD: text(found, publication).encode(),
     }
     if (size := sum(map(len, files.values()))) > MOST_BYTES:
         raise SimicError(f"controller of suite {suite}: {size} bytes, at most {MOST_BYTES}: train a smaller policy")
@@ -82,8 +78,10 @@ def publish(workspace: Workspace, suite: str) -> Path:
     return controllers.PUBLISHED / suite
 
 
-def page(found: Finished, publication: Publication) -> str:
+def text(found: Finished, publication: Publication) -> str:
     """Return the content of CARD.md."""
+    train, machine, headroom = found.learned.train, found.manifest.machine, found.headroom
+    priced = f", less {headroom.price:g} for each time the host's parameters were added,"
     lengths = {f"{found.evaluation.episode_steps} epochs": found.evaluation.standings}
     lengths |= {name: other.standings for name, other in found.evaluation.others.items()}
     groups = "\n\n".join(
@@ -100,10 +98,15 @@ Use: `simic grow DATA --policy {publication.suite}`, or without `--policy` where
 {card.data_used(found.meta, found.evaluation.data_sha256)}
 
 ## Training
-{_training(found)}
+One training, rng_seed {found.manifest.params["rng_seed"]}: {train.iterations} iterations of {train.envs} \
+hosts; kept is iteration {found.learned.iteration}. \
+Cost: {found.evaluation.controller_trainings} host trainings, validation included, in {found.minutes:.1f} \
+minutes on {machine.device} ({machine.cpu_capability}, {machine.processes} processes, torch \
+{machine.libraries["torch"]}). The common schedule was the best of {len(headroom.schedules)} on tasks of \
+training, which cost {headroom.common_cost} host trainings more.
 
 ## Scores
-Test accuracy in points{_priced(found.headroom.price)} on tasks that it was not trained on, with 95 % intervals over
+Test accuracy in points{priced if headroom.price else ""} on tasks that it was not trained on, with 95 % intervals over
 tasks. A row costs one training of a host; the oracle per task takes the best schedule of each task, found by training
 with all of them. `blind` is this controller without sight of the host, `static` the host alone.
 
@@ -112,22 +115,6 @@ with all of them. `blind` is this controller without sight of the host, `static`
 ## Limits
 {card.limits(found.learned, publication.sample_shape)}
 """
-
-
-def _training(found: Finished) -> str:
-    train, machine, headroom = found.learned.train, found.manifest.machine, found.headroom
-    return (
-        f"One training, rng_seed {found.manifest.params['rng_seed']}: {train.iterations} iterations of {train.envs} "
-        f"hosts; kept is iteration {found.learned.iteration}. "
-        f"Cost: {found.evaluation.controller_trainings} host trainings, validation included, in {found.minutes:.1f} "
-        f"minutes on {machine.device} ({machine.cpu_capability}, {machine.processes} processes, torch "
-        f"{machine.libraries['torch']}). The common schedule was the best of {len(headroom.schedules)} on tasks of "
-        f"training, which cost {headroom.common_cost} host trainings more."
-    )
-
-
-def _priced(price: float) -> str:
-    return f", less {price:g} for each time the host's parameters were added," if price else ""
 
 
 def _scores(found: Finished, title: str, standings: result.Standings) -> str:

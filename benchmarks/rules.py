@@ -23,7 +23,7 @@ from simic.evaluation import rules
 from simic.evaluation.baselines import Static
 from simic.evaluation.gap import paired_difference
 from simic.evaluation.page import GROUPS, interval
-from simic.evaluation.result import PerSeed, TunedRules
+from simic.evaluation.result import TunedRules
 from simic.evaluation.scoring import EvaluationSetup, play_for_score, rows_at_once
 from simic.evaluation.statistics import Values
 from simic.evaluation.tuning import tune
@@ -47,27 +47,20 @@ def reached(
     shorter = tree.model_copy(update={"train": tree.train.model_copy(update={"episode_steps": epochs})})
     setup = EvaluationSetup.open(shorter, prepared, device, POLICIES)
     with closing(setup.env) as env:
-        scores = {name: done.score for name, done in play_for_score(setup, make(env))}
-    rows, tasks = setup.tasks.numpy(), setup.held_out.tasks
-    groups = dict.fromkeys(task.group for task in tasks)
-    of_group = {group: [k for k, task in enumerate(tasks) if task.group == group] for group in groups}
-    return {
-        group: {name: _by_task(score, rows, own) for name, score in scores.items()} for group, own in of_group.items()
-    }
-
-
-def _by_task(score: PerSeed, rows: np.ndarray, tasks: Sequence[int]) -> Values:
-    accuracy = np.array(score.test_accuracy_pct)
-    return np.array([accuracy[rows == task].mean() for task in tasks])
+        scores = {name: np.array(done.score.test_accuracy_pct) for name, done in play_for_score(setup, make(env))}
+    rows, found = setup.tasks.numpy(), dict[str, dict[str, list[float]]]()
+    for task, meta in enumerate(setup.held_out.tasks):
+        for name, accuracy in scores.items():
+            found.setdefault(meta.group, {}).setdefault(name, []).append(accuracy[rows == task].mean())
+    return {group: {name: np.array(values) for name, values in of.items()} for group, of in found.items()}
 
 
 def table(found: Mapping[int, Mapping[str, Mapping[str, Values]]]) -> str:
     """Return a table for each group of tasks: scores, and every policy less the tuned rule, by number of epochs."""
     lines = []
-    for group in next(iter(found.values())):
-        names = list(next(iter(found.values()))[group])
-        tasks = len(next(iter(found.values()))[group][RULE])
-        lines += ["", f"## On {tasks} {GROUPS.get(group, group)}", "", f"| epochs | {' | '.join(names)} |"]
+    for group, first in next(iter(found.values())).items():
+        names = list(first)
+        lines += ["", f"## On {len(first[RULE])} {GROUPS.get(group, group)}", "", f"| epochs | {' | '.join(names)} |"]
         lines.append(f"|---|{'--:|' * len(names)}")
         for epochs, of_groups in found.items():
             own = of_groups[group]

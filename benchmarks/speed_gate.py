@@ -4,9 +4,8 @@
 
 Large hosts run one by one in ours as well, so their yardstick is plain torch modules, which have no seeds; small ones
 have seeds of every kind, beside our own loop. Training on one thread, in turns, medians; each time in a fresh process,
-because what a process did before (its heap, its threads) moves the ratio. The record keeps every process's. The ratio
-depends on the machine (1.7 on one, 2.3 on another), the number of operations does not: most of a small host's time is
-spent issuing them.
+because what a process did before (its heap, its threads) moves the ratio. The ratio depends on the machine (1.7 on one,
+2.3 on another), the number of operations does not: most of a small host's time is spent issuing them.
 """
 
 import multiprocessing
@@ -69,11 +68,6 @@ class Gate:
         seconds = in_turns(work, TURNS, device)
         return seconds["beside"] / seconds["ours"]
 
-    def fresh_ratio(self) -> float:
-        """Measure the ratio in a process of its own."""
-        with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
-            return pool.submit(self.ratio).result()
-
 
 GATES = {gate.case: gate for gate in (Gate("reference", 4, "plain channels-last"), Gate("small", 32, "loop"))}
 
@@ -84,9 +78,10 @@ def main() -> None:
     parser.add_argument("--processes", type=int, default=7)
     given = parser.parse_args()
     torch.set_num_threads(1)  # of the record's provenance
-    found = []
+    found, spawn = [], multiprocessing.get_context("spawn")
     for gate in GATES.values():
-        ratios = [gate.fresh_ratio() for _ in range(given.processes)]
+        with ProcessPoolExecutor(1, spawn, max_tasks_per_child=1) as pool:
+            ratios = [pool.submit(gate.ratio).result() for _ in range(given.processes)]
         found.append(vars(gate) | {"operations": gate.operations(), "ratios": ratios, "median": median(ratios)})
         print(found[-1], flush=True)
     page.write_result(given.out, {"gates": found})
