@@ -2,7 +2,6 @@
 
 import ast
 import hashlib
-from itertools import product
 from pathlib import Path
 
 import pytest
@@ -79,11 +78,3 @@ def test_no_sample_of_training_is_one_of_a_held_out_task(bank: Path) -> None:
             for group, tasks in (((train, val), meta.tasks), (hidden, held_out.tasks))
         ]
         assert min(map(len, parts)) > 2000 and not parts[0] & parts[1]
-
-
-def test_no_split_of_a_task_has_a_sample_of_another_split(bank: Path) -> None:
-    held_out = load_held_out(bank)
-    for first, second in product((held_out.train, held_out.val), (held_out.val, held_out.test)):
-        if first is not second:
-            assert not set(hashes(first.x)) & set(hashes(second.x))
-    assert not set(hashes(load_split(bank, "train").x)) & set(hashes(load_split(bank, "val").x))

@@ -12,6 +12,7 @@ from simic.data.prepare import prepare
 from simic.data.suites import kinds as kinds_module
 from simic.data.suites.kinds import KINDS, Draws, Problem, Sources
 from simic.data.suites.suites import SUITES
+from simic.data.suites.tables import SINGLE_VAL
 from simic.params import Prepare
 from tests import standard
 
@@ -94,6 +95,8 @@ def test_a_task_does_not_depend_on_how_many_there_are(bank, tmp_path):
 # --- refused ---------------------------------------------------------------------------------------------------------
 
 REFUSED = {
+    "for validation": ({"name": "tables", "kinds": SINGLE_VAL[1:2]}, "is for validation alone"),
+    "for evaluation": ({"name": "tables", "kinds": ("linear", "iris")}, "'iris' is for evaluation alone"),
     "unknown kind": ({"kinds": ("digits", "digts")}, "suite 'patches' has no kind 'digts'; it has pairs_near"),
     "unknown held-out kind": ({"held_out_kinds": ("nothing",)}, "suite 'patches' has no kind 'nothing'; it has"),
     "both": ({"kinds": ("digits", "gratings")}, "in suite 'patches' 'gratings' is in held_out_kinds"),
