@@ -16,6 +16,7 @@ refuted, or that other code trained, is refused. ``--write`` puts the limits of 
 import json
 import multiprocessing
 import re
+import shutil
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,6 @@ from simic import durable, params, seals
 from simic.audit import limits
 from simic.audit.findings import Status, Verdict
 from simic.audit.live import LiveAudit
-from simic.data.synthetic import PLANTED
 from simic.errors import SimicError, exit_with_message
 from simic.pipeline import stages
 from simic.pipeline.paths import Workspace
@@ -35,60 +35,16 @@ from simic.pipeline.paths import Workspace
 RESULT, LIMITS = page.RESULTS / "calibration.json", Path("simic/audit/limits.py")
 PERCENTILE = 99.0  # of the side that is worse
 
-# --- runs without a fault ---
+SETTINGS = ("patches", "planted", "text", "large")  # files of benchmarks/calibration_runs
 
-MACHINE = ["runtime.device=cpu", "runtime.processes=1", "runtime.threads=1", "runtime.progress=none"]
-# With as many updates of PPO as the audit's symptoms ask for, and as many evaluation seeds.
-SHORT = [
-    "train.lifecycle.training_dwell=1", "train.reward.mode=score", "train.ppo.minibatches=2", "evaluate.eval_seeds=20",
-    "headroom.policies=[static]", "headroom.schedules=4", "headroom.search_tasks=2", "headroom.floors=false",
-]  # fmt: skip
-DECAY = "weight_decay: 0.0005, seed_weight_decay: 0.0"
-ONE_SEED = [
-    "train.validate_every=5", "train.lifecycle.blending_dwell=1", "train.lifecycle.min_prune_age=2",
-    "train.lifecycle.max_seeds=1",
-    "train.policy={core: lstm, critic: own, encoder_units: 32, core_units: 32, head_units: 32}",
-]  # fmt: skip
-FEW_HOSTS = ["train.iterations=13", "train.envs=12", "train.episode_steps=14"]
-SETTINGS: dict[str, list[str]] = {
-    "patches": [
-        *SHORT, "prepare.task=suite", "prepare.suite.name=patches", "prepare.samples=160",
-        "prepare.suite.instances={train: 4, val: 2, held_out: 3, held_out_kinds: 1}",
-        "train.host={family: cnn, preset: impaired}", "train.iterations=10", "train.envs=8", "train.episode_steps=14",
-        "train.batches_per_epoch=4", "train.batch_size=16", "train.validate_every=3",
-        f"train.host_optimizer={{name: adamw, learning_rate: 0.003, {DECAY}}}", "train.lifecycle.min_prune_age=4",
-        "train.lifecycle.embargo_steps=0", "train.lifecycle.sequential_development=false",
-        "train.lifecycle.max_seeds=2", "train.lifecycle.param_budget=1.0", "train.price=2.0",
-        "train.actions={slot: [0, 1], blueprint: [norm, depthwise], style: [linear_add, sigmoid_add, linear_gate]}",
-        "train.policy={core: lstm, critic: own, encoder_units: 16, core_units: 16, head_units: 16}",
-        "train.ppo.epochs=2", "train.ppo.learning_rate=0.001",
-    ],
-    "planted": [
-        *PLANTED["orientation"].overrides, *SHORT, *ONE_SEED, "train.batches_per_epoch=4", "train.iterations=24",
-        "train.envs=32", "train.episode_steps=12", "train.actions={style: [linear_add], alpha_target: [1.0]}",
-    ],
-    "text": [
-        *SHORT, *ONE_SEED, *FEW_HOSTS, "prepare.task=text", "prepare.source=tinyshakespeare.txt",
-        "prepare.samples=1200", "prepare.context=16", "train.host={family: transformer, preset: impaired}",
-        "train.batches_per_epoch=8", "train.batch_size=16",
-        f"train.host_optimizer={{name: adamw, learning_rate: 0.005, {DECAY}}}", "train.lifecycle.param_budget=4.0",
-        "train.actions={slot: [0, 1], blueprint: [norm, attention], style: [linear_add], alpha_target: [1.0]}",
-    ],
-    "large": [
-        *SHORT, *ONE_SEED, *FEW_HOSTS, "prepare.task=mnist", "prepare.samples=1500",
-        "train.host={family: cnn, preset: impaired}", "train.batches_per_epoch=4",
-        f"train.host_optimizer={{name: sgd, learning_rate: 0.05, {DECAY}}}",
-        "train.actions={slot: [0, 1], blueprint: [norm, depthwise], style: [linear_add], alpha_target: [1.0]}",
-    ],
-}  # fmt: skip
+# --- runs without a fault ---
 
 
 def load(workspace: Workspace, name: str, rng_seed: int) -> params.Params:
-    """Return the params of a run, whose params.yaml is empty: the settings stand on the defaults."""
+    """Return the params of a run, whose params.yaml is that of its setting."""
     workspace.root.mkdir(parents=True, exist_ok=True)
-    if not workspace.params.exists():
-        workspace.params.write_text("{}\n", encoding="utf-8")
-    return params.load(workspace.params, [*SETTINGS[name], f"rng_seed={rng_seed}", *MACHINE], whole=False)
+    shutil.copyfile(Path(__file__).with_name("calibration_runs") / f"{name}.yaml", workspace.params)
+    return params.load(workspace.params, [f"rng_seed={rng_seed}"], whole=False)
 
 
 def attempt(name: str, rng_seed: int, folder: Path) -> str:
