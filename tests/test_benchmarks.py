@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from benchmarks import agent, controller, page, population, rules, scaling
+from benchmarks import agent, controller, mutants, page, population, rules, scaling
 from benchmarks.agent_tasks import GRID, PickLegal
+from benchmarks.speed_gate import GATES, RESULT
 from simic import params
 from tests.audit.synthetic import evaluation, headroom
 
@@ -149,3 +150,54 @@ def test_controllers_are_scored_by_what_their_evaluations_say() -> None:
             alone["learned"].over_common.estimate + 1.0, abs=0.001
         )
         assert table["beside"]["static"] == pytest.approx(alone["static"].score.estimate, abs=0.01)
+
+
+MAY_GROW = 1.05
+
+
+def recorded(case: str) -> dict:
+    (found,) = [gate for gate in json.loads(RESULT.read_bytes())["gates"] if gate["case"] == case]
+    return found
+
+
+@pytest.mark.parametrize("case", GATES)
+def test_hosts_issue_no_more_operations_than_recorded(case: str) -> None:
+    now, before = GATES[case].operations(), recorded(case)["operations"]
+    assert now <= MAY_GROW * before, "slower; if it has to be: python -m benchmarks.speed_gate"
+    assert now >= before / MAY_GROW, "faster: record it with python -m benchmarks.speed_gate"
+
+
+MODULE = """
+LIMIT = 3  # a comment
+
+def clipped(x: int, limit: int = 10) -> int:
+    \"\"\"At most 3.\"\"\"
+    assert limit > 0, "a message"
+    return min(x, LIMIT)
+
+def doubled(x):
+    if x < 0:
+        raise ValueError(f"{x - 1} is negative")
+    return 2 * x
+"""
+
+
+def test_mutants_are_one_change_each_and_leave_words_alone(tmp_path: Path) -> None:
+    (tmp_path / "toy" / "part").mkdir(parents=True)
+    (tmp_path / "toy" / "part" / "module.py").write_text(MODULE)
+    found = mutants.mutants_of(tmp_path, "toy/part/module.py")
+    assert [(each.line, each.mutated) for each in found] == [
+        (2, "LIMIT = 4 # a comment"),
+        (4, "def clipped(x: int, limit: int = 11) -> int:"),
+        (7, "return None"),
+        (7, "return (max(x, LIMIT))"),
+        (7, "return (min(LIMIT, LIMIT))"),
+        (7, "return (min(x, x))"),
+        (10, "if (not (x < 0)):"),
+        (10, "if (x <= 0):"),
+        (10, "if x < 1:"),
+        (11, "pass"),
+        (12, "return None"),
+        (12, "return (2 / x)"),
+        (12, "return 3 * x"),
+    ]

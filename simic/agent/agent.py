@@ -270,8 +270,9 @@ class Agent:
         """Drop rows beyond this agent's steps: they are of a run that was never saved."""
         if self.log is None or not self.log.exists():
             return
-        text = self.log.read_text(encoding="utf-8", errors="replace") if self.log.is_file() else "no file"
-        header, *lines = text.splitlines(keepends=True) or [""]
+        if not self.log.is_file():
+            raise SimicError(f"{self.log}: must be a regular file; choose another folder for the log")
+        header, *lines = self.log.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True) or [""]
         if header and not header.startswith(LOG_BEGINS):
             raise SimicError(f"{self.log}: is a file of another program; choose another folder for the log")
         whole = [line.partition(",")[0] for line in lines if line.endswith("\n")]  # the last may have been cut off

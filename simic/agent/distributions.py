@@ -5,7 +5,6 @@ divergence and gradient. Everything is at least float32, whatever the precision 
 """
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -62,26 +61,15 @@ def divergence(log_probs: Tensor, other: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Choice:
-    """The distribution of one head and the index ``[...]`` taken; ``relevant`` None means the head always matters."""
+    """The distribution of one head and the index ``[...]`` taken, 0 where the head is irrelevant; ``relevant`` None
+    means it always matters.
+    """
 
     logits: Tensor
     log_probs: Tensor
     mask: Tensor | None
     relevant: Tensor | None
     index: Tensor
-
-    @classmethod
-    def of(
-        cls,
-        logits: Tensor,
-        mask: Tensor | None,
-        relevant: Tensor | None,
-        choose: Callable[[Tensor], Tensor],
-    ) -> "Choice":
-        """Take what ``choose`` makes of the log-probabilities; where the head is irrelevant the index is 0."""
-        log_probs = masked_log_softmax(logits, mask)
-        index = choose(log_probs)
-        return cls(logits, log_probs, mask, relevant, index if relevant is None else torch.where(relevant, index, 0))
 
     def log_prob(self) -> Tensor:
         """Return ln π of the index taken; exactly 0 where the head is irrelevant."""

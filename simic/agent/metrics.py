@@ -1,7 +1,7 @@
 """Measure an update: each field of ``UpdateMetrics`` carries the sentence that explains it in docs/metrics.md."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import nan
 from typing import Annotated, Any, get_type_hints
@@ -137,10 +137,15 @@ class Log:
     def _to_host(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return what there is of each minibatch, and what there is once, as nested lists by name; in one transfer."""
         tensors = self.once | {name: torch.stack([row[name] for row in self.rows]) for name in self.rows[0]}
-        flat = torch.cat([tensor.detach().double().flatten() for tensor in tensors.values()]).cpu()
-        parts = flat.split([tensor.numel() for tensor in tensors.values()])
-        host = {name: part.view_as(x).tolist() for (name, x), part in zip(tensors.items(), parts, strict=True)}
+        found = as_one([tensor.detach().double() for tensor in tensors.values()], lambda flat: flat.cpu())
+        host = {name: part.tolist() for name, part in zip(tensors, found, strict=True)}
         return {name: host.pop(name) for name in self.rows[0]}, host
+
+
+def as_one(tensors: Sequence[Tensor], move: Callable[[Tensor], Tensor]) -> list[Tensor]:
+    """Move several tensors in one go, as one flat tensor; return them in their shapes."""
+    parts = move(torch.cat([tensor.flatten() for tensor in tensors])).split([tensor.numel() for tensor in tensors])
+    return [part.view_as(tensor) for part, tensor in zip(parts, tensors, strict=True)]
 
 
 def _share(part: float, whole: float) -> float:

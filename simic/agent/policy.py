@@ -12,7 +12,7 @@ arXiv 1506.03134).
 
 import math
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, Self
 
@@ -392,7 +392,15 @@ class ActorCritic(nn.Module):
                 relevant = used if valid is None else (valid if used is None else used & valid)
                 logits = self._logits(head, first, z)
                 mask = legal(self.action_spec, masks, head, chosen)
-                choices.append(Choice.of(logits, mask, relevant, _chooser(head, noise, actions)))
+                log_probs = masked_log_softmax(logits, mask)
+                if actions is not None:
+                    index = actions[..., head]
+                elif noise is not None:
+                    index = sample(log_probs, noise[..., head])
+                else:
+                    index = log_probs.argmax(dim=-1)
+                index = index if relevant is None else torch.where(relevant, index, 0)
+                choices.append(Choice(logits, log_probs, mask, relevant, index))
         return choices
 
     def joint(self, z: Tensor, masks: dict[str, Tensor]) -> JointDistribution:
@@ -411,16 +419,13 @@ class ActorCritic(nn.Module):
         have weight 0.
         """
         logits = self._logits(head, first, z)
-        described = self.action_spec.heads[head]
-        mask = masks.get(described.name)
+        given, mask = self.action_spec.heads[head].mask_given, masks.get(self.action_spec.heads[head].name)
         if mask is None:
             return masked_log_softmax(logits, None)
-        if logits.ndim == 4 and described.mask_given == "op":
-            mask = mask[:, :, None]
-        elif logits.ndim == 4 and described.mask_given == "slot":
+        if given == "slot":
             mask = mask[:, None]
-        elif described.mask_given == "nothing":
-            mask = mask.view(len(mask), *(1 for _ in logits.shape[1:-1]), mask.shape[-1])
+        while mask.ndim < logits.ndim:
+            mask = mask.unsqueeze(-2)
         return masked_log_softmax(logits, mask.expand_as(logits))
 
     def _first_layers(self, z: Tensor) -> list[tuple[range, Tensor, Tensor]]:
@@ -464,14 +469,6 @@ class ActorCritic(nn.Module):
         """Return V ``[...]`` from what the value reads."""
         value = self.value_head(z).squeeze(-1)
         return value if value.dtype == torch.float64 else value.float()
-
-
-def _chooser(head: int, noise: Tensor | None, actions: Tensor | None) -> Callable[[Tensor], Tensor]:
-    if actions is not None:
-        return lambda log_probs: actions[..., head]
-    if noise is not None:
-        return lambda log_probs: sample(log_probs, noise[..., head])
-    return lambda log_probs: log_probs.argmax(dim=-1)
 
 
 def orthogonal(shape: tuple[int, int], gain: float, stream: Tensor) -> Tensor:

@@ -5,7 +5,6 @@ The file follows an iteration: collect → advantages → minibatches → losses
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Literal
 
 import torch
 from gymnasium.vector import AutoresetMode
@@ -13,7 +12,7 @@ from torch import Tensor, nn
 
 from simic import params, rng
 from simic.agent import distributions
-from simic.agent.metrics import Log, Probe, UpdateMetrics, health, largest, scales
+from simic.agent.metrics import Log, Probe, UpdateMetrics, as_one, health, largest, scales
 from simic.agent.normalization import Normalizers, Reduce, alone
 from simic.agent.policy import ActorCritic, Replayed, part_of, refuse_mismatch
 from simic.agent.rollout import Environment, PartialRollout, Position, Rollout, StepRecord, single_step_ids
@@ -52,7 +51,9 @@ def collect(
         unfinished = PartialRollout.begun(position, steps, env.env_ids, policy, normalizers)
     rollout, position, valid = unfinished.rollout, unfinished.position, unfinished.valid
     policy.action_spec.check_masks(position.observation.masks, env.num_envs)
-    noise = _noise(env.env_ids, rng_seed, iteration, steps, len(policy.heads))
+    time = torch.arange(steps, device=env.env_ids.device)[:, None]
+    stream = rng.key(rng_seed, rng.Purpose.ACTION, iteration, env.env_ids, time, device=time.device)
+    noise = rng.uniform(stream, (len(policy.heads),))  # [T, E, heads], of all steps at once
     autoreset = env.metadata["autoreset_mode"] is AutoresetMode.SAME_STEP
     observation, state, starts = position.observation, position.state, position.starts
     for t in range(unfinished.steps, steps):
@@ -73,23 +74,12 @@ def collect(
         if on_step is not None:
             reached = PartialRollout(rollout, Position(observation, state, starts), valid, t + 1)
             on_step(StepRecord(t, step, reward, info, reached))
-    _link_values(rollout, policy.value(normalizers.see(observation), state), autoreset)
-    rollout = replace(rollout, starts_inside=autoreset and bool(rollout.starts[1:].any()))
-    return rollout, Position(observation, state, starts)
-
-
-def _noise(env_ids: Tensor, rng_seed: int, iteration: int, steps: int, heads: int) -> Tensor:
-    """Return uniform noise ``[T, E, heads]``, of all steps at once."""
-    time = torch.arange(steps, device=env_ids.device)[:, None]
-    stream = rng.key(rng_seed, rng.Purpose.ACTION, iteration, env_ids, time, device=env_ids.device)
-    return rng.uniform(stream, (heads,))
-
-
-def _link_values(rollout: Rollout, last: Tensor, autoreset: bool) -> None:
-    """Take V(s') from the next step, except where an autoreset put another episode's state there."""
-    following = torch.cat((rollout.values[1:], last[None]))
+    # V(s') is that of the next step, except where an autoreset put another episode's state there.
+    following = torch.cat((rollout.values[1:], policy.value(normalizers.see(observation), state)[None]))
     replaced = (rollout.terminated | rollout.truncated) if autoreset else torch.zeros_like(rollout.valid)
     rollout.next_values.copy_(torch.where(replaced, rollout.next_values, following))
+    rollout = replace(rollout, starts_inside=autoreset and bool(rollout.starts[1:].any()))
+    return rollout, Position(observation, state, starts)
 
 
 # Advantages: how much better each action was than the value of its state said.
@@ -219,13 +209,9 @@ class Terms:
         """Return those of all processes, in one exchange for the sums and one for the peaks; the loss stays its own."""
         if reduce is alone:
             return self
-        return Terms(self.loss, _exchanged(self.sums, "sum", reduce), _exchanged(self.peaks, "max", reduce))
-
-
-def _exchanged(tensors: dict[str, Tensor], how: Literal["sum", "max"], reduce: Reduce) -> dict[str, Tensor]:
-    flat = reduce(torch.cat([tensor.flatten() for tensor in tensors.values()]), how)
-    parts = flat.split([tensor.numel() for tensor in tensors.values()])
-    return {name: part.view_as(tensor) for (name, tensor), part in zip(tensors.items(), parts, strict=True)}
+        sums = as_one(list(self.sums.values()), lambda flat: reduce(flat, "sum"))
+        peaks = as_one(list(self.peaks.values()), lambda flat: reduce(flat, "max"))
+        return Terms(self.loss, dict(zip(self.sums, sums, strict=True)), dict(zip(self.peaks, peaks, strict=True)))
 
 
 def terms(
@@ -448,13 +434,10 @@ class PPO:
         """Hand the optimizer the gradients, summed over processes in one exchange; return their norms before clipping,
         by part of the policy with the total last. Parameters that the loss does not reach have 0.
         """
-        parameters = self.adam.parameters
-        gradients = torch.autograd.grad(loss, parameters, allow_unused=True, materialize_grads=True)
+        gradients = torch.autograd.grad(loss, self.adam.parameters, allow_unused=True, materialize_grads=True)
         if self.reduce is not alone:
-            flat = self.reduce(torch.cat([gradient.flatten() for gradient in gradients]), "sum")
-            split = flat.split([parameter.numel() for parameter in parameters])
-            gradients = tuple(part.view_as(p) for part, p in zip(split, parameters, strict=True))
-        for parameter, gradient in zip(parameters, gradients, strict=True):
+            gradients = as_one(gradients, lambda flat: self.reduce(flat, "sum"))
+        for parameter, gradient in zip(self.adam.parameters, gradients, strict=True):
             parameter.grad = gradient
         squares = torch.stack([torch.linalg.vector_norm(gradient) for gradient in gradients]).square()
         return torch.where(self.members, squares, 0.0).sum(dim=-1).sqrt()

@@ -6,7 +6,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-from simic.agent.policy import ActorCritic
+from simic.agent.normalization import Normalizers, ObservationNormalizer
+from simic.agent.policy import ActorCritic, Core, RecurrentState
+from simic.agent.ppo import collect
 from simic.agent.spec import Observation
 from simic.errors import SimicError
 from tests import standard
@@ -17,6 +19,7 @@ from .worlds import (
     SEEN,
     SLOTS,
     SMALL,
+    TensorWorld,
     episodes,
     make_policy,
     make_rollout,
@@ -158,3 +161,106 @@ def test_no_critic_pulls_at_the_actor(critic: str, core: str) -> None:
 
     assert reached(seen.values.sum()) == ({"critic", "value_head"} if critic == "own" else {"value_head"})
     assert reached(seen.log_probs.sum()) == {"actor", "heads", "given"}
+
+
+def make_core(kind: str) -> Core:
+    generator = torch.Generator().manual_seed(1)
+    core = Core(kind, 6, 5)
+    with torch.no_grad():
+        for parameter in core.parameters():
+            parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.4)
+    return core
+
+
+def steps_one_by_one(core: Core, x: torch.Tensor, state: RecurrentState, starts: torch.Tensor) -> torch.Tensor:
+    """The slow obvious version: one step after another, memory wiped where an episode starts."""
+    outputs = []
+    for t in range(len(x)):
+        h, state = core.step(x[t], state.zeroed(starts[t]))
+        outputs.append(h)
+    return torch.stack(outputs)
+
+
+@pytest.mark.parametrize("kind", ["lstm", "gru", "none"])
+@pytest.mark.parametrize("density", [0.0, 0.2, 0.9])
+def test_single_steps_equal_one_call_over_the_row(kind: str, density: float) -> None:
+    generator = torch.Generator().manual_seed(2)
+    core = make_core(kind)
+    x = torch.randn(11, 4, 6, generator=generator)
+    state = RecurrentState(*(torch.randn(part.shape, generator=generator) for part in core.initial_state(4, x)))
+    starts = torch.rand(11, 4, generator=generator) < density
+    slow = steps_one_by_one(core, x, state, starts)
+    fast = core.over(x, state, starts if density else None)
+    assert torch.allclose(slow, fast, atol=1e-6)
+
+
+def test_gradients_do_not_cross_an_episode_start() -> None:
+    core = make_core("lstm")
+    x = torch.randn(6, 2, 6, generator=torch.Generator().manual_seed(3)).requires_grad_()
+    starts = torch.zeros(6, 2, dtype=torch.bool)
+    starts[3, 0] = True
+    core.over(x, core.initial_state(2, x), starts)[5].sum().backward()
+    assert x.grad is not None
+    assert not x.grad[:3, 0].any() and x.grad[:3, 1].any()
+    assert x.grad[3:, 0].any()
+
+
+KINDS = 4
+TOLD = replace(SEEN, told=1, hidden=KINDS)
+CRITICS = pytest.mark.parametrize("critic", ["own", "detached"])
+
+
+def policy_of(critic: str) -> ActorCritic:
+    return make_policy(seen=TOLD, sizes=SMALL.model_copy(update={"critic": critic}))
+
+
+class Telling(TensorWorld):
+    """Every environment has a kind, ``first`` more than its number; -1 is none."""
+
+    first = 0
+
+    def observation(self, shift: int = 0) -> Observation:
+        kinds = (self.env_ids + self.first) % (KINDS + 1) - 1
+        return replace(super().observation(shift), told=kinds[:, None])
+
+
+def telling(first: int = 0) -> Telling:
+    world = Telling(list(range(6)), episodes(6, 8).ends)
+    world.first = first
+    return world
+
+
+@CRITICS
+def test_what_it_is_told_changes_values_and_no_action(critic: str) -> None:
+    policy = policy_of(critic)
+    one, other = (make_rollout(policy, telling(first), 8) for first in (0, 1))
+    assert torch.equal(one.actions, other.actions) and torch.equal(one.log_probs, other.log_probs)
+    valid = one.valid
+    assert not torch.equal(one.told, other.told)
+    assert (one.values[valid] != other.values[valid]).all()
+    assert torch.equal(one.state.h, other.state.h)
+
+
+@CRITICS
+def test_no_gradient_of_an_action_reaches_what_it_is_told(critic: str) -> None:
+    policy = policy_of(critic)
+    rollout = make_rollout(policy, telling(), 8)
+    seen = replay(policy, rollout)
+    told = policy.told.weight
+    [of_actions] = torch.autograd.grad(seen.log_probs.sum(), told, retain_graph=True, allow_unused=True)
+    [of_entropy] = torch.autograd.grad(seen.entropy.sum(), told, retain_graph=True, allow_unused=True)
+    [of_values] = torch.autograd.grad(seen.values.sum(), told)
+    assert of_actions is None and of_entropy is None
+    assert (of_values.abs().sum(1) > 0).all()  # of every kind, and of none
+
+
+def test_a_rollout_keeps_it_and_a_replay_gives_the_values_of_acting() -> None:
+    policy = policy_of("detached")
+    normalizer = ObservationNormalizer(TOLD)
+    normalizer.update(3 + 2 * torch.randn(50, 5, generator=torch.Generator().manual_seed(1)), torch.ones(50).bool())
+    rollout, _ = collect(telling(2), policy, Normalizers(normalizer), 0, rng_seed=1, steps=8)
+    assert torch.equal(rollout.told, ((torch.arange(6) + 2) % 5 - 1)[:, None].expand(8, 6, 1))
+    part = rollout.select(torch.tensor([4, 1]))
+    assert torch.equal(part.told[..., 0], rollout.told[:, [4, 1], 0])
+    for each in (rollout, part):
+        torch.testing.assert_close(replay(policy, each).values[each.valid], each.values[each.valid])

@@ -1,5 +1,6 @@
 """Tables say what the log says, one row per host, in the same bytes every time."""
 
+import json
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -11,10 +12,12 @@ import pytest
 from safetensors.numpy import load_file
 
 from simic.errors import SimicError
-from simic.telemetry.columns import EPISODES, STEPS
+from simic.telemetry import naming
+from simic.telemetry.columns import EPISODES, STEPS, arranged, published
+from simic.telemetry.curves import COLUMNS, Curves
 from simic.telemetry.publish import VALIDATED_FILE, publish
 from simic.telemetry.recorder import NOTHING, Extent, Recorder
-from simic.telemetry.rows import FindingRow, TimingRow
+from simic.telemetry.rows import FindingRow, TimingRow, UpdateRow
 from tests.helpers import episode, iteration, steps, update
 
 ITERATIONS, COUNT, HOSTS = 3, 3, 2
@@ -34,7 +37,7 @@ def record(work: Path, hosts: int = HOSTS) -> Extent:
 
 
 @pytest.fixture
-def published(tmp_path) -> Path:
+def tables(tmp_path) -> Path:
     publish(tmp_path, record(tmp_path), tmp_path / "out")
     return tmp_path / "out"
 
@@ -78,7 +81,7 @@ def test_steps_are_those_that_were_recorded_byte_for_byte(iterations, tmp_path, 
     assert (tmp_path / "out" / "steps.parquet").read_bytes() == expected
 
 
-def test_episodes_are_those_that_were_recorded_byte_for_byte(published, tmp_path):
+def test_episodes_are_those_that_were_recorded_byte_for_byte(tables, tmp_path):
     types = {"iteration": pa.int64(), "split": pa.string()}
     types |= {name: KINDS[column.kept] for name, column in EPISODES.items()} | {"env": pa.int64()}
     rows = [
@@ -86,28 +89,28 @@ def test_episodes_are_those_that_were_recorded_byte_for_byte(published, tmp_path
         for i, split in ((0, "train"), (1, "validation"), (1, "train"), (2, "train"))
         for e in range(2)
     ]
-    assert (published / "episodes.parquet").read_bytes() == written(tmp_path, "expected", types, rows)
+    assert (tables / "episodes.parquet").read_bytes() == written(tmp_path, "expected", types, rows)
 
 
-def test_events_and_findings_are_those_that_were_recorded_byte_for_byte(published, tmp_path):
+def test_events_and_findings_are_those_that_were_recorded_byte_for_byte(tables, tmp_path):
     whole, text = pa.int64(), pa.string()
     types = {"iteration": whole, "step": whole, "name": text, "env": whole, "slot": whole, "detail": text}
     happened = {"step": 1, "name": "germinated", "env": 1, "slot": 2, "detail": "from DORMANT"}
     rows = [{"iteration": i} | happened for i in range(ITERATIONS)]
-    assert (published / "events.parquet").read_bytes() == written(tmp_path, "expected", types, rows)
+    assert (tables / "events.parquet").read_bytes() == written(tmp_path, "expected", types, rows)
     types = {"iteration": whole, "check": text, "severity": text, "message": text, "evidence": text}
     rows = [FOUND.model_dump() | {"evidence": '{"name": "x", "value": 3}'}]
-    assert (published / "findings.parquet").read_bytes() == written(tmp_path, "expected", types, rows)
+    assert (tables / "findings.parquet").read_bytes() == written(tmp_path, "expected", types, rows)
 
 
-def test_updates_are_those_that_were_recorded_and_absent_is_null(published, tmp_path):
+def test_updates_are_those_that_were_recorded_and_absent_is_null(tables, tmp_path):
     whole, real = pa.int64(), pa.float64()
     types = {"iteration": whole, "env_steps": whole, "policy_loss": real, "grad_norm": real}
     types |= {"validation_accuracy": real, "best_iteration": whole}
     types |= dict.fromkeys(("state_chain", "state_begun", "state_ended"), pa.string())
     rows = [{**update(i).model_dump(), **update(i).metrics} for i in range(ITERATIONS)]
-    assert (published / "updates.parquet").read_bytes() == written(tmp_path, "expected", types, rows)
-    assert pq.read_table(published / "updates.parquet")["best_iteration"].null_count == ITERATIONS
+    assert (tables / "updates.parquet").read_bytes() == written(tmp_path, "expected", types, rows)
+    assert pq.read_table(tables / "updates.parquet")["best_iteration"].null_count == ITERATIONS
 
 
 def test_of_validations_the_decisions_of_the_best_one_are_published(tmp_path):
@@ -120,14 +123,14 @@ def test_of_validations_the_decisions_of_the_best_one_are_published(tmp_path):
     assert (load_file(tmp_path / "out" / VALIDATED_FILE)["decided"] == 1).all()
 
 
-def test_every_table_exists_and_an_empty_one_has_its_columns(published, tmp_path):
+def test_every_table_exists_and_an_empty_one_has_its_columns(tables, tmp_path):
     others = ("curves.csv", "metrics.json", "timing.jsonl")
-    assert sorted(path.name for path in published.iterdir()) == sorted([*TABLES, *others])
+    assert sorted(path.name for path in tables.iterdir()) == sorted([*TABLES, *others])
     with Recorder(tmp_path / "empty"):
         pass
     publish(tmp_path / "empty", NOTHING, tmp_path / "none")
     for name in TABLES:
-        full, blank = (pq.read_table(folder / name) for folder in (published, tmp_path / "none"))
+        full, blank = (pq.read_table(folder / name) for folder in (tables, tmp_path / "none"))
         assert blank.num_rows == 0
         variable = ("components/rent", "components/death", "policy_loss", "grad_norm")
         assert blank.schema == pa.schema([field for field in full.schema if field.name not in variable])
@@ -180,3 +183,82 @@ def test_tables_are_made_without_a_call_per_host(tmp_path):
     calls(tmp_path / "warm", 2)
     few = calls(tmp_path / "few", 2)
     assert calls(tmp_path / "many", 1000) <= few + 50
+
+
+def test_nan_has_one_bit_pattern():
+    """Processors make NaN with either sign; equal tables need equal bytes."""
+    for kind in (np.float32, np.float64):
+        found = published(np.array([np.nan, -np.nan], dtype=kind))
+        assert found[:1].tobytes() == found[1:].tobytes() == np.array([np.nan]).tobytes()
+
+
+def test_values_are_published_as_they_are():
+    assert published(np.array([0.1], dtype=np.float32)).tolist() == [float(np.float32(0.1))]
+    assert published(np.array([0.1 + 0.2])).tolist() == [0.1 + 0.2]
+    assert published(np.array([3], dtype=np.int16)).dtype == np.int64
+    assert published(np.array([True])).dtype == bool
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda columns: columns.pop("op"),
+        lambda columns: columns.update(unheard=columns["op"]),
+        lambda columns: columns.update(op=columns["op"].astype(np.int64)),
+        lambda columns: columns.update(value=columns["flops"]),
+        lambda columns: columns.update(alpha=columns["value"]),
+    ],
+)
+def test_what_is_not_in_the_table_is_refused(change):
+    columns = steps()
+    change(columns)
+    with pytest.raises(ValueError, match="telemetry: column"):
+        arranged(columns, STEPS)
+
+
+def curves(scores: list[float], best: int | None) -> Curves:
+    """Iterations with these validation scores, the best after so many."""
+    found = Curves()
+    for number, score in enumerate(scores):
+        metrics = {"entropy": 0.5, "value_loss": 0.25 / (number + 1), "approx_kl": float("nan")}
+        row = UpdateRow(
+            iteration=number, env_steps=40 * (number + 1), metrics=metrics, validation_accuracy=score,
+            best_iteration=best, state_chain="",
+        )  # fmt: skip
+        found.append(row, episode())
+    return found
+
+
+NOT_VALIDATED = float("nan")
+
+
+def test_a_row_per_iteration_with_empty_cells_for_what_was_not_measured() -> None:
+    """Returns 1 and 2, fossilized 1 and 3; of the committed accuracies 40 and NaN one was measured."""
+    assert curves([NOT_VALIDATED, 62.5], 2).csv().splitlines() == [
+        ",".join(COLUMNS),
+        "1,,1.5,40.0,2.0,0.5,0.25,,",
+        "2,62.5,1.5,40.0,2.0,0.5,0.125,,",
+    ]
+
+
+def test_the_numbers_are_those_of_the_last_iteration_and_of_the_best_validation() -> None:
+    assert json.loads(curves([62.5, 60.0, NOT_VALIDATED], 1).metrics()) == {
+        "iterations": 3,
+        "return": 1.5,
+        "committed_accuracy": 40.0,
+        "kept_seeds": 2.0,
+        "entropy": 0.5,
+        "value_loss": 0.25 / 3,
+        "env_steps": 120,
+        "best_iterations": 1,
+        "best_validation_score": 62.5,
+    }
+    assert "best_iterations" not in json.loads(curves([NOT_VALIDATED], None).metrics())
+    assert json.loads(curves([], None).metrics()) == {"iterations": 0}
+
+
+def test_a_name_is_two_words_and_the_start_of_the_fingerprint() -> None:
+    name = naming.run_name("0123456789abcdef")
+    quality, plant, digits = name.split("-")
+    assert quality in naming.QUALITIES and plant in naming.PLANTS and digits == "01234567"
+    assert name == naming.run_name("0123456789abcdef") == "sober-acacia-01234567"

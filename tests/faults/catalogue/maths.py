@@ -20,7 +20,7 @@ FAULTS: Faults = {
     ),
     "next-value-is-own-value": critical(
         "The value of the state after a step is that of the state before it.",
-        Patch(PPO, "torch.cat((rollout.values[1:], last[None]))", "torch.cat((rollout.values[:-1], last[None]))"),
+        Patch(PPO, "torch.cat((rollout.values[1:], policy", "torch.cat((rollout.values[:-1], policy"),
     ),
     "value-target-is-advantage": critical(
         "The critic is fitted to the advantages, not to the returns.",

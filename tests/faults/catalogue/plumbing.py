@@ -24,7 +24,7 @@ FAULTS: Faults = {
     ),
     "action-noise-shared": high(
         "All hosts draw their actions with the same random numbers.",
-        Patch(COLLECT, "Purpose.ACTION, iteration, env_ids", "Purpose.ACTION, iteration, torch.zeros_like(env_ids)"),
+        Patch(COLLECT, "ACTION, iteration, env.env_ids", "ACTION, iteration, torch.zeros_like(env.env_ids)"),
     ),
     "style-mask-ignored": critical(
         "The policy acts without the mask of the heads that are masked for every op alike.",

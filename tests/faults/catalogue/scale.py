@@ -21,7 +21,7 @@ FAULTS: Faults = {
     ),
     "last-host-draws-as-its-neighbour": high(
         "The last host draws its actions with the numbers of the one before.",
-        Patch("agent/ppo.py", "ACTION, iteration, env_ids", "ACTION, iteration, env_ids - (env_ids == 7).long()"),
+        Patch("agent/ppo.py", "iteration, env.env_ids", "iteration, env.env_ids - (env.env_ids == 7).long()"),
     ),
     "second-process-begins-with-others-weights": critical(
         "Hosts of the second process begin with the weights of the first process's.",
