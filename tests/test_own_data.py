@@ -12,10 +12,10 @@ import torch
 from PIL import Image
 from sklearn.datasets import load_digits, load_iris, load_wine
 
-from simic import cli
 from simic.classifier import probabilities
 from simic.growth.export import load_grown
 from simic.training import worker_layout
+from tests.conftest import Simic
 
 
 @pytest.fixture(autouse=True)
@@ -23,13 +23,6 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(worker_layout, "cores", lambda: 1)  # processes take longer to start than these train
     return tmp_path
-
-
-def simic(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> object:
-    monkeypatch.setattr(sys, "argv", ["simic", "grow", *arguments])
-    with pytest.raises(SystemExit) as stopped:
-        cli.main()
-    return stopped.value.code
 
 
 def predict(data: str) -> list[str]:
@@ -42,18 +35,15 @@ def predict(data: str) -> list[str]:
     return [line.split(",")[0] for line in lines]
 
 
-def test_a_table_with_strings_and_missing_values(
-    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_table_with_strings_and_missing_values(simic: Simic) -> None:
     wine = load_wine(as_frame=True)
     frame = wine.data.assign(shade=pd.qcut(wine.data["hue"], 3, labels=["low", "middle", "high"]))
     frame.loc[::6, "shade"] = np.nan
     frame.loc[::4, "proline"] = np.nan
     frame["wine"] = wine.target.map({0: "Barolo", 1: "Grignolino", 2: "Barbera"})
     frame.to_csv("wine.csv", index=False)
-    assert simic(monkeypatch, "wine.csv", "--target", "wine", "--n", "2", "--epochs", "8") == 0
-    said = capsys.readouterr().out
-    assert said.startswith("data     wine.csv: 178 rows, 14 columns, 18 features\n")
+    code, said, _ = simic("grow", "wine.csv", "--target", "wine", "--n", "2", "--epochs", "8")
+    assert code == 0 and said.startswith("data     wine.csv: 178 rows, 14 columns, 18 features\n")
     floors = ("majority class", "logistic regression", "gradient boosting", "host alone", "all modules from")
     for words in (*floors, "Use "):
         assert words in said, words
@@ -65,19 +55,17 @@ def test_a_table_with_strings_and_missing_values(
     assert network.structure.inputs is not None
     assert answers == [network.structure.inputs.classes[k] for k in inside.argmax(1)]
     assert np.mean(np.array(answers) == frame["wine"]) > 0.9
-    assert simic(monkeypatch, "wine.csv", "--target", "wine") == 2
-    assert "already exists" in capsys.readouterr().err
+    assert "already exists" in simic.refuses("grow", "wine.csv", "--target", "wine")
 
 
-def test_images_in_folders(here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_images_in_folders(here: Path, simic: Simic) -> None:
     x, y = load_digits(return_X_y=True)
     for k in np.flatnonzero(y < 3)[:90]:
         folder = here / "digits" / ["none", "one", "two"][y[k]]
         folder.mkdir(parents=True, exist_ok=True)
         Image.fromarray((x[k] * 15).astype(np.uint8).reshape(8, 8)).save(folder / f"{k}.png")
-    assert simic(monkeypatch, "digits", "--n", "1", "--epochs", "2") == 0
-    said = capsys.readouterr().out
-    assert "read as 1 channel(s) of 8 × 8 pixels" in said and "plain cnn network" in said
+    code, said, _ = simic("grow", "digits", "--n", "1", "--epochs", "2")
+    assert code == 0 and "read as 1 channel(s) of 8 × 8 pixels" in said and "plain cnn network" in said
     structure = json.loads(Path("grown/structure.json").read_text())
     assert (structure["host"]["family"], structure["host"]["preset"]) == ("cnn", "baseline")
     assert predict(str(next((here / "digits" / "one").iterdir()))) in (["none"], ["one"], ["two"])
@@ -94,13 +82,9 @@ def test_images_in_folders(here: Path, monkeypatch: pytest.MonkeyPatch, capsys: 
         (("--task", "digits", "--target", "y"), "--target y: is for a file or folder of your own"),
     ],
 )
-def test_bad_input_is_one_line_and_exit_code_2(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], words: str
-) -> None:
+def test_bad_input_is_one_line_and_exit_code_2(simic: Simic, arguments: tuple[str, ...], words: str) -> None:
     iris = load_iris(as_frame=True)
     frame = iris.data.assign(species=iris.target)
     frame.to_csv("iris.csv", index=False)
     frame[:102].to_csv("few.csv", index=False)
-    assert simic(monkeypatch, *arguments) == 2
-    said = capsys.readouterr()
-    assert words in said.err and said.err.count("\n") == 1 and said.err.startswith("simic: ")
+    assert words in simic.refuses("grow", *arguments)
