@@ -18,9 +18,9 @@ from matplotlib.figure import Figure
 from simic import durable, params
 from simic.envs.growth_env import GrowthEnv
 from simic.errors import SimicError, exit_with_message
-from simic.evaluation import endpoints, gap, result
-from simic.evaluation.baselines import blinded
-from simic.evaluation.statistics import Interval
+from simic.evaluation import endpoints, result
+from simic.evaluation.policies import blinded
+from simic.evaluation.statistics import Interval, gap_closed, paired_difference
 from simic.params import Params
 from simic.pipeline import stages
 from simic.pipeline.paths import Workspace
@@ -81,13 +81,13 @@ def summary(headroom: result.HeadroomReport, found: list[dict[str, result.PerSee
             row: dict[str, Any] = {
                 "score_by_seed": reached.mean(axis=1).round(2).tolist(),
                 "params": round(sum(sum(each[name].params) / len(each[name].params) for each in found) / len(found)),
-                "over_common": _numbers(gap.paired_difference(reached, common)),
+                "over_common": _numbers(paired_difference(reached, common)),
             }
             if rule is not None:
                 own, *_ = endpoints.over_seeds(headroom, [rule], group)
-                closed = gap.gap_closed(reached, own, oracle)
-                row["over_rule"] = _numbers(gap.paired_difference(reached, own))
-                row["rule_gap_closed"] = _numbers(closed.share) if closed.share else closed.undefined
+                closed = gap_closed(reached, own, oracle)
+                row["over_rule"] = _numbers(paired_difference(reached, own))
+                row["rule_gap_closed"] = _numbers(closed) if closed else "the gap may be 0"
             table[name] = row
         tables[group] = table
     return tables

@@ -13,11 +13,10 @@ import torch
 from simic.data.batches import Dataset
 from simic.envs.growth_env import GrowthEnv
 from simic.envs.rewards.transition import score
-from simic.evaluation.grid import Table, grids
 from simic.evaluation.headroom import possible_schedules
 from simic.evaluation.page import markdown
 from simic.evaluation.result import Frozen
-from simic.evaluation.schedules import Schedule
+from simic.evaluation.schedules import Schedule, Table, grids
 from simic.evaluation.scoring import Hosts, committed
 from simic.evaluation.search import random_search
 from simic.evaluation.statistics import Values

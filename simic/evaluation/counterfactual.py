@@ -25,7 +25,7 @@ from simic.envs.play import Episode, Situation
 from simic.envs.rewards.transition import score
 from simic.evaluation.result import DecisionGrade, GradedDecision, TriedChoice
 from simic.evaluation.scoring import EvaluationSetup, Performance, Turn
-from simic.evaluation.statistics import CONFIDENCE, Interval, Values, mean_interval
+from simic.evaluation.statistics import CONFIDENCE, Interval, Values, mean_interval, rows_by_task
 from simic.growth.life.vocabulary import Action, Op
 from simic.training.checkpoint import Checkpoint
 from simic.training.learned import LearnedActor
@@ -282,7 +282,7 @@ def _graded(setup: EvaluationSetup, own: Replay, replays: list[tuple[Counterfact
 
 def graded(decisions: Sequence[GradedDecision], tasks: Sequence[int], inexact: int) -> DecisionGrade:
     """Derive all figures from the decisions; ``tasks`` are those of the rows, and intervals are over tasks."""
-    rows = [tasks[each.row] for each in decisions]
+    of_task = [tasks[each.row] for each in decisions]
     advantage = [each.taken.score - float(np.mean([other.score for other in each.others])) for each in decisions]
     regret = [
         max((each.taken, *each.others), key=lambda choice: choice.val_score).score - each.taken.score
@@ -299,18 +299,15 @@ def graded(decisions: Sequence[GradedDecision], tasks: Sequence[int], inexact: i
         inexact=inexact,
         best=float(np.mean(best)) if best else None,
         chance=float(np.mean([1 / (1 + len(each.others)) for each in decisions])) if best else None,
-        advantage=_over_tasks(advantage, rows),
-        regret=_over_tasks(regret, rows),
+        advantage=_over_tasks(advantage, of_task),
+        regret=_over_tasks(regret, of_task),
         critic=critic(pairs),
     )
 
 
-def _over_tasks(values: list[float], rows: list[int]) -> Interval | None:
+def _over_tasks(values: list[float], tasks: list[int]) -> Interval | None:
     """Return the interval over the means of tasks, over hosts where there is one task; None below two values."""
-    of_task: dict[int, list[float]] = {}
-    for task, value in zip(rows, values, strict=True):
-        of_task.setdefault(task, []).append(value)
-    means = values if len(of_task) == 1 else [float(np.mean(each)) for each in of_task.values()]
+    means = [float(np.mean([values[k] for k in places])) for places in rows_by_task(dict(enumerate(tasks)))]
     return mean_interval(means) if len(means) > 1 else None
 
 

@@ -6,9 +6,9 @@ import numpy as np
 
 from simic import params as params_module
 from simic.envs.rewards.transition import score
-from simic.evaluation import gap, search
+from simic.evaluation import search
 from simic.evaluation.result import BLIND, LEARNED, Evaluation, Fixed, HeadroomReport, PerSeed, Standing, Standings
-from simic.evaluation.statistics import Interval, Values, mean_interval
+from simic.evaluation.statistics import Interval, Values, gap_closed, mean_interval, paired_difference, rows_by_task
 from simic.growth.networks.tables import TOGETHER
 from simic.params import Params
 
@@ -57,13 +57,13 @@ def standings(headroom: HeadroomReport, policies: Mapping[str, Reached]) -> dict
 
 
 def _of_group(headroom: HeadroomReport, policies: Mapping[str, Reached], group: str) -> Standings:
-    tasks = [index for index, task in enumerate(headroom.tasks) if task.group == group]
-    per_task = _Averaging(headroom, tasks)
-    kinds = [headroom.tasks[index].kind for index in per_task.tasks]
-    choosing, test = _tables(headroom, per_task)
-    sizes = per_task(np.array(headroom.params)), per_task(np.array(headroom.flops_per_sample))
+    units = _units(headroom, group)
+    kinds = [headroom.tasks[headroom.rows[rows[0]]].kind for rows in units]
+    choosing, test = _tables(headroom, units)
+    sizes = [_mean(np.array(table), units) for table in (headroom.params, headroom.flops_per_sample)]
     rows = [np.array(table) for table in (headroom.val_pct, headroom.test_pct, headroom.params)]
-    searched = per_task(search.random_search(scores(rows[0], rows[2], headroom), scores(rows[1], rows[2], headroom)))
+    searched = search.random_search(scores(rows[0], rows[2], headroom), scores(rows[1], rows[2], headroom))
+    searched = _mean(searched, units)
 
     def of_table(weights: Values) -> tuple[Values, float, float]:
         params, flops = (float((size * weights).sum(1).mean()) for size in sizes)
@@ -76,29 +76,30 @@ def _of_group(headroom: HeadroomReport, policies: Mapping[str, Reached], group: 
         ORACLE_TASK: of_table(search.best_choices(choosing)),
     }
     for name, seeds in policies.items():
-        accuracy, params = np.array(seeds.test_accuracy_pct), np.array(seeds.params, dtype=np.float64)
-        flops = np.array(seeds.flops_per_sample, dtype=np.float64)
-        placed[name] = (
-            per_task(scores(accuracy, params, headroom)), float(per_task(params).mean()), float(per_task(flops).mean())
-        )  # fmt: skip
+        columns = seeds.test_accuracy_pct, seeds.params, seeds.flops_per_sample
+        accuracy, params, flops = (np.array(column, dtype=np.float64) for column in columns)
+        reached = _mean(scores(accuracy, params, headroom), units)
+        placed[name] = reached, float(_mean(params, units).mean()), float(_mean(flops, units).mean())
     common, oracle = placed[COMMON][0], placed[ORACLE_TASK][0]
-    closed = gap.gap_closed(common, common, oracle)
+    gap = paired_difference(oracle, common)
     rule = next((name for name in (TUNED, PATIENT) if name in placed), None)
     by_rule = placed[rule][0] if rule else None
     return Standings(
         rule=rule,
-        rule_gap=None if by_rule is None else gap.paired_difference(oracle, by_rule),
-        tasks=len(tasks),
-        gap=closed.gap,
-        gap_undefined=closed.undefined,
+        rule_gap=None if by_rule is None else paired_difference(oracle, by_rule),
+        tasks=sum(task.group == group for task in headroom.tasks),
+        gap=gap,
+        gap_undefined=""
+        if gap.low > 0
+        else f"oracle - common is {gap.estimate:.2f} [{gap.low:.2f}, {gap.high:.2f}] and may be 0",
         random_search=tuple(searched.mean(axis=0).round(4).tolist()),
         policies={
             name: Standing(
                 score=mean_interval(reached),
-                over_rule=None if by_rule is None else gap.paired_difference(reached, by_rule),
-                rule_share=None if by_rule is None else gap.gap_closed(reached, by_rule, oracle).share,
-                over_common=gap.paired_difference(reached, common),
-                share=gap.gap_closed(reached, common, oracle).share,
+                over_rule=None if by_rule is None else paired_difference(reached, by_rule),
+                rule_share=None if by_rule is None else gap_closed(reached, by_rule, oracle),
+                over_common=paired_difference(reached, common),
+                share=gap_closed(reached, common, oracle),
                 search_worth=search.search_worth(reached, searched),
                 params=params,
                 flops_per_sample=flops,
@@ -115,11 +116,37 @@ def _of_group(headroom: HeadroomReport, policies: Mapping[str, Reached], group: 
 def oracle_schedules(headroom: HeadroomReport) -> list[int]:
     """Return the schedule ``[R]`` that the oracle per task plays on each row; of equals the first."""
     choosing = scores(np.array(headroom.choosing_val_pct), np.array(headroom.params), headroom)
-    chosen = [0] * len(headroom.rows)
-    for place in _Averaging(headroom, list(range(len(headroom.tasks)))).places:
-        for row in place:
-            chosen[row] = int(choosing[place].mean(axis=0).argmax())
-    return chosen
+    units = rows_by_task(dict(enumerate(headroom.rows)))
+    chosen = {row: int(choosing[rows].mean(axis=0).argmax()) for rows in units for row in rows}
+    return [chosen[row] for row in range(len(headroom.rows))]
+
+
+def over_seeds(headroom: HeadroomReport, trained: Sequence[Reached], group: str) -> tuple[Values, Values, Values]:
+    """Return scores on the tasks of a group: of policies trained with other seeds ``[S, T]``, of the common schedule
+    and of the oracle per task ``[T]``.
+    """
+    units = _units(headroom, group)
+    choosing, test = _tables(headroom, units)
+    reached = [scores(np.array(each.test_accuracy_pct), np.array(each.params), headroom) for each in trained]
+    oracle = (test * search.best_choices(choosing)).sum(axis=1)
+    return np.stack([_mean(each, units) for each in reached]), test[:, headroom.common], oracle
+
+
+def _tables(headroom: HeadroomReport, units: list[list[int]]) -> tuple[Values, Values]:
+    """Return the scores of every schedule on the hosts that choose and on those that score ``[T, S]``."""
+    tables = (np.array(table) for table in (headroom.choosing_val_pct, headroom.test_pct))
+    choosing, test = (_mean(scores(table, np.array(headroom.params), headroom), units) for table in tables)
+    return choosing, test
+
+
+def _units(headroom: HeadroomReport, group: str) -> list[list[int]]:
+    """Return the rows of each task of a group."""
+    return rows_by_task({r: task for r, task in enumerate(headroom.rows) if headroom.tasks[task].group == group})
+
+
+def _mean(values: Values, units: list[list[int]]) -> Values:
+    """Return ``[T, …]`` from ``[R, …]``: the mean over the hosts of each task."""
+    return np.stack([values[rows].mean(axis=0) for rows in units])
 
 
 def metrics(evaluation: Evaluation) -> dict[str, float]:
@@ -175,39 +202,3 @@ def compared(standings: Standings) -> dict[str, Interval]:
     names |= {"static": "host alone", ORACLE_TASK: "oracle"}
     scores = {said: standings.policies[name].score for name, said in names.items() if name in standings.policies}
     return scores | {f"best of {SEARCH} trainings": Interval(value, value, value) for value in searched}
-
-
-def over_seeds(headroom: HeadroomReport, trained: Sequence[Reached], group: str) -> tuple[Values, Values, Values]:
-    """Return scores on the tasks of a group: of policies trained with other seeds ``[S, T]``, of the common schedule
-    and of the oracle per task ``[T]``.
-    """
-    per_task = _Averaging(headroom, [index for index, task in enumerate(headroom.tasks) if task.group == group])
-    choosing, test = _tables(headroom, per_task)
-    reached = [
-        scores(np.array(each.test_accuracy_pct), np.array(each.params, dtype=np.float64), headroom) for each in trained
-    ]
-    oracle = (test * search.best_choices(choosing)).sum(axis=1)
-    return np.stack([per_task(each) for each in reached]), test[:, headroom.common], oracle
-
-
-def _tables(headroom: HeadroomReport, per_task: "_Averaging") -> tuple[Values, Values]:
-    """Return the scores of every schedule on the hosts that choose and on those that score ``[T, S]``."""
-    tables = (np.array(table) for table in (headroom.choosing_val_pct, headroom.test_pct))
-    choosing, test = (per_task(scores(table, np.array(headroom.params), headroom)) for table in tables)
-    return choosing, test
-
-
-class _Averaging:
-    """Rows ``[R, …]`` to tasks ``[T, …]``: the mean over the hosts of each task. Of a group of one task, as every data
-    set alone is, each host stands for itself.
-    """
-
-    def __init__(self, headroom: HeadroomReport, tasks: list[int]) -> None:
-        rows = np.array(headroom.rows)
-        self.places = [np.flatnonzero(rows == task) for task in tasks]
-        if len(tasks) == 1:
-            self.places = list(self.places[0][:, None])
-        self.tasks = [int(rows[place[0]]) for place in self.places]
-
-    def __call__(self, values: Values) -> Values:
-        return np.stack([values[rows].mean(axis=0) for rows in self.places])

@@ -1,5 +1,5 @@
 """Evaluate the trained policy on the hosts that headroom played: compare it seed by seed with all others, place it
-between the common schedule and the oracle, grade its decisions.
+between the common schedule and the oracle, grade its decisions, show the hosts on which it won and lost most.
 """
 
 from collections.abc import Callable, Mapping
@@ -10,17 +10,18 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from simic.envs.growth_env import GrowthEnv
 from simic.envs.play import Actor
+from simic.envs.rewards import total
 from simic.evaluation import endpoints, result, statistics
-from simic.evaluation.best_worst_episodes import best_and_worst
 from simic.evaluation.counterfactual import CounterfactualActor, grade
 from simic.evaluation.parts import NOTHING_KEPT, Parts
-from simic.evaluation.result import BLIND, LEARNED, OUTSIDE, SAMPLED
-from simic.evaluation.scoring import EVALUATION_ITERATION, EvaluationSetup, Performance, of_rows, play_for_score
+from simic.evaluation.result import BLIND, LEARNED, OUTSIDE, SAMPLED, Case, Decision, HeadroomReport, Timeline
+from simic.evaluation.scoring import EVALUATION_ITERATION, EvaluationSetup, Performance, Turn, of_rows, play_for_score
 from simic.evaluation.static_baselines import Regime, static_final
-from simic.growth.life.vocabulary import Slots
+from simic.growth.life.vocabulary import Op, Slots
 from simic.params import Params
 from simic.training import worker_layout
 
@@ -45,7 +46,7 @@ class Subject:
 def evaluate(
     setup: EvaluationSetup,
     actors: Mapping[str, Actor],
-    headroom: result.HeadroomReport,
+    headroom: HeadroomReport,
     subject: Subject,
     from_the_start: bool = False,
     on_end: Callable[[str, Performance], None] | None = None,
@@ -60,8 +61,7 @@ def evaluate(
     episodes. ``from_the_start``: the networks that the first actor ended with are trained again from the first step.
     ``counterfactuals`` are ``learned`` again with one decision another. ``others`` is what ``elsewhere`` gives.
     """
-    counterfactuals = counterfactuals or {}
-    played, fixed, final = dict[str, Performance](), dict[str, result.Fixed](), None
+    counterfactuals, played, final = counterfactuals or {}, dict[str, Performance](), None
     for name, done in play_for_score(setup, {**actors, **counterfactuals}, headroom.epochs):
         played[name] = done
         if on_end is not None:
@@ -69,8 +69,8 @@ def evaluate(
         final = final or of_rows(setup.env.slots, done.rows)
     seeds, learned = {name: played[name].score for name in actors}, played.get(LEARNED)
     tried = {name: (actor, played[name]) for name, actor in counterfactuals.items()}
-    if from_the_start and final is not None:
-        fixed = _from_the_start(setup, final, next(iter(seeds.values())))
+    first = next(iter(seeds.values()))
+    fixed = _from_the_start(setup, final, first) if from_the_start and final is not None else {}
     env, everyone = setup.env, {**seeds, **headroom.policies}
     return result.Evaluation(
         checkpoint=subject.checkpoint,
@@ -101,7 +101,7 @@ def elsewhere(
     prepared: Path,
     device: torch.device,
     actors: Actors,
-    headroom: result.HeadroomReport,
+    headroom: HeadroomReport,
     parts: Parts = NOTHING_KEPT,
 ) -> dict[str, result.Elsewhere]:
     """Play the same policies in episodes of the other lengths of ``headroom``, and on the tasks from outside the suite;
@@ -113,8 +113,8 @@ def elsewhere(
         seeds = {
             name: parts.of(name, Scores, partial(_scores, setup, actors, epochs)) for name, epochs in lengths.items()
         }
-    work = partial(_outside, actors, params, prepared, device, headroom.epochs)
     if widths := len(setup.held_out.outside):
+        work = partial(_outside, actors, params, prepared, device, headroom.epochs)
         of_width = parts.of(OUTSIDE, list[Scores], lambda: worker_layout.spread(work, widths, params.runtime, device))
         seeds[OUTSIDE] = {name: result.concatenated([part[name] for part in of_width]) for name in of_width[0]}
     return {
@@ -167,21 +167,81 @@ def summary(seeds: result.PerSeed, host_params: int, rng_seed: int) -> result.Po
 
 
 def comparisons(seeds: Mapping[str, result.PerSeed], rng_seed: int) -> tuple[result.PolicyComparison, ...]:
-    """Compare ``learned`` with every other policy."""
-    if LEARNED not in seeds:
-        return ()
-    return tuple(_comparison(seeds, name, rng_seed) for name in seeds if name != LEARNED)
+    """Compare ``learned``, where it was played, with every other policy."""
+
+    def compared(name: str) -> result.PolicyComparison:
+        first, second = (seeds[policy].test_accuracy_pct for policy in (LEARNED, name))
+        found = statistics.compare(first, second, rng_seed)
+        return result.PolicyComparison(
+            first=LEARNED,
+            second=name,
+            difference_pct=found.difference,
+            p_value=found.p_value,
+            probability_of_improvement=found.probability_of_improvement,
+            minimum_detectable_pct=found.minimum_detectable,
+            seeds=len(first),
+        )
+
+    return tuple(compared(name) for name in seeds if LEARNED in seeds and name != LEARNED)
 
 
-def _comparison(seeds: Mapping[str, result.PerSeed], other: str, rng_seed: int) -> result.PolicyComparison:
-    first, second = (list(seeds[name].test_accuracy_pct) for name in (LEARNED, other))
-    compared = statistics.compare(first, second, rng_seed)
-    return result.PolicyComparison(
-        first=LEARNED,
-        second=other,
-        difference_pct=compared.difference,
-        p_value=compared.p_value,
-        probability_of_improvement=compared.probability_of_improvement,
-        minimum_detectable_pct=compared.minimum_detectable,
-        seeds=compared.seeds,
+# --- episodes that are shown ---
+
+
+OF_EACH = 3  # hosts that won, and as many that lost
+
+
+def best_and_worst(setup: EvaluationSetup, headroom: HeadroomReport, done: Performance) -> tuple[Case, ...]:
+    """Return the episodes with the largest gain, then those with the largest loss, which comes last; no host twice."""
+    accuracy, params = np.array(done.score.test_accuracy_pct), np.array(done.score.params, dtype=np.float64)
+    reached = endpoints.scores(accuracy, params, headroom)
+    schedules = endpoints.scores(np.array(headroom.test_pct), np.array(headroom.params), headroom)
+    order = np.argsort(schedules[:, headroom.common] - reached, kind="stable").tolist()
+    each, oracle = min(OF_EACH, len(order) // 2), endpoints.oracle_schedules(headroom)
+    return tuple(
+        Case(
+            row=row,
+            parameters=setup.held_out.tasks[headroom.rows[row]].parameters,
+            score=float(reached[row]),
+            common=float(schedules[row, headroom.common]),
+            oracle=headroom.schedules[oracle[row]],
+            oracle_score=float(schedules[row, oracle[row]]),
+            timeline=timeline(setup.env, done, row),
+        )
+        for row in (*order[:each], *order[len(order) - each :])
     )
+
+
+def timeline(env: GrowthEnv, done: Performance, host: int = 0) -> Timeline:
+    """Return how one of the hosts grew."""
+    names: dict[int, str | None] = {index: item.name for index, item in enumerate(env.blueprints)}
+    infos = [turn.info for turn in done.turns]
+    decided = [turn for turn in done.turns if bool(turn.situation.alive[host]) and int(turn.action.op[host]) != Op.WAIT]
+    return Timeline(
+        stages=tuple(tuple(info.stage[host].tolist()) for info in infos),
+        blueprints=tuple(tuple(map(names.get, info.blueprint[host].tolist())) for info in infos),
+        alphas=tuple(tuple(round(alpha, 6) for alpha in info.alpha[host].tolist()) for info in infos),
+        decisions=tuple(_decision(turn, host, names, done.probabilities) for turn in decided),
+        live_accuracy_pct=tuple(_measured(info.live_accuracy[host]) for info in infos),
+        committed_accuracy_pct=tuple(_measured(info.committed_accuracy[host]) for info in infos),
+        rollback_steps=tuple(turn.situation.step for turn in done.turns if bool(turn.info.panicked[host])),
+    )
+
+
+def _decision(turn: Turn, host: int, names: Mapping[int, str | None], probabilities: Tensor | None) -> Decision:
+    op, slot, step = int(turn.action.op[host]), int(turn.action.slot[host]), turn.situation.step
+    of = turn.info.blueprint if op == Op.GERMINATE else turn.situation.slots.blueprint
+    took_effect = int(turn.info.effective_op[host]) == op
+    return Decision(
+        step=step,
+        op=Op(op).name,
+        slot=slot,
+        blueprint=names.get(int(of[host, slot])),
+        refused_by_gate=None if took_effect else int(turn.info.gate[host]),
+        reward=float(total(turn.info.components)[host]),
+        probability=None if probabilities is None else round(float(probabilities[step, host]), 6),
+    )
+
+
+def _measured(value: Tensor) -> float | None:
+    return float(value) if bool(value.isfinite()) else None

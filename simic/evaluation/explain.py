@@ -26,9 +26,9 @@ from simic.envs.observations import EPOCHS_UNIT, Feature, columns
 from simic.envs.play import Situation
 from simic.envs.rewards.transition import score
 from simic.errors import SimicError
-from simic.evaluation.baselines import EMPTY
 from simic.evaluation.counterfactual import CounterfactualActor, Offers, Replay, at_step, reward_scale
 from simic.evaluation.page import aligned
+from simic.evaluation.policies import EMPTY
 from simic.evaluation.result import LEARNED, Evaluation, TriedChoice
 from simic.evaluation.scoring import EvaluationSetup, Turn, of_rows, open_env, play_for_score
 from simic.growth.life.vocabulary import Stage

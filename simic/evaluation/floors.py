@@ -5,7 +5,7 @@ many are trained as were grown, for as many epochs.
 """
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -109,32 +109,32 @@ def floors(
     splits as scikit-learn takes them (None: tokens), and ``codes`` the raw columns that hold codes.
     """
     y, classes = held.test.y.cpu().numpy().ravel(), held.test.classes
-    fits = [partial(_majority, held)]
+    commonest = int(held.train.y.flatten().bincount().argmax())
+    contenders = [Contender(MAJORITY, y == commonest, 0, 0.0)]
+    fits = list[Callable[[], Contender]]()
     if samples is not None:
         fits += [partial(_logistic, samples, classes), partial(_boosting, samples, codes, classes)]
     fits += [partial(_trained, params, env, held, *network) for network in _networks(env)]
-    contenders = list[Contender]()
-    for fit in fits:
+    for done, fit in enumerate(fits, start=1):
         contenders.append(fit())
-        told("compared with, models", len(contenders), len(fits))
+        told("compared with, models", done, len(fits))
     contenders.append(grown)
     counts = np.bincount(y, minlength=classes)
     uneven = bool(counts.min() < UNEVEN * counts.max())
     balance = 1.0 / np.maximum(counts, 1)[y]
     weights = balance / balance.sum() if uneven else np.full(len(y), 1 / len(y))
-    rows = tuple(_row(each, weights if uneven else None) for each in contenders)
-    return Floors(rows=rows, hosts=env.num_envs, tested=len(y), advice=advice(contenders, weights))
-
-
-def _row(each: Contender, balance: NDArray[np.float64] | None) -> FloorRow:
-    return FloorRow(
-        name=each.name,
-        accuracy_pct=round(100 * float(each.correct.mean()), 4),
-        balanced_pct=None if balance is None else round(100 * float(each.correct @ balance), 4),
-        mean_pct=None if each.mean_pct is None else round(each.mean_pct, 4),
-        size=f"{each.size:,}{each.unit}",
-        seconds=round(each.seconds, 2),
+    rows = tuple(
+        FloorRow(
+            name=each.name,
+            accuracy_pct=round(100 * float(each.correct.mean()), 4),
+            balanced_pct=round(100 * float(each.correct @ weights), 4) if uneven else None,
+            mean_pct=None if each.mean_pct is None else round(each.mean_pct, 4),
+            size=f"{each.size:,}{each.unit}",
+            seconds=round(each.seconds, 2),
+        )
+        for each in contenders
     )
+    return Floors(rows=rows, hosts=env.num_envs, tested=len(y), advice=advice(contenders, weights))
 
 
 def advice(contenders: Sequence[Contender], weights: NDArray[np.float64]) -> str:
@@ -145,8 +145,7 @@ def advice(contenders: Sequence[Contender], weights: NDArray[np.float64]) -> str
     """
     scores = [float(each.correct @ weights) for each in contenders]
     best, grown = contenders[int(np.argmax(scores))], contenders[-1]
-    lags = [_lag(best, each, weights) for each in contenders]
-    chosen = next(k for k, (lag, error) in enumerate(lags) if lag <= error)
+    chosen = next(k for k, each in enumerate(contenders) if not _is_behind(best, each, weights))
     said = [f"{100 * score:.1f} % for {_cost(each)}" for score, each in zip(scores, contenders, strict=True)]
     measure = "balanced accuracy" if len(np.unique(weights.round(12))) > 1 else "accuracy"
     if chosen == len(scores) - 1:
@@ -169,11 +168,11 @@ def advice(contenders: Sequence[Contender], weights: NDArray[np.float64]) -> str
     return f"{found} The highest is {_named(best)} with {100 * max(scores):.1f} %, which may be chance."
 
 
-def _lag(best: Contender, other: Contender, weights: NDArray[np.float64]) -> tuple[float, float]:
-    """Return how far another is behind the best, and the standard error of that."""
+def _is_behind(best: Contender, other: Contender, weights: NDArray[np.float64]) -> bool:
+    """Return whether another is behind the best by more than the standard error of that."""
     difference = best.correct.astype(np.float64) - other.correct
     lag = float(difference @ weights)
-    return lag, float(np.sqrt(np.square(weights * (difference - lag)).sum()))
+    return lag > float(np.sqrt(np.square(weights * (difference - lag)).sum()))
 
 
 def _named(each: Contender) -> str:
@@ -184,12 +183,7 @@ def _cost(each: Contender) -> str:
     return f"{each.size:,}{each.unit or ' parameters'} and {each.seconds:.1f} s"
 
 
-# --- a guess, and scikit-learn's models ------------------------------------------------------------------------------
-
-
-def _majority(held: HeldOut) -> Contender:
-    answer = int(held.train.y.flatten().bincount().argmax())
-    return Contender(MAJORITY, held.test.y.cpu().numpy().ravel() == answer, 0, 0.0)
+# --- scikit-learn's models ------------------------------------------------------------------------------
 
 
 def _rows(samples: Samples, classes: int) -> tuple[slice, str]:

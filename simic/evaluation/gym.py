@@ -1,7 +1,7 @@
 """Headroom and evaluation of a Gymnasium environment: everyone plays the same fresh episodes to their end."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -17,7 +17,7 @@ from simic.data.batches import data_hash
 from simic.envs.gym_env import EVALUATION, AnyGym, Decide, PlayedEpisodes, open_gym, play
 from simic.envs.gym_rules import Rule, named
 from simic.evaluation import statistics
-from simic.evaluation.gym_peer import PEER, learn_peer
+from simic.evaluation.gym_peer import PEER, Told, learn_peer
 from simic.evaluation.result import BLIND, LEARNED, SAMPLED, Actions, Frozen, read_as
 from simic.evaluation.statistics import Interval
 from simic.params import Params
@@ -29,7 +29,6 @@ RANDOM = "random"
 SCHEMA = "gym 1"  # of headroom.json and evaluation.json
 RECORDED = 5  # episodes of each trained policy whose actions are kept
 ENDPOINT = "mean undiscounted return of learned, greedy, one training: in episodes of seeds that training never saw"
-Told = Callable[[str, int, int], None]
 
 
 class Scores(Frozen):
@@ -98,7 +97,7 @@ def measure(params: Params, prepared: Path, told: Told) -> GymHeadroom:
     players: dict[str, Callable[[AnyGym], Decide]] = {RANDOM: lambda env: _random(env, params.rng_seed)}
     for name in asked.rules:
         players[name] = _by_rule(named(name))
-    played = {name: scored(_played(params, player)) for name, player in players.items()}
+    played = {name: _scores(_played(params, player)) for name, player in players.items()}
     told("random actions and rules", len(players), len(players))
     peer, said = learn_peer(params, told)
     if peer is not None:
@@ -115,12 +114,10 @@ def measure(params: Params, prepared: Path, told: Told) -> GymHeadroom:
 
 def evaluate(params: Params, kept: Checkpoint, headroom: GymHeadroom, told: Told) -> GymEvaluation:
     """Let the trained policy play the episodes of the headroom, and compare it with everyone there."""
-    learned = Learned.of(kept)
-    results: dict[str, Scores] = {}
-    actions: dict[str, Actions] = {}
+    learned, results, actions = Learned.of(kept), dict[str, Scores](), dict[str, Actions]()
     for done, name in enumerate(params.evaluate.policies, start=1):
         parts = _played(params, lambda env, name=name: _trained(learned, env, name, params.rng_seed))
-        results[name] = scored(parts)
+        results[name] = _scores(parts)
         every = [episode for part in parts for episode in part.actions]
         actions[name] = tuple(tuple(" ".join(map(str, row)) for row in x.tolist()) for x in every[:RECORDED])
         told("played to the end", done, len(params.evaluate.policies))
@@ -132,15 +129,18 @@ def evaluate(params: Params, kept: Checkpoint, headroom: GymHeadroom, told: Told
         data_sha256=headroom.data_sha256,
         rng_seed=params.rng_seed,
         eval_seeds=params.evaluate.eval_seeds,
-        policies={name: summary(scores, params.rng_seed) for name, scores in results.items()},
-        comparisons=comparisons(results, params.rng_seed),
+        policies={name: _summary(scores, params.rng_seed) for name, scores in results.items()},
+        comparisons=tuple(
+            _compared(results[LEARNED], results[name], name, params.rng_seed)
+            for name in results
+            if LEARNED in results and name != LEARNED
+        ),
         actions=actions,
         peer=headroom.peer,
     )
 
 
-def summary(scores: Scores, rng_seed: int) -> GymResult:
-    """Return a policy's mean and interquartile mean, each with its interval."""
+def _summary(scores: Scores, rng_seed: int) -> GymResult:
     returns = np.array(scores.returns)
     return GymResult(
         mean_return=statistics.mean_interval(returns),
@@ -150,21 +150,8 @@ def summary(scores: Scores, rng_seed: int) -> GymResult:
     )
 
 
-def comparisons(results: Mapping[str, Scores], rng_seed: int) -> tuple[GymComparison, ...]:
-    """Compare ``learned`` with everyone else."""
-    first = results.get(LEARNED)
-    return () if first is None else tuple(_compared(first, results, n, rng_seed) for n in results if n != LEARNED)
-
-
-def _compared(first: Scores, results: Mapping[str, Scores], name: str, rng_seed: int) -> GymComparison:
-    compared = statistics.compare(list(first.returns), list(results[name].returns), rng_seed)
-    return GymComparison(
-        second=name,
-        difference=compared.difference,
-        p_value=compared.p_value,
-        probability_of_improvement=compared.probability_of_improvement,
-        minimum_detectable=compared.minimum_detectable,
-    )
+def _compared(learned: Scores, other: Scores, name: str, rng_seed: int) -> GymComparison:
+    return GymComparison(second=name, **vars(statistics.compare(learned.returns, other.returns, rng_seed)))
 
 
 def metrics(evaluation: GymEvaluation) -> str:
@@ -213,7 +200,7 @@ def page(headroom: GymHeadroom) -> str:
     """Return a line for everyone who played: mean return and its interval."""
     lines = [f"environment  {headroom.eval_seeds} fresh episodes each; peer: {headroom.peer}"]
     for name, scores in headroom.policies.items():
-        mean = statistics.mean_interval(list(scores.returns))
+        mean = statistics.mean_interval(scores.returns)
         lines.append(f"{name:<12} {mean.estimate:.2f} [{mean.low:.2f}, {mean.high:.2f}]")
     return "\n".join(lines)
 
@@ -221,12 +208,13 @@ def page(headroom: GymHeadroom) -> str:
 def contest(params: Params, namespace: int, first: Learned, second: Learned | None) -> tuple[Scores, Scores]:
     """Return the scores of two policies, or of one and random actions, in fresh episodes of that namespace."""
 
-    def play_as(learned: Learned) -> Scores:
-        return scored(_played(params, lambda env: _trained(learned, env, LEARNED, params.rng_seed), namespace))
+    def scores(learned: Learned | None) -> Scores:
+        def player(env: AnyGym) -> Decide:
+            return _trained(learned, env, LEARNED, params.rng_seed) if learned else _random(env, params.rng_seed)
 
-    if second is not None:
-        return play_as(first), play_as(second)
-    return play_as(first), scored(_played(params, lambda env: _random(env, params.rng_seed), namespace))
+        return _scores(_played(params, player, namespace))
+
+    return scores(first), scores(second)
 
 
 # --- who plays ---
@@ -244,11 +232,10 @@ def _played(params: Params, player: Callable[[AnyGym], Decide], namespace: int =
     return played
 
 
-def scored(parts: Sequence[PlayedEpisodes]) -> Scores:
+def _scores(parts: Sequence[PlayedEpisodes]) -> Scores:
     """Return the returns and lengths of all episodes."""
-    return Scores(
-        returns=tuple(x for part in parts for x in part.returns), lengths=tuple(x for p in parts for x in p.lengths)
-    )
+    returns, lengths = (tuple(x for part in parts for x in getattr(part, name)) for name in ("returns", "lengths"))
+    return Scores(returns=returns, lengths=lengths)
 
 
 def _noise(env: AnyGym, rng_seed: int, purpose: rng.Purpose) -> Callable[[int], Tensor]:

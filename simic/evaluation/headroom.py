@@ -18,11 +18,9 @@ from simic.envs.growth_env import GrowthEnv
 from simic.envs.play import Actor
 from simic.envs.rewards.transition import score
 from simic.evaluation import endpoints
-from simic.evaluation.baselines import Static
 from simic.evaluation.endpoints import PATIENT, TUNED
-from simic.evaluation.grid import Grid, Table, grids
 from simic.evaluation.parts import NOTHING_KEPT, Parts
-from simic.evaluation.policies import BASELINES, RANDOM
+from simic.evaluation.policies import BASELINES, RANDOM, Static
 from simic.evaluation.result import (
     OUTSIDE,
     Actions,
@@ -35,7 +33,7 @@ from simic.evaluation.result import (
     joined,
 )
 from simic.evaluation.rules import known, tuned_actor
-from simic.evaluation.schedules import OpenLoop, Schedule, every_schedule
+from simic.evaluation.schedules import Grid, OpenLoop, Schedule, Table, every_schedule, grids
 from simic.evaluation.scoring import (
     EVALUATION_ITERATION,
     EvaluationSetup,

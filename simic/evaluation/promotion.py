@@ -22,7 +22,7 @@ from simic.evaluation.endpoints import SETTINGS
 from simic.evaluation.policies import BASELINES, refuse_other_host
 from simic.evaluation.result import Frozen
 from simic.evaluation.scoring import Hosts, at_once, committed, open_env, play_in_groups
-from simic.evaluation.statistics import Interval, Values, compare
+from simic.evaluation.statistics import Interval, Values, compare, rows_by_task
 from simic.params import Params
 from simic.training import machine
 from simic.training.learned import CARD_FILE, Learned
@@ -78,62 +78,52 @@ def contest(params: Params, prepared: Path, challenger: Entrant, champion: Entra
     """Play the challenger against the champion, or against ``FLOORS`` where there is none. SimicError where they are
     not of one task and one space of observations and actions.
     """
-    if params.prepare.is_gym:
-        return _gym_contest(params, prepared, challenger, champion)
-    with held_out_closed("who is champion is decided on validation splits"):
-        entrants = [challenger, *([champion] if champion else [])]
-        for entrant in entrants:
-            _refuse_other_task(entrant, params, prepared)
-        opponents = [CHAMPION] if champion else list(FLOORS)
-        env, hosts = _arena(params, prepared, entrants, policies=1 + len(opponents))
-        with closing(env):
-            for entrant in entrants:
-                _refuse_other_space(entrant, env)
-            players: dict[str, Actor] = {CHALLENGER: challenger.learned.actor(greedy=True)}
-            players |= {name: BASELINES[name](env) for name in opponents if name in BASELINES}
-            if champion:
-                players[CHAMPION] = champion.learned.actor(greedy=True)
-            scores = _scores(env, players, hosts)
-    return Contest(
-        data_sha256=challenger.data_sha256,
-        hosts=len(hosts.tasks),
-        tasks=len(set(hosts.tasks.tolist())),
-        iteration=hosts.iteration,
-        compared=tuple(_compared(name, scores, params.rng_seed) for name in opponents),
-    )
-
-
-def _gym_contest(params: Params, prepared: Path, challenger: Entrant, champion: Entrant | None) -> Contest:
-    """Play fresh episodes of a Gymnasium environment, against random actions where there is no champion."""
-    machine.configure(params.runtime)
     entrants = [challenger, *([champion] if champion else [])]
     for entrant in entrants:
         _refuse_other_data(entrant, prepared)
-    iteration, opponent = _drawn(entrants), CHAMPION if champion else gym.RANDOM
-    first, second = gym.contest(params, iteration, challenger.learned, champion.learned if champion else None)
-    scores = {CHALLENGER: np.array(first.returns), opponent: np.array(second.returns)}
+    drawn = durable.sha256_of("".join(entrant.sha256 for entrant in entrants).encode())
+    iteration = PROMOTION_ITERATION + int(drawn[:_HEX_DIGITS], 16)
+    if params.prepare.is_gym:
+        opponent = CHAMPION if champion else gym.RANDOM
+        machine.configure(params.runtime)
+        first, second = gym.contest(params, iteration, challenger.learned, champion.learned if champion else None)
+        scores = {CHALLENGER: np.array(first.returns), opponent: np.array(second.returns)}
+        hosts, tasks = len(first.returns), 1
+    else:
+        with held_out_closed("who is champion is decided on validation splits"):
+            hosts, tasks, scores = _on_fresh_hosts(params, prepared, challenger, champion, iteration)
     return Contest(
         data_sha256=challenger.data_sha256,
-        hosts=params.evaluate.eval_seeds,
-        tasks=1,
+        hosts=hosts,
+        tasks=tasks,
         iteration=iteration,
-        compared=(_compared(opponent, scores, params.rng_seed),),
+        compared=tuple(_compared(name, scores, params.rng_seed) for name in scores if name != CHALLENGER),
     )
 
 
-def _refuse_other_task(entrant: Entrant, params: Params, prepared: Path) -> None:
-    """Refuse other data: they may hold, as training samples, what is validated on here."""
-    _refuse_other_data(entrant, prepared)
-    theirs, ours = (train.model_dump(mode="json") for train in (entrant.learned.train, params.train))
-    for name in SETTINGS:
-        if theirs[name] != ours[name]:
-            raise SimicError(
-                f"{entrant.name}: was trained with train.{name} = {theirs[name]}, params.yaml has {ours[name]}: hosts "
-                "must grow under the same rules; set the old value again, or take its alias away in MLflow"
-            )
+def _on_fresh_hosts(
+    params: Params, prepared: Path, challenger: Entrant, champion: Entrant | None, iteration: int
+) -> tuple[int, int, dict[str, Values]]:
+    """Play on at least ``evaluate.eval_seeds`` hosts of that iteration, of every validation task as many; return how
+    many hosts and tasks, and everyone's score on each task, or on each host where there is one task.
+    """
+    for entrant in (challenger, champion):
+        if entrant is not None:
+            _refuse_other_rules(entrant, params)
+    device = machine.configure(params.runtime)
+    choosing = torch.tensor(read_meta(prepared).of_group("val"))
+    tasks = choosing.repeat(-(-params.evaluate.eval_seeds // len(choosing)))
+    hosts = Hosts(tasks, torch.arange(len(tasks)), iteration)
+    rows = torch.arange(len(tasks) * at_once(len(tasks), policies=2 if champion else 1 + len(FLOORS)))
+    splits = load_split(prepared, "train", device), load_split(prepared, "val", device)
+    with closing(open_env(params.train, params.rng_seed, params.runtime, splits, rows, device)) as env:
+        players = {CHALLENGER: _player(challenger, env)}
+        players |= {CHAMPION: _player(champion, env)} if champion else {name: BASELINES[name](env) for name in FLOORS}
+        return len(tasks), len(choosing), _scores(env, players, hosts)
 
 
 def _refuse_other_data(entrant: Entrant, prepared: Path) -> None:
+    """Refuse other data: they may hold, as training samples, what is validated on here."""
     here = data_hash(prepared)
     if entrant.data_sha256 != here:
         raise SimicError(
@@ -143,45 +133,31 @@ def _refuse_other_data(entrant: Entrant, prepared: Path) -> None:
         )
 
 
-def _refuse_other_space(entrant: Entrant, env: GrowthEnv) -> None:
+def _refuse_other_rules(entrant: Entrant, params: Params) -> None:
+    theirs, ours = (train.model_dump(mode="json") for train in (entrant.learned.train, params.train))
+    for name in SETTINGS:
+        if theirs[name] != ours[name]:
+            raise SimicError(
+                f"{entrant.name}: was trained with train.{name} = {theirs[name]}, params.yaml has {ours[name]}: hosts "
+                "must grow under the same rules; set the old value again, or take its alias away in MLflow"
+            )
+
+
+def _player(entrant: Entrant, env: GrowthEnv) -> Actor:
     try:
         refuse_other_host(entrant.learned, env.host)
     except SimicError as error:
         raise SimicError(f"{entrant.name}: {error}") from None
-
-
-def _arena(params: Params, prepared: Path, entrants: list[Entrant], policies: int) -> tuple[GrowthEnv, Hosts]:
-    """Draw hosts for these entrants, at least ``evaluate.eval_seeds``, of every validation task as many; open rows for
-    some policies at once.
-    """
-    device = machine.configure(params.runtime)
-    choosing = torch.tensor(read_meta(prepared).of_group("val"))
-    tasks = choosing.repeat(-(-params.evaluate.eval_seeds // len(choosing)))
-    hosts = Hosts(tasks, torch.arange(len(tasks)), _drawn(entrants))
-    rows = torch.arange(len(tasks) * at_once(len(tasks), policies))
-    splits = load_split(prepared, "train", device), load_split(prepared, "val", device)
-    return open_env(params.train, params.rng_seed, params.runtime, splits, rows, device), hosts
-
-
-def _drawn(entrants: list[Entrant]) -> int:
-    """Return the namespace of what is played, drawn for these policies."""
-    drawn = durable.sha256_of("".join(entrant.sha256 for entrant in entrants).encode())
-    return PROMOTION_ITERATION + int(drawn[:_HEX_DIGITS], 16)
+    return entrant.learned.actor(greedy=True)
 
 
 def _scores(env: GrowthEnv, players: Mapping[str, Actor], hosts: Hosts) -> dict[str, Values]:
-    """Return the scores of each player on every task, or on every host where there is one task."""
-    scores = dict[str, Values]()
+    scores, units = dict[str, Values](), rows_by_task(dict(enumerate(hosts.tasks.tolist())))
     for playing in play_in_groups(env, players, hosts):
         accuracy, _, size, _ = committed(env, None).numpy()
         points = score(accuracy, size - env.host.params, env.host.params, env.train.price)
-        scores |= {name: _by_task(points[rows], hosts.tasks.numpy()) for name, (rows, _) in playing.items()}
+        scores |= {name: np.array([points[rows][unit].mean() for unit in units]) for name, (rows, _) in playing.items()}
     return scores
-
-
-def _by_task(points: Values, tasks: Values) -> Values:
-    different = np.unique(tasks)
-    return points if len(different) == 1 else np.array([points[tasks == task].mean() for task in different])
 
 
 def _compared(opponent: str, scores: Mapping[str, Values], rng_seed: int) -> Compared:
@@ -191,5 +167,5 @@ def _compared(opponent: str, scores: Mapping[str, Values], rng_seed: int) -> Com
         difference=compared.difference,
         p_value=compared.p_value,
         probability_of_improvement=compared.probability_of_improvement,
-        pairs=compared.seeds,
+        pairs=len(scores[opponent]),
     )

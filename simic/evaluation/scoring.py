@@ -6,7 +6,7 @@ a host costs about a fifth less in a population of 60 to 120 rows than in one of
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, is_dataclass, replace
 from pathlib import Path
 from typing import Any, Self, TypeVar
@@ -19,7 +19,7 @@ from simic.envs.attribution import most_networks
 from simic.envs.growth_env import GrowthEnv
 from simic.envs.play import Actor, Episode, Situation, play, refuse_closed
 from simic.envs.records import StepInfo
-from simic.evaluation.baselines import Static
+from simic.evaluation.policies import Static
 from simic.evaluation.result import Actions, PerSeed
 from simic.growth.batch.shards import recovered
 from simic.growth.life.vocabulary import Action, Stage
@@ -162,17 +162,19 @@ class SideBySide:
     def __init__(self, actors: Sequence[Actor], ids: Tensor) -> None:
         self.actors, self.ids = actors, ids
 
-    def rows(self, place: int) -> slice:
-        """Return the rows of the actor of that place."""
-        return slice(place * len(self.ids), (place + 1) * len(self.ids))
-
     def start(self, episode: Episode) -> None:
         for actor in self.actors:
             actor.start(replace(episode, env_ids=self.ids))
 
     def act(self, situation: Situation) -> Action:
-        parts = [actor.act(of_rows(situation, self.rows(place))) for place, actor in enumerate(self.actors)]
+        rows = rows_of_actors(len(self.actors), len(self.ids))
+        parts = [actor.act(of_rows(situation, own)) for own, actor in zip(rows, self.actors, strict=True)]
         return Action(*(torch.cat(head) for head in zip(*parts, strict=True)))
+
+
+def rows_of_actors(actors: int, hosts: int) -> list[slice]:
+    """Return the rows of each of so many actors that share an environment."""
+    return [slice(place * hosts, (place + 1) * hosts) for place in range(actors)]
 
 
 def play_together(
@@ -211,8 +213,8 @@ def play_in_groups(
         playing = names[first : first + size]
         chosen = [actors[name] for name in playing]
         turns = recovered(env.population, lambda chosen=chosen: play_together(env, chosen, hosts, steps))
-        places = SideBySide(chosen, hosts.ids)
-        yield {name: (places.rows(place), turns) for place, name in enumerate(playing)}
+        rows = rows_of_actors(len(playing), len(hosts.tasks))
+        yield {name: (own, turns) for name, own in zip(playing, rows, strict=True)}
 
 
 def in_populations(
@@ -301,34 +303,26 @@ def spent(env: GrowthEnv, flops: Tensor) -> tuple[Tensor, Tensor]:
 
 def _score(env: GrowthEnv, rows: slice, turns: list[Turn], reached: Tensor) -> PerSeed:
     """Return the seeds of one policy; ``reached [4, H]`` as ``committed`` gives it."""
-    val, test, params, flops = reached.tolist()
+    val, test, params, flops = reached
     slots = of_rows(env.slots, rows)
     training, validation = spent(env, torch.stack([turn.info.flops for turn in turns]).sum(dim=0))
+    removed = [
+        (turn.info.stage == Stage.PRUNED) & (turn.situation.slots.stage != Stage.PRUNED) | turn.info.replaced
+        for turn in turns
+    ]
+    counts = {
+        "params": params.long(),
+        "flops_per_sample": flops.long(),
+        "training_flops": training,
+        "validation_flops": validation,
+        "germinated": slots.germinations.sum(dim=1),
+        "fossilized": (slots.stage == Stage.FOSSILIZED).sum(dim=1),
+        "pruned": torch.stack(removed).sum(dim=(0, 2)),
+        "rollbacks": torch.stack([turn.info.panicked for turn in turns]).sum(dim=0),
+    }
     return PerSeed(
-        test_accuracy_pct=_rounded(test),
-        val_accuracy_pct=_rounded(val),
-        params=tuple(map(int, params)),
-        flops_per_sample=tuple(map(int, flops)),
-        training_flops=tuple(training.tolist()),
-        validation_flops=tuple(validation.tolist()),
-        germinated=tuple(slots.germinations.sum(dim=1).tolist()),
-        fossilized=tuple((slots.stage == Stage.FOSSILIZED).sum(dim=1).tolist()),
-        pruned=_total(_pruned(turn) for turn in turns),
-        rollbacks=_total(turn.info.panicked for turn in turns),
+        # 4 decimals are far below one sample of any split.
+        test_accuracy_pct=tuple(round(points, 4) for points in test.tolist()),
+        val_accuracy_pct=tuple(round(points, 4) for points in val.tolist()),
+        **{name: tuple(count.tolist()) for name, count in counts.items()},
     )
-
-
-def _pruned(turn: Turn) -> Tensor:
-    """Return how many seeds one step removed, ``[H]``."""
-    pruned = (turn.info.stage == Stage.PRUNED) & (turn.situation.slots.stage != Stage.PRUNED)
-    return (pruned | turn.info.replaced).sum(dim=1)
-
-
-def _total(counts: Iterable[Tensor]) -> tuple[int, ...]:
-    """Return the sum over the steps for each host."""
-    return tuple(torch.stack(list(counts)).sum(dim=0).tolist())
-
-
-def _rounded(points: Sequence[float]) -> tuple[float, ...]:
-    """Round accuracies: 4 decimals are far below one sample of any split."""
-    return tuple(round(value, 4) for value in points)

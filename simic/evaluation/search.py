@@ -12,8 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from pydantic.dataclasses import dataclass
 
 from simic.errors import SimicError
-from simic.evaluation.gap import paired_difference
-from simic.evaluation.statistics import Values
+from simic.evaluation.statistics import Values, paired_difference
 
 ROUNDING = 1e-9  # in points: scores that agree to this are the same score, summed in another order
 

@@ -40,8 +40,6 @@ CNN_WIDTHS = ((4, 8), (8, 16), (4, 8, 16))
 WIDTHS = {"mlp": ((8,), (16,), (32, 32), (64, 64, 64)), "tables": ((64, 64),)}
 KEPT_OF_A_SEED = ("stage", "blueprint", "operator", "alpha", "alpha_target", "germinations")
 
-Samples = tuple[NDArray[np.float64], NDArray[np.int64]]  # of one split of one task: x [n, D], y [n]
-
 
 # --- training --------------------------------------------------------------------------------------------------------
 
@@ -84,24 +82,20 @@ class Regime:
 
     def _accuracy(self, population: Population | Shards, slots: Slots, epochs: Tensor) -> Tensor:
         """Return points on the test split, ``[R, E]``."""
-        present = slots.blueprint >= 0
+        present, train, samples = slots.blueprint >= 0, self.train, len(self.data)
         population.reset(self.iteration, self.tasks)
         population.germinate(slots, present, self.data)
         accuracy = torch.zeros(epochs.shape, device=epochs.device)
         for epoch in range(1, int(epochs.max()) + 1):
-            self._train(population, slots, epoch)
+            # In the order of the environment's step of that number.
+            where = population.rng_seed, self.iteration, population.env_ids, epoch
+            order = epoch_order(*where, samples, train.batch_size, train.batches_per_epoch)
+            population.train_epoch(slots, self.data, order + (self.tasks * samples)[:, None, None])
             due = epochs == epoch
             if due.any():
                 answers = population.evaluate(slots, self.test, torch.zeros_like(present)[None])
                 accuracy = torch.where(due, 100.0 * answers.correct[0].float().mean(dim=1), accuracy)
         return accuracy
-
-    def _train(self, population: Population | Shards, slots: Slots, epoch: int) -> None:
-        """Train one epoch as the environment's step of that number does."""
-        where = population.rng_seed, self.iteration, population.env_ids, epoch
-        order = epoch_order(*where, len(self.data), self.train.batch_size, self.train.batches_per_epoch)
-        order = order + (self.tasks * len(self.data))[:, None, None]
-        population.train_epoch(slots, self.data, order)
 
 
 # --- networks of several sizes ---------------------------------------------------------------------------------------
@@ -113,27 +107,21 @@ def static_baselines(
     """Train every baseline on every row (host, task of ``tasks [E]``), as the hosts of an evaluation; return them by
     number of epochs and name.
     """
-    baselines: dict[int, dict[str, Fixed]] = {length: {} for length in lengths}
     if not params.headroom.floors:
-        return baselines
-    if len(held_out.train.shape) > 1:  # tokens are no numbers
-        linear = linear_classifier(held_out, tasks)
-        for length in lengths:
-            baselines[length][LINEAR] = linear
+        return {length: {} for length in lengths}
     regime = Regime(params.train, held_out.train, held_out.test, tasks, EVALUATION_ITERATION)
-    family = params.train.host.family
-    networks = {
-        name: static_network(params, regime, build_host(host, regime.data.shape, regime.data.classes), device, lengths)
-        for name, host in sizes(family).items()
-    }
+    networks, family = dict[str, list[Fixed]](), params.train.host.family
+    if len(held_out.train.shape) > 1:  # tokens are no numbers
+        networks[LINEAR] = [linear_classifier(held_out, tasks)] * len(lengths)
+    for name, size in sizes(family).items():
+        host = build_host(size, regime.data.shape, regime.data.classes)
+        networks[name] = static_network(params, regime, host, device, lengths)
     if family == TOGETHER.family:
         host = build_host(params.train.host, regime.data.shape, regime.data.classes)
         slots = filled(len(tasks), host, device, 0)
         networks[TOGETHER.name] = static_network(params, regime, host, device, lengths, slots, (TOGETHER,))
-    for name, by_length in (networks | adapted(params, regime, device, lengths)).items():
-        for length, each in zip(lengths, by_length, strict=True):
-            baselines[length][name] = each
-    return baselines
+    networks |= adapted(params, regime, device, lengths)
+    return {length: {name: each[place] for name, each in networks.items()} for place, length in enumerate(lengths)}
 
 
 def sizes(family: str) -> dict[str, Host]:
@@ -197,8 +185,7 @@ def linear_classifier(held_out: HeldOut, tasks: Tensor) -> Fixed:
     """Fit multinomial logistic regression to the flattened inputs of each task; its validation split chooses the
     penalty, and FLOPs count every one that was tried. All hosts of a task share one.
     """
-    splits = held_out.train, held_out.val, held_out.test
-    by_task = {task: _fitted(*(_samples(split, task) for split in splits)) for task in set(tasks.tolist())}
+    by_task = {task: _fitted(held_out, task) for task in set(tasks.tolist())}
     accuracy, params, flops, training = zip(*(by_task[task] for task in tasks.tolist()), strict=True)
     return Fixed(
         test_accuracy_pct=accuracy,
@@ -209,20 +196,20 @@ def linear_classifier(held_out: HeldOut, tasks: Tensor) -> Fixed:
     )
 
 
-def _samples(data: Dataset, task: int) -> Samples:
-    rows = slice(task * len(data), (task + 1) * len(data))
-    return data.x[rows].flatten(1).double().cpu().numpy(), data.y[rows].cpu().numpy()
-
-
-def _fitted(train: Samples, val: Samples, test: Samples) -> tuple[float, int, int, int]:
+def _fitted(held_out: HeldOut, task: int) -> tuple[float, int, int, int]:
     """Return test accuracy in points, parameters, FLOPs per sample and FLOPs of training."""
+
+    def samples(data: Dataset) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+        rows = slice(task * len(data), (task + 1) * len(data))
+        return data.x[rows].flatten(1).double().cpu().numpy(), data.y[rows].cpu().numpy()
+
+    train, val, test = map(samples, (held_out.train, held_out.val, held_out.test))
     models = list(logistic_models(*train, PENALTIES, MOST_ITERATIONS))
     iterations = sum(int(model.n_iter_.sum()) for model in models)
     best = max(models, key=lambda model: model.score(*val))  # of equals, the most penalised
     weights, biases = np.size(best.coef_), np.size(best.intercept_)
-    flops = 2 * weights
-    training = BACKWARD_AND_FORWARD * iterations * len(train[0]) * flops
-    return round(100.0 * float(best.score(*test)), 4), weights + biases, flops, training
+    training = BACKWARD_AND_FORWARD * iterations * len(train[0]) * 2 * weights
+    return round(100.0 * float(best.score(*test)), 4), weights + biases, 2 * weights, training
 
 
 def logistic_models(
@@ -247,7 +234,7 @@ def logistic_models(
 
 def static_final(
     population: Population | Shards, regime: Regime, final: Slots, spent: Tensor, epochs: int
-) -> tuple[Fixed, Fixed]:
+) -> list[Fixed]:
     """Train networks with the FOSSILIZED seeds of ``final`` from the first step, with the weights that they began with:
     for as many ``epochs`` as the episode had, and for as many as ``spent`` pays.
 
@@ -258,8 +245,7 @@ def static_final(
     flops = population.host.flops_per_sample + population.seed_flops(slots).sum(dim=1)
     affordable = (spent // (regime.epoch_flops_per_flop * flops)).clamp(min=1)
     equal = torch.full_like(affordable, epochs)
-    as_long, as_dear = regime.run(population, slots, torch.stack((equal, affordable)))
-    return as_long, as_dear
+    return regime.run(population, slots, torch.stack((equal, affordable)))
 
 
 def from_the_start(final: Slots) -> Slots:

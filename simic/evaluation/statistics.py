@@ -4,11 +4,13 @@ Means are reported with Student's t, not with a percentile bootstrap: at n = 5 t
 real. Bootstrap intervals (BCa, Efron 1987) are given for the interquartile mean alone, and only from n = 10.
 """
 
+from collections.abc import Mapping
+
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from pydantic import ConfigDict
 from pydantic.dataclasses import dataclass
-from scipy import optimize, stats
+from scipy import optimize, special, stats
 
 from simic import rng
 from simic.errors import SimicError
@@ -19,6 +21,7 @@ EXACT_SIGN_FLIPS = 16  # up to here all 2^n sign patterns are enumerated
 SAMPLED_SIGN_FLIPS = 2**EXACT_SIGN_FLIPS
 BOOTSTRAP_RESAMPLES = 5_000
 MIN_BOOTSTRAP_SEEDS = 10
+EQUAL = 1e-9  # relative: a smaller spread is that of sums in another order
 
 Values = NDArray[np.float64]
 
@@ -40,10 +43,9 @@ class PairedDifference:
     p_value: float  # two-sided sign-flip permutation test of "no difference"
     probability_of_improvement: float
     minimum_detectable: float  # difference that n seeds find with 80 % power at 5 % level
-    seeds: int
 
 
-def _vector(values: Values | list[float], name: str) -> Values:
+def _vector(values: ArrayLike, name: str) -> Values:
     vector = np.asarray(values, dtype=np.float64)
     if vector.ndim != 1 or vector.size < 2:
         raise SimicError(f"{name} has shape {vector.shape}: an interval needs one value each of at least 2 seeds")
@@ -52,7 +54,7 @@ def _vector(values: Values | list[float], name: str) -> Values:
     return vector
 
 
-def mean_interval(values: Values | list[float]) -> Interval:
+def mean_interval(values: ArrayLike) -> Interval:
     """Return the mean and its Student t interval; SimicError below 2 values or on a non-finite one."""
     vector = _vector(values, "values")
     mean = float(vector.mean())
@@ -70,7 +72,7 @@ def _standard_error(vector: Values) -> float:
     return float(vector.std(ddof=1) / np.sqrt(vector.size))
 
 
-def compare(first: Values | list[float], second: Values | list[float], rng_seed: int) -> PairedDifference:
+def compare(first: ArrayLike, second: ArrayLike, rng_seed: int) -> PairedDifference:
     """Compare first with second, seed by seed; both must have met the same hosts and data in the same order."""
     a, b = _vector(first, "first"), _vector(second, "second")
     difference = a - b
@@ -79,7 +81,6 @@ def compare(first: Values | list[float], second: Values | list[float], rng_seed:
         p_value=sign_flip_p(difference, rng_seed),
         probability_of_improvement=probability_of_improvement(difference),
         minimum_detectable=minimum_detectable(difference),
-        seeds=a.size,
     )
 
 
@@ -122,7 +123,7 @@ def minimum_detectable(difference: Values) -> float:
     return shift * _standard_error(difference)
 
 
-def interquartile_interval(values: Values | list[float], rng_seed: int) -> Interval | None:
+def interquartile_interval(values: ArrayLike, rng_seed: int) -> Interval | None:
     """Return the mean of the middle half with its BCa bootstrap interval; None below 10 seeds, where the bootstrap is
     not to be trusted.
     """
@@ -151,3 +152,82 @@ def _bca_levels(vector: Values, resampled: Values, estimate: float) -> Values:
     acceleration = float((centred**3).sum()) / (6.0 * spread) if spread > 0 else 0.0
     z = bias + stats.norm.ppf([0.5 - CONFIDENCE / 2, 0.5 + CONFIDENCE / 2])
     return stats.norm.cdf(bias + z / (1.0 - acceleration * z))
+
+
+# --- over training seeds and instances of a suite ---
+#
+# Scores are ``[training seeds, instances]`` or, of one training seed or of what is not trained, ``[instances]``. Every
+# training seed meets the same instances. Intervals are Student's t of a mean and Fieller's of a ratio of means, which
+# asks the same t for every ratio: on scores spread as those of tasks are their rate of false positives is closer to 5 %
+# than that of percentile, basic and BCa bootstraps (docs/history/experiments.md).
+
+
+def paired_difference(first: ArrayLike, second: ArrayLike) -> Interval:
+    """Return the mean of first − second over instances and training seeds, in the unit of the scores."""
+    difference = _per_seed(first) - _per_seed(second)
+    mean, half = float(difference.mean()), _half_width(difference)
+    return Interval(mean, mean - half, mean + half)
+
+
+def gap_closed(policy: ArrayLike, common: ArrayLike, oracle: ArrayLike) -> Interval | None:
+    """Return mean(policy − common) / mean(oracle − common), the share of the gap that a policy closes; None where the
+    interval of the gap includes values ≤ 0.
+    """
+    achieved, floor, best = map(_per_seed, (policy, common, oracle))
+    return _ratio(achieved - floor, best - floor) if paired_difference(best, floor).low > 0 else None
+
+
+def rows_by_task(tasks: Mapping[int, int]) -> list[list[int]]:
+    """Return the rows of each task, given the task of each row; where there is one task, as in every data set alone,
+    each row by itself.
+    """
+    rows = dict[int, list[int]]()
+    for row, task in tasks.items():
+        rows.setdefault(task, []).append(row)
+    return list(rows.values()) if len(rows) > 1 else [[row] for row in tasks]
+
+
+def _per_seed(scores: ArrayLike) -> Values:
+    """Return scores as ``[training seeds, instances]``."""
+    return np.atleast_2d(np.asarray(scores, dtype=np.float64))
+
+
+def _half_width(values: Values) -> float:
+    """Return half the 95 % interval of the mean of ``values [training seeds, instances]``.
+
+    Seeds and instances are crossed and both are drawn from more, so the variance of the mean is that of the two-way
+    random-effects table, with Satterthwaite's degrees of freedom (Searle, Casella, McCulloch 1992, ch. 4).
+    """
+    seeds, instances = values.shape
+    of_instance = seeds * float(values.mean(axis=0).var(ddof=1))  # mean squares
+    square, freedom = of_instance, float(instances - 1)
+    if seeds > 1:
+        of_seed = instances * float(values.mean(axis=1).var(ddof=1))
+        rest = values - values.mean(axis=0) - values.mean(axis=1, keepdims=True) + values.mean()
+        residual = float((rest**2).sum()) / ((seeds - 1) * (instances - 1))
+        square = max(of_seed + of_instance - residual, of_seed, of_instance)
+        parts = of_seed**2 / (seeds - 1) + of_instance**2 / (instances - 1)
+        parts += residual**2 / ((seeds - 1) * (instances - 1))
+        freedom = square**2 / parts if parts > 0 else freedom
+    return float(special.stdtrit(freedom, 0.5 + CONFIDENCE / 2)) * float(np.sqrt(square / values.size))
+
+
+def _ratio(part: Values, whole: Values) -> Interval:
+    """Return mean(part) / mean(whole), and every ratio r for which the interval of part − r · whole includes 0.
+
+    The whole is above 0 by its own interval, so this set has two ends (Fieller 1954).
+    """
+    estimate = float(part.mean() / whole.mean())
+
+    def excess(ratio: float) -> float:  # above 0 where the ratio is rejected
+        left = part - ratio * whole
+        return abs(float(left.mean())) - _half_width(left)
+
+    def end(step: float) -> float:
+        while excess(estimate + step) < 0:
+            step *= 2
+        return float(optimize.root_scalar(excess, bracket=(estimate, estimate + step), xtol=1e-9).root)
+
+    if excess(estimate) >= -EQUAL * float(np.abs(part).max() + np.abs(whole).max()):
+        return Interval(estimate, estimate, estimate)  # the part is the same share of the whole everywhere
+    return Interval(estimate, end(-0.1), end(0.1))

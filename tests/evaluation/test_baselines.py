@@ -1,37 +1,16 @@
-"""Baselines on the real lifecycle; a blind policy is an open loop: nothing of a host but its masks reaches it."""
+"""A blind policy is an open loop: nothing of a host but its masks reaches it."""
 
 from dataclasses import replace
 
 import pytest
 import torch
-from scripted import episode, legal
 from tiny import TASKS, tiny_env
 
 from simic.agent.normalization import Normalizers, ObservationNormalizer
 from simic.agent.policy import ActorCritic
 from simic.envs.play import play
-from simic.evaluation.baselines import EMPTY, Blind
-from simic.growth.life.vocabulary import Action
+from simic.evaluation.policies import EMPTY, Blind
 from simic.training.learned import LearnedActor
-
-STEPS = 25
-
-
-def scripted(world, actor, iteration=0):
-    """Every action of an episode; each is legal, and decides for the whole population."""
-    actor.start(episode(world, iteration))
-    actions = []
-    for step in range(STEPS):
-        situation = world.situation(step)
-        actions.append(actor.act(situation))
-        assert isinstance(actions[-1], Action)
-        assert all(head.shape == (world.envs,) and head.dtype == torch.int64 for head in actions[-1])
-        legal(world, situation, actions[-1])
-        world.step(actions[-1], step)
-    return torch.stack([action.op for action in actions])
-
-
-# --- blind -----------------------------------------------------------------------------------------------------------
 
 
 def untrained(env, greedy=True):

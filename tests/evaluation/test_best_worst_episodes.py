@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from tiny import tiny_train
 
-from simic.evaluation.best_worst_episodes import best_and_worst, timeline
+from simic.evaluation.evaluate import best_and_worst, timeline
 from simic.evaluation.policies import BASELINES
 from simic.evaluation.result import HeadroomReport, HostDescription, TaskRow
 from simic.evaluation.scoring import EvaluationSetup, play_for_score

@@ -3,18 +3,9 @@
 import numpy as np
 import pytest
 import torch
-from tiny import tiny_train
 
 from benchmarks import choosers
 from simic.errors import SimicError
-from simic.params import Runtime
-from tests.standard import Params
-
-
-@pytest.fixture(scope="module")
-def params():
-    train = tiny_train(actions={"blueprint": ["norm", "conv_light"], "slot": [0, 1]})
-    return Params(train=train, runtime=Runtime(processes=1, threads=1))
 
 
 def test_hosts_of_a_task_share_a_fold():

@@ -10,9 +10,9 @@ from tiny import tiny_env, tiny_train
 from simic.data.batches import load_held_out
 from simic.envs.play import play
 from simic.evaluation import compare as comparing
-from simic.evaluation.baselines import Static
 from simic.evaluation.compare import compare
-from simic.evaluation.grid import Grid
+from simic.evaluation.policies import Static
+from simic.evaluation.schedules import Grid
 from simic.params import Runtime
 from tests.standard import Params
 

@@ -14,7 +14,6 @@ from simic.agent.spec import Observation
 from simic.envs.actions import grammar, grammar_mask, to_action
 from simic.envs.play import play
 from simic.evaluation import statistics
-from simic.evaluation.baselines import RandomLegal
 from simic.evaluation.counterfactual import (
     FIRST_SEED,
     VERDICT,
@@ -29,7 +28,7 @@ from simic.evaluation.counterfactual import (
     returns_to_go,
     reward_scale,
 )
-from simic.evaluation.policies import BASELINES
+from simic.evaluation.policies import BASELINES, RandomLegal
 from simic.evaluation.result import DecisionGrade, GradedDecision, TriedChoice
 from simic.evaluation.scoring import EvaluationSetup, Turn, play_for_score
 from simic.growth.batch.population import Population

@@ -13,11 +13,10 @@ from simic.envs.growth_env import GrowthEnv
 from simic.envs.play import Actor, play
 from simic.envs.rewards.transition import score
 from simic.evaluation import evaluate, headroom
-from simic.evaluation.baselines import Static
 from simic.evaluation.evaluate import Subject, elsewhere
 from simic.evaluation.headroom import measure
 from simic.evaluation.parts import Parts
-from simic.evaluation.policies import BASELINES
+from simic.evaluation.policies import BASELINES, Static
 from simic.evaluation.result import OUTSIDE, HeadroomReport
 from simic.evaluation.schedules import OpenLoop, Schedule
 from simic.evaluation.scoring import EvaluationSetup, play_for_score

@@ -15,8 +15,7 @@ from simic.agent.policy import ActorCritic
 from simic.data.prepare import prepare
 from simic.errors import SimicError
 from simic.evaluation import evaluate, result
-from simic.evaluation.best_worst_episodes import timeline
-from simic.evaluation.evaluate import Subject
+from simic.evaluation.evaluate import Subject, timeline
 from simic.evaluation.headroom import measure
 from simic.evaluation.policies import BASELINES, actors
 from simic.evaluation.schedules import OpenLoop, Schedule

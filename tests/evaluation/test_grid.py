@@ -12,8 +12,7 @@ from simic.data.batches import load_held_out
 from simic.envs.growth_env import GrowthEnv
 from simic.envs.play import play
 from simic.evaluation import scoring
-from simic.evaluation.grid import grids
-from simic.evaluation.schedules import NONE, OpenLoop, Schedule
+from simic.evaluation.schedules import NONE, OpenLoop, Schedule, grids
 from simic.evaluation.scoring import Hosts
 from simic.growth.life.vocabulary import Stage
 from simic.params import Runtime

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from simic.evaluation.grid import Grid
 from simic.evaluation.parts import Parts
+from simic.evaluation.schedules import Grid
 
 TABLE = np.array([[0.1, np.nan], [1 / 3, -2.0]])
 

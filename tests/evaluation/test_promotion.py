@@ -17,7 +17,7 @@ from simic.envs.patient import Patient
 from simic.envs.play import play
 from simic.errors import SimicError
 from simic.evaluation import promotion
-from simic.evaluation.baselines import RandomLegal, Static
+from simic.evaluation.policies import RandomLegal, Static
 from simic.evaluation.promotion import PROMOTION_ITERATION, Entrant, contest
 from simic.params import Host, Runtime
 from simic.training.learned import Learned

@@ -10,8 +10,7 @@ from simic.agent.normalization import Normalizers
 from simic.agent.policy import ActorCritic
 from simic.envs.play import play
 from simic.errors import SimicError
-from simic.evaluation.baselines import Blind
-from simic.evaluation.policies import BASELINES
+from simic.evaluation.policies import BASELINES, Blind
 from simic.evaluation.schedules import NONE, OpenLoop, Schedule
 from simic.evaluation.scoring import ROWS_AT_ONCE, Hosts, Turn, at_once, epoch_samples, of_rows, play_together, spent
 from simic.growth.batch.population import Population

@@ -10,7 +10,7 @@ from simic.data.batches import Dataset, HeldOut, load_held_out, load_split
 from simic.envs.growth_env import GrowthEnv
 from simic.envs.play import play
 from simic.evaluation import static_baselines as module
-from simic.evaluation.baselines import Static
+from simic.evaluation.policies import Static
 from simic.evaluation.schedules import NONE, OpenLoop, Schedule
 from simic.evaluation.scoring import EVALUATION_ITERATION
 from simic.evaluation.static_baselines import (

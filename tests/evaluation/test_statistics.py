@@ -1,4 +1,4 @@
-"""Statistics against textbook numbers, enumeration and scipy's own implementations."""
+"""Statistics against textbook numbers, enumeration, scipy's own implementations and truths that are known."""
 
 import itertools
 
@@ -8,6 +8,7 @@ from scipy import stats
 
 from simic.errors import SimicError
 from simic.evaluation import statistics
+from simic.evaluation.statistics import gap_closed, paired_difference
 
 DIFFERENCES = np.array([1.2, -0.4, 0.9, 2.1, 0.3, -0.1, 1.7, 0.6])
 
@@ -103,3 +104,110 @@ def test_the_interval_of_a_share_is_the_one_of_wilson():
         assert (share.estimate, share.low, share.high) == pytest.approx(
             (right / n, allowed.min(), allowed.max()), abs=1e-5
         )
+
+
+# --- over training seeds and instances of a suite ---------------------------------------------------------------------
+
+
+ZERO = np.zeros(40)
+
+
+def headroom(generator, n):
+    """Return the oracle less the common schedule on n tasks: 30 ± 10 points on a third, 0 ± 3 on the others."""
+    return np.where(generator.random(n) < 1 / 3, generator.normal(30, 10, n), generator.normal(0, 3, n))
+
+
+def rejected(seeds: int, instances: int, spread: float = 0.0) -> int:
+    """Return how many of 600 intervals of a difference that is 0 (20 gained on a third, 10 lost) leave 0 out; training
+    seeds differ by ``spread``, and by 8 on each task.
+    """
+    generator, hits = np.random.default_rng([1, seeds, instances]), 0
+    for _ in range(600):
+        scores = headroom(generator, instances) - 10 + generator.normal(0, spread, (seeds, 1))
+        noise = generator.normal(0, 8 if seeds > 1 else 0, (seeds, instances))
+        found = paired_difference(scores + noise, np.zeros(instances))
+        hits += found.low > 0 or found.high < 0
+    return hits
+
+
+def scores(instances=40, seeds=1, rng_seed=1):
+    generator = np.random.default_rng(rng_seed)
+    oracle = headroom(generator, instances)
+    return 0.5 * oracle + generator.normal(0, 4, (seeds, instances)), oracle
+
+
+def test_the_difference_of_one_training_seed_is_students_t_over_instances():
+    policy, oracle = scores()
+    found = paired_difference(policy, oracle)
+    assert vars(found) == pytest.approx(vars(statistics.mean_interval(policy[0] - oracle)))
+    assert paired_difference(policy[0], oracle) == found
+
+
+def test_the_difference_over_training_seeds_is_the_two_way_table_by_hand():
+    # Rows are training seeds: means 2 and 6; columns 3, 5; residuals ± 1 by sign of the interaction.
+    values = np.array([[2.0, 2.0], [4.0, 8.0]])
+    # Mean squares: seeds 2·(4 + 4) = 16, instances 2·(1 + 1) = 4, residual 4·1 = 4, each with one degree of freedom.
+    square = 16 + 4 - 4
+    freedom = square**2 / (16**2 + 4**2 + 4**2)
+    half = stats.t.ppf(0.975, freedom) * np.sqrt(square / 4)
+    found = paired_difference(values, np.zeros(2))
+    assert (found.estimate, found.low, found.high) == pytest.approx((4.0, 4.0 - half, 4.0 + half))
+
+
+def test_equal_training_seeds_count_as_one():
+    policy, oracle = scores()
+    there, again = (gap_closed(np.repeat(policy, n, axis=0), ZERO, oracle) for n in (1, 3))
+    assert vars(again) == pytest.approx(vars(there))
+    one, three = (paired_difference(np.repeat(policy, n, axis=0), oracle) for n in (1, 3))
+    assert vars(three) == pytest.approx(vars(one))
+
+
+def test_the_share_is_fiellers():
+    policy, oracle = scores()
+    found = gap_closed(policy + 60, ZERO + 60, oracle + 60)
+    # The roots of (x - r y)² = t² (s_xx - 2 r s_xy + r² s_yy) / n, Fieller 1954.
+    x, y, t = policy.mean(), oracle.mean(), stats.t.ppf(0.975, 39)
+    (s_xx, s_xy), (_, s_yy) = t**2 * np.cov(policy[0], oracle) / 40
+    a, b, c = y**2 - s_yy, x * y - s_xy, x**2 - s_xx
+    root = np.sqrt(b**2 - a * c)
+    assert (found.estimate, found.low, found.high) == pytest.approx((x / y, (b - root) / a, (b + root) / a))
+
+
+@pytest.mark.parametrize("seeds", [1, 4])
+def test_a_share_is_above_0_where_the_difference_is(seeds):
+    for rng_seed in range(30):
+        policy, oracle = scores(seeds=seeds, rng_seed=rng_seed)
+        policy = policy - 4.5
+        share, difference = gap_closed(policy, ZERO, oracle), paired_difference(policy, ZERO)
+        assert (share.low > 0) == (difference.low > 0)
+        assert (share.high < 0) == (difference.high < 0)
+
+
+def test_the_oracle_closes_all_of_the_gap_and_the_common_schedule_nothing():
+    _, oracle = scores()
+    for policy, share in ((oracle, 1.0), (ZERO, 0.0), (0.3 * oracle, 0.3)):
+        found = gap_closed(policy, ZERO, oracle)
+        assert (found.estimate, found.low, found.high) == pytest.approx((share,) * 3)
+
+
+def test_without_a_gap_there_is_no_share():
+    common, oracle = np.random.default_rng(2).normal(70, 5, (2, 40))
+    assert gap_closed(oracle, common, oracle) is gap_closed(oracle, oracle + 5, oracle) is None
+    assert gap_closed(oracle, common, common + 5) is not None
+
+
+def test_a_gap_just_above_0_leaves_a_share_with_ends():
+    whole = np.array([1.0, -1.0] * 20)
+    whole = whole - whole.mean() + 1.0001 * paired_difference(whole, ZERO).high
+    found = gap_closed(np.linspace(-1, 2, 40), ZERO, whole)
+    assert found.low < found.estimate < found.high
+
+
+def test_a_true_null_is_called_wrong_as_often_as_stated():
+    low, high = stats.binom.interval(0.95, 600, 0.05)
+    assert low <= rejected(seeds=1, instances=60) <= high
+
+
+def test_training_seeds_that_differ_are_no_evidence():
+    # Without the variance of seeds 14 % of these nulls would be called real.
+    assert rejected(seeds=3, instances=40, spread=4.0) <= 0.07 * 600

@@ -45,7 +45,7 @@ FAULTS: Faults = {
     ),
     "groups-mixed": high(
         "Tasks of unknown kinds count among those of known kinds.",
-        Patch(ENDPOINTS, "in enumerate(headroom.tasks) if task.group == group]\n", "in enumerate(headroom.tasks)]\n"),
+        Patch(ENDPOINTS, "(headroom.rows) if headroom.tasks[task].group == group})", "(headroom.rows)})"),
     ),
     "price-not-charged": high(
         "Scores are compared without the price of the parameters that were added.",

@@ -178,7 +178,7 @@ FAULTS: Faults = {
     # Evaluation.
     "test-score-is-the-better-of-two": critical(
         "A policy's test score is that of validation where this is better.",
-        Patch(SCORING, "=_rounded(test", "=_rounded([max(each, other) for each, other in zip(test, val, strict=True)]"),
+        Patch(SCORING, "points in test.tolist()", "points in torch.maximum(test, val).tolist()"),
     ),
     "policies-evaluated-an-epoch-longer": critical(
         "Networks of evaluated policies train an epoch longer than those of headroom.",

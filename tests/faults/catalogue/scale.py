@@ -4,7 +4,7 @@ anything is learned. A certificate of a toy training vouches for all of them.
 
 from tests.faults.fault import Faults, Patch, critical, high
 
-TRAINER, GRID, HEADROOM = "training/trainer.py", "evaluation/grid.py", "evaluation/headroom.py"
+TRAINER, GRID, HEADROOM = "training/trainer.py", "evaluation/schedules.py", "evaluation/headroom.py"
 
 FAULTS: Faults = {
     "from-the-fourth-iteration-on": critical(
