@@ -173,7 +173,7 @@ def counterfactual_actors(actor: LearnedActor, openings: int) -> dict[str, Count
 @dataclass(frozen=True)
 class Replay:
     """Episodes of one actor on all hosts with their scores ``[H]`` in points, and for every step ``[T, H]`` the
-    discounted return still to come, and what the critic expected it to be one step later.
+    discounted return still to come, and r + γ V(s'), which the critic expected it to be, float64 in units of reward.
     """
 
     done: Performance
@@ -191,8 +191,12 @@ class Replay:
             score(np.array(accuracy), added, host, train.price)
             for accuracy in (done.score.test_accuracy_pct, done.score.val_accuracy_pct)
         )
-        gamma = train.ppo.gamma
-        return cls(done, test, val, returns_to_go(done.turns, gamma), expectations(done, gamma, scale))
+        assert done.values is not None  # who is graded has a critic
+        rewards, gamma = torch.stack([turn.reward for turn in done.turns]), train.ppo.gamma
+        alive = torch.stack([turn.situation.alive for turn in done.turns])
+        following = torch.where(alive, scale * done.values.double(), 0.0).roll(-1, dims=0)
+        following[-1] = 0.0  # after an end
+        return cls(done, test, val, returns_to_go(rewards, gamma), rewards + gamma * following)
 
     def choice(self, host: int, step: int, log_prob: float, blueprints: Sequence[str]) -> TriedChoice:
         """Describe what was decided in a step for one host, and what came of it."""
@@ -210,21 +214,12 @@ class Replay:
         )
 
 
-def returns_to_go(turns: Sequence[Turn], gamma: float) -> Tensor:
+def returns_to_go(rewards: Tensor, gamma: float) -> Tensor:
     """Return Σ γ^k r of each step and those after it ``[T, H]`` float64, in units of reward."""
-    returns = [turns[-1].reward]
-    for turn in reversed(turns[:-1]):
-        returns.append(turn.reward + gamma * returns[-1])
-    return torch.stack(returns[::-1])
-
-
-def expectations(done: Performance, gamma: float, scale: float) -> Tensor:
-    """Return r + γ V(s') of each step ``[T, H]`` float64, in units of reward; V is 0 after an end."""
-    assert done.values is not None  # who is graded has a critic
-    alive = torch.stack([turn.situation.alive for turn in done.turns])
-    following = torch.where(alive, scale * done.values.double(), 0.0).roll(-1, dims=0)
-    following[-1] = 0.0
-    return torch.stack([turn.reward for turn in done.turns]) + gamma * following
+    returns = rewards.clone()
+    for step in range(len(rewards) - 2, -1, -1):
+        returns[step] += gamma * returns[step + 1]
+    return returns
 
 
 def reward_scale(checkpoint: Checkpoint, gamma: float) -> float:

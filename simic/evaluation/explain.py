@@ -115,12 +115,6 @@ class Evaluated:
         tasks = torch.full_like(env.env_ids, self.evaluation.rows[row])
         return EvaluationSetup(env, held_out, tasks, self.evaluation.data_sha256, self.runtime)
 
-    def recorded_score(self, row: int) -> float:
-        """Return the score in points of the evaluation's own episode."""
-        seeds, host = self.evaluation.policies[LEARNED].per_seed, self.evaluation.host.params
-        accuracy, added = np.array(seeds.test_accuracy_pct), np.array(seeds.params) - host
-        return float(score(accuracy, added, host, self.learned.train.price)[row])
-
 
 def explain(evaluated: Evaluated, task: str, step: int) -> Explanation:
     """Explain the decision in ``step`` (from 1) on a host of the evaluation; SimicError where there is none."""
@@ -139,6 +133,8 @@ def explain(evaluated: Evaluated, task: str, step: int) -> Explanation:
     actor, replays = evaluated.replay(row, at, legal)
     names = [item.name for item in blueprints_of(evaluated.learned.train.host.family)]
     choices = [replays.choice(host, at, float(actor.log_prob[host]), names) for host in range(0, TWINS * legal, TWINS)]
+    recorded, host = evaluated.evaluation.policies[LEARNED].per_seed, evaluated.evaluation.host.params
+    price, added = evaluated.learned.train.price, recorded.params[row] - host
     action = torch.stack([head[:1] for head in own.done.turns[at].action], dim=-1)
     return Explanation(
         task=evaluated.evaluation.tasks[evaluated.evaluation.rows[row]].name,
@@ -151,7 +147,7 @@ def explain(evaluated: Evaluated, task: str, step: int) -> Explanation:
         value=float(policy.act(shown, memory, greedy=True).value) * evaluated.scale,
         taken=choices[0],
         others=tuple(choices[1:]),
-        recorded_score=evaluated.recorded_score(row),
+        recorded_score=float(score(np.array(recorded.test_accuracy_pct[row]), np.array(added), host, price)),
         exact=_same(own, replays, at),
     )
 

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from simic.data.bank import SPLITS
 from simic.data.batches import Dataset, HeldOut, load_held_out
@@ -16,7 +16,6 @@ from simic.data.own import predict
 from simic.data.own.own import OwnData
 from simic.data.raw_inputs import RawInputs
 from simic.envs.growth_env import GrowthEnv
-from simic.envs.play import Actor
 from simic.errors import SimicError
 from simic.evaluation.compare import compare
 from simic.evaluation.controllers import Controller, Rule
@@ -66,10 +65,21 @@ def played(
     another family or number of slots.
     """
     began, held_out = time.perf_counter(), load_held_out(setup.prepared, setup.device)
-    env = _environment(setup, held_out, torch.arange(hosts))
-    with closing(env):
-        playing = Hosts(torch.zeros_like(env.env_ids), env.env_ids, GROW_ITERATION)
-        actor, heard = _actor(policy, env), partial(told, "grown, epochs")
+    params, splits, host = setup.params, (held_out.train, held_out.val), None
+    if setup.own is not None:  # in this process alone, since others do not have its code
+        name, network = setup.own
+        host, params = own_host(network, held_out.train.shape, held_out.train.classes, name), in_one_process(params)
+    ids = torch.arange(hosts)
+    with closing(open_env(params.train, params.rng_seed, params.runtime, splits, ids, setup.device, host)) as env:
+        if isinstance(policy, Controller):
+            refuse_other_host(policy.learned, env.host)
+            actor = policy.learned.actor(greedy=True)
+        else:
+            actor = BASELINES[policy.name](env)
+        playing, heard = (
+            Hosts(torch.zeros_like(env.env_ids), env.env_ids, GROW_ITERATION),
+            partial(told, "grown, epochs"),
+        )
         turns = recovered(env.population, lambda: play_together(env, [actor], playing, told=heard))
         best = best_host(env, slice(0, hosts))
         network = grown_network(env.population, env.slots, best, committed=True, inputs=setup.inputs)
@@ -105,36 +115,19 @@ def grow(
 
 def beside_floors(setup: GrowSetup, done: Played, told: Told) -> Floors:
     """Score the network that is kept beside those that cost less."""
-    held, tokens = done.held_out, len(done.held_out.test.shape) == 1
+    held, network = done.held_out, done.network
     with torch.no_grad():
-        logits = [done.network.body(x) for x in held.test.x.cpu().split(ROWS_AT_ONCE)]
+        logits = [network.body(x) for x in held.test.x.cpu().split(ROWS_AT_ONCE)]
     right = (torch.cat(logits).argmax(-1) == held.test.y.cpu()).flatten().numpy()
     mean = float(done.env.committed(held.test)[0].mean())
-    grown = Contender(GROWN, right, done.network.structure.params, done.seconds, mean_pct=mean)
-    samples = None if tokens else {split: _samples(setup, split, getattr(held, split)) for split in SPLITS}
+    grown = Contender(GROWN, right, network.structure.params, done.seconds, mean_pct=mean)
+
+    def samples(split: str, data: Dataset) -> Samples:
+        x, y = data.x.flatten(1).cpu().numpy(), data.y.cpu().numpy()
+        return Samples(x, x if setup.data is None else setup.data.raw.get(split, setup.data.raw["val"]), y)
+
+    tokens = len(held.test.shape) == 1
+    own = None if tokens else {split: samples(split, getattr(held, split)) for split in SPLITS}
     columns = setup.inputs.columns if setup.inputs is not None else ()
     codes = tuple(place for place, column in enumerate(columns) if column.levels is not None)
-    return floors(setup.params, done.env, held, samples, codes, grown, told)
-
-
-def _samples(setup: GrowSetup, split: str, data: Dataset) -> Samples:
-    x, y = data.x.flatten(1).cpu().numpy(), data.y.cpu().numpy()
-    return Samples(x, x if setup.data is None else setup.data.raw.get(split, setup.data.raw["val"]), y)
-
-
-def _environment(setup: GrowSetup, held_out: HeldOut, env_ids: Tensor) -> GrowthEnv:
-    """Open the hosts; those of a user's own network in this process alone, since others do not have its code."""
-    params, data, host = setup.params, held_out.train, None
-    if setup.own is not None:
-        name, network = setup.own
-        host = own_host(network, data.shape, data.classes, name)
-        params = in_one_process(params)
-    splits = data, held_out.val
-    return open_env(params.train, params.rng_seed, params.runtime, splits, env_ids, setup.device, host)
-
-
-def _actor(policy: Rule | Controller, env: GrowthEnv) -> Actor:
-    if isinstance(policy, Controller):
-        refuse_other_host(policy.learned, env.host)
-        return policy.learned.actor(greedy=True)
-    return BASELINES[policy.name](env)
+    return floors(setup.params, done.env, held, own, codes, grown, told)

@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from simic.evaluation.endpoints import COMMON, ORACLE_KIND, ORACLE_TASK, PATIENT, TUNED
 from simic.evaluation.result import HeadroomReport, Standings
 from simic.evaluation.statistics import Interval
@@ -18,13 +20,11 @@ LEAST_RULE_GAP_PCT = 3.0  # a suite below it has nothing to learn
 
 
 def page(report: HeadroomReport, title: str) -> str:
-    """Return the page, Markdown."""
-    parts = [f"# Headroom of {title}", "", _setting(report), ""]
+    parts = [f"# Headroom of {title}", _setting(report)]
     for group, standings in report.standings.items():
-        verdicts = [*rule_verdict(standings), verdict(standings)]
-        parts += [f"## On {GROUPS[group]}", "", " ".join(verdicts), "", *_table(standings), "", *_search(standings), ""]
-        parts += [*_kinds(standings), ""]
-    return "\n".join([*parts, *_rules(report), *_floors(report)]).rstrip() + "\n"
+        verdicts = " ".join([*rule_verdict(standings), verdict(standings)])
+        parts += [f"## On {GROUPS[group]}", verdicts, _table(standings), _search(standings), _kinds(standings)]
+    return "\n\n".join([*parts, *_rules(report), *_floors(report)]) + "\n"
 
 
 def rule_verdict(standings: Standings) -> list[str]:
@@ -87,60 +87,45 @@ def _setting(report: HeadroomReport) -> str:
     )
 
 
-def _table(standings: Standings) -> list[str]:
+def _table(standings: Standings) -> str:
     first = [name for name in ("static", COMMON, ORACLE_KIND, ORACLE_TASK) if name in standings.policies]
     rest = sorted(standings.policies.keys() - set(first))
-    lines = [
-        "| policy | score | over the common schedule | gap closed | random search | parameters |",
-        "|---|--:|--:|--:|--:|--:|",
-    ]
+    cells = [("policy", "score", "over the common schedule", "gap closed", "random search", "parameters")]
     for name in (*first, *rest):
         row = standings.policies[name]
         share = "–" if row.share is None else f"{100 * row.share.estimate:.0f} %"
-        lines.append(
-            f"| {name} | {row.score.estimate:.1f} | {interval(row.over_common)} | {share} | "
-            f"{row.search_worth.estimate} | {row.params:,.0f} |"
-        )
-    return lines
+        score, worth, params = f"{row.score.estimate:.1f}", str(row.search_worth.estimate), f"{row.params:,.0f}"
+        cells.append((name, score, interval(row.over_common), share, worth, params))
+    return markdown(cells)
 
 
-def _search(standings: Standings) -> list[str]:
+def _search(standings: Standings) -> str:
     shown = [k for k in SEARCHES if k <= len(standings.random_search)]
     said = ", ".join(f"{standings.random_search[k - 1]:.1f} with {k}" for k in shown)
-    return [f"Random search, the best of k trainings by validation: {said}."]
+    return f"Random search, the best of k trainings by validation: {said}."
 
 
-def _kinds(standings: Standings) -> list[str]:
+def _kinds(standings: Standings) -> str:
     names = [name for name in ("static", COMMON, TUNED, PATIENT, ORACLE_TASK) if name in standings.policies]
-    lines = [f"| kind | {' | '.join(names)} |", f"|---|{'--:|' * len(names)}"]
-    for kind, scores in standings.by_kind.items():
-        lines.append(f"| {kind} | {' | '.join(f'{scores[name]:.1f}' for name in names)} |")
-    return lines
+    rows = [[kind, *(f"{scores[name]:.1f}" for name in names)] for kind, scores in standings.by_kind.items()]
+    return markdown([["kind", *names], *rows])
 
 
 def _rules(report: HeadroomReport) -> list[str]:
     if report.tuned is None:
         return []
-    lines = [
-        "## The tuned rule",
-        "",
-        f"The best of {report.tuned.configurations} configurations on tasks of training "
-        f"({report.tuned.trainings} host trainings), for each number of epochs:",
-        "",
-    ]
-    return [*lines, *(f"- {rule.epochs}: {rule}" for rule in report.tuned.rules), ""]
+    found = report.tuned
+    said = (
+        f"The best of {found.configurations} configurations on tasks of training ({found.trainings} host trainings), "
+        "for each number of epochs:"
+    )
+    return ["## The tuned rule", said, "\n".join(f"- {rule.epochs}: {rule}" for rule in found.rules)]
 
 
 def _floors(report: HeadroomReport) -> list[str]:
     if not report.floors:
         return []
-    lines = [
-        "## Networks that nobody grew, on the same tasks",
-        "",
-        "| network | test accuracy | parameters |",
-        "|---|--:|--:|",
-    ]
+    cells = [("network", "test accuracy", "parameters")]
     for name, floor in report.floors.items():
-        rows = len(floor.params)
-        lines.append(f"| {name} | {sum(floor.test_accuracy_pct) / rows:.1f} | {sum(floor.params) / rows:,.0f} |")
-    return lines
+        cells.append((name, f"{np.mean(floor.test_accuracy_pct):.1f}", f"{np.mean(floor.params):,.0f}"))
+    return ["## Networks that nobody grew, on the same tasks", markdown(cells)]

@@ -125,7 +125,6 @@ class HandRules:
         }
 
     def start(self, episode: Episode) -> None:
-        """Forget all seeds; the rules stay."""
         hosts, device = len(episode.env_ids), episode.env_ids.device
         self.steps = episode.steps
         self.rows = torch.arange(hosts, device=device)
@@ -146,7 +145,6 @@ class HandRules:
         self.best = torch.where(better, self.tried - 1, self.best)
 
     def act(self, situation: Situation) -> Action:
-        """Decide one step of all hosts."""
         if not self.ordered:
             self._put_in_order(situation.observation)
         seed, left = Managed.of(situation.slots), self.steps - situation.step
@@ -203,12 +201,10 @@ class ByLength:
         self.asks = {head: tuple(sorted({index for each in asked for index in each[head]})) for head in asked[0]}
 
     def start(self, episode: Episode) -> None:
-        """Take the rules for an episode of this length."""
         self.actor = self.by_epochs[min(self.by_epochs, key=lambda epochs: (abs(epochs - episode.steps), epochs))]
         self.actor.start(episode)
 
     def act(self, situation: Situation) -> Action:
-        """Decide as those rules do."""
         return self.actor.act(situation)
 
 

@@ -123,7 +123,6 @@ class Alone(HandRules):
     """Grows one seed on each host and records its contribution after its first epochs."""
 
     def start(self, episode: Episode) -> None:
-        """Forget all seeds."""
         super().start(episode)
         self.best.zero_()  # the only seed there is
         shape = len(self.rows), int(self.patience.max())

@@ -272,7 +272,7 @@ def test_a_replay_that_was_another_episode_before_its_decision_is_not_counted(se
 def test_returns_to_go_are_discounted_sums_and_the_critics_are_by_its_values(setup, played):
     learned, _ = played
     rewards = torch.stack([turn.reward for turn in learned.turns])
-    found = returns_to_go(learned.turns, GAMMA)
+    found = returns_to_go(rewards, GAMMA)
     for step in range(len(rewards)):
         by_hand = sum(GAMMA**k * reward for k, reward in enumerate(rewards[step:]))
         torch.testing.assert_close(found[step], by_hand)

@@ -169,7 +169,6 @@ def test_the_rule_gap_is_the_oracle_less_the_tuned_rule_or_else_the_patient_one(
     assert endpoints.standings(headroom, {})["held_out"].rule_gap is None
 
 
-
 def test_where_there_may_be_no_gap_no_share_is_given_but_a_reason(found):
     none = endpoints.standings(planted(found, tuple([*range(6)] * 2), rows_of("aabbcc"), gap=0.0), {})["held_out"]
     assert none.policies["rule"].share is None and none.gap_undefined.endswith("] and may be 0")
