@@ -68,22 +68,11 @@ class Blind:
 
 def blinded(seen: Observation, alive: Tensor) -> Observation:
     """Return an observation that is the same for all hosts; masks and what the critic is told stay their own."""
-    features = _mean(seen.features, alive).expand_as(seen.features)
-    categories = _agreed(seen.categories, alive).expand_as(seen.categories)
-    return replace(seen, features=features, categories=categories)
-
-
-def _mean(features: Tensor, alive: Tensor) -> Tensor:
-    """Return the mean over living hosts ``[1, D]``; 0 where none lives."""
-    kept = torch.where(alive[:, None], features, 0.0)
-    return kept.sum(dim=0, keepdim=True) / alive.sum().clamp(min=1)
-
-
-def _agreed(categories: Tensor, alive: Tensor) -> Tensor:
-    """Return the categories ``[1, C]`` that all living hosts share, EMPTY where they differ."""
-    first = categories[alive.int().argmax()]
-    agree = ((categories == first) | ~alive[:, None]).all(dim=0)
-    return torch.where(agree, first, EMPTY)[None]
+    mean = torch.where(alive[:, None], seen.features, 0.0).sum(dim=0) / alive.sum().clamp(min=1)
+    first = seen.categories[alive.int().argmax()]  # of a living host
+    agree = ((seen.categories == first) | ~alive[:, None]).all(dim=0)
+    categories = torch.where(agree, first, EMPTY)
+    return replace(seen, features=mean.expand_as(seen.features), categories=categories.expand_as(seen.categories))
 
 
 def _tuned(env: GrowthEnv) -> Actor:

@@ -4,22 +4,10 @@ from dataclasses import replace
 
 import pytest
 import torch
-from tiny import TASKS, tiny_env
+from tiny import TASKS, tiny_env, untrained
 
-from simic.agent.normalization import Normalizers, ObservationNormalizer
-from simic.agent.policy import ActorCritic
 from simic.envs.play import play
 from simic.evaluation.policies import EMPTY, Blind
-from simic.training.learned import LearnedActor
-
-
-def untrained(env, greedy=True):
-    """Its observation scales are those of a first observation."""
-    policy = ActorCritic(env.action_spec, env.observation_spec, env.train.policy, 5).eval().requires_grad_(False)
-    normalizer = ObservationNormalizer(env.observation_spec)
-    observation, _ = env.reset(options={"iteration": 9})
-    normalizer.update(observation.features, torch.ones(env.num_envs, dtype=torch.bool))
-    return LearnedActor(policy, Normalizers(normalizer), greedy=greedy)
 
 
 def played(env, actor, tasks):

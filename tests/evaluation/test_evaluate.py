@@ -9,8 +9,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from tiny import untrained
 
-from simic.agent.normalization import Normalizers, ObservationNormalizer
 from simic.agent.policy import ActorCritic
 from simic.data.prepare import prepare
 from simic.errors import SimicError
@@ -75,13 +75,9 @@ def setup(prepared):
 @pytest.fixture(scope="module")
 def learned(setup):
     """Untrained, but with scales that are not the identity."""
-    env, params = setup.env, small_params()
-    policy = ActorCritic(env.action_spec, env.observation_spec, params.train.policy, 5)
-    normalizer = ObservationNormalizer(env.observation_spec)
-    observation, _ = env.reset(options={"iteration": 3})
-    normalizer.update(observation.features, torch.ones(env.num_envs, dtype=torch.bool))
+    env, actor = setup.env, untrained(setup.env)
     specs = describe_specs(env.action_spec, env.observation_spec)
-    return Learned(policy.eval().requires_grad_(False), Normalizers(normalizer), specs, params.train, 7)
+    return Learned(actor.policy, actor.normalizers, specs, small_params().train, 7)
 
 
 @pytest.fixture(scope="module")

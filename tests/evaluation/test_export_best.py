@@ -1,30 +1,17 @@
 """The account of how hosts grew: what was chosen, what came of it, what happened by itself."""
 
 import torch
+from tiny import Breaks
 
 from simic.data.batches import Dataset
 from simic.envs.growth_env import GrowthEnv
 from simic.envs.play import play
 from simic.evaluation.export_best import history
 from simic.evaluation.scoring import Turn
-from simic.growth.batch.population import Population
 from simic.growth.life.vocabulary import TEMPO_STEPS, Action, Op
 from tests import standard
 
 STEPS = 8
-
-
-class Breaks(Population):
-    """Host 1 is NaN after its fifth epoch."""
-
-    epochs = 0
-
-    def train_epoch(self, *given):
-        stats = super().train_epoch(*given)
-        self.epochs += 1
-        if self.epochs == 5:
-            self._stores["host"].param[1] = torch.nan
-        return stats
 
 
 class Script:

@@ -14,7 +14,7 @@ from simic.evaluation import endpoints
 from simic.evaluation.headroom import hand_rules, known_or_tuned, measure
 from simic.evaluation.policies import BASELINES
 from simic.evaluation.result import HeadroomReport, PerSeed, TaskRow, TunedRule, TunedRules
-from simic.evaluation.rules import ByLength, tuned_actor
+from simic.evaluation.rules import ByLength
 from simic.evaluation.scoring import EvaluationSetup, play_for_score
 from simic.evaluation.statistics import mean_interval
 from simic.params import Headroom as Asked
@@ -49,15 +49,13 @@ def found(bank, params, told):
 def test_rules_and_schedules_are_played_on_the_hosts_of_the_evaluation(bank, params, found):
     setup = EvaluationSetup.open(params, bank)
     assert setup.tasks.tolist() == list(found.rows) == [0, 1, 2] * HOSTS
-    for name in RULES:
-        [(_, done)] = play_for_score(setup, {name: BASELINES[name](setup.env)})
-        assert done.score == found.policies[name]
-    assert found.schedules[0] == "static"
+    [(_, done)] = play_for_score(setup, {"patient": BASELINES["patient"](setup.env)})
+    assert done.score == found.policies["patient"] and found.schedules[0] == "static"
     static = found.policies["static"]
-    assert static.val_accuracy_pct == tuple(row[0] for row in found.val_pct)
-    assert static.test_accuracy_pct == tuple(row[0] for row in found.test_pct)
-    assert static.params == tuple(row[0] for row in found.params)
-    assert static.flops_per_sample == tuple(row[0] for row in found.flops_per_sample)
+    for column, table in {"val_accuracy_pct": "val_pct", "test_accuracy_pct": "test_pct"}.items():
+        assert getattr(static, column) == tuple(row[0] for row in getattr(found, table))
+    for column in ("params", "flops_per_sample"):
+        assert getattr(static, column) == tuple(row[0] for row in getattr(found, column))
     # The hosts that choose are others on the same tasks.
     assert np.shape(found.choosing_val_pct) == np.shape(found.val_pct) == (TASKS * HOSTS, SCHEDULES)
     assert [row[0] for row in found.choosing_val_pct] != [row[0] for row in found.val_pct]
@@ -186,10 +184,6 @@ def test_the_patient_rule_stands_in_where_no_tuned_one_is_known(bank, params):
     tuned = TunedRules(tuned_for="x", rules=(rule,), configurations=1, trainings=4)
     rules = hand_rules(params.headroom.policies, env, tuned)
     assert list(rules) == ["static", "tuned_rule", "patient"] and isinstance(rules["tuned_rule"], ByLength)
-    played = dict(play_for_score(EvaluationSetup.open(params, bank, policies=3), rules))
-    alone = dict(play_for_score(EvaluationSetup.open(params, bank), {"tuned_rule": tuned_actor(env, tuned)}))
-    assert played["tuned_rule"].score == alone["tuned_rule"].score
-    assert max(played["tuned_rule"].score.germinated) == 1
 
 
 def test_a_task_without_another_of_its_group_gets_two_hosts_since_an_interval_needs_them(bank, params, tmp_path):

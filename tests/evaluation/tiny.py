@@ -4,7 +4,7 @@ from pathlib import Path
 
 import torch
 
-from simic.agent.normalization import Normalizers
+from simic.agent.normalization import Normalizers, ObservationNormalizer
 from simic.agent.policy import ActorCritic
 from simic.data.batches import load_split
 from simic.data.prepare import prepare
@@ -14,7 +14,7 @@ from simic.envs.observations import observation_spec
 from simic.growth.batch.population import Population
 from simic.growth.networks.blueprints import blueprints_of
 from simic.params import Train
-from simic.training.learned import Learned, describe_specs
+from simic.training.learned import Learned, LearnedActor, describe_specs
 from tests import standard
 from tests.standard import Instances, Lifecycle, Policy, PPOParams, Prepare, Suite
 
@@ -42,6 +42,28 @@ def small_learned(train: Train, slots: int = 3, kind: type[Learned] = Learned) -
     specs = action_spec(slots, kinds), observation_spec(slots, kinds)
     policy = ActorCritic(*specs, SMALL).eval()
     return kind(policy, Normalizers(None), describe_specs(*specs), train, 3)
+
+
+def untrained(env: GrowthEnv, greedy: bool = True) -> LearnedActor:
+    """A policy that has learned nothing, with the scales of a first observation."""
+    policy = ActorCritic(env.action_spec, env.observation_spec, env.train.policy, 5).eval().requires_grad_(False)
+    normalizer = ObservationNormalizer(env.observation_spec)
+    observation, _ = env.reset(options={"iteration": 9})
+    normalizer.update(observation.features, torch.ones(env.num_envs, dtype=torch.bool))
+    return LearnedActor(policy, Normalizers(normalizer), greedy=greedy)
+
+
+class Breaks(Population):
+    """The weights of one host are NaN after its epoch ``last``."""
+
+    row, last, epochs = 1, 5, 0
+
+    def train_epoch(self, *given):
+        stats = super().train_epoch(*given)
+        self.epochs += 1
+        if self.epochs == self.last:
+            self._stores["host"].param[self.row] = torch.nan
+        return stats
 
 
 def tiny_env(bank: Path, hosts: int = TASKS, compose=Population, **changes) -> GrowthEnv:
