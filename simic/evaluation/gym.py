@@ -11,9 +11,9 @@ from torch import Tensor
 
 from simic import params as params_module
 from simic import rng
-from simic.agent.distributions import legal
 from simic.agent.spec import Observation
 from simic.data.batches import data_hash
+from simic.envs.actions import random_legal
 from simic.envs.gym_env import EVALUATION, AnyGym, Decide, PlayedEpisodes, open_gym, play
 from simic.envs.gym_rules import Rule, named
 from simic.evaluation import statistics
@@ -251,20 +251,8 @@ def _trained(learned: Learned, env: AnyGym, name: str, rng_seed: int) -> Decide:
 
 def _random(env: AnyGym, rng_seed: int) -> Decide:
     """Return who takes each legal choice with the same probability."""
-    spec, noise = env.action_spec, _noise(env, rng_seed, rng.Purpose.BASELINE)
-    relevance = spec.relevance_table(env.env_ids.device)
-
-    def decide(observation: Observation, starts: Tensor, step: int) -> Tensor:
-        drawn, chosen = noise(step), list[Tensor]()
-        for place, head in enumerate(spec.heads):
-            mask = legal(spec, observation.masks, place, chosen)
-            mask = torch.ones(env.num_envs, head.size, dtype=torch.bool) if mask is None else mask
-            rank = (drawn[:, place] * mask.sum(dim=1)).long()
-            choice = ((mask.cumsum(dim=1) - 1 == rank[:, None]) & mask).long().argmax(dim=1)
-            chosen.append(torch.where(relevance[chosen[0], place], choice, 0) if chosen else choice)
-        return torch.stack(chosen, dim=1)
-
-    return decide
+    noise = _noise(env, rng_seed, rng.Purpose.BASELINE)
+    return lambda observation, starts, step: random_legal(env.action_spec, observation, noise(step))
 
 
 def _by_rule(rule: Rule) -> Callable[[AnyGym], Decide]:
