@@ -22,11 +22,11 @@ from simic.envs.growth_env import GrowthEnv
 from simic.evaluation.page import markdown
 from simic.evaluation.result import Frozen
 from simic.evaluation.scoring import Told
-from simic.evaluation.static_baselines import Regime, filled, from_the_start, logistic_models
+from simic.evaluation.static_baselines import Network, Regime, filled, from_the_start, logistic_models
 from simic.growth.batch.population import Population
 from simic.growth.life.vocabulary import Slots
-from simic.growth.networks.blueprints import Blueprint, blueprints_of
-from simic.growth.networks.hosts import HostSpec, build_host
+from simic.growth.networks.blueprints import blueprints_of
+from simic.growth.networks.hosts import build_host
 from simic.growth.networks.tables import TOGETHER
 from simic.params import Host, Params
 
@@ -114,7 +114,7 @@ def floors(
     fits = list[Callable[[], Contender]]()
     if samples is not None:
         fits += [partial(_logistic, samples, classes), partial(_boosting, samples, codes, classes)]
-    fits += [partial(_trained, params, env, held, *network) for network in _networks(env)]
+    fits += [partial(_trained, params, env, held, network) for network in _networks(env)]
     for done, fit in enumerate(fits, start=1):
         contenders.append(fit())
         told("compared with, models", done, len(fits))
@@ -219,7 +219,7 @@ def _boosting(samples: dict[str, Samples], codes: tuple[int, ...], classes: int)
 # --- networks --------------------------------------------------------------------------------------------------------
 
 
-def _networks(env: GrowthEnv) -> Iterator[tuple[str, HostSpec, tuple[Blueprint, ...], Slots]]:
+def _networks(env: GrowthEnv) -> Iterator[Network]:
     """Yield name, host, blueprints and seeds of every form of network that is trained; of a frozen host it alone."""
     host, hosts, device = env.host, env.num_envs, env.device
     kinds, bare = blueprints_of(host.family), Slots.empty(hosts, host.slots, device)
@@ -237,19 +237,11 @@ def _networks(env: GrowthEnv) -> Iterator[tuple[str, HostSpec, tuple[Blueprint, 
         yield "its modules from the start", host, kinds, kept
 
 
-def _trained(
-    params: Params,
-    env: GrowthEnv,
-    held: HeldOut,
-    name: str,
-    host: HostSpec,
-    kinds: tuple[Blueprint, ...],
-    slots: Slots,
-) -> Contender:
+def _trained(params: Params, env: GrowthEnv, held: HeldOut, network: Network) -> Contender:
     """Train, in this process, one network for each host that grew, in its order of samples; the best by validation is
     kept. A frozen host is scored as it is.
     """
-    began, hosts = time.perf_counter(), env.num_envs
+    began, hosts, (name, host, kinds, slots) = time.perf_counter(), env.num_envs, network
     optimizer, backend = params.train.host_optimizer, params.runtime.backend
     population = Population(host, kinds, env.env_ids, params.rng_seed, optimizer, env.device, backend)
     tasks = torch.zeros(hosts, dtype=torch.int64, device=env.device)

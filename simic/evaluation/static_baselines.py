@@ -40,6 +40,8 @@ CNN_WIDTHS = ((4, 8), (8, 16), (4, 8, 16))
 WIDTHS = {"mlp": ((8,), (16,), (32, 32), (64, 64, 64)), "tables": ((64, 64),)}
 KEPT_OF_A_SEED = ("stage", "blueprint", "operator", "alpha", "alpha_target", "germinations")
 
+Network = tuple[str, HostSpec, tuple[Blueprint, ...], Slots]  # its name; what it can grow, and what it has grown
+
 
 # --- training --------------------------------------------------------------------------------------------------------
 
@@ -110,18 +112,36 @@ def static_baselines(
     if not params.headroom.floors:
         return {length: {} for length in lengths}
     regime = Regime(params.train, held_out.train, held_out.test, tasks, EVALUATION_ITERATION)
-    networks, family = dict[str, list[Fixed]](), params.train.host.family
+    trained, rows = dict[str, list[Fixed]](), len(tasks)
     if len(held_out.train.shape) > 1:  # tokens are no numbers
-        networks[LINEAR] = [linear_classifier(held_out, tasks)] * len(lengths)
-    for name, size in sizes(family).items():
-        host = build_host(size, regime.data.shape, regime.data.classes)
-        networks[name] = static_network(params, regime, host, device, lengths)
-    if family == TOGETHER.family:
-        host = build_host(params.train.host, regime.data.shape, regime.data.classes)
-        slots = filled(len(tasks), host, device, 0)
-        networks[TOGETHER.name] = static_network(params, regime, host, device, lengths, slots, (TOGETHER,))
-    networks |= adapted(params, regime, device, lengths)
-    return {length: {name: each[place] for name, each in networks.items()} for place, length in enumerate(lengths)}
+        trained[LINEAR] = [linear_classifier(held_out, tasks)] * len(lengths)
+    runtime, optimizer = params.runtime, params.train.host_optimizer
+    compose = worker_layout.population(runtime, worker_layout.layout(runtime, rows, device))
+    epochs = torch.tensor(lengths, device=device)[:, None].expand(-1, rows).contiguous()
+    for name, host, kinds, slots in _networks(params, regime, device):
+        described = host, kinds, torch.arange(rows), params.rng_seed, optimizer, device
+        with closing(compose(*described, runtime.backend)) as population:
+            trained[name] = regime.run(population, slots, epochs)
+    return {length: {name: each[place] for name, each in trained.items()} for place, length in enumerate(lengths)}
+
+
+def _networks(params: Params, regime: Regime, device: torch.device) -> Iterator[Network]:
+    """Yield hosts of several sizes, and for tables all modules at once. Of a host that came trained with the data also
+    all of it trained on, and frozen with a seed of one blueprint in every slot, where the budget allows that.
+    """
+    given, rows, shape, classes = params.train.host, len(regime.tasks), regime.data.shape, regime.data.classes
+    for name, size in sizes(given.family).items():
+        host = build_host(size, shape, classes)
+        yield name, host, blueprints_of(host.family), Slots.empty(rows, host.slots, device)
+    if given.family == TOGETHER.family:
+        host = build_host(given, shape, classes)
+        yield TOGETHER.name, host, (TOGETHER,), filled(rows, host, device, 0)
+    if regime.data.host is not None:
+        host, kinds = build_host(given, shape, classes, regime.data.host), blueprints_of(given.family)
+        yield FINE_TUNED, replace(host, frozen=False), kinds, Slots.empty(rows, host.slots, device)
+        for kind, item in enumerate(kinds):
+            if sum(map(item.params, host.seed_shapes)) <= params.train.lifecycle.param_budget * host.params:
+                yield EVERYWHERE.format(item.name), host, kinds, filled(rows, host, device, kind)
 
 
 def sizes(family: str) -> dict[str, Host]:
@@ -133,42 +153,6 @@ def sizes(family: str) -> dict[str, Host]:
     else:
         hosts = [Host(family=family, preset=preset) for preset in family_of(family).presets]
     return {f"static {host.family}, {list(host.widths) if host.widths else host.preset}": host for host in hosts}
-
-
-def static_network(
-    params: Params,
-    regime: Regime,
-    host: HostSpec,
-    device: torch.device,
-    lengths: Sequence[int],
-    slots: Slots | None = None,
-    kinds: tuple[Blueprint, ...] | None = None,
-) -> list[Fixed]:
-    """Train that network on every row and score it after each number of epochs; ``slots`` are the seeds that it has
-    from the start (default: none), of blueprints ``kinds`` (default: those of its family).
-    """
-    rows = len(regime.tasks)
-    runtime, optimizer = params.runtime, params.train.host_optimizer
-    compose = worker_layout.population(runtime, worker_layout.layout(runtime, rows, device))
-    described = host, kinds or blueprints_of(host.family), torch.arange(rows), params.rng_seed, optimizer, device
-    epochs = torch.tensor(lengths, device=device)[:, None].expand(-1, rows).contiguous()
-    with closing(compose(*described, runtime.backend)) as population:
-        return regime.run(population, slots or Slots.empty(rows, host.slots, device), epochs)
-
-
-def adapted(params: Params, regime: Regime, device: torch.device, lengths: Sequence[int]) -> dict[str, list[Fixed]]:
-    """Train a host that came trained with the data: all of it, and frozen with a seed of one blueprint in every slot,
-    of each that the budget allows so often.
-    """
-    if regime.data.host is None:
-        return {}
-    host = build_host(params.train.host, regime.data.shape, regime.data.classes, regime.data.host)
-    networks = {FINE_TUNED: static_network(params, regime, replace(host, frozen=False), device, lengths)}
-    for kind, item in enumerate(blueprints_of(host.family)):
-        if sum(item.params(shape) for shape in host.seed_shapes) <= params.train.lifecycle.param_budget * host.params:
-            slots = filled(len(regime.tasks), host, device, kind)
-            networks[EVERYWHERE.format(item.name)] = static_network(params, regime, host, device, lengths, slots)
-    return networks
 
 
 def filled(rows: int, host: HostSpec, device: torch.device, kind: int) -> Slots:
