@@ -1,6 +1,5 @@
 """The figures of the report: learning, health of the updates, growth of a network, comparison of policies."""
 
-import math
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import NamedTuple
@@ -19,7 +18,7 @@ from simic.errors import printable
 from simic.evaluation.endpoints import ALL_AT_ONCE, COMMON, ORACLE_TASK, PPO, RULES, compared
 from simic.evaluation.page import GROUPS
 from simic.evaluation.result import LEARNED, Evaluation, Standings, Timeline
-from simic.evaluation.statistics import Interval
+from simic.evaluation.statistics import Interval, pareto_front
 from simic.growth.life.vocabulary import Stage
 
 Values = NDArray[np.float64]
@@ -314,18 +313,6 @@ def gap(standings: Mapping[str, Standings]) -> Figure:
     plot.xaxis.set_major_locator(MaxNLocator(nbins=8))
     legend_below(figure, used)
     return figure
-
-
-def pareto_front(points: Mapping[str, tuple[float, float]]) -> list[str]:
-    """Return the names of the points (cost, gain) that no other weakly dominates, by rising cost; of equals the first
-    name.
-    """
-    front, best = list[str](), -math.inf
-    for name in sorted(points, key=lambda each: (points[each][0], -points[each][1], each)):
-        if points[name][1] > best:
-            front.append(name)
-            best = points[name][1]
-    return front
 
 
 def pareto(evaluation: Evaluation) -> Figure:

@@ -154,6 +154,18 @@ def _bca_levels(vector: Values, resampled: Values, estimate: float) -> Values:
     return stats.norm.cdf(bias + z / (1.0 - acceleration * z))
 
 
+def pareto_front(points: Mapping[str, tuple[float, float]]) -> list[str]:
+    """Return the names of the points (cost, gain) that no other weakly dominates, by rising cost; of equals the first
+    name.
+    """
+    front, best = list[str](), -np.inf
+    for name in sorted(points, key=lambda each: (points[each][0], -points[each][1], each)):
+        if points[name][1] > best:
+            front.append(name)
+            best = points[name][1]
+    return front
+
+
 # --- over training seeds and instances of a suite ---
 #
 # Scores are ``[training seeds, instances]`` or, of one training seed or of what is not trained, ``[instances]``. Every

@@ -4,11 +4,13 @@ import itertools
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from scipy import stats
 
 from simic.errors import SimicError
 from simic.evaluation import statistics
-from simic.evaluation.statistics import gap_closed, paired_difference
+from simic.evaluation.statistics import gap_closed, paired_difference, pareto_front
 
 DIFFERENCES = np.array([1.2, -0.4, 0.9, 2.1, 0.3, -0.1, 1.7, 0.6])
 
@@ -104,6 +106,17 @@ def test_the_interval_of_a_share_is_the_one_of_wilson():
         assert (share.estimate, share.low, share.high) == pytest.approx(
             (right / n, allowed.min(), allowed.max()), abs=1e-5
         )
+
+
+POINT = st.tuples(st.integers(0, 4), st.integers(0, 4))  # cost, gain
+
+
+@settings(max_examples=300, deadline=None, derandomize=True)
+@given(st.lists(POINT, max_size=9))
+def test_the_front_is_what_no_other_point_weakly_dominates_and_of_equals_the_first(values):
+    points = {f"p{i}": value for i, value in enumerate(values)}
+    beaten = {one for one in set(values) for cost, gain in set(values) - {one} if cost <= one[0] and gain >= one[1]}
+    assert pareto_front(points) == [f"p{values.index(value)}" for value in sorted(set(values) - beaten)]
 
 
 # --- over training seeds and instances of a suite ---------------------------------------------------------------------
