@@ -73,7 +73,6 @@ def code(algorithm: str) -> str:
 
 
 def whole_steps(task: str) -> int:
-    """Return the task's steps, in whole rollouts."""
     return -(-TASKS[task].steps // (ENVS * ROLLOUT)) * ENVS * ROLLOUT
 
 
@@ -103,8 +102,6 @@ def peer(cell: Cell, task: Task) -> None:
     from stable_baselines3.common.vec_env import VecNormalize
 
     class Watch(BaseCallback):
-        """Note the returns of finished episodes after each rollout."""
-
         def __init__(self) -> None:
             super().__init__()
             self.found: list[float] = []
@@ -164,7 +161,6 @@ class Job:
 
     @property
     def path(self) -> Path:
-        """Return the cell's file."""
         name = "-".join(str(value) for value in self.config.values())
         folder = self.work / self.task.replace(" ", "_") / self.algorithm.replace(" ", "_")
         return folder / f"{name}-{self.rng_seed}.json"
@@ -191,7 +187,6 @@ def execute(job: Job) -> str:
 
 
 def run(jobs: list[Job], processes: int) -> None:
-    """Run those that are missing, each in a process of its own."""
     missing = [job for job in jobs if job.cell() is None]
     with multiprocessing.get_context("spawn").Pool(processes, maxtasksperchild=1) as pool:
         for number, line in enumerate(pool.imap_unordered(execute, missing, chunksize=1), 1):
@@ -199,7 +194,6 @@ def run(jobs: list[Job], processes: int) -> None:
 
 
 def tuning(task: str, algorithm: str, work: Path) -> list[Job]:
-    """Return the jobs that the setting is chosen by."""
     return [Job(task, algorithm, config, seed, work) for config in GRID for seed in TUNING_SEEDS]
 
 
@@ -274,7 +268,6 @@ def _compared(task: Task, rows: dict[str, Any]) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Run what is missing, or report what is there."""
     parser = page.parser(__doc__)
     parser.add_argument("what", choices=("run", "report"))
     parser.add_argument("--seeds", type=int, default=10)

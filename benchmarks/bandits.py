@@ -43,7 +43,7 @@ RESULT = Path("benchmarks/results/bandits.json")
 TEST_BANDITS, TEST_SEED = 20_000, 0  # trainings have other seeds
 TEST, TUNING = 0, 1  # iterations of that seed
 UCB1_CONSTANTS = (0.02, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.7, 1.0)
-UNITS, EPOCHS, MINIBATCHES = 64, 6, 4
+UNITS, EPOCHS, MINIBATCHES, GAMMA, LAMBDA = 64, 6, 4, 0.99, 0.95
 LEARNING_RATE, ENTROPY, VALUE, CLIP, GRADIENT_NORM = 1e-3, 0.01, 0.5, 0.2, 0.5
 POINTS = 20  # of a learning curve
 EXACT_PULLS = 10  # up to which the optimum is computed
@@ -57,14 +57,12 @@ class Task:
     pulls: int
     envs: int  # episodes of one update
     episodes: int  # of a training
-    gamma: float
-    gae_lambda: float
     published: dict[str, float]
 
 
 TASKS = {
-    "n10k5": Task(5, 10, 480, 120_000, 0.99, 0.95, {"UCB1": 6.7, "RL²": 6.7}),
-    "n100k10": Task(10, 100, 120, 24_000, 0.99, 0.95, {"UCB1": 82.4, "RL²": 83.5}),
+    "n10k5": Task(5, 10, 480, 120_000, {"UCB1": 6.7, "RL²": 6.7}),
+    "n100k10": Task(10, 100, 120, 24_000, {"UCB1": 82.4, "RL²": 83.5}),
 }
 
 
@@ -138,7 +136,6 @@ def ucb1(constant: float) -> Strategy:
 
 
 def thompson(rng_seed: int) -> Strategy:
-    """Return Thompson sampling from the posterior of Beta(1, 1)."""
     generator = np.random.default_rng(rng_seed)
     return lambda wins, losses, pull: torch.from_numpy(generator.beta(wins + 1, losses + 1)).argmax(dim=1)
 
@@ -194,11 +191,11 @@ def train_simic(task: Task, rng_seed: int, updates: int, curve: Callable[[Tensor
     env = Bandits(task.arms, task.pulls, task.envs, rng_seed)
     policy = ActorCritic(ActionSpec.discrete(task.arms), ObservationSpec(task.arms + 3), network, rng_seed)
     ppo = PPO(policy, learning, rng_seed, total_updates=updates)
-    normalizers = Normalizers(reward=RewardNormalizer(task.envs, task.gamma))
+    normalizers = Normalizers(reward=RewardNormalizer(task.envs, GAMMA))
     for iteration in range(updates):
         rollout, _ = collect(env, policy, normalizers, iteration, rng_seed, task.pulls)
         scaled = normalizers.update(rollout.raw_features, rollout.rewards, rollout.starts, rollout.valid)
-        ppo.update(with_advantages(rollout, scaled, task.gamma, task.gae_lambda), iteration)
+        ppo.update(with_advantages(rollout, scaled, GAMMA, LAMBDA), iteration)
         curve(rollout.rewards.sum(dim=0))
 
     def test() -> Tensor:
@@ -271,9 +268,9 @@ def train_sb3(task: Task, rng_seed: int, updates: int, curve: Callable[[Tensor],
     vector = VectorBandits(Bandits(task.arms, task.pulls, task.envs, rng_seed))
     entropy = ENTROPY / math.log(task.arms)  # simic's entropy is a share of the highest one
     model = RecurrentPPO(
-        "MlpLstmPolicy", VecNormalize(vector, norm_obs=False, gamma=task.gamma), learning_rate=LEARNING_RATE,
-        n_steps=task.pulls, batch_size=task.envs * task.pulls // MINIBATCHES, n_epochs=EPOCHS, gamma=task.gamma,
-        gae_lambda=task.gae_lambda, clip_range=CLIP, ent_coef=entropy, vf_coef=VALUE, max_grad_norm=GRADIENT_NORM,
+        "MlpLstmPolicy", VecNormalize(vector, norm_obs=False, gamma=GAMMA), learning_rate=LEARNING_RATE,
+        n_steps=task.pulls, batch_size=task.envs * task.pulls // MINIBATCHES, n_epochs=EPOCHS, gamma=GAMMA,
+        gae_lambda=LAMBDA, clip_range=CLIP, ent_coef=entropy, vf_coef=VALUE, max_grad_norm=GRADIENT_NORM,
         seed=rng_seed, device="cpu", policy_kwargs={"net_arch": [UNITS], "lstm_hidden_size": UNITS},
     )  # fmt: skip
     model.learn(updates * task.envs * task.pulls, callback=Watch(vector, curve))
@@ -310,7 +307,6 @@ def run(task: Task, algorithm: str, rng_seed: int, episodes: int, reference: Ten
 
 
 def main() -> None:
-    """Run what is asked for, keep each run when it is done, and write the page."""
     parser = page.parser(__doc__, RESULT)
     parser.add_argument("--tasks", nargs="+", choices=TASKS, default=list(TASKS))
     parser.add_argument("--algorithms", nargs="+", choices=ALGORITHMS, default=list(ALGORITHMS))
@@ -324,7 +320,8 @@ def main() -> None:
         constant, strategies = baselines(task)
         rows = {each: row(returns, strategies["UCB1"]) for each, returns in strategies.items()}
         runs = tasks.get(name, {}).get("runs", {})
-        tasks[name] = asdict(task) | {"ucb1_constant": constant, "baselines": rows, "runs": runs}
+        learned = {"gamma": GAMMA, "gae_lambda": LAMBDA}
+        tasks[name] = asdict(task) | learned | {"ucb1_constant": constant, "baselines": rows, "runs": runs}
         if task.pulls <= EXACT_PULLS:
             tasks[name]["optimum"] = optimum(task.arms, task.pulls)
         for seed, algorithm in itertools.product(given.seeds, given.algorithms):

@@ -33,7 +33,6 @@ def add_scores(found: dict[str, list[float]], held_out: HeldOut) -> None:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Print means and intervals by group."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--work", type=Path, required=True)
     parser.add_argument("-S", dest="overrides", action="append", default=[])

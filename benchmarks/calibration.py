@@ -140,7 +140,6 @@ def rewritten(source: str, found: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    """Make the runs that are missing, measure, print, keep; rewrite the limits where asked to."""
     parser = page.parser(__doc__, RESULT)
     parser.add_argument("folder", type=Path, nargs="?", default=Path(".simic/calibration"))
     parser.add_argument("--seeds", type=int, default=10)

@@ -21,7 +21,6 @@ RESULT = Path("benchmarks/results/canary.json")
 
 
 def measured(rng_seed: int) -> dict[str, Any]:
-    """Run one canary; return its result and CPU seconds."""
     torch.set_num_threads(1)
     begun = time.process_time()
     found = canary(rng_seed)
@@ -29,7 +28,6 @@ def measured(rng_seed: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Run all seeds and keep the result."""
     parser = page.parser(__doc__)
     parser.add_argument("--seeds", type=int, default=30)
     parser.add_argument("--processes", type=int, default=2)

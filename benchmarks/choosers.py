@@ -87,7 +87,6 @@ def learn(
 
 
 def actor(env: GrowthEnv, choosers: Sequence[Chooser]) -> ByLength:
-    """Return the choosers as an actor."""
     return ByLength({each.epochs: Ordered(env.train.lifecycle, [each.rule], each.model) for each in choosers})
 
 

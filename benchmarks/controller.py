@@ -112,7 +112,6 @@ def drawn(found: dict[str, Any]) -> Figure:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Print the comparison after each training, and write it with its settings."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--work", type=Path, required=True)

@@ -69,7 +69,6 @@ class Mutant:
 
 
 def mutants_of(root: Path, file: str) -> list[Mutant]:
-    """Return all mutants of one module, in the order of the source."""
     source = (root / file).read_bytes()
     starts, found = [0, *itertools.accumulate(map(len, source.splitlines(keepends=True)))], []
     for node, lines, new in _changes(ast.parse(source), range(1, 2)):

@@ -91,7 +91,6 @@ SETS: dict[str, tuple[str, str | None, Callable]] = {
 
 
 def write(path: Path, rows: pd.DataFrame) -> None:
-    """Write a table as the ending of its name says."""
     if path.suffix in (".parquet", ".feather"):
         getattr(rows, f"to_{path.suffix[1:]}")(path)
     else:
@@ -118,7 +117,6 @@ def row(name: str) -> tuple[str, ...]:
 
 
 def main() -> None:
-    """Print the table, row by row."""
     parser = page.parser(__doc__)
     parser.add_argument("--only", nargs="+", choices=SETS, default=list(SETS))
     given = parser.parse_args()

@@ -57,7 +57,6 @@ def parser(description: str | None, out: Path | None = None) -> argparse.Argumen
 
 
 def table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> list[str]:
-    """Return the lines of a Markdown table."""
     return ["| " + " | ".join(line) + " |" for line in (head, ("---",) * len(head), *rows)]
 
 
@@ -258,7 +257,6 @@ SECTIONS: dict[str, Callable[[Found], list[str]]] = {
 
 
 def main() -> None:
-    """Write the page and draw its figures."""
     paths = {name: RESULTS / f"{name}.json" for name in SECTIONS}
     results = {name: json.loads(path.read_bytes()) for name, path in paths.items() if path.exists()}
     for name, draw, file in (("agent", draw_learning, "agent"), ("population", draw_population, "hosts")):

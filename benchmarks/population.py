@@ -172,7 +172,6 @@ def row(name: str, envs: int, repeats: int, device: torch.device, threads: list[
 
 
 def main() -> None:
-    """Measure, print and keep."""
     parser = page.parser(__doc__, RESULT)
     parser.add_argument("--cases", nargs="+", choices=list(CASES), default=list(CASES))
     parser.add_argument("--envs", type=int, nargs="+", default=[1, 8, 32, 64])

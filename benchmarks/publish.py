@@ -79,7 +79,6 @@ def publish(workspace: Workspace, suite: str) -> Path:
 
 
 def text(found: Finished, publication: Publication) -> str:
-    """Return the content of CARD.md."""
     train, machine, headroom = found.learned.train, found.manifest.machine, found.headroom
     priced = f", less {headroom.price:g} for each time the host's parameters were added,"
     lengths = {f"{found.evaluation.episode_steps} epochs": found.evaluation.standings}
@@ -139,7 +138,6 @@ def _scores(found: Finished, title: str, standings: result.Standings) -> str:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Publish and print the folder."""
     parser = argparse.ArgumentParser()
     parser.add_argument("workspace", type=Path)
     parser.add_argument("suite")

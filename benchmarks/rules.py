@@ -72,7 +72,6 @@ def table(found: Mapping[int, Mapping[str, Mapping[str, Values]]]) -> str:
 
 
 def page(suite: str, tuned: TunedRules, learned: Sequence[choosers.Chooser], cost: int, scores: str) -> str:
-    """Return the page of a suite."""
     lines = [
         f"# Tuned rules and choosers of the suite {suite}",
         "",
@@ -88,7 +87,6 @@ def page(suite: str, tuned: TunedRules, learned: Sequence[choosers.Chooser], cos
 
 
 def main() -> None:
-    """Tune, publish, measure."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("suite")
     parser.add_argument("--data", type=Path, default=Path(".simic/benchmarks/rules"))

@@ -21,7 +21,6 @@ RESULT = page.RESULTS / "scaling.json"
 
 
 def settings(hosts: int, processes: int, epochs: int) -> list[str]:
-    """Return overrides of params.yaml for one row of the table."""
     return [
         f"train.envs={hosts}", f"train.episode_steps={epochs}", "train.iterations=2", "train.horizon=2",
         "train.validate_every=2", "runtime.device=cpu", f"runtime.processes={processes}", "runtime.threads=1",
@@ -49,7 +48,6 @@ def measure(tree: params.Params, prepared: Path) -> dict[str, Any]:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Measure, print and keep every row."""
     parser = page.parser(__doc__, RESULT)
     parser.add_argument("--hosts", type=int, nargs="+", default=[256, 1024, 4096])
     parser.add_argument("--processes", type=int, nargs="+", default=[1, 2])

@@ -73,7 +73,6 @@ GATES = {gate.case: gate for gate in (Gate("reference", 4, "plain channels-last"
 
 
 def main() -> None:
-    """Measure, print and keep."""
     parser = page.parser(__doc__, RESULT)
     parser.add_argument("--processes", type=int, default=7)
     given = parser.parse_args()

@@ -74,7 +74,6 @@ class Meta(BaseModel):
     sha256: dict[str, str]
 
     def to_json(self) -> bytes:
-        """Return JSON with a checksum of itself."""
         return durable.with_checksum(self.model_dump(mode="json"))
 
     def of_group(self, group: TaskGroup) -> list[int]:
@@ -112,7 +111,6 @@ class Dataset:
 
     @property
     def tasks(self) -> int:
-        """Return the number of tasks."""
         return max(1, len(self.task_classes))
 
     @cached_property

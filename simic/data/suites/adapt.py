@@ -35,10 +35,8 @@ TRAINING_DWELL = 1
 Shift = Callable[[Draws, Tensor], Tensor]  # of images [n, 1, 8, 8]
 
 
-def _digits(shift: Shift, groups: list[list[int]] | None = None, **parameters: Any) -> Problem:
-    """Return an instance of digits moved by up to a pixel, and then shifted; a class is a group of digits, by default
-    one.
-    """
+def _digits(shift: Shift | None, groups: list[list[int]] | None = None, **parameters: Any) -> Problem:
+    """Return an instance of digits moved by up to a pixel, and then shifted; a class is one digit or a group."""
     dealt = groups or [[digit] for digit in range(10)]
 
     def sample(draws: Draws, n: int) -> tuple[Tensor, Tensor]:
@@ -47,18 +45,10 @@ def _digits(shift: Shift, groups: list[list[int]] | None = None, **parameters: A
         x = source.x[draws.of_pool("digits", source.y, draws.members(y, dealt)), 0] / 8.0 - 1.0
         rows, columns = ((torch.arange(SIZE) + draws.integers(3, n, 1) - 1).clamp(0, SIZE - 1) for _ in range(2))
         x = x[torch.arange(n)[:, None, None], rows[:, :, None], columns[:, None]][:, None]
-        return shift(draws, x + NOISE * draws.normal(*x.shape)).contiguous(), y
+        x = x + NOISE * draws.normal(*x.shape)
+        return (x if shift is None else shift(draws, x)).contiguous(), y
 
     return Problem(len(dealt), {"labels": dealt, **parameters}, sample)
-
-
-def _as_it_is(draws: Draws, x: Tensor) -> Tensor:
-    return x
-
-
-def digits(draws: Draws) -> Problem:
-    """Return the source task: digits as they are."""
-    return _digits(_as_it_is)
 
 
 suite(
@@ -82,7 +72,9 @@ suite(
             "train.actions.alpha_target=[1.0]",
             "headroom.policies=[static, random_legal, patient]",
         ),
-        source=SourceTask(Host(family="adapted_cnn", preset="baseline", widths=WIDTHS), digits, 2048, 25),
+        source=SourceTask(
+            Host(family="adapted_cnn", preset="baseline", widths=WIDTHS), lambda draws: _digits(None), 2048, 25
+        ),
     )
 )
 
@@ -103,11 +95,7 @@ def checkered(draws: Draws) -> Problem:
 def scrambled(draws: Draws) -> Problem:
     """Exchange the four pixels of every block of 2 × 2, in all alike."""
     order = draws.permutation(4)
-
-    def shift(draws: Draws, x: Tensor) -> Tensor:
-        return F.pixel_shuffle(F.pixel_unshuffle(x, 2)[:, order], 2)
-
-    return _digits(shift, order=order.tolist())
+    return _digits(lambda draws, x: F.pixel_shuffle(F.pixel_unshuffle(x, 2)[:, order], 2), order=order.tolist())
 
 
 @kind("adapt", "striped")
@@ -126,11 +114,7 @@ def striped(draws: Draws) -> Problem:
 def inverted(draws: Draws) -> Problem:
     """Invert some images, or all."""
     share = draws.number(0.5, 1.0)
-
-    def shift(draws: Draws, x: Tensor) -> Tensor:
-        return torch.where(draws.uniform(len(x), 1, 1, 1) < share, -x, x)
-
-    return _digits(shift, share=share)
+    return _digits(lambda draws, x: torch.where(draws.uniform(len(x), 1, 1, 1) < share, -x, x), share=share)
 
 
 # --- shifts of features ----------------------------------------------------------------------------------------------
@@ -168,14 +152,14 @@ def outlined(draws: Draws) -> Problem:
 @kind("adapt", "permuted")
 def permuted(draws: Draws) -> Problem:
     """Permute the labels of all digits."""
-    return _digits(_as_it_is, [[digit] for digit in draws.permutation(10).tolist()])
+    return _digits(None, [[digit] for digit in draws.permutation(10).tolist()])
 
 
 @kind("adapt", "regrouped")
 def regrouped(draws: Draws) -> Problem:
     """Group the digits into a few classes at random."""
     count, order = draws.whole(2, 5), draws.permutation(10).tolist()
-    return _digits(_as_it_is, [sorted(order[k::count]) for k in range(count)])
+    return _digits(None, [sorted(order[k::count]) for k in range(count)])
 
 
 @kind("adapt", "ranked")
@@ -183,7 +167,7 @@ def ranked(draws: Draws) -> Problem:
     """Tell small digits from large ones, or the other way round."""
     least, turned = draws.whole(3, 7), draws.whole(0, 1)
     groups = [[*range(least)], [*range(least, 10)]]
-    return _digits(_as_it_is, groups[::-1] if turned else groups)
+    return _digits(None, groups[::-1] if turned else groups)
 
 
 @kind("adapt", "exchanged")
@@ -192,4 +176,4 @@ def exchanged(draws: Draws) -> Problem:
     order = torch.arange(10)
     chosen = draws.permutation(10)[: draws.whole(4, 8)]
     order[chosen] = order[chosen.roll(1)]
-    return _digits(_as_it_is, [[digit] for digit in order.tolist()])
+    return _digits(None, [[digit] for digit in order.tolist()])
