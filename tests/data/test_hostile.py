@@ -9,12 +9,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from raw_files import refused
 
 from simic import memory
 from simic.data.prepare import prepare
 from simic.errors import SimicError
 from tests import standard
+from tests.data.refusals import refused
 from tests.standard import Instances, Prepare, Suite
 
 X, Y = np.arange(240, dtype=np.float32).reshape(60, 4), np.arange(60) % 3
@@ -104,24 +104,19 @@ def test_an_npz_with_any_byte_changed_is_read_or_refused(tmp_path: Path) -> None
                 continue
 
 
-def make_strange(path: Path, case: str) -> None:
-    if case == "a pipe":
-        os.mkfifo(path)
-    elif case == "a directory":
-        path.mkdir()
-    elif case == "a link in a circle":
-        path.symlink_to(path)
-    else:
-        path.symlink_to({"a device": "/dev/zero", "a file outside": "/etc/hostname"}[case])
-
-
-STRANGE = ("a pipe", "a directory", "a link in a circle", "a device", "a file outside")
+STRANGE = {
+    "a pipe": os.mkfifo,
+    "a directory": Path.mkdir,
+    "a link in a circle": lambda path: path.symlink_to(path),
+    "a device": lambda path: path.symlink_to("/dev/zero"),
+    "a file outside": lambda path: path.symlink_to("/etc/hostname"),
+}
 
 
 @pytest.mark.parametrize("task", ["npz", "text"])
 @pytest.mark.parametrize("case", STRANGE)
 def test_a_source_that_is_no_file_of_the_data_directory_is_refused(tmp_path: Path, task: str, case: str) -> None:
-    make_strange(tmp_path / "mine", case)
+    STRANGE[case](tmp_path / "mine")
     assert "mine" in refused(standard.Prepare(task=task, source="mine"), tmp_path)
 
 

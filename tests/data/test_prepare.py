@@ -5,7 +5,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from raw_files import refused
 
 from simic.data import tasks
 from simic.data.batches import load_held_out, load_split, read_meta
@@ -16,6 +15,7 @@ from simic.data.suites.suites import SUITES
 from simic.errors import SimicError
 from simic.params import Split
 from tests import standard
+from tests.data.refusals import refused
 from tests.standard import Instances, Prepare, Suite
 
 

@@ -6,21 +6,72 @@ import http.client
 import io
 import struct
 import tarfile
+from dataclasses import dataclass, field
+from email.message import Message
 from pathlib import Path
+from urllib.error import HTTPError
 
 import numpy as np
 import pytest
 import torch
-from raw_files import digits_like, idx_bytes, refused
 
 from simic.data.batches import load_split, read_meta
 from simic.data.prepare import prepare
 from simic.data.published import BATCHES, FOLDER, SITES, Site, read_batch, read_cifar10, read_idx, read_mnist_like
 from simic.errors import SimicError
 from simic.params import Split
+from tests.data.refusals import refused
 from tests.standard import Prepare
 
+
+def idx_bytes(array: np.ndarray) -> bytes:
+    """The array as an IDX file of unsigned bytes."""
+    return struct.pack(f">BBBB{array.ndim}I", 0, 0, 8, array.ndim, *array.shape) + array.astype("u1").tobytes()
+
+
+def digits_like(n: int, seed: int, side: int = 6) -> tuple[np.ndarray, np.ndarray]:
+    """Random images and labels 0…9, each present."""
+    images = np.random.default_rng(seed).integers(0, 256, (n, side, side), dtype=np.uint8)
+    return images, (np.arange(n) % 10).astype(np.uint8)
+
+
 # --- fetching --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def mnist_files() -> dict[str, bytes]:
+    """The four files of a small MNIST: 60 training and 40 test images of 6×6 pixels."""
+    files = {}
+    for part, n in (("train", 60), ("t10k", 40)):
+        for name, array in zip(("images-idx3", "labels-idx1"), digits_like(n, seed=n), strict=True):
+            files[f"{part}-{name}-ubyte.gz"] = gzip.compress(idx_bytes(array), mtime=0)
+    return files
+
+
+@dataclass
+class Official:
+    """The official site; ``asked`` lists the names that were requested, in order."""
+
+    url: str = "http://official/"
+    files: dict[str, bytes] = field(default_factory=dict)
+    fault: http.client.HTTPException | OSError | None = None
+    asked: list[str] = field(default_factory=list)
+
+    def open(self, url: str, timeout: float) -> io.BytesIO:
+        name = url.removeprefix(self.url)
+        self.asked.append(name)
+        if self.fault is not None:
+            raise self.fault
+        if name not in self.files:
+            raise HTTPError(url, 404, "Not Found", Message(), None)
+        return io.BytesIO(self.files[name])
+
+
+@pytest.fixture
+def official(monkeypatch: pytest.MonkeyPatch) -> Official:
+    site = Official()
+    monkeypatch.setattr("urllib.request.urlopen", site.open)
+    return site
 
 
 def hashed(files: dict[str, bytes]) -> dict[str, str]:

@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 import torch
-from raw_files import refused
 
 from simic.data.batches import load_split, read_meta
 from simic.data.prepare import prepare
 from simic.data.synthetic import PLANTED, orientation, recall
+from tests.data.refusals import refused
 from tests.standard import Prepare
 
 N = 20_000

@@ -4,12 +4,12 @@ from itertools import pairwise
 
 import pytest
 import torch
-from raw_files import refused
 
 from simic.data.batches import load_held_out, load_split, read_meta
 from simic.data.prepare import prepare
 from simic.params import Prepare, Split
 from tests import standard
+from tests.data.refusals import refused
 
 TEXT = " ".join(f"{n} × {n} = {n * n}," for n in range(400)).encode()
 

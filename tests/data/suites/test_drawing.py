@@ -5,7 +5,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from raw_files import refused
 
 from simic.data.batches import Dataset, load_held_out, load_split, read_meta
 from simic.data.prepare import prepare
@@ -15,6 +14,7 @@ from simic.data.suites.suites import SUITES
 from simic.data.suites.tables import SINGLE_VAL
 from simic.params import Prepare
 from tests import standard
+from tests.data.refusals import refused
 
 FEW = {"train": 5, "val": 2, "held_out": 3, "held_out_kinds": 2}
 KNOWN = ("digits", "brightness", "digits_permuted")
