@@ -23,7 +23,8 @@ from simic.params import Host, Runtime
 from simic.training.learned import Learned
 from tests.standard import Evaluate, Lifecycle, Params, Prepare
 
-TREE = Params(train=tiny_train(policy=SMALL), evaluate=Evaluate(eval_seeds=6), runtime=Runtime(threads=1, processes=1))
+TRAIN = tiny_train(policy=SMALL, episode_steps=10, batches_per_epoch=1)
+TREE = Params(train=TRAIN, evaluate=Evaluate(eval_seeds=6), runtime=Runtime(threads=1, processes=1))
 
 
 class Patiently(Learned):
@@ -33,7 +34,7 @@ class Patiently(Learned):
         return Patient(LIFECYCLE, ((0, 0),))
 
 
-def entrant(bank, name="challenger", sha256="a", train=TREE.train, kind=Learned):
+def entrant(bank, name="challenger", sha256="a", train=TRAIN, kind=Learned):
     return Entrant(name, small_learned(train, kind=kind), sha256, data_hash(bank))
 
 
@@ -48,9 +49,8 @@ def alone(tree, bank, actor, iteration):
 
 
 def test_differences_are_those_of_both_played_alone_on_the_hosts_of_their_pair(bank):
-    train = tiny_train(policy=SMALL, episode_steps=10, batches_per_epoch=1)
-    tree = TREE.model_copy(update={"train": train, "evaluate": Evaluate(eval_seeds=3)})
-    patient = entrant(bank, train=train, kind=Patiently)
+    tree = TREE.model_copy(update={"evaluate": Evaluate(eval_seeds=3)})
+    patient = entrant(bank, kind=Patiently)
     found = contest(tree, bank, patient, None)
     assert (found.hosts, found.tasks) == (3, 3)
     assert [each.opponent for each in found.compared] == ["random_legal", "static"]
@@ -102,9 +102,9 @@ def test_held_out_data_are_neither_needed_nor_to_be_had(tmp_path, monkeypatch):
 
 
 def test_a_data_set_alone_is_decided_on_its_validation_split_host_by_host(tmp_path):
-    prepare(Prepare(task="digits"), 1, tmp_path / "digits", tmp_path)
     digits = tmp_path / "digits"
-    train = tiny_train(policy=SMALL, batches_per_epoch=1, episode_steps=4)
+    prepare(Prepare(task="digits"), 1, digits, tmp_path)
+    train = TRAIN.model_copy(update={"episode_steps": 4})
     found = contest(TREE.model_copy(update={"train": train}), digits, entrant(digits, train=train), None)
     assert (found.hosts, found.tasks) == (6, 1)
     assert {each.pairs for each in found.compared} == {6}
@@ -124,20 +124,20 @@ def test_a_champion_of_another_task_is_refused(bank, tmp_path):
 
 
 def test_a_champion_that_grew_by_other_rules_is_refused(bank):
-    other = tiny_train(lifecycle=Lifecycle(max_seeds=2))
+    other = TRAIN.model_copy(update={"lifecycle": Lifecycle(max_seeds=2)})
     said = refusal(bank, entrant(bank), entrant(bank, "champion", "b", train=other))
     assert said.startswith("champion: was trained with train.lifecycle = {") and "params.yaml has {" in said
 
 
 def test_a_champion_of_another_space_is_refused(bank):
     champion = entrant(bank, "champion", "b", train=tiny_train(host=Host(family="mlp", preset="baseline")))
-    in_this_host = replace(champion.learned, train=TREE.train)  # its params say so, its network does not
+    in_this_host = replace(champion.learned, train=TRAIN)  # its params say so, its network does not
     said = refusal(bank, entrant(bank), replace(champion, learned=in_this_host))
     assert said.startswith("champion: the policy after 3 iterations was trained on ") and "blueprints" in said
 
 
 def test_an_entrant_is_known_by_what_its_policy_is(bank, tmp_path):
-    small_learned(TREE.train).save(tmp_path / "policy")
+    small_learned(TRAIN).save(tmp_path / "policy")
     first = Entrant.load("a", tmp_path / "policy", data_hash(bank))
     card = tmp_path / "policy" / "policy.json"
     card.write_bytes(durable.with_checksum(durable.checked(card.read_bytes()) | {"iteration": 4}))

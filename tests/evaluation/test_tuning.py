@@ -20,7 +20,8 @@ SHORT, LONG = 13, 20
 
 @pytest.fixture(scope="module")
 def params():
-    train = tiny_train(actions={"blueprint": ["norm", "conv_light"], "slot": [0, 1]}, price=2.0)
+    actions = {"blueprint": ["norm", "conv_light"], "slot": [0, 1]}
+    train = tiny_train(actions=actions, batches_per_epoch=1, price=2.0)
     return Params(train=train, runtime=Runtime(processes=1, threads=1))
 
 
