@@ -79,13 +79,6 @@ class GraftedSeed(nn.Module):
         return blend(self.operator, x[None], grown[None], x[None], self.get_buffer("alpha"), gate)[0]
 
 
-class NoSeed(nn.Module):
-    """Where nothing grew: the features as they are."""
-
-    def forward(self, x: Tensor, sample: Tensor) -> Tensor:
-        return x
-
-
 class GrownNetwork(nn.Module):
     """Host segments with a joint after each (identity where nothing grew), then the head: logits ``[B, classes]`` of
     images ``[B, C, H, W]``, ``[B, L, classes]`` of tokens ``[B, L]``; or of what ``structure.inputs`` says.
@@ -117,14 +110,15 @@ class GrownNetwork(nn.Module):
         """Return logits of standardised samples."""
         sample = x
         for segment, joint in zip(self.segments, self.joints, strict=True):
-            x = joint(segment(x), sample)
+            x = segment(x)
+            x = joint(x, sample) if isinstance(joint, GraftedSeed) else x
         return self.head(x)
 
 
 def _joint(host: HostSpec, slot: int, seeds: Sequence[SeedRecord]) -> nn.Module:
     record = next((seed for seed in seeds if seed.slot == slot), None)
     if record is None:
-        return NoSeed()
+        return nn.Identity()
     by_name = {item.name: item for item in blueprints_of(host.family)}
     if record.blueprint not in by_name:
         raise SimicError(
@@ -180,22 +174,17 @@ def write_network(
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise SimicError(f"{path}: already exists; choose another directory or remove it")
     with durable.new_directory(path) as folder:
-        for name, content in _contents(network, history, card).items():
+        contents = {
+            WEIGHTS: save({name: tensor.contiguous() for name, tensor in network.weights().items()}),
+            HISTORY: (json.dumps(list(history), indent=2, allow_nan=False) + "\n").encode(),
+            PROGRAM: _program(network),
+        }
+        hashes = {"sha256": {name: durable.sha256_of(content) for name, content in contents.items()}}
+        contents[STRUCTURE] = durable.with_checksum(network.structure.model_dump(mode="json") | hashes)
+        contents |= {name: text.encode() for name, text in {CARD: card, **(files or {})}.items()}
+        for name, content in contents.items():
             durable.write_synced(folder / name, content)
-        for name, text in (files or {}).items():
-            durable.write_synced(folder / name, text.encode())
     return path
-
-
-def _contents(network: GrownNetwork, history: Sequence[JsonValue], card: str) -> dict[str, bytes]:
-    files = {
-        WEIGHTS: save({name: tensor.contiguous() for name, tensor in network.weights().items()}),
-        HISTORY: (json.dumps(list(history), indent=2, allow_nan=False) + "\n").encode(),
-        PROGRAM: _program(network),
-    }
-    hashes = {"sha256": {name: durable.sha256_of(content) for name, content in files.items()}}
-    structure = durable.with_checksum(network.structure.model_dump(mode="json") | hashes)
-    return files | {STRUCTURE: structure, CARD: card.encode()}
 
 
 def _program(network: GrownNetwork) -> bytes:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from simic.data.batches import Dataset
-from simic.growth.batch.forward import Backend
+from simic.growth.batch.forward import Backend, run_streams
 from simic.growth.batch.groups import SlotState, evaluation_plan
 from simic.growth.batch.population import Population
 from simic.growth.batch.template import channels_last
@@ -156,7 +156,7 @@ def logits_of(population: Population, slots: Slots, x: Tensor, off: Tensor | Non
     plan, stream_of = evaluation_plan(SlotState.read(slots), flags, slots.alpha)
     weights = population._evaluation_weights(plan, torch.arange(len(population)))
     same = channels_last(x[None]).expand(len(population), *[-1] * x.dim())
-    return population._run(weights, plan, same)[stream_of[0]]
+    return run_streams(population.backend, population.templates, weights, plan, same)[stream_of[0]]
 
 
 class PlainHost:

@@ -131,15 +131,11 @@ def evaluation_plan(state: SlotState, off: Flags, alpha: Tensor) -> tuple[Plan, 
     for slot in range(slots):
         # A stream is told apart by where it came from and whether its seed here is on.
         codes, stream_of = np.unique(stream_of * 2 + on[:, :, slot].reshape(-1), return_inverse=True)
-        parents.append(_index(codes // 2, alpha) if len(codes) > len(owner) else None)
+        parents.append(upload(codes // 2, alpha.device) if len(codes) > len(owner) else None)
         owner = owner[codes // 2]
         groups.append(_group(state, slot, owner, codes % 2 == 1, alpha, frozenset()))
-        hosts.append(_index(owner, alpha) if len(owner) > envs else None)
-    return Plan(tuple(hosts), tuple(parents), tuple(groups)), _index(stream_of, alpha).view(configurations, envs)
-
-
-def _index(values: Integers, like: Tensor) -> Tensor:
-    return upload(values, like.device)
+        hosts.append(upload(owner, alpha.device) if len(owner) > envs else None)
+    return Plan(tuple(hosts), tuple(parents), tuple(groups)), upload(stream_of, alpha.device).view(configurations, envs)
 
 
 def _group(
@@ -159,17 +155,17 @@ def _group(
     for kind in Blend:
         positions = np.flatnonzero(operator == kind)
         if len(positions):
-            amplitude = alpha[_index(hosts[positions], alpha), slot]
+            amplitude = alpha[upload(hosts[positions], alpha.device), slot]
             still = state.frozen[hosts[positions], slot]
-            where = _index(positions, alpha), _index(streams[positions], alpha)
+            where = upload(positions, alpha.device), upload(streams[positions], alpha.device)
             blended.append(Blended(kind, *where, amplitude, still))
     every = blended[0] if len(blended) == 1 and len(blended[0].positions) == len(streams) else None
     return SlotGroups(
         added=every.alpha if every is not None and every.operator is Blend.ADD else None,
-        streams=_index(streams, alpha),
-        hosts=_index(hosts, alpha),
+        streams=upload(streams, alpha.device),
+        hosts=upload(hosts, alpha.device),
         blueprints=tuple(zip(kinds.tolist(), first.tolist(), [*first[1:].tolist(), len(streams)], strict=True)),
-        open=_index(np.flatnonzero(~np.isin(stage, list(isolated))), alpha),
+        open=upload(np.flatnonzero(~np.isin(stage, list(isolated))), alpha.device),
         blended=tuple(blended),
         frozen=state.frozen[hosts, slot],
     )

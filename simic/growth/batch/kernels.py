@@ -9,6 +9,7 @@ layer norm 1.6; max pooling 8 at 8×8: 2.7, channels last 0.9.
 """
 
 import math
+from collections.abc import Callable
 from functools import cache
 from itertools import product
 from typing import Any
@@ -66,20 +67,18 @@ def _stacked_layer(module: nn.Module) -> nn.Module | None:
 
 def separable(module: nn.Module) -> nn.Module:
     """Return the module for one host at a time on channels-last maps; parameters and their names stay."""
-    for name, child in module.named_children():
-        setattr(module, name, separable(child))
-    return _MapNorm(module) if type(module) is nn.GroupNorm else module
+    return _with_norms(module, _MapNorm)
 
 
 def vmappable(module: nn.Module) -> nn.Module:
     """Return the module with group norms that run under vmap, unlike torch's own; parameters and their names stay."""
+    return _with_norms(module, _VmapNorm)
+
+
+def _with_norms(module: nn.Module, norm: Callable[[nn.GroupNorm], nn.Module]) -> nn.Module:
     for name, child in module.named_children():
-        setattr(module, name, vmappable(child))
-    if type(module) is not nn.GroupNorm:
-        return module
-    norm = _VmapNorm(module.num_groups, module.num_channels, module.eps, module.affine)
-    norm.weight, norm.bias = module.weight, module.bias
-    return norm
+        setattr(module, name, _with_norms(child, norm))
+    return norm(module) if type(module) is nn.GroupNorm else module
 
 
 def _is_same_convolution(conv: nn.Conv2d) -> bool:
@@ -191,7 +190,8 @@ class _GroupNorm(nn.Module):
             grouped = last.reshape(samples, pixels, self.groups, -1).transpose(1, 2)
             normed = F.layer_norm(grouped, grouped.shape[2:], eps=self.eps).transpose(1, 2)
         if self.affine:
-            normed = _scaled(normed.reshape(len(self.weight), -1, channels * pixels), self.weight, self.bias)
+            by_row = normed.reshape(len(self.weight), -1, channels * pixels)
+            normed = _RowScale.apply(by_row, self.weight, self.bias)
         return normed.reshape(samples, *size, channels).movedim(-1, 1)
 
 
@@ -210,17 +210,13 @@ class _LayerNorm(nn.Module):
             return F.layer_norm(x, x.shape[-1:], self.weight[0], self.bias[0], self.eps)
         normed = F.layer_norm(x, x.shape[-1:], eps=self.eps)
         by_row = normed.reshape(len(self.weight), -1, x.shape[-1])
-        return _scaled(by_row, self.weight, self.bias).view(x.shape)
-
-
-def _scaled(normed: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """Multiply ``normed [R, n, … · C]`` by the weights ``[R, C]`` of its row, plus the bias."""
-    scaled: Tensor = _RowScale.apply(normed, weight, bias)
-    return scaled
+        return _RowScale.apply(by_row, self.weight, self.bias).view(x.shape)
 
 
 class _RowScale(Function):
-    """Weights are repeated over the pixels: a product along C alone would run in loops of a few values."""
+    """Multiply ``[R, n, … · C]`` by the weights ``[R, C]`` of its row, plus the bias; these are repeated over the
+    pixels, as a product along C alone would run in loops of a few values.
+    """
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
@@ -238,25 +234,27 @@ class _RowScale(Function):
         return grad * wide, of_weight, of_bias
 
 
-class _VmapNorm(nn.GroupNorm):
-    """GroupNorm of torch's other operations."""
-
-    def forward(self, input: Tensor) -> Tensor:
-        grouped = input.reshape(len(input), self.num_groups, -1)
-        normed = F.layer_norm(grouped, grouped.shape[2:], eps=self.eps).view(input.shape)
-        if not self.affine:
-            return normed
-        weight, bias = (parameter.view(-1, *[1] * (input.dim() - 2)) for parameter in (self.weight, self.bias))
-        return normed * weight + bias
-
-
-class _MapNorm(nn.Module):
-    """GroupNorm on channels-last maps; on features without pixels torch's own."""
-
+class _Norm(nn.Module):
     def __init__(self, norm: nn.GroupNorm) -> None:
         super().__init__()
         self.weight, self.bias = norm.weight, norm.bias
         self.groups, self.eps = norm.num_groups, norm.eps
+
+
+class _VmapNorm(_Norm):
+    """GroupNorm of torch's other operations."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        grouped = x.reshape(len(x), self.groups, -1)
+        normed = F.layer_norm(grouped, grouped.shape[2:], eps=self.eps).view(x.shape)
+        if self.weight is None:
+            return normed
+        weight, bias = (parameter.view(-1, *[1] * (x.dim() - 2)) for parameter in (self.weight, self.bias))
+        return normed * weight + bias
+
+
+class _MapNorm(_Norm):
+    """GroupNorm on channels-last maps; on features without pixels torch's own."""
 
     def forward(self, x: Tensor) -> Tensor:
         if self.weight is None or x.dim() != 4:

@@ -169,7 +169,8 @@ class Population:
         lacking = self._lacking(data, chosen)
         for batch in order[chosen].unbind(1):
             x, y = (part.index_select(0, batch.flatten()).unflatten(0, batch.shape) for part in (data.x, data.y))
-            loss, correct = score(self._run(weights, plan, channels_last(x)), y, lacking)
+            logits = run_streams(self.backend, self.templates, weights, plan, channels_last(x))
+            loss, correct = score(logits, y, lacking)
             loss = loss.mean(1)
             # A sum over hosts: each host's gradient is its own loss's.
             norms.append(arena.update(_gradients(loss.sum(), leaves)))
@@ -191,9 +192,6 @@ class Population:
             self.host.slots,
             self.optimizer.max_grad_norm,
         )
-
-    def _run(self, weights: Weights, plan: Plan, x: Tensor) -> Tensor:
-        return run_streams(self.backend, self.templates, weights, plan, x)
 
     def _in_groups(self, state: SlotState, work: Callable[[Integers], T]) -> tuple[list[T], Tensor | None]:
         """Do ``work`` on all hosts, ``group`` at a time; where memory does not suffice, the group is halved for good.
@@ -266,7 +264,7 @@ class Population:
             lacking = lacking[owner]
         for start in range(0, len(data), chunk):
             x, y = self._samples(data, chosen, slice(start, start + chunk))
-            logits = self._run(weights, plan, x)
+            logits = run_streams(self.backend, self.templates, weights, plan, x)
             scored = score(logits, y if owner is None else y[owner], lacking)
             loss.append(scored[0])
             correct.append(scored[1])

@@ -84,9 +84,12 @@ class Template:
         self.module = first.to("meta")
         self._single, self._stacked = separable(copy.deepcopy(self.module)), stacked(second.to("meta"))
         self._batched = vmappable(copy.deepcopy(self.module))
-        self._sockets = (
-            [] if self._stacked is None else [_socket(self._stacked, key) for key in (*self.names, *self.borrowed)]
-        )
+        # Which part of the stacked module takes each parameter, and as what.
+        self._sockets: list[tuple[nn.Module, str]] = []
+        for key in (*self.names, *self.borrowed):
+            owner, _, leaf = key.rpartition(".")
+            if self._stacked is not None:
+                self._sockets.append((self._stacked.get_submodule(owner), leaf))
         self._foreign = any(not type(m).__module__.startswith(("torch.nn.", "simic.")) for m in first.modules())
 
     def draw(self, streams: Tensor) -> Tensor:
@@ -183,12 +186,6 @@ class Fits:
 def by_row(weights: Sequence[Tensor], rows: int) -> list[tuple[Tensor, ...]]:
     """Return the tensors ``[R, *shape]`` as a tuple for each row; unbound at once, their gradients stack once."""
     return list(zip(*(tensor.unbind(0) for tensor in weights), strict=True)) if weights else [()] * rows
-
-
-def _socket(module: nn.Module, key: str) -> tuple[nn.Module, str]:
-    """Return the part of a stacked module that takes a parameter, and as what."""
-    owner, _, leaf = key.rpartition(".")
-    return module.get_submodule(owner), leaf
 
 
 def _as_it_is(x: Tensor) -> Tensor:

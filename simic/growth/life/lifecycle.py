@@ -158,15 +158,10 @@ def advance(slots: Slots, action: Action, params: Lifecycle, live_accuracy: Tens
     slots = _enter(slots, forward, torch.where(forward, target, slots.stage), accuracy)
     slots = _set_alpha(slots, chosen & (op == Op.SET_ALPHA_TARGET), action, accuracy)
     slots = _prune(slots, chosen & (op == Op.PRUNE), action, accuracy)
-    slots = _tick_alpha(slots, accuracy)
+    slots = ramp_tick(slots, slots.stage == Stage.BLENDING)  # no other stage has a ramp
+    slots = _remove(slots, slots.prune_scheduled & (slots.ramp == Ramp.HOLD))  # a scheduled prune that arrives
     slots = _transition_automatically(slots, (slots.stage == before) & ~germinated, params, accuracy)
-    events = Events(
-        effective_op=effective,
-        gate=asked,
-        gate_passed=passed & (asked != NO_GATE),
-        germinated=germinated,
-    )
-    return slots, events
+    return slots, Events(effective, asked, passed & (asked != NO_GATE), germinated)
 
 
 def record(slots: Slots, measurements: Measurements) -> Slots:
@@ -206,7 +201,7 @@ def prune_live(slots: Slots, rows: Tensor) -> Slots:
 
 
 def gate_passes(slots: Slots, params: Lifecycle) -> dict[Stage, Tensor]:
-    """Return bool ``[E, K]`` per stage to be entered, on the measurements stored in ``slots``.
+    """Return bool ``[E, K]`` per stage to be entered, on the measurements stored in ``slots``; other stages are open.
 
     Unmeasured (NaN) fails every comparison it is part of.
     """
@@ -223,13 +218,7 @@ def gate_passes(slots: Slots, params: Lifecycle) -> dict[Stage, Tensor]:
         holding &= slots.dwell >= params.blending_dwell
         fossilized &= slots.contribution >= params.min_contribution_pct - TIE_PCT
     always = torch.ones_like(blending)
-    return {
-        Stage.GERMINATED: always,
-        Stage.TRAINING: always,
-        Stage.BLENDING: blending,
-        Stage.HOLDING: holding,
-        Stage.FOSSILIZED: fossilized,
-    }
+    return {Stage.TRAINING: always, Stage.BLENDING: blending, Stage.HOLDING: holding, Stage.FOSSILIZED: fossilized}
 
 
 # --- alpha: an amplitude moves along a curve to its target, monotone, and lands on it exactly ------------------------
@@ -372,12 +361,6 @@ def _prune(slots: Slots, where: Tensor, action: Action, accuracy: Tensor) -> Slo
     slots = _enter(slots, scheduled & (slots.stage == Stage.HOLDING), Stage.BLENDING, accuracy)
     slots = retarget(slots, scheduled, torch.zeros_like(slots.alpha), steps, action.alpha_curve[:, None])
     return _set(slots, scheduled, prune_scheduled=True)
-
-
-def _tick_alpha(slots: Slots, accuracy: Tensor) -> Slots:
-    """Tick every ramp (only BLENDING seeds have one); a scheduled prune that arrives ends the seed."""
-    slots = ramp_tick(slots, slots.stage == Stage.BLENDING)
-    return _remove(slots, slots.prune_scheduled & (slots.ramp == Ramp.HOLD))
 
 
 def _transition_automatically(slots: Slots, settled: Tensor, params: Lifecycle, accuracy: Tensor) -> Slots:
