@@ -154,83 +154,67 @@ def logits_of(population: Population, slots: Slots, x: Tensor, off: Tensor | Non
     """``[E, B, classes]`` of the live networks on ``x [B, …]``, the same for all; ``off [E, K]`` as in ``evaluate``."""
     flags = (torch.zeros_like(slots.stage, dtype=torch.bool) if off is None else off)[None].numpy()
     plan, stream_of = evaluation_plan(SlotState.read(slots), flags, slots.alpha)
-    weights = population._evaluation_weights(plan, torch.arange(len(population)))
+    blocks = population._blocks(plan, torch.arange(len(population)))
+    weights = population._weights(blocks, [block.gathered() for block in blocks])
     same = channels_last(x[None]).expand(len(population), *[-1] * x.dim())
     return run_streams(population.backend, population.templates, weights, plan, same)[stream_of[0]]
 
 
-class PlainHost:
+class PlainHost(nn.Module):
     """One host and its seeds as plain modules under torch.optim: what the population claims to be E of."""
 
     def __init__(self, population: Population, slots: Slots, row: int) -> None:
+        super().__init__()
         host, state = population.host, SlotState.read(slots)
-        self.segments, self.head = host.modules()
+        segments, head = host.modules()
+        self.segments, self.head, self.joints = nn.ModuleList(segments), head, nn.ModuleList()
         self.data, self.isolated, self.reads_input = DATA[host.family], host.isolated, host.reads_input
         self.stage, self.alpha = slots.stage[row].tolist(), slots.alpha[row].tolist()
-        self.operator, self.down = slots.operator[row].tolist(), state.frozen[row].tolist()
-        self.seeds: dict[int, nn.Module] = {}
-        self.gates: dict[int, nn.Module] = {}
+        self.operator, frozen = slots.operator[row].tolist(), state.frozen[row].tolist()
+        body = list(nn.ModuleList([*self.segments, self.head]).parameters())  # tied ones once
+        self.optimizers = [self._sgd(body, population.optimizer.weight_decay)]
         for k, stage in enumerate(self.stage):
+            joint = nn.ModuleDict()
             if stage in LIVE:
-                self.seeds[k] = population.blueprints[int(slots.blueprint[row, k])].build(host.seed_shapes[k])
-                self.gates[k] = host.gate(host.slot_shapes[k])
-        self._load(population.named_parameters(slots, row))
-        decay = population.optimizer.weight_decay
-        host_parameters = list(nn.ModuleList([*self.segments, self.head]).parameters())  # tied ones once
-        self.optimizers = [self._sgd(host_parameters, decay)]
-        for k, seed in self.seeds.items():
-            if self.stage[k] > Stage.GERMINATED and not self.down[k]:
-                self.optimizers.append(self._sgd(list(seed.parameters()), 0.0))
-                self.optimizers.append(self._sgd(list(self.gates[k].parameters()), 0.0))
-
-    def modules(self) -> dict[str, nn.Module]:
-        named = {f"segments.{k}": module for k, module in enumerate(self.segments)} | {"head": self.head}
-        named |= {f"joints.{k}.seed": module for k, module in self.seeds.items()}
-        return named | {f"joints.{k}.gate": module for k, module in self.gates.items()}
-
-    def _load(self, values: dict[str, Tensor]) -> None:
-        for owner, module in self.modules().items():
-            for name, parameter in module.named_parameters():
-                if f"{owner}.{name}" in values:  # a tied one has its lender's name
-                    parameter.data.copy_(values[f"{owner}.{name}"])
+                joint["seed"] = population.blueprints[int(slots.blueprint[row, k])].build(host.seed_shapes[k])
+                joint["gate"] = host.gate(host.slot_shapes[k])
+            self.joints.append(joint)
+            if stage > Stage.GERMINATED and not frozen[k]:
+                self.optimizers += [self._sgd(list(module.parameters()), 0.0) for module in joint.values()]
+        values = population.named_parameters(slots, row)
+        for name, parameter in self.named_parameters():
+            parameter.data.copy_(values[name])
 
     def _sgd(self, members: list[nn.Parameter], decay: float) -> torch.optim.SGD:
         return torch.optim.SGD(members, 0.05, momentum=0.9, weight_decay=decay)
 
-    def logits(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         sample = x
         for k, segment in enumerate(self.segments):
-            h = segment(x)
-            x = self._join(k, h, sample) if k in self.seeds and self.stage[k] > Stage.GERMINATED else h
+            x = segment(x)
+            if self.stage[k] > Stage.GERMINATED:
+                x = self._join(k, x, sample)
         return self.head(x)
 
     def _join(self, k: int, h: Tensor, sample: Tensor) -> Tensor:
+        seed, a = self.joints[k]["seed"], self.alpha[k]
         seen = h.detach() if self.stage[k] in self.isolated else h
-        s, a = seen + self.seeds[k](sample) if self.reads_input else self.seeds[k](seen), self.alpha[k]
+        s = seen + seed(sample) if self.reads_input else seed(seen)
         if self.stage[k] == Stage.TRAINING:
             return h + (s - s.detach())  # the textbook form, with its rounding
         if self.operator[k] == Blend.MULTIPLY:
             return h * (1 + a * torch.tanh(s - seen))
         if self.operator[k] == Blend.GATE:
-            a = a * self.gates[k](seen).view(len(h), -1, *[1] * (h.dim() - 2))
+            a = a * self.joints[k]["gate"](seen).view(len(h), -1, *[1] * (h.dim() - 2))
         return h + a * (s - h)
 
-    def train(self, order: Tensor) -> None:
+    def learn(self, order: Tensor) -> None:
         for batch in order:
-            for module in self.modules().values():
-                module.zero_grad()
-            logits, answers = self.logits(self.data.x[batch]), self.data.y[batch]
+            self.zero_grad()
+            logits, answers = self(self.data.x[batch]), self.data.y[batch]
             nn.functional.cross_entropy(logits.flatten(0, -2), answers.flatten()).backward()
             for optimizer in self.optimizers:
                 members = optimizer.param_groups[0]["params"]
                 if any(p.grad is not None for p in members):
                     nn.utils.clip_grad_norm_(members, 1.0)
                     optimizer.step()
-
-    def values(self) -> dict[str, Tensor]:
-        return {
-            f"{owner}.{name}": parameter.detach()
-            for owner, module in self.modules().items()
-            for name, parameter in module.named_parameters()
-            if f"{owner}.{name}" != "head.tokens"  # the first segment's
-        }

@@ -153,8 +153,9 @@ class Population:
         parts, places = self._in_groups(
             state, lambda hosts: self._train(hosts, state.of(hosts), slots.alpha, data, order)
         )
-        columns = {name: torch.cat([getattr(part, name) for part in parts]) for name in vars(parts[0])}
-        stats = TrainStats(**{name: column if places is None else column[places] for name, column in columns.items()})
+        stats = TrainStats.joined(parts)
+        if places is not None:
+            stats = TrainStats(**{name: column[places] for name, column in vars(stats).items()})
         return replace(stats, finite=stats.finite & self._stores["host"].param.isfinite().all(1))
 
     def _train(self, hosts: Integers, state: SlotState, alpha: Tensor, data: Dataset, order: Tensor) -> TrainStats:
@@ -257,7 +258,8 @@ class Population:
         correct, loss = [], []
         chosen = upload(hosts, self.device)
         plan, stream_of = evaluation_plan(state, off, alpha[chosen])
-        weights = self._evaluation_weights(plan, chosen)
+        blocks = self._blocks(plan, chosen)
+        weights = self._weights(blocks, [block.gathered() for block in blocks])
         chunk = max(1, EVALUATION_POSITIONS // data.y[0].numel())
         owner, lacking = plan.hosts[-1], self._lacking(data, chosen)
         if owner is not None and lacking is not None:
@@ -281,10 +283,6 @@ class Population:
     def _lacking(self, data: Dataset, hosts: Tensor) -> Tensor | None:
         """Return the classes that the hosts' tasks do not have, bool ``[G, classes]``; None where none lacks any."""
         return None if data.lacking is None else data.lacking[self.tasks[hosts]]
-
-    def _evaluation_weights(self, plan: Plan, hosts: Tensor) -> Weights:
-        blocks = self._blocks(plan, hosts)
-        return self._weights(blocks, [block.gathered() for block in blocks])
 
     # --- what it weighs ---
 

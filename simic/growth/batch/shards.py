@@ -199,7 +199,7 @@ class Shards:
 
     def train_epoch(self, slots: Slots, data: Dataset, order: Tensor, state: SlotState | None = None) -> TrainStats:
         parts = self._all("train_epoch", slots, self._held(data), order, state or SlotState.read(slots))
-        return TrainStats(**{name: torch.cat([getattr(part, name) for part in parts]) for name in vars(parts[0])})
+        return TrainStats.joined(parts)
 
     def evaluate(self, slots: Slots, data: Dataset, off: Tensor | Flags, state: SlotState | None = None) -> Answers:
         by_host = flags_of(off).swapaxes(0, 1)

@@ -1,5 +1,6 @@
 """What is measured of each host: loss and right answers of a batch, gradient norms and means of a training epoch."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -27,6 +28,11 @@ class TrainStats:
     gradient_ratio: Tensor  # [E, K] per-parameter intensity, seed over host
     gradient_healthy: Tensor  # [E, K] bool: finite in every minibatch and not exploding
     finite: Tensor  # [E] bool
+
+    @classmethod
+    def joined(cls, parts: Sequence[Self]) -> Self:
+        """Return the statistics of all hosts of several groups."""
+        return cls(**{name: torch.cat([getattr(part, name) for part in parts]) for name in vars(parts[0])})
 
     @classmethod
     def unmeasured(cls, envs: int, slots: int, device: torch.device) -> Self:

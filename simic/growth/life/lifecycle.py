@@ -4,8 +4,7 @@ One environment step is ``advance`` (gates on the last measurements → op → a
 host trains an epoch and validates, then ``record`` stores what was measured. A slot makes at most one transition per
 step, except through stages that take no time: with ``training_dwell`` 0 a seed blends in the step in which it
 germinates, at tempo 0 it holds in the step in which it blends, and with ``embargo_steps`` and ``reset_steps`` 0 a slot
-is free in the step in which its seed is pruned and ever after, so that GERMINATE may replace a seed. Semantics:
-docs/glossary.md; the reference (certify/life.py) has the same one slot at a time.
+is free in the step in which its seed is pruned and ever after, so that GERMINATE may replace a seed.
 """
 
 from dataclasses import dataclass, replace
@@ -316,7 +315,6 @@ def _enter(slots: Slots, where: Tensor, stage: Tensor | Stage, accuracy: Tensor)
 
 
 def _look_up(table: tuple[float, ...] | tuple[int, ...], index: Tensor) -> Tensor:
-    """Return ``table[index]``, of ``index``'s shape."""
     dtype = torch.float32 if isinstance(table[0], float) else torch.int64
     return constant(table, dtype, index.device)[index]
 
@@ -390,13 +388,12 @@ def _takes_no_time(slots: Slots, params: Lifecycle) -> Tensor:
 
 
 _NEXT_OF_FAILURE = tuple(TRANSITIONS[stage][0] if stage in FAILURE_STAGES else stage for stage in Stage)
-_KEPT_WHEN_CLEARED = ("stage", "dwell", "germinations")
 
 
 def _clear(slots: Slots, where: Tensor) -> Slots:
     """Forget everything about the seed; the slot's own history stays."""
-    fresh = Slots.empty(*slots.shape, device=slots.stage.device)
-    return _set(slots, where, **{k: v for k, v in vars(fresh).items() if k not in _KEPT_WHEN_CLEARED})
+    fresh = vars(Slots.empty(*slots.shape, device=slots.stage.device))
+    return _set(slots, where, **{k: v for k, v in fresh.items() if k not in ("stage", "dwell", "germinations")})
 
 
 def _remove(slots: Slots, where: Tensor) -> Slots:

@@ -56,17 +56,17 @@ def load_network(reference: str) -> nn.Module:
 
 
 def own_host(network: nn.Module, input_shape: Shape, classes: int, name: str) -> HostSpec:
-    """Return the network as a frozen host of that name for samples of ``input_shape``; it stays as it is, the host is a
-    copy.
-
-    SimicError where it cannot be cut, does not fit the data or keeps state that hosts cannot share.
+    """Return a copy of the network as a frozen host of that name for samples of ``input_shape``. SimicError where it
+    cannot be cut, does not fit the data or keeps state that hosts cannot share.
     """
     try:
         whole = copy.deepcopy(network).cpu().float().eval().requires_grad_()
     except Exception as error:  # of many kinds
         raise SimicError(f"{name}: cannot be copied: {_line(error)}") from error
     vector = len(input_shape) == 3 and input_shape[:2] == (1, 1)
-    x, parts = _samples(input_shape, classes), _parts(whole, name)
+    count = SAMPLES * math.prod(input_shape)
+    x = torch.arange(count) % classes if len(input_shape) == 1 else torch.linspace(-1, 1, count)
+    x, parts = x.view(SAMPLES, *input_shape), _parts(whole, name)
     with torch.no_grad():
         expected = _run(whole, x.flatten(1) if vector else x, name)
         parts = [_without_buffers(part, name) for part in parts]
@@ -75,7 +75,13 @@ def own_host(network: nn.Module, input_shape: Shape, classes: int, name: str) ->
         features = [x]
         for k, part in enumerate(parts):
             features.append(_run(part, features[-1], f"{name}, segment {k}"))
-    _check_answers(features[-1], expected, classes, name)
+    answers = features[-1]
+    if answers.shape[-1] != classes:
+        raise SimicError(
+            f"{name}: answers with {answers.shape[-1]} logits, the data have {classes} classes: must be as many"
+        )
+    if answers.shape != expected.shape or not torch.allclose(answers, expected, rtol=1e-3, atol=1e-4):
+        raise SimicError(f"{name}: its segments one after another do not give what the network gives")
     shapes = [tuple(value.shape[1:]) for value in features]
     slots = next((k for k, shape in enumerate(shapes[1:]) if len(shape) != len(shapes[1])), len(shapes) - 1)
     slots = min(slots, len(parts) - 1)
@@ -109,7 +115,6 @@ def _host(modules: tuple[nn.Module, ...], shapes: list[Shape], classes: int, nam
         head=builders[-1],
         slot_shapes=tuple(shapes[1:]),
         features_last=len(shapes[1]) == 2,
-        tied={},
         isolated=family.isolated,
         gate=family.gate,
         params=sum(count_params(module) for module in modules),
@@ -159,12 +164,6 @@ def _fixed(norm: BATCH_NORMS, name: str) -> FixedNorm:
     return FixedNorm(scale, (0.0 if norm.bias is None else norm.bias.detach()) - mean * scale)
 
 
-def _samples(shape: Shape, classes: int) -> Tensor:
-    count = SAMPLES * math.prod(shape)
-    values = torch.arange(count) % classes if len(shape) == 1 else torch.linspace(-1, 1, count)
-    return values.view(SAMPLES, *shape)
-
-
 def _run(module: nn.Module, x: Tensor, name: str) -> Tensor:
     try:
         y = module(x)
@@ -174,15 +173,6 @@ def _run(module: nn.Module, x: Tensor, name: str) -> Tensor:
         given = list(y.shape) if isinstance(y, Tensor) else type(y).__name__
         raise SimicError(f"{name}: makes {given} of {list(x.shape)}: must be a tensor [{len(x)}, …]")
     return y
-
-
-def _check_answers(answers: Tensor, expected: Tensor, classes: int, name: str) -> None:
-    if answers.shape[-1] != classes:
-        raise SimicError(
-            f"{name}: answers with {answers.shape[-1]} logits, the data have {classes} classes: must be as many"
-        )
-    if answers.shape != expected.shape or not torch.allclose(answers, expected, rtol=1e-3, atol=1e-4):
-        raise SimicError(f"{name}: its segments one after another do not give what the network gives")
 
 
 def _line(error: Exception) -> str:

@@ -84,13 +84,13 @@ def test_a_population_is_many_plain_networks_under_torch_optim(family: str) -> N
     population = make_population(family, envs)
     slots = mixed_slots(population)
     hosts = [PlainHost(population, slots, row) for row in range(envs)]
-    order = make_order(envs, 20, 16)
+    order = make_order(envs, 8, 16)
     population.train_epoch(slots, DATA[family], order)
     for row, host in enumerate(hosts):
-        host.train(order[row])
+        host.learn(order[row])
         trained = population.named_parameters(slots, row)
-        for name, expected in host.values().items():
-            torch.testing.assert_close(trained[name], expected, rtol=0, atol=1e-4, msg=f"host {row} {name}")
+        for name, expected in host.named_parameters():
+            torch.testing.assert_close(trained[name], expected.detach(), rtol=0, atol=1e-4, msg=f"host {row} {name}")
 
 
 # --- germination and isolation ---
@@ -288,3 +288,62 @@ def test_seed_sizes_are_those_of_the_blueprint_and_its_gate(family: str) -> None
     extra = population.seed_flops(gated) - population.seed_flops(plain)
     assert extra[0, 0] == 2 * positions * (width * units + units)
     assert not population.seed_params(pruned).any()
+
+
+# --- snapshots: what hosts are put back to, each with the seeds that it keeps ---
+
+
+@BOTH
+def test_restore_brings_back_the_chosen_rows_and_leaves_the_others(family: str) -> None:
+    population = make_population(family)
+    slots = mixed_slots(population)
+    population.train_epoch(slots, DATA[family], make_order(8, 3, 16))
+    old = population.state_dict()
+    snapshot = population.snapshot()
+    population.train_epoch(slots, DATA[family], make_order(8, 3, 16, seed=1))
+    new = population.state_dict()
+    rows = torch.zeros(8, dtype=torch.bool)
+    rows[[2, 5]] = True
+    population.restore(snapshot, rows)
+    for name, tensor in population.state_dict().items():
+        if "/" in name:
+            assert torch.equal(tensor[rows], old[name][rows]), name
+            assert torch.equal(tensor[~rows], new[name][~rows]), name
+    assert not torch.equal(old["host/momentum"][~rows], new["host/momentum"][~rows])
+
+
+@BOTH
+def test_a_refreshed_snapshot_holds_each_host_and_its_fossils_at_their_own_time(family: str) -> None:
+    """Of other seeds and of other hosts it keeps what it had: whoever restores prunes them."""
+    population = make_population(family)
+    slots = mixed_slots(population)
+    snapshot = population.snapshot()
+    first = population.snapshot_state(snapshot)
+    population.train_epoch(slots, DATA[family], make_order(8, 2, 16))
+    healthy = torch.arange(8) % 2 == 0
+    population.refresh(snapshot, healthy, slots)
+    now, merged = population.state_dict(), population.snapshot_state(snapshot)
+    assert not torch.equal(now["host/param"], first["host/param"])
+    fossils = 0
+    for name, tensor in merged.items():
+        kind, slot, *blueprint = name.split("/")[0].split(".") if "." in name else ("host", "0")
+        taken = healthy
+        if kind != "host":
+            taken = healthy & (slots.stage[:, int(slot)] == Stage.FOSSILIZED)
+            if blueprint:
+                taken = taken & (slots.blueprint[:, int(slot)] == int(blueprint[0]))
+            fossils += int(taken.sum())
+        assert torch.equal(tensor, torch.where(taken.view(-1, *[1] * (tensor.dim() - 1)), now[name], first[name])), name
+    assert fossils
+
+
+def test_a_snapshot_learns_of_seeds_that_came_after_it() -> None:
+    population = make_population("mlp", 3)
+    snapshot = population.snapshot()
+    slots = one_seed(population, Stage.FOSSILIZED, 1, alpha=1.0)
+    population.refresh(snapshot, torch.tensor([True, False, True]), slots)
+    seeds = parameters(population)["seed.0.1/param"].clone()
+    population._stores["seed.0.1"].param.fill_(7.0)
+    population.restore(snapshot, torch.tensor([True, False, False]))
+    restored = parameters(population)["seed.0.1/param"]
+    assert torch.equal(restored[0], seeds[0]) and (restored[1:] == 7.0).all()

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from simic.errors import SimicError
 from simic.growth.networks import blueprints
@@ -68,23 +68,9 @@ def test_it_learns_from_any_start(item: Blueprint, shape: tuple[int, ...], close
         assert not torch.equal(parameter, before), name
 
 
-def test_a_user_adds_one_by_writing_a_module(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(blueprints, "_REGISTRY", dict(blueprints._REGISTRY))
-
-    @blueprint("scale", family="mlp")
-    class Scale(nn.Module):
-        def __init__(self, shape: tuple[int, ...]) -> None:
-            super().__init__()
-            self.weight = nn.Parameter(torch.ones(shape[0]))
-
-        def forward(self, x: Tensor) -> Tensor:
-            return x * self.weight
-
-    *old, new = blueprints_of("mlp")
-    assert [item.name for item in old] == ["norm", "lora", "mlp_small", "mlp"]
-    assert (new.name, new.params((9,)), new.flops((9,))) == ("scale", 9, 0)
-    with pytest.raises(SimicError, match="'scale' of family 'mlp' is registered already"):
-        blueprint("scale", family="mlp")(Scale)
+def test_a_name_is_registered_once() -> None:
+    with pytest.raises(SimicError, match="'norm' of family 'mlp' is registered already"):
+        blueprint("norm", family="mlp")(nn.LayerNorm)
 
 
 def test_a_family_grows_its_own_blueprints_or_those_of_one_other(monkeypatch: pytest.MonkeyPatch) -> None:
