@@ -18,7 +18,7 @@ from simic.growth.batch.groups import Plan, SlotGroups
 from simic.growth.batch.template import Template, by_row
 from simic.growth.life.vocabulary import Blend
 from simic.growth.networks.blueprints import Blueprint
-from simic.growth.networks.grafting import blend, blend_gradients, straight_through
+from simic.growth.networks.grafting import StraightThrough, blend, blend_gradients
 from simic.growth.networks.hosts import HostSpec
 from simic.transfer import CPU
 
@@ -185,7 +185,7 @@ def _graft_one_by_one(
             else:
                 s = templates.seeds[slot][kind].run_one(seeds[position - first], x)
             if position not in how:
-                h = straight_through(h, s)
+                h = StraightThrough.apply(h, s)
             else:
                 item, row = how[position]
                 gate = None

@@ -39,8 +39,8 @@ class TokenGate(Gate, Samplewise):
         return torch.sigmoid(self.out(torch.relu(self.hidden(x))))
 
 
-class _StraightThrough(Function):
-    """Returns h itself and hands its gradient to both: the seed learns from a loss it does not yet change.
+class StraightThrough(Function):
+    """Return h itself and hand its gradient to both: the seed learns from a loss it does not yet change.
 
     Not h + s − stopgrad(s): that is NaN when s is Inf, and rounds when it is not.
     """
@@ -52,12 +52,6 @@ class _StraightThrough(Function):
     @staticmethod
     def backward(ctx: FunctionCtx, *grads: Tensor) -> tuple[Tensor, Tensor]:
         return grads[0], grads[0]
-
-
-def straight_through(h: Tensor, s: Tensor) -> Tensor:
-    """Return h, and give its gradient to s too."""
-    joined: Tensor = _StraightThrough.apply(h, s)
-    return joined
 
 
 def blend(operator: Blend, h: Tensor, s: Tensor, x: Tensor, alpha: Tensor, gate: Tensor | None) -> Tensor:
