@@ -13,16 +13,13 @@ from simic import durable
 from simic.data.own.own import own_data
 from simic.data.own.readers import of_python
 from simic.errors import SimicError
-from simic.growth.batch.population import Population
 from simic.growth.export import GrownNetwork, SeedRecord, grown_network, load_grown, refuse_damaged, write_network
 from simic.growth.life.vocabulary import Slots, Stage
 from simic.growth.networks import blueprints
-from simic.growth.networks.blueprints import blueprints_of
 from simic.growth.networks.hosts import build_host
 from simic.params import Host
-from tests.standard import HostOptimizer
 
-from .worlds import DATA, FAMILIES, logits_of, make_order, make_population, mixed_slots
+from .worlds import DATA, FAMILIES, logits_of, make_order, make_population, mixed_slots, population_of
 
 CARD = "# A network\n"
 
@@ -156,9 +153,7 @@ def test_raw_samples_give_what_standardised_ones_give(tmp_path: Path, kind: str)
     own = own_data(of_python(x, y), {"val": 0.2, "test": 0.2}, 1)
     standardised, family = own.bank.held_out_arrays["x_test"], "tables" if kind == "table" else "cnn"
     host = build_host(Host(family=family, preset="baseline"), tuple(standardised.shape[1:]), len(own.inputs.classes))
-    population = Population(host, blueprints_of(family), torch.arange(2), 1, HostOptimizer())
-    population.reset(0)
-    network = grown_network(population, Slots.empty(2, host.slots), 1, committed=True, inputs=own.inputs)
+    network = grown_network(population_of(host, 2), Slots.empty(2, host.slots), 1, committed=True, inputs=own.inputs)
     raw = torch.as_tensor(own.raw["test"], dtype=own.inputs.dtype)
     with torch.no_grad():
         expected = network.body(standardised)

@@ -12,13 +12,12 @@ from simic.errors import SimicError
 from simic.growth.batch.population import Population
 from simic.growth.export import grown_network
 from simic.growth.life.vocabulary import Action, Slots, Stage
-from simic.growth.networks.blueprints import blueprints_of
 from simic.growth.networks.hosts import build_host
 from simic.growth.pretrained import train_host
 from simic.params import Host
 from tests.standard import HostOptimizer, Lifecycle, PPOParams, Train
 
-from .worlds import DATA, make_order, mixed_slots, one_seed
+from .worlds import DATA, make_order, mixed_slots, one_seed, population_of
 
 HOST = Host(family="adapted_cnn", preset="baseline", widths=(8, 8, 16))
 SOURCE, EPOCHS = DATA["cnn"], 10
@@ -31,10 +30,7 @@ def weights() -> dict[str, torch.Tensor]:
 
 def make_frozen(weights: dict[str, torch.Tensor], backend: str = "vmap", name: str = "sgd") -> Population:
     host = build_host(HOST, SOURCE.shape, SOURCE.classes, weights)
-    optimizer = HostOptimizer(name=name, weight_decay=0.1)
-    population = Population(host, blueprints_of(HOST.family), torch.arange(6), 3, optimizer, "cpu", backend)
-    population.reset(0)
-    return population
+    return population_of(host, 6, backend, HostOptimizer(name=name, weight_decay=0.1))
 
 
 def flat(weights: dict[str, torch.Tensor]) -> torch.Tensor:

@@ -83,6 +83,21 @@ def make_host(family: str, preset: str | None = None) -> HostSpec:
     return build_host(host, (CONTEXT,), TOKENS) if family == "transformer" else build_host(host, IMAGE, 4)
 
 
+def population_of(
+    host: HostSpec,
+    envs: int,
+    backend: Backend = "vmap",
+    optimizer: HostOptimizer | None = None,
+    kind: type[Population] = Population,
+    tasks: Tensor | None = None,
+) -> Population:
+    """Fresh hosts, with the blueprints of their family."""
+    kinds, optimizer = blueprints_of(host.family), optimizer or standard.HostOptimizer()
+    population = kind(host, kinds, torch.arange(envs), 3, optimizer, "cpu", backend)
+    population.reset(0, tasks)
+    return population
+
+
 def make_population(
     family: str,
     envs: int = 8,
@@ -91,11 +106,7 @@ def make_population(
     preset: str | None = None,
     kind: type[Population] = Population,
 ) -> Population:
-    optimizer = optimizer or standard.HostOptimizer()
-    host, kinds = make_host(family, preset), blueprints_of(family)
-    population = kind(host, kinds, torch.arange(envs), 3, optimizer, "cpu", backend)
-    population.reset(0)
-    return population
+    return population_of(make_host(family, preset), envs, backend, optimizer, kind)
 
 
 def one_seed(

@@ -7,10 +7,11 @@ from simic.certify.alignment import alignments
 from simic.certify.networks import anatomy
 from simic.data.batches import Dataset
 from simic.growth.batch.alignment import TASKS_AT_ONCE, Alignments
-from simic.growth.batch.population import Population
 from simic.growth.networks.blueprints import blueprints_of
 from simic.growth.networks.hosts import build_host
-from tests.standard import Host, HostOptimizer
+from tests.standard import Host
+
+from ..worlds import population_of
 
 TABLE, IMAGES = Host(family="tables", preset="baseline"), Host(family="cnn", preset="baseline")
 BLUEPRINTS = blueprints_of("tables")
@@ -49,7 +50,5 @@ def test_it_does_not_depend_on_which_tasks_are_asked_for():
 
 def test_seeds_that_read_features_have_none():
     host = build_host(IMAGES, (1, 8, 8), 2)
-    kinds = blueprints_of(host.family)
     dataset = Dataset(torch.randn(4, 1, 8, 8), torch.tensor([0, 1, 0, 1]), 2)
-    population = Population(host, kinds, torch.arange(3), 0, HostOptimizer())
-    assert population.aligned(dataset).equal(torch.zeros(3, len(kinds)))
+    assert population_of(host, 3).aligned(dataset).equal(torch.zeros(3, len(blueprints_of(host.family))))

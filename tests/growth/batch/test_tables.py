@@ -17,7 +17,7 @@ from simic.growth.networks.hosts import build_host
 from simic.params import Host, HostOptimizer
 from tests import standard
 
-from ..worlds import DATA, make_order, make_population, make_table, mixed_slots, one_seed
+from ..worlds import DATA, make_order, make_population, make_table, mixed_slots, one_seed, population_of
 
 KINDS = blueprints_of("tables")
 ADAMW = standard.HostOptimizer(name="adamw", learning_rate=1e-3, weight_decay=0.02, seed_weight_decay=0.02)
@@ -40,9 +40,7 @@ def off(population: Population) -> Tensor:
 
 def several_tasks(hosts: int, backend: str, optimizer: HostOptimizer = ADAMW) -> Population:
     host = build_host(Host(family="tables", preset="baseline", widths=(8, 8)), TASKS.shape, TASKS.classes)
-    population = Population(host, KINDS, torch.arange(hosts), 3, optimizer, "cpu", backend)
-    population.reset(0, torch.arange(hosts) % TASKS.tasks)
-    return population
+    return population_of(host, hosts, backend, optimizer, tasks=torch.arange(hosts) % TASKS.tasks)
 
 
 def order_of(population: Population, data: Dataset, batches: int = 3, batch: int = 16) -> Tensor:
@@ -120,8 +118,7 @@ def test_a_seed_is_fitted_to_the_first_512_training_rows_of_the_task_of_its_host
     fitted = []
     for each in (data, longer):
         host = build_host(Host(family="tables", preset="baseline"), each.shape, each.classes)
-        population = Population(host, KINDS, torch.arange(6), 3, ADAMW)
-        population.reset(0, torch.tensor([2, 0, 1, 2, 2, 0]))
+        population = population_of(host, 6, optimizer=ADAMW, tasks=torch.tensor([2, 0, 1, 2, 2, 0]))
         slots = replace(Slots.empty(6, 1), stage=torch.full((6, 1), int(Stage.HOLDING)))
         kind = next(place for place, item in enumerate(KINDS) if item.name == "bins")
         slots = replace(slots, blueprint=torch.full((6, 1), kind))

@@ -4,18 +4,19 @@ from functools import partial
 from itertools import pairwise
 
 import pytest
-import torch
 from torch import Tensor, nn
 
 from simic import registry
 from simic.errors import SimicError
 from simic.growth.batch.population import Population
 from simic.growth.networks import blueprints, family
-from simic.growth.networks.blueprints import blueprint, blueprints_of
+from simic.growth.networks.blueprints import blueprint
 from simic.growth.networks.family import Anatomy, host_family
 from simic.growth.networks.hosts import build_host
 from simic.growth.networks.layers import norm_groups
-from tests.standard import Host, HostOptimizer
+from tests.standard import Host
+
+from ..worlds import population_of
 
 
 @pytest.fixture(autouse=True)
@@ -44,7 +45,7 @@ def tower(width: int, promised: int, seeds: str | None = "mlp") -> None:
 
 def populate(name: str = "tower", preset: str = "small") -> Population:
     host = build_host(Host(family=name, preset=preset), (1, 8, 8), 4)
-    return Population(host, blueprints_of(name), torch.arange(2), 1, HostOptimizer())
+    return population_of(host, 2)
 
 
 def test_a_family_has_its_own_presets() -> None:

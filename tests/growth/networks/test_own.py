@@ -7,13 +7,10 @@ import torch
 from torch import Tensor, nn
 
 from simic.errors import SimicError
-from simic.growth.batch.population import Population
 from simic.growth.life.vocabulary import Slots
-from simic.growth.networks.blueprints import blueprints_of
 from simic.growth.networks.own import load_network, own_host
-from tests.standard import HostOptimizer
 
-from ..worlds import logits_of
+from ..worlds import logits_of, population_of
 
 IMAGE = (1, 8, 8)
 
@@ -55,13 +52,6 @@ def images() -> nn.Module:
     return built(None, *parts)
 
 
-def population_of(network: nn.Module, shape: tuple[int, ...], classes: int = 4) -> Population:
-    host = own_host(network, shape, classes, "mine")
-    population = Population(host, blueprints_of(host.family), torch.arange(3), 1, HostOptimizer())
-    population.reset(0)
-    return population
-
-
 @pytest.mark.parametrize(
     ("network", "shape", "family", "slots"),
     [
@@ -73,7 +63,7 @@ def population_of(network: nn.Module, shape: tuple[int, ...], classes: int = 4) 
 )
 def test_every_host_answers_as_the_network_in_evaluation_mode(network, shape, family, slots) -> None:
     assert network.training
-    population = population_of(network, shape)
+    population = population_of(own_host(network, shape, 4, "mine"), 3)
     host = population.host
     assert (host.family, list(host.slot_shapes), host.frozen) == (family, slots, True)
     assert host.params == sum(parameter.numel() for parameter in network.parameters())
