@@ -2,8 +2,8 @@
 
 It computes on the CPU, refuses operations between tensors that are not on one device, and notes whatever would make the
 program wait for a GPU: values that Python asks of a tensor, and copies to the device that are not made in the
-background. It has no kernels of its own, no streams and no speed, so tests/growth/batch/test_devices.py is still to be run
-on a real one.
+background. It has no kernels of its own, no streams and no speed, so tests/growth/batch/test_devices.py is still to be
+run on a real one.
 
     python -m tests.envs.simulated_device [FAMILY ...]
 
