@@ -18,7 +18,6 @@ from simic.certify.agent import Interface
 from simic.certify.bank import NoReference
 from simic.certify.comparison import Comparison, ComparisonLog
 from simic.certify.evaluation import Claimed, Ground
-from simic.certify.grown import certify_grown
 from simic.certify.host import World
 from simic.certify.iteration import KeptIteration, Known
 from simic.errors import SimicError
@@ -264,7 +263,7 @@ class CertifiedRun:
         host = max(range(len(evaluated.rows)), key=lambda place: seeds.val_accuracy_pct[place])
         held_out, task = bank.read_held_out(self.prepared), evaluated.rows[host]
         samples, classes = held_out.samples("test", task), held_out.task_classes[task]
-        certify_grown(self.grown, samples, classes, seeds.test_accuracy_pct[host], seeds.params[host], log)
+        evaluation.certify_grown(self.grown, samples, classes, seeds.test_accuracy_pct[host], seeds.params[host], log)
         return log.comparisons()
 
 

@@ -16,11 +16,9 @@ from simic.audit.certificate import Certificate
 from simic.audit.certify import CertifiedRun, part
 from simic.audit.record import RunRecord
 from simic.certify import agent, environment, evaluation, streams
-from simic.certify.agent import Network, Scale
 from simic.certify.bank import NoReference
 from simic.certify.comparison import Comparison, ComparisonLog
-from simic.certify.environment import EnvStep, Replayer
-from simic.certify.ppo import POLICY
+from simic.certify.environment import Replayer
 from simic.data.batches import ENVIRONMENT_FILE
 from simic.evaluation.result import BLIND, SAMPLED
 from simic.telemetry.columns import ACTIONS, DECIDED
@@ -97,21 +95,10 @@ class CertifiedGym(CertifiedRun):
         ends = [step.terminated or step.truncated for step in steps]
         log.equal("end of an episode", where, ends[-1] and not any(ends[:-1]))
         if name != BLIND:
-            log.note("decisions", where, self._misplaced(kept, steps, taken, noise))
-
-    def _misplaced(
-        self, kept: Checkpoint, steps: Sequence[EnvStep], taken: Sequence[Sequence[int]], noise: torch.Tensor | None
-    ) -> float:
-        """Return how far the worst decision is from that of the weights, as a probability."""
-        features, rows = environment.rows(steps, taken)
-        scale = Scale.read(kept.tensors, "observation")
-        seen = features if scale is None else scale.see(features, self.known.interface.flags)
-        weights = {n.removeprefix(POLICY): x.double() for n, x in kept.tensors.items() if n.startswith(POLICY)}
-        none = torch.zeros(len(seen), 1, 0, dtype=torch.int64)
-        with torch.no_grad():
-            network = Network(weights, self.known.interface, self.run.params.train.policy)
-            z, _ = network.read(seen[:, None], none, none)
-            return float(network.judge(z[:, 0], rows, noise).misplaced.max())
+            features, rows = environment.rows(steps, taken)
+            sizes, none = self.run.params.train.policy, torch.zeros(len(steps), 0, dtype=torch.int64)
+            off = agent.misplaced(kept.tensors, self.known.interface, sizes, features, none, rows, noise)
+            log.note("decisions", where, float(off.max()))
 
     def evaluation(self) -> Sequence[Comparison]:
         """Play recorded episodes of the evaluated policies again, decided by the published weights."""

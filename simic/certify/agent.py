@@ -20,6 +20,7 @@ Rows = Mapping[str, Tensor]  # N decisions: ``actions [N, K]`` and ``masks.`` of
 
 Memory = tuple[Tensor, Tensor]  # hidden state and cell, which a GRU leaves as it was
 MASKS = "masks."  # of each head, by name, among the tensors of decisions
+POLICY = "ppo/policy."  # of each weight, by name, among the tensors of a checkpoint
 NORM_EPSILON = 1e-5
 CLIP, VARIANCE_FLOOR, REWARD_SCALE_FLOOR = 10.0, 1e-4, 1e-2
 # Gains of first weights by prefix and suffix of the name, the first match counts: √2 before a tanh, 0.01 for logits,
@@ -260,6 +261,25 @@ def _misplaced(shares: Tensor, chosen: Tensor, noise: Tensor | None) -> Tensor:
     upto = shares.cumsum(dim=1).gather(1, chosen[:, None])[:, 0]
     outside = torch.maximum(upto - own - noise, noise - upto).clamp(min=0.0)
     return torch.where(own > 0, outside, 1.0)
+
+
+def policy_of(tensors: Tensors) -> dict[str, Tensor]:
+    """Return the policy's weights from a checkpoint's tensors."""
+    return {name.removeprefix(POLICY): x.double() for name, x in tensors.items() if name.startswith(POLICY)}
+
+
+def misplaced(
+    tensors: Tensors, interface: Interface, sizes: params.Policy, features: Tensor, categories: Tensor, rows: Rows,
+    noise: Tensor | None,
+) -> Tensor:  # fmt: skip
+    """Return how far each decision of one episode is from that of a checkpoint's weights ``[T]``, which see features
+    ``[T, F]`` and categories ``[T, C]``.
+    """
+    scale, network = Scale.read(tensors, "observation"), Network(policy_of(tensors), interface, sizes)
+    seen = features if scale is None else scale.see(features, interface.flags)
+    with torch.no_grad():
+        z, _ = network.read(seen[:, None], categories[:, None], torch.full((len(seen), 1, interface.told), -1))
+        return network.judge(z[:, 0], rows, noise).misplaced.max(dim=1).values
 
 
 def noise(rng_seed: int, draw: int, iteration: int, env_ids: Sequence[int], steps: int, factors: int) -> Tensor:

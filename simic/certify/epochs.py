@@ -1,8 +1,8 @@
 """Training and validation of one host in float64, minibatch after minibatch, with the textbook optimisers."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from statistics import fmean
 
 import torch
@@ -11,25 +11,15 @@ from torch.nn import functional as F
 
 from simic.certify.bank import Samples
 from simic.certify.life import FOSSILIZED, GATE, TRAINING, Slot
-from simic.certify.networks import Anatomy, Weights, logits, part_of
+from simic.certify.networks import Anatomy, Block, Weights, logits, part_of
 from simic.params import HostOptimizer
 
-Batches = Sequence[tuple[Tensor, Tensor]]
 BETAS, EPS = (0.9, 0.99), 1e-8
 CLIP_EPS = 1e-6  # as torch.nn.utils.clip_grad_norm_
 LEAST_NORM = 1e-8
 MOST_RATIO = 10.0
 EXPLODED = 10.0  # times the clip
 NAN = math.nan
-
-
-@dataclass
-class Memory:
-    """Hold the optimiser's state of one block: moments of each parameter by name, and the number of steps."""
-
-    first: dict[str, Tensor] = field(default_factory=dict)
-    second: dict[str, Tensor] = field(default_factory=dict)
-    steps: int = 0
 
 
 @dataclass(frozen=True)
@@ -45,44 +35,22 @@ class Epoch:
     ratios: list[float]
     healthy: list[bool]
 
-    @classmethod
-    def none(cls, slots: int) -> "Epoch":
-        """Return what is known before the first one."""
-        return cls(NAN, NAN, NAN, [NAN] * slots, [NAN] * slots, [False] * slots)
-
 
 @dataclass
-class Block:
-    """Hold parameters that are clipped and stepped together; of a ``frozen`` block they and their moments stay."""
-
-    values: dict[str, Tensor]
-    memory: Memory
-    decay: float
-    frozen: bool = False
-    fitted: frozenset[str] = frozenset()  # names of what never trains
-
-    def trained(self) -> dict[str, Tensor]:
-        """Return the trained parameters by name."""
-        return {name: value for name, value in self.values.items() if name not in self.fitted}
-
-
-@dataclass
-class PartLearner:
-    """Train one host; its blocks are named ``host``, ``seed.0``, ``gate.0``, …"""
+class Learner:
+    """Train one host."""
 
     body: Anatomy
     weights: Weights
     slots: Sequence[Slot]
-    memories: Mapping[str, Memory]
     optimizer: HostOptimizer
     host_frozen: bool
     task_classes: int
 
-    def epoch(self, batches: Batches) -> Epoch:
+    def epoch(self, batches: Sequence[tuple[Tensor, Tensor]]) -> Epoch:
         """Train on the minibatches once."""
         blocks = self.blocks()
-        steps = [self._step(blocks, x, y) for x, y in batches]
-        losses, hits, norms = zip(*steps, strict=True)
+        losses, hits, norms = zip(*[self._step(blocks, x, y) for x, y in batches], strict=True)
         mean = {name: fmean(norm[name] for norm in norms) for name in blocks}
         host, seeds = mean["host"], [mean.get(f"seed.{k}", NAN) for k in range(len(self.slots))]
         ratios = []
@@ -92,41 +60,40 @@ class PartLearner:
         healthy = [norm <= EXPLODED * self.optimizer.max_grad_norm for norm in seeds]
         return Epoch(fmean(losses), 100.0 * fmean(hits), host, seeds, ratios, healthy)
 
-    def blocks(self) -> dict[str, Block]:
-        """Return all blocks that take part."""
-        optimizer = self.optimizer
-        blocks = {"host": Block(self.weights.host, self.memories["host"], optimizer.weight_decay, self.host_frozen)}
+    def blocks(self) -> dict[str, tuple[Block, bool]]:
+        """Return all blocks that take part, named ``host``, ``seed.0``, ``gate.0``, …, each with whether it is frozen:
+        parameters and moments stay.
+        """
+        blocks = {"host": (self.weights.host, self.host_frozen)}
         for k, slot in enumerate(self.slots):
-            if not slot.learns:
-                continue
-            values, gates, decay = self.weights.seeds[k], self.weights.gates[k], optimizer.seed_weight_decay
-            assert values is not None and gates is not None
-            fitted = part_of(self.body, k, slot.seed.blueprint).fitted
-            blocks[f"seed.{k}"] = Block(values, self.memories[f"seed.{k}"], decay, slot.frozen, fitted)
-            if slot.seed.operator == GATE and slot.stage != TRAINING:
-                blocks[f"gate.{k}"] = Block(gates, self.memories[f"gate.{k}"], decay, slot.frozen)
+            if slot.learns:
+                blocks[f"seed.{k}"] = self.weights.seeds[k], slot.frozen
+                if slot.seed.operator == GATE and slot.stage != TRAINING:
+                    blocks[f"gate.{k}"] = self.weights.gates[k], slot.frozen
         return blocks
 
-    def _step(self, blocks: dict[str, Block], x: Tensor, y: Tensor) -> tuple[float, float, dict[str, float]]:
+    def _step(
+        self, blocks: dict[str, tuple[Block, bool]], x: Tensor, y: Tensor
+    ) -> tuple[float, float, dict[str, float]]:
         """Take the step of one minibatch; return loss and share of right answers before it, and the gradients' norms
         by block.
         """
-        leaves = [value.requires_grad_() for block in blocks.values() for value in block.trained().values()]
+        leaves = [value.requires_grad_() for block, _ in blocks.values() for value in block.trained.values()]
         running = [k for k, slot in enumerate(self.slots) if slot.learns]
-        answers = among(logits(self.body, self.weights, self.slots, running, x), self.task_classes)
-        loss = F.cross_entropy(answers, y)
+        scores = among(logits(self.body, self.weights, self.slots, running, x), self.task_classes)
+        loss = F.cross_entropy(scores, y)
         grads = iter(torch.autograd.grad(loss, leaves, allow_unused=True, materialize_grads=True))
         norms = {}
         with torch.no_grad():
-            for name, block in blocks.items():
-                own = {key: next(grads) for key in block.trained()}
+            for name, (block, frozen) in blocks.items():
+                own = {key: next(grads) for key in block.trained}
                 norms[name] = math.sqrt(math.fsum(float(grad.square().sum()) for grad in own.values()))
-                if not block.frozen:
+                if not frozen:
                     scale = min(1.0, self.optimizer.max_grad_norm / (norms[name] + CLIP_EPS))
                     stepped(block, {key: grad * scale for key, grad in own.items()}, self.optimizer)
         for leaf in leaves:
             leaf.requires_grad_(False)
-        return float(loss.detach()), float((answers.argmax(1) == y).double().mean()), norms
+        return float(loss.detach()), float((scores.argmax(1) == y).double().mean()), norms
 
 
 def _ratio(seed: float, seed_size: int, host: float, host_size: int) -> float:
@@ -138,33 +105,26 @@ def _ratio(seed: float, seed_size: int, host: float, host_size: int) -> float:
     return min(MOST_RATIO, (seed / math.sqrt(seed_size)) / (host / math.sqrt(host_size) + LEAST_NORM))
 
 
-def among(answers: Tensor, classes: int) -> Tensor:
+def among(scores: Tensor, classes: int) -> Tensor:
     """Return logits with those of classes that the task does not have at −∞."""
-    lacking = torch.arange(answers.shape[-1]) >= classes
-    return answers.masked_fill(lacking, -math.inf)
+    return scores.masked_fill(torch.arange(scores.shape[-1]) >= classes, -math.inf)
 
 
 def stepped(block: Block, grads: dict[str, Tensor], optimizer: HostOptimizer) -> None:
     """Take one step in place: SGD with momentum, or AdamW (arXiv 1711.05101)."""
-    memory, rate = block.memory, optimizer.learning_rate
-    memory.steps += 1
+    rate = optimizer.learning_rate
+    block.steps += 1
     for name, grad in grads.items():
-        value, first, second = block.values[name], memory.first.get(name, 0.0), memory.second.get(name, 0.0)
+        value, first, second = block.values[name], block.first.get(name, 0.0), block.second.get(name, 0.0)
         if optimizer.name == "sgd":
-            memory.first[name] = optimizer.momentum * first + grad + block.decay * value
-            value.sub_(rate * memory.first[name])
+            block.first[name] = optimizer.momentum * first + grad + block.decay * value
+            value.sub_(rate * block.first[name])
             continue
-        memory.first[name] = BETAS[0] * first + (1 - BETAS[0]) * grad
-        memory.second[name] = BETAS[1] * second + (1 - BETAS[1]) * grad**2
-        unbiased = memory.first[name] / (1 - BETAS[0] ** memory.steps)
-        spread = (memory.second[name] / (1 - BETAS[1] ** memory.steps)).sqrt()
+        block.first[name] = BETAS[0] * first + (1 - BETAS[0]) * grad
+        block.second[name] = BETAS[1] * second + (1 - BETAS[1]) * grad**2
+        unbiased = block.first[name] / (1 - BETAS[0] ** block.steps)
+        spread = (block.second[name] / (1 - BETAS[1] ** block.steps)).sqrt()
         value.copy_(value - rate * block.decay * value - rate * unbiased / (spread + EPS))
-
-
-def minibatches(samples: Samples, order: Sequence[int], size: int) -> Batches:
-    """Return the samples in that order, ``size`` at a time."""
-    rows = torch.tensor(list(order)).reshape(-1, size)
-    return [(samples.x[row], samples.y[row]) for row in rows]
 
 
 On = frozenset[int]  # slots whose seeds are on
@@ -179,9 +139,6 @@ class Answers:
     correct: Tensor
     loss: float
     lead: Tensor
-
-
-Network = Callable[[On], Answers]
 
 
 @dataclass(frozen=True)
@@ -211,7 +168,7 @@ def answers(body: Anatomy, weights: Weights, slots: Sequence[Slot], on: On, samp
     return Answers((scores.argmax(1) == samples.y).double(), loss, best[:, 0] - best[:, 1])
 
 
-def validate(slots: Sequence[Slot], network: Network) -> Validation:
+def validate(slots: Sequence[Slot], network: Callable[[On], Answers]) -> Validation:
     """Return all that a step measures. The interaction of seeds i and j is f(i and j) − f(i) − f(j) + f(none), that of
     a seed the sum over its partners.
     """

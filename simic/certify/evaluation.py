@@ -1,23 +1,27 @@
 """Replay of evaluation and headroom from files alone: on the held-out data the published weights decide as recorded,
-schedules do what they say, and the grown networks have the claimed sizes and accuracies.
+schedules do what they say, and the grown networks, the exported one too, have the claimed sizes and accuracies.
 """
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from pathlib import Path
 
 import torch
+from safetensors.torch import load_file
 from torch import Tensor
 
-from simic.certify import life, streams
-from simic.certify.agent import MASKS, Network, Scale, Tensors, noise
-from simic.certify.bank import Bank
+from simic.certify import agent, life, streams
+from simic.certify.agent import MASKS, Tensors
+from simic.certify.bank import Bank, NoReference, Samples
 from simic.certify.comparison import ComparisonLog
 from simic.certify.episodes import HEADS
 from simic.certify.epochs import answers, points
 from simic.certify.host import Action, ReferenceHost, Told, World
 from simic.certify.iteration import Known
-from simic.certify.ppo import Learner
+from simic.certify.networks import Block, Weights, anatomy, part_of
+from simic.params import Host
 
 EVALUATION_ITERATION, VALIDATION_ITERATION, SEARCH_ITERATION = 1 << 40, 1 << 41, 1 << 43
 VALIDATION, SAMPLED = "validation", "learned_sampled"
@@ -35,6 +39,8 @@ TYPICAL = {
     MEAN: 0.02,
     **dict.fromkeys((VAL, TEST, SCORE), 2.0),
 }  # on nine hosts of ten all decisions agree exactly
+CLOSE_CALL = 1e-5  # lead of the best class over the next, relative to it, within which float32 may see it otherwise
+ROUNDED_PCT = 1e-4  # accuracies are recorded with four decimals
 NEXT_OP = dict.fromkeys((life.GERMINATED, life.TRAINING, life.BLENDING), life.ADVANCE) | {life.HOLDING: life.FOSSILIZE}
 
 
@@ -127,22 +133,16 @@ def _misplaced(
     known: Known, state: Tensors, told: Sequence[Told], actions: Sequence[Sequence[int]], host: int, sampled: bool
 ) -> Tensor:
     """Return how far each decision is from that of the published weights, ``[T]``."""
-    interface, train = known.interface, known.params.train
-    seen = torch.tensor([each.features for each in told[:-1]], dtype=torch.float64)[:, None]
-    scale = Scale.read(state, "observation")
-    seen = seen if scale is None else scale.see(seen, interface.flags)
-    categories = torch.tensor([each.categories for each in told[:-1]])[:, None]
-    critic = torch.full((len(actions), 1, interface.told), -1)
-    network = Network(Learner.read(state).weights, interface, train.policy)
-    rows = {f"{MASKS}{name}": torch.tensor([each.masks[name] for each in told[:-1]]) for name in told[0].masks}
+    told, interface = told[:-1], known.interface
+    features = torch.tensor([each.features for each in told], dtype=torch.float64)
+    rows = {f"{MASKS}{name}": torch.tensor([each.masks[name] for each in told]) for name in told[0].masks}
     rows["actions"] = torch.tensor([list(action) for action in actions])
-    drawn = noise(
-        known.params.rng_seed, streams.EVALUATION, EVALUATION_ITERATION, [host], len(actions), len(interface.factors)
-    )
-    with torch.no_grad():
-        z, _ = network.read(seen, categories, critic)
-        judged = network.judge(z[:, 0], rows, drawn[:, 0] if sampled else None)
-    return judged.misplaced.max(dim=1).values
+    drawn = None
+    if sampled:
+        purpose = known.params.rng_seed, streams.EVALUATION, EVALUATION_ITERATION
+        drawn = agent.noise(*purpose, [host], len(actions), len(interface.factors))[:, 0]
+    categories = torch.tensor([each.categories for each in told])
+    return agent.misplaced(state, interface, known.params.train.policy, features, categories, rows, drawn)
 
 
 def _compare_end(
@@ -169,3 +169,40 @@ def _compare_end(
         test = ground.test.samples("test", host.task)
         scored = answers(host.world.body, host.weights, host.slots, kept, test, host.classes)
         log.number(TEST, where, claimed.test_accuracy_pct, points(scored.correct))
+
+
+def certify_grown(
+    folder: Path, samples: Samples, classes: int, accuracy: float, params: int, log: ComparisonLog
+) -> None:
+    """Compare the network's answers to the test samples with the ``accuracy`` (points) and size that evaluation claims
+    for its host. NoReference for a network of the user's own.
+    """
+    structure, where = json.loads((folder / "structure.json").read_text(encoding="utf-8")), folder.name
+    if structure["host"] is None:
+        raise NoReference(f"{folder}: grew in a network of the user's own, which the reference does not know")
+    body = anatomy(Host.model_validate(structure["host"]), tuple(structure["input_shape"]), structure["classes"])
+    tensors = {name: value.double() for name, value in load_file(folder / "weights.safetensors").items()}
+    weights, trained = Weights(Block(tensors)), dict(tensors)
+    slots = [life.Slot() for _ in range(body.slots)]
+    for record in structure["seeds"]:
+        k = record["slot"]
+        kind = list(body.blueprints[k]).index(record["blueprint"])
+        seed = life.Seed(blueprint=kind, operator=life.OPERATORS.index(record["operator"]), alpha=record["alpha"])
+        slots[k] = life.Slot(life.HOLDING, seed=seed)
+        for lead, place in (("seed", weights.seeds), ("gate", weights.gates)):
+            start = f"joints.{k}.{lead}."
+            place[k] = Block({name.removeprefix(start): x for name, x in tensors.items() if name.startswith(start)})
+        for name in part_of(body, k, kind).fitted:
+            del trained[f"joints.{k}.seed.{name}"]
+    own = answers(body, weights, slots, frozenset(k for k, slot in enumerate(slots) if slot.acts), samples, classes)
+    program = torch.export.load(folder / "network.pt2").module()
+    with torch.no_grad():
+        right = (program(samples.x.float())[:, :classes].argmax(1) == samples.y).double()
+    differ = (right != own.correct) & (own.lead >= CLOSE_CALL)
+    log.note("answers of exported weights and program", where, float(differ.sum()))
+    size = sum(value.numel() for value in trained.values())
+    log.number("parameters of the exported network", where, size, structure["params"])
+    log.number("parameters that evaluation counts", where, params, structure["params"])
+    slack = ROUNDED_PCT + 100.0 * float((own.lead < CLOSE_CALL).double().mean())
+    for what, correct in (("weights", own.correct), ("program", right)):
+        log.note(f"accuracy of the exported {what}", where, max(0.0, abs(points(correct) - accuracy) - slack))

@@ -7,22 +7,25 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from itertools import compress
 from pathlib import Path
+from typing import Any
 
+import torch
 from torch import Tensor
 
-from simic.certify import bank, rewards, streams
-from simic.certify.alignment import alignments
+from simic.certify import bank, life, rewards, streams
 from simic.certify.bank import Bank, NoReference
-from simic.certify.epochs import Answers, Epoch, Memory, On, PartLearner, Validation, answers, minibatches, validate
-from simic.certify.life import FOSSILIZED, GATE, GERMINATE, MULTIPLY, Measured, Outcome, Slot, advance, remember
-from simic.certify.masks import Masks, decision, masks
-from simic.certify.modules import FITTED_ROWS
-from simic.certify.networks import Anatomy, Weights, anatomy, host_parts, part_of
+from simic.certify.epochs import NAN, Answers, Epoch, Learner, On, Validation, answers, validate
+from simic.certify.life import FOSSILIZED, GATE, GERMINATE, MULTIPLY, OPS, WAIT, Decision, Outcome, Slot
+from simic.certify.modules import FITTED_ROWS, alignments
+from simic.certify.networks import Anatomy, Block, Weights, anatomy, host_parts, part_of
 from simic.certify.observations import History, Sight, Trial, features
 from simic.params import Params
 
 SEED_MODULE, GATE_MODULE = 0, 1  # last counter of their streams
 Action = dict[str, int]  # index of the choice of every head
+# By head: ``op [O]``, ``slot [O][K]`` given the op, ``blueprint [K][P]`` given the slot; others where the params close
+# a choice.
+Masks = dict[str, list[Any]]
 
 
 @dataclass(frozen=True)
@@ -82,12 +85,14 @@ class ReferenceHost:
         self.body, self.settings, self.rng_seed = world.body, world.params.train, world.params.rng_seed
         self.training, self.validating = world.bank.samples("train", task), world.bank.samples("val", task)
         self.classes, count = world.bank.task_classes[task], self.body.slots
-        self.slots = [Slot() for _ in range(count)]
-        self.weights = Weights(self._initial(), [None] * count, [None] * count)
-        self.memories = {"host": Memory()}
+        self.slots, optimizer = [Slot() for _ in range(count)], self.settings.host_optimizer
+        self.weights = Weights(Block(self._initial(), optimizer.weight_decay))
+        frozen = world.bank.host is not None
+        self.learner = Learner(self.body, self.weights, self.slots, optimizer, frozen, self.classes)
         aligned = alignments([*self.body.blueprints[0].values()], self.training.x, self.training.y)
         self.trials = [Trial(each) for each in aligned]
-        self.history, self.step, self.epoch = History(), 0, Epoch.none(count)
+        self.history, self.step = History(), 0
+        self.epoch = Epoch(NAN, NAN, NAN, [NAN] * count, [NAN] * count, [False] * count)
         self.order: list[int] = []
 
     # --- an episode ---
@@ -102,28 +107,20 @@ class ReferenceHost:
     def train(self, action: Action) -> None:
         """Execute the action and train an epoch."""
         self.step += 1
-        self._action, chosen = action, decision(action)
-        self._outcome = advance(self.slots, chosen, self.settings.lifecycle, self.history.accuracies[-1])
+        self._action, accuracy = action, self.history.accuracies[-1]
+        self._outcome = life.advance(self.slots, Decision.of(action), self.settings.lifecycle, accuracy)
         if self._outcome.op == GERMINATE:
-            self._plant(chosen.slot)
-        learner = PartLearner(
-            body=self.body,
-            weights=self.weights,
-            slots=self.slots,
-            memories=self.memories,
-            optimizer=self.settings.host_optimizer,
-            host_frozen=self.world.bank.host is not None,
-            task_classes=self.classes,
-        )
+            self._plant(action["slot"])
         self.order = self._order()
-        self.epoch = learner.epoch(minibatches(self.training, self.order, self.settings.batch_size))
+        batches = torch.tensor(self.order).reshape(-1, self.settings.batch_size)
+        self.epoch = self.learner.epoch([(self.training.x[rows], self.training.y[rows]) for rows in batches])
 
     def measure(self) -> Told:
         """Validate, update the seeds, and pay the reward."""
         validation, epoch = self._validated(), self.epoch
         for k, slot in enumerate(self.slots):
             worth = validation.contribution[k], validation.contribution_se[k]
-            remember(slot, Measured(validation.accuracy, *worth, epoch.ratios[k], epoch.healthy[k]))
+            life.remember(slot, validation.accuracy, *worth, epoch.ratios[k], epoch.healthy[k])
         self._try_out()
         self.history.add(validation.loss, validation.accuracy)
         before, self.state = self.state, self._state(validation)
@@ -133,8 +130,29 @@ class ReferenceHost:
         return self._told(validation, self._outcome, paid)
 
     def masks(self) -> Masks:
-        """Return the masks of the present state."""
-        return masks(self.slots, self.body, self.settings)
+        """Return the masks of the present state: lifecycle, parameter budget, choices that the params leave open."""
+        choices = {
+            "op": OPS,
+            "slot": range(self.body.slots),
+            "blueprint": self.body.blueprints[0],
+            "style": life.STYLES,
+            "tempo": life.TEMPOS,
+            "alpha_target": life.TARGETS,
+            "alpha_speed": life.SPEEDS,
+            "alpha_curve": life.CURVES,
+        }
+        left, chosen = dict[str, list[bool]](), self.settings.actions
+        for head, values in choices.items():
+            left[head] = [not chosen.get(head) or value in chosen[head] for value in values]
+        slot, blueprint = life.allowed(self.slots, self.settings.lifecycle), self._affordable()
+        for k, fits in enumerate(blueprint):
+            for op in range(len(OPS)):
+                slot[op][k] = slot[op][k] and left["op"][op] and (op == WAIT or left["slot"][k])
+            fits = zip(fits, left["blueprint"], strict=True)
+            blueprint[k] = [slot[GERMINATE][k] and affordable and is_left for affordable, is_left in fits]
+        slot[GERMINATE] = [any(row) for row in blueprint]
+        masks = {"op": [any(row) for row in slot], "slot": slot, "blueprint": blueprint}
+        return masks | {head: flags for head, flags in left.items() if head not in masks and not all(flags)}
 
     # --- parts of a step ---
 
@@ -159,8 +177,9 @@ class ReferenceHost:
         if slot.seed.operator == MULTIPLY:
             for name in part.closing:
                 values[name].zero_()
-        self.weights.seeds[k], self.weights.gates[k] = values, self.body.gates[k].draw(streams.key(*who, GATE_MODULE))
-        self.memories |= {f"seed.{k}": Memory(), f"gate.{k}": Memory()}
+        decay = self.settings.host_optimizer.seed_weight_decay
+        self.weights.seeds[k] = Block(values, decay, part.fitted)
+        self.weights.gates[k] = Block(self.body.gates[k].draw(streams.key(*who, GATE_MODULE)), decay)
 
     def _order(self) -> list[int]:
         """Return the samples of the epoch in order: one permutation of the task's samples serves as many epochs as it
@@ -173,6 +192,18 @@ class ReferenceHost:
         who = self.rng_seed, streams.BATCH_ORDER, self.iteration, self.host_id, self.step // each
         first = self.step % each * size
         return streams.permutation(streams.key(*who), count)[first : first + size].tolist()
+
+    def _affordable(self) -> list[list[bool]]:
+        """Return where a seed of each blueprint stays within the budget beside those of other slots ``[K][P]``; a gate
+        counts with every seed, since one may be added later.
+        """
+        sizes = [
+            [part.params + gate.params for part in kinds.values()]
+            for kinds, gate in zip(self.body.blueprints, self.body.gates, strict=True)
+        ]
+        held = [sizes[k][slot.seed.blueprint] if slot.alive else 0 for k, slot in enumerate(self.slots)]
+        limit = self.settings.lifecycle.param_budget * self.body.params
+        return [[sum(held) - held[k] + size <= limit for size in row] for k, row in enumerate(sizes)]
 
     def _try_out(self) -> None:
         """Update the trials of blueprints; of two seeds of one blueprint the later slot's contribution counts."""
@@ -193,11 +224,11 @@ class ReferenceHost:
 
     def _costs_of_seeds(self, what: str) -> list[int]:
         """Return ``params`` or ``flops`` of each slot's seed with its gate; 0 where there is none."""
-        costs = []
+        costs = [0] * len(self.slots)
         for k, slot in enumerate(self.slots):
-            own = getattr(part_of(self.body, k, slot.seed.blueprint), what) if slot.alive else 0
-            gated = slot.alive and slot.seed.operator == GATE
-            costs.append(own + (getattr(self.body.gates[k], what) if gated else 0))
+            if slot.alive:
+                gate = getattr(self.body.gates[k], what) if slot.seed.operator == GATE else 0
+                costs[k] = gate + getattr(part_of(self.body, k, slot.seed.blueprint), what)
         return costs
 
     def _state(self, validation: Validation) -> rewards.State:

@@ -15,7 +15,7 @@ from torch import Tensor
 from simic.certify import agent, ppo, streams
 from simic.certify.agent import MASKS, Interface, Network, Scale, Tensors
 from simic.certify.comparison import ComparisonLog
-from simic.certify.ppo import POLICY, Learner, Update
+from simic.certify.ppo import Learner, Update
 from simic.params import Params
 
 BEFORE, AFTER = "before/", "after/"
@@ -100,7 +100,10 @@ def certify_iteration(known: Known, kept: KeptIteration, metrics: Mapping[str, f
         log.equal("starts kept", where, torch.equal(x["starts"][1:], starts[1:-1]))
     log.equal("valid steps kept", where, torch.equal(x["valid"], valid))
     if kept.number == 0:
-        _certify_beginning(known, before, where, log)
+        weights, units = agent.policy_of(before), train.policy.core_units
+        own = agent.initial_weights(weights, known.interface, units, known.params.rng_seed)
+        for name, expected in own.items():
+            log.tensors("initial weights", f"{where}, {name}", weights[name], expected)
     observation, reward = Scale.read(before, "observation"), Scale.read(before, "reward")
     seen = x["features"].double()
     seen = seen if observation is None else observation.see(seen, known.interface.flags)
@@ -177,14 +180,6 @@ def _valid(terminated: Tensor, truncated: Tensor) -> Tensor:
 def _starts(x: Tensors) -> Tensor | None:
     """Return where episodes start ``[T+1, E]``, derived from where they end; None of episodes that are rollouts."""
     return torch.cat((x["starts"][:1], x["terminated"] | x["truncated"])) if "starts" in x else None
-
-
-def _certify_beginning(known: Known, before: Tensors, where: str, log: ComparisonLog) -> None:
-    weights = {name.removeprefix(POLICY): x for name, x in before.items() if name.startswith(POLICY)}
-    params = known.params
-    own = agent.initial_weights(weights, known.interface, params.train.policy.core_units, params.rng_seed)
-    for name, expected in own.items():
-        log.tensors("initial weights", f"{where}, {name}", weights[name], expected)
 
 
 def _certify_acting(known: Known, kept: KeptIteration, learner: Learner, seen: Tensor, log: ComparisonLog) -> None:

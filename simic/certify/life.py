@@ -6,6 +6,7 @@ time; a slot without embargo and reset takes the next seed in the step in which 
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from simic.params import Lifecycle
@@ -177,14 +178,30 @@ class Decision:
     """Hold the choices of one step: values, not indices, but for op, slot and blueprint."""
 
     op: int
-    slot: int = 0
-    blueprint: int = 0
-    operator: int = ADD
-    curve: int = LINEAR  # of the first ramp
-    tempo: int = TEMPOS[0]
-    target: float = TARGETS[0]
-    speed: int = SPEEDS[0]
-    alpha_curve: int = LINEAR
+    slot: int
+    blueprint: int
+    operator: int
+    curve: int  # of the first ramp
+    tempo: int
+    target: float
+    speed: int
+    alpha_curve: int
+
+    @classmethod
+    def of(cls, action: Mapping[str, int]) -> "Decision":
+        """Return the values of an action's indices by head."""
+        operator, curve = list(STYLES.values())[action["style"]]
+        return cls(
+            op=action["op"],
+            slot=action["slot"],
+            blueprint=action["blueprint"],
+            operator=operator,
+            curve=curve,
+            tempo=TEMPOS[action["tempo"]],
+            target=TARGETS[action["alpha_target"]],
+            speed=SPEEDS[action["alpha_speed"]],
+            alpha_curve=action["alpha_curve"],
+        )
 
 
 @dataclass(frozen=True)
@@ -311,34 +328,24 @@ def _go_on(slot: Slot, settled: bool, rules: Lifecycle, accuracy: float) -> None
         settled = False
 
 
-@dataclass(frozen=True)
-class Measured:
-    """Hold the measurements of one seed in a step, accuracies in points; NaN = not measured."""
-
-    accuracy: float
-    contribution: float
-    contribution_se: float
-    gradient_ratio: float
-    healthy: bool
-
-
-def remember(slot: Slot, measured: Measured) -> None:
-    """Store the measurements and age the seed by a step."""
+def remember(
+    slot: Slot, accuracy: float, contribution: float, contribution_se: float, gradient_ratio: float, healthy: bool
+) -> None:
+    """Store the measurements of a step, accuracies in points, NaN = not measured, and age the seed."""
     seed = slot.seed
     if not slot.alive:
         seed.healthy = False
         return
     seed.age += 1
     slot.dwell += 1
-    seed.accuracy, seed.healthy = measured.accuracy, measured.healthy
-    if math.isfinite(measured.contribution):
+    seed.accuracy, seed.healthy = accuracy, healthy
+    if math.isfinite(contribution):
         if math.isfinite(seed.contribution):
             smoothed = 0.0 if math.isnan(seed.velocity) else 0.7 * seed.velocity
-            seed.velocity = smoothed + 0.3 * (measured.contribution - seed.contribution)
-        seed.contribution, seed.contribution_se, seed.unmeasured = measured.contribution, measured.contribution_se, 0
+            seed.velocity = smoothed + 0.3 * (contribution - seed.contribution)
+        seed.contribution, seed.contribution_se, seed.unmeasured = contribution, contribution_se, 0
     else:
         seed.unmeasured += 1
-    if math.isfinite(measured.gradient_ratio):
+    if math.isfinite(gradient_ratio):
         known = math.isfinite(seed.gradient_ratio)
-        mixed = 0.9 * seed.gradient_ratio + 0.1 * measured.gradient_ratio
-        seed.gradient_ratio = mixed if known else measured.gradient_ratio
+        seed.gradient_ratio = 0.9 * seed.gradient_ratio + 0.1 * gradient_ratio if known else gradient_ratio

@@ -4,7 +4,7 @@ Names are those of an exported network.
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
@@ -124,9 +124,6 @@ def rectified(x: Tensor) -> Tensor:
     return x.clamp(min=0)
 
 
-SQUEEZED_BIAS = 3.0  # sigmoid(3) ≈ 0.95
-
-
 def norm(shape: Shape) -> Part:
     """Build x + tanh(w) (norm(x) − x), w = 0."""
     entries = (Entry("weight", (1,), constant=0.0), *affine("norm", shape[0]))
@@ -141,11 +138,9 @@ def squeeze_excitation(shape: Shape) -> Part:
         scale = linear(v, "excite", F.relu(linear(v, "squeeze", x.mean((2, 3)))))
         return x * torch.sigmoid(scale)[:, :, None, None]
 
-    excite = (
-        Entry("excite.weight", (channels, reduced), constant=0.0, places=1),
-        Entry("excite.bias", (channels,), constant=SQUEEZED_BIAS),
-    )
-    return Part((*dense("squeeze", channels, reduced, bias=False), *excite), run)
+    weight = Entry("excite.weight", (channels, reduced), constant=0.0, places=1)
+    bias = Entry("excite.bias", (channels,), constant=3.0)  # σ(3) ≈ 0.95
+    return Part((*dense("squeeze", channels, reduced, bias=False), weight, bias), run)
 
 
 def depthwise(shape: Shape) -> Part:
@@ -178,10 +173,8 @@ def bottleneck(shape: Shape) -> Part:
     return Part(entries, run, ("up.weight",))
 
 
-def convolutions(
-    shape: Shape, names: tuple[str, ...], kernel: int, closing: tuple[str, ...], constant: float | None = None
-) -> Part:
-    """Build x + relu(GN(conv ·)), once for each name."""
+def convolutions(shape: Shape, names: tuple[str, ...], kernel: int, zero: bool = False) -> Part:
+    """Build x + relu(GN(conv ·)), once for each name; ``zero``: the convolutions start at 0."""
     channels, pixels = shape[0], math.prod(shape[1:])
 
     def run(v: Values, x: Tensor) -> Tensor:
@@ -192,9 +185,10 @@ def convolutions(
 
     entries = list[Entry]()
     for name in names:
-        weight = conv(f"{name}.conv", channels, channels, kernel, pixels, constant)
+        weight = conv(f"{name}.conv", channels, channels, kernel, pixels, 0.0 if zero else None)
         entries += [weight, *affine(f"{name}.norm", channels)]
-    return Part(tuple(entries), run, closing)
+    closing = ("conv.weight",) if zero else ("norm.weight", "norm.bias")
+    return Part(tuple(entries), run, tuple(f"{names[-1]}.{name}" for name in closing))
 
 
 def low_rank(shape: Shape) -> Part:
@@ -247,9 +241,6 @@ PULL = 0.002  # on the scales of columns, in units of the loss
 
 Fit = Callable[[Tensor], dict[str, Tensor]]
 Features = Callable[[Values, Tensor], Tensor]
-
-
-# --- seeds that learn their features ---
 
 
 def learned(shape: Shape, entries: tuple[Entry, ...], count: int, features: Features) -> Part:
@@ -305,9 +296,6 @@ def column_gate(shape: Shape) -> Part:
     return learned(shape, entries, width, features)
 
 
-# --- seeds with fixed features ---
-
-
 def fixed(
     shape: Shape, count: int, features: Features, prepared: tuple[Entry, ...] = (), prepare: Fit | None = None
 ) -> Part:
@@ -361,11 +349,6 @@ def radial(shape: Shape) -> Part:
     return fixed(shape, CENTRES, features, prepared, prepare)
 
 
-def _at_ranks(rows: Tensor, ranks: list[int]) -> Tensor:
-    """Return the values of each column at these ranks, ``[ranks, D]``."""
-    return rows.sort(dim=0).values[ranks]
-
-
 def bins(shape: Shape) -> Part:
     """Build a one-hot code of the quantile bin, of 12, of each column: bin after bin, all columns."""
 
@@ -374,7 +357,7 @@ def bins(shape: Shape) -> Part:
         return F.one_hot(number, BINS).to(x.dtype).transpose(1, 2).flatten(1)
 
     def prepare(rows: Tensor) -> dict[str, Tensor]:
-        return {"edges": _at_ranks(rows, [k * len(rows) // BINS for k in range(1, BINS)])}
+        return {"edges": rows.sort(dim=0).values[[k * len(rows) // BINS for k in range(1, BINS)]]}
 
     return fixed(shape, BINS * shape[0], features, (fitted_entry("edges", BINS - 1, shape[0]),), prepare)
 
@@ -387,7 +370,8 @@ def normal_scores(shape: Shape) -> Part:
         return torch.special.ndtri((below + 0.5) / (KNOTS + 1))
 
     def prepare(rows: Tensor) -> dict[str, Tensor]:
-        return {"knots": _at_ranks(rows, [(2 * k + 1) * len(rows) // (2 * KNOTS) for k in range(KNOTS)])}
+        ranks = [(2 * k + 1) * len(rows) // (2 * KNOTS) for k in range(KNOTS)]
+        return {"knots": rows.sort(dim=0).values[ranks]}
 
     return fixed(shape, shape[0], features, (fitted_entry("knots", KNOTS, shape[0]),), prepare)
 
@@ -399,11 +383,9 @@ BLUEPRINTS: dict[str, dict[str, Callable[[Shape], Part]]] = {
         "attention": squeeze_excitation,
         "depthwise": depthwise,
         "bottleneck": bottleneck,
-        "conv_small": lambda shape: convolutions(shape, ("branch",), 1, ("branch.conv.weight",), constant=0.0),
-        "conv_light": lambda shape: convolutions(shape, ("branch",), 3, ("branch.norm.weight", "branch.norm.bias")),
-        "conv_heavy": lambda shape: convolutions(
-            shape, ("first", "second"), 3, ("second.norm.weight", "second.norm.bias")
-        ),
+        "conv_small": lambda shape: convolutions(shape, ("branch",), 1, zero=True),
+        "conv_light": lambda shape: convolutions(shape, ("branch",), 3),
+        "conv_heavy": lambda shape: convolutions(shape, ("first", "second"), 3),
     },
     "mlp": {
         "norm": norm,
@@ -432,3 +414,39 @@ BLUEPRINTS: dict[str, dict[str, Callable[[Shape], Part]]] = {
         ),
     },
 }
+
+
+# --- alignment of untrained seeds with the labels of a task ---
+
+ALIGNED_ROWS = 1024  # the first of the training split, in two halves
+
+
+def alignments(parts: Sequence[Part], x: Tensor, y: Tensor) -> list[float]:
+    """Return the agreement of B's gradients on two halves of the rows, with the labels as the error, for each seed;
+    scaled so that the largest is ±1. All 0 where seeds do not read the sample.
+    """
+    if not all(part.reads_sample for part in parts):
+        return [0.0] * len(parts)
+    agreements = [_agreement(part, kind, x[:ALIGNED_ROWS], y[:ALIGNED_ROWS]) for kind, part in enumerate(parts)]
+    largest = max(abs(value) for value in agreements)
+    return [value / largest if largest else 0.0 for value in agreements]
+
+
+def _agreement(part: Part, kind: int, x: Tensor, y: Tensor) -> float:
+    values = part.draw(streams.key(0, streams.ALIGNMENT, kind))
+    if part.fit is not None:
+        values |= part.fit(x[:FITTED_ROWS].flatten(1))
+    for name in part.closing:
+        values[name].requires_grad_()
+    middle = (len(y) + 1) // 2
+    first, second = (_slopes(part, values, x[rows], y[rows]) for rows in (slice(middle), slice(middle, None)))
+    return float(first @ second)
+
+
+def _slopes(part: Part, values: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
+    """Return the gradient of the mean of output times label (class c at hidden unit c) less the mean label."""
+    out = part.run(values, x)
+    label = F.one_hot(y % out.shape[1], out.shape[1]).to(out.dtype)
+    agreement = (out * (label - label.mean(dim=0))).sum() / len(y)
+    slopes = torch.autograd.grad(agreement, [values[name] for name in part.closing])
+    return torch.cat([slope.flatten() for slope in slopes])

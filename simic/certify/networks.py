@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 
 import torch
@@ -114,12 +114,29 @@ def _tables(host: Host, shape: Shape, classes: int) -> Body:
 
 
 @dataclass
-class Weights:
-    """Hold parameters by name of the host, of the seeds and of their gates; ``None`` where no seed is."""
+class Block:
+    """Hold parameters that are clipped and stepped together, by name, and the moments of the trained ones."""
 
-    host: dict[str, Tensor]
-    seeds: list[dict[str, Tensor] | None]
-    gates: list[dict[str, Tensor] | None]
+    values: dict[str, Tensor]
+    decay: float = 0.0
+    fitted: frozenset[str] = frozenset()  # names of what never trains
+    first: dict[str, Tensor] = field(default_factory=dict)
+    second: dict[str, Tensor] = field(default_factory=dict)
+    steps: int = 0
+
+    @property
+    def trained(self) -> dict[str, Tensor]:
+        """Return the trained parameters by name."""
+        return {name: value for name, value in self.values.items() if name not in self.fitted}
+
+
+@dataclass
+class Weights:
+    """Hold the parameters of the host, and by slot those of the seeds and of their gates, where there are any."""
+
+    host: Block
+    seeds: dict[int, Block] = field(default_factory=dict)
+    gates: dict[int, Block] = field(default_factory=dict)
 
 
 def host_parts(body: Anatomy) -> Iterator[tuple[str, Part]]:
@@ -138,7 +155,7 @@ def logits(body: Anatomy, weights: Weights, slots: Sequence[Slot], on: Collectio
     """Return logits of samples ``x`` with the seeds of the slots in ``on`` alone; classes in the last dimension."""
     h = x
     for k, (lead, part) in enumerate(host_parts(body)):
-        own = {name.removeprefix(lead): value for name, value in weights.host.items() if name.startswith(lead)}
+        own = {name.removeprefix(lead): value for name, value in weights.host.values.items() if name.startswith(lead)}
         h = part.run(own, h)
         if k in on:
             h = _joined(body, weights, slots[k], k, h, x)
@@ -149,10 +166,9 @@ def _joined(body: Anatomy, weights: Weights, slot: Slot, k: int, h: Tensor, samp
     """Return the features after slot k, whose seed takes part. One that reads features returns what they become, one
     that reads the samples what is added to them; no gradient of the latter reaches the host.
     """
-    values, gates, part = weights.seeds[k], weights.gates[k], part_of(body, k, slot.seed.blueprint)
-    assert values is not None and gates is not None
+    part = part_of(body, k, slot.seed.blueprint)
     seen = h.detach() if slot.stage in (TRAINING, BLENDING) else h
-    grown = part.run(values, samples if part.reads_sample else seen)
+    grown = part.run(weights.seeds[k].values, samples if part.reads_sample else seen)
     if slot.stage == TRAINING:
         # The host's own values; the gradient that reaches them reaches the seed, too.
         return h + (grown - grown.detach())
@@ -160,6 +176,6 @@ def _joined(body: Anatomy, weights: Weights, slot: Slot, k: int, h: Tensor, samp
     if slot.seed.operator == MULTIPLY:
         return h * (1.0 + alpha * torch.tanh(grown if part.reads_sample else grown - seen))
     if slot.seed.operator == GATE:
-        amplitude = body.gates[k].run(gates, h if part.reads_sample else seen)
+        amplitude = body.gates[k].run(weights.gates[k].values, h if part.reads_sample else seen)
         alpha = alpha * amplitude.reshape(-1, *[1] * (h.dim() - 1))
     return h + alpha * (grown if part.reads_sample else grown - h)

@@ -13,7 +13,6 @@ KEPT = 10
 STABLE = (-0.05, 0.03)  # relative fall of the loss
 STABLE_STEPS = 3
 PLATEAU = 0.5  # points
-STEPS_UNIT = 8.0
 
 
 @dataclass
@@ -88,7 +87,7 @@ def signed_log(points: float) -> float:
 
 def steps_squashed(steps: int) -> float:
     """Return x / (8 + x)."""
-    return squashed(steps / STEPS_UNIT)
+    return squashed(steps / 8.0)
 
 
 def missing(value: float) -> float:
@@ -137,14 +136,14 @@ def _of_slot(s: Sight, k: int) -> list[float]:
     slot, seed = s.slots[k], s.slots[k].seed
     there = seed.blueprint >= 0
     progress = seed.accuracy - seed.germination_accuracy
-    flags = [
+    interaction = s.validation.interaction[k]
+    return [
         float(there),
         *(float(slot.stage == stage) for stage in life.STAGES),
         *(float(seed.ramp == ramp) for ramp in (life.STILL, life.UP, life.DOWN)),
         *(float(there and seed.operator == operator) for operator in (life.ADD, life.MULTIPLY, life.GATE)),
         float(seed.prune_scheduled),
-    ]
-    amplitude = [
+        # How far it acts, and since when.
         seed.alpha,
         seed.alpha_target,
         seed.first_target,
@@ -153,9 +152,7 @@ def _of_slot(s: Sight, k: int) -> list[float]:
         steps_squashed(seed.age),
         steps_squashed(slot.dwell),
         squashed(slot.germinations),
-    ]
-    interaction = s.validation.interaction[k]
-    worth = [
+        # What it is worth.
         signed_log(seed.contribution),
         signed_log(seed.contribution_se),
         missing(seed.contribution),
@@ -172,4 +169,3 @@ def _of_slot(s: Sight, k: int) -> list[float]:
         missing(seed.gradient_ratio),
         squashed(s.seed_params[k] / s.host_params),
     ]
-    return flags + amplitude + worth

@@ -10,9 +10,8 @@ from torch import Tensor
 
 from simic import params
 from simic.certify import streams
-from simic.certify.agent import CLIP, Interface, Memory, Network, Rows, Scale, Tensors
+from simic.certify.agent import CLIP, Interface, Memory, Network, Rows, Scale, Tensors, policy_of
 
-POLICY, FIRST, SECOND = "ppo/policy.", "ppo/adam.exp_avg.", "ppo/adam.exp_avg_sq."
 MEMORY = "memory/h", "memory/c"  # at the first step, ``[1, E, …]``
 DECAY = 0.9, 0.999  # of Adam's moments (Kingma, Ba 2015, arXiv 1412.6980)
 SIGMA_FLOOR = 0.1  # of advantages, in units of scaled reward
@@ -37,11 +36,11 @@ class Learner:
     @classmethod
     def read(cls, tensors: Tensors) -> "Learner":
         """Read the learner from a checkpoint's tensors."""
-        weights, first, second = (
-            {name.removeprefix(lead): x.double() for name, x in tensors.items() if name.startswith(lead)}
-            for lead in (POLICY, FIRST, SECOND)
+        weights, counters = policy_of(tensors), ("adam.step", "counter.updates", "counter.skipped_steps")
+        first, second = (
+            {name: tensors[f"ppo/adam.{moment}.{name}"].double() for name in weights}
+            for moment in ("exp_avg", "exp_avg_sq")
         )
-        counters = "adam.step", "counter.updates", "counter.skipped_steps"
         return cls(weights, first, second, *(int(tensors[f"ppo/{name}"]) for name in counters))
 
 

@@ -40,6 +40,10 @@ class Step:
     slot: int
     ended: bool
 
+    def terminal(self, train: Train) -> bool:
+        """Tell whether s' is a true terminal."""
+        return self.ended and train.episode_end == "terminate"
+
 
 def potential(slots: Sequence[Slot]) -> float:
     """Return Φ: the worth of each stage, rising a little with the time in it."""
@@ -67,23 +71,16 @@ def components(step: Step, train: Train, host_params: int, steps: int) -> dict[s
     return terms | {"intervention": -train.reward.intervention_cost if step.op != WAIT else 0.0, "death": 0.0}
 
 
-def _over(step: Step, train: Train) -> bool:
-    """Tell whether the step is a true terminal."""
-    return step.ended and train.episode_end == "terminate"
-
-
 def _shaping(step: Step, train: Train) -> float:
-    after = 0.0 if _over(step, train) else potential(step.after.slots)
+    after = 0.0 if step.terminal(train) else potential(step.after.slots)
     return train.reward.pbrs_weight * (train.ppo.gamma * after - potential(step.before.slots))
 
 
-def score(state: State, train: Train, host_params: int) -> float:
-    """Return points of the committed network less the price of its added parameters."""
-    return state.committed_accuracy - train.price * state.kept_params / host_params
-
-
 def _score_change(step: Step, train: Train, host_params: int) -> float:
-    before, after = (score(state, train, host_params) for state in (step.before, step.after))
+    """Return the change of the score: points of the committed network less the price of its added parameters."""
+    before, after = (
+        s.committed_accuracy - train.price * s.kept_params / host_params for s in (step.before, step.after)
+    )
     return train.reward.score.weight * (train.ppo.gamma * after - before)
 
 
@@ -117,7 +114,7 @@ def _attribution(step: Step, train: Train) -> float:
         kept = new.stage == FOSSILIZED and old.stage != FOSSILIZED
         before += 0.0 if kept else _credit(old, train)
         after += _credit(new, train)
-    return train.ppo.gamma * (0.0 if _over(step, train) else after) - before
+    return train.ppo.gamma * (0.0 if step.terminal(train) else after) - before
 
 
 def _rent(step: Step, train: Train, host_params: int, steps: int) -> float:

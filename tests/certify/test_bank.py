@@ -1,5 +1,7 @@
 """Samples that are in two splits are found, whichever tasks have them."""
 
+import shutil
+
 import pytest
 from safetensors.torch import load_file, save_file
 
@@ -20,6 +22,15 @@ def shared(folder):
     return {what: share for what, share in found.items() if share}
 
 
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("prepared")
+    suite = Suite(instances=Instances(train=2, val=1, held_out=1, held_out_kinds=1))
+    prepare(Prepare(task="suite", samples=120, suite=suite), 1, folder / "bank", folder)
+    assert shared(folder / "bank") == {}
+    return folder / "bank"
+
+
 @pytest.mark.parametrize(
     ("target", "source", "found"),
     [
@@ -29,16 +40,14 @@ def shared(folder):
         (("test", "x_test", 0), ("test", "x_val", 0), {"test samples that are in val": 1.0}),
     ],
 )
-def test_a_task_with_the_samples_of_another_is_found(tmp_path, target, source, found):
-    suite = Suite(instances=Instances(train=2, val=1, held_out=1, held_out_kinds=1))
-    prepare(Prepare(task="suite", samples=120, suite=suite), 1, tmp_path / "bank", tmp_path)
-    assert shared(tmp_path / "bank") == {}
-    files = {name: load_file(tmp_path / "bank" / f"{name}.safetensors") for name in ("trainval", "test")}
+def test_a_task_with_the_samples_of_another_is_found(prepared, tmp_path, target, source, found):
+    bank = shutil.copytree(prepared, tmp_path / "bank")
+    files = {name: load_file(bank / f"{name}.safetensors") for name in ("trainval", "test")}
     (into, x, place), (origin, name, first) = target, source
     tasks = {"trainval": 3, "test": 2}
     count, taken = len(files[into][x]) // tasks[into], len(files[origin][name]) // tasks[origin]
     rows = files[origin][name][first * taken :][: min(count, taken)]
     copied = files[into][x][place * count :][:count]
     copied[:] = rows.repeat(-(-count // len(rows)), *[1] * (rows.ndim - 1))[:count]
-    save_file(files[into], tmp_path / "bank" / f"{into}.safetensors")
-    assert shared(tmp_path / "bank") == found
+    save_file(files[into], bank / f"{into}.safetensors")
+    assert shared(bank) == found

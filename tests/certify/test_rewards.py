@@ -1,52 +1,51 @@
-"""What the reference pays telescopes, and is worked out by hand where it can be."""
+"""Steps between any two states are paid by the environment and by the reference alike."""
 
-import math
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
+import torch
 
-from simic.certify import life, rewards
-from simic.certify.life import Seed, Slot
-from simic.certify.rewards import State, Step
-from simic.params import Train
+from simic.certify import life
+from simic.certify import rewards as reference
+from simic.envs import rewards
+from simic.growth.life.vocabulary import Op, Slots
+from simic.params import PPOParams, Train
+from tests.envs.transitions import GAMMA, HOST, SETTING, WEIGHTS, random_states, transition
 
-STEPS = 25  # of an episode
-
-
-def train(mode: str) -> Train:
-    start = Train()
-    return start.model_copy(update={"reward": start.reward.model_copy(update={"mode": mode}), "price": 2.0})
-
-
-def state(stage: int, dwell: int, committed: float, **seed: float) -> State:
-    slot = Slot(stage, dwell=dwell, seed=Seed(blueprint=0, **seed))  # pyright: ignore[reportArgumentType]
-    return State([slot], [50], committed)
+ENVS, SLOTS = 6, 3
+OF_SEED = ("contribution", "contribution_se", "accuracy", "germination_accuracy", "alpha")
 
 
-def test_scores_and_potentials_telescope() -> None:
-    settings = train("score")
-    states = [state(life.DORMANT, 0, 30.0), state(life.HOLDING, 2, 40.0), state(life.FOSSILIZED, 1, 60.0)]
-    gamma, total = settings.ppo.gamma, 0.0
-    for n, (before, after) in enumerate(pairwise(states)):
-        step = Step(before, after, life.WAIT, 0, ended=n == 1)
-        total += gamma**n * math.fsum(rewards.components(step, settings, 100, STEPS).values())
-    # Nothing is left of the potential at the end; of the score what it ends with, less where it began. 50 parameters
-    # kept in a host of 100 cost half of the price.
-    assert total == pytest.approx(settings.reward.score.weight * (gamma**2 * (60.0 - 1.0) - 30.0))
+def state(slots: Slots, env: int, sizes: torch.Tensor, accuracy: torch.Tensor) -> reference.State:
+    own = []
+    for k in range(SLOTS):
+        seed = life.Seed(**{name: getattr(slots, name)[env, k].item() for name in OF_SEED})
+        own.append(life.Slot(int(slots.stage[env, k]), int(slots.dwell[env, k]), seed=seed))
+    return reference.State(own, sizes[env].tolist(), accuracy[env].item())
 
 
-def test_fossilizing_pays_what_helps_and_charges_what_does_not() -> None:
-    settings = train("shaped")
-    good = {"contribution": 5.0, "contribution_se": 1.0, "accuracy": 40.0, "germination_accuracy": 30.0}
-    for seed, expected in ((good, 3.0 * math.tanh(1 / 3) * 2 / 3), ({**good, "contribution_se": 3.0}, -0.2)):
-        step = Step(state(life.HOLDING, 2, 40.0, **seed), state(life.FOSSILIZED, 1, 40.0, **seed), 4, 0, ended=False)
-        assert rewards.components(step, settings, 100, STEPS)["fossilize"] == pytest.approx(expected)
-
-
-def test_a_credit_is_no_more_than_the_gain() -> None:
-    settings = train("shaped")
-    seed = {"contribution": 12.0, "contribution_se": 1.0, "accuracy": 34.0, "germination_accuracy": 30.0}
-    step = Step(state(life.DORMANT, 0, 30.0), state(life.HOLDING, 1, 34.0, **seed), 0, 0, ended=False)
-    # 2 · 4 · 12 / 16 = 6 points, a tenth each.
-    paid = rewards.components(step, settings, 100, STEPS)["attribution"]
-    assert paid == pytest.approx(settings.ppo.gamma * 0.1 * 6.0)
+@pytest.mark.parametrize("mode", reference.MODES)
+@pytest.mark.parametrize(("ended", "terminal"), [(False, False), (True, False), (True, True)])
+def test_a_step_is_paid_as_by_the_reference(mode: str, ended: bool, terminal: bool) -> None:
+    draw = torch.Generator().manual_seed(3)
+    weights = WEIGHTS.model_copy(update={"mode": mode})
+    end = "terminate" if terminal else "truncate"
+    train = Train(reward=weights, ppo=PPOParams(gamma=GAMMA), price=5.0, episode_end=end)
+    states = [replace(slots, alpha=torch.rand(ENVS, SLOTS, generator=draw)) for slots in random_states(13, ENVS, SLOTS)]
+    for number, (before, after) in enumerate(pairwise(states)):
+        op, slot = (Op.WAIT, Op.FOSSILIZE, Op.PRUNE)[number % 3], number % SLOTS
+        sizes, accuracies = (
+            torch.randint(0, 300, (2, ENVS, SLOTS), generator=draw),
+            100 * torch.rand(2, ENVS, generator=draw),
+        )
+        named = {"seed_params": sizes, "committed_accuracy": accuracies}
+        given = {f"{name}_before": values[0] for name, values in named.items()}
+        given |= {"seed_params_after": sizes[1], "committed_accuracy": accuracies[1]}
+        step = transition(before, after, op, slot, ended=ended, terminal=terminal, **given)
+        paid = rewards.components(mode, step, replace(SETTING, weights=weights, price=5.0))
+        for env in range(ENVS):
+            two = (state(slots, env, sizes[n], accuracies[n]) for n, slots in enumerate((before, after)))
+            expected = reference.components(reference.Step(*two, int(op), slot, ended), train, HOST, 10)
+            found = {name: float(term[env]) for name, term in paid.items()}
+            assert found == pytest.approx(expected, rel=1e-6, abs=1e-9), (number, env)

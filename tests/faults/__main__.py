@@ -15,8 +15,7 @@ from simic.errors import SimicError
 from simic.pipeline.dvc_record import code_revision
 from tests.faults.catalogue import ALL
 from tests.faults.fault import FAMILIES, Fault
-from tests.faults.judgement import Severities, gravest
-from tests.faults.runner import Tried, self_test
+from tests.faults.runner import Severities, Tried, gravest, self_test
 
 MESSAGE_LENGTH = 90  # of a refusal, in a line
 

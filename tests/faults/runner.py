@@ -1,4 +1,4 @@
-"""Plant faults one by one, run the pipeline on each, and read the audit's findings."""
+"""Plant faults one by one, run the pipeline on each, and judge it by the findings that clean runs do not have."""
 
 import json
 import os
@@ -6,23 +6,71 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 from simic.params import Params
 from simic.pipeline.paths import Workspace
+from simic.telemetry.rows import SEVERITIES
 from simic.telemetry.timing import TIMING_FILE
-from tests.faults import judgement, play, setting
+from tests.faults import play, setting
 from tests.faults.fault import Fault, Patch, copied
-from tests.faults.judgement import Judgement
 from tests.faults.play import Ending, Job
 
 PATIENCE_SECONDS = 1800  # of one run: a fault may make it wait for ever
 # By what a fault that changes something is told from one that does not.
 COMPARED = ("params.yaml", "data", "checkpoints", "models", "telemetry", "reports/headroom.json")
 COMPARED += ("reports/evaluation.json", "reports/metrics.json", "reports/grown")
+
+
+Fate = Literal["caught", "lower", "refused", "crashed", "missed"]
+Severities = Mapping[str, str]  # of the findings of a report, by id of the check
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """Hold the outcome; ``by`` has the new findings, gravest first; ``message`` is of a refusal or a crash."""
+
+    word: Fate
+    by: dict[str, str]
+    stage: str = ""
+    message: str = ""
+
+
+def findings(path: Path) -> dict[str, str]:
+    """Return the severity of every finding of a findings.json by check, the gravest of several."""
+    results = json.loads(path.read_bytes())["results"]
+    return gravest([{each["check"]: each["severity"]} for each in results if each["status"] == "finding"])
+
+
+def gravest(reports: Iterable[Severities]) -> dict[str, str]:
+    """Return the gravest severity of each check over all reports."""
+    found: dict[str, str] = {}
+    for report in reports:
+        for check, severity in report.items():
+            if _rank(severity) > _rank(found.get(check, "")):
+                found[check] = severity
+    return found
+
+
+def judge(fault: Fault, ending: Ending, found: Severities, clean: Severities) -> Judgement:
+    """Judge a fault; a finding counts where no clean run has one of the same check as grave."""
+    if ending.how != "ended":
+        return Judgement(ending.how, {}, ending.stage, ending.message)
+    new = {check: severity for check, severity in found.items() if _rank(severity) > _rank(clean.get(check, ""))}
+    by = dict(sorted(new.items(), key=lambda each: -_rank(each[1])))
+    if not by:
+        return Judgement("missed", {})
+    worst = next(iter(by.values()))
+    return Judgement("caught" if _rank(worst) >= _rank(fault.severity) else "lower", by)
+
+
+def _rank(severity: str) -> int:
+    """Rank a severity; 0 without a finding, "info" below "low"."""
+    return 0 if not severity else 1 if severity == "info" else 2 + SEVERITIES.index(severity)  # pyright: ignore[reportArgumentType]
 
 
 @dataclass(frozen=True)
@@ -54,7 +102,7 @@ class Laboratory:
         ending = self._played(self._clean(seed), "", (), seed)
         if ending.how != "ended":
             raise RuntimeError(f"the clean run with rng_seed {seed} {ending.how} in {ending.stage}: {ending.message}")
-        self.clean[seed] = judgement.findings(self._clean(seed) / "workspace" / "reports" / "findings.json")
+        self.clean[seed] = findings(self._clean(seed) / "workspace" / "reports" / "findings.json")
         return self.clean[seed]
 
     def try_out(self, fault: Fault) -> Tried:
@@ -64,8 +112,8 @@ class Laboratory:
         ending = self._played(place, tampers, fault.patches, self.seeds[-1])
         ending = replace(ending, message=ending.message.replace(f"{place}/", ""))
         report = place / "workspace" / "reports" / "findings.json"
-        found = judgement.findings(report) if ending.how == "ended" else {}
-        judged = judgement.judge(fault, ending, found, judgement.gravest(self.clean.values()))
+        found = findings(report) if ending.how == "ended" else {}
+        judged = judge(fault, ending, found, gravest(self.clean.values()))
         changed = ending.how != "ended" or self._changed(Workspace(place / "workspace"))
         shutil.rmtree(place)
         return Tried(fault, judged, round(time.monotonic() - started, 1), changed)

@@ -46,12 +46,10 @@ def another(name: str) -> Callable[[Workspace, Workspace], None]:
 
 def raise_one_estimate(workspace: Workspace, donor: Workspace) -> None:
     """Raise the learned policy's mean in evaluation.json, with its interval."""
-
-    def change(found: dict[str, Any]) -> None:
-        interval = found["policies"][result.LEARNED]["test_accuracy_pct"]
-        interval |= {name: value + POINTS for name, value in interval.items()}
-
-    _rewrite(workspace.evaluation, change)
+    found = json.loads(workspace.evaluation.read_text(encoding="utf-8"))
+    interval = found["policies"][result.LEARNED]["test_accuracy_pct"]
+    interval |= {name: value + POINTS for name, value in interval.items()}
+    workspace.evaluation.write_text(json.dumps(found, sort_keys=True, indent=1) + "\n", encoding="utf-8")
 
 
 def raise_scores(workspace: Workspace, donor: Workspace) -> None:
@@ -81,25 +79,22 @@ def raise_metrics(workspace: Workspace, donor: Workspace) -> None:
             return {name: raised(each) for name, each in value.items()}
         return value + POINTS if isinstance(value, float) else value
 
-    def change(found: dict[str, Any]) -> None:
-        found |= raised(found)
-
-    _rewrite(workspace.metrics, change)
+    found = json.loads(workspace.metrics.read_text(encoding="utf-8"))
+    workspace.metrics.write_text(json.dumps(raised(found), sort_keys=True, indent=1) + "\n", encoding="utf-8")
 
 
 def change_grown(workspace: Workspace, donor: Workspace) -> None:
     """Change all weights of the exported network, with matching checksums."""
-    path, structure = workspace.grown / export.WEIGHTS, workspace.grown / export.STRUCTURE
-    save_file({name: tensor + NUDGE for name, tensor in load_file(path).items()}, path)
-    found = durable.checked(structure.read_bytes())
+    moved = {name: tensor + NUDGE for name, tensor in load_file(workspace.grown / export.WEIGHTS).items()}
+    _replace_arrays(workspace.grown / export.WEIGHTS, moved, workspace.grown / export.STRUCTURE)
+
+
+def _replace_arrays(path: Path, arrays: dict[str, Tensor], described: Path) -> None:
+    """Write arrays, and their checksum where they are described."""
+    save_file(arrays, path)
+    found = durable.checked(described.read_bytes())
     found["sha256"][path.name] = durable.sha256(path)
-    structure.write_bytes(durable.with_checksum(found))
-
-
-def _rewrite(path: Path, change: Callable[[dict[str, Any]], None]) -> None:
-    found = json.loads(path.read_text(encoding="utf-8"))
-    change(found)
-    path.write_text(json.dumps(found, sort_keys=True, indent=1) + "\n", encoding="utf-8")
+    described.write_bytes(durable.with_checksum(found))
 
 
 # --- checkpoints, data, params ---------------------------------------------------------------------------------------
@@ -113,13 +108,9 @@ def swap_checkpoints(workspace: Workspace, donor: Workspace) -> None:
     aside.rename(latest)
 
 
-def change_weights(name: str) -> Callable[[Workspace, Workspace], None]:
-    """Change the policy's weights in a published checkpoint, with matching checksums."""
-
-    def do(workspace: Workspace, donor: Workspace) -> None:
-        _change_checkpoint(workspace.checkpoints / name)
-
-    return do
+def change_best_weights(workspace: Workspace, donor: Workspace) -> None:
+    """Change the policy's weights in the best checkpoint, with matching checksums."""
+    _change_checkpoint(workspace.checkpoints / "best")
 
 
 def change_latest_weights(workspace: Workspace, donor: Workspace) -> None:
@@ -129,15 +120,12 @@ def change_latest_weights(workspace: Workspace, donor: Workspace) -> None:
 
 def _change_checkpoint(path: Path) -> None:
     found = checkpoint.read(path)
-    content = save({name: _moved(name, tensor) for name, tensor in found.tensors.items()})
+    moved = {name: tensor + NUDGE for name, tensor in found.tensors.items() if name.startswith("ppo/policy.")}
+    content = save({**found.tensors, **moved})
     sha256 = {**found.manifest.sha256, checkpoint.STATE_FILE: durable.sha256_of(content)}
     manifest = found.manifest.model_copy(update={"sha256": sha256})
     (path / checkpoint.STATE_FILE).write_bytes(content)
     (path / checkpoint.MANIFEST_FILE).write_bytes(manifest.to_json())
-
-
-def _moved(name: str, tensor: Tensor) -> Tensor:
-    return tensor + NUDGE if name.startswith("ppo/policy.") else tensor
 
 
 def damage_log(workspace: Workspace, donor: Workspace) -> None:
@@ -155,14 +143,9 @@ def _unfinished(workspace: Workspace) -> Path:
 
 def change_labels(workspace: Workspace, donor: Workspace) -> None:
     """Shift the labels of the training samples, with matching checksums."""
-    path, meta = workspace.prepared / "trainval.safetensors", workspace.prepared / "meta.json"
+    path = workspace.prepared / "trainval.safetensors"
     arrays = load_file(path)
-    arrays["y_train"] = arrays["y_train"].roll(1)
-    save_file(arrays, path)
-
-    found = durable.checked(meta.read_bytes())
-    found["sha256"][path.name] = durable.sha256(path)
-    meta.write_bytes(durable.with_checksum(found))
+    _replace_arrays(path, {**arrays, "y_train": arrays["y_train"].roll(1)}, workspace.prepared / "meta.json")
 
 
 def change_params(workspace: Workspace, donor: Workspace) -> None:

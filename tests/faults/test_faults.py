@@ -10,9 +10,8 @@ from simic.errors import SimicError
 from tests.faults import __main__ as command
 from tests.faults.catalogue import ALL, BY_ID
 from tests.faults.fault import FAMILIES, PACKAGE, Fault, Patch, patched, planted
-from tests.faults.judgement import Judgement, gravest, judge
 from tests.faults.play import Ending
-from tests.faults.runner import Tried
+from tests.faults.runner import Judgement, Tried, gravest, judge
 
 HIGH = Fault("maths-x", "maths", "Something is wrong.", "high")
 

@@ -58,7 +58,7 @@ FAULTS: Faults = {
     ),
     "checkpoint-weights-edited": critical(
         "Weights of the best checkpoint were changed, and its checksums with them.",
-        Tampering("evaluate", files.change_weights("best")),
+        Tampering("evaluate", files.change_best_weights),
     ),
     "worst-is-best": critical(
         "The best checkpoint is the one with the worst validation.",

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from simic.certify.alignment import alignments
+from simic.certify.modules import alignments
 from simic.certify.networks import anatomy
 from simic.data.batches import Dataset
 from simic.growth.batch.alignment import TASKS_AT_ONCE, Alignments

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from simic.certify import life
-from simic.certify.masks import decision
 from simic.growth.life import lifecycle
 from simic.growth.life.lifecycle import (
     Events,
@@ -88,7 +87,7 @@ def play(rows: int, seed: int, params: Lifecycle) -> None:
         slots, events = advance(slots, action, params, accuracy)
         acts = [dict(zip(Action._fields, row, strict=True)) for row in torch.stack(list(action), 1).tolist()]
         outcomes = [
-            life.advance(host, decision(own), params, reached)
+            life.advance(host, life.Decision.of(own), params, reached)
             for host, own, reached in zip(hosts, acts, accuracy.tolist(), strict=True)
         ]
         told = zip(events.effective_op.tolist(), events.gate.tolist(), events.gate_passed.tolist(), strict=True)
@@ -105,7 +104,7 @@ def play(rows: int, seed: int, params: Lifecycle) -> None:
         columns = (measured.contribution, measured.contribution_se, measured.gradient_ratio, measured.gradient_healthy)
         for i, host in enumerate(hosts):
             for k, place in enumerate(host):
-                life.remember(place, life.Measured(accuracy[i].item(), *(column[i, k].item() for column in columns)))
+                life.remember(place, accuracy[i].item(), *(column[i, k].item() for column in columns))
         expected = vars(as_slots(hosts))
         for name, found in vars(slots).items():
             torch.testing.assert_close(found, expected[name], rtol=1e-5, atol=2e-6, equal_nan=True, msg=name)
