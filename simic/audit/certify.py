@@ -17,7 +17,7 @@ from simic.certify import bank, episodes, evaluation, iteration
 from simic.certify.agent import Interface
 from simic.certify.bank import NoReference
 from simic.certify.comparison import Comparison, ComparisonLog
-from simic.certify.evaluation import Claimed, Ground
+from simic.certify.evaluation import TEST, VAL, Ground
 from simic.certify.host import World
 from simic.certify.iteration import KeptIteration, Known
 from simic.errors import SimicError
@@ -159,8 +159,8 @@ class CertifiedRun:
             task = self.world.bank.validation_task(host)
             log.equal("task of a validation episode", f"host {host}", own["task"] == task)
             if not own["panicked"]:
-                sizes = {"params": own["committed_params"], "flops_per_sample": own["committed_flops"]}
-                claimed = Claimed(None, own["committed_accuracy"], sizes | {name: own[name] for name in COUNTED})
+                claimed = {"params": own["committed_params"], "flops_per_sample": own["committed_flops"]}
+                claimed |= {name: own[name] for name in COUNTED} | {VAL: own["committed_accuracy"]}
                 how = evaluation.VALIDATION, host, task, decided[host], claimed, log
                 evaluation.replay_decisions(ground, self.known, best.tensors, *how)
         return log.comparisons()
@@ -178,7 +178,7 @@ class CertifiedRun:
             seeds = evaluated.policies[name].per_seed
             for host in evaluation.chosen(run.params.rng_seed, number, evaluated.eval_seeds):
                 if not seeds.rollbacks[host]:
-                    claimed, decided = _claimed(seeds, host, OF_POLICY), _decided(actions[host])
+                    claimed, decided = _claimed(seeds, host), _decided(actions[host])
                     task, state = evaluated.rows[host], checkpoint.tensors
                     evaluation.replay_decisions(self.ground, self.known, state, name, host, task, decided, claimed, log)
         return log.comparisons()
@@ -206,7 +206,7 @@ class CertifiedRun:
                 evaluation.replay_schedule(self.ground, name, host, task, headroom.epochs, claimed, log)
             if number < CHOOSING:  # those of the same task that choose come after all that score
                 schedule = others[0]
-                chose = Claimed(None, headroom.choosing_val_pct[host][schedule], {})
+                chose = {VAL: headroom.choosing_val_pct[host][schedule]}
                 name, task = headroom.schedules[schedule], headroom.rows[host]
                 evaluation.replay_schedule(self.ground, name, hosts + host, task, headroom.epochs, chose, choosing)
         yield from (log, choosing)
@@ -216,7 +216,7 @@ class CertifiedRun:
         log, ground = _log(), Ground(self.world, None, evaluation.SEARCH_ITERATION)
         for host in self._chosen(0, len(headroom.search_scores), SEARCHED):
             [schedule] = self._chosen(host, len(headroom.schedules), 1)
-            reached = Claimed(None, None, {evaluation.SCORE: headroom.search_scores[host][schedule]})
+            reached = {evaluation.SCORE: headroom.search_scores[host][schedule]}
             name, task = headroom.schedules[schedule], host % self.world.bank.of_training
             evaluation.replay_schedule(ground, name, host, task, headroom.epochs, reached, log)
         yield log
@@ -231,8 +231,8 @@ class CertifiedRun:
             tasks = replace(self.ground.world.bank, host=None)  # weights that came with the data are of another network
             ground = replace(self.ground, world=World(params.model_copy(update={"train": train}), tasks))
             for host in self._chosen(0, len(headroom.rows), STATIC):
-                numbers = {each: float(getattr(own, each)[host]) for each in ("params", "flops_per_sample")}
-                claimed, task = Claimed(own.test_accuracy_pct[host], None, numbers), headroom.rows[host]
+                claimed = {each: float(getattr(own, each)[host]) for each in ("params", "flops_per_sample")}
+                claimed, task = claimed | {TEST: own.test_accuracy_pct[host]}, headroom.rows[host]
                 evaluation.replay_schedule(ground, "static", host, task, headroom.epochs, claimed, log)
         yield log
 
@@ -243,7 +243,7 @@ class CertifiedRun:
             seeds = headroom.policies[name]
             for host in self._chosen(number, len(headroom.bare or headroom.rows), RULED):
                 if not seeds.rollbacks[host]:
-                    claimed, decided = _claimed(seeds, host, OF_POLICY), _decided(actions[host])
+                    claimed, decided = _claimed(seeds, host), _decided(actions[host])
                     how = name, host, headroom.rows[host], decided, claimed, log
                     evaluation.replay_decisions(self.ground, self.known, {}, *how)
         yield log
@@ -275,14 +275,14 @@ def _decided(steps: Sequence[str]) -> list[list[int]]:
     return [[int(index) for index in step.split()] for step in steps]
 
 
-def _claimed(seeds: PerSeed, host: int, names: Sequence[str]) -> Claimed:
-    numbers = {name: float(getattr(seeds, name)[host]) for name in names}
-    return Claimed(seeds.test_accuracy_pct[host], seeds.val_accuracy_pct[host], numbers)
+def _claimed(seeds: PerSeed, host: int) -> dict[str, float]:
+    numbers = {name: float(getattr(seeds, name)[host]) for name in OF_POLICY}
+    return numbers | {VAL: seeds.val_accuracy_pct[host], TEST: seeds.test_accuracy_pct[host]}
 
 
-def _of_schedule(headroom: HeadroomReport, host: int, schedule: int) -> Claimed:
+def _of_schedule(headroom: HeadroomReport, host: int, schedule: int) -> dict[str, float]:
     numbers = {name: getattr(headroom, name)[host][schedule] for name in ("params", "flops_per_sample")}
-    return Claimed(headroom.test_pct[host][schedule], headroom.val_pct[host][schedule], numbers)
+    return numbers | {VAL: headroom.val_pct[host][schedule], TEST: headroom.test_pct[host][schedule]}
 
 
 def part(name: Part, compare: Callable[[], Sequence[Comparison]]) -> Certified:

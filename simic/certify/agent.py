@@ -63,7 +63,6 @@ class Interface:
 
     @classmethod
     def of(cls, specs: Mapping[str, Any]) -> "Interface":
-        """Read it from a checkpoint's manifest."""
         action, seen = specs["action"], specs["observation"]
         factors = tuple(
             Factor(each["name"], each["size"], each["mask_given"], tuple(each["lean"]), each["described"])
@@ -264,7 +263,6 @@ def _misplaced(shares: Tensor, chosen: Tensor, noise: Tensor | None) -> Tensor:
 
 
 def policy_of(tensors: Tensors) -> dict[str, Tensor]:
-    """Return the policy's weights from a checkpoint's tensors."""
     return {name.removeprefix(POLICY): x.double() for name, x in tensors.items() if name.startswith(POLICY)}
 
 

@@ -39,7 +39,6 @@ class Bank:
     host: dict[str, Tensor] | None
 
     def samples(self, split: str, task: int) -> Samples:
-        """Read the samples of one task in one split."""
         rows = slice(task * self.counts[split], (task + 1) * self.counts[split])
         with safe_open(self.file, framework="pt") as arrays:
             x, y = (arrays.get_slice(f"{name}_{split}")[rows] for name in "xy")
@@ -56,7 +55,6 @@ class Bank:
 
 
 def read(folder: Path) -> Bank:
-    """Read the tasks of training and validation of a prepared folder."""
     tasks = _json(folder, "meta")["tasks"]
     of_training = sum(task["group"] == "train" for task in tasks) if len(tasks) > 1 else 1
     return _bank(folder, "trainval", tasks, of_training)
@@ -120,7 +118,6 @@ def _share(rows: Sequence[bytes], others: set[bytes]) -> float:
 
 
 def _rows(bank: Bank, split: str) -> list[list[bytes]]:
-    """Return the bytes of each sample, by task."""
     with safe_open(bank.file, framework="pt") as arrays:
         x = arrays.get_tensor(f"x_{split}").flatten(1).contiguous().numpy()
     rows, count = x.view(f"V{x.itemsize * x.shape[1]}").ravel().tolist(), bank.counts[split]

@@ -38,7 +38,6 @@ class ComparisonLog:
         self._noted: dict[str, list[tuple[float, str]]] = {}  # deviations, and where
 
     def note(self, what: str, where: str, deviation: float) -> None:
-        """Add a deviation."""
         self._noted.setdefault(what, []).append((deviation, where))
 
     def equal(self, what: str, where: str, same: bool) -> None:

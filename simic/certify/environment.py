@@ -78,7 +78,6 @@ class Replayer:
 
 
 def hashed(seen: NDArray[np.float32]) -> int:
-    """Return the hash of an observation as telemetry has it."""
     total = np.int64(0)
     with np.errstate(over="ignore"):
         for word in seen.view(np.int32).astype(np.int64):

@@ -107,7 +107,6 @@ def _compare_step(log: ComparisonLog, told: Told, recorded: Mapping[str, Any], s
 
 
 def _compare_seen(log: ComparisonLog, told: Told, kept: KeptIteration, step: int, place: int, where: str) -> None:
-    """Compare what the policy saw before a step."""
     seen = kept.tensors
     if step < EARLY:
         log.numbers("observation", where, seen["features"][step, place].tolist(), told.features)

@@ -38,8 +38,6 @@ class Epoch:
 
 @dataclass
 class Learner:
-    """Train one host."""
-
     body: Anatomy
     weights: Weights
     slots: Sequence[Slot]
@@ -48,7 +46,6 @@ class Learner:
     task_classes: int
 
     def epoch(self, batches: Sequence[tuple[Tensor, Tensor]]) -> Epoch:
-        """Train on the minibatches once."""
         blocks = self.blocks()
         losses, hits, norms = zip(*[self._step(blocks, x, y) for x, y in batches], strict=True)
         mean = {name: fmean(norm[name] for norm in norms) for name in blocks}
@@ -199,5 +196,4 @@ def validate(slots: Sequence[Slot], network: Callable[[On], Answers]) -> Validat
 
 
 def points(values: Tensor) -> float:
-    """Return the mean in points."""
     return 100.0 * float(values.mean())

@@ -44,13 +44,7 @@ ROUNDED_PCT = 1e-4  # accuracies are recorded with four decimals
 NEXT_OP = dict.fromkeys((life.GERMINATED, life.TRAINING, life.BLENDING), life.ADVANCE) | {life.HOLDING: life.FOSSILIZE}
 
 
-@dataclass(frozen=True)
-class Claimed:
-    """Hold what is claimed of one host at its end: accuracies in points, where there are any, and numbers by name."""
-
-    test_accuracy_pct: float | None
-    val_accuracy_pct: float | None
-    numbers: Mapping[str, float]
+Claimed = Mapping[str, float]  # of one host at its end, by name
 
 
 @dataclass(frozen=True)
@@ -63,7 +57,6 @@ class Ground:
 
 
 def chosen(rng_seed: int, about: int, count: int, most: int = HOSTS) -> list[int]:
-    """Choose so many of ``count`` by hash."""
     order = streams.permutation(streams.key(rng_seed, streams.EVALUATION, about), count)
     return sorted(order[:most].tolist())
 
@@ -149,7 +142,6 @@ def _compare_end(
     ground: Ground, host: ReferenceHost, told: Sequence[Told], own: Mapping[str, float], claimed: Claimed, where: str,
     log: ComparisonLog,
 ) -> None:  # fmt: skip
-    """Compare what is claimed of a host at its end."""
     kept = frozenset(k for k, slot in enumerate(host.slots) if slot.stage == life.FOSSILIZED)
     params, reached = told[-1].numbers["committed_params"], told[-1].numbers["committed_accuracy"]
     expected = {
@@ -159,16 +151,14 @@ def _compare_end(
         "germinated": sum(slot.germinations for slot in host.slots),
         "fossilized": len(kept),
         "training_flops": BACKWARD_AND_FORWARD * len(host.order) * sum(each.numbers["flops"] for each in told[1:]),
+        VAL: reached,
         **own,
     }
-    for name, value in claimed.numbers.items():
-        log.number(name, where, value, expected[name])
-    if claimed.val_accuracy_pct is not None:
-        log.number(VAL, where, claimed.val_accuracy_pct, reached)
-    if ground.test is not None and claimed.test_accuracy_pct is not None:
+    if ground.test is not None and TEST in claimed:
         test = ground.test.samples("test", host.task)
-        scored = answers(host.world.body, host.weights, host.slots, kept, test, host.classes)
-        log.number(TEST, where, claimed.test_accuracy_pct, points(scored.correct))
+        expected[TEST] = points(answers(host.body, host.weights, host.slots, kept, test, host.classes).correct)
+    for name, value in claimed.items():
+        log.number(name, where, value, expected[name])
 
 
 def certify_grown(

@@ -30,8 +30,6 @@ Masks = dict[str, list[Any]]
 
 @dataclass(frozen=True)
 class World:
-    """Hold what all hosts of a run share."""
-
     params: Params
     bank: Bank
 
@@ -49,11 +47,9 @@ class World:
 
     @cached_property
     def body(self) -> Anatomy:
-        """Return how every host is built."""
         return anatomy(self.params.train.host, self.bank.shape, self.bank.classes)
 
     def steps_of(self, iteration: int) -> int:
-        """Return the length of the training episodes of an iteration."""
         return streams.episode_length(self.params.train.episode_steps, self.params.rng_seed, iteration)
 
     def task_of(self, iteration: int, host_id: int) -> int:
@@ -98,14 +94,12 @@ class ReferenceHost:
     # --- an episode ---
 
     def reset(self) -> Told:
-        """Measure the untrained host."""
         validation = self._validated()
         self.history.add(validation.loss, validation.accuracy)
         self.state = self._state(validation)
         return self._told(validation, Outcome(-1, -1, passed=False), {})
 
     def train(self, action: Action) -> None:
-        """Execute the action and train an epoch."""
         self.step += 1
         self._action, accuracy = action, self.history.accuracies[-1]
         self._outcome = life.advance(self.slots, Decision.of(action), self.settings.lifecycle, accuracy)

@@ -61,7 +61,6 @@ class KeptIteration:
 
     @cached_property
     def masks(self) -> dict[str, Tensor]:
-        """Return the masks by head, ``[T+1, E, …]``."""
         return {name.removeprefix(MASKS): x for name, x in self.tensors.items() if name.startswith(MASKS)}
 
     @cached_property
@@ -72,12 +71,10 @@ class KeptIteration:
 
     @property
     def where(self) -> str:
-        """Name it as certificates do."""
         return f"iteration {self.number + 1}"
 
     @property
     def env_ids(self) -> list[int]:
-        """Return the environments in the order of the other tensors."""
         return self.tensors["env_ids"][0].tolist()
 
 
@@ -183,7 +180,6 @@ def _starts(x: Tensors) -> Tensor | None:
 
 
 def _certify_acting(known: Known, kept: KeptIteration, learner: Learner, seen: Tensor, log: ComparisonLog) -> None:
-    """Compare log-probabilities, values and sampled actions."""
     x, where, valid = kept.tensors, kept.where, kept.tensors["valid"]
     steps, _, factors = x["actions"].shape
     network = Network(learner.weights, known.interface, known.params.train.policy)
@@ -248,7 +244,6 @@ def _certify_metrics(
 
 
 def _certify_learned(before: Learner, learned: Learner, after: Learner, where: str, log: ComparisonLog) -> None:
-    """Compare every weight and moment after the update, and its counters."""
     for what in ("weights", "first", "second"):
         kind = what if what == "weights" else f"{what} moments"
         log.changes(kind, where, *(getattr(learner, what) for learner in (before, after, learned)))

@@ -114,7 +114,6 @@ class Slot:
 
     @property
     def alive(self) -> bool:
-        """Tell whether there is a seed."""
         return self.stage in LIVE
 
     @property
@@ -144,7 +143,6 @@ class Slot:
             seed.ramp = STILL
 
     def remove(self) -> None:
-        """Remove the seed."""
         self.seed = Seed()
         self.enter(PRUNED, NAN)
 

@@ -34,7 +34,6 @@ class Entry:
 
     @property
     def size(self) -> int:
-        """Count its numbers."""
         return math.prod(self.shape)
 
 
@@ -55,7 +54,6 @@ class Part:
 
     @property
     def params(self) -> int:
-        """Count the trained parameters."""
         return sum(entry.size for entry in self.entries if not entry.fitted)
 
     @property
@@ -65,7 +63,6 @@ class Part:
 
     @property
     def fitted(self) -> frozenset[str]:
-        """Return the names of parameters that never train."""
         return frozenset(entry.name for entry in self.entries if entry.fitted)
 
     def draw(self, stream: streams.Words) -> dict[str, Tensor]:
@@ -87,7 +84,6 @@ def conv(name: str, inputs: int, outputs: int, kernel: int, pixels: int, constan
 
 
 def affine(name: str, width: int) -> tuple[Entry, Entry]:
-    """Describe scale and shift of a norm."""
     return Entry(f"{name}.weight", (width,), constant=1.0), Entry(f"{name}.bias", (width,), constant=0.0)
 
 
@@ -115,7 +111,6 @@ def convolved(v: Values, name: str, x: Tensor, per_channel: bool = False) -> Ten
 
 
 def linear(v: Values, name: str, x: Tensor) -> Tensor:
-    """Return x Wᵀ + b."""
     return F.linear(x, v[f"{name}.weight"], v.get(f"{name}.bias"))
 
 
@@ -319,7 +314,6 @@ def fixed(
 
 
 def fitted_entry(name: str, *shape: int, places: int = 0) -> Entry:
-    """Describe what is fitted to data."""
     return Entry(name, shape, constant=0.0, fitted=True, places=places)
 
 

@@ -34,17 +34,14 @@ class Anatomy:
 
     @property
     def slots(self) -> int:
-        """Count the slots."""
         return len(self.segments)
 
     @property
     def params(self) -> int:
-        """Count the parameters of the bare host."""
         return sum(part.params for part in (*self.segments, self.head))
 
     @property
     def flops(self) -> int:
-        """Count the FLOPs of the bare host for one sample."""
         return sum(part.flops for part in (*self.segments, self.head))
 
 
@@ -126,7 +123,6 @@ class Block:
 
     @property
     def trained(self) -> dict[str, Tensor]:
-        """Return the trained parameters by name."""
         return {name: value for name, value in self.values.items() if name not in self.fitted}
 
 
@@ -147,7 +143,6 @@ def host_parts(body: Anatomy) -> Iterator[tuple[str, Part]]:
 
 
 def part_of(body: Anatomy, slot: int, blueprint: int) -> Part:
-    """Return the module of a blueprint at a slot."""
     return list(body.blueprints[slot].values())[blueprint]
 
 

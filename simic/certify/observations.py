@@ -27,7 +27,6 @@ class History:
     stabilised: bool = False
 
     def add(self, loss: float, accuracy: float) -> None:
-        """Add one validation."""
         if self.losses:
             gain = accuracy - self.accuracies[-1]
             self.plateau = 0 if math.isnan(gain) or gain >= PLATEAU - TIE else self.plateau + 1
@@ -44,8 +43,6 @@ class History:
 
 @dataclass(frozen=True)
 class Sight:
-    """Hold the inputs of the features."""
-
     slots: Sequence[Slot]
     history: History
     step: int
@@ -86,12 +83,10 @@ def signed_log(points: float) -> float:
 
 
 def steps_squashed(steps: int) -> float:
-    """Return x / (8 + x)."""
     return squashed(steps / 8.0)
 
 
 def missing(value: float) -> float:
-    """Return 1 for NaN, else 0."""
     return float(math.isnan(value))
 
 

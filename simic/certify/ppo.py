@@ -35,7 +35,6 @@ class Learner:
 
     @classmethod
     def read(cls, tensors: Tensors) -> "Learner":
-        """Read the learner from a checkpoint's tensors."""
         weights, counters = policy_of(tensors), ("adam.step", "counter.updates", "counter.skipped_steps")
         first, second = (
             {name: tensors[f"ppo/adam.{moment}.{name}"].double() for name in weights}
@@ -250,7 +249,6 @@ def memories(steps: Tensors, sizes: params.Policy) -> dict[str, Memory]:
 
 
 def _stepped(learner: Learner, gradients: Tensors, rate: float, eps: float) -> Learner:
-    """Take one step of Adam."""
     steps, weights, first, second = learner.steps + 1, {}, {}, {}
     for name, gradient in gradients.items():
         first[name] = DECAY[0] * learner.first[name] + (1.0 - DECAY[0]) * gradient

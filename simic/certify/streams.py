@@ -14,7 +14,6 @@ TASK, EPISODE_LENGTH, ALIGNMENT = 15, 19, 20
 
 
 def mix(x: Words) -> Words:
-    """Return SplitMix64's finaliser."""
     with np.errstate(over="ignore"):
         x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
         x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
