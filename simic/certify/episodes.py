@@ -67,19 +67,17 @@ def replay_episode(
     """
     length, said = world.steps_of(iteration), f"iteration {iteration + 1}, host {place}"
     host = ReferenceHost(world, place, iteration, world.task_of(iteration, place), length)
-    told = host.reset()
     log.number("steps", said, len(steps["op"]), length)
     for step in range(len(steps["op"])):
-        where = f"{said}, step {step + 1}"
+        where, told = f"{said}, step {step + 1}", host.told[-1]
         if kept is not None:
             _compare_seen(log, told, kept, step, place, where)
         action = {head: int(steps[head][step]) for head in HEADS}
         if action["op"] == GERMINATE:
             had = told.masks["blueprint"][action["slot"]][action["blueprint"]]
             log.number("choice of a blueprint", where, 1.0, float(had))
-        host.train(action)
-        told = host.measure()
-        _compare_step(log, told, {name: values[step] for name, values in steps.items()}, step, where)
+        host.play(action)
+        _compare_step(log, host.told[-1], {name: values[step] for name, values in steps.items()}, step, where)
 
 
 def _compare_step(log: ComparisonLog, told: Told, recorded: Mapping[str, Any], step: int, where: str) -> None:

@@ -67,13 +67,11 @@ def replay_decisions(
 ) -> None:  # fmt: skip
     """Replay the recorded episode of a policy on one host; decisions of a learned one are derived, too."""
     played = ReferenceHost(ground.world, host, ground.iteration, task, len(actions))
-    told = [played.reset()]
     for action in actions:
-        played.train(dict(zip(HEADS, action, strict=True)))
-        told.append(played.measure())
-    where = f"{name}, host {host}"
+        played.play(dict(zip(HEADS, action, strict=True)))
+    where, told = f"{name}, host {host}", played.told
     if name in LEARNED:
-        misplaced = _misplaced(known, state, told, actions, host, sampled=name == SAMPLED)
+        misplaced = _misplaced(known, state, told[:-1], actions, host, sampled=name == SAMPLED)
         log.note(FIRST, where, float(misplaced[:EARLY].sort().values[-2:][0]))
         log.note(MEAN, where, float(misplaced.mean()))
     stages = [each.per_slot["stage"] for each in told]
@@ -82,7 +80,7 @@ def replay_decisions(
     for action, (before, after) in zip(actions, pairwise(told), strict=True):
         slot = action[HEADS.index("slot")]
         pruned += after.numbers["effective_op"] == life.GERMINATE and before.per_slot["stage"][slot] in life.LIVE
-    _compare_end(ground, played, told, {"pruned": pruned}, claimed, where, log)
+    _compare_end(ground, played, {"pruned": pruned}, claimed, where, log)
 
 
 def replay_schedule(
@@ -90,12 +88,10 @@ def replay_schedule(
 ) -> None:
     """Replay a schedule (``BLUEPRINT at SLOT + …, step N``, or ``static``) on one host."""
     played = ReferenceHost(ground.world, host, ground.iteration, task, steps)
-    told = [played.reset()]
     seeds, begin = _parsed(schedule, ground.world)
     for step in range(steps):
-        played.train(_open_loop(played, seeds, step >= begin))
-        told.append(played.measure())
-    _compare_end(ground, played, told, {}, claimed, f"{schedule}, host {host}", log)
+        played.play(_open_loop(played, seeds, step >= begin))
+    _compare_end(ground, played, {}, claimed, f"{schedule}, host {host}", log)
 
 
 def _parsed(schedule: str, world: World) -> tuple[dict[int, int], int]:
@@ -109,7 +105,7 @@ def _parsed(schedule: str, world: World) -> tuple[dict[int, int], int]:
 
 def _open_loop(host: ReferenceHost, seeds: Mapping[int, int], due: bool) -> Action:
     """Return the next action of a schedule: advance, fossilize or germinate in the lowest slot possible, or wait."""
-    masks = host.masks()
+    masks = host.told[-1].masks
     shared = {"style": 0, "tempo": life.TEMPOS.index(min(life.TEMPOS)), "alpha_target": life.TARGETS.index(1.0)}
     shared |= {"alpha_speed": 0, "alpha_curve": 0}
     for k, slot in enumerate(host.slots):
@@ -126,7 +122,7 @@ def _misplaced(
     known: Known, state: Tensors, told: Sequence[Told], actions: Sequence[Sequence[int]], host: int, sampled: bool
 ) -> Tensor:
     """Return how far each decision is from that of the published weights, ``[T]``."""
-    told, interface = told[:-1], known.interface
+    interface = known.interface
     features = torch.tensor([each.features for each in told], dtype=torch.float64)
     rows = {f"{MASKS}{name}": torch.tensor([each.masks[name] for each in told]) for name in told[0].masks}
     rows["actions"] = torch.tensor([list(action) for action in actions])
@@ -139,18 +135,18 @@ def _misplaced(
 
 
 def _compare_end(
-    ground: Ground, host: ReferenceHost, told: Sequence[Told], own: Mapping[str, float], claimed: Claimed, where: str,
-    log: ComparisonLog,
-) -> None:  # fmt: skip
+    ground: Ground, host: ReferenceHost, own: Mapping[str, float], claimed: Claimed, where: str, log: ComparisonLog
+) -> None:
     kept = frozenset(k for k, slot in enumerate(host.slots) if slot.stage == life.FOSSILIZED)
-    params, reached = told[-1].numbers["committed_params"], told[-1].numbers["committed_accuracy"]
+    last = host.told[-1].numbers
+    params, reached = last["committed_params"], last["committed_accuracy"]
     expected = {
         SCORE: reached - host.settings.price * (params / host.body.params - 1.0),
         "params": params,
-        "flops_per_sample": told[-1].numbers["committed_flops"],
+        "flops_per_sample": last["committed_flops"],
         "germinated": sum(slot.germinations for slot in host.slots),
         "fossilized": len(kept),
-        "training_flops": BACKWARD_AND_FORWARD * len(host.order) * sum(each.numbers["flops"] for each in told[1:]),
+        "training_flops": BACKWARD_AND_FORWARD * len(host.order) * sum(each.numbers["flops"] for each in host.told[1:]),
         VAL: reached,
         **own,
     }

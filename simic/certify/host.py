@@ -74,7 +74,7 @@ class Told:
 
 
 class ReferenceHost:
-    """Play an episode of so many ``steps``: call ``reset``, then for each step ``train`` and ``measure``."""
+    """Play an episode of so many ``steps``; ``told`` begins with the untrained host and grows with every ``play``."""
 
     def __init__(self, world: World, host_id: int, iteration: int, task: int, steps: int) -> None:
         self.world, self.host_id, self.iteration, self.task, self.steps = world, host_id, iteration, task, steps
@@ -90,40 +90,35 @@ class ReferenceHost:
         self.history, self.step = History(), 0
         self.epoch = Epoch(NAN, NAN, NAN, [NAN] * count, [NAN] * count, [False] * count)
         self.order: list[int] = []
-
-    # --- an episode ---
-
-    def reset(self) -> Told:
         validation = self._validated()
-        self.history.add(validation.loss, validation.accuracy)
         self.state = self._state(validation)
-        return self._told(validation, Outcome(-1, -1, passed=False), {})
+        self.told = [self._told(validation, Outcome(-1, -1, passed=False), {})]
 
-    def train(self, action: Action) -> None:
+    def play(self, action: Action) -> None:
+        """Execute the action, train an epoch, validate, update the seeds, and pay the reward."""
         self.step += 1
-        self._action, accuracy = action, self.history.accuracies[-1]
-        self._outcome = life.advance(self.slots, Decision.of(action), self.settings.lifecycle, accuracy)
-        if self._outcome.op == GERMINATE:
+        rules, accuracy = self.settings.lifecycle, self.history.accuracies[-1]
+        outcome = life.advance(self.slots, Decision.of(action), rules, accuracy)
+        if outcome.op == GERMINATE:
             self._plant(action["slot"])
         self.order = self._order()
         batches = torch.tensor(self.order).reshape(-1, self.settings.batch_size)
         self.epoch = self.learner.epoch([(self.training.x[rows], self.training.y[rows]) for rows in batches])
-
-    def measure(self) -> Told:
-        """Validate, update the seeds, and pay the reward."""
-        validation, epoch = self._validated(), self.epoch
+        validation = self._validated()
         for k, slot in enumerate(self.slots):
             worth = validation.contribution[k], validation.contribution_se[k]
-            life.remember(slot, validation.accuracy, *worth, epoch.ratios[k], epoch.healthy[k])
-        self._try_out()
-        self.history.add(validation.loss, validation.accuracy)
+            life.remember(slot, validation.accuracy, *worth, self.epoch.ratios[k], self.epoch.healthy[k])
+            if slot.seed.blueprint >= 0:  # of two seeds of one blueprint the later slot's contribution counts
+                trial = self.trials[slot.seed.blueprint]
+                trial.germinations += outcome.op == GERMINATE and action["slot"] == k
+                if math.isfinite(slot.seed.contribution):
+                    trial.gained = slot.seed.contribution
         before, self.state = self.state, self._state(validation)
-        ended = self.step == self.steps
-        step = rewards.Step(before, self.state, self._outcome.op, self._action["slot"], ended)
+        step = rewards.Step(before, self.state, outcome.op, action["slot"], self.step == self.steps)
         paid = rewards.components(step, self.settings, self.body.params, self.steps)
-        return self._told(validation, self._outcome, paid)
+        self.told.append(self._told(validation, outcome, paid))
 
-    def masks(self) -> Masks:
+    def _masks(self) -> Masks:
         """Return the masks of the present state: lifecycle, parameter budget, choices that the params leave open."""
         choices = {
             "op": OPS,
@@ -147,8 +142,6 @@ class ReferenceHost:
         slot[GERMINATE] = [any(row) for row in blueprint]
         masks = {"op": [any(row) for row in slot], "slot": slot, "blueprint": blueprint}
         return masks | {head: flags for head, flags in left.items() if head not in masks and not all(flags)}
-
-    # --- parts of a step ---
 
     def _initial(self) -> dict[str, Tensor]:
         given, values = self.world.bank.host, dict[str, Tensor]()
@@ -199,22 +192,16 @@ class ReferenceHost:
         limit = self.settings.lifecycle.param_budget * self.body.params
         return [[sum(held) - held[k] + size <= limit for size in row] for k, row in enumerate(sizes)]
 
-    def _try_out(self) -> None:
-        """Update the trials of blueprints; of two seeds of one blueprint the later slot's contribution counts."""
-        for k, slot in enumerate(self.slots):
-            if slot.seed.blueprint < 0:
-                continue
-            trial = self.trials[slot.seed.blueprint]
-            trial.germinations += self._outcome.op == GERMINATE and self._action["slot"] == k
-            if math.isfinite(slot.seed.contribution):
-                trial.gained = slot.seed.contribution
-
     def _validated(self) -> Validation:
+        """Validate, and add the result to the history."""
+
         @cache
         def network(on: On) -> Answers:
             return answers(self.body, self.weights, self.slots, on, self.validating, self.classes)
 
-        return validate(self.slots, network)
+        validation = validate(self.slots, network)
+        self.history.add(validation.loss, validation.accuracy)
+        return validation
 
     def _costs_of_seeds(self, what: str) -> list[int]:
         """Return ``params`` or ``flops`` of each slot's seed with its gate; 0 where there is none."""
@@ -277,6 +264,6 @@ class ReferenceHost:
             components=paid,
             features=features(sight),
             categories=[slot.seed.blueprint for slot in self.slots],
-            masks=self.masks(),
+            masks=self._masks(),
             lead=validation.lead,
         )

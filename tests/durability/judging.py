@@ -55,11 +55,8 @@ def leaves(value: Any) -> list[str]:
     if isinstance(value, torch.Tensor):
         return leaves(value.numpy())
     if isinstance(value, np.ndarray):
-        return [
-            f"{value.dtype}{value.shape}{durable.sha256_of(value.tobytes())}"
-            if value.dtype != object
-            else repr(value.tolist())
-        ]
+        content = repr(value.tolist()) if value.dtype == object else durable.sha256_of(value.tobytes())
+        return [f"{value.dtype}{value.shape}{content}"]
     if isinstance(value, BaseModel):
         return [value.model_dump_json()]
     if is_dataclass(value):
@@ -218,10 +215,6 @@ def audit(tree: Params, workspace: Workspace) -> Verdict:
         return examine(stages.recorded(tree, workspace), "run")
 
 
-def told(tree: Params, workspace: Workspace) -> Any:
-    return run_summary.of(workspace).lines
-
-
 def explained(tree: Params, workspace: Workspace) -> Any:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(explain, "explain", lambda evaluated, task, step: evaluated)
@@ -235,32 +228,30 @@ def grow(tree: Params, workspace: Workspace) -> Any:
     return chosen.name, known(chosen.learned)  # without headroom there is no common schedule, and no word of one
 
 
-def promote(tree: Params, workspace: Workspace) -> Any:
-    entrant = Entrant.load("challenger", workspace.models / "policy", "")
-    return known(entrant.learned)
-
-
-def diff(tree: Params, workspace: Workspace) -> Any:
-    return compare_runs.compare(workspace.root, workspace.root)
-
-
 def data(tree: Params, workspace: Workspace) -> Any:
     place = workspace.prepared
     return read_meta(place), load_split(place, "train"), load_split(place, "val"), load_held_out(place)
 
 
+PUBLISHED = ("data/prepared", "checkpoints", "models", "telemetry", "reports/grown")  # folders
 SEALS = tuple(f"reports/seals/{stage}.json" for stage in ("prepare", "headroom", "train", "evaluate"))
 OF_EVALUATION = ("reports/evaluation.json", SEALS[3])
 # By name: what reads, and what it reads.
 READERS: dict[str, tuple[Callable[[Params, Workspace], Any], tuple[str, ...]]] = {
     "evaluate": (evaluate, ("data/prepared", "checkpoints", "reports/headroom.json", SEALS[1], SEALS[2])),
     "audit": (audit, ("data/prepared", "checkpoints", "models", "telemetry", "reports")),
-    "told": (told, ("reports/findings.json", *OF_EVALUATION)),
+    "told": (lambda tree, workspace: run_summary.of(workspace).lines, ("reports/findings.json", *OF_EVALUATION)),
     "explain": (explained, ("data/prepared", "checkpoints", *OF_EVALUATION)),
     "grow": (grow, ("data/prepared", "models", "reports/headroom.json", SEALS[1], SEALS[2])),
     "load_grown": (lambda tree, workspace: load_grown(workspace.grown), ("reports/grown",)),
-    "promote": (promote, ("models/policy",)),
-    "diff": (diff, ("checkpoints", SEALS[2])),
+    "promote": (
+        lambda tree, workspace: known(Entrant.load("challenger", workspace.models / "policy", "").learned),
+        ("models/policy",),
+    ),
+    "diff": (
+        lambda tree, workspace: compare_runs.compare(workspace.root, workspace.root),
+        ("checkpoints", SEALS[2]),
+    ),
     "data": (data, ("data/prepared",)),
 }
 
@@ -282,17 +273,9 @@ REMEDIES: dict[str, tuple[str, ...]] = {
     "run simic prepare": ("data/prepared", "reports/seals/prepare.json"),
     "run simic headroom": ("reports/headroom.json", "reports/seals/headroom.json"),
     "run simic train": ("checkpoints", "models", "telemetry", "reports/seals/train.json"),
-    "run simic evaluate": (
-        "reports/grown",
-        "reports/evaluation.json",
-        "reports/metrics.json",
-        "reports/seals/evaluate.json",
-    ),
+    "run simic evaluate": ("reports/grown", "reports/metrics.json", *OF_EVALUATION),
     "run simic audit": ("reports/findings.json",),
-    **{
-        f"dvc checkout {name}": (name,)
-        for name in ("data/prepared", "checkpoints", "models", "telemetry", "reports/grown")
-    },
+    **{f"dvc checkout {name}": (name,) for name in PUBLISHED},
 }
 
 
