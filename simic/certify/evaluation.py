@@ -18,7 +18,7 @@ from simic.certify.bank import Bank, NoReference, Samples
 from simic.certify.comparison import ComparisonLog
 from simic.certify.episodes import HEADS
 from simic.certify.epochs import answers, points
-from simic.certify.host import Action, ReferenceHost, Told, World
+from simic.certify.host import ReferenceHost, Told, World
 from simic.certify.iteration import Known
 from simic.certify.networks import Block, Weights, anatomy, part_of
 from simic.params import Host
@@ -103,7 +103,7 @@ def _parsed(schedule: str, world: World) -> tuple[dict[int, int], int]:
     return {int(slot): list(world.body.blueprints[int(slot)]).index(kind) for kind, slot in pairs}, int(step)
 
 
-def _open_loop(host: ReferenceHost, seeds: Mapping[int, int], due: bool) -> Action:
+def _open_loop(host: ReferenceHost, seeds: Mapping[int, int], due: bool) -> life.Action:
     """Return the next action of a schedule: advance, fossilize or germinate in the lowest slot possible, or wait."""
     masks = host.told[-1].masks
     shared = {"style": 0, "tempo": life.TEMPOS.index(min(life.TEMPOS)), "alpha_target": life.TARGETS.index(1.0)}

@@ -15,14 +15,13 @@ from torch import Tensor
 from simic.certify import bank, life, rewards, streams
 from simic.certify.bank import Bank, NoReference
 from simic.certify.epochs import NAN, Answers, Epoch, Learner, On, Validation, answers, validate
-from simic.certify.life import FOSSILIZED, GATE, GERMINATE, MULTIPLY, OPS, WAIT, Decision, Outcome, Slot
+from simic.certify.life import FOSSILIZED, GATE, GERMINATE, MULTIPLY, OPS, WAIT, Action, Outcome, Slot
 from simic.certify.modules import FITTED_ROWS, alignments
 from simic.certify.networks import Anatomy, Block, Weights, anatomy, host_parts, part_of
 from simic.certify.observations import History, Sight, Trial, features
 from simic.params import Params
 
 SEED_MODULE, GATE_MODULE = 0, 1  # last counter of their streams
-Action = dict[str, int]  # index of the choice of every head
 # By head: ``op [O]``, ``slot [O][K]`` given the op, ``blueprint [K][P]`` given the slot; others where the params close
 # a choice.
 Masks = dict[str, list[Any]]
@@ -98,7 +97,7 @@ class ReferenceHost:
         """Execute the action, train an epoch, validate, update the seeds, and pay the reward."""
         self.step += 1
         rules, accuracy = self.settings.lifecycle, self.history.accuracies[-1]
-        outcome = life.advance(self.slots, Decision.of(action), rules, accuracy)
+        outcome = life.advance(self.slots, action, rules, accuracy)
         if outcome.op == GERMINATE:
             self._plant(action["slot"])
         self.order = self._order()

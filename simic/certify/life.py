@@ -21,7 +21,8 @@ STILL, UP, DOWN = range(3)  # what a ramp does
 LINEAR, COSINE, GENTLE, STANDARD, SHARP = range(5)  # its curve; the last three are sigmoids
 STEEPNESS = {GENTLE: 6.0, STANDARD: 12.0, SHARP: 24.0}
 
-# Choices of the heads.
+Action = Mapping[str, int]  # index of the choice of every head
+# The choices; slots and blueprints are those of the host.
 STYLES = {
     "linear_add": (ADD, LINEAR),
     "linear_multiply": (MULTIPLY, LINEAR),
@@ -172,39 +173,8 @@ class Slot:
 
 
 @dataclass(frozen=True)
-class Decision:
-    """Hold the choices of one step: values, not indices, but for op, slot and blueprint."""
-
-    op: int
-    slot: int
-    blueprint: int
-    operator: int
-    curve: int  # of the first ramp
-    tempo: int
-    target: float
-    speed: int
-    alpha_curve: int
-
-    @classmethod
-    def of(cls, action: Mapping[str, int]) -> "Decision":
-        """Return the values of an action's indices by head."""
-        operator, curve = list(STYLES.values())[action["style"]]
-        return cls(
-            op=action["op"],
-            slot=action["slot"],
-            blueprint=action["blueprint"],
-            operator=operator,
-            curve=curve,
-            tempo=TEMPOS[action["tempo"]],
-            target=TARGETS[action["alpha_target"]],
-            speed=SPEEDS[action["alpha_speed"]],
-            alpha_curve=action["alpha_curve"],
-        )
-
-
-@dataclass(frozen=True)
 class Outcome:
-    """Hold the effect of a decision."""
+    """Hold the effect of an action."""
 
     op: int  # WAIT where it was refused
     gate: int  # that was asked, -1 for none
@@ -242,10 +212,10 @@ def allowed(slots: list[Slot], rules: Lifecycle) -> list[list[bool]]:
     return [[possible(op, slot) for slot in slots] for op in range(len(OPS))]
 
 
-def advance(slots: list[Slot], decision: Decision, rules: Lifecycle, accuracy: float) -> Outcome:
+def advance(slots: list[Slot], action: Action, rules: Lifecycle, accuracy: float) -> Outcome:
     """Advance all slots by one step; ``accuracy`` (points) is the host's latest."""
     before = [(slot.stage, slot.germinations) for slot in slots]
-    outcome = _decided(slots, decision, rules, accuracy)
+    outcome = _decided(slots, action, rules, accuracy)
     for slot, earlier in zip(slots, before, strict=True):
         if slot.stage == BLENDING:
             slot.seed.tick()
@@ -258,52 +228,55 @@ def advance(slots: list[Slot], decision: Decision, rules: Lifecycle, accuracy: f
     return outcome
 
 
-def _decided(slots: list[Slot], decision: Decision, rules: Lifecycle, accuracy: float) -> Outcome:
-    slot = slots[decision.slot]
-    if not allowed(slots, rules)[decision.op][decision.slot]:
+def _decided(slots: list[Slot], action: Action, rules: Lifecycle, accuracy: float) -> Outcome:
+    op, slot = action["op"], slots[action["slot"]]
+    if not allowed(slots, rules)[op][action["slot"]]:
         return Outcome(WAIT, NO_GATE, False)
     gate = NO_GATE
-    if decision.op in (GERMINATE, FOSSILIZE, ADVANCE):
-        target = GERMINATED if decision.op == GERMINATE else NEXT[slot.stage]
+    if op in (GERMINATE, FOSSILIZE, ADVANCE):
+        target = GERMINATED if op == GERMINATE else NEXT[slot.stage]
         gate = GATE_NUMBER[target]
         if not slot.opens(target, rules):
             return Outcome(WAIT, gate, False)
-    _do(slot, decision, accuracy)
-    return Outcome(decision.op, gate, gate != NO_GATE)
+    _do(slot, action, accuracy)
+    return Outcome(op, gate, gate != NO_GATE)
 
 
-def _do(slot: Slot, decision: Decision, accuracy: float) -> None:
-    if decision.op == GERMINATE:
+def _do(slot: Slot, action: Action, accuracy: float) -> None:
+    op, target = action["op"], TARGETS[action["alpha_target"]]
+    operator, curve = list(STYLES.values())[action["style"]]
+    if op == GERMINATE:
         slot.seed = Seed(
-            blueprint=decision.blueprint,
-            operator=decision.operator,
-            tempo_steps=decision.tempo,
-            first_curve=decision.curve,
-            first_target=decision.target,
+            blueprint=action["blueprint"],
+            operator=operator,
+            tempo_steps=TEMPOS[action["tempo"]],
+            first_curve=curve,
+            first_target=target,
             germination_accuracy=accuracy,
             accuracy=accuracy,
         )
         slot.germinations += 1
         slot.enter(GERMINATED, accuracy)
-    elif decision.op in (FOSSILIZE, ADVANCE):
+    elif op in (FOSSILIZE, ADVANCE):
         slot.enter(NEXT[slot.stage], accuracy)
-    elif decision.op == SET_ALPHA_TARGET:
-        if slot.stage == HOLDING and decision.target < 1 - CLOSE:
+    elif op == SET_ALPHA_TARGET:
+        if slot.stage == HOLDING and target < 1 - CLOSE:
             slot.enter(BLENDING, accuracy)
-        slot.seed.operator = decision.operator
-        slot.seed.aim(decision.target, decision.speed, decision.alpha_curve)
-    elif decision.op == PRUNE:
-        _prune(slot, decision, accuracy)
+        slot.seed.operator = operator
+        slot.seed.aim(target, SPEEDS[action["alpha_speed"]], action["alpha_curve"])
+    elif op == PRUNE:
+        _prune(slot, action, accuracy)
 
 
-def _prune(slot: Slot, decision: Decision, accuracy: float) -> None:
+def _prune(slot: Slot, action: Action, accuracy: float) -> None:
     """Fade out a seed that acts; remove any other at once."""
-    if slot.stage not in (BLENDING, HOLDING) or slot.seed.alpha == 0 or decision.speed == 0:
+    speed = SPEEDS[action["alpha_speed"]]
+    if slot.stage not in (BLENDING, HOLDING) or slot.seed.alpha == 0 or speed == 0:
         slot.remove()
         return
     if slot.stage == HOLDING:
         slot.enter(BLENDING, accuracy)
-    slot.seed.aim(0.0, decision.speed, decision.alpha_curve)
+    slot.seed.aim(0.0, speed, action["alpha_curve"])
     slot.seed.prune_scheduled = True
 
 

@@ -4,6 +4,7 @@ import random
 import shutil
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -129,49 +130,38 @@ def disorder(draw: random.Random, rows: list) -> list:
     return changed
 
 
-ORDERS: dict[str, Callable[[random.Random, list], list]] = {"dropped": drop, "doubled": double, "reordered": disorder}
+Order = Callable[[random.Random, list], list]
+ORDERS: dict[str, Order] = {"dropped": drop, "doubled": double, "reordered": disorder}
 
 
-def lines(how: str) -> Callable[[random.Random, Place], str]:
+def lines(order: Order, draw: random.Random, place: Place) -> str:
     """Of a text."""
-
-    def do(draw: random.Random, place: Place) -> str:
-        path = one(draw, place.files(*TEXTS))
-        path.write_bytes(b"".join(ORDERS[how](draw, path.read_bytes().splitlines(keepends=True))))
-        return place.named(path)
-
-    return do
+    path = one(draw, place.files(*TEXTS))
+    path.write_bytes(b"".join(order(draw, path.read_bytes().splitlines(keepends=True))))
+    return place.named(path)
 
 
-def rows(how: str) -> Callable[[random.Random, Place], str]:
+def rows(order: Order, draw: random.Random, place: Place) -> str:
     """Of a table, which is whole in itself afterwards."""
-
-    def do(draw: random.Random, place: Place) -> str:
-        path = one(draw, place.files(".parquet"))
-        table = pq.read_table(path)
-        if not len(table):
-            raise Unfit
-        pq.write_table(table.take(pa.array(ORDERS[how](draw, list(range(len(table)))), pa.int64())), path)
-        return place.named(path)
-
-    return do
+    path = one(draw, place.files(".parquet"))
+    table = pq.read_table(path)
+    if not len(table):
+        raise Unfit
+    pq.write_table(table.take(pa.array(order(draw, list(range(len(table)))), pa.int64())), path)
+    return place.named(path)
 
 
-def log_files(how: str) -> Callable[[random.Random, Place], str]:
+def log_files(order: Order, draw: random.Random, place: Place) -> str:
     """Of a telemetry log; the numbers go on without a gap afterwards."""
-
-    def do(draw: random.Random, place: Place) -> str:
-        files = [path for path in place.files(".safetensors") if path.parent.name == "telemetry"]
-        if not files:
-            raise Unfit
-        contents = [path.read_bytes() for path in files]
-        for path in files:
-            path.unlink()
-        for number, content in enumerate(ORDERS[how](draw, contents)):
-            (files[0].parent / f"{number:06d}.safetensors").write_bytes(content)
-        return files[0].parent.name
-
-    return do
+    files = [path for path in place.files(".safetensors") if path.parent.name == "telemetry"]
+    if not files:
+        raise Unfit
+    contents = [path.read_bytes() for path in files]
+    for path in files:
+        path.unlink()
+    for number, content in enumerate(order(draw, contents)):
+        (files[0].parent / f"{number:06d}.safetensors").write_bytes(content)
+    return files[0].parent.name
 
 
 def digit(draw: random.Random, place: Place) -> str:
@@ -195,9 +185,9 @@ KINDS: dict[str, Callable[[random.Random, Place], str]] = {
     "swapped": swap,
     "copied over": copy_over,
     "digit changed": digit,
-    **{f"lines {how}": lines(how) for how in ORDERS},
-    **{f"log files {how}": log_files(how) for how in ORDERS},
-    **{f"rows {how}": rows(how) for how in ORDERS},
+    **{f"lines {how}": partial(lines, order) for how, order in ORDERS.items()},
+    **{f"log files {how}": partial(log_files, order) for how, order in ORDERS.items()},
+    **{f"rows {how}": partial(rows, order) for how, order in ORDERS.items()},
 }
 
 

@@ -1,6 +1,9 @@
-"""One run of the pipeline through its real stages, in a process of its own: ``python play.py SOURCE JOB``.
+"""One run of the pipeline through its real stages, in a process of its own::
 
-SOURCE is a scratch copy of the package, so everything that is imported here has the fault.
+    python play.py SOURCE WORKSPACE DONOR FAULT
+
+SOURCE is a scratch copy of the package, so everything that is imported here has the fault. DONOR is the workspace of
+another run, FAULT names one of the catalogue that tampers with files, if any. How it ended is written beside WORKSPACE.
 """
 
 import json
@@ -30,17 +33,6 @@ from tests.faults.catalogue import BY_ID
 from tests.faults.setting import INTERRUPTED_AFTER
 
 
-@dataclass(frozen=True)
-class Job:
-    """Describe a run. ``fault`` names one of the catalogue that tampers with files, if any; ``donor`` is the workspace
-    of another run.
-    """
-
-    workspace: str
-    donor: str
-    fault: str = ""
-
-
 @dataclass
 class Ending:
     """Hold how a run ended, and stage and message of a refusal or a crash."""
@@ -61,10 +53,9 @@ class _Interrupter(Observer):
             self.stop.set()
 
 
-def play(job: Job) -> Ending:
+def play(workspace: Workspace, donor: Workspace, fault: str) -> Ending:
     """Run all stages in order, up to the one that refuses or crashes, and tamper with files as the fault says."""
-    workspace, donor = Workspace(Path(job.workspace)), Workspace(Path(job.donor))
-    tampering = BY_ID[job.fault].tampering if job.fault else None
+    tampering = BY_ID[fault].tampering if fault else None
 
     def tamper(when: str) -> None:
         if tampering is not None and tampering.after == when:
@@ -99,6 +90,6 @@ def train(tree: params.Params, workspace: Workspace, tamper: Callable[[str], Non
 
 
 if __name__ == "__main__":
-    asked = json.loads(Path(sys.argv[2]).read_text(encoding="utf-8"))
-    ended = play(Job(**asked))
-    Path(sys.argv[2]).with_name("ending.json").write_text(json.dumps(asdict(ended)), encoding="utf-8")
+    played, other = (Workspace(Path(name)) for name in sys.argv[2:4])
+    ended = play(played, other, sys.argv[4])
+    played.root.with_name("ending.json").write_text(json.dumps(asdict(ended)), encoding="utf-8")

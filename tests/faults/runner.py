@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -18,7 +18,7 @@ from simic.telemetry.rows import SEVERITIES
 from simic.telemetry.timing import TIMING_FILE
 from tests.faults import play, setting
 from tests.faults.fault import Fault, Patch, copied
-from tests.faults.play import Ending, Job
+from tests.faults.play import Ending
 
 PATIENCE_SECONDS = 1800  # of one run: a fault may make it wait for ever
 # By what a fault that changes something is told from one that does not.
@@ -133,14 +133,12 @@ class Laboratory:
         workspace.reports.mkdir(parents=True)
         setting.write(workspace.params, self.tree(rng_seed))
         donor = self._clean(self.seeds[0]) / "workspace"
-        job = place / "job.json"
-        job.write_text(json.dumps(asdict(Job(str(workspace.root), str(donor), fault))), encoding="utf-8")
-        command = [sys.executable, "-P", play.__file__, str(source), str(job)]
+        command = [sys.executable, "-P", play.__file__, str(source), str(workspace.root), str(donor), fault]
         environment = os.environ | {"OMP_NUM_THREADS": "1"}
         done = subprocess.run(
             command, env=environment, cwd=source, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False
         )
-        told = job.with_name("ending.json")
+        told = place / "ending.json"
         if not told.exists():
             return Ending("crashed", "", f"{done.stderr.strip()}\nended with status {done.returncode}")
         return Ending(**json.loads(told.read_text(encoding="utf-8")))

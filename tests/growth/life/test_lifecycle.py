@@ -87,7 +87,7 @@ def play(rows: int, seed: int, params: Lifecycle) -> None:
         slots, events = advance(slots, action, params, accuracy)
         acts = [dict(zip(Action._fields, row, strict=True)) for row in torch.stack(list(action), 1).tolist()]
         outcomes = [
-            life.advance(host, life.Decision.of(own), params, reached)
+            life.advance(host, own, params, reached)
             for host, own, reached in zip(hosts, acts, accuracy.tolist(), strict=True)
         ]
         told = zip(events.effective_op.tolist(), events.gate.tolist(), events.gate_passed.tolist(), strict=True)
