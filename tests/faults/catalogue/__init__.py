@@ -1,16 +1,8 @@
 """The faults, a file for each family."""
 
-from tests.faults.catalogue import data, evaluation, maths, plumbing, provenance, real, resume, scale
-from tests.faults.fault import planted
+from importlib import import_module
 
-ALL = (
-    *planted("maths", maths.FAULTS),
-    *planted("plumbing", plumbing.FAULTS),
-    *planted("data", data.FAULTS),
-    *planted("evaluation", evaluation.FAULTS),
-    *planted("provenance", provenance.FAULTS),
-    *planted("resume", resume.FAULTS),
-    *planted("scale", scale.FAULTS),
-    *planted("real", real.FAULTS),
-)
+from tests.faults.fault import FAMILIES, planted
+
+ALL = tuple(fault for family in FAMILIES for fault in planted(family, import_module(f"{__name__}.{family}").FAULTS))
 BY_ID = {fault.id: fault for fault in ALL}
