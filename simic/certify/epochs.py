@@ -37,7 +37,7 @@ class Epoch:
 
 
 @dataclass
-class Learner:
+class HostTrainer:
     body: Anatomy
     weights: Weights
     slots: Sequence[Slot]

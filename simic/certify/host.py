@@ -14,7 +14,7 @@ from torch import Tensor
 
 from simic.certify import bank, life, rewards, streams
 from simic.certify.bank import Bank, NoReference
-from simic.certify.epochs import NAN, Answers, Epoch, Learner, On, Validation, answers, validate
+from simic.certify.epochs import NAN, Answers, Epoch, HostTrainer, On, Validation, answers, validate
 from simic.certify.life import FOSSILIZED, GATE, GERMINATE, MULTIPLY, OPS, WAIT, Action, Outcome, Slot
 from simic.certify.modules import FITTED_ROWS, alignments
 from simic.certify.networks import Anatomy, Block, Weights, anatomy, host_parts, part_of
@@ -83,7 +83,7 @@ class ReferenceHost:
         self.slots, optimizer = [Slot() for _ in range(count)], self.settings.host_optimizer
         self.weights = Weights(Block(self._initial(), optimizer.weight_decay))
         frozen = world.bank.host is not None
-        self.learner = Learner(self.body, self.weights, self.slots, optimizer, frozen, self.classes)
+        self.trainer = HostTrainer(self.body, self.weights, self.slots, optimizer, frozen, self.classes)
         aligned = alignments([*self.body.blueprints[0].values()], self.training.x, self.training.y)
         self.trials = [Trial(each) for each in aligned]
         self.history, self.step = History(), 0
@@ -102,7 +102,7 @@ class ReferenceHost:
             self._plant(action["slot"])
         self.order = self._order()
         batches = torch.tensor(self.order).reshape(-1, self.settings.batch_size)
-        self.epoch = self.learner.epoch([(self.training.x[rows], self.training.y[rows]) for rows in batches])
+        self.epoch = self.trainer.epoch([(self.training.x[rows], self.training.y[rows]) for rows in batches])
         validation = self._validated()
         for k, slot in enumerate(self.slots):
             worth = validation.contribution[k], validation.contribution_se[k]
