@@ -2,8 +2,8 @@
 
 A kind is a rule, a way of cutting its score into classes, and a shape of the columns. Twelve kinds choose the
 checkpoint (group ``val``). Nine are held out, and so are real tables and generators that were not written for this
-suite (group ``outside``, see ``outside_tables``). No label is made of two rules: a controller that is trained on such
-tasks as well does worse on new kinds (docs/history/experiments.md, 2026-11-26).
+suite (group ``outside``). No label is made of two rules: a controller that is trained on such tasks as well does worse
+on new kinds (docs/history/experiments.md, 2026-11-26).
 """
 
 import hashlib
@@ -12,13 +12,13 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from simic.data.suites import outside_tables
+from simic.data.sources import BANDS, checked
 from simic.data.suites import table_rules as rules
 from simic.data.suites.kinds import Draws, Kind, Problem, kind
-from simic.data.suites.outside_tables import GENERATED, REAL
 from simic.data.suites.suites import TaskSuite, suite
 from simic.data.suites.table_rules import CODES, COLUMNS, Columns, LabelRule, Shape
 
@@ -26,9 +26,7 @@ REFERENCE = 1024  # rows on which scores are cut
 LABEL_NOISE = (0.0, 0.03, 0.06)
 
 
-def _table(
-    draws: Draws, columns: Columns, rule: LabelRule, shape: Shape, reference: Tensor, classes: int = 2
-) -> Problem:
+def _table(draws: Draws, columns: Columns, rule: LabelRule, shape: Shape, reference: Tensor, classes: int) -> Problem:
     """Return an instance whose classes are bands of a rule's score, equally many rows in each."""
     cuts, noise = rules.cuts_of(rule, reference, classes), LABEL_NOISE[draws.whole(0, len(LABEL_NOISE) - 1)]
 
@@ -153,6 +151,85 @@ SINGLES = {
 _SHUFFLED = sorted(SINGLES, key=lambda name: hashlib.sha256(name.encode()).digest())
 SINGLE, SINGLE_VAL = tuple(_SHUFFLED[12:]), tuple(_SHUFFLED[:12])
 
+# --- tables from outside ---------------------------------------------------------------------------------------------
+# Scikit-learn's real tables, at their own widths, and its generators. Real tables are small, so a split may hold a row
+# more than once, each time with other noise; no two splits of a task share a row.
+
+ROWS = 4096  # that a generator gives for an instance: enough for all splits
+REAL = ("breast_cancer", "wine", "diabetes", "digits", "iris")
+
+# Generators and the parameters that an instance draws for each.
+GENERATED: dict[str, Callable[[Draws], dict[str, Any]]] = {
+    "friedman1": lambda draws: {"n_features": 10, "noise": draws.number(0.0, 1.0)},
+    "friedman2": lambda draws: {},
+    "friedman3": lambda draws: {},
+    "hastie": lambda draws: {},
+    "gaussian_quantiles": lambda draws: {"n_features": COLUMNS, "n_classes": draws.whole(2, 4)},
+    "moons": lambda draws: {"noise": draws.number(0.1, 0.3)},
+    "circles": lambda draws: {"noise": draws.number(0.05, 0.15), "factor": draws.number(0.4, 0.7)},
+    "classification": lambda draws: {
+        "n_features": COLUMNS,
+        "n_informative": draws.whole(4, 8),
+        "n_classes": draws.whole(2, 4),
+        "n_clusters_per_class": draws.whole(1, 3),
+    },
+    "blobs": lambda draws: {
+        "n_features": COLUMNS,
+        "centers": draws.whole(3, 6),
+        "cluster_std": draws.number(4.0, 8.0),
+    },
+}
+
+
+def _real(name: str, draws: Draws) -> Problem:
+    """Show all columns of a table in a little noise: three to six classes of digits, two or three bands of diabetes,
+    all classes of the others.
+    """
+    labels = draws.bundled(name).y
+    classes = int(labels.max()) + 1
+    if name == "diabetes":
+        count = draws.whole(2, 3)
+        groups = [[*range(BANDS)][k * BANDS // count : (k + 1) * BANDS // count] for k in range(count)]
+    else:
+        groups = [[label] for label in (draws.subset(classes, 3, 6) if name == "digits" else range(classes))]
+    noise = draws.number(0.05, 0.2)  # of each column's deviation
+
+    def sample(draws: Draws, n: int) -> tuple[Tensor, Tensor]:
+        source = draws.bundled(name)
+        y = draws.labels(n, len(groups))
+        values = source.x.flatten(1)
+        x = values[draws.of_pool(name, source.y, draws.members(y, groups))]
+        return (x + noise * values.std(0, correction=0) * draws.normal(*x.shape))[:, None, None], y
+
+    return Problem(len(groups), {"labels": groups, "noise": noise}, sample)
+
+
+def _generated(name: str, draws: Draws) -> Problem:
+    """Draw one table of a generator; two columns get ten of noise beside them, and targets are cut at their median."""
+    from sklearn import datasets
+
+    seed, asked = draws.whole(0, 2**30), GENERATED[name](draws)
+    generator = getattr(datasets, "make_hastie_10_2" if name == "hastie" else f"make_{name}")
+    values, target, *_ = generator(n_samples=ROWS, random_state=seed, **asked)
+    if name.startswith("friedman"):  # the target is a number
+        labels = target.argsort(kind="stable").argsort() * 2 // ROWS
+    else:
+        labels = np.unique(target, return_inverse=True)[1]
+    rows, targets = checked(f"scikit-learn {name}", values, labels)
+    if rows.shape[1] == 2:
+        rows = torch.cat((rows, draws.normal(ROWS, COLUMNS - 2)), 1)
+    classes = int(targets.max()) + 1
+
+    def sample(draws: Draws, n: int) -> tuple[Tensor, Tensor]:
+        y = draws.labels(n, classes)
+        return rows[draws.of_pool(name, targets, y)][:, None, None], y
+
+    return Problem(classes, {"random_state": seed, **asked}, sample)
+
+
+OUTSIDE: dict[str, Kind] = {name: partial(_real, name) for name in REAL}
+OUTSIDE |= {name: partial(_generated, name) for name in GENERATED}
+
 # --- the suite -------------------------------------------------------------------------------------------------------
 
 suite(
@@ -168,5 +245,5 @@ suite(
     )
 )
 _MADE = {name: partial(_single, *SINGLES[name]) for name in _SHUFFLED}
-for _name, _make in (BASE | _MADE | HELD_OUT | outside_tables.KINDS).items():
+for _name, _make in (BASE | _MADE | HELD_OUT | OUTSIDE).items():
     kind("tables", _name)(_make)

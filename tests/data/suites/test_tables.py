@@ -12,8 +12,7 @@ from simic.data.batches import Dataset, load_held_out, load_split, read_meta
 from simic.data.prepare import prepare
 from simic.data.suites import kinds as kinds_module
 from simic.data.suites.kinds import KINDS, Draws, Problem, Sources
-from simic.data.suites.outside_tables import REAL
-from simic.data.suites.tables import BASE, HELD_OUT, SINGLE, SINGLE_VAL, SINGLES
+from simic.data.suites.tables import BASE, HELD_OUT, REAL, SINGLE, SINGLE_VAL, SINGLES
 from simic.errors import SimicError
 from simic.params import Prepare
 from tests import standard
