@@ -37,7 +37,7 @@ class Sealed(NamedTuple):
 _HOSTS = ("agent", "data/batches.py", "durable.py", "envs", "program.py")
 _BASE = ("growth", "rng.py", "transfer.py")
 _MEASURING = (
-    "checkpoint", "episodes", "gym_task", "learned", "machine", "partial", "task", "validation", "worker_layout",
+    "checkpoint", "episodes", "growth_task", "gym_task", "learned", "machine", "task", "worker_layout",
 )  # fmt: skip
 _GROWN_AS = (
     "actions", "batch_size", "batches_per_epoch", "episode_steps", "governor", "host", "host_optimizer", "lifecycle",

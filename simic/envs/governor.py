@@ -32,7 +32,6 @@ class Vitals:
 
     @classmethod
     def empty(cls, envs: int, params: Governor, device: torch.device | str = "cpu") -> Self:
-        """Return an empty memory for every host."""
         losses = torch.full((envs, params.window), torch.nan, dtype=torch.float64, device=device)
         return cls(losses, torch.zeros(envs, dtype=torch.int64, device=device))
 

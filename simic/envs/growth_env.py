@@ -18,6 +18,7 @@ from torch import Tensor
 
 from simic import rng
 from simic.agent.export import masked_heads
+from simic.agent.policy import part_of
 from simic.agent.spec import Observation
 from simic.data.batches import Dataset, epoch_order
 from simic.envs import governor, rewards, tracker
@@ -31,12 +32,11 @@ from simic.envs.actions import (
     to_action,
     waiting_where,
 )
-from simic.envs.attribution import COMMITTED, Attribution, attribute, configurations, measurable, switched_off
+from simic.envs.attribution import COMMITTED, Attribution, attribute, configurations, measurable, shapley, switched_off
 from simic.envs.governor import Cause, Vitals
 from simic.envs.observations import View, columns, observation_spec, observe
-from simic.envs.records import EpisodeState, StepInfo, Trials, step_info
-from simic.envs.rewards import Setting, Transition
-from simic.envs.shapley import shapley
+from simic.envs.records import EpisodeState, StepInfo, Trials
+from simic.envs.rewards import Setting, Transition, score
 from simic.envs.tracker import Tracker
 from simic.errors import DecisionFault, SimicError
 from simic.growth.batch.forward import Backend
@@ -60,9 +60,6 @@ class GrowthEnv(VectorEnv):
     default 0…envs-1. Tasks are the first ``train_tasks`` (default: all) of the bank in turn, unless ``reset`` is told
     which. ``kinds`` says of which kind each task of the bank is (-1: none), for the critic alone. ``host`` is what
     grows in place of ``train.host``. ``compose`` builds the population; faults are injected by passing another one.
-
-    All hosts of an episode train for ``steps`` epochs, drawn anew for each iteration where ``train.episode_steps`` is a
-    range.
     """
 
     metadata = {"autoreset_mode": AutoresetMode.DISABLED, "render_modes": []}  # noqa: RUF012 - gymnasium's own form
@@ -129,7 +126,16 @@ class GrowthEnv(VectorEnv):
         """Give every host its task ``[E]``, and what depends on it."""
         self.tasks = tasks
         self.chance_loss = self.training_data.chance_loss[tasks]
-        self.setting = Setting.of(self.train, self.host.params, self.chance_loss, self.steps)
+        # A gamma other than the agent's would change the task (Ng, Harada, Russell 1999).
+        self.setting = Setting(
+            weights=self.train.reward,
+            gamma=self.train.ppo.gamma,
+            episode_steps=self.steps,
+            host_params=self.host.params,
+            param_budget=self.train.lifecycle.param_budget,
+            price=self.train.price,
+            chance_loss=self.chance_loss,
+        )
 
     def length_of(self, iteration: int) -> int:
         """Return the number of steps of a training episode of that iteration."""
@@ -150,7 +156,6 @@ class GrowthEnv(VectorEnv):
 
     @property
     def masked(self) -> tuple[str, ...]:
-        """Return the heads that have a mask."""
         always = masked_heads(self.action_spec)
         return tuple(head.name for head in self.action_spec.heads if head.name in (*always, *self.left_open))
 
@@ -163,7 +168,6 @@ class GrowthEnv(VectorEnv):
 
     @property
     def slots(self) -> Slots:
-        """Return all slots of all hosts now."""
         return self.state.slots
 
     def reset(  # pyright: ignore[reportIncompatibleMethodOverride] - a typed record instead of a dict
@@ -171,10 +175,9 @@ class GrowthEnv(VectorEnv):
     ) -> tuple[Observation, StepInfo]:
         """Start an episode with fresh, untrained hosts; return its first observation after one validation.
 
-        ``options["iteration"]`` names the episode (default: the next one), ``options["steps"]`` says how long it is
-        (default: as drawn for training), ``options["tasks"]`` ``[E]`` the task of
-        each host (default: drawn), ``options["host_ids"]`` ``[E]`` names the hosts of this episode (default: the
-        environments' own ids), ``seed`` replaces the run's rng_seed.
+        ``options`` are its number ``iteration`` (default: the next), its length ``steps`` and the ``tasks [E]`` of its
+        hosts (default: as drawn for training), their names ``host_ids [E]`` (default: the environments' ids). ``seed``
+        replaces the run's rng_seed.
         """
         if seed is not None:
             self.rng_seed = self.population.rng_seed = seed
@@ -217,13 +220,25 @@ class GrowthEnv(VectorEnv):
         read = SlotState.read(slots, events.germinated, illegal[:, None].expand_as(slots.stage))
         germinated, refused = read.noted
         if refused.any():
-            raise self._refusal(actions, int(refused[:, 0].argmax()))
+            row = int(refused[:, 0].argmax())
+            asked = to_action(actions) if isinstance(actions, Tensor) else actions
+            heads = {name: int(choice[row]) for name, choice in asked._asdict().items()}
+            raise DecisionFault(f"action {heads} of host {row} at step {self._step}: forbidden by the masks")
         self._step += 1
         self.population.germinate(slots, germinated, self.training_data, read)
         stats = self._train_epoch(slots, read, before.alive)
         replaced = events.germinated & in_stages(before.slots.stage, LIVE_STAGES)
         slots, measured, vitals, cause = self._measure(slots, read, stats, before, replaced)
-        slots = record(slots, _measurements(measured, stats))
+        slots = record(
+            slots,
+            Measurements(
+                accuracy=measured.accuracy,
+                contribution=measured.contribution,
+                contribution_se=measured.contribution_se,
+                gradient_ratio=stats.gradient_ratio,
+                gradient_healthy=stats.gradient_healthy,
+            ),
+        )
         self._state = EpisodeState(
             slots=slots,
             tracker=tracker.update(before.tracker, measured.loss, measured.accuracy),
@@ -256,15 +271,12 @@ class GrowthEnv(VectorEnv):
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> Observation:
         """Continue a saved episode, which was just reset; SimicError where the state is of another one."""
-        parts: dict[str, dict[str, Tensor]] = {"episode": {}, "hosts": {}, "snapshot": {}}
-        for name, tensor in state.items():
-            part, _, own = name.partition("/")
-            parts[part][own] = tensor
-        self._step = int(parts["episode"].pop("step"))
-        self._state = self.state.loaded(parts["episode"])
+        episode = part_of(state, "episode/")
+        self._step = int(episode.pop("step"))
+        self._state = self.state.loaded(episode)
         self._all_alive = bool(self.state.alive.all())
-        self.population.load_state_dict(parts["hosts"])
-        self._snapshot = self.population.load_snapshot(parts["snapshot"])
+        self.population.load_state_dict(part_of(state, "hosts/"))
+        self._snapshot = self.population.load_snapshot(part_of(state, "snapshot/"))
         return self._observe()
 
     def close(self, **kwargs: object) -> None:
@@ -279,10 +291,7 @@ class GrowthEnv(VectorEnv):
         return torch.where(answers.loss[0].isfinite(), accuracy, torch.nan), answers.loss[0]
 
     def shapley(self) -> Tensor:
-        """Return the Shapley values ``[E, K]``, in points, of the seeds that act now, on the validation data.
-
-        Costs up to 64 networks per host.
-        """
+        """Return the Shapley values ``[E, K]``, in points, of the seeds that act now, on the validation data."""
         stream = rng.key(self.rng_seed, Purpose.SHAPLEY, self.iteration, self.host_ids, self._step, device=self.device)
         evaluate = partial(self.population.evaluate, self.slots, self.validation_data)
         return shapley(measurable(self.slots), evaluate, stream)
@@ -307,12 +316,6 @@ class GrowthEnv(VectorEnv):
         outside = ((chosen < 0) | (chosen >= sizes)).any(dim=0)
         action = waiting_where(outside, action)  # so that the masks can be looked up at all
         return action, outside | ~legal(self.action_spec, self._masks, action)
-
-    def _refusal(self, actions: Action | Tensor, row: int) -> DecisionFault:
-        """Name the host whose masks forbid its action."""
-        action = to_action(actions) if isinstance(actions, Tensor) else actions
-        heads = {name: int(choice[row]) for name, choice in action._asdict().items()}
-        return DecisionFault(f"action {heads} of host {row} at step {self._step}: forbidden by the masks")
 
     def _transition(self, before: EpisodeState, action: Action, events: Events) -> Transition:
         """Return (s, effective op, s') with s' the present state, and how the step ended."""
@@ -409,15 +412,36 @@ class GrowthEnv(VectorEnv):
     def _info(
         self, events: Events | None, parts: dict[str, Tensor], cause: Tensor, valid: Tensor, replaced: Tensor
     ) -> StepInfo:
-        seed_flops = self.population.seed_flops(self.slots)
-        return step_info(self.state, events, parts, cause, valid, replaced, self.host, seed_flops, self.train.price)
-
-
-def _measurements(measured: Attribution, stats: TrainStats) -> Measurements:
-    return Measurements(
-        accuracy=measured.accuracy,
-        contribution=measured.contribution,
-        contribution_se=measured.contribution_se,
-        gradient_ratio=stats.gradient_ratio,
-        gradient_healthy=stats.gradient_healthy,
-    )
+        """Describe the step that led to the present state; a reset has no ``events`` and ``parts``."""
+        state, slots, measured, host = self.state, self.slots, self.state.measured, self.host
+        seed_flops, fossilized = self.population.seed_flops(slots), slots.stage == Stage.FOSSILIZED
+        kept = torch.where(fossilized, state.seed_params, 0).sum(dim=1)
+        return StepInfo(
+            effective_op=state.effective_op,
+            gate=events.gate if events else torch.full_like(cause, -1),
+            gate_passed=events.gate_passed if events else torch.zeros_like(valid),
+            components=parts,
+            live_accuracy=measured.accuracy,
+            committed_accuracy=measured.committed_accuracy,
+            score=score(measured.committed_accuracy, kept, host.params, self.train.price),
+            all_off_accuracy=measured.all_off_accuracy,
+            val_loss=measured.loss,
+            train_loss=state.trained.loss,
+            host_grad_norm=state.trained.host_grad_norm,
+            seed_grad_norm=state.trained.seed_grad_norm,
+            contribution=measured.contribution,
+            contribution_se=measured.contribution_se,
+            interaction=measured.interaction,
+            interaction_se=measured.interaction_se,
+            stage=slots.stage,
+            blueprint=slots.blueprint,
+            alpha=slots.alpha,
+            params=host.params + state.seed_params.sum(dim=1),
+            committed_params=host.params + kept,
+            flops=host.flops_per_sample + seed_flops.sum(dim=1),
+            committed_flops=host.flops_per_sample + torch.where(fossilized, seed_flops, 0).sum(dim=1),
+            panicked=cause != Cause.NONE,
+            cause=cause,
+            valid=valid,
+            replaced=replaced,
+        )

@@ -52,7 +52,6 @@ def _named(name: str) -> Callable[..., Any]:
 
 
 def episode_seed(rng_seed: int, namespace: int, env_id: int, episode: int) -> int:
-    """Return the seed of one episode."""
     return int(rng.bits(rng.key(rng_seed, rng.Purpose.ENV_SEED, namespace, env_id, episode))) & _SEED_BITS
 
 
@@ -169,7 +168,6 @@ class TensorEnv:
         self.reset()
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Observation, Any]:
-        """Start everywhere anew."""
         seen, info = self.env.reset(seed=self._seed)
         self.env_ids = self.env_ids.to(seen.device)
         self.returns = torch.zeros(self.num_envs, dtype=torch.float64, device=seen.device)
@@ -232,7 +230,6 @@ AnyGym = GymEnv | TensorEnv
 
 
 def open_gym(task: GymParams, rng_seed: int, env_ids: Tensor, namespace: int = TRAINING) -> AnyGym:
-    """Open environments of these ids."""
     return (TensorEnv if task.vector == "tensors" else GymEnv)(task, rng_seed, env_ids, namespace)
 
 

@@ -200,9 +200,7 @@ def columns(slots: int, blueprints: int) -> list[tuple[str, Feature]]:
 
 
 def observation_spec(slots: int, blueprints: int, task_kinds: int = 0) -> ObservationSpec:
-    """Return the layout for the policy: one category per slot, the index of its blueprint (-1 = empty). With
-    ``task_kinds`` the critic is told which of so many kinds the host's task is.
-    """
+    """Return the layout for the policy: a category per slot; with ``task_kinds`` the critic is told a task's kind."""
     table = columns(slots, blueprints)
     raw = tuple(row.flag or row in KIND for _, row in table)
     told = 1 if task_kinds else 0

@@ -5,7 +5,7 @@ An actor is started once per episode and then asked once per step, for all hosts
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 from torch import Tensor
 
@@ -57,19 +57,13 @@ class Actor(Protocol):
         ...
 
 
-@runtime_checkable
-class Scripted(Protocol):
-    """An actor that goes by a plan: the choices it may ask for, as indices by head. Masks do not choose others for it.
+def refuse_closed(env: GrowthEnv, actor: Actor) -> None:
+    """Raise SimicError when an actor's plan needs a choice that ``train.actions`` closes.
 
+    One that goes by a plan says what it may ask for in ``asks``, indices by head: masks do not choose others for it.
     ADVANCE need not be named: where seeds advance by themselves it is never legal.
     """
-
-    asks: dict[str, tuple[int, ...]]
-
-
-def refuse_closed(env: GrowthEnv, actor: Actor) -> None:
-    """Raise SimicError when an actor's plan needs a choice that ``train.actions`` closes."""
-    asks = actor.asks if isinstance(actor, Scripted) else {}
+    asks: dict[str, tuple[int, ...]] = getattr(actor, "asks", {})
     for head, left_open in env.left_open.items():
         for index in asks.get(head, ()):
             if not left_open[index]:
@@ -88,9 +82,7 @@ def play(
     host_ids: Tensor | None = None,
     steps: int | None = None,
 ) -> None:
-    """Play one episode, which leaves the environment at its end; ``tasks`` ``[E]``, by default drawn from those of
-    training, and hosts ``host_ids`` ``[E]``, by default those of the environment; ``steps`` long, by default as long as
-    any.
+    """Play one episode, by default as long as any; ``tasks`` and ``host_ids`` are as for ``GrowthEnv.reset``.
 
     ``on_step`` is told of every step: the situation before it, the action, the reward ``[E]``, what came of it.
     """

@@ -8,14 +8,11 @@ import torch
 from torch import Tensor
 
 from simic.envs.attribution import Attribution
-from simic.envs.governor import Cause, Vitals
-from simic.envs.rewards.transition import score
+from simic.envs.governor import Vitals
 from simic.envs.tracker import Tracker
 from simic.errors import SimicError
 from simic.growth.batch.statistics import TrainStats
-from simic.growth.life.lifecycle import Events
-from simic.growth.life.vocabulary import Slots, Stage
-from simic.growth.networks.hosts import HostSpec
+from simic.growth.life.vocabulary import Slots
 
 
 @dataclass(frozen=True)
@@ -60,7 +57,6 @@ class Trials:
 
     @classmethod
     def none(cls, envs: int, blueprints: int, device: torch.device) -> Self:
-        """Return the record before the first germination."""
         tried = torch.zeros(envs, blueprints, dtype=torch.int64, device=device)
         return cls(tried, torch.full((envs, blueprints), torch.nan, device=device))
 
@@ -125,49 +121,3 @@ def _filled(record: Any, state: Mapping[str, Tensor], prefix: str = "") -> Any:
         key = prefix + name
         values[name] = state[key].to(value.device) if isinstance(value, Tensor) else _filled(value, state, f"{key}.")
     return values if isinstance(record, dict) else replace(record, **values)
-
-
-def step_info(
-    state: EpisodeState,
-    events: Events | None,
-    parts: dict[str, Tensor],
-    cause: Tensor,
-    valid: Tensor,
-    replaced: Tensor,
-    host: HostSpec,
-    seed_flops: Tensor,
-    price: float,
-) -> StepInfo:
-    """Describe the step that led to ``state``; no ``events`` and ``parts`` for a reset; ``seed_flops [E, K]``."""
-    slots, measured = state.slots, state.measured
-    fossilized = slots.stage == Stage.FOSSILIZED
-    kept = torch.where(fossilized, state.seed_params, 0).sum(dim=1)
-    return StepInfo(
-        effective_op=state.effective_op,
-        gate=events.gate if events else torch.full_like(cause, -1),
-        gate_passed=events.gate_passed if events else torch.zeros_like(valid),
-        components=parts,
-        live_accuracy=measured.accuracy,
-        committed_accuracy=measured.committed_accuracy,
-        score=score(measured.committed_accuracy, kept, host.params, price),
-        all_off_accuracy=measured.all_off_accuracy,
-        val_loss=measured.loss,
-        train_loss=state.trained.loss,
-        host_grad_norm=state.trained.host_grad_norm,
-        seed_grad_norm=state.trained.seed_grad_norm,
-        contribution=measured.contribution,
-        contribution_se=measured.contribution_se,
-        interaction=measured.interaction,
-        interaction_se=measured.interaction_se,
-        stage=slots.stage,
-        blueprint=slots.blueprint,
-        alpha=slots.alpha,
-        params=host.params + state.seed_params.sum(dim=1),
-        committed_params=host.params + kept,
-        flops=host.flops_per_sample + seed_flops.sum(dim=1),
-        committed_flops=host.flops_per_sample + torch.where(fossilized, seed_flops, 0).sum(dim=1),
-        panicked=cause != Cause.NONE,
-        cause=cause,
-        valid=valid,
-        replaced=replaced,
-    )

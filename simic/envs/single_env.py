@@ -65,7 +65,6 @@ class SingleGrowthEnv(gymnasium.Env[NDArray[np.float32], np.int64]):
         return self._flat(), {"action_mask": self.action_masks(), "task": int(self._env.tasks)}
 
     def step(self, action: np.int64 | int) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
-        """Execute one decision and one epoch of the host."""
         legal = bool(self.action_masks()[int(action)])
         factored = self._actions[int(action) if legal else 0][None]  # row 0 of the grammar is WAIT
         self._observation, reward, terminated, truncated, step = self._env.step(factored)

@@ -27,16 +27,10 @@ class Tracker:
 
     @classmethod
     def empty(cls, envs: int, device: torch.device | str = "cpu") -> Self:
-        """Return a tracker that has measured nothing."""
         history = torch.full((envs, WINDOW), torch.nan, device=device)
         counts = torch.zeros(envs, dtype=torch.int64, device=device)
         best = torch.full((envs,), torch.nan, device=device)
         return cls(history, history, counts, best, counts, torch.zeros(envs, dtype=torch.bool, device=device))
-
-    @property
-    def loss(self) -> Tensor:
-        """Return the newest validation loss ``[E]``."""
-        return self.losses[:, -1]
 
     @property
     def accuracy(self) -> Tensor:

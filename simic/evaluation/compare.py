@@ -12,7 +12,7 @@ import torch
 
 from simic.data.batches import Dataset
 from simic.envs.growth_env import GrowthEnv
-from simic.envs.rewards.transition import score
+from simic.envs.rewards import score
 from simic.evaluation.headroom import possible_schedules
 from simic.evaluation.page import markdown
 from simic.evaluation.result import Frozen

@@ -22,7 +22,7 @@ from simic.agent.policy import ActorCritic, RecurrentState
 from simic.agent.spec import Observation
 from simic.envs.actions import to_action
 from simic.envs.play import Episode, Situation
-from simic.envs.rewards.transition import score
+from simic.envs.rewards import score
 from simic.evaluation.result import DecisionGrade, GradedDecision, TriedChoice
 from simic.evaluation.scoring import EvaluationSetup, Performance, Turn
 from simic.evaluation.statistics import CONFIDENCE, Interval, Values, mean_interval, rows_by_task

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from simic import params as params_module
-from simic.envs.rewards.transition import score
+from simic.envs.rewards import score
 from simic.evaluation import search
 from simic.evaluation.result import BLIND, LEARNED, Evaluation, Fixed, HeadroomReport, PerSeed, Standing, Standings
 from simic.evaluation.statistics import Interval, Values, gap_closed, mean_interval, paired_difference, rows_by_task

@@ -24,7 +24,7 @@ from simic.agent.spec import Observation
 from simic.data.batches import HeldOut, data_hash, load_held_out
 from simic.envs.observations import EPOCHS_UNIT, Feature, columns
 from simic.envs.play import Situation
-from simic.envs.rewards.transition import score
+from simic.envs.rewards import score
 from simic.errors import SimicError
 from simic.evaluation.counterfactual import CounterfactualActor, Offers, Replay, at_step, reward_scale
 from simic.evaluation.page import aligned

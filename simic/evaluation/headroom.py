@@ -16,7 +16,7 @@ import torch
 from simic.data.batches import load_split, read_meta
 from simic.envs.growth_env import GrowthEnv
 from simic.envs.play import Actor
-from simic.envs.rewards.transition import score
+from simic.envs.rewards import score
 from simic.evaluation import endpoints
 from simic.evaluation.endpoints import PATIENT, TUNED
 from simic.evaluation.parts import NOTHING_KEPT, Parts
@@ -49,7 +49,7 @@ from simic.evaluation.static_baselines import static_baselines
 from simic.evaluation.tuning import tune
 from simic.params import Params, RuleName
 from simic.training import worker_layout
-from simic.training.validation import VALIDATION_ITERATION
+from simic.training.growth_task import VALIDATION_ITERATION
 
 Played = dict[str, tuple[PerSeed, Actions]]  # by rule
 SEARCH_ITERATION = 1 << 43  # a namespace of its own: hosts that no training or evaluation episode has seen

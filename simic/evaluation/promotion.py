@@ -15,7 +15,7 @@ from simic import durable
 from simic.data.batches import data_hash, held_out_closed, load_split, read_meta
 from simic.envs.growth_env import GrowthEnv
 from simic.envs.play import Actor
-from simic.envs.rewards.transition import score
+from simic.envs.rewards import score
 from simic.errors import SimicError
 from simic.evaluation import gym
 from simic.evaluation.endpoints import SETTINGS

@@ -22,8 +22,14 @@ from simic.params import Params
 from simic.pipeline.paths import Workspace
 from simic.telemetry.naming import run_name
 from simic.telemetry.rows import FindingRow
-from simic.training.checkpoint import FORMAT_VERSION, MANIFEST_FILE, CheckpointStore, Damaged, read_manifest
-from simic.training.partial import FOLDER as PARTIAL
+from simic.training.checkpoint import (
+    FORMAT_VERSION,
+    MANIFEST_FILE,
+    PARTIAL,
+    CheckpointStore,
+    Damaged,
+    read_manifest,
+)
 from simic.training.resume import HARMLESS, Identity, differences
 from simic.training.run_layout import CHECKPOINTS, RECIPE, had_begun, make_room
 from simic.training.session import LOCK_FILE

@@ -107,7 +107,6 @@ class Trained:
         )
 
     def card(self, measured: Sequence[Measured], results: str) -> str:
-        """Return the card with these results."""
         meta, manifest, train = self.meta, self.manifest, self.learned.train
         family = train.host.family
         weights = sum(parameter.numel() for parameter in self.learned.policy.parameters())

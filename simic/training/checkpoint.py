@@ -1,13 +1,18 @@
-"""Checkpoints: one directory each, whole or absent, verified before use, no pickle, no code executed on load.
+"""Saved states: one directory each, whole or absent, verified before use, no pickle, no code executed on load.
 
 ``<iterations done, six digits>/`` holds state.safetensors (every tensor) and manifest.json (everything else, and the
 sha256 of the tensors). The numbers say which is the latest; which is the best stands in every manifest. Published are
 ``best/``, ``latest/`` and chain.json: which iterations these are, and every link of the run's hash chain.
+
+``partial/<steps done, six digits>/`` lies beside the checkpoints, so that a kill costs steps and not the iteration. It
+belongs to the checkpoint of the last whole iteration and holds what a rollout moves: hosts, episode, what was seen and
+done. Policy and scales stand still in a rollout. One is kept, until the iteration is saved.
 """
 
 import hashlib
 import json
 import math
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,12 +25,14 @@ from torch import Tensor
 
 from simic import durable
 from simic.errors import SimicError
+from simic.telemetry.rows import FindingRow
 from simic.training.machine import Machine
 
 FORMAT_VERSION = 5
 STATE_FILE = "state.safetensors"
 MANIFEST_FILE = "manifest.json"
 CHAIN_FILE = "chain.json"
+PARTIAL = "partial"
 RESTORED = "dvc checkout checkpoints brings back what was recorded, and simic train makes it again"
 
 Scalar = str | bool | int | float | None
@@ -59,6 +66,14 @@ class Manifest(StateManifest):
     scalars: dict[str, Scalar]
 
 
+class PartialManifest(StateManifest):
+    iteration: int  # iterations done before it
+    step: int  # steps done of the rollout
+    checkpoint_sha256: str  # of the tensors of the checkpoint that it belongs to
+    columns: list[str]  # of the telemetry of a step, in their order
+    findings: list[FindingRow]  # of this iteration so far
+
+
 M = TypeVar("M", bound=StateManifest)
 
 
@@ -72,6 +87,7 @@ class SavedState(Generic[M]):
 
 
 Checkpoint = SavedState[Manifest]
+PartialCheckpoint = SavedState[PartialManifest]
 
 
 class Damaged(SimicError):
@@ -100,7 +116,6 @@ class StateStore:
         self.root = root
 
     def path(self, number: int) -> Path:
-        """Return the directory of a state."""
         return self.root / f"{number:06d}"
 
     def numbers(self) -> list[int]:
@@ -160,6 +175,70 @@ class CheckpointStore(StateStore):
                 read_published(folder, name)
 
 
+class PartialStore(StateStore):
+    """The partial checkpoints of one run, by steps done."""
+
+    def write(self, tensors: Mapping[str, Tensor], manifest: PartialManifest) -> None:
+        """Write a state in place of the one before; SimicError where that fails, which leaves that one as it was.
+
+        Numbers that are not finite are written as they are: NaN stands for what was not measured, and a host may be
+        broken until it is put back.
+        """
+        kept = [step for step in self.numbers() if step != manifest.step][-1:]
+        steps = "".join(f" and {step} steps of the next one" for step in kept)
+        text = f"{manifest.iteration} iterations{steps} are kept"
+        write(self.path(manifest.step), tensors, manifest, text)
+        self.clear(keep=manifest.step)
+
+    def clear(self, keep: int | None = None) -> None:
+        """Remove all but ``keep``, as when the iteration is saved whole. What was set aside stays."""
+        for path in sorted(self.root.iterdir()) if self.root.is_dir() else ():
+            if path.name.startswith("."):  # what a killed process left
+                shutil.rmtree(path)
+            elif path.name.isdecimal() and (keep is None or path != self.path(keep)):
+                durable.remove_directory(path)
+
+    def choose(self, newest: Checkpoint | None) -> tuple[PartialManifest | None, list[FindingRow]]:
+        """Return the state to go on with after the ``newest`` checkpoint, if any, and findings about those that cannot
+        be used, which are set aside. A state of an iteration that is saved by now is removed.
+        """
+        done, findings = 0 if newest is None else newest.manifest.iteration, list[FindingRow]()
+        for step in reversed(self.numbers()):
+            try:
+                manifest = self.read(step).manifest
+                if newest is None or manifest.iteration >= done:
+                    _refuse_other(self.path(step), manifest, newest)
+                    return manifest, findings
+                durable.remove_directory(self.path(step))
+            except Damaged as damage:
+                findings.append(self.report(step, done, damage))
+        return None, findings
+
+    def report(self, step: int, done: int, damage: Damaged) -> FindingRow:
+        """Set a state aside that cannot be used; the finding says why."""
+        text = f"{damage}; kept as {PARTIAL}/{self.set_aside(step).name}, iteration {done + 1} starts again"
+        return FindingRow(iteration=done, check="damaged_checkpoint", severity="medium", message=text)
+
+    def read(self, step: int) -> PartialCheckpoint:
+        """Return the verified state after so many steps; ``Damaged`` naming the file and what is wrong with it."""
+        try:
+            saved = read_state(self.path(step), PartialManifest)
+        except OtherFormat as other:
+            raise Damaged(str(other)) from None
+        if saved.manifest.step != step:
+            raise Damaged(f"{saved.path}: holds the state after {saved.manifest.step} steps, not after {step}")
+        return saved
+
+
+def cpu_copies(parts: Mapping[str, Mapping[str, Tensor]]) -> dict[str, Tensor]:
+    """Return copies on the CPU by name, ``part/…``."""
+    return {
+        f"{part}/{name}": tensor.detach().to("cpu", copy=True).contiguous()
+        for part, tensors in parts.items()
+        for name, tensor in tensors.items()
+    }
+
+
 def refuse_non_finite(tensors: Mapping[str, Tensor], manifest: Manifest) -> None:
     """Raise SimicError naming the first tensor or number that is NaN or infinite: such a state is never written."""
     bad = [name for name, tensor in tensors.items() if tensor.is_floating_point() and not tensor.isfinite().all()]
@@ -200,6 +279,15 @@ def read_state(path: Path, kind: type[M]) -> SavedState[M]:
         return SavedState(path, manifest, load(content))
     except SafetensorError as error:
         raise Damaged(f"{path / STATE_FILE}: not a safetensors file: {error}") from None
+
+
+def _refuse_other(path: Path, manifest: PartialManifest, newest: Checkpoint | None) -> None:
+    """Raise ``Damaged`` unless it goes on from just that checkpoint."""
+    if newest is None or manifest.iteration != newest.manifest.iteration:
+        done = "none" if newest is None else f"that after {newest.manifest.iteration} iterations"
+        raise Damaged(f"{path}: belongs to the checkpoint after {manifest.iteration} iterations, the newest is {done}")
+    if manifest.checkpoint_sha256 != newest.manifest.sha256[STATE_FILE]:
+        raise Damaged(f"{path}: belongs to another checkpoint than {newest.path}")
 
 
 def read_published(folder: Path, name: str) -> Checkpoint:

@@ -99,7 +99,6 @@ class Tally:
         self.stage, self.last = info.stage, {name: getattr(info, name) for name in LAST}
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Return everything by name."""
         return {name: getattr(self, name) for name in SUMS} | {f"last.{name}": x for name, x in self.last.items()}
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:

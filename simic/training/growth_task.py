@@ -1,62 +1,52 @@
 """Growth as a task of the training loop: every rollout is one episode of all hosts."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
+import torch
 from torch import Tensor
 
 from simic.agent.normalization import Normalizers
 from simic.agent.policy import ActorCritic, part_of
 from simic.agent.rollout import PartialRollout, Position, Rollout, StepRecord
 from simic.envs.growth_env import GrowthEnv
+from simic.envs.play import Situation, play
+from simic.envs.records import StepInfo
 from simic.errors import SimicError
 from simic.growth.batch.shards import ProcessLost, recovered
-from simic.telemetry.columns import GROWTH, STEPS, Columns, EventColumns
-from simic.training import episodes, validation
-from simic.training.checkpoint import Damaged
+from simic.growth.life.vocabulary import Action
+from simic.telemetry.columns import DECIDED, GROWTH, STEPS, Columns, EventColumns
+from simic.training import episodes
+from simic.training.checkpoint import Damaged, PartialCheckpoint, cpu_copies
 from simic.training.episodes import Collector, Tally, step_tensors
-from simic.training.partial import PartialCheckpoint
-from simic.training.task import Recorded
+from simic.training.learned import LearnedActor
+from simic.training.task import Recorded, Recording, Task
 
-PARTS = ("rollout/", "env/", "steps/", "tally/")  # what the names of tensors begin with
+VALIDATION_ITERATION = 1 << 41  # a namespace of its own: no training (≤ 10^6) and no evaluation episode (1 << 40)
+PARTS = ("rollout", "env", "steps", "tally")  # what the names of tensors begin with
 
 T = TypeVar("T")
 
 
-@dataclass
-class GrowthTask:
+class GrowthTask(Task):
     """Hosts that grow. Nothing goes on from episode to episode."""
 
-    env: GrowthEnv
-    layout = GROWTH
+    layout, scored = GROWTH, "score"
+
+    def __init__(self, env: GrowthEnv) -> None:
+        self.env = env
 
     @property
     def at_once(self) -> int:
-        """Return how many hosts run at once."""
         return self.env.population.group
 
     @at_once.setter
     def at_once(self, envs: int) -> None:
         self.env.population.group = envs
 
-    def close(self) -> None:
-        self.env.close()
-
     def length_of(self, iteration: int) -> int:
         return self.env.length_of(iteration)
-
-    def position(self) -> Position | None:
-        return None
-
-    def moved(self, end: Position) -> None:
-        """Forget it: the next episode begins with a reset."""
-
-    def state_dict(self) -> dict[str, Tensor]:
-        return {}
-
-    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Do nothing: there is no state."""
 
     def recording(self) -> "RolloutRecorder":
         return RolloutRecorder(self.env, Collector(STEPS), Tally(self.env))
@@ -68,45 +58,54 @@ class GrowthTask:
         return int(episode["panicked"].sum())
 
     def validate(self, policy: ActorCritic, normalizers: Normalizers, on_step: Callable[[], None]) -> Columns:
-        return validation.validate(self.env, policy, normalizers, on_step)
+        """Play one greedy episode of every host; of a suite on tasks that no update sees, one after another.
 
-    def score(self, validated: Columns) -> float:
-        return validation.score(validated)
+        ``DECIDED [E, T, K]`` is the index of the choice of every head. The environment is left at the end of these
+        episodes.
+        """
+        env = self.env
+        others = env.tasks_in_bank - env.train_tasks
+        tasks = env.train_tasks + env.env_ids % others if others else torch.zeros_like(env.env_ids)
+        tally, decided = Tally(env), list[Tensor]()
 
-    def recovered(self, work: Callable[[], T], again: Callable[[ProcessLost], None]) -> T:
+        def add(situation: Situation, action: Action, reward: Tensor, info: StepInfo) -> None:
+            tally.add(reward, info)
+            decided.append(torch.stack(tuple(action), dim=1))
+            on_step()
+
+        actor = LearnedActor(policy, normalizers, greedy=True)
+        play(env, actor, VALIDATION_ITERATION, add, tasks, steps=env.train.middle_episode)
+        return tally.columns() | {DECIDED: torch.stack(decided, dim=1).to("cpu", torch.int16).numpy()}
+
+    def recovered(self, work: Callable[[], T], again: Callable[[Exception], None]) -> T:
         return recovered(self.env.population, work, again)
 
 
 @dataclass(frozen=True)
-class RolloutRecorder:
-    """Collects the telemetry of one episode of all hosts while it is played; saved and restored between steps."""
+class RolloutRecorder(Recording):
+    """Collects the telemetry of one episode of all hosts."""
 
     env: GrowthEnv
     collector: Collector
     tally: Tally
 
+    @property
+    def columns(self) -> list[str]:
+        return list(self.collector.state_dict())
+
     def add(self, transition: StepRecord) -> None:
-        """Take in one step."""
         self.collector.add(step_tensors(transition))
         self.tally.add(transition.reward, transition.info)
 
-    @property
-    def columns(self) -> list[str]:
-        """Return the names of the telemetry of a step, in their order."""
-        return list(self.collector.state_dict())
-
     def tensors(self, reached: PartialRollout) -> dict[str, Tensor]:
-        """Return everything that the steps so far have moved, as copies on the CPU."""
-        states = reached.state_dict(), self.env.state_dict(), self.collector.state_dict(), self.tally.state_dict()
-        moved = {part + name: x for part, state in zip(PARTS, states, strict=True) for name, x in state.items()}
-        return {name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in moved.items()}
+        states = [moved.state_dict() for moved in (reached, self.env, self.collector, self.tally)]
+        return cpu_copies(dict(zip(PARTS, states, strict=True)))
 
     def resume(
         self, saved: PartialCheckpoint, policy: ActorCritic, normalizers: Normalizers, iteration: int
     ) -> PartialRollout:
-        """Go on exactly from there, nothing having been played yet; ``Damaged`` where that was another episode."""
         env, step = self.env, saved.manifest.step
-        rollout, episode, steps, tally = (part_of(saved.tensors, part) for part in PARTS)
+        rollout, episode, steps, tally = (part_of(saved.tensors, f"{part}/") for part in PARTS)
         observation, _ = env.reset(options={"iteration": iteration})
         try:
             position = Position.first(env, policy, observation)
@@ -122,9 +121,4 @@ class RolloutRecorder:
         return reached
 
     def recorded(self, rollout: Rollout) -> Recorded:
-        """Return the steps as they were collected, and the episodes."""
         return Recorded(self.collector.fetched(), self.tally.columns())
-
-    def kept(self, rollout: Rollout) -> dict[str, Tensor]:
-        """Return nothing: every episode is a rollout."""
-        return {}

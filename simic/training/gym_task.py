@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TypeVar
 
 import numpy as np
 import torch
@@ -20,12 +19,9 @@ from simic.params import Params
 from simic.safe_read import read_file
 from simic.telemetry.columns import ACTIONS, DECIDED, EVENTS, GYM, Columns, EventColumns
 from simic.telemetry.rows import FindingRow
-from simic.training.checkpoint import Damaged
-from simic.training.partial import PartialCheckpoint
-from simic.training.task import Recorded
+from simic.training.checkpoint import Damaged, PartialCheckpoint, cpu_copies
+from simic.training.task import Recorded, Recording, Task
 
-ROLLOUT, ENV, FINAL = "rollout/", "env/", "final/"  # what the names of tensors begin with
-T = TypeVar("T")
 _ODD = np.int64(0x2545F4914F6CDD1D)  # a multiplier of MCG 64 (Steele, Vigna 2022)
 
 
@@ -38,22 +34,18 @@ def hashed(features: Tensor) -> Tensor:
     return total
 
 
-class GymTask:
+class GymTask(Task):
     """E environments, and where their episodes are between two rollouts."""
 
-    layout = GYM
+    layout, scored = GYM, "return"
 
     def __init__(self, params: Params, policy: ActorCritic, env: AnyGym) -> None:
         self.params, self.policy, self.env = params, policy, env
-        self.at_once = env.num_envs
         self._begin()
 
     def _begin(self) -> None:
         observation, _ = self.env.reset()
         self.moved(Position.first(self.env, self.policy, observation))
-
-    def close(self) -> None:
-        self.env.close()
 
     def length_of(self, iteration: int) -> int:
         return self.params.train.longest_episode
@@ -87,9 +79,6 @@ class GymTask:
     def events(self, steps: Columns) -> EventColumns:
         return EventColumns({name: np.zeros(0, dtype=np.int64) for name in EVENTS})
 
-    def rollbacks(self, episode: Columns) -> int:
-        return 0
-
     def validate(self, policy: ActorCritic, normalizers: Normalizers, on_step: Callable[[], None]) -> Columns:
         env = open_gym(self.params.prepare.gym, self.params.rng_seed, self.env.env_ids, VALIDATION)
         try:
@@ -103,13 +92,6 @@ class GymTask:
             "length": np.array(played.lengths, dtype=np.float64),
             DECIDED: padded(played),
         }
-
-    def score(self, validated: Columns) -> float:
-        returns = validated["return"].tolist()
-        return sum(returns) / len(returns)
-
-    def recovered(self, work: Callable[[], T], again: Callable[[Exception], None]) -> T:
-        return work()
 
 
 def decided_by(
@@ -139,17 +121,13 @@ def padded(played: PlayedEpisodes) -> np.ndarray:
     return np.stack(rows).astype(np.int16)
 
 
-class GymRecording:
+class GymRecording(Recording):
     """The telemetry of a rollout follows from it; beside it are the last observations of truncated episodes."""
 
     def __init__(self, task: GymTask) -> None:
         self.task, self.env = task, task.env
         self.before = task.state_dict()
         self.finals: dict[int, Tensor] = {}  # by step
-
-    @property
-    def columns(self) -> list[str]:
-        return []
 
     def add(self, transition: StepRecord) -> None:
         if transition.info.final is not None:
@@ -158,14 +136,12 @@ class GymRecording:
     def tensors(self, reached: PartialRollout) -> dict[str, Tensor]:
         at = {"at": torch.tensor([*self.finals], dtype=torch.int64)}
         at |= {str(step): features for step, features in self.finals.items()}
-        parts = {ROLLOUT: reached.state_dict(), ENV: self.env.state_dict(), FINAL: at}
-        moved = {part + name: x for part, state in parts.items() for name, x in state.items()}
-        return {name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in moved.items()}
+        return cpu_copies({"rollout": reached.state_dict(), "env": self.env.state_dict(), "final": at})
 
     def resume(
         self, saved: PartialCheckpoint, policy: ActorCritic, normalizers: Normalizers, iteration: int
     ) -> PartialRollout:
-        rollout, env, final = (part_of(saved.tensors, part) for part in (ROLLOUT, ENV, FINAL))
+        rollout, env, final = (part_of(saved.tensors, part) for part in ("rollout/", "env/", "final/"))
         position, steps = self.task.position(), self.task.length_of(iteration)
         begun = PartialRollout.begun(position, steps, self.env.env_ids, policy, normalizers)
         try:

@@ -67,7 +67,6 @@ class Learned:
         return cls(policy, normalizers, specs, train, iteration)
 
     def actor(self, greedy: bool) -> "LearnedActor":
-        """Return the policy as a player."""
         return LearnedActor(self.policy, self.normalizers, greedy)
 
     def save(self, target: Path) -> None:
@@ -117,7 +116,6 @@ class LearnedActor:
         self.policy, self.normalizers, self.greedy = policy, normalizers, greedy
 
     def start(self, episode: Episode) -> None:
-        """Begin an episode with empty memory."""
         self.episode = episode
         self.probabilities: list[Tensor] = []  # of what was done at each step, [E]
         self.values: list[Tensor] = []  # of the state at each step, [E]

@@ -34,20 +34,17 @@ class Machine(BaseModel):
 
     def differences(self, other: "Machine") -> dict[str, str]:
         """Return the fields that differ, each as "own → other"."""
-        own, theirs = _flat(self), _flat(other)
+        own, theirs = ({**machine.libraries, **machine.model_dump(exclude={"libraries"})} for machine in (self, other))
         names = [name for name in own | theirs if own.get(name) != theirs.get(name) and name not in ADOPTED]
         return {name: f"{own.get(name)} → {theirs.get(name)}" for name in names}
 
 
-def _flat(machine: Machine) -> dict[str, object]:
-    plain = machine.model_dump()
-    return plain.pop("libraries") | plain
-
-
 def configure(runtime: Runtime) -> torch.device:
     """Set threads, deterministic algorithms and float32 precision of the process; return the device to train on."""
-    device = _device(runtime)
-    keep_freed_memory()
+    if runtime.device == "cuda" and not torch.cuda.is_available():
+        raise SimicError("runtime.device = 'cuda': torch sees no CUDA device; use cpu or auto")
+    name = ("cuda" if torch.cuda.is_available() else "cpu") if runtime.device == "auto" else runtime.device
+    _keep_freed_memory()
     if runtime.threads != "auto":
         torch.set_num_threads(runtime.threads)
     # Read by cuBLAS when its first handle is made; deterministic algorithms demand it.
@@ -60,11 +57,11 @@ def configure(runtime: Runtime) -> torch.device:
     # The older of torch's two interfaces: after the newer one (fp32_precision) torch.export refuses to run.
     torch.backends.cuda.matmul.allow_tf32 = runtime.tf32
     torch.backends.cudnn.allow_tf32 = runtime.tf32
-    return device
+    return torch.device(name)
 
 
-def keep_freed_memory() -> bool:
-    """Let the C library keep what was freed for the next allocation; False where it has no such setting (not glibc).
+def _keep_freed_memory() -> None:
+    """Let the C library keep what was freed for the next allocation, where it has such a setting (glibc).
 
     By default glibc returns large blocks to the system, which hands them out again page by page, zeroed: a quarter of a
     minibatch of small hosts (docs/history/experiments.md).
@@ -72,18 +69,11 @@ def keep_freed_memory() -> bool:
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except (OSError, TypeError, AttributeError):
-        return False
+        return
     # Older versions of glibc refuse more than half of a thread's heap.
-    mapped = mallopt(M_MMAP_THRESHOLD, 2**30) or mallopt(M_MMAP_THRESHOLD, 2**25)
-    trimmed = mallopt(M_TRIM_THRESHOLD, 2**31 - 1)
-    return bool(mapped and trimmed)
-
-
-def _device(runtime: Runtime) -> torch.device:
-    if runtime.device == "cuda" and not torch.cuda.is_available():
-        raise SimicError("runtime.device = 'cuda': torch sees no CUDA device; use cpu or auto")
-    name = ("cuda" if torch.cuda.is_available() else "cpu") if runtime.device == "auto" else runtime.device
-    return torch.device(name)
+    if not mallopt(M_MMAP_THRESHOLD, 2**30):
+        mallopt(M_MMAP_THRESHOLD, 2**25)
+    mallopt(M_TRIM_THRESHOLD, 2**31 - 1)
 
 
 def describe(runtime: Runtime, device: torch.device, group: int, ranks: int = 1, processes: int = 1) -> Machine:

@@ -27,14 +27,17 @@ PROCESS_BYTES = 200 * 2**20  # of another process before it has hosts; measured:
 def refuse_training(params: Params, prepared: Path, hosts: int, processes: int, device: torch.device) -> None:
     """Raise SimicError where so many hosts of this process, and its other processes, would not fit."""
     train, meta = params.train, read_meta(prepared)
-    spec = _spec(train, meta)
+    spec, size = _spec(train, meta), _host_params(train, meta)
+    saved = size if params.runtime.checkpoint_steps else 0  # hosts and snapshots, and the bytes of their file
+    copies = 2 * 2 * (1 + len(MOMENTS[train.host_optimizer.name]))
+    # Encoders and cores alone.
+    sizes, trunks = train.policy, 2 if train.policy.critic == "own" else 1
+    core = GATES[sizes.core] * sizes.core_units * (sizes.encoder_units + sizes.core_units)
+    weights = trunks * (spec.features * sizes.encoder_units + core)
     needs = [
-        *_of_hosts(train, meta, hosts),
-        _of_features(params, meta, hosts, device),
-        _of_decisions(train, spec, hosts, 2),
-        _of_policy(train, spec),
-        _of_data(prepared),
-        _of_saving(params, meta, hosts),
+        *_of_playing(params, meta, prepared, hosts, device, kept=2),
+        Need(f"a policy of {weights} parameters", weights * FLOAT * ADAM_COPIES, "train.policy"),
+        Need(f"saving {hosts} hosts", hosts * saved * copies * FLOAT, "runtime.checkpoint_steps"),
         Need(f"{processes} processes", (processes - 1) * PROCESS_BYTES, "runtime.processes"),
     ]
     _refuse(needs, device)
@@ -42,10 +45,7 @@ def refuse_training(params: Params, prepared: Path, hosts: int, processes: int, 
 
 def refuse_playing(params: Params, prepared: Path, rows: int, device: torch.device) -> None:
     """Raise SimicError where the hosts of an evaluation, in so many rows of an environment, would not fit."""
-    train, meta = params.train, read_meta(prepared)
-    decisions = _of_decisions(train, _spec(train, meta), rows, 1)
-    features = _of_features(params, meta, rows, device)
-    _refuse([*_of_hosts(train, meta, rows), features, decisions, _of_data(prepared)], device)
+    _refuse(_of_playing(params, read_meta(prepared), prepared, rows, device, kept=1), device)
 
 
 def _refuse(needs: Sequence[Need], device: torch.device) -> None:
@@ -58,50 +58,33 @@ def _spec(train: Train, meta: Meta) -> ObservationSpec:
     return observation_spec(slots, len(blueprints_of(train.host.family)))
 
 
-def _of_hosts(train: Train, meta: Meta, hosts: int) -> list[Need]:
-    """Count parameters, optimizer moments, a snapshot of both, gradients, and the order of samples of an epoch."""
-    trained, samples = HOST_FILE not in meta.sha256, meta.samples["train"]
-    params = build_host(train.host, meta.shape, meta.classes).params if trained else 0
-    copies = 2 * (1 + len(MOMENTS[train.host_optimizer.name])) + 1
+def _host_params(train: Train, meta: Meta) -> int:
+    """Count the parameters that each host has for itself: none of a trained network."""
+    return 0 if HOST_FILE in meta.sha256 else build_host(train.host, meta.shape, meta.classes).params
+
+
+def _of_playing(params: Params, meta: Meta, prepared: Path, hosts: int, device: torch.device, kept: int) -> list[Need]:
+    """Count hosts, data, and ``kept`` copies of all that the policy sees."""
+    train, samples, size = params.train, meta.samples["train"], _host_params(params.train, meta)
+    copies = 2 * (1 + len(MOMENTS[train.host_optimizer.name])) + 1  # with moments, a snapshot of both, gradients
+    rows = hosts * train.longest_episode
+    seen = f"what is seen in {train.longest_episode} steps of {hosts} hosts"
+    seen_bytes = rows * _spec(train, meta).features * FLOAT * kept
+    features = hosts * _features(params, meta, device) * FEATURE_COPIES * FLOAT
+    files = [path.stat().st_size for path in prepared.glob("*.safetensors")]
     return [
-        Need(f"{hosts} hosts of {params} parameters", hosts * params * copies * FLOAT, "train.envs or train.host"),
+        Need(f"{hosts} hosts of {size} parameters", hosts * size * copies * FLOAT, "train.envs or train.host"),
         Need(f"the order of {samples} samples for {hosts} hosts", hosts * samples * INTEGER, "train.envs"),
         Need("the watchdog's windows", hosts * train.governor.window * INTEGER, "train.governor.window"),
+        Need(f"the features of {hosts} hosts", features, "train.envs or train.host"),
+        Need(seen, seen_bytes, "train.envs or train.episode_steps"),
+        Need("the prepared data", sum(files), "prepare.samples or prepare.suite.instances"),
     ]
 
 
-def _of_saving(params: Params, meta: Meta, hosts: int) -> Need:
-    """Count a copy of hosts and snapshots, and the bytes of its file, where steps are saved too."""
-    trained = params.runtime.checkpoint_steps and HOST_FILE not in meta.sha256
-    size = build_host(params.train.host, meta.shape, meta.classes).params if trained else 0
-    copies = 2 * 2 * (1 + len(MOMENTS[params.train.host_optimizer.name]))
-    return Need(f"saving {hosts} hosts", hosts * size * copies * FLOAT, "runtime.checkpoint_steps")
-
-
-def _of_features(params: Params, meta: Meta, hosts: int, device: torch.device) -> Need:
-    """Count a validation pass of all hosts at once; nothing where they run one by one, or in groups that fit a GPU."""
+def _features(params: Params, meta: Meta, device: torch.device) -> int:
+    """Count what a host's validation pass holds at once; 0 where hosts run one by one, or in groups that fit a GPU."""
     tokens = meta.shape[0] if len(meta.shape) == 1 else 1
     shapes = build_host(params.train.host, meta.shape, meta.classes).slot_shapes
     entries = max(1, EVALUATION_POSITIONS // tokens) * max(math.prod(shape) for shape in shapes)
-    apart = runs_apart(params.runtime.backend, entries, device)
-    size = 0 if apart or device.type != "cpu" else hosts * entries * FEATURE_COPIES * FLOAT
-    return Need(f"the features of {hosts} hosts", size, "train.envs or train.host")
-
-
-def _of_decisions(train: Train, spec: ObservationSpec, hosts: int, copies: int) -> Need:
-    rows = hosts * train.longest_episode
-    what = f"what is seen in {train.longest_episode} steps of {hosts} hosts"
-    return Need(what, rows * spec.features * FLOAT * copies, "train.envs or train.episode_steps")
-
-
-def _of_policy(train: Train, spec: ObservationSpec) -> Need:
-    """Count encoders and cores alone."""
-    sizes, trunks = train.policy, 2 if train.policy.critic == "own" else 1
-    core = GATES[sizes.core] * sizes.core_units * (sizes.encoder_units + sizes.core_units)
-    count = trunks * (spec.features * sizes.encoder_units + core)
-    return Need(f"a policy of {count} parameters", count * FLOAT * ADAM_COPIES, "train.policy")
-
-
-def _of_data(prepared: Path) -> Need:
-    files = [path.stat().st_size for path in prepared.glob("*.safetensors")]
-    return Need("the prepared data", sum(files), "prepare.samples or prepare.suite.instances")
+    return 0 if device.type != "cpu" or runs_apart(params.runtime.backend, entries, device) else entries

@@ -27,7 +27,6 @@ class RunInfo:
 
     @property
     def name(self) -> str:
-        """Return the run's name."""
         return run_name(self.work_dir.name)
 
 

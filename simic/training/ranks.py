@@ -65,7 +65,6 @@ class Ranks:
         return torch.cat(parts)
 
     def gather(self, value: T) -> list[T]:
-        """Return every process's value, by rank."""
         if self.size == 1:
             return [value]
         values: list[Any] = [None] * self.size

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from simic.errors import SimicError
 from simic.params import Params, digest
 from simic.telemetry.recorder import Chain, Extent
-from simic.telemetry.rows import FindingRow, Severity
+from simic.telemetry.rows import FindingRow
 from simic.telemetry.timing import TIMING_FILE
 from simic.training.checkpoint import Checkpoint, CheckpointStore, Damaged, Edited, Manifest, refuse_edited
 from simic.training.machine import Machine
@@ -79,9 +79,7 @@ def choose(store: CheckpointStore, log: Path, identity: Identity) -> Start:
 
 
 def usable(store: CheckpointStore, telemetry: Chain) -> tuple[Checkpoint | None, dict[int, Damaged]]:
-    """Return the newest good checkpoint that has all of its telemetry, and what is wrong with newer ones; nothing is
-    changed.
-    """
+    """Return the newest good checkpoint that has all of its telemetry, and what is wrong with newer ones."""
     damaged: dict[int, Damaged] = {}
     for iteration in reversed(store.iterations()):
         try:
@@ -132,13 +130,13 @@ def _set_aside(
     """Set a checkpoint aside; the finding says why."""
     kept = f"kept as {store.set_aside(iteration).name}, " if store.path(iteration).exists() else ""
     severity = "high" if isinstance(damage, Edited) else "medium"
-    return _finding(iteration, check, severity, f"{damage}; {kept}{then}")
+    return FindingRow(iteration=iteration, check=check, severity=severity, message=f"{damage}; {kept}{then}")
 
 
 def lost_times(iteration: int, count: int) -> list[FindingRow]:
     """Return a finding where wall times of so many iterations were damaged."""
     text = f"{TIMING_FILE}: damaged; the wall times of {count} iterations are lost"
-    return [_finding(iteration, "wall_times_lost", "low", text)] if count else []
+    return [FindingRow(iteration=iteration, check="wall_times_lost", severity="low", message=text)] if count else []
 
 
 def extent(manifest: Manifest) -> Extent:
@@ -157,14 +155,14 @@ def compare(manifest: Manifest, identity: Identity) -> list[FindingRow]:
             f"checkpoint after {manifest.iteration} iterations was trained with other settings: {_listed(refused)}; "
             "restore them, or start over with --fresh"
         )
-    findings = []
+    done, findings = manifest.iteration, list[FindingRow]()
     if changed:
         text = f"resumed with changed settings: {_listed(changed)}"
-        findings.append(_finding(manifest.iteration, "resumed_with_changes", "info", text))
-    machine = manifest.machine.differences(identity.machine)
-    if machine:
+        findings.append(FindingRow(iteration=done, check="resumed_with_changes", severity="info", message=text))
+    if machine := manifest.machine.differences(identity.machine):
         text = f"resumed on another machine, so the result is not bit for bit the same: {_listed(machine)}"
-        findings.append(_finding(manifest.iteration, "inexact_resume", "medium", text, machine))
+        own = {"check": "inexact_resume", "severity": "medium", "evidence": machine}
+        findings.append(FindingRow(iteration=done, message=text, **own))
     return findings
 
 
@@ -182,11 +180,3 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = ""
 
 def _listed(changed: Mapping[str, str]) -> str:
     return ", ".join(f"{name} ({text})" for name, text in changed.items())
-
-
-def _finding(
-    iteration: int, check: str, severity: Severity, message: str, evidence: Mapping[str, str] | None = None
-) -> FindingRow:
-    return FindingRow(
-        iteration=iteration, check=check, severity=severity, message=message, evidence=dict(evidence or {})
-    )

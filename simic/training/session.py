@@ -30,13 +30,22 @@ from simic.telemetry.naming import run_name
 from simic.telemetry.recorder import FOLDER, NOTHING, Recorder, Silent
 from simic.telemetry.rows import FindingRow, StartRow
 from simic.training import checkpoint, machine, memory_estimate, resume, run_layout, worker_layout
-from simic.training.checkpoint import STATE_FILE, CheckpointStore, Damaged, Manifest, Scalar, read_manifest
+from simic.training.checkpoint import (
+    PARTIAL,
+    STATE_FILE,
+    CheckpointStore,
+    Damaged,
+    Manifest,
+    PartialManifest,
+    PartialStore,
+    Scalar,
+    cpu_copies,
+    read_manifest,
+)
 from simic.training.growth_task import GrowthTask
 from simic.training.gym_task import GymTask, opened
 from simic.training.learned import describe_specs
 from simic.training.machine import Machine
-from simic.training.partial import FOLDER as PARTIAL
-from simic.training.partial import PartialManifest, PartialStore
 from simic.training.ranks import ALONE, Ranks
 from simic.training.resume import Identity
 from simic.training.run_layout import CHECKPOINTS, make_room
@@ -64,26 +73,18 @@ class TrainState:
     the same state, those of all environments included.
     """
 
-    def __init__(self, ppo: PPO, normalizers: Normalizers, ranks: Ranks = ALONE, task: Task | None = None):
-        self.ppo, self.normalizers, self.ranks, self.counters = ppo, normalizers, ranks, Counters()
-        self.task = task  # where it has something that goes on from rollout to rollout
+    def __init__(self, ppo: PPO, normalizers: Normalizers, task: Task, ranks: Ranks):
+        self.ppo, self.normalizers, self.task, self.ranks, self.counters = ppo, normalizers, task, ranks, Counters()
 
     def tensors(self) -> dict[str, Tensor]:
         """Return CPU copies by name, ``ppo/…`` and ``normalizers/…``."""
         normalizers = self.normalizers.state_dict()
         if BY_ENVIRONMENT in normalizers:
             normalizers[BY_ENVIRONMENT] = self.ranks.whole(normalizers[BY_ENVIRONMENT])
-        parts = {"ppo": self.ppo.state_dict(), "normalizers": normalizers}
-        if self.task is not None:
-            parts["task"] = self.task.state_dict()
-        return {
-            f"{part}/{name}": tensor.detach().to("cpu", copy=True).contiguous()
-            for part, tensors in parts.items()
-            for name, tensor in tensors.items()
-        }
+        parts = {"ppo": self.ppo.state_dict(), "normalizers": normalizers, "task": self.task.state_dict()}
+        return cpu_copies(parts)
 
     def scalars(self) -> dict[str, Scalar]:
-        """Return the counters by name."""
         return asdict(self.counters)
 
     def load(self, tensors: Mapping[str, Tensor], scalars: Mapping[str, Scalar]) -> list[FindingRow]:
@@ -98,7 +99,7 @@ class TrainState:
         self.normalizers.load_state_dict(normalizers)
         for field in fields(Counters):
             setattr(self.counters, field.name, scalars[field.name])
-        strayed = None if self.task is None else self.task.load_state_dict(part_of(tensors, "task/"))
+        strayed = self.task.load_state_dict(part_of(tensors, "task/"))
         return [strayed.model_copy(update={"iteration": self.counters.iteration})] if strayed else []
 
     def sha256(self) -> str:
@@ -129,7 +130,6 @@ class Session:
 
     @property
     def env(self) -> Any:
-        """Return the environment of the task."""
         return self.task.env
 
     @property
@@ -137,9 +137,7 @@ class Session:
         return self.state.ppo.policy
 
     def save(self) -> Path:
-        """Write telemetry, then the state that refers to it; return the checkpoint's directory. All processes have to
-        be asked, and the first one writes.
-        """
+        """Write telemetry, then the state that refers to it, in the first process; all of them have to ask."""
         extent = self.recorder.flush()
         counters, tensors = self.state.counters, self.state.tensors()
         if not self.ranks.leads:
@@ -192,7 +190,7 @@ def open_session(
             shared = layout(params, device, ranks, start.checkpoint.manifest.machine.group)
             identity = replace(identity, machine=_describe(params, device, shared, ranks))
         task, state = assemble(params, prepared_dir, device, ranks, shared)
-        files.callback(task.close)
+        files.callback(task.env.close)
         extent, findings = NOTHING, list(start.findings)
         if start.checkpoint is not None:
             findings += state.load(start.checkpoint.tensors, start.checkpoint.manifest.scalars)
@@ -254,45 +252,37 @@ def _describe(params: Params, device: torch.device, shared: Layout, ranks: Ranks
 
 
 def assemble(
-    params: Params, prepared_dir: Path, device: torch.device, ranks: Ranks, shared: Layout
+    params: Params, prepared_dir: Path, device: torch.device, ranks: Ranks = ALONE, shared: Layout | None = None
 ) -> tuple[Task, TrainState]:
     """Return the task of the params and its learner as they are before the first iteration."""
-    if not params.prepare.is_gym:
-        env, state = compose(params, prepared_dir, device, ranks, shared)
-        return GrowthTask(env), state
-    env = opened(params, prepared_dir, ranks.env_ids(params.train.envs).to(device))
-    state = _learner(params, env, device, ranks, REWARD_CLIP)
-    state.task = task = GymTask(params, state.ppo.policy, env)
-    return task, state
-
-
-def compose(
-    params: Params, prepared_dir: Path, device: torch.device, ranks: Ranks = ALONE, shared: Layout | None = None
-) -> tuple[GrowthEnv, TrainState]:
-    """Return environment and learner as they are before the first iteration."""
-    train = params.train
-    training, validation = load_split(prepared_dir, "train", device), load_split(prepared_dir, "val", device)
-    backend, env_ids = params.runtime.backend, ranks.env_ids(train.envs)
-    make = worker_layout.population(params.runtime, shared or layout(params, device, ranks))
-    meta = read_meta(prepared_dir)
-    of_training, (names, kinds) = len(meta.of_group("train")), meta.kinds()
-    kinds = kinds if len(names) > 1 else []  # of one kind there is nothing to tell
-    env = GrowthEnv(train, params.rng_seed, training, validation, env_ids, device, backend, make, of_training, kinds)
-    # Without a clip where shaping is paid: it would no longer telescope. Outliers are the audit's to find.
-    clip = None if "shaping" in MODES[train.reward.mode] else REWARD_CLIP
-    return env, _learner(params, env, device, ranks, clip)
-
-
-def _learner(params: Params, env: Any, device: torch.device, ranks: Ranks, clip: float | None) -> TrainState:
-    train, settings = params.train, params.train.ppo
+    train, settings, is_gym = params.train, params.train.ppo, params.prepare.is_gym
+    own = ranks.env_ids(train.envs)
+    if is_gym:
+        env = opened(params, prepared_dir, own.to(device))
+    else:
+        env = _growth_env(params, prepared_dir, device, own, shared or layout(params, device, ranks))
     policy = ActorCritic(env.action_spec, env.observation_spec, train.policy, params.rng_seed).to(device)
+    # Without a clip where shaping is paid: it would no longer telescope. Outliers are the audit's to find.
+    clip = None if not is_gym and "shaping" in MODES[train.reward.mode] else REWARD_CLIP
     normalizers = Normalizers(
         ObservationNormalizer(env.observation_spec, device) if settings.normalize_observations else None,
         RewardNormalizer(env.num_envs, settings.gamma, device, clip) if settings.normalize_rewards else None,
     )
     updates, everyone = train.horizon or train.iterations, torch.arange(train.envs)
     ppo = PPO(policy, settings, params.rng_seed, total_updates=updates, reduce=ranks.reduce, all_env_ids=everyone)
-    return TrainState(ppo, normalizers, ranks)
+    task = GrowthTask(env) if isinstance(env, GrowthEnv) else GymTask(params, policy, env)
+    return task, TrainState(ppo, normalizers, task, ranks)
+
+
+def _growth_env(params: Params, prepared_dir: Path, device: torch.device, own: Tensor, shared: Layout) -> GrowthEnv:
+    """Return the environments ``own`` of this process."""
+    training, validation = load_split(prepared_dir, "train", device), load_split(prepared_dir, "val", device)
+    make = worker_layout.population(params.runtime, shared)
+    meta = read_meta(prepared_dir)
+    of_training, (names, kinds) = len(meta.of_group("train")), meta.kinds()
+    kinds = kinds if len(names) > 1 else []  # of one kind there is nothing to tell
+    how = params.runtime.backend, make, of_training, kinds
+    return GrowthEnv(params.train, params.rng_seed, training, validation, own, device, *how)
 
 
 def _clear(work_dir: Path) -> None:

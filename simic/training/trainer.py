@@ -247,9 +247,7 @@ class TrainingRun:
         self._end_if_grave()
 
     def checkpoint(self) -> None:
-        """Save every ``checkpoint_every`` iterations, or every one where steps are saved too; at a new best and at the
-        end; then stop if asked to.
-        """
+        """Save every ``checkpoint_every`` iterations (each where steps are saved too), at a new best and at the end."""
         done = self.counters.iteration
         last = done == self.settings.iterations
         due = self.every > 0 or done % self.session.params.runtime.checkpoint_every == 0

@@ -11,7 +11,7 @@ from simic.agent import normalization, ppo
 from simic.audit.certify import part
 from simic.audit.certify_code import small_run
 from simic.data.prepare import prepare
-from simic.training import checkpoint, kept_iteration, trainer, validation
+from simic.training import checkpoint, growth_task, kept_iteration, trainer
 from simic.training.learned import LearnedActor
 from tests import standard
 from tests.helpers import ROOT
@@ -67,7 +67,7 @@ def restored_almost() -> tuple[object, str, Callable]:
 FAULTS = {
     "state taken up": restored_almost,
     "decisions, mean, third quartile": lambda: (  # validation by sampled actions
-        validation,
+        growth_task,
         "LearnedActor",
         lambda *args, greedy: LearnedActor(*args, greedy=False),
     ),

@@ -118,7 +118,8 @@ class Opener:
 
     def __init__(self, tree: Params, prepared: Path) -> None:
         self.tree = tree
-        self.env, self.state = session.compose(tree, prepared, CPU)
+        task, self.state = session.assemble(tree, prepared, CPU)
+        self.env = task.env
         self.fresh = self.state.tensors(), self.state.scalars()
 
     def published(self, workspace: Workspace, fresh: bool = False) -> tuple[int, Ended]:

@@ -7,7 +7,7 @@ import torch
 
 from simic.envs import rewards
 from simic.envs.observations import columns
-from simic.envs.rewards.shaped import credit, progress
+from simic.envs.rewards import credit, progress
 from simic.growth.life.lifecycle import LIVE_STAGES, TRANSITIONS, in_stages
 from simic.growth.life.vocabulary import Op, Stage
 from simic.growth.networks.hosts import PRESETS

@@ -1,11 +1,13 @@
 """The patient rule equals a scalar one host at a time, and keeps its word on real hosts."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from simic.envs import patient
 from simic.envs.patient import KEEP_ABOVE_PCT, PATIENCE_EPOCHS, Patient, steps_to_clear, steps_to_finish, tries
-from simic.envs.play import play
+from simic.envs.play import Episode, play
 from simic.growth.life.lifecycle import LIVE_STAGES
 from simic.growth.life.vocabulary import Op, Ramp, Stage
 from simic.growth.networks.blueprints import blueprints_of
@@ -101,3 +103,19 @@ def test_a_seed_is_measured_in_holding_when_it_is_due(bank, changes, expected):
     )
     due = steps_to_finish(lifecycle)
     assert due == expected and ready[due].all() and not ready[due - 1].any()
+
+
+# --- the draws of an episode's decisions ---
+
+
+EPISODE = Episode(torch.arange(3), iteration=4, rng_seed=1, steps=4)
+
+
+@pytest.mark.parametrize("changed", [{"rng_seed": 2}, {"iteration": 5}, {"env_ids": torch.arange(3, 6)}])
+def test_noise_is_another_for_every_key_and_the_same_in_any_company(changed):
+    noise = EPISODE.noise(0, heads=8)
+    assert noise.shape == (3, 8) and noise.unique().numel() == 24
+    assert not torch.equal(EPISODE.noise(1, 8), noise) and not torch.equal(
+        replace(EPISODE, **changed).noise(0, 8), noise
+    )
+    assert torch.equal(replace(EPISODE, env_ids=torch.tensor([2])).noise(0, 8), noise[2:])

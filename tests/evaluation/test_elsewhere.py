@@ -11,7 +11,7 @@ from simic.data.batches import load_split, read_meta
 from simic.data.prepare import prepare
 from simic.envs.growth_env import GrowthEnv
 from simic.envs.play import Actor, play
-from simic.envs.rewards.transition import score
+from simic.envs.rewards import score
 from simic.evaluation import evaluate, headroom
 from simic.evaluation.evaluate import Subject, elsewhere
 from simic.evaluation.headroom import measure
@@ -23,7 +23,7 @@ from simic.evaluation.scoring import EvaluationSetup, play_for_score
 from simic.growth.life.vocabulary import Stage
 from simic.params import RuleName, Runtime
 from simic.training import worker_layout
-from simic.training.validation import VALIDATION_ITERATION
+from simic.training.growth_task import VALIDATION_ITERATION
 from tests import standard
 from tests.standard import Evaluate, Headroom, Host, Instances, Lifecycle, Params, PPOParams, Prepare, Suite, Train
 

@@ -21,7 +21,7 @@ from simic.telemetry import starts
 from simic.telemetry.naming import run_name
 from simic.telemetry.publish import FINDINGS_FILE
 from simic.training import run_layout, trainer
-from simic.training.partial import FOLDER as PARTIAL
+from simic.training.checkpoint import PARTIAL
 from simic.training.run_layout import CHECKPOINTS
 from simic.training.session import open_session
 from tests.conftest import Simic

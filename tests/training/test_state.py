@@ -4,13 +4,13 @@ import pytest
 import torch
 from small_runs import small_params
 
-from simic.training.session import TrainState, compose
+from simic.training.session import TrainState, assemble
 
 
 @pytest.fixture(scope="module")
 def make(prepared):
     def new() -> TrainState:
-        return compose(small_params(), prepared, torch.device("cpu"))[1]
+        return assemble(small_params(), prepared, torch.device("cpu"))[1]
 
     return new
 

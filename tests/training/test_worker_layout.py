@@ -23,6 +23,7 @@ from simic.telemetry.rows import UpdateRow
 from simic.training import worker_layout
 from simic.training.checkpoint import read
 from simic.training.interrupts import Interrupted
+from simic.training.machine import configure
 from simic.training.observers import Observer
 from simic.training.session import open_session
 from simic.training.trainer import train
@@ -147,3 +148,13 @@ def test_an_interrupt_ends_the_processes_in_the_midst_of_their_work(tmp_path: Pa
     with pytest.raises(KeyboardInterrupt):
         worker_layout.spread(partial(slow_work, tmp_path), 2, runtime, torch.device("cpu"))
     assert not list(tmp_path.glob("ended-*"))
+
+
+# --- what is set for the whole process ---
+
+
+def test_an_operation_with_other_results_each_time_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    configure(Runtime(device="cpu", threads=1))
+    assert torch.are_deterministic_algorithms_enabled()
+    assert not torch.is_deterministic_algorithms_warn_only_enabled()

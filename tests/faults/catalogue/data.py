@@ -52,7 +52,7 @@ FAULTS: Faults = {
     ),
     "validated-on-training-tasks": critical(
         "The best checkpoint is chosen on tasks of training.",
-        Patch("training/validation.py", "= env.train_tasks + env.env_ids % others", "= env.env_ids % env.train_tasks"),
+        Patch("training/growth_task.py", "= env.train_tasks + env.env_ids % others", "= env.env_ids % env.train_tasks"),
     ),
     "same-batches-each-epoch": high(
         "Every epoch of an episode has the batches of its first one.",

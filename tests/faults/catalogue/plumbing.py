@@ -108,15 +108,15 @@ FAULTS: Faults = {
     ),
     "reward-sign": critical(
         "The policy is paid for a falling score.",
-        Patch("envs/rewards/default.py", "return setting.weights.score.weight", "return -setting.weights.score.weight"),
+        Patch("envs/rewards.py", "return setting.weights.score.weight", "return -setting.weights.score.weight"),
     ),
     "component-not-paid": critical(
         "One component of the reward is recorded but not paid.",
-        Patch("envs/rewards/transition.py", "first, *rest = parts.values()", "first, _, *rest = parts.values()"),
+        Patch("envs/rewards.py", "first, *rest = parts.values()", "first, _, *rest = parts.values()"),
     ),
     "terminal-potential": critical(
         "The potential of a terminal state is not 0, so shaping pays for seeds that were never kept.",
-        Patch("envs/rewards/default.py", "= torch.where(t.terminal, 0.0, potential(t.after))", "= potential(t.after)"),
+        Patch("envs/rewards.py", "= torch.where(t.terminal, 0.0, potential(t.after))", "= potential(t.after)"),
     ),
     "rewards-paid-to-the-twin": critical(
         "The rewards of hosts go to their neighbours.",

@@ -70,7 +70,7 @@ FAULTS: Faults = {
     ),
     "validation-is-sampled": high(
         "The best checkpoint is chosen by episodes of the sampled policy.",
-        Patch("training/validation.py", "normalizers, greedy=True)", "normalizers, greedy=False)"),
+        Patch("training/growth_task.py", "normalizers, greedy=True)", "normalizers, greedy=False)"),
     ),
     "chain-without-state": high(
         "The hash chain of the training state leaves out the tensors.",
