@@ -6,14 +6,18 @@ Text is drawn as paths, ids are salted with a constant, there is no date. Ink is
 
 import io
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from html import escape
+from typing import NamedTuple
 
-import matplotlib
+from markupsafe import Markup
 from matplotlib.axes import Axes
+from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.typing import RcKeyType
+
+from simic.errors import printable
 
 # Okabe and Ito (2008), without yellow, which vanishes on white.
 BLUE, ORANGE, GREEN, RED, PINK, SKY = "#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9"
@@ -29,6 +33,7 @@ STYLE: dict[RcKeyType, object] = {
     "font.size": 9.0,
     "axes.titlesize": 9.5,
     "axes.titlelocation": "left",
+    "axes.titley": 1.0,  # no search for a place above tick labels, of which there are none
     "axes.titleweight": "bold",
     "axes.labelsize": 9.0,
     "axes.spines.top": False,
@@ -62,11 +67,26 @@ def new_figure(height_inches: float, heights: Sequence[float] = (1.0,)) -> tuple
     return figure, list(plots[:, 0])
 
 
-def render(draw: Callable[[], Figure]) -> str:
-    """Return a figure as SVG with sentinel ink, in the report's style whatever matplotlib is set to."""
+class Panel(NamedTuple):
+    """Hold one figure as an element of the page and as a file; ``description`` says in words what it shows."""
+
+    name: str
+    description: str
+    inline: Markup
+    document: str
+
+
+def panel(name: str, title: str, description: str, figure: Figure) -> Panel:
+    """Render a figure that was drawn in the report's style."""
+    said, rendered = printable(description), render(figure)
+    return Panel(name, said, Markup(svg_element(rendered, name, title, said)), svg_file(rendered))
+
+
+def render(figure: Figure) -> str:
+    """Return a figure as SVG with sentinel ink."""
     stream = io.StringIO()
-    with matplotlib.rc_context(STYLE):
-        draw().savefig(stream, format="svg", metadata={"Date": None, "Creator": None})
+    # Not savefig, which draws twice: once to lay out, once to write.
+    FigureCanvasSVG(figure).print_svg(stream, metadata={"Date": None, "Creator": None})
     return "\n".join(line.rstrip() for line in stream.getvalue().splitlines()) + "\n"
 
 

@@ -16,8 +16,8 @@ from pydantic import ValidationError
 
 from simic import durable
 from simic.audit import audit, card, figures, known
+from simic.audit.drawing import Panel
 from simic.audit.findings import Layer, Status, Verdict, failing, percent
-from simic.audit.panels import Panel, panels_of, validations
 from simic.audit.provenance import Provenance
 from simic.audit.record import RunRecord, Table
 from simic.audit.resume_certificate import COMMAND
@@ -61,7 +61,7 @@ def write_report(run: RunRecord, folder: Path) -> Verdict:
 
 def write(run: RunRecord, verdict: Verdict, folder: Path) -> None:
     """Write all files into ``folder``, or none; SimicError where that fails."""
-    panels = panels_of(run)
+    panels = figures.panels_of(run)
     files = {
         "report.html": html(run, verdict, panels),
         "report.md": markdown(run, verdict),
@@ -136,7 +136,7 @@ def _content(run: RunRecord, verdict: Verdict) -> dict[str, object]:
         "verdict": verdict,
         "layers": [_layer(verdict, layer) for layer in get_args(Layer)],
         "told": _rows(run.told),
-        "validations": validations(run),
+        "validations": figures.validations(run),
         "about": _about(params),
         "proof": [result for layer in get_args(Layer) for result in proof if result.layer == layer],
         "sound": not any(verdict.counts()[severity] for severity in ("critical", "high")),

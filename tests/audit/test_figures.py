@@ -1,19 +1,21 @@
 """Figures: texts never overlap, and drawing depends on data alone."""
 
+from dataclasses import replace
+
 import matplotlib
 import numpy as np
-import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from simic.audit import drawing, figures
+from simic.audit.record import Table
 
-from .synthetic import evaluation, timeline
+from .synthetic import STEPS
 
 
-def test_drawing_ignores_the_users_matplotlib_settings():
-    plain = drawing.render(DRAWN["pareto"])
+def test_drawing_ignores_the_users_matplotlib_settings(clean):
+    plain = figures.panels_of(clean)
     with matplotlib.rc_context({"font.size": 30, "svg.hashsalt": None, "axes.facecolor": "red", "lines.linewidth": 9}):
-        assert drawing.render(DRAWN["pareto"]) == plain
+        assert figures.panels_of(clean) == plain
 
 
 def drawn_texts(figure):
@@ -45,69 +47,60 @@ def clipped_texts(figure):
     return [text for text, b in drawn_texts(figure) if not (inside.contains(*b.min) and inside.contains(*b.max))]
 
 
-ITERATIONS = np.arange(12.0)
-FLOORS = {"static": 60.0, "random_legal": 60.2, "tuned_rule": 60.4, "patient": 75.0}
-COMPONENTS = {
-    name: np.full(12, 0.01 * k)
-    for k, name in enumerate(("shaping", "rent", "alpha_shock", "intervention", "death", "x"))
-}
 KINDS = {  # the longest names of kinds
     "held_out": ("pairs_near", "pairs_far", "pairs_mislabelled", "brightness", "gratings", "same", "digits", "either"),
     "held_out_kinds": ("pairs_middle", "digits_clutter", "digits_permuted", "digits_mislabelled", "digits_negative"),
 }
+COMPONENTS = ("shaping", "rent", "alpha_shock", "intervention", "death", "x")
 
 
-def standings():
-    """Return the standings on eight kinds that were trained on and five that were not."""
-    found = evaluation().standings
-    level = found["held_out"].by_kind["kind-0"]
-    return {
-        group: found[group].model_copy(
+def crowded(run):
+    """Return the run with all that figures may have to hold: eight kinds that were trained on and five that were not,
+    floors that nearly coincide, validations, many components, a head without a choice, an episode of 40 steps.
+    """
+    level = run.evaluation.standings["held_out"].by_kind["kind-0"]
+    standings = {
+        group: run.evaluation.standings[group].model_copy(
             update={
                 "by_kind": {kind: {n: v + k * (v - 70.0) for n, v in level.items()} for k, kind in enumerate(kinds)}
             }
         )
         for group, kinds in KINDS.items()
     }
-
-
-VALIDATIONS = [figures.Validation(n, 70.0, n == 6) for n in (6, 12)]
-
-
-def long(short):
-    """Return the same stages, one step each, then the last one up to 40 steps."""
-    more = 40 - len(short.stages)
+    case = run.evaluation.cases[0]
     fields = ("stages", "blueprints", "alphas", "live_accuracy_pct", "committed_accuracy_pct")
-    return short.model_copy(update={name: getattr(short, name) + more * getattr(short, name)[-1:] for name in fields})
+    longer = {name: old + (40 - STEPS) * old[-1:] for name in fields for old in [getattr(case.timeline, name)]}
+    cases = (case, case.model_copy(update={"timeline": case.timeline.model_copy(update=longer)}))
+    floors = {"static": 60.0, "random_legal": 60.2, "tuned_rule": 60.4, "patient": 75.0}
+    score = np.where(np.isin(np.arange(len(run.updates)), (5, 11)), 70.0, np.nan)
+    updates = run.updates.columns | {"validation_accuracy": score, "best_iteration": np.full(len(score), 6.0)}
+    updates |= {"entropy_by_head.slot": np.full(len(score), np.nan)}
+    paid = {
+        f"components.{name}": np.full_like(run.steps.column("reward"), 0.01 * k) for k, name in enumerate(COMPONENTS)
+    }
+    return replace(
+        run,
+        evaluation=run.evaluation.model_copy(update={"standings": standings, "cases": cases}),
+        headroom=run.headroom.model_copy(update={"validation": floors}),
+        updates=Table(updates),
+        steps=Table(run.steps.columns | paid),
+    )
 
 
-DRAWN = {
-    "gap": lambda: figures.gap(standings()),
-    "learning": lambda: figures.learning(ITERATIONS, 60 + ITERATIONS[:, None] + np.arange(5.0), FLOORS, VALIDATIONS),
-    "health": lambda: figures.health(ITERATIONS, {"approx_kl": 0.01 * np.ones(12)}, 0.015),
-    "entropy": lambda: figures.entropy(ITERATIONS, {"op": np.linspace(1, 0, 12), "slot": np.full(12, np.nan)}),
-    "rewards": lambda: figures.rewards(ITERATIONS, COMPONENTS),
-    "growth": lambda: figures.growth(timeline()),
-    "growth of a long episode": lambda: figures.growth(long(timeline())),
-    "result": lambda: figures.result(standings()),
-    "pareto": lambda: figures.pareto(evaluation()),
-}
-
-
-@pytest.mark.parametrize("name", DRAWN)
-def test_no_text_overlaps_or_is_cut_off(name):
+def test_no_text_overlaps_or_is_cut_off(clean):
     with matplotlib.rc_context(drawing.STYLE):
-        figure = DRAWN[name]()
-        FigureCanvasAgg(figure)
-        assert texts_that_overlap(figure) == clipped_texts(figure) == []
+        drawn = figures.drawings(crowded(clean))
+        assert len(drawn) == 9
+        for name, (*_, figure) in drawn.items():
+            FigureCanvasAgg(figure)
+            assert texts_that_overlap(figure) == clipped_texts(figure) == [], name
 
 
-@pytest.mark.parametrize("name", DRAWN)
-def test_a_single_iteration_or_value_can_be_drawn(name):
-    single = {
-        "learning": lambda: figures.learning(np.zeros(1), np.full((1, 3), 50.0), {}),
-        "health": lambda: figures.health(np.zeros(1), {}, None),
-        "entropy": lambda: figures.entropy(np.zeros(1), {"op": np.array([np.nan])}),
-        "rewards": lambda: figures.rewards(np.zeros(1), {"a": np.zeros(1), "b": np.ones(1)}),
-    }.get(name, DRAWN[name])
-    assert "<svg" in drawing.render(single)
+def test_a_single_iteration_or_value_can_be_drawn(clean):
+    first = {
+        name: getattr(clean, name).where(np.arange(len(getattr(clean, name))) < 1) for name in ("updates", "episodes")
+    }
+    unknown = {name: np.full(1, np.nan) for name in ("entropy_by_head.op", "approx_kl")}
+    single = replace(clean, **first, steps=clean.steps.where(clean.steps.column("iteration") == 0))
+    single = replace(single, updates=Table(single.updates.columns | unknown))
+    assert all("<svg" in panel.document for panel in figures.panels_of(single))

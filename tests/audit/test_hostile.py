@@ -13,8 +13,8 @@ from markdown_it import MarkdownIt
 
 from simic.audit import report
 from simic.audit.audit import examine
+from simic.audit.figures import panels_of
 from simic.audit.findings import Verdict
-from simic.audit.panels import panels_of
 from simic.audit.provenance import Origin
 from simic.audit.record import Table
 from simic.audit.sarif import to_sarif
