@@ -16,22 +16,13 @@ PLACE = "params.yaml"  # SARIF wants a file of the repository; this one identifi
 
 def to_sarif(verdict: Verdict) -> str:
     """Return SARIF with every check as a rule, findings as results, and unevaluated checks as notifications."""
+    rules = [_rule(result) for result in verdict.results]
+    notes = [_notification(result) for result in verdict.with_status(Status.NOT_EVALUATED)]
     run = {
-        "tool": {
-            "driver": {
-                "name": "simic audit",
-                "semanticVersion": simic.__version__,
-                "rules": [_rule(result) for result in verdict.results],
-            }
-        },
+        "tool": {"driver": {"name": "simic audit", "semanticVersion": simic.__version__, "rules": rules}},
         # Code hosts compare runs by the part before the last slash.
         "automationDetails": {"id": f"simic audit/{verdict.run}"},
-        "invocations": [
-            {
-                "executionSuccessful": True,
-                "toolExecutionNotifications": [_notification(r) for r in verdict.with_status(Status.NOT_EVALUATED)],
-            }
-        ],
+        "invocations": [{"executionSuccessful": True, "toolExecutionNotifications": notes}],
         "results": [_result(finding) for finding in verdict.findings],
         "properties": {"certified": verdict.certified, "refuted": list(verdict.refuted)},
     }

@@ -12,12 +12,11 @@ import numpy as np
 import pytest
 
 from simic.audit import report
-from simic.audit.audit import checks, examine
+from simic.audit.audit import checks, examine, summarize
 from simic.audit.certificate import Certificate, Certified
 from simic.audit.figures import panels_of
 from simic.audit.findings import Layer, Status, Verdict, failing
 from simic.audit.record import RunRecord, Table
-from simic.audit.summary import summarize
 from simic.errors import SimicError
 from simic.params import Params
 

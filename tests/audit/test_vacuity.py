@@ -5,7 +5,6 @@ import pytest
 from simic import params as params_module
 from simic.audit import audit, limits
 from simic.audit.findings import Status, Verdict
-from simic.audit.summary import summarize
 from simic.pipeline import stages
 from simic.pipeline.paths import Workspace
 from tests.helpers import ROOT
@@ -33,7 +32,7 @@ def test_the_headline_counts_what_could_be_critical_and_was_not_evaluated(plant)
     assert "R1" in verdict.unseen and "M1" not in verdict.unseen
     assert f"not evaluated, though a finding would be critical: {', '.join(verdict.unseen)}" in verdict.summary[2]
     whole = Verdict(run="x", results=tuple(r for r in verdict.results if r.status is Status.PASS))
-    assert "critical" not in summarize(plant.run, whole)[2]
+    assert "critical" not in audit.summarize(plant.run, whole)[2]
 
 
 SHAPE = ("iterations", "validate_every")

@@ -3,7 +3,7 @@
 from functools import partial
 
 from simic.audit.certificate import Part
-from simic.audit.checks.base import Outcome, check, failed, passed, undecided
+from simic.audit.checks.base import Outcome, check, judged, undecided
 from simic.audit.findings import Evidence
 from simic.audit.record import RunRecord
 
@@ -23,48 +23,38 @@ def _agreement(part: Part, run: RunRecord) -> Outcome:
         }
         for line in certified.differences
     ]
-    kinds = len(certified.lines)
-    if evidence:
-        return failed(f"{len(evidence)} of {kinds} kinds differ", None, evidence)
-    return passed(f"{sum(line.count for line in certified.lines)} comparisons of {kinds} kinds")
+    kinds, compared = len(certified.lines), sum(line.count for line in certified.lines)
+    return judged(
+        evidence, f"{len(evidence)} of {kinds} kinds differ" if evidence else f"{compared} comparisons of {kinds} kinds"
+    )
 
 
-PARTS: tuple[tuple[str, Part, str, str], ...] = (
-    (
-        "K1",
-        "iterations",
+PARTS: dict[Part, tuple[str, str]] = {  # what is wrong; the question
+    "iterations": (
         "Iterations cannot be derived again",
         "Does an independent reference compute the same actions, advantages, updates and counters?",
     ),
-    (
-        "K2",
-        "episodes",
+    "episodes": (
         "Recorded episodes cannot be played again",
         "Do the same decisions lead to the same states, observations and rewards again?",
     ),
-    (
-        "K3",
-        "evaluation",
+    "evaluation": (
         "Evaluated episodes cannot be played again",
         "Do the published weights decide so, and come to the score and size that are claimed?",
     ),
-    (
-        "K4",
-        "headroom",
+    "headroom": (
         "The search's schedules cannot be played again",
         "Do the schedules of headroom.json end with networks of the size and accuracy that are claimed?",
     ),
-    (
-        "K5",
-        "grown network",
+    "grown network": (
         "The exported network is not what is said of it",
         "Do the exported weights and program have the accuracy that is claimed on the held-out samples?",
     ),
-)
-for number, name, wrong, asked in PARTS:
+}
+for number, (part, (wrong, asked)) in enumerate(PARTS.items(), start=1):
     check(
-        id=number,
-        subject="growth" if name in ("headroom", "grown network") else "any",
+        id=f"K{number}",
+        subject="growth" if part in ("headroom", "grown network") else "any",
         title=wrong,
         question=asked,
         severity="critical",
@@ -74,4 +64,4 @@ for number, name, wrong, asked in PARTS:
         threshold="a deviation that rounding does not explain: several times what it came to in clean runs",
         source="an implementation of its own (simic/certify); bounds measured, docs/history/experiments.md",
         fix="Do not use the run: look at the first place that differs; one of the implementations is wrong.",
-    )(partial(_agreement, name))
+    )(partial(_agreement, part))

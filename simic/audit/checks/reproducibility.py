@@ -1,7 +1,8 @@
 """The run as a record: hashes, resumes, origin, one row per step, evaluation that follows from its tables."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import numpy as np
 
@@ -144,18 +145,15 @@ def _agree(first: object, second: object) -> bool:
 
 def _numbers(results: Mapping[str, Standings | DecisionGrade]) -> dict[str, object]:
     """Return every value by its path: ``held_out.policies.learned.score.low``."""
-    leaves: dict[str, object] = {}
+    return dict(_leaves({group: result.model_dump(mode="json") for group, result in results.items()}))
 
-    def walk(place: str, value: object) -> None:
-        inside = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else None
-        if inside is None:
-            leaves[place] = value
-        for name, each in inside or ():
-            walk(f"{place}.{name}", each)
 
-    for group, result in results.items():
-        walk(group, result.model_dump(mode="json"))
-    return leaves
+def _leaves(value: Any, place: str = "") -> Iterator[tuple[str, object]]:
+    if not isinstance(value, dict | list):
+        yield place, value
+        return
+    for name, each in value.items() if isinstance(value, dict) else enumerate(value):
+        yield from _leaves(each, f"{place}.{name}" if place else name)
 
 
 @check(
