@@ -8,7 +8,7 @@ from simic.audit import limits
 from simic.growth.life.vocabulary import Op
 from simic.telemetry.rows import FindingRow
 
-from .synthetic import certificate, evaluation, interval
+from .synthetic import certificate
 
 
 def put(rows, value):
@@ -30,20 +30,6 @@ def update(name, rows, value):
 
 def two(first, second):
     return lambda p: second(first(p))
-
-
-def over_common(low, high):
-    """Set the learned policy's interval over the common schedule, on the tasks of the primary endpoint."""
-
-    def damage(p):
-        old = p.run.evaluation
-        standings = old.standings["held_out"]
-        gain = interval((low + high) / 2, (high - low) / 2)
-        learned = standings.policies["learned"].model_copy(update={"over_common": gain})
-        changed = standings.model_copy(update={"policies": {**standings.policies, "learned": learned}})
-        return p.attribute(evaluation=old.model_copy(update={"standings": {**old.standings, "held_out": changed}}))
-
-    return damage
 
 
 def certified(**deviations):
@@ -187,8 +173,6 @@ DEFECTS = {
     "F2": [("critical", versus("random_legal", -3.0, -1.0)), ("low", versus("random_legal", -1.0, 1.0))],
     "F3": [("medium", versus("patient", -3.0, -1.0)), ("low", versus("patient", -1.0, 1.0)),
            ("low", versus("patient", 0.0, 0.0))],
-    "F4": [("medium", over_common(-3.0, -1.0)), ("low", over_common(-1.0, 1.0)), ("low", over_common(0.0, 0.0))],
-    "X4": [("medium", lambda p: p.attribute(evaluation=evaluation(eval_seeds=10)))],
     "X6": [("critical", provenance(damaged=("checkpoints/best/state.safetensors: damaged",))),
            ("critical", provenance(data_sha256="0" * 64))],
     "X8": [("critical", said(better)), ("critical", said(praised)),

@@ -43,8 +43,8 @@ def refuted(run: RunRecord, workspace: Workspace) -> set[str]:
 def test_a_clean_run_is_certified_and_says_what_was_not_evaluated(workspace: Workspace) -> None:
     verdict = Verdict.from_json((workspace.reports / "findings.json").read_bytes())
     assert verdict.certified
-    unknown = {result.check: result.measured for result in verdict.with_status(Status.NOT_EVALUATED)}
-    assert unknown["Y6"] == "none: headroom.gym.peer_steps is 0" and "X1" in unknown
+    unknown = {result.check for result in verdict.with_status(Status.NOT_EVALUATED)}
+    assert "X1" in unknown
     checks = {result.check for result in verdict.results}
     assert {"K1", "K2", "K3", "Y1", "Y2", "Y3", "Y4"} <= checks
     assert not checks & {"K4", "K5", "F1", "M1", "P5", "C1", "C9"}  # of growth

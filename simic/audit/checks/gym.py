@@ -1,12 +1,11 @@
-"""A run on a Gymnasium environment: its record recomputed, its evaluation, and who plays as well."""
+"""A run on a Gymnasium environment: its record recomputed, its evaluation, and chance."""
 
 from collections.abc import Iterator
 
 import numpy as np
 import torch
 
-from simic.audit import limits
-from simic.audit.checks.base import OURS, Outcome, Reading, check, failed, passed, undecided
+from simic.audit.checks.base import Outcome, check, failed, passed, undecided
 from simic.audit.checks.recomputed import SCALED, SUM, Pair, concluded, differing, moments_of, recomputed, rollouts
 from simic.audit.findings import Evidence, number, percent
 from simic.audit.recompute import claims
@@ -14,9 +13,8 @@ from simic.audit.record import RunRecord
 from simic.certify import ppo as derived
 from simic.certify.agent import Scale
 from simic.evaluation import statistics
-from simic.evaluation.gym import RANDOM, GymComparison
-from simic.evaluation.gym_peer import PEER
-from simic.evaluation.result import BLIND, LEARNED, SAMPLED
+from simic.evaluation.gym import RANDOM
+from simic.evaluation.result import LEARNED
 
 EXACT = 1e-6
 
@@ -127,28 +125,6 @@ def _differences(run: RunRecord) -> Iterator[Pair]:
         yield Pair(f"over {each.second}: p", each.p_value, p, spread)
 
 
-def _placed(gain: GymComparison, critical: bool) -> Outcome:
-    """Judge a difference: not above 0 is a finding, of less weight where it may be above."""
-    own = gain.difference
-    said = f"{own.estimate:+.4g} [{own.low:+.4g}, {own.high:+.4g}] over {gain.second}"
-    if own.low > 0 or (not critical and own.low == own.high == 0.0):
-        return passed(said)
-    evidence: list[Evidence] = [{"versus": gain.second, "difference": own.estimate, "low": own.low, "high": own.high}]
-    return failed(said, None if own.high <= 0 else "low", evidence)
-
-
-def _against(run: RunRecord, names: list[str], critical: bool = False) -> Outcome:
-    """Compare with each of these who played; the first finding counts, the gravest before others."""
-    assert run.gym is not None  # stated in needs
-    judged = [_placed(each, critical) for each in run.gym.comparisons if each.second in names]
-    if not judged:
-        return undecided("nobody of them played, or the trained policy was not evaluated")
-    return next((each for each in sorted(judged, key=lambda o: o.severity == "low") if each.evidence), judged[0])
-
-
-_UPPER = f"upper end of the paired {percent(statistics.CONFIDENCE)} interval over episodes <= 0; contains 0: low"
-
-
 @check(
     id="Y4",
     subject="gym",
@@ -156,67 +132,17 @@ _UPPER = f"upper end of the paired {percent(statistics.CONFIDENCE)} interval ove
     severity="critical",
     question="Is the return of the learned policy above that of random legal actions, in the same fresh episodes?",
     needs=("gym",),
-    threshold=_UPPER,
+    threshold=f"upper end of the paired {percent(statistics.CONFIDENCE)} interval over episodes <= 0; contains 0: low",
     source="Schulman, Nuts and Bolts (run baselines first)",
     fix="Train longer; check the symptoms of the updates.",
 )
 def _chance(run: RunRecord) -> Outcome:
-    return _against(run, [RANDOM], critical=True)
-
-
-@check(
-    id="Y5",
-    subject="gym",
-    title="Not better than a hand-written rule",
-    severity="medium",
-    question="Is the return of the learned policy at least that of every registered rule?",
-    needs=("gym",),
-    threshold=_UPPER,
-    source=OURS,
-    fix="Train longer, or use the rule.",
-)
-def _rules(run: RunRecord) -> Outcome:
-    return _against(run, list(run.params.headroom.gym.rules))
-
-
-@check(
-    id="Y6",
-    subject="gym",
-    title="Behind the peer",
-    severity="medium",
-    question="Is the return of the learned policy at least that of Stable-Baselines3's, and did both learn as long?",
-    needs=("gym", "gym_headroom"),
-    threshold=f"{_UPPER}; not evaluated where the peer learned for other numbers of steps",
-    source="benchmarks/agent.py",
-    fix="Try other train.ppo settings; docs/agent.md says what they are.",
-)
-def _peer(run: RunRecord) -> Outcome:
-    evaluation = run.gym
-    assert evaluation is not None  # stated in needs
-    if PEER not in evaluation.policies:
-        return undecided(evaluation.peer)
-    train = run.params.train
-    own, theirs = train.iterations * train.envs * train.longest_episode, run.params.headroom.gym.peer_steps
-    if own != theirs:
-        return undecided(f"the peer learned for {theirs:,} environment steps, training took {own:,}")
-    return _against(run, [PEER])
-
-
-@check(
-    id="Y7",
-    subject="gym",
-    title="Too few episodes behind the claim",
-    severity="medium",
-    question="Do enough evaluation episodes stand behind the comparison?",
-    needs=("gym",),
-    threshold=f"fewer than {limits.EVALUATION_SEEDS:g} evaluation seeds",
-    source="Henderson et al. 2018; Agarwal et al. 2021 (rliable)",
-    fix="Raise evaluate.eval_seeds; for claims about learning train with several rng seeds (simic study).",
-)
-def _seeds(run: RunRecord) -> Outcome:
-    evaluation = run.gym
-    assert evaluation is not None  # stated in needs
-    seeds = Reading(limits.EVALUATION_SEEDS, evaluation.eval_seeds, "medium")
-    others = [each.second for each in evaluation.comparisons if each.second not in (SAMPLED, BLIND)]
-    said = f"{seeds}, 1 training run; compared with {', '.join(others) or 'nobody'}"
-    return failed(said) if seeds.broken else passed(said)
+    assert run.gym is not None  # stated in needs
+    gain = next((each.difference for each in run.gym.comparisons if each.second == RANDOM), None)
+    if gain is None:
+        return undecided("the trained policy was not evaluated")
+    said = f"{gain.estimate:+.4g} [{gain.low:+.4g}, {gain.high:+.4g}] over {RANDOM}"
+    if gain.low > 0:
+        return passed(said)
+    evidence = [{"versus": RANDOM, "difference": gain.estimate, "low": gain.low, "high": gain.high}]
+    return failed(said, None if gain.high <= 0 else "low", evidence)

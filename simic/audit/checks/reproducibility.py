@@ -153,7 +153,7 @@ def _leaves(value: Any, place: str = "") -> Iterator[tuple[str, object]]:
         yield place, value
         return
     for name, each in value.items() if isinstance(value, dict) else enumerate(value):
-        yield from _leaves(each, f"{place}.{name}" if place else name)
+        yield from _leaves(each, f"{place}.{name}" if place else str(name))
 
 
 @check(

@@ -1,7 +1,5 @@
 """Recorded steps: legality of actions, validity of rows, and rewards that telescope, add up and are not hacked."""
 
-from dataclasses import asdict, dataclass
-
 import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
@@ -160,35 +158,6 @@ def _spearman(x: Values, y: Values) -> tuple[float, float]:
     return float(statistic), float(p_value)
 
 
-@dataclass(frozen=True)
-class _Kept:
-    """Hold a seed at its fossilization, its host's gain since germination and its contribution, in points."""
-
-    iteration: int
-    step: int
-    env: int
-    progress_pct: float
-    contribution_pct: float
-    error_pct: float  # standard, of the contribution
-
-
-def _kept(run: RunRecord) -> list[_Kept]:
-    """Return all fossilized seeds except those germinated in the first step, before which nothing was measured."""
-    names = ("effective_op", "slot", "valid", "live_accuracy", "contribution", "contribution_se", "iteration")
-    kept = []
-    for rows in episodes(run):
-        op, slot, valid, accuracy, contribution, errors, iteration = (run.steps.column(name)[rows] for name in names)
-        for t, env in zip(*np.nonzero((op == Op.FOSSILIZE) & valid), strict=True):
-            target = slot[t, env]
-            planted = np.flatnonzero((op[:t, env] == Op.GERMINATE) & (slot[:t, env] == target))
-            if t == 0 or planted.size == 0 or planted[-1] == 0:
-                continue
-            progress = float(accuracy[t - 1, env] - accuracy[planted[-1] - 1, env])  # measured before the op
-            worth, error = float(contribution[t - 1, env, target]), float(np.nan_to_num(errors[t - 1, env, target]))
-            kept.append(_Kept(int(iteration[0]), int(t) + 1, int(env), progress, worth, error))
-    return kept
-
-
 HELPED_PCT, LOST_PCT, ERRORS = 0.1, 0.2, 4.0
 
 
@@ -218,11 +187,36 @@ def _harmful_seeds_kept(run: RunRecord) -> Outcome:
     if not kept:
         return undecided("nothing was fossilized")
     harmful = [
-        asdict(each)
+        each
         for each in kept
-        if each.contribution_pct > max(HELPED_PCT, ERRORS * each.error_pct)
-        and -each.progress_pct > max(LOST_PCT, ERRORS * each.error_pct)
+        if each["contribution_pct"] > max(HELPED_PCT, ERRORS * each["error_pct"])
+        and -each["progress_pct"] > max(LOST_PCT, ERRORS * each["error_pct"])
     ]
     share = len(harmful) / len(kept)
     high = Reading(limits.HARMFUL_SEEDS, share, "high", harmful)
     return weighed([high, Reading(limits.SOME_HARMFUL_SEEDS, share, "medium", harmful)])
+
+
+def _kept(run: RunRecord) -> list[dict[str, float]]:
+    """Return the fossilized seeds, but those germinated in the first step, before which nothing was measured: each with
+    its host's gain since germination, its contribution and the standard error of that, in points.
+    """
+    names = ("effective_op", "slot", "valid", "live_accuracy", "contribution", "contribution_se", "iteration")
+    kept = []
+    for rows in episodes(run):
+        op, slot, valid, accuracy, contribution, errors, iteration = (run.steps.column(name)[rows] for name in names)
+        for t, env in zip(*np.nonzero((op == Op.FOSSILIZE) & valid), strict=True):
+            target = slot[t, env]
+            planted = np.flatnonzero((op[:t, env] == Op.GERMINATE) & (slot[:t, env] == target))
+            if planted.size and planted[-1] > 0:
+                kept.append(
+                    {
+                        "iteration": int(iteration[0]),
+                        "step": int(t) + 1,
+                        "env": int(env),
+                        "progress_pct": float(accuracy[t - 1, env] - accuracy[planted[-1] - 1, env]),  # before the op
+                        "contribution_pct": float(contribution[t - 1, env, target]),
+                        "error_pct": float(np.nan_to_num(errors[t - 1, env, target])),
+                    }
+                )
+    return kept
