@@ -41,9 +41,10 @@ def _claims_follow(run: RunRecord) -> Outcome:
     return concluded(differing(pairs), f"{len(pairs)} numbers")
 
 
-def _interval(
+def interval_pairs(
     name: str, claimed: Interval, computed: tuple[float, float, float], tolerance: float = EXACT
 ) -> Iterator[Pair]:
+    """Yield the estimate and the ends of an interval beside those computed."""
     for part, value in zip(("estimate", "low", "high"), computed, strict=True):
         yield Pair(f"{name}: {part}", getattr(claimed, part), value, tolerance)
 
@@ -51,7 +52,7 @@ def _interval(
 def _policies(evaluation: Evaluation) -> Iterator[Pair]:
     for name, policy in evaluation.policies.items():
         test = np.array(policy.per_seed.test_accuracy_pct)
-        yield from _interval(f"{name}, accuracy", policy.test_accuracy_pct, claims.mean_interval(test))
+        yield from interval_pairs(f"{name}, accuracy", policy.test_accuracy_pct, claims.mean_interval(test))
         if policy.test_accuracy_iqm_pct is not None:
             yield Pair(f"{name}, IQM", policy.test_accuracy_iqm_pct.estimate, claims.trimmed(test))
         for what in ("params", "flops_per_sample", "germinated", "fossilized", "pruned", "rollbacks"):
@@ -67,7 +68,7 @@ def _comparisons(evaluation: Evaluation) -> Iterator[Pair]:
             np.array(evaluation.policies[name].per_seed.test_accuracy_pct) for name in (each.first, each.second)
         )
         difference, name = first - second, f"{each.first} - {each.second}"
-        yield from _interval(name, each.difference_pct, claims.mean_interval(difference))
+        yield from interval_pairs(name, each.difference_pct, claims.mean_interval(difference))
         p, spread = claims.sign_flip(difference)
         yield Pair(f"{name}: p", each.p_value, p, spread)
         yield Pair(f"{name}: improves", each.probability_of_improvement, claims.improves(difference))
@@ -99,7 +100,7 @@ def _standings(
 
         common = mean(test)[:, headroom.common]
         oracle = claims.of_best(mean(choosing), mean(test))
-        yield from _interval(f"{group}, gap", standings.gap, claims.mean_interval(oracle - common))
+        yield from interval_pairs(f"{group}, gap", standings.gap, claims.mean_interval(oracle - common))
         searched = [float(mean(scores).mean()) for scores in best]
         for k, (claimed, computed) in enumerate(zip(standings.random_search, searched, strict=True), start=1):
             yield Pair(f"{group}, search of {k}", claimed, computed, ROUNDED)
@@ -109,16 +110,16 @@ def _standings(
             reached[name] = mean(scores)
         for name, scores in reached.items():
             standing, said = standings.policies[name], f"{group}, {name}"
-            yield from _interval(f"{said}, score", standing.score, claims.mean_interval(scores))
-            yield from _interval(f"{said}, gain", standing.over_common, claims.mean_interval(scores - common))
+            yield from interval_pairs(f"{said}, score", standing.score, claims.mean_interval(scores))
+            yield from interval_pairs(f"{said}, gain", standing.over_common, claims.mean_interval(scores - common))
             if standing.over_rule is not None and standings.rule is not None:
                 won = scores - reached[standings.rule]
-                yield from _interval(f"{said}, over the rule", standing.over_rule, claims.mean_interval(won))
+                yield from interval_pairs(f"{said}, over the rule", standing.over_rule, claims.mean_interval(won))
             worth = claims.worth(float(scores.mean()), searched)
             yield Pair(f"{said}, worth of search", standing.search_worth.estimate.count, worth, ROUNDED)
             part = claims.share(scores - common, oracle - common)
             if standing.share is not None and part is not None:
-                yield from _interval(f"{said}, share", standing.share, part, SEARCHED)
+                yield from interval_pairs(f"{said}, share", standing.share, part, SEARCHED)
             yield Pair(f"{said}, has a share", float(standing.share is not None), float(part is not None), 0.0)
 
 

@@ -6,6 +6,7 @@ import numpy as np
 import torch
 
 from simic.audit.checks.base import Outcome, check, failed, passed, undecided
+from simic.audit.checks.claims import EXACT, interval_pairs
 from simic.audit.checks.recomputed import SCALED, SUM, Pair, concluded, differing, moments_of, recomputed, rollouts
 from simic.audit.findings import Evidence, number, percent
 from simic.audit.recompute import claims
@@ -13,10 +14,8 @@ from simic.audit.record import RunRecord
 from simic.certify import ppo as derived
 from simic.certify.agent import Scale
 from simic.evaluation import statistics
-from simic.evaluation.gym import RANDOM
+from simic.evaluation.gym import RANDOM, GymEvaluation
 from simic.evaluation.result import LEARNED
-
-EXACT = 1e-6
 
 
 @recomputed(
@@ -100,28 +99,20 @@ def _claims_follow(run: RunRecord) -> Outcome:
     kept = (run.checkpoints or {}).get(evaluation.checkpoint)
     same["checkpoint"] = kept is None or kept.manifest.iteration == evaluation.checkpoint_iteration
     problems: list[Evidence] = [{"what": f"another {name}"} for name, equal in same.items() if not equal]
-    pairs = [*_means(run), *_differences(run)]
+    pairs = list(_numbers(evaluation))
     return concluded(problems + differing(pairs), f"{len(pairs)} numbers")
 
 
-def _means(run: RunRecord) -> Iterator[Pair]:
-    assert run.gym is not None
-    for name, policy in run.gym.policies.items():
-        returns = np.array(policy.per_seed.returns)
-        for part, value in zip(("estimate", "low", "high"), claims.mean_interval(returns), strict=True):
-            yield Pair(f"{name}: {part}", getattr(policy.mean_return, part), value, EXACT)
+def _numbers(evaluation: GymEvaluation) -> Iterator[Pair]:
+    returns = {name: np.array(policy.per_seed.returns) for name, policy in evaluation.policies.items()}
+    for name, policy in evaluation.policies.items():
+        yield from interval_pairs(name, policy.mean_return, claims.mean_interval(returns[name]))
         if policy.iqm_return is not None:
-            yield Pair(f"{name}, IQM", policy.iqm_return.estimate, claims.trimmed(returns), EXACT)
-
-
-def _differences(run: RunRecord) -> Iterator[Pair]:
-    assert run.gym is not None
-    policies = run.gym.policies
-    for each in run.gym.comparisons:
-        first, second = (np.array(policies[name].per_seed.returns) for name in (LEARNED, each.second))
-        for part, value in zip(("estimate", "low", "high"), claims.mean_interval(first - second), strict=True):
-            yield Pair(f"over {each.second}: {part}", getattr(each.difference, part), value, EXACT)
-        p, spread = claims.sign_flip(first - second)
+            yield Pair(f"{name}, IQM", policy.iqm_return.estimate, claims.trimmed(returns[name]))
+    for each in evaluation.comparisons:
+        difference = returns[LEARNED] - returns[each.second]
+        yield from interval_pairs(f"over {each.second}", each.difference, claims.mean_interval(difference))
+        p, spread = claims.sign_flip(difference)
         yield Pair(f"over {each.second}: p", each.p_value, p, spread)
 
 
