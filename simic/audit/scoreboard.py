@@ -9,8 +9,7 @@ from typing import Self
 
 import numpy as np
 
-from simic.audit.recompute.rewards import Steps, earlier
-from simic.audit.record import RunRecord
+from simic.audit.record import RunRecord, Steps
 from simic.certify.life import FOSSILIZED, GERMINATE, LIVE, PRUNED
 from simic.evaluation.result import Frozen
 from simic.growth.networks.blueprints import blueprints_of
@@ -98,9 +97,9 @@ def _score(name: str, seeds: list[_Seed]) -> Score:
 def _seeds(steps: Steps, bare: Mapping[str, int]) -> Iterator[_Seed]:
     """Yield the seeds of one iteration; ``bare`` is the cost of the host alone."""
     live = np.isin(steps["stage"], LIVE)
-    changed = live != earlier(live, False)
+    changed = np.diff(live, axis=0, prepend=False)
     began = (steps["effective_op"] == GERMINATE) & steps["valid"]
-    added = {cost: steps[cost] - earlier(steps[cost], bare[cost]) for cost in COSTS}
+    added = {cost: np.diff(steps[cost], axis=0, prepend=bare[cost]) for cost in COSTS}
     for t, env in zip(*np.nonzero(began), strict=True):
         slot = int(steps["slot"][t, env])
         after = live[t:, env, slot]

@@ -4,10 +4,10 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
+from simic.audit import recompute
 from simic.audit.checks.base import Outcome, undecided
 from simic.audit.checks.recomputed import Pair, concluded, differing, recomputed
 from simic.audit.findings import Evidence, number
-from simic.audit.recompute import claims
 from simic.audit.record import RunRecord
 from simic.evaluation.endpoints import COMMON, ORACLE_TASK
 from simic.evaluation.result import Evaluation, Fixed, HeadroomReport, PerSeed, Standings
@@ -52,9 +52,9 @@ def interval_pairs(
 def _policies(evaluation: Evaluation) -> Iterator[Pair]:
     for name, policy in evaluation.policies.items():
         test = np.array(policy.per_seed.test_accuracy_pct)
-        yield from interval_pairs(f"{name}, accuracy", policy.test_accuracy_pct, claims.mean_interval(test))
+        yield from interval_pairs(f"{name}, accuracy", policy.test_accuracy_pct, recompute.mean_interval(test))
         if policy.test_accuracy_iqm_pct is not None:
-            yield Pair(f"{name}, IQM", policy.test_accuracy_iqm_pct.estimate, claims.trimmed(test))
+            yield Pair(f"{name}, IQM", policy.test_accuracy_iqm_pct.estimate, recompute.trimmed(test))
         for what in ("params", "flops_per_sample", "germinated", "fossilized", "pruned", "rollbacks"):
             yield Pair(f"{name}, {what}", getattr(policy, what), float(np.mean(getattr(policy.per_seed, what))))
         yield Pair(f"{name}, validation", policy.val_accuracy_pct, float(np.mean(policy.per_seed.val_accuracy_pct)))
@@ -68,10 +68,10 @@ def _comparisons(evaluation: Evaluation) -> Iterator[Pair]:
             np.array(evaluation.policies[name].per_seed.test_accuracy_pct) for name in (each.first, each.second)
         )
         difference, name = first - second, f"{each.first} - {each.second}"
-        yield from interval_pairs(name, each.difference_pct, claims.mean_interval(difference))
-        p, spread = claims.sign_flip(difference)
+        yield from interval_pairs(name, each.difference_pct, recompute.mean_interval(difference))
+        p, spread = recompute.sign_flip(difference)
         yield Pair(f"{name}: p", each.p_value, p, spread)
-        yield Pair(f"{name}: improves", each.probability_of_improvement, claims.improves(difference))
+        yield Pair(f"{name}: improves", each.probability_of_improvement, recompute.improves(difference))
 
 
 def _scores(accuracy: Array, params: Array, headroom: HeadroomReport) -> Array:
@@ -88,7 +88,7 @@ def _standings(
         _scores(np.array(table), sizes, headroom)
         for table in (headroom.choosing_val_pct, headroom.val_pct, headroom.test_pct)
     )
-    best = claims.best_of(val, test)
+    best = recompute.best_of(val, test)
     reached = np.mean(headroom.search_scores, axis=0)
     yield Pair(f"{where}common schedule", float(headroom.common), float(reached.argmax()), 0.0)
     for name_of_group, standings in by_group.items():
@@ -96,11 +96,11 @@ def _standings(
         group = f"{where}{name_of_group}"
 
         def mean(values: Array, tasks: list[int] = tasks) -> Array:
-            return claims.by_task(values, headroom.rows, tasks)
+            return recompute.by_task(values, headroom.rows, tasks)
 
         common = mean(test)[:, headroom.common]
-        oracle = claims.of_best(mean(choosing), mean(test))
-        yield from interval_pairs(f"{group}, gap", standings.gap, claims.mean_interval(oracle - common))
+        oracle = recompute.of_best(mean(choosing), mean(test))
+        yield from interval_pairs(f"{group}, gap", standings.gap, recompute.mean_interval(oracle - common))
         searched = [float(mean(scores).mean()) for scores in best]
         for k, (claimed, computed) in enumerate(zip(standings.random_search, searched, strict=True), start=1):
             yield Pair(f"{group}, search of {k}", claimed, computed, ROUNDED)
@@ -110,14 +110,14 @@ def _standings(
             reached[name] = mean(scores)
         for name, scores in reached.items():
             standing, said = standings.policies[name], f"{group}, {name}"
-            yield from interval_pairs(f"{said}, score", standing.score, claims.mean_interval(scores))
-            yield from interval_pairs(f"{said}, gain", standing.over_common, claims.mean_interval(scores - common))
+            yield from interval_pairs(f"{said}, score", standing.score, recompute.mean_interval(scores))
+            yield from interval_pairs(f"{said}, gain", standing.over_common, recompute.mean_interval(scores - common))
             if standing.over_rule is not None and standings.rule is not None:
                 won = scores - reached[standings.rule]
-                yield from interval_pairs(f"{said}, over the rule", standing.over_rule, claims.mean_interval(won))
-            worth = claims.worth(float(scores.mean()), searched)
+                yield from interval_pairs(f"{said}, over the rule", standing.over_rule, recompute.mean_interval(won))
+            worth = recompute.worth(float(scores.mean()), searched)
             yield Pair(f"{said}, worth of search", standing.search_worth.estimate.count, worth, ROUNDED)
-            part = claims.share(scores - common, oracle - common)
+            part = recompute.share(scores - common, oracle - common)
             if standing.share is not None and part is not None:
                 yield from interval_pairs(f"{said}, share", standing.share, part, SEARCHED)
             yield Pair(f"{said}, has a share", float(standing.share is not None), float(part is not None), 0.0)

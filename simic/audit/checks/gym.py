@@ -5,11 +5,11 @@ from collections.abc import Iterator
 import numpy as np
 import torch
 
+from simic.audit import recompute
 from simic.audit.checks.base import Outcome, check, failed, passed, undecided
 from simic.audit.checks.claims import EXACT, interval_pairs
 from simic.audit.checks.recomputed import SCALED, SUM, Pair, concluded, differing, moments_of, recomputed, rollouts
 from simic.audit.findings import Evidence, number, percent
-from simic.audit.recompute import claims
 from simic.audit.record import RunRecord
 from simic.certify import ppo as derived
 from simic.certify.agent import Scale
@@ -106,13 +106,13 @@ def _claims_follow(run: RunRecord) -> Outcome:
 def _numbers(evaluation: GymEvaluation) -> Iterator[Pair]:
     returns = {name: np.array(policy.per_seed.returns) for name, policy in evaluation.policies.items()}
     for name, policy in evaluation.policies.items():
-        yield from interval_pairs(name, policy.mean_return, claims.mean_interval(returns[name]))
+        yield from interval_pairs(name, policy.mean_return, recompute.mean_interval(returns[name]))
         if policy.iqm_return is not None:
-            yield Pair(f"{name}, IQM", policy.iqm_return.estimate, claims.trimmed(returns[name]))
+            yield Pair(f"{name}, IQM", policy.iqm_return.estimate, recompute.trimmed(returns[name]))
     for each in evaluation.comparisons:
         difference = returns[LEARNED] - returns[each.second]
-        yield from interval_pairs(f"over {each.second}", each.difference, claims.mean_interval(difference))
-        p, spread = claims.sign_flip(difference)
+        yield from interval_pairs(f"over {each.second}", each.difference, recompute.mean_interval(difference))
+        p, spread = recompute.sign_flip(difference)
         yield Pair(f"over {each.second}: p", each.p_value, p, spread)
 
 

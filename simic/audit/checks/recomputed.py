@@ -8,11 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from simic.audit.checks.base import MOST_EVIDENCE, Outcome, Values, check, episodes, judged, length_of, undecided
+from simic.audit.checks.base import Outcome, Values, check, episodes, judged, length_of, undecided
 from simic.audit.findings import Evidence, number
-from simic.audit.recompute import rewards
-from simic.audit.recompute.rewards import Steps
-from simic.audit.record import RunRecord
+from simic.audit.record import RunRecord, Steps
 from simic.certify import ppo as derived
 from simic.certify.agent import Scale
 from simic.certify.life import FOSSILIZED, GERMINATE
@@ -123,29 +121,6 @@ def _mean_of_seeds(norms: Array, valid: Array) -> Array:
     count = trained.sum(axis=(0, 2))
     total = np.where(trained, norms, 0.0).sum(axis=(0, 2))
     return np.divide(total, count, out=np.full(len(count), np.nan), where=count > 0)
-
-
-@recomputed(
-    id="C2",
-    subject="growth",
-    title="Rewards do not follow from the states",
-    question="Do the components of the reward follow from stages, ops, parameters and accuracies?",
-    needs=("checkpoints", "params", "steps.reward", "steps.stage"),
-    threshold=f"a component that differs by more than {number(SUM)} at any step",
-)
-def _components_follow(run: RunRecord) -> Outcome:
-    train = run.params.train
-    host_params = int(run.steps.column("committed_params").min())  # no episode begins with a fossilized seed
-    names = [name for name in run.steps.below("components") if name in rewards.KNOWN]
-    if not names:
-        return undecided(f"no component of mode {train.reward.mode} can be told from the record alone")
-    problems: list[Evidence] = []
-    for iteration, steps in rollouts(run):
-        for name in names:
-            bad = ~(rewards.deviation(name, steps, train, host_params) <= SUM)
-            at = np.argwhere(bad)[:MOST_EVIDENCE]
-            problems += [{"what": name, "iteration": iteration, "step": int(t) + 1, "env": int(e)} for t, e in at]
-    return concluded(problems, f"{', '.join(names)} at {run.steps.column('reward').size} steps")
 
 
 @recomputed(

@@ -1,1 +1,0 @@
-"""Recomputation of a run's records from its files in numpy, without the code that made them."""
