@@ -26,7 +26,7 @@ from simic.errors import AuditFailed, SimicError, printable
 from simic.evaluation.endpoints import COMMON, ORACLE_TASK
 from simic.evaluation.gym import RANDOM
 from simic.evaluation.page import GROUPS
-from simic.evaluation.result import LEARNED, DecisionGrade, Evaluation
+from simic.evaluation.result import LEARNED, Evaluation
 from simic.evaluation.statistics import CONFIDENCE, Interval
 from simic.params import Params
 from simic.training.observers import duration
@@ -130,28 +130,30 @@ def _for_markdown(value: Any) -> Any:
 
 
 def _content(run: RunRecord, verdict: Verdict) -> dict[str, object]:
-    evaluation, params = run.evaluation, _sealed(run.provenance)
+    evaluation, params, layers = run.evaluation, _sealed(run.provenance), get_args(Layer)
+    played = evaluation.policies.keys() if evaluation else set[str]()
+    grades = evaluation.counterfactuals if evaluation else {}
     proof = [result for result in verdict.results if result.layer != "symptom"]
     return {
         "verdict": verdict,
-        "layers": [_layer(verdict, layer) for layer in get_args(Layer)],
+        "layers": [_layer(verdict, layer) for layer in layers],
         "told": _rows(run.told),
         "validations": figures.validations(run),
         "about": _about(params),
-        "proof": [result for layer in get_args(Layer) for result in proof if result.layer == layer],
+        "proof": sorted(proof, key=lambda result: layers.index(result.layer)),
         "sound": not any(verdict.counts()[severity] for severity in ("critical", "high")),
         "findings": verdict.findings,
         "unevaluated": verdict.with_status(Status.NOT_EVALUATED),
         "passed": [result for result in verdict.with_status(Status.PASS) if result.layer == "symptom"],
         "evaluation": evaluation,
-        "policies": _policies(evaluation) if evaluation else (),
+        "policies": [name for name in figures.POLICIES if name in played] + sorted(played - figures.POLICIES.keys()),
         "confidence": percent(CONFIDENCE),
         "standings": evaluation.standings if evaluation and not verdict.refuted else {},
         "by_length": _by_length(evaluation) if evaluation and not verdict.refuted else (),
-        "outcome": _outcome_of(run, verdict),
+        "outcome": _outcome(run, verdict),
         "groups": GROUPS,
         "short_groups": SHORT_GROUPS,
-        "grades": _grades(evaluation) if evaluation else (),
+        "grades": [(question, grade) for question, grade in grades.items() if grade.decisions],
         "contrasts": _contrasts(evaluation) if evaluation else (),
         "planted": evaluation.planted if evaluation else None,
         "cases": list(enumerate(evaluation.cases)) if evaluation else (),
@@ -175,24 +177,21 @@ def _rows(table: Table) -> list[dict[str, object]]:
     return [dict(zip(table.columns, row, strict=True)) for row in zip(*columns, strict=True)]
 
 
-def _outcome_of(run: RunRecord, verdict: Verdict) -> str:
-    """Return the outcome of a run on any task; ``withheld`` where its record does not hold."""
-    if verdict.refuted:
+def _outcome(run: RunRecord, verdict: Verdict) -> str:
+    """Say whether the learned policy is above the hand rule, or where there is none the common schedule, or random
+    actions in a Gymnasium environment: ``above``, ``level``, ``below``; ``unknown`` where it did not play, ``withheld``
+    where the record does not hold.
+    """
+    if verdict.refuted or (run.gym is None and run.evaluation is None):
         return "withheld"
     if run.gym is not None:
         over = next((each.difference for each in run.gym.comparisons if each.second == RANDOM), None)
-        return "unknown" if over is None else "above" if over.low > 0 else "below" if over.high < 0 else "level"
-    return _outcome(run.evaluation) if run.evaluation else "withheld"
-
-
-def _outcome(evaluation: Evaluation) -> str:
-    """Say whether the learned policy is above the hand rule, or where there is none the common schedule: ``above``,
-    ``level``, ``below``; ``unknown`` where it did not play.
-    """
-    learned = next(iter(evaluation.standings.values())).policies.get(LEARNED)
-    if learned is None:
+    else:
+        assert run.evaluation is not None  # the other kind of run
+        learned = next(iter(run.evaluation.standings.values())).policies.get(LEARNED)
+        over = learned and (learned.over_rule or learned.over_common)
+    if over is None:
         return "unknown"
-    over = learned.over_rule or learned.over_common
     return "above" if over.low > 0 else "below" if over.high < 0 else "level"
 
 
@@ -210,11 +209,6 @@ def _by_length(evaluation: Evaluation) -> list[dict[str, object]]:
     return rows if len(lengths) > 1 else []
 
 
-def _grades(evaluation: Evaluation) -> list[tuple[str, DecisionGrade]]:
-    """Return the grades of questions that came up."""
-    return [(question, grade) for question, grade in evaluation.counterfactuals.items() if grade.decisions]
-
-
 def _contrasts(evaluation: Evaluation) -> list[dict[str, object]]:
     """Return the replayed decisions that won most over the best alternative tried, then those that lost most."""
     every = []
@@ -227,11 +221,6 @@ def _contrasts(evaluation: Evaluation) -> list[dict[str, object]]:
         {"gain": gain, "decision": decision, "best": best, "task": evaluation.tasks[evaluation.rows[decision.row]].name}
         for gain, decision, best in won[:MOST_DECISIONS] + lost[-MOST_DECISIONS:]
     ]
-
-
-def _policies(evaluation: Evaluation) -> list[str]:
-    known = [name for name in figures.POLICIES if name in evaluation.policies]
-    return known + sorted(evaluation.policies.keys() - set(known))
 
 
 def interval(value: Interval | None, form: str = "{:.2f}", unit: float = 1.0) -> Markup:

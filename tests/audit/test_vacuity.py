@@ -1,14 +1,11 @@
-"""Symptoms have their numbers beside their limits, the headline says what was not seen, the default run reaches all."""
+"""Symptoms have their numbers beside their limits, the headline says what was not seen."""
 
 import pytest
 
 from simic import params as params_module
 from simic.audit import audit, limits
 from simic.audit.findings import Status, Verdict
-from simic.pipeline import stages
-from simic.pipeline.paths import Workspace
 from tests.helpers import ROOT
-from tests.pipeline.small_suite import tree
 
 # F and X are about the evaluation and the origin of a run; the others measure how it learned.
 SYMPTOMS = tuple(check for check in audit.checks(of_gym=False) if check.layer == "symptom" and check.id[0] not in "FX")
@@ -35,34 +32,6 @@ def test_the_headline_counts_what_could_be_critical_and_was_not_evaluated(plant)
     assert "critical" not in audit.summarize(plant.run, whole)[2]
 
 
-SHAPE = ("iterations", "validate_every")
-SMALL = [
-    "train.envs=12", "train.episode_steps=20", "train.ppo.minibatches=2", "train.price=0.0",
-    "train.lifecycle.blending_dwell=1", "train.lifecycle.min_prune_age=4", "train.policy.core_units=8",
-    "headroom.policies=[static, random_legal, patient]", "headroom.schedules=4",
-    "evaluate.policies=[learned]", "audit.certify=false",
-]  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def as_by_default(tmp_path_factory):
-    """Return every result on a real run with the shape of the default one, smaller in everything else."""
+def test_the_default_run_is_long_enough_for_every_check():
     shipped = params_module.load(ROOT / "params.yaml").train
-    same = [f"train.{name}={getattr(shipped, name)}" for name in SHAPE]
-    small = tree(*same, *SMALL)
-    workspace = Workspace(tmp_path_factory.mktemp("default"))
-    for name in stages.STAGES:
-        stages.STAGES[name](small, workspace)
-    verdict = Verdict.from_json((workspace.reports / "findings.json").read_bytes())
-    return {found.check: found for found in verdict.results}
-
-
-@pytest.mark.slow
-def test_the_default_run_reaches_every_check(as_by_default):
-    """K1 to K5 are evaluated where the reference ran, X1 where trainings were killed."""
-    missed = {
-        i: f.measured
-        for i, f in as_by_default.items()
-        if f.status is Status.NOT_EVALUATED and f.layer not in ("certify", "resume")
-    }
-    assert not missed
+    assert all(check.minimum <= shipped.iterations for check in audit.checks())
