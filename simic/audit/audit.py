@@ -5,7 +5,6 @@ from simic.audit.checks import (  # noqa: F401 - each registers its family
     base,
     certified,
     claims,
-    data,
     floors,
     gym,
     recomputed,

@@ -9,7 +9,6 @@ from simic.audit.resume_certificate import ResumeCertificate
 from simic.certify.comparison import Comparison
 from simic.evaluation.result import Frozen
 
-FORMAT = 5
 Part = Literal["iterations", "episodes", "evaluation", "headroom", "grown network"]
 
 
@@ -29,7 +28,7 @@ class Certified(Frozen):
 class Certificate(Frozen):
     """Hold all parts."""
 
-    format: Literal[5] = FORMAT
+    format: Literal[5] = 5
     parts: tuple[Certified, ...] = ()
     resume: ResumeCertificate | str | None = None  # text: why it cannot be read
 

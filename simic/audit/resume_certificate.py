@@ -10,7 +10,6 @@ from simic import durable
 from simic.audit.provenance import Provenance
 from simic.evaluation.result import Frozen
 
-FORMAT = 1
 ENOUGH_KILLS = 50  # for a claim; fewer show how it is done
 COMMAND = "simic verify-resume"
 
@@ -44,7 +43,7 @@ class ResumeSubject(Frozen):
 class ResumeCertificate(Frozen):
     """Count over all killed trainings; ``failures`` are those that did not come to their end."""
 
-    format: Literal[1] = FORMAT
+    format: Literal[1] = 1
     subject: ResumeSubject
     trained: str  # what, in words
     seed: int  # of the moments
