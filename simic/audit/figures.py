@@ -420,9 +420,10 @@ def _gap(run: RunRecord) -> Drawn | None:
     names = [printable(kind) + (" *" if group == "held_out_kinds" else "") for group, kind, _ in rows]
     plot.set_yticks(range(len(rows)), names)
     plot.set_ylim(len(rows) - 0.5, -0.5)
-    across = "score on test (points); * never trained on"
-    _axis(plot, "From the common schedule to the oracle", across, "", grid="x")
+    _axis(plot, "", "test score (points); * new kinds", "", grid="x")
     plot.xaxis.set_major_locator(MaxNLocator(nbins=8))
+    # Of the whole figure: names of kinds may leave the plot little room.
+    figure.suptitle("From the common schedule to the oracle", x=0.02, ha="left", fontsize=9.5, fontweight="bold")
     legend_below(figure, used)
     kept = kept_by_kind(run.evaluation)
     said = [

@@ -48,7 +48,16 @@ def clipped_texts(figure):
 
 
 KINDS = {  # the longest names of kinds
-    "held_out": ("pairs_near", "pairs_far", "pairs_mislabelled", "brightness", "gratings", "same", "digits", "either"),
+    "held_out": (
+        "pairs_near",
+        "pairs_far",
+        "only_order_bands_exponentiated",
+        "brightness",
+        "gratings",
+        "same",
+        "digits",
+        "either",
+    ),
     "held_out_kinds": ("pairs_middle", "digits_clutter", "digits_permuted", "digits_mislabelled", "digits_negative"),
 }
 COMPONENTS = ("shaping", "rent", "alpha_shock", "intervention", "death", "x")
