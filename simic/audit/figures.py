@@ -23,8 +23,8 @@ from simic.evaluation.endpoints import ALL_AT_ONCE, COMMON, ORACLE_TASK, PPO, RU
 from simic.evaluation.gym import RANDOM
 from simic.evaluation.gym_peer import PEER
 from simic.evaluation.page import GROUPS
-from simic.evaluation.statistics import pareto_front
 from simic.evaluation.result import LEARNED, Case, Evaluation, Timeline
+from simic.evaluation.statistics import pareto_front
 from simic.growth.life.vocabulary import Action, Op, Stage
 from simic.growth.networks.blueprints import blueprints_of
 
