@@ -58,14 +58,23 @@ class Limit(float):
         return float(f"{limit:.3g}")
 
 
-ours = Limit  # that clean runs stay below
-at_least = partial(Limit, above=False)  # that clean runs stay above
+_REGISTRY: list[Limit] = []
+
+
+def ours(name: str, value: float, bound: float | None = None, *, judged: float, above: bool = True) -> Limit:
+    """Register a limit that clean runs stay below."""
+    limit = Limit(name, value, bound, judged=judged, above=above)
+    _REGISTRY.append(limit)
+    return limit
+
+
+at_least = partial(ours, above=False)  # that clean runs stay above
 published = partial(Limit, ours=False)  # of a publication, a definition or floating-point arithmetic
 
 
 def every() -> tuple[Limit, ...]:
-    """Return the limits of this module in order."""
-    return tuple(each for each in globals().values() if isinstance(each, Limit))
+    """Return all limits of ours in order."""
+    return tuple(_REGISTRY)
 
 
 def source() -> str:
