@@ -118,8 +118,7 @@ class Opener:
 
     def __init__(self, tree: Params, prepared: Path) -> None:
         self.tree = tree
-        task, self.state = session.assemble(tree, prepared, CPU)
-        self.env = task.env
+        self.task, self.state = session.assemble(tree, prepared, CPU)
         self.fresh = self.state.tensors(), self.state.scalars()
 
     def published(self, workspace: Workspace, fresh: bool = False) -> tuple[int, Ended]:
@@ -128,8 +127,8 @@ class Opener:
         said = kept_runs.begin(tree, workspace, fresh, allow_code_change=False)
         self.state.load(*self.fresh)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(session, "compose", lambda *given: (self.env, self.state))
-            patch.setattr(type(self.env), "close", lambda env: None)
+            patch.setattr(session, "assemble", lambda *given: (self.task, self.state))
+            patch.setattr(type(self.task.env), "close", lambda env: None)
             patch.setattr(memory_estimate, "refuse_training", lambda *given: None)
             work = workspace.work(stages.fingerprint(tree, workspace))
             with session.open_session(tree, work, workspace.prepared, fresh) as opened:
