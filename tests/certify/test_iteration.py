@@ -3,10 +3,11 @@
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from simic import params
+from simic import params, rng
 from simic.agent import normalization, ppo
 from simic.audit.certify import part
 from simic.audit.certify_code import small_run
@@ -72,7 +73,11 @@ FAULTS = {
         lambda *args, greedy: LearnedActor(*args, greedy=False),
     ),
     "advantages": lambda: scaled(trainer, "with_advantages", lambda r: replace(r, advantages=1.01 * r.advantages)),
-    "actions sampled": lambda: scaled(ppo, "_noise", lambda noise: noise.roll(1, 1)),
+    "actions sampled": lambda: (  # by the noise of the environment beside
+        ppo,
+        "rng",
+        SimpleNamespace(**vars(rng) | {"uniform": lambda *given: rng.uniform(*given).roll(1, 1)}),
+    ),
     "scale of observations": lambda: scaled(
         normalization.Moments, "merge", lambda found: replace(found, m2=1.01 * found.m2)
     ),
