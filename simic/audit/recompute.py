@@ -1,6 +1,8 @@
-"""Statistics of an evaluation from its values per host, by other formulas than evaluation's."""
+"""Components of the reward from recorded states, and statistics of an evaluation from its values per host, each by its
+definition and not by the code that made them.
+"""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from math import comb
 from typing import Any
@@ -10,8 +12,12 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from simic import rng
+from simic.certify.life import GERMINATE, LIVE, STAGES, WAIT
+from simic.certify.rewards import DWELL_MOST, DWELL_WORTH, PHI
+from simic.params import Train
 
 Array = NDArray[Any]
+Steps = Mapping[str, Array]  # columns of one iteration's steps by name, [T, E] or [T, E, K]
 
 LEVEL = 0.95
 FLIPS = 65_536  # of the sampled sign-flip test
@@ -114,3 +120,41 @@ def best_of(val: Array, test: Array) -> Array:
             result[:, row] += (chance[:, upto] - chance[:, below]) * reached[equal].mean()
             below = upto
     return result
+
+
+def reward_components(steps: Steps, train: Train, host_params: int) -> dict[str, Array]:
+    """Return the components ``[T, E]`` that follow from the record alone; NaN where they do not."""
+    gamma, reward, panicked = train.ppo.gamma, train.reward, steps["panicked"]
+    ended = panicked.copy()  # a rollback is a terminal too
+    ended[-1] |= train.episode_end == "terminate"
+    worth = _potential(steps)
+    shaping = reward.pbrs_weight * (gamma * np.where(ended, 0.0, worth) - _earlier(worth, 0.0))
+    # What the host scored before its first step is not recorded.
+    score = steps["committed_accuracy"] - train.price * (steps["committed_params"] - host_params) / host_params
+    terminal = np.zeros(score.shape)
+    terminal[-1] = np.where(panicked[-1], 0.0, reward.shaped.terminal_weight * steps["committed_accuracy"][-1])
+    return {
+        "shaping": shaping,
+        "score_change": reward.score.weight * (gamma * score - _earlier(score, np.nan)),
+        "intervention": -reward.intervention_cost * (steps["effective_op"] != WAIT),
+        "death": reward.death_penalty * panicked,
+        "terminal": terminal,
+    }
+
+
+def _potential(steps: Steps) -> Array:
+    """Return Φ summed over slots after each step, ``[T, E]``."""
+    stage, slots = steps["stage"], np.arange(steps["stage"].shape[2])
+    germinated = (steps["effective_op"] == GERMINATE)[..., None] & (slots == steps["slot"][..., None])
+    dwelt = np.ones(stage.shape, dtype=np.int64)  # steps in the stage, the present one included
+    for t in range(1, len(stage)):
+        dwelt[t] = np.where((stage[t] == stage[t - 1]) & ~germinated[t], dwelt[t - 1] + 1, 1)
+    potential = np.array([PHI.get(each, 0.0) for each in STAGES])[stage]
+    return (potential + np.where(np.isin(stage, LIVE[:-1]), np.minimum(DWELL_WORTH * dwelt, DWELL_MOST), 0.0)).sum(
+        axis=2
+    )
+
+
+def _earlier(values: Array, first: float) -> Array:
+    """Return the value before each step; ``first`` before the first one."""
+    return np.concatenate((np.full_like(values[:1], first), values[:-1]))

@@ -23,8 +23,6 @@ from simic.telemetry.publish import EPISODES_FILE, FINDINGS_FILE, STEPS_FILE, UP
 from simic.telemetry.rows import Row, TimingRow
 from simic.training.checkpoint import Checkpoint
 
-Steps = Mapping[str, Array]  # columns of one iteration's steps by name, [T, E] or [T, E, K]
-
 
 @dataclass(frozen=True)
 class Table:

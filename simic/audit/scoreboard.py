@@ -9,7 +9,8 @@ from typing import Self
 
 import numpy as np
 
-from simic.audit.record import RunRecord, Steps
+from simic.audit.recompute import Steps
+from simic.audit.record import RunRecord
 from simic.certify.life import FOSSILIZED, GERMINATE, LIVE, PRUNED
 from simic.evaluation.result import Frozen
 from simic.growth.networks.blueprints import blueprints_of

@@ -8,9 +8,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from simic.audit.checks.base import Outcome, Values, check, episodes, judged, length_of, undecided
+from simic.audit.checks.base import MOST_EVIDENCE, Outcome, Values, check, episodes, judged, length_of, undecided
 from simic.audit.findings import Evidence, number
-from simic.audit.record import RunRecord, Steps
+from simic.audit.recompute import Steps, reward_components
+from simic.audit.record import RunRecord
 from simic.certify import ppo as derived
 from simic.certify.agent import Scale
 from simic.certify.life import FOSSILIZED, GERMINATE
@@ -122,6 +123,29 @@ def _mean_of_seeds(norms: Array, valid: Array) -> Array:
     count = trained.sum(axis=(0, 2))
     total = np.where(trained, norms, 0.0).sum(axis=(0, 2))
     return np.divide(total, count, out=np.full(len(count), np.nan), where=count > 0)
+
+
+@recomputed(
+    id="C2",
+    subject="growth",
+    title="Rewards do not follow from the states",
+    question="Do the components of the reward follow from stages, ops, parameters and accuracies?",
+    needs=("checkpoints", "params", "steps.reward", "steps.stage"),
+    threshold=f"a component that differs by more than {number(SUM)} at any step",
+)
+def _components_follow(run: RunRecord) -> Outcome:
+    host_params = int(run.steps.column("committed_params").min())  # no episode begins with a fossilized seed
+    paid, problems, compared = run.steps.below("components"), list[Evidence](), set[str]()
+    for iteration, steps in rollouts(run):
+        for name, values in reward_components(steps, run.params.train, host_params).items():
+            if name in paid:
+                compared.add(name)
+                known = steps["valid"] & np.isfinite(values)
+                at = np.argwhere(known & ~(np.abs(steps[f"components.{name}"] - values) <= SUM))[:MOST_EVIDENCE]
+                problems += [{"what": name, "iteration": iteration, "step": int(t) + 1, "env": int(e)} for t, e in at]
+    if not compared:
+        return undecided(f"no component of mode {run.params.train.reward.mode} can be told from the record alone")
+    return concluded(problems, f"{', '.join(sorted(compared))} at {run.steps.column('reward').size} steps")
 
 
 @recomputed(
