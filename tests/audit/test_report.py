@@ -18,10 +18,11 @@ from simic.audit.figures import panels_of
 from simic.audit.findings import Layer, Status, Verdict, failing
 from simic.audit.record import RunRecord, Table
 from simic.errors import SimicError
+from simic.params import Params
 
 from . import synthetic
 from .defects import DEFECTS
-from .pages import Page
+from .pages import Page, sources, unexplained
 from .synthetic import evaluation, headroom, params
 
 
@@ -188,6 +189,25 @@ def test_a_policy_without_a_look_of_its_own_is_shown_under_its_name(clean, verdi
     page = report.html(run, verdict, panels_of(run))
     assert [name for name, _ in cells(page, "gap")].count("surprise") == 2
     assert "surprise" in [name for name, _ in cells(page, "evaluation")]
+
+
+@pytest.fixture(scope="module")
+def found(clean, verdict):
+    rows = [list(row) for row in report.provenance_rows(clean)]
+    return sources(clean, verdict, [rows, clean.provenance.params, Params().model_dump(mode="json")])
+
+
+def test_every_number_on_the_page_stands_in_the_files_it_was_made_from(page, found):
+    assert unexplained(page, found) == {}
+
+
+SHOWN = re.compile(r"(?<=[>\s(\[+-])\d+\.\d+(?=[<\s)\],])")
+
+
+def test_a_number_that_stands_in_no_file_is_noticed(page, found):
+    start = page.index('<h2 id="evaluation"')
+    changed = SHOWN.sub(lambda number: f"{float(number[0]) + 1234.5:.2f}", page[start:], count=1)
+    assert list(unexplained(page[:start] + changed, found)) == ["evaluation"]
 
 
 def test_findings_come_worst_first_and_unevaluated_are_no_pass(plant):
