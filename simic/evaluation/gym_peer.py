@@ -57,6 +57,7 @@ class _Flat(gymnasium.Wrapper):
 def _learned(params: Params, task: GymParams, steps: int, settings: Mapping[str, Any]) -> tuple[str, Any]:
     from sb3_contrib import MaskablePPO, RecurrentPPO
     from stable_baselines3 import PPO
+    from stable_baselines3.common.logger import Logger
     from stable_baselines3.common.vec_env import DummyVecEnv
 
     one = make(task)
@@ -73,6 +74,7 @@ def _learned(params: Params, task: GymParams, steps: int, settings: Mapping[str,
             model = PPO("MlpPolicy", envs, **how)
     except (TypeError, ValueError) as error:
         raise SimicError(f"headroom.gym.peer_settings: {settings}: {' '.join(str(error).split())}") from None
+    model.set_logger(Logger(None, []))  # its own leaves a folder in the system's temporary one
     model.learn(steps)
     envs.close()
     return type(model).__name__, model
