@@ -40,22 +40,22 @@ OF_POLICY = ("params", "flops_per_sample", "training_flops", *COUNTED)
 
 
 def certify(prepared: Path, grown: Path, telemetry: Path, checkpoints: Path, run: RunRecord) -> Certificate:
-    """Compare a run with the reference, part by part; headroom, half of the work, beside the others."""
+    """Compare a run with the reference, part by part; the iterations, half of the work, beside the others."""
     subject = CertifiedRun(prepared, grown, telemetry, checkpoints, run)
     names = Table({name: values[:0] for name, values in run.steps.columns.items()})
-    measured = RunRecord(run.params, steps=names, checkpoints=run.checkpoints, headroom=run.headroom)
-    headroom = partial(part, "headroom", replace(subject, run=measured).headroom)
+    updates = RunRecord(run.params, updates=run.updates, steps=names, checkpoints=run.checkpoints)
+    iterations = partial(part, "iterations", replace(subject, run=updates).iterations)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        with beside(headroom, run.params.runtime) as headroom:
+        with beside(iterations, run.params.runtime) as iterations:
             others = (
-                part("iterations", subject.iterations),
                 part("episodes", subject.episodes),
                 part("evaluation", subject.evaluation),
+                part("headroom", subject.headroom),
                 part("grown network", subject.grown_network),
             )
-            return Certificate(parts=(*others[:3], headroom(), others[3]))
+            return Certificate(parts=(iterations(), *others))
     finally:
         torch.set_num_threads(threads)
 
