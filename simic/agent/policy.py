@@ -467,8 +467,7 @@ class ActorCritic(nn.Module):
 
     def state_value(self, z: Tensor) -> Tensor:
         """Return V ``[...]`` from what the value reads."""
-        value = self.value_head(z).squeeze(-1)
-        return value if value.dtype == torch.float64 else value.float()
+        return self.value_head(z).squeeze(-1)
 
 
 def orthogonal(shape: tuple[int, int], gain: float, stream: Tensor) -> Tensor:

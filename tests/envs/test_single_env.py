@@ -90,6 +90,8 @@ def test_make_vec_gives_the_vector_environment_of_the_controller(digits):
     plain = GrowthEnv(TRAIN, 1, *digits, env_ids=torch.arange(3))
     assert isinstance(made, GrowthEnv)
     assert made.num_envs == 3 and made.spec.id == ENV_ID
+    assert made.observation_space.shape == (3, *made.single_observation_space.shape)
+    assert made.action_space.shape == (3, *made.single_action_space.shape)
     actions = torch.zeros(3, len(made.action_spec.heads), dtype=torch.int64)
     for env in (made, plain):
         env.reset()
