@@ -8,7 +8,9 @@ import torch
 
 from simic.certify import episodes
 from simic.certify.comparison import ComparisonLog
+from simic.certify.epochs import Answers, validate
 from simic.certify.host import Told
+from simic.certify.life import FOSSILIZED, HOLDING, Slot
 
 SAMPLES = 256
 FLIP = 100.0 / SAMPLES  # points
@@ -40,3 +42,16 @@ def test_samples_flip_where_the_loss_drifted_and_classes_are_close(
     log = ComparisonLog({"live_accuracy": episodes.FLIPPED * FLIP + 1e-4, "val_loss": 1e-3})
     episodes._compare_step(log, told, recorded, 0, "here")
     assert [line.what for line in log.comparisons() if not line.ok] == ([] if explained else ["live_accuracy"])
+
+
+def test_a_sample_is_close_where_it_is_in_any_of_the_three_networks() -> None:
+    kept, tried = Slot(stage=FOSSILIZED), Slot(stage=HOLDING)
+    for slot in (kept, tried):
+        slot.seed.alpha = 1.0
+    leads = {
+        frozenset({0, 1}): [0.1, 5.0, 5.0, 5.0],
+        frozenset(): [5.0, 0.2, 5.0, 5.0],
+        frozenset({0}): [5.0, 5.0, 0.3, 5.0],
+    }
+    measured = validate([kept, tried], lambda on: Answers(torch.ones(4), 0.5, torch.tensor(leads.get(on, [5.0] * 4))))
+    assert measured.lead.tolist() == pytest.approx([0.1, 0.2, 0.3, 5.0])
