@@ -11,7 +11,6 @@ import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
-from statistics import fmean, median
 from typing import Any
 
 import torch
@@ -139,48 +138,6 @@ def _algorithm(name: str, row: Found, digits: int) -> tuple[str, ...]:
     )
 
 
-# --- bandits ---
-
-
-def _bandits(found: Found) -> list[str]:
-    rows: list[tuple[str, ...]] = []
-    for task in found["tasks"].values():
-        name = f"{task['pulls']} pulls of {task['arms']} arms"
-        rows += [(name, f"published: {who}", "", f"{value}", "", "") for who, value in task["published"].items()]
-        if "optimum" in task:
-            rows.append((name, "optimum (exact)", "", f"{task['optimum']:.2f}", "", ""))
-        for who, row in task["baselines"].items():
-            label = f"UCB1, constant {task['ucb1_constant']:g}" if who == "UCB1" else who
-            rows.append((name, label, "", _with_error(row["return"]), _with_error(row["minus_ucb1"], "+"), ""))
-        rows += [(name, who, *_trained(list(runs.values()))) for who, runs in task["runs"].items()]
-    return [
-        "## Learning to play bandits",
-        "",
-        "`python -m benchmarks.bandits`: the bandits of RL² ([arXiv 1611.02779](https://arxiv.org/abs/1611.02779)), "
-        f"{found['test_bandits']:,} common test bandits.",
-        "Both agents are recurrent, with the same sizes, settings and training bandits, and are greedy when tested. ±",
-        "is a standard error over bandits; of several trainings the mean, least and most.",
-        "",
-        *table(("bandits", "player", "trainings", "return", "minus UCB1", "CPU seconds"), rows),
-    ]
-
-
-def _with_error(estimate: list[float], sign: str = "") -> str:
-    return f"{estimate[0]:{sign}.2f} ± {estimate[1]:.2f}"
-
-
-def _trained(runs: list[Found]) -> tuple[str, ...]:
-    """Return the cells of an agent's trainings: of one its standard error, of several least and most."""
-    cells = []
-    for name, sign in (("return", ""), ("minus_ucb1", "+")):
-        values = [run[name][0] for run in runs]
-        spread = f"{fmean(values):{sign}.2f} ({min(values):{sign}.2f} … {max(values):{sign}.2f})"
-        cells.append(_with_error(runs[0][name], sign) if len(runs) == 1 else spread)
-    episodes = " or ".join(f"{count:,}" for count in sorted({run["episodes"] for run in runs}))
-    seconds = median(run["seconds"] for run in runs)
-    return f"{len(runs)} of {episodes} episodes", *cells, f"{seconds:,.0f}"
-
-
 # --- hosts ---
 
 
@@ -250,7 +207,6 @@ def _by_case(values: dict[tuple[str, int], float]) -> list[str]:
 
 SECTIONS: dict[str, Callable[[Found], list[str]]] = {
     "agent": _learning,
-    "bandits": _bandits,
     "scaling": _scaling,
     "population": _population,
 }

@@ -16,9 +16,6 @@ from simic.params import Host, Prepare
 from simic.rng import Purpose, bits, key, normal
 
 CELL_NOISE = 0.8  # of orientation; high and low are 2 apart
-SYMBOLS = 9  # of recall: keys, questions and answers
-SEQUENCE = 12
-KEYS, QUESTIONS, ANSWERS = ord("0"), ord("a"), ord("A")  # the first byte of each kind
 
 
 @dataclass(frozen=True)
@@ -77,21 +74,6 @@ def orientation(rng_seed: int, samples: int) -> tuple[Tensor, Tensor]:
     return cells.repeat_interleave(2, 1).repeat_interleave(2, 2)[:, None], label
 
 
-def recall(rng_seed: int, samples: int) -> tuple[Tensor, Tensor]:
-    """Generate bytes ``x [N, L]`` and the next at each position ``y [N, L]`` uint8: a key, then questions and answers.
-
-    Answer = (question + key) mod 9, all questions and keys equally likely: a question alone says nothing
-    about its answer, nor does the key alone, nor any earlier answer without its question. Only a seed that looks back
-    finds the key. Adding two numbers mod 9 is quickly learned by an MLP of the host behind it; an attention in the last
-    slot can learn it with its own heads, but slower, and most do not within an episode.
-    """
-    drawn = (bits(key(rng_seed, Purpose.SYNTHETIC, 4, torch.arange(samples)), (SEQUENCE + 1,)) & 0x7FFFFFFF) % SYMBOLS
-    text = drawn + QUESTIONS
-    text[:, 0] = drawn[:, 0] + KEYS
-    text[:, 2::2] = (drawn[:, 1:-1:2] + drawn[:, :1]) % SYMBOLS + ANSWERS
-    return text[:, :-1].to(torch.uint8), text[:, 1:].to(torch.uint8)
-
-
 PLANTED = {
     task.name: task
     for task in (
@@ -109,20 +91,6 @@ PLANTED = {
             blueprint="depthwise",
             generate=orientation,
         ),
-        Planted(
-            name="recall",
-            host=Host(family="transformer", preset="impaired", widths=(16, 16)),
-            param_budget=0.2,  # one attention in either slot
-            batches_per_epoch=42,
-            batch_size=32,
-            optimizer="adamw",
-            learning_rate=0.005,
-            classes=256,
-            samples=2400,
-            slot=0,
-            blueprint="attention",
-            generate=recall,
-        ),
     )
 }
 
@@ -133,9 +101,5 @@ def read_planted(name: str, params: Prepare, rng_seed: int) -> Source:
         raise SimicError(f"prepare.source = {name!r}: must be a planted task: {', '.join(PLANTED)}")
     planted = PLANTED[name]
     x, y = planted.generate(rng_seed, params.samples or planted.samples)
-    part = None
-    if y.ndim == 2:  # sequences are independent, so any cut is fair
-        shares = torch.tensor([params.split.train, params.split.train + params.split.val], dtype=torch.float64)
-        part = torch.searchsorted((shares * len(x)).round(), torch.arange(len(x)).double(), right=True)
     digest = durable.sha256_of(x.numpy().tobytes() + y.numpy().tobytes())
-    return Source(f"planted: {name}", digest, "generated", x, y, part)
+    return Source(f"planted: {name}", digest, "generated", x, y)

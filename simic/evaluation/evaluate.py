@@ -72,6 +72,7 @@ def evaluate(
     first = next(iter(seeds.values()))
     fixed = _from_the_start(setup, final, first) if from_the_start and final is not None else {}
     env, everyone = setup.env, {**seeds, **headroom.policies}
+    accuracies = {name: per_seed.test_accuracy_pct for name, per_seed in everyone.items()}
     return result.Evaluation(
         checkpoint=subject.checkpoint,
         checkpoint_iteration=subject.iteration,
@@ -87,7 +88,7 @@ def evaluate(
         standings=endpoints.standings(headroom, {**seeds, **fixed}),
         policies={name: summary(per_seed, env.host.params, env.rng_seed) for name, per_seed in everyone.items()},
         static_final=fixed,
-        comparisons=comparisons(everyone, env.rng_seed),
+        comparisons=statistics.compare_with_all(LEARNED, accuracies, env.rng_seed),
         counterfactuals=grade(setup, learned, tried, subject.reward_scale) if learned else {},
         planted=planted,
         others=dict(others or {}),
@@ -164,25 +165,6 @@ def summary(seeds: result.PerSeed, host_params: int, rng_seed: int) -> result.Po
         per_seed=seeds,
         **{name: float(np.mean(getattr(seeds, name))) for name in COUNTS},
     )
-
-
-def comparisons(seeds: Mapping[str, result.PerSeed], rng_seed: int) -> tuple[result.PolicyComparison, ...]:
-    """Compare ``learned``, where it was played, with every other policy."""
-
-    def compared(name: str) -> result.PolicyComparison:
-        first, second = (seeds[policy].test_accuracy_pct for policy in (LEARNED, name))
-        found = statistics.compare(first, second, rng_seed)
-        return result.PolicyComparison(
-            first=LEARNED,
-            second=name,
-            difference_pct=found.difference,
-            p_value=found.p_value,
-            probability_of_improvement=found.probability_of_improvement,
-            minimum_detectable_pct=found.minimum_detectable,
-            seeds=len(first),
-        )
-
-    return tuple(compared(name) for name in seeds if LEARNED in seeds and name != LEARNED)
 
 
 # --- episodes that are shown ---

@@ -1,5 +1,6 @@
 """Headroom and evaluation of a Gymnasium environment: everyone plays the same fresh episodes to their end."""
 
+import importlib.util
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -17,16 +18,17 @@ from simic.envs.actions import random_legal
 from simic.envs.gym_env import EVALUATION, AnyGym, Decide, PlayedEpisodes, open_gym, play
 from simic.envs.gym_rules import Rule, named
 from simic.evaluation import statistics
-from simic.evaluation.gym_peer import PEER, Told, learn_peer
 from simic.evaluation.result import BLIND, LEARNED, SAMPLED, Actions, Frozen, read_as
-from simic.evaluation.statistics import Interval
+from simic.evaluation.statistics import Interval, PairedComparison
 from simic.params import Params
 from simic.training.checkpoint import Checkpoint
 from simic.training.gym_task import decided_by
 from simic.training.learned import Learned
 
-RANDOM = "random"
-SCHEMA = "gym 1"  # of headroom.json and evaluation.json
+Told = Callable[[str, int, int], None]
+
+RANDOM, PEER = "random", "peer"
+SCHEMA = "gym 2"  # of headroom.json and evaluation.json
 RECORDED = 5  # episodes of each trained policy whose actions are kept
 ENDPOINT = "mean undiscounted return of learned, greedy, one training: in episodes of seeds that training never saw"
 
@@ -41,7 +43,7 @@ class Scores(Frozen):
 class GymHeadroom(Frozen):
     """Content of headroom.json of task gym."""
 
-    schema_version: Literal["gym 1"] = SCHEMA
+    schema_version: Literal["gym 2"] = SCHEMA
     data_sha256: str
     settings_sha256: str
     rng_seed: int
@@ -59,20 +61,10 @@ class GymResult(Frozen):
     per_seed: Scores
 
 
-class GymComparison(Frozen):
-    """The trained policy less another one, paired by evaluation seed."""
-
-    second: str
-    difference: Interval
-    p_value: float
-    probability_of_improvement: float
-    minimum_detectable: float
-
-
 class GymEvaluation(Frozen):
     """Content of evaluation.json of task gym; ``actions`` are those of the first episodes, step by step."""
 
-    schema_version: Literal["gym 1"] = SCHEMA
+    schema_version: Literal["gym 2"] = SCHEMA
     primary_endpoint: str = ENDPOINT
     checkpoint: str
     checkpoint_iteration: int
@@ -81,7 +73,7 @@ class GymEvaluation(Frozen):
     rng_seed: int
     eval_seeds: int
     policies: dict[str, GymResult]
-    comparisons: tuple[GymComparison, ...]
+    comparisons: tuple[PairedComparison, ...]
     actions: dict[str, Actions]
     peer: str
 
@@ -101,7 +93,7 @@ def measure(params: Params, prepared: Path, told: Told) -> GymHeadroom:
     told("random actions and rules", len(players), len(players))
     peer, said = learn_peer(params, told)
     if peer is not None:
-        played[PEER] = Scores(returns=tuple(peer.returns), lengths=tuple(peer.lengths))
+        played[PEER] = peer
     return GymHeadroom(
         data_sha256=data_hash(prepared),
         settings_sha256=settings(params),
@@ -110,6 +102,28 @@ def measure(params: Params, prepared: Path, told: Told) -> GymHeadroom:
         policies=played,
         peer=said,
     )
+
+
+def learn_peer(params: Params, told: Told) -> tuple[Scores | None, str]:
+    """Let the peer learn with each of ``peer_settings`` and play; say what it was. The best on these very episodes
+    counts, which favours it.
+    """
+    asked = params.headroom.gym
+    if not asked.peer_steps:
+        return None, "none: headroom.gym.peer_steps is 0"
+    if importlib.util.find_spec("sb3_contrib") is None:
+        return None, "none: sb3-contrib is not installed (pip install sb3-contrib)"
+    from simic.evaluation.gym_peer import learned
+
+    tried: list[tuple[Scores, str]] = []
+    with torch.random.fork_rng(devices=[]):
+        for settings in asked.peer_settings:
+            name, player = learned(params, settings)
+            how = ", ".join(f"{key} {value}" for key, value in settings.items()) or "its own settings"
+            said = f"{name}, {how}, {asked.peer_steps:,} environment steps, rng_seed {params.rng_seed}"
+            tried.append((_scores(_played(params, player)), said))
+            told("settings of the peer", len(tried), len(asked.peer_settings))
+    return max(tried, key=lambda each: sum(each[0].returns))
 
 
 def evaluate(params: Params, kept: Checkpoint, headroom: GymHeadroom, told: Told) -> GymEvaluation:
@@ -122,6 +136,7 @@ def evaluate(params: Params, kept: Checkpoint, headroom: GymHeadroom, told: Told
         actions[name] = tuple(tuple(" ".join(map(str, row)) for row in x.tolist()) for x in every[:RECORDED])
         told("played to the end", done, len(params.evaluate.policies))
     results |= headroom.policies
+    returns = {name: scores.returns for name, scores in results.items()}
     return GymEvaluation(
         checkpoint=params.evaluate.checkpoint,
         checkpoint_iteration=kept.manifest.iteration,
@@ -130,11 +145,7 @@ def evaluate(params: Params, kept: Checkpoint, headroom: GymHeadroom, told: Told
         rng_seed=params.rng_seed,
         eval_seeds=params.evaluate.eval_seeds,
         policies={name: _summary(scores, params.rng_seed) for name, scores in results.items()},
-        comparisons=tuple(
-            _compared(results[LEARNED], results[name], name, params.rng_seed)
-            for name in results
-            if LEARNED in results and name != LEARNED
-        ),
+        comparisons=statistics.compare_with_all(LEARNED, returns, params.rng_seed),
         actions=actions,
         peer=headroom.peer,
     )
@@ -148,10 +159,6 @@ def _summary(scores: Scores, rng_seed: int) -> GymResult:
         mean_length=float(np.mean(scores.lengths)),
         per_seed=scores,
     )
-
-
-def _compared(learned: Scores, other: Scores, name: str, rng_seed: int) -> GymComparison:
-    return GymComparison(second=name, **vars(statistics.compare(learned.returns, other.returns, rng_seed)))
 
 
 def metrics(evaluation: GymEvaluation) -> str:

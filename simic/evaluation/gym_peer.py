@@ -1,98 +1,117 @@
-"""The peer: PPO of Stable-Baselines3 or sb3-contrib, where it is installed, at the best of some settings."""
+"""The peer: PPO of Stable-Baselines3 or sb3-contrib, which learns and plays in the pipeline's own environments."""
 
-import importlib.util
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from typing import Any
 
-import gymnasium
 import numpy as np
 import torch
+from gymnasium.spaces import Box, Discrete, MultiDiscrete
+from sb3_contrib import MaskablePPO, RecurrentPPO
+from stable_baselines3 import PPO
+from stable_baselines3.common.logger import Logger
+from stable_baselines3.common.vec_env import VecEnv
+from torch import Tensor
 
-from simic.agent.gym_adapter import MASK_METHOD
-from simic.envs.gym_env import EVALUATION, LONGEST_EPISODE, PlayedEpisodes, episode_seed, make
+from simic.agent.spec import Observation
+from simic.envs.gym_env import AnyGym, Decide, open_gym
 from simic.errors import SimicError
-from simic.params import GymParams, Params
+from simic.params import Params
 
-PEER = "peer"
 ENVS, ROWS = 8, 2048  # side by side; of a rollout, as it has them by itself
-Told = Callable[[str, int, int], None]
 
 
-def learn_peer(params: Params, told: Told) -> tuple[PlayedEpisodes | None, str]:
-    """Let the peer learn for ``headroom.gym.peer_steps`` and play the evaluation's episodes greedily; say what it was.
+class PeerEnv(VecEnv):
+    """Show environments to Stable-Baselines3: flat observations, choices counted from 0, masks of all heads."""
 
-    With masks it is MaskablePPO, else with ``peer_memory`` RecurrentPPO, else PPO. It learns once with each of
-    ``peer_settings``; the best on these very episodes counts, which favours it.
+    render_mode = None  # sb3 warns without it
+
+    def __init__(self, env: AnyGym) -> None:
+        self.env, sizes = env, [head.size for head in env.action_spec.heads]
+        actions = Discrete(sizes[0]) if len(sizes) == 1 else MultiDiscrete(sizes)
+        super().__init__(env.num_envs, Box(-np.inf, np.inf, (env.observation_spec.features,)), actions)
+
+    def reset(self) -> np.ndarray:
+        self.seen, _ = self.env.reset()
+        return self.seen.features.cpu().numpy()
+
+    def step_async(self, actions: np.ndarray) -> None:
+        self.actions = as_indices(actions, self.seen)
+
+    def step_wait(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, list[dict[str, Any]]]:
+        self.seen, rewards, terminated, truncated, info = self.env.step(self.actions)
+        infos: list[dict[str, Any]] = [{} for _ in range(self.num_envs)]
+        if info.final is not None:
+            for row in (truncated & ~terminated).nonzero().flatten().tolist():
+                last = info.final.features[row].cpu().numpy()
+                infos[row] = {"TimeLimit.truncated": True, "terminal_observation": last}
+        ended = (terminated | truncated).cpu().numpy()
+        return self.seen.features.cpu().numpy(), rewards.cpu().numpy(), ended, infos
+
+    def action_masks(self) -> list[np.ndarray]:
+        return [*legal(self.env, self.seen)]
+
+    def env_method(self, method_name: str, *args: Any, indices: Any = None, **kwargs: Any) -> list[Any]:
+        return getattr(self, method_name)(*args, **kwargs)
+
+    def get_attr(self, attr_name: str, indices: Any = None) -> list[Any]:
+        return [getattr(self, attr_name)] * self.num_envs
+
+    def set_attr(self, attr_name: str, value: Any, indices: Any = None) -> None:
+        raise NotImplementedError
+
+    def env_is_wrapped(self, wrapper_class: Any, indices: Any = None) -> list[bool]:
+        return [False] * self.num_envs
+
+    def close(self) -> None:
+        self.env.close()
+
+
+def as_indices(actions: np.ndarray, seen: Observation) -> Tensor:
+    """Return actions of Stable-Baselines3 as indices ``[E, heads]``, where the environments are."""
+    return torch.from_numpy(actions).reshape(len(seen.features), -1).to(seen.features.device)
+
+
+def legal(env: AnyGym, seen: Observation) -> np.ndarray:
+    """Return masks ``[E, choices of all heads]``; SimicError where one depends on another head."""
+    heads, rows = env.action_spec.heads, len(seen.features)
+    masks = [seen.masks.get(head.name, torch.ones(rows, head.size, dtype=torch.bool)).cpu() for head in heads]
+    if any(mask.dim() > 2 for mask in masks):
+        raise SimicError("headroom.gym.peer_steps: must be 0, as masks that depend on another head are unknown to sb3")
+    return torch.cat(masks, dim=1).numpy()
+
+
+def learned(params: Params, settings: Mapping[str, Any]) -> tuple[str, Callable[[AnyGym], Decide]]:
+    """Let the peer learn for ``headroom.gym.peer_steps``; return its name, and who decides as it learned to, greedily.
+
+    With masks it is MaskablePPO, else with ``peer_memory`` RecurrentPPO, else PPO. SimicError for other settings.
     """
-    steps, task = params.headroom.gym.peer_steps, params.prepare.gym
-    if not steps:
-        return None, "none: headroom.gym.peer_steps is 0"
-    if importlib.util.find_spec("sb3_contrib") is None:
-        return None, "none: sb3-contrib is not installed (pip install sb3-contrib)"
-    if task.vector == "tensors":
-        return None, "none: it has no vector environments on tensors"
-    tried: list[tuple[PlayedEpisodes, str]] = []
-    with torch.random.fork_rng(devices=[]):
-        for settings in params.headroom.gym.peer_settings:
-            name, model = _learned(params, task, steps, settings)
-            how = ", ".join(f"{key} {value}" for key, value in settings.items()) or "its own settings"
-            played = PlayedEpisodes([], [], [])
-            for env_id in range(params.evaluate.eval_seeds):
-                score, length = _episode(model, task, params.rng_seed, env_id)
-                played.returns.append(score)
-                played.lengths.append(length)
-                told(f"episodes of {name}, {how}", env_id + 1, params.evaluate.eval_seeds)
-            tried.append((played, f"{name}, {how}, {steps:,} environment steps, rng_seed {params.rng_seed}"))
-    return max(tried, key=lambda each: sum(each[0].returns))
+    task = params.prepare.gym
+    envs = params.train.envs if task.vector == "tensors" else ENVS
+    usual = {"n_steps": max(1, ROWS // envs), "seed": params.rng_seed, "device": "cpu", "verbose": 0}
+    with closing(PeerEnv(open_gym(task, params.rng_seed, torch.arange(envs)))) as env:
+        env.reset()
+        memory = params.headroom.gym.peer_memory
+        kind, policy = (RecurrentPPO, "MlpLstmPolicy") if memory else (PPO, "MlpPolicy")
+        if env.seen.masks:
+            kind, policy = MaskablePPO, "MlpPolicy"
+        try:
+            model: Any = kind(policy, env, **{**usual, **settings})
+        except (TypeError, ValueError) as error:
+            raise SimicError(f"headroom.gym.peer_settings: {settings}: {' '.join(str(error).split())}") from None
+        model.set_logger(Logger(None, []))  # its own leaves a folder in the system's temporary one
+        model.learn(params.headroom.gym.peer_steps)
 
+    def player(env: AnyGym) -> Decide:
+        state = None
 
-class _Flat(gymnasium.Wrapper):
-    """Give masks as one array."""
+        def decide(seen: Observation, starts: Tensor, step: int) -> Tensor:
+            nonlocal state
+            masks = {"action_masks": legal(env, seen)} if kind is MaskablePPO else {}
+            given = seen.features.cpu().numpy(), state, starts.cpu().numpy()
+            actions, state = model.predict(*given, deterministic=True, **masks)
+            return as_indices(actions, seen)
 
-    def action_masks(self) -> np.ndarray:
-        masks = self.env.get_wrapper_attr(MASK_METHOD)()
-        return np.concatenate([np.ravel(each) for each in masks.values()]) if isinstance(masks, Mapping) else masks
+        return decide
 
-
-def _learned(params: Params, task: GymParams, steps: int, settings: Mapping[str, Any]) -> tuple[str, Any]:
-    from sb3_contrib import MaskablePPO, RecurrentPPO
-    from stable_baselines3 import PPO
-    from stable_baselines3.common.logger import Logger
-    from stable_baselines3.common.vec_env import DummyVecEnv
-
-    one = make(task)
-    masked = one.has_wrapper_attr(MASK_METHOD)
-    one.close()
-    envs = DummyVecEnv([lambda: _Flat(make(task)) if masked else make(task)] * ENVS)
-    how = {"n_steps": ROWS // ENVS, "seed": params.rng_seed, "device": "cpu", "verbose": 0, **settings}
-    try:
-        if masked:
-            model = MaskablePPO("MlpPolicy", envs, **how)
-        elif params.headroom.gym.peer_memory:
-            model = RecurrentPPO("MlpLstmPolicy", envs, **how)
-        else:
-            model = PPO("MlpPolicy", envs, **how)
-    except (TypeError, ValueError) as error:
-        raise SimicError(f"headroom.gym.peer_settings: {settings}: {' '.join(str(error).split())}") from None
-    model.set_logger(Logger(None, []))  # its own leaves a folder in the system's temporary one
-    model.learn(steps)
-    envs.close()
-    return type(model).__name__, model
-
-
-def _episode(model: Any, task: GymParams, rng_seed: int, env_id: int) -> tuple[float, int]:
-    env = make(task)
-    masked, recurrent = env.has_wrapper_attr(MASK_METHOD), type(model).__name__ == "RecurrentPPO"
-    env = _Flat(env) if masked else env
-    seen, _ = env.reset(seed=episode_seed(rng_seed, EVALUATION, env_id, 0))
-    memory, first, total = None, np.ones(1, dtype=bool), 0.0
-    for length in range(1, LONGEST_EPISODE):
-        more = {"action_masks": env.get_wrapper_attr(MASK_METHOD)()} if masked else {}
-        more |= {"state": memory, "episode_start": first} if recurrent else {}
-        action, memory = model.predict(seen, deterministic=True, **more)
-        seen, reward, terminated, truncated, _ = env.step(action)
-        total, first = total + float(reward), np.zeros(1, dtype=bool)
-        if terminated or truncated:
-            env.close()
-            return total, length
-    raise SimicError(f"an episode goes on for {LONGEST_EPISODE} steps: add gymnasium.wrappers:TimeLimit")
+    return kind.__name__, player

@@ -42,7 +42,7 @@ def _data(planted: Planted, rng_seed: int, device: torch.device) -> dict[str, Da
         x, y = planted.generate(rng_seed + task, planted.samples)
         sizes = [round(share * len(x)) for share in SHARES]
         parts = zip(SPLITS, x.split(sizes), y.split(sizes), strict=True)
-        arrays, *_ = standardised({split: (own, labels) for split, own, labels in parts}, tokens=y.ndim > 1)
+        arrays, *_ = standardised({split: (own, labels) for split, own, labels in parts}, tokens=False)
         for name, values in arrays.items():
             draws.setdefault(name, []).append(values if values.is_floating_point() else values.long())
     whole = {name: torch.cat(values).to(device) for name, values in draws.items()}

@@ -22,7 +22,7 @@ from simic.evaluation.endpoints import SETTINGS
 from simic.evaluation.policies import BASELINES, refuse_other_host
 from simic.evaluation.result import Frozen
 from simic.evaluation.scoring import Hosts, at_once, committed, open_env, play_in_groups
-from simic.evaluation.statistics import Interval, Values, compare, rows_by_task
+from simic.evaluation.statistics import PairedComparison, Values, compare_with_all, rows_by_task
 from simic.params import Params
 from simic.training import machine
 from simic.training.learned import CARD_FILE, Learned
@@ -49,29 +49,16 @@ class Entrant:
         return cls(name, Learned.load(folder), durable.sha256(folder / CARD_FILE), data_sha256)
 
 
-class Compared(Frozen):
-    """The challenger less one opponent, in points of score, over the same tasks."""
-
-    opponent: str
-    difference: Interval
-    p_value: float
-    probability_of_improvement: float
-    pairs: int  # tasks; hosts where there is one task
-
-    @property
-    def won(self) -> bool:
-        """Return whether the whole interval is above 0."""
-        return self.difference.low > 0
-
-
 class Contest(Frozen):
-    """Hosts and tasks that were played, and the comparison with each opponent."""
+    """Hosts and tasks that were played, and the comparison with each opponent, in points of score over tasks, or over
+    hosts where there is one task.
+    """
 
     data_sha256: str
     hosts: int
     tasks: int
     iteration: int  # keys the draws of the hosts
-    compared: tuple[Compared, ...]
+    compared: tuple[PairedComparison, ...]
 
 
 def contest(params: Params, prepared: Path, challenger: Entrant, champion: Entrant | None) -> Contest:
@@ -97,7 +84,7 @@ def contest(params: Params, prepared: Path, challenger: Entrant, champion: Entra
         hosts=hosts,
         tasks=tasks,
         iteration=iteration,
-        compared=tuple(_compared(name, scores, params.rng_seed) for name in scores if name != CHALLENGER),
+        compared=compare_with_all(CHALLENGER, scores, params.rng_seed),
     )
 
 
@@ -158,14 +145,3 @@ def _scores(env: GrowthEnv, players: Mapping[str, Actor], hosts: Hosts) -> dict[
         points = score(accuracy, size - env.host.params, env.host.params, env.train.price)
         scores |= {name: np.array([points[rows][unit].mean() for unit in units]) for name, (rows, _) in playing.items()}
     return scores
-
-
-def _compared(opponent: str, scores: Mapping[str, Values], rng_seed: int) -> Compared:
-    compared = compare(scores[CHALLENGER], scores[opponent], rng_seed)
-    return Compared(
-        opponent=opponent,
-        difference=compared.difference,
-        p_value=compared.p_value,
-        probability_of_improvement=compared.probability_of_improvement,
-        pairs=len(scores[opponent]),
-    )

@@ -10,9 +10,9 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, m
 from simic.data.batches import TaskGroup
 from simic.errors import SimicError
 from simic.evaluation.search import SearchWorth
-from simic.evaluation.statistics import Interval
+from simic.evaluation.statistics import Interval, PairedComparison
 
-SCHEMA_VERSION = 6
+SCHEMA_VERSION = 7
 HEADROOM_VERSION = 4
 RULES_VERSION = 1
 OUTSIDE = "outside"  # among the others of a report: tasks that were not made for the suite
@@ -70,18 +70,6 @@ class PolicyResult(Frozen):
     pruned: float
     rollbacks: float
     per_seed: PerSeed
-
-
-class PolicyComparison(Frozen):
-    """First policy minus second, paired by evaluation seed."""
-
-    first: str
-    second: str
-    difference_pct: Interval
-    p_value: float
-    probability_of_improvement: float
-    minimum_detectable_pct: float
-    seeds: int
 
 
 class Decision(Frozen):
@@ -365,7 +353,7 @@ class Elsewhere(Frozen):
 class Evaluation(Frozen):
     """Content of evaluation.json."""
 
-    schema_version: Literal[6] = SCHEMA_VERSION
+    schema_version: Literal[7] = SCHEMA_VERSION
     primary_endpoint: str = PRIMARY_ENDPOINT
     checkpoint: str
     checkpoint_iteration: int
@@ -381,14 +369,14 @@ class Evaluation(Frozen):
     standings: dict[str, Standings]  # by group of tasks
     policies: dict[str, PolicyResult]
     static_final: dict[str, Fixed]  # the networks that the first policy ended with, from the first step
-    comparisons: tuple[PolicyComparison, ...]
+    comparisons: tuple[PairedComparison, ...]  # of test accuracy, in points
     actions: dict[str, Actions]  # of the trained policy, by the name it was evaluated under
     counterfactuals: dict[str, DecisionGrade]  # by question
     planted: PlantedGrade | None
     others: dict[str, "Elsewhere"]  # as in headroom: episodes of other lengths, tasks from outside the suite
     cases: tuple[Case, ...]  # hosts that gained most over the best common schedule, then those that lost most
 
-    def comparison(self, first: str, second: str) -> PolicyComparison | None:
+    def comparison(self, first: str, second: str) -> PairedComparison | None:
         """Return the recorded comparison of two policies, if there is one."""
         return next((c for c in self.comparisons if (c.first, c.second) == (first, second)), None)
 

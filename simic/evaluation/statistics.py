@@ -35,14 +35,17 @@ class Interval:
     high: float
 
 
-@dataclass(frozen=True)
-class PairedDifference:
-    """Paired difference first − second over evaluation seeds, in the unit of the values."""
+@dataclass(frozen=True, config=ConfigDict(extra="forbid", allow_inf_nan=False))
+class PairedComparison:
+    """Policy ``first`` less ``second`` over the same seeds or tasks, in the unit of the values."""
 
+    first: str
+    second: str
     difference: Interval
     p_value: float  # two-sided sign-flip permutation test of "no difference"
     probability_of_improvement: float
-    minimum_detectable: float  # difference that n seeds find with 80 % power at 5 % level
+    minimum_detectable: float  # difference that so many pairs find with 80 % power at 5 % level
+    pairs: int
 
 
 def _vector(values: ArrayLike, name: str) -> Values:
@@ -72,16 +75,23 @@ def _standard_error(vector: Values) -> float:
     return float(vector.std(ddof=1) / np.sqrt(vector.size))
 
 
-def compare(first: ArrayLike, second: ArrayLike, rng_seed: int) -> PairedDifference:
-    """Compare first with second, seed by seed; both must have met the same hosts and data in the same order."""
-    a, b = _vector(first, "first"), _vector(second, "second")
-    difference = a - b
-    return PairedDifference(
+def compare(first: str, second: str, values: Mapping[str, ArrayLike], rng_seed: int) -> PairedComparison:
+    """Compare two policies, seed by seed; both must have met the same hosts and data in the same order."""
+    difference = _vector(values[first], first) - _vector(values[second], second)
+    return PairedComparison(
+        first=first,
+        second=second,
         difference=mean_interval(difference),
         p_value=sign_flip_p(difference, rng_seed),
         probability_of_improvement=probability_of_improvement(difference),
         minimum_detectable=minimum_detectable(difference),
+        pairs=difference.size,
     )
+
+
+def compare_with_all(first: str, values: Mapping[str, ArrayLike], rng_seed: int) -> tuple[PairedComparison, ...]:
+    """Compare a policy, where it is among them, with every other."""
+    return tuple(compare(first, name, values, rng_seed) for name in values if first in values and name != first)
 
 
 def sign_flip_p(difference: Values, rng_seed: int) -> float:

@@ -40,7 +40,7 @@ class Promotion(Frozen):
             f"played      {played.hosts} fresh {what}",
             *(
                 f"difference  {each.difference.estimate:+.2f} points [{each.difference.low:+.2f}, "
-                f"{each.difference.high:+.2f}] over {each.opponent}, {each.pairs} pairs"
+                f"{each.difference.high:+.2f}] over {each.second}, {each.pairs} pairs"
                 for each in played.compared
             ),
             f"findings    {findings}",
@@ -99,9 +99,9 @@ def promote(params: Params, workspace: Workspace, run: str | None = None) -> Pro
 def decide(played: Contest, verdict: Verdict) -> list[str]:
     """Return the reasons why the challenger is not promoted; none where it is."""
     reasons = [
-        f"the interval over {each.opponent} is not above 0 (its lower end is {each.difference.low:+.2f})"
+        f"the interval over {each.second} is not above 0 (its lower end is {each.difference.low:+.2f})"
         for each in played.compared
-        if not each.won
+        if each.difference.low <= 0
     ]
     if verdict.refuted:
         reasons.append(f"its verdict is withheld ({', '.join(verdict.refuted)})")

@@ -5,7 +5,6 @@ import io
 import json
 from collections.abc import Iterator, Mapping
 
-import numpy as np
 from pydantic import JsonValue
 
 from simic import durable
@@ -70,8 +69,8 @@ def _difference(plan: StudyPlan, own: Scores, first: Scores) -> str:
     both = [seed for seed in plan.study.seeds if seed in own and seed in first]
     if not both:
         return "not measured"
-    a, b = (np.array([scores[seed] for seed in both]) for scores in (own, first))
     if len(both) < 2:
-        return f"{float((a - b).mean()):+.1f} (1 seed)"
-    comparison = statistics.compare(a, b, rng_seed=0)
+        return f"{own[both[0]] - first[both[0]]:+.1f} (1 seed)"
+    values = {name: [scores[seed] for seed in both] for name, scores in (("own", own), ("first", first))}
+    comparison = statistics.compare("own", "first", values, rng_seed=0)
     return f"{interval(comparison.difference)}, p = {comparison.p_value:.3f}"

@@ -26,12 +26,12 @@ from simic.evaluation.result import (
     Interval,
     PerSeed,
     PlantedGrade,
-    PolicyComparison,
     PolicyResult,
     TaskRow,
     Timeline,
     TriedChoice,
 )
+from simic.evaluation.statistics import PairedComparison
 from simic.growth.life.vocabulary import Op, Stage
 from simic.params import Params
 from simic.telemetry import columns as tables
@@ -256,8 +256,8 @@ def evaluation(eval_seeds=20, found=None):
         "static_final, equal FLOPs": fixed(78.5, eval_seeds),
     }
     versus = tuple(
-        PolicyComparison(first="learned", second=name, difference_pct=interval(80.0 - level),
-                   p_value=0.001, probability_of_improvement=0.9, minimum_detectable_pct=0.7, seeds=eval_seeds)
+        PairedComparison(first="learned", second=name, difference=interval(80.0 - level),
+                   p_value=0.001, probability_of_improvement=0.9, minimum_detectable=0.7, pairs=eval_seeds)
         for name, level in (TRAINED | RULES).items() if name != "learned"
     )  # fmt: skip
     return Evaluation(checkpoint="best", checkpoint_iteration=16, controller_trainings=1280,

@@ -194,7 +194,7 @@ def test_the_rule_by_hand_is_the_tuned_one_where_it_was_played(clean):
     better = tuple(value + 2.0 for value in old.policies["learned"].per_seed.test_accuracy_pct)
     seeds = old.policies["learned"].per_seed.model_copy(update={"test_accuracy_pct": better})
     tuned = old.policies["patient"].model_copy(update={"per_seed": seeds})
-    compared = old.comparison("learned", "patient").model_copy(update={"second": "tuned_rule"})
+    compared = replace(old.comparison("learned", "patient"), second="tuned_rule")
     changed = {"policies": {**old.policies, "tuned_rule": tuned}, "comparisons": (*old.comparisons, compared)}
     [check] = [each for each in audit.checks(of_gym=False) if each.id == "F3"]
     assert check.run(clean).status == Status.PASS

@@ -1,12 +1,11 @@
 """Planted tasks are what they say by construction; that the plant is found in the environment: tests/envs."""
 
-import numpy as np
 import pytest
 import torch
 
 from simic.data.batches import load_split, read_meta
 from simic.data.prepare import prepare
-from simic.data.synthetic import PLANTED, orientation, recall
+from simic.data.synthetic import PLANTED, orientation
 from tests.data.refusals import refused
 from tests.standard import Prepare
 
@@ -37,9 +36,9 @@ def test_prepared_like_any_other_data(name, tmp_path):
     assert sum(meta.samples.values()) + meta.duplicates_dropped == 300 and meta.duplicates_dropped <= 5
     assert 177 <= meta.samples["train"] <= 180
     assert train.classes == PLANTED[name].classes
-    assert train.shape == {"orientation": (1, 8, 8), "recall": (12,)}[name]
+    assert train.shape == (1, 8, 8)
     said = refused(Prepare(task="synthetic", source="xor"), tmp_path)
-    assert said == "prepare.source = 'xor': must be a planted task: orientation, recall"
+    assert said == "prepare.source = 'xor': must be a planted task: orientation"
 
 
 def blocks(x: torch.Tensor) -> torch.Tensor:
@@ -66,25 +65,3 @@ def test_orientation_is_not_told_by_cells_nor_by_blocks_without_places():
     scores += [x.var((1, 2, 3)), ordered.var(2).mean(1), ordered[..., 3].amax(1)]
     # The best of all cuts exceeds chance by about the supremum of a random walk: below 2.5 / (2 √N) at 5 sigma.
     assert max(best_threshold(score, y) for score in scores) < 0.5 + 2.5 / N**0.5
-
-
-def test_recall_answers_the_question_with_the_key():
-    """An oracle that reads the text from left to right."""
-    x, y = recall(1, 200)
-    for text in torch.cat((x, y[:, -1:]), 1).tolist():
-        letters = bytes(text).decode()
-        number = int(letters[0])
-        for question, answer in zip(letters[1::2], letters[2::2], strict=True):
-            assert answer == "ABCDEFGHI"[("abcdefghi".index(question) + number) % 9]
-    assert torch.equal(x[:, 1:], y[:, :-1])
-
-
-def test_recall_neither_question_nor_key_nor_earlier_answers_say_anything_alone():
-    x, y = recall(2, N)
-    symbols = torch.cat((x, y[:, -1:]), 1) - torch.tensor([ord("0")] + [ord("a"), ord("A")] * 6)
-    for at in range(2, 13, 2):
-        for other in {0, at - 1, max(0, at - 2)}:
-            counts = np.zeros((9, 9))
-            np.add.at(counts, (symbols[:, other], symbols[:, at]), 1)
-            rows = counts.sum(1, keepdims=True)
-            assert np.abs(counts / rows - 1 / 9).max() < 5 * (8 / 81 / rows.min()) ** 0.5

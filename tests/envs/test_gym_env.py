@@ -1,8 +1,12 @@
 """Episodes of environments that are repeated from their numbers and actions; vector environments on tensors."""
 
+from pathlib import Path
+
 import pytest
 import torch
 
+from simic import durable
+from simic.data.batches import ENVIRONMENT_FILE, read_meta
 from simic.envs import gym_env, gym_rules
 from simic.envs.gym_env import EVALUATION, GymEnv, describe, episode_seed, open_gym, play
 from simic.errors import SimicError
@@ -27,6 +31,7 @@ def test_running_episodes_go_on_from_numbers_and_actions(steps: int, vector: str
         first.step(actions(step))
     seen = second.load_state_dict(first.state_dict())
     assert torch.equal(seen.features, first.seen.features)
+    assert second.returns.tolist() == first.returns.tolist() == first.state_dict()["running_steps"].tolist()  # 1 a step
     for step in range(steps, steps + 30):
         for own, other in zip(first.step(actions(step))[:4], second.step(actions(step))[:4], strict=True):
             own, other = (getattr(each, "features", each) for each in (own, other))
@@ -61,6 +66,14 @@ def test_a_description_changes_with_what_decides_the_environment() -> None:
     assert plain != limited and limited["layers"][0] == "gymnasium.wrappers.common:TimeLimit"
     own = describe(GymParams(id="Wandering-v0"))
     assert list(own["files"]) == [gym_toys.__name__]
+
+
+def test_what_is_prepared_names_the_environment_and_the_hash_of_its_description(tmp_path: Path) -> None:
+    gym_env.prepare(CARTPOLE, 3, tmp_path / "prepared")
+    meta, digest = read_meta(tmp_path / "prepared"), durable.sha256(tmp_path / "prepared" / ENVIRONMENT_FILE)
+    assert (meta.task, meta.source, meta.split_rng_seed) == ("gym", "CartPole-v1", 3)
+    assert meta.source_sha256 == digest and meta.sha256 == {ENVIRONMENT_FILE: digest}
+    assert not (meta.classes or meta.shape or meta.samples or meta.tasks or meta.duplicates_dropped)
 
 
 @pytest.mark.parametrize(

@@ -35,10 +35,10 @@ def test_prefect_and_studies_have_a_row_for_everyone_who_played(workspace: Works
 def test_a_challenger_plays_random_actions_and_then_its_champion_in_episodes_of_their_own(workspace: Workspace) -> None:
     first = promotion.contest(TREE, workspace.prepared, entrant(workspace), None)
     [over] = first.compared
-    assert (over.opponent, over.pairs, first.hosts) == (gym.RANDOM, TREE.evaluate.eval_seeds, TREE.evaluate.eval_seeds)
+    assert (over.second, over.pairs, first.hosts) == (gym.RANDOM, TREE.evaluate.eval_seeds, TREE.evaluate.eval_seeds)
     second = promotion.contest(TREE, workspace.prepared, entrant(workspace), entrant(workspace))
     [level] = second.compared
-    assert level.opponent == CHAMPION and level.difference.estimate == 0.0 and not level.won
+    assert level.second == CHAMPION and level.difference.estimate == level.difference.low == 0.0
     assert first.iteration != second.iteration
 
 

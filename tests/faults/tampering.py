@@ -16,7 +16,8 @@ from torch import Tensor
 
 from simic import durable
 from simic.evaluation import endpoints, result
-from simic.evaluation.evaluate import comparisons, summary
+from simic.evaluation.evaluate import summary
+from simic.evaluation.statistics import compare_with_all
 from simic.growth import export
 from simic.params import read_tree
 from simic.pipeline.paths import Workspace
@@ -60,10 +61,11 @@ def raise_scores(workspace: Workspace, donor: Workspace) -> None:
     raised = tuple(round(min(100.0, value + POINTS), 4) for value in own.test_accuracy_pct)
     policies[result.LEARNED] = own.model_copy(update={"test_accuracy_pct": raised})
     played = {name: seeds for name, seeds in policies.items() if name not in floors.policies}
+    accuracies = {name: seeds.test_accuracy_pct for name, seeds in policies.items()}
     changed = found.model_copy(
         update={
             "policies": {n: summary(seeds, found.host.params, found.rng_seed) for n, seeds in policies.items()},
-            "comparisons": comparisons(policies, found.rng_seed),
+            "comparisons": compare_with_all(result.LEARNED, accuracies, found.rng_seed),
             "standings": endpoints.standings(floors, {**played, **found.static_final}),
         }
     )

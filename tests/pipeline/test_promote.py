@@ -7,8 +7,8 @@ import pytest
 from simic.audit.diff import read_verdict
 from simic.audit.findings import Result, Status, Verdict
 from simic.data.batches import HELD_OUT_FILE, TEST_FILE
-from simic.evaluation.promotion import Compared, Contest
-from simic.evaluation.statistics import Interval
+from simic.evaluation.promotion import Contest
+from simic.evaluation.statistics import Interval, PairedComparison
 from simic.pipeline import mlflow_observer, mlflow_store, promote
 from simic.pipeline.paths import Workspace
 from simic.telemetry.naming import run_name
@@ -20,11 +20,13 @@ from tests.pipeline.small_suite import tree
 
 def played(*lows: float) -> Contest:
     compared = tuple(
-        Compared(
-            opponent=name,
+        PairedComparison(
+            first="challenger",
+            second=name,
             difference=Interval(low + 1.0, low, low + 2.0),
             p_value=0.01,
             probability_of_improvement=0.9,
+            minimum_detectable=1.0,
             pairs=20,
         )
         for name, low in zip(("random_legal", "static"), lows, strict=False)
@@ -97,7 +99,7 @@ def test_a_challenger_that_does_not_clear_the_floors_stays_one(project: Workspac
     code, out, _ = simic("promote")
     found = promote.Promotion.model_validate_json(project.promotion.read_bytes())
     assert code == 1 and not found.promoted and found.champion is None
-    assert [each.opponent for each in found.contest.compared] == ["random_legal", "static"]
+    assert [each.second for each in found.contest.compared] == ["random_legal", "static"]
     assert found.refuted == () and found.findings == read_verdict(project.reports).counts()
     assert out.splitlines()[0] == "challenger  version 1"
     assert out.count("difference  ") == 2 and "decision    not promoted: the interval over " in out

@@ -68,7 +68,7 @@ def _comparisons(evaluation: Evaluation) -> Iterator[Pair]:
             np.array(evaluation.policies[name].per_seed.test_accuracy_pct) for name in (each.first, each.second)
         )
         difference, name = first - second, f"{each.first} - {each.second}"
-        yield from interval_pairs(name, each.difference_pct, recompute.mean_interval(difference))
+        yield from interval_pairs(name, each.difference, recompute.mean_interval(difference))
         p, spread = recompute.sign_flip(difference)
         yield Pair(f"{name}: p", each.p_value, p, spread)
         yield Pair(f"{name}: improves", each.probability_of_improvement, recompute.improves(difference))
