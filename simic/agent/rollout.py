@@ -35,7 +35,7 @@ class Environment(Protocol[Info]):
 
 @dataclass(frozen=True)
 class Position:
-    """Where a rollout ended and the next may go on: the raw observation, the memory and which rows start anew."""
+    """Where a rollout ended and the next may go on: raw observation, memory, and rows that start anew, without any."""
 
     observation: Observation
     state: RecurrentState
@@ -166,10 +166,9 @@ class PartialRollout:
         cls, position: Position, steps: int, env_ids: Tensor, policy: ActorCritic, normalizers: Normalizers
     ) -> Self:
         """Return a rollout of ``steps`` steps, none of them done."""
-        state = position.state.zeroed(position.starts)
         seen = normalizers.see(position.observation)
-        rollout = Rollout.empty(steps, env_ids, seen, state, len(policy.heads))
-        return cls(rollout, replace(position, state=state), torch.ones_like(position.starts), 0)
+        rollout = Rollout.empty(steps, env_ids, seen, position.state, len(policy.heads))
+        return cls(rollout, position, torch.ones_like(position.starts), 0)
 
     def state_dict(self) -> dict[str, Tensor]:
         """Return all but the observation, which the environment has; of the steps that are done ``[steps, E, …]``."""

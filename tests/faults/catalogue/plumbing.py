@@ -15,7 +15,6 @@ FAULTS: Faults = {
             "return cls(observation, policy.initial_state(env.num_envs), starts)",
             'return cls(observation, getattr(env, "memory", policy.initial_state(env.num_envs)), starts)',
         ),
-        Patch(ROLLOUT, "state = position.state.zeroed(position.starts)", "state = position.state"),
         Patch(COLLECT, "    return rollout, Position", "    env.memory = state\n    return rollout, Position"),
     ),
     "memory-wiped-while-acting": critical(
