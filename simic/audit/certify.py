@@ -40,24 +40,27 @@ OF_POLICY = ("params", "flops_per_sample", "training_flops", *COUNTED)
 
 
 def certify(prepared: Path, grown: Path, telemetry: Path, checkpoints: Path, run: RunRecord) -> Certificate:
-    """Compare a run with the reference, part by part; the iterations, half of the work, beside the others."""
+    """Compare a run with the reference, part by part; half of the work in another process."""
     subject = CertifiedRun(prepared, grown, telemetry, checkpoints, run)
     names = Table({name: values[:0] for name, values in run.steps.columns.items()})
-    updates = RunRecord(run.params, updates=run.updates, steps=names, checkpoints=run.checkpoints)
-    iterations = partial(part, "iterations", replace(subject, run=updates).iterations)
+    few = RunRecord(run.params, run.updates, names, evaluation=run.evaluation, checkpoints=run.checkpoints)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        with beside(iterations, run.params.runtime) as iterations:
+        with beside(partial(_without_steps, replace(subject, run=few)), run.params.runtime) as half:
             others = (
                 part("episodes", subject.episodes),
                 part("evaluation", subject.evaluation),
                 part("headroom", subject.headroom),
-                part("grown network", subject.grown_network),
             )
-            return Certificate(parts=(iterations(), *others))
+            iterations, network = half()
+            return Certificate(parts=(iterations, *others, network))
     finally:
         torch.set_num_threads(threads)
+
+
+def _without_steps(subject: "CertifiedRun") -> tuple[Certified, Certified]:
+    return part("iterations", subject.iterations), part("grown network", subject.grown_network)
 
 
 @dataclass(frozen=True)

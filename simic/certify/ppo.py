@@ -20,6 +20,10 @@ STOP_FACTOR = 1.5  # times target_kl
 IN_DOUBT = 1e-3  # relative distance of a divergence from its limit within which rounding decides: then as recorded
 LOG_RATIO_LIMIT, JOINT_LOG_RATIO_LIMIT = 20.0, 30.0
 RATE_END = 0.2  # what the linear schedule leaves
+EDGE = 1e-5  # distance of a ratio from the clip's bound within which rounding decides whether the row is clipped
+
+
+Place = tuple[int, int]  # a minibatch of an update, and a row of it
 
 
 @dataclass(frozen=True)
@@ -46,7 +50,7 @@ class Learner:
 @dataclass(frozen=True)
 class Minibatch:
     """Hold the statistics of one minibatch before its step; ``entropy`` and ``open``, the rows where the factor had
-    choices, are sums by factor ``[K]``.
+    choices, are sums by factor ``[K]``. ``margins [N]``: how far each row is from being clipped or not.
     """
 
     policy_loss: float
@@ -54,6 +58,7 @@ class Minibatch:
     divergence: float
     entropy: Tensor
     open: Tensor
+    margins: Tensor
     gradient_norm: float = math.nan
     stepped: bool = False
 
@@ -131,9 +136,12 @@ class Update:
     rng_seed: int
     iteration: int
     looked: int
+    crossed: frozenset[Place] = frozenset()  # rows that are clipped where float64 does not clip, or the other way
 
-    def run(self, learner: Learner) -> tuple[Learner, dict[str, float]]:
-        """Return the learner after all minibatches before one whose divergence is too large, and the metrics."""
+    def run(self, learner: Learner) -> tuple[Learner, dict[str, float], list[Place]]:
+        """Return the learner after all minibatches before one whose divergence is too large, the metrics, and the rows
+        of which rounding decides whether they are clipped, the nearest first.
+        """
         steps, before = self.steps, learner
         if self.train.policy.core == "none":  # every step is an environment of its own, one environment after another
             steps = {name: x for name, x in steps.items() if name not in (*MEMORY, "starts")}
@@ -146,13 +154,15 @@ class Update:
         for epoch, chosen in self._minibatches(envs, parts):
             epochs, own = epoch + 1, {name: x[:, chosen] for name, x in steps.items()}
             is_last = len(minibatches) + 1 == self.looked
-            learner, one = self._step(learner, own, share, worth, rate, is_last)
+            step = len(minibatches)
+            crossed = torch.tensor([row for place, row in self.crossed if place == step], dtype=torch.int64)
+            learner, one = self._step(learner, own, share, worth, rate, is_last, crossed)
             minibatches.append(one)
             if not one.stepped and math.isfinite(one.divergence + one.gradient_norm):
                 break
         learner = replace(learner, updates=before.updates + any(one.stepped for one in minibatches))
         told = {"epochs": epochs, "entropy_coef": coefficient, "samples": samples, "learning_rate": rate}
-        return learner, told | _metrics(minibatches)
+        return learner, told | _metrics(minibatches), _edges(minibatches)
 
     def _scheduled(self, updates: int) -> tuple[float, float]:
         """Return the coefficient of entropy and the learning rate after so many updates."""
@@ -174,10 +184,10 @@ class Update:
             yield from ((epoch, part.sort().values) for part in order.tensor_split(parts))
 
     def _step(
-        self, learner: Learner, steps: Tensors, share: float, worth: Tensor, rate: float, is_last: bool
+        self, learner: Learner, steps: Tensors, share: float, worth: Tensor, rate: float, is_last: bool, crossed: Tensor
     ) -> tuple[Learner, Minibatch]:
         weights = {name: weight.clone().requires_grad_() for name, weight in learner.weights.items()}
-        loss, one = self._loss(Network(weights, self.interface, self.train.policy), steps, share, worth)
+        loss, one = self._loss(Network(weights, self.interface, self.train.policy), steps, share, worth, crossed)
         gradients = torch.autograd.grad(loss, list(weights.values()), allow_unused=True, materialize_grads=True)
         one = replace(one, gradient_norm=math.sqrt(math.fsum(float(each.square().sum()) for each in gradients)))
         if not math.isfinite(one.gradient_norm + one.divergence + one.policy_loss + one.value_loss):
@@ -195,7 +205,9 @@ class Update:
         limit = STOP_FACTOR * target
         return is_last if abs(divergence - limit) < IN_DOUBT * limit else divergence > limit
 
-    def _loss(self, network: Network, steps: Tensors, share: float, worth: Tensor) -> tuple[Tensor, Minibatch]:
+    def _loss(
+        self, network: Network, steps: Tensors, share: float, worth: Tensor, crossed: Tensor
+    ) -> tuple[Tensor, Minibatch]:
         """Return −objective + c_v · value loss − Σ worth · entropy of each factor, each a sum over the minibatch times
         the number of minibatches over the counts of the whole rollout.
         """
@@ -204,7 +216,8 @@ class Update:
         rows, valid = flat(steps), steps["valid"]
         judged = network.judge(z[valid], rows)
         logs = (judged.log_probs - rows["log_probs"]).clip(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
-        policy = -self._objective(logs, rows["advantages"], rows["actions"][:, 0]).sum() * share
+        gained, margins = self._objective(logs, rows["advantages"], rows["actions"][:, 0], crossed)
+        policy = -gained.sum() * share
         value = (values[valid] - rows["returns"]).square().sum() * share / 2
         entropy, drift = judged.entropy.sum(dim=0), logs.detach()
         one = Minibatch(
@@ -213,19 +226,34 @@ class Update:
             divergence=float((torch.expm1(drift) - drift).sum()) / max(1, len(drift)),
             entropy=entropy.detach(),
             open=self.interface.open(rows).sum(dim=0),
+            margins=margins,
         )
         return policy + self.train.ppo.value_coef * value - (worth * entropy).sum(), one
 
-    def _objective(self, logs: Tensor, gained: Tensor, op: Tensor) -> Tensor:
-        """Return the objective of each row, min(r A, clip(r, 1 − ε, 1 + ε) A), ``[N]``."""
+    def _objective(self, logs: Tensor, gained: Tensor, op: Tensor, crossed: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the objective of each row, min(r A, clip(r, 1 − ε, 1 + ε) A), and its margin, ``[N]``. Rows that are
+        ``crossed`` have about the same value with the gradient of the other side.
+        """
         ppo = self.train.ppo
         if ppo.ratio == "joint":
             logs, weight = logs.sum(dim=1, keepdim=True).clip(-JOINT_LOG_RATIO_LIMIT, JOINT_LOG_RATIO_LIMIT), 1.0
         else:
             weight = self.interface.matters[op]
         ratio, gain = logs.exp(), gained[:, None]
-        clipped = ratio.clip(1.0 - ppo.clip_range, 1.0 + ppo.clip_range)
-        return (weight * torch.minimum(ratio * gain, clipped * gain)).sum(dim=1)
+        beyond = (ratio - 1.0).detach() * gain.sign() - ppo.clip_range  # positive where it is clipped
+        other = torch.zeros(len(gained), 1, dtype=torch.bool).index_fill(0, crossed, True) & (beyond.abs() < EDGE)
+        clipped = ratio.detach().clip(1.0 - ppo.clip_range, 1.0 + ppo.clip_range)
+        objective = torch.where((beyond > 0) ^ other, clipped * gain, ratio * gain)
+        return (weight * objective).sum(dim=1), torch.where(gain == 0.0, torch.inf, beyond.abs()).amin(dim=1)
+
+
+def _edges(minibatches: Sequence[Minibatch]) -> list[Place]:
+    near = [
+        (float(one.margins[row]), (step, row))
+        for step, one in enumerate(minibatches)
+        for row in (one.margins < EDGE).nonzero().flatten().tolist()
+    ]
+    return [place for _, place in sorted(near)]
 
 
 def flat(steps: Tensors) -> dict[str, Tensor]:

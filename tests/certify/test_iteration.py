@@ -11,6 +11,8 @@ from simic import params, rng
 from simic.agent import normalization, ppo
 from simic.audit.certify import part
 from simic.audit.certify_code import small_run
+from simic.certify import iteration
+from simic.certify import ppo as reference
 from simic.data.prepare import prepare
 from simic.training import checkpoint, growth_task, kept_iteration, trainer
 from simic.training.learned import LearnedActor
@@ -105,6 +107,26 @@ def test_every_fault_is_caught(group: tuple[str, ...], tmp_path: Path, monkeypat
         monkeypatch.setattr(*FAULTS[what]())
     assert {*group} <= differences((), tmp_path)
     assert {each for names in GROUPS for each in names} == FAULTS.keys()
+
+
+def test_a_row_on_the_edge_of_the_clip_is_followed_to_either_side_and_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given, right = list[tuple](), iteration._followed
+    monkeypatch.setattr(iteration, "_followed", lambda *each: given.append(each) or right(*each))
+    assert differences((), tmp_path) == set()
+    update, before, _ = given[-1]
+    plain, _, none = update.run(before)
+    assert none == []  # of so few rows
+    monkeypatch.setattr(reference, "EDGE", 1.0)
+    nearest = update.run(before)[2][0]
+    other, metrics, _ = replace(update, crossed=frozenset({nearest})).run(before)
+    assert iteration._distance(before, plain, other) > iteration.ALLOWED["weights"] / 10
+    learned, told = right(update, before, other)
+    assert iteration._distance(before, learned, other) == 0.0 and told == metrics
+    monkeypatch.undo()
+    crossed = replace(update, crossed=frozenset({nearest})).run(before)[0]
+    assert iteration._distance(before, crossed, plain) == 0.0  # too far from the edge
 
 
 def test_what_is_kept_whole_does_not_depend_on_how_long_training_is() -> None:

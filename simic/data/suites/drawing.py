@@ -11,7 +11,7 @@ from torch import Tensor
 from simic import params as params_module
 from simic.data.bank import SPLITS, Bank, standardised
 from simic.data.batches import Dataset, TaskGroup, TaskMeta
-from simic.data.sources import COPIES
+from simic.data.sources import COPIES, equal_rows
 from simic.data.suites.kinds import KINDS, OUTSIDE, Draws, Problem, Sources
 from simic.data.suites.suites import SUITES, SourceTask, TaskSuite
 from simic.errors import SimicError
@@ -20,6 +20,7 @@ from simic.params import Host, Prepare
 
 # Trains a host on a source task, given an rng_seed and a number of epochs; returns its weights by name.
 TrainHost = Callable[[Host, Dataset, int, int], dict[str, Tensor]]
+MOST_DRAWS = 20  # of test samples, until none is among the others
 VISIBLE = ("train", "val")  # the splits of tasks that training sees: their test split is never drawn
 
 
@@ -109,8 +110,9 @@ def _instance(draws: Draws, group: TaskGroup, samples: dict[str, int], shipped: 
     problem = KINDS[shipped.name][draws.kind](draws)
     if not isinstance(problem, Problem):
         raise SimicError(f"kind {draws.kind!r}: gave {type(problem).__name__}, must be a Problem")
-    splits = VISIBLE if group in VISIBLE else SPLITS
-    drawn = {split: _samples(problem, draws.of_split(split), samples[split]) for split in splits}
+    drawn = {split: _samples(problem, draws.of_split(split), samples[split]) for split in VISIBLE}
+    if group not in VISIBLE:
+        drawn["test"] = _unseen(problem, draws.of_split("test"), samples["test"], [x for x, _ in drawn.values()])
     arrays, mean, std = standardised(drawn, False, shipped.source is not None, shipped.table)
     name, parameters = f"{draws.kind}-{group}-{draws.instance}", problem.parameters
     try:
@@ -120,6 +122,24 @@ def _instance(draws: Draws, group: TaskGroup, samples: dict[str, int], shipped: 
     except ValidationError as error:
         raise SimicError(f"kind {draws.kind!r}: only plain values can be recorded: {error}") from None
     return Instance(task, arrays)
+
+
+def _unseen(problem: Problem, draws: Draws, n: int, seen: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+    """Return ``n`` samples of which none is among those ``seen``. Where all columns have few values a row may come
+    twice by chance: it is drawn again; SimicError where that does not help.
+    """
+    x, y = _samples(problem, draws, n)
+    known = sum(map(len, seen))
+    for _ in range(MOST_DRAWS):
+        twice = equal_rows(torch.cat((*seen, x)).numpy())[known:] < known
+        if not twice.any():
+            return x, y
+        other, labels = _samples(problem, draws, n)
+        x, y = torch.where(twice[:, None, None, None], other, x), torch.where(twice, labels, y)
+    raise SimicError(
+        f"kind {draws.kind!r}: {int(twice.sum())} of {n} test samples are training samples however often they are "
+        "drawn: a task needs more different samples"
+    )
 
 
 def _samples(problem: Problem, draws: Draws, n: int) -> tuple[Tensor, Tensor]:

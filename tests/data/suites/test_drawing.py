@@ -1,5 +1,6 @@
 """A bank: the tasks of a suite one after another, those held out in a file of their own."""
 
+from itertools import count
 from pathlib import Path
 
 import numpy as np
@@ -118,9 +119,39 @@ def of(classes=2, parameters=None, x=lambda n: images(n, 1, 16, 16), y=lambda n:
     return lambda draws: Problem(classes, parameters or {}, lambda draws, n: (x(n), y(n)))
 
 
+def test_a_test_row_that_is_a_training_row_by_chance_is_drawn_again(tmp_path, monkeypatch):
+    """Six columns of two values: 64 rows, of which training and validation have nearly half."""
+
+    def few(draws, values=2):
+        def sample(draws, n):
+            x = torch.zeros(n, 1, 16, 16)
+            x[:, 0, 0, :6] = draws.integers(values, n, 6).float()
+            return x, torch.arange(n) % 2
+
+        return Problem(2, {}, sample)
+
+    monkeypatch.setitem(kinds_module.KINDS["patches"], "mine", few)
+    prepare(suite(kinds=("mine",), held_out_kinds=("digits", "brightness")), 1, tmp_path / "out", tmp_path)
+    found, rows = load_held_out(tmp_path / "out"), 0
+    for number, task in enumerate(found.tasks):
+        train, val, test = (
+            part.x.view(len(found.tasks), -1, 256)[number] for part in (found.train, found.val, found.test)
+        )
+        assert not (test[:, None] == torch.cat((train, val))).all(2).any()
+        rows += task.kind == "mine"
+    assert rows == FEW["held_out"]
+    monkeypatch.setitem(kinds_module.KINDS["patches"], "mine", lambda draws: few(draws, values=1))
+    said = refused(suite(kinds=("mine",)), tmp_path)
+    assert "kind 'mine': 24 of 24 test samples are training samples however often they are drawn" in said
+
+
+CALLS = count()  # no two splits have the same rows
 WRONG = {
     "no Problem": (lambda draws: None, "kind 'mine': gave NoneType, must be a Problem"),
-    "shape": (of(x=lambda n: images(n, 1, 8, 8)), "kind 'mine': samples are torch.float32 [1, 8, 8], those of kind"),
+    "shape": (
+        of(x=lambda n: images(n, 1, 8, 8) + next(CALLS)),
+        "kind 'mine': samples are torch.float32 [1, 8, 8], those of kind",
+    ),
     "vectors": (of(x=lambda n: images(n, 256)), "must be float32 [n, C, H, W]"),
     "too few": (of(x=lambda n: images(n - 1, 1, 16, 16)), "must be float32 [n, C, H, W]"),
     "doubles": (of(x=lambda n: images(n, 1, 16, 16).double()), "x and y of 24 samples are torch.float64"),
