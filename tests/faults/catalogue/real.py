@@ -158,12 +158,12 @@ FAULTS: Faults = {
         "A tenth of the test samples of held-out tasks are training samples.",
         Patch(
             DRAWING,
-            "drawn = {split: _samples(problem, draws.of_split(split), samples[split]) for split in splits}",
-            "drawn = {split: _samples(problem, draws.of_split(split), samples[split]) for split in splits}\n"
+            "    arrays, mean, std = standardised(",
             "    if group not in VISIBLE:\n"
             '        some = samples["test"] // 10\n'
             '        for part, whole in zip(drawn["test"], drawn["train"], strict=True):\n'
-            "            part[:some] = whole[:some]",
+            "            part[:some] = whole[:some]\n"
+            "    arrays, mean, std = standardised(",
         ),
     ),
     "validation-tasks-are-training-tasks": critical(
