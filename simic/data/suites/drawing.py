@@ -129,17 +129,22 @@ def _unseen(problem: Problem, draws: Draws, n: int, seen: Sequence[Tensor]) -> t
     twice by chance: it is drawn again; SimicError where that does not help.
     """
     x, y = _samples(problem, draws, n)
-    known = sum(map(len, seen))
+    twice = _are_among(x, seen)
     for _ in range(MOST_DRAWS):
-        twice = equal_rows(torch.cat((*seen, x)).numpy())[known:] < known
         if not twice.any():
             return x, y
         other, labels = _samples(problem, draws, n)
         x, y = torch.where(twice[:, None, None, None], other, x), torch.where(twice, labels, y)
+        twice = _are_among(x, seen)
     raise SimicError(
         f"kind {draws.kind!r}: {int(twice.sum())} of {n} test samples are training samples however often they are "
         "drawn: a task needs more different samples"
     )
+
+
+def _are_among(x: Tensor, seen: Sequence[Tensor]) -> Tensor:
+    known = sum(map(len, seen))
+    return equal_rows(torch.cat((*seen, x)).numpy())[known:] < known
 
 
 def _samples(problem: Problem, draws: Draws, n: int) -> tuple[Tensor, Tensor]:
