@@ -132,14 +132,16 @@ def _unseen(problem: Problem, draws: Draws, n: int, seen: Sequence[Tensor]) -> t
     twice = _are_among(x, seen)
     for _ in range(MOST_DRAWS):
         if not twice.any():
-            return x, y
+            break
         other, labels = _samples(problem, draws, n)
         x, y = torch.where(twice[:, None, None, None], other, x), torch.where(twice, labels, y)
         twice = _are_among(x, seen)
-    raise SimicError(
-        f"kind {draws.kind!r}: {int(twice.sum())} of {n} test samples are training samples however often they are "
-        "drawn: a task needs more different samples"
-    )
+    if twice.any():
+        raise SimicError(
+            f"kind {draws.kind!r}: {int(twice.sum())} of {n} test samples are training samples however often they are "
+            "drawn: a task needs more different samples"
+        )
+    return x, y
 
 
 def _are_among(x: Tensor, seen: Sequence[Tensor]) -> Tensor:
