@@ -115,8 +115,9 @@ def test_a_row_on_the_edge_of_the_clip_is_followed_to_either_side_and_no_other(
     given, right = list[tuple](), iteration._followed
     monkeypatch.setattr(iteration, "_followed", lambda *each: given.append(each) or right(*each))
     assert differences((), tmp_path) == set()
-    update, before, _ = given[-1]
+    update, before, recorded = given[-1]
     plain, _, none = update.run(before)
+    assert iteration._distance(before, plain, recorded) < iteration.ALLOWED["weights"] / 10
     assert none == []  # of so few rows
     monkeypatch.setattr(reference, "EDGE", 1.0)
     nearest = update.run(before)[2][0]

@@ -13,7 +13,7 @@ from simic.agent.spec import ActionSpec, Observation
 from simic.envs.gym_env import open_gym
 from simic.errors import SimicError
 from simic.evaluation import gym as evaluation
-from simic.evaluation.gym_peer import PeerEnv, legal
+from simic.evaluation.gym_peer import PeerEnv, learned, legal
 from simic.params import GymParams, GymWrapper
 from tests.faults import test_gym_faults as gym
 from tests.helpers import ROOT
@@ -96,6 +96,19 @@ def test_masks_that_depend_on_another_head_are_refused() -> None:
     seen.masks[names[1]] = seen.masks.pop("b")
     with pytest.raises(SimicError, match="peer_steps: must be 0"):
         legal(env, seen)  # pyright: ignore[reportArgumentType]
+
+
+def test_a_peer_with_masks_decides_what_is_legal() -> None:
+    registry.load_extension(ROOT / "examples/extensions/hidden_cartpole.py")
+    tree = params.load(ROOT / "params.yaml", [*SMALL, "prepare.gym.id=HiddenCartPole-v0"])
+    _, player = learned(tree, {"n_steps": 8, "batch_size": 64, "n_epochs": 1})
+    env = open_gym(tree.prepare.gym, 1, torch.arange(2))
+    seen, _ = env.reset()
+    for row in (0, 1):
+        masks = torch.eye(2, dtype=torch.bool).roll(row, 0)
+        taken = player(env)(Observation(seen.features, seen.categories, {"action_0": masks}), torch.ones(2).bool(), 0)
+        assert taken.tolist() == [[row], [1 - row]]
+    env.close()
 
 
 def test_without_steps_there_is_no_peer() -> None:
