@@ -137,6 +137,15 @@ def test_counts_agree_with_the_timeline(evaluation, trained, rules):
         assert all(decision.blueprint is not None for decision in seen.decisions), name
 
 
+def test_comparisons_are_of_test_accuracy_host_by_host(evaluation):
+    assert evaluation.comparisons
+    for each in evaluation.comparisons:
+        first, second = (evaluation.policies[name].per_seed for name in (each.first, each.second))
+        pairs = zip(first.test_accuracy_pct, second.test_accuracy_pct, strict=True)
+        differences = [one - other for one, other in pairs]
+        assert each.pairs == len(differences) and each.difference.estimate == pytest.approx(np.mean(differences))
+
+
 def test_file_round_trip_and_damage(evaluation, tmp_path):
     path = tmp_path / "evaluation.json"
     path.write_text(evaluation.to_json())

@@ -10,7 +10,7 @@ import torch
 
 from simic import params, registry
 from simic.agent.spec import ActionSpec, Observation
-from simic.envs.gym_env import open_gym
+from simic.envs.gym_env import open_gym, prepare
 from simic.errors import SimicError
 from simic.evaluation import gym as evaluation
 from simic.evaluation.gym_peer import PeerEnv, learned, legal
@@ -109,6 +109,13 @@ def test_a_peer_with_masks_decides_what_is_legal() -> None:
         taken = player(env)(Observation(seen.features, seen.categories, {"action_0": masks}), torch.ones(2).bool(), 0)
         assert taken.tolist() == [[row], [1 - row]]
     env.close()
+
+
+def test_headroom_has_what_the_peer_reached(tmp_path: Path) -> None:
+    tree = params.load(ROOT / "params.yaml", [*SMALL])
+    prepare(tree.prepare.gym, tree.rng_seed, tmp_path / "prepared")
+    found = evaluation.measure(tree, tmp_path / "prepared", lambda *_: None)
+    assert (found.policies[evaluation.PEER], found.peer) == learn()[:2]
 
 
 def test_without_steps_there_is_no_peer() -> None:
