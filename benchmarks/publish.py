@@ -132,7 +132,7 @@ def _scores(found: Finished, title: str, standings: result.Standings) -> str:
         over_rule = "–" if row.over_rule is None else interval(row.over_rule)
         lines.append(
             f"| {names.get(name, name)} | {interval(row.score).lstrip('+')} | {over_rule} | "
-            f"{interval(row.over_common)} | {row.search_worth.estimate} | {row.params:,.0f} |"
+            f"{interval(row.over_common)} | {row.search_worth} | {row.params:,.0f} |"
         )
     return "\n".join(lines)
 

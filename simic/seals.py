@@ -77,7 +77,7 @@ STAGES: dict[str, Sealed] = {
     "evaluate": Sealed(
         code=(
             *(*_HOSTS, *_BASE, "evaluation", "telemetry/columns.py", "telemetry/rows.py", "training"),
-            *(f"data/{name}.py" for name in ("bank", "raw_inputs", "sources", "synthetic")),
+            "data/raw_inputs.py",
         ),
         params=("rng_seed", "extensions", "headroom", "train", "evaluate"),
         reads=("checkpoints", "data/prepared", "reports/headroom.json"),

@@ -155,7 +155,6 @@ def _content(run: RunRecord, verdict: Verdict) -> dict[str, object]:
         "short_groups": SHORT_GROUPS,
         "grades": [(question, grade) for question, grade in grades.items() if grade.decisions],
         "contrasts": _contrasts(evaluation) if evaluation else (),
-        "planted": evaluation.planted if evaluation else None,
         "cases": list(enumerate(evaluation.cases)) if evaluation else (),
         "of_gym": run.params.prepare.is_gym,
         "played": run.gym if not verdict.refuted else None,

@@ -74,6 +74,5 @@ def canary(rng_seed: int = RNG_SEED) -> Canary:
         with open_session(tree, scratch / "work", prepared) as session:
             counters = trainer.train(session)
             kept = session.checkpoints.read(counters.iteration)
-    grade = planted.grade(Learned.of(kept), rng_seed, torch.device("cpu"))
-    assert grade is not None  # it was trained on that very task
-    return Canary(grade.score.estimate - CHANCE_PCT, grade.first, grade.kept)
+    first, kept_share, accuracy = planted.grade(TASK, Learned.of(kept), rng_seed, torch.device("cpu"))
+    return Canary(accuracy - CHANCE_PCT, first, kept_share)

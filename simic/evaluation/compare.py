@@ -28,15 +28,14 @@ SEARCHES = (1, 2, 4, 8)  # trainings
 class ComparedRow(Frozen):
     """One way to a network: the host trainings it costs, and the mean test score of its networks, in points.
 
-    The score is a mean over ``repeats`` independent networks, from ``hosts`` trained hosts in all; its standard error
-    is over the repeats, null for a single one.
+    The score is a mean over independent networks, from ``hosts`` trained hosts in all; its standard error is null for a
+    single one.
     """
 
     name: str
     trainings: int
     score: float
     standard_error: float | None
-    repeats: int
     hosts: int
     params: float
 
@@ -44,7 +43,6 @@ class ComparedRow(Frozen):
 class GrowthComparison(Frozen):
     """Content of compare.json."""
 
-    controller: str
     price: float  # points a score loses for each time the host's own parameters that were added
     common: str | None  # the best common schedule of the tasks the controller was trained on; null: not known
     schedules: tuple[str, ...]  # what random search draws from
@@ -74,7 +72,6 @@ def compare(
     env: GrowthEnv,
     test: Dataset,
     written: int,
-    controller: str,
     common: str | None,
     told: Callable[[int, int], None],
 ) -> GrowthComparison:
@@ -109,7 +106,6 @@ def compare(
     rows.append(_row("controller, one network", 1, own, size))
     rows.append(_row(f"controller, best of {hosts}: written", hosts, own[kept], size[kept], hosts))
     return GrowthComparison(
-        controller=controller,
         price=price,
         common=common,
         schedules=tuple(schedule.name(names) for schedule in schedules),
@@ -126,7 +122,6 @@ def _row(name: str, trainings: int, scores: Values, params: Values, hosts: int |
         trainings=trainings,
         score=round(float(scores.mean()), 4),
         standard_error=None if error is None else round(error, 4),
-        repeats=repeats,
         hosts=repeats if hosts is None else hosts,
         params=round(float(params.mean()), 1),
     )

@@ -86,12 +86,10 @@ class Rule:
 def choose(
     own: Controller | None, host: Host | None, usual: Host, meta: Meta, device: torch.device
 ) -> Controller | Rule:
-    """Return the project's own controller where it fits, else the published one that does, of several one trained on
-    ``host``, or on the ``usual`` one where that is null; where none fits, a rule by hand, which says why: the tuned one
-    for vectors in hosts that it is tuned for.
+    """Return the project's own controller where it fits, else the published one that does; where none fits, a rule by
+    hand, which says why: the tuned one for vectors in hosts that it is tuned for (``host``, or the ``usual`` one).
     """
     published = [Controller.load(path.parent, device) for path in sorted(PUBLISHED.glob(f"*/{CARD_FILE}"))]
-    published.sort(key=lambda controller: controller.learned.train.host != (host or usual))
     candidates = [*([own] if own else []), *published]
     refusals = [controller.refusal(host, meta) for controller in candidates]
     if "" in refusals:

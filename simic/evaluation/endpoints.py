@@ -60,14 +60,13 @@ def _of_group(headroom: HeadroomReport, policies: Mapping[str, Reached], group: 
     units = _units(headroom, group)
     kinds = [headroom.tasks[headroom.rows[rows[0]]].kind for rows in units]
     choosing, test = _tables(headroom, units)
-    sizes = [_mean(np.array(table), units) for table in (headroom.params, headroom.flops_per_sample)]
+    sizes = _mean(np.array(headroom.params), units)
     rows = [np.array(table) for table in (headroom.val_pct, headroom.test_pct, headroom.params)]
     searched = search.random_search(scores(rows[0], rows[2], headroom), scores(rows[1], rows[2], headroom))
     searched = _mean(searched, units)
 
-    def of_table(weights: Values) -> tuple[Values, float, float]:
-        params, flops = (float((size * weights).sum(1).mean()) for size in sizes)
-        return (test * weights).sum(1), params, flops
+    def of_table(weights: Values) -> tuple[Values, float]:
+        return (test * weights).sum(1), float((sizes * weights).sum(1).mean())
 
     schedules = np.eye(test.shape[1])
     placed = {
@@ -76,10 +75,8 @@ def _of_group(headroom: HeadroomReport, policies: Mapping[str, Reached], group: 
         ORACLE_TASK: of_table(search.best_choices(choosing)),
     }
     for name, seeds in policies.items():
-        columns = seeds.test_accuracy_pct, seeds.params, seeds.flops_per_sample
-        accuracy, params, flops = (np.array(column, dtype=np.float64) for column in columns)
-        reached = _mean(scores(accuracy, params, headroom), units)
-        placed[name] = reached, float(_mean(params, units).mean()), float(_mean(flops, units).mean())
+        accuracy, params = (np.array(column, dtype=np.float64) for column in (seeds.test_accuracy_pct, seeds.params))
+        placed[name] = _mean(scores(accuracy, params, headroom), units), float(_mean(params, units).mean())
     common, oracle = placed[COMMON][0], placed[ORACLE_TASK][0]
     gap = paired_difference(oracle, common)
     rule = next((name for name in (TUNED, PATIENT) if name in placed), None)
@@ -102,12 +99,11 @@ def _of_group(headroom: HeadroomReport, policies: Mapping[str, Reached], group: 
                 share=gap_closed(reached, common, oracle),
                 search_worth=search.search_worth(reached, searched),
                 params=params,
-                flops_per_sample=flops,
             )
-            for name, (reached, params, flops) in placed.items()
+            for name, (reached, params) in placed.items()
         },
         by_kind={
-            kind: {name: float(reached[[k == kind for k in kinds]].mean()) for name, (reached, *_) in placed.items()}
+            kind: {name: float(reached[[k == kind for k in kinds]].mean()) for name, (reached, _) in placed.items()}
             for kind in dict.fromkeys(kinds)
         },
     )
@@ -166,7 +162,7 @@ def metrics(evaluation: Evaluation) -> dict[str, float]:
         "score": learned.score.estimate,
         "over_common_schedule": learned.over_common.estimate,
         "gap": primary.gap.estimate,
-        "search_worth_trainings": learned.search_worth.estimate.count,
+        "search_worth_trainings": learned.search_worth.count,
         "params": learned.params,
         **{name: share.estimate for name, share in shares.items() if share is not None},
     }
@@ -190,7 +186,7 @@ def said(evaluation: Evaluation) -> tuple[str, str]:
     share = learned.share
     return score, (
         f"{100 * share.estimate:.0f} % closed [{100 * share.low:.0f}, {100 * share.high:.0f}] with one training; "
-        f"random search needs {learned.search_worth.estimate}"
+        f"random search needs {learned.search_worth}"
     )
 
 

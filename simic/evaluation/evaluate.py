@@ -4,7 +4,6 @@ between the common schedule and the oracle, grade its decisions, show the hosts 
 
 from collections.abc import Callable, Mapping
 from contextlib import closing
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -16,7 +15,7 @@ from simic.envs.growth_env import GrowthEnv
 from simic.envs.play import Actor
 from simic.envs.rewards import total
 from simic.evaluation import endpoints, result, statistics
-from simic.evaluation.counterfactual import CounterfactualActor, grade
+from simic.evaluation.counterfactual import CounterfactualActor, grade, reward_scale
 from simic.evaluation.parts import NOTHING_KEPT, Parts
 from simic.evaluation.result import BLIND, LEARNED, OUTSIDE, SAMPLED, Case, Decision, HeadroomReport, Timeline
 from simic.evaluation.scoring import EVALUATION_ITERATION, EvaluationSetup, Performance, Turn, of_rows, play_for_score
@@ -24,6 +23,7 @@ from simic.evaluation.static_baselines import Regime, static_final
 from simic.growth.life.vocabulary import Op, Slots
 from simic.params import Params
 from simic.training import worker_layout
+from simic.training.checkpoint import Checkpoint
 
 Actors = Callable[[GrowthEnv], Mapping[str, Actor]]
 Scores = dict[str, result.PerSeed]  # by policy
@@ -31,35 +31,23 @@ Scores = dict[str, result.PerSeed]  # by policy
 COUNTS = ("flops_per_sample", "training_flops", "validation_flops", "germinated", "fossilized", "pruned", "rollbacks")
 
 
-@dataclass(frozen=True)
-class Subject:
-    """The checkpoint that is evaluated: its name, the iteration it was written after, the host trainings of its whole
-    run, validation included, and one unit of its critic in units of reward.
-    """
-
-    checkpoint: str
-    iteration: int
-    trainings: int
-    reward_scale: float = 1.0
-
-
 def evaluate(
     setup: EvaluationSetup,
     actors: Mapping[str, Actor],
     headroom: HeadroomReport,
-    subject: Subject,
-    from_the_start: bool = False,
+    params: Params,
+    kept: Checkpoint,
     on_end: Callable[[str, Performance], None] | None = None,
     counterfactuals: Mapping[str, CounterfactualActor] | None = None,
-    planted: result.PlantedGrade | None = None,
     others: Mapping[str, result.Elsewhere] | None = None,
 ) -> result.Evaluation:
     """Let every actor play the episodes that the rules of ``headroom`` played; compare ``learned`` with each other one
-    on committed test accuracy, and place all between the common schedule and the oracle.
+    on committed test accuracy, and place all between the common schedule and the oracle. The trained ones are of the
+    checkpoint ``kept``.
 
     ``on_end`` is called with each actor's name and performance while the environment is still at the end of its
-    episodes. ``from_the_start``: the networks that the first actor ended with are trained again from the first step.
-    ``counterfactuals`` are ``learned`` again with one decision another. ``others`` is what ``elsewhere`` gives.
+    episodes. ``counterfactuals`` are ``learned`` again with one decision another. ``others`` is what ``elsewhere``
+    gives.
     """
     counterfactuals, played, final = counterfactuals or {}, dict[str, Performance](), None
     for name, done in play_for_score(setup, {**actors, **counterfactuals}, headroom.epochs):
@@ -70,13 +58,15 @@ def evaluate(
     seeds, learned = {name: played[name].score for name in actors}, played.get(LEARNED)
     tried = {name: (actor, played[name]) for name, actor in counterfactuals.items()}
     first = next(iter(seeds.values()))
-    fixed = _from_the_start(setup, final, first) if from_the_start and final is not None else {}
+    fixed = _from_the_start(setup, final, first) if params.evaluate.static_final and final is not None else {}
+    iterations, every = params.train.iterations, params.train.validate_every
+    scale = reward_scale(kept, params.train.ppo.gamma)
     env, everyone = setup.env, {**seeds, **headroom.policies}
     accuracies = {name: per_seed.test_accuracy_pct for name, per_seed in everyone.items()}
     return result.Evaluation(
-        checkpoint=subject.checkpoint,
-        checkpoint_iteration=subject.iteration,
-        controller_trainings=subject.trainings,
+        checkpoint=params.evaluate.checkpoint,
+        checkpoint_iteration=kept.manifest.iteration,
+        controller_trainings=params.train.envs * (iterations + -(-iterations // every)),
         data_sha256=setup.data_sha256,
         rng_seed=env.rng_seed,
         eval_seeds=len(setup.tasks),
@@ -89,8 +79,7 @@ def evaluate(
         policies={name: summary(per_seed, env.host.params, env.rng_seed) for name, per_seed in everyone.items()},
         static_final=fixed,
         comparisons=statistics.compare_with_all(LEARNED, accuracies, env.rng_seed),
-        counterfactuals=grade(setup, learned, tried, subject.reward_scale) if learned else {},
-        planted=planted,
+        counterfactuals=grade(setup, learned, tried, scale) if learned else {},
         others=dict(others or {}),
         actions={name: played[name].actions() for name in (LEARNED, SAMPLED, BLIND) if name in played},
         cases=best_and_worst(setup, headroom, learned) if learned else (),
@@ -121,8 +110,6 @@ def elsewhere(
     return {
         name: result.Elsewhere(
             epochs=headroom.others[name].epochs,
-            tasks=headroom.others[name].tasks,
-            rows=headroom.others[name].rows,
             per_seed=own,
             standings=endpoints.standings(headroom.others[name], own),
         )
@@ -202,7 +189,6 @@ def timeline(env: GrowthEnv, done: Performance, host: int = 0) -> Timeline:
     return Timeline(
         stages=tuple(tuple(info.stage[host].tolist()) for info in infos),
         blueprints=tuple(tuple(map(names.get, info.blueprint[host].tolist())) for info in infos),
-        alphas=tuple(tuple(round(alpha, 6) for alpha in info.alpha[host].tolist()) for info in infos),
         decisions=tuple(_decision(turn, host, names, done.probabilities) for turn in decided),
         live_accuracy_pct=tuple(_measured(info.live_accuracy[host]) for info in infos),
         committed_accuracy_pct=tuple(_measured(info.committed_accuracy[host]) for info in infos),

@@ -288,11 +288,7 @@ def _inputs(structure: Structure, task: TaskMeta) -> tuple[str, str]:
     inputs = "tokens `int64 [B, L]`" if tokens else inputs
     if not task.mean:
         return inputs, f"{'Tokens are bytes, 0 to 255; n' if tokens else 'N'}othing is standardised."
-    mean, std = _short(task.mean), _short(task.std)
-    return (
-        inputs,
-        f"Standardise the input first: `(x - mean) / std`, mean {mean}, std {std} (in full in `history.json`).",
-    )
+    return inputs, "Standardise the input first: `(x - mean) / std`, with mean and std in `history.json`."
 
 
 def _raw_inputs(inputs: RawInputs) -> tuple[str, str]:
@@ -319,11 +315,6 @@ def _seeds(structure: Structure, shapley: Sequence[float]) -> str:
         for each, share in ((seed, shapley[seed.slot]) for seed in structure.seeds)
     ]
     return "\n".join(rows) or "| – | nothing was kept | – | – | 0 | – |"
-
-
-def _short(values: list[float]) -> str:
-    shown = ", ".join(f"{value:.4g}" for value in values[:3])
-    return f"[{shown}, …]" if len(values) > 3 else f"[{shown}]"
 
 
 def _example(structure: Structure) -> str:

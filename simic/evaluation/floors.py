@@ -82,7 +82,6 @@ class Floors(Frozen):
 
     rows: tuple[FloorRow, ...]
     hosts: int
-    tested: int
     advice: str
 
     def table(self) -> str:
@@ -134,7 +133,7 @@ def floors(
         )
         for each in contenders
     )
-    return Floors(rows=rows, hosts=env.num_envs, tested=len(y), advice=advice(contenders, weights))
+    return Floors(rows=rows, hosts=env.num_envs, advice=advice(contenders, weights))
 
 
 def advice(contenders: Sequence[Contender], weights: NDArray[np.float64]) -> str:

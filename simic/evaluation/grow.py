@@ -104,9 +104,8 @@ def grow(
         env, test, comparison = done.env, done.held_out.test, None
         beside = beside_floors(setup, done, told)
         if compared:
-            comparison = compare(
-                setup.params, env, test, done.best, name, common, partial(told, "random search, host trainings")
-            )
+            heard = partial(told, "random search, host trainings")
+            comparison = compare(setup.params, env, test, done.best, common, heard)
         notes = setup.data.notes if setup.data is not None else ()
         script = {PREDICT: Path(predict.__file__).read_text(encoding="utf-8")} if setup.inputs is not None else {}
         account = Account(name, comparison, beside, notes, script)

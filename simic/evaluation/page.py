@@ -94,7 +94,7 @@ def _table(standings: Standings) -> str:
     for name in (*first, *rest):
         row = standings.policies[name]
         share = "–" if row.share is None else f"{100 * row.share.estimate:.0f} %"
-        score, worth, params = f"{row.score.estimate:.1f}", str(row.search_worth.estimate), f"{row.params:,.0f}"
+        score, worth, params = f"{row.score.estimate:.1f}", str(row.search_worth), f"{row.params:,.0f}"
         cells.append((name, score, interval(row.over_common), share, worth, params))
     return markdown(cells)
 

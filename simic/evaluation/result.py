@@ -9,11 +9,11 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, m
 
 from simic.data.batches import TaskGroup
 from simic.errors import SimicError
-from simic.evaluation.search import SearchWorth
+from simic.evaluation.search import Trainings
 from simic.evaluation.statistics import Interval, PairedComparison
 
-SCHEMA_VERSION = 7
-HEADROOM_VERSION = 4
+SCHEMA_VERSION = 8
+HEADROOM_VERSION = 5
 RULES_VERSION = 1
 OUTSIDE = "outside"  # among the others of a report: tasks that were not made for the suite
 # Names of the trained policy among those evaluated: greedy, sampled, and greedy without what it sees of the host.
@@ -91,7 +91,6 @@ class Timeline(Frozen):
 
     stages: tuple[tuple[int, ...], ...]
     blueprints: tuple[tuple[str | None, ...], ...]
-    alphas: tuple[tuple[float, ...], ...]
     decisions: tuple[Decision, ...]
     live_accuracy_pct: tuple[float | None, ...]
     committed_accuracy_pct: tuple[float | None, ...]
@@ -172,9 +171,8 @@ class Standing(Frozen):
     rule_share: Interval | None  # likewise, and where the rule leaves no gap
     over_common: Interval
     share: Interval | None  # null where there is no gap to close
-    search_worth: SearchWorth
+    search_worth: Trainings
     params: float
-    flops_per_sample: float
 
 
 class Standings(Frozen):
@@ -196,7 +194,7 @@ class HeadroomReport(Frozen):
     ``others`` are the same for episodes of other lengths (``6 epochs``) and for tasks from outside the suite.
     """
 
-    schema_version: Literal[4] = HEADROOM_VERSION
+    schema_version: Literal[5] = HEADROOM_VERSION
     data_sha256: str
     settings_sha256: str  # of the params that it was measured with
     rng_seed: int
@@ -327,25 +325,10 @@ class DecisionGrade(Frozen):
     critic: Interval | None  # Spearman's rank correlation of expected and true differences; null of too few
 
 
-class PlantedGrade(Frozen):
-    """The learned policy on generated tasks whose best seed is known, one host on each."""
-
-    task: str
-    slot: int
-    blueprint: str
-    tasks: int
-    openings: int  # seeds that a bare host may have; one of them is the best
-    first: float  # share of tasks on which it germinated that seed first
-    kept: float  # share on which it kept that seed
-    score: Interval  # points, on the validation split
-
-
 class Elsewhere(Frozen):
     """The trained policy in episodes of another length, or on other tasks, beside what headroom has of them."""
 
     epochs: int
-    tasks: tuple[TaskRow, ...]
-    rows: tuple[int, ...]  # the task of each evaluation seed
     per_seed: dict[str, PerSeed]
     standings: dict[str, Standings]  # by group of tasks
 
@@ -353,7 +336,7 @@ class Elsewhere(Frozen):
 class Evaluation(Frozen):
     """Content of evaluation.json."""
 
-    schema_version: Literal[7] = SCHEMA_VERSION
+    schema_version: Literal[8] = SCHEMA_VERSION
     primary_endpoint: str = PRIMARY_ENDPOINT
     checkpoint: str
     checkpoint_iteration: int
@@ -372,7 +355,6 @@ class Evaluation(Frozen):
     comparisons: tuple[PairedComparison, ...]  # of test accuracy, in points
     actions: dict[str, Actions]  # of the trained policy, by the name it was evaluated under
     counterfactuals: dict[str, DecisionGrade]  # by question
-    planted: PlantedGrade | None
     others: dict[str, "Elsewhere"]  # as in headroom: episodes of other lengths, tasks from outside the suite
     cases: tuple[Case, ...]  # hosts that gained most over the best common schedule, then those that lost most
 

@@ -240,19 +240,19 @@ def setting(params: Params) -> str:
     return params_module.digest(prepare, {name: train[name] for name in SETTINGS if name != "episode_steps"})
 
 
-def known(params: Params, folder: Path = PUBLISHED) -> TunedRules | None:
-    """Return the rules in ``folder`` that were tuned for this setting; None where there are none."""
+def known(params: Params) -> TunedRules | None:
+    """Return the published rules that were tuned for this setting; None where there are none."""
     wanted = setting(params)
-    for path in sorted(folder.glob("*.json")):
+    for path in sorted(PUBLISHED.glob("*.json")):
         rules = read_rules(path)
         if rules.tuned_for == wanted:
             return rules
     return None
 
 
-def published_for(family: str, folder: Path = PUBLISHED) -> TunedRules | None:
+def published_for(family: str) -> TunedRules | None:
     """Return the rules that were tuned on the suite of this family's name, if there are any."""
-    path = folder / f"{family}.json"
+    path = PUBLISHED / f"{family}.json"
     return read_rules(path) if path.exists() else None
 
 

@@ -8,11 +8,10 @@ from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
 from pydantic.dataclasses import dataclass
 
 from simic.errors import SimicError
-from simic.evaluation.statistics import Values, paired_difference
+from simic.evaluation.statistics import Values
 
 ROUNDING = 1e-9  # in points: scores that agree to this are the same score, summed in another order
 
@@ -27,15 +26,6 @@ class Trainings:
     def __str__(self) -> str:
         """Return it as in a table: "4.2", "< 1", "> 40"."""
         return f"{self.beyond} {self.count:.0f}" if self.beyond else f"{self.count:.1f}"
-
-
-@dataclass(frozen=True)
-class SearchWorth:
-    """Trainings with which random search reaches the same score, with a 95 % interval."""
-
-    estimate: Trainings
-    low: Trainings
-    high: Trainings
 
 
 def best_common(val: Values) -> int:
@@ -74,21 +64,11 @@ def random_search(val: Values, test: Values) -> Values:
     return ranked @ np.diff(below, axis=0)
 
 
-def search_worth(policy: ArrayLike, searched: Values) -> SearchWorth:
-    """Return with how many trainings random search reaches the policy's mean score.
-
-    ``policy`` is ``[training seeds, instances]`` or ``[instances]``, ``searched`` what random_search gives. The
-    difference policy − search with k trainings has an interval for every k; where it crosses 0 for the first
-    time, interpolated in log k, is the worth, and where its ends do are the ends of the worth's interval. So a worth
-    above k is the same statement as a difference above 0 from search with k trainings.
+def search_worth(policy: Values, searched: Values) -> Trainings:
+    """Return with how many trainings random search reaches the mean score of a policy ``[instances]``: where its lead
+    over ``searched``, as random_search gives it, is gone for the first time, interpolated in log k.
     """
-    leads = [paired_difference(policy, with_k) for with_k in searched.T]
-    ends = {name: np.array([getattr(lead, name) for lead in leads]) for name in ("estimate", "low", "high")}
-    return SearchWorth(**{name: _crossing(lead) for name, lead in ends.items()})
-
-
-def _crossing(lead: NDArray[np.float64]) -> Trainings:
-    """Return the first k at which a lead over search with k = 1, 2, … trainings is gone."""
+    lead = np.array([(policy - with_k).mean() for with_k in searched.T])
     gone = np.flatnonzero(lead <= ROUNDING)
     if gone.size == 0:
         return Trainings(float(lead.size), ">")

@@ -81,13 +81,10 @@ class Ground:
         """Return ``priorities`` by the scores ``[L, H, P]`` of openings on hosts; none where nothing is aligned."""
         if not self.env.host.reads_input:
             return []
-        kinds = torch.tensor([kind for _, kind in openings])
-        return priorities(self.aligned(hosts)[:, kinds], scores.mean(dim=0))
-
-    def aligned(self, hosts: Tensor) -> Tensor:
-        """Return the alignment of each blueprint with the tasks of the hosts ``[H]``, ``[H, P]``."""
         env, tasks = self.env, self.tasks[hosts % len(self.tasks)]
-        return Alignments.on(env.host, env.blueprints, env.training_data).of(tasks.to(env.device)).cpu()
+        aligned = Alignments.on(env.host, env.blueprints, env.training_data).of(tasks.to(env.device)).cpu()
+        kinds = torch.tensor([kind for _, kind in openings])
+        return priorities(aligned[:, kinds], scores.mean(dim=0))
 
     def _played(self, actor: HandRules, hosts: Tensor) -> Tensor:
         env, scores = self.env, []
@@ -205,21 +202,19 @@ def tune(
     prepared: Path,
     epochs: Sequence[int],
     device: torch.device,
-    told: Told = lambda *_: None,
-    hosts: int = FIRST_HOSTS,
-    opening_hosts: int = OPENING_HOSTS,
+    told: Told,
     rows: int = ROWS_AT_ONCE,
 ) -> TunedRules:
-    """Return the best rule for each number of epochs: by orders from openings grown alone on ``opening_hosts``, then
-    successive halving that begins with ``hosts``; ``rows`` hosts are played side by side.
+    """Return the best rule for each number of epochs: by orders from openings grown alone, then successive halving;
+    ``rows`` hosts are played side by side.
     """
     ground = Ground.open(params, prepared, device, epochs, rows)
     with closing(ground.env) as env:
         openings = possible_openings(env)
-        hosts_alone = torch.arange(opening_hosts)
+        hosts_alone = torch.arange(OPENING_HOSTS)
         scores, early = grown_alone(ground, openings, hosts_alone, told)
         rules = configurations(orders(openings, scores, early), openings, ground.ways(openings, hosts_alone, scores))
-        winners, met = _halved(ground, rules, hosts, opening_hosts, told)
+        winners, met = _halved(ground, rules, told)
         names = [item.name for item in env.blueprints]
     return TunedRules(
         tuned_for=setting(params),
@@ -242,9 +237,7 @@ def tune(
     )
 
 
-def grown_alone(
-    ground: Ground, openings: Sequence[Opening], hosts: Tensor, told: Told = lambda *_: None
-) -> tuple[Tensor, Tensor]:
+def grown_alone(ground: Ground, openings: Sequence[Opening], hosts: Tensor, told: Told) -> tuple[Tensor, Tensor]:
     """Grow every opening alone on every host: return scores ``[L, H, P]`` and contributions after the first epochs
     ``[H, P, patience]``, in points.
     """
@@ -272,21 +265,19 @@ def orders(openings: Sequence[Opening], scores: Tensor, contributions: Tensor) -
     return [[openings[place] for place in order] for order in places]
 
 
-def _halved(
-    ground: Ground, rules: Sequence[HandRule], hosts: int, first: int, told: Told
-) -> tuple[list[tuple[HandRule, float]], int]:
-    """Return the best rule and its mean score for each length, and on how many hosts; hosts are counted from ``first``.
+def _halved(ground: Ground, rules: Sequence[HandRule], told: Told) -> tuple[list[tuple[HandRule, float]], int]:
+    """Return the best rule and its mean score for each length, and on how many hosts: those after ``OPENING_HOSTS``.
 
     Those that are left have met the same hosts in all rounds, so that their means are of all of them.
     """
     left, total, met = list(range(len(rules))), torch.zeros(len(rules), len(ground.epochs), dtype=torch.float64), 0
     lifecycle = ground.env.train.lifecycle
-    plan = rounds(len(rules), hosts)
+    plan = rounds(len(rules), FIRST_HOSTS)
     for number, (_, count) in enumerate(plan):
         if number:
             best = survivors(total[left] / met, plan[number][0])
             left = [left[place] for place in best]
-        ids = torch.arange(first + met, first + met + count).repeat_interleave(len(left))
+        ids = torch.arange(OPENING_HOSTS + met, OPENING_HOSTS + met + count).repeat_interleave(len(left))
         played = list(left)
 
         def make(part: Tensor, played: list[int] = played) -> HandRules:

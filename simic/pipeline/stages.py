@@ -211,9 +211,9 @@ def evaluate(params: Params, workspace: Workspace) -> None:
     if params.prepare.is_gym:
         _evaluate_gym(params, workspace)
         return
-    from simic.evaluation import endpoints, planted, result
+    from simic.evaluation import endpoints, result
     from simic.evaluation import evaluate as evaluation
-    from simic.evaluation.counterfactual import counterfactual_actors, reward_scale
+    from simic.evaluation.counterfactual import counterfactual_actors
     from simic.evaluation.export_best import Account, export_best
     from simic.evaluation.policies import actors
     from simic.evaluation.scoring import EvaluationSetup, Performance
@@ -235,10 +235,6 @@ def evaluate(params: Params, workspace: Workspace) -> None:
     replays = counterfactual_actors(learned.actor(greedy=True), asked)
     setup = EvaluationSetup.open(params, workspace.prepared, device, len(policies) + len(replays))
     players = actors(params, setup.env, learned)
-    iterations, every = params.train.iterations, params.train.validate_every
-    trainings = params.train.envs * (iterations + -(-iterations // every))
-    scale = reward_scale(kept, params.train.ppo.gamma)
-    subject = evaluation.Subject(params.evaluate.checkpoint, kept.manifest.iteration, trainings, scale)
     ended = count(1)
     with (
         durable.new_directory(workspace.grown) as grown,
@@ -250,13 +246,13 @@ def evaluate(params: Params, workspace: Workspace) -> None:
             """Export the best network of the first policy named, the trained one by default."""
             progress("played to the end", next(ended), len(players) + len(replays))
             if name == policies[0]:
-                grown_by = f"the policy {name} of the {subject.checkpoint} checkpoint (iteration {subject.iteration})"
+                grown_by = (
+                    f"the policy {name} of the {params.evaluate.checkpoint} checkpoint (iteration {learned.iteration})"
+                )
                 account = Account(grown_by)
                 export_best(setup.env, done.rows, done.turns, setup.held_out, workspace.prepared, account, grown)
 
-        final = params.evaluate.static_final
-        known = planted.grade(learned, params.rng_seed, device) if asked else None
-        report = evaluation.evaluate(setup, players, headroom, subject, final, on_end, replays, known, others)
+        report = evaluation.evaluate(setup, players, headroom, params, kept, on_end, replays, others)
         metrics = json.dumps(endpoints.metrics(report), indent=2) + "\n"
         durable.replace_files({workspace.evaluation: report.to_json().encode(), workspace.metrics: metrics.encode()})
     seals.write(workspace.root, "evaluate", params)

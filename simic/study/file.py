@@ -1,5 +1,6 @@
 """Read the study file: params, training seeds and policies; checked whole before anything runs."""
 
+import math
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, get_args
 
@@ -63,10 +64,7 @@ class StudyFile(Tree):
     @property
     def cells(self) -> int:
         """Return the number of grid points times training seeds."""
-        count = len(self.seeds)
-        for values in self.grid.values():
-            count *= len(values)
-        return count
+        return len(self.seeds) * math.prod(map(len, self.grid.values()))
 
 
 def read(path: Path) -> StudyFile:

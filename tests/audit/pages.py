@@ -83,16 +83,15 @@ def sources(run, verdict, provenance):
 
 
 def why(evaluation):
-    """Return grades, single decisions with their scores, and the planted task."""
-    grades, planted = evaluation["counterfactuals"], evaluation["planted"]
+    """Return grades, and single decisions with their scores."""
+    grades = evaluation["counterfactuals"]
     decisions = [each for grade in grades.values() for each in grade["decisions"]]
     shares = [grade[name] for grade in grades.values() for name in ("best", "chance")]
-    shares += [planted["first"], planted["kept"], 1 / planted["openings"]]
     gains = [each["taken"]["score"] - max(other["score"] for other in each["others"]) for each in decisions]
     steps = [each["step"] + 1 for each in decisions]
     counts = [len(grade["decisions"]) for grade in grades.values()]
     tasks = [task["name"] for task in evaluation["tasks"]]
-    return [grades, planted, [100 * share for share in shares], gains, steps, counts, tasks]
+    return [grades, [100 * share for share in shares], gains, steps, counts, tasks]
 
 
 def unexplained(page, found):

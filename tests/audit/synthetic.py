@@ -25,7 +25,6 @@ from simic.evaluation.result import (
     HostDescription,
     Interval,
     PerSeed,
-    PlantedGrade,
     PolicyResult,
     TaskRow,
     Timeline,
@@ -221,7 +220,7 @@ def timeline():
     )
     accuracy = tuple(60.0 + t for t in range(STEPS))
     return Timeline(stages=stages, blueprints=tuple(("norm" if t else None, None) for t in range(STEPS)),
-                    alphas=((0.0, 0.0),) * STEPS, decisions=decisions, live_accuracy_pct=accuracy,
+                    decisions=decisions, live_accuracy_pct=accuracy,
                     committed_accuracy_pct=(None, *accuracy[1:]), rollback_steps=())  # fmt: skip
 
 
@@ -266,9 +265,7 @@ def evaluation(eval_seeds=20, found=None):
                       host=HOST, static_final=again, policies=policies, comparisons=versus,
                       standings=endpoints.standings(found, {n: p.per_seed for n, p in policies.items()} | again),
                       cases=cases(), others={}, counterfactuals=counterfactuals(found.rows),
-                      actions={"learned": (("1 0 1 0", "1 0 2 0", "4 0 0 0"), ("1 0 0 0", "0 0 0 0"))},
-                      planted=PlantedGrade(task="orientation", slot=0, blueprint="depthwise", tasks=8, openings=5,
-                                           first=0.25, kept=0.5, score=interval(70.0)))  # fmt: skip
+                      actions={"learned": (("1 0 1 0", "1 0 2 0", "4 0 0 0"), ("1 0 0 0", "0 0 0 0"))})  # fmt: skip
 
 
 def provenance():

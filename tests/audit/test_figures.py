@@ -77,7 +77,7 @@ def crowded(run):
         for group, kinds in KINDS.items()
     }
     case = run.evaluation.cases[0]
-    fields = ("stages", "blueprints", "alphas", "live_accuracy_pct", "committed_accuracy_pct")
+    fields = ("stages", "blueprints", "live_accuracy_pct", "committed_accuracy_pct")
     longer = {name: old + (40 - STEPS) * old[-1:] for name in fields for old in [getattr(case.timeline, name)]}
     cases = (case, case.model_copy(update={"timeline": case.timeline.model_copy(update=longer)}))
     floors = {"static": 60.0, "random_legal": 60.2, "tuned_rule": 60.4, "patient": 75.0}

@@ -147,7 +147,7 @@ def test_numbers_of_the_gap_are_those_of_the_evaluation(page, clean):
             assert numbers(over_rule) == (rounded(standing.over_rule, 1) if standing.over_rule else [])
             assert numbers(over) == rounded(standing.over_common, 1)
             assert numbers(share) == (rounded(standing.share, 0, 100) if standing.share else [])
-            assert unescape(worth) == str(standing.search_worth.estimate)
+            assert unescape(worth) == str(standing.search_worth)
             assert params == report.count(standing.params)
 
 

@@ -2,43 +2,11 @@
 
 from dataclasses import replace
 
-import pytest
 import torch
-from tiny import TASKS, tiny_env, untrained
+from tiny import tiny_env, untrained
 
 from simic.envs.play import play
 from simic.evaluation.policies import EMPTY, Blind
-
-
-def played(env, actor, tasks):
-    """Actions ``[T, E, heads]``, and whether all masks agreed at each step."""
-    actions, agreed = [], []
-
-    def note(situation, action, reward, info):
-        actions.append(torch.stack(tuple(action), dim=1))
-        agreed.append(all(bool((mask == mask[:1]).all()) for mask in situation.observation.masks.values()))
-
-    play(env, actor, 0, note, tasks)
-    return torch.stack(actions), torch.tensor(agreed)
-
-
-def test_on_different_tasks_all_hosts_play_one_sequence_while_masks_agree(bank):
-    env = tiny_env(bank)
-    actions, agreed = played(env, Blind(untrained(env)), torch.arange(TASKS))
-    upto = int(agreed.int().cumprod(0).sum())
-    assert upto >= 8
-    assert (actions[:upto] == actions[:upto, :1]).all()
-    assert len(actions[:upto, 0].unique(dim=0)) > 1, "a policy that always waits would show nothing"
-    # Without this the law above would hold of any policy: one that sees tells hosts apart.
-    actions, _ = played(env, untrained(env), torch.arange(TASKS))
-    assert (actions != actions[:, :1]).any()
-
-
-@pytest.mark.parametrize("greedy", [True, False])
-def test_with_one_host_it_is_the_policy_itself(bank, greedy):
-    env, task = tiny_env(bank, hosts=1), torch.tensor([2])
-    sighted, blind = (played(env, actor, task)[0] for actor in (untrained(env, greedy), Blind(untrained(env, greedy))))
-    assert torch.equal(sighted, blind) and blind.any()
 
 
 class Watcher:

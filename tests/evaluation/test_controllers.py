@@ -51,34 +51,30 @@ def shipped(shelf):
     shelf("tables", TABLES, (1, 1, 9))
 
 
-def own(host: Host = IMPAIRED) -> Controller:
+def own(host: Host) -> Controller:
     return Controller("the project's own controller", learned(host))
 
 
-def chosen(mine: Controller | None, host: Host | None, *shape: int) -> str:
-    found = choose(mine, host, USUAL, meta(*shape), CPU)
-    assert isinstance(found, Controller)
-    return found.name
+OWN = "the project's own controller"
+IMAGES, VECTORS = (
+    f"the published controller of suite {name}, trained for 3 iterations" for name in ("images", "tables")
+)
 
 
-def test_the_projects_own_comes_first_where_it_fits(shipped):
-    assert chosen(own(), None, 1, 16, 16) == "the project's own controller"
-    assert chosen(own(TABLES), TABLES, 1, 1, 4) == "the project's own controller"
-
-
-def test_else_the_published_one_of_that_family_and_number_of_slots(shipped):
-    images, tables = (
-        f"the published controller of suite {name}, trained for 3 iterations" for name in ("images", "tables")
-    )
-    assert chosen(None, None, 1, 16, 16) == chosen(own(TABLES), IMPAIRED, 1, 16, 16) == images
-    assert chosen(None, None, 1, 1, 4) == chosen(own(), TABLES, 1, 1, 4) == tables
-
-
-def test_of_several_the_one_that_knows_the_host(shelf):
-    shelf("adapt", standard.Host(preset="baseline"), (1, 16, 16))
-    shelf("patches", IMPAIRED, (1, 16, 16))
-    assert "suite patches" in chosen(None, None, 1, 16, 16)
-    assert "suite adapt" in chosen(None, standard.Host(preset="baseline"), 1, 16, 16)
+@pytest.mark.parametrize(
+    ("mine", "host", "shape", "name"),
+    [
+        (IMPAIRED, None, (1, 16, 16), OWN),
+        (TABLES, TABLES, (1, 1, 4), OWN),
+        (None, None, (1, 16, 16), IMAGES),
+        (TABLES, IMPAIRED, (1, 16, 16), IMAGES),
+        (None, None, (1, 1, 4), VECTORS),
+        (IMPAIRED, TABLES, (1, 1, 4), VECTORS),
+    ],
+)
+def test_the_projects_own_comes_first_where_it_fits_else_the_published_one_that_does(shipped, mine, host, shape, name):
+    found = choose(mine and own(mine), host, USUAL, meta(*shape), CPU)
+    assert isinstance(found, Controller) and found.name == name
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 import json
 from contextlib import closing
 from functools import partial
+from pathlib import Path
 
 import pytest
 import torch
@@ -13,7 +14,7 @@ from simic.envs.growth_env import GrowthEnv
 from simic.envs.play import Actor, play
 from simic.envs.rewards import score
 from simic.evaluation import evaluate, headroom
-from simic.evaluation.evaluate import Subject, elsewhere
+from simic.evaluation.evaluate import elsewhere
 from simic.evaluation.headroom import measure
 from simic.evaluation.parts import Parts
 from simic.evaluation.policies import BASELINES, Static
@@ -23,6 +24,7 @@ from simic.evaluation.scoring import EvaluationSetup, play_for_score
 from simic.growth.life.vocabulary import Stage
 from simic.params import RuleName, Runtime
 from simic.training import worker_layout
+from simic.training.checkpoint import Checkpoint, Manifest
 from simic.training.growth_task import VALIDATION_ITERATION
 from tests import standard
 from tests.standard import Evaluate, Headroom, Host, Instances, Lifecycle, Params, PPOParams, Prepare, Suite, Train
@@ -44,7 +46,7 @@ def params_of(*epochs: int, processes: int = 1, floors: bool = False, rules: tup
     return standard.Params(
         train=train,
         headroom=Headroom(policies=rules, search_tasks=2, floors=floors),
-        evaluate=Evaluate(eval_seeds=2, epochs=epochs),
+        evaluate=Evaluate(eval_seeds=2, epochs=epochs, static_final=False),
         runtime=Runtime(processes=processes, threads=1),
     )
 
@@ -152,13 +154,13 @@ def test_the_trained_policy_stands_there_too(tables, found, reached):
     """
     others, setup = reached, EvaluationSetup.open(params_of(6, 4), tables)
     with closing(setup.env):
-        rule, subject = {"blind": BASELINES["patient"](setup.env)}, Subject("best", 1, 4)
-        whole = evaluate.evaluate(setup, rule, found, subject, others=others)
+        kept = Checkpoint(Path(), Manifest.model_construct(iteration=1), {})
+        whole = evaluate.evaluate(setup, blind(setup.env), found, params_of(6, 4), kept, others=others)
     assert whole.others == others and list(others) == list(found.others)
     assert json.loads(whole.to_json())["others"].keys() == others.keys()
     for name, own in others.items():
         report = found.others[name]
-        assert (own.epochs, own.tasks, own.rows) == (report.epochs, report.tasks, report.rows)
+        assert own.epochs == report.epochs
         assert own.per_seed == {"blind": report.policies["patient"]}
         for standings in own.standings.values():
             assert standings.tasks == 2 and standings.policies["blind"] == standings.policies["patient"]

@@ -5,6 +5,7 @@ That figures follow from scores (C9), and scores and sizes from the weights (K3)
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,13 +16,14 @@ from simic.agent.policy import ActorCritic
 from simic.data.prepare import prepare
 from simic.errors import SimicError
 from simic.evaluation import evaluate, result
-from simic.evaluation.evaluate import Subject, timeline
+from simic.evaluation.evaluate import timeline
 from simic.evaluation.headroom import measure
 from simic.evaluation.policies import BASELINES, actors
 from simic.evaluation.schedules import OpenLoop, Schedule
 from simic.evaluation.scoring import EvaluationSetup, play_for_score
 from simic.growth.life.vocabulary import Stage
 from simic.params import Params
+from simic.training.checkpoint import Checkpoint, Manifest
 from simic.training.learned import Learned, describe_specs
 from tests import standard
 
@@ -33,18 +35,18 @@ RULES = ("static", "random_legal", "patient")
 def small_params(**evaluate_changes):
     tree = standard.Params().model_dump()
     tree["train"] |= {"envs": 4, "episode_steps": STEPS, "batches_per_epoch": BATCHES, "batch_size": BATCH}
+    tree["train"]["price"] = 2.0
     tree["train"]["lifecycle"] |= {"training_dwell": 1, "max_seeds": 1}
     tree["train"]["actions"] = {"blueprint": ["norm", "conv_light"]}
     tree["headroom"] |= {"search_tasks": 2, "policies": RULES, "floors": False}
-    tree["runtime"] |= {"processes": 1, "threads": 1}
-    tree["evaluate"] |= {"eval_seeds": SEEDS, "policies": POLICIES, **evaluate_changes}
+    tree["runtime"] |= {"processes": 1, "threads": 1, "backend": "loop"}
+    tree["evaluate"] |= {"eval_seeds": SEEDS, "policies": POLICIES, "static_final": False, **evaluate_changes}
     return Params.model_validate(tree)
 
 
 def evaluated(setup, learned, headroom, **changes):
-    return evaluate.evaluate(
-        setup, actors(small_params(**changes), setup.env, learned), headroom, Subject("best", 7, 28)
-    )
+    kept, params = Checkpoint(Path(), Manifest.model_construct(iteration=7), {}), small_params(**changes)
+    return evaluate.evaluate(setup, actors(params, setup.env, learned), headroom, params, kept)
 
 
 def scheduled(setup, kind=OpenLoop):
@@ -69,7 +71,8 @@ def prepared(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def setup(prepared):
-    return EvaluationSetup.open(small_params(), prepared)
+    """Three policies play side by side."""
+    return EvaluationSetup.open(small_params(), prepared, policies=len(POLICIES))
 
 
 @pytest.fixture(scope="module")
@@ -98,20 +101,19 @@ def rules(setup):
 
 
 def test_same_checkpoint_and_seeds_give_the_same_bytes(evaluation, prepared, learned, headroom):
-    fresh = EvaluationSetup.open(small_params(), prepared)
+    fresh = EvaluationSetup.open(small_params(), prepared, policies=len(POLICIES))
     assert evaluated(fresh, learned, headroom).to_json() == evaluation.to_json()
-
-
-def test_a_policy_scores_the_same_whoever_else_is_evaluated_and_in_headroom_too(evaluation, setup, learned, rules):
-    [actor] = actors(small_params(policies=["blind"]), setup.env, learned).values()
-    assert alone(setup, actor)[0] == evaluation.policies["blind"].per_seed
-    assert {name: rules[name][0] for name in RULES} == {name: evaluation.policies[name].per_seed for name in RULES}
 
 
 @pytest.fixture(scope="module")
 def trained(setup, learned):
     """Score and timeline of each."""
     return {name: alone(setup, actor) for name, actor in actors(small_params(), setup.env, learned).items()}
+
+
+def test_a_policy_scores_the_same_whoever_else_is_evaluated_and_in_headroom_too(evaluation, trained, rules):
+    for name in (*POLICIES, *RULES):
+        assert (trained | rules)[name][0] == evaluation.policies[name].per_seed, name
 
 
 def test_all_policies_meet_the_same_hosts_and_data(trained, rules):
@@ -146,6 +148,29 @@ def test_comparisons_are_of_test_accuracy_host_by_host(evaluation):
         assert each.pairs == len(differences) and each.difference.estimate == pytest.approx(np.mean(differences))
 
 
+def test_shown_are_the_hosts_that_won_most_and_lost_most_over_the_common_schedule(evaluation, headroom):
+    own, bare = evaluation.policies["learned"].per_seed, headroom.host.params
+
+    def score(accuracy, params):
+        return accuracy - 2.0 * (params - bare) / bare
+
+    def of_schedule(table, row, schedule):
+        return score(table[row][schedule], headroom.params[row][schedule])
+
+    gains = {
+        row: score(own.test_accuracy_pct[row], own.params[row]) - of_schedule(headroom.test_pct, row, headroom.common)
+        for row in range(SEEDS)
+    }
+    order = sorted(gains, key=lambda row: -gains[row])
+    assert [case.row for case in evaluation.cases] == [order[0], order[-1]]
+    for case in evaluation.cases:
+        # Of one task each host has an oracle of its own, chosen on another host.
+        chosen = max(range(len(headroom.schedules)), key=lambda k: of_schedule(headroom.choosing_val_pct, case.row, k))
+        assert case.gain == pytest.approx(gains[case.row])
+        assert case.oracle == headroom.schedules[chosen]
+        assert case.oracle_score == pytest.approx(of_schedule(headroom.test_pct, case.row, chosen))
+
+
 def test_file_round_trip_and_damage(evaluation, tmp_path):
     path = tmp_path / "evaluation.json"
     path.write_text(evaluation.to_json())
@@ -153,7 +178,7 @@ def test_file_round_trip_and_damage(evaluation, tmp_path):
     tree = json.loads(path.read_text())
     for damage in ({**tree, "schema_version": 3}, {**tree, "surprise": 1}, {**tree, "policies": None}):
         path.write_text(json.dumps(damage))
-        with pytest.raises(SimicError, match=r"evaluation\.json: not an evaluation of schema 7"):
+        with pytest.raises(SimicError, match=r"evaluation\.json: not an evaluation of schema 8"):
             result.read(path)
     path.write_text(evaluation.to_json()[:100])
     with pytest.raises(SimicError, match="not an evaluation"):

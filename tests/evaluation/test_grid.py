@@ -11,7 +11,6 @@ from tiny import tiny_train
 from simic.data.batches import load_held_out
 from simic.envs.growth_env import GrowthEnv
 from simic.envs.play import play
-from simic.evaluation import scoring
 from simic.evaluation.schedules import NONE, OpenLoop, Schedule, grids
 from simic.evaluation.scoring import Hosts
 from simic.growth.life.vocabulary import Stage
@@ -76,25 +75,7 @@ def test_every_row_is_its_schedule_played_alone_on_that_host_bit_for_bit(params,
     assert len({*found.test_accuracy_pct.flatten().tolist()}) > 2
 
 
-def test_a_last_population_that_is_filled_up_changes_and_loses_nothing(params, splits, found, monkeypatch):
-    monkeypatch.setattr(scoring, "ROWS_AT_ONCE", 4)
-    told = []
-    assert equal(grid(params, splits, told=lambda *said: told.append(said)), found)
-    assert told == [(4, 6), (6, 6)]
-
-
 def test_without_a_test_split_nothing_is_scored_and_all_else_is_the_same(params, splits, found):
     searched = grid(params, (*splits[:2], None))
     assert np.isnan(searched.test_accuracy_pct).all()
     assert equal(replace(searched, test_accuracy_pct=found.test_accuracy_pct), found)
-
-
-def test_one_run_is_a_grid_of_every_shorter_episode(params, splits, found):
-    """Bit for bit; at 3 epochs the seeds are in different stages, at 5 the first is kept."""
-    *data, test = splits
-    together = grids(params, data, test, HOSTS, SCHEDULES, CPU, (12, 3, 5), lambda *_: None)
-    assert list(together) == [3, 5, 12]
-    for epochs, one in together.items():
-        shorter = params.model_copy(update={"train": tiny_train(episode_steps=epochs, batches_per_epoch=1)})
-        assert equal(one, found if epochs == 12 else grid(shorter, splits))
-    assert together[3].params.max() < together[5].params.max() < together[12].params.max()

@@ -1,8 +1,4 @@
-"""A tiny suite from its bank to its standings: hosts pair with the evaluation's, and every number follows from the raw
-tables.
-"""
-
-import json
+"""A tiny suite from its bank to its standings and its page: hosts pair with the evaluation's, searches are counted."""
 
 import numpy as np
 import pytest
@@ -10,13 +6,13 @@ import torch
 from tiny import tiny_suite, tiny_train
 
 from simic.envs.patient import Patient
-from simic.evaluation import endpoints
+from simic.evaluation import endpoints, page
 from simic.evaluation.headroom import hand_rules, known_or_tuned, measure
 from simic.evaluation.policies import BASELINES
-from simic.evaluation.result import HeadroomReport, PerSeed, TaskRow, TunedRule, TunedRules
+from simic.evaluation.result import Fixed, TunedRule, TunedRules
 from simic.evaluation.rules import ByLength
 from simic.evaluation.scoring import EvaluationSetup, play_for_score
-from simic.evaluation.statistics import mean_interval
+from simic.evaluation.statistics import Interval
 from simic.params import Headroom as Asked
 from simic.params import Runtime
 from tests.standard import Evaluate, Params
@@ -71,105 +67,72 @@ def test_the_common_schedule_is_the_best_on_training_tasks_and_costs_are_counted
     assert told[1:] == [("schedules, held-out tasks", 2 * TASKS * HOSTS * SCHEDULES, 2 * TASKS * HOSTS * SCHEDULES)]
 
 
-def planted(found, rows, tasks, seed=5, gap=20.0):
-    """Tables that are random but for one schedule of each task, which is better."""
-    generator = np.random.default_rng(seed)
-    shape = len(rows), SCHEDULES
-    best = generator.integers(1, SCHEDULES, len(tasks))[list(rows)]
-    lift = gap * (np.arange(SCHEDULES) == best[:, None])
-    tables = {name: generator.normal(50, 2, shape) + lift for name in ("choosing_val_pct", "val_pct", "test_pct")}
-    tables["params"] = found.host.params * generator.uniform(1, 3, shape)
-    tables["flops_per_sample"] = generator.uniform(1e4, 2e4, shape)
-    tables = {name: tuple(map(tuple, table.tolist())) for name, table in tables.items()}
-    score = generator.normal(60, 3, len(rows))
-    zeros = (0,) * len(rows)
-    names = PerSeed.model_fields.keys() - {"test_accuracy_pct", "params", "flops_per_sample"}
-    size = found.host.params * generator.integers(1, 4, len(rows))
-    policy = PerSeed(
-        test_accuracy_pct=tuple(score), params=tuple(size.tolist()), flops_per_sample=tuple((7 * size).tolist()),
-        **dict.fromkeys(names, zeros),
-    )  # fmt: skip
-    update = {**tables, "rows": rows, "tasks": tasks, "policies": {"rule": policy}, "common": 2, "price": 3.0}
-    return HeadroomReport.model_validate(found.model_dump() | json.loads(found.model_copy(update=update).to_json()))
-
-
-def by_hand(headroom, rows):
-    """Gap, share, score and gain of the rule of one group, in loops; ``rows`` are those of each unit."""
-    host = headroom.host.params
-
-    def mean(table, unit, schedule, priced=True):
-        each = [table[r][schedule] - 3.0 * (headroom.params[r][schedule] - host) / host * priced for r in unit]
-        return sum(each) / len(each)
-
-    gaps, gains, scores = [], [], []
-    for unit in rows:
-        chosen = max(range(SCHEDULES), key=lambda s, unit=unit: mean(headroom.choosing_val_pct, unit, s))
-        common, oracle = (mean(headroom.test_pct, unit, s) for s in (headroom.common, chosen))
-        rule = headroom.policies["rule"]
-        each = [rule.test_accuracy_pct[r] - 3.0 * (rule.params[r] - host) / host for r in unit]
-        scores.append(sum(each) / len(each))
-        gaps.append(oracle - common)
-        gains.append(scores[-1] - common)
-    return np.array(gaps), np.array(gains), np.array(scores)
-
-
-def rows_of(kinds, group="held_out"):
-    named = enumerate(kinds)
-    return tuple(TaskRow(name=f"{kind} {k}", kind=kind, group=group, classes=2) for k, kind in named)
-
-
-def check(standings, gaps, gains, scores):
-    assert standings.gap.estimate == pytest.approx(gaps.mean()) and standings.gap.estimate > 5
-    assert standings.gap.low == pytest.approx(mean_interval(gaps).low)
-    rule = standings.policies["rule"]
-    assert rule.score.estimate == pytest.approx(scores.mean())
-    assert rule.over_common.estimate == pytest.approx(gains.mean())
-    assert rule.share is not None and rule.share.estimate == pytest.approx(gains.mean() / gaps.mean())
-    oracle, common = standings.policies["oracle per task"], standings.policies["best common schedule"]
-    assert oracle.share is not None and oracle.share.estimate == pytest.approx(1.0)
-    assert common.share is not None and common.share.estimate == pytest.approx(0.0)
-
-
-def test_gap_and_shares_are_those_of_the_raw_tables_per_task_and_less_the_price(found):
-    """Of each group by itself, whatever the others have."""
-    rows, tasks = tuple([*range(8)] * 2), (*rows_of("aabbcc"), *rows_of("zz", "held_out_kinds"))
-    headroom = planted(found, rows, tasks)
-    of_groups = endpoints.standings(headroom, {})
-    assert {group: each.tasks for group, each in of_groups.items()} == {"held_out": 6, "held_out_kinds": 2}
-    standings, by_task = of_groups["held_out"], by_hand(headroom, [(k, k + 8) for k in range(6)])
-    check(standings, *by_task)
-    assert set(standings.by_kind) == {"a", "b", "c"}
-    assert standings.by_kind["b"]["rule"] == pytest.approx(by_task[2][2:4].mean())
-    alone = planted(found, (0,) * 8, rows_of("a", "train"))  # of a data set alone each host stands for itself
-    check(endpoints.standings(alone, {})["train"], *by_hand(alone, [(k,) for k in range(8)]))
-    # A search of everything finds, on the hosts that score, the best of each by validation.
-    assert len(standings.random_search) == SCHEDULES
-    sizes = np.array(headroom.policies["rule"].params)[np.array(rows) < 6]
-    assert standings.policies["rule"].params == pytest.approx(sizes.mean())
+def test_every_kind_has_the_mean_score_of_everyone(found):
+    static, [standings] = found.policies["static"], found.standings.values()
+    for place, task in enumerate(found.tasks):
+        own = [each for row, each in zip(found.rows, static.test_accuracy_pct, strict=True) if row == place]
+        assert standings.by_kind[task.kind]["static"] == pytest.approx(np.mean(own))
+    assert len(standings.by_kind) == TASKS
 
 
 def test_the_rule_gap_is_the_oracle_less_the_tuned_rule_or_else_the_patient_one(found):
-    rows, tasks = tuple([*range(6)] * 2), rows_of("aabbcc")
-    headroom = planted(found, rows, tasks)
-    own = headroom.policies["rule"]
-    other = own.model_copy(update={"test_accuracy_pct": tuple(x + 1.0 for x in own.test_accuracy_pct)})
-    gaps, gains, _ = by_hand(headroom, [(k, k + 6) for k in range(6)])
-    left = mean_interval(gaps - gains)  # of every task, oracle − rule
-    for policies, rule, above in (
-        ({"patient": own}, "patient", 0.0),
-        ({"patient": own, "tuned_rule": other}, "tuned_rule", 1.0),
-        ({"patient": other, "tuned_rule": own}, "tuned_rule", 0.0),
-    ):
-        standings = endpoints.standings(headroom.model_copy(update={"policies": policies}), {})["held_out"]
+    """That gap and shares follow from the scores, less the price, is audited in every run (C9)."""
+    both = {**found.policies, "tuned_rule": found.policies["static"]}
+    for policies, rule in ((found.policies, "patient"), (both, "tuned_rule")):
+        [standings] = endpoints.standings(found.model_copy(update={"policies": policies}), {}).values()
+        oracle, own = (standings.policies[name].score.estimate for name in ("oracle per task", rule))
         assert standings.rule == rule and standings.rule_gap is not None
-        assert standings.rule_gap.estimate == pytest.approx(left.estimate - above)
-        assert standings.rule_gap.high == pytest.approx(left.high - above)
-    assert endpoints.standings(headroom, {})["held_out"].rule_gap is None
+        assert standings.rule_gap.estimate == pytest.approx(oracle - own)
+        assert standings.policies[rule].over_rule == Interval(0.0, 0.0, 0.0)
+    [nobody] = endpoints.standings(found.model_copy(update={"policies": {}}), {}).values()
+    assert nobody.rule is nobody.rule_gap is nobody.policies["oracle per task"].over_rule is None
 
 
 def test_where_there_may_be_no_gap_no_share_is_given_but_a_reason(found):
-    none = endpoints.standings(planted(found, tuple([*range(6)] * 2), rows_of("aabbcc"), gap=0.0), {})["held_out"]
-    assert none.policies["rule"].share is None and none.gap_undefined.endswith("] and may be 0")
+    same = ((50.0,) * SCHEDULES,) * TASKS * HOSTS
+    bare = ((float(found.host.params),) * SCHEDULES,) * TASKS * HOSTS
+    [none] = endpoints.standings(found.model_copy(update={"test_pct": same, "params": bare}), {}).values()
+    assert none.policies["patient"].share is None and none.gap_undefined.endswith("] and may be 0")
+
+
+@pytest.mark.parametrize(
+    ("low", "estimate", "said"),
+    [
+        (5.0, 9.0, "decisions matter here."),
+        (4.9, 5.0, "decisions seem to matter, but the interval reaches below 5."),
+        (4.0, 4.9, "one schedule for all is nearly as good, so there is little to decide."),
+    ],
+)
+def test_the_verdict_is_that_of_the_gap_and_its_interval(found, low, estimate, said):
+    [standings] = found.standings.values()
+    sentence = page.verdict(standings.model_copy(update={"gap": Interval(estimate, low, 12.0)}))
+    assert sentence.endswith(said)
+    assert f"{estimate:+.1f} [{low:.1f}, 12.0] points above the best common schedule on 3 tasks" in sentence
+
+
+def test_every_policy_is_in_the_table_and_the_four_of_reference_come_first(found):
+    floor = Fixed(
+        test_accuracy_pct=(80.0, 90.0), epochs=(0, 0), params=(10, 30), flops_per_sample=(1, 1), training_flops=(1, 1)
+    )
+    parts = page.page(found.model_copy(update={"floors": {"linear classifier": floor}}), "suite tiny").split("\n## ")
+    assert [part.splitlines()[0] for part in parts] == [
+        "# Headroom of suite tiny",
+        "On held-out tasks of known kinds",
+        "Networks that nobody grew, on the same tasks",
+    ]
+    assert "| linear classifier | 85.0 | 20 |" in " ".join(parts[2].split())
+    [standings] = found.standings.values()
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in parts[1].splitlines()]
+    names = ["static", "best common schedule", "oracle per kind", "oracle per task", "patient"]
+    shown = {cells[0]: cells[1:] for cells in rows if cells and cells[0] in names}
+    assert list(shown) == names
+    for name, (score, over, share, worth, params) in shown.items():
+        own = standings.policies[name]
+        assert (score, worth) == (f"{own.score.estimate:.1f}", str(own.search_worth))
+        assert over == page.interval(own.over_common) and params == f"{own.params:,.0f}"
+        assert share == ("–" if own.share is None else f"{100 * own.share.estimate:.0f} %")
+    for kind, scores in standings.by_kind.items():
+        assert [kind, *(f"{scores[name]:.1f}" for name in (*names[:2], "patient", "oracle per task"))] in rows
 
 
 def test_the_patient_rule_stands_in_where_no_tuned_one_is_known(bank, params):

@@ -9,7 +9,6 @@ import torch
 from scipy.stats import t
 from tiny import LIFECYCLE, SMALL, small_learned, tiny_suite, tiny_train
 
-from simic import durable
 from simic.data.batches import HELD_OUT_FILE, TEST_FILE, data_hash, load_held_out, load_split
 from simic.data.prepare import prepare
 from simic.envs.growth_env import GrowthEnv
@@ -134,11 +133,3 @@ def test_a_champion_of_another_space_is_refused(bank):
     in_this_host = replace(champion.learned, train=TRAIN)  # its params say so, its network does not
     said = refusal(bank, entrant(bank), replace(champion, learned=in_this_host))
     assert said.startswith("champion: the policy after 3 iterations was trained on ") and "blueprints" in said
-
-
-def test_an_entrant_is_known_by_what_its_policy_is(bank, tmp_path):
-    small_learned(TRAIN).save(tmp_path / "policy")
-    first = Entrant.load("a", tmp_path / "policy", data_hash(bank))
-    card = tmp_path / "policy" / "policy.json"
-    card.write_bytes(durable.with_checksum(durable.checked(card.read_bytes()) | {"iteration": 4}))
-    assert Entrant.load("a", tmp_path / "policy", data_hash(bank)).sha256 != first.sha256

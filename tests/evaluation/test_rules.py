@@ -149,13 +149,14 @@ def test_the_rules_that_come_with_simic_are_those_of_the_default_run():
     assert rules.known(params.load(ROOT / "params.yaml")) is not None
 
 
-def test_rules_are_known_by_their_tasks_and_hosts_whatever_the_length_and_number(tmp_path):
+def test_rules_are_known_by_their_tasks_and_hosts_whatever_the_length_and_number(tmp_path, monkeypatch):
     asked = Params(prepare=Prepare(task="suite"), train=tiny_train())
     found = TunedRules(tuned_for=rules.setting(asked), rules=(tuned(),), configurations=1, trainings=1)
     (tmp_path / "tiny.json").write_text(found.to_json())
-    assert rules.known(asked, tmp_path) == found
+    monkeypatch.setattr(rules, "PUBLISHED", tmp_path)
+    assert rules.known(asked) == found
     longer = asked.model_copy(update={"train": tiny_train(episode_steps=31), "rng_seed": 5})
     many = Prepare(task="suite", suite=Suite(instances=Instances(train=999)))
-    assert rules.known(longer.model_copy(update={"prepare": many}), tmp_path) == found
+    assert rules.known(longer.model_copy(update={"prepare": many})) == found
     for other in ({"train": tiny_train(batch_size=16)}, {"prepare": Prepare(task="digits")}):
-        assert rules.known(asked.model_copy(update=other), tmp_path) is None
+        assert rules.known(asked.model_copy(update=other)) is None

@@ -1,94 +1,16 @@
-"""Policies that share an environment play as each would alone; what their hosts cost is counted by hand."""
-
-from dataclasses import is_dataclass
+"""How many policies share an environment, and what their hosts cost, counted by hand."""
 
 import pytest
 import torch
-from tiny import STEPS, Breaks, tiny_env, tiny_train
+from tiny import STEPS, tiny_env, tiny_train
 
-from simic.agent.normalization import Normalizers
-from simic.agent.policy import ActorCritic
 from simic.envs.play import play
 from simic.errors import SimicError
-from simic.evaluation.policies import BASELINES, Blind
+from simic.evaluation.policies import BASELINES
 from simic.evaluation.schedules import NONE, OpenLoop, Schedule
-from simic.evaluation.scoring import ROWS_AT_ONCE, Hosts, Turn, at_once, epoch_samples, of_rows, play_together, spent
-from simic.growth.life.vocabulary import Op
-from simic.training.learned import LearnedActor
+from simic.evaluation.scoring import ROWS_AT_ONCE, Hosts, at_once, epoch_samples, play_together, spent
 
 ITERATION = 3
-HOSTS = Hosts(torch.tensor([2, 0, 4]), torch.tensor([0, 1, 2]), ITERATION)
-
-
-def learned(env, greedy=True):
-    policy = ActorCritic(env.action_spec, env.observation_spec, env.train.policy, 5).eval().requires_grad_(False)
-    for head in policy.heads:  # it begins as one that waits whatever it sees
-        out = head.get_submodule("out")
-        out.weight *= 100.0
-        out.bias.zero_()
-    policy.heads[0].get_submodule("out").bias[Op.GERMINATE] = 3.0
-    return LearnedActor(policy, Normalizers(), greedy)
-
-
-PLAYERS = {
-    "greedy": learned,
-    "sampled": lambda env: learned(env, greedy=False),
-    "blind": lambda env: Blind(learned(env)),
-    **{name: BASELINES[name] for name in ("random_legal", "patient")},
-}
-
-
-class Broken(Breaks):
-    """Host by host."""
-
-    row, last = 2, 4
-
-    def __init__(self, *given):
-        super().__init__(*given[:-1], "loop")
-
-
-def make(bank, policies):
-    actions = {"slot": [0, 1], "blueprint": ["norm", "conv_light"]}
-    return tiny_env(bank, 3 * policies, Broken, episode_steps=11, batches_per_epoch=1, actions=actions)
-
-
-@pytest.fixture(scope="module")
-def together(bank):
-    """The environment and every step of all policies."""
-    env = make(bank, len(PLAYERS) + 1)
-    return env, play_together(env, [player(env) for player in PLAYERS.values()], HOSTS)
-
-
-def leaves(value, place=""):
-    """Every tensor of a record by its place."""
-    if isinstance(value, torch.Tensor):
-        return {place: value}
-    parts = vars(value) if is_dataclass(value) else value if isinstance(value, dict) else {}
-    parts = value._asdict() if isinstance(value, tuple) else parts
-    return {name: leaf for key, each in parts.items() for name, leaf in leaves(each, f"{place}.{key}").items()}
-
-
-@pytest.mark.parametrize("name", PLAYERS)
-def test_every_step_of_everyone_is_that_of_the_policy_alone_bit_for_bit(bank, together, name):
-    """Also of those beside the host that was rolled back, which is the first policy's."""
-    env, turns, place = make(bank, 1), [], list(PLAYERS).index(name)
-    if place:
-        env.population.epochs = 4  # nothing breaks
-    play(env, PLAYERS[name](env), ITERATION, lambda *turn: turns.append(Turn(*turn)), HOSTS.tasks, HOSTS.ids)
-    for own, shared in zip(turns, together[1], strict=True):
-        expected, found = leaves(own), leaves(of_rows(shared, slice(3 * place, 3 * place + 3)))
-        assert expected.keys() == found.keys() and len(expected) > 50
-        for part, tensor in expected.items():
-            assert torch.equal(tensor.nan_to_num(-7.0), found[part].nan_to_num(-7.0)), (own.situation.step, part)
-    panicked = torch.stack([turn.info.panicked for turn in turns])
-    assert panicked.any(dim=0).tolist() == [False, False, place == 0]
-    assert torch.stack([turn.action.op for turn in turns]).any()
-
-
-def test_rows_that_nobody_plays_never_grow(together):
-    env, _ = together
-    assert env.num_envs == 3 * len(PLAYERS) + 3
-    assert not env.slots.germinations[-3:].any() and env.slots.germinations[:-3].any()
 
 
 def test_populations_are_as_even_as_the_limit_on_rows_allows():

@@ -20,7 +20,6 @@ from simic.evaluation.static_baselines import (
     from_the_start,
     linear_classifier,
     static_baselines,
-    static_final,
 )
 from simic.growth.life.vocabulary import Slots, Stage
 from simic.growth.networks.hosts import PRESETS
@@ -132,7 +131,6 @@ def test_tokens_have_no_linear_floor_and_no_floors_are_none(held, params):
 
 
 ITERATION = 11
-EPOCH_FLOPS = 3 * 64  # of 64 training samples, by the FLOPs of one sample: forward and backward
 LIFECYCLE = Lifecycle(training_dwell=1, max_seeds=2)
 
 
@@ -143,32 +141,11 @@ def regime(bank):
     return Regime(tiny_train(lifecycle=LIFECYCLE), *data, torch.arange(TASKS), ITERATION)
 
 
-def finished(bank, actor, **more):
-    """An environment at the end of an episode, and what it spent on training."""
-    env, spent = tiny_env(bank, lifecycle=LIFECYCLE, **more), []
-    play(env, actor(env), ITERATION, lambda s, a, r, info: spent.append(info.flops), torch.arange(TASKS))
-    return env, torch.stack(spent).sum(dim=0) * EPOCH_FLOPS
-
-
-def scheduled(env, name="depthwise"):
-    """The first slot's seed, then the second's."""
-    kind = [item.name for item in env.blueprints].index(name)
-    return OpenLoop([Schedule((kind, kind, NONE), 1)] * TASKS)
-
-
-def test_with_nothing_kept_it_is_the_static_host_bit_for_bit(bank, regime):
-    env, spent = finished(bank, lambda env: Static())
-    regime = replace(regime, train=env.train)
-    expected, _ = env.committed(regime.test)
-    for networks in static_final(env.population, regime, env.slots, spent, STEPS):
-        assert networks.epochs == (STEPS,) * TASKS
-        assert networks.test_accuracy_pct == tuple(round(value, 4) for value in expected.double().tolist())
-        assert networks.params == (env.host.params,) * TASKS
-        assert networks.training_flops == (STEPS * EPOCH_FLOPS * env.host.flops_per_sample,) * TASKS
-
-
 def test_kept_seeds_are_there_from_the_start_with_the_weights_they_began_with(bank, regime):
-    env, _ = finished(bank, lambda env: scheduled(env, "bottleneck"))
+    env = tiny_env(bank, lifecycle=LIFECYCLE)
+    kind = [item.name for item in env.blueprints].index("bottleneck")
+    schedules = [Schedule((kind, kind, NONE), 1)] * TASKS  # the first slot's seed, then the second's
+    play(env, OpenLoop(schedules), ITERATION, lambda *step: None, torch.arange(TASKS))
     kept = env.slots.stage == Stage.FOSSILIZED
     assert kept.any(dim=1).all()
     slots = from_the_start(env.slots)
@@ -188,23 +165,6 @@ def test_kept_seeds_are_there_from_the_start_with_the_weights_they_began_with(ba
         assert first.keys() == same.keys() and any(name.startswith("joints") for name in first)
         assert all(torch.equal(first[name], same[name]) for name in first)
         assert not any(torch.equal(first[name], other[name]) for name in first if ".seed." in name)
-
-
-def test_equal_flops_buy_whole_epochs_and_at_least_one(bank, regime):
-    env, spent = finished(bank, scheduled)
-    of_final = env.host.flops_per_sample + env.population.seed_flops(env.slots).sum(dim=1)
-    spent[1], spent[2] = 0, 3 * EPOCH_FLOPS * of_final[2]
-    spent[3] = 3 * EPOCH_FLOPS * of_final[3] - 1
-    as_long, as_dear = static_final(env.population, regime, env.slots, spent, STEPS)
-    assert static_final(env.population, regime, env.slots, spent, 4)[0].epochs == (4,) * TASKS
-    # Seeds that came later cost less than seeds from the start: fewer epochs than the episode had.
-    assert as_long.epochs == (STEPS,) * TASKS and 10 < as_dear.epochs[0] <= STEPS
-    assert as_dear.epochs[1:4] == (1, 3, 2)
-    for row in (0, 2):
-        assert (
-            as_dear.training_flops[row] <= int(spent[row]) < as_dear.training_flops[row] + EPOCH_FLOPS * of_final[row]
-        )
-    assert as_dear.params == tuple((env.host.params + env.state.seed_params.sum(dim=1)).tolist())
 
 
 def test_each_row_is_scored_after_its_own_epochs(bank, regime):

@@ -27,25 +27,15 @@ def params():
 
 def test_halving_keeps_a_third_and_plays_those_on_three_times_the_hosts():
     assert tuning.rounds(100, 5) == [(100, 5), (34, 15), (12, 45), (4, 135)]
-    assert tuning.rounds(4, 5) == [(4, 5)]
     assert tuning.rounds(5, 2) == [(5, 2), (4, 6)]
-
-
-def test_the_best_of_each_length_go_on():
-    # By the first length 1 and 3, by the second 3 and 0.
+    # The best of each length go on: by the first length 1 and 3, by the second 3 and 0.
     means = torch.tensor([[1.0, 8.0], [9.0, 2.0], [3.0, 1.0], [7.0, 9.0]])
     assert tuning.survivors(means, 2) == [0, 1, 3]
-    assert tuning.survivors(means, 9) == [0, 1, 2, 3]
-
-
-def test_a_specialist_comes_before_what_does_the_same_as_the_first():
-    # Means 6, 5.5, 3; beside the first the second adds nothing, the third 4 on the last host.
-    scores = torch.tensor([[7.0, 6.0, 0.0], [7.0, 7.0, 1.0], [4.0, 3.5, 8.0]])
-    assert tuning.covering(scores) == [0, 2, 1]
 
 
 def test_orders_are_by_the_end_by_what_is_added_and_by_the_beginning():
     openings = [(0, 3), (0, 5), (1, 3)]
+    # Means 6, 5.5, 3; beside the first the second adds nothing, the third 4 on the last host.
     scores = torch.tensor([[7.0, 6.0, 0.0], [7.0, 7.0, 1.0], [4.0, 3.5, 8.0]])
     early = torch.tensor([[1.0, 3.0], [5.0, torch.nan], [2.0, 2.5]]).expand(3, 3, 2)
     assert tuning.orders(openings, torch.stack([scores, scores]), early) == [
@@ -109,11 +99,11 @@ def test_one_long_run_scores_shorter_episodes_as_if_they_were_played_alone(param
 
 
 def test_tuned_rules_are_of_each_length_and_say_what_they_cost(params, bank, monkeypatch):
-    for name, value in {"THRESHOLDS": (2.0,), "PATIENCE": (1,), "PREFIXES": (2,), "RETURNING": (2,)}.items():
+    few = {"THRESHOLDS": (2.0,), "PATIENCE": (1,), "PREFIXES": (2,), "RETURNING": (2,)}
+    for name, value in {**few, "FIRST_HOSTS": 1, "OPENING_HOSTS": 2}.items():
         monkeypatch.setattr(tuning, name, value)
     told = []
-    given = {"hosts": 1, "opening_hosts": 2, "rows": ROWS}
-    found = tuning.tune(params, bank, (SHORT, LONG), CPU, lambda *said: told.append(said), **given)
+    found = tuning.tune(params, bank, (SHORT, LONG), CPU, lambda *said: told.append(said), ROWS)
     assert [rule.epochs for rule in found.rules] == [SHORT, LONG]
     assert {name.partition(" at ")[0] for rule in found.rules for name in rule.order} <= {"norm", "conv_light"}
     # Every opening on two hosts, then rounds; what was told is what was counted.

@@ -1,8 +1,18 @@
 """The table that Prefect shows of an evaluation."""
 
 from flows import artifacts
-from simic.evaluation.result import Evaluation
-from tests.evaluation.test_page import standings
+from simic.evaluation.result import Evaluation, Standing, Standings
+from simic.evaluation.search import Trainings
+from simic.evaluation.statistics import Interval
+
+
+def standings(share: bool = True) -> Standings:
+    one = Standing(
+        score=Interval(71.25, 70, 72), over_rule=None, rule_share=None, over_common=Interval(-3.0, -4.0, -2.0),
+        search_worth=Trainings(1.0), share=Interval(0.5, 0.25, 0.75) if share else None, params=1234.0,
+    )  # fmt: skip
+    gap, policies = Interval(9.0, 6.0, 12.0), {"zealous": one, "static": one}
+    return Standings(tasks=20, gap=gap, gap_undefined="", random_search=(50.0,), policies=policies, by_kind={})
 
 
 def test_the_table_has_score_and_gap_closed_of_every_policy_on_tasks_of_known_kinds() -> None:

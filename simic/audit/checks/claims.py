@@ -116,7 +116,7 @@ def _standings(
                 won = scores - reached[standings.rule]
                 yield from interval_pairs(f"{said}, over the rule", standing.over_rule, recompute.mean_interval(won))
             worth = recompute.worth(float(scores.mean()), searched)
-            yield Pair(f"{said}, worth of search", standing.search_worth.estimate.count, worth, ROUNDED)
+            yield Pair(f"{said}, worth of search", standing.search_worth.count, worth, ROUNDED)
             part = recompute.share(scores - common, oracle - common)
             if standing.share is not None and part is not None:
                 yield from interval_pairs(f"{said}, share", standing.share, part, SEARCHED)
