@@ -125,7 +125,6 @@ class CounterfactualActor(LearnedActor):
         super().start(episode)
         nowhere = torch.full_like(episode.env_ids, -1)
         self.asked_at = nowhere  # step at which the question came up, -1: never
-        self.legal = torch.zeros_like(nowhere)  # how many offers there were then
         self.departed = torch.zeros_like(nowhere, dtype=torch.bool)
         self.log_prob = self.own_log_prob = nowhere.float()  # then: of what was done, and of the policy's own choice
 
@@ -138,7 +137,6 @@ class CounterfactualActor(LearnedActor):
         offers = Offers.of(self.policy, self.normalizers.see(situation.observation), memory)
         own, chosen, departs = self._chosen(offers, action)
         self.asked_at = torch.where(due, situation.step, self.asked_at)
-        self.legal = torch.where(due, offers.log_prob.isfinite().sum(dim=1), self.legal)
         self.departed |= due & departs
         rows = torch.arange(len(due), device=due.device)
         self.log_prob = torch.where(due, offers.log_prob[rows, chosen], self.log_prob)

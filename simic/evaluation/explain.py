@@ -1,8 +1,11 @@
-"""Explain a decision of the evaluated policy: what it saw, what it expected, and the outcome of every alternative.
+"""Explain a decision of the evaluated policy: what it saw, what it hangs on, and the outcome of every alternative.
 
 The episode of the evaluation is played again to that step; from there every other legal choice is replayed in a host of
 its own. Each is played by two hosts side by side: the last bits of a host that shares an operation with no other depend
 on its company, those of two equal ones do not (docs/history/experiments.md), and that both end alike is checked.
+
+What a decision hangs on is found by occlusion (Zeiler and Fergus 2014, arXiv 1311.2901), one input at a time: a number
+is replaced by its mean over training, a flag is turned, a slot's blueprint is taken away, and the memory is forgotten.
 """
 
 import math
@@ -15,14 +18,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from simic.agent.normalization import Normalizers
+from simic.agent.policy import ActorCritic, RecurrentState
+from simic.agent.spec import Observation
 from simic.data.batches import HeldOut, data_hash, load_held_out
+from simic.envs.observations import EPOCHS_UNIT, Feature, columns
 from simic.envs.play import Situation
 from simic.envs.rewards import score
 from simic.errors import SimicError
-from simic.evaluation.counterfactual import CounterfactualActor, Replay, at_step, reward_scale
+from simic.evaluation.counterfactual import CounterfactualActor, Offers, Replay, at_step, reward_scale
 from simic.evaluation.page import aligned
+from simic.evaluation.policies import EMPTY
 from simic.evaluation.result import LEARNED, Evaluation, TriedChoice
-from simic.evaluation.scoring import EvaluationSetup, open_env, play_for_score
+from simic.evaluation.scoring import EvaluationSetup, Turn, of_rows, open_env, play_for_score
 from simic.growth.life.vocabulary import Stage
 from simic.growth.networks.blueprints import blueprints_of
 from simic.params import Runtime
@@ -31,6 +39,8 @@ from simic.training.checkpoint import Checkpoint
 from simic.training.learned import Learned
 
 TWINS = 2
+MOST_LINES = 6  # of what a decision hangs on
+LEAST_NATS = 0.01  # smaller changes of a log-probability are not worth a line
 
 
 @dataclass(frozen=True)
@@ -43,6 +53,7 @@ class Explanation:
     steps: int
     slots: tuple[str, ...]  # what was in each
     accuracy_pct: float  # live, on the validation split, when it was decided
+    occlusion: tuple[tuple[str, float], ...]
     value: float  # expected discounted return, in units of reward
     taken: TriedChoice
     others: tuple[TriedChoice, ...]  # the likeliest first
@@ -111,17 +122,20 @@ def explain(evaluated: Evaluated, task: str, step: int) -> Explanation:
     if not 1 <= step <= steps:
         raise SimicError(f"step {step}: must be 1 to {steps}, as the report counts them")
     at = step - 1
-    asked, own = evaluated.replay(row, at, choices=1)
-    assert own.done.values is not None  # a trained policy has a critic
+    _, own = evaluated.replay(row, at, choices=1)
     situation = own.done.turns[at].situation
     if not bool(situation.alive[0]):
         raise SimicError(f"step {step}: the host had been rolled back by then, so nothing was decided for it")
-    legal = int(asked.legal[0])
+    policy, normalizers = evaluated.learned.policy, evaluated.learned.normalizers
+    seen, memory = _before(evaluated.learned, own.done.turns[:step])
+    shown = normalizers.see(seen)
+    legal = int(Offers.of(policy, shown, memory).log_prob.isfinite().sum())
     actor, replays = evaluated.replay(row, at, legal)
     names = [item.name for item in blueprints_of(evaluated.learned.train.host.family)]
     choices = [replays.choice(host, at, float(actor.log_prob[host]), names) for host in range(0, TWINS * legal, TWINS)]
     recorded, host = evaluated.evaluation.policies[LEARNED].per_seed, evaluated.evaluation.host.params
     price, added = evaluated.learned.train.price, recorded.params[row] - host
+    action = torch.stack([head[:1] for head in own.done.turns[at].action], dim=-1)
     return Explanation(
         task=evaluated.evaluation.tasks[evaluated.evaluation.rows[row]].name,
         row=row,
@@ -129,12 +143,22 @@ def explain(evaluated: Evaluated, task: str, step: int) -> Explanation:
         steps=steps,
         slots=_slots(situation, names),
         accuracy_pct=float(situation.tracker.accuracy[0]),
-        value=float(own.done.values[at, 0]) * evaluated.scale,
+        occlusion=tuple(occlusion(policy, normalizers, seen, memory, action, steps)),
+        value=float(policy.act(shown, memory, greedy=True).value) * evaluated.scale,
         taken=choices[0],
         others=tuple(choices[1:]),
         recorded_score=float(score(np.array(recorded.test_accuracy_pct[row]), np.array(added), host, price)),
         exact=_same(own, replays, at),
     )
+
+
+def _before(learned: Learned, turns: Sequence[Turn]) -> tuple[Observation, RecurrentState]:
+    """Return what the first host showed at the last of these steps, and the policy's memory of those before."""
+    *earlier, last = [of_rows(turn.situation.observation, slice(0, 1)) for turn in turns]
+    memory = learned.policy.initial_state(1)
+    for seen in earlier:
+        _, _, memory = learned.policy.remember(learned.normalizers.see(seen), memory)
+    return last, memory
 
 
 def _slots(situation: Situation, blueprints: Sequence[str]) -> tuple[str, ...]:
@@ -160,6 +184,65 @@ def _same(own: Replay, replays: Replay, step: int) -> bool:
     return bool(prefix and twins and torch.equal(tried[:, 0], alone[:, 0]) and replays.test[0] == own.test[0])
 
 
+# --- occlusion -------------------------------------------------------------------------------------------------------
+
+
+def occlusion(
+    policy: ActorCritic, normalizers: Normalizers, seen: Observation, memory: RecurrentState, action: Tensor, steps: int
+) -> list[tuple[str, float]]:
+    """Return each input in words and the log-probability in nats that ``action [1, heads]`` loses without it (negative:
+    gains), the largest first. ``seen`` and ``memory`` are of one host, before normalisation.
+    """
+    slots = policy.observation_spec.categories
+    table = columns(slots, policy.observation_spec.cardinality)
+    shown = normalizers.see(seen)
+    flags = torch.tensor([row.flag for _, row in table], device=shown.features.device)
+    # One row for each feature, each blueprint and the memory, and a last one in which nothing is hidden.
+    count = len(table) + slots + 2
+    many = Observation(
+        shown.features.repeat(count, 1),
+        shown.categories.repeat(count, 1),
+        {name: mask.expand(count, *mask.shape[1:]) for name, mask in shown.masks.items()},
+    )
+    places = torch.arange(len(table))
+    many.features[places, places] = torch.where(flags, 1.0 - shown.features[0], 0.0)
+    places = torch.arange(slots)
+    many.categories[len(table) + places, places] = EMPTY
+    before = RecurrentState(*(part.repeat(count, 1) for part in memory))
+    before = before.zeroed(torch.arange(count, device=flags.device) == count - 2)
+    log_prob = policy.act(many, before, greedy=True, actions=action.expand(count, -1)).joint
+    lost = (log_prob[-1] - log_prob[:-1]).tolist()
+    words = [in_words(name, row, float(seen.features[0, place]), steps) for place, (name, row) in enumerate(table)]
+    words += [f"slot {slot}: which blueprint it holds" for slot in range(slots)] + [
+        "what it remembers of earlier steps"
+    ]
+    ranked = sorted(zip(words, lost, strict=True), key=lambda each: -abs(each[1]))
+    return [(what, nats) for what, nats in ranked if abs(nats) >= LEAST_NATS]
+
+
+def in_words(name: str, row: Feature, value: float, steps: int) -> str:
+    """Return a feature's name and its value in the unit before it was squashed (simic.envs.observations)."""
+    slot, _, rest = name.partition("_")
+    told = f"slot {slot.removeprefix('slot')}: {rest}" if slot.startswith("slot") and rest else name
+    told = told.replace("_", " ")
+    if row.flag:
+        return f"{told}: {'yes' if value else 'no'}"
+    if row.unit == "points, symlog":
+        size = math.expm1(abs(value) * math.log1p(100.0))
+        return f"{told} {math.copysign(size, value):+.1f} points"
+    if row.unit == "fraction":
+        return f"{told} {100.0 * value:.1f} %"
+    if row.unit.endswith("/ episode"):
+        return f"{told} {value * steps:.0f} steps"
+    unbounded = value / (1.0 - value) if value < 1.0 else math.inf
+    if row.unit.startswith("steps, "):
+        return f"{told} {EPOCHS_UNIT * unbounded:.0f} steps"
+    if row.unit.endswith("x/(1+x)"):
+        value, unit = unbounded, row.unit.removesuffix(", x/(1+x)")
+        return f"{told} {value:.3g}{'' if unit in ('1', 'count') else f' ({unit})'}"
+    return f"{told} {value:.3g}{'' if row.unit == '1' else f' ({row.unit})'}"
+
+
 # --- in words, for a terminal ----------------------------------------------------------------------------------------
 
 
@@ -173,6 +256,10 @@ def page(explained: Explanation) -> str:
         "Seen",
         f"  accuracy {explained.accuracy_pct:.1f} % on the validation split",
         *(f"  slot {number}: {slot}" for number, slot in enumerate(explained.slots)),
+        "",
+        "What the decision hangs on (log-probability that it loses when this alone is hidden; negative: gains)",
+        *(f"  {nats:+7.2f}  {what}" for what, nats in explained.occlusion[:MOST_LINES]),
+        *([] if explained.occlusion else ["  nothing alone"]),
         "",
         f"Value: {explained.value:.2f} expected, {taken.return_to_go:.2f} came (discounted rewards from here on)",
         "",

@@ -26,7 +26,7 @@ def test_a_decision_is_told_with_what_every_alternative_came_to(copied: Workspac
     lines = out.splitlines()
     assert code == 0, error
     assert lines[0].startswith(f"{TASK}, host 0, step 1 of 10: ")
-    for title in ("Seen", "Value: ", "What every choice"):
+    for title in ("Seen", "What the decision hangs on", "Value: ", "What every choice"):
         assert [line for line in lines if line.startswith(title)], title
     told = [line for line in lines if "GERMINATE norm slot" in line or "WAIT" in line.split()[:2]]
     found = stages.explain(tree(), copied, "0", 1)
