@@ -1,4 +1,4 @@
-"""2,025 damages to unfinished training, finished runs and prepared data; counts of found and harmless for each kind::
+"""1,155 damages to unfinished training, finished runs and prepared data; counts of found and harmless for each kind::
 
     python -m pytest -q -m prove tests/durability -rP
 
