@@ -4,14 +4,12 @@ The run directory is the record; MLflow gets a copy. What is logged when is in m
 mlflow_models, what evaluation and audit found in mlflow_results.
 """
 
-import getpass
 import json
 import logging
 import math
 import os
 import socket
 import sqlite3
-import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import closing
@@ -68,11 +66,10 @@ PARAMS = (
     "train.policy", "train.ppo",
 )  # fmt: skip
 PUBLISHED_TAG = "simic.checkpoint"  # of a run: what its published checkpoints are
-CODE_TAG = "simic.code"  # of a run: the revision of its code
+FINGERPRINT_TAG = "simic.fingerprint"  # of a run: the name of its work directory
 CONTEXT_TAG = "mlflow.data.context"  # of a data set that a run reads: what for
 MARKER = "iteration"  # logged with every point: its largest step is what MLflow already has
 END_STATUS: dict[EndStatus, str] = {"finished": "FINISHED", "interrupted": "KILLED", "failed": "FAILED"}
-MOST_SAID = 500  # characters of a command
 LOCK_SECONDS = 1.0  # that another process may hold a local store before it counts as out of reach
 DATABASE_PORTS = {"postgresql": 5432, "mysql": 3306}  # where they listen unless the URI says otherwise
 TROUBLE = (MlflowException, SQLAlchemyError, OSError, durable.Held)
@@ -156,32 +153,17 @@ def connect(workspace: Workspace) -> tuple[MlflowClient, str]:
     return client, experiment.experiment_id
 
 
-def origin(code: str) -> dict[str, str]:
-    """Return MLflow's own tags of where a run comes from: command, user, and the commit of a revision ``code``."""
-    command = " ".join((Path(sys.argv[0]).name, *sys.argv[1:]))
-    try:
-        user = getpass.getuser()
-    except (OSError, KeyError):  # containers run under numbers that nobody has given a name
-        user = str(os.getuid())
-    tags = {"mlflow.source.type": "LOCAL", "mlflow.source.name": command[:MOST_SAID], "mlflow.user": user}
-    if code:
-        commit = code.removesuffix("-dirty")
-        tags |= {"mlflow.source.git.commit": commit, "mlflow.source.git.dirty": str(code != commit).lower()}
-    return tags
-
-
 class MlflowRun:
     """Find or make the MLflow run of one fingerprint, and log to it."""
 
     def __init__(self, workspace: Workspace, identity: RunIdentity):
         self.client, self.experiment_id = connect(workspace)
         self.identity, self.name = identity, naming.run_name(identity.fingerprint)
-        known = find_run(self.client, self.experiment_id, "simic.fingerprint", identity.fingerprint)
+        known = find_run(self.client, self.experiment_id, FINGERPRINT_TAG, identity.fingerprint)
         self.run_id = known or self._create(identity)
 
     def _create(self, identity: RunIdentity) -> str:
-        own = {"simic.fingerprint": identity.fingerprint, NOTE_TAG: _described(identity)}
-        tags = {**own, **origin(identity.tags.get(CODE_TAG, "")), **identity.tags}
+        tags = {FINGERPRINT_TAG: identity.fingerprint, **identity.tags}
         run_id = self.client.create_run(self.experiment_id, run_name=self.name, tags=tags).info.run_id
         params = [Param(key, value) for key, value in identity.params.items()]
         self.client.log_batch(run_id, params=params)
@@ -190,14 +172,11 @@ class MlflowRun:
 
     def started(self) -> None:
         """Note that training starts or resumes here."""
-        starts = int(self.client.get_run(self.run_id).data.tags.get("simic.starts", "0")) + 1
         self.client.update_run(self.run_id, status="RUNNING")
-        self.tag({"simic.starts": str(starts), "simic.resumes": str(starts - 1)})
 
     def ended(self, status: EndStatus) -> None:
         """Note that training ended: finished, interrupted (and resumable) or failed."""
         self.client.set_terminated(self.run_id, END_STATUS[status])
-        self.tag({"simic.status": status})
 
     def log(self, folder: Path) -> None:
         """Send the iterations of a telemetry log that MLflow lacks, each with its marker in one transaction."""
@@ -217,17 +196,6 @@ class MlflowRun:
 
 def _input(context: str, **fields: str) -> DatasetInput:
     return DatasetInput(Dataset(**fields), [InputTag(CONTEXT_TAG, context)])
-
-
-def _described(identity: RunIdentity) -> str:
-    """Describe a run until its audit says what it came to."""
-    has = identity.params
-    if "prepare.gym.id" in has:
-        steps = f"{has['train.iterations']} iterations of {has['train.envs']} environments"
-        return f"An agent trained on {has['prepare.gym.id']}: {steps}, rng_seed {has['rng_seed']}. Not audited yet."
-    hosts = f"{has['train.iterations']} iterations of {has['train.envs']} {has['train.host.family']} hosts"
-    preset, seed = has["train.host.preset"], has["rng_seed"]
-    return f"A controller trained on {identity.dataset}: {hosts} ({preset}), rng_seed {seed}. Not audited yet."
 
 
 def find_run(client: MlflowClient, experiment_id: str, tag: str, value: str) -> str | None:

@@ -1,6 +1,7 @@
-"""Killed by SIGKILL, or out of disk, at any change of a file in any stage: earlier outputs are as they were or as they
-will be, a full disk is named in one line, and the same command again makes what an undisturbed run makes, without
-training anything twice; with real stages, DVC and MLflow. Kills inside training: tests/training/test_partial.py.
+"""Killed by SIGKILL, asked to stop or out of disk at any change of a file in any stage: earlier outputs are as they
+were or as they will be, a stop and a full disk are told in one line, and the same command again makes what an
+undisturbed run makes, without training anything twice; with real stages, DVC and MLflow. Kills inside training:
+tests/training/test_partial.py.
 
 Small file systems can be mounted by root alone. `make prove` has every change of every stage and of its record with
 DVC: `pytest -m prove tests/pipeline/test_disturbed.py`.
@@ -18,8 +19,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from simic import params, seals
-from simic.errors import EXIT_REFUSED, exit_with_message
+from simic import cli, params, seals
+from simic.errors import EXIT_INTERRUPTED, EXIT_REFUSED, exit_with_message
 from simic.pipeline import dvc_record, engine, kept_runs, mlflow_store, stages
 from simic.pipeline.paths import Workspace
 from simic.training import trainer
@@ -43,6 +44,7 @@ OUTPUTS = {
         "reports/figures",
     ),
 }
+SIGNALS = {"kill": signal.SIGKILL, "stop": signal.SIGTERM}
 DIFFER = ("timing.jsonl", "run.json")  # between equal runs
 MOUNTS = os.geteuid() == 0 and shutil.which("mount") is not None
 
@@ -133,7 +135,7 @@ def points(workspace: Workspace) -> str:
 def left(workspace: Workspace, name: str) -> dict[str, str]:
     """What a stage that is done must leave."""
     assert not dvc_record.is_stale(workspace.root, name)
-    assert list((workspace.state / "work").glob("*")) == [] or name in ("prepare", "headroom")
+    assert list((workspace.state / "work").glob("*")) == []
     # MLflow refuses a project that was copied after it was told, so it is asked of training alone.
     return contents(workspace.root, name) | ({"MLflow": points(workspace)} if name == "train" else {})
 
@@ -149,9 +151,10 @@ def main(name: str, root: str, how: str, where: str, at: int) -> None:
             "DISTURB_DVC": f"{root}:{at}:{how}",
         }
     if where != "dvc":
-        hook.watch(root, at, Path(f"{root}-changes-of-simic"), (os.getpid(),) if how == "kill" else ())
+        processes, number = () if how == "full" else (os.getpid(),), SIGNALS.get(how, signal.SIGKILL)
+        hook.watch(root, at, Path(f"{root}-changes-of-simic"), processes, number)
     with exit_with_message("simic"):
-        refresh(name, Workspace(Path(root)))
+        cli._interruptible(lambda: refresh(name, Workspace(Path(root))), name)
 
 
 def disturbed(name: str, root: Path, how: str = "", where: str = "", at: int = 0) -> tuple[int | None, str]:
@@ -198,6 +201,7 @@ class Chain:
 def chain(tmp_path_factory: pytest.TempPathFactory, suite_run: Workspace, initialised: bytes) -> Chain:
     """Of a project with that run in it, and with params that no stage has seen."""
     workspace = Workspace(Path(shutil.copytree(suite_run.root, tmp_path_factory.mktemp("chain") / "undisturbed")))
+    shutil.rmtree(workspace.state)
     (workspace.root / ".dvc").mkdir()
     shutil.copy(ROOT / ".dvc" / "config", workspace.root / ".dvc")
     described = yaml.safe_load((ROOT / "dvc.yaml").read_text())
@@ -228,6 +232,8 @@ def assert_nothing_is_lost(stage: Stage, how: str, where: str, at: int, folder: 
         assert earlier[output] != stage.expected[output]
     if how == "kill":
         assert code == -signal.SIGKILL, case
+    elif how == "stop":
+        assert code == EXIT_INTERRUPTED and said.splitlines()[-1].startswith("simic: stopped "), case
     elif code:
         line = said.splitlines()[-1]
         assert code == EXIT_REFUSED and line.startswith("simic: ") and len(line) < 600, case
@@ -240,7 +246,7 @@ def assert_nothing_is_lost(stage: Stage, how: str, where: str, at: int, folder: 
     return case
 
 
-@pytest.mark.parametrize("how", ["kill", "full"])
+@pytest.mark.parametrize("how", ["kill", "stop", "full"])
 def test_a_disturbance_costs_nothing_but_time(how: str, chain: Chain, tmp_path: Path, request) -> None:
     stage, folder = chain["prepare"], request.getfixturevalue("disk") if how == "full" else tmp_path
     assert_nothing_is_lost(stage, how, "simic", stage.changes["simic"] // 2, folder)
@@ -251,7 +257,7 @@ PARTS = 8  # of all changes, so that some can be tried
 
 @pytest.mark.prove
 @pytest.mark.parametrize("part", range(PARTS))
-@pytest.mark.parametrize("how", ["kill", "full"])
+@pytest.mark.parametrize("how", ["kill", "stop", "full"])
 @pytest.mark.parametrize("name", stages.STAGES)
 def test_a_disturbance_at_any_change_of_a_file_costs_nothing_but_time(
     name: str, how: str, part: int, chain: Chain, tmp_path: Path, request, capfd

@@ -1,4 +1,4 @@
-"""Observes changes of files below a folder, just before they are made: at one processes are killed, or the disk is full.
+"""Observes changes of files below a folder, just before they are made: a signal, or a full disk, at one.
 
 Python imports this in every process that has the folder of this file on its path, so also in one that is DVC.
 """
@@ -13,8 +13,8 @@ CHANGES |= {"sqlite3.connect"}
 BALLAST = "ballast"
 
 
-def watch(root: str, at: int, count: Path, kill: tuple[int, ...] = ()) -> None:
-    """Kills processes at the change of that number, without any fills the disk; 0 = never, then all are counted."""
+def watch(root: str, at: int, count: Path, processes: tuple[int, ...], number: int = signal.SIGKILL) -> None:
+    """Signals processes at the change of that number, without any fills the disk; 0 = never, then all are counted."""
     seen, counter = 0, os.open(count, os.O_WRONLY | os.O_CREAT)
 
     def observe(event: str, given: tuple) -> None:
@@ -31,11 +31,11 @@ def watch(root: str, at: int, count: Path, kill: tuple[int, ...] = ()) -> None:
         seen += 1
         if at == 0:
             os.pwrite(counter, str(seen).encode(), 0)
-        elif seen == at and not kill:
+        elif seen == at and not processes:
             fill(Path(root))
         elif seen == at:
-            for process in kill:
-                os.kill(process, signal.SIGKILL)
+            for process in processes:
+                os.kill(process, number)
 
     sys.addaudithook(observe)  # stays for the life of the process
 
@@ -53,4 +53,6 @@ def fill(root: Path) -> None:
 
 if "DISTURB_DVC" in os.environ and sys.orig_argv[-2:-1] == ["-f"]:  # dvc commit -f STAGE
     _root, _at, _how = os.environ["DISTURB_DVC"].split(":")
-    watch(_root, int(_at), Path(_root + "-changes-of-dvc"), (os.getppid(), os.getpid()) if _how == "kill" else ())
+    _processes = {"kill": (os.getppid(), os.getpid()), "stop": (os.getppid(),)}.get(_how, ())
+    _number = signal.SIGTERM if _how == "stop" else signal.SIGKILL
+    watch(_root, int(_at), Path(_root + "-changes-of-dvc"), _processes, _number)
