@@ -32,10 +32,6 @@ def project(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def dvc(project: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-m", "dvc", *arguments], cwd=project, capture_output=True, text=True)
-
-
 def test_any_change_of_code_params_or_output_makes_it_stale(project: Path) -> None:
     assert dvc_record.is_stale(project, "double")
     dvc_record.commit(project, "double")
