@@ -254,11 +254,8 @@ def test_a_disturbance_costs_nothing_but_time(how: str, chain: Chain, tmp_path: 
 
 
 PARTS = 8  # of all changes, so that some can be tried
-STRIDES = {
-    "kill": 1,
-    "stop": 4,
-    "full": 2,
-}  # a disk that is full before a change that needs no room is full at the next
+# Many changes need no room: the disk is then full at the next that does.
+STRIDES = {"kill": 1, "stop": 4, "full": 2}
 
 
 @pytest.mark.prove
