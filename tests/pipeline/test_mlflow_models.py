@@ -121,16 +121,16 @@ def test_champion_and_challenger_decide_like_the_program_step_after_step_without
         assert np.allclose(json.loads(answer)["predictions"][name], values, atol=1e-6), name
 
 
-def test_the_model_is_whole_and_nothing_in_it_is_pickled(registered: Workspace) -> None:
+def test_the_model_is_whole_and_nothing_in_it_is_pickled(registered: Workspace, tmp_path: Path) -> None:
     client, experiment_id = mlflow_store.connect(registered)
     version = client.get_model_version_by_alias("simic-tables", "champion")
     [model] = mlflow_models.models(client, experiment_id, version.run_id or "", mlflow_models.POLICY)
     assert json.loads(model.tags["mlflow.modelVersions"]) == [{"name": "simic-tables", "version": version.version}]
-    stored = Path((version.source or "").removeprefix("file://"))
-    names = {path.relative_to(stored).as_posix() for path in stored.rglob("*") if path.is_file()}
+    folder = mlflow_models.package(registered.models, tmp_path / "model", model)
+    names = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
     assert {"MLmodel", "requirements.txt", "python_env.yaml", "code/simic_policy.py", "input_example.json"} <= names
     assert not [name for name in names if name.endswith((".pkl", ".pyc"))]
-    pins = (stored / "requirements.txt").read_text().split()
+    pins = (folder / "requirements.txt").read_text().split()
     assert [pin.partition("==")[0] for pin in pins] == ["mlflow", "numpy", "torch"] and "+" not in "".join(pins)
 
 
