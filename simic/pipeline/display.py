@@ -6,17 +6,23 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Literal
 
-from rich.console import Console
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress_bar import ProgressBar
+from rich.table import Table
 from rich.text import Text
 
 from simic.errors import printable
+from simic.growth.life.vocabulary import Op
 from simic.telemetry.columns import Columns
-from simic.telemetry.rows import FindingRow, Severity, UpdateRow
-from simic.training.observers import EndStatus, Lines, Observer, RunInfo
+from simic.telemetry.rows import SEVERITIES, FindingRow, Severity, UpdateRow
+from simic.training.observers import EndStatus, Lines, Observer, RunInfo, duration
 
 SECONDS_BETWEEN_LINES = 10.0
 COLOURS: dict[Severity, str] = {"critical": "bold red", "high": "red", "medium": "yellow", "low": "", "info": "dim"}
+BAR_WIDTH = 40
+PICTURES_PER_SECOND = 4  # of the live part
 Style = Literal["auto", "rich", "plain", "none"]
 Told = Callable[[str, int, int], None]  # what is done, how many of how many
 
@@ -33,12 +39,7 @@ def beside(observers: Sequence[Observer], style: Style, floors: Mapping[str, flo
     if style == "none" or any(isinstance(each, Lines) for each in observers):
         return observers
     lines = Lines(lambda line: print(printable(line), flush=True), floors=floors)
-    return (TrainingBar(floors) if is_live(style) else lines, *observers)
-
-
-def _bar(console: Console | None = None) -> Progress:
-    columns = TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
-    return Progress(*columns, console=console, transient=True)
+    return (LiveView(floors) if is_live(style) else lines, *observers)
 
 
 @contextmanager
@@ -50,7 +51,8 @@ def shown(style: Style, command: str, unit: str = "host trainings") -> Iterator[
     if not is_live(style):
         yield _lines(command, unit)
         return
-    with _bar() as bar:
+    columns = TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
+    with Progress(*columns, transient=True) as bar:
         going = bar.add_task(f"{command}: beginning", total=None)
 
         def told(what: str, done: int, count: int) -> None:
@@ -75,37 +77,92 @@ def _lines(command: str, unit: str) -> Told:
     return told
 
 
-class TrainingBar(Lines):
-    """Say what ``Lines`` says, above a bar of iterations and what the present one is at."""
+class LiveView(Lines):
+    """Say what ``Lines`` says; show below it phase, rate, score beside what others reach, ops."""
 
-    def __init__(self, floors: Mapping[str, float], console: Console | None = None) -> None:
-        super().__init__(self._print, floors=floors)
-        self._bar = _bar(console)
+    def __init__(
+        self, floors: Mapping[str, float], console: Console | None = None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        super().__init__(self._print, clock, floors)
+        self._console = console or Console()
+        self._live: Live | None = None
+        self._ops = self._score = self._entropy = ""
+        self._findings = dict.fromkeys(reversed(SEVERITIES), 0)
 
     def on_start(self, info: RunInfo) -> None:
         super().on_start(info)
-        train = info.params.train
-        self._steps = train.longest_episode
-        self._going = self._bar.add_task("train: starting", total=train.iterations, completed=info.start_iteration)
-        self._bar.start()
+        self._train, self._name, self._done = info.params.train, info.name, info.start_iteration
+        self._step = self._skipped = info.start_step
+        self._iteration_began, self._doing = self._clock(), "starting"
+        self._live = Live(
+            console=self._console, get_renderable=self._picture, refresh_per_second=PICTURES_PER_SECOND, transient=True
+        )
+        self._live.start()
 
     def on_step(self, iteration: int, step: int) -> None:
-        done = iteration + step / (self._steps + 1)  # learning counts as another step
-        self._bar.update(self._going, description=f"train: playing, step {step} of {self._steps}", completed=done)
+        self._step, self._doing = step, f"playing, step {step} of {self._train.longest_episode}"
 
     def on_rollout(self, iteration: int, steps: Columns) -> None:
-        self._bar.update(self._going, description="train: learning")
+        self._doing = "learning"
+        self._ops = op_mix(steps) if "op" in steps else ""
 
     def on_iteration(self, update: UpdateRow, episode: Columns) -> None:
         super().on_iteration(update, episode)
-        self._bar.update(self._going, description="train: saving", completed=update.iteration + 1)
+        self._done, self._step, self._skipped = update.iteration + 1, 0, 0
+        self._iteration_began, self._doing = self._clock(), "saving"
+        self._entropy = f"{update.metrics['entropy']:.2f}"
+        if update.validation_accuracy == update.validation_accuracy:  # not NaN
+            self._score = (
+                f"{update.validation_accuracy:.1f} on validation, best after iteration {update.best_iteration}"
+            )
 
     def on_finding(self, finding: FindingRow) -> None:
+        self._findings[finding.severity] += 1
         self._print(f"train: {finding.severity} finding {finding.check}: {finding.message}", COLOURS[finding.severity])
 
     def on_end(self, status: EndStatus) -> None:
-        self._bar.stop()
+        if self._live is not None:
+            self._live.stop()
         super().on_end(status)
 
     def _print(self, line: str, style: str = "") -> None:
-        self._bar.console.print(Text(printable(line), style), soft_wrap=True)
+        self._console.print(Text(printable(line), style), soft_wrap=True)
+
+    def _picture(self) -> RenderableType:
+        total, now, steps = self._train.iterations, self._clock(), self._train.longest_episode + 1
+        reached = self._done + self._step / steps
+        done = reached - self._first - self._skipped / steps  # in this life
+        left = f", {duration((now - self._started) / done * (total - reached))} left" if done > 0 else ""
+        head = Table.grid(padding=(0, 1))
+        head.add_row(
+            Text(f"train {self._name}"),
+            ProgressBar(total=total, completed=reached, width=BAR_WIDTH),
+            Text(f"{self._done}/{total}  {duration(now - self._started)} gone{left}"),
+        )
+        rows = Table.grid(padding=(0, 2))
+        for name, said in self._rows(now).items():
+            if said:
+                rows.add_row(Text(name, style="dim"), Text(said))
+        return Group(head, rows)
+
+    def _rows(self, now: float) -> dict[str, str]:
+        played = (self._step - self._skipped) * self._train.envs
+        seconds = now - self._iteration_began
+        rate = f", {played / seconds:,.0f} decisions a second" if played > 0 and seconds > 0 else ""
+        return {
+            "phase": f"{self._doing}{rate}",
+            "score": self._score,
+            "held-out": ", ".join(f"{name} {score:.1f}" for name, score in self._floors.items()),
+            "ops": self._ops,
+            "entropy": self._entropy,
+            "findings": ", ".join(f"{count} {severity}" for severity, count in self._findings.items() if count)
+            or "none",
+        }
+
+
+def op_mix(steps: Columns) -> str:
+    """Return the share of each op in the valid steps of an iteration, the most frequent first."""
+    ops = steps["op"][steps["valid"]]
+    counts = {kind.name.lower().replace("_", " "): int((ops == kind).sum()) for kind in Op}
+    ranked = sorted(counts.items(), key=lambda each: -each[1])
+    return ", ".join(f"{name} {count / max(ops.size, 1):.0%}" for name, count in ranked if count)

@@ -40,8 +40,22 @@ def current(root: Path, stages: Sequence[str]) -> list[str]:
     """Return the stages before the first stale one of these, by one question to DVC."""
     adopt_scm(root)
     restore(root)
-    stale = json.loads(_patiently(root, "status", "--json", *stages))
-    return list(takewhile(lambda stage: stage not in stale, stages))
+    # What dvc.lock alone shows to be stale DVC would say too, after a second or two.
+    asked = list(takewhile(lambda stage: not _outdated(root / "dvc.lock", stage), stages))
+    stale = json.loads(_patiently(root, "status", "--json", *asked)) if asked else {}
+    return list(takewhile(lambda stage: stage not in stale, asked))
+
+
+def _outdated(lock: Path, stage: str) -> bool:
+    """Return whether dvc.lock alone shows a stage to be stale: it is missing, or its inputs have been made anew."""
+    try:
+        recorded = _stages(lock)
+    except ValueError:
+        return False  # DVC says what is wrong with it
+    if stage not in recorded:
+        return bool(recorded)  # else DVC has done nothing here yet, and is asked whether it can
+    made = _outputs(recorded)
+    return any(dep.get("md5") != made.get(dep["path"], dep.get("md5")) for dep in _listed(recorded[stage], "deps"))
 
 
 def is_recorded(root: Path, file: str) -> bool:
@@ -56,11 +70,14 @@ def is_recorded(root: Path, file: str) -> bool:
 
 
 def _outputs(recorded: dict[str, Any]) -> dict[str, str | None]:
-    """Return the md5 of every output, by place, of the stages of a dvc.lock; not of one that a kill has cut short while
-    DVC wrote it.
-    """
-    listed = [each for stage in recorded.values() if isinstance(stage, dict) for each in stage.get("outs") or []]
-    return {out["path"]: out.get("md5") for out in listed if isinstance(out, dict) and "path" in out}
+    """Return the md5 of every output, by place, of the stages of a dvc.lock."""
+    return {out["path"]: out.get("md5") for stage in recorded.values() for out in _listed(stage, "outs")}
+
+
+def _listed(stage: Any, kind: str) -> list[dict[str, Any]]:
+    """Return deps or outs of a stage; not one that a kill has cut short while DVC wrote it."""
+    listed = stage.get(kind) if isinstance(stage, dict) else None
+    return [each for each in listed or [] if isinstance(each, dict) and "path" in each]
 
 
 def commit(root: Path, stage: str) -> None:

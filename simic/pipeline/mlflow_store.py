@@ -4,12 +4,14 @@ The run directory is the record; MLflow gets a copy. What is logged when is in m
 mlflow_models, what evaluation and audit found in mlflow_results.
 """
 
+import getpass
 import json
 import logging
 import math
 import os
 import socket
 import sqlite3
+import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import closing
@@ -66,10 +68,12 @@ PARAMS = (
     "train.policy", "train.ppo",
 )  # fmt: skip
 PUBLISHED_TAG = "simic.checkpoint"  # of a run: what its published checkpoints are
+CODE_TAG = "simic.code"  # of a run: the revision of its code
 FINGERPRINT_TAG = "simic.fingerprint"  # of a run: the name of its work directory
 CONTEXT_TAG = "mlflow.data.context"  # of a data set that a run reads: what for
 MARKER = "iteration"  # logged with every point: its largest step is what MLflow already has
 END_STATUS: dict[EndStatus, str] = {"finished": "FINISHED", "interrupted": "KILLED", "failed": "FAILED"}
+MOST_SAID = 500  # characters of a command
 LOCK_SECONDS = 1.0  # that another process may hold a local store before it counts as out of reach
 DATABASE_PORTS = {"postgresql": 5432, "mysql": 3306}  # where they listen unless the URI says otherwise
 TROUBLE = (MlflowException, SQLAlchemyError, OSError, durable.Held)
@@ -153,6 +157,20 @@ def connect(workspace: Workspace) -> tuple[MlflowClient, str]:
     return client, experiment.experiment_id
 
 
+def origin(code: str) -> dict[str, str]:
+    """Return MLflow's own tags of where a run comes from: command, user, and the commit of a revision ``code``."""
+    command = " ".join((Path(sys.argv[0]).name, *sys.argv[1:]))
+    try:
+        user = getpass.getuser()
+    except (OSError, KeyError):  # containers run under numbers that nobody has given a name
+        user = str(os.getuid())
+    tags = {"mlflow.source.type": "LOCAL", "mlflow.source.name": command[:MOST_SAID], "mlflow.user": user}
+    if code:
+        commit = code.removesuffix("-dirty")
+        tags |= {"mlflow.source.git.commit": commit, "mlflow.source.git.dirty": str(code != commit).lower()}
+    return tags
+
+
 class MlflowRun:
     """Find or make the MLflow run of one fingerprint, and log to it."""
 
@@ -163,7 +181,8 @@ class MlflowRun:
         self.run_id = known or self._create(identity)
 
     def _create(self, identity: RunIdentity) -> str:
-        tags = {FINGERPRINT_TAG: identity.fingerprint, **identity.tags}
+        own = {FINGERPRINT_TAG: identity.fingerprint, **origin(identity.tags.get(CODE_TAG, ""))}
+        tags = {**own, **identity.tags}
         run_id = self.client.create_run(self.experiment_id, run_name=self.name, tags=tags).info.run_id
         params = [Param(key, value) for key, value in identity.params.items()]
         self.client.log_batch(run_id, params=params)

@@ -8,7 +8,7 @@ from mlflow.entities import Param
 
 from simic.pipeline.dvc_record import code_revision
 from simic.pipeline.mlflow_results import log_evaluation
-from simic.pipeline.mlflow_store import END_STATUS, NOTE_TAG, TROUBLE, connect, find_run, warn
+from simic.pipeline.mlflow_store import END_STATUS, NOTE_TAG, TROUBLE, connect, find_run, origin, warn
 from simic.pipeline.paths import Workspace
 from simic.training.observers import EndStatus
 
@@ -61,5 +61,5 @@ class StudyRecord:
             self._lost = True
 
     def _made(self, client: MlflowClient, experiment_id: str, name: str, note: str, tags: Mapping[str, str]) -> str:
-        tags = {**tags, NOTE_TAG: note, "simic.code": code_revision(self._workspace.root)}
+        tags = {**tags, NOTE_TAG: note, **origin(code_revision(self._workspace.root))}
         return client.create_run(experiment_id, run_name=name, tags=tags).info.run_id

@@ -3,11 +3,12 @@
 import io
 import re
 
+import numpy as np
 import pytest
 from rich.console import Console
 
 from simic.pipeline import display
-from simic.pipeline.display import TrainingBar
+from simic.pipeline.display import LiveView
 from simic.telemetry.rows import FindingRow
 from simic.training.observers import Lines, Observer, RunInfo
 from tests.helpers import episode, steps, update
@@ -49,48 +50,92 @@ def test_training_is_shown_live_on_a_terminal_in_lines_elsewhere_and_not_at_all(
         return [type(each) for each in display.beside(observers, style, {})]
 
     assert shown("none") == []
-    assert (shown("auto"), shown("rich")) == ([Lines], [TrainingBar])
+    assert (shown("auto"), shown("rich")) == ([Lines], [LiveView])
     monkeypatch.setattr(display.sys.stdout, "isatty", lambda: True)
-    assert (shown("auto"), shown("plain", Observer())) == ([TrainingBar], [Lines, Observer])
+    assert (shown("auto"), shown("plain", Observer())) == ([LiveView], [Lines, Observer])
     assert shown("plain", Lines(print), Observer()) == [Lines, Observer]  # it says the lines elsewhere
 
 
-def test_a_training_is_lines_above_a_bar_that_says_what_it_is_at(tmp_path):
-    screen, picture = (Console(file=io.StringIO(), width=140, force_terminal=live) for live in (True, False))
-    view = TrainingBar({"static": 60.0}, screen)
+class Screen:
+    """What a terminal was sent, and what the view shows now."""
 
-    def seen() -> str:
-        with picture.capture() as captured:
-            picture.print(view._bar.get_renderable())
-        return captured.get().strip()
+    def __init__(self, floors: dict[str, float] | None = None) -> None:
+        self.sent, self.now = io.StringIO(), 100.0
+        self.console = Console(file=self.sent, force_terminal=True, width=140, legacy_windows=False)
+        self.view = LiveView(floors or {}, self.console, lambda: self.now)
 
-    info = RunInfo(small_params(iterations=4), tmp_path, "d", 1, lambda finding: None, 1)
-    view.on_start(info)
-    view.on_step(1, 2)
-    assert seen().startswith(f"train: playing, step 2 of {info.params.train.longest_episode} ") and " 1/4 " in seen()
-    view.on_rollout(1, steps())
-    assert seen().startswith("train: learning ")
-    view.on_iteration(update(1, 71.25), episode((50.0, 60.0)))
-    view.on_finding(FindingRow(iteration=0, check="c", severity="high", message="m\x1b[2J"))
-    assert seen().startswith("train: saving ") and " 2/4 " in seen()
-    view.on_end("interrupted")
-    assert lines(screen)[1:] == [
-        "train: resuming after iteration 1 of 4 and 1 steps of the next",
-        "train: 2/4   5 epochs  committed  55.0 %  kept 2.0 seeds  validation  71.2 (static 60.0)  0:00 left",
+    @property
+    def picture(self) -> dict[str, str]:
+        """Its rows by their first word."""
+        plain = Console(file=io.StringIO(), width=140)
+        with plain.capture() as captured:
+            plain.print(self.view._picture())
+        return dict(line.split(maxsplit=1) for line in captured.get().splitlines() if line.strip())
+
+    @property
+    def lines(self) -> list[str]:
+        """That stay: a moving part is erased."""
+        plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", self.sent.getvalue())
+        return [line.strip() for line in re.split(r"[\r\n]+", plain) if line.startswith("train: ")]
+
+
+def info(tmp_path, start: int = 0, start_step: int = 0) -> RunInfo:
+    return RunInfo(small_params(iterations=4), tmp_path, "d", start, lambda finding: None, start_step)
+
+
+def learned(iteration: int, score: float):
+    """An update of which the entropy is known."""
+    known = update(iteration, score)
+    return known.model_copy(update={"best_iteration": 1, "metrics": {**known.metrics, "entropy": 0.5}})
+
+
+def test_the_picture_says_phase_rate_score_ops_entropy_findings_and_time_left(tmp_path):
+    screen = Screen({"static": 60.0, "best common schedule": 80.25})
+    train = info(tmp_path).params.train
+    screen.view.on_start(info(tmp_path))
+    screen.now += 2.0
+    screen.view.on_step(0, 2)
+    played = f"{2 * train.envs / 2.0:,.0f}"
+    assert screen.picture["phase"].startswith("playing, step 2 of ")
+    assert screen.picture["phase"].rstrip().endswith(f", {played} decisions a second")
+    assert screen.picture["findings"].strip() == "none"
+    screen.view.on_rollout(0, steps() | {"op": np.array([[0, 0], [1, 0]]), "valid": np.ones((2, 2), bool)})
+    screen.view.on_iteration(learned(0, 71.25), episode((50.0, 60.0)))
+    screen.view.on_finding(FindingRow(iteration=0, check="c", severity="high", message="m\x1b[2J"))
+    screen.now += 2.0  # one of four iterations took two seconds; these two count as well
+    picture = screen.picture
+    assert picture["score"].strip() == "71.2 on validation, best after iteration 1"
+    assert picture["held-out"].strip() == "static 60.0, best common schedule 80.2"
+    assert picture["ops"].strip() == "wait 75%, germinate 25%"
+    assert picture["entropy"].strip() == "0.50"
+    assert picture["findings"].strip() == "1 high"
+    assert picture["train"].rstrip().endswith("1/4  0:04 gone, 0:12 left")
+    screen.view.on_end("interrupted")
+    assert screen.lines == [
+        f"train: run {info(tmp_path).name}",
+        "train: 1/4   5 epochs  committed  55.0 %  kept 2.0 seeds  "
+        "validation  71.2 (static 60.0, best common schedule 80.2)  0:06 left",
         "train: high finding c: m\\x1b[2J",
-        "train: interrupted after 0:00",
+        "train: interrupted after 0:04",
     ]
 
 
-def lines(screen: Console) -> list[str]:
-    """Return those that stay: a moving part is erased."""
-    plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", screen.file.getvalue())
-    return [line.strip() for line in re.split(r"[\r\n]+", plain) if re.match(r"train: (?!.*[━╸])", line)]
+def test_time_left_counts_only_what_this_life_has_done(tmp_path):
+    screen = Screen()
+    given = info(tmp_path, start=1, start_step=1)
+    screen.view.on_start(given)
+    assert "left" not in screen.picture["train"]
+    screen.now += 3.0
+    screen.view.on_step(1, 2)
+    share = 1 / (given.params.train.longest_episode + 1)
+    left = round(3.0 / share * (3 - 2 * share))
+    assert screen.picture["train"].rstrip().endswith(f"{left // 60}:{left % 60:02d} left")
+    assert screen.lines[1] == "train: resuming after iteration 1 of 4 and 1 steps of the next"
 
 
 def test_it_follows_a_real_run_to_its_end(prepared, tmp_path):
-    screen = Console(file=io.StringIO(), width=140, force_terminal=True)
-    view = TrainingBar({}, screen)
-    run(tmp_path, prepared, [view], params=small_params(iterations=2))
-    assert [line.split()[1] for line in lines(screen) if "committed" in line] == ["1/2", "2/2"]
-    assert view._bar.finished and not view._bar.live.is_started
+    screen = Screen()
+    run(tmp_path, prepared, [screen.view], params=small_params(iterations=2))
+    done = [line for line in screen.lines if "committed" in line]
+    assert [line.split()[1] for line in done] == ["1/2", "2/2"]
+    assert screen.picture["ops"] and screen.view._live is not None and not screen.view._live.is_started

@@ -1,5 +1,7 @@
 """Is a stage's record true, and record it: DVC as a command, in projects of a few lines."""
 
+import errno
+import json
 import subprocess
 import sys
 import time
@@ -32,6 +34,10 @@ def project(tmp_path: Path) -> Path:
     return tmp_path
 
 
+def dvc(project: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-m", "dvc", *arguments], cwd=project, capture_output=True, text=True)
+
+
 def test_any_change_of_code_params_or_output_makes_it_stale(project: Path) -> None:
     assert dvc_record.is_stale(project, "double")
     dvc_record.commit(project, "double")
@@ -41,6 +47,28 @@ def test_any_change_of_code_params_or_output_makes_it_stale(project: Path) -> No
         (project / name).write_text(content)
         assert dvc_record.is_stale(project, "double"), name
         (project / name).write_text(before)
+
+
+def test_what_the_records_of_others_say_needs_no_dvc(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stage that is not recorded, and one that read what another has made anew since; each as DVC has it."""
+    after = "  after: {cmd: exit 9, deps: [out.txt], outs: [other.txt]}"
+    (project / "dvc.yaml").write_text(DVC_YAML + after)
+    (project / "other.txt").write_text("5")
+    dvc_record.commit(project, "double")
+
+    def assert_stale_also_without_dvc() -> None:
+        assert json.loads(dvc(project, "status", "--json", "after").stdout)
+        with monkeypatch.context() as patch:
+            patch.setattr(dvc_record, "_dvc", None)
+            assert dvc_record.is_stale(project, "after")
+
+    dvc_record.adopt_scm(project)
+    assert_stale_also_without_dvc()
+    dvc_record.commit(project, "after")
+    assert not dvc_record.is_stale(project, "after")
+    (project / "out.txt").write_text("6")
+    dvc_record.commit(project, "double")
+    assert_stale_also_without_dvc()
 
 
 def test_unpacked_archive_works_and_joining_git_later_too(project: Path) -> None:
@@ -68,6 +96,38 @@ def test_a_record_that_was_cut_short_takes_no_other_stage_with_it(project: Path)
         assert dvc_record.is_recorded(project, "other.txt"), end
         assert not kept.exists()
     assert dvc_record.is_stale(project, "after") is not dvc_record.is_recorded(project, "out.txt")
+
+
+@pytest.mark.parametrize(("earlier", "room"), [(True, True), (True, False), (False, True)])
+def test_a_disk_that_is_full_while_dvc_writes_its_lock_costs_no_record(
+    project: Path, earlier: bool, room: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """DVC empties dvc.lock before it writes it; empty, it can read it no more. To put it back needs room too."""
+    dvc_record.adopt_scm(project)
+    lock, replace, written = project / "dvc.lock", dvc_record.durable.replace_file, list[Path]()
+    if earlier:
+        dvc_record.commit(project, "double")
+    before = lock.read_bytes() if earlier else None
+
+    def full(*_: object) -> str:
+        lock.write_bytes(b"")
+        raise SimicError("dvc commit failed: No space left on device")
+
+    def write(path: Path, content: bytes) -> None:
+        written.append(path)
+        if path == lock and not room:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        replace(path, content)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(dvc_record, "_patiently", full)
+        patch.setattr(dvc_record.durable, "replace_file", write)
+        with pytest.raises(SimicError, match="No space left"):
+            dvc_record.commit(project, "double")
+    assert (lock in written) is earlier  # else there was none, which needs no room
+    assert dvc_record.is_recorded(project, "out.txt") is earlier
+    assert (lock.read_bytes() if lock.exists() else None) == before
+    assert list((project / ".simic").iterdir()) == []
 
 
 def test_a_record_that_failed_leaves_nothing_to_put_back(project: Path) -> None:

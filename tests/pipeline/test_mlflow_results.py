@@ -1,10 +1,11 @@
-"""What a person compares in MLflow: models with what they are worth, data sets, code and params of a run."""
+"""What a person compares in MLflow: models with what they are worth, data sets, origin and params of a run."""
 
 import json
 import shutil
 from pathlib import Path
 
 import mlflow.data
+import pytest
 
 from simic import params
 from simic.data.suites.suites import SUITES
@@ -104,11 +105,16 @@ def test_report_and_evaluation_are_on_the_run_its_models_and_the_test_data(works
     assert card.read_text() == workspace.model_card.read_text() and card.parent.as_uri() == version.source
 
 
-def test_a_run_says_what_it_is_and_of_which_code(workspace: Workspace) -> None:
-    begun(workspace)
+@pytest.mark.parametrize(("code", "commit"), [(CODE, CODE), (f"{CODE}-dirty", CODE), ("", None)])
+def test_a_run_says_what_it_is_and_where_it_comes_from(code: str, commit: str | None, workspace: Workspace) -> None:
+    begun(workspace, code=code)
     client, experiment_id, run_id = run_of(workspace)
     run = client.get_run(run_id)
-    assert run.info.run_name == NAME and run.data.tags["simic.code"] == CODE
+    tags = run.data.tags
+    assert run.info.run_name == NAME and tags["simic.code"] == code
+    assert tags["mlflow.source.type"] == "LOCAL" and tags["mlflow.source.name"] and tags["mlflow.user"]
+    assert tags.get("mlflow.source.git.commit") == commit
+    assert tags.get("mlflow.source.git.dirty") == (None if commit is None else str(code != commit).lower())
     assert "compare/" in client.get_experiment(experiment_id).tags["mlflow.note.content"]
     assert run.data.params["train.ppo.gamma"] == str(standard.PPOParams().gamma)
     assert not [name for name in run.data.params if name.startswith("runtime")]
