@@ -99,16 +99,13 @@ def gym_rows(evaluation: gym.GymEvaluation) -> list[dict[str, str | float]]:
 
 def publish(stage: str, workspace: Workspace) -> None:
     """Publish the artifacts of a finished stage."""
-    if stage == "evaluate" and result.schema_of(workspace.evaluation) == gym.SCHEMA:
-        rows = gym_rows(gym.read(workspace.evaluation))
-        create_table_artifact(rows, key="evaluation", description="Fresh episodes, the same for everyone")
-    elif stage == "evaluate":
-        rows = evaluation_rows(result.read(workspace.evaluation))
-        create_table_artifact(
-            rows,
-            key="evaluation",
-            description="Held-out tasks, test splits; gap: from the best common schedule to the oracle per task",
-        )
+    if stage == "evaluate":
+        if result.schema_of(workspace.evaluation) == gym.SCHEMA:
+            rows, said = gym_rows(gym.read(workspace.evaluation)), "Fresh episodes, the same for everyone"
+        else:
+            rows = evaluation_rows(result.read(workspace.evaluation))
+            said = "Held-out tasks, test splits; gap: from the best common schedule to the oracle per task"
+        create_table_artifact(rows, key="evaluation", description=said)
     if stage == "audit":
         create_markdown_artifact((workspace.reports / "report.md").read_text(encoding="utf-8"), key="report")
 

@@ -19,7 +19,7 @@ from mlflow.models import Model, ModelSignature
 from mlflow.types import Schema, TensorSpec
 
 from simic import durable
-from simic.pipeline.mlflow_store import CODE_TAG, PUBLISHED_TAG, MlflowRun, measure, origin
+from simic.pipeline.mlflow_store import PUBLISHED_TAG, MlflowRun, measure
 from simic.pipeline.paths import Workspace
 
 REGISTERED_NOTE = """Controllers of {dataset}, greedy. With torch and numpy, without simic:
@@ -77,8 +77,7 @@ def _added(run: MlflowRun, name: str, done: int, folder: Path) -> LoggedModel:
         model = whole[0]
     else:
         params = {**run.identity.params, "iteration": str(done)}
-        tags = origin(run.identity.tags.get(CODE_TAG, ""))
-        made = run.client.create_logged_model(run.experiment_id, name, run.run_id, tags, params)
+        made = run.client.create_logged_model(run.experiment_id, name, run.run_id, params=params)
         with TemporaryDirectory() as scratch:
             files = package(folder, Path(scratch) / POLICY, made) if name == POLICY else folder
             run.client.log_model_artifacts(made.model_id, str(files))

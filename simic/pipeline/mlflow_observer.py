@@ -39,7 +39,7 @@ class MlflowObserver(Observer):
         self._report: Callable[[FindingRow], None] | None = None
         self._log = Path()
         self._run: MlflowRun | None = None
-        self._started = self._in_trouble = False
+        self._in_trouble = False
         self._not_before = 0.0  # on the monotonic clock: when MLflow is tried again
 
     def on_start(self, info: RunInfo) -> None:
@@ -83,9 +83,7 @@ class MlflowObserver(Observer):
         if self._run is None:
             assert self._identity is not None
             run = MlflowRun(self._workspace, self._identity)
-            if not self._started:
-                run.started()
-                self._started = True
+            run.started()
             self._run = run
         self._run.log(self._log)
 

@@ -52,13 +52,10 @@ def send_report(workspace: Workspace, tags: Mapping[str, str], sound: bool) -> N
         client.log_artifacts(run_id, str(workspace.figures), workspace.figures.name)
     results = json.loads((workspace.reports / "findings.json").read_bytes())["results"]
     found = [result["severity"] for result in results if result["status"] == "finding"]
-    counted = {severity: found.count(severity) for severity in SEVERITIES}
-    grave = {"grave_findings": float(sum(counted[severity] for severity in GRAVE))}
+    grave = {"grave_findings": float(sum(severity in GRAVE for severity in found))}
     log_evaluation(client, run_id, workspace, _evaluated(client, experiment_id, run_id, workspace), grave)
-    numbers = {f"simic.findings.{severity}": str(count) for severity, count in counted.items()}
     worst = max(found, key=SEVERITIES.index, default="none")
-    described = [RunTag(key, value) for key, value in {**tags, **numbers, "simic.verdict": worst}.items()]
-    client.log_batch(run_id, tags=described)
+    client.log_batch(run_id, tags=[RunTag(key, value) for key, value in {**tags, "simic.verdict": worst}.items()])
     audited(client, run_id, sound)
     log_card(client, experiment_id, run_id, workspace)
 

@@ -69,6 +69,7 @@ PARAMS = (
 )  # fmt: skip
 PUBLISHED_TAG = "simic.checkpoint"  # of a run: what its published checkpoints are
 CODE_TAG = "simic.code"  # of a run: the revision of its code
+FINGERPRINT_TAG = "simic.fingerprint"  # of a run: the name of its work directory
 CONTEXT_TAG = "mlflow.data.context"  # of a data set that a run reads: what for
 MARKER = "iteration"  # logged with every point: its largest step is what MLflow already has
 END_STATUS: dict[EndStatus, str] = {"finished": "FINISHED", "interrupted": "KILLED", "failed": "FAILED"}
@@ -176,12 +177,12 @@ class MlflowRun:
     def __init__(self, workspace: Workspace, identity: RunIdentity):
         self.client, self.experiment_id = connect(workspace)
         self.identity, self.name = identity, naming.run_name(identity.fingerprint)
-        known = find_run(self.client, self.experiment_id, "simic.fingerprint", identity.fingerprint)
+        known = find_run(self.client, self.experiment_id, FINGERPRINT_TAG, identity.fingerprint)
         self.run_id = known or self._create(identity)
 
     def _create(self, identity: RunIdentity) -> str:
-        own = {"simic.fingerprint": identity.fingerprint, NOTE_TAG: _described(identity)}
-        tags = {**own, **origin(identity.tags.get(CODE_TAG, "")), **identity.tags}
+        own = {FINGERPRINT_TAG: identity.fingerprint, **origin(identity.tags.get(CODE_TAG, ""))}
+        tags = {**own, **identity.tags}
         run_id = self.client.create_run(self.experiment_id, run_name=self.name, tags=tags).info.run_id
         params = [Param(key, value) for key, value in identity.params.items()]
         self.client.log_batch(run_id, params=params)
@@ -190,14 +191,11 @@ class MlflowRun:
 
     def started(self) -> None:
         """Note that training starts or resumes here."""
-        starts = int(self.client.get_run(self.run_id).data.tags.get("simic.starts", "0")) + 1
         self.client.update_run(self.run_id, status="RUNNING")
-        self.tag({"simic.starts": str(starts), "simic.resumes": str(starts - 1)})
 
     def ended(self, status: EndStatus) -> None:
         """Note that training ended: finished, interrupted (and resumable) or failed."""
         self.client.set_terminated(self.run_id, END_STATUS[status])
-        self.tag({"simic.status": status})
 
     def log(self, folder: Path) -> None:
         """Send the iterations of a telemetry log that MLflow lacks, each with its marker in one transaction."""
@@ -217,17 +215,6 @@ class MlflowRun:
 
 def _input(context: str, **fields: str) -> DatasetInput:
     return DatasetInput(Dataset(**fields), [InputTag(CONTEXT_TAG, context)])
-
-
-def _described(identity: RunIdentity) -> str:
-    """Describe a run until its audit says what it came to."""
-    has = identity.params
-    if "prepare.gym.id" in has:
-        steps = f"{has['train.iterations']} iterations of {has['train.envs']} environments"
-        return f"An agent trained on {has['prepare.gym.id']}: {steps}, rng_seed {has['rng_seed']}. Not audited yet."
-    hosts = f"{has['train.iterations']} iterations of {has['train.envs']} {has['train.host.family']} hosts"
-    preset, seed = has["train.host.preset"], has["rng_seed"]
-    return f"A controller trained on {identity.dataset}: {hosts} ({preset}), rng_seed {seed}. Not audited yet."
 
 
 def find_run(client: MlflowClient, experiment_id: str, tag: str, value: str) -> str | None:

@@ -1,7 +1,15 @@
 """Run `simic promote`: the challenger of the registry against its champion; `decide` alone is the rule of the alias."""
 
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
+
+from mlflow import MlflowClient
+from mlflow.artifacts import download_artifacts
+from mlflow.entities.model_registry import ModelVersion
 
 from simic import durable
 from simic.audit.findings import Verdict
@@ -10,8 +18,8 @@ from simic.errors import SimicError
 from simic.evaluation.promotion import CHALLENGER, CHAMPION, Contest, Entrant, contest
 from simic.evaluation.result import Frozen
 from simic.params import Params
-from simic.pipeline.mlflow_models import DATA_TAG
-from simic.pipeline.mlflow_registry import Registry, named
+from simic.pipeline import mlflow_observer, mlflow_store
+from simic.pipeline.mlflow_models import DATA_TAG, aliases, registered_name
 from simic.pipeline.paths import Workspace
 from simic.registry import GYM
 from simic.telemetry.rows import Severity
@@ -48,32 +56,41 @@ class Promotion(Frozen):
         ]
 
 
+@contextmanager
+def _answering() -> Iterator[None]:
+    """Raise SimicError where MLflow does not answer."""
+    try:
+        yield
+    except mlflow_store.TROUBLE as error:
+        said = mlflow_store.in_one_line(error)
+        raise SimicError(f"MLflow does not answer, try again when it does: {said}") from None
+
+
 def promote(params: Params, workspace: Workspace, run: str | None = None) -> Promotion:
     """Compare the policy of ``run``, else the challenger, with the champion; decide, move the aliases, and keep the
-    decision with the version, its run and in the workspace. SimicError where the two cannot be compared.
+    decision with the version, its run and in the workspace. SimicError where the two cannot be compared, or MLflow
+    cannot be reached.
     """
-    registry = Registry(workspace, params.prepare.dataset)
-    challenger, champion = registry.of_run(run) if run else registry.holder(CHALLENGER), registry.holder(CHAMPION)
-    if challenger is None:
-        raise SimicError(
-            f"{registry.name}: no version is the challenger; the last finished run whose audit is not refuted is one: "
-            "run simic run"
-        )
-    if champion is not None and challenger.version == champion.version:
-        raise SimicError(f"{named(challenger)} is the champion already")
-    entrants: list[Entrant] = []
     with tempfile.TemporaryDirectory(prefix="simic-promote-") as scratch:
-        for alias, version in ((CHALLENGER, challenger), (CHAMPION, champion)):
-            if version is not None:
-                policy = registry.fetch(version, Path(scratch) / alias) / "policy"
-                entrants.append(Entrant.load(f"{alias} ({named(version)})", policy, version.tags.get(DATA_TAG, "")))
-        try:
-            verdict = Verdict.from_json(registry.findings(challenger, Path(scratch)))
-        except ValueError:
-            raise SimicError(
-                f"findings.json of {CHALLENGER} ({named(challenger)}): damaged, or of "
-                "another version of simic; run simic audit again, which sends it anew"
-            ) from None
+        with _answering():
+            mlflow_observer.settle(workspace)
+            client, experiment_id = mlflow_store.connect(workspace)
+            challenger, champion = _contestants(client, experiment_id, registered_name(params.prepare.dataset), run)
+            versions = {CHALLENGER: challenger, **({} if champion is None else {CHAMPION: champion})}
+            uri = mlflow_store.store_uri(workspace)
+            fetched = {alias: fetch(version, Path(scratch) / alias, uri) for alias, version in versions.items()}
+            audited = Path(client.download_artifacts(challenger.run_id or "", "findings.json", scratch)).read_bytes()
+        entrants = [
+            Entrant.load(f"{alias} ({named(version)})", fetched[alias] / "policy", version.tags.get(DATA_TAG, ""))
+            for alias, version in versions.items()
+        ]
+    try:
+        verdict = Verdict.from_json(audited)
+    except ValueError:
+        raise SimicError(
+            f"findings.json of {CHALLENGER} ({named(challenger)}): damaged, or of "
+            "another version of simic; run simic audit again, which sends it anew"
+        ) from None
     played = contest(params, workspace.prepared, entrants[0], entrants[1] if champion is not None else None)
     reasons = decide(played, verdict)
     promotion = Promotion(
@@ -87,13 +104,75 @@ def promote(params: Params, workspace: Workspace, run: str | None = None) -> Pro
         reasons=tuple(reasons) or ("every difference is above 0, and no finding is critical or high",),
     )
     durable.replace_file(workspace.promotion, promotion.to_json().encode())
+    with _answering():
+        _tell(client, challenger, promotion, workspace.promotion)
+    return promotion
+
+
+def named(version: ModelVersion) -> str:
+    """Return how messages call a version."""
+    return f"version {version.version} of {version.name}"
+
+
+def _contestants(
+    client: MlflowClient, experiment_id: str, name: str, run: str | None
+) -> tuple[ModelVersion, ModelVersion | None]:
+    """Return the challenger, or the version of the run with that name or id, and the champion, if there is one."""
+    holders = aliases(client, name)
+    champion = client.get_model_version(name, holders[CHAMPION]) if CHAMPION in holders else None
+    if run is not None:
+        challenger = _version_of(client, experiment_id, name, run)
+    elif CHALLENGER in holders:
+        challenger = client.get_model_version(name, holders[CHALLENGER])
+    else:
+        raise SimicError(
+            f"{name}: no version is the challenger; the last finished run whose audit is not refuted is one: "
+            "run simic run"
+        )
+    if champion is not None and challenger.version == champion.version:
+        raise SimicError(f"{named(challenger)} is the champion already")
+    return challenger, champion
+
+
+def _version_of(client: MlflowClient, experiment_id: str, name: str, run: str) -> ModelVersion:
+    """Return the version of a run; SimicError naming the newest runs that have one."""
+    versions = {each.run_id: each for each in client.search_model_versions(f"name = '{name}'")}
+    found = [each.info for each in client.search_runs([experiment_id]) if each.info.run_id in versions]
+    for each in found:
+        if run in (each.run_name, each.run_id):
+            return versions[each.run_id]
+    known = ", ".join(each.run_name or each.run_id for each in found[:5])
+    raise SimicError(f"run {run!r}: has no version of {name}; there are {known or 'none: run simic run'}")
+
+
+def fetch(version: ModelVersion, folder: Path, store_uri: str) -> Path:
+    """Copy its files to a new folder; SimicError where they are no more where MLflow says."""
+    source = version.source or ""
+    place = urlsplit(source)
+    if place.scheme == "file" and not Path(url2pathname(place.path)).exists():
+        raise SimicError(
+            f"{named(version)}: its files are not in {source} any more: bring them back, or take its alias away in "
+            "MLflow"
+        )
+    folder.mkdir()
+    return Path(download_artifacts(source, dst_path=str(folder), tracking_uri=store_uri))
+
+
+def _tell(client: MlflowClient, challenger: ModelVersion, promotion: Promotion, file: Path) -> None:
+    """Keep the decision with the version and its run. A champion is a challenger no more."""
+    name, number = challenger.name, str(challenger.version)
     tags = {
         "simic.promotion": "promoted" if promotion.promoted else "not promoted",
         "simic.promotion.reason": "; ".join(promotion.reasons),
         "simic.promotion.champion": promotion.champion or "none",
     }
-    registry.decided(challenger, workspace.promotion, tags, promotion.promoted)
-    return promotion
+    for key, value in tags.items():
+        client.set_model_version_tag(name, number, key, value)
+    client.log_artifact(challenger.run_id or "", str(file))
+    if promotion.promoted:
+        client.set_registered_model_alias(name, CHAMPION, number)
+        if aliases(client, name).get(CHALLENGER) == number:
+            client.delete_registered_model_alias(name, CHALLENGER)
 
 
 def decide(played: Contest, verdict: Verdict) -> list[str]:

@@ -31,11 +31,7 @@ class ServedPolicy:
         features, categories, *masks, h, c = given
         with torch.no_grad():
             done = self._program(features, categories, tuple(masks), h, c)
-        return {name: self._array(tensor) for name, tensor in zip(OUTPUTS, done, strict=True)}
-
-    def _array(self, tensor: torch.Tensor) -> np.ndarray:
-        """Widen bfloat16, which numpy lacks; nothing is lost."""
-        return (tensor.to(self._dtypes["h"]) if tensor.is_floating_point() else tensor).numpy()
+        return {name: tensor.numpy() for name, tensor in zip(OUTPUTS, done, strict=True)}
 
 
 def _load_pyfunc(path: str) -> ServedPolicy:

@@ -13,7 +13,6 @@ from simic.telemetry.rows import UpdateRow
 from simic.training.interrupts import Interrupted
 from tests.durability import judging
 from tests.durability.judging import Finished, PartialRollout
-from tests.helpers import made_once
 from tests.pipeline.conftest import suite_run  # noqa: F401
 from tests.pipeline.small_suite import tree
 from tests.training.small_runs import Watcher
@@ -70,18 +69,3 @@ def opener(unfinished: PartialRollout) -> judging.Opener:
 @pytest.fixture(scope="session")
 def finished(suite_run: Workspace) -> Finished:  # noqa: F811
     return Finished.of(suite_run, tree())
-
-
-@pytest.fixture(scope="session")
-def parted(tmp_path_factory: pytest.TempPathFactory) -> Finished:
-    """Its best checkpoint is another than its latest."""
-    params = tree(*SMALL, "train.iterations=3", "audit.certify=false")
-
-    def make(folder: Path) -> None:
-        for stage in stages.STAGES.values():
-            stage(params, Workspace(folder))
-
-    found = Finished.of(Workspace(made_once(tmp_path_factory, "parted", make)), params)
-    best, latest = (found.workspace.checkpoints / name / "state.safetensors" for name in ("best", "latest"))
-    assert best.read_bytes() != latest.read_bytes()
-    return found

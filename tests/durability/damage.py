@@ -4,16 +4,11 @@ import random
 import shutil
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
 from simic import durable
 
-TEXTS = (".json", ".jsonl", ".md", ".sarif")
 BLOCK = 4096  # bytes: of a disk
 
 
@@ -113,57 +108,6 @@ def copy_over(draw: random.Random, place: Place) -> str:
     return f"{place.named(first)} over {place.named(second)}"
 
 
-def drop(draw: random.Random, rows: list) -> list:
-    at, count = draw.randrange(len(rows)), draw.choice((1, 1, 3))
-    return rows[:at] + rows[at + count :]
-
-
-def double(draw: random.Random, rows: list) -> list:
-    at = draw.randrange(len(rows))
-    return [*rows[: at + 1], rows[at], *rows[at + 1 :]]
-
-
-def disorder(draw: random.Random, rows: list) -> list:
-    changed = list(rows)
-    first, second = draw.randrange(len(rows)), draw.randrange(len(rows))
-    changed[first], changed[second] = rows[second], rows[first]
-    return changed
-
-
-Order = Callable[[random.Random, list], list]
-ORDERS: dict[str, Order] = {"dropped": drop, "doubled": double, "reordered": disorder}
-
-
-def lines(order: Order, draw: random.Random, place: Place) -> str:
-    """Of a text."""
-    path = one(draw, place.files(*TEXTS))
-    path.write_bytes(b"".join(order(draw, path.read_bytes().splitlines(keepends=True))))
-    return place.named(path)
-
-
-def rows(order: Order, draw: random.Random, place: Place) -> str:
-    """Of a table, which is whole in itself afterwards."""
-    path = one(draw, place.files(".parquet"))
-    table = pq.read_table(path)
-    if not len(table):
-        raise Unfit
-    pq.write_table(table.take(pa.array(order(draw, list(range(len(table)))), pa.int64())), path)
-    return place.named(path)
-
-
-def log_files(order: Order, draw: random.Random, place: Place) -> str:
-    """Of a telemetry log; the numbers go on without a gap afterwards."""
-    files = [path for path in place.files(".safetensors") if path.parent.name == "telemetry"]
-    if not files:
-        raise Unfit
-    contents = [path.read_bytes() for path in files]
-    for path in files:
-        path.unlink()
-    for number, content in enumerate(order(draw, contents)):
-        (files[0].parent / f"{number:06d}.safetensors").write_bytes(content)
-    return files[0].parent.name
-
-
 def digit(draw: random.Random, place: Place) -> str:
     """Another one in a text of numbers."""
     path = one(draw, place.files(".json", ".jsonl"))
@@ -185,9 +129,6 @@ KINDS: dict[str, Callable[[random.Random, Place], str]] = {
     "swapped": swap,
     "copied over": copy_over,
     "digit changed": digit,
-    **{f"lines {how}": partial(lines, order) for how, order in ORDERS.items()},
-    **{f"log files {how}": partial(log_files, order) for how, order in ORDERS.items()},
-    **{f"rows {how}": partial(rows, order) for how, order in ORDERS.items()},
 }
 
 

@@ -111,15 +111,23 @@ def test_two_do_not_grow_into_one_folder(images: Path) -> None:
 
 OWN = """
 import torch
+from sklearn.datasets import load_digits
 from torch import nn
 
 def network():
-    found = nn.Sequential(
-        nn.Sequential(nn.Conv2d(1, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2)),
-        nn.Sequential(nn.Conv2d(8, 8, 3, padding=1), nn.ReLU()),
-        nn.Sequential(nn.Flatten(), nn.Linear(8 * 16, 10)),
-    )
-    found.load_state_dict(torch.load("WEIGHTS"))
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        found = nn.Sequential(
+            nn.Sequential(nn.Conv2d(1, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2)),
+            nn.Sequential(nn.Conv2d(8, 8, 3, padding=1), nn.ReLU()),
+            nn.Sequential(nn.Flatten(), nn.Linear(8 * 16, 10)),
+        )
+    x, y = map(torch.tensor, load_digits(return_X_y=True))
+    optimizer = torch.optim.Adam(found.parameters(), lr=0.02)
+    for _ in range(15):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(found(x[600:].float().view(-1, 1, 8, 8) / 16), y[600:]).backward()
+        optimizer.step()
     return found
 """
 
@@ -127,24 +135,10 @@ def network():
 @pytest.fixture
 def own(tmp_path: Path) -> Iterator[str]:
     """A network that was trained on digits, in a file."""
-    file, weights = tmp_path / "own_network_of_grow.py", tmp_path / "weights.pt"
-    file.write_text(OWN.replace("WEIGHTS", str(weights)))
-    fresh = tmp_path / "own_network_untrained.py"
-    fresh.write_text(OWN.replace("found.load", "# found.load"))
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        network = load_network(f"{fresh}:network")
-    x, y = load_digits(return_X_y=True)
-    x, y = torch.tensor(x / 16, dtype=torch.float32).view(-1, 1, 8, 8), torch.tensor(y)
-    optimizer = torch.optim.Adam(network.parameters(), lr=0.02)
-    for _ in range(15):
-        optimizer.zero_grad()
-        torch.nn.functional.cross_entropy(network(x[600:]), y[600:]).backward()
-        optimizer.step()
-    torch.save(network.state_dict(), weights)
+    file = tmp_path / "own_network_of_grow.py"
+    file.write_text(OWN)
     yield f"{file}:network"
-    for path in (file, fresh):
-        sys.modules.pop(f"simic_extension_{path.stem}", None)
+    sys.modules.pop(f"simic_extension_{file.stem}", None)
 
 
 def test_adapters_grow_in_a_network_of_ones_own_which_stays_as_it_is(images: Path, own: str) -> None:

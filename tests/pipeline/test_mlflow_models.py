@@ -121,26 +121,17 @@ def test_champion_and_challenger_decide_like_the_program_step_after_step_without
         assert np.allclose(json.loads(answer)["predictions"][name], values, atol=1e-6), name
 
 
-def test_the_model_is_whole_and_the_same_for_the_same_policy(registered: Workspace, tmp_path: Path) -> None:
+def test_the_model_is_whole_and_nothing_in_it_is_pickled(registered: Workspace, tmp_path: Path) -> None:
     client, experiment_id = mlflow_store.connect(registered)
     version = client.get_model_version_by_alias("simic-tables", "champion")
     [model] = mlflow_models.models(client, experiment_id, version.run_id or "", mlflow_models.POLICY)
     assert json.loads(model.tags["mlflow.modelVersions"]) == [{"name": "simic-tables", "version": version.version}]
-    for name in ("one", "two"):
-        mlflow_models.package(registered.models, tmp_path / name, model)
-    files = sorted(path.relative_to(tmp_path / "one") for path in (tmp_path / "one").rglob("*") if path.is_file())
-    names = {path.as_posix() for path in files}
+    folder = mlflow_models.package(registered.models, tmp_path / "model", model)
+    names = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
     assert {"MLmodel", "requirements.txt", "python_env.yaml", "code/simic_policy.py", "input_example.json"} <= names
     assert not [name for name in names if name.endswith((".pkl", ".pyc"))]
-    stored = Path((version.source or "").removeprefix("file://"))
-    for path in files:
-        content = (tmp_path / "one" / path).read_bytes()
-        assert content == (tmp_path / "two" / path).read_bytes()
-        assert path.name == "README.md" or content == (stored / path).read_bytes()  # the audit writes another card
-    pins = (stored / "requirements.txt").read_text().split()
-    assert [pin.partition("==")[0] for pin in pins] == ["mlflow", "numpy", "torch"] and not any(
-        "+" in pin for pin in pins
-    )
+    pins = (folder / "requirements.txt").read_text().split()
+    assert [pin.partition("==")[0] for pin in pins] == ["mlflow", "numpy", "torch"] and "+" not in "".join(pins)
 
 
 def test_what_comes_out_is_what_the_signature_says_without_a_memory_too(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What a person compares in MLflow: models with what they are worth, data sets, origin and description of a run."""
+"""What a person compares in MLflow: models with what they are worth, data sets, origin and params of a run."""
 
 import json
 import shutil
@@ -8,7 +8,6 @@ import mlflow.data
 import pytest
 
 from simic import params
-from simic.data.batches import read_meta
 from simic.data.suites.suites import SUITES
 from simic.pipeline import engine, mlflow_datasets, mlflow_models, mlflow_observer, mlflow_results, mlflow_store, stages
 from simic.pipeline.paths import Workspace
@@ -48,10 +47,8 @@ def test_a_run_has_few_metrics_and_params_and_a_view_that_shows_its_score(worksp
         assert len(mlflow_store.params_of(params.load(ROOT / "params.yaml", overrides))) <= 60
     view = json.loads(client.get_experiment(experiment_id).tags[mlflow_store.VIEW_TAG])
     assert "metrics.`compare/score`" in view["selectedColumns"]
-    address = mlflow_results.runs_address(workspace)
-    assert address.endswith(
-        f"#/experiments/{experiment_id}/runs?viewStateShareKey=scores&workflowType=machine_learning"
-    )
+    shown = f"#/experiments/{experiment_id}/runs?viewStateShareKey=scores&workflowType=machine_learning"
+    assert mlflow_results.runs_address(workspace).endswith(shown)
 
 
 def test_checkpoints_and_policy_are_models_with_what_was_measured_and_the_policy_is_registered(
@@ -70,7 +67,6 @@ def test_checkpoints_and_policy_are_models_with_what_was_measured_and_the_policy
     models = client.search_logged_models([experiment_id])
     assert {model.name: model.params["iteration"] for model in models} == ITERATIONS and len(models) == len(ITERATIONS)
     assert all(model.params["train.ppo.gamma"] == str(standard.PPOParams().gamma) for model in models)
-    assert all(model.tags["mlflow.source.git.commit"] == CODE for model in models)
     outputs = client.get_run(run_id).outputs.model_outputs
     assert sorted(each.step for each in outputs) == sorted(map(int, ITERATIONS.values()))
     [version] = client.search_model_versions("name = 'simic-digits'")
@@ -100,7 +96,6 @@ def test_report_and_evaluation_are_on_the_run_its_models_and_the_test_data(works
     assert first.name in ("checkpoint-best", "policy")
     tags = client.get_run(run_id).data.tags
     assert tags["simic.verdict"] == "high"  # the critical check passed
-    assert (tags["simic.findings.high"], tags["simic.findings.critical"]) == ("1", "0")
     assert tags["simic.dvc_lock"] == "77"
     assert {"report.html", "findings.json"} <= {artifact.path for artifact in client.list_artifacts(run_id)}
     assert [drawn.path for drawn in client.list_artifacts(run_id, "figures")] == ["figures/learning.svg"]
@@ -115,20 +110,22 @@ def test_a_run_says_what_it_is_and_where_it_comes_from(code: str, commit: str | 
     begun(workspace, code=code)
     client, experiment_id, run_id = run_of(workspace)
     run = client.get_run(run_id)
-    assert run.info.run_name == NAME
-    tags, train_params = run.data.tags, standard.Params().train
-    assert f"{train_params.iterations} iterations of {train_params.envs}" in tags["mlflow.note.content"]
+    tags = run.data.tags
+    assert run.info.run_name == NAME and tags["simic.code"] == code
     assert tags["mlflow.source.type"] == "LOCAL" and tags["mlflow.source.name"] and tags["mlflow.user"]
-    assert tags["simic.code"] == code and tags.get("mlflow.source.git.commit") == commit
+    assert tags.get("mlflow.source.git.commit") == commit
     assert tags.get("mlflow.source.git.dirty") == (None if commit is None else str(code != commit).lower())
     assert "compare/" in client.get_experiment(experiment_id).tags["mlflow.note.content"]
     assert run.data.params["train.ppo.gamma"] == str(standard.PPOParams().gamma)
     assert not [name for name in run.data.params if name.startswith("runtime")]
 
 
-def test_every_split_is_a_data_set_with_schema_and_profile(workspace: Workspace, prepared: Path) -> None:
-    shutil.copytree(prepared, workspace.prepared)
-    meta, (_, watcher) = read_meta(workspace.prepared), engine.observers(standard.Params(), workspace)
+def test_every_split_is_a_data_set_of_the_same_digest_wherever_it_lies(workspace: Workspace, prepared: Path) -> None:
+    elsewhere = Workspace(workspace.root / "elsewhere")
+    for each in (workspace, elsewhere):
+        shutil.copytree(prepared, each.prepared)
+    assert mlflow_datasets.described(elsewhere) == mlflow_datasets.described(workspace)
+    _, watcher = engine.observers(standard.Params(), workspace)
     watcher.on_start(info_of(workspace))
     client, _, run_id = run_of(workspace)
     given = client.get_run(run_id).inputs.dataset_inputs
@@ -136,22 +133,5 @@ def test_every_split_is_a_data_set_with_schema_and_profile(workspace: Workspace,
     assert uses.keys() == {"training", "validation", "testing"}
     assert len({each.digest for each in uses.values()}) == 3  # train and val are in one file
     for name, use in mlflow_datasets.CONTEXTS.items():
-        data = uses[use]
-        assert data.name == f"digits-{name}" and data.source_type == "local"
-        schema = json.loads(data.schema or "")["mlflow_tensorspec"]
-        [features], [targets] = json.loads(schema["features"]), json.loads(schema["targets"])
-        assert features["tensor-spec"] == {"dtype": "float32", "shape": [-1, *meta.shape]}
-        assert targets["tensor-spec"] == {"dtype": "int64", "shape": [-1]}
-        profile = json.loads(data.profile or "")
-        assert profile["num_rows"] == meta.samples[name] and profile["classes"] == meta.classes == 10
-        source = mlflow.data.get_source(data)
-        assert (workspace.root / source.to_dict()["uri"]).is_file()
-
-
-def test_digests_are_those_of_the_data(workspace: Workspace, prepared: Path) -> None:
-    shutil.copytree(prepared, workspace.prepared)
-    first = mlflow_datasets.described(workspace)
-    elsewhere = Workspace(workspace.root / "elsewhere")
-    shutil.copytree(prepared, elsewhere.prepared)
-    assert mlflow_datasets.described(elsewhere) == first
-    assert not any(str(workspace.root) in str(each) for each in first)
+        assert uses[use].name == f"digits-{name}"
+        assert (workspace.root / mlflow.data.get_source(uses[use]).to_dict()["uri"]).is_file()

@@ -3,10 +3,8 @@
 import os
 import shutil
 import signal
-import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -86,36 +84,6 @@ def test_a_second_signal_while_a_stopped_stage_tidies_up_spoils_nothing(
     monkeypatch.chdir(workspace.root)
     stages.prepare(params.load(workspace.params), workspace)
     assert sorted(files(workspace)) == sorted(before)
-
-
-@pytest.mark.prove
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-@pytest.mark.parametrize("stage", ["prepare", "headroom", "evaluate", "audit"])
-def test_a_process_that_is_stopped_at_any_moment_says_so_and_spoils_nothing(
-    stage: str, number: int, workspace: Workspace
-) -> None:
-    """From when it has begun to load until all is done; before and after that it dies as any program does."""
-    last = workspace.reports / "findings.json" if stage == "audit" else seals.path_of(workspace.root, stage)
-    command, environment = [sys.executable, "-m", "simic", "stage", stage], os.environ | {"PYTHONPATH": str(ROOT)}
-    began = time.monotonic()
-    subprocess.run(command, cwd=workspace.root, env=environment, check=True, capture_output=True)
-    taken, before = time.monotonic() - began, files(workspace)
-    for turn in range(10):
-        began = last.stat().st_mtime_ns
-        with subprocess.Popen(command, cwd=workspace.root, env=environment, stderr=subprocess.PIPE, text=True) as child:
-            time.sleep(taken * (0.15 + 0.085 * turn))
-            child.send_signal(number)
-            _, error = child.communicate(timeout=120)
-        where = f"{stage}, after {turn} of 10: {child.returncode} {error}"
-        after = files(workspace)
-        done = last.stat().st_mtime_ns > began
-        assert child.returncode in (EXIT_INTERRUPTED, 0) or (child.returncode == -number and done), where
-        if child.returncode == EXIT_INTERRUPTED:
-            assert error.splitlines()[-1].startswith("simic: stopped in "), where
-        assert "Traceback" not in error, where
-        assert {name for name in after if "/." not in name} == set(before), where
-        changed = [name for name in before if after[name] != before[name] and not name.endswith((".html", ".md"))]
-        assert not changed or done, (where, changed)
 
 
 def test_what_is_done_is_recorded_before_the_run_stops(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

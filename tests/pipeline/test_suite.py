@@ -1,7 +1,6 @@
 """A tiny suite through the real stages, and what is refused, said and recorded of it."""
 
 import json
-import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -9,9 +8,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from simic import durable, params, seals
+from simic import durable
 from simic.audit.record import RunRecord
-from simic.errors import SimicError, exit_with_message
+from simic.errors import SimicError
 from simic.evaluation import headroom, result
 from simic.pipeline import engine, run_summary, stages
 from simic.pipeline.paths import Workspace
@@ -121,22 +120,6 @@ def test_headroom_without_a_suite_shows_the_page_of_the_workspace(
     assert (project.root / "all.json").read_text() == project.headroom.read_text()
 
 
-def test_an_evaluation_that_cannot_be_written_keeps_the_earlier_one(
-    project: Workspace, capfd: pytest.CaptureFixture[str]
-) -> None:
-    before = seals.content_hash(project.reports)
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, hard))
-    try:
-        with pytest.raises(SystemExit) as stopped, exit_with_message("simic"):
-            stages.evaluate(tree(), project)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    error = capfd.readouterr().err
-    assert stopped.value.code == 2 and "File too large; raise the limit on the size of files (ulimit -f)" in error
-    assert seals.content_hash(project.reports) == before and (project.grown / "network.pt2").exists()
-
-
 @pytest.mark.parametrize(("deviations", "code"), [({}, 0), ({"grown_network": 1e-5}, 1)])
 def test_certify_says_what_was_compared_and_fails_where_it_differs(
     deviations: dict[str, float], code: int, project: Workspace, simic: Simic, monkeypatch: pytest.MonkeyPatch
@@ -159,14 +142,6 @@ def test_another_suite_is_measured_with_its_own_settings_and_nothing_of_the_work
     assert result.read_headroom(tmp_path / "all.json").price == 2.0
     assert sorted(path.name for path in tmp_path.iterdir()) == ["all.json", "params.yaml"]
     assert (tmp_path / "params.yaml").read_bytes() == (ROOT / "params.yaml").read_bytes()
-
-
-def test_a_suites_own_settings_leave_nothing_of_another_suites_behind() -> None:
-    tables = params.load(ROOT / "params.yaml", list(stages.suite_overrides("tables")))
-    assert tables.prepare.suite.name == "tables" and tables.train.host.family == "tables"
-    patches = params.load(ROOT / "params.yaml", list(stages.suite_overrides("patches")))
-    assert patches.prepare.suite.name == "patches" and patches.train.host.family == "cnn"
-    assert "op" not in patches.train.actions and patches.train.episode_steps != tables.train.episode_steps
 
 
 def test_a_suite_of_an_extension_is_known_before_its_settings_are_asked_for(tmp_path: Path) -> None:

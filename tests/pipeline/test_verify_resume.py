@@ -55,21 +55,6 @@ def test_a_file_that_is_cut_longer_missing_or_new_differs(got: dict[str, bytes],
     assert KillTally().compare({"a": b"123"}, got) == count
 
 
-def test_what_differs_between_equal_runs_is_left_out_and_nothing_else(project: Workspace) -> None:
-    work = project.state / "work" / "abc" / "checkpoints"
-    for name in ("000001", ".000000.1.old"):
-        (work / name).mkdir(parents=True)
-        (work / name / "manifest.json").touch()
-    (work.parent / "run.json").touch()
-    found = verify_resume.contents(project)
-    assert json.loads(found["reports/seals/train.json"])["apart"] == {}
-    works = [path for path in (project.state / "work").glob("*/*") if path.name in verify_resume.PUBLISHED]
-    places = [project.checkpoints, project.models, project.telemetry, *works]
-    files = {path.relative_to(project.root) for place in places for path in place.rglob("*") if path.is_file()}
-    kept = {str(path) for path in files if path.name not in ("timing.jsonl", "run.json") and ".old" not in str(path)}
-    assert found.keys() == kept | {"reports/seals/train.json"}
-
-
 def test_a_life_that_fails_says_why(project: Workspace) -> None:
     shutil.rmtree(project.prepared)
     failed = verify_resume.live(project.root, None, 0)

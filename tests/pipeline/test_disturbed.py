@@ -1,0 +1,274 @@
+"""Killed by SIGKILL, asked to stop or out of disk at any change of a file in any stage: earlier outputs are as they
+were or as they will be, a stop and a full disk are told in one line, and the same command again makes what an
+undisturbed run makes, without training anything twice; with real stages, DVC and MLflow. Kills inside training:
+tests/training/test_partial.py.
+
+Small file systems can be mounted by root alone. `make prove` has every change of every stage and of its record with
+DVC for kills, every second one for full disks and every fourth one for stops, in hours: `pytest -m prove
+tests/pipeline/test_disturbed.py`.
+"""
+
+import multiprocessing
+import os
+import shutil
+import signal
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import yaml
+
+from simic import cli, params, seals
+from simic.errors import EXIT_INTERRUPTED, EXIT_REFUSED, exit_with_message
+from simic.pipeline import dvc_record, engine, kept_runs, mlflow_store, stages
+from simic.pipeline.paths import Workspace
+from simic.training import trainer
+from simic.training.observers import Observer
+from simic.training.session import open_session
+from tests.conftest import Simic
+from tests.helpers import ROOT
+from tests.pipeline.hook import sitecustomize as hook
+from tests.pipeline.small_suite import tree
+
+OUTPUTS = {
+    "prepare": ("data/prepared",),
+    "headroom": ("reports/headroom.json",),
+    "train": ("checkpoints", "models", "telemetry"),
+    "evaluate": ("reports/grown", "reports/evaluation.json", "reports/metrics.json"),
+    "audit": (
+        "reports/findings.json",
+        "reports/findings.sarif",
+        "reports/audit_metrics.json",
+        "reports/certificate.json",
+        "reports/figures",
+    ),
+}
+SIGNALS = {"kill": signal.SIGKILL, "stop": signal.SIGTERM}
+DIFFER = ("timing.jsonl", "run.json")  # between equal runs
+MOUNTS = os.geteuid() == 0 and shutil.which("mount") is not None
+
+
+def mount(*arguments: str) -> bool:
+    return MOUNTS and subprocess.run(["mount", *arguments], capture_output=True, check=False).returncode == 0
+
+
+@pytest.fixture
+def read_only(tmp_path: Path) -> Iterator[Path]:
+    """A project that nobody can write to: root cannot where it can mount, others have no permission."""
+    (tmp_path / ".simic").mkdir()
+    (tmp_path / "params.yaml").write_text(yaml.safe_dump(tree().model_dump(mode="json")))
+    mounted = mount("--bind", str(tmp_path), str(tmp_path)) and mount("-o", "remount,bind,ro", str(tmp_path))
+    if not mounted and os.geteuid() == 0:
+        pytest.skip("root writes wherever it likes")
+    if not mounted:
+        (tmp_path / ".simic").chmod(0o500)
+    yield tmp_path
+    os.chdir(ROOT)
+    if mounted:
+        subprocess.run(["umount", "-l", str(tmp_path)], check=True)
+
+
+@pytest.mark.parametrize("stage", ["prepare", "run"])
+def test_a_read_only_project_is_named(read_only: Path, simic: Simic, stage: str) -> None:
+    error = simic.refuses(stage, root=read_only)
+    assert ".simic" in error and ("make it writable" in error or "make it accessible" in error), error
+
+
+@pytest.fixture(scope="session")
+def disk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A small file system, with room for what MLflow's open stores hold of projects that are gone."""
+    folder = tmp_path_factory.mktemp("small-disk")
+    if not mount("-t", "tmpfs", "-o", "size=256m", "none", str(folder)):
+        pytest.skip("only root can mount a file system of a few megabytes")
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+@dataclass(frozen=True)
+class Stage:
+    """The workspace before it, with outputs of an earlier run of other params; what it makes; changes of files."""
+
+    name: str
+    before: Path
+    expected: dict[str, str]
+    changes: dict[str, int]  # of simic, and of DVC
+
+
+class Steps(Observer):
+    """Counts how many are trained."""
+
+    count = 0
+
+    def on_step(self, iteration: int, step: int) -> None:
+        self.count += 1
+
+
+def refresh(name: str, workspace: Workspace) -> None:
+    """As `simic run` does; nothing is left to be trained."""
+    steps = Steps()
+    with engine.workspace_lock(workspace):
+        engine.refresh(name, workspace, engine.Execution((steps,)), lambda line: None)
+    assert steps.count == 0, "trained again"
+
+
+def contents(root: Path, name: str) -> dict[str, str]:
+    """Outputs of a stage, by the hash of each: of a folder all its files together."""
+    found = {}
+    for output in OUTPUTS[name]:
+        path = root / output
+        files = [file for file in sorted(path.rglob("*")) if file.is_file()] if path.is_dir() else [path]
+        kept = [(str(file.relative_to(root)), seals.content_hash(file)) for file in files if file.name not in DIFFER]
+        found[output] = str(kept)
+    return found
+
+
+def points(workspace: Workspace) -> str:
+    """Every step and value of the one run, as often as MLflow has it."""
+    client, experiment_id = mlflow_store.connect(workspace)
+    [run] = client.search_runs([experiment_id])
+    assert run.info.status == "FINISHED" and mlflow_store.MARKER in run.data.metrics
+    histories = {name: client.get_metric_history(run.info.run_id, name) for name in sorted(run.data.metrics)}
+    return str([(name, sorted((each.step, each.value) for each in found)) for name, found in histories.items()])
+
+
+def left(workspace: Workspace, name: str) -> dict[str, str]:
+    """What a stage that is done must leave."""
+    assert not dvc_record.is_stale(workspace.root, name)
+    assert list((workspace.state / "work").glob("*")) == []
+    # MLflow refuses a project that was copied after it was told, so it is asked of training alone.
+    return contents(workspace.root, name) | ({"MLflow": points(workspace)} if name == "train" else {})
+
+
+def main(name: str, root: str, how: str, where: str, at: int) -> None:
+    """What is disturbed, in a process of its own; at 0 nothing is, and all changes are counted."""
+    said = os.open(f"{root}-said", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    os.dup2(said, 1)
+    os.dup2(said, 2)
+    if where != "simic":
+        os.environ |= {
+            "PYTHONPATH": f"{ROOT}:{Path(hook.__file__).parent}",
+            "DISTURB_DVC": f"{root}:{at}:{how}",
+        }
+    if where != "dvc":
+        processes, number = () if how == "full" else (os.getpid(),), SIGNALS.get(how, signal.SIGKILL)
+        hook.watch(root, at, Path(f"{root}-changes-of-simic"), processes, number)
+    with exit_with_message("simic"):
+        cli._interruptible(lambda: refresh(name, Workspace(Path(root))), name)
+
+
+def disturbed(name: str, root: Path, how: str = "", where: str = "", at: int = 0) -> tuple[int | None, str]:
+    """Return exit code and output."""
+    context = multiprocessing.get_context("forkserver")  # so that imports are made once
+    context.set_forkserver_preload([__name__])
+    process = context.Process(target=main, args=(name, str(root), how, where, at))
+    process.start()
+    process.join()
+    return process.exitcode, Path(f"{root}-said").read_text()
+
+
+class Chain:
+    """Every stage once, undisturbed, after an earlier run with another seed; made when it is asked for."""
+
+    def __init__(self, workspace: Workspace, store: bytes) -> None:
+        self._workspace, self._store = workspace, store
+        self._found: dict[str, Stage] = {}
+
+    def __getitem__(self, name: str) -> Stage:
+        for each in list(stages.STAGES)[len(self._found) :]:
+            if name in self._found:
+                break
+            self._found[each] = self._run(each)
+        return self._found[name]
+
+    def _run(self, name: str) -> Stage:
+        workspace, root = self._workspace, self._workspace.root
+        if name == "train":  # all but its end
+            loaded = params.load(workspace.params)
+            kept_runs.begin(loaded, workspace, fresh=False, allow_code_change=False)
+            with open_session(loaded, workspace.work(stages.fingerprint(loaded, workspace)), workspace.prepared) as own:
+                trainer.train(own)
+        before = Path(shutil.copytree(root, root.with_name(f"before-{name}")))
+        (before / "mlflow.db").write_bytes(self._store)  # its own would keep its files elsewhere
+        shutil.rmtree(before / "mlruns", ignore_errors=True)
+        code, said = disturbed(name, root)
+        assert code == 0, said
+        changes = {where: int(Path(f"{root}-changes-of-{where}").read_text()) for where in ("simic", "dvc")}
+        return Stage(name, before, left(workspace, name), changes)
+
+
+@pytest.fixture(scope="session")
+def chain(tmp_path_factory: pytest.TempPathFactory, suite_run: Workspace, initialised: bytes) -> Chain:
+    """Of a project with that run in it, and with params that no stage has seen."""
+    workspace = Workspace(Path(shutil.copytree(suite_run.root, tmp_path_factory.mktemp("chain") / "undisturbed")))
+    shutil.rmtree(workspace.state)
+    (workspace.root / ".dvc").mkdir()
+    shutil.copy(ROOT / ".dvc" / "config", workspace.root / ".dvc")
+    described = yaml.safe_load((ROOT / "dvc.yaml").read_text())
+    for stage in described["stages"].values():  # without code: there is none
+        stage["deps"] = [dep for dep in stage["deps"] if not dep.startswith(("simic", "extensions"))]
+    described.pop("plots")
+    (workspace.root / "dvc.yaml").write_text(yaml.safe_dump(described, sort_keys=False))
+    (workspace.root / "mlflow.db").write_bytes(initialised)
+    written = tree("audit.certify=false", "rng_seed=2").model_dump(mode="json")
+    workspace.params.write_text(yaml.safe_dump(written, sort_keys=False))
+    dvc_record.adopt_scm(workspace.root)
+    return Chain(workspace, initialised)
+
+
+def assert_nothing_is_lost(stage: Stage, how: str, where: str, at: int, folder: Path) -> str:
+    """Return what was said."""
+    for earlier_case in folder.iterdir():
+        shutil.rmtree(earlier_case) if earlier_case.is_dir() else earlier_case.unlink()
+    # MLflow keeps a store open: its place must be no other's.
+    workspace = Workspace(Path(shutil.copytree(stage.before, folder / f"{stage.name}-{how}-{where}-{at}")))
+    root, earlier = workspace.root, contents(stage.before, stage.name)
+    code, said = disturbed(stage.name, root, how, where, at)
+    case = f"{stage.name}, {how} at {at} of {where}: {code} {said}"
+    assert "Traceback" not in said, case
+    found = contents(root, stage.name)
+    for output in OUTPUTS[stage.name]:
+        assert found[output] in (earlier[output], stage.expected[output]), (output, case)
+        assert earlier[output] != stage.expected[output]
+    if how == "kill":
+        assert code == -signal.SIGKILL, case
+    elif how == "stop":
+        assert code == EXIT_INTERRUPTED and said.splitlines()[-1].startswith("simic: stopped "), case
+    elif code:
+        line = said.splitlines()[-1]
+        assert code == EXIT_REFUSED and line.startswith("simic: ") and len(line) < 600, case
+        assert str(root) in line and "No space left on device" in line, case
+    else:
+        assert found.items() <= stage.expected.items(), case
+    (root / hook.BALLAST).unlink(missing_ok=True)
+    refresh(stage.name, workspace)
+    assert left(workspace, stage.name) == stage.expected, case
+    return case
+
+
+@pytest.mark.parametrize("how", ["kill", "stop", "full"])
+def test_a_disturbance_costs_nothing_but_time(how: str, chain: Chain, tmp_path: Path, request) -> None:
+    stage, folder = chain["prepare"], request.getfixturevalue("disk") if how == "full" else tmp_path
+    assert_nothing_is_lost(stage, how, "simic", stage.changes["simic"] // 2, folder)
+
+
+PARTS = 8  # of all changes, so that some can be tried
+# Many changes need no room: the disk is then full at the next that does.
+STRIDES = {"kill": 1, "stop": 4, "full": 2}
+
+
+@pytest.mark.prove
+@pytest.mark.parametrize("part", range(PARTS))
+@pytest.mark.parametrize("how", STRIDES)
+@pytest.mark.parametrize("name", stages.STAGES)
+def test_a_disturbance_at_many_changes_of_files_costs_nothing_but_time(
+    name: str, how: str, part: int, chain: Chain, tmp_path: Path, request, capfd
+) -> None:
+    stage, folder = chain[name], request.getfixturevalue("disk") if how == "full" else tmp_path
+    for where, count in stage.changes.items():
+        assert count > 5
+        for at in range(1 + part * STRIDES[how], count + 1, PARTS * STRIDES[how]):
+            case = assert_nothing_is_lost(stage, how, where, at, folder)
+            with capfd.disabled():
+                print(case)
