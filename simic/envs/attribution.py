@@ -15,12 +15,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from simic import rng
 from simic.growth.batch.groups import Flags
 from simic.growth.batch.population import Answers
 from simic.growth.life.lifecycle import ACTIVE_STAGES, in_stages
-from simic.growth.life.vocabulary import Slots, Stage
-from simic.transfer import constant, upload
+from simic.growth.life.vocabulary import Slots
+from simic.transfer import constant
 
 MAIN, ALL_OFF, COMMITTED, WITHOUT = range(4)  # WITHOUT + k leaves out slot k
 
@@ -78,15 +77,10 @@ def most_networks(slots: int) -> int:
     return min(2**slots, WITHOUT + 2 * slots + len(pairs(slots)))
 
 
-def configurations(slots: Slots) -> Tensor:
-    """Return the seeds forced out of the forward, bool ``[3 + 2K + K(K-1)/2, E, K]``; only seeds that act appear."""
-    acting, fossilized = measurable(slots), slots.stage == Stage.FOSSILIZED
-    off = switched_off(acting.cpu().numpy(), fossilized.cpu().numpy())
-    return upload(off, slots.stage.device)
-
-
 def switched_off(acting: Flags, fossilized: Flags) -> Flags:
-    """Return ``configurations`` from what the CPU knows about the slots, ``[E, K]``."""
+    """Return the seeds forced out of the forward, bool ``[3 + 2K + K(K-1)/2, E, K]``, of what the CPU knows about the
+    slots, ``[E, K]``; only seeds that act appear.
+    """
     one = np.eye(acting.shape[1], dtype=bool)
     parts = [np.stack((np.zeros_like(acting), acting, acting & ~fossilized)), one[:, None] & acting]
     parts.append(~one[:, None] & acting)
@@ -126,7 +120,7 @@ def mean_and_error(differences: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def interaction(correct: Tensor, slots: int, first: int, second: int) -> Tensor:
-    """Return f({i,j}) - f({i}) - f({j}) + f(∅) per sample ``[E, N]`` of ``configurations``; ``first < second``."""
+    """Return f({i,j}) - f({i}) - f({j}) + f(∅) per sample ``[E, N]`` of ``switched_off``; ``first < second``."""
     both = correct[together(slots, first, second)].float()
     each = correct[alone(slots, first)].float() + correct[alone(slots, second)].float()
     return both - each + correct[ALL_OFF].float()
@@ -150,33 +144,26 @@ def _interactions(acting: Tensor, correct: Tensor, finite: Tensor) -> tuple[Tens
     return torch.where(missing, torch.nan, mean.T), torch.where(missing, torch.nan, error.T), boost
 
 
-# --- Shapley values: exact for few seeds, by antithetic permutations for many; the values of a host's seeds sum to what
-# all of them gain together ---
+# --- Shapley values -------------------------------------------------------------------------------------------------
 
-EXACT_SEEDS = 6  # 2⁶ = 64 networks per host at most
-PERMUTATION_PAIRS = 20  # an order and its reverse each
+NETWORKS_AT_ONCE = 64  # of a host, so that many seeds do not ask for all their subsets in memory
 
 Evaluate = Callable[[Tensor], Answers]  # seeds forced out, bool [Cfg, E, K]
 
 
-def shapley(acting: Tensor, evaluate: Evaluate, stream: Tensor) -> Tensor:
+def shapley(acting: Tensor, evaluate: Evaluate) -> Tensor:
     """Return the Shapley values of the seeds ``acting [E, K]``, in points, float64; NaN for the other seeds, and where
-    a network is not finite. ``stream [E]`` are the keys of each host's permutations, for many seeds alone.
+    a network is not finite.
+
+    φ_i = Σ_S |S|! (n-|S|-1)! / n! · (f(S ∪ i) - f(S)) over all subsets of the n seeds of a host. Hosts with fewer than
+    n acting seeds have players that do nothing: these change no other's value.
     """
-    most = int(acting.sum(dim=1).max()) if len(acting) else 0
-    values = _exact(acting, evaluate, max(most, 1)) if most <= EXACT_SEEDS else _sampled(acting, evaluate, stream)
-    return torch.where(acting, values, torch.nan)
-
-
-def _exact(acting: Tensor, evaluate: Evaluate, seeds: int) -> Tensor:
-    """Compute φ_i = Σ_S |S|! (n-|S|-1)! / n! · (f(S ∪ i) - f(S)) over all subsets of the n seeds of a host.
-
-    Hosts with fewer than n acting seeds have players that do nothing: these change no other's value.
-    """
+    seeds = max(1, int(acting.sum(dim=1).max()))
     rank = (acting.cumsum(dim=1) - 1).clamp(min=0)
     members = torch.arange(2**seeds, device=acting.device)[:, None] >> torch.arange(seeds, device=acting.device) & 1
-    worth = _worth(evaluate(acting & ~members.bool()[:, rank]))
-    return (_weights(members) @ worth).T.gather(1, rank)
+    off = acting & ~members.bool()[:, rank]
+    worth = torch.cat([_worth(evaluate(part)) for part in off.split(NETWORKS_AT_ONCE)])
+    return torch.where(acting, (_weights(members) @ worth).T.gather(1, rank), torch.nan)
 
 
 def _weights(members: Tensor) -> Tensor:
@@ -186,20 +173,6 @@ def _weights(members: Tensor) -> Tensor:
     weight = torch.tensor([1.0 / (n * comb(n - 1, s)) for s in range(n)], dtype=torch.float64, device=members.device)
     others = (members.sum(dim=1, keepdim=True) - members).clamp(max=n - 1)
     return (weight[others] * (2 * members - 1)).T
-
-
-def _sampled(acting: Tensor, evaluate: Evaluate, stream: Tensor) -> Tensor:
-    """Return the mean marginal over random orders and their reverses."""
-    envs, slots = acting.shape
-    orders = rng.permutation(rng.bits(stream, (PERMUTATION_PAIRS,)), slots)  # [E, pairs, K]: the place of each slot
-    rows = torch.arange(envs, device=acting.device)[:, None]
-    sizes = torch.arange(slots + 1, device=acting.device)[:, None, None]
-    values = torch.zeros(envs, slots, dtype=torch.float64, device=acting.device)
-    for order in orders.unbind(dim=1):
-        for place in (order, slots - 1 - order):
-            worth = _worth(evaluate(acting & (place >= sizes)))
-            values += worth.diff(dim=0)[place, rows]
-    return values / (2 * PERMUTATION_PAIRS)
 
 
 def _worth(answers: Answers) -> Tensor:

@@ -9,7 +9,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from simic.envs.actions import action_masks
-from simic.envs.attribution import COMMITTED, MAIN, WITHOUT, configurations, measurable
+from simic.envs.attribution import COMMITTED, MAIN, WITHOUT, measurable, switched_off
 from simic.envs.growth_env import GrowthEnv
 from simic.envs.rewards import potential
 from simic.errors import SimicError
@@ -116,7 +116,8 @@ def test_a_broken_network_has_no_committed_accuracy(make_env, digits):
 def test_contributions_equal_separate_passes(make_env, play, digits, family):
     env = make_env(envs=8, family=family, steps=24)
     info = play_until_fossilized(env, play)[-1][2][4]
-    off = configurations(env.slots)
+    kept = env.slots.stage == Stage.FOSSILIZED
+    off = switched_off(measurable(env.slots).numpy(), kept.numpy())
     alone = [env.population.evaluate(env.slots, digits[1], one[None]).correct[0].double() for one in off]
     acting = in_stages(env.slots.stage, LIVE_STAGES) & (env.slots.alpha > 0)
     assert torch.equal(info.contribution.isnan(), ~acting) and acting.any()

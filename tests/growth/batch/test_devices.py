@@ -120,10 +120,3 @@ def test_without_memory_for_all_hosts_they_run_in_groups() -> None:
     again = make_population("cnn", 8, backend="loop")
     again.load_state_dict(ours)
     assert again.group == 2
-
-
-def test_memory_that_does_not_hold_one_host_is_an_error() -> None:
-    full = make_population("mlp", 2, kind=Full)
-    full.room = 0
-    with pytest.raises(torch.OutOfMemoryError):
-        full.train_epoch(mixed_slots(full), DATA["mlp"], make_order(2, 1, 16))

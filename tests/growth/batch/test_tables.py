@@ -7,9 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from simic.data.batches import Dataset
-from simic.errors import SimicError
 from simic.growth.batch.population import ALIKE_HOSTS, Population
-from simic.growth.batch.template import FITTED_SAMPLES
 from simic.growth.export import grown_network, load_grown, write_network
 from simic.growth.life.vocabulary import Blend, Slots, Stage
 from simic.growth.networks.blueprints import blueprints_of
@@ -94,49 +92,6 @@ def test_germination_changes_no_answer(stage: Stage, alpha: float, operator: Ble
     slots = every_blueprint(population, stage, operator, alpha)
     with_seed = population.evaluate(slots, DATA["tables"], off(population)[:1])
     assert torch.equal(with_seed.loss, bare.loss) and torch.equal(with_seed.correct, bare.correct)
-
-
-def test_what_was_fitted_never_trains_and_is_no_parameter() -> None:
-    population = make_population("tables", len(KINDS), optimizer=ADAMW)
-    slots = every_blueprint(population, Stage.HOLDING, Blend.ADD, 1.0)
-    before = [population.named_parameters(slots, row) for row in range(len(KINDS))]
-    population.train_epoch(slots, DATA["tables"], make_order(len(KINDS), 8, 16))
-    for row, item in enumerate(KINDS):
-        module = item.build(population.host.seed_shapes[0])
-        after = population.named_parameters(slots, row)
-        for name, parameter in module.named_parameters():
-            same = torch.equal(after[f"joints.0.seed.{name}"], before[row][f"joints.0.seed.{name}"])
-            assert same is not parameter.requires_grad, f"{item.name} {name}"
-        trained = sum(parameter.numel() for parameter in module.parameters() if parameter.requires_grad)
-        assert population.seed_params(slots)[row, 0] == trained
-
-
-def test_a_seed_is_fitted_to_the_first_512_training_rows_of_the_task_of_its_host() -> None:
-    data, longer = make_table(tasks=3, samples=FITTED_SAMPLES), make_table(tasks=3, samples=FITTED_SAMPLES + 88)
-    rows = torch.arange(FITTED_SAMPLES) + torch.arange(3)[:, None] * (FITTED_SAMPLES + 88)
-    longer.x[rows] = data.x.unflatten(0, (3, -1))
-    fitted = []
-    for each in (data, longer):
-        host = build_host(Host(family="tables", preset="baseline"), each.shape, each.classes)
-        population = population_of(host, 6, optimizer=ADAMW, tasks=torch.tensor([2, 0, 1, 2, 2, 0]))
-        slots = replace(Slots.empty(6, 1), stage=torch.full((6, 1), int(Stage.HOLDING)))
-        kind = next(place for place, item in enumerate(KINDS) if item.name == "bins")
-        slots = replace(slots, blueprint=torch.full((6, 1), kind))
-        first = torch.tensor([True, False, False, True, False, True])[:, None]
-        population.germinate(slots, first, each)  # tasks 2 and 0, later 1 beside them
-        population.germinate(slots, ~first, each)
-        fitted.append(torch.stack([population.named_parameters(slots, row)["joints.0.seed.edges"] for row in range(6)]))
-    assert torch.equal(*fitted)
-    for row, task in enumerate([2, 0, 1, 2, 2, 0]):
-        ordered = data.x.view(3, FITTED_SAMPLES, 5)[task].sort(0).values
-        assert torch.equal(fitted[0][row], ordered[[FITTED_SAMPLES * k // 12 for k in range(1, 12)]])
-
-
-def test_a_seed_that_is_fitted_needs_data() -> None:
-    population = make_population("tables", 1)
-    slots = replace(Slots.empty(1, 1), stage=torch.full((1, 1), 1), blueprint=torch.full((1, 1), 1))
-    with pytest.raises(SimicError, match="blueprint equality at slot 0: is fitted to data, and was germinated without"):
-        population.germinate(slots, slots.stage > 0)
 
 
 # --- what leaves the population ---
