@@ -1,10 +1,8 @@
 """No way to earn without improving the network, in any mode.
 
-First on constructed paths, then through the real environment and through random lives: steps are recorded once, and
-every mode is asked what it pays for them. Mode sparse, which never looks at the lifecycle, pays exactly nothing.
+First on constructed steps, then through random lives: every mode is asked what it pays for them.
 """
 
-from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
 
@@ -25,34 +23,24 @@ from simic.growth.life.vocabulary import (
     Slots,
     Stage,
 )
-from simic.params import Governor
 from tests.standard import Lifecycle, Reward
 
-from .test_faults import spoiled
 from .transitions import (
     OBJECTIVES,
     SETTING,
     VARIANT_NAMES,
     VARIANTS,
-    act,
+    helped,
     measured,
     paid,
     random_states,
     start,
     transition,
-    value,
 )
 
 every_mode = pytest.mark.parametrize(("mode", "setting"), VARIANTS, ids=VARIANT_NAMES)
-BLIND = ("sparse",)  # nothing is paid before the end, whatever the seeds do
 # What a seed itself is credited with, apart from stages, the objective and what only costs.
 CREDITS = ("attribution", "escrow", "fossilize")
-
-
-def path(states: list[Slots], ops: list[Op], **last) -> list:
-    """Transitions along states; the last one with the given flags."""
-    steps = [transition(a, b, op) for (a, b), op in zip(pairwise(states), ops, strict=True)]
-    return [*steps[:-1], transition(states[-2], states[-1], ops[-1], **last)] if last else steps
 
 
 @every_mode
@@ -66,7 +54,7 @@ def test_ransomware_is_not_rewarded_under_any_op(make_slots, mode, setting, op):
     ending = transition(after, after, ended=True, terminal=True, **worse)
     for parts in paid(mode, [*steps, ending], setting):
         assert all(float(parts[name]) <= 0 for name in CREDITS if name in parts)
-    assert value(mode, [*steps, ending], setting, objective=False) <= 0
+    assert helped(mode, [*steps, ending], setting) <= 0
 
 
 @every_mode
@@ -98,46 +86,10 @@ def test_a_zero_threshold_divides_nothing_by_zero(make_slots, mode, setting):
             assert all(term.isfinite().all() for term in parts.values())
 
 
-# --- no way to earn without improving the network, played through the real environment and through random lives ---
+# --- no way to earn without improving the network, through random lives ---
 
 
-BLENDED_FROM = 11  # the epoch of the first ADVANCE but one
 MANUAL = Lifecycle(training_dwell=1, blending_dwell=1, min_prune_age=1, embargo_steps=1, auto_advance=False)
-
-
-def returns(mode: str, transitions: list, counts: Callable[[str], bool]) -> torch.Tensor:
-    """Discounted sum ``[E]`` of what a mode pays for recorded transitions in the terms that count."""
-    total = torch.zeros(transitions[0][0].op.shape, dtype=torch.float64)
-    for t, (step, setting) in enumerate(transitions):
-        for name, part in rewards.components(mode, step, setting).items():
-            if counts(name):
-                total += setting.gamma**t * part
-    return total
-
-
-def blow_up(state: dict[str, torch.Tensor], epoch: int) -> None:
-    """Make seeds harm as much as a seed can, once they are blended in."""
-    for name, weights in state.items():
-        if epoch >= BLENDED_FROM and name.startswith("seed.") and name.endswith("/param"):
-            weights.fill_(5.0)
-
-
-def test_growing_a_harmful_seed_to_be_paid_for_its_removal_earns_nothing(make_env, transitions):
-    ops = [*[Op.WAIT] * 8, Op.GERMINATE, Op.ADVANCE, Op.WAIT, Op.ADVANCE, *[Op.WAIT] * 3, Op.PRUNE, Op.WAIT]
-    blind_governor = Governor(min_history=1000)  # it would end the episode
-    kind = {"family": "mlp", "lifecycle": MANUAL, "batches_per_epoch": 10, "compose": spoiled(blow_up)}
-    env = make_env(envs=3, steps=len(ops), governor=blind_governor, **kind)
-    env.reset(options={"iteration": 0})
-    for op in ops:
-        *_, info = env.step(act(3, op, blueprint=3))
-        assert (info.effective_op == op).all(), (op, info.gate)
-    steps = list(transitions)  # which asking for rewards makes longer
-    harm = torch.stack([step.after.contribution[:, 0] for step, _ in steps]).nan_to_num().amin(dim=0)
-    assert (harm < -1).all(), "the seeds must harm for this test to mean anything"
-    for mode in rewards.MODES:
-        worth = returns(mode, steps, lambda name: name not in OBJECTIVES)
-        assert (worth == 0).all() if mode in BLIND else (worth < 0).all(), mode
-        assert returns(mode, steps, lambda name: name in ("attribution", "escrow")).abs().max() < 1e-9
 
 
 def draw(envs: int, step: int, size: int, what: int) -> torch.Tensor:

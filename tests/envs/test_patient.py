@@ -92,6 +92,3 @@ def test_a_seed_is_measured_in_holding_when_it_is_due(bank, changes, expected):
     )
     due = steps_to_finish(lifecycle)
     assert due == expected and ready[due].all() and not ready[due - 1].any()
-
-
-# --- the draws of an episode's decisions ---

@@ -75,9 +75,9 @@ def small(family: str) -> Host:
     return Host(family=family, preset="impaired")
 
 
-def make_host(family: str, preset: str | None = None) -> HostSpec:
-    """Of that preset, or the smallest."""
-    host = small(family) if preset is None else Host(family=family, preset=preset)
+def make_host(family: str) -> HostSpec:
+    """The smallest."""
+    host = small(family)
     if family == "tables":
         return build_host(host, DATA["tables"].shape, 3)
     return build_host(host, (CONTEXT,), TOKENS) if family == "transformer" else build_host(host, IMAGE, 4)
@@ -103,10 +103,9 @@ def make_population(
     envs: int = 8,
     backend: Backend = "vmap",
     optimizer: HostOptimizer | None = None,
-    preset: str | None = None,
     kind: type[Population] = Population,
 ) -> Population:
-    return population_of(make_host(family, preset), envs, backend, optimizer, kind)
+    return population_of(make_host(family), envs, backend, optimizer, kind)
 
 
 def one_seed(

@@ -41,7 +41,7 @@ def twin(family: str, envs: int) -> tuple[Population, Slots]:
     far = Population(make_host(family), blueprints_of(family), torch.arange(envs), 3, HostOptimizer(), DEVICE)
     far.reset(0)
     moved = Slots(**{name: value.to(DEVICE) for name, value in vars(slots).items()})
-    far.germinate(moved, moved.germinations > 0)
+    far.germinate(moved, moved.germinations > 0, DATA[family])
     far.load_state_dict(near.state_dict())
     return far, moved
 

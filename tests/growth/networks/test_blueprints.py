@@ -86,3 +86,11 @@ def test_a_family_grows_its_own_blueprints_or_those_of_one_other(monkeypatch: py
 def test_an_unknown_family_is_refused() -> None:
     with pytest.raises(SimicError, match="known families: adapted_cnn, cnn, mlp"):
         blueprints_of("rnn")
+
+
+@pytest.mark.parametrize("columns", [2, 5, 8])
+def test_a_row_is_sorted_whether_its_columns_are_odd_or_even(columns: int) -> None:
+    """Sorting goes by pairs of neighbours."""
+    [item] = [item for item in blueprints_of("tables") if item.name == "sort"]
+    rows = torch.randn(20, columns)
+    assert torch.equal(item.build((columns, 8)).raw(rows.T[:, None], {})[:, 0].T, rows.sort(dim=1).values)
