@@ -10,8 +10,6 @@ from simic.envs.patient import Patient
 from simic.envs.play import play as play_episode
 from simic.errors import SimicError
 from simic.evaluation.schedules import OpenLoop, Schedule
-from simic.growth.life.vocabulary import Op
-from tests.standard import Lifecycle
 
 NARROW = {
     "op": ("WAIT", "GERMINATE", "SET_ALPHA_TARGET", "PRUNE", "ADVANCE"),
@@ -57,20 +55,6 @@ def test_an_open_space_is_masked_as_without_the_option(make_env):
     for other in seen:
         assert list(other.masks) == ["op", "slot", "blueprint"]
         assert all(torch.equal(mask, other.masks[name]) for name, mask in seen[0].masks.items())
-
-
-def test_a_slot_that_no_open_blueprint_fits_is_closed_and_so_is_the_op(make_env):
-    env = make_env()
-    sizes = env.budget.reserve[0]
-    small, large = int(sizes.argmin()), int(sizes.argmax())
-    limit = float(sizes[small]) / env.host.params
-    assert sizes[large] > sizes[small]
-    for kind, possible in ((small, True), (large, False)):
-        lifecycle = Lifecycle(param_budget=limit)
-        narrow = make_env(lifecycle=lifecycle, actions={"blueprint": (env.blueprints[kind].name,)})
-        masks = narrow.reset()[0].masks
-        assert masks["op"][:, Op.GERMINATE].all() == possible and masks["slot"][:, Op.GERMINATE, 0].all() == possible
-        assert masks["blueprint"][:, 0].sum(dim=1).eq(int(possible)).all()
 
 
 @pytest.mark.parametrize(

@@ -150,41 +150,11 @@ def test_every_column_stays_in_its_range_whatever_was_measured(seed):
             assert not row.flag or value in (0.0, 1.0), (env, name)
 
 
-def test_spec_describes_the_tensor():
-    spec = observations.observation_spec(SLOTS, KINDS)
-    table = columns(SLOTS, KINDS)
-    assert spec.features == len(table) == observe(view()).shape[1]
-    assert spec.raw == tuple(row.flag or name.startswith("blueprint") for name, row in table)
-    assert (spec.categories, spec.cardinality, spec.version) == (SLOTS, KINDS, observations.VERSION)
-    names = [name for name, _ in table]
-    assert len(set(names)) == len(names)
-
-
 def test_only_time_says_how_long_an_episode_is():
     """Two episodes of other lengths, with as many steps left: all else that is seen is the same."""
     short, long = (observe(view(step=5 + more, episode_steps=T + more)) for more in (0, 30))
     names = [name for name, _ in columns(SLOTS, KINDS)]
     assert [name for name, a, b in zip(names, short.T, long.T, strict=True) if not torch.equal(a, b)] == ["time"]
-
-
-def test_document_lists_every_column_at_its_index():
-    lines = [line.split(" | ") for line in observations.document().splitlines() if line.startswith("| ")]
-    shown = [(cells[0].strip("| ").split("–"), cells[1].split(", ")) for cells in lines if cells[0] != "| index"]
-    assert all(int(places[-1]) - int(places[0]) + 1 == len(names) for places, names in shown)
-    rows = [(int(places[0]) + offset, name) for places, names in shown for offset, name in enumerate(names)]
-    base, block, kind = len(observations.BASE), len(observations.SLOT), len(observations.KIND)
-    assert len(rows) == base + block + kind
-    names = [name for name, _ in columns(SLOTS, KINDS)]
-    for index, name in rows[:base]:
-        assert names[index] == name
-    for k in range(SLOTS):
-        for index, name in rows[base : base + block]:
-            assert names[base + block * k + index] == f"slot{k}_{name}"
-    for p in range(KINDS):
-        for index, name in rows[base + block :]:
-            assert names[base + block * SLOTS + kind * p + index] == f"blueprint{p}_{name}"
-    assert f"from column {base} + {block} k" in observations.document()
-    assert f"from column {base} + {block} K + {kind} p" in observations.document()
 
 
 def test_the_committed_page_is_the_generated_one():

@@ -49,7 +49,9 @@ def test_no_position_of_a_grown_transformer_sees_a_later_one() -> None:
 @EVERY
 @pytest.mark.parametrize("backend", ["vmap", "loop"])
 def test_a_population_is_many_plain_networks_under_torch_optim(family: str, backend: str, monkeypatch) -> None:
-    """Hosts of tables, which have more blueprints, in three parts of like ones; every host keeps its place."""
+    """Answers, weights and statistics of an epoch, which are means over its minibatches. Hosts of tables, which have more
+    blueprints, go in three parts of like ones; every host keeps its place.
+    """
     monkeypatch.setattr("simic.growth.batch.population.ALIKE_HOSTS", 10)
     envs, data = 24 if family == "tables" else 8, DATA[family]
     population = make_population(family, envs, backend)
@@ -60,9 +62,12 @@ def test_a_population_is_many_plain_networks_under_torch_optim(family: str, back
     for row, host in enumerate(hosts):
         loss = nn.functional.cross_entropy(host(data.x).flatten(0, -2), data.y.flatten())
         torch.testing.assert_close(answers.loss[0, row], loss.detach(), rtol=1e-4, atol=1e-4)
-    population.train_epoch(slots, data, order)
+    stats = population.train_epoch(slots, data, order)
     for row, host in enumerate(hosts):
-        host.learn(order[row])
+        told = host.learn(order[row])
+        found = {"loss": stats.loss[row], "host": stats.host_grad_norm[row]}
+        found |= {f"seed {k}": norm for k, norm in enumerate(stats.seed_grad_norm[row]) if f"seed {k}" in told}
+        assert {name: told[name] for name in found} == pytest.approx(found, rel=1e-3, abs=1e-4)
         trained = population.named_parameters(slots, row)
         for name, expected in host.named_parameters():
             torch.testing.assert_close(trained[name], expected.detach(), rtol=0, atol=1e-4, msg=f"host {row} {name}")
