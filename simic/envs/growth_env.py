@@ -284,7 +284,9 @@ class GrowthEnv(VectorEnv):
 
     def shapley(self) -> Tensor:
         """Return the Shapley values ``[E, K]``, in points, of the seeds that act now, on the validation data."""
-        return shapley(measurable(self.slots), partial(self.population.evaluate, self.slots, self.validation_data))
+        stream = rng.key(self.rng_seed, Purpose.SHAPLEY, self.iteration, self.host_ids, self._step, device=self.device)
+        evaluate = partial(self.population.evaluate, self.slots, self.validation_data)
+        return shapley(measurable(self.slots), evaluate, stream)
 
     def _checked(self, tasks: Tensor) -> Tensor:
         """Raise SimicError unless there is one task for each host, and the bank has it."""

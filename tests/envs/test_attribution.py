@@ -3,12 +3,14 @@
 import math
 import statistics
 from itertools import combinations, permutations
+from math import factorial
 
 import pytest
 import torch
 
+from simic import rng
 from simic.envs import attribution
-from simic.envs.attribution import ALL_OFF, COMMITTED, MAIN, NETWORKS_AT_ONCE, WITHOUT, shapley
+from simic.envs.attribution import ALL_OFF, COMMITTED, MAIN, WITHOUT, shapley
 from simic.growth.batch.population import Answers
 from simic.growth.life.vocabulary import Stage
 
@@ -164,11 +166,15 @@ def by_permutations(answers: torch.Tensor, players: list[int], env: int) -> dict
     return {player: value / len(orders) for player, value in total.items()}
 
 
-@pytest.mark.parametrize("slots", [1, 2, 3, 7])
+def streams(envs: int, rng_seed: int = 1) -> torch.Tensor:
+    return rng.key(rng_seed, rng.Purpose.SHAPLEY, torch.arange(envs))
+
+
+@pytest.mark.parametrize("slots", [1, 2, 3, 5])
 def test_exact_values_are_the_mean_marginals_over_all_orders(slots):
     answers, evaluate, acting, asked = game(slots)
-    found = shapley(acting, evaluate)
-    assert sum(asked) == 2**slots and max(asked) <= NETWORKS_AT_ONCE
+    found = shapley(acting, evaluate, streams(2))
+    assert asked == [2**slots]
     for env in range(2):
         for slot, value in by_permutations(answers, list(range(slots)), env).items():
             assert float(found[env, slot]) == pytest.approx(value, abs=1e-6)
@@ -178,11 +184,29 @@ def test_hosts_with_fewer_acting_seeds_keep_their_own_values():
     answers, evaluate, acting, _ = game(4, envs=3)
     acting[1] = torch.tensor([False, True, False, True])
     acting[2] = False
-    found = shapley(acting, evaluate)
+    found = shapley(acting, evaluate, streams(3))
     assert torch.equal(found.isnan(), ~acting)
     for env, players in ((0, [0, 1, 2, 3]), (1, [1, 3])):
         for slot, value in by_permutations(answers, players, env).items():
             assert float(found[env, slot]) == pytest.approx(value, abs=1e-6)
+
+
+def test_sampled_values_agree_with_exact_ones_within_their_error():
+    """7 seeds are sampled; the oracle uses the formula over all 128 sets instead of orders."""
+    slots, draws = 7, 12
+    answers, evaluate, acting, asked = game(slots, envs=6, seed=3)
+    found = torch.stack([shapley(acting, evaluate, streams(6, draw)) for draw in range(draws)])
+    assert sum(asked) == draws * 20 * 2 * (slots + 1)
+    worth = 100 * answers.double().mean(dim=2)
+    exact = torch.zeros(6, slots, dtype=torch.float64)
+    for members in range(2**slots):
+        size = members.bit_count()
+        for slot in range(slots):
+            if not members >> slot & 1:
+                weight = factorial(size) * factorial(slots - size - 1) / factorial(slots)
+                exact[:, slot] += weight * (worth[members | 1 << slot] - worth[members])
+    z = (found.mean(dim=0) - exact) / (found.std(dim=0) / draws**0.5)
+    assert (found.std(dim=0) > 0).all() and z.abs().max() < 4.5
 
 
 def test_a_network_that_is_not_finite_leaves_its_host_without_values():
@@ -193,5 +217,5 @@ def test_a_network_that_is_not_finite_leaves_its_host_without_values():
         found.loss[5, 1] = torch.nan
         return found
 
-    found = shapley(acting, broken)
+    found = shapley(acting, broken, streams(2))
     assert not found[0].isnan().any() and found[1].isnan().all()

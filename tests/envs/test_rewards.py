@@ -115,12 +115,6 @@ def test_a_seed_inherits_nothing_from_the_one_it_replaced(make_slots):
 SIGMA = 0.02 * CHANCE
 
 
-def test_a_mode_remembers_what_its_own_terms_read_and_no_more(make_slots):
-    slots = make_slots([[Stage.HOLDING]])
-    names = {mode: set(rewards.start(mode, slots, torch.ones(1), SETTING)) for mode in rewards.MODES}
-    assert {mode: found for mode, found in names.items() if found} == {"escrow": {"escrow"}, "loss": {"tracked_loss"}}
-
-
 def holding(make_slots, contribution: float, stable: float = 90.0, **flags):
     """A step of a seed in HOLDING, germinated at 40 points, whose host is stable at so many."""
     slots = measured(make_slots, Stage.HOLDING, contribution, 50.0)
