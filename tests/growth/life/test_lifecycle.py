@@ -18,11 +18,9 @@ from simic.growth.life.lifecycle import (
     gate_passes,
     legal_ops,
     prune_live,
-    ramp_tick,
     record,
-    retarget,
 )
-from simic.growth.life.vocabulary import Action, Curve, Op, Ramp, Slots, Stage
+from simic.growth.life.vocabulary import Action, Op, Slots, Stage
 from tests import standard
 from tests.standard import Lifecycle
 
@@ -196,28 +194,3 @@ def test_a_threshold_that_rounding_alone_misses_is_met() -> None:
     seed = replace(empty, **{name: torch.full_like(getattr(empty, name), value) for name, value in values.items()})
     passes = gate_passes(seed, standard.Lifecycle(gates="strict"))
     assert passes[Stage.BLENDING] and passes[Stage.FOSSILIZED]
-
-
-HERE = torch.tensor([[True]])
-
-
-@settings(deadline=None)
-@given(
-    start=st.floats(0, 1, width=32),
-    target=st.floats(0, 1, width=32),
-    steps=st.integers(0, 40),
-    curve=st.sampled_from(list(Curve)),
-)
-def test_a_ramp_is_monotone_bounded_and_lands_exactly(start: float, target: float, steps: int, curve: Curve) -> None:
-    slots = replace(Slots.empty(1, 1), alpha=torch.tensor([[start]]))
-    slots = retarget(slots, HERE, torch.tensor([[target]]), torch.tensor([[steps]]), torch.tensor([[int(curve)]]))
-    values = [start]
-    ticks = 0
-    while slots.ramp.item() != Ramp.HOLD:
-        slots = ramp_tick(slots, HERE)
-        values.append(slots.alpha.item())
-        ticks += 1
-    assert ticks == (0 if steps == 0 or start == target else steps)
-    assert slots.alpha.item() == target
-    assert values == sorted(values, reverse=target < start)
-    assert all(min(start, target) <= value <= max(start, target) for value in values)
