@@ -132,6 +132,19 @@ def test_an_exploding_loss_is_rolled_back_to_before_it_began(make_env):
     assert not any(info.panicked[0] or info.panicked[2] for info in infos)
 
 
+def test_every_host_may_fail_and_the_episode_still_ends(make_env):
+    env = make_env(envs=3, steps=4, compose=spoiled(lambda state, _: state["host/param"].fill_(torch.nan)))
+    first, start = env.reset(options={"iteration": 0})
+    for step in range(4):
+        observation, reward, terminated, truncated, info = env.step(Action.wait(3))
+        assert info.panicked.all() == (step == 0) and info.valid.all() == (step == 0)
+        assert terminated.all() == (step == 0) and not truncated.any()
+        assert observation.features.isfinite().all() and reward.isfinite().all()
+        # A host that panics is scored as the snapshot it is put back to: here, as it was initialised.
+        assert torch.equal(info.committed_accuracy, start.committed_accuracy)
+    assert first.features.shape == observation.features.shape
+
+
 def test_while_a_seed_is_faded_out_the_governor_forgets_its_host(make_env):
     env = make_env(envs=2, steps=40, family="mlp", lifecycle=Lifecycle(max_seeds=1), batches_per_epoch=1)
     observation, _ = env.reset()

@@ -1,8 +1,10 @@
 """No way to earn without improving the network, in any mode.
 
-First on constructed steps, then through random lives: every mode is asked what it pays for them.
+First on constructed paths, then through the real environment and through random lives: steps are recorded once, and
+every mode is asked what it pays for them. Mode sparse, which never looks at the lifecycle, pays exactly nothing.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
 
@@ -23,24 +25,73 @@ from simic.growth.life.vocabulary import (
     Slots,
     Stage,
 )
+from simic.params import Governor
 from tests.standard import Lifecycle, Reward
 
+from .test_faults import spoiled
 from .transitions import (
     OBJECTIVES,
     SETTING,
     VARIANT_NAMES,
     VARIANTS,
-    helped,
+    act,
     measured,
     paid,
     random_states,
     start,
     transition,
+    value,
 )
 
 every_mode = pytest.mark.parametrize(("mode", "setting"), VARIANTS, ids=VARIANT_NAMES)
+BLIND = ("sparse",)  # nothing is paid before the end, whatever the seeds do
 # What a seed itself is credited with, apart from stages, the objective and what only costs.
 CREDITS = ("attribution", "escrow", "fossilize")
+
+
+def path(states: list[Slots], ops: list[Op], **last) -> list:
+    """Transitions along states; the last one with the given flags."""
+    steps = [transition(a, b, op) for (a, b), op in zip(pairwise(states), ops, strict=True)]
+    return [*steps[:-1], transition(states[-2], states[-1], ops[-1], **last)] if last else steps
+
+
+@every_mode
+@pytest.mark.parametrize("waits", [0, 1, 3, 8])
+def test_germinating_and_pruning_earns_nothing_and_less_with_every_cycle(make_slots, mode, setting, waits):
+    empty, gone = make_slots([[Stage.DORMANT]]), make_slots([[Stage.PRUNED]])
+    young = [make_slots([[Stage.GERMINATED]], dwell=[[n + 1]], age=[[n + 1]]) for n in range(waits + 1)]
+    cycle = path([empty, *young, gone], [Op.GERMINATE] + [Op.WAIT] * waits + [Op.PRUNE])
+    returns = [value(mode, cycle * n, setting) for n in range(1, 5)]
+    if mode in BLIND:
+        assert returns == [0.0] * 4
+    else:
+        assert returns[0] < 0 and all(more < fewer for fewer, more in pairwise(returns))
+
+
+def life(make_slots, kept: bool) -> list:
+    """A seed that gains 10 points, to the end of the episode, fossilized or pruned in the step before it."""
+    good = {"contribution": 10.0, "gain": 10.0}
+    states = [
+        make_slots([[Stage.DORMANT]]),
+        *(make_slots([[Stage.TRAINING]], dwell=[[n]], age=[[n]]) for n in (1, 2)),
+        measured(make_slots, Stage.BLENDING, **good, dwell=1, alpha=[[0.5]]),
+        *(measured(make_slots, Stage.HOLDING, **good, dwell=n, alpha=[[1.0]]) for n in (1, 2, 3)),
+    ]
+    final = measured(make_slots, Stage.FOSSILIZED, **good, dwell=1, alpha=[[1.0]])
+    states += [final, final] if kept else [make_slots([[Stage.PRUNED]]), make_slots([[Stage.EMBARGOED]])]
+    ops = [Op.GERMINATE, *[Op.WAIT] * 5, Op.FOSSILIZE if kept else Op.PRUNE, Op.WAIT]
+    accuracy = torch.tensor([50.0 if kept else 40.0])
+    loss = torch.tensor([1.2 if kept else 1.5])
+    steps = path(states, ops)
+    end = {"committed_accuracy": accuracy, "committed_loss": loss, "loss": loss}
+    steps[6:] = [replace(step, **end) for step in steps[6:]]
+    yes = torch.tensor([True])
+    return [*steps[:-1], replace(steps[-1], ended=yes, terminal=yes)]
+
+
+@every_mode
+def test_a_full_life_is_worth_more_than_a_pruned_one(make_slots, mode, setting):
+    assert value(mode, life(make_slots, kept=True), setting) > value(mode, life(make_slots, kept=False), setting)
 
 
 @every_mode
@@ -54,7 +105,37 @@ def test_ransomware_is_not_rewarded_under_any_op(make_slots, mode, setting, op):
     ending = transition(after, after, ended=True, terminal=True, **worse)
     for parts in paid(mode, [*steps, ending], setting):
         assert all(float(parts[name]) <= 0 for name in CREDITS if name in parts)
-    assert helped(mode, [*steps, ending], setting) <= 0
+    assert value(mode, [*steps, ending], setting, objective=False) <= 0
+
+
+@every_mode
+def test_a_harmful_seed_farm_earns_nothing(make_slots, mode, setting):
+    """Grow a seed until it hurts, then remove the damage: what it cost comes back at most, discounted."""
+    empty, gone = make_slots([[Stage.DORMANT]]), make_slots([[Stage.PRUNED]])
+    young = make_slots([[Stage.TRAINING]], dwell=[[3]], age=[[9]])
+    bad = measured(make_slots, Stage.BLENDING, contribution=-20.0, gain=-15.0, alpha=[[0.5]], age=[[12]])
+    states = [empty, young, bad, bad, gone, make_slots([[Stage.EMBARGOED]]), empty]
+    cycle = path(states, [Op.GERMINATE, Op.ADVANCE, Op.WAIT, Op.PRUNE, Op.WAIT, Op.WAIT])
+    for at in (1, 2):
+        cycle[at] = replace(cycle[at], loss=torch.tensor([2.2]), stable_accuracy=torch.tensor([25.0]))
+    returns = [value(mode, cycle * n, setting) for n in range(1, 4)]
+    if mode in BLIND:
+        assert returns == [0.0] * 3
+    else:
+        assert returns[0] < 0 and all(more < fewer for fewer, more in pairwise(returns))
+
+
+@every_mode
+def test_germinating_early_is_not_worth_more_than_late(make_slots, mode, setting):
+    def returned(germination: int, horizon: int = 8) -> float:
+        ages = [max(0, t - germination) for t in range(horizon + 1)]
+        states = [make_slots([[Stage.GERMINATED if a else Stage.DORMANT]], dwell=[[a]], age=[[a]]) for a in ages]
+        ops = [Op.GERMINATE if t == germination else Op.WAIT for t in range(horizon)]
+        return value(mode, path(states, ops, ended=True, terminal=True), setting)
+
+    returns = [returned(germination) for germination in range(8)]
+    assert returns == sorted(returns)
+    assert len(set(returns)) == (1 if mode in BLIND else 8)
 
 
 @every_mode
@@ -75,6 +156,38 @@ def test_a_fossilized_seed_has_no_further_attribution(make_slots, mode, setting)
 
 
 @every_mode
+def test_the_objective_is_paid_at_the_end_and_once(make_slots, mode, setting):
+    """Changes of loss and score are paid as they come."""
+    slots = make_slots([[Stage.DORMANT]])
+    steps = [transition(slots, slots) for _ in range(4)] + [transition(slots, slots, ended=True, terminal=True)]
+    differences = ("loss_improvement", "score_change")
+    objective = [name for name in rewards.MODES[mode] if name in OBJECTIVES and name not in differences]
+    assert objective or mode == "score"
+    amounts = [sum(float(parts[name]) for name in objective) for parts in paid(mode, steps, setting)]
+    assert amounts[:4] == [0.0] * 4 and (amounts[4] > 0) == bool(objective)
+    died = transition(slots, slots, terminal=True, panicked=True)
+    assert all(float(rewards.components(mode, died, setting)[name]) == 0.0 for name in objective)
+
+
+@every_mode
+def test_accuracy_dominates_parameter_cost(make_slots, mode, setting):
+    """Seeds that fill the budget from the first step to the last cost less than 40 points of accuracy are worth."""
+    slots = make_slots([[Stage.FOSSILIZED]], alpha=[[1.0]], age=[[9]])
+    large = {"seed_params_after": torch.tensor([[4000]]), "seed_params_before": torch.tensor([[4000]])}
+    empty = {"seed_params_after": torch.tensor([[0]]), "seed_params_before": torch.tensor([[0]])}
+
+    def returned(accuracy: float, loss: float, **size) -> float:
+        now = {"committed_accuracy": torch.tensor([accuracy]), "committed_loss": torch.tensor([loss])}
+        now["loss"] = now["committed_loss"]
+        steps = [transition(slots, slots, **size, **now) for _ in range(9)]
+        steps[0] = replace(steps[0], seed_params_before=empty["seed_params_before"])
+        return value(mode, [*steps, transition(slots, slots, ended=True, terminal=True, **size, **now)], setting)
+
+    assert returned(80.0, 0.6, **large) > returned(40.0, 1.5, **empty)
+    assert returned(80.0, 0.6, **large) <= returned(80.0, 0.6, **empty)
+
+
+@every_mode
 def test_a_zero_threshold_divides_nothing_by_zero(make_slots, mode, setting):
     weights = setting.weights.model_copy(update={"contribution_threshold_pct": 0.0})
     free = replace(setting, weights=weights)
@@ -86,10 +199,46 @@ def test_a_zero_threshold_divides_nothing_by_zero(make_slots, mode, setting):
             assert all(term.isfinite().all() for term in parts.values())
 
 
-# --- no way to earn without improving the network, through random lives ---
+# --- no way to earn without improving the network, played through the real environment and through random lives ---
 
 
+BLENDED_FROM = 11  # the epoch of the first ADVANCE but one
 MANUAL = Lifecycle(training_dwell=1, blending_dwell=1, min_prune_age=1, embargo_steps=1, auto_advance=False)
+
+
+def returns(mode: str, transitions: list, counts: Callable[[str], bool]) -> torch.Tensor:
+    """Discounted sum ``[E]`` of what a mode pays for recorded transitions in the terms that count."""
+    total = torch.zeros(transitions[0][0].op.shape, dtype=torch.float64)
+    for t, (step, setting) in enumerate(transitions):
+        for name, part in rewards.components(mode, step, setting).items():
+            if counts(name):
+                total += setting.gamma**t * part
+    return total
+
+
+def blow_up(state: dict[str, torch.Tensor], epoch: int) -> None:
+    """Make seeds harm as much as a seed can, once they are blended in."""
+    for name, weights in state.items():
+        if epoch >= BLENDED_FROM and name.startswith("seed.") and name.endswith("/param"):
+            weights.fill_(5.0)
+
+
+def test_growing_a_harmful_seed_to_be_paid_for_its_removal_earns_nothing(make_env, transitions):
+    ops = [*[Op.WAIT] * 8, Op.GERMINATE, Op.ADVANCE, Op.WAIT, Op.ADVANCE, *[Op.WAIT] * 3, Op.PRUNE, Op.WAIT]
+    blind_governor = Governor(min_history=1000)  # it would end the episode
+    kind = {"family": "mlp", "lifecycle": MANUAL, "batches_per_epoch": 10, "compose": spoiled(blow_up)}
+    env = make_env(envs=3, steps=len(ops), governor=blind_governor, **kind)
+    env.reset(options={"iteration": 0})
+    for op in ops:
+        *_, info = env.step(act(3, op, blueprint=3))
+        assert (info.effective_op == op).all(), (op, info.gate)
+    steps = list(transitions)  # which asking for rewards makes longer
+    harm = torch.stack([step.after.contribution[:, 0] for step, _ in steps]).nan_to_num().amin(dim=0)
+    assert (harm < -1).all(), "the seeds must harm for this test to mean anything"
+    for mode in rewards.MODES:
+        worth = returns(mode, steps, lambda name: name not in OBJECTIVES)
+        assert (worth == 0).all() if mode in BLIND else (worth < 0).all(), mode
+        assert returns(mode, steps, lambda name: name in ("attribution", "escrow")).abs().max() < 1e-9
 
 
 def draw(envs: int, step: int, size: int, what: int) -> torch.Tensor:

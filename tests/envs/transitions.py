@@ -123,7 +123,10 @@ def paid(mode: str, steps: Sequence[Transition], setting: Setting = SETTING) -> 
     return found
 
 
-def helped(mode: str, steps: Sequence[Transition], setting: Setting) -> float:
-    """Discounted return of host 0 along a path, without the terms that are what the mode is about."""
-    help_only = [[term for name, term in step.items() if name not in OBJECTIVES] for step in paid(mode, steps, setting)]
-    return float(discounted([sum(terms, torch.zeros(1, dtype=torch.float64)) for terms in help_only])[0])
+def value(mode: str, steps: Sequence[Transition], setting: Setting = SETTING, objective: bool = True) -> float:
+    """Discounted return of host 0 along a path, with or without the terms that are what the mode is about."""
+    parts = [
+        {name: term for name, term in step.items() if objective or name not in OBJECTIVES}
+        for step in paid(mode, steps, setting)
+    ]
+    return float(discounted([sum(step.values(), torch.zeros(1, dtype=torch.float64)) for step in parts])[0])
