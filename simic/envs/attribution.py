@@ -19,8 +19,8 @@ from simic import rng
 from simic.growth.batch.groups import Flags
 from simic.growth.batch.population import Answers
 from simic.growth.life.lifecycle import ACTIVE_STAGES, in_stages
-from simic.growth.life.vocabulary import Slots, Stage
-from simic.transfer import constant, upload
+from simic.growth.life.vocabulary import Slots
+from simic.transfer import constant
 
 MAIN, ALL_OFF, COMMITTED, WITHOUT = range(4)  # WITHOUT + k leaves out slot k
 
@@ -78,15 +78,10 @@ def most_networks(slots: int) -> int:
     return min(2**slots, WITHOUT + 2 * slots + len(pairs(slots)))
 
 
-def configurations(slots: Slots) -> Tensor:
-    """Return the seeds forced out of the forward, bool ``[3 + 2K + K(K-1)/2, E, K]``; only seeds that act appear."""
-    acting, fossilized = measurable(slots), slots.stage == Stage.FOSSILIZED
-    off = switched_off(acting.cpu().numpy(), fossilized.cpu().numpy())
-    return upload(off, slots.stage.device)
-
-
 def switched_off(acting: Flags, fossilized: Flags) -> Flags:
-    """Return ``configurations`` from what the CPU knows about the slots, ``[E, K]``."""
+    """Return the seeds forced out of the forward, bool ``[3 + 2K + K(K-1)/2, E, K]``, of what the CPU knows about the
+    slots, ``[E, K]``; only seeds that act appear.
+    """
     one = np.eye(acting.shape[1], dtype=bool)
     parts = [np.stack((np.zeros_like(acting), acting, acting & ~fossilized)), one[:, None] & acting]
     parts.append(~one[:, None] & acting)
@@ -126,7 +121,7 @@ def mean_and_error(differences: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def interaction(correct: Tensor, slots: int, first: int, second: int) -> Tensor:
-    """Return f({i,j}) - f({i}) - f({j}) + f(∅) per sample ``[E, N]`` of ``configurations``; ``first < second``."""
+    """Return f({i,j}) - f({i}) - f({j}) + f(∅) per sample ``[E, N]`` of ``switched_off``; ``first < second``."""
     both = correct[together(slots, first, second)].float()
     each = correct[alone(slots, first)].float() + correct[alone(slots, second)].float()
     return both - each + correct[ALL_OFF].float()

@@ -32,7 +32,7 @@ from simic.envs.actions import (
     to_action,
     waiting_where,
 )
-from simic.envs.attribution import COMMITTED, Attribution, attribute, configurations, measurable, shapley, switched_off
+from simic.envs.attribution import Attribution, attribute, measurable, shapley, switched_off
 from simic.envs.governor import Cause, Vitals
 from simic.envs.observations import View, columns, observation_spec, observe
 from simic.envs.records import EpisodeState, StepInfo, Trials
@@ -44,7 +44,7 @@ from simic.growth.batch.groups import SlotState
 from simic.growth.batch.population import Population
 from simic.growth.batch.shards import Shards
 from simic.growth.batch.statistics import TrainStats
-from simic.growth.life.lifecycle import LIVE_STAGES, Events, Measurements, advance, in_stages, prune_live, record
+from simic.growth.life.lifecycle import LIVE_STAGES, Events, advance, in_stages, prune_live, record
 from simic.growth.life.vocabulary import Action, Ramp, Slots, Stage
 from simic.growth.networks.blueprints import blueprints_of
 from simic.growth.networks.hosts import HostSpec, build_host
@@ -229,16 +229,8 @@ class GrowthEnv(VectorEnv):
         stats = self._train_epoch(slots, read, before.alive)
         replaced = events.germinated & in_stages(before.slots.stage, LIVE_STAGES)
         slots, measured, vitals, cause = self._measure(slots, read, stats, before, replaced)
-        slots = record(
-            slots,
-            Measurements(
-                accuracy=measured.accuracy,
-                contribution=measured.contribution,
-                contribution_se=measured.contribution_se,
-                gradient_ratio=stats.gradient_ratio,
-                gradient_healthy=stats.gradient_healthy,
-            ),
-        )
+        of_seeds = measured.contribution, measured.contribution_se, stats.gradient_ratio, stats.gradient_healthy
+        slots = record(slots, measured.accuracy, *of_seeds)
         self._state = EpisodeState(
             slots=slots,
             tracker=tracker.update(before.tracker, measured.loss, measured.accuracy),
@@ -285,8 +277,8 @@ class GrowthEnv(VectorEnv):
 
     def committed(self, data: Dataset) -> tuple[Tensor, Tensor]:
         """Return the accuracy (points) and loss ``[E]`` of hosts with FOSSILIZED seeds alone, on any data."""
-        off = configurations(self.slots)[COMMITTED : COMMITTED + 1]
-        answers = self.population.evaluate(self.slots, data, off)
+        off = measurable(self.slots) & (self.slots.stage != Stage.FOSSILIZED)
+        answers = self.population.evaluate(self.slots, data, off[None])
         accuracy = 100.0 * answers.correct[0].float().mean(dim=1)
         return torch.where(answers.loss[0].isfinite(), accuracy, torch.nan), answers.loss[0]
 
@@ -387,22 +379,12 @@ class GrowthEnv(VectorEnv):
     def _observe(self) -> Observation:
         state = self.state
         view = View(
-            slots=state.slots,
-            tracker=state.tracker,
+            state=state,
             step=self._step,
             episode_steps=self.steps,
             chance_loss=self.chance_loss.float(),  # as the losses are, which it divides
-            train_loss=state.trained.loss,
-            train_accuracy=state.trained.accuracy,
-            op=state.effective_op,
-            succeeded=state.succeeded,
-            interaction=state.measured.interaction,
-            boost=state.measured.boost,
-            seed_params=state.seed_params,
             host_params=self.host.params,
             param_budget=self.train.lifecycle.param_budget,
-            tried=state.trials.tried,
-            gained=state.trials.gained,
             alignment=self.alignment,
         )
         self._masks = action_masks(state.slots, self.train.lifecycle, self.budget, self.left_open)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from simic.agent.spec import ObservationSpec
-from simic.envs.tracker import Tracker
+from simic.envs.records import EpisodeState
 from simic.growth.life.lifecycle import in_stages
 from simic.growth.life.vocabulary import TEMPO_STEPS, Blend, Op, Ramp, Slots, Stage
 
@@ -24,24 +24,14 @@ HISTORY = 5  # validation results shown, the newest first
 
 @dataclass(frozen=True)
 class View:
-    """All an observation is computed from; ``[E]`` and ``[E, K]`` tensors measured at the same moment."""
+    """All an observation is computed from, measured at the same moment."""
 
-    slots: Slots
-    tracker: Tracker
+    state: EpisodeState
     step: int
     episode_steps: int
     chance_loss: Tensor  # [E] nats
-    train_loss: Tensor  # [E], NaN before the first epoch
-    train_accuracy: Tensor  # [E], points
-    op: Tensor  # effective op of the last step [E], -1 before the first
-    succeeded: Tensor  # bool [E]: no gate refused the last op
-    interaction: Tensor  # [E, K] points, sum over partners; NaN = not measured now
-    boost: Tensor  # [E, K] points, the largest of them
-    seed_params: Tensor  # [E, K], with gates
     host_params: int
     param_budget: float
-    tried: Tensor  # [E, P] how often each blueprint has germinated in this episode
-    gained: Tensor  # [E, P] points, the last contribution measured of it; NaN = never
     alignment: Tensor  # [E, P] of each blueprint with the host's task, -1…1; 0 where seeds do not read the row
 
     @property
@@ -94,100 +84,107 @@ def _lags() -> list[Feature]:
         table += [
             Feature(
                 f"loss_lag_{lag}", "loss / chance, x/(1+x)", 0, 1, "tracker.losses",
-                lambda v, at=at: ratio(v.tracker.losses[:, at] / v.chance_loss),
+                lambda v, at=at: ratio(v.state.tracker.losses[:, at] / v.chance_loss),
             ),
             Feature(
                 f"accuracy_lag_{lag}", "fraction", 0, 1, "tracker.accuracies",
-                lambda v, at=at: fraction(v.tracker.accuracies[:, at]),
+                lambda v, at=at: fraction(v.state.tracker.accuracies[:, at]),
             ),
             Feature(
                 f"missing_lag_{lag}", "flag", 0, 1, "tracker",
-                lambda v, at=at: v.tracker.losses[:, at].isnan() | v.tracker.accuracies[:, at].isnan(),
+                lambda v, at=at: v.state.tracker.losses[:, at].isnan() | v.state.tracker.accuracies[:, at].isnan(),
             ),
         ]  # fmt: skip
     return table
 
 
 def _share(*stages: Stage) -> Callable[[View], Tensor]:
-    return lambda v: in_stages(v.slots.stage, frozenset(stages)).float().mean(dim=1)
+    return lambda v: in_stages(v.state.slots.stage, frozenset(stages)).float().mean(dim=1)
 
 
 def _is(column: str, member: int) -> Callable[[View], Tensor]:
-    return lambda v: getattr(v.slots, column) == member
+    return lambda v: getattr(v.state.slots, column) == member
 
 
 def _missing(column: str) -> Callable[[View], Tensor]:
-    return lambda v: getattr(v.slots, column).isnan()
+    return lambda v: getattr(v.state.slots, column).isnan()
+
+
+def _freshness(slots: Slots) -> Tensor:
+    return torch.where(slots.contribution.isnan(), 0.0, 1.0 / (1.0 + slots.steps_since_measured))
 
 
 BASE: tuple[Feature, ...] = (
-    Feature("time", "step / episode", 0, 1, "step", lambda v: torch.full_like(v.train_loss, v.step / v.episode_steps)),
-    Feature("left", "steps, x/(8+x)", 0, 1, "step", lambda v: epochs(torch.full_like(v.train_loss, v.left))),
+    Feature("time", "step / episode", 0, 1, "step",
+            lambda v: torch.full_like(v.state.trained.loss, v.step / v.episode_steps)),
+    Feature("left", "steps, x/(8+x)", 0, 1, "step", lambda v: epochs(torch.full_like(v.state.trained.loss, v.left))),
     *_lags(),
-    Feature("accuracy_gain", "points, symlog", -1, 1, "tracker", lambda v: points(v.tracker.accuracy_delta)),
+    Feature("accuracy_gain", "points, symlog", -1, 1, "tracker", lambda v: points(v.state.tracker.accuracy_delta)),
     Feature("below_best", "points, symlog", -1, 1, "tracker",
-            lambda v: points(v.tracker.accuracy - v.tracker.best_accuracy)),
-    Feature("plateau", "steps, x/(8+x)", 0, 1, "tracker.plateau", lambda v: epochs(v.tracker.plateau)),
-    Feature("stabilised", "flag", 0, 1, "tracker.stabilised", lambda v: v.tracker.stabilised),
-    Feature("train_loss", "loss / chance, x/(1+x)", 0, 1, "train epoch", lambda v: ratio(v.train_loss / v.chance_loss)),
-    Feature("train_accuracy", "fraction", 0, 1, "train epoch", lambda v: fraction(v.train_accuracy)),
-    Feature("train_missing", "flag", 0, 1, "train epoch", lambda v: v.train_loss.isnan()),
+            lambda v: points(v.state.tracker.accuracy - v.state.tracker.best_accuracy)),
+    Feature("plateau", "steps, x/(8+x)", 0, 1, "tracker.plateau", lambda v: epochs(v.state.tracker.plateau)),
+    Feature("stabilised", "flag", 0, 1, "tracker.stabilised", lambda v: v.state.tracker.stabilised),
+    Feature("train_loss", "loss / chance, x/(1+x)", 0, 1, "train epoch",
+            lambda v: ratio(v.state.trained.loss / v.chance_loss)),
+    Feature("train_accuracy", "fraction", 0, 1, "train epoch", lambda v: fraction(v.state.trained.accuracy)),
+    Feature("train_missing", "flag", 0, 1, "train epoch", lambda v: v.state.trained.loss.isnan()),
     Feature("training_share", "share of slots", 0, 1, "slots.stage", _share(Stage.TRAINING)),
     Feature("blending_share", "share of slots", 0, 1, "slots.stage", _share(Stage.BLENDING)),
     Feature("joined_share", "share of slots", 0, 1, "slots.stage", _share(Stage.HOLDING, Stage.FOSSILIZED)),
     Feature("growth", "seed / host parameters, x/(1+x)", 0, 1, "population",
-            lambda v: ratio(v.seed_params.sum(dim=1) / v.host_params)),
+            lambda v: ratio(v.state.seed_params.sum(dim=1) / v.host_params)),
     Feature("budget_used", "share of budget", 0, 1, "population",
-            lambda v: (v.seed_params.sum(dim=1) / (v.param_budget * v.host_params)).clamp(max=1.0)),
-    Feature("last_op_succeeded", "flag", 0, 1, "gate events", lambda v: v.succeeded),
-    *(Feature(f"last_op_{op.name.lower()}", "flag", 0, 1, "effective op", lambda v, op=op: v.op == op) for op in Op),
+            lambda v: (v.state.seed_params.sum(dim=1) / (v.param_budget * v.host_params)).clamp(max=1.0)),
+    Feature("last_op_succeeded", "flag", 0, 1, "gate events", lambda v: v.state.succeeded),
+    *(Feature(f"last_op_{op.name.lower()}", "flag", 0, 1, "effective op",
+              lambda v, op=op: v.state.effective_op == op) for op in Op),
 )  # fmt: skip
 
 SLOT: tuple[Feature, ...] = (
-    Feature("occupied", "flag", 0, 1, "slots.blueprint", lambda v: v.slots.blueprint >= 0),
+    Feature("occupied", "flag", 0, 1, "slots.blueprint", lambda v: v.state.slots.blueprint >= 0),
     *(Feature(f"stage_{s.name.lower()}", "flag", 0, 1, "slots.stage", _is("stage", s)) for s in Stage),
     *(Feature(f"ramp_{r.name.lower()}", "flag", 0, 1, "slots.ramp", _is("ramp", r)) for r in Ramp),
     *(Feature(f"operator_{b.name.lower()}", "flag", 0, 1, "slots.operator",
-              lambda v, b=b: (v.slots.operator == b) & (v.slots.blueprint >= 0)) for b in Blend),
-    Feature("prune_scheduled", "flag", 0, 1, "slots", lambda v: v.slots.prune_scheduled),
-    Feature("alpha", "1", 0, 1, "slots.alpha", lambda v: v.slots.alpha),
-    Feature("alpha_target", "1", 0, 1, "slots.alpha_target", lambda v: v.slots.alpha_target),
-    Feature("first_target", "1", 0, 1, "slots.first_target", lambda v: v.slots.first_target),
+              lambda v, b=b: (v.state.slots.operator == b) & (v.state.slots.blueprint >= 0)) for b in Blend),
+    Feature("prune_scheduled", "flag", 0, 1, "slots", lambda v: v.state.slots.prune_scheduled),
+    Feature("alpha", "1", 0, 1, "slots.alpha", lambda v: v.state.slots.alpha),
+    Feature("alpha_target", "1", 0, 1, "slots.alpha_target", lambda v: v.state.slots.alpha_target),
+    Feature("first_target", "1", 0, 1, "slots.first_target", lambda v: v.state.slots.first_target),
     Feature("tempo", "steps / longest", 0, 1, "slots.tempo_steps",
-            lambda v: (v.slots.tempo_steps / max(TEMPO_STEPS)).clamp(0.0, 1.0)),
+            lambda v: (v.state.slots.tempo_steps / max(TEMPO_STEPS)).clamp(0.0, 1.0)),
     Feature("ramp_left", "steps, x/(8+x)", 0, 1, "slots.ramp_*",
-            lambda v: epochs((v.slots.ramp_steps - v.slots.ramp_done).clamp(min=0))),
-    Feature("age", "steps, x/(8+x)", 0, 1, "slots.age", lambda v: epochs(v.slots.age)),
-    Feature("dwell", "steps, x/(8+x)", 0, 1, "slots.dwell", lambda v: epochs(v.slots.dwell)),
-    Feature("germinations", "count, x/(1+x)", 0, 1, "slots.germinations", lambda v: ratio(v.slots.germinations)),
-    Feature("contribution", "points, symlog", -1, 1, "attribution", lambda v: points(v.slots.contribution)),
-    Feature("contribution_se", "points, symlog", 0, 1, "attribution", lambda v: points(v.slots.contribution_se)),
+            lambda v: epochs((v.state.slots.ramp_steps - v.state.slots.ramp_done).clamp(min=0))),
+    Feature("age", "steps, x/(8+x)", 0, 1, "slots.age", lambda v: epochs(v.state.slots.age)),
+    Feature("dwell", "steps, x/(8+x)", 0, 1, "slots.dwell", lambda v: epochs(v.state.slots.dwell)),
+    Feature("germinations", "count, x/(1+x)", 0, 1, "slots.germinations", lambda v: ratio(v.state.slots.germinations)),
+    Feature("contribution", "points, symlog", -1, 1, "attribution", lambda v: points(v.state.slots.contribution)),
+    Feature("contribution_se", "points, symlog", 0, 1, "attribution", lambda v: points(v.state.slots.contribution_se)),
     Feature("contribution_missing", "flag", 0, 1, "attribution", _missing("contribution")),
-    Feature("velocity", "points, symlog", -1, 1, "attribution", lambda v: points(v.slots.contribution_velocity)),
+    Feature("velocity", "points, symlog", -1, 1, "attribution", lambda v: points(v.state.slots.contribution_velocity)),
     Feature("velocity_missing", "flag", 0, 1, "attribution", _missing("contribution_velocity")),
-    Feature("interaction", "points, symlog", -1, 1, "attribution", lambda v: points(v.interaction)),
-    Feature("boost", "points, symlog", 0, 1, "attribution", lambda v: points(v.boost)),
-    Feature("interaction_missing", "flag", 0, 1, "attribution", lambda v: v.interaction.isnan()),
+    Feature("interaction", "points, symlog", -1, 1, "attribution", lambda v: points(v.state.measured.interaction)),
+    Feature("boost", "points, symlog", 0, 1, "attribution", lambda v: points(v.state.measured.boost)),
+    Feature("interaction_missing", "flag", 0, 1, "attribution", lambda v: v.state.measured.interaction.isnan()),
     Feature("freshness", "1 / (1 + steps since measured)", 0, 1, "attribution",
-            lambda v: torch.where(v.slots.contribution.isnan(), 0.0, 1.0 / (1.0 + v.slots.steps_since_measured))),
+            lambda v: _freshness(v.state.slots)),
     Feature("progress", "points, symlog", -1, 1, "slots.accuracy",
-            lambda v: points(v.slots.accuracy - v.slots.germination_accuracy)),
+            lambda v: points(v.state.slots.accuracy - v.state.slots.germination_accuracy)),
     Feature("stage_progress", "points, symlog", -1, 1, "slots.accuracy",
-            lambda v: points(v.slots.accuracy - v.slots.stage_accuracy)),
+            lambda v: points(v.state.slots.accuracy - v.state.slots.stage_accuracy)),
     Feature("progress_missing", "flag", 0, 1, "slots.accuracy",
-            lambda v: (v.slots.accuracy - v.slots.germination_accuracy).isnan()),
-    Feature("gradient_ratio", "1, x/(1+x)", 0, 1, "gradients", lambda v: ratio(v.slots.gradient_ratio)),
+            lambda v: (v.state.slots.accuracy - v.state.slots.germination_accuracy).isnan()),
+    Feature("gradient_ratio", "1, x/(1+x)", 0, 1, "gradients", lambda v: ratio(v.state.slots.gradient_ratio)),
     Feature("gradient_missing", "flag", 0, 1, "gradients", _missing("gradient_ratio")),
     Feature("params", "seed / host parameters, x/(1+x)", 0, 1, "population",
-            lambda v: ratio(v.seed_params / v.host_params)),
+            lambda v: ratio(v.state.seed_params / v.host_params)),
 )  # fmt: skip
 
 # What is known of each blueprint in this episode, in whichever slot. It describes the choices of the head blueprint;
 # the normaliser leaves it alone, so that it means the same of each.
 KIND: tuple[Feature, ...] = (
-    Feature("tried", "flag", 0, 1, "trials", lambda v: v.tried > 0),
-    Feature("gained", "points, symlog", -1, 1, "trials", lambda v: points(v.gained)),
-    Feature("gained_missing", "flag", 0, 1, "trials", lambda v: v.gained.isnan()),
+    Feature("tried", "flag", 0, 1, "trials", lambda v: v.state.trials.tried > 0),
+    Feature("gained", "points, symlog", -1, 1, "trials", lambda v: points(v.state.trials.gained)),
+    Feature("gained_missing", "flag", 0, 1, "trials", lambda v: v.state.trials.gained.isnan()),
     Feature("alignment", "share of the task's largest", -1, 1, "training data", lambda v: v.alignment),
 )
 

@@ -39,9 +39,9 @@ class Patient:
     episode. All hosts are decided at once.
     """
 
-    def __init__(self, lifecycle: Lifecycle, order: Sequence[tuple[int, int]] | Tensor) -> None:
+    def __init__(self, lifecycle: Lifecycle, order: Sequence[tuple[int, int]]) -> None:
         self.lifecycle = lifecycle
-        self.order = torch.as_tensor(order)
+        self.order = torch.tensor(order)  # [tries, 2]: slot, blueprint
         self.asks = {
             "op": (Op.GERMINATE, Op.PRUNE, Op.FOSSILIZE),
             "style": (0,),
@@ -55,9 +55,9 @@ class Patient:
     def start(self, episode: Episode) -> None:
         """Forget what was tried."""
         self.steps = episode.steps
-        envs, device = len(episode.env_ids), episode.env_ids.device
-        self.orders = self.order.to(device).expand(envs, -1, -1)
-        self.tried = torch.zeros(self.orders.shape[:2], dtype=torch.bool, device=device)
+        self.order = self.order.to(episode.env_ids.device)
+        tried = len(episode.env_ids), len(self.order)
+        self.tried = torch.zeros(tried, dtype=torch.bool, device=self.order.device)
 
     def act(self, situation: Situation) -> Action:
         """Look after the unfinished seed, or germinate the next."""
@@ -65,17 +65,17 @@ class Patient:
         unfinished = in_stages(slots.stage, LIVE_STAGES - {Stage.FOSSILIZED})
         busy, managed = unfinished.any(dim=1), unfinished.int().argmax(dim=1)
         left = self.steps - situation.step
-        rows, orders = torch.arange(len(busy), device=busy.device), self.orders
-        possible = ~self.tried & masks["blueprint"][rows[:, None], orders[:, :, 0], orders[:, :, 1]]
+        rows, (places, kinds) = torch.arange(len(busy), device=busy.device), self.order.T
+        possible = ~self.tried & masks["blueprint"][:, places, kinds]
         germinate = ~busy & possible.any(dim=1) & (left > self.to_finish)
         choice = possible.int().argmax(dim=1)
-        slot = torch.where(busy, managed, orders[rows, choice, 0])
+        slot = torch.where(busy, managed, places[choice])
         op = torch.where(germinate, int(Op.GERMINATE), int(Op.WAIT))
         op = torch.where(busy, self._manage(slots, managed, left), op)
         op = torch.where(masks["slot"][rows, op, slot], op, int(Op.WAIT))
         self.tried[rows, choice] |= germinate
         zero = torch.zeros_like(op)
-        return Action(op, slot, orders[rows, choice, 1], zero, zero + TEMPO, zero + FULL_ALPHA, zero, zero)
+        return Action(op, slot, kinds[choice], zero, zero + TEMPO, zero + FULL_ALPHA, zero, zero)
 
     def _manage(self, slots: Slots, managed: Tensor, left: int) -> Tensor:
         """Choose the op for the seed in slot ``managed [E]``; comparisons with NaN (not measured) fail."""

@@ -99,21 +99,17 @@ class Ledger(NamedTuple):
 TERMS: dict[str, Term] = {}
 MODES: dict[str, tuple[str, ...]] = {}
 LEDGERS: dict[str, Mapping[str, Ledger]] = {}  # by mode
-OBJECTIVES: list[str] = []  # terms that are what a mode is about, not help on the way
 
 
-def term(name: str, objective: bool = False) -> Callable[[Term], Term]:
-    """Register a reward term: a pure function ``(Transition, Setting) -> [E]`` float64.
-
-    ``objective`` marks what the mode is about. SimicError where the name is taken.
+def term(name: str) -> Callable[[Term], Term]:
+    """Register a reward term: a pure function ``(Transition, Setting) -> [E]`` float64; SimicError where the name is
+    taken.
     """
 
     def register(function: Term) -> Term:
         if name in TERMS:
             raise SimicError(f"reward term {name!r} is registered twice; choose another name")
         TERMS[name] = function
-        if objective:
-            OBJECTIVES.append(name)
         return function
 
     return register
@@ -195,7 +191,7 @@ def shaping(t: Transition, setting: Setting) -> Tensor:
     return setting.weights.pbrs_weight * (setting.gamma * after - potential(t.before))
 
 
-@term("score_change", objective=True)
+@term("score_change")
 def score_change(t: Transition, setting: Setting) -> Tensor:
     """Pay the discounted change of w · score, the true terminal's included: they sum to the score at the end."""
     first = t.committed_accuracy_before.double().nan_to_num(0.0)  # a host may begin without a finite loss
@@ -217,7 +213,7 @@ def death(t: Transition, setting: Setting) -> Tensor:
     return setting.weights.death_penalty * t.panicked.double()
 
 
-@term("sparse", objective=True)
+@term("sparse")
 def sparse(t: Transition, setting: Setting) -> Tensor:
     """Pay at the end: scale · clip(committed accuracy - price of the fossilized parameters, ±1); clip before scale."""
     weights, budget = setting.weights.sparse, setting.param_budget * setting.host_params
@@ -244,7 +240,7 @@ def bounded_loss(loss: Tensor, chance_loss: Tensor) -> Tensor:
     return torch.minimum(torch.where(known.isnan(), chance_loss, known), chance_loss)
 
 
-@term("loss_improvement", objective=True)
+@term("loss_improvement")
 def loss_improvement(t: Transition, setting: Setting) -> Tensor:
     """Pay the discounted change of w · (chance - tracked loss) / σ: positive when the loss falls. It telescopes.
 
@@ -277,7 +273,7 @@ def loss_rent(t: Transition, setting: Setting) -> Tensor:
     return -(weights.loss.rent_weight * growth.log1p()).clamp(max=weights.rent_cap / setting.episode_steps)
 
 
-@term("loss_terminal", objective=True)
+@term("loss_terminal")
 def loss_terminal(t: Transition, setting: Setting) -> Tensor:
     """Pay at the end w · clip((chance - committed loss) / (chance - target), 0, 1)."""
     weights, chance = setting.weights, setting.chance_loss
@@ -394,7 +390,7 @@ def fossilize(t: Transition, setting: Setting) -> Tensor:
     return torch.where(t.op == Op.FOSSILIZE, paid, 0.0)
 
 
-@term("terminal", objective=True)
+@term("terminal")
 def terminal(t: Transition, setting: Setting) -> Tensor:
     """Pay w · committed accuracy, once, at the end of an episode."""
     return torch.where(t.ended, setting.weights.shaped.terminal_weight * t.committed_accuracy.double(), 0.0)

@@ -84,10 +84,6 @@ class SingleGrowthEnv(gymnasium.Env[NDArray[np.float32], np.int64]):
         """Return which of the ``n`` actions are legal now (the convention of sb3-contrib's MaskablePPO)."""
         return grammar_mask(self._env.action_spec, self._seen, self._actions)[0].numpy()
 
-    def factored(self, action: int) -> tuple[int, ...]:
-        """Return the heads of an action index, in the order of ``growth.life.vocabulary.Action``."""
-        return tuple(self._actions[action].tolist())
-
     @property
     def _seen(self) -> Observation:
         if self._observation is None:

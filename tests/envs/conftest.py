@@ -99,9 +99,7 @@ def make_env(digits, tokens) -> Callable[..., GrowthEnv]:
     ) -> GrowthEnv:
         host = changes.pop("host", small(family))
         data = changes.pop("data", {"transformer": tokens, "tables": TABLE}.get(host.family, digits))
-        keywords = {name: changes.pop(name) for name in ("env_ids", "compose", "kinds") if name in changes}
-        if validation := changes.pop("validation", None):  # so many samples of it
-            data = data[0], Dataset(data[1].x[:validation], data[1].y[:validation], data[1].classes)
+        keywords = {name: changes.pop(name) for name in ("compose", "kinds") if name in changes}
         train = Train(
             envs=envs,
             episode_steps=steps,

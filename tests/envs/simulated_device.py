@@ -40,6 +40,7 @@ PACKAGE = Path(simic.__file__).parent
 READS = {aten._local_scalar_dense.default, aten.nonzero.default, aten.masked_select.default, aten._unique2.default}
 COPIES = {aten._to_copy.default, aten.copy_.default}
 ENVS, STEPS = 8, 3
+SIZES = standard.Policy(core="none", encoder_units=8, core_units=8, head_units=8)
 
 
 class OnDevice(Tensor):
@@ -92,7 +93,7 @@ def perform(func, args, kwargs):
     if func in READS and there:
         wait("read")
     moved = {"device": CPU} if is_there(kwargs.get("device")) else {}
-    found = native(func)(*each(nearby, args), **({key: each(nearby, value) for key, value in kwargs.items()} | moved))
+    found = func(*each(nearby, args), **({key: each(nearby, value) for key, value in kwargs.items()} | moved))
     known = {id(tensor.near): tensor for tensor in there}
     return each(lambda value: wrapped(value, known), found) if goes else found
 
@@ -135,18 +136,6 @@ def wrapped(value, known: dict[int, OnDevice]):
     return known[id(value)] if id(value) in known else OnDevice(value)
 
 
-def native(func):
-    """Other devices than the CPU have a fused LSTM cell; here only its forward pass (Gers et al. 2000)."""
-    return lstm_cell if func is aten._thnn_fused_lstm_cell.default else func
-
-
-def lstm_cell(from_input: Tensor, from_state: Tensor, cell: Tensor, *biases: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    gates = from_input + from_state + sum(biases)
-    i, f, g, o = gates.chunk(4, 1)
-    cell = f.sigmoid() * cell + i.sigmoid() * g.tanh()
-    return o.sigmoid() * cell.tanh(), cell, gates
-
-
 class Operations(TorchDispatchMode):
     """Also those that make a tensor of nothing."""
 
@@ -182,22 +171,20 @@ class Course:
 
 
 def course(family: str, device: torch.device) -> Course:
-    """A policy without memory plays and learns twice; one with an LSTM, whose cell has no gradient here, plays once."""
+    """A policy plays and learns twice; it has no memory, whose cells have no kernel here."""
     near = DATA[family]
     data = Dataset(near.x.to(device), near.y.to(device), near.classes)
     train = standard.Train(envs=ENVS, episode_steps=STEPS, batch_size=32, host=small(family), batches_per_epoch=2)
     env = GrowthEnv(train, 7, data, data, device=device)
-    player, pupil = (actor_critic(env, core).to(device) for core in ("lstm", "none"))
-    ppo = PPO(pupil, standard.PPOParams(epochs=1, minibatches=2), 1, total_updates=2)
+    policy = ActorCritic(env.action_spec, env.observation_spec, SIZES, 1).to(device)
+    ppo = PPO(policy, standard.PPOParams(epochs=1, minibatches=2), 1, total_updates=2)
     found = Course([], [], [])
-    for iteration, policy in enumerate((pupil, pupil, player)):
+    for iteration in range(2):
         waited.clear()
         normalizers = Normalizers()
         rollout, _ = collect(env, policy, normalizers, iteration, 1, STEPS)
         found.collecting.append(Counter(waited))
         found.values.append(nearby(rollout.rewards))
-        if policy is player:
-            break
         rewards = normalizers.update(rollout.raw_features, rollout.rewards, rollout.starts, rollout.valid)
         waited.clear()
         learnt = with_advantages(rollout, rewards, 0.99, 0.95)
@@ -205,11 +192,6 @@ def course(family: str, device: torch.device) -> Course:
         found.learning.append(Counter(waited))
         found.values.append(torch.tensor([metrics.policy_loss, metrics.value_loss]))
     return found
-
-
-def actor_critic(env: GrowthEnv, core) -> ActorCritic:
-    small = standard.Policy(core=core, encoder_units=8, core_units=8, head_units=8)
-    return ActorCritic(env.action_spec, env.observation_spec, small, 1)
 
 
 def main() -> None:

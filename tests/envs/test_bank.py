@@ -1,25 +1,21 @@
 """Many tasks side by side: a host sees its own and nothing of the others."""
 
-import math
 from collections.abc import Iterable
-from dataclasses import replace
 
 import pytest
 import torch
 from torch import Tensor
 
 from simic.data.batches import Dataset
-from simic.envs import rewards
 from simic.envs.growth_env import GrowthEnv
 from tests.growth.worlds import small
 from tests.standard import HostOptimizer, PPOParams, Train
 
 from .conftest import QUICK
-from .transitions import SETTING, random_step, transition
+from .transitions import random_step
 
 CLASSES = (4, 2, 4, 3)  # of each task
 TRAINING, VALIDATION = 96, 48  # samples of each task
-BACKENDS = ("loop", "vmap")
 STEPS = 7
 
 
@@ -76,7 +72,7 @@ def of(played: list[dict[str, Tensor]], row: int) -> list[bytes]:
     return found
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", ["loop", "vmap"])
 @pytest.mark.parametrize("family", ["cnn", "mlp"])
 def test_samples_of_other_tasks_change_no_bit_of_a_host(family, backend):
     tasks = [0, 1, 2, 3, 1, 0]
@@ -93,18 +89,6 @@ def test_a_host_plays_alike_in_any_company_on_any_tasks():
         assert of(episode(make(bank(), ids), tasks), len(ids) - 1) == of(mine, 1)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_a_bank_of_one_task_is_a_data_set(backend):
-    """And so is the first task of a larger bank, if it has all classes."""
-    alone = bank(seeds=(0,), tasks=(0,))
-    plain = tuple(Dataset(data.x, data.y, data.classes) for data in alone)
-    expected = episode(make(plain, [0, 1, 2], backend), None)
-    wide = tuple(replace(data, task_classes=(4, 4, 4, 4)) for data in bank())
-    for data, tasks in ((alone, None), (wide, [0, 0, 0])):
-        found = episode(make(data, [0, 1, 2], backend), tasks)
-        assert all(of(found, row) == of(expected, row) for row in range(3))
-
-
 def test_tasks_are_those_of_training_in_turn_within_and_across_iterations():
     env = make(bank(), list(range(64)), train_tasks=3)
     firsts = set()
@@ -116,25 +100,3 @@ def test_tasks_are_those_of_training_in_turn_within_and_across_iterations():
         assert torch.equal(table, (table[0] + torch.arange(3 * 64)) % 3)
         firsts.add(int(table[0]))
     assert firsts == {0, 1, 2}
-
-
-# --- tasks of several numbers of classes ---
-
-
-def test_the_loss_is_rewarded_in_units_of_the_own_chance(make_slots):
-    """Two hosts together are paid what each is paid alone."""
-    chances = torch.tensor([math.log(10), math.log(2)], dtype=torch.float64)
-
-    def paid(chances: Tensor, losses: list[float]) -> dict[str, Tensor]:
-        setting, loss = replace(SETTING, chance_loss=chances), torch.tensor(losses)
-        slots = make_slots([[0]] * len(losses))
-        ledgers = rewards.start("loss", slots, loss + 0.1, setting)
-        step = transition(slots, slots, loss=loss, committed_loss=loss, ended=True, terminal=True, ledgers=ledgers)
-        return rewards.components("loss", step, setting)
-
-    together = paid(chances, [0.5, 0.5])
-    for row in range(2):
-        alone = paid(chances[row : row + 1], [0.5])
-        assert all(torch.equal(value[row : row + 1], alone[name]) for name, value in together.items())
-    assert together["loss_improvement"][0] != together["loss_improvement"][1]
-    assert together["loss_terminal"][0] > together["loss_terminal"][1]

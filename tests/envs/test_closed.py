@@ -5,17 +5,12 @@ import re
 import pytest
 import torch
 
-from simic.agent.export import PROGRAM, export_policy
-from simic.agent.policy import ActorCritic
 from simic.envs.actions import choices, grammar, grammar_mask
 from simic.envs.patient import Patient
 from simic.envs.play import play as play_episode
 from simic.errors import SimicError
 from simic.evaluation.schedules import OpenLoop, Schedule
-from simic.growth.life.vocabulary import Action, Op
-from tests.standard import Lifecycle, Policy
 
-SIZES = Policy(encoder_units=16, core_units=16, head_units=8, embedding_units=2)
 NARROW = {
     "op": ("WAIT", "GERMINATE", "SET_ALPHA_TARGET", "PRUNE", "ADVANCE"),
     "slot": (0, 2),
@@ -26,17 +21,12 @@ NARROW = {
     "alpha_speed": (0,),
     "alpha_curve": ("LINEAR", "COSINE"),
 }
-FREE = ("style", "tempo", "alpha_target", "alpha_speed", "alpha_curve")
 
 
 def allowed(env) -> dict[str, set[int]]:
     """Indices that NARROW leaves of each head."""
     known = choices(env.host.slots, [item.name for item in env.blueprints])
     return {head: {known[head].index(value) for value in values} for head, values in NARROW.items()}
-
-
-def make_policy(env) -> ActorCritic:
-    return ActorCritic(env.action_spec, env.observation_spec, SIZES, rng_seed=1)
 
 
 def test_masks_are_those_of_an_open_environment_without_the_closed_choices(make_env, play):
@@ -65,51 +55,6 @@ def test_an_open_space_is_masked_as_without_the_option(make_env):
     for other in seen:
         assert list(other.masks) == ["op", "slot", "blueprint"]
         assert all(torch.equal(mask, other.masks[name]) for name, mask in seen[0].masks.items())
-
-
-def test_a_slot_that_no_open_blueprint_fits_is_closed_and_so_is_the_op(make_env):
-    env = make_env()
-    sizes = env.budget.reserve[0]
-    small, large = int(sizes.argmin()), int(sizes.argmax())
-    limit = float(sizes[small]) / env.host.params
-    assert sizes[large] > sizes[small]
-    for kind, possible in ((small, True), (large, False)):
-        lifecycle = Lifecycle(param_budget=limit)
-        narrow = make_env(lifecycle=lifecycle, actions={"blueprint": (env.blueprints[kind].name,)})
-        masks = narrow.reset()[0].masks
-        assert masks["op"][:, Op.GERMINATE].all() == possible and masks["slot"][:, Op.GERMINATE, 0].all() == possible
-        assert masks["blueprint"][:, 0].sum(dim=1).eq(int(possible)).all()
-
-
-def test_the_environment_refuses_a_closed_choice_of_a_head_that_the_op_uses(make_env):
-    env = make_env(envs=2, actions=NARROW)
-    env.reset()
-    good = {"op": 1, "slot": 0, "blueprint": min(allowed(env)["blueprint"]), "style": 2, "tempo": 1, "alpha_target": 2}
-    for head in ("slot", "blueprint", "style", "tempo", "alpha_target"):
-        closed = next(index for index in range(9) if index not in allowed(env)[head])
-        action = Action.wait(2)._replace(**{k: torch.tensor([0, v]) for k, v in (good | {head: closed}).items()})
-        with pytest.raises(SimicError, match=rf"'{head}': {closed}.* of host 1 at step 0: forbidden"):
-            env.step(action)
-    unused = Action.wait(2)._replace(**{k: torch.tensor([1, v]) for k, v in (good | {"alpha_speed": 3}).items()})
-    unused = unused._replace(op=torch.tensor([0, 1]))
-    *_, info = env.step(unused)  # neither WAIT nor GERMINATE uses alpha_speed, and WAIT uses none of them
-    assert info.effective_op.tolist() == [0, 1]
-
-
-def test_the_program_takes_the_closed_masks_and_decides_like_the_policy(make_env, tmp_path):
-    env = make_env(envs=6, actions=NARROW)
-    policy = make_policy(env)
-    description = export_policy(policy, None, tmp_path, env.masked)
-    assert {f"mask_{head}" for head in FREE} < set(description["inputs"])
-    program = torch.export.load(tmp_path / PROGRAM).module()
-    observation, _ = env.reset()
-    h, c = state = policy.initial_state(6)
-    for _ in range(8):
-        expected = policy.act(observation, state, greedy=True)
-        masks = tuple(observation.masks[name] for name in env.masked)
-        actions, *_, h, c = program(observation.features, observation.categories, masks, h, c)
-        assert torch.equal(actions, expected.actions)
-        observation, state = env.step(actions)[0], expected.state
 
 
 @pytest.mark.parametrize(

@@ -58,7 +58,14 @@ def poisoned(row: int, at_epoch: int) -> type[Population]:
     return spoiled(spoil)
 
 
-PANICS = [("cnn", "loop", 1), ("cnn", "vmap", 5), ("mlp", "loop", 10), ("mlp", "vmap", 1), ("transformer", "loop", 5)]
+PANICS = [
+    ("cnn", "loop", 1),
+    ("cnn", "vmap", 5),
+    ("mlp", "loop", 10),
+    ("mlp", "vmap", 1),
+    ("transformer", "loop", 5),
+    ("tables", "vmap", 4),
+]
 
 
 @pytest.mark.parametrize(("family", "backend", "at_epoch"), PANICS)

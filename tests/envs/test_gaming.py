@@ -13,7 +13,7 @@ import torch
 
 from simic import rng
 from simic.envs import rewards
-from simic.growth.life.lifecycle import LIVE_STAGES, Measurements, advance, in_stages, legal_ops, record
+from simic.growth.life.lifecycle import LIVE_STAGES, advance, in_stages, legal_ops, record
 from simic.growth.life.vocabulary import (
     ALPHA_SPEED_STEPS,
     ALPHA_TARGETS,
@@ -29,7 +29,19 @@ from simic.params import Governor
 from tests.standard import Lifecycle, Reward
 
 from .test_faults import spoiled
-from .transitions import SETTING, VARIANT_NAMES, VARIANTS, act, measured, paid, random_states, start, transition, value
+from .transitions import (
+    OBJECTIVES,
+    SETTING,
+    VARIANT_NAMES,
+    VARIANTS,
+    act,
+    measured,
+    paid,
+    random_states,
+    start,
+    transition,
+    value,
+)
 
 every_mode = pytest.mark.parametrize(("mode", "setting"), VARIANTS, ids=VARIANT_NAMES)
 BLIND = ("sparse",)  # nothing is paid before the end, whatever the seeds do
@@ -131,7 +143,7 @@ def test_no_seed_earns_nothing_but_the_objective(make_slots, mode, setting):
     empty = make_slots([[Stage.DORMANT, Stage.PRUNED]])
     for flags in ({}, {"ended": True, "terminal": True}):
         parts = rewards.components(mode, transition(empty, empty, **flags), setting)
-        assert all(float(v) == 0.0 for name, v in parts.items() if name not in rewards.OBJECTIVES)
+        assert all(float(v) == 0.0 for name, v in parts.items() if name not in OBJECTIVES)
 
 
 @every_mode
@@ -149,7 +161,7 @@ def test_the_objective_is_paid_at_the_end_and_once(make_slots, mode, setting):
     slots = make_slots([[Stage.DORMANT]])
     steps = [transition(slots, slots) for _ in range(4)] + [transition(slots, slots, ended=True, terminal=True)]
     differences = ("loss_improvement", "score_change")
-    objective = [name for name in rewards.MODES[mode] if name in rewards.OBJECTIVES and name not in differences]
+    objective = [name for name in rewards.MODES[mode] if name in OBJECTIVES and name not in differences]
     assert objective or mode == "score"
     amounts = [sum(float(parts[name]) for name in objective) for parts in paid(mode, steps, setting)]
     assert amounts[:4] == [0.0] * 4 and (amounts[4] > 0) == bool(objective)
@@ -224,7 +236,7 @@ def test_growing_a_harmful_seed_to_be_paid_for_its_removal_earns_nothing(make_en
     harm = torch.stack([step.after.contribution[:, 0] for step, _ in steps]).nan_to_num().amin(dim=0)
     assert (harm < -1).all(), "the seeds must harm for this test to mean anything"
     for mode in rewards.MODES:
-        worth = returns(mode, steps, lambda name: name not in rewards.OBJECTIVES)
+        worth = returns(mode, steps, lambda name: name not in OBJECTIVES)
         assert (worth == 0).all() if mode in BLIND else (worth < 0).all(), mode
         assert returns(mode, steps, lambda name: name in ("attribution", "escrow")).abs().max() < 1e-9
 
@@ -252,13 +264,11 @@ def random_life(envs: int, count: int, steps: int) -> list:
         acting = in_stages(after.stage, LIVE_STAGES - {Stage.GERMINATED}) & (after.alpha > 0)
         after = record(
             after,
-            Measurements(
-                accuracy=20 + 60 * draw(envs, t, 1, 4)[:, 0],
-                contribution=torch.where(acting, 80 * draw(envs, t, count, 5) - 40, torch.nan),
-                contribution_se=draw(envs, t, count, 6),
-                gradient_ratio=torch.ones(envs, count),
-                gradient_healthy=torch.ones(envs, count, dtype=torch.bool),
-            ),
+            accuracy=20 + 60 * draw(envs, t, 1, 4)[:, 0],
+            contribution=torch.where(acting, 80 * draw(envs, t, count, 5) - 40, torch.nan),
+            contribution_se=draw(envs, t, count, 6),
+            gradient_ratio=torch.ones(envs, count),
+            gradient_healthy=torch.ones(envs, count, dtype=torch.bool),
         )
         step = transition(slots, after, stable_accuracy=20 + 60 * draw(envs, t, 1, 7)[:, 0])
         found.append(replace(step, op=events.effective_op, slot=slot))
@@ -275,7 +285,7 @@ def test_no_closed_loop_of_random_lives_earns(mode, setting):
     for t, step in enumerate(random_life(envs, 2, steps)):
         step = replace(step, ledgers=ledgers)
         parts = rewards.components(mode, step, setting)
-        paid = sum((v for name, v in parts.items() if name not in rewards.OBJECTIVES), torch.zeros(envs))
+        paid = sum((v for name, v in parts.items() if name not in OBJECTIVES), torch.zeros(envs))
         sums.append(sums[-1] + setting.gamma**t * paid)
         ledgers = rewards.advance(mode, step, setting)
         empty.append(~in_stages(step.before.stage, LIVE_STAGES).any(dim=1))

@@ -31,11 +31,6 @@ def watch(losses: list[float], finite: list[bool] | None = None, classes: int = 
     return causes, healths, vitals
 
 
-def test_a_learning_host_is_healthy():
-    causes, healths, _ = watch([2.3, 1.9, 1.5, 1.2, 1.0, 0.9, 0.9, 1.1])
-    assert set(causes) == {Cause.NONE} and all(healths)
-
-
 @pytest.mark.parametrize(("loss", "finite_gradient"), [(math.nan, True), (math.inf, True), (1.0, False)])
 def test_a_non_finite_loss_or_gradient_is_a_panic_at_once(loss, finite_gradient):
     assert watch([loss], [finite_gradient])[:2] == ([Cause.NON_FINITE], [False])
@@ -67,18 +62,3 @@ def test_thresholds_follow_the_number_of_classes():
     history = [0.1, 0.1, 0.1, 8.0, 8.0]
     assert watch(history)[0][-1] == Cause.NONE
     assert watch(history, classes=2)[0][-1] == Cause.DIVERGENCE
-
-
-def test_every_host_is_judged_by_the_chance_of_its_own_task():
-    losses = torch.tensor([[0.1, 0.1]] * 3 + [[8.0, 8.0]] * 2)
-    vitals, causes = Vitals.empty(2, PARAMS), []
-    for loss in losses:
-        vitals, cause, _ = governor.check(vitals, loss, torch.ones(2, dtype=torch.bool), chance(10, 2), PARAMS)
-        causes.append(cause.tolist())
-    assert causes[-1] == [Cause.NONE, Cause.DIVERGENCE]
-    # Two classes: collapsed to ln 2; of ten classes that loss is a good one.
-    vitals = Vitals(torch.full((2, PARAMS.window), 0.3, dtype=torch.float64), torch.zeros(2, dtype=torch.int64))
-    finite, at_chance = torch.ones(2, dtype=torch.bool), torch.full((2,), math.log(2))
-    for _ in range(PARAMS.consecutive_panics):
-        vitals, cause, _ = governor.check(vitals, at_chance, finite, chance(10, 2), PARAMS)
-    assert cause.tolist() == [Cause.NONE, Cause.COLLAPSE]

@@ -9,7 +9,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from simic.envs.actions import action_masks
-from simic.envs.attribution import COMMITTED, MAIN, WITHOUT, configurations, measurable
+from simic.envs.attribution import COMMITTED, MAIN, WITHOUT, measurable, switched_off
 from simic.envs.growth_env import GrowthEnv
 from simic.envs.rewards import potential
 from simic.errors import SimicError
@@ -17,8 +17,6 @@ from simic.growth.batch.population import Population
 from simic.growth.life.lifecycle import LIVE_STAGES, in_stages
 from simic.growth.life.vocabulary import Action, Op, Stage
 from tests.standard import Lifecycle, PPOParams, Reward
-
-from .test_attribution import by_permutations
 
 FAMILIES = ("cnn", "mlp")
 
@@ -116,7 +114,8 @@ def test_a_broken_network_has_no_committed_accuracy(make_env, digits):
 def test_contributions_equal_separate_passes(make_env, play, digits, family):
     env = make_env(envs=8, family=family, steps=24)
     info = play_until_fossilized(env, play)[-1][2][4]
-    off = configurations(env.slots)
+    kept = env.slots.stage == Stage.FOSSILIZED
+    off = switched_off(measurable(env.slots).numpy(), kept.numpy())
     alone = [env.population.evaluate(env.slots, digits[1], one[None]).correct[0].double() for one in off]
     acting = in_stages(env.slots.stage, LIVE_STAGES) & (env.slots.alpha > 0)
     assert torch.equal(info.contribution.isnan(), ~acting) and acting.any()
@@ -128,20 +127,6 @@ def test_contributions_equal_separate_passes(make_env, play, digits, family):
     assert torch.allclose(info.committed_accuracy.double(), committed, atol=1e-4)
     assert torch.allclose(env.committed(digits[1])[0].double(), committed, atol=1e-4)
     assert (committed - info.live_accuracy).abs().max() > 0
-
-
-def test_shapley_values_are_those_of_networks_run_one_by_one(make_env, play, digits):
-    """At live alpha, for hosts with different numbers of acting seeds."""
-    env = make_env(envs=6, family="mlp", steps=24)
-    play_until_fossilized(env, play)
-    found, acting = env.shapley(), measurable(env.slots)
-    assert acting.sum(dim=1).max() >= 2 and torch.equal(found.isnan(), ~acting)
-    slots = range(env.host.slots)
-    off = torch.tensor([[[not members >> k & 1 for k in slots]] * 6 for members in range(2 ** len(slots))])
-    answers = torch.cat([env.population.evaluate(env.slots, digits[1], one[None]).correct for one in off])
-    for row in range(6):
-        for slot, value in by_permutations(answers, acting[row].nonzero().flatten().tolist(), row).items():
-            assert float(found[row, slot]) == pytest.approx(value, abs=1e-6)
 
 
 def test_a_refused_op_is_paid_as_the_wait_that_happened(make_env, play):

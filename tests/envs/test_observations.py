@@ -12,9 +12,15 @@ from simic.certify import life
 from simic.certify.epochs import Validation
 from simic.certify.observations import History, Sight, Trial, features
 from simic.envs import observations
+from simic.envs.attribution import Attribution
+from simic.envs.governor import Vitals
 from simic.envs.observations import View, columns, observe
+from simic.envs.records import EpisodeState, Trials
 from simic.envs.tracker import Tracker
+from simic.growth.batch.statistics import TrainStats
 from simic.growth.life.vocabulary import Blend, Op, Ramp, Slots, Stage
+from simic.params import Governor
+from simic.transfer import CPU
 
 ENVS, SLOTS, KINDS, T = 3, 2, 4, 12
 # Where a field of the slots has another name in the reference, and which fields are the slot's own there.
@@ -22,54 +28,58 @@ OF_SEED = {"contribution_velocity": "velocity", "steps_since_measured": "unmeasu
 OF_SLOT = ("stage", "dwell", "germinations", "stage_accuracy")
 
 
-def view(slots: Slots | None = None, **changes) -> View:
-    nothing = torch.full((ENVS,), torch.nan)
-    plain = View(
-        slots=slots or Slots.empty(ENVS, SLOTS),
+def view(step: int = 0, episode_steps: int = T, alignment: torch.Tensor | None = None, **changes) -> View:
+    """A view of hosts of which nothing is measured, but for ``changes`` of their state."""
+    host, seed = torch.full((ENVS,), torch.nan), torch.full((ENVS, SLOTS), torch.nan)
+    yes = torch.ones(ENVS, dtype=torch.bool)
+    state = EpisodeState(
+        slots=Slots.empty(ENVS, SLOTS),
         tracker=Tracker.empty(ENVS),
-        step=0,
-        episode_steps=T,
-        chance_loss=torch.full((ENVS,), math.log(10)),
-        train_loss=nothing,
-        train_accuracy=nothing,
-        op=torch.full((ENVS,), -1),
-        succeeded=torch.ones(ENVS, dtype=torch.bool),
-        interaction=torch.full((ENVS, SLOTS), torch.nan),
-        boost=torch.full((ENVS, SLOTS), torch.nan),
+        vitals=Vitals.empty(ENVS, Governor()),
+        alive=yes,
+        measured=Attribution(*[host] * 5, *[seed] * 5),
+        trained=TrainStats.unmeasured(ENVS, SLOTS, CPU),
+        effective_op=torch.full((ENVS,), -1),
+        succeeded=yes,
         seed_params=torch.zeros(ENVS, SLOTS, dtype=torch.int64),
+        ledgers={},
+        trials=Trials.none(ENVS, KINDS, CPU),
+    )
+    return View(
+        state=replace(state, **changes),
+        step=step,
+        episode_steps=episode_steps,
+        chance_loss=torch.full((ENVS,), math.log(10)),
         host_params=100,
         param_budget=4.0,
-        tried=torch.zeros(ENVS, KINDS, dtype=torch.int64),
-        gained=torch.full((ENVS, KINDS), torch.nan),
-        alignment=torch.zeros(ENVS, KINDS),
+        alignment=torch.zeros(ENVS, KINDS) if alignment is None else alignment,
     )
-    return replace(plain, **changes)
 
 
 def sight(seen: View, env: int) -> Sight:
     """What the reference sees of one host."""
-    slots = []
+    state, slots = seen.state, []
     for k in range(SLOTS):
-        at = {OF_SEED.get(name, name): value[env, k].item() for name, value in vars(seen.slots).items()}
+        at = {OF_SEED.get(name, name): value[env, k].item() for name, value in vars(state.slots).items()}
         own = {name: at.pop(name) for name in OF_SLOT}
         slots.append(life.Slot(**own, seed=life.Seed(**at)))
-    tracker = {name: value[env].tolist() for name, value in vars(seen.tracker).items()}
+    tracker = {name: value[env].tolist() for name, value in vars(state.tracker).items()}
     history = History(best=tracker.pop("best_accuracy"), **tracker)
     unseen = {field.name: math.nan for field in fields(Validation)}
-    shown = {name: getattr(seen, name)[env].tolist() for name in ("interaction", "boost")}
-    kinds = zip(*(getattr(seen, name)[env].tolist() for name in ("alignment", "tried", "gained")), strict=True)
+    shown = {name: getattr(state.measured, name)[env].tolist() for name in ("interaction", "boost")}
+    kinds = zip(*(x[env].tolist() for x in (seen.alignment, state.trials.tried, state.trials.gained)), strict=True)
     return Sight(
         slots=slots,
         history=history,
         step=seen.step,
         steps=seen.episode_steps,
         chance=math.log(10),
-        train_loss=float(seen.train_loss[env]),
-        train_accuracy=float(seen.train_accuracy[env]),
-        op=int(seen.op[env]),
-        succeeded=bool(seen.succeeded[env]),
+        train_loss=float(state.trained.loss[env]),
+        train_accuracy=float(state.trained.accuracy[env]),
+        op=int(state.effective_op[env]),
+        succeeded=bool(state.succeeded[env]),
         validation=Validation(**unseen | shown),  # pyright: ignore[reportArgumentType]
-        seed_params=seen.seed_params[env].tolist(),
+        seed_params=state.seed_params[env].tolist(),
         host_params=seen.host_params,
         budget=seen.param_budget,
         trials=[Trial(*kind) for kind in kinds],
@@ -110,20 +120,18 @@ def drawn(draw: torch.Generator) -> View:
         best_accuracy=torch.full(host, 100.0),
         stabilised=counts(2, *host).bool(),
     )
+    plain = view().state
     return view(
-        replace(Slots.empty(ENVS, SLOTS), **given),
-        tracker=tracker,
         step=int(counts(T + 1, 1)),
         alignment=2 * torch.rand(kind, generator=draw) - 1,
-        train_loss=numbers(*host).abs(),
-        train_accuracy=accuracies(*host),
-        op=counts(len(Op) + 1, *host) - 1,
+        slots=replace(plain.slots, **given),
+        tracker=tracker,
+        trained=replace(plain.trained, loss=numbers(*host).abs(), accuracy=accuracies(*host)),
+        effective_op=counts(len(Op) + 1, *host) - 1,
         succeeded=counts(2, *host).bool(),
-        interaction=numbers(),
-        boost=numbers().abs(),
+        measured=replace(plain.measured, interaction=numbers(), boost=numbers().abs()),
         seed_params=torch.where(counts(2) == 0, counts(10**12), counts(100)),
-        tried=counts(3, *kind),
-        gained=numbers(*kind),
+        trials=Trials(counts(3, *kind), numbers(*kind)),
     )
 
 
@@ -142,41 +150,11 @@ def test_every_column_stays_in_its_range_whatever_was_measured(seed):
             assert not row.flag or value in (0.0, 1.0), (env, name)
 
 
-def test_spec_describes_the_tensor():
-    spec = observations.observation_spec(SLOTS, KINDS)
-    table = columns(SLOTS, KINDS)
-    assert spec.features == len(table) == observe(view()).shape[1]
-    assert spec.raw == tuple(row.flag or name.startswith("blueprint") for name, row in table)
-    assert (spec.categories, spec.cardinality, spec.version) == (SLOTS, KINDS, observations.VERSION)
-    names = [name for name, _ in table]
-    assert len(set(names)) == len(names)
-
-
 def test_only_time_says_how_long_an_episode_is():
     """Two episodes of other lengths, with as many steps left: all else that is seen is the same."""
     short, long = (observe(view(step=5 + more, episode_steps=T + more)) for more in (0, 30))
     names = [name for name, _ in columns(SLOTS, KINDS)]
     assert [name for name, a, b in zip(names, short.T, long.T, strict=True) if not torch.equal(a, b)] == ["time"]
-
-
-def test_document_lists_every_column_at_its_index():
-    lines = [line.split(" | ") for line in observations.document().splitlines() if line.startswith("| ")]
-    shown = [(cells[0].strip("| ").split("–"), cells[1].split(", ")) for cells in lines if cells[0] != "| index"]
-    assert all(int(places[-1]) - int(places[0]) + 1 == len(names) for places, names in shown)
-    rows = [(int(places[0]) + offset, name) for places, names in shown for offset, name in enumerate(names)]
-    base, block, kind = len(observations.BASE), len(observations.SLOT), len(observations.KIND)
-    assert len(rows) == base + block + kind
-    names = [name for name, _ in columns(SLOTS, KINDS)]
-    for index, name in rows[:base]:
-        assert names[index] == name
-    for k in range(SLOTS):
-        for index, name in rows[base : base + block]:
-            assert names[base + block * k + index] == f"slot{k}_{name}"
-    for p in range(KINDS):
-        for index, name in rows[base + block :]:
-            assert names[base + block * SLOTS + kind * p + index] == f"blueprint{p}_{name}"
-    assert f"from column {base} + {block} k" in observations.document()
-    assert f"from column {base} + {block} K + {kind} p" in observations.document()
 
 
 def test_the_committed_page_is_the_generated_one():

@@ -1,16 +1,12 @@
 """The patient rule equals a scalar one host at a time, and keeps its word on real hosts."""
 
-from dataclasses import replace
-
 import pytest
 import torch
 
-from simic.envs import patient
 from simic.envs.patient import KEEP_ABOVE_PCT, PATIENCE_EPOCHS, Patient, steps_to_clear, steps_to_finish, tries
-from simic.envs.play import Episode, play
+from simic.envs.play import play
 from simic.growth.life.lifecycle import LIVE_STAGES
 from simic.growth.life.vocabulary import Op, Ramp, Stage
-from simic.growth.networks.blueprints import blueprints_of
 from tests.evaluation.scripted import MANUAL, SLOTS, World, as_the_scalar_rules
 from tests.evaluation.tiny import tiny_env, tiny_suite
 from tests.standard import Lifecycle
@@ -78,13 +74,6 @@ def test_patient_rule_equals_the_scalar_rule(most, count):
     assert (world.slots.stage == Stage.FOSSILIZED).sum(dim=1).max() == most
 
 
-def test_every_family_has_tries_in_every_slot_and_each_once():
-    for family in patient.TRIED:
-        order = tries(family, 3)
-        assert {slot for slot, _ in order} == {0, 1, 2} and len(set(order)) == len(order)
-        assert all(0 <= kind < len(blueprints_of(family)) for _, kind in order)
-
-
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [({}, 5), ({"auto_advance": False}, 6), ({"training_dwell": 0, "blending_dwell": 0, "min_prune_age": 0}, 1)],
@@ -103,19 +92,3 @@ def test_a_seed_is_measured_in_holding_when_it_is_due(bank, changes, expected):
     )
     due = steps_to_finish(lifecycle)
     assert due == expected and ready[due].all() and not ready[due - 1].any()
-
-
-# --- the draws of an episode's decisions ---
-
-
-EPISODE = Episode(torch.arange(3), iteration=4, rng_seed=1, steps=4)
-
-
-@pytest.mark.parametrize("changed", [{"rng_seed": 2}, {"iteration": 5}, {"env_ids": torch.arange(3, 6)}])
-def test_noise_is_another_for_every_key_and_the_same_in_any_company(changed):
-    noise = EPISODE.noise(0, heads=8)
-    assert noise.shape == (3, 8) and noise.unique().numel() == 24
-    assert not torch.equal(EPISODE.noise(1, 8), noise) and not torch.equal(
-        replace(EPISODE, **changed).noise(0, 8), noise
-    )
-    assert torch.equal(replace(EPISODE, env_ids=torch.tensor([2])).noise(0, 8), noise[2:])

@@ -65,19 +65,6 @@ def test_it_goes_on_as_if_nothing_had_been(make, before):
     assert bits(env.state_dict()) == bits(other.state_dict())
 
 
-def test_hosts_in_groups_are_saved_as_hosts_of_one_group_are(make_env):
-    one, groups = (make_env(HOSTS, steps=STEPS, **changes) for changes in ({}, {"compose": IN_GROUPS}))
-    for env in (one, groups):
-        played(env)
-    ours, theirs = one.state_dict(), groups.state_dict()
-    assert ours.keys() == theirs.keys()
-    assert {name: (x.shape, x.dtype) for name, x in ours.items()} == {n: (x.shape, x.dtype) for n, x in theirs.items()}
-    there = make_env(HOSTS, steps=STEPS, compose=IN_GROUPS)
-    there.reset(options={"iteration": 3})
-    there.load_state_dict(ours)
-    assert bits(there.state_dict()) == bits(ours)
-
-
 @pytest.mark.parametrize("change", ["missing", "unknown", "shape", "kind"])
 def test_the_state_of_another_episode_is_refused(make, before, change):
     name = "episode/ledgers.tracked_loss"

@@ -7,11 +7,9 @@ import torch
 from growth.worlds import make_table
 from torch import Tensor
 
-from simic.agent.policy import ActorCritic
 from simic.envs.growth_env import GrowthEnv
 from simic.growth.life.lifecycle import LIVE_STAGES
 from simic.growth.life.vocabulary import Op
-from tests.standard import Policy
 
 from .conftest import AT_ONCE
 from .transitions import act
@@ -46,23 +44,6 @@ def test_a_seed_that_makes_room_is_told_and_the_governor_forgets_its_network(tab
         count += int(info.replaced.sum())
         before = info.stage
     assert count > 50
-
-
-@pytest.mark.parametrize("width", [4, 30])
-def test_what_is_seen_does_not_depend_on_the_width_of_a_table(tables, width) -> None:
-    data = make_table(width, samples=64, seed=1), make_table(width, samples=32, seed=2)
-    usual, env = tables(envs=2), tables(envs=2, data=data)
-    assert env.host.input_shape == (1, 1, width)
-    assert (env.observation_spec, env.action_spec) == (usual.observation_spec, usual.action_spec)
-    policy = ActorCritic(usual.action_spec, usual.observation_spec, Policy(), rng_seed=1)
-    observation, _ = env.reset()
-    state = policy.initial_state(2)
-    for step in range(3):
-        decision = policy.act(observation, state, torch.full((2, 8), 0.3 + 0.2 * step))
-        observation, reward, *_ = env.step(decision.actions)
-        state = decision.state
-        assert observation.features.shape == (2, usual.observation_spec.features)
-        assert observation.features.isfinite().all() and reward.isfinite().all()
 
 
 def test_the_critic_is_told_the_kind_of_each_hosts_task_and_features_are_not(tables) -> None:

@@ -5,38 +5,8 @@ import math
 import pytest
 import torch
 
-from simic.certify.observations import History
 from simic.envs import tracker as tracking
 from simic.envs.tracker import Tracker
-
-
-def test_tracker_is_that_of_the_reference():
-    generator = torch.Generator().manual_seed(1)
-    envs, steps = 6, 30
-    tracker, references = Tracker.empty(envs), [History() for _ in range(envs)]
-    loss, accuracy = torch.full((envs,), 2.0), torch.full((envs,), 10.0)
-    for _ in range(steps):
-        loss = loss * (1 + 0.08 * torch.randn(envs, generator=generator))
-        accuracy = (accuracy + 2 * torch.randn(envs, generator=generator) + 0.5).clamp(0, 100)
-        before, copy = tracker, copied(tracker)
-        tracker = tracking.update(tracker, loss, accuracy)
-        assert all(torch.equal(value, copied(before)[name]) for name, value in copy.items()), "it was changed in place"
-        for env, reference in enumerate(references):
-            reference.add(float(loss[env]), float(accuracy[env]))
-            assert int(tracker.plateau[env]) == reference.plateau
-            assert int(tracker.stable_run[env]) == reference.stable_run
-            assert bool(tracker.stabilised[env]) == reference.stabilised
-            assert float(tracker.best_accuracy[env]) == reference.best
-            assert float(tracker.stable_accuracy(3)[env]) == min(reference.accuracies[-3:])
-            known = len(reference.losses)
-            assert tracker.losses[env, -known:].tolist() == reference.losses
-            assert tracker.accuracies[env, -known:].tolist() == reference.accuracies
-            assert tracker.losses[env, :-known].isnan().all()
-    assert any(reference.stabilised for reference in references)
-
-
-def copied(tracker: Tracker) -> dict[str, torch.Tensor]:
-    return {name: value.nan_to_num(-1.0).clone() for name, value in vars(tracker).items()}
 
 
 def test_missing_measurements_are_neither_best_nor_stable():

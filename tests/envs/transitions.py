@@ -23,6 +23,8 @@ CHANCES = torch.tensor([CHANCE], dtype=torch.float64)
 SETTING = Setting(WEIGHTS, GAMMA, 10, HOST, param_budget=4.0, price=0.0, chance_loss=CHANCES)
 # (mode, setting): all shipped modes, and the score with a price.
 VARIANTS = [(mode, SETTING) for mode in rewards.MODES] + [("score", replace(SETTING, price=5.0))]
+# Terms that are what a mode is about, not help on the way.
+OBJECTIVES = {"score_change", "sparse", "loss_improvement", "loss_terminal", "terminal"}
 VARIANT_NAMES = [*rewards.MODES, "score_priced"]
 
 
@@ -124,7 +126,7 @@ def paid(mode: str, steps: Sequence[Transition], setting: Setting = SETTING) -> 
 def value(mode: str, steps: Sequence[Transition], setting: Setting = SETTING, objective: bool = True) -> float:
     """Discounted return of host 0 along a path, with or without the terms that are what the mode is about."""
     parts = [
-        {name: term for name, term in step.items() if objective or name not in rewards.OBJECTIVES}
+        {name: term for name, term in step.items() if objective or name not in OBJECTIVES}
         for step in paid(mode, steps, setting)
     ]
     return float(discounted([sum(step.values(), torch.zeros(1, dtype=torch.float64)) for step in parts])[0])

@@ -10,7 +10,7 @@ from simic.envs import actions
 from simic.envs import tracker as tracking
 from simic.envs.actions import Budget, action_masks, action_spec
 from simic.envs.play import Episode, Situation
-from simic.growth.life.lifecycle import LIVE_STAGES, Measurements, advance, in_stages, record
+from simic.growth.life.lifecycle import LIVE_STAGES, advance, in_stages, record
 from simic.growth.life.vocabulary import Op, Slots, Stage
 from simic.growth.networks.blueprints import blueprints_of
 from simic.params import Lifecycle
@@ -48,11 +48,8 @@ class World:
         unlucky = rng.uniform(stream, (SLOTS + 5,))[:, :SLOTS] < 0.2  # not every measurement succeeds
         contribution = torch.where(seen & ~unlucky, contribution, torch.nan)
         healthy = torch.ones_like(seen)
-        self.slots = record(
-            self.slots,
-            Measurements(self.accuracy, contribution, torch.full_like(contribution, 0.3), torch.ones_like(contribution),
-                         healthy),
-        )  # fmt: skip
+        error, ratio = torch.full_like(contribution, 0.3), torch.ones_like(contribution)
+        self.slots = record(self.slots, self.accuracy, contribution, error, ratio, healthy)
 
     def situation(self, step):
         masks = action_masks(self.slots, self.lifecycle, self.budget)

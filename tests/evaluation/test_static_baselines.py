@@ -152,7 +152,7 @@ def test_kept_seeds_are_there_from_the_start_with_the_weights_they_began_with(ba
     assert torch.equal(slots.blueprint, torch.where(kept, env.slots.blueprint, -1))
     assert (slots.alpha[kept] == 1).all() and (slots.stage[~kept] == Stage.DORMANT).all()
     env.population.reset(ITERATION, torch.arange(TASKS))
-    env.population.germinate(env.slots, kept)
+    env.population.germinate(env.slots, kept, env.training_data)
     begun = [env.population.named_parameters(env.slots, row) for row in range(TASKS)]
     one = torch.ones(1, TASKS, dtype=torch.int64)
     env.population.learning_rate = 0.0

@@ -19,9 +19,20 @@ from simic.growth.networks import blueprints
 from simic.growth.networks.hosts import build_host
 from simic.params import Host
 
-from .worlds import DATA, FAMILIES, logits_of, make_order, make_population, mixed_slots, population_of
+from .worlds import (
+    DATA,
+    FAMILIES,
+    logits_of,
+    make_order,
+    make_population,
+    make_table,
+    mixed_slots,
+    one_seed,
+    population_of,
+)
 
 CARD = "# A network\n"
+TABLES = blueprints.blueprints_of("tables")
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -68,6 +79,19 @@ def test_a_directory_gives_the_network_back(family: str, tmp_path: Path) -> None
         torch.testing.assert_close(program(DATA[family].x[:1]), expected[:1], rtol=0, atol=1e-6)
     with pytest.raises(SimicError, match="already exists"):
         write_network(grown_network(population, slots, 2), path, history, CARD)
+
+
+@pytest.mark.parametrize("kind", range(len(TABLES)), ids=[item.name for item in TABLES])
+def test_every_seed_for_tables_is_exported(kind: int, tmp_path: Path) -> None:
+    population = make_population("tables", 2)
+    slots = one_seed(population, Stage.FOSSILIZED, kind, alpha=1.0)
+    population.train_epoch(slots, DATA["tables"], make_order(2, 30, 16))
+    write_network(grown_network(population, slots, 1, committed=True), tmp_path / "grown", [], CARD)
+    program, x = torch.export.load(tmp_path / "grown" / "network.pt2").module(), make_table(seed=8).x
+    expected, bare = (logits_of(population, each, x)[1] for each in (slots, Slots.empty(2, 1)))
+    with torch.no_grad():
+        torch.testing.assert_close(program(x), expected, rtol=1e-5, atol=1e-5)
+    assert not torch.allclose(expected, bare, atol=1e-3), "a seed that does nothing would show nothing"
 
 
 def test_a_damaged_directory_is_refused_by_name(tmp_path: Path) -> None:

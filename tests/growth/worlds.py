@@ -1,6 +1,8 @@
 """Small populations in every mix of stages, and data for them."""
 
+from collections import defaultdict
 from dataclasses import replace
+from statistics import fmean
 
 import torch
 from torch import Tensor, nn
@@ -75,9 +77,9 @@ def small(family: str) -> Host:
     return Host(family=family, preset="impaired")
 
 
-def make_host(family: str, preset: str | None = None) -> HostSpec:
-    """Of that preset, or the smallest."""
-    host = small(family) if preset is None else Host(family=family, preset=preset)
+def make_host(family: str) -> HostSpec:
+    """The smallest."""
+    host = small(family)
     if family == "tables":
         return build_host(host, DATA["tables"].shape, 3)
     return build_host(host, (CONTEXT,), TOKENS) if family == "transformer" else build_host(host, IMAGE, 4)
@@ -103,10 +105,9 @@ def make_population(
     envs: int = 8,
     backend: Backend = "vmap",
     optimizer: HostOptimizer | None = None,
-    preset: str | None = None,
     kind: type[Population] = Population,
 ) -> Population:
-    return population_of(make_host(family, preset), envs, backend, optimizer, kind)
+    return population_of(make_host(family), envs, backend, optimizer, kind)
 
 
 def one_seed(
@@ -183,7 +184,7 @@ class PlainHost(nn.Module):
         self.stage, self.alpha = slots.stage[row].tolist(), slots.alpha[row].tolist()
         self.operator, frozen = slots.operator[row].tolist(), state.frozen[row].tolist()
         body = list(nn.ModuleList([*self.segments, self.head]).parameters())  # tied ones once
-        self.optimizers = [self._sgd(body, population.optimizer.weight_decay)]
+        self.optimizers = {"host": self._sgd(body, population.optimizer.weight_decay)}
         for k, stage in enumerate(self.stage):
             joint = nn.ModuleDict()
             if stage in LIVE:
@@ -191,7 +192,8 @@ class PlainHost(nn.Module):
                 joint["gate"] = host.gate(host.slot_shapes[k])
             self.joints.append(joint)
             if stage > Stage.GERMINATED and not frozen[k]:
-                self.optimizers += [self._sgd(list(module.parameters()), 0.0) for module in joint.values()]
+                for name, module in joint.items():
+                    self.optimizers[f"{name} {k}"] = self._sgd(list(module.parameters()), 0.0)
         values = population.named_parameters(slots, row)
         for name, parameter in self.named_parameters():
             parameter.data.copy_(values[name])
@@ -219,13 +221,18 @@ class PlainHost(nn.Module):
             a = a * self.joints[k]["gate"](seen).view(len(h), -1, *[1] * (h.dim() - 2))
         return h + a * (s - h)
 
-    def learn(self, order: Tensor) -> None:
+    def learn(self, order: Tensor) -> dict[str, float]:
+        """Mean over the minibatches of the loss, and of the norm of what each optimizer steps, before its clip."""
+        told = defaultdict[str, list[float]](list)
         for batch in order:
             self.zero_grad()
             logits, answers = self(self.data.x[batch]), self.data.y[batch]
-            nn.functional.cross_entropy(logits.flatten(0, -2), answers.flatten()).backward()
-            for optimizer in self.optimizers:
+            loss = nn.functional.cross_entropy(logits.flatten(0, -2), answers.flatten())
+            loss.backward()
+            told["loss"].append(float(loss.detach()))
+            for name, optimizer in self.optimizers.items():
                 members = optimizer.param_groups[0]["params"]
                 if any(p.grad is not None for p in members):
-                    nn.utils.clip_grad_norm_(members, 1.0)
+                    told[name].append(float(nn.utils.clip_grad_norm_(members, 1.0)))
                     optimizer.step()
+        return {name: fmean(values) for name, values in told.items()}

@@ -11,7 +11,6 @@ from torch import Tensor
 
 from simic import rng
 from simic.data.batches import Dataset
-from simic.errors import SimicError
 from simic.growth.batch.alignment import Alignments
 from simic.growth.batch.arena import MOMENTS, Arena, Block, Rows, named
 from simic.growth.batch.forward import Backend, Templates, Weights, gate_name, run_streams, seed_name
@@ -106,9 +105,7 @@ class Population:
         self._stores = {}
         self._store("host").start(torch.arange(len(self), device=self.device), torch.cat(rows, 1))
 
-    def germinate(
-        self, slots: Slots, rows: Tensor | Flags, data: Dataset | None = None, state: SlotState | None = None
-    ) -> None:
+    def germinate(self, slots: Slots, rows: Tensor | Flags, data: Dataset, state: SlotState | None = None) -> None:
         """Initialise the seeds and gates of ``rows [E, K]`` bool by hash of (iteration, env id, slot, nth germination);
         moments and steps are zero. Under MULTIPLY the blueprint's closing parameters start at zero. What a blueprint
         fits to data is fitted to the first samples of the host's task in ``data``, the training split.
@@ -121,14 +118,12 @@ class Population:
                 which = np.flatnonzero(chosen[:, slot] & (state.blueprint[:, slot] == kind))
                 self._germinate(slots, slot, kind, upload(which, self.device), data)
 
-    def _germinate(self, slots: Slots, slot: int, kind: int, hosts: Tensor, data: Dataset | None) -> None:
+    def _germinate(self, slots: Slots, slot: int, kind: int, hosts: Tensor, data: Dataset) -> None:
         key = partial(rng.key, self.rng_seed, Purpose.SEED_INIT, self.iteration, self.env_ids[hosts], slot)
         germination = slots.germinations[hosts, slot]
         template, gate = self.templates.seeds[slot][kind], self.templates.gates[slot]
         param = template.draw(key(germination, SEED_MODULE, device=self.device))
         if template.fits:
-            if data is None:
-                raise SimicError(f"{template.name}: is fitted to data, and was germinated without any")
             param = template.with_fit(param, self._fits.of(template, data, self.tasks[hosts]))
         closed = (slots.operator[hosts, slot] == Blend.MULTIPLY)[:, None] & self._closing[slot][kind]
         self._store(seed_name(slot, kind)).start(hosts, param.masked_fill(closed, 0.0))

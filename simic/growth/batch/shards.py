@@ -187,12 +187,10 @@ class Shards:
         self.env_ids = self.env_ids if env_ids is None else env_ids
         self._all("reset", self.rng_seed, iteration, tasks, env_ids)
 
-    def germinate(
-        self, slots: Slots, rows: Tensor | Flags, data: Dataset | None = None, state: SlotState | None = None
-    ) -> None:
-        chosen, held = flags_of(rows), None if data is None else self._held(data)
+    def germinate(self, slots: Slots, rows: Tensor | Flags, data: Dataset, state: SlotState | None = None) -> None:
+        chosen = flags_of(rows)
         if chosen.any():
-            self._all("germinate", slots, chosen, held, state or SlotState.read(slots))
+            self._all("germinate", slots, chosen, self._held(data), state or SlotState.read(slots))
 
     def aligned(self, data: Dataset) -> Tensor:
         return torch.cat(self._all("aligned", self._held(data)))

@@ -79,17 +79,6 @@ VELOCITY_DECAY = 0.7
 
 
 @dataclass(frozen=True)
-class Measurements:
-    """What one epoch measured; NaN = not measured. Accuracies and contributions in points."""
-
-    accuracy: Tensor  # [E], live network
-    contribution: Tensor  # [E, K]
-    contribution_se: Tensor  # [E, K]
-    gradient_ratio: Tensor  # [E, K]
-    gradient_healthy: Tensor  # [E, K] bool
-
-
-@dataclass(frozen=True)
 class Events:
     """What ``advance`` did."""
 
@@ -163,31 +152,39 @@ def advance(slots: Slots, action: Action, params: Lifecycle, live_accuracy: Tens
     return slots, Events(effective, asked, passed & (asked != NO_GATE), germinated)
 
 
-def record(slots: Slots, measurements: Measurements) -> Slots:
-    """Store one epoch's measurements: ages, dwell, accuracies, contribution and its velocity, gradient EMA; pure."""
+def record(
+    slots: Slots,
+    accuracy: Tensor,
+    contribution: Tensor,
+    contribution_se: Tensor,
+    gradient_ratio: Tensor,
+    gradient_healthy: Tensor,
+) -> Slots:
+    """Store what an epoch measured: the live network's accuracy ``[E]``, of each seed ``[E, K]`` its contribution and
+    gradients; points, NaN = not measured. Ages, dwell, velocity and gradient average follow; pure.
+    """
     live = in_stages(slots.stage, LIVE_STAGES)
-    contribution = measurements.contribution
     measured = live & contribution.isfinite()
     repeated = measured & slots.contribution.isfinite()
     # v ← 0.7 v + 0.3 (c_t − c_{t−1}), v = 0 before the second measurement.
     velocity = VELOCITY_DECAY * slots.contribution_velocity.nan_to_num(0.0)
     velocity = velocity + (1 - VELOCITY_DECAY) * (contribution - slots.contribution)
-    ratio_measured = live & measurements.gradient_ratio.isfinite()
-    ratio = GRADIENT_EMA_DECAY * slots.gradient_ratio + (1 - GRADIENT_EMA_DECAY) * measurements.gradient_ratio
+    ratio_measured = live & gradient_ratio.isfinite()
+    ratio = GRADIENT_EMA_DECAY * slots.gradient_ratio + (1 - GRADIENT_EMA_DECAY) * gradient_ratio
     # The first measurement initialises the average: starting from 0 would bias it low for ~10 epochs.
-    ratio = torch.where(slots.gradient_ratio.isfinite(), ratio, measurements.gradient_ratio)
+    ratio = torch.where(slots.gradient_ratio.isfinite(), ratio, gradient_ratio)
     unmeasured = torch.where(live, slots.steps_since_measured + 1, slots.steps_since_measured)
     return replace(
         slots,
         age=slots.age + live,
         dwell=slots.dwell + live,
-        accuracy=torch.where(live, measurements.accuracy[:, None].to(slots.accuracy.dtype), slots.accuracy),
+        accuracy=torch.where(live, accuracy[:, None].to(slots.accuracy.dtype), slots.accuracy),
         contribution=torch.where(measured, contribution, slots.contribution),
-        contribution_se=torch.where(measured, measurements.contribution_se, slots.contribution_se),
+        contribution_se=torch.where(measured, contribution_se, slots.contribution_se),
         contribution_velocity=torch.where(repeated, velocity, slots.contribution_velocity),
         steps_since_measured=torch.where(measured, 0, unmeasured),
         gradient_ratio=torch.where(ratio_measured, ratio, slots.gradient_ratio),
-        gradient_healthy=live & measurements.gradient_healthy,
+        gradient_healthy=live & gradient_healthy,
     )
 
 

@@ -14,7 +14,7 @@ from simic.errors import SimicError
 from simic.growth.life.vocabulary import Stage
 from simic.growth.networks import images, tables, transformer  # noqa: F401 - they register the shipped families
 from simic.growth.networks.blueprints import count_flops, count_params, families_with_blueprints, probe
-from simic.growth.networks.family import Anatomy, Shape, families, family_of
+from simic.growth.networks.family import Anatomy, Family, Shape, families, family_of
 from simic.growth.networks.layers import check_norm
 from simic.params import Host
 
@@ -93,14 +93,30 @@ def build_host(
     if len(anatomy.slot_shapes) != len(anatomy.segments):
         parts = f"{len(anatomy.segments)} segments and {len(anatomy.slot_shapes)} slot shapes"
         raise SimicError(f"host family {host.family}: {parts}: must be as many")
-    for slot, shape in enumerate(anatomy.slot_shapes):
-        check_norm(shape[-1:] if anatomy.features_last else shape, f"host {host.family}/{host.preset}, slot {slot}")
     how = family.build, host, input_shape, classes
-    params, flops = counts or _count(*how)  # pyright: ignore[reportArgumentType] - a frozen model can be hashed
-    spec = HostSpec(
+    counts = counts or _counted(*how)  # pyright: ignore[reportArgumentType] - a frozen model can be hashed
+    preset, name = host.preset, f"host {host.family}/{host.preset}"
+    spec = spec_of(anatomy, family, preset, input_shape, classes, counts, name)
+    return spec if weights is None else _trained(spec, weights)
+
+
+def spec_of(
+    anatomy: Anatomy,
+    family: Family,
+    preset: str,
+    input_shape: Shape,
+    classes: int,
+    counts: tuple[int, int],
+    name: str,
+) -> HostSpec:
+    """Return a host of a family with these parameters and FLOPs; SimicError, by name, where a slot is too narrow."""
+    for slot, shape in enumerate(anatomy.slot_shapes):
+        check_norm(shape[-1:] if anatomy.features_last else shape, f"{name}, slot {slot}")
+    params, flops = counts
+    return HostSpec(
         **vars(anatomy),
-        family=host.family,
-        preset=host.preset,
+        family=family.name,
+        preset=preset,
         input_shape=input_shape,
         classes=classes,
         isolated=family.isolated,
@@ -109,7 +125,6 @@ def build_host(
         flops_per_sample=flops,
         reads_input=family.reads_input,
     )
-    return spec if weights is None else _trained(spec, weights)
 
 
 def _trained(host: HostSpec, weights: Mapping[str, Tensor]) -> HostSpec:
@@ -141,9 +156,12 @@ def _sizes(shapes: Mapping[str, torch.Size]) -> str:
 
 # On the meta device this takes longer than all else of building a host, and a run builds dozens of equal ones.
 @lru_cache(maxsize=64)
-def _count(build_anatomy: Callable[..., Anatomy], host: Host, inputs: Shape, classes: int) -> tuple[int, int]:
+def _counted(build_anatomy: Callable[..., Anatomy], host: Host, inputs: Shape, classes: int) -> tuple[int, int]:
+    return count(build_anatomy(host, inputs, classes), inputs, classes, "host")
+
+
+def count(anatomy: Anatomy, inputs: Shape, classes: int, name: str) -> tuple[int, int]:
     """Count parameters and FLOPs; every module must make of its features what the next one takes."""
-    anatomy = build_anatomy(host, inputs, classes)
     tokens = len(inputs) == 1
     shapes = (inputs, *anatomy.slot_shapes, (*inputs, classes) if tokens else (classes,))
     params = flops = 0
@@ -151,7 +169,8 @@ def _count(build_anatomy: Callable[..., Anatomy], host: Host, inputs: Shape, cla
         with torch.device("meta"):
             module = build()
         dtype = torch.int64 if tokens and k == 0 else torch.float32
-        probe(module, "host head" if build is anatomy.head else f"host segment {k}", shapes[k], shapes[k + 1], dtype)
+        part = f"{name} head" if build is anatomy.head else f"{name} segment {k}"
+        probe(module, part, shapes[k], shapes[k + 1], dtype)
         params += count_params(module)
         flops += count_flops(module, shapes[k], dtype)
         if build is anatomy.head:

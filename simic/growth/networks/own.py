@@ -8,6 +8,7 @@ head. Rows of numbers reach the network as ``[B, D]``.
 import copy
 import math
 from collections.abc import Iterable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -16,10 +17,8 @@ from torch import Tensor, nn
 
 from simic import registry
 from simic.errors import SimicError
-from simic.growth.networks.blueprints import count_flops, count_params
-from simic.growth.networks.family import Shape, family_of
-from simic.growth.networks.hosts import HostSpec
-from simic.growth.networks.layers import check_norm
+from simic.growth.networks.family import Anatomy, Shape, family_of
+from simic.growth.networks.hosts import HostSpec, count, spec_of
 
 GROWS = {1: "mlp", 2: "transformer", 3: "adapted_cnn"}  # whose blueprints, by the dimensions of a sample's features
 BATCH_NORMS = nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d | nn.SyncBatchNorm
@@ -93,35 +92,15 @@ def own_host(network: nn.Module, input_shape: Shape, classes: int, name: str) ->
 
 def _host(modules: tuple[nn.Module, ...], shapes: list[Shape], classes: int, name: str) -> HostSpec:
     """Make the host; ``shapes`` are those that the modules take."""
-    family, tokens = family_of(GROWS[len(shapes[1])]), len(shapes[0]) == 1
-    for slot, shape in enumerate(shapes[1:]):
-        check_norm(shape[-1:] if len(shape) == 2 else shape, f"{name}, slot {slot}")
-    flops = 0
-    for k, (module, shape) in enumerate(zip(modules, shapes, strict=True)):
+    for module in modules:
         # Run row by row: a user's forward may do what cannot be batched over hosts.
         module.vmap = False  # pyright: ignore[reportArgumentType] - read by Template
-        dtype = torch.int64 if tokens and k == 0 else torch.float32
-        try:
-            flops += count_flops(copy.deepcopy(module), shape, dtype)
-        except Exception as error:  # of many kinds
-            raise SimicError(f"{name}, segment {k}: cannot be run without values: {_line(error)}") from error
-    builders = [partial(copy.deepcopy, module) for module in modules]
-    return HostSpec(
-        family=family.name,
-        preset=name,
-        input_shape=shapes[0],
-        classes=classes,
-        segments=tuple(builders[:-1]),
-        head=builders[-1],
-        slot_shapes=tuple(shapes[1:]),
-        features_last=len(shapes[1]) == 2,
-        isolated=family.isolated,
-        gate=family.gate,
-        params=sum(count_params(module) for module in modules),
-        flops_per_sample=flops,
-        config=None,
-        frozen=True,
-    )
+    *segments, head = (partial(copy.deepcopy, module) for module in modules)
+    inputs, *slot_shapes = shapes
+    last = len(slot_shapes[0]) == 2
+    anatomy = Anatomy(tuple(segments), head, tuple(slot_shapes), config=None, features_last=last)
+    family, counts = family_of(GROWS[len(slot_shapes[0])]), count(anatomy, inputs, classes, f"{name},")
+    return replace(spec_of(anatomy, family, name, inputs, classes, counts, name), frozen=True)
 
 
 def _parts(network: nn.Module, name: str) -> list[nn.Module]:

@@ -29,7 +29,9 @@ FAULTS: Faults = {
     ),
     "live-network-scored": critical(
         "The test score is that of the live network, with seeds that were not kept.",
-        Patch("envs/growth_env.py", "(self.slots)[COMMITTED : COMMITTED + 1]", "(self.slots)[0:1]"),
+        Patch(
+            "envs/growth_env.py", "evaluate(self.slots, data, off[None])", "evaluate(self.slots, data, 0 * off[None])"
+        ),
     ),
     "interval-too-narrow": high(
         "Standard errors are divided by n instead of its root.",

@@ -95,7 +95,11 @@ FAULTS: Faults = {
     ),
     "time-not-seen": high(
         "The observation of the time is always 0.",
-        Patch(OBSERVATIONS, "full_like(v.train_loss, v.step / v.episode_steps)", "full_like(v.train_loss, 0.0)"),
+        Patch(
+            OBSERVATIONS,
+            "full_like(v.state.trained.loss, v.step / v.episode_steps)",
+            "full_like(v.state.trained.loss, 0.0)",
+        ),
     ),
     "lags-shifted": high(
         "What is shown as the newest validation result is the one before it.",

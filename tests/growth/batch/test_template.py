@@ -1,7 +1,5 @@
 """Templates: what is redrawn, what stays, what cannot be stacked."""
 
-from functools import partial
-
 import pytest
 import torch
 from torch import Tensor, nn
@@ -53,22 +51,6 @@ def test_a_random_vector_without_a_weight_is_refused() -> None:
 
     with pytest.raises(SimicError, match="odd: parameter 'shift' starts at random"):
         Template(Odd, "odd")
-
-
-class OneByOne(nn.Linear):
-    """A module whose kernel has no batching rule."""
-
-    vmap = False
-
-
-def test_a_module_that_cannot_be_batched_runs_row_by_row() -> None:
-    plain, alone = Template(partial(nn.Linear, 3, 3), "plain"), Template(partial(OneByOne, 3, 3), "alone")
-    rows = torch.randn(4, plain.layout.params)
-    x = torch.randn(4, 5, 3, requires_grad=True)
-    expected, found = plain.run(plain.layout.unpack(rows), x), alone.run(alone.layout.unpack(rows), x)
-    torch.testing.assert_close(found, expected)
-    (grad,) = torch.autograd.grad(found.square().sum(), x)
-    torch.testing.assert_close(grad, torch.autograd.grad(expected.square().sum(), x)[0])
 
 
 class OwnNorm(nn.Module):

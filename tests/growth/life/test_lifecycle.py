@@ -14,16 +14,13 @@ from simic.certify import life
 from simic.growth.life import lifecycle
 from simic.growth.life.lifecycle import (
     Events,
-    Measurements,
     advance,
     gate_passes,
     legal_ops,
     prune_live,
-    ramp_tick,
     record,
-    retarget,
 )
-from simic.growth.life.vocabulary import Action, Curve, Op, Ramp, Slots, Stage
+from simic.growth.life.vocabulary import Action, Op, Slots, Stage
 from tests import standard
 from tests.standard import Lifecycle
 
@@ -60,20 +57,16 @@ def random_action(slots: Slots, params: Lifecycle, draw: torch.Generator) -> Act
     return Action(*heads)
 
 
-def random_measurements(rows: int, draw: torch.Generator) -> Measurements:
-    """Some missing."""
+def random_measurements(rows: int, draw: torch.Generator) -> tuple[Tensor, ...]:
+    """What ``record`` takes, some of it missing."""
 
     def with_holes(scale: float) -> Tensor:
         values = scale * torch.randn(rows, SLOTS, generator=draw)
         return torch.where(torch.rand(rows, SLOTS, generator=draw) < 0.2, torch.nan, values)
 
-    return Measurements(
-        accuracy=100 * torch.rand(rows, generator=draw),
-        contribution=with_holes(3.0),
-        contribution_se=torch.rand(rows, SLOTS, generator=draw),
-        gradient_ratio=with_holes(0.5).abs(),
-        gradient_healthy=torch.rand(rows, SLOTS, generator=draw) < 0.9,
-    )
+    accuracy, error = 100 * torch.rand(rows, generator=draw), torch.rand(rows, SLOTS, generator=draw)
+    healthy = torch.rand(rows, SLOTS, generator=draw) < 0.9
+    return accuracy, with_holes(3.0), error, with_holes(0.5).abs(), healthy
 
 
 def play(rows: int, seed: int, params: Lifecycle) -> None:
@@ -99,9 +92,8 @@ def play(rows: int, seed: int, params: Lifecycle) -> None:
                 for place in host:
                     if place.alive and place.stage != Stage.FOSSILIZED:
                         place.remove()
-        measured = random_measurements(rows, draw)
-        slots, accuracy = record(slots, measured), measured.accuracy
-        columns = (measured.contribution, measured.contribution_se, measured.gradient_ratio, measured.gradient_healthy)
+        accuracy, *columns = random_measurements(rows, draw)
+        slots = record(slots, accuracy, *columns)
         for i, host in enumerate(hosts):
             for k, place in enumerate(host):
                 life.remember(place, accuracy[i].item(), *(column[i, k].item() for column in columns))
@@ -154,7 +146,7 @@ def test_advance_changes_nothing_it_was_given() -> None:
         before = {name: tensor.clone() for name, tensor in vars(slots).items()}
         following, _ = advance(slots, random_action(slots, params, draw), params, torch.full((16,), 50.0))
         assert all(torch.equal(getattr(slots, k).nan_to_num(-7), v.nan_to_num(-7)) for k, v in before.items())
-        slots = record(following, random_measurements(16, draw))
+        slots = record(following, *random_measurements(16, draw))
         fresh = vars(Slots.empty(1, 1))
         assert all(t.shape == (16, SLOTS) and t.dtype == fresh[k].dtype for k, t in vars(slots).items())
 
@@ -167,7 +159,7 @@ def act(op: Op, slot: int = 0, **heads: int) -> Action:
 def step(slots: Slots, action: Action, params: Lifecycle) -> tuple[Slots, Events]:
     slots, events = advance(slots, action, params, torch.tensor([50.0]))
     ones = torch.ones(1, SLOTS)
-    return record(slots, Measurements(torch.tensor([50.0]), ones, ones, ones, ones > 0)), events
+    return record(slots, torch.tensor([50.0]), ones, ones, ones, ones > 0), events
 
 
 def test_a_refused_gate_is_an_event_and_a_wait() -> None:
@@ -190,9 +182,7 @@ def test_the_gradient_average_starts_at_the_first_measurement() -> None:
     slots = replace(Slots.empty(1, 1), stage=torch.tensor([[int(Stage.TRAINING)]]))
     missing = torch.full((1, 1), torch.nan)
     for ratio in (0.5, 0.7):
-        healthy = torch.tensor([[True]])
-        measured = Measurements(torch.tensor([50.0]), missing, missing, torch.tensor([[ratio]]), healthy)
-        slots = record(slots, measured)
+        slots = record(slots, torch.tensor([50.0]), missing, missing, torch.tensor([[ratio]]), torch.tensor([[True]]))
     assert slots.gradient_ratio.item() == pytest.approx(0.9 * 0.5 + 0.1 * 0.7)
 
 
@@ -204,28 +194,3 @@ def test_a_threshold_that_rounding_alone_misses_is_met() -> None:
     seed = replace(empty, **{name: torch.full_like(getattr(empty, name), value) for name, value in values.items()})
     passes = gate_passes(seed, standard.Lifecycle(gates="strict"))
     assert passes[Stage.BLENDING] and passes[Stage.FOSSILIZED]
-
-
-HERE = torch.tensor([[True]])
-
-
-@settings(deadline=None)
-@given(
-    start=st.floats(0, 1, width=32),
-    target=st.floats(0, 1, width=32),
-    steps=st.integers(0, 40),
-    curve=st.sampled_from(list(Curve)),
-)
-def test_a_ramp_is_monotone_bounded_and_lands_exactly(start: float, target: float, steps: int, curve: Curve) -> None:
-    slots = replace(Slots.empty(1, 1), alpha=torch.tensor([[start]]))
-    slots = retarget(slots, HERE, torch.tensor([[target]]), torch.tensor([[steps]]), torch.tensor([[int(curve)]]))
-    values = [start]
-    ticks = 0
-    while slots.ramp.item() != Ramp.HOLD:
-        slots = ramp_tick(slots, HERE)
-        values.append(slots.alpha.item())
-        ticks += 1
-    assert ticks == (0 if steps == 0 or start == target else steps)
-    assert slots.alpha.item() == target
-    assert values == sorted(values, reverse=target < start)
-    assert all(min(start, target) <= value <= max(start, target) for value in values)

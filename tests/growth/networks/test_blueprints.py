@@ -5,8 +5,7 @@ import torch
 from torch import nn
 
 from simic.errors import SimicError
-from simic.growth.networks import blueprints
-from simic.growth.networks.blueprints import Blueprint, blueprint, blueprints_of, share_blueprints
+from simic.growth.networks.blueprints import Blueprint, blueprint, blueprints_of
 
 # Parameters and multiply-adds per sample at c features, n positions; attention also multiplies n × n scores twice.
 # Those of the other families are compared with the reference (tests/certify/test_networks.py).
@@ -73,16 +72,14 @@ def test_a_name_is_registered_once() -> None:
         blueprint("norm", family="mlp")(nn.LayerNorm)
 
 
-def test_a_family_grows_its_own_blueprints_or_those_of_one_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(blueprints, "_SHARED", {})
-    share_blueprints("tower", "mlp")
-    share_blueprints("tower", "mlp")
-    assert blueprints_of("tower") == blueprints_of("mlp")
-    for family, of in (("tower", "cnn"), ("cnn", "mlp")):
-        with pytest.raises(SimicError, match=f"family '{family}' has blueprints already"):
-            share_blueprints(family, of)
-
-
 def test_an_unknown_family_is_refused() -> None:
     with pytest.raises(SimicError, match="known families: adapted_cnn, cnn, mlp"):
         blueprints_of("rnn")
+
+
+@pytest.mark.parametrize("columns", [2, 5, 8])
+def test_a_row_is_sorted_whether_its_columns_are_odd_or_even(columns: int) -> None:
+    """Sorting goes by pairs of neighbours."""
+    [item] = [item for item in blueprints_of("tables") if item.name == "sort"]
+    rows = torch.randn(20, columns)
+    assert torch.equal(item.build((columns, 8)).raw(rows.T[:, None], {})[:, 0].T, rows.sort(dim=1).values)
