@@ -44,16 +44,6 @@ def test_replay_of_a_rollout_gives_the_log_probabilities_of_acting(core: str) ->
     assert rollout.log_probs.count_nonzero() > 20
 
 
-def test_the_value_does_not_depend_on_the_action() -> None:
-    policy = make_policy()
-    observation = observe(5)
-    state = policy.initial_state(5)
-    steps = [policy.act(observation, state, torch.full((5, 4), noise)) for noise in (0.0, 0.5, 0.99)]
-    assert not torch.equal(steps[0].actions, steps[2].actions)
-    assert torch.equal(steps[0].value, steps[1].value) and torch.equal(steps[0].value, steps[2].value)
-    assert torch.equal(steps[0].value, policy.value(observation, state))
-
-
 def test_sampled_actions_are_always_legal_and_unused_heads_zero() -> None:
     policy = make_policy()
     generator = torch.Generator().manual_seed(2)
@@ -70,26 +60,13 @@ def test_sampled_actions_are_always_legal_and_unused_heads_zero() -> None:
     assert torch.allclose(step.joint, step.log_probs.sum(dim=1))
 
 
-def test_greedy_takes_the_likeliest_choice_of_every_head() -> None:
-    policy, observation = make_policy(), observe(50)
-    state = policy.initial_state(50)
-    greedy = policy.act(observation, state, greedy=True)
-    op_log_probs = policy.choose(policy.remember(observation, state)[0], observation.masks)[0].log_probs
-    assert torch.equal(greedy.actions[:, 0], op_log_probs.argmax(dim=1))
-    # No other choice of the last head that matters is likelier than the one taken.
-    for noise in torch.rand(20, generator=torch.Generator().manual_seed(1)):
-        other = policy.act(observation, state, noise.expand(50, 4))
-        same_op = (other.actions[:, :2] == greedy.actions[:, :2]).all(dim=1)
-        assert (other.log_probs[same_op] <= greedy.log_probs[same_op] + 1e-6).all()
-
-
 def test_initial_policy_is_nearly_uniform_and_ignores_earlier_choices() -> None:
     policy = ActorCritic(HIERARCHY, SEEN, standard.Policy(), rng_seed=1)
     observation = observe(40)
     z = policy.remember(observation, policy.initial_state(40))[0]
     for choice in policy.choose(z, observation.masks, noise=torch.full((40, 4), 0.5)):
         several = choice.options() > 1
-        assert (choice.normalized_entropy()[several] > 0.99).all()  # audit check M4: above 0.95
+        assert (choice.normalized_entropy()[several] > 0.99).all()
     assert not policy.given[0].any() and not policy.given[1].any()
 
 
@@ -231,7 +208,7 @@ def telling(first: int = 0) -> Telling:
 
 
 @CRITICS
-def test_what_it_is_told_changes_values_and_no_action(critic: str) -> None:
+def test_what_it_is_told_changes_values_and_no_action_and_no_gradient_of_one(critic: str) -> None:
     policy = policy_of(critic)
     one, other = (make_rollout(policy, telling(first), 8) for first in (0, 1))
     assert torch.equal(one.actions, other.actions) and torch.equal(one.log_probs, other.log_probs)
@@ -239,14 +216,7 @@ def test_what_it_is_told_changes_values_and_no_action(critic: str) -> None:
     assert not torch.equal(one.told, other.told)
     assert (one.values[valid] != other.values[valid]).all()
     assert torch.equal(one.state.h, other.state.h)
-
-
-@CRITICS
-def test_no_gradient_of_an_action_reaches_what_it_is_told(critic: str) -> None:
-    policy = policy_of(critic)
-    rollout = make_rollout(policy, telling(), 8)
-    seen = replay(policy, rollout)
-    told = policy.told.weight
+    seen, told = replay(policy, one), policy.told.weight
     [of_actions] = torch.autograd.grad(seen.log_probs.sum(), told, retain_graph=True, allow_unused=True)
     [of_entropy] = torch.autograd.grad(seen.entropy.sum(), told, retain_graph=True, allow_unused=True)
     [of_values] = torch.autograd.grad(seen.values.sum(), told)

@@ -7,13 +7,11 @@ import pytest
 import torch
 
 from simic import params, rng
-from simic.agent.normalization import Normalizers, RewardNormalizer
-from simic.agent.ppo import PPO, with_advantages
+from simic.agent.ppo import PPO
 from simic.agent.rollout import Rollout
-from simic.agent.spec import Observation
 from tests import standard
 
-from .worlds import episodes, make_policy, make_rollout, replay
+from .worlds import episodes, make_policy, make_rollout
 
 ONE_STEP = standard.PPOParams(
     learning_rate=1e-3, epochs=1, minibatches=1, target_kl=None, clip_range=0.2,
@@ -30,24 +28,6 @@ def moved(policy: torch.nn.Module, size: float = 0.1) -> None:
     with torch.no_grad():
         for index, parameter in enumerate(policy.parameters()):
             parameter += size * rng.normal(rng.key(4, rng.Purpose.BASELINE, index), tuple(parameter.shape))
-
-
-@pytest.mark.parametrize("core", ["lstm", "gru"])
-def test_after_a_step_the_memory_is_that_of_the_new_weights(core: str) -> None:
-    """Every epoch recomputes the row from its first memory; what the old weights remembered is not used."""
-    policy = make_policy(core)
-    rollout = make_rollout(policy, episodes(4, 7, None), 7)
-    moved(policy)
-    seen = replay(policy, rollout)
-    state, read = rollout.state, []
-    for t in range(7):
-        masks = {name: mask[t] for name, mask in rollout.masks.items()}
-        *both, state = policy.remember(Observation(rollout.features[t], rollout.categories[t], masks), state)
-        read.append(both)
-    z, of_value = (torch.stack(steps) for steps in zip(*read, strict=True))
-    assert torch.allclose(seen.z, z, atol=1e-5)
-    assert torch.allclose(seen.values, policy.state_value(of_value), atol=1e-5)
-    assert not torch.allclose(seen.log_probs, rollout.log_probs, atol=1e-2)
 
 
 def test_an_update_leaves_its_rollout_as_it_was() -> None:
@@ -122,25 +102,3 @@ def test_a_rollout_without_valid_rows_moves_nothing() -> None:
     metrics = ppo.update(replace(rollout, valid=torch.zeros_like(rollout.valid)), 0)
     assert not metrics.stopped_early
     assert all(torch.equal(tensor, before[name]) for name, tensor in ppo.policy.state_dict().items())
-
-
-def test_equal_rewards_of_one_rollout_are_scaled_alike() -> None:
-    """One σ for the rollout: who came first in it does not matter."""
-    normalizers = Normalizers(None, RewardNormalizer(3, 0.9))
-    rewards = torch.randn(6, 3, generator=torch.Generator().manual_seed(1))
-    rewards[0, 0] = rewards[5, 2] = rewards[3, 1] = 0.75
-    starts, valid = torch.zeros(6, 3, dtype=torch.bool), torch.ones(6, 3, dtype=torch.bool)
-    scaled = normalizers.update(torch.zeros(6, 3, 2), rewards, starts, valid)
-    assert scaled[0, 0] == scaled[5, 2] == scaled[3, 1]
-    assert torch.allclose(scaled / rewards, (scaled / rewards)[0, 0].expand(6, 3), rtol=1e-5)
-
-
-def test_a_group_of_environments_does_not_change_the_advantages_of_another() -> None:
-    """Never one stream of interleaved environments."""
-    policy = make_policy()
-    rollout = make_rollout(policy, episodes(4, 6), 6)
-    alone = rollout.select(torch.tensor([1]))
-    again = with_advantages(alone, alone.rewards, 0.9, 0.8)
-    assert rollout.advantages is not None
-    assert again.advantages is not None
-    assert torch.equal(again.advantages[:, 0], rollout.advantages[:, 1])

@@ -1,17 +1,14 @@
 """Small environments and policies for the tests of the agent."""
 
-import threading
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from gymnasium.vector import AutoresetMode
 from torch import Tensor
 
 from simic import params, rng
-from simic.agent.normalization import Normalizers, Reduce
+from simic.agent.normalization import Normalizers
 from simic.agent.policy import ActorCritic, Replayed
 from simic.agent.ppo import PPO, collect, with_advantages
 from simic.agent.rollout import Rollout
@@ -123,22 +120,3 @@ def weights(ppo: PPO) -> Tensor:
 def forget_masks(rollout: Rollout) -> Rollout:
     """The defect of replaying without the masks acted under."""
     return replace(rollout, masks={name: torch.ones_like(mask) for name, mask in rollout.masks.items()})
-
-
-def in_processes(count: int, work: Callable[[int, Reduce], Result]) -> list[Result]:
-    """``work(rank, reduce)`` side by side in threads, with exact sums and maxima over all of them."""
-    box: dict[int, Tensor] = {}
-    barrier = threading.Barrier(count, timeout=60)
-
-    def exchange(rank: int) -> Reduce:
-        def reduce(tensor: Tensor, how: Literal["sum", "max"]) -> Tensor:
-            barrier.wait()
-            box[rank] = tensor
-            barrier.wait()
-            every = torch.stack([box[other] for other in range(count)])
-            return every.sum(dim=0) if how == "sum" else every.amax(dim=0)
-
-        return reduce
-
-    with ThreadPoolExecutor(count) as pool:
-        return list(pool.map(lambda rank: work(rank, exchange(rank)), range(count)))
