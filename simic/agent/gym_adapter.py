@@ -10,7 +10,7 @@ import gymnasium
 import numpy as np
 import torch
 from gymnasium.spaces import Box, Discrete, MultiDiscrete
-from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 from torch import Tensor
 
 from simic import rng
@@ -30,24 +30,33 @@ class AdapterInfo:
 
 
 class GymAdapter:
-    """Adapt a vector environment. Autoreset must be SAME_STEP, so that no step is a reset in disguise. The generators
-    of the environments are seeded from the hash of ``rng_seed``.
+    """Adapt a vector environment. Autoreset must be SAME_STEP, so that no step is a reset in disguise. ``env_ids`` are
+    global (default 0 … E−1); the environments' own generators are seeded from the hash of ``rng_seed``.
 
-    A method ``action_masks()`` of each environment returns the legal actions; without it everything is legal. It
-    returns bool ``[n]``, of a MultiDiscrete space the dimensions' masks one after the other (as for sb3-contrib), or a
-    mapping from the names of heads to masks, shaped as ``Observation`` says. An attribute ``action_spec`` replaces the
-    trivial one of the space, for heads that matter after some ops only; its sizes must be the space's.
+    ``mask_method`` names a method of each environment that returns the legal actions; without it everything is legal.
+    It returns bool ``[n]``, of a MultiDiscrete space the dimensions' masks one after the other (as for sb3-contrib), or
+    a mapping from the names of heads to masks, shaped as ``Observation`` says. ``action_spec`` replaces the trivial one
+    of the space, for heads that matter after some ops only; its sizes must be the space's.
     """
 
-    def __init__(self, env: SyncVectorEnv, rng_seed: int) -> None:
-        self.env, self.rng_seed = env, rng_seed
-        first = env.envs[0]
-        self.mask_method = MASK_METHOD if first.has_wrapper_attr(MASK_METHOD) else None
-        given = first.get_wrapper_attr(ACTION_SPEC) if first.has_wrapper_attr(ACTION_SPEC) else None
+    def __init__(
+        self,
+        env: SyncVectorEnv | AsyncVectorEnv,
+        rng_seed: int,
+        env_ids: Tensor | None = None,
+        mask_method: str | None = None,
+        action_spec: ActionSpec | None = None,
+    ) -> None:
+        self.env, self.rng_seed, self.mask_method = env, rng_seed, mask_method
         self.metadata = dict(env.metadata)
+        mode = self.metadata.get("autoreset_mode")
+        if mode is not AutoresetMode.SAME_STEP:
+            raise SimicError(f"vector environment: autoreset_mode is {mode}; only SAME_STEP can be learned from")
         self.num_envs = env.num_envs
-        self.env_ids = torch.arange(self.num_envs)
-        self.observation_spec, self.action_spec = specs(env.single_observation_space, env.single_action_space, given)
+        self.env_ids = torch.arange(self.num_envs) if env_ids is None else env_ids
+        self.observation_spec, self.action_spec = specs(
+            env.single_observation_space, env.single_action_space, action_spec
+        )
         self.masked: tuple[str, ...] | None = None  # heads, once something was observed
         self._single = isinstance(env.single_action_space, Discrete)
         self._first_action = np.array([head.first for head in self.action_spec.heads])
@@ -209,14 +218,20 @@ def _maker(make: Make) -> Callable[[], gymnasium.Env]:
 
 
 def vectorized(make: Make, envs: int, rng_seed: int) -> GymAdapter:
-    """Make so many copies of an environment, by its registered name or a function; in this process, on one thread."""
+    """Make so many copies of an environment, by its registered name or a function; in this process, on one thread.
+
+    An environment with a method ``action_masks()`` is masked, one with an ``action_spec`` has that (``GymAdapter`` says
+    what they are).
+    """
     try:
         vector = SyncVectorEnv([_maker(make)] * envs, autoreset_mode=AutoresetMode.SAME_STEP)
     except (gymnasium.error.Error, ImportError) as error:
         raise SimicError(f"environment {make!r}: {' '.join(str(error).split())}") from None
     first = vector.envs[0]
+    mask_method = MASK_METHOD if first.has_wrapper_attr(MASK_METHOD) else None
+    spec = first.get_wrapper_attr(ACTION_SPEC) if first.has_wrapper_attr(ACTION_SPEC) else None
     try:
-        return GymAdapter(vector, rng_seed)
+        return GymAdapter(vector, rng_seed, mask_method=mask_method, action_spec=spec)
     except SimicError as error:
         raise SimicError(f"environment {first.unwrapped.spec.id if first.unwrapped.spec else first}: {error}") from None
 

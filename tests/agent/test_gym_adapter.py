@@ -31,9 +31,18 @@ class Counter(gymnasium.Env):
         observation = np.array([self.time, self.start])
         return observation, float(self.time), self.time == self.end, self.time == self.limit, {}
 
+    def legal(self):
+        return np.array([True, self.time > 0, False])
 
-def vector(*envs: Counter) -> SyncVectorEnv:
-    return SyncVectorEnv([lambda env=env: env for env in envs], autoreset_mode=AutoresetMode.SAME_STEP)
+    def both(self):
+        return np.array([True, self.time > 0, False, True, True, True])
+
+    def by_name(self):
+        return {"button": np.array([[True, False, False, False], [True, True, True, self.time > 0]])}
+
+
+def vector(*envs: Counter, mode: AutoresetMode = AutoresetMode.SAME_STEP) -> SyncVectorEnv:
+    return SyncVectorEnv([lambda env=env: env for env in envs], autoreset_mode=mode)
 
 
 def test_final_observations_are_those_before_the_reset_and_only_of_truncated_rows() -> None:
@@ -52,13 +61,13 @@ def test_final_observations_are_those_before_the_reset_and_only_of_truncated_row
     assert observation.features.dtype == torch.float32
 
 
-def test_starts_are_a_function_of_seed_iteration_and_env() -> None:
-    def starts(rng_seed: int, iteration: int, envs: int) -> list[float]:
-        adapter = GymAdapter(vector(*(Counter() for _ in range(envs))), rng_seed)
+def test_starts_are_a_function_of_seed_iteration_and_global_env() -> None:
+    def starts(rng_seed: int, iteration: int, env_ids: list[int]) -> list[float]:
+        adapter = GymAdapter(vector(*(Counter() for _ in env_ids)), rng_seed, torch.tensor(env_ids))
         return adapter.reset(options={"iteration": iteration})[0].features[:, 1].tolist()
 
-    assert starts(1, 0, 3)[:2] == starts(1, 0, 2)
-    assert len({*starts(1, 0, 2), *starts(1, 1, 2), *starts(2, 0, 2)}) == 6
+    assert starts(1, 0, [0, 1, 2])[1:] == starts(1, 0, [1, 2])
+    assert len({*starts(1, 0, [0, 1]), *starts(1, 1, [0, 1]), *starts(2, 0, [0, 1])}) == 6
 
 
 @pytest.mark.parametrize(
@@ -74,41 +83,39 @@ def test_actions_reach_the_environment_in_its_own_numbers(space, sizes, action, 
     assert np.array(env.action).tolist() == received
 
 
-class Masked(Counter):
-    """Answers what is legal at each time."""
-
-    def __init__(self, *legal: object, space: gymnasium.Space | None = None) -> None:
-        super().__init__(space=space)
-        self.legal = legal
-
-    def action_masks(self):
-        return self.legal[self.time]
-
-
 def test_masks_of_several_heads_come_one_after_the_other() -> None:
-    space = MultiDiscrete([2, 4])
-    adapter = GymAdapter(vector(Masked([True, False, False, True, True, True], space=space)), 1)
+    adapter = GymAdapter(vector(Counter(space=MultiDiscrete([2, 4]))), 1, mask_method="both")
     masks = adapter.reset()[0].masks
     assert {name: mask.tolist() for name, mask in masks.items()} == {
         "action_0": [[True, False]],
         "action_1": [[False, True, True, True]],
     }
-    adapter = GymAdapter(vector(Masked([True, True, False], space=space)), 1)
-    with pytest.raises(SimicError, match=r"action_masks\(\) returns an array of shape \[3\]: must be \[6\]"):
+    adapter = GymAdapter(vector(Counter(space=MultiDiscrete([2, 4]))), 1, mask_method="legal")
+    with pytest.raises(SimicError, match=r"legal\(\) returns an array of shape \[3\]: must be \[6\]"):
         adapter.reset()
+
+
+class Odd(Counter):
+    """Answers as told."""
+
+    answers: tuple = ()
+
+    def told(self):
+        return self.answers[self.time]
 
 
 @pytest.mark.parametrize(
     ("answers", "message"),
     [
-        (([0.0, -1e9, -1e9],), r"action_masks\(\) returns -1000000000.0: must be True where legal"),
-        (([2, 0, 1],), r"action_masks\(\) returns 2: must be True"),
-        (({"action_0": [True] * 3}, {"king": [True] * 3}), r"action_masks\(\) masks king: before it was action_0"),
+        (([0.0, -1e9, -1e9],), r"told\(\) returns -1000000000.0: must be True where legal"),
+        (([2, 0, 1],), r"told\(\) returns 2: must be True"),
+        (({"action_0": [True] * 3}, {"king": [True] * 3}), r"told\(\) masks king: before it was action_0"),
         (({"action_0": [True]},), r"mask 'action_0' is bool \[1, 1\]: must be bool \[1, 3\]"),
     ],
 )
-def test_masks_that_may_mean_something_else_are_refused(answers: tuple, message: str) -> None:
-    adapter = GymAdapter(vector(Masked(*answers)), 1)
+def test_masks_that_may_mean_something_else_are_refused(answers: tuple, message: str, monkeypatch) -> None:
+    monkeypatch.setattr(Odd, "answers", answers)
+    adapter = GymAdapter(vector(Odd()), 1, mask_method="told")
 
     def play() -> None:
         adapter.reset()
@@ -120,25 +127,26 @@ def test_masks_that_may_mean_something_else_are_refused(answers: tuple, message:
 
 def test_a_spec_of_ones_own_brings_names_relevance_and_masks_by_name() -> None:
     spec = ActionSpec((Head("op", 2), Head("button", 4, mask_given="op")), ((True, False), (True, True)))
-    envs = [Masked({"button": np.ones((2, 4), bool)}, space=MultiDiscrete([2, 4])) for _ in range(2)]
-    envs[0].action_spec = spec
-    adapter = GymAdapter(vector(*envs), 1)
+    space = MultiDiscrete([2, 4])
+    adapter = GymAdapter(vector(Counter(space=space), Counter(space=space)), 1, mask_method="by_name", action_spec=spec)
     assert adapter.action_spec == spec
     assert adapter.reset()[0].masks["button"].shape == (2, 2, 4)
-    for given, words in (
-        (spec, r"has heads of sizes \[2, 4\]: must be .*\[3\]"),
-        (lambda: spec, "is function: must be"),
-    ):
-        other = Masked()
-        other.action_spec = given
-        with pytest.raises(SimicError, match=f"action_spec {words}"):
-            GymAdapter(vector(other), 1)
+    with pytest.raises(SimicError, match=r"action_spec has heads of sizes \[2, 4\]: must be .*\[3\]"):
+        GymAdapter(vector(Counter()), 1, action_spec=spec)
+    with pytest.raises(SimicError, match="action_spec is function: must be"):
+        GymAdapter(vector(Counter()), 1, action_spec=lambda: spec)  # pyright: ignore[reportArgumentType]
 
 
-def test_observations_that_are_no_box_and_continuous_actions_are_refused() -> None:
+def test_observations_that_are_no_box_are_refused() -> None:
     env = Counter()
     env.observation_space = Discrete(4)
     with pytest.raises(SimicError, match=r"observation space Discrete\(4\): must be a Box"):
         GymAdapter(vector(env), 1)
+
+
+def test_another_autoreset_and_continuous_actions_are_refused() -> None:
+    for mode in (AutoresetMode.NEXT_STEP, AutoresetMode.DISABLED):
+        with pytest.raises(SimicError, match="only SAME_STEP"):
+            GymAdapter(vector(Counter(), mode=mode), 1)
     with pytest.raises(SimicError, match="must be Discrete"):
         GymAdapter(vector(Counter(space=Box(-1, 1, (2,)))), 1)
