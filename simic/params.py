@@ -305,7 +305,7 @@ class Train(Tree):
     """One training run of the controller."""
 
     host: Host = Host()
-    iterations: Steps = 40
+    iterations: Count = 40
     horizon: Count | None = 40  # iterations over which ppo.entropy_coef falls; null: all of them
     envs: Count = 1024
     # Epochs of each host and decisions about it; a range [low, high] is drawn from anew for each iteration.

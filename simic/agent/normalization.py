@@ -67,13 +67,6 @@ class Moments:
         """Return the variance of the population; 1 before the first row."""
         return torch.where(self.count > 0, self.m2 / self.count.clamp(min=1), 1.0)
 
-    def state_dict(self) -> dict[str, Tensor]:
-        return {"count": self.count.clone(), "mean": self.mean.clone(), "m2": self.m2.clone()}
-
-    @classmethod
-    def from_state(cls, state: dict[str, Tensor]) -> "Moments":
-        return cls(*(state[name].clone() for name in ("count", "mean", "m2")))
-
 
 class ObservationNormalizer:
     """clip((x − μ) / √(σ² + ε), ±10) by column, over all rows ever seen; columns the spec calls raw pass unchanged."""
@@ -99,10 +92,10 @@ class ObservationNormalizer:
         self._freeze(self.moments.merge(batch))
 
     def state_dict(self) -> dict[str, Tensor]:
-        return self.moments.state_dict()
+        return {name: part.clone() for name, part in vars(self.moments).items()}
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        self._freeze(Moments.from_state({name: part.to(self.raw.device) for name, part in state.items()}))
+        self._freeze(Moments(**{name: part.to(self.raw.device, copy=True) for name, part in state.items()}))
 
 
 class RewardNormalizer:
@@ -136,11 +129,11 @@ class RewardNormalizer:
         self.moments = self.moments.merge(batch.reduced(reduce))
 
     def state_dict(self) -> dict[str, Tensor]:
-        return {**self.moments.state_dict(), "running": self.running.clone()}
+        return {name: part.clone() for name, part in {**vars(self.moments), "running": self.running}.items()}
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        state = {name: part.to(self.running.device) for name, part in state.items()}
-        self.moments, self.running = Moments.from_state(state), state["running"].clone()
+        moved = {name: part.to(self.running.device, copy=True) for name, part in state.items()}
+        self.running, self.moments = moved.pop("running"), Moments(**moved)
 
 
 @dataclass(frozen=True)

@@ -3,9 +3,9 @@
 from simic.audit.findings import Verdict, percent
 from simic.audit.record import RunRecord
 from simic.evaluation.page import GROUPS, interval
-from simic.evaluation.result import LEARNED, Evaluation
+from simic.evaluation.result import Evaluation
 from simic.evaluation.statistics import CONFIDENCE
-from simic.training.card import Measured, Trained, gym_card
+from simic.training.card import growth_card, gym_card
 from simic.training.learned import Learned
 
 FILE = "model_card.md"
@@ -18,15 +18,14 @@ def model_card(run: RunRecord, verdict: Verdict) -> str:
         return "# No model card\n\nData or the best checkpoint are missing or damaged: see report.md.\n"
     if run.params.prepare.is_gym:
         return gym_card(Learned.of(best), best.manifest, run.meta, f"{_of_gym(run, verdict)}\n\n{_verdict(verdict)}")
-    trained = Trained(Learned.of(best), best.manifest, run.meta)
     evaluation = run.evaluation
     if verdict.refuted:
-        measured, results = [], f"Withheld: the record does not hold ({', '.join(verdict.refuted)})."
+        results = f"Withheld: the record does not hold ({', '.join(verdict.refuted)})."
     elif evaluation is None or evaluation.checkpoint_iteration != best.manifest.iteration:
-        measured, results = [], "This policy was not evaluated."
+        results = "This policy was not evaluated."
     else:
-        measured, results = _measured(evaluation, run.meta.source), _scores(evaluation)
-    return trained.card(measured, f"{results}\n\n{_verdict(verdict)}")
+        results = _scores(evaluation)
+    return growth_card(Learned.of(best), best.manifest, run.meta, f"{results}\n\n{_verdict(verdict)}")
 
 
 def _of_gym(run: RunRecord, verdict: Verdict) -> str:
@@ -38,20 +37,6 @@ def _of_gym(run: RunRecord, verdict: Verdict) -> str:
     rows = [f"| {name} | {interval(each.mean_return).lstrip('+')} |" for name, each in run.gym.policies.items()]
     head = f"Mean return of {run.gym.eval_seeds} fresh episodes, {percent(CONFIDENCE)} interval.\n"
     return "\n".join([head, "| policy | return |", "|---|--:|", *rows])
-
-
-def _measured(evaluation: Evaluation, source: str) -> list[Measured]:
-    return [
-        Measured(
-            f"score in points, {percent(CONFIDENCE)} interval {score.low:.2f} to {score.high:.2f}",
-            score.estimate,
-            f"{source}: {GROUPS[group]}",
-            "test",
-        )
-        for group, standings in evaluation.standings.items()
-        if LEARNED in standings.policies
-        for score in (standings.policies[LEARNED].score,)
-    ]
 
 
 def _scores(evaluation: Evaluation) -> str:

@@ -29,7 +29,6 @@ from simic.growth.life.vocabulary import (
     Op,
     Stage,
 )
-from simic.training.card import Measured, front_matter
 
 if TYPE_CHECKING:
     from simic.evaluation.floors import Floors
@@ -194,8 +193,7 @@ def card(
     compared = f"\n{account.compared.page()}\n" if account.compared else ""
     compared = (f"\n{_floors(account.floors)}\n" if account.floors else "") + compared
     notes = "".join(f"\n- {note}" for note in account.notes)
-    return f"""{_metadata(grown, meta, task, env)}
-# A {env.host.family}/{env.host.preset} network grown by simic
+    return f"""# A {env.host.family}/{env.host.preset} network grown by simic
 
 ## What it is
 Input: {inputs}, one sample is [{shape}]. Output: logits over {structure.classes} classes.
@@ -261,22 +259,6 @@ from simic.growth import load_grown
 
 network = load_grown({load}
 ```"""
-
-
-def _metadata(grown: Grown, meta: Meta, task: TaskMeta, env: GrowthEnv) -> str:
-    """Return the front matter that model hubs read."""
-    source, flat = f"{meta.source}: {task.name}", meta.shape[:-1] == (1, 1)
-    pictured = "tabular-classification" if flat else "image-classification"
-    return front_matter(
-        f"grown-{env.host.family}-{env.host.preset}",
-        "text-generation" if len(meta.shape) == 1 else pictured,
-        ("pytorch", env.host.family),
-        meta.source.split(" + "),
-        [
-            Measured("accuracy in points", grown.val_accuracy_pct, source, "validation"),
-            Measured("accuracy in points", grown.test_accuracy_pct, source, "test"),
-        ],
-    )
 
 
 def _inputs(structure: Structure, task: TaskMeta) -> tuple[str, str]:

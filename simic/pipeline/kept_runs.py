@@ -176,7 +176,7 @@ def kept_runs(workspace: Workspace, tree: Params) -> list[KeptRun]:
     for path in folders:
         kept = Kept.read(path)
         changes = None if kept is None or now is None else kept.recipe.changes(now)
-        done = max(_store(path, tree).iterations(), default=0)
+        done = max(_store(path, tree).numbers(), default=0)
         runs.append(KeptRun(path, path == own, done, kept, changes))
     return runs
 
@@ -241,7 +241,7 @@ def begin(tree: Params, workspace: Workspace, fresh: bool, allow_code_change: bo
     if source is not None:
         return _adopt(source, now, work, tree)
     make_room(work)
-    kept, done = Kept.read(work), 0 if fresh else max(_store(work, tree).iterations(), default=0)
+    kept, done = Kept.read(work), 0 if fresh else max(_store(work, tree).numbers(), default=0)
     if fresh or kept is None or kept.recipe != now:
         text = f"{work / RECIPE}: missing or damaged; whether the run went on with other code or params is unknown"
         lost = FindingRow(iteration=done, check="seams_lost", severity="medium", message=text)
@@ -268,7 +268,7 @@ def _adopt(source: KeptRun, now: TrainingRecipe, work: Path, tree: Params) -> st
     with durable.new_directory(work) as folder:
         shutil.copytree(source.path, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns(*left))
         store = _store(folder, tree)
-        for checkpoint in map(store.path, store.iterations()):
+        for checkpoint in map(store.path, store.numbers()):
             with suppress(Damaged):  # it stays so, and is found when training opens it
                 changed = {"params": values, "params_sha256": params.digest(values)}
                 manifest = read_manifest(checkpoint).model_copy(update=changed)

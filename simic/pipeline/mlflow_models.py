@@ -233,8 +233,7 @@ def log_card(client: MlflowClient, experiment_id: str, run_id: str, workspace: W
         return
     text = workspace.model_card.read_text(encoding="utf-8")
     for version in versions_of(client, run_id):
-        described = text.partition("\n---\n")[2].strip() or text  # without the front matter
-        client.update_model_version(version.name, str(version.version), described[:MOST_DESCRIBED])
+        client.update_model_version(version.name, str(version.version), text[:MOST_DESCRIBED])
     for model in models(client, experiment_id, run_id, POLICY):
         with TemporaryDirectory() as folder:
             (Path(folder) / "README.md").write_text(text, encoding="utf-8")

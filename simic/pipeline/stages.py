@@ -141,7 +141,7 @@ def _publish(session: Session, workspace: Workspace, best: int, latest: int) -> 
     if session.params.prepare.is_gym:
         text = card.gym_card(learned, kept.manifest, meta, card.NOT_EVALUATED)
     else:
-        text = card.Trained(learned, kept.manifest, meta).own_card()
+        text = card.growth_card(learned, kept.manifest, meta, card.validated(kept.manifest))
     with durable.new_directory(workspace.models) as models:
         learned.save(models / "policy")
         export.export_policy(learned.policy, learned.normalizers.observation, models / "program", session.env.masked)

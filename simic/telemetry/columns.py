@@ -148,13 +148,6 @@ def arranged(columns: Columns, table: dict[str, Column]) -> Columns:
     return {name: columns[name] for name in order}
 
 
-def empty(table: dict[str, Column]) -> Columns:
-    """Return the columns of no hosts, without the reward's components."""
-    return {
-        name: np.zeros((0,) * column.axes, dtype=column.kept) for name, column in table.items() if name != COMPONENTS
-    }
-
-
 def mean_measured(values: Array) -> float:
     """Return the mean over the hosts that were measured; NaN where none was."""
     measured = values[np.isfinite(values)].tolist()

@@ -9,7 +9,6 @@ import json
 import shutil
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack
-from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +19,7 @@ from safetensors.numpy import save
 from simic import durable
 from simic.errors import SimicError
 from simic.telemetry import starts, timing
-from simic.telemetry.columns import EPISODES, EVENTS, STEPS, Array, Columns, EventColumns, empty, published
+from simic.telemetry.columns import Array, Columns, EventColumns, published
 from simic.telemetry.curves import CURVES_FILE, METRICS_FILE, Curves
 from simic.telemetry.recorder import FOLDER, Chain, Extent, LogFile, path_of
 from simic.telemetry.rows import FindingRow, Row, UpdateRow
@@ -29,6 +28,7 @@ from simic.telemetry.timing import TIMING_FILE
 
 UPDATES_FILE, STEPS_FILE, EPISODES_FILE = "updates.parquet", "steps.parquet", "episodes.parquet"
 EVENTS_FILE, FINDINGS_FILE = "events.parquet", "findings.parquet"
+TABLES = (UPDATES_FILE, STEPS_FILE, EPISODES_FILE, EVENTS_FILE, FINDINGS_FILE)
 KEPT_FILE = "iteration_{:06d}.safetensors"  # of the few that are kept whole
 VALIDATED_FILE = "validation.safetensors"  # decisions of the episodes that chose the best checkpoint
 ROWS_PER_GROUP = 1 << 17  # at least, and at most the rows of an iteration more
@@ -42,11 +42,11 @@ def publish(work_dir: Path, extent: Extent, out_dir: Path, kept: Collection[int]
     if (damage := _damage(log, work_dir, extent)) is not None:
         raise SimicError(f"{damage}; run the same command again: it goes on from what is good and says what is lost")
     updates = log.updates_of(extent)
-    best = updates[max(updates)].best_iteration if updates else None
+    best = updates[max(updates)].best_iteration
     with durable.new_directory(out_dir) as folder:
         curves = Curves()
         with ExitStack() as files:
-            tables = {name: files.enter_context(TableWriter(folder / name, table)) for name, table in _empty().items()}
+            tables = {name: files.enter_context(TableWriter(folder / name)) for name in TABLES}
             for number in range(extent.files):
                 file = LogFile(path_of(log.folder, number))
                 _append(file, tables, curves)
@@ -93,7 +93,7 @@ def _append(file: LogFile, tables: "dict[str, TableWriter]", curves: Curves) -> 
     update = file.update
     if update is None:
         return
-    tables[UPDATES_FILE].append(updates_table([update]))
+    tables[UPDATES_FILE].append(updates_table(update))
     curves.append(update, file.columns("train"))
     steps, number = file.columns("steps"), update.iteration
     tables[STEPS_FILE].append(steps_table(number, steps))
@@ -104,46 +104,34 @@ def _append(file: LogFile, tables: "dict[str, TableWriter]", curves: Curves) -> 
 
 
 class TableWriter:
-    """Write one parquet file in groups of rows; without any it has the columns of a ``blank`` table."""
+    """Write one parquet file in groups of rows."""
 
-    def __init__(self, path: Path, blank: pa.Table):
-        self._path, self._blank = path, blank
-        self._pending, self._rows = list[pa.Table](), 0
+    def __init__(self, path: Path):
+        self._path, self._pending, self._rows = path, list[pa.Table](), 0
         self._writer: pq.ParquetWriter | None = None
 
     def __enter__(self) -> "TableWriter":
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
-        if kind is None and (self._pending or self._writer is None):
+        if kind is None and (self._rows or self._writer is None):
             self._write()
         if self._writer is not None:
             self._writer.close()
 
     def append(self, table: pa.Table) -> None:
-        """Add rows."""
-        if len(table):
-            self._pending.append(table)
-            self._rows += len(table)
-            if self._rows >= ROWS_PER_GROUP:
-                self._write()
+        """Add rows; a file to which nothing else is added has the columns of a table without any."""
+        self._pending.append(table)
+        self._rows += len(table)
+        if self._rows >= ROWS_PER_GROUP:
+            self._write()
 
     def _write(self) -> None:
-        group = pa.concat_tables(self._pending or [self._blank])
+        group = pa.concat_tables(self._pending)
         if self._writer is None:
             self._writer = pq.ParquetWriter(self._path, group.schema)
         self._writer.write_table(group.combine_chunks())
         self._pending, self._rows = [], 0
-
-
-def _empty() -> dict[str, pa.Table]:
-    return {
-        UPDATES_FILE: updates_table([]),
-        STEPS_FILE: steps_table(0, empty(STEPS)),
-        EPISODES_FILE: episodes_table(0, "train", empty(EPISODES)),
-        EVENTS_FILE: events_table(0, EventColumns(empty(EVENTS))),
-        FINDINGS_FILE: findings_table([]),
-    }
 
 
 def steps_table(iteration: int, steps: Columns) -> pa.Table:
@@ -170,14 +158,13 @@ def events_table(iteration: int, events: EventColumns) -> pa.Table:
     return pa.table({**axes, "name": name.take(columns["text"]), **place, "detail": detail.take(columns["text"])})
 
 
-def updates_table(updates: list[UpdateRow]) -> pa.Table:
-    """Return one row per update, its metrics under their own names."""
-    names = dict.fromkeys(chain.from_iterable(update.metrics for update in updates))
-    metrics = {name: pa.array([update.metrics[name] for update in updates], pa.float64()) for name in names}
+def updates_table(update: UpdateRow) -> pa.Table:
+    """Return the row of an update, its metrics under their own names."""
+    metrics = {name: pa.array([value], pa.float64()) for name, value in update.metrics.items()}
     after = {"validation_accuracy": pa.float64(), "best_iteration": pa.int64()}
     after |= dict.fromkeys(("state_chain", "state_begun", "state_ended"), pa.string())
     before = {"iteration": pa.int64(), "env_steps": pa.int64()}
-    return pa.table({**_columns(updates, before), **metrics, **_columns(updates, after)})
+    return pa.table({**_columns([update], before), **metrics, **_columns([update], after)})
 
 
 def findings_table(findings: list[FindingRow]) -> pa.Table:

@@ -1,20 +1,12 @@
-"""Write the card of a trained policy: Markdown with the front matter that model hubs read; numbers are the run's."""
+"""Write the card of a trained policy in Markdown; its numbers are the run's."""
 
-import io
-import re
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
-
-from ruamel.yaml import YAML
 
 from simic.data.batches import Meta
 from simic.training.checkpoint import Manifest
 from simic.training.learned import Learned
 
 FILE = "README.md"
-LIBRARY = "simic"
-TAGS = ("simic", "growing-neural-networks")
 MOST_KINDS = 16  # of tasks, that a card names
 _LOAD = """```python
 from pathlib import Path
@@ -43,85 +35,25 @@ The memory `h` and `c` is zero at the start of an episode; what comes out goes i
 registered in MLflow is this program with the same names of inputs, for `mlflow.pyfunc.load_model`."""
 
 
-class Measured(NamedTuple):
-    """One number of a card for model hubs, and what it was measured on."""
-
-    name: str
-    value: float
-    dataset: str
-    split: str
+NOT_EVALUATED = "Its evaluation and the audit's verdict are on the card that the audit writes, reports/model_card.md."
 
 
-def front_matter(
-    name: str, task: str, tags: Sequence[str], datasets: Sequence[str], measured: Sequence[Measured]
-) -> str:
-    """Return YAML between two rules. simic puts no licence on what it makes of a user's data, hence ``unknown``."""
-    kinds = list(dict.fromkeys((each.dataset, each.split) for each in measured))
-    results = [
-        {
-            "task": {"type": task},
-            "dataset": {"name": dataset, "type": _slug(dataset), "split": split},
-            "metrics": [
-                {"type": "accuracy", "name": each.name, "value": round(each.value, 4)}
-                for each in measured
-                if (each.dataset, each.split) == (dataset, split)
-            ],
-        }
-        for dataset, split in kinds
-    ]
-    content = {
-        "license": "unknown",
-        "library_name": LIBRARY,
-        "tags": [*TAGS, *tags],
-        "datasets": [_slug(each) for each in datasets],
-        "metrics": ["accuracy"],
-        "model-index": [{"name": name, "results": results}],
-    }
-    text = io.StringIO()
-    YAML().dump(content, text)
-    return f"---\n{text.getvalue()}---\n"
+def validated(manifest: Manifest) -> str:
+    """Return the results before anything was evaluated: the validation score that chose the policy."""
+    best = manifest.scalars["best_score"]
+    said = "It was never validated."
+    if isinstance(best, float) and manifest.best_iteration is not None:
+        said = f"Validation score: {best:.2f} points. It chose this iteration, and so flatters."
+    return f"{said} {NOT_EVALUATED}"
 
 
-def _slug(text: str) -> str:
-    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
+def growth_card(learned: Learned, manifest: Manifest, meta: Meta, results: str) -> str:
+    """Return the card of a controller of growth."""
+    train = learned.train
+    return f"""# A controller of growth, trained on {meta.source}
 
-
-@dataclass(frozen=True)
-class Trained:
-    """A policy, the checkpoint that it is of, and the data that it was trained on."""
-
-    learned: Learned
-    manifest: Manifest
-    meta: Meta
-
-    def own_card(self) -> str:
-        """Return the card before anything was evaluated, with the validation score that chose the policy."""
-        best = self.manifest.scalars["best_score"]
-        measured, said = list[Measured](), "It was never validated."
-        if isinstance(best, float) and self.manifest.best_iteration is not None:
-            measured = [Measured("validation score, which chose this iteration", best, self.meta.source, "validation")]
-            said = f"Validation score: {best:.2f} points. It chose this iteration, and so flatters."
-        return self.card(
-            measured,
-            f"{said} Evaluation and the audit's verdict are on the card that the audit writes, reports/model_card.md.",
-        )
-
-    def card(self, measured: Sequence[Measured], results: str) -> str:
-        meta, manifest, train = self.meta, self.manifest, self.learned.train
-        family = train.host.family
-        weights = sum(parameter.numel() for parameter in self.learned.policy.parameters())
-        head = front_matter(
-            f"controller-{_slug(meta.source)}",
-            "reinforcement-learning",
-            ("reinforcement-learning", "ppo"),
-            meta.source.split(" + "),
-            measured,
-        )
-        return f"""{head}
-# A controller of growth, trained on {meta.source}
-
-A recurrent, masked PPO policy of {weights:,} parameters. While a {family} network trains, it decides after every
-epoch which module to grow where, and what to keep.
+A recurrent, masked PPO policy of {_weights(learned):,} parameters. While a {train.host.family} network trains, it \
+decides after every epoch which module to grow where, and what to keep.
 
 ## Data
 {data_used(meta, manifest.data_sha256)}
@@ -139,23 +71,17 @@ From the folder with `policy` and `program`:
 {_LOAD}
 
 ## Limits
-{limits(self.learned, meta.shape)}
+{limits(learned, meta.shape)}
 - simic puts no licence on it; the data's is above.
 """
 
 
-NOT_EVALUATED = "Its evaluation and the audit's verdict are on the card that the audit writes, reports/model_card.md."
-
-
 def gym_card(learned: Learned, manifest: Manifest, meta: Meta, results: str) -> str:
     """Return the card of an agent that controls a Gymnasium environment."""
-    weights, train = sum(parameter.numel() for parameter in learned.policy.parameters()), learned.train
-    tags = ("reinforcement-learning", "ppo", _slug(meta.source))
-    head = front_matter(f"agent-{_slug(meta.source)}", "reinforcement-learning", tags, [meta.source], [])
-    return f"""{head}
-# An agent for {meta.source}
+    train = learned.train
+    return f"""# An agent for {meta.source}
 
-A recurrent, masked PPO policy of {weights:,} parameters, core {train.policy.core}.
+A recurrent, masked PPO policy of {_weights(learned):,} parameters, core {train.policy.core}.
 
 ## Training
 One training, rng_seed {manifest.params["rng_seed"]}: {manifest.scalars["env_steps"]:,} environment steps until \
@@ -168,6 +94,10 @@ torch {manifest.machine.libraries["torch"]}. sha256 of the description of the en
 ## How to load
 `Learned.load(Path("policy"))` of `simic.training.learned`; or `torch.export.load("program/policy.pt2")`, without simic.
 """
+
+
+def _weights(learned: Learned) -> int:
+    return sum(parameter.numel() for parameter in learned.policy.parameters())
 
 
 def data_used(meta: Meta, data_sha256: str) -> str:

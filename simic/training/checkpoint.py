@@ -25,6 +25,7 @@ from torch import Tensor
 
 from simic import durable
 from simic.errors import SimicError
+from simic.telemetry.recorder import Extent
 from simic.telemetry.rows import FindingRow
 from simic.training.machine import Machine
 
@@ -64,6 +65,11 @@ class Manifest(StateManifest):
     machine: Machine
     specs: dict[str, Any]  # what the policy sees and decides, enough to build it without the environment
     scalars: dict[str, Scalar]
+
+    @property
+    def extent(self) -> Extent:
+        """Return how much of the telemetry belongs to this state."""
+        return Extent(self.telemetry_files, self.telemetry_sha256)
 
 
 class PartialManifest(StateManifest):
@@ -135,10 +141,6 @@ class CheckpointStore(StateStore):
     def __init__(self, root: Path, keep_last: int):
         super().__init__(root)
         self.keep_last = keep_last
-
-    def iterations(self) -> list[int]:
-        """List those on disk, verified or not, ascending."""
-        return self.numbers()
 
     def write(self, tensors: Mapping[str, Tensor], manifest: Manifest) -> Path:
         """Write a new checkpoint and drop old ones; SimicError for a non-finite state or a failed write, which leave

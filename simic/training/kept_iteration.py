@@ -42,8 +42,8 @@ def state(tensors: dict[str, Tensor], when: str) -> Columns:
     return {f"{when}{name}": tensor.numpy() for name, tensor in tensors.items()}
 
 
-def added(tensors: dict[str, Tensor], ranks: Ranks) -> Columns:
-    """Return what a task keeps beside every rollout, of all processes."""
+def of_all(tensors: dict[str, Tensor], ranks: Ranks) -> Columns:
+    """Return what is kept of the hosts of this process, ``[T, E, …]``, of all processes."""
     own = {name: tensor.detach().cpu().numpy() for name, tensor in tensors.items()}
     return merged(ranks.gather(own), axis=1)
 
@@ -60,5 +60,4 @@ def rollout_columns(rollout: Rollout, end: Position, ranks: Ranks) -> Columns:
     }
     tensors = {name: torch.cat((steps, after[None])) for name, (steps, after) in seen.items()}
     tensors |= {name: getattr(rollout, name) for name in BY_STEP} | {"env_ids": rollout.env_ids[None]}
-    own = {name: tensor.detach().cpu().numpy() for name, tensor in tensors.items()}
-    return merged(ranks.gather(own), axis=1)
+    return of_all(tensors, ranks)

@@ -3,7 +3,7 @@
 import os
 import secrets
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -107,16 +107,16 @@ def _reduce(tensor: Tensor, how: Literal["sum", "max"]) -> Tensor:
 
 
 @contextmanager
-def joined(runtime: Runtime, environ: Mapping[str, str] = os.environ) -> Iterator[Ranks]:
+def joined(runtime: Runtime) -> Iterator[Ranks]:
     """Join the processes that torchrun started, as environment variables say; alone without."""
-    size = int(environ.get("WORLD_SIZE", "1"))
+    size = int(os.environ.get("WORLD_SIZE", "1"))
     if size == 1:
         yield ALONE
         return
     cuda = runtime.device != "cpu" and torch.cuda.is_available()
     if cuda:
-        torch.cuda.set_device(int(environ["LOCAL_RANK"]))
-    rank = int(environ["RANK"])
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    rank = int(os.environ["RANK"])
     dist.init_process_group(
         "nccl" if cuda else "gloo", store=_store(rank, size), timeout=PATIENCE, rank=rank, world_size=size
     )

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from simic.errors import SimicError
 from simic.params import Params, digest
-from simic.telemetry.recorder import Chain, Extent
+from simic.telemetry.recorder import Chain
 from simic.telemetry.rows import FindingRow
 from simic.telemetry.timing import TIMING_FILE
 from simic.training.checkpoint import Checkpoint, CheckpointStore, Damaged, Edited, Manifest, refuse_edited
@@ -59,7 +59,7 @@ def choose(store: CheckpointStore, log: Path, identity: Identity) -> Start:
     SimicError when a checkpoint belongs to other params or data, or when none of several can be used: starting over is
     for the user to decide.
     """
-    iterations = store.iterations()
+    iterations = store.numbers()
     if not iterations:
         return Start(None, [], Best(None, None))
     telemetry = Chain.of(log)
@@ -81,10 +81,10 @@ def choose(store: CheckpointStore, log: Path, identity: Identity) -> Start:
 def usable(store: CheckpointStore, telemetry: Chain) -> tuple[Checkpoint | None, dict[int, Damaged]]:
     """Return the newest good checkpoint that has all of its telemetry, and what is wrong with newer ones."""
     damaged: dict[int, Damaged] = {}
-    for iteration in reversed(store.iterations()):
+    for iteration in reversed(store.numbers()):
         try:
             checkpoint = store.read(iteration)
-            own = extent(checkpoint.manifest)
+            own = checkpoint.manifest.extent
             if (lost := telemetry.damage(own)) is not None:  # an earlier checkpoint makes these rows again
                 raise Damaged(f"{lost}, but checkpoint {checkpoint.path.name} needs it")
             refuse_edited(checkpoint, telemetry.links(own))
@@ -101,12 +101,12 @@ def _best(store: CheckpointStore, manifest: Manifest, telemetry: Chain) -> tuple
     best = Best(manifest.best_iteration, None if score is None else float(score))
     if best.iteration is None or best.iteration == manifest.iteration:
         return best, []
-    links, updates = telemetry.links(extent(manifest)), telemetry.updates_of(extent(manifest))
+    links, updates = telemetry.links(manifest.extent), telemetry.updates_of(manifest.extent)
     damage = damage_of(store, best.iteration, links)
     if damage is None:
         return best, []
     scores = {done: row.validation_accuracy for done, row in updates.items() if not isnan(row.validation_accuracy)}
-    left = [done for done in store.iterations() if done in scores and not damage_of(store, done, links)]
+    left = [done for done in store.numbers() if done in scores and not damage_of(store, done, links)]
     second = max(left, key=lambda done: (scores[done], -done), default=None)
     other = Best(None, None) if second is None else Best(second, scores[second])
     text = "none of the others was validated, so the next validation decides"
@@ -137,11 +137,6 @@ def lost_times(iteration: int, count: int) -> list[FindingRow]:
     """Return a finding where wall times of so many iterations were damaged."""
     text = f"{TIMING_FILE}: damaged; the wall times of {count} iterations are lost"
     return [FindingRow(iteration=iteration, check="wall_times_lost", severity="low", message=text)] if count else []
-
-
-def extent(manifest: Manifest) -> Extent:
-    """Return how much of the telemetry belongs to a checkpoint."""
-    return Extent(manifest.telemetry_files, manifest.telemetry_sha256)
 
 
 def compare(manifest: Manifest, identity: Identity) -> list[FindingRow]:

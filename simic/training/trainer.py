@@ -69,7 +69,7 @@ class TrainingRun:
         self.session, self.observers, self.stop, self.ranks = session, tuple(observers), stop, session.ranks
         self.state, self.counters = session.state, session.state.counters
         self.settings = session.params.train
-        self.saved = self.ranks.from_first(lambda: session.checkpoints.iterations()[-1:] == [self.counters.iteration])
+        self.saved = self.ranks.from_first(lambda: session.checkpoints.numbers()[-1:] == [self.counters.iteration])
         self.whole = True  # nothing of the state has moved since the last whole iteration
         self.every = session.params.runtime.checkpoint_steps
         self.partial = session.partial  # where the first rollout goes on
@@ -138,7 +138,7 @@ class TrainingRun:
         how = iteration, self.session.params.rng_seed, task.length_of(iteration), on_step, task.position()
         rollout, self.end = collect(task.env, ppo.policy, normalizers, *how, unfinished=unfinished)
         if self.kept:
-            self.kept |= kept_iteration.added(recorder.kept(rollout), self.ranks)
+            self.kept |= kept_iteration.of_all(recorder.kept(rollout), self.ranks)
         return rollout, recorder.recorded(rollout)
 
     def _unfinished(self, iteration: int) -> tuple[PartialRollout | None, Recording]:
@@ -257,7 +257,7 @@ class TrainingRun:
             self._look_for_stop()
 
     def finish(self) -> None:
-        """Save the untrained policy of a run of no iterations; any other is saved already."""
+        """Save what is not saved yet. Where the best checkpoint was lost, and no other validated, the last is best."""
         if self.counters.best_iteration is None:
             self.counters.best_iteration = self.counters.iteration
             self.saved = False
@@ -333,7 +333,7 @@ class TrainingRun:
         self.session.recorder.forget()
         if self.whole and not self.saved and self.counters.iteration:
             self._save()
-        kept = self.session.checkpoints.iterations()
+        kept = self.session.checkpoints.numbers()
         done = kept[-1] if kept else 0
         return in_training(done, self.inside, more=not self.whole or self.reached > self.inside)
 

@@ -85,14 +85,6 @@ def test_every_environment_plays_equally_many_episodes() -> None:
     assert len(agent.evaluate(6)) == 6  # two of the four environments: three episodes each
 
 
-def test_the_same_run_twice_is_the_same_and_an_evaluation_changes_nothing() -> None:
-    agent, undisturbed = make_agent("CartPole-v1"), make_agent("CartPole-v1")
-    assert agent.train(192) == undisturbed.train(192)
-    assert agent.evaluate(4) == agent.evaluate(4)
-    assert agent.train(64) == undisturbed.train(64)
-    assert same(agent, undisturbed)
-
-
 def test_an_episode_without_end_is_an_error(monkeypatch) -> None:
     monkeypatch.setattr(agent_module, "LONGEST_EPISODE", 20)
     with pytest.raises(SimicError, match="an episode goes on for 20 steps: wrap the environment in a TimeLimit"):
@@ -103,6 +95,7 @@ def test_a_loaded_agent_goes_on_as_if_it_had_never_been_saved(tmp_path) -> None:
     straight = make_agent("CartPole-v1", ppo=SETTINGS.model_copy(update={"target_kl": 0.01}), rng_seed=3)
     straight.train(192)
     straight.save(tmp_path / "half")
+    straight.evaluate(4)  # changes nothing
     expected = straight.train(128)
     again = Agent.load(tmp_path / "half")
     assert again.env_steps == 192

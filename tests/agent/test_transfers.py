@@ -1,6 +1,6 @@
 """An update on a device is read once, at its end; what it decides on the way it decides there."""
 
-from collections import Counter
+from collections.abc import Callable
 from dataclasses import asdict, replace
 
 import pytest
@@ -65,25 +65,41 @@ def sent(monkeypatch) -> None:
     monkeypatch.setattr(ppo_module, "upload", upload)
 
 
-def make_ppo(reads_are_free: bool, **changes) -> PPO:
+def make_ppo(reads_are_free: bool, policy: ActorCritic | None = None, **changes) -> PPO:
     settings = standard.PPOParams(
         **({"learning_rate": 1e-2, "epochs": 3, "minibatches": 2, "target_kl": None} | changes)
     )
-    ppo = PPO(make_policy(), settings, rng_seed=1, total_updates=5)
+    ppo = PPO(policy or make_policy(), settings, rng_seed=1, total_updates=5)
     ppo.reads_are_free = reads_are_free  # True on a CPU
     return ppo
 
 
-def rollout_of(ppo: PPO, iteration: int = 0):
-    return make_rollout(ppo.policy, episodes(6, 8), 8, iteration)
+def rollout_of(ppo: PPO, iteration: int = 0, envs: int = 6):
+    return make_rollout(ppo.policy, episodes(envs, 8), 8, iteration)
 
 
-@pytest.mark.parametrize("changes", [{}, {"target_kl": 1e-3}, {"entropy_scale": {"op": 2.0}}])
-def test_an_update_reads_the_device_once(changes: dict, sent: None) -> None:
-    ppo = make_ppo(reads_are_free=False, **changes)
-    env_ids = rollout_of(ppo).env_ids
-    ppo.update(replace(rollout_of(ppo), env_ids=env_ids), 0)  # fetches the env ids, once in a run
-    rollout = replace(rollout_of(ppo, 1), env_ids=env_ids)
+def large_policy() -> ActorCritic:
+    """Five more heads, wide layers."""
+    more = tuple(Head(f"more_{k}", 2) for k in range(5))
+    table = tuple((*row, *(True for _ in more)) for row in HIERARCHY.relevance)
+    sizes = SMALL.model_copy(update={"encoder_units": 40, "core_units": 40})
+    return ActorCritic(ActionSpec(HIERARCHY.heads + more, table), SEEN, sizes, rng_seed=1)
+
+
+@pytest.mark.parametrize(
+    ("policy", "envs", "changes"),
+    [
+        (make_policy, 6, {"target_kl": 1e-3}),
+        (make_policy, 12, {"entropy_scale": {"op": 2.0}}),
+        (large_policy, 6, {}),
+    ],
+)
+def test_an_update_reads_the_device_once(policy: Callable[[], ActorCritic], envs: int, changes: dict, sent) -> None:
+    """Not once per tensor, per head or per environment: statistics are stacked and fetched together."""
+    ppo = make_ppo(reads_are_free=False, policy=policy(), **changes)
+    first = rollout_of(ppo, 0, envs)
+    ppo.update(first, 0)  # fetches the env ids, once in a run
+    rollout = replace(rollout_of(ppo, 1, envs), env_ids=first.env_ids)
     with CountReads() as reads, CountScalars() as scalars:
         ppo.update(rollout, 1)
     assert reads.reads.count("cpu") == 1
@@ -100,10 +116,6 @@ def test_the_counter_sees_what_it_should(sent: None) -> None:
     with CountScalars() as scalars:
         torch.ones(1).item()
     assert scalars.calls == 1
-    with CountReads() as reads:
-        assert torch.ones(1).cpu().tolist() == [1.0]
-        assert bool(torch.ones(1))
-    assert reads.reads == ["cpu", "__bool__"]
 
 
 def broken(rollout, iteration: int):
@@ -145,29 +157,6 @@ class Operations(TorchDispatchMode):
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         self.count += 1
         return func(*args, **(kwargs or {}))
-
-
-def reads_of_an_update(envs: int, units: int, heads: int) -> Counter[str]:
-    settings = standard.PPOParams(epochs=1, minibatches=2, target_kl=None)
-    sizes = SMALL.model_copy(update={"encoder_units": units, "core_units": units})
-    extra = tuple(Head(f"more_{k}", 2) for k in range(heads - len(HIERARCHY.heads)))
-    table = tuple((*row, *(True for _ in extra)) for row in HIERARCHY.relevance)
-    policy = ActorCritic(ActionSpec(HIERARCHY.heads + extra, table), SEEN, sizes, rng_seed=1)
-    rollout = make_rollout(policy, episodes(envs, 4), 4)
-    ppo = PPO(policy, settings, rng_seed=1, total_updates=2)
-    ppo.reads_are_free = False  # as on a GPU
-    with CountReads() as mode:
-        ppo.update(rollout, 0)
-    return Counter(mode.reads)
-
-
-def test_an_update_asks_as_often_for_a_large_network_as_for_a_small_one() -> None:
-    """Not once per tensor, per head or per environment: statistics are stacked and fetched together."""
-    small = reads_of_an_update(envs=4, units=6, heads=4)
-    assert small["cpu"] > 0
-    assert reads_of_an_update(envs=4, units=40, heads=4) == small
-    assert reads_of_an_update(envs=4, units=6, heads=9)["cpu"] == small["cpu"]
-    assert reads_of_an_update(envs=12, units=6, heads=4) == small
 
 
 @pytest.mark.parametrize("steps", [3, 9])

@@ -41,6 +41,7 @@ from simic.telemetry.rows import TimingRow, UpdateRow
 from tests import standard
 
 ENVS, SLOTS, STEPS, ITERATIONS = 4, 2, 6, 24
+NO_EVENTS = EventColumns({name: np.zeros(0, dtype=np.int64) for name in tables.EVENTS})
 HEADS = ("op", "slot", "blueprint", "style", "tempo", "alpha_target", "alpha_speed", "alpha_curve")
 
 
@@ -130,7 +131,7 @@ def recorded() -> list[Iteration]:
         update = UpdateRow(iteration=i, env_steps=(i + 1) * ENVS * STEPS, metrics=metrics(i), state_chain=f"{i:064x}",
                            validation_accuracy=float("nan"), best_iteration=None)  # fmt: skip
         validation = episode(i) if i % 8 == 7 else None
-        found.append(Iteration(update, steps(i), episode(i), validation, EventColumns(tables.empty(tables.EVENTS))))
+        found.append(Iteration(update, steps(i), episode(i), validation, NO_EVENTS))
     return found
 
 

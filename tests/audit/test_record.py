@@ -6,8 +6,6 @@ import pytest
 
 from simic.audit.record import RunRecord, Table
 from simic.errors import SimicError
-from simic.telemetry.publish import publish
-from simic.telemetry.recorder import Recorder
 
 from .synthetic import ITERATIONS, params, recorded
 
@@ -34,13 +32,6 @@ def test_episodes_are_told_apart_by_their_split(clean):
         chosen = clean.episodes.where(clean.episodes.column("iteration") == iteration)
         np.testing.assert_array_equal(chosen.column("return")[0], recorded()[iteration].train["return"])
     assert clean.timing.column("collect_seconds").tolist() == [1.0] * ITERATIONS
-
-
-def test_an_empty_run_is_an_empty_record(tmp_path):
-    with Recorder(tmp_path) as log:
-        publish(tmp_path, log.flush(), tmp_path / "published")
-    loaded = RunRecord.from_published(params(), tmp_path / "published")
-    assert len(loaded.updates) == len(loaded.steps) == len(loaded.episodes) == 0
 
 
 @pytest.mark.parametrize("content", [None, b"", b"PAR1 not really"])

@@ -19,16 +19,18 @@ from simic.agent.ppo import PPO, collect, with_advantages
 from simic.training.ranks import Ranks, joined
 
 ENVS, STEPS = 8, 6
-CASES = {
-    "per_head": {"ratio": "per_head", "entropy_scale": {"op": 2.0}, "learning_rate_schedule": "linear"},
-    "stops": {"target_kl": 1e-3},
+CASES = {  # the core, and changed settings
+    "per_head": ("lstm", {"ratio": "per_head", "entropy_scale": {"op": 2.0}, "learning_rate_schedule": "linear"}),
+    "no_memory": ("none", {}),
+    "stops": ("lstm", {"target_kl": 1e-3}),
 }
 
 
 def learn(ranks: Ranks, case: str) -> dict:
     """Three updates with every scale; what all processes must agree on."""
-    settings = standard.PPOParams(**({"learning_rate": 1e-2, "minibatches": 3, "target_kl": 0.05} | CASES[case]))
-    policy = make_policy().double()
+    core, changes = CASES[case]
+    settings = standard.PPOParams(**({"learning_rate": 1e-2, "minibatches": 3, "target_kl": 0.05} | changes))
+    policy = make_policy(core).double()
     everyone = torch.arange(ENVS)
     ppo = PPO(policy, settings, 1, total_updates=3, reduce=ranks.reduce, all_env_ids=everyone)
     own = ranks.env_ids(ENVS)

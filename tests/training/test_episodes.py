@@ -3,69 +3,15 @@
 from dataclasses import fields, is_dataclass, replace
 
 import numpy as np
-import pytest
 import torch
-from small_runs import small_params, steps_of
+from small_runs import small_params
 
 from simic.agent.ppo import collect
-from simic.envs.play import play
-from simic.evaluation.schedules import NONE, OpenLoop, Schedule
 from simic.growth.life.vocabulary import Action, Op, Stage
 from simic.telemetry.columns import STEPS, Columns
 from simic.training.episodes import Collector, Tally, events, step_tensors
 from simic.training.session import assemble, open_session
-from simic.training.trainer import train
 from tests.standard import Lifecycle
-
-
-def test_rows_have_the_gradient_norms_that_the_population_measured(prepared, tmp_path, monkeypatch):
-    measured = []
-    with open_session(small_params(envs=8, episode_steps=6, iterations=1), tmp_path, prepared) as session:
-        epoch = session.env.population.train_epoch
-
-        def watched(*arguments):
-            measured.append(epoch(*arguments))
-            return measured[-1]
-
-        monkeypatch.setattr(session.env.population, "train_epoch", watched)
-        train(session)
-    steps = steps_of(tmp_path)
-    assert len(steps) == 6
-    for row, stats in zip(steps, measured, strict=False):  # the validation episodes, which have no rows, come after
-        for name in ("host_grad_norm", "seed_grad_norm"):
-            assert torch.equal(torch.tensor(getattr(row, name)).nan_to_num(-1), getattr(stats, name).nan_to_num(-1))
-    seeds = torch.tensor([row.seed_grad_norm for row in steps])
-    assert all(column.isfinite().any() for column in seeds.unbind(2)), "seeds trained in every slot"
-
-
-def one_seed(env):
-    """The light seed in the first slot of every host, at once."""
-    kind = [item.name for item in env.blueprints].index("conv_light")
-    return OpenLoop([Schedule((kind, *[NONE] * (env.host.slots - 1)))] * env.num_envs)
-
-
-def test_a_host_has_the_means_of_its_gradient_norms_and_the_flops_of_what_it_kept(prepared, tmp_path):
-    quick = Lifecycle(training_dwell=1, blending_dwell=1)
-    with open_session(small_params(episode_steps=12, lifecycle=quick), tmp_path, prepared) as session:
-        env, tally, seen = session.env, Tally(session.env), []
-
-        def watch(*step):
-            seen.append(step[3])
-            tally.add(step[2], step[3])
-
-        play(env, one_seed(env), 5, watch)
-    found = tally.columns()
-    hosts, seeds = (
-        torch.stack([getattr(info, name) for info in seen]) for name in ("host_grad_norm", "seed_grad_norm")
-    )
-    assert found["host_grad_norm"] == pytest.approx(hosts.double().mean(dim=0).numpy())
-    for host, value in enumerate(found["seed_grad_norm"]):
-        own = seeds[:, host]
-        assert value == pytest.approx(own[~own.isnan()].double().mean().item())
-    assert (found["fossilized"] > 0).all() and (found["committed_flops"] > env.host.flops_per_sample).all()
-    assert (seen[0].committed_flops == env.host.flops_per_sample).all()  # nothing is kept yet, though seeds run
-    assert (seen[0].flops > env.host.flops_per_sample).all()
-    assert (found["committed_flops"] == seen[-1].flops.numpy()).all()  # all seeds are kept
 
 
 def test_a_seed_that_made_room_for_another_counts_as_pruned(prepared, tmp_path):
@@ -80,24 +26,6 @@ def test_a_seed_that_made_room_for_another_counts_as_pruned(prepared, tmp_path):
             tally.add(reward, info)
     found = tally.columns()
     assert (found["germinated"] == 4).all() and (found["pruned"] == 3).all()  # two made room, one was taken out
-
-
-def test_the_best_checkpoint_is_chosen_by_accuracy_less_the_price_of_what_was_kept(prepared, tmp_path):
-    quick = Lifecycle(training_dwell=1, blending_dwell=1)
-    found = []
-    for price in (0.0, 8.0):
-        params = small_params(episode_steps=12, price=price, lifecycle=quick)
-        with open_session(params, tmp_path / str(price), prepared) as session:
-            env, tally = session.env, Tally(session.env)
-            play(env, one_seed(env), 5, lambda *step, tally=tally: tally.add(step[2], step[3]))
-            found.append(tally.columns())
-            host = env.host.params
-    free, priced = found
-    added = (priced["committed_params"] - host) / host
-    assert (added > 0).all() and (free["committed_accuracy"] == priced["committed_accuracy"]).all()
-    assert (free["score"] == free["committed_accuracy"]).all()
-    assert abs(priced["score"] - (priced["committed_accuracy"] - 8.0 * added)).max() < 1e-4
-    assert priced["score"].mean() < free["score"].mean()
 
 
 def test_a_seed_that_takes_the_place_of_a_live_one_is_an_event():

@@ -10,7 +10,6 @@ import torch
 from simic.envs import gym_env
 from simic.errors import SimicError
 from simic.params import GymParams, Params, Policy, PPOParams, Prepare, Runtime, Train
-from simic.telemetry import recorder
 from simic.training.gym_task import hashed
 from simic.training.interrupts import Interrupted
 from simic.training.observers import Observer
@@ -81,17 +80,6 @@ def test_an_environment_that_does_not_repeat_itself_begins_anew_and_says_so(tmp_
     assert run(params, tmp_path / "work", tmp_path / "prepared") == ["inexact_resume"]
     monkey.undo()
     assert Wandering.episodes > 0
-
-
-def test_episodes_are_recorded_where_they_end(prepared: Path, tmp_path: Path) -> None:
-    run(small(), tmp_path, prepared)
-    files = [file for file in recorder.read(tmp_path / recorder.FOLDER) if file.update]
-    steps, episodes = ([file.columns(name) for file in files] for name in ("steps", "train"))
-    ended = np.concatenate([each["terminated"] | each["truncated"] for each in steps])
-    assert sum(each["episodes"].sum() for each in episodes) == ended.sum() > 0
-    lengths = [each["length"][each["episodes"] > 0] for each in episodes]
-    assert all((each["return"][each["episodes"] > 0] == own).all() for each, own in zip(episodes, lengths, strict=True))
-    assert all(np.isnan(each["return"][each["episodes"] == 0]).all() for each in episodes)
 
 
 def test_the_hash_of_an_observation_tells_bits_apart() -> None:

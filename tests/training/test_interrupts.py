@@ -36,17 +36,7 @@ except Interrupted:
 """
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_the_first_signal_only_sets_the_event(number):
-    stop, former = threading.Event(), signal.getsignal(number)
-    with stop_on_signals(stop):
-        assert not stop.is_set()
-        os.kill(os.getpid(), number)
-        assert stop.wait(1)
-    assert signal.getsignal(number) is former
-
-
-def test_the_second_signal_interrupts_at_once(request):
+def test_the_first_signal_only_sets_the_event_and_the_second_interrupts_at_once(request):
     stop = threading.Event()
     # A shell's background job starts with SIGINT ignored; the law is about a handler that is there.
     former = signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -11,8 +11,6 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-import torch
-from safetensors.torch import save
 from small_runs import (
     Watcher,
     assert_same_run,
@@ -20,17 +18,15 @@ from small_runs import (
     flip,
     interrupted_after,
     recorded,
+    rewritten,
     run,
     small_params,
-    telemetry_of,
 )
-from test_trainer import MORE, AtLook
 
-from simic import durable
 from simic.errors import SimicError
 from simic.telemetry.rows import FindingRow
 from simic.training import session
-from simic.training.checkpoint import PartialManifest, PartialStore, read
+from simic.training.checkpoint import PartialStore
 from simic.training.interrupts import Interrupted
 from simic.training.ranks import Ranks
 from simic.training.session import open_session
@@ -50,20 +46,6 @@ def steps_done_anew(work: Path, prepared: Path, params=None) -> list[tuple]:
     return [call[1:] for call in watcher.calls if call[0] == "step"]
 
 
-def same_result(work: Path, other: Path) -> None:
-    """All but how many checkpoints are kept."""
-    own, theirs = read(work / "checkpoints" / "000004"), read(other / "checkpoints" / "000004")
-    for file in ("state.safetensors", "manifest.json"):
-        assert (own.path / file).read_bytes() == (theirs.path / file).read_bytes()
-    assert telemetry_of(work) == telemetry_of(other)
-
-
-def test_what_is_saved_inside_changes_nothing(finished, prepared, tmp_path):
-    run(tmp_path, prepared, params=small_params(EVERY))
-    assert_same_run(tmp_path, finished)
-    assert partials_of(tmp_path) == []
-
-
 # 4 iterations of 3 steps: in the first, at an end, in the last.
 def test_a_stop_at_any_step_costs_no_step(finished, prepared, tmp_path):
     params = small_params({"checkpoint_steps": 3})
@@ -77,29 +59,6 @@ def test_a_stop_at_any_step_costs_no_step(finished, prepared, tmp_path):
 
 
 # An iteration looks once at each of its 3 steps, at each of 3 in a validation (every second), and at its end.
-def test_a_stop_in_validation_goes_on_after_the_rollout_and_says_what_is_done_again(finished, prepared, tmp_path):
-    message = f"^stopped with 1 iterations and 3 steps of iteration 2 saved; {MORE}; to resume: simic train$"
-    with pytest.raises(Interrupted, match=message):
-        run(tmp_path, prepared, (), AtLook(9), small_params(EVERY))
-    assert steps_done_anew(tmp_path, prepared, small_params(EVERY))[0] == (2, 1)
-    assert_same_run(tmp_path, finished)
-
-
-def test_what_was_saved_inside_is_gone_on_with_where_steps_are_saved_no_more(finished, prepared, tmp_path):
-    """It stays until the next checkpoint, however many iterations that takes."""
-    interrupted_after(8, tmp_path, prepared, small_params(EVERY))
-    params = small_params({"checkpoint_every": 9})
-    message = f"^stopped with 2 iterations and 2 steps of iteration 3 saved; {MORE}; to resume: simic train$"
-    with pytest.raises(Interrupted, match=message):
-        run(tmp_path, prepared, (), AtLook(7), params)  # in the validation after the fourth
-    assert partials_of(tmp_path) == ["000002"]
-    with pytest.raises(Interrupted, match=r"^stopped with 3 iterations saved; to resume"):
-        run(tmp_path, prepared, (), AtLook(2), params)  # at the end of the third
-    assert partials_of(tmp_path) == []
-    run(tmp_path, prepared, params=params)
-    same_result(tmp_path, finished)
-
-
 def newest(work: Path) -> tuple[int, int]:
     """Iterations, and steps of the next one, that are saved."""
     done = max((int(path.name) for path in (work / "checkpoints").glob("[0-9]*")), default=0)
@@ -169,13 +128,8 @@ def work(stopped, tmp_path) -> Path:
 
 
 def edit(path: Path, tensors=None, **changes) -> None:
-    """Consistent in itself, but not what this run wrote."""
     found = PartialStore(path.parent).read(int(path.name))
-    content = save(tensors(found.tensors) if tensors else found.tensors)
-    (path / "state.safetensors").write_bytes(content)
-    sha256 = {"state.safetensors": durable.sha256_of(content)}
-    manifest = found.manifest.model_copy(update={"sha256": sha256, **changes})
-    (path / "manifest.json").write_bytes(manifest.to_json())
+    rewritten(found, tensors(found.tensors) if tensors else found.tensors, **changes)
 
 
 def without(name: str):
@@ -191,7 +145,6 @@ MISFITS = {
         lambda path: flip(path / "state.safetensors", 100),
         "state.safetensors: damaged: its sha256 is not the one",
     ),
-    "file": (lambda path: (path / "manifest.json").unlink(), "manifest.json: not readable: No such file"),
     "step": (partial(edit, step=1), "holds the state after 1 steps, not after 2"),
     "checkpoint": (partial(edit, checkpoint_sha256="0"), "belongs to another checkpoint than"),
     "format": (partial(edit, format_version=9), "format version 9, this version reads 5"),
@@ -272,27 +225,3 @@ def test_processes_of_torchrun_save_whole_iterations_alone(prepared, tmp_path, w
     assert (
         "of one process, and now there are 2 of torchrun; kept as partial/damaged-000002" in start.findings[-1].message
     )
-
-
-def manifest(step: int, iteration: int = 1) -> PartialManifest:
-    return PartialManifest(iteration=iteration, step=step, checkpoint_sha256="c", columns=["op"], findings=[])
-
-
-def test_what_cannot_be_written_leaves_the_one_before(tmp_path, monkeypatch):
-    store = PartialStore(tmp_path)
-    store.write({"x": torch.ones(1)}, manifest(5))
-
-    def full(path, content):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(durable, "write_synced", full)
-    with pytest.raises(SimicError) as error:
-        store.write({"x": torch.ones(1)}, manifest(10))
-    assert str(error.value) == (
-        f"{tmp_path / '000010'}: cannot write checkpoint: No space left on device; 1 iterations and 5 steps of the "
-        "next one are kept; fix that and run the same command again"
-    )
-    assert store.numbers() == [5] and sorted(path.name for path in tmp_path.iterdir()) == ["000005"]
-    store.clear()
-    with pytest.raises(SimicError, match="on device; 1 iterations are kept; fix that"):
-        store.write({"x": torch.ones(1)}, manifest(10))

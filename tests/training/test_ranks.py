@@ -11,7 +11,7 @@ from torch.distributed import TCPStore
 
 from simic.errors import SimicError
 from simic.training import ranks
-from simic.training.ranks import ALONE, Ranks, merged
+from simic.training.ranks import ALONE, Ranks
 from tests.helpers import outputs, started
 
 
@@ -78,12 +78,3 @@ def test_environments_are_shared_out_evenly_or_not_at_all() -> None:
     assert [Ranks(rank, 3).env_ids(6).tolist() for rank in range(3)] == [[0, 1], [2, 3], [4, 5]]
     with pytest.raises(SimicError, match=r"train.envs = 7: must be a multiple of the 3 processes"):
         Ranks(0, 3).env_ids(7)
-
-
-def test_columns_are_merged_along_the_axis_of_the_hosts() -> None:
-    steps = [{"reward": np.array([[1.0], [2.0]]), "alpha": np.zeros((2, 1, 3))}, {"reward": np.array([[3.0], [4.0]])}]
-    steps[1]["alpha"] = np.ones((2, 1, 3))
-    found = merged(steps, axis=1)
-    assert found["reward"].tolist() == [[1.0, 3.0], [2.0, 4.0]]
-    assert found["alpha"].shape == (2, 2, 3) and found["alpha"][:, 1].all()
-    assert merged([{"env_id": np.array([0, 1])}, {"env_id": np.array([2])}], axis=0)["env_id"].tolist() == [0, 1, 2]

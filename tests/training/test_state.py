@@ -46,16 +46,6 @@ def test_it_holds_policy_optimizer_and_both_normalisers(make):
     assert {"normalizers/observation.m2", "normalizers/reward.m2", "normalizers/reward.running"} <= names.keys()
 
 
-def test_a_copy_does_not_move_with_the_state(make):
-    state = make()
-    tensors = state.tensors()
-    before = {name: tensor.clone() for name, tensor in tensors.items()}
-    with torch.no_grad():
-        for parameter in state.ppo.policy.parameters():
-            parameter.add_(1)
-    assert all(torch.equal(tensors[name], before[name]) for name in tensors)
-
-
 def test_the_chain_depends_on_every_leaf_and_on_the_link_before(make):
     state = make()
     tensors, scalars = state.tensors(), state.scalars()

@@ -22,7 +22,6 @@ from small_runs import (
     updates_of,
 )
 
-from simic.data.prepare import prepare
 from simic.errors import SimicError
 from simic.growth.life.vocabulary import Op
 from simic.params import Governor
@@ -32,7 +31,7 @@ from simic.training.checkpoint import read
 from simic.training.interrupts import Interrupted
 from simic.training.session import open_session
 from simic.training.trainer import StoppedByFinding, train
-from tests.standard import Instances, PPOParams, Prepare, Suite
+from tests.standard import PPOParams
 
 MORE = "what followed was not saved and will be done again"
 DRAWN = {"episode_steps": (2, 5), "validate_every": 1}  # each iteration is as long as its hash says
@@ -98,18 +97,6 @@ def test_a_stop_saves_what_is_whole_and_says_what_is_lost(look, message, finishe
     assert telemetry_of(tmp_path) == telemetry_of(finished)
 
 
-@pytest.fixture(scope="module")
-def on_a_suite(tmp_path_factory):
-    """Prepared data of one, changes of the params, and the work directory of an undisturbed run."""
-    folder = tmp_path_factory.mktemp("suite")
-    instances = Instances(train=3, val=2, held_out=2, held_out_kinds=0)
-    data = Prepare(task="suite", samples=330, suite=Suite(kinds=("brightness", "pairs_near"), instances=instances))
-    prepare(data, 1, folder / "prepared", folder)
-    changes = {"price": 3.0, "validate_every": 1}
-    run(folder / "work", folder / "prepared", params=small_params(**changes))
-    return folder / "prepared", changes, folder / "work"
-
-
 def test_rows_have_every_step_once_and_in_order(finished):
     steps = [(row.iteration, row.step) for row in steps_of(finished)]
     assert steps == list(itertools.product(range(4), (1, 2, 3)))
@@ -130,23 +117,6 @@ def test_the_best_checkpoint_is_the_one_with_the_best_validation_score_and_is_ke
     manifest = read(finished / "checkpoints" / "000004").manifest
     assert (manifest.best_iteration, manifest.scalars["best_score"]) == (best, scores[best])
     assert (finished / "checkpoints" / f"{best:06d}").exists()
-
-
-def test_on_a_suite_hosts_have_tasks_of_training_and_those_of_validation_choose_the_checkpoint(on_a_suite):
-    work = on_a_suite[2]
-    assert {task for _, episode in episodes_of(work, "train") for task in episode["task"].tolist()} == {0, 1, 2}
-    validated = episodes_of(work, "validation")
-    assert {task for _, episode in validated for task in episode["task"].tolist()} == {3, 4}
-    scores = {iteration + 1: sum(episode["score"].tolist()) / len(episode["score"]) for iteration, episode in validated}
-    assert [row.validation_accuracy for row in updates_of(work)] == list(scores.values())
-    manifest = read(work / "checkpoints" / "000004").manifest
-    assert manifest.best_iteration == max(scores, key=lambda done: (scores[done], -done))
-
-
-def test_validation_changes_nothing_that_is_trained(finished, prepared, tmp_path):
-    run(tmp_path, prepared, params=small_params(validate_every=1))
-    own, theirs = read(tmp_path / "checkpoints/000004"), read(finished / "checkpoints/000004")
-    assert all(torch.equal(own.tensors[name], theirs.tensors[name]) for name in theirs.tensors)
 
 
 def test_nothing_draws_from_torchs_generator(prepared, tmp_path, no_global_rng):
@@ -184,12 +154,6 @@ def test_a_finished_run_has_nothing_left_to_do(copied, finished, prepared):
     run(copied, prepared, [watcher])
     assert watcher.calls == ["start", ("end", "finished")]
     assert_same_run(copied, finished)
-
-
-def test_no_iterations_leave_the_untrained_policy(prepared, tmp_path):
-    run(tmp_path, prepared, params=small_params(iterations=0))
-    manifest = read(tmp_path / "checkpoints" / "000000").manifest
-    assert (manifest.iteration, manifest.best_iteration) == (0, 0)
 
 
 class Reporter(Watcher):
@@ -245,19 +209,6 @@ def sick_gradients(session, sick):
     weight.register_hook(lambda grad: grad * math.nan if sick() else grad)
 
 
-def no_choice(session, sick):
-    """The environment's masks forbid every op."""
-    step = session.env.step
-
-    def wrapped(actions):
-        observation, *rest = step(actions)
-        if sick():
-            observation.masks["op"].fill_(False)
-        return observation, *rest
-
-    session.env.step = wrapped
-
-
 def forbidden_actions(session, sick):
     """FOSSILIZE, where no seed is there."""
     step = session.env.step
@@ -269,7 +220,6 @@ def forbidden_actions(session, sick):
     [
         (sick_hosts, "rollback_budget in iteration 2: 4 rollbacks in this run, .*rollback_budget allows 3"),
         (sick_gradients, "non_finite_updates in iteration 2: 16 optimizer steps had no finite .*, at most 10 may"),
-        (no_choice, "decision_fault in iteration 2: head 'op': .* mask forbids every choice; one must be legal"),
         (forbidden_actions, "decision_fault in iteration 2: action {'op': 4.* forbidden by the masks"),
     ],
 )
