@@ -15,8 +15,6 @@ from simic.audit.audit import checks, examine
 from simic.audit.certificate import Certificate
 from simic.audit.findings import Status, Verdict
 from simic.audit.provenance import trace
-from simic.audit.record import RunRecord
-from simic.data.batches import read_meta
 from simic.errors import SimicError
 from simic.evaluation import result
 from simic.growth.export import STRUCTURE
@@ -33,7 +31,7 @@ from .settings import small
 from .synthetic import Plant
 
 # What holds for any sound run, however short: replay, arithmetic of the reward, legality, records, hashes, revision.
-MUST_PASS = ("R1", "P1", "P5", "M1", "M2", "X3", "X6", "X8", "X9", "X2")
+MUST_PASS = ("R1", "M2", "X6", "X9")
 MUST_PASS += tuple(check.id for check in checks(of_gym=False) if check.layer == "recompute")
 
 
@@ -74,8 +72,7 @@ def copy(workspace, tmp_path):
 
 
 def examined(workspace, params=None):
-    found, kept = trace(params or small(), workspace.root)
-    run = replace(RunRecord.from_published(params or small(), workspace.telemetry), provenance=found, checkpoints=kept)
+    run = stages.recorded(params or small(), workspace)
     return {each.check: each for each in examine(run, "x").results}
 
 
@@ -97,22 +94,17 @@ def test_an_edited_result_is_found_and_fails_after_the_report_is_written(copy):
     assert statuses(copy)["X8"].status is Status.FINDING
 
 
-@pytest.mark.parametrize(
-    ("codes", "status"),
-    [(["abc", "abc"], Status.PASS), (["abc-dirty"], Status.FINDING), (["abc", "def"], Status.FINDING)],
-)
-def test_the_origin_is_the_code_that_trained(codes, status, copy):
-    """Judge the code of every start and resume, not that of the audit."""
-    [start] = starts.read(copy.telemetry / "run.json")
-    (copy.telemetry / "run.json").unlink()
-    for code in codes:
-        starts.note(copy.telemetry / "run.json", start.model_copy(update={"code": code}))
+def test_the_origin_is_the_code_that_trained(copy):
+    """Tell the code of every start and resume, not that of the audit."""
+    path = copy.telemetry / "run.json"
+    [start] = starts.read(path)
+    path.unlink()
+    for code in ("abc-dirty", "def", "def"):
+        starts.note(path, start.model_copy(update={"code": code}))
     seals.write(copy.root, "train", small())
-    found = examined(copy)
-    assert found["X2"].status is status
-    assert found["X6"].status is Status.PASS
-    found, _ = trace(small(), copy.root)
-    assert found.origin.resumes == len(codes) - 1
+    origin = trace(small(), copy.root)[0].origin
+    assert (origin.code_revision, origin.code_dirty, origin.code_changes, origin.resumes) == ("def", True, 1, 2)
+    assert examined(copy)["X6"].status is Status.PASS
 
 
 def test_starts_that_are_not_readable_are_refused(copy):
@@ -137,14 +129,14 @@ def test_rows_that_are_missing_are_found_and_stop_nothing(run):
     ]
     for gap in gaps:
         found = [result.check for result in examine(gap, "gap").findings]
-        assert set(found) & {"C1", "C3", "C5", "X3"}
+        assert set(found) & {"C1", "C3", "C5"}
 
 
 def of(run, name):
-    return next(check for check in CHECKS if check.id == name).run(run)
+    return next(check for check in checks() if check.id == name).run(run)
 
 
-@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.id)
+@pytest.mark.parametrize("check", [each for each in CHECKS if not each.live], ids=lambda check: check.id)
 def test_without_checkpoints_nothing_is_proven(check, run):
     assert check.run(replace(run, checkpoints=None)).status is Status.NOT_EVALUATED
 
@@ -175,15 +167,13 @@ PLAIN = [
     ("C3", "updates", "explained_variance", add(-1, 0.05)),
     ("C3", "updates", "return_mean", add(0, 0.02)),
     ("C5", "updates", "env_steps", add(-1, 1)),
+    ("C5", "updates", "env_steps", put(1, 0)),
     ("C5", "updates", "steps", add(0, 1)),
     ("C5", "updates", "samples", add(-1, 1)),
     ("C5", "updates", "entropy_coef", add(-1, 1e-3)),
     ("C5", "updates", "learning_rate", add(0, 1e-5)),
     ("C6", "updates", "validation_accuracy", add(-1, 1.0)),
     ("C6", "validations", "score", add((0, 0), 5.0)),
-    ("C7", "episodes", "task", put((0, 0), 20)),
-    ("C7", "validations", "task", put((0, 0), 0)),
-    ("C7", "episodes", "task", add((3, 1), -1)),
 ]
 
 
@@ -191,6 +181,13 @@ PLAIN = [
 def test_an_altered_number_is_found(name, table, column, change, run):
     found = of(Plant(run).column(table, column, change).run, name)
     assert (found.status, found.severity) == (Status.FINDING, "critical"), found.measured
+
+
+def changed_checkpoint(run, name, change):
+    """Return the run with other tensors in one of its checkpoints."""
+    kept = run.checkpoints[name]
+    tensors = {name: change(name, tensor) for name, tensor in kept.tensors.items()}
+    return replace(run, checkpoints={**run.checkpoints, name: replace(kept, tensors=tensors)})
 
 
 def test_a_swapped_checkpoint_is_found(run):
@@ -207,19 +204,13 @@ def test_a_best_checkpoint_that_was_lost_on_the_way_is_no_finding_and_no_pass(ru
     assert of(replace(run, provenance=told), "C6").status is Status.NOT_EVALUATED
 
 
-@pytest.mark.parametrize("name", ["ppo/adam.step", "normalizers/observation.count"])
-def test_a_lost_count_is_found(name, run):
-    latest = run.checkpoints["latest"]
-    tensors = {**latest.tensors, name: latest.tensors[name] - 1}
-    kept = {**run.checkpoints, "latest": replace(latest, tensors=tensors)}
-    assert of(replace(run, checkpoints=kept), "C5").status is Status.FINDING
-
-
-def test_another_scale_of_rewards_is_found(run):
-    latest = run.checkpoints["latest"]
-    tensors = {**latest.tensors, "normalizers/reward.m2": latest.tensors["normalizers/reward.m2"] * 1.01}
-    kept = {**run.checkpoints, "latest": replace(latest, tensors=tensors)}
-    assert of(replace(run, checkpoints=kept), "C3").status is Status.FINDING
+@pytest.mark.parametrize(
+    ("tensor", "check"),
+    [("ppo/adam.step", "C5"), ("normalizers/observation.count", "C5"), ("normalizers/reward.m2", "C3")],
+)
+def test_another_number_in_the_checkpoint_is_found(tensor, check, run):
+    changed = changed_checkpoint(run, "latest", lambda name, x: 0.9 * x if name == tensor else x)
+    assert of(changed, check).status is Status.FINDING
 
 
 def edited(run, path, change):
@@ -242,22 +233,13 @@ def changed(value):
 
 
 EPOCHS, FLOPS = "static_final/static_final, equal epochs", "static_final/static_final, equal FLOPs"
-LOWERED = ("policies/static/per_seed/val_accuracy_pct", lambda values, tree: [max(0.0, x - 20.0) for x in values])
 EDITED = [
     ("C9", "policies/learned/test_accuracy_pct/low", raised(0.1)),
     ("C9", "standings/held_out/gap/estimate", raised(0.1)),
     ("C9", "standings/held_out/random_search/1", raised(0.1)),
     ("C9", "comparisons/0/p_value", lambda p, tree: 0.5 * p),
     ("C9", "policies/learned/per_seed/test_accuracy_pct/0", raised(1.0)),
-    (
-        "C10",
-        "policies/learned/per_seed/test_accuracy_pct",
-        lambda values, tree: tree["policies"]["learned"]["per_seed"]["val_accuracy_pct"],
-    ),
-    ("C10", "policies/patient/per_seed/params", lambda sizes, tree: [tree["host"]["params"]] * len(sizes)),
-    ("C10", "policies/static/per_seed/germinated/0", changed(1)),
-    ("C10", *LOWERED),
-    ("C10", "checkpoint_iteration", changed(1)),
+    ("X8", "checkpoint_iteration", changed(1)),
     ("C12", f"{EPOCHS}/epochs", lambda epochs, tree: [each // 2 for each in epochs]),
     ("C12", f"{FLOPS}/epochs", lambda epochs, tree: [each + 1 for each in epochs]),
     ("C12", f"{EPOCHS}/training_flops/0", raised(1)),
@@ -268,13 +250,6 @@ EDITED = [
 @pytest.mark.parametrize(("name", "path", "change"), EDITED, ids=[f"{each[0]}-{each[1]}" for each in EDITED])
 def test_a_claim_that_does_not_follow_is_found(name, path, change, run):
     assert of(edited(run, path, change), name).status is Status.FINDING
-
-
-def test_small_parts_of_the_data_may_differ(run, workspace):
-    meta = read_meta(workspace.prepared)
-    for samples, status in ((8, Status.PASS), (8000, Status.FINDING)):
-        known = meta.model_copy(update={"samples": {"train": 240, "val": samples, "test": samples}})
-        assert of(replace(edited(run, *LOWERED), meta=known), "C10").status is status
 
 
 def test_shared_samples_and_those_standardised_otherwise_are_found(run):
@@ -305,22 +280,35 @@ def test_an_exported_network_that_was_changed_is_not_certified(run, workspace, t
 
 
 def test_another_record_of_decisions_is_not_certified(run, workspace):
-    """Record germinations in another slot than they happened."""
+    """Record germinations in another slot than they happened, and validate with other weights than the best."""
     ops, valid = run.steps.column("effective_op"), run.steps.column("valid")
     column = run.steps.column("slot")
     told = Plant(run).column("steps", "slot", lambda slots: np.where((ops == 1) & valid, 1 - column % 2, slots)).run
-    assert certify.part("episodes", subject(told, workspace).episodes).differences
+    told = changed_checkpoint(told, "best", lambda name, x: -x if "heads" in name else x)
+    differing = {line.what for line in certify.part("episodes", subject(told, workspace).episodes).differences}
+    assert {"stage", "decisions, mean, third quartile"} <= differing
+
+
+ALTERED = {  # what differs, by tensor of a kept iteration
+    "after/ppo/policy.value_head.out.weight": "weights",
+    "after/ppo/adam.exp_avg.value_head.out.weight": "state that was kept",
+    "after/normalizers/observation.m2": "scale of observations",
+    "rewards": "advantages",
+    "env_ids": "actions sampled",
+}
 
 
 def test_another_update_than_the_one_that_was_made_is_not_certified(run, workspace, tmp_path):
-    """Change a weight after the last iteration, and a reward in it."""
-    last = KEPT_FILE.format(run.params.train.iterations - 1)
-    for name, what in (("after/ppo/policy.value_head.out.weight", "weights"), ("rewards", "advantages")):
-        telemetry = shutil.copytree(workspace.telemetry, tmp_path / what)
-        tensors = load_file(telemetry / last)
-        save_file({**tensors, name: 1.1 * tensors[name]}, telemetry / last)
-        changed = replace(subject(run, workspace), telemetry=telemetry)
-        assert what in [line.what for line in certify.part("iterations", changed.iterations).differences]
+    """Change what was kept of the last iteration, the state that one took up, and the latest checkpoint."""
+    telemetry = shutil.copytree(workspace.telemetry, tmp_path / "telemetry")
+    path = telemetry / KEPT_FILE.format(run.params.train.iterations - 1)
+    tensors = load_file(path)
+    save_file(tensors | {name: tensors[name] + tensors[name].abs().max() for name in ALTERED}, path)
+    altered = Plant(run).column("updates", "state_begun", put(2, "0" * 64)).run
+    altered = changed_checkpoint(altered, "latest", lambda name, x: x + 1)
+    found = certify.part("iterations", replace(subject(altered, workspace), telemetry=telemetry).iterations)
+    differing = {line.what for line in found.differences}
+    assert {*ALTERED.values(), "state taken up", "state of the latest checkpoint", "hash chain"} <= differing
 
 
 def test_samples_that_two_splits_share_are_looked_for(run, workspace):
