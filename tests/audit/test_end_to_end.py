@@ -332,15 +332,19 @@ def test_a_headroom_of_other_hosts_is_not_certified(run, workspace):
     assert sorted(kinds) == [f"{what}, third quartile" for what in reached]
 
 
-def test_iterations_are_certified_alike_in_a_process_beside_this_one(run, workspace, monkeypatch):
-    for other in ("episodes", "evaluation", "headroom", "grown_network"):
+def test_training_is_certified_alike_in_a_process_beside_this_one(run, workspace, monkeypatch):
+    for other in ("evaluation", "headroom"):
         monkeypatch.setattr(certify.CertifiedRun, other, lambda self: ())
     runtime = run.params.runtime.model_copy(update={"processes": 2})
     two = replace(run, params=run.params.model_copy(update={"runtime": runtime}))
     where = workspace.prepared, workspace.grown, workspace.telemetry, workspace.checkpoints
-    found, *_ = certify.certify(*where, two).parts
-    assert found == certify.part("iterations", subject(run, workspace).iterations)
-    assert found.lines and not found.differences
+    iterations, episodes, *_ = certify.certify(*where, two).parts
+    own = subject(run, workspace)
+    assert (iterations, episodes) == (
+        certify.part("iterations", own.iterations),
+        certify.part("episodes", own.episodes),
+    )
+    assert all(each.lines and not each.differences for each in (iterations, episodes))
 
 
 def shifted(each):
