@@ -10,7 +10,7 @@ from simic.audit.findings import Status
 from simic.growth.life.vocabulary import Op
 
 from .defects import DEFECTS, everywhere, params, put, two, update
-from .synthetic import result
+from .synthetic import POTENTIAL, result
 
 # What is recomputed needs a run that was really trained: test_end_to_end.py.
 ON_TABLES = tuple(check for check in audit.checks(of_gym=False) if not check.id.startswith("C"))
@@ -102,6 +102,14 @@ def test_the_head_of_slots_is_not_starved_where_there_is_one_slot(plant):
         many.run.steps, columns={**many.run.steps.columns, "stage": many.run.steps.column("stage")[..., :1]}
     )
     assert result(replace(many.run, steps=steps), "G2").status is Status.PASS
+
+
+def test_shaping_of_a_rolled_back_host_ends_at_its_rollback(plant):
+    """Host 0 of iteration 0 panics at step 3: F there is -w Phi(s), and later rows are void."""
+    over = plant.column("steps", "components.shaping", put((2, 0), -0.3 * POTENTIAL[2]))
+    over = over.column("steps", "valid", put((slice(3, 6), 0), False)).column("steps", "panicked", put((2, 0), True))
+    assert result(over.run, "C2").status is Status.PASS
+    assert result(over.column("steps", "panicked", put((2, 0), False)).run, "C2").status is Status.FINDING
 
 
 def test_a_refused_gate_is_no_illegal_action(plant):
