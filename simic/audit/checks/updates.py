@@ -160,8 +160,7 @@ MEDIAN_ERROR = 1.2533  # standard error of a median over that of a mean, of a no
         f"critical; > {limits.HIGH_KL:g}: high; > max({limits.SUSTAINED_KL:g}, {EARLY_STOP:g} x target_kl): medium; "
         f"any update > {limits.KL_OF_ONE_UPDATE:g}: high; all < {number(limits.LARGEST_KL)}: medium"
     ),
-    source="Huang et al. 2022 (below 0.02); Spinning Up (target 0.01-0.05, stop at 1.5x); window and single updates "
-    + OURS,
+    source="Huang et al. 2022 (below 0.02); Spinning Up (target 0.01-0.05, stop at 1.5x); window, one update " + OURS,
     fix="Lower ppo.learning_rate, ppo.epochs, or set ppo.target_kl; at zero, check gradients (G1) and advantages.",
 )
 def _divergence(run: RunRecord) -> Outcome:
