@@ -15,6 +15,7 @@ from simic.audit.audit import checks, examine
 from simic.audit.certificate import Certificate
 from simic.audit.findings import Status, Verdict
 from simic.audit.provenance import trace
+from simic.data.batches import read_meta
 from simic.errors import SimicError
 from simic.evaluation import result
 from simic.growth.export import STRUCTURE
@@ -31,7 +32,7 @@ from .settings import small
 from .synthetic import Plant
 
 # What holds for any sound run, however short: replay, arithmetic of the reward, legality, records, hashes, revision.
-MUST_PASS = ("R1", "M2", "X6", "X9")
+MUST_PASS = ("R1", "M2", "X2", "X6", "X9")
 MUST_PASS += tuple(check.id for check in checks(of_gym=False) if check.layer == "recompute")
 
 
@@ -94,17 +95,22 @@ def test_an_edited_result_is_found_and_fails_after_the_report_is_written(copy):
     assert statuses(copy)["X8"].status is Status.FINDING
 
 
-def test_the_origin_is_the_code_that_trained(copy):
-    """Tell the code of every start and resume, not that of the audit."""
-    path = copy.telemetry / "run.json"
-    [start] = starts.read(path)
-    path.unlink()
-    for code in ("abc-dirty", "def", "def"):
-        starts.note(path, start.model_copy(update={"code": code}))
+@pytest.mark.parametrize(
+    ("codes", "status"),
+    [(["abc", "abc"], Status.PASS), (["abc-dirty"], Status.FINDING), (["abc", "def"], Status.FINDING)],
+)
+def test_the_origin_is_the_code_that_trained(codes, status, copy):
+    """Judge the code of every start and resume, not that of the audit."""
+    [start] = starts.read(copy.telemetry / "run.json")
+    (copy.telemetry / "run.json").unlink()
+    for code in codes:
+        starts.note(copy.telemetry / "run.json", start.model_copy(update={"code": code}))
     seals.write(copy.root, "train", small())
-    origin = trace(small(), copy.root)[0].origin
-    assert (origin.code_revision, origin.code_dirty, origin.code_changes, origin.resumes) == ("def", True, 1, 2)
-    assert examined(copy)["X6"].status is Status.PASS
+    found = examined(copy)
+    assert found["X2"].status is status
+    assert found["X6"].status is Status.PASS
+    found, _ = trace(small(), copy.root)
+    assert found.origin.resumes == len(codes) - 1
 
 
 def test_starts_that_are_not_readable_are_refused(copy):
@@ -174,6 +180,9 @@ PLAIN = [
     ("C5", "updates", "learning_rate", add(0, 1e-5)),
     ("C6", "updates", "validation_accuracy", add(-1, 1.0)),
     ("C6", "validations", "score", add((0, 0), 5.0)),
+    ("C7", "episodes", "task", put((0, 0), 20)),
+    ("C7", "validations", "task", put((0, 0), 0)),
+    ("C7", "episodes", "task", add((3, 1), -1)),
 ]
 
 
@@ -233,13 +242,22 @@ def changed(value):
 
 
 EPOCHS, FLOPS = "static_final/static_final, equal epochs", "static_final/static_final, equal FLOPs"
+LOWERED = ("policies/static/per_seed/val_accuracy_pct", lambda values, tree: [max(0.0, x - 20.0) for x in values])
 EDITED = [
     ("C9", "policies/learned/test_accuracy_pct/low", raised(0.1)),
     ("C9", "standings/held_out/gap/estimate", raised(0.1)),
     ("C9", "standings/held_out/random_search/1", raised(0.1)),
     ("C9", "comparisons/0/p_value", lambda p, tree: 0.5 * p),
     ("C9", "policies/learned/per_seed/test_accuracy_pct/0", raised(1.0)),
-    ("X8", "checkpoint_iteration", changed(1)),
+    (
+        "C10",
+        "policies/learned/per_seed/test_accuracy_pct",
+        lambda values, tree: tree["policies"]["learned"]["per_seed"]["val_accuracy_pct"],
+    ),
+    ("C10", "policies/patient/per_seed/params", lambda sizes, tree: [tree["host"]["params"]] * len(sizes)),
+    ("C10", "policies/static/per_seed/germinated/0", changed(1)),
+    ("C10", *LOWERED),
+    ("C10", "checkpoint_iteration", changed(1)),
     ("C12", f"{EPOCHS}/epochs", lambda epochs, tree: [each // 2 for each in epochs]),
     ("C12", f"{FLOPS}/epochs", lambda epochs, tree: [each + 1 for each in epochs]),
     ("C12", f"{EPOCHS}/training_flops/0", raised(1)),
@@ -250,6 +268,13 @@ EDITED = [
 @pytest.mark.parametrize(("name", "path", "change"), EDITED, ids=[f"{each[0]}-{each[1]}" for each in EDITED])
 def test_a_claim_that_does_not_follow_is_found(name, path, change, run):
     assert of(edited(run, path, change), name).status is Status.FINDING
+
+
+def test_small_parts_of_the_data_may_differ(run, workspace):
+    meta = read_meta(workspace.prepared)
+    for samples, status in ((8, Status.PASS), (8000, Status.FINDING)):
+        known = meta.model_copy(update={"samples": {"train": 240, "val": samples, "test": samples}})
+        assert of(replace(edited(run, *LOWERED), meta=known), "C10").status is status
 
 
 def test_shared_samples_and_those_standardised_otherwise_are_found(run):

@@ -16,6 +16,8 @@ from simic.telemetry.columns import Array
 
 EXACT = 1e-6  # of means and formulas
 SEARCHED = 1e-4  # of ends that evaluation finds by a search
+ROUNDING_PCT = 2.0  # points of test accuracy by which hosts of equal ops may differ, in different company
+WIDEST_PCT = 50.0  # standard deviation of whether an answer is right, at most
 ROUNDED = 1e-3  # of what is stored with four decimals
 
 
@@ -118,6 +120,84 @@ def _standings(
             if standing.share is not None and part is not None:
                 yield from interval_pairs(f"{said}, share", standing.share, part, SEARCHED)
             yield Pair(f"{said}, has a share", float(standing.share is not None), float(part is not None), 0.0)
+
+
+GAP_ERRORS, LEAST_PCT = 6.0, 5.0
+NO_CHANCE = 4  # hosts: the accuracies of two may be equal on test and validation by chance
+
+
+@recomputed(
+    subject="growth",
+    id="C10",
+    title="Evaluated networks cannot be what is said of them",
+    question="Are sizes and counts of seeds possible, and are test scores not those of validation?",
+    needs=("checkpoints", "evaluation", "params"),
+    threshold=(
+        "a network with seeds kept and no parameters, or the reverse; static hosts that grew; on "
+        f"{NO_CHANCE} hosts or more, test accuracies equal to validation's; or apart from them by more than "
+        f"{GAP_ERRORS:g} standard errors (of hosts, and of samples) and {LEAST_PCT:g} points; hosts that never grew "
+        f"and score otherwise than static ones, by more than {ROUNDING_PCT:g} points; an iteration that is not the "
+        "checkpoint's"
+    ),
+)
+def _hosts_possible(run: RunRecord) -> Outcome:
+    evaluation, checkpoints = run.evaluation, run.checkpoints
+    assert evaluation is not None and checkpoints is not None  # stated in needs
+    problems: list[Evidence] = []
+    static, of_samples = evaluation.policies.get("static"), _error_of_samples(run)
+    for name, policy in evaluation.policies.items():
+        problems += [{"what": what, "policy": name} for what in _impossible(policy.per_seed, evaluation)]
+        test, val = (np.array(getattr(policy.per_seed, f"{split}_accuracy_pct")) for split in ("test", "val"))
+        if len(test) >= NO_CHANCE and np.array_equal(test, val) and np.ptp(test) > 0:
+            problems.append({"what": "test accuracies are validation's", "policy": name})
+        apart = abs(float((test - val).mean()))
+        error = max(float((test - val).std(ddof=1)) / np.sqrt(len(test)), of_samples)
+        if apart > max(GAP_ERRORS * error, LEAST_PCT):
+            problems.append({"what": "test and validation disagree", "policy": name, "points": apart})
+        if static is not None and _unpaired(policy.per_seed, static.per_seed):
+            problems.append({"what": "hosts that did not grow differ from static ones", "policy": name})
+    if static is not None and any(static.per_seed.germinated):
+        problems.append({"what": "static hosts grew"})
+    kept = checkpoints.get(evaluation.checkpoint or "")
+    if kept is not None and kept.manifest.iteration != evaluation.checkpoint_iteration:
+        problems.append({"what": "checkpoint_iteration"})
+    limit = run.params.train.lifecycle.max_seeds
+    if limit is not None and any(max(p.per_seed.fossilized) > limit for p in evaluation.policies.values()):
+        problems.append({"what": "more seeds than max_seeds"})
+    return concluded(problems, f"{len(evaluation.policies)} policies on {evaluation.eval_seeds} hosts")
+
+
+def _error_of_samples(run: RunRecord) -> float:
+    """Return the largest standard error, in points, of test minus validation accuracy by their samples alone: hosts
+    share the samples of their task.
+    """
+    if run.meta is None or run.evaluation is None:
+        return 0.0
+    tasks = len(set(run.evaluation.rows))
+    return WIDEST_PCT * float(np.sqrt((1 / run.meta.samples["test"] + 1 / run.meta.samples["val"]) / tasks))
+
+
+def _unpaired(hosts: PerSeed, static: PerSeed) -> bool:
+    """Tell whether a host that never had a seed scores otherwise than the same host under ``static``, beyond samples
+    that rounding may answer the other way.
+    """
+    bare = (np.array(hosts.germinated) == 0) & (np.array(hosts.rollbacks) == 0)
+    apart = np.abs(np.array(hosts.test_accuracy_pct) - np.array(static.test_accuracy_pct))
+    return bool((apart[bare] > ROUNDING_PCT).any())
+
+
+def _impossible(hosts: PerSeed, evaluation: Evaluation) -> Iterator[str]:
+    params, kept = np.array(hosts.params), np.array(hosts.fossilized)
+    if ((params > evaluation.host.params) != (kept > 0)).any() or (params < evaluation.host.params).any():
+        yield "parameters that do not go with the seeds kept"
+    if (np.array(hosts.germinated) < kept).any():
+        yield "more seeds kept than germinated"
+    lost = np.array(hosts.germinated) - np.array(hosts.pruned) - kept
+    if ((lost < 0) & (np.array(hosts.rollbacks) == 0)).any():
+        yield "more seeds ended than germinated"
+    flops = np.array(hosts.flops_per_sample)
+    if ((flops > evaluation.host.flops_per_sample) & (kept == 0) | (flops < evaluation.host.flops_per_sample)).any():
+        yield "FLOPs that do not go with the seeds kept"
 
 
 @recomputed(

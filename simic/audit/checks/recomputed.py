@@ -304,6 +304,32 @@ def _best_is_best(run: RunRecord) -> Outcome:
     return concluded(problems, f"iteration {best} of {len(recorded)}, {len(played)} validations")
 
 
+@recomputed(
+    id="C7",
+    subject="growth",
+    title="Training and validation tasks are mixed up",
+    question="Were training episodes played on training tasks, and validation episodes on validation tasks?",
+    needs=("checkpoints", "tasks", "params", "episodes.task", "validations.task"),
+    threshold="an episode on a task of another group; training tasks that are not dealt out in turn",
+)
+def _tasks_apart(run: RunRecord) -> Outcome:
+    assert run.tasks is not None  # stated in needs
+    groups = [task.group for task in run.tasks]
+    if len(groups) == 1:
+        return undecided("there is one task, which serves everything")
+    problems: list[Evidence] = []
+    for table, group in ((run.episodes, "train"), (run.validations, "val")):
+        used = np.unique(table.column("task"))
+        wrong = [int(task) for task in used if not 0 <= task < len(groups) or groups[task] != group]
+        problems += [{"what": f"task of a {group} episode", "task": task} for task in wrong]
+    tasks = run.episodes.column("task")
+    begun = run.episodes.column("iteration")[:, None] * tasks.shape[1]
+    if len(np.unique((tasks - begun - np.arange(tasks.shape[1])) % groups.count("train"))) > 1:
+        problems.append({"what": "tasks that are not dealt out in turn"})
+    count = len(np.unique(tasks))
+    return concluded(problems, f"{count} training tasks, {len(np.unique(run.validations.column('task')))} others")
+
+
 TASKS, SAMPLES = 64, 512  # the first of them, for the sake of time
 CLIPPED = 5.0  # what the values of a table are within
 OFF = 1e-3  # mean and deviation of standardised samples

@@ -12,6 +12,9 @@ from simic.evaluation import counterfactual, endpoints
 from simic.telemetry.rows import SEVERITIES
 
 
+SHOWN = 12  # characters of a digest
+
+
 @check(
     id="X6",
     title="Artifacts do not match their hashes",
@@ -148,3 +151,30 @@ def _apart(first: Any, second: Any, place: str = "") -> Iterator[str]:
             yield place
     elif first != second:
         yield place
+
+
+@check(
+    id="X2",
+    title="The run's origin is not fully recorded",
+    severity="medium",
+    question="Are code revision, versions and hashes recorded, and was the code committed and the same all along?",
+    needs=("provenance",),
+    threshold="revision unknown, with uncommitted changes or another after a resume; versions or a hash missing",
+    source="PyTorch reproducibility notes; Huang et al. 2022",
+    fix="Commit the code before training.",
+)
+def _origin_recorded(run: RunRecord) -> Outcome:
+    provenance = run.provenance
+    assert provenance is not None  # stated in needs
+    origin = provenance.origin
+    present = {
+        "params_sha256": provenance.params_sha256,
+        "data_sha256": provenance.data_sha256,
+        "code_revision": origin.code_revision,
+        "versions": provenance.versions,
+    }
+    gaps = [name for name, value in present.items() if not value]
+    gaps += ["uncommitted changes"] if origin.code_dirty else []
+    gaps += [f"code changed in {origin.code_changes} resumes"] if origin.code_changes else []
+    said = f"not in order: {', '.join(gaps)}" if gaps else f"revision {(origin.code_revision or '')[:SHOWN]}, clean"
+    return judged([{"not in order": gap} for gap in gaps], said)
