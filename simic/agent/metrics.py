@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import nan
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor
@@ -58,12 +58,6 @@ class UpdateMetrics:
     skipped_steps: Annotated[int, "Steps not taken because loss or gradient was not finite."]
     stopped_early: Annotated[bool, "Whether the divergence ended the update before its last minibatch."]
     updates: Annotated[int, "Updates with at least one step so far, this one included."]
-
-
-def explanations() -> dict[str, str]:
-    """Return the sentence of each metric by its name."""
-    hints = get_type_hints(UpdateMetrics, include_extras=True)
-    return {name: hint.__metadata__[0] for name, hint in hints.items()}
 
 
 def numbers(metrics: dict, prefix: str = "") -> dict[str, float]:

@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file
 
 from simic.audit.certificate import Certificate, Certified, Part
-from simic.audit.record import RunRecord, Table
+from simic.audit.record import RunRecord
 from simic.certify import bank, episodes, evaluation, iteration
 from simic.certify.agent import Interface
 from simic.certify.bank import NoReference
@@ -42,25 +42,26 @@ OF_POLICY = ("params", "flops_per_sample", "training_flops", *COUNTED)
 def certify(prepared: Path, grown: Path, telemetry: Path, checkpoints: Path, run: RunRecord) -> Certificate:
     """Compare a run with the reference, part by part; half of the work in another process."""
     subject = CertifiedRun(prepared, grown, telemetry, checkpoints, run)
-    names = Table({name: values[:0] for name, values in run.steps.columns.items()})
-    few = RunRecord(run.params, run.updates, names, evaluation=run.evaluation, checkpoints=run.checkpoints)
+    played = run.steps.where(np.isin(run.steps.column("iteration"), subject.replayed))
+    few = RunRecord(run.params, run.updates, played, validations=run.validations, evaluation=run.evaluation)
+    few = replace(few, checkpoints=run.checkpoints)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        with beside(partial(_without_steps, replace(subject, run=few)), run.params.runtime) as half:
-            others = (
-                part("episodes", subject.episodes),
-                part("evaluation", subject.evaluation),
-                part("headroom", subject.headroom),
-            )
-            iterations, network = half()
-            return Certificate(parts=(iterations, *others, network))
+        with beside(partial(_of_training, replace(subject, run=few)), run.params.runtime) as half:
+            evaluated = part("evaluation", subject.evaluation), part("headroom", subject.headroom)
+            iterations, episodes, network = half()
+            return Certificate(parts=(iterations, episodes, *evaluated, network))
     finally:
         torch.set_num_threads(threads)
 
 
-def _without_steps(subject: "CertifiedRun") -> tuple[Certified, Certified]:
-    return part("iterations", subject.iterations), part("grown network", subject.grown_network)
+def _of_training(subject: "CertifiedRun") -> tuple[Certified, ...]:
+    return (
+        part("iterations", subject.iterations),
+        part("episodes", subject.episodes),
+        part("grown network", subject.grown_network),
+    )
 
 
 @dataclass(frozen=True)
@@ -79,6 +80,12 @@ class CertifiedRun:
         every = range(self.run.params.train.iterations)
         paths = {number: self.telemetry / KEPT_FILE.format(number) for number in every}
         return {number: KeptIteration(number, load_file(path)) for number, path in paths.items() if path.exists()}
+
+    @property
+    def replayed(self) -> list[int]:
+        """Return the iterations of which episodes are replayed: the first, the kept and the last."""
+        iterations = self.run.steps.column("iteration").tolist()
+        return sorted({iterations[0], *self.kept, iterations[-1]} & {*iterations})
 
     @cached_property
     def latest(self) -> Checkpoint:
@@ -136,8 +143,7 @@ class CertifiedRun:
         log = ComparisonLog(*episodes.bounds(self.world))
         hosts = steps.column("op").shape[1]
         groups = -(-hosts // max(1, self.latest.manifest.machine.group))
-        present = sorted({int(iterations[0]), *self.kept, int(iterations[-1])} & set(iterations.tolist()))
-        for number in present:
+        for number in self.replayed:
             rows = np.flatnonzero(iterations == number)
             processes = hosts if every else groups if number in self.kept else 1
             for place in episodes.chosen_hosts(self.run.params.rng_seed, number, hosts, processes):

@@ -1,7 +1,7 @@
 """The figures of a report, each drawn from the run's record with a description in words."""
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Literal, NamedTuple
 
@@ -23,7 +23,7 @@ from simic.evaluation.endpoints import ALL_AT_ONCE, COMMON, ORACLE_TASK, PPO, RU
 from simic.evaluation.gym import PEER, RANDOM
 from simic.evaluation.page import GROUPS
 from simic.evaluation.result import LEARNED, Case, Evaluation, Timeline
-from simic.evaluation.statistics import pareto_front
+from simic.evaluation.statistics import Interval, pareto_front
 from simic.growth.life.vocabulary import Action, Op, Stage
 from simic.growth.networks.blueprints import blueprints_of
 
@@ -353,17 +353,25 @@ def _decisions(plot: Axes, timeline: Timeline) -> list[Line2D]:
 # --- evaluation ------------------------------------------------------------------------------------------------------
 
 
+def _intervals(plot: Axes, rows: Sequence[tuple[str, Interval, str]], form: str) -> None:
+    """Draw one row for each name with its interval and colour, from below, and its estimate beside it."""
+    for row, (_, score, colour) in enumerate(rows):
+        plot.plot([score.low, score.high], [row, row], color=colour, linewidth=4, solid_capstyle="butt", alpha=0.45)
+        plot.plot([score.estimate], [row], "o", color=colour, markersize=6)
+        text = f"{score.estimate:{form}}"
+        plot.annotate(text, (1.0, row), xycoords=("axes fraction", "data"), va="center", fontsize=8.5)
+    plot.set_yticks(range(len(rows)), [name for name, *_ in rows])
+    plot.set_ylim(-0.6, len(rows) - 0.4)
+
+
 def _returns(run: RunRecord) -> Drawn | None:
     """Draw the mean return of everyone that played a Gymnasium environment, with its interval."""
     if run.gym is None:
         return None
     means = {name: result.mean_return for name, result in run.gym.policies.items()}
     figure, [plot] = new_figure(0.6 + 0.35 * len(means))
-    for place, (name, mean) in enumerate(reversed([*means.items()])):
-        label, colour, marker = policy_look(name)
-        plot.plot([mean.low, mean.high], [place, place], color=colour, linewidth=1.6)
-        plot.plot([mean.estimate], [place], marker, color=colour, markersize=6, label=label)
-    plot.set_yticks(range(len(means)), [policy_look(name)[0] for name in reversed([*means])])
+    looks = {name: policy_look(name) for name in reversed(means)}
+    _intervals(plot, [(label, means[name], colour) for name, (label, colour, _) in looks.items()], ".4g")
     _axis(plot, "Mean return", "return", "")
     said = ", ".join(f"{name} {x.estimate:.4g} [{x.low:.4g}, {x.high:.4g}]" for name, x in means.items())
     title = f"Return in {run.gym.eval_seeds} fresh episodes"
@@ -379,14 +387,7 @@ def _result(run: RunRecord) -> Drawn | None:
     figure, axes = new_figure(0.6 + sum(0.35 + 0.24 * rows for rows in heights), heights)
     for plot, (group, of_group) in zip(axes, scores.items(), strict=True):
         placed = sorted(of_group.items(), key=lambda each: each[1].estimate)
-        for row, (name, score) in enumerate(placed):
-            colour = RESULT_COLOURS.get(name, GREY)
-            plot.plot([score.low, score.high], [row, row], color=colour, linewidth=4, solid_capstyle="butt", alpha=0.45)
-            plot.plot([score.estimate], [row], "o", color=colour, markersize=6)
-            text = f"{score.estimate:.1f}"
-            plot.annotate(text, (1.0, row), xycoords=("axes fraction", "data"), va="center", fontsize=8.5)
-        plot.set_yticks(range(len(placed)), [name for name, _ in placed])
-        plot.set_ylim(-0.6, len(placed) - 0.4)
+        _intervals(plot, [(name, score, RESULT_COLOURS.get(name, GREY)) for name, score in placed], ".1f")
         _axis(plot, f"{GROUPS[group].capitalize()} ({run.evaluation.standings[group].tasks})", "", "", grid="x")
     axes[-1].set_xlabel("score on test splits (points)")
     said = [

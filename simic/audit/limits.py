@@ -97,7 +97,6 @@ KL_OF_ONE_UPDATE = ours("KL of one update", 0.25, judged=0.25)
 LEAST_ENTROPY = at_least("least entropy early on", 0.05, 0.0, judged=0.05)
 SWING_OF_ENTROPY = ours("swing of entropy", 0.478, 1.0, judged=0.3)
 FROM_UNIFORM = at_least("distance of entropy from its maximum at the end", 0.05, 0.0, judged=0.05)
-LOSS_OF_ENTROPY = ours("loss of entropy within the window", 0.813, 1.0, judged=0.5)
 
 # V: critic
 EXPLAINED_VARIANCE = published("explained variance kept up", 0.0, above=False)

@@ -56,7 +56,10 @@ def sign_flip(difference: Array) -> tuple[float, float]:
 def _signs(n: int) -> Array:
     """Return sign patterns ``[FLIPS, n]`` other than evaluation's."""
     words = rng.bits(rng.key(n, rng.Purpose.BOOTSTRAP, FLIPS), (FLIPS, -(-n // WORD))).numpy()
-    return 1.0 - 2.0 * np.unpackbits(words.view(np.uint8), axis=1)[:, :n]
+    signs = np.unpackbits(words.view(np.uint8), axis=1)[:, :n].astype(np.float64)
+    signs *= -2.0  # in place, since they are many
+    signs += 1.0
+    return signs
 
 
 def improves(difference: Array) -> float:

@@ -72,7 +72,7 @@ class Table:
     @classmethod
     def of_hosts(cls, table: pa.Table, shared: Sequence[str]) -> Self:
         """Read a published table with one row per host: ``env`` becomes the second axis of all columns but the
-        ``shared`` ones, which are equal for all hosts. Moments that lack a host are left out; X3 finds the gap.
+        ``shared`` ones, which are equal for all hosts. Moments that lack a host are left out; C1 and C3 find the gap.
         """
         if not len(table):
             return cls()

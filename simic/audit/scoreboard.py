@@ -3,17 +3,17 @@
 A seed's life in the steps begins where its slot is germinated and ends where the slot has no live seed.
 """
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Self
 
 import numpy as np
 
 from simic.audit.recompute import Steps
-from simic.audit.record import RunRecord
+from simic.audit.record import RunRecord, Table
 from simic.certify.life import FOSSILIZED, GERMINATE, LIVE, PRUNED
 from simic.evaluation.result import Frozen
 from simic.growth.networks.blueprints import blueprints_of
+from simic.telemetry.columns import Array
 
 COSTS = ("params", "flops")
 NEEDED = ("effective_op", "slot", "blueprint", "stage", "contribution", "valid", *COSTS)
@@ -52,67 +52,59 @@ class Score(Frozen):
     flops: float | None
 
 
-@dataclass(frozen=True)
-class _Seed:
-    blueprint: int
-    kept: bool
-    pruned: bool
-    contribution: float  # NaN: never measured
-    params: float  # NaN: something else changed in the same step
-    flops: float
-
-
 def scores(run: RunRecord) -> tuple[Score, ...]:
     """Score every blueprint that germinated, the most often kept first; empty without the steps."""
     if not len(run.steps) or any(name not in run.steps for name in NEEDED):
         return ()
-    seeds: dict[int, list[_Seed]] = {}
+    steps = Table({name: run.steps.column(name) for name in NEEDED})
     iterations = run.steps.column("iteration")
-    bare = {cost: int(run.steps.column(f"committed_{cost}").min()) for cost in COSTS}  # no episode begins with a seed
-    for iteration in np.unique(iterations):
-        rows = run.steps.where(iterations == iteration).columns
-        for seed in _seeds(rows, bare):
-            seeds.setdefault(seed.blueprint, []).append(seed)
+    bare = {cost: int(steps.column(f"committed_{cost}").min()) for cost in COSTS}  # no episode begins with a seed
+    parts = [_seeds(steps.where(iterations == iteration).columns, bare) for iteration in np.unique(iterations)]
+    seeds = Table({name: np.concatenate([part[name] for part in parts]) for name in parts[0]})
     names = [kind.name for kind in blueprints_of(run.params.train.host.family)]
-    scores = [_score(names[kind] if kind < len(names) else f"number {kind}", own) for kind, own in seeds.items()]
+    scores = []
+    for kind in np.unique(seeds.column("blueprint")).tolist():
+        own = seeds.where(seeds.column("blueprint") == kind).columns
+        scores.append(_score(names[kind] if kind < len(names) else f"number {kind}", own))
     return tuple(sorted(scores, key=lambda score: (-score.kept, -score.germinated, score.blueprint)))
 
 
-def _score(name: str, seeds: list[_Seed]) -> Score:
-    def measured(values: list[float]) -> list[float]:
-        return [value for value in values if np.isfinite(value)]
-
-    params, flops = (measured([getattr(seed, cost) for seed in seeds]) for cost in COSTS)
+def _score(name: str, seeds: Mapping[str, Array]) -> Score:
+    measured = {cost: seeds[cost][np.isfinite(seeds[cost])] for cost in COSTS}
+    contribution, kept, pruned = seeds["contribution"], seeds["kept"], seeds["pruned"]
+    known = np.isfinite(contribution)
     return Score(
         blueprint=name,
-        germinated=len(seeds),
-        kept=sum(seed.kept for seed in seeds),
-        pruned=sum(seed.pruned for seed in seeds),
-        contribution_kept=Mean.of(measured([seed.contribution for seed in seeds if seed.kept])),
-        contribution_pruned=Mean.of(measured([seed.contribution for seed in seeds if seed.pruned])),
-        params=float(np.mean(params)) if params else None,
-        flops=float(np.mean(flops)) if flops else None,
+        germinated=len(kept),
+        kept=int(kept.sum()),
+        pruned=int(pruned.sum()),
+        contribution_kept=Mean.of(contribution[known & kept].tolist()),
+        contribution_pruned=Mean.of(contribution[known & pruned].tolist()),
+        **{cost: float(values.mean()) if len(values) else None for cost, values in measured.items()},
     )
 
 
-def _seeds(steps: Steps, bare: Mapping[str, int]) -> Iterator[_Seed]:
-    """Yield the seeds of one iteration; ``bare`` is the cost of the host alone."""
+def _seeds(steps: Steps, bare: Mapping[str, int]) -> dict[str, Array]:
+    """Return the seeds of one iteration by what is known of each: NaN for a contribution that was never measured, and
+    for a cost where something else changed in the same step. ``bare`` is the cost of the host alone.
+    """
     live = np.isin(steps["stage"], LIVE)
     changed = np.diff(live, axis=0, prepend=False)
-    began = (steps["effective_op"] == GERMINATE) & steps["valid"]
-    added = {cost: np.diff(steps[cost], axis=0, prepend=bare[cost]) for cost in COSTS}
-    for t, env in zip(*np.nonzero(began), strict=True):
-        slot = int(steps["slot"][t, env])
-        after = live[t:, env, slot]
-        end = t + (len(after) if after.all() else int(np.argmin(after)))
-        stage = steps["stage"][:, env, slot]
-        contribution = steps["contribution"][t:end, env, slot]
-        measured = contribution[np.isfinite(contribution)]
-        alone = changed[t, env].sum() == changed[t, env, slot]  # else other seeds changed the cost in that step, too
-        yield _Seed(
-            blueprint=int(steps["blueprint"][t, env]),
-            kept=bool((stage[t:end] == FOSSILIZED).any()),
-            pruned=bool(end < len(stage) and stage[end] == PRUNED),
-            contribution=float(measured[-1]) if measured.size else np.nan,
-            **{cost: float(added[cost][t, env]) if alone else np.nan for cost in COSTS},
-        )
+    start, env = np.nonzero((steps["effective_op"] == GERMINATE) & steps["valid"])
+    slot, last, every = steps["slot"][start, env], len(live) - 1, np.arange(len(start))
+    time, stage = np.arange(len(live))[:, None], steps["stage"][:, env, slot]
+    over = (time >= start) & ~live[:, env, slot]
+    end = np.where(over.any(axis=0), over.argmax(axis=0), len(live))
+    within = (time >= start) & (time < end)
+    contribution = steps["contribution"][:, env, slot]
+    measured = within & np.isfinite(contribution)
+    newest = last - measured[::-1].argmax(axis=0)
+    alone = changed[start, env].sum(axis=1) == changed[start, env, slot]  # else others changed the cost, too
+    added = {cost: np.diff(steps[cost], axis=0, prepend=bare[cost])[start, env] for cost in COSTS}
+    return {
+        "blueprint": steps["blueprint"][start, env],
+        "kept": (within & (stage == FOSSILIZED)).any(axis=0),
+        "pruned": (end <= last) & (stage[np.minimum(end, last), every] == PRUNED),
+        "contribution": np.where(measured.any(axis=0), contribution[newest, every], np.nan),
+        **{cost: np.where(alone, values, np.nan) for cost, values in added.items()},
+    }

@@ -225,16 +225,21 @@ class Network:
         matters = self.interface.matters[actions[:, 0]]
         parts = []
         for k in range(actions.shape[1]):
-            used = matters[:, k]
-            legal = self.interface.legal(rows, k) | ~used[:, None]
-            log_probs = torch.log_softmax(self._logits(z, k, actions).masked_fill(~legal, -math.inf), dim=1)
-            log_prob = log_probs.gather(1, actions[:, k : k + 1])[:, 0]
-            shares, options = log_probs.exp(), legal.sum(dim=1)
-            spread = -(shares * torch.where(legal, log_probs, 0.0)).sum(dim=1) / options.clamp(min=2).log()
-            off = _misplaced(shares.detach(), actions[:, k], None if noise is None else noise[:, k])
-            entropy = torch.where(used & (options > 1), spread, 0.0)
-            off = torch.where(used, off, (actions[:, k] != 0).double())
-            parts.append((torch.where(used, log_prob, 0.0), entropy, off))
+            used, chosen, legal = matters[:, k], actions[:, k], self.interface.legal(rows, k)
+            allowed = legal.gather(1, chosen[:, None])[:, 0]
+            # Without a choice the one legal action is certain, whatever the weights.
+            log_prob = torch.where(used & ~allowed, -math.inf, torch.zeros(len(actions), dtype=torch.float64))
+            entropy, off = torch.zeros_like(log_prob), torch.where(used, ~allowed, chosen != 0).double()
+            at = (used & (legal.sum(dim=1) > 1)).nonzero()[:, 0]
+            if len(at):
+                logits = self._logits(z[at], k, actions[at]).masked_fill(~legal[at], -math.inf)
+                log_probs = torch.log_softmax(logits, dim=1)
+                shares = log_probs.exp()
+                spread = -(shares * torch.where(legal[at], log_probs, 0.0)).sum(dim=1)
+                log_prob = log_prob.index_copy(0, at, log_probs.gather(1, chosen[at, None])[:, 0])
+                entropy = entropy.index_copy(0, at, spread / legal[at].sum(dim=1).log())
+                off[at] = _misplaced(shares.detach(), chosen[at], None if noise is None else noise[at, k])
+            parts.append((log_prob, entropy, off))
         return Judged(*(torch.stack(part, dim=1) for part in zip(*parts, strict=True)))
 
     def _logits(self, z: Tensor, k: int, actions: Tensor) -> Tensor:

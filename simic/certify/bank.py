@@ -114,7 +114,7 @@ def shared_samples(folder: Path) -> Iterator[tuple[str, str, float]]:
 
 
 def _share(rows: Sequence[bytes], others: set[bytes]) -> float:
-    return sum(row in others for row in rows) / len(rows)
+    return sum(map(others.__contains__, rows)) / len(rows)
 
 
 def _rows(bank: Bank, split: str) -> list[list[bytes]]:

@@ -6,7 +6,6 @@ Names are those of an exported network.
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations
 
 import torch
 from torch import Tensor
@@ -319,12 +318,8 @@ def fitted_entry(name: str, *shape: int, places: int = 0) -> Entry:
 
 def of_pairs(shape: Shape, of_difference: Callable[[Tensor], Tensor]) -> Part:
     """Build a function of the difference xᵢ − xⱼ of every pair of columns."""
-    pairs = list(combinations(range(shape[0]), 2))
-
-    def features(v: Values, x: Tensor) -> Tensor:
-        return torch.stack([of_difference(x[:, i] - x[:, j]) for i, j in pairs], dim=1)
-
-    return fixed(shape, len(pairs), features)
+    first, second = torch.combinations(torch.arange(shape[0])).T
+    return fixed(shape, len(first), lambda v, x: of_difference(x[:, first] - x[:, second]))
 
 
 def radial(shape: Shape) -> Part:

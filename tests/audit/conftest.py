@@ -1,14 +1,8 @@
 """The clean synthetic run of every test of the audit, ways to damage it, and a real run."""
 
-from dataclasses import replace
-
 import pytest
 
 from simic.audit.live import LiveAudit
-from simic.audit.provenance import trace
-from simic.audit.record import RunRecord
-from simic.data.batches import load_split, read_meta
-from simic.evaluation import result
 from simic.pipeline import stages
 from simic.pipeline.paths import Workspace
 
@@ -64,13 +58,4 @@ def workspace(tmp_path_factory, live):
 @pytest.fixture(scope="session")
 def run(workspace):
     """Return the record of the real run."""
-    provenance, kept = trace(small(), workspace.root)
-    return replace(
-        RunRecord.from_published(small(), workspace.telemetry),
-        provenance=provenance,
-        checkpoints=kept,
-        tasks=tuple(read_meta(workspace.prepared).tasks),
-        samples=(load_split(workspace.prepared, "train"), load_split(workspace.prepared, "val")),
-        evaluation=result.read(workspace.evaluation),
-        headroom=result.read_headroom(workspace.headroom),
-    )
+    return stages.recorded(small(), workspace)

@@ -128,11 +128,6 @@ def falling(values):
     return values[::-1].copy()
 
 
-def growing(values):
-    """Scale as another gamma than the agent's would: the sum no longer cancels."""
-    return values * (1 + 0.01 * np.arange(len(values)))[:, None]
-
-
 # id: list of (severity expected, planting)
 DEFECTS = {
     "R1": [("critical", update("first_ratio_deviation", 7, 3e-3)),
@@ -140,14 +135,12 @@ DEFECTS = {
     "R2": [("high", update("ratio_mean", 5, 11.0)), ("medium", update("ratio_max", 5, 1.2 * limits.LARGEST_RATIO)),
            ("medium", update("ratio_min", 5, 0.8 * limits.SMALLEST_RATIO))],
     "R3": [("critical", update("exact_kl", slice(5, 12), 0.2)), ("high", update("exact_kl", slice(5, 12), 0.06)),
-           ("medium", update("exact_kl", slice(5, 12), 0.024)), ("medium", update("exact_kl", slice(None), 0.0))],
-    "R9": [("high", update("exact_kl", 5, 0.4))],
+           ("medium", update("exact_kl", slice(5, 12), 0.024)), ("medium", update("exact_kl", slice(None), 0.0)),
+           ("high", update("exact_kl", 5, 0.4))],
     "E1": [("high", update("entropy_by_head.blueprint", slice(4, 8), 0.01)),
            ("medium", lambda p: p.column("updates", "entropy_by_head.op", alternating(0.35, 0.95))),
            ("medium", update("entropy_by_head.op", slice(None), 0.99)),
            ("low", update("entropy_by_head.style", slice(None), 0.99))],
-    "E2": [("high", two(lambda p: p.column("episodes", "return", everywhere(5.0)),
-                        update("entropy_by_head.slot", slice(14, None), 0.1)))],
     "V1": [("medium", update("explained_variance", slice(0, 12), -0.4)),
            ("medium", update("explained_variance", slice(12, None), 0.05)),
            ("low", update("explained_variance", 2, 0.999))],
@@ -159,8 +152,6 @@ DEFECTS = {
     "H1": [("high", update("hidden_growth", slice(0, 15), 40.0)),
            ("high", update("hidden_saturated", slice(0, 15), 0.95)),
            ("high", update("hidden_growth", slice(0, 15), np.nan))],
-    "P1": [("critical", lambda p: p.column("steps", "components.shaping", put((50, 1), 0.5))),
-           ("critical", lambda p: p.column("steps", "components.shaping", growing))],
     "P5": [("critical", lambda p: p.column("steps", "reward", put((17, 2), 3.0))),
            ("critical", lambda p: p.column("steps", "reward", put((17, 2), np.nan)))],
     "P3": [("high", lambda p: p.column("episodes", "committed_accuracy", falling))],
@@ -189,10 +180,6 @@ DEFECTS = {
     "X1": [("critical", resumed(differing_bytes=1)), ("critical", resumed(differing=("models/x (0)",))),
            ("critical", resumed(retrained_beyond_one=1)), ("critical", resumed(failures=("training 2: refused",)))],
     "X9": [(severity, told(severity)) for severity in ("low", "medium", "high")],
-    "X3": [("high", lambda p: p.column("updates", "iteration", put(5, 4))),
-           ("high", lambda p: p.column("steps", "step", put(20, 1))),
-           ("high", lambda p: p.column("updates", "env_steps", put(9, 0))),
-           ("high", lambda p: p.attribute(steps=p.run.steps.where(np.arange(len(p.run.steps)) != 31)))],
     "K1": [("critical", certified(iterations=1e-5)), ("critical", certified(iterations=None))],
     "K2": [("critical", certified(episodes=1e-5))],
     "K3": [("critical", certified(evaluation=1e-5))],

@@ -6,7 +6,7 @@ from typing import get_args
 
 import numpy as np
 
-from simic.agent.metrics import explanations
+from simic.agent.metrics import UpdateMetrics
 from simic.audit.audit import checks
 from simic.audit.certificate import Certificate, Certified, Part
 from simic.audit.provenance import Origin, Provenance
@@ -15,6 +15,7 @@ from simic.audit.resume_certificate import ResumeCertificate, ResumeSubject
 from simic.certify.comparison import Comparison
 from simic.evaluation import endpoints
 from simic.evaluation.counterfactual import graded
+from simic.evaluation.evaluate import summary
 from simic.evaluation.result import (
     Case,
     Decision,
@@ -25,12 +26,11 @@ from simic.evaluation.result import (
     HostDescription,
     Interval,
     PerSeed,
-    PolicyResult,
     TaskRow,
     Timeline,
     TriedChoice,
 )
-from simic.evaluation.statistics import PairedComparison
+from simic.evaluation.statistics import compare_with_all
 from simic.growth.life.vocabulary import Op, Stage
 from simic.params import Params
 from simic.telemetry import columns as tables
@@ -49,6 +49,7 @@ def params():
     """Return small params."""
     tree = standard.Params().model_dump()
     tree["train"] |= {"envs": ENVS, "episode_steps": STEPS, "iterations": ITERATIONS}
+    tree["train"]["reward"]["pbrs_weight"] = 0.3
     return Params.model_validate(tree)
 
 
@@ -61,7 +62,7 @@ def metrics(i):
     """Return the metrics of a healthy update, flattened as the trainer does it; 0 where nobody looks."""
     progress = i / ITERATIONS
     wobble = noise(i)
-    flat = dict.fromkeys((name for name in explanations() if "_by_" not in name), 0.0) | {
+    flat = dict.fromkeys((name for name in UpdateMetrics.__annotations__ if "_by_" not in name), 0.0) | {
         "approx_kl": 0.008 + 0.002 * wobble, "exact_kl": 0.007, "clip_fraction": 0.1 + 0.02 * wobble,
         "ratio_mean": 1.0, "ratio_min": 0.6, "ratio_max": 1.7, "first_ratio_deviation": 4e-7,
         "grad_norm": 0.4, "grad_norm_max": 0.9 + 0.1 * wobble, "grad_clipped_fraction": 0.4,
@@ -78,7 +79,7 @@ def metrics(i):
 # One seed grows in slot 0: sampled op of every step, and the stage after it.
 SCRIPT = ((Op.WAIT, Stage.DORMANT), (Op.GERMINATE, Stage.GERMINATED), (Op.ADVANCE, Stage.TRAINING),
           (Op.ADVANCE, Stage.BLENDING), (Op.ADVANCE, Stage.HOLDING), (Op.FOSSILIZE, Stage.FOSSILIZED))  # fmt: skip
-POTENTIAL = (0.0, 0.0, 1.0, 2.0, 3.5, 5.5, 0.0)  # before each step and after the last, which is terminal
+POTENTIAL = (0.0, 0.0, 1.3, 2.3, 3.8, 5.8, 0.0)  # before each step and after the last, which is terminal
 
 
 def steps(iteration) -> Columns:
@@ -92,14 +93,14 @@ def steps(iteration) -> Columns:
 
     columns = {name: np.zeros((STEPS, ENVS, SLOTS)[: each.axes], each.kept) for name, each in tables.STEPS.items()}
     del columns["components"]
-    shaping, terminal = 0.3 * (gamma * potential[1:] - potential[:-1]), 4.0 * (t == STEPS - 1)
+    shaping, credit = 0.3 * (gamma * potential[1:] - potential[:-1]), 4.0 * (t == STEPS - 1)
     accuracy = (60.0 + 2 * t + 0.2 * iteration)[:, None] + np.arange(ENVS)
     grown = np.where(t > 0, 0, -1)
     columns |= {
         "op": of_hosts(ops, "int16"), "effective_op": of_hosts(ops, "int16"),
         "gate": of_hosts(np.where(ops == Op.WAIT, -1, 1), "int16"), "gate_passed": of_hosts(ops != Op.WAIT, "bool"),
-        "log_prob": of_hosts(0 * t - 1), "value": of_hosts(0 * t + 0.5), "reward": of_hosts(shaping + terminal),
-        "components/shaping": of_hosts(shaping), "components/terminal": of_hosts(terminal), "live_accuracy": accuracy,
+        "log_prob": of_hosts(0 * t - 1), "value": of_hosts(0 * t + 0.5), "reward": of_hosts(shaping + credit),
+        "components/shaping": of_hosts(shaping), "components/attribution": of_hosts(credit), "live_accuracy": accuracy,
         "committed_accuracy": accuracy, "all_off_accuracy": accuracy,
         **dict.fromkeys(("val_loss", "train_loss", "host_grad_norm"), of_hosts(0 * t + 1)),
         "stage": np.stack((of_hosts(stages, "int16"), of_hosts(0 * t, "int16")), axis=2),
@@ -173,14 +174,6 @@ def per_seed(level, count):
     return PerSeed(test_accuracy_pct=accuracy, val_accuracy_pct=accuracy, **costs, **grown)
 
 
-def policy(level, count=20):
-    return PolicyResult(
-        test_accuracy_pct=interval(level), test_accuracy_iqm_pct=interval(level), val_accuracy_pct=level,
-        params=400.0 + level, flops_per_sample=500, training_flops=5e8, validation_flops=4e8, accuracy_per_kparam=80.0,
-        growth_ratio=1.5, germinated=1, fossilized=1, pruned=0, rollbacks=0, per_seed=per_seed(level, count),
-    )  # fmt: skip
-
-
 def fixed(level, count):
     flat = (650,) * count
     return Fixed(
@@ -250,21 +243,19 @@ def cases():
 
 def evaluation(eval_seeds=20, found=None):
     found = found or headroom(eval_seeds)
-    policies = {name: policy(level, eval_seeds) for name, level in (TRAINED | RULES).items()}
+    played = {name: per_seed(level, eval_seeds) for name, level in (TRAINED | RULES).items()}
+    policies = {name: summary(seeds, HOST.params, 1) for name, seeds in played.items()}
+    accuracies = {name: seeds.test_accuracy_pct for name, seeds in played.items()}
     again = {
         "static_final, equal epochs": fixed(79.0, eval_seeds),
         "static_final, equal FLOPs": fixed(78.5, eval_seeds),
     }
-    versus = tuple(
-        PairedComparison(first="learned", second=name, difference=interval(80.0 - level),
-                   p_value=0.001, probability_of_improvement=0.9, minimum_detectable=0.7, pairs=eval_seeds)
-        for name, level in (TRAINED | RULES).items() if name != "learned"
-    )  # fmt: skip
     return Evaluation(checkpoint="best", checkpoint_iteration=16, controller_trainings=1280,
                       data_sha256="d" * 64, rng_seed=1,
                       eval_seeds=eval_seeds, episode_steps=STEPS, test_samples=360, tasks=found.tasks, rows=found.rows,
-                      host=HOST, static_final=again, policies=policies, comparisons=versus,
-                      standings=endpoints.standings(found, {n: p.per_seed for n, p in policies.items()} | again),
+                      host=HOST, static_final=again, policies=policies,
+                      comparisons=compare_with_all("learned", accuracies, 1),
+                      standings=endpoints.standings(found, played | again),
                       cases=cases(), others={}, counterfactuals=counterfactuals(found.rows),
                       actions={"learned": (("1 0 1 0", "1 0 2 0", "4 0 0 0"), ("1 0 0 0", "0 0 0 0"))})  # fmt: skip
 

@@ -15,7 +15,6 @@ from simic.audit.audit import checks, examine
 from simic.audit.certificate import Certificate
 from simic.audit.findings import Status, Verdict
 from simic.audit.provenance import trace
-from simic.audit.record import RunRecord
 from simic.data.batches import read_meta
 from simic.errors import SimicError
 from simic.evaluation import result
@@ -33,7 +32,7 @@ from .settings import small
 from .synthetic import Plant
 
 # What holds for any sound run, however short: replay, arithmetic of the reward, legality, records, hashes, revision.
-MUST_PASS = ("R1", "P1", "P5", "M1", "M2", "X3", "X6", "X8", "X9", "X2")
+MUST_PASS = ("R1", "M2", "X2", "X6", "X9")
 MUST_PASS += tuple(check.id for check in checks(of_gym=False) if check.layer == "recompute")
 
 
@@ -74,8 +73,7 @@ def copy(workspace, tmp_path):
 
 
 def examined(workspace, params=None):
-    found, kept = trace(params or small(), workspace.root)
-    run = replace(RunRecord.from_published(params or small(), workspace.telemetry), provenance=found, checkpoints=kept)
+    run = stages.recorded(params or small(), workspace)
     return {each.check: each for each in examine(run, "x").results}
 
 
@@ -137,14 +135,14 @@ def test_rows_that_are_missing_are_found_and_stop_nothing(run):
     ]
     for gap in gaps:
         found = [result.check for result in examine(gap, "gap").findings]
-        assert set(found) & {"C1", "C3", "C5", "X3"}
+        assert set(found) & {"C1", "C3", "C5"}
 
 
 def of(run, name):
-    return next(check for check in CHECKS if check.id == name).run(run)
+    return next(check for check in checks() if check.id == name).run(run)
 
 
-@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.id)
+@pytest.mark.parametrize("check", [each for each in CHECKS if not each.live], ids=lambda check: check.id)
 def test_without_checkpoints_nothing_is_proven(check, run):
     assert check.run(replace(run, checkpoints=None)).status is Status.NOT_EVALUATED
 
@@ -175,6 +173,7 @@ PLAIN = [
     ("C3", "updates", "explained_variance", add(-1, 0.05)),
     ("C3", "updates", "return_mean", add(0, 0.02)),
     ("C5", "updates", "env_steps", add(-1, 1)),
+    ("C5", "updates", "env_steps", put(1, 0)),
     ("C5", "updates", "steps", add(0, 1)),
     ("C5", "updates", "samples", add(-1, 1)),
     ("C5", "updates", "entropy_coef", add(-1, 1e-3)),
@@ -193,6 +192,13 @@ def test_an_altered_number_is_found(name, table, column, change, run):
     assert (found.status, found.severity) == (Status.FINDING, "critical"), found.measured
 
 
+def changed_checkpoint(run, name, change):
+    """Return the run with other tensors in one of its checkpoints."""
+    kept = run.checkpoints[name]
+    tensors = {name: change(name, tensor) for name, tensor in kept.tensors.items()}
+    return replace(run, checkpoints={**run.checkpoints, name: replace(kept, tensors=tensors)})
+
+
 def test_a_swapped_checkpoint_is_found(run):
     assert run.checkpoints["best"].manifest.iteration in (2, 4)
     other = replace(
@@ -207,19 +213,13 @@ def test_a_best_checkpoint_that_was_lost_on_the_way_is_no_finding_and_no_pass(ru
     assert of(replace(run, provenance=told), "C6").status is Status.NOT_EVALUATED
 
 
-@pytest.mark.parametrize("name", ["ppo/adam.step", "normalizers/observation.count"])
-def test_a_lost_count_is_found(name, run):
-    latest = run.checkpoints["latest"]
-    tensors = {**latest.tensors, name: latest.tensors[name] - 1}
-    kept = {**run.checkpoints, "latest": replace(latest, tensors=tensors)}
-    assert of(replace(run, checkpoints=kept), "C5").status is Status.FINDING
-
-
-def test_another_scale_of_rewards_is_found(run):
-    latest = run.checkpoints["latest"]
-    tensors = {**latest.tensors, "normalizers/reward.m2": latest.tensors["normalizers/reward.m2"] * 1.01}
-    kept = {**run.checkpoints, "latest": replace(latest, tensors=tensors)}
-    assert of(replace(run, checkpoints=kept), "C3").status is Status.FINDING
+@pytest.mark.parametrize(
+    ("tensor", "check"),
+    [("ppo/adam.step", "C5"), ("normalizers/observation.count", "C5"), ("normalizers/reward.m2", "C3")],
+)
+def test_another_number_in_the_checkpoint_is_found(tensor, check, run):
+    changed = changed_checkpoint(run, "latest", lambda name, x: 0.9 * x if name == tensor else x)
+    assert of(changed, check).status is Status.FINDING
 
 
 def edited(run, path, change):
@@ -305,22 +305,35 @@ def test_an_exported_network_that_was_changed_is_not_certified(run, workspace, t
 
 
 def test_another_record_of_decisions_is_not_certified(run, workspace):
-    """Record germinations in another slot than they happened."""
+    """Record germinations in another slot than they happened, and validate with other weights than the best."""
     ops, valid = run.steps.column("effective_op"), run.steps.column("valid")
     column = run.steps.column("slot")
     told = Plant(run).column("steps", "slot", lambda slots: np.where((ops == 1) & valid, 1 - column % 2, slots)).run
-    assert certify.part("episodes", subject(told, workspace).episodes).differences
+    told = changed_checkpoint(told, "best", lambda name, x: -x if "heads" in name else x)
+    differing = {line.what for line in certify.part("episodes", subject(told, workspace).episodes).differences}
+    assert {"stage", "decisions, mean, third quartile"} <= differing
+
+
+ALTERED = {  # what differs, by tensor of a kept iteration
+    "after/ppo/policy.value_head.out.weight": "weights",
+    "after/ppo/adam.exp_avg.value_head.out.weight": "state that was kept",
+    "after/normalizers/observation.m2": "scale of observations",
+    "rewards": "advantages",
+    "env_ids": "actions sampled",
+}
 
 
 def test_another_update_than_the_one_that_was_made_is_not_certified(run, workspace, tmp_path):
-    """Change a weight after the last iteration, and a reward in it."""
-    last = KEPT_FILE.format(run.params.train.iterations - 1)
-    for name, what in (("after/ppo/policy.value_head.out.weight", "weights"), ("rewards", "advantages")):
-        telemetry = shutil.copytree(workspace.telemetry, tmp_path / what)
-        tensors = load_file(telemetry / last)
-        save_file({**tensors, name: 1.1 * tensors[name]}, telemetry / last)
-        changed = replace(subject(run, workspace), telemetry=telemetry)
-        assert what in [line.what for line in certify.part("iterations", changed.iterations).differences]
+    """Change what was kept of the last iteration, the state that one took up, and the latest checkpoint."""
+    telemetry = shutil.copytree(workspace.telemetry, tmp_path / "telemetry")
+    path = telemetry / KEPT_FILE.format(run.params.train.iterations - 1)
+    tensors = load_file(path)
+    save_file(tensors | {name: tensors[name] + tensors[name].abs().max() for name in ALTERED}, path)
+    altered = Plant(run).column("updates", "state_begun", put(2, "0" * 64)).run
+    altered = changed_checkpoint(altered, "latest", lambda name, x: x + 1)
+    found = certify.part("iterations", replace(subject(altered, workspace), telemetry=telemetry).iterations)
+    differing = {line.what for line in found.differences}
+    assert {*ALTERED.values(), "state taken up", "state of the latest checkpoint", "hash chain"} <= differing
 
 
 def test_samples_that_two_splits_share_are_looked_for(run, workspace):
@@ -344,15 +357,19 @@ def test_a_headroom_of_other_hosts_is_not_certified(run, workspace):
     assert sorted(kinds) == [f"{what}, third quartile" for what in reached]
 
 
-def test_iterations_are_certified_alike_in_a_process_beside_this_one(run, workspace, monkeypatch):
-    for other in ("episodes", "evaluation", "headroom", "grown_network"):
+def test_training_is_certified_alike_in_a_process_beside_this_one(run, workspace, monkeypatch):
+    for other in ("evaluation", "headroom"):
         monkeypatch.setattr(certify.CertifiedRun, other, lambda self: ())
     runtime = run.params.runtime.model_copy(update={"processes": 2})
     two = replace(run, params=run.params.model_copy(update={"runtime": runtime}))
     where = workspace.prepared, workspace.grown, workspace.telemetry, workspace.checkpoints
-    found, *_ = certify.certify(*where, two).parts
-    assert found == certify.part("iterations", subject(run, workspace).iterations)
-    assert found.lines and not found.differences
+    iterations, episodes, *_ = certify.certify(*where, two).parts
+    own = subject(run, workspace)
+    assert (iterations, episodes) == (
+        certify.part("iterations", own.iterations),
+        certify.part("episodes", own.episodes),
+    )
+    assert iterations.lines and episodes.lines and not iterations.differences
 
 
 def shifted(each):

@@ -46,7 +46,7 @@ def test_a_clean_run_is_certified_and_says_what_was_not_evaluated(workspace: Wor
     unknown = {result.check for result in verdict.with_status(Status.NOT_EVALUATED)}
     assert "X1" in unknown
     checks = {result.check for result in verdict.results}
-    assert {"K1", "K2", "K3", "Y1", "Y2", "Y3", "Y4"} <= checks
+    assert {"K1", "K2", "K3", "C3", "Y1", "Y3", "Y4"} <= checks
     assert not checks & {"K4", "K5", "F1", "M1", "P5", "C1", "C9"}  # of growth
 
 
@@ -69,7 +69,7 @@ def stolen(run: RunRecord, column: str, amount: float) -> RunRecord:
 
 @pytest.mark.parametrize(
     ("column", "checks"),
-    [("reward", {"Y1", "Y2", "K2"}), ("terminated", {"Y1", "K2"}), ("next_value", {"Y2"}), ("seen", {"K2"})],
+    [("reward", {"Y1", "C3", "K2"}), ("terminated", {"Y1", "K2"}), ("next_value", {"C3"}), ("seen", {"K2"})],
 )
 def test_a_step_that_was_not_so_is_found(run: RunRecord, workspace: Workspace, column: str, checks: set[str]) -> None:
     assert checks <= refuted(stolen(run, column, 3.0), workspace)

@@ -1,29 +1,25 @@
-"""A small training is derived again down to the weights, and every fault that is planted in it shows."""
+"""A small training is derived again down to the weights; tests/audit/test_end_to_end.py alters what was recorded."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
-from simic import params, rng
-from simic.agent import normalization, ppo
+from simic import params
 from simic.audit.certify import part
 from simic.audit.certify_code import small_run
 from simic.certify import iteration
 from simic.certify import ppo as reference
 from simic.data.prepare import prepare
-from simic.training import checkpoint, growth_task, kept_iteration, trainer
-from simic.training.learned import LearnedActor
+from simic.training import kept_iteration
 from tests import standard
 from tests.helpers import ROOT
 
 PLAIN = ("prepare.task=digits", "train.reward.mode=shaped", "train.episode_end=truncate")
 SETTINGS = {
     "no memory, per head": (
-        *PLAIN, "train.policy.core=none", "train.ppo.ratio=per_head",
-        "train.ppo.entropy_scale={op: 2.0}",
+        *PLAIN, "train.policy.core=none", "train.ppo.ratio=per_head", "train.ppo.entropy_scale={op: 2.0}",
+        "train.host_optimizer.name=sgd",
     ),
     "lstm, linear": (
         *PLAIN, "train.policy.core=lstm", "train.policy.critic=own", "train.ppo.learning_rate_schedule=linear",
@@ -48,65 +44,6 @@ def differences(overrides: tuple[str, ...], folder: Path) -> set[str]:
 @pytest.mark.parametrize("name", SETTINGS)  # the default is certified in tests/audit/test_end_to_end.py
 def test_clean_training_is_the_reference(name: str, tmp_path: Path) -> None:
     assert differences(SETTINGS[name], tmp_path) == set()
-
-
-def scaled(owner: object, name: str, change: Callable) -> tuple[object, str, Callable]:
-    """Return a patch of a function that changes its result."""
-    right = getattr(owner, name)
-    return owner, name, lambda *args, **named: change(right(*args, **named))
-
-
-def restored_almost() -> tuple[object, str, Callable]:
-    """Return a patch that makes one tensor of the policy a little larger on a resume."""
-    right = ppo.PPO.load_state_dict
-
-    def load(self: ppo.PPO, state: dict) -> None:
-        right(self, state)
-        next(self.policy.parameters()).data.mul_(1.001)
-
-    return ppo.PPO, "load_state_dict", load
-
-
-FAULTS = {
-    "state taken up": restored_almost,
-    "decisions, mean, third quartile": lambda: (  # validation by sampled actions
-        growth_task,
-        "LearnedActor",
-        lambda *args, greedy: LearnedActor(*args, greedy=False),
-    ),
-    "advantages": lambda: scaled(trainer, "with_advantages", lambda r: replace(r, advantages=1.01 * r.advantages)),
-    "actions sampled": lambda: (  # by the noise of the environment beside
-        ppo,
-        "rng",
-        SimpleNamespace(**vars(rng) | {"uniform": lambda *given: rng.uniform(*given).roll(1, 1)}),
-    ),
-    "scale of observations": lambda: scaled(
-        normalization.Moments, "merge", lambda found: replace(found, m2=1.01 * found.m2)
-    ),
-    "state that was kept": lambda: scaled(
-        kept_iteration, "state", lambda found: {name: values + (values.size > 1) for name, values in found.items()}
-    ),
-    "state of the latest checkpoint": lambda: scaled(
-        checkpoint, "read_published", lambda c: replace(c, tensors={name: x + 1 for name, x in c.tensors.items()})
-    ),
-    "weights": lambda: scaled(ppo, "surrogate", lambda gained: 1.05 * gained),
-}
-
-
-# No fault of a group shows as another of it does.
-GROUPS = (
-    ("state taken up", "decisions, mean, third quartile", "advantages", "actions sampled", "scale of observations",
-     "weights"),
-    ("state that was kept", "state of the latest checkpoint"),
-)  # fmt: skip
-
-
-@pytest.mark.parametrize("group", GROUPS, ids=len)
-def test_every_fault_is_caught(group: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for what in group:
-        monkeypatch.setattr(*FAULTS[what]())
-    assert {*group} <= differences((), tmp_path)
-    assert {each for names in GROUPS for each in names} == FAULTS.keys()
 
 
 def test_a_row_on_the_edge_of_the_clip_is_followed_to_either_side_and_no_other(

@@ -13,17 +13,11 @@ from simic.audit import limits
 from simic.audit.findings import Evidence, Layer, Result, Statistic, Status
 from simic.audit.limits import Limit
 from simic.audit.record import RunRecord
-from simic.certify import streams
 from simic.telemetry.rows import Severity
 
 Values = NDArray[np.float64]
 OURS = limits.source()
 MOST_EVIDENCE = 5  # rows shown of a finding
-
-# Settings of several checks; all ours.
-ENOUGH_ROWS = 32  # what is measured of a head on fewer rows is noise
-PERSISTENT = 5  # consecutive updates: as many as the default run has without its first
-NOISE = 2.0  # standard errors
 
 LIVE_SOURCES = ("params", "updates", "steps")  # what exists while training runs
 
@@ -206,11 +200,6 @@ def episodes(run: RunRecord) -> list[NDArray[np.intp]]:
     iterations = run.steps.column("iteration")
     order = np.lexsort((run.steps.column("step"), iterations))
     return np.split(order, np.flatnonzero(np.diff(iterations[order])) + 1)
-
-
-def length_of(run: RunRecord, iteration: int) -> int:
-    """Return the length of the training episodes of an iteration by the params."""
-    return streams.episode_length(run.params.train.episode_steps, run.params.rng_seed, iteration)
 
 
 def windows(values: Values, width: int) -> Values:

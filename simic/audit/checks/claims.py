@@ -1,6 +1,6 @@
 """Recomputation of the evaluation's statistics from values per host, by formulas of the audit's own."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
 
@@ -11,7 +11,7 @@ from simic.audit.findings import Evidence, number
 from simic.audit.record import RunRecord
 from simic.evaluation.endpoints import COMMON, ORACLE_TASK
 from simic.evaluation.result import Evaluation, Fixed, HeadroomReport, PerSeed, Standings
-from simic.evaluation.statistics import Interval
+from simic.evaluation.statistics import Interval, PairedComparison
 from simic.telemetry.columns import Array
 
 EXACT = 1e-6  # of means and formulas
@@ -33,7 +33,8 @@ def _claims_follow(run: RunRecord) -> Outcome:
     evaluation, headroom = run.evaluation, run.headroom
     assert evaluation is not None and headroom is not None  # stated in needs
     played = {name: policy.per_seed for name, policy in evaluation.policies.items()}
-    pairs = [*_policies(evaluation), *_comparisons(evaluation)]
+    accuracies = {name: np.array(seeds.test_accuracy_pct) for name, seeds in played.items()}
+    pairs = [*_policies(evaluation), *compared_pairs(evaluation.comparisons, accuracies)]
     pairs += _standings("", evaluation.standings, played, headroom)
     for name, other in evaluation.others.items():  # other lengths of episodes, and tasks from outside the suite
         measured = headroom.others[name]
@@ -62,12 +63,10 @@ def _policies(evaluation: Evaluation) -> Iterator[Pair]:
         yield Pair(f"{name}, growth", policy.growth_ratio, growth)
 
 
-def _comparisons(evaluation: Evaluation) -> Iterator[Pair]:
-    for each in evaluation.comparisons:
-        first, second = (
-            np.array(evaluation.policies[name].per_seed.test_accuracy_pct) for name in (each.first, each.second)
-        )
-        difference, name = first - second, f"{each.first} - {each.second}"
+def compared_pairs(comparisons: Iterable[PairedComparison], values: Mapping[str, Array]) -> Iterator[Pair]:
+    """Yield what is said of differences between two policies, whose ``values`` are given per seed."""
+    for each in comparisons:
+        difference, name = values[each.first] - values[each.second], f"{each.first} - {each.second}"
         yield from interval_pairs(name, each.difference, recompute.mean_interval(difference))
         p, spread = recompute.sign_flip(difference)
         yield Pair(f"{name}: p", each.p_value, p, spread)

@@ -36,9 +36,14 @@ def _against(run: RunRecord, other: str, equal_is_low: bool = False) -> Outcome:
     gain = statistics.mean_interval(gains if len(tasks) > 1 else first - second)
     where = f"{len(tasks)} tasks" if len(tasks) > 1 else f"{len(rows)} hosts of one task"
     said = f"{gain.estimate:+.2f} points [{gain.low:+.2f}, {gain.high:+.2f}] vs {other} on {where}"
+    return judged_gain(gain, said, equal_is_low)
+
+
+def judged_gain(gain: statistics.Interval, said: str, equal_is_low: bool = False) -> Outcome:
+    """Judge a gain over another policy, which is ``said``."""
     if gain.low > 0:
         return passed(said)
-    evidence = [{"versus": other, "difference_pct": gain.estimate, "low": gain.low, "high": gain.high}]
+    evidence = [{"difference": gain.estimate, "low": gain.low, "high": gain.high}]
     equal = gain.low == gain.high == 0
     if gain.high <= 0 and not (equal and equal_is_low):
         return failed(said, None, evidence)

@@ -3,19 +3,16 @@
 from collections.abc import Iterator
 
 import numpy as np
-import torch
 
 from simic.audit import recompute
-from simic.audit.checks.base import Outcome, check, failed, passed, undecided
-from simic.audit.checks.claims import EXACT, interval_pairs
-from simic.audit.checks.recomputed import SCALED, SUM, Pair, concluded, differing, moments_of, recomputed, rollouts
+from simic.audit.checks.base import Outcome, check, undecided
+from simic.audit.checks.claims import EXACT, compared_pairs, interval_pairs
+from simic.audit.checks.floors import judged_gain
+from simic.audit.checks.recomputed import SUM, Pair, concluded, differing, recomputed, rollouts
 from simic.audit.findings import Evidence, number, percent
 from simic.audit.record import RunRecord
-from simic.certify import ppo as derived
-from simic.certify.agent import Scale
 from simic.evaluation import statistics
 from simic.evaluation.gym import RANDOM, GymEvaluation
-from simic.evaluation.result import LEARNED
 
 
 @recomputed(
@@ -52,38 +49,6 @@ def _episodes_add_up(run: RunRecord) -> Outcome:
 
 
 @recomputed(
-    id="Y2",
-    subject="gym",
-    title="Advantages or returns are not what the rewards give",
-    question="Do advantages, returns, the scale of rewards and explained variance follow from the recorded rewards?",
-    needs=("checkpoints", "params", "steps.reward", "steps.starts", "steps.next_value", "updates.return_mean"),
-    threshold=f"a moment that differs by more than {number(SCALED)} of the largest value",
-)
-def _advantages_follow(run: RunRecord) -> Outcome:
-    ppo, problems, compared = run.params.train.ppo, list[Evidence](), 0
-    nothing, running = torch.zeros(1, dtype=torch.float64), None
-    scale = Scale(0.0, nothing, nothing) if ppo.normalize_rewards else None
-    table = {int(iteration): row for row, iteration in enumerate(run.updates.column("iteration"))}
-    for iteration, steps in rollouts(run):
-        names = ("reward", "starts", "valid", "value", "next_value", "terminated", "truncated")
-        columns = [torch.from_numpy(steps[name].copy()) for name in names]
-        paid, starts, valid, value, following, terminated, truncated = columns
-        paid = paid.float().double()
-        scale, scaled, running = derived.scaled(paid, valid, scale, ppo.gamma, True, starts, running)
-        if iteration not in table:
-            problems.append({"what": "no update", "iteration": iteration})
-            continue
-        values = value.double()
-        gained, returns = derived.advantages(
-            scaled, values, following.double(), terminated, truncated, valid, ppo.gamma, ppo.gae_lambda
-        )
-        pairs = moments_of(run, table[iteration], gained[valid], returns[valid], values[valid])
-        compared += len(pairs)
-        problems += differing(pairs, iteration=iteration)
-    return concluded(problems, f"{compared} moments")
-
-
-@recomputed(
     id="Y3",
     subject="gym",
     title="The evaluation does not follow from its episodes",
@@ -109,11 +74,7 @@ def _numbers(evaluation: GymEvaluation) -> Iterator[Pair]:
         yield from interval_pairs(name, policy.mean_return, recompute.mean_interval(returns[name]))
         if policy.iqm_return is not None:
             yield Pair(f"{name}, IQM", policy.iqm_return.estimate, recompute.trimmed(returns[name]))
-    for each in evaluation.comparisons:
-        difference = returns[LEARNED] - returns[each.second]
-        yield from interval_pairs(f"over {each.second}", each.difference, recompute.mean_interval(difference))
-        p, spread = recompute.sign_flip(difference)
-        yield Pair(f"over {each.second}: p", each.p_value, p, spread)
+    yield from compared_pairs(evaluation.comparisons, returns)
 
 
 @check(
@@ -132,8 +93,4 @@ def _chance(run: RunRecord) -> Outcome:
     gain = next((each.difference for each in run.gym.comparisons if each.second == RANDOM), None)
     if gain is None:
         return undecided("the trained policy was not evaluated")
-    said = f"{gain.estimate:+.4g} [{gain.low:+.4g}, {gain.high:+.4g}] over {RANDOM}"
-    if gain.low > 0:
-        return passed(said)
-    evidence = [{"versus": RANDOM, "difference": gain.estimate, "low": gain.low, "high": gain.high}]
-    return failed(said, None if gain.high <= 0 else "low", evidence)
+    return judged_gain(gain, f"{gain.estimate:+.4g} [{gain.low:+.4g}, {gain.high:+.4g}] over {RANDOM}")

@@ -8,11 +8,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from simic.audit.checks.base import MOST_EVIDENCE, Outcome, Values, check, episodes, judged, length_of, undecided
+from simic.audit.checks.base import MOST_EVIDENCE, Outcome, Values, check, episodes, judged, undecided
 from simic.audit.findings import Evidence, number
 from simic.audit.recompute import Steps, reward_components
 from simic.audit.record import RunRecord
 from simic.certify import ppo as derived
+from simic.certify import streams
 from simic.certify.agent import Scale
 from simic.certify.life import FOSSILIZED, GERMINATE
 from simic.data.batches import Dataset
@@ -130,7 +131,8 @@ def _mean_of_seeds(norms: Array, valid: Array) -> Array:
     subject="growth",
     title="Rewards do not follow from the states",
     question="Do the components of the reward follow from stages, ops, parameters and accuracies?",
-    needs=("checkpoints", "params", "steps.reward", "steps.stage"),
+    needs=("params", "steps.reward", "steps.stage"),
+    post_hoc=False,  # training on a wrong reward can be stopped
     threshold=f"a component that differs by more than {number(SUM)} at any step",
 )
 def _components_follow(run: RunRecord) -> Outcome:
@@ -150,23 +152,28 @@ def _components_follow(run: RunRecord) -> Outcome:
 
 @recomputed(
     id="C3",
-    subject="growth",
     title="Advantages or returns are not what the rewards give",
     question="Do advantages, returns, the scale of rewards and explained variance follow from the recorded rewards?",
     needs=("checkpoints", "params", "steps.reward", "steps.value", "updates.return_mean"),
     threshold=f"a moment that differs by more than {number(SCALED)} of the largest value",
 )
 def _advantages_follow(run: RunRecord) -> Outcome:
-    ppo, problems, compared = run.params.train.ppo, list[Evidence](), 0
-    nothing = torch.zeros(1, dtype=torch.float64)
-    scale = Scale(0.0, nothing, nothing) if ppo.normalize_rewards else None
+    train, problems, compared = run.params.train, list[Evidence](), 0
+    nothing, running = torch.zeros(1, dtype=torch.float64), None
+    scale = Scale(0.0, nothing, nothing) if train.ppo.normalize_rewards else None
     clipped = "components.shaping" not in run.steps  # not where shaping is to telescope
     rows = {int(iteration): row for row, iteration in enumerate(run.updates.column("iteration"))}
     for iteration, steps in rollouts(run):
         valid = torch.from_numpy(steps["valid"])
         paid = torch.from_numpy(steps["reward"]).float().double().where(valid, 0.0)
-        scale, scaled, _ = derived.scaled(paid, valid, scale, ppo.gamma, clipped)
-        if iteration not in rows or len(paid) != length_of(run, iteration):
+        # Only episodes of a Gymnasium environment go on from one rollout to the next.
+        starts = torch.from_numpy(steps["starts"]) if "starts" in steps else None
+        before = running if starts is not None else None
+        scale, scaled, running = derived.scaled(paid, valid, scale, train.ppo.gamma, clipped, starts, before)
+        length = train.longest_episode
+        if not run.params.prepare.is_gym:
+            length = streams.episode_length(train.episode_steps, run.params.rng_seed, iteration)
+        if iteration not in rows or len(paid) != length:
             problems.append({"what": "no update, or steps are missing", "iteration": iteration})
             continue
         moments = _moments(run, rows[iteration], steps, scaled, valid)
@@ -185,24 +192,24 @@ def _advantages_follow(run: RunRecord) -> Outcome:
 
 
 def _moments(run: RunRecord, row: int, steps: Steps, scaled: Tensor, valid: Tensor) -> list[Pair]:
-    """Return each moment of an iteration, which has that row of updates; of truncated episodes the last value is not
-    recorded.
+    """Return each moment of an update, which is that row of the table, beside the recorded one; none where the value
+    after a host's last step counts, which is not recorded.
     """
-    train, ended = run.params.train, torch.from_numpy(steps["panicked"].copy())
-    if train.episode_end != "terminate":
+    train = run.params.train
+    values = torch.from_numpy(steps["value"]).double().where(valid, 0.0)
+    if run.params.prepare.is_gym:
+        columns = (torch.from_numpy(steps[name]) for name in ("terminated", "truncated", "next_value"))
+        terminated, truncated, following = columns
+    elif train.episode_end == "terminate":
+        terminated = torch.from_numpy(steps["panicked"].copy())
+        terminated[-1] = True
+        truncated, following = torch.zeros_like(terminated), torch.cat((values[1:], torch.zeros_like(values[:1])))
+    else:
         return []
-    ended[-1] = True
-    values = torch.from_numpy(steps["value"].astype(np.float64)).where(valid, 0.0)
-    following = torch.cat((values[1:], torch.zeros_like(values[:1])))
     gained, returns = derived.advantages(
-        scaled, values, following, ended, torch.zeros_like(ended), valid, train.ppo.gamma, train.ppo.gae_lambda
+        scaled, values, following.double(), terminated, truncated, valid, train.ppo.gamma, train.ppo.gae_lambda
     )
-    return moments_of(run, row, gained[valid], returns[valid], values[valid])
-
-
-def moments_of(run: RunRecord, row: int, gained: Tensor, returns: Tensor, values: Tensor) -> list[Pair]:
-    """Return the moments of an update's valid rows beside those recorded in its ``row``."""
-    moments = derived.summary(gained, returns, values)
+    moments = derived.summary(gained[valid], returns[valid], values[valid])
     units = {"value_mean": 1.0, "explained_variance": EXPLAINED}
     pairs = []
     for name, value in moments.items():
@@ -232,6 +239,8 @@ def _counts_agree(run: RunRecord) -> Outcome:
         "iterations": (len(updates), train.iterations),
         "samples": (updates.column("samples").sum(), valid),
     }
+    apart = np.abs(updates.column("env_steps") - np.cumsum(updates.column("samples")))
+    counts["environment steps that are no samples"] = apart.max(), 0
     latest = run.checkpoints.get("latest")
     if latest is not None:
         counts["Adam's steps"] = float(latest.tensors["ppo/adam.step"]), taken.sum()

@@ -1,18 +1,16 @@
 """The run as a record: hashes, resumes, origin, one row per step, evaluation that follows from its tables."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
-
-from simic.audit.checks.base import OURS, Outcome, check, failed, judged, length_of, passed, undecided
+from simic.audit.checks.base import OURS, Outcome, check, failed, judged, passed, undecided
 from simic.audit.findings import Evidence
 from simic.audit.record import RunRecord
 from simic.audit.resume_certificate import COMMAND, ENOUGH_KILLS, ResumeSubject
 from simic.evaluation import counterfactual, endpoints
-from simic.evaluation.result import DecisionGrade, Standings
 from simic.telemetry.rows import SEVERITIES
+
 
 SHOWN = 12  # characters of a digest
 
@@ -104,8 +102,8 @@ TOLERANCE = 1e-6  # relative, and absolute in points: sums in another order, end
     question="Do headroom.json and evaluation.json belong together, and do the numbers follow from the tables?",
     needs=("headroom", "evaluation"),
     threshold=(
-        "headroom.json of other data, params, tasks or results than evaluation.json; or a standing "
-        f"or grade off by more than {TOLERANCE:g}"
+        "headroom.json of other data, params, tasks or results than evaluation.json; an iteration that is not the "
+        f"checkpoint's; or a standing or grade off by more than {TOLERANCE:g}"
     ),
     source="Agarwal et al. 2021 (rliable): claims rest on the scores of all runs",
     fix="Run simic headroom and simic evaluate again.",
@@ -122,7 +120,10 @@ def _evaluation_follows(run: RunRecord) -> Outcome:
         "host": (headroom.host, evaluation.host),
         "policies": (headroom.policies, rules),
     }
-    wrong = [{"number": f"headroom.json: {name}"} for name, (first, second) in pairs.items() if first != second]
+    kept = (run.checkpoints or {}).get(evaluation.checkpoint or "")
+    if kept is not None:
+        pairs["checkpoint"] = kept.manifest.iteration, evaluation.checkpoint_iteration
+    wrong = [{"number": name} for name, (first, second) in pairs.items() if first != second]
     if wrong:
         return failed(f"{len(wrong)} parts belong to another run", None, wrong)
     played = {name: result.per_seed for name, result in evaluation.policies.items()} | evaluation.static_final
@@ -130,30 +131,26 @@ def _evaluation_follows(run: RunRecord) -> Outcome:
         question: counterfactual.graded(grade.decisions, evaluation.rows, grade.inexact)
         for question, grade in evaluation.counterfactuals.items()
     }
-    derived = _numbers({**endpoints.standings(headroom, played), **grades})
-    claimed = _numbers({**evaluation.standings, **evaluation.counterfactuals})
-    names = sorted(derived.keys() | claimed.keys())
-    wrong = [{"number": name} for name in names if not _agree(derived.get(name), claimed.get(name))]
-    return judged(wrong, f"{len(wrong)} of {len(derived)} numbers differ")
+    derived = {**endpoints.standings(headroom, played), **grades}
+    claimed = {**evaluation.standings, **evaluation.counterfactuals}
+    first, second = ({name: each.model_dump() for name, each in part.items()} for part in (derived, claimed))
+    wrong = [{"number": place} for place in _apart(first, second)]
+    return judged(wrong, f"{len(wrong)} numbers of {len(derived)} standings and grades differ")
 
 
-def _agree(first: object, second: object) -> bool:
-    if isinstance(first, float) and isinstance(second, float):
-        return math.isclose(first, second, rel_tol=TOLERANCE, abs_tol=TOLERANCE)
-    return first == second
-
-
-def _numbers(results: Mapping[str, Standings | DecisionGrade]) -> dict[str, object]:
-    """Return every value by its path: ``held_out.policies.learned.score.low``."""
-    return dict(_leaves({group: result.model_dump(mode="json") for group, result in results.items()}))
-
-
-def _leaves(value: Any, place: str = "") -> Iterator[tuple[str, object]]:
-    if not isinstance(value, dict | list):
-        yield place, value
-        return
-    for name, each in value.items() if isinstance(value, dict) else enumerate(value):
-        yield from _leaves(each, f"{place}.{name}" if place else str(name))
+def _apart(first: Any, second: Any, place: str = "") -> Iterator[str]:
+    """Yield the paths at which two trees differ: ``held_out.policies.learned.score.low``."""
+    if isinstance(first, dict) and isinstance(second, dict):
+        for name in sorted(first.keys() | second.keys()):
+            yield from _apart(first.get(name), second.get(name), f"{place}.{name}".lstrip("."))
+    elif isinstance(first, list | tuple) and isinstance(second, list | tuple) and len(first) == len(second):
+        for number, pair in enumerate(zip(first, second, strict=True)):
+            yield from _apart(*pair, f"{place}.{number}")
+    elif isinstance(first, float) and isinstance(second, float):
+        if not math.isclose(first, second, rel_tol=TOLERANCE, abs_tol=TOLERANCE):
+            yield place
+    elif first != second:
+        yield place
 
 
 @check(
@@ -181,35 +178,3 @@ def _origin_recorded(run: RunRecord) -> Outcome:
     gaps += [f"code changed in {origin.code_changes} resumes"] if origin.code_changes else []
     said = f"not in order: {', '.join(gaps)}" if gaps else f"revision {(origin.code_revision or '')[:SHOWN]}, clean"
     return judged([{"not in order": gap} for gap in gaps], said)
-
-
-@check(
-    id="X3",
-    title="Telemetry has gaps or duplicates",
-    severity="high",
-    layer="recompute",
-    question="Is every iteration and every step recorded exactly once?",
-    needs=("updates.iteration", "updates.env_steps", "steps.iteration", "steps.step"),
-    post_hoc=True,
-    threshold="an iteration or step that is missing, doubled or out of order; environment steps that fall",
-    source="Stable-Baselines3#1256, rsl_rl#221, mlflow#4248",
-    fix="Drop the log's files after the checkpoint when resuming.",
-)
-def _axes(run: RunRecord) -> Outcome:
-    iterations = run.updates.column("iteration")
-    problems = list[Evidence]()
-    wrong = iterations != np.arange(len(iterations))
-    if wrong.any():
-        problems.append({"axis": "update iterations", "first_wrong": int(np.argmax(wrong))})
-    pairs = np.stack((run.steps.column("iteration"), run.steps.column("step")), axis=1)
-    lengths = [length_of(run, iteration) for iteration in iterations.tolist()]
-    numbers = [np.arange(length) + 1 for length in lengths]
-    expected = np.stack((np.repeat(iterations, lengths), np.concatenate(numbers)), axis=1)
-    if not np.array_equal(pairs, expected):
-        same = min(len(pairs), len(expected))
-        differs = np.flatnonzero((pairs[:same] != expected[:same]).any(axis=1))
-        problems.append({"axis": "steps", "first_wrong": int(differs[0]) if differs.size else same})
-    falls = np.diff(run.updates.column("env_steps")) < 0
-    if falls.any():
-        problems.append({"axis": "environment steps", "first_wrong": int(np.argmax(falls))})
-    return judged(problems, f"{len(iterations)} updates, {len(pairs)} steps")

@@ -12,7 +12,6 @@ from simic.audit.checks.base import (
     Values,
     episodes,
     judged,
-    length_of,
     of_growth,
     undecided,
     weighed,
@@ -21,6 +20,7 @@ from simic.audit.checks.base import (
 from simic.audit.findings import Evidence, number, percent
 from simic.audit.record import RunRecord
 from simic.growth.life.vocabulary import Op
+from simic.telemetry.columns import Array
 
 TOLERANCE = 1e-6  # of sums of recorded rewards; ours
 
@@ -68,38 +68,6 @@ def _episode_ends(run: RunRecord) -> Outcome:
         expected[rows[1:]] = ~np.logical_or.accumulate(panicked[rows[:-1]])
     bad = valid != expected
     return weighed([Reading(limits.WRONG_ROWS, bad.sum(), None, _ops(run, bad))])
-
-
-@of_growth(
-    id="P1",
-    title="Shaping does not telescope",
-    severity="critical",
-    layer="recompute",
-    question="Is the discounted sum of the shaping term 0 in every finished episode, with the agent's own gamma?",
-    needs=("params", "steps.components.shaping", "steps.valid", "steps.panicked"),
-    threshold=f"|sum over t of gamma^t F_t| >= {number(TOLERANCE)} for any host and episode, gamma = ppo.gamma",
-    source="Ng, Harada and Russell 1999; recomputed here from the recorded steps",
-    fix="Pay F = w(gamma Phi(s') - Phi(s)) on true successive states over all slots, with Phi = 0 at true terminals.",
-)
-def _telescoping(run: RunRecord) -> Outcome:
-    train = run.params.train
-    shaping, valid = run.steps.column("components.shaping"), run.steps.column("valid")
-    panicked = run.steps.column("panicked")
-    worst, evidence, finished = 0.0, list[Evidence](), 0
-    for rows in episodes(run):
-        discounts = train.ppo.gamma ** np.arange(len(rows))
-        residual = np.abs((discounts[:, None] * np.where(valid[rows], shaping[rows], 0.0)).sum(axis=0))
-        iteration = int(run.steps.column("iteration")[rows[0]])
-        complete = len(rows) == length_of(run, iteration) and train.episode_end == "terminate"
-        terminal = complete | panicked[rows].any(axis=0)  # a rollback is a terminal too
-        finished += int(terminal.sum())
-        residual = np.where(terminal, residual, 0.0)
-        worst = max(worst, float(residual.max()))
-        bad = np.flatnonzero(~(residual < TOLERANCE))
-        evidence += [{"iteration": iteration, "env": int(e), "residual": float(residual[e])} for e in bad]
-    if not finished:
-        return undecided("no episode reached a true terminal")
-    return judged(evidence, f"largest residual {worst:.2g} in {finished} episodes")
 
 
 @of_growth(
@@ -184,39 +152,38 @@ HELPED_PCT, LOST_PCT, ERRORS = 0.1, 0.2, 4.0
 )
 def _harmful_seeds_kept(run: RunRecord) -> Outcome:
     kept = _kept(run)
-    if not kept:
+    gained, contributed, noise = (kept[name] for name in ("progress_pct", "contribution_pct", "error_pct"))
+    if not len(gained):
         return undecided("nothing was fossilized")
-    harmful = [
-        each
-        for each in kept
-        if each["contribution_pct"] > max(HELPED_PCT, ERRORS * each["error_pct"])
-        and -each["progress_pct"] > max(LOST_PCT, ERRORS * each["error_pct"])
-    ]
-    share = len(harmful) / len(kept)
-    high = Reading(limits.HARMFUL_SEEDS, share, "high", harmful)
-    return weighed([high, Reading(limits.SOME_HARMFUL_SEEDS, share, "medium", harmful)])
+    harmful = (contributed > np.maximum(HELPED_PCT, ERRORS * noise)) & (-gained > np.maximum(LOST_PCT, ERRORS * noise))
+    share = float(harmful.mean())
+    rows = zip(*(values[harmful].tolist() for values in kept.values()), strict=True)
+    evidence = [dict(zip(kept, row, strict=True)) for row in rows]
+    high = Reading(limits.HARMFUL_SEEDS, share, "high", evidence)
+    return weighed([high, Reading(limits.SOME_HARMFUL_SEEDS, share, "medium", evidence)])
 
 
-def _kept(run: RunRecord) -> list[dict[str, float]]:
-    """Return the fossilized seeds, but those germinated in the first step, before which nothing was measured: each with
-    its host's gain since germination, its contribution and the standard error of that, in points.
+def _kept(run: RunRecord) -> dict[str, Array]:
+    """Return the fossilized seeds, but those germinated in the first step, before which nothing was measured: of each
+    its host's gain since germination, its contribution and the standard error of that, in points, all before the op.
     """
     names = ("effective_op", "slot", "valid", "live_accuracy", "contribution", "contribution_se", "iteration")
-    kept = []
+    parts = []
     for rows in episodes(run):
         op, slot, valid, accuracy, contribution, errors, iteration = (run.steps.column(name)[rows] for name in names)
-        for t, env in zip(*np.nonzero((op == Op.FOSSILIZE) & valid), strict=True):
-            target = slot[t, env]
-            planted = np.flatnonzero((op[:t, env] == Op.GERMINATE) & (slot[:t, env] == target))
-            if planted.size and planted[-1] > 0:
-                kept.append(
-                    {
-                        "iteration": int(iteration[0]),
-                        "step": int(t) + 1,
-                        "env": int(env),
-                        "progress_pct": float(accuracy[t - 1, env] - accuracy[planted[-1] - 1, env]),  # before the op
-                        "contribution_pct": float(contribution[t - 1, env, target]),
-                        "error_pct": float(np.nan_to_num(errors[t - 1, env, target])),
-                    }
-                )
-    return kept
+        t, env = np.nonzero((op == Op.FOSSILIZE) & valid)
+        target, time = slot[t, env], np.arange(len(op))[:, None]
+        planted = (op[:, env] == Op.GERMINATE) & (slot[:, env] == target) & (time < t)
+        begun = len(op) - 1 - planted[::-1].argmax(axis=0)
+        known = planted.any(axis=0) & (begun > 0)
+        t, env, target, begun = t[known], env[known], target[known], begun[known]
+        part = {
+            "iteration": np.full(len(t), iteration[0]),
+            "step": t + 1,
+            "env": env,
+            "progress_pct": accuracy[t - 1, env] - accuracy[begun - 1, env],
+            "contribution_pct": contribution[t - 1, env, target],
+            "error_pct": np.nan_to_num(errors[t - 1, env, target]),
+        }
+        parts.append(part)
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
