@@ -46,8 +46,10 @@ class UpdateMetrics:
     explained_variance: Annotated[float, "1 − Var(R − V) / Var(R) of the values when acting."]
     advantage_mean: Annotated[float, "Mean advantage before normalisation."]
     advantage_std: Annotated[float, "Standard deviation of the advantages before normalisation."]
+    advantage_max_abs: Annotated[float, "Largest |advantage| before normalisation."]
     return_mean: Annotated[float, "Mean return, the target of V."]
     return_std: Annotated[float, "Standard deviation of the returns."]
+    return_max_abs: Annotated[float, "Largest |return|."]
     value_mean: Annotated[float, "Mean V when acting."]
     samples: Annotated[int, "Valid rows of the rollout."]
     samples_by_head: Annotated[dict[str, int], "Rows where the head mattered and had more than one legal choice."]
@@ -202,7 +204,7 @@ def health(seen: Replayed, valid: Tensor, reduce: Reduce = alone) -> dict[str, T
 
 @torch.no_grad()
 def scales(rollout: Rollout, reduce: Reduce) -> dict[str, Tensor]:
-    """Return mean and standard deviation of advantages and returns, the mean value, and the explained variance."""
+    """Return mean, standard deviation, largest absolute value of advantages and returns, and the explained variance."""
     assert rollout.advantages is not None
     assert rollout.returns is not None
     residual = rollout.returns - rollout.values
@@ -212,12 +214,15 @@ def scales(rollout: Rollout, reduce: Reduce) -> dict[str, Tensor]:
     mean = reduce(rows.sum(dim=0), "sum") / count
     centred = torch.where(rollout.valid.flatten()[:, None], rows - mean, 0.0)
     variance = reduce(centred.square().sum(dim=0), "sum") / count
+    peak = reduce(rows.abs().amax(dim=0), "max")
     unexplained = torch.where(variance[1] > FLAT, variance[3] / variance[1], torch.nan)
     return {
         "advantage_mean": mean[0],
         "advantage_std": variance[0].sqrt(),
+        "advantage_max_abs": peak[0],
         "return_mean": mean[1],
         "return_std": variance[1].sqrt(),
+        "return_max_abs": peak[1],
         "value_mean": mean[2],
         "explained_variance": 1.0 - unexplained,
     }

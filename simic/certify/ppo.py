@@ -112,6 +112,7 @@ def summary(advantage: Tensor, returns: Tensor, values: Tensor) -> dict[str, flo
     metrics = {"value_mean": float(values.mean())}
     for name, x in (("advantage", advantage), ("return", returns)):
         metrics |= {f"{name}_mean": float(x.mean()), f"{name}_std": float(x.std(correction=0))}
+        metrics[f"{name}_max_abs"] = float(x.abs().max())
     spread = float(returns.var(correction=0))
     left = float((returns - values).var(correction=0))
     return metrics | {"explained_variance": 1.0 - left / spread if spread > FLAT else math.nan}

@@ -83,6 +83,7 @@ def test_raw_advantages_and_values_are_reported_before_normalisation(one_step) -
     residual = returns - rollout.values[rollout.valid].numpy()
     assert metrics.advantage_mean == pytest.approx(advantages.mean(), rel=1e-4)
     assert metrics.advantage_std == pytest.approx(advantages.std(), rel=1e-4)
+    assert metrics.advantage_max_abs == pytest.approx(abs(advantages).max(), rel=1e-4)
     assert metrics.return_std == pytest.approx(returns.std(), rel=1e-4)
     assert metrics.explained_variance == pytest.approx(1 - residual.var() / returns.var(), rel=1e-3)
 
