@@ -14,7 +14,6 @@ from simic.errors import SimicError
 from simic.pipeline.paths import Workspace
 
 ROOT = Path(__file__).parents[1]
-SOURCE = ROOT / calibration.LIMITS
 RATIO, LEAST = limits.LARGEST_RATIO, limits.LEAST_ENTROPY
 
 
@@ -80,28 +79,6 @@ def test_what_is_no_clean_run_is_refused(tmp_path):
         calibration.clean([first])
     with pytest.raises(SimicError, match="no seal of a training"):
         calibration.clean([tmp_path / "nowhere"])
-
-
-def test_limits_are_rewritten_in_their_place_and_nothing_else_is():
-    text = SOURCE.read_text(encoding="utf-8")
-    found = calibration.summary({str(n): verdict(**{RATIO.name: 40.0, LEAST.name: 0.03}) for n in range(30)})
-    changed = calibration.rewritten(text, found)
-    lines = [pair for pair in zip(text.splitlines(), changed.splitlines(), strict=True) if pair[0] != pair[1]]
-    assert {after for _, after in lines if not after.startswith("CLEAN_RUNS")} == {
-        f'LEAST_ENTROPY = at_least("{LEAST.name}", 0.02, 0.0, judged=0.05)',
-        f'LARGEST_RATIO = ours("{RATIO.name}", 60, judged=5.0)',
-    }
-    with pytest.raises(SimicError, match="29 clean runs: limits are written from 30 or more"):
-        calibration.rewritten(text, {**found, "runs": 29})
-    assert "CLEAN_RUNS = 31 " in calibration.rewritten(text, {**found, "runs": 31})
-
-
-def test_every_limit_of_ours_has_a_line_that_can_be_rewritten():
-    named = [limit.name for limit in limits.every() if limit.ours]
-    assert len({*named}) == len(named)
-    found = {"runs": limits.ENOUGH_RUNS, "statistics": {name: {"limit": 0.123} for name in named}}
-    changed = calibration.rewritten(SOURCE.read_text(encoding="utf-8"), found)
-    assert all(f'"{name}", 0.123' in changed for name in named)
 
 
 def test_limits_are_those_of_the_measured_runs_or_say_that_they_are_not():
