@@ -67,14 +67,8 @@ def attempt(name: str, rng_seed: int, folder: Path) -> str:
 
 
 def read(folder: Path) -> Verdict:
-    """Return what the audit said of a run; SimicError where it was not audited, or its record does not hold."""
-    path = Workspace(folder).reports / "findings.json"
-    try:
-        verdict = Verdict.from_json(path.read_bytes())
-    except OSError:
-        raise SimicError(f"{path}: no such file; run simic audit there first") from None
-    except ValueError:
-        raise SimicError(f"{path}: not a report of this version; run simic audit there again") from None
+    """Return what the audit said of a run; SimicError where its record does not hold."""
+    verdict = Verdict.from_json((Workspace(folder).reports / "findings.json").read_bytes())
     if verdict.refuted:
         raise SimicError(f"{folder}: no clean run: {', '.join(verdict.refuted)} refute its record")
     return verdict
@@ -82,19 +76,11 @@ def read(folder: Path) -> Verdict:
 
 def clean(folders: list[Path]) -> dict[str, Verdict]:
     """Return verdicts by name of the folder; SimicError where one is no clean run or of other code than the first."""
-    code: dict[str, str] | None = None
-    verdicts: dict[str, Verdict] = {}
-    for folder in folders:
-        path = seals.path_of(folder, "train")
-        try:
-            own = seals.Seal.model_validate_json(path.read_bytes()).code
-        except (OSError, ValueError):
-            raise SimicError(f"{path}: no seal of a training") from None
-        code = own if code is None else code
-        if own != code:
-            raise SimicError(f"{folder}: trained by other code than {folders[0]}")
-        verdicts[folder.name] = read(folder)
-    return verdicts
+    sealed = [seals.read(folder, "train") for folder in folders]
+    for folder, seal in zip(folders, sealed, strict=True):
+        if seal is None or sealed[0] is None or seal.code != sealed[0].code:
+            raise SimicError(f"{folder}: trained by other code than {folders[0]}, or without a seal")
+    return {folder.name: read(folder) for folder in folders}
 
 
 def summary(verdicts: dict[str, Verdict]) -> dict[str, Any]:

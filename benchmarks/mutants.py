@@ -55,10 +55,9 @@ class Mutant:
         """Return the mirrored files, then their whole package."""
         path = Path(self.file)
         package = f"tests/{path.parts[1]}"
-        own = [
-            path for name in (path.stem, path.parent.name) for path in ROOT.joinpath(package).rglob(f"test_{name}.py")
-        ]
-        return [[str(path.relative_to(ROOT)) for path in own], [package]] if own else [[package]]
+        found = (ROOT.joinpath(package).rglob(f"test_{name}.py") for name in (path.stem, path.parent.name))
+        own = [str(file.relative_to(ROOT)) for files in found for file in files]
+        return [own, [package]] if own else [[package]]
 
 
 def mutants_of(root: Path, file: str) -> list[Mutant]:
