@@ -1,21 +1,20 @@
 """Derive limits of the audit's symptoms that no publication has: the worst values of runs without a fault, times 1.5,
 but no stricter than judged.
 
-    python -m benchmarks.calibration FOLDER [--seeds 10] [--processes 2] [--write]
+    python -m benchmarks.calibration FOLDER [--seeds 10] [--processes 2]
 
 Makes the runs that are missing in FOLDER: four settings, each a few minutes of one core with something to win, each
 with so many seeds. ``patches`` (a suite), ``planted`` (a generated task), ``text`` (a transformer on
 $SIMIC_DATA_DIR/tinyshakespeare.txt) and ``large`` (28 x 28 pixels, of $SIMIC_DATA_DIR/mnist). All stages run, watched
 by the live audit; what the audit finds in one of them is a false alarm.
 
-Then prints how each number is distributed over all runs in FOLDER, and the limit that follows. A run whose record is
-refuted, or that other code trained, is refused. ``--write`` puts the limits of 30 runs or more into
-``simic/audit/limits.py``. ``--seeds 0`` makes no run.
+Then prints how each number is distributed over all runs in FOLDER, and the limit that follows, which a person writes
+into ``simic/audit/limits.py`` where there are 30 runs or more. A run whose record is refuted, or that other code
+trained, is refused. ``--seeds 0`` makes no run.
 """
 
 import json
 import multiprocessing
-import re
 import shutil
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
@@ -24,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks import page
-from simic import durable, params, seals
+from simic import params, seals
 from simic.audit import limits
 from simic.audit.findings import Status, Verdict
 from simic.audit.live import LiveAudit
@@ -32,7 +31,7 @@ from simic.errors import SimicError, exit_with_message
 from simic.pipeline import stages
 from simic.pipeline.paths import Workspace
 
-RESULT, LIMITS = page.RESULTS / "calibration.json", Path("simic/audit/limits.py")
+RESULT = page.RESULTS / "calibration.json"
 PERCENTILE = 99.0  # of the side that is worse
 
 SETTINGS = ("patches", "planted", "text", "large")  # files of benchmarks/calibration_runs
@@ -68,14 +67,8 @@ def attempt(name: str, rng_seed: int, folder: Path) -> str:
 
 
 def read(folder: Path) -> Verdict:
-    """Return what the audit said of a run; SimicError where it was not audited, or its record does not hold."""
-    path = Workspace(folder).reports / "findings.json"
-    try:
-        verdict = Verdict.from_json(path.read_bytes())
-    except OSError:
-        raise SimicError(f"{path}: no such file; run simic audit there first") from None
-    except ValueError:
-        raise SimicError(f"{path}: not a report of this version; run simic audit there again") from None
+    """Return what the audit said of a run; SimicError where its record does not hold."""
+    verdict = Verdict.from_json((Workspace(folder).reports / "findings.json").read_bytes())
     if verdict.refuted:
         raise SimicError(f"{folder}: no clean run: {', '.join(verdict.refuted)} refute its record")
     return verdict
@@ -83,19 +76,11 @@ def read(folder: Path) -> Verdict:
 
 def clean(folders: list[Path]) -> dict[str, Verdict]:
     """Return verdicts by name of the folder; SimicError where one is no clean run or of other code than the first."""
-    code: dict[str, str] | None = None
-    verdicts: dict[str, Verdict] = {}
-    for folder in folders:
-        path = seals.path_of(folder, "train")
-        try:
-            own = seals.Seal.model_validate_json(path.read_bytes()).code
-        except (OSError, ValueError):
-            raise SimicError(f"{path}: no seal of a training") from None
-        code = own if code is None else code
-        if own != code:
-            raise SimicError(f"{folder}: trained by other code than {folders[0]}")
-        verdicts[folder.name] = read(folder)
-    return verdicts
+    sealed = [seals.read(folder, "train") for folder in folders]
+    for folder, seal in zip(folders, sealed, strict=True):
+        if seal is None or sealed[0] is None or seal.code != sealed[0].code:
+            raise SimicError(f"{folder}: trained by other code than {folders[0]}, or without a seal")
+    return {folder.name: read(folder) for folder in folders}
 
 
 def summary(verdicts: dict[str, Verdict]) -> dict[str, Any]:
@@ -125,26 +110,11 @@ def summary(verdicts: dict[str, Verdict]) -> dict[str, Any]:
     return {"runs": len(verdicts), "statistics": found, "not_measured": missing, "findings": alarms}
 
 
-def rewritten(source: str, found: dict[str, Any]) -> str:
-    """Return the text of limits.py with the limits of a summary; SimicError of too few runs."""
-    runs = found["runs"]
-    if runs < limits.ENOUGH_RUNS:
-        raise SimicError(f"{runs} clean runs: limits are written from {limits.ENOUGH_RUNS} or more")
-    source = re.sub(r"^CLEAN_RUNS = \d+", f"CLEAN_RUNS = {runs}", source, flags=re.MULTILINE)
-    for name, each in found["statistics"].items():
-        line = rf'((?:ours|at_least)\("{re.escape(name)}", )[-+.\de]+'
-        source, count = re.subn(line, rf"\g<1>{each['limit']:g}", source)
-        if count != 1:
-            raise SimicError(f"{LIMITS}: {name!r} has {count} limits of ours, must have 1")
-    return source
-
-
 def main() -> None:
     parser = page.parser(__doc__, RESULT)
     parser.add_argument("folder", type=Path, nargs="?", default=Path(".simic/calibration"))
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--processes", type=int, default=2)
-    parser.add_argument("--write", action="store_true", help=f"put the limits into {LIMITS}")
     given = parser.parse_args()
     wanted = [(name, seed, given.folder / f"{name}-{seed}") for seed in range(1, given.seeds + 1) for name in SETTINGS]
     spawn = multiprocessing.get_context("spawn")
@@ -154,12 +124,12 @@ def main() -> None:
     runs = sorted(path.parents[1] for path in given.folder.glob("*/reports/findings.json"))
     found = summary(clean(runs))
     page.write_result(given.out, found)
+    if found["runs"] < limits.ENOUGH_RUNS:
+        print(f"{found['runs']} clean runs: limits are of {limits.ENOUGH_RUNS} or more")
     rows = [(name, *(f"{value:.3g}" for value in each.values())) for name, each in found["statistics"].items()]
     print(*page.table(("number", "runs", "median", "99 %", "worst", "worst × 1.5", "limit now"), rows), sep="\n")
     print(f"not measured: {', '.join(found['not_measured']) or 'none'}")
     print(json.dumps({name: alarms for name, alarms in found["findings"].items() if alarms}, indent=1))
-    if given.write:
-        durable.replace_file(LIMITS, rewritten(LIMITS.read_text(encoding="utf-8"), found).encode())
 
 
 if __name__ == "__main__":

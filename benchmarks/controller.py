@@ -16,10 +16,8 @@ import pyarrow.parquet as pq
 from matplotlib.figure import Figure
 
 from simic import durable, params
-from simic.envs.growth_env import GrowthEnv
 from simic.errors import SimicError, exit_with_message
 from simic.evaluation import endpoints, result
-from simic.evaluation.policies import blinded
 from simic.evaluation.statistics import Interval, gap_closed, paired_difference
 from simic.params import Params
 from simic.pipeline import stages
@@ -117,7 +115,6 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--work", type=Path, required=True)
     parser.add_argument("--out", type=Path)
     parser.add_argument("--suite", help="with its own data and training; without it those of params.yaml")
-    parser.add_argument("--blind", action="store_true", help="train without sight of the hosts")
     parser.add_argument("-S", dest="overrides", action="append", default=[])
     given = parser.parse_args(arguments)
     suite = stages.suite_overrides(given.suite) if given.suite else ()
@@ -133,9 +130,6 @@ def main(arguments: list[str] | None = None) -> None:
         base.reports.mkdir(parents=True, exist_ok=True)
         stages.headroom(tree, base)
     headroom = result.read_headroom(base.headroom)
-    if given.blind:  # every host is shown the mean observation of all
-        observe = GrowthEnv._observe
-        GrowthEnv._observe = lambda self: blinded(observe(self), self.state.alive)
     found, curves = [], []
     for seed in range(1, given.seeds + 1):
         own = trained(tree, given.work, seed, base)

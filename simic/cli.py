@@ -238,16 +238,6 @@ def stage(name: Annotated[str, typer.Argument(help="prepare, headroom, train, ev
 
 
 @app.command(rich_help_panel=UPKEEP)
-def where() -> None:
-    """Print the work directory of a training run with the current params."""
-    from simic import params
-    from simic.pipeline import stages
-
-    here = _workspace()
-    _say(str(here.work(stages.fingerprint(params.load(here.params), here))))
-
-
-@app.command(rich_help_panel=UPKEEP)
 def up(
     port: Annotated[
         int | None, typer.Option(min=1, max=65535, help="Prefect's port; default: the one in pyproject.toml.")

@@ -6,15 +6,12 @@ from pathlib import Path
 import pytest
 
 from benchmarks import calibration
-from simic import seals
 from simic.audit import limits
 from simic.audit.findings import Result, Statistic, Status, Verdict
 from simic.audit.limits import Limit
-from simic.errors import SimicError
 from simic.pipeline.paths import Workspace
 
 ROOT = Path(__file__).parents[1]
-SOURCE = ROOT / calibration.LIMITS
 RATIO, LEAST = limits.LARGEST_RATIO, limits.LEAST_ENTROPY
 
 
@@ -24,17 +21,6 @@ def verdict(check="R2", status=Status.PASS, layer="symptom", **values):
     text = dict.fromkeys(("title", "question", "measured", "threshold", "source", "fix"), "x")
     result = Result(check=check, layer=layer, status=status, severity="high", statistics=found, evidence=(), **text)
     return Verdict(run="x", results=(result,))
-
-
-def run_of(folder, found, code="a"):
-    """The folder of a run with this report, trained by this code."""
-    (folder / "reports").mkdir(parents=True)
-    (folder / "reports" / "findings.json").write_text(found.to_json(), encoding="utf-8")
-    seal = seals.Seal(stage="train", code={"simic/x.py": code}, params={}, reads={}, writes={}, apart={})
-    path = seals.path_of(folder, "train")
-    path.parent.mkdir()
-    path.write_text(seal.model_dump_json(), encoding="utf-8")
-    return folder
 
 
 @pytest.mark.parametrize(
@@ -65,43 +51,6 @@ def test_the_worst_is_of_the_side_that_is_worse_and_runs_without_a_number_do_not
     assert (least["worst"], least["limit"]) == (pytest.approx(0.04), 0.0267)
     assert limits.LARGE_GRADIENTS.name in found["not_measured"] and RATIO.name not in found["not_measured"]
     assert found["findings"] == {**{str(n): {} for n in range(8, 13)}, "6": {"R2": "high"}}
-
-
-def test_what_is_no_clean_run_is_refused(tmp_path):
-    first = run_of(tmp_path / "first", verdict())
-    for name, found, code, message in (
-        ("refuted", verdict("C3", Status.FINDING, "recompute"), "a", "no clean run: C3"),
-        ("other", verdict(), "b", "trained by other code than"),
-    ):
-        with pytest.raises(SimicError, match=message):
-            calibration.clean([first, run_of(tmp_path / name, found, code)])
-    (first / "reports" / "findings.json").write_text("{}")
-    with pytest.raises(SimicError, match="run simic audit there again"):
-        calibration.clean([first])
-    with pytest.raises(SimicError, match="no seal of a training"):
-        calibration.clean([tmp_path / "nowhere"])
-
-
-def test_limits_are_rewritten_in_their_place_and_nothing_else_is():
-    text = SOURCE.read_text(encoding="utf-8")
-    found = calibration.summary({str(n): verdict(**{RATIO.name: 40.0, LEAST.name: 0.03}) for n in range(30)})
-    changed = calibration.rewritten(text, found)
-    lines = [pair for pair in zip(text.splitlines(), changed.splitlines(), strict=True) if pair[0] != pair[1]]
-    assert {after for _, after in lines if not after.startswith("CLEAN_RUNS")} == {
-        f'LEAST_ENTROPY = at_least("{LEAST.name}", 0.02, 0.0, judged=0.05)',
-        f'LARGEST_RATIO = ours("{RATIO.name}", 60, judged=5.0)',
-    }
-    with pytest.raises(SimicError, match="29 clean runs: limits are written from 30 or more"):
-        calibration.rewritten(text, {**found, "runs": 29})
-    assert "CLEAN_RUNS = 31 " in calibration.rewritten(text, {**found, "runs": 31})
-
-
-def test_every_limit_of_ours_has_a_line_that_can_be_rewritten():
-    named = [limit.name for limit in limits.every() if limit.ours]
-    assert len({*named}) == len(named)
-    found = {"runs": limits.ENOUGH_RUNS, "statistics": {name: {"limit": 0.123} for name in named}}
-    changed = calibration.rewritten(SOURCE.read_text(encoding="utf-8"), found)
-    assert all(f'"{name}", 0.123' in changed for name in named)
 
 
 def test_limits_are_those_of_the_measured_runs_or_say_that_they_are_not():

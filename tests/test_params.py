@@ -18,7 +18,7 @@ from pydantic import TypeAdapter, ValidationError
 from simic import params
 from simic.errors import SimicError, printable
 from simic.params import read_tree
-from simic.pipeline import dvc_record, overrides, stages
+from simic.pipeline import overrides, stages
 from simic.pipeline.paths import Workspace
 from tests.conftest import Simic
 from tests.helpers import toy_project
@@ -120,7 +120,6 @@ def test_an_unknown_key_is_refused_in_every_section() -> None:
         ("ppo.gamma=1", ["ppo: unknown key; did you mean train.ppo?"]),
         ("train.ppo.value_clip=0.2", ["train.ppo.value_clip: unknown key", "clip_range"]),
         ("train.ppo.gradient_accumulation=2", ["train.ppo.gradient_accumulation: unknown key"]),
-        ("train.ppo.entropy_floor={op: 0.1}", ["train.ppo.entropy_floor: unknown key"]),
         ("train.envs=0", ["train.envs = 0: must be greater than or equal to 1"]),
         ("train.envs=2.5", ["train.envs = 2.5: must be a valid integer"]),
         ("train.envs=7", ["train: envs (7) must be a multiple of ppo.minibatches (4)"]),
@@ -158,23 +157,14 @@ def test_what_is_wrong_with_the_file_is_not_blamed_on_s(tmp_path: Path) -> None:
     assert "gamma" not in str(caught.value)
 
 
-def cut(places: range, path: Path) -> int:
-    """How many of the files that end at these places are refused; the others lack a comment at most."""
-    count, shipped = 0, params.load(ROOT / "params.yaml")
-    for place in places:
-        path.write_text(TEXT[:place])
-        try:
-            assert params.load(path) == shipped, place
-        except SimicError:
-            count += 1
-    return count
-
-
 def test_a_file_that_was_cut_off_is_refused_wherever(tmp_path: Path) -> None:
-    end = TEXT.index("extensions: []") + len("extensions: []")
-    places = range(0, end, 61)
-    assert cut(places, tmp_path / "params.yaml") == len(places)
-    assert cut(range(end, len(TEXT) + 1), tmp_path / "params.yaml") == 0
+    path, end = tmp_path / "params.yaml", TEXT.index("extensions: []") + len("extensions: []")
+    for place in range(0, end, 61):
+        path.write_text(TEXT[:place])
+        with pytest.raises(SimicError):
+            params.load(path)
+    path.write_text(TEXT[:end])
+    assert params.load(path) == params.Params()
 
 
 def test_random_damage_raises_nothing_else(tmp_path: Path) -> None:
@@ -207,37 +197,24 @@ def with_seed(text: str) -> str:
 
 HOSTILE: dict[str, str | bytes] = {
     "empty": "",
-    "only a comment": "# nothing",
     "a list": "- 1",
-    "a word": "hello",
     "nested lists without end": "a: " + "[" * 100_000,
-    "nested mappings": "".join(" " * k + "a:\n" for k in range(400)),
     "billion laughs": bomb(),
     "holds itself": TEXT.replace("  actions:", "  actions: &a\n    op: [*a]", 1),
-    "merges itself": "a: &a {<<: *a}",
     "5000 digits": with_seed("9" * 5000),
-    "5000 digits of a fraction": TEXT.replace("gamma: 1.0", "gamma: 0." + "9" * 5000 + "e9999"),
     "a key twice": TEXT + "\nrng_seed: 1\n",
-    "a nested key twice": TEXT.replace("  iterations: ", "  iterations: 7\n  iterations: "),
     "two documents": TEXT + "\n---\nrng_seed: 2\n",
     "a tag": "a: !!python/object/apply:os.system [id]",
-    "a harmless tag": with_seed("!!int '1'"),
     "a directive of YAML 1.1 and a wrong value": "%YAML 1.1\n---\n" + with_seed("1:30"),
-    "a tab": "\ta: 1",
     "a NUL": with_seed("1\0"),
     "an escape": with_seed('"\\e[2J"'),
     "a line break in a key": TEXT + '\n"a\\nb": 1\n',
-    "a list as a key": TEXT + "\n[1]: 2\n",
     "a number as a key": TEXT + "\n1: 2\n",
     "a thousand unknown keys": TEXT + "\n" + "\n".join(f"key{k}: {k}" for k in range(1000)),
     "a lone surrogate": TEXT + '\na: "\\ud800"\n',
-    "an alias of nothing": with_seed("*nothing"),
     "a date": TEXT.replace("source: null", "source: 2020-01-01"),
-    "a date that is none": TEXT.replace("source: null", "source: 2020-13-45"),
-    "every byte": bytes(range(256)),
     "UTF-16": TEXT.encode("utf-16"),
     "too long": b"#" * (params.MAX_BYTES + 1),
-    "half a character": TEXT.encode() + b"\xc3",
 }
 
 
@@ -263,9 +240,7 @@ def test_what_is_no_file_is_refused(tmp_path: Path, name: str) -> None:
 COMMANDS = {
     "-S train.envs=4 -S train.envs=8": "-S train.envs=8: undoes -S train.envs=4; give train.envs once",
     "-S train.envs=4 -S train={}": "-S train={}: undoes -S train.envs=4; give train once",
-    "-S train.envs=0": "-S train.envs=0: train.envs = 0: must be",
     "-S train.envs=[": "not readable as YAML",
-    "--params /dev/zero": "/dev/zero: must be a regular file",
     "--params nowhere.yaml": "nowhere.yaml: no such file",
 }
 
@@ -321,17 +296,7 @@ def exact(values: Any) -> Any:
 
 @pytest.fixture
 def workspace(tmp_path: Path) -> Workspace:
-    found = toy_project(tmp_path)
-    found.checkpoints.mkdir()
-    found.prepared.mkdir(parents=True)
-    return found
-
-
-def recorded(workspace: Workspace) -> dict[str, Any]:
-    """The section train as DVC writes it into dvc.lock."""
-    dvc_record.commit(workspace.root, "train")
-    lock = read_tree(workspace.root / "dvc.lock")
-    return lock["stages"]["train"]["params"]["params.yaml"]["train"]
+    return toy_project(tmp_path)
 
 
 def test_simic_reads_every_scalar_as_dvc_does_in_the_file_and_with_s(workspace: Workspace) -> None:
@@ -344,19 +309,6 @@ def test_simic_reads_every_scalar_as_dvc_does_in_the_file_and_with_s(workspace: 
     for k, (form, value) in enumerate(FORMS.items()):
         found = parse_yaml(f"a: {form}", "f")["a"], tree["train"]["actions"][f"form{k}"][0]
         assert exact([*found, tree["train"]["actions"][f"given{k}"][0]]) == exact([value] * 3), form
-
-
-def test_anchors_and_merges_are_used_as_dvc_records_them(workspace: Workspace) -> None:
-    text = workspace.params.read_text()
-    text = text.replace("score: {weight: 0.1}", "score: *w").replace(
-        "loss: {weight: 0.2", "loss: {<<: &w {weight: 0.2}"
-    )
-    text = text.replace("target_chances: 0.13", "target_chances: &d 0.13").replace("gamma: 1.0", "gamma: *d")
-    workspace.params.write_text(text)
-    tree, found = params.load(workspace.params).train, recorded(workspace)
-    assert (tree.reward.loss.weight, tree.reward.score.weight, tree.ppo.gamma) == (0.2, 0.2, 0.13)
-    assert (found["reward"]["loss"]["weight"], found["reward"]["score"]["weight"]) == (0.2, 0.2)
-    assert found["ppo"]["gamma"] == 0.13
 
 
 def test_a_value_that_an_anchor_ties_to_another_is_not_changed_alone(workspace: Workspace) -> None:

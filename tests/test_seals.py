@@ -76,18 +76,6 @@ def test_every_output_is_bound(how, root, tmp_path):
         assert seals.broken(copy, tree())[0], name
 
 
-@pytest.mark.parametrize("folder", ["telemetry", "checkpoints", "reports", "data"])
-def test_parts_of_another_run_are_found_although_they_have_seals(folder, root, tmp_path):
-    other = made(tmp_path / "other", rng_seed=2)
-    shutil.rmtree(root / folder)
-    shutil.copytree(other / folder, root / folder)
-    if folder == "data":
-        shutil.copy(seals.path_of(other, "prepare"), seals.path_of(root, "prepare"))
-    elif folder != "reports":
-        shutil.copy(seals.path_of(other, "train"), seals.path_of(root, "train"))
-    assert seals.broken(root, tree())[0], folder
-
-
 @pytest.mark.parametrize(
     ("override", "stages"),
     [

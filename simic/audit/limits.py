@@ -1,8 +1,8 @@
 """The limits of all symptoms.
 
 Limits of ours are the worst of clean runs times 1.5, but no stricter than by judgement: clean runs are short and small,
-and longer ones may get further. ``python -m benchmarks.calibration --write`` measures them again and rewrites their
-numbers and ``CLEAN_RUNS`` here; a test compares both with its result. A check with several limits has a line for each.
+and longer ones may get further. ``python -m benchmarks.calibration`` measures them again and prints what to write here,
+``CLEAN_RUNS`` too; a test compares both with its result. A check with several limits has a line for each.
 """
 
 import math

@@ -28,6 +28,16 @@ class Bank:
     host: dict[str, Tensor] | None = None  # weights of a trained host
 
 
+def bank_of_one(
+    task: TaskMeta, source: str, source_sha256: str, licence: str, arrays: Mapping[str, Tensor], dropped: int = 0
+) -> Bank:
+    """Return the bank of a data set alone, whose test split is held out."""
+    test = {name: array for name, array in arrays.items() if name.endswith("_test")}
+    others = {name: array for name, array in arrays.items() if name not in test}
+    samples = {split: len(arrays[f"y_{split}"]) for split in SPLITS}
+    return Bank(source, source_sha256, licence, samples, others, test, [task], [], dropped)
+
+
 def standardised(
     samples: Mapping[str, tuple[Tensor, Tensor]], tokens: bool, as_given: bool = False, table: bool = False
 ) -> tuple[dict[str, Tensor], list[float], list[float]]:

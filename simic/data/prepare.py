@@ -9,7 +9,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from simic import durable
-from simic.data.bank import SPLITS, Bank, standardised
+from simic.data.bank import SPLITS, Bank, bank_of_one, standardised
 from simic.data.batches import (
     HELD_OUT_FILE,
     HOST_FILE,
@@ -89,18 +89,7 @@ def single(params: Prepare, rng_seed: int, data_dir: Path, as_given: bool = Fals
     arrays, mean, std = standardised(samples, source.part is not None, as_given)
     name, classes = params.task, source.classes
     task = TaskMeta(name=name, kind=name, group="train", classes=classes, parameters={}, mean=mean, std=std)
-    test = {name: arrays.pop(name) for name in ("x_test", "y_test")}
-    return Bank(
-        source=source.name,
-        source_sha256=source.sha256,
-        licence=source.licence,
-        samples={split: len(chosen) for split, chosen in indices.items()},
-        arrays=arrays,
-        held_out_arrays=test,
-        tasks=[task],
-        held_out=[],
-        dropped=dropped,
-    )
+    return bank_of_one(task, source.name, source.sha256, source.licence, arrays, dropped)
 
 
 def subsample(source: Source, samples: int, rng_seed: int) -> Source:

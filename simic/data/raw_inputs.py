@@ -49,16 +49,6 @@ class RawInputs(BaseModel):
         """Return the dtype of raw samples: a table's numbers may lie far from 0, where float32 has no decimals left."""
         return torch.float64 if self.layout == "table" else torch.float32
 
-    @property
-    def names(self) -> list[str]:
-        """Return the names of a table's features, in order."""
-        names = list[str]()
-        for column in self.columns:
-            names += [column.name] if column.levels is None else [f"{column.name} = {level}" for level in column.levels]
-            names += [f"{column.name} = any other"] if column.other else []
-            names += [f"{column.name} is missing"] if column.missing else []
-        return names
-
 
 class InputEncoder(nn.Module):
     """Raw samples ``[B, …]`` → standardised ones: ``[B, 1, 1, D]`` of a table, ``[B, C, H, W]`` of images."""

@@ -38,8 +38,8 @@ BUNDLED = {  # with scikit-learn, and the licence of each
 @dataclass(frozen=True)
 class Source:
     """Raw samples. Images and vectors: ``x [N, C, H, W]`` or ``[N, D]``, float32 and finite, or uint8; ``y [N]`` int64
-    with each of 0…C-1 present. Byte sequences: ``x [N, L]`` and ``y [N, L]`` uint8, and ``part [N]``, which of train
-    (0), val (1) and test (2) a sequence belongs to.
+    with each of 0…C-1 present. Of text, which ``read_text`` alone gives: ``x [N, L]`` and ``y [N, L]`` uint8, and
+    ``part [N]``, which of train (0), val (1) and test (2) a sequence belongs to.
     """
 
     name: str
@@ -160,16 +160,10 @@ def complete(source: Source) -> Source:
     """Return a source as ``prepare`` needs it, whoever wrote its reader; SimicError naming it and what is wrong."""
     if not isinstance(source, Source):
         raise SimicError(f"task reader: gave {type(source).__name__}, must be a Source")
-    x, y, part = source.x, source.y, source.part
-    if part is None:
-        x, y = checked(source.name, x.numpy(), y.numpy())
-        return replace(source, x=x, y=y)
-    if not (x.dtype == y.dtype == torch.uint8 and x.ndim == 2 and x.shape == y.shape and x.numel() > 0):
-        given = f"{x.dtype} {list(x.shape)} and {y.dtype} {list(y.shape)}"
-        raise SimicError(f"{source.name}: x and y are {given}: must both be uint8 [N, L] where there is a part")
-    if part.shape != x.shape[:1] or not torch.isin(part, torch.tensor([0, 1, 2])).all():
-        raise SimicError(f"{source.name}: part must be [{len(x)}], each 0 (train), 1 (val) or 2 (test)")
-    return source
+    if source.part is not None:
+        return source
+    x, y = checked(source.name, source.x.numpy(), source.y.numpy())
+    return replace(source, x=x, y=y)
 
 
 def drop_duplicates(source: Source) -> tuple[Source, int]:

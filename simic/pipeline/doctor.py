@@ -93,7 +93,7 @@ def examine_stored(run: Path) -> list[Answer]:
     for folder in workspace.kept_runs():
         answers += _work(folder)
     if not answers and not workspace.params.exists():
-        raise SimicError(f"{run}: neither a project nor a folder of .simic/work; simic where names the latter")
+        raise SimicError(f"{run}: neither a project nor a folder of .simic/work")
     return answers
 
 

@@ -79,14 +79,6 @@ def test_the_data_hash_changes_with_the_data_and_not_with_the_place(prepared, tm
     assert data_hash(prepared) != first
 
 
-def test_order_differs_by_rng_seed_iteration_env_and_step():
-    base, *others = (
-        epoch_order(seed, iteration, torch.tensor([env]), step, 40, 8)
-        for seed, iteration, env, step in ((1, 0, 0, 1), (2, 0, 0, 1), (1, 1, 0, 1), (1, 0, 1, 1), (1, 0, 0, 2))
-    )
-    assert all(not torch.equal(base, other) for other in others)
-
-
 @pytest.mark.parametrize(("samples", "limit"), [(50, 2), (50, 3), (48, 1), (50, 6), (50, "all")])
 def test_epochs_that_share_a_pass_show_every_sample_once_before_any_comes_again(samples, limit):
     """50 samples are 6 batches of 8: three epochs of 2, two of 3, one of 6; a rest that makes no epoch is left out."""
@@ -103,6 +95,7 @@ def test_the_last_pass_is_not_taken_for_another():
     """Passes are kept; asked again in any order, of any hosts and sizes, they are what they were, host by host."""
     asked = [(1, 0, 3, 0, 40), (1, 0, 3, 1, 40), (1, 0, 3, 0, 48), (1, 0, 2, 0, 40), (2, 0, 3, 0, 40), (1, 1, 3, 0, 40)]
     first = {each: epoch_order(each[0], each[1], torch.arange(each[2]), each[3], each[4], 8, 2) for each in asked}
+    assert len({str(order.tolist()) for order in first.values()}) == len(asked)
     for each in (*reversed(asked), *asked, *asked[::2]):
         again = epoch_order(each[0], each[1], torch.arange(each[2]), each[3], each[4], 8, 2)
         assert torch.equal(again, first[each]), each

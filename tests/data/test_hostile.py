@@ -42,22 +42,12 @@ def directory_says(content: bytes, size: int) -> bytes:
     return content[: at + 24] + struct.pack("<I", size) + content[at + 28 :]
 
 
-def encrypted(content: bytes) -> bytes:
-    return content.replace(b"PK\x01\x02\x14\x03\x14\x00\x00\x00", b"PK\x01\x02\x14\x03\x14\x00\x01\x00")
-
-
-HEADER = npy(X)
 NPZ: dict[str, bytes] = {
     "10^12 items": npz(x=npy(X, shape=(10**12, 4)), y=npy(Y)),
-    "a negative shape": npz(x=npy(X, shape=(-60, -4)), y=npy(Y)),
-    "more items than there are": npz(x=npy(X, shape=(61, 4)), y=npy(Y)),
     "a directory that claims 4 GB": directory_says(npz(x=npy(X, shape=(2**28, 4)), y=npy(Y)), 2**32 - 1),
     "a bomb": npz(zipfile.ZIP_DEFLATED, x=npy(X, shape=(2**20, 64))[:-960] + bytes(2**24), y=npy(Y)),
-    "encrypted": encrypted(npz(x=npy(X), y=npy(Y))),
     "objects": npz(x=npy(X, descr="|O"), y=npy(Y)),
-    "a type that is none": npz(x=HEADER.replace(b"'<f4'", b"'<z9'"), y=npy(Y)),
-    "code in the header": npz(x=HEADER.replace(b"'<f4'", b"exit()"), y=npy(Y)),
-    "a header of another version": npz(x=HEADER.replace(b"NUMPY\x01", b"NUMPY\x09"), y=npy(Y)),
+    "code in the header": npz(x=npy(X).replace(b"'<f4'", b"exit()"), y=npy(Y)),
     "nested brackets in the header": npz(x=b"\x93NUMPY\x01\x00" + struct.pack("<H", 9000) + b"(" * 9000, y=npy(Y)),
     "names that lead outside": npz(**{"../../x": npy(X), "/etc/y": npy(Y)}),
     "a pickle": b"\x80\x04cos\nsystem\n(S'touch harm'\ntR.",

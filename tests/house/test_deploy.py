@@ -10,26 +10,12 @@ from typing import Any
 
 import pytest
 import yaml
-from prefect.settings import Settings
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
 COMPOSE = yaml.safe_load((DEPLOY / "compose.yaml").read_text())
 SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
 OURS = [name for name, service in SERVICES.items() if "command" in service]
-
-
-def known_settings(model: Any = Settings) -> set[str]:
-    """Return the names of Prefect's environment variables."""
-    found = set[str]()
-    for field in model.model_fields.values():
-        aliases = getattr(field.validation_alias, "choices", [])
-        found |= {str(alias).upper() for alias in aliases}
-        if isinstance(field.annotation, type) and hasattr(field.annotation, "model_config"):
-            prefix = field.annotation.model_config.get("env_prefix", "")
-            found |= {f"{prefix}{name}".upper() for name in field.annotation.model_fields}
-            found |= known_settings(field.annotation)
-    return found
 
 
 @pytest.mark.parametrize("name", OURS)
@@ -51,9 +37,3 @@ def test_it_waits_for_what_it_needs_and_is_reached_from_this_machine_alone(name:
     for needed, how in SERVICES[name]["depends_on"].items():
         assert how == {"condition": "service_healthy"} and "healthcheck" in SERVICES[needed]
     assert all(port.startswith("127.0.0.1:") for port in SERVICES[name].get("ports", []))
-
-
-def test_settings_of_prefect_are_known_to_it() -> None:
-    text = (DEPLOY / "compose.yaml").read_text() + (DEPLOY / "Dockerfile").read_text()
-    used = set(re.findall(r"PREFECT_[A-Z_]+", text))
-    assert used and used <= known_settings()

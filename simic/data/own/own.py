@@ -8,7 +8,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from simic.data.bank import LIMIT, SPLITS, Bank
+from simic.data.bank import LIMIT, SPLITS, Bank, bank_of_one
 from simic.data.batches import TaskMeta
 from simic.data.own.columns import codes, describe, is_number, labels
 from simic.data.own.readers import Given
@@ -86,15 +86,13 @@ def own_data(
 
 def _bank(given: Given, inputs: RawInputs, raw: np.ndarray, y: Tensor, parts: Mapping[str, Tensor]) -> Bank:
     encoder, arrays = InputEncoder(inputs), dict[str, Tensor]()
-    chosen = {split: parts.get(split, parts["val"]) for split in SPLITS}
-    for split, places in chosen.items():
+    for split in SPLITS:
+        places = parts.get(split, parts["val"])
         arrays[f"x_{split}"] = encoder(torch.as_tensor(raw[places.numpy()], dtype=inputs.dtype)).contiguous()
         arrays[f"y_{split}"] = y[places]
     name, count = given.name, len(inputs.classes)
     task = TaskMeta(name=name, kind="own", group="train", classes=count, parameters={}, mean=[], std=[])
-    test = {name: arrays.pop(name) for name in ("x_test", "y_test")}
-    samples = {split: len(places) for split, places in chosen.items()}
-    return Bank(name, given.sha256, "the user's own", samples, arrays, test, [task], [])
+    return bank_of_one(task, name, given.sha256, "the user's own", arrays)
 
 
 def _parts(
