@@ -28,7 +28,7 @@ help:
 	@echo 'make prove    the long demonstrations (and make test-slow)    make clean    remove .venv and caches'
 	@echo 'make faults   known faults put into the pipeline: which does the audit find? (three hours)'
 	@echo 'make bench    host trainings per core-second on this machine (some minutes)'
-	@echo 'make mutants  small defects put into the code: which do the tests notice? (some hours)'
+	@echo 'make mutants  small defects put into the code: which do the tests notice? (an hour)'
 
 install: $(PIPELINE)
 

@@ -2,37 +2,49 @@
 
     python -m benchmarks.mutants [--sample 300] [--rng-seed 1] [--jobs 2] [simic/envs ...]
 
-A mutant is one small change of one module, made in a copy of the checkout. Its tests are those of the mirrored package
-(``tests/envs`` for ``simic/envs``), those of the mirrored file first. A mutant whose tests take far too long is killed
-too (counted apart). Survivors are written to benchmarks/results/mutants.json, where a person judges each of them; a
+A mutant is one small change of one module. Its tests are those of the mirrored package (``tests/envs`` for
+``simic/envs``) that run the changed line, the mirrored file first, then the quickest. The libraries are imported once;
+each mutant is a fork of that process, and nothing on disk changes. A mutant whose tests take far too long is killed too
+(counted apart). Survivors are written to benchmarks/results/mutants.json, where a person judges each of them; a
 judgement is kept as long as the line and its mutation stay the same.
+
+mutmut and cosmic-ray start pytest, and so torch, anew for each mutant or change the files, and choose no tests by line.
 """
 
+import argparse
 import ast
 import copy
+import importlib
+import importlib.machinery
+import importlib.util
 import itertools
 import json
 import os
-import queue
+import pickle
 import random
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+import traceback
+from collections import defaultdict
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks import page
+os.environ |= {"OMP_NUM_THREADS": "1", "COVERAGE_CORE": "ctrace"}  # before torch; a tracer that knows contexts
+
+import coverage
+import pytest
 
 ROOT = Path(__file__).parents[1]
 SUBJECTS = ("simic/agent", "simic/envs", "simic/training/trainer.py")
 RESULTS = ROOT / "benchmarks/results/mutants.json"
+LIBRARIES = ("torch", "numpy", "scipy.stats", "gymnasium", "pydantic", "sklearn.datasets", "safetensors")
 LIMIT_FACTOR, LIMIT_SECONDS = 5, 60  # times what the tests took unmutated, and at least
-KILLED, TIMEOUT, SURVIVED = "killed", "timeout", "survived"
+FAILED = 70  # exit code of a process that could not run tests at all
+EVERYWHERE = ""  # coverage's context of what is run while modules are imported
 
 PAIRS = ("Lt LtE", "Gt GtE", "Eq NotEq", "Is IsNot", "In NotIn", "And Or", "Add Sub", "Mult Div", "BitAnd BitOr")
 PAIRS += ("min max", "minimum maximum", "amin amax", "any all", "argmin argmax")
@@ -42,28 +54,24 @@ OPPOSITE |= {"FloorDiv": "Mult", "Pow": "Mult"}
 
 @dataclass(frozen=True)
 class Mutant:
-    """One change of a file; ``text`` is the whole module changed."""
+    """One change of a file; ``lines`` are those of the statement it is in, ``text`` the whole module changed."""
 
     file: str
     line: int
+    lines: range
     original: str
     mutated: str
     text: str
 
     @property
-    def tests(self) -> list[list[str]]:
-        """Return the mirrored files, then their whole package."""
-        path = Path(self.file)
-        package = f"tests/{path.parts[1]}"
-        found = (ROOT.joinpath(package).rglob(f"test_{name}.py") for name in (path.stem, path.parent.name))
-        own = [str(file.relative_to(ROOT)) for files in found for file in files]
-        return [own, [package]] if own else [[package]]
+    def package(self) -> str:
+        return self.file.split("/")[1]
 
 
 def mutants_of(root: Path, file: str) -> list[Mutant]:
     source = (root / file).read_bytes()
     starts, found = [0, *itertools.accumulate(map(len, source.splitlines(keepends=True)))], []
-    for node, new in _changes(ast.parse(source)):
+    for node, lines, new in _changes(ast.parse(source), range(1, 2)):
         assert node.end_lineno is not None and node.end_col_offset is not None  # as in all that is parsed
         first, last = starts[node.lineno - 1], starts[node.end_lineno]
         begin, end = first + node.col_offset, starts[node.end_lineno - 1] + node.end_col_offset
@@ -71,12 +79,12 @@ def mutants_of(root: Path, file: str) -> list[Mutant]:
         original, mutated = (" ".join(part.decode().split()) for part in (source[first:last], changed))
         text = (source[:first] + changed + source[last:]).decode()
         compile(text, file, "exec")
-        found.append(Mutant(file, node.lineno, original, mutated, text))
+        found.append(Mutant(file, node.lineno, lines, original, mutated, text))
     return found
 
 
-def _changes(node: ast.AST) -> Iterator[tuple[ast.expr | ast.stmt, str]]:
-    """Yield what is replaced, and the replacement.
+def _changes(node: ast.AST, lines: range) -> Iterator[tuple[ast.expr | ast.stmt, range, str]]:
+    """Yield what is replaced, the lines of its statement (of a compound one its head), and the replacement.
 
     Left alone: annotations, decorators, docstrings, messages, assertions (``strict=`` is one).
     """
@@ -84,17 +92,20 @@ def _changes(node: ast.AST) -> Iterator[tuple[ast.expr | ast.stmt, str]]:
     words = docstring or (isinstance(node, ast.FunctionDef) and node.name in ("__repr__", "__str__"))
     if words or isinstance(node, ast.Assert | ast.Import | ast.ImportFrom | ast.JoinedStr):
         return
+    if isinstance(node, ast.stmt):
+        body = getattr(node, "body", None)
+        lines = range(node.lineno, max(node.lineno + 1, body[0].lineno) if body else (node.end_lineno or 0) + 1)
     if isinstance(node, ast.expr | ast.stmt):
-        yield from ((node, new) for new in _replacements(node))
+        yield from ((node, lines, new) for new in _replacements(node))
     if isinstance(node, ast.If | ast.IfExp):
-        yield node.test, f"(not ({ast.unparse(node.test)}))"
+        yield node.test, lines, f"(not ({ast.unparse(node.test)}))"
     if isinstance(node, ast.Raise):
         return
     for name, value in ast.iter_fields(node):
         if name not in ("annotation", "returns", "decorator_list"):
             for child in value if isinstance(value, list) else [value]:
                 if isinstance(child, ast.AST) and not (isinstance(child, ast.keyword) and child.arg == "strict"):
-                    yield from _changes(child)
+                    yield from _changes(child, lines)
 
 
 def _replacements(node: ast.expr | ast.stmt) -> Iterator[str]:
@@ -141,76 +152,183 @@ def _calls(node: ast.Call, but: Callable[..., str]) -> Iterator[str]:
             yield but(args=[*node.args[:index], other, *node.args[index + 1 :]])
 
 
-def copy_checkout(root: Path, target: Path) -> None:
-    """Copy the files that git knows, as they are now."""
-    listed = subprocess.run(["git", "ls-files"], cwd=root, capture_output=True, text=True, check=True).stdout
-    for name in listed.splitlines():
-        (target / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(root / name, target / name)
+class Recorder:
+    """A pytest plugin that records which test runs which lines, and its seconds. Lines of a shared fixture count for
+    every test that uses it.
+    """
+
+    def __init__(self, files: list[str]) -> None:
+        self.trace = coverage.Coverage(data_file=None, include=files, config_file=False)
+        self.context, self.seconds, self.users = EVERYWHERE, {}, defaultdict(set)
+
+    def switch(self, context: str) -> str:
+        before, self.context = self.context, context
+        self.trace.switch_context(context)
+        return before
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self, item):
+        for context in (item.nodeid, *map("fixture {}".format, item.fixturenames)):
+            self.users[context].add(item.nodeid)
+        started, before = time.perf_counter(), self.switch(item.nodeid)
+        result = yield
+        self.switch(before)
+        self.seconds[item.nodeid] = time.perf_counter() - started
+        return result
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_fixture_setup(self, fixturedef):
+        shared = fixturedef.scope != "function"
+        before = self.switch(f"fixture {fixturedef.argname}" if shared else self.context)
+        result = yield
+        self.switch(before)
+        return result
+
+    def tests_of(self, file: str) -> dict[int, set[str]]:
+        """Return the tests by line. A line that is run at import concerns every test that runs anything of the file, or
+        every test where nothing of it is run later, as of a table.
+        """
+        contexts = self.trace.get_data().contexts_by_lineno(file)
+        lines = {line: set().union(*(self.users[each] for each in found)) for line, found in contexts.items()}
+        anything = set().union(*lines.values()) or set(self.seconds)
+        return {line: anything if EVERYWHERE in contexts[line] else tests for line, tests in lines.items()}
 
 
-def run_tests(checkout: Path, tests: Sequence[str], limit: float | None = None) -> str:
-    """Run tests in a copy of the checkout until the first fails; return what became of its mutant."""
-    command = [sys.executable, "-P", "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", *tests]
-    environment = os.environ | {"PYTHONPATH": str(checkout), "OMP_NUM_THREADS": "1"}
-    with subprocess.Popen(
-        command,
-        cwd=checkout,
-        env=environment,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,  # so that what a test has started ends with it
-    ) as process:
-        try:
-            return KILLED if process.wait(limit) else SURVIVED
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            return TIMEOUT
+@dataclass(frozen=True)
+class Tests:
+    """Tests of one package: by file and line those that run it, and the seconds of each."""
+
+    of: dict[str, dict[int, set[str]]]
+    seconds: dict[str, float]
+
+    @classmethod
+    def record(cls, root: Path, package: str, files: list[str]) -> "Tests":
+        """Run all tests once, in a process of its own; they have to pass."""
+
+        def work() -> int:
+            recorder = Recorder([str(root / file) for file in files])
+            recorder.trace.start()
+            code = pytest.main([*OPTIONS, package], [recorder])
+            recorder.trace.stop()
+            of = {file: recorder.tests_of(str(root / file)) for file in files}
+            report.write_bytes(pickle.dumps(cls(of, recorder.seconds)))
+            return int(code)
+
+        with tempfile.TemporaryDirectory() as folder:
+            report = Path(folder) / "report"
+            pid = fork(root, work, sys.stdout.fileno())
+            if os.waitpid(pid, 0)[1]:
+                sys.exit(f"{package}: the tests have to pass before mutants are tried on them")
+            return pickle.loads(report.read_bytes())  # noqa: S301 - written by us
+
+    def orders(self, mutant: Mutant) -> list[list[str]]:
+        """Return the mirrored file's tests of the changed statement, then all others, each quickest first."""
+        lines, path = self.of[mutant.file], Path(mutant.file)
+        chosen = set().union(*(lines.get(line, set()) for line in mutant.lines))
+        mirrored = f"/test_{path.stem}.py:", f"/test_{path.parent.name}.py:"
+        own = {test for test in chosen if any(name in test for name in mirrored)}
+        return [sorted(tests, key=self.seconds.__getitem__) for tests in (own, chosen - own) if tests]
 
 
-def try_out(mutant: Mutant, checkout: Path, seconds: dict[str, float]) -> str:
-    """Run the tests of a mutant, and put the file back."""
-    target = checkout / mutant.file
-    unchanged = target.read_bytes()
-    limit = max(LIMIT_SECONDS, LIMIT_FACTOR * seconds[mutant.tests[-1][0]])
+OPTIONS = ["-x", "-q", "--no-header", "--tb=line", "-p", "no:cacheprovider", "-p", "no:xdist", "-p", "no:pytest_cov"]
+
+
+class Changed(importlib.machinery.SourceFileLoader):
+    """Find one module and load another text for it."""
+
+    text = ""
+
+    def find_spec(self, name: str, path: object = None, target: object = None):
+        return importlib.util.spec_from_file_location(name, self.path, loader=self) if name == self.name else None
+
+    def get_code(self, fullname: str):
+        return compile(self.text, self.path, "exec")
+
+
+def fork(root: Path, work: Callable[[], int], output: int) -> int:
+    """Do the work in a process and group of its own, whose exit code ``work`` returns; return its id."""
+    if pid := os.fork():
+        return pid
+    code = FAILED
     try:
-        target.write_text(mutant.text, encoding="utf-8")
-        for tests in mutant.tests:
-            if (found := run_tests(checkout, tests, limit)) != SURVIVED:
-                return found
-        return SURVIVED
+        os.setsid()
+        os.dup2(output, 1)
+        os.dup2(output, 2)
+        os.chdir(root)
+        sys.path.insert(0, str(root))
+        code = work()
     finally:
-        target.write_bytes(unchanged)
+        if sys.exc_info()[0] is not None:
+            traceback.print_exc()
+        sys.stdout.flush()
+        os._exit(code)
 
 
-def run(root: Path, subjects: Sequence[str], sample: int, rng_seed: int, jobs: int) -> dict:
+def try_out(root: Path, mutant: Mutant, orders: list[list[str]], temporary: Path) -> int:
+    """Run the tests on a mutant; return 0 where all pass."""
+    name = mutant.file.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+    changed = Changed(name, str(root / mutant.file))
+    changed.text = mutant.text
+    sys.meta_path.insert(0, changed)
+    options = [*OPTIONS, f"--basetemp={temporary}"]
+    for tests in orders:
+        code = pytest.main([*options, *tests])
+        if code == pytest.ExitCode.USAGE_ERROR:  # a name of a test that is made from what was changed
+            code = pytest.main([*options, *dict.fromkeys(test.partition("::")[0] for test in tests)])
+        if code:
+            return int(code)
+    return 0
+
+
+def try_all(root: Path, mutants: list[Mutant], tests: dict[str, Tests], jobs: int) -> list[str]:
+    """Return killed, timeout or survived for each mutant."""
+    results, running, waiting = [""] * len(mutants), {}, list(enumerate(mutants))[::-1]
+    with tempfile.TemporaryDirectory() as folder, open(os.devnull, "w") as nowhere:
+        while waiting or running:
+            while waiting and len(running) < jobs:
+                index, mutant = waiting.pop()
+                known, temporary = tests[mutant.package], Path(folder) / str(index)
+                orders = known.orders(mutant)
+                limit = max(LIMIT_SECONDS, LIMIT_FACTOR * sum(known.seconds[test] for part in orders for test in part))
+                pid = fork(root, lambda: try_out(root, mutant, orders, temporary), nowhere.fileno())  # noqa: B023 - at once
+                running[pid] = index, time.monotonic() + limit
+            time.sleep(0.02)
+            for pid, (index, deadline) in list(running.items()):
+                done, status = os.waitpid(pid, os.WNOHANG)
+                late = not done and time.monotonic() > deadline
+                if done and os.waitstatus_to_exitcode(status) == FAILED:
+                    sys.exit(f"{mutants[index].file}: the tests of a mutant could not be run")
+                if late:
+                    os.killpg(pid, signal.SIGKILL)
+                    os.waitpid(pid, 0)
+                if done or late:
+                    del running[pid]
+                    results[index] = "timeout" if late else "killed" if status else "survived"
+                    shutil.rmtree(Path(folder) / str(index), ignore_errors=True)
+                    tried = len(results) - results.count("")
+                    print(tried, results[index], mutants[index].file, mutants[index].mutated, flush=True)
+    return results
+
+
+def run(root: Path, subjects: list[str], sample: int, rng_seed: int, jobs: int) -> dict:
     """Score a random sample of mutants of these files and folders; list those that survived."""
     paths = [path for subject in subjects for path in (sorted((root / subject).rglob("*.py")) or [root / subject])]
-    every = [mutant for path in paths for mutant in mutants_of(root, str(path.relative_to(root)))]
+    files = [str(path.relative_to(root)) for path in paths]
+    every = [mutant for file in files for mutant in mutants_of(root, file)]
     mutants = random.Random(rng_seed).sample(every, min(sample, len(every)))
-    seconds, free = dict[str, float](), queue.SimpleQueue[Path]()
-    with tempfile.TemporaryDirectory() as folder:
-        for job in range(jobs):
-            free.put(Path(folder) / str(job))
-            copy_checkout(root, Path(folder) / str(job))
-        started = time.monotonic()
-        for package in sorted({mutant.tests[-1][0] for mutant in mutants}):
-            begun = time.monotonic()
-            if run_tests(Path(folder) / "0", [package]) != SURVIVED:
-                sys.exit(f"{package}: the tests have to pass before mutants are tried on them")
-            seconds[package] = time.monotonic() - begun
-
-        def tried(mutant: Mutant) -> str:
-            checkout = free.get()
-            found = try_out(mutant, checkout, seconds)
-            free.put(checkout)
-            print(found, mutant.file, mutant.mutated, flush=True)
-            return found
-
-        with ThreadPoolExecutor(jobs) as pool:
-            results = list(pool.map(tried, mutants))
-    counts = {result: results.count(result) for result in (KILLED, TIMEOUT, SURVIVED)}
-    survivors = [mutant for mutant, result in zip(mutants, results, strict=True) if result == SURVIVED]
+    tests = {}
+    for package in sorted({mutant.package for mutant in mutants}):
+        own = [file for file in files if file.split("/")[1] == package]
+        tests[package] = Tests.record(root, f"tests/{package}", own)
+        most = max(own, key=lambda file: len(set().union(*tests[package].of[file].values())))
+        text = (root / most).read_text()
+        unchanged = Mutant(most, 1, range(1, len(text)), "", "(unchanged)", text)
+        if try_all(root, [unchanged], tests, 1) != ["survived"]:
+            sys.exit(f"{package}: the tests fail without a mutation, one after the other from the quickest on")
+    started = time.monotonic()
+    results = try_all(root, mutants, tests, jobs)
+    counts = {result: results.count(result) for result in ("killed", "timeout", "survived")}
+    survivors = [mutant for mutant, result in zip(mutants, results, strict=True) if result == "survived"]
     survivors.sort(key=lambda mutant: (mutant.file, mutant.line))
     told = ("file", "line", "original", "mutated")
     return {
@@ -218,25 +336,30 @@ def run(root: Path, subjects: Sequence[str], sample: int, rng_seed: int, jobs: i
         "mutants": len(every),
         "sample": len(mutants),
         **counts,
-        "score": round(1 - counts[SURVIVED] / len(mutants), 4),
+        "score": round(1 - counts["survived"] / len(mutants), 4),
         "minutes": round((time.monotonic() - started) / 60, 1),
         "survivors": [{name: getattr(each, name) for name in told} for each in survivors],
     }
 
 
 def main() -> None:
-    parser = page.parser(__doc__, RESULTS)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("subjects", nargs="*", default=SUBJECTS)
     parser.add_argument("--sample", type=int, default=300)
     parser.add_argument("--rng-seed", type=int, default=1)
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
+    parser.add_argument("--out", type=Path, default=RESULTS)
     given = parser.parse_args()
+    for library in LIBRARIES:
+        importlib.import_module(library)
     found = run(ROOT, given.subjects, given.sample, given.rng_seed, given.jobs)
     key = ("file", "original", "mutated")
     old = json.loads(given.out.read_text())["survivors"] if given.out.exists() else []
     judged = {tuple(each[name] for name in key): each["judgement"] for each in old}
     for each in found["survivors"]:
         each["judgement"] = judged.get(tuple(each[name] for name in key), "")
+    from benchmarks import page  # not earlier: it imports of simic what mutants are still to be made of
+
     page.write_result(given.out, found)
     print(f"{found['score']:.1%} of {found['sample']} mutants were noticed; survivors: {given.out}")
 

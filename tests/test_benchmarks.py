@@ -6,9 +6,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from scipy import stats
 
-from benchmarks import agent, controller, mutants, page, population, rules, scaling, speed_gate
-from benchmarks.agent_tasks import GRID
+from benchmarks import agent, controller, mutants, page, population, rules, scaling
+from benchmarks.agent_tasks import GRID, PickLegal
+from benchmarks.speed_gate import GATES, RESULT
 from simic import params
 from tests.audit.synthetic import evaluation, headroom
 
@@ -44,8 +46,15 @@ def test_everyone_is_tuned_on_seeds_of_its_own_and_compared_by_welch(work) -> No
     rows, [pair] = found["CartPole-v1"]["rows"], found["CartPole-v1"]["pairs"]
     assert [row["config"]["learning_rate"] for row in rows.values()] == [1e-3, 3e-3]
     assert rows["simic"]["rng_seeds"] == [1, 2, 3, 4, 5]
+    ours, theirs = (np.array(rows[name]["final_returns"]) for name in ("simic", "sb3 PPO"))
     assert pair["difference"] == pytest.approx(-10.0)
-    assert -11.0 < pair["low"] < -10.0 < pair["high"] < -9.0
+    # Welch by hand: standard error and the degrees of freedom of Satterthwaite.
+    parts = [x.var(ddof=1) / len(x) for x in (ours, theirs)]
+    error = np.sqrt(sum(parts))
+    freedom = sum(parts) ** 2 / sum(part**2 / 4 for part in parts)
+    half = stats.t.ppf(0.975, freedom) * error
+    assert pair["low"] == pytest.approx(-10.0 - half)
+    assert pair["high"] == pytest.approx(-10.0 + half)
     assert pair["not_behind"]  # 5 % of 475 is 23.75
     assert rows["simic"]["median_steps_to_solve"] == 2048
 
@@ -66,6 +75,21 @@ def test_the_page_is_what_all_results_say() -> None:
     results = {path.stem: json.loads(path.read_bytes()) for path in (ROOT / page.RESULTS).glob("*.json")}
     assert (ROOT / page.PAGE).read_text(encoding="utf-8") == page.text(results), "run python -m benchmarks.page"
     assert results.keys() <= {*page.SECTIONS, "calibration", "canary", "mutants", "speed_gate"}
+
+
+def test_masked_task_pays_for_the_best_legal_choice_alone() -> None:
+    env = PickLegal()
+    env.reset(seed=3)
+    total, ended = 0.0, False
+    for _ in range(PickLegal.LENGTH):
+        assert env.action_masks().sum() == PickLegal.LEGAL
+        best = max(np.flatnonzero(env.action_masks()), key=lambda choice: env.numbers[choice])
+        _, reward, ended, _, _ = env.step(int(best))
+        total += reward
+    assert total == PickLegal.LENGTH
+    assert ended
+    with pytest.raises(ValueError, match="not legal"):
+        env.step(int(np.flatnonzero(~env.action_masks())[0]))
 
 
 # --- hosts ---
@@ -131,9 +155,14 @@ def test_controllers_are_scored_by_what_their_evaluations_say() -> None:
 MAY_GROW = 1.05
 
 
-@pytest.mark.parametrize("case", speed_gate.GATES)
+def recorded(case: str) -> dict:
+    (found,) = [gate for gate in json.loads(RESULT.read_bytes())["gates"] if gate["case"] == case]
+    return found
+
+
+@pytest.mark.parametrize("case", GATES)
 def test_hosts_issue_no_more_operations_than_recorded(case: str) -> None:
-    now, before = speed_gate.operations(case), json.loads(speed_gate.RESULT.read_bytes())["operations"][case]
+    now, before = GATES[case].operations(), recorded(case)["operations"]
     assert now <= MAY_GROW * before, "slower; if it has to be: python -m benchmarks.speed_gate"
     assert now >= before / MAY_GROW, "faster: record it with python -m benchmarks.speed_gate"
 

@@ -168,8 +168,12 @@ MAX_BATCH_BYTES = 2**28  # of which an archive may promise any number; an offici
 
 
 def read_cifar10(data_dir: Path) -> Source:
-    """Read all 60,000 images, ``x [N, 3, 32, 32]`` uint8, from the archive or its site."""
-    files = _from_archive(obtain(data_dir, "cifar10", "cifar-10-binary.tar.gz"))
+    """Read all 60,000 images, ``x [N, 3, 32, 32]`` uint8: from the unpacked folder, the archive or its site."""
+    folder = next((place for place in (data_dir / "cifar10" / FOLDER, data_dir / FOLDER) if place.is_dir()), None)
+    if folder is not None:
+        files = [(str(folder / name), read_file(folder / name)) for name in BATCHES]
+    else:
+        files = _from_archive(obtain(data_dir, "cifar10", "cifar-10-binary.tar.gz"))
     batches = [read_batch(where, content) for where, content in files]
     pixels, targets = checked("cifar10", *(np.concatenate(parts) for parts in zip(*batches, strict=True)))
     digest = durable.sha256_of(b"".join(content for _, content in files))

@@ -81,10 +81,13 @@ class Ground:
         """Return ``priorities`` by the scores ``[L, H, P]`` of openings on hosts; none where nothing is aligned."""
         if not self.env.host.reads_input:
             return []
-        env, tasks = self.env, self.tasks[hosts % len(self.tasks)]
-        aligned = Alignments.on(env.host, env.blueprints, env.training_data).of(tasks.to(env.device)).cpu()
         kinds = torch.tensor([kind for _, kind in openings])
-        return priorities(aligned[:, kinds], scores.mean(dim=0))
+        return priorities(self.aligned(hosts)[:, kinds], scores.mean(dim=0))
+
+    def aligned(self, hosts: Tensor) -> Tensor:
+        """Return the alignment of each blueprint with the tasks of the hosts ``[H]``, ``[H, P]``."""
+        env, tasks = self.env, self.tasks[hosts % len(self.tasks)]
+        return Alignments.on(env.host, env.blueprints, env.training_data).of(tasks.to(env.device)).cpu()
 
     def _played(self, actor: HandRules, hosts: Tensor) -> Tensor:
         env, scores = self.env, []

@@ -123,15 +123,17 @@ def test_offline_the_error_says_which_file_to_put_where(monkeypatch, tmp_path):
     assert "put it there by hand, or set SIMIC_DATA_DIR" in message
 
 
+def test_a_file_the_site_does_not_have_is_named(mnist, official, tmp_path):
+    del official.files["train-labels-idx1-ubyte.gz"]
+    with pytest.raises(SimicError, match=r"train-labels-idx1-ubyte\.gz cannot be fetched \(HTTP Error 404"):
+        prepare(Prepare(task="mnist"), 1, tmp_path / "out", tmp_path)
+    assert set(files_of(tmp_path)) == {"mnist/train-images-idx3-ubyte.gz"}, "t10k comes last: it never lies there alone"
+
+
 @pytest.mark.parametrize(
     ("fault", "words"),
-    [
-        (None, "must be"),
-        (HTTPError("", 404, "Not Found", Message(), None), "cannot be fetched (HTTP Error 404"),
-        (http.client.IncompleteRead(b"x", 7), "IncompleteRead"),
-        (TimeoutError("timed out"), "timed"),
-    ],
-    ids=["other bytes", "not there", "ends early", "never answers"],
+    [(None, "must be"), (http.client.IncompleteRead(b"x", 7), "IncompleteRead"), (TimeoutError("timed out"), "timed")],
+    ids=["other bytes", "ends early", "never answers"],
 )
 def test_a_bad_download_keeps_nothing(mnist, official, tmp_path, fault, words):
     official.fault = fault
@@ -152,8 +154,10 @@ def test_files_of_the_other_set_are_not_mistaken(mnist, mnist_files, tmp_path):
 HEADER = struct.pack(">BBBB2I", 0, 0, 8, 2, 2, 3)
 BAD = {
     "empty": (b"", "starts with , not 00000802"),
+    "header cut": (HEADER[:7], "starts with 00000802000000, not 00000802"),
     "other magic": (b"PK\x03\x04" + HEADER[4:] + bytes(6), "starts with 504b0304"),
     "other dtype": (struct.pack(">BBBB2I", 0, 0, 13, 2, 2, 3) + bytes(24), "starts with 00000d02"),
+    "other dimensions": (struct.pack(">BBBB1I", 0, 0, 8, 1, 6) + bytes(6), "starts with 00000801"),
     "no values": (struct.pack(">BBBB2I", 0, 0, 8, 2, 0, 3), "dimensions [0, 3]"),
     "absurd size": (struct.pack(">BBBB2I", 0, 0, 8, 2, 2**32 - 1, 2**32 - 1), "dimensions [4294967295"),
     "values cut": (HEADER + bytes(5), "need 6 bytes, more than none; there are 5"),
@@ -266,13 +270,23 @@ def test_a_record_is_a_label_then_red_green_and_blue_row_by_row():
     assert x[0, 0, 1, 2] == 34 and x[0, 1, 0, 5] == 5  # place 32 + 2; green begins at place 1,024, a multiple of 256
 
 
+@pytest.mark.parametrize("place", [FOLDER, f"cifar10/{FOLDER}", ARCHIVE, f"cifar10/{ARCHIVE}"])
+def test_folder_and_archive_hold_the_same_source(tmp_path, place):
+    path = tmp_path / place
+    for name, content in ({"": archive(FILES)} if place.endswith("gz") else FILES).items():
+        (path / name).parent.mkdir(parents=True, exist_ok=True)
+        (path / name).write_bytes(content)
+    source = read_cifar10(tmp_path)
+    assert source.x.dtype == torch.uint8 and source.x.shape == (6 * EACH, 3, 32, 32)
+    assert np.array_equal(source.x.numpy(), np.concatenate(IMAGES)) and source.y.tolist() == LABELS * 6
+    assert source.sha256 == hashlib.sha256(b"".join(FILES.values())).hexdigest()
+
+
 def test_fetched_prepared_and_standardised_per_channel(official, monkeypatch, tmp_path):
     official.files = {ARCHIVE: archive(FILES)}
     monkeypatch.setitem(SITES, "cifar10", Site(official.url, hashed(official.files), "none stated"))
     prepare(Prepare(task="cifar10"), 1, tmp_path / "out", tmp_path / "raw")
     assert (tmp_path / "raw" / "cifar10" / ARCHIVE).read_bytes() == official.files[ARCHIVE]
-    source = read_cifar10(tmp_path / "raw")
-    assert np.array_equal(source.x.numpy(), np.concatenate(IMAGES)) and source.y.tolist() == LABELS * 6
     data = load_split(tmp_path / "out", "train")
     assert data.shape == (3, 32, 32) and data.x.dtype == torch.float32
     assert len(read_meta(tmp_path / "out").tasks[0].mean) == 3

@@ -286,6 +286,15 @@ def test_ci_runs_check_and_test() -> None:
     assert [command.split()[-1] for command in commands] == ["check", "test"]
 
 
+def test_settings_of_prefect_keep_everything_here() -> None:
+    settings = PYPROJECT["tool"]["prefect"]
+    assert settings["home"] == ".prefect"
+    assert settings["api"]["url"].startswith("http://127.0.0.1:")
+    assert settings["server"]["analytics_enabled"] is False
+    assert settings["cloud"]["enable_orchestration_telemetry"] is False
+    assert settings["flows"]["heartbeat_frequency"] >= 30  # Prefect refuses less
+
+
 # --- size ---
 
 BUDGETS = "tests/house/budgets.toml"

@@ -271,6 +271,17 @@ def test_an_error_about_data_is_never_answered_with_other_data() -> None:
         assert any(isinstance(inner, ast.Raise) for inner in ast.walk(node)), at(name, node)
 
 
+DRAWS = {f"torch.{name}" for name in ("rand", "randn", "randint", "randperm", "normal", "multinomial", "bernoulli")}
+
+
+def test_torch_draws_only_where_a_module_is_built() -> None:
+    """There it runs inside a fork of the generator; all other numbers are drawn by hash."""
+    for name, node in every(ast.Call):
+        if dotted(node.func) in DRAWS:
+            around = [each for _, each in every(ast.ClassDef, name) if each.lineno < node.lineno <= each.end_lineno]
+            assert any("Module" in dotted(base) for each in around for base in each.bases), at(name, node)
+
+
 # Numbers that say nothing but themselves: identities, halves, percentages, and guards of a division.
 SPEAKING_FOR_THEMSELVES = {
     "simic/agent/": (float, {0.0, 0.5, 1.0, 2.0, 1e-8, 1e-12}),

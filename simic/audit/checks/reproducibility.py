@@ -11,7 +11,6 @@ from simic.audit.resume_certificate import COMMAND, ENOUGH_KILLS, ResumeSubject
 from simic.evaluation import counterfactual, endpoints
 from simic.telemetry.rows import SEVERITIES
 
-
 SHOWN = 12  # characters of a digest
 
 

@@ -152,11 +152,14 @@ WRONG = {
         of(x=lambda n: images(n, 1, 8, 8) + next(CALLS)),
         "kind 'mine': samples are torch.float32 [1, 8, 8], those of kind",
     ),
+    "vectors": (of(x=lambda n: images(n, 256)), "must be float32 [n, C, H, W]"),
     "too few": (of(x=lambda n: images(n - 1, 1, 16, 16)), "must be float32 [n, C, H, W]"),
     "doubles": (of(x=lambda n: images(n, 1, 16, 16).double()), "x and y of 24 samples are torch.float64"),
     "nan": (of(x=lambda n: images(n, 1, 16, 16) / 0.0), "kind 'mine': x has values that are not finite"),
     "label": (of(y=lambda n: torch.arange(n) % 3), "kind 'mine': 2 classes, labels from 0 to 2"),
+    "negative": (of(y=lambda n: -(torch.arange(n) % 2)), "labels from -1 to 0"),
     "one class": (of(1, y=lambda n: torch.zeros(n, dtype=torch.int64)), "1 classes"),
+    "labels alone": (of(y=lambda n: torch.zeros(n)), "and torch.float32 [24]"),
     "parameters": (of(parameters={"scale": torch.ones(2)}), "kind 'mine': only plain values can be recorded"),
 }
 

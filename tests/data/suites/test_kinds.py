@@ -1,6 +1,5 @@
 """Kinds: what any gives, and who may see which sample of a finite source."""
 
-import hashlib
 from collections import Counter
 from itertools import combinations, product
 from pathlib import Path
@@ -59,21 +58,6 @@ def test_equal_names_give_equal_bytes_and_any_other_instance_group_split_or_seed
     assert len({str(each) for each in recorded}) > 1
 
 
-# What banks of recorded results were drawn from: labels, and which values are positive, so the same on any machine.
-DRAWN = {"patches": "7467804fa2ba7bd7", "tables": "f75147369a5cab8b", "adapt": "79220b56e99a34b3"}
-
-
-@pytest.mark.parametrize("suite", DRAWN)
-def test_samples_are_those_that_recorded_results_are_of(suite):
-    digest = hashlib.sha256()
-    for name in KINDS[suite]:
-        if name not in SUITES[suite].outside:  # scikit-learn's
-            for instance, split in product(range(3), ("train", "test")):
-                x, y = drawn(suite, name, split, instance=instance)
-                digest.update((x > 0).numpy().tobytes() + y.numpy().tobytes())
-    assert digest.hexdigest()[:16] == DRAWN[suite]
-
-
 def test_every_suite_holds_out_at_least_two_kinds_of_its_own_and_has_more_to_train_on():
     assert set(SUITES) == set(registry.shipped(registry.SUITE))
     for name, item in SUITES.items():
@@ -108,6 +92,13 @@ def test_pools_of_groups_and_splits_are_disjoint_and_together_the_whole_source()
         assert set(labels[list(pool)].tolist()) == set(range(10)), "every class is in every pool"
 
 
+def test_pools_depend_on_the_source_and_the_seed_alone():
+    labels = read_bundled("digits").y
+    assert pools(labels) == pools(labels, kind="other")
+    assert pools(labels) != pools(labels, rng_seed=2)
+    assert pools(labels) != pools(labels, name="letters")
+
+
 def test_a_pool_is_used_up_before_a_sample_is_used_again():
     labels = torch.arange(60) % 2
     draws = Draws(1, "any", "train", 0, Sources(None), "train")
@@ -134,6 +125,31 @@ def test_a_source_is_read_once_for_a_bank_and_its_duplicates_are_dropped(tmp_pat
     first, second = (Draws(1, name, "train", 0, shelf).source("mine", reader) for name in ("a", "b"))
     assert first is second and asked == [tmp_path]
     assert first.x.flatten().tolist() == [0, 1, 2, 3] and shelf.dropped == 2
+
+
+# --- draws -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_share_of_the_labels_is_replaced_by_others_and_those_of_the_test_split_stay():
+    for classes in (2, 5):
+        y = torch.arange(10_000) % classes
+        for split in ("train", "val"):
+            found = Draws(1, "any", "train", 0, Sources(None), split).mislabelled(y, classes, 0.2)
+            wrong = found != y
+            assert abs(float(wrong.float().mean()) - 0.2) < 0.016  # 4 σ of 10,000 coins: √(0.2 · 0.8 / 10⁴) = 0.004
+            steps = torch.bincount((found - y)[wrong] % classes, minlength=classes)
+            assert steps[0] == 0 and (steps[1:] > 0.8 * 2000 / (classes - 1)).all(), "any other label"
+        assert Draws(1, "any", "train", 0, Sources(None), "test").mislabelled(y, classes, 0.2) is y
+
+
+def test_parameters_cover_their_range_and_no_more():
+    draws = [Draws(1, "any", "train", instance, Sources(None)) for instance in range(200)]
+    assert {each.whole(2, 5) for each in draws} == {2, 3, 4, 5}
+    numbers = [each.number(0.5, 1.5) for each in draws]
+    assert 0.5 <= min(numbers) < 0.55 and 1.45 < max(numbers) <= 1.5
+    subsets = [each.subset(10, 3, 8) for each in draws]
+    assert {len(each) for each in subsets} == {3, 4, 5, 6, 7, 8}
+    assert all(each == sorted(set(each)) and set(each) <= set(range(10)) for each in subsets)
 
 
 # --- registering -----------------------------------------------------------------------------------------------------

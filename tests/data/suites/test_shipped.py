@@ -8,6 +8,7 @@ import torch
 from simic import params
 from simic.data.batches import load_split, read_meta
 from simic.data.prepare import prepare
+from simic.data.suites.kinds import Draws, Sources
 from simic.data.suites.suites import SUITES
 from simic.envs.growth_env import GrowthEnv
 from simic.growth.life.vocabulary import Action
@@ -36,3 +37,12 @@ def test_a_suites_host_trains_on_every_one_of_its_tasks_under_its_own_params(nam
     assert reward.isfinite().all()
     accuracy, loss = env.committed(data[1])
     assert loss.isfinite().all() and ((accuracy >= 0) & (accuracy <= 100)).all()
+
+
+def test_streams_are_those_that_banks_were_drawn_from():
+    """Integers alone, so equal on any machine: a change here makes other tasks of every recorded result."""
+    draws = Draws(1, "digits", "val", 3, Sources(Path()))
+    assert draws.integers(1000, 4).tolist() == [457, 215, 928, 526]
+    assert draws.of_split("test").permutation(6).tolist() == [0, 5, 2, 3, 1, 4]
+    labels = torch.arange(60) % 2
+    assert draws.of_split("train").of_pool("digits", labels, torch.tensor([0, 1, 1])).tolist() == [12, 59, 11]
