@@ -25,7 +25,6 @@ from torch import Tensor
 
 from simic import durable
 from simic.errors import SimicError
-from simic.telemetry.recorder import Extent
 from simic.telemetry.rows import FindingRow
 from simic.training.machine import Machine
 
@@ -65,11 +64,6 @@ class Manifest(StateManifest):
     machine: Machine
     specs: dict[str, Any]  # what the policy sees and decides, enough to build it without the environment
     scalars: dict[str, Scalar]
-
-    @property
-    def extent(self) -> Extent:
-        """Return how much of the telemetry belongs to this state."""
-        return Extent(self.telemetry_files, self.telemetry_sha256)
 
 
 class PartialManifest(StateManifest):

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from simic.errors import SimicError
 from simic.params import Params, digest
-from simic.telemetry.recorder import Chain
+from simic.telemetry.recorder import Chain, Extent
 from simic.telemetry.rows import FindingRow
 from simic.telemetry.timing import TIMING_FILE
 from simic.training.checkpoint import Checkpoint, CheckpointStore, Damaged, Edited, Manifest, refuse_edited
@@ -84,7 +84,7 @@ def usable(store: CheckpointStore, telemetry: Chain) -> tuple[Checkpoint | None,
     for iteration in reversed(store.numbers()):
         try:
             checkpoint = store.read(iteration)
-            own = checkpoint.manifest.extent
+            own = extent(checkpoint.manifest)
             if (lost := telemetry.damage(own)) is not None:  # an earlier checkpoint makes these rows again
                 raise Damaged(f"{lost}, but checkpoint {checkpoint.path.name} needs it")
             refuse_edited(checkpoint, telemetry.links(own))
@@ -101,7 +101,7 @@ def _best(store: CheckpointStore, manifest: Manifest, telemetry: Chain) -> tuple
     best = Best(manifest.best_iteration, None if score is None else float(score))
     if best.iteration is None or best.iteration == manifest.iteration:
         return best, []
-    links, updates = telemetry.links(manifest.extent), telemetry.updates_of(manifest.extent)
+    links, updates = telemetry.links(extent(manifest)), telemetry.updates_of(extent(manifest))
     damage = damage_of(store, best.iteration, links)
     if damage is None:
         return best, []
@@ -137,6 +137,11 @@ def lost_times(iteration: int, count: int) -> list[FindingRow]:
     """Return a finding where wall times of so many iterations were damaged."""
     text = f"{TIMING_FILE}: damaged; the wall times of {count} iterations are lost"
     return [FindingRow(iteration=iteration, check="wall_times_lost", severity="low", message=text)] if count else []
+
+
+def extent(manifest: Manifest) -> Extent:
+    """Return how much of the telemetry belongs to a checkpoint."""
+    return Extent(manifest.telemetry_files, manifest.telemetry_sha256)
 
 
 def compare(manifest: Manifest, identity: Identity) -> list[FindingRow]:

@@ -195,7 +195,7 @@ def open_session(
         if start.checkpoint is not None:
             findings += state.load(start.checkpoint.tensors, start.checkpoint.manifest.scalars)
             state.counters.best_iteration, state.counters.best_score = start.best
-            extent = start.checkpoint.manifest.extent
+            extent = resume.extent(start.checkpoint.manifest)
         recorder = Silent()
         if ranks.leads:
             done = state.counters.iteration
