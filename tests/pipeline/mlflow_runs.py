@@ -124,7 +124,7 @@ def publish_files(workspace: Workspace) -> None:
     results = [{"check": "R1", "layer": "symptom", "severity": s, "status": t, **numbers, **told} for s, t in kinds]
     found = {"schema_version": SCHEMA_VERSION, "run": "x", "results": results}
     (workspace.reports / "findings.json").write_bytes(durable.with_checksum(found))
-    workspace.model_card.write_text("# A controller\n")
+    workspace.model_card.write_text("# A controller")
     (workspace.reports / "report.html").write_text("<html></html>")
     workspace.figures.mkdir(exist_ok=True)
     (workspace.figures / "learning.svg").write_text("<svg/>")
