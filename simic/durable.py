@@ -2,6 +2,7 @@
 
 import ctypes
 import errno
+import glob
 import hashlib
 import json
 import os
@@ -81,6 +82,7 @@ def replace_files(files: Mapping[Path, bytes]) -> None:
     try:
         for path, content in files.items():
             path.parent.mkdir(parents=True, exist_ok=True)
+            _clear_temporaries(path)
             write_synced(temporary[path], content)
         for path, written in temporary.items():
             written.replace(path)
@@ -192,9 +194,28 @@ def move_directory(path: Path, target: Path) -> None:
 
 def _clear_leftovers(path: Path) -> None:
     """Delete what killed processes left of directories that were to get or to lose this name."""
-    for leftover in path.parent.glob(f".{path.name}.*.*"):
-        if leftover.is_dir():
-            shutil.rmtree(leftover)
+    for dots in (".", ".."):  # what takes the place of a temporary directory has a temporary one beside that
+        for leftover in path.parent.glob(f"{dots}{glob.escape(path.name)}.*.*"):
+            if leftover.is_dir():
+                shutil.rmtree(leftover)
+
+
+def _clear_temporaries(path: Path) -> None:
+    """Delete what killed processes of this machine left of a file that was to get this name."""
+    for leftover in path.parent.glob(f".{glob.escape(path.name)}.*.tmp"):
+        process = leftover.name.removesuffix(".tmp").rpartition(".")[2]
+        if process.isdecimal() and not _is_running(int(process)):
+            leftover.unlink(missing_ok=True)
+
+
+def _is_running(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True  # another user's
+    return True
 
 
 def _sync_tree(folder: Path) -> None:

@@ -4,6 +4,8 @@ import errno
 import fcntl
 import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -40,10 +42,20 @@ def test_what_is_replaced_is_there_all_the_time(tmp_path, monkeypatch):
 def test_what_a_killed_writer_left_is_cleared(tmp_path):
     (tmp_path / ".target.abc.tmp").mkdir()
     (tmp_path / ".target.abc.old").mkdir()
+    (tmp_path / "..target.abc.tmp.def.tmp").mkdir()
     (tmp_path / ".target2.abc.tmp").mkdir()
     with durable.new_directory(tmp_path / "target"):
         pass
     assert sorted(path.name for path in tmp_path.iterdir()) == [".target2.abc.tmp", "target"]
+
+
+def test_what_a_killed_writer_left_of_a_file_is_cleared_and_a_living_one_is_let_be(tmp_path):
+    with subprocess.Popen([sys.executable, "-c", ""]) as ended:
+        pass
+    for process in (ended.pid, os.getppid()):
+        (tmp_path / f".file.{process}.tmp").write_bytes(b"half")
+    durable.replace_file(tmp_path / "file", b"whole")
+    assert sorted(path.name for path in tmp_path.iterdir()) == [f".file.{os.getppid()}.tmp", "file"]
 
 
 def test_a_disk_that_is_full_is_named_by_what_could_not_be_written(tmp_path):

@@ -15,7 +15,7 @@ BALLAST = "ballast"
 
 def watch(root: str, at: int, count: Path, processes: tuple[int, ...], number: int = signal.SIGKILL) -> None:
     """Signals processes at the change of that number, without any fills the disk; 0 = never, then all are counted."""
-    seen, counter = 0, os.open(count, os.O_WRONLY | os.O_CREAT)
+    seen, counter = 0, os.open(count, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
 
     def observe(event: str, given: tuple) -> None:
         nonlocal seen
@@ -52,7 +52,7 @@ def fill(root: Path) -> None:
 
 
 if "DISTURB_DVC" in os.environ and sys.orig_argv[-2:-1] == ["-f"]:  # dvc commit -f STAGE
-    _root, _at, _how = os.environ["DISTURB_DVC"].split(":")
+    _root, _at, _how, _count = os.environ["DISTURB_DVC"].split(":")
     _processes = {"kill": (os.getppid(), os.getpid()), "stop": (os.getppid(),)}.get(_how, ())
     _number = signal.SIGTERM if _how == "stop" else signal.SIGKILL
-    watch(_root, int(_at), Path(_root + "-changes-of-dvc"), _processes, _number)
+    watch(_root, int(_at), Path(_count), _processes, _number)
