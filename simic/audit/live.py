@@ -3,7 +3,7 @@
 from collections import deque
 
 from simic.audit import audit
-from simic.audit.findings import Status
+from simic.audit.findings import Result, Status
 from simic.audit.record import RunRecord, Table
 from simic.telemetry import recorder
 from simic.telemetry.columns import Columns
@@ -44,12 +44,15 @@ class LiveAudit(Observer):
         for result in (check.run(run) for check in audit.checks(live=True, of_gym=run.params.prepare.is_gym)):
             if result.status is Status.FINDING and SEVERITIES.index(result.severity) > self._told.get(result.check, -1):
                 self._told[result.check] = SEVERITIES.index(result.severity)
-                self._info.report(
-                    FindingRow(
-                        iteration=update.iteration,
-                        check=result.check,
-                        severity=result.severity,
-                        message=f"{result.title}: {result.measured}",
-                        evidence=dict(result.evidence[0]) if result.evidence else {},
-                    )
-                )
+                self._info.report(_row(update.iteration, result))
+
+
+def _row(iteration: int, result: Result) -> FindingRow:
+    evidence = dict(result.evidence[0]) if result.evidence else {}
+    return FindingRow(
+        iteration=iteration,
+        check=result.check,
+        severity=result.severity,
+        message=f"{result.title}: {result.measured}",
+        evidence=evidence,
+    )

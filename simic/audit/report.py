@@ -288,7 +288,6 @@ def provenance_rows(run: RunRecord) -> list[tuple[str, str]]:
         ("training took", duration(seconds) if len(run.timing) else None),
         ("command", origin.command),
         ("resumes", origin.resumes),
-        ("resumes with other code than before", origin.code_changes),
         ("MLflow run", origin.name and f"{origin.name} in the experiment simic"),
         ("code revision", f"{origin.code_revision}, {dirty}" if origin.code_revision else None),
         *((f"code of {stage} sha256", digest) for stage, digest in provenance.code_sha256.items()),

@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict
 
 from simic import durable, params, seals
 from simic.data.batches import META_FILE, data_hash
+from simic.errors import SimicError
 from simic.params import Params
 from simic.pipeline.paths import Workspace
 from simic.telemetry.naming import run_name
@@ -51,10 +52,6 @@ class Changes(NamedTuple):
     params: dict[str, str]
     code: tuple[str, ...]
     others: tuple[str, ...]
-
-    @property
-    def harmless_but_for_code(self) -> bool:
-        return not self.others and self.params.keys() <= {*HARMLESS}
 
     def named(self) -> tuple[str, ...]:
         """Return each change in a few words."""
@@ -137,10 +134,6 @@ class KeptRun:
         return self.path.parent.name == "finished"
 
     @property
-    def state(self) -> str:
-        return "finished" if self.finished else "unfinished"
-
-    @property
     def changed(self) -> tuple[str, ...]:
         """Name the changes; empty for the run that training now goes on with, also where its recipe is damaged."""
         if self.own:
@@ -151,11 +144,11 @@ class KeptRun:
 
     def line(self) -> str:
         """Say in one line why it stays, and what to do."""
-        code_alone = self.changes is not None and self.changes.code and self.changes.harmless_but_for_code
+        code_alone = self.changes is not None and self.changes == Changes({}, self.changes.code, ())
         how = "restore that or use --allow-code-change" if code_alone else "restore that"
         return (
-            f"{self.state} run {self} stays as it is: {some(self.changed)} changed since; {how} to go on with it, or "
-            f"remove it with simic clean{' --all' if self.finished else ''}"
+            f"unfinished run {self} stays as it is: {some(self.changed)} changed since; {how} to go on with it, or "
+            "remove it with simic clean"
         )
 
     def __str__(self) -> str:
@@ -195,7 +188,7 @@ def remove(workspace: Workspace, everything: bool) -> Iterator[str]:
         return
     for run in kept_runs(workspace, params.load(workspace.params)):
         if everything or (run.changed and not run.finished):
-            said = f"{run.state} run {run}"
+            said = f"{'finished' if run.finished else 'unfinished'} run {run}"
             durable.remove_directory(run.path)
             yield said
 
@@ -211,22 +204,43 @@ def extendable(runs: Sequence[KeptRun], tree: Params, allow_code_change: bool) -
         return None
 
     def fits(run: KeptRun) -> bool:
-        if run.changes is None or (run.changes.code and not allow_code_change):
+        if run.changes is None or run.changes.others or (run.changes.code and not allow_code_change):
             return False
-        return run.changes.harmless_but_for_code and 0 < run.iterations < tree.train.iterations
+        return run.changes.params.keys() <= {*HARMLESS} and 0 < run.iterations < tree.train.iterations
 
     return max(filter(fits, runs), key=lambda run: run.iterations, default=None)
 
 
 def staying(workspace: Workspace, allow_code_change: bool) -> list[str]:
-    """Say of each unfinished run that the next training does not go on with why; and of the finished one where code
-    alone forbids to make it longer.
+    """Say of each run that the next training does not go on with why; and of a published one that cannot be made as
+    long as asked for.
     """
     tree = params.load(workspace.params)
     runs = kept_runs(workspace, tree)
-    source, possible = (extendable(runs, tree, allowed) for allowed in (allow_code_change, True))
-    told = (run for run in runs if run.changed and (not run.finished or run is possible))
-    return [run.line() for run in told if run is not source]
+    source = extendable(runs, tree, allow_code_change)
+    lines = [run.line() for run in runs if run.changed and not run.finished and run is not source]
+    own = any(run.own and run.iterations for run in runs)
+    return lines if lines or source is not None or own else [*_not_extended(workspace, tree)]
+
+
+def _not_extended(workspace: Workspace, tree: Params) -> Iterator[str]:
+    """Say why a published run that differs by its length alone does not go on: its log is away, or the code changed."""
+    try:
+        manifest = read_manifest(workspace.checkpoints / "latest")
+    except SimicError:
+        return  # none, or one that its reader will name
+    if not (workspace.prepared / META_FILE).exists() or manifest.data_sha256 != data_hash(workspace.prepared):
+        return
+    changed = differences(manifest.params, Identity.params_of(tree))
+    if not changed.keys() <= {*HARMLESS} or not 0 < manifest.iteration < tree.train.iterations:
+        return
+    why = f"that needs its log, which is kept only where it was trained, in {workspace.finished}"
+    if any(workspace.finished.glob("[!.]*")):
+        why = "the code has changed; --allow-code-change goes on with it"
+    yield (
+        f"the run in {workspace.checkpoints} has {manifest.iteration} of {tree.train.iterations} iterations and is not "
+        f"made longer: {why}; training starts over"
+    )
 
 
 def begin(tree: Params, workspace: Workspace, fresh: bool, allow_code_change: bool) -> str | None:

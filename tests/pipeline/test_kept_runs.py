@@ -237,16 +237,24 @@ def test_the_engine_goes_on_before_it_trains_unless_it_is_to_begin_anew(
     assert capsys.readouterr().out.startswith("train: goes on with run ")
 
 
-def test_that_code_alone_forbids_to_make_a_run_longer_is_said(copy: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
-    save(copy, lasting(LONG))
-    assert kept_runs.staying(copy, allow_code_change=False) == []  # it is made longer
-    changed_code(monkeypatch)
-    [line] = kept_runs.staying(copy, allow_code_change=False)
-    assert line.startswith("finished run ") and "--allow-code-change" in line
-    assert kept_runs.staying(copy, allow_code_change=True) == []
-    for other in (lasting(SHORT), lasting(LONG, "train.ppo.gamma=0.9")):
-        save(copy, other)
-        assert kept_runs.staying(copy, allow_code_change=False) == []
+def test_why_a_published_run_is_not_made_longer_is_said(copy: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
+    def said(iterations: int, *overrides: str, allow: bool = False) -> list[str]:
+        save(copy, lasting(iterations, *overrides))
+        return kept_runs.staying(copy, allow)
+
+    assert said(LONG) == said(SHORT) == []  # it is; there is nothing to make longer
+    with monkeypatch.context() as patch:
+        changed_code(patch)
+        [line] = said(LONG)
+        assert f"has {SHORT} of {LONG} iterations" in line and "--allow-code-change" in line
+        assert said(LONG, allow=True) == []
+    shutil.rmtree(copy.finished)  # as where it was pulled
+    [line] = said(LONG)
+    assert "its log, which is kept only where it was trained" in line
+    assert said(LONG, "train.ppo.gamma=0.9") == said(SHORT) == []  # another run
+    begin(lasting(LONG), copy)
+    shutil.copytree(copy.checkpoints / "latest", copy.work(stages.fingerprint(lasting(LONG), copy)) / CHECKPOINTS / "3")
+    assert said(LONG) == []  # it is under way
 
 
 # --- what training does not go on with ---
