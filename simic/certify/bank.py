@@ -13,6 +13,10 @@ from torch import Tensor
 
 from simic.errors import SimicError
 
+OF_VALIDATION, OF_HELD_OUT = (
+    f"samples of {group} tasks that are in training tasks" for group in ("validation", "held-out")
+)
+
 
 class NoReference(SimicError):
     """Raised for settings or networks that the reference does not implement: nothing is certified, nothing wrong."""
@@ -102,12 +106,12 @@ def shared_samples(folder: Path) -> Iterator[tuple[str, str, float]]:
         training = {row for own in rows[: trained.of_training] for row in own}
         for task, own in zip(_json(folder, "meta")["tasks"], rows, strict=True):
             if task["group"] == "val":
-                yield task["name"], "samples of validation tasks that are in training tasks", _share(own, training)
+                yield task["name"], OF_VALIDATION, _share(own, training)
     own = read_evaluated(folder)
     splits = {split: _rows(own, split) for split in ("train", "val")}
     for task, test in enumerate(_rows(tests, "test")):
         name = names[task]["name"] if names else "the task"
-        yield name, "samples of held-out tasks that are in training tasks", _share(splits["train"][task], training)
+        yield name, OF_HELD_OUT, _share(splits["train"][task], training)
         others = {split: set(rows[task]) for split, rows in splits.items()} | {"training tasks": training}
         for split, rows in others.items():
             yield name, f"test samples that are in {split}", _share(test, rows)

@@ -5,13 +5,11 @@ import shutil
 import pytest
 from safetensors.torch import load_file, save_file
 
-from simic.certify.bank import shared_samples
+from simic.certify import evaluation
+from simic.certify.bank import OF_HELD_OUT, OF_VALIDATION, shared_samples
+from simic.certify.comparison import ComparisonLog
 from simic.data.prepare import prepare
 from tests.standard import Instances, Prepare, Suite
-
-OF_VALIDATION, OF_HELD_OUT = (
-    f"samples of {group} tasks that are in training tasks" for group in ("validation", "held-out")
-)
 
 
 def shared(folder):
@@ -51,3 +49,20 @@ def test_a_task_with_the_samples_of_another_is_found(prepared, tmp_path, target,
     copied[:] = rows.repeat(-(-count // len(rows)), *[1] * (rows.ndim - 1))[:count]
     save_file(files[into], bank / f"{into}.safetensors")
     assert shared(bank) == found
+
+
+@pytest.mark.parametrize(
+    ("what", "share", "ok"),
+    [
+        (OF_HELD_OUT, 1 / 2048, True),
+        (OF_VALIDATION, 1 / 2048, True),
+        (OF_HELD_OUT, 0.05, False),
+        (OF_VALIDATION, 0.05, False),
+        ("test samples that are in train", 1 / 2048, False),
+    ],
+)
+def test_a_row_that_two_tasks_have_by_chance_is_no_difference(what, share, ok):
+    log = ComparisonLog(evaluation.ALLOWED)
+    log.note(what, "a task", share)
+    [line] = log.comparisons()
+    assert line.ok is ok
