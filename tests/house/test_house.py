@@ -205,20 +205,8 @@ def of_the_core() -> set[str]:
     return found
 
 
-def bare(program: str) -> subprocess.CompletedProcess[str]:
-    """Run a program where nothing but the core's dependencies can be imported."""
-    core = of_the_core()
-    modules = importlib.metadata.packages_distributions().items()
-    tools = {name for name, owners in modules if name != "simic" and not core & {*map(canonicalize_name, owners)}}
-    assert {"prefect", "mlflow", "dvc", "scipy", "sklearn", "pyarrow", "yaml", "typer", "rich"} <= tools
-    blocked = f"import sys\nsys.modules |= dict.fromkeys({tools - set(sys.builtin_module_names)!r})\n"
-    command = [sys.executable, "-c", blocked + program]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-
-
-def test_core_runs_without_the_tools_around_it() -> None:
-    done = bare("""
-import importlib, pkgutil
+CORE_ALONE = """
+import importlib, pkgutil, sys
 from simic import agent, envs, growth, params, training
 for room in (agent, envs, growth, training):
     for module in pkgutil.walk_packages(room.__path__, room.__name__ + "."):
@@ -226,16 +214,30 @@ for room in (agent, envs, growth, training):
 learner = agent.Agent("CartPole-v1", rng_seed=1, rollout_steps=16, policy=params.Policy(core="none"))
 learner.train(128)
 print(len(learner.evaluate(episodes=2)))
-""")
-    assert (done.returncode, done.stdout) == (0, "2\n"), done.stderr
+import simic
+from simic.__main__ import main
+try:
+    simic.GrowClassifier
+except ImportError as missing:
+    print(missing)
+main()
+"""
 
 
-def test_command_without_its_libraries_says_what_to_install() -> None:
-    done = bare("from simic.__main__ import main\nmain()")
-    assert (done.returncode, done.stderr) == (2, "simic: typer is not installed; pip install 'simic-grow[pipeline]'\n")
-    done = bare("import simic\nsimic.GrowClassifier")
-    last = done.stderr.splitlines()[-1]
-    assert last.startswith("ImportError: simic.GrowClassifier needs ") and last.endswith(", of simic's extra pipeline")
+def test_core_runs_without_the_tools_around_it_and_what_needs_one_says_what_to_install() -> None:
+    """In a process that can import the core's dependencies alone."""
+    core = of_the_core()
+    modules = importlib.metadata.packages_distributions().items()
+    tools = {name for name, owners in modules if name != "simic" and not core & {*map(canonicalize_name, owners)}}
+    assert {"prefect", "mlflow", "dvc", "scipy", "sklearn", "pyarrow", "yaml", "typer", "rich"} <= tools
+    blocked = f"import sys\nsys.modules |= dict.fromkeys({tools - set(sys.builtin_module_names)!r})\n"
+    command = [sys.executable, "-c", blocked + CORE_ALONE]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    said = "simic: typer is not installed; pip install 'simic-grow[pipeline]'\n"
+    assert (done.returncode, done.stderr) == (2, said)
+    played, refused = done.stdout.splitlines()
+    assert played == "2" and refused.startswith("simic.GrowClassifier needs ")
+    assert refused.endswith(", of simic's extra pipeline")
 
 
 FAKE_PYTHON = """#!/bin/sh
