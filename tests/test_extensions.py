@@ -26,14 +26,14 @@ SMALL = [
 ]  # fmt: skip
 FEW = "instances: {train: 3, val: 1, held_out: 2, held_out_kinds: 1}"
 MLP = "train.host={family: mlp, preset: baseline}"
-# A blueprint, a host family and a reward mode; a task; a kind of a shipped suite; a suite.
+# A blueprint, a host family, a reward mode and a kind of a shipped suite; a task; a suite.
 RUNS = {
     "grown": (
-        "extensions=[scale, residual, thrift]", f"prepare.suite={{name: patches, {FEW}}}",
+        "extensions=[scale, residual, thrift, waves]",
+        f"prepare.suite={{name: patches, kinds: [digits, checks], {FEW}}}",
         "train.host={family: residual, preset: baseline}", "train.reward.mode=thrift",
     ),
     "moons": ("extensions=[moons]", "prepare.task=moons", MLP),
-    "kind": ("extensions=[waves]", f"prepare.suite={{name: patches, kinds: [digits, checks], {FEW}}}", MLP),
     "suite": ("extensions=[waves]", f"prepare.suite={{name: waves, {FEW}}}", MLP),
 }  # fmt: skip
 PROGRAM = """
@@ -80,7 +80,7 @@ def test_a_blueprint_a_host_family_and_a_reward_mode_are_used(trained: Path) -> 
     ("name", "shape", "kinds"),
     [
         ("moons", [1, 1, 2], ["moons"]),
-        ("kind", [1, 16, 16], ["digits", "checks", "digits", "digits"]),
+        ("grown", [1, 16, 16], ["digits", "checks", "digits", "digits"]),
         ("suite", [1, 1, 32], ["sines"] * 4),
     ],
 )
