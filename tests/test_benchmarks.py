@@ -146,23 +146,18 @@ def test_controllers_are_scored_by_what_their_evaluations_say() -> None:
         alone = first.standings[group].policies
         score = alone["learned"].score.estimate
         assert table["learned"]["score_by_seed"] == pytest.approx([score, score + 2.0], abs=0.01)
-        assert table["learned"]["over_common"][0] == pytest.approx(
-            alone["learned"].over_common.estimate + 1.0, abs=0.001
-        )
+        over = alone["learned"].over_common.estimate + 1.0
+        assert table["learned"]["over_common"][0] == pytest.approx(over, abs=0.001)
         assert table["beside"]["static"] == pytest.approx(alone["static"].score.estimate, abs=0.01)
 
 
 MAY_GROW = 1.05
 
 
-def recorded(case: str) -> dict:
-    (found,) = [gate for gate in json.loads(RESULT.read_bytes())["gates"] if gate["case"] == case]
-    return found
-
-
 @pytest.mark.parametrize("case", GATES)
 def test_hosts_issue_no_more_operations_than_recorded(case: str) -> None:
-    now, before = GATES[case].operations(), recorded(case)["operations"]
+    [before] = [gate["operations"] for gate in json.loads(RESULT.read_bytes())["gates"] if gate["case"] == case]
+    now = GATES[case].operations()
     assert now <= MAY_GROW * before, "slower; if it has to be: python -m benchmarks.speed_gate"
     assert now >= before / MAY_GROW, "faster: record it with python -m benchmarks.speed_gate"
 
