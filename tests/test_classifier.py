@@ -28,11 +28,6 @@ def mixed() -> pd.DataFrame:
     return frame
 
 
-@pytest.fixture(scope="module")
-def fitted() -> GrowClassifier:
-    return GrowClassifier(n=2, epochs=12).fit(mixed(), COUNTRY)
-
-
 def test_scikit_learn_accepts_the_classifier() -> None:
     found = check_estimator(GrowClassifier(n=1, epochs=1), on_fail=None, on_skip=None)
     assert {each["check_name"]: str(each["exception"]) for each in found if each["status"] == "failed"} == {}
@@ -40,21 +35,19 @@ def test_scikit_learn_accepts_the_classifier() -> None:
     assert len(found) > 50
 
 
-def test_a_frame_with_strings_and_missing_values_comes_back_as_names_of_classes(fitted: GrowClassifier) -> None:
+def test_a_frame_with_strings_and_missing_values_comes_back_as_names_of_classes() -> None:
+    """Also of a classifier that was pickled, with its network."""
+    fitted = GrowClassifier(n=2, epochs=12).fit(mixed(), COUNTRY)
     assert fitted.classes_.tolist() == ["Barbera", "Barolo", "Grignolino"]
     assert fitted.score(mixed(), COUNTRY) > 0.95
     chances = fitted.predict_proba(mixed())
     assert chances.shape == (178, 3) and np.allclose(chances.sum(1), 1)
     assert (fitted.classes_[chances.argmax(1)] == fitted.predict(mixed())).all()
-    reordered = mixed()[:9].assign(shade="purple")
-    assert len(fitted.predict(reordered)) == 9
+    assert len(fitted.predict(mixed()[:9].assign(shade="purple"))) == 9
     with pytest.raises(ValueError, match="feature names"):
         fitted.predict(mixed().drop(columns="shade"))
-
-
-def test_it_is_pickled_with_its_network(fitted: GrowClassifier) -> None:
     again = pickle.loads(pickle.dumps(fitted))  # noqa: S301 - our own
-    assert np.array_equal(again.predict_proba(mixed()), fitted.predict_proba(mixed()))
+    assert np.array_equal(again.predict_proba(mixed()), chances)
 
 
 def test_images_and_settings_of_torch_that_stay_as_they_were() -> None:
