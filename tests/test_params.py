@@ -18,9 +18,7 @@ from simic import params
 from simic.errors import SimicError, printable
 from simic.params import read_tree
 from simic.pipeline import overrides, stages
-from simic.pipeline.paths import Workspace
 from tests.conftest import Simic
-from tests.helpers import toy_project
 
 ROOT = Path(__file__).parents[1]
 TEXT = (ROOT / "params.yaml").read_text()
@@ -270,34 +268,24 @@ FORMS: dict[str, Any] = {
 }  # fmt: skip
 
 
-def exact(values: Any) -> Any:
-    """With types told apart: 1 == 1.0 == True."""
-    if isinstance(values, dict):
-        return {key: exact(value) for key, value in values.items()}
-    return [exact(value) for value in values] if isinstance(values, list | tuple) else (type(values), values)
-
-
-@pytest.fixture
-def workspace(tmp_path: Path) -> Workspace:
-    return toy_project(tmp_path)
-
-
-def test_simic_reads_every_scalar_as_dvc_does_in_the_file_and_with_s(workspace: Workspace) -> None:
+def test_simic_reads_every_scalar_as_dvc_does_in_the_file_and_with_s(tmp_path: Path) -> None:
     from dvc.utils.serialize import parse_yaml
 
-    text = workspace.params.read_text()
+    path = tmp_path / "params.yaml"
     listed = "".join(f"\n    form{k}:\n    - {form}" for k, form in enumerate(FORMS))
-    workspace.params.write_text(text.replace("  actions:", "  actions:" + listed, 1))
-    tree = read_tree(workspace.params, [f"train.actions.given{k}=- {form}" for k, form in enumerate(FORMS)])
+    path.write_text(TEXT.replace("  actions:", "  actions:" + listed, 1))
+    tree = read_tree(path, [f"train.actions.given{k}=- {form}" for k, form in enumerate(FORMS)])
     for k, (form, value) in enumerate(FORMS.items()):
-        found = parse_yaml(f"a: {form}", "f")["a"], tree["train"]["actions"][f"form{k}"][0]
-        assert exact([*found, tree["train"]["actions"][f"given{k}"][0]]) == exact([value] * 3), form
+        ours = [tree["train"]["actions"][f"{name}{k}"][0] for name in ("form", "given")]
+        for found in (parse_yaml(f"a: {form}", "f")["a"], *ours):
+            assert (type(found), found) == (type(value), value), form  # 1 == 1.0 == True
 
 
-def test_a_value_that_an_anchor_ties_to_another_is_not_changed_alone(workspace: Workspace) -> None:
-    text = workspace.params.read_text().replace("score: {weight: 0.1}", "score: *w")
-    workspace.params.write_text(text.replace("loss: {weight: 0.2,", "loss: {<<: &w {weight: 0.2},"))
-    before = workspace.params.read_bytes()
+def test_a_value_that_an_anchor_ties_to_another_is_not_changed_alone(tmp_path: Path) -> None:
+    path = tmp_path / "params.yaml"
+    text = TEXT.replace("score: {weight: 0.1}", "score: *w")
+    path.write_text(text.replace("loss: {weight: 0.2,", "loss: {<<: &w {weight: 0.2},"))
+    before = path.read_bytes()
     with pytest.raises(SimicError, match="its anchors tie other values to those that change"):
-        overrides.write(workspace.params, ["train.reward.score.weight=0.3"])
-    assert workspace.params.read_bytes() == before
+        overrides.write(path, ["train.reward.score.weight=0.3"])
+    assert path.read_bytes() == before
