@@ -14,6 +14,7 @@ from torch.utils.data import TensorDataset
 import simic
 from simic.classifier import GrowClassifier
 from simic.errors import SimicError
+from simic.growth import export
 
 WINE = load_wine(as_frame=True)
 COUNTRY = WINE.target.map({0: "Barolo", 1: "Grignolino", 2: "Barbera"}).rename("wine")
@@ -67,7 +68,9 @@ def test_what_cannot_be_used_is_a_value_error_in_one_line() -> None:
     assert "\n" not in str(caught.value)
 
 
-def test_grow_saves_what_it_prints_and_predicts_names(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_grow_saves_what_it_prints_and_predicts_names(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     frame = mixed().assign(wine=COUNTRY)
     grown = simic.grow(frame, target="wine", out=tmp_path / "grown", n=2, epochs=8)
     said = capsys.readouterr().out
@@ -75,6 +78,7 @@ def test_grow_saves_what_it_prints_and_predicts_names(tmp_path: Path, capsys: py
     assert {"predict.py", "network.pt2", "README.md"} <= {path.name for path in (tmp_path / "grown").iterdir()}
     assert (grown.predict(mixed()) == COUNTRY).mean() > 0.9
     pairs = TensorDataset(torch.tensor(WINE.data.to_numpy()), torch.tensor(WINE.target.to_numpy()))
+    monkeypatch.setattr(export, "_program", lambda network: b"")  # it takes longer than the rest
     quiet = simic.grow(pairs, out=tmp_path / "quiet", n=1, epochs=2, verbose=False)
     assert set(quiet.predict(WINE.data.to_numpy())) <= {"0", "1", "2"} and capsys.readouterr().out == ""
     with pytest.raises(SimicError, match="already exists"):
