@@ -2,8 +2,9 @@
 
 import importlib.util
 import re
+import shutil
+import subprocess
 import sys
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
@@ -17,20 +18,16 @@ OURS = [name for name, service in SERVICES.items() if "command" in service]
 
 
 @pytest.mark.parametrize("name", OURS)
-def test_its_command_exists_and_knows_the_options(
-    name: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_its_command_exists_and_knows_the_options(name: str) -> None:
     program, *rest = SERVICES[name]["command"].split()
     if program == "python":
         assert rest[0] == "-m" and importlib.util.find_spec(rest[1])
         return
-    installed, *_ = entry_points(group="console_scripts", name=program)  # mlflow-skinny has one of mlflow's too
+    found = shutil.which(program, path=Path(sys.executable).parent)
+    assert found, program
     command = [word for word in rest[:2] if re.fullmatch(r"[a-z]+", word)]
-    monkeypatch.setattr(sys, "argv", [program, *command, "--help"])
-    with pytest.raises(SystemExit) as ended:
-        installed.load()()
-    told = capfd.readouterr().out
-    assert not ended.value.code and [word for word in rest if word.startswith("--") and word not in told] == []
+    told = subprocess.run([found, *command, "--help"], capture_output=True, text=True, check=True).stdout
+    assert [word for word in rest if word.startswith("--") and word not in told] == []
 
 
 @pytest.mark.parametrize("name", OURS)
