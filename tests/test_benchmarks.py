@@ -104,12 +104,11 @@ def test_hosts_are_timed_beside_plain_modules(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr("sys.argv", command.split())
     population.main()
     found = json.loads(out.read_text())
-    assert [(row["case"], row["envs"]) for row in found["rows"]] == [(case, 2)]
-    for row in found["rows"]:
-        seconds = row["training_seconds"]
-        best = min(seconds[name] for name in ("plain", "plain channels-last") if name in seconds)
-        assert row["speedup"]["loop"] == pytest.approx(best / seconds["loop"])
-    assert f"| 2 | {found['rows'][0]['speedup']['auto']:.2f} |" in page.text({"population": found})
+    [row] = found["rows"]
+    seconds = row["training_seconds"]
+    best = min(seconds[name] for name in ("plain", "plain channels-last") if name in seconds)
+    assert (row["case"], row["envs"]) == (case, 2) and row["speedup"]["loop"] == pytest.approx(best / seconds["loop"])
+    assert f"| 2 | {row['speedup']['auto']:.2f} |" in page.text({"population": found})
     before = out.stat().st_mtime_ns
     population.main()
     assert out.stat().st_mtime_ns == before
@@ -146,23 +145,18 @@ def test_controllers_are_scored_by_what_their_evaluations_say() -> None:
         alone = first.standings[group].policies
         score = alone["learned"].score.estimate
         assert table["learned"]["score_by_seed"] == pytest.approx([score, score + 2.0], abs=0.01)
-        assert table["learned"]["over_common"][0] == pytest.approx(
-            alone["learned"].over_common.estimate + 1.0, abs=0.001
-        )
+        over = alone["learned"].over_common.estimate + 1.0
+        assert table["learned"]["over_common"][0] == pytest.approx(over, abs=0.001)
         assert table["beside"]["static"] == pytest.approx(alone["static"].score.estimate, abs=0.01)
 
 
 MAY_GROW = 1.05
 
 
-def recorded(case: str) -> dict:
-    (found,) = [gate for gate in json.loads(RESULT.read_bytes())["gates"] if gate["case"] == case]
-    return found
-
-
 @pytest.mark.parametrize("case", GATES)
 def test_hosts_issue_no_more_operations_than_recorded(case: str) -> None:
-    now, before = GATES[case].operations(), recorded(case)["operations"]
+    [before] = [gate["operations"] for gate in json.loads(RESULT.read_bytes())["gates"] if gate["case"] == case]
+    now = GATES[case].operations()
     assert now <= MAY_GROW * before, "slower; if it has to be: python -m benchmarks.speed_gate"
     assert now >= before / MAY_GROW, "faster: record it with python -m benchmarks.speed_gate"
 

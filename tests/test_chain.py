@@ -10,22 +10,12 @@ import pytest
 
 from tests.helpers import OUTPUTS, contents, copy_checkout, simic_command
 
-TINY = ["train.iterations=2", "train.envs=4", "train.episode_steps=4", "train.batches_per_epoch=2"]
-TINY += [
+TINY = [
+    "train.iterations=2", "train.envs=4", "train.episode_steps=4", "train.batches_per_epoch=2", "prepare.samples=200",
     "prepare.suite.instances={train: 4, val: 2, held_out: 2, held_out_kinds: 2, outside: 2}",
-    "prepare.samples=200",
-]
-TINY += ["headroom.policies=[static]", "headroom.search_tasks=2", "headroom.floors=false"]
-TINY += ["train.actions.blueprint=[norm]", "evaluate.eval_seeds=4", "evaluate.policies=[learned]"]
-TINY += ["evaluate.epochs=[4, 3]"]
-TINY += ["runtime.progress=none"]
-
-
-@pytest.fixture
-def project(tmp_path: Path) -> Path:
-    copy_checkout(tmp_path)
-    simic_command(tmp_path)
-    return tmp_path
+    "headroom.policies=[static]", "headroom.search_tasks=2", "headroom.floors=false", "train.actions.blueprint=[norm]",
+    "evaluate.eval_seeds=4", "evaluate.policies=[learned]", "evaluate.epochs=[4, 3]", "runtime.progress=none",
+]  # fmt: skip
 
 
 def call(project: Path, *command: str) -> str:
@@ -38,7 +28,10 @@ def call(project: Path, *command: str) -> str:
 
 
 @pytest.mark.slow
-def test_both_entries_compute_the_same_and_then_neither_does_anything(project: Path) -> None:
+def test_both_entries_compute_the_same_and_then_neither_does_anything(tmp_path: Path) -> None:
+    project = tmp_path
+    copy_checkout(project)
+    simic_command(project)
     overrides = [word for value in TINY for word in ("-S", value)]
     first = call(project, "simic", "run", *overrides)
     said = [line.split()[0] for line in first.splitlines()[-8:]]

@@ -1,6 +1,7 @@
 """simic in Python: a classifier that scikit-learn's own checks accept, and grow with a DataFrame."""
 
 import pickle
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,8 @@ from torch.utils.data import TensorDataset
 import simic
 from simic.classifier import GrowClassifier
 from simic.errors import SimicError
+from simic.evaluation.controllers import Controller
+from simic.growth import export
 
 WINE = load_wine(as_frame=True)
 COUNTRY = WINE.target.map({0: "Barolo", 1: "Grignolino", 2: "Barbera"}).rename("wine")
@@ -28,33 +31,28 @@ def mixed() -> pd.DataFrame:
     return frame
 
 
-@pytest.fixture(scope="module")
-def fitted() -> GrowClassifier:
-    return GrowClassifier(n=2, epochs=12).fit(mixed(), COUNTRY)
-
-
-def test_scikit_learn_accepts_the_classifier() -> None:
+def test_scikit_learn_accepts_the_classifier(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Each of the fits, which are many, would read every published controller.
+    monkeypatch.setattr(Controller, "load", cache(Controller.load))
     found = check_estimator(GrowClassifier(n=1, epochs=1), on_fail=None, on_skip=None)
     assert {each["check_name"]: str(each["exception"]) for each in found if each["status"] == "failed"} == {}
     assert {each["check_name"] for each in found if each["status"] != "passed"} <= EXCEPTIONS.keys()
     assert len(found) > 50
 
 
-def test_a_frame_with_strings_and_missing_values_comes_back_as_names_of_classes(fitted: GrowClassifier) -> None:
+def test_a_frame_with_strings_and_missing_values_comes_back_as_names_of_classes() -> None:
+    """Also of a classifier that was pickled, with its network."""
+    fitted = GrowClassifier(n=2, epochs=12).fit(mixed(), COUNTRY)
     assert fitted.classes_.tolist() == ["Barbera", "Barolo", "Grignolino"]
     assert fitted.score(mixed(), COUNTRY) > 0.95
     chances = fitted.predict_proba(mixed())
     assert chances.shape == (178, 3) and np.allclose(chances.sum(1), 1)
     assert (fitted.classes_[chances.argmax(1)] == fitted.predict(mixed())).all()
-    reordered = mixed()[:9].assign(shade="purple")
-    assert len(fitted.predict(reordered)) == 9
+    assert len(fitted.predict(mixed()[:9].assign(shade="purple"))) == 9
     with pytest.raises(ValueError, match="feature names"):
         fitted.predict(mixed().drop(columns="shade"))
-
-
-def test_it_is_pickled_with_its_network(fitted: GrowClassifier) -> None:
     again = pickle.loads(pickle.dumps(fitted))  # noqa: S301 - our own
-    assert np.array_equal(again.predict_proba(mixed()), fitted.predict_proba(mixed()))
+    assert np.array_equal(again.predict_proba(mixed()), chances)
 
 
 def test_images_and_settings_of_torch_that_stay_as_they_were() -> None:
@@ -74,7 +72,9 @@ def test_what_cannot_be_used_is_a_value_error_in_one_line() -> None:
     assert "\n" not in str(caught.value)
 
 
-def test_grow_saves_what_it_prints_and_predicts_names(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_grow_saves_what_it_prints_and_predicts_names(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     frame = mixed().assign(wine=COUNTRY)
     grown = simic.grow(frame, target="wine", out=tmp_path / "grown", n=2, epochs=8)
     said = capsys.readouterr().out
@@ -82,6 +82,7 @@ def test_grow_saves_what_it_prints_and_predicts_names(tmp_path: Path, capsys: py
     assert {"predict.py", "network.pt2", "README.md"} <= {path.name for path in (tmp_path / "grown").iterdir()}
     assert (grown.predict(mixed()) == COUNTRY).mean() > 0.9
     pairs = TensorDataset(torch.tensor(WINE.data.to_numpy()), torch.tensor(WINE.target.to_numpy()))
+    monkeypatch.setattr(export, "_program", lambda network: b"")  # it takes longer than the rest
     quiet = simic.grow(pairs, out=tmp_path / "quiet", n=1, epochs=2, verbose=False)
     assert set(quiet.predict(WINE.data.to_numpy())) <= {"0", "1", "2"} and capsys.readouterr().out == ""
     with pytest.raises(SimicError, match="already exists"):

@@ -2,18 +2,16 @@
 
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from simic import cli, params
+from simic import cli
 from simic.errors import AuditFailed, SimicError
-from simic.growth.batch.population import Population
-from simic.growth.batch.statistics import TrainStats
-from simic.pipeline import engine, overrides, run_summary, stages
+from simic.pipeline import engine, run_summary
 from simic.pipeline.paths import Workspace
+from simic.training.trainer import StoppedByFinding
 from tests.conftest import Simic
 
 ROOT = Path(__file__).parents[1]
@@ -48,60 +46,38 @@ def test_unknown_stage_and_unknown_command_are_refused(simic: Simic) -> None:
     assert simic("deploy")[0] == 2
 
 
-def test_that_a_spent_budget_ends_training_is_one_line(
-    simic: Simic, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    epoch = Population.train_epoch
+def test_that_a_finding_ends_training_is_one_line(simic: Simic, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which ones do, and what they say: tests/training/test_trainer.py."""
 
-    def sick(*arguments: Any) -> TrainStats:
-        stats = epoch(*arguments)
-        return replace(stats, finite=stats.finite & False)
+    def sick(*_: Any) -> None:
+        raise StoppedByFinding("stopped by finding rollback_budget in iteration 1")
 
-    small = ["envs=4", "episode_steps=1", "batches_per_epoch=1", "stop_on=never", "governor.rollback_budget=3"]
-    few = "prepare.suite.instances={train: 2, val: 1, held_out: 1, held_out_kinds: 0, outside: 0}"
-    small = ["runtime.threads=1", few, *(f"train.{item}" for item in small)]
-    workspace = Workspace(folder)
-    overrides.write(workspace.params, small)
-    tree = params.load(workspace.params)
-    stages.prepare(tree, workspace)
-    monkeypatch.setattr(Population, "train_epoch", sick)
-    monkeypatch.setattr(engine, "perform", lambda *given: stages.train(tree, workspace))  # without MLflow
-    error = simic.refuses("stage", "train")
-    assert error.startswith("simic: stopped by finding rollback_budget in iteration 1: 4 rollbacks in this run")
+    monkeypatch.setattr(engine, "perform", sick)
+    assert simic.refuses("stage", "train") == "simic: stopped by finding rollback_budget in iteration 1\n"
 
 
-def test_help_loads_nothing_heavy() -> None:
-    """So --help answers at once; a measured time would depend on the machine's other work."""
-    heavy = "torch numpy pydantic yaml mlflow prefect dvc scipy"
-    program = f"""
+def test_help_and_a_refusal_load_nothing_heavy() -> None:
+    """So they answer at once; a measured time would depend on the machine's other work."""
+    program = """
 import sys
-from simic.cli import app
-from typer.testing import CliRunner
-assert "Usage" in CliRunner().invoke(app, ["--help"]).output
-print([m for m in {heavy.split()!r} if m in sys.modules])
+from simic.cli import main
+for words in (["--help"], ["grow"]):
+    sys.argv = ["simic", *words]
+    try:
+        main()
+    except SystemExit as stopped:
+        heavy = "torch" if words == ["grow"] else "torch numpy pydantic yaml mlflow prefect dvc scipy"
+        print(stopped.code, [name for name in heavy.split() if name in sys.modules])
 """
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
+    help_, _, after = done.stdout.partition("0 []\n")
+    assert "Usage" in help_ and after == "2 []\n"
+    assert done.stderr == "simic: grow: needs data, a file or a folder, or --task NAME; see simic grow --help\n"
 
 
 def test_a_name_that_acts_on_a_terminal_is_shown_and_does_not_act(simic: Simic) -> None:
     said = simic.refuses("audit", "diff", "a\x1b[2J\nb", "c")
     assert said.startswith(r"simic: a\x1b[2J\nb: neither") and said.strip().isprintable()
-
-
-def test_grow_without_data_is_refused_before_anything_heavy_is_imported() -> None:
-    code = """
-import sys
-from simic.cli import main
-sys.argv = ["simic", "grow"]
-try:
-    main()
-except SystemExit as stopped:
-    print(stopped.code, "torch" in sys.modules)
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
-    assert done.stdout.strip() == "2 False"
-    assert done.stderr == "simic: grow: needs data, a file or a folder, or --task NAME; see simic grow --help\n"
 
 
 def test_show_opens_the_report_in_the_browser_or_says_where_it_is(

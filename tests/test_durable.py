@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -60,39 +61,27 @@ def test_what_a_killed_writer_left_of_a_file_is_cleared_and_a_living_one_is_let_
 
 def test_a_disk_that_is_full_is_named_by_what_could_not_be_written(tmp_path):
     """The system says at a write that the disk is full, and not of which file."""
-
-    def fills(path, name):
-        with durable.naming(path):
-            raise OSError(errno.ENOSPC, "No space left on device", name)
-
-    def fills_in_a_new_directory():
-        with durable.new_directory(tmp_path / "new"):
-            raise OSError(errno.ENOSPC, "No space left on device")
-
-    for work, named in (
-        (lambda: fills(tmp_path / "file", None), tmp_path / "file"),
-        (lambda: fills(tmp_path / "file", "other"), "other"),
-        (fills_in_a_new_directory, tmp_path / "new"),
+    for writing, said, named in (
+        (durable.naming(tmp_path / "file"), None, tmp_path / "file"),
+        (durable.naming(tmp_path / "file"), "other", "other"),
+        (durable.new_directory(tmp_path / "new"), None, tmp_path / "new"),
     ):
-        with pytest.raises(OSError, match="No space") as full:
-            work()
+        with pytest.raises(OSError, match="No space") as full, writing:
+            raise OSError(errno.ENOSPC, "No space left on device", said)
         assert (full.value.filename, full.value.errno) == (str(named), errno.ENOSPC)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_lock_names_its_holder_and_its_file_goes_with_it(tmp_path):
     path = tmp_path / "new" / "lock"
-    for error in (None, KeyError):
-        try:
-            with durable.locked(path, "trains"):
-                refusal = f"new: in use by process {os.getpid()} on .*, which trains; wait for it"
-                with pytest.raises(durable.Held, match=refusal), durable.locked(path, "trains"):
-                    pytest.fail("two hold it")
-                assert durable.holder(path) == os.getpid()
-                if error is not None:
-                    raise error
-        except KeyError:
-            pass
+    for fails in (False, True):
+        with suppress(KeyError), durable.locked(path, "trains"):
+            refusal = f"new: in use by process {os.getpid()} on .*, which trains; wait for it"
+            with pytest.raises(durable.Held, match=refusal), durable.locked(path, "trains"):
+                pytest.fail("two hold it")
+            assert durable.holder(path) == os.getpid()
+            if fails:
+                raise KeyError
         assert list(path.parent.iterdir()) == []
     assert durable.holder(path) is None
 

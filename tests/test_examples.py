@@ -2,6 +2,7 @@
 
 import json
 import os
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -18,6 +19,10 @@ from tests.helpers import copy_checkout
 ROOT = Path(__file__).parents[1]
 DATA = ROOT.parent / "shared" / "data"
 FOLDERS = {"mnist": DATA, "text": DATA / "text"}
+WITH_DATA = [
+    pytest.param(name, marks=pytest.mark.skipif(not folder.is_dir(), reason="needs the files in ../shared/data"))
+    for name, folder in FOLDERS.items()
+]
 EXAMPLES = sorted((ROOT / "examples").glob("*.yaml"))
 
 
@@ -35,31 +40,22 @@ def test_an_example_is_valid_and_says_how_to_run_it(path: Path) -> None:
     assert f"simic run --params examples/{path.name}" in path.read_text()
 
 
-@pytest.mark.parametrize("name", list(FOLDERS))
+@pytest.mark.parametrize("name", WITH_DATA)
 def test_the_data_of_an_example_are_read(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    if not FOLDERS[name].is_dir():
-        pytest.skip("needs the files in ../shared/data")
     monkeypatch.setenv("SIMIC_DATA_DIR", str(FOLDERS[name]))
     tree = params.load(ROOT / "examples" / f"{name}.yaml", whole=False)
     stages.prepare(tree, Workspace(tmp_path))
     meta = json.loads((tmp_path / "data" / "prepared" / "meta.json").read_text())
-    assert meta["task"] == name
-    assert sum(meta["samples"].values()) + meta["duplicates_dropped"] == tree.prepare.samples
+    assert meta["task"] == name and sum(meta["samples"].values()) + meta["duplicates_dropped"] == tree.prepare.samples
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", list(FOLDERS))
+@pytest.mark.parametrize("name", WITH_DATA)
 def test_an_example_goes_through_the_whole_chain(name: str, tmp_path: Path) -> None:
-    if not FOLDERS[name].is_dir():
-        pytest.skip("needs the files in ../shared/data")
     copy_checkout(tmp_path)
-    environment = os.environ | {
-        "SIMIC_DATA_DIR": str(FOLDERS[name]),
-        "PYTHONPATH": str(tmp_path),
-        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-    }
-    program = "from simic.cli import main; main()"
-    command = [sys.executable, "-c", program, "run", "--params", f"examples/{name}.yaml", "-S", "runtime.progress=none"]
+    environment = os.environ | {"SIMIC_DATA_DIR": str(FOLDERS[name]), "PYTHONPATH": str(tmp_path)}
+    environment["PATH"] = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    command = [sys.executable, "-m", "simic", "run", "--params", f"examples/{name}.yaml", "-S", "runtime.progress=none"]
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     evaluation = json.loads((tmp_path / "reports" / "evaluation.json").read_text())
@@ -68,8 +64,9 @@ def test_an_example_goes_through_the_whole_chain(name: str, tmp_path: Path) -> N
     assert (tmp_path / "reports" / "grown" / "network.pt2").is_file()
 
 
-def test_the_agents_example_learns_what_needs_memory_masks_and_heads() -> None:
-    command = [sys.executable, str(ROOT / "examples" / "agent.py"), "--steps", "20000"]
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=300)
-    assert float(done.stdout.splitlines()[-1].split()[2]) > 0.8  # without memory: 0
+def test_the_agents_example_learns_what_needs_memory_masks_and_heads(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["agent.py", "--steps", "20000"])
+    runpy.run_path(str(ROOT / "examples" / "agent.py"), run_name="__main__")
+    assert float(capsys.readouterr().out.splitlines()[-1].split()[2]) > 0.8  # without memory: 0

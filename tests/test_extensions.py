@@ -26,14 +26,14 @@ SMALL = [
 ]  # fmt: skip
 FEW = "instances: {train: 3, val: 1, held_out: 2, held_out_kinds: 1}"
 MLP = "train.host={family: mlp, preset: baseline}"
-# A blueprint, a host family and a reward mode; a task; a kind of a shipped suite; a suite.
+# A blueprint, a host family, a reward mode and a kind of a shipped suite; a task; a suite.
 RUNS = {
     "grown": (
-        "extensions=[scale, residual, thrift]", f"prepare.suite={{name: patches, {FEW}}}",
+        "extensions=[scale, residual, thrift, waves]",
+        f"prepare.suite={{name: patches, kinds: [digits, checks], {FEW}}}",
         "train.host={family: residual, preset: baseline}", "train.reward.mode=thrift",
     ),
     "moons": ("extensions=[moons]", "prepare.task=moons", MLP),
-    "kind": ("extensions=[waves]", f"prepare.suite={{name: patches, kinds: [digits, checks], {FEW}}}", MLP),
     "suite": ("extensions=[waves]", f"prepare.suite={{name: waves, {FEW}}}", MLP),
 }  # fmt: skip
 PROGRAM = """
@@ -54,42 +54,31 @@ for name, overrides in json.loads(sys.argv[1]).items():
 """
 
 
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder in which the examples were installed as the README says, with what preparation and training made."""
-    folder = tmp_path_factory.mktemp("extended")
-    shutil.copytree(ROOT / "examples" / "extensions", folder / "extensions")
-    (folder / "params.yaml").write_bytes((ROOT / "params.yaml").read_bytes())
+# By run: the shape of its samples, and the kinds of its tasks.
+PREPARED = {
+    "grown": ([1, 16, 16], ["digits", "checks", "digits", "digits"]),
+    "moons": ([1, 1, 2], ["moons"]),
+    "suite": ([1, 1, 32], ["sines"] * 4),
+}
+
+
+def test_what_extensions_add_is_prepared_and_trained_on(tmp_path: Path) -> None:
+    """The examples, installed as the README says."""
+    shutil.copytree(ROOT / "examples" / "extensions", tmp_path / "extensions")
+    (tmp_path / "params.yaml").write_bytes((ROOT / "params.yaml").read_bytes())
     given = json.dumps({name: [*SMALL, *overrides] for name, overrides in RUNS.items()})
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-c", PROGRAM, given]
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    command, environment = [sys.executable, "-c", PROGRAM, given], os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    return folder
-
-
-def test_a_blueprint_a_host_family_and_a_reward_mode_are_used(trained: Path) -> None:
-    manifest = json.loads((trained / "grown-checkpoints" / "latest" / "manifest.json").read_text())
+    for name, (shape, kinds) in PREPARED.items():
+        meta = json.loads((tmp_path / f"{name}-prepared" / "meta.json").read_text())
+        assert meta["shape"] == shape and [task["kind"] for task in meta["tasks"]] == kinds
+        assert (tmp_path / f"{name}-checkpoints" / "latest").is_dir()
+    manifest = json.loads((tmp_path / "grown-checkpoints" / "latest" / "manifest.json").read_text())
     sizes = {head["name"]: head["size"] for head in manifest["specs"]["action"]["heads"]}
     assert (sizes["blueprint"], sizes["slot"]) == (8, 4)  # the cnn family ships 7
-    steps = pq.read_table(trained / "grown-telemetry" / "steps.parquet")
+    steps = pq.read_table(tmp_path / "grown-telemetry" / "steps.parquet")
     assert "components/live_params" in steps.column_names and "components/shaping" not in steps.column_names
-
-
-@pytest.mark.parametrize(
-    ("name", "shape", "kinds"),
-    [
-        ("moons", [1, 1, 2], ["moons"]),
-        ("kind", [1, 16, 16], ["digits", "checks", "digits", "digits"]),
-        ("suite", [1, 1, 32], ["sines"] * 4),
-    ],
-)
-def test_a_task_a_kind_and_a_suite_are_prepared_and_trained_on(
-    name: str, shape: list[int], kinds: list[str], trained: Path
-) -> None:
-    meta = json.loads((trained / f"{name}-prepared" / "meta.json").read_text())
-    assert meta["shape"] == shape and [task["kind"] for task in meta["tasks"]] == kinds
-    assert (trained / f"{name}-checkpoints" / "latest").is_dir()
 
 
 def test_the_names_that_params_know_are_those_that_are_registered() -> None:

@@ -9,28 +9,17 @@ import pytest
 from simic.pipeline import kept_runs, stages
 from simic.pipeline.kept_runs import Kept
 from simic.pipeline.paths import Workspace
-from simic.telemetry.rows import UpdateRow
 from simic.training.interrupts import Interrupted
 from tests.durability import judging
 from tests.durability.judging import Finished, PartialRollout
+from tests.faults.play import Interrupter
 from tests.pipeline.conftest import suite_run  # noqa: F401
 from tests.pipeline.small_suite import tree
-from tests.training.small_runs import Watcher
 
 POLICY = ("encoder_units", "head_units", "core_units")
 SMALL = ("train.validate_every=1", "train.batches_per_epoch=1", *(f"train.policy.{name}=8" for name in POLICY))
 SHORT = (*SMALL, "train.episode_steps=3", "train.horizon=5")
 STOPPED = 3  # iterations
-
-
-class Stopper(Watcher):
-    def __init__(self, stop: threading.Event) -> None:
-        super().__init__()
-        self.stop = stop
-
-    def on_iteration(self, update: UpdateRow, episode: object) -> None:
-        if update.iteration + 1 == STOPPED:
-            self.stop.set()
 
 
 @pytest.fixture(scope="session")
@@ -41,7 +30,7 @@ def unfinished(tmp_path_factory: pytest.TempPathFactory) -> PartialRollout:
     kept_runs.begin(first, workspace, fresh=False, allow_code_change=False)
     stop = threading.Event()
     with pytest.raises(Interrupted):
-        stages.train(first, workspace, (Stopper(stop),), stop)
+        stages.train(first, workspace, (Interrupter(STOPPED, stop),), stop)
     work = workspace.work(stages.fingerprint(first, workspace))
     kept = Kept.read(work)
     assert kept is not None

@@ -132,20 +132,12 @@ KINDS: dict[str, Callable[[random.Random, Place], str]] = {
 }
 
 
-class Damage(NamedTuple):
-    """What was done."""
-
-    number: int
-    kind: str
-    said: str
-
-
-def spoil(place: Place, kind: str, number: int) -> Damage:
-    """Does the damage of that number, which changes something."""
+def spoil(place: Place, kind: str, number: int) -> str:
+    """Does the damage of that number, which changes something, and says what it did."""
     draw, before = random.Random(f"{kind} {number}"), place.digest()
     for _ in range(100):
         with suppress(Unfit):
             said = KINDS[kind](draw, place)
             if place.digest() != before:
-                return Damage(number, kind, said)
+                return f"{kind} {number}: {said}"
     raise Unfit

@@ -4,6 +4,7 @@ what a message advises ends well. ``make prove`` does 1,155 damages; each can be
 
 import shutil
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,61 +15,49 @@ from simic.errors import SimicError
 from simic.pipeline import stages
 from simic.pipeline.paths import Workspace
 from tests.durability import damage, judging
-from tests.durability.judging import READERS, UNREAD, Finished, Judgement
+from tests.durability.judging import READERS, UNREAD, Finished
 
-# So many damages of each kind: of the work directory, of what is published, of the prepared data.
-EACH = {"work": 85, "published": 40, "data": 40}
 PLACES = {"published": ("checkpoints", "models", "telemetry", "reports"), "data": ("data/prepared",)}
-Judged = list[tuple[str, Judgement]]
+# The number of every damage of the work directory, of what is published, of the prepared data: of one kind.
+EVERY = {"work": range(85), "published": range(40), "data": range(40)}
+FEW = [pytest.param(area, range(1), id=area) for area in ("work", "published")]
+ALL = [pytest.param(area, numbers, id=f"every {area}", marks=pytest.mark.prove) for area, numbers in EVERY.items()]
 
 
-def judged(area: str, kind: str, number: int, request: pytest.FixtureRequest, folder: Path) -> Judged:
-    """Of a finished run by each reader, of a copy of its own."""
+def judged(area: str, kind: str, number: int, request: pytest.FixtureRequest, folder: Path) -> Iterator[tuple]:
+    """What was done and what becomes of it: of a finished run by each reader, of a copy of its own."""
     if area == "work":
         made, opener = request.getfixturevalue("unfinished"), request.getfixturevalue("opener")
         workspace = Workspace(Path(shutil.copytree(made.workspace.root, folder / "project")))
         done = damage.spoil(damage.Place(workspace.root, [made.place]), kind, number)
-        return [(str(done), judging.judge_opened(made, workspace, opener))]
-    made, found = request.getfixturevalue("finished"), Judged()
+        yield done, judging.judge_opened(made, workspace, opener)
+        return
+    made = request.getfixturevalue("finished")
     project = copied(made.workspace.root, folder / "project")
     done = damage.spoil(damage.Place(project, PLACES[area]), kind, number)
     for name in READERS:
-        workspace = Workspace(copied(project, folder / name))
-        found.append((f"{done} {name}", judging.judge_reader(name, made, workspace)))
-    return found
+        yield f"{done} {name}", judging.judge_reader(name, made, Workspace(copied(project, folder / name)))
 
 
 def copied(source: Path, target: Path) -> Path:
     return Path(shutil.copytree(source, target, ignore=shutil.ignore_patterns(*UNREAD, ".simic")))
 
 
-def assert_nothing_is_silent(found: Judged) -> None:
-    print(Counter(each.word for _, each in found))  # of readers; pytest -rP shows it
-    bad = [f"{done}\n{each.word}: {each.said}" for done, each in found if each.word not in ("found", "harmless")]
-    assert bad == [], "\n\n".join(bad)
-
-
 @pytest.mark.parametrize("kind", damage.KINDS)
-@pytest.mark.parametrize("area", ["work", "published"])
-def test_one_damage_of_each_kind_is_found_or_harmless(
-    area: str, kind: str, request: pytest.FixtureRequest, tmp_path: Path
+@pytest.mark.parametrize(("area", "numbers"), [*FEW, *ALL])
+def test_a_damage_is_found_or_harmless(
+    area: str, numbers: range, kind: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
-    assert_nothing_is_silent(judged(area, kind, 0, request, tmp_path))
-
-
-@pytest.mark.prove
-@pytest.mark.parametrize("kind", damage.KINDS)
-@pytest.mark.parametrize("area", EACH)
-def test_every_damage_is_found_or_harmless(
-    area: str, kind: str, request: pytest.FixtureRequest, tmp_path: Path
-) -> None:
-    found = Judged()
-    for number in range(EACH[area]):
+    words, bad = Counter[str](), list[str]()
+    for number in numbers:
         folder = tmp_path / str(number)
         folder.mkdir()
-        found += judged(area, kind, number, request, folder)
+        for done, each in judged(area, kind, number, request, folder):
+            words[each.word] += 1
+            bad += [] if each.word in ("found", "harmless") else [f"{done}\n{each.word}: {each.said}"]
         shutil.rmtree(folder)
-    assert_nothing_is_silent(found)
+    print(words)  # of readers; pytest -rP shows it
+    assert bad == [], "\n\n".join(bad)
 
 
 @pytest.mark.parametrize(

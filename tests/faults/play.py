@@ -42,7 +42,7 @@ class Ending:
     message: str = ""
 
 
-class _Interrupter(Observer):
+class Interrupter(Observer):
     """Stop training after an iteration."""
 
     def __init__(self, after: int, stop: threading.Event) -> None:
@@ -81,7 +81,7 @@ def train(tree: params.Params, workspace: Workspace, tamper: Callable[[str], Non
     for after in INTERRUPTED_AFTER:
         stop = threading.Event()
         try:
-            stages.train(tree, workspace, (LiveAudit(), _Interrupter(after, stop)), stop)
+            stages.train(tree, workspace, (LiveAudit(), Interrupter(after, stop)), stop)
         except Interrupted:
             tamper("interrupted")
         else:

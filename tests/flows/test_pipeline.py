@@ -4,9 +4,8 @@ import asyncio
 import os
 import re
 import shutil
-import subprocess
-import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -14,6 +13,7 @@ from uuid import UUID
 import pytest
 import yaml
 from prefect import flow, get_client
+from prefect.client.orchestration import SyncPrefectClient
 from prefect.client.schemas.actions import DeploymentScheduleCreate
 from prefect.client.schemas.filters import (
     ArtifactFilter,
@@ -36,7 +36,7 @@ from flows.overrides import Overrides
 from simic import durable, params
 from simic.errors import SimicError
 from simic.evaluation import result
-from simic.pipeline import dvc_record, engine, run_summary
+from simic.pipeline import engine, run_summary
 from simic.pipeline.overrides import from_model
 from simic.pipeline.paths import UI_VARIABLE, Workspace
 from tests.helpers import ROOT, Toys
@@ -53,108 +53,93 @@ def no_table(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_summary, "of", lambda workspace: of_the_toys)
 
 
-def last_run() -> FlowRun:
-    with get_client(sync_client=True) as client:
-        return client.read_flow_runs(sort=FlowRunSort.START_TIME_DESC)[0]
+@pytest.fixture
+def client(prefect_server: None) -> Iterator[SyncPrefectClient]:
+    with get_client(sync_client=True) as found:
+        yield found
 
 
-def last_state() -> State:
-    state = last_run().state
-    assert state is not None
-    return state
+def last_run(client: SyncPrefectClient) -> FlowRun:
+    return client.read_flow_runs(sort=FlowRunSort.START_TIME_DESC)[0]
 
 
-def last_log(until: str) -> list[str]:
-    """What the log of the last run says, once a line with ``until`` has arrived; it is sent every two seconds."""
-    this, deadline = LogFilter(flow_run_id=LogFilterFlowRunId(any_=[last_run().id])), time.monotonic() + 30
-    while True:
-        with get_client(sync_client=True) as client:
-            lines = [log.message for log in client.read_logs(this)]
-        if any(until in line for line in lines):
-            return lines
+def last_log(client: SyncPrefectClient, until: str) -> list[str]:
+    """What the log of the last run says, once the line ``until`` has arrived; it is sent every two seconds."""
+    this = LogFilter(flow_run_id=LogFilterFlowRunId(any_=[last_run(client).id]))
+    deadline = time.monotonic() + 30
+    while until not in (lines := [log.message for log in client.read_logs(this)]):
         assert time.monotonic() < deadline, lines
         time.sleep(0.3)
+    return lines
 
 
-def artifact(key: str) -> Artifact:
-    with get_client(sync_client=True) as client:
-        found = client.read_artifacts(artifact_filter=ArtifactFilter(key=ArtifactFilterKey(any_=[key])))
-    return found[-1]
-
-
-def task_runs() -> dict[str, StateType | None]:
-    """Of the last run."""
-    this = FlowRunFilter(id=FlowRunFilterId(any_=[last_run().id]))
-    with get_client(sync_client=True) as client:
-        return {each.name.rpartition("-")[0]: each.state_type for each in client.read_task_runs(flow_run_filter=this)}
+def artifact(client: SyncPrefectClient, key: str) -> Artifact:
+    return client.read_artifacts(artifact_filter=ArtifactFilter(key=ArtifactFilterKey(any_=[key])))[-1]
 
 
 def test_flow_runs_records_shows_and_pushes_and_then_does_nothing(
-    workspace: Workspace, toys: Toys, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    workspace: Workspace, toys: Toys, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, client: SyncPrefectClient
 ) -> None:
     """Where a push fails, that is told, and no verdict is lost."""
     monkeypatch.setenv(UI_VARIABLE, "http://127.0.0.1:5100")
-    dvc = [sys.executable, "-m", "dvc"]
-    dvc_record.adopt_scm(workspace.root)
-    remote = [*dvc, "remote", "add", "-q", "-d", "results", str(tmp_path / "store")]
-    subprocess.run(remote, cwd=workspace.root, check=True)
+    with (workspace.root / ".dvc" / "config").open("a") as config:  # in its section core
+        config.write(f"    remote = results\n['remote \"results\"']\n    url = {tmp_path / 'store'}\n")
     overrides = Overrides.model_validate({"train": {"iterations": 3}})
     pipeline.simic(overrides)
-    state = last_state()
-    assert (state.type, state.name, state.message) == (
-        StateType.COMPLETED,
-        "No finding, certified",
-        "81; none; run abc",
-    )
-    assert last_run().name == "abc"
-    assert toys.ran == ["prepare", "headroom", "train", "evaluate", "audit"]
+    state = last_run(client).state
+    assert state is not None and state.message == "81; none; run abc"
+    assert (state.type, state.name) == (StateType.COMPLETED, "No finding, certified")
+    assert last_run(client).name == "abc" and toys.ran == ["prepare", "headroom", "train", "evaluate", "audit"]
     assert yaml.safe_load(workspace.params.read_text())["train"]["iterations"] == 3
-    done = subprocess.run([*dvc, "status"], cwd=workspace.root, capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "Data and pipelines are up to date."
-    assert artifact("report").data == "# Verdict: sound\n"
-    assert artifact("training").data == 100.0
-    assert task_runs()["push"] == StateType.COMPLETED
+    assert artifact(client, "report").data == "# Verdict: sound\n"
+    assert artifact(client, "training").data == 100.0
+    this = FlowRunFilter(id=FlowRunFilterId(any_=[last_run(client).id]))
+    tasks = {each.name.rpartition("-")[0]: each.state_type for each in client.read_task_runs(flow_run_filter=this)}
+    assert tasks["push"] == StateType.COMPLETED
     assert len([path for path in (tmp_path / "store").rglob("*") if path.is_file()]) >= 5
-    lines = last_log("run      abc")
+    lines = last_log(client, "run      abc")
     told = [line.partition("epochs")[0].rsplit(maxsplit=1)[0] for line in lines if "committed" in line]
     assert told == ["train: 1/3", "train: 2/3", "train: 3/3"]
     assert {"score    81", "gap      none", "verdict  no finding, certified", "run      abc"} <= {*lines}
     held = [line for line in lines if line.startswith("params.yaml now holds")]
     assert len(held) == 2  # before training, which may fail, and last
     # What belongs to the run itself stands above what belongs to its tasks; a link to a file opens in no browser.
-    verdict = artifact("verdict")
-    assert verdict.flow_run_id == last_run().id and verdict.task_run_id is None
-    assert artifact("report").task_run_id is not None
+    verdict = artifact(client, "verdict")
+    assert verdict.flow_run_id == last_run(client).id and verdict.task_run_id is None
+    assert artifact(client, "report").task_run_id is not None
     text = str(verdict.data)
     assert "- **verdict** no finding, certified" in text and f"`{workspace.reports.resolve()}/report.html`" in text
     assert re.search(r"\[the run in MLflow\]\(http://127\.0\.0\.1:5100/#/experiments/1/runs/[0-9a-f]{32}\)", text)
-    with get_client(sync_client=True) as client:
-        assert not [each for each in client.read_artifacts() if "file://" in str(each.data)]
+    assert not [each for each in client.read_artifacts() if "file://" in str(each.data)]
     shutil.rmtree(tmp_path / "store")
     (tmp_path / "store").write_text("no folder")
     pipeline.simic()
     assert toys.ran == ["prepare", "headroom", "train", "evaluate", "audit"]
-    state = last_state()
-    assert (state.type, state.name) == (StateType.COMPLETED, "No finding, certified, not pushed")
-    assert "the results are not in results; to send them: dvc push" in last_log("dvc push")
+    assert last_run(client).state_name == "No finding, certified, not pushed"
+    assert last_run(client).state_type == StateType.COMPLETED
+    said = "the results are not in results; to send them: dvc push"
+    assert said in last_log(client, said)
 
 
-def test_schedules_stay_when_the_deployment_is_registered_again(workspace: Workspace) -> None:
+def test_schedules_stay_when_the_deployment_is_registered_again(
+    workspace: Workspace, client: SyncPrefectClient
+) -> None:
     """`simic up` does that at every start; Prefect would remove them."""
+
+    def schedules() -> list[str]:
+        told = {"schedule", "active", "parameters"}
+        found = client.read_deployment_schedules(client.read_deployment_by_name("simic/train").id)
+        return sorted(str(each.model_dump(include=told)) for each in found)
+
     asyncio.run(serve.register(Runner(name="first")))
     monthly = DeploymentScheduleCreate(
         schedule=CronSchedule(cron="0 3 1 * *", timezone="Europe/Paris"), active=False, parameters={"overrides": None}
     )
     nightly = DeploymentScheduleCreate(schedule=CronSchedule(cron="0 3 * * *"))
-    with get_client(sync_client=True) as client:
-        deployment_id = client.read_deployment_by_name("simic/train").id
-        client.create_deployment_schedules(deployment_id, [nightly, monthly])
-        before = client.read_deployment_schedules(deployment_id)
-        asyncio.run(serve.register(Runner(name="second")))
-        after = client.read_deployment_schedules(deployment_id)
-    told = {"schedule", "active", "parameters"}
-    old, new = (sorted(str(each.model_dump(include=told)) for each in found) for found in (before, after))
-    assert new == old and len(new) == 2
+    client.create_deployment_schedules(client.read_deployment_by_name("simic/train").id, [nightly, monthly])
+    before = schedules()
+    asyncio.run(serve.register(Runner(name="second")))
+    assert schedules() == before and len(before) == 2
 
 
 def test_what_prefect_yaml_deploys_is_this_flow_with_overrides_that_it_takes() -> None:
@@ -187,16 +172,16 @@ BAD = [7, {"trian": {}}, {"prepare": {"task": "imagenet"}}]
 BAD += [{"train": each} for each in ({"envs": 0}, {"envs": "many"}, {"ppo": {"lr": 0.1}}, {"ppo": {"clip_range": -1}})]
 
 
-def test_deployment_refuses_bad_overrides_at_submission_and_takes_good_ones(workspace: Workspace) -> None:
-    deployment = pipeline.simic.to_deployment("train", entrypoint_type=EntrypointType.MODULE_PATH)
-    deployment_id = deployment.apply()
-    with get_client(sync_client=True) as client:
-        for overrides in BAD:
-            with pytest.raises(PrefectHTTPStatusError, match=r"Validation failed|Unprocessable|Conflict"):
-                client.create_flow_run_from_deployment(deployment_id, parameters={"overrides": overrides})
-        for overrides in ({"train": {"iterations": 50}}, {"train": {"ppo": {"target_kl": None}}}, None):
+def test_deployment_refuses_bad_overrides_at_submission_and_takes_good_ones(
+    workspace: Workspace, client: SyncPrefectClient
+) -> None:
+    deployment_id = pipeline.simic.to_deployment("train", entrypoint_type=EntrypointType.MODULE_PATH).apply()
+    for overrides in BAD:
+        with pytest.raises(PrefectHTTPStatusError, match=r"Validation failed|Unprocessable|Conflict"):
             client.create_flow_run_from_deployment(deployment_id, parameters={"overrides": overrides})
-        assert client.read_deployment(deployment_id).entrypoint == "flows.pipeline.simic"
+    for overrides in ({"train": {"iterations": 50}}, {"train": {"ppo": {"target_kl": None}}}, None):
+        client.create_flow_run_from_deployment(deployment_id, parameters={"overrides": overrides})
+    assert client.read_deployment(deployment_id).entrypoint == "flows.pipeline.simic"
 
 
 # --- runs whose process is gone are settled, runs that live are left alone ---
@@ -207,46 +192,36 @@ def dead() -> None:
     """Never runs."""
 
 
-def create(state: State[Any], run_count: int = 1) -> UUID:
-    with get_client(sync_client=True) as client:
-        run = client.create_flow_run(dead, state=Pending())
-        for _ in range(run_count):  # the server counts entries into RUNNING
-            client.set_flow_run_state(run.id, Running(), force=True)
-        if not state.is_running():
-            client.set_flow_run_state(run.id, state, force=True)
-        return run.id
+def create(client: SyncPrefectClient, state: State[Any], run_count: int = 1) -> UUID:
+    run = client.create_flow_run(dead, state=Pending())
+    for _ in range(run_count):  # the server counts entries into RUNNING
+        client.set_flow_run_state(run.id, Running(), force=True)
+    if not state.is_running():
+        client.set_flow_run_state(run.id, state, force=True)
+    return run.id
 
 
-def read(flow_run_id: UUID) -> FlowRun:
-    with get_client(sync_client=True) as client:
-        return client.read_flow_run(flow_run_id)
-
-
-def state(flow_run_id: UUID) -> str | None:
-    return read(flow_run_id).state_name
-
-
-def test_reconcile_settles_the_dead_and_leaves_the_living(workspace: Workspace) -> None:
+def test_reconcile_settles_the_dead_and_leaves_the_living(workspace: Workspace, client: SyncPrefectClient) -> None:
     attempts = params.load(workspace.params).runtime.auto_resume
-    killed, asked_to_stop, waiting = create(Running()), create(Cancelling()), create(Pending())
-    hopeless, living = create(Running(), attempts + 1), create(Running())
+    killed, asked_to_stop, waiting = (create(client, each) for each in (Running(), Cancelling(), Pending()))
+    hopeless, living = (create(client, Running(), count) for count in (attempts + 1, 1))
     with recovery.alive(workspace.root, living):
         (workspace.root / ".prefect" / "locks" / f"{UUID(int=7)}.lock").write_text("process 1 on this machine")
         lines = recovery.reconcile(workspace.root, "dead")
         assert recovery.living(workspace.root) == [os.getpid()]
     assert len(lines) == 4
-    assert state(killed) == state(waiting) == "AwaitingRetry"
-    assert state(asked_to_stop) == "Cancelled"
-    assert state(hopeless) == "Crashed"
-    assert state(living) == "Running"
+    names = [client.read_flow_run(each).state_name for each in (killed, waiting, asked_to_stop, hopeless, living)]
+    assert names == ["AwaitingRetry", "AwaitingRetry", "Cancelled", "Crashed", "Running"]
     assert list((workspace.root / ".prefect" / "locks").iterdir()) == []
 
 
-def test_hook_puts_a_crashed_run_back_until_the_attempts_are_used_up(workspace: Workspace) -> None:
+def test_hook_puts_a_crashed_run_back_until_the_attempts_are_used_up(
+    workspace: Workspace, client: SyncPrefectClient
+) -> None:
     attempts = params.load(workspace.params).runtime.auto_resume
-    for run_count, expected in ((1, "AwaitingRetry"), (attempts, "AwaitingRetry"), (attempts + 1, "Running")):
-        flow_run_id = create(Running(), run_count)
-        run = read(flow_run_id)
+    for run_count, expected in ((attempts, "AwaitingRetry"), (attempts + 1, "Running")):
+        flow_run_id = create(client, Running(), run_count)
+        run = client.read_flow_run(flow_run_id)
         assert run.state is not None
         recovery.put_back(dead, run, run.state)
-        assert state(flow_run_id) == expected
+        assert client.read_flow_run(flow_run_id).state_name == expected

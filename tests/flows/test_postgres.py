@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from prefect.client.orchestration import SyncPrefectClient
-from prefect.client.schemas.objects import FlowRun, StateType
+from prefect.client.schemas.objects import StateType
 
 from tests.flows.test_up import Project, answers, wait
 from tests.helpers import ROOT
@@ -34,11 +34,6 @@ def restart(postgres: Postgres) -> None:
     postgres.control("-m", "immediate", "stop")  # as if its machine had lost power
     time.sleep(AWAY)
     postgres.start()
-
-
-def runs(project: Project) -> list[FlowRun]:
-    with SyncPrefectClient(project.api) as client:
-        return client.read_flow_runs()
 
 
 @contextlib.contextmanager
@@ -89,5 +84,6 @@ def test_two_workers_in_two_checkouts_take_a_run_each(tmp_path: Path, postgres: 
         wait(lambda: all((project.root / "starts").exists() for project in (first, second)))
         restart(postgres)
         assert [each.wait(timeout=120) for each in watching] == [0, 0]
-        wait(lambda: [run.state_type for run in runs(first)] == [StateType.COMPLETED] * 2)
+        with SyncPrefectClient(first.api) as client:
+            wait(lambda: [run.state_type for run in client.read_flow_runs()] == [StateType.COMPLETED] * 2)
     assert [project.starts() for project in (first, second)] == [[0], [0]]

@@ -93,15 +93,11 @@ class Project:
     def api(self) -> str:
         return f"http://127.0.0.1:{self.port}/api"
 
-    def command(self, *arguments: str) -> list[str]:
-        return [sys.executable, "-c", "from simic.cli import main; main()", *arguments]
-
     @contextlib.contextmanager
     def up(self) -> Iterator[subprocess.Popen[str]]:
         ports = ("--port", str(self.port), "--mlflow-port", str(self.mlflow_port))
-        with subprocess.Popen(
-            self.command("up", *ports), cwd=self.root, env=self.env, text=True, stdout=subprocess.PIPE
-        ) as process:
+        command, pipe = [sys.executable, "-m", "simic", "up", *ports], subprocess.PIPE
+        with subprocess.Popen(command, cwd=self.root, env=self.env, text=True, stdout=pipe) as process:
             assert process.stdout is not None
             line = process.stdout.readline()
             assert line == "ready\n", line + str(process.communicate())

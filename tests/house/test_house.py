@@ -40,12 +40,6 @@ NOT_RECORDED = {
 SHOWS = {"simic/pipeline/display.py"}  # progress, from what it is told: no result hangs on it, or on what it imports
 
 
-def source_files() -> list[str]:
-    folders = ("simic", "flows", "tests")
-    files = [path for folder in folders for path in (ROOT / folder).rglob("*") if path.is_file()]
-    return [str(path.relative_to(ROOT)) for path in files if "__pycache__" not in path.parts]
-
-
 def ignored(folder: Path, names: list[str]) -> list[str]:
     """Return the names that git ignores by our .gitignore."""
     subprocess.run(["git", "init", "-q", str(folder)], check=True)
@@ -59,18 +53,17 @@ def ignored(folder: Path, names: list[str]) -> list[str]:
 def test_git_ignores_outputs_and_state_and_nothing_of_the_code(tmp_path: Path) -> None:
     """Also not names that only exist later: simic/data would fall to an unanchored pattern for /data."""
     folders = ("data", "models", "telemetry", "reports", "checkpoints", "build", "dist")
-    assert ignored(tmp_path, source_files() + [f"simic/{name}/new.py" for name in folders]) == []
+    files = [path for folder in ("simic", "flows", "tests") for path in (ROOT / folder).rglob("*") if path.is_file()]
+    code = [str(path.relative_to(ROOT)) for path in files if "__pycache__" not in path.parts]
+    assert ignored(tmp_path, [*code, *(f"simic/{name}/new.py" for name in folders)]) == []
     made = ["mlflow.db", *(f"{name}/x" for name in (*folders[:5], "mlruns", ".prefect"))]
     assert ignored(tmp_path, made) == made
-
-
-EXTENSIONS = params.EXTENSIONS_FOLDER
 
 
 def test_stages_are_the_same_in_dvc_and_in_code_and_in_order() -> None:
     assert list(DVC) == list(stages.STAGES) == ["prepare", "headroom", "train", "evaluate", "audit"]
     assert [stage["cmd"] for stage in DVC.values()] == [f"simic stage {name}" for name in DVC]
-    assert (ROOT / EXTENSIONS / "README.md").is_file()  # DVC wants the folder to exist
+    assert (ROOT / params.EXTENSIONS_FOLDER / "README.md").is_file()  # DVC wants the folder to exist
     known = set(params.Params.model_fields) - {"runtime"}
     for name, stage in DVC.items():
         assert {name, "rng_seed"} <= set(stage["params"])
@@ -128,10 +121,8 @@ def imported(tree: ast.AST) -> set[str]:
         elif isinstance(node, ast.ImportFrom) and node.module:
             names |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
     places = {name.replace(".", "/") for name in names if name.split(".")[0] == "simic"}
-    files = {
-        place + ending for place in places for ending in (".py", "/__init__.py") if (ROOT / (place + ending)).exists()
-    }
-    return {file for file in files if len(parsed(file).body) > 1}  # more than a sentence
+    files = {place + ending for place in places for ending in (".py", "/__init__.py")}
+    return {file for file in files if (ROOT / file).exists() and len(parsed(file).body) > 1}  # more than a sentence
 
 
 def closure(files: set[str]) -> set[str]:
@@ -165,7 +156,7 @@ def test_seal_and_record_of_a_stage_look_at_the_same(stage: str) -> None:
     sealed, recorded = seals.STAGES[stage], DVC[stage]
     code = {f"simic/{place}" for place in sealed.code}
     own = {(seals.FOLDER / f"{stage}.json").as_posix()}
-    assert set(recorded["deps"]) == code | set(sealed.reads) | {EXTENSIONS}
+    assert set(recorded["deps"]) == code | set(sealed.reads) | {params.EXTENSIONS_FOLDER}
     assert set(recorded["params"]) == set(sealed.params)
     assert set(declared(stage)) == set(sealed.writes) | own
 
@@ -205,20 +196,8 @@ def of_the_core() -> set[str]:
     return found
 
 
-def bare(program: str) -> subprocess.CompletedProcess[str]:
-    """Run a program where nothing but the core's dependencies can be imported."""
-    core = of_the_core()
-    modules = importlib.metadata.packages_distributions().items()
-    tools = {name for name, owners in modules if name != "simic" and not core & {*map(canonicalize_name, owners)}}
-    assert {"prefect", "mlflow", "dvc", "scipy", "sklearn", "pyarrow", "yaml", "typer", "rich"} <= tools
-    blocked = f"import sys\nsys.modules |= dict.fromkeys({tools - set(sys.builtin_module_names)!r})\n"
-    command = [sys.executable, "-c", blocked + program]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-
-
-def test_core_runs_without_the_tools_around_it() -> None:
-    done = bare("""
-import importlib, pkgutil
+CORE_ALONE = """
+import importlib, pkgutil, sys
 from simic import agent, envs, growth, params, training
 for room in (agent, envs, growth, training):
     for module in pkgutil.walk_packages(room.__path__, room.__name__ + "."):
@@ -226,16 +205,30 @@ for room in (agent, envs, growth, training):
 learner = agent.Agent("CartPole-v1", rng_seed=1, rollout_steps=16, policy=params.Policy(core="none"))
 learner.train(128)
 print(len(learner.evaluate(episodes=2)))
-""")
-    assert (done.returncode, done.stdout) == (0, "2\n"), done.stderr
+import simic
+from simic.__main__ import main
+try:
+    simic.GrowClassifier
+except ImportError as missing:
+    print(missing)
+main()
+"""
 
 
-def test_command_without_its_libraries_says_what_to_install() -> None:
-    done = bare("from simic.__main__ import main\nmain()")
-    assert (done.returncode, done.stderr) == (2, "simic: typer is not installed; pip install 'simic-grow[pipeline]'\n")
-    done = bare("import simic\nsimic.GrowClassifier")
-    last = done.stderr.splitlines()[-1]
-    assert last.startswith("ImportError: simic.GrowClassifier needs ") and last.endswith(", of simic's extra pipeline")
+def test_core_runs_without_the_tools_around_it_and_what_needs_one_says_what_to_install() -> None:
+    """In a process that can import the core's dependencies alone."""
+    core = of_the_core()
+    modules = importlib.metadata.packages_distributions().items()
+    tools = {name for name, owners in modules if name != "simic" and not core & {*map(canonicalize_name, owners)}}
+    assert {"prefect", "mlflow", "dvc", "scipy", "sklearn", "pyarrow", "yaml", "typer", "rich"} <= tools
+    blocked = f"import sys\nsys.modules |= dict.fromkeys({tools - set(sys.builtin_module_names)!r})\n"
+    command = [sys.executable, "-c", blocked + CORE_ALONE]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    said = "simic: typer is not installed; pip install 'simic-grow[pipeline]'\n"
+    assert (done.returncode, done.stderr) == (2, said)
+    played, refused = done.stdout.splitlines()
+    assert played == "2" and refused.startswith("simic.GrowClassifier needs ")
+    assert refused.endswith(", of simic's extra pipeline")
 
 
 FAKE_PYTHON = """#!/bin/sh

@@ -31,6 +31,6 @@ def test_the_wheel_grows_a_network_on_a_users_table(tmp_path: Path) -> None:
     iris = load_iris(as_frame=True)
     place.mkdir()
     iris.frame.assign(target=iris.target_names[iris.target]).to_csv(place / "iris.csv", index=False)
-    said = run("simic", "grow", "iris.csv", "--n", "2", cwd=place, PYTHONPATH=str(site))
+    said = run("simic", "grow", "iris.csv", "--n", "1", "--epochs", "2", cwd=place, PYTHONPATH=str(site))
     assert "the published controller of suite tables" in said and "\nUse " in said
     assert sorted(path.name for path in place.iterdir()) == ["grown", "iris.csv"]

@@ -15,11 +15,6 @@ from simic.study.plan import StudyPlan
 from tests.study.small_study import BASE, plan, rows
 
 
-def contents(folder: Path) -> dict[str, str]:
-    """What git would see below a folder, and when it was written."""
-    return {str(path): f"{path.stat().st_mtime_ns}" for path in folder.rglob("*") if path.is_file()}
-
-
 def test_all_cells_share_one_preparation_and_one_headroom(whole: StudyPlan, ran: list[str]) -> None:
     assert sorted(set(ran)) == ["headroom", "prepare"] and len(ran) == 2
     assert [len(list(whole.folder.glob(f"{name}-*"))) for name in cells.SHARED] == [1, 1]
@@ -27,10 +22,13 @@ def test_all_cells_share_one_preparation_and_one_headroom(whole: StudyPlan, ran:
 
 
 def test_a_finished_cell_is_not_computed_again(whole: StudyPlan) -> None:
-    before = contents(whole.folder)
+    def written() -> dict[Path, int]:
+        return {path: path.stat().st_mtime_ns for path in whole.folder.rglob("*") if path.is_file()}
+
+    before = written()
     for cell in whole.cells:
         cells.run(cell, whole.folder)
-    assert contents(whole.folder) == before
+    assert written() == before
 
 
 def test_a_digit_changed_in_a_result_is_noticed(whole: StudyPlan, tmp_path: Path) -> None:
@@ -107,10 +105,8 @@ def test_cost_is_what_cells_took_and_unknown_before(whole: StudyPlan, tmp_path: 
 
 def test_code_params_and_seed_decide_which_cell_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = plan(tmp_path).cells[0]
-    other_rate, other_policy = (
-        plan(tmp_path, base=[*BASE, "train.ppo.gamma=0.9"]).cells[0],
-        plan(tmp_path, policies=["learned", "blind"]).cells[0],
-    )
+    other_rate = plan(tmp_path, base=[*BASE, "train.ppo.gamma=0.9"]).cells[0]
+    other_policy = plan(tmp_path, policies=["learned", "blind"]).cells[0]
     assert len({first.fingerprint, other_rate.fingerprint, other_policy.fingerprint}) == 3
     assert first.headroom == other_rate.headroom and first.prepared == other_policy.prepared
     assert plan(tmp_path, base=[*BASE, "runtime.checkpoint_every=2"]).cells[0].fingerprint == first.fingerprint

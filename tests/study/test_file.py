@@ -48,14 +48,10 @@ def test_every_wrong_study_is_refused_in_one_line_that_says_why(tmp_path: Path, 
     for broken in (b"", b"name: ["):
         path.write_bytes(broken)
         assert "rates.yaml" in refused(simic, path)
+    assert "must be processes or dask" in refused(simic, project(tmp_path), "--runner", "threads")
     path.unlink()
     assert "no such file; examples/studies/memory.yaml shows one" in refused(simic, path)
     assert not (tmp_path / ".simic").exists()
-
-
-def test_unknown_runner_is_refused(tmp_path: Path, simic: Simic) -> None:
-    path = project(tmp_path)
-    assert "must be processes or dask" in refused(simic, path, "--runner", "threads")
 
 
 def test_a_count_of_seeds_means_the_first_ones(tmp_path: Path) -> None:

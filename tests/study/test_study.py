@@ -26,7 +26,7 @@ GONE = "http://127.0.0.1:1"  # nobody listens there
 def study(folder: Path, *options: str, tracking: str | None = GONE) -> Iterator[subprocess.Popen[str]]:
     """The command, in a session of its own."""
     environment = {key: value for key, value in os.environ.items() if not key.startswith("MLFLOW")}
-    environment |= {"PYTHONPATH": str(ROOT), "MLFLOW_TRACKING_URI": tracking} if tracking else {"PYTHONPATH": str(ROOT)}
+    environment |= {"PYTHONPATH": str(ROOT)} | ({"MLFLOW_TRACKING_URI": tracking} if tracking else {})
     command = [sys.executable, "-m", "simic", "study", "rates.yaml", *options]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with subprocess.Popen(command, cwd=folder, env=environment, text=True, start_new_session=True, **pipes) as process:
@@ -56,11 +56,6 @@ def results(found: StudyPlan) -> dict[str, int]:
     """Finished cells, with when they were written."""
     paths = ((cell.fingerprint, found.folder / cell.fingerprint / cells.RESULT) for cell in found.cells)
     return {fingerprint: path.stat().st_mtime_ns for fingerprint, path in paths if path.exists()}
-
-
-def begun(found: StudyPlan) -> list[Path]:
-    """Checkpoints of unfinished cells."""
-    return list(found.folder.glob("*/.simic/work/*/checkpoints/*/manifest.json"))
 
 
 def ended(process: subprocess.Popen[str]) -> tuple[int, str, str]:
@@ -111,7 +106,8 @@ def in_mlflow(workspace: Workspace) -> int:
 def test_stopped_by_ctrl_c_says_how_to_go_on_and_does(tmp_path: Path, whole: StudyPlan) -> None:
     found = plan(tmp_path, base=[*BASE, "train.iterations=30"], grid={}, policies=["learned"])
     with study(tmp_path) as process:
-        wait_for(lambda: len(begun(found)) >= 2, process)
+        begun = "*/.simic/work/*/checkpoints/*/manifest.json"  # checkpoints of unfinished cells
+        wait_for(lambda: len(list(found.folder.glob(begun))) >= 2, process)
         os.killpg(process.pid, signal.SIGINT)
         code, _, error = ended(process)
     assert code == 3
