@@ -92,14 +92,14 @@ def transitions(monkeypatch) -> list[tuple[rewards.Transition, rewards.Setting]]
 @pytest.fixture(scope="session")
 def make_env(digits, tokens) -> Callable[..., GrowthEnv]:
     """``make_env(envs=8, family="mlp", lifecycle=Lifecycle(…))``: a short quick environment on the digits (of the
-    transformer: on tokens, of tables: on rows), or on ``data``."""
+    transformer: on tokens, of tables: on rows), or on ``data``; keywords of the environment may be among them."""
 
     def build(
         envs: int = 6, family: str = "cnn", steps: int = 12, backend: str = "loop", rng_seed: int = 7, **changes
     ) -> GrowthEnv:
         host = changes.pop("host", small(family))
         data = changes.pop("data", {"transformer": tokens, "tables": TABLE}.get(host.family, digits))
-        keywords = {name: changes.pop(name) for name in ("compose", "kinds") if name in changes}
+        keywords = {name: changes.pop(name) for name in {"compose", "kinds", "env_ids", "train_tasks"} & changes.keys()}
         train = Train(
             envs=envs,
             episode_steps=steps,

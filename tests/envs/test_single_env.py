@@ -15,7 +15,7 @@ from simic.envs.growth_env import GrowthEnv
 from simic.envs.single_env import SingleGrowthEnv
 from simic.errors import SimicError
 from simic.growth.life.vocabulary import Action, Op
-from tests.standard import Lifecycle, PPOParams, Prepare, Train
+from tests.standard import Instances, Lifecycle, PPOParams, Prepare, Suite, Train
 
 ENV_ID = "simic/Growth-v0"
 TRAIN = Train(
@@ -37,16 +37,9 @@ def env(digits):
 def bank(tmp_path_factory):
     """Three tasks of training, one of validation."""
     folder = tmp_path_factory.mktemp("bank")
-    instances = {"train": 3, "val": 1, "held_out": 1, "held_out_kinds": 1}
-    kinds = ("brightness", "digits", "pairs_near")
-    prepare(
-        Prepare(
-            task="suite", samples=60, suite={"name": "patches", "kinds": kinds, "instances": instances | {"outside": 0}}
-        ),
-        1,
-        folder / "out",
-        folder,
-    )
+    instances = Instances(train=3, val=1, held_out=1, held_out_kinds=1)
+    suite = Suite(kinds=("brightness", "digits", "pairs_near"), instances=instances)
+    prepare(Prepare(task="suite", samples=60, suite=suite), 1, folder / "out", folder)
     return folder / "out"
 
 

@@ -2,30 +2,22 @@
 
 from dataclasses import replace
 
-import pytest
 import torch
 from growth.worlds import make_table
 from torch import Tensor
 
-from simic.envs.growth_env import GrowthEnv
 from simic.growth.life.lifecycle import LIVE_STAGES
 from simic.growth.life.vocabulary import Op
 
 from .conftest import AT_ONCE
 from .transitions import act
 
-
-@pytest.fixture
-def tables(make_env):
-    def build(**changes) -> GrowthEnv:
-        return make_env(**{"family": "tables", "lifecycle": AT_ONCE, "backend": "vmap", **changes})
-
-    return build
+TABLES = {"family": "tables", "lifecycle": AT_ONCE, "backend": "vmap"}
 
 
-def test_a_seed_that_makes_room_is_told_and_the_governor_forgets_its_network(tables, play) -> None:
+def test_a_seed_that_makes_room_is_told_and_the_governor_forgets_its_network(make_env, play) -> None:
     """As after a prune: what the network with the old seed had reached is no measure of the one without it."""
-    env, remembered = tables(envs=40), []
+    env, remembered = make_env(20, **TABLES), []
     step = env.step
 
     def stepping(actions: Tensor):
@@ -34,7 +26,7 @@ def test_a_seed_that_makes_room_is_told_and_the_governor_forgets_its_network(tab
         return result
 
     env.step = stepping
-    before = torch.zeros(40, 1, dtype=torch.int64)
+    before = torch.zeros(20, 1, dtype=torch.int64)
     count = 0
     for (_, actions, (*_, info)), known in zip(play(env, prefer=(Op.GERMINATE,)), remembered, strict=True):
         lived = torch.isin(before, torch.tensor(sorted(LIVE_STAGES)))
@@ -46,9 +38,9 @@ def test_a_seed_that_makes_room_is_told_and_the_governor_forgets_its_network(tab
     assert count > 50
 
 
-def test_the_critic_is_told_the_kind_of_each_hosts_task_and_features_are_not(tables) -> None:
+def test_the_critic_is_told_the_kind_of_each_hosts_task_and_features_are_not(make_env) -> None:
     data = [make_table(5, tasks=4, samples=64, seed=seed) for seed in (1, 2)]
-    env, silent = tables(envs=6, data=data, kinds=(2, 0, -1, 1)), tables(envs=6, data=data)
+    env, silent = make_env(data=data, kinds=(2, 0, -1, 1), **TABLES), make_env(data=data, **TABLES)
     assert (env.observation_spec.told, env.observation_spec.hidden) == (1, 3)
     assert silent.observation_spec == replace(env.observation_spec, told=0, hidden=0)
     tasks = torch.tensor([3, 0, 1, 2, 3, 0])

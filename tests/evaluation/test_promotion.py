@@ -1,5 +1,6 @@
 """Champion against challenger: the same fresh hosts for both, validation splits alone, one task, one space."""
 
+import shutil
 from dataclasses import replace
 from math import sqrt
 
@@ -7,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from scipy.stats import t
-from tiny import LIFECYCLE, SMALL, small_learned, tiny_suite, tiny_train
+from tiny import LIFECYCLE, SMALL, small_learned, tiny_train
 
 from simic.data.batches import HELD_OUT_FILE, TEST_FILE, data_hash, load_held_out, load_split
 from simic.data.prepare import prepare
@@ -83,8 +84,8 @@ def test_every_pair_has_hosts_of_its_own_far_from_those_of_training(bank, monkey
 SCORES = {name: np.arange(3.0) for name in ("challenger", "champion", "random_legal", "static")}
 
 
-def test_held_out_data_are_neither_needed_nor_to_be_had(tmp_path, monkeypatch):
-    bank = tiny_suite(tmp_path)
+def test_held_out_data_are_neither_needed_nor_to_be_had(bank, tmp_path, monkeypatch):
+    bank = shutil.copytree(bank, tmp_path / "bank")
     both = entrant(bank), entrant(bank, "champion", "b")
 
     def peep(*_):
