@@ -100,13 +100,8 @@ def make_env(digits, tokens) -> Callable[..., GrowthEnv]:
         host = changes.pop("host", small(family))
         data = changes.pop("data", {"transformer": tokens, "tables": TABLE}.get(host.family, digits))
         keywords = {name: changes.pop(name) for name in {"compose", "kinds", "env_ids", "train_tasks"} & changes.keys()}
-        train = Train(
-            envs=envs,
-            episode_steps=steps,
-            batch_size=32,
-            host=host,
-            **{"lifecycle": QUICK, "batches_per_epoch": 2, "ppo": PPOParams(minibatches=1), **changes},
-        )
+        usual = {"lifecycle": QUICK, "batches_per_epoch": 2, "batch_size": 32, "ppo": PPOParams(minibatches=1)}
+        train = Train(envs=envs, episode_steps=steps, host=host, **usual | changes)
         return GrowthEnv(train, rng_seed, *data, backend=backend, **keywords)
 
     return build

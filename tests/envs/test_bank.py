@@ -5,28 +5,21 @@ import torch
 from torch import Tensor
 
 from simic.data.batches import Dataset
+from tests.growth.worlds import make_data
 
 from .transitions import random_step
 
 CLASSES = (4, 2, 4, 3)  # of each task
-TRAINING, VALIDATION = 64, 48  # samples of each task
 STEPS = 6
 
 
-def task(number: int, samples: int, seed: int) -> tuple[Tensor, Tensor]:
-    """Which of the first bands of two rows is the brightest; other samples for another seed."""
-    draw = torch.Generator().manual_seed(1000 * seed + number)
-    x = torch.randn(samples, 1, 8, 8, generator=draw)
-    return x, x.view(samples, 4, 16).mean(2)[:, : CLASSES[number]].argmax(1)
-
-
 def bank(seeds: tuple[int, ...] = (0, 0, 0, 0)) -> tuple[Dataset, Dataset]:
-    """Training and validation samples; a seed for each task."""
+    """Training and validation samples of four tasks; a seed for each of them."""
     found = []
-    for samples, offset in ((TRAINING, 1), (VALIDATION, 2)):
-        parts = [task(number, samples, 3 * seed + offset) for number, seed in enumerate(seeds)]
-        x, y = (torch.cat(tensors) for tensors in zip(*parts, strict=True))
-        found.append(Dataset(x, y, 4, CLASSES))
+    for samples, offset in ((64, 1), (48, 2)):
+        parts = [make_data(samples, 100 * number + 3 * seed + offset) for number, seed in enumerate(seeds)]
+        y = torch.cat([part.y % classes for part, classes in zip(parts, CLASSES, strict=True)])
+        found.append(Dataset(torch.cat([part.x for part in parts]), y, 4, CLASSES))
     return found[0], found[1]
 
 

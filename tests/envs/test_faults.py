@@ -12,6 +12,7 @@ from simic.growth.life.vocabulary import ALPHA_SPEED_STEPS, Action, Op, Ramp, St
 from simic.params import Governor
 from tests.standard import Host, Lifecycle
 
+from .conftest import AT_ONCE
 from .transitions import act
 
 
@@ -150,3 +151,26 @@ def test_while_a_seed_is_faded_out_the_governor_forgets_its_host(make_env):
             fading.append((~env.state.vitals.losses.isnan()).sum(dim=1).tolist())
     assert len(fading) >= 5 and all(known == [1, 1] for known in fading)
     assert (env.state.vitals.losses.isfinite().sum(dim=1) > 1).all()  # and then remembers again
+
+
+def test_a_seed_that_makes_room_is_told_and_the_governor_forgets_its_network(make_env, play) -> None:
+    """As after a prune: what the network with the old seed had reached is no measure of the one without it."""
+    env, remembered = make_env(20, family="tables", lifecycle=AT_ONCE, backend="vmap"), []
+    step = env.step
+
+    def stepping(actions: torch.Tensor):
+        result = step(actions)
+        remembered.append((~env.state.vitals.losses.isnan()).sum(dim=1))
+        return result
+
+    env.step = stepping
+    before = torch.zeros(20, 1, dtype=torch.int64)
+    count = 0
+    for (_, actions, (*_, info)), known in zip(play(env, prefer=(Op.GERMINATE,)), remembered, strict=True):
+        lived = torch.isin(before, torch.tensor(sorted(LIVE_STAGES)))
+        germinated = (info.effective_op == Op.GERMINATE)[:, None] & (actions[:, 1:2] == 0)
+        assert torch.equal(info.replaced, lived & germinated)
+        assert (known[info.replaced[:, 0]] <= 1).all()
+        count += int(info.replaced.sum())
+        before = info.stage
+    assert count > 50

@@ -1,10 +1,11 @@
 """The environment on a real population and real data: legality, accounting, measurements, rollbacks."""
 
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 import torch
-from growth.worlds import logits_of
+from growth.worlds import logits_of, make_table
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -235,3 +236,17 @@ def test_observation_and_masks_of_a_step_are_those_after_its_action(make_env):
     fresh = action_masks(env.slots, env.train.lifecycle, env.budget)
     assert all(torch.equal(after.masks[name], fresh[name]) for name in fresh)
     assert not torch.equal(after.masks["slot"], before.masks["slot"])
+
+
+def test_the_critic_is_told_the_kind_of_each_hosts_task_and_features_are_not(make_env) -> None:
+    data = [make_table(5, tasks=4, samples=64, seed=seed) for seed in (1, 2)]
+    env, silent = (make_env(family="tables", data=data, kinds=kinds) for kinds in ((2, 0, -1, 1), ()))
+    assert (env.observation_spec.told, env.observation_spec.hidden) == (1, 3)
+    assert silent.observation_spec == replace(env.observation_spec, told=0, hidden=0)
+    tasks = torch.tensor([3, 0, 1, 2, 3, 0])
+    (seen, _), (same, _) = (each.reset(options={"tasks": tasks}) for each in (env, silent))
+    assert seen.told is not None and seen.told.tolist() == [[1], [2], [0], [-1], [1], [2]]
+    assert same.told is None
+    assert torch.equal(seen.features, same.features)
+    later, *_ = env.step(Action.wait(6))
+    assert torch.equal(later.told, seen.told)

@@ -23,7 +23,7 @@ from simic.params import Host, Runtime
 from simic.training.learned import Learned
 from tests.standard import Evaluate, Lifecycle, Params, Prepare
 
-TRAIN = tiny_train(policy=SMALL, episode_steps=10, batches_per_epoch=1)
+TRAIN = tiny_train(policy=SMALL, episode_steps=9, batches_per_epoch=1)
 TREE = Params(train=TRAIN, evaluate=Evaluate(eval_seeds=6), runtime=Runtime(threads=1, processes=1))
 
 
