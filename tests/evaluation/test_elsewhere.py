@@ -41,7 +41,8 @@ WIDTHS = {"friedman1": 10, "breast_cancer": 30}  # the first generator and the f
 def params_of(*epochs: int, processes: int = 1, floors: bool = False, rules: tuple[RuleName, ...] = RULES) -> Params:
     train = Train(
         host=Host(family="tables", preset="baseline"), episode_steps=(4, 7), batches_per_epoch=2, batch_size=32,
-        lifecycle=AT_ONCE, price=PRICE, actions={"blueprint": ["mlp", "sort"]}, ppo=PPOParams(minibatches=1),
+        lifecycle=AT_ONCE, price=PRICE, ppo=PPOParams(minibatches=1),
+        actions={"blueprint": ["mlp", "sort"], "slot": [0]},
     )  # fmt: skip
     return standard.Params(
         train=train,

@@ -26,7 +26,7 @@ SEARCHED, SCHEDULES, TASKS, HOSTS = 4, 5, 3, 2
 @pytest.fixture(scope="module")
 def params():
     return Params(
-        train=tiny_train(episode_steps=10, batches_per_epoch=1, actions=ACTIONS, price=3.0),
+        train=tiny_train(episode_steps=12, batches_per_epoch=1, actions=ACTIONS, price=3.0),
         headroom=Asked(policies=RULES, search_tasks=SEARCHED, floors=False),
         evaluate=Evaluate(eval_seeds=TASKS * HOSTS),
         runtime=Runtime(processes=1, threads=1),
@@ -52,6 +52,7 @@ def test_rules_and_schedules_are_played_on_the_hosts_of_the_evaluation(bank, par
     alone = {"patient": BASELINES["patient"](setup.env), "schedule": grown}
     played = {name: done.score for name, done in play_for_score(setup, alone)}
     assert played["patient"] == found.policies["patient"] and min(played["schedule"].params) > found.host.params
+    assert len(set(played["schedule"].test_accuracy_pct)) > 2
     tables = {"val_accuracy_pct": "val_pct", "test_accuracy_pct": "test_pct"}
     for column in ("val_accuracy_pct", "test_accuracy_pct", "params", "flops_per_sample"):
         table = getattr(found, tables.get(column, column))
