@@ -110,27 +110,19 @@ def test_a_data_set_alone_is_decided_on_its_validation_split_host_by_host(tmp_pa
     assert {each.pairs for each in found.compared} == {6}
 
 
-def refusal(bank, *entrants):
-    with pytest.raises(SimicError) as caught:
-        contest(TREE, bank, *entrants)
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
-
-
-def test_a_champion_of_another_task_is_refused(bank, tmp_path):
-    other = replace(entrant(bank, "champion (version 3)", "b"), data_sha256="0" * 64)
-    said = refusal(bank, entrant(bank), other)
-    assert said.startswith(f"champion (version 3): was trained on data {'0' * 12}, {bank} is {data_hash(bank)[:12]}")
-
-
-def test_a_champion_that_grew_by_other_rules_is_refused(bank):
-    other = TRAIN.model_copy(update={"lifecycle": Lifecycle(max_seeds=2)})
-    said = refusal(bank, entrant(bank), entrant(bank, "champion", "b", train=other))
-    assert said.startswith("champion: was trained with train.lifecycle = {") and "params.yaml has {" in said
-
-
-def test_a_champion_of_another_space_is_refused(bank):
-    champion = entrant(bank, "champion", "b", train=tiny_train(host=Host(family="mlp", preset="baseline")))
-    in_this_host = replace(champion.learned, train=TRAIN)  # its params say so, its network does not
-    said = refusal(bank, entrant(bank), replace(champion, learned=in_this_host))
-    assert said.startswith("champion: the policy after 3 iterations was trained on ") and "blueprints" in said
+def test_a_champion_of_another_task_of_other_rules_or_of_another_space_is_refused(bank):
+    foreign = replace(entrant(bank, "champion (version 3)", "b"), data_sha256="0" * 64)
+    rules = TRAIN.model_copy(update={"lifecycle": Lifecycle(max_seeds=2)})
+    other = entrant(bank, "champion", "b", train=tiny_train(host=Host(family="mlp", preset="baseline")))
+    in_this_host = replace(other.learned, train=TRAIN)  # its params say so, its network does not
+    for champion, words in (
+        (foreign, rf"champion \(version 3\): was trained on data 0{{12}}, {bank} is {data_hash(bank)[:12]}"),
+        (
+            entrant(bank, "champion", "b", train=rules),
+            r"champion: was trained with train\.lifecycle = \{.*\.yaml has \{",
+        ),
+        (replace(other, learned=in_this_host), "champion: the policy after 3 iterations was trained on .*blueprints"),
+    ):
+        with pytest.raises(SimicError, match=f"^{words}") as caught:
+            contest(TREE, bank, entrant(bank), champion)
+        assert "\n" not in str(caught.value)
