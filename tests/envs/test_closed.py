@@ -45,8 +45,8 @@ def test_masks_are_those_of_an_open_environment_without_the_closed_choices(make_
 
 def test_an_open_space_is_masked_as_without_the_option(make_env):
     """No list, an empty one and a complete one are the same: not even an additional tensor."""
-    whole = choices(3, [item.name for item in make_env().blueprints])
-    seen = [make_env(actions=actions).reset()[0] for actions in ({}, dict.fromkeys(whole, ()), whole)]
+    whole = choices(3, [item.name for item in make_env(1).blueprints])
+    seen = [make_env(2, actions=actions).reset()[0] for actions in ({}, dict.fromkeys(whole, ()), whole)]
     for other in seen:
         assert list(other.masks) == ["op", "slot", "blueprint"]
         assert all(torch.equal(mask, other.masks[name]) for name, mask in seen[0].masks.items())
@@ -64,7 +64,7 @@ def test_an_open_space_is_masked_as_without_the_option(make_env):
 )
 def test_what_there_is_not_is_named(make_env, actions, message):
     with pytest.raises(SimicError, match=re.escape(message)):
-        make_env(actions=actions)
+        make_env(1, actions=actions)
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from tests.standard import Lifecycle, PPOParams, Reward
 @pytest.mark.parametrize("ending", ["terminate", "truncate"])
 def test_shaping_telescopes_over_played_episodes(make_env, play, transitions, ending):
     """An episode ends once, at its last step, where its objective is paid."""
-    env = make_env(envs=12, steps=12, episode_end=ending)
+    env = make_env(envs=12, family="mlp", steps=12, episode_end=ending)
     steps = [step[2] for step in play(env)]
     gamma, weight = env.train.ppo.gamma, env.train.reward.pbrs_weight
     paid = sum(gamma**t * step[4].components["shaping"] for t, step in enumerate(steps))
@@ -137,7 +137,7 @@ def test_the_reported_loss_is_that_of_the_live_network_alone(grown, digits):
 
 
 def test_a_refused_op_is_paid_as_the_wait_that_happened(make_env, play):
-    env = make_env(envs=12, steps=9, reward=Reward(intervention_cost=0.25))
+    env = make_env(envs=12, family="mlp", steps=9, reward=Reward(intervention_cost=0.25))
     refused = 0
     for _, actions, (*_, info) in play(env, prefer=(Op.ADVANCE, Op.FOSSILIZE)):
         no = (info.gate >= 0) & ~info.gate_passed

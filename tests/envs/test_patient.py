@@ -62,13 +62,13 @@ class ScalarPatient:
 
 @pytest.mark.parametrize(("most", "count"), [(1, 9), (3, 9), (1, 2)])
 def test_patient_rule_equals_the_scalar_rule(most, count):
-    world = World(envs=60, lifecycle=MANUAL.model_copy(update={"embargo_steps": 0, "max_seeds": most}))
+    world = World(envs=150, lifecycle=MANUAL.model_copy(update={"embargo_steps": 0, "max_seeds": most}))
     order, steps = tries("cnn", SLOTS)[:count], 60
     # Germinated; TRAINING from the next step for 3; BLENDING at once to the end, HOLDING by the next advance; measured:
     # 6 steps on.
     # Pruned, embargoed, reset and dormant take a step each.
     assert (steps_to_finish(world.lifecycle), steps_to_clear(world.lifecycle)) == (6, 4)
-    actor, scalars = Patient(world.lifecycle, order), [ScalarPatient(order, steps, 6, 4) for _ in range(60)]
+    actor, scalars = Patient(world.lifecycle, order), [ScalarPatient(order, steps, 6, 4) for _ in range(150)]
     met = as_the_scalar_rules(world, actor, scalars, steps)
     assert {op for op, _ in met} == {Op.WAIT, Op.GERMINATE, Op.ADVANCE, Op.PRUNE, Op.FOSSILIZE}
     assert (world.slots.stage == Stage.FOSSILIZED).sum(dim=1).max() == most
