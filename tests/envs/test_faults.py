@@ -155,7 +155,7 @@ def test_while_a_seed_is_faded_out_the_governor_forgets_its_host(make_env):
 
 def test_a_seed_that_makes_room_is_told_and_the_governor_forgets_its_network(make_env, play) -> None:
     """As after a prune: what the network with the old seed had reached is no measure of the one without it."""
-    env, remembered = make_env(20, family="tables", lifecycle=AT_ONCE, backend="vmap"), []
+    env, remembered = make_env(40, family="tables", lifecycle=AT_ONCE, backend="vmap"), []
     step = env.step
 
     def stepping(actions: torch.Tensor):
@@ -164,7 +164,7 @@ def test_a_seed_that_makes_room_is_told_and_the_governor_forgets_its_network(mak
         return result
 
     env.step = stepping
-    before = torch.zeros(20, 1, dtype=torch.int64)
+    before = torch.zeros(40, 1, dtype=torch.int64)
     count = 0
     for (_, actions, (*_, info)), known in zip(play(env, prefer=(Op.GERMINATE,)), remembered, strict=True):
         lived = torch.isin(before, torch.tensor(sorted(LIVE_STAGES)))
