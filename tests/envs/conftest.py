@@ -92,21 +92,16 @@ def transitions(monkeypatch) -> list[tuple[rewards.Transition, rewards.Setting]]
 @pytest.fixture(scope="session")
 def make_env(digits, tokens) -> Callable[..., GrowthEnv]:
     """``make_env(envs=8, family="mlp", lifecycle=Lifecycle(…))``: a short quick environment on the digits (of the
-    transformer: on tokens, of tables: on rows), or on ``data``."""
+    transformer: on tokens, of tables: on rows), or on ``data``; keywords of the environment may be among them."""
 
     def build(
         envs: int = 6, family: str = "cnn", steps: int = 12, backend: str = "loop", rng_seed: int = 7, **changes
     ) -> GrowthEnv:
         host = changes.pop("host", small(family))
         data = changes.pop("data", {"transformer": tokens, "tables": TABLE}.get(host.family, digits))
-        keywords = {name: changes.pop(name) for name in ("compose", "kinds") if name in changes}
-        train = Train(
-            envs=envs,
-            episode_steps=steps,
-            batch_size=32,
-            host=host,
-            **{"lifecycle": QUICK, "batches_per_epoch": 2, "ppo": PPOParams(minibatches=1), **changes},
-        )
+        keywords = {name: changes.pop(name) for name in {"compose", "kinds", "env_ids", "train_tasks"} & changes.keys()}
+        usual = {"lifecycle": QUICK, "batches_per_epoch": 2, "batch_size": 32, "ppo": PPOParams(minibatches=1)}
+        train = Train(envs=envs, episode_steps=steps, host=host, **usual | changes)
         return GrowthEnv(train, rng_seed, *data, backend=backend, **keywords)
 
     return build

@@ -30,16 +30,6 @@ def random_masks(envs: int, seed: int, density: float = 0.4) -> dict[str, torch.
     return {"op": slot.any(dim=2), "slot": slot, "blueprint": blueprint}
 
 
-def is_legal(action: list[int], masks: dict[str, torch.Tensor], env: int) -> bool:
-    """The slow obvious reading of the masks."""
-    op, slot, blueprint = action[:3]
-    if op == Op.WAIT:
-        return True
-    if not masks["slot"][env, op, slot]:
-        return False
-    return op != Op.GERMINATE or bool(masks["blueprint"][env, slot, blueprint])
-
-
 def test_random_legal_is_uniform_over_ops_then_slots_then_heads():
     masks = random_masks(1, seed=3, density=0.6)
     draws = 20_000
@@ -61,12 +51,14 @@ def test_random_legal_is_uniform_over_ops_then_slots_then_heads():
 
 
 def test_grammar_mask_is_exact():
-    masks = random_masks(40, seed=6)
-    rows = actions.grammar(SPEC)
-    legal = actions.grammar_mask(SPEC, observation(40, masks), rows)
-    assert legal[:, 0].all()
-    for env in range(40):
-        assert legal[env].tolist() == [is_legal(action, masks, env) for action in rows.tolist()]
+    """As the slow obvious reading of the masks has it."""
+    masks, rows = random_masks(12, seed=6), actions.grammar(SPEC)
+    legal = actions.grammar_mask(SPEC, observation(12, masks), rows)
+    slots, blueprints = masks["slot"].tolist(), masks["blueprint"].tolist()
+    for env, found in enumerate(legal.tolist()):
+        for (op, slot, blueprint, *_), is_legal in zip(rows.tolist(), found, strict=True):
+            grows = op != Op.GERMINATE or blueprints[env][slot][blueprint]
+            assert is_legal == (op == Op.WAIT or (slots[env][op][slot] and grows))
 
 
 @pytest.mark.parametrize("op", list(Op))
@@ -103,7 +95,7 @@ def test_an_op_reads_exactly_the_heads_that_its_row_names(op):
 RESERVE = torch.tensor([[10, 20, 30, 200], [40, 50, 60, 300], [70, 80, 90, 400]])
 
 
-@pytest.mark.parametrize("limit", [5.0, 50.0, 150.0, 1e9])
+@pytest.mark.parametrize("limit", [50.0, 150.0])
 def test_a_seed_may_come_where_it_and_those_of_other_slots_stay_within_the_limit(limit):
     """What is legal without a budget is that of the reference (tests/growth/life/test_lifecycle.py)."""
     generator = torch.Generator().manual_seed(1)

@@ -1,7 +1,5 @@
 """Random legal play in every host family and preset: laws of every step, with every reward mode on the same steps."""
 
-from collections import Counter
-
 import pytest
 import torch
 
@@ -64,31 +62,24 @@ def check_modes(transition, setting, info) -> None:
             assert (parts[name] <= 0).all(), name
 
 
-def check_budget(env, info) -> None:
-    """What is reported as the score is what the mode of that name pays for."""
-    price, kept = env.train.price, info.committed_params - env.host.params
-    assert torch.equal(info.score, info.committed_accuracy - price * (kept / env.host.params))
-    assert torch.equal(info.score, info.committed_accuracy) == (price == 0 or not kept.any())
-
-
-def walk(env, play, transitions, episodes: int) -> Counter:
-    """Plays and checks; how often each op was executed.
-
-    Every other episode hurries: otherwise hardly a seed lives to be fossilized.
-    """
-    executed, refused = Counter(), 0
+def walk(env, play, transitions, episodes: int) -> None:
+    """Plays and checks. Every other episode hurries: otherwise hardly a seed lives to be fossilized."""
+    executed, refused, price = set(), 0, env.train.price
     for iteration in range(episodes):
         transitions.clear()
         steps = play(env, iteration, prefer=() if iteration % 2 else (Op.ADVANCE, Op.FOSSILIZE))
         recorded = list(transitions)
         for (transition, setting), (_, actions, result) in zip(recorded, steps, strict=True):
+            info = result[4]
             check_step(env, transition, actions, result)
-            check_modes(transition, setting, result[4])
-            check_budget(env, result[4])
-            executed.update(result[4].effective_op.tolist())
-            refused += int(((result[4].gate >= 0) & ~result[4].gate_passed).sum())
-    assert set(executed) == set(map(int, Op)) and refused > 0  # the walk saw what it is about
-    return executed
+            check_modes(transition, setting, info)
+            # What is reported as the score is what the mode of that name pays for.
+            kept = info.committed_params - env.host.params
+            assert torch.equal(info.score, info.committed_accuracy - price * (kept / env.host.params))
+            assert torch.equal(info.score, info.committed_accuracy) == (price == 0 or not kept.any())
+            executed.update(info.effective_op.tolist())
+            refused += int(((info.gate >= 0) & ~info.gate_passed).sum())
+    assert executed == set(map(int, Op)) and refused > 0  # the walk saw what it is about
 
 
 @pytest.mark.parametrize(("family", "preset"), some(HOSTS, *QUICKEST))
@@ -96,7 +87,7 @@ def test_random_legal_play_keeps_every_law(make_env, play, transitions, family, 
     walk(make_env(host=Host(family=family, preset=preset), **KIND), play, transitions, episodes=2)
 
 
-@pytest.mark.parametrize(("family", "budget"), some([*SCARCE], *SCARCE[:2]))
+@pytest.mark.parametrize(("family", "budget"), some([*SCARCE], SCARCE[1]))
 def test_random_legal_play_under_a_scarce_budget_keeps_every_law(make_env, play, transitions, family, budget):
     """One seed at a time in all three slots, parameters for some blueprints only, and a price for what is kept."""
     lifecycle = QUICK.model_copy(update={"max_seeds": 1, "param_budget": budget})
@@ -110,7 +101,7 @@ def test_every_mode_pays_in_its_own_run_what_it_says_of_recorded_steps(make_env,
     recorded = []
     for mode in rewards.MODES:
         transitions.clear()
-        env = make_env(envs=6, family="mlp", steps=12, reward=Reward(mode=mode))
+        env = make_env(envs=4, family="mlp", steps=8, reward=Reward(mode=mode))
         played = play(env)
         recorded = recorded or list(transitions)
         for (_, _, (_, reward, *_, info)), step in zip(played, recorded, strict=True):

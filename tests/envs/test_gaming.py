@@ -38,7 +38,6 @@ from .transitions import (
     measured,
     paid,
     random_states,
-    start,
     transition,
     value,
 )
@@ -55,17 +54,22 @@ def path(states: list[Slots], ops: list[Op], **last) -> list:
     return [*steps[:-1], transition(states[-2], states[-1], ops[-1], **last)] if last else steps
 
 
-@every_mode
-@pytest.mark.parametrize("waits", [0, 1, 3, 8])
-def test_germinating_and_pruning_earns_nothing_and_less_with_every_cycle(make_slots, mode, setting, waits):
-    empty, gone = make_slots([[Stage.DORMANT]]), make_slots([[Stage.PRUNED]])
-    young = [make_slots([[Stage.GERMINATED]], dwell=[[n + 1]], age=[[n + 1]]) for n in range(waits + 1)]
-    cycle = path([empty, *young, gone], [Op.GERMINATE] + [Op.WAIT] * waits + [Op.PRUNE])
+def costs_more_and_more(mode: str, cycle: list, setting) -> None:
+    """A cycle costs something, and less is earned with every further one."""
     returns = [value(mode, cycle * n, setting) for n in range(1, 5)]
     if mode in BLIND:
         assert returns == [0.0] * 4
     else:
         assert returns[0] < 0 and all(more < fewer for fewer, more in pairwise(returns))
+
+
+@every_mode
+@pytest.mark.parametrize("waits", [0, 1, 8])
+def test_germinating_and_pruning_earns_nothing_and_less_with_every_cycle(make_slots, mode, setting, waits):
+    empty, gone = make_slots([[Stage.DORMANT]]), make_slots([[Stage.PRUNED]])
+    young = [make_slots([[Stage.GERMINATED]], dwell=[[n + 1]], age=[[n + 1]]) for n in range(waits + 1)]
+    cycle = path([empty, *young, gone], [Op.GERMINATE] + [Op.WAIT] * waits + [Op.PRUNE])
+    costs_more_and_more(mode, cycle, setting)
 
 
 def life(make_slots, kept: bool) -> list:
@@ -118,11 +122,7 @@ def test_a_harmful_seed_farm_earns_nothing(make_slots, mode, setting):
     cycle = path(states, [Op.GERMINATE, Op.ADVANCE, Op.WAIT, Op.PRUNE, Op.WAIT, Op.WAIT])
     for at in (1, 2):
         cycle[at] = replace(cycle[at], loss=torch.tensor([2.2]), stable_accuracy=torch.tensor([25.0]))
-    returns = [value(mode, cycle * n, setting) for n in range(1, 4)]
-    if mode in BLIND:
-        assert returns == [0.0] * 3
-    else:
-        assert returns[0] < 0 and all(more < fewer for fewer, more in pairwise(returns))
+    costs_more_and_more(mode, cycle, setting)
 
 
 @every_mode
@@ -139,14 +139,6 @@ def test_germinating_early_is_not_worth_more_than_late(make_slots, mode, setting
 
 
 @every_mode
-def test_no_seed_earns_nothing_but_the_objective(make_slots, mode, setting):
-    empty = make_slots([[Stage.DORMANT, Stage.PRUNED]])
-    for flags in ({}, {"ended": True, "terminal": True}):
-        parts = rewards.components(mode, transition(empty, empty, **flags), setting)
-        assert all(float(v) == 0.0 for name, v in parts.items() if name not in OBJECTIVES)
-
-
-@every_mode
 def test_a_fossilized_seed_has_no_further_attribution(make_slots, mode, setting):
     before = measured(make_slots, Stage.FOSSILIZED, contribution=10.0, gain=20.0)
     after = measured(make_slots, Stage.FOSSILIZED, contribution=40.0, gain=60.0)
@@ -157,13 +149,15 @@ def test_a_fossilized_seed_has_no_further_attribution(make_slots, mode, setting)
 
 @every_mode
 def test_the_objective_is_paid_at_the_end_and_once(make_slots, mode, setting):
-    """Changes of loss and score are paid as they come."""
-    slots = make_slots([[Stage.DORMANT]])
+    """Changes of loss and score are paid as they come; without a seed nothing else is."""
+    slots = make_slots([[Stage.DORMANT, Stage.PRUNED]])
     steps = [transition(slots, slots) for _ in range(4)] + [transition(slots, slots, ended=True, terminal=True)]
     differences = ("loss_improvement", "score_change")
     objective = [name for name in rewards.MODES[mode] if name in OBJECTIVES and name not in differences]
     assert objective or mode == "score"
-    amounts = [sum(float(parts[name]) for name in objective) for parts in paid(mode, steps, setting)]
+    found = paid(mode, steps, setting)
+    assert all(float(v) == 0.0 for parts in found for name, v in parts.items() if name not in OBJECTIVES)
+    amounts = [sum(float(parts[name]) for name in objective) for parts in found]
     assert amounts[:4] == [0.0] * 4 and (amounts[4] > 0) == bool(objective)
     died = transition(slots, slots, terminal=True, panicked=True)
     assert all(float(rewards.components(mode, died, setting)[name]) == 0.0 for name in objective)
@@ -245,8 +239,10 @@ def draw(envs: int, step: int, size: int, what: int) -> torch.Tensor:
     return rng.uniform(rng.key(3, rng.Purpose.BASELINE, what, torch.arange(envs), step), (size,))
 
 
-def random_life(envs: int, count: int, steps: int) -> list:
+@pytest.fixture(scope="module")
+def lives() -> list:
     """Random legal ops under random measurements, through the real lifecycle; no network is trained."""
+    envs, count, steps = 120, 2, 50
     slots, found = Slots.empty(envs, count), []
     sizes = (len(STYLES), len(TEMPO_STEPS), len(ALPHA_TARGETS), len(ALPHA_SPEED_STEPS), len(Curve))
     rows = torch.arange(envs)
@@ -277,12 +273,12 @@ def random_life(envs: int, count: int, steps: int) -> list:
 
 
 @every_mode
-def test_no_closed_loop_of_random_lives_earns(mode, setting):
+def test_no_closed_loop_of_random_lives_earns(lives, mode, setting):
     """From a host without live seeds to a host without live seeds again: at most nothing, discounted, in every mode."""
-    envs, steps = 120, 50
-    ledgers, sums = start(Slots.empty(envs, 2)), [torch.zeros(envs, dtype=torch.float64)]
+    envs, steps = len(lives[0].op), len(lives)
+    ledgers, sums = lives[0].ledgers, [torch.zeros(envs, dtype=torch.float64)]
     empty = []
-    for t, step in enumerate(random_life(envs, 2, steps)):
+    for t, step in enumerate(lives):
         step = replace(step, ledgers=ledgers)
         parts = rewards.components(mode, step, setting)
         paid = sum((v for name, v in parts.items() if name not in OBJECTIVES), torch.zeros(envs))

@@ -1,16 +1,16 @@
 """The environment on a real population and real data: legality, accounting, measurements, rollbacks."""
 
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 import torch
-from growth.worlds import logits_of
+from growth.worlds import logits_of, make_table
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from simic.envs.actions import action_masks
 from simic.envs.attribution import COMMITTED, MAIN, WITHOUT, measurable, switched_off
-from simic.envs.growth_env import GrowthEnv
 from simic.envs.rewards import potential
 from simic.errors import SimicError
 from simic.growth.batch.population import Population
@@ -18,21 +18,25 @@ from simic.growth.life.lifecycle import LIVE_STAGES, in_stages
 from simic.growth.life.vocabulary import Action, Op, Stage
 from tests.standard import Lifecycle, PPOParams, Reward
 
-FAMILIES = ("cnn", "mlp")
-
 
 @pytest.mark.parametrize("ending", ["terminate", "truncate"])
 def test_shaping_telescopes_over_played_episodes(make_env, play, transitions, ending):
-    env = make_env(envs=12, steps=12, episode_end=ending)
-    steps = play(env)
+    """An episode ends once, at its last step, where its objective is paid."""
+    env = make_env(envs=12, family="mlp", steps=12, episode_end=ending)
+    steps = [step[2] for step in play(env)]
     gamma, weight = env.train.ppo.gamma, env.train.reward.pbrs_weight
-    paid = sum(gamma**t * step[2][4].components["shaping"] for t, step in enumerate(steps))
+    paid = sum(gamma**t * step[4].components["shaping"] for t, step in enumerate(steps))
     # The first state has empty slots, Φ = 0; the last counts only when the episode was cut, not ended.
     left = weight * gamma**12 * potential(transitions[-1][0].after)
-    alive = env.state.alive
-    expected = torch.where(alive & (ending == "truncate"), left, 0.0)
+    expected = torch.where(env.state.alive & (ending == "truncate"), left, 0.0)
     assert left.max() > 1
     assert (paid - expected).abs().max() < 1e-6
+    ends = [(terminated.all().item(), truncated.all().item()) for _, _, terminated, truncated, _ in steps]
+    assert ends == [(False, False)] * 11 + [(ending == "terminate", ending == "truncate")]
+    objective = [step[4].components["terminal"].abs().sum().item() for step in steps]
+    assert objective[:-1] == [0.0] * 11 and objective[-1] > 0
+    with pytest.raises(SimicError, match="the episode ended at step 12; call reset first"):
+        env.step(Action.wait(12))
 
 
 def test_shaping_is_discounted_by_the_agents_gamma(make_env):
@@ -42,18 +46,6 @@ def test_shaping_is_discounted_by_the_agents_gamma(make_env):
     paid = [float(env.step(action)[4].components["shaping"][0]) for action in (germinate, Action.wait(1))]
     # F = 0.3 (γΦ(s') - Φ(s)); Φ is 0 without a seed, 1 + 0.3 per epoch of a GERMINATED one.
     assert paid == pytest.approx([0.3 * 0.5 * 1.3, 0.3 * (0.5 * 1.6 - 1.3)], abs=1e-9)
-
-
-@pytest.mark.parametrize("ending", ["terminate", "truncate"])
-def test_an_episode_ends_once_at_its_last_step(make_env, play, ending):
-    env = make_env(envs=4, steps=5, episode_end=ending)
-    ends = [(step[2][2].all().item(), step[2][3].all().item()) for step in play(env)]
-    assert ends[:-1] == [(False, False)] * 4
-    assert ends[-1] == (ending == "terminate", ending == "truncate")
-    paid = [step[2][4].components["terminal"].abs().sum().item() for step in play(env)]
-    assert paid[:-1] == [0.0] * 4 and paid[-1] > 0
-    with pytest.raises(SimicError, match="the episode ended at step 5; call reset first"):
-        env.step(Action.wait(4))
 
 
 def test_a_forbidden_action_is_refused_by_name(make_env):
@@ -92,15 +84,6 @@ def test_reset_measures_fresh_hosts_before_anything_is_trained(make_env, digits)
     assert not torch.equal(other.features, first)
 
 
-def play_until_fossilized(env, play):
-    """A random walk that ends with some seeds FOSSILIZED and others live."""
-    steps = play(env, never=(Op.PRUNE, Op.WAIT))
-    stage = env.slots.stage
-    blended = (stage == Stage.BLENDING) | (stage == Stage.HOLDING)
-    assert (stage == Stage.FOSSILIZED).any() and blended.any(), Counter(stage.flatten().tolist())
-    return steps
-
-
 def test_a_broken_network_has_no_committed_accuracy(make_env, digits):
     env = make_env(envs=2)
     env.reset()
@@ -110,10 +93,20 @@ def test_a_broken_network_has_no_committed_accuracy(make_env, digits):
     assert accuracy.isnan().tolist() == [False, True]
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-def test_contributions_equal_separate_passes(make_env, play, digits, family):
-    env = make_env(envs=8, family=family, steps=24)
-    info = play_until_fossilized(env, play)[-1][2][4]
+@pytest.fixture(scope="module", params=[("cnn", "loop"), ("mlp", "auto")], ids=["cnn", "mlp"])
+def grown(request, make_env, play):
+    """After a random walk that ends with some seeds FOSSILIZED and others live: the environment and its last step."""
+    family, backend = request.param
+    env = make_env(envs=8, family=family, steps=16, backend=backend)
+    info = play(env, never=(Op.PRUNE, Op.WAIT))[-1][2][4]
+    stage = env.slots.stage
+    blended = (stage == Stage.BLENDING) | (stage == Stage.HOLDING)
+    assert (stage == Stage.FOSSILIZED).any() and blended.any(), Counter(stage.flatten().tolist())
+    return env, info
+
+
+def test_contributions_equal_separate_passes(grown, digits):
+    env, info = grown
     kept = env.slots.stage == Stage.FOSSILIZED
     off = switched_off(measurable(env.slots).numpy(), kept.numpy())
     alone = [env.population.evaluate(env.slots, digits[1], one[None]).correct[0].double() for one in off]
@@ -129,8 +122,22 @@ def test_contributions_equal_separate_passes(make_env, play, digits, family):
     assert (committed - info.live_accuracy).abs().max() > 0
 
 
+def test_the_reported_loss_is_that_of_the_live_network_alone(grown, digits):
+    """Not averaged with its ablations: a network with a useful seed is not blamed for being tried without it."""
+    env, info = grown
+
+    def loss(off):
+        logits = logits_of(env.population, env.slots, digits[1].x, off)
+        return torch.stack([nn.functional.cross_entropy(row, digits[1].y) for row in logits])
+
+    expected = loss(torch.zeros_like(env.slots.stage, dtype=torch.bool))
+    assert torch.allclose(info.val_loss, expected, atol=1e-4)
+    # The ablations do say something else here.
+    assert (loss(env.slots.stage > Stage.DORMANT) - expected).abs().max() > 1e-3
+
+
 def test_a_refused_op_is_paid_as_the_wait_that_happened(make_env, play):
-    env = make_env(envs=12, steps=16, reward=Reward(intervention_cost=0.25))
+    env = make_env(envs=12, family="mlp", steps=9, reward=Reward(intervention_cost=0.25))
     refused = 0
     for _, actions, (*_, info) in play(env, prefer=(Op.ADVANCE, Op.FOSSILIZE)):
         no = (info.gate >= 0) & ~info.gate_passed
@@ -145,20 +152,7 @@ def test_a_refused_op_is_paid_as_the_wait_that_happened(make_env, play):
 # --- what the environment reports, what a step costs, and the spec ---
 
 
-def test_the_reported_loss_is_that_of_the_live_network_alone(make_env, play, digits):
-    """Not averaged with its ablations: a network with a useful seed is not blamed for being tried without it."""
-    env = make_env(envs=6, family="mlp", steps=16, backend="auto")
-    info = play(env, never=(Op.PRUNE, Op.WAIT))[-1][2][4]
-    off = torch.zeros_like(env.slots.stage, dtype=torch.bool)
-    logits = logits_of(env.population, env.slots, digits[1].x, off)
-    expected = torch.stack([nn.functional.cross_entropy(row, digits[1].y) for row in logits])
-    assert torch.allclose(info.val_loss, expected, atol=1e-4)
-    seeds_off = logits_of(env.population, env.slots, digits[1].x, env.slots.stage > Stage.DORMANT)
-    without = torch.stack([nn.functional.cross_entropy(row, digits[1].y) for row in seeds_off])
-    assert (without - expected).abs().max() > 1e-3  # the ablations do say something else here
-
-
-def test_an_epoch_has_the_batches_and_the_batch_size_of_the_params(make_env, digits):
+def test_an_epoch_has_the_batches_and_the_batch_size_of_the_params(make_env):
     seen = []
 
     class Watched(Population):
@@ -167,9 +161,7 @@ def test_an_epoch_has_the_batches_and_the_batch_size_of_the_params(make_env, dig
             return super().train_epoch(slots, data, order, *more)
 
     for batches, size in ((2, 32), (3, 16)):
-        params = make_env(envs=2, steps=2).train
-        params = params.model_copy(update={"batches_per_epoch": batches, "batch_size": size})
-        env = GrowthEnv(params, 1, *digits, compose=Watched)
+        env = make_env(envs=2, steps=2, batches_per_epoch=batches, batch_size=size, compose=Watched)
         env.reset()
         env.step(torch.zeros(2, 8, dtype=torch.int64))
         assert seen.pop().shape == (2, batches, size)
@@ -178,7 +170,7 @@ def test_an_epoch_has_the_batches_and_the_batch_size_of_the_params(make_env, dig
 
 def test_a_step_builds_no_module(make_env, play, monkeypatch):
     """Everything that can grow is laid out when the population is composed; nothing random appears in a forward."""
-    env = make_env(envs=4, steps=12, backend="auto")
+    env = make_env(envs=4, steps=8, backend="auto")
 
     def refuse(self, *args, **kwargs):
         raise AssertionError(f"{type(self).__name__} is built in an episode")
@@ -244,3 +236,17 @@ def test_observation_and_masks_of_a_step_are_those_after_its_action(make_env):
     fresh = action_masks(env.slots, env.train.lifecycle, env.budget)
     assert all(torch.equal(after.masks[name], fresh[name]) for name in fresh)
     assert not torch.equal(after.masks["slot"], before.masks["slot"])
+
+
+def test_the_critic_is_told_the_kind_of_each_hosts_task_and_features_are_not(make_env) -> None:
+    data = [make_table(5, tasks=4, samples=64, seed=seed) for seed in (1, 2)]
+    env, silent = (make_env(family="tables", data=data, kinds=kinds) for kinds in ((2, 0, -1, 1), ()))
+    assert (env.observation_spec.told, env.observation_spec.hidden) == (1, 3)
+    assert silent.observation_spec == replace(env.observation_spec, told=0, hidden=0)
+    tasks = torch.tensor([3, 0, 1, 2, 3, 0])
+    (seen, _), (same, _) = (each.reset(options={"tasks": tasks}) for each in (env, silent))
+    assert seen.told is not None and seen.told.tolist() == [[1], [2], [0], [-1], [1], [2]]
+    assert same.told is None
+    assert torch.equal(seen.features, same.features)
+    later, *_ = env.step(Action.wait(6))
+    assert torch.equal(later.told, seen.told)

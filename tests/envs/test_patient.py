@@ -81,14 +81,9 @@ def test_patient_rule_equals_the_scalar_rule(most, count):
 def test_a_seed_is_measured_in_holding_when_it_is_due(bank, changes, expected):
     """``steps_to_finish`` is exact: one step earlier the seed cannot be fossilized, then it can."""
     lifecycle = Lifecycle(max_seeds=1, **changes)
-    env = tiny_env(bank, hosts=2, lifecycle=lifecycle)
-    ready = []
+    env, ready, due = tiny_env(bank, hosts=2, lifecycle=lifecycle, episode_steps=7), [], steps_to_finish(lifecycle)
+    patient = Patient(lifecycle, tries("cnn", env.host.slots))
     play(
-        env,
-        Patient(lifecycle, tries("cnn", env.host.slots)),
-        0,
-        lambda situation, action, reward, info: ready.append(situation.observation.masks["op"][:, Op.FOSSILIZE]),
-        torch.arange(2),
+        env, patient, 0, lambda s, a, r, info: ready.append(s.observation.masks["op"][:, Op.FOSSILIZE]), torch.arange(2)
     )
-    due = steps_to_finish(lifecycle)
     assert due == expected and ready[due].all() and not ready[due - 1].any()

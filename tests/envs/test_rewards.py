@@ -224,15 +224,10 @@ def test_rent_of_the_loss_family_spares_young_seeds(make_slots):
     assert one("loss", huge)["loss_rent"] == pytest.approx(-1.5 / 10)  # the cap, an episode's ten steps together
 
 
-@pytest.fixture
-def own_registry(monkeypatch):
-    """Registrations of a test end with it."""
-    for name in ("TERMS", "MODES", "LEDGERS"):
+def test_wrong_registrations_are_refused_by_name(monkeypatch, make_slots):
+    for name in ("TERMS", "MODES", "LEDGERS"):  # what a test registers ends with it
         monkeypatch.setattr(rewards, name, getattr(rewards, name).copy())
     monkeypatch.setattr(registry, "_KNOWN", {kind: list(names) for kind, names in registry._KNOWN.items()})
-
-
-def test_wrong_registrations_are_refused_by_name(own_registry, make_slots):
     with pytest.raises(SimicError, match="'rent' is registered twice"):
         rewards.term("rent")(rewards.TERMS["rent"])
     with pytest.raises(SimicError, match="reward mode 'shaped' is registered twice"):

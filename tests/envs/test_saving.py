@@ -17,14 +17,6 @@ HOSTS, STEPS, SAVED_AT, BROKEN = 6, 10, 7, 1
 IN_GROUPS = partial(Shards, layout=Layout(HOSTS, 4, 1), setup=lambda: None)  # of four hosts and of two, in this process
 
 
-def played(env: GrowthEnv):
-    """That far into an episode."""
-    observation, _ = env.reset(options={"iteration": 3})
-    for _ in range(SAVED_AT):
-        observation, _ = random_step(env, observation)
-    return observation
-
-
 def bits(tensors: dict[str, Tensor]) -> dict[str, tuple]:
     """Everything that tells tensors apart."""
     return {name: (x.dtype, x.shape, x.detach().contiguous().numpy().tobytes()) for name, x in tensors.items()}
@@ -38,24 +30,39 @@ def make(request, make_env):
 
 
 @pytest.fixture(scope="module")
-def before(make):
-    """What an environment saved in the middle of its episode; read only."""
+def saved(make):
+    """An environment in the middle of its episode, what it shows, and what it saved there."""
     env = make()
-    played(env)
-    return env.state_dict()
+    observation, _ = env.reset(options={"iteration": 3})
+    for _ in range(SAVED_AT):
+        observation, _ = random_step(env, observation)
+    return env, observation, env.state_dict()
 
 
-def fresh(make) -> GrowthEnv:
+@pytest.fixture(scope="module")
+def other(make) -> GrowthEnv:
+    """At the beginning of that episode."""
     env = make()
     env.reset(options={"iteration": 3})
     return env
 
 
-def test_it_goes_on_as_if_nothing_had_been(make, before):
-    env = make()
-    expected, other = played(env), fresh(make)
+def test_the_state_of_another_episode_is_refused(saved, other):
+    name, (*_, state) = "episode/ledgers.tracked_loss", saved
+    missing, more = {key: state[key] for key in state if key != name}, {"episode/ledgers.more": state[name]}
+    for changed in (missing, state | more, state | {name: state[name][:1]}, state | {name: state[name].float()}):
+        with pytest.raises(SimicError, match=r"state of an episode: ledgers\.(tracked_loss|more) is"):
+            other.load_state_dict(changed)
+    for name in ("hosts/host/param", "snapshot/host/momentum"):
+        with pytest.raises(SimicError, match=r"population state host/(param|momentum): shape"):
+            other.load_state_dict(state | {name: state[name][:, :-1]})
+
+
+def test_it_goes_on_as_if_nothing_had_been(saved, other):
+    """Nor had a state that was refused."""
+    env, expected, state = saved
     assert env.state.alive.sum() == HOSTS - (not isinstance(env.population, Shards))
-    seen = other.load_state_dict(before)
+    seen = other.load_state_dict(state)
     assert bits(seen.masks | {"features": seen.features}) == bits(expected.masks | {"features": expected.features})
     for step in range(SAVED_AT, STEPS):
         expected, theirs = random_step(env, expected)
@@ -63,23 +70,3 @@ def test_it_goes_on_as_if_nothing_had_been(make, before):
         assert bits(ours) == bits(theirs), step
     assert env.slots.stage.any()
     assert bits(env.state_dict()) == bits(other.state_dict())
-
-
-@pytest.mark.parametrize("change", ["missing", "unknown", "shape", "kind"])
-def test_the_state_of_another_episode_is_refused(make, before, change):
-    name = "episode/ledgers.tracked_loss"
-    changed = dict(before)
-    if change == "missing":
-        del changed[name]
-    elif change == "unknown":
-        changed["episode/ledgers.more"] = before[name]
-    else:
-        changed[name] = before[name][:1] if change == "shape" else before[name].float()
-    with pytest.raises(SimicError, match=r"state of an episode: ledgers\.(tracked_loss|more) is"):
-        fresh(make).load_state_dict(changed)
-
-
-def test_hosts_of_other_sizes_are_refused(make, before):
-    for name in ("hosts/host/param", "snapshot/host/momentum"):
-        with pytest.raises(SimicError, match=r"population state host/(param|momentum): shape"):
-            fresh(make).load_state_dict({**before, name: before[name][:, :-1]})

@@ -15,7 +15,7 @@ from simic.envs.growth_env import GrowthEnv
 from simic.envs.single_env import SingleGrowthEnv
 from simic.errors import SimicError
 from simic.growth.life.vocabulary import Action, Op
-from tests.standard import Lifecycle, PPOParams, Prepare, Train
+from tests.standard import Instances, Lifecycle, PPOParams, Prepare, Suite, Train
 
 ENV_ID = "simic/Growth-v0"
 TRAIN = Train(
@@ -37,16 +37,9 @@ def env(digits):
 def bank(tmp_path_factory):
     """Three tasks of training, one of validation."""
     folder = tmp_path_factory.mktemp("bank")
-    instances = {"train": 3, "val": 1, "held_out": 1, "held_out_kinds": 1}
-    kinds = ("brightness", "digits", "pairs_near")
-    prepare(
-        Prepare(
-            task="suite", samples=60, suite={"name": "patches", "kinds": kinds, "instances": instances | {"outside": 0}}
-        ),
-        1,
-        folder / "out",
-        folder,
-    )
+    instances = Instances(train=3, val=1, held_out=1, held_out_kinds=1)
+    suite = Suite(kinds=("brightness", "digits", "pairs_near"), instances=instances)
+    prepare(Prepare(task="suite", samples=60, suite=suite), 1, folder / "out", folder)
     return folder / "out"
 
 
@@ -115,32 +108,23 @@ def test_a_forbidden_action_is_played_as_wait_and_marked(env):
 # --- an agent that is not ours trains on the single-environment view, unchanged: sb3-contrib's MaskablePPO ---
 
 
-LEARNABLE = TRAIN.model_copy(
-    update={"episode_steps": 16, "lifecycle": Lifecycle(training_dwell=1, min_prune_age=3, embargo_steps=1)}
-)
-
-
-@pytest.fixture
-def nothing_left_behind(monkeypatch, tmp_path):
-    """stable-baselines3 draws from torch's own generator and makes a folder for its log: no other test notices."""
-    monkeypatch.setenv("SB3_LOGDIR", str(tmp_path))
-    with torch.random.fork_rng():
-        yield
-
-
-def test_maskable_ppo_learns_on_it_and_plays_nothing_illegal(digits, nothing_left_behind):
-    env = gymnasium.make(ENV_ID, train=LEARNABLE, dataset_train=digits[0], dataset_val=digits[1])
-    agent = MaskablePPO("MlpPolicy", env, n_steps=64, batch_size=32, n_epochs=2, seed=3, device="cpu")
-    before = {name: parameter.clone() for name, parameter in agent.policy.state_dict().items()}
-    agent.learn(64)
-    after = agent.policy.state_dict()
-    assert all(parameter.isfinite().all() for parameter in after.values())
-    assert all(not torch.equal(before[name], parameter) for name, parameter in after.items())
-    (seen, info), ops = env.reset(seed=1), set()
-    for _ in range(LEARNABLE.longest_episode):
-        action, _ = agent.predict(seen, action_masks=info["action_mask"])
-        seen, *_, info = env.step(action)
-        assert not info["illegal"]
-        ops.add(info["effective_op"])
-    assert len(ops) >= 3
-    env.close()
+def test_maskable_ppo_learns_on_it_and_plays_nothing_illegal(digits, monkeypatch, tmp_path):
+    lifecycle = Lifecycle(training_dwell=1, min_prune_age=3, embargo_steps=1)
+    train = TRAIN.model_copy(update={"episode_steps": 16, "lifecycle": lifecycle})
+    env = gymnasium.make(ENV_ID, train=train, dataset_train=digits[0], dataset_val=digits[1])
+    monkeypatch.setenv("SB3_LOGDIR", str(tmp_path))  # it makes a folder for its log
+    with torch.random.fork_rng():  # it draws from torch's own generator: no other test notices
+        agent = MaskablePPO("MlpPolicy", env, n_steps=64, batch_size=32, n_epochs=2, seed=3, device="cpu")
+        before = {name: parameter.clone() for name, parameter in agent.policy.state_dict().items()}
+        agent.learn(64)
+        after = agent.policy.state_dict()
+        assert all(parameter.isfinite().all() for parameter in after.values())
+        assert all(not torch.equal(before[name], parameter) for name, parameter in after.items())
+        (seen, info), ops = env.reset(seed=1), set()
+        for _ in range(train.longest_episode):
+            action, _ = agent.predict(seen, action_masks=info["action_mask"])
+            seen, *_, info = env.step(action)
+            assert not info["illegal"]
+            ops.add(info["effective_op"])
+        assert len(ops) >= 3
+        env.close()

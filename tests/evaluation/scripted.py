@@ -58,47 +58,40 @@ class World:
         return Situation(observation, self.slots, self.tracker, alive, step)
 
     def step(self, action, step):
-        self.slots, events = advance(self.slots, action, self.lifecycle, self.accuracy)
+        self.slots, _ = advance(self.slots, action, self.lifecycle, self.accuracy)
         self.validate(step + 1)
-        return events
 
 
-def episode(world, iteration=0, steps=60):
-    return Episode(torch.arange(world.envs), iteration, 1, steps)
-
-
-def legal(world, situation, action):
-    """Every sampled head lies in its mask given the heads before."""
-    assert actions.legal(world.spec, situation.observation.masks, action).all()
-
-
-def seeds_of(slots, host):
-    """Return what a scalar rule sees of the seeds of a host."""
-    fields = ("dwell", "age", "ramp", "contribution", "contribution_se", "gradient_healthy")
-    rows = [{name: getattr(slots, name)[host, slot].item() for name in fields} for slot in range(SLOTS)]
-    return [{**row, "stage": Stage(int(slots.stage[host, k])), "slot": k} for k, row in enumerate(rows)]
+def seeds_of(slots):
+    """Return what a scalar rule sees of the seeds of each host."""
+    fields = ("dwell", "age", "ramp", "contribution", "contribution_se", "gradient_healthy", "stage")
+    columns = zip(*(getattr(slots, name).flatten().tolist() for name in fields), strict=True)
+    seeds = [dict(zip(fields, values, strict=True)) for values in columns]
+    seeds = [{**seed, "stage": Stage(seed["stage"]), "slot": place % SLOTS} for place, seed in enumerate(seeds)]
+    return [seeds[first : first + SLOTS] for first in range(0, len(seeds), SLOTS)]
 
 
 def as_the_scalar_rules(world, actor, scalars, steps):
     """Play an episode in which each host does as its scalar rule, asked for (op, slot, blueprint), would; return the
     ops and hosts that were met.
     """
-    actor.start(episode(world, steps=steps))
+    actor.start(Episode(torch.arange(world.envs), 0, 1, steps))
     met = set()
     for step in range(steps):
         situation = world.situation(step)
         action, masks = actor.act(situation), situation.observation.masks
-        legal(world, situation, action)
-        for host, scalar in enumerate(scalars):
+        assert actions.legal(world.spec, masks, action).all()
+        did = torch.stack([action.op, action.slot, action.blueprint], dim=1).tolist()
+        by_host = zip(scalars, seeds_of(world.slots), masks["slot"].tolist(), masks["blueprint"].tolist(), strict=True)
+        for host, (scalar, seeds, slots, blueprints) in enumerate(by_host):
 
-            def can(op, slot, kind, host=host, masks=masks):
-                allowed = bool(masks["slot"][host, op, slot])
-                return allowed and (op != Op.GERMINATE or bool(masks["blueprint"][host, slot, kind]))
+            def can(op, slot, kind, slots=slots, blueprints=blueprints):
+                return slots[op][slot] and (op != Op.GERMINATE or blueprints[slot][kind])
 
-            op, slot, kind = scalar.act(seeds_of(world.slots, host), can, step)
-            assert Op(int(action.op[host])) == op, (step, host)
-            assert op == Op.WAIT or int(action.slot[host]) == slot
-            assert op != Op.GERMINATE or int(action.blueprint[host]) == kind
+            op, slot, kind = scalar.act(seeds, can, step)
+            assert Op(did[host][0]) == op, (step, host)
+            assert op == Op.WAIT or did[host][1] == slot
+            assert op != Op.GERMINATE or did[host][2] == kind
             met.add((op, host))
         world.step(action, step)
     return met

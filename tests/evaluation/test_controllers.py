@@ -61,8 +61,11 @@ IMAGES, VECTORS = (
 )
 
 
+RULE = "the policy patient, since no controller fits: .*"
+
+
 @pytest.mark.parametrize(
-    ("mine", "host", "shape", "name"),
+    ("mine", "host", "shape", "said"),
     [
         (IMPAIRED, None, (1, 16, 16), OWN),
         (TABLES, TABLES, (1, 1, 4), OWN),
@@ -70,25 +73,19 @@ IMAGES, VECTORS = (
         (TABLES, IMPAIRED, (1, 16, 16), IMAGES),
         (None, None, (1, 1, 4), VECTORS),
         (IMPAIRED, TABLES, (1, 1, 4), VECTORS),
+        (None, None, (64,), RULE + "suite images.*trained on images, these are tokens; .*vectors, these are tokens"),
+        (None, DEEP, (1, 16, 16), RULE + "suite images.*trained on cnn/impaired, 3 slots.*this is cnn/deep"),
+        (TABLES, DEEP, (1, 16, 16), RULE + "own controller: .*mlp/baseline.*; the published controller of suite image"),
     ],
 )
-def test_the_projects_own_comes_first_where_it_fits_else_the_published_one_that_does(shipped, mine, host, shape, name):
+def test_the_projects_own_comes_first_where_it_fits_else_a_published_one_else_a_rule(shipped, mine, host, shape, said):
+    """A rule grows where none fits, and says why."""
     found = choose(mine and own(mine), host, USUAL, meta(*shape), CPU)
-    assert isinstance(found, Controller) and found.name == name
-
-
-@pytest.mark.parametrize(
-    ("mine", "host", "shape", "words"),
-    [
-        (None, None, (64,), "suite images.*trained on images, these are tokens; .*tables.*vectors, these are tokens"),
-        (None, DEEP, (1, 16, 16), "suite images.*trained on cnn/impaired, 3 slots.*this is cnn/deep"),
-        (TABLES, DEEP, (1, 16, 16), "own controller: .*mlp/baseline.*; the published controller of suite images"),
-    ],
-)
-def test_where_none_fits_the_rule_by_hand_grows_and_says_why(shipped, mine, host, shape, words):
-    rule = choose(mine and own(mine), host, USUAL, meta(*shape), CPU)
-    assert isinstance(rule, Rule) and rule.name == "patient"
-    assert re.match(f"the policy patient, since no controller fits: .*{words}", str(rule)) and "\n" not in str(rule)
+    if said.startswith(RULE):
+        assert isinstance(found, Rule) and found.name == "patient" and "\n" not in str(found)
+        assert re.match(said, str(found))
+    else:
+        assert isinstance(found, Controller) and found.name == said
 
 
 def test_vectors_are_grown_by_the_tuned_rule_where_hosts_are_those_it_is_tuned_for(shelf):

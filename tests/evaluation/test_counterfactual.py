@@ -38,13 +38,6 @@ ITERATION, TASK, HOST = 3, 2, 4
 ACTIONS = {"slot": [0, 1], "alpha_target": [1.0], "tempo": [3], "style": ["linear_add"]}
 
 
-def world(bank, rows):
-    """So many hosts that are equal."""
-    env = tiny_env(bank, rows, episode_steps=11, batches_per_epoch=1, actions=ACTIONS)
-    env.env_ids = torch.full((rows,), HOST)
-    return env
-
-
 def turns_of(env, actor):
     turns, tasks = [], torch.full_like(env.env_ids, TASK)
     play(env, actor, ITERATION, lambda *turn: turns.append(Turn(*turn)), tasks, env.env_ids)
@@ -59,7 +52,7 @@ def learned(env):
 def situations(bank):
     """Play hosts through all kinds of stages."""
     lifecycle = LIFECYCLE.model_copy(update={"max_seeds": 2, "auto_advance": False})
-    env = tiny_env(bank, 6, episode_steps=12, batches_per_epoch=1, lifecycle=lifecycle)
+    env = tiny_env(bank, 6, episode_steps=9, batches_per_epoch=1, lifecycle=lifecycle)
     turns = []
     play(env, RandomLegal(env.action_spec), 0, lambda *turn: turns.append(Turn(*turn)))
     return env, turns
@@ -89,7 +82,8 @@ def test_offers_are_all_that_is_legal_with_the_probabilities_and_the_other_heads
 
 def test_another_first_seed_and_the_other_verdict_are_asked_for_once(bank):
     """The seed is pruned instead of kept; a verdict on a later one is the policy's own."""
-    env = world(bank, 4)
+    env = tiny_env(bank, 4, episode_steps=11, batches_per_epoch=1, actions=ACTIONS)
+    env.env_ids = torch.full((4,), HOST)  # equal hosts
     own = turns_of(env, learned(env))
     first = CounterfactualActor(learned(env), FIRST_SEED, torch.tensor([0, 1, 2, 999]))
     turns = turns_of(env, first)

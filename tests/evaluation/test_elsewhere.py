@@ -22,7 +22,7 @@ from simic.evaluation.result import OUTSIDE, HeadroomReport
 from simic.evaluation.schedules import OpenLoop, Schedule
 from simic.evaluation.scoring import EvaluationSetup, play_for_score
 from simic.growth.life.vocabulary import Stage
-from simic.params import RuleName, Runtime
+from simic.params import Runtime
 from simic.training import worker_layout
 from simic.training.checkpoint import Checkpoint, Manifest
 from simic.training.growth_task import VALIDATION_ITERATION
@@ -30,7 +30,6 @@ from tests import standard
 from tests.standard import Evaluate, Headroom, Host, Instances, Lifecycle, Params, PPOParams, Prepare, Suite, Train
 
 CPU, PRICE = torch.device("cpu"), 2.0
-RULES = ("static", "patient")
 AT_ONCE = Lifecycle(
     training_dwell=0, blending_dwell=0, min_prune_age=0, embargo_steps=0, reset_steps=0, max_seeds=1,
     sequential_development=False,
@@ -38,14 +37,15 @@ AT_ONCE = Lifecycle(
 WIDTHS = {"friedman1": 10, "breast_cancer": 30}  # the first generator and the first real table, by width
 
 
-def params_of(*epochs: int, processes: int = 1, floors: bool = False, rules: tuple[RuleName, ...] = RULES) -> Params:
+def params_of(*epochs: int, processes: int = 1) -> Params:
     train = Train(
         host=Host(family="tables", preset="baseline"), episode_steps=(4, 7), batches_per_epoch=2, batch_size=32,
-        lifecycle=AT_ONCE, price=PRICE, actions={"blueprint": ["mlp", "sort"]}, ppo=PPOParams(minibatches=1),
+        lifecycle=AT_ONCE, price=PRICE, ppo=PPOParams(minibatches=1),
+        actions={"blueprint": ["mlp", "sort"], "slot": [0]},
     )  # fmt: skip
     return standard.Params(
         train=train,
-        headroom=Headroom(policies=rules, search_tasks=2, floors=floors),
+        headroom=Headroom(policies=("static", "patient"), search_tasks=2, floors=False),
         evaluate=Evaluate(eval_seeds=2, epochs=epochs, static_final=False),
         runtime=Runtime(processes=processes, threads=1),
     )

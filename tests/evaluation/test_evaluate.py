@@ -22,57 +22,56 @@ from simic.evaluation.policies import BASELINES, actors
 from simic.evaluation.schedules import OpenLoop, Schedule
 from simic.evaluation.scoring import EvaluationSetup, play_for_score
 from simic.growth.life.vocabulary import Stage
-from simic.params import Params
 from simic.training.checkpoint import Checkpoint, Manifest
 from simic.training.learned import Learned, describe_specs
 from tests import standard
 
-SEEDS, STEPS, BATCHES, BATCH = 3, 9, 2, 32
+SEEDS, STEPS = 3, 9
 POLICIES = ("learned", "learned_sampled", "blind")
 RULES = ("static", "random_legal", "patient")
 
 
-def small_params(**evaluate_changes):
-    tree = standard.Params().model_dump()
-    tree["train"] |= {"envs": 4, "episode_steps": STEPS, "batches_per_epoch": BATCHES, "batch_size": BATCH}
-    tree["train"]["price"] = 2.0
-    tree["train"]["lifecycle"] |= {"training_dwell": 1, "max_seeds": 1}
-    tree["train"]["actions"] = {"blueprint": ["norm", "conv_light"]}
-    tree["headroom"] |= {"search_tasks": 2, "policies": RULES, "floors": False}
-    tree["runtime"] |= {"processes": 1, "threads": 1, "backend": "loop"}
-    tree["evaluate"] |= {"eval_seeds": SEEDS, "policies": POLICIES, "static_final": False, **evaluate_changes}
-    return Params.model_validate(tree)
+PARAMS = standard.merged(
+    {
+        "train": {
+            "envs": 4, "episode_steps": STEPS, "batches_per_epoch": 2, "batch_size": 32, "price": 2.0,
+            "lifecycle": {"training_dwell": 1, "max_seeds": 1}, "actions": {"blueprint": ["norm", "conv_light"]},
+        },
+        "headroom": {"search_tasks": 2, "policies": RULES, "floors": False},
+        "runtime": {"processes": 1, "threads": 1, "backend": "loop"},
+        "evaluate": {"eval_seeds": SEEDS, "policies": POLICIES, "static_final": False},
+    }
+)  # fmt: skip
 
 
-def evaluated(setup, learned, headroom, **changes):
-    kept, params = Checkpoint(Path(), Manifest.model_construct(iteration=7), {}), small_params(**changes)
-    return evaluate.evaluate(setup, actors(params, setup.env, learned), headroom, params, kept)
+def evaluated(setup, learned, headroom):
+    kept = Checkpoint(Path(), Manifest.model_construct(iteration=7), {})
+    return evaluate.evaluate(setup, actors(PARAMS, setup.env, learned), headroom, PARAMS, kept)
 
 
-def scheduled(setup, kind=OpenLoop):
+def scheduled(setup):
     """Grow one light seed on every host."""
     names = [item.name for item in setup.env.blueprints]
-    return kind([Schedule.named("conv_light at 0, step 0", names, setup.env.host.slots)] * len(setup.tasks))
+    return OpenLoop([Schedule.named("conv_light at 0, step 0", names, setup.env.host.slots)] * len(setup.tasks))
 
 
 def alone(setup, actor):
-    """Return the score of an actor without others beside it, and the timeline of its first host."""
+    """Return what an actor did without others beside it."""
     [(_, done)] = play_for_score(setup, {"alone": actor})
-    return done.score, timeline(setup.env, done)
+    return done
 
 
 @pytest.fixture(scope="module")
 def prepared(tmp_path_factory):
     folder = tmp_path_factory.mktemp("data")
-    params = small_params()
-    prepare(params.prepare, params.rng_seed, folder / "prepared", folder / "raw")
+    prepare(PARAMS.prepare, PARAMS.rng_seed, folder / "prepared", folder / "raw")
     return folder / "prepared"
 
 
 @pytest.fixture(scope="module")
 def setup(prepared):
     """Three policies play side by side."""
-    return EvaluationSetup.open(small_params(), prepared, policies=len(POLICIES))
+    return EvaluationSetup.open(PARAMS, prepared, policies=len(POLICIES))
 
 
 @pytest.fixture(scope="module")
@@ -80,12 +79,12 @@ def learned(setup):
     """Untrained, but with scales that are not the identity."""
     env, actor = setup.env, untrained(setup.env)
     specs = describe_specs(env.action_spec, env.observation_spec)
-    return Learned(actor.policy, actor.normalizers, specs, small_params().train, 7)
+    return Learned(actor.policy, actor.normalizers, specs, PARAMS.train, 7)
 
 
 @pytest.fixture(scope="module")
 def headroom(prepared):
-    return measure(small_params(), prepared, torch.device("cpu"), lambda *told: None)
+    return measure(PARAMS, prepared, torch.device("cpu"), lambda *told: None)
 
 
 @pytest.fixture(scope="module")
@@ -94,58 +93,45 @@ def evaluation(setup, learned, headroom):
 
 
 @pytest.fixture(scope="module")
-def rules(setup):
-    """Return score and timeline of each rule."""
-    named = {name: alone(setup, BASELINES[name](setup.env)) for name in RULES}
-    return {**named, "schedule": alone(setup, scheduled(setup))}
+def played(setup, learned):
+    """Return what each policy and rule did, and a schedule."""
+    own = actors(PARAMS, setup.env, learned) | {name: BASELINES[name](setup.env) for name in RULES}
+    return {name: alone(setup, actor) for name, actor in {**own, "schedule": scheduled(setup)}.items()}
 
 
 def test_same_checkpoint_and_seeds_give_the_same_bytes(evaluation, prepared, learned, headroom):
-    fresh = EvaluationSetup.open(small_params(), prepared, policies=len(POLICIES))
+    fresh = EvaluationSetup.open(PARAMS, prepared, policies=len(POLICIES))
     assert evaluated(fresh, learned, headroom).to_json() == evaluation.to_json()
 
 
-@pytest.fixture(scope="module")
-def trained(setup, learned):
-    """Score and timeline of each."""
-    return {name: alone(setup, actor) for name, actor in actors(small_params(), setup.env, learned).items()}
-
-
-def test_a_policy_scores_the_same_whoever_else_is_evaluated_and_in_headroom_too(evaluation, trained, rules):
+def test_a_policy_scores_the_same_whoever_else_is_evaluated_and_in_headroom_too(evaluation, played):
     for name in (*POLICIES, *RULES):
-        assert (trained | rules)[name][0] == evaluation.policies[name].per_seed, name
+        assert played[name].score == evaluation.policies[name].per_seed, name
 
 
-def test_all_policies_meet_the_same_hosts_and_data(trained, rules):
+def test_all_policies_meet_the_same_hosts_and_data(setup, played):
     """No op changes the committed network in the first epoch, so after it all must agree to the bit."""
-    firsts = {name: seen.committed_accuracy_pct[0] for name, (_, seen) in (trained | rules).items()}
+    firsts = {name: timeline(setup.env, done).committed_accuracy_pct[0] for name, done in played.items()}
     assert len(firsts) == 7 and len(set(firsts.values())) == 1, firsts
 
 
 def test_other_rng_seed_gives_other_hosts(prepared, evaluation):
     assert len(set(evaluation.policies["static"].per_seed.val_accuracy_pct)) > 1  # seeds are different hosts
-    other = EvaluationSetup.open(small_params().model_copy(update={"rng_seed": 2}), prepared)
-    assert alone(other, BASELINES["static"](other.env))[0] != evaluation.policies["static"].per_seed
+    other = EvaluationSetup.open(PARAMS.model_copy(update={"rng_seed": 2}), prepared)
+    assert alone(other, BASELINES["static"](other.env)).score != evaluation.policies["static"].per_seed
 
 
-def test_counts_agree_with_the_timeline(evaluation, trained, rules):
-    for name, (seeds, seen) in (trained | rules).items():
-        done = [d.op for d in seen.decisions if d.refused_by_gate is None]
-        assert seeds.germinated[0] == done.count("GERMINATE"), name
-        assert seeds.fossilized[0] == done.count("FOSSILIZE"), name
-        stages = np.array([[0] * evaluation.host.slots, *seen.stages])
+def test_counts_agree_with_the_timeline(setup, played):
+    """Of the first host."""
+    for name, done in played.items():
+        seeds, seen = done.score, timeline(setup.env, done)
+        ops = [d.op for d in seen.decisions if d.refused_by_gate is None]
+        assert seeds.germinated[0] == ops.count("GERMINATE"), name
+        assert seeds.fossilized[0] == ops.count("FOSSILIZE"), name
+        stages = np.array([[0] * setup.env.host.slots, *seen.stages])
         assert seeds.pruned[0] == ((stages[1:] == Stage.PRUNED) & (stages[:-1] != Stage.PRUNED)).sum(), name
         assert len(seen.stages) == len(seen.live_accuracy_pct) == STEPS
         assert all(decision.blueprint is not None for decision in seen.decisions), name
-
-
-def test_comparisons_are_of_test_accuracy_host_by_host(evaluation):
-    assert evaluation.comparisons
-    for each in evaluation.comparisons:
-        first, second = (evaluation.policies[name].per_seed for name in (each.first, each.second))
-        pairs = zip(first.test_accuracy_pct, second.test_accuracy_pct, strict=True)
-        differences = [one - other for one, other in pairs]
-        assert each.pairs == len(differences) and each.difference.estimate == pytest.approx(np.mean(differences))
 
 
 def test_shown_are_the_hosts_that_won_most_and_lost_most_over_the_common_schedule(evaluation, headroom):
@@ -190,29 +176,16 @@ def test_file_round_trip_and_damage(evaluation, tmp_path):
 def test_a_policy_of_another_task_is_refused(setup, learned):
     spec = learned.policy.observation_spec
     other = replace(spec, features=spec.features + 1)
-    policy = ActorCritic(learned.policy.action_spec, other, small_params().train.policy, 5)
+    policy = ActorCritic(learned.policy.action_spec, other, PARAMS.train.policy, 5)
     with pytest.raises(SimicError, match=r"was trained on .* slots.*; this is "):
-        actors(small_params(), setup.env, replace(learned, policy=policy))
+        actors(PARAMS, setup.env, replace(learned, policy=policy))
 
 
-class Watched(OpenLoop):
-    """Remembers what it was shown."""
-
-    def start(self, episode):
-        super().start(episode)
-        self.shown = []
-
-    def act(self, situation):
-        self.shown.append(situation)
-        return super().act(situation)
-
-
-def test_hand_rules_meet_measured_contributions(setup):
+def test_hand_rules_meet_measured_contributions(played):
     """A seed in HOLDING has been tried without, so that a rule can keep it; one that does not act has not."""
-    actor = scheduled(setup, Watched)
-    alone(setup, actor)
-    stage = torch.stack([situation.slots.stage for situation in actor.shown])
-    contribution = torch.stack([situation.slots.contribution for situation in actor.shown])
+    shown = [turn.situation for turn in played["schedule"].turns]
+    stage = torch.stack([situation.slots.stage for situation in shown])
+    contribution = torch.stack([situation.slots.contribution for situation in shown])
     assert (stage == Stage.HOLDING).any() and contribution[stage == Stage.HOLDING].isfinite().all()
     assert contribution[stage == Stage.TRAINING].isnan().all()
-    assert [situation.step for situation in actor.shown] == list(range(STEPS))
+    assert [situation.step for situation in shown] == list(range(STEPS))

@@ -1,15 +1,15 @@
 """The account of how hosts grew: what was chosen, what came of it, what happened by itself."""
 
 import torch
-from tiny import Breaks
 
-from simic.data.batches import Dataset
 from simic.envs.growth_env import GrowthEnv
 from simic.envs.play import play
 from simic.evaluation.export_best import history
 from simic.evaluation.scoring import Turn
 from simic.growth.life.vocabulary import TEMPO_STEPS, Action, Op
 from tests import standard
+from tests.envs.test_faults import poisoned
+from tests.growth.worlds import DATA
 
 STEPS = 8
 
@@ -27,12 +27,12 @@ class Script:
 
 
 def test_every_decision_transition_and_rollback_is_in_the_account() -> None:
-    draw = torch.Generator().manual_seed(0)
-    data = Dataset(torch.randn(64, 1, 8, 8, generator=draw), torch.arange(64) % 4, 4)
     overrides = {
         "train": {"envs": 4, "episode_steps": STEPS, "batch_size": 32, "host": {"family": "mlp", "preset": "baseline"}}
     }
-    env = GrowthEnv(standard.merged(overrides).train, 1, data, data, torch.arange(2), compose=Breaks)
+    env = GrowthEnv(
+        standard.merged(overrides).train, 1, DATA["mlp"], DATA["mlp"], torch.arange(2), compose=poisoned(1, 5)
+    )
     turns, script = list[Turn](), Script()
     play(env, script, 0, lambda *turn: turns.append(Turn(*turn)))
     assert script.alive == [[True, True]] * 5 + [[True, False]] * (STEPS - 5)

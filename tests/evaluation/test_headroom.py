@@ -11,6 +11,7 @@ from simic.evaluation.headroom import hand_rules, known_or_tuned, measure
 from simic.evaluation.policies import BASELINES
 from simic.evaluation.result import Fixed, TunedRule, TunedRules
 from simic.evaluation.rules import ByLength
+from simic.evaluation.schedules import OpenLoop, Schedule
 from simic.evaluation.scoring import EvaluationSetup, play_for_score
 from simic.evaluation.statistics import Interval
 from simic.params import Headroom as Asked
@@ -43,15 +44,20 @@ def found(bank, params, told):
 
 
 def test_rules_and_schedules_are_played_on_the_hosts_of_the_evaluation(bank, params, found):
+    """A table is its columns: beside others, in whatever population, a schedule on a host reaches the same to a bit."""
     setup = EvaluationSetup.open(params, bank)
-    assert setup.tasks.tolist() == list(found.rows) == [0, 1, 2] * HOSTS
-    [(_, done)] = play_for_score(setup, {"patient": BASELINES["patient"](setup.env)})
-    assert done.score == found.policies["patient"] and found.schedules[0] == "static"
-    static = found.policies["static"]
-    for column, table in {"val_accuracy_pct": "val_pct", "test_accuracy_pct": "test_pct"}.items():
-        assert getattr(static, column) == tuple(row[0] for row in getattr(found, table))
-    for column in ("params", "flops_per_sample"):
-        assert getattr(static, column) == tuple(row[0] for row in getattr(found, column))
+    assert setup.tasks.tolist() == list(found.rows) == [0, 1, 2] * HOSTS and found.schedules[0] == "static"
+    names, slots = [item.name for item in setup.env.blueprints], setup.env.host.slots
+    grown = OpenLoop([Schedule.named(found.schedules[-1], names, slots)] * len(found.rows))
+    alone = {"patient": BASELINES["patient"](setup.env), "schedule": grown}
+    played = {name: done.score for name, done in play_for_score(setup, alone)}
+    assert played["patient"] == found.policies["patient"] and min(played["schedule"].params) > found.host.params
+    assert len(set(played["schedule"].test_accuracy_pct)) > 2
+    tables = {"val_accuracy_pct": "val_pct", "test_accuracy_pct": "test_pct"}
+    for column in ("val_accuracy_pct", "test_accuracy_pct", "params", "flops_per_sample"):
+        table = getattr(found, tables.get(column, column))
+        for place, own in ((0, found.policies["static"]), (-1, played["schedule"])):
+            assert getattr(own, column) == tuple(row[place] for row in table)
     # The hosts that choose are others on the same tasks.
     assert np.shape(found.choosing_val_pct) == np.shape(found.val_pct) == (TASKS * HOSTS, SCHEDULES)
     assert [row[0] for row in found.choosing_val_pct] != [row[0] for row in found.val_pct]

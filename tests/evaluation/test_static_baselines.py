@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from tiny import STEPS, TASKS, tiny_env, tiny_train
+from tiny import TASKS, tiny_env, tiny_train
 
 from simic.data.batches import Dataset, HeldOut, load_held_out, load_split
 from simic.envs.growth_env import GrowthEnv
@@ -28,6 +28,7 @@ from simic.params import Runtime
 from tests.standard import Host, Lifecycle, Params
 
 SMALL = ((4,), (4, 8))
+SHORT = 6  # steps
 DEVICE = torch.device("cpu")
 
 
@@ -74,17 +75,17 @@ def test_the_penalty_is_chosen_on_validation_and_the_test_split_has_no_say(held)
 
 def test_static_networks_are_hosts_that_never_grow_bit_for_bit(held, params):
     tasks = torch.tensor([0, 1, 2, 1])
-    found = static_baselines(params, held, tasks, DEVICE, (STEPS,))[STEPS]
+    found = static_baselines(params, held, tasks, DEVICE, (SHORT,))[SHORT]
     assert list(found) == [LINEAR, "static cnn, [4]", "static cnn, [4, 8]"]
     host = Host(family="cnn", preset="baseline", widths=(4, 8), kernel_size=3)
-    env = GrowthEnv(tiny_train(host=host), params.rng_seed, held.train, held.val, torch.arange(4))
+    env = GrowthEnv(tiny_train(host=host, episode_steps=SHORT), params.rng_seed, held.train, held.val, torch.arange(4))
     play(env, Static(), EVALUATION_ITERATION, lambda *step: None, tasks)
     expected, _ = env.committed(held.test)
     network = found["static cnn, [4, 8]"]
     assert network.test_accuracy_pct == tuple(round(value, 4) for value in expected.double().tolist())
     assert network.params == (env.host.params,) * 4
     # 64 training samples, forward and backward, in each of the steps.
-    assert network.training_flops == (STEPS * 64 * 3 * env.host.flops_per_sample,) * 4
+    assert network.training_flops == (SHORT * 64 * 3 * env.host.flops_per_sample,) * 4
 
 
 def test_a_trained_host_stands_beside_all_of_it_trained_on_and_adapters_in_every_slot(held, params):

@@ -15,7 +15,7 @@ from simic.params import Runtime
 from tests.standard import Params
 
 CPU, ROWS = torch.device("cpu"), 8
-SHORT, LONG = 13, 20
+SHORT, LONG = 9, 16
 
 
 @pytest.fixture(scope="module")

@@ -53,19 +53,6 @@ def untrained(env: GrowthEnv, greedy: bool = True) -> LearnedActor:
     return LearnedActor(policy, Normalizers(normalizer), greedy=greedy)
 
 
-class Breaks(Population):
-    """The weights of one host are NaN after its epoch ``last``."""
-
-    row, last, epochs = 1, 5, 0
-
-    def train_epoch(self, *given):
-        stats = super().train_epoch(*given)
-        self.epochs += 1
-        if self.epochs == self.last:
-            self._stores["host"].param[self.row] = torch.nan
-        return stats
-
-
 def tiny_env(bank: Path, hosts: int = TASKS, compose=Population, **changes) -> GrowthEnv:
     data = (load_split(bank, split) for split in ("train", "val"))
     return GrowthEnv(tiny_train(**changes), 1, *data, env_ids=torch.arange(hosts), compose=compose)
