@@ -48,7 +48,7 @@ def twin(family: str, envs: int) -> tuple[Population, Slots]:
 
 @TRIED
 def test_an_epoch_gives_the_same_bits_twice_and_the_parameters_of_the_cpu(family: str) -> None:
-    order, ends = make_order(12, 20, 16), []
+    order, ends = make_order(12, 8, 16), []
     for _ in range(2):
         far, moved = twin(family, 12)
         far.train_epoch(moved, on_device(DATA[family]), order.to(DEVICE))
