@@ -200,8 +200,8 @@ def write_part(folder: Path, part: str, images: np.ndarray, labels: np.ndarray) 
 
 def test_the_official_parts_are_joined_as_images_of_their_natural_shape(tmp_path):
     parts = {"train": digits_like(30, 1), "t10k": digits_like(20, 2)}
-    for part, (images, labels) in parts.items():
-        write_part(tmp_path, part, images, labels)
+    for part, arrays in parts.items():
+        write_part(tmp_path, part, *arrays)
     source = read_mnist_like("fashion_mnist", tmp_path)
     assert source.name == "fashion_mnist"
     assert source.x.dtype == torch.uint8 and source.x.shape == (50, 1, 6, 6)
@@ -209,7 +209,7 @@ def test_the_official_parts_are_joined_as_images_of_their_natural_shape(tmp_path
         assert np.array_equal(np.concatenate(given), found.numpy())
 
 
-def test_t10k_files_alone_are_used_and_the_source_says_so(tmp_path):
+def test_t10k_files_alone_are_used_and_the_source_says_so_but_train_files_alone_are_not_the_whole(tmp_path, official):
     write_part(tmp_path / "mnist", "t10k", *digits_like(100, 3))
     seventy = Split(train=0.7, val=0.15, test=0.15)
     prepare(Prepare(task="mnist", split=seventy), 1, tmp_path / "out", tmp_path)
@@ -217,12 +217,9 @@ def test_t10k_files_alone_are_used_and_the_source_says_so(tmp_path):
     assert meta.source == "mnist, its t10k files alone"
     # 10 of each class: of 1.5, Python rounds to the even 2
     assert meta.samples == {"train": 60, "val": 20, "test": 20}
-
-
-def test_train_files_alone_are_not_taken_for_the_whole(tmp_path, official):
-    write_part(tmp_path / "mnist", "train", *digits_like(100, 3))
-    with pytest.raises(SimicError, match=r"mnist/t10k-images-idx3-ubyte\.gz: no such file"):
-        read_mnist_like("mnist", tmp_path)
+    write_part(tmp_path / "fashion_mnist", "train", *digits_like(100, 3))
+    with pytest.raises(SimicError, match=r"fashion_mnist/t10k-images-idx3-ubyte\.gz: no such file"):
+        read_mnist_like("fashion_mnist", tmp_path)
 
 
 def test_images_and_labels_must_fit(tmp_path):
@@ -236,8 +233,9 @@ def test_images_and_labels_must_fit(tmp_path):
             read_mnist_like("mnist", tmp_path)
     write_part(tmp_path, "t10k", images, labels)
     write_part(tmp_path, "train", *digits_like(20, 5, side=7))
-    message = r"t10k-images-idx3-ubyte: images of \(6, 6\) pixels, the others have \(7, 7\)"
-    with pytest.raises(SimicError, match=message):
+    with pytest.raises(
+        SimicError, match=r"t10k-images-idx3-ubyte: images of \(6, 6\) pixels, the others have \(7, 7\)"
+    ):
         read_mnist_like("mnist", tmp_path)
 
 
@@ -264,12 +262,6 @@ def archive(files: dict[str, bytes | None], kind: bytes = tarfile.DIRTYPE) -> by
     return target.getvalue()
 
 
-def test_a_record_is_a_label_then_red_green_and_blue_row_by_row():
-    x, y = read_batch("b", bytes([7]) + bytes(range(256)) * 12)
-    assert y.tolist() == [7] and x.shape == (1, 3, 32, 32)
-    assert x[0, 0, 1, 2] == 34 and x[0, 1, 0, 5] == 5  # place 32 + 2; green begins at place 1,024, a multiple of 256
-
-
 @pytest.mark.parametrize("place", [FOLDER, f"cifar10/{FOLDER}", ARCHIVE, f"cifar10/{ARCHIVE}"])
 def test_folder_and_archive_hold_the_same_source(tmp_path, place):
     path = tmp_path / place
@@ -294,10 +286,13 @@ def test_fetched_prepared_and_standardised_per_channel(official, monkeypatch, tm
     assert torch.allclose(data.x.mean((0, 2, 3)), torch.zeros(3), atol=1e-4)
 
 
-@pytest.mark.parametrize("content", [b"", b"hello world", FILES[BATCHES[0]][:-1], bytes([10]) + bytes(3072)])
-def test_anything_else_is_refused_in_one_line_naming_the_batch(content):
-    with pytest.raises(SimicError, match=r"^the batch: [^\n]*$"):
-        read_batch("the batch", content)
+def test_a_record_is_a_label_then_red_green_and_blue_row_by_row_and_anything_else_is_refused_naming_the_batch():
+    x, y = read_batch("b", bytes([7]) + bytes(range(256)) * 12)
+    assert y.tolist() == [7] and x.shape == (1, 3, 32, 32)
+    assert x[0, 0, 1, 2] == 34 and x[0, 1, 0, 5] == 5  # place 32 + 2; green begins at place 1,024, a multiple of 256
+    for content in (b"", b"hello world", FILES[BATCHES[0]][:-1], bytes([10]) + bytes(3072)):
+        with pytest.raises(SimicError, match=r"^the batch: [^\n]*$"):
+            read_batch("the batch", content)
 
 
 HARMFUL = {
