@@ -28,7 +28,7 @@ def test_a_suites_host_trains_on_every_one_of_its_tasks_under_its_own_params(nam
     train = params.load(ROOT / "params.yaml", overrides).train
     assert train.lifecycle.max_seeds == 1
     suite = {"name": name, "instances": FEW}
-    prepare(Prepare(task="suite", samples=704, suite=suite), 1, tmp_path / "out", tmp_path, train_host)
+    prepare(Prepare(task="suite", samples=640, suite=suite), 1, tmp_path / "out", tmp_path, train_host)
     data = [load_split(tmp_path / "out", split) for split in ("train", "val")]
     meta = read_meta(tmp_path / "out")
     assert meta.source.startswith(f"suite {name}") and meta.licence
