@@ -38,14 +38,12 @@ def digits_like(n: int, seed: int, side: int = 6) -> tuple[np.ndarray, np.ndarra
 # --- fetching --------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def mnist_files() -> dict[str, bytes]:
-    """The four files of a small MNIST: 60 training and 40 test images of 6×6 pixels."""
-    files = {}
-    for part, n in (("train", 60), ("t10k", 40)):
-        for name, array in zip(("images-idx3", "labels-idx1"), digits_like(n, seed=n), strict=True):
-            files[f"{part}-{name}-ubyte.gz"] = gzip.compress(idx_bytes(array), mtime=0)
-    return files
+# The four files of a small MNIST: 60 training and 40 test images of 6×6 pixels.
+MNIST = {
+    f"{part}-{name}-ubyte.gz": gzip.compress(idx_bytes(array), mtime=0)
+    for part, n in (("train", 60), ("t10k", 40))
+    for name, array in zip(("images-idx3", "labels-idx1"), digits_like(n, seed=n), strict=True)
+}
 
 
 @dataclass
@@ -79,19 +77,19 @@ def hashed(files: dict[str, bytes]) -> dict[str, str]:
 
 
 @pytest.fixture
-def mnist(official, mnist_files, monkeypatch) -> None:
+def mnist(official, monkeypatch) -> None:
     """MNIST's table, pointing at the site of this test and at the checksums of its small files."""
-    monkeypatch.setitem(SITES, "mnist", Site(official.url, hashed(mnist_files), "none"))
-    official.files = dict(mnist_files)
+    monkeypatch.setitem(SITES, "mnist", Site(official.url, hashed(MNIST), "none"))
+    official.files = dict(MNIST)
 
 
 def files_of(folder: Path) -> dict[str, bytes]:
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def test_what_is_missing_is_fetched_verified_and_kept(mnist, official, mnist_files, tmp_path):
+def test_what_is_missing_is_fetched_verified_and_kept(mnist, official, tmp_path):
     prepare(Prepare(task="mnist"), 1, tmp_path / "out", tmp_path / "raw")
-    assert files_of(tmp_path / "raw") == {f"mnist/{name}": content for name, content in mnist_files.items()}
+    assert files_of(tmp_path / "raw") == {f"mnist/{name}": content for name, content in MNIST.items()}
     assert sum(read_meta(tmp_path / "out").samples.values()) == 100
     assert load_split(tmp_path / "out", "train").shape == (1, 6, 6)
     before = files_of(tmp_path / "out")
@@ -102,10 +100,10 @@ def test_what_is_missing_is_fetched_verified_and_kept(mnist, official, mnist_fil
 
 @pytest.mark.parametrize("folder", ["", "mnist"])
 @pytest.mark.parametrize("packed", [True, False], ids=["gz", "unpacked"])
-def test_local_files_need_no_network_wherever_they_lie(mnist, official, mnist_files, tmp_path, folder, packed):
+def test_local_files_need_no_network_wherever_they_lie(mnist, official, tmp_path, folder, packed):
     raw = tmp_path / "raw" / folder
     raw.mkdir(parents=True)
-    for name, content in mnist_files.items():
+    for name, content in MNIST.items():
         path = raw / (name if packed else name.removesuffix(".gz"))
         path.write_bytes(content if packed else gzip.decompress(content))
     prepare(Prepare(task="mnist"), 1, tmp_path / "out", tmp_path / "raw")
@@ -142,8 +140,8 @@ def test_a_bad_download_keeps_nothing(mnist, official, tmp_path, fault, words):
     assert "train-images-idx3-ubyte.gz" in message and words in message
 
 
-def test_files_of_the_other_set_are_not_mistaken(mnist, mnist_files, tmp_path):
-    for name, content in mnist_files.items():
+def test_files_of_the_other_set_are_not_mistaken(mnist, tmp_path):
+    for name, content in MNIST.items():
         (tmp_path / name).write_bytes(content)
     said = refused(Prepare(task="fashion_mnist"), tmp_path)
     assert "train-images-idx3-ubyte.gz: is a file of mnist, not of fashion_mnist" in said

@@ -22,7 +22,7 @@ WIDTHS = {"breast_cancer": 30, "wine": 13, "diabetes": 10, "digits": 64, "iris":
 WIDTHS |= {"friedman1": 10, "friedman2": 4, "friedman3": 4}  # others: 12
 
 
-def tables(samples: int | None = 704, **instances) -> Prepare:
+def tables(samples: int = 352, **instances) -> Prepare:
     return standard.Prepare(task="suite", samples=samples, suite={"name": "tables", "instances": FEW | instances})
 
 
@@ -33,7 +33,7 @@ def bank(tmp_path_factory) -> Path:
     return folder / "out"
 
 
-def drawn(name: str, instance: int, n: int = 200) -> tuple[Problem, torch.Tensor, torch.Tensor]:
+def drawn(name: str, instance: int, n: int = 120) -> tuple[Problem, torch.Tensor, torch.Tensor]:
     """Draw rows of a test split, whose labels are right."""
     draws = Draws(1, name, "train", instance, Sources(Path()))
     problem = KINDS["tables"][name](draws)
@@ -169,7 +169,7 @@ def test_the_label_is_what_the_recorded_parameters_say(name):
             if min(abs(score - cut) for cut in cuts) > 1e-3:
                 told += 1
                 assert sum(score > cut for cut in cuts) == label, (instance, row)
-        assert told > 150
+        assert told > 90
 
 
 # --- kinds -----------------------------------------------------------------------------------------------------------

@@ -113,7 +113,7 @@ SETTINGS = st.builds(
 @given(params=SETTINGS, seed=st.integers(0, 2**31))
 @settings(max_examples=10, deadline=None, derandomize=True)
 def test_tensor_lifecycle_equals_the_scalar_machine(params: Lifecycle, seed: int) -> None:
-    play(50, seed, params)
+    play(30, seed, params)
 
 
 @pytest.mark.prove
