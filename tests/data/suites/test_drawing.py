@@ -97,11 +97,7 @@ def test_kinds_that_cannot_be_drawn_are_refused_in_one_line(tmp_path, case):
     assert message in refused(suite(**changes), tmp_path)
 
 
-def images(n, *shape):
-    return torch.zeros(n, *shape)
-
-
-def of(classes=2, parameters=None, x=lambda n: images(n, 1, 16, 16), y=lambda n: torch.arange(n) % 2):
+def of(classes=2, parameters=None, x=lambda n: torch.zeros(n, 1, 16, 16), y=lambda n: torch.arange(n) % 2):
     return lambda draws: Problem(classes, parameters or {}, lambda draws, n: (x(n), y(n)))
 
 
@@ -135,13 +131,13 @@ CALLS = count()  # no two splits have the same rows
 WRONG = {
     "no Problem": (lambda draws: None, "kind 'mine': gave NoneType, must be a Problem"),
     "shape": (
-        of(x=lambda n: images(n, 1, 8, 8) + next(CALLS)),
+        of(x=lambda n: torch.zeros(n, 1, 8, 8) + next(CALLS)),
         "kind 'mine': samples are torch.float32 [1, 8, 8], those of kind",
     ),
-    "vectors": (of(x=lambda n: images(n, 256)), "must be float32 [n, C, H, W]"),
-    "too few": (of(x=lambda n: images(n - 1, 1, 16, 16)), "must be float32 [n, C, H, W]"),
-    "doubles": (of(x=lambda n: images(n, 1, 16, 16).double()), "x and y of 24 samples are torch.float64"),
-    "nan": (of(x=lambda n: images(n, 1, 16, 16) / 0.0), "kind 'mine': x has values that are not finite"),
+    "vectors": (of(x=lambda n: torch.zeros(n, 256)), "must be float32 [n, C, H, W]"),
+    "too few": (of(x=lambda n: torch.zeros(n - 1, 1, 16, 16)), "must be float32 [n, C, H, W]"),
+    "doubles": (of(x=lambda n: torch.zeros(n, 1, 16, 16).double()), "x and y of 24 samples are torch.float64"),
+    "nan": (of(x=lambda n: torch.zeros(n, 1, 16, 16) / 0.0), "kind 'mine': x has values that are not finite"),
     "label": (of(y=lambda n: torch.arange(n) % 3), "kind 'mine': 2 classes, labels from 0 to 2"),
     "negative": (of(y=lambda n: -(torch.arange(n) % 2)), "labels from -1 to 0"),
     "one class": (of(1, y=lambda n: torch.zeros(n, dtype=torch.int64)), "1 classes"),

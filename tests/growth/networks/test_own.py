@@ -22,12 +22,8 @@ class Cut(nn.Module):
         super().__init__()
         norm = nn.BatchNorm2d(6)
         norm.running_mean, norm.running_var = torch.linspace(-1, 1, 6), torch.linspace(0.5, 2, 6)
-        self.segments = nn.ModuleList(
-            [
-                nn.Sequential(nn.Conv2d(1, 6, 3, padding=1), norm, nn.ReLU()),
-                nn.Sequential(nn.Conv2d(6, 8, 3), nn.ReLU()),
-            ]
-        )
+        first = nn.Sequential(nn.Conv2d(1, 6, 3, padding=1), norm, nn.ReLU())
+        self.segments = nn.ModuleList([first, nn.Sequential(nn.Conv2d(6, 8, 3), nn.ReLU())])
         self.head = nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.Linear(8 * 36, 4))
 
     def forward(self, x: Tensor) -> Tensor:
