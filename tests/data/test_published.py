@@ -4,6 +4,7 @@ import gzip
 import hashlib
 import http.client
 import io
+import re
 import struct
 import tarfile
 from dataclasses import dataclass, field
@@ -164,13 +165,12 @@ BAD = {
 
 
 @pytest.mark.parametrize("case", BAD)
-@pytest.mark.parametrize("packed", [True, False])
-def test_other_content_is_refused_naming_the_file(tmp_path, case, packed):
+def test_other_content_is_refused_naming_the_file(tmp_path, case):
     content, message = BAD[case]
-    (tmp_path / "some-file").write_bytes(gzip.compress(content) if packed else content)
-    with pytest.raises(SimicError) as error:
-        read_idx(tmp_path / "some-file", 2)
-    assert "some-file" in str(error.value) and message in str(error.value) and "\n" not in str(error.value)
+    for packed in (gzip.compress(content), content):
+        (tmp_path / "some-file").write_bytes(packed)
+        with pytest.raises(SimicError, match=rf"\A[^\n]*some-file[^\n]*{re.escape(message)}[^\n]*\Z"):
+            read_idx(tmp_path / "some-file", 2)
 
 
 def test_a_gzip_file_truncated_or_damaged_anywhere_is_refused_or_read_right(tmp_path):

@@ -32,9 +32,9 @@ def nothing_off(population: Population) -> Tensor:
 
 def test_no_position_of_a_grown_transformer_sees_a_later_one() -> None:
     """Every blueprint and operator, the gate too: a pool over positions would leak the answer."""
-    population = make_population("transformer", 16)
+    population = make_population("transformer", 24)
     slots = mixed_slots(population)
-    population.train_epoch(slots, DATA["transformer"], make_order(16, 2, 16))
+    population.train_epoch(slots, DATA["transformer"], make_order(24, 2, 16))
     x = DATA["transformer"].x[:16]
     changed = x.clone()
     changed[:, 4:] = (changed[:, 4:] + 1) % 11
