@@ -79,7 +79,7 @@ def test_a_directory_gives_the_network_back(family: str, tmp_path: Path) -> None
 def test_every_seed_for_tables_is_exported(kind: int, tmp_path: Path) -> None:
     population = make_population("tables", 2)
     slots = one_seed(population, Stage.FOSSILIZED, kind, alpha=1.0)
-    population.train_epoch(slots, DATA["tables"], make_order(2, 15, 16))
+    population.train_epoch(slots, DATA["tables"], make_order(2, 30, 16))
     write_network(grown_network(population, slots, 1, committed=True), tmp_path / "grown", [], CARD)
     program, x = torch.export.load(tmp_path / "grown" / "network.pt2").module(), make_table(seed=8).x
     expected, bare = (logits_of(population, each, x)[1] for each in (slots, Slots.empty(2, 1)))
