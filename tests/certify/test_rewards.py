@@ -35,10 +35,8 @@ def test_a_step_is_paid_as_by_the_reference(mode: str, ended: bool, terminal: bo
     states = [replace(slots, alpha=torch.rand(ENVS, SLOTS, generator=draw)) for slots in random_states(13, ENVS, SLOTS)]
     for number, (before, after) in enumerate(pairwise(states)):
         op, slot = (Op.WAIT, Op.FOSSILIZE, Op.PRUNE)[number % 3], number % SLOTS
-        sizes, accuracies = (
-            torch.randint(0, 300, (2, ENVS, SLOTS), generator=draw),
-            100 * torch.rand(2, ENVS, generator=draw),
-        )
+        sizes = torch.randint(0, 300, (2, ENVS, SLOTS), generator=draw)
+        accuracies = 100 * torch.rand(2, ENVS, generator=draw)
         named = {"seed_params": sizes, "committed_accuracy": accuracies}
         given = {f"{name}_before": values[0] for name, values in named.items()}
         given |= {"seed_params_after": sizes[1], "committed_accuracy": accuracies[1]}

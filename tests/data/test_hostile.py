@@ -60,7 +60,7 @@ def test_an_npz_that_lies_is_refused(tmp_path: Path, case: str) -> None:
     assert "mine.npz" in refused(standard.Prepare(task="npz", source="mine.npz"), tmp_path)
 
 
-def test_what_would_not_fit_is_refused_before_there_is_room_made_for_it(
+def test_what_would_not_fit_is_refused_before_there_is_room_made_for_it_and_a_suite_after_its_first_task(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     zeros = np.zeros((10_000, 64), np.float32)
@@ -68,22 +68,17 @@ def test_what_would_not_fit_is_refused_before_there_is_room_made_for_it(
     monkeypatch.setattr(memory, "machine_bytes", lambda: 1_000_000)
     message = refused(standard.Prepare(task="npz", source="mine.npz"), tmp_path)
     assert "mine.npz: arrays x, y: at least 0.0 GiB of 0.0 GiB in all, and there are 0.0 GiB of memory" in message
-
-
-def test_a_suite_of_more_tasks_than_fit_is_refused_after_the_first(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
     monkeypatch.setattr(memory, "machine_bytes", lambda: 2**30)
     suite = Suite(instances=Instances(train=1_000_000))
     assert "1000000 tasks: at least" in refused(standard.Prepare(task="suite", suite=suite), tmp_path)
 
 
 def test_an_npz_with_any_byte_changed_is_read_or_refused(tmp_path: Path) -> None:
-    """No other error: 400 files with one to four bytes changed, packed and not."""
+    """No other error: 160 files with one to four bytes changed, packed and not."""
     draw = random.Random(3)
     for compression in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_LZMA, zipfile.ZIP_BZIP2):
         content = npz(compression, x=npy(X), y=npy(Y))
-        for _ in range(100):
+        for _ in range(40):
             changed = bytearray(content)
             for _ in range(draw.randint(1, 4)):
                 changed[draw.randrange(len(changed))] = draw.randrange(256)

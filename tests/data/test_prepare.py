@@ -95,12 +95,8 @@ def test_split_sizes_follow_the_fractions_per_class():
     y = torch.tensor([0] * 10 + [1] * 20)
     source = Source("s", "", "", torch.arange(30.0)[:, None], y)
     parts = split_indices(source, Split(train=0.5, val=0.3, test=0.2), 7)
-    # class 0: 5, 3, 2; class 1: 10, 6, 4
-    assert {split: torch.bincount(y[chosen]).tolist() for split, chosen in parts.items()} == {
-        "train": [5, 10],
-        "val": [3, 6],
-        "test": [2, 4],
-    }
+    found = {split: torch.bincount(y[chosen]).tolist() for split, chosen in parts.items()}
+    assert found == {"train": [5, 10], "val": [3, 6], "test": [2, 4]}
     assert torch.cat(list(parts.values())).sort().values.tolist() == list(range(30))
 
 
@@ -195,8 +191,7 @@ def test_the_host_of_a_source_task_comes_with_the_data_and_has_seen_digits_of_tr
         seen.append(given)
         return {"head.weight": torch.arange(3.0)}
 
-    few = {"train": 1, "val": 1, "held_out": 1, "held_out_kinds": 1}
-    suite = Suite(name="adapt", instances=Instances(**few))
+    suite = Suite(name="adapt", instances=Instances(train=1, val=1, held_out=1, held_out_kinds=1))
     prepare(standard.Prepare(task="suite", suite=suite, samples=60), 5, tmp_path / "out", tmp_path, train_host)
     [(host, data, rng_seed, epochs)] = seen
     source = SUITES["adapt"].source

@@ -5,7 +5,7 @@ from itertools import pairwise
 import pytest
 import torch
 
-from simic.data.batches import load_held_out, load_split, read_meta
+from simic.data.batches import Dataset, load_held_out, load_split, read_meta
 from simic.data.prepare import prepare
 from simic.params import Prepare, Split
 from tests import standard
@@ -21,15 +21,12 @@ def text(folder, content: bytes = TEXT, **changes) -> Prepare:
 
 def windows_of(folder) -> dict[str, torch.Tensor]:
     """``[N, L + 1]`` bytes of each split."""
-    splits = {
-        "train": load_split(folder, "train"),
-        "val": load_split(folder, "val"),
-        "test": load_held_out(folder).test,
-    }
-    return {name: torch.cat((data.x, data.y[:, -1:]), 1) for name, data in splits.items()}
+    held = {name: data for name, data in vars(load_held_out(folder)).items() if isinstance(data, Dataset)}
+    return {name: torch.cat((data.x, data.y[:, -1:]), 1) for name, data in held.items()}
 
 
-def test_targets_are_the_next_bytes_as_int64_and_every_byte_is_a_class(tmp_path):
+def test_targets_are_the_next_bytes_and_the_parts_are_the_text_in_its_order_and_share_no_byte(tmp_path):
+    """Put together again by an oracle that walks the file: each part is one stretch, none overlaps the next."""
     prepare(text(tmp_path), 1, tmp_path / "out", tmp_path)
     data, meta = load_split(tmp_path / "out", "train"), read_meta(tmp_path / "out")
     assert data.x.dtype == data.y.dtype == torch.int64
@@ -37,13 +34,7 @@ def test_targets_are_the_next_bytes_as_int64_and_every_byte_is_a_class(tmp_path)
     assert data.classes == meta.classes == 256
     assert torch.equal(data.x[:, 1:], data.y[:, :-1])
     assert meta.tasks[0].mean == meta.tasks[0].std == [] and meta.source == "mine.txt"
-
-
-def test_the_parts_are_the_text_in_its_order_and_share_no_byte(tmp_path):
-    """Put together again by an oracle that walks the file: each part is one stretch, none overlaps the next."""
-    prepare(text(tmp_path), 1, tmp_path / "out", tmp_path)
-    at = 0
-    sizes = {}
+    at, sizes = 0, {}
     for name, windows in windows_of(tmp_path / "out").items():
         stretch = windows[0].tolist()
         for previous, following in pairwise(windows):
@@ -53,8 +44,7 @@ def test_the_parts_are_the_text_in_its_order_and_share_no_byte(tmp_path):
         at += len(stretch)
         sizes[name] = len(windows)
     assert len(TEXT) - 16 < at <= len(TEXT)
-    total = sum(sizes.values())
-    assert sizes["val"] == sizes["test"] == round(0.2 * total)
+    assert sizes["val"] == sizes["test"] == round(0.2 * sum(sizes.values()))
 
 
 def test_some_samples_are_one_contiguous_piece_chosen_by_the_seed(tmp_path):

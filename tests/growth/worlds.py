@@ -19,7 +19,7 @@ from simic.params import Host, HostOptimizer
 from tests import standard
 
 FAMILIES = ("cnn", "mlp", "transformer")
-IMAGE, CONTEXT, TOKENS = (1, 8, 8), 6, 11
+CONTEXT, TOKENS = 6, 11
 LIVE = (Stage.GERMINATED, Stage.TRAINING, Stage.BLENDING, Stage.HOLDING, Stage.FOSSILIZED)
 
 
@@ -79,10 +79,7 @@ def small(family: str) -> Host:
 
 def make_host(family: str) -> HostSpec:
     """The smallest."""
-    host = small(family)
-    if family == "tables":
-        return build_host(host, DATA["tables"].shape, 3)
-    return build_host(host, (CONTEXT,), TOKENS) if family == "transformer" else build_host(host, IMAGE, 4)
+    return build_host(small(family), DATA[family].shape, DATA[family].classes)
 
 
 def population_of(
@@ -100,14 +97,8 @@ def population_of(
     return population
 
 
-def make_population(
-    family: str,
-    envs: int = 8,
-    backend: Backend = "vmap",
-    optimizer: HostOptimizer | None = None,
-    kind: type[Population] = Population,
-) -> Population:
-    return population_of(make_host(family), envs, backend, optimizer, kind)
+def make_population(family: str, envs: int = 8, backend: Backend = "vmap", **options) -> Population:
+    return population_of(make_host(family), envs, backend, **options)
 
 
 def one_seed(
@@ -121,13 +112,8 @@ def one_seed(
     """A seed in every host, germinated: the same blueprint, or that of ``kind [E]``."""
     slots = Slots.empty(len(population), population.host.slots)
     column = torch.arange(population.host.slots) == slot
-    changes = {
-        "stage": int(stage),
-        "blueprint": torch.as_tensor(kind).view(-1, 1),
-        "operator": int(operator),
-        "alpha": alpha,
-        "germinations": 1,
-    }
+    changes = {"stage": int(stage), "blueprint": torch.as_tensor(kind).view(-1, 1), "operator": int(operator)}
+    changes |= {"alpha": alpha, "germinations": 1}
     slots = replace(slots, **{k: torch.where(column, v, getattr(slots, k)) for k, v in changes.items()})
     population.germinate(slots, slots.stage > 0, DATA[population.host.family])
     return slots

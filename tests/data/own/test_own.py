@@ -41,10 +41,8 @@ def test_numbers_strings_booleans_and_missing_values_become_features_as_pandas_m
     own = prepared(mixed(), WINE.target)
     x, _ = everything(own)
     columns = {column.name: (column.levels, column.other, column.missing) for column in own.inputs.columns}
-    assert columns["shade"] == (("black", "deep", "pale", "red"), True, True)
-    assert [columns[name] for name in ("alcohol", "hue", "strong")] == [
-        (None, False, missing) for missing in (False, True, False)
-    ]
+    numbers = {name: (None, False, name == "hue") for name in ("alcohol", "hue", "proline", "strong")}
+    assert columns == numbers | {"shade": (("black", "deep", "pale", "red"), True, True)}
     raw = torch.from_numpy(own.raw["train"])
     features = InputEncoder(own.inputs).features(raw).numpy()
     assert features[:, 4:10].sum(1).tolist() == [1.0] * len(raw)
@@ -163,20 +161,16 @@ def test_a_large_offset_costs_no_digits() -> None:
         torch.testing.assert_close(everything(far)[0][split], each, atol=1e-5, rtol=0)
 
 
-@pytest.mark.parametrize(
-    ("shape", "layout"),
-    [((9, 28, 28), "hw"), ((9, 28, 28, 3), "nhwc"), ((9, 3, 28, 28), "nchw"), ((9, 28, 28, 1), "nhwc")],
-)
-def test_the_axis_of_channels_is_told_by_its_length(shape: tuple[int, ...], layout: str) -> None:
-    assert layout_of(shape, "mine") == layout
-
-
-@pytest.mark.parametrize("shape", [(9, 3, 28, 3), (9, 5, 28, 7), (9, 1, 8, 4)])
-def test_an_ambiguous_layout_is_asked_for_with_both_readings(shape: tuple[int, ...]) -> None:
-    words = rf"--layout nchw: {shape[1]} channels of {shape[2]} × {shape[3]} pixels; --layout nhwc: {shape[3]} channels"
-    with pytest.raises(SimicError, match=words):
-        layout_of(shape, "mine")
-    assert [layout_of(shape, "mine", each) for each in ("nchw", "nhwc")] == ["nchw", "nhwc"]
+def test_the_axis_of_channels_is_told_by_its_length_or_asked_for_with_both_readings() -> None:
+    shapes = {(9, 28, 28): "hw", (9, 28, 28, 3): "nhwc", (9, 3, 28, 28): "nchw", (9, 28, 28, 1): "nhwc"}
+    assert {shape: layout_of(shape, "mine") for shape in shapes} == shapes
+    for shape in ((9, 3, 28, 3), (9, 5, 28, 7), (9, 1, 8, 4)):
+        _, high, wide, deep = shape
+        with pytest.raises(
+            SimicError, match=f"nchw: {high} channels of {wide} × {deep} pixels; --layout nhwc: {deep} ch"
+        ):
+            layout_of(shape, "mine")
+        assert [layout_of(shape, "mine", each) for each in ("nchw", "nhwc")] == ["nchw", "nhwc"]
 
 
 def test_images_are_standardised_by_channel_wherever_channels_are() -> None:

@@ -77,26 +77,22 @@ def test_arrays_in_any_of_the_usual_names(tmp_path: Path) -> None:
     assert read(tmp_path / "x.npy", str(tmp_path / "answers.npy")).y.tolist() == y[::-1].tolist()
 
 
-def images(folder: Path, mode: str = "L", names: tuple[str, ...] = ("",)) -> np.ndarray:
+def images(folder: Path, mode: str = "L", names: tuple[str, ...] = ("",)) -> None:
     x, y = load_digits(return_X_y=True)
     for k in range(30):
         place = folder / names[k % len(names)] / f"digit {y[k]}"
         place.mkdir(parents=True, exist_ok=True)
         Image.fromarray((x[k] * 15).astype(np.uint8).reshape(8, 8)).convert(mode).save(place / f"{k:02}.png")
-    return (x[:30] * 15).astype(np.uint8).reshape(-1, 8, 8)
 
 
 @pytest.mark.parametrize(("mode", "shape"), [("L", (30, 8, 8)), ("RGB", (30, 8, 8, 3)), ("RGBA", (30, 8, 8, 3))])
-def test_a_folder_of_images_for_each_class(tmp_path: Path, mode: str, shape: tuple[int, ...]) -> None:
-    pixels, given = images(tmp_path, mode), read(tmp_path)
+def test_a_folder_of_images_for_each_class_also_in_folders_of_parts(tmp_path: Path, mode: str, shape: tuple) -> None:
+    images(tmp_path / "whole", mode)
+    images(tmp_path / "parts", mode, names=("train", "test"))
+    given, parts = read(tmp_path / "whole"), read(tmp_path / "parts").part
+    assert parts is not None and sorted(set(parts)) == [0, 2]
     assert isinstance(given.x, np.ndarray) and given.x.shape == shape and given.part is None
-    assert set(given.y) == {f"digit {k}" for k in range(10)} and given.x.max() == pixels.max()
-
-
-def test_folders_of_parts_are_parts(tmp_path: Path) -> None:
-    images(tmp_path, names=("train", "test"))
-    given = read(tmp_path)
-    assert given.part is not None and sorted(set(given.part)) == [0, 2]
+    assert set(given.y) == {f"digit {k}" for k in range(10)} and given.x.max() == 240
 
 
 def test_what_a_program_has() -> None:

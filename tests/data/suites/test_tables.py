@@ -13,16 +13,16 @@ from simic.data.prepare import prepare
 from simic.data.suites import kinds as kinds_module
 from simic.data.suites.kinds import KINDS, Draws, Problem, Sources
 from simic.data.suites.tables import BASE, HELD_OUT, REAL, SINGLE, SINGLE_VAL, SINGLES
-from simic.errors import SimicError
 from simic.params import Prepare
 from tests import standard
+from tests.data.refusals import refused
 
 FEW = {"train": 18, "val": 8, "held_out": 6, "held_out_kinds": 9, "outside": 28}
 WIDTHS = {"breast_cancer": 30, "wine": 13, "diabetes": 10, "digits": 64, "iris": 4, "hastie": 10}
 WIDTHS |= {"friedman1": 10, "friedman2": 4, "friedman3": 4}  # others: 12
 
 
-def tables(samples: int | None = 704, **instances) -> Prepare:
+def tables(samples: int = 352, **instances) -> Prepare:
     return standard.Prepare(task="suite", samples=samples, suite={"name": "tables", "instances": FEW | instances})
 
 
@@ -33,7 +33,7 @@ def bank(tmp_path_factory) -> Path:
     return folder / "out"
 
 
-def drawn(name: str, instance: int, n: int = 200) -> tuple[Problem, torch.Tensor, torch.Tensor]:
+def drawn(name: str, instance: int, n: int = 120) -> tuple[Problem, torch.Tensor, torch.Tensor]:
     """Draw rows of a test split, whose labels are right."""
     draws = Draws(1, name, "train", instance, Sources(Path()))
     problem = KINDS["tables"][name](draws)
@@ -169,13 +169,14 @@ def test_the_label_is_what_the_recorded_parameters_say(name):
             if min(abs(score - cut) for cut in cuts) > 1e-3:
                 told += 1
                 assert sum(score > cut for cut in cuts) == label, (instance, row)
-        assert told > 150
+        assert told > 90
 
 
 # --- kinds -----------------------------------------------------------------------------------------------------------
 
 
 def test_a_bank_has_of_each_group_its_kinds_and_base_and_other_ones_in_equal_number(bank):
+    """The kind of a task is a number for kinds of training alone."""
     meta, held = read_meta(bank), load_held_out(bank)
     train = [task.kind for task in meta.tasks if task.group == "train"]
     assert train == [name for names in zip(BASE, SINGLE, strict=False) for name in names]
@@ -186,10 +187,6 @@ def test_a_bank_has_of_each_group_its_kinds_and_base_and_other_ones_in_equal_num
     outside = [task for record in held.outside for task in record.tasks]
     assert {task.group for task in outside} == {"outside"}
     assert Counter(task.kind in REAL for task in outside) == {True: 14, False: 14}
-
-
-def test_the_kind_of_a_task_is_a_number_for_training_kinds_alone(bank):
-    meta = read_meta(bank)
     names, kinds = meta.kinds()
     assert names == sorted({*BASE, *SINGLE[:9]})
     for task, kind in zip(meta.tasks, kinds, strict=True):
@@ -207,11 +204,9 @@ def test_a_finite_source_is_of_outside_kinds_or_of_others(tmp_path, monkeypatch)
         return Problem(3, {}, sample)
 
     monkeypatch.setitem(kinds_module.KINDS["tables"], "mine", mine)
-    asked = standard.Prepare(
-        task="suite", samples=60, suite={"name": "tables", "kinds": ("mine",), "instances": FEW | {"outside": 10}}
-    )
-    with pytest.raises(SimicError, match="outside kinds read iris, and so do others"):
-        prepare(asked, 1, tmp_path / "out", tmp_path)
+    asked = {"name": "tables", "kinds": ("mine",), "instances": FEW | {"outside": 10}}
+    said = refused(standard.Prepare(task="suite", samples=60, suite=asked), tmp_path)
+    assert "outside kinds read iris, and so do others" in said
 
 
 # --- what is stored --------------------------------------------------------------------------------------------------

@@ -30,12 +30,8 @@ def deterministic():
     torch.use_deterministic_algorithms(before)
 
 
-def on_device(data: Dataset) -> Dataset:
-    return Dataset(data.x.to(DEVICE), data.y.to(DEVICE), data.classes)
-
-
-def twin(family: str, envs: int) -> tuple[Population, Slots]:
-    """The population of ``make_population`` with the seeds of ``mixed_slots``, moved."""
+def twin(family: str, envs: int) -> tuple[Population, Slots, Dataset]:
+    """The population of ``make_population`` with the seeds of ``mixed_slots``, and its data, moved."""
     near = make_population(family, envs)
     slots = mixed_slots(near)
     far = Population(make_host(family), blueprints_of(family), torch.arange(envs), 3, HostOptimizer(), DEVICE)
@@ -43,15 +39,16 @@ def twin(family: str, envs: int) -> tuple[Population, Slots]:
     moved = Slots(**{name: value.to(DEVICE) for name, value in vars(slots).items()})
     far.germinate(moved, moved.germinations > 0, DATA[family])
     far.load_state_dict(near.state_dict())
-    return far, moved
+    data = DATA[family]
+    return far, moved, Dataset(data.x.to(DEVICE), data.y.to(DEVICE), data.classes)
 
 
 @TRIED
 def test_an_epoch_gives_the_same_bits_twice_and_the_parameters_of_the_cpu(family: str) -> None:
-    order, ends = make_order(12, 20, 16), []
+    order, ends = make_order(12, 8, 16), []
     for _ in range(2):
-        far, moved = twin(family, 12)
-        far.train_epoch(moved, on_device(DATA[family]), order.to(DEVICE))
+        far, moved, data = twin(family, 12)
+        far.train_epoch(moved, data, order.to(DEVICE))
         ends.append(parameters(far))
     near = make_population(family, 12)
     near.train_epoch(mixed_slots(near), DATA[family], order)
@@ -62,11 +59,11 @@ def test_an_epoch_gives_the_same_bits_twice_and_the_parameters_of_the_cpu(family
 
 @pytest.mark.skipif(DEVICE.type == "cpu", reason="no CUDA device")
 def test_memory_that_runs_out_halves_the_group() -> None:
-    far, moved = twin("cnn", 12)
-    held, limit = torch.cuda.memory_reserved() / torch.cuda.get_device_properties(0).total_memory, 2**21
-    torch.cuda.set_per_process_memory_fraction(held + limit / torch.cuda.get_device_properties(0).total_memory)
+    far, moved, data = twin("cnn", 12)
+    room = torch.cuda.memory_reserved() + 2**21
+    torch.cuda.set_per_process_memory_fraction(room / torch.cuda.get_device_properties(0).total_memory)
     try:
-        far.train_epoch(moved, on_device(DATA["cnn"]), make_order(12, 2, 96).to(DEVICE))
+        far.train_epoch(moved, data, make_order(12, 2, 96).to(DEVICE))
     finally:
         torch.cuda.set_per_process_memory_fraction(1.0)
     assert far.group < 12
@@ -100,14 +97,12 @@ def test_without_memory_for_all_hosts_they_run_in_groups() -> None:
     slots, order, data = mixed_slots(whole), make_order(8, 3, 16), DATA["cnn"]
     mixed_slots(full)
     stats, same = (population.train_epoch(slots, data, order) for population in (whole, full))
-    assert full.group == 2
-    assert full.refused == 2  # 8, then 4
+    assert (full.group, full.refused) == (2, 2)  # 8, then 4
     for name, value in vars(stats).items():
         assert torch.equal(value.nan_to_num(-1), getattr(same, name).nan_to_num(-1)), name
     off = torch.zeros(1, len(whole), whole.host.slots, dtype=torch.bool)
     first, second = whole.evaluate(slots, data, off), full.evaluate(slots, data, off)
-    assert torch.equal(first.correct, second.correct)
-    assert torch.equal(first.loss, second.loss)
+    assert torch.equal(first.correct, second.correct) and torch.equal(first.loss, second.loss)
     assert full.refused == 2
     ours, theirs = full.state_dict(), whole.state_dict()
     assert all(torch.equal(value, theirs[name]) for name, value in ours.items() if name != "group")

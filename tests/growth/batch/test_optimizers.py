@@ -21,10 +21,6 @@ RATE = 0.05
 EPOCHS = (([0, 1, 2, 3], []), ([2, 3, 4, 5, 6], [3]), ([6, 0, 1, 3, 2, 5, 4], [0]), ([3, 4, 5, 0, 1, 2, 6], [4, 6]))
 
 
-def block_of(store: Rows, rows: list[int], still: list[int], decay: float) -> Block:
-    return Block("host", store, torch.tensor(rows), torch.arange(len(rows)), np.isin(rows, still), decay, COLUMNS)
-
-
 class PlainRow:
     """One module of the block under torch.optim, clipped by torch."""
 
@@ -57,8 +53,8 @@ def test_modules_of_mixed_age_equal_torch_optim_row_by_row(name: str, decay: flo
     plain = [PlainRow(row, decay, name) for row in start]
     done = [0] * 7
     for rows, still in EPOCHS:
-        block = block_of(store, rows, still, decay)
-        epoch = Arena([block], RATE, optimizer, CPU)
+        places = torch.tensor(rows), torch.arange(len(rows)), np.isin(rows, still)
+        epoch = Arena([Block("host", store, *places, decay, COLUMNS)], RATE, optimizer, CPU)
         epoch.leaves()
         before = {part: tensor.clone() for part, tensor in store.tensors.items()}
         for scale in (0.1, 3.0, 1.0):  # without and with a clip

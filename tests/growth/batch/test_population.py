@@ -34,7 +34,7 @@ def test_no_position_of_a_grown_transformer_sees_a_later_one() -> None:
     """Every blueprint and operator, the gate too: a pool over positions would leak the answer."""
     population = make_population("transformer", 24)
     slots = mixed_slots(population)
-    population.train_epoch(slots, DATA["transformer"], make_order(24, 4, 16))
+    population.train_epoch(slots, DATA["transformer"], make_order(24, 2, 16))
     x = DATA["transformer"].x[:16]
     changed = x.clone()
     changed[:, 4:] = (changed[:, 4:] + 1) % 11
@@ -57,7 +57,7 @@ def test_a_population_is_many_plain_networks_under_torch_optim(family: str, back
     population = make_population(family, envs, backend)
     slots = mixed_slots(population)
     hosts = [PlainHost(population, slots, row) for row in range(envs)]
-    order = make_order(envs, 8, 16)
+    order = make_order(envs, 4, 16)
     answers = population.evaluate(slots, data, nothing_off(population))
     for row, host in enumerate(hosts):
         loss = nn.functional.cross_entropy(host(data.x).flatten(0, -2), data.y.flatten())
@@ -112,11 +112,11 @@ def test_a_training_seed_leaves_its_host_bit_equal(family: str) -> None:
 
 @BOTH
 def test_a_broken_seed_that_is_off_or_not_yet_active_reaches_nobody(family: str) -> None:
-    population = make_population(family, 4)
-    bare = logits_of(population, Slots.empty(4, 3), DATA[family].x)
+    population = make_population(family, 2)
+    bare = logits_of(population, Slots.empty(2, 3), DATA[family].x)
     slots = one_seed(population, Stage.HOLDING, 1, alpha=1.0)
     population._stores["seed.0.1"].param.fill_(torch.nan)
-    off = torch.zeros(4, 3, dtype=torch.bool)
+    off = torch.zeros(2, 3, dtype=torch.bool)
     off[:, 0] = True
     assert torch.equal(logits_of(population, slots, DATA[family].x, off), bare)
     assert logits_of(population, slots, DATA[family].x).isnan().all()
@@ -130,13 +130,13 @@ def test_a_broken_seed_that_is_off_or_not_yet_active_reaches_nobody(family: str)
 @BOTH
 @pytest.mark.parametrize("backend", ["vmap", "loop"])
 def test_fused_evaluation_equals_separate_passes(family: str, backend: str) -> None:
-    population, data = make_population(family, 12, backend), DATA[family]
+    population, data = make_population(family, 8, backend), DATA[family]
     slots = mixed_slots(population)
-    population.train_epoch(slots, data, make_order(12, 4, 16))
-    alone = torch.eye(3, dtype=torch.bool)[:, None].expand(3, 12, 3)
+    population.train_epoch(slots, data, make_order(8, 2, 16))
+    alone = torch.eye(3, dtype=torch.bool)[:, None].expand(3, 8, 3)
     off = torch.cat((nothing_off(population), ~nothing_off(population), alone, ~alone))
     fused = population.evaluate(slots, data, off)
-    assert fused.correct.shape == (8, 12, 96)
+    assert fused.correct.shape == (8, 8, 96)
     for i in range(8):
         single = population.evaluate(slots, data, off[i : i + 1])
         assert torch.equal(single.correct[0], fused.correct[i])

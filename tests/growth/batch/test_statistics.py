@@ -5,28 +5,24 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from simic.growth.batch.statistics import (
-    EXPLODING_CLIPS,
-    FEW_CLASSES,
-    SeedNorms,
-    TrainStats,
-    gradient_ratio,
-    score,
-    train_statistics,
-)
+from simic.growth.batch import statistics
+from simic.growth.batch.alignment import TASKS_AT_ONCE, Alignments
+from simic.growth.batch.statistics import EXPLODING_CLIPS, FEW_CLASSES, gradient_ratio, score
 from simic.growth.life.vocabulary import Stage
+from simic.growth.networks.blueprints import blueprints_of
+from simic.growth.networks.hosts import build_host
 
-from ..worlds import generator, logits_of, make_data, make_population, one_seed
+from ..worlds import generator, logits_of, make_data, make_population, make_table, one_seed, small
 
 DATA = make_data()
 KIND = 1
 
 
-def numbers(norms: list[list[float]] | None, clip: float) -> TrainStats:
+def numbers(norms: list[list[float]] | None, clip: float) -> statistics.TrainStats:
     """Two minibatches of two hosts; the norms of a seed in host 1 at slot 0, or of nobody."""
-    seeds = [] if norms is None else [SeedNorms(0, torch.tensor([1]), torch.tensor(norms), 25)]
+    seeds = [] if norms is None else [statistics.SeedNorms(0, torch.tensor([1]), torch.tensor(norms), 25)]
     per_host = torch.tensor([[1.0, 2.0], [3.0, 2.0]])
-    return train_statistics(per_host, per_host / 10, per_host, 100, seeds, 3, clip)
+    return statistics.train_statistics(per_host, per_host / 10, per_host, 100, seeds, 3, clip)
 
 
 def test_no_seed_gives_the_same_kinds_of_tensors_as_seeds_do() -> None:
@@ -70,6 +66,22 @@ def test_looking_at_a_population_changes_nothing_of_it() -> None:
     assert all(torch.equal(before[name], after[name]) for name in before)
 
 
+# --- alignment of untrained seeds with labels ---
+
+
+def test_alignment_does_not_depend_on_which_tasks_are_asked_for() -> None:
+    data = make_table(tasks=TASKS_AT_ONCE + 3)
+    host, some = build_host(small("tables"), data.shape, data.classes), torch.tensor([TASKS_AT_ONCE + 1, 4, 4, 0])
+    every, few = (
+        Alignments.on(host, blueprints_of("tables"), data).of(asked) for asked in (torch.arange(data.tasks), some)
+    )
+    assert few.equal(every[some]) and every.std() > 0
+
+
+def test_seeds_that_read_features_have_none() -> None:
+    assert make_population("cnn", 3).aligned(DATA).equal(torch.zeros(3, len(blueprints_of("cnn"))))
+
+
 # --- loss and right answers, by class or by torch's own softmax, against the plain definitions ---
 
 NETWORKS, ROWS = 5, 33
@@ -89,9 +101,12 @@ def drawn(classes: int) -> tuple[Tensor, Tensor, Tensor]:
 @SOME
 @pytest.mark.parametrize("lacks", [False, True])
 def test_loss_gradient_and_answers_are_those_of_each_network_by_itself(classes: int, lacks: bool) -> None:
+    """Of equal logits the first is the answer."""
     logits, y, lacking = drawn(classes)
+    logits[:, :3], y[:, 0] = 0.0, 0
     mine = logits.clone().requires_grad_()
     loss, right = score(mine, y, lacking if lacks else None)
+    assert torch.equal(right[:, :3], y[:, :3] == 0)
     weight = torch.rand(NETWORKS, ROWS, generator=generator(2))  # another one for each sample
     (loss * weight).sum().backward()
     for row in range(NETWORKS):
@@ -103,13 +118,6 @@ def test_loss_gradient_and_answers_are_those_of_each_network_by_itself(classes: 
         assert torch.equal(right[row], own[:, known].argmax(1) == y[row])
         assert mine.grad is not None and own.grad is not None
         torch.testing.assert_close(mine.grad[row], own.grad, rtol=1e-5, atol=1e-6)
-
-
-@SOME
-def test_of_equal_logits_the_first_is_the_answer(classes: int) -> None:
-    logits = torch.zeros(1, 2, classes)
-    _, right = score(logits, torch.tensor([[0, 1]]), None)
-    assert right.tolist() == [[True, False]]
 
 
 @SOME

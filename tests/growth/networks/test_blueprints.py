@@ -19,10 +19,9 @@ FORMULAS = {
 }
 SHAPES = {"cnn": (16, 4, 4), "adapted_cnn": (16, 4, 4), "mlp": (24,), "transformer": (5, 24)}
 ALL = [(item, shape) for family, shape in SHAPES.items() for item in blueprints_of(family)]
-KINDS = pytest.mark.parametrize(("item", "shape"), ALL, ids=[f"{i.family}-{i.name}" for i, _ in ALL])
 
 
-@pytest.mark.parametrize("width", [4, 8, 64, 384])
+@pytest.mark.parametrize("width", [4, 384])
 def test_counts_of_a_transformers_seeds_are_the_formulas(width: int) -> None:
     """In the order of the action."""
     assert [item.name for item in blueprints_of("transformer")] == list(FORMULAS)
@@ -32,31 +31,16 @@ def test_counts_of_a_transformers_seeds_are_the_formulas(width: int) -> None:
         assert item.flops((7, width)) == 2 * work(width, 7), item.name
 
 
-def test_heads_that_do_not_divide_the_width_are_refused() -> None:
-    item = next(item for item in blueprints_of("transformer") if item.name == "attention")
-    with pytest.raises(SimicError, match="attention over 10 features: must be a multiple of its 4 heads"):
-        item.build((3, 10))
-
-
-@KINDS
-def test_closed_it_is_the_identity(item: Blueprint, shape: tuple[int, ...]) -> None:
-    if not item.closing:
-        assert item.name == "attention"  # it scales its input and has no branch to close
-        return
-    module, x = item.build(shape), torch.randn(5, *shape)
-    for name in item.closing:
-        nn.init.zeros_(module.get_parameter(name))
-    assert torch.equal(module(x), x)
-
-
-@KINDS
+@pytest.mark.parametrize(("item", "shape"), ALL, ids=[f"{item.family}-{item.name}" for item, _ in ALL])
 @pytest.mark.parametrize("closed", [False, True])
-def test_it_learns_from_any_start(item: Blueprint, shape: tuple[int, ...], closed: bool) -> None:
+def test_closed_it_is_the_identity_and_it_learns_from_any_start(item: Blueprint, shape, closed: bool) -> None:
     """A zero branch behind a ReLU gets no gradient if the ReLU has slope 0 at 0; then a seed would be dead for ever."""
     torch.manual_seed(0)
     module, x, target = item.build(shape), torch.randn(16, *shape), torch.randn(16, *shape)
     for name in item.closing if closed else ():
         nn.init.zeros_(module.get_parameter(name))
+    # Attention scales its input and has no branch to close.
+    assert not closed or torch.equal(module(x), x) or (item.name == "attention" and not item.closing)
     start = [parameter.detach().clone() for parameter in module.parameters()]
     optimizer = torch.optim.SGD(module.parameters(), 0.1)
     for _ in range(4):
@@ -67,17 +51,17 @@ def test_it_learns_from_any_start(item: Blueprint, shape: tuple[int, ...], close
         assert not torch.equal(parameter, before), name
 
 
-def test_a_name_is_registered_once() -> None:
+def test_a_name_taken_twice_an_unknown_family_and_heads_that_do_not_divide_the_width_are_refused() -> None:
     with pytest.raises(SimicError, match="'norm' of family 'mlp' is registered already"):
         blueprint("norm", family="mlp")(nn.LayerNorm)
-
-
-def test_an_unknown_family_is_refused() -> None:
     with pytest.raises(SimicError, match="known families: adapted_cnn, cnn, mlp"):
         blueprints_of("rnn")
+    [attention] = [item for item in blueprints_of("transformer") if item.name == "attention"]
+    with pytest.raises(SimicError, match="attention over 10 features: must be a multiple of its 4 heads"):
+        attention.build((3, 10))
 
 
-@pytest.mark.parametrize("columns", [2, 5, 8])
+@pytest.mark.parametrize("columns", [2, 5])
 def test_a_row_is_sorted_whether_its_columns_are_odd_or_even(columns: int) -> None:
     """Sorting goes by pairs of neighbours."""
     [item] = [item for item in blueprints_of("tables") if item.name == "sort"]
