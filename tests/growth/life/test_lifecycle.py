@@ -12,8 +12,15 @@ from torch import Tensor
 
 from simic.certify import life
 from simic.growth.life import lifecycle
-from simic.growth.life.lifecycle import advance, gate_passes, legal_ops, prune_live, record
-from simic.growth.life.vocabulary import Action, Slots, Stage
+from simic.growth.life.lifecycle import (
+    Events,
+    advance,
+    gate_passes,
+    legal_ops,
+    prune_live,
+    record,
+)
+from simic.growth.life.vocabulary import Action, Op, Slots, Stage
 from tests import standard
 from tests.standard import Lifecycle
 
@@ -142,6 +149,41 @@ def test_advance_changes_nothing_it_was_given() -> None:
         slots = record(following, *random_measurements(16, draw))
         fresh = vars(Slots.empty(1, 1))
         assert all(t.shape == (16, SLOTS) and t.dtype == fresh[k].dtype for k, t in vars(slots).items())
+
+
+def act(op: Op, slot: int = 0, **heads: int) -> Action:
+    values = {"op": int(op), "slot": slot, "alpha_target": 2} | heads
+    return Action(*(torch.tensor([values.get(name, 0)]) for name in Action._fields))
+
+
+def step(slots: Slots, action: Action, params: Lifecycle) -> tuple[Slots, Events]:
+    slots, events = advance(slots, action, params, torch.tensor([50.0]))
+    ones = torch.ones(1, SLOTS)
+    return record(slots, torch.tensor([50.0]), ones, ones, ones, ones > 0), events
+
+
+def test_a_refused_gate_is_an_event_and_a_wait() -> None:
+    params = standard.Lifecycle(training_dwell=3, auto_advance=False)
+    slots, _ = step(Slots.empty(1, SLOTS), act(Op.GERMINATE), params)
+    slots, _ = step(slots, act(Op.ADVANCE), params)
+    slots, events = step(slots, act(Op.ADVANCE), params)  # one epoch of TRAINING, three are needed
+    assert (events.effective_op.item(), events.gate.item(), events.gate_passed.item()) == (Op.WAIT, 2, False)
+    assert slots.stage[0, 0] == Stage.TRAINING
+
+
+def test_the_governor_spares_fossils_and_other_hosts() -> None:
+    slots = Slots.empty(2, SLOTS)
+    slots = replace(slots, stage=torch.tensor([[5, 2, 0], [5, 2, 0]]))
+    pruned = prune_live(slots, torch.tensor([True, False]))
+    assert pruned.stage.tolist() == [[5, 6, 0], [5, 2, 0]]
+
+
+def test_the_gradient_average_starts_at_the_first_measurement() -> None:
+    slots = replace(Slots.empty(1, 1), stage=torch.tensor([[int(Stage.TRAINING)]]))
+    missing = torch.full((1, 1), torch.nan)
+    for ratio in (0.5, 0.7):
+        slots = record(slots, torch.tensor([50.0]), missing, missing, torch.tensor([[ratio]]), torch.tensor([[True]]))
+    assert slots.gradient_ratio.item() == pytest.approx(0.9 * 0.5 + 0.1 * 0.7)
 
 
 def test_a_threshold_that_rounding_alone_misses_is_met() -> None:
