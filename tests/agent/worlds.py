@@ -11,7 +11,7 @@ from gymnasium.vector import AutoresetMode
 from torch import Tensor
 
 from simic import params, rng
-from simic.agent.normalization import Normalizers, Reduce
+from simic.agent.normalization import Normalizers, ObservationNormalizer, Reduce
 from simic.agent.policy import ActorCritic, Replayed
 from simic.agent.ppo import PPO, collect, with_advantages
 from simic.agent.rollout import Rollout
@@ -109,6 +109,22 @@ def make_rollout(policy: ActorCritic, world: TensorWorld, steps: int, iteration:
     """Collected the real way, with advantages of the raw rewards."""
     rollout, _ = collect(world, policy, Normalizers(), iteration, rng_seed=1, steps=steps)
     return with_advantages(rollout, rollout.rewards, 0.9, 0.8)
+
+
+def learner(
+    settings: params.PPOParams, policy: ActorCritic | None = None, total_updates: int = 5
+) -> tuple[PPO, Rollout]:
+    """And what it has played: 8 steps of 6 environments, of which the third ends after 5."""
+    ppo = PPO(policy or make_policy(), settings, rng_seed=1, total_updates=total_updates)
+    return ppo, make_rollout(ppo.policy, episodes(6, 8), 8)
+
+
+def learned_scales(seen: ObservationSpec = SEEN) -> Normalizers:
+    """Scales that have seen something, so that a raw observation is another one than a normalised one."""
+    normalizer = ObservationNormalizer(seen)
+    rows = 3 + 2 * torch.randn(50, seen.features, generator=torch.Generator().manual_seed(1))
+    normalizer.update(rows, torch.ones(50, dtype=torch.bool))
+    return Normalizers(normalizer)
 
 
 def replay(policy: ActorCritic, rollout: Rollout) -> Replayed:
