@@ -6,7 +6,6 @@ from dataclasses import replace
 import pytest
 import torch
 
-from simic.agent.normalization import Normalizers, ObservationNormalizer
 from simic.agent.policy import ActorCritic, Core, RecurrentState
 from simic.agent.ppo import collect
 from simic.agent.spec import Observation
@@ -21,6 +20,7 @@ from .worlds import (
     SMALL,
     TensorWorld,
     episodes,
+    learned_scales,
     make_policy,
     make_rollout,
     random_masks,
@@ -32,16 +32,6 @@ def observe(rows: int, seed: int = 0) -> Observation:
     generator = torch.Generator().manual_seed(seed)
     categories = torch.randint(-1, 4, (rows, SLOTS), generator=generator)
     return Observation(torch.randn(rows, FEATURES, generator=generator), categories, random_masks(seed, rows))
-
-
-@pytest.mark.parametrize("core", ["lstm", "gru", "none"])
-def test_replay_of_a_rollout_gives_the_log_probabilities_of_acting(core: str) -> None:
-    policy = make_policy(core)
-    rollout = make_rollout(policy, episodes(6, 8), 8)
-    seen = policy.replay(rollout.observation(), rollout.actions, rollout.state, rollout.valid, None)
-    assert torch.allclose(seen.log_probs, rollout.log_probs, atol=1e-5)
-    assert torch.allclose(seen.values[rollout.valid], rollout.values[rollout.valid], atol=1e-5)
-    assert rollout.log_probs.count_nonzero() > 20
 
 
 def test_the_value_does_not_depend_on_the_action() -> None:
@@ -147,12 +137,14 @@ def test_weights_are_a_function_of_the_seed_alone() -> None:
 
 @pytest.mark.parametrize("core", ["lstm", "gru", "none"])
 @pytest.mark.parametrize("critic", ["own", "detached"])
-def test_no_critic_pulls_at_the_actor(critic: str, core: str) -> None:
+def test_replay_of_a_rollout_gives_the_log_probabilities_of_acting(critic: str, core: str) -> None:
+    """And the values; and no critic pulls at the actor."""
     policy = make_policy(core, sizes=SMALL.model_copy(update={"critic": critic}))
-    rollout = make_rollout(policy, episodes(4, 7), 7)
+    rollout = make_rollout(policy, episodes(6, 8), 8)
     seen = replay(policy, rollout)
-    acted = rollout.valid
-    torch.testing.assert_close(seen.values[acted], rollout.values[acted], rtol=0, atol=1e-5)
+    assert torch.allclose(seen.log_probs, rollout.log_probs, atol=1e-5)
+    torch.testing.assert_close(seen.values[rollout.valid], rollout.values[rollout.valid], rtol=0, atol=1e-5)
+    assert rollout.log_probs.count_nonzero() > 20
 
     def reached(loss: torch.Tensor) -> set[str]:
         found = torch.autograd.grad(loss, list(policy.parameters()), retain_graph=True, allow_unused=True)
@@ -182,7 +174,7 @@ def steps_one_by_one(core: Core, x: torch.Tensor, state: RecurrentState, starts:
 
 
 @pytest.mark.parametrize("kind", ["lstm", "gru", "none"])
-@pytest.mark.parametrize("density", [0.0, 0.2, 0.9])
+@pytest.mark.parametrize("density", [0.0, 0.2])
 def test_single_steps_equal_one_call_over_the_row(kind: str, density: float) -> None:
     generator = torch.Generator().manual_seed(2)
     core = make_core(kind)
@@ -207,7 +199,6 @@ def test_gradients_do_not_cross_an_episode_start() -> None:
 
 KINDS = 4
 TOLD = replace(SEEN, told=1, hidden=KINDS)
-CRITICS = pytest.mark.parametrize("critic", ["own", "detached"])
 
 
 def policy_of(critic: str) -> ActorCritic:
@@ -230,23 +221,15 @@ def telling(first: int = 0) -> Telling:
     return world
 
 
-@CRITICS
-def test_what_it_is_told_changes_values_and_no_action(critic: str) -> None:
+@pytest.mark.parametrize("critic", ["own", "detached"])
+def test_what_it_is_told_changes_values_and_no_action_nor_its_gradient(critic: str) -> None:
     policy = policy_of(critic)
     one, other = (make_rollout(policy, telling(first), 8) for first in (0, 1))
     assert torch.equal(one.actions, other.actions) and torch.equal(one.log_probs, other.log_probs)
-    valid = one.valid
     assert not torch.equal(one.told, other.told)
-    assert (one.values[valid] != other.values[valid]).all()
+    assert (one.values[one.valid] != other.values[one.valid]).all()
     assert torch.equal(one.state.h, other.state.h)
-
-
-@CRITICS
-def test_no_gradient_of_an_action_reaches_what_it_is_told(critic: str) -> None:
-    policy = policy_of(critic)
-    rollout = make_rollout(policy, telling(), 8)
-    seen = replay(policy, rollout)
-    told = policy.told.weight
+    seen, told = replay(policy, one), policy.told.weight
     [of_actions] = torch.autograd.grad(seen.log_probs.sum(), told, retain_graph=True, allow_unused=True)
     [of_entropy] = torch.autograd.grad(seen.entropy.sum(), told, retain_graph=True, allow_unused=True)
     [of_values] = torch.autograd.grad(seen.values.sum(), told)
@@ -256,9 +239,7 @@ def test_no_gradient_of_an_action_reaches_what_it_is_told(critic: str) -> None:
 
 def test_a_rollout_keeps_it_and_a_replay_gives_the_values_of_acting() -> None:
     policy = policy_of("detached")
-    normalizer = ObservationNormalizer(TOLD)
-    normalizer.update(3 + 2 * torch.randn(50, 5, generator=torch.Generator().manual_seed(1)), torch.ones(50).bool())
-    rollout, _ = collect(telling(2), policy, Normalizers(normalizer), 0, rng_seed=1, steps=8)
+    rollout, _ = collect(telling(2), policy, learned_scales(TOLD), 0, rng_seed=1, steps=8)
     assert torch.equal(rollout.told, ((torch.arange(6) + 2) % 5 - 1)[:, None].expand(8, 6, 1))
     part = rollout.select(torch.tensor([4, 1]))
     assert torch.equal(part.told[..., 0], rollout.told[:, [4, 1], 0])
