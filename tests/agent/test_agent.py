@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
+from itertools import cycle
 from pathlib import Path
 
 import gymnasium
@@ -15,7 +16,6 @@ from gymnasium.spaces import Box, Discrete
 
 from simic.agent import Agent
 from simic.agent import agent as agent_module
-from simic.agent.gym_adapter import vectorized
 from simic.errors import SimicError
 from tests import standard
 from tests.standard import Policy
@@ -75,13 +75,11 @@ def test_it_learns_and_its_episodes_are_counted() -> None:
 
 
 def test_every_environment_plays_equally_many_episodes() -> None:
-    lengths = iter([1, 2, 4, 8])
+    lengths = cycle([1, 2, 4, 8])
     agent = make_agent(lambda: Sign(next(lengths)))
-    lengths = iter([1, 2, 4, 8])
     returns = agent.evaluate(8)
     assert len(returns) == 8
     assert all(value <= length for value, length in zip(returns, [1, 1, 2, 2, 4, 4, 8, 8], strict=True))
-    lengths = iter([1, 2])
     assert len(agent.evaluate(6)) == 6  # two of the four environments: three episodes each
 
 
@@ -172,13 +170,7 @@ def test_the_page_works_as_printed(tmp_path, monkeypatch) -> None:
     assert [int(row["env_steps"]) for row in lines(Path("runs/cartpole"))] == [1024, 2048]
 
 
-def test_what_cannot_be_learned_is_refused() -> None:
-    with pytest.raises(SimicError, match=r"environment 'Nothing-v0': Environment `Nothing` doesn't exist"):
-        Agent("Nothing-v0")
-    with pytest.raises(SimicError, match=r"environment 'nowhere:X-v0': No module named 'nowhere'"):
-        Agent("nowhere:X-v0")
-    with pytest.raises(SimicError, match=r"environment Pendulum-v1: action space .* must be Discrete"):
-        vectorized("Pendulum-v1", 2, 1)
+def test_with_memory_every_minibatch_needs_an_environment() -> None:
     with pytest.raises(SimicError, match=r"envs = 1: must be at least ppo.minibatches \(2\)"):
         make_agent(envs=1)
     make_agent(envs=1, policy=SIZES.model_copy(update={"core": "none"})).train(16)

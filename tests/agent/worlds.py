@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
 import torch
@@ -134,11 +134,6 @@ def replay(policy: ActorCritic, rollout: Rollout) -> Replayed:
 
 def weights(ppo: PPO) -> Tensor:
     return torch.cat([parameter.detach().flatten() for parameter in ppo.policy.parameters()])
-
-
-def forget_masks(rollout: Rollout) -> Rollout:
-    """The defect of replaying without the masks acted under."""
-    return replace(rollout, masks={name: torch.ones_like(mask) for name, mask in rollout.masks.items()})
 
 
 def in_processes(count: int, work: Callable[[int, Reduce], Result]) -> list[Result]:
