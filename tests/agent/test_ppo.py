@@ -20,7 +20,6 @@ from tests import standard
 from .worlds import (
     TensorWorld,
     episodes,
-    forget_masks,
     in_processes,
     learner,
     make_policy,
