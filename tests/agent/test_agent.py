@@ -104,7 +104,7 @@ def test_a_loaded_agent_goes_on_as_if_it_had_never_been_saved(tmp_path) -> None:
     assert again.evaluate(4) == straight.evaluate(4)
 
 
-def test_an_environment_without_an_id_is_handed_over_again(tmp_path) -> None:
+def test_an_environment_without_an_id_is_handed_over_again_and_what_is_no_agent_is_refused(tmp_path) -> None:
     agent = make_agent()
     agent.save(tmp_path / "agent")
     with pytest.raises(SimicError, match=r"agent: its environment has no registered id; pass what makes it"):
@@ -112,12 +112,8 @@ def test_an_environment_without_an_id_is_handed_over_again(tmp_path) -> None:
     assert same(Agent.load(tmp_path / "agent", Sign), agent)
     with pytest.raises(SimicError, match=r"agent: tensor .* has shape \(.*\); this policy needs"):
         Agent.load(tmp_path / "agent", "CartPole-v1")
-
-
-def test_a_file_that_is_no_agent_is_refused(tmp_path) -> None:
     with pytest.raises(SimicError, match=r"nowhere: not readable: No such file"):
         Agent.load(tmp_path / "nowhere")
-    make_agent().save(tmp_path / "agent")
     content = (tmp_path / "agent").read_bytes()
     for broken in (b"", content[:100], content[:-1], content.replace(b"format_version", b"format_vision_")):
         (tmp_path / "agent").write_bytes(broken)
@@ -146,17 +142,13 @@ def test_the_log_has_a_line_for_every_update_of_this_agent(tmp_path) -> None:
     again.train(64)  # what the other one did after the save is not of this one
     assert [int(row["env_steps"]) for row in lines(tmp_path / "log")] == [64, 128, 192]
     assert lines(tmp_path / "log")[2]["policy_loss"] != ""
-
-
-def test_a_log_that_was_cut_off_is_taken_up(tmp_path) -> None:
-    agent, log = make_agent(log=tmp_path), tmp_path / "progress.csv"
-    agent.train(2 * 64)
-    log.write_bytes(log.read_bytes()[:-20])
-    agent.train(64)
-    assert [int(row["env_steps"]) for row in lines(tmp_path)] == [64, 192]
+    log = tmp_path / "log" / "progress.csv"
+    log.write_bytes(log.read_bytes()[:-20])  # cut off
+    again.train(64)
+    assert [int(row["env_steps"]) for row in lines(tmp_path / "log")] == [64, 128, 256]
     log.write_bytes(b"")
-    make_agent(log=tmp_path).train(64)
-    assert [int(row["env_steps"]) for row in lines(tmp_path)] == [64]
+    again.train(64)
+    assert [int(row["env_steps"]) for row in lines(tmp_path / "log")] == [320]
 
 
 def test_the_page_works_as_printed(tmp_path, monkeypatch) -> None:

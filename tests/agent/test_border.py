@@ -1,5 +1,7 @@
 """What crosses the border between the agent and an environment is checked and copied, in both directions."""
 
+from dataclasses import replace
+
 import gymnasium
 import numpy as np
 import pytest
@@ -8,8 +10,11 @@ import torch
 from simic.agent import Agent, export
 from simic.agent.agent import PLAY_ITERATION, settings, sizes
 from simic.agent.gym_adapter import vectorized
-from simic.agent.spec import ActionSpec, Head
+from simic.agent.policy import ActorCritic
+from simic.agent.spec import ActionSpec, Head, ObservationSpec
 from simic.errors import SimicError
+
+from .worlds import HIERARCHY
 
 PLAIN = sizes(core="none", encoder_units=16, core_units=16, head_units=16)
 
@@ -174,19 +179,24 @@ def masks(**changed: torch.Tensor) -> dict[str, torch.Tensor]:
 
 
 def test_a_spec_that_cannot_be_is_refused() -> None:
-    """A mask cannot hang on a later or unused choice, and every op has a row of relevance."""
+    """A mask cannot hang on a later or unused choice, every op has a row of relevance, and of one head the choices can
+    be described, by features that there are.
+    """
     with pytest.raises(ValueError, match="relevance must have 2 rows of 2 heads"):
         ActionSpec((Head("op", 2), Head("slot", 3)), ((True, True),))
     with pytest.raises(ValueError, match="no op is chosen before it"):
         ActionSpec((Head("op", 2, "op"),), ((True,), (True,)))
     with pytest.raises(ValueError, match="'kind' is masked by the slot, but some op uses it without"):
         ActionSpec(SPEC.heads, ((True, True, True), (True, False, True)))
+    with pytest.raises(ValueError, match="more than one head are described"):
+        replace(SPEC, heads=tuple(replace(head, described=1) for head in SPEC.heads))
+    with pytest.raises(SimicError, match="described by 4 features: there are 3"):
+        ActorCritic(HIERARCHY, ObservationSpec(3), PLAIN)
 
 
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"op": torch.ones(5, 1, dtype=torch.bool)}, r"mask 'op' is bool \[5, 1\]: must be bool \[5, 2\]"),
         ({"slot": torch.ones(5, 3, dtype=torch.bool)}, r"mask 'slot' is bool \[5, 3\]: must be bool \[5, 2, 3\]"),
         ({"kind": torch.ones(5, 3, 4)}, r"mask 'kind' is float32 \[5, 3, 4\]: must be bool \[5, 3, 4\]"),
         ({"king": torch.ones(5, 1)}, "mask 'king': there is no such head; the heads are op, slot, kind"),

@@ -9,8 +9,6 @@ import torch
 from simic.agent.policy import ActorCritic, Core, RecurrentState
 from simic.agent.ppo import collect
 from simic.agent.spec import Observation
-from simic.errors import SimicError
-from tests import standard
 
 from .worlds import (
     FEATURES,
@@ -73,16 +71,6 @@ def test_greedy_takes_the_likeliest_choice_of_every_head() -> None:
         assert (other.log_probs[same_op] <= greedy.log_probs[same_op] + 1e-6).all()
 
 
-def test_initial_policy_is_nearly_uniform_and_ignores_earlier_choices() -> None:
-    policy = ActorCritic(HIERARCHY, SEEN, standard.Policy(), rng_seed=1)
-    observation = observe(40)
-    z = policy.remember(observation, policy.initial_state(40))[0]
-    for choice in policy.choose(z, observation.masks, noise=torch.full((40, 4), 0.5)):
-        several = choice.options() > 1
-        assert (choice.normalized_entropy()[several] > 0.99).all()  # audit check M4: above 0.95
-    assert not policy.given[0].any() and not policy.given[1].any()
-
-
 def test_weights_are_orthogonal_with_the_documented_gains_and_memories_uniform() -> None:
     policy = ActorCritic(HIERARCHY, SEEN, SMALL, rng_seed=1)
     for gain, layer in (
@@ -101,6 +89,7 @@ def test_weights_are_orthogonal_with_the_documented_gains_and_memories_uniform()
         assert 0.8 * bound < tensor.abs().max() <= bound
         assert tensor.mean().abs() < 0.3 * bound
     assert torch.equal(policy.actor.core_norm.weight, torch.ones(SMALL.core_units))
+    assert not policy.given[0].any() and not policy.given[1].any()  # earlier choices say nothing at first
 
 
 def test_an_untrained_policy_leans_as_its_heads_say() -> None:
@@ -116,14 +105,6 @@ def test_an_untrained_policy_leans_as_its_heads_say() -> None:
     logits = leaning.choose(z, free.masks, noise=torch.full((30, 4), 0.5))[0].log_probs
     expected = torch.log_softmax(torch.tensor(lean), 0).expand(30, 4)
     torch.testing.assert_close(logits, expected, rtol=0, atol=0.1)
-
-
-def test_descriptions_that_cannot_be_are_refused() -> None:
-    heads = tuple(replace(head, described=1) for head in HIERARCHY.heads)
-    with pytest.raises(ValueError, match="more than one head are described"):
-        replace(HIERARCHY, heads=heads)
-    with pytest.raises(SimicError, match="described by 4 features: there are 3"):
-        ActorCritic(HIERARCHY, replace(SEEN, features=3), SMALL)
 
 
 def test_weights_are_a_function_of_the_seed_alone() -> None:

@@ -11,22 +11,13 @@ import torch
 
 from simic.agent import ppo as ppo_module
 from simic.agent.metrics import UpdateMetrics
-from simic.agent.normalization import Normalizers, alone
+from simic.agent.normalization import Normalizers
 from simic.agent.ppo import PPO, collect, usage, with_advantages
 from simic.agent.rollout import Rollout
 from simic.errors import SimicError
 from tests import standard
 
-from .worlds import (
-    TensorWorld,
-    episodes,
-    in_processes,
-    learner,
-    make_policy,
-    make_rollout,
-    replay,
-    weights,
-)
+from .worlds import TensorWorld, episodes, learner, make_policy, make_rollout, replay, weights
 
 SETTINGS = standard.PPOParams(
     learning_rate=1e-2, epochs=2, minibatches=2, target_kl=None, entropy_coef=0.05, entropy_coef_final=0.01
@@ -244,29 +235,6 @@ def test_without_memory_a_minibatch_is_of_steps_from_everywhere() -> None:
     assert len(first) == 24
     assert (first // 8).unique().tolist() == list(range(6))  # of every environment
     assert (first // 8).bincount().max() < 8  # and of none the whole episode
-
-
-@pytest.mark.parametrize(("ratio", "core"), [("joint", "lstm"), ("per_head", "lstm"), ("joint", "none")])
-def test_two_processes_with_parts_of_the_environments_equal_one_with_all(ratio: str, core: str) -> None:
-    settings = SETTINGS.model_copy(update={"minibatches": 3, "target_kl": 0.05, "ratio": ratio})
-    split = [[5], [0, 2, 4, 1, 3]]
-    everyone = torch.arange(6)
-
-    def run(env_ids: list[int], reduce=alone) -> tuple[torch.Tensor, list[UpdateMetrics]]:
-        policy, metrics = make_policy(core).double(), []
-        ppo = PPO(policy, settings, rng_seed=1, total_updates=3, reduce=reduce, all_env_ids=everyone)
-        for iteration in range(3):
-            rollout = make_rollout(policy, TensorWorld(env_ids, episodes(6, 8).ends), 8, iteration)
-            metrics.append(ppo.update(rollout, iteration))
-        return weights(ppo), metrics
-
-    expected, metrics = run(list(range(6)))
-    for found, other in in_processes(2, lambda rank, reduce: run(split[rank], reduce)):
-        assert (found - expected).abs().max() < 1e-9
-        for one, two in zip(metrics, other, strict=True):
-            for name in ("policy_loss", "value_loss", "approx_kl", "exact_kl", "explained_variance", "grad_norm"):
-                assert getattr(two, name) == pytest.approx(getattr(one, name), rel=1e-6), name
-            assert (two.steps, two.samples, two.stopped_early) == (one.steps, one.samples, one.stopped_early)
 
 
 def test_a_linear_rate_falls_to_a_fifth_in_the_last_update() -> None:

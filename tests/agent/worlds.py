@@ -1,24 +1,19 @@
 """Small environments and policies for the tests of the agent."""
 
-import threading
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar
+from typing import Any
 
 import torch
 from gymnasium.vector import AutoresetMode
 from torch import Tensor
 
 from simic import params, rng
-from simic.agent.normalization import Normalizers, ObservationNormalizer, Reduce
+from simic.agent.normalization import Normalizers, ObservationNormalizer
 from simic.agent.policy import ActorCritic, Replayed
 from simic.agent.ppo import PPO, collect, with_advantages
 from simic.agent.rollout import Rollout
 from simic.agent.spec import ActionSpec, Head, Observation, ObservationSpec
 from tests import standard
-
-Result = TypeVar("Result")
 
 FEATURES, SLOTS, BLUEPRINTS = 5, 3, 4
 
@@ -134,22 +129,3 @@ def replay(policy: ActorCritic, rollout: Rollout) -> Replayed:
 
 def weights(ppo: PPO) -> Tensor:
     return torch.cat([parameter.detach().flatten() for parameter in ppo.policy.parameters()])
-
-
-def in_processes(count: int, work: Callable[[int, Reduce], Result]) -> list[Result]:
-    """``work(rank, reduce)`` side by side in threads, with exact sums and maxima over all of them."""
-    box: dict[int, Tensor] = {}
-    barrier = threading.Barrier(count, timeout=60)
-
-    def exchange(rank: int) -> Reduce:
-        def reduce(tensor: Tensor, how: Literal["sum", "max"]) -> Tensor:
-            barrier.wait()
-            box[rank] = tensor
-            barrier.wait()
-            every = torch.stack([box[other] for other in range(count)])
-            return every.sum(dim=0) if how == "sum" else every.amax(dim=0)
-
-        return reduce
-
-    with ThreadPoolExecutor(count) as pool:
-        return list(pool.map(lambda rank: work(rank, exchange(rank)), range(count)))

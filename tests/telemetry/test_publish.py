@@ -131,14 +131,11 @@ def test_damaged_times_and_starts_are_refused_too(damage, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-def test_nan_has_one_bit_pattern():
+def test_values_are_published_as_they_are_and_nan_has_one_bit_pattern():
     """Processors make NaN with either sign; equal tables need equal bytes."""
     for kind in (np.float32, np.float64):
         found = published(np.array([np.nan, -np.nan], dtype=kind))
         assert found[:1].tobytes() == found[1:].tobytes() == np.array([np.nan]).tobytes()
-
-
-def test_values_are_published_as_they_are():
     assert published(np.array([0.1], dtype=np.float32)).tolist() == [float(np.float32(0.1))]
     assert published(np.array([0.1 + 0.2])).tolist() == [0.1 + 0.2]
     assert published(np.array([3], dtype=np.int16)).dtype == np.int64

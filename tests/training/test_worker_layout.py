@@ -38,29 +38,27 @@ def workers() -> list[int]:
 
 
 @pytest.mark.parametrize(
-    ("processes", "hosts", "group", "expected"),
+    ("given", "hosts", "group", "expected"),
     [
-        (2, 64, None, Layout(64, 32, 2)),
-        (1, 64, None, Layout(64, 64, 1)),
-        (32, 64, None, Layout(64, 4, 16)),  # no groups of fewer than four
-        (2, 9, None, Layout(9, 5, 2)),
-        (1, 64, 16, Layout(64, 16, 1)),  # the groups of a checkpoint stay
-        (8, 64, 16, Layout(64, 16, 4)),
+        ({"processes": 2}, 64, None, Layout(64, 32, 2)),
+        ({"processes": 1}, 64, None, Layout(64, 64, 1)),
+        ({"processes": 32}, 64, None, Layout(64, 4, 16)),  # no groups of fewer than four
+        ({"processes": 2}, 9, None, Layout(9, 5, 2)),
+        ({"processes": 1}, 64, 16, Layout(64, 16, 1)),  # the groups of a checkpoint stay
+        ({"processes": 8}, 64, 16, Layout(64, 16, 4)),
+        ({}, 64, None, Layout(64, 16, 4)),  # each core has a process of one thread
+        ({}, 2, None, Layout(2, 2, 1)),
+        ({"threads": 3}, 64, None, Layout(64, 16, 4)),
     ],
 )
-def test_a_group_for_each_process_unless_they_are_given(processes, hosts, group, expected, monkeypatch) -> None:
-    monkeypatch.setattr(torch, "set_num_threads", lambda number: None)
-    assert worker_layout.layout(Runtime(processes=processes), hosts, CPU, group) == expected
-
-
-def test_by_default_each_core_has_a_process_of_one_thread(monkeypatch) -> None:
-    threads = []
-    monkeypatch.setattr(torch, "set_num_threads", threads.append)
+def test_a_group_for_each_process_and_a_process_of_one_thread_for_each_core_unless_they_are_given(
+    given, hosts, group, expected, monkeypatch
+) -> None:
+    found: list[int] = []
+    monkeypatch.setattr(torch, "set_num_threads", found.append)
     monkeypatch.setattr(worker_layout, "cores", lambda: 4)
-    assert worker_layout.layout(Runtime(), 64, CPU) == Layout(64, 16, 4)
-    assert worker_layout.layout(Runtime(), 2, CPU) == Layout(2, 2, 1)
-    assert worker_layout.layout(Runtime(threads=3), 64, CPU) == Layout(64, 16, 4)
-    assert threads == [1, 1]
+    assert worker_layout.layout(Runtime(**given), hosts, CPU, group) == expected
+    assert found == ([] if "threads" in given else [1])
 
 
 def test_with_cuda_there_is_one_process() -> None:
