@@ -200,33 +200,25 @@ def test_fresh_starts_anew_and_gives_the_same_run(copied, finished, prepared):
     assert_same_run(copied, finished)
 
 
-def test_other_params_are_refused_naming_fields_and_both_values(copied, prepared):
+def test_other_params_are_refused_naming_fields_and_both_values_and_so_are_other_data(copied, prepared, tmp_path):
     with pytest.raises(SimicError) as error:
         resumed(copied, prepared, small_params(batch_size=32, validate_every=1))
     assert "train.batch_size (64 → 32)" in str(error.value)
     assert "validate_every" not in str(error.value), "harmless: it does not change what is trained"
     assert "\n" not in str(error.value)
-
-
-def test_harmless_changes_are_listed_and_go_on(copied, prepared):
-    assert resumed(copied, prepared, small_params(iterations=5)) == 4
-    [found] = findings_of(copied)
-    assert (found.check, found.severity) == ("resumed_with_changes", "info")
-    assert "train.iterations (4 → 5)" in found.message
-    assert read(copied / "checkpoints" / "000005").manifest.iteration == 5
-
-
-def test_other_data_is_refused(copied, prepared, tmp_path):
     prepare(Prepare(samples=400), 2, tmp_path / "other", tmp_path)
     with pytest.raises(SimicError, match="prepared data"):
         resumed(copied, tmp_path / "other")
 
 
-def test_another_machine_is_declared_inexact_never_hidden(copied, prepared):
-    assert resumed(copied, prepared, small_params({"threads": 2})) == 4
-    [found] = findings_of(copied)
-    assert (found.check, found.severity) == ("inexact_resume", "medium")
-    assert found.evidence == {"threads": "1 → 2"}
+def test_harmless_changes_are_listed_and_another_machine_is_declared_inexact(copied, prepared):
+    assert resumed(copied, prepared, small_params({"threads": 2}, iterations=5)) == 4
+    changes, machine = findings_of(copied)
+    assert (changes.check, changes.severity) == ("resumed_with_changes", "info")
+    assert "train.iterations (4 → 5)" in changes.message
+    assert read(copied / "checkpoints" / "000005").manifest.iteration == 5
+    assert (machine.check, machine.severity) == ("inexact_resume", "medium")
+    assert machine.evidence == {"threads": "1 → 2"}
     here = read(copied / "checkpoints" / "000004").manifest.machine
     there = here.model_copy(update={"libraries": here.libraries | {"torch": "9"}, "processes": 2, "group": 2})
     assert here.differences(there) == {"torch": f"{here.libraries['torch']} → 9"}  # groups are taken over
