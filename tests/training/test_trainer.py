@@ -33,7 +33,6 @@ from simic.training.session import open_session
 from simic.training.trainer import StoppedByFinding, train
 from tests.standard import PPOParams
 
-MORE = "what followed was not saved and will be done again"
 OPTIONS = {"episode_steps": (2, 5), "validate_every": 1, "ppo": PPOParams(
     learning_rate_schedule="linear", entropy_scale={"slot": 2.0}, epochs=2, minibatches=2,
     ratio="per_head",
@@ -82,7 +81,7 @@ class AtLook(threading.Event):
 def test_a_stop_saves_what_is_whole_and_says_what_is_lost(finished, prepared, tmp_path):
     """The last whole iteration is saved, also between checkpoints, unless the update has moved the state since then."""
     params = small_params({"checkpoint_every": 9})
-    for look, saved, lost in ((8, 0, f"; {MORE}"), (4, 1, "")):
+    for look, saved, lost in ((8, 0, "; what followed was not saved and will be done again"), (4, 1, "")):
         with pytest.raises(Interrupted, match=f"stopped with {saved} iterations saved{lost}; to resume"):
             run(tmp_path, prepared, (), AtLook(look), params)
         assert len(list((tmp_path / "checkpoints").glob("*"))) == saved
