@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
+from itertools import cycle
 from pathlib import Path
 
 import gymnasium
@@ -15,7 +16,6 @@ from gymnasium.spaces import Box, Discrete
 
 from simic.agent import Agent
 from simic.agent import agent as agent_module
-from simic.agent.gym_adapter import vectorized
 from simic.errors import SimicError
 from tests import standard
 from tests.standard import Policy
@@ -75,13 +75,11 @@ def test_it_learns_and_its_episodes_are_counted() -> None:
 
 
 def test_every_environment_plays_equally_many_episodes() -> None:
-    lengths = iter([1, 2, 4, 8])
+    lengths = cycle([1, 2, 4, 8])
     agent = make_agent(lambda: Sign(next(lengths)))
-    lengths = iter([1, 2, 4, 8])
     returns = agent.evaluate(8)
     assert len(returns) == 8
     assert all(value <= length for value, length in zip(returns, [1, 1, 2, 2, 4, 4, 8, 8], strict=True))
-    lengths = iter([1, 2])
     assert len(agent.evaluate(6)) == 6  # two of the four environments: three episodes each
 
 
@@ -106,7 +104,7 @@ def test_a_loaded_agent_goes_on_as_if_it_had_never_been_saved(tmp_path) -> None:
     assert again.evaluate(4) == straight.evaluate(4)
 
 
-def test_an_environment_without_an_id_is_handed_over_again(tmp_path) -> None:
+def test_an_environment_without_an_id_is_handed_over_again_and_what_is_no_agent_is_refused(tmp_path) -> None:
     agent = make_agent()
     agent.save(tmp_path / "agent")
     with pytest.raises(SimicError, match=r"agent: its environment has no registered id; pass what makes it"):
@@ -114,12 +112,8 @@ def test_an_environment_without_an_id_is_handed_over_again(tmp_path) -> None:
     assert same(Agent.load(tmp_path / "agent", Sign), agent)
     with pytest.raises(SimicError, match=r"agent: tensor .* has shape \(.*\); this policy needs"):
         Agent.load(tmp_path / "agent", "CartPole-v1")
-
-
-def test_a_file_that_is_no_agent_is_refused(tmp_path) -> None:
     with pytest.raises(SimicError, match=r"nowhere: not readable: No such file"):
         Agent.load(tmp_path / "nowhere")
-    make_agent().save(tmp_path / "agent")
     content = (tmp_path / "agent").read_bytes()
     for broken in (b"", content[:100], content[:-1], content.replace(b"format_version", b"format_vision_")):
         (tmp_path / "agent").write_bytes(broken)
@@ -148,17 +142,13 @@ def test_the_log_has_a_line_for_every_update_of_this_agent(tmp_path) -> None:
     again.train(64)  # what the other one did after the save is not of this one
     assert [int(row["env_steps"]) for row in lines(tmp_path / "log")] == [64, 128, 192]
     assert lines(tmp_path / "log")[2]["policy_loss"] != ""
-
-
-def test_a_log_that_was_cut_off_is_taken_up(tmp_path) -> None:
-    agent, log = make_agent(log=tmp_path), tmp_path / "progress.csv"
-    agent.train(2 * 64)
-    log.write_bytes(log.read_bytes()[:-20])
-    agent.train(64)
-    assert [int(row["env_steps"]) for row in lines(tmp_path)] == [64, 192]
+    log = tmp_path / "log" / "progress.csv"
+    log.write_bytes(log.read_bytes()[:-20])  # cut off
+    again.train(64)
+    assert [int(row["env_steps"]) for row in lines(tmp_path / "log")] == [64, 128, 256]
     log.write_bytes(b"")
-    make_agent(log=tmp_path).train(64)
-    assert [int(row["env_steps"]) for row in lines(tmp_path)] == [64]
+    again.train(64)
+    assert [int(row["env_steps"]) for row in lines(tmp_path / "log")] == [320]
 
 
 def test_the_page_works_as_printed(tmp_path, monkeypatch) -> None:
@@ -172,13 +162,7 @@ def test_the_page_works_as_printed(tmp_path, monkeypatch) -> None:
     assert [int(row["env_steps"]) for row in lines(Path("runs/cartpole"))] == [1024, 2048]
 
 
-def test_what_cannot_be_learned_is_refused() -> None:
-    with pytest.raises(SimicError, match=r"environment 'Nothing-v0': Environment `Nothing` doesn't exist"):
-        Agent("Nothing-v0")
-    with pytest.raises(SimicError, match=r"environment 'nowhere:X-v0': No module named 'nowhere'"):
-        Agent("nowhere:X-v0")
-    with pytest.raises(SimicError, match=r"environment Pendulum-v1: action space .* must be Discrete"):
-        vectorized("Pendulum-v1", 2, 1)
+def test_with_memory_every_minibatch_needs_an_environment() -> None:
     with pytest.raises(SimicError, match=r"envs = 1: must be at least ppo.minibatches \(2\)"):
         make_agent(envs=1)
     make_agent(envs=1, policy=SIZES.model_copy(update={"core": "none"})).train(16)

@@ -88,53 +88,43 @@ def at(masks: dict[str, Tensor], row: int) -> dict[str, Tensor]:
     return {name: mask[row] for name, mask in masks.items()}
 
 
-def test_joint_log_probability_equals_enumeration(states, policies) -> None:
+def repeated(states: tuple[Tensor, dict[str, Tensor]], row: int, times: int) -> tuple[Tensor, dict[str, Tensor]]:
+    """One state for many actions."""
     z, masks = states
+    return z[row].expand(times, -1), {name: mask[row].expand(times, *mask.shape[1:]) for name, mask in masks.items()}
+
+
+def test_joint_log_probability_equals_enumeration(states, policies) -> None:
     for row in range(STATES):
-        table = enumerate_actions(policies[0], z[row], at(masks, row))
+        table = enumerate_actions(policies[0], states[0][row], at(states[1], row))
         assert math.isclose(sum(table.values()), 1.0, rel_tol=1e-9)
-        actions = torch.tensor(list(table))
-        rows = {name: mask[row].expand(len(actions), *mask.shape[1:]) for name, mask in masks.items()}
-        found = log_probs(policies[0], z[row].expand(len(actions), -1), rows, actions).sum(dim=-1)
+        found = log_probs(policies[0], *repeated(states, row, len(table)), torch.tensor(list(table))).sum(dim=-1)
         assert torch.allclose(found.exp(), torch.tensor(list(table.values()), dtype=torch.float64), rtol=1e-9)
 
 
-def test_joint_divergence_equals_enumeration(states, policies) -> None:
-    z, masks = states
-    old, new = policies
-    found = old.joint(z, masks).kl(new.joint(z, masks))
-    for row in range(STATES):
-        p, q = (enumerate_actions(policy, z[row], at(masks, row)) for policy in policies)
-        assert math.isclose(found[row].item(), sum(p[a] * math.log(p[a] / q[a]) for a in p), rel_tol=1e-8)
-        assert found[row] > 1e-4  # the two policies do differ
-
-
 def test_k3_summed_over_heads_is_the_joint_divergence_in_expectation(states, policies) -> None:
-    z, masks = states
+    """And that is what enumeration gives."""
+    exact = policies[0].joint(*states).kl(policies[1].joint(*states)).tolist()
     for row in range(STATES):
-        p = enumerate_actions(policies[0], z[row], at(masks, row))
-        actions = torch.tensor(list(p))
-        rows = {name: mask[row].expand(len(actions), *mask.shape[1:]) for name, mask in masks.items()}
-        old, new = (log_probs(policy, z[row].expand(len(actions), -1), rows, actions) for policy in policies)
+        p, q = (enumerate_actions(policy, states[0][row], at(states[1], row)) for policy in policies)
+        assert math.isclose(exact[row], sum(p[a] * math.log(p[a] / q[a]) for a in p), rel_tol=1e-8)
+        rows, actions = repeated(states, row, len(p)), torch.tensor(list(p))
+        old, new = (log_probs(policy, *rows, actions) for policy in policies)
         expected = (torch.tensor(list(p.values()), dtype=torch.float64)[:, None] * k3(new - old)).sum()
-        exact = policies[0].joint(z, masks).kl(policies[1].joint(z, masks))[row]
-        assert math.isclose(expected.item(), exact.item(), rel_tol=1e-8)
+        assert math.isclose(expected.item(), exact[row], rel_tol=1e-8)
+        assert exact[row] > 1e-4  # the two policies do differ
 
 
 def test_k3_of_samples_estimates_the_divergence(states, policies) -> None:
     """1e5 actions of one state, drawn as acting draws them: within 4 standard errors, and nowhere negative."""
-    z, masks = states
     draws, row = 100_000, 1
     old, new = policies
-    rows = {name: mask[row].expand(draws, *mask.shape[1:]) for name, mask in masks.items()}
+    rows = repeated(states, row, draws)
     noise = rng.uniform(rng.key(11, rng.Purpose.BASELINE, torch.arange(draws)), (4,))
     with torch.no_grad():
-        choices = old.choose(z[row].expand(draws, -1), rows, noise=noise)
-        actions = torch.stack([choice.index for choice in choices], dim=-1)
-        difference = log_probs(new, z[row].expand(draws, -1), rows, actions) - log_probs(
-            old, z[row].expand(draws, -1), rows, actions
-        )
-        exact = old.joint(z, masks).kl(new.joint(z, masks))[row]
+        actions = torch.stack([choice.index for choice in old.choose(*rows, noise=noise)], dim=-1)
+        difference = log_probs(new, *rows, actions) - log_probs(old, *rows, actions)
+        exact = old.joint(*states).kl(new.joint(*states))[row]
     for estimate in (k3(difference).sum(dim=-1), k3(difference.sum(dim=-1))):  # by head, and of the whole action
         assert estimate.min() >= 0
         assert abs(estimate.mean() - exact) < 4 * estimate.std() / math.sqrt(draws)
@@ -197,9 +187,9 @@ def test_acting_on_an_empty_mask_or_a_broken_policy_raises_naming_the_head() -> 
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
-@pytest.mark.parametrize("size", [1, 2, 3, 7, 50, 1400])
+@pytest.mark.parametrize("size", [1, 3, 1400])
 def test_masked_probability_is_exactly_zero_for_any_logits(dtype: torch.dtype, size: int) -> None:
-    """Twenty thousand random cases, whatever stands where a choice is forbidden; no NaN anywhere."""
+    """Ten thousand random cases, whatever stands where a choice is forbidden; no NaN anywhere."""
     generator = torch.Generator().manual_seed(size)
     for scale, forbidden in product((0.0, 1e-3, 1.0, 30.0, 100.0, 1e3, 6e4), (torch.inf, -torch.inf, None)):
         logits = (scale * torch.randn(40, size, generator=generator)).clamp(-6.5e4, 6.5e4).to(dtype)

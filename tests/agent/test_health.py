@@ -57,7 +57,7 @@ def test_a_broken_memory_is_not_called_healthy(broken: float) -> None:
     assert not measured(hidden)["hidden_growth"].isfinite()
 
 
-@pytest.mark.parametrize("own", [0, 1, 3])
+@pytest.mark.parametrize("own", [0, 1])
 def test_a_minibatch_shared_out_to_processes_is_measured_as_one(own: int) -> None:
     hidden = torch.rand(STEPS, ENVS, UNITS, generator=torch.Generator().manual_seed(1))
     valid = EVERY.clone()

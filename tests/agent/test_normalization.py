@@ -7,31 +7,24 @@ import torch
 from simic.agent.normalization import Moments, Normalizers, ObservationNormalizer, RewardNormalizer
 from simic.agent.spec import ObservationSpec
 
-from .worlds import in_processes
-
 
 def rows(count: int, seed: int = 1) -> torch.Tensor:
     return 1e6 + 30 * torch.randn(count, 3, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
-@pytest.mark.parametrize("cuts", [(1,), (7, 50), (0, 33, 34, 99)])
-def test_merged_moments_equal_those_of_all_rows(cuts: tuple[int, ...]) -> None:
-    data = rows(100)
-    merged = Moments.empty(3)
-    for part in data.tensor_split(cuts):
+def assert_moments(found: Moments, of: np.ndarray) -> None:
+    assert found.count == len(of)
+    assert np.allclose(found.mean, of.mean(axis=0), rtol=1e-13)
+    assert np.allclose(found.variance(), of.var(axis=0), rtol=1e-9)
+
+
+@pytest.mark.parametrize("sizes", [(1, 99), (0, 33, 1, 65, 1)])
+def test_merged_moments_equal_those_of_all_rows(sizes: tuple[int, ...]) -> None:
+    """Those of several processes: tests/training/test_ranks.py."""
+    data, merged = rows(100), Moments.empty(3)
+    for part in data.split(sizes):
         merged = merged.merge(Moments.of(part, torch.ones(len(part), dtype=torch.bool)))
-    assert merged.count == 100
-    assert np.allclose(merged.mean, data.numpy().mean(axis=0), rtol=1e-13)
-    assert np.allclose(merged.variance(), data.numpy().var(axis=0), rtol=1e-9)
-
-
-def test_moments_of_several_processes_equal_those_of_all_rows() -> None:
-    parts = rows(90).split([20, 70, 0])
-    moments = [Moments.of(part, torch.ones(len(part), dtype=torch.bool)) for part in parts]
-    for found in in_processes(3, lambda rank, reduce: moments[rank].reduced(reduce)):
-        assert found.count == 90
-        assert np.allclose(found.mean, rows(90).numpy().mean(axis=0), rtol=1e-13)
-        assert np.allclose(found.variance(), rows(90).numpy().var(axis=0), rtol=1e-9)
+    assert_moments(merged, data.numpy())
 
 
 def test_invalid_and_non_finite_rows_are_skipped() -> None:
@@ -39,11 +32,7 @@ def test_invalid_and_non_finite_rows_are_skipped() -> None:
     data[2, 0], data[5, 1] = torch.nan, torch.inf
     valid = torch.ones(10, dtype=torch.bool)
     valid[9] = False
-    kept = data[[0, 1, 3, 4, 6, 7, 8]].numpy()
-    found = Moments.of(data, valid)
-    assert found.count == 7
-    assert np.allclose(found.mean, kept.mean(axis=0), rtol=1e-13)
-    assert np.allclose(found.variance(), kept.var(axis=0), rtol=1e-9)
+    assert_moments(Moments.of(data, valid), data[[0, 1, 3, 4, 6, 7, 8]].numpy())
 
 
 def test_nothing_is_normalised_before_the_first_rows_and_nothing_learned_from_none() -> None:

@@ -9,24 +9,27 @@ from pathlib import Path
 import pytest
 import torch
 
-from simic import params
 from simic.agent import ppo as ppo_module
 from simic.agent.metrics import UpdateMetrics
-from simic.agent.normalization import Normalizers, alone
+from simic.agent.normalization import Normalizers
 from simic.agent.ppo import PPO, collect, usage, with_advantages
 from simic.agent.rollout import Rollout
 from simic.errors import SimicError
 from tests import standard
 
-from .worlds import TensorWorld, episodes, forget_masks, in_processes, make_policy, make_rollout, replay, weights
+from .worlds import TensorWorld, episodes, learner, make_policy, make_rollout, replay, weights
 
 SETTINGS = standard.PPOParams(
     learning_rate=1e-2, epochs=2, minibatches=2, target_kl=None, entropy_coef=0.05, entropy_coef_final=0.01
 )
 
 
-def make_ppo(policy=None, settings: params.PPOParams = SETTINGS, total_updates: int = 5) -> PPO:
-    return PPO(policy or make_policy(), settings, rng_seed=1, total_updates=total_updates)
+def make_ppo(policy=None, **changes) -> PPO:
+    return PPO(policy or make_policy(), SETTINGS.model_copy(update=changes), rng_seed=1, total_updates=5)
+
+
+def make_learner(total_updates: int = 5, **changes) -> tuple[PPO, Rollout]:
+    return learner(SETTINGS.model_copy(update=changes), total_updates=total_updates)
 
 
 def stale_observation(rollout):
@@ -37,16 +40,20 @@ def stale_memory(rollout):
     return replace(rollout, state=type(rollout.state)(*(part + 1.0 for part in rollout.state)))
 
 
-@pytest.mark.parametrize("defect", [stale_observation, stale_memory, forget_masks])
+def masks_forgotten(rollout):
+    return replace(rollout, masks={name: torch.ones_like(mask) for name, mask in rollout.masks.items()})
+
+
+@pytest.mark.parametrize("defect", [stale_observation, stale_memory, masks_forgotten])
 def test_the_self_test_finds_what_was_not_replayed_as_it_was(defect) -> None:
-    ppo = make_ppo()
-    metrics = ppo.update(defect(make_rollout(ppo.policy, episodes(6, 8), 8)), 0)
+    ppo, rollout = make_learner()
+    metrics = ppo.update(defect(rollout), 0)
     assert not metrics.first_ratio_ok and metrics.first_ratio_deviation > 1e-3
 
 
 def test_metrics_are_plain_numbers_and_each_is_explained() -> None:
-    ppo = make_ppo()
-    metrics = ppo.update(make_rollout(ppo.policy, episodes(6, 8), 8), 0)
+    ppo, rollout = make_learner()
+    metrics = ppo.update(rollout, 0)
     for name, value in dataclasses.asdict(metrics).items():
         for number in value.values() if isinstance(value, dict) else [value]:
             assert type(number) in (int, float, bool), name
@@ -57,11 +64,10 @@ def test_metrics_are_plain_numbers_and_each_is_explained() -> None:
     assert metrics.grad_norm_max >= metrics.grad_norm > 0
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def one_step() -> tuple[PPO, Rollout, UpdateMetrics]:
-    """A learner after one step, on its whole rollout."""
-    ppo = make_ppo(settings=SETTINGS.model_copy(update={"epochs": 1, "minibatches": 1}))
-    rollout = make_rollout(ppo.policy, episodes(6, 8), 8)
+    """A learner after one step, on its whole rollout; read only."""
+    ppo, rollout = make_learner(epochs=1, minibatches=1)
     return ppo, rollout, ppo.update(rollout, 0)
 
 
@@ -90,7 +96,7 @@ def test_raw_advantages_and_values_are_reported_before_normalisation(one_step) -
 
 def test_the_reported_entropy_is_the_mean_over_the_rows_where_a_head_had_a_choice() -> None:
     """Two of six environments never have a choice of op: a minibatch without them has more open rows than its share."""
-    ppo = make_ppo(settings=SETTINGS.model_copy(update={"epochs": 1, "minibatches": 2, "target_kl": 1e-9}))
+    ppo = make_ppo(epochs=1, target_kl=1e-9)
     rollout = make_rollout(ppo.policy, episodes(6, 8, None), 8)
     mask = rollout.masks["op"].clone()
     [first, *_] = [envs for _, envs in ppo._minibatches(rollout.env_ids, rollout.env_ids, 0, 2)]
@@ -106,8 +112,7 @@ def test_the_reported_entropy_is_the_mean_over_the_rows_where_a_head_had_a_choic
 
 
 def test_an_update_is_read_in_six_files() -> None:
-    ppo = make_ppo()
-    rollout = make_rollout(ppo.policy, episodes(6, 8), 8)
+    ppo, rollout = make_learner()
     agent, run = Path(ppo_module.__file__).parent, set()
     before = sys.getprofile()
     sys.setprofile(lambda frame, event, given: run.add(Path(frame.f_code.co_filename)))
@@ -120,9 +125,7 @@ def test_an_update_is_read_in_six_files() -> None:
 
 
 def test_a_good_action_becomes_likelier_and_the_norm_is_reported_before_clipping() -> None:
-    settings = SETTINGS.model_copy(update={"max_grad_norm": 1e-4, "learning_rate": 1e-3})
-    ppo = make_ppo(settings=settings)
-    rollout = make_rollout(ppo.policy, episodes(6, 8), 8)
+    ppo, rollout = make_learner(max_grad_norm=1e-4, learning_rate=1e-3)
     better = replace(rollout, advantages=torch.where(rollout.actions[..., 0] == 0, 1.0, -1.0))
     before = rollout.log_probs[..., 0][(rollout.actions[..., 0] == 0) & rollout.valid].mean()
     metrics = ppo.update(better, 0)
@@ -133,23 +136,21 @@ def test_a_good_action_becomes_likelier_and_the_norm_is_reported_before_clipping
 
 
 def test_too_large_a_divergence_ends_the_update_before_the_step() -> None:
-    settings = SETTINGS.model_copy(update={"learning_rate": 0.5, "target_kl": 1e-3, "epochs": 4})
-    ppo = make_ppo(settings=settings)
-    metrics = ppo.update(make_rollout(ppo.policy, episodes(6, 8), 8), 0)
+    ppo, rollout = make_learner(learning_rate=0.5, target_kl=1e-3, epochs=4)
+    metrics = ppo.update(rollout, 0)
     assert metrics.stopped_early and metrics.steps < 8
     assert metrics.approx_kl > 1.5e-3
     # The estimate that stopped it was seen after `steps` steps: no step was taken on it.
-    again = make_ppo(settings=settings.model_copy(update={"target_kl": None, "minibatches": 2}))
+    again, rollout = make_learner(learning_rate=0.5, epochs=4)
     seen = []
     step = again.adam.step
     again.adam.step = lambda: (seen.append(weights(again)), step())  # type: ignore[method-assign]
-    again.update(make_rollout(again.policy, episodes(6, 8), 8), 0)
+    again.update(rollout, 0)
     assert torch.equal(seen[metrics.steps], weights(ppo))
 
 
 def test_a_loss_that_is_not_finite_skips_the_step_and_is_counted() -> None:
-    ppo = make_ppo(settings=SETTINGS.model_copy(update={"minibatches": 6}))
-    rollout = make_rollout(ppo.policy, episodes(6, 8), 8)
+    ppo, rollout = make_learner(minibatches=6)
     returns = rollout.returns.clone()
     returns[3, 1] = torch.nan
     metrics = ppo.update(replace(rollout, returns=returns), 0)
@@ -160,8 +161,7 @@ def test_a_loss_that_is_not_finite_skips_the_step_and_is_counted() -> None:
 
 
 def test_schedules_count_executed_updates_only() -> None:
-    ppo = make_ppo(total_updates=3)
-    rollout = make_rollout(ppo.policy, episodes(6, 8), 8)
+    ppo, rollout = make_learner(total_updates=3)
     broken = replace(rollout, returns=torch.full_like(rollout.returns, torch.nan))
     before = weights(ppo)
     metrics = ppo.update(broken, 0)
@@ -173,7 +173,7 @@ def test_schedules_count_executed_updates_only() -> None:
 
 
 def test_every_environment_is_used_once_in_each_epoch_and_orders_differ() -> None:
-    ppo = make_ppo(settings=SETTINGS.model_copy(update={"minibatches": 3, "epochs": 3}))
+    ppo = make_ppo(epochs=3)
     env_ids = torch.tensor([14, 3, 9, 8, 20, 1, 7])
     schedule = list(ppo._minibatches(env_ids, env_ids.sort().values, iteration=2, parts=3))
     orders = []
@@ -237,33 +237,8 @@ def test_without_memory_a_minibatch_is_of_steps_from_everywhere() -> None:
     assert (first // 8).bincount().max() < 8  # and of none the whole episode
 
 
-@pytest.mark.parametrize("split", [[[0, 1, 2], [3, 4, 5]], [[5], [0, 2, 4, 1, 3]]])
-@pytest.mark.parametrize(("ratio", "core"), [("joint", "lstm"), ("per_head", "lstm"), ("joint", "none")])
-def test_two_processes_with_parts_of_the_environments_equal_one_with_all(
-    split: list[list[int]], ratio: str, core: str
-) -> None:
-    settings = SETTINGS.model_copy(update={"minibatches": 3, "target_kl": 0.05, "ratio": ratio})
-    everyone = torch.arange(6)
-
-    def run(env_ids: list[int], reduce=alone) -> tuple[torch.Tensor, list[UpdateMetrics]]:
-        policy, metrics = make_policy(core).double(), []
-        ppo = PPO(policy, settings, rng_seed=1, total_updates=3, reduce=reduce, all_env_ids=everyone)
-        for iteration in range(3):
-            rollout = make_rollout(policy, TensorWorld(env_ids, episodes(6, 8).ends), 8, iteration)
-            metrics.append(ppo.update(rollout, iteration))
-        return weights(ppo), metrics
-
-    expected, metrics = run(list(range(6)))
-    for found, other in in_processes(2, lambda rank, reduce: run(split[rank], reduce)):
-        assert (found - expected).abs().max() < 1e-9
-        for one, two in zip(metrics, other, strict=True):
-            for name in ("policy_loss", "value_loss", "approx_kl", "exact_kl", "explained_variance", "grad_norm"):
-                assert getattr(two, name) == pytest.approx(getattr(one, name), rel=1e-6), name
-            assert (two.steps, two.samples, two.stopped_early) == (one.steps, one.samples, one.stopped_early)
-
-
 def test_a_linear_rate_falls_to_a_fifth_in_the_last_update() -> None:
-    ppo = make_ppo(settings=SETTINGS.model_copy(update={"learning_rate_schedule": "linear"}), total_updates=5)
+    ppo = make_ppo(learning_rate_schedule="linear")
     rates = [ppo.update(make_rollout(ppo.policy, episodes(4, 6), 6, i), i).learning_rate for i in range(6)]
     # 1, 0.8, 0.6, 0.4, 0.2 of the first, and no less after the last
     assert rates == pytest.approx([0.01, 0.008, 0.006, 0.004, 0.002, 0.002], rel=1e-5)
@@ -271,13 +246,9 @@ def test_a_linear_rate_falls_to_a_fifth_in_the_last_update() -> None:
 
 def test_rows_without_a_choice_say_nothing_about_advantages() -> None:
     """Where WAIT alone is legal, other rewards change neither a head's gradient nor the step that it makes."""
-    policies = [make_policy() for _ in range(2)]
-    settings = SETTINGS.model_copy(
-        update={"epochs": 1, "minibatches": 1, "entropy_coef": 0.0, "entropy_coef_final": 0.0}
-    )
     moved = []
-    for policy, bonus in zip(policies, (0.0, 1000.0), strict=True):
-        rollout = make_rollout(policy, episodes(6, 8), 8)
+    for bonus in (0.0, 1000.0):
+        ppo, rollout = make_learner(epochs=1, minibatches=1, entropy_coef=0.0, entropy_coef_final=0.0)
         closed = torch.zeros_like(rollout.valid)
         closed[:, ::2] = True
         masks = {name: mask.clone() for name, mask in rollout.masks.items()}
@@ -286,6 +257,6 @@ def test_rows_without_a_choice_say_nothing_about_advantages() -> None:
         log_probs = rollout.log_probs.masked_fill(closed[..., None], 0.0)
         advantages = rollout.advantages + bonus * closed
         changed = replace(rollout, masks=masks, actions=actions, log_probs=log_probs, advantages=advantages)
-        make_ppo(policy, settings).update(changed, 0)
-        moved.append(torch.cat([parameter.detach().flatten() for parameter in policy.heads.parameters()]))
+        ppo.update(changed, 0)
+        moved.append(torch.cat([parameter.detach().flatten() for parameter in ppo.policy.heads.parameters()]))
     assert torch.equal(*moved)

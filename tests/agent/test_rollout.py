@@ -2,20 +2,13 @@
 
 import torch
 
-from simic.agent.normalization import Normalizers, ObservationNormalizer
+from simic.agent.normalization import Normalizers
 from simic.agent.ppo import collect
 from simic.agent.rollout import StepRecord
 
-from .worlds import SEEN, TensorWorld, episodes, make_policy
+from .worlds import TensorWorld, episodes, learned_scales, make_policy
 
 EARLY, NO_SCALES = 2, Normalizers()
-
-
-def learned() -> Normalizers:
-    """Scales that have seen something, so that a raw observation is another one than a normalised one."""
-    normalizer = ObservationNormalizer(SEEN)
-    normalizer.update(3 + 2 * torch.randn(50, 5, generator=torch.Generator().manual_seed(1)), torch.ones(50).bool())
-    return Normalizers(normalizer)
 
 
 def test_rows_that_are_over_are_not_valid_and_hold_nothing() -> None:
@@ -50,7 +43,7 @@ class Remembered(TensorWorld):
 
 
 def test_what_is_stored_is_what_the_policy_saw() -> None:
-    policy, scales, watched, world = make_policy(), learned(), [], Remembered([0, 1, 2], {})
+    policy, scales, watched, world = make_policy(), learned_scales(), [], Remembered([0, 1, 2], {})
     rollout, _ = collect(world, policy, scales, 0, rng_seed=1, steps=4, on_step=watched.append)
     assert torch.equal(rollout.features, scales.observation.normalize(rollout.raw_features))
     assert not torch.equal(rollout.features, rollout.raw_features)
@@ -65,7 +58,7 @@ def test_what_is_stored_is_what_the_policy_saw() -> None:
 
 
 def test_a_truncated_row_is_worth_its_last_observation_under_the_living_memory() -> None:
-    policy, world, scales = make_policy(), episodes(3, 4, None), learned()
+    policy, world, scales = make_policy(), episodes(3, 4, None), learned_scales()
     rollout, position = collect(world, policy, scales, 0, rng_seed=1, steps=4)
     assert torch.equal(rollout.next_values[:-1], rollout.values[1:])
     expected = policy.value(scales.see(position.observation), position.state)
@@ -76,7 +69,7 @@ def test_a_truncated_row_is_worth_its_last_observation_under_the_living_memory()
 
 def test_after_an_autoreset_the_memory_is_empty_and_the_old_episode_keeps_its_end() -> None:
     ends = {0: {2: (False, True)}, 1: {2: (True, False), 3: (False, True)}}
-    policy, world, scales = make_policy(), TensorWorld([0, 1, 2], ends, same_step=True), learned()
+    policy, world, scales = make_policy(), TensorWorld([0, 1, 2], ends, same_step=True), learned_scales()
     states, finals, real_step = [], [], world.step
 
     def step(actions: torch.Tensor):

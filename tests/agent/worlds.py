@@ -1,24 +1,19 @@
 """Small environments and policies for the tests of the agent."""
 
-import threading
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
-from typing import Any, Literal, TypeVar
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from gymnasium.vector import AutoresetMode
 from torch import Tensor
 
 from simic import params, rng
-from simic.agent.normalization import Normalizers, Reduce
+from simic.agent.normalization import Normalizers, ObservationNormalizer
 from simic.agent.policy import ActorCritic, Replayed
 from simic.agent.ppo import PPO, collect, with_advantages
 from simic.agent.rollout import Rollout
 from simic.agent.spec import ActionSpec, Head, Observation, ObservationSpec
 from tests import standard
-
-Result = TypeVar("Result")
 
 FEATURES, SLOTS, BLUEPRINTS = 5, 3, 4
 
@@ -111,6 +106,22 @@ def make_rollout(policy: ActorCritic, world: TensorWorld, steps: int, iteration:
     return with_advantages(rollout, rollout.rewards, 0.9, 0.8)
 
 
+def learner(
+    settings: params.PPOParams, policy: ActorCritic | None = None, total_updates: int = 5
+) -> tuple[PPO, Rollout]:
+    """And what it has played: 8 steps of 6 environments, of which the third ends after 5."""
+    ppo = PPO(policy or make_policy(), settings, rng_seed=1, total_updates=total_updates)
+    return ppo, make_rollout(ppo.policy, episodes(6, 8), 8)
+
+
+def learned_scales(seen: ObservationSpec = SEEN) -> Normalizers:
+    """Scales that have seen something, so that a raw observation is another one than a normalised one."""
+    normalizer = ObservationNormalizer(seen)
+    rows = 3 + 2 * torch.randn(50, seen.features, generator=torch.Generator().manual_seed(1))
+    normalizer.update(rows, torch.ones(50, dtype=torch.bool))
+    return Normalizers(normalizer)
+
+
 def replay(policy: ActorCritic, rollout: Rollout) -> Replayed:
     """As an update of this policy does it."""
     return PPO(policy, standard.PPOParams(), 1, total_updates=1).replay(rollout)
@@ -118,27 +129,3 @@ def replay(policy: ActorCritic, rollout: Rollout) -> Replayed:
 
 def weights(ppo: PPO) -> Tensor:
     return torch.cat([parameter.detach().flatten() for parameter in ppo.policy.parameters()])
-
-
-def forget_masks(rollout: Rollout) -> Rollout:
-    """The defect of replaying without the masks acted under."""
-    return replace(rollout, masks={name: torch.ones_like(mask) for name, mask in rollout.masks.items()})
-
-
-def in_processes(count: int, work: Callable[[int, Reduce], Result]) -> list[Result]:
-    """``work(rank, reduce)`` side by side in threads, with exact sums and maxima over all of them."""
-    box: dict[int, Tensor] = {}
-    barrier = threading.Barrier(count, timeout=60)
-
-    def exchange(rank: int) -> Reduce:
-        def reduce(tensor: Tensor, how: Literal["sum", "max"]) -> Tensor:
-            barrier.wait()
-            box[rank] = tensor
-            barrier.wait()
-            every = torch.stack([box[other] for other in range(count)])
-            return every.sum(dim=0) if how == "sum" else every.amax(dim=0)
-
-        return reduce
-
-    with ThreadPoolExecutor(count) as pool:
-        return list(pool.map(lambda rank: work(rank, exchange(rank)), range(count)))

@@ -35,7 +35,9 @@ def record(work: Path) -> Extent:
 
 
 @pytest.fixture
-def tables(tmp_path) -> Path:
+def tables(tmp_path, monkeypatch) -> Path:
+    """In groups of rows, each of whole iterations."""
+    monkeypatch.setattr("simic.telemetry.publish.ROWS_PER_GROUP", 2 * COUNT * HOSTS)
     publish(tmp_path, record(tmp_path), tmp_path / "out")
     return tmp_path / "out"
 
@@ -49,10 +51,7 @@ def told(rows: list[dict]) -> list[str]:
     return [repr(sorted(row.items())) for row in rows]
 
 
-def test_steps_are_those_that_were_recorded(tmp_path, monkeypatch):
-    """In groups of rows, each of whole iterations."""
-    monkeypatch.setattr("simic.telemetry.publish.ROWS_PER_GROUP", 2 * COUNT * HOSTS)
-    publish(tmp_path, record(tmp_path), tmp_path / "out")
+def test_what_was_recorded_is_in_the_tables_and_what_is_absent_is_null(tables):
     values = {name: column.tolist() for name, column in steps(COUNT, HOSTS).items()}
     rows = [
         {"iteration": i, "step": t + 1, "env": e} | {name: column[t][e] for name, column in values.items()}
@@ -60,14 +59,9 @@ def test_steps_are_those_that_were_recorded(tmp_path, monkeypatch):
         for t in range(COUNT)
         for e in range(HOSTS)
     ]
-    file = tmp_path / "out" / "steps.parquet"
-    assert rows_of(file) == told(rows)
-    groups = pq.read_metadata(file)
+    assert rows_of(tables / "steps.parquet") == told(rows)
+    groups = pq.read_metadata(tables / "steps.parquet")
     assert [groups.row_group(k).num_rows for k in range(groups.num_row_groups)] == [2 * COUNT * HOSTS, COUNT * HOSTS]
-
-
-def test_episodes_updates_events_and_findings_are_those_that_were_recorded(tables):
-    """What is absent is null."""
     rows = [
         {"iteration": i, "split": split, "env": e} | {name: column.tolist()[e] for name, column in episode().items()}
         for i, split in ((0, "train"), (1, "validation"), (1, "train"), (2, "train"))
@@ -104,41 +98,30 @@ def test_every_table_exists_and_an_empty_one_has_its_columns(tables, tmp_path):
         assert blank.num_rows == 0 and blank.schema == full.schema
 
 
-def test_a_damaged_log_is_refused_and_publishes_nothing(tmp_path):
-    extent = record(tmp_path)
-    file = tmp_path / "telemetry" / "000001.safetensors"
-    content = bytearray(file.read_bytes())
-    content[-5] ^= 1
-    file.write_bytes(content)
-    with pytest.raises(SimicError) as error:
-        publish(tmp_path, extent, tmp_path / "out")
-    assert str(error.value) == (
-        f"{file}: damaged; run the same command again: it goes on from what is good and says what is lost"
-    )
-    assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.parametrize("damage", ["line", "tail", "starts"])
-def test_damaged_times_and_starts_are_refused_too(damage, tmp_path):
-    extent, times = record(tmp_path), tmp_path / "timing.jsonl"
-    if damage == "starts":
+@pytest.mark.parametrize("damage", ["log", "line", "tail", "starts"])
+def test_a_damaged_log_times_or_starts_are_refused_and_nothing_is_published(damage, tmp_path):
+    extent, times, file = record(tmp_path), tmp_path / "timing.jsonl", tmp_path / "telemetry" / "000001.safetensors"
+    if damage == "log":
+        content = file.read_bytes()
+        file.write_bytes(content[:-5] + bytes([content[-5] ^ 1]) + content[-4:])
+    elif damage == "starts":
         (tmp_path / "run.json").write_text('[{"code": "abc"}')
     else:
         lines = times.read_bytes().splitlines(keepends=True)
         times.write_bytes(b"".join(lines[1:] if damage == "line" else lines[:-1]))
-    with pytest.raises(SimicError, match="run the same command again"):
+    with pytest.raises(SimicError) as error:
         publish(tmp_path, extent, tmp_path / "out")
+    said = "; run the same command again: it goes on from what is good and says what is lost"
+    assert str(error.value).endswith(said)
+    assert damage != "log" or str(error.value) == f"{file}: damaged{said}"
     assert not (tmp_path / "out").exists()
 
 
-def test_nan_has_one_bit_pattern():
+def test_values_are_published_as_they_are_and_nan_has_one_bit_pattern():
     """Processors make NaN with either sign; equal tables need equal bytes."""
     for kind in (np.float32, np.float64):
         found = published(np.array([np.nan, -np.nan], dtype=kind))
         assert found[:1].tobytes() == found[1:].tobytes() == np.array([np.nan]).tobytes()
-
-
-def test_values_are_published_as_they_are():
     assert published(np.array([0.1], dtype=np.float32)).tolist() == [float(np.float32(0.1))]
     assert published(np.array([0.1 + 0.2])).tolist() == [0.1 + 0.2]
     assert published(np.array([3], dtype=np.int16)).dtype == np.int64

@@ -18,14 +18,14 @@ from simic.training.interrupts import Interrupted
 from simic.training.session import open_session
 from simic.training.trainer import train
 from tests import standard
-from tests.standard import Policy, Train
+from tests.standard import Policy, PPOParams, Train
 
 SIZES = {"encoder_units": 16, "core_units": 16, "head_units": 8, "embedding_units": 2}
 
 
 def small_params(runtime: dict | None = None, **changes: object) -> Params:
     settings = {"envs": 4, "episode_steps": 3, "batches_per_epoch": 2, "iterations": 4, "validate_every": 2}
-    settings |= {"policy": Policy(**SIZES), **changes}
+    settings |= {"policy": Policy(**SIZES), "ppo": PPOParams(epochs=2, minibatches=2), **changes}
     return standard.Params(
         train=Train(**settings), runtime=Runtime(**{"threads": 1, "processes": 1, **(runtime or {})})
     )

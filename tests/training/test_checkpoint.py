@@ -125,18 +125,19 @@ def test_a_full_disk_loses_nothing_and_says_what_is_kept(store):
 
 @pytest.fixture
 def linked(tmp_path) -> tuple[CheckpointStore, dict[int, str]]:
-    """Three checkpoints and their hash chain."""
+    """Three checkpoints and their hash chain; the first, as the best, and the last are published."""
     store, links = CheckpointStore(tmp_path / "linked", keep_last=3), {0: ""}
     for done in (1, 2, 3):
         state = tensors(float(done))
         links[done] = link(manifest(done, chain=links[done - 1]).scalars, state)
         store.write(state, manifest(done, best=1, chain=links[done]))
-    return store, {done: each for done, each in links.items() if done}
+    del links[0]
+    store.publish(tmp_path / "out", 1, 3, links)
+    return store, links
 
 
 def test_best_and_latest_are_published_under_their_names_as_a_whole(linked, tmp_path):
     store, links = linked
-    store.publish(tmp_path / "out", 1, 3, links)
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["best", "chain.json", "latest"]
     for _ in range(2):
         assert read_published(tmp_path / "out", "best").manifest.iteration == 1
@@ -151,8 +152,7 @@ def test_a_directory_is_held_against_its_number_and_a_published_one_against_the_
         shutil.rmtree(target)
         shutil.copytree(source, target)
 
-    store, links = linked
-    store.publish(tmp_path / "out", 1, 3, links)
+    store, _ = linked
     change(tmp_path / "out" / "best", tmp_path / "out" / "latest")
     with pytest.raises(Edited, match="latest: holds the state after 1 iterations, not after 3"):
         read_published(tmp_path / "out", "latest")
@@ -163,7 +163,6 @@ def test_a_directory_is_held_against_its_number_and_a_published_one_against_the_
 
 def test_what_is_edited_with_its_checksums_does_not_give_the_link_of_the_chain(linked, tmp_path):
     store, links = linked
-    store.publish(tmp_path / "out", 1, 3, links)
     for path in (tmp_path / "out" / "latest", store.path(3)):
         found = read(path)
         refuse_edited(found, links)
@@ -210,8 +209,6 @@ def test_a_pickle_in_place_of_tensors_is_refused_also_with_the_right_checksum(st
 
 @pytest.mark.parametrize("content", [b"{", durable.with_checksum({}), durable.with_checksum({"best": 1, "latest": 3})])
 def test_a_hash_chain_that_is_none_is_refused_with_what_brings_it_back(linked, tmp_path, content):
-    store, links = linked
-    store.publish(tmp_path / "out", 1, 3, links)
     (tmp_path / "out" / "chain.json").write_bytes(content)
     with pytest.raises(Damaged, match=r"chain\.json: damaged: .*; dvc checkout checkpoints brings back"):
         read_published(tmp_path / "out", "latest")

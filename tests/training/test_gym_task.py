@@ -21,7 +21,7 @@ from tests.training.small_runs import SIZES, assert_same_run
 
 def small(name: str = "CartPole-v1", core: str = "lstm", **runtime: object) -> Params:
     ppo = PPOParams(minibatches=2, epochs=2, normalize_rewards=True, gamma=0.95)
-    settings = {"envs": 4, "episode_steps": 16, "iterations": 3, "validate_every": 2, "horizon": None}
+    settings = {"envs": 4, "episode_steps": 8, "iterations": 3, "validate_every": 2, "horizon": None}
     return Params(
         prepare=Prepare(task="gym", gym=GymParams(id=name)),
         train=Train(**settings, policy=Policy(**SIZES, core=core, critic="own"), ppo=ppo),
@@ -53,11 +53,11 @@ def run(params: Params, work: Path, prepared: Path, stop: StopAt | None = None) 
     return found
 
 
-@pytest.mark.parametrize(("every", "core"), [(0, "none"), (5, "gru")])
+@pytest.mark.parametrize(("every", "core"), [(0, "none"), (3, "gru")])
 def test_stopped_anywhere_it_ends_with_the_same_bytes(prepared: Path, tmp_path: Path, every: int, core: str) -> None:
     params = small(core=core, checkpoint_steps=every)
     run(params, tmp_path / "whole", prepared)
-    for iteration, step in ((0, 3), (1, 16), (2, 7)):
+    for iteration, step in ((0, 2), (1, 8), (2, 4)):
         with pytest.raises(Interrupted):
             run(params, tmp_path / "stopped", prepared, StopAt(iteration, step))
     assert run(params, tmp_path / "stopped", prepared) == []
@@ -76,7 +76,7 @@ def test_an_environment_that_does_not_repeat_itself_begins_anew_and_says_so(tmp_
         ),
     )  # fmt: skip - its episodes never end
     with monkey.context(), pytest.raises(Interrupted):
-        run(params, tmp_path / "work", tmp_path / "prepared", StopAt(1, 16))
+        run(params, tmp_path / "work", tmp_path / "prepared", StopAt(1, 8))
     assert run(params, tmp_path / "work", tmp_path / "prepared") == ["inexact_resume"]
     monkey.undo()
     assert Wandering.episodes > 0

@@ -12,16 +12,7 @@ import pytest
 from simic.training.interrupts import stop_at_once, stop_on_signals
 from tests.helpers import ROOT
 
-IN_EXEC = """
-import sys
-from simic.training.interrupts import Interrupted, stop_at_once
-try:
-    with stop_at_once("it"):
-        exec("import os, signal, time; os.kill(os.getpid(), signal.SIGINT); time.sleep(60)")
-except Interrupted:
-    sys.exit(3)
-"""
-IN_FINALIZER = """
+PROGRAM = """
 import os, signal, sys, time
 from simic.training.interrupts import Interrupted, stop_at_once
 class Last:
@@ -29,7 +20,7 @@ class Last:
         os.kill(os.getpid(), signal.SIGTERM)
 try:
     with stop_at_once("it"):
-        Last()
+        {}
         time.sleep(60)
 except Interrupted:
     sys.exit(3)
@@ -67,18 +58,15 @@ def test_in_another_thread_signals_are_left_alone():
     assert seen == [former]
 
 
-def test_a_stop_in_the_midst_of_an_exec_ends_with_our_exit_code(tmp_path):
-    """Modules run one as they are imported, and after a KeyboardInterrupt out of it ``python -m`` dies of SIGINT."""
-    (tmp_path / "stopped.py").write_text(IN_EXEC)
+@pytest.mark.parametrize("stop", ['exec("os.kill(os.getpid(), signal.SIGINT); time.sleep(60)")', "Last()"])
+def test_a_stop_in_an_exec_or_a_finalizer_ends_with_our_exit_code(stop, tmp_path):
+    """Modules run an exec as they are imported, and after a KeyboardInterrupt out of it ``python -m`` dies of SIGINT.
+    In a finalizer Python drops it.
+    """
+    (tmp_path / "stopped.py").write_text(PROGRAM.format(stop))
     environment = os.environ | {"PYTHONPATH": f"{ROOT}{os.pathsep}{tmp_path}"}
-    assert subprocess.run([sys.executable, "-m", "stopped"], env=environment, check=False).returncode == 3
-
-
-def test_a_stop_in_a_finalizer_where_python_drops_it_is_not_lost():
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    done = subprocess.run(
-        [sys.executable, "-c", IN_FINALIZER], env=environment, check=False, capture_output=True, timeout=50
-    )
+    command = [sys.executable, "-m", "stopped"]
+    done = subprocess.run(command, env=environment, check=False, capture_output=True, timeout=50)
     assert (done.returncode, done.stderr) == (3, b"")
 
 

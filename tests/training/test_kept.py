@@ -34,7 +34,7 @@ class Census(Watcher):
 
 
 def test_iterations_leave_no_tensors_behind(prepared, tmp_path):
-    with open_session(small_params(iterations=4, validate_every=100), tmp_path, prepared) as session:
+    with open_session(small_params(iterations=3, validate_every=100), tmp_path, prepared) as session:
         census = Census(session.env)
         gc.freeze()  # what other tests have left is not looked through
         try:

@@ -50,7 +50,7 @@ def test_hosts_that_have_ended_are_not_read(learned, copied, prepared):
 
 
 @pytest.mark.parametrize("file", ["weights.safetensors", "policy.json"])
-def test_a_damaged_or_missing_file_is_named(learned, tmp_path, file):
+def test_a_damaged_or_missing_file_and_another_format_are_named(learned, tmp_path, file):
     learned.save(tmp_path)
     path = tmp_path / file
     content = path.read_bytes()
@@ -62,9 +62,6 @@ def test_a_damaged_or_missing_file_is_named(learned, tmp_path, file):
     path.unlink()
     with pytest.raises(SimicError, match=f"{file}: policy not readable"):
         Learned.load(tmp_path)
-
-
-def test_a_policy_of_another_format_is_refused_by_name(learned, tmp_path):
     learned.save(tmp_path)
     card = json.loads((tmp_path / "policy.json").read_bytes())
     (tmp_path / "policy.json").write_text(json.dumps({**card, "format_version": 1, "train": {"unknown": 1}}))

@@ -18,13 +18,13 @@ from tests.standard import Host, Params, Policy
 from tests.training.small_runs import small_params
 
 CPU = torch.device("cpu")
-TOO_LARGE = {
-    "hosts": (small_params(envs=1_000_000), "train.envs"),
-    "steps": (small_params(envs=120, episode_steps=1_000_000), "train.episode_steps"),
-    "widths": (small_params(envs=120, host=Host(widths=(4096, 4096, 4096))), "train.host"),
-    "policy": (small_params(policy=Policy(encoder_units=8192, core_units=8192, critic="own")), "train.policy"),
-    "windows": (small_params(envs=100_000, governor=Governor(window=1_000_000)), "train.governor.window"),
-}
+TOO_LARGE = [
+    (small_params(envs=1_000_000), "train.envs"),
+    (small_params(envs=120, episode_steps=1_000_000), "train.episode_steps"),
+    (small_params(envs=120, host=Host(widths=(4096, 4096, 4096))), "train.host"),
+    (small_params(policy=Policy(encoder_units=8192, core_units=8192, critic="own")), "train.policy"),
+    (small_params(envs=100_000, governor=Governor(window=1_000_000)), "train.governor.window"),
+]
 
 
 @pytest.fixture(autouse=True)
@@ -32,11 +32,8 @@ def machine_of_16_gib(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory_estimate, "machine_bytes", lambda: 16 * GIB)
 
 
-@pytest.mark.parametrize("case", TOO_LARGE)
-def test_a_run_that_does_not_fit_is_refused_before_anything_is_allocated(
-    prepared: Path, tmp_path: Path, case: str
-) -> None:
-    params, key = TOO_LARGE[case]
+@pytest.mark.parametrize(("params", "key"), TOO_LARGE)
+def test_a_run_that_does_not_fit_is_refused_before_anything_is_allocated(params, key, prepared, tmp_path) -> None:
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with pytest.raises(SimicError) as caught, open_session(params, tmp_path / "work", prepared):
         pass

@@ -24,7 +24,7 @@ class Poisoned(sessions.GrowthEnv):
 
 
 def test_scales_move_once_per_iteration_between_the_rollout_and_the_update(prepared, tmp_path, monkeypatch):
-    with open_session(small_params(iterations=3, validate_every=1), tmp_path, prepared) as session:
+    with open_session(small_params(iterations=2, validate_every=1), tmp_path, prepared) as session:
         normalizers, ppo = session.state.normalizers, session.state.ppo
         history: list[tuple[str, float]] = []
 
@@ -45,8 +45,8 @@ def test_scales_move_once_per_iteration_between_the_rollout_and_the_update(prepa
         train(session, [Watcher(lambda count: look("step"))])
     values = [value for _, value in history]
     places = [where for where, _ in history]
-    assert places == ["step", "step", "step", "update", "updated"] * 3
-    for i in range(3):
+    assert places == ["step", "step", "step", "update", "updated"] * 2
+    for i in range(2):
         steps, before, after = values[5 * i : 5 * i + 3], values[5 * i + 3], values[5 * i + 4]
         assert len(set(steps)) == 1
         assert before != steps[0]
@@ -62,10 +62,10 @@ def test_every_iteration_is_timed_for_itself_and_in_full(prepared, tmp_path, mon
         now[0] += 1.0
 
     monkeypatch.setattr(trainer.time, "perf_counter", lambda: now[0])
-    with open_session(small_params(iterations=3), tmp_path, prepared) as session:
+    with open_session(small_params(iterations=2), tmp_path, prepared) as session:
         train(session, [Watcher(tick)])
     rows = timing.read(tmp_path / "timing.jsonl")
-    assert [row.collect_seconds for row in rows] == [3.0, 3.0, 3.0]
+    assert [row.collect_seconds for row in rows] == [3.0, 3.0]
     for row in rows:  # and what was not done, as validation in the first, took no time
         assert (row.update_seconds, row.validate_seconds, row.record_seconds) == (0.0, 0.0, 0.0)
 

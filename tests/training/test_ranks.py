@@ -43,11 +43,7 @@ def test_two_processes_with_half_the_environments_equal_one_with_all(case, learn
                 assert other[name] == one[name], name
             for name in ("policy_loss", "value_loss", "approx_kl", "exact_kl", "explained_variance", "grad_norm"):
                 assert other[name] == pytest.approx(one[name], rel=100 * tolerance, abs=tolerance), name
-
-
-def test_early_stop_is_a_decision_of_all(learned) -> None:
-    for rank in learned:
-        assert any(metrics["stopped_early"] for metrics in rank["stops"]["metrics"])
+        assert case != "stops" or any(metrics["stopped_early"] for metrics in found["metrics"])
 
 
 def test_restarted_processes_do_not_find_the_addresses_of_the_dead(monkeypatch) -> None:

@@ -33,34 +33,35 @@ from simic.training.session import open_session
 from simic.training.trainer import StoppedByFinding, train
 from tests.standard import PPOParams
 
-MORE = "what followed was not saved and will be done again"
-DRAWN = {"episode_steps": (2, 5), "validate_every": 1}  # each iteration is as long as its hash says
-EVERY_OPTION = {"ppo": PPOParams(
-    learning_rate_schedule="linear", entropy_scale={"slot": 2.0}, minibatches=2,
+OPTIONS = {"episode_steps": (2, 5), "validate_every": 1, "ppo": PPOParams(
+    learning_rate_schedule="linear", entropy_scale={"slot": 2.0}, epochs=2, minibatches=2,
     ratio="per_head",
 )}  # fmt: skip
-# Of 4 iterations of 3 steps: in the second, the third and the fourth; of drawn lengths in the second.
-STOPS = [(EVERY_OPTION, (4, 4, 4)), (DRAWN, (5,))]
 
 
-@pytest.mark.parametrize(("changes", "stops"), STOPS)
-def test_a_run_that_was_asked_to_stop_and_resumed_is_the_run_that_never_was(changes, stops, prepared, tmp_path):
-    params = small_params(**changes)
-    for steps in stops:
-        interrupted_after(steps, tmp_path / "stopped", prepared, params)
-    for name in ("stopped", "whole"):
-        run(tmp_path / name, prepared, params=params)
-    assert_same_run(tmp_path / "stopped", tmp_path / "whole")
-    assert [row.iteration for row in timing.read(tmp_path / "stopped" / "timing.jsonl")] == [0, 1, 2, 3]
-
-
-def test_iterations_are_as_long_as_drawn_and_validation_always_as_long(prepared, tmp_path):
-    with open_session(small_params(**DRAWN), tmp_path, prepared) as session:
-        lengths = [session.env.length_of(iteration) for iteration in range(4)]
+@pytest.fixture(scope="module")
+def drawn(prepared, tmp_path_factory):
+    """An uninterrupted run whose iterations are as long as their hashes say, and how long these are; read only."""
+    work = tmp_path_factory.mktemp("drawn")
+    with open_session(small_params(**OPTIONS), work, prepared) as session:
         train(session)
+        return work, [session.env.length_of(iteration) for iteration in range(4)]
+
+
+def test_a_run_that_was_asked_to_stop_and_resumed_is_the_run_that_never_was(drawn, prepared, tmp_path):
+    whole, lengths = drawn
+    for length in lengths[:3]:  # in the first step of the second, third and fourth iteration
+        interrupted_after(length + 1, tmp_path, prepared, small_params(**OPTIONS))
+    run(tmp_path, prepared, params=small_params(**OPTIONS))
+    assert_same_run(tmp_path, whole)
+    assert [row.iteration for row in timing.read(tmp_path / "timing.jsonl")] == [0, 1, 2, 3]
+
+
+def test_iterations_are_as_long_as_drawn_and_validation_always_as_long(drawn):
+    work, lengths = drawn
     assert len(set(lengths)) > 1 and all(2 <= length <= 5 for length in lengths)
-    assert Counter(row.iteration for row in steps_of(tmp_path)) == dict(enumerate(lengths))
-    validated = [columns["length"] for _, columns in episodes_of(tmp_path, "validation")]
+    assert Counter(row.iteration for row in steps_of(work)) == dict(enumerate(lengths))
+    validated = [columns["length"] for _, columns in episodes_of(work, "validation")]
     assert len(validated) == 4 and all((length == 4).all() for length in validated)  # the middle, rounded up
 
 
@@ -77,20 +78,13 @@ class AtLook(threading.Event):
 
 
 # An iteration looks once at each of its 3 steps, at each of 3 in a validation (every second), and at its end.
-@pytest.mark.parametrize(
-    ("look", "message"),
-    [
-        (4, "stopped with 1 iterations saved; to resume"),
-        (8, f"stopped with 0 iterations saved; {MORE}; to resume"),
-    ],
-)
-def test_a_stop_saves_what_is_whole_and_says_what_is_lost(look, message, finished, prepared, tmp_path):
+def test_a_stop_saves_what_is_whole_and_says_what_is_lost(finished, prepared, tmp_path):
     """The last whole iteration is saved, also between checkpoints, unless the update has moved the state since then."""
     params = small_params({"checkpoint_every": 9})
-    with pytest.raises(Interrupted, match=message):
-        run(tmp_path, prepared, (), AtLook(look), params)
-    kept = [path.name for path in (tmp_path / "checkpoints").iterdir()] if (tmp_path / "checkpoints").exists() else []
-    assert len(kept) == (0 if " 0 iterations" in message else 1)
+    for look, saved, lost in ((8, 0, "; what followed was not saved and will be done again"), (4, 1, "")):
+        with pytest.raises(Interrupted, match=f"stopped with {saved} iterations saved{lost}; to resume"):
+            run(tmp_path, prepared, (), AtLook(look), params)
+        assert len(list((tmp_path / "checkpoints").glob("*"))) == saved
     run(tmp_path, prepared, params=params)
     own, other = (read(work / "checkpoints/000004").manifest for work in (tmp_path, finished))
     assert own.scalars == other.scalars
@@ -119,16 +113,13 @@ def test_the_best_checkpoint_is_the_one_with_the_best_validation_score_and_is_ke
     assert (finished / "checkpoints" / f"{best:06d}").exists()
 
 
-def test_nothing_draws_from_torchs_generator(prepared, tmp_path, no_global_rng):
-    with open_session(small_params(iterations=1), tmp_path, prepared) as session, no_global_rng():
-        train(session)
+def test_observers_are_told_in_order_and_nothing_draws_from_torchs_generator(prepared, tmp_path, no_global_rng):
+    """A checkpoint comes after its iteration."""
+    watcher = Watcher()
+    with open_session(small_params(iterations=2), tmp_path, prepared) as session, no_global_rng():
+        train(session, [watcher])
         with pytest.raises(AssertionError, match="random generator"):
             torch.rand(1)
-
-
-def test_observers_are_told_in_order_and_a_checkpoint_comes_after_its_iteration(prepared, tmp_path):
-    watcher = Watcher()
-    run(tmp_path, prepared, [watcher], params=small_params(iterations=2))
     expected = ["start"]
     for iteration in range(2):
         expected += [("step", iteration, step) for step in (1, 2, 3)]
@@ -157,27 +148,22 @@ def test_a_finished_run_has_nothing_left_to_do(copied, finished, prepared):
 
 
 class Reporter(Watcher):
-    """Finds something in the second iteration."""
+    """Finds something in the first iteration, and something grave in the second."""
 
     def on_iteration(self, update, episode):
         super().on_iteration(update, episode)
-        if update.iteration == 1:
-            self.info.report(FindingRow(iteration=1, check="mine", severity="high", message="too good"))
+        found = {"check": f"mine {update.iteration}", "severity": ("medium", "high")[update.iteration]}
+        self.info.report(FindingRow(iteration=update.iteration, message="too good", **found))
 
 
-def test_a_finding_as_grave_as_stop_on_ends_the_run_before_its_checkpoint(prepared, tmp_path):
+def test_a_finding_as_grave_as_stop_on_ends_the_run_before_its_checkpoint_and_a_lesser_one_does_not(prepared, tmp_path):
     reporter = Reporter()
-    with pytest.raises(StoppedByFinding, match="stopped by finding mine in iteration 2: too good"):
+    with pytest.raises(StoppedByFinding, match="stopped by finding mine 1 in iteration 2: too good"):
         run(tmp_path, prepared, [reporter], params=small_params(stop_on="high"))
-    assert [finding.check for finding in reporter.findings] == ["mine"]
     assert reporter.calls[-1] == ("end", "failed")
     assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == ["000001"]
-    assert [row.check for row in findings_of(tmp_path)] == ["mine"]
-
-
-def test_a_lesser_finding_is_recorded_and_the_run_goes_on(prepared, tmp_path):
-    run(tmp_path, prepared, [Reporter()], params=small_params(stop_on="critical", iterations=2))
-    assert [row.check for row in findings_of(tmp_path)] == ["mine"]
+    assert [row.check for row in findings_of(tmp_path)] == ["mine 0", "mine 1"]
+    assert findings_of(tmp_path) == reporter.findings
 
 
 def test_a_policy_that_is_not_the_one_that_acted_is_found(prepared, tmp_path):
@@ -225,7 +211,8 @@ def forbidden_actions(session, sick):
 )
 def test_a_spent_budget_or_a_policy_that_cannot_decide_ends_any_run(fault, message, prepared, tmp_path):
     """Whatever stop_on says; what was saved before is kept."""
-    params, watcher = small_params(stop_on="never", governor=Governor(rollback_budget=3)), Watcher()
+    settings = {"stop_on": "never", "governor": Governor(rollback_budget=3), "ppo": PPOParams(minibatches=4)}
+    params, watcher = small_params(**settings), Watcher()
     with open_session(params, tmp_path, prepared) as session:
         fault(session, lambda: watcher.steps > 3)  # from the second iteration on
         with pytest.raises(StoppedByFinding, match=rf"^stopped by finding {message}; earlier checkpoints are kept$"):

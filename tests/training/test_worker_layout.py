@@ -1,6 +1,7 @@
 """How hosts are shared out to cores, and that a training run does not depend on it; processes and signals are real."""
 
 import os
+import shutil
 import signal
 import subprocess
 import threading
@@ -36,45 +37,28 @@ def workers() -> list[int]:
     return [int(line) for line in found.stdout.split()]
 
 
-@pytest.fixture(scope="module")
-def together(prepared, tmp_path_factory) -> Path:
-    """The work directory of a run of two processes."""
-    work = tmp_path_factory.mktemp("together")
-    with open_session(shared(2), work, prepared) as session:
-        assert len(workers()) == 1
-        train(session)
-    assert not workers()
-    return work
-
-
-def state_of(work: Path) -> bytes:
-    return (work / "checkpoints" / "000002" / "state.safetensors").read_bytes()
-
-
 @pytest.mark.parametrize(
-    ("processes", "hosts", "group", "expected"),
+    ("given", "hosts", "group", "expected"),
     [
-        (2, 64, None, Layout(64, 32, 2)),
-        (1, 64, None, Layout(64, 64, 1)),
-        (32, 64, None, Layout(64, 4, 16)),  # no groups of fewer than four
-        (2, 9, None, Layout(9, 5, 2)),
-        (1, 64, 16, Layout(64, 16, 1)),  # the groups of a checkpoint stay
-        (8, 64, 16, Layout(64, 16, 4)),
+        ({"processes": 2}, 64, None, Layout(64, 32, 2)),
+        ({"processes": 1}, 64, None, Layout(64, 64, 1)),
+        ({"processes": 32}, 64, None, Layout(64, 4, 16)),  # no groups of fewer than four
+        ({"processes": 2}, 9, None, Layout(9, 5, 2)),
+        ({"processes": 1}, 64, 16, Layout(64, 16, 1)),  # the groups of a checkpoint stay
+        ({"processes": 8}, 64, 16, Layout(64, 16, 4)),
+        ({}, 64, None, Layout(64, 16, 4)),  # each core has a process of one thread
+        ({}, 2, None, Layout(2, 2, 1)),
+        ({"threads": 3}, 64, None, Layout(64, 16, 4)),
     ],
 )
-def test_a_group_for_each_process_unless_they_are_given(processes, hosts, group, expected, monkeypatch) -> None:
-    monkeypatch.setattr(torch, "set_num_threads", lambda number: None)
-    assert worker_layout.layout(Runtime(processes=processes), hosts, CPU, group) == expected
-
-
-def test_by_default_each_core_has_a_process_of_one_thread(monkeypatch) -> None:
-    threads = []
-    monkeypatch.setattr(torch, "set_num_threads", threads.append)
+def test_a_group_for_each_process_and_a_process_of_one_thread_for_each_core_unless_they_are_given(
+    given, hosts, group, expected, monkeypatch
+) -> None:
+    found: list[int] = []
+    monkeypatch.setattr(torch, "set_num_threads", found.append)
     monkeypatch.setattr(worker_layout, "cores", lambda: 4)
-    assert worker_layout.layout(Runtime(), 64, CPU) == Layout(64, 16, 4)
-    assert worker_layout.layout(Runtime(), 2, CPU) == Layout(2, 2, 1)
-    assert worker_layout.layout(Runtime(threads=3), 64, CPU) == Layout(64, 16, 4)
-    assert threads == [1, 1]
+    assert worker_layout.layout(Runtime(**given), hosts, CPU, group) == expected
+    assert found == ([] if "threads" in given else [1])
 
 
 def test_with_cuda_there_is_one_process() -> None:
@@ -83,17 +67,22 @@ def test_with_cuda_there_is_one_process() -> None:
         worker_layout.layout(Runtime(processes=2), 64, torch.device("cuda"))
 
 
-def test_any_number_of_processes_goes_on_bit_for_bit(together, prepared, tmp_path) -> None:
+def test_any_number_of_processes_goes_on_bit_for_bit(prepared, tmp_path) -> None:
     """The groups are those of the checkpoint, so a run may move to a machine with other cores."""
-    manifest = read(together / "checkpoints" / "000002").manifest
-    assert (manifest.machine.group, manifest.machine.processes, manifest.machine.ranks) == (4, 2, 1)
-    with open_session(shared(2, iterations=1), tmp_path, prepared) as session:
+    with open_session(shared(2), tmp_path, prepared) as session:
+        assert len(workers()) == 1
         train(session)
+    assert not workers()
+    last = tmp_path / "checkpoints" / "000002"
+    machine, content = read(last).manifest.machine, (last / "state.safetensors").read_bytes()
+    assert (machine.group, machine.processes, machine.ranks) == (4, 2, 1)
+    shutil.rmtree(last)
     with open_session(shared(1), tmp_path, prepared) as session:
         assert (session.identity.machine.group, session.identity.machine.processes) == (4, 1)
+        assert session.state.counters.iteration == 1
         train(session)
-    assert state_of(tmp_path) == state_of(together)
-    assert [row.check for row in findings_of(tmp_path)] == ["resumed_with_changes"]  # of the iterations alone
+    assert (last / "state.safetensors").read_bytes() == content
+    assert findings_of(tmp_path) == []
 
 
 def slow_work(folder: Path, number: int) -> None:
