@@ -9,8 +9,7 @@ from flows.overrides import Overrides
 from simic import params
 from simic.errors import SimicError
 from simic.pipeline import overrides
-
-ROOT = Path(__file__).parents[2]
+from tests.helpers import ROOT
 
 
 @pytest.fixture
