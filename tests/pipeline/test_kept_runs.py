@@ -28,7 +28,7 @@ from tests.conftest import Simic
 from tests.helpers import contents
 from tests.pipeline.small_suite import train, tree
 
-SHORT, LONG = 3, 5
+SHORT, LONG = 2, 4
 
 
 def lasting(iterations: int, *overrides: str) -> Params:
@@ -94,8 +94,7 @@ def test_training_that_was_killed_before_it_was_published_is_not_taken_for_the_r
 def test_without_a_horizon_of_its_own_the_schedule_is_said_to_change(copy: Workspace) -> None:
     [work] = copy.finished.iterdir()
     Kept(recipe=TrainingRecipe.of(lasting(SHORT, "train.horizon=null"), copy)).write(work)
-    said = begin(lasting(LONG, "train.horizon=null"), copy)
-    assert said is not None and said.endswith("(train.horizon)")
+    assert (begin(lasting(LONG, "train.horizon=null"), copy) or "").endswith("(train.horizon)")
 
 
 def goes_on_with(params: Params, workspace: Workspace, allow_code_change: bool = True) -> KeptRun | None:
