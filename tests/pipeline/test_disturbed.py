@@ -193,7 +193,7 @@ class Chain:
         before = Path(shutil.copytree(root, root.with_name(f"before-{name}")))
         (before / "mlflow.db").write_bytes(self._store)  # its own would keep its files elsewhere
         shutil.rmtree(before / "mlruns", ignore_errors=True)
-        # Counted in a copy, as all are disturbed: MLflow has no run of it, and is told less. The first stage finds alike.
+        # Counted in a copy, as all are disturbed: MLflow has no run of it, and is told less; of the first it never has.
         notes, places = root.parent, [root]
         if self._found:
             places.append(Path(shutil.copytree(before, root.with_name(f"counted-{name}"))))

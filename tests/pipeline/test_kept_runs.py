@@ -320,6 +320,22 @@ def test_training_that_does_not_go_on_with_it_says_so_first(begun: Workspace, mo
     assert said[:2] == [f"train: {stale(begun)[0].line()}", "train: running"]
 
 
+def test_fingerprint_changes_with_params_data_seed_and_extensions_and_not_with_runtime(tmp_path: Path) -> None:
+    workspace = Workspace(tmp_path)
+    stages.prepare(tree(), workspace)
+    base = stages.fingerprint(tree(), workspace)
+    assert base == stages.fingerprint(tree("runtime.progress=none", "evaluate.eval_seeds=3"), workspace)
+    others = [stages.fingerprint(tree(change), workspace) for change in ("train.ppo.epochs=3", "rng_seed=2")]
+    stages.prepare(tree("prepare.split={train: 0.5, val: 0.25, test: 0.25}"), workspace)
+    others.append(stages.fingerprint(tree(), workspace))
+    extended = tree().model_copy(update={"extensions": ("mine_for_fingerprint",)})
+    (tmp_path / "extensions").mkdir()
+    for content in ("X = 1\n", "X = 2\n"):
+        (tmp_path / "extensions" / "mine_for_fingerprint.py").write_text(content)
+        others.append(stages.fingerprint(extended, workspace))
+    assert len({base, *others}) == 6
+
+
 def test_clean_removes_what_is_left_and_nothing_else(begun: Workspace, simic: Simic) -> None:
     [own] = kept_runs.unfinished(begun)
     for folder in (own.path.with_name("0" * 16), begun.finished / ("1" * 16)):

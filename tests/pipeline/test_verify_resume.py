@@ -13,6 +13,7 @@ from simic.errors import SimicError
 from simic.pipeline import dvc_record, engine, stages, verify_resume
 from simic.pipeline.paths import Workspace
 from simic.pipeline.verify_resume import KillTally
+from tests.audit import synthetic
 from tests.conftest import Simic
 from tests.pipeline.small_suite import tree
 
@@ -83,10 +84,9 @@ def test_code_that_changes_meanwhile_is_certified_by_nobody(
 
 
 def certificate(**changes: Any) -> ResumeCertificate:
-    subject = ResumeSubject(code_sha256="a", params_sha256="b", data_sha256="c", machine={})
-    values: dict[str, Any] = {"seed": 1, "trainings": 1, "kills": {"step": 3}, "compared_files": 1}
-    values |= {"compared_bytes": 9, "differing_bytes": 0, "differing": (), "retrained_beyond_one": 0}
-    return ResumeCertificate(subject=subject, trained="a small training", **values | changes)
+    resume = synthetic.certificate().resume
+    assert isinstance(resume, ResumeCertificate)
+    return resume.model_copy(update=changes)
 
 
 @pytest.mark.parametrize(("differing", "code"), [(0, 0), (1, 1)])
