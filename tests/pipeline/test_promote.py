@@ -19,16 +19,9 @@ from tests.pipeline.small_suite import tree
 
 
 def played(*lows: float) -> Contest:
+    numbers = {"p_value": 0.01, "probability_of_improvement": 0.9, "minimum_detectable": 1.0, "pairs": 20}
     compared = tuple(
-        PairedComparison(
-            first="challenger",
-            second=name,
-            difference=Interval(low + 1.0, low, low + 2.0),
-            p_value=0.01,
-            probability_of_improvement=0.9,
-            minimum_detectable=1.0,
-            pairs=20,
-        )
+        PairedComparison("challenger", name, Interval(low + 1.0, low, low + 2.0), **numbers)
         for name, low in zip(("random_legal", "static"), lows, strict=False)
     )
     return Contest(data_sha256="d" * 64, hosts=20, tasks=20, iteration=1 << 42, compared=compared)
@@ -36,17 +29,9 @@ def played(*lows: float) -> Contest:
 
 def verdict(severity: Severity | None = None, layer: str = "symptom") -> Verdict:
     """Of one check, which found something of that severity."""
-    result = Result.model_validate(
-        {
-            "check": "H1",
-            "layer": layer,
-            "status": Status.FINDING if severity else Status.PASS,
-            "severity": severity or "critical",
-            "statistics": (),
-            "evidence": (),
-            **dict.fromkeys(("title", "question", "measured", "threshold", "source", "fix"), ""),
-        }
-    )
+    found = {"check": "H1", "layer": layer, "severity": severity or "critical", "statistics": (), "evidence": ()}
+    found |= dict.fromkeys(("title", "question", "measured", "threshold", "source", "fix"), "")
+    result = Result.model_validate(found | {"status": Status.FINDING if severity else Status.PASS})
     return Verdict(run="x", results=(result,))
 
 
