@@ -19,6 +19,7 @@ from torch import nn
 from simic import durable, params
 from simic.errors import SimicError
 from simic.evaluation import controllers
+from simic.evaluation import grow as growing
 from simic.growth.export import load_grown
 from simic.growth.networks.own import load_network
 from simic.pipeline.grow import Growth, _usual_host, grow, growth
@@ -161,8 +162,11 @@ def test_adapters_grow_in_a_network_of_ones_own_which_stays_as_it_is(images: Pat
     assert f"`{own}`, frozen" in card and 'load_grown(".", host=network)' in card and "Nothing is standardised" in card
 
 
-def test_as_many_decisions_as_are_asked_for_else_the_middle_of_what_training_has(tmp_path: Path) -> None:
+def test_as_many_decisions_as_are_asked_for_else_the_middle_of_what_training_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """On vectors of a width of the user's own, in so few rows that batches have to be smaller."""
+    monkeypatch.setattr(growing, "beside_floors", lambda *_: None)
     x, y = load_wine(return_X_y=True)
     np.savez(tmp_path / "wine.npz", x=x.astype("f4"), y=y)
     ranged = tree("train.episode_steps=[3, 6]", "train.batch_size=48", "train.batches_per_epoch=8")
