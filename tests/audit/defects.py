@@ -79,13 +79,7 @@ def measured(**changes):
 
 def better(tree):
     """Claim a point more for the learned policy than its rows give."""
-    score = tree["standings"]["held_out"]["policies"]["learned"]["score"]
-    score["estimate"] += 1.0
-
-
-def praised(tree):
-    """Claim that a wrong decision was right."""
-    tree["counterfactuals"]["keep or prune"]["best"] = 1.0
+    tree["standings"]["held_out"]["policies"]["learned"]["score"]["estimate"] += 1.0
 
 
 def flattered(p):
@@ -166,8 +160,8 @@ DEFECTS = {
            ("low", versus("patient", 0.0, 0.0))],
     "X6": [("critical", provenance(damaged=("checkpoints/best/state.safetensors: damaged",))),
            ("critical", provenance(data_sha256="0" * 64))],
-    "X8": [("critical", said(better)), ("critical", said(praised)),
-           ("critical", flattered),
+    "X8": [("critical", said(better)), ("critical", flattered),
+           ("critical", said(lambda tree: tree["counterfactuals"]["keep or prune"].update(best=1.0))),
            ("critical", said(lambda tree: tree["standings"]["held_out"]["by_kind"]["kind-0"].update(learned=99.0))),
            ("critical", said(lambda tree: tree["policies"]["patient"]["per_seed"].update(pruned=(1,) * 20))),
            ("critical", said(lambda tree: tree["standings"].pop("held_out_kinds"))),

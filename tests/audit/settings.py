@@ -1,20 +1,14 @@
 """Settings of the tests that train on patches."""
 
-from pathlib import Path
-
 import simic.data.suites.patches  # noqa: F401 - registers itself
 from simic import params
 from simic.data.suites.suites import SUITES
+from tests.helpers import ROOT
 
-# All that the project's own params say otherwise for their own suite.
-PATCHES = (
-    "prepare.suite.name=patches",
-    *SUITES["patches"].overrides,
-    "headroom.search_tasks=8",
-    "evaluate.epochs=null",
-)
 # Seeds live their whole lives.
 SMALL = (
+    "prepare.suite.name=patches", *SUITES["patches"].overrides,
+    "evaluate.epochs=null",  # which params.yaml has for its own suite
     "prepare.suite.instances={train: 8, val: 2, held_out: 3, held_out_kinds: 1}",
     "prepare.samples=160",
     "train.envs=8",
@@ -32,9 +26,9 @@ SMALL = (
     "runtime.threads=1",
     "runtime.processes=1",
     "runtime.progress=none",
-)
+)  # fmt: skip
 
 
 def small(*overrides):
     """Return the params of the small real run."""
-    return params.load(Path(__file__).parents[2] / "params.yaml", [*PATCHES, *SMALL, *overrides])
+    return params.load(ROOT / "params.yaml", [*SMALL, *overrides])

@@ -288,6 +288,11 @@ def certificate(**deviations):
     )  # fmt: skip
 
 
+def tried(**changes):
+    """Return the certificate of killed trainings alone."""
+    return certificate().resume.model_copy(update=changes)
+
+
 def clean_run(published):
     """Read the defect-free run from its tables."""
     loaded = RunRecord.from_published(params(), published)

@@ -75,17 +75,12 @@ def test_one_missing_measurement_neither_raises_nor_alarms_nor_hides_a_defect(ch
     assert result(damage(plant).column("updates", column, put(1, np.nan)).run, check.id).status is Status.FINDING
 
 
-def test_a_spike_of_kl_alone_is_not_sustained(plant):
-    found = result(update("exact_kl", 5, 0.5)(plant).run, "R3")
-    assert (found.status, found.severity) == (Status.FINDING, "high") and "KL of one update" in found.measured
-
-
 def test_entropy_of_a_head_with_few_rows_is_noise(plant):
     damaged = two(update("entropy_by_head.tempo", slice(None), 0.0), update("samples_by_head.tempo", slice(None), 5.0))
     assert result(damaged(plant).run, "E1").status is Status.PASS
 
 
-def test_a_head_that_params_leave_one_choice_is_not_starved(plant):
+def test_a_head_that_has_one_choice_is_not_starved(plant):
     many = params(lambda tree: tree["train"].update(envs=64))(plant)
     assert result(update("samples_by_head.style", slice(None), 0.0)(plant).run, "G2").status is Status.PASS
     closed = update("samples_by_head.style", slice(None), 0.0)(many)
@@ -93,15 +88,10 @@ def test_a_head_that_params_leave_one_choice_is_not_starved(plant):
     for values, status in ((["sigmoid_add"], Status.PASS), (["sigmoid_add", "linear_add"], Status.FINDING)):
         known = params(lambda tree, values=values: tree["train"].update(actions={"style": values}))(closed)
         assert result(known.run, "G2").status is status
-
-
-def test_the_head_of_slots_is_not_starved_where_there_is_one_slot(plant):
-    many = update("samples_by_head.slot", slice(None), 0.0)(params(lambda tree: tree["train"].update(envs=64))(plant))
+    many = update("samples_by_head.slot", slice(None), 0.0)(many)  # nor is the head of slots where there is one slot
     assert result(many.run, "G2").status is Status.FINDING
-    steps = replace(
-        many.run.steps, columns={**many.run.steps.columns, "stage": many.run.steps.column("stage")[..., :1]}
-    )
-    assert result(replace(many.run, steps=steps), "G2").status is Status.PASS
+    one = many.column("steps", "stage", lambda stages: stages[..., :1])
+    assert result(one.run, "G2").status is Status.PASS
 
 
 def test_shaping_of_a_rolled_back_host_ends_at_its_rollback(plant):
@@ -119,10 +109,7 @@ def test_a_refused_gate_is_no_illegal_action(plant):
 
 
 def test_evidence_names_the_worst_rows(plant):
-    damaged = plant.column(
-        "updates", "ratio_mean", lambda v: np.where(np.isin(np.arange(len(v)), (3, 9)), [v * 20], v)[0]
-    )
-    damaged = damaged.column("updates", "ratio_mean", put(9, 50.0))
+    damaged = plant.column("updates", "ratio_mean", put(3, 20.0)).column("updates", "ratio_mean", put(9, 50.0))
     evidence = result(damaged.run, "R2").evidence
     assert ([row["iteration"] for row in evidence], evidence[0]["ratio_mean"]) == ([10, 4], 50.0)  # counted from 1
 

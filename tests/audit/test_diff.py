@@ -10,7 +10,7 @@ from simic.audit.findings import Status
 from simic.errors import SimicError
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def verdict(clean):
     return examine(clean, "run")
 

@@ -29,11 +29,8 @@ def damaged(changes):
         yield replace(each, update=each.update.model_copy(update={"metrics": metrics}))
 
 
-def test_a_clean_run_is_silent(tmp_path):
+def test_a_defect_is_reported_once_and_in_its_iteration_and_a_clean_run_is_silent(tmp_path):
     assert watch(recorded(), tmp_path) == []
-
-
-def test_a_defect_is_reported_once_and_in_its_iteration(tmp_path):
     found = watch(damaged({7: {"first_ratio_deviation": 0.01}}), tmp_path)
     assert [(row.check, row.iteration, row.severity) for row in found] == [("R1", 7, "critical")]
     assert "0.01" in found[0].message

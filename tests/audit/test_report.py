@@ -8,10 +8,11 @@ from dataclasses import replace
 from html import escape, unescape
 from typing import get_args
 
+import matplotlib
 import numpy as np
 import pytest
 
-from simic.audit import report
+from simic.audit import figures, report
 from simic.audit.audit import checks, examine, summarize
 from simic.audit.certificate import Certificate, Certified
 from simic.audit.figures import panels_of
@@ -58,8 +59,7 @@ def test_content_security_policy_allows_exactly_its_own_style(page):
     assert "script-src" not in policy
 
 
-def test_page_is_deterministic_and_small(page, clean, verdict):
-    assert page == report.html(clean, verdict, panels_of(clean))
+def test_page_is_small_and_has_no_other_date_than_the_runs(page):
     assert len(page.encode()) < 1_250_000
     dates = set(re.findall(r"20\d\d-\d\d-\d\d", page))
     assert dates == {"2031-05-06"}, "the run's own date alone: not that of the audit"
@@ -100,12 +100,12 @@ def test_page_and_markdown_say_everything_that_was_examined(clean, verdict, page
     assert "do not rely on" not in page and "No critical or high finding." in page and "Certified: " in page
 
 
-def test_the_validation_that_chose_the_checkpoint_is_shown_by_iterations_done(clean):
+def test_the_validation_that_chose_the_checkpoint_is_shown_by_iterations_done(clean, verdict):
     score = np.full(len(clean.updates), np.nan)
     score[[7, 15, 23]] = 70.0, 72.5, 72.5
     columns = {**clean.updates.columns, "validation_accuracy": score, "best_iteration": np.full(len(score), 16.0)}
     run = replace(clean, updates=Table(columns))
-    page = report.html(run, examine(run, "x"), ())
+    page = report.html(run, verdict, ())
     rows = re.findall(r'<tr><td class="n">(\d+)</td><td class="n">([\d.]+)</td><td>(best)?</td></tr>', page)
     assert rows == [("8", "70.00", ""), ("16", "72.50", "best"), ("24", "72.50", "")]
 
@@ -151,14 +151,14 @@ def test_numbers_of_the_gap_are_those_of_the_evaluation(page, clean):
 
 
 @pytest.mark.parametrize(("over", "outcome"), [(2.0, "above"), (0.0, "level"), (-2.0, "below")])
-def test_the_colour_of_the_result_is_not_that_of_the_proof(clean, over, outcome):
+def test_the_colour_of_the_result_is_not_that_of_the_proof(clean, verdict, over, outcome):
     """A policy below the hand rule may have a sound record."""
     found = clean.evaluation
     group, primary = next(iter(found.standings.items()))
     learned = primary.policies["learned"].model_copy(update={"over_rule": synthetic.interval(over)})
     primary = primary.model_copy(update={"policies": {**primary.policies, "learned": learned}})
     run = replace(clean, evaluation=found.model_copy(update={"standings": {**found.standings, group: primary}}))
-    sound = Verdict(run="x", results=tuple(r for r in examine(clean, "x").results if r.status is Status.PASS))
+    sound = Verdict(run="x", results=tuple(r for r in verdict.results if r.status is Status.PASS))
     page = report.html(run, sound.model_copy(update={"summary": summarize(run, sound)}), ())
     assert f'<div class="verdict {outcome}">' in page and '<div class="verdict">' in page
 
@@ -170,7 +170,7 @@ def test_a_gap_that_may_be_nothing_has_no_share_and_the_report_says_so(clean):
     assert len(reasons) == 2 and all(reasons)
     verdict = examine(run, "x")
     assert f"Gap: not defined: {reasons[0]}" in verdict.summary[1]
-    page = report.html(run, verdict, panels_of(run))
+    page = report.html(run, verdict, ())
     for reason in reasons:
         assert f"no share of it can be given: {escape(reason)}" in page
         assert f"no share of it can be given: {reason}" in report.markdown(run, verdict)
@@ -210,20 +210,17 @@ def test_what_is_refuted_withholds_every_result(plant):
     assert page.index(doubt) < page.index('<article class="case">')
 
 
-def test_a_run_of_which_a_part_is_not_certified_is_not_certified(clean):
-    whole = clean.certificate
-    parts = (*whole.parts[1:], Certified(part="iterations", lines=(), reason="no reference"))
-    assert examine(clean, "whole").certified
-    verdict = examine(replace(clean, certificate=Certificate(parts=parts)), "partly")
-    assert not verdict.refuted and not verdict.certified
+def test_a_run_of_which_a_part_is_not_certified_is_not_certified(clean, verdict):
+    parts = (*clean.certificate.parts[1:], Certified(part="iterations", lines=(), reason="no reference"))
+    partly = examine(replace(clean, certificate=Certificate(parts=parts)), "partly")
+    assert verdict.certified and not partly.refuted and not partly.certified
 
 
-def test_what_was_found_while_it_trained_is_in_the_report(clean):
+def test_what_was_found_while_it_trained_is_in_the_report(clean, verdict):
     told = Table({"iteration": np.array([-1, 4]), "severity": np.array(["info", "high"], dtype=object),
                   "check": np.array(["out_of_memory", "R2"], dtype=object),
                   "message": np.array(["not enough memory", "ratios explode"], dtype=object)})  # fmt: skip
     run = replace(clean, told=told)
-    verdict = examine(run, "x")
     assert "ratios explode" in report.html(run, verdict, ())
     assert "- iteration 5, high, R2: ratios explode" in report.markdown(run, verdict)
 
@@ -239,19 +236,23 @@ def test_report_of_a_bare_run_is_whole(verdict):
     assert "the trained policy was not evaluated" in report.markdown(bare, found)
 
 
-def test_write_makes_every_file_and_findings_round_trip(clean, verdict, tmp_path):
-    report.write(clean, verdict, tmp_path / "reports")
-    names = {str(p.relative_to(tmp_path / "reports")) for p in (tmp_path / "reports").rglob("*") if p.is_file()}
-    assert names >= {"report.html", "report.md", "findings.json", "findings.sarif", "figures/learning.svg"}
-    text = (tmp_path / "reports" / "findings.json").read_bytes()
-    assert Verdict.from_json(text) == verdict
-    assert json.loads(text)["schema_version"] == 5
-    numbers = json.loads((tmp_path / "reports" / "audit_metrics.json").read_text())
+def test_write_makes_every_file_again_alike_whatever_matplotlib_is_set_to(clean, verdict, panels, page, tmp_path):
+    folder = tmp_path / "reports"
+    with matplotlib.rc_context({"font.size": 30, "svg.hashsalt": None, "axes.facecolor": "red", "lines.linewidth": 9}):
+        report.write(clean, verdict, folder)
+    files = {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    assert files.keys() >= {"report.md", "findings.sarif", "figures/learning.svg"}
+    assert files["report.html"] == page.encode()
+    assert all(files[f"figures/{panel.name}.svg"] == panel.document.encode() for panel in panels)
+    assert Verdict.from_json(files["findings.json"]) == verdict
+    assert json.loads(files["findings.json"])["schema_version"] == 5
     unknown = len(verdict.with_status(Status.NOT_EVALUATED))
-    assert numbers == {**verdict.counts(), "not_evaluated": unknown, "certified": int(verdict.certified)}
+    numbers = {**verdict.counts(), "not_evaluated": unknown, "certified": int(verdict.certified)}
+    assert json.loads(files["audit_metrics.json"]) == numbers
 
 
-def test_a_place_that_cannot_be_written_is_named(clean, verdict, tmp_path):
+def test_a_place_that_cannot_be_written_is_named(clean, verdict, tmp_path, monkeypatch):
+    monkeypatch.setattr(figures, "panels_of", lambda run: ())
     (tmp_path / "reports").write_text("in the way")
     with pytest.raises(SimicError, match=r"reports: cannot be written: .*; earlier reports are kept"):
         report.write(clean, verdict, tmp_path / "reports")

@@ -4,15 +4,9 @@ import pytest
 
 from simic.audit import report
 from simic.audit.findings import Status
-from simic.audit.resume_certificate import COMMAND, ResumeCertificate, read
+from simic.audit.resume_certificate import COMMAND, read
 
-from .synthetic import certificate, result
-
-
-def tried() -> ResumeCertificate:
-    found = certificate().resume
-    assert isinstance(found, ResumeCertificate)
-    return found
+from .synthetic import certificate, result, tried
 
 
 def with_resume(plant, resume):
@@ -26,8 +20,7 @@ def test_it_is_read_as_it_was_written_and_one_changed_digit_is_noticed(tmp_path)
     assert read(path) == tried()
     path.write_bytes(tried().content().replace(b'"differing_bytes": 0', b'"differing_bytes": 1'))
     assert read(path) == "resume.json cannot be read: its checksum does not match"
-    spoilt = tried().model_copy(update={"differing_bytes": 1})
-    assert "NOT exact" in spoilt.page() and "NOT" not in tried().page() and "exact" in tried().page()
+    assert "NOT exact" in tried(differing_bytes=1).page() and "NOT" not in tried().page() and "exact" in tried().page()
 
 
 @pytest.mark.parametrize(
@@ -40,14 +33,13 @@ def test_it_is_read_as_it_was_written_and_one_changed_digit_is_noticed(tmp_path)
     ],
 )
 def test_of_anything_else_it_says_nothing(plant, field, value, named):
-    other = tried().model_copy(update={"subject": tried().subject.model_copy(update={field: value})})
+    other = tried(subject=tried().subject.model_copy(update={field: value}))
     found = result(with_resume(plant, other), "X1")
     assert (found.status, found.measured) == (Status.NOT_EVALUATED, f"tried with other {named}: {COMMAND}")
 
 
 def test_without_one_or_with_too_few_kills_the_command_is_named(plant):
-    few = tried().model_copy(update={"kills": {"step": 49}})
-    for resume in (None, "resume.json cannot be read: damaged", few):
+    for resume in (None, "resume.json cannot be read: damaged", tried(kills={"step": 49})):
         found = result(with_resume(plant, resume), "X1")
         assert found.status is Status.NOT_EVALUATED and COMMAND in found.measured, resume
 

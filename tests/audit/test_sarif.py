@@ -4,7 +4,6 @@ import json
 from pathlib import Path
 
 import jsonschema
-import pytest
 
 from simic.audit.audit import examine
 from simic.audit.findings import Status
@@ -17,25 +16,15 @@ SCHEMA = json.loads((Path(__file__).parent / "sarif-schema-2.1.0.json").read_tex
 VALIDATOR = jsonschema.Draft202012Validator(SCHEMA, format_checker=jsonschema.FormatChecker())
 
 
-@pytest.fixture
-def verdict(plant):
-    """Findings of two severities, and checks that lacked data."""
+def test_every_finding_is_a_result_at_its_level_worst_first_and_every_check_a_rule(plant):
+    """Findings of two severities; what was not evaluated is a note."""
     (_, low), (_, critical) = DEFECTS["E1"][3], DEFECTS["P5"][0]
-    return examine(low(critical(plant)).without("certificate"), "run-1")
-
-
-@pytest.fixture
-def run(verdict):
+    verdict = examine(low(critical(plant)).without("certificate"), "run-1")
     log = json.loads(to_sarif(verdict))
     VALIDATOR.validate(log)
     (run,) = log["runs"]
-    return run
-
-
-def test_every_finding_is_a_result_at_its_level_worst_first(run, verdict):
-    assert (
-        [found["ruleId"] for found in run["results"]] == [finding.check for finding in verdict.findings] == ["P5", "E1"]
-    )
+    findings = [finding.check for finding in verdict.findings]
+    assert [found["ruleId"] for found in run["results"]] == findings == ["P5", "E1"]
     assert [found["level"] for found in run["results"]] == [LEVELS[f.severity] for f in verdict.findings]
     for found, finding in zip(run["results"], verdict.findings, strict=True):
         assert finding.measured in found["message"]["text"]
@@ -43,9 +32,6 @@ def test_every_finding_is_a_result_at_its_level_worst_first(run, verdict):
         assert found["locations"][0]["physicalLocation"]["artifactLocation"]["uri"] == PLACE
         assert found["partialFingerprints"] == {"check/v1": found["ruleId"]}
     assert run["automationDetails"]["id"] == "simic audit/run-1"
-
-
-def test_every_check_is_a_rule_and_what_was_not_evaluated_a_note(run, verdict):
     rules = [rule["id"] for rule in run["tool"]["driver"]["rules"]]
     assert rules == [result.check for result in verdict.results]
     notes = [note["associatedRule"] for note in run["invocations"][0]["toolExecutionNotifications"]]

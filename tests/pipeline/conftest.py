@@ -35,10 +35,12 @@ def project(suite_run: Workspace, tmp_path: Path) -> Workspace:
 @pytest.fixture(scope="session")
 def initialised(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     """A store with its tables, made once: that takes seconds. Its experiment is renamed: its folder is another."""
-    workspace = Workspace(tmp_path_factory.mktemp("store"))
-    client, experiment_id = mlflow_store.connect(workspace)
-    client.rename_experiment(experiment_id, "template")
-    return (workspace.root / "mlflow.db").read_bytes()
+
+    def make(folder: Path) -> None:
+        client, experiment_id = mlflow_store.connect(Workspace(folder))
+        client.rename_experiment(experiment_id, "template")
+
+    return (made_once(tmp_path_factory, "store", make) / "mlflow.db").read_bytes()
 
 
 @pytest.fixture

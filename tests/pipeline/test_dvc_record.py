@@ -2,6 +2,7 @@
 
 import errno
 import json
+import shutil
 import subprocess
 import sys
 import time
@@ -22,91 +23,100 @@ stages:
 """
 
 
+def computed(folder: Path) -> Path:
+    (folder / ".dvc").mkdir(parents=True)
+    (folder / ".dvc" / "config").write_text("[core]\n    analytics = false\n    check_update = false\n")
+    files = {"dvc.yaml": DVC_YAML, "params.yaml": "number: 2\n", "code.py": "1", "out.txt": "4"}
+    for name, content in files.items():
+        (folder / name).write_text(content)
+    return folder
+
+
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
     """A DVC project outside git, with its stage's output computed and not recorded."""
-    (tmp_path / ".dvc").mkdir()
-    (tmp_path / ".dvc" / "config").write_text("[core]\n    analytics = false\n    check_update = false\n")
-    (tmp_path / "dvc.yaml").write_text(DVC_YAML)
-    (tmp_path / "params.yaml").write_text("number: 2\n")
-    (tmp_path / "code.py").write_text("1")
-    (tmp_path / "out.txt").write_text("4")
-    return tmp_path
+    return computed(tmp_path / "project")
+
+
+@pytest.fixture(scope="module")
+def committed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = computed(tmp_path_factory.mktemp("committed") / "project")
+    dvc_record.commit(folder, "double")
+    return folder
+
+
+@pytest.fixture
+def recorded(committed: Path, tmp_path: Path) -> Path:
+    """The same with a record; it may be spoilt."""
+    return Path(shutil.copytree(committed, tmp_path / "recorded"))
 
 
 def dvc(project: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-m", "dvc", *arguments], cwd=project, capture_output=True, text=True)
 
 
-def test_any_change_of_code_params_or_output_makes_it_stale(project: Path) -> None:
-    assert dvc_record.is_stale(project, "double")
-    dvc_record.commit(project, "double")
-    assert not dvc_record.is_stale(project, "double")
+def test_any_change_of_code_params_or_output_makes_it_stale(recorded: Path) -> None:
+    assert not dvc_record.is_stale(recorded, "double")
     for name, content in (("code.py", "2"), ("params.yaml", "number: 3\n"), ("out.txt", "5")):
-        before = (project / name).read_text()
-        (project / name).write_text(content)
-        assert dvc_record.is_stale(project, "double"), name
-        (project / name).write_text(before)
+        before = (recorded / name).read_text()
+        (recorded / name).write_text(content)
+        assert dvc_record.is_stale(recorded, "double"), name
+        (recorded / name).write_text(before)
 
 
-def test_what_the_records_of_others_say_needs_no_dvc(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_the_records_of_others_say_needs_no_dvc(recorded: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A stage that is not recorded, and one that read what another has made anew since; each as DVC has it."""
     after = "  after: {cmd: exit 9, deps: [out.txt], outs: [other.txt]}"
-    (project / "dvc.yaml").write_text(DVC_YAML + after)
-    (project / "other.txt").write_text("5")
-    dvc_record.commit(project, "double")
+    (recorded / "dvc.yaml").write_text(DVC_YAML + after)
+    (recorded / "other.txt").write_text("5")
 
     def assert_stale_also_without_dvc() -> None:
-        assert json.loads(dvc(project, "status", "--json", "after").stdout)
+        assert json.loads(dvc(recorded, "status", "--json", "after").stdout)
         with monkeypatch.context() as patch:
             patch.setattr(dvc_record, "_dvc", None)
-            assert dvc_record.is_stale(project, "after")
+            assert dvc_record.is_stale(recorded, "after")
 
-    dvc_record.adopt_scm(project)
     assert_stale_also_without_dvc()
-    dvc_record.commit(project, "after")
-    assert not dvc_record.is_stale(project, "after")
-    (project / "out.txt").write_text("6")
-    dvc_record.commit(project, "double")
+    dvc_record.commit(recorded, "after")
+    assert not dvc_record.is_stale(recorded, "after")
+    (recorded / "out.txt").write_text("6")
+    dvc_record.commit(recorded, "double")
     assert_stale_also_without_dvc()
 
 
-def test_unpacked_archive_works_and_joining_git_later_too(project: Path) -> None:
-    dvc_record.commit(project, "double")
-    assert "no_scm = true" in (project / ".dvc" / "config.local").read_text()
-    subprocess.run(["git", "init", "-q", str(project)], check=True)
-    assert not dvc_record.is_stale(project, "double")
-    assert "no_scm" not in (project / ".dvc" / "config.local").read_text()
+def test_unpacked_archive_works_and_joining_git_later_too(recorded: Path) -> None:
+    assert "no_scm = true" in (recorded / ".dvc" / "config.local").read_text()
+    subprocess.run(["git", "init", "-q", str(recorded)], check=True)
+    assert not dvc_record.is_stale(recorded, "double")
+    assert "no_scm" not in (recorded / ".dvc" / "config.local").read_text()
 
 
-def test_a_record_that_was_cut_short_takes_no_other_stage_with_it(project: Path) -> None:
+def test_a_record_that_was_cut_short_takes_no_other_stage_with_it(recorded: Path) -> None:
     """DVC killed while it writes dvc.lock, at one byte or another."""
-    (project / "dvc.yaml").write_text(DVC_YAML + DVC_YAML.partition("stages:\n")[2].replace("double", "after"))
-    (project / "dvc.yaml").write_text((project / "dvc.yaml").read_text().replace("out.txt", "other.txt", 1))
-    (project / "other.txt").write_text("5")
-    lock, kept = project / "dvc.lock", project / ".simic" / "dvc.lock-before-after"
-    dvc_record.commit(project, "double")
+    second = DVC_YAML.partition("stages:\n")[2].replace("double", "after").replace("out.txt", "other.txt")
+    (recorded / "dvc.yaml").write_text(DVC_YAML + second)
+    (recorded / "other.txt").write_text("5")
+    lock, kept = recorded / "dvc.lock", recorded / ".simic" / "dvc.lock-before-after"
     before = lock.read_bytes()
-    dvc_record.commit(project, "after")
+    dvc_record.commit(recorded, "after")
     assert not kept.exists()
     whole = lock.read_bytes()
     for end in range(0, len(whole), 13):
         lock.write_bytes(whole[:end])
         kept.write_bytes(before)
-        assert dvc_record.is_recorded(project, "other.txt"), end
+        assert dvc_record.is_recorded(recorded, "out.txt"), end
         assert not kept.exists()
-    assert dvc_record.is_stale(project, "after") is not dvc_record.is_recorded(project, "out.txt")
+    assert dvc_record.is_stale(recorded, "after") is not dvc_record.is_recorded(recorded, "other.txt")
 
 
 @pytest.mark.parametrize(("earlier", "room"), [(True, True), (True, False), (False, True)])
 def test_a_disk_that_is_full_while_dvc_writes_its_lock_costs_no_record(
-    project: Path, earlier: bool, room: bool, monkeypatch: pytest.MonkeyPatch
+    recorded: Path, earlier: bool, room: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """DVC empties dvc.lock before it writes it; empty, it can read it no more. To put it back needs room too."""
-    dvc_record.adopt_scm(project)
-    lock, replace, written = project / "dvc.lock", dvc_record.durable.replace_file, list[Path]()
-    if earlier:
-        dvc_record.commit(project, "double")
+    lock, replace, written = recorded / "dvc.lock", dvc_record.durable.replace_file, list[Path]()
+    if not earlier:
+        lock.unlink()
     before = lock.read_bytes() if earlier else None
 
     def full(*_: object) -> str:
@@ -123,20 +133,19 @@ def test_a_disk_that_is_full_while_dvc_writes_its_lock_costs_no_record(
         patch.setattr(dvc_record, "_patiently", full)
         patch.setattr(dvc_record.durable, "replace_file", write)
         with pytest.raises(SimicError, match="No space left"):
-            dvc_record.commit(project, "double")
+            dvc_record.commit(recorded, "double")
     assert (lock in written) is earlier  # else there was none, which needs no room
-    assert dvc_record.is_recorded(project, "out.txt") is earlier
+    assert dvc_record.is_recorded(recorded, "out.txt") is earlier
     assert (lock.read_bytes() if lock.exists() else None) == before
-    assert list((project / ".simic").iterdir()) == []
+    assert list((recorded / ".simic").iterdir()) == []
 
 
-def test_a_record_that_failed_leaves_nothing_to_put_back(project: Path) -> None:
+def test_a_record_that_failed_leaves_nothing_to_put_back(recorded: Path) -> None:
     """Else a lock that someone else has written since would be undone."""
-    dvc_record.commit(project, "double")
-    (project / "out.txt").unlink()
+    (recorded / "out.txt").unlink()
     with pytest.raises(SimicError, match=r"dvc commit --no-relink -f double failed in .*: .*out.txt"):
-        dvc_record.commit(project, "double")
-    assert list((project / ".simic").iterdir()) == []
+        dvc_record.commit(recorded, "double")
+    assert list((recorded / ".simic").iterdir()) == []
 
 
 def test_missing_dvc_folder_is_one_clear_line(tmp_path: Path) -> None:

@@ -69,7 +69,7 @@ def dvc(workspace: Workspace, *arguments: str) -> subprocess.CompletedProcess[st
     return subprocess.run(command, cwd=workspace.root, capture_output=True, text=True, check=False)
 
 
-def test_what_ran_is_recorded_and_then_neither_entry_does_anything(
+def test_what_ran_is_recorded_and_then_neither_entry_does_anything_until_params_change(
     workspace: Workspace, toys: StoppableToys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Stopped training is not recorded; alone it needs no headroom; fresh, it prepares nothing. DVC is asked once about
@@ -88,6 +88,17 @@ def test_what_ran_is_recorded_and_then_neither_entry_does_anything(
     assert chain(workspace) == [] and asked == ["status"]
     assert chain(workspace, fresh=True) == ["train"]
     assert toys.ran == ["prepare", "train", "train", "train fresh"]
+    # Changed params run what depends on them alone, and edited meanwhile they are not recorded.
+    workspace.params.write_text(workspace.params.read_text().replace("envs: 24", "envs: 12"))
+    assert chain(workspace) == ["train"]
+    assert (workspace.checkpoints / "x").read_text() == "1 12"
+    workspace.params.write_text(workspace.params.read_text().replace("progress: auto", "progress: none"))
+    assert chain(workspace) == []  # how to run is no part of what was computed
+    lock, toys.edit = (workspace.root / "dvc.lock").read_text(), "envs: 12 -> envs: 24"
+    # DVC would record 24 for what was trained with 12.
+    with pytest.raises(SimicError, match=r"train changed while train ran.*dvc commit -f train"):
+        chain(workspace, fresh=True)
+    assert (workspace.root / "dvc.lock").read_text() == lock
 
 
 @pytest.mark.parametrize("command", [("run",), ("stage", "prepare"), ("train",), ("promote",)], ids=" ".join)
@@ -99,22 +110,6 @@ def test_a_workspace_that_somebody_holds_refuses_every_command_and_names_the_hol
         said = simic.refuses(*command, root=workspace.root)
     assert f"in use by process {os.getpid()} on " in said and "which runs stages; wait for it" in said
     assert toys.ran == []
-
-
-def test_changed_params_run_what_depends_on_them_and_edited_meanwhile_they_are_not_recorded(
-    workspace: Workspace, toys: StoppableToys
-) -> None:
-    chain(workspace)
-    workspace.params.write_text(workspace.params.read_text().replace("envs: 24", "envs: 12"))
-    assert chain(workspace) == ["train"]
-    assert (workspace.checkpoints / "x").read_text() == "1 12"
-    workspace.params.write_text(workspace.params.read_text().replace("progress: auto", "progress: none"))
-    assert chain(workspace) == []  # how to run is no part of what was computed
-    lock, toys.edit = (workspace.root / "dvc.lock").read_text(), "envs: 12 -> envs: 24"
-    # DVC would record 24 for what was trained with 12.
-    with pytest.raises(SimicError, match=r"train changed while train ran.*dvc commit -f train"):
-        chain(workspace, fresh=True)
-    assert (workspace.root / "dvc.lock").read_text() == lock
 
 
 def test_a_run_of_an_experiment_bears_its_name(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:

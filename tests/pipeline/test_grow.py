@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -18,12 +19,13 @@ from torch import nn
 from simic import durable, params
 from simic.errors import SimicError
 from simic.evaluation import controllers
+from simic.evaluation import grow as growing
 from simic.growth.export import load_grown
 from simic.growth.networks.own import load_network
-from simic.pipeline.grow import Growth, _usual_host, grow
+from simic.pipeline.grow import Growth, _usual_host, grow, growth
 from simic.pipeline.paths import Workspace
+from tests.helpers import ROOT
 
-ROOT = Path(__file__).parents[2]
 ALONE = """
 import sys, torch
 network = torch.export.load(sys.argv[1]).module()
@@ -31,10 +33,6 @@ torch.save(network(torch.load(sys.argv[2])), sys.argv[3])
 assert "simic" not in sys.modules
 """
 SMALL = ["train.episode_steps=14", "train.batches_per_epoch=4", "train.batch_size=32", "runtime.threads=1"]
-SMALL += [
-    "prepare.samples=200",
-    "prepare.suite.instances={train: 2, val: 1, held_out: 1, held_out_kinds: 0, outside: 0}",
-]
 
 
 @pytest.fixture
@@ -164,21 +162,22 @@ def test_adapters_grow_in_a_network_of_ones_own_which_stays_as_it_is(images: Pat
     assert f"`{own}`, frozen" in card and 'load_grown(".", host=network)' in card and "Nothing is standardised" in card
 
 
-def test_as_many_decisions_as_are_asked_for_else_the_middle_of_what_training_has(tmp_path: Path) -> None:
+def test_as_many_decisions_as_are_asked_for_else_the_middle_of_what_training_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """On vectors of a width of the user's own, in so few rows that batches have to be smaller."""
+    monkeypatch.setattr(growing, "beside_floors", lambda *_: None)
     x, y = load_wine(return_X_y=True)
     np.savez(tmp_path / "wine.npz", x=x.astype("f4"), y=y)
     ranged = tree("train.episode_steps=[3, 6]", "train.batch_size=48", "train.batches_per_epoch=8")
 
-    def steps(name: str, epochs: int | None) -> int:
-        wanted = Growth(str(tmp_path / "wine.npz"), tmp_path / name, policy="patient", hosts=2, epochs=epochs)
-        grow(ranged, Workspace(tmp_path), wanted)
-        history = json.loads((tmp_path / name / "history.json").read_text())
-        assert '"tables"' in (tmp_path / name / "structure.json").read_text()
-        return sum("step" in entry for entry in history)
-
-    assert steps("middle", None) == 5  # (3 + 6 + 1) // 2
-    assert steps("longer", 9) == 9  # beyond what training has, too
+    wanted = Growth(str(tmp_path / "wine.npz"), tmp_path / "grown", policy="patient", hosts=2)
+    with growth(ranged, Workspace(tmp_path), wanted) as (setup, _):
+        assert setup.params.train.episode_steps == 5  # (3 + 6 + 1) // 2
+    grow(ranged, Workspace(tmp_path), replace(wanted, epochs=9))  # beyond what training has, too
+    history = json.loads((wanted.out / "history.json").read_text())
+    assert sum("step" in entry for entry in history) == 9
+    assert '"tables"' in (wanted.out / "structure.json").read_text()
 
 
 @pytest.mark.parametrize(

@@ -95,8 +95,7 @@ def test_report_and_evaluation_are_on_the_run_its_models_and_the_test_data(works
     [first] = client.search_logged_models([experiment_id], order_by=by_score, max_results=1)
     assert first.name in ("checkpoint-best", "policy")
     tags = client.get_run(run_id).data.tags
-    assert tags["simic.verdict"] == "high"  # the critical check passed
-    assert tags["simic.dvc_lock"] == "77"
+    assert (tags["simic.verdict"], tags["simic.dvc_lock"]) == ("high", "77")  # the critical check passed
     assert {"report.html", "findings.json"} <= {artifact.path for artifact in client.list_artifacts(run_id)}
     assert [drawn.path for drawn in client.list_artifacts(run_id, "figures")] == ["figures/learning.svg"]
     version = client.get_model_version_by_alias("simic-digits", "challenger")

@@ -9,8 +9,7 @@ from flows.overrides import Overrides
 from simic import params
 from simic.errors import SimicError
 from simic.pipeline import overrides
-
-ROOT = Path(__file__).parents[2]
+from tests.helpers import ROOT
 
 
 @pytest.fixture
@@ -55,18 +54,13 @@ def test_key_missing_in_the_file_is_added(path: Path) -> None:
     assert params.load(path).audit.fail_on == "high"
 
 
-def test_same_value_leaves_the_file_alone(path: Path) -> None:
-    before = path.stat().st_mtime_ns
+def test_same_value_and_refused_override_leave_the_file_alone(path: Path) -> None:
+    before, content = path.stat().st_mtime_ns, path.read_bytes()
     same = params.load(path).train.batches_per_epoch
     assert overrides.write(path, [f"train.batches_per_epoch={same}", "prepare.source=null"]) == []
-    assert path.stat().st_mtime_ns == before
-
-
-def test_refused_override_leaves_the_file_alone(path: Path) -> None:
-    before = path.read_bytes()
     with pytest.raises(SimicError, match=r"multiple of ppo\.minibatches"):
         overrides.write(path, ["train.ppo.epochs=2", "train.ppo.minibatches=5", "train.envs=24"])
-    assert path.read_bytes() == before
+    assert (path.stat().st_mtime_ns, path.read_bytes()) == (before, content)
     assert list(path.parent.iterdir()) == [path]
 
 

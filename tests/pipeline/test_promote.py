@@ -19,16 +19,9 @@ from tests.pipeline.small_suite import tree
 
 
 def played(*lows: float) -> Contest:
+    numbers = {"p_value": 0.01, "probability_of_improvement": 0.9, "minimum_detectable": 1.0, "pairs": 20}
     compared = tuple(
-        PairedComparison(
-            first="challenger",
-            second=name,
-            difference=Interval(low + 1.0, low, low + 2.0),
-            p_value=0.01,
-            probability_of_improvement=0.9,
-            minimum_detectable=1.0,
-            pairs=20,
-        )
+        PairedComparison("challenger", name, Interval(low + 1.0, low, low + 2.0), **numbers)
         for name, low in zip(("random_legal", "static"), lows, strict=False)
     )
     return Contest(data_sha256="d" * 64, hosts=20, tasks=20, iteration=1 << 42, compared=compared)
@@ -36,17 +29,9 @@ def played(*lows: float) -> Contest:
 
 def verdict(severity: Severity | None = None, layer: str = "symptom") -> Verdict:
     """Of one check, which found something of that severity."""
-    result = Result.model_validate(
-        {
-            "check": "H1",
-            "layer": layer,
-            "status": Status.FINDING if severity else Status.PASS,
-            "severity": severity or "critical",
-            "statistics": (),
-            "evidence": (),
-            **dict.fromkeys(("title", "question", "measured", "threshold", "source", "fix"), ""),
-        }
-    )
+    found = {"check": "H1", "layer": layer, "severity": severity or "critical", "statistics": (), "evidence": ()}
+    found |= dict.fromkeys(("title", "question", "measured", "threshold", "source", "fix"), "")
+    result = Result.model_validate(found | {"status": Status.FINDING if severity else Status.PASS})
     return Verdict(run="x", results=(result,))
 
 
@@ -79,7 +64,7 @@ def track(workspace: Workspace, fingerprint: str) -> None:
 
 
 @pytest.fixture
-def project(project: Workspace, initialised: bytes, monkeypatch: pytest.MonkeyPatch) -> Workspace:
+def tracked(project: Workspace, initialised: bytes, monkeypatch: pytest.MonkeyPatch) -> Workspace:
     """A finished run that MLflow knows, in the current folder."""
     monkeypatch.chdir(project.root)
     (project.root / "mlflow.db").write_bytes(initialised)
@@ -92,29 +77,29 @@ def holders(workspace: Workspace) -> dict[str, str]:
     return {alias: str(number) for alias, number in client.get_registered_model("simic-tables").aliases.items()}
 
 
-def test_a_challenger_that_does_not_clear_the_floors_stays_one(project: Workspace, simic: Simic) -> None:
+def test_a_challenger_that_does_not_clear_the_floors_stays_one(tracked: Workspace, simic: Simic) -> None:
     """A controller of three iterations, on one validation task; what is held out is not there."""
     for name in (TEST_FILE, HELD_OUT_FILE):
-        (project.prepared / name).unlink()
+        (tracked.prepared / name).unlink()
     code, out, _ = simic("promote")
-    found = promote.Promotion.model_validate_json(project.promotion.read_bytes())
+    found = promote.Promotion.model_validate_json(tracked.promotion.read_bytes())
     assert code == 1 and not found.promoted and found.champion is None
     assert [each.second for each in found.contest.compared] == ["random_legal", "static"]
-    assert found.refuted == () and found.findings == read_verdict(project.reports).counts()
+    assert found.refuted == () and found.findings == read_verdict(tracked.reports).counts()
     assert out.splitlines()[0] == "challenger  version 1"
     assert out.count("difference  ") == 2 and "decision    not promoted: the interval over " in out
-    assert holders(project) == {"challenger": "1"}
-    client, _ = mlflow_store.connect(project)
+    assert holders(tracked) == {"challenger": "1"}
+    client, _ = mlflow_store.connect(tracked)
     version = client.get_model_version("simic-tables", "1")
     assert version.tags["simic.promotion"] == "not promoted" and version.tags["simic.promotion.reason"]
     assert "promotion.json" in {file.path for file in client.list_artifacts(version.run_id or "")}
-    before = project.promotion.read_bytes()
+    before = tracked.promotion.read_bytes()
     simic("promote")
-    assert project.promotion.read_bytes() == before
+    assert tracked.promotion.read_bytes() == before
 
 
 def test_a_champion_is_followed_by_who_beats_it_and_is_no_challenger(
-    project: Workspace, simic: Simic, monkeypatch: pytest.MonkeyPatch
+    tracked: Workspace, simic: Simic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Who wins is decided here; that the rule holds for it, and what follows, is what is tested."""
     won = [played(0.5, 0.5), played(-0.5)]
@@ -124,28 +109,29 @@ def test_a_champion_is_followed_by_who_beats_it_and_is_no_challenger(
     )
     monkeypatch.setattr(promote, "decide", lambda contest, _: promote_rule(contest, verdict()))
     assert simic("promote")[0] == 0
-    assert holders(project) == {"champion": "1"}
+    assert holders(tracked) == {"champion": "1"}
     assert simic.refuses("promote").startswith("simic: simic-tables: no version is the challenger")
     for sound in (True, False):  # audited again: it stays champion
-        mlflow_observer.log_report(project, NAME, {}, sound=sound)
-        assert holders(project) == {"champion": "1"}
-    manifest = project.checkpoints / "latest" / "manifest.json"
+        mlflow_observer.log_report(tracked, NAME, {}, sound=sound)
+        assert holders(tracked) == {"champion": "1"}
+    manifest = tracked.checkpoints / "latest" / "manifest.json"
     manifest.write_text(manifest.read_text() + "\n")  # of another run
-    track(project, "b" * 16)
-    assert holders(project) == {"champion": "1", "challenger": "2"}
+    track(tracked, "b" * 16)
+    assert holders(tracked) == {"champion": "1", "challenger": "2"}
     assert simic("promote", run_name("b" * 16))[0] == 1
-    assert opponents == [False, True] and holders(project) == {"champion": "1", "challenger": "2"}
+    assert opponents == [False, True] and holders(tracked) == {"champion": "1", "challenger": "2"}
     assert "is the champion already" in simic.refuses("promote", run_name("a" * 16))
     known = f"has no version of simic-tables; there are {run_name('b' * 16)}, {run_name('a' * 16)}"
     assert simic.refuses("promote", "nobody") == f"simic: run 'nobody': {known}\n"
-    mlflow_observer.log_report(project, NAME, {}, sound=False)  # refuted, it is no challenger
-    assert holders(project) == {"champion": "1"}
+    mlflow_observer.log_report(tracked, NAME, {}, sound=False)  # refuted, it is no challenger
+    assert holders(tracked) == {"champion": "1"}
 
 
 promote_rule = promote.decide
 
 
-@pytest.mark.usefixtures("project")
-def test_a_store_that_cannot_be_reached_is_one_line(simic: Simic, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_that_cannot_be_reached_is_one_line(
+    project: Workspace, simic: Simic, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:1")
-    assert simic.refuses("promote").startswith("simic: MLflow does not answer")
+    assert simic.refuses("promote", root=project.root).startswith("simic: MLflow does not answer")

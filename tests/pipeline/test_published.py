@@ -13,6 +13,7 @@ from benchmarks import publish
 from simic import durable
 from simic.errors import SimicError
 from simic.evaluation import controllers, result, rules
+from simic.evaluation import grow as growing
 from simic.evaluation.controllers import Controller
 from simic.evaluation.schedules import Schedule
 from simic.growth.networks.blueprints import blueprints_of
@@ -111,47 +112,40 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     x, y = load_digits(return_X_y=True)
     np.savez(folder / "mine.npz", x=x[:400].astype("f4"), y=y[:400])
     monkeypatch.chdir(folder)
-    monkeypatch.setattr(
-        worker_layout, "cores", lambda: 1
-    )  # no other process: it would take longer to start than to train
+    # No other process: it would take longer to start than to train.
+    monkeypatch.setattr(worker_layout, "cores", lambda: 1)
     return folder
 
 
 def test_grow_needs_no_project_and_a_comparison_changes_nothing_of_the_network(
     shipped: Path, elsewhere: Path, simic: Simic
 ) -> None:
-    code, said, _ = simic("grow", "mine.npz", "--n", 2, "--epochs", 4, "--out", "alone")
+    asked = ("grow", "mine.npz", "--n", 2, "--epochs", 4, "--out")
+    code, said, _ = simic(*asked, "alone")
     assert code == 0 and "\npolicy   the published controller of suite tables, trained for " in said
-    code, said, _ = simic(
-        "grow", "mine.npz", "--n", 2, "--epochs", 4, "--out", "beside", "--policy", "tables", "--compare"
-    )
+    code, said, _ = simic(*asked, "beside", "--policy", "tables", "--compare")
     assert code == 0
     alone, beside = content(elsewhere / "alone"), content(elsewhere / "beside")
     report = json.loads(beside.pop("compare.json"))
     pages = [files.pop("README.md").decode() for files in (alone, beside)]
     floors = [json.loads(files.pop("floors.json")) for files in (alone, beside)]
     assert [row["accuracy_pct"] for row in floors[0]["rows"]] == [row["accuracy_pct"] for row in floors[1]["rows"]]
-    assert {name: file for name, file in alone.items() if name != "network.pt2"} == {
-        name: file for name, file in beside.items() if name != "network.pt2"
-    }
+    assert alone | {"network.pt2": b""} == beside | {"network.pt2": b""}
     assert "By the published controller of suite tables" in pages[0]
     rows = {row["name"]: row for row in report["rows"]}
     common = Controller.load(shipped, torch.device("cpu")).common
     assert report["common"] == common and report["price"] == 2.0  # as the controller was trained
     assert report["schedules"] == ["static", "sort at 0, step 0", "norm at 0, step 0"]
-    for name in (
-        "host alone",
-        f"common schedule: {common}",
-        "random search, best of 2",
-        "controller, best of 2: written",
-    ):
+    tried = ("random search, best of 2", "controller, best of 2: written")
+    for name in ("host alone", f"common schedule: {common}", *tried):
         line = next(line for line in said.splitlines() if line.startswith(f"| {name} "))
         assert line in pages[1] and f" {rows[name]['score']:.1f} |" in line
 
 
 def test_the_projects_own_controller_brings_the_common_schedule_of_its_headroom(
-    suite_run: Workspace, shelf: Path, elsewhere: Path
+    suite_run: Workspace, shelf: Path, elsewhere: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(growing, "beside_floors", lambda *_: None)
     own = Workspace(elsewhere)
     shutil.copytree(suite_run.models / "policy", own.models / "policy")
     asked = grow.Growth("mine.npz", elsewhere / "without", hosts=2, compare=True)

@@ -1,8 +1,6 @@
 """A tiny suite through the real stages, and what is refused, said and recorded of it."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -10,6 +8,7 @@ import yaml
 
 from simic import durable
 from simic.audit.record import RunRecord
+from simic.data.suites.suites import SUITES
 from simic.errors import SimicError
 from simic.evaluation import headroom, result
 from simic.pipeline import engine, run_summary, stages
@@ -144,16 +143,14 @@ def test_another_suite_is_measured_with_its_own_settings_and_nothing_of_the_work
     assert (tmp_path / "params.yaml").read_bytes() == (ROOT / "params.yaml").read_bytes()
 
 
-def test_a_suite_of_an_extension_is_known_before_its_settings_are_asked_for(tmp_path: Path) -> None:
+def test_a_suite_of_an_extension_is_known_before_its_settings_are_asked_for(tmp_path: Path, simic: Simic) -> None:
     (tmp_path / "params.yaml").write_bytes((ROOT / "params.yaml").read_bytes())
     (tmp_path / "extensions").mkdir()
-    (tmp_path / "extensions" / "mine.py").write_text(
+    (tmp_path / "extensions" / "mine_for_headroom.py").write_text(
         "from simic.data.suites.suites import TaskSuite, suite\nsuite(TaskSuite('of_mine', (), {'train': 9}, ()))\n"
     )
-    command = [sys.executable, "-m", "simic", "headroom", "sudoku", "-S", "extensions=[mine]"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
-    assert done.returncode == 2
-    assert done.stderr.startswith("simic: suite 'sudoku': must be one of ") and "of_mine" in done.stderr
+    said = simic.refuses("headroom", "sudoku", "-S", "extensions=[mine_for_headroom]", root=tmp_path)
+    assert SUITES.pop("of_mine") and said.startswith("simic: suite 'sudoku': must be one of ") and "of_mine" in said
 
 
 def test_the_evaluation_stands_beside_what_headroom_measured(suite_run: Workspace) -> None:

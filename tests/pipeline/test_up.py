@@ -18,8 +18,7 @@ from simic.cli import app
 from simic.errors import SimicError
 from simic.pipeline import up
 from simic.pipeline.paths import UI_VARIABLE
-
-ROOT = Path(__file__).parents[2]
+from tests.helpers import ROOT
 
 
 @pytest.fixture

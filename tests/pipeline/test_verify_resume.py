@@ -13,6 +13,7 @@ from simic.errors import SimicError
 from simic.pipeline import dvc_record, engine, stages, verify_resume
 from simic.pipeline.paths import Workspace
 from simic.pipeline.verify_resume import KillTally
+from tests.audit.synthetic import tried
 from tests.conftest import Simic
 from tests.pipeline.small_suite import tree
 
@@ -82,13 +83,6 @@ def test_code_that_changes_meanwhile_is_certified_by_nobody(
     assert not project.resume.exists()
 
 
-def certificate(**changes: Any) -> ResumeCertificate:
-    subject = ResumeSubject(code_sha256="a", params_sha256="b", data_sha256="c", machine={})
-    values: dict[str, Any] = {"seed": 1, "trainings": 1, "kills": {"step": 3}, "compared_files": 1}
-    values |= {"compared_bytes": 9, "differing_bytes": 0, "differing": (), "retrained_beyond_one": 0}
-    return ResumeCertificate(subject=subject, trained="a small training", **values | changes)
-
-
 @pytest.mark.parametrize(("differing", "code"), [(0, 0), (1, 1)])
 def test_the_exit_code_says_whether_it_is_exact(
     differing: int, code: int, project: Workspace, monkeypatch: pytest.MonkeyPatch, simic: Simic
@@ -97,7 +91,7 @@ def test_the_exit_code_says_whether_it_is_exact(
 
     def verify(*given: Any) -> ResumeCertificate:
         asked.append(given[2:4])
-        return certificate(differing_bytes=differing)
+        return tried(differing_bytes=differing)
 
     monkeypatch.setattr(verify_resume, "verify", verify)
     found, out, _ = simic("verify-resume", "--kills", 3, "--seed", 7, root=project.root)
@@ -115,12 +109,12 @@ def test_the_audit_is_done_again_for_a_newer_certificate_and_else_it_is_up_to_da
         return engine.refresh(name, project, engine.Execution(), lambda line: None)
 
     assert not runs("audit")
-    project.resume.write_bytes(certificate().content())
+    project.resume.write_bytes(tried().content())
     assert runs("audit") and not runs("evaluate")
     told = json.loads(project.certificate.read_text())
-    project.certificate.write_text(json.dumps(told | {"resume": certificate().model_dump(mode="json")}))
+    project.certificate.write_text(json.dumps(told | {"resume": tried().model_dump(mode="json")}))
     assert not runs("audit")
-    for newer in (certificate(trainings=2).content(), b"{}"):
+    for newer in (tried(trainings=2).content(), b"{}"):
         project.resume.write_bytes(newer)
         assert runs("audit")
 
@@ -130,6 +124,6 @@ def test_the_audit_puts_the_certificate_into_the_report(project: Workspace, monk
     monkeypatch.setattr(report, "write_report", lambda run, folder: reported.append(run.certificate.resume))
     quiet = tree("audit.certify=false")
     stages.audit(quiet, project)
-    project.resume.write_bytes(certificate().content())
+    project.resume.write_bytes(tried().content())
     stages.audit(quiet, project)
-    assert reported == [None, certificate()]
+    assert reported == [None, tried()]
