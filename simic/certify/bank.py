@@ -13,9 +13,8 @@ from torch import Tensor
 
 from simic.errors import SimicError
 
-OF_VALIDATION, OF_HELD_OUT = (
-    f"samples of {group} tasks that are in training tasks" for group in ("validation", "held-out")
-)
+OF_VALIDATION = "samples of validation tasks that are in training tasks"
+OF_HELD_OUT = "samples of held-out tasks that are in training tasks"
 
 
 class NoReference(SimicError):

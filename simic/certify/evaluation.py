@@ -34,19 +34,13 @@ EARLY = 8
 FIRST, MEAN = "decisions, first steps but one", "decisions, mean"
 VAL, TEST, SCORE = "validation accuracy", "test accuracy", "score"  # in points
 # Of columns with few values two tasks draw a row or two alike; of a copied task every row is.
-COINCIDENCE = 0.01
-ALLOWED = {FIRST: 0.5, MEAN: 0.25, **dict.fromkeys((VAL, TEST, SCORE), 25.0)}
-ALLOWED |= dict.fromkeys((OF_VALIDATION, OF_HELD_OUT), COINCIDENCE)
-TYPICAL = {
-    FIRST: 0.005,
-    MEAN: 0.02,
-    **dict.fromkeys((VAL, TEST, SCORE), 2.0),
-}  # on nine hosts of ten all decisions agree exactly
+ALLOWED = dict.fromkeys((OF_VALIDATION, OF_HELD_OUT), 0.01)
+ALLOWED |= {FIRST: 0.5, MEAN: 0.25, **dict.fromkeys((VAL, TEST, SCORE), 25.0)}
+# On nine hosts of ten all decisions agree exactly.
+TYPICAL = {FIRST: 0.005, MEAN: 0.02, **dict.fromkeys((VAL, TEST, SCORE), 2.0)}
 CLOSE_CALL = 1e-5  # lead of the best class over the next, relative to it, within which float32 may see it otherwise
 ROUNDED_PCT = 1e-4  # accuracies are recorded with four decimals
 NEXT_OP = dict.fromkeys((life.GERMINATED, life.TRAINING, life.BLENDING), life.ADVANCE) | {life.HOLDING: life.FOSSILIZE}
-
-
 Claimed = Mapping[str, float]  # of one host at its end, by name
 
 
