@@ -41,7 +41,7 @@ class Child:
 
     def alive(self) -> bool:
         if self.process is not None:
-            self.process.poll()  # collects it where it has ended
+            return self.process.poll() is None  # which also collects it
         return bool(_command(self.pid))
 
     def terminate(self) -> None:

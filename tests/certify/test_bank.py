@@ -54,8 +54,7 @@ def test_a_task_with_the_samples_of_another_is_found(prepared, tmp_path, target,
 @pytest.mark.parametrize(
     ("what", "share", "ok"),
     [
-        (OF_HELD_OUT, 1 / 2048, True),
-        (OF_VALIDATION, 1 / 2048, True),
+        (OF_HELD_OUT, 2 / 2048, True),
         (OF_HELD_OUT, 0.05, False),
         (OF_VALIDATION, 0.05, False),
         ("test samples that are in train", 1 / 2048, False),

@@ -92,7 +92,8 @@ def test_death_of_a_child_is_noticed_and_the_runner_ends_before_the_server_it_re
     assert not (tmp_path / ".prefect" / "up.children").exists()
 
 
-def test_child_that_does_not_start_is_an_error_with_its_last_words(tmp_path: Path) -> None:
+def test_child_that_does_not_start_is_an_error_with_its_last_words(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(up, "_command", lambda pid: "")  # as for a moment after its start
     (tmp_path / "child.py").write_text("raise SystemExit('no such luck')")
     supervised = up.Supervisor(tmp_path, 4200, 5000)
     child = supervised._spawn("server", "child")
