@@ -163,6 +163,13 @@ def test_the_committed_page_is_the_generated_one():
     assert page.read_text(encoding="utf-8") == observations.document()
 
 
+def test_a_blueprint_is_tried_and_gains_whichever_it_is(make_slots):
+    seeds = {"blueprint": [[0, -1, 2]], "contribution": [[1.5, 9.0, math.nan]]}
+    slots = make_slots([[Stage.TRAINING, Stage.DORMANT, Stage.HOLDING]], **seeds)
+    found = Trials.none(1, 3, CPU).after(slots, torch.tensor([[True, False, True]]))
+    assert (found.tried.tolist(), found.gained.nan_to_num(0.0).tolist()) == ([[1, 0, 1]], [[1.5, 0.0, 0.0]])
+
+
 # --- the tracker ---
 
 
@@ -171,9 +178,10 @@ def test_missing_measurements_are_neither_best_nor_stable():
     assert math.isnan(float(tracker.stable_accuracy(3)))
     for loss, accuracy in ((2.0, 10.0), (math.nan, math.nan), (math.inf, 10.0), (2.0, 12.0)):
         tracker = update(tracker, torch.tensor([loss]), torch.tensor([accuracy]))
-    assert float(tracker.best_accuracy) == 12.0
-    assert int(tracker.stable_run) == 0
+    assert (float(tracker.best_accuracy), int(tracker.stable_run)) == (12.0, 0)
     assert float(tracker.stable_accuracy(3)) == pytest.approx(10.0)
+    again = update(update(tracker, torch.tensor([1.98]), tracker.accuracy), torch.tensor([1.96]), tracker.accuracy)
+    assert int(again.stable_run) == 2
 
 
 def test_a_gain_of_just_half_a_point_is_one_whatever_float32_makes_of_it():
