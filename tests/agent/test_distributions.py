@@ -181,7 +181,7 @@ def test_acting_on_an_empty_mask_or_a_broken_policy_raises_naming_the_head() -> 
         policy.act(observation, policy.initial_state(2), torch.zeros(2, 4))
     policy.act(observation, policy.initial_state(2), torch.zeros(2, 4), valid=torch.tensor([True, False]))
     masks["op"][1] = True
-    observation.features[0, 0] = torch.nan
+    policy.heads[0].out.bias.data[1] = torch.nan  # one logit of each row
     with pytest.raises(SimicError, match=r"'op'.*not finite"):
         policy.act(observation, policy.initial_state(2), torch.zeros(2, 4))
 

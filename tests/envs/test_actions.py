@@ -9,6 +9,7 @@ import torch
 from simic.agent.spec import Observation
 from simic.envs import actions
 from simic.envs.actions import Budget, action_masks
+from simic.envs.play import Episode
 from simic.growth.life.lifecycle import advance, legal_ops
 from simic.growth.life.vocabulary import Action, Op, Slots, Stage
 from tests.standard import Lifecycle
@@ -32,11 +33,10 @@ def random_masks(envs: int, seed: int, density: float = 0.4) -> dict[str, torch.
 
 def test_random_legal_is_uniform_over_ops_then_slots_then_heads():
     masks = random_masks(1, seed=3, density=0.6)
-    draws = 20_000
+    draws, ops = 20_000, int(masks["op"].sum())
     many = {name: mask.expand(draws, *mask.shape[1:]) for name, mask in masks.items()}
-    noise = torch.rand(draws, 8, generator=torch.Generator().manual_seed(4))
+    noise = torch.cat([Episode(torch.arange(100), 0, 4, 200).noise(step, 8) for step in range(200)])
     played = actions.random_legal(SPEC, observation(draws, many), noise).tolist()
-    ops = int(masks["op"].sum())
     counts = Counter(action[0] for action in played)
     # Standard error of a share p over n draws is sqrt(p(1-p)/n) < 0.0036; five of them.
     assert all(abs(counts[op] / draws - 1 / ops) < 0.018 for op in torch.nonzero(masks["op"][0]).flatten().tolist())
