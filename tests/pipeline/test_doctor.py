@@ -106,14 +106,13 @@ def test_a_damaged_recipe_and_another_format_are_named(work: Path) -> None:
     assert "format version 99" in bad(work)["checkpoints"]
 
 
-PIECES = {"headroom": "reports/seals/headroom.json", "train": "telemetry/timing.jsonl"}
-PIECES["evaluate"] = "reports/evaluation.json"
+PIECES = {"headroom": "seals/headroom.json", "train": "../telemetry/timing.jsonl", "evaluate": "evaluation.json"}
 
 
 @pytest.mark.parametrize("stage", PIECES)
 def test_every_damaged_piece_of_a_project_is_named_with_its_remedy(stage: str, project: Workspace) -> None:
     assert bad(project.root) == {}
-    path = project.root / PIECES[stage]
+    path = project.reports / PIECES[stage]
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
     [(place, said)] = bad(project.root).items()
     assert place == f"made by {stage}" and f"simic run does {stage} again" in said

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from simic import durable
+from simic import durable, registry
 from simic.audit.record import RunRecord
 from simic.data.suites.suites import SUITES
 from simic.errors import SimicError
@@ -143,7 +143,8 @@ def test_another_suite_is_measured_with_its_own_settings_and_nothing_of_the_work
     assert (tmp_path / "params.yaml").read_bytes() == (ROOT / "params.yaml").read_bytes()
 
 
-def test_a_suite_of_an_extension_is_known_before_its_settings_are_asked_for(tmp_path: Path, simic: Simic) -> None:
+def test_a_suite_of_an_extension_is_known_before_its_settings(tmp_path: Path, simic: Simic, monkeypatch) -> None:
+    monkeypatch.setitem(registry._KNOWN, registry.SUITE, [*registry.known(registry.SUITE)])
     (tmp_path / "params.yaml").write_bytes((ROOT / "params.yaml").read_bytes())
     (tmp_path / "extensions").mkdir()
     (tmp_path / "extensions" / "mine_for_headroom.py").write_text(
