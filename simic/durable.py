@@ -213,8 +213,8 @@ def _is_running(process: int) -> bool:
         os.kill(process, 0)
     except ProcessLookupError:
         return False
-    except PermissionError:
-        return True  # another user's
+    except (PermissionError, OverflowError):  # another user's, or no number of a process
+        pass
     return True
 
 

@@ -53,10 +53,10 @@ def test_what_a_killed_writer_left_is_cleared(tmp_path):
 def test_what_a_killed_writer_left_of_a_file_is_cleared_and_a_living_one_is_let_be(tmp_path):
     with subprocess.Popen([sys.executable, "-c", ""]) as ended:
         pass
-    for process in (ended.pid, os.getppid()):
+    for process in (ended.pid, os.getppid(), 10**30):
         (tmp_path / f".file.{process}.tmp").write_bytes(b"half")
     durable.replace_file(tmp_path / "file", b"whole")
-    assert sorted(path.name for path in tmp_path.iterdir()) == [f".file.{os.getppid()}.tmp", "file"]
+    assert {path.name for path in tmp_path.iterdir()} == {f".file.{os.getppid()}.tmp", f".file.{10**30}.tmp", "file"}
 
 
 def test_a_disk_that_is_full_is_named_by_what_could_not_be_written(tmp_path):

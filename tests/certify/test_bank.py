@@ -53,7 +53,7 @@ def test_a_task_with_the_samples_of_another_is_found(prepared, tmp_path, target,
 
 def test_a_row_that_two_tasks_have_by_chance_is_no_difference():
     few, many, scored = 2 / 2048, 0.05, "test samples that are in train"
-    cases = (OF_HELD_OUT, few, True), (OF_HELD_OUT, many, False), (OF_VALIDATION, many, False), (scored, few, False)
-    for what, share, ok in cases:
+    of_tasks = [(name, share, share == few) for name in (OF_HELD_OUT, OF_VALIDATION) for share in (few, many)]
+    for what, share, ok in (*of_tasks, (scored, few, False)):
         (log := ComparisonLog(evaluation.ALLOWED)).note(what, "a task", share)
         assert [line.ok for line in log.comparisons()] == [ok], (what, share)
