@@ -422,27 +422,6 @@ def doctor(
         raise SimicError("fix what is marked BAD above")
 
 
-@app.command("verify-resume", rich_help_panel=UPKEEP)
-def verify_resume(
-    kills: Annotated[int, typer.Option(min=1, help="How often trainings are killed in all; the audit wants 50.")] = 50,
-    seed: Annotated[int, typer.Option(help="Of the moments at which they are killed.")] = 1,
-) -> None:
-    """Kill small trainings of this project by SIGKILL, resume them, and compare every byte with one never killed.
-
-    The exit code is 1 where anything differs.
-    """
-    from simic import params
-    from simic.pipeline import verify_resume as proof
-
-    workspace = _workspace()
-    tree = params.load(workspace.params)
-    comparison = _interruptible(lambda: proof.verify(tree, workspace, kills, seed, _say), "verify-resume")
-    _say(comparison.page())
-    _say(f"written    {workspace.resume}; simic audit puts it into the report")
-    if not comparison.sound:
-        raise typer.Exit(1)
-
-
 @app.command(rich_help_panel=RESULTS)
 def show() -> None:
     """Open the report in a browser, and print where it is."""

@@ -39,7 +39,6 @@ class Purpose(IntEnum):
     SHAPLEY = 14
     TASK = 15
     INSTANCE = 16
-    KILL = 18
     EPISODE_LENGTH = 19
     ALIGNMENT = 20
     KEPT_ITERATION = 21

@@ -164,21 +164,12 @@ def _is_due(name: str, workspace: Workspace, say: Say, stale: bool | None) -> bo
 
 
 def _changed_apart(name: str, workspace: Workspace) -> str | None:
-    """Say what DVC does not watch has changed: the user's own file, of which it knows the place alone, or the
-    certificate of `simic verify-resume`, which need not be there.
-    """
+    """Say whether the user's own file has changed, of which DVC knows the place alone."""
     task, meta = params.load(workspace.params).prepare, workspace.prepared / "meta.json"
     if name == "prepare" and task.task in ("npz", "text") and task.source is not None and meta.exists():
         file = stages.raw_data(workspace) / task.source
         recorded = json.loads(meta.read_bytes())["source_sha256"]
         return f"{file} has changed" if file.exists() and durable.sha256(file) != recorded else None
-    if name == "audit" and workspace.resume.exists() and workspace.certificate.exists():
-        from simic.audit import resume_certificate
-
-        tried = resume_certificate.read(workspace.resume)
-        newest = tried if isinstance(tried, str | None) else tried.model_dump(mode="json")
-        reported = json.loads(workspace.certificate.read_bytes()).get("resume")
-        return f"{workspace.resume} is not in the report yet" if reported != newest else None
     return None
 
 

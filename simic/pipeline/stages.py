@@ -308,7 +308,6 @@ def refuse_gym(params: Params, command: str) -> None:
 
 def audit(params: Params, workspace: Workspace) -> None:
     """Check the run and write the reports, the model card, findings, their numbers and certificate.json."""
-    from simic.audit import resume_certificate
     from simic.audit.certificate import Certificate
     from simic.audit.report import write_report
 
@@ -320,7 +319,6 @@ def audit(params: Params, workspace: Workspace) -> None:
         if params.audit.certify:
             certificate = _certified(run, workspace)
             progress("derived again by the reference", 1, 1)
-        certificate = certificate.model_copy(update={"resume": resume_certificate.read(workspace.resume)})
         write_report(replace(run, certificate=certificate), workspace.reports)
 
 
