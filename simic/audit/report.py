@@ -1,4 +1,4 @@
-"""The audit's files: report.html, report.md, findings.json, findings.sarif, audit_metrics.json, model card, figures;
+"""The audit's files: report.html, report.md, findings.json, audit_metrics.json, model card, figures;
 equal bytes for equal runs, no network.
 """
 
@@ -21,7 +21,6 @@ from simic.audit.findings import Layer, Status, Verdict, failing, percent
 from simic.audit.provenance import Provenance
 from simic.audit.record import RunRecord, Table
 from simic.audit.resume_certificate import COMMAND
-from simic.audit.sarif import to_sarif
 from simic.errors import AuditFailed, SimicError, printable
 from simic.evaluation.endpoints import COMMON, ORACLE_TASK
 from simic.evaluation.gym import RANDOM
@@ -66,7 +65,6 @@ def write(run: RunRecord, verdict: Verdict, folder: Path) -> None:
         "report.html": html(run, verdict, panels),
         "report.md": markdown(run, verdict),
         "findings.json": verdict.to_json(),
-        "findings.sarif": to_sarif(verdict),
         "audit_metrics.json": verdict.metrics(),
         card.FILE: card.model_card(run, verdict),
         **{f"figures/{panel.name}.svg": panel.document for panel in panels},

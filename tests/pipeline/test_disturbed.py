@@ -39,7 +39,6 @@ OUTPUTS = {
     "evaluate": ("reports/grown", "reports/evaluation.json", "reports/metrics.json"),
     "audit": (
         "reports/findings.json",
-        "reports/findings.sarif",
         "reports/audit_metrics.json",
         "reports/certificate.json",
         "reports/figures/*.svg",  # each for itself
