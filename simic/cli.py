@@ -95,31 +95,10 @@ def evaluate(set_: Overrides = None, params: ParamsFile = None) -> None:
     _chain("evaluate", set_, params)
 
 
-audit_app = typer.Typer()
-app.add_typer(audit_app, name="audit", rich_help_panel=STAGES)
-
-
-@audit_app.callback(invoke_without_command=True)
-def audit(
-    context: typer.Context,
-    set_: Overrides = None,
-    params: ParamsFile = None,
-) -> None:
+@app.command(rich_help_panel=STAGES)
+def audit(set_: Overrides = None, params: ParamsFile = None) -> None:
     """Check the run and write the report, after earlier stages that are out of date."""
-    if context.invoked_subcommand:
-        return
     _to_the_audit(set_, params)
-
-
-RunFolder = Annotated[Path, typer.Argument(help="A run's folder, or its findings.json.", show_default=False)]
-
-
-@audit_app.command()
-def diff(before: RunFolder, after: RunFolder) -> None:
-    """Show which findings are new, worse, the same, better or fixed from one audited run to another."""
-    from simic.audit import diff as comparing
-
-    _say(comparing.page(comparing.read_verdict(before), comparing.read_verdict(after)))
 
 
 @app.command(rich_help_panel=RESULTS)
@@ -372,6 +351,9 @@ def study(
     except Stopped as stopped:
         print(printable(f"simic: {stopped}; to go on: simic study {file}"), file=sys.stderr)
         sys.exit(EXIT_INTERRUPTED)
+
+
+RunFolder = Annotated[Path, typer.Argument(help="A run's folder.", show_default=False)]
 
 
 @app.command("diff", rich_help_panel=RESULTS)

@@ -3,10 +3,12 @@
 import json
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
+from pathlib import Path
 from typing import Literal, Self
 
 from simic import durable
 from simic.audit.scoreboard import Score
+from simic.errors import SimicError
 from simic.evaluation.result import Frozen
 from simic.telemetry.rows import SEVERITIES, Severity
 
@@ -105,6 +107,19 @@ class Verdict(Frozen):
     def from_json(cls, written: bytes) -> Self:
         """Read what ``to_json`` wrote; ValueError for anything else."""
         return cls.model_validate_json(json.dumps(durable.checked(written)))
+
+
+def read_verdict(reports: Path) -> Verdict:
+    """Read the findings.json of a folder of reports; SimicError where there is none of this version."""
+    file = reports / "findings.json"
+    if not file.is_file():
+        raise SimicError(f"{file}: no such file; run simic audit first")
+    try:
+        return Verdict.from_json(file.read_bytes())
+    except (OSError, ValueError) as error:
+        raise SimicError(
+            f"{file}: not findings of this version of simic: {str(error).splitlines()[0]}; run simic audit again"
+        ) from None
 
 
 def failing(results: Iterable[Result], fail_on: Literal["never", "critical", "high", "medium"]) -> tuple[Result, ...]:

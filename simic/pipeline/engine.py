@@ -126,7 +126,7 @@ def _train(tree: params.Params, workspace: Workspace, execution: Execution) -> N
 
 def _log_audit(workspace: Workspace) -> None:
     """Log the report to MLflow."""
-    from simic.audit.diff import read_verdict
+    from simic.audit.findings import read_verdict
     from simic.pipeline import mlflow_observer, run_summary
 
     verdict = read_verdict(workspace.reports)

@@ -2,8 +2,7 @@
 
 from dataclasses import dataclass
 
-from simic.audit.diff import read_verdict
-from simic.audit.findings import Verdict
+from simic.audit.findings import Verdict, read_verdict
 from simic.evaluation import endpoints, gym, result
 from simic.pipeline.paths import Workspace
 from simic.pipeline.stages import unchanged

@@ -4,8 +4,7 @@ import json
 
 import pytest
 
-from simic.audit.diff import read_verdict
-from simic.audit.findings import Result, Status, Verdict
+from simic.audit.findings import Result, Status, Verdict, read_verdict
 from simic.data.batches import HELD_OUT_FILE, TEST_FILE
 from simic.evaluation.promotion import Contest
 from simic.evaluation.statistics import Interval, PairedComparison
