@@ -1,6 +1,5 @@
 """All checks on one run, and the verdict in five lines; importing this module registers every family."""
 
-from simic.audit import scoreboard
 from simic.audit.checks import (  # noqa: F401 - each registers its family
     base,
     certified,
@@ -29,7 +28,7 @@ def checks(live: bool = False, of_gym: bool | None = None) -> tuple[base.Check, 
 def examine(run: RunRecord, name: str) -> Verdict:
     """Return the results of all checks on a run, and the summary of its report."""
     asked = checks(of_gym=run.params.prepare.is_gym)
-    verdict = Verdict(run=name, results=tuple(check.run(run) for check in asked), scoreboard=scoreboard.scores(run))
+    verdict = Verdict(run=name, results=tuple(check.run(run) for check in asked))
     return verdict.model_copy(update={"summary": summarize(run, verdict)})
 
 

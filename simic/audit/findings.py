@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Literal, Self
 
 from simic import durable
-from simic.audit.scoreboard import Score
 from simic.errors import SimicError
 from simic.evaluation.result import Frozen
 from simic.telemetry.rows import SEVERITIES, Severity
@@ -60,7 +59,6 @@ class Verdict(Frozen):
     schema_version: Literal[5] = SCHEMA_VERSION
     run: str  # its name
     results: tuple[Result, ...]
-    scoreboard: tuple[Score, ...] = ()
     summary: tuple[str, ...] = ()  # five lines
 
     def with_status(self, status: Status) -> tuple[Result, ...]:

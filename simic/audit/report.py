@@ -15,7 +15,7 @@ from markupsafe import Markup
 from pydantic import ValidationError
 
 from simic import durable
-from simic.audit import audit, card, figures, known
+from simic.audit import audit, card, figures
 from simic.audit.drawing import Panel
 from simic.audit.findings import Layer, Status, Verdict, failing, percent
 from simic.audit.provenance import Provenance
@@ -158,7 +158,6 @@ def _content(run: RunRecord, verdict: Verdict) -> dict[str, object]:
         "played": run.gym if not verdict.refuted else None,
         "provenance": provenance_rows(run),
         "changed": _changed(params),
-        "known": known.shipped(),
     }
 
 

@@ -5,17 +5,13 @@ import json
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
-from simic import durable
-from simic.audit import known
-from simic.audit.known import KnownFaults
 from simic.errors import SimicError
-from simic.pipeline.dvc_record import code_revision
 from tests.faults.catalogue import ALL
 from tests.faults.fault import FAMILIES, Fault
-from tests.faults.runner import Severities, Tried, gravest, self_test
+from tests.faults.runner import Tried, gravest, self_test
 
 MESSAGE_LENGTH = 90  # of a refusal, in a line
 
@@ -37,33 +33,17 @@ def line(one: Tried) -> str:
     return f"{one.fault.id:44} {one.fault.severity:9} {judged.word:8} {by:40} {one.seconds:5.0f} s".rstrip()
 
 
-def statement(commit: str, clean: Mapping[str, Severities], tried: Sequence[Tried]) -> KnownFaults:
-    """Return what is shipped; SimicError unless it is of every fault and of committed code."""
-    left = {fault.id for fault in ALL} - {one.fault.id for one in tried}
-    if left:
-        raise SimicError(f"--ship: {len(left)} faults were not tried; the report needs all, so leave out --only")
-    if not commit or commit.endswith("-dirty"):
-        raise SimicError("--ship: the code has uncommitted changes; commit them and plant the faults again")
-    ended = Counter(one.judgement.word for one in tried)
-    missed = [one.fault.title for one in tried if one.judgement.word == "missed"]
-    counts = {word: ended[word] for word in ("caught", "lower", "refused", "crashed")}
-    return KnownFaults(commit=commit[:7], clean=len(clean), faults=len(tried), missed=tuple(sorted(missed)), **counts)
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Exit code 2 for a message to the user."""
     parser = argparse.ArgumentParser(prog="python -m tests.faults", description=__doc__)
     parser.add_argument("--only", nargs="*", default=[], metavar="ID", help="these faults, or those whose ids begin so")
     parser.add_argument("--processes", type=int, default=1, help="faults tried at once")
-    parser.add_argument("--ship", action="store_true", help=f"write what reports say of it: {known.FILE.name}")
     asked = parser.parse_args(arguments)
     tried: list[Tried] = []
-    clean: dict[str, dict[str, str]] = {}
     try:
         faults = chosen(asked.only)
         with tempfile.TemporaryDirectory(prefix="simic-faults-") as folder:
             for laboratory, done in self_test(Path(folder), faults, asked.processes):
-                clean |= {f"{laboratory.folder.name}-{seed}": one for seed, one in laboratory.clean.items()}
                 said = (
                     f"no fault, {len(laboratory.clean)} runs: {gravest(laboratory.clean.values())}"
                     if done is None
@@ -72,9 +52,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 print(said, flush=True)
                 tried += [] if done is None else [done]
         print(json.dumps(Counter(one.judgement.word for one in tried)))
-        if asked.ship:
-            found = statement(code_revision(Path.cwd()), clean, tried)
-            durable.replace_file(known.FILE, (found.model_dump_json(indent=1) + "\n").encode())
     except SimicError as error:
         print(f"simic: {error}", file=sys.stderr)
         return 2

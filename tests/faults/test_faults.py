@@ -5,13 +5,11 @@ from typing import Literal
 
 import pytest
 
-from simic.audit import known
 from simic.errors import SimicError
-from tests.faults import __main__ as command
 from tests.faults.catalogue import ALL, BY_ID
 from tests.faults.fault import FAMILIES, PACKAGE, Fault, Patch, patched, planted
 from tests.faults.play import Ending
-from tests.faults.runner import Judgement, Tried, gravest, judge
+from tests.faults.runner import gravest, judge
 
 HIGH = Fault("maths-x", "maths", "Something is wrong.", "high")
 
@@ -66,18 +64,3 @@ def test_a_run_that_ends_early_is_judged_by_how_it_ended(how: Literal["refused",
 def test_of_several_reports_each_check_counts_at_its_gravest() -> None:
     reports = [{"A1": "low", "B1": "critical"}, {"A1": "high"}, {"C1": "info"}]
     assert gravest(reports) == {"A1": "high", "B1": "critical", "C1": "info"}
-
-
-def test_a_statement_is_of_all_faults_and_committed_code_and_says_what_was_missed() -> None:
-    every = [Tried(fault, Judgement("missed" if fault is ALL[0] else "caught", {}), 1.0) for fault in ALL]
-    found = command.statement("0123456789", {"tiny-1": {}}, every)
-    assert (found.commit, found.caught, found.missed) == ("0123456", len(ALL) - 1, (ALL[0].title,))
-    assert f"At commit 0123456, of {len(ALL)} faults" in found.sentence and "1 missed" in found.sentence
-    with pytest.raises(SimicError, match="2 faults were not tried"):
-        command.statement("0123456789", {}, every[2:])
-    with pytest.raises(SimicError, match="uncommitted changes"):
-        command.statement("0123456789-dirty", {}, every)
-
-
-def test_the_shipped_statement_can_be_read() -> None:
-    assert known.shipped().faults >= 64
