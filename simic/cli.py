@@ -353,19 +353,6 @@ def study(
         sys.exit(EXIT_INTERRUPTED)
 
 
-RunFolder = Annotated[Path, typer.Argument(help="A run's folder.", show_default=False)]
-
-
-@app.command("diff", rich_help_panel=RESULTS)
-def run_diff(before: RunFolder, after: RunFolder) -> None:
-    """Show after which iteration two trained runs differ, and in what they were made; the exit code is 1 if they do."""
-    from simic.pipeline import compare_runs
-
-    equal, lines = compare_runs.compare(before, after)
-    _say("\n".join(lines))
-    sys.exit(int(not equal))
-
-
 @app.command(rich_help_panel=UPKEEP)
 def clean(
     all_: Annotated[bool, typer.Option("--all", help="Also what the next training would go on with.")] = False,

@@ -23,7 +23,7 @@ from simic.evaluation import explain, result, scoring
 from simic.evaluation.promotion import Entrant
 from simic.growth.export import load_grown
 from simic.params import Params
-from simic.pipeline import compare_runs, kept_runs, run_summary, stages
+from simic.pipeline import kept_runs, run_summary, stages
 from simic.pipeline.grow import _asked_policy
 from simic.pipeline.paths import Workspace
 from simic.telemetry import starts
@@ -247,10 +247,6 @@ READERS: dict[str, tuple[Callable[[Params, Workspace], Any], tuple[str, ...]]] =
     "promote": (
         lambda tree, workspace: known(Entrant.load("challenger", workspace.models / "policy", "").learned),
         ("models/policy",),
-    ),
-    "diff": (
-        lambda tree, workspace: compare_runs.compare(workspace.root, workspace.root),
-        ("checkpoints", SEALS[2]),
     ),
     "data": (data, ("data/prepared",)),
 }

@@ -72,7 +72,7 @@ def _resumed(run: RunRecord) -> Outcome:
         "an iteration trained again beyond the one that a kill cut short"
     ),
     source="ours: bit for bit is what a resume promises",
-    fix="Do not resume runs of this code, or not on this machine; simic diff names where they part.",
+    fix="Do not resume runs of this code, or not on this machine.",
 )
 def _exact_resume(run: RunRecord) -> Outcome:
     assert run.certificate is not None and run.provenance is not None  # stated in needs
