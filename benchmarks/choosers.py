@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from sklearn.ensemble import ExtraTreesRegressor
 from torch import Tensor
 
+from benchmarks.tuning import Ground, grown_alone
 from simic import rng
 from simic.agent.spec import Observation
 from simic.envs.growth_env import GrowthEnv
@@ -24,7 +25,6 @@ from simic.envs.play import Episode
 from simic.errors import SimicError
 from simic.evaluation.rules import ByLength, HandRule, HandRules, Opening, possible_openings
 from simic.evaluation.scoring import ROWS_AT_ONCE, Told
-from simic.evaluation.tuning import Ground, grown_alone
 from simic.params import Lifecycle, Params
 
 TRAININGS = 9000  # of hosts, each opening on each of some tasks

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from benchmarks import choosers
+from benchmarks.tuning import tune
 from simic import durable, params
 from simic.data.prepare import prepare
 from simic.envs.growth_env import GrowthEnv
@@ -25,7 +26,6 @@ from simic.evaluation.policies import Static
 from simic.evaluation.result import TunedRules
 from simic.evaluation.scoring import EvaluationSetup, play_for_score, rows_at_once
 from simic.evaluation.statistics import Values, paired_difference
-from simic.evaluation.tuning import tune
 from simic.params import Params
 from simic.pipeline.stages import suite_overrides
 from simic.training import machine

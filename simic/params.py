@@ -374,7 +374,6 @@ class Headroom(Tree):
     schedules: Count = 32  # at most; all with one seed are among them
     steps: Annotated[tuple[Steps, ...], Field(strict=False, min_length=1), Once] = (0,)  # when the first germinates
     search_tasks: Count = 192  # tasks of training on which the common schedule is chosen
-    tune: bool = False  # tuned_rule where simic knows none for these hosts and tasks; false: patient plays for it
     floors: bool = True  # a linear classifier and static networks of several sizes
     gym: GymFloors = GymFloors()
 

@@ -46,7 +46,6 @@ from simic.evaluation.scoring import (
 )
 from simic.evaluation.search import best_common
 from simic.evaluation.static_baselines import static_baselines
-from simic.evaluation.tuning import tune
 from simic.params import Params, RuleName
 from simic.training import worker_layout
 from simic.training.growth_task import VALIDATION_ITERATION
@@ -64,7 +63,7 @@ def measure(
     setup = EvaluationSetup.open(params, prepared, device, len(params.headroom.policies))
     primary, *lengths = params.lengths
     schedules = possible_schedules(params, setup.env)
-    tuned = parts.of("tuned", TunedRules | None, lambda: known_or_tuned(params, prepared, device, told))
+    tuned = tuned_rules(params)
     searched = parts.of("searched", dict[int, Grid], lambda: _searched(params, prepared, schedules, device, told))
     ground = _Ground(params, tuned, schedules, searched, device, told)
     with closing(setup.env):
@@ -220,16 +219,9 @@ class _Ground:
         )
 
 
-def known_or_tuned(params: Params, prepared: Path, device: torch.device, told: Told) -> TunedRules | None:
-    """Return the rules that come with simic for these hosts and tasks, or tune them if ``headroom.tune`` asks for it;
-    None where there are none or nobody plays them.
-    """
-    if TUNED not in params.headroom.policies:
-        return None
-    shipped = known(params)
-    if shipped is None and params.headroom.tune:
-        return tune(params, prepared, params.lengths, device, told)
-    return shipped
+def tuned_rules(params: Params) -> TunedRules | None:
+    """Look up the rules that come with simic for these hosts and tasks; None: there are none, or nobody plays them."""
+    return known(params) if TUNED in params.headroom.policies else None
 
 
 def hand_rules(asked: Sequence[RuleName], env: GrowthEnv, tuned: TunedRules | None) -> dict[str, Actor]:

@@ -375,7 +375,7 @@ def read_headroom(path: Path) -> HeadroomReport:
 
 def read_rules(path: Path) -> TunedRules:
     """Read the tuned rules in a file; SimicError when it is missing, damaged or of another schema."""
-    return read_as(path, TunedRules, f"tuned rules of schema {RULES_VERSION}", "simic headroom with headroom.tune=true")
+    return read_as(path, TunedRules, f"tuned rules of schema {RULES_VERSION}", "python -m benchmarks.rules")
 
 
 Model = TypeVar("Model", bound=Frozen)

@@ -7,7 +7,7 @@ from tiny import tiny_suite, tiny_train
 
 from simic.envs.patient import Patient
 from simic.evaluation import endpoints, page
-from simic.evaluation.headroom import hand_rules, known_or_tuned, measure
+from simic.evaluation.headroom import hand_rules, measure, tuned_rules
 from simic.evaluation.policies import BASELINES
 from simic.evaluation.result import Fixed, TunedRule, TunedRules
 from simic.evaluation.rules import ByLength
@@ -145,8 +145,7 @@ def test_the_patient_rule_stands_in_where_no_tuned_one_is_known(bank, params):
     asked = params.headroom.model_copy(update={"policies": ("static", "tuned_rule", "patient")})
     params = params.model_copy(update={"headroom": asked})
     env = EvaluationSetup.open(params, bank).env
-    cpu = torch.device("cpu")
-    assert known_or_tuned(params, bank, cpu, lambda *said: None) is None
+    assert tuned_rules(params) is None
     rules = hand_rules(params.headroom.policies, env, None)
     assert list(rules) == ["static", "patient"] and isinstance(rules["patient"], Patient)
     rule = TunedRule(family="in order", order=("norm at 1",), patience=1, threshold=2.0, epochs=9, score=50.0, hosts=4)

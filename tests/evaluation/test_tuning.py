@@ -1,16 +1,15 @@
-"""Tuning: its schedule and orders are computed by hand, and a long run scores shorter episodes exactly."""
+"""Tuning: its schedule is computed by hand, and a long run scores shorter episodes exactly."""
 
 from contextlib import closing
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 import torch
 from tiny import tiny_train
 
-from simic.evaluation import tuning
+from benchmarks import tuning
+from benchmarks.tuning import Ground
 from simic.evaluation.rules import HandRule, HandRules, possible_openings
-from simic.evaluation.tuning import Ground
 from simic.params import Runtime
 from tests.standard import Params
 
@@ -31,46 +30,6 @@ def test_halving_keeps_a_third_and_plays_those_on_three_times_the_hosts():
     # The best of each length go on: by the first length 1 and 3, by the second 3 and 0.
     means = torch.tensor([[1.0, 8.0], [9.0, 2.0], [3.0, 1.0], [7.0, 9.0]])
     assert tuning.survivors(means, 2) == [0, 1, 3]
-
-
-def test_orders_are_by_the_end_by_what_is_added_and_by_the_beginning():
-    openings = [(0, 3), (0, 5), (1, 3)]
-    # Means 6, 5.5, 3; beside the first the second adds nothing, the third 4 on the last host.
-    scores = torch.tensor([[7.0, 6.0, 0.0], [7.0, 7.0, 1.0], [4.0, 3.5, 8.0]])
-    early = torch.tensor([[1.0, 3.0], [5.0, torch.nan], [2.0, 2.5]]).expand(3, 3, 2)
-    assert tuning.orders(openings, torch.stack([scores, scores]), early) == [
-        [(0, 3), (0, 5), (1, 3)],
-        [(0, 3), (1, 3), (0, 5)],
-        [(0, 5), (1, 3), (0, 3)],
-    ]
-
-
-def test_both_families_are_among_the_configurations_and_each_rule_once():
-    order = [(0, kind) for kind in range(11)]
-    found = tuning.configurations([order, order, order[::-1]])
-    # Of each order 3 patiences × (3 prefixes × 7 thresholds + 5 numbers of tries).
-    assert len(found) == len(set(found)) == 2 * 3 * (3 * 7 + 5)
-    assert HandRule(tuple(order[:3]), 2, 9.0) in found and HandRule(tuple(order[::-1][:5]), 3, None) in found
-
-
-def test_priorities_are_shares_of_the_mean_alignment_and_z_scores_with_gains():
-    aligned = torch.tensor([[0.2, 1.0], [0.4, 0.0]])  # means 0.3 and 0.5, deviations 0.1 and 0.5
-    share, z = tuning.priorities(aligned, torch.tensor([[60.0, 70.0], [60.0, 70.0]]))  # gains -1 and 1 deviations
-    assert torch.tensor(share).allclose(torch.tensor([[1 / 0.3, 0.0], [2.0, 0.0]]))
-    assert torch.tensor(z).allclose(torch.tensor([[10.0, -2.0 - 3.0], [2.0, 2.0 - 1.0]]))
-    found = tuning.configurations([], ((0, 1), (0, 2)), [share])
-    assert len(found) == len(set(found)) == 3 * (5 + 7)  # patiences × (numbers of tries + thresholds)
-    assert HandRule(((0, 1), (0, 2)), 2, None, share, 3) in found and all(rule.priorities == share for rule in found)
-
-
-def test_ways_take_the_alignment_of_each_openings_blueprint_on_each_hosts_task(monkeypatch):
-    table = torch.tensor([[0.1, 0.9, 0.4], [0.5, 0.3, 1.0], [1.0, 0.2, 0.6]])  # by task
-    monkeypatch.setattr(tuning.Alignments, "on", lambda *of: SimpleNamespace(of=lambda tasks: table[tasks]))
-    env = SimpleNamespace(host=SimpleNamespace(reads_input=True), blueprints=(), training_data=None, device=CPU)
-    scores = torch.tensor([[[1.0, 2.0], [3.0, 7.0]]])
-    ground = Ground(env, torch.tensor([2, 0, 1]), (5,))
-    found = ground.ways([(0, 2), (0, 0)], torch.tensor([0, 4]), scores)
-    assert found == tuning.priorities(table[[2, 0]][:, [2, 0]], scores[0])
 
 
 def scored(params, bank, epochs, hosts, rules):
