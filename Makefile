@@ -81,6 +81,7 @@ mutants: $(DEV)
 check: $(DEV)
 	@ruff format --check .
 	@ruff check .
+	@python -m tests.house.reading
 	@lint-imports
 	@pyright --threads 2 --pythonpath $(VENV)/bin/python
 

@@ -286,32 +286,3 @@ def test_settings_of_prefect_keep_everything_here() -> None:
     assert settings["server"]["analytics_enabled"] is False
     assert settings["cloud"]["enable_orchestration_telemetry"] is False
     assert settings["flows"]["heartbeat_frequency"] >= 30  # Prefect refuses less
-
-
-# --- size ---
-
-BUDGETS = "tests/house/budgets.toml"
-
-
-def lines_of(package: str) -> int:
-    """Return the lines of a package's Python files, blank lines and comments included; ``simic`` is its own files."""
-    files = (ROOT / package).glob("*.py") if package == "simic" else (ROOT / package).rglob("*.py")
-    return sum(file.read_bytes().count(b"\n") for file in files)
-
-
-def test_no_package_has_more_lines_than_its_budget() -> None:
-    """A package that grows somewhere shrinks elsewhere; after a cut the budget is lowered."""
-    budgets = tomllib.loads((ROOT / BUDGETS).read_text())["lines"]
-    packages = {path.parent.relative_to(ROOT).as_posix() for path in (ROOT / "simic").glob("*/*.py")}
-    assert packages | {"simic", "flows", "benchmarks", "tests"} == budgets.keys()
-    assert {name: count for name in budgets if (count := lines_of(name)) > budgets[name]} == {}
-
-
-@pytest.mark.parametrize("commit", ["HEAD", "HEAD~1"])
-def test_a_budget_is_lowered_or_says_for_what_it_was_raised(commit: str) -> None:
-    command = ["git", "show", f"{commit}:{BUDGETS}"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    before = tomllib.loads(done.stdout)["lines"] if done.returncode == 0 else {}  # an archive, or the first commit
-    now = tomllib.loads((ROOT / BUDGETS).read_text())
-    grown = {name for name, lines in now["lines"].items() if lines > before.get(name, lines)}
-    assert grown <= {name for names in now.get("raised", {}).values() for name in names}
