@@ -21,7 +21,7 @@ def f(told, x):
 
 def test_counts_are_those_counted_by_hand() -> None:
     counted = reading.read(TEXT)
-    # def f ( told , x ) : 8; a , b = x , told 7; c , d = divmod ( x , 2 ) 10 (a call's result is not packed); return a 2
+    # def f ( told , x ) : 8; a , b = x , told 7; c , d = divmod ( x , 2 ) 10; return a 2
     assert counted.tokens == 8 + 7 + 10 + 2
     assert (counted.lines, counted.code_lines, counted.comment_lines) == (9, 4, 1)
     assert (counted.packed, counted.names, counted.vague_names) == (1, 6, 1)
@@ -30,8 +30,13 @@ def test_counts_are_those_counted_by_hand() -> None:
 
 @pytest.mark.parametrize(
     ("name", "figure", "limit", "within"),
-    [("tokens", 100, 100, True), ("tokens", 101, 100, False), ("comment_lines_pct", 5, 5, True)]
-    + [("comment_lines_pct", 4.9, 5, False), ("vague_names_pct", 0.81, 0.8, False)],
+    [
+        ("tokens", 100, 100, True),
+        ("tokens", 101, 100, False),
+        ("comment_lines_pct", 5, 5, True),
+        ("comment_lines_pct", 4.9, 5, False),
+        ("vague_names_pct", 0.81, 0.8, False),
+    ],
 )
 def test_a_figure_beyond_its_budget_is_named(name: str, figure: float, limit: float, within: bool) -> None:
     assert (reading.excesses("simic/x", {name: figure}, {name: limit}) == []) is within
