@@ -411,7 +411,6 @@ class Runtime(Tree):
     threads: Workers | Literal["auto"] = "auto"
     backend: Literal["auto", "loop", "vmap"] = "auto"
     checkpoint_every: Count = 1
-    checkpoint_steps: Steps = 0  # of a rollout, after which it is saved too; 0: whole iterations alone
     keep_last: Count = 3
     auto_resume: Steps = 5
     tf32: bool = False

@@ -16,10 +16,10 @@ from torch import Tensor
 
 from simic import durable, params, rng
 from simic.agent.gym_adapter import Make, vectorized
+from simic.agent.learner import build_learner
 from simic.agent.metrics import UpdateMetrics, numbers
-from simic.agent.normalization import Normalizers, ObservationNormalizer, RewardNormalizer
-from simic.agent.policy import ActorCritic, RecurrentState, part_of, refuse_mismatch
-from simic.agent.ppo import PPO, collect, with_advantages
+from simic.agent.policy import RecurrentState, part_of, refuse_mismatch
+from simic.agent.ppo import collect, with_advantages
 from simic.agent.rollout import Position
 from simic.errors import SimicError
 
@@ -117,13 +117,18 @@ class Agent:
             raise SimicError(f"envs = {envs}: must be at least ppo.minibatches ({least}) where the policy has memory")
         self.log = None if log is None else Path(log) / LOG_FILE
         self.env = vectorized(env, envs, rng_seed)
-        seen = self.env.observation_spec
-        self.policy = ActorCritic(self.env.action_spec, seen, self.sizes, rng_seed)
-        self.ppo = PPO(self.policy, self.settings, rng_seed, total_updates=1)
-        self.normalizers = Normalizers(
-            ObservationNormalizer(seen) if self.settings.normalize_observations else None,
-            RewardNormalizer(envs, self.settings.gamma) if self.settings.normalize_rewards else None,
+        learner = build_learner(
+            self.env.action_spec,
+            self.env.observation_spec,
+            self.sizes,
+            self.settings,
+            rng_seed,
+            envs,
+            total_updates=1,
         )
+        self.policy = learner.policy
+        self.ppo = learner.ppo
+        self.normalizers = learner.normalizers
         self.iteration = 0
         self._position: Position | None = None
         self._returns = Returns.none(envs)

@@ -15,7 +15,7 @@ from simic.agent import distributions
 from simic.agent.metrics import Log, Probe, UpdateMetrics, as_one, health, largest, scales
 from simic.agent.normalization import Normalizers, Reduce, alone
 from simic.agent.policy import ActorCritic, Replayed, part_of, refuse_mismatch
-from simic.agent.rollout import Environment, PartialRollout, Position, Rollout, StepRecord, single_step_ids
+from simic.agent.rollout import Environment, Position, Rollout, StepRecord, single_step_ids
 from simic.errors import SimicError
 from simic.transfer import upload
 
@@ -38,25 +38,23 @@ def collect(
     steps: int,
     on_step: Callable[[StepRecord], None] | None = None,
     position: Position | None = None,
-    unfinished: PartialRollout | None = None,
 ) -> tuple[Rollout, Position]:
     """Act for ``steps`` steps with frozen normalisers and return the rollout and where it ended.
 
     Without a ``position`` the environments are reset and nothing is remembered; with one the episodes go on. The noise
-    of each draw is keyed by (iteration, global env, step), so grouping and history do not matter. An ``unfinished``
-    rollout is finished as it would have been, in environments that are where it left them.
+    of each draw is keyed by (iteration, global env, step), so grouping and history do not matter.
     """
-    if unfinished is None:
-        position = position or Position.first(env, policy, env.reset(options={"iteration": iteration})[0])
-        unfinished = PartialRollout.begun(position, steps, env.env_ids, policy, normalizers)
-    rollout, position, valid = unfinished.rollout, unfinished.position, unfinished.valid
+    position = position or Position.first(env, policy, env.reset(options={"iteration": iteration})[0])
+    seen = normalizers.see(position.observation)
+    rollout = Rollout.empty(steps, env.env_ids, seen, position.state, len(policy.heads))
+    valid = torch.ones_like(position.starts)
     policy.action_spec.check_masks(position.observation.masks, env.num_envs)
     time = torch.arange(steps, device=env.env_ids.device)[:, None]
     stream = rng.key(rng_seed, rng.Purpose.ACTION, iteration, env.env_ids, time, device=time.device)
     noise = rng.uniform(stream, (len(policy.heads),))  # [T, E, heads], of all steps at once
     autoreset = env.metadata["autoreset_mode"] is AutoresetMode.SAME_STEP
     observation, state, starts = position.observation, position.state, position.starts
-    for t in range(unfinished.steps, steps):
+    for t in range(steps):
         seen = normalizers.see(observation)
         rollout.record_seen(t, observation, seen, starts, valid)
         step = policy.act(seen, state, noise[t], valid=valid)
@@ -72,8 +70,7 @@ def collect(
         else:
             starts, valid = torch.zeros_like(starts), valid & ~ended
         if on_step is not None:
-            reached = PartialRollout(rollout, Position(observation, state, starts), valid, t + 1)
-            on_step(StepRecord(t, step, reward, info, reached))
+            on_step(StepRecord(t, step, reward, info))
     # V(s') is that of the next step, except where an autoreset put another episode's state there.
     following = torch.cat((rollout.values[1:], policy.value(normalizers.see(observation), state)[None]))
     replaced = (rollout.terminated | rollout.truncated) if autoreset else torch.zeros_like(rollout.valid)

@@ -1,13 +1,12 @@
 """A rollout: what the policy saw, did and got, exactly as it was when acting."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from typing import Any, Protocol, Self, TypeVar
 
 import torch
 from torch import Tensor
 
-from simic.agent.normalization import Normalizers
 from simic.agent.policy import ActorCritic, RecurrentState, Step
 from simic.agent.spec import Observation
 
@@ -153,55 +152,13 @@ class Rollout:
 
 
 @dataclass(frozen=True)
-class PartialRollout:
-    """A rollout of which ``steps`` steps are done, where it goes on, and which rows ``[E]`` are not over."""
-
-    rollout: Rollout
-    position: Position
-    valid: Tensor
-    steps: int
-
-    @classmethod
-    def begun(
-        cls, position: Position, steps: int, env_ids: Tensor, policy: ActorCritic, normalizers: Normalizers
-    ) -> Self:
-        """Return a rollout of ``steps`` steps, none of them done."""
-        seen = normalizers.see(position.observation)
-        rollout = Rollout.empty(steps, env_ids, seen, position.state, len(policy.heads))
-        return cls(rollout, position, torch.ones_like(position.starts), 0)
-
-    def state_dict(self) -> dict[str, Tensor]:
-        """Return all but the observation, which the environment has; of the steps that are done ``[steps, E, …]``."""
-        kept = {name: tensor[: self.steps] for name, tensor in self.rollout.by_step().items()}
-        memory = {"first_h": self.rollout.state.h, "first_c": self.rollout.state.c}
-        memory |= {"h": self.position.state.h, "c": self.position.state.c}
-        return kept | memory | {"starting": self.position.starts, "running": self.valid}
-
-    def resumed(self, state: Mapping[str, Tensor], steps: int, observation: Observation) -> Self:
-        """Return the rollout that saved this ``state`` after so many steps; ValueError where it was of other
-        environments.
-        """
-        own = {name: tensor[:steps] for name, tensor in self.rollout.by_step().items()}
-        like = self.state_dict() | own
-        if {name: (x.shape, x.dtype) for name, x in like.items()} != {n: (x.shape, x.dtype) for n, x in state.items()}:
-            raise ValueError("a rollout of other environments")
-        for name, tensor in own.items():
-            tensor.copy_(state[name])
-        moved = {name: tensor.to(self.valid.device) for name, tensor in state.items() if name not in own}
-        rollout = replace(self.rollout, state=RecurrentState(moved["first_h"], moved["first_c"]))
-        position = Position(observation, RecurrentState(moved["h"], moved["c"]), moved["starting"])
-        return type(self)(rollout, position, moved["running"], steps)
-
-
-@dataclass(frozen=True)
 class StepRecord:
-    """One step of all environments, for those who watch; ``reached`` is what the rollout has come to with it."""
+    """One step of all environments, for those who watch."""
 
     step: int
     decision: Step
     reward: Tensor
     info: Any
-    reached: PartialRollout
 
 
 def single_step_ids(env_ids: Tensor, steps: int) -> Tensor:

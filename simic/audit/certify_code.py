@@ -74,7 +74,7 @@ def small_run(params: Params, prepared: Path, scratch: Path) -> CertifiedRun:
         extent, store = session.recorder.flush(), session.checkpoints
         chain = publish.links(work, extent)
         store.publish(published / "checkpoints", counters.best_iteration, counters.iteration, chain)
-        publish.publish(work, extent, published / "telemetry", kept_iteration.shown(small))
+        publish.publish(work, extent, published / "telemetry", kept_iteration.published(small))
     run = RunRecord.from_published(small, published / "telemetry")
     kept = {name: checkpoint.read_published(published / "checkpoints", name) for name in PUBLISHED}
     run = replace(run, checkpoints=kept)

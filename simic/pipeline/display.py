@@ -92,7 +92,7 @@ class LiveView(Lines):
     def on_start(self, info: RunInfo) -> None:
         super().on_start(info)
         self._train, self._name, self._done = info.params.train, info.name, info.start_iteration
-        self._step = self._skipped = info.start_step
+        self._step = 0
         self._iteration_began, self._doing = self._clock(), "starting"
         self._live = Live(
             console=self._console, get_renderable=self._picture, refresh_per_second=PICTURES_PER_SECOND, transient=True
@@ -108,7 +108,7 @@ class LiveView(Lines):
 
     def on_iteration(self, update: UpdateRow, episode: Columns) -> None:
         super().on_iteration(update, episode)
-        self._done, self._step, self._skipped = update.iteration + 1, 0, 0
+        self._done, self._step = update.iteration + 1, 0
         self._iteration_began, self._doing = self._clock(), "saving"
         self._entropy = f"{update.metrics['entropy']:.2f}"
         if update.validation_accuracy == update.validation_accuracy:  # not NaN
@@ -131,7 +131,7 @@ class LiveView(Lines):
     def _picture(self) -> RenderableType:
         total, now, steps = self._train.iterations, self._clock(), self._train.longest_episode + 1
         reached = self._done + self._step / steps
-        done = reached - self._first - self._skipped / steps  # in this life
+        done = reached - self._first  # in this life
         left = f", {duration((now - self._started) / done * (total - reached))} left" if done > 0 else ""
         head = Table.grid(padding=(0, 1))
         head.add_row(
@@ -146,7 +146,7 @@ class LiveView(Lines):
         return Group(head, rows)
 
     def _rows(self, now: float) -> dict[str, str]:
-        played = (self._step - self._skipped) * self._train.envs
+        played = self._step * self._train.envs
         seconds = now - self._iteration_began
         rate = f", {played / seconds:,.0f} decisions a second" if played > 0 and seconds > 0 else ""
         return {

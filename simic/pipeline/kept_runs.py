@@ -25,7 +25,6 @@ from simic.telemetry.rows import FindingRow
 from simic.training.checkpoint import (
     FORMAT_VERSION,
     MANIFEST_FILE,
-    PARTIAL,
     CheckpointStore,
     Damaged,
     read_manifest,
@@ -277,10 +276,8 @@ def _adopt(source: KeptRun, now: TrainingRecipe, work: Path, tree: Params) -> st
     check, severity = (CODE_CHANGED, "medium") if code else ("resumed_with_changes", "info")
     seam = FindingRow(iteration=done, check=check, severity=severity, message=text)
     values = Identity.params_of(tree)
-    # Steps that other code has played are no part of an iteration that this code plays.
-    left = (LOCK_FILE, PARTIAL) if code else (LOCK_FILE,)
     with durable.new_directory(work) as folder:
-        shutil.copytree(source.path, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns(*left))
+        shutil.copytree(source.path, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns(LOCK_FILE))
         store = _store(folder, tree)
         for checkpoint in map(store.path, store.numbers()):
             with suppress(Damaged):  # it stays so, and is found when training opens it

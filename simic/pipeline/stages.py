@@ -28,11 +28,12 @@ from simic.pipeline.paths import Workspace
 from simic.telemetry import publish
 from simic.telemetry.naming import run_name
 from simic.training import card, checkpoint, kept_iteration, machine, memory_estimate, trainer
+from simic.training.assemble import layout
 from simic.training.interrupts import stop_on_signals
 from simic.training.learned import Learned
 from simic.training.observers import Observer
 from simic.training.run_layout import CHECKPOINTS
-from simic.training.session import Session, layout, open_session
+from simic.training.session import Session, open_session
 
 if TYPE_CHECKING:
     from simic.audit.certificate import Certificate
@@ -146,7 +147,7 @@ def _publish(session: Session, workspace: Workspace, best: int, latest: int) -> 
         learned.save(models / "policy")
         export.export_policy(learned.policy, learned.normalizers.observation, models / "program", session.env.masked)
         durable.write_synced(models / card.FILE, text.encode())
-    publish.publish(session.work_dir, extent, workspace.telemetry, kept_iteration.shown(session.params))
+    publish.publish(session.work_dir, extent, workspace.telemetry, kept_iteration.published(session.params))
 
 
 def headroom(params: Params, workspace: Workspace) -> None:

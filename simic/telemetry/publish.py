@@ -29,14 +29,14 @@ from simic.telemetry.timing import TIMING_FILE
 UPDATES_FILE, STEPS_FILE, EPISODES_FILE = "updates.parquet", "steps.parquet", "episodes.parquet"
 EVENTS_FILE, FINDINGS_FILE = "events.parquet", "findings.parquet"
 TABLES = (UPDATES_FILE, STEPS_FILE, EPISODES_FILE, EVENTS_FILE, FINDINGS_FILE)
-KEPT_FILE = "iteration_{:06d}.safetensors"  # of the few that are kept whole
+KEPT_FILE = "iteration_{:06d}.safetensors"  # the state before it
 VALIDATED_FILE = "validation.safetensors"  # decisions of the episodes that chose the best checkpoint
 ROWS_PER_GROUP = 1 << 17  # at least, and at most the rows of an iteration more
 
 
 def publish(work_dir: Path, extent: Extent, out_dir: Path, kept: Collection[int] = ()) -> None:
-    """Write ``out_dir`` anew, whole or not at all, of what was kept whole these iterations; SimicError naming the file
-    of the log that is damaged.
+    """Write ``out_dir`` anew, whole or not at all, with the states before the ``kept`` iterations; SimicError naming
+    the file of the log that is damaged.
     """
     log = Chain.of(work_dir / FOLDER)
     if (damage := _damage(log, work_dir, extent)) is not None:
@@ -70,7 +70,7 @@ def links(work_dir: Path, extent: Extent) -> dict[int, str]:
 def _copy(file: LogFile, table: str, path: Path) -> None:
     """Write a table's columns as a file of their own, if the log has any."""
     if columns := file.columns(table):
-        path.write_bytes(save({name: np.ascontiguousarray(values) for name, values in columns.items()}))
+        path.write_bytes(save({name: np.asarray(values, order="C") for name, values in columns.items()}))
 
 
 def _damage(log: Chain, work_dir: Path, extent: Extent) -> str | None:

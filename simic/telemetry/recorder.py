@@ -46,7 +46,7 @@ class Iteration:
     train: Columns  # the episodes that trained the policy
     validation: Columns | None  # those that choose the best checkpoint, where they were played
     events: EventColumns
-    kept: Columns = field(default_factory=dict)  # of a few iterations all that certifying one needs
+    kept: Columns = field(default_factory=dict)  # the state before, of the few iterations that the audit can play again
     validated: Columns = field(default_factory=dict)  # decisions of the validation episodes
     layout: TableLayout = GROWTH
 
@@ -72,7 +72,7 @@ def encode(previous: str, iteration: Iteration | None, findings: list[FindingRow
     }
     # Contiguous: safetensors writes the memory of a view as it lies there.
     arrays = {
-        f"{table}/{name}": np.ascontiguousarray(values)
+        f"{table}/{name}": np.asarray(values, order="C")
         for table, columns in tables.items()
         for name, values in columns.items()
     }

@@ -1,22 +1,17 @@
-"""Saved states: one directory each, whole or absent, verified before use, no pickle, no code executed on load.
+"""Checkpoints: one directory each, whole or absent, verified before use, no pickle, no code executed on load.
 
 ``<iterations done, six digits>/`` holds state.safetensors (every tensor) and manifest.json (everything else, and the
 sha256 of the tensors). The numbers say which is the latest; which is the best stands in every manifest. Published are
 ``best/``, ``latest/`` and chain.json: which iterations these are, and every link of the run's hash chain.
-
-``partial/<steps done, six digits>/`` lies beside the checkpoints, so that a kill costs steps and not the iteration. It
-belongs to the checkpoint of the last whole iteration and holds what a rollout moves: hosts, episode, what was seen and
-done. Policy and scales stand still in a rollout. One is kept, until the iteration is saved.
 """
 
 import hashlib
 import json
 import math
-import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 from safetensors import SafetensorError
@@ -25,35 +20,24 @@ from torch import Tensor
 
 from simic import durable
 from simic.errors import SimicError
-from simic.telemetry.rows import FindingRow
 from simic.training.machine import Machine
 
 FORMAT_VERSION = 5
 STATE_FILE = "state.safetensors"
 MANIFEST_FILE = "manifest.json"
 CHAIN_FILE = "chain.json"
-PARTIAL = "partial"
 RESTORED = "dvc checkout checkpoints brings back what was recorded, and simic train makes it again"
 
 Scalar = str | bool | int | float | None
 
 
-class StateManifest(BaseModel):
-    """Everything about a saved state that is not a tensor."""
+class Manifest(BaseModel):
+    """Everything of a checkpoint that is not a tensor. Nothing in it differs between equal runs on one machine."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     format_version: int = FORMAT_VERSION
     sha256: dict[str, str] = {}  # of the other files
-
-    def to_json(self) -> bytes:
-        """Return the file's content, with a checksum of itself."""
-        return durable.with_checksum(self.model_dump(mode="json"))
-
-
-class Manifest(StateManifest):
-    """The manifest of a checkpoint. Nothing in it differs between equal runs on one machine."""
-
     iteration: int  # iterations done
     best_iteration: int | None  # the checkpoint with the best validation score so far
     telemetry_files: int  # of the log, that belong to this state
@@ -65,41 +49,30 @@ class Manifest(StateManifest):
     specs: dict[str, Any]  # what the policy sees and decides, enough to build it without the environment
     scalars: dict[str, Scalar]
 
-
-class PartialManifest(StateManifest):
-    iteration: int  # iterations done before it
-    step: int  # steps done of the rollout
-    checkpoint_sha256: str  # of the tensors of the checkpoint that it belongs to
-    columns: list[str]  # of the telemetry of a step, in their order
-    findings: list[FindingRow]  # of this iteration so far
-
-
-M = TypeVar("M", bound=StateManifest)
+    def to_json(self) -> bytes:
+        """Return the file's content, with a checksum of itself."""
+        return durable.with_checksum(self.model_dump(mode="json"))
 
 
 @dataclass(frozen=True)
-class SavedState(Generic[M]):
+class Checkpoint:
     """A verified directory: CPU tensors by name, and the manifest."""
 
     path: Path
-    manifest: M
+    manifest: Manifest
     tensors: dict[str, Tensor]
 
 
-Checkpoint = SavedState[Manifest]
-PartialCheckpoint = SavedState[PartialManifest]
-
-
 class Damaged(SimicError):
-    """A saved state that fails verification: another one may do."""
+    """A checkpoint that fails verification: another one may do."""
 
 
 class Edited(Damaged):
-    """A saved state that is whole in itself and is no state of this run."""
+    """A checkpoint that is whole in itself and is none of this run."""
 
 
 class OtherFormat(SimicError):
-    """A saved state that another version of simic wrote."""
+    """A checkpoint that another version of simic wrote."""
 
 
 class ChainFile(NamedTuple):
@@ -109,14 +82,14 @@ class ChainFile(NamedTuple):
     links: dict[int, str]
 
 
-class StateStore:
-    """Saved states in directories named by a number of six digits."""
+class CheckpointStore:
+    """The checkpoints of one run by iterations done; the last ``keep_last`` and the best stay."""
 
-    def __init__(self, root: Path):
-        self.root = root
+    def __init__(self, root: Path, keep_last: int):
+        self.root, self.keep_last = root, keep_last
 
-    def path(self, number: int) -> Path:
-        return self.root / f"{number:06d}"
+    def path(self, iteration: int) -> Path:
+        return self.root / f"{iteration:06d}"
 
     def numbers(self) -> list[int]:
         """List those on disk, verified or not, ascending."""
@@ -124,17 +97,9 @@ class StateStore:
             return []
         return sorted(int(path.name) for path in self.root.iterdir() if path.name.isdecimal())
 
-    def set_aside(self, number: int) -> Path:
-        """Rename a state that cannot be used, so that it is kept for inspection and never tried again."""
-        return durable.put_aside(self.path(number))
-
-
-class CheckpointStore(StateStore):
-    """The checkpoints of one run by iterations done; the last ``keep_last`` and the best stay."""
-
-    def __init__(self, root: Path, keep_last: int):
-        super().__init__(root)
-        self.keep_last = keep_last
+    def set_aside(self, iteration: int) -> Path:
+        """Rename a checkpoint that cannot be used, so that it is kept for inspection and never tried again."""
+        return durable.put_aside(self.path(iteration))
 
     def write(self, tensors: Mapping[str, Tensor], manifest: Manifest) -> Path:
         """Write a new checkpoint and drop old ones; SimicError for a non-finite state or a failed write, which leave
@@ -171,61 +136,6 @@ class CheckpointStore(StateStore):
                 read_published(folder, name)
 
 
-class PartialStore(StateStore):
-    """The partial checkpoints of one run, by steps done."""
-
-    def write(self, tensors: Mapping[str, Tensor], manifest: PartialManifest) -> None:
-        """Write a state in place of the one before; SimicError where that fails, which leaves that one as it was.
-
-        Numbers that are not finite are written as they are: NaN stands for what was not measured, and a host may be
-        broken until it is put back.
-        """
-        kept = [step for step in self.numbers() if step != manifest.step][-1:]
-        steps = "".join(f" and {step} steps of the next one" for step in kept)
-        text = f"{manifest.iteration} iterations{steps} are kept"
-        write(self.path(manifest.step), tensors, manifest, text)
-        self.clear(keep=manifest.step)
-
-    def clear(self, keep: int | None = None) -> None:
-        """Remove all but ``keep``, as when the iteration is saved whole. What was set aside stays."""
-        for path in sorted(self.root.iterdir()) if self.root.is_dir() else ():
-            if path.name.startswith("."):  # what a killed process left
-                shutil.rmtree(path)
-            elif path.name.isdecimal() and (keep is None or path != self.path(keep)):
-                durable.remove_directory(path)
-
-    def choose(self, newest: Checkpoint | None) -> tuple[PartialManifest | None, list[FindingRow]]:
-        """Return the state to go on with after the ``newest`` checkpoint, if any, and findings about those that cannot
-        be used, which are set aside. A state of an iteration that is saved by now is removed.
-        """
-        done, findings = 0 if newest is None else newest.manifest.iteration, list[FindingRow]()
-        for step in reversed(self.numbers()):
-            try:
-                manifest = self.read(step).manifest
-                if newest is None or manifest.iteration >= done:
-                    _refuse_other(self.path(step), manifest, newest)
-                    return manifest, findings
-                durable.remove_directory(self.path(step))
-            except Damaged as damage:
-                findings.append(self.report(step, done, damage))
-        return None, findings
-
-    def report(self, step: int, done: int, damage: Damaged) -> FindingRow:
-        """Set a state aside that cannot be used; the finding says why."""
-        text = f"{damage}; kept as {PARTIAL}/{self.set_aside(step).name}, iteration {done + 1} starts again"
-        return FindingRow(iteration=done, check="damaged_checkpoint", severity="medium", message=text)
-
-    def read(self, step: int) -> PartialCheckpoint:
-        """Return the verified state after so many steps; ``Damaged`` naming the file and what is wrong with it."""
-        try:
-            saved = read_state(self.path(step), PartialManifest)
-        except OtherFormat as other:
-            raise Damaged(str(other)) from None
-        if saved.manifest.step != step:
-            raise Damaged(f"{saved.path}: holds the state after {saved.manifest.step} steps, not after {step}")
-        return saved
-
-
 def cpu_copies(parts: Mapping[str, Mapping[str, Tensor]]) -> dict[str, Tensor]:
     """Return copies on the CPU by name, ``part/…``."""
     return {
@@ -246,7 +156,7 @@ def refuse_non_finite(tensors: Mapping[str, Tensor], manifest: Manifest) -> None
         )
 
 
-def write(path: Path, tensors: Mapping[str, Tensor], manifest: StateManifest, kept: str) -> None:
+def write(path: Path, tensors: Mapping[str, Tensor], manifest: Manifest, kept: str) -> None:
     """Write a directory whole or not at all; SimicError where that fails, saying what is ``kept``."""
     content = save(dict(tensors))
     manifest = manifest.model_copy(update={"sha256": {STATE_FILE: durable.sha256_of(content)}})
@@ -262,28 +172,14 @@ def write(path: Path, tensors: Mapping[str, Tensor], manifest: StateManifest, ke
 
 def read(path: Path) -> Checkpoint:
     """Return a verified checkpoint directory; ``Damaged`` naming the file and what is wrong with it."""
-    return read_state(path, Manifest)
-
-
-def read_state(path: Path, kind: type[M]) -> SavedState[M]:
-    """Return a verified directory with this kind of manifest; ``Damaged`` naming the file, or ``OtherFormat``."""
-    manifest = _read_manifest(path / MANIFEST_FILE, kind)
+    manifest = read_manifest(path)
     content = _read_bytes(path / STATE_FILE)
     if durable.sha256_of(content) != manifest.sha256.get(STATE_FILE):
         raise Damaged(f"{path / STATE_FILE}: damaged: its sha256 is not the one in {MANIFEST_FILE}")
     try:
-        return SavedState(path, manifest, load(content))
+        return Checkpoint(path, manifest, load(content))
     except SafetensorError as error:
         raise Damaged(f"{path / STATE_FILE}: not a safetensors file: {error}") from None
-
-
-def _refuse_other(path: Path, manifest: PartialManifest, newest: Checkpoint | None) -> None:
-    """Raise ``Damaged`` unless it goes on from just that checkpoint."""
-    if newest is None or manifest.iteration != newest.manifest.iteration:
-        done = "none" if newest is None else f"that after {newest.manifest.iteration} iterations"
-        raise Damaged(f"{path}: belongs to the checkpoint after {manifest.iteration} iterations, the newest is {done}")
-    if manifest.checkpoint_sha256 != newest.manifest.sha256[STATE_FILE]:
-        raise Damaged(f"{path}: belongs to another checkpoint than {newest.path}")
 
 
 def read_published(folder: Path, name: str) -> Checkpoint:
@@ -342,10 +238,7 @@ def link(scalars: Mapping[str, Scalar], tensors: Mapping[str, Tensor]) -> str:
 
 def read_manifest(path: Path) -> Manifest:
     """Return a checkpoint's manifest alone, verified; ``OtherFormat`` if another version of simic wrote it."""
-    return _read_manifest(path / MANIFEST_FILE, Manifest)
-
-
-def _read_manifest(file: Path, kind: type[M]) -> M:
+    file = path / MANIFEST_FILE
     try:
         content = durable.checked(_read_bytes(file))
     except ValueError as error:
@@ -359,7 +252,7 @@ def _read_manifest(file: Path, kind: type[M]) -> M:
             "or run simic train --fresh"
         )
     try:
-        return kind.model_validate_json(json.dumps(content))
+        return Manifest.model_validate_json(json.dumps(content))
     except ValidationError as error:
         first = error.errors()[0]
         raise Damaged(f"{file}: damaged: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None

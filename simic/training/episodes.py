@@ -1,7 +1,5 @@
 """Turn tensors of steps into columns of telemetry, fetched once per episode, and into sums of the episode."""
 
-from collections.abc import Mapping
-
 import numpy as np
 import torch
 from torch import Tensor
@@ -38,18 +36,14 @@ class Collector:
             return values.dtype if values.dtype == torch.float64 else torch.float32
         return getattr(torch, self._table[name].kept)
 
-    def fetched(self) -> Columns:
-        """Return ``[T, E]`` or ``[T, E, K]``, in one transfer for each kind of number."""
-        return {name: values.numpy() for name, values in self.state_dict().items()}
-
-    def state_dict(self) -> dict[str, Tensor]:
-        """Return the same as CPU tensors; adding one step after the other in this order restores it."""
-        columns: dict[str, Tensor] = {}
+    def columns(self) -> Columns:
+        """Fetch ``[T, E]`` or ``[T, E, K]``, in one transfer for each kind of number."""
+        columns: Columns = {}
         for kind, steps in self._kept.items():
             shapes = self._shapes[kind]
             parts = torch.stack(steps).cpu().split([shape[1:].numel() for shape in shapes.values()], dim=2)
             for (name, shape), part in zip(shapes.items(), parts, strict=True):
-                columns[name] = part.reshape(len(steps), *shape)
+                columns[name] = part.reshape(len(steps), *shape).numpy()
         return columns
 
 
@@ -65,7 +59,6 @@ def step_tensors(transition: StepRecord) -> dict[str, Tensor]:
     return columns | {"slot_blueprint": info.blueprint}
 
 
-SUMS = ("returns", "length", "pruned", "panicked", "norms", "stage")  # what a tally keeps
 # Of the last step, what is said of the episode.
 LAST = ("committed_accuracy", "score", "live_accuracy", "params", "committed_params", "committed_flops")
 
@@ -98,15 +91,6 @@ class Tally:
         self.norms = self.norms + torch.stack((host, info.valid, seeds, trained.sum(dim=1)))
         self.stage, self.last = info.stage, {name: getattr(info, name) for name in LAST}
 
-    def state_dict(self) -> dict[str, Tensor]:
-        return {name: getattr(self, name) for name in SUMS} | {f"last.{name}": x for name, x in self.last.items()}
-
-    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Restore a tally of at least one step."""
-        for name in SUMS:
-            setattr(self, name, state[name].to(self.env.device))
-        self.last = {name: state[f"last.{name}"].to(self.env.device) for name in LAST}
-
     def columns(self) -> Columns:
         """Return the columns of the finished episodes, ``[E]``, as they are published."""
         if not self.last:
@@ -118,7 +102,7 @@ class Tally:
         own |= {"germinated": self.env.slots.germinations.sum(dim=1)}
         own |= {"fossilized": (self.stage == Stage.FOSSILIZED).sum(dim=1)}
         collector.add({"env_id": self.env.env_ids, "task": self.env.tasks, **own, **self.last})
-        return {name: published(values[0]) for name, values in collector.fetched().items()}
+        return {name: published(values[0]) for name, values in collector.columns().items()}
 
 
 ROLLBACK, REFUSED, STAGE = range(3)  # what an event is about

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from simic import durable
 from simic.agent.normalization import Normalizers
-from simic.agent.policy import ActorCritic, RecurrentState, part_of
-from simic.agent.rollout import PartialRollout, Position, Rollout, StepRecord
+from simic.agent.policy import ActorCritic, RecurrentState
+from simic.agent.rollout import Position, Rollout
 from simic.agent.spec import Observation
 from simic.data.batches import ENVIRONMENT_FILE
 from simic.envs.gym_env import VALIDATION, AnyGym, Decide, PlayedEpisodes, describe, open_gym, play
@@ -19,8 +19,7 @@ from simic.params import Params
 from simic.safe_read import read_file
 from simic.telemetry.columns import ACTIONS, DECIDED, EVENTS, GYM, Columns, EventColumns
 from simic.telemetry.rows import FindingRow
-from simic.training.checkpoint import Damaged, PartialCheckpoint, cpu_copies
-from simic.training.task import Recorded, Recording, Task
+from simic.training.task import RolloutColumns, RolloutRecorder, Task
 
 _ODD = np.int64(0x2545F4914F6CDD1D)  # a multiplier of MCG 64 (Steele, Vigna 2022)
 
@@ -37,7 +36,8 @@ def hashed(features: Tensor) -> Tensor:
 class GymTask(Task):
     """E environments, and where their episodes are between two rollouts."""
 
-    layout, scored = GYM, "return"
+    layout = GYM
+    score_column = "return"
 
     def __init__(self, params: Params, policy: ActorCritic, env: AnyGym) -> None:
         self.params, self.policy, self.env = params, policy, env
@@ -45,15 +45,15 @@ class GymTask(Task):
 
     def _begin(self) -> None:
         observation, _ = self.env.reset()
-        self.moved(Position.first(self.env, self.policy, observation))
+        self.keep_position(Position.first(self.env, self.policy, observation))
 
-    def length_of(self, iteration: int) -> int:
+    def steps_of(self, iteration: int) -> int:
         return self.params.train.longest_episode
 
     def position(self) -> Position:
         return self._position
 
-    def moved(self, end: Position) -> None:
+    def keep_position(self, end: Position) -> None:
         """Note where a rollout ended; the state is of that moment."""
         memory = {"h": end.state.h.clone(), "c": end.state.c.clone(), "starts": end.starts.clone()}
         self._position, self._state = end, {**self.env.state_dict(), **memory}
@@ -70,11 +70,11 @@ class GymTask(Task):
             self._begin()
             text = f"not resumed bit for bit: {error}; every episode begins anew"
             return FindingRow(iteration=0, check="inexact_resume", severity="medium", message=text)
-        self.moved(Position(observation, RecurrentState(memory["h"], memory["c"]), memory["starts"]))
+        self.keep_position(Position(observation, RecurrentState(memory["h"], memory["c"]), memory["starts"]))
         return None
 
-    def recording(self) -> "GymRecording":
-        return GymRecording(self)
+    def recorder(self) -> "GymRecorder":
+        return GymRecorder(self)
 
     def events(self, steps: Columns) -> EventColumns:
         return EventColumns({name: np.zeros(0, dtype=np.int64) for name in EVENTS})
@@ -121,38 +121,14 @@ def padded(played: PlayedEpisodes) -> np.ndarray:
     return np.stack(rows).astype(np.int16)
 
 
-class GymRecording(Recording):
-    """The telemetry of a rollout follows from it; beside it are the last observations of truncated episodes."""
+class GymRecorder(RolloutRecorder):
+    """Reads the telemetry of a rollout off the rollout itself, once it is played."""
 
     def __init__(self, task: GymTask) -> None:
-        self.task, self.env = task, task.env
-        self.before = task.state_dict()
-        self.finals: dict[int, Tensor] = {}  # by step
+        self.env = task.env
+        self.state_before = task.state_dict()
 
-    def add(self, transition: StepRecord) -> None:
-        if transition.info.final is not None:
-            self.finals[transition.step] = transition.info.final.features
-
-    def tensors(self, reached: PartialRollout) -> dict[str, Tensor]:
-        at = {"at": torch.tensor([*self.finals], dtype=torch.int64)}
-        at |= {str(step): features for step, features in self.finals.items()}
-        return cpu_copies({"rollout": reached.state_dict(), "env": self.env.state_dict(), "final": at})
-
-    def resume(
-        self, saved: PartialCheckpoint, policy: ActorCritic, normalizers: Normalizers, iteration: int
-    ) -> PartialRollout:
-        rollout, env, final = (part_of(saved.tensors, part) for part in ("rollout/", "env/", "final/"))
-        position, steps = self.task.position(), self.task.length_of(iteration)
-        begun = PartialRollout.begun(position, steps, self.env.env_ids, policy, normalizers)
-        try:
-            reached = begun.resumed(rollout, saved.manifest.step, self.env.load_state_dict(env))
-            self.finals = {step: final[str(step)].to(position.starts.device) for step in final["at"].tolist()}
-        except (SimicError, ValueError, KeyError, IndexError) as error:
-            self.task.load_state_dict(self.before)
-            raise Damaged(f"{saved.path}: does not fit this run: {error}") from None
-        return reached
-
-    def recorded(self, rollout: Rollout) -> Recorded:
+    def columns(self, rollout: Rollout) -> RolloutColumns:
         names = [head.name for head in self.env.action_spec.heads]
         actions = dict(zip((f"{ACTIONS}/{name}" for name in names), rollout.actions.unbind(dim=-1), strict=True))
         tensors = actions | {
@@ -167,33 +143,30 @@ class GymRecording(Recording):
             "valid": rollout.valid,
         }
         steps = {name: tensor.cpu().numpy() for name, tensor in tensors.items()}
-        return Recorded(steps, self._episodes(steps))
+        return RolloutColumns(steps, self._episodes(steps))
 
     def _episodes(self, steps: Columns) -> Columns:
-        """Return the episodes that ended, by environment."""
-        running, lengths = self.before["returns"].cpu().numpy().copy(), self.before["running_steps"].cpu().numpy()
-        total, steps_total, count = np.zeros_like(running), np.zeros(len(running)), np.zeros(len(running), np.int64)
-        for reward, terminated, truncated in zip(
-            *(steps[name] for name in ("reward", "terminated", "truncated")), strict=True
-        ):
-            running, lengths, ended = running + reward, lengths + 1, terminated | truncated
-            total, steps_total = total + np.where(ended, running, 0.0), steps_total + np.where(ended, lengths, 0)
-            count = count + ended
-            running, lengths = np.where(ended, 0.0, running), np.where(ended, 0, lengths)
-        nan = np.full(len(count), np.nan)
-        means = {
-            name: np.divide(sums, count, out=nan.copy(), where=count > 0)
-            for name, sums in (("return", total), ("length", steps_total))
+        """Average the episodes that ended, by environment; NaN where none did."""
+        envs = len(self.env.env_ids)
+        running_return = self.state_before["returns"].cpu().numpy().copy()
+        running_length = self.state_before["running_steps"].cpu().numpy()
+        returns, lengths, episodes = np.zeros(envs), np.zeros(envs), np.zeros(envs, np.int64)
+        for reward, terminated, truncated in zip(steps["reward"], steps["terminated"], steps["truncated"], strict=True):
+            ended = terminated | truncated
+            running_return = running_return + reward
+            running_length = running_length + 1
+            returns = returns + np.where(ended, running_return, 0.0)
+            lengths = lengths + np.where(ended, running_length, 0)
+            episodes = episodes + ended
+            running_return = np.where(ended, 0.0, running_return)
+            running_length = np.where(ended, 0, running_length)
+        unmeasured = np.full(envs, np.nan)
+        return {
+            "env_id": self.env.env_ids.cpu().numpy(),
+            "episodes": episodes,
+            "return": np.divide(returns, episodes, out=unmeasured.copy(), where=episodes > 0),
+            "length": np.divide(lengths, episodes, out=unmeasured.copy(), where=episodes > 0),
         }
-        return {"env_id": self.env.env_ids.cpu().numpy(), "episodes": count, **means}
-
-    def kept(self, rollout: Rollout) -> dict[str, Tensor]:
-        """Return where episodes start, the memory at the first step, and the last observations of truncated ones."""
-        finals = torch.zeros_like(rollout.raw_features)
-        for step, features in self.finals.items():
-            finals[step] = torch.where(rollout.truncated[step][:, None], features, 0.0)
-        memory = {"memory/h": rollout.state.h[None], "memory/c": rollout.state.c[None]}
-        return {"starts": rollout.starts, "finals": finals, **memory}
 
 
 def opened(params: Params, prepared: Path, env_ids: Tensor) -> AnyGym:

@@ -23,11 +23,10 @@ class _Stop(KeyboardInterrupt):
     """
 
 
-def in_training(saved: int, steps: int = 0, more: bool = False) -> Interrupted:
-    """Say what is kept: ``saved`` iterations and ``steps`` of the next one; ``more`` was done than that."""
-    inside = f" and {steps} steps of iteration {saved + 1}" if steps else ""
+def in_training(iterations: int, more: bool) -> Interrupted:
+    """Say how many iterations are saved; ``more``: something was done after them."""
     again = "; what followed was not saved and will be done again" if more else ""
-    return Interrupted(f"stopped with {saved} iterations{inside} saved{again}; to resume: simic train")
+    return Interrupted(f"stopped with {iterations} iterations saved{again}; to resume: simic train")
 
 
 @contextmanager

@@ -27,9 +27,7 @@ PROCESS_BYTES = 200 * 2**20  # of another process before it has hosts; measured:
 def refuse_training(params: Params, prepared: Path, hosts: int, processes: int, device: torch.device) -> None:
     """Raise SimicError where so many hosts of this process, and its other processes, would not fit."""
     train, meta = params.train, read_meta(prepared)
-    spec, size = _spec(train, meta), _host_params(train, meta)
-    saved = size if params.runtime.checkpoint_steps else 0  # hosts and snapshots, and the bytes of their file
-    copies = 2 * 2 * (1 + len(MOMENTS[train.host_optimizer.name]))
+    spec = _spec(train, meta)
     # Encoders and cores alone.
     sizes, trunks = train.policy, 2 if train.policy.critic == "own" else 1
     core = GATES[sizes.core] * sizes.core_units * (sizes.encoder_units + sizes.core_units)
@@ -37,7 +35,6 @@ def refuse_training(params: Params, prepared: Path, hosts: int, processes: int, 
     needs = [
         *_of_playing(params, meta, prepared, hosts, device, kept=2),
         Need(f"a policy of {weights} parameters", weights * FLOAT * ADAM_COPIES, "train.policy"),
-        Need(f"saving {hosts} hosts", hosts * saved * copies * FLOAT, "runtime.checkpoint_steps"),
         Need(f"{processes} processes", (processes - 1) * PROCESS_BYTES, "runtime.processes"),
     ]
     _refuse(needs, device)

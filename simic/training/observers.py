@@ -23,7 +23,6 @@ class RunInfo:
     data_sha256: str
     start_iteration: int  # iterations done by earlier lives of this run
     report: Callable[[FindingRow], None]
-    start_step: int = 0  # and steps of the next one
 
     @property
     def name(self) -> str:
@@ -91,9 +90,8 @@ class Lines(Observer):
     def on_start(self, info: RunInfo) -> None:
         self._total, self._first, self._started = info.params.train.iterations, info.start_iteration, self._clock()
         self._say(f"train: run {info.name}")
-        if self._first or info.start_step:
-            inside = f" and {info.start_step} steps of the next" if info.start_step else ""
-            self._say(f"train: resuming after iteration {self._first} of {self._total}{inside}")
+        if self._first:
+            self._say(f"train: resuming after iteration {self._first} of {self._total}")
 
     def on_iteration(self, update: UpdateRow, episode: Columns) -> None:
         done = update.iteration + 1

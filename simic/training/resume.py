@@ -64,9 +64,6 @@ def choose(store: CheckpointStore, log: Path, identity: Identity) -> Start:
         return Start(None, [], Best(None, None))
     telemetry = Chain.of(log)
     checkpoint, damaged = usable(store, telemetry)
-    if checkpoint is None and iterations == [0]:  # from before the first iteration: nothing is lost
-        aside = _set_aside(store, 0, damaged[0], "damaged_checkpoint", "starting from the beginning")
-        return Start(None, [aside], Best(None, None))
     if checkpoint is None:
         raise SimicError(
             f"{store.root}: none of the {len(iterations)} checkpoints is usable; the newest: "

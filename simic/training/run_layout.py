@@ -7,12 +7,11 @@ from pydantic import TypeAdapter, ValidationError
 from simic import durable
 from simic.telemetry import recorder, starts, timing
 from simic.telemetry.rows import FindingRow
-from simic.training.checkpoint import PARTIAL
 
 CHECKPOINTS = "checkpoints"
 RECIPE = "recipe.json"  # what the run is made from, and its lineage
 LINEAGE = "seams"  # its key in that file
-FOLDERS = (CHECKPOINTS, PARTIAL, recorder.FOLDER)
+FOLDERS = (CHECKPOINTS, recorder.FOLDER)
 FILES = (RECIPE, starts.RUN_FILE, timing.TIMING_FILE)
 _ROWS = TypeAdapter(tuple[FindingRow, ...])
 

@@ -4,28 +4,30 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from typing import TypeVar
 
 from simic.agent.metrics import UpdateMetrics, numbers
-from simic.agent.ppo import collect, with_advantages
-from simic.agent.rollout import PartialRollout, Rollout, StepRecord
+from simic.agent.rollout import Rollout, StepRecord
 from simic.errors import DecisionFault, SimicError
 from simic.telemetry.columns import DECIDED, Columns
 from simic.telemetry.recorder import Iteration
 from simic.telemetry.rows import FindingRow, Severity, TimingRow, UpdateRow
 from simic.training import kept_iteration
-from simic.training.checkpoint import Damaged
 from simic.training.interrupts import Interrupted, in_training
+from simic.training.iteration import Played, play, scale_and_estimate
 from simic.training.observers import EndStatus, Observer, RunInfo
 from simic.training.ranks import merged
-from simic.training.session import Counters, Session
-from simic.training.task import Recorded, Recording
+from simic.training.session import Session
+from simic.training.state import Counters
+from simic.training.task import RolloutColumns
 
 SKIPPED_STEPS_BUDGET = 10  # optimiser steps of a run with a non-finite loss or gradient; ours: more is no accident
 
 # Findings that end a run whatever train.stop_on says: a budget is spent, or the policy cannot decide.
 FATAL = ("non_finite_updates", "rollback_budget", "decision_fault")
+
+PHASES = ("collect", "update", "validate", "record")  # that are timed
 
 T = TypeVar("T")
 
@@ -42,21 +44,50 @@ class _SharedFault(DecisionFault):
     """A fault that all processes know of."""
 
 
+@dataclass
+class LoopState:
+    """Where the loop is, beside the state that it trains."""
+
+    saved: bool  # the last whole iteration has a checkpoint
+    moved: bool = False  # the trained state has moved since the last whole iteration
+    step: int = 0  # steps of the rollout that were played since then
+    seconds: dict[str, float] = field(default_factory=dict)  # of the phases of this iteration
+    ending: FindingRow | None = None  # the first finding that ends the run
+
+
+@dataclass(frozen=True)
+class Collected:
+    """What one iteration learns from: the rollout of this process, and the telemetry of all of them."""
+
+    played: Played
+    columns: RolloutColumns
+    state_begun: str  # sha256 of the state before
+    state: Columns  # that state, of an iteration that is kept for the audit; else empty
+
+
+@dataclass(frozen=True)
+class Validation:
+    """Episodes that choose the best checkpoint, what was decided in them, and their score; none and NaN if not due."""
+
+    episodes: Columns | None = None
+    decisions: Columns = field(default_factory=dict)
+    score: float = float("nan")
+
+
 def train(session: Session, observers: Sequence[Observer] = (), stop: threading.Event | None = None) -> Counters:
     """Train up to ``train.iterations``; the best and the latest checkpoint are in the session's store then.
 
     Raises ``Interrupted`` when ``stop`` is set (looked at after every environment step) and ``StoppedByFinding``; in
-    either case the same call in a new session goes on from the last whole iteration, or from the last step that was
-    saved after it, bit for bit.
+    either case the same call in a new session goes on from the last whole iteration, bit for bit.
     """
     run = TrainingRun(session, observers, stop or threading.Event())
-    with run.watched():
+    with run.observed():
         for iteration in range(run.counters.iteration, session.params.train.iterations):
-            rollout, recorded = run.collect(iteration)
-            rollout = run.advantages(rollout)
+            collected = run.collect(iteration)
+            rollout = run.advantages(collected)
             metrics = run.update(rollout, iteration)
-            run.validate(iteration)
-            run.record(iteration, metrics, recorded)
+            validation = run.validate(iteration)
+            run.record(iteration, collected, metrics, validation)
             run.checkpoint()
         run.finish()
     return run.counters
@@ -66,36 +97,36 @@ class TrainingRun:
     """The steps of ``train``, and the state they share."""
 
     def __init__(self, session: Session, observers: Sequence[Observer], stop: threading.Event):
-        self.session, self.observers, self.stop, self.ranks = session, tuple(observers), stop, session.ranks
-        self.state, self.counters = session.state, session.state.counters
+        self.session = session
+        self.observers = tuple(observers)
+        self.stop = stop
+        self.ranks = session.ranks
+        self.state = session.state
+        self.counters = session.state.counters
         self.settings = session.params.train
-        self.saved = self.ranks.from_first(lambda: session.checkpoints.numbers()[-1:] == [self.counters.iteration])
-        self.whole = True  # nothing of the state has moved since the last whole iteration
-        self.every = session.params.runtime.checkpoint_steps
-        self.partial = session.partial  # where the first rollout goes on
-        self.inside = 0 if self.partial is None else self.partial.step  # steps of it that are saved
-        self.reached = 0  # steps of the rollout that follows the last whole iteration
-        self.seconds: dict[str, float] = {}
+        is_saved = self.ranks.from_first(lambda: session.checkpoints.numbers()[-1:] == [self.counters.iteration])
+        self.loop = LoopState(saved=is_saved)
         if self.counters.group:
-            session.task.at_once = self.counters.group
-        self.validation: Columns | None = None
-        self.gravest: FindingRow | None = None
+            session.task.envs_at_once = self.counters.group
 
     @contextmanager
-    def watched(self) -> Iterator[None]:
+    def observed(self) -> Iterator[None]:
         """Tell observers of a start and an end, whatever happens between; a stop request becomes ``Interrupted``."""
         status: EndStatus = "failed"
         session = self.session
-        done, data = self.counters.iteration, session.identity.data_sha256
-        info = RunInfo(session.params, session.work_dir, data, done, self.report, self.inside)
+        info = RunInfo(
+            params=session.params,
+            work_dir=session.work_dir,
+            data_sha256=session.identity.data_sha256,
+            start_iteration=self.counters.iteration,
+            report=self.report,
+        )
         try:
             for observer in self.observers:
                 observer.on_start(info)
             for finding in session.findings:
                 self.report(finding)
             session.recorder.flush()
-            if self.every and not self.saved:
-                self._save()  # what is saved inside the first iteration belongs to it
             yield
             status = "finished"
         except _StopRequested:
@@ -108,91 +139,54 @@ class TrainingRun:
             for observer in self.observers:
                 observer.on_end(status)
 
-    def collect(self, iteration: int) -> tuple[Rollout, Recorded]:
+    def collect(self, iteration: int) -> Collected:
         """Play one episode of every host with frozen policy and scales; its telemetry is that of all processes."""
-        self.seconds = {}
-        keeps = iteration in kept_iteration.chosen(self.session.params)
-        self.kept = kept_iteration.state(self.state.tensors(), kept_iteration.BEFORE) if keeps else {}
-        self.taken_up = self.state.sha256()
-        rollout, own = self._played("collect", iteration, lambda: self._rollout(iteration))
-        self._look_at_memory(iteration)
-        parts = self.ranks.gather(own)
+        self.loop.seconds = {}
+        state: Columns = {}
+        if iteration in kept_iteration.chosen(self.session.params):
+            state = {name: tensor.numpy() for name, tensor in self.state.tensors().items()}
+        state_begun = self.state.sha256()
+        played = self._timed_episodes("collect", iteration, lambda: self._play(iteration))
+        self._report_shortage(iteration)
+
+        parts = self.ranks.gather(played.columns)
         steps = merged([part.steps for part in parts], axis=1)
+        episodes = merged([part.episodes for part in parts], axis=0)
         for observer in self.observers:
             observer.on_rollout(iteration, steps)
-        return rollout, Recorded(steps, merged([part.episode for part in parts], axis=0))
+        return Collected(played, RolloutColumns(steps, episodes), state_begun, state)
 
-    def _rollout(self, iteration: int) -> tuple[Rollout, Recorded]:
-        """Collect the rollout of the hosts of this process, and its telemetry."""
-        task, ppo, normalizers = self.session.task, self.state.ppo, self.state.normalizers
-        unfinished, recorder = self._unfinished(iteration)
-        self.reached = 0 if unfinished is None else unfinished.steps
+    def _play(self, iteration: int) -> Played:
+        """Play the rollout of the hosts of this process."""
+        self.loop.step = 0
 
-        def on_step(transition: StepRecord) -> None:
-            recorder.add(transition)
-            self.reached = transition.step + 1
+        def on_step(step: StepRecord) -> None:
+            self.loop.step = step.step + 1
             for observer in self.observers:
-                observer.on_step(iteration, self.reached)
-            self._after_step(recorder, transition.reached)
+                observer.on_step(iteration, self.loop.step)
+            self._stop_if_asked()
 
-        how = iteration, self.session.params.rng_seed, task.length_of(iteration), on_step, task.position()
-        rollout, self.end = collect(task.env, ppo.policy, normalizers, *how, unfinished=unfinished)
-        if self.kept:
-            self.kept |= kept_iteration.of_all(recorder.kept(rollout), self.ranks)
-        return rollout, recorder.recorded(rollout)
+        return play(self.state, iteration, self.session.params.rng_seed, on_step)
 
-    def _unfinished(self, iteration: int) -> tuple[PartialRollout | None, Recording]:
-        """Return what an earlier life of this run saved of the iteration, if any, and the recorder as it was then."""
-        saved, self.partial = self.partial, None
-        recorder = self.session.task.recording()
-        if saved is None:
-            return None, recorder
-        partials, state = self.session.partials, self.state
-        try:
-            unfinished = recorder.resume(partials.read(saved.step), state.ppo.policy, state.normalizers, iteration)
-        except Damaged as damage:
-            self.report(partials.report(saved.step, iteration, damage))
-            self.inside = 0
-            return None, self.session.task.recording()
-        for finding in saved.findings:
-            self.report(finding)
-        return unfinished, recorder
-
-    def _after_step(self, recorder: Recording, reached: PartialRollout) -> None:
-        """Stop if asked to; save what the rollout has come to, then and every ``checkpoint_steps`` steps."""
-        asked = self._stop_asked()
-        if self.every and (asked or reached.steps % self.every == 0):
-            self.session.save_inside(reached.steps, recorder.tensors(reached), recorder.columns)
-            self.inside = reached.steps
-        if asked:
-            raise _StopRequested
-
-    def _look_at_memory(self, iteration: int) -> None:
+    def _report_shortage(self, iteration: int) -> None:
         """Report where fewer hosts fit at once than before; part of the state, as it changes the last bits."""
         task = self.session.task
-        task.at_once = fits = min(self.ranks.gather(task.at_once))
+        task.envs_at_once = fits = min(self.ranks.gather(task.envs_at_once))
         if fits < (self.counters.group or task.env.num_envs):
             self.counters.group = fits
             text = f"not enough memory for all hosts at once; from here on {fits} at a time"
             self._found(iteration, "out_of_memory", "low", text, fits)
 
-    def advantages(self, rollout: Rollout) -> Rollout:
-        """Move the scales, in this one place, then return the rollout with GAE on the scaled rewards."""
-        self.whole = False
-        self.session.task.moved(self.end)
-        normalizers, ppo, reduce = self.state.normalizers, self.settings.ppo, self.ranks.reduce
-        seen = rollout.raw_features, rollout.rewards, rollout.starts, rollout.valid
-        rewards = normalizers.update(*seen, reduce)
-        return with_advantages(rollout, rewards, ppo.gamma, ppo.gae_lambda)
+    def advantages(self, collected: Collected) -> Rollout:
+        """Move the scales and return the rollout with GAE on the scaled rewards."""
+        self.loop.moved = True
+        return scale_and_estimate(self.state, collected.played)
 
     def update(self, rollout: Rollout, iteration: int) -> UpdateMetrics:
         """Run one update of PPO, and the checks of it that can end a run."""
         ppo = self.state.ppo
         metrics = self._timed("update", lambda: ppo.update(rollout, iteration))
         self.counters.env_steps += metrics.samples
-        if self.kept:
-            self.kept |= kept_iteration.rollout_columns(rollout, self.end, self.ranks)
-            self.kept |= kept_iteration.state(self.state.tensors(), kept_iteration.AFTER)
         if not metrics.first_ratio_ok:
             deviation = metrics.first_ratio_deviation
             self._found(iteration, "replay_differs", "critical", f"first ratio is off 1 by {deviation:.3g}", deviation)
@@ -202,66 +196,87 @@ class TrainingRun:
             self._found(iteration, "non_finite_updates", "critical", text, skipped)
         return metrics
 
-    def validate(self, iteration: int) -> None:
+    def validate(self, iteration: int) -> Validation:
         """Play the same greedy episodes every ``validate_every`` iterations and after the last; keep the best score."""
-        done = iteration + 1
-        self.validation, self.validated, self.validation_accuracy = None, {}, float("nan")
-        if done % self.settings.validate_every and done != self.settings.iterations:
-            return
-        task, ppo = self.session.task, self.state.ppo
-        own = self._played(
-            "validate", iteration, lambda: task.validate(ppo.policy, self.state.normalizers, self._look_for_stop)
+        iterations = iteration + 1
+        if iterations % self.settings.validate_every and iterations != self.settings.iterations:
+            return Validation()
+        task = self.session.task
+        columns = self._timed_episodes(
+            "validate",
+            iteration,
+            lambda: task.validate(self.state.ppo.policy, self.state.normalizers, self._stop_if_asked),
         )
-        self.validation = merged(self.ranks.gather(own), axis=0)
-        self.validated = {DECIDED: self.validation.pop(DECIDED)}
-        self.validation_accuracy = task.score(self.validation)
-        if self.counters.best_score is None or self.validation_accuracy > self.counters.best_score:
-            self.counters.best_score, self.counters.best_iteration = self.validation_accuracy, done
+        episodes = merged(self.ranks.gather(columns), axis=0)
+        decisions = {DECIDED: episodes.pop(DECIDED)}
+        score = task.score(episodes)
+        if self.counters.best_score is None or score > self.counters.best_score:
+            self.counters.best_score = score
+            self.counters.best_iteration = iterations
+        return Validation(episodes, decisions, score)
 
-    def record(self, iteration: int, metrics: UpdateMetrics, recorded: Recorded) -> None:
+    def record(self, iteration: int, collected: Collected, metrics: UpdateMetrics, validation: Validation) -> None:
         """Make the iteration whole: counters and hash chain; tell the observers; then write all of it."""
         started = time.perf_counter()
+        task = self.session.task
+        columns = collected.columns
+
+        # Counters, of which the hash chain takes account.
         self.counters.iteration = iteration + 1
-        self.counters.rollbacks += self.session.task.rollbacks(recorded.episode)
+        self.counters.rollbacks += task.rollbacks(columns.episodes)
         budget = self.settings.governor.rollback_budget
         if self.counters.rollbacks > budget:
             text = f"{self.counters.rollbacks} rollbacks in this run, train.governor.rollback_budget allows {budget}"
             self._found(iteration, "rollback_budget", "critical", text, self.counters.rollbacks)
+
+        # The row of the update, for observers and the log.
         update = UpdateRow(
-            iteration=iteration, env_steps=self.counters.env_steps, metrics=numbers(asdict(metrics)),
-            validation_accuracy=self.validation_accuracy, best_iteration=self.counters.best_iteration,
-            state_begun=self.taken_up, state_ended=self.state.sha256(), state_chain=self.state.link(),
-        )  # fmt: skip
-        for observer in self.observers:
-            observer.on_iteration(update, recorded.episode)
-        task, own = self.session.task, (self.kept, self.validated)
-        events = task.events(recorded.steps)
-        self.session.recorder.write(
-            Iteration(update, recorded.steps, recorded.episode, self.validation, events, *own, task.layout)
+            iteration=iteration,
+            env_steps=self.counters.env_steps,
+            metrics=numbers(asdict(metrics)),
+            validation_accuracy=validation.score,
+            best_iteration=self.counters.best_iteration,
+            state_begun=collected.state_begun,
+            state_ended=self.state.sha256(),
+            state_chain=self.state.link(),
         )
-        self.seconds["record"] = time.perf_counter() - started
-        names = ("collect", "update", "validate", "record")
-        times = {f"{name}_seconds": round(self.seconds.get(name, 0.0), 6) for name in names}
+        for observer in self.observers:
+            observer.on_iteration(update, columns.episodes)
+        self.session.recorder.write(
+            Iteration(
+                update=update,
+                steps=columns.steps,
+                train=columns.episodes,
+                validation=validation.episodes,
+                events=task.events(columns.steps),
+                kept=collected.state,
+                validated=validation.decisions,
+                layout=task.layout,
+            )
+        )
+        self.loop.seconds["record"] = time.perf_counter() - started
+        times = {f"{phase}_seconds": round(self.loop.seconds.get(phase, 0.0), 6) for phase in PHASES}
         self.session.recorder.time(TimingRow(iteration=iteration, **times))
-        self.whole, self.saved, self.reached = True, False, 0
+        self.loop.moved = self.loop.saved = False
+        self.loop.step = 0
         self._end_if_grave()
 
     def checkpoint(self) -> None:
-        """Save every ``checkpoint_every`` iterations (each where steps are saved too), at a new best and at the end."""
-        done = self.counters.iteration
-        last = done == self.settings.iterations
-        due = self.every > 0 or done % self.session.params.runtime.checkpoint_every == 0
-        if due or done == self.counters.best_iteration or last:
+        """Save every ``checkpoint_every`` iterations, at a new best and at the end."""
+        iterations = self.counters.iteration
+        is_last = iterations == self.settings.iterations
+        is_due = iterations % self.session.params.runtime.checkpoint_every == 0
+        if is_due or is_last or iterations == self.counters.best_iteration:
             self._save()
-        if not last:
-            self._look_for_stop()
+        if not is_last:
+            self._stop_if_asked()
 
     def finish(self) -> None:
         """Save what is not saved yet. Where the best checkpoint was lost, and no other validated, the last is best."""
         if self.counters.best_iteration is None:
             self.counters.best_iteration = self.counters.iteration
-            self.saved = False
-        if not self.saved:
+            self.loop.saved = False
+        if not self.loop.saved:
             self._save()
 
     def report(self, finding: FindingRow) -> None:
@@ -270,9 +285,9 @@ class TrainingRun:
         for observer in self.observers:
             observer.on_finding(finding)
         limit = self.settings.stop_on
-        ends = finding.check in FATAL or (limit != "never" and finding.at_least(limit))
-        if ends and self.gravest is None:
-            self.gravest = finding
+        is_grave = finding.check in FATAL or (limit != "never" and finding.at_least(limit))
+        if is_grave and self.loop.ending is None:
+            self.loop.ending = finding
 
     def _found(self, iteration: int, check: str, severity: Severity, message: str, value: float) -> None:
         self.report(
@@ -280,65 +295,65 @@ class TrainingRun:
         )
 
     def _end_if_grave(self) -> None:
-        self.gravest = next((finding for finding in self.ranks.gather(self.gravest) if finding is not None), None)
-        if self.gravest is not None:
+        findings = self.ranks.gather(self.loop.ending)
+        self.loop.ending = next((finding for finding in findings if finding is not None), None)
+        if self.loop.ending is not None:
             raise self._stopped()
 
     def _stopped(self) -> StoppedByFinding:
-        gravest = self.gravest
-        assert gravest is not None
-        why = "" if gravest.check in FATAL else "; train.stop_on decides what stops a run"
+        finding = self.loop.ending
+        assert finding is not None
+        why = "" if finding.check in FATAL else "; train.stop_on decides what stops a run"
         return StoppedByFinding(
-            f"stopped by finding {gravest.check} in iteration {gravest.iteration + 1}: {gravest.message}; "
+            f"stopped by finding {finding.check} in iteration {finding.iteration + 1}: {finding.message}; "
             f"earlier checkpoints are kept{why}"
         )
 
     def _save(self) -> None:
         path = self.session.save()
-        self.saved, self.inside = True, 0
+        self.loop.saved = True
         for observer in self.observers:
             observer.on_checkpoint(path, self.counters.iteration)
 
-    def _played(self, name: str, iteration: int, work: Callable[[], T]) -> T:
+    def _timed_episodes(self, phase: str, iteration: int, work: Callable[[], T]) -> T:
         """Play episodes; again from their reset where a process with hosts was lost. A fault of one of torchrun's
         processes reaches the others where they look for a stop.
         """
 
-        def again(lost: Exception) -> None:
-            self._look_for_stop()
-            self._found(iteration, "process_lost", "info", f"{lost}; its episodes are played again", 1)
+        def on_loss(error: Exception) -> None:
+            self._stop_if_asked()
+            self._found(iteration, "process_lost", "info", f"{error}; its episodes are played again", 1)
 
         try:
-            return self._timed(name, lambda: self.session.task.recovered(work, again))
+            return self._timed(phase, lambda: self.session.task.recovered(work, on_loss))
         except _SharedFault:
             raise
         except DecisionFault as fault:
             self._stop_asked(str(fault))
             raise
 
-    def _look_for_stop(self) -> None:
+    def _stop_if_asked(self) -> None:
         if self._stop_asked():
             raise _StopRequested
 
     def _stop_asked(self, fault: str | None = None) -> bool:
         """Tell whether any process was asked to stop; ``_SharedFault`` where one met a fault. All ask together."""
         asked = self.ranks.any(self.stop.is_set() or fault is not None)
-        for met in self.ranks.gather(fault) if asked else ():
-            if met is not None:
-                raise _SharedFault(met)
+        for text in self.ranks.gather(fault) if asked else ():
+            if text is not None:
+                raise _SharedFault(text)
         return asked
 
     def _interrupted(self) -> Interrupted:
         """Go back to the end of the last whole iteration, saved if the state is still that of it."""
         self.session.recorder.forget()
-        if self.whole and not self.saved and self.counters.iteration:
+        if self.counters.iteration and not self.loop.moved and not self.loop.saved:
             self._save()
-        kept = self.session.checkpoints.numbers()
-        done = kept[-1] if kept else 0
-        return in_training(done, self.inside, more=not self.whole or self.reached > self.inside)
+        iterations = max(self.session.checkpoints.numbers(), default=0)
+        return in_training(iterations, more=self.loop.moved or self.loop.step > 0)
 
-    def _timed(self, name: str, work: Callable[[], T]) -> T:
+    def _timed(self, phase: str, work: Callable[[], T]) -> T:
         started = time.perf_counter()
         result = work()
-        self.seconds[name] = time.perf_counter() - started
+        self.loop.seconds[phase] = time.perf_counter() - started
         return result

@@ -27,7 +27,7 @@ from simic.pipeline import kept_runs, run_summary, stages
 from simic.pipeline.grow import _asked_policy
 from simic.pipeline.paths import Workspace
 from simic.telemetry import starts
-from simic.training import checkpoint, memory_estimate, session
+from simic.training import assemble, checkpoint, memory_estimate, session
 from simic.training.learned import Learned
 from tests.durability.damage import Place
 
@@ -118,7 +118,7 @@ class Opener:
 
     def __init__(self, tree: Params, prepared: Path) -> None:
         self.tree = tree
-        self.task, self.state = session.assemble(tree, prepared, CPU)
+        self.state = assemble.assemble(tree, prepared, CPU)
         self.fresh = self.state.tensors(), self.state.scalars()
 
     def published(self, workspace: Workspace, fresh: bool = False) -> tuple[int, Ended]:
@@ -127,8 +127,8 @@ class Opener:
         said = kept_runs.begin(tree, workspace, fresh, allow_code_change=False)
         self.state.load(*self.fresh)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(session, "assemble", lambda *given: (self.task, self.state))
-            patch.setattr(type(self.task.env), "close", lambda env: None)
+            patch.setattr(session, "assemble", lambda *given: self.state)
+            patch.setattr(type(self.state.task.env), "close", lambda env: None)
             patch.setattr(memory_estimate, "refuse_training", lambda *given: None)
             work = workspace.work(stages.fingerprint(tree, workspace))
             with session.open_session(tree, work, workspace.prepared, fresh) as opened:

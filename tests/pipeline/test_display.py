@@ -79,8 +79,8 @@ class Screen:
         return [line.strip() for line in re.split(r"[\r\n]+", plain) if line.startswith("train: ")]
 
 
-def info(tmp_path, start: int = 0, start_step: int = 0) -> RunInfo:
-    return RunInfo(small_params(iterations=4), tmp_path, "d", start, lambda finding: None, start_step)
+def info(tmp_path, start: int = 0) -> RunInfo:
+    return RunInfo(small_params(iterations=4), tmp_path, "d", start, lambda finding: None)
 
 
 def learned(iteration: int, score: float):
@@ -122,15 +122,15 @@ def test_the_picture_says_phase_rate_score_ops_entropy_findings_and_time_left(tm
 
 def test_time_left_counts_only_what_this_life_has_done(tmp_path):
     screen = Screen()
-    given = info(tmp_path, start=1, start_step=1)
+    given = info(tmp_path, start=1)
     screen.view.on_start(given)
     assert "left" not in screen.picture["train"]
     screen.now += 3.0
     screen.view.on_step(1, 2)
-    share = 1 / (given.params.train.longest_episode + 1)
-    left = round(3.0 / share * (3 - 2 * share))
+    share = 2 / (given.params.train.longest_episode + 1)
+    left = round(3.0 / share * (3 - share))
     assert screen.picture["train"].rstrip().endswith(f"{left // 60}:{left % 60:02d} left")
-    assert screen.lines[1] == "train: resuming after iteration 1 of 4 and 1 steps of the next"
+    assert screen.lines[1] == "train: resuming after iteration 1 of 4"
 
 
 def test_it_follows_a_real_run_to_its_end(prepared, tmp_path):

@@ -21,7 +21,6 @@ from simic.telemetry import starts
 from simic.telemetry.naming import run_name
 from simic.telemetry.publish import FINDINGS_FILE
 from simic.training import run_layout, trainer
-from simic.training.checkpoint import PARTIAL
 from simic.training.run_layout import CHECKPOINTS
 from simic.training.session import open_session
 from tests.conftest import Simic
@@ -145,18 +144,6 @@ def test_other_code_is_named_and_goes_on_only_where_it_may(
     assert [(row["iteration"], row["severity"]) for row in found if row["check"] == kept_runs.CODE_CHANGED] == [
         (SHORT, "medium")
     ]
-
-
-@pytest.mark.parametrize("code", [False, True])
-def test_steps_of_an_iteration_go_along_unless_other_code_played_them(
-    copy: Workspace, monkeypatch: pytest.MonkeyPatch, code: bool
-) -> None:
-    [work] = copy.finished.iterdir()
-    (work / PARTIAL / "000007").mkdir(parents=True)
-    if code:
-        changed_code(monkeypatch)
-    begin(lasting(LONG), copy, allow_code_change=True)
-    assert (copy.work(stages.fingerprint(lasting(LONG), copy)) / PARTIAL).exists() != code
 
 
 def test_a_seam_is_a_finding_until_a_whole_checkpoint_is_behind_it(

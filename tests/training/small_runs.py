@@ -13,7 +13,7 @@ from simic.params import Params, Runtime
 from simic.telemetry import recorder
 from simic.telemetry.columns import EVENTS, Columns, published
 from simic.telemetry.rows import FindingRow, UpdateRow
-from simic.training.checkpoint import SavedState
+from simic.training.checkpoint import Checkpoint
 from simic.training.interrupts import Interrupted
 from simic.training.session import open_session
 from simic.training.trainer import train
@@ -46,7 +46,7 @@ def flip(file: Path, at: int) -> None:
     file.write_bytes(content)
 
 
-def rewritten(found: SavedState, tensors: dict[str, Tensor], **changes: object) -> None:
+def rewritten(found: Checkpoint, tensors: dict[str, Tensor], **changes: object) -> None:
     """Write a state anew, consistent in itself, but not what its run wrote."""
     content = save(tensors)
     sha256 = {"state.safetensors": durable.sha256_of(content)}

@@ -9,8 +9,9 @@ from small_runs import small_params
 from simic.agent.ppo import collect
 from simic.growth.life.vocabulary import Action, Op, Stage
 from simic.telemetry.columns import STEPS, Columns
+from simic.training.assemble import assemble
 from simic.training.episodes import Collector, Tally, events, step_tensors
-from simic.training.session import assemble, open_session
+from simic.training.session import open_session
 from tests.standard import Lifecycle
 
 

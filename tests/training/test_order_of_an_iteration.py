@@ -3,15 +3,15 @@
 import torch
 from small_runs import Watcher, events_of, small_params, steps_of
 
+from simic.envs.growth_env import GrowthEnv
 from simic.params import Params
 from simic.telemetry import timing
-from simic.training import session as sessions
-from simic.training import trainer
+from simic.training import assemble, trainer
 from simic.training.session import open_session
 from simic.training.trainer import train
 
 
-class Poisoned(sessions.GrowthEnv):
+class Poisoned(GrowthEnv):
     """Host 2 turns into NaN in the second step of every episode."""
 
     def _train_epoch(self, slots, read, alive):
@@ -73,7 +73,7 @@ def test_every_iteration_is_timed_for_itself_and_in_full(prepared, tmp_path, mon
 def test_a_rollback_is_in_the_telemetry_with_host_and_cause_and_ends_the_hosts_experience(
     prepared, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(sessions, "GrowthEnv", Poisoned)
+    monkeypatch.setattr(assemble, "GrowthEnv", Poisoned)
     with open_session(small_params(iterations=1, validate_every=9), tmp_path, prepared) as session:
         train(session)
         assert (session.state.counters.rollbacks, session.state.counters.env_steps) == (1, 4 * 3 - 1)

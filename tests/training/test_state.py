@@ -4,13 +4,14 @@ import pytest
 import torch
 from small_runs import small_params
 
-from simic.training.session import TrainState, assemble
+from simic.training.assemble import assemble
+from simic.training.state import TrainState
 
 
 @pytest.fixture(scope="module")
 def make(prepared):
     def new() -> TrainState:
-        return assemble(small_params(), prepared, torch.device("cpu"))[1]
+        return assemble(small_params(), prepared, torch.device("cpu"))
 
     return new
 

@@ -2,7 +2,7 @@
 
 from tests.faults.fault import Faults, Patch, critical, high, medium
 
-NORMALIZATION, TRAINER = "agent/normalization.py", "training/trainer.py"
+NORMALIZATION, ITERATION = "agent/normalization.py", "training/iteration.py"
 ADVANTAGES = LOSSES = PPO = "agent/ppo.py"
 
 FAULTS: Faults = {
@@ -12,7 +12,11 @@ FAULTS: Faults = {
     ),
     "gamma-lambda-swapped": critical(
         "γ and λ are handed to the advantages the wrong way round.",
-        Patch(TRAINER, "rewards, ppo.gamma, ppo.gae_lambda)", "rewards, ppo.gae_lambda, ppo.gamma)"),
+        Patch(
+            ITERATION,
+            "rewards, settings.gamma, settings.gae_lambda)",
+            "rewards, settings.gae_lambda, settings.gamma)",
+        ),
     ),
     "bootstrap-at-terminal": critical(
         "A terminal state is worth its value instead of 0.",

@@ -62,7 +62,7 @@ FAULTS: Faults = {
     ),
     "worst-is-best": critical(
         "The best checkpoint is the one with the worst validation.",
-        Patch(TRAINER, "self.validation_accuracy > self.counters", "self.validation_accuracy < self.counters"),
+        Patch(TRAINER, "score > self.counters", "score < self.counters"),
     ),
     "last-is-best": high(
         "The last checkpoint is published as the best.",

@@ -6,7 +6,8 @@ Training is interrupted in the warm start and once more under PPO.
 from tests.faults import tampering as files
 from tests.faults.fault import Faults, Patch, Tampering, critical, high, medium
 
-PPO, STATE, TRAINER = "agent/ppo.py", "training/session.py", "training/trainer.py"
+PPO, SESSION, STATE = "agent/ppo.py", "training/session.py", "training/state.py"
+TRAINER = "training/trainer.py"
 COUNTERS = "            setattr(self.counters, field.name, scalars[field.name])\n"
 
 FAULTS: Faults = {
@@ -41,7 +42,7 @@ FAULTS: Faults = {
     ),
     "best-score-forgotten": high(
         "A resumed run takes the first validation after it for the best.",
-        Patch(STATE, "counters.best_score = start.best\n", "counters.best_score = start.best.iteration, None\n"),
+        Patch(SESSION, "counters.best_score = start.best\n", "counters.best_score = start.best.iteration, None\n"),
     ),
     "chain-begins-anew": high(
         "The hash chain of the state forgets its last link at a resume.",
@@ -52,8 +53,8 @@ FAULTS: Faults = {
         Patch(TRAINER, "ppo.update(rollout, iteration)", "ppo.update(rollout, iteration - self.first)"),
         Patch(
             TRAINER,
-            "        self.every = session.params.runtime.checkpoint_steps\n",
-            "        self.every, self.first = session.params.runtime.checkpoint_steps, self.counters.iteration\n",
+            "        self.stop = stop\n",
+            "        self.stop, self.first = stop, session.state.counters.iteration\n",
         ),
     ),
     "weights-edited-meanwhile": high(  # training goes back to an earlier checkpoint and says so

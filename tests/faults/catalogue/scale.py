@@ -4,16 +4,24 @@ anything is learned. A certificate of a toy training vouches for all of them.
 
 from tests.faults.fault import Faults, Patch, critical, high
 
-TRAINER, GRID, HEADROOM = "training/trainer.py", "evaluation/schedules.py", "evaluation/headroom.py"
+ITERATION, GRID, HEADROOM = "training/iteration.py", "evaluation/schedules.py", "evaluation/headroom.py"
 
 FAULTS: Faults = {
     "from-the-fourth-iteration-on": critical(
         "From the fourth iteration on advantages fade as if λ were smaller.",
-        Patch(TRAINER, "ppo.gamma, ppo.gae_lambda", "ppo.gamma, ppo.gae_lambda - 0.2 * (self.counters.iteration > 2)"),
+        Patch(
+            ITERATION,
+            "settings.gamma, settings.gae_lambda",
+            "settings.gamma, settings.gae_lambda - 0.2 * (state.counters.iteration > 2)",
+        ),
     ),
     "with-eight-hosts-or-more": critical(
         "With eight hosts or more the update sees rewards that are too large.",
-        Patch(TRAINER, "(rollout, rewards, ppo", "(rollout, rewards * (1.1 if rewards.shape[1] > 7 else 1.0), ppo"),
+        Patch(
+            ITERATION,
+            "(rollout, rewards, settings",
+            "(rollout, rewards * (1.1 if rewards.shape[1] > 7 else 1.0), settings",
+        ),
     ),
     "after-three-hundred-rows": high(
         "The scales of observations forget how far means lie apart once there are 300 rows.",
