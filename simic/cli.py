@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from simic.pipeline.paths import Workspace
 
 T = TypeVar("T")
-STAGES, GROWING, RESULTS, UPKEEP = "A run and its stages", "Own data, own environment, studies", "Results", "Upkeep"
+STAGES, GROWING, RESULTS, UPKEEP = "A run and its stages", "Own data, own environment", "Results", "Upkeep"
 RED, PLAIN = "\x1b[1;31m", "\x1b[0m"
 
 app = typer.Typer(
@@ -324,33 +324,20 @@ def _say_grown(grown: "Grown", asked: "Growth") -> None:
         _say(f"use it   python -c \"from simic.growth import load_grown; print(load_grown('{grown.path}'))\"")
 
 
-@app.command(rich_help_panel=GROWING)
-def study(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="For example examples/studies/memory.yaml.")],
-    plan: Annotated[bool, typer.Option("--plan", help="Show what would be done and what it costs, and stop.")] = False,
-    runner: Annotated[str, typer.Option(help="processes of this machine, or dask.")] = "processes",
-    workers: Annotated[
-        int | None, typer.Option(min=1, help="Cells at a time; default: one for each core.", show_default=False)
+@app.command(rich_help_panel=RESULTS)
+def table(
+    runs: Annotated[
+        list[Path] | None,
+        typer.Argument(help="Folders of evaluated runs; default: the experiments of DVC.", show_default=False),
     ] = None,
+    metric: Annotated[str, typer.Option(help="A number of reports/metrics.json.")] = "score",
 ) -> None:
-    """Train and evaluate on a grid of params × training seeds; what is done already is not done again."""
-    from simic.study import file as files
-    from simic.study.plan import StudyPlan, workers_of
+    """Compare settings over training seeds: the mean of a metric with its interval for each (docs/studies.md)."""
+    from simic.pipeline import seed_table
 
-    asked, workspace = files.read(file), _workspace()
-    planned = StudyPlan.of(asked, file, workspace)
-    count = workers or workers_of(planned)
-    for line in planned.lines(count):
+    found = [seed_table.read_folder(run) for run in runs] if runs else seed_table.read_experiments(_workspace().root)
+    for line in seed_table.lines(found, metric):
         _say(line)
-    if plan:
-        return
-    from simic.study.study import Stopped, Study
-
-    try:
-        Study(planned, workspace, runner, count, _say).run()
-    except Stopped as stopped:
-        print(printable(f"simic: {stopped}; to go on: simic study {file}"), file=sys.stderr)
-        sys.exit(EXIT_INTERRUPTED)
 
 
 @app.command(rich_help_panel=UPKEEP)

@@ -6,6 +6,7 @@ import runpy
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -70,3 +71,19 @@ def test_the_agents_example_learns_what_needs_memory_masks_and_heads(
     monkeypatch.setattr(sys, "argv", ["agent.py", "--steps", "20000"])
     runpy.run_path(str(ROOT / "examples" / "agent.py"), run_name="__main__")
     assert float(capsys.readouterr().out.splitlines()[-1].split()[2]) > 0.8  # without memory: 0
+
+
+def test_the_study_submits_complete_overrides(monkeypatch: pytest.MonkeyPatch) -> None:
+    from flows.overrides import Overrides
+
+    submitted: list[dict[str, Any]] = []
+    program = runpy.run_path(str(ROOT / "examples" / "study.py"))
+
+    def run_deployment(name: str, parameters: dict[str, Any], **_: Any) -> SimpleNamespace:
+        submitted.append(Overrides.model_validate(parameters["overrides"]).model_dump(exclude_none=True))
+        return SimpleNamespace(name="brave-mole")
+
+    monkeypatch.setitem(program["main"].__globals__, "run_deployment", run_deployment)
+    program["main"]()
+    assert [run["rng_seed"] for run in submitted] == [1, 2, 3, 1, 2, 3]
+    assert {run["train"]["policy"]["core"] for run in submitted} == {"lstm", "none"}

@@ -108,6 +108,12 @@ def default_remote(root: Path) -> str | None:
     return named[-1].partition("=")[2] if named else None
 
 
+def experiments(root: Path) -> str:
+    """Return what `dvc exp show` has of all experiments, as JSON."""
+    adopt_scm(root)
+    return _patiently(root, "exp", "show", "--json", "--all-commits")
+
+
 def push(root: Path) -> int:
     """Send what dvc.lock records to the default remote; return how many files were not there yet."""
     adopt_scm(root)

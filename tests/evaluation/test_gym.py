@@ -7,7 +7,6 @@ from simic.evaluation import gym, promotion
 from simic.evaluation.promotion import CHAMPION, Entrant
 from simic.pipeline.mlflow_models import registered_name
 from simic.pipeline.paths import Workspace
-from simic.study import cells
 from tests.gym_run import TREE, gym_run
 
 
@@ -21,14 +20,13 @@ def entrant(workspace: Workspace) -> Entrant:
     return Entrant.load("challenger", workspace.models / "policy", data)
 
 
-def test_prefect_and_studies_have_a_row_for_everyone_who_played(workspace: Workspace) -> None:
+def test_prefect_has_a_row_for_every_policy(workspace: Workspace) -> None:
     evaluation = gym.read(workspace.evaluation)
-    shown, kept = gym_rows(evaluation), cells._rows(TREE, workspace)
-    assert [row["policy"] for row in shown] == [row.policy for row in kept] == ["learned", "random"]
-    for name, row, own in zip(evaluation.policies, shown, kept, strict=True):
+    rows = gym_rows(evaluation)
+    assert [row["policy"] for row in rows] == ["learned", "random"]
+    for name, row in zip(evaluation.policies, rows, strict=True):
         returns = evaluation.policies[name].per_seed.returns
-        assert own.score.estimate == pytest.approx(sum(returns) / len(returns))
-        assert row["return"] == round(own.score.estimate, 2)
+        assert row["return"] == pytest.approx(sum(returns) / len(returns), abs=0.005)
 
 
 def test_a_challenger_plays_random_actions_and_then_its_champion_in_episodes_of_their_own(workspace: Workspace) -> None:

@@ -15,6 +15,7 @@ import pytest
 from simic import durable
 from simic.pipeline import mlflow_store
 from simic.pipeline.paths import Workspace
+from tests.conftest import Simic
 from tests.helpers import ROOT, free_port
 
 STAGE = """
@@ -27,6 +28,13 @@ for name in ("curves.csv", "metrics.json"):
     Path("telemetry", name).write_text(name + seed)
 client, experiment = mlflow_store.connect(Workspace(Path.cwd()))
 client.log_text(client.create_run(experiment, run_name=f"seed {seed}").info.run_id, "kept", "note.txt")
+"""
+EVALUATED = """
+import json
+from pathlib import Path
+seed = Path("params.yaml").read_text().split("rng_seed: ")[1].split()[0]
+Path("reports").mkdir(exist_ok=True)
+Path("reports/metrics.json").write_text(json.dumps({"score": 10.0 * int(seed)}))
 """
 DVC_YAML = f"""
 stages:
@@ -72,6 +80,23 @@ def test_an_experiment_in_a_copy_of_the_project_keeps_its_run(tmp_path: Path, dv
     assert run.info.run_name == "seed 3"
     assert run.info.artifact_uri.startswith((tmp_path / "mlruns").as_uri())
     assert (tmp_path / "params.yaml").read_text() == "rng_seed: 1\n"
+
+
+@pytest.mark.slow
+def test_queued_experiments_become_a_table_of_seeds(tmp_path: Path, dvc: Dvc, simic: Simic) -> None:
+    """The grid of docs/studies.md, in small; before there is any, that is said."""
+    assert "no run was evaluated" in simic.refuses("table", root=tmp_path)
+    (tmp_path / "train.py").write_text(EVALUATED)
+    described = DVC_YAML.replace("rng_seed", "rng_seed, width").partition("    outs")[0]
+    (tmp_path / "dvc.yaml").write_text(described + "    metrics: [reports/metrics.json: {cache: false}]\n")
+    (tmp_path / "params.yaml").write_text("rng_seed: 1\nwidth: 2\n")
+    subprocess.run(["git", "commit", "-qam", "evaluated"], cwd=tmp_path, check=True)
+    dvc("exp", "run", "--queue", "-q", "-S", "width=4,8", "-S", "rng_seed=1,2")
+    dvc("exp", "run", "--run-all", "-q")
+    # By Student's t with one degree of freedom: 15 ± 12.71 * 5.
+    expected = [f"width={width}   score 15.00 [-48.53, 78.53] (2 seeds)" for width in (4, 8)]
+    code, out, _ = simic("table", root=tmp_path)
+    assert code == 0 and sorted(out.splitlines()) == expected
 
 
 def test_the_store_is_the_projects_in_such_a_copy_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
