@@ -125,13 +125,12 @@ def explain(
     task: Annotated[str, typer.Argument(help="A task of the evaluation by name, or the number of a host in it.")],
     step: Annotated[int, typer.Argument(help="From 1, as the report counts.")],
 ) -> None:
-    """Print why the evaluated policy decided as it did in one step, and what every alternative would have come to."""
+    """Print what the evaluated policy saw in one step, how likely each choice was, and what the decision hangs on."""
     from simic import params
-    from simic.evaluation.explain import page
     from simic.pipeline import stages
 
     workspace = _workspace()
-    _say(page(stages.explain(params.load(workspace.params), workspace, task, step)))
+    _say(stages.explain(params.load(workspace.params), workspace, task, step))
 
 
 @app.command(rich_help_panel=RESULTS)

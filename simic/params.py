@@ -389,8 +389,6 @@ class Evaluate(Tree):
     epochs: Annotated[tuple[Count, ...], Field(strict=False, min_length=1), Once] | None = (12, 6, 9, 16)
     eval_seeds: Annotated[int, Field(ge=2, le=10_000)] = 20  # hosts, at least; every held-out task gets as many
     static_final: bool = True  # the networks that the first policy ended with, trained from the first step
-    # Decisions graded by replays: so many other first seeds are tried, and the verdict on the first; 0: none.
-    counterfactuals: Steps = 1
     checkpoint: Literal["best", "latest"] = "best"
 
 

@@ -6,7 +6,6 @@ import base64
 import hashlib
 import re
 from collections.abc import Sequence
-from itertools import chain
 from pathlib import Path
 from typing import Any, get_args
 
@@ -38,7 +37,7 @@ COMPARES: dict[Layer, str] = {
     "resume": "killed and resumed trainings of this code with one that was not killed",
     "symptom": "measurements with the limits of sound training; these are signs, not proof",
 }
-MOST_DECISIONS = 3  # shown of those that won most, and of those that lost most
+
 UNNAMED = "not recorded"
 SHORT_GROUPS = GROUPS | {"held_out": "known kinds", "held_out_kinds": "new kinds", "outside": "outside the suite"}
 
@@ -130,7 +129,6 @@ def _for_markdown(value: Any) -> Any:
 def _content(run: RunRecord, verdict: Verdict) -> dict[str, object]:
     evaluation, params, layers = run.evaluation, _sealed(run.provenance), get_args(Layer)
     played = evaluation.policies.keys() if evaluation else set[str]()
-    grades = evaluation.counterfactuals if evaluation else {}
     proof = [result for result in verdict.results if result.layer != "symptom"]
     return {
         "verdict": verdict,
@@ -151,8 +149,6 @@ def _content(run: RunRecord, verdict: Verdict) -> dict[str, object]:
         "outcome": _outcome(run, verdict),
         "groups": GROUPS,
         "short_groups": SHORT_GROUPS,
-        "grades": [(question, grade) for question, grade in grades.items() if grade.decisions],
-        "contrasts": _contrasts(evaluation) if evaluation else (),
         "cases": list(enumerate(evaluation.cases)) if evaluation else (),
         "of_gym": run.params.prepare.is_gym,
         "played": run.gym if not verdict.refuted else None,
@@ -203,20 +199,6 @@ def _by_length(evaluation: Evaluation) -> list[dict[str, object]]:
             if scores["learned"] is not None:
                 rows.append({"epochs": epochs, "group": group, "tasks": of_group.tasks, **scores})
     return rows if len(lengths) > 1 else []
-
-
-def _contrasts(evaluation: Evaluation) -> list[dict[str, object]]:
-    """Return the replayed decisions that won most over the best alternative tried, then those that lost most."""
-    every = []
-    for decision in chain.from_iterable(grade.decisions for grade in evaluation.counterfactuals.values()):
-        best = max(decision.others, key=lambda other: other.score)
-        every.append((decision.taken.score - best.score, decision, best))
-    every.sort(key=lambda each: (-each[0], each[1].row, each[1].step))
-    won, lost = ([each for each in every if sign * each[0] > 0] for sign in (1, -1))
-    return [
-        {"gain": gain, "decision": decision, "best": best, "task": evaluation.tasks[evaluation.rows[decision.row]].name}
-        for gain, decision, best in won[:MOST_DECISIONS] + lost[-MOST_DECISIONS:]
-    ]
 
 
 def interval(value: Interval | None, form: str = "{:.2f}", unit: float = 1.0) -> Markup:

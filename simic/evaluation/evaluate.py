@@ -1,5 +1,5 @@
 """Evaluate the trained policy on the hosts that headroom played: compare it seed by seed with all others, place it
-between the common schedule and the oracle, grade its decisions, show the hosts on which it won and lost most.
+between the common schedule and the oracle, show the hosts on which it won and lost most.
 """
 
 from collections.abc import Callable, Mapping
@@ -15,10 +15,17 @@ from simic.envs.growth_env import GrowthEnv
 from simic.envs.play import Actor
 from simic.envs.rewards import total
 from simic.evaluation import endpoints, result, statistics
-from simic.evaluation.counterfactual import CounterfactualActor, grade, reward_scale
 from simic.evaluation.parts import NOTHING_KEPT, Parts
 from simic.evaluation.result import BLIND, LEARNED, OUTSIDE, SAMPLED, Case, Decision, HeadroomReport, Timeline
-from simic.evaluation.scoring import EVALUATION_ITERATION, EvaluationSetup, Performance, Turn, of_rows, play_for_score
+from simic.evaluation.scoring import (
+    EVALUATION_ITERATION,
+    EvaluationSetup,
+    Performance,
+    Turn,
+    decisions,
+    of_rows,
+    play_for_score,
+)
 from simic.evaluation.static_baselines import Regime, static_final
 from simic.growth.life.vocabulary import Op, Slots
 from simic.params import Params
@@ -38,7 +45,6 @@ def evaluate(
     params: Params,
     kept: Checkpoint,
     on_end: Callable[[str, Performance], None] | None = None,
-    counterfactuals: Mapping[str, CounterfactualActor] | None = None,
     others: Mapping[str, result.Elsewhere] | None = None,
 ) -> result.Evaluation:
     """Let every actor play the episodes that the rules of ``headroom`` played; compare ``learned`` with each other one
@@ -46,21 +52,19 @@ def evaluate(
     checkpoint ``kept``.
 
     ``on_end`` is called with each actor's name and performance while the environment is still at the end of its
-    episodes. ``counterfactuals`` are ``learned`` again with one decision another. ``others`` is what ``elsewhere``
-    gives.
+    episodes. ``others`` is what ``elsewhere`` gives.
     """
-    counterfactuals, played, final = counterfactuals or {}, dict[str, Performance](), None
-    for name, done in play_for_score(setup, {**actors, **counterfactuals}, headroom.epochs):
+    played = dict[str, Performance]()
+    final = None
+    for name, done in play_for_score(setup, actors, headroom.epochs):
         played[name] = done
         if on_end is not None:
             on_end(name, done)
         final = final or of_rows(setup.env.slots, done.rows)
     seeds, learned = {name: played[name].score for name in actors}, played.get(LEARNED)
-    tried = {name: (actor, played[name]) for name, actor in counterfactuals.items()}
     first = next(iter(seeds.values()))
     fixed = _from_the_start(setup, final, first) if params.evaluate.static_final and final is not None else {}
     iterations, every = params.train.iterations, params.train.validate_every
-    scale = reward_scale(kept, params.train.ppo.gamma)
     env, everyone = setup.env, {**seeds, **headroom.policies}
     accuracies = {name: per_seed.test_accuracy_pct for name, per_seed in everyone.items()}
     return result.Evaluation(
@@ -79,9 +83,8 @@ def evaluate(
         policies={name: summary(per_seed, env.host.params, env.rng_seed) for name, per_seed in everyone.items()},
         static_final=fixed,
         comparisons=statistics.compare_with_all(LEARNED, accuracies, env.rng_seed),
-        counterfactuals=grade(setup, learned, tried, scale) if learned else {},
         others=dict(others or {}),
-        actions={name: played[name].actions() for name in (LEARNED, SAMPLED, BLIND) if name in played},
+        actions={name: decisions(played[name].turns) for name in (LEARNED, SAMPLED, BLIND) if name in played},
         cases=best_and_worst(setup, headroom, learned) if learned else (),
     )
 

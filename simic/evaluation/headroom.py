@@ -39,6 +39,7 @@ from simic.evaluation.scoring import (
     EvaluationSetup,
     Hosts,
     Told,
+    decisions,
     in_one_process,
     open_env,
     play_for_score,
@@ -158,7 +159,7 @@ class _Ground:
 
         def play_rules(length: int) -> Played:
             asked = rules if length == first else others
-            return {name: (done.score, done.actions()) for name, done in play_for_score(setup, asked, length)}
+            return {name: (done.score, decisions(done.turns)) for name, done in play_for_score(setup, asked, length)}
 
         played = {
             length: parts.of(f"rules, {length} epochs", Played, partial(play_rules, length)) for length in lengths

@@ -12,7 +12,7 @@ from simic.errors import SimicError
 from simic.evaluation.search import Trainings
 from simic.evaluation.statistics import Interval, PairedComparison
 
-SCHEMA_VERSION = 8
+SCHEMA_VERSION = 9
 HEADROOM_VERSION = 5
 RULES_VERSION = 1
 OUTSIDE = "outside"  # among the others of a report: tasks that were not made for the suite
@@ -285,46 +285,6 @@ class Case(Frozen):
         return self.score - self.common
 
 
-class TriedChoice(Frozen):
-    """One choice at a decision, by the policy or in its place, and what came of it at the end of the episode."""
-
-    op: str
-    slot: int | None
-    blueprint: str | None
-    probability: float  # that the policy gives to this op, slot and blueprint
-    score: float  # points, on the test split
-    val_score: float  # points, on the validation split
-    return_to_go: float  # discounted rewards from this decision on
-    expected: float  # what the critic made of it: the reward of the step, and its discounted value of the next state
-
-    @property
-    def words(self) -> str:
-        """Say the choice: ``GERMINATE depthwise slot 1``."""
-        slot = None if self.slot is None else f"slot {self.slot}"
-        return " ".join(part for part in (self.op, self.blueprint, slot) if part)
-
-
-class GradedDecision(Frozen):
-    """One decision of the learned policy, and replays in which another choice was made, all else equal."""
-
-    row: int
-    step: int  # from 0
-    taken: TriedChoice
-    others: tuple[TriedChoice, ...]  # the likeliest first
-
-
-class DecisionGrade(Frozen):
-    """Grade of the answers to one question; intervals are over tasks, null where there are fewer than two."""
-
-    decisions: tuple[GradedDecision, ...]
-    inexact: int  # replays that were not bit for bit the same up to the decision: they count nowhere
-    best: float | None  # share of decisions that no alternative tried surpassed
-    chance: float | None  # the same share, had any of them been drawn
-    advantage: Interval | None  # points: what was done less the mean of the alternatives
-    regret: Interval | None  # points: what validation holds for the best choice less what was done
-    critic: Interval | None  # Spearman's rank correlation of expected and true differences; null of too few
-
-
 class Elsewhere(Frozen):
     """The trained policy in episodes of another length, or on other tasks, beside what headroom has of them."""
 
@@ -336,7 +296,7 @@ class Elsewhere(Frozen):
 class Evaluation(Frozen):
     """Content of evaluation.json."""
 
-    schema_version: Literal[8] = SCHEMA_VERSION
+    schema_version: Literal[9] = SCHEMA_VERSION
     primary_endpoint: str = PRIMARY_ENDPOINT
     checkpoint: str
     checkpoint_iteration: int
@@ -354,7 +314,6 @@ class Evaluation(Frozen):
     static_final: dict[str, Fixed]  # the networks that the first policy ended with, from the first step
     comparisons: tuple[PairedComparison, ...]  # of test accuracy, in points
     actions: dict[str, Actions]  # of the trained policy, by the name it was evaluated under
-    counterfactuals: dict[str, DecisionGrade]  # by question
     others: dict[str, "Elsewhere"]  # as in headroom: episodes of other lengths, tasks from outside the suite
     cases: tuple[Case, ...]  # hosts that gained most over the best common schedule, then those that lost most
 

@@ -248,12 +248,12 @@ class Performance:
     score: PerSeed
     turns: list[Turn]
     probabilities: Tensor | None  # [T, H] of what a learned policy did
-    values: Tensor | None  # [T, H] that it expected
 
-    def actions(self) -> Actions:
-        """Return what was decided, by host and step."""
-        decided = torch.stack([torch.stack(tuple(turn.action), dim=1) for turn in self.turns], dim=1)
-        return tuple(tuple(" ".join(map(str, step)) for step in host) for host in decided.tolist())
+
+def decisions(turns: Sequence[Turn]) -> Actions:
+    """Write down what was decided, by host and step: the choices of all heads, with spaces between."""
+    actions = torch.stack([torch.stack(tuple(turn.action), dim=1) for turn in turns], dim=1)
+    return tuple(tuple(" ".join(map(str, step)) for step in host) for host in actions.tolist())
 
 
 def play_for_score(
@@ -267,9 +267,8 @@ def play_for_score(
         reached = committed(env, setup.held_out.test)
         for name, (rows, turns) in playing.items():
             own, actor = [of_rows(turn, rows) for turn in turns], actors[name]
-            learned = isinstance(actor, LearnedActor)
-            chances, values = map(torch.stack, (actor.probabilities, actor.values)) if learned else (None, None)
-            yield name, Performance(rows, _score(env, rows, own, reached[:, rows]), own, chances, values)
+            probabilities = torch.stack(actor.probabilities) if isinstance(actor, LearnedActor) else None
+            yield name, Performance(rows, _score(env, rows, own, reached[:, rows]), own, probabilities)
 
 
 def committed(env: GrowthEnv, test: Dataset | None) -> Tensor:

@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from simic.audit.certificate import Certificate
     from simic.audit.certify_code import CodeCertificate
     from simic.audit.record import RunRecord
-    from simic.evaluation.explain import Explanation
     from simic.evaluation.parts import Parts
     from simic.evaluation.result import HeadroomReport
 
@@ -214,7 +213,6 @@ def evaluate(params: Params, workspace: Workspace) -> None:
         return
     from simic.evaluation import endpoints, result
     from simic.evaluation import evaluate as evaluation
-    from simic.evaluation.counterfactual import counterfactual_actors
     from simic.evaluation.export_best import Account, export_best
     from simic.evaluation.policies import actors
     from simic.evaluation.scoring import EvaluationSetup, Performance
@@ -232,9 +230,7 @@ def evaluate(params: Params, workspace: Workspace) -> None:
     players_in = functools.partial(actors, alone, learned=learned)
     parts = _parts("evaluate", params, workspace)
     others = evaluation.elsewhere(params, workspace.prepared, device, players_in, headroom, parts)
-    asked = params.evaluate.counterfactuals if result.LEARNED in policies else 0
-    replays = counterfactual_actors(learned.actor(greedy=True), asked)
-    setup = EvaluationSetup.open(params, workspace.prepared, device, len(policies) + len(replays))
+    setup = EvaluationSetup.open(params, workspace.prepared, device, len(policies))
     players = actors(params, setup.env, learned)
     ended = count(1)
     with (
@@ -245,7 +241,7 @@ def evaluate(params: Params, workspace: Workspace) -> None:
 
         def on_end(name: str, done: Performance) -> None:
             """Export the best network of the first policy named, the trained one by default."""
-            progress("played to the end", next(ended), len(players) + len(replays))
+            progress("played to the end", next(ended), len(players))
             if name == policies[0]:
                 grown_by = (
                     f"the policy {name} of the {params.evaluate.checkpoint} checkpoint (iteration {learned.iteration})"
@@ -253,7 +249,7 @@ def evaluate(params: Params, workspace: Workspace) -> None:
                 account = Account(grown_by)
                 export_best(setup.env, done.rows, done.turns, setup.held_out, workspace.prepared, account, grown)
 
-        report = evaluation.evaluate(setup, players, headroom, params, kept, on_end, replays, others)
+        report = evaluation.evaluate(setup, players, headroom, params, kept, on_end, others)
         metrics = json.dumps(endpoints.metrics(report), indent=2) + "\n"
         durable.replace_files({workspace.evaluation: report.to_json().encode(), workspace.metrics: metrics.encode()})
     seals.write(workspace.root, "evaluate", params)
@@ -289,16 +285,15 @@ def _is_of(headroom: "HeadroomReport", params: Params, workspace: Workspace) -> 
     return measured == (data_hash(workspace.prepared), endpoints.settings(params))
 
 
-def explain(params: Params, workspace: Workspace, task: str, step: int) -> "Explanation":
-    """Explain why the evaluated policy decided as it did; nothing is written."""
+def explain(params: Params, workspace: Workspace, task: str, step: int) -> str:
+    """Describe why the evaluated policy decided as it did; nothing is written."""
     refuse_gym(params, "explain")
     from simic.evaluation import explain as explaining
     from simic.evaluation import result
 
     evaluation, device = result.read(unchanged(workspace, workspace.evaluation)), machine.configure(params.runtime)
     kept = checkpoint.read_published(workspace.checkpoints, evaluation.checkpoint or params.evaluate.checkpoint)
-    evaluated = explaining.Evaluated.open(evaluation, kept, workspace.prepared, params.runtime, device)
-    return explaining.explain(evaluated, task, step)
+    return explaining.explain(evaluation, kept, workspace.prepared, params.runtime, device, task, step)
 
 
 def refuse_gym(params: Params, command: str) -> None:

@@ -118,7 +118,6 @@ class LearnedActor:
     def start(self, episode: Episode) -> None:
         self.episode = episode
         self.probabilities: list[Tensor] = []  # of what was done at each step, [E]
-        self.values: list[Tensor] = []  # of the state at each step, [E]
         self.memory = self.policy.initial_state(len(episode.env_ids))
 
     def act(self, situation: Situation) -> Action:
@@ -128,7 +127,6 @@ class LearnedActor:
         decision = self.policy.act(seen, self.memory, noise, greedy=self.greedy, valid=situation.alive)
         self.memory = decision.state
         self.probabilities.append(decision.joint.exp())
-        self.values.append(decision.value)
         return to_action(decision.actions)
 
 

@@ -161,7 +161,6 @@ DEFECTS = {
     "X6": [("critical", provenance(damaged=("checkpoints/best/state.safetensors: damaged",))),
            ("critical", provenance(data_sha256="0" * 64))],
     "X8": [("critical", said(better)), ("critical", flattered),
-           ("critical", said(lambda tree: tree["counterfactuals"]["keep or prune"].update(best=1.0))),
            ("critical", said(lambda tree: tree["standings"]["held_out"]["by_kind"]["kind-0"].update(learned=99.0))),
            ("critical", said(lambda tree: tree["policies"]["patient"]["per_seed"].update(pruned=(1,) * 20))),
            ("critical", said(lambda tree: tree["standings"].pop("held_out_kinds"))),

@@ -14,21 +14,18 @@ from simic.audit.record import RunRecord
 from simic.audit.resume_certificate import ResumeCertificate, ResumeSubject
 from simic.certify.comparison import Comparison
 from simic.evaluation import endpoints
-from simic.evaluation.counterfactual import graded
 from simic.evaluation.evaluate import summary
 from simic.evaluation.result import (
     Case,
     Decision,
     Evaluation,
     Fixed,
-    GradedDecision,
     HeadroomReport,
     HostDescription,
     Interval,
     PerSeed,
     TaskRow,
     Timeline,
-    TriedChoice,
 )
 from simic.evaluation.statistics import compare_with_all
 from simic.growth.life.vocabulary import Op, Stage
@@ -218,20 +215,6 @@ def timeline():
                     committed_accuracy_pct=(None, *accuracy[1:]), rollback_steps=())  # fmt: skip
 
 
-def choice(score, expected):
-    return TriedChoice(op="PRUNE", slot=1, blueprint=None, probability=0.5, score=score, val_score=score,
-                       return_to_go=score / 10, expected=expected)  # fmt: skip
-
-
-def counterfactuals(tasks):
-    """Grade four decisions, the third of them wrong."""
-    decisions = tuple(
-        GradedDecision(row=row, step=11, taken=choice(80.0, 1.0), others=(choice(80.0 + gain, 1.0 + gain / 20),))
-        for row, gain in enumerate((-20.0, -10.0, 4.0, -6.0))
-    )
-    return {"keep or prune": graded(decisions, tasks, 0)}
-
-
 def cases():
     """Return one host that won and one that lost."""
     return tuple(
@@ -256,7 +239,7 @@ def evaluation(eval_seeds=20, found=None):
                       host=HOST, static_final=again, policies=policies,
                       comparisons=compare_with_all("learned", accuracies, 1),
                       standings=endpoints.standings(found, played | again),
-                      cases=cases(), others={}, counterfactuals=counterfactuals(found.rows),
+                      cases=cases(), others={},
                       actions={"learned": (("1 0 1 0", "1 0 2 0", "4 0 0 0"), ("1 0 0 0", "0 0 0 0"))})  # fmt: skip
 
 

@@ -217,9 +217,10 @@ def audit(tree: Params, workspace: Workspace) -> Verdict:
 
 def explained(tree: Params, workspace: Workspace) -> Any:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(explain, "explain", lambda evaluated, task, step: evaluated)
+        patch.setattr(explain, "explain", lambda *arguments: arguments)
         found: Any = stages.explain(tree, workspace, "0", 1)
-    return known(found.learned), found.scale, found.evaluation, found.held_out
+    evaluation, checkpoint, prepared, *_ = found
+    return known(Learned.of(checkpoint)), evaluation, load_held_out(prepared)
 
 
 def grow(tree: Params, workspace: Workspace) -> Any:

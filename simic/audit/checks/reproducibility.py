@@ -8,7 +8,7 @@ from simic.audit.checks.base import OURS, Outcome, check, failed, judged, passed
 from simic.audit.findings import Evidence
 from simic.audit.record import RunRecord
 from simic.audit.resume_certificate import COMMAND, ENOUGH_KILLS, ResumeSubject
-from simic.evaluation import counterfactual, endpoints
+from simic.evaluation import endpoints
 from simic.telemetry.rows import SEVERITIES
 
 SHOWN = 12  # characters of a digest
@@ -102,7 +102,7 @@ TOLERANCE = 1e-6  # relative, and absolute in points: sums in another order, end
     needs=("headroom", "evaluation"),
     threshold=(
         "headroom.json of other data, params, tasks or results than evaluation.json; or a standing "
-        f"or grade off by more than {TOLERANCE:g}"
+        f"off by more than {TOLERANCE:g}"
     ),
     source="Agarwal et al. 2021 (rliable): claims rest on the scores of all runs",
     fix="Run simic headroom and simic evaluate again.",
@@ -123,15 +123,12 @@ def _evaluation_follows(run: RunRecord) -> Outcome:
     if wrong:
         return failed(f"{len(wrong)} parts belong to another run", None, wrong)
     played = {name: result.per_seed for name, result in evaluation.policies.items()} | evaluation.static_final
-    grades = {
-        question: counterfactual.graded(grade.decisions, evaluation.rows, grade.inexact)
-        for question, grade in evaluation.counterfactuals.items()
-    }
-    derived = {**endpoints.standings(headroom, played), **grades}
-    claimed = {**evaluation.standings, **evaluation.counterfactuals}
-    first, second = ({name: each.model_dump() for name, each in part.items()} for part in (derived, claimed))
+    derived = endpoints.standings(headroom, played)
+    first, second = (
+        {name: each.model_dump() for name, each in part.items()} for part in (derived, evaluation.standings)
+    )
     wrong = [{"number": place} for place in _apart(first, second)]
-    return judged(wrong, f"{len(wrong)} numbers of {len(derived)} standings and grades differ")
+    return judged(wrong, f"{len(wrong)} numbers of {len(derived)} standings differ")
 
 
 def _apart(first: Any, second: Any, place: str = "") -> Iterator[str]:

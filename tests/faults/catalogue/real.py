@@ -182,6 +182,6 @@ FAULTS: Faults = {
     ),
     "policies-evaluated-an-epoch-longer": critical(
         "Networks of evaluated policies train an epoch longer than those of headroom.",
-        Patch("evaluation/evaluate.py", "*counterfactuals}, headroom.epochs", "*counterfactuals}, headroom.epochs + 1"),
+        Patch("evaluation/evaluate.py", "actors, headroom.epochs)", "actors, headroom.epochs + 1)"),
     ),
 }
