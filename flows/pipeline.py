@@ -16,7 +16,6 @@ from prefect.states import Completed
 
 from flows import artifacts, interruptible, recovery
 from flows.overrides import Overrides
-from simic import params
 from simic.errors import printable
 from simic.pipeline import dvc_record, engine, run_summary, stages
 from simic.pipeline import overrides as writer
@@ -67,7 +66,6 @@ def simic(overrides: Overrides | None = None) -> State:
         first, *rest = stages.STAGES
         with engine.overridden(workspace, writer.from_model(overrides) if overrides else [], say):
             run_stage.with_options(name=first)(first)
-            stages.refuse_too_large(params.load(workspace.params), workspace)
         held = [engine.held(workspace)] if overrides else []
         for line in held:
             say(line)

@@ -26,6 +26,8 @@ class DecisionFault(SimicError):
     """The masks leave no choice, the policy's logits are not finite, or an action was played that the masks forbid."""
 
 
+MEMORY_KEYS = "runtime.processes, train.envs, train.batch_size or train.host"  # that decide how much a run takes
+
 # Remedies of what the machine refuses; any other OSError is a defect of ours, and keeps its traceback.
 REMEDIES = {
     errno.ENOSPC: "free some space",
@@ -39,6 +41,17 @@ REMEDIES = {
 }
 
 
+def is_memory_shortage(error: Exception) -> bool:
+    """Tell whether Python, numpy or torch found no memory; torch has no type for it on a CPU."""
+    return isinstance(error, MemoryError) or "allocate memory" in str(error) or "out of memory" in str(error)
+
+
+def out_of_memory(error: Exception) -> str:
+    """Say in one line what to lower after such an error."""
+    cause = str(error).strip().splitlines() or ["no more to be had"]
+    return f"out of memory ({cause[0]}); lower {MEMORY_KEYS}, or take smaller data"
+
+
 @contextmanager
 def exit_with_message(program: str) -> Iterator[None]:
     """Turn what the user can put right into one line on stderr and exit code 2."""
@@ -46,8 +59,10 @@ def exit_with_message(program: str) -> Iterator[None]:
         yield
     except SimicError as error:
         reason = str(error)
-    except MemoryError as error:
-        reason = f"out of memory ({error or 'no more to be had'}); ask for less, or for smaller data"
+    except (MemoryError, RuntimeError) as error:
+        if not is_memory_shortage(error):
+            raise
+        reason = out_of_memory(error)
     except OSError as error:
         if error.errno not in REMEDIES:
             raise

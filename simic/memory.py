@@ -1,9 +1,7 @@
-"""Refuse what would not fit into memory, before any of it is allocated."""
+"""Refuse what would not fit into memory, and recognise errors of what did not."""
 
 import os
 import resource
-from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from simic.errors import SimicError
@@ -11,15 +9,6 @@ from simic.errors import SimicError
 GIB = 2**30
 _LIMITS = (resource.RLIMIT_AS, resource.RLIMIT_DATA)
 _CGROUPS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
-
-
-@dataclass(frozen=True)
-class Need:
-    """The least bytes that something takes, and the keys or the file that decide it."""
-
-    what: str
-    bytes: int
-    decided_by: str
 
 
 def machine_bytes() -> int:
@@ -30,13 +19,10 @@ def machine_bytes() -> int:
     return min(limits + [int(text) for text in texts if text.isdecimal()])
 
 
-def refuse_too_much(needs: Sequence[Need], available: int | None = None) -> None:
-    """Raise SimicError naming the largest need where all exceed what is ``available`` (default: ``machine_bytes``)."""
-    available = machine_bytes() if available is None else available
-    total = sum(need.bytes for need in needs)
-    if total > available:
-        most = max(needs, key=lambda need: need.bytes)
+def refuse_too_much(name: str, size: int, remedy: str) -> None:
+    """Raise SimicError where something of at least ``size`` bytes does not fit; ``remedy`` is what to lower."""
+    available = machine_bytes()
+    if size > available:
         raise SimicError(
-            f"{most.what}: at least {most.bytes / GIB:.1f} GiB of {total / GIB:.1f} GiB in all, and there are "
-            f"{available / GIB:.1f} GiB of memory; lower {most.decided_by}"
+            f"{name}: at least {size / GIB:.1f} GiB, and there are {available / GIB:.1f} GiB of memory; lower {remedy}"
         )

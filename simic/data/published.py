@@ -17,7 +17,7 @@ import numpy as np
 from simic import durable
 from simic.data.sources import COPIES, Source, checked, read_file
 from simic.errors import SimicError
-from simic.memory import Need, refuse_too_much
+from simic.memory import refuse_too_much
 
 TIMEOUT_S = 30.0  # without a single byte
 CLASSES = 10
@@ -141,7 +141,7 @@ def read_idx(path: Path, dimensions: int) -> np.ndarray:
                 raise SimicError(f"{path}: starts with {header.hex()}, not {kind.hex()} and {dimensions} dimensions")
             shape = struct.unpack(f">{dimensions}I", header[4:])
             size = math.prod(shape)
-            refuse_too_much([Need(f"{path}: dimensions {list(shape)}", COPIES * size, "its dimensions")])
+            refuse_too_much(f"{path}: dimensions {list(shape)}", COPIES * size, "its dimensions")
             values = file.read(size + 1)  # one more: to see the end, and gzip's checksum with it
     except (OSError, EOFError, zlib.error) as error:
         raise SimicError(f"{path}: damaged gzip file: {error}") from None

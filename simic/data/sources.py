@@ -17,7 +17,7 @@ from torch import Tensor
 
 from simic import durable, safe_read
 from simic.errors import SimicError
-from simic.memory import Need, machine_bytes, refuse_too_much
+from simic.memory import machine_bytes, refuse_too_much
 from simic.params import Prepare
 from simic.rng import Purpose, bits, key
 
@@ -94,7 +94,7 @@ def npz_arrays(path: Path, content: bytes, wanted: Sequence[str]) -> dict[str, n
         with np.load(io.BytesIO(content), allow_pickle=False) as archive:
             names = [name for name in archive.files if name.lower() in wanted]
             size = sum(archive.zip.getinfo(f"{name}.npy").file_size for name in names)
-            refuse_too_much([Need(f"{path}: arrays {', '.join(names)}", size * COPIES, "their number of samples")])
+            refuse_too_much(f"{path}: arrays {', '.join(names)}", size * COPIES, "their number of samples")
             return {name.lower(): archive[name] for name in names}
     except SimicError:
         raise

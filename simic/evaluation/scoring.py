@@ -26,7 +26,7 @@ from simic.growth.life.vocabulary import Action, Stage
 from simic.growth.networks.family import family_of
 from simic.growth.networks.hosts import HostSpec
 from simic.params import Params, Runtime, Train
-from simic.training import memory_estimate, worker_layout
+from simic.training import worker_layout
 from simic.training.learned import LearnedActor
 
 EVALUATION_ITERATION = 1 << 40  # far above any training iteration; data order and host initialisation hash it
@@ -108,7 +108,6 @@ class EvaluationSetup:
         least = 2 if 1 in Counter(task.group for task in held_out.tasks).values() else 1
         hosts = count * max(least, -(-params.evaluate.eval_seeds // count))
         rows = hosts * at_once(hosts, policies, rows_at_once(params))
-        memory_estimate.refuse_playing(params, prepared, rows, torch.device(device))
         splits = held_out.train, held_out.val
         env = open_env(params.train, params.rng_seed, params.runtime, splits, torch.arange(rows), device)
         return cls(env, held_out, env.env_ids[:hosts] % count, data_hash(prepared), params.runtime)

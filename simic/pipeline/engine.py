@@ -55,9 +55,6 @@ def run_chain(
     with overridden(workspace, overrides, say):
         current = dvc_record.current(workspace.root, [first, *rest])
         ran = [first] if refresh(first, workspace, execution, say, first not in current) else []
-        due = bool(ran) or "train" not in current
-        if due and "train" in rest:  # known now, and better said before headroom is measured
-            stages.refuse_too_large(params.load(workspace.params), workspace)
     for name in rest:
         stale = None if ran else name not in current
         if refresh(name, workspace, execution, say, stale):

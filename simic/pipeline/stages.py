@@ -27,8 +27,7 @@ from simic.pipeline.kept_runs import TrainingRecipe
 from simic.pipeline.paths import Workspace
 from simic.telemetry import publish
 from simic.telemetry.naming import run_name
-from simic.training import card, checkpoint, kept_iteration, machine, memory_estimate, trainer
-from simic.training.assemble import layout
+from simic.training import card, checkpoint, kept_iteration, machine, trainer
 from simic.training.interrupts import stop_on_signals
 from simic.training.learned import Learned
 from simic.training.observers import Observer
@@ -122,14 +121,6 @@ def _is_published(params: Params, work: Path, workspace: Workspace) -> bool:
     if seal is None or not end.exists() or not published.exists() or end.read_bytes() != published.read_bytes():
         return False
     return seal.writes["checkpoints"] == seals.content_hash(workspace.checkpoints)
-
-
-def refuse_too_large(params: Params, workspace: Workspace) -> None:
-    """Raise SimicError where training on the prepared data needs more memory than there is."""
-    if not params.prepare.is_gym:
-        device = machine.configure(params.runtime)
-        processes = layout(params, device).processes
-        memory_estimate.refuse_training(params, workspace.prepared, params.train.envs, processes, device)
 
 
 def _publish(session: Session, workspace: Workspace, best: int, latest: int) -> None:

@@ -23,7 +23,7 @@ class _Stop(KeyboardInterrupt):
     """
 
 
-def in_training(iterations: int, more: bool) -> Interrupted:
+def in_training(iterations: int, more: bool = False) -> Interrupted:
     """Say how many iterations are saved; ``more``: something was done after them."""
     again = "; what followed was not saved and will be done again" if more else ""
     return Interrupted(f"stopped with {iterations} iterations saved{again}; to resume: simic train")

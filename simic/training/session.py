@@ -23,7 +23,7 @@ from simic.telemetry import starts
 from simic.telemetry.naming import run_name
 from simic.telemetry.recorder import FOLDER, NOTHING, Recorder, Silent
 from simic.telemetry.rows import FindingRow, StartRow
-from simic.training import machine, memory_estimate, resume, run_layout
+from simic.training import machine, resume, run_layout
 from simic.training.assemble import assemble, layout, runtime_for
 from simic.training.checkpoint import CheckpointStore, Manifest
 from simic.training.learned import describe_specs
@@ -105,9 +105,6 @@ def open_session(
     """
     device = machine.configure(runtime_for(params, ranks))
     shared = layout(params, device, ranks)
-    hosts = len(ranks.env_ids(params.train.envs))
-    if not params.prepare.is_gym:
-        memory_estimate.refuse_training(params, prepared_dir, hosts, shared.processes, device)
     identity = Identity(Identity.params_of(params), data_hash(prepared_dir), _describe(params, device, shared, ranks))
     store = CheckpointStore(work_dir / CHECKPOINTS, params.runtime.keep_last)
     with ExitStack() as files:

@@ -67,7 +67,7 @@ def test_what_would_not_fit_is_refused_before_there_is_room_made_for_it_and_a_su
     (tmp_path / "mine.npz").write_bytes(npz(zipfile.ZIP_DEFLATED, x=npy(zeros), y=npy(np.arange(10_000) % 3)))
     monkeypatch.setattr(memory, "machine_bytes", lambda: 1_000_000)
     message = refused(standard.Prepare(task="npz", source="mine.npz"), tmp_path)
-    assert "mine.npz: arrays x, y: at least 0.0 GiB of 0.0 GiB in all, and there are 0.0 GiB of memory" in message
+    assert "mine.npz: arrays x, y: at least 0.0 GiB, and there are 0.0 GiB of memory" in message
     monkeypatch.setattr(memory, "machine_bytes", lambda: 2**30)
     suite = Suite(instances=Instances(train=1_000_000))
     assert "1000000 tasks: at least" in refused(standard.Prepare(task="suite", suite=suite), tmp_path)

@@ -27,7 +27,7 @@ from simic.pipeline import kept_runs, run_summary, stages
 from simic.pipeline.grow import _asked_policy
 from simic.pipeline.paths import Workspace
 from simic.telemetry import starts
-from simic.training import assemble, checkpoint, memory_estimate, session
+from simic.training import assemble, checkpoint, session
 from simic.training.learned import Learned
 from tests.durability.damage import Place
 
@@ -129,7 +129,6 @@ class Opener:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(session, "assemble", lambda *given: self.state)
             patch.setattr(type(self.state.task.env), "close", lambda env: None)
-            patch.setattr(memory_estimate, "refuse_training", lambda *given: None)
             work = workspace.work(stages.fingerprint(tree, workspace))
             with session.open_session(tree, work, workspace.prepared, fresh) as opened:
                 for finding in opened.findings:

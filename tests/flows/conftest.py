@@ -10,7 +10,6 @@ import pytest
 from dvc.repo import Repo
 from prefect.testing.utilities import prefect_test_harness
 
-from simic.errors import SimicError
 from simic.params import Params
 from simic.pipeline import dvc_record, stages
 from simic.pipeline.paths import Workspace
@@ -19,13 +18,7 @@ from tests.pipeline.mlflow_runs import info_of, publish_files
 
 
 class ObservedToys(Toys):
-    """Training tells its observers; more hosts than ``most`` are too large."""
-
-    most = 10_000
-
-    def refuse_too_large(self, params: Params, workspace: Workspace) -> None:
-        if params.train.envs > self.most:
-            raise SimicError(f"train.envs = {params.train.envs}: too large")
+    """Training tells its observers."""
 
     def train(self, params: Params, workspace: Workspace, observers: Sequence[Any] = (), **_: Any) -> None:
         super().train(params, workspace)
@@ -51,7 +44,6 @@ def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workspace:
 def toys(monkeypatch: pytest.MonkeyPatch) -> Toys:
     replaced = ObservedToys()
     monkeypatch.setattr(stages, "STAGES", {name: getattr(replaced, name) for name in stages.STAGES})
-    monkeypatch.setattr(stages, "refuse_too_large", replaced.refuse_too_large)
     as_a_process = dvc_record._dvc
 
     def dvc(root: Path, *arguments: str) -> str:

@@ -22,7 +22,6 @@ STAGES = """
 import time
 from simic.training.interrupts import in_training
 
-def refuse_too_large(params, workspace): ...
 def discard_work(params, workspace): ...
 
 def prepare(params, workspace):

@@ -34,7 +34,7 @@ NOT_RECORDED = {
     f"simic/{name}.py"
     for name in (
         *("__init__", "errors", "memory", "params", "registry", "safe_read", "validation_messages"),
-        *("pipeline/__init__", "pipeline/dvc_record", "pipeline/paths", "seals", "training/memory_estimate"),
+        *("pipeline/__init__", "pipeline/dvc_record", "pipeline/paths", "seals"),
     )
 }
 SHOWS = {"simic/pipeline/display.py"}  # progress, from what it is told: no result hangs on it, or on what it imports

@@ -1,7 +1,7 @@
 """Killed by SIGKILL, asked to stop or out of disk at any change of a file in any stage: earlier outputs are as they
 were or as they will be, a stop and a full disk are told in one line, and the same command again makes what an
 undisturbed run makes, without training anything twice; with real stages, DVC and MLflow. Kills inside training:
-tests/training/test_partial.py.
+tests/training/test_killed.py.
 
 Small file systems can be mounted by root alone. `make prove` has every change of every stage and of its record with
 DVC for kills, every second one for full disks and every fourth one for stops, in hours: `pytest -m prove

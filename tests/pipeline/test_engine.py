@@ -54,7 +54,6 @@ def toys(monkeypatch: pytest.MonkeyPatch) -> StoppableToys:
     """In place of the stages; MLflow has nothing to be told of them."""
     found = StoppableToys()
     monkeypatch.setattr(stages, "STAGES", {"prepare": found.prepare, "train": found.train})
-    monkeypatch.setattr(stages, "refuse_too_large", lambda *_: None)  # there are no real data
     monkeypatch.setattr(mlflow_observer.MlflowObserver, "publish", lambda self: None)
     return found
 
@@ -170,24 +169,6 @@ def test_a_users_file_that_was_edited_is_prepared_again_with_what_depends_on_it(
     assert chain(workspace) == ["prepare", "train"]
     source.unlink()  # what was made from it is still there
     assert chain(workspace) == []
-
-
-def test_what_is_too_large_is_refused_before_anything_is_measured(
-    workspace: Workspace, toys: StoppableToys, source: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """With memory for 100 hosts and little data."""
-
-    def too_large(tree: Params, workspace: Workspace) -> None:
-        if tree.train.envs > 100 or (workspace.prepared / "x").read_text() == "much":
-            raise SimicError("too large")
-
-    monkeypatch.setattr(stages, "refuse_too_large", too_large)
-    before = workspace.params.read_bytes()
-    assert refused(workspace, "train.envs=240")[0] == "too large"
-    assert workspace.params.read_bytes() == before
-    source.write_text("much")
-    assert refused(workspace)[0] == "too large"
-    assert toys.ran == ["prepare", "prepare"]
 
 
 def test_what_a_hand_changes_meanwhile_is_not_undone(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:

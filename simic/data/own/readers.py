@@ -16,7 +16,7 @@ from simic.data.own import predict
 from simic.data.own.columns import split_target
 from simic.data.sources import npz_arrays
 from simic.errors import SimicError
-from simic.memory import Need, refuse_too_much
+from simic.memory import refuse_too_much
 
 SPLIT_NAMES = {"train": 0, "training": 0, "val": 1, "valid": 1, "validation": 1, "dev": 1, "test": 2, "testing": 2}
 NPZ_NAMES = ("x", "y", *(f"{axis}_{name}" for axis in "xy" for name in SPLIT_NAMES))
@@ -52,7 +52,7 @@ def read(path: Path, target: str | None = None) -> Given:
             return _read_folder(path, target)
         if not path.is_file():
             raise SimicError(f"{path}: no such file; must be {KINDS}")
-        refuse_too_much([Need(str(path), path.stat().st_size * COPIES, "the size of the file")])
+        refuse_too_much(str(path), path.stat().st_size * COPIES, "the size of the file")
         ending = path.suffix.lower() if path.suffix.lower() != ".gz" else Path(path.stem).suffix.lower()
         if ending in TABLES:
             frame = _arrow(path) if ending in ARROW else predict.read_table(path)

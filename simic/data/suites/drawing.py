@@ -15,7 +15,7 @@ from simic.data.sources import COPIES, equal_rows
 from simic.data.suites.kinds import KINDS, OUTSIDE, Draws, Problem, Sources
 from simic.data.suites.suites import SUITES, SourceTask, TaskSuite
 from simic.errors import SimicError
-from simic.memory import Need, refuse_too_much
+from simic.memory import refuse_too_much
 from simic.params import Host, Prepare
 
 # Trains a host on a source task, given an rng_seed and a number of epochs; returns its weights by name.
@@ -46,7 +46,7 @@ def many(params: Prepare, rng_seed: int, data_dir: Path, train_host: TrainHost |
             instances.append(_instance(Draws(rng_seed, name, pool, k, sources), group, samples, shipped))
             if len(instances) == 1:
                 each = sum(array.nbytes for array in instances[0].arrays.values())
-                refuse_too_much([Need(f"{count} tasks", COPIES * count * each, f"prepare.suite.instances.{group}")])
+                refuse_too_much(f"{count} tasks", COPIES * count * each, f"prepare.suite.instances.{group}")
         return instances
 
     visible = drawn("train", counts.train) + drawn("val", counts.val)

@@ -318,7 +318,9 @@ def _process_losses() -> Iterator[None]:
     try:
         yield
     except BrokenProcessPool as error:
-        raise ProcessLost("a process that trains hosts has ended") from error
+        raise ProcessLost(
+            "a process that trains hosts has ended; if for want of memory, lower runtime.processes or train.envs"
+        ) from error
 
 
 class _Packer(pickle.Pickler):
