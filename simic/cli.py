@@ -102,25 +102,6 @@ def audit(set_: Overrides = None, params: ParamsFile = None) -> None:
 
 
 @app.command(rich_help_panel=RESULTS)
-def certify(
-    code: Annotated[
-        bool, typer.Option("--code", help="Small trainings by this code with these params, instead of the run.")
-    ] = False,
-) -> None:
-    """Derive the finished run again by an independent reference and print what was compared."""
-    from simic import params
-    from simic.pipeline import stages
-
-    workspace = _workspace()
-    tree = params.load(workspace.params)
-    certified = stages.certify_code if code else stages.certify
-    comparison = _interruptible(lambda: certified(tree, workspace), "certify")
-    _say(comparison.page())
-    if not comparison.sound:
-        raise typer.Exit(1)
-
-
-@app.command(rich_help_panel=RESULTS)
 def explain(
     task: Annotated[str, typer.Argument(help="A task of the evaluation by name, or the number of a host in it.")],
     step: Annotated[int, typer.Argument(help="From 1, as the report counts.")],

@@ -393,9 +393,8 @@ class Evaluate(Tree):
 
 
 class Audit(Tree):
-    """The audit of the run: by an independent reference too or not, and which findings fail the stage."""
+    """The audit of the run: which findings fail the stage."""
 
-    certify: bool = True
     fail_on: Literal["never", "critical", "high", "medium"] = "never"
 
 

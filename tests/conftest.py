@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from simic import cli
 
 # Folders with long tests.
-LONG = ("pipeline", "audit", "flows", "training", "certify", "envs", "growth", "evaluation", "batch", "faults")
+LONG = ("pipeline", "audit", "flows", "training", "reference", "envs", "growth", "evaluation", "batch", "faults")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

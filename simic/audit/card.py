@@ -54,5 +54,5 @@ def _scores(evaluation: Evaluation) -> str:
 
 def _verdict(verdict: Verdict) -> str:
     counts = ", ".join(f"{count} {severity}" for severity, count in verdict.counts().items() if count) or "none"
-    certified = "" if verdict.certified else "not "
-    return f"Audit: {certified}certified by an independent reference. Findings: {counts}."
+    record = "does not hold" if verdict.refuted else "holds"
+    return f"Audit: the record {record}. Findings: {counts}."

@@ -13,9 +13,9 @@ from simic.telemetry.rows import SEVERITIES, Severity
 
 SCHEMA_VERSION = 5
 Evidence = Mapping[str, float | int | str]
-# In the order of proof: hashes, recomputation, independent reference; then exact resume, and symptoms.
-Layer = Literal["bind", "recompute", "certify", "resume", "symptom"]
-PROOF: tuple[Layer, ...] = ("bind", "recompute", "certify")
+# In the order of proof: hashes, recomputation; then symptoms.
+Layer = Literal["bind", "recompute", "symptom"]
+PROOF: tuple[Layer, ...] = ("bind", "recompute")
 
 
 class Status(StrEnum):
@@ -77,12 +77,6 @@ class Verdict(Frozen):
         return tuple(result.check for result in self.findings if result.layer in PROOF)
 
     @property
-    def certified(self) -> bool:
-        """Tell whether the reference agreed in every part, and nothing is refuted."""
-        parts = [result.status for result in self.results if result.layer == "certify"]
-        return bool(parts) and set(parts) == {Status.PASS} and not self.refuted
-
-    @property
     def unseen(self) -> tuple[str, ...]:
         """Return checks that were not evaluated and could have been critical."""
         return tuple(r.check for r in self.with_status(Status.NOT_EVALUATED) if r.severity == "critical")
@@ -92,9 +86,9 @@ class Verdict(Frozen):
         return {s: sum(f.severity == s for f in self.findings) for s in reversed(SEVERITIES)}
 
     def metrics(self) -> str:
-        """Return flat JSON: findings by severity, checks not evaluated, and certified as 0 or 1."""
+        """Return flat JSON: findings by severity, and checks not evaluated."""
         counted = {**self.counts(), "not_evaluated": len(self.with_status(Status.NOT_EVALUATED))}
-        return json.dumps({**counted, "certified": int(self.certified)}, indent=2) + "\n"
+        return json.dumps(counted, indent=2) + "\n"
 
     def to_json(self) -> str:
         """Return canonical JSON with a checksum."""

@@ -12,12 +12,18 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from simic import rng
-from simic.certify.life import GERMINATE, LIVE, STAGES, WAIT
-from simic.certify.rewards import DWELL_MOST, DWELL_WORTH, PHI
 from simic.params import Train
 
 Array = NDArray[Any]
 Steps = Mapping[str, Array]  # columns of one iteration's steps by name, [T, E] or [T, E, K]
+
+# Stages and ops as the tables have them.
+DORMANT, GERMINATED, TRAINING, BLENDING, HOLDING, FOSSILIZED, PRUNED, EMBARGOED, RESETTING = range(9)
+LIVE = (GERMINATED, TRAINING, BLENDING, HOLDING, FOSSILIZED)
+WAIT, GERMINATE = range(2)
+# The potential of a stage, and how much the steps in it add.
+PHI = {GERMINATED: 1.0, TRAINING: 2.0, BLENDING: 3.5, HOLDING: 5.5, FOSSILIZED: 7.5}
+DWELL_WORTH, DWELL_MOST = 0.3, 2.0
 
 LEVEL = 0.95
 FLIPS = 65_536  # of the sampled sign-flip test
@@ -152,7 +158,7 @@ def _potential(steps: Steps) -> Array:
     dwelt = np.ones(stage.shape, dtype=np.int64)  # steps in the stage, the present one included
     for t in range(1, len(stage)):
         dwelt[t] = np.where((stage[t] == stage[t - 1]) & ~germinated[t], dwelt[t - 1] + 1, 1)
-    potential = np.array([PHI.get(each, 0.0) for each in STAGES])[stage]
+    potential = np.array([PHI.get(each, 0.0) for each in range(RESETTING + 1)])[stage]
     return (potential + np.where(np.isin(stage, LIVE[:-1]), np.minimum(DWELL_WORTH * dwelt, DWELL_MOST), 0.0)).sum(
         axis=2
     )

@@ -10,7 +10,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from simic.audit.certificate import Certificate
 from simic.audit.provenance import RESTORED, Provenance
 from simic.data.batches import Dataset, Meta, TaskMeta
 from simic.errors import SimicError
@@ -149,7 +148,6 @@ class RunRecord:
     tasks: tuple[TaskMeta, ...] | None = None  # of the bank, in its order
     meta: Meta | None = None  # of the prepared data
     samples: tuple[Dataset, Dataset] | None = None  # what training learns from and is measured by
-    certificate: Certificate | None = None
 
     @classmethod
     def from_published(cls, params: Params, folder: Path) -> Self:

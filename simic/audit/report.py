@@ -19,7 +19,6 @@ from simic.audit.drawing import Panel
 from simic.audit.findings import Layer, Status, Verdict, failing, percent
 from simic.audit.provenance import Provenance
 from simic.audit.record import RunRecord, Table
-from simic.audit.resume_certificate import COMMAND
 from simic.errors import AuditFailed, SimicError, printable
 from simic.evaluation.endpoints import COMMON, ORACLE_TASK
 from simic.evaluation.gym import RANDOM
@@ -33,8 +32,6 @@ from simic.training.resume import differences
 COMPARES: dict[Layer, str] = {
     "bind": "files with the hashes that each stage recorded",
     "recompute": "recorded numbers with those computed again from the tables",
-    "certify": "iterations, episodes, evaluation, headroom and exported network with an independent float64 reference",
-    "resume": "killed and resumed trainings of this code with one that was not killed",
     "symptom": "measurements with the limits of sound training; these are signs, not proof",
 }
 
@@ -68,8 +65,6 @@ def write(run: RunRecord, verdict: Verdict, folder: Path) -> None:
         card.FILE: card.model_card(run, verdict),
         **{f"figures/{panel.name}.svg": panel.document for panel in panels},
     }
-    if run.certificate is not None:
-        files["certificate.json"] = run.certificate.to_json()
     try:
         durable.replace_files({folder / name: text.encode() for name, text in files.items()})
         for stray in {*(folder / "figures").glob("*.svg")} - {folder / name for name in files}:  # of an earlier run
@@ -274,16 +269,7 @@ def provenance_rows(run: RunRecord) -> list[tuple[str, str]]:
         ("data sha256", provenance.data_sha256),
         *((f"checkpoint {name} sha256", digest) for name, digest in provenance.checkpoint_sha256.items()),
         ("hash chain of the training state, last link", provenance.state_chain),
-        ("killed and resumed", _tried(run)),
         *provenance.versions.items(),
         *provenance.hardware.items(),
     ]
     return [(name, UNNAMED if value is None else str(value)) for name, value in rows]
-
-
-def _tried(run: RunRecord) -> str:
-    """Return the last result of simic verify-resume, of whatever code; X1 judges it."""
-    tried = run.certificate.resume if run.certificate else None
-    if tried is None or isinstance(tried, str):
-        return f"{tried or 'not tried'}; {COMMAND}"
-    return f"{tried.trained}: {tried.result}"

@@ -128,7 +128,6 @@ def _log_audit(workspace: Workspace) -> None:
 
     verdict = read_verdict(workspace.reports)
     tags = provenance(workspace) | {
-        "simic.certified": "yes" if verdict.certified else "no",
         "simic.refuted": ", ".join(verdict.refuted),
         "mlflow.note.content": "  \n".join(run_summary.of(workspace).lines),  # what MLflow shows as the description
     }

@@ -35,7 +35,6 @@ class Workspace:
     metrics = _Place("reports/metrics.json")  # the few numbers of a run that are followed from run to run
     grown = _Place("reports/grown")  # the best network of the evaluation, as a plain module
     figures = _Place("reports/figures")
-    certificate = _Place("reports/certificate.json")  # of the audit's independent reference
     model_card = _Place("reports/model_card.md")
     promotion = _Place("reports/promotion.json")  # the last decision of simic promote
     state = _Place(".simic")  # unfinished work, locks and caches: never versioned

@@ -36,9 +36,7 @@ def of(workspace: Workspace) -> RunSummary:
     verdict = read_verdict(workspace.reports)
     counts = verdict.counts()
     grave = counts["critical"] + counts["high"]
-    named = (
-        f"{grave or 'no'} critical or high finding{'s' * (grave > 1)}, {'' if verdict.certified else 'not '}certified"
-    )
+    named = f"{grave or 'no'} critical or high finding{'s' * (grave > 1)}"
     of_gym = result.schema_of(workspace.evaluation) == gym.SCHEMA
     if verdict.refuted:
         score = gap = f"withheld: the record does not hold ({', '.join(verdict.refuted)})"
@@ -62,7 +60,5 @@ def _next(verdict: Verdict, of_gym: bool) -> str:
         return "simic doctor says what is damaged; do not use the numbers before this is settled"
     if verdict.counts()["critical"] or verdict.counts()["high"]:
         return "read the findings at the top of the report; each says what to change"
-    if not verdict.certified:
-        return "simic certify shows what the reference could not confirm"
     use = "models/program runs without simic" if of_gym else "simic grow DATA uses the policy"
     return f"{use}; simic promote makes it champion; commit dvc.lock to keep the run"

@@ -35,8 +35,6 @@ from simic.training.run_layout import CHECKPOINTS
 from simic.training.session import Session, open_session
 
 if TYPE_CHECKING:
-    from simic.audit.certificate import Certificate
-    from simic.audit.certify_code import CodeCertificate
     from simic.audit.record import RunRecord
     from simic.evaluation.parts import Parts
     from simic.evaluation.result import HeadroomReport
@@ -294,25 +292,11 @@ def refuse_gym(params: Params, command: str) -> None:
 
 
 def audit(params: Params, workspace: Workspace) -> None:
-    """Check the run and write the reports, the model card, findings, their numbers and certificate.json."""
-    from simic.audit.certificate import Certificate
+    """Check the run and write the reports, the model card, findings and their numbers."""
     from simic.audit.report import write_report
 
-    with (
-        seals.explain_damage(workspace.root, params),
-        shown(params.runtime.progress, "audit", "steps") as progress,
-    ):
-        run, certificate = recorded(params, workspace), Certificate()
-        if params.audit.certify:
-            certificate = _certified(run, workspace)
-            progress("derived again by the reference", 1, 1)
-        write_report(replace(run, certificate=certificate), workspace.reports)
-
-
-def certify(params: Params, workspace: Workspace) -> "Certificate":
-    """Derive the published run again by an independent reference; nothing is written."""
     with seals.explain_damage(workspace.root, params):
-        return _certified(recorded(params, workspace), workspace)
+        write_report(recorded(params, workspace), workspace.reports)
 
 
 def recorded(params: Params, workspace: Workspace) -> "RunRecord":
@@ -341,29 +325,6 @@ def recorded(params: Params, workspace: Workspace) -> "RunRecord":
     samples = load_split(workspace.prepared, "train"), load_split(workspace.prepared, "val")
     meta = read_meta(workspace.prepared)
     return replace(run, tasks=tuple(meta.tasks), meta=meta, samples=samples)
-
-
-def _certified(run: "RunRecord", workspace: Workspace) -> "Certificate":
-    from simic.audit import certify_gym
-    from simic.audit.certificate import Certificate
-    from simic.audit.certify import certify
-
-    if not workspace.prepared.exists():
-        return Certificate()  # there is nothing to derive it from
-    if run.params.prepare.is_gym:
-        return certify_gym.certify(workspace.prepared, workspace.telemetry, workspace.checkpoints, run)
-    return certify(workspace.prepared, workspace.grown, workspace.telemetry, workspace.checkpoints, run)
-
-
-def certify_code(params: Params, workspace: Workspace) -> "CodeCertificate":
-    """Return what the reference says of a small training by this code with these params, on the prepared data."""
-    from simic.audit.certify_code import certify_code as certified
-
-    refuse_gym(params, "certify --code")
-    prepared = unchanged(workspace, workspace.prepared)
-    if (task := read_meta(prepared).task) != params.prepare.task:
-        raise SimicError(f"{prepared}: of task {task}, params.yaml has {params.prepare.task}; run simic prepare first")
-    return certified(params, prepared)
 
 
 def unchanged(workspace: Workspace, path: Path) -> Path:

@@ -8,8 +8,6 @@ from simic.audit import limits
 from simic.growth.life.vocabulary import Op
 from simic.telemetry.rows import FindingRow
 
-from .synthetic import certificate
-
 
 def put(rows, value):
     """Write a value at some rows."""
@@ -30,21 +28,6 @@ def update(name, rows, value):
 
 def two(first, second):
     return lambda p: second(first(p))
-
-
-def certified(**deviations):
-    """Set the deviation of one part of the certificate."""
-    return lambda p: p.attribute(certificate=certificate(**deviations))
-
-
-def resumed(**changes):
-    """Change the certificate of killed trainings."""
-
-    def damage(p):
-        old = p.run.certificate
-        return p.attribute(certificate=old.model_copy(update={"resume": old.resume.model_copy(update=changes)}))
-
-    return damage
 
 
 def versus(other, low, high):
@@ -170,12 +153,5 @@ DEFECTS = {
            ("medium", lambda p: provenance(origin=replace(p.run.provenance.origin, code_changes=1))(p)),
            ("medium", lambda p: provenance(origin=replace(p.run.provenance.origin, code_dirty=True))(p)),
            ("medium", lambda p: provenance(origin=replace(p.run.provenance.origin, code_revision=None))(p))],
-    "X1": [("critical", resumed(differing_bytes=1)), ("critical", resumed(differing=("models/x (0)",))),
-           ("critical", resumed(retrained_beyond_one=1)), ("critical", resumed(failures=("training 2: refused",)))],
     "X9": [(severity, told(severity)) for severity in ("low", "medium", "high")],
-    "K1": [("critical", certified(iterations=1e-5)), ("critical", certified(iterations=None))],
-    "K2": [("critical", certified(episodes=1e-5))],
-    "K3": [("critical", certified(evaluation=1e-5))],
-    "K4": [("critical", certified(headroom=1e-5))],
-    "K5": [("critical", certified(grown_network=1e-5))],
 }  # fmt: skip

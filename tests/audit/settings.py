@@ -22,7 +22,6 @@ SMALL = (
     "headroom.search_tasks=2",
     "evaluate.eval_seeds=4",
     "evaluate.policies=[learned, learned_sampled]",
-    "audit.certify=false",
     "runtime.threads=1",
     "runtime.processes=1",
     "runtime.progress=none",

@@ -2,17 +2,13 @@
 
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import get_args
 
 import numpy as np
 
 from simic.agent.metrics import UpdateMetrics
 from simic.audit.audit import checks
-from simic.audit.certificate import Certificate, Certified, Part
 from simic.audit.provenance import Origin, Provenance
 from simic.audit.record import RunRecord
-from simic.audit.resume_certificate import ResumeCertificate, ResumeSubject
-from simic.certify.comparison import Comparison
 from simic.evaluation import endpoints
 from simic.evaluation.evaluate import summary
 from simic.evaluation.result import (
@@ -254,34 +250,10 @@ def provenance():
                       code_sha256={"train": "9" * 64}, params=recorded)  # fmt: skip
 
 
-def certificate(**deviations):
-    """Return a certificate with one comparison in each part; ``deviations`` by part."""
-    parts = {name: deviations.get(name.replace(" ", "_"), 1e-7) for name in get_args(Part)}
-    return Certificate(
-        parts=tuple(
-            Certified(part=name, lines=(Comparison(what="loss", where="step 1", deviation=found, allowed=1e-6, count=9,
-                                             ok=found is not None and found <= 1e-6),))
-            for name, found in parts.items()
-        ),
-        resume=ResumeCertificate(
-            subject=ResumeSubject.of(provenance()), trained="a small training", seed=1, trainings=6,
-            kills={"step": 30, "checkpoint": 20}, compared_files=60, compared_bytes=3000, differing_bytes=0,
-            differing=(), retrained_beyond_one=0,
-        ),
-    )  # fmt: skip
-
-
-def tried(**changes):
-    """Return the certificate of killed trainings alone."""
-    return certificate().resume.model_copy(update=changes)
-
-
 def clean_run(published):
     """Read the defect-free run from its tables."""
     loaded = RunRecord.from_published(params(), published)
-    return replace(
-        loaded, headroom=headroom(), evaluation=evaluation(), provenance=provenance(), certificate=certificate()
-    )
+    return replace(loaded, headroom=headroom(), evaluation=evaluation(), provenance=provenance())
 
 
 @dataclass(frozen=True)

@@ -7,22 +7,18 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from markupsafe import escape
-from safetensors.torch import load_file, save_file
 
-from simic import durable, seals
-from simic.audit import certify, figures
+from simic import seals
+from simic.audit import figures
 from simic.audit.audit import checks, examine
-from simic.audit.certificate import Certificate
 from simic.audit.findings import Status, Verdict
 from simic.data.batches import read_meta
 from simic.errors import SimicError
 from simic.evaluation import result
-from simic.growth.export import STRUCTURE
 from simic.growth.life.vocabulary import Op, Stage
 from simic.pipeline import stages
 from simic.pipeline.paths import Workspace
 from simic.telemetry import starts
-from simic.telemetry.publish import KEPT_FILE
 from simic.telemetry.rows import FindingRow
 from simic.training.resume import LOST_BEST
 
@@ -266,99 +262,3 @@ def test_shared_samples_and_those_standardised_otherwise_are_found(run):
     x = val.x.clone()
     x[3] = train.x[7]
     assert of(replace(run, samples=(train, replace(val, x=x))), "C11").status is Status.FINDING
-
-
-def shifted(values):
-    return *values[1:], values[0]
-
-
-def subject(run, workspace):
-    return certify.CertifiedRun(workspace.prepared, workspace.grown, workspace.telemetry, workspace.checkpoints, run)
-
-
-def test_an_exported_network_that_was_changed_is_not_certified(run, copy):
-    weights, again = copy.grown / "weights.safetensors", subject(run, copy)
-    tensors = load_file(weights)
-    save_file({name: tensor * 0.5 for name, tensor in tensors.items()}, weights)
-    assert certify.part("grown network", again.grown_network).differences
-    forged = durable.checked((copy.grown / STRUCTURE).read_bytes())
-    forged["sha256"][weights.name] = durable.sha256(weights)
-    (copy.grown / STRUCTURE).write_bytes(durable.with_checksum(forged))
-    grown = certify.part("grown network", again.grown_network)
-    assert "answers of exported weights and program" in [line.what for line in grown.differences]
-
-
-def test_another_record_of_decisions_is_not_certified(run, workspace):
-    """Record germinations in another slot than they happened, and validate with other weights than the best."""
-    ops, valid = run.steps.column("effective_op"), run.steps.column("valid")
-    column = run.steps.column("slot")
-    told = Plant(run).column("steps", "slot", lambda slots: np.where((ops == 1) & valid, 1 - column % 2, slots)).run
-    told = changed_checkpoint(told, "best", lambda name, x: -x if "heads" in name else x)
-    differing = {line.what for line in certify.part("episodes", subject(told, workspace).episodes).differences}
-    assert {"stage", "decisions, mean, third quartile"} <= differing
-
-
-ALTERED = {  # what differs, by tensor of a kept iteration
-    "after/ppo/policy.value_head.out.weight": "weights",
-    "after/ppo/adam.exp_avg.value_head.out.weight": "state that was kept",
-    "after/normalizers/observation.m2": "scale of observations",
-    "rewards": "advantages",
-    "env_ids": "actions sampled",
-}
-
-
-def test_another_update_than_the_one_that_was_made_is_not_certified(run, workspace, tmp_path):
-    """Change what was kept of the last iteration, the state that one took up, and the latest checkpoint."""
-    telemetry = shutil.copytree(workspace.telemetry, tmp_path / "telemetry")
-    path = telemetry / KEPT_FILE.format(run.params.train.iterations - 1)
-    tensors = load_file(path)
-    save_file(tensors | {name: tensors[name] + tensors[name].abs().max() for name in ALTERED}, path)
-    altered = Plant(run).column("updates", "state_begun", put(2, "0" * 64)).run
-    altered = changed_checkpoint(altered, "latest", lambda name, x: x + 1)
-    found = certify.part("iterations", replace(subject(altered, workspace), telemetry=telemetry).iterations)
-    differing = {line.what for line in found.differences}
-    assert {*ALTERED.values(), "state taken up", "state of the latest checkpoint", "hash chain"} <= differing
-
-
-def test_samples_that_two_splits_share_are_looked_for(run, workspace):
-    evaluated = certify.part("evaluation", subject(run, workspace).evaluation)
-    of_tasks = {f"samples of {group} tasks that are in training tasks" for group in ("validation", "held-out")}
-    kinds = {"test samples that are in train", *of_tasks}
-    assert kinds <= {line.what for line in evaluated.lines} and not evaluated.differences
-
-
-def test_a_headroom_of_other_hosts_is_not_certified(run, workspace):
-    """Shift what hosts scored, searched on and reached statically; let hosts choose what they score."""
-    found = run.headroom
-    changed = {name: shifted(vars(found)[name]) for name in ("val_pct", "test_pct", "search_scores")}
-    changed["choosing_val_pct"] = found.val_pct
-    floors = {name: {"test_accuracy_pct": shifted(each.test_accuracy_pct)} for name, each in found.floors.items()}
-    changed["floors"] = {name: each.model_copy(update=floors[name]) for name, each in found.floors.items()}
-    other = replace(run, headroom=found.model_copy(update=changed))
-    differences = certify.part("headroom", subject(other, workspace).headroom).differences
-    kinds = [line.what for line in differences if "quartile" in line.what]
-    reached = ("score", "test accuracy", "test accuracy", "validation accuracy", "validation accuracy")
-    assert sorted(kinds) == [f"{what}, third quartile" for what in reached]
-
-
-def test_training_is_certified_alike_in_a_process_beside_this_one(run, workspace, monkeypatch):
-    """On images with flat parts, where pixels of a pooled window are equal."""
-    for other in ("evaluation", "headroom"):
-        monkeypatch.setattr(certify.CertifiedRun, other, lambda self: ())
-    runtime = run.params.runtime.model_copy(update={"processes": 2})
-    two = replace(run, params=run.params.model_copy(update={"runtime": runtime}))
-    where = workspace.prepared, workspace.grown, workspace.telemetry, workspace.checkpoints
-    iterations, episodes, *_ = certify.certify(*where, two).parts
-    own = subject(run, workspace)
-    assert iterations == certify.part("iterations", own.iterations)
-    assert episodes == certify.part("episodes", own.episodes)
-    assert iterations.lines and episodes.lines and not iterations.differences and not episodes.differences
-
-
-def test_what_was_not_kept_or_has_no_reference_is_not_certified_and_says_so(run, workspace, tmp_path):
-    part = certify.part("iterations", replace(subject(run, workspace), telemetry=tmp_path).iterations)
-    assert not part.lines and "kept no iteration" in part.reason
-    loss = replace(run, params=small("train.reward.mode=loss"))
-    part = certify.part("episodes", subject(loss, workspace).episodes)
-    assert not part.lines and "loss" in part.reason
-    assert of(replace(run, certificate=Certificate(parts=(part,))), "K2").status is Status.NOT_EVALUATED

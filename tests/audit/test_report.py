@@ -14,7 +14,6 @@ import pytest
 
 from simic.audit import figures, report
 from simic.audit.audit import checks, examine, summarize
-from simic.audit.certificate import Certificate, Certified
 from simic.audit.figures import panels_of
 from simic.audit.findings import Layer, Status, Verdict, failing
 from simic.audit.record import RunRecord, Table
@@ -180,18 +179,16 @@ def test_a_gap_that_may_be_nothing_has_no_share_and_the_report_says_so(clean):
 def test_findings_come_worst_first_and_unevaluated_are_no_pass(plant):
     _, low = DEFECTS["E1"][3]
     _, critical = DEFECTS["P5"][0]
-    run = low(critical(plant)).without("certificate")
+    run = low(critical(plant)).run
     verdict = examine(run, "damaged")
     assert [f.check for f in verdict.findings] == ["P5", "E1"]
     unknown = {r.check for r in verdict.with_status(Status.NOT_EVALUATED)}
-    lacking = {"checkpoints", "certificate"}  # the run on tables has no checkpoints
+    lacking = {"checkpoints"}  # the run on tables has none
     assert unknown == {check.id for check in checks(of_gym=False) if lacking & {*check.needs}}
     assert {s: n for s, n in verdict.counts().items() if n} == {"critical": 1, "low": 1}
     page = report.html(run, verdict, ())
     assert page.index("Reward components do not add up") < page.index("Entropy of a head collapses")
     assert "Resolve the critical and high findings" in page
-    passed = page[page.index('id="passed"') : page.index('id="provenance"')]
-    assert ">K1<" not in passed
 
 
 def test_what_is_refuted_withholds_every_result(plant):
@@ -199,7 +196,7 @@ def test_what_is_refuted_withholds_every_result(plant):
     _, damage = DEFECTS["P5"][0]
     run = damage(plant).run
     verdict = examine(run, "refuted")
-    assert verdict.refuted == ("P5",) and not verdict.certified
+    assert verdict.refuted == ("P5",)
     page, plain = report.html(run, verdict, ()), report.markdown(run, verdict)
     reached = f"{run.evaluation.policies['learned'].test_accuracy_pct.estimate:.2f}"
     for text in (page[: page.index('id="findings"')], plain[: plain.index("## Findings")]):
@@ -208,12 +205,6 @@ def test_what_is_refuted_withholds_every_result(plant):
     doubt = "The record does not hold (P5): do not rely on what follows."
     assert page.count(doubt) == 2 and plain.count(doubt) == 1
     assert page.index(doubt) < page.index('<article class="case">')
-
-
-def test_a_run_of_which_a_part_is_not_certified_is_not_certified(clean, verdict):
-    parts = (*clean.certificate.parts[1:], Certified(part="iterations", lines=(), reason="no reference"))
-    partly = examine(replace(clean, certificate=Certificate(parts=parts)), "partly")
-    assert verdict.certified and not partly.refuted and not partly.certified
 
 
 def test_what_was_found_while_it_trained_is_in_the_report(clean, verdict):
@@ -247,7 +238,7 @@ def test_write_makes_every_file_again_alike_whatever_matplotlib_is_set_to(clean,
     assert Verdict.from_json(files["findings.json"]) == verdict
     assert json.loads(files["findings.json"])["schema_version"] == 5
     unknown = len(verdict.with_status(Status.NOT_EVALUATED))
-    numbers = {**verdict.counts(), "not_evaluated": unknown, "certified": int(verdict.certified)}
+    numbers = {**verdict.counts(), "not_evaluated": unknown}
     assert json.loads(files["audit_metrics.json"]) == numbers
 
 
@@ -260,6 +251,6 @@ def test_a_place_that_cannot_be_written_is_named(clean, verdict, tmp_path, monke
 
 def test_fail_on_takes_the_named_severity_and_worse_and_nothing_that_was_not_evaluated(plant):
     (_, high), (_, medium) = DEFECTS["H1"][0], DEFECTS["R2"][1]
-    results = examine(medium(high(plant)).without("provenance", "certificate"), "x").results
+    results = examine(medium(high(plant)).without("provenance"), "x").results
     expected = {"never": [], "critical": [], "high": ["H1"], "medium": ["H1", "R2"]}
     assert {limit: sorted(r.check for r in failing(results, limit)) for limit in expected} == expected

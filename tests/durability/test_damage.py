@@ -10,9 +10,7 @@ from pathlib import Path
 import pytest
 
 from simic import seals
-from simic.audit import certify
 from simic.errors import SimicError
-from simic.pipeline import stages
 from simic.pipeline.paths import Workspace
 from tests.durability import damage, judging
 from tests.durability.judging import READERS, UNREAD, Finished
@@ -104,13 +102,3 @@ def test_what_no_report_can_be_made_of_is_told_as_damage_and_a_defect_is_not(
     said = r"metrics\.json has changed since, and no report can be made .* dvc checkout"
     with pytest.raises(SimicError, match=said), seals.explain_damage(workspace.root, finished.params):
         raise KeyError("missing")
-
-
-def test_a_damaged_export_is_not_certified(finished: Finished, tmp_path: Path) -> None:
-    grown = copied(finished.workspace.grown, tmp_path / "grown")
-    (grown / "network.pt2").write_bytes(b"")
-    run = stages.recorded(finished.params, finished.workspace)
-    workspace = finished.workspace
-    subject = certify.CertifiedRun(workspace.prepared, grown, workspace.telemetry, workspace.checkpoints, run)
-    found = certify.part("grown network", subject.grown_network)
-    assert [line.what for line in found.differences] == ["exported weights and program as they were written"]

@@ -9,9 +9,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simic.certify import life
-from simic.certify.epochs import Validation
-from simic.certify.observations import History, Sight, Trial, features
 from simic.envs import observations
 from simic.envs.attribution import Attribution
 from simic.envs.governor import Vitals
@@ -22,6 +19,9 @@ from simic.growth.batch.statistics import TrainStats
 from simic.growth.life.vocabulary import Blend, Op, Ramp, Slots, Stage
 from simic.params import Governor
 from simic.transfer import CPU
+from tests.reference import life
+from tests.reference.epochs import Validation
+from tests.reference.observations import History, Sight, Trial, features
 
 ENVS, SLOTS, KINDS, T = 3, 2, 4, 12
 # Where a field of the slots has another name in the reference, and which fields are the slot's own there.

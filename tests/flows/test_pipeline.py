@@ -48,7 +48,7 @@ def no_table(monkeypatch: pytest.MonkeyPatch) -> None:
     """The toys' evaluation.json is no real one; the table has a test of its own."""
     monkeypatch.setattr(result, "read", lambda path: None)
     monkeypatch.setattr(artifacts, "evaluation_rows", lambda evaluation: [{"policy": "learned"}])
-    of_the_toys = run_summary.RunSummary("81", "none", "no finding, certified", "abc", "go on", alarming=False)
+    of_the_toys = run_summary.RunSummary("81", "none", "no finding", "abc", "go on", alarming=False)
     monkeypatch.setattr(run_summary, "of", lambda workspace: of_the_toys)
 
 
@@ -87,7 +87,7 @@ def test_flow_runs_records_shows_and_pushes_and_then_does_nothing(
     pipeline.simic(overrides)
     state = last_run(client).state
     assert state is not None and state.message == "81; none; run abc"
-    assert (state.type, state.name) == (StateType.COMPLETED, "No finding, certified")
+    assert (state.type, state.name) == (StateType.COMPLETED, "No finding")
     assert last_run(client).name == "abc" and toys.ran == ["prepare", "headroom", "train", "evaluate", "audit"]
     assert yaml.safe_load(workspace.params.read_text())["train"]["iterations"] == 3
     assert artifact(client, "report").data == "# Verdict: sound\n"
@@ -99,7 +99,7 @@ def test_flow_runs_records_shows_and_pushes_and_then_does_nothing(
     lines = last_log(client, "run      abc")
     told = [line.partition("epochs")[0].rsplit(maxsplit=1)[0] for line in lines if "committed" in line]
     assert told == ["train: 1/3", "train: 2/3", "train: 3/3"]
-    assert {"score    81", "gap      none", "verdict  no finding, certified", "run      abc"} <= {*lines}
+    assert {"score    81", "gap      none", "verdict  no finding", "run      abc"} <= {*lines}
     held = [line for line in lines if line.startswith("params.yaml now holds")]
     assert len(held) == 2  # before training, which may fail, and last
     # What belongs to the run itself stands above what belongs to its tasks; a link to a file opens in no browser.
@@ -107,14 +107,14 @@ def test_flow_runs_records_shows_and_pushes_and_then_does_nothing(
     assert verdict.flow_run_id == last_run(client).id and verdict.task_run_id is None
     assert artifact(client, "report").task_run_id is not None
     text = str(verdict.data)
-    assert "- **verdict** no finding, certified" in text and f"`{workspace.reports.resolve()}/report.html`" in text
+    assert "- **verdict** no finding" in text and f"`{workspace.reports.resolve()}/report.html`" in text
     assert re.search(r"\[the run in MLflow\]\(http://127\.0\.0\.1:5100/#/experiments/1/runs/[0-9a-f]{32}\)", text)
     assert not [each for each in client.read_artifacts() if "file://" in str(each.data)]
     shutil.rmtree(tmp_path / "store")
     (tmp_path / "store").write_text("no folder")
     pipeline.simic()
     assert toys.ran == ["prepare", "headroom", "train", "evaluate", "audit"]
-    assert last_run(client).state_name == "No finding, certified, not pushed"
+    assert last_run(client).state_name == "No finding, not pushed"
     assert last_run(client).state_type == StateType.COMPLETED
     said = "the results are not in results; to send them: dvc push"
     assert said in last_log(client, said)

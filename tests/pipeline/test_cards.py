@@ -21,7 +21,7 @@ def test_the_card_of_the_policy_says_what_was_measured_and_the_verdict(suite_run
         assert f"{score.estimate:.1f} [{score.low:.1f}, {score.high:.1f}]" in text
     found = Verdict.from_json((suite_run.reports / "findings.json").read_bytes())
     said = ", ".join(f"{count} {severity}" for severity, count in found.counts().items() if count) or "none"
-    assert f"certified by an independent reference. Findings: {said}." in text
+    assert f"Audit: the record holds. Findings: {said}." in text
     manifest = json.loads((suite_run.checkpoints / "best" / "manifest.json").read_bytes())
     assert manifest["data_sha256"] in text and f"kept is iteration {manifest['iteration']}" in text
 
@@ -59,9 +59,9 @@ def test_numbers_of_a_record_that_does_not_hold_are_withheld(
     found = json.loads(project.evaluation.read_bytes())
     found["rows"][0] = found["rows"][-1]
     project.evaluation.write_text(json.dumps(found))
-    stages.audit(tree("audit.certify=false"), project)
+    stages.audit(tree(), project)
     text = project.model_card.read_text(encoding="utf-8")
-    assert "Withheld: the record does not hold (" in text and "not certified" in text
+    assert "Withheld: the record does not hold (" in text and "Audit: the record does not hold." in text
     (project.checkpoints / "best" / "state.safetensors").write_bytes(b"")
-    stages.audit(tree("audit.certify=false"), project)
+    stages.audit(tree(), project)
     assert project.model_card.read_text().startswith("# No model card\n")

@@ -40,7 +40,6 @@ OUTPUTS = {
     "audit": (
         "reports/findings.json",
         "reports/audit_metrics.json",
-        "reports/certificate.json",
         "reports/figures/*.svg",  # each for itself
     ),
 }
@@ -199,7 +198,7 @@ def chain(tmp_path_factory: pytest.TempPathFactory, suite_run: Workspace, initia
     described.pop("plots")
     (workspace.root / "dvc.yaml").write_text(yaml.safe_dump(described, sort_keys=False))
     (workspace.root / "mlflow.db").write_bytes(initialised)
-    written = tree("audit.certify=false", "rng_seed=2").model_dump(mode="json")
+    written = tree("rng_seed=2").model_dump(mode="json")
     workspace.params.write_text(yaml.safe_dump(written, sort_keys=False))
     dvc_record.adopt_scm(workspace.root)
     return Chain(workspace, initialised)

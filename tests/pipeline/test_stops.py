@@ -23,7 +23,7 @@ from tests.pipeline.small_suite import tree
 @pytest.fixture
 def workspace(project: Workspace, monkeypatch: pytest.MonkeyPatch) -> Workspace:
     """A finished run that may be spoilt."""
-    written = tree("audit.certify=false").model_dump(mode="json")
+    written = tree().model_dump(mode="json")
     project.params.write_text(yaml.safe_dump(written, sort_keys=False))
     shutil.copy(ROOT / "dvc.yaml", project.root)
     monkeypatch.chdir(project.root)

@@ -6,16 +6,14 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor
 
+from simic import rng
+from simic.audit import advantages as derived
+from simic.audit.advantages import RunningMoments
 from simic.audit.checks.base import MOST_EVIDENCE, Outcome, Values, check, episodes, judged, undecided
 from simic.audit.findings import Evidence, number
-from simic.audit.recompute import Steps, reward_components
+from simic.audit.recompute import FOSSILIZED, GERMINATE, Steps, reward_components
 from simic.audit.record import RunRecord
-from simic.certify import ppo as derived
-from simic.certify import streams
-from simic.certify.agent import Scale
-from simic.certify.life import FOSSILIZED, GERMINATE
 from simic.data.batches import Dataset
 from simic.telemetry.columns import Array
 from simic.training.resume import LOST_BEST
@@ -158,58 +156,73 @@ def _components_follow(run: RunRecord) -> Outcome:
     threshold=f"a moment that differs by more than {number(SCALED)} of the largest value",
 )
 def _advantages_follow(run: RunRecord) -> Outcome:
-    train, problems, compared = run.params.train, list[Evidence](), 0
-    nothing, running = torch.zeros(1, dtype=torch.float64), None
-    scale = Scale(0.0, nothing, nothing) if train.ppo.normalize_rewards else None
+    train = run.params.train
+    problems: list[Evidence] = []
+    compared = 0
+    scale = RunningMoments()
+    total = None
     clipped = "components.shaping" not in run.steps  # not where shaping is to telescope
     rows = {int(iteration): row for row, iteration in enumerate(run.updates.column("iteration"))}
     for iteration, steps in rollouts(run):
-        valid = torch.from_numpy(steps["valid"])
-        paid = torch.from_numpy(steps["reward"]).float().double().where(valid, 0.0)
+        # Scale the rewards as training did: by the deviation of discounted returns up to this iteration.
+        valid = steps["valid"]
+        rewards = np.where(valid, steps["reward"].astype(np.float32).astype(np.float64), 0.0)
+        starts = steps.get("starts")
         # Only episodes of a Gymnasium environment go on from one rollout to the next.
-        starts = torch.from_numpy(steps["starts"]) if "starts" in steps else None
-        before = running if starts is not None else None
-        scale, scaled, running = derived.scaled(paid, valid, scale, train.ppo.gamma, clipped, starts, before)
-        length = train.longest_episode
-        if not run.params.prepare.is_gym:
-            length = streams.episode_length(train.episode_steps, run.params.rng_seed, iteration)
-        if iteration not in rows or len(paid) != length:
+        sums = derived.discounted_returns(rewards, train.ppo.gamma, starts, None if starts is None else total)
+        total = sums[-1]
+        if train.ppo.normalize_rewards:
+            scale = scale.with_values(sums[valid])
+            rewards = rewards / scale.scale
+            if clipped:
+                rewards = rewards.clip(-derived.REWARD_CLIP, derived.REWARD_CLIP)
+        if iteration not in rows or len(rewards) != _length(run, iteration):
             problems.append({"what": "no update, or steps are missing", "iteration": iteration})
             continue
-        moments = _moments(run, rows[iteration], steps, scaled, valid)
-        compared += len(moments)
-        problems += differing(moments, iteration=iteration)
+        # Compare the moments of advantages and returns with those that the update recorded.
+        pairs = _moments(run, rows[iteration], steps, rewards)
+        compared += len(pairs)
+        problems += differing(pairs, iteration=iteration)
     latest = (run.checkpoints or {}).get("latest")
-    kept = Scale.read(latest.tensors, "reward") if latest is not None else None
-    if kept is not None and scale is not None:
-        pairs = [
-            Pair("scale of rewards: count", kept.count, scale.count, SCALED),
-            Pair("scale of rewards: mean", float(kept.mean), float(scale.mean), SCALED),
-            Pair("scale of rewards: m2", float(kept.squares), float(scale.squares), SCALED),
-        ]
-        problems += differing(pairs)
+    if latest is not None and train.ppo.normalize_rewards:
+        recorded = {name: float(latest.tensors[f"normalizers/reward.{name}"]) for name in ("count", "mean", "m2")}
+        expected = {"count": scale.count, "mean": scale.mean, "m2": scale.squares}
+        problems += differing(Pair(f"scale of rewards: {n}", recorded[n], expected[n], SCALED) for n in recorded)
     return concluded(problems, f"{compared} moments and the final scale")
 
 
-def _moments(run: RunRecord, row: int, steps: Steps, scaled: Tensor, valid: Tensor) -> list[Pair]:
+def _length(run: RunRecord, iteration: int) -> int:
+    """Compute how many steps the episodes of an iteration have."""
+    train = run.params.train
+    if run.params.prepare.is_gym or isinstance(train.episode_steps, int):
+        return train.longest_episode
+    low, high = train.episode_steps
+    drawn = rng.bits(rng.key(run.params.rng_seed, rng.Purpose.EPISODE_LENGTH, iteration))
+    return low + int(drawn) % 2**31 % (high - low + 1)
+
+
+def _moments(run: RunRecord, row: int, steps: Steps, rewards: Array) -> list[Pair]:
     """Return each moment of an update, which is that row of the table, beside the recorded one; none where the value
     after a host's last step counts, which is not recorded.
     """
     train = run.params.train
-    values = torch.from_numpy(steps["value"]).double().where(valid, 0.0)
+    valid = steps["valid"]
+    values = np.where(valid, steps["value"].astype(np.float64), 0.0)
     if run.params.prepare.is_gym:
-        columns = (torch.from_numpy(steps[name]) for name in ("terminated", "truncated", "next_value"))
-        terminated, truncated, following = columns
+        terminated = steps["terminated"]
+        truncated = steps["truncated"]
+        next_values = steps["next_value"].astype(np.float64)
     elif train.episode_end == "terminate":
-        terminated = torch.from_numpy(steps["panicked"].copy())
+        terminated = steps["panicked"].copy()
         terminated[-1] = True
-        truncated, following = torch.zeros_like(terminated), torch.cat((values[1:], torch.zeros_like(values[:1])))
+        truncated = np.zeros_like(terminated)
+        next_values = np.concatenate((values[1:], np.zeros_like(values[:1])))
     else:
         return []
     gained, returns = derived.advantages(
-        scaled, values, following.double(), terminated, truncated, valid, train.ppo.gamma, train.ppo.gae_lambda
+        rewards, values, next_values, terminated, truncated, valid, train.ppo.gamma, train.ppo.gae_lambda
     )
-    moments = derived.summary(gained[valid], returns[valid], values[valid])
+    moments = derived.moments(gained[valid], returns[valid], values[valid])
     units = {"value_mean": 1.0, "explained_variance": EXPLAINED}
     pairs = []
     for name, value in moments.items():

@@ -7,7 +7,6 @@ from typing import Any
 from simic.audit.checks.base import OURS, Outcome, check, failed, judged, passed, undecided
 from simic.audit.findings import Evidence
 from simic.audit.record import RunRecord
-from simic.audit.resume_certificate import COMMAND, ENOUGH_KILLS, ResumeSubject
 from simic.evaluation import endpoints
 from simic.telemetry.rows import SEVERITIES
 
@@ -57,36 +56,6 @@ def _resumed(run: RunRecord) -> Outcome:
     evidence: list[Evidence] = [{"check": each.check, "found": each.message} for each in told]
     gravest = max(told, key=lambda each: SEVERITIES.index(each.severity))
     return failed(f"{len(told)} findings", gravest.severity, evidence)
-
-
-@check(
-    id="X1",
-    title="A training that is killed and resumed comes to another end",
-    severity="critical",
-    layer="resume",
-    post_hoc=True,
-    question="Do killed and resumed trainings of this code come to the very bytes of one that was not killed?",
-    needs=("certificate", "provenance"),
-    threshold=(
-        "a byte of checkpoints, models, telemetry or seal that differs, a training that does not come to its end, or "
-        "an iteration trained again beyond the one that a kill cut short"
-    ),
-    source="ours: bit for bit is what a resume promises",
-    fix="Do not resume runs of this code, or not on this machine.",
-)
-def _exact_resume(run: RunRecord) -> Outcome:
-    assert run.certificate is not None and run.provenance is not None  # stated in needs
-    tried = run.certificate.resume
-    if tried is None or isinstance(tried, str):
-        return undecided(f"{tried or 'not tried with this code'}: {COMMAND}")
-    other = tried.subject.differences(ResumeSubject.of(run.provenance))
-    if other:
-        return undecided(f"tried with other {', '.join(other)}: {COMMAND}")
-    if not tried.sound:
-        return failed(tried.result, None, [{"differs": name} for name in (*tried.failures, *tried.differing)])
-    if tried.killed < ENOUGH_KILLS:
-        return undecided(f"{tried.killed} kills, {ENOUGH_KILLS} are needed: {COMMAND}")
-    return passed(tried.result)
 
 
 TOLERANCE = 1e-6  # relative, and absolute in points: sums in another order, ends of intervals found by a search

@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from simic.certify import life
 from simic.growth.life import lifecycle
 from simic.growth.life.lifecycle import Events, advance, gate_passes, legal_ops, prune_live, record
 from simic.growth.life.vocabulary import Action, Op, Slots, Stage
 from tests import standard
+from tests.reference import life
 from tests.standard import Lifecycle
 
 from ..worlds import generator

@@ -8,7 +8,7 @@ from simic.errors import SimicError
 from simic.growth.networks.blueprints import Blueprint, blueprint, blueprints_of
 
 # Parameters and multiply-adds per sample at c features, n positions; attention also multiplies n × n scores twice.
-# Those of the other families are compared with the reference (tests/certify/test_networks.py).
+# Those of the other families are compared with the reference (tests/reference/test_networks.py).
 FORMULAS = {
     "norm": (lambda c: 2 * c + 1, lambda c, n: 0),
     "lora": (lambda c: 16 * c, lambda c, n: n * 16 * c),

@@ -12,11 +12,11 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from simic.certify import agent, ppo, streams
-from simic.certify.agent import MASKS, Interface, Network, Scale, Tensors
-from simic.certify.comparison import ComparisonLog
-from simic.certify.ppo import Learner, Update
 from simic.params import Params
+from tests.reference import agent, ppo, streams
+from tests.reference.agent import MASKS, Interface, Network, Scale, Tensors
+from tests.reference.comparison import ComparisonLog
+from tests.reference.ppo import Learner, Update
 
 BEFORE, AFTER = "before/", "after/"
 # Units of metrics that may be nearly 0: normalised advantages and shares are of the order of 1.

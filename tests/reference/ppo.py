@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from simic import params
-from simic.certify import streams
-from simic.certify.agent import CLIP, Interface, Memory, Network, Rows, Scale, Tensors, policy_of
+from tests.reference import streams
+from tests.reference.agent import CLIP, Interface, Memory, Network, Rows, Scale, Tensors, policy_of
 
 MEMORY = "memory/h", "memory/c"  # at the first step, ``[1, E, …]``
 DECAY = 0.9, 0.999  # of Adam's moments (Kingma, Ba 2015, arXiv 1412.6980)

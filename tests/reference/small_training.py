@@ -1,17 +1,31 @@
 """The smallest training with a run's settings in which every part of the learner acts."""
 
 import shutil
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import torch
 from safetensors.torch import save
 
 from simic import durable
+from simic.audit.provenance import PUBLISHED
+from simic.audit.record import RunRecord
 from simic.data.batches import HOST_FILE, META_FILE, TRAINVAL_FILE, load_split, read_meta
 from simic.envs.patient import steps_to_finish
 from simic.params import Params
 from simic.registry import GYM
+from simic.telemetry import publish
+from simic.telemetry.columns import Columns
+from simic.telemetry.rows import UpdateRow
+from simic.training import checkpoint, kept_iteration
+from simic.training.interrupts import Interrupted
+from simic.training.observers import Observer
+from simic.training.session import open_session
+from simic.training.trainer import train
+from tests.reference.finished_run import FinishedRun
 
 ITERATIONS = 3
 TASKS = {"train": 4, "val": 2}  # of a bank, at most, by group; a data set alone is one task of group train
@@ -72,3 +86,33 @@ def thinned(prepared: Path, target: Path) -> Path:
         small = meta.model_copy(update={"tasks": tasks, "samples": samples, "sha256": hashes})
         durable.write_synced(folder / META_FILE, small.to_json())
     return target
+
+
+class StopAfterTheFirst(Observer):
+    """Stop after the first iteration, so that the resume restores everything."""
+
+    def __init__(self) -> None:
+        self.stop = Event()
+
+    def on_iteration(self, update: UpdateRow, episode: Columns) -> None:
+        self.stop.set()
+
+
+def small_run(params: Params, prepared: Path, scratch: Path) -> FinishedRun:
+    """Train a few iterations with these settings, resumed after the first, and publish everything."""
+    data, work, published = scratch / "data", scratch / "work", scratch / "published"
+    small = composed(params, thinned(prepared, data))
+    first = StopAfterTheFirst()
+    with open_session(small, work, data, fresh=True) as session, suppress(Interrupted):
+        train(session, [first], first.stop)
+    with open_session(small, work, data) as session:
+        counters = train(session)
+        assert counters.best_iteration is not None  # it is trained to its end
+        extent, store = session.recorder.flush(), session.checkpoints
+        chain = publish.links(work, extent)
+        store.publish(published / "checkpoints", counters.best_iteration, counters.iteration, chain)
+        publish.publish(work, extent, published / "telemetry", kept_iteration.published(small))
+    run = RunRecord.from_published(small, published / "telemetry")
+    kept = {name: checkpoint.read_published(published / "checkpoints", name) for name in PUBLISHED}
+    run = replace(run, checkpoints=kept)
+    return FinishedRun(data, scratch / "grown", published / "telemetry", published / "checkpoints", run)

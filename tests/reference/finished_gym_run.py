@@ -5,25 +5,22 @@ again in the environment itself from seeds and actions.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 
 import numpy as np
 import torch
 from safetensors.torch import load_file
 
 from simic import durable
-from simic.audit.certificate import Certificate
-from simic.audit.certify import CertifiedRun, part
-from simic.audit.record import RunRecord
-from simic.certify import agent, environment, evaluation, streams
-from simic.certify.bank import NoReference
-from simic.certify.comparison import Comparison, ComparisonLog
-from simic.certify.environment import Replayer
 from simic.data.batches import ENVIRONMENT_FILE
 from simic.evaluation.result import BLIND, SAMPLED
 from simic.telemetry.columns import ACTIONS, DECIDED
 from simic.telemetry.publish import VALIDATED_FILE
 from simic.training.checkpoint import Checkpoint
+from tests.reference import agent, environment, evaluation, streams
+from tests.reference.bank import NoReference
+from tests.reference.comparison import Comparison, ComparisonLog
+from tests.reference.environment import Replayer
+from tests.reference.finished_run import FinishedRun
 
 ENVIRONMENTS, MOST_STEPS = 2, 20_000  # of training that are played again; of each the first steps
 EPISODES = 3  # of each policy, and of validation
@@ -31,20 +28,8 @@ RETURN = 1e-6  # relative: a sum in another order
 ALLOWED = {"decisions": 1e-4, "return": RETURN}
 
 
-def certify(prepared: Path, telemetry: Path, checkpoints: Path, run: RunRecord) -> Certificate:
-    """Compare a run with the reference and with the environment, part by part."""
-    subject = CertifiedGym(prepared, prepared, telemetry, checkpoints, run)
-    return Certificate(
-        parts=(
-            part("iterations", subject.iterations),
-            part("episodes", subject.episodes),
-            part("evaluation", subject.evaluation),
-        )
-    )
-
-
 @dataclass(frozen=True)
-class CertifiedGym(CertifiedRun):
+class FinishedGymRun(FinishedRun):
     """Compare a run on a Gymnasium environment."""
 
     @cached_property

@@ -4,8 +4,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from simic.certify.life import FOSSILIZE, FOSSILIZED, GERMINATED, HOLDING, LIVE, WAIT, Slot
 from simic.params import Train
+from tests.reference.life import FOSSILIZE, FOSSILIZED, GERMINATED, HOLDING, LIVE, WAIT, Slot
 
 PHI = {GERMINATED: 1.0, 2: 2.0, 3: 3.5, HOLDING: 5.5, FOSSILIZED: 7.5}
 DWELL_WORTH, DWELL_MOST = 0.3, 2.0

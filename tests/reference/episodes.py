@@ -11,11 +11,11 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from simic.certify import streams
-from simic.certify.comparison import ComparisonLog
-from simic.certify.host import ReferenceHost, Told, World
-from simic.certify.iteration import KeptIteration
-from simic.certify.life import GERMINATE
+from tests.reference import streams
+from tests.reference.comparison import ComparisonLog
+from tests.reference.host import ReferenceHost, Told, World
+from tests.reference.iteration import KeptIteration
+from tests.reference.life import GERMINATE
 
 HEADS = ("op", "slot", "blueprint", "style", "tempo", "alpha_target", "alpha_speed", "alpha_curve")
 DECIDED = ("effective_op", "gate", "gate_passed", "params", "committed_params", "flops", "committed_flops")

@@ -1,25 +1,17 @@
 """The certificate of a run: kept iterations, recorded episodes, evaluation, headroom and the exported network, each
-derived by the float64 reference (``simic.certify``) from the run's own files.
+derived by the float64 reference (``tests.reference``) from the run's own files.
 """
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
-import torch
 from safetensors.torch import load_file
 
-from simic.audit.certificate import Certificate, Certified, Part
 from simic.audit.record import RunRecord
-from simic.certify import bank, episodes, evaluation, iteration
-from simic.certify.agent import Interface
-from simic.certify.bank import NoReference
-from simic.certify.comparison import Comparison, ComparisonLog
-from simic.certify.evaluation import TEST, VAL, Ground
-from simic.certify.host import World
-from simic.certify.iteration import KeptIteration, Known
 from simic.errors import SimicError
 from simic.evaluation.result import HeadroomReport, PerSeed
 from simic.evaluation.static_baselines import sizes
@@ -27,7 +19,13 @@ from simic.growth.export import refuse_damaged
 from simic.telemetry.columns import DECIDED
 from simic.telemetry.publish import KEPT_FILE, VALIDATED_FILE
 from simic.training.checkpoint import Checkpoint, read_chain
-from simic.training.worker_layout import beside
+from tests.reference import bank, episodes, evaluation, iteration
+from tests.reference.agent import Interface
+from tests.reference.bank import NoReference
+from tests.reference.comparison import Comparison, ComparisonLog
+from tests.reference.evaluation import TEST, VAL, Ground
+from tests.reference.host import World
+from tests.reference.iteration import KeptIteration, Known
 
 SHAPING = "components.shaping"  # where it is paid, scaled rewards are not clipped, so that they telescope
 RULED = 3  # hosts of each hand-written rule
@@ -39,33 +37,20 @@ COUNTED = ("germinated", "fossilized", "pruned")
 OF_POLICY = ("params", "flops_per_sample", "training_flops", *COUNTED)
 
 
-def certify(prepared: Path, grown: Path, telemetry: Path, checkpoints: Path, run: RunRecord) -> Certificate:
-    """Compare a run with the reference, part by part; half of the work in another process."""
-    subject = CertifiedRun(prepared, grown, telemetry, checkpoints, run)
-    played = run.steps.where(np.isin(run.steps.column("iteration"), subject.replayed))
-    few = RunRecord(run.params, run.updates, played, validations=run.validations, evaluation=run.evaluation)
-    few = replace(few, checkpoints=run.checkpoints)
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        with beside(partial(_of_training, replace(subject, run=few)), run.params.runtime) as half:
-            evaluated = part("evaluation", subject.evaluation), part("headroom", subject.headroom)
-            iterations, episodes, network = half()
-            return Certificate(parts=(iterations, episodes, *evaluated, network))
-    finally:
-        torch.set_num_threads(threads)
+class Part(NamedTuple):
+    """Hold the comparisons of one part of a run, or the ``reason`` why the reference has none."""
 
+    lines: tuple[Comparison, ...]
+    reason: str = ""
 
-def _of_training(subject: "CertifiedRun") -> tuple[Certified, ...]:
-    return (
-        part("iterations", subject.iterations),
-        part("episodes", subject.episodes),
-        part("grown network", subject.grown_network),
-    )
+    @property
+    def differences(self) -> tuple[Comparison, ...]:
+        """Return the comparisons out of bounds."""
+        return tuple(line for line in self.lines if not line.ok)
 
 
 @dataclass(frozen=True)
-class CertifiedRun:
+class FinishedRun:
     """Compare a run with the reference; each part returns its comparisons or raises NoReference."""
 
     prepared: Path
@@ -294,9 +279,9 @@ def _of_schedule(headroom: HeadroomReport, host: int, schedule: int) -> dict[str
     return numbers | {VAL: headroom.val_pct[host][schedule], TEST: headroom.test_pct[host][schedule]}
 
 
-def part(name: Part, compare: Callable[[], Sequence[Comparison]]) -> Certified:
-    """Return the comparisons of a part, or why there is no reference for it."""
+def part(compare: Callable[[], Sequence[Comparison]]) -> Part:
+    """Compare one part of a run, or say why there is no reference for it."""
     try:
-        return Certified(part=name, lines=tuple(compare()))
+        return Part(tuple(compare()))
     except NoReference as none:
-        return Certified(part=name, lines=(), reason=str(none))
+        return Part((), str(none))

@@ -6,12 +6,12 @@ from itertools import pairwise
 import pytest
 import torch
 
-from simic.certify import life
-from simic.certify import rewards as reference
 from simic.envs import rewards
 from simic.growth.life.vocabulary import Op, Slots
 from simic.params import PPOParams, Train
 from tests.envs.transitions import GAMMA, HOST, SETTING, WEIGHTS, random_states, transition
+from tests.reference import life
+from tests.reference import rewards as reference
 
 ENVS, SLOTS = 6, 3
 OF_SEED = ("contribution", "contribution_se", "accuracy", "germination_accuracy", "alpha")

@@ -5,10 +5,10 @@ import shutil
 import pytest
 from safetensors.torch import load_file, save_file
 
-from simic.certify import evaluation
-from simic.certify.bank import OF_HELD_OUT, OF_VALIDATION, shared_samples
-from simic.certify.comparison import ComparisonLog
 from simic.data.prepare import prepare
+from tests.reference import evaluation
+from tests.reference.bank import OF_HELD_OUT, OF_VALIDATION, shared_samples
+from tests.reference.comparison import ComparisonLog
 from tests.standard import Instances, Prepare, Suite
 
 

@@ -12,16 +12,16 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from simic.certify import agent, life, streams
-from simic.certify.agent import MASKS, Tensors
-from simic.certify.bank import OF_HELD_OUT, OF_VALIDATION, Bank, NoReference, Samples
-from simic.certify.comparison import ComparisonLog
-from simic.certify.episodes import HEADS
-from simic.certify.epochs import answers, points
-from simic.certify.host import ReferenceHost, Told, World
-from simic.certify.iteration import Known
-from simic.certify.networks import Block, Weights, anatomy, part_of
 from simic.params import Host
+from tests.reference import agent, life, streams
+from tests.reference.agent import MASKS, Tensors
+from tests.reference.bank import OF_HELD_OUT, OF_VALIDATION, Bank, NoReference, Samples
+from tests.reference.comparison import ComparisonLog
+from tests.reference.episodes import HEADS
+from tests.reference.epochs import answers, points
+from tests.reference.host import ReferenceHost, Told, World
+from tests.reference.iteration import Known
+from tests.reference.networks import Block, Weights, anatomy, part_of
 
 EVALUATION_ITERATION, VALIDATION_ITERATION, SEARCH_ITERATION = 1 << 40, 1 << 41, 1 << 43
 VALIDATION, SAMPLED = "validation", "learned_sampled"

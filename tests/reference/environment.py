@@ -12,8 +12,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from simic.certify import streams
-from simic.certify.agent import MASKS, Interface
+from tests.reference import streams
+from tests.reference.agent import MASKS, Interface
 
 SEEDS = 11  # the purpose of the stream of seeds
 TRAINING, EVALUATION, VALIDATION = 0, 1 << 40, 1 << 41

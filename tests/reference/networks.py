@@ -9,10 +9,22 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from simic.certify.bank import NoReference
-from simic.certify.life import BLENDING, GATE, MULTIPLY, TRAINING, Slot
-from simic.certify.modules import BLUEPRINTS, Part, Shape, Values, affine, conv, convolved, dense, gate, linear, normed
 from simic.params import Host
+from tests.reference.bank import NoReference
+from tests.reference.life import BLENDING, GATE, MULTIPLY, TRAINING, Slot
+from tests.reference.modules import (
+    BLUEPRINTS,
+    Part,
+    Shape,
+    Values,
+    affine,
+    conv,
+    convolved,
+    dense,
+    gate,
+    linear,
+    normed,
+)
 
 # Widths, and of convolutional hosts the size of the kernels.
 CONVOLUTIONAL = {"baseline": ((8, 16, 32), 3), "deep": ((8, 16, 32, 64, 128), 3), "impaired": ((4, 8, 16), 1)}

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from simic.certify import streams
+from tests.reference import streams
 
 Shape = tuple[int, ...]
 Values = Mapping[str, Tensor]

@@ -1,4 +1,4 @@
-"""A small training is derived again down to the weights; tests/audit/test_end_to_end.py alters what was recorded."""
+"""A small training is derived again down to the weights."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -6,16 +6,16 @@ from pathlib import Path
 import pytest
 
 from simic import params
-from simic.audit.certify import part
-from simic.audit.certify_code import small_run
-from simic.certify import iteration
-from simic.certify import ppo as reference
 from simic.data.prepare import prepare
 from simic.training import kept_iteration
 from tests import standard
 from tests.helpers import ROOT
+from tests.reference import iteration
+from tests.reference import ppo as reference
+from tests.reference.finished_run import part
+from tests.reference.small_training import small_run
 
-SETTINGS = {  # tests/audit/test_end_to_end.py certifies an lstm with a critic of its own
+SETTINGS = {
     "no memory, per head": (
         "prepare.task=digits", "train.reward.mode=shaped", "train.episode_end=truncate", "train.policy.core=none",
         "train.ppo.ratio=per_head", "train.ppo.entropy_scale={op: 2.0}", "train.host_optimizer.name=sgd",
@@ -33,7 +33,7 @@ def differences(overrides: tuple[str, ...], folder: Path) -> set[str]:
     )
     prepare(tree.prepare.model_copy(update={"suite": suite}), tree.rng_seed, folder / "prepared", folder)
     subject = small_run(tree, folder / "prepared", folder)
-    parts = part("iterations", subject.iterations), part("episodes", lambda: subject.episodes(every=True))
+    parts = part(subject.iterations), part(lambda: subject.episodes(every=True))
     assert all(each.lines for each in parts), [each.reason for each in parts]
     return {line.what for each in parts for line in each.differences}
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from simic import params
-from simic.certify import streams
+from tests.reference import streams
 
 Tensors = Mapping[str, Tensor]
 Rows = Mapping[str, Tensor]  # N decisions: ``actions [N, K]`` and ``masks.`` of heads

@@ -4,9 +4,9 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from simic.certify import life
-from simic.certify.epochs import NAN, Validation
-from simic.certify.life import TIE, Slot
+from tests.reference import life
+from tests.reference.epochs import NAN, Validation
+from tests.reference.life import TIE, Slot
 
 SHOWN = 5  # validations
 KEPT = 10

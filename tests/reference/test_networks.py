@@ -4,11 +4,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from simic.certify import networks, streams
-from simic.certify.bank import NoReference
-from simic.certify.modules import BLUEPRINTS
 from simic.growth.networks.blueprints import blueprints_of
 from simic.growth.networks.hosts import PRESETS, build_host
+from tests.reference import networks, streams
+from tests.reference.bank import NoReference
+from tests.reference.modules import BLUEPRINTS
 from tests.standard import Host
 
 FAMILIES = ("cnn", "adapted_cnn", "mlp", "tables")

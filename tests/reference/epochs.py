@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from simic.certify.bank import Samples
-from simic.certify.life import FOSSILIZED, GATE, TRAINING, Slot
-from simic.certify.networks import Anatomy, Block, Weights, logits, part_of
 from simic.params import HostOptimizer
+from tests.reference.bank import Samples
+from tests.reference.life import FOSSILIZED, GATE, TRAINING, Slot
+from tests.reference.networks import Anatomy, Block, Weights, logits, part_of
 
 BETAS, EPS = (0.9, 0.99), 1e-8
 CLIP_EPS = 1e-6  # as torch.nn.utils.clip_grad_norm_

@@ -12,14 +12,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from simic.certify import bank, life, rewards, streams
-from simic.certify.bank import Bank, NoReference
-from simic.certify.epochs import NAN, Answers, Epoch, HostTrainer, On, Validation, answers, validate
-from simic.certify.life import FOSSILIZED, GATE, GERMINATE, MULTIPLY, OPS, WAIT, Action, Outcome, Slot
-from simic.certify.modules import FITTED_ROWS, alignments
-from simic.certify.networks import Anatomy, Block, Weights, anatomy, host_parts, part_of
-from simic.certify.observations import History, Sight, Trial, features
 from simic.params import Params
+from tests.reference import bank, life, rewards, streams
+from tests.reference.bank import Bank, NoReference
+from tests.reference.epochs import NAN, Answers, Epoch, HostTrainer, On, Validation, answers, validate
+from tests.reference.life import FOSSILIZED, GATE, GERMINATE, MULTIPLY, OPS, WAIT, Action, Outcome, Slot
+from tests.reference.modules import FITTED_ROWS, alignments
+from tests.reference.networks import Anatomy, Block, Weights, anatomy, host_parts, part_of
+from tests.reference.observations import History, Sight, Trial, features
 
 SEED_MODULE, GATE_MODULE = 0, 1  # last counter of their streams
 # By head: ``op [O]``, ``slot [O][K]`` given the op, ``blueprint [K][P]`` given the slot; others where the params close

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import torch
 
-from simic.certify import episodes
-from simic.certify.comparison import ComparisonLog
-from simic.certify.epochs import Answers, validate
-from simic.certify.host import Told
-from simic.certify.life import FOSSILIZED, HOLDING, Slot
+from tests.reference import episodes
+from tests.reference.comparison import ComparisonLog
+from tests.reference.epochs import Answers, validate
+from tests.reference.host import Told
+from tests.reference.life import FOSSILIZED, HOLDING, Slot
 
 SAMPLES = 256
 FLIP = 100.0 / SAMPLES  # points
