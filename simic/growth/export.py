@@ -207,27 +207,22 @@ def load_grown(path: Path | str, host: nn.Module | None = None) -> GrownNetwork:
     One that grew in a network of the user's own needs that as ``host``: its code is not in the directory.
     """
     path = Path(path)
-    structure, weights = _files(path, (WEIGHTS,))
+    structure, weights = _files(path)
     network = GrownNetwork.fresh(structure, _host_of(structure, host, path))
     _load(network, weights, str(path / WEIGHTS))
     return network
 
 
-def refuse_damaged(path: Path) -> None:
-    """Raise SimicError naming a file of a grown network that is not what was written."""
-    _files(path, (WEIGHTS, HISTORY, PROGRAM))
-
-
-def _files(path: Path, names: Sequence[str]) -> tuple[Structure, dict[str, Tensor]]:
-    """Return structure and weights of a network, after the files of these names matched their checksums."""
+def _files(path: Path) -> tuple[Structure, dict[str, Tensor]]:
+    """Read structure and weights of a network; SimicError where they do not match their checksums."""
     file = path / STRUCTURE
     try:
         structure = durable.checked(file.read_bytes())
-        contents, hashes = {name: (path / name).read_bytes() for name in names}, dict(structure.pop("sha256", {}))
-        for name, content in contents.items():
-            if durable.sha256_of(content) != hashes.get(name):
-                raise SimicError(f"{path / name}: damaged: its sha256 is not the one in {STRUCTURE}; {RESTORED}")
-        return Structure.model_validate_json(json.dumps(structure)), load(contents[WEIGHTS])
+        weights = (path / WEIGHTS).read_bytes()
+        hashes = dict(structure.pop("sha256", {}))
+        if durable.sha256_of(weights) != hashes.get(WEIGHTS):
+            raise SimicError(f"{path / WEIGHTS}: damaged: its sha256 is not the one in {STRUCTURE}; {RESTORED}")
+        return Structure.model_validate_json(json.dumps(structure)), load(weights)
     except OSError as error:
         raise SimicError(f"{path}: not a grown network: {error.filename}: {error.strerror}; {RESTORED}") from None
     except ValidationError as error:

@@ -15,7 +15,6 @@ from simic.audit.record import RunRecord
 from simic.errors import SimicError
 from simic.evaluation.result import HeadroomReport, PerSeed
 from simic.evaluation.static_baselines import sizes
-from simic.growth.export import refuse_damaged
 from simic.telemetry.columns import DECIDED
 from simic.telemetry.publish import KEPT_FILE, VALIDATED_FILE
 from simic.training.checkpoint import Checkpoint, read_chain
@@ -248,11 +247,6 @@ class FinishedRun:
         if evaluated is None or not self.grown.exists():
             raise NoReference("nothing was evaluated")
         log = ComparisonLog({})
-        try:
-            refuse_damaged(self.grown)
-        except SimicError:
-            log.equal("exported weights and program as they were written", self.grown.name, False)
-            return log.comparisons()
         seeds = evaluated.policies[self.run.params.evaluate.policies[0]].per_seed
         host = max(range(len(evaluated.rows)), key=lambda place: seeds.val_accuracy_pct[place])
         held_out, task = bank.read_held_out(self.prepared), evaluated.rows[host]

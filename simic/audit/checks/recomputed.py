@@ -18,6 +18,7 @@ from simic.data.batches import Dataset
 from simic.telemetry.columns import Array
 from simic.training.resume import LOST_BEST
 
+POSITIVE = 2**31  # a drawn word is used without its sign
 SUM = 1e-6  # relative and absolute: float64 in another order, from what was measured in float32
 SCALED = 1e-4  # relative to the largest: a float32 recursion over an episode
 LEAST_RETURN = 0.1  # scaled
@@ -198,7 +199,7 @@ def _length(run: RunRecord, iteration: int) -> int:
         return train.longest_episode
     low, high = train.episode_steps
     drawn = rng.bits(rng.key(run.params.rng_seed, rng.Purpose.EPISODE_LENGTH, iteration))
-    return low + int(drawn) % 2**31 % (high - low + 1)
+    return low + int(drawn) % POSITIVE % (high - low + 1)
 
 
 def _moments(run: RunRecord, row: int, steps: Steps, rewards: Array) -> list[Pair]:
