@@ -12,7 +12,6 @@ import numpy as np
 from safetensors.torch import load_file
 
 from simic.audit.record import RunRecord
-from simic.errors import SimicError
 from simic.evaluation.result import HeadroomReport, PerSeed
 from simic.evaluation.static_baselines import sizes
 from simic.telemetry.columns import DECIDED
