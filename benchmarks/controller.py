@@ -1,6 +1,6 @@
 """Compare controllers of several training seeds with rules, schedules and searches, on one bank of held-out tasks.
 
-    python -m benchmarks.controller --seeds 5 --work FOLDER [--out FILE.json] [--suite adapt] [-S KEY=VALUE ...]
+    python -m benchmarks.controller --seeds 5 --work FOLDER [--out FILE.json] [--suite NAME] [-S KEY=VALUE ...]
 
 Data and headroom are those of params.yaml's rng_seed; only training has other seeds. Each part is done once: the same
 command goes on where it was stopped. With --out, the learning curves are drawn beside the file.

@@ -232,8 +232,7 @@ GrowHost = Annotated[
     str | None,
     typer.Option(
         metavar="FAMILY/PRESET",
-        help="Default: the policy's own; for example cnn/baseline. Or FILE.py:NAME, a network you have trained (an "
-        "nn.Sequential, or a module with a list `segments`): it stays as it is, and seeds adapt it to the data.",
+        help="Default: the policy's own; for example cnn/baseline.",
     ),
 ]
 GrowEpochs = Annotated[
@@ -296,9 +295,7 @@ def _say_grown(grown: "Grown", asked: "Growth") -> None:
     if account.floors is not None:
         _say(f"\n{account.floors.table()}\n\n{account.floors.advice}\n")
     _say(f"card     {grown.path / 'README.md'}")
-    if asked.network is not None:
-        _say(f"use it   simic.growth.load_grown('{grown.path}', host=network), or network.pt2 with torch alone")
-    elif asked.task is None:
+    if asked.task is None:
         _say(f"use it   python {grown.path / 'predict.py'} DATA, or simic.growth.load_grown('{grown.path}')")
     else:
         _say(f"use it   python -c \"from simic.growth import load_grown; print(load_grown('{grown.path}'))\"")

@@ -20,11 +20,11 @@ from simic.errors import SimicError
 FAMILY, PRESET, TASK, SUITE, REWARD_MODE = "host family", "host preset", "task", "suite", "reward mode"
 GYM = "gym"  # the task that is a Gymnasium environment
 _SHIPPED: dict[str, tuple[str, ...]] = {
-    FAMILY: ("cnn", "adapted_cnn", "mlp", "tables", "transformer"),
+    FAMILY: ("cnn", "mlp", "tables", "transformer"),
     PRESET: ("baseline", "deep", "impaired"),
     TASK: ("digits", "mnist", "fashion_mnist", "cifar10", "text", "npz", "synthetic", "suite", GYM),
     REWARD_MODE: ("shaped", "sparse", "escrow", "loss", "score"),
-    SUITE: ("patches", "tables", "adapt"),
+    SUITE: ("patches", "tables"),
 }
 EXTENSION_MODULE = "simic_extension_"  # and the file's stem
 _KNOWN = {kind: list(names) for kind, names in _SHIPPED.items()}

@@ -25,7 +25,6 @@ class Bank:
     tasks: list[TaskMeta]
     held_out: list[TaskMeta]
     dropped: int = 0
-    host: dict[str, Tensor] | None = None  # weights of a trained host
 
 
 def bank_of_one(
@@ -39,21 +38,21 @@ def bank_of_one(
 
 
 def standardised(
-    samples: Mapping[str, tuple[Tensor, Tensor]], tokens: bool, as_given: bool = False, table: bool = False
+    samples: Mapping[str, tuple[Tensor, Tensor]], tokens: bool, table: bool = False
 ) -> tuple[dict[str, Tensor], list[float], list[float]]:
     """Return the arrays ``x_train``, ``y_train`` … of one task, standardised by mean and deviation of its training
-    samples, and both; these are empty for ``tokens`` and for samples ``as_given``, which stay as they are. Vectors
-    ``[N, D]`` become one row of pixels ``[N, 1, 1, D]``. Columns of a ``table`` are standardised one by one, clipped to
-    ±5 and rounded to float16; its labels are bytes.
+    samples, and both; these are empty for ``tokens``, which stay as they are. Vectors ``[N, D]`` become one row of
+    pixels ``[N, 1, 1, D]``. Columns of a ``table`` are standardised one by one, clipped to ±5 and rounded to float16;
+    its labels are bytes.
     """
     if table:
         samples = {split: (x.flatten(1), y) for split, (x, y) in samples.items()}
     nothing = torch.empty(0)
-    mean, std = (nothing, nothing) if tokens or as_given else statistics(samples["train"][0])
+    mean, std = (nothing, nothing) if tokens else statistics(samples["train"][0])
     arrays = {}
     for split, (x, y) in samples.items():
         if not tokens:
-            x = x.float() if as_given else (x - mean) / std
+            x = (x - mean) / std
             x = (x if x.ndim == 4 else x[:, None, None]).contiguous()
         if table:
             x, y = x.clamp(-LIMIT, LIMIT).half(), y.to(torch.uint8)

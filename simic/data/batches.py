@@ -5,7 +5,7 @@ call: the test split of a data set, or all samples of a suite's held-out tasks.
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
@@ -30,7 +30,6 @@ META_FILE = "meta.json"
 TRAINVAL_FILE = "trainval.safetensors"
 TEST_FILE = "test.safetensors"
 HELD_OUT_FILE = "held_out.json"
-HOST_FILE = "host.safetensors"
 ENVIRONMENT_FILE = "environment.json"  # of task gym, in place of the others
 MISSING = "run simic prepare first"
 TaskGroup = Literal["train", "val", "held_out", "held_out_kinds", "outside"]
@@ -40,7 +39,7 @@ _CLOSED: ContextVar[str] = ContextVar("why held-out data are closed", default=""
 class TaskMeta(BaseModel):
     """One task of a bank. The controller trains on the tasks of group ``train``, is chosen by those of ``val`` and
     evaluated on held-out ones; tasks of group ``outside`` were not made for the suite. A data set alone is one task of
-    group ``train``. ``mean`` and ``std`` are empty where samples stayed as they came: text, inputs of a trained host.
+    group ``train``. ``mean`` and ``std`` are empty where samples stayed as they came: text.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -94,16 +93,13 @@ class Dataset:
     """One split of T tasks of N samples each, the tasks one after another: ``x [T·N, C, H, W]`` float32 and ``y [T·N]``
     int64; or byte sequences ``x [T·N, L]`` int64 and the byte after each position, ``y [T·N, L]``, of 256 classes.
 
-    ``task_classes [T]`` where tasks differ in their number of classes; ``classes`` is the largest. ``host`` are the
-    weights of a trained network that came with the data, by the names of an exported one: every host is that network,
-    frozen; None: hosts are drawn and train.
+    ``task_classes [T]`` where tasks differ in their number of classes; ``classes`` is the largest.
     """
 
     x: Tensor
     y: Tensor
     classes: int
     task_classes: tuple[int, ...] = ()
-    host: Mapping[str, Tensor] | None = None
 
     def __len__(self) -> int:
         """Return the number of samples of each task."""
@@ -143,8 +139,7 @@ def load_split(prepared_dir: Path, split: Literal["train", "val"], device: torch
     if split not in ("train", "val"):
         raise SimicError(f"split {split!r}: must be 'train' or 'val'; the test split is opened by evaluation alone")
     meta = read_meta(prepared_dir)
-    arrays, host = _arrays(prepared_dir / TRAINVAL_FILE, meta), _host(prepared_dir, meta)
-    return _dataset(arrays, split, meta.classes, meta.tasks, host, device)
+    return _dataset(_arrays(prepared_dir / TRAINVAL_FILE, meta), split, meta.classes, meta.tasks, device)
 
 
 @dataclass(frozen=True)
@@ -176,14 +171,14 @@ def load_held_out(prepared_dir: Path, device: torch.device | str = "cpu") -> Hel
         raise SimicError(f"{prepared_dir / TEST_FILE}: held-out data are closed: {why}")
     meta = read_meta(prepared_dir)
     tasks = TypeAdapter(list[TaskMeta]).validate_json(_verified(prepared_dir / HELD_OUT_FILE, meta))
-    arrays, host = _arrays(prepared_dir / TEST_FILE, meta), _host(prepared_dir, meta)
+    arrays = _arrays(prepared_dir / TEST_FILE, meta)
     if not tasks:
         train, val = load_split(prepared_dir, "train", device), load_split(prepared_dir, "val", device)
-        return HeldOut(meta.tasks, train, val, _dataset(arrays, "test", meta.classes, meta.tasks, host, device))
+        return HeldOut(meta.tasks, train, val, _dataset(arrays, "test", meta.classes, meta.tasks, device))
 
     def record(tasks: list[TaskMeta], end: str = "") -> HeldOut:
         train, val, test = (
-            _dataset(arrays, split + end, meta.classes, tasks, host, device) for split in ("train", "val", "test")
+            _dataset(arrays, split + end, meta.classes, tasks, device) for split in ("train", "val", "test")
         )
         return HeldOut(tasks, train, val, test)
 
@@ -198,17 +193,12 @@ def _dataset(
     split: str,
     classes: int,
     tasks: list[TaskMeta],
-    host: dict[str, Tensor] | None,
     device: torch.device | str,
 ) -> Dataset:
     x, y = arrays[f"x_{split}"].to(device), arrays[f"y_{split}"].to(device)
     # Bytes are kept as bytes on disk: an eighth of the size.
     counts = tuple(task.classes for task in tasks) if len(tasks) > 1 or tasks[0].classes < classes else ()
-    return Dataset(x.float() if x.is_floating_point() else x.long(), y.long(), classes, counts, host)
-
-
-def _host(prepared_dir: Path, meta: Meta) -> dict[str, Tensor] | None:
-    return _arrays(prepared_dir / HOST_FILE, meta) if HOST_FILE in meta.sha256 else None
+    return Dataset(x.float() if x.is_floating_point() else x.long(), y.long(), classes, counts)
 
 
 def _arrays(path: Path, meta: Meta) -> dict[str, Tensor]:

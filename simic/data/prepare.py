@@ -12,7 +12,6 @@ from simic import durable
 from simic.data.bank import SPLITS, Bank, bank_of_one, standardised
 from simic.data.batches import (
     HELD_OUT_FILE,
-    HOST_FILE,
     META_FILE,
     SCHEMA_VERSION,
     TEST_FILE,
@@ -21,7 +20,7 @@ from simic.data.batches import (
     TaskMeta,
 )
 from simic.data.sources import Source, complete, drop_duplicates, equal_rows
-from simic.data.suites.drawing import TrainHost, many
+from simic.data.suites.drawing import many
 from simic.data.tasks import TASKS
 from simic.errors import SimicError
 from simic.params import Prepare, Split
@@ -30,22 +29,13 @@ from simic.rng import Purpose, key, permutation
 MIN_SEQUENCES = 2  # of a single one no standard error is known
 
 
-def prepare(
-    params: Prepare,
-    rng_seed: int,
-    out_dir: Path,
-    data_dir: Path,
-    train_host: TrainHost | None = None,
-    as_given: bool = False,
-) -> None:
-    """Write ``out_dir`` anew: trainval.safetensors, test.safetensors, held_out.json, meta.json; for a suite with a
-    source task also host.safetensors, the network that ``train_host`` trained on it.
+def prepare(params: Prepare, rng_seed: int, out_dir: Path, data_dir: Path) -> None:
+    """Write ``out_dir`` anew: trainval.safetensors, test.safetensors, held_out.json, meta.json.
 
-    Published files are looked for in ``data_dir``, or fetched to it; paths of user data start there. ``as_given``: a
-    data set is not standardised. SimicError naming a missing, damaged or unusable file, with ``out_dir`` as before.
+    Published files are looked for in ``data_dir``, or fetched to it; paths of user data start there. SimicError naming
+    a missing, damaged or unusable file, with ``out_dir`` as before.
     """
-    whole = params.task == "suite"
-    bank = many(params, rng_seed, data_dir, train_host) if whole else single(params, rng_seed, data_dir, as_given)
+    bank = (many if params.task == "suite" else single)(params, rng_seed, data_dir)
     write_bank(bank, params.task, params.split.model_dump(), rng_seed, out_dir)
 
 
@@ -53,9 +43,6 @@ def write_bank(bank: Bank, task: str, fractions: dict[str, float], rng_seed: int
     """Write ``out_dir`` anew, whole or not at all."""
     files = [TRAINVAL_FILE, TEST_FILE, HELD_OUT_FILE]
     with durable.new_directory(out_dir) as folder:
-        if bank.host is not None:
-            files.append(HOST_FILE)
-            durable.write_synced(folder / HOST_FILE, save(bank.host))
         durable.write_synced(folder / TRAINVAL_FILE, save(bank.arrays))
         durable.write_synced(folder / TEST_FILE, save(bank.held_out_arrays))
         durable.write_synced(folder / HELD_OUT_FILE, TypeAdapter(list[TaskMeta]).dump_json(bank.held_out, indent=2))
@@ -77,7 +64,7 @@ def write_bank(bank: Bank, task: str, fractions: dict[str, float], rng_seed: int
         durable.write_synced(folder / META_FILE, meta.to_json())
 
 
-def single(params: Prepare, rng_seed: int, data_dir: Path, as_given: bool = False) -> Bank:
+def single(params: Prepare, rng_seed: int, data_dir: Path) -> Bank:
     """Return the bank of a data set alone: one task, whose test split is held out."""
     source, dropped = complete(TASKS[params.task](params, rng_seed, data_dir)), 0
     if source.part is not None:
@@ -86,7 +73,7 @@ def single(params: Prepare, rng_seed: int, data_dir: Path, as_given: bool = Fals
         source = subsample(source, params.samples, rng_seed)
     indices = split_indices(source, params.split, rng_seed)
     samples = {split: (source.x[chosen], source.y[chosen]) for split, chosen in indices.items()}
-    arrays, mean, std = standardised(samples, source.part is not None, as_given)
+    arrays, mean, std = standardised(samples, source.part is not None)
     name, classes = params.task, source.classes
     task = TaskMeta(name=name, kind=name, group="train", classes=classes, parameters={}, mean=mean, std=std)
     return bank_of_one(task, source.name, source.sha256, source.licence, arrays, dropped)

@@ -47,7 +47,7 @@ from simic.growth.batch.statistics import TrainStats
 from simic.growth.life.lifecycle import LIVE_STAGES, Events, advance, in_stages, prune_live, record
 from simic.growth.life.vocabulary import Action, Ramp, Slots, Stage
 from simic.growth.networks.blueprints import blueprints_of
-from simic.growth.networks.hosts import HostSpec, build_host
+from simic.growth.networks.hosts import build_host
 from simic.params import Train
 from simic.rng import Purpose
 from simic.transfer import constant
@@ -58,8 +58,8 @@ class GrowthEnv(VectorEnv):
 
     ``env_ids`` name the environments for the random numbers, so that any grouping of them plays the same episodes;
     default 0…envs-1. Tasks are the first ``train_tasks`` (default: all) of the bank in turn, unless ``reset`` is told
-    which. ``kinds`` says of which kind each task of the bank is (-1: none), for the critic alone. ``host`` is what
-    grows in place of ``train.host``. ``compose`` builds the population; faults are injected by passing another one.
+    which. ``kinds`` says of which kind each task of the bank is (-1: none), for the critic alone. ``compose`` builds
+    the population; faults are injected by passing another one.
     """
 
     metadata = {"autoreset_mode": AutoresetMode.DISABLED, "render_modes": []}  # noqa: RUF012 - gymnasium's own form
@@ -76,7 +76,6 @@ class GrowthEnv(VectorEnv):
         compose: Callable[..., Population | Shards] = Population,
         train_tasks: int | None = None,
         kinds: Sequence[int] = (),
-        host: HostSpec | None = None,
     ) -> None:
         if (dataset_train.classes, dataset_train.task_classes) != (dataset_val.classes, dataset_val.task_classes):
             raise SimicError(
@@ -90,7 +89,7 @@ class GrowthEnv(VectorEnv):
         self.num_envs = len(self.env_ids)
         self.host_ids = self.env_ids
         self.training_data, self.validation_data = dataset_train, dataset_val
-        self.host = host or build_host(train.host, dataset_train.shape, dataset_train.classes, dataset_train.host)
+        self.host = build_host(train.host, dataset_train.shape, dataset_train.classes)
         self.blueprints = blueprints_of(self.host.family)
         self.population = compose(
             self.host, self.blueprints, self.host_ids, rng_seed, train.host_optimizer, self.device, backend

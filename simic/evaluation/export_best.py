@@ -186,8 +186,6 @@ def card(
     """
     inputs, scale = _inputs(structure, task)
     shape = ", ".join(map(str, structure.inputs.shape if structure.inputs else structure.input_shape))
-    own = f" The host is the user's own network `{env.host.preset}`, frozen, in evaluation mode; its code is not here."
-    host, load = ("", '".")') if structure.host is not None else (own, '".", host=network)  # network: yours')
     test = share_interval(grown.test_accuracy_pct / 100, tested)
     account = grown.account
     compared = f"\n{account.compared.page()}\n" if account.compared else ""
@@ -198,7 +196,7 @@ def card(
 ## What it is
 Input: {inputs}, one sample is [{shape}]. Output: logits over {structure.classes} classes.
 {scale}
-{structure.params} parameters, of which the host alone has {grown.host_params}.{host}
+{structure.params} parameters, of which the host alone has {grown.host_params}.
 
 | slot | seed | joined by | alpha | parameters | Shapley value |
 |---|---|---|---|---|---|
@@ -223,7 +221,7 @@ Samples: {meta.samples["train"]} train, {meta.samples["val"]} validation, {meta.
 | test, with its 95 % interval over {tested} samples | {grown.test_accuracy_pct:.2f} % \
 [{100 * test.low:.2f}, {100 * test.high:.2f}] |
 {compared}
-{_use(structure, load)}
+{_use(structure)}
 
 ## Limits
 It has seen this data set only. The validation figure is the best of {hosts} and so flatters; the test figure
@@ -240,7 +238,7 @@ def _floors(floors: "Floors") -> str:
 Test accuracy of the network that validation chose among {floors.hosts}; seconds are those of all {floors.hosts}."""
 
 
-def _use(structure: Structure, load: str) -> str:
+def _use(structure: Structure) -> str:
     predict = "" if structure.inputs is None else "`python predict.py DATA` prints a class for each row of a file.\n"
     return f"""## How to use it
 {predict}From this folder, with torch alone:
@@ -257,7 +255,7 @@ With simic it is a plain `nn.Module`, which can be trained on:
 ```python
 from simic.growth import load_grown
 
-network = load_grown({load}
+network = load_grown(".")
 ```"""
 
 
@@ -276,9 +274,7 @@ def _inputs(structure: Structure, task: TaskMeta) -> tuple[str, str]:
 def _raw_inputs(inputs: RawInputs) -> tuple[str, str]:
     """Say what a network takes that standardises by itself."""
     classes = ", ".join(inputs.classes[:MOST_NAMES]) + (", …" if len(inputs.classes) > MOST_NAMES else "")
-    plain = not any(inputs.mean) and set(inputs.std) == {1.0}
-    scaled = "Nothing is standardised" if plain else "Standardising is inside the network"
-    said = f"Classes, in order: {classes}. {scaled}."
+    said = f"Classes, in order: {classes}. Standardising is inside the network."
     if inputs.layout != "table":
         return f"images as they are, `float32`, channels as in {inputs.layout}", said
     shown = ", ".join(column.name for column in inputs.columns[:MOST_NAMES])

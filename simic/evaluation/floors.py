@@ -219,12 +219,9 @@ def _boosting(samples: dict[str, Samples], codes: tuple[int, ...], classes: int)
 
 
 def _networks(env: GrowthEnv) -> Iterator[Network]:
-    """Yield name, host, blueprints and seeds of every form of network that is trained; of a frozen host it alone."""
+    """Yield name, host, blueprints and seeds of every form of network that is trained."""
     host, hosts, device = env.host, env.num_envs, env.device
     kinds, bare = blueprints_of(host.family), Slots.empty(hosts, host.slots, device)
-    if host.frozen:
-        yield "your network as it is", host, kinds, bare
-        return
     yield "host alone", host, kinds, bare
     if host.family in PLAIN:
         plain = build_host(PLAIN[host.family], host.input_shape, host.classes)
@@ -238,15 +235,14 @@ def _networks(env: GrowthEnv) -> Iterator[Network]:
 
 def _trained(params: Params, env: GrowthEnv, held: HeldOut, network: Network) -> Contender:
     """Train, in this process, one network for each host that grew, in its order of samples; the best by validation is
-    kept. A frozen host is scored as it is.
+    kept.
     """
     began, hosts, (name, host, kinds, slots) = time.perf_counter(), env.num_envs, network
     optimizer, backend = params.train.host_optimizer, params.runtime.backend
     population = Population(host, kinds, env.env_ids, params.rng_seed, optimizer, env.device, backend)
     tasks = torch.zeros(hosts, dtype=torch.int64, device=env.device)
     regime = Regime(params.train, held.train, held.test, tasks, env.iteration)
-    epochs = 0 if host.frozen else params.train.longest_episode
-    [trained] = regime.run(population, slots, torch.full((1, hosts), epochs, device=env.device))
+    [trained] = regime.run(population, slots, torch.full((1, hosts), params.train.longest_episode, device=env.device))
     off = torch.zeros_like(slots.blueprint, dtype=torch.bool)[None]
     chosen = int(population.evaluate(slots, held.val, off).correct[0].float().flatten(1).mean(1).argmax())
     correct = population.evaluate(slots, held.test, off).correct[0].float().flatten(1)

@@ -8,7 +8,6 @@ from functools import partial
 from pathlib import Path
 
 import torch
-from torch import nn
 
 from simic.data.bank import SPLITS
 from simic.data.batches import Dataset, HeldOut, load_held_out
@@ -22,10 +21,9 @@ from simic.evaluation.controllers import Controller, Rule
 from simic.evaluation.export_best import Account, Grown, best_host, export_best
 from simic.evaluation.floors import GROWN, Contender, Floors, Samples, floors
 from simic.evaluation.policies import BASELINES, refuse_other_host
-from simic.evaluation.scoring import Hosts, Told, Turn, in_one_process, open_env, play_together
+from simic.evaluation.scoring import Hosts, Told, Turn, open_env, play_together
 from simic.growth.batch.shards import recovered
 from simic.growth.export import GrownNetwork, grown_network
-from simic.growth.networks.own import own_host
 from simic.params import Params
 
 PREDICT = "predict.py"
@@ -40,7 +38,6 @@ class GrowSetup:
     params: Params
     prepared: Path
     device: torch.device
-    own: tuple[str, nn.Module] | None = None  # name and network of the user's own in place of the host
     data: OwnData | None = None  # the user's own data, which were prepared
     inputs: RawInputs | None = None  # what the exported network takes in place of standardised samples
 
@@ -65,12 +62,9 @@ def played(
     another family or number of slots.
     """
     began, held_out = time.perf_counter(), load_held_out(setup.prepared, setup.device)
-    params, splits, host = setup.params, (held_out.train, held_out.val), None
-    if setup.own is not None:  # in this process alone, since others do not have its code
-        name, network = setup.own
-        host, params = own_host(network, held_out.train.shape, held_out.train.classes, name), in_one_process(params)
+    params, splits = setup.params, (held_out.train, held_out.val)
     ids = torch.arange(hosts)
-    with closing(open_env(params.train, params.rng_seed, params.runtime, splits, ids, setup.device, host)) as env:
+    with closing(open_env(params.train, params.rng_seed, params.runtime, splits, ids, setup.device)) as env:
         if isinstance(policy, Controller):
             refuse_other_host(policy.learned, env.host)
             actor = policy.learned.actor(greedy=True)

@@ -24,7 +24,6 @@ from simic.evaluation.result import Actions, PerSeed
 from simic.growth.batch.shards import recovered
 from simic.growth.life.vocabulary import Action, Stage
 from simic.growth.networks.family import family_of
-from simic.growth.networks.hosts import HostSpec
 from simic.params import Params, Runtime, Train
 from simic.training import worker_layout
 from simic.training.learned import LearnedActor
@@ -63,14 +62,14 @@ def in_one_process(params: Params) -> Params:
 
 def open_env(
     train: Train, rng_seed: int, runtime: Runtime, splits: tuple[Dataset, Dataset], env_ids: Tensor,
-    device: torch.device | str, host: HostSpec | None = None, group: int | None = None,
+    device: torch.device | str, group: int | None = None,
 ) -> GrowthEnv:  # fmt: skip
     """Return an environment of the hosts ``env_ids`` that trains and validates on ``splits``, shared out to processes
-    as ``runtime`` says; ``host`` replaces that of ``train``, ``group`` the number of hosts that run together.
+    as ``runtime`` says; ``group`` is the number of hosts that run together.
     """
     device = torch.device(device)
     compose = worker_layout.population(runtime, worker_layout.layout(runtime, len(env_ids), device, group))
-    return GrowthEnv(train, rng_seed, *splits, env_ids, device, runtime.backend, compose, host=host)
+    return GrowthEnv(train, rng_seed, *splits, env_ids, device, runtime.backend, compose)
 
 
 @dataclass(frozen=True)

@@ -31,8 +31,7 @@ from simic.training import worker_layout
 if TYPE_CHECKING:
     from sklearn.linear_model import LogisticRegression
 
-LINEAR, FINE_TUNED = "linear classifier", "full fine-tuning"
-EVERYWHERE = "{} in every slot"  # of a blueprint
+LINEAR = "linear classifier"
 # Inverse strengths of the L2 penalty that the validation split chooses from; the grid is ours.
 PENALTIES = (0.0001, 0.001, 0.01, 0.1, 1.0)
 MOST_ITERATIONS = 500
@@ -126,9 +125,7 @@ def static_baselines(
 
 
 def _networks(params: Params, regime: Regime, device: torch.device) -> Iterator[Network]:
-    """Yield hosts of several sizes, and for tables all modules at once. Of a host that came trained with the data also
-    all of it trained on, and frozen with a seed of one blueprint in every slot, where the budget allows that.
-    """
+    """Yield hosts of several sizes, and for tables all modules at once."""
     given, rows, shape, classes = params.train.host, len(regime.tasks), regime.data.shape, regime.data.classes
     for name, size in sizes(given.family).items():
         host = build_host(size, shape, classes)
@@ -136,17 +133,11 @@ def _networks(params: Params, regime: Regime, device: torch.device) -> Iterator[
     if given.family == TOGETHER.family:
         host = build_host(given, shape, classes)
         yield TOGETHER.name, host, (TOGETHER,), filled(rows, host, device, 0)
-    if regime.data.host is not None:
-        host, kinds = build_host(given, shape, classes, regime.data.host), blueprints_of(given.family)
-        yield FINE_TUNED, replace(host, frozen=False), kinds, Slots.empty(rows, host.slots, device)
-        for kind, item in enumerate(kinds):
-            if sum(map(item.params, host.seed_shapes)) <= params.train.lifecycle.param_budget * host.params:
-                yield EVERYWHERE.format(item.name), host, kinds, filled(rows, host, device, kind)
 
 
 def sizes(family: str) -> dict[str, Host]:
     """Return the static networks of a sweep by name, small to large; of families without widths here, every preset."""
-    if family in ("cnn", "adapted_cnn"):
+    if family == "cnn":
         hosts = [Host(family=family, preset="baseline", widths=widths, kernel_size=3) for widths in CNN_WIDTHS]
     elif family in WIDTHS:
         hosts = [Host(family=family, preset="baseline", widths=widths) for widths in WIDTHS[family]]

@@ -25,7 +25,6 @@ from simic.growth.life.vocabulary import Blend, Slots, Stage
 from simic.growth.networks.blueprints import blueprints_of
 from simic.growth.networks.grafting import blend
 from simic.growth.networks.hosts import HostSpec, build_host
-from simic.growth.networks.own import own_host
 from simic.params import Host
 
 FORMAT = 2
@@ -55,7 +54,7 @@ class Structure(Record):
     """``structure.json``."""
 
     format: Literal[2] = FORMAT
-    host: Host | None  # None: a network of the user's own
+    host: Host
     input_shape: tuple[int, ...]
     classes: int
     seeds: tuple[SeedRecord, ...]
@@ -201,14 +200,13 @@ def _program(network: GrownNetwork) -> bytes:
         raise SimicError(f"{PROGRAM}: torch.export cannot write a network with {names}: {reason}") from error
 
 
-def load_grown(path: Path | str, host: nn.Module | None = None) -> GrownNetwork:
+def load_grown(path: Path | str) -> GrownNetwork:
     """Return the network of a directory that ``write_network`` wrote, in evaluation mode; SimicError on anything wrong.
-
-    One that grew in a network of the user's own needs that as ``host``: its code is not in the directory.
     """
     path = Path(path)
     structure, weights = _files(path)
-    network = GrownNetwork.fresh(structure, _host_of(structure, host, path))
+    host = build_host(structure.host, structure.input_shape, structure.classes)
+    network = GrownNetwork.fresh(structure, host)
     _load(network, weights, str(path / WEIGHTS))
     return network
 
@@ -230,16 +228,6 @@ def _files(path: Path) -> tuple[Structure, dict[str, Tensor]]:
         raise SimicError(f"{file}: {where}: {error.errors()[0]['msg']}; {RESTORED}") from None
     except (ValueError, RecursionError, SafetensorError) as error:
         raise SimicError(f"{file}: damaged: {' '.join(str(error).split())}; {RESTORED}") from None
-
-
-def _host_of(structure: Structure, own: nn.Module | None, path: Path) -> HostSpec:
-    if (structure.host is None) != (own is not None):
-        its = "was a network of the user's own: give it, load_grown(PATH, host=network)"
-        raise SimicError(f"{path}: its host {its if own is None else 'is one of simic: leave host out'}")
-    if structure.host is not None:
-        return build_host(structure.host, structure.input_shape, structure.classes)
-    assert own is not None
-    return own_host(own, structure.input_shape, structure.classes, f"{path}: host")
 
 
 def _load(network: GrownNetwork, weights: dict[str, Tensor], source: str) -> None:

@@ -15,7 +15,6 @@ from simic.data.batches import Meta, read_meta
 from simic.data.own.own import OwnData, own_data
 from simic.data.own.readers import Given, read
 from simic.data.raw_inputs import RawInputs
-from simic.data.suites import adapt
 from simic.errors import SimicError
 from simic.evaluation import controllers
 from simic.evaluation import grow as growing
@@ -24,8 +23,7 @@ from simic.evaluation.export_best import Grown
 from simic.evaluation.grow import GrowSetup
 from simic.evaluation.policies import BASELINES
 from simic.growth.networks.hosts import build_host
-from simic.growth.networks.own import load_network
-from simic.params import Host, HostOptimizer, Params, Prepare, Train
+from simic.params import Host, Params, Prepare, Train
 from simic.pipeline.display import shown
 from simic.pipeline.paths import Workspace
 from simic.pipeline.stages import raw_data, unchanged
@@ -49,7 +47,7 @@ class Growth:
     out: Path
     task: str | None = None
     policy: str = "learned"  # or a baseline's name, a published controller's suite, a policy's directory
-    host: str | None = None  # family/preset, or the user's own network, file.py:name
+    host: str | None = None  # family/preset
     hosts: int = 8
     compare: bool = False
     epochs: int | None = None  # of every host, and decisions about it; null: the middle of what training has
@@ -57,22 +55,13 @@ class Growth:
     layout: str | None = None  # where channels of images are: nchw, nhwc
     fit: bool = False  # no test split, and as few samples as there are: who fits scores elsewhere
 
-    @property
-    def network(self) -> str | None:
-        """Return the place of the user's own network; None where the host is one of simic's."""
-        return self.host if self.host is not None and ".py:" in self.host else None
-
 
 def grow(params: Params, workspace: Workspace, asked: Growth, say: Callable[[str], None] = lambda line: None) -> Grown:
-    """Let a policy grow networks on a task or the user's own data; export the best to ``asked.out``. In a network of
-    the user's own, samples are given to it as they are. ``say`` hears what was done to the data.
+    """Let a policy grow networks on a task or the user's own data; export the best to ``asked.out``. ``say`` hears
+    what was done to the data.
 
     A controller's hosts are trained as those that it was trained on: budget, actions and lifecycle are its.
     """
-    if asked.network is not None and asked.compare:
-        raise SimicError(
-            f"--compare with --host {asked.host}: schedules are played on simic's hosts alone; leave out one of them"
-        )
     if asked.out.exists():
         raise SimicError(f"{asked.out}: already exists; choose another folder or remove it")
     with growth(params, workspace, asked) as (setup, policy):
@@ -88,8 +77,7 @@ def grow(params: Params, workspace: Workspace, asked: Growth, say: Callable[[str
 def growth(params: Params, workspace: Workspace, asked: Growth) -> Iterator[tuple[GrowSetup, Rule | Controller]]:
     """Prepare the data in a temporary folder; yield the setup in which networks grow on them, and the policy."""
     device = machine.configure(params.runtime)
-    network = None if asked.network is None else (asked.network, load_network(asked.network))
-    host = None if network is not None or asked.host is None else _as_host(asked.host)
+    host = None if asked.host is None else _as_host(asked.host)
     with tempfile.TemporaryDirectory(prefix="simic-grow-") as scratch:
         prepared = Path(scratch) / "prepared"
         data = _prepare_asked(asked, params, workspace, prepared)
@@ -99,32 +87,25 @@ def growth(params: Params, workspace: Workspace, asked: Growth) -> Iterator[tupl
             train = policy.learned.train
         else:
             train = params.train
-            host = host or (_usual_host(params, workspace, meta) if network is None else None)
+            host = host or _usual_host(params, workspace, meta)
         changes = {"host": host or _usable(train.host), "episode_steps": asked.epochs or train.middle_episode}
         train = _batches_of(meta.samples["train"], train.model_copy(update=changes))
-        if network is not None and isinstance(policy, Rule):  # params.yaml is for hosts that train, this one is frozen
-            optimizer = HostOptimizer.model_validate(adapt.OPTIMIZER)
-            lifecycle = train.lifecycle.model_copy(update={"training_dwell": adapt.TRAINING_DWELL})
-            frozen = {"actions": {}, "host_optimizer": optimizer, "lifecycle": lifecycle}
-            train = train.model_copy(update=frozen)
         inputs = data.inputs if data is not None else _raw_images(meta)
         tree = params.model_copy(update={"train": train})
-        yield GrowSetup(tree, prepared, device, network, data, inputs), policy
+        yield GrowSetup(tree, prepared, device, data, inputs), policy
 
 
 def _prepare_asked(asked: Growth, params: Params, workspace: Workspace, prepared: Path) -> OwnData | None:
     """Write the splits of a task, or of the user's own data, and return these."""
-    as_given = asked.network is not None
     if asked.task is not None:
-        task = _asked_task(asked, params)
-        prepare.prepare(task, params.rng_seed, prepared, raw_data(workspace), as_given=as_given)
+        prepare.prepare(_asked_task(asked, params), params.rng_seed, prepared, raw_data(workspace))
         return None
     if asked.data is None:
         raise SimicError("grow: needs data, a file or a folder, or --task NAME")
     given = read(Path(asked.data), asked.target) if isinstance(asked.data, str) else asked.data
     split = params.prepare.split
     shares = {"val": split.val} if asked.fit else {"val": split.val, "test": split.test}
-    own = own_data(given, shares, params.rng_seed, asked.layout, as_given, few=asked.fit)
+    own = own_data(given, shares, params.rng_seed, asked.layout, few=asked.fit)
     prepare.write_bank(own.bank, "own", split.model_dump(), params.rng_seed, prepared)
     return own
 

@@ -19,7 +19,6 @@ from simic.data import prepare as data
 from simic.data.batches import data_hash, load_split, read_meta
 from simic.envs import gym_env
 from simic.errors import SimicError
-from simic.growth.pretrained import train_host
 from simic.params import Params
 from simic.pipeline import dvc_record
 from simic.pipeline.display import beside, shown
@@ -47,7 +46,7 @@ def prepare(params: Params, workspace: Workspace) -> None:
     if params.prepare.is_gym:
         gym_env.prepare(params.prepare.gym, params.rng_seed, workspace.prepared)
     else:
-        data.prepare(params.prepare, params.rng_seed, workspace.prepared, raw_data(workspace), train_host)
+        data.prepare(params.prepare, params.rng_seed, workspace.prepared, raw_data(workspace))
     seals.write(workspace.root, "prepare", params)
 
 
@@ -189,7 +188,7 @@ def headroom_apart(params: Params, workspace: Workspace) -> "HeadroomReport":
     from simic.evaluation.parts import Parts
 
     with tempfile.TemporaryDirectory(prefix="simic-headroom-") as scratch:
-        data.prepare(params.prepare, params.rng_seed, Path(scratch) / "prepared", raw_data(workspace), train_host)
+        data.prepare(params.prepare, params.rng_seed, Path(scratch) / "prepared", raw_data(workspace))
         return _measured(params, Path(scratch) / "prepared", Parts())
 
 

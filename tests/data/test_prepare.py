@@ -10,13 +10,11 @@ from simic.data import tasks
 from simic.data.batches import load_held_out, load_split, read_meta
 from simic.data.prepare import prepare, split_indices, subsample
 from simic.data.sources import Source, drop_duplicates, read_bundled
-from simic.data.suites.kinds import Draws, Sources
-from simic.data.suites.suites import SUITES
 from simic.errors import SimicError
 from simic.params import Split
 from tests import standard
 from tests.data.refusals import refused
-from tests.standard import Instances, Prepare, Suite
+from tests.standard import Prepare
 
 
 @pytest.fixture(scope="module")
@@ -171,39 +169,3 @@ def test_what_a_users_reader_returns_is_checked(tmp_path: Path, monkeypatch: pyt
     source = Source("mine", "", "none", torch.ones(60, 4), torch.tensor([-1, 0, 1] * 20))
     monkeypatch.setitem(tasks.TASKS, "digits", lambda *_: source)
     assert refused(Prepare(), tmp_path).startswith("mine: labels reach from -1")
-
-
-def test_samples_given_as_they_are_keep_every_value(tmp_path):
-    arrays = sample_arrays((1, 4, 4))
-    params = write_npz(tmp_path, **arrays)
-    prepare(params, 1, tmp_path / "out", tmp_path, as_given=True)
-    held = load_held_out(tmp_path / "out")
-    found = {row.numpy().tobytes() for data in (held.train, held.val, held.test) for row in data.x}
-    assert found == {row.tobytes() for row in arrays["x"].astype(np.float32)}
-    assert (held.tasks[0].mean, held.tasks[0].std) == ([], [])
-    assert held.train.host is None
-
-
-def test_the_host_of_a_source_task_comes_with_the_data_and_has_seen_digits_of_training_alone(tmp_path):
-    seen = []
-
-    def train_host(*given):
-        seen.append(given)
-        return {"head.weight": torch.arange(3.0)}
-
-    suite = Suite(name="adapt", instances=Instances(train=1, val=1, held_out=1, held_out_kinds=1))
-    prepare(standard.Prepare(task="suite", suite=suite, samples=60), 5, tmp_path / "out", tmp_path, train_host)
-    [(host, data, rng_seed, epochs)] = seen
-    source = SUITES["adapt"].source
-    assert (host, rng_seed, epochs) == (source.host, 5, source.epochs)
-    draws = Draws(5, "source", "train", 0, Sources(tmp_path))
-    x, y = source.problem(draws).sample(draws.of_split("train"), source.samples)
-    assert torch.equal(data.x, x) and torch.equal(data.y, y) and data.classes == 10
-    held = load_held_out(tmp_path / "out")
-    for split in (load_split(tmp_path / "out", "train"), held.train, held.val, held.test):
-        assert torch.equal(split.host["head.weight"], torch.arange(3.0))
-    assert held.tasks[0].mean == [] and held.train.x.min() < -1, "nothing is standardised"
-    path = tmp_path / "out" / "host.safetensors"
-    path.write_bytes(path.read_bytes()[:-1] + b"\xff")
-    with pytest.raises(SimicError, match=r"host\.safetensors: damaged"):
-        load_split(tmp_path / "out", "train")

@@ -14,7 +14,6 @@ from simic.evaluation.policies import Static
 from simic.evaluation.schedules import NONE, OpenLoop, Schedule
 from simic.evaluation.scoring import EVALUATION_ITERATION
 from simic.evaluation.static_baselines import (
-    FINE_TUNED,
     LINEAR,
     Regime,
     from_the_start,
@@ -23,7 +22,6 @@ from simic.evaluation.static_baselines import (
 )
 from simic.growth.life.vocabulary import Slots, Stage
 from simic.growth.networks.hosts import PRESETS
-from simic.growth.pretrained import train_host
 from simic.params import Runtime
 from tests.standard import Host, Lifecycle, Params
 
@@ -86,36 +84,6 @@ def test_static_networks_are_hosts_that_never_grow_bit_for_bit(held, params):
     assert network.params == (env.host.params,) * 4
     # 64 training samples, forward and backward, in each of the steps.
     assert network.training_flops == (SHORT * 64 * 3 * env.host.flops_per_sample,) * 4
-
-
-def test_a_trained_host_stands_beside_all_of_it_trained_on_and_adapters_in_every_slot(held, params):
-    """Two classes are those that the host was trained for. The frozen host alone scores what it came with; trained on,
-    it is another; with an adapter in each slot it has their parameters too.
-    """
-    config = Host(family="adapted_cnn", preset="baseline", widths=(4, 8), kernel_size=3)
-    source = replace(
-        held.train, x=held.train.x[:64], y=held.train.y[:64] % 2, classes=held.train.classes, task_classes=()
-    )
-    weights = train_host(config, source, 1, 1)
-    came = HeldOut(held.tasks, *(replace(split, host=weights) for split in (held.train, held.val, held.test)))
-    tree = params.model_copy(update={"train": tiny_train(host=config, episode_steps=2)})
-    tasks = torch.tensor([0, 1])
-    found = static_baselines(tree, came, tasks, DEVICE, (2,))[2]
-    env = GrowthEnv(tree.train, 1, came.train, came.val, torch.arange(2))
-    env.reset(options={"tasks": tasks})
-    untouched, _ = env.committed(came.test)
-    assert list(found)[-4:] == [FINE_TUNED, *(f"{name} in every slot" for name in ("lora", "bottleneck", "conv"))]
-    assert found[FINE_TUNED].params == (env.host.params,) * 2
-    assert found[FINE_TUNED].test_accuracy_pct != tuple(round(value, 4) for value in untouched.double().tolist())
-    # x + up(down x) of rank 4: 8 parameters a channel.
-    assert found["lora in every slot"].params == (env.host.params + 8 * (4 + 8),) * 2
-    play(env, Static(), EVALUATION_ITERATION, lambda *step: None, tasks)
-    assert torch.equal(env.committed(came.test)[0], untouched)
-    dear = tree.train.lifecycle.model_copy(update={"param_budget": 0.3})
-    tight = tree.model_copy(update={"train": tree.train.model_copy(update={"lifecycle": dear})})
-    assert [name for name in static_baselines(tight, came, tasks, DEVICE, (2,))[2] if "slot" in name] == [
-        "lora in every slot"
-    ]
 
 
 def test_tokens_have_no_linear_floor_and_no_floors_are_none(held, params):

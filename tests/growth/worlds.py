@@ -58,7 +58,6 @@ def make_table(columns: int = 5, tasks: int = 1, samples: int = 96, seed: int = 
 
 DATA = {
     "cnn": make_data(),
-    "adapted_cnn": make_data(),
     "mlp": make_data(),
     "transformer": make_tokens(),
     "tables": make_table(),

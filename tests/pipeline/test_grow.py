@@ -1,11 +1,10 @@
-"""`simic grow`: on own data, in simic's hosts and in a network of one's own."""
+"""`simic grow`: on own data."""
 
 import json
 import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,14 +13,12 @@ import numpy as np
 import pytest
 import torch
 from sklearn.datasets import load_digits, load_wine
-from torch import nn
 
 from simic import durable, params
 from simic.errors import SimicError
 from simic.evaluation import controllers
 from simic.evaluation import grow as growing
 from simic.growth.export import load_grown
-from simic.growth.networks.own import load_network
 from simic.pipeline.grow import Growth, _usual_host, grow, growth
 from simic.pipeline.paths import Workspace
 from tests.helpers import ROOT
@@ -84,8 +81,6 @@ def test_the_host_alone_is_the_same_host_without_seeds(images: Path) -> None:
         ({"data": None, "task": "sudoku"}, "--task sudoku: .*digits, mnist"),
         ({"data": None, "task": "suite"}, "--task suite: grow takes one data set"),
         ({"data": None, "task": "text"}, "--task text: source is"),
-        ({"host": "nowhere.py:network"}, "nowhere.py: no such file"),
-        ({"host": "nowhere.py:network", "compare": True}, "--compare with --host .*: schedules are played on simic's"),
         ({"out": Path()}, "already exists"),
     ],
 )
@@ -105,61 +100,6 @@ def test_two_do_not_grow_into_one_folder(images: Path) -> None:
     with durable.locked(images.parent / ".grown.lock", "grows"), pytest.raises(durable.Held, match=said):
         grow(tree(), Workspace(images.parent), request)
     assert not request.out.exists()
-
-
-OWN = """
-import torch
-from sklearn.datasets import load_digits
-from torch import nn
-
-def network():
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        found = nn.Sequential(
-            nn.Sequential(nn.Conv2d(1, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2)),
-            nn.Sequential(nn.Conv2d(8, 8, 3, padding=1), nn.ReLU()),
-            nn.Sequential(nn.Flatten(), nn.Linear(8 * 16, 10)),
-        )
-    x, y = map(torch.tensor, load_digits(return_X_y=True))
-    optimizer = torch.optim.Adam(found.parameters(), lr=0.02)
-    for _ in range(15):
-        optimizer.zero_grad()
-        nn.functional.cross_entropy(found(x[600:].float().view(-1, 1, 8, 8) / 16), y[600:]).backward()
-        optimizer.step()
-    return found
-"""
-
-
-@pytest.fixture
-def own(tmp_path: Path) -> Iterator[str]:
-    """A network that was trained on digits, in a file."""
-    file = tmp_path / "own_network_of_grow.py"
-    file.write_text(OWN)
-    yield f"{file}:network"
-    sys.modules.pop(f"simic_extension_{file.stem}", None)
-
-
-def test_adapters_grow_in_a_network_of_ones_own_which_stays_as_it_is(images: Path, own: str) -> None:
-    """Digits upside down, as raw as they were for the network."""
-    arrays = np.load(images)
-    x, y = torch.tensor(arrays["x"][:, ::-1].copy() / 16).unsqueeze(1), torch.tensor(arrays["y"])
-    np.savez(images, x=x, y=y)
-    longer = tree("train.episode_steps=24", "train.batches_per_epoch=8")
-    found = grow(longer, Workspace(images.parent), asked(images, host=own, hosts=4))
-    network = load_network(own).eval()
-    assert found.host_params == sum(parameter.numel() for parameter in network.parameters()) < found.params
-    with pytest.raises(SimicError, match=r"its host was a network of the user's own: give it, load_grown"):
-        load_grown(found.path)
-    grown = load_grown(found.path, network)
-    program = torch.export.load(found.path / "network.pt2").module()
-    with torch.no_grad():
-        torch.testing.assert_close(program(x), grown(x), rtol=0, atol=1e-5)
-        bare = nn.Sequential(*grown.segments, grown.head)
-        torch.testing.assert_close(bare(x), network(x), rtol=1e-4, atol=1e-4)
-        before, after = ((each(x).argmax(1) == y).float().mean() for each in (network, grown))
-    assert after > before + 0.01
-    card = (found.path / "README.md").read_text()
-    assert f"`{own}`, frozen" in card and 'load_grown(".", host=network)' in card and "Nothing is standardised" in card
 
 
 def test_as_many_decisions_as_are_asked_for_else_the_middle_of_what_training_has(

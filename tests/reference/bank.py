@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from safetensors import safe_open
-from safetensors.torch import load_file
 from torch import Tensor
 
 from simic.errors import SimicError
@@ -31,7 +30,7 @@ class Samples:
 
 @dataclass(frozen=True)
 class Bank:
-    """Describe tasks whose samples lie one after the other in one file; ``host`` are weights that came with them."""
+    """Describe tasks whose samples lie one after the other in one file."""
 
     file: Path
     shape: tuple[int, ...]
@@ -39,7 +38,6 @@ class Bank:
     task_classes: tuple[int, ...]
     counts: dict[str, int]  # samples of each task, by split
     of_training: int  # how many tasks, the first ones, are for training
-    host: dict[str, Tensor] | None
 
     def samples(self, split: str, task: int) -> Samples:
         rows = slice(task * self.counts[split], (task + 1) * self.counts[split])
@@ -81,7 +79,7 @@ def _json(folder: Path, name: str) -> Any:
 
 
 def _bank(folder: Path, arrays: str, tasks: Sequence[dict[str, Any]], of_training: int) -> Bank:
-    meta, weights = _json(folder, "meta"), folder / "host.safetensors"
+    meta = _json(folder, "meta")
     return Bank(
         file=folder / f"{arrays}.safetensors",
         shape=tuple(meta["shape"]),
@@ -89,7 +87,6 @@ def _bank(folder: Path, arrays: str, tasks: Sequence[dict[str, Any]], of_trainin
         task_classes=tuple(int(task["classes"]) for task in tasks),
         counts=dict(meta["samples"]),
         of_training=of_training,
-        host=load_file(weights) if weights.exists() else None,
     )
 
 

@@ -42,7 +42,6 @@ class HostTrainer:
     weights: Weights
     slots: Sequence[Slot]
     optimizer: HostOptimizer
-    host_frozen: bool
     task_classes: int
 
     def epoch(self, batches: Sequence[tuple[Tensor, Tensor]]) -> Epoch:
@@ -61,7 +60,7 @@ class HostTrainer:
         """Return all blocks that take part, named ``host``, ``seed.0``, ``gate.0``, …, each with whether it is frozen:
         parameters and moments stay.
         """
-        blocks = {"host": (self.weights.host, self.host_frozen)}
+        blocks = {"host": (self.weights.host, False)}
         for k, slot in enumerate(self.slots):
             if slot.learns:
                 blocks[f"seed.{k}"] = self.weights.seeds[k], slot.frozen

@@ -82,8 +82,7 @@ class ReferenceHost:
         self.classes, count = world.bank.task_classes[task], self.body.slots
         self.slots, optimizer = [Slot() for _ in range(count)], self.settings.host_optimizer
         self.weights = Weights(Block(self._initial(), optimizer.weight_decay))
-        frozen = world.bank.host is not None
-        self.trainer = HostTrainer(self.body, self.weights, self.slots, optimizer, frozen, self.classes)
+        self.trainer = HostTrainer(self.body, self.weights, self.slots, optimizer, self.classes)
         aligned = alignments([*self.body.blueprints[0].values()], self.training.x, self.training.y)
         self.trials = [Trial(each) for each in aligned]
         self.history, self.step = History(), 0
@@ -143,11 +142,8 @@ class ReferenceHost:
         return masks | {head: flags for head, flags in left.items() if head not in masks and not all(flags)}
 
     def _initial(self) -> dict[str, Tensor]:
-        given, values = self.world.bank.host, dict[str, Tensor]()
+        values = dict[str, Tensor]()
         for number, (lead, part) in enumerate(host_parts(self.body)):
-            if given is not None:
-                values |= {lead + entry.name: given[lead + entry.name].double() for entry in part.entries}
-                continue
             stream = streams.key(self.rng_seed, streams.HOST_INIT, self.iteration, self.host_id, number)
             values |= {lead + name: value for name, value in part.draw(stream).items()}
         return values

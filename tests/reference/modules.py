@@ -200,19 +200,6 @@ def residual_mlp(shape: Shape, factor: int) -> Part:
     return Part(entries, lambda v, x: x + linear(v, "second", F.gelu(linear(v, "first", x))), closing)
 
 
-def adapter(shape: Shape, narrow: int, between: Callable[[Tensor], Tensor]) -> Part:
-    """Build x + up(between(down x)), both 1×1, with ``narrow`` channels between them, up = 0."""
-    channels, pixels = shape[0], math.prod(shape[1:])
-    entries = (conv("down", channels, narrow, 1, pixels), conv("up", narrow, channels, 1, pixels, 0.0))
-    return Part(entries, lambda v, x: x + convolved(v, "up", between(convolved(v, "down", x))), ("up.weight",))
-
-
-def adapter_conv(shape: Shape) -> Part:
-    """Build x + 3×3 x, the convolution 0."""
-    weight = conv("conv", shape[0], shape[0], 3, math.prod(shape[1:]), 0.0)
-    return Part((weight,), lambda v, x: x + convolved(v, "conv", x), ("conv.weight",))
-
-
 def gate(shape: Shape) -> Part:
     """Build σ(W₂ relu(W₁ mean x)): one amplitude for each sample."""
     hidden = max(8, shape[0] // 4)
@@ -381,11 +368,6 @@ BLUEPRINTS: dict[str, dict[str, Callable[[Shape], Part]]] = {
         "lora": low_rank,
         "mlp_small": lambda shape: residual_mlp(shape, 2),
         "mlp": lambda shape: residual_mlp(shape, 4),
-    },
-    "adapted_cnn": {
-        "lora": lambda shape: adapter(shape, 4, lambda x: x),
-        "bottleneck": lambda shape: adapter(shape, max(8, shape[0] // 4), F.relu),
-        "conv": adapter_conv,
     },
     "tables": {
         "mlp": units,

@@ -30,7 +30,7 @@ from tests.reference.modules import (
 CONVOLUTIONAL = {"baseline": ((8, 16, 32), 3), "deep": ((8, 16, 32, 64, 128), 3), "impaired": ((4, 8, 16), 1)}
 VECTOR = {"baseline": (64,) * 3, "deep": (64,) * 5}
 TABLES = {"baseline": (32, 32)}
-PRESETS = {"cnn": CONVOLUTIONAL, "adapted_cnn": CONVOLUTIONAL, "mlp": VECTOR, "tables": TABLES}
+PRESETS = {"cnn": CONVOLUTIONAL, "mlp": VECTOR, "tables": TABLES}
 SMALLEST_MAP = 2  # pixels a side, below which nothing is pooled
 
 

@@ -13,7 +13,7 @@ from safetensors.torch import save
 from simic import durable
 from simic.audit.provenance import PUBLISHED
 from simic.audit.record import RunRecord
-from simic.data.batches import HOST_FILE, META_FILE, TRAINVAL_FILE, load_split, read_meta
+from simic.data.batches import META_FILE, TRAINVAL_FILE, load_split, read_meta
 from simic.envs.patient import steps_to_finish
 from simic.params import Params
 from simic.registry import GYM
@@ -79,9 +79,6 @@ def thinned(prepared: Path, target: Path) -> Path:
     hashes = {TRAINVAL_FILE: durable.sha256_of(content)}
     with durable.new_directory(target) as folder:
         durable.write_synced(folder / TRAINVAL_FILE, content)
-        if HOST_FILE in meta.sha256:
-            shutil.copy(prepared / HOST_FILE, folder / HOST_FILE)
-            hashes[HOST_FILE] = meta.sha256[HOST_FILE]
         tasks = [meta.tasks[place] for place in kept]
         small = meta.model_copy(update={"tasks": tasks, "samples": samples, "sha256": hashes})
         durable.write_synced(folder / META_FILE, small.to_json())

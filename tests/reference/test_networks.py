@@ -11,7 +11,7 @@ from tests.reference.bank import NoReference
 from tests.reference.modules import BLUEPRINTS
 from tests.standard import Host
 
-FAMILIES = ("cnn", "adapted_cnn", "mlp", "tables")
+FAMILIES = ("cnn", "mlp", "tables")
 SHAPES = {"mlp": (16,), "tables": (5, 8)}  # of features; of a table its columns and the width
 SEEDS = [(family, item) for family in FAMILIES for item in blueprints_of(family)]
 

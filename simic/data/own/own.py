@@ -40,14 +40,13 @@ def own_data(
     shares: Mapping[str, float],
     rng_seed: int,
     layout: str | None = None,
-    as_given: bool = False,
     few: bool = False,
 ) -> OwnData:
     """Split and encode; SimicError naming what cannot be used.
 
     ``shares`` are those of validation and test, unless the data came in parts; without test, validation serves as both.
-    ``layout`` says where channels are (nchw, nhwc), where that is ambiguous. ``as_given``: nothing is standardised.
-    ``few``: there may be few samples, in all and of a class.
+    ``layout`` says where channels are (nchw, nhwc), where that is ambiguous. ``few``: there may be few samples, in all
+    and of a class.
     """
     y, classes = labels(given.y, str(given.y.name))
     x = given.x
@@ -67,15 +66,12 @@ def own_data(
             f"{given.name}: no training sample is of class {classes[absent[0]]}: bring one, or leave it out"
         )
     if isinstance(x, pd.DataFrame):
-        raw, inputs, said = _of_table(x, train, classes, as_given)
+        raw, inputs, said = _of_table(x, train, classes)
         counts = {"row": len(y), "column": len(x.columns), "feature": len(inputs.mean)}
         shown = ", ".join(f"{count} {what}{'s' * (count != 1)}" for what, count in counts.items())
     else:
         inputs, said = _of_images(x, y, train, classes, given.name, layout)
         raw, shown = x, f"{len(y)} images of {' × '.join(map(str, inputs.shape))}"
-    if as_given:
-        unscaled = {"mean": (0.0,) * len(inputs.mean), "std": (1.0,) * len(inputs.mean), "clip": None}
-        inputs = inputs.model_copy(update=unscaled)
     sizes = "split: " + ", ".join(f"{len(chosen)} {split}" for split, chosen in parts.items())
     if len(y) < FEW_ROWS:
         notes += [f"{len(y)} samples: a network can be grown, but so few cannot show whether it is any good"]
@@ -146,17 +142,9 @@ def _places(frame: pd.DataFrame) -> np.ndarray:
     return np.stack([pd.factorize(frame[name], use_na_sentinel=False)[0] for name in frame.columns], axis=1)
 
 
-def _of_table(
-    x: pd.DataFrame, train: np.ndarray, classes: tuple[str, ...], as_given: bool
-) -> tuple[np.ndarray, RawInputs, list[str]]:
+def _of_table(x: pd.DataFrame, train: np.ndarray, classes: tuple[str, ...]) -> tuple[np.ndarray, RawInputs, list[str]]:
     columns, said = describe(x, train)
     raw = codes(x, columns)
-    for column in columns if as_given else ():
-        if column.levels is not None or column.missing:
-            what = "strings" if column.levels is not None else "missing values"
-            raise SimicError(
-                f"column {column.name!r}: has {what}, which your --host takes no notice of: encode it first"
-            )
     inputs = RawInputs(
         layout="table", shape=(len(columns),), columns=columns, mean=(), std=(), clip=LIMIT, classes=classes
     )

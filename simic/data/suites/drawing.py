@@ -1,6 +1,6 @@
 """Draw the bank of a suite: instances by hash, those of training and validation apart from those held out."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,16 +10,14 @@ from torch import Tensor
 
 from simic import params as params_module
 from simic.data.bank import SPLITS, Bank, standardised
-from simic.data.batches import Dataset, TaskGroup, TaskMeta
+from simic.data.batches import TaskGroup, TaskMeta
 from simic.data.sources import COPIES, equal_rows
 from simic.data.suites.kinds import KINDS, OUTSIDE, Draws, Problem, Sources
-from simic.data.suites.suites import SUITES, SourceTask, TaskSuite
+from simic.data.suites.suites import SUITES, TaskSuite
 from simic.errors import SimicError
 from simic.memory import refuse_too_much
-from simic.params import Host, Prepare
+from simic.params import Prepare
 
-# Trains a host on a source task, given an rng_seed and a number of epochs; returns its weights by name.
-TrainHost = Callable[[Host, Dataset, int, int], dict[str, Tensor]]
 MOST_DRAWS = 20  # of test samples, until none is among the others
 VISIBLE = ("train", "val")  # the splits of tasks that training sees: their test split is never drawn
 
@@ -30,8 +28,8 @@ class Instance:
     arrays: dict[str, Tensor]
 
 
-def many(params: Prepare, rng_seed: int, data_dir: Path, train_host: TrainHost | None = None) -> Bank:
-    """Return the bank of ``params.suite``, with the host that ``train_host`` trained where it has a source task."""
+def many(params: Prepare, rng_seed: int, data_dir: Path) -> Bank:
+    """Return the bank of ``params.suite``."""
     shipped, counts, kinds = SUITES[params.suite.name], params.suite.instances, _kinds(params)
     samples = shipped.samples
     if params.samples is not None:  # about as many in all, in the suite's own proportion
@@ -73,17 +71,7 @@ def many(params: Prepare, rng_seed: int, data_dir: Path, train_host: TrainHost |
         tasks=[instance.task for instance in visible],
         held_out=[instance.task for instance in hidden + outside],
         dropped=shelf.dropped + apart.dropped,
-        host=None if shipped.source is None else _host(shipped.source, rng_seed, shelf, train_host),
     )
-
-
-def _host(source: SourceTask, rng_seed: int, shelf: Sources, train_host: TrainHost | None) -> dict[str, Tensor]:
-    """Train the host on samples that no other task has in validation or test, nor any held-out task at all."""
-    assert train_host is not None, "a suite with a source task needs what trains its host"
-    draws = Draws(rng_seed, "source", "train", 0, shelf)
-    problem = source.problem(draws)
-    x, y = _samples(problem, draws.of_split("train"), source.samples)
-    return train_host(source.host, Dataset(x, y, problem.classes), rng_seed, source.epochs)
 
 
 def _kinds(params: Prepare) -> dict[TaskGroup, tuple[str, ...]]:
@@ -113,7 +101,7 @@ def _instance(draws: Draws, group: TaskGroup, samples: dict[str, int], shipped: 
     drawn = {split: _samples(problem, draws.of_split(split), samples[split]) for split in VISIBLE}
     if group not in VISIBLE:
         drawn["test"] = _unseen(problem, draws.of_split("test"), samples["test"], [x for x, _ in drawn.values()])
-    arrays, mean, std = standardised(drawn, False, shipped.source is not None, shipped.table)
+    arrays, mean, std = standardised(drawn, False, shipped.table)
     name, parameters = f"{draws.kind}-{group}-{draws.instance}", problem.parameters
     try:
         task = TaskMeta(

@@ -4,27 +4,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from simic import registry
-from simic.data.suites.kinds import Kind
 from simic.errors import SimicError
-from simic.params import Host
-
-
-@dataclass(frozen=True)
-class SourceTask:
-    """The task that the hosts of a suite were trained on before. Samples are made as those of a kind; no task of the
-    suite is standardised, so that all keep the scale of this one.
-    """
-
-    host: Host
-    problem: Kind
-    samples: int
-    epochs: int
 
 
 @dataclass(frozen=True)
 class TaskSuite:
     """A suite. ``held_out`` kinds have no instance in training. ``overrides`` of params.yaml suit it: host, batches,
-    budget. With a ``source`` the hosts come trained and stay as they are.
+    budget.
 
     ``val`` kinds serve only to choose the checkpoint; without any, those of training do. ``outside`` kinds, which only
     a suite of tables has, may have other widths. Each of ``parts`` gets as many tasks of a group as any other part that
@@ -35,7 +21,6 @@ class TaskSuite:
     held_out: tuple[str, ...]
     samples: dict[str, int]  # of each split of each task
     overrides: tuple[str, ...]
-    source: SourceTask | None = None
     val: tuple[str, ...] = ()
     outside: tuple[str, ...] = ()
     parts: tuple[tuple[str, ...], ...] = ()

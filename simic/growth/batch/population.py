@@ -212,7 +212,7 @@ class Population:
     def _blocks(self, plan: Plan, everyone: Tensor) -> list[Block]:
         """Return what trains: the hosts, then per slot the groups of seeds and the gates of gated seeds."""
         everybody = torch.arange(len(everyone), device=self.device)
-        blocks = [self._block("host", everyone, everybody, np.full(len(everyone), self.host.frozen))]
+        blocks = [self._block("host", everyone, everybody, np.zeros(len(everyone), dtype=bool))]
         for slot, groups in enumerate(plan.slots):
             if groups is None:
                 continue

@@ -12,7 +12,7 @@ import os
 import pickle
 import signal
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
@@ -63,15 +63,13 @@ class Recipe:
     host: Host
     input_shape: tuple[int, ...]
     classes: int
-    weights: Mapping[str, Tensor] | None
-    frozen: bool
     counts: tuple[int, int]
     how: tuple[int, HostOptimizer, str, Backend]  # of Population
 
     def build(self, env_ids: Tensor) -> "Group":
         """Build a group; nothing is counted or tried, for which torch would import its compiler (2 seconds)."""
-        host = build_host(self.host, self.input_shape, self.classes, self.weights, self.counts)
-        host, kinds = replace(host, frozen=self.frozen), self.blueprints or blueprints_of(self.host.family)
+        host = build_host(self.host, self.input_shape, self.classes, self.counts)
+        kinds = self.blueprints or blueprints_of(self.host.family)
         return Group(Population(host, kinds, env_ids, *self.how, checked=True))
 
 
@@ -132,13 +130,9 @@ class Shards:
     ) -> None:
         self.host, self.blueprints, self.env_ids, self.rng_seed = host, blueprints, env_ids, rng_seed
         self.group, self.layout = len(env_ids), layout
-        if host.config is None:
-            raise SimicError(
-                f"host {host.preset}: a network of the user's own stays in one process: runtime.processes=1"
-            )
         self._how = rng_seed, optimizer, "cpu", backend
         registered = None if blueprints == blueprints_of(host.config.family) else blueprints
-        what = host.config, host.input_shape, host.classes, host.weights, host.frozen
+        what = host.config, host.input_shape, host.classes
         self._recipe = Recipe(setup, registered, *what, (host.params, host.flops_per_sample), self._how)
         starts = range(0, len(env_ids), layout.group)
         self._hosts = [slice(start, min(start + layout.group, len(env_ids))) for start in starts]

@@ -32,7 +32,6 @@ Shape = tuple[int, ...]
 Build = Callable[[Shape], nn.Module]
 B = TypeVar("B", bound=Build)
 M = TypeVar("M", bound=nn.Module)
-MAP_LORA_RANK = 4  # maps have fewer channels than vectors
 SE_SCALE_BIAS = 3.0  # sigmoid(3) ≈ 0.95: a squeeze-excitation seed starts as almost the identity
 
 
@@ -267,29 +266,6 @@ def conv_light(shape: Shape) -> nn.Module:
 def conv_heavy(shape: Shape) -> nn.Module:
     """x + two of relu(GN(3×3 ·)) in a row: 18C² + 4C parameters."""
     return Residual(first=_ConvNormReLU(shape[0], 3), second=_ConvNormReLU(shape[0], 3))
-
-
-# --- adapted_cnn: shape = (C, H, W); what adapts a trained and frozen host, without norms, so that what it has learned
-# to read keeps its scale ---------------------------------------------------------------------------------------------
-
-
-@blueprint("lora", "adapted_cnn", closing=("up.weight",))
-def map_lora(shape: Shape) -> nn.Module:
-    """x + up(down x), both 1×1, up = 0: 8C parameters (arXiv 2106.09685)."""
-    return Residual(down=_conv(shape[0], MAP_LORA_RANK), up=zeroed(_conv(MAP_LORA_RANK, shape[0])))
-
-
-@blueprint("bottleneck", "adapted_cnn", closing=("up.weight",))
-def map_bottleneck(shape: Shape) -> nn.Module:
-    """x + up(relu(down x)), both 1×1, up = 0, b = max(8, C/4): 2Cb parameters (arXiv 1902.00751)."""
-    narrow = max(8, shape[0] // 4)
-    return Residual(down=_conv(shape[0], narrow), relu=nn.ReLU(), up=zeroed(_conv(narrow, shape[0])))
-
-
-@blueprint("conv", "adapted_cnn", closing=("conv.weight",))
-def map_conv(shape: Shape) -> nn.Module:
-    """x + 3×3 x, the convolution 0: 9C² parameters."""
-    return Residual(conv=zeroed(_conv(shape[0], shape[0], 3)))
 
 
 # --- vectors: shape = (D,) for mlp, (L, D) for transformer -----------------------------------------------------------

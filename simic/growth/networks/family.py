@@ -36,13 +36,13 @@ class Anatomy:
     ``slot_shapes[k]`` is the feature shape per sample after segment k: channels first, or with ``features_last`` as the
     modules see it, features in the last dimension. ``tied`` names parameters of the head that are parameters of the
     first segment. ``config`` is the host's params with what the preset decided filled in: it names the network whatever
-    the presets become. None: a network of the user's own.
+    the presets become.
     """
 
     segments: tuple[Builder, ...]
     head: Builder
     slot_shapes: tuple[Shape, ...]
-    config: Host | None
+    config: Host
     features_last: bool = False
     tied: Mapping[str, str] = field(default_factory=dict)
 

@@ -1,20 +1,19 @@
 """Hosts: the networks to be grown, as an ordered list of segments with a slot after each, and a head."""
 
-import copy
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from simic import registry
 from simic.errors import SimicError
 from simic.growth.life.vocabulary import Stage
 from simic.growth.networks import images, tables, transformer  # noqa: F401 - they register the shipped families
 from simic.growth.networks.blueprints import count_flops, count_params, families_with_blueprints, probe
-from simic.growth.networks.family import Anatomy, Family, Shape, families, family_of
+from simic.growth.networks.family import Anatomy, Shape, families, family_of
 from simic.growth.networks.layers import check_norm
 from simic.params import Host
 
@@ -39,8 +38,6 @@ class HostSpec(Anatomy):
     gate: Callable[[Shape], nn.Module]
     params: int
     flops_per_sample: int
-    weights: Mapping[str, Tensor] | None = None  # that it came with, by the names of an exported network
-    frozen: bool = False  # it does not train: seeds alone learn
     reads_input: bool = False  # seeds read the sample and are added to the features
 
     @property
@@ -68,11 +65,10 @@ def build_host(
     host: Host,
     input_shape: Shape,
     classes: int,
-    weights: Mapping[str, Tensor] | None = None,
     counts: tuple[int, int] | None = None,
 ) -> HostSpec:
-    """Return the host of ``params`` for inputs ``(C, H, W)`` or ``(L,)``, or with ``weights`` the trained and frozen
-    one that has them; SimicError names what does not fit. ``counts``: its parameters and FLOPs, where they are known.
+    """Return the host of ``params`` for inputs ``(C, H, W)`` or ``(L,)``; SimicError names what does not fit.
+    ``counts``: its parameters and FLOPs, where they are known.
     """
     family = family_of(host.family)
     if strays := families_with_blueprints() - set(families()):
@@ -95,28 +91,13 @@ def build_host(
         raise SimicError(f"host family {host.family}: {parts}: must be as many")
     how = family.build, host, input_shape, classes
     counts = counts or _counted(*how)  # pyright: ignore[reportArgumentType] - a frozen model can be hashed
-    preset, name = host.preset, f"host {host.family}/{host.preset}"
-    spec = spec_of(anatomy, family, preset, input_shape, classes, counts, name)
-    return spec if weights is None else _trained(spec, weights)
-
-
-def spec_of(
-    anatomy: Anatomy,
-    family: Family,
-    preset: str,
-    input_shape: Shape,
-    classes: int,
-    counts: tuple[int, int],
-    name: str,
-) -> HostSpec:
-    """Return a host of a family with these parameters and FLOPs; SimicError, by name, where a slot is too narrow."""
     for slot, shape in enumerate(anatomy.slot_shapes):
-        check_norm(shape[-1:] if anatomy.features_last else shape, f"{name}, slot {slot}")
+        check_norm(shape[-1:] if anatomy.features_last else shape, f"host {host.family}/{host.preset}, slot {slot}")
     params, flops = counts
     return HostSpec(
         **vars(anatomy),
         family=family.name,
-        preset=preset,
+        preset=host.preset,
         input_shape=input_shape,
         classes=classes,
         isolated=family.isolated,
@@ -127,41 +108,11 @@ def spec_of(
     )
 
 
-def _trained(host: HostSpec, weights: Mapping[str, Tensor]) -> HostSpec:
-    """Make every build of the host have these weights, frozen."""
-    tied = {f"head.{name}": weights.get(f"segments.0.{source}") for name, source in host.tied.items()}
-    given = {name: value for name, value in (dict(weights) | tied).items() if value is not None}
-    modules = []
-    for k, build in enumerate((*host.segments, host.head)):
-        owner = "head." if k == host.slots else f"segments.{k}."
-        with torch.device("meta"):
-            module = build()
-        expected = {owner + name: parameter.shape for name, parameter in module.named_parameters()}
-        shapes = {name: value.shape for name, value in given.items() if name.startswith(owner)}
-        if shapes != expected:
-            raise SimicError(
-                f"train.host {host.family}/{host.preset}: {owner}* has the tensors {_sizes(expected)}, those of the "
-                f"trained host that came with the data are {_sizes(shapes)}: set train.host to that one"
-            )
-        state = {name.removeprefix(owner): given[name] for name in expected}
-        module.load_state_dict(state, assign=True)
-        modules.append(module.requires_grad_())
-    builders = [partial(copy.deepcopy, module) for module in modules]
-    return replace(host, segments=tuple(builders[:-1]), head=builders[-1], weights=weights, frozen=True)
-
-
-def _sizes(shapes: Mapping[str, torch.Size]) -> str:
-    return ", ".join(f"{name} {list(shape)}" for name, shape in shapes.items()) or "none"
-
-
 # On the meta device this takes longer than all else of building a host, and a run builds dozens of equal ones.
 @lru_cache(maxsize=64)
 def _counted(build_anatomy: Callable[..., Anatomy], host: Host, inputs: Shape, classes: int) -> tuple[int, int]:
-    return count(build_anatomy(host, inputs, classes), inputs, classes, "host")
-
-
-def count(anatomy: Anatomy, inputs: Shape, classes: int, name: str) -> tuple[int, int]:
     """Count parameters and FLOPs; every module must make of its features what the next one takes."""
+    anatomy = build_anatomy(host, inputs, classes)
     tokens = len(inputs) == 1
     shapes = (inputs, *anatomy.slot_shapes, (*inputs, classes) if tokens else (classes,))
     params = flops = 0
@@ -169,7 +120,7 @@ def count(anatomy: Anatomy, inputs: Shape, classes: int, name: str) -> tuple[int
         with torch.device("meta"):
             module = build()
         dtype = torch.int64 if tokens and k == 0 else torch.float32
-        part = f"{name} head" if build is anatomy.head else f"{name} segment {k}"
+        part = "host head" if build is anatomy.head else f"host segment {k}"
         probe(module, part, shapes[k], shapes[k + 1], dtype)
         params += count_params(module)
         flops += count_flops(module, shapes[k], dtype)

@@ -42,7 +42,6 @@ class ConvHead(Samplewise):
         return self.linear(x.mean((-2, -1)))
 
 
-@host_family("adapted_cnn", presets=tuple(CNN_PRESETS))  # whose blueprints are adapters
 @host_family("cnn", presets=tuple(CNN_PRESETS))
 def cnn(host: Host, input_shape: Shape, classes: int) -> Anatomy:
     """Build blocks that pool while at least 2 × 2 pixels remain: a norm after the last needs values to be over."""

@@ -185,14 +185,6 @@ def test_images_are_standardised_by_channel_wherever_channels_are() -> None:
     torch.testing.assert_close(train.std((0, 2, 3)), torch.ones(3), atol=1e-4, rtol=0)
 
 
-def test_a_network_of_ones_own_gets_samples_as_they_are() -> None:
-    x, y = load_iris(return_X_y=True)
-    own = prepared(x, y, as_given=True)
-    torch.testing.assert_close(everything(own)[0]["test"][:, 0, 0], torch.tensor(own.raw["test"]).float())
-    with pytest.raises(SimicError, match="column 'hue': has missing values, which your --host takes no notice of"):
-        prepared(mixed(), WINE.target, as_given=True)
-
-
 def test_few_rows_are_taken_with_a_warning() -> None:
     own = prepared(pd.DataFrame({"alone": range(12)}), [0, 1, 2] * 4)
     assert {split: len(x) for split, x in own.raw.items()} == {"train": 6, "val": 3, "test": 3}

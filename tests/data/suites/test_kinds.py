@@ -16,7 +16,7 @@ from simic.errors import SimicError
 SPLITS = ("train", "val", "test")
 ALL = [(suite, name) for suite in registry.shipped(registry.SUITE) for name in KINDS[suite]]
 SHELF = Sources(Path())  # a finite source is read once
-SHAPES = {"patches": (1, 16, 16), "adapt": (1, 8, 8), "tables": (1, 1, 12)}
+SHAPES = {"patches": (1, 16, 16), "tables": (1, 1, 12)}
 
 
 def problem_of(suite, name, group="train", instance=0, rng_seed=1):

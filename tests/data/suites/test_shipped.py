@@ -1,6 +1,5 @@
 """The shipped suites as they are meant to be used: with the params they bring along."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,6 @@ from simic.data.suites.kinds import Draws, Sources
 from simic.data.suites.suites import SUITES
 from simic.envs.growth_env import GrowthEnv
 from simic.growth.life.vocabulary import Action
-from simic.growth.pretrained import train_host
 from tests.helpers import ROOT
 from tests.standard import Prepare
 
@@ -21,18 +19,15 @@ FEW = {"train": 4, "val": 2, "held_out": 1, "held_out_kinds": 2}
 
 
 @pytest.mark.parametrize("name", list(SUITES))
-def test_a_suites_host_trains_on_every_one_of_its_tasks_under_its_own_params(name, tmp_path, monkeypatch):
-    if source := SUITES[name].source:
-        monkeypatch.setitem(SUITES, name, replace(SUITES[name], source=replace(source, epochs=1)))
+def test_a_suites_host_trains_on_every_one_of_its_tasks_under_its_own_params(name, tmp_path):
     overrides = ["prepare={}", "train={}", "prepare.task=suite", f"prepare.suite.name={name}", *SUITES[name].overrides]
     train = params.load(ROOT / "params.yaml", overrides).train
     assert train.lifecycle.max_seeds == 1
     suite = {"name": name, "instances": FEW}
-    prepare(Prepare(task="suite", samples=640, suite=suite), 1, tmp_path / "out", tmp_path, train_host)
+    prepare(Prepare(task="suite", samples=640, suite=suite), 1, tmp_path / "out", tmp_path)
     data = [load_split(tmp_path / "out", split) for split in ("train", "val")]
     meta = read_meta(tmp_path / "out")
     assert meta.source.startswith(f"suite {name}") and meta.licence
-    assert (data[0].host is not None) == ("host.safetensors" in meta.sha256) == (name == "adapt")
     hosts = torch.arange(6)
     env = GrowthEnv(train, 1, *data, env_ids=hosts)
     env.reset(options={"tasks": hosts})

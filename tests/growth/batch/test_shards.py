@@ -5,7 +5,6 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 
@@ -16,7 +15,6 @@ from simic.envs.growth_env import GrowthEnv
 from simic.errors import SimicError
 from simic.growth.batch import shards
 from simic.growth.batch.shards import Layout, ProcessLost, Shards, recovered
-from simic.growth.pretrained import train_host
 from tests.envs.transitions import random_step
 from tests.helpers import ROOT, some
 from tests.standard import Host, Lifecycle, PPOParams, Train
@@ -73,16 +71,14 @@ def alone(what: str):
     train, data = TRAIN.model_copy(update=CHANGES.get(what, {})), (DATA["cnn"], make_data(seed=1))
     if what == "tables":
         data = make_table(tasks=4, seed=1), make_table(tasks=4, samples=40, seed=2)
-    if what == "frozen":
-        data = [replace(split, host=train_host(train.host, data[0], 1, 1)) for split in data]
     env = make(data, 3, 1, train)
     return train, data, env, episode(env)
 
 
-@pytest.mark.parametrize("what", some(["tables", "hot", "frozen"], "tables"))
+@pytest.mark.parametrize("what", some(["tables", "hot"], "tables"))
 def test_the_same_groups_give_the_same_run_in_any_number_of_processes_also_where_one_is_lost(what: str) -> None:
     """Of tables, seeds are fitted where their host lives, to its task; hot hosts break, and are put back wherever they
-    are; a trained host is frozen in every process. The episode of a process that is lost is played again.
+    are. The episode of a process that is lost is played again.
     """
     train, data, one, first = alone(what)
     two, told, killed = make(data, 3, 2, train), [], []
@@ -106,7 +102,6 @@ def test_the_same_groups_give_the_same_run_in_any_number_of_processes_also_where
         for row in (0, 7):
             ours, theirs = (each.population.named_parameters(each.slots, row) for each in (two, one))
             assert same([ours], [theirs])
-            assert what != "frozen" or same([ours], [{**ours, **(data[0].host or {})}])
         two.step = killing
         assert same(first, recovered(two.population, lambda: episode(two), told.append))
         assert len(told) == 1 and isinstance(told[0], ProcessLost)

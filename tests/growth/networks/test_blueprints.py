@@ -17,7 +17,7 @@ FORMULAS = {
     "mlp_small": (lambda c: 4 * c * c + 3 * c, lambda c, n: n * 4 * c * c),
     "mlp": (lambda c: 8 * c * c + 5 * c, lambda c, n: n * 8 * c * c),
 }
-SHAPES = {"cnn": (16, 4, 4), "adapted_cnn": (16, 4, 4), "mlp": (24,), "transformer": (5, 24)}
+SHAPES = {"cnn": (16, 4, 4), "mlp": (24,), "transformer": (5, 24)}
 ALL = [(item, shape) for family, shape in SHAPES.items() for item in blueprints_of(family)]
 
 
@@ -54,7 +54,7 @@ def test_closed_it_is_the_identity_and_it_learns_from_any_start(item: Blueprint,
 def test_a_name_taken_twice_an_unknown_family_and_heads_that_do_not_divide_the_width_are_refused() -> None:
     with pytest.raises(SimicError, match="'norm' of family 'mlp' is registered already"):
         blueprint("norm", family="mlp")(nn.LayerNorm)
-    with pytest.raises(SimicError, match="known families: adapted_cnn, cnn, mlp"):
+    with pytest.raises(SimicError, match="known families: cnn, mlp"):
         blueprints_of("rnn")
     [attention] = [item for item in blueprints_of("transformer") if item.name == "attention"]
     with pytest.raises(SimicError, match="attention over 10 features: must be a multiple of its 4 heads"):
