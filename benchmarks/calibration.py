@@ -3,9 +3,9 @@ but no stricter than judged.
 
     python -m benchmarks.calibration FOLDER [--seeds 10] [--processes 2]
 
-Makes the runs that are missing in FOLDER: four settings, each a few minutes of one core with something to win, each
-with so many seeds. ``patches`` (a suite), ``planted`` (a generated task), ``text`` (a transformer on
-$SIMIC_DATA_DIR/tinyshakespeare.txt) and ``large`` (28 x 28 pixels, of $SIMIC_DATA_DIR/mnist). All stages run, watched
+Makes the runs that are missing in FOLDER: two settings, each a few minutes of one core with something to win, each
+with so many seeds. ``text`` (a transformer on $SIMIC_DATA_DIR/tinyshakespeare.txt) and ``large`` (28 x 28 pixels, of
+$SIMIC_DATA_DIR/mnist). All stages run, watched
 by the live audit; what the audit finds in one of them is a false alarm.
 
 Then prints how each number is distributed over all runs in FOLDER, and the limit that follows, which a person writes
@@ -34,7 +34,7 @@ from simic.pipeline.paths import Workspace
 RESULT = page.RESULTS / "calibration.json"
 PERCENTILE = 99.0  # of the side that is worse
 
-SETTINGS = ("patches", "planted", "text", "large")  # files of benchmarks/calibration_runs
+SETTINGS = ("text", "large")  # files of benchmarks/calibration_runs
 
 # --- runs without a fault ---
 

@@ -1,6 +1,6 @@
 """Compare controllers of several training seeds with rules, schedules and searches, on one bank of held-out tasks.
 
-    python -m benchmarks.controller --seeds 5 --work FOLDER [--out FILE.json] [--suite NAME] [-S KEY=VALUE ...]
+    python -m benchmarks.controller --seeds 5 --work FOLDER [--out FILE.json] [-S KEY=VALUE ...]
 
 Data and headroom are those of params.yaml's rng_seed; only training has other seeds. Each part is done once: the same
 command goes on where it was stopped. With --out, the learning curves are drawn beside the file.
@@ -114,11 +114,9 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--work", type=Path, required=True)
     parser.add_argument("--out", type=Path)
-    parser.add_argument("--suite", help="with its own data and training; without it those of params.yaml")
     parser.add_argument("-S", dest="overrides", action="append", default=[])
     given = parser.parse_args(arguments)
-    suite = stages.suite_overrides(given.suite) if given.suite else ()
-    tree = params.load(ROOT / "params.yaml", [*suite, *given.overrides])
+    tree = params.load(ROOT / "params.yaml", given.overrides)
     base = Workspace(given.work / "base")
     wanted, kept = tree.model_dump_json(exclude={"runtime"}), given.work / "params.json"
     if kept.exists() and kept.read_text(encoding="utf-8") != wanted:
@@ -136,7 +134,7 @@ def main(arguments: list[str] | None = None) -> None:
         found.append(result.read(own.evaluation))
         curves.append(curve(own, tree.train.envs))
         tables = {
-            "suite": given.suite,
+            "suite": tree.prepare.dataset,
             "overrides": given.overrides,
             "seeds": seed,
             "curves": curves,

@@ -27,7 +27,6 @@ from simic.evaluation.result import TunedRules
 from simic.evaluation.scoring import EvaluationSetup, play_for_score, rows_at_once
 from simic.evaluation.statistics import Values, paired_difference
 from simic.params import Params
-from simic.pipeline.stages import suite_overrides
 from simic.training import machine
 from simic.training.learned import Learned
 
@@ -88,13 +87,13 @@ def page(suite: str, tuned: TunedRules, learned: Sequence[choosers.Chooser], cos
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("suite")
     parser.add_argument("--data", type=Path, default=Path(".simic/benchmarks/rules"))
     parser.add_argument("--policy", type=Path)
-    parser.add_argument("overrides", nargs="*", help="KEY=VALUE of the params, beside the suite's own")
+    parser.add_argument("overrides", nargs="*", help="KEY=VALUE of the params")
     given = parser.parse_args()
-    tree = params.load(Path("params.yaml"), [*suite_overrides(given.suite), *given.overrides])
-    device, data = machine.configure(tree.runtime), given.data / given.suite
+    tree = params.load(Path("params.yaml"), given.overrides)
+    suite = tree.prepare.suite.name
+    device, data = machine.configure(tree.runtime), given.data / suite
     if not (data / "prepared").exists():
         prepare(tree.prepare, tree.rng_seed, data / "prepared", data / "raw")
 
@@ -105,7 +104,7 @@ def main() -> None:
     if tuned is None:
         tuned = tune(tree, data / "prepared", EPOCHS, device, told, rows=rows_at_once(tree))
         rules.PUBLISHED.mkdir(parents=True, exist_ok=True)
-        durable.replace_file(rules.PUBLISHED / f"{given.suite}.json", tuned.to_json().encode())
+        durable.replace_file(rules.PUBLISHED / f"{suite}.json", tuned.to_json().encode())
     learned, cost = choosers.learn(tree, data / "prepared", EPOCHS, device, told, rows_at_once(tree))
 
     def actors(env: GrowthEnv) -> dict[str, Actor]:
@@ -119,7 +118,10 @@ def main() -> None:
 
     found = {epochs: reached(tree, data / "prepared", device, epochs, actors) for epochs in EPOCHS}
     RESULTS.mkdir(parents=True, exist_ok=True)
-    durable.replace_file(RESULTS / f"{given.suite}.md", page(given.suite, tuned, learned, cost, table(found)).encode())
+    durable.replace_file(
+        RESULTS / f"{suite}.md",
+        page(suite, tuned, learned, cost, table(found)).encode(),
+    )
 
 
 if __name__ == "__main__":

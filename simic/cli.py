@@ -137,36 +137,29 @@ def promote(
 
 @app.command(rich_help_panel=STAGES)
 def headroom(
-    suite: Annotated[str | None, typer.Argument(help="Another suite, with its own settings.")] = None,
     out: Annotated[Path | None, typer.Option(help="Also write all numbers there, as JSON.")] = None,
     set_: Overrides = None,
 ) -> None:
     """Show what there is to win before anything is learned: floors, rules, a search over schedules, an oracle.
 
-    Without SUITE of the task in params.yaml, recorded like any stage; with it nothing of the workspace is touched.
+    Of the task in params.yaml, recorded like any stage.
     """
     from simic import params
     from simic.evaluation.page import page
     from simic.evaluation.result import read_headroom
-    from simic.pipeline import stages
 
     workspace = _workspace()
-    if suite is None:
-        _chain("headroom", set_, None)
-        if params.load(workspace.params).prepare.is_gym:
-            from simic.evaluation import gym
+    _chain("headroom", set_, None)
+    task = params.load(workspace.params).prepare
+    if task.is_gym:
+        from simic.evaluation import gym
 
-            _say(gym.page(gym.read_headroom(workspace.headroom)))
-            return
-        report, title = read_headroom(workspace.headroom), params.load(workspace.params).prepare.task
-    else:
-        params.load(workspace.params, [one for one in set_ or [] if one.startswith("extensions")])  # may add suites
-        overrides = [*stages.suite_overrides(suite), *(set_ or [])]
-        tree, title = params.load(workspace.params, overrides), f"suite {suite}"
-        report = _interruptible(lambda: stages.headroom_apart(tree, workspace), "headroom")
+        _say(gym.page(gym.read_headroom(workspace.headroom)))
+        return
+    report = read_headroom(workspace.headroom)
     if out is not None:
         out.write_text(report.to_json(), encoding="utf-8")
-    _say(page(report, title))
+    _say(page(report, task.task))
 
 
 @app.command(rich_help_panel=STAGES)

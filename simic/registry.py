@@ -22,9 +22,9 @@ GYM = "gym"  # the task that is a Gymnasium environment
 _SHIPPED: dict[str, tuple[str, ...]] = {
     FAMILY: ("cnn", "mlp", "tables", "transformer"),
     PRESET: ("baseline", "deep", "impaired"),
-    TASK: ("digits", "mnist", "fashion_mnist", "cifar10", "text", "npz", "synthetic", "suite", GYM),
+    TASK: ("digits", "mnist", "cifar10", "text", "npz", "synthetic", "suite", GYM),
     REWARD_MODE: ("shaped", "sparse", "escrow", "loss", "score"),
-    SUITE: ("patches", "tables"),
+    SUITE: ("tables",),
 }
 EXTENSION_MODULE = "simic_extension_"  # and the file's stem
 _KNOWN = {kind: list(names) for kind, names in _SHIPPED.items()}

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from simic import params
-from simic.data.suites.suites import GRADUAL
+from tests.patches import GRADUAL
 
 OVERRIDES = (
     *GRADUAL,

@@ -26,13 +26,13 @@ SMALL = [
 ]  # fmt: skip
 FEW = "instances: {train: 3, val: 1, held_out: 2, held_out_kinds: 1}"
 MLP = "train.host={family: mlp, preset: baseline}"
-# A blueprint, a host family, a reward mode and a kind of a shipped suite; a task; a suite.
+# A blueprint, a host family and a reward mode; a kind of the shipped suite; a task; a suite.
 RUNS = {
     "grown": (
-        "extensions=[scale, residual, thrift, waves]",
-        f"prepare.suite={{name: patches, kinds: [digits, checks], {FEW}}}",
+        "extensions=[scale, residual, thrift]", "prepare.task=digits",
         "train.host={family: residual, preset: baseline}", "train.reward.mode=thrift",
     ),
+    "kind": ("extensions=[waves]", f"prepare.suite={{name: tables, kinds: [product, corner], {FEW}}}", MLP),
     "moons": ("extensions=[moons]", "prepare.task=moons", MLP),
     "suite": ("extensions=[waves]", f"prepare.suite={{name: waves, {FEW}}}", MLP),
 }  # fmt: skip
@@ -56,7 +56,8 @@ for name, overrides in json.loads(sys.argv[1]).items():
 
 # By run: the shape of its samples, and the kinds of its tasks.
 PREPARED = {
-    "grown": ([1, 16, 16], ["digits", "checks", "digits", "digits"]),
+    "grown": ([1, 8, 8], ["digits"]),
+    "kind": ([1, 1, 12], ["product", "corner", "product", "product"]),
     "moons": ([1, 1, 2], ["moons"]),
     "suite": ([1, 1, 32], ["sines"] * 4),
 }

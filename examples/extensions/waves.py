@@ -1,8 +1,8 @@
-r"""Tasks of one's own for a suite: a kind of the shipped suite patches, and a suite with kinds of its own.
+r"""Tasks of one's own for a suite: a kind of the shipped suite tables, and a suite with kinds of its own.
 
 cp examples/extensions/waves.py extensions/
-simic run -S 'extensions=[waves]' -S prepare.task=suite -S 'prepare.suite={kinds: [digits, checks]}'
-simic run -S 'extensions=[waves]' -S prepare.task=suite -S prepare.suite.name=waves \
+simic run -S 'extensions=[waves]' -S 'prepare.suite={kinds: [product, corner]}'
+simic run -S 'extensions=[waves]' -S prepare.suite.name=waves \
     -S train.host.family=mlp -S train.actions={}
 """
 
@@ -15,17 +15,20 @@ from simic.data.suites.suites import TaskSuite, suite
 LENGTH = 32
 
 
-@kind("patches", "checks")
-def checks(draws: Draws) -> Problem:
-    """Whether an image in noise is a chessboard or one colour."""
-    noise = draws.number(0.5, 2.0)  # of this instance, recorded
+@kind("tables", "corner")
+def corner(draws: Draws) -> Problem:
+    """Whether some columns of a row are all above their mean."""
+    chosen, noise = draws.subset(12, 1, 2), draws.number(0.0, 0.2)  # of this instance, recorded
 
     def sample(draws: Draws, n: int) -> tuple[Tensor, Tensor]:
         y = draws.labels(n, 2)
-        board = 2.0 * (torch.arange(16) + torch.arange(16)[:, None]).remainder(2) - 1.0
-        return y[:, None, None, None] * board + noise * draws.normal(n, 1, 16, 16), y
+        x = draws.normal(n, 12)
+        x[:, chosen] = x[:, chosen].abs()
+        # In every row of class 0 the first of them is below.
+        x[y == 0, chosen[0]] *= -1
+        return (x + noise * draws.normal(n, 12))[:, None, None], y
 
-    return Problem(2, {"noise": noise}, sample)
+    return Problem(2, {"columns": chosen, "noise": noise}, sample)
 
 
 suite(
@@ -33,7 +36,6 @@ suite(
         name="waves",
         held_out=("squares",),  # no controller trains on them
         samples={"train": 256, "val": 128, "test": 256},
-        overrides=("train.host.family=mlp", "train.lifecycle.max_seeds=1"),
     )
 )
 

@@ -1,4 +1,4 @@
-"""Read MNIST, Fashion-MNIST and CIFAR-10: a local copy first, else the official one, fetched, verified and kept."""
+"""Read MNIST and CIFAR-10: a local copy first, else the official one, fetched, verified and kept."""
 
 import gzip
 import hashlib
@@ -43,16 +43,6 @@ SITES = {
         },
         "CC BY-SA 3.0 (Y. LeCun, C. Cortes, C. Burges)",
     ),
-    "fashion_mnist": Site(
-        "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
-        {
-            "train-images-idx3-ubyte.gz": "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84",
-            "train-labels-idx1-ubyte.gz": "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845",
-            "t10k-images-idx3-ubyte.gz": "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073",
-            "t10k-labels-idx1-ubyte.gz": "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5",
-        },
-        "MIT (Zalando SE, H. Xiao, K. Rasul, R. Vollgraf)",
-    ),
     "cifar10": Site(
         "https://www.cs.toronto.edu/~kriz/",
         # md5, as the authors publish it: c32a1d4ab5d03f1284b67883e8d87530
@@ -96,20 +86,18 @@ def obtain(data_dir: Path, task: str, name: str) -> Path:
 # --- MNIST -----------------------------------------------------------------------------------------------------------
 
 
-def read_mnist_like(task: str, data_dir: Path) -> Source:
-    """Read all images of ``mnist`` or ``fashion_mnist``, of both of its splits; ``x [N, 1, 28, 28]`` uint8.
+def read_mnist(data_dir: Path) -> Source:
+    """Read all images, of both splits; ``x [N, 1, 28, 28]`` uint8.
 
     Where the t10k files lie in the data directory without any train file, they are used alone, and the source's name
     says so. Otherwise missing files are fetched, the t10k files last, so that a failed fetch does not leave them alone.
     """
-    names = [*SITES[task].sha256]  # images and labels of train, then of t10k
-    have = [local_copy(data_dir, task, name) is not None for name in names]
+    names = [*SITES["mnist"].sha256]  # images and labels of train, then of t10k
+    have = [local_copy(data_dir, "mnist", name) is not None for name in names]
     alone = have == [False, False, True, True]
     images, labels, digest = list[np.ndarray](), list[np.ndarray](), hashlib.sha256()
     for pair in (names[2:],) if alone else (names[:2], names[2:]):
-        paths = [obtain(data_dir, task, name) for name in pair]
-        for path in paths:
-            _refuse_another_set(path, task)
+        paths = [obtain(data_dir, "mnist", name) for name in pair]
         x, y = read_idx(paths[0], 3), read_idx(paths[1], 1)
         if len(x) != len(y):
             raise SimicError(f"{paths[1]}: {len(y)} labels for the {len(x)} images of {paths[0].name}")
@@ -121,9 +109,9 @@ def read_mnist_like(task: str, data_dir: Path) -> Source:
         labels.append(y)
         for array in (x, y):
             digest.update(f"{array.shape}".encode() + array.tobytes())
-    name = f"{task}, its t10k files alone" if alone else task
+    name = "mnist, its t10k files alone" if alone else "mnist"
     pixels, targets = checked(name, np.concatenate(images)[:, None], np.concatenate(labels))
-    return Source(name, digest.hexdigest(), SITES[task].licence, pixels, targets)
+    return Source(name, digest.hexdigest(), SITES["mnist"].licence, pixels, targets)
 
 
 def read_idx(path: Path, dimensions: int) -> np.ndarray:
@@ -149,14 +137,6 @@ def read_idx(path: Path, dimensions: int) -> np.ndarray:
         more = "more" if len(values) > size else f"{len(values)}"
         raise SimicError(f"{path}: dimensions {list(shape)} need {size} bytes, more than none; there are {more}")
     return np.frombuffer(values, dtype=np.uint8).reshape(shape)
-
-
-def _refuse_another_set(path: Path, task: str) -> None:
-    """Raise SimicError for a file of the other set, whose files have the same names."""
-    digest = durable.sha256_of(read_file(path))
-    for owner, site in SITES.items():
-        if owner != task and digest in site.sha256.values():
-            raise SimicError(f"{path}: is a file of {owner}, not of {task}; put it into a folder {owner}/")
 
 
 # --- CIFAR-10 --------------------------------------------------------------------------------------------------------

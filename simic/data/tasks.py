@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from simic import registry
-from simic.data.published import read_cifar10, read_mnist_like
+from simic.data.published import read_cifar10, read_mnist
 from simic.data.sources import Source, read_bundled, read_npz, read_text
 from simic.data.synthetic import read_planted
 from simic.errors import SimicError
@@ -30,8 +30,7 @@ def task(name: str) -> Callable[[Reader], Reader]:
 
 
 task("digits")(lambda params, rng_seed, data_dir: read_bundled("digits"))
-task("mnist")(lambda params, rng_seed, data_dir: read_mnist_like("mnist", data_dir))
-task("fashion_mnist")(lambda params, rng_seed, data_dir: read_mnist_like("fashion_mnist", data_dir))
+task("mnist")(lambda params, rng_seed, data_dir: read_mnist(data_dir))
 task("cifar10")(lambda params, rng_seed, data_dir: read_cifar10(data_dir))
 # That a source is named where one is needed is checked where params are.
 task("text")(lambda params, rng_seed, data_dir: read_text(data_dir, params, rng_seed))

@@ -4,7 +4,6 @@ import functools
 import json
 import os
 import shutil
-import tempfile
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import closing
@@ -149,7 +148,10 @@ def headroom(params: Params, workspace: Workspace) -> None:
         with shown(params.runtime.progress, "headroom", "") as progress:
             report = gym.measure(params, workspace.prepared, progress)
     else:
-        report = _measured(params, workspace.prepared, parts)
+        from simic.evaluation.headroom import measure
+
+        with shown(params.runtime.progress, "headroom") as progress:
+            report = measure(params, workspace.prepared, machine.configure(params.runtime), progress, parts)
     durable.replace_file(workspace.headroom, report.to_json().encode())
     seals.write(workspace.root, "headroom", params)
     parts.drop()
@@ -163,33 +165,6 @@ def _parts(stage: str, params: Params, workspace: Workspace) -> "Parts":
     read = [seals.content_hash(workspace.root / place) for place in seals.STAGES[stage].reads]
     digest = durable.sha256_of(json.dumps([made_by, read], sort_keys=True).encode())
     return Parts(workspace.state / "parts" / stage / digest[:16])
-
-
-def _measured(params: Params, prepared: Path, parts: "Parts") -> "HeadroomReport":
-    from simic.evaluation.headroom import measure
-
-    with shown(params.runtime.progress, "headroom") as progress:
-        return measure(params, prepared, machine.configure(params.runtime), progress, parts)
-
-
-def suite_overrides(name: str) -> tuple[str, ...]:
-    """Return overrides that put a suite's own data and training in place of those of params.yaml; SimicError where
-    there is no such suite.
-    """
-    from simic.data.suites.suites import SUITES
-
-    if name not in SUITES:
-        raise SimicError(f"suite {name!r}: must be one of {', '.join(SUITES)}")
-    return ("prepare={task: suite}", f"prepare.suite.name={name}", "train={}", *SUITES[name].overrides)
-
-
-def headroom_apart(params: Params, workspace: Workspace) -> "HeadroomReport":
-    """Measure headroom on data prepared in a temporary folder."""
-    from simic.evaluation.parts import Parts
-
-    with tempfile.TemporaryDirectory(prefix="simic-headroom-") as scratch:
-        data.prepare(params.prepare, params.rng_seed, Path(scratch) / "prepared", raw_data(workspace))
-        return _measured(params, Path(scratch) / "prepared", Parts())
 
 
 def evaluate(params: Params, workspace: Workspace) -> None:

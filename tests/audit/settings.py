@@ -1,13 +1,12 @@
 """Settings of the tests that train on patches."""
 
-import simic.data.suites.patches  # noqa: F401 - registers itself
 from simic import params
-from simic.data.suites.suites import SUITES
+from tests import patches
 from tests.helpers import ROOT
 
 # Seeds live their whole lives.
 SMALL = (
-    "prepare.suite.name=patches", *SUITES["patches"].overrides,
+    *patches.OVERRIDES,
     "evaluate.epochs=null",  # which params.yaml has for its own suite
     "prepare.suite.instances={train: 8, val: 2, held_out: 3, held_out_kinds: 1}",
     "prepare.samples=160",

@@ -18,7 +18,7 @@ import torch
 
 from simic.data.batches import load_split, read_meta
 from simic.data.prepare import prepare
-from simic.data.published import BATCHES, FOLDER, SITES, Site, read_batch, read_cifar10, read_idx, read_mnist_like
+from simic.data.published import BATCHES, FOLDER, SITES, Site, read_batch, read_cifar10, read_idx, read_mnist
 from simic.errors import SimicError
 from simic.params import Split
 from tests.data.refusals import refused
@@ -141,13 +141,6 @@ def test_a_bad_download_keeps_nothing(mnist, official, tmp_path, fault, words):
     assert "train-images-idx3-ubyte.gz" in message and words in message
 
 
-def test_files_of_the_other_set_are_not_mistaken(mnist, tmp_path):
-    for name, content in MNIST.items():
-        (tmp_path / name).write_bytes(content)
-    said = refused(Prepare(task="fashion_mnist"), tmp_path)
-    assert "train-images-idx3-ubyte.gz: is a file of mnist, not of fashion_mnist" in said
-
-
 # --- MNIST -----------------------------------------------------------------------------------------------------------
 
 HEADER = struct.pack(">BBBB2I", 0, 0, 8, 2, 2, 3)
@@ -191,7 +184,7 @@ def test_a_gzip_file_truncated_or_damaged_anywhere_is_refused_or_read_right(tmp_
 
 
 def write_part(folder: Path, part: str, images: np.ndarray, labels: np.ndarray) -> None:
-    folder.mkdir(exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
     (folder / f"{part}-images-idx3-ubyte").write_bytes(idx_bytes(images))
     (folder / f"{part}-labels-idx1-ubyte.gz").write_bytes(gzip.compress(idx_bytes(labels), mtime=0))
 
@@ -200,8 +193,8 @@ def test_the_official_parts_are_joined_as_images_of_their_natural_shape(tmp_path
     parts = {"train": digits_like(30, 1), "t10k": digits_like(20, 2)}
     for part, arrays in parts.items():
         write_part(tmp_path, part, *arrays)
-    source = read_mnist_like("fashion_mnist", tmp_path)
-    assert source.name == "fashion_mnist"
+    source = read_mnist(tmp_path)
+    assert source.name == "mnist"
     assert source.x.dtype == torch.uint8 and source.x.shape == (50, 1, 6, 6)
     for given, found in zip(zip(*parts.values(), strict=True), (source.x[:, 0], source.y), strict=True):
         assert np.array_equal(np.concatenate(given), found.numpy())
@@ -215,9 +208,10 @@ def test_t10k_files_alone_are_used_and_the_source_says_so_but_train_files_alone_
     assert meta.source == "mnist, its t10k files alone"
     # 10 of each class: of 1.5, Python rounds to the even 2
     assert meta.samples == {"train": 60, "val": 20, "test": 20}
-    write_part(tmp_path / "fashion_mnist", "train", *digits_like(100, 3))
-    with pytest.raises(SimicError, match=r"fashion_mnist/t10k-images-idx3-ubyte\.gz: no such file"):
-        read_mnist_like("fashion_mnist", tmp_path)
+    official.files.clear()
+    write_part(tmp_path / "other" / "mnist", "train", *digits_like(100, 3))
+    with pytest.raises(SimicError, match=r"mnist/t10k-images-idx3-ubyte\.gz: no such file"):
+        read_mnist(tmp_path / "other")
 
 
 def test_images_and_labels_must_fit(tmp_path):
@@ -228,13 +222,13 @@ def test_images_and_labels_must_fit(tmp_path):
     ):
         write_part(tmp_path, "t10k", images, bad_labels)
         with pytest.raises(SimicError, match=message):
-            read_mnist_like("mnist", tmp_path)
+            read_mnist(tmp_path)
     write_part(tmp_path, "t10k", images, labels)
     write_part(tmp_path, "train", *digits_like(20, 5, side=7))
     with pytest.raises(
         SimicError, match=r"t10k-images-idx3-ubyte: images of \(6, 6\) pixels, the others have \(7, 7\)"
     ):
-        read_mnist_like("mnist", tmp_path)
+        read_mnist(tmp_path)
 
 
 # --- CIFAR-10 --------------------------------------------------------------------------------------------------------

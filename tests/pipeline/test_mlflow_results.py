@@ -8,8 +8,7 @@ import mlflow.data
 import pytest
 
 from simic import params
-from simic.data.suites.suites import SUITES
-from simic.pipeline import engine, mlflow_datasets, mlflow_models, mlflow_observer, mlflow_results, mlflow_store, stages
+from simic.pipeline import engine, mlflow_datasets, mlflow_models, mlflow_observer, mlflow_results, mlflow_store
 from simic.pipeline.paths import Workspace
 from simic.telemetry.columns import EPISODES
 from tests import standard
@@ -43,8 +42,7 @@ def test_a_run_has_few_metrics_and_params_and_a_view_that_shows_its_score(worksp
     assert of_training + len(others) <= 40 and EPISODES.keys() > mlflow_store.EPISODE
     page = (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8")
     assert not [name for name in mlflow_store.UPDATE if f"`{name}`" not in page]
-    for overrides in ((), *map(stages.suite_overrides, SUITES)):
-        assert len(mlflow_store.params_of(params.load(ROOT / "params.yaml", overrides))) <= 60
+    assert len(mlflow_store.params_of(params.load(ROOT / "params.yaml"))) <= 60
     view = json.loads(client.get_experiment(experiment_id).tags[mlflow_store.VIEW_TAG])
     assert "metrics.`compare/score`" in view["selectedColumns"]
     shown = f"#/experiments/{experiment_id}/runs?viewStateShareKey=scores&workflowType=machine_learning"

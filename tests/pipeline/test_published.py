@@ -99,8 +99,8 @@ def test_parts_of_different_runs_are_not_published(suite_run: Workspace, tmp_pat
     policy.write_bytes(durable.with_checksum(durable.checked(policy.read_bytes()) | {"iteration": 9}))
     with pytest.raises(SimicError, match="models/policy is the one after 9"):
         publish.main([str(folder), "tables"])
-    with pytest.raises(SimicError, match=r"data of suite tables.*, not of suite patches"):
-        publish.main([str(suite_run.root), "patches"])
+    with pytest.raises(SimicError, match=r"data of suite tables.*, not of suite others"):
+        publish.main([str(suite_run.root), "others"])
     assert not shelf.exists()
 
 

@@ -107,7 +107,7 @@ def test_the_live_view_has_what_headroom_measured_for_these_params_alone(suite_r
     assert stages.floors(tree("train.price=1.0"), suite_run) == stages.floors(tree(*others), suite_run) == {}
 
 
-def test_headroom_without_a_suite_shows_the_page_of_the_workspace(
+def test_headroom_shows_the_page_of_the_workspace(
     project: Workspace, monkeypatch: pytest.MonkeyPatch, simic: Simic
 ) -> None:
     asked: list[str] = []

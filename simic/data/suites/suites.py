@@ -20,7 +20,6 @@ class TaskSuite:
     name: str
     held_out: tuple[str, ...]
     samples: dict[str, int]  # of each split of each task
-    overrides: tuple[str, ...]
     val: tuple[str, ...] = ()
     outside: tuple[str, ...] = ()
     parts: tuple[tuple[str, ...], ...] = ()
@@ -36,26 +35,6 @@ class TaskSuite:
 
 
 SUITES: dict[str, TaskSuite] = {}
-# Overrides for small networks on images and sequences. params.yaml is for tables, whose seeds act in the epoch in which
-# they germinate; here one trains and blends in over epochs, and none can prove itself before the eighth.
-GRADUAL = (
-    "train.host={family: cnn, preset: impaired}",
-    "train.iterations=8",
-    "train.horizon=null",
-    "train.envs=64",
-    "train.episode_steps=25",
-    "train.batches_per_epoch=all",
-    "train.batch_size=64",
-    "train.validate_every=4",
-    "train.host_optimizer={name: sgd, learning_rate: 0.05, weight_decay: 0.0005, seed_weight_decay: 0.0}",
-    "train.lifecycle={training_dwell: 3, blending_dwell: 3, min_prune_age: 8, embargo_steps: 5, reset_steps: 1, "
-    "sequential_development: true, max_seeds: null}",
-    "train.actions={}",
-    "train.reward={mode: shaped, pbrs_weight: 0.3, intervention_cost: 0.01}",
-    "train.policy={core: lstm, encoder_units: 128, core_units: 128, critic: own}",
-    "train.ppo={learning_rate: 0.001, learning_rate_schedule: constant, epochs: 4, target_kl: 0.015, "
-    "entropy_coef: 0.01, entropy_coef_final: 0.001, gamma: 0.995, normalize_rewards: true}",
-)
 
 
 def suite(item: TaskSuite) -> TaskSuite:

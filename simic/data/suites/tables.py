@@ -241,7 +241,6 @@ suite(
         parts=(tuple(BASE), SINGLE, SINGLE_VAL, REAL, tuple(GENERATED)),
         samples={"train": 2048, "val": 256, "test": 512},
         table=True,
-        overrides=(),  # params.yaml is made for it
     )
 )
 _MADE = {name: partial(_single, *SINGLES[name]) for name in _SHUFFLED}

@@ -11,11 +11,11 @@ from simic.data.batches import Dataset, load_held_out, load_split, read_meta
 from simic.data.prepare import prepare
 from simic.data.suites import kinds as kinds_module
 from simic.data.suites.kinds import KINDS, Draws, Problem, Sources
-from simic.data.suites.suites import SUITES
 from simic.data.suites.tables import SINGLE_VAL
 from simic.params import Prepare
 from tests import standard
 from tests.data.refusals import refused
+from tests.patches import HELD_OUT
 
 FEW = {"train": 5, "val": 2, "held_out": 3, "held_out_kinds": 2}
 KNOWN = ("digits", "brightness", "digits_permuted")
@@ -61,18 +61,18 @@ def test_rows_are_those_of_one_task_after_another_each_standardised_by_its_own_t
 def test_kinds_take_turns_and_every_group_has_as_many_as_asked_for(bank):
     meta, hidden = read_meta(bank), load_held_out(bank).tasks
     expected = {"train": [KNOWN[n % 3] for n in range(5)], "val": KNOWN[:2], "held_out": KNOWN}
-    expected["held_out_kinds"] = SUITES["patches"].held_out[:2]
+    expected["held_out_kinds"] = HELD_OUT
     found = [(task.group, task.kind) for task in (*meta.tasks, *hidden)]
     assert found == [(group, name) for group, names in expected.items() for name in names]
     assert meta.of_group("train") == [0, 1, 2, 3, 4] and meta.of_group("val") == [5, 6]
     assert len({task.name for task in (*meta.tasks, *hidden)}) == 12
 
 
-@pytest.mark.parametrize("held", [None, (), ("same", "brightness")])
+@pytest.mark.parametrize("held", [None, (), ("pairs_far", "brightness")])
 def test_held_out_kinds_have_no_task_in_training(tmp_path, held):
     many = {"train": 20, "val": 20, "held_out": 20, "held_out_kinds": 6}
     prepare(suite(20, many, held_out_kinds=held), 1, tmp_path / "out", tmp_path)
-    expected = set(SUITES["patches"].held_out if held is None else held)
+    expected = set(HELD_OUT if held is None else held)
     visible, hidden = read_meta(tmp_path / "out").tasks, load_held_out(tmp_path / "out").tasks
     assert {task.kind for task in visible} == set(KINDS["patches"]) - expected
     assert {task.kind for task in hidden if task.group == "held_out_kinds"} == expected

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
+import tests.patches  # noqa: F401 - registers its suite
 from simic import registry
 from simic.data.sources import Source, read_bundled
 from simic.data.suites.kinds import GROUPS, KINDS, Draws, Sources, kind
@@ -57,14 +58,13 @@ def test_equal_names_give_equal_bytes_and_any_other_instance_group_split_or_seed
 
 
 def test_every_suite_holds_out_at_least_two_kinds_of_its_own_and_has_more_to_train_on():
-    assert set(SUITES) == set(registry.shipped(registry.SUITE))
-    for name, item in SUITES.items():
+    for name in registry.shipped(registry.SUITE):
+        item = SUITES[name]
         assert len(item.held_out) >= 2 and set(item.held_out) < set(KINDS[name])
         assert len(KINDS[name]) >= 2 * len(item.held_out)
         groups = (item.held_out, item.val, item.outside)
         assert len(set().union(*groups)) == sum(map(len, groups)) < len(KINDS[name])
         assert set().union(*groups, *item.parts) <= set(KINDS[name])
-    assert len(KINDS["patches"]) >= 10 and len(SUITES["patches"].held_out) >= 3
 
 
 # --- pools -----------------------------------------------------------------------------------------------------------
@@ -148,8 +148,8 @@ def test_parameters_cover_their_range_and_no_more():
 def test_a_name_that_is_taken_or_a_suite_that_is_none_is_refused():
     with pytest.raises(SimicError, match="suite 'patches' has a kind 'digits' already; choose another name"):
         kind("patches", "digits")(lambda draws: None)
-    with pytest.raises(SimicError, match="kind 'mine': no suite 'patchs': must be one of patches, tables"):
+    with pytest.raises(SimicError, match="kind 'mine': no suite 'patchs': must be one of tables, patches"):
         kind("patchs", "mine")(lambda draws: None)
     assert "patchs" not in KINDS
     with pytest.raises(SimicError, match="suite 'patches' is registered already"):
-        suite(TaskSuite("patches", (), {}, ()))
+        suite(TaskSuite("patches", (), {}))
