@@ -123,7 +123,7 @@ class Prepare(Tree):
     """The data, how much of them is used, and their split."""
 
     task: Annotated[str, Known(registry.TASK)] = "suite"
-    source: str | None = None  # npz, text: a file in the data directory; synthetic: the name of a planted task
+    source: str | None = None  # npz, text: a file in the data directory
     samples: Count | None = None  # null: all; else so many, stratified, chosen by hash (text: windows of one piece)
     suite: Suite = Suite()
     context: Units = 64  # text: bytes that one window predicts the next bytes of
@@ -149,10 +149,9 @@ class Prepare(Tree):
     @model_validator(mode="after")
     def _source_where_needed(self) -> Self:
         own = self.task not in registry.shipped(registry.TASK)  # a user's task may take one or not
-        if not own and (self.task in ("npz", "text", "synthetic")) != (self.source is not None):
+        if not own and (self.task in ("npz", "text")) != (self.source is not None):
             raise ValueError(
-                "source is the .npz file of task npz, the file of task text or the name of a planted task for task "
-                "synthetic: required there, null otherwise"
+                "source is the .npz file of task npz or the file of task text: required there, null otherwise"
             )
         return self
 

@@ -22,7 +22,7 @@ GYM = "gym"  # the task that is a Gymnasium environment
 _SHIPPED: dict[str, tuple[str, ...]] = {
     FAMILY: ("cnn", "mlp", "tables", "transformer"),
     PRESET: ("baseline", "deep", "impaired"),
-    TASK: ("digits", "mnist", "cifar10", "text", "npz", "synthetic", "suite", GYM),
+    TASK: ("digits", "mnist", "cifar10", "text", "npz", "suite", GYM),
     REWARD_MODE: ("shaped", "sparse", "escrow", "loss", "score"),
     SUITE: ("tables",),
 }

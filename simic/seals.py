@@ -47,7 +47,7 @@ _GROWN_AS = (
 STAGES: dict[str, Sealed] = {
     "prepare": Sealed(
         code=(
-            *(f"data/{name}.py" for name in ("bank", "batches", "prepare", "published", "sources", "synthetic")),
+            *(f"data/{name}.py" for name in ("bank", "batches", "prepare", "published", "sources")),
             *("data/suites", "data/tasks.py", "durable.py"),
             *("agent/gym_adapter.py", "agent/spec.py", "envs/__init__.py", "envs/gym_env.py"),
             *_BASE,

@@ -118,7 +118,7 @@ def test_an_unknown_key_is_refused_in_every_section() -> None:
         ("train.ppo.learning_rate=.nan", ["train.ppo.learning_rate = nan: must be a finite number"]),
         ("train.policy.core=rnn", ["train.policy.core = 'rnn': must be 'lstm', 'gru' or 'none'"]),
         ("train.host.family=vit", ["train.host.family = 'vit': must be one of", "cnn", "mlp", "transformer"]),
-        ("prepare.task=imagenet", ["prepare.task = 'imagenet': must be one of", "digits", "cifar10", "synthetic"]),
+        ("prepare.task=imagenet", ["prepare.task = 'imagenet': must be one of", "digits", "cifar10", "text"]),
         ("prepare.split.train=0.9", ["prepare.split: ", "sum to 1"]),
         ("prepare.task=npz", ["prepare: source is", "required"]),
         ("prepare.source=mine.npz", ["prepare: source is", "null otherwise"]),

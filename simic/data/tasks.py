@@ -6,12 +6,11 @@ from pathlib import Path
 from simic import registry
 from simic.data.published import read_cifar10, read_mnist
 from simic.data.sources import Source, read_bundled, read_npz, read_text
-from simic.data.synthetic import read_planted
 from simic.errors import SimicError
 from simic.params import Prepare
 
-# Reads all raw samples of a task, given its params, rng_seed and the folder of files; of text and planted sequences, as
-# many as asked for.
+# Reads all raw samples of a task, given its params, rng_seed and the folder of files; of text, as many as
+# asked for.
 Reader = Callable[[Prepare, int, Path], Source]
 TASKS: dict[str, Reader] = {}
 
@@ -35,4 +34,3 @@ task("cifar10")(lambda params, rng_seed, data_dir: read_cifar10(data_dir))
 # That a source is named where one is needed is checked where params are.
 task("text")(lambda params, rng_seed, data_dir: read_text(data_dir, params, rng_seed))
 task("npz")(lambda params, rng_seed, data_dir: read_npz(data_dir, params.source or ""))
-task("synthetic")(lambda params, rng_seed, data_dir: read_planted(params.source or "", params, rng_seed))

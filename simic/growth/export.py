@@ -201,8 +201,7 @@ def _program(network: GrownNetwork) -> bytes:
 
 
 def load_grown(path: Path | str) -> GrownNetwork:
-    """Return the network of a directory that ``write_network`` wrote, in evaluation mode; SimicError on anything wrong.
-    """
+    """Read the network that ``write_network`` wrote, in evaluation mode; SimicError on anything wrong."""
     path = Path(path)
     structure, weights = _files(path)
     host = build_host(structure.host, structure.input_shape, structure.classes)

@@ -5,11 +5,10 @@ import torch
 from simic import params
 from simic.data.batches import load_split
 from simic.data.prepare import prepare
-from simic.data.synthetic import PLANTED
 from simic.envs.growth_env import GrowthEnv
 from simic.envs.play import play
 from simic.evaluation.schedules import NONE, OpenLoop, Schedule
-from tests import standard
+from tests import planted, standard
 from tests.helpers import ROOT
 
 MARGIN_PCT = 5.0
@@ -22,9 +21,8 @@ def test_the_plant_beats_its_nearest_rivals(tmp_path):
 
     One population of equal hosts plays them all.
     """
-    [planted] = PLANTED.values()
-    decisions = [(planted.slot, planted.blueprint), *RIVALS]
-    tree = params.load(ROOT / "params.yaml", [*standard.OVERRIDES, *planted.overrides])
+    decisions = [(planted.SLOT, planted.BLUEPRINT), *RIVALS]
+    tree = params.load(ROOT / "params.yaml", [*standard.OVERRIDES, *planted.OVERRIDES])
     prepare(tree.prepare, tree.rng_seed, tmp_path / "prepared", tmp_path)
     splits = (load_split(tmp_path / "prepared", name) for name in ("train", "val"))
     env = GrowthEnv(tree.train, tree.rng_seed, *splits, torch.zeros(len(decisions), dtype=torch.int64))
