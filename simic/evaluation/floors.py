@@ -21,7 +21,6 @@ from simic.data.batches import HeldOut
 from simic.envs.growth_env import GrowthEnv
 from simic.evaluation.page import markdown
 from simic.evaluation.result import Frozen
-from simic.evaluation.scoring import Told
 from simic.evaluation.static_baselines import Network, Regime, filled, from_the_start, logistic_models
 from simic.growth.batch.population import Population
 from simic.growth.life.vocabulary import Slots
@@ -29,6 +28,7 @@ from simic.growth.networks.blueprints import blueprints_of
 from simic.growth.networks.hosts import build_host
 from simic.growth.networks.tables import TOGETHER
 from simic.params import Host, Params
+from simic.progress import Progress
 
 GROWN, MAJORITY = "grown network", "majority class"
 PLAIN = {
@@ -102,7 +102,7 @@ def floors(
     samples: dict[str, Samples] | None,
     codes: tuple[int, ...],
     grown: Contender,
-    told: Told,
+    told: Progress,
 ) -> Floors:
     """Fit all floors beside a grown network; ``env`` is at the end of the episode that it grew in. ``samples`` are the
     splits as scikit-learn takes them (None: tokens), and ``codes`` the raw columns that hold codes.

@@ -21,10 +21,11 @@ from simic.evaluation.controllers import Controller, Rule
 from simic.evaluation.export_best import Account, Grown, best_host, export_best
 from simic.evaluation.floors import GROWN, Contender, Floors, Samples, floors
 from simic.evaluation.policies import BASELINES, refuse_other_host
-from simic.evaluation.scoring import Hosts, Told, Turn, open_env, play_together
+from simic.evaluation.scoring import Hosts, Turn, open_env, play_together
 from simic.growth.batch.shards import recovered
 from simic.growth.export import GrownNetwork, grown_network
 from simic.params import Params
+from simic.progress import Progress
 
 PREDICT = "predict.py"
 ROWS_AT_ONCE = 1024
@@ -56,7 +57,7 @@ class Played:
 
 @contextmanager
 def played(
-    setup: GrowSetup, policy: Rule | Controller, hosts: int, told: Told = lambda what, done, count: None
+    setup: GrowSetup, policy: Rule | Controller, hosts: int, told: Progress = lambda what, done, count: None
 ) -> Iterator[Played]:
     """Grow ``hosts`` networks side by side; ``told`` hears how far it is. SimicError when the policy was trained for
     another family or number of slots.
@@ -86,7 +87,7 @@ def grow(
     hosts: int,
     out: Path,
     compared: bool,
-    told: Told,
+    told: Progress,
 ) -> Grown:
     """Grow ``hosts`` networks and export the one with the best committed validation accuracy, beside floors that cost
     less and, if ``compared``, beside searches. SimicError when ``out`` exists.
@@ -106,7 +107,7 @@ def grow(
         return export_best(env, slice(0, hosts), done.turns, done.held_out, setup.prepared, account, out, setup.inputs)
 
 
-def beside_floors(setup: GrowSetup, done: Played, told: Told) -> Floors:
+def beside_floors(setup: GrowSetup, done: Played, told: Progress) -> Floors:
     """Score the network that is kept beside those that cost less."""
     held, network = done.held_out, done.network
     with torch.no_grad():

@@ -21,11 +21,10 @@ from simic.evaluation import statistics
 from simic.evaluation.result import BLIND, LEARNED, SAMPLED, Actions, Frozen, read_as
 from simic.evaluation.statistics import Interval, PairedComparison
 from simic.params import Params
+from simic.progress import Progress
 from simic.training.checkpoint import Checkpoint
 from simic.training.gym_task import decided_by
 from simic.training.learned import Learned
-
-Told = Callable[[str, int, int], None]
 
 RANDOM, PEER = "random", "peer"
 SCHEMA = "gym 2"  # of headroom.json and evaluation.json
@@ -83,7 +82,7 @@ def settings(params: Params) -> str:
     return params_module.digest(params.rng_seed, params.headroom.gym, params.evaluate.eval_seeds)
 
 
-def measure(params: Params, prepared: Path, told: Told) -> GymHeadroom:
+def measure(params: Params, prepared: Path, told: Progress) -> GymHeadroom:
     """Play at random, by the registered rules, and as the peer learned to."""
     asked = params.headroom.gym
     players: dict[str, Callable[[AnyGym], Decide]] = {RANDOM: lambda env: _random(env, params.rng_seed)}
@@ -104,7 +103,7 @@ def measure(params: Params, prepared: Path, told: Told) -> GymHeadroom:
     )
 
 
-def learn_peer(params: Params, told: Told) -> tuple[Scores | None, str]:
+def learn_peer(params: Params, told: Progress) -> tuple[Scores | None, str]:
     """Let the peer learn with each of ``peer_settings`` and play; say what it was. The best on these very episodes
     counts, which favours it.
     """
@@ -126,7 +125,7 @@ def learn_peer(params: Params, told: Told) -> tuple[Scores | None, str]:
     return max(tried, key=lambda each: sum(each[0].returns))
 
 
-def evaluate(params: Params, kept: Checkpoint, headroom: GymHeadroom, told: Told) -> GymEvaluation:
+def evaluate(params: Params, kept: Checkpoint, headroom: GymHeadroom, told: Progress) -> GymEvaluation:
     """Let the trained policy play the episodes of the headroom, and compare it with everyone there."""
     learned, results, actions = Learned.of(kept), dict[str, Scores](), dict[str, Actions]()
     for done, name in enumerate(params.evaluate.policies, start=1):

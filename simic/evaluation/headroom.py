@@ -38,7 +38,6 @@ from simic.evaluation.scoring import (
     EVALUATION_ITERATION,
     EvaluationSetup,
     Hosts,
-    Told,
     decisions,
     in_one_process,
     open_env,
@@ -48,6 +47,7 @@ from simic.evaluation.scoring import (
 from simic.evaluation.search import best_common
 from simic.evaluation.static_baselines import static_baselines
 from simic.params import Params, RuleName
+from simic.progress import Progress
 from simic.training import worker_layout
 from simic.training.growth_task import VALIDATION_ITERATION
 
@@ -56,7 +56,7 @@ SEARCH_ITERATION = 1 << 43  # a namespace of its own: hosts that no training or 
 
 
 def measure(
-    params: Params, prepared: Path, device: torch.device, told: Told, parts: Parts = NOTHING_KEPT
+    params: Params, prepared: Path, device: torch.device, told: Progress, parts: Parts = NOTHING_KEPT
 ) -> HeadroomReport:
     """Play everything for every length of episode, and the tasks from outside the suite for the first; go on after the
     ``parts`` that are there.
@@ -101,7 +101,7 @@ def _placed(report: HeadroomReport) -> HeadroomReport:
 
 
 def _searched(
-    params: Params, prepared: Path, schedules: Sequence[Schedule], device: torch.device, told: Told
+    params: Params, prepared: Path, schedules: Sequence[Schedule], device: torch.device, told: Progress
 ) -> dict[int, Grid]:
     """Play every schedule on one host of each of so many training tasks, or on as many hosts of the only one; return
     the grids by length of the episodes.
@@ -145,7 +145,7 @@ class _Ground:
     schedules: list[Schedule]
     searched: dict[int, Grid]
     device: torch.device
-    told: Told
+    told: Progress
 
     def on(
         self, setup: EvaluationSetup, lengths: Sequence[int], parts: Parts = NOTHING_KEPT

@@ -33,7 +33,6 @@ ROWS_AT_ONCE, SMALL_ROWS_AT_ONCE = 128, 1024  # hosts of one population; of thos
 BACKWARD_AND_FORWARD = 3  # a training pass costs about three forward passes (Kaplan et al. 2020, §2.1: 6N vs 2N)
 
 T = TypeVar("T")
-Told = Callable[[str, int, int], None]  # what is done, how many of how many
 
 
 # --- hosts -----------------------------------------------------------------------------------------------------------

@@ -8,13 +8,15 @@ from typing import Literal
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+from rich.progress import Progress as ProgressLines
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
 from simic.errors import printable
 from simic.growth.life.vocabulary import Op
+from simic.progress import Progress
 from simic.telemetry.columns import Columns
 from simic.telemetry.rows import SEVERITIES, FindingRow, Severity, UpdateRow
 from simic.training.observers import EndStatus, Lines, Observer, RunInfo, duration
@@ -24,7 +26,6 @@ COLOURS: dict[Severity, str] = {"critical": "bold red", "high": "red", "medium":
 BAR_WIDTH = 40
 PICTURES_PER_SECOND = 4  # of the live part
 Style = Literal["auto", "rich", "plain", "none"]
-Told = Callable[[str, int, int], None]  # what is done, how many of how many
 
 
 def is_live(style: Style) -> bool:
@@ -43,7 +44,7 @@ def beside(observers: Sequence[Observer], style: Style, floors: Mapping[str, flo
 
 
 @contextmanager
-def shown(style: Style, command: str, unit: str = "host trainings") -> Iterator[Told]:
+def shown(style: Style, command: str, unit: str = "host trainings") -> Iterator[Progress]:
     """Show what a stage reports of its parts, one after the other; each part that is done leaves a line."""
     if style == "none":
         yield lambda what, done, count: None
@@ -52,29 +53,29 @@ def shown(style: Style, command: str, unit: str = "host trainings") -> Iterator[
         yield _lines(command, unit)
         return
     columns = TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
-    with Progress(*columns, transient=True) as bar:
+    with ProgressLines(*columns, transient=True) as bar:
         going = bar.add_task(f"{command}: beginning", total=None)
 
-        def told(what: str, done: int, count: int) -> None:
+        def progress(what: str, done: int, count: int) -> None:
             bar.update(going, description=printable(f"{command}: {what}"), total=count, completed=done)
             if done == count:
                 said = printable(f"{command}: {what}: {done} of {count} {unit}".rstrip())
                 bar.console.print(said, markup=False, highlight=False)
 
-        yield told
+        yield progress
 
 
-def _lines(command: str, unit: str) -> Told:
+def _lines(command: str, unit: str) -> Progress:
     last = 0.0
 
-    def told(what: str, done: int, count: int) -> None:
+    def progress(what: str, done: int, count: int) -> None:
         nonlocal last
         now = time.monotonic()
         if done == count or now - last > SECONDS_BETWEEN_LINES:
             last = now
             print(printable(f"{command}: {what}: {done} of {count} {unit}".rstrip()), flush=True)
 
-    return told
+    return progress
 
 
 class LiveView(Lines):

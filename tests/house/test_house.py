@@ -33,7 +33,7 @@ WORKSPACE = Workspace(Path())
 NOT_RECORDED = {
     f"simic/{name}.py"
     for name in (
-        *("__init__", "errors", "memory", "params", "registry", "safe_read", "validation_messages"),
+        *("__init__", "errors", "memory", "params", "progress", "registry", "safe_read", "validation_messages"),
         *("pipeline/__init__", "pipeline/dvc_record", "pipeline/paths", "seals"),
     )
 }
