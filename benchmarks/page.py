@@ -22,7 +22,7 @@ RESULTS, PAGE, IMAGES = Path("benchmarks/results"), Path("docs/benchmarks.md"), 
 INTRODUCTION = """# Benchmarks
 
 Written by `python -m benchmarks.page` from `benchmarks/results/*.json`. The machines were shared, so speeds are
-comparable within a table only. Other results: [measurements](history/measurements.md).
+comparable within a table only. Other results: [experiments](history/experiments.md).
 """
 
 

@@ -17,7 +17,7 @@ from simic.agent.spec import Observation
 
 SATURATED = 0.99
 FLAT = 1e-8  # a variance of returns up to here explains nothing
-# Each row enumerates ops × slots × heads, before and after; 0.04 % of an iteration (docs/history/measurements.md).
+# Each row enumerates ops × slots × heads, before and after; 0.04 % of an iteration (docs/history/experiments.md).
 PROBE_ROWS, PROBE_STEPS, PROBE_ENVS = 32, 64, 4
 
 
