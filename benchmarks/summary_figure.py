@@ -21,7 +21,9 @@ def draw(rows: list[dict[str, str]]) -> Figure:
         known = float(row["known kinds"])
         new = float(row["new kinds"])
         axis.plot([known, new], [height, height], color=color, linewidth=1, alpha=0.4, zorder=1)
-        axis.scatter(known, height, color=color, s=42, zorder=2, label="kinds seen in training" if height == 0 else None)
+        axis.scatter(
+            known, height, color=color, s=42, zorder=2, label="kinds seen in training" if height == 0 else None
+        )
         axis.scatter(
             new, height, facecolor="white", edgecolor=color, s=42, zorder=2, label="new kinds" if height == 0 else None
         )
