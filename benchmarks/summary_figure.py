@@ -21,12 +21,11 @@ def draw(rows: list[dict[str, str]]) -> Figure:
         known = float(row["known kinds"])
         new = float(row["new kinds"])
         axis.plot([known, new], [height, height], color=color, linewidth=1, alpha=0.4, zorder=1)
-        axis.scatter(
-            known, height, color=color, s=42, zorder=2, label="kinds seen in training" if height == 0 else None
-        )
-        axis.scatter(
-            new, height, facecolor="white", edgecolor=color, s=42, zorder=2, label="new kinds" if height == 0 else None
-        )
+        axis.scatter(known, height, color=color, s=42, zorder=2)
+        axis.scatter(new, height, facecolor="white", edgecolor=color, s=42, zorder=2)
+    # The legend is of dots outside of the view.
+    axis.scatter([], [], color="0.35", label="kinds seen in training")
+    axis.scatter([], [], facecolor="white", edgecolor="0.35", label="new kinds")
     axis.set_yticks(range(len(rows)), [_label(row) for row in rows])
     axis.set_xlabel("test accuracy in points, mean over 216 new tasks")
     axis.grid(axis="x", alpha=0.3)
