@@ -36,7 +36,6 @@ class Purpose(IntEnum):
     ENV_SEED = 11
     SUBSAMPLE = 12
     SYNTHETIC = 13
-    SHAPLEY = 14
     TASK = 15
     INSTANCE = 16
     EPISODE_LENGTH = 19

@@ -5,19 +5,15 @@ slot with its seed alone, one per pair of slots with these two alone. Equal netw
 two acting seeds the pair is main and each alone is the other left out.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import combinations
-from math import comb
 from typing import Self
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from simic import rng
 from simic.growth.batch.groups import Flags
-from simic.growth.batch.population import Answers
 from simic.growth.life.lifecycle import ACTIVE_STAGES, in_stages
 from simic.growth.life.vocabulary import Slots
 from simic.transfer import constant
@@ -27,7 +23,7 @@ MAIN, ALL_OFF, COMMITTED, WITHOUT = range(4)  # WITHOUT + k leaves out slot k
 
 @dataclass(frozen=True)
 class Attribution:
-    """Accuracies ``[E]``, contributions, interactions and their paired standard errors ``[E, K]``, all in points;
+    """Accuracies ``[E]``, contributions with their paired standard errors and interactions ``[E, K]``, all in points;
     losses ``[E]`` in nats.
 
     NaN = not measured: no seed that acts on the network (of interactions: no two), or a loss that is not finite.
@@ -41,7 +37,6 @@ class Attribution:
     contribution: Tensor
     contribution_se: Tensor
     interaction: Tensor  # sum over the other acting seeds
-    interaction_se: Tensor
     boost: Tensor  # the largest of these interactions, at least 0
 
     def replaced(self, rows: Tensor, other: Self) -> Self:
@@ -99,7 +94,7 @@ def attribute(slots: Slots, correct: Tensor, loss: Tensor) -> Attribution:
     left_out = slice(WITHOUT, WITHOUT + count)
     difference, error = mean_and_error(correct[MAIN].float() - correct[left_out].float())
     measured = measurable(slots) & (finite[MAIN] & finite[left_out]).T
-    interaction, interaction_error, boost = _interactions(measurable(slots), correct, finite)
+    interaction, boost = _interactions(measurable(slots), correct, finite)
     return Attribution(
         accuracy=accuracy[MAIN],
         all_off_accuracy=accuracy[ALL_OFF],
@@ -109,7 +104,6 @@ def attribute(slots: Slots, correct: Tensor, loss: Tensor) -> Attribution:
         contribution=torch.where(measured, difference.T, torch.nan),
         contribution_se=torch.where(measured, error.T, torch.nan),
         interaction=interaction,
-        interaction_se=interaction_error,
         boost=boost,
     )
 
@@ -127,8 +121,8 @@ def interaction(correct: Tensor, slots: int, first: int, second: int) -> Tensor:
     return both - each + correct[ALL_OFF].float()
 
 
-def _interactions(acting: Tensor, correct: Tensor, finite: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the sum over partners, its paired standard error and the largest, ``[E, K]`` points; NaN if none."""
+def _interactions(acting: Tensor, correct: Tensor, finite: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the sum over partners and the largest, ``[E, K]`` points; NaN if none."""
     envs, count = acting.shape
     summed = correct.new_zeros((count, envs, correct.shape[2]), dtype=torch.float32)
     boost = torch.full((envs, count), torch.nan, device=acting.device)
@@ -140,64 +134,5 @@ def _interactions(acting: Tensor, correct: Tensor, finite: Tensor) -> tuple[Tens
         for k in (i, j):
             summed[k] += samples
             boost[:, k] = torch.fmax(boost[:, k], strength)
-    mean, error = mean_and_error(summed)
-    missing = boost.isnan()
-    return torch.where(missing, torch.nan, mean.T), torch.where(missing, torch.nan, error.T), boost
-
-
-# --- Shapley values: exact for few seeds, by antithetic permutations for many; the values of a host's seeds sum to what
-# all of them gain together ---
-
-EXACT_SEEDS = 6  # 2⁶ = 64 networks per host at most
-PERMUTATION_PAIRS = 20  # an order and its reverse each
-
-Evaluate = Callable[[Tensor], Answers]  # seeds forced out, bool [Cfg, E, K]
-
-
-def shapley(acting: Tensor, evaluate: Evaluate, stream: Tensor) -> Tensor:
-    """Return the Shapley values of the seeds ``acting [E, K]``, in points, float64; NaN for the other seeds, and where
-    a network is not finite. ``stream [E]`` are the keys of each host's permutations, for many seeds alone.
-    """
-    most = int(acting.sum(dim=1).max()) if len(acting) else 0
-    values = _exact(acting, evaluate, max(most, 1)) if most <= EXACT_SEEDS else _sampled(acting, evaluate, stream)
-    return torch.where(acting, values, torch.nan)
-
-
-def _exact(acting: Tensor, evaluate: Evaluate, seeds: int) -> Tensor:
-    """Compute φ_i = Σ_S |S|! (n-|S|-1)! / n! · (f(S ∪ i) - f(S)) over all subsets of the n seeds of a host.
-
-    Hosts with fewer than n acting seeds have players that do nothing: these change no other's value.
-    """
-    rank = (acting.cumsum(dim=1) - 1).clamp(min=0)
-    members = torch.arange(2**seeds, device=acting.device)[:, None] >> torch.arange(seeds, device=acting.device) & 1
-    worth = _worth(evaluate(acting & ~members.bool()[:, rank]))
-    return (_weights(members) @ worth).T.gather(1, rank)
-
-
-def _weights(members: Tensor) -> Tensor:
-    """Return the weight of each subset's worth in each player's value, ``[n, 2ⁿ]`` float64."""
-    n = members.shape[1]
-    # 1 / (n · C(n-1, s)) = s! (n-s-1)! / n!, with s others beside the player.
-    weight = torch.tensor([1.0 / (n * comb(n - 1, s)) for s in range(n)], dtype=torch.float64, device=members.device)
-    others = (members.sum(dim=1, keepdim=True) - members).clamp(max=n - 1)
-    return (weight[others] * (2 * members - 1)).T
-
-
-def _sampled(acting: Tensor, evaluate: Evaluate, stream: Tensor) -> Tensor:
-    """Return the mean marginal over random orders and their reverses."""
-    envs, slots = acting.shape
-    orders = rng.permutation(rng.bits(stream, (PERMUTATION_PAIRS,)), slots)  # [E, pairs, K]: the place of each slot
-    rows = torch.arange(envs, device=acting.device)[:, None]
-    sizes = torch.arange(slots + 1, device=acting.device)[:, None, None]
-    values = torch.zeros(envs, slots, dtype=torch.float64, device=acting.device)
-    for order in orders.unbind(dim=1):
-        for place in (order, slots - 1 - order):
-            worth = _worth(evaluate(acting & (place >= sizes)))
-            values += worth.diff(dim=0)[place, rows]
-    return values / (2 * PERMUTATION_PAIRS)
-
-
-def _worth(answers: Answers) -> Tensor:
-    """Return the accuracy of each network ``[Cfg, E]``, in points, float64; NaN where it is not finite."""
-    accuracy = 100.0 * answers.correct.mean(dim=2, dtype=torch.float64)
-    return torch.where(answers.loss.isfinite(), accuracy, torch.nan)
+    mean = 100.0 * summed.mean(dim=2)
+    return torch.where(boost.isnan(), torch.nan, mean.T), boost

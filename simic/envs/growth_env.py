@@ -7,7 +7,6 @@ observation and masks of s'. An episode is T steps of all hosts; nothing resets 
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import torch
@@ -32,7 +31,7 @@ from simic.envs.actions import (
     to_action,
     waiting_where,
 )
-from simic.envs.attribution import Attribution, attribute, measurable, shapley, switched_off
+from simic.envs.attribution import Attribution, attribute, measurable, switched_off
 from simic.envs.governor import Cause, Vitals
 from simic.envs.observations import View, columns, observation_spec, observe
 from simic.envs.records import EpisodeState, StepInfo, Trials
@@ -281,12 +280,6 @@ class GrowthEnv(VectorEnv):
         accuracy = 100.0 * answers.correct[0].float().mean(dim=1)
         return torch.where(answers.loss[0].isfinite(), accuracy, torch.nan), answers.loss[0]
 
-    def shapley(self) -> Tensor:
-        """Return the Shapley values ``[E, K]``, in points, of the seeds that act now, on the validation data."""
-        stream = rng.key(self.rng_seed, Purpose.SHAPLEY, self.iteration, self.host_ids, self._step, device=self.device)
-        evaluate = partial(self.population.evaluate, self.slots, self.validation_data)
-        return shapley(measurable(self.slots), evaluate, stream)
-
     def _checked(self, tasks: Tensor) -> Tensor:
         """Raise SimicError unless there is one task for each host, and the bank has it."""
         if tasks.shape != self.env_ids.shape or not ((tasks >= 0) & (tasks < self.tasks_in_bank)).all():
@@ -412,8 +405,6 @@ class GrowthEnv(VectorEnv):
             seed_grad_norm=state.trained.seed_grad_norm,
             contribution=measured.contribution,
             contribution_se=measured.contribution_se,
-            interaction=measured.interaction,
-            interaction_se=measured.interaction_se,
             stage=slots.stage,
             blueprint=slots.blueprint,
             alpha=slots.alpha,

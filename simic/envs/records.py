@@ -33,8 +33,6 @@ class StepInfo:
     seed_grad_norm: Tensor  # [E, K], likewise
     contribution: Tensor  # [E, K]
     contribution_se: Tensor  # [E, K]
-    interaction: Tensor  # [E, K], sum over the other acting seeds
-    interaction_se: Tensor  # [E, K]
     stage: Tensor  # [E, K]
     blueprint: Tensor  # [E, K]
     alpha: Tensor  # [E, K]

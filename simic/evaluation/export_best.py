@@ -106,8 +106,8 @@ def export_best(
     preprocessing: list[JsonValue] = [{"preprocessing": _preprocessing(meta, task)}] if task.mean and not inputs else []
     if account.notes:
         preprocessing.append({"data": [*account.notes]})
-    shares = [round(value, 2) for value in env.shapley()[row].tolist()]
-    text = card(grown, network.structure, meta, task, env, rows.stop - rows.start, shares, len(held.test))
+    contributions = [round(value, 2) for value in env.state.measured.contribution[row].tolist()]
+    text = card(grown, network.structure, meta, task, env, rows.stop - rows.start, contributions, len(held.test))
     records = {COMPARISON: account.compared, FLOORS: account.floors}
     files = {name: record.to_json() for name, record in records.items() if record is not None} | {**account.files}
     write_network(network, out, preprocessing + history(env, turns, best), text, files)
@@ -178,11 +178,11 @@ def card(
     task: TaskMeta,
     env: GrowthEnv,
     hosts: int,
-    shapley: Sequence[float],
+    contributions: Sequence[float],
     tested: int,
 ) -> str:
-    """Return the model card, Markdown, of the best of ``hosts``; ``shapley`` per slot in points, NaN where no seed
-    acts; ``tested`` samples of the test split.
+    """Return the model card, Markdown, of the best of ``hosts``; ``contributions`` per slot in points, NaN where no
+    seed acts; ``tested`` samples of the test split.
     """
     inputs, scale = _inputs(structure, task)
     shape = ", ".join(map(str, structure.inputs.shape if structure.inputs else structure.input_shape))
@@ -198,12 +198,11 @@ Input: {inputs}, one sample is [{shape}]. Output: logits over {structure.classes
 {scale}
 {structure.params} parameters, of which the host alone has {grown.host_params}.
 
-| slot | seed | joined by | alpha | parameters | Shapley value |
+| slot | seed | joined by | alpha | parameters | contribution |
 |---|---|---|---|---|---|
-{_seeds(structure, shapley)}
+{_seeds(structure, contributions)}
 
-A Shapley value is the seed's share, in points of validation accuracy, of what all seeds that acted at the end are
-worth.
+A contribution is what the network loses without that seed at the end, in points of validation accuracy.
 
 ## How it was grown
 By {account.grown_by}, in {env.steps} steps of one epoch each, beside {hosts - 1} other hosts
@@ -287,10 +286,10 @@ def _raw_inputs(inputs: RawInputs) -> tuple[str, str]:
     return f"rows as they are, `float64 [B, {len(inputs.columns)}]`: {shown}{more}{coded}; NaN where missing", said
 
 
-def _seeds(structure: Structure, shapley: Sequence[float]) -> str:
+def _seeds(structure: Structure, contributions: Sequence[float]) -> str:
     rows = [
-        f"| {each.slot} | {each.blueprint} | {each.operator} | {each.alpha:g} | {each.params} | {share:+.1f} |"
-        for each, share in ((seed, shapley[seed.slot]) for seed in structure.seeds)
+        f"| {each.slot} | {each.blueprint} | {each.operator} | {each.alpha:g} | {each.params} | {contribution:+.1f} |"
+        for each, contribution in ((seed, contributions[seed.slot]) for seed in structure.seeds)
     ]
     return "\n".join(rows) or "| – | nothing was kept | – | – | 0 | – |"
 

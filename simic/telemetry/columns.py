@@ -59,8 +59,6 @@ STEPS: dict[str, Column] = {
     "alpha": _SLOT_NUMBER,
     "contribution": _SLOT_NUMBER,
     "contribution_se": _SLOT_NUMBER,
-    "interaction": _SLOT_NUMBER,  # points, sum over the other acting seeds
-    "interaction_se": _SLOT_NUMBER,
     "params": _COUNT,
     "committed_params": _COUNT,
     "flops": _COUNT,

@@ -1,16 +1,14 @@
-"""Configurations, contributions, interactions and their standard errors."""
+"""Configurations, contributions with their standard errors, interactions."""
 
 import math
 import statistics
-from itertools import combinations, permutations
+from itertools import combinations
 
 import pytest
 import torch
 
-from simic import rng
 from simic.envs import attribution
-from simic.envs.attribution import ALL_OFF, COMMITTED, MAIN, WITHOUT, shapley
-from simic.growth.batch.population import Answers
+from simic.envs.attribution import ALL_OFF, COMMITTED, MAIN, WITHOUT
 from simic.growth.life.vocabulary import Stage
 
 
@@ -93,17 +91,6 @@ def test_interactions_are_those_of_a_known_table(make_slots):
     assert result.contribution[0].tolist() == pytest.approx([61 - 30, 61 - 25, 61 - 50], abs=1e-4)
 
 
-def test_error_of_an_interaction_is_that_of_its_samples(make_slots):
-    slots = make_slots([[Stage.HOLDING, Stage.BLENDING]], alpha=[[1.0, 0.5]])
-    correct = torch.rand(8, 1, 300, generator=torch.Generator().manual_seed(2)) < 0.5
-    pair, first, second, nothing = (correct[row, 0].tolist() for row in (7, 5, 6, 1))
-    samples = [a - b - c + d for a, b, c, d in zip(pair, first, second, nothing, strict=True)]
-    result = attribution.attribute(slots, correct, torch.ones(8, 1))
-    assert result.interaction[0].tolist() == pytest.approx([100 * statistics.mean(samples)] * 2, abs=1e-3)
-    error = 100 * statistics.stdev(samples) / 300**0.5
-    assert result.interaction_se[0].tolist() == pytest.approx([error] * 2, abs=1e-3)
-
-
 def test_a_seed_without_an_acting_partner_has_no_interaction(make_slots):
     slots = make_slots(
         [[Stage.HOLDING, Stage.TRAINING], [Stage.HOLDING, Stage.HOLDING]], alpha=[[1.0, 0.0], [1.0, 1.0]]
@@ -111,80 +98,7 @@ def test_a_seed_without_an_acting_partner_has_no_interaction(make_slots):
     loss = torch.ones(8, 2)
     loss[attribution.alone(2, 1), 1] = math.nan  # a network of the second host's pair is broken
     result = attribution.attribute(slots, torch.ones(8, 2, 10, dtype=torch.bool), loss)
-    for column in (result.interaction, result.interaction_se, result.boost):
+    for column in (result.interaction, result.boost):
         assert column.isnan().all()
     whole = attribution.attribute(slots, torch.ones(8, 2, 10, dtype=torch.bool), torch.ones(8, 2))
     assert whole.interaction[0].isnan().all() and whole.interaction[1].tolist() == [0.0, 0.0]
-
-
-# --- shapley values against a brute-force oracle on games with a known worth for every set of seeds ---
-
-
-SAMPLES = 40
-
-
-def game(slots: int, envs: int, seed: int = 0):
-    """Worth of every set of seeds per sample ``[2^K, E, N]`` as right or wrong, and the evaluation that reads it."""
-    generator = torch.Generator().manual_seed(seed)
-    answers = torch.rand(2**slots, envs, SAMPLES, generator=generator) < 0.5
-    bits = 2 ** torch.arange(slots)
-    asked = []
-
-    def evaluate(off: torch.Tensor) -> Answers:
-        asked.append(len(off))
-        number = ((~off & acting).long() * bits).sum(dim=2)
-        rows = torch.arange(envs)
-        return Answers(answers[number, rows], torch.ones(number.shape))
-
-    acting = torch.ones(envs, slots, dtype=torch.bool)
-    return answers, evaluate, acting, asked
-
-
-def by_permutations(answers: torch.Tensor, players: list[int], env: int) -> dict[int, float]:
-    """Mean marginal of every player over all orders, in points, from the definition."""
-    worth = (100 * answers[:, env].double().mean(dim=1)).tolist()
-    total = dict.fromkeys(players, 0.0)
-    orders = list(permutations(players))
-    for order in orders:
-        members = 0
-        for player in order:
-            joined = members + 2**player
-            total[player] += worth[joined] - worth[members]
-            members = joined
-    return {player: value / len(orders) for player, value in total.items()}
-
-
-def streams(envs: int, rng_seed: int = 1) -> torch.Tensor:
-    return rng.key(rng_seed, rng.Purpose.SHAPLEY, torch.arange(envs))
-
-
-def test_exact_values_are_the_mean_marginals_over_all_orders():
-    """Of five, four, two, one and no acting seeds, each host by its own; one whose network is not finite has none."""
-    answers, evaluate, acting, asked = game(5, envs=6)
-    playing = {0: [0, 1, 2, 3, 4], 1: [0, 1, 2, 3], 2: [1, 3], 3: [4]}
-    for env in (1, 2, 3, 4):
-        acting[env] = torch.isin(torch.arange(5), torch.tensor(playing.get(env, []), dtype=torch.int64))
-
-    def broken(off: torch.Tensor) -> Answers:
-        found = evaluate(off)
-        found.loss[5, 5] = torch.nan
-        return found
-
-    found = shapley(acting, broken, streams(6))
-    assert asked == [2**5]
-    assert torch.equal(found[:5].isnan(), ~acting[:5]) and found[5].isnan().all()
-    for env, players in playing.items():
-        for slot, value in by_permutations(answers, players, env).items():
-            assert float(found[env, slot]) == pytest.approx(value, abs=1e-6)
-
-
-def test_sampled_values_agree_with_exact_ones_within_their_error():
-    """7 seeds are sampled."""
-    slots, draws = 7, 12
-    answers, evaluate, acting, asked = game(slots, envs=4, seed=3)
-    found = torch.stack([shapley(acting, evaluate, streams(4, draw)) for draw in range(draws)])
-    assert sum(asked) == draws * 20 * 2 * (slots + 1)
-    orders = [by_permutations(answers, list(range(slots)), env) for env in range(4)]
-    exact = torch.tensor([list(values.values()) for values in orders], dtype=torch.float64)
-    z = (found.mean(dim=0) - exact) / (found.std(dim=0) / draws**0.5)
-    assert (found.std(dim=0) > 0).all() and z.abs().max() < 4.5

@@ -38,7 +38,7 @@ def view(step: int = 0, episode_steps: int = T, alignment: torch.Tensor | None =
         tracker=Tracker.empty(ENVS),
         vitals=Vitals.empty(ENVS, Governor()),
         alive=yes,
-        measured=Attribution(*[host] * 5, *[seed] * 5),
+        measured=Attribution(*[host] * 5, *[seed] * 4),
         trained=TrainStats.unmeasured(ENVS, SLOTS, CPU),
         effective_op=torch.full((ENVS,), -1),
         succeeded=yes,

@@ -80,6 +80,7 @@ ABSENT = {
     "Stream": "everything runs on one stream",
     "profiler": "phases are timed by the clock, on any device",
     "_orig_mod": "nobody unwraps a compiled module by its private parts",
+    "shapley": "what a seed is worth is what leaving it out costs",
     "torch.compile": "which seed runs changes from step to step, so every mix of them would be compiled for itself",
 }
 HOME = {"pin_memory": "simic/transfer.py"}

@@ -97,7 +97,6 @@ def test_the_same_groups_give_the_same_run_in_any_number_of_processes_also_where
         state = one.population.state_dict()
         assert any(name.startswith("seed") for name in state)
         assert same([two.population.state_dict()], [state])
-        assert torch.equal(two.shapley().nan_to_num(-7.0), one.shapley().nan_to_num(-7.0))
         assert all(map(torch.equal, two.committed(data[1]), one.committed(data[1])))
         for row in (0, 7):
             ours, theirs = (each.population.named_parameters(each.slots, row) for each in (two, one))
