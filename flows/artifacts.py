@@ -17,7 +17,7 @@ from prefect.runtime import flow_run
 
 from simic.errors import printable
 from simic.evaluation import gym, result
-from simic.pipeline import mlflow_results
+from simic.pipeline import tracking
 from simic.pipeline.paths import Workspace
 from simic.pipeline.run_summary import RunSummary
 from simic.telemetry.columns import Columns
@@ -117,7 +117,6 @@ def publish_verdict(summary: RunSummary, workspace: Workspace) -> None:
     _name_run(summary.run)
     said = [f"- **{name}** {printable(text)}" for name, text in summary.said.items()]
     report = (workspace.reports / "report.html").resolve()
-    mlflow = mlflow_results.address(workspace)
-    there = f"[the run in MLflow]({mlflow})" if mlflow else "the run in MLflow"
-    where = f"The report is the artifact `report`; with figures it is `{report}`, and a file of {there}."
-    create_markdown_artifact("\n".join([*said, "", where]), key="verdict", description="What the run came to")
+    in_mlflow = f"[the run in MLflow]({tracking.address(workspace, summary.run)})"
+    places = f"The report is the artifact `report`; with figures it is `{report}`, and a file of {in_mlflow}."
+    create_markdown_artifact("\n".join([*said, "", places]), key="verdict", description="What the run came to")

@@ -168,10 +168,11 @@ def run(
 ) -> None:
     """Run prepare, headroom, train, evaluate and audit; stages that are up to date are skipped."""
     _to_the_audit(set_, params, fresh, allow_code_change)
-    from simic.pipeline.mlflow_results import runs_address
+    from simic.pipeline import run_summary, tracking
 
-    _say(f"runs     mlflow ui   then {runs_address(_workspace())}")
-    _say("all UIs  simic up    (activate the environment first: . .venv/bin/activate)")
+    workspace = _workspace()
+    _say(f"MLflow   mlflow ui   then {tracking.address(workspace, run_summary.of(workspace).run)}")
+    _say("all UIs  make serve")
 
 
 @app.command(rich_help_panel=STAGES)

@@ -85,11 +85,7 @@ def examine_stored(run: Path) -> list[Answer]:
     workspace = Workspace(run)
     if not workspace.params.exists() and ((run / RECIPE).exists() or any((run / CHECKPOINTS).glob("[0-9]*"))):
         return list(_work(run))
-    debts = "lacks something, which it is told at the next start"
     answers = [*_seals(run)]
-    answers += [
-        Answer(f"MLflow, run {file.stem}", True, debts) for file in sorted(workspace.mlflow_debts.glob("*.json"))
-    ]
     for folder in workspace.kept_runs():
         answers += _work(folder)
     if not answers and not workspace.params.exists():

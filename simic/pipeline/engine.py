@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from simic import durable, params, seals
+from simic.data.batches import data_hash
 from simic.errors import SimicError, printable
 from simic.params import read_tree
 from simic.pipeline import dvc_record, kept_runs, stages
@@ -19,7 +20,6 @@ from simic.pipeline.paths import Workspace
 from simic.training.interrupts import Interrupted, stop_at_once, stop_on_signals
 
 if TYPE_CHECKING:
-    from simic.pipeline.mlflow_observer import MlflowObserver
     from simic.training.observers import Observer
 
 Say = Callable[[str], None]
@@ -81,6 +81,8 @@ def refresh(name: str, workspace: Workspace, execution: Execution, say: Say, sta
             stages.discard_work(params.load(workspace.params), workspace)
     if asked.is_set():
         raise Interrupted(f"stopped after {name}, which is done and recorded; the same command goes on")
+    if name == "audit":
+        log_run(workspace)  # also where nothing was due: MLflow may have been away before
     say(f"{name}: {f'done in {time.monotonic() - started:.1f} s' if due else 'up to date'}")
     return due
 
@@ -105,8 +107,6 @@ def perform(name: str, workspace: Workspace, execution: Execution) -> None:
             f"{workspace.params}: {changed} changed while {name} ran, so its outputs are not recorded; "
             f"restore the old values and run dvc commit -f {name}, or run again with the new ones"
         )
-    if name == "audit":
-        _log_audit(workspace)
 
 
 def _train(tree: params.Params, workspace: Workspace, execution: Execution) -> None:
@@ -114,24 +114,22 @@ def _train(tree: params.Params, workspace: Workspace, execution: Execution) -> N
     seam = kept_runs.begin(tree, workspace, execution.fresh, execution.allow_code_change)
     if seam is not None:
         print(printable(f"train: {seam}"), flush=True)
-    live, tracker = observers(tree, workspace)
-    watching = (*execution.observers, live, tracker)
+    watching = (*execution.observers, *observers(tree, workspace))
     stages.STAGES["train"](tree, workspace, watching, stop=execution.stop, fresh=execution.fresh)
-    with stop_on_signals(execution.stop or threading.Event()):
-        tracker.publish()
 
 
-def _log_audit(workspace: Workspace) -> None:
-    """Log the report to MLflow."""
+def log_run(workspace: Workspace) -> None:
+    """Log to MLflow what it lacks of the audited run."""
     from simic.audit.findings import read_verdict
-    from simic.pipeline import mlflow_observer, run_summary
+    from simic.pipeline import run_summary, tracking
 
     verdict = read_verdict(workspace.reports)
     tags = provenance(workspace) | {
         "simic.refuted": ", ".join(verdict.refuted),
-        "mlflow.note.content": "  \n".join(run_summary.of(workspace).lines),  # what MLflow shows as the description
     }
-    mlflow_observer.log_report(workspace, verdict.run, tags, sound=not verdict.refuted)
+    description = "  \n".join(run_summary.of(workspace).lines)
+    tree = params.load(workspace.params)
+    tracking.log_run(workspace, tree, verdict.run, tags, description, sound=not verdict.refuted)
 
 
 def run_alone(name: str, workspace: Workspace) -> None:
@@ -144,6 +142,8 @@ def run_alone(name: str, workspace: Workspace) -> None:
     if name in ("train", "evaluate") and dvc_record.is_recorded(workspace.root, sealed):
         stages.discard_work(params.load(workspace.params), workspace)
     perform(name, workspace, Execution())
+    if name == "audit":
+        log_run(workspace)
 
 
 # --- what is out of date ---
@@ -208,18 +208,21 @@ def recorded_params(name: str, workspace: Workspace) -> dict[str, Any]:
 # --- what is logged ---
 
 
-def observers(tree: params.Params, workspace: Workspace) -> tuple["Observer", "MlflowObserver"]:
-    """Return who watches every training run: the live audit and MLflow's record."""
+def observers(tree: params.Params, workspace: Workspace) -> tuple["Observer", "Observer"]:
+    """Make the observers of every training: the live audit and MLflow's log."""
     from simic.audit.live import LiveAudit
-    from simic.pipeline import mlflow_datasets, mlflow_observer
+    from simic.pipeline import tracking
 
-    splits = mlflow_datasets.described(workspace)
-    return LiveAudit(), mlflow_observer.MlflowObserver(workspace, tree, provenance(workspace), splits)
+    return LiveAudit(), tracking.RunLogger(workspace, tree, provenance(workspace))
 
 
 def provenance(workspace: Workspace) -> dict[str, str]:
     """Return which code and records a run is of, for its tags in MLflow."""
     root = workspace.root
-    tags = {"simic.code": dvc_record.code_revision(root), "simic.dvc_lock": seals.content_hash(root / "dvc.lock")}
+    tags = {
+        "simic.code": dvc_record.code_revision(root),
+        "simic.dvc_lock": seals.content_hash(root / "dvc.lock"),
+        "simic.data_sha256": data_hash(workspace.prepared),
+    }
     experiment = os.environ.get("DVC_EXP_NAME")  # in a process of `dvc exp run`
     return tags if experiment is None else {**tags, "simic.experiment": experiment}

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
-UI_VARIABLE = "SIMIC_MLFLOW_UI"  # address of MLflow's UI, where simic up has started one
+UI_VARIABLE = "SIMIC_MLFLOW_UI"  # address of MLflow's UI, where `make serve` has started one
 
 
 class _Place:
@@ -39,10 +39,6 @@ class Workspace:
     promotion = _Place("reports/promotion.json")  # the last decision of simic promote
     state = _Place(".simic")  # unfinished work, locks and caches: never versioned
     finished = _Place(".simic/finished")  # the last finished training, kept so that it can be made longer
-    mlflow_debts = _Place(".simic/mlflow-owed")  # a file for each run of which MLflow lacks something
-
-    def mlflow_debt(self, run: str) -> Path:
-        return self.mlflow_debts / f"{run}.json"
 
     def work(self, fingerprint: str) -> Path:
         """Return the directory of one unfinished training run."""

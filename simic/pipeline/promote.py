@@ -4,11 +4,8 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from urllib.parse import urlsplit
-from urllib.request import url2pathname
 
 from mlflow import MlflowClient
-from mlflow.artifacts import download_artifacts
 from mlflow.entities.model_registry import ModelVersion
 
 from simic import durable
@@ -18,8 +15,7 @@ from simic.errors import SimicError
 from simic.evaluation.promotion import CHALLENGER, CHAMPION, Contest, Entrant, contest
 from simic.evaluation.result import Frozen
 from simic.params import Params
-from simic.pipeline import mlflow_observer, mlflow_store
-from simic.pipeline.mlflow_models import DATA_TAG, aliases, registered_name
+from simic.pipeline import tracking
 from simic.pipeline.paths import Workspace
 from simic.registry import GYM
 from simic.telemetry.rows import Severity
@@ -61,9 +57,8 @@ def _answering() -> Iterator[None]:
     """Raise SimicError where MLflow does not answer."""
     try:
         yield
-    except mlflow_store.TROUBLE as error:
-        said = mlflow_store.in_one_line(error)
-        raise SimicError(f"MLflow does not answer, try again when it does: {said}") from None
+    except tracking.TROUBLE as error:
+        raise SimicError(f"MLflow does not answer, try again when it does: {tracking.describe(error)}") from None
 
 
 def promote(params: Params, workspace: Workspace, run: str | None = None) -> Promotion:
@@ -73,15 +68,17 @@ def promote(params: Params, workspace: Workspace, run: str | None = None) -> Pro
     """
     with tempfile.TemporaryDirectory(prefix="simic-promote-") as scratch:
         with _answering():
-            mlflow_observer.settle(workspace)
-            client, experiment_id = mlflow_store.connect(workspace)
-            challenger, champion = _contestants(client, experiment_id, registered_name(params.prepare.dataset), run)
+            client, experiment_id = tracking.connect(workspace)
+            name = tracking.registered_name(params.prepare.dataset)
+            challenger, champion = _contestants(client, experiment_id, name, run)
             versions = {CHALLENGER: challenger, **({} if champion is None else {CHAMPION: champion})}
-            uri = mlflow_store.store_uri(workspace)
-            fetched = {alias: fetch(version, Path(scratch) / alias, uri) for alias, version in versions.items()}
+            fetched = {
+                alias: tracking.download_policy(workspace, version, Path(scratch) / alias)
+                for alias, version in versions.items()
+            }
             audited = Path(client.download_artifacts(challenger.run_id or "", "findings.json", scratch)).read_bytes()
         entrants = [
-            Entrant.load(f"{alias} ({named(version)})", fetched[alias] / "policy", version.tags.get(DATA_TAG, ""))
+            Entrant.load(f"{alias} ({named(version)})", fetched[alias], version.tags.get(tracking.DATA_TAG, ""))
             for alias, version in versions.items()
         ]
     try:
@@ -118,13 +115,12 @@ def _contestants(
     client: MlflowClient, experiment_id: str, name: str, run: str | None
 ) -> tuple[ModelVersion, ModelVersion | None]:
     """Return the challenger, or the version of the run with that name or id, and the champion, if there is one."""
-    holders = aliases(client, name)
-    champion = client.get_model_version(name, holders[CHAMPION]) if CHAMPION in holders else None
+    champion = tracking.version_with(client, name, CHAMPION)
     if run is not None:
         challenger = _version_of(client, experiment_id, name, run)
-    elif CHALLENGER in holders:
-        challenger = client.get_model_version(name, holders[CHALLENGER])
     else:
+        challenger = tracking.version_with(client, name, CHALLENGER)
+    if challenger is None:
         raise SimicError(
             f"{name}: no version is the challenger; the last finished run whose audit is not refuted is one: "
             "run simic run"
@@ -145,19 +141,6 @@ def _version_of(client: MlflowClient, experiment_id: str, name: str, run: str) -
     raise SimicError(f"run {run!r}: has no version of {name}; there are {known or 'none: run simic run'}")
 
 
-def fetch(version: ModelVersion, folder: Path, store_uri: str) -> Path:
-    """Copy its files to a new folder; SimicError where they are no more where MLflow says."""
-    source = version.source or ""
-    place = urlsplit(source)
-    if place.scheme == "file" and not Path(url2pathname(place.path)).exists():
-        raise SimicError(
-            f"{named(version)}: its files are not in {source} any more: bring them back, or take its alias away in "
-            "MLflow"
-        )
-    folder.mkdir()
-    return Path(download_artifacts(source, dst_path=str(folder), tracking_uri=store_uri))
-
-
 def _tell(client: MlflowClient, challenger: ModelVersion, promotion: Promotion, file: Path) -> None:
     """Keep the decision with the version and its run. A champion is a challenger no more."""
     name, number = challenger.name, str(challenger.version)
@@ -170,9 +153,7 @@ def _tell(client: MlflowClient, challenger: ModelVersion, promotion: Promotion, 
         client.set_model_version_tag(name, number, key, value)
     client.log_artifact(challenger.run_id or "", str(file))
     if promotion.promoted:
-        client.set_registered_model_alias(name, CHAMPION, number)
-        if aliases(client, name).get(CHALLENGER) == number:
-            client.delete_registered_model_alias(name, CHALLENGER)
+        tracking.give_alias(client, challenger, CHAMPION)
 
 
 def decide(played: Contest, verdict: Verdict) -> list[str]:

@@ -24,7 +24,6 @@ from simic.pipeline.display import beside, shown
 from simic.pipeline.kept_runs import TrainingRecipe
 from simic.pipeline.paths import Workspace
 from simic.telemetry import publish
-from simic.telemetry.naming import run_name
 from simic.training import card, checkpoint, kept_iteration, machine, trainer
 from simic.training.interrupts import stop_on_signals
 from simic.training.learned import Learned
@@ -104,8 +103,7 @@ def discard_work(params: Params, workspace: Workspace) -> None:
     work = workspace.work(fingerprint(params, workspace))
     if _is_published(params, work, workspace):
         for earlier in workspace.finished.glob("[!.]*"):
-            if not workspace.mlflow_debt(run_name(earlier.name)).exists():  # else MLflow lacks what is in it
-                durable.remove_directory(earlier)
+            durable.remove_directory(earlier)
         durable.move_directory(work, workspace.finished / work.name)
 
 

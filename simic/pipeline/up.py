@@ -90,9 +90,9 @@ class Supervisor:
         """Return when everything answers; SimicError naming the log when it does not."""
         server = self._spawn("server", "prefect", "server", "start", "--host", HOST, "--port", str(self.port))
         if not (self.root / "mlflow.db").exists():  # two first initialisations at once would destroy it
-            from simic.pipeline import mlflow_store
+            from simic.pipeline import tracking
 
-            mlflow_store.connect(Workspace(self.root))
+            tracking.connect(Workspace(self.root))
         store = ("--backend-store-uri", sqlite_uri(self.root / "mlflow.db"))
         place = ("--default-artifact-root", (self.root / "mlruns").as_uri())
         serving = ("mlflow", "ui", "--host", HOST, "--port", str(self.mlflow_port), "--workers", "1")

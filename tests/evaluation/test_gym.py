@@ -5,8 +5,8 @@ import pytest
 from flows.artifacts import gym_rows
 from simic.evaluation import gym, promotion
 from simic.evaluation.promotion import CHAMPION, Entrant
-from simic.pipeline.mlflow_models import registered_name
 from simic.pipeline.paths import Workspace
+from simic.pipeline.tracking import registered_name
 from tests.gym_run import TREE, gym_run
 
 

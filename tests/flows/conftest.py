@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +10,10 @@ from dvc.repo import Repo
 from prefect.testing.utilities import prefect_test_harness
 
 from simic.params import Params
-from simic.pipeline import dvc_record, stages
+from simic.pipeline import dvc_record, engine, stages
 from simic.pipeline.paths import Workspace
+from simic.training.observers import RunInfo
 from tests.helpers import Toys, episode, toy_project, update
-from tests.pipeline.mlflow_runs import info_of, publish_files
 
 
 class ObservedToys(Toys):
@@ -23,14 +22,13 @@ class ObservedToys(Toys):
     def train(self, params: Params, workspace: Workspace, observers: Sequence[Any] = (), **_: Any) -> None:
         super().train(params, workspace)
         for observer in observers:
-            observer.on_start(replace(info_of(workspace), params=params))
+            observer.on_start(RunInfo(params, workspace.work("0123456789abcdef"), "d" * 64, 0, print))
         for iteration in range(params.train.iterations):
             for observer in observers:
                 observer.on_iteration(update(iteration), episode())
                 observer.on_checkpoint(workspace.root, iteration + 1)
         for observer in observers:
             observer.on_end("finished")
-        publish_files(workspace)
 
 
 @pytest.fixture
@@ -44,6 +42,8 @@ def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workspace:
 def toys(monkeypatch: pytest.MonkeyPatch) -> Toys:
     replaced = ObservedToys()
     monkeypatch.setattr(stages, "STAGES", {name: getattr(replaced, name) for name in stages.STAGES})
+    monkeypatch.setattr(engine, "observers", lambda *_: ())
+    monkeypatch.setattr(engine, "log_run", lambda _: None)  # there is no report
     as_a_process = dvc_record._dvc
 
     def dvc(root: Path, *arguments: str) -> str:

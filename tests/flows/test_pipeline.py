@@ -1,8 +1,7 @@
-"""The flow on a real Prefect server, a real DVC and a real MLflow store; only the stages are toys."""
+"""The flow on a real Prefect server and a real DVC; only the stages are toys."""
 
 import asyncio
 import os
-import re
 import shutil
 import time
 from collections.abc import Iterator
@@ -108,7 +107,7 @@ def test_flow_runs_records_shows_and_pushes_and_then_does_nothing(
     assert artifact(client, "report").task_run_id is not None
     text = str(verdict.data)
     assert "- **verdict** no finding" in text and f"`{workspace.reports.resolve()}/report.html`" in text
-    assert re.search(r"\[the run in MLflow\]\(http://127\.0\.0\.1:5100/#/experiments/1/runs/[0-9a-f]{32}\)", text)
+    assert "[the run in MLflow](http://127.0.0.1:5100/#/experiments?workflowType=machine_learning)" in text
     assert not [each for each in client.read_artifacts() if "file://" in str(each.data)]
     shutil.rmtree(tmp_path / "store")
     (tmp_path / "store").write_text("no folder")

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from simic.pipeline import mlflow_store, stages
+from simic.pipeline import stages, tracking
 from simic.pipeline.paths import Workspace
 from tests.helpers import made_once
 from tests.pipeline.small_suite import tree
@@ -37,7 +37,7 @@ def initialised(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     """A store with its tables, made once: that takes seconds. Its experiment is renamed: its folder is another."""
 
     def make(folder: Path) -> None:
-        client, experiment_id = mlflow_store.connect(Workspace(folder))
+        client, experiment_id = tracking.connect(Workspace(folder))
         client.rename_experiment(experiment_id, "template")
 
     return (made_once(tmp_path_factory, "store", make) / "mlflow.db").read_bytes()

@@ -12,8 +12,9 @@ import pytest
 import yaml
 
 from simic.params import Params
-from simic.pipeline import distributed, mlflow_store, stages
+from simic.pipeline import distributed, stages, tracking
 from simic.pipeline.paths import Workspace
+from simic.telemetry.naming import run_name
 from simic.training.checkpoint import read
 from simic.training.session import open_session
 from simic.training.trainer import train
@@ -76,10 +77,10 @@ def test_progress_and_mlflow_are_told_once(together) -> None:
     work, said = together
     assert sum("4/4" in line for line in said.splitlines()) == 1
     workspace = Workspace(work.parents[2])
-    client, experiment = mlflow_store.connect(workspace)
+    client, experiment = tracking.connect(workspace)
     [run] = client.search_runs([experiment])
-    assert run.data.tags["simic.fingerprint"] == work.name
-    steps = [point.step for point in client.get_metric_history(run.info.run_id, mlflow_store.MARKER)]
+    assert run.data.tags[tracking.RUN_TAG] == run_name(work.name)
+    steps = [point.step for point in client.get_metric_history(run.info.run_id, tracking.MARKER)]
     assert steps == [0, 1, 2, 3]
 
 

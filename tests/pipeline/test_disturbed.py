@@ -22,7 +22,7 @@ import yaml
 
 from simic import cli, params, seals
 from simic.errors import EXIT_INTERRUPTED, EXIT_REFUSED, exit_with_message
-from simic.pipeline import dvc_record, engine, kept_runs, mlflow_store, stages
+from simic.pipeline import dvc_record, engine, kept_runs, stages, tracking
 from simic.pipeline.paths import Workspace
 from simic.training import trainer
 from simic.training.observers import Observer
@@ -105,9 +105,9 @@ def contents(root: Path, name: str) -> dict[str, str]:
 
 def points(workspace: Workspace) -> str:
     """Every step and value of the one run, as often as MLflow has it."""
-    client, experiment_id = mlflow_store.connect(workspace)
+    client, experiment_id = tracking.connect(workspace)
     [run] = client.search_runs([experiment_id])
-    assert run.info.status == "FINISHED" and mlflow_store.MARKER in run.data.metrics
+    assert run.info.status == "FINISHED" and tracking.MARKER in run.data.metrics
     histories = {name: client.get_metric_history(run.info.run_id, name) for name in sorted(run.data.metrics)}
     return str([(name, sorted((each.step, each.value) for each in found)) for name, found in histories.items()])
 

@@ -10,9 +10,8 @@ import pytest
 
 from simic import durable
 from simic.errors import SimicError
-from simic.pipeline import doctor, mlflow_observer
+from simic.pipeline import doctor
 from simic.pipeline.doctor import Answer
-from simic.pipeline.mlflow_observer import Report
 from simic.pipeline.paths import Workspace
 from simic.training.session import open_session
 from tests.conftest import Simic
@@ -118,7 +117,7 @@ def test_every_damaged_piece_of_a_project_is_named_with_its_remedy(stage: str, p
     assert place == f"made by {stage}" and f"simic run does {stage} again" in said
 
 
-def test_work_in_a_project_and_what_mlflow_lacks_are_looked_at_too(project: Workspace, work: Path) -> None:
+def test_work_in_a_project_is_looked_at_too(project: Workspace, work: Path) -> None:
     """A project is known by what it holds, not by the name of its folder."""
     inside = Workspace(work.with_name("mine"))
     shutil.copytree(project.root, inside.root)
@@ -126,8 +125,6 @@ def test_work_in_a_project_and_what_mlflow_lacks_are_looked_at_too(project: Work
     flipped(inside.work("0123456789abcdef") / "checkpoints" / "000004" / "state.safetensors")
     flipped(inside.prepared / "trainval.safetensors")
     assert list(bad(inside.root)) == ["made by prepare", "checkpoint 4"]
-    mlflow_observer.note(inside, "abc", report=Report(tags={}, sound=True, sha256="0"))
-    assert "MLflow, run abc" in {answer.question for answer in doctor.examine_stored(inside.root)}
     with pytest.raises(SimicError, match="neither a project nor a folder of"):
         doctor.examine_stored(work.parent)
 

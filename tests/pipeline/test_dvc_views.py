@@ -13,20 +13,20 @@ from pathlib import Path
 import pytest
 
 from simic import durable
-from simic.pipeline import mlflow_store
+from simic.pipeline import tracking
 from simic.pipeline.paths import Workspace
 from tests.conftest import Simic
 from tests.helpers import ROOT, free_port
 
 STAGE = """
 from pathlib import Path
-from simic.pipeline import mlflow_store
+from simic.pipeline import tracking
 from simic.pipeline.paths import Workspace
 seed = Path("params.yaml").read_text().split()[1]
 Path("telemetry").mkdir(exist_ok=True)
 for name in ("curves.csv", "metrics.json"):
     Path("telemetry", name).write_text(name + seed)
-client, experiment = mlflow_store.connect(Workspace(Path.cwd()))
+client, experiment = tracking.connect(Workspace(Path.cwd()))
 client.log_text(client.create_run(experiment, run_name=f"seed {seed}").info.run_id, "kept", "note.txt")
 """
 EVALUATED = """
@@ -75,7 +75,7 @@ def dvc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Dvc:
 def test_an_experiment_in_a_copy_of_the_project_keeps_its_run(tmp_path: Path, dvc: Dvc) -> None:
     """DVC removes the copy, and would remove MLflow's store in it."""
     dvc("exp", "run", "--temp", "-q", "-n", "apart", "-S", "rng_seed=3")
-    client, experiment = mlflow_store.connect(Workspace(tmp_path))
+    client, experiment = tracking.connect(Workspace(tmp_path))
     [run] = client.search_runs([experiment])
     assert run.info.run_name == "seed 3"
     assert run.info.artifact_uri.startswith((tmp_path / "mlruns").as_uri())
@@ -97,16 +97,6 @@ def test_queued_experiments_become_a_table_of_seeds(tmp_path: Path, dvc: Dvc, si
     expected = [f"width={width}   score 15.00 [-48.53, 78.53] (2 seeds)" for width in (4, 8)]
     code, out, _ = simic("table", root=tmp_path)
     assert code == 0 and sorted(out.splitlines()) == expected
-
-
-def test_the_store_is_the_projects_in_such_a_copy_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    copy, elsewhere = tmp_path / ".dvc" / "tmp" / "exps" / "standalone" / "x", tmp_path / "other"
-    monkeypatch.setenv("DVC_ROOT", str(tmp_path))
-    assert mlflow_store.keeper(Workspace(copy)).root == copy  # `dvc repro` sets it too
-    monkeypatch.setenv("DVC_EXP_NAME", "brave-mole")
-    assert mlflow_store.keeper(Workspace(copy)).root == tmp_path
-    assert mlflow_store.keeper(Workspace(tmp_path)).root == tmp_path
-    assert mlflow_store.keeper(Workspace(elsewhere)).root == elsewhere
 
 
 @pytest.mark.prove

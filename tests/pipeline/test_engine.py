@@ -14,7 +14,7 @@ import yaml
 from simic import durable
 from simic.errors import SimicError
 from simic.params import Params
-from simic.pipeline import dvc_record, engine, kept_runs, mlflow_datasets, mlflow_observer, stages
+from simic.pipeline import dvc_record, engine, kept_runs, stages
 from simic.pipeline.paths import Workspace
 from tests.conftest import Simic
 from tests.helpers import Toys, toy_project
@@ -54,7 +54,7 @@ def toys(monkeypatch: pytest.MonkeyPatch) -> StoppableToys:
     """In place of the stages; MLflow has nothing to be told of them."""
     found = StoppableToys()
     monkeypatch.setattr(stages, "STAGES", {"prepare": found.prepare, "train": found.train})
-    monkeypatch.setattr(mlflow_observer.MlflowObserver, "publish", lambda self: None)
+    monkeypatch.setattr(engine, "observers", lambda *_: ())
     return found
 
 
@@ -155,7 +155,6 @@ def source(workspace: Workspace, toys: StoppableToys, monkeypatch: pytest.Monkey
 
     monkeypatch.setitem(stages.STAGES, "prepare", prepare)
     # There are no real data.
-    monkeypatch.setattr(mlflow_datasets, "described", lambda _: ())
     monkeypatch.setattr(kept_runs, "begin", lambda *_: None)
     return file
 

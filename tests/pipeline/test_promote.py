@@ -8,12 +8,11 @@ from simic.audit.findings import Result, Status, Verdict, read_verdict
 from simic.data.batches import HELD_OUT_FILE, TEST_FILE
 from simic.evaluation.promotion import Contest
 from simic.evaluation.statistics import Interval, PairedComparison
-from simic.pipeline import mlflow_observer, mlflow_store, promote
+from simic.pipeline import promote, tracking
 from simic.pipeline.paths import Workspace
 from simic.telemetry.naming import run_name
 from simic.telemetry.rows import Severity
 from tests.conftest import Simic
-from tests.pipeline.mlflow_runs import NAME, info_of
 from tests.pipeline.small_suite import tree
 
 
@@ -52,14 +51,11 @@ def test_promoted_is_who_wins_for_certain_with_an_audit_without_grave_findings(
     assert "; ".join(promote.decide(contest, found)) == why
 
 
-def track(workspace: Workspace, fingerprint: str) -> None:
-    """The run of a workspace, to MLflow: training, models, report."""
+def track(workspace: Workspace, name: str, sound: bool = True) -> None:
+    """Log the run of a workspace."""
     manifest = json.loads((workspace.checkpoints / "latest" / "manifest.json").read_bytes())
-    watcher = mlflow_observer.MlflowObserver(workspace, tree(), {}, ())
-    watcher.on_start(info_of(workspace, fingerprint=fingerprint, data_sha256=manifest["data_sha256"]))
-    watcher.on_end("finished")
-    watcher.publish()
-    mlflow_observer.log_report(workspace, NAME, {}, sound=not read_verdict(workspace.reports).refuted)
+    tags = {tracking.DATA_TAG: manifest["data_sha256"]}
+    tracking.log_run(workspace, tree(), name, tags, "", sound)
 
 
 @pytest.fixture
@@ -67,12 +63,12 @@ def tracked(project: Workspace, initialised: bytes, monkeypatch: pytest.MonkeyPa
     """A finished run that MLflow knows, in the current folder."""
     monkeypatch.chdir(project.root)
     (project.root / "mlflow.db").write_bytes(initialised)
-    track(project, "a" * 16)
+    track(project, run_name("a" * 16))
     return project
 
 
 def holders(workspace: Workspace) -> dict[str, str]:
-    client, _ = mlflow_store.connect(workspace)
+    client, _ = tracking.connect(workspace)
     return {alias: str(number) for alias, number in client.get_registered_model("simic-tables").aliases.items()}
 
 
@@ -88,7 +84,7 @@ def test_a_challenger_that_does_not_clear_the_floors_stays_one(tracked: Workspac
     assert out.splitlines()[0] == "challenger  version 1"
     assert out.count("difference  ") == 2 and "decision    not promoted: the interval over " in out
     assert holders(tracked) == {"challenger": "1"}
-    client, _ = mlflow_store.connect(tracked)
+    client, _ = tracking.connect(tracked)
     version = client.get_model_version("simic-tables", "1")
     assert version.tags["simic.promotion"] == "not promoted" and version.tags["simic.promotion.reason"]
     assert "promotion.json" in {file.path for file in client.list_artifacts(version.run_id or "")}
@@ -110,20 +106,13 @@ def test_a_champion_is_followed_by_who_beats_it_and_is_no_challenger(
     assert simic("promote")[0] == 0
     assert holders(tracked) == {"champion": "1"}
     assert simic.refuses("promote").startswith("simic: simic-tables: no version is the challenger")
-    for sound in (True, False):  # audited again: it stays champion
-        mlflow_observer.log_report(tracked, NAME, {}, sound=sound)
-        assert holders(tracked) == {"champion": "1"}
-    manifest = tracked.checkpoints / "latest" / "manifest.json"
-    manifest.write_text(manifest.read_text() + "\n")  # of another run
-    track(tracked, "b" * 16)
+    track(tracked, run_name("b" * 16))
     assert holders(tracked) == {"champion": "1", "challenger": "2"}
     assert simic("promote", run_name("b" * 16))[0] == 1
     assert opponents == [False, True] and holders(tracked) == {"champion": "1", "challenger": "2"}
     assert "is the champion already" in simic.refuses("promote", run_name("a" * 16))
     known = f"has no version of simic-tables; there are {run_name('b' * 16)}, {run_name('a' * 16)}"
     assert simic.refuses("promote", "nobody") == f"simic: run 'nobody': {known}\n"
-    mlflow_observer.log_report(tracked, NAME, {}, sound=False)  # refuted, it is no challenger
-    assert holders(tracked) == {"champion": "1"}
 
 
 promote_rule = promote.decide

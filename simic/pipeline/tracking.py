@@ -1,0 +1,493 @@
+"""Log runs to MLflow: a training while it goes on, and at the end of the chain the policy, the results and the report.
+
+The workspace is the record; MLflow has a copy that runs are compared by. A store that is away costs one warning, and
+``log_run`` logs what it lacks the next time, from the published files.
+"""
+
+import csv
+import getpass
+import importlib.metadata
+import json
+import logging
+import math
+import os
+import re
+import sqlite3
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
+from urllib.parse import unquote, urlsplit
+from urllib.request import url2pathname
+
+import numpy as np
+import pyarrow.parquet as pq
+from mlflow import MlflowClient
+from mlflow.artifacts import download_artifacts
+from mlflow.entities import LoggedModel, LoggedModelOutput, LoggedModelStatus, Metric, Param, RunTag
+from mlflow.entities.model_registry import ModelVersion
+from mlflow.exceptions import MlflowException
+from sqlalchemy.exc import SQLAlchemyError
+
+from simic import durable, seals
+from simic.errors import SimicError, printable
+from simic.params import Params
+from simic.pipeline import simic_policy
+from simic.pipeline.paths import UI_VARIABLE, Workspace, sqlite_uri
+from simic.telemetry.columns import Columns, mean_measured
+from simic.telemetry.curves import CURVES_FILE, OF_EPISODES
+from simic.telemetry.publish import UPDATES_FILE
+from simic.telemetry.rows import UpdateRow
+from simic.training.observers import EndStatus, Observer, RunInfo
+
+EXPERIMENT = "simic"
+NOTE = """One run for each training.
+
+| metrics | |
+|---|---|
+| `compare/…` | the results that runs are compared by |
+| `episode/…` | means over the hosts of an iteration |
+| `update/…` | the PPO update of an iteration |
+| `validation/score` | of the validation episodes |
+
+The run's `telemetry` folder has every number.
+"""
+NOTE_TAG = "mlflow.note.content"  # MLflow shows it as the description
+# Metrics of an update, and params, that are logged for every run; more would hide what matters.
+UPDATE = (
+    "policy_loss", "value_loss", "entropy", "entropy_coef", "approx_kl", "clip_fraction", "ratio_max", "grad_norm",
+    "learning_rate", "explained_variance", "return_mean", "advantage_std", "stopped_early", "samples",
+)  # fmt: skip
+PARAMS = (
+    "rng_seed", "prepare.task", "prepare.suite.name", "train.host", "train.iterations", "train.envs",
+    "train.episode_steps", "train.policy", "train.ppo",
+)  # fmt: skip
+RUN_TAG, REPORT_TAG = "simic.run", "simic.report"
+DATA_TAG = "simic.data_sha256"
+MARKER = "iteration"  # a metric of every iteration that is logged
+CHAMPION, CHALLENGER = "champion", "challenger"  # aliases of a registered version
+MODEL_NOTE = """Greedy controllers. With torch and numpy, without simic:
+
+    mlflow.pyfunc.load_model("models:/{name}@champion")
+"""
+LONGEST_NOTE = 5000  # characters that MLflow's tables have room for
+LONGEST_COMMAND = 250
+LOADED_WITH = ("mlflow", "numpy", "torch")
+POLICY_TAG = "simic.policy"  # of a model: the hash of the policy's files
+EXAMPLE_ROWS = 2  # with one row a reader could not tell which axis is the batch
+END_STATUS: Mapping[EndStatus, str] = {"finished": "FINISHED", "interrupted": "KILLED", "failed": "FAILED"}
+LOCK_SECONDS = 5.0  # that a local store may be locked
+OPEN_SECONDS = 60.0  # that another process may take to make the store
+TROUBLE = (MlflowException, SQLAlchemyError, OSError, durable.Held)
+
+LOG = logging.getLogger(__name__)
+for _noisy in ("mlflow", "alembic", "urllib3"):  # no news between lines of progress: errors are raised as well
+    logging.getLogger(_noisy).setLevel(logging.CRITICAL)
+
+
+class Store(NamedTuple):
+    """Hold a client of MLflow and the experiment of this project."""
+
+    client: MlflowClient
+    experiment_id: str
+
+    def find_run(self, name: str) -> str | None:
+        """Find the id of the run with this name; deleted runs do not count."""
+        runs = self.client.search_runs([self.experiment_id], f"tags.`{RUN_TAG}` = '{name}'", max_results=1)
+        return runs[0].info.run_id if runs else None
+
+    def open_run(self, name: str, params: Params, tags: Mapping[str, str]) -> str:
+        """Find the run with this name, or make it with params and tags; return its id."""
+        run_id = self.find_run(name)
+        if run_id is None:
+            tags = {RUN_TAG: name, **_origin(tags.get("simic.code", "")), **tags}
+            run_id = self.client.create_run(self.experiment_id, run_name=name, tags=tags).info.run_id
+            self.client.log_batch(run_id, params=[Param(key, value) for key, value in logged_params(params).items()])
+        return run_id
+
+    def log_iterations(self, run_id: str, iterations: Mapping[int, Mapping[str, float]]) -> None:
+        """Log the metrics of the iterations that the run lacks, each with its marker in one transaction."""
+        points = self.client.get_metric_history(run_id, MARKER)
+        logged = {point.step for point in points}
+        now = _milliseconds()
+        for iteration in sorted(iterations.keys() - logged):
+            numbers = {**iterations[iteration], MARKER: float(iteration)}
+            metrics = [Metric(key, value, now, iteration) for key, value in numbers.items() if math.isfinite(value)]
+            self.client.log_batch(run_id, metrics=metrics)
+
+
+# --- the store ---
+
+
+def project_of(workspace: Workspace) -> Workspace:
+    """Find whose store is used: the workspace's. Of a copy in which DVC runs an experiment (``--temp``, ``--queue``),
+    and which it removes afterwards, that of the copied project.
+    """
+    root = workspace.root.resolve()
+    project = Path(os.environ.get("DVC_ROOT", "")).resolve()
+    is_copy = "DVC_EXP_NAME" in os.environ and root.is_relative_to(project / ".dvc" / "tmp")
+    return Workspace(project if is_copy else root)
+
+
+def store_uri(workspace: Workspace) -> str:
+    """Name the server of MLFLOW_TRACKING_URI, else MLflow's usual store in this project, by absolute path."""
+    return os.environ.get("MLFLOW_TRACKING_URI") or sqlite_uri(project_of(workspace).root / "mlflow.db")
+
+
+def connect(workspace: Workspace) -> Store:
+    """Open the store and the experiment, and make them at first use.
+
+    Raises:
+        OSError: the store cannot be written, or belongs to the folder from which the project was copied.
+        MlflowException, SQLAlchemyError: MLflow's own complaints.
+    """
+    uri = store_uri(workspace)
+    project = project_of(workspace)
+    artifacts = None  # a server chooses the place itself
+    # Two first initialisations at once would destroy the database (mlflow #19943), hence the lock.
+    with durable.locked(project.state / "mlflow.lock", "opens MLflow's store", OPEN_SECONDS):
+        if "MLFLOW_TRACKING_URI" not in os.environ:
+            artifacts = (project.root / "mlruns" / EXPERIMENT).as_uri()
+            if not (project.root / "mlflow.db").exists():
+                _make_database(project, artifacts)
+        _refuse_locked(uri)
+        client = MlflowClient(tracking_uri=uri, registry_uri=uri)
+        experiment = client.get_experiment_by_name(EXPERIMENT)
+        if experiment is None:
+            return Store(client, _create_experiment(client, artifacts))
+    if artifacts is not None and experiment.artifact_location != artifacts:
+        # MLflow keeps absolute paths: a copied project would write into the folder of the first one.
+        raise OSError(
+            f"{project.root / 'mlflow.db'} keeps its files in {experiment.artifact_location}: the project "
+            "was copied or moved. To go on here, with the earlier runs still to be seen, run in its folder: "
+            f"mlflow experiments rename --experiment-id {experiment.experiment_id} "
+            f"--new-name {EXPERIMENT}-{experiment.experiment_id}"
+        )
+    return Store(client, experiment.experiment_id)
+
+
+def _make_database(project: Workspace, artifacts: str) -> None:
+    """Make the database elsewhere and rename it: a process that is killed meanwhile leaves none that is half made."""
+    with TemporaryDirectory(prefix="mlflow-", dir=project.state) as folder:
+        database = Path(folder) / "mlflow.db"
+        _create_experiment(MlflowClient(sqlite_uri(database)), artifacts)
+        database.rename(project.root / "mlflow.db")
+
+
+def _create_experiment(client: MlflowClient, artifacts: str | None) -> str:
+    tags = {"mlflow.experimentKind": "custom_model_development", NOTE_TAG: NOTE}
+    return client.create_experiment(EXPERIMENT, artifact_location=artifacts, tags=tags)
+
+
+def _refuse_locked(uri: str) -> None:
+    """Raise OSError where a database that is a file cannot be written for ``LOCK_SECONDS``; MLflow itself would try
+    for minutes.
+    """
+    if not uri.startswith("sqlite:///"):
+        return
+    file = Path(unquote(uri.removeprefix("sqlite:///")))
+    try:
+        with closing(sqlite3.connect(file, timeout=LOCK_SECONDS, isolation_level=None)) as database:
+            database.execute("BEGIN IMMEDIATE")
+            database.execute("ROLLBACK")
+    except sqlite3.Error as error:
+        raise OSError(f"{file}: {error}") from None
+
+
+def warn(error: Exception) -> None:
+    """Warn of what MLflow raised, in one line and without credentials; the run goes on."""
+    LOG.warning("logging to MLflow failed, the run continues without it: %s", describe(error))
+
+
+def describe(error: Exception) -> str:
+    """Join the lines of a library's message, and hide user and password of an address in it."""
+    return printable(re.sub(r"://[^/@\s]+@", "://***@", " ".join(str(error).split())))
+
+
+# --- training ---
+
+
+class RunLogger(Observer):
+    """Log a training while it goes on. After a failure nothing more is tried before the end of the chain."""
+
+    def __init__(self, workspace: Workspace, params: Params, tags: Mapping[str, str]):
+        self._workspace = workspace
+        self._params = params
+        self._tags = tags
+        self._store: Store | None = None
+        self._run_id = ""
+
+    def on_start(self, info: RunInfo) -> None:
+        def open_run() -> None:
+            store = connect(self._workspace)
+            self._run_id = store.open_run(info.name, self._params, self._tags)
+            store.client.update_run(self._run_id, status="RUNNING")
+            self._store = store
+
+        self._attempt(open_run)
+
+    def on_iteration(self, update: UpdateRow, episode: Columns) -> None:
+        if (store := self._store) is not None:
+            metrics = {update.iteration: metrics_of(update, episode)}
+            self._attempt(lambda: store.log_iterations(self._run_id, metrics))
+
+    def on_end(self, status: EndStatus) -> None:
+        if (store := self._store) is not None:
+            self._attempt(lambda: store.client.set_terminated(self._run_id, END_STATUS[status]))
+
+    def _attempt(self, call: Callable[[], None]) -> None:
+        try:
+            call()
+        except TROUBLE as error:
+            self._store = None
+            warn(error)
+
+
+def logged_params(params: Params) -> dict[str, str]:
+    """Choose the params by which runs are told apart, and all that differ from the defaults."""
+    values = dict(_flatten(params.model_dump(mode="json", exclude={"runtime"})))
+    defaults = dict(_flatten(Params().model_dump(mode="json")))
+    return {key: value for key, value in values.items() if key.startswith(PARAMS) or value != defaults.get(key)}
+
+
+def _flatten(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    """Yield leaves of a nested mapping: ``("train.ppo.gamma", "0.995")``."""
+    for key, value in tree.items():
+        if isinstance(value, Mapping):
+            yield from _flatten(value, f"{prefix}{key}.")
+        else:
+            yield prefix + key, str(value)
+
+
+def metrics_of(update: UpdateRow, episode: Columns) -> dict[str, float]:
+    """Choose the metrics of an iteration; NaN is a measurement that was not made."""
+    metrics = {f"update/{name}": update.metrics[name] for name in UPDATE if name in update.metrics}
+    for name, column in OF_EPISODES.items():
+        if column in episode:
+            metrics[f"episode/{name}"] = mean_measured(episode[column])
+    return {**metrics, "validation/score": update.validation_accuracy}
+
+
+def published_metrics(telemetry: Path) -> dict[int, dict[str, float]]:
+    """Read the metrics of all iterations from the published tables: those of ``metrics_of``, by iteration."""
+    updates = pq.read_table(telemetry / UPDATES_FILE).to_pylist()
+    with (telemetry / CURVES_FILE).open(encoding="utf-8", newline="") as file:
+        curves = list(csv.DictReader(file))
+    iterations = {}
+    for update, curve in zip(updates, curves, strict=True):
+        metrics = {f"update/{name}": update[name] for name in UPDATE if name in update}
+        metrics |= {f"episode/{name}": float(curve[name]) for name in OF_EPISODES if curve[name]}
+        iterations[update["iteration"]] = {**metrics, "validation/score": update["validation_accuracy"]}
+    return iterations
+
+
+# --- the end of the chain ---
+
+
+def log_run(
+    workspace: Workspace, params: Params, name: str, tags: Mapping[str, str], description: str, sound: bool
+) -> None:
+    """Log all that MLflow lacks of the published run; nothing where it has this report.
+
+    Args:
+        workspace: Has the published folders of the run: telemetry/, models/ and reports/.
+        params: Of the run.
+        name: Of the run.
+        tags: Of the run, beside MLflow's own.
+        description: A few lines that MLflow shows above the run.
+        sound: Whether the audit found nothing that refutes the record; the policy is then the challenger.
+    """
+    try:
+        store = connect(workspace)
+        run_id = store.open_run(name, params, tags)
+        report = durable.sha256(workspace.reports / "findings.json")
+        if store.client.get_run(run_id).data.tags.get(REPORT_TAG) == report:
+            return
+        store.log_iterations(run_id, published_metrics(workspace.telemetry))
+        model = _log_policy(store, run_id, workspace, logged_params(params))
+        _log_results(store.client, run_id, model.model_id, workspace)
+        registered = registered_name(params.prepare.dataset)
+        version = _register(store.client, run_id, model, registered, tags[DATA_TAG])
+        card = workspace.model_card.read_text(encoding="utf-8")
+        store.client.update_model_version(version.name, str(version.version), card[:LONGEST_NOTE])
+        if not sound:
+            take_alias(store.client, version, CHALLENGER)
+        elif CHAMPION not in version.aliases:
+            give_alias(store.client, version, CHALLENGER)
+        # The report's tag comes last: a run without it is not whole.
+        tags = {**tags, NOTE_TAG: description, REPORT_TAG: report}
+        store.client.log_batch(run_id, tags=[RunTag(key, value) for key, value in tags.items()])
+        store.client.set_terminated(run_id, END_STATUS["finished"])
+    except TROUBLE as error:
+        warn(error)
+
+
+def _log_results(client: MlflowClient, run_id: str, model_id: str, workspace: Workspace) -> None:
+    """Log the headline of the evaluation, linked to the model, and the report with its figures."""
+    now = _milliseconds()
+    logged = client.get_run(run_id).data.metrics
+    results = json.loads(workspace.metrics.read_bytes())
+    for name, value in results.items():
+        key = f"compare/{name}"
+        if logged.get(key) != value:
+            # With step 0 alone MLflow draws bars, run beside run.
+            client.log_batch(run_id, metrics=[Metric(key, value, now, 0, model_id, run_id=run_id)])
+    for file in sorted(workspace.reports.glob("*.*")):
+        client.log_artifact(run_id, str(file))
+    if workspace.figures.exists():
+        client.log_artifacts(run_id, str(workspace.figures), workspace.figures.name)
+
+
+def address(workspace: Workspace, name: str) -> str:
+    """Give the address of a run in MLflow's UI; of its list of experiments where MLflow lacks the run."""
+    ui = os.environ.get(UI_VARIABLE, "http://127.0.0.1:5000")
+    try:
+        store = connect(workspace)
+        run_id = store.find_run(name)
+    except TROUBLE as error:
+        warn(error)
+        run_id = None
+    if run_id is None:
+        return f"{ui}/#/experiments?workflowType=machine_learning"
+    return f"{ui}/#/experiments/{store.experiment_id}/runs/{run_id}"
+
+
+# --- the policy as a model ---
+
+
+def _log_policy(store: Store, run_id: str, workspace: Workspace, params: dict[str, str]) -> LoggedModel:
+    """Find the run's complete model of this policy, or log it."""
+    digest = seals.content_hash(workspace.models)
+    models = store.client.search_logged_models([store.experiment_id], filter_string=f"source_run_id = '{run_id}'")
+    for model in models:
+        if model.status == LoggedModelStatus.READY and model.tags.get(POLICY_TAG) == digest:
+            return model
+    tags = {POLICY_TAG: digest}
+    model = store.client.create_logged_model(store.experiment_id, "policy", run_id, tags=tags, params=params)
+    with TemporaryDirectory() as folder:
+        package(workspace, Path(folder) / "policy", model)
+        store.client.log_model_artifacts(model.model_id, str(Path(folder) / "policy"))
+    store.client.log_outputs(run_id, [LoggedModelOutput(model.model_id, 0)])
+    return store.client.finalize_logged_model(model.model_id, LoggedModelStatus.READY)
+
+
+def package(workspace: Workspace, folder: Path, model: LoggedModel) -> None:
+    """Make an MLflow model of the published policy in a new folder: its files, a loader, signature, example and card.
+    Nothing in it is pickled.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the import takes seconds and warns of types inside MLflow
+        from mlflow.models import Model, infer_signature
+        from mlflow.pyfunc import save_model
+
+    example = _example(json.loads((workspace.models / "program" / "policy.json").read_bytes())["inputs"])
+    outputs = simic_policy.ServedPolicy(workspace.models / "program").predict(example)
+    versions = {name: importlib.metadata.version(name).partition("+")[0] for name in LOADED_WITH}
+    save_model(
+        folder,
+        loader_module="simic_policy",
+        data_path=str(workspace.models),
+        code_paths=[simic_policy.__file__],
+        mlflow_model=Model(model_id=model.model_id, run_id=model.source_run_id),
+        signature=infer_signature(example, outputs),
+        input_example=example,
+        pip_requirements=[f"{name}=={version}" for name, version in versions.items()],
+    )
+    (folder / "README.md").write_bytes(workspace.model_card.read_bytes())
+
+
+def _example(inputs: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """Make inputs for hosts at the start of an episode, every action allowed."""
+    return {
+        name: np.full((EXAMPLE_ROWS, *spec["shape"][1:]), name.startswith("mask_"), spec["dtype"])
+        for name, spec in inputs.items()
+    }
+
+
+def _register(client: MlflowClient, run_id: str, model: LoggedModel, name: str, data_sha256: str) -> ModelVersion:
+    """Find the registered version of a model, or register it."""
+    for version in client.search_model_versions(f"run_id = '{run_id}'"):
+        if version.source == model.artifact_location:
+            return client.get_model_version(name, str(version.version))  # what is searched for comes without aliases
+    if not client.search_registered_models(f"name = '{name}'"):
+        client.create_registered_model(name, description=MODEL_NOTE.format(name=name))
+    # Not by models:/id, which MLflow would look up in the default store instead of this client's.
+    version = client.create_model_version(
+        name, model.artifact_location, run_id, tags={DATA_TAG: data_sha256}, model_id=model.model_id
+    )
+    # By this tag MLflow's pages lead from the model to its version.
+    versions = [{"name": name, "version": version.version}]
+    client.set_logged_model_tags(model.model_id, {"mlflow.modelVersions": json.dumps(versions)})
+    return version
+
+
+def registered_name(dataset: str) -> str:
+    """Name the registered model of all policies that learned from a data set."""
+    return f"simic-{re.sub(r'[^A-Za-z0-9._-]+', '-', dataset)}"
+
+
+def version_with(client: MlflowClient, name: str, alias: str) -> ModelVersion | None:
+    """Find the version of a registered model that has an alias."""
+    for model in client.search_registered_models(f"name = '{name}'"):
+        if alias in model.aliases:
+            return client.get_model_version(name, str(model.aliases[alias]))
+    return None
+
+
+def give_alias(client: MlflowClient, version: ModelVersion, alias: str) -> None:
+    """Give an alias to a version, and take it from the one that had it. A champion is no challenger."""
+    client.set_registered_model_alias(version.name, alias, str(version.version))
+    if alias == CHAMPION:
+        take_alias(client, version, CHALLENGER)
+
+
+def take_alias(client: MlflowClient, version: ModelVersion, alias: str) -> None:
+    """Take an alias from a version that has it."""
+    holder = version_with(client, version.name, alias)
+    if holder is not None and str(holder.version) == str(version.version):
+        client.delete_registered_model_alias(version.name, alias)
+
+
+def download_policy(workspace: Workspace, version: ModelVersion, folder: Path) -> Path:
+    """Copy the policy of a version to a folder, and return its directory, which ``Learned.load`` reads.
+
+    Raises:
+        SimicError: its files are no more where MLflow says.
+    """
+    source = version.source or ""
+    place = urlsplit(source)
+    if place.scheme == "file" and not Path(url2pathname(place.path)).exists():
+        raise SimicError(
+            f"version {version.version} of {version.name}: its files are not in {source} any more: bring them back, "
+            "or take its alias away in MLflow"
+        )
+    folder.mkdir(parents=True, exist_ok=True)
+    files = download_artifacts(source, dst_path=str(folder), tracking_uri=store_uri(workspace))
+    return Path(files) / "data" / workspace.models.name / "policy"
+
+
+def _origin(code: str) -> dict[str, str]:
+    """Make MLflow's own tags of where a run comes from: command, user, and the commit of a revision ``code``."""
+    command = " ".join((Path(sys.argv[0]).name, *sys.argv[1:]))
+    try:
+        user = getpass.getuser()
+    except (OSError, KeyError):  # containers run under numbers without a name
+        user = str(os.getuid())
+    tags = {"mlflow.source.type": "LOCAL", "mlflow.source.name": command[:LONGEST_COMMAND], "mlflow.user": user}
+    if code:
+        commit = code.removesuffix("-dirty")
+        tags["mlflow.source.git.commit"] = commit
+        tags["mlflow.source.git.dirty"] = str(code != commit).lower()
+    return tags
+
+
+def _milliseconds() -> int:
+    return time.time_ns() // 1_000_000
+
+
+if __name__ == "__main__":
+    connect(Workspace(Path.cwd()))  # before `mlflow ui` is started, which would make the store without the lock

@@ -1,0 +1,303 @@
+"""Whatever happens to MLflow or to us, in the end it has everything once, and training never depends on it."""
+
+import json
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+from mlflow import MlflowClient
+
+from simic import params
+from simic.agent.export import export_policy
+from simic.data.suites.suites import SUITES
+from simic.pipeline import stages, tracking
+from simic.pipeline.paths import Workspace
+from simic.pipeline.simic_policy import ServedPolicy
+from simic.telemetry import publish, recorder
+from simic.telemetry.naming import run_name
+from simic.telemetry.rows import TimingRow
+from simic.training.observers import RunInfo
+from tests import standard
+from tests.agent.worlds import make_policy
+from tests.helpers import ROOT, iteration, some
+
+NAME = run_name("0123456789abcdef")
+GONE = "http://127.0.0.1:1"  # nobody listens there
+CODE = "c0ffee" * 6 + "abcd"
+SECONDS = ("collect_seconds", "update_seconds", "validate_seconds", "record_seconds")
+TAGS = {"simic.code": f"{CODE}-dirty", tracking.DATA_TAG: "d" * 64}
+
+
+@pytest.fixture(scope="module")
+def published(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with what a run of three iterations publishes, and its log."""
+    workspace = Workspace(tmp_path_factory.mktemp("published"))
+    with recorder.Recorder(log_of(workspace).parent) as written:
+        for number in range(3):
+            written.write(iteration(number))
+            written.time(TimingRow(iteration=number, **dict.fromkeys(SECONDS, 1.0)))
+        publish.publish(log_of(workspace).parent, written.flush(), workspace.telemetry)
+    export_policy(make_policy("lstm"), None, workspace.models / "program")
+    (workspace.models / "policy").mkdir()
+    (workspace.models / "policy" / "weights.safetensors").write_bytes(b"weights")
+    workspace.figures.mkdir(parents=True)
+    workspace.metrics.write_text(json.dumps({"score": 80.0, "gap_closed": 0.25}))
+    workspace.model_card.write_text("# A controller" + " with a long card" * 400)
+    for name in ("report.html", "findings.json", "evaluation.json", "figures/learning.svg"):
+        (workspace.reports / name).write_text(name)
+    return workspace.root
+
+
+@pytest.fixture
+def tracked(published: Path, tmp_path: Path, initialised: bytes) -> Workspace:
+    """A finished run beside an empty store."""
+    root = Path(shutil.copytree(published, tmp_path / "project"))
+    (root / "mlflow.db").write_bytes(initialised)
+    return Workspace(root)
+
+
+def log_of(workspace: Workspace) -> Path:
+    return workspace.work("0123456789abcdef") / recorder.FOLDER
+
+
+def log(workspace: Workspace, *, sound: bool = True, name: str = NAME) -> None:
+    tracking.log_run(workspace, standard.Params(), name, TAGS, "score 81", sound)
+
+
+def train(workspace: Workspace, iterations: range, end: str | None = "finished") -> None:
+    """Tell MLflow what the trainer tells of these iterations; with no end the process is killed."""
+    logger = tracking.RunLogger(workspace, standard.Params(), TAGS)
+    logger.on_start(RunInfo(standard.Params(), Path("0123456789abcdef"), "d" * 64, iterations.start, print))
+    for file in recorder.read(log_of(workspace)):
+        if file.update is not None and file.update.iteration in iterations:
+            logger.on_iteration(file.update, file.columns("train"))
+    if end is not None:
+        logger.on_end(end)
+
+
+def run_of(workspace: Workspace, name: str = NAME) -> tuple[MlflowClient, str]:
+    store = tracking.connect(workspace)
+    run_id = store.find_run(name)
+    assert run_id is not None
+    return store.client, run_id
+
+
+def assert_complete(workspace: Workspace) -> None:
+    """Every point, model, version and file is there once."""
+    client, run_id = run_of(workspace)
+    run = client.get_run(run_id)
+    assert run.info.status == "FINISHED" and run.info.run_name == NAME
+    for metric in run.data.metrics:
+        steps = [point.step for point in client.get_metric_history(run_id, metric)]
+        assert steps == ([0] if metric.startswith("compare/") else sorted(set(steps))), metric
+    assert [point.step for point in client.get_metric_history(run_id, tracking.MARKER)] == [0, 1, 2]
+    results = json.loads(workspace.metrics.read_bytes())
+    assert {f"compare/{name}" for name in results} < run.data.metrics.keys()
+    models = client.search_logged_models([run.info.experiment_id])
+    [model] = [model for model in models if model.status == "READY"]
+    points = {point.key: point.value for point in client.get_logged_model(model.model_id).metrics or []}
+    assert points == {f"compare/{name}": value for name, value in results.items()}
+    [version] = client.search_model_versions("name = 'simic-digits'")
+    assert version.run_id == run_id
+    assert client.get_model_version_by_alias("simic-digits", "challenger").version == version.version
+    assert version.description == workspace.model_card.read_text()[: tracking.LONGEST_NOTE]
+    files = {file.path for file in client.list_artifacts(run_id)}
+    assert {"report.html", "findings.json", "evaluation.json", "figures"} <= files
+
+
+@contextmanager
+def failing(call: str) -> Iterator[None]:
+    """This call of MLflow's client fails."""
+
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError("the connection was reset")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(MlflowClient, call, refuse)
+        yield
+
+
+def test_a_run_that_is_logged_while_it_trains_killed_and_resumed_is_there_once(tracked: Workspace) -> None:
+    train(tracked, range(2), end=None)
+    train(tracked, range(1, 3))
+    log(tracked)
+    log(tracked)
+    assert_complete(tracked)
+
+
+def test_a_store_that_was_away_costs_one_warning_and_has_everything_later(
+    tracked: Workspace, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with monkeypatch.context() as away:
+        away.setenv("MLFLOW_TRACKING_URI", GONE.replace("//", "//user:secret@"))
+        train(tracked, range(3))
+    [record] = caplog.records
+    assert "logging to MLflow failed, the run continues without it" in record.getMessage()
+    assert "secret" not in record.getMessage() and "\n" not in record.getMessage()
+    log(tracked)
+    assert_complete(tracked)
+
+
+@pytest.mark.parametrize(
+    "call",
+    some(
+        ["log_batch", "log_model_artifacts", "finalize_logged_model", "create_model_version", "log_artifact"],
+        "finalize_logged_model",
+    ),
+)
+def test_after_a_failure_of_any_call_the_next_command_logs_what_is_missing(tracked: Workspace, call: str) -> None:
+    with failing(call):
+        train(tracked, range(1))
+        log(tracked)
+    log(tracked)
+    assert_complete(tracked)
+
+
+def test_the_published_tables_have_the_metrics_that_are_logged_in_training(tracked: Workspace) -> None:
+    live = {}
+    for file in recorder.read(log_of(tracked)):
+        if file.update is not None:
+            live[file.update.iteration] = finite(tracking.metrics_of(file.update, file.columns("train")))
+    published = tracking.published_metrics(tracked.telemetry)
+    assert {iteration: finite(metrics) for iteration, metrics in published.items()} == live
+    assert {"update/policy_loss", "episode/return"} < live[0].keys()
+
+
+def finite(metrics: Mapping[str, float]) -> dict[str, float]:
+    return {name: value for name, value in metrics.items() if np.isfinite(value)}
+
+
+def test_a_run_has_few_metrics_and_params_and_says_where_it_comes_from(tracked: Workspace) -> None:
+    train(tracked, range(3))
+    client, run_id = run_of(tracked)
+    run = client.get_run(run_id)
+    assert len(run.data.metrics) <= 30
+    for overrides in ((), *map(stages.suite_overrides, SUITES)):
+        assert len(tracking.logged_params(params.load(ROOT / "params.yaml", overrides))) <= 60
+    assert run.data.params["train.ppo.gamma"] == str(standard.Params().train.ppo.gamma)
+    assert not [name for name in run.data.params if name.startswith("runtime")]
+    assert run.data.tags["mlflow.source.git.commit"] == CODE and run.data.tags["mlflow.source.git.dirty"] == "true"
+    assert tracking.address(tracked, NAME).endswith(f"/#/experiments/{run.info.experiment_id}/runs/{run_id}")
+
+
+def test_a_refuted_policy_is_no_challenger_and_a_champion_neither(tracked: Workspace) -> None:
+    log(tracked, sound=False)
+    client, _ = run_of(tracked)
+    version = client.get_model_version("simic-digits", "1")
+    assert version.aliases == []
+    tracking.give_alias(client, version, tracking.CHALLENGER)
+    tracking.give_alias(client, version, tracking.CHAMPION)
+    found = tracking.version_with(client, "simic-digits", tracking.CHAMPION)
+    assert found is not None and (found.version, found.aliases) == (version.version, ["champion"])
+    assert tracking.version_with(client, "simic-digits", tracking.CHALLENGER) is None
+
+
+# Where simic cannot be imported: plays a step after the other with the policy of the registry.
+REPLAY = """
+import sys
+sys.modules["simic"] = None
+import mlflow
+import numpy as np
+
+policy = mlflow.pyfunc.load_model("models:/simic-digits@challenger")
+step = policy.input_example
+actions = []
+for _ in range(3):
+    outputs = policy.predict(step)
+    assert list(outputs) == policy.metadata.get_output_schema().input_names()
+    actions.append(outputs["actions"])
+    step = {**step, "h": outputs["h"], "c": outputs["c"]}
+np.save(sys.argv[1], np.stack(actions))
+"""
+
+
+def test_the_registered_policy_plays_without_simic_like_the_exported_program(
+    tracked: Workspace, tmp_path: Path
+) -> None:
+    """The program decides like the policy: tests/agent/test_export.py."""
+    log(tracked)
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    environment["MLFLOW_TRACKING_URI"] = tracking.store_uri(tracked)
+    command = [sys.executable, "-c", REPLAY, str(tmp_path / "actions.npy")]
+    subprocess.run(command, cwd=tmp_path, env=environment, check=True)
+    program = ServedPolicy(tracked.models / "program")
+    step = tracking._example(json.loads((tracked.models / "program" / "policy.json").read_bytes())["inputs"])
+    for actions in np.load(tmp_path / "actions.npy"):
+        outputs = program.predict(step)
+        assert (outputs["actions"] == actions).all()
+        step = {**step, "h": outputs["h"], "c": outputs["c"]}
+    client, _ = run_of(tracked)
+    folder = tracking.download_policy(tracked, client.get_model_version("simic-digits", "1"), tmp_path / "copy")
+    assert sorted(path.name for path in folder.iterdir()) == sorted(
+        path.name for path in (tracked.models / "policy").iterdir()
+    )
+    assert not list((tmp_path / "copy").rglob("*.pkl"))
+
+
+# --- the store ---
+
+
+def test_a_kill_while_the_store_is_made_leaves_none_and_the_next_start_makes_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    workspace = Workspace(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(tracking, "_create_experiment", killed)
+        with pytest.raises(KeyboardInterrupt):
+            tracking.connect(workspace)
+    assert not (tmp_path / "mlflow.db").exists()
+    store = tracking.connect(workspace)
+    assert store.client.get_experiment(store.experiment_id).artifact_location == (tmp_path / "mlruns/simic").as_uri()
+    assert os.listdir(workspace.state) == []
+
+
+@pytest.mark.slow
+def test_first_starts_of_several_processes_at_once_make_one_experiment(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "simic.pipeline.tracking"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    children = [subprocess.Popen(command, cwd=tmp_path, env=environment) for _ in range(4)]
+    assert [child.wait() for child in children] == [0] * 4
+    assert len(tracking.connect(Workspace(tmp_path)).client.search_experiments()) == 2  # and MLflow's default one
+
+
+def test_a_store_that_cannot_be_written_is_named_at_once(workspace: Workspace) -> None:
+    """A folder is in its place: even root cannot write to it."""
+    (workspace.root / "mlflow.db").unlink()
+    (workspace.root / "mlflow.db").mkdir()
+    with pytest.raises(OSError, match=r"mlflow\.db: unable to open database file"):
+        tracking.connect(workspace)
+
+
+def test_a_copied_project_names_the_command_by_which_it_goes_on(
+    workspace: Workspace, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    tracking.connect(workspace)
+    copy = Workspace(Path(shutil.copytree(workspace.root, tmp_path_factory.mktemp("moved") / "project")))
+    with pytest.raises(OSError, match="the project was copied or moved") as refused:
+        tracking.connect(copy)
+    command = shlex.split(str(refused.value).partition("run in its folder: ")[2])
+    subprocess.run([sys.executable, "-m", *command], cwd=copy.root, capture_output=True, check=True)
+    store = tracking.connect(copy)
+    assert store.client.get_experiment(store.experiment_id).artifact_location.startswith(copy.root.as_uri())
+    assert len(store.client.search_experiments()) == len(tracking.connect(workspace).client.search_experiments()) + 1
+
+
+def test_the_store_of_an_experiment_of_dvc_in_a_copy_is_the_projects(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy = tmp_path / ".dvc" / "tmp" / "exps" / "standalone" / "x"
+    monkeypatch.setenv("DVC_ROOT", str(tmp_path))
+    assert tracking.project_of(Workspace(copy)).root == copy  # `dvc repro` sets it too
+    monkeypatch.setenv("DVC_EXP_NAME", "brave-mole")
+    assert tracking.project_of(Workspace(copy)).root == tmp_path
+    assert tracking.project_of(Workspace(tmp_path / "project")).root == tmp_path / "project"
