@@ -187,8 +187,8 @@ def steps(count: int = 3, hosts: int = 2, slots: int = 3) -> Columns:
     host = np.arange(count)[:, None] + 10 * np.arange(hosts)
     slot = host[..., None] + 100 * np.arange(slots)
     kept = {name: column for name, column in STEPS.items() if name != COMPONENTS}
-    columns = {name: (host if column.axes == 2 else slot).astype(column.kept) for name, column in kept.items()}
-    columns |= {name: values.astype(np.float32) / 3 for name, values in columns.items() if kept[name].kept == "float"}
+    columns = {name: (host if column.axes == 2 else slot).astype(column.dtype) for name, column in kept.items()}
+    columns |= {name: values.astype(np.float32) / 3 for name, values in columns.items() if kept[name].dtype == "float"}
     return columns | {f"{COMPONENTS}/rent": -host / 7, f"{COMPONENTS}/death": host / 9}
 
 

@@ -20,16 +20,20 @@ COMPONENTS = "components"  # stands for one column each: components/rent, …
 
 
 class Column(NamedTuple):
-    """Say how a column is kept: ``int16`` for a choice from few, ``float`` for float32 or float64 as measured."""
+    """How a column is stored: ``int16`` for a choice from few, ``float`` for float32 or float64 as measured."""
 
-    kept: str
+    dtype: str
     axes: int
 
 
-STEP_AXES, SLOT_AXES = 2, 3
-_CHOICE, _COUNT, _FLAG = Column("int16", STEP_AXES), Column("int64", STEP_AXES), Column("bool", STEP_AXES)
+STEP_AXES = 2
+SLOT_AXES = 3
+_CHOICE = Column("int16", STEP_AXES)
+_COUNT = Column("int64", STEP_AXES)
+_FLAG = Column("bool", STEP_AXES)
 _NUMBER = Column("float", STEP_AXES)
-_SLOT_CHOICE, _SLOT_NUMBER = Column("int16", SLOT_AXES), Column("float", SLOT_AXES)
+_SLOT_CHOICE = Column("int16", SLOT_AXES)
+_SLOT_NUMBER = Column("float", SLOT_AXES)
 
 STEPS: dict[str, Column] = {
     "op": _CHOICE,  # as sampled, like slot … alpha_curve
@@ -88,7 +92,7 @@ EPISODES: dict[str, Column] = {
 
 
 class TableLayout(NamedTuple):
-    """Name the columns of the steps and of the episodes of a task."""
+    """The columns of the steps and of the episodes of a task."""
 
     steps: dict[str, Column]
     episodes: dict[str, Column]
@@ -127,33 +131,34 @@ EVENTS: dict[str, Column] = {
 
 @dataclass(frozen=True)
 class EventColumns:
-    """Hold the events of hosts and slots: an entry per event, and the few different texts, each a name and a detail."""
+    """The events of hosts and slots: an entry per event, and the few different texts, each a name and a detail."""
 
     columns: Columns
     texts: list[tuple[str, str]] = field(default_factory=list)
 
 
 def arranged(columns: Columns, table: dict[str, Column]) -> Columns:
-    """Return the columns in the order of the table; ValueError where names, kinds or axes are not the table's."""
+    """Bring columns into the order of the table; ValueError where names, types or axes are not the table's."""
+    # A name such as "components" stands for all columns "components/…".
     nested = {part: [name for name in columns if name.startswith(f"{part}/")] for part in (COMPONENTS, ACTIONS)}
-    order = [each for name in table for each in nested.get(name, [name])]
+    order = [column for name in table for column in nested.get(name, [name])]
     if columns.keys() != set(order):
         raise ValueError(f"telemetry: columns {sorted(columns.keys() ^ set(order))} are missing or unknown")
     for name, values in columns.items():
-        kept, axes = table[name.partition("/")[0]]
-        if values.ndim != axes or not (str(values.dtype).startswith(kept)):
-            raise ValueError(f"telemetry: column {name} is {values.dtype} with {values.ndim} axes, not {kept}, {axes}")
+        dtype, axes = table[name.partition("/")[0]]
+        if values.ndim != axes or not str(values.dtype).startswith(dtype):
+            raise ValueError(f"telemetry: column {name} is {values.dtype} with {values.ndim} axes, not {dtype}, {axes}")
     return {name: columns[name] for name in order}
 
 
 def mean_measured(values: Array) -> float:
-    """Return the mean over the hosts that were measured; NaN where none was."""
+    """Average over the hosts that were measured; NaN where none was."""
     measured = values[np.isfinite(values)].tolist()
     return sum(measured) / len(measured) if measured else math.nan
 
 
 def published(values: Array) -> Array:
-    """Return values as tables have them: int64, flags, or float64 with one bit pattern for NaN."""
+    """Convert values to those of tables: int64, flags, or float64 with one bit pattern for NaN."""
     if values.dtype.kind != "f":
         return values.astype(np.int64) if values.dtype == np.int16 else values
     return np.where(np.isnan(values), np.nan, values.astype(np.float64))

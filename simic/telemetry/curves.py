@@ -11,14 +11,15 @@ import math
 from simic.telemetry.columns import Columns, mean_measured
 from simic.telemetry.rows import UpdateRow
 
-CURVES_FILE, METRICS_FILE = "curves.csv", "metrics.json"
+CURVES_FILE = "curves.csv"
+METRICS_FILE = "metrics.json"
 OF_EPISODES = {"return": "return", "committed_accuracy": "committed_accuracy", "kept_seeds": "fossilized"}
 OF_UPDATES = ("entropy", "value_loss", "explained_variance", "approx_kl")
 COLUMNS = ("iterations", "validation_score", *OF_EPISODES, *OF_UPDATES)
 
 
 class Curves:
-    """Collect rows in the order of the iterations."""
+    """Collects rows in the order of the iterations."""
 
     def __init__(self) -> None:
         self._rows: dict[int, dict[str, int | float]] = {}  # by iterations done
@@ -26,17 +27,16 @@ class Curves:
 
     def append(self, update: UpdateRow, episodes: Columns) -> None:
         """Add one iteration, with the episodes that it learned from; means are over the hosts that were measured."""
-        done = update.iteration + 1
-        row = {"iterations": done, "validation_score": update.validation_accuracy}
-        row |= {
-            name: mean_measured(episodes[column]) if column in episodes else math.nan
-            for name, column in OF_EPISODES.items()
-        }
+        iterations = update.iteration + 1
+        row = {"iterations": iterations, "validation_score": update.validation_accuracy}
+        for name, column in OF_EPISODES.items():
+            row[name] = mean_measured(episodes[column]) if column in episodes else math.nan
         row |= {name: update.metrics.get(name, math.nan) for name in OF_UPDATES}
-        self._rows[done], self._last = row, update
+        self._rows[iterations] = row
+        self._last = update
 
     def csv(self) -> str:
-        """Return a header and a row for each iteration."""
+        """Write a header and a row for each iteration."""
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
         writer.writerow(COLUMNS)
@@ -45,11 +45,12 @@ class Curves:
         return text.getvalue()
 
     def metrics(self) -> str:
-        """Return JSON of the last iteration, and the best validation so far with the iterations done then."""
+        """Write JSON of the last iteration, and the best validation so far with the iterations done then."""
         numbers: dict[str, int | float] = {"iterations": 0}
         if self._last is not None:
-            last, best = self._rows[self._last.iteration + 1], self._last.best_iteration
-            numbers = {name: value for name, value in last.items() if name != "validation_score"}
+            row = self._rows[self._last.iteration + 1]
+            best = self._last.best_iteration
+            numbers = {name: value for name, value in row.items() if name != "validation_score"}
             numbers["env_steps"] = self._last.env_steps
             if best in self._rows:
                 numbers |= {"best_iterations": best, "best_validation_score": self._rows[best]["validation_score"]}

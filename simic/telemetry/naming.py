@@ -22,7 +22,8 @@ PLANTS = (
 
 
 def run_name(fingerprint: str) -> str:
-    """Return the name of the run with this fingerprint, for example ``quiet-rowan-0123abcd``."""
+    """Name the run with this fingerprint, for example ``quiet-rowan-0123abcd``."""
     number = zlib.crc32(fingerprint.encode())
-    quality, plant = QUALITIES[number % len(QUALITIES)], PLANTS[number // len(QUALITIES) % len(PLANTS)]
+    quality = QUALITIES[number % len(QUALITIES)]
+    plant = PLANTS[number // len(QUALITIES) % len(PLANTS)]
     return f"{quality}-{plant}-{fingerprint[:DIGITS]}"

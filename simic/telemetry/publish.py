@@ -21,22 +21,33 @@ from simic.errors import SimicError
 from simic.telemetry import starts, timing
 from simic.telemetry.columns import Array, Columns, EventColumns, published
 from simic.telemetry.curves import CURVES_FILE, METRICS_FILE, Curves
-from simic.telemetry.recorder import FOLDER, Chain, Extent, LogFile, path_of
+from simic.telemetry.recorder import DECISIONS_TABLE, FOLDER, STATE_TABLE, Chain, Extent, LogFile, path_of
 from simic.telemetry.rows import FindingRow, Row, UpdateRow
 from simic.telemetry.starts import RUN_FILE
 from simic.telemetry.timing import TIMING_FILE
 
-UPDATES_FILE, STEPS_FILE, EPISODES_FILE = "updates.parquet", "steps.parquet", "episodes.parquet"
-EVENTS_FILE, FINDINGS_FILE = "events.parquet", "findings.parquet"
+UPDATES_FILE = "updates.parquet"
+STEPS_FILE = "steps.parquet"
+EPISODES_FILE = "episodes.parquet"
+EVENTS_FILE = "events.parquet"
+FINDINGS_FILE = "findings.parquet"
 TABLES = (UPDATES_FILE, STEPS_FILE, EPISODES_FILE, EVENTS_FILE, FINDINGS_FILE)
 KEPT_FILE = "iteration_{:06d}.safetensors"  # the state before it
 VALIDATED_FILE = "validation.safetensors"  # decisions of the episodes that chose the best checkpoint
 ROWS_PER_GROUP = 1 << 17  # at least, and at most the rows of an iteration more
 
 
-def publish(work_dir: Path, extent: Extent, out_dir: Path, kept: Collection[int] = ()) -> None:
-    """Write ``out_dir`` anew, whole or not at all, with the states before the ``kept`` iterations; SimicError naming
-    the file of the log that is damaged.
+def publish(work_dir: Path, extent: Extent, out_dir: Path, states: Collection[int] = ()) -> None:
+    """Write the published telemetry anew, whole or not at all.
+
+    Args:
+        work_dir: Where the log is.
+        extent: What of it is published.
+        out_dir: The folder that is replaced.
+        states: Iterations of which the state before them is published too.
+
+    Raises:
+        SimicError: A file of the log is damaged.
     """
     log = Chain.of(work_dir / FOLDER)
     if (damage := _damage(log, work_dir, extent)) is not None:
@@ -44,6 +55,7 @@ def publish(work_dir: Path, extent: Extent, out_dir: Path, kept: Collection[int]
     updates = log.updates_of(extent)
     best = updates[max(updates)].best_iteration
     with durable.new_directory(out_dir) as folder:
+        # Tables, a file of the log at a time: a long run does not fit into memory.
         curves = Curves()
         with ExitStack() as files:
             tables = {name: files.enter_context(TableWriter(folder / name)) for name in TABLES}
@@ -51,10 +63,11 @@ def publish(work_dir: Path, extent: Extent, out_dir: Path, kept: Collection[int]
                 file = LogFile(path_of(log.folder, number))
                 _append(file, tables, curves)
                 if (update := file.update) is not None:
-                    if update.iteration in kept:
-                        _copy(file, "kept", folder / KEPT_FILE.format(update.iteration))
+                    if update.iteration in states:
+                        _copy(file, STATE_TABLE, folder / KEPT_FILE.format(update.iteration))
                     if update.iteration + 1 == best:
-                        _copy(file, "validated", folder / VALIDATED_FILE)
+                        _copy(file, DECISIONS_TABLE, folder / VALIDATED_FILE)
+        # Curves and last numbers for DVC; times and starts as they are.
         (folder / CURVES_FILE).write_text(curves.csv(), encoding="utf-8")
         (folder / METRICS_FILE).write_text(curves.metrics(), encoding="utf-8")
         for name in (TIMING_FILE, RUN_FILE):
@@ -63,7 +76,7 @@ def publish(work_dir: Path, extent: Extent, out_dir: Path, kept: Collection[int]
 
 
 def links(work_dir: Path, extent: Extent) -> dict[int, str]:
-    """Return the hash chain of the run's state, by iterations done."""
+    """Read the hash chain of the run's state, by iterations done."""
     return Chain.of(work_dir / FOLDER).links(extent)
 
 
@@ -75,16 +88,17 @@ def _copy(file: LogFile, table: str, path: Path) -> None:
 
 def _damage(log: Chain, work_dir: Path, extent: Extent) -> str | None:
     """Say what is not as it was written: of the log, the wall times, or the starts that a session has."""
-    times, begun = work_dir / TIMING_FILE, work_dir / RUN_FILE
+    times = work_dir / TIMING_FILE
     damage = log.damage(extent)
     if damage is not None:
         return damage
     try:
-        rows, iterations = len(timing.read(times)), max(log.updates_of(extent), default=0)
-        if begun.exists():
-            starts.read(begun)
+        rows = len(timing.read(times))
+        if (work_dir / RUN_FILE).exists():
+            starts.read(work_dir / RUN_FILE)
     except SimicError as error:
         return str(error)
+    iterations = max(log.updates_of(extent), default=0)
     return None if rows >= iterations else f"{times}: wall times of {rows} iterations, there were {iterations}"
 
 
@@ -95,8 +109,8 @@ def _append(file: LogFile, tables: "dict[str, TableWriter]", curves: Curves) -> 
         return
     tables[UPDATES_FILE].append(updates_table(update))
     curves.append(update, file.columns("train"))
-    steps, number = file.columns("steps"), update.iteration
-    tables[STEPS_FILE].append(steps_table(number, steps))
+    number = update.iteration
+    tables[STEPS_FILE].append(steps_table(number, file.columns("steps")))
     for split in ("validation", "train"):  # in the order in which they were recorded
         if episodes := file.columns(split):
             tables[EPISODES_FILE].append(episodes_table(number, split, episodes))
@@ -104,10 +118,12 @@ def _append(file: LogFile, tables: "dict[str, TableWriter]", curves: Curves) -> 
 
 
 class TableWriter:
-    """Write one parquet file in groups of rows."""
+    """Writes one parquet file in groups of rows."""
 
     def __init__(self, path: Path):
-        self._path, self._pending, self._rows = path, list[pa.Table](), 0
+        self._path = path
+        self._pending: list[pa.Table] = []
+        self._rows = 0
         self._writer: pq.ParquetWriter | None = None
 
     def __enter__(self) -> "TableWriter":
@@ -131,11 +147,12 @@ class TableWriter:
         if self._writer is None:
             self._writer = pq.ParquetWriter(self._path, group.schema)
         self._writer.write_table(group.combine_chunks())
-        self._pending, self._rows = [], 0
+        self._pending = []
+        self._rows = 0
 
 
 def steps_table(iteration: int, steps: Columns) -> pa.Table:
-    """Return one row per step and host."""
+    """Make one row per step and host."""
     count, hosts = steps["reward"].shape
     axes = {"iteration": np.full(count * hosts, iteration), "step": np.repeat(np.arange(1, count + 1), hosts)}
     arrays = {name: _array(values.reshape(count * hosts, *values.shape[2:])) for name, values in steps.items()}
@@ -143,23 +160,30 @@ def steps_table(iteration: int, steps: Columns) -> pa.Table:
 
 
 def episodes_table(iteration: int, split: str, episodes: Columns) -> pa.Table:
-    """Return one row per host."""
+    """Make one row per host."""
     hosts = len(episodes["env_id"])
     axes = {"iteration": np.full(hosts, iteration), "split": pa.array([split]).take(np.zeros(hosts, dtype=np.int64))}
     return pa.table({**axes, **{name: _array(values) for name, values in episodes.items()}, "env": np.arange(hosts)})
 
 
 def events_table(iteration: int, events: EventColumns) -> pa.Table:
-    """Return one row per event."""
+    """Make one row per event."""
     columns = events.columns
     name, detail = (pa.array([text[part] for text in events.texts], pa.string()) for part in (0, 1))
-    place = {each: columns[each] for each in ("env", "slot")}
-    axes = {"iteration": np.full(len(columns["step"]), iteration), "step": columns["step"]}
-    return pa.table({**axes, "name": name.take(columns["text"]), **place, "detail": detail.take(columns["text"])})
+    return pa.table(
+        {
+            "iteration": np.full(len(columns["step"]), iteration),
+            "step": columns["step"],
+            "name": name.take(columns["text"]),
+            "env": columns["env"],
+            "slot": columns["slot"],
+            "detail": detail.take(columns["text"]),
+        }
+    )
 
 
 def updates_table(update: UpdateRow) -> pa.Table:
-    """Return the row of an update, its metrics under their own names."""
+    """Make the row of an update, its metrics under their own names."""
     metrics = {name: pa.array([value], pa.float64()) for name, value in update.metrics.items()}
     after = {"validation_accuracy": pa.float64(), "best_iteration": pa.int64()}
     after |= dict.fromkeys(("state_chain", "state_begun", "state_ended"), pa.string())
@@ -168,7 +192,7 @@ def updates_table(update: UpdateRow) -> pa.Table:
 
 
 def findings_table(findings: list[FindingRow]) -> pa.Table:
-    """Return one row per finding, its evidence as JSON."""
+    """Make one row per finding, its evidence as JSON."""
     kinds = {"iteration": pa.int64(), **dict.fromkeys(("check", "severity", "message"), pa.string())}
     evidence = pa.array([json.dumps(finding.evidence, sort_keys=True) for finding in findings], pa.string())
     return pa.table({**_columns(findings, kinds), "evidence": evidence})
@@ -179,7 +203,7 @@ def _columns(rows: Sequence[Row], kinds: Mapping[str, pa.DataType]) -> dict[str,
 
 
 def _array(values: Array) -> pa.Array:
-    """Return a column as it is published; values per slot as lists."""
+    """Convert a column to what is published; values per slot as lists."""
     flat = pa.array(published(values).reshape(-1))
     if values.ndim == 1:
         return flat

@@ -23,12 +23,15 @@ from simic.telemetry import timing
 from simic.telemetry.columns import EVENTS, GROWTH, Columns, EventColumns, TableLayout, arranged
 from simic.telemetry.rows import FindingRow, TimingRow, UpdateRow
 
-FOLDER, SUFFIX = "telemetry", ".safetensors"
-_METADATA = "log"  # one entry: several would be written in any order
+FOLDER = "telemetry"
+SUFFIX = ".safetensors"
+STATE_TABLE = "state"
+DECISIONS_TABLE = "decisions"
+_METADATA = "log"
 
 
 class Extent(NamedTuple):
-    """Say how much of a log belongs to a state: its first ``files`` files, the last of which has this sha256."""
+    """How much of a log belongs to a state: its first ``files`` files, the last of which has this sha256."""
 
     files: int = 0
     sha256: str = ""
@@ -39,30 +42,42 @@ NOTHING = Extent()
 
 @dataclass(frozen=True)
 class Iteration:
-    """Hold all that is recorded of one iteration."""
+    """All that is recorded of one iteration."""
 
     update: UpdateRow
     steps: Columns
     train: Columns  # the episodes that trained the policy
     validation: Columns | None  # those that choose the best checkpoint, where they were played
     events: EventColumns
-    kept: Columns = field(default_factory=dict)  # the state before, of the few iterations that the audit can play again
-    validated: Columns = field(default_factory=dict)  # decisions of the validation episodes
+    state: Columns = field(default_factory=dict)  # before it, of the few iterations that the audit can play again
+    decisions: Columns = field(default_factory=dict)  # of the validation episodes
     layout: TableLayout = GROWTH
 
     def tables(self) -> dict[str, Columns]:
-        """Return the tables, checked against their columns and in their order."""
+        """Arrange the tables by name; ValueError where columns are not those of their table."""
         tables = {"steps": arranged(self.steps, self.layout.steps)}
         if self.validation is not None:
             tables["validation"] = arranged(self.validation, self.layout.episodes)
-        tables |= {"train": arranged(self.train, self.layout.episodes)}
-        tables |= {"events": arranged(self.events.columns, EVENTS)}
-        return tables | {name: columns for name in ("kept", "validated") if (columns := getattr(self, name))}
+        tables["train"] = arranged(self.train, self.layout.episodes)
+        tables["events"] = arranged(self.events.columns, EVENTS)
+        # Of few iterations alone.
+        if self.state:
+            tables[STATE_TABLE] = self.state
+        if self.decisions:
+            tables[DECISIONS_TABLE] = self.decisions
+        return tables
 
 
 def encode(previous: str, iteration: Iteration | None, findings: list[FindingRow]) -> bytes:
-    """Return a file's content; the same iteration after the same file always gives the same bytes."""
+    """Encode a file of the log; the same iteration after the same file always gives the same bytes.
+
+    Args:
+        previous: sha256 of the file before it.
+        iteration: What was recorded; None in a file of findings alone.
+        findings: Those that were reported since the file before it.
+    """
     tables = iteration.tables() if iteration else {}
+    # What is small is JSON; one text, since several entries would be written in any order.
     metadata = {
         "previous": previous,
         "update": iteration.update.model_dump() if iteration else None,
@@ -80,7 +95,7 @@ def encode(previous: str, iteration: Iteration | None, findings: list[FindingRow
 
 
 class LogFile:
-    """Read one file of a log; columns are read when they are asked for. SimicError where it is not what was written."""
+    """One file of a log; columns are read when they are asked for. SimicError where it is not what was written."""
 
     def __init__(self, path: Path):
         self.path = path
@@ -92,29 +107,29 @@ class LogFile:
 
     @property
     def previous(self) -> str:
-        """Return the sha256 of the file before it."""
+        """The sha256 of the file before it."""
         with _readable(self.path):
             return self._metadata["previous"]
 
     @property
     def update(self) -> UpdateRow | None:
-        """Return the update; None in a file of findings alone."""
+        """The update; None in a file of findings alone."""
         with _readable(self.path):
             row = self._metadata["update"]
             return None if row is None else UpdateRow.model_validate(row)
 
     @property
     def findings(self) -> list[FindingRow]:
-        """Return the findings in the order in which they were reported."""
-        return [FindingRow.model_validate(each) for each in self._metadata["findings"]]
+        """The findings in the order in which they were reported."""
+        return [FindingRow.model_validate(row) for row in self._metadata["findings"]]
 
     @property
     def events(self) -> EventColumns:
-        """Return the events of the iteration's steps, in order."""
+        """The events of the iteration's steps, in order."""
         return EventColumns(self.columns("events"), [(name, detail) for name, detail in self._metadata["texts"]])
 
     def columns(self, table: str) -> Columns:
-        """Return those of ``steps``, ``train``, ``validation``, ``validated`` …; empty where there are none."""
+        """Read the columns of ``steps``, ``train``, ``validation`` …; empty where there are none."""
         names = self._metadata["tables"].get(table, [])
         with _readable(self.path), safe_open(self.path, "np") as file:
             return {name: file.get_tensor(f"{table}/{name}") for name in names}
@@ -122,7 +137,7 @@ class LogFile:
 
 @contextmanager
 def _readable(path: Path) -> Iterator[None]:
-    """Turn what a library says of a damaged or missing file into one message."""
+    """Turn what a library says of a damaged or missing file into one SimicError."""
     try:
         yield
     except (OSError, SafetensorError, ValueError, KeyError, TypeError, RecursionError) as error:
@@ -130,7 +145,7 @@ def _readable(path: Path) -> Iterator[None]:
 
 
 def path_of(folder: Path, number: int) -> Path:
-    """Return the path of a file of the log; numbers start at 0."""
+    """Name a file of the log; numbers start at 0."""
     return folder / f"{number:06d}{SUFFIX}"
 
 
@@ -148,13 +163,11 @@ def _numbers(folder: Path) -> list[int]:
 
 @dataclass(frozen=True)
 class Chain:
-    """Describe the files of a log as they are on disk, by number: the hash of each, the one it has of the file before
-    it, its update.
-    """
+    """The files of a log as they are on disk, by number."""
 
     folder: Path
     sha256: dict[int, str]
-    previous: dict[int, str]  # of those that can be read
+    previous: dict[int, str]  # sha256 of the file before, by those that can be read
     updates: dict[int, UpdateRow]
 
     @classmethod
@@ -176,29 +189,38 @@ class Chain:
         expected = extent.sha256
         for number in reversed(range(extent.files)):
             if self.sha256.get(number) != expected:
-                what = "damaged" if number in self.sha256 else "missing"
-                return f"{path_of(self.folder, number)}: {what}"
+                damage = "damaged" if number in self.sha256 else "missing"
+                return f"{path_of(self.folder, number)}: {damage}"
             expected = self.previous[number]
         return None
 
     def updates_of(self, extent: Extent) -> dict[int, UpdateRow]:
-        """Return the updates of so many files, by iterations done."""
-        return {each.iteration + 1: each for number, each in self.updates.items() if number < extent.files}
+        """Select the updates of so many files, by iterations done."""
+        return {update.iteration + 1: update for number, update in self.updates.items() if number < extent.files}
 
     def links(self, extent: Extent) -> dict[int, str]:
-        """Return the hash chain of the run's state, by iterations done."""
-        return {done: update.state_chain for done, update in self.updates_of(extent).items()}
+        """Select the links of the hash chain of the run's state, by iterations done."""
+        return {iterations: update.state_chain for iterations, update in self.updates_of(extent).items()}
 
 
 class Recorder:
-    """Write a log, alone. An iteration is on disk when ``write`` returns, a finding after that or ``flush``."""
+    """Writes a log, alone. An iteration is on disk when ``write`` returns, a finding after that or ``flush``.
+
+    ``dropped`` files behind the extent were removed; wall times of ``lost_times`` iterations were damaged.
+    """
 
     def __init__(self, work_dir: Path, extent: Extent = NOTHING, iteration: int = 0):
-        """Go on behind ``extent`` with this iteration; files after it are dropped, ``dropped`` of them. The wall times
-        of ``lost_times`` iterations before it were damaged.
+        """Go on behind an extent.
+
+        Args:
+            work_dir: Where the log is.
+            extent: What belongs to the state that training goes on from; later files are removed.
+            iteration: The iteration that comes next.
         """
-        self.folder, self._timing = work_dir / FOLDER, work_dir / timing.TIMING_FILE
-        self._extent, self._findings = extent, list[FindingRow]()
+        self.folder = work_dir / FOLDER
+        self._timing = work_dir / timing.TIMING_FILE
+        self._extent = extent
+        self._findings: list[FindingRow] = []
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             self.dropped = self._drop()
@@ -221,7 +243,8 @@ class Recorder:
         late = [path_of(self.folder, number) for number in _numbers(self.folder) if number >= self._extent.files]
         for path in (*reversed(late), *self.folder.glob(".*.tmp")):
             path.unlink()
-        for path in [each for each in self.folder.glob(f"[0-9]*{SUFFIX}") if each.is_dir()]:
+        folders = [path for path in self.folder.glob(f"[0-9]*{SUFFIX}") if path.is_dir()]
+        for path in folders:
             durable.put_aside(path)
         durable.sync(self.folder)
         return len(late)
@@ -229,11 +252,6 @@ class Recorder:
     def find(self, finding: FindingRow) -> None:
         """Keep a finding for the next file."""
         self._findings.append(finding)
-
-    @property
-    def pending(self) -> list[FindingRow]:
-        """Return the findings that are in no file yet."""
-        return list(self._findings)
 
     def forget(self) -> None:
         """Drop the findings that are in no file yet: the iteration they are about is done again."""
@@ -267,11 +285,12 @@ class Recorder:
 
 
 class Silent(Recorder):
-    """Drop the log of a process that does not write, since the first one does."""
+    """Drops the log of a process that does not write, since the first one does."""
 
     def __init__(self) -> None:
         self.dropped = self.lost_times = 0
-        self._extent, self._findings = NOTHING, list[FindingRow]()
+        self._extent = NOTHING
+        self._findings = []
 
     def write(self, iteration: Iteration | None) -> None:
         """Keep nothing."""

@@ -11,13 +11,13 @@ SEVERITIES: tuple[Severity, ...] = ("info", "low", "medium", "high", "critical")
 
 
 class Row(BaseModel):
-    """Freeze a record."""
+    """A record that does not change."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class UpdateRow(Row):
-    """Record one PPO update: the metrics of docs/metrics.md by name, and the hash chain of the state after it."""
+    """One PPO update: the metrics of docs/metrics.md by name, and the hash chain of the state after it."""
 
     iteration: int
     env_steps: int  # valid environment steps of the whole run so far
@@ -31,7 +31,7 @@ class UpdateRow(Row):
 
 
 class FindingRow(Row):
-    """Report what a check or the machinery found; ``iteration`` -1 = before the first one."""
+    """What a check or the machinery found; ``iteration`` -1 = before the first one."""
 
     iteration: int
     check: str
@@ -40,12 +40,12 @@ class FindingRow(Row):
     evidence: dict[str, float | int | str] = {}
 
     def at_least(self, severity: Severity) -> bool:
-        """Return whether this is as grave as the given severity."""
+        """Tell whether this is as grave as a severity."""
         return SEVERITIES.index(self.severity) >= SEVERITIES.index(severity)
 
 
 class StartRow(Row):
-    """Record one start or resume of a run: what differs between equal runs."""
+    """One start or resume of a run: what differs between equal runs."""
 
     name: str  # of the run
     command: str
@@ -59,7 +59,7 @@ class StartRow(Row):
 
 
 class TimingRow(Row):
-    """Record the wall times of one iteration, apart because equal runs differ in them; NaN where lost."""
+    """The wall times of one iteration, apart because equal runs differ in them; NaN where lost."""
 
     model_config = ConfigDict(ser_json_inf_nan="constants")
 
@@ -71,5 +71,5 @@ class TimingRow(Row):
 
     @property
     def seconds(self) -> float:
-        """Return the seconds of the whole iteration."""
+        """The seconds of the whole iteration."""
         return self.collect_seconds + self.update_seconds + self.validate_seconds + self.record_seconds

@@ -13,7 +13,7 @@ _ROWS = TypeAdapter(list[StartRow])
 
 
 def read(path: Path) -> list[StartRow]:
-    """Return all starts in order; SimicError where the file is not what was written."""
+    """Read all starts in order; SimicError where the file is not what was written."""
     try:
         return _ROWS.validate_python(durable.checked(path.read_bytes())["starts"])
     except OSError as error:
@@ -30,9 +30,13 @@ def note(path: Path, start: StartRow) -> None:
     try:
         earlier = read(path) if path.exists() or start.start_iteration else []
     except SimicError as damage:
-        kept = f"kept as {durable.put_aside(path).name}, " if path.exists() else ""
-        done, text = start.start_iteration, f"{damage}; {kept}earlier starts are unknown"
-        lost = FindingRow(iteration=done, check="starts_lost", severity="low", message=text)
+        aside = f"kept as {durable.put_aside(path).name}, " if path.exists() else ""
+        lost = FindingRow(
+            iteration=start.start_iteration,
+            check="starts_lost",
+            severity="low",
+            message=f"{damage}; {aside}earlier starts are unknown",
+        )
         start = start.model_copy(update={"findings": [*start.findings, lost]})
     rows = _ROWS.dump_python([*earlier, start], mode="json")
     durable.replace_file(path, durable.with_checksum({"starts": rows}))

@@ -28,9 +28,9 @@ def _line(row: TimingRow) -> bytes:
 
 
 def read(path: Path) -> list[TimingRow]:
-    """Return all rows, of one iteration after the other from the first on; SimicError naming a damaged line."""
-    rows, whole = _good(path)
-    if not whole:
+    """Read all rows, of one iteration after the other from the first on; SimicError naming a damaged line."""
+    rows, complete = _good(path)
+    if not complete:
         raise SimicError(f"{path}: line {len(rows) + 1} is damaged; rows before it are good")
     return rows
 
@@ -39,15 +39,15 @@ def keep_before(path: Path, iteration: int) -> int:
     """Rewrite the file without the rows of this and later iterations; return how many before it were damaged, whose
     times become NaN.
     """
-    kept = _good(path)[0][:iteration] if path.exists() else []
-    nothing = dict.fromkeys(TimingRow.model_fields.keys() - {"iteration"}, math.nan)
-    lost = [TimingRow(iteration=each, **nothing) for each in range(len(kept), iteration)]
-    durable.replace_file(path, b"".join(map(_line, [*kept, *lost])))
+    rows = _good(path)[0][:iteration] if path.exists() else []
+    unmeasured = dict.fromkeys(TimingRow.model_fields.keys() - {"iteration"}, math.nan)
+    lost = [TimingRow(iteration=number, **unmeasured) for number in range(len(rows), iteration)]
+    durable.replace_file(path, b"".join(map(_line, [*rows, *lost])))
     return len(lost)
 
 
 def _good(path: Path) -> tuple[list[TimingRow], bool]:
-    """Return the rows before the first line that is not what was written, and whether these are all."""
+    """Read the rows before the first line that is not what was written, and whether these are all."""
     try:
         lines = path.read_bytes().splitlines(keepends=True)
     except OSError as error:

@@ -34,7 +34,7 @@ class Collector:
         """Return the kind that the table has; a float as it was measured, unless numpy has no such kind."""
         if values.is_floating_point():
             return values.dtype if values.dtype == torch.float64 else torch.float32
-        return getattr(torch, self._table[name].kept)
+        return getattr(torch, self._table[name].dtype)
 
     def columns(self) -> Columns:
         """Fetch ``[T, E]`` or ``[T, E, K]``, in one transfer for each kind of number."""

@@ -249,8 +249,8 @@ class TrainingRun:
                 train=columns.episodes,
                 validation=validation.episodes,
                 events=task.events(columns.steps),
-                kept=collected.state,
-                validated=validation.decisions,
+                state=collected.state,
+                decisions=validation.decisions,
                 layout=task.layout,
             )
         )

@@ -84,7 +84,7 @@ def steps(iteration) -> Columns:
     def of_hosts(values, kind="float64"):
         return np.repeat(np.asarray(values, dtype=kind)[:, None], ENVS, axis=1)
 
-    columns = {name: np.zeros((STEPS, ENVS, SLOTS)[: each.axes], each.kept) for name, each in tables.STEPS.items()}
+    columns = {name: np.zeros((STEPS, ENVS, SLOTS)[: each.axes], each.dtype) for name, each in tables.STEPS.items()}
     del columns["components"]
     shaping, credit = 0.3 * (gamma * potential[1:] - potential[:-1]), 4.0 * (t == STEPS - 1)
     accuracy = (60.0 + 2 * t + 0.2 * iteration)[:, None] + np.arange(ENVS)
