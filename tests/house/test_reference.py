@@ -5,7 +5,7 @@ import ast
 from tests.helpers import ROOT
 
 REFERENCE = ROOT / "tests/reference"
-DRIVERS = ("finished_run.py", "finished_gym_run.py", "small_training.py")
+DRIVERS = ("finished_run.py", "finished_gym_run.py", "small_run.py")
 FREE = ("simic.params", "simic.errors")  # settings and messages, nothing that computes
 
 

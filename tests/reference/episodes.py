@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from tests.reference import streams
 from tests.reference.comparison import ComparisonLog
 from tests.reference.host import ReferenceHost, Told, World
-from tests.reference.iteration import KeptIteration
+from tests.reference.iteration import RecordedIteration
 from tests.reference.life import GERMINATE
 
 HEADS = ("op", "slot", "blueprint", "style", "tempo", "alpha_target", "alpha_speed", "alpha_curve")
@@ -67,7 +67,7 @@ def bounds(world: World) -> tuple[dict[str, float], dict[str, float]]:
 
 
 def replay_episode(
-    world: World, steps: Mapping[str, NDArray[Any]], iteration: int, place: int, kept: KeptIteration | None,
+    world: World, steps: Mapping[str, NDArray[Any]], iteration: int, place: int, kept: RecordedIteration | None,
     log: ComparisonLog,
 ) -> None:  # fmt: skip
     """Replay the training episode of environment ``place``: ``steps`` are its published columns, ``[T]`` or ``[T, K]``;
@@ -112,7 +112,7 @@ def _compare_step(log: ComparisonLog, told: Told, recorded: Mapping[str, Any], s
         log.numbers("contribution_se", where, *errors, explained=ERROR_OF_FLIPPED * flips)
 
 
-def _compare_seen(log: ComparisonLog, told: Told, kept: KeptIteration, step: int, place: int, where: str) -> None:
+def _compare_seen(log: ComparisonLog, told: Told, kept: RecordedIteration, step: int, place: int, where: str) -> None:
     seen = kept.tensors
     if step < EARLY:
         log.numbers("observation", where, seen["features"][step, place].tolist(), told.features)

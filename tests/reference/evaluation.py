@@ -154,7 +154,7 @@ def _compare_end(
         log.number(name, where, value, expected[name])
 
 
-def certify_grown(
+def compare_grown(
     folder: Path, samples: Samples, classes: int, accuracy: float, params: int, log: ComparisonLog
 ) -> None:
     """Compare the network's answers to the test samples with the ``accuracy`` (points) and size that evaluation claims

@@ -1,5 +1,5 @@
-"""The certificate of a run on a Gymnasium environment: iterations by the reference of the learner, and episodes played
-again in the environment itself from seeds and actions.
+"""Compare a whole run on a Gymnasium environment: its iterations with the reference of the learner, and its episodes
+with the environment itself, played again from seeds and actions.
 """
 
 from collections.abc import Sequence
@@ -41,7 +41,7 @@ class FinishedGymRun(FinishedRun):
         firsts = [head["first"] for head in self.latest.manifest.specs["action"]["heads"]]
         return Replayer(described, self.run.params.rng_seed, self.known.interface, firsts)
 
-    def episodes(self, every: bool = False) -> Sequence[Comparison]:
+    def episodes(self, hosts: int | None = None) -> Sequence[Comparison]:
         """Play some environments of training again from the first iteration on, and validation episodes."""
         steps, log = self.run.steps, ComparisonLog(ALLOWED)
         heads = [factor.name for factor in self.known.interface.factors]

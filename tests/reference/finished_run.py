@@ -1,21 +1,23 @@
-"""The certificate of a run: kept iterations, recorded episodes, evaluation, headroom and the exported network, each
-derived by the float64 reference (``tests.reference``) from the run's own files.
+"""Compare a whole run with the reference: its iterations, episodes, evaluation, headroom and exported network.
+
+This is a driver: it reads what the run published, and lets the reference compute the same again.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 from safetensors.torch import load_file
+from torch import Tensor
 
 from simic.audit.record import RunRecord
 from simic.evaluation.result import HeadroomReport, PerSeed
 from simic.evaluation.static_baselines import sizes
 from simic.telemetry.columns import DECIDED
-from simic.telemetry.publish import KEPT_FILE, VALIDATED_FILE
+from simic.telemetry.publish import VALIDATED_FILE
 from simic.training.checkpoint import Checkpoint, read_chain
 from tests.reference import bank, episodes, evaluation, iteration
 from tests.reference.agent import Interface
@@ -23,7 +25,7 @@ from tests.reference.bank import NoReference
 from tests.reference.comparison import Comparison, ComparisonLog
 from tests.reference.evaluation import TEST, VAL, Ground
 from tests.reference.host import World
-from tests.reference.iteration import KeptIteration, Known
+from tests.reference.iteration import Known, RecordedIteration
 
 SHAPING = "components.shaping"  # where it is paid, scaled rewards are not clipped, so that they telescope
 RULED = 3  # hosts of each hand-written rule
@@ -36,43 +38,38 @@ OF_POLICY = ("params", "flops_per_sample", "training_flops", *COUNTED)
 
 
 class Part(NamedTuple):
-    """Hold the comparisons of one part of a run, or the ``reason`` why the reference has none."""
+    """The comparisons of one part of a run, or the ``reason`` why the reference has none."""
 
     lines: tuple[Comparison, ...]
     reason: str = ""
 
     @property
     def differences(self) -> tuple[Comparison, ...]:
-        """Return the comparisons out of bounds."""
+        """Select the comparisons out of bounds."""
         return tuple(line for line in self.lines if not line.ok)
 
 
 @dataclass(frozen=True)
 class FinishedRun:
-    """Compare a run with the reference; each part returns its comparisons or raises NoReference."""
+    """A run and where its files are; each method compares one part of it, or raises NoReference.
+
+    ``recorded`` has the tensors of iterations that the test recorded whole, by number.
+    """
 
     prepared: Path
     grown: Path
     telemetry: Path
     checkpoints: Path
     run: RunRecord
-
-    @cached_property
-    def kept(self) -> dict[int, KeptIteration]:
-        """Read the iterations that training kept."""
-        every = range(self.run.params.train.iterations)
-        paths = {number: self.telemetry / KEPT_FILE.format(number) for number in every}
-        return {number: KeptIteration(number, load_file(path)) for number, path in paths.items() if path.exists()}
+    recorded: Mapping[int, Mapping[str, Tensor]] = field(default_factory=dict)
 
     @property
-    def replayed(self) -> list[int]:
-        """Return the iterations of which episodes are replayed: the first, the kept and the last."""
-        iterations = self.run.steps.column("iteration").tolist()
-        return sorted({iterations[0], *self.kept, iterations[-1]} & {*iterations})
+    def iterations_recorded(self) -> dict[int, RecordedIteration]:
+        return {number: RecordedIteration(number, tensors) for number, tensors in self.recorded.items()}
 
     @cached_property
     def latest(self) -> Checkpoint:
-        """Return the checkpoint after the last iteration."""
+        """The checkpoint after the last iteration."""
         latest = (self.run.checkpoints or {}).get("latest")
         if latest is None:
             raise NoReference("there is no latest checkpoint")
@@ -80,58 +77,58 @@ class FinishedRun:
 
     @cached_property
     def known(self) -> Known:
-        """Return the params and the policy's interface."""
+        """The params and the policy's interface."""
         specs = self.latest.manifest.specs
         return Known(self.run.params, Interface.of(specs), SHAPING not in self.run.steps)
 
     @cached_property
     def world(self) -> World:
-        """Read the hosts and tasks of training."""
+        """The hosts and tasks of training."""
         return World.read(self.run.params, self.prepared)
 
     @cached_property
     def ground(self) -> Ground:
-        """Read the held-out tasks."""
+        """The held-out tasks."""
         world = World.read(self.run.params, self.prepared, bank.read_evaluated(self.prepared))
         return Ground(world, bank.read_held_out(self.prepared))
 
     def iterations(self) -> Sequence[Comparison]:
-        """Derive the kept iterations down to the weights, and the hash chain of the published checkpoints."""
-        if not self.kept:
-            raise NoReference("training kept no iteration whole (it was done by an earlier version)")
+        """Derive the recorded iterations down to the weights, and the hash chain of the published checkpoints."""
         log = ComparisonLog(iteration.ALLOWED)
-        rows = {int(number): row for row, number in enumerate(self.run.updates.column("iteration"))}
-        numbers = {n: x for n, x in self.run.updates.columns.items() if x.dtype.kind in "fi"}
-        begun, ended = (self.run.updates.column(name).tolist() for name in ("state_begun", "state_ended"))
-        for number, kept in self.kept.items():
-            metrics = {name: float(values[rows[number]]) for name, values in numbers.items()} if number in rows else {}
-            log.equal("row of the update", f"iteration {number + 1}", bool(metrics))
-            if metrics:
-                iteration.certify_iteration(self.known, kept, metrics, log)
-                states = begun[rows[number]], ended[rows[number]]
-                iteration.certify_states(kept, states, self.latest.tensors, log)
-        iteration.certify_taken_up(begun, ended, log)
+        updates = self.run.updates
+        rows = {int(number): row for row, number in enumerate(updates.column("iteration"))}
+        numbers = {name: values for name, values in updates.columns.items() if values.dtype.kind in "fi"}
+        begun = updates.column("state_begun").tolist()
+        ended = updates.column("state_ended").tolist()
+        for number, recorded in self.iterations_recorded.items():
+            row = rows[number]
+            metrics = {name: float(values[row]) for name, values in numbers.items()}
+            iteration.compare_iteration(self.known, recorded, metrics, log)
+            iteration.compare_states(recorded, (begun[row], ended[row]), log)
+        # The state that an iteration takes up is the one that the iteration before it ended with.
+        iteration.compare_taken_up(begun, ended, log)
         same = iteration.hashed({}, self.latest.tensors) == ended[-1]
         log.equal("state of the latest checkpoint", f"iteration {len(ended)}", same)
+        # Each checkpoint's link hashes its counters, the link before and its tensors.
         links = read_chain(self.checkpoints).links
-        for name, kept in (self.run.checkpoints or {}).items():
-            done, scalars = kept.manifest.iteration, kept.manifest.scalars
-            own = iteration.hashed({**scalars, "chain": links.get(done - 1, "")}, kept.tensors)
-            log.equal("hash chain", f"checkpoint {name}", own == scalars["chain"])
+        for name, checkpoint in (self.run.checkpoints or {}).items():
+            scalars = checkpoint.manifest.scalars
+            before = links.get(checkpoint.manifest.iteration - 1, "")
+            link = iteration.hashed({**scalars, "chain": before}, checkpoint.tensors)
+            log.equal("hash chain", f"checkpoint {name}", link == scalars["chain"])
         return log.comparisons()
 
-    def episodes(self, every: bool = False) -> Sequence[Comparison]:
-        """Replay hosts of every process (or all) in the first, the kept and the last iteration."""
-        steps, iterations = self.run.steps, self.run.steps.column("iteration")
+    def episodes(self, hosts: int | None = None) -> Sequence[Comparison]:
+        """Replay the episodes of recorded iterations, of about so many hosts (None: all); then of validation."""
+        steps = self.run.steps
+        iterations = steps.column("iteration")
         log = ComparisonLog(*episodes.bounds(self.world))
-        hosts = steps.column("op").shape[1]
-        groups = -(-hosts // max(1, self.latest.manifest.machine.group))
-        for number in self.replayed:
+        envs = steps.column("op").shape[1]
+        for number, recorded in self.iterations_recorded.items():
             rows = np.flatnonzero(iterations == number)
-            processes = hosts if every else groups if number in self.kept else 1
-            for place in episodes.chosen_hosts(self.run.params.rng_seed, number, hosts, processes):
-                own = {name: values[rows][:, place] for name, values in steps.columns.items() if values.ndim > 1}
-                episodes.replay_episode(self.world, own, number, place, self.kept.get(number), log)
+            for env in episodes.chosen_hosts(self.run.params.rng_seed, number, envs, hosts or envs):
+                columns = {name: values[rows][:, env] for name, values in steps.columns.items() if values.ndim > 1}
+                episodes.replay_episode(self.world, columns, number, env, recorded, log)
         return [*log.comparisons(), *self._validation()]
 
     def _validation(self) -> Sequence[Comparison]:
@@ -250,7 +247,7 @@ class FinishedRun:
         host = max(range(len(evaluated.rows)), key=lambda place: seeds.val_accuracy_pct[place])
         held_out, task = bank.read_held_out(self.prepared), evaluated.rows[host]
         samples, classes = held_out.samples("test", task), held_out.task_classes[task]
-        evaluation.certify_grown(self.grown, samples, classes, seeds.test_accuracy_pct[host], seeds.params[host], log)
+        evaluation.compare_grown(self.grown, samples, classes, seeds.test_accuracy_pct[host], seeds.params[host], log)
         return log.comparisons()
 
 

@@ -1,5 +1,5 @@
-"""Derivation of kept iterations at their real size from the state before each and the environments' outputs: actions,
-values, scales, advantages, every optimiser step, counters and metrics.
+"""Derive recorded iterations from the state before each and the environments' outputs: actions, values, scales,
+advantages, every optimiser step, counters and metrics.
 """
 
 import hashlib
@@ -50,8 +50,8 @@ MOST_EDGES = 6  # rows on the edge of the clip that are tried from both sides
 
 
 @dataclass(frozen=True)
-class KeptIteration:
-    """Hold one iteration that training kept (``telemetry/iteration_….safetensors``)."""
+class RecordedIteration:
+    """All tensors of one iteration (``tests/training/recorded_iterations.py``)."""
 
     number: int
     tensors: Tensors
@@ -88,7 +88,7 @@ class Known:
     clipped: bool
 
 
-def certify_iteration(known: Known, kept: KeptIteration, metrics: Mapping[str, float], log: ComparisonLog) -> None:
+def compare_iteration(known: Known, kept: RecordedIteration, metrics: Mapping[str, float], log: ComparisonLog) -> None:
     """Compare everything of one iteration; ``metrics`` is its row of telemetry's updates."""
     where, before, after, train = kept.where, kept.state(BEFORE), kept.state(AFTER), known.params.train
     x = kept.tensors
@@ -106,13 +106,13 @@ def certify_iteration(known: Known, kept: KeptIteration, metrics: Mapping[str, f
     seen = x["features"].double()
     seen = seen if observation is None else observation.see(seen, known.interface.flags)
     learner = Learner.read(before)
-    _certify_acting(known, kept, learner, seen, log)
+    _compare_acting(known, kept, learner, seen, log)
     paid = torch.where(valid, x["rewards"].double(), 0.0)
     going_on = () if starts is None else (starts, before.get("normalizers/reward.running"))
     reward, scaled, running = ppo.scaled(paid, valid, reward, train.ppo.gamma, known.clipped, *going_on)
     if observation is not None:
         observation = observation.with_rows(x["features"][:-1][valid].double())
-    _certify_scales(after, observation, reward, running, float(paid.abs().max()), where, log)
+    _compare_scales(after, observation, reward, running, float(paid.abs().max()), where, log)
     values, following = (torch.where(valid, x[name].double(), 0.0) for name in ("values", "next_values"))
     gained, returns = ppo.advantages(
         scaled, values, following, x["terminated"], x["truncated"], valid, train.ppo.gamma, train.ppo.gae_lambda
@@ -134,8 +134,8 @@ def certify_iteration(known: Known, kept: KeptIteration, metrics: Mapping[str, f
     update = Update(steps, known.interface, train, known.params.rng_seed, kept.number, looked)
     learned, derived = _followed(update, learner, Learner.read(after))
     derived |= ppo.summary(gained[valid], returns[valid], values[valid])
-    _certify_metrics(metrics, derived, unit, where, log)
-    _certify_learned(learner, learned, Learner.read(after), where, log)
+    _compare_metrics(metrics, derived, unit, where, log)
+    _compare_learned(learner, learned, Learner.read(after), where, log)
 
 
 def _followed(update: Update, before: Learner, recorded: Learner) -> tuple[Learner, dict[str, float]]:
@@ -163,17 +163,13 @@ def _distance(before: Learner, learned: Learner, recorded: Learner) -> float:
     return norm(learned, recorded) / (norm(learned, before) or 1.0)
 
 
-def certify_states(kept: KeptIteration, recorded: tuple[str, str], like: Tensors, log: ComparisonLog) -> None:
-    """Compare the hashes of the states that were kept with those recorded; shapes are those of ``like``."""
-    for when, expected in zip((BEFORE, AFTER), recorded, strict=True):
-        state = kept.state(when)
-        # A number was kept as an array of one; the actions of running episodes are now more, now fewer.
-        shaped = {name: x.view(like[name].shape) if x.numel() == 1 else x for name, x in state.items() if name in like}
-        same = state.keys() == like.keys() and hashed({}, shaped) == expected
-        log.equal("state that was kept", f"{when}{kept.where}", same)
+def compare_states(kept: RecordedIteration, hashes: tuple[str, str], log: ComparisonLog) -> None:
+    """Compare the hashes of the states before and after an iteration with those of telemetry."""
+    for when, expected in zip((BEFORE, AFTER), hashes, strict=True):
+        log.equal("state that was recorded", f"{when}{kept.where}", hashed({}, kept.state(when)) == expected)
 
 
-def certify_taken_up(begun: Sequence[str], ended: Sequence[str], log: ComparisonLog) -> None:
+def compare_taken_up(begun: Sequence[str], ended: Sequence[str], log: ComparisonLog) -> None:
     """Compare the hash of the state that each iteration began with to that of the state the one before ended with: a
     resume or a validation in between must not change it.
     """
@@ -205,7 +201,7 @@ def _starts(x: Tensors) -> Tensor | None:
     return torch.cat((x["starts"][:1], x["terminated"] | x["truncated"])) if "starts" in x else None
 
 
-def _certify_acting(known: Known, kept: KeptIteration, learner: Learner, seen: Tensor, log: ComparisonLog) -> None:
+def _compare_acting(known: Known, kept: RecordedIteration, learner: Learner, seen: Tensor, log: ComparisonLog) -> None:
     x, where, valid = kept.tensors, kept.where, kept.tensors["valid"]
     steps, _, factors = x["actions"].shape
     network = Network(learner.weights, known.interface, known.params.train.policy)
@@ -219,7 +215,7 @@ def _certify_acting(known: Known, kept: KeptIteration, learner: Learner, seen: T
     on = valid & ~x["terminated"]
     if starts is not None:
         ended = on & x["truncated"]
-        _certify_last(known, kept, network, ended, log)
+        _compare_last(known, kept, network, ended, log)
         on = on & ~ended
     log.tensors("values that follow", where, x["next_values"][on], values[1:][on])
     worst = judged.misplaced.max(dim=1).values
@@ -227,7 +223,7 @@ def _certify_acting(known: Known, kept: KeptIteration, learner: Learner, seen: T
     log.note("actions sampled", f"{where}, step {at[0] + 1}, host {at[1]}", float(worst.max()))
 
 
-def _certify_last(known: Known, kept: KeptIteration, network: Network, ended: Tensor, log: ComparisonLog) -> None:
+def _compare_last(known: Known, kept: RecordedIteration, network: Network, ended: Tensor, log: ComparisonLog) -> None:
     """Compare the values of the last observations of truncated episodes, under the memory of that moment."""
     if not ended.any():
         return
@@ -242,7 +238,7 @@ def _certify_last(known: Known, kept: KeptIteration, network: Network, ended: Te
     log.tensors("values that follow", f"{kept.where}, at a truncation", x["next_values"][ended], values[0])
 
 
-def _certify_scales(
+def _compare_scales(
     after: Tensors, observation: Scale | None, reward: Scale | None, running: Tensor, paid: float, where: str,
     log: ComparisonLog,
 ) -> None:  # fmt: skip
@@ -258,7 +254,7 @@ def _certify_scales(
         log.tensors("running returns", where, after["normalizers/reward.running"], running, paid)
 
 
-def _certify_metrics(
+def _compare_metrics(
     metrics: Mapping[str, float], derived: Mapping[str, float], unit: float, where: str, log: ComparisonLog
 ) -> None:
     log.note("first ratio", where, max(0.0, metrics["first_ratio_deviation"] - RATIO))
@@ -269,7 +265,7 @@ def _certify_metrics(
             log.number(name, where, metrics[name], value, scale)
 
 
-def _certify_learned(before: Learner, learned: Learner, after: Learner, where: str, log: ComparisonLog) -> None:
+def _compare_learned(before: Learner, learned: Learner, after: Learner, where: str, log: ComparisonLog) -> None:
     for what in ("weights", "first", "second"):
         kind = what if what == "weights" else f"{what} moments"
         log.changes(kind, where, *(getattr(learner, what) for learner in (before, after, learned)))

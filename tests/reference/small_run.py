@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from safetensors.torch import save
+from torch import Tensor
 
 from simic import durable
 from simic.audit.provenance import PUBLISHED
@@ -25,7 +26,9 @@ from simic.training.interrupts import Interrupted
 from simic.training.observers import Observer
 from simic.training.session import open_session
 from simic.training.trainer import train
+from tests.reference.finished_gym_run import FinishedGymRun
 from tests.reference.finished_run import FinishedRun
+from tests.training.recorded_iterations import IterationRecorder
 
 ITERATIONS = 3
 TASKS = {"train": 4, "val": 2}  # of a bank, at most, by group; a data set alone is one task of group train
@@ -96,20 +99,32 @@ class StopAfterTheFirst(Observer):
 
 
 def small_run(params: Params, prepared: Path, scratch: Path) -> FinishedRun:
-    """Train a few iterations with these settings, resumed after the first, and publish everything."""
-    data, work, published = scratch / "data", scratch / "work", scratch / "published"
-    small = composed(params, thinned(prepared, data))
+    """Train a few iterations of a small training with these settings, resumed after the first."""
+    data = thinned(prepared, scratch / "data")
+    return recorded_run(composed(params, data), data, scratch)
+
+
+def recorded_run(params: Params, prepared: Path, scratch: Path) -> FinishedRun:
+    """Train, interrupted after the first iteration, record every iteration and publish everything."""
+    work = scratch / "work"
+    telemetry = scratch / "telemetry"
+    checkpoints = scratch / "checkpoints"
+    recorded: dict[int, dict[str, Tensor]] = {}
     first = StopAfterTheFirst()
-    with open_session(small, work, data, fresh=True) as session, suppress(Interrupted):
+    with open_session(params, work, prepared, fresh=True) as session, suppress(Interrupted):
+        recorder = IterationRecorder(session)
         train(session, [first], first.stop)
-    with open_session(small, work, data) as session:
+    recorded |= recorder.iterations
+    with open_session(params, work, prepared) as session:
+        recorder = IterationRecorder(session)
         counters = train(session)
+        recorded |= recorder.iterations
         assert counters.best_iteration is not None  # it is trained to its end
-        extent, store = session.recorder.flush(), session.checkpoints
-        chain = publish.links(work, extent)
-        store.publish(published / "checkpoints", counters.best_iteration, counters.iteration, chain)
-        publish.publish(work, extent, published / "telemetry", kept_iteration.published(small))
-    run = RunRecord.from_published(small, published / "telemetry")
-    kept = {name: checkpoint.read_published(published / "checkpoints", name) for name in PUBLISHED}
-    run = replace(run, checkpoints=kept)
-    return FinishedRun(data, scratch / "grown", published / "telemetry", published / "checkpoints", run)
+        extent = session.recorder.flush()
+        links = publish.links(work, extent)
+        session.checkpoints.publish(checkpoints, counters.best_iteration, counters.iteration, links)
+        publish.publish(work, extent, telemetry, kept_iteration.published(params))
+    run = RunRecord.from_published(params, telemetry)
+    run = replace(run, checkpoints={name: checkpoint.read_published(checkpoints, name) for name in PUBLISHED})
+    kind = FinishedGymRun if params.prepare.is_gym else FinishedRun
+    return kind(prepared, scratch / "grown", telemetry, checkpoints, run, recorded)

@@ -1,0 +1,95 @@
+"""Headroom, evaluation and exported network of whole small runs are what the reference computes from their files."""
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from safetensors.torch import load_file, save_file
+
+from simic.params import Params
+from simic.pipeline import stages
+from simic.pipeline.paths import Workspace
+from tests.gym_run import TREE, gym_run
+from tests.helpers import made_once
+from tests.pipeline.small_suite import tree
+from tests.reference.finished_gym_run import FinishedGymRun
+from tests.reference.finished_run import FinishedRun, part
+
+GROWTH = tree("headroom.policies=[static, patient]", "headroom.floors=true")
+
+
+class Finished(NamedTuple):
+    workspace: Workspace
+    run: FinishedRun
+
+
+def subject(kind: type[FinishedRun], workspace: Workspace, params: Params) -> FinishedRun:
+    run = stages.recorded(params, workspace)
+    return kind(workspace.prepared, workspace.grown, workspace.telemetry, workspace.checkpoints, run)
+
+
+@pytest.fixture(scope="module")
+def growth(tmp_path_factory: pytest.TempPathFactory) -> Finished:
+    def make(folder: Path) -> None:
+        for name in ("prepare", "headroom", "train", "evaluate"):
+            stages.STAGES[name](GROWTH, Workspace(folder))
+
+    workspace = Workspace(made_once(tmp_path_factory, "finished", make))
+    return Finished(workspace, subject(FinishedRun, workspace, GROWTH))
+
+
+@pytest.mark.parametrize("name", ["evaluation", "headroom", "grown_network"])
+def test_a_growth_run_is_what_the_reference_computes(name: str, growth: Finished) -> None:
+    compared = part(getattr(growth.run, name))
+    assert compared.lines and not compared.differences, compared
+
+
+def test_validation_of_the_best_checkpoint_is_what_its_weights_decide(growth: Finished) -> None:
+    compared = part(growth.run.episodes)
+    assert compared.lines and not compared.differences, compared
+
+
+@pytest.mark.parametrize("name", ["episodes", "evaluation"])
+def test_a_run_on_an_environment_is_what_the_reference_computes(
+    name: str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    run = subject(FinishedGymRun, gym_run(tmp_path_factory), TREE)
+    compared = part(getattr(run, name))
+    assert compared.lines and not compared.differences, compared
+
+
+# --- a comparison that nothing can fail is none ---
+
+
+def test_another_exported_network_differs(growth: Finished, tmp_path: Path) -> None:
+    grown = Path(shutil.copytree(growth.workspace.grown, tmp_path / "grown"))
+    tensors = load_file(grown / "weights.safetensors")
+    save_file({name: tensor * 0.5 for name, tensor in tensors.items()}, grown / "weights.safetensors")
+    assert part(replace(growth.run, grown=grown).grown_network).differences
+
+
+def test_a_headroom_of_other_hosts_differs(growth: Finished) -> None:
+    """Shift what hosts scored and reached statically; let hosts choose by what they score."""
+    headroom = growth.run.run.headroom
+    assert headroom is not None
+
+    def shifted(values):
+        return *values[1:], values[0]
+
+    changed = {name: shifted(vars(headroom)[name]) for name in ("val_pct", "test_pct")}
+    changed["choosing_val_pct"] = headroom.val_pct
+    other = replace(growth.run.run, headroom=headroom.model_copy(update=changed))
+    differing = {line.what for line in part(replace(growth.run, run=other).headroom).differences}
+    assert {"validation accuracy, third quartile", "test accuracy, third quartile"} <= differing
+
+
+def test_other_weights_than_those_that_decided_differ(growth: Finished) -> None:
+    run = growth.run.run
+    assert run.checkpoints is not None
+    best = run.checkpoints["best"]
+    tensors = {name: -tensor if "heads" in name else tensor for name, tensor in best.tensors.items()}
+    other = replace(run, checkpoints={**run.checkpoints, "best": replace(best, tensors=tensors)})
+    differing = {line.what for line in part(replace(growth.run, run=other).evaluation).differences}
+    assert "decisions, mean, third quartile" in differing

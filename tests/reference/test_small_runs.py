@@ -1,0 +1,74 @@
+"""Small trainings are derived again down to the weights, their episodes host by host."""
+
+from pathlib import Path
+
+import pytest
+
+from simic import params
+from simic.data.prepare import prepare
+from simic.envs import gym_env
+from simic.params import Params
+from tests import standard
+from tests.helpers import ROOT
+from tests.reference.finished_run import FinishedRun, part
+from tests.reference.small_run import recorded_run, small_run
+
+KINDS = {
+    # No memory, a ratio per head, SGD: on images.
+    "images": (
+        "prepare.task=digits", "train.reward.mode=shaped", "train.episode_end=truncate", "train.policy.core=none",
+        "train.ppo.ratio=per_head", "train.ppo.entropy_scale={op: 2.0}", "train.host_optimizer.name=sgd",
+        "train.ppo.minibatches=2", "train.ppo.target_kl=0.02",
+    ),
+    # The default policy on tables, with episodes that are cut short.
+    "tables": ("train.episode_end=truncate", "train.ppo.normalize_observations=false"),
+    "tables, lstm": ("train.policy.core=lstm", "train.policy.critic=own", "train.ppo.learning_rate_schedule=linear"),
+    "environment": (
+        "prepare.task=gym", "prepare.gym.id=CartPole-v1", "train.envs=8", "train.episode_steps=96",
+        "train.policy={core: lstm, encoder_units: 16, core_units: 16, head_units: 16, critic: own}",
+        "train.ppo.normalize_rewards=true", "train.ppo.gamma=0.95", "train.ppo.gae_lambda=0.8",
+        "train.ppo.max_grad_norm=0.1", "evaluate.epochs=null",
+    ),
+}  # fmt: skip
+
+
+def prepared_data(tree: Params, folder: Path) -> Path:
+    """Prepare few tasks of the suite, or few samples of the data set."""
+    target = folder / "prepared"
+    if tree.prepare.is_gym:
+        gym_env.prepare(tree.prepare.gym, tree.rng_seed, target)
+        return target
+    instances = standard.Instances(train=6, val=3, held_out=1, held_out_kinds=1)
+    suite = tree.prepare.suite.model_copy(update={"instances": instances})
+    prepare(tree.prepare.model_copy(update={"suite": suite}), tree.rng_seed, target, folder)
+    return target
+
+
+def trained(kind: str, folder: Path) -> FinishedRun:
+    """Train a small run of that kind."""
+    tree = params.load(ROOT / "params.yaml", [*KINDS[kind], "prepare.samples=160"])
+    return small_run(tree, prepared_data(tree, folder), folder)
+
+
+def differences(run: FinishedRun) -> set[str]:
+    """Compare iterations and episodes; name the kinds of comparisons that differ."""
+    compared = part(run.iterations), part(run.episodes)
+    assert all(one.lines for one in compared), [one.reason for one in compared]
+    return {line.what for one in compared for line in one.differences}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_small_training_is_what_the_reference_computes(kind: str, tmp_path: Path) -> None:
+    assert differences(trained(kind, tmp_path)) == set()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("overrides", [(), ("prepare.task=digits", "evaluate.epochs=null")], ids=["tables", "images"])
+def test_training_at_its_real_size_is_what_the_reference_computes(overrides: tuple[str, ...], tmp_path: Path) -> None:
+    few = ("train.iterations=2", "train.validate_every=2", "train.horizon=null", "runtime.progress=none")
+    tree = params.load(ROOT / "params.yaml", [*overrides, *few])
+    prepared = tmp_path / "prepared"
+    prepare(tree.prepare, tree.rng_seed, prepared, tmp_path)
+    run = recorded_run(tree, prepared, tmp_path)
+    compared = part(run.iterations), part(lambda: run.episodes(hosts=8))
+    assert [line for one in compared for line in one.differences] == []
