@@ -253,10 +253,6 @@ def grow(
     n: Annotated[int, typer.Option(min=1, help="Networks grown side by side; the best by validation is kept.")] = 8,
     out: Annotated[Path, typer.Option(help="New folder for the grown network.")] = Path("grown"),
     epochs: GrowEpochs = None,
-    compare: Annotated[
-        bool,
-        typer.Option("--compare", help="Also train the common schedule and a random search, and score all."),
-    ] = False,
 ) -> None:
     """Grow a network on your own data with a trained controller or a baseline, and save it."""
     if data is None and task is None:  # said before anything heavy is imported
@@ -271,7 +267,7 @@ def grow(
         from simic.pipeline import grow as growing
 
         workspace = _workspace()
-        asked = growing.Growth(data, out, task, policy, host, n, compare, epochs, target, layout)
+        asked = growing.Growth(data, out, task, policy, host, n, epochs, target, layout)
         tree = params.load(workspace.params) if workspace.params.exists() else params.Params()
         _say_grown(growing.grow(tree, workspace, asked, lambda note: _say(f"data     {note}")), asked)
 
@@ -284,8 +280,6 @@ def _say_grown(grown: "Grown", asked: "Growth") -> None:
     _say(f"grown    {grown.path}: host {grown.host} of {asked.hosts}")
     _say(f"size     {grown.params} parameters (the host alone {grown.host_params})")
     _say(f"accuracy {grown.val_accuracy_pct:.1f} % validation, {grown.test_accuracy_pct:.1f} % test")
-    if account.compared is not None:
-        _say(f"\n{account.compared.table()}\n")
     if account.floors is not None:
         _say(f"\n{account.floors.table()}\n\n{account.floors.advice}\n")
     _say(f"card     {grown.path / 'README.md'}")

@@ -11,7 +11,7 @@ from simic.data.batches import Meta
 from simic.errors import SimicError
 from simic.evaluation.endpoints import PATIENT, TUNED
 from simic.evaluation.policies import refuse_other_host
-from simic.evaluation.result import Frozen, read_headroom
+from simic.evaluation.result import Frozen
 from simic.evaluation.rules import published_for
 from simic.growth.networks.hosts import build_host
 from simic.params import Host
@@ -31,11 +31,10 @@ class Publication(Frozen):
 
 @dataclass(frozen=True)
 class Controller:
-    """A trained policy, its name for readers, and the best common schedule of its training tasks, if known."""
+    """A trained policy, and its name for readers."""
 
     name: str
     learned: Learned
-    common: str | None = None
     published: Publication | None = None
 
     @classmethod
@@ -46,18 +45,13 @@ class Controller:
         published = None if given is None else Publication.model_validate(given)
         name = f"the published controller of suite {published.suite}" if published else f"the controller in {folder}"
         trained = f"{name}, trained for {learned.iteration} iterations"
-        return cls(trained, learned, published.common_schedule if published else None, published)
+        return cls(trained, learned, published)
 
     @classmethod
-    def own(cls, models: Path, headroom: Path, device: torch.device) -> Self:
-        """Load the project's own, with the common schedule of its headroom where the host is the same."""
-        learned, common = Learned.load(models / "policy", device), None
-        if headroom.exists():
-            report = read_headroom(headroom)
-            host, slots = learned.train.host, learned.policy.observation_spec.categories
-            if (report.host.family, report.host.preset, report.host.slots) == (host.family, host.preset, slots):
-                common = report.schedules[report.common]
-        return cls(f"the project's own controller, trained for {learned.iteration} iterations", learned, common)
+    def own(cls, models: Path, device: torch.device) -> Self:
+        """Load the project's own."""
+        learned = Learned.load(models / "policy", device)
+        return cls(f"the project's own controller, trained for {learned.iteration} iterations", learned)
 
     def refusal(self, host: Host | None, meta: Meta) -> str:
         """Say why it cannot grow that host (default: the one it was trained on) on those data; empty where it can."""

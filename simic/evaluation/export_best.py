@@ -15,7 +15,6 @@ from simic.envs.actions import RELEVANT
 from simic.envs.governor import Cause
 from simic.envs.growth_env import GrowthEnv
 from simic.errors import SimicError
-from simic.evaluation.compare import GrowthComparison
 from simic.evaluation.scoring import Turn
 from simic.evaluation.statistics import share_interval
 from simic.growth.export import Structure, grown_network, write_network
@@ -33,7 +32,7 @@ from simic.growth.life.vocabulary import (
 if TYPE_CHECKING:
     from simic.evaluation.floors import Floors
 
-COMPARISON, FLOORS = "compare.json", "floors.json"
+FLOORS = "floors.json"
 MOST_NAMES = 20
 ACCURACY_DIGITS = 3  # points; far below one sample of any split
 
@@ -58,7 +57,6 @@ class Account:
     """
 
     grown_by: str
-    compared: GrowthComparison | None = None
     floors: "Floors | None" = None
     notes: Sequence[str] = ()
     files: Mapping[str, str] = field(default_factory=dict)
@@ -108,8 +106,9 @@ def export_best(
         preprocessing.append({"data": [*account.notes]})
     contributions = [round(value, 2) for value in env.state.measured.contribution[row].tolist()]
     text = card(grown, network.structure, meta, task, env, rows.stop - rows.start, contributions, len(held.test))
-    records = {COMPARISON: account.compared, FLOORS: account.floors}
-    files = {name: record.to_json() for name, record in records.items() if record is not None} | {**account.files}
+    files = dict(account.files)
+    if account.floors is not None:
+        files[FLOORS] = account.floors.to_json()
     write_network(network, out, preprocessing + history(env, turns, best), text, files)
     return grown
 
@@ -188,8 +187,7 @@ def card(
     shape = ", ".join(map(str, structure.inputs.shape if structure.inputs else structure.input_shape))
     test = share_interval(grown.test_accuracy_pct / 100, tested)
     account = grown.account
-    compared = f"\n{account.compared.page()}\n" if account.compared else ""
-    compared = (f"\n{_floors(account.floors)}\n" if account.floors else "") + compared
+    compared = f"\n{_floors(account.floors)}\n" if account.floors else ""
     notes = "".join(f"\n- {note}" for note in account.notes)
     return f"""# A {env.host.family}/{env.host.preset} network grown by simic
 

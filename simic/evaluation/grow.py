@@ -16,7 +16,6 @@ from simic.data.own.own import OwnData
 from simic.data.raw_inputs import RawInputs
 from simic.envs.growth_env import GrowthEnv
 from simic.errors import SimicError
-from simic.evaluation.compare import compare
 from simic.evaluation.controllers import Controller, Rule
 from simic.evaluation.export_best import Account, Grown, best_host, export_best
 from simic.evaluation.floors import GROWN, Contender, Floors, Samples, floors
@@ -86,25 +85,21 @@ def grow(
     policy: Rule | Controller,
     hosts: int,
     out: Path,
-    compared: bool,
     told: Progress,
 ) -> Grown:
     """Grow ``hosts`` networks and export the one with the best committed validation accuracy, beside floors that cost
-    less and, if ``compared``, beside searches. SimicError when ``out`` exists.
+    less. SimicError when ``out`` exists.
     """
     if out.exists():
         raise SimicError(f"{out}: already exists; choose another folder or remove it")
-    name, common = (str(policy), None) if isinstance(policy, Rule) else (policy.name, policy.common)
+    name = str(policy) if isinstance(policy, Rule) else policy.name
     with played(setup, policy, hosts, told) as done:
-        env, test, comparison = done.env, done.held_out.test, None
         beside = beside_floors(setup, done, told)
-        if compared:
-            heard = partial(told, "random search, host trainings")
-            comparison = compare(setup.params, env, test, done.best, common, heard)
         notes = setup.data.notes if setup.data is not None else ()
         script = {PREDICT: Path(predict.__file__).read_text(encoding="utf-8")} if setup.inputs is not None else {}
-        account = Account(name, comparison, beside, notes, script)
-        return export_best(env, slice(0, hosts), done.turns, done.held_out, setup.prepared, account, out, setup.inputs)
+        account = Account(name, beside, notes, script)
+        rows = slice(0, hosts)
+        return export_best(done.env, rows, done.turns, done.held_out, setup.prepared, account, out, setup.inputs)
 
 
 def beside_floors(setup: GrowSetup, done: Played, told: Progress) -> Floors:

@@ -26,7 +26,7 @@ from simic.growth.networks.hosts import build_host
 from simic.params import Host, Params, Prepare, Train
 from simic.pipeline.display import shown
 from simic.pipeline.paths import Workspace
-from simic.pipeline.stages import raw_data, unchanged
+from simic.pipeline.stages import raw_data
 from simic.training import machine
 
 USUAL_HOSTS = {1: "transformer/baseline", 3: "cnn/baseline"}  # by the dimensions of a sample
@@ -49,7 +49,6 @@ class Growth:
     policy: str = "learned"  # or a baseline's name, a published controller's suite, a policy's directory
     host: str | None = None  # family/preset
     hosts: int = 8
-    compare: bool = False
     epochs: int | None = None  # of every host, and decisions about it; null: the middle of what training has
     target: str | None = None  # the column to predict
     layout: str | None = None  # where channels of images are: nchw, nhwc
@@ -70,7 +69,7 @@ def grow(params: Params, workspace: Workspace, asked: Growth, say: Callable[[str
         # Two that write to one folder would delete each other's half-written network.
         alone = durable.locked(asked.out.with_name(f".{asked.out.name}.lock"), f"grows {asked.out}")
         with alone, shown(params.runtime.progress, "grow", "") as progress:
-            return growing.grow(setup, policy, asked.hosts, asked.out, asked.compare, progress)
+            return growing.grow(setup, policy, asked.hosts, asked.out, progress)
 
 
 @contextmanager
@@ -144,7 +143,7 @@ def _asked_policy(
     models, own = workspace.models, None
     seals.refuse_changed(workspace.root, models.name)  # no other takes the place of one that is lost
     if models.exists():
-        own = Controller.own(models, unchanged(workspace, workspace.headroom), device)
+        own = Controller.own(models, device)
     return choose(own, host, params.train.host, meta, device)
 
 

@@ -225,7 +225,7 @@ def explained(tree: Params, workspace: Workspace) -> Any:
 def grow(tree: Params, workspace: Workspace) -> Any:
     """Whom `simic grow` lets play."""
     chosen: Any = _asked_policy("learned", None, tree, workspace, read_meta(workspace.prepared), CPU)
-    return chosen.name, known(chosen.learned)  # without headroom there is no common schedule, and no word of one
+    return chosen.name, known(chosen.learned)
 
 
 def data(tree: Params, workspace: Workspace) -> Any:
