@@ -14,12 +14,12 @@ from sklearn.utils import Tags
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 
-from simic.data.own.columns import codes
 from simic.data.own.readers import Given, of_python
+from simic.data.own.table_columns import codes
 from simic.errors import SimicError, printable
 from simic.evaluation.export_best import Grown
 from simic.evaluation.grow import played
-from simic.growth.export import GrownNetwork, load_grown
+from simic.growth.grown_network import GrownNetwork, load_grown
 from simic.params import Params
 from simic.pipeline import grow as growing
 from simic.pipeline.paths import Workspace

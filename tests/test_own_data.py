@@ -14,7 +14,7 @@ from PIL import Image
 from sklearn.datasets import load_digits, load_iris, load_wine
 
 from simic.classifier import probabilities
-from simic.growth.export import load_grown
+from simic.growth.grown_network import load_grown
 from simic.training import worker_layout
 from tests.conftest import Simic
 

@@ -14,7 +14,7 @@ EXPORT = """
 from pathlib import Path
 import simic
 from simic.agent.export import export_policy
-from simic.growth.export import grown_network, write_network
+from simic.growth.grown_network import grown_network, write_network
 from tests.agent.worlds import make_policy
 from tests.growth.worlds import make_population, mixed_slots
 assert Path(simic.__file__).is_relative_to(Path.cwd())

@@ -20,7 +20,7 @@ from simic.data.batches import (
     TaskMeta,
 )
 from simic.data.sources import Source, complete, drop_duplicates, equal_rows
-from simic.data.suites.drawing import many
+from simic.data.suites.suite_bank import many
 from simic.data.tasks import TASKS
 from simic.errors import SimicError
 from simic.params import Prepare, Split

@@ -9,7 +9,7 @@ from simic.envs.rewards import score
 from simic.evaluation import search
 from simic.evaluation.result import BLIND, LEARNED, Evaluation, Fixed, HeadroomReport, PerSeed, Standing, Standings
 from simic.evaluation.statistics import Interval, Values, gap_closed, mean_interval, paired_difference, rows_by_task
-from simic.growth.networks.tables import TOGETHER
+from simic.growth.networks.tabular import TOGETHER
 from simic.params import Params
 
 COMMON, ORACLE_KIND, ORACLE_TASK = "best common schedule", "oracle per kind", "oracle per task"

@@ -17,7 +17,7 @@ from simic.envs.growth_env import GrowthEnv
 from simic.errors import SimicError
 from simic.evaluation.scoring import Turn
 from simic.evaluation.statistics import share_interval
-from simic.growth.export import Structure, grown_network, write_network
+from simic.growth.grown_network import Structure, grown_network, write_network
 from simic.growth.life.vocabulary import (
     ALPHA_SPEED_STEPS,
     ALPHA_TARGETS,

@@ -26,7 +26,7 @@ from simic.growth.batch.population import Population
 from simic.growth.life.vocabulary import Slots
 from simic.growth.networks.blueprints import blueprints_of
 from simic.growth.networks.hosts import build_host
-from simic.growth.networks.tables import TOGETHER
+from simic.growth.networks.tabular import TOGETHER
 from simic.params import Host, Params
 from simic.progress import Progress
 

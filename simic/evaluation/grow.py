@@ -12,7 +12,7 @@ import torch
 from simic.data.bank import SPLITS
 from simic.data.batches import Dataset, HeldOut, load_held_out
 from simic.data.own import predict
-from simic.data.own.own import OwnData
+from simic.data.own.own_data import OwnData
 from simic.data.raw_inputs import RawInputs
 from simic.envs.growth_env import GrowthEnv
 from simic.errors import SimicError
@@ -22,7 +22,7 @@ from simic.evaluation.floors import GROWN, Contender, Floors, Samples, floors
 from simic.evaluation.policies import BASELINES, refuse_other_host
 from simic.evaluation.scoring import Hosts, Turn, open_env, play_together
 from simic.growth.batch.shards import recovered
-from simic.growth.export import GrownNetwork, grown_network
+from simic.growth.grown_network import GrownNetwork, grown_network
 from simic.params import Params
 from simic.progress import Progress
 

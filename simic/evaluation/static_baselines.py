@@ -24,7 +24,7 @@ from simic.growth.life.vocabulary import Slots, Stage
 from simic.growth.networks.blueprints import Blueprint, blueprints_of
 from simic.growth.networks.family import family_of
 from simic.growth.networks.hosts import HostSpec, build_host
-from simic.growth.networks.tables import TOGETHER
+from simic.growth.networks.tabular import TOGETHER
 from simic.params import Host, Params, Train
 from simic.training import worker_layout
 

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from simic.growth.export import load_grown
+    from simic.growth.grown_network import load_grown
 
 __all__ = ["load_grown"]
 
@@ -11,7 +11,7 @@ __all__ = ["load_grown"]
 def __getattr__(name: str) -> Any:
     """Import ``load_grown`` when it is asked for: the rest of the package does not need what exporting needs."""
     if name == "load_grown":
-        from simic.growth.export import load_grown
+        from simic.growth.grown_network import load_grown
 
         return load_grown
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from simic import durable, registry, seals
 from simic.data import prepare
 from simic.data.batches import Meta, read_meta
-from simic.data.own.own import OwnData, own_data
+from simic.data.own.own_data import OwnData, own_data
 from simic.data.own.readers import Given, read
 from simic.data.raw_inputs import RawInputs
 from simic.errors import SimicError

@@ -21,7 +21,7 @@ from simic.data.batches import load_held_out, load_split, read_meta
 from simic.errors import SimicError
 from simic.evaluation import explain, result, scoring
 from simic.evaluation.promotion import Entrant
-from simic.growth.export import load_grown
+from simic.growth.grown_network import load_grown
 from simic.params import Params
 from simic.pipeline import kept_runs, run_summary, stages
 from simic.pipeline.grow import _asked_policy

@@ -18,7 +18,7 @@ from simic import durable, params
 from simic.errors import SimicError
 from simic.evaluation import controllers
 from simic.evaluation import grow as growing
-from simic.growth.export import load_grown
+from simic.growth.grown_network import load_grown
 from simic.pipeline.grow import Growth, _usual_host, grow, growth
 from simic.pipeline.paths import Workspace
 from tests.helpers import ROOT

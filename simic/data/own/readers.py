@@ -13,7 +13,7 @@ from torch.utils import data as torch_data
 
 from simic import durable
 from simic.data.own import predict
-from simic.data.own.columns import split_target
+from simic.data.own.table_columns import split_target
 from simic.data.sources import npz_arrays
 from simic.errors import SimicError
 from simic.memory import refuse_too_much

@@ -11,7 +11,7 @@ from torch import nn
 from simic import registry
 from simic.errors import SimicError
 from simic.growth.life.vocabulary import Stage
-from simic.growth.networks import images, tables, transformer  # noqa: F401 - they register the shipped families
+from simic.growth.networks import images, tabular, transformer  # noqa: F401 - they register the shipped families
 from simic.growth.networks.blueprints import count_flops, count_params, families_with_blueprints, probe
 from simic.growth.networks.family import Anatomy, Shape, families, family_of
 from simic.growth.networks.layers import check_norm

@@ -2,7 +2,7 @@
 
 from tests.faults.fault import Faults, Patch, critical, high, medium
 
-BATCHES, DRAWING = "data/batches.py", "data/suites/drawing.py"
+BATCHES, DRAWING = "data/batches.py", "data/suites/suite_bank.py"
 ENV, POPULATION = "envs/growth_env.py", "growth/batch/population.py"
 
 FAULTS: Faults = {

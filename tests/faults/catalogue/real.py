@@ -6,7 +6,7 @@ from tests.faults.fault import Faults, Patch, critical, high
 
 PPO, NORMALIZATION = "agent/ppo.py", "agent/normalization.py"
 ENV, SHARDS = "envs/growth_env.py", "growth/batch/shards.py"
-DRAWING, HEADROOM, SCORING = "data/suites/drawing.py", "evaluation/headroom.py", "evaluation/scoring.py"
+DRAWING, HEADROOM, SCORING = "data/suites/suite_bank.py", "evaluation/headroom.py", "evaluation/scoring.py"
 
 FAULTS: Faults = {
     # Late.

@@ -52,7 +52,7 @@ FAULTS: Faults = {
     "held-out-test-is-its-training-split": critical(
         "The test split of held-out tasks has the samples of their training split.",
         Patch(
-            "data/suites/drawing.py",
+            "data/suites/suite_bank.py",
             "drawn.values()])",
             'drawn.values()])\n        drawn["test"] = tuple(part[: samples["test"]] for part in drawn["train"])',
         ),

@@ -11,7 +11,7 @@ from simic.data.batches import Dataset, load_held_out, load_split, read_meta
 from simic.data.prepare import prepare
 from simic.data.suites import kinds as kinds_module
 from simic.data.suites.kinds import KINDS, Draws, Problem, Sources
-from simic.data.suites.tables import SINGLE_VAL
+from simic.data.suites.tables_suite import SINGLE_VAL
 from simic.params import Prepare
 from tests import standard
 from tests.data.refusals import refused

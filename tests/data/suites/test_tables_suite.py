@@ -12,7 +12,7 @@ from simic.data.batches import Dataset, load_held_out, load_split, read_meta
 from simic.data.prepare import prepare
 from simic.data.suites import kinds as kinds_module
 from simic.data.suites.kinds import KINDS, Draws, Problem, Sources
-from simic.data.suites.tables import BASE, HELD_OUT, REAL, SINGLE, SINGLE_VAL, SINGLES
+from simic.data.suites.tables_suite import BASE, HELD_OUT, REAL, SINGLE, SINGLE_VAL, SINGLES
 from simic.params import Prepare
 from tests import standard
 from tests.data.refusals import refused

@@ -10,10 +10,10 @@ from sklearn.datasets import load_digits, load_wine
 
 import simic.growth
 from simic import durable
-from simic.data.own.own import own_data
+from simic.data.own.own_data import own_data
 from simic.data.own.readers import of_python
 from simic.errors import SimicError
-from simic.growth.export import GrownNetwork, SeedRecord, grown_network, load_grown, write_network
+from simic.growth.grown_network import GrownNetwork, SeedRecord, grown_network, load_grown, write_network
 from simic.growth.life.vocabulary import Slots, Stage
 from simic.growth.networks import blueprints
 from simic.growth.networks.hosts import build_host

@@ -6,9 +6,9 @@ import pytest
 import torch
 from sklearn.datasets import load_breast_cancer, load_digits, load_iris, load_wine
 
-from simic.data.own.columns import codes, labels
-from simic.data.own.own import OwnData, layout_of, own_data
+from simic.data.own.own_data import OwnData, layout_of, own_data
 from simic.data.own.readers import of_python
+from simic.data.own.table_columns import codes, labels
 from simic.data.raw_inputs import InputEncoder
 from simic.errors import SimicError
 

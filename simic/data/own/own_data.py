@@ -10,8 +10,8 @@ from torch import Tensor
 
 from simic.data.bank import LIMIT, SPLITS, Bank, bank_of_one
 from simic.data.batches import TaskMeta
-from simic.data.own.columns import codes, describe, is_number, labels
 from simic.data.own.readers import Given
+from simic.data.own.table_columns import codes, describe, is_number, labels
 from simic.data.prepare import cut
 from simic.data.raw_inputs import TO_CHANNELS_FIRST, InputEncoder, Layout, RawInputs
 from simic.data.sources import checked, equal_rows
