@@ -129,7 +129,7 @@ def _work(folder: Path) -> Iterator[Answer]:
         then = f"the next start goes on after {start.manifest.iteration} iterations; nothing to do"
         yield Answer(f"{name}, checkpoints", True, f"training goes on after {start.manifest.iteration} iterations")
         # The best checkpoint is the one that the checkpoint to start from names.
-        extent, best = resume.extent(start.manifest), start.manifest.best_iteration
+        extent, best = resume.extent_of(start.manifest), start.manifest.best_iteration
         damage = None if best is None else resume.damage_of(store, best, log.links(extent))
         if damage is not None:
             yield _damaged(f"{name}, checkpoint {best}", str(damage), "the next start takes the best of the others")

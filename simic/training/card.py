@@ -26,8 +26,8 @@ import torch
 
 program = torch.export.load("program/policy.pt2").module()
 inputs = json.loads(Path("program/policy.json").read_text())["inputs"].values()
-given = [torch.ones(2, *each["shape"][1:], dtype=getattr(torch, each["dtype"])) for each in inputs]
-features, categories, *masks, h, c = given  # masks: true where a choice is allowed
+tensors = [torch.ones(2, *each["shape"][1:], dtype=getattr(torch, each["dtype"])) for each in inputs]
+features, categories, *masks, h, c = tensors  # masks: true where a choice is allowed
 actions, op_logits, value, h, c = program(features, categories, tuple(masks), 0 * h, 0 * c)
 ```
 
@@ -39,16 +39,16 @@ NOT_EVALUATED = "Its evaluation and the audit's verdict are on the card that the
 
 
 def validated(manifest: Manifest) -> str:
-    """Return the results before anything was evaluated: the validation score that chose the policy."""
-    best = manifest.scalars["best_score"]
-    said = "It was never validated."
-    if isinstance(best, float) and manifest.best_iteration is not None:
-        said = f"Validation score: {best:.2f} points. It chose this iteration, and so flatters."
-    return f"{said} {NOT_EVALUATED}"
+    """Say the results before anything was evaluated: the validation score that chose the policy."""
+    score = manifest.scalars["best_score"]
+    text = "It was never validated."
+    if isinstance(score, float) and manifest.best_iteration is not None:
+        text = f"Validation score: {score:.2f} points. It chose this iteration, and so flatters."
+    return f"{text} {NOT_EVALUATED}"
 
 
 def growth_card(learned: Learned, manifest: Manifest, meta: Meta, results: str) -> str:
-    """Return the card of a controller of growth."""
+    """Write the card of a controller of growth."""
     train = learned.train
     return f"""# A controller of growth, trained on {meta.source}
 
@@ -77,7 +77,7 @@ From the folder with `policy` and `program`:
 
 
 def gym_card(learned: Learned, manifest: Manifest, meta: Meta, results: str) -> str:
-    """Return the card of an agent that controls a Gymnasium environment."""
+    """Write the card of an agent that controls a Gymnasium environment."""
     train = learned.train
     return f"""# An agent for {meta.source}
 
@@ -105,9 +105,9 @@ def data_used(meta: Meta, data_sha256: str) -> str:
     tasks = [task for task in meta.tasks if task.group == "train"]
     kinds = list(dict.fromkeys(task.kind for task in tasks))
     samples = ", ".join(f"{count} {split}" for split, count in meta.samples.items())
-    chose = len(meta.tasks) - len(tasks)
-    named = f" ({', '.join(kinds)})" if len(kinds) <= MOST_KINDS else ""
-    many = f"{len(tasks)} tasks of training, of {len(kinds)} kinds{named}; {chose} more chose the best iteration. "
+    validation = len(meta.tasks) - len(tasks)
+    names = f" ({', '.join(kinds)})" if len(kinds) <= MOST_KINDS else ""
+    many = f"{len(tasks)} tasks of training, of {len(kinds)} kinds{names}; {validation} more chose the best iteration. "
     bank = many if len(meta.tasks) > 1 else ""
     return (
         f"{meta.source}; licence: {meta.licence}. {bank}Samples of each task: {samples}. "
@@ -117,10 +117,13 @@ def data_used(meta: Meta, data_sha256: str) -> str:
 
 def limits(learned: Learned, shape: Sequence[int]) -> str:
     """List what it was trained with, beyond which nothing is known of it."""
-    train, slots = learned.train, learned.policy.observation_spec.categories
-    life, shortest, longest = train.lifecycle, train.shortest_episode, train.longest_episode
+    train = learned.train
+    life = train.lifecycle
+    slots = learned.policy.observation_spec.categories
+    shortest = train.shortest_episode
+    longest = train.longest_episode
     seeds = "one seed for each slot" if life.max_seeds is None else f"{life.max_seeds} seed{'s' * (life.max_seeds > 1)}"
-    allowed = "; ".join(f"{head}: {', '.join(map(str, kept))}" for head, kept in train.actions.items()) or "all"
+    allowed = "; ".join(f"{head}: {', '.join(map(str, choices))}" for head, choices in train.actions.items()) or "all"
     epochs = f"{longest}" if shortest == longest else f"{shortest} to {longest}"
     batches = "all batches" if train.batches_per_epoch == "all" else f"{train.batches_per_epoch} batches"
     return f"""- Host family {train.host.family} with {slots} slot{"s" * (slots > 1)}; trained on preset \

@@ -50,7 +50,7 @@ class Manifest(BaseModel):
     scalars: dict[str, Scalar]
 
     def to_json(self) -> bytes:
-        """Return the file's content, with a checksum of itself."""
+        """Encode the file, with a checksum of itself."""
         return durable.with_checksum(self.model_dump(mode="json"))
 
 
@@ -86,7 +86,8 @@ class CheckpointStore:
     """The checkpoints of one run by iterations done; the last ``keep_last`` and the best stay."""
 
     def __init__(self, root: Path, keep_last: int):
-        self.root, self.keep_last = root, keep_last
+        self.root = root
+        self.keep_last = keep_last
 
     def path(self, iteration: int) -> Path:
         return self.root / f"{iteration:06d}"
@@ -106,23 +107,31 @@ class CheckpointStore:
         all earlier checkpoints as they were.
         """
         refuse_non_finite(tensors, manifest)
-        path, kept = self.path(manifest.iteration), self.numbers()
-        rest = f"the checkpoint after {kept[-1]} iterations is kept" if kept else "there is no earlier checkpoint"
-        write(path, tensors, manifest, rest)
+        path = self.path(manifest.iteration)
+        earlier = self.numbers()
+        kept_text = (
+            f"the checkpoint after {earlier[-1]} iterations is kept" if earlier else "there is no earlier checkpoint"
+        )
+        write(path, tensors, manifest, kept_text)
         for iteration in self.numbers()[: -self.keep_last]:
             if iteration != manifest.best_iteration:
                 durable.remove_directory(self.path(iteration))
         return path
 
     def read(self, iteration: int) -> Checkpoint:
-        """Return the verified checkpoint after so many iterations; ``Damaged`` when it is not whole, or another one."""
+        """Read the checkpoint after so many iterations; ``Damaged`` when it is not whole, or another one."""
         return _of_iteration(read(self.path(iteration)), iteration)
 
     def publish(self, target: Path, best: int, latest: int, links: Mapping[int, str]) -> None:
-        """Copy the two that matter to ``target/best`` and ``target/latest``, verified, as a whole, with the hash chain
-        of the run: its links by iterations done, as far as they are known.
+        """Copy the two that matter to ``target/best`` and ``target/latest``, verified, as a whole.
+
+        Args:
+            target: The folder that is replaced.
+            best: Iterations done at the best checkpoint.
+            latest: Iterations done at the latest one.
+            links: The hash chain of the run, by iterations done, as far as it is known.
         """
-        chain = {"best": best, "latest": latest, "links": {str(done): link for done, link in links.items()}}
+        chain = {"best": best, "latest": latest, "links": {str(number): link for number, link in links.items()}}
         with durable.new_directory(target) as folder:
             durable.write_synced(folder / CHAIN_FILE, durable.with_checksum(chain))
             for name, iteration in (("best", best), ("latest", latest)):
@@ -137,7 +146,7 @@ class CheckpointStore:
 
 
 def cpu_copies(parts: Mapping[str, Mapping[str, Tensor]]) -> dict[str, Tensor]:
-    """Return copies on the CPU by name, ``part/…``."""
+    """Copy tensors to the CPU by name, ``part/…``."""
     return {
         f"{part}/{name}": tensor.detach().to("cpu", copy=True).contiguous()
         for part, tensors in parts.items()
@@ -156,8 +165,15 @@ def refuse_non_finite(tensors: Mapping[str, Tensor], manifest: Manifest) -> None
         )
 
 
-def write(path: Path, tensors: Mapping[str, Tensor], manifest: Manifest, kept: str) -> None:
-    """Write a directory whole or not at all; SimicError where that fails, saying what is ``kept``."""
+def write(path: Path, tensors: Mapping[str, Tensor], manifest: Manifest, kept_text: str) -> None:
+    """Write a checkpoint whole or not at all.
+
+    Args:
+        path: Its directory.
+        tensors: The state, by name.
+        manifest: The rest; its hash of the tensors is filled in.
+        kept_text: What stays where writing fails, for the message.
+    """
     content = save(dict(tensors))
     manifest = manifest.model_copy(update={"sha256": {STATE_FILE: durable.sha256_of(content)}})
     try:
@@ -166,12 +182,12 @@ def write(path: Path, tensors: Mapping[str, Tensor], manifest: Manifest, kept: s
             durable.write_synced(folder / MANIFEST_FILE, manifest.to_json())
     except OSError as error:
         raise SimicError(
-            f"{path}: cannot write checkpoint: {error.strerror}; {kept}; fix that and run the same command again"
+            f"{path}: cannot write checkpoint: {error.strerror}; {kept_text}; fix that and run the same command again"
         ) from None
 
 
 def read(path: Path) -> Checkpoint:
-    """Return a verified checkpoint directory; ``Damaged`` naming the file and what is wrong with it."""
+    """Read and verify a checkpoint directory; ``Damaged`` naming the file and what is wrong with it."""
     manifest = read_manifest(path)
     content = _read_bytes(path / STATE_FILE)
     if durable.sha256_of(content) != manifest.sha256.get(STATE_FILE):
@@ -183,52 +199,52 @@ def read(path: Path) -> Checkpoint:
 
 
 def read_published(folder: Path, name: str) -> Checkpoint:
-    """Return the verified checkpoint ``name`` of a published run, held against its hash chain; ``Damaged`` naming the
-    file and what brings it back.
+    """Read the checkpoint ``name`` of a published run and hold it against the hash chain; ``Damaged`` naming the file
+    and what brings it back.
     """
     try:
         chain = read_chain(folder)
-        saved = _of_iteration(read(folder / name), chain.iterations[name])
-        refuse_edited(saved, chain.links)
+        checkpoint = _of_iteration(read(folder / name), chain.iterations[name])
+        refuse_edited(checkpoint, chain.links)
     except Damaged as damage:
         raise type(damage)(f"{damage}; {RESTORED}") from None
-    return saved
+    return checkpoint
 
 
 def read_chain(folder: Path) -> ChainFile:
-    """Return the hash chain of a published run; ``Damaged`` naming the file."""
+    """Read the hash chain of a published run; ``Damaged`` naming the file."""
     file = folder / CHAIN_FILE
     try:
         chain = durable.checked(_read_bytes(file))
         iterations = {name: int(chain[name]) for name in ("best", "latest")}
-        return ChainFile(iterations, {int(done): link for done, link in chain["links"].items()})
+        return ChainFile(iterations, {int(number): link for number, link in chain["links"].items()})
     except (ValueError, KeyError) as error:
         raise Damaged(f"{file}: damaged: not the hash chain of a run: {error}") from None
 
 
-def _of_iteration(saved: Checkpoint, iteration: int) -> Checkpoint:
-    if saved.manifest.iteration != iteration:
-        raise Edited(
-            f"{saved.path}: holds the state after {saved.manifest.iteration} iterations, not after {iteration}"
-        )
-    return saved
+def _of_iteration(checkpoint: Checkpoint, iteration: int) -> Checkpoint:
+    number = checkpoint.manifest.iteration
+    if number != iteration:
+        raise Edited(f"{checkpoint.path}: holds the state after {number} iterations, not after {iteration}")
+    return checkpoint
 
 
-def refuse_edited(saved: Checkpoint, links: Mapping[int, str]) -> None:
+def refuse_edited(checkpoint: Checkpoint, links: Mapping[int, str]) -> None:
     """Raise ``Edited`` where tensors and counters do not give the link of the hash chain that telemetry has of the
     iteration; ``links`` by iterations done. Without the link before it nothing can be said.
     """
-    done, scalars = saved.manifest.iteration, saved.manifest.scalars
-    before = links.get(done - 1) if done > 1 else ""
-    if before is None or done == 0:
+    iteration = checkpoint.manifest.iteration
+    scalars = checkpoint.manifest.scalars
+    before = links.get(iteration - 1) if iteration > 1 else ""
+    if before is None or iteration == 0:
         return
-    computed = link({**scalars, "chain": before}, saved.tensors)
-    if {computed, links.get(done, computed)} != {scalars["chain"]}:
-        raise Edited(f"{saved.path}: its tensors and counters are not those that the hash chain of this run has")
+    computed = link({**scalars, "chain": before}, checkpoint.tensors)
+    if {computed, links.get(iteration, computed)} != {scalars["chain"]}:
+        raise Edited(f"{checkpoint.path}: its tensors and counters are not those that the hash chain of this run has")
 
 
 def link(scalars: Mapping[str, Scalar], tensors: Mapping[str, Tensor]) -> str:
-    """Return the next link of the hash chain: of the counters, which hold the link before, and of every tensor."""
+    """Hash the next link of the chain: of the counters, which hold the link before, and of every tensor."""
     hasher = hashlib.sha256(json.dumps(scalars, sort_keys=True).encode())
     for name, tensor in sorted(tensors.items()):
         hasher.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
@@ -237,7 +253,7 @@ def link(scalars: Mapping[str, Scalar], tensors: Mapping[str, Tensor]) -> str:
 
 
 def read_manifest(path: Path) -> Manifest:
-    """Return a checkpoint's manifest alone, verified; ``OtherFormat`` if another version of simic wrote it."""
+    """Read a checkpoint's manifest alone, verified; ``OtherFormat`` if another version of simic wrote it."""
     file = path / MANIFEST_FILE
     try:
         content = durable.checked(_read_bytes(file))

@@ -25,7 +25,7 @@ _ODD = np.int64(0x2545F4914F6CDD1D)  # a multiplier of MCG 64 (Steele, Vigna 202
 
 
 def hashed(features: Tensor) -> Tensor:
-    """Return an int64 hash of each row of float32 ``[…, D]``, on its device."""
+    """Hash each row of float32 ``[…, D]`` to an int64, on its device."""
     words = features.contiguous().view(torch.int32).long()
     total = torch.zeros_like(words[..., 0])
     for column in words.unbind(dim=-1):  # multiplication wraps
@@ -40,7 +40,9 @@ class GymTask(Task):
     score_column = "return"
 
     def __init__(self, params: Params, policy: ActorCritic, env: AnyGym) -> None:
-        self.params, self.policy, self.env = params, policy, env
+        self.params = params
+        self.policy = policy
+        self.env = env
         self._begin()
 
     def _begin(self) -> None:
@@ -56,7 +58,8 @@ class GymTask(Task):
     def keep_position(self, end: Position) -> None:
         """Note where a rollout ended; the state is of that moment."""
         memory = {"h": end.state.h.clone(), "c": end.state.c.clone(), "starts": end.starts.clone()}
-        self._position, self._state = end, {**self.env.state_dict(), **memory}
+        self._position = end
+        self._state = {**self.env.state_dict(), **memory}
 
     def state_dict(self) -> dict[str, Tensor]:
         return self._state
@@ -82,42 +85,53 @@ class GymTask(Task):
     def validate(self, policy: ActorCritic, normalizers: Normalizers, on_step: Callable[[], None]) -> Columns:
         env = open_gym(self.params.prepare.gym, self.params.rng_seed, self.env.env_ids, VALIDATION)
         try:
-            played = play(env, decided_by(policy, normalizers, env), on_step)
+            episodes = play(env, decided_by(policy, normalizers, env), on_step)
         finally:
             env.close()
         return {
             "env_id": self.env.env_ids.cpu().numpy(),
             "episodes": np.ones(env.num_envs, dtype=np.int64),
-            "return": np.array(played.returns),
-            "length": np.array(played.lengths, dtype=np.float64),
-            DECIDED: padded(played),
+            "return": np.array(episodes.returns),
+            "length": np.array(episodes.lengths, dtype=np.float64),
+            DECIDED: padded(episodes),
         }
 
 
 def decided_by(
-    policy: ActorCritic, normalizers: Normalizers, env: AnyGym, noise: Callable[[int], Tensor] | None = None,
+    policy: ActorCritic,
+    normalizers: Normalizers,
+    env: AnyGym,
+    noise: Callable[[int], Tensor] | None = None,
     blind: bool = False,
-) -> Decide:  # fmt: skip
-    """Return a policy as who decides, greedily or by ``noise(step) [E, heads]``; ``blind``: it sees the mean alone."""
+) -> Decide:
+    """Make a policy the one who decides in an environment.
+
+    Args:
+        policy: It keeps its memory between steps.
+        normalizers: Scales of what it sees; they stay as they are.
+        env: The environment, for its number of rows.
+        noise: ``[E, heads]`` of a step, to sample by; None: greedy.
+        blind: Whether it sees the mean of every feature alone.
+    """
     memory = policy.initial_state(env.num_envs)
 
     def decide(observation: Observation, starts: Tensor, step: int) -> Tensor:
         nonlocal memory
-        seen = normalizers.see(observation)
+        scaled = normalizers.see(observation)
         if blind:
-            seen = Observation(torch.zeros_like(seen.features), seen.categories, seen.masks)
-        given = None if noise is None else noise(step)
-        done = policy.act(seen, memory.zeroed(starts), given, greedy=noise is None)
-        memory = done.state
-        return done.actions
+            scaled = Observation(torch.zeros_like(scaled.features), scaled.categories, scaled.masks)
+        step_noise = None if noise is None else noise(step)
+        decision = policy.act(scaled, memory.zeroed(starts), step_noise, greedy=noise is None)
+        memory = decision.state
+        return decision.actions
 
     return decide
 
 
-def padded(played: PlayedEpisodes) -> np.ndarray:
-    """Return the actions ``[E, T, heads]``, −1 behind the end of an episode."""
-    longest = max(played.lengths)
-    rows = [np.pad(x, ((0, longest - len(x)), (0, 0)), constant_values=-1) for x in played.actions]
+def padded(episodes: PlayedEpisodes) -> np.ndarray:
+    """Stack the actions to ``[E, T, heads]``, −1 behind the end of an episode."""
+    longest = max(episodes.lengths)
+    rows = [np.pad(actions, ((0, longest - len(actions)), (0, 0)), constant_values=-1) for actions in episodes.actions]
     return np.stack(rows).astype(np.int16)
 
 
@@ -150,7 +164,9 @@ class GymRecorder(RolloutRecorder):
         envs = len(self.env.env_ids)
         running_return = self.state_before["returns"].cpu().numpy().copy()
         running_length = self.state_before["running_steps"].cpu().numpy()
-        returns, lengths, episodes = np.zeros(envs), np.zeros(envs), np.zeros(envs, np.int64)
+        returns = np.zeros(envs)
+        lengths = np.zeros(envs)
+        episodes = np.zeros(envs, np.int64)
         for reward, terminated, truncated in zip(steps["reward"], steps["terminated"], steps["truncated"], strict=True):
             ended = terminated | truncated
             running_return = running_return + reward

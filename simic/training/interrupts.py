@@ -40,8 +40,8 @@ def stop_at_once(doing: str) -> Iterator[None]:
     def stop(number: int) -> None:
         raise _Stop(number)
 
-    with _first_signal(stop) as asked:
-        if asked is None:
+    with _first_signal(stop) as received:
+        if received is None:
             yield
             return
 
@@ -50,7 +50,7 @@ def stop_at_once(doing: str) -> Iterator[None]:
             if not isinstance(ignored.exc_value, _Stop):
                 reported(ignored)
                 return
-            asked.clear()
+            received.clear()
             threading.Timer(AGAIN_SECONDS, os.kill, (os.getpid(), ignored.exc_value.args[0])).start()
 
         sys.unraisablehook = ask_again
@@ -78,15 +78,16 @@ def _first_signal(act: Callable[[int], None]) -> Iterator[threading.Event | None
     if threading.current_thread() is not threading.main_thread():
         yield None
         return
-    former, asked = {number: signal.getsignal(number) for number in SIGNALS}, threading.Event()
+    former = {number: signal.getsignal(number) for number in SIGNALS}
+    received = threading.Event()
 
     def restore() -> None:
         for number, handler in former.items():
             signal.signal(number, handler)
 
     def handle(number: int, frame: FrameType | None) -> None:
-        if not asked.is_set():
-            asked.set()
+        if not received.is_set():
+            received.set()
             act(number)
         else:
             restore()
@@ -95,6 +96,6 @@ def _first_signal(act: Callable[[int], None]) -> Iterator[threading.Event | None
     for number in SIGNALS:
         signal.signal(number, handle)
     try:
-        yield asked
+        yield received
     finally:
         restore()

@@ -10,7 +10,7 @@ from simic.training.task import RolloutColumns
 
 
 @dataclass(frozen=True)
-class Played:
+class Experience:
     """A rollout of the environments of this process, where it ended, and its telemetry."""
 
     rollout: Rollout
@@ -20,7 +20,7 @@ class Played:
 
 def play(
     state: TrainState, iteration: int, rng_seed: int, on_step: Callable[[StepRecord], None] | None = None
-) -> Played:
+) -> Experience:
     """Play one rollout with the policy and the scales as they are.
 
     Args:
@@ -47,13 +47,13 @@ def play(
         on_step=record,
         position=task.position(),
     )
-    return Played(rollout, end, recorder.columns(rollout))
+    return Experience(rollout, end, recorder.columns(rollout))
 
 
-def scale_and_estimate(state: TrainState, played: Played) -> Rollout:
+def scale_and_estimate(state: TrainState, experience: Experience) -> Rollout:
     """Move the scales, in this one place, and estimate advantages on the scaled rewards."""
-    state.task.keep_position(played.end)
-    rollout = played.rollout
+    state.task.keep_position(experience.end)
+    rollout = experience.rollout
     settings = state.ppo.settings
     rewards = state.normalizers.update(
         rollout.raw_features, rollout.rewards, rollout.starts, rollout.valid, state.ranks.reduce

@@ -89,15 +89,16 @@ class Learned:
     @classmethod
     def load(cls, path: Path, device: torch.device | str = "cpu") -> Self:
         """Load a directory that ``save`` wrote, verified; SimicError naming the file that is missing or damaged."""
-        card_file, weights_file = path / CARD_FILE, path / WEIGHTS_FILE
+        card_file = path / CARD_FILE
         try:
-            written, content = card_file.read_bytes(), weights_file.read_bytes()
-            card = json.loads(written)
+            card_content = card_file.read_bytes()
+            content = (path / WEIGHTS_FILE).read_bytes()
+            card = json.loads(card_content)
             if card["format_version"] != FORMAT_VERSION:
                 raise SimicError(
                     f"{path}: format version {card['format_version']}: must be {FORMAT_VERSION}; run simic train again"
                 )
-            card = durable.checked(written)
+            card = durable.checked(card_content)
             if card["sha256"] != durable.sha256_of(content):
                 raise SimicError(f"{path}: damaged: {WEIGHTS_FILE} does not have the sha256 in {CARD_FILE}; {RESTORED}")
             train = params.Train.model_validate_json(json.dumps(card["train"]))
@@ -113,30 +114,32 @@ class LearnedActor:
     """A policy with frozen observation scales; sampled draws are a hash of (rng_seed, iteration, env, step)."""
 
     def __init__(self, policy: ActorCritic, normalizers: Normalizers, greedy: bool) -> None:
-        self.policy, self.normalizers, self.greedy = policy, normalizers, greedy
+        self.policy = policy
+        self.normalizers = normalizers
+        self.greedy = greedy
 
     def start(self, episode: Episode) -> None:
         self.episode = episode
-        self.probabilities: list[Tensor] = []  # of what was done at each step, [E]
+        self.probabilities: list[Tensor] = []  # of the decision of every step, [E]
         self.memory = self.policy.initial_state(len(episode.env_ids))
 
     def act(self, situation: Situation) -> Action:
-        """Return the likeliest action, or one drawn from the policy's distribution."""
-        seen = self.normalizers.see(situation.observation)
+        """Choose the likeliest action, or draw one from the policy's distribution."""
+        observation = self.normalizers.see(situation.observation)
         noise = None if self.greedy else self.episode.noise(situation.step, len(self.policy.action_spec.heads))
-        decision = self.policy.act(seen, self.memory, noise, greedy=self.greedy, valid=situation.alive)
+        decision = self.policy.act(observation, self.memory, noise, greedy=self.greedy, valid=situation.alive)
         self.memory = decision.state
         self.probabilities.append(decision.joint.exp())
         return to_action(decision.actions)
 
 
 def describe_specs(action_spec: ActionSpec, observation_spec: ObservationSpec) -> dict[str, Any]:
-    """Return both specs as plain JSON."""
+    """Describe both specs in plain JSON."""
     return json.loads(json.dumps({"action": asdict(action_spec), "observation": asdict(observation_spec)}))
 
 
 def parse_specs(specs: dict[str, Any]) -> tuple[ActionSpec, ObservationSpec]:
-    """Return the specs that ``describe_specs`` described; SimicError for anything else."""
+    """Read the specs that ``describe_specs`` described; SimicError for anything else."""
     try:
         action = TypeAdapter(ActionSpec).validate_python(specs["action"])
         return action, TypeAdapter(ObservationSpec).validate_python(specs["observation"])

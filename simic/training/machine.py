@@ -11,13 +11,14 @@ from pydantic import BaseModel, ConfigDict
 from simic.errors import SimicError
 from simic.params import Runtime
 
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
+M_TRIM_THRESHOLD = -1  # of glibc's malloc.h
+M_MMAP_THRESHOLD = -3
 ADOPTED = ("group", "processes")  # a resume takes over the groups, and processes change nothing
 LIBRARIES = ("torch", "numpy", "safetensors", "gymnasium", "pydantic")
 
 
 class Machine(BaseModel):
-    """Equal records give equal bits; a difference makes a resume inexact."""
+    """What the bits of a training depend on; a difference makes a resume inexact."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -32,11 +33,11 @@ class Machine(BaseModel):
     ranks: int = 1  # processes of torchrun
     processes: int = 1  # that share the groups of a rank: no difference to the result
 
-    def differences(self, other: "Machine") -> dict[str, str]:
-        """Return the fields that differ, each as "own → other"."""
-        own, theirs = ({**machine.libraries, **machine.model_dump(exclude={"libraries"})} for machine in (self, other))
-        names = [name for name in own | theirs if own.get(name) != theirs.get(name) and name not in ADOPTED]
-        return {name: f"{own.get(name)} → {theirs.get(name)}" for name in names}
+    def differences(self, later: "Machine") -> dict[str, str]:
+        """List the fields that differ, each as "old → new"."""
+        old, new = ({**machine.libraries, **machine.model_dump(exclude={"libraries"})} for machine in (self, later))
+        names = [name for name in old | new if old.get(name) != new.get(name) and name not in ADOPTED]
+        return {name: f"{old.get(name)} → {new.get(name)}" for name in names}
 
 
 def configure(runtime: Runtime) -> torch.device:
@@ -77,10 +78,24 @@ def _keep_freed_memory() -> None:
 
 
 def describe(runtime: Runtime, device: torch.device, group: int, ranks: int = 1, processes: int = 1) -> Machine:
-    """Return the machine as ``configure`` and ``worker_layout.layout`` left it."""
+    """Describe the machine as ``configure`` and ``worker_layout.layout`` left it.
+
+    Args:
+        runtime: Settings of this machine.
+        device: The device of training.
+        group: Hosts that are computed together.
+        ranks: Processes of torchrun.
+        processes: Worker processes that share the groups of a rank.
+    """
     return Machine(
-        python=platform.python_version(), libraries={name: version(name) for name in LIBRARIES},
-        cpu_capability=torch.backends.cpu.get_cpu_capability(), threads=torch.get_num_threads(),
+        python=platform.python_version(),
+        libraries={name: version(name) for name in LIBRARIES},
+        cpu_capability=torch.backends.cpu.get_cpu_capability(),
+        threads=torch.get_num_threads(),
         device=torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
-        tf32=runtime.tf32, backend=runtime.backend, group=group, ranks=ranks, processes=processes,
-    )  # fmt: skip
+        tf32=runtime.tf32,
+        backend=runtime.backend,
+        group=group,
+        ranks=ranks,
+        processes=processes,
+    )

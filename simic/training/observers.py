@@ -55,7 +55,13 @@ class Observer:
 
 
 def summary(update: UpdateRow, episode: Columns, floors: Mapping[str, float]) -> str:
-    """Return the results of an iteration in a line's width; a validation score beside those of other policies."""
+    """Summarise an iteration in a line's width; a validation score stands beside those of other policies.
+
+    Args:
+        update: The row of the update.
+        episode: Columns of the episodes that it learned from, ``[E]``.
+        floors: Scores of other policies on the validation tasks, by name.
+    """
     if "fossilized" in episode:
         parts = [
             f"{episode['length'].max():2d} epochs",
@@ -73,31 +79,35 @@ def summary(update: UpdateRow, episode: Columns, floors: Mapping[str, float]) ->
 
 
 def duration(seconds: float) -> str:
-    """Return ``1:02:03`` or ``2:03``."""
+    """Write seconds as ``1:02:03`` or ``2:03``."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
 
 
 class Lines(Observer):
-    """Say one line per iteration; ``floors`` are scores of other policies, by name."""
+    """Says one line per iteration; ``floors`` are scores of other policies, by name."""
 
     def __init__(
         self, say: Callable[[str], None], clock: Callable[[], float] = time.monotonic, floors: Mapping[str, float] = {}
     ):
-        self._say, self._clock, self._floors = say, clock, floors
+        self._say = say
+        self._clock = clock
+        self._floors = floors
 
     def on_start(self, info: RunInfo) -> None:
-        self._total, self._first, self._started = info.params.train.iterations, info.start_iteration, self._clock()
+        self._total = info.params.train.iterations
+        self._first = info.start_iteration
+        self._started = self._clock()
         self._say(f"train: run {info.name}")
         if self._first:
             self._say(f"train: resuming after iteration {self._first} of {self._total}")
 
     def on_iteration(self, update: UpdateRow, episode: Columns) -> None:
-        done = update.iteration + 1
-        per_iteration = (self._clock() - self._started) / (done - self._first)
-        left = duration(per_iteration * (self._total - done))
-        count = f"{done:>{len(str(self._total))}}/{self._total}"
+        iterations = update.iteration + 1
+        per_iteration = (self._clock() - self._started) / (iterations - self._first)
+        left = duration(per_iteration * (self._total - iterations))
+        count = f"{iterations:>{len(str(self._total))}}/{self._total}"
         self._say(f"train: {count}  {summary(update, episode, self._floors)}  {left} left")
 
     def on_finding(self, finding: FindingRow) -> None:

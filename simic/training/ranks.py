@@ -43,21 +43,21 @@ class Ranks:
 
     @property
     def reduce(self) -> Reduce:
-        """Return what sums or maximises a tensor over all processes."""
+        """What sums or maximises a tensor over all processes."""
         return alone if self.size == 1 else _reduce
 
     def env_ids(self, envs: int) -> Tensor:
-        """Return the environments of this process: a contiguous part of 0 … envs−1."""
+        """Choose the environments of this process: a contiguous part of 0 … envs−1."""
         if envs % self.size:
             raise SimicError(f"train.envs = {envs}: must be a multiple of the {self.size} processes")
         return self.part(torch.arange(envs))
 
-    def part(self, whole: Tensor) -> Tensor:
-        """Return the part of a tensor ``[envs, …]`` that is about this process's environments."""
-        return whole.chunk(self.size)[self.rank]
+    def part(self, tensor: Tensor) -> Tensor:
+        """Cut out of a tensor ``[envs, …]`` what is about this process's environments."""
+        return tensor.chunk(self.size)[self.rank]
 
     def whole(self, part: Tensor) -> Tensor:
-        """Return the tensor of all environments, given this process's part."""
+        """Join the tensor of all environments from the parts of all processes."""
         if self.size == 1:
             return part
         parts = [torch.empty_like(part) for _ in range(self.size)]
@@ -65,6 +65,7 @@ class Ranks:
         return torch.cat(parts)
 
     def gather(self, value: T) -> list[T]:
+        """Collect a value from every process, in the order of their ranks."""
         if self.size == 1:
             return [value]
         values: list[Any] = [None] * self.size
@@ -80,20 +81,20 @@ class Ranks:
         return bool(raised)
 
     def from_first(self, make: Callable[[], T]) -> T:
-        """Return in all processes what the first one makes; its error is raised in all."""
+        """Make something in the first process and hand it to all; its error is raised in all."""
         if self.size == 1:
             return make()
-        outcome: list[Any] = [None, None]  # what was made, and the error
+        outcome: list[Any] = [None, None]  # the value, and the error
         if self.leads:
             try:
                 outcome[0] = make()
             except SimicError as error:
                 outcome[1] = error
         dist.broadcast_object_list(outcome, src=0)
-        made, error = outcome
+        value, error = outcome
         if error is not None:
             raise error
-        return made
+        return value
 
 
 ALONE = Ranks()
@@ -127,14 +128,15 @@ def joined(runtime: Runtime) -> Iterator[Ranks]:
 
 
 def _store(rank: int, size: int) -> Store:
-    """Return the store by which the processes find each other.
+    """Open the store by which the processes find each other.
 
     That of torchrun outlives them: after a restart it still holds the addresses of the dead, and whoever reads one
     waits for ever (pytorch/pytorch#135712). So the first process gives those that live now a name for keys of their
     own; each asks for it with a word that nobody had before.
     """
     store, *_ = next(rendezvous("env://", rank, size, timeout=PATIENCE))
-    word, give_up = secrets.token_hex(8), time.monotonic() + PATIENCE.total_seconds()
+    word = secrets.token_hex(8)
+    give_up = time.monotonic() + PATIENCE.total_seconds()
     if rank:
         store.set(f"ask/{rank}", word)
         name = store.get(f"answer/{word}").decode()
@@ -143,9 +145,9 @@ def _store(rank: int, size: int) -> Store:
     while (come := 1 + store.add(word, 0)) < size:
         if time.monotonic() > give_up:
             raise SimicError(f"only {come} of {size} processes have come within {PATIENCE}")
-        for other in range(1, size):
-            if store.check([f"ask/{other}"]):
-                store.set(f"answer/{store.get(f'ask/{other}').decode()}", word)
+        for peer in range(1, size):
+            if store.check([f"ask/{peer}"]):
+                store.set(f"answer/{store.get(f'ask/{peer}').decode()}", word)
         time.sleep(0.01)
     return PrefixStore(word, store)
 

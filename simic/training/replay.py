@@ -72,9 +72,9 @@ def replay(
         for finding in state.load_tensors(tensors):
             raise NotReplayable(finding.message)
         state_begun = state.sha256()
-        played = play(state, iteration, params.rng_seed)
-        rollout = scale_and_estimate(state, played)
+        experience = play(state, iteration, params.rng_seed)
+        rollout = scale_and_estimate(state, experience)
         metrics = state.ppo.update(rollout, iteration)
-        return ReplayedIteration(state_begun, state.sha256(), played.columns, numbers(asdict(metrics)))
+        return ReplayedIteration(state_begun, state.sha256(), experience.columns, numbers(asdict(metrics)))
     finally:
         state.task.env.close()

@@ -33,7 +33,7 @@ class Identity:
 
     @staticmethod
     def params_of(tree: Params) -> dict[str, Any]:
-        """Return the sections that training depends on."""
+        """Select the sections that training depends on."""
         return {"rng_seed": tree.rng_seed, "train": tree.train.model_dump(mode="json")}
 
 
@@ -54,10 +54,16 @@ class Start:
 
 
 def choose(store: CheckpointStore, log: Path, identity: Identity) -> Start:
-    """Look from the newest checkpoint back; newer ones that cannot be used are set aside and reported.
+    """Choose the newest checkpoint that can be used; newer ones are set aside and reported.
 
-    SimicError when a checkpoint belongs to other params or data, or when none of several can be used: starting over is
-    for the user to decide.
+    Args:
+        store: The checkpoints of the run.
+        log: The folder of its telemetry, of which a checkpoint needs its part.
+        identity: What training would be made from now.
+
+    Raises:
+        SimicError: The checkpoint belongs to other params or data, or none of several can be used: starting over is for
+            the user to decide.
     """
     iterations = store.numbers()
     if not iterations:
@@ -76,15 +82,15 @@ def choose(store: CheckpointStore, log: Path, identity: Identity) -> Start:
 
 
 def usable(store: CheckpointStore, telemetry: Chain) -> tuple[Checkpoint | None, dict[int, Damaged]]:
-    """Return the newest good checkpoint that has all of its telemetry, and what is wrong with newer ones."""
+    """Find the newest good checkpoint that has all of its telemetry, and what is wrong with newer ones."""
     damaged: dict[int, Damaged] = {}
     for iteration in reversed(store.numbers()):
         try:
             checkpoint = store.read(iteration)
-            own = extent(checkpoint.manifest)
-            if (lost := telemetry.damage(own)) is not None:  # an earlier checkpoint makes these rows again
+            extent = extent_of(checkpoint.manifest)
+            if (lost := telemetry.damage(extent)) is not None:  # an earlier checkpoint makes these rows again
                 raise Damaged(f"{lost}, but checkpoint {checkpoint.path.name} needs it")
-            refuse_edited(checkpoint, telemetry.links(own))
+            refuse_edited(checkpoint, telemetry.links(extent))
         except Damaged as damage:
             damaged[iteration] = damage
         else:
@@ -93,27 +99,31 @@ def usable(store: CheckpointStore, telemetry: Chain) -> tuple[Checkpoint | None,
 
 
 def _best(store: CheckpointStore, manifest: Manifest, telemetry: Chain) -> tuple[Best, list[FindingRow]]:
-    """Return the best checkpoint if it is good, else the best of the good ones that are there."""
+    """Find the best checkpoint if it is good, else the best of the good ones that are there."""
     score = manifest.scalars["best_score"]
     best = Best(manifest.best_iteration, None if score is None else float(score))
     if best.iteration is None or best.iteration == manifest.iteration:
         return best, []
-    links, updates = telemetry.links(extent(manifest)), telemetry.updates_of(extent(manifest))
+    extent = extent_of(manifest)
+    links = telemetry.links(extent)
     damage = damage_of(store, best.iteration, links)
     if damage is None:
         return best, []
-    scores = {done: row.validation_accuracy for done, row in updates.items() if not isnan(row.validation_accuracy)}
-    left = [done for done in store.numbers() if done in scores and not damage_of(store, done, links)]
-    second = max(left, key=lambda done: (scores[done], -done), default=None)
-    other = Best(None, None) if second is None else Best(second, scores[second])
-    text = "none of the others was validated, so the next validation decides"
-    if second is not None:
-        text = f"the best of the others is after {second} iterations ({other.score:.2f} points, not {best.score:.2f})"
-    return other, [_set_aside(store, best.iteration, damage, LOST_BEST, text)]
+
+    # It is damaged: of the others the one with the best score that telemetry has.
+    updates = telemetry.updates_of(extent)
+    scores = {number: row.validation_accuracy for number, row in updates.items() if not isnan(row.validation_accuracy)}
+    good = [number for number in store.numbers() if number in scores and not damage_of(store, number, links)]
+    second = max(good, key=lambda number: (scores[number], -number), default=None)
+    if second is None:
+        text = "none of the others was validated, so the next validation decides"
+        return Best(None, None), [_set_aside(store, best.iteration, damage, LOST_BEST, text)]
+    text = f"the best of the others is after {second} iterations ({scores[second]:.2f} points, not {best.score:.2f})"
+    return Best(second, scores[second]), [_set_aside(store, best.iteration, damage, LOST_BEST, text)]
 
 
 def damage_of(store: CheckpointStore, iteration: int, links: Mapping[int, str]) -> Damaged | None:
-    """Return what is wrong with a checkpoint, held against the hash chain; None where it is good."""
+    """Say what is wrong with a checkpoint, held against the hash chain; None where it is good."""
     try:
         refuse_edited(store.read(iteration), links)
     except Damaged as damage:
@@ -125,24 +135,24 @@ def _set_aside(
     store: CheckpointStore, iteration: int, damage: Damaged, check: str, then: str = "resuming from an earlier one"
 ) -> FindingRow:
     """Set a checkpoint aside; the finding says why."""
-    kept = f"kept as {store.set_aside(iteration).name}, " if store.path(iteration).exists() else ""
+    aside = f"kept as {store.set_aside(iteration).name}, " if store.path(iteration).exists() else ""
     severity = "high" if isinstance(damage, Edited) else "medium"
-    return FindingRow(iteration=iteration, check=check, severity=severity, message=f"{damage}; {kept}{then}")
+    return FindingRow(iteration=iteration, check=check, severity=severity, message=f"{damage}; {aside}{then}")
 
 
 def lost_times(iteration: int, count: int) -> list[FindingRow]:
-    """Return a finding where wall times of so many iterations were damaged."""
+    """Report where wall times of so many iterations were damaged."""
     text = f"{TIMING_FILE}: damaged; the wall times of {count} iterations are lost"
     return [FindingRow(iteration=iteration, check="wall_times_lost", severity="low", message=text)] if count else []
 
 
-def extent(manifest: Manifest) -> Extent:
-    """Return how much of the telemetry belongs to a checkpoint."""
+def extent_of(manifest: Manifest) -> Extent:
+    """Say how much of the telemetry belongs to a checkpoint."""
     return Extent(manifest.telemetry_files, manifest.telemetry_sha256)
 
 
 def compare(manifest: Manifest, identity: Identity) -> list[FindingRow]:
-    """Return findings for harmless differences and another machine; SimicError naming fields that forbid a resume."""
+    """Report harmless differences and another machine; SimicError naming fields that forbid a resume."""
     changed = differences(manifest.params, identity.params)
     if manifest.data_sha256 != identity.data_sha256:
         changed["prepared data"] = f"{manifest.data_sha256[:12]} → {identity.data_sha256[:12]}"
@@ -152,22 +162,25 @@ def compare(manifest: Manifest, identity: Identity) -> list[FindingRow]:
             f"checkpoint after {manifest.iteration} iterations was trained with other settings: {_listed(refused)}; "
             "restore them, or start over with --fresh"
         )
-    done, findings = manifest.iteration, list[FindingRow]()
+    iteration = manifest.iteration
+    findings: list[FindingRow] = []
     if changed:
         text = f"resumed with changed settings: {_listed(changed)}"
-        findings.append(FindingRow(iteration=done, check="resumed_with_changes", severity="info", message=text))
+        findings.append(FindingRow(iteration=iteration, check="resumed_with_changes", severity="info", message=text))
     if machine := manifest.machine.differences(identity.machine):
         text = f"resumed on another machine, so the result is not bit for bit the same: {_listed(machine)}"
-        own = {"check": "inexact_resume", "severity": "medium", "evidence": machine}
-        findings.append(FindingRow(iteration=done, message=text, **own))
+        findings.append(
+            FindingRow(iteration=iteration, check="inexact_resume", severity="medium", message=text, evidence=machine)
+        )
     return findings
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
-    """Return the leaves that differ, by dotted name, each as "old → new"."""
+    """List the leaves that differ, by dotted name, each as "old → new"."""
     changed: dict[str, str] = {}
     for key in sorted(old.keys() | new.keys()):
-        before, after = old.get(key), new.get(key)
+        before = old.get(key)
+        after = new.get(key)
         if isinstance(before, Mapping) and isinstance(after, Mapping):
             changed |= differences(before, after, f"{prefix}{key}.")
         elif before != after:

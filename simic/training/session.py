@@ -121,7 +121,7 @@ def open_session(
         if start.checkpoint is not None:
             findings += state.load(start.checkpoint.tensors, start.checkpoint.manifest.scalars)
             state.counters.best_iteration, state.counters.best_score = start.best
-            extent = resume.extent(start.checkpoint.manifest)
+            extent = resume.extent_of(start.checkpoint.manifest)
 
         # The log goes on behind what belongs to that state.
         recorder = Silent()

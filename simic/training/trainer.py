@@ -15,7 +15,7 @@ from simic.telemetry.recorder import Iteration
 from simic.telemetry.rows import FindingRow, Severity, TimingRow, UpdateRow
 from simic.training import kept_iteration
 from simic.training.interrupts import Interrupted, in_training
-from simic.training.iteration import Played, play, scale_and_estimate
+from simic.training.iteration import Experience, play, scale_and_estimate
 from simic.training.observers import EndStatus, Observer, RunInfo
 from simic.training.ranks import merged
 from simic.training.session import Session
@@ -56,10 +56,10 @@ class LoopState:
 
 
 @dataclass(frozen=True)
-class Collected:
+class Collection:
     """What one iteration learns from: the rollout of this process, and the telemetry of all of them."""
 
-    played: Played
+    experience: Experience
     columns: RolloutColumns
     state_begun: str  # sha256 of the state before
     state: Columns  # that state, of an iteration that is kept for the audit; else empty
@@ -83,11 +83,11 @@ def train(session: Session, observers: Sequence[Observer] = (), stop: threading.
     run = TrainingRun(session, observers, stop or threading.Event())
     with run.observed():
         for iteration in range(run.counters.iteration, session.params.train.iterations):
-            collected = run.collect(iteration)
-            rollout = run.advantages(collected)
+            collection = run.collect(iteration)
+            rollout = run.advantages(collection)
             metrics = run.update(rollout, iteration)
             validation = run.validate(iteration)
-            run.record(iteration, collected, metrics, validation)
+            run.record(iteration, collection, metrics, validation)
             run.checkpoint()
         run.finish()
     return run.counters
@@ -139,24 +139,24 @@ class TrainingRun:
             for observer in self.observers:
                 observer.on_end(status)
 
-    def collect(self, iteration: int) -> Collected:
+    def collect(self, iteration: int) -> Collection:
         """Play one episode of every host with frozen policy and scales; its telemetry is that of all processes."""
         self.loop.seconds = {}
         state: Columns = {}
         if iteration in kept_iteration.chosen(self.session.params):
             state = {name: tensor.numpy() for name, tensor in self.state.tensors().items()}
         state_begun = self.state.sha256()
-        played = self._timed_episodes("collect", iteration, lambda: self._play(iteration))
+        experience = self._timed_episodes("collect", iteration, lambda: self._play(iteration))
         self._report_shortage(iteration)
 
-        parts = self.ranks.gather(played.columns)
+        parts = self.ranks.gather(experience.columns)
         steps = merged([part.steps for part in parts], axis=1)
         episodes = merged([part.episodes for part in parts], axis=0)
         for observer in self.observers:
             observer.on_rollout(iteration, steps)
-        return Collected(played, RolloutColumns(steps, episodes), state_begun, state)
+        return Collection(experience, RolloutColumns(steps, episodes), state_begun, state)
 
-    def _play(self, iteration: int) -> Played:
+    def _play(self, iteration: int) -> Experience:
         """Play the rollout of the hosts of this process."""
         self.loop.step = 0
 
@@ -177,10 +177,10 @@ class TrainingRun:
             text = f"not enough memory for all hosts at once; from here on {fits} at a time"
             self._found(iteration, "out_of_memory", "low", text, fits)
 
-    def advantages(self, collected: Collected) -> Rollout:
+    def advantages(self, collection: Collection) -> Rollout:
         """Move the scales and return the rollout with GAE on the scaled rewards."""
         self.loop.moved = True
-        return scale_and_estimate(self.state, collected.played)
+        return scale_and_estimate(self.state, collection.experience)
 
     def update(self, rollout: Rollout, iteration: int) -> UpdateMetrics:
         """Run one update of PPO, and the checks of it that can end a run."""
@@ -215,11 +215,11 @@ class TrainingRun:
             self.counters.best_iteration = iterations
         return Validation(episodes, decisions, score)
 
-    def record(self, iteration: int, collected: Collected, metrics: UpdateMetrics, validation: Validation) -> None:
+    def record(self, iteration: int, collection: Collection, metrics: UpdateMetrics, validation: Validation) -> None:
         """Make the iteration whole: counters and hash chain; tell the observers; then write all of it."""
         started = time.perf_counter()
         task = self.session.task
-        columns = collected.columns
+        columns = collection.columns
 
         # Counters, of which the hash chain takes account.
         self.counters.iteration = iteration + 1
@@ -236,7 +236,7 @@ class TrainingRun:
             metrics=numbers(asdict(metrics)),
             validation_accuracy=validation.score,
             best_iteration=self.counters.best_iteration,
-            state_begun=collected.state_begun,
+            state_begun=collection.state_begun,
             state_ended=self.state.sha256(),
             state_chain=self.state.link(),
         )
@@ -249,7 +249,7 @@ class TrainingRun:
                 train=columns.episodes,
                 validation=validation.episodes,
                 events=task.events(columns.steps),
-                state=collected.state,
+                state=collection.state,
                 decisions=validation.decisions,
                 layout=task.layout,
             )
@@ -338,11 +338,12 @@ class TrainingRun:
 
     def _stop_asked(self, fault: str | None = None) -> bool:
         """Tell whether any process was asked to stop; ``_SharedFault`` where one met a fault. All ask together."""
-        asked = self.ranks.any(self.stop.is_set() or fault is not None)
-        for text in self.ranks.gather(fault) if asked else ():
+        if not self.ranks.any(self.stop.is_set() or fault is not None):
+            return False
+        for text in self.ranks.gather(fault):
             if text is not None:
                 raise _SharedFault(text)
-        return asked
+        return True
 
     def _interrupted(self) -> Interrupted:
         """Go back to the end of the last whole iteration, saved if the state is still that of it."""

@@ -25,41 +25,55 @@ LEAST_GROUP = 4  # hosts: fewer would spend their time on dispatch
 
 
 def cores() -> int:
-    """Return how many cores this process may use."""
+    """Count the cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def layout(runtime: Runtime, hosts: int, device: torch.device, group: int | None = None) -> Layout:
-    """Return how so many hosts are shared out, in the groups that are given or in one for each process; set the threads
-    of this process.
+    """Share hosts out to processes, and set the threads of this process.
 
     Hosts this small gain nothing from a second thread, and nearly a factor from a second process
     (docs/history/experiments.md).
+
+    Args:
+        runtime: Settings of this machine.
+        hosts: How many there are.
+        device: Where they are; only a CPU's are shared out.
+        group: Hosts of a group; None: one group for each process.
     """
     if device.type != "cpu":
         if runtime.processes not in ("auto", 1):
-            asked = runtime.processes
-            raise SimicError(f"runtime.processes = {asked}: must be auto or 1 with CUDA; torchrun starts one per GPU")
+            raise SimicError(
+                f"runtime.processes = {runtime.processes}: must be auto or 1 with CUDA; torchrun starts one per GPU"
+            )
         return Layout(hosts, hosts, 1)
-    asked = _processes(runtime)
-    group = group or max(LEAST_GROUP, -(-hosts // asked))
-    shared = Layout(hosts, min(group, hosts), min(asked, -(-hosts // group)))
+    processes = _processes(runtime)
+    group = group or max(LEAST_GROUP, -(-hosts // processes))
+    shared = Layout(hosts, min(group, hosts), min(processes, -(-hosts // group)))
     if runtime.threads == "auto":
-        torch.set_num_threads(max(1, cores() // max(asked, hosts)))
+        torch.set_num_threads(max(1, cores() // max(processes, hosts)))
     return shared
 
 
 def population(runtime: Runtime, shared: Layout) -> Callable[..., Population | Shards]:
-    """Return what builds a population of that layout."""
+    """Choose what builds a population of that layout."""
     if shared.group == shared.hosts:
         return Population
-    own = runtime.model_copy(update={"threads": torch.get_num_threads(), "device": "cpu"})
-    return partial(Shards, layout=shared, setup=partial(_prepare, own, registry.extensions()))
+    alike = runtime.model_copy(update={"threads": torch.get_num_threads(), "device": "cpu"})
+    return partial(Shards, layout=shared, setup=partial(_prepare, alike, registry.extensions()))
 
 
 def spread(work: Callable[[int], T], count: int, runtime: Runtime, device: torch.device) -> list[T]:
-    """Return ``work`` of 0 … count-1, shared out to processes on a CPU. It is pickled, and uses one process itself.
-    ProcessLost where a process ended; an interrupt ends them all.
+    """Do ``work`` of 0 … count-1, shared out to processes on a CPU.
+
+    Args:
+        work: What is done; it is pickled, and uses one process itself.
+        count: How often.
+        runtime: Settings of this machine.
+        device: With another than a CPU all is done here.
+
+    Raises:
+        ProcessLost: A process ended; an interrupt ends them all.
     """
     processes = min(count, _processes(runtime)) if device.type == "cpu" else 1
     if processes < 2:
@@ -80,8 +94,8 @@ def beside(work: Callable[[], T], runtime: Runtime) -> Iterator[Callable[[], T]]
 
 @contextmanager
 def _pool(processes: int, runtime: Runtime) -> Iterator[ProcessPoolExecutor]:
-    own = runtime.model_copy(update={"threads": 1, "device": "cpu"})
-    start = partial(_start, own, registry.extensions())
+    single = runtime.model_copy(update={"threads": 1, "device": "cpu"})
+    start = partial(_start, single, registry.extensions())
     try:
         with ProcessPoolExecutor(processes, multiprocessing.get_context("spawn"), start) as pool:
             try:

@@ -80,7 +80,7 @@ def test_of_validations_the_decisions_of_the_best_one_are_published(tmp_path):
     with Recorder(tmp_path) as log:
         for number in range(3):
             row = update(number).model_copy(update={"best_iteration": min(2, number + 1)})
-            log.write(replace(iteration(number), update=row, validated={"decided": np.full((2, 3, 8), number)}))
+            log.write(replace(iteration(number), update=row, decisions={"decided": np.full((2, 3, 8), number)}))
             log.time(TimingRow(iteration=number, **SECONDS))
         publish(tmp_path, log.flush(), tmp_path / "out")
     assert (load_file(tmp_path / "out" / VALIDATED_FILE)["decided"] == 1).all()

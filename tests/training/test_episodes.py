@@ -83,12 +83,12 @@ def collected(transitions: list) -> Columns:
     collector = Collector(STEPS)
     for transition in transitions:
         collector.add(step_tensors(transition))
-    return collector.fetched()
+    return collector.columns()
 
 
 def test_an_episode_is_fetched_once_for_each_kind_of_number(prepared, monkeypatch):
-    task, state = assemble(small_params(), prepared, torch.device("cpu"))
-    env = task.env
+    state = assemble(small_params(), prepared, torch.device("cpu"))
+    env = state.task.env
     seen = []
     collect(env, state.ppo.policy, state.normalizers, 0, 1, 3, seen.append)
     near, away = collected(seen), []
@@ -111,4 +111,4 @@ def test_what_is_collected_does_not_change_with_the_tensors_it_came_from():
     buffer, collector = torch.zeros(2), Collector(STEPS)
     for value in (1.0, 2.0):
         collector.add({"value": buffer.fill_(value)})
-    assert collector.fetched()["value"].tolist() == [[1.0, 1.0], [2.0, 2.0]]
+    assert collector.columns()["value"].tolist() == [[1.0, 1.0], [2.0, 2.0]]
