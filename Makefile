@@ -56,7 +56,7 @@ run: $(PIPELINE)
 
 # Other ports: make serve PORT=4300 MLFLOW_PORT=5100
 serve: $(PIPELINE)
-	@simic up $(if $(PORT),--port $(PORT)) $(if $(MLFLOW_PORT),--mlflow-port $(MLFLOW_PORT))
+	@PORT=$(PORT) MLFLOW_PORT=$(MLFLOW_PORT) python -m flows.up
 
 test: $(DEV)
 	@python -m pytest -q -n $(WORKERS) --dist loadfile --no-loadscope-reorder

@@ -39,16 +39,16 @@ class ProgressArtifact(Observer):
         self._reachable = True
 
     def on_start(self, info: RunInfo) -> None:
-        self._iterations, self._name = info.params.train.iterations, info.name
+        self._iterations = info.params.train.iterations
+        self._name = info.name
         self._show(0.0, f"run {self._name}: starting")
 
     def on_iteration(self, update: UpdateRow, episode: Columns) -> None:
-        done = update.iteration + 1
-        if time.monotonic() >= self._next_update or done == self._iterations:
+        iterations = update.iteration + 1
+        if time.monotonic() >= self._next_update or iterations == self._iterations:
             self._next_update = time.monotonic() + SECONDS_BETWEEN_UPDATES
-            self._show(
-                100.0 * done / max(self._iterations, 1), f"run {self._name}: iteration {done} of {self._iterations}"
-            )
+            percent = 100.0 * iterations / max(self._iterations, 1)
+            self._show(percent, f"run {self._name}: iteration {iterations} of {self._iterations}")
 
     def _show(self, percent: float, description: str) -> None:
         try:
@@ -73,7 +73,7 @@ def _name_run(name: str) -> None:
 
 
 def evaluation_rows(evaluation: result.Evaluation) -> list[dict[str, str | float]]:
-    """Return one row per policy on the tasks of the primary endpoint: score with its interval, gap closed, size."""
+    """Make a row per policy on the tasks of the primary endpoint: score with its interval, gap closed, size."""
     standings = next(iter(evaluation.standings.values()))
     return [
         {
@@ -88,7 +88,7 @@ def evaluation_rows(evaluation: result.Evaluation) -> list[dict[str, str | float
 
 
 def gym_rows(evaluation: gym.GymEvaluation) -> list[dict[str, str | float]]:
-    """Return one row per policy in a Gymnasium environment."""
+    """Make a row per policy in a Gymnasium environment."""
     rows = []
     for name, policy in evaluation.policies.items():
         mean = policy.mean_return
@@ -101,22 +101,22 @@ def publish(stage: str, workspace: Workspace) -> None:
     """Publish the artifacts of a finished stage."""
     if stage == "evaluate":
         if result.schema_of(workspace.evaluation) == gym.SCHEMA:
-            rows, said = gym_rows(gym.read(workspace.evaluation)), "Fresh episodes, the same for everyone"
+            rows = gym_rows(gym.read(workspace.evaluation))
+            description = "Fresh episodes, the same for every policy"
         else:
             rows = evaluation_rows(result.read(workspace.evaluation))
-            said = "Held-out tasks, test splits; gap: from the best common schedule to the oracle per task"
-        create_table_artifact(rows, key="evaluation", description=said)
+            description = "Held-out tasks, test splits; gap: from the best common schedule to the oracle per task"
+        create_table_artifact(rows, key="evaluation", description=description)
     if stage == "audit":
         create_markdown_artifact((workspace.reports / "report.md").read_text(encoding="utf-8"), key="report")
 
 
 def publish_verdict(summary: RunSummary, workspace: Workspace) -> None:
-    """Publish the verdict for the flow itself, whose artifacts stand above those of its tasks. A browser opens no file
-    from another page, so the page with figures is given as a path.
-    """
+    """Publish the verdict for the flow itself, whose artifacts stand above those of its tasks."""
     _name_run(summary.run)
-    said = [f"- **{name}** {printable(text)}" for name, text in summary.said.items()]
-    report = (workspace.reports / "report.html").resolve()
+    lines = [f"- **{name}** {printable(text)}" for name, text in summary.said.items()]
+    # A path and no link to the page with figures: a browser opens no file from another page.
+    page = (workspace.reports / "report.html").resolve()
     in_mlflow = f"[the run in MLflow]({tracking.address(workspace, summary.run)})"
-    places = f"The report is the artifact `report`; with figures it is `{report}`, and a file of {in_mlflow}."
-    create_markdown_artifact("\n".join([*said, "", places]), key="verdict", description="What the run came to")
+    places = f"The report is the artifact `report`; with figures it is `{page}`, and a file of {in_mlflow}."
+    create_markdown_artifact("\n".join([*lines, "", places]), key="verdict", description="The result of the run")

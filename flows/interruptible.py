@@ -1,7 +1,9 @@
 """Work in a thread, with signals in the main one: Prefect's SIGTERM handler stays in place and a cancel still saves."""
 
+import contextlib
 import contextvars
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import Future, wait
 from typing import TypeVar
@@ -29,5 +31,9 @@ def run(work: Callable[[threading.Event], T], grace_seconds: float = GRACE_SECON
         return future.result()
     except BaseException:
         stop.set()
-        wait([future], grace_seconds)  # no time at all where the work itself has raised
+        # A signal to the group may follow one to this process; it must not cut the saving short.
+        deadline = time.monotonic() + grace_seconds
+        while not future.done() and time.monotonic() < deadline:
+            with contextlib.suppress(BaseException):
+                wait([future], deadline - time.monotonic())
         raise

@@ -1,4 +1,4 @@
-"""Serve the deployment simic/train, one run at a time, from the project's root. Started by `simic up`."""
+"""Serve the deployment simic/train, one run at a time, from the project's root. Started by `make serve`."""
 
 import asyncio
 import contextlib
@@ -17,8 +17,7 @@ from prefect.types.entrypoint import EntrypointType
 
 from flows import recovery
 from flows.pipeline import simic
-
-READY = Path(".prefect") / "runner.ready"
+from simic import durable
 
 GRACE_SECONDS = 28.0
 
@@ -60,7 +59,7 @@ async def _serve() -> None:
     asked = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, asked.set)
-    READY.write_text(str(os.getpid()), encoding="utf-8")
+    print("ready for runs of simic/train", flush=True)
     asking = asyncio.create_task(asked.wait())
     await asyncio.wait({serving, asking}, return_when=asyncio.FIRST_COMPLETED)
     await _let_runs_save()
@@ -79,14 +78,15 @@ async def _let_runs_save() -> None:
 
 
 def main() -> None:
-    """Settle runs left unfinished, then serve until SIGTERM or SIGINT."""
-    READY.unlink(missing_ok=True)
-    for line in recovery.reconcile(Path.cwd(), simic.name):
-        _log.warning("run left unfinished: %s", line)
-    try:
+    """Wait for the server, settle runs left unfinished, then serve until SIGTERM or SIGINT."""
+    root = Path.cwd()
+    with durable.locked(root / ".prefect" / "serve.lock", "serves simic/train"):
+        with get_client(sync_client=True) as client:
+            while client.api_healthcheck() is not None:
+                time.sleep(0.2)
+        for line in recovery.reconcile(root, simic.name):
+            _log.warning("run left unfinished: %s", line)
         asyncio.run(_serve())
-    finally:
-        READY.unlink(missing_ok=True)
 
 
 if __name__ == "__main__":

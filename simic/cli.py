@@ -190,19 +190,6 @@ def stage(name: Annotated[str, typer.Argument(help="prepare, headroom, train, ev
     _interruptible(body, name)
 
 
-@app.command(rich_help_panel=UPKEEP)
-def up(
-    port: Annotated[
-        int | None, typer.Option(min=1, max=65535, help="Prefect's port; default: the one in pyproject.toml.")
-    ] = None,
-    mlflow_port: Annotated[int, typer.Option(min=1, max=65535, help="MLflow's port.")] = 5000,
-) -> None:
-    """Start a Prefect server, a runner for simic/train and the MLflow UI on 127.0.0.1; Ctrl-C stops all."""
-    from simic.pipeline import up
-
-    up.run(_workspace().root, port, mlflow_port)
-
-
 GrowData = Annotated[
     str | None,
     typer.Argument(

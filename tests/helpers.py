@@ -25,7 +25,7 @@ from simic.training.observers import Observer
 ROOT = Path(__file__).parents[1]
 OUTPUTS = ("data", "checkpoints", "models", "telemetry", "reports")
 FOLDERS = ("simic", "flows", "extensions", "examples", ".dvc")
-FILES = (".dvcignore", "params.yaml", "dvc.yaml", "pyproject.toml")
+FILES = (".dvcignore", "Procfile", "params.yaml", "dvc.yaml", "pyproject.toml")
 # Outputs of equal runs that differ: they say when a run was made, and how, or have the hash of what does.
 DIFFER = {"timing.jsonl", "run.json", "train.json", "report.html", "report.md"}
 DVC_YAML = """

@@ -39,7 +39,6 @@ class Postgres:
 @contextlib.contextmanager
 def a_postgres() -> Iterator[Postgres]:
     """A running one; the test is skipped where there can be none."""
-    pytest.importorskip("psycopg", reason="needs simic-grow[postgres]")
     if not BIN or os.geteuid() != 0:
         pytest.skip("needs a Postgres of the machine's packages, and root to start it as its user")
     port = free_port()

@@ -15,7 +15,7 @@ import torch
 
 from simic import params, seals
 from simic.errors import SimicError
-from simic.pipeline import dvc_record, kept_runs, up
+from simic.pipeline import dvc_record, kept_runs
 from simic.pipeline.paths import Workspace
 from simic.telemetry.naming import run_name
 from simic.telemetry.recorder import FOLDER as LOG
@@ -49,7 +49,6 @@ def examine(workspace: Workspace) -> list[Answer]:
         Answer("disk", writable and free >= FREE_GIB, f"{free:.1f} GiB free, {'' if writable else 'not '}writable"),
         Answer("compute", True, f"{os.cpu_count()} CPUs, {torch.get_num_threads()} torch threads, {device}"),
         _asked("unfinished training", lambda: _unfinished(workspace)),
-        _asked("ports for simic up", lambda: _ports(workspace.root)),
     ]
 
 
@@ -71,13 +70,6 @@ def _packages() -> str:
 def _unfinished(workspace: Workspace) -> str:
     runs = kept_runs.unfinished(workspace)
     return "; ".join(each.line() if each.changed else "the next training goes on with it" for each in runs) or "none"
-
-
-def _ports(root: Path) -> str:
-    taken = [str(port) for port in (up.configured_port(root), up.MLFLOW_PORT) if not up.is_free(port)]
-    if taken:
-        raise SimicError(f"taken: {', '.join(taken)}")
-    return "free"
 
 
 def examine_stored(run: Path) -> list[Answer]:

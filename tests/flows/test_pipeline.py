@@ -122,7 +122,7 @@ def test_flow_runs_records_shows_and_pushes_and_then_does_nothing(
 def test_schedules_stay_when_the_deployment_is_registered_again(
     workspace: Workspace, client: SyncPrefectClient
 ) -> None:
-    """`simic up` does that at every start; Prefect would remove them."""
+    """`make serve` does that at every start; Prefect would remove them."""
 
     def schedules() -> list[str]:
         told = {"schedule", "active", "parameters"}

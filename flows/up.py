@@ -1,0 +1,45 @@
+"""Run the Procfile by honcho: Prefect's server, a runner of simic/train and MLflow's UI, all on 127.0.0.1.
+
+Ctrl-C, SIGTERM, a closed terminal and the end of one of them stop all.
+"""
+
+import os
+import signal
+import sys
+
+from honcho import command, manager
+
+PREFECT_PORT = "4200"  # also in pyproject.toml, for the commands that talk to it
+MLFLOW_PORT = "5000"
+GRACE_SECONDS = 30  # a run in progress saves its state first
+
+
+def main() -> None:
+    """Start everything with PORT and MLFLOW_PORT, and end when all have ended."""
+    prefect_port = os.environ.get("PORT") or PREFECT_PORT
+    mlflow_port = os.environ.get("MLFLOW_PORT") or MLFLOW_PORT
+    os.environ |= {
+        "PREFECT_PORT": prefect_port,  # honcho gives every process a PORT of its own
+        "PREFECT_API_URL": f"http://127.0.0.1:{prefect_port}/api",
+        "MLFLOW_PORT": mlflow_port,
+        "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
+        "SIMIC_MLFLOW_UI": f"http://127.0.0.1:{mlflow_port}",
+        "DO_NOT_TRACK": "1",
+        "PYTHONUNBUFFERED": "1",
+    }
+    elsewhere = "" if prefect_port == PREFECT_PORT else f"PREFECT_API_URL={os.environ['PREFECT_API_URL']} "
+    print(
+        f"Prefect      http://127.0.0.1:{prefect_port}\n"
+        f"MLflow       http://127.0.0.1:{mlflow_port}/#/experiments?workflowType=machine_learning\n"
+        f"start a run  {elsewhere}prefect deployment run simic/train --watch\n",
+        flush=True,
+    )
+    manager.KILL_WAIT = GRACE_SECONDS
+    # honcho itself would die of a closed terminal and leave its children behind.
+    signal.signal(signal.SIGHUP, lambda *_: signal.raise_signal(signal.SIGTERM))
+    sys.argv[1:] = ["start"]
+    command.main()
+
+
+if __name__ == "__main__":
+    main()
