@@ -14,10 +14,12 @@ GRACE_SECONDS = 25.0  # Prefect kills 30 s after it asks
 
 
 def run(work: Callable[[threading.Event], T], grace_seconds: float = GRACE_SECONDS) -> T:
-    """Run ``work(stop)`` in a thread. Whatever interrupts the wait sets ``stop``, gives the thread time to save its
-    state, and is raised again.
+    """Run ``work(stop)`` in a thread and wait for its result.
+
+    Whatever interrupts the wait sets ``stop``, gives the thread time to save its state, and is raised again.
     """
-    stop, future = threading.Event(), Future[T]()
+    stop = threading.Event()
+    future = Future[T]()
     context = contextvars.copy_context()  # Prefect's run context: loggers and artifacts work in the thread
 
     def body() -> None:

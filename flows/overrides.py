@@ -15,7 +15,7 @@ class Partial(BaseModel):
 
 
 def optional(model: type[params.Tree]) -> type[Partial]:
-    """Return ``model`` with the same keys and ranges, each of them optional; rules that tie keys together are checked
+    """Make a model with the same keys and ranges, each of them optional; rules that tie keys together are checked
     later, on the whole tree.
     """
     fields: dict[str, Any] = {name: _field(field) for name, field in model.model_fields.items()}

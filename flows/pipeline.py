@@ -23,20 +23,19 @@ from simic.pipeline.paths import Workspace
 from simic.training.observers import Lines
 
 
-@task(
-    cache_policy=NO_CACHE
-)  # DVC decides what is up to date; Prefect's cache would answer even if the output was deleted
+def _say(line: str) -> None:
+    get_run_logger().info(printable(line))
+
+
+# DVC decides what is up to date; Prefect's cache would answer even if the output was deleted.
+@task(cache_policy=NO_CACHE)
 def run_stage(name: str) -> bool:
-    """Run and record one stage unless its record still holds; return whether it ran."""
-    workspace, logger = Workspace(Path.cwd()), get_run_logger()
-
-    def say(line: str) -> None:
-        logger.info(printable(line))
-
-    observers = (artifacts.ProgressArtifact(), Lines(say)) if name == "train" else ()
+    """Run and record one stage unless its record still holds; tell whether it ran."""
+    workspace = Workspace(Path.cwd())
+    observers = (artifacts.ProgressArtifact(), Lines(_say)) if name == "train" else ()
 
     def work(stop: threading.Event) -> bool:
-        return engine.refresh(name, workspace, engine.Execution(observers, stop), say)
+        return engine.refresh(name, workspace, engine.Execution(observers, stop), _say)
 
     ran = interruptible.run(work)
     artifacts.publish(name, workspace)
@@ -51,33 +50,34 @@ def push(remote: str) -> None:
 
 @flow(name="simic", on_crashed=[recovery.put_back])
 def simic(overrides: Overrides | None = None) -> State:
-    """Prepare, headroom, train, evaluate, audit; the run ends in a state that says the verdict. Overrides are written
-    into params.yaml; None means as it stands. Results that could not be pushed are no failure of the run: its verdict
-    stands, and they are here.
+    """Prepare, headroom, train, evaluate, audit; the run ends in a state that says the verdict.
+
+    Args:
+        overrides: Are written into params.yaml; None means as it stands.
     """
-    workspace, logger = Workspace(Path.cwd()), get_run_logger()
+    workspace = Workspace(Path.cwd())
     run_id = UUID(flow_run.get_id())
-
-    def say(line: str) -> None:
-        logger.info(printable(line))
-
     with recovery.alive(workspace.root, run_id), engine.workspace_lock(workspace):
         recovery.close_dead_tasks(run_id)
-        first, *rest = stages.STAGES
-        with engine.overridden(workspace, writer.from_model(overrides) if overrides else [], say):
+        first, *later = stages.STAGES
+        with engine.overridden(workspace, writer.from_model(overrides) if overrides else [], _say):
             run_stage.with_options(name=first)(first)
-        held = [engine.held(workspace)] if overrides else []
-        for line in held:
-            say(line)
-        for name in rest:
-            run_stage.with_options(name=name)(name)
+
+        # Said twice: before training, which may fail, and at the end, where it is seen.
+        undo = [engine.held(workspace)] if overrides else []
+        for line in undo:
+            _say(line)
+        for stage in later:
+            run_stage.with_options(name=stage)(stage)
+
         summary = run_summary.of(workspace)
         artifacts.publish_verdict(summary, workspace)
+        # Results that could not be pushed are no failure of the run: its verdict stands, and they are here.
         remote = dvc_record.default_remote(workspace.root)
         pushed = remote is None or push(remote, return_state=True).is_completed()
     if not pushed:
-        logger.error("the results are not in %s; to send them: dvc push", remote)
-    for line in (*summary.lines, *held):
-        say(line)
+        get_run_logger().error("the results are not in %s; to send them: dvc push", remote)
+    for line in (*summary.lines, *undo):
+        _say(line)
     name = summary.verdict.capitalize() + ("" if pushed else ", not pushed")
     return Completed(name=name, message=f"{summary.score}; {summary.gap}; run {summary.run}")

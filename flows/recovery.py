@@ -32,7 +32,7 @@ def alive(root: Path, flow_run_id: UUID) -> AbstractContextManager[None]:
 
 
 def living(root: Path) -> list[int]:
-    """Return the process ids of the flow runs in progress here; the locks of dead ones are removed."""
+    """List the process ids of the flow runs in progress in this project; the locks of dead ones are removed."""
     holders = [durable.holder(path) for path in (root / ".prefect" / "locks").glob("*.lock")]
     return [pid for pid in holders if pid]
 
@@ -46,16 +46,19 @@ def put_back(flow: Flow, flow_run: FlowRun, state: State) -> None:
 def close_dead_tasks(flow_run_id: UUID) -> None:
     """Mark task runs of a killed attempt as crashed; they would stay Running for ever."""
     running = TaskRunFilter(state=TaskRunFilterState(type=TaskRunFilterStateType(any_=[StateType.RUNNING])))
-    this = FlowRunFilter(id=FlowRunFilterId(any_=[flow_run_id]))
+    flow_runs = FlowRunFilter(id=FlowRunFilterId(any_=[flow_run_id]))
     with get_client(sync_client=True) as client:
-        for task_run in client.read_task_runs(task_run_filter=running, flow_run_filter=this):
+        for task_run in client.read_task_runs(task_run_filter=running, flow_run_filter=flow_runs):
             client.set_task_run_state(task_run.id, Crashed(message="its process was killed"), force=True)
 
 
 def reconcile(root: Path, flow_name: str) -> list[str]:
     """Settle runs left unfinished by a killed runner: cancelled if that was requested, else scheduled again.
 
-    Return one line per run. To be called before a runner starts: a run whose lock is free has no process.
+    To be called before a runner starts: a run whose lock is free has no process.
+
+    Returns:
+        A line for each run.
     """
     unfinished = [StateType.RUNNING, StateType.PENDING, StateType.CANCELLING]
     filters = {

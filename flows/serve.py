@@ -39,14 +39,14 @@ async def register(runner: Runner) -> None:
 
 
 async def _schedules(name: str) -> list[DeploymentScheduleCreate]:
-    """Return those that a user has given the deployment; to register it without them would remove them."""
+    """Read the schedules that a user has given the deployment; to register it without them would remove them."""
     async with get_client() as client:
         try:
             deployment = await client.read_deployment_by_name(name)
         except ObjectNotFound:
             return []
-    kept = {"schedule", "active", "max_scheduled_runs", "parameters", "slug"}
-    return [DeploymentScheduleCreate(**{key: getattr(each, key) for key in kept}) for each in deployment.schedules]
+    fields = {"schedule", "active", "max_scheduled_runs", "parameters", "slug"}
+    return [DeploymentScheduleCreate(**schedule.model_dump(include=fields)) for schedule in deployment.schedules]
 
 
 async def _serve() -> None:
@@ -56,12 +56,12 @@ async def _serve() -> None:
     while not runner.started and not serving.done():
         await asyncio.sleep(0.05)
     # Prefect's own handler exits in the middle of its event loop and kills the run without a word.
-    asked = asyncio.Event()
+    stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, asked.set)
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
     print("ready for runs of simic/train", flush=True)
-    asking = asyncio.create_task(asked.wait())
-    await asyncio.wait({serving, asking}, return_when=asyncio.FIRST_COMPLETED)
+    stopping = asyncio.create_task(stop.wait())
+    await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
     await _let_runs_save()
     serving.cancel()
     with contextlib.suppress(asyncio.CancelledError):
