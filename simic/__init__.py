@@ -16,7 +16,7 @@ OFFERED = ("GrowClassifier", "grow")
 
 
 def __getattr__(name: str) -> Any:
-    """Return what is offered to programs: ``simic.grow`` and ``simic.GrowClassifier``."""
+    """Import what is offered to programs: ``simic.grow`` and ``simic.GrowClassifier``."""
     if name in OFFERED:
         try:
             return getattr(importlib.import_module("simic.classifier"), name)

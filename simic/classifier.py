@@ -43,14 +43,31 @@ def grow(
     rng_seed: int = 1,
     verbose: bool = True,
 ) -> "GrownModel":
-    """Grow networks on your own data as ``simic grow`` does, and save the best in the new folder ``out``.
+    """Grow networks on your own data as ``simic grow`` does, and save the best one.
 
-    ``x`` is a DataFrame, an array, a tensor, a torch Dataset or the path of a file; ``y`` its labels, or ``target`` the
-    name of their column. Prints what was done to the data, and the network beside floors that cost less. SimicError
-    naming what cannot be used.
+    Args:
+        x: A DataFrame, an array, a tensor, a torch Dataset or the path of a file.
+        y: The labels, if x has none.
+        out: New folder of the network.
+        target: Name of the column with the labels.
+        layout: Where channels of images are: nchw or nhwc.
+        policy: As of ``simic grow --policy``.
+        host: As of ``simic grow --host``; default: the policy's own.
+        n: Networks grown side by side; the best by validation is saved.
+        epochs: That each network trains for; default: the middle of the policy's training.
+        rng_seed: Of all random numbers.
+        verbose: Print what was done to the data, and the network beside floors that cost less.
+
+    Raises:
+        SimicError: names what cannot be used.
     """
-    say = (lambda line: print(printable(line))) if verbose else lambda line: None
-    asked = growing.Growth(
+
+    def say(line: str) -> None:
+        if verbose:
+            print(printable(line))
+
+    # What is to be done, as the command would say it.
+    request = growing.Growth(
         of_python(x, y, target),
         Path(out),
         policy=policy,
@@ -60,39 +77,47 @@ def grow(
         target=target,
         layout=layout,
     )
+
+    # Grow, and say how the result compares with floors that cost less.
     with _torch_as_it_was():
-        grown = growing.grow(_params(rng_seed), Workspace(NOWHERE), asked, say)
+        grown = growing.grow(_params(rng_seed), Workspace(NOWHERE), request, say)
     floors = grown.account.floors
-    for line in [] if floors is None else [*floors.table().split("\n"), floors.advice]:
-        say(line)
+    if floors is not None:
+        for line in (*floors.table().split("\n"), floors.advice):
+            say(line)
     return GrownModel(grown, load_grown(grown.path))
 
 
 class GrownModel:
-    """A network that ``grow`` saved, with its report: predicts names of classes for data like those it was given."""
+    """Predict the names of classes with a network that ``grow`` saved, for data like those it was grown on."""
 
     def __init__(self, report: Grown, network: GrownNetwork) -> None:
-        self.report, self.network = report, network
+        self.report = report
+        self.network = network
         assert network.structure.inputs is not None
         self.classes_ = np.array(network.structure.inputs.classes)
 
     def predict(self, x: Any) -> np.ndarray:
-        """Return the name of a class for each sample."""
+        """Predict the name of a class for each sample."""
         return self.classes_[self.predict_proba(x).argmax(axis=1)]
 
     def predict_proba(self, x: Any) -> np.ndarray:
-        """Return the probability of each class, ``[N, classes]``, in the order of ``classes_``."""
+        """Predict the probability of each class, ``[N, classes]``, in the order of ``classes_``."""
         return probabilities(self.network, x)
 
 
 def probabilities(network: GrownNetwork, x: Any) -> np.ndarray:
-    """Return a grown network's probabilities for raw samples, float64 ``[N, classes]``."""
+    """Compute a grown network's probabilities for raw samples, float64 ``[N, classes]``."""
     inputs = network.structure.inputs
     assert inputs is not None
     if inputs.layout == "table":
-        names = [f"x{k}" for k in range(np.shape(x)[1])] if not isinstance(x, pd.DataFrame) else None
-        raw = codes((pd.DataFrame(x, columns=names) if names else x.rename(columns=str)), inputs.columns)
+        if isinstance(x, pd.DataFrame):
+            frame = x.rename(columns=str)
+        else:
+            frame = pd.DataFrame(x, columns=[f"x{k}" for k in range(np.shape(x)[1])])
+        raw = codes(frame, inputs.columns)
     else:
+        # Images are checked here; a network would fail on another shape with torch's message.
         raw = np.asarray(x)
         if raw.shape[1:] != inputs.shape:
             raise SimicError(f"x is {list(raw.shape)}: must be images {['N', *inputs.shape]}, as in training")
@@ -102,7 +127,7 @@ def probabilities(network: GrownNetwork, x: Any) -> np.ndarray:
 
 
 class GrowClassifier(ClassifierMixin, BaseEstimator):
-    """A network that a trained controller grows, after scikit-learn's conventions.
+    """Grow a network by a trained controller, after scikit-learn's conventions.
 
     ``X`` are rows (a DataFrame may hold strings, booleans and missing values) or images. A fifth of the samples chooses
     among ``n`` networks.
@@ -117,8 +142,12 @@ class GrowClassifier(ClassifierMixin, BaseEstimator):
         layout: str | None = None,
         random_state: int = 1,
     ) -> None:
-        self.n, self.epochs, self.policy, self.host = n, epochs, policy, host
-        self.layout, self.random_state = layout, random_state
+        self.n = n
+        self.epochs = epochs
+        self.policy = policy
+        self.host = host
+        self.layout = layout
+        self.random_state = random_state
 
     def __sklearn_tags__(self) -> Tags:
         """Say what X may hold."""
@@ -129,14 +158,14 @@ class GrowClassifier(ClassifierMixin, BaseEstimator):
 
     def fit(self, X: Any, y: Any) -> Self:
         """Grow networks and keep the best by validation; ValueError naming what cannot be used."""
+        # Labels become places in ``classes_``, the columns of the probabilities.
         x, y = self._checked(X, y)
         check_classification_targets(y)
         self.classes_, places = np.unique(y, return_inverse=True)
         if len(self.classes_) < 2:
             raise ValueError(f"GrowClassifier: y has {len(self.classes_)} class: must have at least two")
-        given = Given("X", x, pd.Series(places, name="y"))
-        asked = growing.Growth(
-            given,
+        request = growing.Growth(
+            Given("X", x, pd.Series(places, name="y")),
             NOWHERE,
             policy=self.policy,
             host=self.host,
@@ -145,25 +174,26 @@ class GrowClassifier(ClassifierMixin, BaseEstimator):
             layout=self.layout,
             fit=True,
         )
+        # Keep the best of n networks in memory; nothing is written.
         try:
             with (
                 _torch_as_it_was(),
-                growing.growth(_params(self.random_state), Workspace(NOWHERE), asked) as (setup, policy),
+                growing.growth(_params(self.random_state), Workspace(NOWHERE), request) as (setup, policy),
             ):
-                with played(setup, policy, self.n) as done:
-                    self.network_: GrownNetwork = done.network
+                with played(setup, policy, self.n) as best:
+                    self.network_: GrownNetwork = best.network
                 self.notes_ = setup.data.notes if setup.data is not None else ()
         except SimicError as error:
             raise ValueError(str(error)) from error
         return self
 
     def predict(self, X: Any) -> np.ndarray:
-        """Return the class of each sample."""
+        """Predict the class of each sample."""
         check_is_fitted(self)
         return self.classes_[self.predict_proba(X).argmax(axis=1)]
 
     def predict_proba(self, X: Any) -> np.ndarray:
-        """Return the probability of each class, ``[N, classes]``, in the order of ``classes_``."""
+        """Predict the probability of each class, ``[N, classes]``, in the order of ``classes_``."""
         check_is_fitted(self)
         x, _ = self._checked(X, None)
         try:
@@ -172,11 +202,12 @@ class GrowClassifier(ClassifierMixin, BaseEstimator):
             raise ValueError(str(error)) from error
 
     def _checked(self, X: Any, y: Any) -> tuple[Any, Any]:
-        """Return X and y as scikit-learn checks them; strings stay in a DataFrame."""
+        """Check X and y as scikit-learn does; strings stay in a DataFrame."""
         fits = y is not None
         if isinstance(X, pd.DataFrame):
             validate_data(self, X, reset=fits, skip_check_array=True)  # type: ignore[arg-type]  # a frame too
             return X, column_or_1d(y, warn=True) if fits else None
+        # Missing values and images are accepted, unlike scikit-learn's default.
         options: dict[str, Any] = {
             "reset": fits,
             "ensure_all_finite": "allow-nan",
@@ -198,7 +229,8 @@ def _params(rng_seed: int) -> Params:
 @contextmanager
 def _torch_as_it_was() -> Iterator[None]:
     """Put back the settings of the caller's process that growing changes."""
-    threads, mode = torch.get_num_threads(), torch.get_deterministic_debug_mode()
+    threads = torch.get_num_threads()
+    mode = torch.get_deterministic_debug_mode()
     try:
         yield
     finally:

@@ -19,28 +19,29 @@ import filelock
 
 from simic.errors import SimicError
 
-AT_FDCWD, RENAME_EXCHANGE = -100, 2  # of linux/fcntl.h and linux/fs.h
+AT_FDCWD = -100  # of linux/fcntl.h
+RENAME_EXCHANGE = 2  # of linux/fs.h
 
 
 def sha256(path: Path) -> str:
-    """Return the hex digest of a file's bytes."""
+    """Compute the hex digest of a file's bytes."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def sha256_of(content: bytes) -> str:
-    """Return the hex digest of bytes in memory."""
+    """Compute the hex digest of bytes in memory."""
     return hashlib.sha256(content).hexdigest()
 
 
 def with_checksum(content: dict[str, Any]) -> bytes:
-    """Return JSON with a checksum of itself, so that ``checked`` notices every changed byte."""
+    """Write JSON with a checksum of itself, so that ``checked`` notices every changed byte."""
     checksum = sha256_of(json.dumps(content, sort_keys=True).encode())
     return (json.dumps({**content, "checksum": checksum}, indent=2) + "\n").encode()
 
 
 def checked(written: bytes) -> dict[str, Any]:
-    """Return the content of what ``with_checksum`` wrote; ValueError for anything else."""
+    """Read what ``with_checksum`` wrote; ValueError for anything else."""
     try:
         content = json.loads(written)
     except RecursionError:
@@ -80,15 +81,18 @@ def replace_files(files: Mapping[Path, bytes]) -> None:
     """Write several files as one: none takes its place before the bytes of all are on disk."""
     temporary = {path: path.with_name(f".{path.name}.{os.getpid()}.tmp") for path in files}
     try:
+        # The bytes of all files first, so that a full disk leaves everything as it was.
         for path, content in files.items():
             path.parent.mkdir(parents=True, exist_ok=True)
             _clear_temporaries(path)
             write_synced(temporary[path], content)
+        # Then the names, each at once.
         for path, written in temporary.items():
             written.replace(path)
     finally:
         for written in temporary.values():
             written.unlink(missing_ok=True)
+    # A rename is on disk when its folder is.
     for folder in {path.parent for path in files}:
         sync(folder)
 
@@ -132,6 +136,7 @@ def _replace(temporary: Path, target: Path) -> None:
         return
     aside = temporary
     if not exchange(temporary, target):
+        # Two renames: a process that is killed between them leaves both directories beside the free name.
         aside = temporary.with_suffix(".old")
         target.rename(aside)
         try:
@@ -143,18 +148,18 @@ def _replace(temporary: Path, target: Path) -> None:
     _remove(aside)
 
 
-def exchange(one: Path, other: Path) -> bool:
+def exchange(first: Path, second: Path) -> bool:
     """Exchange two names at once; False, with nothing done, where the system cannot: only Linux can."""
     try:
         rename = ctypes.CDLL(None, use_errno=True).renameat2
     except (AttributeError, OSError):
         return False
-    if rename(AT_FDCWD, os.fsencode(one), AT_FDCWD, os.fsencode(other), RENAME_EXCHANGE) == 0:
+    if rename(AT_FDCWD, os.fsencode(first), AT_FDCWD, os.fsencode(second), RENAME_EXCHANGE) == 0:
         return True
     number = ctypes.get_errno()
     if number in (errno.ENOSYS, errno.EINVAL):
         return False
-    raise OSError(number, os.strerror(number), str(one), None, str(other))
+    raise OSError(number, os.strerror(number), str(first), None, str(second))
 
 
 def remove_directory(path: Path) -> None:
@@ -224,7 +229,9 @@ def _sync_tree(folder: Path) -> None:
     sync(folder)
 
 
-NAMELESS_LOOKS, NAMELESS_SECONDS = 50, 0.01  # at a lock whose holder has not written its name yet
+# How often, and after what pause, a lock is looked at whose holder has not written its name yet.
+NAMELESS_LOOKS = 50
+NAMELESS_SECONDS = 0.01
 
 
 class Held(SimicError):
@@ -237,24 +244,34 @@ class Held(SimicError):
 
 @contextmanager
 def locked(path: Path, doing: str, patience_seconds: float = 0.0) -> Iterator[None]:
-    """Hold a lock file, with this process's name in it; ``Held`` when another has it and the patience is over.
+    """Hold a lock file, with this process's name in it.
 
     The file goes with the lock. The system frees the lock of a process that died; whoever is next takes its file over.
+
+    Args:
+        path: Of the file.
+        doing: What the holder does, for the message of whoever wants it too.
+        patience_seconds: To wait for another holder.
+
+    Raises:
+        Held: another process has the lock and the patience is over.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     lock = filelock.FileLock(path)
     looks = NAMELESS_LOOKS
+    # Wait for the lock, or find out who has it.
     while not lock.is_locked:
         try:
             lock.acquire(timeout=patience_seconds)
         except filelock.Timeout:
             if not path.exists():  # it was given back just now
                 continue
-            held = _held(path, doing)
-            if held.pid or not looks:
-                raise held from None
+            refusal = _held(path, doing)
+            if refusal.pid or not looks:
+                raise refusal from None
             looks -= 1  # its holder has it since just now, and is about to write its name
             time.sleep(NAMELESS_SECONDS)
+    # Hold it, with our name in it.
     try:
         with naming(path):
             path.write_text(f"process {os.getpid()} on {platform.node()}", encoding="utf-8")
@@ -275,11 +292,11 @@ def _held(path: Path, doing: str) -> Held:
 
 
 def holder(path: Path) -> int | None:
-    """Return the process id of a lock's holder, 0 while it is being written; None without one: its file is removed."""
+    """Find the process id of a lock's holder, 0 while it is being written; None without one: its file is removed."""
     if not path.exists():
         return None
     try:
         with locked(path, "asks"):
             return None
-    except Held as held:
-        return held.pid
+    except Held as refusal:
+        return refusal.pid

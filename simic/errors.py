@@ -75,5 +75,5 @@ def exit_with_message(program: str) -> Iterator[None]:
 
 
 def printable(text: str) -> str:
-    """Return a text as one line, with what a terminal would obey made visible."""
-    return "".join(each if each.isprintable() else repr(each)[1:-1] for each in text)
+    """Make a text one line, with what a terminal would obey made visible."""
+    return "".join(character if character.isprintable() else repr(character)[1:-1] for character in text)

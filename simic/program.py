@@ -7,7 +7,7 @@ from torch.export import ExportedProgram
 
 
 def as_bytes(program: ExportedProgram) -> bytes:
-    """Return what torch.export writes, without the source of each operation: its paths are absolute."""
+    """Serialise a program without the source of each operation, whose paths are absolute."""
     for module in program.graph_module.modules():
         if isinstance(module, torch.fx.GraphModule):
             for node in module.graph.nodes:

@@ -17,7 +17,11 @@ from pydantic_core.core_schema import CoreSchema, no_info_after_validator_functi
 
 from simic.errors import SimicError
 
-FAMILY, PRESET, TASK, SUITE, REWARD_MODE = "host family", "host preset", "task", "suite", "reward mode"
+FAMILY = "host family"
+PRESET = "host preset"
+TASK = "task"
+SUITE = "suite"
+REWARD_MODE = "reward mode"
 GYM = "gym"  # the task that is a Gymnasium environment
 _SHIPPED: dict[str, tuple[str, ...]] = {
     FAMILY: ("cnn", "mlp", "tables", "transformer"),
@@ -31,12 +35,12 @@ _KNOWN = {kind: list(names) for kind, names in _SHIPPED.items()}
 
 
 def shipped(kind: str) -> tuple[str, ...]:
-    """Return the names of a kind that are simic's own."""
+    """List the names of a kind that are simic's own."""
     return _SHIPPED[kind]
 
 
 def known(kind: str) -> tuple[str, ...]:
-    """Return all names of a kind, the shipped ones first."""
+    """List all names of a kind, the shipped ones first."""
     return tuple(_KNOWN[kind])
 
 
@@ -47,32 +51,41 @@ def add(kind: str, name: str) -> None:
 
 
 def check(kind: str, name: str) -> str:
-    """Return the name; ValueError naming what is known, for pydantic to report."""
+    """Pass a name that is known; else raise ValueError, for pydantic to report."""
     if name not in _KNOWN[kind]:
         raise ValueError(f"must be one of {', '.join(_KNOWN[kind])}")
     return name
 
 
 def extensions() -> tuple[Path, ...]:
-    """Return the files of users that were imported in this process."""
+    """List the files of users that were imported in this process."""
     files = [module.__file__ for name, module in sys.modules.items() if name.startswith(EXTENSION_MODULE)]
     return tuple(Path(file) for file in files if file is not None)
 
 
 def load_extension(path: Path) -> ModuleType:
-    """Import a user's file once per process; what it registers is known from then on. SimicError naming the file."""
+    """Import a user's file once per process; what it registers is known from then on.
+
+    Raises:
+        SimicError: the file cannot be imported, or another one with its name was.
+    """
     path = path.resolve()
     name = f"{EXTENSION_MODULE}{path.stem}"
+    # A file that is imported already, or a copy of it, is not imported again.
     loaded = sys.modules.get(name)
     if loaded is not None and (loaded.__file__ == str(path) or _is_copy(path, loaded)):
         return loaded
     if loaded is not None:
         raise SimicError(f"extensions: {path} and {loaded.__file__} have the same name; rename one of them")
+
+    # What is no Python file is refused.
     if not path.is_file():
         raise SimicError(f"extensions: {path}: no such file")
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise SimicError(f"extensions: {path}: must be a Python file (.py)")
+
+    # Import it as Python itself would; a failure leaves nothing behind.
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     try:
@@ -91,7 +104,7 @@ def _is_copy(path: Path, loaded: ModuleType) -> bool:
 
 @dataclass(frozen=True)
 class Known:
-    """Marks a string that must be a registered name of a kind, in validation and in the JSON schema of deployments."""
+    """Mark a string that must be a registered name of a kind, in validation and in the JSON schema of deployments."""
 
     kind: str
 

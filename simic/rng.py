@@ -44,7 +44,7 @@ class Purpose(IntEnum):
 
 
 def _signed(value: int) -> int:
-    """Return the int64 with the same 64 bits (two's complement)."""
+    """Convert to the int64 with the same 64 bits (two's complement)."""
     value &= 0xFFFFFFFFFFFFFFFF
     return value - (1 << 64) if value >= (1 << 63) else value
 
@@ -67,7 +67,17 @@ def _mix(x: Int64) -> Int64:
 
 
 def key(rng_seed: int, purpose: Purpose, *counters: Counter, device: torch.device | str | None = None) -> Tensor:
-    """Return the int64 key of a stream; its shape is the broadcast shape of the counters."""
+    """Make the int64 key of a stream.
+
+    Args:
+        rng_seed: Of the run.
+        purpose: What the numbers are for.
+        counters: Integers or integer tensors that broadcast.
+        device: Of the key; default: that of the counters.
+
+    Returns:
+        A tensor of the counters' broadcast shape.
+    """
     # Integers are mixed as such: a tensor made of one would be a copy that a GPU waits for.
     state: Counter = _mix(_signed(rng_seed * _GOLDEN_GAMMA + int(purpose)))
     for counter in counters:

@@ -7,9 +7,15 @@ from simic.errors import SimicError
 
 
 def read_file(path: Path, most: int, missing: str) -> bytes:
-    """Return all bytes, at most ``most``; SimicError for anything else. ``missing`` says what to do without a file.
+    """Read all bytes of a regular file. Anything else is never opened: a pipe would be waited for, a device has no end.
 
-    What is no regular file is never opened: a pipe would be waited for, a device has no end.
+    Args:
+        path: Of the file.
+        most: Bytes that it may have.
+        missing: The remedy where there is no file.
+
+    Raises:
+        SimicError: names what is wrong with the file.
     """
     try:
         status = path.stat()

@@ -14,12 +14,14 @@ CPU = torch.device("cpu")
 
 
 def upload(values: np.ndarray | Tensor, device: torch.device) -> Tensor:
-    """Return the values on the device; through pinned memory, from which copies are made in the background."""
+    """Copy values to a device, through pinned memory, from which copies are made in the background."""
     tensor = values if isinstance(values, Tensor) else torch.from_numpy(np.ascontiguousarray(values))
-    return tensor if device == CPU else tensor.pin_memory().to(device, non_blocking=True)
+    if device == CPU:
+        return tensor
+    return tensor.pin_memory().to(device, non_blocking=True)
 
 
 @cache
 def constant(values: tuple, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Return a small table, copied once to each device; not to be written to."""
+    """Make a small table, copied once to each device; not to be written to."""
     return upload(torch.tensor(values, dtype=dtype, device=CPU), device)

@@ -14,13 +14,24 @@ LONGEST = 80  # characters of a value
 
 
 def refusal(error: ValidationError, source: str, tree: Any, model: type[BaseModel]) -> SimicError:
-    """Return the error about a ``tree`` from ``source`` that is no ``model``; it tells the first few offending keys."""
-    told: dict[str, list[str]] = {}
+    """Describe in one line what pydantic found wrong, the first few keys by name.
+
+    Args:
+        error: What pydantic raised.
+        source: Where the values come from, for example params.yaml.
+        tree: The values.
+        model: What they should be.
+    """
+    # Several problems of one key, as of the variants of its type, are one sentence.
+    sentences: dict[str, list[str]] = {}
     for problem in error.errors():
         key = ".".join(_place(problem, tree))
-        told.setdefault(key, []).append(_sentence(problem, key, model))
-    # A list with one wrong value is not told twice.
-    texts = [" or ".join(told[key]) for key in told if not any(other.startswith(f"{key}.") for other in told)]
+        sentences.setdefault(key, []).append(_sentence(problem, key, model))
+    texts = []
+    for key in sentences:
+        # A list with one wrong value is a problem of that value alone.
+        if not any(inner.startswith(f"{key}.") for inner in sentences):
+            texts.append(" or ".join(sentences[key]))
     more = [f"and {len(texts) - SHOWN} more"] if len(texts) > SHOWN else []
     return SimicError(f"{source}: " + "; ".join([*texts[:SHOWN], *more]))
 
@@ -52,12 +63,14 @@ def _sentence(problem: ErrorDetails, key: str, model: type[BaseModel]) -> str:
 def _unknown(key: str, model: type[BaseModel]) -> str:
     section, _, name = key.rpartition(".")
     prefix = f"{section}." if section else ""
-    every = [each.rpartition(".") for each in keys(model)]
-    known = [own for holder, _, own in every if holder == section]
-    elsewhere = [f"{holder}.{own}" for holder, _, own in every if own == name]
-    likely = elsewhere or [prefix + each for each in difflib.get_close_matches(name, known, 1)]
-    meant = f"did you mean {' or '.join(likely)}? " if likely else ""
-    return f"unknown key; {meant}known here are {', '.join(known)}"
+    # Keys of the same section, and where in the tree the last part of the key is known.
+    valid = list(keys(model))
+    siblings = [path.rpartition(".")[2] for path in valid if path.rpartition(".")[0] == section]
+    # A key of another section is likelier meant than one that is spelt alike.
+    likely = [path for path in valid if path.rpartition(".")[2] == name]
+    likely = likely or [prefix + sibling for sibling in difflib.get_close_matches(name, siblings, 1)]
+    suggestion = f"did you mean {' or '.join(likely)}? " if likely else ""
+    return f"unknown key; {suggestion}known here are {', '.join(siblings)}"
 
 
 def keys(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
@@ -69,5 +82,5 @@ def keys(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
 
 
 def short(text: str) -> str:
-    """Return as much of a text as fits a line."""
+    """Cut a text to what fits a line."""
     return text if len(text) <= LONGEST else text[: LONGEST - 3] + "..."
