@@ -18,16 +18,16 @@ from simic import durable, params, rng
 from simic.agent.gym_adapter import Make, vectorized
 from simic.agent.learner import build_learner
 from simic.agent.metrics import UpdateMetrics, numbers
+from simic.agent.play import play, policy_decides
 from simic.agent.policy import RecurrentState, part_of, refuse_mismatch
 from simic.agent.ppo import collect, with_advantages
 from simic.agent.rollout import Position
 from simic.errors import SimicError
 
-LONGEST_EPISODE = 1_000_000  # steps, in evaluation
 PLAY_ITERATION = 1 << 42  # a namespace of its own: other starts and other noise than in training
 CARD = "simic.agent"  # what a saved file's metadata are under
-FORMAT_VERSION = 2
-RUNNING = "scales/reward.running"  # a tensor of it
+FORMAT_VERSION = 3
+RUNNING = "normalizers/reward.running"  # a tensor of it, by environment
 LOG_FILE = "progress.csv"
 LOG_BEGINS = "env_steps,episode_return,"
 LOG_EPISODES = 100  # whose mean return is written
@@ -49,12 +49,12 @@ SETTINGS = {
 
 
 def sizes(**changes: Any) -> params.Policy:
-    """Return the sizes of a policy for environments in general, with these changes."""
+    """Make the sizes of a policy for environments in general, with these changes."""
     return params.Policy(**SIZES | changes)
 
 
 def settings(**changes: Any) -> params.PPOParams:
-    """Return PPO's settings for environments in general, with these changes."""
+    """Make PPO's settings for environments in general, with these changes."""
     return params.PPOParams(**SETTINGS | changes)
 
 
@@ -69,13 +69,11 @@ class Returns:
     def none(cls, envs: int) -> "Returns":
         return cls(torch.zeros(envs, dtype=torch.float64))
 
-    def add(self, rewards: Tensor, ended: Tensor) -> list[float]:
-        """Take in one step ``[E]``; return the returns of the episodes it ended."""
+    def add(self, rewards: Tensor, ended: Tensor) -> None:
+        """Take in one step ``[E]``."""
         self.running = self.running + rewards
-        done = self.running[ended].tolist()
+        self.finished += self.running[ended].tolist()
         self.running = self.running.masked_fill(ended, 0.0)
-        self.finished += done
-        return done
 
 
 @dataclass(frozen=True)
@@ -91,9 +89,17 @@ class IterationReport:
 class Agent:
     """A policy, its optimizer and scales, and the environments it learns from.
 
-    ``env`` is a registered id or a function that makes an environment; ``envs`` of them run side by side and
-    ``rollout_steps`` steps of each make an update. ``policy`` and ``ppo`` are ``sizes()`` and ``settings()`` where not
-    given. With ``log`` a line per update goes to ``progress.csv`` in that folder, which a new agent starts anew.
+    Args:
+        env: A registered id, or a function that makes an environment.
+        rng_seed: Every draw is a hash of it.
+        envs: How many environments run side by side.
+        rollout_steps: How many steps of each make an update.
+        policy: Its sizes; ``sizes()`` by default.
+        ppo: Its settings; ``settings()`` by default.
+        log: A folder, to whose ``progress.csv`` a line per update goes; a new agent starts it anew.
+
+    Raises:
+        SimicError: A value is out of range, or the environment cannot be learned from.
     """
 
     def __init__(
@@ -110,8 +116,11 @@ class Agent:
         for name, number in {"envs": envs, "rollout_steps": rollout_steps}.items():
             if not isinstance(number, int) or number < 1:
                 raise SimicError(f"{name} = {number!r}: must be a whole number from 1")
-        self.make, self.rng_seed, self.rollout_steps = env, rng_seed, rollout_steps
-        self.sizes, self.settings = policy or sizes(), ppo or settings()
+        self.make = env
+        self.rng_seed = rng_seed
+        self.rollout_steps = rollout_steps
+        self.sizes = policy or sizes()
+        self.settings = ppo or settings()
         if self.sizes.core != "none" and envs < self.settings.minibatches:
             least = self.settings.minibatches
             raise SimicError(f"envs = {envs}: must be at least ppo.minibatches ({least}) where the policy has memory")
@@ -135,18 +144,29 @@ class Agent:
 
     @property
     def env_steps(self) -> int:
-        """Return how many steps were taken in training so far."""
+        """Steps that were taken in training so far."""
         return self.iteration * self.rollout_steps * self.env.num_envs
 
     def train(self, steps: int, watch: Callable[[IterationReport], None] | None = None) -> list[float]:
-        """Train for at least so many steps more, in whole updates; return the returns of the episodes that ended.
+        """Train for at least so many steps more, in whole updates.
 
         Episodes begin anew with each call, so going on after ``load`` is going on without it, bit for bit. The entropy
-        coefficient falls until the last update of the call. SimicError when what is replayed is not what acted.
+        coefficient falls until the last update of the call.
+
+        Args:
+            steps: Of all environments together.
+            watch: Is called after each update.
+
+        Returns:
+            The undiscounted returns of the episodes that ended.
+
+        Raises:
+            SimicError: A replay of a rollout does not give the probabilities of acting.
         """
         updates = -(-steps // (self.rollout_steps * self.env.num_envs))
         self.ppo.anneal_over(updates)
-        self._position, self._returns = None, Returns.none(self.env.num_envs)
+        self._position = None
+        self._returns = Returns.none(self.env.num_envs)
         self._cut_log()
         for _ in range(updates):
             report = self._iterate()
@@ -166,53 +186,58 @@ class Agent:
             self.rollout_steps,
             position=self._position,
         )
-        ended = rollout.terminated | rollout.truncated
-        before = len(self._returns.finished)
-        for rewards, ends in zip(rollout.rewards, ended, strict=True):
-            self._returns.add(rewards, ends)
-        seen = rollout.raw_features, rollout.rewards, rollout.starts, rollout.valid
-        rewards = self.normalizers.update(*seen)
+        finished = len(self._returns.finished)
+        for rewards, ended in zip(rollout.rewards, rollout.terminated | rollout.truncated, strict=True):
+            self._returns.add(rewards, ended)
+        rewards = self.normalizers.update(rollout.raw_features, rollout.rewards, rollout.starts, rollout.valid)
         rollout = with_advantages(rollout, rewards, self.settings.gamma, self.settings.gae_lambda)
         metrics = self.ppo.update(rollout, self.iteration)
         if not metrics.first_ratio_ok:
             raise SimicError(f"iteration {self.iteration}: the first ratio is off 1 by {metrics.first_ratio_deviation}")
         self.iteration += 1
-        return IterationReport(self.iteration, self.env_steps, self._returns.finished[before:], metrics)
+        return IterationReport(self.iteration, self.env_steps, self._returns.finished[finished:], metrics)
 
     def evaluate(self, episodes: int = 24, greedy: bool = True) -> list[float]:
-        """Play that many episodes in environments of their own and return their returns; equally many of each
-        environment, else short episodes would count more.
+        """Play in environments of their own.
+
+        Args:
+            episodes: How many altogether; equally many of each environment.
+            greedy: Take the likeliest choices; else sample.
+
+        Returns:
+            The undiscounted returns.
         """
         env = vectorized(self.make, math.gcd(episodes, self.env.num_envs), self.rng_seed)
-        each = episodes // env.num_envs
-        observation, _ = env.reset(options={"iteration": PLAY_ITERATION})
-        state, tally, step = self.policy.initial_state(env.num_envs), Returns.none(env.num_envs), 0
-        returns: list[list[float]] = [[] for _ in range(env.num_envs)]
-        while min(map(len, returns)) < each:
-            key = rng.key(self.rng_seed, rng.Purpose.ACTION, PLAY_ITERATION, env.env_ids, step)
-            noise = rng.uniform(key, (len(self.policy.heads),))
-            decision = self.policy.act(self.normalizers.see(observation), state, noise, greedy=greedy)
-            observation, reward, terminated, truncated, _ = env.step(decision.actions)
-            ended = terminated | truncated
-            for index, value in zip(ended.nonzero().flatten().tolist(), tally.add(reward, ended), strict=True):
-                returns[index].append(value)
-            state, step = decision.state.zeroed(ended), step + 1
-            if step > each * LONGEST_EPISODE:
-                raise SimicError(f"an episode goes on for {LONGEST_EPISODE} steps: wrap the environment in a TimeLimit")
-        env.close()
-        return [value for values in returns for value in values[:each]]
+
+        def noise(step: int) -> Tensor:
+            stream = rng.key(self.rng_seed, rng.Purpose.ACTION, PLAY_ITERATION, env.env_ids, step)
+            return rng.uniform(stream, (len(self.policy.heads),))
+
+        try:
+            decide = policy_decides(self.policy, self.normalizers, env.num_envs, None if greedy else noise)
+            return play(env, decide, episodes // env.num_envs, options={"iteration": PLAY_ITERATION}).returns
+        finally:
+            env.close()
 
     def predict(
         self, observation: Any, state: RecurrentState | None = None, mask: Any = None
     ) -> tuple[Any, RecurrentState]:
-        """Return the greedy action for one observation, as the environment takes it, and the memory for the next call.
+        """Decide greedily in one environment.
 
-        ``state`` is the memory of the call before, None at the start of an episode; ``mask`` is what the environment's
-        ``action_masks()`` returns, None where it has none. SimicError where they are not of this environment.
+        Args:
+            observation: As the environment gives it.
+            state: The memory that the call before returned; None at the start of an episode.
+            mask: What the environment's ``action_masks()`` returns; None where it has none.
+
+        Returns:
+            The action as the environment takes it, and the memory for the next call.
+
+        Raises:
+            SimicError: The observation or the mask is not of this environment.
         """
-        seen = self.normalizers.see(self.env.alone(observation, mask))
-        decision = self.policy.act(seen, self.policy.initial_state(1) if state is None else state, greedy=True)
-        return self.env.as_taken(decision.actions), decision.state
+        normalized = self.normalizers.see(self.env.single_row(observation, mask))
+        decision = self.policy.act(normalized, self.policy.initial_state(1) if state is None else state, greedy=True)
+        return self.env.to_action(decision.actions[0]), decision.state
 
     def save(self, path: str | Path) -> None:
         """Write one safetensors file, whole or not at all: all tensors, and the settings as JSON in its metadata."""
@@ -232,10 +257,16 @@ class Agent:
     def load(
         cls, path: str | Path, env: Make | None = None, log: str | Path | None = None, envs: int | None = None
     ) -> Self:
-        """Load an agent that was saved, to go on exactly from there; ``env`` where it was not made by a registered id,
-        ``envs`` for another number of environments side by side.
+        """Load an agent that was saved, to go on exactly from there.
 
-        SimicError when the file is not readable, is not a saved agent, or is one of another environment.
+        Args:
+            path: What ``save`` wrote.
+            env: What makes the environment, where that was no registered id.
+            log: As of a new agent.
+            envs: Another number of environments side by side.
+
+        Raises:
+            SimicError: The file is not readable, is not a saved agent, or is one of another environment.
         """
         try:
             with safe_open(path, framework="pt") as file:
@@ -243,29 +274,31 @@ class Agent:
                 card = json.loads((file.metadata() or {})[CARD])
             if card["format_version"] != FORMAT_VERSION:
                 raise SimicError(f"{path}: format version {card['format_version']}: must be {FORMAT_VERSION}")
-            same = {name: card[name] for name in ("rng_seed", "envs", "rollout_steps")}
-            same |= {"policy": params.Policy(**card["policy"]), "ppo": params.PPOParams(**card["ppo"])}
-            made, iteration = env or card["env"], card["iteration"]
+            arguments = {name: card[name] for name in ("rng_seed", "envs", "rollout_steps")}
+            arguments |= {"policy": params.Policy(**card["policy"]), "ppo": params.PPOParams(**card["ppo"])}
+            make = env or card["env"]
+            iteration = card["iteration"]
         except OSError as error:
             raise SimicError(f"{path}: not readable: {error.strerror or error}") from None
         except (SafetensorError, ValidationError, ValueError, KeyError, TypeError):
             raise SimicError(f"{path}: not an agent that Agent.save wrote") from None
-        if made is None:
+        if make is None:
             raise SimicError(f"{path}: its environment has no registered id; pass what makes it: Agent.load(path, env)")
-        before, same["envs"] = same["envs"], same["envs"] if envs is None else envs
-        agent = cls(made, **same, log=log)
-        if agent.env.num_envs != before and RUNNING in tensors:
+        if envs is not None:
+            arguments["envs"] = envs
+        agent = cls(make, **arguments, log=log)
+        if agent.env.num_envs != card["envs"] and RUNNING in tensors:
             tensors[RUNNING] = torch.zeros(agent.env.num_envs, dtype=torch.float64)  # episodes begin anew
         refuse_mismatch(str(path), agent.tensors(), tensors)
         agent.ppo.load_state_dict(part_of(tensors, "ppo/"))
-        agent.normalizers.load_state_dict(part_of(tensors, "scales/"))
+        agent.normalizers.load_state_dict(part_of(tensors, "normalizers/"))
         agent.iteration = iteration
         return agent
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return copies of all that learning has changed, by name."""
-        parts = {"ppo": self.ppo.state_dict(), "scales": self.normalizers.state_dict()}
-        return {f"{part}/{name}": tensor for part, own in parts.items() for name, tensor in own.items()}
+        """Copy all that learning has changed, by name."""
+        tensors = {f"ppo/{name}": tensor for name, tensor in self.ppo.state_dict().items()}
+        return tensors | {f"normalizers/{name}": tensor for name, tensor in self.normalizers.state_dict().items()}
 
     def close(self) -> None:
         """Close the environments of training."""
@@ -280,16 +313,23 @@ class Agent:
         header, *lines = self.log.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True) or [""]
         if header and not header.startswith(LOG_BEGINS):
             raise SimicError(f"{self.log}: is a file of another program; choose another folder for the log")
-        whole = [line.partition(",")[0] for line in lines if line.endswith("\n")]  # the last may have been cut off
-        kept = [lines[k] for k, steps in enumerate(whole) if steps.isdecimal() and int(steps) <= self.env_steps]
-        durable.replace_file(self.log, "".join([header, *kept] if kept else []).encode())
+        rows = []
+        for line in lines:
+            env_steps = line.partition(",")[0]
+            if line.endswith("\n") and env_steps.isdecimal() and int(env_steps) <= self.env_steps:  # not cut off
+                rows.append(line)
+        durable.replace_file(self.log, "".join([header, *rows] if rows else []).encode())
 
     def _write_log(self, report: IterationReport) -> None:
         if self.log is None:
             return
-        last = self._returns.finished[-LOG_EPISODES:]
-        row = {"env_steps": report.env_steps, "episode_return": math.fsum(last) / len(last) if last else math.nan}
-        row |= {"episodes": len(report.returns)} | numbers(asdict(report.metrics))
+        returns = self._returns.finished[-LOG_EPISODES:]
+        row = {
+            "env_steps": report.env_steps,
+            "episode_return": math.fsum(returns) / len(returns) if returns else math.nan,
+            "episodes": len(report.returns),
+            **numbers(asdict(report.metrics)),
+        }
         self.log.parent.mkdir(parents=True, exist_ok=True)
         with self.log.open("a", newline="", encoding="utf-8") as file:
             writer = csv.DictWriter(file, list(row), lineterminator="\n")

@@ -5,6 +5,7 @@ divergence and gradient. Everything is at least float32, whatever the precision 
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -18,17 +19,28 @@ from simic.errors import DecisionFault
 MASKED_LOGIT = -1e9
 
 
-def legal(spec: ActionSpec, masks: dict[str, Tensor], head: int, chosen: list[Tensor]) -> Tensor | None:
-    """Return the mask ``[..., n]`` of a head given the op and slot chosen before it; None: everything is legal."""
-    mask, given = masks.get(spec.heads[head].name), spec.heads[head].mask_given
-    if mask is None or given == "nothing":
+def head_mask(spec: ActionSpec, masks: dict[str, Tensor], head: int, chosen: Sequence[Tensor]) -> Tensor | None:
+    """Look up which choices of a head are legal.
+
+    Args:
+        spec: The heads.
+        masks: By head name, as ``Observation`` says.
+        head: Its number.
+        chosen: Indices ``[...]`` of the op and the slot chosen before it.
+
+    Returns:
+        Bool ``[..., n]``; None: everything is legal.
+    """
+    mask = masks.get(spec.heads[head].name)
+    mask_given = spec.heads[head].mask_given
+    if mask is None or mask_given == "nothing":
         return mask
-    index = chosen[0 if given == "op" else 1][..., None, None]
+    index = chosen[0 if mask_given == "op" else 1][..., None, None]
     return mask.gather(-2, index.expand(*index.shape[:-1], mask.shape[-1])).squeeze(-2)
 
 
 def masked_log_softmax(logits: Tensor, mask: Tensor | None) -> Tensor:
-    """Return log-probabilities; a masked choice has probability exactly 0.
+    """Turn logits into log-probabilities; a masked choice has probability exactly 0.
 
     A row without a legal choice is uniform: where the head matters ``refuse_faults`` finds it, elsewhere it is unused.
     """
@@ -40,7 +52,7 @@ def masked_log_softmax(logits: Tensor, mask: Tensor | None) -> Tensor:
 
 
 def sample(log_probs: Tensor, noise: Tensor) -> Tensor:
-    """Return the choice ``[...]`` whose piece of the cumulative distribution holds ``noise``, uniform in [0, 1).
+    """Find the choice ``[...]`` whose piece of the cumulative distribution holds ``noise``, uniform in [0, 1).
 
     In integers (38 bits of probability, 24 of noise), so that a running sum in another order gives the same choice.
     """
@@ -50,18 +62,13 @@ def sample(log_probs: Tensor, noise: Tensor) -> Tensor:
 
 
 def entropy(log_probs: Tensor) -> Tensor:
-    """Return −Σ p ln p in nats; a masked choice adds 0 · −1e9 = 0."""
+    """Compute −Σ p ln p in nats; a masked choice adds 0 · −1e9 = 0."""
     return -(log_probs.exp() * log_probs).sum(dim=-1)
-
-
-def divergence(log_probs: Tensor, other: Tensor) -> Tensor:
-    """Return KL(p ‖ q) = Σ p (ln p − ln q) in nats."""
-    return (log_probs.exp() * (log_probs - other)).sum(dim=-1)
 
 
 @dataclass(frozen=True)
 class Choice:
-    """The distribution of one head and the index ``[...]`` taken, 0 where the head is irrelevant; ``relevant`` None
+    """The distribution of one head and the chosen index ``[...]``, 0 where the head is irrelevant; ``relevant`` None
     means it always matters.
     """
 
@@ -72,18 +79,17 @@ class Choice:
     index: Tensor
 
     def log_prob(self) -> Tensor:
-        """Return ln π of the index taken; exactly 0 where the head is irrelevant."""
-        taken = self.log_probs.gather(-1, self.index[..., None]).squeeze(-1)
-        return self._relevant_only(taken)
+        """Compute ln π of the index; exactly 0 where the head is irrelevant."""
+        return self._relevant_only(self.log_probs.gather(-1, self.index[..., None]).squeeze(-1))
 
     def options(self) -> Tensor:
-        """Return how many choices were legal; 0 where the head is irrelevant."""
+        """Count the legal choices; 0 where the head is irrelevant."""
         size = self.log_probs.shape[-1]
         count = torch.full_like(self.index, size) if self.mask is None else self.mask.sum(dim=-1)
         return self._relevant_only(count)
 
     def normalized_entropy(self) -> Tensor:
-        """Return H / ln(#legal) in [0, 1]; exactly 0 with one legal choice, and where the head is irrelevant."""
+        """Compute H / ln(#legal) in [0, 1]; exactly 0 with one legal choice, and where the head is irrelevant."""
         options = self.options()
         several = options > 1
         scale = torch.where(several, options, 2).to(self.log_probs.dtype).log()
@@ -93,7 +99,7 @@ class Choice:
         return x if self.relevant is None else torch.where(self.relevant, x, 0)
 
     def faults(self) -> Tensor:
-        """Return bool ``[2]``: a relevant row has no legal choice; a logit of a relevant row is not finite."""
+        """Tell, bool ``[2]``: a relevant row has no legal choice; a logit of a relevant row is not finite."""
         rows = torch.ones_like(self.index, dtype=torch.bool) if self.relevant is None else self.relevant
         empty = torch.zeros_like(rows) if self.mask is None else ~self.mask.any(dim=-1)
         broken = ~self.logits.isfinite().all(dim=-1)
@@ -108,30 +114,3 @@ def refuse_faults(spec: ActionSpec, choices: list[Choice]) -> None:
             raise DecisionFault(f"head {head.name!r}: an environment's mask forbids every choice; one must be legal")
         if broken:
             raise DecisionFault(f"head {head.name!r}: the policy's logits are not finite")
-
-
-@dataclass(frozen=True)
-class JointDistribution:
-    """The whole distribution of N states: log-probabilities ``op [N, O]``, ``slot [N, O, K]`` given the op and each
-    further head ``[N, O, K, n]`` given both (a spec may have one head, or two).
-
-    ``relevance [O, heads]``. Where an op does not use the slot, the further heads are equal for every slot.
-    """
-
-    relevance: Tensor
-    op: Tensor
-    slot: Tensor | None = None
-    rest: tuple[Tensor, ...] = ()
-
-    def kl(self, other: "JointDistribution") -> Tensor:
-        """Return KL(self ‖ other) in nats ``[N]``, exact; both under the same masks.
-
-        KL(op) + Σ_o p(o) [ KL(slot | o) + Σ_s p(s | o) Σ_k KL(k | o, s) ], over the heads that o uses.
-        """
-        top = divergence(self.op, other.op)
-        if self.slot is None or other.slot is None:
-            return top
-        inner = divergence(self.slot, other.slot) * self.relevance[:, 1]
-        for head, (own, theirs) in enumerate(zip(self.rest, other.rest, strict=True), start=2):
-            inner = inner + (self.slot.exp() * divergence(own, theirs)).sum(dim=-1) * self.relevance[:, head]
-        return top + (self.op.exp() * inner).sum(dim=-1)

@@ -29,7 +29,8 @@ class GreedyPolicy(nn.Module):
 
     def __init__(self, policy: ActorCritic, normalizer: ObservationNormalizer | None, masks: tuple[str, ...]) -> None:
         super().__init__()
-        self.policy, self.masks = policy, masks
+        self.policy = policy
+        self.masks = masks
         features = policy.observation_spec.features
         like = policy.like
         self.register_buffer("mean", like.new_zeros(features) if normalizer is None else normalizer.mean.clone())
@@ -42,17 +43,17 @@ class GreedyPolicy(nn.Module):
     def forward(
         self, features: Tensor, categories: Tensor, masks: tuple[Tensor, ...], h: Tensor, c: Tensor
     ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-        seen = ((features - self.mean) / self.scale).clamp(-self.limit, self.limit)
-        named = dict(zip(self.masks, masks, strict=True))
-        z, of_value, state = self.policy.remember(Observation(seen, categories, named), RecurrentState(h, c))
-        choices: list[Choice] = self.policy.choose(z, named)
-        value = self.policy.state_value(of_value)
+        normalized = ((features - self.mean) / self.scale).clamp(-self.limit, self.limit)
+        named_masks = dict(zip(self.masks, masks, strict=True))
+        readings, state = self.policy.step(Observation(normalized, categories, named_masks), RecurrentState(h, c))
+        choices: list[Choice] = self.policy.choose(readings.actor.z, named_masks)
+        value = self.policy.state_value(readings.value)
         actions = torch.stack([choice.index for choice in choices], dim=-1) + self.first
         return actions, choices[0].logits, value, state.h, state.c
 
 
 def masked_heads(spec: ActionSpec) -> tuple[str, ...]:
-    """Return the names of the first head and of those whose mask depends on an earlier choice."""
+    """List the first head and those whose mask depends on an earlier choice."""
     return tuple(head.name for k, head in enumerate(spec.heads) if k == 0 or head.mask_given != "nothing")
 
 
@@ -62,10 +63,16 @@ def export_policy(
     directory: Path,
     masks: tuple[str, ...] | None = None,
 ) -> dict[str, Any]:
-    """Write ``policy.pt2`` and its description ``policy.json`` into the directory, and return the description.
+    """Write ``policy.pt2`` and its description ``policy.json``. The batch may be of any size.
 
-    ``masks`` names the heads that take a mask (default: ``masked_heads``); pass all True for one that is free. The
-    batch may be of any size.
+    Args:
+        policy: What decides.
+        normalizer: Its scales, which become part of the program.
+        directory: Where to write.
+        masks: The heads that take a mask (default: ``masked_heads``); pass all True for one that is free.
+
+    Returns:
+        The description.
     """
     names = masked_heads(policy.action_spec) if masks is None else masks
     module = GreedyPolicy(policy, normalizer, names).eval()
@@ -82,18 +89,19 @@ def export_policy(
 
 
 def _example(policy: ActorCritic, names: tuple[str, ...]) -> tuple[Tensor, Tensor, tuple[Tensor, ...], Tensor, Tensor]:
-    """Return inputs of three rows: sizes 0 and 1 would be taken for constants."""
-    spec, seen = policy.action_spec, policy.observation_spec
+    """Make inputs of three rows: sizes 0 and 1 would be taken for constants."""
+    spec = policy.action_spec
+    columns = policy.observation_spec
     like = policy.like
     shapes = {head.name: spec.mask_shape(k) for k, head in enumerate(spec.heads)}
     masks = tuple(torch.ones(3, *shapes[name], dtype=torch.bool, device=like.device) for name in names)
-    categories = torch.full((3, seen.categories), -1, device=like.device)
+    categories = torch.full((3, columns.categories), -1, device=like.device)
     state = policy.initial_state(3)
-    return like.new_zeros(3, seen.features), categories, masks, state.h, state.c
+    return like.new_zeros(3, columns.features), categories, masks, state.h, state.c
 
 
 def _description(policy: ActorCritic, names: tuple[str, ...], example: tuple) -> dict[str, Any]:
-    """Return names, shapes (batch first) and types of inputs and outputs, and what the heads are called."""
+    """Describe names, shapes (batch first) and types of inputs, and what the heads are called."""
     features, categories, masks, h, c = example
     inputs = {"features": features, "categories": categories}
     inputs |= {f"mask_{name}": mask for name, mask in zip(names, masks, strict=True)} | {"h": h, "c": c}

@@ -47,7 +47,9 @@ class GymAdapter:
         mask_method: str | None = None,
         action_spec: ActionSpec | None = None,
     ) -> None:
-        self.env, self.rng_seed, self.mask_method = env, rng_seed, mask_method
+        self.env = env
+        self.rng_seed = rng_seed
+        self.mask_method = mask_method
         self.metadata = dict(env.metadata)
         mode = self.metadata.get("autoreset_mode")
         if mode is not AutoresetMode.SAME_STEP:
@@ -71,15 +73,16 @@ class GymAdapter:
 
     def step(self, actions: Tensor, /) -> tuple[Observation, Tensor, Tensor, Tensor, AdapterInfo]:
         """Take a step with indices ``[E, heads]``; return rewards float32 and flags ``[E]``."""
-        taken = actions.numpy() + self._first_action
-        observation, reward, terminated, truncated, info = self.env.step(taken[:, 0] if self._single else taken)
-        final, seen = self._final(observation, truncated & ~terminated, info), self._observation(observation)
+        values, reward, terminated, truncated, info = self.env.step(self._as_env(actions))
+        final = self._final(values, truncated & ~terminated, info)
+        observation = self._observation(values)
         rewards = torch.as_tensor(reward, dtype=torch.float32)
         if not rewards.isfinite().all():
             row = int((~rewards.isfinite()).nonzero()[0])
             raise SimicError(f"environment {row} pays {reward[row]}: a reward must be a finite number of float32")
-        flags = torch.from_numpy(terminated.copy()), torch.from_numpy(truncated.copy())
-        return seen, rewards, *flags, AdapterInfo(final)
+        is_terminated = torch.from_numpy(terminated.copy())
+        is_truncated = torch.from_numpy(truncated.copy())
+        return observation, rewards, is_terminated, is_truncated, AdapterInfo(final)
 
     def _observation(self, values: np.ndarray) -> Observation:
         features = torch.from_numpy(values.reshape(self.num_envs, -1).astype(np.float32))
@@ -94,9 +97,9 @@ class GymAdapter:
         self.action_spec.check_masks(masks, self.num_envs)
         return Observation(features, torch.zeros(self.num_envs, 0, dtype=torch.int64), masks)
 
-    def alone(self, observation: Any, mask: Any) -> Observation:
-        """Return one observation, and what ``mask_method`` answers with it, as a row of its own; SimicError where they
-        are not of these environments.
+    def single_row(self, observation: Any, mask: Any) -> Observation:
+        """Make a row of one observation and of what ``mask_method`` returns with it; SimicError where they are not of
+        these environments.
         """
         expected = self.observation_spec.features
         try:
@@ -111,35 +114,36 @@ class GymAdapter:
         self.action_spec.check_masks(masks, 1)
         return Observation(torch.from_numpy(features), torch.zeros(1, 0, dtype=torch.int64), masks)
 
-    def as_taken(self, actions: Tensor) -> Any:
-        """Return one row of indices ``[1, heads]`` as an environment takes it."""
-        taken = actions[0].numpy() + self._first_action
-        return int(taken[0]) if self._single else taken
+    def to_action(self, indices: Tensor) -> Any:
+        """Turn the indices ``[heads]`` of one environment into what it takes."""
+        action = self._as_env(indices[None])[0]
+        return int(action) if self._single else action
 
-    def _masks(self, legal: Sequence[Any]) -> dict[str, Tensor]:
-        """Return what each environment answered, by head."""
-        if isinstance(legal[0], Mapping):
-            return {name: self._stacked([answer[name] for answer in legal]) for name in legal[0]}
-        sizes, together = [head.size for head in self.action_spec.heads], self._stacked(legal)
-        if together.shape[1:] != (sum(sizes),):
-            shape = list(together.shape[1:])
-            raise SimicError(f"{self.mask_method}() returns an array of shape {shape}: must be [{sum(sizes)}]")
-        names = [head.name for head in self.action_spec.heads]
-        return dict(zip(names, together.split(sizes, dim=1), strict=True))
+    def _as_env(self, actions: Tensor) -> np.ndarray:
+        """Turn indices ``[E, heads]`` into what a vector environment takes."""
+        values = actions.numpy() + self._first_action
+        return values[:, 0] if self._single else values
+
+    def _masks(self, answers: Sequence[Any]) -> dict[str, Tensor]:
+        """Collect what each environment answered, by head."""
+        if isinstance(answers[0], Mapping):
+            return {name: self._stacked([answer[name] for answer in answers]) for name in answers[0]}
+        return by_head(self.action_spec, self._stacked(answers), f"{self.mask_method}()")
 
     def _stacked(self, masks: Sequence[Any]) -> Tensor:
-        """Return masks as bool; SimicError for anything but True, False, 1, 0, which may have meant the opposite."""
+        """Stack masks as bool; SimicError for anything but True, False, 1, 0, which may have meant the opposite."""
         try:
-            together = np.stack([np.asarray(mask) for mask in masks])
+            stacked = np.stack([np.asarray(mask) for mask in masks])
         except ValueError:
             raise SimicError(f"{self.mask_method}() returns masks of different shapes") from None
-        if together.dtype != np.bool_ and not np.isin(together, (0, 1)).all():
-            odd = together[~np.isin(together, (0, 1))].flat[0]
-            raise SimicError(f"{self.mask_method}() returns {odd}: must be True where legal, else False")
-        return torch.from_numpy(together.astype(np.bool_))
+        is_flag = np.isin(stacked, (0, 1))
+        if not is_flag.all():
+            value = stacked[~is_flag].flat[0]
+            raise SimicError(f"{self.mask_method}() returns {value}: must be True where legal, else False")
+        return torch.from_numpy(stacked.astype(np.bool_))
 
     def _final(self, observation: np.ndarray, rows: np.ndarray, info: dict[str, Any]) -> Observation | None:
-        """Return the last observations of truncated rows, without masks: the value of a state does not read them."""
+        """Find the last observations of truncated rows, without masks: the value of a state does not read them."""
         if not rows.any():
             return None
         values = observation.reshape(self.num_envs, -1).astype(np.float32)
@@ -172,8 +176,8 @@ class CheckedEnv(gymnasium.Wrapper):
 
     def _answer(self, method: str, answer: Any, parts: Sequence[str]) -> Any:
         if not isinstance(answer, tuple) or len(answer) != len(parts):
-            given = f"{len(answer)} values" if isinstance(answer, tuple) else f"one {type(answer).__name__}"
-            raise SimicError(f"environment {self.env}: {method} returns {given}: must be ({', '.join(parts)})")
+            count = f"{len(answer)} values" if isinstance(answer, tuple) else f"one {type(answer).__name__}"
+            raise SimicError(f"environment {self.env}: {method} returns {count}: must be ({', '.join(parts)})")
         return answer
 
     def _paid(self, reward: Any) -> float:
@@ -183,15 +187,16 @@ class CheckedEnv(gymnasium.Wrapper):
         return float(value.reshape(()))
 
     def _observed(self, observation: Any) -> np.ndarray:
-        values, space = np.array(observation), self.observation_space
-        if values.shape != space.shape or (not np.issubdtype(values.dtype, np.number) and values.dtype != np.bool_):
-            given = f"{values.dtype} of shape {list(values.shape)}"
-            raise SimicError(f"environment {self.env} observes {given}: its observation space is {space}")
+        values = np.array(observation)
+        space = self.observation_space
+        if values.shape != space.shape or values.dtype.kind not in "biufc":
+            kind = f"{values.dtype} of shape {list(values.shape)}"
+            raise SimicError(f"environment {self.env} observes {kind}: its observation space is {space}")
         return values
 
 
 def _maker(make: Make) -> Callable[[], gymnasium.Env]:
-    """Return a function that makes the checked environment; SimicError where ``make`` is no id and no such function."""
+    """Check what makes environments, and the environments; SimicError where ``make`` is no id and no such function."""
     if isinstance(make, str):
         return lambda: CheckedEnv(gymnasium.make(make))
     needed = "must be a registered id, or a function without arguments that makes an environment"
@@ -202,7 +207,7 @@ def _maker(make: Make) -> Callable[[], gymnasium.Env]:
     except TypeError as error:
         raise SimicError(f"environment {make!r}: {error}; {needed}") from None
 
-    def made() -> gymnasium.Env:
+    def checked() -> gymnasium.Env:
         env = make()
         if not isinstance(env, gymnasium.Env):
             raise SimicError(f"environment {make!r}: makes a {type(env).__name__}; {needed}")
@@ -214,11 +219,20 @@ def _maker(make: Make) -> Callable[[], gymnasium.Env]:
             ) from None
         return CheckedEnv(env)
 
-    return made
+    return checked
+
+
+def by_head(spec: ActionSpec, masks: Tensor, source: str) -> dict[str, Tensor]:
+    """Split the masks of all heads, one after the other in ``[E, n]``; SimicError naming their ``source``."""
+    sizes = [head.size for head in spec.heads]
+    if masks.shape[1:] != (sum(sizes),):
+        raise SimicError(f"{source} returns an array of shape {list(masks.shape[1:])}: must be [{sum(sizes)}]")
+    return {head.name: mask for head, mask in zip(spec.heads, masks.split(sizes, dim=1), strict=True)}
 
 
 def vectorized(make: Make, envs: int, rng_seed: int) -> GymAdapter:
     """Make so many copies of an environment, by its registered name or a function; in this process, on one thread.
+    ``rng_seed`` keys their own generators.
 
     An environment with a method ``action_masks()`` is masked, one with an ``action_spec`` has that (``GymAdapter`` says
     what they are).
@@ -237,10 +251,17 @@ def vectorized(make: Make, envs: int, rng_seed: int) -> GymAdapter:
 
 
 def specs(
-    observations: gymnasium.Space, actions: gymnasium.Space, given: ActionSpec | None
+    observations: gymnasium.Space, actions: gymnasium.Space, action_spec: ActionSpec | None
 ) -> tuple[ObservationSpec, ActionSpec]:
-    """Return the specs of an environment's spaces; SimicError where the agent does not know them, or where the
-    ``given`` one of actions is not of that space.
+    """Describe an environment's spaces.
+
+    Args:
+        observations: A Box.
+        actions: A Discrete, or a MultiDiscrete of one dimension.
+        action_spec: Replaces the trivial one of the space; None: every head always matters.
+
+    Raises:
+        SimicError: The agent does not know the spaces, or the spec is not of that space.
     """
     if isinstance(actions, Discrete):
         sizes = [int(actions.n)]
@@ -248,12 +269,12 @@ def specs(
         sizes = actions.nvec.tolist()
     else:
         raise SimicError(f"action space {actions}: must be Discrete, or MultiDiscrete of one dimension")
-    spec = ActionSpec.discrete(*sizes) if given is None else given
+    spec = ActionSpec.discrete(*sizes) if action_spec is None else action_spec
     if not isinstance(spec, ActionSpec):
         raise SimicError(f"action_spec is {type(spec).__name__}: must be a simic.agent.spec.ActionSpec")
-    own = [head.size for head in spec.heads]
-    if own != sizes:
-        raise SimicError(f"action_spec has heads of sizes {own}: must be those of the action space, {sizes}")
+    head_sizes = [head.size for head in spec.heads]
+    if head_sizes != sizes:
+        raise SimicError(f"action_spec has heads of sizes {head_sizes}: must be those of the action space, {sizes}")
     if not isinstance(observations, Box):
         raise SimicError(f"observation space {observations}: must be a Box")
     # Discrete spaces may count from another number than 0.

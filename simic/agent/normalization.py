@@ -21,8 +21,8 @@ REWARD_SIGMA_FLOOR = 1e-2  # of the discounted return, in units of reward; ours
 Reduce = Callable[[Tensor, Literal["sum", "max"]], Tensor]  # over all processes that learn together
 
 
-def alone(tensor: Tensor, how: Literal["sum", "max"]) -> Tensor:
-    """Return what one process has by itself."""
+def alone(tensor: Tensor, operation: Literal["sum", "max"]) -> Tensor:
+    """Leave a tensor as it is: there is one process."""
     return tensor
 
 
@@ -41,22 +41,22 @@ class Moments:
 
     @classmethod
     def of(cls, rows: Tensor, valid: Tensor) -> "Moments":
-        """Return the moments of the rows ``[N, D]`` that are valid ``[N]`` and finite in every column."""
-        keep = valid & rows.isfinite().all(dim=-1)
-        rows = torch.where(keep[:, None], rows, 0).double()
-        count = keep.sum().double()
+        """Compute the moments of the rows ``[N, D]`` that are valid ``[N]`` and finite in every column."""
+        counts = valid & rows.isfinite().all(dim=-1)
+        rows = torch.where(counts[:, None], rows, 0).double()
+        count = counts.sum().double()
         mean = rows.sum(dim=0) / count.clamp(min=1)
-        return cls(count, mean, ((rows - mean) * keep[:, None]).square().sum(dim=0))
+        return cls(count, mean, ((rows - mean) * counts[:, None]).square().sum(dim=0))
 
-    def merge(self, other: "Moments") -> "Moments":
-        """Return the moments of both sets of rows together."""
-        count = self.count + other.count
-        share = other.count / count.clamp(min=1)
-        delta = other.mean - self.mean
-        return Moments(count, self.mean + delta * share, self.m2 + other.m2 + delta.square() * self.count * share)
+    def merge(self, batch: "Moments") -> "Moments":
+        """Compute the moments of both sets of rows together."""
+        count = self.count + batch.count
+        share = batch.count / count.clamp(min=1)
+        delta = batch.mean - self.mean
+        return Moments(count, self.mean + delta * share, self.m2 + batch.m2 + delta.square() * self.count * share)
 
     def reduced(self, reduce: Reduce) -> "Moments":
-        """Return the moments of the rows of all processes: the common mean first, then the deviations from it."""
+        """Compute the moments of the rows of all processes: the common mean first, then the deviations from it."""
         if reduce is alone:
             return self
         count = reduce(self.count, "sum")
@@ -64,7 +64,7 @@ class Moments:
         return Moments(count, mean, reduce(self.m2 + self.count * (self.mean - mean).square(), "sum"))
 
     def variance(self) -> Tensor:
-        """Return the variance of the population; 1 before the first row."""
+        """Compute the variance of the population; 1 before the first row."""
         return torch.where(self.count > 0, self.m2 / self.count.clamp(min=1), 1.0)
 
 
@@ -83,7 +83,7 @@ class ObservationNormalizer:
         self.limit = torch.where(self.raw, torch.inf, OBSERVATION_CLIP)
 
     def normalize(self, features: Tensor) -> Tensor:
-        """Return float32 ``[..., D]``; a value that is not finite stays so, and stops the policy."""
+        """Scale features to float32 ``[..., D]``; a value that is not finite stays so, and stops the policy."""
         return ((features - self.mean) / self.scale).clamp(-self.limit, self.limit)
 
     def update(self, features: Tensor, valid: Tensor, reduce: Reduce = alone) -> None:
@@ -107,13 +107,14 @@ class RewardNormalizer:
     def __init__(
         self, envs: int, gamma: float, device: torch.device | str = "cpu", clip: float | None = REWARD_CLIP
     ) -> None:
-        self.gamma, self.clip = gamma, torch.inf if clip is None else clip
+        self.gamma = gamma
+        self.clip = torch.inf if clip is None else clip
         self.moments = Moments.empty(1, device)
         self.running = torch.zeros(envs, dtype=torch.float64, device=device)
 
     @property
     def sigma(self) -> Tensor:
-        """Return σ in units of reward, floored; 1 before the first reward."""
+        """σ in units of reward, floored; 1 before the first reward."""
         return self.moments.variance()[0].sqrt().clamp(min=REWARD_SIGMA_FLOOR)
 
     def normalize(self, rewards: Tensor) -> Tensor:
@@ -133,22 +134,22 @@ class RewardNormalizer:
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         moved = {name: part.to(self.running.device, copy=True) for name, part in state.items()}
-        self.running, self.moments = moved.pop("running"), Moments(**moved)
+        self.running = moved.pop("running")
+        self.moments = Moments(**moved)
 
 
 @dataclass(frozen=True)
 class Normalizers:
-    """Both, each optional."""
+    """The scales of observations and rewards; None: as they are."""
 
     observation: ObservationNormalizer | None = None
     reward: RewardNormalizer | None = None
 
     def _parts(self) -> dict[str, ObservationNormalizer | RewardNormalizer]:
-        parts = {"observation": self.observation, "reward": self.reward}
-        return {name: part for name, part in parts.items() if part is not None}
+        return {name: part for name, part in vars(self).items() if part is not None}
 
     def see(self, observation: Observation) -> Observation:
-        """Return the observation as the policy sees it."""
+        """Scale an observation to what the policy sees."""
         if self.observation is None:
             return observation
         return replace(observation, features=self.observation.normalize(observation.features))
@@ -156,8 +157,17 @@ class Normalizers:
     def update(
         self, features: Tensor, rewards: Tensor, starts: Tensor, valid: Tensor, reduce: Reduce = alone
     ) -> Tensor:
-        """Take in a finished rollout (raw features ``[T, E, D]``, the rest ``[T, E]``), the one place where the scales
-        move; return its rewards scaled by the new σ, one for the whole rollout.
+        """Take in a finished rollout: the one place where the scales move.
+
+        Args:
+            features: Raw, ``[T, E, D]``.
+            rewards: As paid, ``[T, E]``.
+            starts: First steps of episodes, bool ``[T, E]``.
+            valid: Bool ``[T, E]``; other rows are skipped.
+            reduce: Combines a tensor of all processes.
+
+        Returns:
+            The rewards scaled by the new σ, one for the whole rollout.
         """
         if self.observation is not None:
             self.observation.update(features, valid, reduce)
@@ -167,7 +177,7 @@ class Normalizers:
         return self.reward.normalize(rewards)
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Return plain tensors by name."""
+        """Copy all statistics as plain tensors by name."""
         return {
             f"{part}.{name}": tensor
             for part, normalizer in self._parts().items()
@@ -176,5 +186,7 @@ class Normalizers:
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         for part, normalizer in self._parts().items():
-            own = {name.removeprefix(f"{part}."): x for name, x in state.items() if name.startswith(f"{part}.")}
-            normalizer.load_state_dict(own)
+            prefix = f"{part}."
+            normalizer.load_state_dict(
+                {name.removeprefix(prefix): tensor for name, tensor in state.items() if name.startswith(prefix)}
+            )

@@ -1,20 +1,21 @@
 """Proximal policy optimisation over whole recurrent rows (Schulman et al. 2017, arXiv 1707.06347).
 
-The file follows an iteration: collect → advantages → minibatches → losses → step → stop.
+The file follows an iteration: collect → advantages → minibatches → losses → step → update.
 """
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import torch
 from gymnasium.vector import AutoresetMode
 from torch import Tensor, nn
 
 from simic import params, rng
-from simic.agent import distributions
-from simic.agent.metrics import Log, Probe, UpdateMetrics, as_one, health, largest, scales
+from simic.agent.distributions import head_mask
+from simic.agent.metrics import Log, UpdateMetrics, as_one, health, largest, scales
 from simic.agent.normalization import Normalizers, Reduce, alone
-from simic.agent.policy import ActorCritic, Replayed, part_of, refuse_mismatch
+from simic.agent.policy import ActorCritic, Replay, part_of, refuse_mismatch
 from simic.agent.rollout import Environment, Position, Rollout, StepRecord, single_step_ids
 from simic.errors import SimicError
 from simic.transfer import upload
@@ -39,28 +40,47 @@ def collect(
     on_step: Callable[[StepRecord], None] | None = None,
     position: Position | None = None,
 ) -> tuple[Rollout, Position]:
-    """Act for ``steps`` steps with frozen normalisers and return the rollout and where it ended.
+    """Act for some steps with frozen normalisers.
 
-    Without a ``position`` the environments are reset and nothing is remembered; with one the episodes go on. The noise
-    of each draw is keyed by (iteration, global env, step), so grouping and history do not matter.
+    Args:
+        env: E environments.
+        policy: Samples the actions.
+        normalizers: Scales of the observations.
+        iteration: Keys the noise of each draw, together with ``rng_seed``, the global environment and the step; so
+            grouping and history do not matter.
+        rng_seed: See ``iteration``.
+        steps: T.
+        on_step: Is called after each step.
+        position: Where the episodes go on; None: the environments are reset and nothing is remembered.
+
+    Returns:
+        The rollout, and where it ended.
     """
-    position = position or Position.first(env, policy, env.reset(options={"iteration": iteration})[0])
-    seen = normalizers.see(position.observation)
-    rollout = Rollout.empty(steps, env.env_ids, seen, position.state, len(policy.heads))
-    valid = torch.ones_like(position.starts)
-    policy.action_spec.check_masks(position.observation.masks, env.num_envs)
+    # Begin where the last rollout ended, or anew.
+    if position is None:
+        position = Position.first(env, policy, env.reset(options={"iteration": iteration})[0])
+    observation, state, starts = position.observation, position.state, position.starts
+    policy.action_spec.check_masks(observation.masks, env.num_envs)
+    rollout = Rollout.empty(steps, env.env_ids, normalizers.see(observation), state, len(policy.heads))
+    valid = torch.ones_like(starts)
+    autoreset = env.metadata["autoreset_mode"] is AutoresetMode.SAME_STEP
+
+    # Noise of all steps at once, [T, E, heads].
     time = torch.arange(steps, device=env.env_ids.device)[:, None]
     stream = rng.key(rng_seed, rng.Purpose.ACTION, iteration, env.env_ids, time, device=time.device)
-    noise = rng.uniform(stream, (len(policy.heads),))  # [T, E, heads], of all steps at once
-    autoreset = env.metadata["autoreset_mode"] is AutoresetMode.SAME_STEP
-    observation, state, starts = position.observation, position.state, position.starts
+    noise = rng.uniform(stream, (len(policy.heads),))
+
     for t in range(steps):
-        seen = normalizers.see(observation)
-        rollout.record_seen(t, observation, seen, starts, valid)
-        step = policy.act(seen, state, noise[t], valid=valid)
-        observation, reward, terminated, truncated, info = env.step(step.actions)
-        rollout.record_done(t, step, reward, terminated, truncated)
-        state, ended = step.state, terminated | truncated
+        # Decide and act.
+        normalized = normalizers.see(observation)
+        rollout.record_observation(t, observation, normalized, starts, valid)
+        decision = policy.act(normalized, state, noise[t], valid=valid)
+        observation, reward, terminated, truncated, info = env.step(decision.actions)
+        rollout.record_decision(t, decision, reward, terminated, truncated)
+
+        # Rows that ended start anew at once, or are over until the next reset.
+        state = decision.state
+        ended = terminated | truncated
         if autoreset:
             # What a truncated episode would still have earned: its last observation, under the memory of that moment.
             if info.final is not None:
@@ -68,9 +88,11 @@ def collect(
             starts = ended
             state = state.zeroed(starts)
         else:
-            starts, valid = torch.zeros_like(starts), valid & ~ended
+            starts = torch.zeros_like(starts)
+            valid = valid & ~ended
         if on_step is not None:
-            on_step(StepRecord(t, step, reward, info))
+            on_step(StepRecord(t, decision, reward, info))
+
     # V(s') is that of the next step, except where an autoreset put another episode's state there.
     following = torch.cat((rollout.values[1:], policy.value(normalizers.see(observation), state)[None]))
     replaced = (rollout.terminated | rollout.truncated) if autoreset else torch.zeros_like(rollout.valid)
@@ -92,32 +114,51 @@ def gae(
     gamma: float,
     gae_lambda: float,
 ) -> tuple[Tensor, Tensor]:
-    """Return advantages and returns, all ``[T, E]``; both 0 where not valid (Schulman et al. 2016, arXiv 1506.02438).
+    """Compute generalised advantage estimates (Schulman et al. 2016, arXiv 1506.02438).
 
-    A terminal state is worth 0, also when it is truncated as well; a truncated one is worth its bootstrap value. The
-    trace is cut at every end, and where a row's valid steps stop without one.
+    Args:
+        rewards: Scaled, ``[T, E]``.
+        values: V of the states that were decided in, ``[T, E]``.
+        next_values: V of the states that the steps led to, ``[T, E]``.
+        terminated: Bool ``[T, E]``; a terminal state is worth 0, also when it is truncated as well.
+        truncated: Bool ``[T, E]``; a truncated state is worth its value.
+        valid: Bool ``[T, E]``; the trace is cut where a row's valid steps stop, and at every end.
+        gamma: Discount of rewards.
+        gae_lambda: Decay of the trace.
+
+    Returns:
+        Advantages and returns ``[T, E]``, both 0 where not valid.
     """
-    follows = torch.cat((valid[1:], torch.zeros_like(valid[:1])))
-    goes_on = follows & ~(terminated | truncated)
+    next_valid = torch.cat((valid[1:], torch.zeros_like(valid[:1])))
+    continues = next_valid & ~(terminated | truncated)
+    # δ_t = r_t + γ V(s_{t+1}) − V(s_t)
     delta = rewards + gamma * torch.where(terminated, 0.0, next_values) - values
     advantages = torch.zeros_like(values)
     trace = torch.zeros_like(values[0])
     for t in reversed(range(len(values))):
         # A_t = δ_t + γ λ A_{t+1}
-        trace = torch.where(valid[t], delta[t] + gamma * gae_lambda * torch.where(goes_on[t], trace, 0.0), 0.0)
+        trace = torch.where(valid[t], delta[t] + gamma * gae_lambda * torch.where(continues[t], trace, 0.0), 0.0)
         advantages[t] = trace
     return advantages, torch.where(valid, advantages + values, 0.0)
 
 
 def with_advantages(rollout: Rollout, rewards: Tensor, gamma: float, gae_lambda: float) -> Rollout:
-    """Return the rollout with its advantages and returns, computed from the scaled ``rewards [T, E]``."""
-    ends = rollout.terminated, rollout.truncated, rollout.valid
-    advantages, returns = gae(rewards, rollout.values, rollout.next_values, *ends, gamma, gae_lambda)
+    """Add advantages and returns to a rollout, from the scaled ``rewards [T, E]``."""
+    advantages, returns = gae(
+        rewards,
+        rollout.values,
+        rollout.next_values,
+        rollout.terminated,
+        rollout.truncated,
+        rollout.valid,
+        gamma,
+        gae_lambda,
+    )
     return replace(rollout, advantages=advantages, returns=returns)
 
 
 def normalized(advantages: Tensor, valid: Tensor, reduce: Reduce = alone) -> Tensor:
-    """Return (A − μ) / max(σ, floor) over the valid rows of all processes; 0 where not valid."""
+    """Compute (A − μ) / max(σ, floor) over the valid rows of all processes; 0 where not valid."""
     count = reduce(valid.sum().to(advantages.dtype), "sum").clamp(min=1)
     mean = reduce(torch.where(valid, advantages, 0.0).sum(), "sum") / count
     centred = torch.where(valid, advantages - mean, 0.0)
@@ -129,71 +170,79 @@ def normalized(advantages: Tensor, valid: Tensor, reduce: Reduce = alone) -> Ten
 
 
 @dataclass(frozen=True)
-class Usage:
-    """Where each head mattered (``relevant``), and where it had more than one legal choice as well (``open``).
+class HeadUsage:
+    """Where each head mattered (``relevant``), and where it had more than one legal choice as well (``choice``).
 
     Counts are over all processes. A sum over one of the ``minibatches`` times minibatches / rows is unbiased for the
     mean over the rollout, whatever rows fall into it.
     """
 
     relevant: Tensor  # [T, E, heads] bool
-    open: Tensor  # [T, E, heads] bool
+    choice: Tensor  # [T, E, heads] bool
     rows: Tensor  # valid ones of the rollout; may be 0
-    open_rows: Tensor  # [heads]
+    choice_rows: Tensor  # [heads]
     minibatches: int
 
-    def select(self, envs: Tensor) -> "Usage":
-        """Return the same of some environments; the counts stay those of the rollout."""
-        return replace(self, relevant=self.relevant.index_select(1, envs), open=self.open.index_select(1, envs))
+    def select(self, envs: Tensor) -> "HeadUsage":
+        """Select some environments; the counts stay those of the rollout."""
+        return replace(self, relevant=self.relevant.index_select(1, envs), choice=self.choice.index_select(1, envs))
 
 
 @torch.no_grad()
-def usage(policy: ActorCritic, rollout: Rollout, minibatches: int, reduce: Reduce = alone) -> Usage:
-    """Return which heads mattered, read off the sampled actions and the masks they were sampled under."""
+def head_usage(policy: ActorCritic, rollout: Rollout, minibatches: int, reduce: Reduce = alone) -> HeadUsage:
+    """Read off the sampled actions, and the masks they were sampled under, which heads mattered."""
     relevant = policy.relevance[rollout.actions[..., 0]] & rollout.valid[..., None]
-    several = torch.stack([_options(policy, rollout, head) > 1 for head in range(len(policy.heads))], dim=-1)
-    choice = relevant & several
+    chosen = rollout.actions[..., :2].unbind(dim=-1)
+    legal_counts: list[Tensor] = []
+    for k, head in enumerate(policy.action_spec.heads):
+        mask = head_mask(policy.action_spec, rollout.masks, k, chosen)
+        legal_counts.append(torch.full_like(chosen[0], head.size) if mask is None else mask.sum(dim=-1))
+    choice = relevant & (torch.stack(legal_counts, dim=-1) > 1)
     counts = torch.cat((rollout.valid.sum()[None], choice.sum(dim=(0, 1)))).to(rollout.values.dtype)
     counts = reduce(counts, "sum")
-    return Usage(relevant, choice, counts[0], counts[1:], minibatches)
-
-
-def _options(policy: ActorCritic, rollout: Rollout, head: int) -> Tensor:
-    chosen = list(rollout.actions[..., :2].unbind(dim=-1))
-    mask = distributions.legal(policy.action_spec, rollout.masks, head, chosen)
-    size = policy.action_spec.heads[head].size
-    return torch.full_like(chosen[0], size) if mask is None else mask.sum(dim=-1)
+    return HeadUsage(relevant, choice, counts[0], counts[1:], minibatches)
 
 
 # Losses.
 
 
 def surrogate(log_ratio: Tensor, advantages: Tensor, clip_range: float) -> Tensor:
-    """Return min(r A, clip(r, 1 ± ε) A), element by element."""
+    """Compute min(r A, clip(r, 1 ± ε) A), element by element."""
     ratio = log_ratio.exp()
     return torch.minimum(ratio * advantages, ratio.clamp(1.0 - clip_range, 1.0 + clip_range) * advantages)
 
 
-def policy_objective(log_ratio: Tensor, relevant: Tensor, advantages: Tensor, settings: params.PPOParams) -> Tensor:
-    """Return what PPO maximises, per row ``[T, N]``, from log-ratios per head ``[T, N, heads]``.
+def joint_log_ratio(log_ratio: Tensor) -> Tensor:
+    """Sum the heads' log-ratios ``[..., heads]`` to that of the whole action, within limits."""
+    return log_ratio.sum(dim=-1).clamp(-JOINT_LOG_RATIO_LIMIT, JOINT_LOG_RATIO_LIMIT)
 
-    ``joint``: one ratio of the whole action. ``per_head``: a clipped term for each relevant head, summed, so that at
-    ratio 1 both have the same gradient.
+
+def policy_objective(log_ratio: Tensor, relevant: Tensor, advantages: Tensor, settings: params.PPOParams) -> Tensor:
+    """Compute what PPO maximises, row by row.
+
+    Args:
+        log_ratio: ln π_new / π_old by head, ``[T, N, heads]``.
+        relevant: Bool ``[T, N, heads]``.
+        advantages: ``[T, N]``.
+        settings: ``ratio: joint`` takes one ratio of the whole action; ``per_head`` a clipped term for each relevant
+            head, summed, so that at ratio 1 both have the same gradient.
+
+    Returns:
+        The objective ``[T, N]``.
     """
     if settings.ratio == "joint":
-        joint = log_ratio.sum(dim=-1).clamp(-JOINT_LOG_RATIO_LIMIT, JOINT_LOG_RATIO_LIMIT)
-        return surrogate(joint, advantages, settings.clip_range)
+        return surrogate(joint_log_ratio(log_ratio), advantages, settings.clip_range)
     by_head = surrogate(log_ratio, advantages[..., None], settings.clip_range)
     return torch.where(relevant, by_head, 0.0).sum(dim=-1)
 
 
 def k3(log_ratio: Tensor) -> Tensor:
-    """Return e^Δ − 1 − Δ ≥ 0, whose mean under the old policy is KL(old ‖ new) (Schulman, "Approximating KL")."""
+    """Compute e^Δ − 1 − Δ ≥ 0, whose mean under the old policy is KL(old ‖ new) (Schulman, "Approximating KL")."""
     return torch.expm1(log_ratio) - log_ratio
 
 
 @dataclass(frozen=True)
-class Terms:
+class Losses:
     """The loss of a minibatch and what is reported of it, all still on the device: ``sums``, which are added over
     processes (name → number or ``[heads]``), and ``peaks``, of which the largest counts.
     """
@@ -202,70 +251,66 @@ class Terms:
     sums: dict[str, Tensor]
     peaks: dict[str, Tensor]
 
-    def reduced(self, reduce: Reduce) -> "Terms":
-        """Return those of all processes, in one exchange for the sums and one for the peaks; the loss stays its own."""
+    def reduced(self, reduce: Reduce) -> "Losses":
+        """Combine those of all processes, in one exchange for the sums and one for the peaks; the loss stays."""
         if reduce is alone:
             return self
         sums = as_one(list(self.sums.values()), lambda flat: reduce(flat, "sum"))
         peaks = as_one(list(self.peaks.values()), lambda flat: reduce(flat, "max"))
-        return Terms(self.loss, dict(zip(self.sums, sums, strict=True)), dict(zip(self.peaks, peaks, strict=True)))
+        return Losses(self.loss, dict(zip(self.sums, sums, strict=True)), dict(zip(self.peaks, peaks, strict=True)))
 
 
-def terms(
-    seen: Replayed, batch: Rollout, used: Usage, settings: params.PPOParams, entropy_coef: float | Tensor
-) -> Terms:
-    """Return loss = policy + c_v · value − Σ_k c_k · mean normalised entropy of head k, as sums scaled by
-    minibatches / N, with the sums and peaks that are reported.
+def losses(
+    replay: Replay, batch: Rollout, usage: HeadUsage, settings: params.PPOParams, entropy_coef: float | Tensor
+) -> Losses:
+    """Compute loss = policy + c_v · value − Σ_k c_k · mean normalised entropy of head k.
 
-    ``entropy_coef`` is one number for all heads, or one for each ``[heads]``.
+    Args:
+        replay: The minibatch under the present weights.
+        batch: The minibatch as it was when acting, with normalised advantages.
+        usage: Of its rows, with the counts of the rollout: sums are scaled by minibatches / N.
+        settings: Clip range, ratio and coefficients.
+        entropy_coef: c_k, one number for all heads or one for each ``[heads]``.
     """
     assert batch.advantages is not None
     assert batch.returns is not None
-    difference = torch.where(used.relevant, seen.log_probs - batch.log_probs, 0.0)
+    difference = torch.where(usage.relevant, replay.log_probs - batch.log_probs, 0.0)
     log_ratio = difference.clamp(-HEAD_LOG_RATIO_LIMIT, HEAD_LOG_RATIO_LIMIT)
-    scale = used.minibatches / used.rows.clamp(min=1)
+    scale = usage.minibatches / usage.rows.clamp(min=1)
 
     def over_rows(x: Tensor) -> Tensor:
         return scale * torch.where(batch.valid, x, 0.0).sum()
 
-    policy = -over_rows(policy_objective(log_ratio, used.relevant, batch.advantages, settings))
-    value = over_rows(0.5 * (seen.values - batch.returns).square())
-    # Estimates the mean over the open rows of the rollout; above 1 where this minibatch has more of them than others.
-    entropies = torch.where(used.open, seen.entropy, 0.0).sum(dim=(0, 1))
-    entropy = entropies * used.minibatches / used.open_rows.clamp(min=1)
+    policy_loss = -over_rows(policy_objective(log_ratio, usage.relevant, batch.advantages, settings))
+    value_loss = over_rows(0.5 * (replay.values - batch.returns).square())
+    # Estimates the mean over the rollout's rows with a choice; above 1 where this minibatch has more than its share.
+    entropy_sums = torch.where(usage.choice, replay.entropy, 0.0).sum(dim=(0, 1))
+    entropy = entropy_sums * usage.minibatches / usage.choice_rows.clamp(min=1)
     bonus = (entropy_coef * entropy).sum() if isinstance(entropy_coef, Tensor) else entropy_coef * entropy.sum()
-    loss = policy + settings.value_coef * value - bonus
+    loss = policy_loss + settings.value_coef * value_loss - bonus
+
+    # What is reported: sums and counts over rows, and largest values.
     with torch.no_grad():
-        return Terms(
-            loss,
-            {"policy_loss": policy.detach(), "value_loss": value.detach(), "entropy": entropies.detach()}
-            | _sums(log_ratio, batch.valid, used, settings.clip_range),
-            _peaks(difference, batch.valid),
-        )
-
-
-def _sums(log_ratio: Tensor, valid: Tensor, used: Usage, clip_range: float) -> dict[str, Tensor]:
-    """Return sums over rows, and their counts; an irrelevant head's divergence is exactly 0, as its log-ratio is."""
-    joint = log_ratio.sum(dim=-1).clamp(-JOINT_LOG_RATIO_LIMIT, JOINT_LOG_RATIO_LIMIT)
-    ratio = joint.exp()
-    outside = (ratio - 1.0).abs() > clip_range
-    return {
-        "rows": valid.sum().to(ratio.dtype),
-        "open": used.open.sum(dim=(0, 1)).to(ratio.dtype),
-        "kl": k3(log_ratio).sum(dim=(0, 1)),
-        "ratio": torch.where(valid, ratio, 0.0).sum(),
-        "clipped": (outside & valid).sum().to(ratio.dtype),
-    }
-
-
-def _peaks(difference: Tensor, valid: Tensor) -> dict[str, Tensor]:
-    """Return largest values over rows; ``deviation`` is of unclamped ratios: max |r_k − 1| over heads, and |r − 1|."""
-    joint = difference.sum(dim=-1)
-    return {
-        "deviation": torch.maximum(largest(difference.expm1().abs()), largest(joint.expm1().abs())),
-        "ratio_max": largest(torch.where(valid, joint, -torch.inf).exp()),
-        "minus_ratio_min": largest(-torch.where(valid, joint, torch.inf).exp()),
-    }
+        ratio = joint_log_ratio(log_ratio).exp()
+        is_clipped = (ratio - 1.0).abs() > settings.clip_range
+        sums = {
+            "policy_loss": policy_loss.detach(),
+            "value_loss": value_loss.detach(),
+            "entropy": entropy_sums.detach(),
+            "rows": batch.valid.sum().to(ratio.dtype),
+            "choice": usage.choice.sum(dim=(0, 1)).to(ratio.dtype),
+            "kl": k3(log_ratio).sum(dim=(0, 1)),  # by head; 0 where irrelevant, as the log-ratio is
+            "ratio": torch.where(batch.valid, ratio, 0.0).sum(),
+            "clipped": (is_clipped & batch.valid).sum().to(ratio.dtype),
+        }
+        unlimited = difference.sum(dim=-1)
+        peaks = {
+            # max |r_k − 1| over heads, and |r − 1|, of ratios before they are limited
+            "deviation": torch.maximum(largest(difference.expm1().abs()), largest(unlimited.expm1().abs())),
+            "ratio_max": largest(torch.where(batch.valid, unlimited, -torch.inf).exp()),
+            "minus_ratio_min": largest(-torch.where(batch.valid, unlimited, torch.inf).exp()),
+        }
+    return Losses(loss, sums, peaks)
 
 
 # Step.
@@ -291,35 +336,63 @@ class Adam(torch.optim.AdamW):
                 "exp_avg_sq": torch.zeros_like(parameter),
             }
 
+    def step_unless_skipped(self, learning_rate: float, divisor: Tensor, go: Tensor) -> None:
+        """Move along the gradients / ``divisor``, unless ``go`` is False: then neither weights nor moments change.
+
+        A fused optimizer finds that out on its device: torch.amp's GradScaler tells it in the same way what to divide
+        by, and that a gradient is not finite.
+        """
+        for group in self.param_groups:
+            group["lr"] = learning_rate
+        self.grad_scale = divisor.float()
+        self.found_inf = (~go).float()
+        self.step()
+
     def tensors(self) -> dict[str, Tensor]:
-        """Return ``step`` (one for all) and both moments by the parameter's name; copies."""
-        state: dict[str, Tensor] = {"step": self.state[self.parameters[0]]["step"].clone()}
+        """Copy ``step`` (one for all) and both moments, by the parameter's name."""
+        tensors: dict[str, Tensor] = {"step": self.state[self.parameters[0]]["step"].clone()}
         for name, parameter in self.named.items():
             for moment in ("exp_avg", "exp_avg_sq"):
-                state[f"{moment}.{name}"] = self.state[parameter][moment].clone()
-        return state
+                tensors[f"{moment}.{name}"] = self.state[parameter][moment].clone()
+        return tensors
 
     @torch.no_grad()
-    def load_tensors(self, state: dict[str, Tensor]) -> None:
-        """Restore what ``tensors`` returned."""
+    def load_tensors(self, tensors: dict[str, Tensor]) -> None:
+        """Restore what ``tensors`` copied."""
         for name, parameter in self.named.items():
-            own = self.state[parameter]
-            own["step"].copy_(state["step"])
+            state = self.state[parameter]
+            state["step"].copy_(tensors["step"])
             for moment in ("exp_avg", "exp_avg_sq"):
-                own[moment].copy_(state[f"{moment}.{name}"])
+                state[moment].copy_(tensors[f"{moment}.{name}"])
 
 
-# The update: minibatches → losses → step → stop.
+# Update: minibatches → losses → step or stop.
+
+
+class Verdict(NamedTuple):
+    """What becomes of a minibatch, bool scalars on the device, equal in all processes."""
+
+    step: Tensor  # weights move
+    stop: Tensor  # the divergence ends the update before this step
+    finite: Tensor  # loss and gradient; else this step is skipped
 
 
 class PPO:
     """Learn one policy.
 
-    ``total_updates`` is the length of the schedules. Over several processes ``reduce(tensor, "sum" | "max")`` combines
-    a tensor of all of them and ``all_env_ids`` names every environment; all then take the same steps.
-
     Whether a step is taken is decided on the policy's device, which skips the others; the host reads one tensor at the
     end of an update.
+
+    Args:
+        policy: What learns.
+        settings: The hyperparameters.
+        rng_seed: Keys the order of minibatches.
+        total_updates: Length of the schedules.
+        reduce: ``reduce(tensor, "sum" | "max")`` combines a tensor of all processes, which take the same steps.
+        all_env_ids: Global numbers of the environments of all processes; None: there is one process.
+
+    Raises:
+        SimicError: ``ppo.entropy_scale`` names a head that is not there.
     """
 
     def __init__(
@@ -332,97 +405,112 @@ class PPO:
         reduce: Reduce = alone,
         all_env_ids: Tensor | None = None,
     ) -> None:
-        self.policy, self.settings, self.rng_seed = policy, settings, rng_seed
-        self.total_updates, self.reduce = total_updates, reduce
+        self.policy = policy
+        self.settings = settings
+        self.rng_seed = rng_seed
+        self.total_updates = total_updates
+        self.reduce = reduce
         self.all_env_ids = None if all_env_ids is None else all_env_ids.cpu()
         self.adam = Adam(policy, settings.learning_rate, settings.adam_eps)
+
+        # Which parameter is in which part whose gradient norm is watched; the last part is all of them.
         self.groups = policy.groups()
         parts = [{id(parameter) for parameter in part} for part in (*self.groups.values(), self.adam.parameters)]
         members = [[id(parameter) in part for parameter in self.adam.parameters] for part in parts]
         self.members = torch.tensor(members, device=policy.like.device)  # [parts, parameters]
+
         names = [head.name for head in policy.action_spec.heads]
         for name in settings.entropy_scale:
             if name not in names:
                 raise SimicError(f"ppo.entropy_scale: there is no head {name!r}; the heads are {', '.join(names)}")
         scale = [settings.entropy_scale.get(name, 1.0) for name in names]
         self.entropy_scale = policy.like.new_tensor(scale) if settings.entropy_scale else None
+
         self.reads_are_free = policy.like.device.type == "cpu"
         self.updates = 0  # with at least one step: schedules count what was executed
         self.annealed_from = 0
         self.skipped_steps = 0
-        self._known_ids: tuple[Tensor, Tensor] | None = None
+        self._host_ids: tuple[Tensor, Tensor] | None = None
 
     def update(self, rollout: Rollout, iteration: int) -> UpdateMetrics:
         """Learn from several epochs of minibatches over environments, of a policy without memory over single steps.
 
-        The rollout must carry advantages and returns.
+        Args:
+            rollout: With advantages and returns.
+            iteration: Keys the order of minibatches.
         """
         if rollout.advantages is None:
             raise ValueError("the rollout has no advantages: call with_advantages first")
-        own = self._on_host(rollout.env_ids)
-        everyone = own if self.all_env_ids is None else self.all_env_ids
-        if not self.policy.remembers:
-            # Steps of one episode resemble each other; a minibatch of steps from everywhere has a better gradient.
-            own, everyone = (single_step_ids(ids, len(rollout.valid)) for ids in (own, everyone))
+
+        # Rows: environments with memory. Without, steps: those of one episode resemble each other, and a minibatch of
+        # steps from everywhere has a better gradient.
+        env_ids = self._on_host(rollout.env_ids)
+        all_env_ids = env_ids if self.all_env_ids is None else self.all_env_ids
+        if not self.policy.has_memory:
+            steps = len(rollout.valid)
+            env_ids = single_step_ids(env_ids, steps)
+            all_env_ids = single_step_ids(all_env_ids, steps)
             rollout = rollout.single_steps()
         assert rollout.advantages is not None
-        log, probe = Log(once=scales(rollout, self.reduce)), None
 
-        # Advantages: where one action was legal nothing was decided, and they say nothing about a decision.
-        used = usage(self.policy, rollout, min(self.settings.minibatches, len(everyone)), self.reduce)
-        decided = used.open.any(dim=-1)
-        rollout = replace(rollout, advantages=normalized(rollout.advantages, decided, self.reduce))
+        # Advantages are normalised over rows with a choice: where one action was legal nothing was decided.
+        log = Log(once=scales(rollout, self.reduce))
+        usage = head_usage(self.policy, rollout, min(self.settings.minibatches, len(all_env_ids)), self.reduce)
+        advantages = normalized(rollout.advantages, usage.choice.any(dim=-1), self.reduce)
+        rollout = replace(rollout, advantages=advantages)
 
-        rate, entropy_coef = self.learning_rate(), self.entropy_coef()
+        learning_rate = self.learning_rate()
+        entropy_coef = self.entropy_coef()
         coefs = entropy_coef if self.entropy_scale is None else entropy_coef * self.entropy_scale
         alive = torch.ones((), dtype=torch.bool, device=rollout.valid.device)  # until the divergence ends the update
-
-        # Minibatches: some environments, whole rows.
-        for epoch, envs in self._minibatches(own, everyone.sort().values, iteration, used.minibatches):
-            rows = upload(envs, rollout.valid.device)
-            batch = rollout.select(rows)
-
-            # Losses: replay under the present weights, objective and gradient.
-            seen = self.replay(batch)
+        probe: tuple[Rollout, HeadUsage] | None = None
+        for epoch, positions in self._minibatches(env_ids, all_env_ids.sort().values, iteration, usage.minibatches):
+            # A minibatch under the present weights.
+            envs = upload(positions, rollout.valid.device)
+            batch = rollout.select(envs)
+            batch_usage = usage.select(envs)
+            replay = self.replay(batch)
             if probe is None:
-                probe = Probe(self.policy, batch, seen)
-                log.once |= health(seen, batch.valid, self.reduce)
-            losses = terms(seen, batch, used.select(rows), self.settings, coefs)
-            norms = self._backward(losses.loss)
-            losses = losses.reduced(self.reduce)
+                probe = batch, batch_usage
+                log.once |= health(replay, batch.valid, self.reduce)
 
-            # Step, unless the divergence is too large or something is not finite.
-            diverged, finite = self._verdict(losses, norms[-1])
-            self._step(rate, norms[-1], alive & finite & ~diverged)
-            verdicts = torch.stack((diverged, finite))
-            log.rows.append(losses.sums | losses.peaks | {"norms": norms, "verdicts": verdicts})
-            log.epochs.append(epoch + 1)
+            # Its loss and gradient.
+            minibatch = losses(replay, batch, batch_usage, self.settings, coefs)
+            norms = self._backward(minibatch.loss)
+            minibatch = minibatch.reduced(self.reduce)
 
-            # Stop.
-            alive = alive & ~(diverged & finite)
+            # Step, stop or skip.
+            verdict = self._verdict(minibatch, norms[-1], alive)
+            clipping = (norms[-1] / self.settings.max_grad_norm).clamp(min=1.0)
+            self.adam.step_unless_skipped(learning_rate, clipping, verdict.step)
+            log.add(epoch, minibatch.sums | minibatch.peaks | {"norms": norms} | verdict._asdict())
+            alive = alive & ~verdict.stop
             if self.reads_are_free and not alive:
                 break  # elsewhere asking would make the host wait: the rest is computed in vain, and skipped
+
+        # How far the whole update moved the policy.
         assert probe is not None
-        log.once |= {"exact_kl": probe.divergence(self.reduce)}
-        log.once |= {"samples": used.rows, "samples_by_head": used.open_rows}
-        return self._report(log, rate, entropy_coef)
+        log.once |= {"update_kl": self._divergence(*probe)}
+        log.once |= {"samples": usage.rows, "samples_by_head": usage.choice_rows}
+        return self._report(log, learning_rate, entropy_coef)
 
     def _on_host(self, env_ids: Tensor) -> Tensor:
         """Fetch ids once: they are the same tensor in every rollout."""
-        if self._known_ids is None or self._known_ids[0] is not env_ids:
-            self._known_ids = env_ids, env_ids.cpu()
-        return self._known_ids[1]
+        if self._host_ids is None or self._host_ids[0] is not env_ids:
+            self._host_ids = env_ids, env_ids.cpu()
+        return self._host_ids[1]
 
     def _minibatches(
-        self, env_ids: Tensor, everyone: Tensor, iteration: int, parts: int
+        self, env_ids: Tensor, all_env_ids: Tensor, iteration: int, minibatches: int
     ) -> Iterator[tuple[int, Tensor]]:
         """Yield epoch and positions in ``env_ids``; the order is a hash, equal for every grouping of environments."""
         for epoch in range(self.settings.epochs):
-            order = rng.permutation(rng.key(self.rng_seed, rng.Purpose.MINIBATCH, iteration, epoch), len(everyone))
-            for chosen in everyone[order].tensor_split(parts):
-                yield epoch, torch.isin(env_ids, chosen).nonzero().flatten()
+            stream = rng.key(self.rng_seed, rng.Purpose.MINIBATCH, iteration, epoch)
+            order = rng.permutation(stream, len(all_env_ids))
+            for batch_ids in all_env_ids[order].tensor_split(minibatches):
+                yield epoch, torch.isin(env_ids, batch_ids).nonzero().flatten()
 
-    def replay(self, batch: Rollout) -> Replayed:
+    def replay(self, batch: Rollout) -> Replay:
         """Score the recorded decisions under the present weights."""
         starts = batch.starts if batch.starts_inside else None
         return self.policy.replay(batch.observation(), batch.actions, batch.state, batch.valid, starts)
@@ -439,65 +527,63 @@ class PPO:
         squares = torch.stack([torch.linalg.vector_norm(gradient) for gradient in gradients]).square()
         return torch.where(self.members, squares, 0.0).sum(dim=-1).sqrt()
 
-    def _verdict(self, losses: Terms, norm: Tensor) -> tuple[Tensor, Tensor]:
-        """Return whether the divergence is too large, and whether loss and gradient are finite. From sums over all
-        processes, so all agree.
-        """
-        sums, target = losses.sums, self.settings.target_kl
-        kl = sums["kl"].sum() / sums["rows"].clamp(min=1)
+    def _verdict(self, minibatch: Losses, grad_norm: Tensor, alive: Tensor) -> Verdict:
+        """Decide from sums over all processes, so that all agree, whether to step, to stop or to skip."""
+        sums = minibatch.sums
+        approx_kl = sums["kl"].sum() / sums["rows"].clamp(min=1)
+        target_kl = self.settings.target_kl
+        diverged = approx_kl > (torch.inf if target_kl is None else EARLY_STOP * target_kl)
         loss = sums["policy_loss"] + sums["value_loss"] + sums["entropy"].sum()
-        return kl > (torch.inf if target is None else EARLY_STOP * target), (norm + kl + loss).isfinite()
+        finite = (grad_norm + approx_kl + loss).isfinite()
+        return Verdict(step=alive & finite & ~diverged, stop=diverged & finite, finite=finite)
 
-    def _step(self, rate: float, norm: Tensor, go: Tensor) -> None:
-        """Clip the gradients, whose total norm is known, and move, unless ``go`` is False: then neither weights nor
-        moments change, which a fused optimizer finds out by itself, on any device.
-        """
-        for group in self.adam.param_groups:
-            group["lr"] = rate
-        # As torch.amp's GradScaler tells a fused optimizer what to divide by, and that a gradient is not finite.
-        self.adam.grad_scale = (norm / self.settings.max_grad_norm).clamp(min=1.0).float()
-        self.adam.found_inf = (~go).float()
-        self.adam.step()
+    @torch.no_grad()
+    def _divergence(self, batch: Rollout, usage: HeadUsage) -> Tensor:
+        """Estimate KL(acting ‖ present) of whole actions on a minibatch, in nats."""
+        log_ratio = torch.where(usage.relevant, self.replay(batch).log_probs - batch.log_probs, 0.0)
+        kl = k3(log_ratio.clamp(-HEAD_LOG_RATIO_LIMIT, HEAD_LOG_RATIO_LIMIT)).sum()
+        total = self.reduce(torch.stack((kl, batch.valid.sum().to(kl.dtype))), "sum")
+        return total[0] / total[1]
 
     def anneal_over(self, updates: int) -> None:
         """Start the schedules again, to end in the last of so many more updates."""
-        self.annealed_from, self.total_updates = self.updates, updates
+        self.annealed_from = self.updates
+        self.total_updates = updates
 
     def _progress(self) -> float:
-        """Return 0 in the first update of the schedules, 1 in the last."""
+        """Compute where the schedules are: 0 in their first update, 1 in the last."""
         return min(1.0, (self.updates - self.annealed_from) / max(1, self.total_updates - 1))
 
     def entropy_coef(self) -> float:
-        """Return the coefficient of this update: linear from ``entropy_coef`` to ``entropy_coef_final``."""
-        done = self._progress()
-        return self.settings.entropy_coef + done * (self.settings.entropy_coef_final - self.settings.entropy_coef)
+        """Compute the coefficient of this update: linear from ``entropy_coef`` to ``entropy_coef_final``."""
+        change = self.settings.entropy_coef_final - self.settings.entropy_coef
+        return self.settings.entropy_coef + self._progress() * change
 
     def learning_rate(self) -> float:
-        """Return the rate of this update: constant, or linear to a fifth in the last."""
-        falls = 1.0 - LINEAR_END if self.settings.learning_rate_schedule == "linear" else 0.0
-        return self.settings.learning_rate * (1.0 - falls * self._progress())
+        """Compute the rate of this update: constant, or linear to a fifth in the last."""
+        decay = 1.0 - LINEAR_END if self.settings.learning_rate_schedule == "linear" else 0.0
+        return self.settings.learning_rate * (1.0 - decay * self._progress())
 
-    def _report(self, log: Log, rate: float, entropy_coef: float) -> UpdateMetrics:
+    def _report(self, log: Log, learning_rate: float, entropy_coef: float) -> UpdateMetrics:
         heads = [head.name for head in self.policy.action_spec.heads]
-        metrics, stepped = log.summarize(heads, tuple(self.groups), self.settings.max_grad_norm)
-        self.updates += stepped
+        metrics = log.summarize(heads, tuple(self.groups), self.settings.max_grad_norm)
+        self.updates += metrics["steps"] > 0
         self.skipped_steps += metrics["skipped_steps"]
         return UpdateMetrics(
             **metrics,
             first_ratio_ok=metrics["first_ratio_deviation"] < RATIO_TOLERANCE,
             entropy_coef=entropy_coef,
-            learning_rate=rate,
+            learning_rate=learning_rate,
             updates=self.updates,
         )
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Return weights, moments and counters as plain tensors by name; copies."""
-        parts = {
-            "policy": {name: tensor.detach().clone() for name, tensor in self.policy.state_dict().items()},
-            "adam": self.adam.tensors(),
-            "counter": {"updates": torch.tensor(self.updates), "skipped_steps": torch.tensor(self.skipped_steps)},
-        }
-        return {f"{part}.{name}": tensor for part, tensors in parts.items() for name, tensor in tensors.items()}
+        """Copy weights, moments and counters as plain tensors by name."""
+        tensors = {f"policy.{name}": tensor.detach().clone() for name, tensor in self.policy.state_dict().items()}
+        tensors |= {f"adam.{name}": tensor for name, tensor in self.adam.tensors().items()}
+        tensors["counter.updates"] = torch.tensor(self.updates)
+        tensors["counter.skipped_steps"] = torch.tensor(self.skipped_steps)
+        return tensors
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         """Go on exactly from there; SimicError when a tensor is missing, unknown or of another shape."""

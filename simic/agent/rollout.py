@@ -7,7 +7,7 @@ from typing import Any, Protocol, Self, TypeVar
 import torch
 from torch import Tensor
 
-from simic.agent.policy import ActorCritic, RecurrentState, Step
+from simic.agent.policy import ActorCritic, Decision, RecurrentState
 from simic.agent.spec import Observation
 
 Info = TypeVar("Info", covariant=True)
@@ -42,7 +42,7 @@ class Position:
 
     @classmethod
     def first(cls, env: "Environment[Any]", policy: ActorCritic, observation: Observation) -> Self:
-        """Return the position after a reset: nothing is remembered, and every row starts."""
+        """Begin after a reset: nothing is remembered, and every row starts."""
         starts = torch.ones(env.num_envs, dtype=torch.bool, device=observation.features.device)
         return cls(observation, policy.initial_state(env.num_envs), starts)
 
@@ -59,7 +59,7 @@ class Rollout:
     features: Tensor  # [T, E, D] normalised, as seen; 0 where not valid
     raw_features: Tensor  # [T, E, D]
     categories: Tensor  # [T, E, C] int64
-    told: Tensor  # [T, E, n] int64, what the critic alone is told; n may be 0
+    privileged: Tensor  # [T, E, n] int64, what the critic alone sees; n may be 0
     masks: dict[str, Tensor]  # [T, E, ...] bool
     actions: Tensor  # [T, E, heads] int64, as sampled
     log_probs: Tensor  # [T, E, heads] when acting
@@ -75,15 +75,23 @@ class Rollout:
     returns: Tensor | None = None  # [T, E]
 
     @classmethod
-    def empty(cls, steps: int, env_ids: Tensor, seen: Observation, state: RecurrentState, heads: int) -> Self:
-        """Allocate all memory at once, shaped and placed like the first observation seen."""
-        rows = (steps, len(env_ids))
-        like = seen.features
+    def empty(cls, steps: int, env_ids: Tensor, observation: Observation, state: RecurrentState, heads: int) -> Self:
+        """Allocate all memory at once.
+
+        Args:
+            steps: T.
+            env_ids: Global numbers of the environments, int64 ``[E]``.
+            observation: The first one ``[E, ·]``, which tells shapes and device.
+            state: The memory at its first step, ``[E, H]``.
+            heads: How many factors an action has.
+        """
+        like = observation.features
 
         def buffer(*shape: int, dtype: torch.dtype = like.dtype) -> Tensor:
-            return torch.zeros(*rows, *shape, dtype=dtype, device=like.device)
+            return torch.zeros(steps, len(env_ids), *shape, dtype=dtype, device=like.device)
 
-        masks = {name: buffer(*mask.shape[1:], dtype=torch.bool) for name, mask in seen.masks.items()}
+        masks = {name: buffer(*mask.shape[1:], dtype=torch.bool) for name, mask in observation.masks.items()}
+        privileged = 0 if observation.privileged is None else observation.privileged.shape[1]
         value_type = torch.promote_types(state.h.dtype, torch.float32)
         scalars = ("values", "next_values", "rewards")
         flags = ("terminated", "truncated", "valid", "starts")
@@ -92,8 +100,8 @@ class Rollout:
             state=state,
             features=buffer(like.shape[1]),
             raw_features=buffer(like.shape[1]),
-            categories=buffer(seen.categories.shape[1], dtype=torch.int64),
-            told=buffer(0 if seen.told is None else seen.told.shape[1], dtype=torch.int64),
+            categories=buffer(observation.categories.shape[1], dtype=torch.int64),
+            privileged=buffer(privileged, dtype=torch.int64),
             masks=masks,
             actions=buffer(heads, dtype=torch.int64),
             log_probs=buffer(heads, dtype=value_type),
@@ -102,52 +110,56 @@ class Rollout:
             starts_inside=False,
         )
 
-    def record_seen(self, t: int, raw: Observation, seen: Observation, starts: Tensor, valid: Tensor) -> None:
-        """Record the observations decided on. Rows that are over are 0: a NaN there would reach the weights through the
-        core.
+    def record_observation(
+        self, t: int, raw: Observation, normalized: Observation, starts: Tensor, valid: Tensor
+    ) -> None:
+        """Record what step ``t`` decides on. Rows ``[E]`` that are not valid become 0: a NaN there would reach the
+        weights through the core.
         """
-        self.features[t] = torch.where(valid[:, None], seen.features, 0.0)
+        self.features[t] = torch.where(valid[:, None], normalized.features, 0.0)
         self.raw_features[t] = raw.features
-        self.categories[t] = torch.where(valid[:, None], seen.categories, -1)
-        if seen.told is not None:
-            self.told[t] = seen.told
-        for name, mask in seen.masks.items():
+        self.categories[t] = torch.where(valid[:, None], normalized.categories, -1)
+        if normalized.privileged is not None:
+            self.privileged[t] = normalized.privileged
+        for name, mask in normalized.masks.items():
             self.masks[name][t] = mask
-        self.starts[t], self.valid[t] = starts, valid
+        self.starts[t] = starts
+        self.valid[t] = valid
 
-    def record_done(self, t: int, step: Step, reward: Tensor, terminated: Tensor, truncated: Tensor) -> None:
-        """Record the decisions and their results."""
+    def record_decision(
+        self, t: int, decision: Decision, reward: Tensor, terminated: Tensor, truncated: Tensor
+    ) -> None:
+        """Record the decisions of step ``t`` and their results ``[E]``."""
         valid = self.valid[t]
-        self.actions[t], self.log_probs[t], self.values[t] = step.actions, step.log_probs, step.value
+        self.actions[t] = decision.actions
+        self.log_probs[t] = decision.log_probs
+        self.values[t] = decision.value
         self.rewards[t] = torch.where(valid, reward, 0.0).to(self.rewards.dtype)
-        self.terminated[t], self.truncated[t] = terminated & valid, truncated & valid
+        self.terminated[t] = terminated & valid
+        self.truncated[t] = truncated & valid
 
     def observation(self) -> Observation:
-        """Return all steps as the policy saw them."""
-        return Observation(self.features, self.categories, self.masks, self.told if self.told.shape[-1] else None)
+        """Put together all steps as the policy saw them."""
+        privileged = self.privileged if self.privileged.shape[-1] else None
+        return Observation(self.features, self.categories, self.masks, privileged)
 
     def select(self, rows: Tensor) -> "Rollout":
-        """Return the environments at these positions, whole rows."""
-        chosen = self._changed(lambda x: x.index_select(1, rows))
-        return replace(chosen, env_ids=self.env_ids[rows], state=self.state.select(rows))
+        """Select the environments at these positions, whole rows."""
+        selection = self._map_steps(lambda x: x.index_select(1, rows))
+        return replace(selection, env_ids=self.env_ids[rows], state=self.state.select(rows))
 
     def single_steps(self) -> "Rollout":
-        """Return every step as a row of its own, ``[1, T·E]``, for a policy without memory."""
+        """Make every step a row of its own, ``[1, T·E]``, for a policy without memory."""
         steps, envs = self.valid.shape
-        flat = self._changed(lambda x: x.flatten(0, 1)[None])
+        flat = self._map_steps(lambda x: x.flatten(0, 1)[None])
         state = RecurrentState(*(part.new_zeros(steps * envs, part.shape[1]) for part in self.state))
         return replace(flat, env_ids=single_step_ids(self.env_ids, steps), state=state, starts_inside=False)
 
-    def by_step(self) -> dict[str, Tensor]:
-        """Return all tensors that have an entry for each step, by name; those of masks are ``masks.…``."""
+    def _map_steps(self, function: Callable[[Tensor], Tensor]) -> "Rollout":
+        """Change all tensors that have an entry for each step, alike."""
         values = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "env_ids"}
-        tensors = {name: value for name, value in values.items() if isinstance(value, Tensor)}
-        return tensors | {f"masks.{name}": mask for name, mask in self.masks.items()}
-
-    def _changed(self, change: Callable[[Tensor], Tensor]) -> "Rollout":
-        """Return the rollout with all tensors of ``by_step`` changed alike."""
-        tensors = {name: change(x) for name, x in self.by_step().items()}
-        masks = {name: tensors.pop(f"masks.{name}") for name in self.masks}
+        tensors = {name: function(value) for name, value in values.items() if isinstance(value, Tensor)}
+        masks = {name: function(mask) for name, mask in self.masks.items()}
         return replace(self, masks=masks, **tensors)
 
 
@@ -156,11 +168,11 @@ class StepRecord:
     """One step of all environments, for those who watch."""
 
     step: int
-    decision: Step
+    decision: Decision
     reward: Tensor
     info: Any
 
 
 def single_step_ids(env_ids: Tensor, steps: int) -> Tensor:
-    """Return a number for every step of every environment ``[T·E]``, in the order of ``Rollout.single_steps``."""
+    """Number every step of every environment ``[T·E]``, in the order of ``Rollout.single_steps``."""
     return (env_ids * steps + torch.arange(steps, device=env_ids.device)[:, None]).flatten()

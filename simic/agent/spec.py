@@ -51,15 +51,15 @@ class ActionSpec:
 
     @classmethod
     def discrete(cls, *sizes: int) -> Self:
-        """Return the trivial spec of a Discrete (one size) or MultiDiscrete space: every head always matters."""
+        """Make the trivial spec of a Discrete (one size) or MultiDiscrete space: every head always matters."""
         heads = tuple(Head(f"action_{k}", size) for k, size in enumerate(sizes))
         return cls(heads, tuple((True,) * len(sizes) for _ in range(sizes[0])))
 
     def mask_shape(self, head: int) -> tuple[int, ...]:
-        """Return the shape of a mask of this head for each environment."""
-        described = self.heads[head]
-        given = {"nothing": (), "op": self.heads[:1], "slot": self.heads[1:2]}[described.mask_given]
-        return (*(each.size for each in given), described.size)
+        """Tell the shape of a mask of this head for each environment."""
+        spec = self.heads[head]
+        earlier = {"nothing": (), "op": self.heads[:1], "slot": self.heads[1:2]}[spec.mask_given]
+        return (*(choice.size for choice in earlier), spec.size)
 
     def check_masks(self, masks: dict[str, Tensor], envs: int) -> None:
         """Raise SimicError for a mask of a head that is not there, or one that is not bool of the head's shape, which
@@ -70,11 +70,11 @@ class ActionSpec:
             if name not in shapes:
                 raise SimicError(f"mask {name!r}: there is no such head; the heads are {', '.join(shapes)}")
             if mask.shape != shapes[name] or mask.dtype != torch.bool:
-                given = f"{str(mask.dtype).removeprefix('torch.')} {list(mask.shape)}"
-                raise SimicError(f"mask {name!r} is {given}: must be bool {list(shapes[name])}")
+                found = f"{str(mask.dtype).removeprefix('torch.')} {list(mask.shape)}"
+                raise SimicError(f"mask {name!r} is {found}: must be bool {list(shapes[name])}")
 
     def relevance_table(self, device: torch.device | str = "cpu") -> Tensor:
-        """Return the relevance as bool ``[ops, heads]``."""
+        """Copy the relevance to a device, bool ``[ops, heads]``."""
         return constant(self.relevance, torch.bool, torch.device(device))
 
 
@@ -82,7 +82,7 @@ class ActionSpec:
 class ObservationSpec:
     """``features`` floats, of which those marked in ``raw`` are flags that the normaliser leaves alone, and
     ``categories`` integer columns in ``[-1, cardinality)`` (-1 = none) for an embedding; ``version`` is checked against
-    a checkpoint's. ``told`` integer columns in ``[-1, hidden)`` are for the critic alone, and what acts never sees them
+    a checkpoint's. ``privileged`` integer columns in ``[-1, privileged_cardinality)`` are for the critic alone
     (asymmetric actor-critic, Pinto et al. 2017, arXiv 1710.06542).
     """
 
@@ -91,13 +91,13 @@ class ObservationSpec:
     categories: int = 0
     cardinality: int = 0
     version: int = 1
-    told: int = 0
-    hidden: int = 0
+    privileged: int = 0
+    privileged_cardinality: int = 0
 
     @property
     def of_actor(self) -> "ObservationSpec":
-        """Return the spec without what the critic alone is told."""
-        return replace(self, told=0, hidden=0)
+        """The spec without the privileged columns."""
+        return replace(self, privileged=0, privileged_cardinality=0)
 
 
 @dataclass(frozen=True)
@@ -105,10 +105,10 @@ class Observation:
     """What the policy sees: ``features [..., D]`` float32, ``categories [..., C]`` int64 (C may be 0), and masks.
 
     Masks are by head name, bool ``[..., n]``, ``[..., ops, n]`` or ``[..., slots, n]`` by the head's ``mask_given``; a
-    head without a mask is free. ``told [..., n]`` int64 is what the critic knows beside it; None: nothing.
+    head without a mask is free. ``privileged [..., n]`` int64 is what the critic alone sees; None: nothing.
     """
 
     features: Tensor
     categories: Tensor
     masks: dict[str, Tensor]
-    told: Tensor | None = None
+    privileged: Tensor | None = None

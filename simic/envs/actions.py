@@ -14,6 +14,7 @@ from itertools import product
 import torch
 from torch import Tensor
 
+from simic.agent.distributions import head_mask
 from simic.agent.spec import ActionSpec, Head, Observation
 from simic.envs.observations import KIND
 from simic.errors import SimicError
@@ -170,16 +171,6 @@ def to_action(actions: Tensor) -> Action:
 def waiting_where(rows: Tensor, action: Action) -> Action:
     """Return ``action`` with WAIT in the given rows ``[E]``."""
     return Action(*(torch.where(rows, 0, head) for head in action))
-
-
-def head_mask(spec: ActionSpec, masks: dict[str, Tensor], head: int, chosen: Sequence[Tensor]) -> Tensor | None:
-    """Return bool ``[E, n]``: choices of a head that are legal given the op and slot chosen so far; None: all are."""
-    described = spec.heads[head]
-    mask = masks.get(described.name)
-    if mask is None or described.mask_given == "nothing":
-        return mask
-    given = chosen[0] if described.mask_given == "op" else chosen[1]
-    return mask[torch.arange(len(given), device=mask.device), given]
 
 
 def legal(spec: ActionSpec, masks: dict[str, Tensor], action: Action) -> Tensor:

@@ -380,8 +380,8 @@ class GrowthEnv(VectorEnv):
             alignment=self.alignment,
         )
         self._masks = action_masks(state.slots, self.train.lifecycle, self.budget, self.left_open)
-        told = self.kind_of[self.tasks][:, None] if self.kinds else None
-        return Observation(observe(view), state.slots.blueprint, self._masks, told)
+        privileged = self.kind_of[self.tasks][:, None] if self.kinds else None
+        return Observation(observe(view), state.slots.blueprint, self._masks, privileged)
 
     def _info(
         self, events: Events | None, parts: dict[str, Tensor], cause: Tensor, valid: Tensor, replaced: Tensor

@@ -10,7 +10,7 @@ import importlib.metadata
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -28,7 +28,6 @@ from simic.params import GymParams
 from simic.registry import GYM
 
 TRAINING, EVALUATION, VALIDATION = 0, 1 << 40, 1 << 41  # namespaces of episodes
-LONGEST_EPISODE = 1_000_000  # steps, where episodes are played to their end
 _SEED_BITS = 0x7FFFFFFF
 
 
@@ -231,41 +230,6 @@ AnyGym = GymEnv | TensorEnv
 
 def open_gym(task: GymParams, rng_seed: int, env_ids: Tensor, namespace: int = TRAINING) -> AnyGym:
     return (TensorEnv if task.vector == "tensors" else GymEnv)(task, rng_seed, env_ids, namespace)
-
-
-# --- episodes played to their end ---
-
-Decide = Callable[[Observation, Tensor, int], Tensor]  # observation, rows that start, step → indices [E, heads]
-
-
-class PlayedEpisodes(NamedTuple):
-    """The first episode of each environment: undiscounted return, length and actions ``[T, heads]``."""
-
-    returns: list[float]
-    lengths: list[int]
-    actions: list[np.ndarray]
-
-
-def play(env: AnyGym, decide: Decide, on_step: Callable[[], None] = lambda: None) -> PlayedEpisodes:
-    """Play one episode of every environment from its reset."""
-    observation, _ = env.reset()
-    starts = torch.ones(env.num_envs, dtype=torch.bool, device=observation.features.device)
-    running, total = starts.clone(), torch.zeros(env.num_envs, dtype=torch.float64, device=starts.device)
-    taken: list[Tensor] = []
-    lengths = torch.zeros(env.num_envs, dtype=torch.int64, device=starts.device)
-    while bool(running.any()):
-        actions = decide(observation, starts, len(taken))
-        observation, reward, terminated, truncated, _ = env.step(actions)
-        taken.append(actions)
-        total, lengths = total + torch.where(running, reward, 0.0), lengths + running
-        starts = terminated | truncated
-        running = running & ~starts
-        on_step()
-        if len(taken) > LONGEST_EPISODE:
-            raise SimicError(f"an episode goes on for {LONGEST_EPISODE} steps: add gymnasium.wrappers:TimeLimit")
-    every = torch.stack(taken).cpu().numpy()
-    counts = lengths.tolist()
-    return PlayedEpisodes(total.tolist(), counts, [every[:count, row] for row, count in enumerate(counts)])
 
 
 # --- description ---

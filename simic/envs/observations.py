@@ -197,11 +197,11 @@ def columns(slots: int, blueprints: int) -> list[tuple[str, Feature]]:
 
 
 def observation_spec(slots: int, blueprints: int, task_kinds: int = 0) -> ObservationSpec:
-    """Return the layout for the policy: a category per slot; with ``task_kinds`` the critic is told a task's kind."""
+    """Return the layout for the policy: a category per slot; with ``task_kinds`` the critic sees a task's kind."""
     table = columns(slots, blueprints)
     raw = tuple(row.flag or row in KIND for _, row in table)
-    told = 1 if task_kinds else 0
-    return ObservationSpec(len(table), raw, slots, blueprints, VERSION, told, task_kinds)
+    privileged = 1 if task_kinds else 0
+    return ObservationSpec(len(table), raw, slots, blueprints, VERSION, privileged, task_kinds)
 
 
 def observe(view: View) -> Tensor:

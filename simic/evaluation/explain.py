@@ -155,16 +155,28 @@ def choices(policy: ActorCritic, observation: Observation, memory: RecurrentStat
         memory: what it remembers of the steps before.
         blueprints: names of the blueprints.
     """
-    z, _, _ = policy.remember(observation, memory)
-    joint = policy.joint(z, observation.masks)
-    assert joint.slot is not None  # every action of growth has a slot
-    probabilities: dict[str, float] = {}
-    for op, uses in zip(Op, policy.action_spec.relevance, strict=True):
-        for slot in range(joint.slot.shape[-1] if uses[1] else 1):
-            for kind in range(len(blueprints) if uses[2] else 1):
-                nats = joint.op[0, op] + uses[1] * joint.slot[0, op, slot] + uses[2] * joint.rest[0][0, op, slot, kind]
-                if nats > MASKED_LOGIT / 2:
-                    probabilities[choice_in_words(op, slot, blueprints[kind])] = float(nats.exp())
+    # Every op, with every slot and blueprint that it uses.
+    slots = policy.observation_spec.categories
+    candidates = [
+        (op, slot, blueprint)
+        for op, uses in zip(Op, policy.action_spec.relevance, strict=True)
+        for slot in range(slots if uses[1] else 1)
+        for blueprint in range(len(blueprints) if uses[2] else 1)
+    ]
+    rows = len(candidates)
+    actions = torch.zeros(rows, len(policy.action_spec.heads), dtype=torch.int64, device=observation.features.device)
+    actions[:, :3] = torch.tensor(candidates)
+
+    # ln π of these three heads.
+    readings, _ = policy.step(observation, memory)
+    masks = {name: mask.expand(rows, *mask.shape[1:]) for name, mask in observation.masks.items()}
+    heads = policy.choose(readings.actor.z.expand(rows, -1), masks, actions=actions)
+    log_probs = torch.stack([head.log_prob() for head in heads[:3]]).sum(dim=0).tolist()
+    probabilities = {
+        choice_in_words(op, slot, blueprints[blueprint]): math.exp(log_prob)
+        for (op, slot, blueprint), log_prob in zip(candidates, log_probs, strict=True)
+        if log_prob > MASKED_LOGIT / 2
+    }
     return sorted(probabilities.items(), key=lambda choice: -choice[1])[:MOST_LINES]
 
 

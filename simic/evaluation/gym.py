@@ -12,10 +12,11 @@ from torch import Tensor
 
 from simic import params as params_module
 from simic import rng
+from simic.agent.play import Decide, PlayedEpisodes, play, policy_decides
 from simic.agent.spec import Observation
 from simic.data.batches import data_hash
 from simic.envs.actions import random_legal
-from simic.envs.gym_env import EVALUATION, AnyGym, Decide, PlayedEpisodes, open_gym, play
+from simic.envs.gym_env import EVALUATION, AnyGym, open_gym
 from simic.envs.gym_rules import Rule, named
 from simic.evaluation import statistics
 from simic.evaluation.result import BLIND, LEARNED, SAMPLED, Actions, Frozen, read_as
@@ -23,7 +24,6 @@ from simic.evaluation.statistics import Interval, PairedComparison
 from simic.params import Params
 from simic.progress import Progress
 from simic.training.checkpoint import Checkpoint
-from simic.training.gym_task import decided_by
 from simic.training.learned import Learned
 
 RANDOM, PEER = "random", "peer"
@@ -252,7 +252,7 @@ def _noise(env: AnyGym, rng_seed: int, purpose: rng.Purpose) -> Callable[[int], 
 
 def _trained(learned: Learned, env: AnyGym, name: str, rng_seed: int) -> Decide:
     noise = _noise(env, rng_seed, rng.Purpose.ACTION) if name == SAMPLED else None
-    return decided_by(learned.policy, learned.normalizers, env, noise, blind=name == BLIND)
+    return policy_decides(learned.policy, learned.normalizers, env.num_envs, noise, blind=name == BLIND)
 
 
 def _random(env: AnyGym, rng_seed: int) -> Decide:

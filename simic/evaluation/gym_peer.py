@@ -13,8 +13,9 @@ from stable_baselines3.common.logger import Logger
 from stable_baselines3.common.vec_env import VecEnv
 from torch import Tensor
 
+from simic.agent.play import Decide
 from simic.agent.spec import Observation
-from simic.envs.gym_env import AnyGym, Decide, open_gym
+from simic.envs.gym_env import AnyGym, open_gym
 from simic.errors import SimicError
 from simic.params import Params
 

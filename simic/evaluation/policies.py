@@ -67,7 +67,7 @@ class Blind:
 
 
 def blinded(seen: Observation, alive: Tensor) -> Observation:
-    """Return an observation that is the same for all hosts; masks and what the critic is told stay their own."""
+    """Return an observation that is the same for all hosts; masks and privileged columns stay their own."""
     mean = torch.where(alive[:, None], seen.features, 0.0).sum(dim=0) / alive.sum().clamp(min=1)
     first = seen.categories[alive.int().argmax()]  # of a living host
     agree = ((seen.categories == first) | ~alive[:, None]).all(dim=0)

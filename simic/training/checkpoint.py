@@ -22,7 +22,7 @@ from simic import durable
 from simic.errors import SimicError
 from simic.training.machine import Machine
 
-FORMAT_VERSION = 5
+FORMAT_VERSION = 6
 STATE_FILE = "state.safetensors"
 MANIFEST_FILE = "manifest.json"
 CHAIN_FILE = "chain.json"

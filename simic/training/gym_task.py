@@ -9,11 +9,11 @@ from torch import Tensor
 
 from simic import durable
 from simic.agent.normalization import Normalizers
+from simic.agent.play import PlayedEpisodes, play, policy_decides
 from simic.agent.policy import ActorCritic, RecurrentState
 from simic.agent.rollout import Position, Rollout
-from simic.agent.spec import Observation
 from simic.data.batches import ENVIRONMENT_FILE
-from simic.envs.gym_env import VALIDATION, AnyGym, Decide, PlayedEpisodes, describe, open_gym, play
+from simic.envs.gym_env import VALIDATION, AnyGym, describe, open_gym
 from simic.errors import SimicError
 from simic.params import Params
 from simic.safe_read import read_file
@@ -85,7 +85,7 @@ class GymTask(Task):
     def validate(self, policy: ActorCritic, normalizers: Normalizers, on_step: Callable[[], None]) -> Columns:
         env = open_gym(self.params.prepare.gym, self.params.rng_seed, self.env.env_ids, VALIDATION)
         try:
-            episodes = play(env, decided_by(policy, normalizers, env), on_step)
+            episodes = play(env, policy_decides(policy, normalizers, env.num_envs), on_step=on_step)
         finally:
             env.close()
         return {
@@ -95,37 +95,6 @@ class GymTask(Task):
             "length": np.array(episodes.lengths, dtype=np.float64),
             DECIDED: padded(episodes),
         }
-
-
-def decided_by(
-    policy: ActorCritic,
-    normalizers: Normalizers,
-    env: AnyGym,
-    noise: Callable[[int], Tensor] | None = None,
-    blind: bool = False,
-) -> Decide:
-    """Make a policy the one who decides in an environment.
-
-    Args:
-        policy: It keeps its memory between steps.
-        normalizers: Scales of what it sees; they stay as they are.
-        env: The environment, for its number of rows.
-        noise: ``[E, heads]`` of a step, to sample by; None: greedy.
-        blind: Whether it sees the mean of every feature alone.
-    """
-    memory = policy.initial_state(env.num_envs)
-
-    def decide(observation: Observation, starts: Tensor, step: int) -> Tensor:
-        nonlocal memory
-        scaled = normalizers.see(observation)
-        if blind:
-            scaled = Observation(torch.zeros_like(scaled.features), scaled.categories, scaled.masks)
-        step_noise = None if noise is None else noise(step)
-        decision = policy.act(scaled, memory.zeroed(starts), step_noise, greedy=noise is None)
-        memory = decision.state
-        return decision.actions
-
-    return decide
 
 
 def padded(episodes: PlayedEpisodes) -> np.ndarray:

@@ -23,7 +23,7 @@ from simic.training.checkpoint import Checkpoint
 
 WEIGHTS_FILE = "weights.safetensors"
 CARD_FILE = "policy.json"
-FORMAT_VERSION = 4
+FORMAT_VERSION = 5
 RESTORED = "give the folder of another, or bring it back: of this project's own, dvc checkout models"
 
 

@@ -64,9 +64,9 @@ def test_a_rollout_is_one_allocation_that_is_written_in_place_and_keeps_one_memo
     places = {name: x.data_ptr() for name, x in vars(rollout).items() if isinstance(x, torch.Tensor)}
     yes = torch.ones(3, dtype=torch.bool)
     for t in range(6):
-        rollout.record_seen(t, seen, seen, yes, yes)
+        rollout.record_observation(t, seen, seen, yes, yes)
         step = policy.act(seen, policy.initial_state(3), torch.full((3, 4), 0.5))
-        rollout.record_done(t, step, torch.ones(3), ~yes, ~yes)
+        rollout.record_decision(t, step, torch.ones(3), ~yes, ~yes)
     assert {name: getattr(rollout, name).data_ptr() for name in places} == places
     assert rollout.features.shape[:2] == (6, 3)
     assert torch.equal(rollout.features[5], seen.features)

@@ -15,7 +15,7 @@ import torch
 from gymnasium.spaces import Box, Discrete
 
 from simic.agent import Agent
-from simic.agent import agent as agent_module
+from simic.agent import play as play_module
 from simic.errors import SimicError
 from tests import standard
 from tests.standard import Policy
@@ -84,8 +84,8 @@ def test_every_environment_plays_equally_many_episodes() -> None:
 
 
 def test_an_episode_without_end_is_an_error(monkeypatch) -> None:
-    monkeypatch.setattr(agent_module, "LONGEST_EPISODE", 20)
-    with pytest.raises(SimicError, match="an episode goes on for 20 steps: wrap the environment in a TimeLimit"):
+    monkeypatch.setattr(play_module, "LONGEST_EPISODE", 20)
+    with pytest.raises(SimicError, match="an episode goes on for 20 steps: wrap the environment"):
         make_agent(lambda: Sign(10**9)).evaluate(4)
 
 
@@ -119,8 +119,8 @@ def test_an_environment_without_an_id_is_handed_over_again_and_what_is_no_agent_
         (tmp_path / "agent").write_bytes(broken)
         with pytest.raises(SimicError, match=r"agent: not an agent that Agent\.save wrote"):
             Agent.load(tmp_path / "agent")
-    (tmp_path / "agent").write_bytes(content.replace(b'version\\": 2,', b'version\\": 7,'))
-    with pytest.raises(SimicError, match="agent: format version 7: must be 2"):
+    (tmp_path / "agent").write_bytes(content.replace(b'version\\": 3,', b'version\\": 7,'))
+    with pytest.raises(SimicError, match="agent: format version 7: must be 3"):
         Agent.load(tmp_path / "agent")
 
 

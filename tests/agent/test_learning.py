@@ -63,8 +63,8 @@ def value(policy: ActorCritic, *path: float) -> float:
     state = policy.initial_state(1)
     for number in path:
         seen = Observation(torch.tensor([[number]]), torch.zeros(1, 0, dtype=torch.int64), {})
-        _, of_value, state = policy.remember(seen, state)
-    return policy.state_value(of_value).item()
+        readings, state = policy.step(seen, state)
+    return policy.state_value(readings.value).item()
 
 
 def test_what_is_paid_later_is_worth_less_now() -> None:

@@ -10,7 +10,17 @@ from gymnasium.vector import AutoresetMode
 from simic import params
 from simic.agent.normalization import Normalizers
 from simic.agent.policy import ActorCritic
-from simic.agent.ppo import PPO, collect, gae, normalized, policy_objective, surrogate, terms, usage, with_advantages
+from simic.agent.ppo import (
+    PPO,
+    collect,
+    gae,
+    head_usage,
+    losses,
+    normalized,
+    policy_objective,
+    surrogate,
+    with_advantages,
+)
 from simic.agent.rollout import Rollout
 from simic.agent.spec import ActionSpec, Head, Observation, ObservationSpec
 from simic.errors import SimicError
@@ -24,7 +34,7 @@ POLICY_ONLY = {"clip_range": 0.2, "value_coef": 0.0, "entropy_coef": 0.0, "entro
 def gradients(
     policy: ActorCritic, rollout: Rollout, settings: params.PPOParams, entropy_coef: float = 0.0
 ) -> list[torch.Tensor]:
-    found = terms(replay(policy, rollout), rollout, usage(policy, rollout, 1), settings, entropy_coef)
+    found = losses(replay(policy, rollout), rollout, head_usage(policy, rollout, 1), settings, entropy_coef)
     return list(torch.autograd.grad(found.loss, list(policy.parameters()), allow_unused=True, materialize_grads=True))
 
 
@@ -76,26 +86,26 @@ def test_losses_of_minibatches_average_to_that_of_the_rollout_however_it_is_cut(
 ) -> None:
     policy, rollout = played
     settings = standard.PPOParams(**chosen)
-    whole = terms(replay(policy, rollout), rollout, usage(policy, rollout, 1), settings, 0.05).loss
-    used, losses = usage(policy, rollout, 2), []
+    whole = losses(replay(policy, rollout), rollout, head_usage(policy, rollout, 1), settings, 0.05).loss
+    used, parted = head_usage(policy, rollout, 2), []
     for rows in map(torch.tensor, parts):
         part = rollout.select(rows)
-        losses.append(terms(replay(policy, part), part, used.select(rows), settings, 0.05).loss)
-    assert torch.allclose(sum(losses) / 2, whole, rtol=1e-10)
+        parted.append(losses(replay(policy, part), part, used.select(rows), settings, 0.05).loss)
+    assert torch.allclose(sum(parted) / 2, whole, rtol=1e-10)
 
 
 def test_value_loss_is_half_the_mean_squared_error(played) -> None:
     policy, rollout = played
     seen = replay(policy, rollout)
-    found = terms(seen, rollout, usage(policy, rollout, 1), standard.PPOParams(), 0.0).sums["value_loss"]
+    found = losses(seen, rollout, head_usage(policy, rollout, 1), standard.PPOParams(), 0.0).sums["value_loss"]
     errors = (seen.values - rollout.returns)[rollout.valid].tolist()
     assert found.item() == pytest.approx(sum(0.5 * error**2 for error in errors) / len(errors))
 
 
 def test_entropy_counts_a_head_only_where_it_had_a_choice(played) -> None:
     policy, rollout = played
-    seen, used = replay(policy, rollout), usage(policy, rollout, 1)
-    found, means = terms(seen, rollout, used, standard.PPOParams(), 1.0), []
+    seen, used = replay(policy, rollout), head_usage(policy, rollout, 1)
+    found, means = losses(seen, rollout, used, standard.PPOParams(), 1.0), []
     sums = found.sums
     for head in range(4):
         values = [
@@ -104,19 +114,20 @@ def test_entropy_counts_a_head_only_where_it_had_a_choice(played) -> None:
             for e in range(6)
             if rollout.valid[t, e] and choices(rollout, t, e, head) > 1
         ]
-        assert used.open_rows[head] == len(values)
+        assert used.choice_rows[head] == len(values)
         means.append(sum(values) / len(values))
-        assert sums["open"][head] == len(values)
+        assert sums["choice"][head] == len(values)
         assert sums["entropy"][head].item() == pytest.approx(sum(values), rel=1e-9)
-    assert (terms(seen, rollout, used, standard.PPOParams(), 0.0).loss - found.loss).item() == pytest.approx(sum(means))
+    plain = losses(seen, rollout, used, standard.PPOParams(), 0.0)
+    assert (plain.loss - found.loss).item() == pytest.approx(sum(means))
 
 
 def test_each_head_has_its_own_entropy_coefficient(played) -> None:
     policy, rollout = played
-    used, found = usage(policy, rollout, 1), []
+    used, found = head_usage(policy, rollout, 1), []
     for coefficient in (torch.tensor([0.1, 0.0, 0.2, 0.1]).double(), 0.0):
-        found.append(terms(replay(policy, rollout), rollout, used, standard.PPOParams(), coefficient))
-    op, _, blueprint, style = found[0].sums["entropy"] / used.open_rows
+        found.append(losses(replay(policy, rollout), rollout, used, standard.PPOParams(), coefficient))
+    op, _, blueprint, style = found[0].sums["entropy"] / used.choice_rows
     assert (found[1].loss - found[0].loss).item() == pytest.approx(0.1 * (op + 2 * blueprint + style).item())
 
 
@@ -188,7 +199,7 @@ def test_credit_belongs_to_the_op_that_was_sampled_not_to_the_one_that_happened(
     assert rollout.advantages is not None
     rollout = replace(rollout, advantages=rollout.rewards - 0.3)
     settings = standard.PPOParams(ratio=ratio, **POLICY_ONLY)
-    loss = terms(replay(policy, rollout), rollout, usage(policy, rollout, 1), settings, 0.0).loss
+    loss = losses(replay(policy, rollout), rollout, head_usage(policy, rollout, 1), settings, 0.0).loss
     (gradient,) = torch.autograd.grad(loss, policy.heads[0].out.bias)
     # Of −E[A] with respect to the logit of B: −Σ_a π(a) (1[a = B] − π(B)) (Q(a) − 0.3), here with the share of B drawn.
     share = chose_b.double().mean().item()

@@ -62,7 +62,7 @@ def test_greedy_takes_the_likeliest_choice_of_every_head() -> None:
     policy, observation = make_policy(), observe(50)
     state = policy.initial_state(50)
     greedy = policy.act(observation, state, greedy=True)
-    op_log_probs = policy.choose(policy.remember(observation, state)[0], observation.masks)[0].log_probs
+    op_log_probs = policy.choose(policy.step(observation, state)[0].actor.z, observation.masks)[0].log_probs
     assert torch.equal(greedy.actions[:, 0], op_log_probs.argmax(dim=1))
     # No other choice of the last head that matters is likelier than the one taken.
     for noise in torch.rand(20, generator=torch.Generator().manual_seed(1)):
@@ -89,7 +89,7 @@ def test_weights_are_orthogonal_with_the_documented_gains_and_memories_uniform()
         assert 0.8 * bound < tensor.abs().max() <= bound
         assert tensor.mean().abs() < 0.3 * bound
     assert torch.equal(policy.actor.core_norm.weight, torch.ones(SMALL.core_units))
-    assert not policy.given[0].any() and not policy.given[1].any()  # earlier choices say nothing at first
+    assert not policy.choice_embeddings[0].any() and not policy.choice_embeddings[1].any()
 
 
 def test_an_untrained_policy_leans_as_its_heads_say() -> None:
@@ -101,7 +101,7 @@ def test_an_untrained_policy_leans_as_its_heads_say() -> None:
     assert [name for name in mine if not torch.equal(mine[name], theirs[name])] == ["heads.0.out.bias"]
     observation = observe(30)
     free = replace(observation, masks={name: torch.ones_like(mask) for name, mask in observation.masks.items()})
-    z = leaning.remember(free, leaning.initial_state(30))[0]
+    z = leaning.step(free, leaning.initial_state(30))[0].actor.z
     logits = leaning.choose(z, free.masks, noise=torch.full((30, 4), 0.5))[0].log_probs
     expected = torch.log_softmax(torch.tensor(lean), 0).expand(30, 4)
     torch.testing.assert_close(logits, expected, rtol=0, atol=0.1)
@@ -133,7 +133,7 @@ def test_replay_of_a_rollout_gives_the_log_probabilities_of_acting(critic: str, 
         return {name.partition(".")[0] for name, gradient in named if gradient is not None and gradient.any()}
 
     assert reached(seen.values.sum()) == ({"critic", "value_head"} if critic == "own" else {"value_head"})
-    assert reached(seen.log_probs.sum()) == {"actor", "heads", "given"}
+    assert reached(seen.log_probs.sum()) == {"actor", "heads", "choice_embeddings"}
 
 
 def make_core(kind: str) -> Core:
@@ -153,7 +153,7 @@ def test_single_steps_equal_one_call_over_the_row(kind: str, density: float) -> 
     x = torch.randn(11, 4, 6, generator=generator)
     state = RecurrentState(*(torch.randn(part.shape, generator=generator) for part in core.initial_state(4, x)))
     starts = torch.rand(11, 4, generator=generator) < density
-    fast, slow = core.over(x, state, starts if density else None), []
+    fast, slow = core.unroll(x, state, starts if density else None), []
     for t in range(11):
         h, state = core.step(x[t], state.zeroed(starts[t]))  # the memory is wiped where an episode starts
         slow.append(h)
@@ -165,18 +165,18 @@ def test_gradients_do_not_cross_an_episode_start() -> None:
     x = torch.randn(6, 2, 6, generator=torch.Generator().manual_seed(3)).requires_grad_()
     starts = torch.zeros(6, 2, dtype=torch.bool)
     starts[3, 0] = True
-    core.over(x, core.initial_state(2, x), starts)[5].sum().backward()
+    core.unroll(x, core.initial_state(2, x), starts)[5].sum().backward()
     assert x.grad is not None
     assert not x.grad[:3, 0].any() and x.grad[:3, 1].any()
     assert x.grad[3:, 0].any()
 
 
 KINDS = 4
-TOLD = replace(SEEN, told=1, hidden=KINDS)
+PRIVILEGED = replace(SEEN, privileged=1, privileged_cardinality=KINDS)
 
 
 def policy_of(critic: str) -> ActorCritic:
-    return make_policy(seen=TOLD, sizes=SMALL.model_copy(update={"critic": critic}))
+    return make_policy(seen=PRIVILEGED, sizes=SMALL.model_copy(update={"critic": critic}))
 
 
 class Telling(TensorWorld):
@@ -186,7 +186,7 @@ class Telling(TensorWorld):
 
     def observation(self, shift: int = 0) -> Observation:
         kinds = (self.env_ids + self.first) % (KINDS + 1) - 1
-        return replace(super().observation(shift), told=kinds[:, None])
+        return replace(super().observation(shift), privileged=kinds[:, None])
 
 
 def telling(first: int = 0) -> Telling:
@@ -200,22 +200,22 @@ def test_what_it_is_told_changes_values_and_no_action_nor_its_gradient(critic: s
     policy = policy_of(critic)
     one, other = (make_rollout(policy, telling(first), 8) for first in (0, 1))
     assert torch.equal(one.actions, other.actions) and torch.equal(one.log_probs, other.log_probs)
-    assert not torch.equal(one.told, other.told)
+    assert not torch.equal(one.privileged, other.privileged)
     assert (one.values[one.valid] != other.values[one.valid]).all()
     assert torch.equal(one.state.h, other.state.h)
-    seen, told = replay(policy, one), policy.told.weight
-    [of_actions] = torch.autograd.grad(seen.log_probs.sum(), told, retain_graph=True, allow_unused=True)
-    [of_entropy] = torch.autograd.grad(seen.entropy.sum(), told, retain_graph=True, allow_unused=True)
-    [of_values] = torch.autograd.grad(seen.values.sum(), told)
+    seen, privileged = replay(policy, one), policy.privileged.weight
+    [of_actions] = torch.autograd.grad(seen.log_probs.sum(), privileged, retain_graph=True, allow_unused=True)
+    [of_entropy] = torch.autograd.grad(seen.entropy.sum(), privileged, retain_graph=True, allow_unused=True)
+    [of_values] = torch.autograd.grad(seen.values.sum(), privileged)
     assert of_actions is None and of_entropy is None
     assert (of_values.abs().sum(1) > 0).all()  # of every kind, and of none
 
 
 def test_a_rollout_keeps_it_and_a_replay_gives_the_values_of_acting() -> None:
     policy = policy_of("detached")
-    rollout, _ = collect(telling(2), policy, learned_scales(TOLD), 0, rng_seed=1, steps=8)
-    assert torch.equal(rollout.told, ((torch.arange(6) + 2) % 5 - 1)[:, None].expand(8, 6, 1))
+    rollout, _ = collect(telling(2), policy, learned_scales(PRIVILEGED), 0, rng_seed=1, steps=8)
+    assert torch.equal(rollout.privileged, ((torch.arange(6) + 2) % 5 - 1)[:, None].expand(8, 6, 1))
     part = rollout.select(torch.tensor([4, 1]))
-    assert torch.equal(part.told[..., 0], rollout.told[:, [4, 1], 0])
+    assert torch.equal(part.privileged[..., 0], rollout.privileged[:, [4, 1], 0])
     for each in (rollout, part):
         torch.testing.assert_close(replay(policy, each).values[each.valid], each.values[each.valid])

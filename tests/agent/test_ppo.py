@@ -12,7 +12,7 @@ import torch
 from simic.agent import ppo as ppo_module
 from simic.agent.metrics import UpdateMetrics
 from simic.agent.normalization import Normalizers
-from simic.agent.ppo import PPO, collect, usage, with_advantages
+from simic.agent.ppo import PPO, collect, head_usage, with_advantages
 from simic.agent.rollout import Rollout
 from simic.errors import SimicError
 from tests import standard
@@ -60,7 +60,7 @@ def test_metrics_are_plain_numbers_and_each_is_explained() -> None:
             assert math.isfinite(number), name
     assert (metrics.steps, metrics.epochs) == (4, 2)
     assert metrics.samples == 8 * 6 - 3  # env 2 ends after step 4
-    assert metrics.approx_kl > 0 and metrics.exact_kl > 0
+    assert metrics.approx_kl > 0 and metrics.update_kl > 0
     assert metrics.grad_norm_max >= metrics.grad_norm > 0
 
 
@@ -88,8 +88,8 @@ def test_raw_advantages_and_values_are_reported_before_normalisation(one_step) -
     advantages, returns = rollout.advantages[rollout.valid].numpy(), rollout.returns[rollout.valid].numpy()
     residual = returns - rollout.values[rollout.valid].numpy()
     assert metrics.advantage_mean == pytest.approx(advantages.mean(), rel=1e-4)
-    assert metrics.advantage_std == pytest.approx(advantages.std(), rel=1e-4)
     assert metrics.advantage_max_abs == pytest.approx(abs(advantages).max(), rel=1e-4)
+    assert metrics.advantage_std == pytest.approx(advantages.std(), rel=1e-4)
     assert metrics.return_std == pytest.approx(returns.std(), rel=1e-4)
     assert metrics.explained_variance == pytest.approx(1 - residual.var() / returns.var(), rel=1e-3)
 
@@ -103,8 +103,8 @@ def test_the_reported_entropy_is_the_mean_over_the_rows_where_a_head_had_a_choic
     for env in set(range(6)) - set(first.tolist()):
         mask[:, env] = torch.nn.functional.one_hot(rollout.actions[:, env, 0], 4).bool()
     rollout = replace(rollout, masks={**rollout.masks, "op": mask})
-    used = usage(ppo.policy, rollout, 1)
-    expected = replay(ppo.policy, rollout).entropy[..., 0][used.open[..., 0]].mean().item()
+    used = head_usage(ppo.policy, rollout, 1)
+    expected = replay(ppo.policy, rollout).entropy[..., 0][used.choice[..., 0]].mean().item()
     metrics = ppo.update(rollout, 0)
     assert metrics.steps == 1  # on the first minibatch, which has all the open rows
     assert metrics.entropy_by_head["op"] == pytest.approx(expected, rel=1e-5)
@@ -175,7 +175,7 @@ def test_schedules_count_executed_updates_only() -> None:
 def test_every_environment_is_used_once_in_each_epoch_and_orders_differ() -> None:
     ppo = make_ppo(epochs=3)
     env_ids = torch.tensor([14, 3, 9, 8, 20, 1, 7])
-    schedule = list(ppo._minibatches(env_ids, env_ids.sort().values, iteration=2, parts=3))
+    schedule = list(ppo._minibatches(env_ids, env_ids.sort().values, iteration=2, minibatches=3))
     orders = []
     for epoch in range(3):
         parts = [rows for at, rows in schedule if at == epoch]

@@ -35,14 +35,14 @@ def test_after_a_step_the_memory_is_that_of_the_new_weights(core: str) -> None:
     rollout = make_rollout(policy, episodes(4, 7, None), 7)
     moved(policy)
     seen = replay(policy, rollout)
-    state, read = rollout.state, []
+    state, hidden, values = rollout.state, [], []
     for t in range(7):
         masks = {name: mask[t] for name, mask in rollout.masks.items()}
-        *both, state = policy.remember(Observation(rollout.features[t], rollout.categories[t], masks), state)
-        read.append(both)
-    z, of_value = (torch.stack(steps) for steps in zip(*read, strict=True))
-    assert torch.allclose(seen.z, z, atol=1e-5)
-    assert torch.allclose(seen.values, policy.state_value(of_value), atol=1e-5)
+        readings, state = policy.step(Observation(rollout.features[t], rollout.categories[t], masks), state)
+        hidden.append(readings.actor.hidden)
+        values.append(policy.state_value(readings.value))
+    assert torch.allclose(seen.hidden, torch.stack(hidden), atol=1e-5)
+    assert torch.allclose(seen.values, torch.stack(values), atol=1e-5)
     assert not torch.allclose(seen.log_probs, rollout.log_probs, atol=1e-2)
 
 

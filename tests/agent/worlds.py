@@ -9,7 +9,7 @@ from torch import Tensor
 
 from simic import params, rng
 from simic.agent.normalization import Normalizers, ObservationNormalizer
-from simic.agent.policy import ActorCritic, Replayed
+from simic.agent.policy import ActorCritic, Replay
 from simic.agent.ppo import PPO, collect, with_advantages
 from simic.agent.rollout import Rollout
 from simic.agent.spec import ActionSpec, Head, Observation, ObservationSpec
@@ -122,7 +122,7 @@ def learned_scales(seen: ObservationSpec = SEEN) -> Normalizers:
     return Normalizers(normalizer)
 
 
-def replay(policy: ActorCritic, rollout: Rollout) -> Replayed:
+def replay(policy: ActorCritic, rollout: Rollout) -> Replay:
     """As an update of this policy does it."""
     return PPO(policy, standard.PPOParams(), 1, total_updates=1).replay(rollout)
 

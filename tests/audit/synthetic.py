@@ -56,7 +56,7 @@ def metrics(i):
     progress = i / ITERATIONS
     wobble = noise(i)
     flat = dict.fromkeys((name for name in UpdateMetrics.__annotations__ if "_by_" not in name), 0.0) | {
-        "approx_kl": 0.008 + 0.002 * wobble, "exact_kl": 0.007, "clip_fraction": 0.1 + 0.02 * wobble,
+        "approx_kl": 0.008 + 0.002 * wobble, "update_kl": 0.007, "clip_fraction": 0.1 + 0.02 * wobble,
         "ratio_mean": 1.0, "ratio_min": 0.6, "ratio_max": 1.7, "first_ratio_deviation": 4e-7,
         "grad_norm": 0.4, "grad_norm_max": 0.9 + 0.1 * wobble, "grad_clipped_fraction": 0.4,
         "explained_variance": 0.1 + 0.7 * progress, "return_mean": 1.0, "return_std": 0.7, "steps": 16.0,

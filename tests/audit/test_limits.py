@@ -24,7 +24,7 @@ def test_replay_is_judged_by_the_tolerance_that_training_has(plant, share, statu
 def test_divergence_is_judged_by_the_limit_that_stops_an_epoch(plant, share, status):
     """Stop at 1.5 times a target of 0.02, which is above every fixed limit but 0.05."""
     aimed = params(lambda tree: tree["train"]["ppo"].update(target_kl=0.02))(plant)
-    damaged = update("exact_kl", slice(5, 12), share * EARLY_STOP * 0.02)(aimed)
+    damaged = update("update_kl", slice(5, 12), share * EARLY_STOP * 0.02)(aimed)
     assert result(damaged.run, "R3").status is status
 
 

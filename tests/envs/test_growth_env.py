@@ -241,12 +241,12 @@ def test_observation_and_masks_of_a_step_are_those_after_its_action(make_env):
 def test_the_critic_is_told_the_kind_of_each_hosts_task_and_features_are_not(make_env) -> None:
     data = [make_table(5, tasks=4, samples=64, seed=seed) for seed in (1, 2)]
     env, silent = (make_env(family="tables", data=data, kinds=kinds) for kinds in ((2, 0, -1, 1), ()))
-    assert (env.observation_spec.told, env.observation_spec.hidden) == (1, 3)
-    assert silent.observation_spec == replace(env.observation_spec, told=0, hidden=0)
+    assert (env.observation_spec.privileged, env.observation_spec.privileged_cardinality) == (1, 3)
+    assert silent.observation_spec == replace(env.observation_spec, privileged=0, privileged_cardinality=0)
     tasks = torch.tensor([3, 0, 1, 2, 3, 0])
     (seen, _), (same, _) = (each.reset(options={"tasks": tasks}) for each in (env, silent))
-    assert seen.told is not None and seen.told.tolist() == [[1], [2], [0], [-1], [1], [2]]
-    assert same.told is None
+    assert seen.privileged is not None and seen.privileged.tolist() == [[1], [2], [0], [-1], [1], [2]]
+    assert same.privileged is None
     assert torch.equal(seen.features, same.features)
     later, *_ = env.step(Action.wait(6))
-    assert torch.equal(later.told, seen.told)
+    assert torch.equal(later.privileged, seen.privileged)

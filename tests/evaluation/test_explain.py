@@ -45,7 +45,7 @@ def test_what_a_policy_remembers_counts_where_it_remembers(shown, monkeypatch):
         layer.weight *= 20.0
     for weights in policy.actor.core.parameters():
         weights *= 5.0
-    _, _, memory = policy.remember(seen, policy.initial_state(1))
+    _, memory = policy.step(seen, policy.initial_state(1))
     own = policy.act(seen, memory, greedy=True)
     found = dict(occlusion(policy, seen, memory, own.actions))
     fresh = policy.act(seen, policy.initial_state(1), actions=own.actions)

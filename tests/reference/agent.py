@@ -26,11 +26,11 @@ CLIP, VARIANCE_FLOOR, REWARD_SCALE_FLOOR = 10.0, 1e-4, 1e-2
 # Gains of first weights by prefix and suffix of the name, the first match counts: √2 before a tanh, 0.01 for logits,
 # 1 for the value and for embeddings, 0 for what a head reads of earlier choices.
 GAINS = (
-    ("given", "", 0.0),
+    ("choice_embeddings", "", 0.0),
     ("heads", "out.weight", 0.01),
     ("heads", "query.weight", 0.01),
     ("value_head", "out.weight", 1.0),
-    ("told", "", 1.0),
+    ("privileged", "", 1.0),
     ("", "category.weight", 1.0),
     ("", "", math.sqrt(2.0)),
 )
@@ -52,14 +52,14 @@ class Factor:
 @dataclass(frozen=True)
 class Interface:
     """Describe observations and actions. ``matters [O, K]``: whether factor k is part of the action under each op;
-    ``flags``: features that are never scaled; ``told``: how many numbers the critic alone reads.
+    ``flags``: features that are never scaled; ``privileged``: how many numbers the critic alone reads.
     """
 
     factors: tuple[Factor, ...]
     matters: Tensor
     flags: Tensor
     categories: int
-    told: int
+    privileged: int
 
     @classmethod
     def of(cls, specs: Mapping[str, Any]) -> "Interface":
@@ -69,7 +69,8 @@ class Interface:
             for each in action["heads"]
         )
         flags = seen["raw"] or [False] * seen["features"]
-        return cls(factors, torch.tensor(action["relevance"]), torch.tensor(flags), seen["categories"], seen["told"])
+        relevance = torch.tensor(action["relevance"])
+        return cls(factors, relevance, torch.tensor(flags), seen["categories"], seen["privileged"])
 
     def legal(self, rows: Rows, factor: int) -> Tensor:
         """Return which choices the masks of each row allow, bool ``[N, size]``, given its op and slot."""
@@ -152,7 +153,7 @@ class Network:
         self.memories: dict[str, Memory] = {}  # of each trunk after every step that was read last, ``[T, E, H]``
 
     def read(
-        self, features: Tensor, categories: Tensor, told: Tensor, starts: Tensor | None = None,
+        self, features: Tensor, categories: Tensor, privileged: Tensor, starts: Tensor | None = None,
         memories: Mapping[str, Memory] | None = None,
     ) -> tuple[Tensor, Tensor]:  # fmt: skip
         """Return the heads' input ``[T, E, H]`` and values ``[T, E]`` from scaled features ``[T, E, F]``, categories
@@ -167,8 +168,8 @@ class Network:
             of_value = [self._trunk("critic", features, categories)]
         else:  # the gradient of the value loss does not reach the actor's trunk
             of_value = [z.detach(), features]
-        if self.interface.told:
-            of_value.append(self.weights["told.weight"][told + 1].flatten(-2))  # the first row is "nothing"
+        if self.interface.privileged:
+            of_value.append(self.weights["privileged.weight"][privileged + 1].flatten(-2))  # the first row is "nothing"
         return z, self._head("value_head", torch.cat(of_value, dim=-1))[..., 0]
 
     def _trunk(self, trunk: str, features: Tensor, categories: Tensor) -> Tensor:
@@ -246,9 +247,9 @@ class Network:
         """Return the logits of factor k, given the op and, after the slot's head, the slot where the op uses one."""
         own, op, slot = z, actions[:, 0], slots_of(actions)
         if k >= 1:
-            z = z + self.weights["given.0"][op]
+            z = z + self.weights["choice_embeddings.0"][op]
         if k >= 2:
-            z = z + torch.where(self.interface.matters[op][:, 1:2], self.weights["given.1"][slot], 0.0)
+            z = z + torch.where(self.interface.matters[op][:, 1:2], self.weights["choice_embeddings.1"][slot], 0.0)
         logits, factor = self._head(f"heads.{k}", z), self.interface.factors[k]
         if not factor.described:
             return logits
@@ -281,7 +282,7 @@ def misplaced(
     scale, network = Scale.read(tensors, "observation"), Network(policy_of(tensors), interface, sizes)
     seen = features if scale is None else scale.see(features, interface.flags)
     with torch.no_grad():
-        z, _ = network.read(seen[:, None], categories[:, None], torch.full((len(seen), 1, interface.told), -1))
+        z, _ = network.read(seen[:, None], categories[:, None], torch.full((len(seen), 1, interface.privileged), -1))
         return network.judge(z[:, 0], rows, noise).misplaced.max(dim=1).values
 
 
@@ -303,7 +304,8 @@ def initial_weights(tensors: Tensors, interface: Interface, core_units: int, rng
 
 
 def _initial(name: str, shape: tuple[int, ...], core_units: int, rng_seed: int) -> Tensor:
-    stream = streams.key(rng_seed, streams.INITIAL_WEIGHTS, zlib.crc32(name.encode()))
+    stream_name = "told.weight" if name == "privileged.weight" else name  # its name when results were recorded
+    stream = streams.key(rng_seed, streams.INITIAL_WEIGHTS, zlib.crc32(stream_name.encode()))
     if ".core.rnn." in name:
         drawn = torch.from_numpy(streams.uniforms(stream, math.prod(shape)))
         return ((2.0 * drawn - 1.0) / math.sqrt(core_units)).reshape(shape)

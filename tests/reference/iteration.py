@@ -208,7 +208,7 @@ def _compare_acting(known: Known, kept: RecordedIteration, learner: Learner, see
     noise = agent.noise(known.params.rng_seed, streams.ACTIONS, kept.number, kept.env_ids, steps, factors)
     starts, sizes = _starts(x), known.params.train.policy
     with torch.no_grad():
-        z, values = network.read(seen, x["categories"], x["told"], starts, ppo.memories(x, sizes))
+        z, values = network.read(seen, x["categories"], x["privileged"], starts, ppo.memories(x, sizes))
         judged = network.judge(z[:-1][valid], ppo.flat(kept.steps), noise[valid])
     log.tensors("log-probabilities acting", where, x["log_probs"][valid], judged.log_probs, 1.0)
     log.tensors("values acting", where, x["values"][valid], values[:-1][valid])
@@ -233,8 +233,8 @@ def _compare_last(known: Known, kept: RecordedIteration, network: Network, ended
     steps = len(ended)
     then = {trunk: (h[:steps][ended], c[:steps][ended]) for trunk, (h, c) in network.memories.items()}
     with torch.no_grad():
-        categories, told = (x[name][:steps][ended][None] for name in ("categories", "told"))
-        _, values = network.read(last[None], categories, told, None, then)
+        categories, privileged = (x[name][:steps][ended][None] for name in ("categories", "privileged"))
+        _, values = network.read(last[None], categories, privileged, None, then)
     log.tensors("values that follow", f"{kept.where}, at a truncation", x["next_values"][ended], values[0])
 
 

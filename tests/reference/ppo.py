@@ -211,7 +211,7 @@ class Update:
         """Return −objective + c_v · value loss − Σ worth · entropy of each factor, each a sum over the minibatch times
         the number of minibatches over the counts of the whole rollout.
         """
-        of_rows = steps["features"], steps["categories"], steps["told"], steps.get("starts")
+        of_rows = steps["features"], steps["categories"], steps["privileged"], steps.get("starts")
         z, values = network.read(*of_rows, memories(steps, self.train.policy))
         rows, valid = flat(steps), steps["valid"]
         judged = network.judge(z[valid], rows)

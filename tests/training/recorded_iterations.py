@@ -57,11 +57,11 @@ class IterationRecorder:
 
     def _columns(self, rollout: Rollout) -> dict[str, Tensor]:
         last = self._end.observation
-        told = last.categories[:, :0] if last.told is None else last.told
+        privileged = last.categories[:, :0] if last.privileged is None else last.privileged
         seen = {
             "features": (rollout.raw_features, last.features),
             "categories": (rollout.categories, last.categories),
-            "told": (rollout.told, told),
+            "privileged": (rollout.privileged, privileged),
             **{f"masks.{name}": (mask, last.masks[name]) for name, mask in rollout.masks.items()},
         }
         tensors = {name: torch.cat((steps, after[None])) for name, (steps, after) in seen.items()}

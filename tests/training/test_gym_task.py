@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from simic.agent.play import PlayedEpisodes
 from simic.envs import gym_env
 from simic.errors import SimicError
 from simic.params import GymParams, Params, Policy, PPOParams, Prepare, Runtime, Train
@@ -71,7 +72,7 @@ def test_an_environment_that_does_not_repeat_itself_begins_anew_and_says_so(tmp_
     monkey = pytest.MonkeyPatch()
     monkey.setattr(
         "simic.training.gym_task.play",
-        lambda env, decide, on_step: gym_env.PlayedEpisodes(
+        lambda env, decide, on_step: PlayedEpisodes(
             [0.0] * env.num_envs, [1] * env.num_envs, [np.zeros((1, 1), dtype=np.int64)] * env.num_envs
         ),
     )  # fmt: skip - its episodes never end

@@ -65,5 +65,5 @@ def test_a_damaged_or_missing_file_and_another_format_are_named(learned, tmp_pat
     learned.save(tmp_path)
     card = json.loads((tmp_path / "policy.json").read_bytes())
     (tmp_path / "policy.json").write_text(json.dumps({**card, "format_version": 1, "train": {"unknown": 1}}))
-    with pytest.raises(SimicError, match="format version 1: must be 4; run simic train again"):
+    with pytest.raises(SimicError, match="format version 1: must be 5; run simic train again"):
         Learned.load(tmp_path)

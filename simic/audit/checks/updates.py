@@ -153,7 +153,7 @@ MEDIAN_ERROR = 1.2533  # standard error of a median over that of a mean, of a no
     severity="critical",
     question="Is the KL divergence of updates, and of every single one, small, but not zero?",
     # Of the whole update: an estimate at its last minibatch measures the rule that stops there.
-    needs=("updates.exact_kl",),
+    needs=("updates.update_kl",),
     minimum=PERSISTENT,
     threshold=(
         f"median of {PERSISTENT} consecutive updates less {NOISE:g} standard errors > {limits.CRITICAL_KL:g}: "
@@ -164,7 +164,7 @@ MEDIAN_ERROR = 1.2533  # standard error of a median over that of a mean, of a no
     fix="Lower ppo.learning_rate, ppo.epochs, or set ppo.target_kl; at zero, check gradients (G1) and advantages.",
 )
 def _divergence(run: RunRecord) -> Outcome:
-    kl = run.updates.column("exact_kl")
+    kl = run.updates.column("update_kl")
     stretches = windows(kl, PERSISTENT)
     noise = NOISE * MEDIAN_ERROR * stretches.std(axis=1, ddof=1) / np.sqrt(PERSISTENT)
     kept_up = float((np.median(stretches, axis=1) - noise).max())
@@ -172,7 +172,7 @@ def _divergence(run: RunRecord) -> Outcome:
     usual = Limit(limits.SUSTAINED_KL.name, max(limits.SUSTAINED_KL, EARLY_STOP * target), ours=False)
 
     def above(limit: Limit, severity: Severity, value: float = kept_up) -> Reading:
-        return Reading(limit, value, severity, where(run, "exact_kl", kl > limit))
+        return Reading(limit, value, severity, where(run, "update_kl", kl > limit))
 
     return weighed(
         [

@@ -28,7 +28,7 @@ FAULTS: Faults = {
     ),
     "value-target-is-advantage": critical(
         "The critic is fitted to the advantages, not to the returns.",
-        Patch(LOSSES, "(seen.values - batch.returns).square()", "(seen.values - batch.advantages).square()"),
+        Patch(LOSSES, "(replay.values - batch.returns).square()", "(replay.values - batch.advantages).square()"),
     ),
     "advantage-normalised-per-host": high(
         "Each host's advantages are centred on their own mean.",
@@ -40,11 +40,11 @@ FAULTS: Faults = {
     ),
     "clip-range-tenfold": high(
         "The ratio is clipped at ten times the range that params.yaml says.",
-        Patch(PPO, "return surrogate(joint, advantages, settings", "return surrogate(joint, advantages, 10 * settings"),
+        Patch(PPO, "(log_ratio), advantages, settings", "(log_ratio), advantages, 10 * settings"),
     ),
     "entropy-sign": high(
         "Entropy is punished instead of paid.",
-        Patch(LOSSES, "settings.value_coef * value - bonus", "settings.value_coef * value + bonus"),
+        Patch(LOSSES, "settings.value_coef * value_loss - bonus", "settings.value_coef * value_loss + bonus"),
     ),
     "ratio-per-head": high(
         "Each head has a clipped ratio of its own though the joint one is asked for.",
@@ -52,7 +52,7 @@ FAULTS: Faults = {
     ),
     "optimizer-steps-twice": high(
         "The optimizer is applied twice to every gradient.",
-        Patch(PPO, "        self.adam.step()\n", "        self.adam.step()\n        self.adam.step()\n"),
+        Patch(PPO, "        self.step()\n", "        self.step()\n        self.step()\n"),
     ),
     "gradient-clip-inverted": high(
         "Gradients below the clipping norm are blown up to it, large ones pass.",
@@ -60,11 +60,11 @@ FAULTS: Faults = {
     ),
     "half-the-minibatches": high(
         "Every epoch of an update ends before its last minibatch.",
-        Patch(PPO, "in everyone[order].tensor_split(parts):", "in everyone[order].tensor_split(parts)[:-1]:"),
+        Patch(PPO, ".tensor_split(minibatches):", ".tensor_split(minibatches)[:-1]:"),
     ),
     "entropy-schedule-backwards": medium(
         "The entropy coefficient rises over the run instead of falling.",
-        Patch(PPO, "done = self._progress()", "done = 1.0 - self._progress()"),
+        Patch(PPO, "entropy_coef + self._progress()", "entropy_coef + (1.0 - self._progress())"),
     ),
     "rewards-shifted": high(
         "Rewards are shifted by a tenth of the standard deviation of the returns when they are scaled.",
@@ -72,7 +72,7 @@ FAULTS: Faults = {
     ),
     "moments-merged-wrongly": critical(
         "The variance of observations leaves out how far the means of two rollouts lie apart.",
-        Patch(NORMALIZATION, "+ other.m2 + delta.square() * self.count * share", "+ other.m2 + delta.square() * share"),
+        Patch(NORMALIZATION, "+ batch.m2 + delta.square() * self.count * share", "+ batch.m2 + delta.square() * share"),
     ),
     "return-runs-through-episodes": high(
         "The running return that scales rewards goes on from one episode to the next.",

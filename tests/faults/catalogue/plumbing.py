@@ -19,7 +19,7 @@ FAULTS: Faults = {
     ),
     "memory-wiped-while-acting": critical(
         "The policy forgets everything after each step of acting, but not in the update.",
-        Patch(COLLECT, "state, terminated | truncated", "state.zeroed(torch.ones_like(valid)), terminated | truncated"),
+        Patch(COLLECT, "state = decision.state\n", "state = decision.state.zeroed(torch.ones_like(valid))\n"),
     ),
     "action-noise-shared": high(
         "All hosts draw their actions with the same random numbers.",
@@ -123,6 +123,6 @@ FAULTS: Faults = {
     ),
     "rewards-paid-to-the-twin": critical(
         "The rewards of hosts go to their neighbours.",
-        Patch(COLLECT, "= env.step(step.actions)\n", "= env.step(step.actions)\n        reward = reward.roll(1)\n"),
+        Patch(COLLECT, "env.step(decision.actions)\n", "env.step(decision.actions)\n        reward = reward.roll(1)\n"),
     ),
 }

@@ -12,14 +12,14 @@ FAULTS: Faults = {
     # Late.
     "learning-rate-of-late-steps": critical(
         "From the fifth update on the optimizer moves by half as much again as the rate that is recorded.",
-        Patch(PPO, 'group["lr"] = rate', 'group["lr"] = rate * (1.5 if self.updates > 3 else 1.0)'),
+        Patch(PPO, "skipped(learning_rate,", "skipped(learning_rate * (1.5 if self.updates > 3 else 1.0),"),
     ),
     "gradients-clipped-late-at-another-norm": critical(
         "From the fifth update on gradients are clipped at a quarter of the norm.",
         Patch(
             PPO,
-            "norm / self.settings.max_grad_norm)",
-            "norm / (self.settings.max_grad_norm * (0.25 if self.updates > 3 else 1.0)))",
+            "norms[-1] / self.settings.max_grad_norm)",
+            "norms[-1] / (self.settings.max_grad_norm * (0.25 if self.updates > 3 else 1.0)))",
         ),
     ),
     "entropy-penalised-late": critical(
@@ -28,14 +28,14 @@ FAULTS: Faults = {
     ),
     "last-minibatch-left-out-late": critical(
         "From the fifth update on the last minibatch of every epoch is left out.",
-        Patch(PPO, ".tensor_split(parts):", ".tensor_split(parts)[: parts - (iteration > 3)]:"),
+        Patch(PPO, ".tensor_split(minibatches):", ".tensor_split(minibatches)[: minibatches - (iteration > 3)]:"),
     ),
     "moments-halved-late": critical(
         "From the fifth update on Adam's second moments are halved before the update.",
         Patch(
             PPO,
-            "rate, entropy_coef = self.learning_rate(), self.entropy_coef()",
-            "rate, entropy_coef = self.learning_rate(), self.entropy_coef()\n"
+            "learning_rate = self.learning_rate()",
+            "learning_rate = self.learning_rate()\n"
             "        for each in self.adam.state.values() if iteration > 3 else ():\n"
             '            each["exp_avg_sq"].mul_(0.5)',
         ),
@@ -94,7 +94,7 @@ FAULTS: Faults = {
     ),
     "last-hosts-forget-at-step-four": critical(
         "The policy's memory of the last hundred hosts is wiped after the fourth step.",
-        Patch(PPO, "= step.state, terminated |", "= step.state.zeroed((env.env_ids > 411) & (t == 3)), terminated |"),
+        Patch(PPO, "state = decision.state\n", "state = decision.state.zeroed((env.env_ids > 411) & (t == 3))\n"),
     ),
     # The second process.
     "second-process-learns-slower": critical(

@@ -1,0 +1,56 @@
+"""First weights, each a hash of its name: equal on any machine, and drawn from no generator."""
+
+import math
+import zlib
+
+import torch
+from torch import Tensor, nn
+
+from simic import rng
+
+# Gains after Huang et al. 2022 ("The 37 implementation details of PPO"): √2 where a tanh follows, 0.01 for the policy's
+# last layers (the first policy is nearly uniform), 1 for the value's. The core starts as torch starts it, uniform in
+# ±1/√H with its biases: orthogonal with gain 1 and an open forget gate, it learnt slower and fell back
+# (docs/history/experiments.md).
+HIDDEN_GAIN = math.sqrt(2.0)
+POLICY_GAIN = 0.01
+VALUE_GAIN = 1.0
+# The stream of a renamed parameter is that of its first name, so that old results can be repeated.
+STREAM_NAMES = {"privileged.weight": "told.weight"}
+
+
+def orthogonal(shape: tuple[int, int], gain: float, stream: Tensor) -> Tensor:
+    """Draw a matrix with orthonormal rows or columns (whichever are fewer) times ``gain``; Saxe et al. 2014."""
+    tall = (max(shape), min(shape))
+    q, r = torch.linalg.qr(rng.normal(stream, tall).double())
+    q = q * r.diagonal().sign()  # makes the decomposition unique, hence the draw uniform
+    return (gain * (q if shape == tall else q.t())).float()
+
+
+@torch.no_grad()
+def initialize(module: nn.Module, gains: dict[str, float], rng_seed: int) -> None:
+    """Set all weights of a module.
+
+    Args:
+        module: Its matrices become orthogonal, its vectors 0, the scales of its LayerNorms 1, and its recurrent
+            layers uniform in ±1/√H.
+        gains: Gain by prefix of a parameter's name, the longest of which counts; 0 makes a matrix 0.
+        rng_seed: Weights are a hash of it and of their names.
+    """
+    bounds = {}
+    for layer in module.modules():
+        if isinstance(layer, nn.RNNBase):
+            bounds |= dict.fromkeys(layer.parameters(), layer.hidden_size**-0.5)
+    for name, parameter in module.named_parameters():
+        stream = rng.key(rng_seed, rng.Purpose.POLICY_INIT, zlib.crc32(STREAM_NAMES.get(name, name).encode()))
+        if parameter in bounds:
+            parameter.copy_(bounds[parameter] * (2 * rng.uniform(stream, tuple(parameter.shape)) - 1))
+            continue
+        gain = gains[max((prefix for prefix in gains if name.startswith(prefix)), key=len)]
+        if parameter.ndim == 2 and gain:
+            parameter.copy_(orthogonal((parameter.shape[0], parameter.shape[1]), gain, stream))
+        else:
+            parameter.zero_()
+    for layer in module.modules():
+        if isinstance(layer, nn.LayerNorm):
+            layer.weight.fill_(1.0)

@@ -1,0 +1,116 @@
+"""Play episodes of plain environments to their end: the one player of Agent.evaluate, validation and evaluation."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from simic.agent.normalization import Normalizers
+from simic.agent.policy import ActorCritic
+from simic.agent.rollout import Environment
+from simic.agent.spec import Observation
+from simic.errors import SimicError
+
+LONGEST_EPISODE = 1_000_000  # steps
+
+# Decides from the raw observation, the rows bool [E] that start an episode, and the step: actions int64 [E, heads].
+Decide = Callable[[Observation, Tensor, int], Tensor]
+
+
+@dataclass(frozen=True)
+class PlayedEpisodes:
+    """Undiscounted return, length and actions ``[T, heads]`` of episodes, environment by environment."""
+
+    returns: list[float]
+    lengths: list[int]
+    actions: list[np.ndarray]
+
+
+def play(
+    env: Environment[Any],
+    decide: Decide,
+    episodes: int = 1,
+    on_step: Callable[[], None] = lambda: None,
+    options: dict[str, Any] | None = None,
+) -> PlayedEpisodes:
+    """Play equally many episodes of every environment from its reset; else short ones would count more.
+
+    Args:
+        env: E environments that start anew at once when an episode ends.
+        decide: Who acts.
+        episodes: How many of each environment.
+        on_step: Is called after each step, and may raise.
+        options: Of the reset.
+
+    Raises:
+        SimicError: An episode does not end.
+    """
+    observation, _ = env.reset(options=options)
+    starts = torch.ones(env.num_envs, dtype=torch.bool, device=observation.features.device)
+    total = torch.zeros(env.num_envs, dtype=torch.float64, device=starts.device)
+    steps: list[Tensor] = []
+    ends: list[list[int]] = [[] for _ in range(env.num_envs)]  # steps taken when each episode ended
+    returns: list[list[float]] = [[] for _ in range(env.num_envs)]
+    while min(map(len, ends)) < episodes:
+        actions = decide(observation, starts, len(steps))
+        observation, reward, terminated, truncated, _ = env.step(actions)
+        steps.append(actions)
+        total = total + reward
+        starts = terminated | truncated
+        if bool(starts.any()):
+            for row in starts.nonzero().flatten().tolist():
+                ends[row].append(len(steps))
+                returns[row].append(float(total[row]))
+            total = total.masked_fill(starts, 0.0)
+        on_step()
+        if len(steps) > episodes * LONGEST_EPISODE:
+            raise SimicError(
+                f"an episode goes on for {LONGEST_EPISODE} steps: wrap the environment in gymnasium.wrappers:TimeLimit"
+            )
+
+    # What was done in each episode lies between its ends.
+    all_actions = torch.stack(steps).cpu().numpy()
+    played = PlayedEpisodes([], [], [])
+    for row in range(env.num_envs):
+        first = 0
+        for episode in range(episodes):
+            end = ends[row][episode]
+            played.returns.append(returns[row][episode])
+            played.lengths.append(end - first)
+            played.actions.append(all_actions[first:end, row])
+            first = end
+    return played
+
+
+def policy_decides(
+    policy: ActorCritic,
+    normalizers: Normalizers,
+    envs: int,
+    noise: Callable[[int], Tensor] | None = None,
+    blind: bool = False,
+) -> Decide:
+    """Let a policy decide.
+
+    Args:
+        policy: Who decides; its memory is emptied where episodes start.
+        normalizers: Its scales of observations.
+        envs: How many environments it plays.
+        noise: ``noise(step) [E, heads]`` to sample with; None: greedily.
+        blind: It sees the mean observation alone.
+    """
+    state = policy.initial_state(envs)
+
+    def decide(observation: Observation, starts: Tensor, step: int) -> Tensor:
+        nonlocal state
+        observation = normalizers.see(observation)
+        if blind:
+            observation = replace(observation, features=torch.zeros_like(observation.features))
+        step_noise = None if noise is None else noise(step)
+        decision = policy.act(observation, state.zeroed(starts), step_noise, greedy=noise is None)
+        state = decision.state
+        return decision.actions
+
+    return decide
