@@ -24,8 +24,9 @@ from simic.envs.observations import alignment
 from simic.envs.play import Episode
 from simic.errors import SimicError
 from simic.evaluation.rules import ByLength, HandRule, HandRules, Opening, possible_openings
-from simic.evaluation.scoring import ROWS_AT_ONCE, Told
+from simic.evaluation.scoring import ROWS_AT_ONCE
 from simic.params import Lifecycle, Params
+from simic.progress import Progress
 
 TRAININGS = 9000  # of hosts, each opening on each of some tasks
 TUNING_HOSTS = 128  # on other tasks
@@ -71,7 +72,12 @@ class Ordered(HandRules):
 
 
 def learn(
-    params: Params, prepared: Path, epochs: Sequence[int], device: torch.device, told: Told, rows: int = ROWS_AT_ONCE
+    params: Params,
+    prepared: Path,
+    epochs: Sequence[int],
+    device: torch.device,
+    told: Progress,
+    rows: int = ROWS_AT_ONCE,
 ) -> tuple[list[Chooser], int]:
     """Return a chooser for each number of epochs, and how many host trainings they cost together."""
     ground = Ground.open(params, prepared, device, epochs, rows)
@@ -127,7 +133,7 @@ def _tuned(
     model: ExtraTreesRegressor,
     length: int,
     first: int,
-    told: Told,
+    told: Progress,
 ) -> Chooser:
     """Return the chooser with the rule that is best at one length on hosts that the model did not learn from."""
     order, lifecycle = tuple(openings), ground.env.train.lifecycle

@@ -122,8 +122,8 @@ def _scores(found: Finished, title: str, standings: result.Standings) -> str:
     lines = [
         f"{title}:",
         "",
-        "| policy | score | over the rule | over the common schedule | random search needs | parameters |",
-        "|---|--:|--:|--:|--:|--:|",
+        "| policy | score | over the rule | over the common schedule | parameters |",
+        "|---|--:|--:|--:|--:|",
     ]
     for name in ROWS:
         if name not in standings.policies:
@@ -132,7 +132,7 @@ def _scores(found: Finished, title: str, standings: result.Standings) -> str:
         over_rule = "–" if row.over_rule is None else interval(row.over_rule)
         lines.append(
             f"| {names.get(name, name)} | {interval(row.score).lstrip('+')} | {over_rule} | "
-            f"{interval(row.over_common)} | {row.search_worth} | {row.params:,.0f} |"
+            f"{interval(row.over_common)} | {row.params:,.0f} |"
         )
     return "\n".join(lines)
 

@@ -22,9 +22,10 @@ from simic.envs.growth_env import GrowthEnv
 from simic.envs.play import Episode, Situation, refuse_closed
 from simic.evaluation.result import TunedRule, TunedRules
 from simic.evaluation.rules import NONE, HandRule, HandRules, Managed, Opening, opening_name, possible_openings, setting
-from simic.evaluation.scoring import ROWS_AT_ONCE, Told, in_populations, open_env
+from simic.evaluation.scoring import ROWS_AT_ONCE, in_populations, open_env
 from simic.growth.batch.alignment import Alignments
 from simic.params import Params
+from simic.progress import Progress
 
 TUNING_ITERATION = 1 << 45  # a namespace of its own: hosts that no other episode has seen
 OPENING_HOSTS = 64  # on which every opening is grown alone, to find orders
@@ -205,7 +206,7 @@ def tune(
     prepared: Path,
     epochs: Sequence[int],
     device: torch.device,
-    told: Told,
+    told: Progress,
     rows: int = ROWS_AT_ONCE,
 ) -> TunedRules:
     """Return the best rule for each number of epochs: by orders from openings grown alone, then successive halving;
@@ -240,7 +241,7 @@ def tune(
     )
 
 
-def grown_alone(ground: Ground, openings: Sequence[Opening], hosts: Tensor, told: Told) -> tuple[Tensor, Tensor]:
+def grown_alone(ground: Ground, openings: Sequence[Opening], hosts: Tensor, told: Progress) -> tuple[Tensor, Tensor]:
     """Grow every opening alone on every host: return scores ``[L, H, P]`` and contributions after the first epochs
     ``[H, P, patience]``, in points.
     """
@@ -268,7 +269,7 @@ def orders(openings: Sequence[Opening], scores: Tensor, contributions: Tensor) -
     return [[openings[place] for place in order] for order in places]
 
 
-def _halved(ground: Ground, rules: Sequence[HandRule], told: Told) -> tuple[list[tuple[HandRule, float]], int]:
+def _halved(ground: Ground, rules: Sequence[HandRule], told: Progress) -> tuple[list[tuple[HandRule, float]], int]:
     """Return the best rule and its mean score for each length, and on how many hosts: those after ``OPENING_HOSTS``.
 
     Those that are left have met the same hosts in all rounds, so that their means are of all of them.

@@ -73,14 +73,13 @@ def _name_run(name: str) -> None:
 
 
 def evaluation_rows(evaluation: result.Evaluation) -> list[dict[str, str | float]]:
-    """Make a row per policy on the tasks of the primary endpoint: score with its interval, gap closed, size."""
+    """Make a row per policy on the tasks of the primary endpoint: score with its interval, size."""
     standings = next(iter(evaluation.standings.values()))
     return [
         {
             "policy": printable(name),
             "score (points)": round(policy.score.estimate, 2),
             "95 % interval": f"{policy.score.low:.2f} to {policy.score.high:.2f}",
-            "gap closed": "–" if policy.share is None else f"{100 * policy.share.estimate:.0f} %",
             "parameters": round(policy.params),
         }
         for name, policy in standings.policies.items()
@@ -105,7 +104,7 @@ def publish(stage: str, workspace: Workspace) -> None:
             description = "Fresh episodes, the same for every policy"
         else:
             rows = evaluation_rows(result.read(workspace.evaluation))
-            description = "Held-out tasks, test splits; gap: from the best common schedule to the oracle per task"
+            description = "Held-out tasks, test splits"
         create_table_artifact(rows, key="evaluation", description=description)
     if stage == "audit":
         create_markdown_artifact((workspace.reports / "report.md").read_text(encoding="utf-8"), key="report")

@@ -73,32 +73,6 @@ def improves(difference: Array) -> float:
     return float(((difference > 0) + 0.5 * (difference == 0)).mean())
 
 
-def share(part: Array, whole: Array) -> tuple[float, float, float] | None:
-    """Return mean(part) / mean(whole) with Fieller's interval; None where the whole may be 0.
-
-    The ends solve (p − r w)² = t² Var(part − r whole) / n, a quadratic in r (Fieller 1954).
-    """
-    n = len(part)
-    t = stats.t.ppf(0.5 + LEVEL / 2, n - 1)
-    covariance = np.cov(np.stack((part, whole))) * t**2 / n
-    p, w = part.mean(), whole.mean()
-    if w - np.sqrt(covariance[1, 1]) <= 0:
-        return None
-    a, b, c = w**2 - covariance[1, 1], p * w - covariance[0, 1], p**2 - covariance[0, 0]
-    root = np.sqrt(max(b**2 - a * c, 0.0))
-    return float(p / w), float((b - root) / a), float((b + root) / a)
-
-
-def worth(score: float, searched: list[float]) -> float:
-    """Return the trainings of random search that score as much, interpolated in log k, within the curve's ends."""
-    lead = [score - each for each in searched]
-    first = next((k for k, left in enumerate(lead) if left <= 1e-9), None)
-    if not first:
-        return 1.0 if first == 0 else float(len(lead))
-    part = lead[first - 1] / (lead[first - 1] - lead[first])
-    return float(first * ((first + 1) / first) ** part)
-
-
 def by_task(values: Array, rows: Sequence[int], tasks: Sequence[int]) -> Array:
     """Return means over the hosts of each task, ``[R, …]`` → ``[T, …]``; with one task its hosts."""
     each = np.asarray(rows)

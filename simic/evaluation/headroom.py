@@ -44,7 +44,6 @@ from simic.evaluation.scoring import (
     play_for_score,
     play_together,
 )
-from simic.evaluation.search import best_common
 from simic.evaluation.static_baselines import static_baselines
 from simic.params import Params, RuleName
 from simic.progress import Progress
@@ -203,7 +202,7 @@ class _Ground:
             tasks=tuple(TaskRow.model_validate(task) for task in setup.held_out.tasks),
             rows=tuple(setup.tasks.tolist()),
             schedules=tuple(schedule.name(names) for schedule in self.schedules),
-            common=best_common(reached),
+            common=int(reached.mean(axis=0).argmax()),
             common_cost=searched.params.size,
             search_scores=_rows(reached),
             choosing_val_pct=_rows(tables.val_accuracy_pct[count:]),

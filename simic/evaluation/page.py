@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from simic.evaluation.endpoints import COMMON, ORACLE_KIND, ORACLE_TASK, PATIENT, TUNED
+from simic.evaluation.endpoints import COMMON, ORACLE_TASK, PATIENT, TUNED
 from simic.evaluation.result import HeadroomReport, Standings
 from simic.evaluation.statistics import Interval
 
@@ -88,14 +88,12 @@ def _setting(report: HeadroomReport) -> str:
 
 
 def _table(standings: Standings) -> str:
-    first = [name for name in ("static", COMMON, ORACLE_KIND, ORACLE_TASK) if name in standings.policies]
+    first = [name for name in ("static", COMMON, ORACLE_TASK) if name in standings.policies]
     rest = sorted(standings.policies.keys() - set(first))
-    cells = [("policy", "score", "over the common schedule", "gap closed", "random search", "parameters")]
+    cells = [("policy", "score", "over the common schedule", "parameters")]
     for name in (*first, *rest):
         row = standings.policies[name]
-        share = "–" if row.share is None else f"{100 * row.share.estimate:.0f} %"
-        score, worth, params = f"{row.score.estimate:.1f}", str(row.search_worth), f"{row.params:,.0f}"
-        cells.append((name, score, interval(row.over_common), share, worth, params))
+        cells.append((name, f"{row.score.estimate:.1f}", interval(row.over_common), f"{row.params:,.0f}"))
     return markdown(cells)
 
 

@@ -9,11 +9,10 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, m
 
 from simic.data.batches import TaskGroup
 from simic.errors import SimicError
-from simic.evaluation.search import Trainings
 from simic.evaluation.statistics import Interval, PairedComparison
 
 SCHEMA_VERSION = 9
-HEADROOM_VERSION = 5
+HEADROOM_VERSION = 6
 RULES_VERSION = 1
 OUTSIDE = "outside"  # among the others of a report: tasks that were not made for the suite
 # Names of the trained policy among those evaluated: greedy, sampled, and greedy without what it sees of the host.
@@ -161,17 +160,13 @@ class TunedRules(Frozen):
 
 
 class Standing(Frozen):
-    """One policy on the tasks of one group, per task: its mean score, what it wins over the hand rule and over the best
-    common schedule, the shares of their gaps to the oracle per task that it closes, and with how many trainings random
-    search scores as much.
+    """One policy on the tasks of one group, per task: its mean score, and what it wins over the hand rule and over the
+    best common schedule.
     """
 
     score: Interval
     over_rule: Interval | None  # null where no rule was played
-    rule_share: Interval | None  # likewise, and where the rule leaves no gap
     over_common: Interval
-    share: Interval | None  # null where there is no gap to close
-    search_worth: Trainings
     params: float
 
 
@@ -180,7 +175,6 @@ class Standings(Frozen):
 
     tasks: int
     gap: Interval  # of the oracle per task over the best common schedule
-    gap_undefined: str  # why no share can be given; empty where one can
     random_search: tuple[float, ...]  # mean score with 1, 2, … trainings
     rule: str | None = None  # the hand rule that the next line is about: the tuned one, where there is one
     rule_gap: Interval | None = None  # of the oracle per task over that rule: what is left to learn
@@ -194,7 +188,7 @@ class HeadroomReport(Frozen):
     ``others`` are the same for episodes of other lengths (``6 epochs``) and for tasks from outside the suite.
     """
 
-    schema_version: Literal[5] = HEADROOM_VERSION
+    schema_version: Literal[6] = HEADROOM_VERSION
     data_sha256: str
     settings_sha256: str  # of the params that it was measured with
     rng_seed: int

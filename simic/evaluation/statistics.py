@@ -21,7 +21,6 @@ EXACT_SIGN_FLIPS = 16  # up to here all 2^n sign patterns are enumerated
 SAMPLED_SIGN_FLIPS = 2**EXACT_SIGN_FLIPS
 BOOTSTRAP_RESAMPLES = 5_000
 MIN_BOOTSTRAP_SEEDS = 10
-EQUAL = 1e-9  # relative: a smaller spread is that of sums in another order
 
 Values = NDArray[np.float64]
 
@@ -179,9 +178,9 @@ def pareto_front(points: Mapping[str, tuple[float, float]]) -> list[str]:
 # --- over training seeds and instances of a suite ---
 #
 # Scores are ``[training seeds, instances]`` or, of one training seed or of what is not trained, ``[instances]``. Every
-# training seed meets the same instances. Intervals are Student's t of a mean and Fieller's of a ratio of means, which
-# asks the same t for every ratio: on scores spread as those of tasks are their rate of false positives is closer to 5 %
-# than that of percentile, basic and BCa bootstraps (docs/history/experiments.md).
+# training seed meets the same instances. Intervals are Student's t of a mean: on scores spread as those of tasks are
+# its rate of false positives is closer to 5 % than that of percentile, basic and BCa bootstraps
+# (docs/history/experiments.md).
 
 
 def paired_difference(first: ArrayLike, second: ArrayLike) -> Interval:
@@ -189,14 +188,6 @@ def paired_difference(first: ArrayLike, second: ArrayLike) -> Interval:
     difference = _per_seed(first) - _per_seed(second)
     mean, half = float(difference.mean()), _half_width(difference)
     return Interval(mean, mean - half, mean + half)
-
-
-def gap_closed(policy: ArrayLike, common: ArrayLike, oracle: ArrayLike) -> Interval | None:
-    """Return mean(policy − common) / mean(oracle − common), the share of the gap that a policy closes; None where the
-    interval of the gap includes values ≤ 0.
-    """
-    achieved, floor, best = map(_per_seed, (policy, common, oracle))
-    return _ratio(achieved - floor, best - floor) if paired_difference(best, floor).low > 0 else None
 
 
 def rows_by_task(tasks: Mapping[int, int]) -> list[list[int]]:
@@ -232,24 +223,3 @@ def _half_width(values: Values) -> float:
         parts += residual**2 / ((seeds - 1) * (instances - 1))
         freedom = square**2 / parts if parts > 0 else freedom
     return float(special.stdtrit(freedom, 0.5 + CONFIDENCE / 2)) * float(np.sqrt(square / values.size))
-
-
-def _ratio(part: Values, whole: Values) -> Interval:
-    """Return mean(part) / mean(whole), and every ratio r for which the interval of part − r · whole includes 0.
-
-    The whole is above 0 by its own interval, so this set has two ends (Fieller 1954).
-    """
-    estimate = float(part.mean() / whole.mean())
-
-    def excess(ratio: float) -> float:  # above 0 where the ratio is rejected
-        left = part - ratio * whole
-        return abs(float(left.mean())) - _half_width(left)
-
-    def end(step: float) -> float:
-        while excess(estimate + step) < 0:
-            step *= 2
-        return float(optimize.root_scalar(excess, bracket=(estimate, estimate + step), xtol=1e-9).root)
-
-    if excess(estimate) >= -EQUAL * float(np.abs(part).max() + np.abs(whole).max()):
-        return Interval(estimate, estimate, estimate)  # the part is the same share of the whole everywhere
-    return Interval(estimate, end(-0.1), end(0.1))

@@ -31,11 +31,10 @@ def test_document_is_what_the_code_says():
 
 def test_every_metric_component_and_check_has_a_sentence_and_nothing_else_has_one():
     found = [match[1] for line in LINES if (match := re.fullmatch(r"- `(.+?)`(?: \(.*?\))?: .{8,}", line))]
-    of_default_run = {"held_out_kinds_gap_closed", "rule_gap_closed"}
     names = [*UpdateMetrics.__annotations__, *TERMS, *columns.EPISODES, *get_args(RuleName), *get_args(PolicyName)]
     names += [*endpoints.metrics(evaluation()), *(check.id for check in ON_PAGE)]
-    shown_beside = {"static_final", "linear classifier", endpoints.COMMON, endpoints.ORACLE_KIND, endpoints.ORACLE_TASK}
-    assert {*found} == {*names, *shown_beside, *of_default_run}
+    shown_beside = {"static_final", "linear classifier", endpoints.COMMON, endpoints.ORACLE_TASK}
+    assert {*found} == {*names, *shown_beside}
 
 
 def test_what_checks_say_names_no_check_that_there_is_not():

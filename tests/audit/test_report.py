@@ -5,7 +5,7 @@ import json
 import re
 from base64 import b64encode
 from dataclasses import replace
-from html import escape, unescape
+from html import unescape
 from typing import get_args
 
 import matplotlib
@@ -22,7 +22,7 @@ from simic.errors import SimicError
 from . import synthetic
 from .defects import DEFECTS
 from .pages import Page
-from .synthetic import evaluation, headroom, params
+from .synthetic import params
 
 
 @pytest.fixture(scope="module")
@@ -140,12 +140,10 @@ def test_numbers_of_the_gap_are_those_of_the_evaluation(page, clean):
     shown = iter(cells(page, "gap"))
     for standings in clean.evaluation.standings.values():
         for standing in standings.policies.values():
-            _, (score, over_rule, over, share, worth, params) = next(shown)
+            _, (score, over_rule, over, params) = next(shown)
             assert numbers(score) == rounded(standing.score, 1)
             assert numbers(over_rule) == (rounded(standing.over_rule, 1) if standing.over_rule else [])
             assert numbers(over) == rounded(standing.over_common, 1)
-            assert numbers(share) == (rounded(standing.share, 0, 100) if standing.share else [])
-            assert unescape(worth) == str(standing.search_worth)
             assert params == report.count(standing.params)
 
 
@@ -160,20 +158,6 @@ def test_the_colour_of_the_result_is_not_that_of_the_proof(clean, verdict, over,
     sound = Verdict(run="x", results=tuple(r for r in verdict.results if r.status is Status.PASS))
     page = report.html(run, sound.model_copy(update={"summary": summarize(run, sound)}), ())
     assert f'<div class="verdict {outcome}">' in page and '<div class="verdict">' in page
-
-
-def test_a_gap_that_may_be_nothing_has_no_share_and_the_report_says_so(clean):
-    flat = headroom(gain=0.0)
-    run = replace(clean, headroom=flat, evaluation=evaluation(found=flat))
-    reasons = [each.gap_undefined for each in run.evaluation.standings.values()]
-    assert len(reasons) == 2 and all(reasons)
-    verdict = examine(run, "x")
-    assert f"Gap: not defined: {reasons[0]}" in verdict.summary[1]
-    page = report.html(run, verdict, ())
-    for reason in reasons:
-        assert f"no share of it can be given: {escape(reason)}" in page
-        assert f"no share of it can be given: {reason}" in report.markdown(run, verdict)
-    assert all(values[3] == "–" for _, values in cells(page, "gap"))
 
 
 def test_findings_come_worst_first_and_unevaluated_are_no_pass(plant):

@@ -2,32 +2,25 @@
 
 from flows import artifacts
 from simic.evaluation.result import Evaluation, Standing, Standings
-from simic.evaluation.search import Trainings
 from simic.evaluation.statistics import Interval
 
 
-def standings(share: bool = True) -> Standings:
-    one = Standing(
-        score=Interval(71.25, 70, 72), over_rule=None, rule_share=None, over_common=Interval(-3.0, -4.0, -2.0),
-        search_worth=Trainings(1.0), share=Interval(0.5, 0.25, 0.75) if share else None, params=1234.0,
-    )  # fmt: skip
+def standings() -> Standings:
+    one = Standing(score=Interval(71.25, 70, 72), over_rule=None, over_common=Interval(-3.0, -4.0, -2.0), params=1234.0)
     gap, policies = Interval(9.0, 6.0, 12.0), {"zealous": one, "static": one}
-    return Standings(tasks=20, gap=gap, gap_undefined="", random_search=(50.0,), policies=policies, by_kind={})
+    return Standings(tasks=20, gap=gap, random_search=(50.0,), policies=policies, by_kind={})
 
 
-def test_the_table_has_score_and_gap_closed_of_every_policy_on_tasks_of_known_kinds() -> None:
-    groups = {"held_out": standings(), "held_out_kinds": standings(share=False)}
+def test_the_table_has_the_score_of_every_policy_on_tasks_of_known_kinds() -> None:
+    groups = {"held_out": standings(), "held_out_kinds": standings()}
     rows = artifacts.evaluation_rows(Evaluation.model_construct(standings=groups))
     assert [row["policy"] for row in rows] == list(groups["held_out"].policies)
     assert rows[0] == {
         "policy": "zealous",
         "score (points)": 71.25,
         "95 % interval": "70.00 to 72.00",
-        "gap closed": "50 %",
         "parameters": 1234,
     }
-    alone = artifacts.evaluation_rows(Evaluation.model_construct(standings={"train": standings(share=False)}))
-    assert {row["gap closed"] for row in alone} == {"–"}
 
 
 def test_a_name_does_nothing_to_what_shows_it() -> None:

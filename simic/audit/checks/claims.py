@@ -25,7 +25,7 @@ ROUNDED = 1e-3  # of what is stored with four decimals
     subject="growth",
     id="C9",
     title="The evaluation's statistics are not those of its scores",
-    question="Do means, intervals, p-values, gap and shares follow from the values per host?",
+    question="Do means, intervals, p-values and gap follow from the values per host?",
     needs=("checkpoints", "evaluation", "headroom"),
     threshold=f"a number that differs by more than {number(EXACT)} (ends found by a search: {number(SEARCHED)})",
 )
@@ -114,12 +114,6 @@ def _standings(
             if standing.over_rule is not None and standings.rule is not None:
                 won = scores - reached[standings.rule]
                 yield from interval_pairs(f"{said}, over the rule", standing.over_rule, recompute.mean_interval(won))
-            worth = recompute.worth(float(scores.mean()), searched)
-            yield Pair(f"{said}, worth of search", standing.search_worth.count, worth, ROUNDED)
-            part = recompute.share(scores - common, oracle - common)
-            if standing.share is not None and part is not None:
-                yield from interval_pairs(f"{said}, share", standing.share, part, SEARCHED)
-            yield Pair(f"{said}, has a share", float(standing.share is not None), float(part is not None), 0.0)
 
 
 GAP_ERRORS, LEAST_PCT = 6.0, 5.0

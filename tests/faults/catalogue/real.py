@@ -134,7 +134,7 @@ FAULTS: Faults = {
     ),
     "common-schedule-is-the-worst": critical(
         "The common schedule is the one that is worst on training tasks.",
-        Patch(HEADROOM, "common=best_common(reached)", "common=best_common(-reached)"),
+        Patch(HEADROOM, "common=int(reached.", "common=int((-reached)."),
     ),
     "schedules-chosen-on-scoring-hosts": high(
         "Schedules are chosen on the hosts that score them.",
