@@ -17,8 +17,14 @@ if TYPE_CHECKING:
     from simic.pipeline.paths import Workspace
 
 T = TypeVar("T")
-STAGES, GROWING, RESULTS, UPKEEP = "A run and its stages", "Own data, own environment", "Results", "Upkeep"
-RED, PLAIN = "\x1b[1;31m", "\x1b[0m"
+# Panels of --help.
+STAGES = "A run and its stages"
+GROWING = "Own data, own environment"
+RESULTS = "Results"
+UPKEEP = "Upkeep"
+# What a terminal obeys.
+RED = "\x1b[1;31m"
+PLAIN = "\x1b[0m"
 
 app = typer.Typer(
     name="simic",
@@ -28,7 +34,7 @@ app = typer.Typer(
 )
 
 
-def _each_once(overrides: list[str] | None) -> list[str] | None:
+def _refuse_repeated(overrides: list[str] | None) -> list[str] | None:
     from simic.params import refuse_repeated
 
     return refuse_repeated(overrides)
@@ -40,7 +46,7 @@ Overrides = Annotated[
         "-S",
         "--set",
         metavar="KEY=VALUE",
-        callback=_each_once,
+        callback=_refuse_repeated,
         help="Set a value in params.yaml before the run, as dvc exp run -S does.",
     ),
 ]
@@ -56,8 +62,8 @@ Fresh = Annotated[bool, typer.Option("--fresh", help="Discard unfinished trainin
 AllowCodeChange = Annotated[bool, typer.Option("--allow-code-change", help="Go on with what other code began.")]
 
 
-def _version(asked: bool) -> None:
-    if asked:
+def _version(requested: bool) -> None:
+    if requested:
         typer.echo(f"simic {version('simic-grow')}")
         raise typer.Exit
 
@@ -242,7 +248,8 @@ def grow(
     epochs: GrowEpochs = None,
 ) -> None:
     """Grow a network on your own data with a trained controller or a baseline, and save it."""
-    if data is None and task is None:  # said before anything heavy is imported
+    # Refused before anything heavy is imported.
+    if data is None and task is None:
         raise SimicError("grow: needs data, a file or a folder, or --task NAME; see simic grow --help")
     if data is not None and not os.path.lexists(data):
         raise SimicError(f"{data}: no such file; must be one of those that simic grow --help names")
@@ -254,23 +261,24 @@ def grow(
         from simic.pipeline import grow as growing
 
         workspace = _workspace()
-        asked = growing.Growth(data, out, task, policy, host, n, epochs, target, layout)
+        request = growing.Growth(data, out, task, policy, host, n, epochs, target, layout)
         tree = params.load(workspace.params) if workspace.params.exists() else params.Params()
-        _say_grown(growing.grow(tree, workspace, asked, lambda note: _say(f"data     {note}")), asked)
+        grown = growing.grow(tree, workspace, request, lambda note: _say(f"data     {note}"))
+        _say_grown(grown, request)
 
     _interruptible(body, "grow")
 
 
-def _say_grown(grown: "Grown", asked: "Growth") -> None:
+def _say_grown(grown: "Grown", request: "Growth") -> None:
     account = grown.account
     _say(f"policy   {account.grown_by}")
-    _say(f"grown    {grown.path}: host {grown.host} of {asked.hosts}")
+    _say(f"grown    {grown.path}: host {grown.host} of {request.hosts}")
     _say(f"size     {grown.params} parameters (the host alone {grown.host_params})")
     _say(f"accuracy {grown.val_accuracy_pct:.1f} % validation, {grown.test_accuracy_pct:.1f} % test")
     if account.floors is not None:
         _say(f"\n{account.floors.table()}\n\n{account.floors.advice}\n")
     _say(f"card     {grown.path / 'README.md'}")
-    if asked.task is None:
+    if request.task is None:
         _say(f"use it   python {grown.path / 'predict.py'} DATA, or simic.growth.load_grown('{grown.path}')")
     else:
         _say(f"use it   python -c \"from simic.growth import load_grown; print(load_grown('{grown.path}'))\"")
@@ -287,8 +295,11 @@ def table(
     """Compare settings over training seeds: the mean of a metric with its interval for each (docs/studies.md)."""
     from simic.pipeline import seed_table
 
-    found = [seed_table.read_folder(run) for run in runs] if runs else seed_table.read_experiments(_workspace().root)
-    for line in seed_table.lines(found, metric):
+    if runs:
+        evaluated = [seed_table.read_folder(run) for run in runs]
+    else:
+        evaluated = seed_table.read_experiments(_workspace().root)
+    for line in seed_table.lines(evaluated, metric):
         _say(line)
 
 
@@ -300,11 +311,11 @@ def clean(
     from simic.pipeline import engine, kept_runs
 
     with engine.workspace_lock(_workspace()):
-        each = None
-        for each in kept_runs.remove(_workspace(), all_):
-            _say(f"removed {each}")
-        if each is None:
-            _say("nothing to remove")
+        removed = list(kept_runs.remove(_workspace(), all_))
+    for folder in removed:
+        _say(f"removed {folder}")
+    if not removed:
+        _say("nothing to remove")
 
 
 @app.command(rich_help_panel=UPKEEP)
@@ -318,12 +329,12 @@ def doctor(
         ),
     ] = None,
 ) -> None:
-    """Check what a run needs (versions, params, DVC, disk, ports) and all that is stored here; nothing is changed."""
+    """Check what a run needs (versions, params, DVC, disk) and all that is stored here; nothing is changed."""
     from simic.pipeline import doctor as physician
 
-    here = _workspace()
-    answers = [] if run is not None else physician.examine(here)
-    answers += physician.examine_stored(run or here.root)
+    workspace = _workspace()
+    answers = [] if run is not None else physician.examine(workspace)
+    answers += physician.examine_stored(run or workspace.root)
     for answer in answers:
         _say(f"{'ok ' if answer.well else 'BAD'}  {answer.question}: {answer.seen}")
     if not all(answer.well for answer in answers):
@@ -371,8 +382,9 @@ def _chain(
     from simic.pipeline.overrides import from_file
 
     workspace = _workspace()
+    # Bad values are refused in a millisecond, before anything heavy is imported.
     overrides = from_file(file, set_) if file else set_ or []
-    params.load(workspace.params, overrides)  # refused in a millisecond, before anything heavy is imported
+    params.load(workspace.params, overrides)
     before = workspace.params.read_bytes()
 
     def body() -> None:
@@ -382,6 +394,7 @@ def _chain(
         with engine.workspace_lock(workspace):
             engine.run_chain(workspace, last, execution, _say, overrides)
 
+    # However the run ends, it says that params.yaml has changed.
     try:
         _interruptible(body, "this run")
     finally:
@@ -392,7 +405,7 @@ def _chain(
 
 
 def _interruptible(body: Callable[[], T], doing: str) -> T:
-    """Return what ``body`` returns; exit with a code of its own where it was asked to stop."""
+    """Call ``body``; exit with a code of its own where it was asked to stop."""
     from simic.training.interrupts import Interrupted, stop_at_once
 
     try:
@@ -412,6 +425,6 @@ def _workspace() -> "Workspace":
 def _say(text: str, alarming: bool = False) -> None:
     """Print at once, with what a terminal would obey made visible; in red on a terminal where it is ``alarming``."""
     coloured = alarming and sys.stdout.isatty() and not os.environ.get("NO_COLOR")
-    before, after = (RED, PLAIN) if coloured else ("", "")
     for line in text.split("\n"):
-        print(before + printable(line) + after, flush=True)
+        shown = printable(line)
+        print(f"{RED}{shown}{PLAIN}" if coloured else shown, flush=True)

@@ -16,7 +16,7 @@ import simic
 from simic.classifier import GrowClassifier
 from simic.errors import SimicError
 from simic.evaluation.controllers import Controller
-from simic.growth import export
+from simic.growth import grown_network
 
 WINE = load_wine(as_frame=True)
 COUNTRY = WINE.target.map({0: "Barolo", 1: "Grignolino", 2: "Barbera"}).rename("wine")
@@ -82,7 +82,7 @@ def test_grow_saves_what_it_prints_and_predicts_names(
     assert {"predict.py", "network.pt2", "README.md"} <= {path.name for path in (tmp_path / "grown").iterdir()}
     assert (grown.predict(mixed()) == COUNTRY).mean() > 0.9
     pairs = TensorDataset(torch.tensor(WINE.data.to_numpy()), torch.tensor(WINE.target.to_numpy()))
-    monkeypatch.setattr(export, "_program", lambda network: b"")  # it takes longer than the rest
+    monkeypatch.setattr(grown_network, "_program", lambda network: b"")  # it takes longer than the rest
     quiet = simic.grow(pairs, out=tmp_path / "quiet", n=1, epochs=2, verbose=False)
     assert set(quiet.predict(WINE.data.to_numpy())) <= {"0", "1", "2"} and capsys.readouterr().out == ""
     with pytest.raises(SimicError, match="already exists"):
