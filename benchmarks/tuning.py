@@ -1,10 +1,8 @@
 """Hand rules tuned on tasks of training by successive halving (Jamieson and Talwalkar 2016, arXiv 1502.07943).
 
-One run of the longest episode scores a rule for every shorter one: until its last decisions a rule does the same in all
-of them, so they alone are played once more, from a copy of the hosts as they were.
+A rule is scored in an episode of every length that is measured.
 """
 
-import copy
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -94,26 +92,14 @@ class Ground:
         env, scores = self.env, []
         refuse_closed(env, actor)
         tasks = self.tasks[hosts % len(self.tasks)]
-        options = {"iteration": TUNING_ITERATION, "tasks": tasks, "host_ids": hosts, "steps": self.epochs[-1]}
-        observation, info = env.reset(options=options)
-        actor.start(Episode(env.env_ids, TUNING_ITERATION, env.rng_seed, env.steps))
-        for step in range(env.steps):
-            for epochs in self.epochs[:-1]:
-                if step == max(0, epochs - actor.tail):
-                    scores.append(self._ended(actor, observation, step, epochs))
-            observation, _, _, _, info = env.step(actor.act(self._situation(observation, step)))
-        return torch.stack([*scores, info.score.double().cpu()])
-
-    def _ended(self, actor: HandRules, observation: Observation, step: int, epochs: int) -> Tensor:
-        """Return the scores ``[E]`` of episodes of ``epochs`` that are at ``step``; the environment stays there."""
-        shorter, env = copy.copy(actor), self.env
-        shorter.steps = epochs
-        saved, score = env.state_dict(), torch.empty(0)
-        for now in range(step, epochs):
-            observation, _, _, _, info = env.step(shorter.act(self._situation(observation, now)))
-            score = info.score.double().cpu()
-        env.load_state_dict(saved)
-        return score
+        for epochs in self.epochs:  # the first epochs are the same in an episode of any length
+            options = {"iteration": TUNING_ITERATION, "tasks": tasks, "host_ids": hosts, "steps": epochs}
+            observation, info = env.reset(options=options)
+            actor.start(Episode(env.env_ids, TUNING_ITERATION, env.rng_seed, env.steps))
+            for step in range(env.steps):
+                observation, _, _, _, info = env.step(actor.act(self._situation(observation, step)))
+            scores.append(info.score.double().cpu())
+        return torch.stack(scores)
 
     def _situation(self, observation: Observation, step: int) -> Situation:
         state = self.env.state

@@ -52,7 +52,7 @@ LEAN: dict[Op, float] = {Op.WAIT: 2.4, Op.GERMINATE: 2.4, Op.PRUNE: -1.0}
 
 
 def action_spec(slots: int, blueprints: int) -> ActionSpec:
-    """Return the heads, in the order of ``Action``'s fields, for so many slots and blueprints."""
+    """Describe the heads, in the order of ``Action``'s fields, for so many slots and blueprints."""
     heads = (
         Head("op", len(Op), lean=tuple(LEAN.get(op, 0.0) for op in Op)),
         Head("slot", slots, "op"),
@@ -82,23 +82,38 @@ def choices(slots: int, blueprints: Sequence[str]) -> dict[str, tuple[str | floa
 
 
 def open_choices(
-    actions: dict[str, tuple[str | float, ...]], known: dict[str, tuple[str | float, ...]], device: torch.device
+    actions: dict[str, tuple[str | float, ...]], choices: dict[str, tuple[str | float, ...]], device: torch.device
 ) -> dict[str, Tensor]:
-    """Return bool ``[n]`` for each head with choices that ``train.actions`` closes; SimicError for what is unknown."""
+    """Mark the choices that ``train.actions`` leaves open.
+
+    Args:
+        actions: What remains allowed, by head; all where it names none.
+        choices: What the indices of each head stand for.
+        device: Where the masks are.
+
+    Returns:
+        Bool ``[n]`` for each head with choices that are closed.
+
+    Raises:
+        SimicError: A head or a choice that there is not, or WAIT closed.
+    """
     for head, values in actions.items():
-        if head not in known:
-            raise SimicError(f"train.actions: there is no head {head!r}; the heads are {', '.join(known)}")
+        if head not in choices:
+            raise SimicError(f"train.actions: there is no head {head!r}; the heads are {', '.join(choices)}")
         for value in values:
-            if value not in known[head]:
-                allowed = ", ".join(map(str, known[head]))
+            if value not in choices[head]:
+                allowed = ", ".join(map(str, choices[head]))
                 raise SimicError(
                     f"train.actions.{head}: there is no {value!r}; allowed are {allowed}; train.actions={{}} opens all"
                 )
         if head == "op" and values and Op.WAIT.name not in values:
             raise SimicError(f"train.actions.op = {', '.join(map(str, values))}: must include {Op.WAIT.name}")
-    chosen = {head: actions.get(head) or values for head, values in known.items()}
-    left_open = {head: [value in chosen[head] for value in values] for head, values in known.items()}
-    return {head: torch.tensor(flags, device=device) for head, flags in left_open.items() if not all(flags)}
+    masks: dict[str, Tensor] = {}
+    for head, values in choices.items():
+        flags = [value in (actions.get(head) or values) for value in values]
+        if not all(flags):
+            masks[head] = torch.tensor(flags, device=device)
+    return masks
 
 
 @dataclass(frozen=True)
@@ -113,21 +128,25 @@ class Budget:
     runs: Tensor
 
     def fits(self, slots: Slots) -> Tensor:
-        """Return bool ``[E, K, P]``: the live seeds of other slots plus this candidate stay within the limit."""
+        """Tell where the live seeds of other slots plus a candidate stay within the limit, bool ``[E, K, P]``."""
         envs, count = slots.stage.shape
-        live = slots.blueprint >= 0
-        by_slot = self.reserve.expand(envs, count, -1)
-        held = by_slot.gather(2, slots.blueprint.clamp(min=0)[:, :, None])[:, :, 0]
-        held = torch.where(live, held, 0)
-        elsewhere = held.sum(dim=1, keepdim=True) - held
+        reserve = self.reserve.expand(envs, count, -1)
+        live_reserve = reserve.gather(2, slots.blueprint.clamp(min=0)[:, :, None])[:, :, 0]
+        live_reserve = torch.where(slots.blueprint >= 0, live_reserve, 0)
+        elsewhere = live_reserve.sum(dim=1, keepdim=True) - live_reserve
         return (elsewhere[:, :, None] + self.reserve <= self.limit) & self.runs
 
 
 def action_masks(
     slots: Slots, params: Lifecycle, budget: Budget, left_open: dict[str, Tensor] | None = None
 ) -> dict[str, Tensor]:
-    """Return the masks by head name; a slot without an affordable blueprint cannot be germinated. ``left_open`` has the
-    choices ``[n]`` of each head that some are closed of.
+    """Compute the masks by head name; a slot without an affordable blueprint cannot be germinated.
+
+    Args:
+        slots: State of all slots ``[E, K]``.
+        params: What the lifecycle allows.
+        budget: What seeds may cost.
+        left_open: Bool ``[n]`` for each head with choices that ``train.actions`` closes.
     """
     left_open = left_open or {}
     slot = legal_ops(slots, params).clone()
@@ -149,8 +168,14 @@ def seed_budget(
     device: torch.device,
     left_open: Tensor | None = None,
 ) -> Budget:
-    """Return what every blueprint reserves in every slot of a host, and ``param_budget`` times the host's parameters;
-    ``left_open [P]`` are the blueprints that are allowed (None: all).
+    """Count what every blueprint reserves in every slot of a host.
+
+    Args:
+        host: The network that seeds grow in.
+        blueprints: What can be grown.
+        param_budget: Limit of all seeds together, times the host's parameters.
+        device: Where the budget is looked up.
+        left_open: Bool ``[P]``, blueprints that ``train.actions`` leaves open; None: all.
     """
     with torch.device("meta"):
         gates = [count_params(host.gate(shape)) for shape in host.slot_shapes]
@@ -162,19 +187,19 @@ def seed_budget(
 
 
 def to_action(actions: Tensor) -> Action:
-    """Return ``[E, 8]`` indices as a factored action; SimicError on another shape."""
+    """Split ``[E, 8]`` indices into a factored action; SimicError on another shape."""
     if actions.ndim != 2 or actions.shape[1] != len(Action._fields):
         raise SimicError(f"action tensor has shape {tuple(actions.shape)}: allowed is (envs, {len(Action._fields)})")
     return Action(*actions.unbind(dim=1))
 
 
 def waiting_where(rows: Tensor, action: Action) -> Action:
-    """Return ``action`` with WAIT in the given rows ``[E]``."""
+    """Replace an action by WAIT in the rows ``[E]`` that are True."""
     return Action(*(torch.where(rows, 0, head) for head in action))
 
 
 def legal(spec: ActionSpec, masks: dict[str, Tensor], action: Action) -> Tensor:
-    """Return bool ``[E]``: whether the masks allow what each action chooses in the heads that its op uses."""
+    """Tell whether the masks allow what an action chooses in the heads that its op uses, bool ``[E]``."""
     relevance = spec.relevance_table(action.op.device)[action.op]
     allowed = torch.ones_like(action.op, dtype=torch.bool)
     for head, choice in enumerate(action):
@@ -185,9 +210,15 @@ def legal(spec: ActionSpec, masks: dict[str, Tensor], action: Action) -> Tensor:
 
 
 def random_legal(spec: ActionSpec, observation: Observation, noise: Tensor) -> Tensor:
-    """Draw uniformly among legal ops, then slots given the op, then each head the op uses; int64 ``[E, heads]``.
+    """Draw uniformly among legal ops, then slots given the op, then each head the op uses.
 
-    ``noise`` is uniform in [0, 1), ``[E, heads]``. Heads the op does not use are 0.
+    Args:
+        spec: The heads.
+        observation: Its masks say what is legal.
+        noise: Uniform in [0, 1), ``[E, heads]``.
+
+    Returns:
+        int64 ``[E, heads]``; heads the op does not use are 0.
     """
     relevance = spec.relevance_table(noise.device)
     chosen: list[Tensor] = []
@@ -201,7 +232,7 @@ def random_legal(spec: ActionSpec, observation: Observation, noise: Tensor) -> T
 
 
 def _nth_legal(mask: Tensor, noise: Tensor) -> Tensor:
-    """Return the index of the floor(noise · count)-th True of each row; in float64 the product stays below count."""
+    """Find the floor(noise · count)-th True of each row; in float64 the product stays below count."""
     count = mask.sum(dim=1)
     rank = (noise.double() * count).long()
     # Position of the first True whose running count exceeds the rank.
@@ -209,16 +240,17 @@ def _nth_legal(mask: Tensor, noise: Tensor) -> Tensor:
 
 
 def grammar(spec: ActionSpec) -> Tensor:
-    """Return every distinct action, int64 ``[n, heads]``; heads that an op does not use are 0."""
+    """List every distinct action, int64 ``[n, heads]``; heads that an op does not use are 0."""
     rows = []
-    for op, relevant in enumerate(spec.relevance):
-        choices = [range(head.size) if used else (0,) for head, used in zip(spec.heads, relevant, strict=True)]
+    for op, relevance in enumerate(spec.relevance):
+        choices = [range(head.size) if relevant else (0,) for head, relevant in zip(spec.heads, relevance, strict=True)]
         rows += [(op, *rest) for rest in product(*choices[1:])]
     return torch.tensor(rows)
 
 
 def grammar_mask(spec: ActionSpec, observation: Observation, actions: Tensor) -> Tensor:
-    """Return bool ``[E, n]``: the rows of ``grammar(spec)`` that are legal now."""
-    envs, count = len(observation.features), len(actions)
+    """Tell which rows of ``grammar(spec)`` are legal now, bool ``[E, n]``."""
+    envs = len(observation.features)
+    count = len(actions)
     masks = {name: mask.repeat_interleave(count, 0) for name, mask in observation.masks.items()}
     return legal(spec, masks, to_action(actions.repeat(envs, 1))).view(envs, count)

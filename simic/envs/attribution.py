@@ -39,55 +39,65 @@ class Attribution:
     interaction: Tensor  # sum over the other acting seeds
     boost: Tensor  # the largest of these interactions, at least 0
 
-    def replaced(self, rows: Tensor, other: Self) -> Self:
-        """Return ``other`` in the given rows ``[E]``, this elsewhere."""
+    def replaced(self, rows: Tensor, source: Self) -> Self:
+        """Take the rows ``[E]`` that are True from ``source``, the others from this."""
         merged = {}
         for name, value in vars(self).items():
-            chosen = rows[:, None] if value.ndim == 2 else rows
-            merged[name] = torch.where(chosen, getattr(other, name), value)
+            is_row = rows[:, None] if value.ndim == 2 else rows
+            merged[name] = torch.where(is_row, getattr(source, name), value)
         return replace(self, **merged)
 
 
 def measurable(slots: Slots) -> Tensor:
-    """Return bool ``[E, K]``: seeds that act on the network, so that leaving them out is a measurement."""
+    """Tell which seeds act on the network, so that leaving them out is a measurement, bool ``[E, K]``."""
     return in_stages(slots.stage, ACTIVE_STAGES) & (slots.alpha > 0)
 
 
 def pairs(slots: int) -> list[tuple[int, int]]:
-    """Return the pairs of slots in the order of their configurations."""
+    """List the pairs of slots in the order of their configurations."""
     return list(combinations(range(slots), 2))
 
 
 def alone(slots: int, slot: int) -> int:
-    """Return the configuration in which only the seed of ``slot`` is on."""
+    """Number the configuration in which only the seed of ``slot`` is on."""
     return WITHOUT + slots + slot
 
 
 def together(slots: int, first: int, second: int) -> int:
-    """Return the configuration in which only the seeds of two slots are on, ``first < second``."""
+    """Number the configuration in which only the seeds of two slots are on, ``first < second``."""
     return WITHOUT + 2 * slots + pairs(slots).index((first, second))
 
 
 def most_networks(slots: int) -> int:
-    """Return the largest number of different networks that one validation of a host runs."""
+    """Count the different networks that one validation of a host runs, at most."""
     return min(2**slots, WITHOUT + 2 * slots + len(pairs(slots)))
 
 
 def switched_off(acting: Flags, fossilized: Flags) -> Flags:
-    """Return the seeds forced out of the forward, bool ``[3 + 2K + K(K-1)/2, E, K]``, of what the CPU knows about the
-    slots, ``[E, K]``; only seeds that act appear.
+    """List the seeds forced out of the forward in every configuration, bool ``[3 + 2K + K(K-1)/2, E, K]``.
+
+    ``acting`` and ``fossilized`` ``[E, K]`` are what the CPU knows of the slots; only seeds that act are forced out.
     """
-    one = np.eye(acting.shape[1], dtype=bool)
-    parts = [np.stack((np.zeros_like(acting), acting, acting & ~fossilized)), one[:, None] & acting]
-    parts.append(~one[:, None] & acting)
+    is_slot = np.eye(acting.shape[1], dtype=bool)  # [k, K]
+    main = np.zeros_like(acting)
+    committed = acting & ~fossilized
+    without_slot = is_slot[:, None] & acting
+    slot_alone = ~is_slot[:, None] & acting
+    parts = [np.stack((main, acting, committed)), without_slot, slot_alone]
     if couples := pairs(acting.shape[1]):
         first, second = (list(side) for side in zip(*couples, strict=True))
-        parts.append(~(one[first] | one[second])[:, None] & acting)
+        parts.append(~(is_slot[first] | is_slot[second])[:, None] & acting)
     return np.concatenate(parts)
 
 
 def attribute(slots: Slots, correct: Tensor, loss: Tensor) -> Attribution:
-    """Return what ``correct [Cfg, E, N]`` (bool, or shares of a sequence) and ``loss [Cfg, E]`` say of each seed."""
+    """Measure what each seed is worth.
+
+    Args:
+        slots: State of all slots ``[E, K]``.
+        correct: Answers in every configuration ``[Cfg, E, N]``, bool or shares of a sequence.
+        loss: Losses ``[Cfg, E]``, nats.
+    """
     finite = loss.isfinite()
     count = slots.stage.shape[1]
     accuracy = torch.where(finite[:WITHOUT], 100.0 * correct[:WITHOUT].float().mean(dim=2), torch.nan)
@@ -109,26 +119,27 @@ def attribute(slots: Slots, correct: Tensor, loss: Tensor) -> Attribution:
 
 
 def mean_and_error(differences: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the mean of paired differences ``[..., N]`` over samples, in points, and its standard error."""
+    """Average paired differences ``[..., N]`` over samples, in points, with the standard error of the mean."""
     samples = differences.shape[-1]
     return 100.0 * differences.mean(dim=-1), 100.0 * differences.std(dim=-1) / samples**0.5
 
 
 def interaction(correct: Tensor, slots: int, first: int, second: int) -> Tensor:
-    """Return f({i,j}) - f({i}) - f({j}) + f(∅) per sample ``[E, N]`` of ``switched_off``; ``first < second``."""
-    both = correct[together(slots, first, second)].float()
-    each = correct[alone(slots, first)].float() + correct[alone(slots, second)].float()
-    return both - each + correct[ALL_OFF].float()
+    """Compute the interaction of two seeds of ``switched_off``, per sample ``[E, N]``; ``first < second``."""
+    # f({i,j}) - f({i}) - f({j}) + f(∅)
+    pair = correct[together(slots, first, second)].float()
+    singles = correct[alone(slots, first)].float() + correct[alone(slots, second)].float()
+    return pair - singles + correct[ALL_OFF].float()
 
 
 def _interactions(acting: Tensor, correct: Tensor, finite: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the sum over partners and the largest, ``[E, K]`` points; NaN if none."""
+    """Add up interactions over partners, and find the largest, ``[E, K]`` points; NaN if none."""
     envs, count = acting.shape
     summed = correct.new_zeros((count, envs, correct.shape[2]), dtype=torch.float32)
     boost = torch.full((envs, count), torch.nan, device=acting.device)
     for i, j in pairs(count):
-        used = ALL_OFF, alone(count, i), alone(count, j), together(count, i, j)
-        measured = acting[:, i] & acting[:, j] & finite[constant(used, torch.int64, finite.device)].all(dim=0)
+        networks = (ALL_OFF, alone(count, i), alone(count, j), together(count, i, j))
+        measured = acting[:, i] & acting[:, j] & finite[constant(networks, torch.int64, finite.device)].all(dim=0)
         samples = torch.where(measured[:, None], interaction(correct, count, i, j), 0.0)
         strength = torch.where(measured, 100.0 * samples.mean(dim=1).clamp(min=0.0), torch.nan)
         for k in (i, j):

@@ -47,18 +47,27 @@ class Vitals:
 def check(
     vitals: Vitals, loss: Tensor, finite: Tensor, chance: Tensor, params: Governor
 ) -> tuple[Vitals, Tensor, Tensor]:
-    """Return the vitals after one validation, cause of panic ``[E]`` (Cause) and which rows are healthy ``[E]``.
+    """Check every host after one validation.
 
-    ``loss`` is the validation loss of the live network, ``chance`` that of a uniform guess (``[E]`` or ``[1]``
-    float64), ``finite`` says that training met no NaN or Inf. A row that is neither in panic nor healthy is an anomaly
-    that has not lasted long enough.
+    Args:
+        vitals: What the watchdog remembers.
+        loss: Validation loss of the live network ``[E]``, nats.
+        finite: Whether training met no NaN or Inf, bool ``[E]``.
+        chance: Loss of a uniform guess, ``[E]`` or ``[1]`` float64, nats.
+        params: Thresholds.
+
+    Returns:
+        The vitals now, the cause of panic ``[E]`` (Cause), and which rows are healthy, bool ``[E]``. A row that is
+        neither in panic nor healthy is an anomaly that has not lasted long enough.
     """
     loss = loss.double()
     broken = ~loss.isfinite() | ~finite
-    known = (~vitals.losses.isnan()).sum(dim=1)
+
+    # Rows with enough history: collapsed to chance, or diverged from their mean.
+    history = (~vitals.losses.isnan()).sum(dim=1)
     mean = vitals.losses.nanmean(dim=1)
     deviation = (vitals.losses - mean[:, None]).square().nanmean(dim=1).sqrt()
-    settled = ~broken & (known >= params.min_history)
+    settled = ~broken & (history >= params.min_history)
     collapsed = settled & (mean < COLLAPSE_BETTER_THAN * chance) & ((loss - chance).abs() < COLLAPSE_BAND * chance)
     anomalous = collapsed | (
         settled
@@ -66,11 +75,15 @@ def check(
         & (loss > mean + params.sensitivity_sigmas * deviation)
         & (loss > params.loss_multiplier * mean)
     )
+
+    # An anomaly that lasts is a panic.
     anomalies = torch.where(anomalous, vitals.anomalies + 1, 0)
     cause = torch.full_like(anomalies, Cause.NONE)
     lasting = anomalies >= params.consecutive_panics
     cause = torch.where(lasting, torch.where(collapsed, int(Cause.COLLAPSE), int(Cause.DIVERGENCE)), cause)
     cause = torch.where(broken, Cause.NON_FINITE, cause)
+
+    # Healthy losses alone are remembered.
     healthy = (cause == Cause.NONE) & ~anomalous
     appended = torch.cat((vitals.losses[:, 1:], loss[:, None]), dim=1)
     return Vitals(torch.where(healthy[:, None], appended, vitals.losses), anomalies), cause, healthy

@@ -5,7 +5,7 @@
 observation and masks of s'. An episode is T steps of all hosts; nothing resets by itself.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -17,7 +17,6 @@ from torch import Tensor
 
 from simic import rng
 from simic.agent.export import masked_heads
-from simic.agent.policy import part_of
 from simic.agent.spec import Observation
 from simic.data.batches import Dataset, epoch_order
 from simic.envs import governor, rewards, tracker
@@ -53,12 +52,20 @@ from simic.transfer import constant
 
 
 class GrowthEnv(VectorEnv):
-    """E hosts under the control of one policy; observations, rewards and masks are tensors on the given device.
+    """E hosts under the control of one policy; observations, rewards and masks are tensors on one device.
 
-    ``env_ids`` name the environments for the random numbers, so that any grouping of them plays the same episodes;
-    default 0…envs-1. Tasks are the first ``train_tasks`` (default: all) of the bank in turn, unless ``reset`` is told
-    which. ``kinds`` says of which kind each task of the bank is (-1: none), for the critic alone. ``compose`` builds
-    the population; faults are injected by passing another one.
+    Args:
+        train: Settings of hosts, lifecycle, rewards and episodes.
+        rng_seed: Seed of the run.
+        dataset_train: Tasks with the samples that hosts learn from.
+        dataset_val: The same tasks with the samples that hosts are measured on.
+        env_ids: Names of the environments ``[E]`` for the random numbers, so that any grouping of them plays the same
+            episodes; by default 0…envs-1.
+        device: Where everything is.
+        backend: How hosts are computed.
+        compose: Builds the population; faults are injected by passing another one.
+        train_tasks: Tasks of training are so many first ones of the bank, in turn; by default all.
+        kinds: Of which kind each task of the bank is (-1: none), for the critic alone.
     """
 
     metadata = {"autoreset_mode": AutoresetMode.DISABLED, "render_modes": []}  # noqa: RUF012 - gymnasium's own form
@@ -81,13 +88,17 @@ class GrowthEnv(VectorEnv):
                 f"validation data has {dataset_val.classes} classes and {dataset_val.tasks} tasks: allowed is the "
                 f"training data's {dataset_train.classes} and {dataset_train.tasks}, with the same classes"
             )
-        self.train, self.rng_seed, self.iteration, self.steps = train, rng_seed, -1, train.longest_episode
+        self.train = train
+        self.rng_seed = rng_seed
+        self.iteration = -1
+        self.steps = train.longest_episode
         self.device = torch.device(device)
         self.env_ids = torch.arange(train.envs) if env_ids is None else env_ids
         self.env_ids = self.env_ids.to(self.device)
         self.num_envs = len(self.env_ids)
         self.host_ids = self.env_ids
-        self.training_data, self.validation_data = dataset_train, dataset_val
+        self.training_data = dataset_train
+        self.validation_data = dataset_val
         self.host = build_host(train.host, dataset_train.shape, dataset_train.classes)
         self.blueprints = blueprints_of(self.host.family)
         self.population = compose(
@@ -100,8 +111,9 @@ class GrowthEnv(VectorEnv):
         self._assign(torch.zeros_like(self.env_ids))
         self.choices = choices(self.host.slots, [item.name for item in self.blueprints])
         self.left_open = open_choices(train.actions, self.choices, self.device)
-        budget, allowed = train.lifecycle.param_budget, self.left_open.get("blueprint")
-        self.budget = seed_budget(self.host, self.blueprints, budget, self.device, allowed)
+        self.budget = seed_budget(
+            self.host, self.blueprints, train.lifecycle.param_budget, self.device, self.left_open.get("blueprint")
+        )
         self._describe()
         self._state: EpisodeState | None = None
         self._step = 0
@@ -109,7 +121,8 @@ class GrowthEnv(VectorEnv):
 
     def _describe(self) -> None:
         """Make the specs for the policy and the spaces that gymnasium asks for."""
-        slots, blueprints = self.host.slots, len(self.blueprints)
+        slots = self.host.slots
+        blueprints = len(self.blueprints)
         self.action_spec = action_spec(slots, blueprints)
         self.observation_spec = observation_spec(slots, blueprints, 1 + max(self.kinds, default=-1))
         table = [row for _, row in columns(slots, blueprints)]
@@ -136,19 +149,20 @@ class GrowthEnv(VectorEnv):
         )
 
     def length_of(self, iteration: int) -> int:
-        """Return the number of steps of a training episode of that iteration."""
-        low, high = self.train.shortest_episode, self.train.longest_episode
-        drawn = int(rng.bits(rng.key(self.rng_seed, Purpose.EPISODE_LENGTH, iteration)))
-        return low + (drawn & 0x7FFFFFFF) % (high - low + 1)
+        """Draw the number of steps of a training episode of that iteration."""
+        low = self.train.shortest_episode
+        high = self.train.longest_episode
+        word = int(rng.bits(rng.key(self.rng_seed, Purpose.EPISODE_LENGTH, iteration)))
+        return low + (word & 0x7FFFFFFF) % (high - low + 1)
 
     def _drawn_tasks(self) -> Tensor:
-        """Return the tasks of training in turn, from one that depends on the run: all kinds occur equally often."""
+        """Choose the tasks of training in turn, from one that depends on the run: all kinds occur equally often."""
         first = int(rng.bits(rng.key(self.rng_seed, Purpose.TASK))) % self.train_tasks
         return (first + self.iteration * self.train.envs + self.host_ids) % self.train_tasks
 
     @property
     def openings(self) -> Tensor:
-        """Return bool ``[K, P]``: which blueprints fit the slots of a bare host, by budget and ``train.actions``."""
+        """Which blueprints fit the slots of a bare host, by budget and ``train.actions``, bool ``[K, P]``."""
         possible = (self.budget.reserve <= self.budget.limit) & self.budget.runs
         return possible & self.left_open["slot"][:, None] if "slot" in self.left_open else possible
 
@@ -159,7 +173,7 @@ class GrowthEnv(VectorEnv):
 
     @property
     def state(self) -> EpisodeState:
-        """Return the running episode; SimicError before the first reset."""
+        """The running episode; SimicError before the first reset."""
         if self._state is None:
             raise SimicError("environment: no episode is running; call reset first")
         return self._state
@@ -182,10 +196,14 @@ class GrowthEnv(VectorEnv):
             self.iteration = -1
         self.iteration = (options or {}).get("iteration", self.iteration + 1)
         self.steps = (options or {}).get("steps") or self.length_of(self.iteration)
-        self._step, self._all_alive = 0, True
-        tasks, host_ids = (options or {}).get("tasks"), (options or {}).get("host_ids")
+        self._step = 0
+        self._all_alive = True
+        tasks = (options or {}).get("tasks")
+        host_ids = (options or {}).get("host_ids")
         self.host_ids = self.env_ids if host_ids is None else host_ids.to(self.device)
         self._assign(self._drawn_tasks() if tasks is None else self._checked(tasks))
+
+        # Fresh hosts, measured once before they are trained.
         self.population.reset(self.iteration, self.tasks, self.host_ids)
         self.alignment = self.population.aligned(self.training_data)
         slots = Slots.empty(self.num_envs, self.host.slots, self.device)
@@ -212,6 +230,7 @@ class GrowthEnv(VectorEnv):
         self, actions: Action | Tensor
     ) -> tuple[Observation, Tensor, Tensor, Tensor, StepInfo]:
         """Execute a decision and an epoch of every host; reward ``[E]`` float64, terminated and truncated ``[E]``."""
+        # The ops, refused before anything moves where the masks forbid one.
         before = self.state
         action, illegal = self._playable(actions)
         slots, events = advance(before.slots, action, self.train.lifecycle, before.tracker.accuracy)
@@ -219,16 +238,24 @@ class GrowthEnv(VectorEnv):
         germinated, refused = read.noted
         if refused.any():
             row = int(refused[:, 0].argmax())
-            asked = to_action(actions) if isinstance(actions, Tensor) else actions
-            heads = {name: int(choice[row]) for name, choice in asked._asdict().items()}
+            forbidden = to_action(actions) if isinstance(actions, Tensor) else actions
+            heads = {name: int(choice[row]) for name, choice in forbidden._asdict().items()}
             raise DecisionFault(f"action {heads} of host {row} at step {self._step}: forbidden by the masks")
+
+        # An epoch of training, measured.
         self._step += 1
         self.population.germinate(slots, germinated, self.training_data, read)
         stats = self._train_epoch(slots, read, before.alive)
         replaced = events.germinated & in_stages(before.slots.stage, LIVE_STAGES)
         slots, measured, vitals, cause = self._measure(slots, read, stats, before, replaced)
-        of_seeds = measured.contribution, measured.contribution_se, stats.gradient_ratio, stats.gradient_healthy
-        slots = record(slots, measured.accuracy, *of_seeds)
+        slots = record(
+            slots,
+            measured.accuracy,
+            measured.contribution,
+            measured.contribution_se,
+            stats.gradient_ratio,
+            stats.gradient_healthy,
+        )
         self._state = EpisodeState(
             slots=slots,
             tracker=tracker.update(before.tracker, measured.loss, measured.accuracy),
@@ -242,39 +269,23 @@ class GrowthEnv(VectorEnv):
             ledgers=before.ledgers,
             trials=before.trials.after(slots, events.germinated),
         )
-        paid, mode = self._transition(before, action, events), self.train.reward.mode
-        self._state = replace(self.state, ledgers=rewards.advance(mode, paid, self.setting))
-        parts = rewards.components(mode, paid, self.setting)
+
+        # The reward of the transition.
+        mode = self.train.reward.mode
+        transition = self._transition(before, action, events)
+        self._state = replace(self.state, ledgers=rewards.advance(mode, transition, self.setting))
+        parts = rewards.components(mode, transition, self.setting)
         parts = {name: torch.where(before.alive, value, 0.0) for name, value in parts.items()}
-        truncated = paid.ended & ~paid.terminal
+        truncated = transition.ended & ~transition.terminal
         info = self._info(events, parts, cause, before.alive, replaced)
-        return self._observe(), rewards.total(parts), paid.terminal, truncated, info
-
-    def state_dict(self) -> dict[str, Tensor]:
-        """Return everything that the running episode mutates: its step, its state, the hosts and their snapshots."""
-        parts = {
-            "episode": {"step": torch.tensor(self._step)} | self.state.state_dict(),
-            "hosts": self.population.state_dict(),
-            "snapshot": self.population.snapshot_state(self._snapshot),
-        }
-        return {f"{part}/{name}": tensor for part, tensors in parts.items() for name, tensor in tensors.items()}
-
-    def load_state_dict(self, state: Mapping[str, Tensor]) -> Observation:
-        """Continue a saved episode, which was just reset; SimicError where the state is of another one."""
-        episode = part_of(state, "episode/")
-        self._step = int(episode.pop("step"))
-        self._state = self.state.loaded(episode)
-        self._all_alive = bool(self.state.alive.all())
-        self.population.load_state_dict(part_of(state, "hosts/"))
-        self._snapshot = self.population.load_snapshot(part_of(state, "snapshot/"))
-        return self._observe()
+        return self._observe(), rewards.total(parts), transition.terminal, truncated, info
 
     def close(self, **kwargs: object) -> None:
         """End the processes that hold hosts, if there are others."""
         self.population.close()
 
     def committed(self, data: Dataset) -> tuple[Tensor, Tensor]:
-        """Return the accuracy (points) and loss ``[E]`` of hosts with FOSSILIZED seeds alone, on any data."""
+        """Measure accuracy (points) and loss ``[E]`` of hosts with FOSSILIZED seeds alone, on any data."""
         off = measurable(self.slots) & (self.slots.stage != Stage.FOSSILIZED)
         answers = self.population.evaluate(self.slots, data, off[None])
         accuracy = 100.0 * answers.correct[0].float().mean(dim=1)
@@ -290,7 +301,7 @@ class GrowthEnv(VectorEnv):
         return tasks.to(self.device)
 
     def _playable(self, actions: Action | Tensor) -> tuple[Action, Tensor]:
-        """Return the factored action with WAIT for ended rows, and the rows ``[E]`` whose masks forbid theirs."""
+        """Split an action into heads with WAIT for ended rows, and find the rows ``[E]`` whose masks forbid theirs."""
         alive = self.state.alive
         if self._step >= self.steps:
             raise SimicError(f"environment: the episode ended at step {self.steps}; call reset first")
@@ -302,7 +313,7 @@ class GrowthEnv(VectorEnv):
         return action, outside | ~legal(self.action_spec, self._masks, action)
 
     def _transition(self, before: EpisodeState, action: Action, events: Events) -> Transition:
-        """Return (s, effective op, s') with s' the present state, and how the step ended."""
+        """Describe (s, effective op, s') with s' the present state, and how the step ended."""
         after = self.state
         panicked = before.alive & ~after.alive
         ended = after.alive & (self._step == self.steps)
@@ -349,9 +360,9 @@ class GrowthEnv(VectorEnv):
         finite = stats.finite & measured.committed_loss.isfinite()
         # A seed that was taken away may have carried the network: that is a decision, no accident.
         pruned = (slots.stage == Stage.PRUNED) & (before.slots.stage != Stage.PRUNED)
-        taken = (slots.ramp == Ramp.DOWN) | pruned | replaced
+        removal = (slots.ramp == Ramp.DOWN) | pruned | replaced
         vitals, cause, healthy = governor.check(
-            before.vitals.forgotten(taken.any(dim=1)), measured.loss, finite, self.chance_loss, self.train.governor
+            before.vitals.forgotten(removal.any(dim=1)), measured.loss, finite, self.chance_loss, self.train.governor
         )
         cause = torch.where(before.alive, cause, int(Cause.NONE))
         panicked = cause != Cause.NONE
@@ -387,9 +398,13 @@ class GrowthEnv(VectorEnv):
         self, events: Events | None, parts: dict[str, Tensor], cause: Tensor, valid: Tensor, replaced: Tensor
     ) -> StepInfo:
         """Describe the step that led to the present state; a reset has no ``events`` and ``parts``."""
-        state, slots, measured, host = self.state, self.slots, self.state.measured, self.host
-        seed_flops, fossilized = self.population.seed_flops(slots), slots.stage == Stage.FOSSILIZED
-        kept = torch.where(fossilized, state.seed_params, 0).sum(dim=1)
+        state = self.state
+        slots = state.slots
+        measured = state.measured
+        host = self.host
+        seed_flops = self.population.seed_flops(slots)
+        fossilized = slots.stage == Stage.FOSSILIZED
+        fossilized_params = torch.where(fossilized, state.seed_params, 0).sum(dim=1)
         return StepInfo(
             effective_op=state.effective_op,
             gate=events.gate if events else torch.full_like(cause, -1),
@@ -397,7 +412,7 @@ class GrowthEnv(VectorEnv):
             components=parts,
             live_accuracy=measured.accuracy,
             committed_accuracy=measured.committed_accuracy,
-            score=score(measured.committed_accuracy, kept, host.params, self.train.price),
+            score=score(measured.committed_accuracy, fossilized_params, host.params, self.train.price),
             all_off_accuracy=measured.all_off_accuracy,
             val_loss=measured.loss,
             train_loss=state.trained.loss,
@@ -409,7 +424,7 @@ class GrowthEnv(VectorEnv):
             blueprint=slots.blueprint,
             alpha=slots.alpha,
             params=host.params + state.seed_params.sum(dim=1),
-            committed_params=host.params + kept,
+            committed_params=host.params + fossilized_params,
             flops=host.flops_per_sample + seed_flops.sum(dim=1),
             committed_flops=host.flops_per_sample + torch.where(fossilized, seed_flops, 0).sum(dim=1),
             panicked=cause != Cause.NONE,

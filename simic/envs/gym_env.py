@@ -27,7 +27,11 @@ from simic.errors import SimicError
 from simic.params import GymParams
 from simic.registry import GYM
 
-TRAINING, EVALUATION, VALIDATION = 0, 1 << 40, 1 << 41  # namespaces of episodes
+# Namespaces of episodes.
+TRAINING = 0
+EVALUATION = 1 << 40
+VALIDATION = 1 << 41
+INNER = "own."  # of the names of what an environment saves itself
 _SEED_BITS = 0x7FFFFFFF
 
 
@@ -43,7 +47,7 @@ def make(task: GymParams) -> gymnasium.Env:
 
 
 def _named(name: str) -> Callable[..., Any]:
-    """Return what ``module:Name`` names."""
+    """Import what ``module:Name`` names."""
     module, colon, attribute = name.partition(":")
     if not colon:
         raise SimicError(f"prepare.gym.wrappers: {name!r}: must be module:Name, as gymnasium.wrappers:TimeLimit")
@@ -59,16 +63,19 @@ class RepeatableEnv(CheckedEnv):
 
     def __init__(self, env: gymnasium.Env, rng_seed: int, namespace: int, env_id: int, place: int) -> None:
         super().__init__(env)
-        self._named_by, self._place, self._episode = (rng_seed, namespace, env_id), place, -1
+        self._name = (rng_seed, namespace, env_id)
+        self._place = place
+        self._episode = -1
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict]:
         """Start the episode of that number, by default the next one."""
         self._episode = self._episode + 1 if seed is None else seed
-        return super().reset(seed=episode_seed(*self._named_by, self._episode), options=options)
+        return super().reset(seed=episode_seed(*self._name, self._episode), options=options)
 
     def again(self, episodes: Sequence[int], actions: Sequence[np.ndarray]) -> tuple[np.ndarray, float]:
         """Play this environment's part of running episodes again; return its observation and its return."""
-        (observation, _), total = self.reset(seed=episodes[self._place]), 0.0
+        observation, _ = self.reset(seed=episodes[self._place])
+        total = 0.0
         for action in actions[self._place]:
             observation, reward, *_ = self.step(action)
             total += float(np.float32(reward))
@@ -80,35 +87,36 @@ class GymEnv(GymAdapter):
 
     def __init__(self, task: GymParams, rng_seed: int, env_ids: Tensor, namespace: int = TRAINING) -> None:
         makers = [_maker(task, rng_seed, namespace, env_id, place) for place, env_id in enumerate(env_ids.tolist())]
-        several = AsyncVectorEnv if task.vector == "processes" else SyncVectorEnv
-        vector, one = several(makers, autoreset_mode=AutoresetMode.SAME_STEP), make(task)
-        mask_method = MASK_METHOD if one.has_wrapper_attr(MASK_METHOD) else None
-        spec = one.get_wrapper_attr(ACTION_SPEC) if one.has_wrapper_attr(ACTION_SPEC) else None
-        one.close()
+        kind = AsyncVectorEnv if task.vector == "processes" else SyncVectorEnv
+        vector = kind(makers, autoreset_mode=AutoresetMode.SAME_STEP)
+        single = make(task)
+        mask_method = MASK_METHOD if single.has_wrapper_attr(MASK_METHOD) else None
+        spec = single.get_wrapper_attr(ACTION_SPEC) if single.has_wrapper_attr(ACTION_SPEC) else None
+        single.close()
         super().__init__(vector, rng_seed, env_ids, mask_method, spec)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Observation, Any]:
         """Start episode 0 everywhere."""
         first: list[int | None] = [0] * self.num_envs
-        seen, info = self.env.reset(seed=first)
+        values, info = self.env.reset(seed=first)
         self.episodes, self.returns = torch.zeros(2, self.num_envs, dtype=torch.float64)
         self._lengths = torch.zeros(self.num_envs, dtype=torch.int64)
-        self._taken: list[Tensor] = []  # since the oldest running episode began
-        self.seen = self._observation(seen)
+        self._actions: list[Tensor] = []  # since the oldest running episode began
+        self.seen = self._observation(values)
         return self.seen, info
 
     def step(self, actions: Tensor, /) -> tuple[Observation, Tensor, Tensor, Tensor, AdapterInfo]:
         """Take a step; keep what repeats it."""
-        seen, rewards, terminated, truncated, info = super().step(actions)
+        self.seen, rewards, terminated, truncated, info = super().step(actions)
         ended = terminated | truncated
-        self._taken.append(actions.clone())
+        self._actions.append(actions.clone())
         self.returns = torch.where(ended, 0.0, self.returns + rewards)
         self._lengths = torch.where(ended, 0, self._lengths + 1)
-        self.episodes, self.seen = self.episodes + ended, seen
+        self.episodes = self.episodes + ended
         if bool(ended.any()):
             longest = int(self._lengths.max())
-            self._taken = self._taken[len(self._taken) - longest :]
-        return seen, rewards, terminated, truncated, info
+            self._actions = self._actions[len(self._actions) - longest :]
+        return self.seen, rewards, terminated, truncated, info
 
     def state_dict(self) -> dict[str, Tensor]:
         """Return the running episodes: their numbers, lengths, actions (the newest last), returns, observation."""
@@ -116,7 +124,7 @@ class GymEnv(GymAdapter):
         return {
             "episodes": self.episodes.long(),
             "running_steps": self._lengths.clone(),
-            "actions": torch.stack(self._taken) if self._taken else none,
+            "actions": torch.stack(self._actions) if self._actions else none,
             "returns": self.returns.clone(),
             "features": self.seen.features.clone(),
         }
@@ -124,12 +132,18 @@ class GymEnv(GymAdapter):
     def load_state_dict(self, state: Mapping[str, Tensor]) -> Observation:
         """Play the running episodes again; SimicError where an environment does not repeat what it did."""
         self.reset()
-        self.episodes, self._lengths = state["episodes"].double(), state["running_steps"]
-        self._taken, self.returns = list(state["actions"]), state["returns"]
+        self.episodes = state["episodes"].double()
+        self._lengths = state["running_steps"]
+        self._actions = list(state["actions"])
+        self.returns = state["returns"]
+
+        # Each environment takes its own part of the actions again.
         steps = state["actions"].numpy() + self._first_action
         parts = [steps[len(steps) - length :, row] for row, length in enumerate(self._lengths.tolist())]
-        own = [part[:, 0] if self._single else part for part in parts]
-        answers = self.env.call("again", state["episodes"].tolist(), own)
+        actions = [part[:, 0] if self._single else part for part in parts]
+        answers = self.env.call("again", state["episodes"].tolist(), actions)
+
+        # What they observe and have earned must be what was saved.
         self.seen = self._observation(np.stack([observation for observation, _ in answers]))
         returns = torch.tensor([total for _, total in answers], dtype=torch.float64)
         strayed = (self.seen.features != state["features"]).any(dim=1) | (returns != self.returns)
@@ -155,34 +169,37 @@ class TensorEnv:
             self.env: VectorEnv = gymnasium.make_vec(task.id or "", len(env_ids), "vector_entry_point", **task.options)
         except (gymnasium.error.Error, ImportError, TypeError, ValueError) as error:
             raise SimicError(f"prepare.gym.id = {task.id!r}: {' '.join(str(error).split())}") from None
-        like = self.env.single_observation_space, self.env.single_action_space
-        self.observation_spec, self.action_spec = specs(*like, getattr(self.env, ACTION_SPEC, None))
-        self.num_envs, self.metadata = self.env.num_envs, dict(self.env.metadata)
+        self.observation_spec, self.action_spec = specs(
+            self.env.single_observation_space, self.env.single_action_space, getattr(self.env, ACTION_SPEC, None)
+        )
+        self.num_envs = self.env.num_envs
+        self.metadata = dict(self.env.metadata)
         if self.metadata.get("autoreset_mode") is not AutoresetMode.SAME_STEP:
             raise SimicError(f"prepare.gym.id = {task.id!r}: autoreset_mode must be SAME_STEP")
         self._seed = episode_seed(rng_seed, namespace, int(env_ids[0]), 0)
         self._masks = getattr(self.env, MASK_METHOD, None)
         self._first = [head.first for head in self.action_spec.heads]
-        self.env_ids, self.masked = env_ids, None
+        self.env_ids = env_ids
+        self.masked = None
         self.reset()
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Observation, Any]:
-        seen, info = self.env.reset(seed=self._seed)
-        self.env_ids = self.env_ids.to(seen.device)
-        self.returns = torch.zeros(self.num_envs, dtype=torch.float64, device=seen.device)
-        self._lengths = torch.zeros(self.num_envs, dtype=torch.int64, device=seen.device)
-        self.seen = self._observed(seen)
+        values, info = self.env.reset(seed=self._seed)
+        self.env_ids = self.env_ids.to(values.device)
+        self.returns = torch.zeros(self.num_envs, dtype=torch.float64, device=values.device)
+        self._lengths = torch.zeros(self.num_envs, dtype=torch.int64, device=values.device)
+        self.seen = self._observed(values)
         return self.seen, info
 
     def step(self, actions: Tensor, /) -> tuple[Observation, Tensor, Tensor, Tensor, AdapterInfo]:
         """Take a step with indices ``[E, heads]``."""
-        taken = actions + torch.tensor(self._first, device=actions.device)
+        actions = actions + torch.tensor(self._first, device=actions.device)
         single = not self.env.single_action_space.shape
-        seen, rewards, terminated, truncated, info = self.env.step(taken[:, 0] if single else taken)
+        values, rewards, terminated, truncated, info = self.env.step(actions[:, 0] if single else actions)
         ended = terminated | truncated
         self.returns = torch.where(ended, 0.0, self.returns + rewards)
         self._lengths = torch.where(ended, 0, self._lengths + 1)
-        self.seen = self._observed(seen)
+        self.seen = self._observed(values)
         final = info.get("final_obs") if bool((truncated & ~terminated).any()) else None
         last = None if final is None else Observation(self._flat(final), self.seen.categories, {})
         return self.seen, rewards.float(), terminated, truncated, AdapterInfo(last)
@@ -191,19 +208,19 @@ class TensorEnv:
         return values.reshape(self.num_envs, -1).float()
 
     def _observed(self, values: Tensor) -> Observation:
-        given = {} if self._masks is None else self._masks()
-        if isinstance(given, Tensor):
-            sizes, names = [head.size for head in self.action_spec.heads], [h.name for h in self.action_spec.heads]
-            given = dict(zip(names, given.split(sizes, dim=1), strict=True))
-        self.masked = tuple(given)
-        self.action_spec.check_masks(given, self.num_envs)
+        masks = {} if self._masks is None else self._masks()
+        if isinstance(masks, Tensor):
+            parts = masks.split([head.size for head in self.action_spec.heads], dim=1)
+            masks = {head.name: part for head, part in zip(self.action_spec.heads, parts, strict=True)}
+        self.masked = tuple(masks)
+        self.action_spec.check_masks(masks, self.num_envs)
         features = self._flat(values)
-        return Observation(features, torch.zeros(self.num_envs, 0, dtype=torch.int64, device=features.device), given)
+        return Observation(features, torch.zeros(self.num_envs, 0, dtype=torch.int64, device=features.device), masks)
 
     def state_dict(self) -> dict[str, Tensor]:
         """Return what the environment itself saves, and its returns."""
-        own = getattr(self.env, "state_dict", dict)()
-        return {f"own.{name}": tensor for name, tensor in own.items()} | {
+        state = getattr(self.env, "state_dict", dict)()
+        return {f"{INNER}{name}": tensor for name, tensor in state.items()} | {
             "returns": self.returns.clone(),
             "running_steps": self._lengths.clone(),
             "features": self.seen.features.clone(),
@@ -212,11 +229,12 @@ class TensorEnv:
     def load_state_dict(self, state: Mapping[str, Tensor]) -> Observation:
         """Go on from there; SimicError where the environment cannot, or observes something else."""
         self.reset()
-        own = {name.removeprefix("own."): x for name, x in state.items() if name.startswith("own.")}
-        if not own:
+        inner = {name.removeprefix(INNER): tensor for name, tensor in state.items() if name.startswith(INNER)}
+        if not inner:
             raise SimicError("the vector environment has no state_dict, so its episodes cannot go on")
-        self.seen = self._observed(self.env.load_state_dict(own))  # pyright: ignore[reportAttributeAccessIssue]
-        self.returns, self._lengths = (state[name].to(self.env_ids.device) for name in ("returns", "running_steps"))
+        self.seen = self._observed(self.env.load_state_dict(inner))  # pyright: ignore[reportAttributeAccessIssue]
+        self.returns = state["returns"].to(self.env_ids.device)
+        self._lengths = state["running_steps"].to(self.env_ids.device)
         if not torch.equal(self.seen.features.cpu(), state["features"].cpu()):
             raise SimicError("the vector environment observes something else after load_state_dict")
         return self.seen
@@ -236,13 +254,14 @@ def open_gym(task: GymParams, rng_seed: int, env_ids: Tensor, namespace: int = T
 
 
 def describe(task: GymParams) -> dict[str, JsonValue]:
-    """Return what the environment is: spaces, heads, versions, and the hashes of the files that define it."""
+    """Describe an environment: spaces, heads, versions, and the hashes of the files that define it."""
     single = task.model_copy(update={"vector": "one"}) if task.vector == "processes" else task
     env = open_gym(single, 0, torch.arange(1))
     try:
         env.reset()
         inner = env.env
-        spaces = str(inner.single_observation_space), str(inner.single_action_space)
+        observations = str(inner.single_observation_space)
+        actions = str(inner.single_action_space)
         heads: list[JsonValue] = [f"{head.name} {head.size}" for head in env.action_spec.heads]
         masked: list[JsonValue] = list(env.masked or ())
         layers = _layers(inner.envs[0]) if isinstance(inner, SyncVectorEnv) else _layers(inner)
@@ -250,8 +269,8 @@ def describe(task: GymParams) -> dict[str, JsonValue]:
         env.close()
     return {
         **task.model_dump(mode="json"),
-        "observations": spaces[0],
-        "actions": spaces[1],
+        "observations": observations,
+        "actions": actions,
         "heads": heads,
         "masked": masked,
         "layers": [f"{kind.__module__}:{kind.__qualname__}" for kind in layers],
@@ -261,7 +280,7 @@ def describe(task: GymParams) -> dict[str, JsonValue]:
 
 
 def _layers(env: Any) -> list[type]:
-    """Return the classes of an environment and its wrappers, simic's own left out, the outermost first."""
+    """List the classes of an environment and its wrappers, simic's own left out, the outermost first."""
     if isinstance(env, gymnasium.Wrapper):
         return [kind for kind in (type(env),) if kind is not RepeatableEnv] + _layers(env.env)
     return [type(env)]
@@ -275,7 +294,7 @@ def _versions(layers: Sequence[type]) -> dict[str, JsonValue]:
 
 
 def _files(layers: Sequence[type]) -> dict[str, JsonValue]:
-    """Return the sha256 of the files with the classes, by module; Gymnasium's own are known by its version."""
+    """Hash the files with the classes, by module; Gymnasium's own are known by its version."""
     kinds = [kind for kind in layers if kind.__module__.partition(".")[0] != "gymnasium"]
     files = {kind.__module__: inspect.getsourcefile(kind) for kind in kinds}
     return {name: hashlib.sha256(Path(file).read_bytes()).hexdigest() for name, file in files.items() if file}
@@ -283,10 +302,10 @@ def _files(layers: Sequence[type]) -> dict[str, JsonValue]:
 
 def prepare(task: GymParams, rng_seed: int, out_dir: Path) -> None:
     """Write ``out_dir`` anew: environment.json, and meta.json with its hash."""
-    described = durable.with_checksum(describe(task))
-    digest = durable.sha256_of(described)
+    content = durable.with_checksum(describe(task))
+    digest = durable.sha256_of(content)
     with durable.new_directory(out_dir) as folder:
-        durable.write_synced(folder / ENVIRONMENT_FILE, described)
+        durable.write_synced(folder / ENVIRONMENT_FILE, content)
         meta = Meta(
             schema_version=SCHEMA_VERSION,
             task=GYM,

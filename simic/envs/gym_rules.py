@@ -14,7 +14,7 @@ RULES: dict[str, Rule] = {}
 
 
 def rule(name: str) -> Callable[[Rule], Rule]:
-    """Return a decorator that registers a rule; SimicError where the name is taken."""
+    """Register a rule, as a decorator; SimicError where the name is taken."""
 
     if name in (*RULES, "random", "peer", "learned", "learned_sampled", "blind"):
         raise SimicError(f"rule {name!r}: the name is taken; choose another")
@@ -27,8 +27,8 @@ def rule(name: str) -> Callable[[Rule], Rule]:
 
 
 def named(name: str) -> Rule:
-    """Return a registered rule; SimicError naming those that are there."""
+    """Look up a registered rule; SimicError naming those that are there."""
     if name not in RULES:
-        known = ", ".join(RULES) or "none is registered: name its file in extensions"
-        raise SimicError(f"headroom.gym.rules: {name!r}: must be one of @rule: {known}")
+        names = ", ".join(RULES) or "none is registered: name its file in extensions"
+        raise SimicError(f"headroom.gym.rules: {name!r}: must be one of @rule: {names}")
     return RULES[name]

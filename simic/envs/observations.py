@@ -36,7 +36,7 @@ class View:
 
     @property
     def left(self) -> int:
-        """Return the steps of the episode that are still to come."""
+        """The steps of the episode that are still to come."""
         return self.episode_steps - self.step
 
 
@@ -57,22 +57,22 @@ class Feature:
 
 
 def ratio(x: Tensor) -> Tensor:
-    """Return x/(1+x) for x ≥ 0, in [0, 1]; infinity is 1 and missing is 0."""
+    """Map x ≥ 0 to x/(1+x), in [0, 1]; infinity is 1 and missing is 0."""
     return torch.nan_to_num(1.0 - 1.0 / (1.0 + x), nan=0.0)
 
 
 def points(x: Tensor) -> Tensor:
-    """Return symlog(x)/symlog(100) of a difference of accuracies in points, in [-1, 1]; missing is 0."""
+    """Map a difference of accuracies in points to symlog(x)/symlog(100), in [-1, 1]; missing is 0."""
     return torch.nan_to_num(x.sign() * x.abs().log1p() / math.log1p(100.0), nan=0.0).clamp(-1.0, 1.0)
 
 
 def fraction(x: Tensor) -> Tensor:
-    """Return the accuracy in points as a fraction, in [0, 1]; missing is 0."""
+    """Map an accuracy in points to a fraction, in [0, 1]; missing is 0."""
     return torch.nan_to_num(x / 100.0, nan=0.0)
 
 
 def epochs(steps: Tensor) -> Tensor:
-    """Return x/(8+x) of a number of steps, in [0, 1]: the same in episodes of any length."""
+    """Map a number of steps to x/(8+x), in [0, 1]: the same in episodes of any length."""
     return ratio(steps / EPOCHS_UNIT)
 
 
@@ -190,10 +190,10 @@ KIND: tuple[Feature, ...] = (
 
 
 def columns(slots: int, blueprints: int) -> list[tuple[str, Feature]]:
-    """Return name and row of the table for every column, in order: the base, each slot's, each blueprint's."""
-    own = [(row.name, row) for row in BASE]
-    own += [(f"slot{k}_{row.name}", row) for k in range(slots) for row in SLOT]
-    return own + [(f"blueprint{k}_{row.name}", row) for k in range(blueprints) for row in KIND]
+    """List name and row of the table for every column, in order: the base, each slot's, each blueprint's."""
+    table = [(row.name, row) for row in BASE]
+    table += [(f"slot{k}_{row.name}", row) for k in range(slots) for row in SLOT]
+    return table + [(f"blueprint{k}_{row.name}", row) for k in range(blueprints) for row in KIND]
 
 
 def observation_spec(slots: int, blueprints: int, task_kinds: int = 0) -> ObservationSpec:
@@ -205,7 +205,7 @@ def observation_spec(slots: int, blueprints: int, task_kinds: int = 0) -> Observ
 
 
 def observe(view: View) -> Tensor:
-    """Return features float32 ``[E, D]`` in the order of ``columns``."""
+    """Compute features float32 ``[E, D]`` in the order of ``columns``."""
     base = torch.stack([row.values(view).float() for row in BASE], dim=1)
     per_slot = torch.stack([row.values(view).float() for row in SLOT], dim=2)
     per_kind = torch.stack([row.values(view).float() for row in KIND], dim=2)
@@ -213,7 +213,7 @@ def observe(view: View) -> Tensor:
 
 
 def alignment(features: Tensor, blueprints: int) -> Tensor:
-    """Return the alignment of each blueprint ``[E, P]`` in observations ``[E, D]``."""
+    """Read the alignment of each blueprint ``[E, P]`` out of observations ``[E, D]``."""
     place = [row.name for row in KIND].index("alignment")
     return features[:, -blueprints * len(KIND) :].unflatten(1, (blueprints, len(KIND)))[..., place]
 
@@ -224,7 +224,7 @@ def _kind(row: Feature) -> tuple[str, str, float, str]:
 
 
 def document() -> str:
-    """Return the text of docs/observations.md."""
+    """Write docs/observations.md."""
     lines = [
         "# Observations",
         "",
@@ -243,7 +243,7 @@ def document() -> str:
     )
     for title, rows in parts:
         lines += [f"## {title}", "", "| index | name | unit | source |", "|---|---|---|---|"]
-        for (_, unit, low, source), alike in groupby(enumerate(rows), key=lambda each: _kind(each[1])):
+        for (_, unit, low, source), alike in groupby(enumerate(rows), key=lambda numbered: _kind(numbered[1])):
             places, names = zip(*((str(index), row.name) for index, row in alike), strict=True)
             index = "–".join(dict.fromkeys((places[0], places[-1])))
             lines.append(f"| {index} | {', '.join(names)} | {unit}{', ±' if low < 0 else ''} | {source} |")

@@ -20,11 +20,12 @@ TRIED = {
     "mlp": ("mlp", "mlp_small", "lora"),
     "transformer": ("attention", "mlp", "lora"),
 }
-TEMPO, FULL_ALPHA = TEMPO_STEPS.index(min(TEMPO_STEPS)), ALPHA_TARGETS.index(1.0)
+TEMPO = TEMPO_STEPS.index(min(TEMPO_STEPS))
+FULL_ALPHA = ALPHA_TARGETS.index(1.0)
 
 
 def tries(family: str, slots: int) -> list[tuple[int, int]]:
-    """Return the slot and blueprint's index of every try, in order: the first slot first."""
+    """List the slot and blueprint's index of every try, in order: the first slot first."""
     kinds = blueprints_of(family)
     names = [item.name for item in kinds]
     chosen = TRIED.get(kinds[0].family, tuple(names))
@@ -50,32 +51,40 @@ class Patient:
             "alpha_speed": (0,),
             "alpha_curve": (0,),
         }
-        self.to_finish, self.to_clear = steps_to_finish(lifecycle), steps_to_clear(lifecycle)
+        self.to_finish = steps_to_finish(lifecycle)
+        self.to_clear = steps_to_clear(lifecycle)
 
     def start(self, episode: Episode) -> None:
         """Forget what was tried."""
         self.steps = episode.steps
         self.order = self.order.to(episode.env_ids.device)
-        tried = len(episode.env_ids), len(self.order)
-        self.tried = torch.zeros(tried, dtype=torch.bool, device=self.order.device)
+        shape = (len(episode.env_ids), len(self.order))
+        self.tried = torch.zeros(shape, dtype=torch.bool, device=self.order.device)
 
     def act(self, situation: Situation) -> Action:
         """Look after the unfinished seed, or germinate the next."""
-        slots, masks = situation.slots, situation.observation.masks
-        unfinished = in_stages(slots.stage, LIVE_STAGES - {Stage.FOSSILIZED})
-        busy, managed = unfinished.any(dim=1), unfinished.int().argmax(dim=1)
+        slots = situation.slots
+        masks = situation.observation.masks
         left = self.steps - situation.step
-        rows, (places, kinds) = torch.arange(len(busy), device=busy.device), self.order.T
-        possible = ~self.tried & masks["blueprint"][:, places, kinds]
+        unfinished = in_stages(slots.stage, LIVE_STAGES - {Stage.FOSSILIZED})
+        busy = unfinished.any(dim=1)
+        managed = unfinished.int().argmax(dim=1)
+
+        # The next try that is possible, where no seed is unfinished.
+        tries_slot, tries_blueprint = self.order.T
+        possible = ~self.tried & masks["blueprint"][:, tries_slot, tries_blueprint]
         germinate = ~busy & possible.any(dim=1) & (left > self.to_finish)
         choice = possible.int().argmax(dim=1)
-        slot = torch.where(busy, managed, places[choice])
+        slot = torch.where(busy, managed, tries_slot[choice])
+
+        # Germinate it, or look after the unfinished seed; wait where that is not legal.
+        rows = torch.arange(len(busy), device=busy.device)
         op = torch.where(germinate, int(Op.GERMINATE), int(Op.WAIT))
         op = torch.where(busy, self._manage(slots, managed, left), op)
         op = torch.where(masks["slot"][rows, op, slot], op, int(Op.WAIT))
         self.tried[rows, choice] |= germinate
         zero = torch.zeros_like(op)
-        return Action(op, slot, kinds[choice], zero, zero + TEMPO, zero + FULL_ALPHA, zero, zero)
+        return Action(op, slot, tries_blueprint[choice], zero, zero + TEMPO, zero + FULL_ALPHA, zero, zero)
 
     def _manage(self, slots: Slots, managed: Tensor, left: int) -> Tensor:
         """Choose the op for the seed in slot ``managed [E]``; comparisons with NaN (not measured) fail."""
@@ -83,7 +92,8 @@ class Patient:
         def of(values: Tensor) -> Tensor:
             return values.gather(1, managed[:, None])[:, 0]
 
-        contribution, holding = of(slots.contribution), of(slots.stage) == Stage.HOLDING
+        contribution = of(slots.contribution)
+        holding = of(slots.stage) == Stage.HOLDING
         beyond = contribution > (STANDARD_ERRORS * of(slots.contribution_se)).clamp(min=KEEP_ABOVE_PCT)
         judged = holding & contribution.isfinite() & (of(slots.dwell) >= PATIENCE_EPOCHS)
         late = ~holding & (of(slots.age) > self.to_finish + PATIENCE_EPOCHS)  # a gate that will not open
@@ -94,7 +104,7 @@ class Patient:
         return torch.where(keep, int(Op.FOSSILIZE), op)
 
     def _may_advance(self, slots: Slots, managed: Tensor) -> Tensor:
-        """Return whether the gate before the next stage is open, bool ``[E]``; HOLDING seeds are judged instead."""
+        """Tell whether the gate before the next stage is open, bool ``[E]``; HOLDING seeds are judged instead."""
         passes = gate_passes(slots, self.lifecycle)
         following = {Stage.GERMINATED: Stage.TRAINING, Stage.TRAINING: Stage.BLENDING, Stage.BLENDING: Stage.HOLDING}
         ready = [(slots.stage == stage) & passes[target] for stage, target in following.items()]

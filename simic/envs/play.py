@@ -39,9 +39,10 @@ class Episode:
     steps: int  # decisions of this episode
 
     def noise(self, step: int, heads: int) -> Tensor:
-        """Return uniforms ``[E, heads]`` of one decision."""
-        purpose, device = rng.Purpose.BASELINE, self.env_ids.device
-        stream = rng.key(self.rng_seed, purpose, self.iteration, self.env_ids, step, device=device)
+        """Draw uniforms ``[E, heads]`` of one decision."""
+        stream = rng.key(
+            self.rng_seed, rng.Purpose.BASELINE, self.iteration, self.env_ids, step, device=self.env_ids.device
+        )
         return rng.uniform(stream, (heads,))
 
 
@@ -53,7 +54,7 @@ class Actor(Protocol):
         ...
 
     def act(self, situation: Situation) -> Action:
-        """Return one decision per host ``[E]``."""
+        """Decide for every host ``[E]``."""
         ...
 
 
@@ -82,9 +83,16 @@ def play(
     host_ids: Tensor | None = None,
     steps: int | None = None,
 ) -> None:
-    """Play one episode, by default as long as any; ``tasks`` and ``host_ids`` are as for ``GrowthEnv.reset``.
+    """Play one episode.
 
-    ``on_step`` is told of every step: the situation before it, the action, the reward ``[E]``, what came of it.
+    Args:
+        env: The hosts.
+        actor: Who decides.
+        iteration: Number of the episode; it keys the random numbers.
+        on_step: Called after every step with the situation before it, the action, the reward ``[E]``, what came of it.
+        tasks: Task of each host ``[E]``; by default as drawn for training.
+        host_ids: Names of the hosts ``[E]`` for the random numbers; by default those of the environments.
+        steps: Length; by default that of the longest episode.
     """
     refuse_closed(env, actor)
     options = {

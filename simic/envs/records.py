@@ -1,8 +1,7 @@
 """The bundles of tensors an environment hands out and keeps."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
-from typing import Any, Self
+from dataclasses import dataclass, replace
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -10,7 +9,6 @@ from torch import Tensor
 from simic.envs.attribution import Attribution
 from simic.envs.governor import Vitals
 from simic.envs.tracker import Tracker
-from simic.errors import SimicError
 from simic.growth.batch.statistics import TrainStats
 from simic.growth.life.vocabulary import Slots
 
@@ -60,13 +58,15 @@ class Trials:
 
     def after(self, slots: Slots, germinated: Tensor) -> Self:
         """Add what one epoch measured of the seeds of ``slots``; ``germinated [E, K]`` bool began before it."""
-        tried, gained = self.tried, self.gained
+        tried = self.tried
+        gained = self.gained
         for slot in range(slots.shape[1]):
-            kind = slots.blueprint[:, slot : slot + 1].clamp(min=0)
-            tried = tried.scatter_add(1, kind, germinated[:, slot : slot + 1].long())
-            measured = slots.contribution[:, slot : slot + 1]
-            known = (slots.blueprint[:, slot : slot + 1] >= 0) & measured.isfinite()
-            gained = gained.scatter(1, kind, torch.where(known, measured, gained.gather(1, kind)))
+            column = slice(slot, slot + 1)
+            kind = slots.blueprint[:, column].clamp(min=0)
+            tried = tried.scatter_add(1, kind, germinated[:, column].long())
+            contribution = slots.contribution[:, column]
+            is_measured = (slots.blueprint[:, column] >= 0) & contribution.isfinite()
+            gained = gained.scatter(1, kind, torch.where(is_measured, contribution, gained.gather(1, kind)))
         return replace(self, tried=tried, gained=gained)
 
 
@@ -85,37 +85,3 @@ class EpisodeState:
     seed_params: Tensor  # [E, K]
     ledgers: dict[str, Tensor]  # what the reward mode remembers
     trials: Trials
-
-    def state_dict(self) -> dict[str, Tensor]:
-        """Return every tensor by its dotted name."""
-        return _leaves(self)
-
-    def loaded(self, state: Mapping[str, Tensor]) -> Self:
-        """Return the saved state of an episode of the same hosts; SimicError where it has other tensors."""
-        own = self.state_dict()
-        for name in sorted(own.keys() | state.keys()):
-            kinds = [None if x is None else (tuple(x.shape), x.dtype) for x in (own.get(name), state.get(name))]
-            if kinds[0] != kinds[1]:
-                raise SimicError(f"state of an episode: {name} is {kinds[1]}, must be {kinds[0]}")
-        return _filled(self, state)
-
-
-def _leaves(record: Any, prefix: str = "") -> dict[str, Tensor]:
-    """Return the tensors of a record, and of the records and mappings in it, by dotted name."""
-    leaves: dict[str, Tensor] = {}
-    for name, value in _parts(record).items():
-        leaves |= {prefix + name: value} if isinstance(value, Tensor) else _leaves(value, f"{prefix}{name}.")
-    return leaves
-
-
-def _parts(record: Any) -> dict[str, Any]:
-    return record if isinstance(record, dict) else {field.name: getattr(record, field.name) for field in fields(record)}
-
-
-def _filled(record: Any, state: Mapping[str, Tensor], prefix: str = "") -> Any:
-    """Return the record with the tensors of ``state``, on the device of its own."""
-    values: dict[str, Any] = {}
-    for name, value in _parts(record).items():
-        key = prefix + name
-        values[name] = state[key].to(value.device) if isinstance(value, Tensor) else _filled(value, state, f"{key}.")
-    return values if isinstance(record, dict) else replace(record, **values)

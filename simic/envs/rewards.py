@@ -37,8 +37,13 @@ Values = TypeVar("Values", Tensor, NDArray[np.float64])
 
 
 def score(committed_accuracy: Values, added: Values, host_params: int, price: float) -> Values:
-    """Return what an episode is about, in points, of the same shape as both: accuracy of what was kept, less the price
-    of its ``added`` parameters in units of the host's.
+    """Score a network: accuracy of what was kept, less the price of the parameters that were added.
+
+    Args:
+        committed_accuracy: Points, of any shape.
+        added: Parameters that were kept beside the host's, of the same shape.
+        host_params: Parameters of the host.
+        price: Points for as many parameters as the host's.
     """
     return committed_accuracy - price * (added / host_params)
 
@@ -65,7 +70,7 @@ class Transition:
 
 
 def kept_params(slots: Slots, seed_params: Tensor) -> Tensor:
-    """Return the parameters of the fossilized seeds ``[E]``, float64."""
+    """Count the parameters of the fossilized seeds ``[E]``, float64."""
     return torch.where(slots.stage == Stage.FOSSILIZED, seed_params, 0).sum(dim=1).double()
 
 
@@ -127,22 +132,23 @@ def mode(name: str, terms: tuple[str, ...], ledgers: Mapping[str, Ledger] | None
     for item in terms:
         if item not in TERMS:
             raise SimicError(f"reward mode {name!r}: no term {item!r}; registered are {', '.join(TERMS)}")
-    MODES[name], LEDGERS[name] = terms, ledgers or {}
+    MODES[name] = terms
+    LEDGERS[name] = ledgers or {}
     registry.add(registry.REWARD_MODE, name)
 
 
 def start(mode: str, slots: Slots, loss: Tensor, setting: Setting) -> dict[str, Tensor]:
-    """Return the ledgers of a mode after a reset, with the first validation's ``loss [E]``."""
+    """Begin the ledgers of a mode after a reset, with the first validation's ``loss [E]``."""
     return {name: ledger.start(slots, loss, setting) for name, ledger in LEDGERS[mode].items()}
 
 
 def advance(mode: str, transition: Transition, setting: Setting) -> dict[str, Tensor]:
-    """Return the ledgers of s'."""
+    """Compute the ledgers of s'."""
     return {name: ledger.after(transition, setting) for name, ledger in LEDGERS[mode].items()}
 
 
 def components(mode: str, transition: Transition, setting: Setting) -> dict[str, Tensor]:
-    """Return every term of the mode ``[E]`` float64; their sum is the reward."""
+    """Compute every term of the mode ``[E]`` float64; their sum is the reward."""
     parts = {name: TERMS[name](transition, setting) for name in MODES[mode]}
     for name, value in parts.items():
         if value.dtype != torch.float64 or value.shape != transition.op.shape:
@@ -152,11 +158,11 @@ def components(mode: str, transition: Transition, setting: Setting) -> dict[str,
 
 
 def total(parts: dict[str, Tensor]) -> Tensor:
-    """Return the reward ``[E]`` float64; added one by one, so that a host's sum does not depend on its company."""
-    first, *rest = parts.values()
-    for value in rest:
-        first = first + value
-    return first
+    """Add up the reward ``[E]`` float64; one by one, so that a host's sum does not depend on its company."""
+    reward, *terms = parts.values()
+    for value in terms:
+        reward = reward + value
+    return reward
 
 
 # --- modes score and sparse -------------------------------------------------------------------------------------------
@@ -166,19 +172,20 @@ def total(parts: dict[str, Tensor]) -> Tensor:
 
 # Stage potentials by Stage value. A seed gains RAMP per epoch of dwell up to RAMP_MAX. FOSSILIZED has no
 # ramp and equals the largest HOLDING, so that fossilizing late never gives shaping back.
-RAMP, RAMP_MAX = 0.3, 2.0
+RAMP = 0.3
+RAMP_MAX = 2.0
 STAGE_POTENTIAL = (0.0, 1.0, 2.0, 3.5, 5.5, 5.5 + RAMP_MAX, 0.0, 0.0, 0.0)
 
 UNFINISHED_STAGES = LIVE_STAGES - {Stage.FOSSILIZED}
 
 
 def unfinished(slots: Slots) -> Tensor:
-    """Return bool ``[E, K]``: live seeds that are not fossilized."""
+    """Tell which seeds are live and not fossilized, bool ``[E, K]``."""
     return in_stages(slots.stage, UNFINISHED_STAGES)
 
 
 def potential(slots: Slots) -> Tensor:
-    """Return Φ(s) = Σ over all slots of Φ(stage) + min(0.3 · dwell, 2), ``[E]`` float64."""
+    """Compute Φ(s) = Σ over all slots of Φ(stage) + min(0.3 · dwell, 2), ``[E]`` float64."""
     table = constant(STAGE_POTENTIAL, torch.float64, slots.stage.device)
     ramp = torch.where(unfinished(slots), (RAMP * slots.dwell.double()).clamp(max=RAMP_MAX), 0.0)
     return (table[slots.stage] + ramp).sum(dim=1)
@@ -186,7 +193,7 @@ def potential(slots: Slots) -> Tensor:
 
 @term("shaping")
 def shaping(t: Transition, setting: Setting) -> Tensor:
-    """Return F = w(γΦ(s') - Φ(s)) with Φ(true terminal) = 0."""
+    """Pay F = w(γΦ(s') - Φ(s)) with Φ(true terminal) = 0."""
     after = torch.where(t.terminal, 0.0, potential(t.after))
     return setting.weights.pbrs_weight * (setting.gamma * after - potential(t.before))
 
@@ -196,8 +203,8 @@ def score_change(t: Transition, setting: Setting) -> Tensor:
     """Pay the discounted change of w · score, the true terminal's included: they sum to the score at the end."""
     first = t.committed_accuracy_before.double().nan_to_num(0.0)  # a host may begin without a finite loss
     before = score(first, kept_params(t.before, t.seed_params_before), setting.host_params, setting.price)
-    kept = kept_params(t.after, t.seed_params_after)
-    after = score(t.committed_accuracy.double(), kept, setting.host_params, setting.price)
+    added = kept_params(t.after, t.seed_params_after)
+    after = score(t.committed_accuracy.double(), added, setting.host_params, setting.price)
     return setting.weights.score.weight * (setting.gamma * after - before)
 
 
@@ -216,9 +223,10 @@ def death(t: Transition, setting: Setting) -> Tensor:
 @term("sparse")
 def sparse(t: Transition, setting: Setting) -> Tensor:
     """Pay at the end: scale · clip(committed accuracy - price of the fossilized parameters, ±1); clip before scale."""
-    weights, budget = setting.weights.sparse, setting.param_budget * setting.host_params
-    kept = kept_params(t.after, t.seed_params_after)
-    base = t.committed_accuracy.double() / 100.0 - weights.param_penalty * kept / budget
+    weights = setting.weights.sparse
+    budget = setting.param_budget * setting.host_params
+    added = kept_params(t.after, t.seed_params_after)
+    base = t.committed_accuracy.double() / 100.0 - weights.param_penalty * added / budget
     return torch.where(t.ended, weights.scale * base.clamp(-1.0, 1.0), 0.0)
 
 
@@ -235,9 +243,9 @@ LOSS_RENT_GRACE = 3  # age below which a seed pays no rent
 
 
 def bounded_loss(loss: Tensor, chance_loss: Tensor) -> Tensor:
-    """Return the loss in nats, float64, at most that of a uniform guess: nothing is worse than knowing nothing."""
-    known = loss.double()
-    return torch.minimum(torch.where(known.isnan(), chance_loss, known), chance_loss)
+    """Bound the loss in nats, float64, by that of a uniform guess: nothing is worse than knowing nothing."""
+    loss = loss.double()
+    return torch.minimum(torch.where(loss.isnan(), chance_loss, loss), chance_loss)
 
 
 @term("loss_improvement")
@@ -254,7 +262,7 @@ def loss_improvement(t: Transition, setting: Setting) -> Tensor:
 
 
 def tracked_loss_after(t: Transition, setting: Setting) -> Tensor:
-    """Return the loss in s' down to which improvement is paid ``[E]``: falls by at most 5 σ a step, rises at once.
+    """Track the loss in s' down to which improvement is paid ``[E]``: falls by at most 5 σ a step, rises at once.
 
     Clipping the payment instead would pay for a spike that is undone slowly.
     """
@@ -268,17 +276,18 @@ def tracked_loss_after(t: Transition, setting: Setting) -> Tensor:
 def loss_rent(t: Transition, setting: Setting) -> Tensor:
     """Charge -min(w ln(1+g), cap / T) of seeds of age 3 or more, whatever their alpha."""
     weights = setting.weights
-    held = torch.where(t.after.age >= LOSS_RENT_GRACE, t.seed_params_after, 0).sum(dim=1).double()
-    growth = held / max(setting.host_params, weights.rent_floor_params)
+    seed_params = torch.where(t.after.age >= LOSS_RENT_GRACE, t.seed_params_after, 0).sum(dim=1).double()
+    growth = seed_params / max(setting.host_params, weights.rent_floor_params)
     return -(weights.loss.rent_weight * growth.log1p()).clamp(max=weights.rent_cap / setting.episode_steps)
 
 
 @term("loss_terminal")
 def loss_terminal(t: Transition, setting: Setting) -> Tensor:
     """Pay at the end w · clip((chance - committed loss) / (chance - target), 0, 1)."""
-    weights, chance = setting.weights, setting.chance_loss
-    reached = (chance - bounded_loss(t.committed_loss, chance)) / (chance * (1.0 - weights.loss.target_chances))
-    return torch.where(t.ended, weights.loss.terminal_weight * reached.clamp(0.0, 1.0), 0.0)
+    weights = setting.weights
+    chance = setting.chance_loss
+    gain = (chance - bounded_loss(t.committed_loss, chance)) / (chance * (1.0 - weights.loss.target_chances))
+    return torch.where(t.ended, weights.loss.terminal_weight * gain.clamp(0.0, 1.0), 0.0)
 
 
 mode(
@@ -311,12 +320,12 @@ RATIO_FULL_CONTRIBUTION = 10.0  # points without progress at which the penalty i
 
 
 def progress(slots: Slots) -> Tensor:
-    """Return the live accuracy gained since germination ``[E, K]`` float64, points; NaN where not measured."""
+    """Compute the live accuracy gained since germination ``[E, K]`` float64, points; NaN where not measured."""
     return slots.accuracy.double() - slots.germination_accuracy.double()
 
 
 def significant_contribution(slots: Slots, threshold: float) -> Tensor:
-    """Return the contribution ``[E, K]``, points; 0 where unmeasured or below max(threshold, 2 standard errors)."""
+    """Select the contribution ``[E, K]``, points; 0 where unmeasured or below max(threshold, 2 standard errors)."""
     value = slots.contribution.double()
     noise = (2.0 * slots.contribution_se.double()).clamp(min=threshold)
     # NaN in either makes the comparison False, so what is unmeasured earns and costs nothing.
@@ -324,28 +333,36 @@ def significant_contribution(slots: Slots, threshold: float) -> Tensor:
 
 
 def attributed(contribution: Tensor, gain: Tensor) -> Tensor:
-    """Return how much of the gain p is the seed's, points.
+    """Attribute to the seed its part of the gain p, points.
 
     c for c < p, 2pc/(p+c) for c ≥ p, 0 for p ≤ 0 (the gain is not the seed's), and c itself when it harms.
     """
-    c, p = contribution, gain
+    c = contribution
+    p = gain
     helpful = torch.where(p > 0, torch.where(c >= p, 2.0 * p * c / (p + c), c), 0.0)
     return torch.where(c > 0, helpful, c)
 
 
 def credit(slots: Slots, weights: Reward) -> Tensor:
-    """Return the unrealised credit of each live, unfossilized seed ``[E, K]`` float64."""
+    """Compute the unrealised credit of each live, unfossilized seed ``[E, K]`` float64."""
     c = significant_contribution(slots, weights.contribution_threshold_pct)
     return torch.where(unfinished(slots), weights.shaped.contribution_weight * attributed(c, progress(slots)), 0.0)
 
 
 def discounted_change(before: Tensor, after: Tensor, t: Transition, gamma: float) -> Tensor:
-    """Return γ Σ after − Σ before ``[E]`` of credit per slot ``[E, K]``: fossilizing keeps what a seed has, what else
-    is gone or unfossilized at a true terminal is taken back.
+    """Compute γ Σ after − Σ before ``[E]`` of credit per slot ``[E, K]``.
+
+    Fossilizing keeps what a seed has; what else is gone, or unfossilized at a true terminal, is taken back.
+
+    Args:
+        before: Credit in s.
+        after: Credit in s'.
+        t: The transition.
+        gamma: Discount.
     """
-    kept = (t.after.stage == Stage.FOSSILIZED) & (t.before.stage != Stage.FOSSILIZED)
+    fossilized_now = (t.after.stage == Stage.FOSSILIZED) & (t.before.stage != Stage.FOSSILIZED)
     left = torch.where(t.terminal, 0.0, after.sum(dim=1))
-    return gamma * left - torch.where(kept, 0.0, before).sum(dim=1)
+    return gamma * left - torch.where(fossilized_now, 0.0, before).sum(dim=1)
 
 
 # Terms of both modes.
@@ -413,8 +430,8 @@ def escrow(t: Transition, setting: Setting) -> Tensor:
 
 
 def escrow_after(t: Transition, setting: Setting) -> Tensor:
-    """Return credit in escrow in s' ``[E, K]``: max(0, w · attributed + ratio penalty), rising by at most the clip per
-    step.
+    """Compute credit in escrow in s' ``[E, K]``: max(0, w · attributed + ratio penalty), rising by at most the clip
+    per step.
 
     It falls at once (with a clipped fall, fossilizing right after a loss would keep what is lost), and to 0 for a seed
     that harms, is gone or is fossilized.
@@ -429,11 +446,12 @@ def escrow_after(t: Transition, setting: Setting) -> Tensor:
 
 
 def suspicion(contribution: Tensor, gain: Tensor) -> Tensor:
-    """Return a penalty in [-0.3, 0] for a contribution c out of proportion to progress p, ``[E, K]``.
+    """Compute a penalty in [-0.3, 0] for a contribution c out of proportion to progress p, ``[E, K]``.
 
     p > 0.1: -min(0.3, 0.1 (c/p - 5) / 5) for c/p > 5; else -0.3 min(1, c/10). Nothing for c ≤ 1 or p not measured.
     """
-    c, p = contribution, gain
+    c = contribution
+    p = gain
     excess = (c / p.clamp(min=RATIO_SAFE_PROGRESS) - RATIO_LIMIT).clamp(min=0.0) / RATIO_LIMIT
     out_of_proportion = -(RATIO_SLOPE * excess).clamp(max=RATIO_PENALTY_MAX)
     without_progress = -RATIO_PENALTY_MAX * (c / RATIO_FULL_CONTRIBUTION).clamp(min=0.0, max=1.0)

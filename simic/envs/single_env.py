@@ -81,20 +81,19 @@ class SingleGrowthEnv(gymnasium.Env[NDArray[np.float32], np.int64]):
         return self._flat(), float(reward), bool(terminated), bool(truncated), info
 
     def action_masks(self) -> NDArray[np.bool_]:
-        """Return which of the ``n`` actions are legal now (the convention of sb3-contrib's MaskablePPO)."""
-        return grammar_mask(self._env.action_spec, self._seen, self._actions)[0].numpy()
+        """Tell which of the ``n`` actions are legal now (the convention of sb3-contrib's MaskablePPO)."""
+        return grammar_mask(self._env.action_spec, self._current, self._actions)[0].numpy()
 
     @property
-    def _seen(self) -> Observation:
+    def _current(self) -> Observation:
         if self._observation is None:
             raise gymnasium.error.ResetNeeded("call reset first")
         return self._observation
 
     def _flat(self) -> NDArray[np.float32]:
-        seen = self._seen
-        kinds = torch.arange(self._blueprints)
-        one_hot = (seen.categories[0][:, None] == kinds).float().flatten()
-        return torch.cat((seen.features[0], one_hot)).numpy()
+        observation = self._current
+        one_hot = (observation.categories[0][:, None] == torch.arange(self._blueprints)).float().flatten()
+        return torch.cat((observation.features[0], one_hot)).numpy()
 
 
 def vector_growth_env(

@@ -34,23 +34,29 @@ class Tracker:
 
     @property
     def accuracy(self) -> Tensor:
-        """Return the newest live accuracy ``[E]``, points."""
+        """The newest live accuracy ``[E]``, points."""
         return self.accuracies[:, -1]
 
     @property
     def accuracy_delta(self) -> Tensor:
-        """Return the gain over the measurement before ``[E]``, points; NaN where one of the two is missing."""
+        """The gain over the measurement before ``[E]``, points; NaN where one of the two is missing."""
         return self.accuracies[:, -1] - self.accuracies[:, -2]
 
     def stable_accuracy(self, epochs: int) -> Tensor:
-        """Return the least of the last ``epochs`` accuracies ``[E]``, or of as many as exist; NaN without any."""
+        """Find the least of the last ``epochs`` accuracies ``[E]``, or of as many as exist; NaN without any."""
         recent = self.accuracies[:, -epochs:]
         least = torch.where(recent.isfinite(), recent, torch.inf).amin(dim=1)
         return torch.where(least.isfinite(), least, torch.nan)
 
 
 def update(tracker: Tracker, loss: Tensor, accuracy: Tensor) -> Tracker:
-    """Return the tracker after one validation: ``loss``, ``accuracy`` (points) ``[E]``."""
+    """Add one validation.
+
+    Args:
+        tracker: What it was before.
+        loss: Validation loss ``[E]``, nats.
+        accuracy: Validation accuracy ``[E]``, points.
+    """
     losses = torch.cat((tracker.losses[:, 1:], loss.to(tracker.losses.dtype)[:, None]), dim=1)
     accuracies = torch.cat((tracker.accuracies[:, 1:], accuracy.to(tracker.accuracies.dtype)[:, None]), dim=1)
     gain = accuracies[:, -1] - accuracies[:, -2]

@@ -357,14 +357,6 @@ class Population:
         self.iteration, self.group = int(state["iteration"]), int(state["group"])
         self.tasks = state["tasks"].to(self.device).clone()
 
-    def snapshot_state(self, snapshot: Snapshot) -> dict[str, Tensor]:
-        """Return copies of everything that a snapshot remembers."""
-        return named(snapshot.stores)
-
-    def load_snapshot(self, state: dict[str, Tensor]) -> Snapshot:
-        """Restore a snapshot from its ``snapshot_state``."""
-        return Snapshot(self._stores_of(state))
-
     def _stores_of(self, state: dict[str, Tensor]) -> dict[str, Rows]:
         names = dict.fromkeys(key.partition("/")[0] for key in state if "/" in key)
         return {name: self._new_store(name).fill(name, state) for name in names}

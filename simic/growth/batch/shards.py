@@ -104,9 +104,6 @@ class Group:
     def snapshot(self, name: int) -> None:
         self.snapshots = {name: self.population.snapshot()}
 
-    def load_snapshot(self, name: int, state: dict[str, Tensor]) -> None:
-        self.snapshots = {name: self.population.load_snapshot(state)}
-
     def evaluate(self, slots: Slots, data: Dataset, off: Flags, state: SlotState) -> Answers:
         """Evaluate ``off [E, Cfg, K]``, hosts first, as all that is cut into groups."""
         return self.population.evaluate(slots, data, off.swapaxes(0, 1), state)
@@ -219,17 +216,6 @@ class Shards:
     def state_dict(self) -> dict[str, Tensor]:
         """Return everything that mutates; it is the same however hosts are shared out."""
         return self._joined(self._all("state_dict")) | {"group": torch.tensor(self.group)}
-
-    def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        self._all("load_state_dict", state)
-
-    def snapshot_state(self, snapshot: Snapshot) -> dict[str, Tensor]:
-        return self._joined(self._all("snapshot_state", snapshot))
-
-    def load_snapshot(self, state: dict[str, Tensor]) -> Snapshot:
-        self._names += 1
-        self._all("load_snapshot", self._names, state)
-        return HeldByName({}, self._names)
 
     def _joined(self, parts: list[dict[str, Tensor]]) -> dict[str, Tensor]:
         """Join the states of all groups. Where no host of a group has had a seed of some kind, its rows are 0."""

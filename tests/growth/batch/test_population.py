@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from simic.growth.batch.arena import named
 from simic.growth.batch.population import Population
 from simic.growth.life.vocabulary import Blend, Slots, Stage
 from simic.growth.networks.blueprints import blueprints_of
@@ -178,11 +179,11 @@ def test_a_refreshed_snapshot_holds_each_host_and_its_fossils_at_their_own_time(
     population = make_population(family)
     slots = mixed_slots(population)
     snapshot = population.snapshot()
-    first = population.snapshot_state(snapshot)
+    first = named(snapshot.stores)
     population.train_epoch(slots, DATA[family], make_order(8, 2, 16))
     healthy = torch.arange(8) % 2 == 0
     population.refresh(snapshot, healthy, slots)
-    now, merged = population.state_dict(), population.snapshot_state(snapshot)
+    now, merged = population.state_dict(), named(snapshot.stores)
     assert not torch.equal(now["host/param"], first["host/param"])
     fossils = 0
     for name, tensor in merged.items():
