@@ -9,10 +9,12 @@ import pytest
 from simic.pipeline import kept_runs, stages
 from simic.pipeline.kept_runs import Kept
 from simic.pipeline.paths import Workspace
+from simic.telemetry.columns import Columns
+from simic.telemetry.rows import UpdateRow
 from simic.training.interrupts import Interrupted
+from simic.training.observers import Observer
 from tests.durability import judging
 from tests.durability.judging import Finished, PartialRollout
-from tests.faults.play import Interrupter
 from tests.pipeline.conftest import suite_run  # noqa: F401
 from tests.pipeline.small_suite import tree
 
@@ -20,6 +22,18 @@ POLICY = ("encoder_units", "head_units", "core_units")
 SMALL = ("train.validate_every=1", "train.batches_per_epoch=1", *(f"train.policy.{name}=8" for name in POLICY))
 SHORT = (*SMALL, "train.episode_steps=3", "train.horizon=5")
 STOPPED = 3  # iterations
+
+
+class Interrupter(Observer):
+    """Stop training after an iteration."""
+
+    def __init__(self, after: int, stop: threading.Event) -> None:
+        self.after = after
+        self.stop = stop
+
+    def on_iteration(self, update: UpdateRow, episode: Columns) -> None:
+        if update.iteration + 1 == self.after:
+            self.stop.set()
 
 
 @pytest.fixture(scope="session")

@@ -16,11 +16,11 @@ from simic.errors import SimicError
 from simic.evaluation import gym as evaluation
 from simic.evaluation.gym_peer import PeerEnv, learned, legal
 from simic.params import GymParams, GymWrapper
-from tests.faults import test_gym_faults as gym
+from tests.gym_run import SMALL
 from tests.helpers import ROOT
 
 SMALL = (
-    *gym.SMALL, "evaluate.eval_seeds=3", "headroom.gym.peer_steps=64",
+    *SMALL, "evaluate.eval_seeds=3", "headroom.gym.peer_steps=64",
     "headroom.gym.peer_settings=[{n_steps: 8, batch_size: 64, n_epochs: 1}]",
 )  # fmt: skip
 

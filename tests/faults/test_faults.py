@@ -1,66 +1,61 @@
-"""Every fault of the catalogue can be planted in the source as it is today, and is judged as it should be."""
+"""Every fault of the catalogue can be planted in the source as it is today, and names tests that exist."""
 
+import subprocess
+import sys
 from collections import Counter
-from typing import Literal
 
 import pytest
 
-from simic.errors import SimicError
-from tests.faults.catalogue import ALL, BY_ID
-from tests.faults.fault import FAMILIES, PACKAGE, Fault, Patch, patched, planted
-from tests.faults.play import Ending
-from tests.faults.runner import gravest, judge
+from tests.faults.__main__ import chosen
+from tests.faults.catalogue import ALL
+from tests.faults.fault import FAMILIES, PACKAGE, ROOT, Fault, Patch, patched, planted
 
-HIGH = Fault("maths-x", "maths", "Something is wrong.", "high")
+FEW = ("maths-gae-gamma-squared", "evaluation-p-value-one-sided")
 
 
-@pytest.mark.parametrize("fault", [fault for fault in ALL if fault.patches], ids=lambda fault: fault.id)
+@pytest.mark.parametrize("fault", ALL, ids=lambda fault: fault.id)
 def test_every_patch_applies_once_and_compiles(fault: Fault) -> None:
     sources: dict[str, str] = {}
     for patch in fault.patches:
         before = sources.get(patch.file) or (PACKAGE / patch.file).read_text()
         sources[patch.file] = patched(before, patch)
         assert sources[patch.file] != before
+    assert all((ROOT / "tests" / test.partition("::")[0]).exists() for test in fault.tests)
 
 
-@pytest.mark.parametrize(("old", "new", "said"), [("c", "d", "there 0 times"), ("= 1", "=", "there 2 times")])
-def test_a_patch_that_does_not_fit_is_refused(old: str, new: str, said: str) -> None:
-    with pytest.raises(SimicError, match=said):
+@pytest.mark.parametrize(("old", "new", "message"), [("c", "d", "there 0 times"), ("= 1", "=", "there 2 times")])
+def test_a_patch_that_does_not_fit_is_refused(old: str, new: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         patched("a = 1\nb = 1\n", Patch("x.py", old, new))
 
 
 def test_there_are_enough_faults_of_every_family() -> None:
-    of_family = Counter(fault.family for fault in ALL)
-    assert len(ALL) >= 64 and of_family.keys() == set(FAMILIES) and min(of_family.values()) >= 8
-    assert len(BY_ID) == len(ALL) == len({fault.title for fault in ALL})
-    for fault in ALL:
-        assert fault.id.startswith(fault.family) and fault.title.endswith(".")
-        assert not [patch for patch in fault.patches if patch.file.startswith("audit")]
-    with pytest.raises(ValueError, match="fault maths-nothing: needs a patch or one tampering"):
-        list(planted("maths", {"nothing": ("low", "Nothing is wrong.")}))
+    families = Counter(fault.id.partition("-")[0] for fault in ALL)
+    assert families.keys() == set(FAMILIES) and min(families.values()) >= 5
+    assert len(ALL) == len({fault.id for fault in ALL}) == len({fault.title for fault in ALL})
+    assert all(fault.title.endswith(".") for fault in ALL)
+    with pytest.raises(ValueError, match="fault maths-nothing: needs a patch"):
+        list(planted("maths", {"nothing": ("Nothing is wrong.", "agent/test_ppo.py")}))
+    with pytest.raises(ValueError, match="--only unknown: no such fault"):
+        chosen(["unknown"])
 
 
-@pytest.mark.parametrize(
-    ("found", "clean", "word"),
-    [
-        ({}, {}, "missed"),
-        ({"A1": "high"}, {"A1": "high"}, "missed"),  # a false alarm proves nothing
-        ({"A1": "low"}, {"A1": "medium"}, "missed"),
-        ({"A1": "medium"}, {}, "lower"),
-        ({"A1": "high"}, {"A1": "medium"}, "caught"),
-        ({"A1": "low", "B1": "critical"}, {}, "caught"),
-    ],
-)
-def test_findings_that_a_clean_run_has_do_not_count(found: dict, clean: dict, word: str) -> None:
-    assert judge(HIGH, Ending(), found, clean).word == word
+def test_faults_are_noticed_and_the_test_is_named() -> None:
+    """In a process that has not imported simic, as the command."""
+    command = [sys.executable, "-m", "tests.faults", "--only", *FEW]
+    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert {line.split()[0] for line in run.stdout.splitlines()[:-1]} == set(FEW)
+    assert run.stdout.count(".py::test_") == len(FEW)
 
 
-@pytest.mark.parametrize("how", ["refused", "crashed"])
-def test_a_run_that_ends_early_is_judged_by_how_it_ended(how: Literal["refused", "crashed"]) -> None:
-    judged = judge(HIGH, Ending(how, "train", "why"), {"A1": "critical"}, {})
-    assert (judged.word, judged.by, judged.stage, judged.message) == (how, {}, "train", "why")
-
-
-def test_of_several_reports_each_check_counts_at_its_gravest() -> None:
-    reports = [{"A1": "low", "B1": "critical"}, {"A1": "high"}, {"C1": "info"}]
-    assert gravest(reports) == {"A1": "high", "B1": "critical", "C1": "info"}
+def test_a_change_that_is_no_fault_is_missed() -> None:
+    """Where the copy of the package is as it was, its tests pass."""
+    script = """
+from tests.faults.fault import Fault, Patch
+from tests.faults.runner import try_out
+same = Patch("rng.py", "_GOLDEN_GAMMA = 0x9E", "_GOLDEN_GAMMA = 0x9E")
+[outcome] = try_out([Fault("none", "Nothing is wrong.", (same,), ("test_rng.py",))])
+assert outcome.caught_by == "", outcome
+"""
+    subprocess.run([sys.executable, "-c", script], cwd=ROOT, check=True)

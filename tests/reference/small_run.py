@@ -5,7 +5,7 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from threading import Event
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from safetensors.torch import save
@@ -30,7 +30,6 @@ from tests.reference.finished_gym_run import FinishedGymRun
 from tests.reference.finished_run import FinishedRun
 from tests.training.recorded_iterations import IterationRecorder
 
-ITERATIONS = 3
 TASKS = {"train": 4, "val": 2}  # of a bank, at most, by group; a data set alone is one task of group train
 SAMPLES = 64  # of each task and split, at most; a seed for tables has 48 of them for centres
 ROLLOUT = 32  # steps of an environment, at most
@@ -39,9 +38,21 @@ UNITS = 32  # of each layer of the policy, at most: the formulas are those of an
 WAITS = ("training_dwell", "blending_dwell", "min_prune_age", "embargo_steps", "reset_steps")
 
 
-def composed(tree: Params, prepared: Path) -> Params:
-    """Return the run's kind of policy, PPO, rewards and hosts with few hosts, steps, batches, units and iterations, in
-    one process on the CPU. ``prepared`` has the thinned data.
+class Size(NamedTuple):
+    """What a small training has of what costs time; environments are twice the minibatches unless given."""
+
+    iterations: int = 3
+    envs: int | None = None
+    processes: int = 1
+
+
+def composed(tree: Params, prepared: Path, size: Size) -> Params:
+    """Take the run's kind of policy, PPO, rewards and hosts with few steps, batches and units, on the CPU.
+
+    Args:
+        tree: the settings of the run
+        prepared: the thinned data
+        size: iterations, environments and processes
     """
     train = tree.train
     lifecycle = train.lifecycle.model_copy(update={name: min(1, getattr(train.lifecycle, name)) for name in WAITS})
@@ -50,18 +61,18 @@ def composed(tree: Params, prepared: Path) -> Params:
         steps, samples = min(ROLLOUT, train.longest_episode), {"train": 2 * train.batch_size}
     units = {name: min(size, UNITS) for name, size in train.policy.model_dump().items() if name.endswith("units")}
     changed: dict[str, Any] = {
-        "envs": 2 * train.ppo.minibatches,
+        "envs": size.envs or 2 * train.ppo.minibatches,
         "episode_steps": steps if isinstance(train.episode_steps, int) else (steps, steps + 2),
         "batches_per_epoch": 1,
         "batch_size": min(train.batch_size, samples["train"] // 2),
-        "iterations": ITERATIONS,
-        "validate_every": ITERATIONS,
+        "iterations": size.iterations,
+        "validate_every": size.iterations,
         "stop_on": "never",
         "lifecycle": lifecycle,
         "policy": train.policy.model_copy(update=units),
     }
     # As many threads as there are, since a session sets those of the whole process.
-    runtime = {"device": "cpu", "processes": 1, "threads": torch.get_num_threads(), "checkpoint_every": 1}
+    runtime = {"device": "cpu", "processes": size.processes, "threads": torch.get_num_threads(), "checkpoint_every": 1}
     small = {"train": train.model_copy(update=changed), "runtime": tree.runtime.model_copy(update=runtime)}
     return tree.model_copy(update=small)
 
@@ -98,10 +109,10 @@ class StopAfterTheFirst(Observer):
         self.stop.set()
 
 
-def small_run(params: Params, prepared: Path, scratch: Path) -> FinishedRun:
+def small_run(params: Params, prepared: Path, scratch: Path, size: Size) -> FinishedRun:
     """Train a few iterations of a small training with these settings, resumed after the first."""
     data = thinned(prepared, scratch / "data")
-    return recorded_run(composed(params, data), data, scratch)
+    return recorded_run(composed(params, data, size), data, scratch)
 
 
 def recorded_run(params: Params, prepared: Path, scratch: Path) -> FinishedRun:

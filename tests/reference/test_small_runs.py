@@ -11,7 +11,7 @@ from simic.params import Params
 from tests import standard
 from tests.helpers import ROOT
 from tests.reference.finished_run import FinishedRun, part
-from tests.reference.small_run import recorded_run, small_run
+from tests.reference.small_run import Size, recorded_run, small_run
 
 KINDS = {
     # No memory, a ratio per head, SGD: on images.
@@ -29,7 +29,17 @@ KINDS = {
         "train.ppo.normalize_rewards=true", "train.ppo.gamma=0.95", "train.ppo.gae_lambda=0.8",
         "train.ppo.max_grad_norm=0.1", "evaluate.epochs=null",
     ),
+    # Of cheap updates, for what begins late or needs many.
+    "late": (
+    "prepare.task=gym", "prepare.gym.id=CartPole-v1", "train.episode_steps=8", "train.ppo.epochs=1",
+    "train.policy={core: none, encoder_units: 8, head_units: 8}", "evaluate.epochs=null", "train.ppo.minibatches=2",
+    ),
+    "many": (
+        "train.ppo.epochs=1", "train.ppo.minibatches=2", "train.policy.encoder_units=8", "train.policy.head_units=8",
+    ),
 }  # fmt: skip
+
+SMALL = Size()
 
 
 def prepared_data(tree: Params, folder: Path) -> Path:
@@ -44,22 +54,32 @@ def prepared_data(tree: Params, folder: Path) -> Path:
     return target
 
 
-def trained(kind: str, folder: Path) -> FinishedRun:
+def trained(kind: str, folder: Path, size: Size = SMALL) -> FinishedRun:
     """Train a small run of that kind."""
     tree = params.load(ROOT / "params.yaml", [*KINDS[kind], "prepare.samples=160"])
-    return small_run(tree, prepared_data(tree, folder), folder)
+    return small_run(tree, prepared_data(tree, folder), folder, size)
 
 
-def differences(run: FinishedRun) -> set[str]:
-    """Compare iterations and episodes; name the kinds of comparisons that differ."""
-    compared = part(run.iterations), part(run.episodes)
+def differences(run: FinishedRun, hosts: int | None = None) -> set[str]:
+    """Compare iterations and the episodes of some hosts; name the kinds of comparisons that differ."""
+    compared = part(run.iterations), part(lambda: run.episodes(hosts))
     assert all(one.lines for one in compared), [one.reason for one in compared]
     return {line.what for one in compared for line in one.differences}
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ["images", "tables", "tables, lstm", "environment"])
 def test_a_small_training_is_what_the_reference_computes(kind: str, tmp_path: Path) -> None:
     assert differences(trained(kind, tmp_path)) == set()
+
+
+def test_a_late_iteration_is_what_the_reference_computes(tmp_path: Path) -> None:
+    """Nothing changes with the number of an iteration or of an update but what the settings say."""
+    assert differences(trained("late", tmp_path, Size(iterations=14, envs=4))) == set()
+
+
+def test_many_hosts_in_two_processes_are_what_the_reference_computes(tmp_path: Path) -> None:
+    """Nothing changes with the number of a host, of its process, or with the count of rows."""
+    assert differences(trained("many", tmp_path, Size(iterations=2, envs=520, processes=2)), hosts=8) == set()
 
 
 @pytest.mark.slow

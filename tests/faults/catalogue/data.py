@@ -1,65 +1,78 @@
 """Faults in what hosts are trained, validated and scored on."""
 
-from tests.faults.fault import Faults, Patch, critical, high, medium
+from tests.faults.fault import Faults, Patch, fault
 
 BATCHES, DRAWING = "data/batches.py", "data/suites/suite_bank.py"
 ENV, POPULATION = "envs/growth_env.py", "growth/batch/population.py"
 
 FAULTS: Faults = {
-    "validation-labels-shifted": critical(
+    "validation-labels-shifted": fault(
         "The labels of the validation split belong to the samples before them.",
+        "reference/test_small_runs.py::test_a_small_training_is_what_the_reference_computes[tables, lstm]",
         Patch(BATCHES, '[f"y_{split}"].to(device)\n', '[f"y_{split}"].to(device).roll(int(split == "val"), 0)\n'),
     ),
-    "validation-as-test": critical(
+    "validation-as-test": fault(
         "The test split of the held-out tasks is their validation split.",
+        "reference/test_finished_runs.py",
         Patch(BATCHES, 'device) for split in ("train", "val", "test")', 'device) for split in ("train", "val", "val")'),
     ),
-    "trained-on-test": critical(
+    "trained-on-test": fault(
         "Hosts of the evaluation are trained on the test samples.",
+        "reference/test_finished_runs.py",
         Patch(BATCHES, 'tasks, host, device) for split in ("train", "', 'tasks, host, device) for split in ("test", "'),
     ),
-    "held-out-tasks-are-trained-on": critical(
+    "held-out-tasks-are-trained-on": fault(
         "The held-out tasks of known kinds are the tasks of training, drawn once more.",
+        "data/test_leaks.py",
         Patch(DRAWING, 'pool = "held_out" if group == "held_out_kinds" else group', 'pool = "train"'),
     ),
-    "splits-share-samples": critical(
+    "splits-share-samples": fault(
         "The validation split of a task has the samples of its training split.",
+        "data/test_leaks.py",
         Patch(DRAWING, "(problem, draws.of_split(split), samples", '(problem, draws.of_split("train"), samples'),
     ),
-    "standardised-with-test": high(
+    "standardised-with-test": fault(
         "Samples are standardised with the statistics of all splits.",
+        "reference/test_small_runs.py::test_a_small_training_is_what_the_reference_computes[tables, lstm]",
         Patch("data/bank.py", '(samples["train"][0])', "(torch.cat([x for x, _ in samples.values()]))"),
     ),
-    "chance-of-the-first-task": medium(
+    "chance-of-the-first-task": fault(
         "Every host has the chance loss of the first task.",
+        "reference/test_small_runs.py::test_a_small_training_is_what_the_reference_computes[tables, lstm]",
         Patch(ENV, "self.training_data.chance_loss[tasks]", "self.training_data.chance_loss[0 * tasks]"),
     ),
-    "labels-of-the-neighbour": critical(
+    "labels-of-the-neighbour": fault(
         "In a minibatch of training every sample has the label of its neighbour.",
+        "reference/test_small_runs.py::test_a_small_training_is_what_the_reference_computes[tables, lstm]",
         Patch(
             POPULATION,
             "x, y = (part.index_select(0, batch.flatten()).unflatten(0, batch.shape) for part in (data.x, data.y))",
             "x, y = data.x[batch], data.y[batch].roll(1, 1)",
         ),
     ),
-    "trained-on-the-first-task": critical(
+    "trained-on-the-first-task": fault(
         "All hosts are trained on the samples of the first task, and validated on those of their own.",
+        "reference/test_small_runs.py::test_a_small_training_is_what_the_reference_computes[tables, lstm]",
         Patch(ENV, "(self.tasks * len(self.training_data))", "(0 * self.tasks * len(self.training_data))"),
     ),
-    "one-task-alone": high(
+    "one-task-alone": fault(
         "Training draws the same task for every host.",
+        "reference/test_small_runs.py::test_a_small_training_is_what_the_reference_computes[tables, lstm]",
         Patch(ENV, "+ self.host_ids) % self.train_tasks", "+ self.host_ids) % self.train_tasks * 0"),
     ),
-    "validated-on-training-tasks": critical(
+    "validated-on-training-tasks": fault(
         "The best checkpoint is chosen on tasks of training.",
+        "reference/test_small_runs.py::test_a_small_training_is_what_the_reference_computes[tables, lstm]",
         Patch("training/growth_task.py", "= env.train_tasks + env.env_ids % others", "= env.env_ids % env.train_tasks"),
     ),
-    "same-batches-each-epoch": high(
+    "same-batches-each-epoch": fault(
         "Every epoch of an episode has the batches of its first one.",
+        "reference/test_small_runs.py::test_a_small_training_is_what_the_reference_computes[tables, lstm]",
         Patch(ENV, "self._step,\n            len(self.training_data),", "0,\n            len(self.training_data),"),
     ),
-    "uniform-below-half": high(
+    "uniform-below-half": fault(
         "Uniform random numbers lie between 0 and a half.",
+        "reference/test_small_runs.py::test_a_small_training_is_what_the_reference_computes[tables, lstm]",
         Patch("rng.py", ".to(torch.float32) * 2.0**-24", ".to(torch.float32) * 2.0**-25"),
     ),
 }

@@ -1,85 +1,102 @@
 """Faults in the formulas of the agent: advantages, scales, losses, the optimizer."""
 
-from tests.faults.fault import Faults, Patch, critical, high, medium
+from tests.faults.fault import Faults, Patch, fault
 
 NORMALIZATION, ITERATION = "agent/normalization.py", "training/iteration.py"
 ADVANTAGES = LOSSES = PPO = "agent/ppo.py"
 
 FAULTS: Faults = {
-    "gae-gamma-squared": critical(
+    "gae-gamma-squared": fault(
         "The trace of the advantages is discounted by γ² λ.",
+        "agent/test_losses.py",
         Patch(ADVANTAGES, "delta[t] + gamma * gae_lambda *", "delta[t] + gamma * gamma * gae_lambda *"),
     ),
-    "gamma-lambda-swapped": critical(
+    "gamma-lambda-swapped": fault(
         "γ and λ are handed to the advantages the wrong way round.",
+        "reference/test_small_runs.py::test_a_small_training_is_what_the_reference_computes[environment]",
         Patch(
             ITERATION,
             "rewards, settings.gamma, settings.gae_lambda)",
             "rewards, settings.gae_lambda, settings.gamma)",
         ),
     ),
-    "bootstrap-at-terminal": critical(
+    "bootstrap-at-terminal": fault(
         "A terminal state is worth its value instead of 0.",
+        "agent/test_losses.py",
         Patch(ADVANTAGES, "torch.where(terminated, 0.0, next_values)", "next_values"),
     ),
-    "next-value-is-own-value": critical(
+    "next-value-is-own-value": fault(
         "The value of the state after a step is that of the state before it.",
+        "reference/test_small_runs.py::test_a_small_training_is_what_the_reference_computes[tables, lstm]",
         Patch(PPO, "torch.cat((rollout.values[1:], policy", "torch.cat((rollout.values[:-1], policy"),
     ),
-    "value-target-is-advantage": critical(
+    "value-target-is-advantage": fault(
         "The critic is fitted to the advantages, not to the returns.",
+        "agent/test_losses.py",
         Patch(LOSSES, "(replay.values - batch.returns).square()", "(replay.values - batch.advantages).square()"),
     ),
-    "advantage-normalised-per-host": high(
+    "advantage-normalised-per-host": fault(
         "Each host's advantages are centred on their own mean.",
+        "agent/test_losses.py",
         Patch(
             LOSSES,
             'mean = reduce(torch.where(valid, advantages, 0.0).sum(), "sum") / count',
             "mean = torch.where(valid, advantages, 0.0).mean(dim=0)",
         ),
     ),
-    "clip-range-tenfold": high(
+    "clip-range-tenfold": fault(
         "The ratio is clipped at ten times the range that params.yaml says.",
+        "reference/test_small_runs.py::test_a_small_training_is_what_the_reference_computes[environment]",
         Patch(PPO, "(log_ratio), advantages, settings", "(log_ratio), advantages, 10 * settings"),
     ),
-    "entropy-sign": high(
+    "entropy-sign": fault(
         "Entropy is punished instead of paid.",
+        "agent/test_losses.py",
         Patch(LOSSES, "settings.value_coef * value_loss - bonus", "settings.value_coef * value_loss + bonus"),
     ),
-    "ratio-per-head": high(
+    "ratio-per-head": fault(
         "Each head has a clipped ratio of its own though the joint one is asked for.",
+        "agent/test_losses.py",
         Patch(LOSSES, 'if settings.ratio == "joint":', 'if settings.ratio != "joint":'),
     ),
-    "optimizer-steps-twice": high(
+    "optimizer-steps-twice": fault(
         "The optimizer is applied twice to every gradient.",
+        "reference/test_small_runs.py::test_a_small_training_is_what_the_reference_computes[environment]",
         Patch(PPO, "        self.step()\n", "        self.step()\n        self.step()\n"),
     ),
-    "gradient-clip-inverted": high(
+    "gradient-clip-inverted": fault(
         "Gradients below the clipping norm are blown up to it, large ones pass.",
+        "reference/test_small_runs.py::test_a_small_training_is_what_the_reference_computes[environment]",
         Patch(PPO, "self.settings.max_grad_norm).clamp(min=1.0)", "self.settings.max_grad_norm).clamp(max=1.0)"),
     ),
-    "half-the-minibatches": high(
+    "half-the-minibatches": fault(
         "Every epoch of an update ends before its last minibatch.",
+        "reference/test_small_runs.py::test_a_small_training_is_what_the_reference_computes[environment]",
         Patch(PPO, ".tensor_split(minibatches):", ".tensor_split(minibatches)[:-1]:"),
     ),
-    "entropy-schedule-backwards": medium(
+    "entropy-schedule-backwards": fault(
         "The entropy coefficient rises over the run instead of falling.",
+        "reference/test_small_runs.py::test_a_small_training_is_what_the_reference_computes[environment]",
         Patch(PPO, "entropy_coef + self._progress()", "entropy_coef + (1.0 - self._progress())"),
     ),
-    "rewards-shifted": high(
+    "rewards-shifted": fault(
         "Rewards are shifted by a tenth of the standard deviation of the returns when they are scaled.",
+        "agent/test_normalization.py",
         Patch(NORMALIZATION, "(rewards / self.sigma)", "(rewards / self.sigma + 0.1)"),
     ),
-    "moments-merged-wrongly": critical(
+    "moments-merged-wrongly": fault(
         "The variance of observations leaves out how far the means of two rollouts lie apart.",
+        "agent/test_normalization.py",
         Patch(NORMALIZATION, "+ batch.m2 + delta.square() * self.count * share", "+ batch.m2 + delta.square() * share"),
     ),
-    "return-runs-through-episodes": high(
+    "return-runs-through-episodes": fault(
         "The running return that scales rewards goes on from one episode to the next.",
+        "agent/test_normalization.py",
         Patch(NORMALIZATION, "torch.where(starts[t], 0.0, self.running) * self.gamma", "self.running * self.gamma"),
     ),
-    "explained-variance-of-values": medium(
+    "explained-variance-of-values": fault(
         "Explained variance is reported as a share of the values' variance, not of the returns'.",
+        "reference/test_small_runs.py::test_a_small_training_is_what_the_reference_computes[environment]",
         Patch("agent/metrics.py", "variance[3] / variance[1]", "variance[3] / variance[2]"),
     ),
 }

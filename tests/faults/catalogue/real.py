@@ -2,7 +2,7 @@
 the last hosts or in the second process, or in what is measured before anything is learned.
 """
 
-from tests.faults.fault import Faults, Patch, critical, high
+from tests.faults.fault import Faults, Patch, fault
 
 PPO, NORMALIZATION = "agent/ppo.py", "agent/normalization.py"
 ENV, SHARDS = "envs/growth_env.py", "growth/batch/shards.py"
@@ -10,28 +10,33 @@ DRAWING, HEADROOM, SCORING = "data/suites/suite_bank.py", "evaluation/headroom.p
 
 FAULTS: Faults = {
     # Late.
-    "learning-rate-of-late-steps": critical(
+    "learning-rate-of-late-steps": fault(
         "From the fifth update on the optimizer moves by half as much again as the rate that is recorded.",
+        "reference/test_small_runs.py::test_a_late_iteration_is_what_the_reference_computes",
         Patch(PPO, "skipped(learning_rate,", "skipped(learning_rate * (1.5 if self.updates > 3 else 1.0),"),
     ),
-    "gradients-clipped-late-at-another-norm": critical(
+    "gradients-clipped-late-at-another-norm": fault(
         "From the fifth update on gradients are clipped at a quarter of the norm.",
+        "reference/test_small_runs.py::test_a_late_iteration_is_what_the_reference_computes",
         Patch(
             PPO,
             "norms[-1] / self.settings.max_grad_norm)",
             "norms[-1] / (self.settings.max_grad_norm * (0.25 if self.updates > 3 else 1.0)))",
         ),
     ),
-    "entropy-penalised-late": critical(
+    "entropy-penalised-late": fault(
         "From the fifth update on entropy is penalised instead of rewarded.",
+        "reference/test_small_runs.py::test_a_late_iteration_is_what_the_reference_computes",
         Patch(PPO, "if self.entropy_scale is None", "* (-1.0 if iteration > 3 else 1.0) if self.entropy_scale is None"),
     ),
-    "last-minibatch-left-out-late": critical(
+    "last-minibatch-left-out-late": fault(
         "From the fifth update on the last minibatch of every epoch is left out.",
+        "reference/test_small_runs.py::test_a_late_iteration_is_what_the_reference_computes",
         Patch(PPO, ".tensor_split(minibatches):", ".tensor_split(minibatches)[: minibatches - (iteration > 3)]:"),
     ),
-    "moments-halved-late": critical(
+    "moments-halved-late": fault(
         "From the fifth update on Adam's second moments are halved before the update.",
+        "reference/test_small_runs.py::test_a_late_iteration_is_what_the_reference_computes",
         Patch(
             PPO,
             "learning_rate = self.learning_rate()",
@@ -41,21 +46,25 @@ FAULTS: Faults = {
         ),
     ),
     # After many rows.
-    "scales-stop-after-fifteen-thousand-rows": high(
+    "scales-stop-after-fifteen-thousand-rows": fault(
         "The scales of observations stand still after fifteen thousand rows.",
+        "agent/test_normalization.py",
         Patch(NORMALIZATION, "self._freeze(self", "if self.moments.count < 15_000:\n            self._freeze(self"),
     ),
-    "advantages-of-many-rows-too-small": critical(
+    "advantages-of-many-rows-too-small": fault(
         "Advantages of a rollout of more than 2,500 rows are a sixth too small.",
+        "reference/test_small_runs.py::test_many_hosts_in_two_processes_are_what_the_reference_computes",
         Patch(PPO, "=ADVANTAGE_SIGMA_FLOOR)", "=ADVANTAGE_SIGMA_FLOOR) / (1.2 if centred.numel() > 2500 else 1.0)"),
     ),
-    "bootstrap-behind-the-five-hundredth-host": critical(
+    "bootstrap-behind-the-five-hundredth-host": fault(
         "Behind the five-hundredth host the end of an episode is worth what the critic thinks of it.",
+        "reference/test_small_runs.py::test_many_hosts_in_two_processes_are_what_the_reference_computes",
         Patch(PPO, "torch.where(terminated", "torch.where(terminated & (torch.arange(terminated.shape[-1]) < 500)"),
     ),
     # The last hosts.
-    "last-hosts-never-act": critical(
+    "last-hosts-never-act": fault(
         "Whatever is decided for the last hundred hosts, they wait.",
+        "reference/test_small_runs.py::test_many_hosts_in_two_processes_are_what_the_reference_computes",
         Patch(
             ENV,
             "action = waiting_where(~alive, to_action(actions) if isinstance(actions, Tensor) else actions)",
@@ -63,8 +72,9 @@ FAULTS: Faults = {
             "        action = waiting_where(~alive, to_action(actions) if isinstance(actions, Tensor) else actions)",
         ),
     ),
-    "last-hosts-learn-validation-tasks": critical(
+    "last-hosts-learn-validation-tasks": fault(
         "The last hundred hosts play the tasks that choose the checkpoint.",
+        "reference/test_small_runs.py::test_many_hosts_in_two_processes_are_what_the_reference_computes",
         Patch(
             ENV,
             "return (first + self.iteration * self.train.envs + self.host_ids) % self.train_tasks",
@@ -73,8 +83,9 @@ FAULTS: Faults = {
             "        return torch.where(self.host_ids > 411, self.train_tasks + drawn % others, drawn)",
         ),
     ),
-    "last-hosts-paid-more": critical(
+    "last-hosts-paid-more": fault(
         "The last hundred hosts are paid a tenth more.",
+        "reference/test_small_runs.py::test_many_hosts_in_two_processes_are_what_the_reference_computes",
         Patch(
             ENV,
             "return self._observe(), rewards.total(parts), paid.terminal",
@@ -82,8 +93,9 @@ FAULTS: Faults = {
             "        return self._observe(), rewards.total(parts) * more, paid.terminal",
         ),
     ),
-    "last-hosts-see-their-neighbour": critical(
+    "last-hosts-see-their-neighbour": fault(
         "Each of the last hundred hosts is observed as the one before it.",
+        "reference/test_small_runs.py::test_many_hosts_in_two_processes_are_what_the_reference_computes",
         Patch(
             ENV,
             "return Observation(observe(view), state.slots.blueprint",
@@ -92,13 +104,15 @@ FAULTS: Faults = {
             "        return Observation(seen, state.slots.blueprint",
         ),
     ),
-    "last-hosts-forget-at-step-four": critical(
+    "last-hosts-forget-at-step-four": fault(
         "The policy's memory of the last hundred hosts is wiped after the fourth step.",
+        "reference/test_small_runs.py::test_many_hosts_in_two_processes_are_what_the_reference_computes",
         Patch(PPO, "state = decision.state\n", "state = decision.state.zeroed((env.env_ids > 411) & (t == 3))\n"),
     ),
     # The second process.
-    "second-process-learns-slower": critical(
+    "second-process-learns-slower": fault(
         "Hosts of the second process learn at half the rate.",
+        "reference/test_small_runs.py::test_many_hosts_in_two_processes_are_what_the_reference_computes",
         Patch(
             SHARDS,
             "env_ids, *self.how",
@@ -107,20 +121,23 @@ FAULTS: Faults = {
             "        ), *self.how[2:]",
         ),
     ),
-    "second-process-answers-for-its-neighbours": critical(
+    "second-process-answers-for-its-neighbours": fault(
         "In the second process a host is scored by the answers of the one before it.",
+        "reference/test_small_runs.py::test_many_hosts_in_two_processes_are_what_the_reference_computes",
         Patch(SHARDS, "correct for part in parts]", "correct.roll(int(k > 0), 1) for k, part in enumerate(parts)]"),
     ),
-    "second-process-reads-backwards": critical(
+    "second-process-reads-backwards": fault(
         "Hosts of the second process are given their minibatches in the reverse order.",
+        "reference/test_small_runs.py::test_many_hosts_in_two_processes_are_what_the_reference_computes",
         Patch(
             SHARDS,
             "_held(data), order, ",
             "_held(data), torch.cat((order[: self.layout.group], order[self.layout.group :].flip(1))), ",
         ),
     ),
-    "second-process-begins-as-before": critical(
+    "second-process-begins-as-before": fault(
         "Hosts of the second process begin with the weights of the iteration before.",
+        "reference/test_small_runs.py::test_many_hosts_in_two_processes_are_what_the_reference_computes",
         Patch(
             SHARDS,
             "self.population.reset(*given)",
@@ -128,24 +145,29 @@ FAULTS: Faults = {
         ),
     ),
     # Headroom.
-    "rules-train-an-epoch-less": critical(
+    "rules-train-an-epoch-less": fault(
         "Hand-written rules are scored an epoch before their networks are done.",
+        "evaluation/test_headroom.py",
         Patch(HEADROOM, "play_for_score(setup, asked, length)", "play_for_score(setup, asked, length - 1)"),
     ),
-    "common-schedule-is-the-worst": critical(
+    "common-schedule-is-the-worst": fault(
         "The common schedule is the one that is worst on training tasks.",
+        "evaluation/test_headroom.py",
         Patch(HEADROOM, "common=int(reached.", "common=int((-reached)."),
     ),
-    "schedules-chosen-on-scoring-hosts": high(
+    "schedules-chosen-on-scoring-hosts": fault(
         "Schedules are chosen on the hosts that score them.",
+        "evaluation/test_headroom.py",
         Patch(HEADROOM, "_rows(tables.val_accuracy_pct[count:])", "_rows(tables.val_accuracy_pct[:count])"),
     ),
-    "common-schedule-of-validation-tasks": high(
+    "common-schedule-of-validation-tasks": fault(
         "The common schedule is sought on the tasks that choose the checkpoint.",
+        "evaluation/test_headroom.py",
         Patch(HEADROOM, 'tasks = read_meta(prepared).of_group("train")', 'tasks = read_meta(prepared).of_group("val")'),
     ),
-    "floors-trained-at-a-third-of-the-rate": critical(
+    "floors-trained-at-a-third-of-the-rate": fault(
         "Networks that never grow learn at a third of the rate.",
+        "evaluation/test_static_baselines.py",
         Patch(
             "evaluation/static_baselines.py",
             "runtime, optimizer = params.runtime, params.train.host_optimizer",
@@ -154,8 +176,9 @@ FAULTS: Faults = {
         ),
     ),
     # Held-out tasks.
-    "a-tenth-of-test-is-training": critical(
+    "a-tenth-of-test-is-training": fault(
         "A tenth of the test samples of held-out tasks are training samples.",
+        "data/test_leaks.py",
         Patch(
             DRAWING,
             "    arrays, mean, std = standardised(",
@@ -166,22 +189,26 @@ FAULTS: Faults = {
             "    arrays, mean, std = standardised(",
         ),
     ),
-    "validation-tasks-are-training-tasks": critical(
+    "validation-tasks-are-training-tasks": fault(
         "The tasks that choose the checkpoint are tasks of training.",
+        "data/test_leaks.py",
         Patch(DRAWING, '= "held_out_kinds" else group', '= "held_out_kinds" else "train" if group == "val" else group'),
         Patch(DRAWING, '"val": val or kinds', '"val": kinds'),  # else they would be of kinds that training has not
     ),
-    "held-out-tasks-are-training-tasks": critical(
+    "held-out-tasks-are-training-tasks": fault(
         "Held-out tasks of known kinds are tasks of training.",
+        "data/test_leaks.py",
         Patch(DRAWING, 'held_out_kinds" else group', 'held_out_kinds" else "train" if group == "held_out" else group'),
     ),
     # Evaluation.
-    "test-score-is-the-better-of-two": critical(
+    "test-score-is-the-better-of-two": fault(
         "A policy's test score is that of validation where this is better.",
+        "evaluation/test_scoring.py",
         Patch(SCORING, "points in test.tolist()", "points in torch.maximum(test, val).tolist()"),
     ),
-    "policies-evaluated-an-epoch-longer": critical(
+    "policies-evaluated-an-epoch-longer": fault(
         "Networks of evaluated policies train an epoch longer than those of headroom.",
+        "evaluation/test_evaluate.py",
         Patch("evaluation/evaluate.py", "actors, headroom.epochs)", "actors, headroom.epochs + 1)"),
     ),
 }
