@@ -67,3 +67,19 @@ def test_no_sample_of_training_is_one_of_a_held_out_task(bank: Path) -> None:
             for group, tasks in (((train, val), meta.tasks), (hidden, held_out.tasks))
         ]
         assert min(map(len, parts)) > 2000 and not parts[0] & parts[1]
+
+
+def nearest(rows: torch.Tensor, others: torch.Tensor) -> float:
+    """The median distance of a row to the nearest of the others."""
+    return float(torch.cdist(rows.flatten(1), others.flatten(1)).amin(dim=1).median())
+
+
+def test_test_rows_are_no_nearer_to_training_rows_than_validation_rows_are(bank) -> None:
+    """A row that is another one in a little noise is nearer to it than two rows are that were drawn apart."""
+    held_out = load_held_out(bank)
+    for place in range(len(held_out.tasks)):
+        train, val, test = (
+            data.x[place * len(data) : (place + 1) * len(data)]
+            for data in (held_out.train, held_out.val, held_out.test)
+        )
+        assert nearest(test, train) > 0.5 * nearest(val, train), held_out.tasks[place].name

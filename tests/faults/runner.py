@@ -37,12 +37,9 @@ class FirstFailure:
     def __init__(self, file: Path) -> None:
         self.file = file
 
-    def _note(self, report) -> None:
+    def pytest_runtest_logreport(self, report) -> None:
         if report.failed and not self.file.exists():
             self.file.write_text(report.nodeid.removeprefix("tests/"), encoding="utf-8")
-
-    pytest_runtest_logreport = _note
-    pytest_collectreport = _note
 
 
 def try_out(faults: Sequence[Fault], processes: int = 1) -> Iterator[Outcome]:

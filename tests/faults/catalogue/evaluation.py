@@ -87,6 +87,29 @@ FAULTS: Faults = {
         "evaluation/test_static_baselines.py",
         Patch("evaluation/static_baselines.py", "full_like(affordable, epochs)", "full_like(affordable, epochs // 4)"),
     ),
+    "rule-with-three-times-the-threshold": fault(
+        "The tuned rule keeps a seed only at three times the contribution that it was tuned to.",
+        "evaluation/test_rules.py",
+        Patch(
+            "evaluation/rules.py",
+            "HandRule(order, tuned.patience, tuned.threshold, ",
+            "HandRule(order, tuned.patience, tuned.threshold and 3 * tuned.threshold, ",
+        ),
+    ),
+    "other-lengths-scored-on-validation": fault(
+        "At the other lengths of episodes the test score is that of the validation split.",
+        "evaluation/test_elsewhere.py",
+        Patch(
+            "evaluation/evaluate.py",
+            "per_seed=own,\n",
+            'per_seed={n: s.model_copy(update={"test_accuracy_pct": s.val_accuracy_pct}) for n, s in own.items()},\n',
+        ),
+    ),
+    "sentence-two-points-above": fault(
+        "The first sentence of the report says two points more than evaluation.json.",
+        "pipeline/test_suite.py",
+        Patch(ENDPOINTS, 'f"{name} {score.estimate:.1f}"', 'f"{name} {score.estimate + 2:.1f}"'),
+    ),
     "another-network-exported": fault(
         "The network that is exported as the best is the first host's.",
         "evaluation/test_export_best.py",

@@ -100,7 +100,7 @@ FAULTS: Faults = {
     "committed-counts-all-seeds": fault(
         "Committed accuracy is that of the live network, unfossilized seeds included.",
         "envs/test_attribution.py",
-        Patch(ATTRIBUTION, "acting, acting & ~fossilized))", "acting, np.zeros_like(acting)))"),
+        Patch(ATTRIBUTION, "committed = acting & ~fossilized", "committed = np.zeros_like(acting)"),
     ),
     "budget-forgets-candidate": fault(
         "The mask of the parameter budget leaves out the seed that is asked about.",
@@ -139,7 +139,7 @@ FAULTS: Faults = {
     "component-not-paid": fault(
         "One component of the reward is recorded but not paid.",
         "reference/test_small_runs.py::test_a_small_training_is_what_the_reference_computes[tables, lstm]",
-        Patch("envs/rewards.py", "first, *rest = parts.values()", "first, _, *rest = parts.values()"),
+        Patch("envs/rewards.py", "reward, *terms = parts.values()", "reward, _, *terms = parts.values()"),
     ),
     "terminal-potential": fault(
         "The potential of a terminal state is not 0, so shaping pays for seeds that were never kept.",

@@ -28,6 +28,6 @@ FAULTS: Faults = {
     "values-of-another-host": fault(
         "The telemetry notes each host's value estimate at its neighbour.",
         "reference/test_small_runs.py::test_a_small_training_is_what_the_reference_computes[tables, lstm]",
-        Patch("training/episodes.py", 'value": transition.decision.value', 'value": transition.decision.value.roll(1)'),
+        Patch("training/episodes.py", '"value": step.decision.value', '"value": step.decision.value.roll(1)'),
     ),
 }

@@ -45,6 +45,17 @@ FAULTS: Faults = {
             '            each["exp_avg_sq"].mul_(0.5)',
         ),
     ),
+    "advantages-negated-now-and-then": fault(
+        "Advantages have the other sign in three iterations of which nothing is kept.",
+        "reference/test_small_runs.py::test_a_late_iteration_is_what_the_reference_computes",
+        Patch(
+            "training/iteration.py",
+            "    return with_advantages(rollout, rewards, settings.gamma, settings.gae_lambda)",
+            "    sign = -1.0 if state.counters.iteration in (5, 7, 8) else 1.0\n"
+            "    rollout = with_advantages(rollout, rewards, settings.gamma, settings.gae_lambda)\n"
+            "    return type(rollout)(**{**vars(rollout), 'advantages': sign * rollout.advantages})",
+        ),
+    ),
     # After many rows.
     "scales-stop-after-fifteen-thousand-rows": fault(
         "The scales of observations stand still after fifteen thousand rows.",
@@ -88,9 +99,9 @@ FAULTS: Faults = {
         "reference/test_small_runs.py::test_many_hosts_in_two_processes_are_what_the_reference_computes",
         Patch(
             ENV,
-            "return self._observe(), rewards.total(parts), paid.terminal",
+            "return self._observe(), rewards.total(parts), transition.terminal",
             "more = torch.where(self.host_ids > 411, 1.1, 1.0)\n"
-            "        return self._observe(), rewards.total(parts) * more, paid.terminal",
+            "        return self._observe(), rewards.total(parts) * more, transition.terminal",
         ),
     ),
     "last-hosts-see-their-neighbour": fault(
