@@ -126,7 +126,7 @@ def promote(
         str | None, typer.Argument(help="Name or id of an MLflow run; default: the challenger.", show_default=False)
     ] = None,
 ) -> None:
-    """Decide on fresh validation episodes whether MLflow's challenger becomes champion; exit code 1: it does not."""
+    """Make a run MLflow's champion if it beats the present one on the same held-out tasks; exit code 1: it does not."""
     from simic import params
     from simic.pipeline import engine
     from simic.pipeline import promote as promotion
@@ -134,9 +134,8 @@ def promote(
     workspace = _workspace()
     with engine.workspace_lock(workspace):
         decision = promotion.promote(params.load(workspace.params), workspace, run)
-    for line in decision.lines():
+    for line in decision.lines:
         _say(line)
-    _say(f"written     {workspace.promotion}")
     if not decision.promoted:
         raise typer.Exit(1)
 

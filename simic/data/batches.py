@@ -5,9 +5,6 @@ call: the test split of a data set, or all samples of a suite's held-out tasks.
 """
 
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -33,7 +30,6 @@ HELD_OUT_FILE = "held_out.json"
 ENVIRONMENT_FILE = "environment.json"  # of task gym, in place of the others
 MISSING = "run simic prepare first"
 TaskGroup = Literal["train", "val", "held_out", "held_out_kinds", "outside"]
-_CLOSED: ContextVar[str] = ContextVar("why held-out data are closed", default="")
 
 
 class TaskMeta(BaseModel):
@@ -155,20 +151,8 @@ class HeldOut:
     outside: tuple["HeldOut", ...] = ()
 
 
-@contextmanager
-def held_out_closed(why: str) -> Iterator[None]:
-    """Make ``load_held_out`` raise SimicError that says ``why``."""
-    token = _CLOSED.set(why)
-    try:
-        yield
-    finally:
-        _CLOSED.reset(token)
-
-
 def load_held_out(prepared_dir: Path, device: torch.device | str = "cpu") -> HeldOut:
     """Load held-out data, for headroom and evaluation alone: nothing that trains or selects may see them."""
-    if why := _CLOSED.get():
-        raise SimicError(f"{prepared_dir / TEST_FILE}: held-out data are closed: {why}")
     meta = read_meta(prepared_dir)
     tasks = TypeAdapter(list[TaskMeta]).validate_json(_verified(prepared_dir / HELD_OUT_FILE, meta))
     arrays = _arrays(prepared_dir / TEST_FILE, meta)

@@ -211,18 +211,6 @@ def page(headroom: GymHeadroom) -> str:
     return "\n".join(lines)
 
 
-def contest(params: Params, namespace: int, first: Learned, second: Learned | None) -> tuple[Scores, Scores]:
-    """Return the scores of two policies, or of one and random actions, in fresh episodes of that namespace."""
-
-    def scores(learned: Learned | None) -> Scores:
-        def player(env: AnyGym) -> Decide:
-            return _trained(learned, env, LEARNED, params.rng_seed) if learned else _random(env, params.rng_seed)
-
-        return _scores(_played(params, player, namespace))
-
-    return scores(first), scores(second)
-
-
 # --- who plays ---
 
 

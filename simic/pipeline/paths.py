@@ -36,7 +36,6 @@ class Workspace:
     grown = _Place("reports/grown")  # the best network of the evaluation, as a plain module
     figures = _Place("reports/figures")
     model_card = _Place("reports/model_card.md")
-    promotion = _Place("reports/promotion.json")  # the last decision of simic promote
     state = _Place(".simic")  # unfinished work, locks and caches: never versioned
     finished = _Place(".simic/finished")  # the last finished training, kept so that it can be made longer
 

@@ -1,171 +1,144 @@
-"""Run `simic promote`: the challenger of the registry against its champion; `decide` alone is the rule of the alias."""
+"""Run `simic promote`: the policy of a run becomes MLflow's champion if it beats the present one."""
 
+import os
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 from mlflow import MlflowClient
 from mlflow.entities.model_registry import ModelVersion
 
-from simic import durable
 from simic.audit.findings import Verdict
-from simic.data.batches import read_meta
+from simic.envs.rewards import score
 from simic.errors import SimicError
-from simic.evaluation.promotion import CHALLENGER, CHAMPION, Contest, Entrant, contest
-from simic.evaluation.result import Frozen
+from simic.evaluation import gym, result
+from simic.evaluation.gym import GymEvaluation
+from simic.evaluation.result import LEARNED, Evaluation
+from simic.evaluation.statistics import Interval, Values, paired_difference, rows_by_task
 from simic.params import Params
 from simic.pipeline import tracking
 from simic.pipeline.paths import Workspace
-from simic.registry import GYM
-from simic.telemetry.rows import Severity
+from simic.pipeline.tracking import CHALLENGER, CHAMPION
+
+# MLflow would draw bars between the lines that say what is promoted.
+os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
+# What two evaluations must share, so that they met the same hosts on the same tasks.
+SHARED = ("data_sha256", "rng_seed", "eval_seeds", "rows", "episode_steps", "host")
 
 
-class Promotion(Frozen):
-    """Keep what was compared and what follows from it: reports/promotion.json."""
+@dataclass(frozen=True)
+class Promotion:
+    """Report a decision in lines for a terminal."""
 
-    challenger: str
-    champion: str | None  # null: there was none
-    task: str
-    contest: Contest
-    findings: dict[Severity, int]  # of the challenger's audit, by severity
-    refuted: tuple[str, ...]  # checks that withhold its verdict
+    lines: tuple[str, ...]
     promoted: bool
-    reasons: tuple[str, ...]
-
-    def lines(self) -> list[str]:
-        played, name = self.contest, "version "
-        what = f"hosts each, {played.tasks} validation task{'s' * (played.tasks > 1)}"
-        what = "episodes each" if self.task == GYM else what
-        findings = ", ".join(f"{count} {severity}" for severity, count in self.findings.items() if count) or "none"
-        return [
-            f"challenger  {name}{self.challenger}",
-            f"champion    {f'{name}{self.champion}' if self.champion else 'none yet: the floors stand in for it'}",
-            f"played      {played.hosts} fresh {what}",
-            *(
-                f"difference  {each.difference.estimate:+.2f} points [{each.difference.low:+.2f}, "
-                f"{each.difference.high:+.2f}] over {each.second}, {each.pairs} pairs"
-                for each in played.compared
-            ),
-            f"findings    {findings}",
-            f"decision    {'promoted' if self.promoted else 'not promoted'}: {'; '.join(self.reasons)}",
-        ]
-
-
-@contextmanager
-def _answering() -> Iterator[None]:
-    """Raise SimicError where MLflow does not answer."""
-    try:
-        yield
-    except tracking.TROUBLE as error:
-        raise SimicError(f"MLflow does not answer, try again when it does: {tracking.describe(error)}") from None
 
 
 def promote(params: Params, workspace: Workspace, run: str | None = None) -> Promotion:
-    """Compare the policy of ``run``, else the challenger, with the champion; decide, move the aliases, and keep the
-    decision with the version, its run and in the workspace. SimicError where the two cannot be compared, or MLflow
-    cannot be reached.
+    """Give MLflow's alias ``champion`` to the version of a run, if its recorded evaluation is better.
+
+    Args:
+        params: those of the project; their price is that of both policies.
+        workspace: says where MLflow's store is.
+        run: name or id of an MLflow run; None: the run of the version with the alias ``challenger``.
+
+    Raises:
+        SimicError: there is no such version, the two cannot be compared, or MLflow does not answer.
     """
-    with tempfile.TemporaryDirectory(prefix="simic-promote-") as scratch:
-        with _answering():
-            client, experiment_id = tracking.connect(workspace)
-            name = tracking.registered_name(params.prepare.dataset)
-            challenger, champion = _contestants(client, experiment_id, name, run)
-            versions = {CHALLENGER: challenger, **({} if champion is None else {CHAMPION: champion})}
-            fetched = {
-                alias: tracking.download_policy(workspace, version, Path(scratch) / alias)
-                for alias, version in versions.items()
-            }
-            audited = Path(client.download_artifacts(challenger.run_id or "", "findings.json", scratch)).read_bytes()
-        entrants = [
-            Entrant.load(f"{alias} ({named(version)})", fetched[alias], version.tags.get(tracking.DATA_TAG, ""))
-            for alias, version in versions.items()
-        ]
     try:
-        verdict = Verdict.from_json(audited)
-    except ValueError:
-        raise SimicError(
-            f"findings.json of {CHALLENGER} ({named(challenger)}): damaged, or of "
-            "another version of simic; run simic audit again, which sends it anew"
-        ) from None
-    played = contest(params, workspace.prepared, entrants[0], entrants[1] if champion is not None else None)
-    reasons = decide(played, verdict)
-    promotion = Promotion(
-        challenger=str(challenger.version),
-        champion=str(champion.version) if champion is not None else None,
-        task=read_meta(workspace.prepared).task,
-        contest=played,
-        findings=dict(verdict.counts()),
-        refuted=verdict.refuted,
-        promoted=not reasons,
-        reasons=tuple(reasons) or ("every difference is above 0, and no finding is critical or high",),
-    )
-    durable.replace_file(workspace.promotion, promotion.to_json().encode())
-    with _answering():
-        _tell(client, challenger, promotion, workspace.promotion)
-    return promotion
+        client, experiment_id = tracking.connect(workspace)
+        name = tracking.registered_name(params.prepare.dataset)
+        champion = tracking.version_with(client, name, CHAMPION)
+        challenger = find_challenger(client, experiment_id, name, run)
+        if champion is not None and champion.version == challenger.version:
+            raise SimicError(f"version {challenger.version} of {name} is the champion already")
+        reasons = audit_reasons(client, challenger)
+        lines = [f"challenger  version {challenger.version}"]
+        if champion is None:
+            lines.append("champion    none yet")
+        else:
+            difference = compare(params, client, challenger, champion)
+            lines.append(f"champion    version {champion.version}")
+            lines.append(f"difference  {difference.estimate:+.2f} [{difference.low:+.2f}, {difference.high:+.2f}]")
+            if difference.low <= 0:
+                reasons.append(
+                    f"the interval over the champion is not above 0 (its lower end is {difference.low:+.2f})"
+                )
+        if not reasons:
+            tracking.give_alias(client, challenger, CHAMPION)
+    except tracking.TROUBLE as error:
+        raise SimicError(f"MLflow does not answer, try again when it does: {tracking.describe(error)}") from None
+    decision = f"not promoted: {'; '.join(reasons)}" if reasons else "promoted"
+    return Promotion((*lines, f"decision    {decision}"), not reasons)
 
 
-def named(version: ModelVersion) -> str:
-    """Return how messages call a version."""
-    return f"version {version.version} of {version.name}"
-
-
-def _contestants(
-    client: MlflowClient, experiment_id: str, name: str, run: str | None
-) -> tuple[ModelVersion, ModelVersion | None]:
-    """Return the challenger, or the version of the run with that name or id, and the champion, if there is one."""
-    champion = tracking.version_with(client, name, CHAMPION)
-    if run is not None:
-        challenger = _version_of(client, experiment_id, name, run)
-    else:
+def find_challenger(client: MlflowClient, experiment_id: str, name: str, run: str | None) -> ModelVersion:
+    """Find the version of a run by its name or id, or the one with the alias; SimicError where there is none."""
+    if run is None:
         challenger = tracking.version_with(client, name, CHALLENGER)
-    if challenger is None:
-        raise SimicError(
-            f"{name}: no version is the challenger; the last finished run whose audit is not refuted is one: "
-            "run simic run"
-        )
-    if champion is not None and challenger.version == champion.version:
-        raise SimicError(f"{named(challenger)} is the champion already")
-    return challenger, champion
+        if challenger is None:
+            raise SimicError(f"{name}: no version is the challenger; a finished run with a sound record is: simic run")
+        return challenger
+    versions = {version.run_id: version for version in client.search_model_versions(f"name = '{name}'")}
+    infos = [found.info for found in client.search_runs([experiment_id]) if found.info.run_id in versions]
+    for info in infos:
+        if run in (info.run_name, info.run_id):
+            return versions[info.run_id]
+    names = ", ".join(info.run_name or info.run_id for info in infos[:5])
+    raise SimicError(f"run {run!r}: has no version of {name}; there are {names or 'none: run simic run'}")
 
 
-def _version_of(client: MlflowClient, experiment_id: str, name: str, run: str) -> ModelVersion:
-    """Return the version of a run; SimicError naming the newest runs that have one."""
-    versions = {each.run_id: each for each in client.search_model_versions(f"name = '{name}'")}
-    found = [each.info for each in client.search_runs([experiment_id]) if each.info.run_id in versions]
-    for each in found:
-        if run in (each.run_name, each.run_id):
-            return versions[each.run_id]
-    known = ", ".join(each.run_name or each.run_id for each in found[:5])
-    raise SimicError(f"run {run!r}: has no version of {name}; there are {known or 'none: run simic run'}")
-
-
-def _tell(client: MlflowClient, challenger: ModelVersion, promotion: Promotion, file: Path) -> None:
-    """Keep the decision with the version and its run. A champion is a challenger no more."""
-    name, number = challenger.name, str(challenger.version)
-    tags = {
-        "simic.promotion": "promoted" if promotion.promoted else "not promoted",
-        "simic.promotion.reason": "; ".join(promotion.reasons),
-        "simic.promotion.champion": promotion.champion or "none",
-    }
-    for key, value in tags.items():
-        client.set_model_version_tag(name, number, key, value)
-    client.log_artifact(challenger.run_id or "", str(file))
-    if promotion.promoted:
-        tracking.give_alias(client, challenger, CHAMPION)
-
-
-def decide(played: Contest, verdict: Verdict) -> list[str]:
-    """Return the reasons why the challenger is not promoted; none where it is."""
-    reasons = [
-        f"the interval over {each.second} is not above 0 (its lower end is {each.difference.low:+.2f})"
-        for each in played.compared
-        if each.difference.low <= 0
-    ]
-    if verdict.refuted:
-        reasons.append(f"its verdict is withheld ({', '.join(verdict.refuted)})")
+def audit_reasons(client: MlflowClient, version: ModelVersion) -> list[str]:
+    """Say what the audit of a version's run has against it."""
+    with tempfile.TemporaryDirectory(prefix="simic-promote-") as folder:
+        path = client.download_artifacts(version.run_id or "", "findings.json", folder)
+        try:
+            verdict = Verdict.from_json(Path(path).read_bytes())
+        except ValueError:
+            raise SimicError(
+                f"findings.json of version {version.version}: damaged, or of another version of simic; "
+                "run simic audit again"
+            ) from None
+    reasons = [f"its verdict is withheld ({', '.join(verdict.refuted)})"] if verdict.refuted else []
     grave = [finding.check for finding in verdict.findings if finding.severity in ("critical", "high")]
-    if grave:
-        reasons.append(f"its audit has critical or high findings ({', '.join(grave)})")
-    return reasons
+    return [*reasons, *([f"its audit has critical or high findings ({', '.join(grave)})"] if grave else [])]
+
+
+def compare(params: Params, client: MlflowClient, challenger: ModelVersion, champion: ModelVersion) -> Interval:
+    """Compare the recorded evaluations of two versions on the same held-out tasks, task by task.
+
+    Only validation splits decide: what is chosen by a test split can no longer be reported with it. In a Gymnasium
+    environment returns of the same episodes are compared.
+    """
+    first = recorded_evaluation(params, client, challenger)
+    second = recorded_evaluation(params, client, champion)
+    other = [field for field in SHARED if getattr(first, field, None) != getattr(second, field, None)]
+    if other:
+        raise SimicError(
+            f"version {challenger.version} was evaluated with another {', '.join(other)} than the champion, version "
+            f"{champion.version}: run simic run with the champion's data and params, or take its alias away in MLflow"
+        )
+    return paired_difference(scores(first, params), scores(second, params))
+
+
+def recorded_evaluation(params: Params, client: MlflowClient, version: ModelVersion) -> Evaluation | GymEvaluation:
+    """Read the evaluation that the run of a version logged; SimicError where it has none of the learned policy."""
+    with tempfile.TemporaryDirectory(prefix="simic-promote-") as folder:
+        path = Path(client.download_artifacts(version.run_id or "", "evaluation.json", folder))
+        evaluation = gym.read(path) if params.prepare.is_gym else result.read(path)
+    if LEARNED not in evaluation.policies:
+        raise SimicError(
+            f"version {version.version}: policy {LEARNED!r} was not evaluated: name it in evaluate.policies"
+        )
+    return evaluation
+
+
+def scores(evaluation: Evaluation | GymEvaluation, params: Params) -> Values:
+    """Score the learned policy on each held-out task ``[T]``, in points, or return it of each episode."""
+    if isinstance(evaluation, GymEvaluation):
+        return np.array(evaluation.policies[LEARNED].per_seed.returns)
+    hosts = evaluation.policies[LEARNED].per_seed
+    bare = evaluation.host.params
+    points = score(np.array(hosts.val_accuracy_pct), np.array(hosts.params) - bare, bare, params.train.price)
+    return np.array([points[rows].mean() for rows in rows_by_task(dict(enumerate(evaluation.rows)))])

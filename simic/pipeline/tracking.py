@@ -21,20 +21,18 @@ from contextlib import closing
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
-from urllib.parse import unquote, urlsplit
-from urllib.request import url2pathname
+from urllib.parse import unquote
 
 import numpy as np
 import pyarrow.parquet as pq
 from mlflow import MlflowClient
-from mlflow.artifacts import download_artifacts
 from mlflow.entities import LoggedModel, LoggedModelOutput, LoggedModelStatus, Metric, Param, RunTag
 from mlflow.entities.model_registry import ModelVersion
 from mlflow.exceptions import MlflowException
 from sqlalchemy.exc import SQLAlchemyError
 
 from simic import durable, seals
-from simic.errors import SimicError, printable
+from simic.errors import printable
 from simic.params import Params
 from simic.pipeline import simic_policy
 from simic.pipeline.paths import UI_VARIABLE, Workspace, sqlite_uri
@@ -450,24 +448,6 @@ def take_alias(client: MlflowClient, version: ModelVersion, alias: str) -> None:
     holder = version_with(client, version.name, alias)
     if holder is not None and str(holder.version) == str(version.version):
         client.delete_registered_model_alias(version.name, alias)
-
-
-def download_policy(workspace: Workspace, version: ModelVersion, folder: Path) -> Path:
-    """Copy the policy of a version to a folder, and return its directory, which ``Learned.load`` reads.
-
-    Raises:
-        SimicError: its files are no more where MLflow says.
-    """
-    source = version.source or ""
-    place = urlsplit(source)
-    if place.scheme == "file" and not Path(url2pathname(place.path)).exists():
-        raise SimicError(
-            f"version {version.version} of {version.name}: its files are not in {source} any more: bring them back, "
-            "or take its alias away in MLflow"
-        )
-    folder.mkdir(parents=True, exist_ok=True)
-    files = download_artifacts(source, dst_path=str(folder), tracking_uri=store_uri(workspace))
-    return Path(files) / "data" / workspace.models.name / "policy"
 
 
 def _origin(code: str) -> dict[str, str]:

@@ -6,9 +6,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from simic.data.batches import HELD_OUT_FILE, TEST_FILE, held_out_closed, load_held_out, load_split, read_meta
+from simic.data.batches import HELD_OUT_FILE, TEST_FILE, load_held_out, load_split, read_meta
 from simic.data.prepare import prepare
-from simic.errors import SimicError
 from tests.helpers import ROOT
 from tests.standard import Prepare
 
@@ -29,15 +28,7 @@ def test_evaluation_alone_names_what_opens_held_out_data() -> None:
     }
     assert {name for name in openers if not name.startswith(MAY)} == set()
     assert any(name.startswith("simic/evaluation/") for name in openers), "the names are still those"
-    assert "simic/evaluation/promotion.py" not in openers  # it selects
-
-
-def test_where_held_out_data_are_closed_opening_them_raises(bank: Path) -> None:
-    with held_out_closed("they are not for this"):
-        load_split(bank, "val")
-        with pytest.raises(SimicError, match=r"test\.safetensors: held-out data are closed: they are not for this$"):
-            load_held_out(bank)
-    load_held_out(bank)
+    assert "simic/pipeline/promote.py" not in openers  # it selects
 
 
 @pytest.fixture(scope="module")

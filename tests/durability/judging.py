@@ -20,7 +20,6 @@ from simic.audit.findings import Verdict
 from simic.data.batches import load_held_out, load_split, read_meta
 from simic.errors import SimicError
 from simic.evaluation import explain, result, scoring
-from simic.evaluation.promotion import Entrant
 from simic.growth.grown_network import load_grown
 from simic.params import Params
 from simic.pipeline import kept_runs, run_summary, stages
@@ -244,10 +243,7 @@ READERS: dict[str, tuple[Callable[[Params, Workspace], Any], tuple[str, ...]]] =
     "explain": (explained, ("data/prepared", "checkpoints", *OF_EVALUATION)),
     "grow": (grow, ("data/prepared", "models", "reports/headroom.json", SEALS[1], SEALS[2])),
     "load_grown": (lambda tree, workspace: load_grown(workspace.grown), ("reports/grown",)),
-    "promote": (
-        lambda tree, workspace: known(Entrant.load("challenger", workspace.models / "policy", "").learned),
-        ("models/policy",),
-    ),
+    "load": (lambda tree, workspace: known(Learned.load(workspace.models / "policy")), ("models/policy",)),
     "data": (data, ("data/prepared",)),
 }
 

@@ -3,8 +3,7 @@
 import pytest
 
 from flows.artifacts import gym_rows
-from simic.evaluation import gym, promotion
-from simic.evaluation.promotion import CHAMPION, Entrant
+from simic.evaluation import gym
 from simic.pipeline.paths import Workspace
 from simic.pipeline.tracking import registered_name
 from tests.gym_run import TREE, gym_run
@@ -15,11 +14,6 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
     return gym_run(tmp_path_factory)
 
 
-def entrant(workspace: Workspace) -> Entrant:
-    data = gym.read(workspace.evaluation).data_sha256
-    return Entrant.load("challenger", workspace.models / "policy", data)
-
-
 def test_prefect_has_a_row_for_every_policy(workspace: Workspace) -> None:
     evaluation = gym.read(workspace.evaluation)
     rows = gym_rows(evaluation)
@@ -27,16 +21,6 @@ def test_prefect_has_a_row_for_every_policy(workspace: Workspace) -> None:
     for name, row in zip(evaluation.policies, rows, strict=True):
         returns = evaluation.policies[name].per_seed.returns
         assert row["return"] == pytest.approx(sum(returns) / len(returns), abs=0.005)
-
-
-def test_a_challenger_plays_random_actions_and_then_its_champion_in_episodes_of_their_own(workspace: Workspace) -> None:
-    first = promotion.contest(TREE, workspace.prepared, entrant(workspace), None)
-    [over] = first.compared
-    assert (over.second, over.pairs, first.hosts) == (gym.RANDOM, TREE.evaluate.eval_seeds, TREE.evaluate.eval_seeds)
-    second = promotion.contest(TREE, workspace.prepared, entrant(workspace), entrant(workspace))
-    [level] = second.compared
-    assert level.second == CHAMPION and level.difference.estimate == level.difference.low == 0.0
-    assert first.iteration != second.iteration
 
 
 def test_every_environment_has_a_registered_model_of_its_own() -> None:

@@ -233,12 +233,6 @@ def test_the_registered_policy_plays_without_simic_like_the_exported_program(
         outputs = program.predict(step)
         assert (outputs["actions"] == actions).all()
         step = {**step, "h": outputs["h"], "c": outputs["c"]}
-    client, _ = run_of(tracked)
-    folder = tracking.download_policy(tracked, client.get_model_version("simic-digits", "1"), tmp_path / "copy")
-    assert sorted(path.name for path in folder.iterdir()) == sorted(
-        path.name for path in (tracked.models / "policy").iterdir()
-    )
-    assert not list((tmp_path / "copy").rglob("*.pkl"))
 
 
 # --- the store ---
