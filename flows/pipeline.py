@@ -16,6 +16,7 @@ from prefect.states import Completed
 
 from flows import artifacts, interruptible, recovery
 from flows.overrides import Overrides
+from simic import params
 from simic.errors import printable
 from simic.pipeline import dvc_record, engine, run_summary, stages
 from simic.pipeline import overrides as writer
@@ -27,15 +28,15 @@ def _say(line: str) -> None:
     get_run_logger().info(printable(line))
 
 
-# DVC decides what is up to date; Prefect's cache would answer even if the output was deleted.
+# Seals decide what is up to date; Prefect's cache would answer even if the output was deleted.
 @task(cache_policy=NO_CACHE)
-def run_stage(name: str) -> bool:
+def run_stage(name: str, tree: params.Params) -> bool:
     """Run and record one stage unless its record still holds; tell whether it ran."""
     workspace = Workspace(Path.cwd())
     observers = (artifacts.ProgressArtifact(), Lines(_say)) if name == "train" else ()
 
     def work(stop: threading.Event) -> bool:
-        return engine.refresh(name, workspace, engine.Execution(observers, stop), _say)
+        return engine.refresh(name, tree, workspace, engine.Execution(observers, stop), _say)
 
     ran = interruptible.run(work)
     artifacts.publish(name, workspace)
@@ -60,15 +61,17 @@ def simic(overrides: Overrides | None = None) -> State:
     with recovery.alive(workspace.root, run_id), engine.workspace_lock(workspace):
         recovery.close_dead_tasks(run_id)
         first, *later = stages.STAGES
-        with engine.overridden(workspace, writer.from_model(overrides) if overrides else [], _say):
-            run_stage.with_options(name=first)(first)
+        changes = writer.from_model(overrides) if overrides else []
+        tree = params.load(workspace.params, changes)
+        with engine.overridden(workspace, changes, _say):
+            run_stage.with_options(name=first)(first, tree)
 
         # Said twice: before training, which may fail, and at the end, where it is seen.
         undo = [engine.held(workspace)] if overrides else []
         for line in undo:
             _say(line)
         for stage in later:
-            run_stage.with_options(name=stage)(stage)
+            run_stage.with_options(name=stage)(stage, tree)
 
         summary = run_summary.of(workspace)
         artifacts.publish_verdict(summary, workspace)

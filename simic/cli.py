@@ -13,6 +13,7 @@ from simic.errors import EXIT_INTERRUPTED, AuditFailed, SimicError, exit_with_me
 
 if TYPE_CHECKING:
     from simic.evaluation.export_best import Grown
+    from simic.params import Params
     from simic.pipeline.grow import Growth
     from simic.pipeline.paths import Workspace
 
@@ -59,7 +60,6 @@ ParamsFile = Annotated[
     ),
 ]
 Fresh = Annotated[bool, typer.Option("--fresh", help="Discard unfinished training and start over.")]
-AllowCodeChange = Annotated[bool, typer.Option("--allow-code-change", help="Go on with what other code began.")]
 
 
 def _version(requested: bool) -> None:
@@ -88,11 +88,9 @@ def prepare(set_: Overrides = None, params: ParamsFile = None) -> None:
 
 
 @app.command(rich_help_panel=STAGES)
-def train(
-    set_: Overrides = None, params: ParamsFile = None, fresh: Fresh = False, allow_code_change: AllowCodeChange = False
-) -> None:
+def train(set_: Overrides = None, params: ParamsFile = None, fresh: Fresh = False) -> None:
     """Train the controller, after prepare if that is out of date; an interrupted run resumes."""
-    _chain("train", set_, params, fresh, allow_code_change)
+    _chain("train", set_, params, fresh)
 
 
 @app.command(rich_help_panel=STAGES)
@@ -149,14 +147,12 @@ def headroom(
 
     Of the task in params.yaml, recorded like any stage.
     """
-    from simic import params
     from simic.evaluation.page import page
     from simic.evaluation.result import read_headroom
 
     workspace = _workspace()
-    _chain("headroom", set_, None)
-    task = params.load(workspace.params).prepare
-    if task.is_gym:
+    tree = _chain("headroom", set_, None)
+    if tree.prepare.is_gym:
         from simic.evaluation import gym
 
         _say(gym.page(gym.read_headroom(workspace.headroom)))
@@ -164,15 +160,13 @@ def headroom(
     report = read_headroom(workspace.headroom)
     if out is not None:
         out.write_text(report.to_json(), encoding="utf-8")
-    _say(page(report, task.task))
+    _say(page(report, tree.prepare.task))
 
 
 @app.command(rich_help_panel=STAGES)
-def run(
-    set_: Overrides = None, params: ParamsFile = None, fresh: Fresh = False, allow_code_change: AllowCodeChange = False
-) -> None:
+def run(set_: Overrides = None, params: ParamsFile = None, fresh: Fresh = False) -> None:
     """Run prepare, headroom, train, evaluate and audit; stages that are up to date are skipped."""
-    _to_the_audit(set_, params, fresh, allow_code_change)
+    _to_the_audit(set_, params, fresh)
     from simic.pipeline import run_summary, tracking
 
     workspace = _workspace()
@@ -185,12 +179,14 @@ def stage(name: Annotated[str, typer.Argument(help="prepare, headroom, train, ev
     """Run one stage unconditionally and without recording it; dvc.yaml calls this."""
 
     def body() -> None:
+        from simic import params
         from simic.pipeline import engine, stages
 
         if name not in stages.STAGES:
             raise SimicError(f"stage {name!r}: must be one of {', '.join(stages.STAGES)}")
-        with engine.workspace_lock(_workspace()):
-            engine.run_alone(name, _workspace())
+        workspace = _workspace()
+        with engine.workspace_lock(workspace):
+            engine.run_alone(name, params.load(workspace.params), workspace)
 
     _interruptible(body, name)
 
@@ -303,16 +299,15 @@ def table(
 
 
 @app.command(rich_help_panel=UPKEEP)
-def clean(
-    all_: Annotated[bool, typer.Option("--all", help="Also what the next training would go on with.")] = False,
-) -> None:
-    """Remove unfinished training that the present params, data and code do not go on with."""
-    from simic.pipeline import engine, kept_runs
+def clean() -> None:
+    """Remove the training in .simic that could go on, and what was put by; results and records stay."""
+    from simic.pipeline import engine, training_work
 
-    with engine.workspace_lock(_workspace()):
-        removed = list(kept_runs.remove(_workspace(), all_))
-    for folder in removed:
-        _say(f"removed {folder}")
+    workspace = _workspace()
+    with engine.workspace_lock(workspace):
+        removed = list(training_work.clean(workspace))
+    for line in removed:
+        _say(f"removed {line}")
     if not removed:
         _say("nothing to remove")
 
@@ -353,12 +348,10 @@ def show() -> None:
         _say("no browser was found here; open that file in one, or set BROWSER to a program")
 
 
-def _to_the_audit(
-    set_: list[str] | None, params: Path | None, fresh: bool = False, allow_code_change: bool = False
-) -> None:
+def _to_the_audit(set_: list[str] | None, params: Path | None, fresh: bool = False) -> None:
     """Run the whole chain and print the result, also where ``audit.fail_on`` makes it fail."""
     try:
-        _chain("audit", set_, params, fresh, allow_code_change)
+        _chain("audit", set_, params, fresh)
     except AuditFailed:
         _tell_result()
         raise
@@ -374,24 +367,22 @@ def _tell_result() -> None:
     _say(f"report   {_workspace().reports / 'report.html'}")
 
 
-def _chain(
-    last: str, set_: list[str] | None, file: Path | None, fresh: bool = False, allow_code_change: bool = False
-) -> None:
+def _chain(last: str, set_: list[str] | None, file: Path | None, fresh: bool = False) -> "Params":
+    """Run the chain up to a stage with the overrides written into params.yaml; return the params that it ran with."""
     from simic import params
     from simic.pipeline.overrides import from_file
 
     workspace = _workspace()
     # Bad values are refused in a millisecond, before anything heavy is imported.
     overrides = from_file(file, set_) if file else set_ or []
-    params.load(workspace.params, overrides)
+    tree = params.load(workspace.params, overrides)  # refused in a millisecond, before anything heavy is imported
     before = workspace.params.read_bytes()
 
     def body() -> None:
         from simic.pipeline import engine
 
-        execution = engine.Execution(fresh=fresh, allow_code_change=allow_code_change)
         with engine.workspace_lock(workspace):
-            engine.run_chain(workspace, last, execution, _say, overrides)
+            engine.run_chain(tree, workspace, last, engine.Execution(fresh=fresh), _say, overrides)
 
     # However the run ends, it says that params.yaml has changed.
     try:
@@ -401,6 +392,7 @@ def _chain(
             from simic.pipeline import engine
 
             _say(engine.held(workspace))
+    return tree
 
 
 def _interruptible(body: Callable[[], T], doing: str) -> T:

@@ -8,6 +8,7 @@ The file is parsed as DVC parses it (ruamel.yaml, YAML 1.2), so that what simic 
 import hashlib
 import io
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, get_args
 
@@ -487,6 +488,18 @@ def digest(*trees: BaseModel | dict[str, Any] | list[str] | str | int) -> str:
     """Return the sha256 (hex) of the canonical JSON of the given sections."""
     plain = [tree.model_dump(mode="json") if isinstance(tree, BaseModel) else tree for tree in trees]
     return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()
+
+
+def differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
+    """Describe the leaves that differ between two trees, by dotted name, each as ``old → new``."""
+    changed: dict[str, str] = {}
+    for key in sorted(old.keys() | new.keys()):
+        before, after = old.get(key), new.get(key)
+        if isinstance(before, Mapping) and isinstance(after, Mapping):
+            changed |= differences(before, after, f"{prefix}{key}.")
+        elif before != after:
+            changed[f"{prefix}{key}"] = f"{before} → {after}"
+    return changed
 
 
 # Far above what any params file needs; a file beyond them is a mistake, or made to exhaust the reader.

@@ -1,12 +1,15 @@
-"""Seal files that belong together: every stage leaves the hashes of its code, params, inputs and outputs.
+"""Identify a stage by its code, params and inputs, and seal what it made: the one record of what belongs together.
 
-Seals are kept apart from DVC's record because that one is written by whoever asks for it (`dvc commit`), a seal only by
-the stage itself; and because a run can be checked where there is no DVC.
+dvc.yaml lists the same code, params, inputs and outputs (a test compares), and dvc.lock records the seal as an output.
+The seal is kept apart from that record because whoever asks for it can write it (`dvc commit`), a seal only the stage
+itself; and because a run can be checked where there is no DVC.
 """
 
 import functools
 import hashlib
+import json
 import operator
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,13 +19,14 @@ from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError
 
 from simic import durable, params
 from simic.errors import SimicError
-from simic.params import Params
+from simic.params import Params, differences, digest
 
 PACKAGE = Path(__file__).parent
 FOLDER = Path("reports") / "seals"
 # Wall times and the starts of a run differ between equal runs: a seal holds them apart from all else, and no other seal
 # does.
 APART = ("timing.jsonl", "run.json")
+OWN_FILE_TASKS = ("npz", "text")  # their source is a file of the user's, which lies outside of what DVC records
 
 
 class Sealed(NamedTuple):
@@ -37,7 +41,7 @@ class Sealed(NamedTuple):
 _HOSTS = ("agent", "data/batches.py", "durable.py", "envs", "program.py")
 _BASE = ("growth", "rng.py", "transfer.py")
 _MEASURING = (
-    "checkpoint", "episodes", "growth_task", "gym_task", "learned", "machine", "task", "worker_layout",
+    "checkpoint", "episodes", "growth_task", "learned", "machine", "task", "worker_layout",
 )  # fmt: skip
 _GROWN_AS = (
     "actions", "batch_size", "batches_per_epoch", "episode_steps", "governor", "host", "host_optimizer", "lifecycle",
@@ -50,7 +54,7 @@ STAGES: dict[str, Sealed] = {
             *(f"data/{name}.py" for name in ("bank", "batches", "prepare", "published", "sources")),
             *("data/suites", "data/tasks.py", "durable.py"),
             *("agent/gym_adapter.py", "agent/spec.py", "envs/__init__.py", "envs/gym_env.py"),
-            *_BASE,
+            *("rng.py", "transfer.py"),
         ),
         params=("rng_seed", "extensions", "prepare"),
         reads=(),
@@ -76,71 +80,141 @@ STAGES: dict[str, Sealed] = {
     ),
     "evaluate": Sealed(
         code=(
-            *(*_HOSTS, *_BASE, "evaluation", "telemetry/columns.py", "telemetry/rows.py", "training"),
-            "data/raw_inputs.py",
+            *(*_HOSTS, *_BASE, "evaluation", "data/raw_inputs.py"),
+            *(f"training/{name}.py" for name in ("checkpoint", "learned", "machine", "worker_layout")),
         ),
         params=("rng_seed", "extensions", "headroom", "train", "evaluate"),
         reads=("checkpoints", "data/prepared", "reports/headroom.json"),
         writes=("reports/grown", "reports/evaluation.json", "reports/metrics.json"),
     ),
+    "audit": Sealed(
+        code=(
+            *("agent", "audit", "data", "durable.py", "envs", "evaluation", "program.py", "telemetry", "training"),
+            *_BASE,
+        ),
+        params=("rng_seed", "extensions", "headroom", "train", "evaluate", "audit"),
+        reads=(
+            *("checkpoints", "data/prepared", "models", "telemetry"),
+            *(f"reports/{name}" for name in ("evaluation.json", "grown", "headroom.json", "metrics.json")),
+            *(f"reports/seals/{stage}.json" for stage in ("prepare", "headroom", "train", "evaluate")),
+        ),
+        writes=(
+            *(f"reports/{name}" for name in ("report.html", "report.md", "findings.json", "model_card.md")),
+            *("reports/figures", "reports/audit_metrics.json"),
+        ),
+    ),
 }
 
 
-class Seal(BaseModel):
-    """Seal of one stage: sha256 by place, and the values of its params."""
+class Identity(BaseModel):
+    """Everything that decides what a stage makes: its code and inputs by hash, and its params.
+
+    Two runs of a stage with one identity make the same outputs. Resuming, skipping, parts of a stage that was
+    interrupted, and the audit all compare this record.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    format: Literal[2] = 2
     stage: str
     code: dict[str, str]
     params: dict[str, JsonValue]
     reads: dict[str, str]
+
+    @property
+    def sha256(self) -> str:
+        return digest(self.model_dump(mode="json", include=set(Identity.model_fields)))
+
+    def changes(self, now: "Identity") -> dict[str, str]:
+        """Describe what differs now, by param, input or file of code; of params with both values."""
+        changed = differences(self.params, now.params)
+        for kind, before, after in (("input", self.reads, now.reads), ("code", self.code, now.code)):
+            for name in sorted(before.keys() | after.keys()):
+                if before.get(name) != after.get(name):
+                    changed[f"{kind} {name}"] = ""
+        return changed
+
+
+class Seal(Identity):
+    """Record what a stage made, and from what: the hashes of its outputs beside its identity."""
+
+    format: Literal[2] = 2
     writes: dict[str, str]
     apart: dict[str, str]  # of what it wrote, the files that differ between equal runs
 
 
 def path_of(root: Path, stage: str) -> Path:
-    """Return the file of a stage's seal."""
+    """Locate the file of a stage's seal."""
     return root / FOLDER / f"{stage}.json"
 
 
-def write(root: Path, stage: str, tree: Params) -> None:
-    """Seal what the stage has just made in the workspace ``root``; its last act."""
-    seal = _now(root, stage, tree)
-    path = path_of(root, stage)
+def identify(root: Path, stage: str, tree: Params) -> Identity:
+    """Compute the identity of a stage from the code, params and inputs that are there now."""
+    sealed = STAGES[stage]
+    reads = {place: content_hash(root / place) for place in sealed.reads}
+    if stage == "prepare" and tree.prepare.task in OWN_FILE_TASKS and tree.prepare.source is not None:
+        reads[tree.prepare.source] = _source_hash(root, tree.prepare.source)
+    return Identity(
+        stage=stage,
+        code=code_hashes(sealed.code) | extension_hashes(root, tree),
+        params=params_of(stage, tree),
+        reads=reads,
+    )
+
+
+def params_of(stage: str, tree: Params) -> dict[str, JsonValue]:
+    """Select the params that a stage depends on, by their keys in params.yaml."""
+    dumped = tree.model_dump(mode="json")
+    return {key: functools.reduce(operator.getitem, key.split("."), dumped) for key in STAGES[stage].params}
+
+
+def raw_data(root: Path) -> Path:
+    """Locate the folder of the user's own files: SIMIC_DATA_DIR, else data/raw."""
+    return Path(os.environ.get("SIMIC_DATA_DIR") or root / "data" / "raw")
+
+
+def _source_hash(root: Path, source: str) -> str:
+    """Hash the user's own file. Where it is gone, what was prepared from it counts as it was."""
+    file = raw_data(root) / source
+    prepared = root / "data" / "prepared" / "meta.json"
+    if file.exists() or not prepared.exists():
+        return content_hash(file)
+    return json.loads(prepared.read_bytes()).get("source_sha256", "")
+
+
+def write(root: Path, identity: Identity) -> None:
+    """Seal what a stage has made in the workspace ``root``; its last act.
+
+    Args:
+        root: Of the workspace.
+        identity: Of the stage, computed before it began: from that its outputs were made.
+    """
+    seal = Seal(**dict(identity), **_outputs(root, identity.stage))
+    path = path_of(root, identity.stage)
     path.parent.mkdir(parents=True, exist_ok=True)
     durable.replace_file(path, (seal.model_dump_json(indent=1) + "\n").encode())
 
 
-def recipe(root: Path, stage: str, tree: Params) -> tuple[dict[str, str], dict[str, JsonValue]]:
-    """Return the code and the params that decide what a stage makes of its inputs."""
-    sealed, dumped = STAGES[stage], tree.model_dump(mode="json")
-    code = code_hashes(sealed.code) | extension_hashes(root, tree)
-    return code, {key: functools.reduce(operator.getitem, key.split("."), dumped) for key in sealed.params}
+def _outputs(root: Path, stage: str) -> dict[str, dict[str, str]]:
+    """Hash the outputs of a stage as they are now."""
+    places = STAGES[stage].writes
+    files = (path for place in places for path in sorted((root / place).rglob("*")) if path.name in APART)
+    return {
+        "writes": {place: content_hash(root / place) for place in places},
+        "apart": {path.relative_to(root).as_posix(): durable.sha256(path) for path in files},
+    }
 
 
-def _now(root: Path, stage: str, tree: Params) -> Seal:
-    """Return the seal that the stage would be given as things are now."""
-    sealed = STAGES[stage]
-    code, values = recipe(root, stage, tree)
-    return Seal(
-        stage=stage,
-        code=code,
-        params=values,
-        reads={place: content_hash(root / place) for place in sealed.reads},
-        writes={place: content_hash(root / place) for place in sealed.writes},
-        apart={
-            path.relative_to(root).as_posix(): durable.sha256(path)
-            for place in sealed.writes
-            for path in sorted((root / place).rglob("*"))
-            if path.name in APART
-        },
-    )
+def holds(root: Path, stage: str, tree: Params) -> bool:
+    """Tell whether a stage has nothing to do: its seal is of this code, these params and inputs, and its outputs."""
+    seal = read(root, stage)
+    if seal is None or seal.sha256 != identify(root, stage, tree).sha256:
+        return False
+    outputs = _outputs(root, stage)
+    return seal.writes == outputs["writes"] and seal.apart == outputs["apart"]
 
 
 def read(root: Path, stage: str) -> Seal | None:
-    """Return a stage's seal; None where it left none that can be read."""
+    """Read a stage's seal; None where it left none that can be read."""
     seal = _read(path_of(root, stage))
     return seal if isinstance(seal, Seal) else None
 
@@ -153,14 +227,14 @@ def broken(root: Path, tree: Params) -> tuple[list[str], list[str]]:
     problems, looked = list[str](), list[str]()
     made: dict[str, tuple[str, str]] = {}  # by place: the stage that made it, and its hash then
     for stage, sealed in STAGES.items():
-        if not any((root / place).exists() for place in sealed.writes):
-            continue
+        if stage == "audit" or not any((root / place).exists() for place in sealed.writes):
+            continue  # the audit asks, and replaces its own outputs
         seal = _read(path_of(root, stage))
         if isinstance(seal, str):
             problems.append(seal)
             continue
         looked.append(stage)
-        now = _now(root, stage, tree)
+        now = Seal(**dict(identify(root, stage, tree)), **_outputs(root, stage))
         problems += [f"{stage}: {text}" for text in _differences(seal, now)]
         problems += [
             f"{stage}: read another {place} than {made[place][0]} made"

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from filelock import FileLock
 
+from simic import seals
 from simic.params import Params
 from simic.pipeline.paths import Workspace
 from simic.telemetry.columns import COMPONENTS, STEPS, Columns, EventColumns
@@ -28,14 +29,17 @@ FOLDERS = ("simic", "flows", "extensions", "examples", ".dvc")
 FILES = (".dvcignore", "Procfile", "params.yaml", "dvc.yaml", "pyproject.toml")
 # Outputs of equal runs that differ: they say when a run was made, and how, or have the hash of what does.
 DIFFER = {"timing.jsonl", "run.json", "train.json", "report.html", "report.md"}
-DVC_YAML = """
-stages:
-  prepare: {cmd: "exit 9", params: [rng_seed, prepare], outs: [data/prepared]}
-  headroom: {cmd: "exit 9", deps: [data/prepared], params: [headroom], outs: [reports/headroom.json]}
-  train: {cmd: "exit 9", deps: [data/prepared], params: [rng_seed, train], outs: [checkpoints]}
-  evaluate: {cmd: "exit 9", deps: [checkpoints], params: [evaluate], outs: [reports/evaluation.json]}
-  audit: {cmd: "exit 9", deps: [checkpoints], params: [audit], outs: [reports/report.md]}
-"""
+_TOY_STAGE = '  {0}: {{cmd: "exit 9", deps: [{1}], params: [{2}], outs: [{3}, reports/seals/{0}.json]}}'
+DVC_YAML = "\n".join(
+    (
+        "stages:",
+        _TOY_STAGE.format("prepare", "", "rng_seed, prepare", "data/prepared"),
+        _TOY_STAGE.format("headroom", "data/prepared", "headroom", "reports/headroom.json"),
+        _TOY_STAGE.format("train", "data/prepared", "rng_seed, train", "checkpoints"),
+        _TOY_STAGE.format("evaluate", "checkpoints", "evaluate", "reports/evaluation.json"),
+        _TOY_STAGE.format("audit", "checkpoints", "audit", "reports/report.md"),
+    )
+)
 
 
 def free_port() -> int:
@@ -136,6 +140,19 @@ class Toys:
     def __init__(self) -> None:
         self.ran: list[str] = []
 
+    def stages(self, *names: str) -> dict[str, Callable[..., None]]:
+        """Stage functions that seal what they made, by name."""
+
+        def sealed(name: str) -> Callable[..., None]:
+            def run(params: Params, workspace: Workspace, *given: Any, **named: Any) -> None:
+                identity = seals.identify(workspace.root, name, params)
+                getattr(self, name)(params, workspace, *given, **named)
+                seals.write(workspace.root, identity)
+
+            return run
+
+        return {name: sealed(name) for name in names}
+
     def prepare(self, params: Params, workspace: Workspace) -> None:
         self.ran.append("prepare")
         workspace.prepared.mkdir(parents=True, exist_ok=True)
@@ -155,9 +172,11 @@ class Toys:
         fresh: bool = False,
     ) -> None:
         self.ran.append("train fresh" if fresh else "train")
+        workspace.checkpoints.mkdir(exist_ok=True)
 
     def evaluate(self, params: Params, workspace: Workspace) -> None:
         self.ran.append("evaluate")
+        workspace.evaluation.write_text("{}")
 
     def audit(self, params: Params, workspace: Workspace) -> None:
         self.ran.append("audit")

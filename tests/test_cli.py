@@ -28,7 +28,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_run_that_changed_params_says_how_to_undo_it_however_it_ends(
     simic: Simic, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def failing(workspace: Workspace, last: str, execution: engine.Execution, say: Any, overrides: list[str]) -> None:
+    def failing(
+        tree: Any, workspace: Workspace, last: str, execution: engine.Execution, say: Any, overrides: list[str]
+    ) -> None:
         with engine.overridden(workspace, overrides, say):
             pass
         raise SimicError("no room")
@@ -76,8 +78,8 @@ for words in (["--help"], ["grow"]):
 
 
 def test_a_name_that_acts_on_a_terminal_is_shown_and_does_not_act(simic: Simic) -> None:
-    said = simic.refuses("audit", "diff", "a\x1b[2J\nb", "c")
-    assert said.startswith(r"simic: a\x1b[2J\nb: neither") and said.strip().isprintable()
+    said = simic.refuses("table", "a\x1b[2J\nb")
+    assert said.startswith(r"simic: a\x1b[2J\nb/reports/metrics.json: no such file") and said.strip().isprintable()
 
 
 def test_show_opens_the_report_in_the_browser_or_says_where_it_is(

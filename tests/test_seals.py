@@ -1,11 +1,12 @@
 """The chain of seals: whole as it was made; every file, param or line of code that changes afterwards breaks it."""
 
+import json
 import shutil
 from pathlib import Path
 
 import pytest
 
-from simic import params, seals
+from simic import durable, params, seals
 from simic.errors import SimicError
 
 ROOT = Path(__file__).parents[1]
@@ -17,8 +18,9 @@ OUTPUTS = (
         "models/policy/weights.safetensors",
     ),
     *(f"telemetry/{name}" for name in ("steps.parquet", "curves.csv", "metrics.json", "timing.jsonl", "run.json")),
-    *("reports/grown/weights.safetensors", "reports/evaluation.json", "reports/metrics.json"),
+    *("reports/grown/weights.safetensors", "reports/evaluation.json", "reports/metrics.json", "reports/report.md"),
 )
+PROVEN = [stage for stage in seals.STAGES if stage != "audit"]  # the audit does not look at itself
 
 
 def tree(*overrides):
@@ -28,11 +30,12 @@ def tree(*overrides):
 def made(root, when="noon"):
     """A workspace as the four stages leave it, with a few bytes for each file; those apart say when."""
     for stage, sealed in seals.STAGES.items():
+        identity = seals.identify(root, stage, tree())
         for name in OUTPUTS:
             if any(name == place or name.startswith(f"{place}/") for place in sealed.writes):
                 (root / name).parent.mkdir(parents=True, exist_ok=True)
                 (root / name).write_text(name + when * (Path(name).name in seals.APART))
-        seals.write(root, stage, tree())
+        seals.write(root, identity)
     return root
 
 
@@ -42,7 +45,8 @@ def root(tmp_path):
 
 
 def test_a_chain_that_nobody_touched_is_whole_and_one_that_has_not_run_too(root, tmp_path):
-    assert seals.broken(root, tree()) == ([], list(seals.STAGES))
+    assert seals.broken(root, tree()) == ([], PROVEN)
+    assert all(seals.holds(root, stage, tree()) for stage in seals.STAGES)
     assert seals.broken(tmp_path / "nothing", tree()) == ([], [])
 
 
@@ -50,8 +54,9 @@ def test_equal_runs_have_seals_that_differ_by_wall_times_and_starts_alone(root, 
     other = made(tmp_path / "again", when="midnight")
     for stage in seals.STAGES:
         first, second = seals.read(root, stage), seals.read(other, stage)
-        assert (first != second) is (stage == "train")
-        assert first.model_copy(update={"apart": {}}) == second.model_copy(update={"apart": {}})
+        reads = {"reads": {}} if stage == "audit" else {}  # it reads the seals
+        assert (first != second) is (stage in ("train", "audit"))
+        assert first.model_copy(update={"apart": {}, **reads}) == second.model_copy(update={"apart": {}, **reads})
 
 
 @pytest.mark.parametrize("how", ["changed", "removed", "renamed"])
@@ -64,7 +69,8 @@ def test_every_output_is_bound(how, root, tmp_path):
             (copy / name).unlink()
         else:
             (copy / name).rename((copy / name).with_name("other"))
-        assert seals.broken(copy, tree())[0], name
+        assert seals.broken(copy, tree())[0] or name == "reports/report.md", name
+        assert not all(seals.holds(copy, stage, tree()) for stage in seals.STAGES), name
 
 
 @pytest.mark.parametrize(
@@ -72,7 +78,7 @@ def test_every_output_is_bound(how, root, tmp_path):
     [
         ("train.ppo.gamma=0.9", {"train", "evaluate"}),
         ("train.lifecycle.max_seeds=2", {"headroom", "train", "evaluate"}),
-        ("rng_seed=2", set(seals.STAGES)),
+        ("rng_seed=2", set(PROVEN)),
         ("evaluate.checkpoint=latest", {"evaluate"}),
         ("runtime.threads=2", set()),
         ("audit.fail_on=high", set()),
@@ -81,6 +87,8 @@ def test_every_output_is_bound(how, root, tmp_path):
 def test_params_changed_afterwards_are_found_where_they_matter(override, stages, root):
     problems, _ = seals.broken(root, tree(override))
     assert {problem.partition(":")[0] for problem in problems} == stages
+    left = {stage for stage in seals.STAGES if not seals.holds(root, stage, tree(override))}
+    assert left - {"audit"} == stages and ("audit" in left) is (override not in ("runtime.threads=2",))
 
 
 def test_code_changed_afterwards_is_found(root, monkeypatch):
@@ -103,7 +111,7 @@ def test_a_seal_that_is_damaged_or_missing_is_found(damage, root):
 def test_an_evaluation_of_another_training_is_found_though_both_seals_hold(root):
     """Trained anew after the evaluation, as when a stage is run by hand."""
     (root / "checkpoints" / "best" / "state.safetensors").write_text("another training")
-    seals.write(root, "train", tree())
+    seals.write(root, seals.identify(root, "train", tree()))
     problems, _ = seals.broken(root, tree())
     assert "evaluate: read another checkpoints than train made" in problems
 
@@ -121,3 +129,26 @@ def test_what_a_stage_reads_is_held_against_the_seal_of_who_made_it(place, root)
         seals.refuse_changed(root, place)
     seals.path_of(root, stage).unlink()  # a policy in a folder of its own
     seals.refuse_changed(root, place)
+
+
+def test_the_users_own_file_is_an_input_and_where_it_is_gone_what_was_made_of_it_counts(tmp_path, monkeypatch):
+    monkeypatch.setenv("SIMIC_DATA_DIR", str(tmp_path))
+    own = tree("prepare.task=text", "prepare.source=mine.txt")
+    file, meta = tmp_path / "mine.txt", tmp_path / "data" / "prepared" / "meta.json"
+    file.write_text("one")
+    first = seals.identify(tmp_path, "prepare", own)
+    meta.parent.mkdir(parents=True)
+    meta.write_text(json.dumps({"source_sha256": durable.sha256(file)}))
+    file.write_text("two")
+    assert seals.identify(tmp_path, "prepare", own).changes(first) == {"input mine.txt": ""}
+    file.unlink()
+    assert seals.identify(tmp_path, "prepare", own) == first
+
+
+def test_changes_name_params_with_both_values_inputs_and_code(root, monkeypatch):
+    before = seals.identify(root, "train", tree())
+    (root / "data" / "prepared" / "meta.json").write_text("other")
+    monkeypatch.setattr(seals, "code_hashes", lambda places: {**before.code, "envs": "0"})
+    now = seals.identify(root, "train", tree("train.ppo.gamma=0.9"))
+    assert now.sha256 != before.sha256
+    assert before.changes(now) == {"train.ppo.gamma": "1.0 → 0.9", "input data/prepared": "", "code envs": ""}

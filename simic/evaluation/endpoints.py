@@ -4,13 +4,11 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from simic import params as params_module
 from simic.envs.rewards import score
 from simic.evaluation.result import LEARNED, Evaluation, Fixed, HeadroomReport, PerSeed, Standing, Standings
 from simic.evaluation.search import best_choices, random_search
 from simic.evaluation.statistics import Interval, Values, mean_interval, paired_difference, rows_by_task
 from simic.growth.networks.tabular import TOGETHER
-from simic.params import Params
 
 COMMON, ORACLE_TASK = "best common schedule", "oracle per task"
 TUNED, PATIENT = "tuned_rule", "patient"  # hand rules that look at each host, the better known first
@@ -31,14 +29,6 @@ SETTINGS = (
 )
 
 Results = PerSeed | Fixed  # results of a policy, or of a network, on every row
-
-
-def settings(params: Params) -> str:
-    """Return the sha256 of the params that headroom depends on, besides the data."""
-    train = params.train.model_dump(mode="json")
-    played = {"epochs": list(params.lengths), "eval_seeds": params.evaluate.eval_seeds}
-    headroom = params.headroom.model_dump(mode="json", exclude={"gym"})
-    return params_module.digest(params.rng_seed, {name: train[name] for name in SETTINGS}, headroom, played)
 
 
 def scores(accuracy: Values, params: Values, headroom: HeadroomReport) -> Values:

@@ -192,7 +192,6 @@ class _Ground:
         names = [item.name for item in env.blueprints]
         return HeadroomReport(
             data_sha256=setup.data_sha256,
-            settings_sha256=endpoints.settings(params),
             rng_seed=params.rng_seed,
             epochs=length,
             host=HostDescription.model_validate(env.host),

@@ -190,7 +190,6 @@ class HeadroomReport(Frozen):
 
     schema_version: Literal[6] = HEADROOM_VERSION
     data_sha256: str
-    settings_sha256: str  # of the params that it was measured with
     rng_seed: int
     epochs: int  # of every episode
     host: HostDescription

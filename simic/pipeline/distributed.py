@@ -16,7 +16,7 @@ from pathlib import Path
 
 from simic import params
 from simic.errors import EXIT_INTERRUPTED, exit_with_message, printable
-from simic.pipeline import display, dvc_record, engine, kept_runs, stages
+from simic.pipeline import display, dvc_record, engine, stages, training_work
 from simic.pipeline.paths import Workspace
 from simic.training import trainer
 from simic.training.interrupts import Interrupted, stop_on_signals
@@ -42,7 +42,7 @@ def _train(tree: params.Params, workspace: Workspace, fresh: bool) -> None:
     code = dvc_record.code_revision(workspace.root)
     with stop_on_signals(stop), joined(tree.runtime) as ranks, ExitStack() as held:
         ranks.from_first(lambda: held.enter_context(engine.workspace_lock(workspace)))
-        ranks.from_first(lambda: kept_runs.begin(tree, workspace, fresh, allow_code_change=False))
+        ranks.from_first(lambda: training_work.begin(tree, workspace, fresh))
         session = held.enter_context(open_session(tree, work, workspace.prepared, fresh, ranks, code))
         watching = ()
         if ranks.leads:

@@ -15,14 +15,14 @@ import torch
 
 from simic import params, seals
 from simic.errors import SimicError
-from simic.pipeline import dvc_record, kept_runs
+from simic.pipeline import dvc_record, training_work
 from simic.pipeline.paths import Workspace
 from simic.telemetry.naming import run_name
 from simic.telemetry.recorder import FOLDER as LOG
 from simic.telemetry.recorder import Chain
 from simic.training import resume
 from simic.training.checkpoint import CheckpointStore
-from simic.training.run_layout import CHECKPOINTS, RECIPE
+from simic.training.run_layout import CHECKPOINTS, IDENTITY
 
 FREE_GIB = 2.0
 
@@ -48,7 +48,7 @@ def examine(workspace: Workspace) -> list[Answer]:
         ),
         Answer("disk", writable and free >= FREE_GIB, f"{free:.1f} GiB free, {'' if writable else 'not '}writable"),
         Answer("compute", True, f"{os.cpu_count()} CPUs, {torch.get_num_threads()} torch threads, {device}"),
-        _asked("unfinished training", lambda: _unfinished(workspace)),
+        _asked("training", lambda: _training(workspace)),
     ]
 
 
@@ -67,19 +67,18 @@ def _packages() -> str:
     return ", ".join((f"python {platform.python_version()}", *versions))
 
 
-def _unfinished(workspace: Workspace) -> str:
-    runs = kept_runs.unfinished(workspace)
-    return "; ".join(each.line() if each.changed else "the next training goes on with it" for each in runs) or "none"
+def _training(workspace: Workspace) -> str:
+    return "; ".join(training_work.describe(workspace, params.load(workspace.params))) or "none"
 
 
 def examine_stored(run: Path) -> list[Answer]:
     """Check a folder of .simic/work, or a project and all such folders in it; SimicError where it is neither."""
     workspace = Workspace(run)
-    if not workspace.params.exists() and ((run / RECIPE).exists() or any((run / CHECKPOINTS).glob("[0-9]*"))):
+    if not workspace.params.exists() and ((run / IDENTITY).exists() or any((run / CHECKPOINTS).glob("[0-9]*"))):
         return list(_work(run))
     answers = [*_seals(run)]
-    for folder in workspace.kept_runs():
-        answers += _work(folder)
+    for training in training_work.trainings(workspace):
+        answers += _work(training.folder)
     if not answers and not workspace.params.exists():
         raise SimicError(f"{run}: neither a project nor a folder of .simic/work")
     return answers
@@ -129,6 +128,6 @@ def _work(folder: Path) -> Iterator[Answer]:
         yield Answer(f"{name}, checkpoints", True, "none yet; the next start begins at the beginning")
     for iteration, damage in newer.items():
         yield _damaged(f"{name}, checkpoint {iteration}", str(damage), then)
-    if (folder / RECIPE).exists() and kept_runs.Kept.read(folder) is None:
+    if training_work.Training.read(folder).identity is None:
         then = "with its params, data and code the next start writes it again, with others it cannot go on"
-        yield _damaged(f"{name}, {RECIPE}", "its checksum does not match", then)
+        yield _damaged(f"{name}, {IDENTITY}", "missing or not readable", then)

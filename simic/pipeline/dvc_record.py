@@ -7,9 +7,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
 from contextlib import suppress
-from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -32,52 +30,24 @@ class Busy(SimicError):
 
 
 def is_stale(root: Path, stage: str) -> bool:
-    """Return whether code, params, inputs or outputs of the stage differ from dvc.lock, or it records nothing of it."""
-    return not current(root, [stage])
-
-
-def current(root: Path, stages: Sequence[str]) -> list[str]:
-    """Return the stages before the first stale one of these, by one question to DVC."""
+    """Ask DVC whether code, params, inputs or outputs of a stage differ from dvc.lock; SimicError where it cannot."""
     adopt_scm(root)
     restore(root)
-    # What dvc.lock alone shows to be stale DVC would say too, after a second or two.
-    asked = list(takewhile(lambda stage: not _outdated(root / "dvc.lock", stage), stages))
-    stale = json.loads(_patiently(root, "status", "--json", *asked)) if asked else {}
-    return list(takewhile(lambda stage: stage not in stale, asked))
-
-
-def _outdated(lock: Path, stage: str) -> bool:
-    """Return whether dvc.lock alone shows a stage to be stale: it is missing, or its inputs have been made anew."""
-    try:
-        recorded = _stages(lock)
-    except ValueError:
-        return False  # DVC says what is wrong with it
-    if stage not in recorded:
-        return bool(recorded)  # else DVC has done nothing here yet, and is asked whether it can
-    made = _outputs(recorded)
-    return any(dep.get("md5") != made.get(dep["path"], dep.get("md5")) for dep in _listed(recorded[stage], "deps"))
+    return bool(json.loads(_patiently(root, "status", "--json", stage)))
 
 
 def is_recorded(root: Path, file: str) -> bool:
     """Return whether dvc.lock has a stage's file as it is now; without DVC, so that a stage which DVC runs can ask."""
     restore(root)
-    lock, path = root / "dvc.lock", root / file
+    lock = root / "dvc.lock"
+    path = root / file
     try:
-        recorded = _outputs(_stages(lock))
+        recorded = _stages(lock)
     except ValueError as error:
         raise SimicError(f"{lock}: not readable: {error}; restore or remove it") from None
-    return path.exists() and recorded.get(file) == hashlib.md5(path.read_bytes(), usedforsecurity=False).hexdigest()
-
-
-def _outputs(recorded: dict[str, Any]) -> dict[str, str | None]:
-    """Return the md5 of every output, by place, of the stages of a dvc.lock."""
-    return {out["path"]: out.get("md5") for stage in recorded.values() for out in _listed(stage, "outs")}
-
-
-def _listed(stage: Any, kind: str) -> list[dict[str, Any]]:
-    """Return deps or outs of a stage; not one that a kill has cut short while DVC wrote it."""
-    listed = stage.get(kind) if isinstance(stage, dict) else None
-    return [each for each in listed or [] if isinstance(each, dict) and "path" in each]
+    outputs = [output for stage in recorded.values() if isinstance(stage, dict) for output in stage.get("outs") or ()]
+    hashes = [output.get("md5") for output in outputs if isinstance(output, dict) and output.get("path") == file]
+    return path.exists() and hashlib.md5(path.read_bytes(), usedforsecurity=False).hexdigest() in hashes
 
 
 def commit(root: Path, stage: str) -> None:

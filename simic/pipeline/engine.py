@@ -1,6 +1,5 @@
 """Run the stages that are out of date, and record them: for `simic run`, `simic stage` and the Prefect flow."""
 
-import json
 import os
 import threading
 import time
@@ -8,13 +7,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from simic import durable, params, seals
 from simic.data.batches import data_hash
 from simic.errors import SimicError, printable
-from simic.params import read_tree
-from simic.pipeline import dvc_record, kept_runs, stages
+from simic.params import Params
+from simic.pipeline import dvc_record, stages, training_work
 from simic.pipeline import overrides as writer
 from simic.pipeline.paths import Workspace
 from simic.training.interrupts import Interrupted, stop_at_once, stop_on_signals
@@ -27,14 +26,11 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Execution:
-    """Say how training runs: its observers, what stops it, whether unfinished work is discarded or may go on with
-    other code.
-    """
+    """Say how training runs: its observers, what stops it, whether it begins anew."""
 
     observers: Sequence["Observer"] = ()
     stop: threading.Event | None = None
     fresh: bool = False
-    allow_code_change: bool = False
 
 
 def workspace_lock(workspace: Workspace) -> AbstractContextManager[None]:
@@ -43,77 +39,90 @@ def workspace_lock(workspace: Workspace) -> AbstractContextManager[None]:
 
 
 def run_chain(
-    workspace: Workspace, last: str, execution: Execution, say: Say, overrides: Sequence[str] = ()
+    tree: Params, workspace: Workspace, last: str, execution: Execution, say: Say, overrides: Sequence[str] = ()
 ) -> list[str]:
-    """Run every stage that ``last`` needs, and is out of date, and record it with DVC; return those that ran. The
-    caller holds the lock.
+    """Run every stage that ``last`` needs, and is out of date, and record it with DVC. The caller holds the lock.
+
+    Args:
+        tree: The params, overrides included.
+        workspace: In which params.yaml is given the overrides.
+        last: The name of the last stage.
+        execution: How training runs.
+        say: Called with lines for the user.
+        overrides: In DVC's ``-S`` syntax.
+
+    Returns:
+        The names of the stages that ran.
     """
     order = list(stages.STAGES)
     first, *rest = order[: order.index(last) + 1]
     if last == "train":
         rest = ["train"]  # it needs no headroom, and shows one that is there
     with overridden(workspace, overrides, say):
-        current = dvc_record.current(workspace.root, [first, *rest])
-        ran = [first] if refresh(first, workspace, execution, say, first not in current) else []
-    for name in rest:
-        stale = None if ran else name not in current
-        if refresh(name, workspace, execution, say, stale):
-            ran.append(name)
-    return ran
+        ran = [first] if refresh(first, tree, workspace, execution, say) else []
+    return ran + [name for name in rest if refresh(name, tree, workspace, execution, say)]
 
 
-def refresh(name: str, workspace: Workspace, execution: Execution, say: Say, stale: bool | None = None) -> bool:
-    """Run and record one stage if it is ``stale`` (None: ask DVC); return whether it ran. The caller holds the lock."""
+def refresh(name: str, tree: Params, workspace: Workspace, execution: Execution, say: Say) -> bool:
+    """Run and record one stage unless it is up to date; return whether it ran. The caller holds the lock."""
     started = time.monotonic()
+    if up_to_date(name, tree, workspace) and not (execution.fresh and name == "train"):
+        if name == "audit":
+            log_run(workspace)  # MLflow may have been away before
+        say(f"{name}: up to date")
+        return False
+    say(f"{name}: running")
     stop = execution.stop or threading.Event()
-    due = (execution.fresh and name == "train") or _is_due(name, workspace, say, stale)
-    if due:
-        if name == "train":
-            for line in kept_runs.staying(workspace, execution.allow_code_change):
-                say(f"{name}: {line}")
-        say(f"{name}: running")
-        perform(name, workspace, replace(execution, stop=stop))
-    asked = stop if name == "train" else threading.Event()
-    with stop_on_signals(asked):  # what is done is recorded first
-        if due:
-            dvc_record.commit(workspace.root, name)
-        if name == "train":  # recorded now or before
-            stages.discard_work(params.load(workspace.params), workspace)
-    if asked.is_set():
+    perform(name, tree, workspace, replace(execution, stop=stop))
+    # A stage that is done is recorded before a signal ends the run.
+    interrupted = stop if name == "train" else threading.Event()
+    with stop_on_signals(interrupted):
+        dvc_record.commit(workspace.root, name)
+    if interrupted.is_set():
         raise Interrupted(f"stopped after {name}, which is done and recorded; the same command goes on")
     if name == "audit":
-        log_run(workspace)  # also where nothing was due: MLflow may have been away before
-    say(f"{name}: {f'done in {time.monotonic() - started:.1f} s' if due else 'up to date'}")
-    return due
+        log_run(workspace)
+    say(f"{name}: done in {time.monotonic() - started:.1f} s")
+    return True
 
 
-def perform(name: str, workspace: Workspace, execution: Execution) -> None:
-    """Run one stage function; SimicError if its params were edited meanwhile. A signal ends it at once, training after
-    its step.
+def up_to_date(name: str, tree: Params, workspace: Workspace) -> bool:
+    """Tell whether a stage's outputs are those of the present code, params and inputs, and DVC has recorded them."""
+    seal = seals.path_of(Path(), name).as_posix()
+    return seals.holds(workspace.root, name, tree) and dvc_record.is_recorded(workspace.root, seal)
 
-    DVC records params as they are when a stage ends (dvc #11058), so an edit would make a false record.
+
+def perform(name: str, tree: Params, workspace: Workspace, execution: Execution) -> None:
+    """Run one stage function. A signal ends it at once, training after its step.
+
+    Raises:
+        SimicError: The stage refuses, or its params in params.yaml are not those that it ran with.
     """
-    before = recorded_params(name, workspace)  # first: what is edited after it differs at the end
-    tree = params.load(workspace.params)
+    _refuse_edited(name, tree, workspace, "run the same command again")
     with stop_at_once(name):
         if name == "train":
             _train(tree, workspace, execution)
         else:
             stages.STAGES[name](tree, workspace)
-    after = recorded_params(name, workspace)
-    if after != before:
-        changed = ", ".join(sorted(key for key in before if before[key] != after.get(key)))
-        raise SimicError(
-            f"{workspace.params}: {changed} changed while {name} ran, so its outputs are not recorded; "
-            f"restore the old values and run dvc commit -f {name}, or run again with the new ones"
-        )
+    _refuse_edited(name, tree, workspace, f"restore the old values and run dvc commit -f {name}, or run again")
 
 
-def _train(tree: params.Params, workspace: Workspace, execution: Execution) -> None:
+def _refuse_edited(name: str, tree: Params, workspace: Workspace, remedy: str) -> None:
+    """Raise SimicError where params.yaml was edited since the run began.
+
+    DVC records params as they are when a stage ends (dvc #11058), so an edit would make a false record.
+    """
+    before = seals.params_of(name, tree)
+    after = seals.params_of(name, params.load(workspace.params))
+    edited = ", ".join(key for key in before if before[key] != after[key])
+    if edited:
+        raise SimicError(f"{workspace.params}: {edited} changed while {name} ran, which is not recorded; {remedy}")
+
+
+def _train(tree: Params, workspace: Workspace, execution: Execution) -> None:
+    for line in training_work.begin(tree, workspace, execution.fresh):
+        print(printable(f"train: {line}"), flush=True)
     # From here and not from the stage: a changed check must not make finished training stale.
-    seam = kept_runs.begin(tree, workspace, execution.fresh, execution.allow_code_change)
-    if seam is not None:
-        print(printable(f"train: {seam}"), flush=True)
     watching = (*execution.observers, *observers(tree, workspace))
     stages.STAGES["train"](tree, workspace, watching, stop=execution.stop, fresh=execution.fresh)
 
@@ -132,41 +141,15 @@ def log_run(workspace: Workspace) -> None:
     tracking.log_run(workspace, tree, verdict.run, tags, description, sound=not verdict.refuted)
 
 
-def run_alone(name: str, workspace: Workspace) -> None:
+def run_alone(name: str, tree: Params, workspace: Workspace) -> None:
     """Run one stage, as DVC asks for it, which then records it; the caller holds the lock.
 
-    DVC has no last word after it has recorded training, so the next stage removes the work directory. It is there no
-    more when ``dvc repro -f`` asks for training that is recorded.
+    Training that is recorded already is asked for by ``dvc repro -f``: it begins anew.
     """
-    sealed = seals.path_of(Path(), "train").as_posix()
-    if name in ("train", "evaluate") and dvc_record.is_recorded(workspace.root, sealed):
-        stages.discard_work(params.load(workspace.params), workspace)
-    perform(name, workspace, Execution())
+    fresh = name == "train" and up_to_date(name, tree, workspace)
+    perform(name, tree, workspace, Execution(fresh=fresh))
     if name == "audit":
         log_run(workspace)
-
-
-# --- what is out of date ---
-
-
-def _is_due(name: str, workspace: Workspace, say: Say, stale: bool | None) -> bool:
-    """Return whether a stage is out of date by DVC, or by files that DVC does not watch."""
-    if dvc_record.is_stale(workspace.root, name) if stale is None else stale:
-        return True
-    changed = _changed_apart(name, workspace)
-    if changed is not None:
-        say(f"{name}: {changed}")
-    return changed is not None
-
-
-def _changed_apart(name: str, workspace: Workspace) -> str | None:
-    """Say whether the user's own file has changed, of which DVC knows the place alone."""
-    task, meta = params.load(workspace.params).prepare, workspace.prepared / "meta.json"
-    if name == "prepare" and task.task in ("npz", "text") and task.source is not None and meta.exists():
-        file = stages.raw_data(workspace) / task.source
-        recorded = json.loads(meta.read_bytes())["source_sha256"]
-        return f"{file} has changed" if file.exists() and durable.sha256(file) != recorded else None
-    return None
 
 
 # --- params.yaml ---
@@ -198,17 +181,10 @@ def held(workspace: Workspace) -> str:
     return f"params.yaml now holds the overrides; to undo them{undo}"
 
 
-def recorded_params(name: str, workspace: Workspace) -> dict[str, Any]:
-    """Return the sections of params.yaml that dvc.yaml records for a stage, as written."""
-    definition = read_tree(workspace.root / "dvc.yaml")
-    tree = read_tree(workspace.params)
-    return {key: writer.value_at(tree, key) for key in definition["stages"][name]["params"]}
-
-
 # --- what is logged ---
 
 
-def observers(tree: params.Params, workspace: Workspace) -> tuple["Observer", "Observer"]:
+def observers(tree: Params, workspace: Workspace) -> tuple["Observer", "Observer"]:
     """Make the observers of every training: the live audit and MLflow's log."""
     from simic.audit.live import LiveAudit
     from simic.pipeline import tracking

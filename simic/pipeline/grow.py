@@ -26,7 +26,6 @@ from simic.growth.networks.hosts import build_host
 from simic.params import Host, Params, Prepare, Train
 from simic.pipeline.display import shown
 from simic.pipeline.paths import Workspace
-from simic.pipeline.stages import raw_data
 from simic.training import machine
 
 USUAL_HOSTS = {1: "transformer/baseline", 3: "cnn/baseline"}  # by the dimensions of a sample
@@ -97,7 +96,7 @@ def growth(params: Params, workspace: Workspace, asked: Growth) -> Iterator[tupl
 def _prepare_asked(asked: Growth, params: Params, workspace: Workspace, prepared: Path) -> OwnData | None:
     """Write the splits of a task, or of the user's own data, and return these."""
     if asked.task is not None:
-        prepare.prepare(_asked_task(asked, params), params.rng_seed, prepared, raw_data(workspace))
+        prepare.prepare(_asked_task(asked, params), params.rng_seed, prepared, seals.raw_data(workspace.root))
         return None
     if asked.data is None:
         raise SimicError("grow: needs data, a file or a folder, or --task NAME")

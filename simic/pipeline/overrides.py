@@ -15,12 +15,13 @@ from simic.params import parse, read_tree
 
 
 def write(path: Path, overrides: list[str]) -> list[str]:
-    """Change the file in place, comments kept, after checking the result; return ``key: old -> new`` lines.
+    """Change a params file in place, comments kept, by overrides that ``params.load`` has accepted.
 
-    Raise SimicError, with the file untouched, when a key or value is not allowed.
+    Returns:
+        A line ``key: old -> new`` for every value that differs.
     """
-    before, after = read_tree(path), read_tree(path, overrides)
-    params.load(path, overrides)
+    before = read_tree(path)
+    after = read_tree(path, overrides)
     values = {key: value_at(after, key) for key in (override.partition("=")[0] for override in overrides)}
     changes = list[str]()
     for key, new in values.items():

@@ -37,16 +37,12 @@ class Workspace:
     figures = _Place("reports/figures")
     model_card = _Place("reports/model_card.md")
     state = _Place(".simic")  # unfinished work, locks and caches: never versioned
-    finished = _Place(".simic/finished")  # the last finished training, kept so that it can be made longer
+    work_root = _Place(".simic/work")  # the training of this project, unfinished or not
+    previous = _Place(".simic/previous")  # unfinished training of other settings, put by
 
     def work(self, fingerprint: str) -> Path:
-        """Return the directory of one unfinished training run."""
-        return self.state / "work" / fingerprint[:16]
-
-    def kept_runs(self) -> list[Path]:
-        """Return the directories of all unfinished runs, then of the finished ones put by."""
-        parents = (self.state / "work", self.finished)
-        return [path for parent in parents for path in sorted(parent.glob("[!.]*")) if path.is_dir()]
+        """Locate the directory of the training with this identity."""
+        return self.work_root / fingerprint[:16]
 
 
 def sqlite_uri(file: Path) -> str:

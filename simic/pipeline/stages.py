@@ -2,8 +2,6 @@
 
 import functools
 import json
-import os
-import shutil
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import closing
@@ -15,37 +13,34 @@ from typing import TYPE_CHECKING
 from simic import durable, seals
 from simic.agent import export
 from simic.data import prepare as data
-from simic.data.batches import data_hash, load_split, read_meta
+from simic.data.batches import load_split, read_meta
 from simic.envs import gym_env
 from simic.errors import SimicError
 from simic.params import Params
 from simic.pipeline import dvc_record
 from simic.pipeline.display import beside, shown
-from simic.pipeline.kept_runs import TrainingRecipe
 from simic.pipeline.paths import Workspace
+from simic.seals import Identity
 from simic.telemetry import publish
 from simic.training import card, checkpoint, kept_iteration, machine, trainer
 from simic.training.interrupts import stop_on_signals
 from simic.training.learned import Learned
 from simic.training.observers import Observer
-from simic.training.run_layout import CHECKPOINTS
 from simic.training.session import Session, open_session
 
 if TYPE_CHECKING:
     from simic.audit.record import RunRecord
     from simic.evaluation.parts import Parts
-    from simic.evaluation.result import HeadroomReport
-
-OTHER_HEADROOM = "{}: of other data or params than these; run simic headroom first"
 
 
 def prepare(params: Params, workspace: Workspace) -> None:
     """Read the task's data, check it, split it: data/prepared."""
+    identity = seals.identify(workspace.root, "prepare", params)
     if params.prepare.is_gym:
         gym_env.prepare(params.prepare.gym, params.rng_seed, workspace.prepared)
     else:
-        data.prepare(params.prepare, params.rng_seed, workspace.prepared, raw_data(workspace))
-    seals.write(workspace.root, "prepare", params)
+        data.prepare(params.prepare, params.rng_seed, workspace.prepared, seals.raw_data(workspace.root))
+    seals.write(workspace.root, identity)
 
 
 def train(
@@ -56,18 +51,19 @@ def train(
     fresh: bool = False,
 ) -> None:
     """Train the controller in its work directory, resuming where an earlier process stopped, and publish the result:
-    checkpoints/, models/, telemetry/. Raise ``Interrupted`` when asked to stop. The work directory stays until the
-    result is recorded (``discard_work``): training that is finished is published again, not done again.
+    checkpoints/, models/, telemetry/. Raise ``Interrupted`` when asked to stop. The work directory stays: training that
+    is finished is published again, not done again, and can be made longer.
     """
-    asked = stop or threading.Event()
-    work, prepared = workspace.work(fingerprint(params, workspace)), workspace.prepared
+    identity = seals.identify(workspace.root, "train", params)
+    work = workspace.work(identity.sha256)
+    stop = stop or threading.Event()
     code = dvc_record.code_revision(workspace.root)
-    with stop_on_signals(asked), open_session(params, work, prepared, fresh, code=code) as session:
-        watching = beside(observers, params.runtime.progress, floors(params, workspace))
-        counters = trainer.train(session, watching, asked)
+    with stop_on_signals(stop), open_session(params, work, workspace.prepared, fresh, code=code) as session:
+        shown_to = beside(observers, params.runtime.progress, floors(params, workspace))
+        counters = trainer.train(session, shown_to, stop)
         best = counters.best_iteration or counters.iteration
         _publish(session, workspace, best, counters.iteration)
-        seals.write(workspace.root, "train", params)
+        seals.write(workspace.root, identity)
 
 
 def floors(params: Params, workspace: Workspace) -> dict[str, float]:
@@ -76,45 +72,16 @@ def floors(params: Params, workspace: Workspace) -> dict[str, float]:
     """
     from simic.evaluation import endpoints, gym, result
 
-    of_gym = result.schema_of(workspace.headroom) == gym.SCHEMA
-    if not workspace.headroom.exists() or of_gym != params.prepare.is_gym:
+    if not seals.holds(workspace.root, "headroom", params):
         return {}
-    if of_gym:
-        return gym.floors(params, workspace.prepared, workspace.headroom)
+    if params.prepare.is_gym:
+        return gym.floors(workspace.headroom)
     headroom = result.read_headroom(workspace.headroom)
-    if not _is_of(headroom, params, workspace):
-        return {}
     if headroom.validation:
         return headroom.validation
     reached = next(iter(headroom.standings.values())).policies
     shown = ("static", endpoints.COMMON, endpoints.ORACLE_TASK)
     return {name: reached[name].score.estimate for name in shown if name in reached}
-
-
-def discard_work(params: Params, workspace: Workspace) -> None:
-    """Move a finished, published and recorded training from work/ to finished/, where it replaces the one before and
-    can be made longer; remove what killed processes left.
-    """
-    unfinished = workspace.state / "work"
-    for rest in unfinished.glob(".*.old"):
-        shutil.rmtree(rest)
-    if not any(unfinished.glob("*")):
-        return
-    work = workspace.work(fingerprint(params, workspace))
-    if _is_published(params, work, workspace):
-        for earlier in workspace.finished.glob("[!.]*"):
-            durable.remove_directory(earlier)
-        durable.move_directory(work, workspace.finished / work.name)
-
-
-def _is_published(params: Params, work: Path, workspace: Workspace) -> bool:
-    """Return whether the end of this training, and not of an earlier one, is published and sealed."""
-    store, manifest = checkpoint.CheckpointStore(work / CHECKPOINTS, params.runtime.keep_last), checkpoint.MANIFEST_FILE
-    end, published = store.path(params.train.iterations) / manifest, workspace.checkpoints / "latest" / manifest
-    seal = seals.read(workspace.root, "train")
-    if seal is None or not end.exists() or not published.exists() or end.read_bytes() != published.read_bytes():
-        return False
-    return seal.writes["checkpoints"] == seals.content_hash(workspace.checkpoints)
 
 
 def _publish(session: Session, workspace: Workspace, best: int, latest: int) -> None:
@@ -138,7 +105,8 @@ def headroom(params: Params, workspace: Workspace) -> None:
     """Measure floors, rules and a search over schedules on the held-out tasks, before anything is learned:
     reports/headroom.json.
     """
-    parts = _parts("headroom", params, workspace)
+    identity = seals.identify(workspace.root, "headroom", params)
+    parts = _parts(workspace, identity)
     if params.prepare.is_gym:
         from simic.evaluation import gym
 
@@ -151,18 +119,15 @@ def headroom(params: Params, workspace: Workspace) -> None:
         with shown(params.runtime.progress, "headroom") as progress:
             report = measure(params, workspace.prepared, machine.configure(params.runtime), progress, parts)
     durable.replace_file(workspace.headroom, report.to_json().encode())
-    seals.write(workspace.root, "headroom", params)
+    seals.write(workspace.root, identity)
     parts.drop()
 
 
-def _parts(stage: str, params: Params, workspace: Workspace) -> "Parts":
-    """Return the parts of a stage that were done before it was interrupted, with this code, params and inputs."""
+def _parts(workspace: Workspace, identity: Identity) -> "Parts":
+    """Open the parts of a stage that were done before it was interrupted, of the same identity."""
     from simic.evaluation.parts import Parts
 
-    made_by = seals.recipe(workspace.root, stage, params)
-    read = [seals.content_hash(workspace.root / place) for place in seals.STAGES[stage].reads]
-    digest = durable.sha256_of(json.dumps([made_by, read], sort_keys=True).encode())
-    return Parts(workspace.state / "parts" / stage / digest[:16])
+    return Parts(workspace.state / "parts" / identity.stage / identity.sha256[:16])
 
 
 def evaluate(params: Params, workspace: Workspace) -> None:
@@ -178,9 +143,8 @@ def evaluate(params: Params, workspace: Workspace) -> None:
     from simic.evaluation.policies import actors
     from simic.evaluation.scoring import EvaluationSetup, Performance
 
-    headroom = result.read_headroom(unchanged(workspace, workspace.headroom))
-    if not _is_of(headroom, params, workspace):
-        raise SimicError(OTHER_HEADROOM.format(workspace.headroom))
+    identity = seals.identify(workspace.root, "evaluate", params)
+    headroom = result.read_headroom(_own_headroom(params, workspace))
     device = machine.configure(params.runtime)
     kept = checkpoint.read_published(workspace.checkpoints, params.evaluate.checkpoint)
     unchanged(workspace, workspace.checkpoints)  # they may be those of another run
@@ -189,7 +153,7 @@ def evaluate(params: Params, workspace: Workspace) -> None:
     # In episodes of other lengths and on outside tables only the first policy plays: nobody reads the others there.
     alone = params.model_copy(update={"evaluate": params.evaluate.model_copy(update={"policies": policies[:1]})})
     players_in = functools.partial(actors, alone, learned=learned)
-    parts = _parts("evaluate", params, workspace)
+    parts = _parts(workspace, identity)
     others = evaluation.elsewhere(params, workspace.prepared, device, players_in, headroom, parts)
     setup = EvaluationSetup.open(params, workspace.prepared, device, len(policies))
     players = actors(params, setup.env, learned)
@@ -213,7 +177,7 @@ def evaluate(params: Params, workspace: Workspace) -> None:
         report = evaluation.evaluate(setup, players, headroom, params, kept, on_end, others)
         metrics = json.dumps(endpoints.metrics(report), indent=2) + "\n"
         durable.replace_files({workspace.evaluation: report.to_json().encode(), workspace.metrics: metrics.encode()})
-    seals.write(workspace.root, "evaluate", params)
+    seals.write(workspace.root, identity)
     parts.drop()
 
 
@@ -221,10 +185,8 @@ def _evaluate_gym(params: Params, workspace: Workspace) -> None:
     """Evaluate on a Gymnasium environment, where nothing is grown: reports/grown says so."""
     from simic.evaluation import gym
 
-    headroom = gym.read_headroom(unchanged(workspace, workspace.headroom))
-    of = headroom.data_sha256, headroom.settings_sha256
-    if of != (data_hash(workspace.prepared), gym.settings(params)):
-        raise SimicError(OTHER_HEADROOM.format(workspace.headroom))
+    identity = seals.identify(workspace.root, "evaluate", params)
+    headroom = gym.read_headroom(_own_headroom(params, workspace))
     machine.configure(params.runtime)
     kept = checkpoint.read_published(workspace.checkpoints, params.evaluate.checkpoint)
     unchanged(workspace, workspace.checkpoints)
@@ -235,15 +197,15 @@ def _evaluate_gym(params: Params, workspace: Workspace) -> None:
     durable.replace_files(
         {workspace.evaluation: report.to_json().encode(), workspace.metrics: gym.metrics(report).encode()}
     )
-    seals.write(workspace.root, "evaluate", params)
+    seals.write(workspace.root, identity)
 
 
-def _is_of(headroom: "HeadroomReport", params: Params, workspace: Workspace) -> bool:
-    """Return whether headroom was measured on the prepared data and with these params."""
-    from simic.evaluation import endpoints
-
-    measured = headroom.data_sha256, headroom.settings_sha256
-    return measured == (data_hash(workspace.prepared), endpoints.settings(params))
+def _own_headroom(params: Params, workspace: Workspace) -> Path:
+    """Locate headroom.json; SimicError where it was not measured by this code, with these params and data."""
+    path = unchanged(workspace, workspace.headroom)
+    if path.exists() and not seals.holds(workspace.root, "headroom", params):
+        raise SimicError(f"{path}: of other data, params or code than these; run simic headroom first")
+    return path
 
 
 def explain(params: Params, workspace: Workspace, task: str, step: int) -> str:
@@ -267,8 +229,10 @@ def audit(params: Params, workspace: Workspace) -> None:
     """Check the run and write the reports, the model card, findings and their numbers."""
     from simic.audit.report import write_report
 
+    identity = seals.identify(workspace.root, "audit", params)
     with seals.explain_damage(workspace.root, params):
         write_report(recorded(params, workspace), workspace.reports)
+    seals.write(workspace.root, identity)
 
 
 def recorded(params: Params, workspace: Workspace) -> "RunRecord":
@@ -317,12 +281,6 @@ STAGES: dict[str, Callable[..., None]] = {
 }
 
 
-def raw_data(workspace: Workspace) -> Path:
-    """Return where user data lies: SIMIC_DATA_DIR, else data/raw."""
-    named = os.environ.get("SIMIC_DATA_DIR")
-    return Path(named) if named else workspace.raw
-
-
 def fingerprint(params: Params, workspace: Workspace) -> str:
-    """Return the sha256 of all that decides what training computes: params, data, code, format of checkpoints."""
-    return TrainingRecipe.of(params, workspace).fingerprint
+    """Compute the identity of training with these params, data and code, which names its work directory."""
+    return seals.identify(workspace.root, "train", params).sha256

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from simic.errors import SimicError
-from simic.params import Params, digest
+from simic.params import Params, differences, digest
 from simic.telemetry.recorder import Chain, Extent
 from simic.telemetry.rows import FindingRow
 from simic.telemetry.timing import TIMING_FILE
@@ -173,19 +173,6 @@ def compare(manifest: Manifest, identity: Identity) -> list[FindingRow]:
             FindingRow(iteration=iteration, check="inexact_resume", severity="medium", message=text, evidence=machine)
         )
     return findings
-
-
-def differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
-    """List the leaves that differ, by dotted name, each as "old → new"."""
-    changed: dict[str, str] = {}
-    for key in sorted(old.keys() | new.keys()):
-        before = old.get(key)
-        after = new.get(key)
-        if isinstance(before, Mapping) and isinstance(after, Mapping):
-            changed |= differences(before, after, f"{prefix}{key}.")
-        elif before != after:
-            changed[f"{prefix}{key}"] = f"{before} → {after}"
-    return changed
 
 
 def _listed(changed: Mapping[str, str]) -> str:

@@ -129,10 +129,8 @@ def open_session(
             iteration = state.counters.iteration
             recorder = files.enter_context(Recorder(work_dir, extent, iteration))
             lost = resume.lost_times(iteration, recorder.lost_times)
-            # What no checkpoint is behind is noted with the start; what is no mere remark is a finding too.
-            lineage = [finding for finding in run_layout.read_lineage(work_dir) if finding.iteration >= iteration]
-            findings += [*lost, *(finding for finding in lineage if finding.severity != "info")]
-            _note_start(work_dir, iteration, recorder.dropped, [*start.findings, *lost, *lineage], code)
+            findings += lost
+            _note_start(work_dir, iteration, recorder.dropped, [*start.findings, *lost], code)
         del start  # the checkpoint's tensors are not kept beside the state they were loaded into
         yield Session(params, work_dir, state, recorder, store, identity, findings, ranks)
 
@@ -158,7 +156,7 @@ def _clear(work_dir: Path) -> None:
     for path in work_dir.iterdir():
         if path.is_dir():
             shutil.rmtree(path)
-        elif path.name not in (LOCK_FILE, run_layout.RECIPE):
+        elif path.name not in (LOCK_FILE, run_layout.IDENTITY):
             path.unlink()
 
 

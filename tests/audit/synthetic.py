@@ -188,7 +188,7 @@ def headroom(count=20, gain=8.0):
 
     cost, flat = 8, ((500.0,) * len(SCHEDULES),) * count
     bare = HeadroomReport(
-        data_sha256="d" * 64, settings_sha256=endpoints.settings(params()), rng_seed=1, epochs=STEPS, host=HOST,
+        data_sha256="d" * 64, rng_seed=1, epochs=STEPS, host=HOST,
         max_seeds=1, param_budget=4.0, price=0.0, tasks=TASKS, rows=rows, schedules=SCHEDULES, common=1,
         common_cost=cost, search_scores=((70.0, 71.0, *(70.0,) * (len(SCHEDULES) - 2)),), choosing_val_pct=table(1),
         val_pct=table(2), test_pct=table(3), params=flat, flops_per_sample=flat, grid_cost=cost,

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from simic.pipeline import kept_runs, stages
-from simic.pipeline.kept_runs import Kept
+from simic.pipeline import stages, training_work
 from simic.pipeline.paths import Workspace
 from simic.telemetry.columns import Columns
 from simic.telemetry.rows import UpdateRow
@@ -41,16 +40,11 @@ def unfinished(tmp_path_factory: pytest.TempPathFactory) -> PartialRollout:
     first, longer = (tree(*SHORT, f"train.iterations={count}") for count in (STOPPED + 1, STOPPED + 2))
     workspace = Workspace(tmp_path_factory.mktemp("unfinished") / "project")
     stages.prepare(first, workspace)
-    kept_runs.begin(first, workspace, fresh=False, allow_code_change=False)
+    training_work.begin(first, workspace, fresh=False)
     stop = threading.Event()
     with pytest.raises(Interrupted):
         stages.train(first, workspace, (Interrupter(STOPPED, stop),), stop)
-    work = workspace.work(stages.fingerprint(first, workspace))
-    kept = Kept.read(work)
-    assert kept is not None
-    other = kept.recipe.model_copy(update={"code": {**kept.recipe.code, "envs": "0" * 64}})
-    Kept(recipe=other).write(work)
-    assert kept_runs.begin(longer, workspace, fresh=False, allow_code_change=True) is not None
+    assert training_work.begin(longer, workspace, fresh=False) != []
     place = workspace.work(stages.fingerprint(longer, workspace)).relative_to(workspace.root).as_posix()
     published = {}
     opened = judging.Opener(longer, workspace.prepared)

@@ -22,7 +22,7 @@ from simic.errors import SimicError
 from simic.evaluation import explain, result, scoring
 from simic.growth.grown_network import load_grown
 from simic.params import Params
-from simic.pipeline import kept_runs, run_summary, stages
+from simic.pipeline import run_summary, stages, training_work
 from simic.pipeline.grow import _asked_policy
 from simic.pipeline.paths import Workspace
 from simic.telemetry import starts
@@ -123,7 +123,7 @@ class Opener:
     def published(self, workspace: Workspace, fresh: bool = False) -> tuple[int, Ended]:
         """After how many iterations, and what."""
         tree, told = self.tree, set[tuple[str, str]]()
-        said = kept_runs.begin(tree, workspace, fresh, allow_code_change=False)
+        said = "; ".join(training_work.begin(tree, workspace, fresh))
         self.state.load(*self.fresh)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(session, "assemble", lambda *given: self.state)

@@ -153,12 +153,3 @@ def test_a_task_without_another_of_its_group_gets_two_hosts_since_an_interval_ne
     assert EvaluationSetup.open(few, lone).tasks.tolist() == [0, 0]
 
 
-def test_the_settings_are_all_that_decides_how_hosts_fare_and_nothing_of_the_controller(params):
-    def changed(**train):
-        return endpoints.settings(params.model_copy(update={"train": params.train.model_copy(update=train)}))
-
-    same = endpoints.settings(params)
-    assert changed(envs=8, iterations=3, validate_every=1) == same
-    others = {changed(price=1.0), changed(episode_steps=3), changed(actions={}), changed(batch_size=16)}
-    others.add(endpoints.settings(params.model_copy(update={"rng_seed": 2})))
-    assert len(others | {same}) == 6

@@ -41,7 +41,7 @@ def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workspace:
 @pytest.fixture
 def toys(monkeypatch: pytest.MonkeyPatch) -> Toys:
     replaced = ObservedToys()
-    monkeypatch.setattr(stages, "STAGES", {name: getattr(replaced, name) for name in stages.STAGES})
+    monkeypatch.setattr(stages, "STAGES", replaced.stages(*stages.STAGES))
     monkeypatch.setattr(engine, "observers", lambda *_: ())
     monkeypatch.setattr(engine, "log_run", lambda _: None)  # there is no report
     as_a_process = dvc_record._dvc

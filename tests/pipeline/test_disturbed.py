@@ -22,7 +22,7 @@ import yaml
 
 from simic import cli, params, seals
 from simic.errors import EXIT_INTERRUPTED, EXIT_REFUSED, exit_with_message
-from simic.pipeline import dvc_record, engine, kept_runs, stages, tracking
+from simic.pipeline import dvc_record, engine, stages, tracking, training_work
 from simic.pipeline.paths import Workspace
 from simic.training import trainer
 from simic.training.observers import Observer
@@ -89,7 +89,7 @@ def refresh(name: str, workspace: Workspace) -> None:
     """As `simic run` does; nothing is left to be trained."""
     steps = Steps()
     with engine.workspace_lock(workspace):
-        engine.refresh(name, workspace, engine.Execution((steps,)), lambda line: None)
+        engine.refresh(name, params.load(workspace.params), workspace, engine.Execution((steps,)), lambda line: None)
     assert steps.count == 0, "trained again"
 
 
@@ -115,7 +115,7 @@ def points(workspace: Workspace) -> str:
 def left(workspace: Workspace, name: str) -> dict[str, str]:
     """What a stage that is done must leave."""
     assert not dvc_record.is_stale(workspace.root, name)
-    assert list((workspace.state / "work").glob("*")) == []
+    assert list(workspace.work_root.glob(".*")) == []
     assert [path for path in workspace.root.rglob("*.tmp") if ".dvc" not in path.parts] == []  # DVC leaves its own
     # MLflow refuses a project that was copied after it was told, so it is asked of training alone.
     return contents(workspace.root, name) | ({"MLflow": points(workspace)} if name == "train" else {})
@@ -168,7 +168,7 @@ class Chain:
         workspace, root = self._workspace, self._workspace.root
         if name == "train":  # all but its end
             loaded = params.load(workspace.params)
-            kept_runs.begin(loaded, workspace, fresh=False, allow_code_change=False)
+            training_work.begin(loaded, workspace, fresh=False)
             with open_session(loaded, workspace.work(stages.fingerprint(loaded, workspace)), workspace.prepared) as own:
                 trainer.train(own)
         before = Path(shutil.copytree(root, root.with_name(f"before-{name}")))

@@ -1,7 +1,6 @@
 """Is a stage's record true, and record it: DVC as a command, in projects of a few lines."""
 
 import errno
-import json
 import shutil
 import subprocess
 import sys
@@ -51,10 +50,6 @@ def recorded(committed: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(committed, tmp_path / "recorded"))
 
 
-def dvc(project: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-m", "dvc", *arguments], cwd=project, capture_output=True, text=True)
-
-
 def test_any_change_of_code_params_or_output_makes_it_stale(recorded: Path) -> None:
     assert not dvc_record.is_stale(recorded, "double")
     for name, content in (("code.py", "2"), ("params.yaml", "number: 3\n"), ("out.txt", "5")):
@@ -62,26 +57,6 @@ def test_any_change_of_code_params_or_output_makes_it_stale(recorded: Path) -> N
         (recorded / name).write_text(content)
         assert dvc_record.is_stale(recorded, "double"), name
         (recorded / name).write_text(before)
-
-
-def test_what_the_records_of_others_say_needs_no_dvc(recorded: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A stage that is not recorded, and one that read what another has made anew since; each as DVC has it."""
-    after = "  after: {cmd: exit 9, deps: [out.txt], outs: [other.txt]}"
-    (recorded / "dvc.yaml").write_text(DVC_YAML + after)
-    (recorded / "other.txt").write_text("5")
-
-    def assert_stale_also_without_dvc() -> None:
-        assert json.loads(dvc(recorded, "status", "--json", "after").stdout)
-        with monkeypatch.context() as patch:
-            patch.setattr(dvc_record, "_dvc", None)
-            assert dvc_record.is_stale(recorded, "after")
-
-    assert_stale_also_without_dvc()
-    dvc_record.commit(recorded, "after")
-    assert not dvc_record.is_stale(recorded, "after")
-    (recorded / "out.txt").write_text("6")
-    dvc_record.commit(recorded, "double")
-    assert_stale_also_without_dvc()
 
 
 def test_unpacked_archive_works_and_joining_git_later_too(recorded: Path) -> None:

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 import yaml
 
-from simic import durable
+from simic import durable, params
 from simic.errors import SimicError
 from simic.params import Params
-from simic.pipeline import dvc_record, engine, kept_runs, stages
+from simic.pipeline import dvc_record, engine, stages, training_work
 from simic.pipeline.paths import Workspace
 from tests.conftest import Simic
 from tests.helpers import Toys, toy_project
@@ -53,14 +53,15 @@ def workspace(tmp_path: Path) -> Workspace:
 def toys(monkeypatch: pytest.MonkeyPatch) -> StoppableToys:
     """In place of the stages; MLflow has nothing to be told of them."""
     found = StoppableToys()
-    monkeypatch.setattr(stages, "STAGES", {"prepare": found.prepare, "train": found.train})
+    monkeypatch.setattr(stages, "STAGES", found.stages("prepare", "train"))
     monkeypatch.setattr(engine, "observers", lambda *_: ())
     return found
 
 
 def chain(workspace: Workspace, **options: bool | threading.Event) -> list[str]:
     """The names of the stages that ran."""
-    return engine.run_chain(workspace, "train", engine.Execution(**options), lambda line: None)
+    tree = params.load(workspace.params)
+    return engine.run_chain(tree, workspace, "train", engine.Execution(**options), lambda line: None)
 
 
 def dvc(workspace: Workspace, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -71,10 +72,10 @@ def dvc(workspace: Workspace, *arguments: str) -> subprocess.CompletedProcess[st
 def test_what_ran_is_recorded_and_then_neither_entry_does_anything_until_params_change(
     workspace: Workspace, toys: StoppableToys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Stopped training is not recorded; alone it needs no headroom; fresh, it prepares nothing. DVC is asked once about
-    all that is up to date.
+    """Stopped training is not recorded; alone it needs no headroom; fresh, it prepares nothing. Seals say what is up to
+    date: DVC is not asked.
     """
-    monkeypatch.setattr(stages, "STAGES", {"prepare": toys.prepare, "headroom": toys.headroom, "train": toys.train})
+    monkeypatch.setattr(stages, "STAGES", toys.stages("prepare", "headroom", "train"))
     stop = threading.Event()
     stop.set()
     with pytest.raises(Stopped):
@@ -84,7 +85,7 @@ def test_what_ran_is_recorded_and_then_neither_entry_does_anything_until_params_
     assert dvc(workspace, "repro", "train").returncode == 0  # a stage that ran would exit 9
     asked, ask = list[str](), dvc_record._dvc
     monkeypatch.setattr(dvc_record, "_dvc", lambda root, *words: asked.append(words[0]) or ask(root, *words))
-    assert chain(workspace) == [] and asked == ["status"]
+    assert chain(workspace) == [] and asked == []
     assert chain(workspace, fresh=True) == ["train"]
     assert toys.ran == ["prepare", "train", "train", "train fresh"]
     # Changed params run what depends on them alone, and edited meanwhile they are not recorded.
@@ -122,8 +123,9 @@ def test_a_run_of_an_experiment_bears_its_name(workspace: Workspace, monkeypatch
 def refused(workspace: Workspace, *overrides: str) -> tuple[str, list[str]]:
     """Why, and what was said before."""
     said = list[str]()
+    tree = params.load(workspace.params, list(overrides))
     with pytest.raises(SimicError) as caught:
-        engine.run_chain(workspace, "train", engine.Execution(), said.append, overrides)
+        engine.run_chain(tree, workspace, "train", engine.Execution(), said.append, overrides)
     return str(caught.value), said
 
 
@@ -148,14 +150,16 @@ def source(workspace: Workspace, toys: StoppableToys, monkeypatch: pytest.Monkey
     file.write_text("one")
     monkeypatch.setenv("SIMIC_DATA_DIR", str(file.parent))
 
+    plain = toys.prepare
+
     def prepare(params: Params, workspace: Workspace) -> None:
-        toys.prepare(params, workspace)
+        plain(params, workspace)
         (workspace.prepared / "x").write_text(file.read_text())
         (workspace.prepared / "meta.json").write_text(json.dumps({"source_sha256": durable.sha256(file)}))
 
-    monkeypatch.setitem(stages.STAGES, "prepare", prepare)
+    monkeypatch.setattr(toys, "prepare", prepare)
     # There are no real data.
-    monkeypatch.setattr(kept_runs, "begin", lambda *_: None)
+    monkeypatch.setattr(training_work, "begin", lambda *_: [])
     return file
 
 

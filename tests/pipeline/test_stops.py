@@ -88,7 +88,7 @@ def test_a_second_signal_while_a_stopped_stage_tidies_up_spoils_nothing(
 
 def test_what_is_done_is_recorded_before_the_run_stops(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     workspace, toys = toy_project(tmp_path), Toys()
-    monkeypatch.setattr(stages, "STAGES", {"prepare": toys.prepare, "train": toys.train})
+    monkeypatch.setattr(stages, "STAGES", toys.stages("prepare", "train"))
     monkeypatch.setattr(engine, "observers", lambda *_: ())
     workspace.checkpoints.mkdir()
     commit = dvc_record.commit
@@ -96,6 +96,6 @@ def test_what_is_done_is_recorded_before_the_run_stops(tmp_path: Path, monkeypat
     for stage in ("prepare", "train"):
         execution = engine.Execution(stop=threading.Event())
         with pytest.raises(Interrupted, match=f"stopped after {stage}, which is done and recorded; the same command"):
-            engine.refresh(stage, workspace, execution, lambda line: None)
+            engine.refresh(stage, params.load(workspace.params), workspace, execution, lambda line: None)
         assert not dvc_record.is_stale(workspace.root, stage)
     assert toys.ran == ["prepare", "train"]

@@ -82,7 +82,6 @@ def _evaluation_follows(run: RunRecord) -> Outcome:
     rules = {name: result.per_seed for name, result in evaluation.policies.items() if name in headroom.policies}
     pairs = {
         "data_sha256": (headroom.data_sha256, evaluation.data_sha256),
-        "settings_sha256": (headroom.settings_sha256, endpoints.settings(run.params)),
         "tasks": (headroom.tasks, evaluation.tasks),
         "rows": (headroom.rows, evaluation.rows),
         "host": (headroom.host, evaluation.host),

@@ -1,0 +1,166 @@
+"""Find the one training of a project, and decide whether it goes on or training begins anew.
+
+It is in .simic/work, in a folder named by the identity of the stage train. With more iterations it goes on. With other
+params, data or code training begins anew; what had been begun is then put by in .simic/previous, in place of what was
+there, and goes on when the earlier settings are restored. Finished trainings are in DVC and MLflow.
+"""
+
+import shutil
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from simic import durable, seals
+from simic.data.batches import META_FILE
+from simic.params import Params, digest
+from simic.pipeline.paths import Workspace
+from simic.seals import Identity
+from simic.telemetry.naming import run_name
+from simic.training import resume
+from simic.training.checkpoint import MANIFEST_FILE, CheckpointStore, Damaged, read_manifest
+from simic.training.resume import HARMLESS
+from simic.training.run_layout import CHECKPOINTS, IDENTITY, had_begun, make_room
+
+MOST_CHANGES = 3  # named in one line
+
+
+class Training(NamedTuple):
+    """Describe a training in .simic: its folder, the iterations that it has, what it is of (None: not readable)."""
+
+    folder: Path
+    iterations: int
+    identity: Identity | None
+
+    @classmethod
+    def read(cls, folder: Path) -> "Training":
+        try:
+            identity = Identity.model_validate(durable.checked((folder / IDENTITY).read_bytes()))
+        except (OSError, ValueError):
+            identity = None
+        return cls(folder, max(CheckpointStore(folder / CHECKPOINTS, 1).numbers(), default=0), identity)
+
+    @property
+    def finished(self) -> bool:
+        train = self.identity.params["train"] if self.identity else None
+        return isinstance(train, dict) and train["iterations"] == self.iterations
+
+    def goes_on_as(self, now: Identity, iterations: int) -> bool:
+        """Tell whether training of this identity, so long, can take it up: no change forbids it, and it is shorter."""
+        if self.identity is None or not 0 < self.iterations < iterations:
+            return False
+        return self.identity.changes(now).keys() <= set(HARMLESS)
+
+    def changed(self, now: Identity) -> str:
+        """Name what has changed since it was begun."""
+        if self.identity is None:
+            return f"{IDENTITY} is damaged"
+        changes = [f"{name} ({values})" if values else name for name, values in self.identity.changes(now).items()]
+        more = f" and {len(changes) - MOST_CHANGES} more" if len(changes) > MOST_CHANGES else ""
+        return f"{', '.join(changes[:MOST_CHANGES])}{more} changed since"
+
+
+def trainings(workspace: Workspace) -> list[Training]:
+    """List the training of the project, and the one that was put by."""
+    folders = [path for parent in (workspace.work_root, workspace.previous) for path in sorted(parent.glob("[!.]*"))]
+    return [Training.read(folder) for folder in folders if folder.is_dir()]
+
+
+def describe(workspace: Workspace, tree: Params) -> Iterator[str]:
+    """Say of every training in .simic whether the next start goes on with it, and else why not."""
+    if not (workspace.prepared / META_FILE).exists():
+        return
+    now = seals.identify(workspace.root, "train", tree)
+    for training in trainings(workspace):
+        line = f"{run_name(training.folder.name)}: {training.iterations} iterations in {training.folder}"
+        if training.folder.name == now.sha256[:16] or training.goes_on_as(now, tree.train.iterations):
+            yield f"{line}; the next training goes on with it"
+        else:
+            yield f"{line}: {training.changed(now)}; restore that to go on with it"
+
+
+def begin(tree: Params, workspace: Workspace, fresh: bool) -> list[str]:
+    """Give training its work directory; the caller holds the workspace's lock.
+
+    Returns:
+        Lines that say what it goes on with, what has changed, or what was lost.
+    """
+    if not (workspace.prepared / META_FILE).exists():
+        return []  # training says so
+    now = seals.identify(workspace.root, "train", tree)
+    work = workspace.work(now.sha256)
+    for leftover in (*workspace.work_root.glob(".*"), *workspace.previous.glob(".*")):
+        shutil.rmtree(leftover)  # of a process that was killed
+    make_room(work)
+    lines = list[str]()
+    if not fresh and not Training.read(work).iterations:
+        lines = _take_up(now, work, tree, workspace)
+    for training in trainings(workspace):
+        if training.folder.parent == work.parent and training.folder != work:
+            lines += _put_by(training, now, workspace)
+    if not fresh and not lines and not Training.read(work).iterations and had_begun(work):
+        lines.append("no checkpoint is left of what was begun before, so training begins anew")
+    _note(work, now)
+    return lines
+
+
+def _note(folder: Path, identity: Identity) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    durable.replace_file(folder / IDENTITY, durable.with_checksum(identity.model_dump(mode="json")))
+
+
+def _take_up(now: Identity, work: Path, tree: Params, workspace: Workspace) -> list[str]:
+    """Rename what this training can go on with to its work directory; say so."""
+    for training in trainings(workspace):
+        if training.folder == work or not (
+            training.folder.name == work.name or training.goes_on_as(now, tree.train.iterations)
+        ):
+            continue
+        # Stopped anywhere in here, the next start does the same again.
+        _rewrite_params(training.folder, tree)
+        _note(training.folder, now)
+        durable.remove_directory(work)
+        durable.move_directory(training.folder, work)
+        assert training.identity is not None or training.folder.name == work.name
+        changes = training.identity.changes(now) if training.identity else {}
+        text = f"goes on with run {run_name(training.folder.name)} after {training.iterations} iterations"
+        text += "".join(f"; {name} ({values}) changed" for name, values in changes.items())
+        if "train.iterations" in changes and tree.train.horizon is None:
+            text += "; the entropy bonus now falls over all of them (train.horizon)"
+        return [text]
+    return []
+
+
+def _rewrite_params(folder: Path, tree: Params) -> None:
+    """Give checkpoints the params that they go on with, as those of a training that was so long from its start."""
+    store = CheckpointStore(folder / CHECKPOINTS, tree.runtime.keep_last)
+    values = resume.Identity.params_of(tree)
+    for iteration in store.numbers():
+        with suppress(Damaged):  # it stays so, and is found when training opens it
+            path = store.path(iteration)
+            manifest = read_manifest(path)
+            update = {"params": values, "params_sha256": digest(values)}
+            durable.replace_file(path / MANIFEST_FILE, manifest.model_copy(update=update).to_json())
+
+
+def _put_by(training: Training, now: Identity, workspace: Workspace) -> list[str]:
+    """Make room for a training of another identity; say what has changed, and where the earlier one is."""
+    if not training.iterations:
+        durable.remove_directory(training.folder)
+        return []
+    line = f"run {run_name(training.folder.name)} does not go on: {training.changed(now)}"
+    if training.finished:
+        durable.remove_directory(training.folder)
+        return [line]
+    if workspace.previous.exists():
+        shutil.rmtree(workspace.previous)
+    target = workspace.previous / training.folder.name
+    durable.move_directory(training.folder, target)
+    return [f"{line}; its {training.iterations} iterations are put by in {target}: restore that to go on with them"]
+
+
+def clean(workspace: Workspace) -> Iterator[str]:
+    """Remove every training in .simic, and name it; the caller holds the workspace's lock."""
+    for training in trainings(workspace):
+        durable.remove_directory(training.folder)
+        yield f"run {run_name(training.folder.name)}: {training.iterations} iterations, {training.folder}"
