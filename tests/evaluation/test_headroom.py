@@ -151,5 +151,3 @@ def test_a_task_without_another_of_its_group_gets_two_hosts_since_an_interval_ne
     assert EvaluationSetup.open(few, bank).tasks.tolist() == [0, 1, 2]
     lone = tiny_suite(tmp_path, held_out=1)
     assert EvaluationSetup.open(few, lone).tasks.tolist() == [0, 0]
-
-
