@@ -8,9 +8,8 @@ import torch
 
 from simic.agent.spec import Observation
 from simic.envs import actions
-from simic.envs.actions import Budget, action_masks
 from simic.envs.play import Episode
-from simic.growth.life.lifecycle import advance, legal_ops
+from simic.growth.life.lifecycle import advance
 from simic.growth.life.vocabulary import Action, Op, Slots, Stage
 from tests.standard import Lifecycle
 
@@ -90,24 +89,3 @@ def test_an_op_reads_exactly_the_heads_that_its_row_names(op):
 
 
 # --- budgets ---
-
-
-RESERVE = torch.tensor([[10, 20, 30, 200], [40, 50, 60, 300], [70, 80, 90, 400]])
-
-
-@pytest.mark.parametrize("limit", [50.0, 150.0])
-def test_a_seed_may_come_where_it_and_those_of_other_slots_stay_within_the_limit(limit):
-    """What is legal without a budget is that of the reference (tests/growth/life/test_lifecycle.py)."""
-    generator = torch.Generator().manual_seed(1)
-    kinds = torch.randint(-1, 4, (60, 3), generator=generator)
-    slots = replace(Slots.empty(60, 3), stage=torch.where(kinds < 0, 0, int(Stage.TRAINING)), blueprint=kinds)
-    rules = Lifecycle(sequential_development=False)
-    masks = action_masks(slots, rules, Budget(RESERVE, limit, torch.ones(4, dtype=torch.bool)))
-    free = legal_ops(slots, rules)[:, Op.GERMINATE].tolist()
-    for env, seeds in enumerate(kinds.tolist()):
-        for slot in range(3):
-            held = sum(int(RESERVE[k, kind]) for k, kind in enumerate(seeds) if kind >= 0 and k != slot)
-            allowed = [free[env][slot] and held + size <= limit for size in RESERVE[slot].tolist()]
-            assert masks["blueprint"][env, slot].tolist() == allowed
-            assert bool(masks["slot"][env, Op.GERMINATE, slot]) == any(allowed)
-    assert torch.equal(masks["op"], masks["slot"].any(dim=2))

@@ -1,6 +1,5 @@
 """Configurations, contributions with their standard errors, interactions."""
 
-import math
 import statistics
 from itertools import combinations
 
@@ -55,17 +54,6 @@ def test_contribution_is_the_difference_of_accuracies_and_nan_where_nothing_acts
     assert abs(float(result.all_off_accuracy[1]) - 100 * float(correct[ALL_OFF, 1].double().mean())) < 1e-3
 
 
-def test_a_network_that_is_not_finite_has_no_accuracy(make_slots):
-    slots = example(make_slots)
-    correct = torch.ones(12, 2, 10, dtype=torch.bool)
-    loss = torch.ones(12, 2)
-    loss[MAIN, 0], loss[WITHOUT + 1, 1] = math.nan, math.inf
-    result = attribution.attribute(slots, correct, loss)
-    assert result.accuracy[0].isnan() and result.contribution[0].isnan().all()
-    assert not result.accuracy[1].isnan() and result.contribution[1].isnan().all()
-    assert not result.committed_accuracy.isnan().any()
-
-
 def worth(table: dict[tuple[int, ...], float], slots: int) -> torch.Tensor:
     """``correct [Cfg, 1, 100]`` of a host whose seeds, when only those of a key are on, answer so many of 100 right."""
     everyone = tuple(range(slots))
@@ -89,16 +77,3 @@ def test_interactions_are_those_of_a_known_table(make_slots):
     strongest = [max([0, *(value for pair, value in known.items() if k in pair)]) for k in range(3)]
     assert result.boost[0].tolist() == pytest.approx(strongest, abs=1e-4)
     assert result.contribution[0].tolist() == pytest.approx([61 - 30, 61 - 25, 61 - 50], abs=1e-4)
-
-
-def test_a_seed_without_an_acting_partner_has_no_interaction(make_slots):
-    slots = make_slots(
-        [[Stage.HOLDING, Stage.TRAINING], [Stage.HOLDING, Stage.HOLDING]], alpha=[[1.0, 0.0], [1.0, 1.0]]
-    )
-    loss = torch.ones(8, 2)
-    loss[attribution.alone(2, 1), 1] = math.nan  # a network of the second host's pair is broken
-    result = attribution.attribute(slots, torch.ones(8, 2, 10, dtype=torch.bool), loss)
-    for column in (result.interaction, result.boost):
-        assert column.isnan().all()
-    whole = attribution.attribute(slots, torch.ones(8, 2, 10, dtype=torch.bool), torch.ones(8, 2))
-    assert whole.interaction[0].isnan().all() and whole.interaction[1].tolist() == [0.0, 0.0]

@@ -8,9 +8,9 @@ import torch
 from simic.envs.governor import Cause
 from simic.growth.batch.population import Population
 from simic.growth.life.lifecycle import LIVE_STAGES, in_stages
-from simic.growth.life.vocabulary import ALPHA_SPEED_STEPS, Action, Op, Ramp, Stage
+from simic.growth.life.vocabulary import Action, Op, Stage
 from simic.params import Governor
-from tests.standard import Host, Lifecycle
+from tests.standard import Host
 
 from .conftest import AT_ONCE
 from .transitions import act
@@ -121,36 +121,6 @@ def test_an_exploding_loss_is_rolled_back_to_before_it_began(make_env):
             assert torch.equal(value[row], states[healthy][name][row]), name
     assert infos[begins].components["death"].tolist() == [0.0, -10.0, 0.0]
     assert not any(info.panicked[0] or info.panicked[2] for info in infos)
-
-
-def test_every_host_may_fail_and_the_episode_still_ends(make_env):
-    env = make_env(envs=3, steps=4, compose=spoiled(lambda state, _: state["host/param"].fill_(torch.nan)))
-    first, start = env.reset(options={"iteration": 0})
-    for step in range(4):
-        observation, reward, terminated, truncated, info = env.step(Action.wait(3))
-        assert info.panicked.all() == (step == 0) and info.valid.all() == (step == 0)
-        assert terminated.all() == (step == 0) and not truncated.any()
-        assert observation.features.isfinite().all() and reward.isfinite().all()
-        # A host that panics is scored as the snapshot it is put back to: here, as it was initialised.
-        assert torch.equal(info.committed_accuracy, start.committed_accuracy)
-    assert first.features.shape == observation.features.shape
-
-
-def test_while_a_seed_is_faded_out_the_governor_forgets_its_host(make_env):
-    env = make_env(envs=2, steps=28, family="mlp", lifecycle=Lifecycle(max_seeds=1), batches_per_epoch=1)
-    observation, _ = env.reset()
-    asked = [(0, Op.GERMINATE)]
-    fading = []
-    for step in range(28):
-        blended = bool((env.slots.alpha[:, 0] > 0).all() and observation.masks["slot"][:, Op.PRUNE, 0].all())
-        if blended and len(asked) == 1:
-            asked.append((step, Op.PRUNE))
-        op = asked[-1][1] if asked[-1][0] == step else Op.WAIT
-        observation, *_ = env.step(act(2, op, alpha_speed=len(ALPHA_SPEED_STEPS) - 1))
-        if bool((env.slots.ramp[:, 0] == Ramp.DOWN).all()):
-            fading.append((~env.state.vitals.losses.isnan()).sum(dim=1).tolist())
-    assert len(fading) >= 5 and all(known == [1, 1] for known in fading)
-    assert (env.state.vitals.losses.isfinite().sum(dim=1) > 1).all()  # and then remembers again
 
 
 def test_a_seed_that_makes_room_is_told_and_the_governor_forgets_its_network(make_env, play) -> None:

@@ -72,32 +72,6 @@ def test_germinating_and_pruning_earns_nothing_and_less_with_every_cycle(make_sl
     costs_more_and_more(mode, cycle, setting)
 
 
-def life(make_slots, kept: bool) -> list:
-    """A seed that gains 10 points, to the end of the episode, fossilized or pruned in the step before it."""
-    good = {"contribution": 10.0, "gain": 10.0}
-    states = [
-        make_slots([[Stage.DORMANT]]),
-        *(make_slots([[Stage.TRAINING]], dwell=[[n]], age=[[n]]) for n in (1, 2)),
-        measured(make_slots, Stage.BLENDING, **good, dwell=1, alpha=[[0.5]]),
-        *(measured(make_slots, Stage.HOLDING, **good, dwell=n, alpha=[[1.0]]) for n in (1, 2, 3)),
-    ]
-    final = measured(make_slots, Stage.FOSSILIZED, **good, dwell=1, alpha=[[1.0]])
-    states += [final, final] if kept else [make_slots([[Stage.PRUNED]]), make_slots([[Stage.EMBARGOED]])]
-    ops = [Op.GERMINATE, *[Op.WAIT] * 5, Op.FOSSILIZE if kept else Op.PRUNE, Op.WAIT]
-    accuracy = torch.tensor([50.0 if kept else 40.0])
-    loss = torch.tensor([1.2 if kept else 1.5])
-    steps = path(states, ops)
-    end = {"committed_accuracy": accuracy, "committed_loss": loss, "loss": loss}
-    steps[6:] = [replace(step, **end) for step in steps[6:]]
-    yes = torch.tensor([True])
-    return [*steps[:-1], replace(steps[-1], ended=yes, terminal=yes)]
-
-
-@every_mode
-def test_a_full_life_is_worth_more_than_a_pruned_one(make_slots, mode, setting):
-    assert value(mode, life(make_slots, kept=True), setting) > value(mode, life(make_slots, kept=False), setting)
-
-
 @every_mode
 @pytest.mark.parametrize("op", list(Op))
 def test_ransomware_is_not_rewarded_under_any_op(make_slots, mode, setting, op):
@@ -145,22 +119,6 @@ def test_a_fossilized_seed_has_no_further_attribution(make_slots, mode, setting)
     for op in (Op.WAIT, Op.GERMINATE):
         parts = rewards.components(mode, transition(before, after, op), setting)
         assert all(float(parts[name]) == 0.0 for name in CREDITS if name in parts)
-
-
-@every_mode
-def test_the_objective_is_paid_at_the_end_and_once(make_slots, mode, setting):
-    """Changes of loss and score are paid as they come; without a seed nothing else is."""
-    slots = make_slots([[Stage.DORMANT, Stage.PRUNED]])
-    steps = [transition(slots, slots) for _ in range(4)] + [transition(slots, slots, ended=True, terminal=True)]
-    differences = ("loss_improvement", "score_change")
-    objective = [name for name in rewards.MODES[mode] if name in OBJECTIVES and name not in differences]
-    assert objective or mode == "score"
-    found = paid(mode, steps, setting)
-    assert all(float(v) == 0.0 for parts in found for name, v in parts.items() if name not in OBJECTIVES)
-    amounts = [sum(float(parts[name]) for name in objective) for parts in found]
-    assert amounts[:4] == [0.0] * 4 and (amounts[4] > 0) == bool(objective)
-    died = transition(slots, slots, terminal=True, panicked=True)
-    assert all(float(rewards.components(mode, died, setting)[name]) == 0.0 for name in objective)
 
 
 @every_mode

@@ -84,15 +84,6 @@ def test_reset_measures_fresh_hosts_before_anything_is_trained(make_env, digits)
     assert not torch.equal(other.features, first)
 
 
-def test_a_broken_network_has_no_committed_accuracy(make_env, digits):
-    env = make_env(envs=2)
-    env.reset()
-    with torch.no_grad():
-        env.population._stores["host"].param[1].fill_(torch.nan)
-    accuracy, _ = env.committed(digits[1])
-    assert accuracy.isnan().tolist() == [False, True]
-
-
 @pytest.fixture(scope="module", params=[("cnn", "loop"), ("mlp", "auto")], ids=["cnn", "mlp"])
 def grown(request, make_env, play):
     """After a random walk that ends with some seeds FOSSILIZED and others live: the environment and its last step."""

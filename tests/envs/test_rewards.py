@@ -77,12 +77,6 @@ def test_fossilizing_keeps_the_credit_and_pays_the_bonus_by_dwell(make_slots):
     assert (parts["attribution"], parts["fossilize"]) == (0.0, NOT_CONTRIBUTING)
 
 
-def test_all_rent_of_an_episode_is_at_most_the_cap(make_slots):
-    kept = make_slots([[Stage.FOSSILIZED]], alpha=[[1.0]])
-    huge = transition(kept, kept, seed_params_after=torch.tensor([[10**9]]))
-    assert SETTING.episode_steps * one("shaped", huge)["rent"] == pytest.approx(-WEIGHTS.rent_cap)
-
-
 def test_sparse_clips_before_it_scales(make_slots):
     setting = replace(SETTING, weights=Reward(mode="sparse", sparse=SparseReward(scale=7.0)))
     slots = make_slots([[Stage.FOSSILIZED, Stage.HOLDING]])
@@ -97,18 +91,6 @@ def test_sparse_clips_before_it_scales(make_slots):
     assert sparse(400) == 0.0
 
 
-def test_a_seed_inherits_nothing_from_the_one_it_replaced(make_slots):
-    """Escrow begins anew with a germination; a seed that stays goes on with what it had."""
-    before = measured(make_slots, Stage.HOLDING, 20.0, 30.0, germinations=[[1]])
-    clip, had = WEIGHTS.escrow.clip, torch.tensor([[3.0]], dtype=torch.float64)
-    for germinations, earlier in ((1, 3.0), (2, 0.0)):
-        after = measured(make_slots, Stage.HOLDING, 90.0, 90.0, germinations=[[germinations]])
-        step = transition(before, after, Op.GERMINATE, stable_accuracy=torch.tensor([130.0]), ledgers={"escrow": had})
-        found = rewards.advance("escrow", step, SETTING)["escrow"]
-        # 0.1 · 2·90·90/180 = 9 points of credit at most, less than which the clip lets through.
-        assert float(found[0, 0]) == pytest.approx(min(9.0, earlier + clip))
-
-
 # --- what each mode pays, in numbers worked out beside the assertion, and how a user adds one ---
 
 
@@ -121,20 +103,6 @@ def holding(make_slots, contribution: float, stable: float = 90.0, **flags):
     return transition(slots, slots, stable_accuracy=torch.tensor([stable]), **flags)
 
 
-def test_escrow_rises_by_the_clip_falls_at_once_and_is_forfeited(make_slots):
-    # c = 50 = p: harmonic 50, credit 5; c/p = 1 is in proportion
-    found = paid("escrow", [holding(make_slots, 50.0)] * 4)
-    balances = [0.0, 2.0, 4.0, 5.0, 5.0]
-    for step, before, after in zip(found, balances, balances[1:], strict=False):
-        assert float(step["escrow"]) == pytest.approx(GAMMA * after - before, abs=1e-6)
-    for last in (holding(make_slots, -3.0), holding(make_slots, 50.0, ended=True, terminal=True)):
-        found = paid("escrow", [*[holding(make_slots, 50.0)] * 3, last])
-        assert float(found[3]["escrow"]) == pytest.approx(-5.0, abs=1e-6)
-    # Truncated, the credit stays: what follows is bootstrapped.
-    found = paid("escrow", [*[holding(make_slots, 50.0)] * 3, holding(make_slots, 50.0, ended=True)])
-    assert float(found[3]["escrow"]) == pytest.approx(GAMMA * 5 - 5, abs=1e-6)
-
-
 def test_escrow_counts_stable_accuracy_and_suspects_contribution_without_progress(make_slots):
     # p = 42 - 40 = 2 and c = 4: 2·2·4/6 · 0.1
     assert one("escrow", holding(make_slots, 4.0, stable=42.0))["escrow"] == pytest.approx(GAMMA * 0.26667, abs=1e-4)
@@ -143,15 +111,6 @@ def test_escrow_counts_stable_accuracy_and_suspects_contribution_without_progres
     assert one("escrow", holding(make_slots, 30.0, stable=40.0))["escrow"] == 0.0
     harmful = one("escrow", holding(make_slots, -20.0))
     assert harmful["escrow"] == 0.0 and harmful["toxic"] == pytest.approx(-2.0)
-
-
-def test_fossilizing_keeps_what_is_in_escrow(make_slots):
-    steps = [holding(make_slots, 50.0)] * 3
-    kept = measured(make_slots, Stage.FOSSILIZED, 50.0, 50.0)
-    steps += [transition(steps[0].after, kept, Op.FOSSILIZE), transition(kept, kept, ended=True, terminal=True)]
-    found = [float(step["escrow"]) for step in paid("escrow", steps)]
-    assert found[3:] == [0.0, 0.0]
-    assert sum(GAMMA**t * value for t, value in enumerate(found)) == pytest.approx(GAMMA**3 * 5.0, abs=1e-6)
 
 
 def with_loss(make_slots, loss: float, committed: float = 1.5, **flags):
@@ -194,34 +153,6 @@ def test_the_loss_family_takes_back_what_was_not_committed(make_slots):
     worst = with_loss(make_slots, math.inf, committed=math.nan, ended=True, terminal=True)
     assert one("loss", worst)["loss_terminal"] == 0.0
     assert math.isfinite(one("loss", worst)["loss_improvement"])
-
-
-def scoring(make_slots, accuracy: float, kept: bool = False, **flags):
-    """A step to so many committed points; a seed kept in it has 100 parameters, a tenth of the host's."""
-    before, after = (make_slots([[stage]]) for stage in (Stage.HOLDING, Stage.FOSSILIZED if kept else Stage.HOLDING))
-    return transition(before, after, committed_accuracy=torch.tensor([accuracy]), **flags)
-
-
-@pytest.mark.parametrize(
-    "flags", [{"ended": True, "terminal": True}, {"ended": True}, {"terminal": True, "panicked": True}]
-)
-def test_an_episode_of_the_score_is_worth_what_it_ends_with(make_slots, flags):
-    """Ups and downs on the way cancel; before the first step the score is the first validation's, 10 points here."""
-    steps = [scoring(make_slots, accuracy) for accuracy in (30.0, 80.0, 20.0)]
-    path = [*steps, scoring(make_slots, 70.0, kept=True, **flags)]
-    path[0] = replace(path[0], committed_accuracy_before=torch.tensor([10.0]))
-    total = sum(
-        GAMMA**t * float(s["score_change"]) for t, s in enumerate(paid("score", path, replace(SETTING, price=5.0)))
-    )
-    assert total == pytest.approx(0.1 * (GAMMA**4 * 69.5 - 10.0), abs=1e-9)
-
-
-def test_rent_of_the_loss_family_spares_young_seeds(make_slots):
-    for age, g in ((2, 0.0), (3, 0.1)):
-        slots = make_slots([[Stage.BLENDING]], age=[[age]])
-        assert one("loss", transition(slots, slots))["loss_rent"] == pytest.approx(-0.05 * math.log1p(g))
-    huge = transition(slots, slots, seed_params_after=torch.tensor([[10**9]]))
-    assert one("loss", huge)["loss_rent"] == pytest.approx(-1.5 / 10)  # the cap, an episode's ten steps together
 
 
 def test_wrong_registrations_are_refused_by_name(monkeypatch, make_slots):

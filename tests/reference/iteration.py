@@ -51,7 +51,7 @@ MOST_EDGES = 6  # rows on the edge of the clip that are tried from both sides
 
 @dataclass(frozen=True)
 class RecordedIteration:
-    """All tensors of one iteration (``tests/training/recorded_iterations.py``)."""
+    """All tensors of one iteration (``tests.reference.recorded_iterations.py``)."""
 
     number: int
     tensors: Tensors

@@ -28,7 +28,7 @@ from simic.training.session import open_session
 from simic.training.trainer import train
 from tests.reference.finished_gym_run import FinishedGymRun
 from tests.reference.finished_run import FinishedRun
-from tests.training.recorded_iterations import IterationRecorder
+from tests.reference.recorded_iterations import IterationRecorder
 
 TASKS = {"train": 4, "val": 2}  # of a bank, at most, by group; a data set alone is one task of group train
 SAMPLES = 64  # of each task and split, at most; a seed for tables has 48 of them for centres

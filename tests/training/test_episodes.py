@@ -104,11 +104,3 @@ def test_an_episode_is_fetched_once_for_each_kind_of_number(prepared, monkeypatc
         name: values.tobytes() for name, values in near.items()
     }
     assert Distant.fetched == 5  # bool, int16, int64, float32, float64, whatever the number of steps and columns
-
-
-def test_what_is_collected_does_not_change_with_the_tensors_it_came_from():
-    """A step's tensors may be buffers that the next step writes into."""
-    buffer, collector = torch.zeros(2), Collector(STEPS)
-    for value in (1.0, 2.0):
-        collector.add({"value": buffer.fill_(value)})
-    assert collector.columns()["value"].tolist() == [[1.0, 1.0], [2.0, 2.0]]

@@ -5,13 +5,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
 from simic.agent.play import PlayedEpisodes
 from simic.envs import gym_env
 from simic.errors import SimicError
 from simic.params import GymParams, Params, Policy, PPOParams, Prepare, Runtime, Train
-from simic.training.gym_task import hashed
 from simic.training.interrupts import Interrupted
 from simic.training.observers import Observer
 from simic.training.session import open_session
@@ -81,12 +79,6 @@ def test_an_environment_that_does_not_repeat_itself_begins_anew_and_says_so(tmp_
     assert run(params, tmp_path / "work", tmp_path / "prepared") == ["inexact_resume"]
     monkey.undo()
     assert Wandering.episodes > 0
-
-
-def test_the_hash_of_an_observation_tells_bits_apart() -> None:
-    rows = torch.tensor([[0.0, 1.0], [1.0, 0.0], [-0.0, 1.0], [0.0, 1.0]])
-    first, *others = hashed(rows).tolist()
-    assert [first == other for other in others] == [False, False, True]
 
 
 def test_what_cannot_train_is_refused_in_a_line(prepared: Path, tmp_path: Path) -> None:

@@ -45,19 +45,6 @@ def test_the_first_signal_only_sets_the_event_and_the_second_interrupts_at_once(
     assert stop.is_set() and signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
-def test_in_another_thread_signals_are_left_alone():
-    former, seen = signal.getsignal(signal.SIGINT), []
-
-    def work():
-        with stop_on_signals(threading.Event()):
-            seen.append(signal.getsignal(signal.SIGINT))
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    thread.join()
-    assert seen == [former]
-
-
 @pytest.mark.parametrize("stop", ['exec("os.kill(os.getpid(), signal.SIGINT); time.sleep(60)")', "Last()"])
 def test_a_stop_in_an_exec_or_a_finalizer_ends_with_our_exit_code(stop, tmp_path):
     """Modules run an exec as they are imported, and after a KeyboardInterrupt out of it ``python -m`` dies of SIGINT.

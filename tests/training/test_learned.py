@@ -1,16 +1,14 @@
 """A trained policy taken out of its run decides as it did inside."""
 
 import json
-from contextlib import nullcontext
 
 import pytest
 import torch
 from small_runs import small_params
 
-from simic.envs.play import Episode, Situation
 from simic.errors import SimicError
 from simic.training.checkpoint import read
-from simic.training.learned import Learned, LearnedActor
+from simic.training.learned import Learned
 from simic.training.session import open_session
 
 
@@ -35,18 +33,6 @@ def test_it_decides_as_the_policy_in_the_run(learned, copied, prepared, tmp_path
     assert steps[0].actions.unique().numel() > 1
     assert learned.iteration == loaded.iteration == 4
     assert loaded.train == small_params().train
-
-
-def test_hosts_that_have_ended_are_not_read(learned, copied, prepared):
-    with open_session(small_params(), copied, prepared) as session:
-        observation, _ = session.env.reset(options={"iteration": 77})
-        slots, tracker = session.env.slots, session.env.state.tracker
-    observation.features[1] = torch.nan
-    for alive in (torch.tensor([True, False, True, True]), torch.ones(4, dtype=torch.bool)):
-        actor = LearnedActor(learned.policy, learned.normalizers, greedy=True)
-        actor.start(Episode(torch.arange(4), 0, 1, 4))
-        with nullcontext() if not alive.all() else pytest.raises(SimicError, match="finite"):
-            actor.act(Situation(observation, slots, tracker, alive, 0))
 
 
 @pytest.mark.parametrize("file", ["weights.safetensors", "policy.json"])

@@ -9,7 +9,6 @@ from small_runs import (
     assert_same_run,
     findings_of,
     flip,
-    interrupted_after,
     recorded,
     rewritten,
     run,
@@ -149,17 +148,6 @@ def test_a_damaged_best_checkpoint_is_met_at_the_resume_and_the_next_best_takes_
         after = train(session)
     last = updates_of(work)[-1].validation_accuracy
     assert after.best_score == max(last, scores[expected])
-
-
-def test_a_damaged_best_checkpoint_without_another_that_was_validated_leaves_it_to_the_next_validation(
-    prepared, tmp_path
-):
-    params = small_params({"keep_last": 1})
-    interrupted_after(10, tmp_path, prepared, params)  # in the fourth iteration
-    flip(tmp_path / "checkpoints" / "000002" / "state.safetensors", 3000)
-    assert resumed(tmp_path, prepared, params) == 3
-    assert "none of the others was validated" in findings_of(tmp_path)[0].message
-    assert best_of(tmp_path) == 4
 
 
 @pytest.mark.parametrize("name", ["checkpoints", "recipe.json", "timing.jsonl"])

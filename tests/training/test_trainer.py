@@ -3,7 +3,6 @@
 import itertools
 import math
 import threading
-from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -55,14 +54,6 @@ def test_a_run_that_was_asked_to_stop_and_resumed_is_the_run_that_never_was(draw
     run(tmp_path, prepared, params=small_params(**OPTIONS))
     assert_same_run(tmp_path, whole)
     assert [row.iteration for row in timing.read(tmp_path / "timing.jsonl")] == [0, 1, 2, 3]
-
-
-def test_iterations_are_as_long_as_drawn_and_validation_always_as_long(drawn):
-    work, lengths = drawn
-    assert len(set(lengths)) > 1 and all(2 <= length <= 5 for length in lengths)
-    assert Counter(row.iteration for row in steps_of(work)) == dict(enumerate(lengths))
-    validated = [columns["length"] for _, columns in episodes_of(work, "validation")]
-    assert len(validated) == 4 and all((length == 4).all() for length in validated)  # the middle, rounded up
 
 
 class AtLook(threading.Event):
@@ -138,13 +129,6 @@ def test_an_observer_that_fails_ends_the_run_and_loses_nothing(finished, prepare
     assert watcher.calls[-1] == ("end", "failed")
     run(tmp_path, prepared)
     assert_same_run(tmp_path, finished)
-
-
-def test_a_finished_run_has_nothing_left_to_do(copied, finished, prepared):
-    watcher = Watcher()
-    run(copied, prepared, [watcher])
-    assert watcher.calls == ["start", ("end", "finished")]
-    assert_same_run(copied, finished)
 
 
 class Reporter(Watcher):

@@ -41,13 +41,9 @@ def workers() -> list[int]:
     ("given", "hosts", "group", "expected"),
     [
         ({"processes": 2}, 64, None, Layout(64, 32, 2)),
-        ({"processes": 1}, 64, None, Layout(64, 64, 1)),
         ({"processes": 32}, 64, None, Layout(64, 4, 16)),  # no groups of fewer than four
-        ({"processes": 2}, 9, None, Layout(9, 5, 2)),
-        ({"processes": 1}, 64, 16, Layout(64, 16, 1)),  # the groups of a checkpoint stay
-        ({"processes": 8}, 64, 16, Layout(64, 16, 4)),
+        ({"processes": 8}, 64, 16, Layout(64, 16, 4)),  # the groups of a checkpoint stay
         ({}, 64, None, Layout(64, 16, 4)),  # each core has a process of one thread
-        ({}, 2, None, Layout(2, 2, 1)),
         ({"threads": 3}, 64, None, Layout(64, 16, 4)),
     ],
 )
