@@ -31,7 +31,8 @@ from simic import durable
 from simic.agent.agent import Agent, IterationReport, settings, sizes
 
 TUNING_SEEDS = (1001, 1002)
-WORK, RESULTS = Path(".simic/benchmarks/agent"), page.RESULTS / "agent.json"
+WORK = Path(".simic/benchmarks/agent")
+RESULTS = page.RESULTS / "agent.json"
 PEERS = ("stable-baselines3", "sb3-contrib", "gymnasium", "torch")
 WINDOW = 20  # episodes whose mean return is looked at
 
@@ -67,8 +68,9 @@ def code(algorithm: str) -> str:
     """Return what identifies the code of a run: the hash of our agent and its tasks, or the versions of the peers."""
     if not algorithm.startswith("simic"):
         return " ".join(f"{name} {version(name)}" for name in PEERS)
-    package, here = Path(simic.__file__).parent, Path(__file__)
-    files = [*sorted((package / "agent").rglob("*.py")), here, here.with_name("agent_tasks.py")]
+    package = Path(simic.__file__).parent
+    script = Path(__file__)
+    files = [*sorted((package / "agent").rglob("*.py")), script, script.with_name("agent_tasks.py")]
     return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
 
 
@@ -139,11 +141,11 @@ def build(cell: Cell, env: Any) -> tuple[Any, Callable]:
         "sb3-contrib RecurrentPPO": (RecurrentPPO, "MlpLstmPolicy", recurrent, evaluate_policy),
         "sb3-contrib MaskablePPO": (MaskablePPO, "MlpPolicy", layers, evaluate_masked),
     }[cell.algorithm]
-    theirs = {"epochs": "n_epochs", "value_coef": "vf_coef"}  # names
-    shared = {theirs.get(name, name): value for name, value in (SHARED | cell.config).items()}
+    peer_names = {"epochs": "n_epochs", "value_coef": "vf_coef"}  # names
+    shared = {peer_names.get(name, name): value for name, value in (SHARED | cell.config).items()}
     batch = ENVS * ROLLOUT // MINIBATCHES
-    fixed: dict[str, Any] = {"n_steps": ROLLOUT, "batch_size": batch, "ent_coef": 0.0, "device": "cpu"}
-    return kind(policy, env, seed=cell.rng_seed, policy_kwargs=shape, **shared, **fixed), evaluate
+    settings: dict[str, Any] = {"n_steps": ROLLOUT, "batch_size": batch, "ent_coef": 0.0, "device": "cpu"}
+    return kind(policy, env, seed=cell.rng_seed, policy_kwargs=shape, **shared, **settings), evaluate
 
 
 # --- all trainings ---
@@ -168,8 +170,8 @@ class Job:
     def cell(self) -> dict[str, Any] | None:
         """Return its result; None where it was not run, or with other code or for another number of steps."""
         cell = json.loads(self.path.read_bytes()) if self.path.exists() else {}
-        wanted = code(self.algorithm), whole_steps(self.task)
-        return cell if (cell.get("code"), cell.get("steps")) == wanted else None
+        expected = code(self.algorithm), whole_steps(self.task)
+        return cell if (cell.get("code"), cell.get("steps")) == expected else None
 
 
 def execute(job: Job) -> str:
@@ -179,9 +181,9 @@ def execute(job: Job) -> str:
     load = os.getloadavg()[0]
     play = ours if job.algorithm.startswith("simic") else peer
     play(cell, TASKS[job.task])
-    kept = asdict(cell) | {"steps_per_second": cell.steps / cell.seconds, "load": load, "code": code(job.algorithm)}
+    row = asdict(cell) | {"steps_per_second": cell.steps / cell.seconds, "load": load, "code": code(job.algorithm)}
     job.path.parent.mkdir(parents=True, exist_ok=True)
-    durable.replace_file(job.path, (json.dumps(kept) + "\n").encode())
+    durable.replace_file(job.path, (json.dumps(row) + "\n").encode())
     mean = np.mean(cell.returns)
     return f"{job.path.relative_to(job.work)}: return {mean:.1f} after {cell.steps} steps, {cell.seconds:.0f} s"
 
@@ -219,7 +221,7 @@ def evaluation(task: str, algorithm: str, seeds: int, work: Path) -> list[Job]:
 
 def summary(work: Path) -> dict[str, Any]:
     """Return what is finished: by task and algorithm, and the comparisons that both sides are there for."""
-    found: dict[str, Any] = {"envs": ENVS, "rollout": ROLLOUT, "grid": GRID, "tasks": {}}
+    report: dict[str, Any] = {"envs": ENVS, "rollout": ROLLOUT, "grid": GRID, "tasks": {}}
     for name, task in TASKS.items():
         rows: dict[str, Any] = {}
         for algorithm in task.rivals:
@@ -228,8 +230,8 @@ def summary(work: Path) -> dict[str, Any]:
                 rows[algorithm] = _row(cells)
         pairs = [_compared(task, rows)] if set(task.rivals) <= rows.keys() else []
         if rows:
-            found["tasks"][name] = {"solved": task.solved, "margin": task.margin, "rows": rows, "pairs": pairs}
-    return found
+            report["tasks"][name] = {"solved": task.solved, "margin": task.margin, "rows": rows, "pairs": pairs}
+    return report
 
 
 def _row(cells: list[dict[str, Any]]) -> dict[str, Any]:
@@ -258,13 +260,17 @@ def _row(cells: list[dict[str, Any]]) -> dict[str, Any]:
 
 def _compared(task: Task, rows: dict[str, Any]) -> dict[str, Any]:
     """Compare the means of both rivals with a 95 % interval (Welch 1947): their spreads may differ."""
-    found: dict[str, Any] = dict(zip(("ours", "theirs"), task.rivals, strict=True))
-    ours, theirs = (rows[name]["final_returns"] for name in task.rivals)
-    if min(len(ours), len(theirs)) < 2:
-        return found
-    interval = stats.ttest_ind(ours, theirs, equal_var=False).confidence_interval(0.95)
-    found |= {"difference": float(np.mean(ours) - np.mean(theirs)), "low": interval.low, "high": interval.high}
-    return found | {"not_behind": bool(interval.low > -task.margin)}
+    row: dict[str, Any] = dict(zip(("ours", "theirs"), task.rivals, strict=True))
+    our_returns, peer_returns = (rows[name]["final_returns"] for name in task.rivals)
+    if min(len(our_returns), len(peer_returns)) < 2:
+        return row
+    interval = stats.ttest_ind(our_returns, peer_returns, equal_var=False).confidence_interval(0.95)
+    row |= {
+        "difference": float(np.mean(our_returns) - np.mean(peer_returns)),
+        "low": interval.low,
+        "high": interval.high,
+    }
+    return row | {"not_behind": bool(interval.low > -task.margin)}
 
 
 def main() -> None:
@@ -273,13 +279,13 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--work", type=Path, default=WORK)
-    given = parser.parse_args()
-    if given.what == "run":
+    arguments = parser.parse_args()
+    if arguments.what == "run":
         pairs = [(name, algorithm) for name, task in TASKS.items() for algorithm in task.rivals]
-        run([job for pair in pairs for job in tuning(*pair, given.work)], given.jobs)
-        run([job for pair in pairs for job in evaluation(*pair, given.seeds, given.work)], given.jobs)
+        run([job for pair in pairs for job in tuning(*pair, arguments.work)], arguments.jobs)
+        run([job for pair in pairs for job in evaluation(*pair, arguments.seeds, arguments.work)], arguments.jobs)
     else:
-        page.write_result(RESULTS, summary(given.work))
+        page.write_result(RESULTS, summary(arguments.work))
         page.main()
 
 

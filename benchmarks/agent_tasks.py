@@ -8,7 +8,9 @@ import numpy as np
 from gymnasium.spaces import Box, Discrete
 from gymnasium.wrappers import TransformObservation
 
-ENVS, ROLLOUT, MINIBATCHES = 8, 128, 4
+ENVS = 8
+ROLLOUT = 128
+MINIBATCHES = 4
 UNITS = 64  # of every layer and of the LSTM
 SHARED = {"epochs": 10, "gamma": 0.99, "gae_lambda": 0.95, "clip_range": 0.2, "value_coef": 0.5, "max_grad_norm": 0.5}
 GRID = [{"learning_rate": rate} for rate in (3e-4, 1e-3, 3e-3)]  # the same for everybody
@@ -17,17 +19,21 @@ EPISODES = 24  # after training, greedy
 
 def without_velocities() -> gymnasium.Env:
     """Show CartPole's positions alone: how fast it falls must be remembered."""
-    env, rows = gymnasium.make("CartPole-v1"), [0, 2]
+    env = gymnasium.make("CartPole-v1")
+    rows = [0, 2]
     assert isinstance(env.observation_space, Box)
     space = Box(env.observation_space.low[rows], env.observation_space.high[rows])
-    return TransformObservation(env, lambda seen: seen[rows], space)
+    return TransformObservation(env, lambda observation: observation[rows], space)
 
 
 class PickLegal(gymnasium.Env):
     """Six numbers are seen and three choices are legal: 1 for the legal one with the largest number. 50 times."""
 
-    CHOICES, LEGAL, LENGTH = 6, 3, 50
-    observation_space, action_space = Box(-1.0, 1.0, (CHOICES,)), Discrete(CHOICES)
+    CHOICES = 6
+    LEGAL = 3
+    LENGTH = 50
+    observation_space = Box(-1.0, 1.0, (CHOICES,))
+    action_space = Discrete(CHOICES)
 
     def _look(self) -> np.ndarray:
         self.numbers = self.np_random.uniform(-1, 1, self.CHOICES).astype(np.float32)
@@ -56,23 +62,28 @@ class Maze(gymnasium.Env):
     """From any cell to the one in the corner; walls and edges are forbidden. 1 for arriving, −0.02 for every step."""
 
     WALLS = ("..#....", ".##.##.", "....#..", ".##...#", "..#.#..", "#...##.", "..#....")
-    SIDE, LENGTH, MOVES = 7, 80, ((-1, 0), (1, 0), (0, -1), (0, 1))
-    observation_space, action_space = Box(0.0, 1.0, (SIDE * SIDE,)), Discrete(4)
+    SIDE = 7
+    LENGTH = 80
+    MOVES = ((-1, 0), (1, 0), (0, -1), (0, 1))
+    observation_space = Box(0.0, 1.0, (SIDE * SIDE,))
+    action_space = Discrete(4)
 
     def _free(self, row: int, column: int) -> bool:
         inside = 0 <= row < self.SIDE and 0 <= column < self.SIDE
         return inside and self.WALLS[row][column] == "."
 
     def _look(self) -> np.ndarray:
-        seen = np.zeros(self.SIDE * self.SIDE, dtype=np.float32)
-        seen[self.cell[0] * self.SIDE + self.cell[1]] = 1.0
-        return seen
+        observation = np.zeros(self.SIDE * self.SIDE, dtype=np.float32)
+        observation[self.cell[0] * self.SIDE + self.cell[1]] = 1.0
+        return observation
 
     def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[np.ndarray, dict]:
         super().reset(seed=seed)
         goal = (self.SIDE - 1, self.SIDE - 1)
         cells = [(r, c) for r in range(self.SIDE) for c in range(self.SIDE) if self._free(r, c) and (r, c) != goal]
-        self.goal, self.time, self.cell = goal, 0, cells[self.np_random.integers(len(cells))]
+        self.goal = goal
+        self.time = 0
+        self.cell = cells[self.np_random.integers(len(cells))]
         return self._look(), {}
 
     def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict]:
@@ -102,7 +113,8 @@ class Task:
         return 0.05 * abs(self.solved)
 
 
-FEEDFORWARD, RECURRENT = ("simic", "sb3 PPO"), ("simic LSTM", "sb3-contrib RecurrentPPO")
+FEEDFORWARD = ("simic", "sb3 PPO")
+RECURRENT = ("simic LSTM", "sb3-contrib RecurrentPPO")
 MASKED = ("simic", "sb3-contrib MaskablePPO")
 TASKS = {
     "CartPole-v1": Task(lambda: gymnasium.make("CartPole-v1"), 475.0, 60_000, FEEDFORWARD),

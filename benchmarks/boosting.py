@@ -21,30 +21,31 @@ from simic.pipeline.paths import Workspace
 ROOT = Path(__file__).parents[1]
 
 
-def add_scores(found: dict[str, list[float]], held_out: HeldOut) -> None:
+def add_scores(scores: dict[str, list[float]], held_out: HeldOut) -> None:
     """Append test accuracy in points to the list of each task's group."""
-    train, test = held_out.train, held_out.test
+    train = held_out.train
+    test = held_out.test
     for number, task in enumerate(held_out.tasks):
         rows, test_rows = (slice(number * len(split), (number + 1) * len(split)) for split in (train, test))
         model = HistGradientBoostingClassifier(random_state=0)
         model.fit(train.x[rows].flatten(1).numpy(), train.y[rows].numpy())
         right = model.score(test.x[test_rows].flatten(1).numpy(), test.y[test_rows].numpy())
-        found.setdefault(task.group, []).append(100.0 * float(right))
+        scores.setdefault(task.group, []).append(100.0 * float(right))
 
 
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--work", type=Path, required=True)
     parser.add_argument("-S", dest="overrides", action="append", default=[])
-    given = parser.parse_args(arguments)
-    workspace = Workspace(given.work)
+    options = parser.parse_args(arguments)
+    workspace = Workspace(options.work)
     if not workspace.prepared.exists():
-        stages.prepare(params.load(ROOT / "params.yaml", given.overrides), workspace)
+        stages.prepare(params.load(ROOT / "params.yaml", options.overrides), workspace)
     held_out = load_held_out(workspace.prepared)
-    found = dict[str, list[float]]()
+    scores = dict[str, list[float]]()
     for part in (held_out, *held_out.outside):
-        add_scores(found, part)
-    for group, values in found.items():
+        add_scores(scores, part)
+    for group, values in scores.items():
         mean = mean_interval(values)
         print(f"{group}: {mean.estimate:.2f} [{mean.low:.2f}, {mean.high:.2f}] on {len(values)} tasks")
 

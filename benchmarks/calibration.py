@@ -59,8 +59,8 @@ def attempt(name: str, rng_seed: int, folder: Path) -> str:
                     do(tree, workspace)
         except SimicError as error:
             return f"{folder.name}: {error}"
-    found = [f"{each.severity} {each.check}" for each in read(folder).with_status(Status.FINDING)]
-    return f"{folder.name}: {', '.join(found) or 'nothing found'}"
+    findings = [f"{result.severity} {result.check}" for result in read(folder).with_status(Status.FINDING)]
+    return f"{folder.name}: {', '.join(findings) or 'nothing found'}"
 
 
 # --- what they showed ---
@@ -87,15 +87,20 @@ def summary(verdicts: dict[str, Verdict]) -> dict[str, Any]:
     """Return of each number of ours how many runs measured it, its median, 99th percentile and extreme of the worse
     side and the limit that follows, and what the present limits find in each run.
     """
-    statistics = [each for verdict in verdicts.values() for result in verdict.results for each in result.statistics]
-    found, missing = dict[str, dict[str, float]](), list[str]()
+    statistics = [
+        statistic for verdict in verdicts.values() for result in verdict.results for statistic in result.statistics
+    ]
+    percentiles = dict[str, dict[str, float]]()
+    missing = list[str]()
     for limit in (limit for limit in limits.every() if limit.ours):
-        values = [each.value for each in statistics if each.name == limit.name and each.value is not None]
+        values = [
+            statistic.value for statistic in statistics if statistic.name == limit.name and statistic.value is not None
+        ]
         if not values:
             missing.append(limit.name)
             continue
         worst = float(max(values) if limit.above else min(values))
-        found[limit.name] = {
+        percentiles[limit.name] = {
             "runs": len(values),
             "median": float(np.median(values)),
             "p99": float(np.percentile(values, PERCENTILE if limit.above else 100.0 - PERCENTILE)),
@@ -107,7 +112,7 @@ def summary(verdicts: dict[str, Verdict]) -> dict[str, Any]:
         name: {r.check: r.severity for r in verdict.with_status(Status.FINDING) if r.layer == "symptom"}
         for name, verdict in verdicts.items()
     }
-    return {"runs": len(verdicts), "statistics": found, "not_measured": missing, "findings": alarms}
+    return {"runs": len(verdicts), "statistics": percentiles, "not_measured": missing, "findings": alarms}
 
 
 def main() -> None:
@@ -115,21 +120,23 @@ def main() -> None:
     parser.add_argument("folder", type=Path, nargs="?", default=Path(".simic/calibration"))
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--processes", type=int, default=2)
-    given = parser.parse_args()
-    wanted = [(name, seed, given.folder / f"{name}-{seed}") for seed in range(1, given.seeds + 1) for name in SETTINGS]
+    options = parser.parse_args()
+    runs_due = [
+        (name, seed, options.folder / f"{name}-{seed}") for seed in range(1, options.seeds + 1) for name in SETTINGS
+    ]
     spawn = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(given.processes, spawn, max_tasks_per_child=1) as pool:  # a process of its own for each
-        for line in pool.map(attempt, *zip(*wanted, strict=True)):
+    with ProcessPoolExecutor(options.processes, spawn, max_tasks_per_child=1) as pool:  # a process of its own for each
+        for line in pool.map(attempt, *zip(*runs_due, strict=True)):
             print(line, flush=True)
-    runs = sorted(path.parents[1] for path in given.folder.glob("*/reports/findings.json"))
-    found = summary(clean(runs))
-    page.write_result(given.out, found)
-    if found["runs"] < limits.ENOUGH_RUNS:
-        print(f"{found['runs']} clean runs: limits are of {limits.ENOUGH_RUNS} or more")
-    rows = [(name, *(f"{value:.3g}" for value in each.values())) for name, each in found["statistics"].items()]
+    runs = sorted(path.parents[1] for path in options.folder.glob("*/reports/findings.json"))
+    report = summary(clean(runs))
+    page.write_result(options.out, report)
+    if report["runs"] < limits.ENOUGH_RUNS:
+        print(f"{report['runs']} clean runs: limits are of {limits.ENOUGH_RUNS} or more")
+    rows = [(name, *(f"{value:.3g}" for value in columns.values())) for name, columns in report["statistics"].items()]
     print(*page.table(("number", "runs", "median", "99 %", "worst", "worst × 1.5", "limit now"), rows), sep="\n")
-    print(f"not measured: {', '.join(found['not_measured']) or 'none'}")
-    print(json.dumps({name: alarms for name, alarms in found["findings"].items() if alarms}, indent=1))
+    print(f"not measured: {', '.join(report['not_measured']) or 'none'}")
+    print(json.dumps({name: alarms for name, alarms in report["findings"].items() if alarms}, indent=1))
 
 
 if __name__ == "__main__":

@@ -30,12 +30,16 @@ from simic.progress import Progress
 
 TRAININGS = 9000  # of hosts, each opening on each of some tasks
 TUNING_HOSTS = 128  # on other tasks
-PATIENCE, THRESHOLDS = (1, 2, 3), (1.0, 2.0, 4.0)  # epochs, points
+# epochs, points
+PATIENCE = (1, 2, 3)
+THRESHOLDS = (1.0, 2.0, 4.0)
 RETURNING = (1, 2, 3)  # tries
 LEAVES = (1, 2, 4, 8, 16)  # least rows of a leaf
-FOLDS, TREES = 4, 200
+FOLDS = 4
+TREES = 200
 
-Table, Folds = NDArray[np.float64], NDArray[np.int64]
+Table = NDArray[np.float64]
+Folds = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -48,9 +52,9 @@ class Chooser:
     rule: HandRule
 
     def __str__(self) -> str:
-        kept = "then the best again" if self.rule.threshold is None else f"keep above {self.rule.threshold:g} points"
+        rest = "then the best again" if self.rule.threshold is None else f"keep above {self.rule.threshold:g} points"
         most = f"at most {self.rule.tries}, " if self.rule.tries else ""
-        return f"leaves of {self.leaf}, {most}{self.rule.patience} epoch(s) each, {kept}"
+        return f"leaves of {self.leaf}, {most}{self.rule.patience} epoch(s) each, {rest}"
 
 
 class Ordered(HandRules):
@@ -65,8 +69,8 @@ class Ordered(HandRules):
         self.ordered = False
 
     def _put_in_order(self, observation: Observation) -> None:
-        seen = alignment(observation.features, observation.masks["blueprint"].shape[-1]).double().cpu().numpy()
-        places = torch.as_tensor(self.model.predict(seen)).argsort(dim=1, descending=True).to(self.order.device)
+        features = alignment(observation.features, observation.masks["blueprint"].shape[-1]).double().cpu().numpy()
+        places = torch.as_tensor(self.model.predict(features)).argsort(dim=1, descending=True).to(self.order.device)
         self.order = self.order.gather(1, places[..., None].expand_as(self.order))
         self.ordered = True
 
@@ -76,7 +80,7 @@ def learn(
     prepared: Path,
     epochs: Sequence[int],
     device: torch.device,
-    told: Progress,
+    progress: Progress,
     rows: int = ROWS_AT_ONCE,
 ) -> tuple[list[Chooser], int]:
     """Return a chooser for each number of epochs, and how many host trainings they cost together."""
@@ -84,21 +88,23 @@ def learn(
     with closing(ground.env) as env:
         openings = possible_openings(env)
         hosts = torch.arange(max(1, TRAININGS // len(openings)))
-        scores, _ = grown_alone(ground, openings, hosts, told)
-        seen = ground.aligned(hosts).double().numpy()
+        scores, _ = grown_alone(ground, openings, hosts, progress)
+        features = ground.aligned(hosts).double().numpy()
         folds = folds_of(hosts, len(ground.tasks))
-        fitted = [fit(seen, of_length.double().numpy(), folds) for of_length in scores]
-        found = [_tuned(ground, openings, *each, k, len(hosts), told) for k, each in enumerate(fitted)]
-    return found, ground.trainings
+        fitted = [fit(features, of_length.double().numpy(), folds) for of_length in scores]
+        choosers = [_tuned(ground, openings, *fit_of, k, len(hosts), progress) for k, fit_of in enumerate(fitted)]
+    return choosers, ground.trainings
 
 
 def actor(env: GrowthEnv, choosers: Sequence[Chooser]) -> ByLength:
-    return ByLength({each.epochs: Ordered(env.train.lifecycle, [each.rule], each.model) for each in choosers})
+    return ByLength(
+        {chooser.epochs: Ordered(env.train.lifecycle, [chooser.rule], chooser.model) for chooser in choosers}
+    )
 
 
-def trees(leaf: int, seen: Table, gains: Table) -> ExtraTreesRegressor:
+def trees(leaf: int, features: Table, gains: Table) -> ExtraTreesRegressor:
     """Return trees fitted to ``gains [H, P]``."""
-    return ExtraTreesRegressor(n_estimators=TREES, min_samples_leaf=leaf, random_state=0).fit(seen, gains)
+    return ExtraTreesRegressor(n_estimators=TREES, min_samples_leaf=leaf, random_state=0).fit(features, gains)
 
 
 def folds_of(hosts: Tensor, tasks: int) -> Folds:
@@ -107,23 +113,24 @@ def folds_of(hosts: Tensor, tasks: int) -> Folds:
     return (rng.permutation(rng.key(0, rng.Purpose.SUBSAMPLE), int(groups.max()) + 1)[groups] % FOLDS).numpy()
 
 
-def chosen_gain(leaf: int, seen: Table, gains: Table, folds: Folds) -> float:
+def chosen_gain(leaf: int, features: Table, gains: Table, folds: Folds) -> float:
     """Return the mean of ``gains [H, P]`` at the openings that models choose for a fold ``[H]`` they have not met."""
-    found = np.empty(len(folds))
+    predicted = np.empty(len(folds))
     for fold in np.unique(folds):
-        inside, outside = folds != fold, folds == fold
+        inside = folds != fold
+        outside = folds == fold
         if not inside.any():
             raise SimicError("chooser: its hosts are all of one fold: it needs more tasks of training, or more hosts")
-        best = trees(leaf, seen[inside], gains[inside]).predict(seen[outside]).argmax(axis=1)
-        found[outside] = gains[outside][np.arange(len(best)), best]
-    return float(found.mean())
+        best = trees(leaf, features[inside], gains[inside]).predict(features[outside]).argmax(axis=1)
+        predicted[outside] = gains[outside][np.arange(len(best)), best]
+    return float(predicted.mean())
 
 
-def fit(seen: Table, scores: Table, folds: Folds) -> tuple[int, ExtraTreesRegressor]:
+def fit(features: Table, scores: Table, folds: Folds) -> tuple[int, ExtraTreesRegressor]:
     """Return the leaf size that is best for tasks not met, and trees with it, fitted on ``scores [H, P]`` of all."""
     gains = scores - scores.mean(axis=1, keepdims=True)
-    leaf = max(LEAVES, key=lambda leaf: chosen_gain(leaf, seen, gains, folds))
-    return leaf, trees(leaf, seen, gains)
+    leaf = max(LEAVES, key=lambda leaf: chosen_gain(leaf, features, gains, folds))
+    return leaf, trees(leaf, features, gains)
 
 
 def _tuned(
@@ -133,10 +140,11 @@ def _tuned(
     model: ExtraTreesRegressor,
     length: int,
     first: int,
-    told: Progress,
+    progress: Progress,
 ) -> Chooser:
     """Return the chooser with the rule that is best at one length on hosts that the model did not learn from."""
-    order, lifecycle = tuple(openings), ground.env.train.lifecycle
+    order = tuple(openings)
+    lifecycle = ground.env.train.lifecycle
     rules = [HandRule(order, patience, threshold) for patience, threshold in product(PATIENCE, THRESHOLDS)]
     rules += [HandRule(order, patience, None, (), tries) for patience, tries in product(PATIENCE, RETURNING)]
     ids = torch.arange(first, first + TUNING_HOSTS).repeat_interleave(len(rules))
@@ -144,6 +152,6 @@ def _tuned(
     def make(part: Tensor) -> Ordered:
         return Ordered(lifecycle, [rules[row % len(rules)] for row in part.tolist()], model)
 
-    scores, _ = ground.play(make, ids, lambda done, of: told("choosers, rules", done, of))
+    scores, _ = ground.play(make, ids, lambda count, of: progress("choosers, rules", count, of))
     means = scores[length].view(TUNING_HOSTS, len(rules)).mean(dim=0)
     return Chooser(ground.epochs[length], leaf, model, rules[int(means.argmax())])

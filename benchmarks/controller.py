@@ -31,23 +31,25 @@ POLICIES = ("learned", "learned_sampled", "blind")
 
 def trained(tree: Params, work: Path, seed: int, base: Workspace) -> Workspace:
     """Train with one seed and evaluate, where that is not done yet."""
-    own = Workspace(work / f"seed_{seed}")
-    if not own.evaluation.exists():
-        own.reports.mkdir(parents=True, exist_ok=True)
-        if not own.prepared.exists():
-            with durable.new_directory(own.prepared) as copy:  # whole or not at all
+    workspace = Workspace(work / f"seed_{seed}")
+    if not workspace.evaluation.exists():
+        workspace.reports.mkdir(parents=True, exist_ok=True)
+        if not workspace.prepared.exists():
+            with durable.new_directory(workspace.prepared) as copy:  # whole or not at all
                 shutil.copytree(base.prepared, copy, dirs_exist_ok=True)
-        shutil.copy(base.headroom, own.headroom)
-        if not own.checkpoints.exists():
-            stages.train(tree.model_copy(update={"rng_seed": seed}), own)
-        stages.evaluate(tree, own)
-    return own
+        shutil.copy(base.headroom, workspace.headroom)
+        if not workspace.checkpoints.exists():
+            stages.train(tree.model_copy(update={"rng_seed": seed}), workspace)
+        stages.evaluate(tree, workspace)
+    return workspace
 
 
-def curve(own: Workspace, envs: int) -> dict[str, Any]:
+def curve(workspace: Workspace, envs: int) -> dict[str, Any]:
     """Return the validation scores of one training by the number of episodes that it had cost."""
-    rows = pq.read_table(own.telemetry / "updates.parquet", columns=["iteration", "validation_accuracy"]).to_pylist()
-    timed = timing.read(own.telemetry / timing.TIMING_FILE)
+    rows = pq.read_table(
+        workspace.telemetry / "updates.parquet", columns=["iteration", "validation_accuracy"]
+    ).to_pylist()
+    timed = timing.read(workspace.telemetry / timing.TIMING_FILE)
     scored = [row for row in rows if row["validation_accuracy"] == row["validation_accuracy"]]  # NaN: not played
     return {
         "episodes": [(row["iteration"] + 1) * envs for row in scored],
@@ -56,22 +58,26 @@ def curve(own: Workspace, envs: int) -> dict[str, Any]:
     }
 
 
-def by_length(headroom: result.HeadroomReport, found: list[result.Evaluation]) -> dict[str, dict[str, Any]]:
+def by_length(headroom: result.HeadroomReport, evaluations: list[result.Evaluation]) -> dict[str, dict[str, Any]]:
     """Compare on each kind of episode: of the usual length, of others, and on tasks from outside the suite."""
     usual = f"{headroom.epochs} epochs"
-    tables = {usual: summary(headroom, [{n: p.per_seed for n, p in each.policies.items()} for each in found])}
+    tables = {
+        usual: summary(
+            headroom, [{n: p.per_seed for n, p in evaluation.policies.items()} for evaluation in evaluations]
+        )
+    }
     for name, report in headroom.others.items():
-        tables[name] = summary(report, [each.others[name].per_seed for each in found])
+        tables[name] = summary(report, [evaluation.others[name].per_seed for evaluation in evaluations])
     return tables
 
 
-def summary(headroom: result.HeadroomReport, found: list[dict[str, result.PerSeed]]) -> dict[str, Any]:
+def summary(headroom: result.HeadroomReport, evaluations: list[dict[str, result.PerSeed]]) -> dict[str, Any]:
     """Compare policies of several training seeds with all that needs no controller, by group of tasks; intervals are
     over tasks and training seeds.
     """
     tables: dict[str, Any] = {}
     for group, standings in headroom.standings.items():
-        beside = {name: each.score.estimate for name, each in standings.policies.items()}
+        beside = {name: evaluation.score.estimate for name, evaluation in standings.policies.items()}
         table: dict[str, Any] = {"beside": {name: round(score, 2) for name, score in beside.items()}}
         table["random_search"] = [round(score, 2) for score in standings.random_search]
         units = endpoints.rows_of_tasks(headroom, group)
@@ -83,16 +89,21 @@ def summary(headroom: result.HeadroomReport, found: list[dict[str, result.PerSee
 
         common = scores(headroom.test_pct, headroom.params)[:, headroom.common]
         rule = headroom.policies[standings.rule] if standings.rule else None
-        for name in [policy for policy in POLICIES if policy in found[0]]:
-            reached = np.stack([scores(each[name].test_accuracy_pct, each[name].params) for each in found])
+        for name in [policy for policy in POLICIES if policy in evaluations[0]]:
+            values = np.stack(
+                [scores(evaluation[name].test_accuracy_pct, evaluation[name].params) for evaluation in evaluations]
+            )
             row: dict[str, Any] = {
-                "score_by_seed": reached.mean(axis=1).round(2).tolist(),
-                "params": round(sum(sum(each[name].params) / len(each[name].params) for each in found) / len(found)),
-                "over_common": _numbers(paired_difference(reached, common)),
+                "score_by_seed": values.mean(axis=1).round(2).tolist(),
+                "params": round(
+                    sum(sum(evaluation[name].params) / len(evaluation[name].params) for evaluation in evaluations)
+                    / len(evaluations)
+                ),
+                "over_common": _numbers(paired_difference(values, common)),
             }
             if rule is not None:
                 of_rule = scores(rule.test_accuracy_pct, rule.params)
-                row["over_rule"] = _numbers(paired_difference(reached, of_rule))
+                row["over_rule"] = _numbers(paired_difference(values, of_rule))
             table[name] = row
         tables[group] = table
     return tables
@@ -102,14 +113,14 @@ def _numbers(interval: Interval) -> list[float]:
     return [round(value, 3) for value in (interval.estimate, interval.low, interval.high)]
 
 
-def drawn(found: dict[str, Any]) -> Figure:
+def drawn(evaluations: dict[str, Any]) -> Figure:
     """Draw validation scores of several trainings against episodes, with all that needs no controller as lines."""
     figure = Figure(figsize=(7, 3.8), layout="constrained")
     axis = figure.subplots()
-    for seed, curve in enumerate(found["curves"], 1):
+    for seed, curve in enumerate(evaluations["curves"], 1):
         label = f"PPO {seed}, {curve['seconds'] / 60:.0f} min"
         axis.plot([n / 1000 for n in curve["episodes"]], curve["score"], marker="o", ms=3, label=label)
-    for number, (name, score) in enumerate(found["validation"].items()):
+    for number, (name, score) in enumerate(evaluations["validation"].items()):
         axis.axhline(score, color=f"C{number + 5}", ls="--", lw=1.2, label=name.replace("_", " "))
     axis.set(xlabel="thousand host trainings", ylabel="score on validation tasks (points)")
     axis.legend(fontsize=7, loc="center left", bbox_to_anchor=(1.0, 0.5))
@@ -122,37 +133,39 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--work", type=Path, required=True)
     parser.add_argument("--out", type=Path)
     parser.add_argument("-S", dest="overrides", action="append", default=[])
-    given = parser.parse_args(arguments)
-    tree = params.load(ROOT / "params.yaml", given.overrides)
-    base = Workspace(given.work / "base")
-    wanted, kept = tree.model_dump_json(exclude={"runtime"}), given.work / "params.json"
-    if kept.exists() and kept.read_text(encoding="utf-8") != wanted:
-        raise SimicError(f"{given.work}: has results of other params; name another folder with --work")
-    given.work.mkdir(parents=True, exist_ok=True)
-    kept.write_text(wanted, encoding="utf-8")
+    options = parser.parse_args(arguments)
+    tree = params.load(ROOT / "params.yaml", options.overrides)
+    base = Workspace(options.work / "base")
+    settings = tree.model_dump_json(exclude={"runtime"})
+    file = options.work / "params.json"
+    if file.exists() and file.read_text(encoding="utf-8") != settings:
+        raise SimicError(f"{options.work}: has results of other params; name another folder with --work")
+    options.work.mkdir(parents=True, exist_ok=True)
+    file.write_text(settings, encoding="utf-8")
     if not base.headroom.exists():
         stages.prepare(tree, base)
         base.reports.mkdir(parents=True, exist_ok=True)
         stages.headroom(tree, base)
     headroom = result.read_headroom(base.headroom)
-    found, curves = [], []
-    for seed in range(1, given.seeds + 1):
-        own = trained(tree, given.work, seed, base)
-        found.append(result.read(own.evaluation))
-        curves.append(curve(own, tree.train.envs))
+    evaluations = []
+    curves = []
+    for seed in range(1, options.seeds + 1):
+        workspace = trained(tree, options.work, seed, base)
+        evaluations.append(result.read(workspace.evaluation))
+        curves.append(curve(workspace, tree.train.envs))
         tables = {
             "suite": tree.prepare.dataset,
-            "overrides": given.overrides,
+            "overrides": options.overrides,
             "seeds": seed,
             "curves": curves,
             "validation": headroom.validation,
-            "episodes_of": by_length(headroom, found),
+            "episodes_of": by_length(headroom, evaluations),
         }
         print(json.dumps(tables, indent=1), flush=True)
-        if given.out is not None:
-            given.out.parent.mkdir(parents=True, exist_ok=True)
-            given.out.write_text(json.dumps(tables, indent=1) + "\n", encoding="utf-8")
-            drawn(tables).savefig(given.out.with_suffix(".png"), dpi=110)
+        if options.out is not None:
+            options.out.parent.mkdir(parents=True, exist_ok=True)
+            options.out.write_text(json.dumps(tables, indent=1) + "\n", encoding="utf-8")
+            drawn(tables).savefig(options.out.with_suffix(".png"), dpi=110)
 
 
 if __name__ == "__main__":

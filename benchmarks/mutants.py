@@ -42,13 +42,15 @@ ROOT = Path(__file__).parents[1]
 SUBJECTS = ("simic/agent", "simic/envs", "simic/training/trainer.py")
 RESULTS = ROOT / "benchmarks/results/mutants.json"
 LIBRARIES = ("torch", "numpy", "scipy.stats", "gymnasium", "pydantic", "sklearn.datasets", "safetensors")
-LIMIT_FACTOR, LIMIT_SECONDS = 5, 60  # times what the tests took unmutated, and at least
+# times what the tests took unmutated, and at least
+LIMIT_FACTOR = 5
+LIMIT_SECONDS = 60
 FAILED = 70  # exit code of a process that could not run tests at all
 EVERYWHERE = ""  # coverage's context of what is run while modules are imported
 
 PAIRS = ("Lt LtE", "Gt GtE", "Eq NotEq", "Is IsNot", "In NotIn", "And Or", "Add Sub", "Mult Div", "BitAnd BitOr")
 PAIRS += ("min max", "minimum maximum", "amin amax", "any all", "argmin argmax")
-OPPOSITE = {one: other for pair in map(str.split, PAIRS) for one, other in (pair, pair[::-1])}
+OPPOSITE = {name: opposite for pair in map(str.split, PAIRS) for name, opposite in (pair, pair[::-1])}
 OPPOSITE |= {"FloorDiv": "Mult", "Pow": "Mult"}
 
 
@@ -70,17 +72,20 @@ class Mutant:
 
 def mutants_of(root: Path, file: str) -> list[Mutant]:
     source = (root / file).read_bytes()
-    starts, found = [0, *itertools.accumulate(map(len, source.splitlines(keepends=True)))], []
+    starts = [0, *itertools.accumulate(map(len, source.splitlines(keepends=True)))]
+    mutants = []
     for node, lines, new in _changes(ast.parse(source), range(1, 2)):
         assert node.end_lineno is not None and node.end_col_offset is not None  # as in all that is parsed
-        first, last = starts[node.lineno - 1], starts[node.end_lineno]
-        begin, end = first + node.col_offset, starts[node.end_lineno - 1] + node.end_col_offset
+        first = starts[node.lineno - 1]
+        last = starts[node.end_lineno]
+        begin = first + node.col_offset
+        end = starts[node.end_lineno - 1] + node.end_col_offset
         changed = source[first:begin] + new.encode() + source[end:last]
         original, mutated = (" ".join(part.decode().split()) for part in (source[first:last], changed))
         text = (source[:first] + changed + source[last:]).decode()
         compile(text, file, "exec")
-        found.append(Mutant(file, node.lineno, lines, original, mutated, text))
-    return found
+        mutants.append(Mutant(file, node.lineno, lines, original, mutated, text))
+    return mutants
 
 
 def _changes(node: ast.AST, lines: range) -> Iterator[tuple[ast.expr | ast.stmt, range, str]]:
@@ -110,14 +115,14 @@ def _changes(node: ast.AST, lines: range) -> Iterator[tuple[ast.expr | ast.stmt,
 
 def _replacements(node: ast.expr | ast.stmt) -> Iterator[str]:
     def but(**changes: object) -> str:
-        other = copy.copy(node)
+        mutated = copy.copy(node)
         for name, value in changes.items():
-            setattr(other, name, value)
-        return f"({ast.unparse(other)})" if isinstance(node, ast.expr) else ast.unparse(other)
+            setattr(mutated, name, value)
+        return f"({ast.unparse(mutated)})" if isinstance(node, ast.expr) else ast.unparse(mutated)
 
     op = node.ops[0] if isinstance(node, ast.Compare) and len(node.ops) == 1 else getattr(node, "op", None)
-    if (other := OPPOSITE.get(type(op).__name__)) is not None:
-        new = getattr(ast, other)()
+    if (mutated := OPPOSITE.get(type(op).__name__)) is not None:
+        new = getattr(ast, mutated)()
         yield but(ops=[new]) if isinstance(node, ast.Compare) else but(op=new)
     elif isinstance(node, ast.UnaryOp):
         yield f"({ast.unparse(node.operand)})"
@@ -140,16 +145,20 @@ def _calls(node: ast.Call, but: Callable[..., str]) -> Iterator[str]:
     """Yield a call of the opposite function, without a keyword, or with one argument in another's place."""
     name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", None)
     if name in OPPOSITE:
-        other = copy.copy(node.func)
-        setattr(other, "attr" if isinstance(other, ast.Attribute) else "id", OPPOSITE[name])
-        yield but(func=other)
+        call = copy.copy(node.func)
+        setattr(call, "attr" if isinstance(call, ast.Attribute) else "id", OPPOSITE[name])
+        yield but(func=call)
     for index, keyword in enumerate(node.keywords):
         if keyword.arg != "strict":
             yield but(keywords=node.keywords[:index] + node.keywords[index + 1 :])
-    for index, (one, other) in enumerate(zip(node.args, node.args[1:] + node.args[:1], strict=True)):
-        plain = not any(isinstance(each, ast.Starred | ast.Constant) for each in (one, other))
-        if plain and ast.dump(one) != ast.dump(other):
-            yield but(args=[*node.args[:index], other, *node.args[index + 1 :]])
+    for index, (first_argument, second_argument) in enumerate(
+        zip(node.args, node.args[1:] + node.args[:1], strict=True)
+    ):
+        plain = not any(
+            isinstance(argument, ast.Starred | ast.Constant) for argument in (first_argument, second_argument)
+        )
+        if plain and ast.dump(first_argument) != ast.dump(second_argument):
+            yield but(args=[*node.args[:index], second_argument, *node.args[index + 1 :]])
 
 
 class Recorder:
@@ -159,10 +168,13 @@ class Recorder:
 
     def __init__(self, files: list[str]) -> None:
         self.trace = coverage.Coverage(data_file=None, include=files, config_file=False)
-        self.context, self.seconds, self.users = EVERYWHERE, {}, defaultdict(set)
+        self.context = EVERYWHERE
+        self.seconds = {}
+        self.users = defaultdict(set)
 
     def switch(self, context: str) -> str:
-        before, self.context = self.context, context
+        before = self.context
+        self.context = context
         self.trace.switch_context(context)
         return before
 
@@ -170,7 +182,8 @@ class Recorder:
     def pytest_runtest_protocol(self, item):
         for context in (item.nodeid, *map("fixture {}".format, item.fixturenames)):
             self.users[context].add(item.nodeid)
-        started, before = time.perf_counter(), self.switch(item.nodeid)
+        started = time.perf_counter()
+        before = self.switch(item.nodeid)
         result = yield
         self.switch(before)
         self.seconds[item.nodeid] = time.perf_counter() - started
@@ -189,7 +202,10 @@ class Recorder:
         every test where nothing of it is run later, as of a table.
         """
         contexts = self.trace.get_data().contexts_by_lineno(file)
-        lines = {line: set().union(*(self.users[each] for each in found)) for line, found in contexts.items()}
+        lines = {
+            line: set().union(*(self.users[context] for context in tests_of_line))
+            for line, tests_of_line in contexts.items()
+        }
         anything = set().union(*lines.values()) or set(self.seconds)
         return {line: anything if EVERYWHERE in contexts[line] else tests for line, tests in lines.items()}
 
@@ -223,11 +239,14 @@ class Tests:
 
     def orders(self, mutant: Mutant) -> list[list[str]]:
         """Return the mirrored file's tests of the changed statement, then all others, each quickest first."""
-        lines, path = self.of[mutant.file], Path(mutant.file)
+        lines = self.of[mutant.file]
+        path = Path(mutant.file)
         chosen = set().union(*(lines.get(line, set()) for line in mutant.lines))
         mirrored = f"/test_{path.stem}.py:", f"/test_{path.parent.name}.py:"
-        own = {test for test in chosen if any(name in test for name in mirrored)}
-        return [sorted(tests, key=self.seconds.__getitem__) for tests in (own, chosen - own) if tests]
+        mirrored_tests = {test for test in chosen if any(name in test for name in mirrored)}
+        return [
+            sorted(tests, key=self.seconds.__getitem__) for tests in (mirrored_tests, chosen - mirrored_tests) if tests
+        ]
 
 
 OPTIONS = ["-x", "-q", "--no-header", "--tb=line", "-p", "no:cacheprovider", "-p", "no:xdist", "-p", "no:pytest_cov"]
@@ -282,26 +301,32 @@ def try_out(root: Path, mutant: Mutant, orders: list[list[str]], temporary: Path
 
 def try_all(root: Path, mutants: list[Mutant], tests: dict[str, Tests], jobs: int) -> list[str]:
     """Return killed, timeout or survived for each mutant."""
-    results, running, waiting = [""] * len(mutants), {}, list(enumerate(mutants))[::-1]
+    results = [""] * len(mutants)
+    running = {}
+    waiting = list(enumerate(mutants))[::-1]
     with tempfile.TemporaryDirectory() as folder, open(os.devnull, "w") as nowhere:
         while waiting or running:
             while waiting and len(running) < jobs:
                 index, mutant = waiting.pop()
-                known, temporary = tests[mutant.package], Path(folder) / str(index)
-                orders = known.orders(mutant)
-                limit = max(LIMIT_SECONDS, LIMIT_FACTOR * sum(known.seconds[test] for part in orders for test in part))
+                tests_of_package = tests[mutant.package]
+                temporary = Path(folder) / str(index)
+                orders = tests_of_package.orders(mutant)
+                limit = max(
+                    LIMIT_SECONDS,
+                    LIMIT_FACTOR * sum(tests_of_package.seconds[test] for part in orders for test in part),
+                )
                 pid = fork(root, lambda: try_out(root, mutant, orders, temporary), nowhere.fileno())  # noqa: B023 - at once
                 running[pid] = index, time.monotonic() + limit
             time.sleep(0.02)
             for pid, (index, deadline) in list(running.items()):
-                done, status = os.waitpid(pid, os.WNOHANG)
-                late = not done and time.monotonic() > deadline
-                if done and os.waitstatus_to_exitcode(status) == FAILED:
+                finished, status = os.waitpid(pid, os.WNOHANG)
+                late = not finished and time.monotonic() > deadline
+                if finished and os.waitstatus_to_exitcode(status) == FAILED:
                     sys.exit(f"{mutants[index].file}: the tests of a mutant could not be run")
                 if late:
                     os.killpg(pid, signal.SIGKILL)
                     os.waitpid(pid, 0)
-                if done or late:
+                if finished or late:
                     del running[pid]
                     results[index] = "timeout" if late else "killed" if status else "survived"
                     shutil.rmtree(Path(folder) / str(index), ignore_errors=True)
@@ -318,9 +343,9 @@ def run(root: Path, subjects: list[str], sample: int, rng_seed: int, jobs: int) 
     mutants = random.Random(rng_seed).sample(every, min(sample, len(every)))
     tests = {}
     for package in sorted({mutant.package for mutant in mutants}):
-        own = [file for file in files if file.split("/")[1] == package]
-        tests[package] = Tests.record(root, f"tests/{package}", own)
-        most = max(own, key=lambda file: len(set().union(*tests[package].of[file].values())))
+        files_of_package = [file for file in files if file.split("/")[1] == package]
+        tests[package] = Tests.record(root, f"tests/{package}", files_of_package)
+        most = max(files_of_package, key=lambda file: len(set().union(*tests[package].of[file].values())))
         text = (root / most).read_text()
         unchanged = Mutant(most, 1, range(1, len(text)), "", "(unchanged)", text)
         if try_all(root, [unchanged], tests, 1) != ["survived"]:
@@ -330,7 +355,7 @@ def run(root: Path, subjects: list[str], sample: int, rng_seed: int, jobs: int) 
     counts = {result: results.count(result) for result in ("killed", "timeout", "survived")}
     survivors = [mutant for mutant, result in zip(mutants, results, strict=True) if result == "survived"]
     survivors.sort(key=lambda mutant: (mutant.file, mutant.line))
-    told = ("file", "line", "original", "mutated")
+    fields = ("file", "line", "original", "mutated")
     return {
         "rng_seed": rng_seed,
         "mutants": len(every),
@@ -338,7 +363,7 @@ def run(root: Path, subjects: list[str], sample: int, rng_seed: int, jobs: int) 
         **counts,
         "score": round(1 - counts["survived"] / len(mutants), 4),
         "minutes": round((time.monotonic() - started) / 60, 1),
-        "survivors": [{name: getattr(each, name) for name in told} for each in survivors],
+        "survivors": [{name: getattr(survivor, name) for name in fields} for survivor in survivors],
     }
 
 
@@ -349,19 +374,19 @@ def main() -> None:
     parser.add_argument("--rng-seed", type=int, default=1)
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     parser.add_argument("--out", type=Path, default=RESULTS)
-    given = parser.parse_args()
+    options = parser.parse_args()
     for library in LIBRARIES:
         importlib.import_module(library)
-    found = run(ROOT, given.subjects, given.sample, given.rng_seed, given.jobs)
+    report = run(ROOT, options.subjects, options.sample, options.rng_seed, options.jobs)
     key = ("file", "original", "mutated")
-    old = json.loads(given.out.read_text())["survivors"] if given.out.exists() else []
-    judged = {tuple(each[name] for name in key): each["judgement"] for each in old}
-    for each in found["survivors"]:
-        each["judgement"] = judged.get(tuple(each[name] for name in key), "")
+    old = json.loads(options.out.read_text())["survivors"] if options.out.exists() else []
+    judged = {tuple(survivor[name] for name in key): survivor["judgement"] for survivor in old}
+    for survivor in report["survivors"]:
+        survivor["judgement"] = judged.get(tuple(survivor[name] for name in key), "")
     from benchmarks import page  # not earlier: it imports of simic what mutants are still to be made of
 
-    page.write_result(given.out, found)
-    print(f"{found['score']:.1%} of {found['sample']} mutants were noticed; survivors: {given.out}")
+    page.write_result(options.out, report)
+    print(f"{report['score']:.1%} of {report['sample']} mutants were noticed; survivors: {options.out}")
 
 
 if __name__ == "__main__":

@@ -42,7 +42,8 @@ def rare() -> pd.DataFrame:
 def diabetes() -> pd.DataFrame:
     """Predict a band of three from numbers, strings and gaps."""
     source = BUNDLED.load_diabetes(as_frame=True, scaled=False).frame
-    sex, bands = source.sex.map({1.0: "female", 2.0: "male"}), pd.qcut(source.target, 3, labels=[*"abc"])
+    sex = source.sex.map({1.0: "female", 2.0: "male"})
+    bands = pd.qcut(source.target, 3, labels=[*"abc"])
     rows = source.assign(sex=sex, target=bands)
     gap = np.random.default_rng(0).random((len(rows), 3)) < 0.05
     for place, name in enumerate(("bmi", "bp", "sex")):
@@ -108,10 +109,11 @@ def row(name: str) -> tuple[str, ...]:
     floors = model.report.account.floors
     assert floors is not None
     cells = {}
-    for each in floors.rows:
-        value = each.accuracy_pct if each.balanced_pct is None else each.balanced_pct
-        cells |= {column: f"{value:.1f}" for column in COLUMNS if each.name.startswith(column)}
-    grown, advised = floors.rows[-1], floors.advice.partition(":")[0].removeprefix("Use ").removeprefix("the ")
+    for row in floors.rows:
+        value = row.accuracy_pct if row.balanced_pct is None else row.balanced_pct
+        cells |= {column: f"{value:.1f}" for column in COLUMNS if row.name.startswith(column)}
+    grown = floors.rows[-1]
+    advised = floors.advice.partition(":")[0].removeprefix("Use ").removeprefix("the ")
     kind = f"{name} (`{''.join(path.suffixes) or 'folder'}`{', balanced' if grown.balanced_pct else ''})"
     return kind, *(cells.get(column, "–") for column in COLUMNS), grown.size, f"{grown.seconds:.0f}", advised
 
@@ -119,8 +121,8 @@ def row(name: str) -> tuple[str, ...]:
 def main() -> None:
     parser = page.parser(__doc__)
     parser.add_argument("--only", nargs="+", choices=SETS, default=list(SETS))
-    given = parser.parse_args()
-    rows = [row(name) for name in given.only if name != "mnist" or MNIST.exists()]
+    options = parser.parse_args()
+    rows = [row(name) for name in options.only if name != "mnist" or MNIST.exists()]
     print(*page.table(("data", *COLUMNS, "parameters", "seconds", "to use"), rows), sep="\n")
 
 

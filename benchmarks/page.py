@@ -18,7 +18,9 @@ import torch
 from simic import durable
 
 Found = dict[str, Any]
-RESULTS, PAGE, IMAGES = Path("benchmarks/results"), Path("docs/benchmarks.md"), Path("docs/images")
+RESULTS = Path("benchmarks/results")
+PAGE = Path("docs/benchmarks.md")
+IMAGES = Path("docs/images")
 INTRODUCTION = """# Benchmarks
 
 Written by `python -m benchmarks.page` from `benchmarks/results/*.json`. The machines were shared, so speeds are
@@ -41,18 +43,18 @@ def provenance() -> Found:
     }
 
 
-def write_result(path: Path, found: Found) -> None:
+def write_result(path: Path, numbers: Found) -> None:
     """Write a result with its provenance, whole or not at all."""
-    content = json.dumps({"provenance": {}} | found | {"provenance": provenance()}, indent=1, allow_nan=False)
+    content = json.dumps({"provenance": {}} | numbers | {"provenance": provenance()}, indent=1, allow_nan=False)
     durable.replace_file(path, (content + "\n").encode())
 
 
 def parser(description: str | None, out: Path | None = None) -> argparse.ArgumentParser:
     """Return a parser that shows a benchmark's docstring as it is; with ``--out`` where it writes one result."""
-    made = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     if out is not None:
-        made.add_argument("--out", type=Path, default=out)
-    return made
+        parser.add_argument("--out", type=Path, default=out)
+    return parser
 
 
 def table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> list[str]:
@@ -76,9 +78,10 @@ def text(results: dict[str, Found]) -> str:
 # --- the agent beside its peers ---
 
 
-def _learning(found: Found) -> list[str]:
-    rows, verdicts = list[tuple[str, ...]](), list[str]()
-    for name, task in found["tasks"].items():
+def _learning(numbers: Found) -> list[str]:
+    rows = list[tuple[str, ...]]()
+    verdicts = list[str]()
+    for name, task in numbers["tasks"].items():
         digits = 1 if abs(task["solved"]) > 10 else 3
         rows += [(f"{name}, {task['solved']:g}", *_algorithm(who, row, digits)) for who, row in task["rows"].items()]
         for pair in (pair for pair in task["pairs"] if "low" in pair):
@@ -106,11 +109,11 @@ def _learning(found: Found) -> list[str]:
     ]
 
 
-def draw_learning(found: Found) -> Any:
+def draw_learning(numbers: Found) -> Any:
     """Draw the returns of agents while learning: mean over rng seeds, and the range of all."""
     from matplotlib.figure import Figure  # a GPU machine may measure without it
 
-    tasks = found["tasks"]
+    tasks = numbers["tasks"]
     figure = Figure(figsize=(4.2 * len(tasks), 3.4), layout="constrained")
     axes = figure.subplots(1, len(tasks), squeeze=False)
     for axis, (name, task) in zip(axes[0], tasks.items(), strict=True):
@@ -126,7 +129,9 @@ def draw_learning(found: Found) -> Any:
 
 
 def _algorithm(name: str, row: Found, digits: int) -> tuple[str, ...]:
-    steps, finals, runs = row["median_steps_to_solve"], row["final_returns"], len(row["rng_seeds"])
+    steps = row["median_steps_to_solve"]
+    finals = row["final_returns"]
+    runs = len(row["rng_seeds"])
     return (
         name,
         str(runs),
@@ -141,10 +146,11 @@ def _algorithm(name: str, row: Found, digits: int) -> tuple[str, ...]:
 # --- hosts ---
 
 
-def _scaling(found: Found) -> list[str]:
+def _scaling(numbers: Found) -> list[str]:
     rows = list[tuple[str, ...]]()
-    for row in found["rows"]:
-        rate, update = row["trainings_per_core_second"], 100 * row["update_seconds"] / row["seconds"]
+    for row in numbers["rows"]:
+        rate = row["trainings_per_core_second"]
+        update = 100 * row["update_seconds"] / row["seconds"]
         rows.append(
             (f"{row['hosts']:,}", str(row["processes"]), f"{row['seconds']:.1f}", f"{rate:.0f}", f"{update:.0f} %")
         )
@@ -152,22 +158,27 @@ def _scaling(found: Found) -> list[str]:
     return [
         "## Host trainings per second",
         "",
-        f"`python -m benchmarks.scaling`: one iteration of the default run with episodes of {found['epochs']} epochs:",
+        "`python -m benchmarks.scaling`: one iteration of the default run with episodes of "
+        f"{numbers['epochs']} epochs:",
         "every host is trained, validated and decided for, then PPO learns from it. One thread a process.",
         "",
         *table(head, rows),
     ]
 
 
-def _population(found: Found) -> list[str]:
-    threads, faster, seeds = " or ".join(map(str, found["threads"])), {}, {}
-    for row in found["rows"]:
-        place, seconds = (row["case"], row["envs"]), row["one_thread_seconds"]
-        faster[place], seeds[place] = row["speedup"]["auto"], seconds["auto with seeds"] / seconds["auto"]
+def _population(numbers: Found) -> list[str]:
+    threads = " or ".join(map(str, numbers["threads"]))
+    faster = {}
+    seeds = {}
+    for row in numbers["rows"]:
+        place = (row["case"], row["envs"])
+        seconds = row["one_thread_seconds"]
+        faster[place] = row["speedup"]["auto"]
+        seeds[place] = seconds["auto with seeds"] / seconds["auto"]
     return [
         "## Many hosts at once",
         "",
-        f"`python -m benchmarks.population` on {found['device']}: speed of training a population as one computation,",
+        f"`python -m benchmarks.population` on {numbers['device']}: speed of training a population as one computation,",
         f"as a multiple of the fastest plain PyTorch loop over single networks; {threads} thread(s). `default` is the",
         "host `cnn/impaired` on 16 × 16 pixels; `tables` steps by AdamW, the others by SGD.",
         "",
@@ -181,14 +192,14 @@ def _population(found: Found) -> list[str]:
     ]
 
 
-def draw_population(found: Found) -> Any:
+def draw_population(numbers: Found) -> Any:
     """Draw how much faster than plain loops hosts train together, by their number."""
     from matplotlib.figure import Figure  # a GPU machine may measure without it
 
     figure = Figure(figsize=(5, 3.8), layout="constrained")
     axis = figure.subplots()
-    for name in dict.fromkeys(row["case"] for row in found["rows"]):
-        rows = [row for row in found["rows"] if row["case"] == name]
+    for name in dict.fromkeys(row["case"] for row in numbers["rows"]):
+        rows = [row for row in numbers["rows"] if row["case"] == name]
         axis.plot([row["envs"] for row in rows], [row["speedup"]["auto"] for row in rows], marker="o", label=name)
     axis.axhline(1.0, color="grey", ls=":", lw=1)
     axis.set_xscale("log", base=2)

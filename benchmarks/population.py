@@ -52,12 +52,14 @@ class Case:
 
     def data(self, device: torch.device) -> Dataset:
         """Return noise: speed does not depend on what is learned."""
-        draw, shape = torch.Generator().manual_seed(1), (self.training, *self.shape)
+        draw = torch.Generator().manual_seed(1)
+        shape = (self.training, *self.shape)
         if self.host.family == "transformer":
             x = torch.randint(CLASSES, shape, generator=draw)
             y = x.roll(-1, 1)
         else:
-            x, y = torch.randn(shape, generator=draw), torch.randint(CLASSES, shape[:1], generator=draw)
+            x = torch.randn(shape, generator=draw)
+            y = torch.randint(CLASSES, shape[:1], generator=draw)
         return Dataset(x.to(device), y.to(device), CLASSES)
 
 
@@ -76,11 +78,13 @@ CASES = {
 
 def ours(case: Case, envs: int, backend: Backend, device: torch.device, seeds: bool) -> Callable[[], object]:
     """Return the work of a few minibatches of a population."""
-    kinds, ids = blueprints_of(case.host.family), torch.arange(envs)
+    kinds = blueprints_of(case.host.family)
+    ids = torch.arange(envs)
     optimizer = HostOptimizer(name=case.optimizer, learning_rate=1e-3)
     population = Population(case.build(), kinds, ids, 1, optimizer, device, backend)
     population.reset(0)
-    data, order = case.data(device), orders(case, envs, device)
+    data = case.data(device)
+    order = orders(case, envs, device)
     slots = mixed(population, data) if seeds else Slots.empty(envs, population.host.slots, device)
     return lambda: population.train_epoch(slots, data, order)
 
@@ -93,7 +97,8 @@ def orders(case: Case, envs: int, device: torch.device) -> Tensor:
 
 def mixed(population: Population, data: Dataset) -> Slots:
     """Return seeds in two of three slots, of every blueprint, operator and stage from TRAINING on."""
-    draw, device = torch.Generator().manual_seed(3), population.device
+    draw = torch.Generator().manual_seed(3)
+    device = population.device
     shape = (len(population), population.host.slots)
     live = torch.rand(shape, generator=draw) < 2 / 3
     stage = torch.where(live, torch.randint(Stage.TRAINING, Stage.FOSSILIZED + 1, shape, generator=draw), 0)
@@ -108,14 +113,18 @@ def mixed(population: Population, data: Dataset) -> Slots:
 
 def plain(case: Case, envs: int, device: torch.device, memory: torch.memory_format) -> Callable[[], object]:
     """Return the same minibatches of E plain networks, one after the other, as anyone would write it."""
-    images, networks, optimizers = len(case.shape) == 3, list[nn.Module](), list[torch.optim.Optimizer]()
+    images = len(case.shape) == 3
+    networks = list[nn.Module]()
+    optimizers = list[torch.optim.Optimizer]()
     for _ in range(envs):
         segments, head = case.build().modules()
         network = nn.Sequential(*segments, head).to(device)
         networks.append(network.to(memory_format=memory) if images else network)  # pyright: ignore[reportCallIssue]
-        sgd, weights = case.optimizer == "sgd", network.parameters()
+        sgd = case.optimizer == "sgd"
+        weights = network.parameters()
         optimizers.append(torch.optim.SGD(weights, 1e-3, 0.9) if sgd else torch.optim.AdamW(weights, 1e-3, fused=True))
-    data, order = case.data(device), orders(case, envs, device)
+    data = case.data(device)
+    order = orders(case, envs, device)
 
     def work() -> None:
         for network, optimizer, batches in zip(networks, optimizers, order, strict=True):
@@ -134,7 +143,7 @@ def plain(case: Case, envs: int, device: torch.device, memory: torch.memory_form
 
 def in_turns(work: dict[str, Callable[[], object]], repeats: int, device: torch.device) -> dict[str, float]:
     """Return the median seconds of each, A B A B …, after one turn that does not count."""
-    taken: dict[str, list[float]] = {name: [] for name in work}
+    seconds: dict[str, list[float]] = {name: [] for name in work}
     for turn in range(repeats + 1):
         for name, go in work.items():
             started = time.perf_counter()
@@ -142,8 +151,8 @@ def in_turns(work: dict[str, Callable[[], object]], repeats: int, device: torch.
             if device.type == "cuda":
                 torch.cuda.synchronize(device)
             if turn:
-                taken[name].append(time.perf_counter() - started)
-    return {name: median(times) for name, times in taken.items()}
+                seconds[name].append(time.perf_counter() - started)
+    return {name: median(times) for name, times in seconds.items()}
 
 
 def row(name: str, envs: int, repeats: int, device: torch.device, threads: list[int]) -> dict[str, Any]:
@@ -160,7 +169,7 @@ def row(name: str, envs: int, repeats: int, device: torch.device, threads: list[
         torch.set_num_threads(count)
         times[count] = {key: value / TIMED_BATCHES for key, value in in_turns(work, repeats, device).items()}
     torch.set_num_threads(1)
-    training = {key: min(each[key] for each in times.values()) for key in work}
+    training = {key: min(timing[key] for timing in times.values()) for key in work}
     best = min(value for key, value in training.items() if key.startswith("plain"))
     return {
         "case": name,
@@ -177,22 +186,24 @@ def main() -> None:
     parser.add_argument("--envs", type=int, nargs="+", default=[1, 8, 32, 64])
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
-    given = parser.parse_args()
-    device = machine.configure(params.Runtime(device=given.device, threads=1))
-    threads = sorted({1, cores()}) if given.device == "cpu" else [1]
+    options = parser.parse_args()
+    device = machine.configure(params.Runtime(device=options.device, threads=1))
+    threads = sorted({1, cores()}) if options.device == "cpu" else [1]
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
     setting: dict[str, Any] = {"device": name, "threads": threads}
-    found = json.loads(given.out.read_bytes()) if given.out.exists() else setting | {"rows": []}
-    if setting != {key: found[key] for key in setting}:
-        parser.error(f"{given.out}: holds another device or number of threads than {setting}; name another with --out")
-    for case, envs in product(given.cases, given.envs):
-        if any((each["case"], each["envs"]) == (case, envs) for each in found["rows"]):
+    report = json.loads(options.out.read_bytes()) if options.out.exists() else setting | {"rows": []}
+    if setting != {key: report[key] for key in setting}:
+        parser.error(
+            f"{options.out}: holds another device or number of threads than {setting}; name another with --out"
+        )
+    for case, envs in product(options.cases, options.envs):
+        if any((row["case"], row["envs"]) == (case, envs) for row in report["rows"]):
             continue
-        measured = row(case, envs, given.repeats, device, threads) | {"revision": page.provenance()["revision"]}
+        measured = row(case, envs, options.repeats, device, threads) | {"revision": page.provenance()["revision"]}
         print(measured, flush=True)
-        rows = [*found["rows"], measured]
-        found["rows"] = sorted(rows, key=lambda each: (list(CASES).index(each["case"]), each["envs"]))
-        page.write_result(given.out, found)
+        rows = [*report["rows"], measured]
+        report["rows"] = sorted(rows, key=lambda row: (list(CASES).index(row["case"]), row["envs"]))
+        page.write_result(options.out, report)
 
 
 if __name__ == "__main__":

@@ -41,8 +41,10 @@ class Finished:
 
 def read(workspace: Workspace, suite: str) -> Finished:
     """Read a workspace; SimicError naming what is missing, or what is of another run than the policy."""
-    evaluation, headroom = result.read(workspace.evaluation), result.read_headroom(workspace.headroom)
-    learned, meta = Learned.load(workspace.models / "policy"), read_meta(workspace.prepared)
+    evaluation = result.read(workspace.evaluation)
+    headroom = result.read_headroom(workspace.headroom)
+    learned = Learned.load(workspace.models / "policy")
+    meta = read_meta(workspace.prepared)
     manifest = checkpoint.read_published(workspace.checkpoints, str(evaluation.checkpoint)).manifest
     if meta.task != "suite" or meta.source.split(" + ")[0] != f"suite {suite}":
         raise SimicError(f"{workspace.prepared}: data of {meta.source}, not of suite {suite}")
@@ -51,8 +53,8 @@ def read(workspace: Workspace, suite: str) -> Finished:
             f"{workspace.evaluation}: of the policy after {evaluation.checkpoint_iteration} iterations; "
             f"models/policy is the one after {learned.iteration}: run simic evaluate with evaluate.checkpoint=best"
         )
-    for name, found in (("evaluation", evaluation), ("headroom", headroom), ("checkpoint", manifest)):
-        if found.data_sha256 != data_hash(workspace.prepared):
+    for name, run in (("evaluation", evaluation), ("headroom", headroom), ("checkpoint", manifest)):
+        if run.data_sha256 != data_hash(workspace.prepared):
             raise SimicError(f"{workspace.root}: its {name} is of other data than {workspace.prepared}; simic run")
     seconds = sum(row.seconds for row in timing.read(workspace.telemetry / timing.TIMING_FILE))
     return Finished(learned, manifest, evaluation, headroom, meta, seconds / 60)
@@ -60,15 +62,16 @@ def read(workspace: Workspace, suite: str) -> Finished:
 
 def publish(workspace: Workspace, suite: str) -> Path:
     """Write the suite's folder anew, whole or not at all; SimicError where it would be too large."""
-    found, policy = read(workspace, suite), workspace.models / "policy"
-    common = found.headroom.schedules[found.headroom.common]
-    publication = Publication(suite=suite, sample_shape=found.meta.shape, common_schedule=common)
+    run = read(workspace, suite)
+    policy = workspace.models / "policy"
+    common = run.headroom.schedules[run.headroom.common]
+    publication = Publication(suite=suite, sample_shape=run.meta.shape, common_schedule=common)
     card = durable.checked((policy / CARD_FILE).read_bytes())
     card["published"] = publication.model_dump(mode="json")
     files = {
         WEIGHTS_FILE: (policy / WEIGHTS_FILE).read_bytes(),
         CARD_FILE: durable.with_checksum(card),
-        CARD: text(found, publication).encode(),
+        CARD: text(run, publication).encode(),
     }
     if (size := sum(map(len, files.values()))) > MOST_BYTES:
         raise SimicError(f"controller of suite {suite}: {size} bytes, at most {MOST_BYTES}: train a smaller policy")
@@ -78,13 +81,15 @@ def publish(workspace: Workspace, suite: str) -> Path:
     return controllers.PUBLISHED / suite
 
 
-def text(found: Finished, publication: Publication) -> str:
-    train, machine, headroom = found.learned.train, found.manifest.machine, found.headroom
+def text(run: Finished, publication: Publication) -> str:
+    train = run.learned.train
+    machine = run.manifest.machine
+    headroom = run.headroom
     priced = f", less {headroom.price:g} for each time the host's parameters were added,"
-    lengths = {f"{found.evaluation.episode_steps} epochs": found.evaluation.standings}
-    lengths |= {name: other.standings for name, other in found.evaluation.others.items()}
+    lengths = {f"{run.evaluation.episode_steps} epochs": run.evaluation.standings}
+    lengths |= {name: other.standings for name, other in run.evaluation.others.items()}
     groups = "\n\n".join(
-        _scores(found, f"{length}, {standings.tasks} {GROUPS[group]}", standings)
+        _scores(run, f"{length}, {standings.tasks} {GROUPS[group]}", standings)
         for length, by_group in lengths.items()
         for group, standings in by_group.items()
     )
@@ -94,12 +99,12 @@ Use: `simic grow DATA --policy {publication.suite}`, or without `--policy` where
 `python -m benchmarks.publish`.
 
 ## Data
-{card.data_used(found.meta, found.evaluation.data_sha256)}
+{card.data_used(run.meta, run.evaluation.data_sha256)}
 
 ## Training
-One training, rng_seed {found.manifest.params["rng_seed"]}: {train.iterations} iterations of {train.envs} \
-hosts; kept is iteration {found.learned.iteration}. \
-Cost: {found.evaluation.controller_trainings} host trainings, validation included, in {found.minutes:.1f} \
+One training, rng_seed {run.manifest.params["rng_seed"]}: {train.iterations} iterations of {train.envs} \
+hosts; kept is iteration {run.learned.iteration}. \
+Cost: {run.evaluation.controller_trainings} host trainings, validation included, in {run.minutes:.1f} \
 minutes on {machine.device} ({machine.cpu_capability}, {machine.processes} processes, torch \
 {machine.libraries["torch"]}). The common schedule was the best of {len(headroom.schedules)} on tasks of \
 training, which cost {headroom.common_cost} host trainings more.
@@ -112,12 +117,12 @@ with all of them. `blind` is this controller without sight of the host, `static`
 {groups}
 
 ## Limits
-{card.limits(found.learned, publication.sample_shape)}
+{card.limits(run.learned, publication.sample_shape)}
 """
 
 
-def _scores(found: Finished, title: str, standings: result.Standings) -> str:
-    common = found.headroom.schedules[found.headroom.common]
+def _scores(run: Finished, title: str, standings: result.Standings) -> str:
+    common = run.headroom.schedules[run.headroom.common]
     names = {result.LEARNED: "this controller", endpoints.COMMON: f"{endpoints.COMMON}: {common}"}
     lines = [
         f"{title}:",
@@ -141,8 +146,8 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("workspace", type=Path)
     parser.add_argument("suite")
-    given = parser.parse_args(arguments)
-    print(publish(Workspace(given.workspace), given.suite))
+    options = parser.parse_args(arguments)
+    print(publish(Workspace(options.workspace), options.suite))
 
 
 if __name__ == "__main__":

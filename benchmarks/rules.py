@@ -45,25 +45,30 @@ def reached(
     shorter = tree.model_copy(update={"train": tree.train.model_copy(update={"episode_steps": epochs})})
     setup = EvaluationSetup.open(shorter, prepared, device, POLICIES)
     with closing(setup.env) as env:
-        scores = {name: np.array(done.score.test_accuracy_pct) for name, done in play_for_score(setup, make(env))}
-    rows, found = setup.tasks.numpy(), dict[str, dict[str, list[float]]]()
+        scores = {
+            name: np.array(performance.score.test_accuracy_pct)
+            for name, performance in play_for_score(setup, make(env))
+        }
+    rows = setup.tasks.numpy()
+    scores_of = dict[str, dict[str, list[float]]]()
     for task, meta in enumerate(setup.held_out.tasks):
         for name, accuracy in scores.items():
-            found.setdefault(meta.group, {}).setdefault(name, []).append(accuracy[rows == task].mean())
-    return {group: {name: np.array(values) for name, values in of.items()} for group, of in found.items()}
+            scores_of.setdefault(meta.group, {}).setdefault(name, []).append(accuracy[rows == task].mean())
+    return {group: {name: np.array(values) for name, values in of.items()} for group, of in scores_of.items()}
 
 
-def table(found: Mapping[int, Mapping[str, Mapping[str, Values]]]) -> str:
+def table(scores_by_length: Mapping[int, Mapping[str, Mapping[str, Values]]]) -> str:
     """Return a table for each group of tasks: scores, and every policy less the tuned rule, by number of epochs."""
     lines = []
-    for group, first in next(iter(found.values())).items():
+    for group, first in next(iter(scores_by_length.values())).items():
         names = list(first)
         lines += ["", f"## On {len(first[RULE])} {GROUPS.get(group, group)}", "", f"| epochs | {' | '.join(names)} |"]
         lines.append(f"|---|{'--:|' * len(names)}")
-        for epochs, of_groups in found.items():
-            own = of_groups[group]
+        for epochs, of_groups in scores_by_length.items():
+            policies = of_groups[group]
             cells = [
-                f"{own[name].mean():.1f}" + (f", {interval(paired_difference(own[name], own[RULE]))}" * (name != RULE))
+                f"{policies[name].mean():.1f}"
+                + (f", {interval(paired_difference(policies[name], policies[RULE]))}" * (name != RULE))
                 for name in names
             ]
             lines.append(f"| {epochs} | {' | '.join(cells)} |")
@@ -80,7 +85,7 @@ def page(suite: str, tuned: TunedRules, learned: Sequence[choosers.Chooser], cos
         scores,
         "",
         *(f"- {rule.epochs} epochs, rule: {rule}" for rule in tuned.rules),
-        *(f"- {each.epochs} epochs, chooser: {each}" for each in learned),
+        *(f"- {chooser.epochs} epochs, chooser: {chooser}" for chooser in learned),
     ]
     return "\n".join(lines) + "\n"
 
@@ -90,25 +95,26 @@ def main() -> None:
     parser.add_argument("--data", type=Path, default=Path(".simic/benchmarks/rules"))
     parser.add_argument("--policy", type=Path)
     parser.add_argument("overrides", nargs="*", help="KEY=VALUE of the params")
-    given = parser.parse_args()
-    tree = params.load(Path("params.yaml"), given.overrides)
+    options = parser.parse_args()
+    tree = params.load(Path("params.yaml"), options.overrides)
     suite = tree.prepare.suite.name
-    device, data = machine.configure(tree.runtime), given.data / suite
+    device = machine.configure(tree.runtime)
+    data = options.data / suite
     if not (data / "prepared").exists():
         prepare(tree.prepare, tree.rng_seed, data / "prepared", data / "raw")
 
-    def told(what: str, done: int, of: int) -> None:
-        print(f"{what}: {done} of {of}", flush=True)
+    def show_progress(phase: str, count: int, of: int) -> None:
+        print(f"{phase}: {count} of {of}", flush=True)
 
     tuned = rules.known(tree)
     if tuned is None:
-        tuned = tune(tree, data / "prepared", EPOCHS, device, told, rows=rows_at_once(tree))
+        tuned = tune(tree, data / "prepared", EPOCHS, device, show_progress, rows=rows_at_once(tree))
         rules.PUBLISHED.mkdir(parents=True, exist_ok=True)
         durable.replace_file(rules.PUBLISHED / f"{suite}.json", tuned.to_json().encode())
-    learned, cost = choosers.learn(tree, data / "prepared", EPOCHS, device, told, rows_at_once(tree))
+    learned, cost = choosers.learn(tree, data / "prepared", EPOCHS, device, show_progress, rows_at_once(tree))
 
     def actors(env: GrowthEnv) -> dict[str, Actor]:
-        trained = {"PPO": Learned.load(given.policy).actor(greedy=True)} if given.policy else {}
+        trained = {"PPO": Learned.load(options.policy).actor(greedy=True)} if options.policy else {}
         return {
             "static": Static(),
             RULE: rules.tuned_actor(env, tuned),
@@ -116,11 +122,11 @@ def main() -> None:
             **trained,
         }
 
-    found = {epochs: reached(tree, data / "prepared", device, epochs, actors) for epochs in EPOCHS}
+    scores_by_length = {epochs: reached(tree, data / "prepared", device, epochs, actors) for epochs in EPOCHS}
     RESULTS.mkdir(parents=True, exist_ok=True)
     durable.replace_file(
         RESULTS / f"{suite}.md",
-        page(suite, tuned, learned, cost, table(found)).encode(),
+        page(suite, tuned, learned, cost, table(scores_by_length)).encode(),
     )
 
 

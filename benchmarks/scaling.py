@@ -37,7 +37,8 @@ def measure(tree: params.Params, prepared: Path) -> dict[str, Any]:
         stages.train(tree, place)
         last = timing.read(place.telemetry / timing.TIMING_FILE)[-1]
     seconds = last.collect_seconds + last.update_seconds
-    hosts, processes = tree.train.envs, int(tree.runtime.processes)
+    hosts = tree.train.envs
+    processes = int(tree.runtime.processes)
     return {
         "hosts": hosts,
         "processes": processes,
@@ -53,18 +54,18 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--processes", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--epochs", type=int, default=12, help="of an episode")
     parser.add_argument("-S", dest="overrides", action="append", default=[], metavar="KEY=VALUE")
-    given = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as folder:
         data = Workspace(Path(folder))
-        stages.prepare(params.load(Path("params.yaml"), given.overrides), data)
-        for hosts, processes in product(given.hosts, given.processes):
-            changes = [*settings(hosts, processes, given.epochs), *given.overrides]
+        stages.prepare(params.load(Path("params.yaml"), options.overrides), data)
+        for hosts, processes in product(options.hosts, options.processes):
+            changes = [*settings(hosts, processes, options.epochs), *options.overrides]
             rows.append(measure(params.load(Path("params.yaml"), changes), data.prepared))
             print(f"{hosts} hosts, {processes} processes: {rows[-1]['seconds']:.1f} s", flush=True)
-    found = {"epochs": given.epochs, "overrides": given.overrides, "rows": rows}
-    page.write_result(given.out, found)
-    print(*page.SECTIONS["scaling"](found), sep="\n")
+    report = {"epochs": options.epochs, "overrides": options.overrides, "rows": rows}
+    page.write_result(options.out, report)
+    print(*page.SECTIONS["scaling"](report), sep="\n")
 
 
 if __name__ == "__main__":

@@ -61,10 +61,11 @@ class Gate:
     def ratio(self) -> float:
         """Measure the ratio in this process."""
         device = machine.configure(params.Runtime(device="cpu", threads=1))
-        case, seeds = CASES[self.case], self.beside == "loop"
-        own = partial(ours, case, self.envs, device=device, seeds=seeds)
-        yardstick = own("loop") if seeds else plain(case, self.envs, device, torch.channels_last)
-        work: dict[str, Callable[[], object]] = {"beside": yardstick, "ours": own("auto")}
+        case = CASES[self.case]
+        seeds = self.beside == "loop"
+        ours_on_device = partial(ours, case, self.envs, device=device, seeds=seeds)
+        yardstick = ours_on_device("loop") if seeds else plain(case, self.envs, device, torch.channels_last)
+        work: dict[str, Callable[[], object]] = {"beside": yardstick, "ours": ours_on_device("auto")}
         seconds = in_turns(work, TURNS, device)
         return seconds["beside"] / seconds["ours"]
 
@@ -75,15 +76,16 @@ GATES = {gate.case: gate for gate in (Gate("reference", 4, "plain channels-last"
 def main() -> None:
     parser = page.parser(__doc__, RESULT)
     parser.add_argument("--processes", type=int, default=7)
-    given = parser.parse_args()
+    options = parser.parse_args()
     torch.set_num_threads(1)  # of the record's provenance
-    found, spawn = [], multiprocessing.get_context("spawn")
+    rows = []
+    spawn = multiprocessing.get_context("spawn")
     for gate in GATES.values():
         with ProcessPoolExecutor(1, spawn, max_tasks_per_child=1) as pool:
-            ratios = [pool.submit(gate.ratio).result() for _ in range(given.processes)]
-        found.append(vars(gate) | {"operations": gate.operations(), "ratios": ratios, "median": median(ratios)})
-        print(found[-1], flush=True)
-    page.write_result(given.out, {"gates": found})
+            ratios = [pool.submit(gate.ratio).result() for _ in range(options.processes)]
+        rows.append(vars(gate) | {"operations": gate.operations(), "ratios": ratios, "median": median(ratios)})
+        print(rows[-1], flush=True)
+    page.write_result(options.out, {"gates": rows})
 
 
 if __name__ == "__main__":

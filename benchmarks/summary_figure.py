@@ -18,10 +18,10 @@ def draw(rows: list[dict[str, str]]) -> Figure:
     axis = figure.subplots()
     for height, row in enumerate(rows):
         color = "tab:blue" if row["policy"].startswith("PPO") else "0.35"
-        known = float(row["known kinds"])
+        known_kinds = float(row["known kinds"])
         new = float(row["new kinds"])
-        axis.plot([known, new], [height, height], color=color, linewidth=1, alpha=0.4, zorder=1)
-        axis.scatter(known, height, color=color, s=42, zorder=2)
+        axis.plot([known_kinds, new], [height, height], color=color, linewidth=1, alpha=0.4, zorder=1)
+        axis.scatter(known_kinds, height, color=color, s=42, zorder=2)
         axis.scatter(new, height, facecolor="white", edgecolor=color, s=42, zorder=2)
     # The legend is of dots outside of the view.
     axis.scatter([], [], color="0.35", label="kinds seen in training")

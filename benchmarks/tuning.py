@@ -61,7 +61,7 @@ class Ground:
         return cls(env, tasks, tuple(sorted(set(epochs))))
 
     def play(
-        self, make: Callable[[Tensor], HandRules], hosts: Tensor, told: Callable[[int, int], None] = lambda *_: None
+        self, make: Callable[[Tensor], HandRules], hosts: Tensor, progress: Callable[[int, int], None] = lambda *_: None
     ) -> tuple[Tensor, list[HandRules]]:
         """Play ``hosts [R]`` and return their scores ``[L, R]`` at each number of epochs, and the actors.
 
@@ -74,7 +74,7 @@ class Ground:
             return partial(self._played, actors[-1], hosts[rows])
 
         self.trainings += len(hosts)
-        return in_populations(self.env, len(hosts), episode, told), actors
+        return in_populations(self.env, len(hosts), episode, progress), actors
 
     def ways(self, openings: Sequence[Opening], hosts: Tensor, scores: Tensor) -> list[Priorities]:
         """Return ``priorities`` by the scores ``[L, H, P]`` of openings on hosts; none where nothing is aligned."""
@@ -85,11 +85,13 @@ class Ground:
 
     def aligned(self, hosts: Tensor) -> Tensor:
         """Return the alignment of each blueprint with the tasks of the hosts ``[H]``, ``[H, P]``."""
-        env, tasks = self.env, self.tasks[hosts % len(self.tasks)]
+        env = self.env
+        tasks = self.tasks[hosts % len(self.tasks)]
         return Alignments.on(env.host, env.blueprints, env.training_data).of(tasks.to(env.device)).cpu()
 
     def _played(self, actor: HandRules, hosts: Tensor) -> Tensor:
-        env, scores = self.env, []
+        env = self.env
+        scores = []
         refuse_closed(env, actor)
         tasks = self.tasks[hosts % len(self.tasks)]
         for epochs in self.epochs:  # the first epochs are the same in an episode of any length
@@ -138,9 +140,9 @@ def configurations(
             rules[HandRule(tuple(order[:length]), patience, threshold)] = None
         for tries in RETURNING:
             rules[HandRule(tuple(order[:tries]), patience, None)] = None
-    for own, patience in product(by_alignment, PATIENCE):
+    for aligned, patience in product(by_alignment, PATIENCE):
         for tries, threshold in [*product(ALIGNED, (None,)), *product((len(openings),), THRESHOLDS)]:
-            rules[HandRule(tuple(openings), patience, threshold, own, tries)] = None
+            rules[HandRule(tuple(openings), patience, threshold, aligned, tries)] = None
     return list(rules)
 
 
@@ -148,8 +150,10 @@ def priorities(aligned: Tensor, scores: Tensor) -> list[Priorities]:
     """Return two ways to order openings on a host, by alignments ``[H, P]`` and scores ``[H, P]`` of openings: by the
     alignment as a share of its mean, and by its z-score plus that of the opening's mean score.
     """
-    aligned, scores = aligned.double(), scores.double()
-    mean, deviation = aligned.mean(dim=0), aligned.std(dim=0, correction=0)
+    aligned = aligned.double()
+    scores = scores.double()
+    mean = aligned.mean(dim=0)
+    deviation = aligned.std(dim=0, correction=0)
     share, z = (1 / values.clamp(min=LEAST_ALIGNMENT) for values in (mean, deviation))
     gain = (scores.mean(dim=0) - scores.mean()) / scores.std(correction=0)
     ways = ((share, torch.zeros_like(share)), (z, GAIN_WEIGHT * gain - mean * z))
@@ -160,7 +164,8 @@ def covering(scores: Tensor) -> list[int]:
     """Return columns of ``scores [H, P]``, each the one that adds most to the best of those before it, of equals the
     first: specialists for what the others cannot do come early.
     """
-    best, order = torch.full_like(scores[:, 0], -torch.inf), list[int]()
+    best = torch.full_like(scores[:, 0], -torch.inf)
+    order = list[int]()
     for _ in range(scores.shape[1]):
         gained = torch.maximum(scores, best[:, None]).mean(dim=0)
         gained[order] = -torch.inf
@@ -192,7 +197,7 @@ def tune(
     prepared: Path,
     epochs: Sequence[int],
     device: torch.device,
-    told: Progress,
+    progress: Progress,
     rows: int = ROWS_AT_ONCE,
 ) -> TunedRules:
     """Return the best rule for each number of epochs: by orders from openings grown alone, then successive halving;
@@ -202,9 +207,9 @@ def tune(
     with closing(ground.env) as env:
         openings = possible_openings(env)
         hosts_alone = torch.arange(OPENING_HOSTS)
-        scores, early = grown_alone(ground, openings, hosts_alone, told)
+        scores, early = grown_alone(ground, openings, hosts_alone, progress)
         rules = configurations(orders(openings, scores, early), openings, ground.ways(openings, hosts_alone, scores))
-        winners, met = _halved(ground, rules, told)
+        winners, met = _halved(ground, rules, progress)
         names = [item.name for item in env.blueprints]
     return TunedRules(
         tuned_for=setting(params),
@@ -227,7 +232,9 @@ def tune(
     )
 
 
-def grown_alone(ground: Ground, openings: Sequence[Opening], hosts: Tensor, told: Progress) -> tuple[Tensor, Tensor]:
+def grown_alone(
+    ground: Ground, openings: Sequence[Opening], hosts: Tensor, progress: Progress
+) -> tuple[Tensor, Tensor]:
     """Grow every opening alone on every host: return scores ``[L, H, P]`` and contributions after the first epochs
     ``[H, P, patience]``, in points.
     """
@@ -238,7 +245,7 @@ def grown_alone(ground: Ground, openings: Sequence[Opening], hosts: Tensor, told
         return Alone(ground.env.train.lifecycle, [rules[row % len(rules)] for row in part.tolist()])
 
     scores, actors = ground.play(
-        make, hosts.repeat_interleave(len(openings)), lambda done, of: told("openings grown alone", done, of)
+        make, hosts.repeat_interleave(len(openings)), lambda count, of: progress("openings grown alone", count, of)
     )
     early = torch.cat([actor.contributions for actor in actors if isinstance(actor, Alone)])[:rows]
     return scores.view(-1, len(hosts), len(openings)), early.view(len(hosts), len(openings), -1).cpu()
@@ -250,17 +257,20 @@ def orders(openings: Sequence[Opening], scores: Tensor, contributions: Tensor) -
     """
     gains = scores.mean(dim=0)  # [H, P]: over the lengths
     early = contributions.nanmean(dim=2).nanmean(dim=0).nan_to_num(-torch.inf)
-    by_gain, by_early = gains.mean(dim=0).argsort(descending=True, stable=True), early.argsort(descending=True)
+    by_gain = gains.mean(dim=0).argsort(descending=True, stable=True)
+    by_early = early.argsort(descending=True)
     places = [by_gain.tolist(), covering(gains), by_early.tolist()]
     return [[openings[place] for place in order] for order in places]
 
 
-def _halved(ground: Ground, rules: Sequence[HandRule], told: Progress) -> tuple[list[tuple[HandRule, float]], int]:
+def _halved(ground: Ground, rules: Sequence[HandRule], progress: Progress) -> tuple[list[tuple[HandRule, float]], int]:
     """Return the best rule and its mean score for each length, and on how many hosts: those after ``OPENING_HOSTS``.
 
     Those that are left have met the same hosts in all rounds, so that their means are of all of them.
     """
-    left, total, met = list(range(len(rules))), torch.zeros(len(rules), len(ground.epochs), dtype=torch.float64), 0
+    left = list(range(len(rules)))
+    total = torch.zeros(len(rules), len(ground.epochs), dtype=torch.float64)
+    met = 0
     lifecycle = ground.env.train.lifecycle
     plan = rounds(len(rules), FIRST_HOSTS)
     for number, (_, count) in enumerate(plan):
@@ -268,13 +278,13 @@ def _halved(ground: Ground, rules: Sequence[HandRule], told: Progress) -> tuple[
             best = survivors(total[left] / met, plan[number][0])
             left = [left[place] for place in best]
         ids = torch.arange(OPENING_HOSTS + met, OPENING_HOSTS + met + count).repeat_interleave(len(left))
-        played = list(left)
+        rules_left = list(left)
 
-        def make(part: Tensor, played: list[int] = played) -> HandRules:
-            return HandRules(lifecycle, [rules[played[row % len(played)]] for row in part.tolist()])
+        def make(part: Tensor, rules_left: list[int] = rules_left) -> HandRules:
+            return HandRules(lifecycle, [rules[rules_left[row % len(rules_left)]] for row in part.tolist()])
 
-        what = f"rules, round {number + 1} of {len(plan)}"
-        scores, _ = ground.play(make, ids, lambda done, of, what=what: told(what, done, of))
+        phase = f"rules, round {number + 1} of {len(plan)}"
+        scores, _ = ground.play(make, ids, lambda count, of, phase=phase: progress(phase, count, of))
         total[left] += scores.view(-1, count, len(left)).sum(dim=1).T
         met += count
     means = total[left] / met

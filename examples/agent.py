@@ -17,8 +17,10 @@ from simic.agent import Agent
 from simic.agent.agent import IterationReport, settings, sizes
 from simic.agent.spec import ActionSpec, Head
 
-WAIT, PRESS = 0, 1
-BUTTONS, LENGTH = 4, 8
+WAIT = 0
+PRESS = 1
+BUTTONS = 4
+LENGTH = 8
 
 
 class Lock(gymnasium.Env):
@@ -31,15 +33,16 @@ class Lock(gymnasium.Env):
 
     def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[np.ndarray, dict]:
         super().reset(seed=seed)
-        self.time, self.digit = 0, int(self.np_random.integers(BUTTONS))
+        self.time = 0
+        self.digit = int(self.np_random.integers(BUTTONS))
         self.lit = int(self.np_random.integers(2, LENGTH - 1))
         return self._look(), {}
 
     def _look(self) -> np.ndarray:
-        seen = np.zeros(BUTTONS + 2, dtype=np.float32)
-        seen[self.digit] = self.time == 0
-        seen[-2:] = self.time >= self.lit, self.time / LENGTH
-        return seen
+        features = np.zeros(BUTTONS + 2, dtype=np.float32)
+        features[self.digit] = self.time == 0
+        features[-2:] = self.time >= self.lit, self.time / LENGTH
+        return features
 
     def action_masks(self) -> dict[str, np.ndarray]:
         """By the name of the head; a head without a mask is free."""
