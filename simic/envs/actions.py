@@ -97,6 +97,7 @@ def open_choices(
     Raises:
         SimicError: A head or a choice that there is not, or WAIT closed.
     """
+    # What is asked for must be there.
     for head, values in actions.items():
         if head not in choices:
             raise SimicError(f"train.actions: there is no head {head!r}; the heads are {', '.join(choices)}")
@@ -108,6 +109,7 @@ def open_choices(
                 )
         if head == "op" and values and Op.WAIT.name not in values:
             raise SimicError(f"train.actions.op = {', '.join(map(str, values))}: must include {Op.WAIT.name}")
+    # Heads of which nothing is closed have no mask of their own.
     masks: dict[str, Tensor] = {}
     for head, values in choices.items():
         flags = [value in (actions.get(head) or values) for value in values]

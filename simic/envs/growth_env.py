@@ -93,6 +93,7 @@ class GrowthEnv(VectorEnv):
         self.iteration = -1
         self.steps = train.longest_episode
         self.device = torch.device(device)
+        # Environments have names for the random numbers, apart from their place here.
         self.env_ids = torch.arange(train.envs) if env_ids is None else env_ids
         self.env_ids = self.env_ids.to(self.device)
         self.num_envs = len(self.env_ids)
@@ -104,11 +105,13 @@ class GrowthEnv(VectorEnv):
         self.population = compose(
             self.host, self.blueprints, self.host_ids, rng_seed, train.host_optimizer, self.device, backend
         )
+        # Tasks of the bank, and of which kind they are.
         self.tasks_in_bank = dataset_train.tasks
         self.kinds = tuple(kinds)
         self.kind_of = torch.tensor(self.kinds or (-1,) * self.tasks_in_bank, device=self.device)
         self.train_tasks = train_tasks or self.tasks_in_bank
         self._assign(torch.zeros_like(self.env_ids))
+        # What may be decided, and what seeds may cost.
         self.choices = choices(self.host.slots, [item.name for item in self.blueprints])
         self.left_open = open_choices(train.actions, self.choices, self.device)
         self.budget = seed_budget(
@@ -337,6 +340,7 @@ class GrowthEnv(VectorEnv):
 
     def _train_epoch(self, slots: Slots, read: SlotState, alive: Tensor) -> TrainStats:
         """Train every host for an epoch; put hosts that ended by a rollback back to their snapshot."""
+        # Samples are drawn by name of the host; each task has its part of the data.
         order = epoch_order(
             self.rng_seed,
             self.iteration,
@@ -348,6 +352,7 @@ class GrowthEnv(VectorEnv):
         )
         order = order + (self.tasks * len(self.training_data))[:, None, None]
         stats = self.population.train_epoch(slots, self.training_data, order, read)
+        # Hosts that ended are trained along, since all run together, and put back.
         if not self._all_alive:
             self.population.restore(self._snapshot, ~alive)
         return stats
@@ -381,6 +386,7 @@ class GrowthEnv(VectorEnv):
 
     def _observe(self) -> Observation:
         state = self.state
+        # Features, then the masks under which the next action is sampled.
         view = View(
             state=state,
             step=self._step,
@@ -402,6 +408,7 @@ class GrowthEnv(VectorEnv):
         slots = state.slots
         measured = state.measured
         host = self.host
+        # What was grown, and what of it is kept.
         seed_flops = self.population.seed_flops(slots)
         fossilized = slots.stage == Stage.FOSSILIZED
         fossilized_params = torch.where(fossilized, state.seed_params, 0).sum(dim=1)

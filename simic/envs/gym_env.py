@@ -176,6 +176,7 @@ class TensorEnv:
         self.metadata = dict(self.env.metadata)
         if self.metadata.get("autoreset_mode") is not AutoresetMode.SAME_STEP:
             raise SimicError(f"prepare.gym.id = {task.id!r}: autoreset_mode must be SAME_STEP")
+        # All environments are seeded together, by the first one's name.
         self._seed = episode_seed(rng_seed, namespace, int(env_ids[0]), 0)
         self._masks = getattr(self.env, MASK_METHOD, None)
         self._first = [head.first for head in self.action_spec.heads]
@@ -255,6 +256,7 @@ def open_gym(task: GymParams, rng_seed: int, env_ids: Tensor, namespace: int = T
 
 def describe(task: GymParams) -> dict[str, JsonValue]:
     """Describe an environment: spaces, heads, versions, and the hashes of the files that define it."""
+    # Asked of one environment in this process.
     single = task.model_copy(update={"vector": "one"}) if task.vector == "processes" else task
     env = open_gym(single, 0, torch.arange(1))
     try:
@@ -264,6 +266,7 @@ def describe(task: GymParams) -> dict[str, JsonValue]:
         actions = str(inner.single_action_space)
         heads: list[JsonValue] = [f"{head.name} {head.size}" for head in env.action_spec.heads]
         masked: list[JsonValue] = list(env.masked or ())
+        # The classes around it and their files decide what it does.
         layers = _layers(inner.envs[0]) if isinstance(inner, SyncVectorEnv) else _layers(inner)
     finally:
         env.close()

@@ -243,6 +243,7 @@ def document() -> str:
     )
     for title, rows in parts:
         lines += [f"## {title}", "", "| index | name | unit | source |", "|---|---|---|---|"]
+        # Neighbours that differ by their name alone share a line.
         for (_, unit, low, source), alike in groupby(enumerate(rows), key=lambda numbered: _kind(numbered[1])):
             places, names = zip(*((str(index), row.name) for index, row in alike), strict=True)
             index = "–".join(dict.fromkeys((places[0], places[-1])))

@@ -94,10 +94,12 @@ class Patient:
 
         contribution = of(slots.contribution)
         holding = of(slots.stage) == Stage.HOLDING
+        # Judged after some patience, by what chance does not explain.
         beyond = contribution > (STANDARD_ERRORS * of(slots.contribution_se)).clamp(min=KEEP_ABOVE_PCT)
         judged = holding & contribution.isfinite() & (of(slots.dwell) >= PATIENCE_EPOCHS)
         late = ~holding & (of(slots.age) > self.to_finish + PATIENCE_EPOCHS)  # a gate that will not open
         another = (left > self.to_clear + self.to_finish) & ~self.tried.all(dim=1)
+        # Later lines win: wait, advance, prune, keep.
         op = torch.where(self._may_advance(slots, managed), int(Op.ADVANCE), int(Op.WAIT))
         op = torch.where((late | (judged & ~beyond)) & another, int(Op.PRUNE), op)
         keep = (judged & beyond) | (holding & (contribution > 0) & (left == 1))

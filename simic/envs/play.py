@@ -103,6 +103,7 @@ def play(
     }
     observation, _ = env.reset(options=options)
     actor.start(Episode(env.env_ids, iteration, env.rng_seed, env.steps))
+    # What an actor sees is gathered before it decides.
     for step in range(env.steps):
         situation = Situation(observation, env.slots, env.state.tracker, env.state.alive, step)
         action = actor.act(situation)

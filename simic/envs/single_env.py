@@ -66,6 +66,7 @@ class SingleGrowthEnv(gymnasium.Env[NDArray[np.float32], np.int64]):
 
     def step(self, action: np.int64 | int) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
         legal = bool(self.action_masks()[int(action)])
+        # A forbidden action is played as WAIT, and said.
         factored = self._actions[int(action) if legal else 0][None]  # row 0 of the grammar is WAIT
         self._observation, reward, terminated, truncated, step = self._env.step(factored)
         info = {

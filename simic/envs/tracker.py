@@ -62,6 +62,7 @@ def update(tracker: Tracker, loss: Tensor, accuracy: Tensor) -> Tracker:
     gain = accuracies[:, -1] - accuracies[:, -2]
     # The first measurement has no gain: neither a plateau nor an end of one.
     plateau = torch.where(gain.isnan() | (gain >= PLATEAU_PCT - TIE_PCT), 0, tracker.plateau + 1)
+    # Stable: the loss hardly moved in either direction, several epochs in a row.
     improvement = (losses[:, -2] - losses[:, -1]) / losses[:, -2]
     low, high = STABLE_RANGE
     # Comparisons with NaN are False: a missing loss is never stable.

@@ -153,6 +153,7 @@ def arranged(columns: Columns, table: dict[str, Column]) -> Columns:
 
 def mean_measured(values: Array) -> float:
     """Average over the hosts that were measured; NaN where none was."""
+    # A host whose measurement failed says nothing of the others.
     measured = values[np.isfinite(values)].tolist()
     return sum(measured) / len(measured) if measured else math.nan
 

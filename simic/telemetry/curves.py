@@ -28,6 +28,7 @@ class Curves:
     def append(self, update: UpdateRow, episodes: Columns) -> None:
         """Add one iteration, with the episodes that it learned from; means are over the hosts that were measured."""
         iterations = update.iteration + 1
+        # One row, in the order of COLUMNS.
         row = {"iterations": iterations, "validation_score": update.validation_accuracy}
         for name, column in OF_EPISODES.items():
             row[name] = mean_measured(episodes[column]) if column in episodes else math.nan

@@ -89,6 +89,7 @@ def _copy(file: LogFile, table: str, path: Path) -> None:
 def _damage(log: Chain, work_dir: Path, extent: Extent) -> str | None:
     """Say what is not as it was written: of the log, the wall times, or the starts that a session has."""
     times = work_dir / TIMING_FILE
+    # The log first: it is what everything else is derived from.
     damage = log.damage(extent)
     if damage is not None:
         return damage
@@ -109,6 +110,7 @@ def _append(file: LogFile, tables: "dict[str, TableWriter]", curves: Curves) -> 
         return
     tables[UPDATES_FILE].append(updates_table(update))
     curves.append(update, file.columns("train"))
+    # Rows of the iteration, of each kind.
     number = update.iteration
     tables[STEPS_FILE].append(steps_table(number, file.columns("steps")))
     for split in ("validation", "train"):  # in the order in which they were recorded

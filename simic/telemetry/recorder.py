@@ -240,6 +240,7 @@ class Recorder:
 
     def _drop(self) -> int:
         """Remove the files after the extent, the last one first, and what a killed process left half written."""
+        # From the last one back, so that a kill in between leaves a log without a gap.
         late = [path_of(self.folder, number) for number in _numbers(self.folder) if number >= self._extent.files]
         for path in (*reversed(late), *self.folder.glob(".*.tmp")):
             path.unlink()
@@ -259,6 +260,7 @@ class Recorder:
 
     def write(self, iteration: Iteration | None) -> None:
         """Write the next file, with the findings since the last one; SimicError when it cannot be written."""
+        # Each file has the hash of the one before: a damaged one cannot be exchanged.
         content = encode(self._extent.sha256, iteration, self._findings)
         try:
             durable.replace_file(path_of(self.folder, self._extent.files), content)

@@ -38,5 +38,6 @@ def note(path: Path, start: StartRow) -> None:
             message=f"{damage}; {aside}earlier starts are unknown",
         )
         start = start.model_copy(update={"findings": [*start.findings, lost]})
+    # Written whole: a kill leaves the earlier starts.
     rows = _ROWS.dump_python([*earlier, start], mode="json")
     durable.replace_file(path, durable.with_checksum({"starts": rows}))

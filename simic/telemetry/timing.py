@@ -52,6 +52,7 @@ def _good(path: Path) -> tuple[list[TimingRow], bool]:
         lines = path.read_bytes().splitlines(keepends=True)
     except OSError as error:
         raise SimicError(f"{path}: telemetry not readable: {error.strerror}") from None
+    # A line counts if it is the next iteration's and is exactly what would be written.
     rows = list[TimingRow]()
     for line in lines:
         try:

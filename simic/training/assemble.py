@@ -61,6 +61,7 @@ def assemble(
         shared: How hosts are shared out to worker processes; by default as ``layout`` says.
     """
     train = params.train
+    # The environments of this process.
     env_ids = ranks.env_ids(train.envs)
     if params.prepare.is_gym:
         env = opened(params, prepared_dir, env_ids.to(device))
@@ -69,6 +70,7 @@ def assemble(
         env = _growth_env(params, prepared_dir, device, env_ids, shared or layout(params, device, ranks))
         # Without a clip where shaping is paid: it would no longer telescope. Outliers are the audit's to find.
         reward_clip = None if "shaping" in MODES[train.reward.mode] else REWARD_CLIP
+    # The learner, on what the environments show and take.
     learner = build_learner(
         env.action_spec,
         env.observation_spec,

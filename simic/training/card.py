@@ -126,6 +126,7 @@ def limits(learned: Learned, shape: Sequence[int]) -> str:
     allowed = "; ".join(f"{head}: {', '.join(map(str, choices))}" for head, choices in train.actions.items()) or "all"
     epochs = f"{longest}" if shortest == longest else f"{shortest} to {longest}"
     batches = "all batches" if train.batches_per_epoch == "all" else f"{train.batches_per_epoch} batches"
+    # Each line is a border of what training has met.
     return f"""- Host family {train.host.family} with {slots} slot{"s" * (slots > 1)}; trained on preset \
 {train.host.preset} alone.
 - Trained on samples [{", ".join(map(str, shape))}] alone.

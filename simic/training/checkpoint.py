@@ -113,6 +113,7 @@ class CheckpointStore:
             f"the checkpoint after {earlier[-1]} iterations is kept" if earlier else "there is no earlier checkpoint"
         )
         write(path, tensors, manifest, kept_text)
+        # Old ones go only now that the new one is on disk.
         for iteration in self.numbers()[: -self.keep_last]:
             if iteration != manifest.best_iteration:
                 durable.remove_directory(self.path(iteration))
@@ -189,6 +190,7 @@ def write(path: Path, tensors: Mapping[str, Tensor], manifest: Manifest, kept_te
 def read(path: Path) -> Checkpoint:
     """Read and verify a checkpoint directory; ``Damaged`` naming the file and what is wrong with it."""
     manifest = read_manifest(path)
+    # The hash comes before the parser: what is damaged is never parsed.
     content = _read_bytes(path / STATE_FILE)
     if durable.sha256_of(content) != manifest.sha256.get(STATE_FILE):
         raise Damaged(f"{path / STATE_FILE}: damaged: its sha256 is not the one in {MANIFEST_FILE}")
@@ -259,6 +261,7 @@ def read_manifest(path: Path) -> Manifest:
         content = durable.checked(_read_bytes(file))
     except ValueError as error:
         raise Damaged(f"{file}: damaged: {error}") from None
+    # The version comes first: what another one wrote may have other keys.
     version = content.get("format_version")
     if not isinstance(version, int):
         raise Damaged(f"{file}: damaged: not a manifest")

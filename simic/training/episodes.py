@@ -26,6 +26,7 @@ class Collector:
         for name, values in columns.items():
             by_dtype.setdefault(self._dtype(name, values), {})[name] = values
         for dtype, group in by_dtype.items():
+            # A copy: the next step may write into the same memory.
             flat = torch.cat([values.reshape(len(values), -1) for values in group.values()], dim=1)
             self._steps.setdefault(dtype, []).append(flat.to(dtype))
             self._shapes[dtype] = {name: values.shape for name, values in group.items()}
@@ -41,6 +42,7 @@ class Collector:
         columns: Columns = {}
         for dtype, steps in self._steps.items():
             shapes = self._shapes[dtype]
+            # One transfer for all steps and columns of a type; then cut apart on the host's side.
             parts = torch.stack(steps).cpu().split([shape[1:].numel() for shape in shapes.values()], dim=2)
             for (name, shape), part in zip(shapes.items(), parts, strict=True):
                 columns[name] = part.reshape(len(steps), *shape).numpy()
@@ -129,6 +131,7 @@ def events(steps: Columns) -> EventColumns:
     # A new seed in the place of a live one may be in the same stage at the end of its first step.
     germinated = (steps["effective_op"] == Op.GERMINATE)[..., None]
     germinated = germinated & (steps["slot"][..., None] == np.arange(stage.shape[2]))
+    # What happened in each slot of each host.
     changed = (stage != stage_before) | germinated
 
     # All events in the order of steps and hosts; the third index says what happened, and in which slot.

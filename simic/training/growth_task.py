@@ -62,10 +62,12 @@ class GrowthTask(Task):
         episodes.
         """
         env = self.env
+        # The bank has tasks of training first, then those of validation; a data set alone has one task for both.
         validation_tasks = env.tasks_in_bank - env.train_tasks
         tasks = torch.zeros_like(env.env_ids)
         if validation_tasks:
             tasks = env.train_tasks + env.env_ids % validation_tasks
+        # Episodes are added up as those of training are; nothing of them is learned from.
         tally = Tally(env)
         choices = list[Tensor]()
 

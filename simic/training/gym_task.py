@@ -125,6 +125,7 @@ class GymRecorder(RolloutRecorder):
             "seen": hashed(rollout.raw_features),
             "valid": rollout.valid,
         }
+        # Fetched together, once the rollout is played.
         steps = {name: tensor.cpu().numpy() for name, tensor in tensors.items()}
         return RolloutColumns(steps, self._episodes(steps))
 
@@ -133,6 +134,7 @@ class GymRecorder(RolloutRecorder):
         envs = len(self.env.env_ids)
         running_return = self.state_before["returns"].cpu().numpy().copy()
         running_length = self.state_before["running_steps"].cpu().numpy()
+        # Episodes run on from rollout to rollout, so the first of each began before this one.
         returns = np.zeros(envs)
         lengths = np.zeros(envs)
         episodes = np.zeros(envs, np.int64)
@@ -145,6 +147,7 @@ class GymRecorder(RolloutRecorder):
             episodes = episodes + ended
             running_return = np.where(ended, 0.0, running_return)
             running_length = np.where(ended, 0, running_length)
+        # Means over the episodes that ended.
         unmeasured = np.full(envs, np.nan)
         return {
             "env_id": self.env.env_ids.cpu().numpy(),

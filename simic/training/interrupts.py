@@ -53,6 +53,7 @@ def stop_at_once(doing: str) -> Iterator[None]:
             received.clear()
             threading.Timer(AGAIN_SECONDS, os.kill, (os.getpid(), ignored.exc_value.args[0])).start()
 
+        # Until the end of the block a dropped stop is asked for again.
         sys.unraisablehook = ask_again
         try:
             yield
@@ -93,6 +94,7 @@ def _first_signal(act: Callable[[int], None]) -> Iterator[threading.Event | None
             restore()
             signal.raise_signal(number)
 
+    # Handlers stay as long as the block, whatever ends it.
     for number in SIGNALS:
         signal.signal(number, handle)
     try:

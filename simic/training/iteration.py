@@ -37,6 +37,7 @@ def play(
         if on_step is not None:
             on_step(step)
 
+    # The environments go on from where the last rollout ended, or are reset.
     rollout, end = collect(
         task.env,
         state.ppo.policy,

@@ -75,6 +75,7 @@ class Learned:
         parts = policy | self.normalizers.state_dict()
         tensors = {name: tensor.cpu().contiguous() for name, tensor in parts.items()}
         content = save(tensors)
+        # All that is needed to build the policy without its run.
         card = {
             "format_version": FORMAT_VERSION,
             "iteration": self.iteration,
@@ -98,6 +99,7 @@ class Learned:
                 raise SimicError(
                     f"{path}: format version {card['format_version']}: must be {FORMAT_VERSION}; run simic train again"
                 )
+            # Now that the format is known, every byte is verified before a tensor is read.
             card = durable.checked(card_content)
             if card["sha256"] != durable.sha256_of(content):
                 raise SimicError(f"{path}: damaged: {WEIGHTS_FILE} does not have the sha256 in {CARD_FILE}; {RESTORED}")

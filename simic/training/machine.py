@@ -49,6 +49,7 @@ def configure(runtime: Runtime) -> torch.device:
     if runtime.threads != "auto":
         torch.set_num_threads(runtime.threads)
     # Read by cuBLAS when its first handle is made; deterministic algorithms demand it.
+    # Equal runs must give equal bits: operations without a fixed order are refused.
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     # Not use_deterministic_algorithms: that imports inductor, which nothing here uses and which takes 2 seconds.
     torch.set_deterministic_debug_mode("error")

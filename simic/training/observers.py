@@ -73,6 +73,7 @@ def summary(update: UpdateRow, episode: Columns, floors: Mapping[str, float]) ->
         won = f"return {mean_measured(episode['return']):.5g} of {ended} episodes" if ended else "no episode ended"
         parts = [f"{update.env_steps} steps", won]
     if update.validation_accuracy == update.validation_accuracy:  # not NaN
+        # Validation stands beside the scores that it has to beat.
         beside = ", ".join(f"{name.replace('_', ' ')} {score:.1f}" for name, score in floors.items())
         parts.append(f"validation {update.validation_accuracy:5.1f}{f' ({beside})' if beside else ''}")
     return "  ".join(parts)

@@ -84,6 +84,7 @@ class Ranks:
         """Make something in the first process and hand it to all; its error is raised in all."""
         if self.size == 1:
             return make()
+        # The error travels in place of the value, so that no process waits for one that failed.
         outcome: list[Any] = [None, None]  # the value, and the error
         if self.leads:
             try:
@@ -114,6 +115,7 @@ def joined(runtime: Runtime) -> Iterator[Ranks]:
     if size == 1:
         yield ALONE
         return
+    # Each process of a machine has a GPU of its own.
     cuda = runtime.device != "cpu" and torch.cuda.is_available()
     if cuda:
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
@@ -137,11 +139,13 @@ def _store(rank: int, size: int) -> Store:
     store, *_ = next(rendezvous("env://", rank, size, timeout=PATIENCE))
     word = secrets.token_hex(8)
     give_up = time.monotonic() + PATIENCE.total_seconds()
+    # The others ask with a fresh word, wait for the answer under it, and confirm.
     if rank:
         store.set(f"ask/{rank}", word)
         name = store.get(f"answer/{word}").decode()
         store.add(name, 1)
         return PrefixStore(name, store)
+    # The first answers whoever asks, again and again: a dead process may have asked before.
     while (come := 1 + store.add(word, 0)) < size:
         if time.monotonic() > give_up:
             raise SimicError(f"only {come} of {size} processes have come within {PATIENCE}")

@@ -67,6 +67,7 @@ def replay(
     if manifest.scalars["group"]:
         raise NotReplayable("the memory did not suffice for all hosts at once, and when is not recorded")
 
+    # Fresh environments and learner, put into the state before the iteration.
     state = assemble(params, prepared_dir, device, shared=shared)
     try:
         for finding in state.load_tensors(tensors):

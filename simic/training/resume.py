@@ -68,6 +68,7 @@ def choose(store: CheckpointStore, log: Path, identity: Identity) -> Start:
     iterations = store.numbers()
     if not iterations:
         return Start(None, [], Best(None, None))
+    # The newest that is whole, with its part of the log and the hash chain.
     telemetry = Chain.of(log)
     checkpoint, damaged = usable(store, telemetry)
     if checkpoint is None:
@@ -75,6 +76,7 @@ def choose(store: CheckpointStore, log: Path, identity: Identity) -> Start:
             f"{store.root}: none of the {len(iterations)} checkpoints is usable; the newest: "
             f"{damaged[iterations[-1]]}; start over with --fresh"
         )
+    # It must be of these params and data; then newer ones that are damaged are put aside.
     findings = compare(checkpoint.manifest, identity)
     aside = [_set_aside(store, iteration, damage, "damaged_checkpoint") for iteration, damage in damaged.items()]
     best, lost_best = _best(store, checkpoint.manifest, telemetry)
@@ -156,6 +158,7 @@ def compare(manifest: Manifest, identity: Identity) -> list[FindingRow]:
     changed = differences(manifest.params, identity.params)
     if manifest.data_sha256 != identity.data_sha256:
         changed["prepared data"] = f"{manifest.data_sha256[:12]} → {identity.data_sha256[:12]}"
+    # A few settings may differ; any other would change what was trained so far.
     refused = {name: text for name, text in changed.items() if name not in HARMLESS}
     if refused:
         raise SimicError(

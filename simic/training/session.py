@@ -65,6 +65,7 @@ class Session:
     def save(self) -> Path:
         """Write telemetry, then the state that refers to it, in the first process; all of them have to ask."""
         extent = self.recorder.flush()
+        # All processes take part in collecting the state; the first writes it.
         counters = self.state.counters
         tensors = self.state.tensors()
         if not self.ranks.leads:

@@ -58,6 +58,7 @@ class TrainState:
         """Restore a state; findings where that is not exact; SimicError naming what is missing or unknown."""
         _refuse_other_names(self.scalars(), scalars)
         inexact = self.load_tensors(tensors)
+        # Counters are changed in place, since others hold them.
         for field in fields(Counters):
             setattr(self.counters, field.name, scalars[field.name])
         return [finding.model_copy(update={"iteration": self.counters.iteration}) for finding in inexact]

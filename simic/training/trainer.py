@@ -112,6 +112,7 @@ class TrainingRun:
     @contextmanager
     def observed(self) -> Iterator[None]:
         """Tell observers of a start and an end, whatever happens between; a stop request becomes ``Interrupted``."""
+        # Unless it ends otherwise, it failed.
         status: EndStatus = "failed"
         session = self.session
         info = RunInfo(
@@ -142,6 +143,7 @@ class TrainingRun:
     def collect(self, iteration: int) -> Collection:
         """Play one episode of every host with frozen policy and scales; its telemetry is that of all processes."""
         self.loop.seconds = {}
+        # Before anything moves: the state, for its hash and for the few iterations that are kept.
         state: Columns = {}
         if iteration in kept_iteration.chosen(self.session.params):
             state = {name: tensor.numpy() for name, tensor in self.state.tensors().items()}
@@ -149,6 +151,7 @@ class TrainingRun:
         experience = self._timed_episodes("collect", iteration, lambda: self._play(iteration))
         self._report_shortage(iteration)
 
+        # Telemetry of all processes, in the order of the environments.
         parts = self.ranks.gather(experience.columns)
         steps = merged([part.steps for part in parts], axis=1)
         episodes = merged([part.episodes for part in parts], axis=0)
@@ -187,6 +190,7 @@ class TrainingRun:
         ppo = self.state.ppo
         metrics = self._timed("update", lambda: ppo.update(rollout, iteration))
         self.counters.env_steps += metrics.samples
+        # Replayed under the weights that acted, every ratio must be 1.
         if not metrics.first_ratio_ok:
             deviation = metrics.first_ratio_deviation
             self._found(iteration, "replay_differs", "critical", f"first ratio is off 1 by {deviation:.3g}", deviation)
@@ -207,6 +211,7 @@ class TrainingRun:
             iteration,
             lambda: task.validate(self.state.ppo.policy, self.state.normalizers, self._stop_if_asked),
         )
+        # The episodes of all processes choose the best checkpoint together.
         episodes = merged(self.ranks.gather(columns), axis=0)
         decisions = {DECIDED: episodes.pop(DECIDED)}
         score = task.score(episodes)
@@ -242,6 +247,7 @@ class TrainingRun:
         )
         for observer in self.observers:
             observer.on_iteration(update, columns.episodes)
+        # On disk before the iteration counts as whole.
         self.session.recorder.write(
             Iteration(
                 update=update,

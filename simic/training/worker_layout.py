@@ -47,6 +47,7 @@ def layout(runtime: Runtime, hosts: int, device: torch.device, group: int | None
                 f"runtime.processes = {runtime.processes}: must be auto or 1 with CUDA; torchrun starts one per GPU"
             )
         return Layout(hosts, hosts, 1)
+    # Groups decide the last bits, processes only who computes them.
     processes = _processes(runtime)
     group = group or max(LEAST_GROUP, -(-hosts // processes))
     shared = Layout(hosts, min(group, hosts), min(processes, -(-hosts // group)))
@@ -94,6 +95,7 @@ def beside(work: Callable[[], T], runtime: Runtime) -> Iterator[Callable[[], T]]
 
 @contextmanager
 def _pool(processes: int, runtime: Runtime) -> Iterator[ProcessPoolExecutor]:
+    # Every process has one thread, and the same settings and extensions as this one.
     single = runtime.model_copy(update={"threads": 1, "device": "cpu"})
     start = partial(_start, single, registry.extensions())
     try:
