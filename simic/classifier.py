@@ -14,7 +14,7 @@ from sklearn.utils import Tags
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 
-from simic.data.own.readers import Given, of_python
+from simic.data.own.readers import UserData, of_python
 from simic.data.own.table_columns import codes
 from simic.errors import SimicError, printable
 from simic.evaluation.export_best import Grown
@@ -165,7 +165,7 @@ class GrowClassifier(ClassifierMixin, BaseEstimator):
         if len(self.classes_) < 2:
             raise ValueError(f"GrowClassifier: y has {len(self.classes_)} class: must have at least two")
         request = growing.Growth(
-            Given("X", x, pd.Series(places, name="y")),
+            UserData("X", x, pd.Series(places, name="y")),
             NOWHERE,
             policy=self.policy,
             host=self.host,

@@ -57,7 +57,7 @@ for name, overrides in json.loads(sys.argv[1]).items():
 # By run: the shape of its samples, and the kinds of its tasks.
 PREPARED = {
     "grown": ([1, 8, 8], ["digits"]),
-    "kind": ([1, 1, 12], ["product", "corner", "product", "product"]),
+    "kind": ([1, 1, 12], ["product", "corner", "product", "only_product_rounded"]),
     "moons": ([1, 1, 2], ["moons"]),
     "suite": ([1, 1, 32], ["sines"] * 4),
 }

@@ -9,7 +9,7 @@ from torch import Tensor
 from simic.data.batches import TaskMeta
 
 SPLITS = ("train", "val", "test")
-LIMIT = 5.0  # deviations: beyond it rows of tables are cut off
+CLIP_DEVIATIONS = 5.0  # beyond it rows of tables are cut off
 
 
 @dataclass(frozen=True)
@@ -27,42 +27,63 @@ class Bank:
     dropped: int = 0
 
 
-def bank_of_one(
-    task: TaskMeta, source: str, source_sha256: str, licence: str, arrays: Mapping[str, Tensor], dropped: int = 0
+def single_task_bank(
+    task: TaskMeta,
+    source: str,
+    source_sha256: str,
+    licence: str,
+    arrays: Mapping[str, Tensor],
+    dropped: int = 0,
 ) -> Bank:
-    """Return the bank of a data set alone, whose test split is held out."""
-    test = {name: array for name, array in arrays.items() if name.endswith("_test")}
-    others = {name: array for name, array in arrays.items() if name not in test}
-    samples = {split: len(arrays[f"y_{split}"]) for split in SPLITS}
-    return Bank(source, source_sha256, licence, samples, others, test, [task], [], dropped)
+    """Make the bank of a data set alone, whose test split is held out."""
+    return Bank(
+        source=source,
+        source_sha256=source_sha256,
+        licence=licence,
+        samples={split: len(arrays[f"y_{split}"]) for split in SPLITS},
+        arrays={name: array for name, array in arrays.items() if not name.endswith("_test")},
+        held_out_arrays={name: array for name, array in arrays.items() if name.endswith("_test")},
+        tasks=[task],
+        held_out=[],
+        dropped=dropped,
+    )
 
 
-def standardised(
+def standardise(
     samples: Mapping[str, tuple[Tensor, Tensor]], tokens: bool, table: bool = False
 ) -> tuple[dict[str, Tensor], list[float], list[float]]:
-    """Return the arrays ``x_train``, ``y_train`` … of one task, standardised by mean and deviation of its training
-    samples, and both; these are empty for ``tokens``, which stay as they are. Vectors ``[N, D]`` become one row of
-    pixels ``[N, 1, 1, D]``. Columns of a ``table`` are standardised one by one, clipped to ±5 and rounded to float16;
-    its labels are bytes.
+    """Standardise one task by mean and deviation of its training samples.
+
+    Args:
+        samples: x and y of each split; vectors ``[N, D]`` become one row of pixels ``[N, 1, 1, D]``.
+        tokens: samples are bytes of text, which stay as they are.
+        table: columns are standardised one by one, clipped to ±5 and rounded to float16; labels become bytes.
+
+    Returns:
+        The arrays ``x_train``, ``y_train`` …, mean and deviation; the latter are empty for tokens.
     """
+    arrays = {}
+    if tokens:
+        for split, (x, y) in samples.items():
+            arrays[f"x_{split}"] = x
+            arrays[f"y_{split}"] = y
+        return arrays, [], []
     if table:
         samples = {split: (x.flatten(1), y) for split, (x, y) in samples.items()}
-    nothing = torch.empty(0)
-    mean, std = (nothing, nothing) if tokens else statistics(samples["train"][0])
-    arrays = {}
+    mean, std = _statistics(samples["train"][0])
     for split, (x, y) in samples.items():
-        if not tokens:
-            x = (x - mean) / std
-            x = (x if x.ndim == 4 else x[:, None, None]).contiguous()
-        if table:
-            x, y = x.clamp(-LIMIT, LIMIT).half(), y.to(torch.uint8)
-        arrays |= {f"x_{split}": x, f"y_{split}": y}
+        scaled = (x - mean) / std
+        images = (scaled if scaled.ndim == 4 else scaled[:, None, None]).contiguous()
+        # Half the bytes on disk; five deviations are enough for any rule.
+        arrays[f"x_{split}"] = images.clamp(-CLIP_DEVIATIONS, CLIP_DEVIATIONS).half() if table else images
+        arrays[f"y_{split}"] = y.to(torch.uint8) if table else y
     return arrays, mean.flatten().tolist(), std.flatten().tolist()
 
 
-def statistics(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Return mean and deviation per channel of images or feature of vectors, to broadcast; a constant keeps scale 1."""
+def _statistics(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Measure mean and deviation of channels of images or features of vectors; a constant keeps scale 1."""
     dims = (0, 2, 3) if x.ndim == 4 else (0,)
-    wide = x.to(torch.float64)
-    mean, std = wide.mean(dims, keepdim=True), wide.std(dims, correction=0, keepdim=True)
+    precise = x.to(torch.float64)
+    mean = precise.mean(dims, keepdim=True)
+    std = precise.std(dims, correction=0, keepdim=True)
     return mean.float(), torch.where(std > 0, std, 1.0).float()

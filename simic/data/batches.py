@@ -72,12 +72,13 @@ class Meta(BaseModel):
         return durable.with_checksum(self.model_dump(mode="json"))
 
     def of_group(self, group: TaskGroup) -> list[int]:
-        """Return the places of the tasks of a group; of a single task its own, whatever the group."""
-        chosen = [place for place, task in enumerate(self.tasks) if task.group == group]
-        return chosen if len(self.tasks) > 1 else [0]
+        """List the places of the tasks of a group; of a single task its own, whatever the group."""
+        if len(self.tasks) == 1:
+            return [0]
+        return [place for place, task in enumerate(self.tasks) if task.group == group]
 
     def kinds(self) -> tuple[list[str], list[int]]:
-        """Return the kinds of group ``train``, sorted, and the number of its kind for each task; -1 for a kind that
+        """List the kinds of group ``train``, sorted, and for each task the number of its kind, -1 for a kind that
         training does not have.
         """
         names = sorted({self.tasks[place].kind for place in self.of_group("train")})
@@ -98,7 +99,7 @@ class Dataset:
     task_classes: tuple[int, ...] = ()
 
     def __len__(self) -> int:
-        """Return the number of samples of each task."""
+        """Count the samples of each task."""
         return self.y.shape[0] // self.tasks
 
     @property
@@ -115,27 +116,32 @@ class Dataset:
 
     @cached_property
     def chance_loss(self) -> Tensor:
-        """Return the cross-entropy of a uniform guess in nats, float64 ``[T]``."""
+        """Compute the cross-entropy of a uniform guess in nats, float64 ``[T]``."""
         counts = self.task_classes or (self.classes,)
         return torch.tensor([math.log(count) for count in counts], dtype=torch.float64, device=self.y.device)
 
     def of_tasks(self, tasks: Tensor, samples: slice) -> tuple[Tensor, Tensor]:
-        """Return some samples of one task for each host ``[E]``: ``x [E, n, …]`` and ``y [E, n, …]``."""
+        """Gather some samples of one task for each host ``[E]``: ``x [E, n, …]`` and ``y [E, n, …]``."""
         rows = torch.arange(len(self), device=self.y.device)[samples] + tasks[:, None] * len(self)
         return self.x[rows], self.y[rows]
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Return the shape of one sample: (C, H, W), or (L,) for text."""
+        """Tell the shape of one sample: (C, H, W), or (L,) for text."""
         return tuple(self.x.shape[1:])
 
 
 def load_split(prepared_dir: Path, split: Literal["train", "val"], device: torch.device | str = "cpu") -> Dataset:
-    """Load the training or validation split of the tasks of training; SimicError for "test" and for damaged files."""
+    """Load the training or validation split of the tasks of training.
+
+    Raises:
+        SimicError: for "test" and for damaged files.
+    """
     if split not in ("train", "val"):
         raise SimicError(f"split {split!r}: must be 'train' or 'val'; the test split is opened by evaluation alone")
     meta = read_meta(prepared_dir)
-    return _dataset(_arrays(prepared_dir / TRAINVAL_FILE, meta), split, meta.classes, meta.tasks, device)
+    arrays = _arrays(prepared_dir / TRAINVAL_FILE, meta)
+    return _dataset(arrays, split, meta.classes, meta.tasks, device)
 
 
 @dataclass(frozen=True)
@@ -156,32 +162,31 @@ def load_held_out(prepared_dir: Path, device: torch.device | str = "cpu") -> Hel
     meta = read_meta(prepared_dir)
     tasks = TypeAdapter(list[TaskMeta]).validate_json(_verified(prepared_dir / HELD_OUT_FILE, meta))
     arrays = _arrays(prepared_dir / TEST_FILE, meta)
-    if not tasks:
-        train, val = load_split(prepared_dir, "train", device), load_split(prepared_dir, "val", device)
-        return HeldOut(meta.tasks, train, val, _dataset(arrays, "test", meta.classes, meta.tasks, device))
-
-    def record(tasks: list[TaskMeta], end: str = "") -> HeldOut:
-        train, val, test = (
-            _dataset(arrays, split + end, meta.classes, tasks, device) for split in ("train", "val", "test")
+    if not tasks:  # a single data set
+        return HeldOut(
+            tasks=meta.tasks,
+            train=load_split(prepared_dir, "train", device),
+            val=load_split(prepared_dir, "val", device),
+            test=_dataset(arrays, "test", meta.classes, meta.tasks, device),
         )
-        return HeldOut(tasks, train, val, test)
+
+    def record(tasks: list[TaskMeta], suffix: str = "") -> HeldOut:
+        splits = [_dataset(arrays, split + suffix, meta.classes, tasks, device) for split in ("train", "val", "test")]
+        return HeldOut(tasks, *splits)
 
     outside = [task for task in tasks if task.group == "outside"]
     widths = sorted({len(task.mean) for task in outside})
-    of_width = [record([task for task in outside if len(task.mean) == width], f"/{width}") for width in widths]
-    return replace(record([task for task in tasks if task.group != "outside"]), outside=tuple(of_width))
+    by_width = [record([task for task in outside if len(task.mean) == width], f"/{width}") for width in widths]
+    return replace(record([task for task in tasks if task.group != "outside"]), outside=tuple(by_width))
 
 
 def _dataset(
-    arrays: dict[str, Tensor],
-    split: str,
-    classes: int,
-    tasks: list[TaskMeta],
-    device: torch.device | str,
+    arrays: dict[str, Tensor], split: str, classes: int, tasks: list[TaskMeta], device: torch.device | str
 ) -> Dataset:
-    x, y = arrays[f"x_{split}"].to(device), arrays[f"y_{split}"].to(device)
-    # Bytes are kept as bytes on disk: an eighth of the size.
+    x = arrays[f"x_{split}"].to(device)
+    y = arrays[f"y_{split}"].to(device)
     counts = tuple(task.classes for task in tasks) if len(tasks) > 1 or tasks[0].classes < classes else ()
+    # Bytes are kept as bytes on disk: an eighth of the size.
     return Dataset(x.float() if x.is_floating_point() else x.long(), y.long(), classes, counts)
 
 
@@ -213,7 +218,7 @@ def read_meta(prepared_dir: Path) -> Meta:
 
 
 def data_hash(prepared_dir: Path) -> str:
-    """Return the hex sha256 of the prepared data: that of meta.json, which holds the hash of every other file."""
+    """Hash the prepared data: the hex sha256 of meta.json, which holds the hash of every other file."""
     read_meta(prepared_dir)
     return durable.sha256(prepared_dir / META_FILE)
 
@@ -227,10 +232,21 @@ def epoch_order(
     batch_size: int,
     limit: int | Literal["all"] = "all",
 ) -> Tensor:
-    """Return the sample indices of one epoch of each host, ``[E, n_batches, B]`` int64.
+    """Order the samples of one epoch of each host.
 
-    A pass over all samples is a fresh permutation per (iteration, env, pass), without the last partial batch. ``limit``
-    makes an epoch that many batches: several epochs then share a pass, until too few batches of it are left.
+    A pass over all samples is a fresh permutation per (iteration, env, pass), without the last partial batch.
+
+    Args:
+        rng_seed: seed of the run.
+        iteration: number of the iteration, or a namespace of evaluation.
+        env_ids: numbers of the hosts, ``[E]``.
+        step: number of the epoch in its episode.
+        samples: number of training samples of a task.
+        batch_size: samples in a minibatch.
+        limit: batches in an epoch; several epochs then share a pass, until too few batches of it are left.
+
+    Returns:
+        Sample indices ``[E, batches, batch_size]``, int64.
     """
     available = samples // batch_size
     batches = available if limit == "all" else limit
@@ -241,16 +257,17 @@ def epoch_order(
         )
     number, part = divmod(step, available // batches)
     stream = key(rng_seed, Purpose.BATCH_ORDER, iteration, env_ids, number, device=env_ids.device)
-    drawn = _pass(stream, samples)[..., part * batches * batch_size : (part + 1) * batches * batch_size]
-    return drawn.reshape(-1, batches, batch_size)
+    size = batches * batch_size
+    return _pass(stream, samples)[..., part * size : (part + 1) * size].reshape(-1, batches, batch_size)
 
 
-_last_pass: list[tuple[Tensor, int, Tensor]] = []  # streams, samples and what was drawn
+_last_pass: list[tuple[Tensor, int, Tensor]] = []  # streams, samples and their permutations
 
 
 def _pass(stream: Tensor, samples: int) -> Tensor:
-    """Return a permutation of the samples for each stream, ``[E, samples]``; on the CPU the last one is kept, since
-    sorting it takes longer than an epoch of small hosts.
+    """Draw a permutation of the samples for each stream, ``[E, samples]``.
+
+    On the CPU the last one is remembered, since sorting it takes longer than an epoch of small hosts.
     """
     if stream.device.type != "cpu":  # to compare would make the host wait
         return permutation(stream, samples)

@@ -53,17 +53,18 @@ SITES = {
 
 
 def local_copy(data_dir: Path, task: str, name: str) -> Path | None:
-    """Return the path of ``name`` or its unpacked form, in ``data_dir/task`` or in ``data_dir``; None without one."""
-    names = name, name.removesuffix(".gz")
-    places = [folder / each for folder in (data_dir / task, data_dir) for each in names]
-    return next((path for path in places if path.exists()), None)
+    """Find ``name`` or its unpacked form, in ``data_dir/task`` or in ``data_dir``; None without one."""
+    unpacked = name.removesuffix(".gz")
+    paths = [folder / file for folder in (data_dir / task, data_dir) for file in (name, unpacked)]
+    return next((path for path in paths if path.exists()), None)
 
 
 def obtain(data_dir: Path, task: str, name: str) -> Path:
-    """Return the local copy, or fetch it to ``data_dir/task/name``; SimicError says which file to put where."""
+    """Find the local copy, or fetch it to ``data_dir/task/name``; SimicError says which file to put where."""
     if (path := local_copy(data_dir, task, name)) is not None:
         return path
-    site, target = SITES[task], data_dir / task / name
+    site = SITES[task]
+    target = data_dir / task / name
     url = site.url + name
     try:
         with urllib.request.urlopen(url, timeout=TIMEOUT_S) as response:
@@ -74,10 +75,10 @@ def obtain(data_dir: Path, task: str, name: str) -> Path:
             f"{target}: no such file, and {url} cannot be fetched ({reason}): "
             "put it there by hand, or set SIMIC_DATA_DIR to a folder that has it"
         ) from None
-    found, expected = durable.sha256_of(content), site.sha256[name]
-    if found != expected:
+    digest = durable.sha256_of(content)
+    if digest != site.sha256[name]:
         raise SimicError(
-            f"{url}: {len(content)} bytes with sha256 {found}, must be {expected}; the download was discarded"
+            f"{url}: {len(content)} bytes with sha256 {digest}, must be {site.sha256[name]}; the download was discarded"
         )
     durable.replace_file(target, content)
     return target
@@ -93,12 +94,15 @@ def read_mnist(data_dir: Path) -> Source:
     says so. Otherwise missing files are fetched, the t10k files last, so that a failed fetch does not leave them alone.
     """
     names = [*SITES["mnist"].sha256]  # images and labels of train, then of t10k
-    have = [local_copy(data_dir, "mnist", name) is not None for name in names]
-    alone = have == [False, False, True, True]
-    images, labels, digest = list[np.ndarray](), list[np.ndarray](), hashlib.sha256()
-    for pair in (names[2:],) if alone else (names[:2], names[2:]):
+    present = [local_copy(data_dir, "mnist", name) is not None for name in names]
+    t10k_alone = present == [False, False, True, True]
+    images = list[np.ndarray]()
+    labels = list[np.ndarray]()
+    digest = hashlib.sha256()
+    for pair in (names[2:],) if t10k_alone else (names[:2], names[2:]):
         paths = [obtain(data_dir, "mnist", name) for name in pair]
-        x, y = read_idx(paths[0], 3), read_idx(paths[1], 1)
+        x = read_idx(paths[0], 3)
+        y = read_idx(paths[1], 1)
         if len(x) != len(y):
             raise SimicError(f"{paths[1]}: {len(y)} labels for the {len(x)} images of {paths[0].name}")
         if y.max() >= CLASSES:
@@ -109,7 +113,7 @@ def read_mnist(data_dir: Path) -> Source:
         labels.append(y)
         for array in (x, y):
             digest.update(f"{array.shape}".encode() + array.tobytes())
-    name = "mnist, its t10k files alone" if alone else "mnist"
+    name = "mnist, its t10k files alone" if t10k_alone else "mnist"
     pixels, targets = checked(name, np.concatenate(images)[:, None], np.concatenate(labels))
     return Source(name, digest.hexdigest(), SITES["mnist"].licence, pixels, targets)
 
@@ -121,12 +125,13 @@ def read_idx(path: Path, dimensions: int) -> np.ndarray:
     The format (yann.lecun.com/exdb/mnist): 0, 0, type of the values (8 = unsigned byte), number of dimensions, each
     dimension as a big-endian 32-bit integer, then the values, the last dimension fastest.
     """
-    content, kind = read_file(path), bytes((0, 0, 8, dimensions))
+    content = read_file(path)
+    magic = bytes((0, 0, 8, dimensions))
     try:
         with gzip.open(io.BytesIO(content)) if content.startswith(b"\x1f\x8b") else io.BytesIO(content) as file:
             header = file.read(4 + 4 * dimensions)
-            if len(header) < 4 + 4 * dimensions or header[:4] != kind:
-                raise SimicError(f"{path}: starts with {header.hex()}, not {kind.hex()} and {dimensions} dimensions")
+            if len(header) < 4 + 4 * dimensions or header[:4] != magic:
+                raise SimicError(f"{path}: starts with {header.hex()}, not {magic.hex()} and {dimensions} dimensions")
             shape = struct.unpack(f">{dimensions}I", header[4:])
             size = math.prod(shape)
             refuse_too_much(f"{path}: dimensions {list(shape)}", COPIES * size, "its dimensions")
@@ -149,19 +154,20 @@ MAX_BATCH_BYTES = 2**28  # of which an archive may promise any number; an offici
 
 def read_cifar10(data_dir: Path) -> Source:
     """Read all 60,000 images, ``x [N, 3, 32, 32]`` uint8: from the unpacked folder, the archive or its site."""
-    folder = next((place for place in (data_dir / "cifar10" / FOLDER, data_dir / FOLDER) if place.is_dir()), None)
+    folders = (data_dir / "cifar10" / FOLDER, data_dir / FOLDER)
+    folder = next((folder for folder in folders if folder.is_dir()), None)
     if folder is not None:
         files = [(str(folder / name), read_file(folder / name)) for name in BATCHES]
     else:
         files = _from_archive(obtain(data_dir, "cifar10", "cifar-10-binary.tar.gz"))
-    batches = [read_batch(where, content) for where, content in files]
+    batches = [read_batch(name, content) for name, content in files]
     pixels, targets = checked("cifar10", *(np.concatenate(parts) for parts in zip(*batches, strict=True)))
     digest = durable.sha256_of(b"".join(content for _, content in files))
     return Source("cifar10", digest, SITES["cifar10"].licence, pixels, targets)
 
 
 def _from_archive(path: Path) -> list[tuple[str, bytes]]:
-    """Return the bytes of the batches; nothing is unpacked to disk."""
+    """Read the bytes of the batches; nothing is unpacked to disk."""
     files = list[tuple[str, bytes]]()
     try:
         with tarfile.open(fileobj=io.BytesIO(read_file(path)), mode="r:gz") as archive:
@@ -176,12 +182,12 @@ def _from_archive(path: Path) -> list[tuple[str, bytes]]:
     return files
 
 
-def read_batch(where: str, content: bytes) -> tuple[np.ndarray, np.ndarray]:
-    """Return images ``[n, 3, 32, 32]`` uint8 and labels ``[n]`` int64 of one batch; SimicError naming ``where``."""
+def read_batch(name: str, content: bytes) -> tuple[np.ndarray, np.ndarray]:
+    """Parse images ``[n, 3, 32, 32]`` uint8 and labels ``[n]`` int64 of one batch; SimicError naming it."""
     if not content or len(content) % RECORD:
-        raise SimicError(f"{where}: {len(content)} bytes: a batch of CIFAR-10 is records of {RECORD}")
+        raise SimicError(f"{name}: {len(content)} bytes: a batch of CIFAR-10 is records of {RECORD}")
     records = np.frombuffer(content, dtype=np.uint8).reshape(-1, RECORD)
     labels = records[:, 0].astype(np.int64)
     if labels.max() >= CLASSES:
-        raise SimicError(f"{where}: label {labels.max()}: must be 0…{CLASSES - 1}")
+        raise SimicError(f"{name}: label {labels.max()}: must be 0…{CLASSES - 1}")
     return records[:, 1:].reshape(-1, 3, 32, 32), labels

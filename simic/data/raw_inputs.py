@@ -26,9 +26,9 @@ class InputColumn(BaseModel):
 
     @property
     def codes(self) -> list[float]:
-        """Return the codes that have features: places among the levels, and NaN for a missing value."""
-        places = [] if self.levels is None else [float(k) for k in range(len(self.levels) + self.other)]
-        return [*places, *([torch.nan] if self.missing else [])]
+        """List the codes that have features: places among the levels, and NaN for a missing value."""
+        places = [] if self.levels is None else [float(place) for place in range(len(self.levels) + self.other)]
+        return places + [torch.nan] * self.missing
 
 
 class RawInputs(BaseModel):
@@ -46,27 +46,35 @@ class RawInputs(BaseModel):
 
     @property
     def dtype(self) -> torch.dtype:
-        """Return the dtype of raw samples: a table's numbers may lie far from 0, where float32 has no decimals left."""
+        """Tell the dtype of raw samples: a table's numbers may lie far from 0, where float32 has no decimals left."""
         return torch.float64 if self.layout == "table" else torch.float32
 
 
 class InputEncoder(nn.Module):
-    """Raw samples ``[B, …]`` → standardised ones: ``[B, 1, 1, D]`` of a table, ``[B, C, H, W]`` of images."""
+    """Encode raw samples ``[B, …]`` as standardised ones: ``[B, 1, 1, D]`` of a table, ``[B, C, H, W]`` of images."""
 
     def __init__(self, inputs: RawInputs) -> None:
         super().__init__()
-        self.layout, self.clip = inputs.layout, inputs.clip
+        self.layout = inputs.layout
+        self.clip = inputs.clip
         shape = (1, len(inputs.mean)) if inputs.layout == "table" else (1, len(inputs.mean), 1, 1)
-        mean, std = (torch.tensor(each, dtype=torch.float64).view(shape) for each in (inputs.mean, inputs.std))
-        constants = {"mean": mean, "std": std}
+        constants = {
+            "mean": torch.tensor(inputs.mean, dtype=torch.float64).view(shape),
+            "std": torch.tensor(inputs.std, dtype=torch.float64).view(shape),
+        }
         if inputs.layout == "table":
-            source, numbers, codes = list[int](), list[bool](), list[float]()
+            # Of each feature: its column, whether it is the number itself, else the code that it is 1 for.
+            source = list[int]()
+            numbers = list[bool]()
+            codes = list[float]()
             for place, column in enumerate(inputs.columns):
-                own = [0.0] * (column.levels is None) + column.codes
-                source += [place] * len(own)
-                numbers += [column.levels is None and k == 0 for k in range(len(own))]
-                codes += own
-            constants |= {"source": torch.tensor(source), "numbers": torch.tensor(numbers)}
+                is_number = column.levels is None
+                features = [0.0] * is_number + column.codes
+                source += [place] * len(features)
+                numbers += [is_number and k == 0 for k in range(len(features))]
+                codes += features
+            constants["source"] = torch.tensor(source)
+            constants["numbers"] = torch.tensor(numbers)
             constants["codes"] = torch.tensor(codes, dtype=torch.float64)
         for name, value in constants.items():
             self.register_buffer(name, value, persistent=False)  # not in state dictionaries: structure.json has it
@@ -77,11 +85,11 @@ class InputEncoder(nn.Module):
         return self.standardise(x[:, None] if self.layout == "hw" else x.permute(TO_CHANNELS_FIRST[self.layout]))
 
     def features(self, x: Tensor) -> Tensor:
-        """Return rows ``[B, columns]`` as float64 features ``[B, D]``; a number that is missing stays NaN."""
-        taken = x.double()[:, self.get_buffer("source")]
+        """Turn rows ``[B, columns]`` into float64 features ``[B, D]``; a number that is missing stays NaN."""
+        values = x.double()[:, self.get_buffer("source")]
         codes = self.get_buffer("codes")
-        coded = torch.where(codes.isnan(), taken.isnan(), taken == codes).double()
-        return torch.where(self.get_buffer("numbers"), taken, coded)
+        coded = torch.where(codes.isnan(), values.isnan(), values == codes).double()
+        return torch.where(self.get_buffer("numbers"), values, coded)
 
     def standardise(self, features: Tensor) -> Tensor:
         """Standardise in float64, so that a large offset costs no digits; a missing number becomes the mean."""

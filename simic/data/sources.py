@@ -22,15 +22,15 @@ from simic.params import Prepare
 from simic.rng import Purpose, bits, key
 
 BYTES = 256  # what a token of byte-level text can be
+PARTS = 3  # of a text: train, val, test
 COPIES = 2  # of raw data at least, while they are split
 BANDS = 6  # of the diabetes target, equally many rows in each: what 2 or 3 classes are made of
 TEXT_EXAMPLE = "https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt"
-UCI = "CC BY 4.0 ({}UCI Machine Learning Repository{}, doi {})"
 BUNDLED = {  # with scikit-learn, and the licence of each
-    "digits": UCI.format("E. Alpaydin, C. Kaynak, ", " 1998", "10.24432/C50P49"),
-    "breast_cancer": UCI.format("", "", "10.24432/C5DW2B"),
-    "wine": UCI.format("", "", "10.24432/C5PC7J"),
-    "iris": UCI.format("", "", "10.24432/C56C76"),
+    "digits": "CC BY 4.0 (E. Alpaydin, C. Kaynak, UCI Machine Learning Repository 1998, doi 10.24432/C50P49)",
+    "breast_cancer": "CC BY 4.0 (UCI Machine Learning Repository, doi 10.24432/C5DW2B)",
+    "wine": "CC BY 4.0 (UCI Machine Learning Repository, doi 10.24432/C5PC7J)",
+    "iris": "CC BY 4.0 (UCI Machine Learning Repository, doi 10.24432/C56C76)",
     "diabetes": "none stated (B. Efron, T. Hastie, I. Johnstone, R. Tibshirani, Least Angle Regression, 2004)",
 }
 
@@ -54,11 +54,11 @@ class Source:
 
     @property
     def classes(self) -> int:
-        """Return the number of classes; every byte is one, seen or not."""
+        """Count the classes; every byte is one, whether it occurs or not."""
         return BYTES if self.part is not None else int(self.y.max()) + 1
 
     def take(self, indices: Tensor) -> "Source":
-        """Return these samples alone, in this order."""
+        """Choose these samples, in this order."""
         part = None if self.part is None else self.part[indices]
         return replace(self, x=self.x[indices], y=self.y[indices], part=part)
 
@@ -70,10 +70,12 @@ def read_bundled(name: str) -> Source:
     x, y = getattr(datasets, f"load_{name}")(return_X_y=True)
     if y.dtype.kind == "f":
         y = y.argsort(kind="stable").argsort() * BANDS // len(y)
-    values, labels = np.ascontiguousarray(x, dtype="<f4"), np.ascontiguousarray(y, dtype="<i8")
+    values = np.ascontiguousarray(x, dtype="<f4")
+    labels = np.ascontiguousarray(y, dtype="<i8")
     digest = durable.sha256_of(values.tobytes() + labels.tobytes())
-    samples, where = values.reshape(-1, 1, 8, 8) if name == "digits" else values, f"scikit-learn {name}"
-    return Source(where, digest, BUNDLED[name], *checked(where, samples, labels))
+    samples = values.reshape(-1, 1, 8, 8) if name == "digits" else values
+    full_name = f"scikit-learn {name}"
+    return Source(full_name, digest, BUNDLED[name], *checked(full_name, samples, labels))
 
 
 def read_npz(data_dir: Path, source: str) -> Source:
@@ -88,11 +90,20 @@ def read_npz(data_dir: Path, source: str) -> Source:
     return Source(path.name, durable.sha256_of(content), "the user's own", *checked(str(path), x, arrays["y"]))
 
 
-def npz_arrays(path: Path, content: bytes, wanted: Sequence[str]) -> dict[str, np.ndarray]:
-    """Return an ``.npz`` file's arrays whose lower names are ``wanted``; SimicError for a damaged or too large one."""
+def npz_arrays(path: Path, content: bytes, allowed: Sequence[str]) -> dict[str, np.ndarray]:
+    """Read the arrays of an ``.npz`` file.
+
+    Args:
+        path: of the file, for messages.
+        content: its bytes.
+        allowed: lower-case names of the arrays to read; others are left.
+
+    Raises:
+        SimicError: for a damaged or too large file.
+    """
     try:
         with np.load(io.BytesIO(content), allow_pickle=False) as archive:
-            names = [name for name in archive.files if name.lower() in wanted]
+            names = [name for name in archive.files if name.lower() in allowed]
             size = sum(archive.zip.getinfo(f"{name}.npy").file_size for name in names)
             refuse_too_much(f"{path}: arrays {', '.join(names)}", size * COPIES, "their number of samples")
             return {name.lower(): archive[name] for name in names}
@@ -107,9 +118,12 @@ def read_text(data_dir: Path, params: Prepare, rng_seed: int) -> Source:
     """Read a UTF-8 file as windows ``x [N, L]`` and, one byte on, ``y [N, L]`` uint8, with L = ``params.context``.
 
     The text is cut once into train | val | test, in its own order, and each part into windows of L + 1 bytes at a
-    stride of L: no byte is in two parts, so none that was trained on is ever predicted in another. With ``samples``,
-    one piece of the text that holds so many windows is used; a hash of ``rng_seed`` says where it starts. What is left
-    over at the end (less than a window) is not used.
+    stride of L: no byte is in two parts, so none that was trained on is ever predicted in another.
+
+    Args:
+        data_dir: folder in which ``params.source`` lies.
+        params: section ``prepare``; with ``samples``, one piece of the text that holds so many windows serves.
+        rng_seed: seed of the run; its hash says where that piece starts.
     """
     path = inside(data_dir, params.source or "")
     content = read_file(path, f" (any UTF-8 text; for example {TEXT_EXAMPLE})")
@@ -117,28 +131,33 @@ def read_text(data_dir: Path, params: Prepare, rng_seed: int) -> Source:
         content.decode("utf-8")
     except UnicodeDecodeError as error:
         raise SimicError(f"{path}: not UTF-8 text: byte {error.start} is 0x{content[error.start]:02x}") from None
-    length, split, parts = params.context, params.split, 3
-    available = max(0, (len(content) - parts) // length)  # each part needs one byte more than its windows' inputs
+    # How many windows each part has; it needs one byte more than their inputs.
+    length = params.context
+    available = max(0, (len(content) - PARTS) // length)
     windows = available if params.samples is None else params.samples
-    val, test = round(windows * split.val), round(windows * split.test)
+    val = round(windows * params.split.val)
+    test = round(windows * params.split.test)
     sizes = [windows - val - test, val, test]
     if windows > available or min(sizes) < 1:
         raise SimicError(
             f"{path}: {len(content)} bytes make {available} windows of prepare.context = {length}: "
             + (f"prepare.samples asks for {windows}" if windows > available else f"too few to split as {sizes}")
         )
-    used = windows * length + parts
-    room = len(content) - used if params.samples is not None else 0
+    # Which piece of the text.
+    span = windows * length + PARTS
+    room = len(content) - span if params.samples is not None else 0
     start = (int(bits(key(rng_seed, Purpose.SUBSAMPLE), (1,))) & 0x7FFFFFFFFFFFFFFF) % (room + 1)
-    stream = torch.frombuffer(bytearray(content[start : start + used]), dtype=torch.uint8)
+    stream = torch.frombuffer(bytearray(content[start : start + span]), dtype=torch.uint8)
+    # Inputs, and the byte after each.
     pieces = stream.split([size * length + 1 for size in sizes])
-    x, y = (torch.cat([piece[at : len(piece) - 1 + at].view(-1, length) for piece in pieces]) for at in (0, 1))
-    part = torch.arange(parts).repeat_interleave(torch.tensor(sizes))
+    x = torch.cat([piece[:-1].view(-1, length) for piece in pieces])
+    y = torch.cat([piece[1:].view(-1, length) for piece in pieces])
+    part = torch.arange(PARTS).repeat_interleave(torch.tensor(sizes))
     return Source(path.name, durable.sha256_of(content), "the user's own", x, y, part)
 
 
 def inside(data_dir: Path, source: str) -> Path:
-    """Return the path of a source; SimicError where it leaves the data directory."""
+    """Resolve the path of a source; SimicError where it leaves the data directory."""
     try:
         path = (data_dir / source).resolve()
     except (OSError, ValueError, RuntimeError) as error:  # a NUL, too long a name, links in a circle
@@ -157,7 +176,7 @@ def read_file(path: Path, example: str = "") -> bytes:
 
 
 def complete(source: Source) -> Source:
-    """Return a source as ``prepare`` needs it, whoever wrote its reader; SimicError naming it and what is wrong."""
+    """Check what a reader gave, whoever wrote it; SimicError naming it and what is wrong."""
     if not isinstance(source, Source):
         raise SimicError(f"task reader: gave {type(source).__name__}, must be a Source")
     if source.part is not None:
@@ -167,37 +186,49 @@ def complete(source: Source) -> Source:
 
 
 def drop_duplicates(source: Source) -> tuple[Source, int]:
-    """Return a source without exact copies of a sample (the first stays), and how many copies there were.
+    """Drop exact copies of a sample (the first stays), and count them.
 
     Suites draw from such sources: a copy could be drawn into another split, whatever its label.
     """
     firsts = equal_rows(source.x.numpy())
-    kept = torch.nonzero(firsts == torch.arange(len(source))).flatten()
-    dropped = len(source) - len(kept)
-    return (source.take(kept) if dropped else source), dropped
+    rows = torch.nonzero(firsts == torch.arange(len(source))).flatten()
+    dropped = len(source) - len(rows)
+    return (source.take(rows) if dropped else source), dropped
 
 
 def equal_rows(x: np.ndarray) -> Tensor:
-    """Return for each sample the place of the first that is equal to it, ``[N]``."""
+    """Find for each sample the place of the first that is equal to it, ``[N]``."""
     rows = x + 0.0 if x.dtype.kind == "f" else x  # −0 and 0 are one value with two patterns of bits
     first: dict[bytes, int] = {}
     hashes = [hashlib.sha256(row.tobytes()).digest() for row in rows]
-    return torch.tensor([first.setdefault(each, place) for place, each in enumerate(hashes)])
+    return torch.tensor([first.setdefault(digest, place) for place, digest in enumerate(hashes)])
 
 
-def checked(where: str, x: np.ndarray, y: np.ndarray) -> tuple[Tensor, Tensor]:
-    """Return arrays as float32 (bytes stay bytes) and int64 tensors; SimicError naming ``where`` and what is wrong."""
+def checked(name: str, x: np.ndarray, y: np.ndarray) -> tuple[Tensor, Tensor]:
+    """Turn samples and labels into tensors, after they were found usable.
+
+    Args:
+        name: of the data, for messages.
+        x: numbers ``[N, D]`` or ``[N, C, H, W]``.
+        y: integers ``[N]``.
+
+    Returns:
+        x as float32 (bytes stay bytes), y as int64.
+
+    Raises:
+        SimicError: naming the data and what is wrong with them.
+    """
     if x.dtype.kind not in "fiub" or x.ndim not in (2, 4) or x.size == 0:
-        raise SimicError(f"{where}: x is {x.dtype} {list(x.shape)}: must be numbers [N, D], [N, H, W] or [N, C, H, W]")
+        raise SimicError(f"{name}: x is {x.dtype} {list(x.shape)}: must be numbers [N, D], [N, H, W] or [N, C, H, W]")
     if y.dtype.kind not in "iu" or y.shape != x.shape[:1]:
-        raise SimicError(f"{where}: y is {y.dtype} {list(y.shape)}: must be integers [{x.shape[0]}], one per sample")
+        raise SimicError(f"{name}: y is {y.dtype} {list(y.shape)}: must be integers [{x.shape[0]}], one per sample")
     targets = torch.from_numpy(y.astype(np.int64))
     if y.min() < 0 or y.max() >= len(y):
-        raise SimicError(f"{where}: labels reach from {y.min()} to {y.max()}: must be 0…classes-1")
+        raise SimicError(f"{name}: labels reach from {y.min()} to {y.max()}: must be 0…classes-1")
     absent = torch.nonzero(torch.bincount(targets) == 0)
     if len(absent) or y.max() == 0:
-        what = f"no sample has label {int(absent[0])}" if len(absent) else "every label is 0"
-        raise SimicError(f"{where}: {what}: labels must be 0…classes-1 with at least two classes, each present")
+        problem = f"no sample has label {int(absent[0])}" if len(absent) else "every label is 0"
+        raise SimicError(f"{name}: {problem}: labels must be 0…classes-1 with at least two classes, each present")
     if x.dtype == np.uint8:
         return torch.from_numpy(np.array(x, order="C")), targets
     with np.errstate(over="ignore"):  # a float64 beyond float32 becomes inf, which is refused below
@@ -205,5 +236,5 @@ def checked(where: str, x: np.ndarray, y: np.ndarray) -> tuple[Tensor, Tensor]:
     finite = values.flatten(1).isfinite().all(dim=1)
     if not finite.all():
         bad = int(torch.nonzero(~finite)[0])
-        raise SimicError(f"{where}: sample {bad} of x has a value that is not a finite float32")
+        raise SimicError(f"{name}: sample {bad} of x has a value that is not a finite float32")
     return values, targets

@@ -16,7 +16,7 @@ TASKS: dict[str, Reader] = {}
 
 
 def task(name: str) -> Callable[[Reader], Reader]:
-    """Return a decorator that registers a reader; SimicError where the name is taken."""
+    """Register a reader (decorator); SimicError where the name is taken."""
 
     def register(reader: Reader) -> Reader:
         if name in TASKS:

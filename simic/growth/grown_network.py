@@ -69,7 +69,10 @@ class GraftedSeed(nn.Module):
         self, seed: nn.Module, gate: nn.Module | None, operator: Blend, alpha: float, reads_input: bool = False
     ) -> None:
         super().__init__()
-        self.seed, self.gate, self.operator, self.reads_input = seed, gate, operator, reads_input
+        self.seed = seed
+        self.gate = gate
+        self.operator = operator
+        self.reads_input = reads_input
         self.register_buffer("alpha", torch.tensor([alpha]), persistent=False)
 
     def forward(self, x: Tensor, sample: Tensor) -> Tensor:
@@ -99,14 +102,14 @@ class GrownNetwork(nn.Module):
             return cls(structure, host).eval()
 
     def weights(self) -> dict[str, Tensor]:
-        """Return every tensor once: of tied ones, the first segment's name."""
+        """List every tensor once: of tied ones, by the first segment's name."""
         return {name: tensor for name, tensor in self.state_dict().items() if name not in self.tied}
 
     def forward(self, x: Tensor) -> Tensor:
         return self.body(x if self.inputs is None else self.inputs(x))
 
     def body(self, x: Tensor) -> Tensor:
-        """Return logits of standardised samples."""
+        """Compute logits of standardised samples."""
         sample = x
         for segment, joint in zip(self.segments, self.joints, strict=True):
             x = segment(x)
@@ -124,8 +127,8 @@ def _joint(host: HostSpec, slot: int, seeds: Sequence[SeedRecord]) -> nn.Module:
             f"blueprint {record.blueprint!r}: not registered; known here are {', '.join(by_name)}; "
             "of one's own, import the module that defines it first"
         )
-    operator, shape = Blend[record.operator], host.slot_shapes[slot]
-    gate = host.gate(shape) if operator is Blend.GATE else None
+    operator = Blend[record.operator]
+    gate = host.gate(host.slot_shapes[slot]) if operator is Blend.GATE else None
     seed = by_name[record.blueprint].build(host.seed_shapes[slot])
     return GraftedSeed(seed, gate, operator, record.alpha, host.reads_input)
 
@@ -133,8 +136,17 @@ def _joint(host: HostSpec, slot: int, seeds: Sequence[SeedRecord]) -> nn.Module:
 def grown_network(
     population: Population | Shards, slots: Slots, row: int, committed: bool = False, inputs: RawInputs | None = None
 ) -> GrownNetwork:
-    """Return host ``row`` with the seeds that act on its output (``committed``: the FOSSILIZED alone), on the CPU; with
-    ``inputs`` it takes raw samples.
+    """Take one host out of a population, with the seeds that act on its output.
+
+    Args:
+        population: the hosts.
+        slots: state of their slots.
+        row: which host.
+        committed: keep the FOSSILIZED seeds alone.
+        inputs: raw samples that the network is to take in place of standardised ones.
+
+    Returns:
+        A plain module on the CPU.
     """
     state = SlotState.read(slots)
     acting = state.acting[row] & ((state.stage[row] == Stage.FOSSILIZED) | (not committed))
@@ -167,8 +179,17 @@ def grown_network(
 def write_network(
     network: GrownNetwork, path: Path, history: Sequence[JsonValue], card: str, files: Mapping[str, str] | None = None
 ) -> Path:
-    """Write the network as a directory ``path``, new or empty, whole or not at all; ``history``, ``card`` and other
-    ``files`` by name are the caller's account.
+    """Write a network as a directory, whole or not at all.
+
+    Args:
+        network: to write.
+        path: of the directory, new or empty.
+        history: how it grew, for history.json.
+        card: the model card, Markdown.
+        files: other texts, by name.
+
+    Raises:
+        SimicError: where the directory has files, or torch cannot export the network.
     """
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise SimicError(f"{path}: already exists; choose another directory or remove it")
@@ -187,10 +208,13 @@ def write_network(
 
 
 def _program(network: GrownNetwork) -> bytes:
-    """Return the network as one graph for any batch size; needs torch alone to run."""
-    shape, inputs = network.structure.input_shape, network.structure.inputs
-    example = torch.zeros(2, *shape, dtype=torch.int64 if len(shape) == 1 else torch.float32)
-    example = example if inputs is None else torch.zeros(2, *inputs.shape, dtype=inputs.dtype)
+    """Export the network as one graph for any batch size; it needs torch alone to run."""
+    shape = network.structure.input_shape
+    inputs = network.structure.inputs
+    if inputs is not None:
+        example = torch.zeros(2, *inputs.shape, dtype=inputs.dtype)
+    else:
+        example = torch.zeros(2, *shape, dtype=torch.int64 if len(shape) == 1 else torch.float32)
     batch = torch.export.Dim("batch", min=1)
     try:
         return program.as_bytes(torch.export.export(network, (example,), dynamic_shapes=({0: batch},)))
@@ -223,8 +247,8 @@ def _files(path: Path) -> tuple[Structure, dict[str, Tensor]]:
     except OSError as error:
         raise SimicError(f"{path}: not a grown network: {error.filename}: {error.strerror}; {RESTORED}") from None
     except ValidationError as error:
-        where = ".".join(str(part) for part in error.errors()[0]["loc"])
-        raise SimicError(f"{file}: {where}: {error.errors()[0]['msg']}; {RESTORED}") from None
+        key = ".".join(str(part) for part in error.errors()[0]["loc"])
+        raise SimicError(f"{file}: {key}: {error.errors()[0]['msg']}; {RESTORED}") from None
     except (ValueError, RecursionError, SafetensorError) as error:
         raise SimicError(f"{file}: damaged: {' '.join(str(error).split())}; {RESTORED}") from None
 

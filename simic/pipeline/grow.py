@@ -13,7 +13,7 @@ from simic import durable, registry, seals
 from simic.data import prepare
 from simic.data.batches import Meta, read_meta
 from simic.data.own.own_data import OwnData, own_data
-from simic.data.own.readers import Given, read
+from simic.data.own.readers import UserData, read
 from simic.data.raw_inputs import RawInputs
 from simic.errors import SimicError
 from simic.evaluation import controllers
@@ -42,7 +42,7 @@ class Growth:
     takes one.
     """
 
-    data: str | Given | None
+    data: str | UserData | None
     out: Path
     task: str | None = None
     policy: str = "learned"  # or a baseline's name, a published controller's suite, a policy's directory

@@ -21,45 +21,46 @@ SEPARATORS = (",", ";", "\t")
 
 
 def codes(frame: pd.DataFrame, columns: Sequence[Mapping[str, Any]]) -> np.ndarray:
-    """Return the columns as float64 ``[N, C]``: numbers as they are, of strings the place of their level, one that is
-    new as one past the last; NaN where a value is missing. ValueError naming what does not fit.
+    """Code a table as float64 ``[N, C]``: numbers as they are, of strings the place of their level, one that is new as
+    one past the last; NaN where a value is missing. ValueError naming what does not fit.
     """
     absent = [column["name"] for column in columns if column["name"] not in frame]
     if absent:
-        there = ", ".join(map(str, frame.columns[:20]))
-        raise ValueError(f"column {absent[0]!r}: not in the data; there are {there}")
-    found = np.empty((len(frame), len(columns)))
-    for place, column in enumerate(columns):
+        names = ", ".join(map(str, frame.columns[:20]))
+        raise ValueError(f"column {absent[0]!r}: not in the data; there are {names}")
+    coded = np.empty((len(frame), len(columns)))
+    for number, column in enumerate(columns):
         values: Any = frame[column["name"]]
         if column["levels"] is None:
-            found[:, place] = numbers(values, column["name"])
+            coded[:, number] = numbers(values, column["name"])
         else:
-            places = {level: float(k) for k, level in enumerate(column["levels"])}
-            named = values.map(str).map(places).fillna(float(len(places))).to_numpy(dtype=np.float64)
-            found[:, place] = np.where(values.isna(), np.nan, named)
-    return found
+            places = {level: float(place) for place, level in enumerate(column["levels"])}
+            levels = values.map(str).map(places).fillna(float(len(places))).to_numpy(dtype=np.float64)
+            coded[:, number] = np.where(values.isna(), np.nan, levels)
+    return coded
 
 
 def numbers(values: Any, name: str) -> np.ndarray:
-    """Return a column as float64, NaN where a value is missing; ValueError naming one that is no finite number."""
+    """Convert a column to float64, NaN where a value is missing; ValueError naming one that is no finite number."""
     try:
-        given: Any = pd.to_numeric(values)
-        found = given.to_numpy(dtype=np.float64, na_value=np.nan)
+        converted: Any = pd.to_numeric(values)
+        floats = converted.to_numpy(dtype=np.float64, na_value=np.nan)
     except (ValueError, TypeError):
-        converted: Any = pd.to_numeric(values, errors="coerce")
-        bad = values[converted.isna() & values.notna()]
+        partial: Any = pd.to_numeric(values, errors="coerce")
+        bad = values[partial.isna() & values.notna()]
         raise ValueError(f"column {name!r}: {bad.iloc[0]!r} is no number: must be numbers, as in training") from None
-    if np.isinf(found).any():
-        raise ValueError(f"column {name!r}: infinite in row {int(np.isinf(found).argmax())}: must be finite or missing")
-    return found
+    if np.isinf(floats).any():
+        row = int(np.isinf(floats).argmax())
+        raise ValueError(f"column {name!r}: infinite in row {row}: must be finite or missing")
+    return floats
 
 
 def separator(path: Path) -> str:
-    """Return what a text table's first line has most of: commas, semicolons or tabs."""
-    opened = gzip.open if path.suffix.lower() == ".gz" else open
-    with opened(path, "rt", encoding="utf-8-sig") as file:
-        first = file.readline()
-    return max(SEPARATORS, key=first.count)
+    """Guess what separates a text table's columns: commas, semicolons or tabs, whatever its first line has most of."""
+    opener = gzip.open if path.suffix.lower() == ".gz" else open
+    with opener(path, "rt", encoding="utf-8-sig") as file:
+        line = file.readline()
+    return max(SEPARATORS, key=line.count)
 
 
 def read_table(path: Path, strings: Sequence[str] = ()) -> pd.DataFrame:
@@ -73,7 +74,7 @@ def read_table(path: Path, strings: Sequence[str] = ()) -> pd.DataFrame:
 
 
 def _samples(path: Path, inputs: Mapping[str, Any]) -> np.ndarray:
-    """Read what the network takes, ``[N, …]``."""
+    """Read samples as the network takes them, ``[N, …]``."""
     ending = path.suffix.lower()
     if ending in IMAGES:
         from PIL import Image  # noqa: PLC0415 - only images need it
@@ -82,8 +83,8 @@ def _samples(path: Path, inputs: Mapping[str, Any]) -> np.ndarray:
         image = np.asarray(Image.open(path).convert("L" if grey else "RGB"))
         return image.reshape(1, *inputs["shape"])
     if ending in (".npy", ".npz"):
-        found = np.load(path, allow_pickle=False)
-        x = found if ending == ".npy" else found[next(name for name in found.files if name.lower() == "x")]
+        content = np.load(path, allow_pickle=False)
+        x = content if ending == ".npy" else content[next(name for name in content.files if name.lower() == "x")]
         if inputs["layout"] != "table":
             return x
         frame = pd.DataFrame(x, columns=[column["name"] for column in inputs["columns"]])
@@ -109,7 +110,10 @@ def main(folder: Path, arguments: Sequence[str]) -> None:
     with torch.no_grad():
         probabilities = network(torch.as_tensor(np.array(x), dtype=dtype)).softmax(1)
     best = probabilities.max(1)
-    answers = {"class": [inputs["classes"][k] for k in best.indices], "probability": best.values.numpy().round(4)}
+    answers = {
+        "class": [inputs["classes"][label] for label in best.indices],
+        "probability": best.values.numpy().round(4),
+    }
     try:
         pd.DataFrame(answers).to_csv(sys.stdout, index=False)
         sys.stdout.flush()

@@ -29,9 +29,9 @@ COPIES = 3  # of what a table's file holds at least, in memory
 
 
 @dataclass(frozen=True)
-class Given:
-    """Data as they were given: a table or an array ``x`` of samples, one label ``y`` for each, and which of train (0),
-    val (1) and test (2) it belongs to, where that was said.
+class UserData:
+    """Data as they came: a table or an array ``x`` of samples, one label ``y`` for each, and ``part``, which of train
+    (0), val (1) and test (2) a sample belongs to, where the data say so.
     """
 
     name: str
@@ -45,7 +45,7 @@ class Given:
             raise SimicError(f"{self.name}: {len(self.x)} samples and {len(self.y)} labels: must be as many")
 
 
-def read(path: Path, target: str | None = None) -> Given:
+def read(path: Path, target: str | None = None) -> UserData:
     """Read a file or folder by its name's ending; SimicError naming what is wrong with it."""
     try:
         if path.is_dir():
@@ -53,7 +53,8 @@ def read(path: Path, target: str | None = None) -> Given:
         if not path.is_file():
             raise SimicError(f"{path}: no such file; must be {KINDS}")
         refuse_too_much(str(path), path.stat().st_size * COPIES, "the size of the file")
-        ending = path.suffix.lower() if path.suffix.lower() != ".gz" else Path(path.stem).suffix.lower()
+        # Of a packed file the ending before .gz.
+        ending = Path(path.name.lower().removesuffix(".gz")).suffix
         if ending in TABLES:
             frame = _arrow(path) if ending in ARROW else predict.read_table(path)
             return _of_frame(path.name, frame, target, durable.sha256(path))
@@ -67,15 +68,20 @@ def read(path: Path, target: str | None = None) -> Given:
     raise SimicError(f"{path}: must be {KINDS}")
 
 
-def of_python(x: Any, y: Any = None, target: str | None = None) -> Given:
-    """Take what a program has: a DataFrame with ``y`` or with a column ``target``, arrays, tensors or a torch Dataset
-    of (sample, label).
+def of_python(x: Any, y: Any = None, target: str | None = None) -> UserData:
+    """Take data of a program.
+
+    Args:
+        x: a DataFrame, an array, a tensor, a torch Dataset of (sample, label), or the path of a file.
+        y: labels, unless x holds them.
+        target: name of the column of a DataFrame or file that holds them.
     """
     if isinstance(x, str | Path):
         return read(Path(x), target)
     if isinstance(x, torch_data.Dataset):
         pairs: list[tuple[Any, Any]] = [x[k] for k in range(len(x))]  # type: ignore[arg-type]  # sized, by its protocol
-        x, y = np.stack([np.asarray(sample) for sample, _ in pairs]), np.array([int(label) for _, label in pairs])
+        x = np.stack([np.asarray(sample) for sample, _ in pairs])
+        y = np.array([int(label) for _, label in pairs])
     samples = x if isinstance(x, pd.DataFrame) else np.asarray(x)
     digest = durable.sha256_of(samples.to_csv().encode() if isinstance(samples, pd.DataFrame) else samples.tobytes())
     if isinstance(x, pd.DataFrame) and y is None:
@@ -83,20 +89,21 @@ def of_python(x: Any, y: Any = None, target: str | None = None) -> Given:
     if y is None:
         raise SimicError("grow: needs labels y beside x, one for each sample; a DataFrame may have them as a column")
     answers = y.reset_index(drop=True) if isinstance(y, pd.Series) else pd.Series(np.asarray(y).ravel())
-    return Given(type(x).__name__, samples, answers.rename(answers.name or "y"), None, digest)
+    return UserData(type(x).__name__, samples, answers.rename(answers.name or "y"), None, digest)
 
 
 # --- tables ----------------------------------------------------------------------------------------------------------
 
 
-def _of_frame(name: str, frame: pd.DataFrame, target: str | None, sha256: str, part: Any = None) -> Given:
+def _of_frame(name: str, frame: pd.DataFrame, target: str | None, sha256: str, part: Any = None) -> UserData:
     """Take a table's columns and its target; a single column of images becomes an array of them."""
     x, y = split_target(frame, target, name)
     if len(x.columns) == 0:
         raise SimicError(f"{name}: has the column {y.name!r} alone: must have others to learn from")
     if len(x.columns) == 1 and len(x) and isinstance(x.iloc[0, 0], dict) and x.iloc[0, 0].get("bytes"):
-        return Given(name, _stacked(name, [pa.BufferReader(each["bytes"]) for each in x.iloc[:, 0]]), y, part, sha256)
-    return Given(name, x.reset_index(drop=True), y.reset_index(drop=True), part, sha256)
+        images = _stacked(name, [pa.BufferReader(image["bytes"]) for image in x.iloc[:, 0]])
+        return UserData(name, images, y, part, sha256)
+    return UserData(name, x.reset_index(drop=True), y.reset_index(drop=True), part, sha256)
 
 
 def _arrow(path: Path) -> pd.DataFrame:
@@ -108,7 +115,7 @@ def _arrow(path: Path) -> pd.DataFrame:
         return reader.read_all().to_pandas()
 
 
-def _read_folder(path: Path, target: str | None) -> Given:
+def _read_folder(path: Path, target: str | None) -> UserData:
     """Read a data set that Hugging Face's library saved, or images."""
     if (path / "dataset_dict.json").exists():
         folders = [path / name for name in json.loads((path / "dataset_dict.json").read_text())["splits"]]
@@ -116,10 +123,13 @@ def _read_folder(path: Path, target: str | None) -> Given:
         folders = [path]
     else:
         return _images(path)
-    frames, parts, features = list[pd.DataFrame](), list[int](), {}
+    frames = list[pd.DataFrame]()
+    parts = list[int]()
+    features = {}
     for folder in folders:
         features |= json.loads((folder / "dataset_info.json").read_text()).get("features") or {}
-        files = [folder / each["filename"] for each in json.loads((folder / "state.json").read_text())["_data_files"]]
+        state = json.loads((folder / "state.json").read_text())
+        files = [folder / file["filename"] for file in state["_data_files"]]
         frames.append(pd.concat([_arrow(file) for file in files], ignore_index=True))
         parts += [SPLIT_NAMES.get(folder.name, 0)] * len(frames[-1])
     frame = pd.concat(frames, ignore_index=True)
@@ -133,71 +143,78 @@ def _read_folder(path: Path, target: str | None) -> Given:
 # --- arrays ----------------------------------------------------------------------------------------------------------
 
 
-def _read_npz(path: Path, target: str | None) -> Given:
+def _read_npz(path: Path, target: str | None) -> UserData:
     """Read x and y in any case, or parts of each: x_train, y_train, x_test, …"""
     if target is not None:
         raise SimicError(f"{path}: --target {target}: is for tables; in an .npz labels are the array y")
     content = path.read_bytes()
     arrays = npz_arrays(path, content, NPZ_NAMES)
-    splits = [each for each in SPLIT_NAMES if f"x_{each}" in arrays]
-    pairs = [(f"x_{each}", f"y_{each}") for each in splits] or [("x", "y")]
-    for x, y in pairs:
-        if absent := [each for each in (x, y) if each not in arrays]:
-            there = ", ".join(arrays) or "nothing"
-            raise SimicError(f"{path}: no array {absent[0]!r}: must hold x and y, or x_train …; has {there}")
-        if len(arrays[x]) != arrays[y].size:
-            raise SimicError(f"{path}: {y} is {list(arrays[y].shape)}: must be one label for each of {len(arrays[x])}")
-    x = np.concatenate([arrays[x] for x, _ in pairs])
-    y = pd.Series(np.concatenate([arrays[y].ravel() for _, y in pairs]), name="y")
-    part = np.concatenate([np.full(len(arrays[f"x_{each}"]), SPLIT_NAMES[each]) for each in splits]) if splits else None
-    return Given(path.name, x, y, part, durable.sha256_of(content))
+    splits = [split for split in SPLIT_NAMES if f"x_{split}" in arrays]
+    pairs = [(f"x_{split}", f"y_{split}") for split in splits] or [("x", "y")]
+    for samples, answers in pairs:
+        if absent := [name for name in (samples, answers) if name not in arrays]:
+            names = ", ".join(arrays) or "nothing"
+            raise SimicError(f"{path}: no array {absent[0]!r}: must hold x and y, or x_train …; has {names}")
+        count = len(arrays[samples])
+        if count != arrays[answers].size:
+            shape = list(arrays[answers].shape)
+            raise SimicError(f"{path}: {answers} is {shape}: must be one label for each of {count}")
+    x = np.concatenate([arrays[samples] for samples, _ in pairs])
+    y = pd.Series(np.concatenate([arrays[answers].ravel() for _, answers in pairs]), name="y")
+    parts = [np.full(len(arrays[f"x_{split}"]), SPLIT_NAMES[split]) for split in splits]
+    return UserData(path.name, x, y, np.concatenate(parts) if parts else None, durable.sha256_of(content))
 
 
-def _read_npy(path: Path, target: str | None) -> Given:
+def _read_npy(path: Path, target: str | None) -> UserData:
     """Read x.npy with y.npy beside it, or with the file that ``target`` names."""
     beside = path.with_name(path.name.replace("X", "y", 1) if "X" in path.name else path.name.replace("x", "y", 1))
     labels = Path(target) if target is not None else beside
     if labels == path or not labels.is_file():
         raise SimicError(f"{path}: no labels: {labels} is not there or the same; name their file, --target y.npy")
-    x, y = (np.load(each, allow_pickle=False) for each in (path, labels))
+    x = np.load(path, allow_pickle=False)
+    y = np.load(labels, allow_pickle=False)
     digest = durable.sha256_of((durable.sha256(path) + durable.sha256(labels)).encode())
-    return Given(path.name, x, pd.Series(y.ravel(), name="y"), None, digest)
+    return UserData(path.name, x, pd.Series(y.ravel(), name="y"), None, digest)
 
 
 # --- images ----------------------------------------------------------------------------------------------------------
 
 
-def _images(path: Path) -> Given:
+def _images(path: Path) -> UserData:
     """Read a folder of images for each class, all below folders train, val, test where there are such."""
     folders = _folders(path)
-    parted = bool(folders) and all(each.name.lower() in SPLIT_NAMES for each in folders)
-    files, labels, parts = list[Path](), list[str](), list[int]()
-    for top in folders if parted else [path]:
-        for folder in _folders(top):
-            mine = sorted(each for each in folder.iterdir() if each.suffix.lower() in predict.IMAGES)
-            files, labels = files + mine, labels + [folder.name] * len(mine)
-            parts += [SPLIT_NAMES.get(top.name.lower(), 0)] * len(mine)
+    parted = bool(folders) and all(folder.name.lower() in SPLIT_NAMES for folder in folders)
+    files = list[Path]()
+    labels = list[str]()
+    parts = list[int]()
+    for split in folders if parted else [path]:
+        for folder in _folders(split):
+            images = sorted(file for file in folder.iterdir() if file.suffix.lower() in predict.IMAGES)
+            files += images
+            labels += [folder.name] * len(images)
+            parts += [SPLIT_NAMES.get(split.name.lower(), 0)] * len(images)
     if not files:
         raise SimicError(f"{path}: no images in folders of it: must be {KINDS}")
-    x, digest = _stacked(str(path), files), durable.sha256_of("".join(map(durable.sha256, files)).encode())
-    return Given(path.name, x, pd.Series(labels, name="folder"), np.array(parts) if parted else None, digest)
+    x = _stacked(str(path), files)
+    digest = durable.sha256_of("".join(map(durable.sha256, files)).encode())
+    return UserData(path.name, x, pd.Series(labels, name="folder"), np.array(parts) if parted else None, digest)
 
 
 def _folders(path: Path) -> list[Path]:
-    return sorted(each for each in path.iterdir() if each.is_dir() and not each.name.startswith("."))
+    return sorted(folder for folder in path.iterdir() if folder.is_dir() and not folder.name.startswith("."))
 
 
-def _stacked(where: str, files: list[Any]) -> np.ndarray:
-    """Return all images as uint8 ``[N, H, W]`` where all are grey, else ``[N, H, W, 3]``."""
+def _stacked(name: str, files: list[Any]) -> np.ndarray:
+    """Read images as uint8 ``[N, H, W]`` where all are grey, else ``[N, H, W, 3]``."""
     images = list[Image.Image]()
     for file in files:
         with Image.open(file) as image:
             image.load()
             images.append(image)
-    grey = all(each.mode in ("L", "1") for each in images)
-    first = images[0].size
+    grey = all(image.mode in ("L", "1") for image in images)
+    width, height = images[0].size
     for file, image in zip(files, images, strict=True):
-        if image.size != first:
-            sizes = f"{first[0]} × {first[1]} and {image.size[0]} × {image.size[1]} pixels"
-            raise SimicError(f"{where}: images of {sizes} (the latter: {file}): must be of one size; resize them first")
-    return np.stack([np.asarray(each.convert("L" if grey else "RGB")) for each in images])
+        if image.size != (width, height):
+            sizes = f"{width} × {height} and {image.size[0]} × {image.size[1]} pixels"
+            raise SimicError(f"{name}: images of {sizes} (the latter: {file}): must be of one size; resize them first")
+    return np.stack([np.asarray(image.convert("L" if grey else "RGB")) for image in images])

@@ -20,10 +20,14 @@ DATE = re.compile(r"\d{4}-\d{1,2}-\d{1,2}([T ].*)?|\d{1,2}[/.]\d{1,2}[/.]\d{2,4}
 
 
 def describe(frame: pd.DataFrame, train: np.ndarray) -> tuple[tuple[InputColumn, ...], list[str]]:
-    """Return a table's columns as the rows ``train`` show them, and what was done to them in words; SimicError naming a
-    column that cannot be used.
+    """Describe a table's columns as the rows ``train`` show them, and in words what is done to them.
+
+    Raises:
+        SimicError: naming a column that cannot be used.
     """
-    columns, notes, left_out = list[InputColumn](), list[str](), list[str]()
+    columns = list[InputColumn]()
+    notes = list[str]()
+    left_out = list[str]()
     if not frame.columns.is_unique:
         raise SimicError(f"column {frame.columns[frame.columns.duplicated()][0]!r}: is there twice; rename one of them")
     for name in frame.columns:
@@ -47,7 +51,7 @@ def describe(frame: pd.DataFrame, train: np.ndarray) -> tuple[tuple[InputColumn,
 
 
 def codes(frame: pd.DataFrame, columns: Sequence[InputColumn]) -> np.ndarray:
-    """Return what ``InputEncoder`` takes, float64 ``[N, C]``; SimicError naming a column that does not fit."""
+    """Code a table as ``InputEncoder`` takes it, float64 ``[N, C]``; SimicError naming a column that does not fit."""
     try:
         return predict.codes(frame, [column.model_dump() for column in columns])
     except ValueError as error:
@@ -68,7 +72,7 @@ def _column(name: str, values: Any, train: Any) -> InputColumn | None:
 
 
 def is_number(values: Any, name: str) -> bool:
-    """Return whether a column holds numbers or booleans rather than words; SimicError for dates and nested values."""
+    """Tell whether a column holds numbers or booleans rather than words; SimicError for dates and nested values."""
     dates = (
         "turn them into numbers that mean something for the answer (year, month, days since an event), or leave the "
         "column out"
@@ -79,18 +83,21 @@ def is_number(values: Any, name: str) -> bool:
         raise SimicError(f"column {name!r}: complex numbers: must be real numbers, booleans or strings")
     if types.is_numeric_dtype(values) or types.is_bool_dtype(values):
         return True
-    there = values.dropna()
-    nested = [value for value in there if not isinstance(value, str | bool | int | float | np.generic | datetime.date)]
+    present = values.dropna()
+    nested = [
+        value for value in present if not isinstance(value, str | bool | int | float | np.generic | datetime.date)
+    ]
     if nested:
         raise SimicError(f"column {name!r}: holds {type(nested[0]).__name__}: must be numbers, booleans or strings")
-    if len(there) and all(isinstance(value, datetime.date) or DATE.fullmatch(str(value).strip()) for value in there):
-        raise SimicError(f"column {name!r}: holds dates ({there.iloc[0]}): {dates}")
-    strings = any(isinstance(value, str) for value in there)
-    return len(there) == 0 or not (strings or isinstance(values.dtype, pd.CategoricalDtype))
+    is_date = [isinstance(value, datetime.date) or DATE.fullmatch(str(value).strip()) for value in present]
+    if is_date and all(is_date):
+        raise SimicError(f"column {name!r}: holds dates ({present.iloc[0]}): {dates}")
+    strings = any(isinstance(value, str) for value in present)
+    return len(present) == 0 or not (strings or isinstance(values.dtype, pd.CategoricalDtype))
 
 
 def labels(values: Any, name: str) -> tuple[np.ndarray, tuple[str, ...]]:
-    """Return labels as int64 0…classes-1, and the classes' names in their order: strings, booleans or whole numbers."""
+    """Number labels 0…classes-1, int64, and name the classes in their order: strings, booleans or whole numbers."""
     if values.isna().any():
         raise SimicError(f"target {name!r}: {int(values.isna().sum())} rows have no value; leave them out first")
     if types.is_float_dtype(values):
@@ -101,8 +108,8 @@ def labels(values: Any, name: str) -> tuple[np.ndarray, tuple[str, ...]]:
             )
         values = values.astype(np.int64)
     plain = types.is_numeric_dtype(values) or types.is_bool_dtype(values)
-    named = values.to_numpy() if plain else values.map(str).to_numpy(dtype=str)
-    classes, places = np.unique(named, return_inverse=True)
+    answers = values.to_numpy() if plain else values.map(str).to_numpy(dtype=str)
+    classes, places = np.unique(answers, return_inverse=True)
     if not 2 <= len(classes) <= MOST_CLASSES:
         raise SimicError(f"target {name!r}: {len(classes)} class(es): must be 2 to {MOST_CLASSES}")
     return places.astype(np.int64).ravel(), tuple(map(str, classes.tolist()))
@@ -111,16 +118,25 @@ def labels(values: Any, name: str) -> tuple[np.ndarray, tuple[str, ...]]:
 TARGETS = ("target", "label", "class", "y")
 
 
-def split_target(frame: pd.DataFrame, target: str | None, where: str) -> tuple[pd.DataFrame, Any]:
-    """Return the columns to learn from, and the one to predict: of that name, or the only one that is named so."""
-    usual = [name for name in frame.columns if str(name).lower() in TARGETS]
-    chosen = [name for name in frame.columns if str(name) == target] if target is not None else usual
+def split_target(frame: pd.DataFrame, target: str | None, name: str) -> tuple[pd.DataFrame, Any]:
+    """Take the column to predict from a table.
+
+    Args:
+        frame: the table.
+        target: name of that column; None: the only one that is named as targets are.
+        name: of the data, for messages.
+
+    Returns:
+        The columns to learn from, and the one to predict.
+    """
+    usual = [column for column in frame.columns if str(column).lower() in TARGETS]
+    chosen = [column for column in frame.columns if str(column) == target] if target is not None else usual
     if len(chosen) != 1:
-        there = ", ".join(map(str, frame.columns[:20])) + (", …" if len(frame.columns) > 20 else "")
+        names = ", ".join(map(str, frame.columns[:20])) + (", …" if len(frame.columns) > 20 else "")
         if target is not None:
-            raise SimicError(f"{where}: --target {target}: no such column; there are {there}")
-        what = f"{len(usual)} columns are" if usual else "no column is"
+            raise SimicError(f"{name}: --target {target}: no such column; there are {names}")
+        count = f"{len(usual)} columns are" if usual else "no column is"
         raise SimicError(
-            f"{where}: {what} named {', '.join(TARGETS)}: say which to predict, --target COLUMN, of {there}"
+            f"{name}: {count} named {', '.join(TARGETS)}: say which to predict, --target COLUMN, of {names}"
         )
     return frame.drop(columns=chosen), frame[chosen[0]]

@@ -32,7 +32,7 @@ class Sources:
     dropped: int = 0
 
     def read(self, name: str, reader: Callable[[Path], Source]) -> Source:
-        """Return what ``reader(data_dir)`` reads, checked and without duplicates: a copy could be in two pools."""
+        """Read a source by ``reader(data_dir)``, checked and without duplicates: a copy could be in two pools."""
         if name not in self.sources:
             self.sources[name], dropped = drop_duplicates(complete(reader(self.data_dir)))
             self.dropped += dropped
@@ -47,17 +47,23 @@ class Draws:
     def __init__(
         self, rng_seed: int, kind: str, group: str, instance: int, shelf: Sources, split: str | None = None
     ) -> None:
-        self.rng_seed, self.kind, self.group, self.instance, self.split = rng_seed, kind, group, instance, split
-        self._shelf, self._calls = shelf, 0
+        self.rng_seed = rng_seed
+        self.kind = kind
+        self.group = group
+        self.instance = instance
+        self.split = split
+        self._shelf = shelf
+        self._calls = 0
 
     def of_split(self, split: str) -> "Draws":
         return Draws(self.rng_seed, self.kind, self.group, self.instance, self._shelf, split)
 
     def _stream(self) -> Tensor:
+        kind = zlib.crc32(self.kind.encode())
+        group = (*GROUPS, OUTSIDE).index(self.group)
         split = -1 if self.split is None else SPLITS.index(self.split)
-        where = zlib.crc32(self.kind.encode()), (*GROUPS, OUTSIDE).index(self.group), self.instance, split
         self._calls += 1
-        return rng.key(self.rng_seed, Purpose.INSTANCE, *where, self._calls)
+        return rng.key(self.rng_seed, Purpose.INSTANCE, kind, group, self.instance, split, self._calls)
 
     def uniform(self, *shape: int) -> Tensor:
         """Draw float32 in [0, 1)."""
@@ -96,49 +102,57 @@ class Draws:
         """Draw one of ``groups[k]`` for each ``y = k``, each member as often as any other."""
         chosen = torch.empty_like(y)
         for place, group in enumerate(groups):
-            mine = torch.nonzero(y == place).flatten()
-            chosen[mine] = torch.tensor(group)[self.labels(len(mine), len(group))]
+            rows = torch.nonzero(y == place).flatten()
+            chosen[rows] = torch.tensor(group)[self.labels(len(rows), len(group))]
         return chosen
 
     def mislabelled(self, y: Tensor, classes: int, share: float) -> Tensor:
         """Replace a share of the labels by any other; those of the test split stay right."""
         if self.split == "test" or share == 0.0:
             return y
-        other = (y + 1 + self.integers(classes - 1, len(y))) % classes
-        return torch.where(self.uniform(len(y)) < share, other, y)
+        wrong = (y + 1 + self.integers(classes - 1, len(y))) % classes
+        return torch.where(self.uniform(len(y)) < share, wrong, y)
 
     def bundled(self, name: str) -> Source:
-        """Return a data set of scikit-learn's, without duplicates."""
+        """Read a data set of scikit-learn's, without duplicates."""
         return self.source(name, lambda data_dir: read_bundled(name))
 
     def source(self, name: str, reader: Callable[[Path], Source]) -> Source:
-        """Return finite data that ``reader(data folder)`` reads, once for all instances, without duplicates."""
+        """Read finite data by ``reader(data folder)``, once for all instances, without duplicates."""
         return self._shelf.read(name, reader)
 
-    def of_pool(self, name: str, labels: Tensor, wanted: Tensor) -> Tensor:
-        """Draw for each label wanted ``[n]`` the index of a sample that has it, in the finite source of that name and
-        these ``labels``.
+    def of_pool(self, name: str, labels: Tensor, drawn: Tensor) -> Tensor:
+        """Draw a sample of a finite source for each label.
 
         By hash, each sample belongs to the pool of one group and one split, so no other sees it; all of a pool are used
         once before any is used again. An instance of an outside kind divides all samples among its splits anew.
+
+        Args:
+            name: of the source; it decides which sample is in which pool.
+            labels: of all samples of the source.
+            drawn: labels ``[n]`` to find samples for.
+
+        Returns:
+            Places of samples in the source, ``[n]``.
         """
         assert self.split is not None
         instance = (self.instance,) if self.group == OUTSIDE else ()
-        chosen = torch.empty_like(wanted)
-        for label in wanted.unique().tolist():
+        chosen = torch.empty_like(drawn)
+        for label in drawn.unique().tolist():
+            # The pool of this group and split, of the samples with this label.
             members = torch.nonzero(labels == label).flatten()
             stream = rng.key(self.rng_seed, Purpose.SPLIT, zlib.crc32(name.encode()), label, *instance)
-            mine = members[rng.permutation(stream, len(members))]
+            pool = members[rng.permutation(stream, len(members))]
             if self.group != OUTSIDE:
-                mine = _part(mine, GROUP_SHARES, GROUPS.index(self.group))
-            mine = _part(mine, SPLIT_SHARES, SPLITS.index(self.split))
-            if not len(mine):
+                pool = _part(pool, GROUP_SHARES, GROUPS.index(self.group))
+            pool = _part(pool, SPLIT_SHARES, SPLITS.index(self.split))
+            if not len(pool):
                 raise SimicError(
                     f"kind {self.kind!r}: {name} has {len(members)} samples of class {label}: too few to give each of "
                     f"{len(GROUPS)} groups of tasks and each of their {len(SPLITS)} splits one of its own"
                 )
-            places = torch.nonzero(wanted == label).flatten()
-            chosen[places] = mine[self.permutation(len(mine))[torch.arange(len(places)) % len(mine)]]
+            rows = torch.nonzero(drawn == label).flatten()
+            chosen[rows] = pool[self.permutation(len(pool))[torch.arange(len(rows)) % len(pool)]]
         return chosen
 
 
@@ -149,7 +163,7 @@ def _part(values: Tensor, shares: tuple[float, ...], index: int) -> Tensor:
 
 @dataclass(frozen=True)
 class Problem:
-    """One instance: ``sample(draws, n)`` returns ``x [n, …]`` and ``y [n]`` of a split; ``parameters`` are recorded.
+    """One instance: ``sample(draws, n)`` gives ``x [n, …]`` and ``y [n]`` of a split; ``parameters`` are recorded.
 
     Images are float32 ``[n, C, H, W]``, tables ``[n, 1, 1, D]``; labels int64, from 0 on.
     """
@@ -164,12 +178,12 @@ KINDS: dict[str, dict[str, Kind]] = {}  # by suite
 
 
 def kind(suite: str, name: str) -> Callable[[Kind], Kind]:
-    """Return a decorator that registers a kind; SimicError for a taken name or an unknown suite."""
+    """Register a kind of a suite (decorator); SimicError for a name that is in use or an unknown suite."""
 
     def register(function: Kind) -> Kind:
         if suite not in registry.known(registry.SUITE):
-            known = ", ".join(registry.known(registry.SUITE))
-            raise SimicError(f"kind {name!r}: no suite {suite!r}: must be one of {known}, or registered before it")
+            suites = ", ".join(registry.known(registry.SUITE))
+            raise SimicError(f"kind {name!r}: no suite {suite!r}: must be one of {suites}, or registered before it")
         kinds = KINDS.setdefault(suite, {})
         if name in kinds:
             raise SimicError(f"suite {suite!r} has a kind {name!r} already; choose another name")

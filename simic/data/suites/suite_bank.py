@@ -9,7 +9,7 @@ from pydantic import ValidationError
 from torch import Tensor
 
 from simic import params as params_module
-from simic.data.bank import SPLITS, Bank, standardised
+from simic.data.bank import SPLITS, Bank, standardise
 from simic.data.batches import TaskGroup, TaskMeta
 from simic.data.sources import COPIES, equal_rows
 from simic.data.suites.kinds import KINDS, OUTSIDE, Draws, Problem, Sources
@@ -28,121 +28,148 @@ class Instance:
     arrays: dict[str, Tensor]
 
 
-def many(params: Prepare, rng_seed: int, data_dir: Path) -> Bank:
-    """Return the bank of ``params.suite``."""
-    shipped, counts, kinds = SUITES[params.suite.name], params.suite.instances, _kinds(params)
-    samples = shipped.samples
-    if params.samples is not None:  # about as many in all, in the suite's own proportion
-        whole = sum(samples.values())
-        samples = {split: max(2, round(params.samples * n / whole)) for split, n in samples.items()}
-    shelf, apart = Sources(data_dir), Sources(data_dir)
+def suite_bank(params: Prepare, rng_seed: int, data_dir: Path) -> Bank:
+    """Draw the bank of ``params.suite``.
 
-    def drawn(group: TaskGroup, count: int) -> list[Instance]:
+    Args:
+        params: section ``prepare``.
+        rng_seed: seed of the run; every draw is a hash of it.
+        data_dir: folder in which files of kinds lie.
+
+    Raises:
+        SimicError: naming a kind that is unknown or gives what cannot be used.
+    """
+    suite = SUITES[params.suite.name]
+    counts = params.suite.instances
+    kinds = _kinds(params)
+    samples = suite.samples
+    if params.samples is not None:  # about as many in all, in the suite's own proportion
+        total = sum(samples.values())
+        samples = {split: max(2, round(params.samples * size / total)) for split, size in samples.items()}
+    sources = Sources(data_dir)
+    outside_sources = Sources(data_dir)
+
+    def draw(group: TaskGroup, count: int) -> list[Instance]:
         pool = "held_out" if group == "held_out_kinds" else group
-        sources, instances = apart if group == OUTSIDE else shelf, list[Instance]()
-        for name, k in shipped.dealt(kinds[group], count):
-            instances.append(_instance(Draws(rng_seed, name, pool, k, sources), group, samples, shipped))
+        shelf = outside_sources if group == OUTSIDE else sources
+        instances = list[Instance]()
+        for kind, number in suite.deal(kinds[group], count):
+            draws = Draws(rng_seed, kind, pool, number, shelf)
+            instances.append(_instance(draws, group, samples, suite))
             if len(instances) == 1:
-                each = sum(array.nbytes for array in instances[0].arrays.values())
-                refuse_too_much(f"{count} tasks", COPIES * count * each, f"prepare.suite.instances.{group}")
+                size = sum(array.nbytes for array in instances[0].arrays.values())
+                refuse_too_much(f"{count} tasks", COPIES * count * size, f"prepare.suite.instances.{group}")
         return instances
 
-    visible = drawn("train", counts.train) + drawn("val", counts.val)
-    hidden = drawn("held_out", counts.held_out) + drawn("held_out_kinds", counts.held_out_kinds)
-    _check_alike(visible + hidden)
-    outside = drawn(OUTSIDE, counts.outside)
-    if shared := sorted(set(shelf.sources) & set(apart.sources)):
-        raise SimicError(
-            f"suite {shipped.name!r}: outside kinds read {shared[0]}, and so do others: must be one of both"
-        )
-    hidden_arrays = _joined(hidden, SPLITS)
-    for width in sorted({len(each.task.mean) for each in outside}):
-        instances = [each for each in outside if len(each.task.mean) == width]
+    # The tasks of each group.
+    visible = draw("train", counts.train) + draw("val", counts.val)
+    held_out = draw("held_out", counts.held_out) + draw("held_out_kinds", counts.held_out_kinds)
+    _check_alike(visible + held_out)
+    outside = draw(OUTSIDE, counts.outside)
+    if shared := sorted(set(sources.sources) & set(outside_sources.sources)):
+        raise SimicError(f"suite {suite.name!r}: outside kinds read {shared[0]}, and so do others: must be one of both")
+    # Outside tasks have arrays for each of their widths.
+    held_out_arrays = _joined(held_out, SPLITS)
+    for width in sorted({len(instance.task.mean) for instance in outside}):
+        instances = [instance for instance in outside if len(instance.task.mean) == width]
         _check_alike(instances)
-        hidden_arrays |= {f"{name}/{width}": array for name, array in _joined(instances, SPLITS).items()}
-    sources = [held.sources[name] for held in (shelf, apart) for name in sorted(held.sources)]
+        held_out_arrays |= {f"{name}/{width}": array for name, array in _joined(instances, SPLITS).items()}
+    read = [shelf.sources[name] for shelf in (sources, outside_sources) for name in sorted(shelf.sources)]
     return Bank(
-        source=" + ".join([f"suite {shipped.name}", *(source.name for source in sources)]),
-        source_sha256=params_module.digest({source.name: source.sha256 for source in sources}),
-        licence="; ".join(dict.fromkeys(source.licence for source in sources)) or "generated",
+        source=" + ".join([f"suite {suite.name}", *(source.name for source in read)]),
+        source_sha256=params_module.digest({source.name: source.sha256 for source in read}),
+        licence="; ".join(dict.fromkeys(source.licence for source in read)) or "generated",
         samples=samples,
         arrays=_joined(visible, VISIBLE),
-        held_out_arrays=hidden_arrays,
+        held_out_arrays=held_out_arrays,
         tasks=[instance.task for instance in visible],
-        held_out=[instance.task for instance in hidden + outside],
-        dropped=shelf.dropped + apart.dropped,
+        held_out=[instance.task for instance in held_out + outside],
+        dropped=sources.dropped + outside_sources.dropped,
     )
 
 
 def _kinds(params: Prepare) -> dict[TaskGroup, tuple[str, ...]]:
-    """Return the names of the kinds that each group of tasks has."""
-    asked, known, shipped = params.suite, KINDS.get(params.suite.name, {}), SUITES[params.suite.name]
-    held = shipped.held_out if asked.held_out_kinds is None else asked.held_out_kinds
-    val = tuple(name for name in shipped.val if name not in held)
-    outside = tuple(name for name in shipped.outside if name not in held)
-    kept = dict.fromkeys(val, "for validation alone") | dict.fromkeys(outside, "for evaluation alone")
-    kept |= dict.fromkeys(held, "in held_out_kinds (null there: those that the suite holds out)")
-    kinds = asked.kinds or tuple(name for name in known if name not in kept)
-    for name in (*kinds, *held):
-        if name not in known:
-            raise SimicError(f"prepare.suite: suite {asked.name!r} has no kind {name!r}; it has {', '.join(known)}")
-    if both := [name for name in kinds if name in kept]:
-        raise SimicError(f"prepare.suite.kinds: in suite {asked.name!r} {both[0]!r} is {kept[both[0]]}: take another")
+    """List the kinds that each group of tasks has."""
+    name = params.suite.name
+    suite = SUITES[name]
+    registered = KINDS.get(name, {})
+    held_out = suite.held_out if params.suite.held_out_kinds is None else params.suite.held_out_kinds
+    val = tuple(kind for kind in suite.val if kind not in held_out)
+    outside = tuple(kind for kind in suite.outside if kind not in held_out)
+    # Why a kind is none of training.
+    reserved = dict.fromkeys(val, "for validation alone") | dict.fromkeys(outside, "for evaluation alone")
+    reserved |= dict.fromkeys(held_out, "in held_out_kinds (null there: those that the suite holds out)")
+    kinds = params.suite.kinds or tuple(kind for kind in registered if kind not in reserved)
+    for kind in (*kinds, *held_out):
+        if kind not in registered:
+            raise SimicError(f"prepare.suite: suite {name!r} has no kind {kind!r}; it has {', '.join(registered)}")
+    for kind in kinds:
+        if kind in reserved:
+            raise SimicError(f"prepare.suite.kinds: in suite {name!r} {kind!r} is {reserved[kind]}: take another")
     if not kinds:
-        raise SimicError(f"prepare.suite: suite {asked.name!r} has no kind that is not held out: one must be left")
-    return {"train": kinds, "val": val or kinds, "held_out": kinds, "held_out_kinds": held, "outside": outside}
+        raise SimicError(f"prepare.suite: suite {name!r} has no kind that is not held out: one must be left")
+    return {"train": kinds, "val": val or kinds, "held_out": kinds, "held_out_kinds": held_out, "outside": outside}
 
 
-def _instance(draws: Draws, group: TaskGroup, samples: dict[str, int], shipped: TaskSuite) -> Instance:
+def _instance(draws: Draws, group: TaskGroup, samples: dict[str, int], suite: TaskSuite) -> Instance:
     """Draw an instance: its parameters from one stream, the samples of each split from one of their own."""
-    problem = KINDS[shipped.name][draws.kind](draws)
+    problem = KINDS[suite.name][draws.kind](draws)
     if not isinstance(problem, Problem):
         raise SimicError(f"kind {draws.kind!r}: gave {type(problem).__name__}, must be a Problem")
     drawn = {split: _samples(problem, draws.of_split(split), samples[split]) for split in VISIBLE}
     if group not in VISIBLE:
-        drawn["test"] = _unseen(problem, draws.of_split("test"), samples["test"], [x for x, _ in drawn.values()])
-    arrays, mean, std = standardised(drawn, False, shipped.table)
-    name, parameters = f"{draws.kind}-{group}-{draws.instance}", problem.parameters
+        earlier = [x for x, _ in drawn.values()]
+        drawn["test"] = _unseen(problem, draws.of_split("test"), samples["test"], earlier)
+    arrays, mean, std = standardise(drawn, tokens=False, table=suite.table)
     try:
         task = TaskMeta(
-            name=name, kind=draws.kind, group=group, classes=problem.classes, parameters=parameters, mean=mean, std=std
+            name=f"{draws.kind}-{group}-{draws.instance}",
+            kind=draws.kind,
+            group=group,
+            classes=problem.classes,
+            parameters=problem.parameters,
+            mean=mean,
+            std=std,
         )
     except ValidationError as error:
         raise SimicError(f"kind {draws.kind!r}: only plain values can be recorded: {error}") from None
     return Instance(task, arrays)
 
 
-def _unseen(problem: Problem, draws: Draws, n: int, seen: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-    """Return ``n`` samples of which none is among those ``seen``. Where all columns have few values a row may come
-    twice by chance: it is drawn again; SimicError where that does not help.
+def _unseen(problem: Problem, draws: Draws, count: int, earlier: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+    """Draw samples of which none is among the ``earlier`` ones.
+
+    Where all columns have few values a row may come twice by chance: it is drawn again; SimicError where that does not
+    help.
     """
-    x, y = _samples(problem, draws, n)
-    twice = _are_among(x, seen)
+    x, y = _samples(problem, draws, count)
+    repeated = _are_among(x, earlier)
     for _ in range(MOST_DRAWS):
-        if not twice.any():
+        if not repeated.any():
             break
-        other, labels = _samples(problem, draws, n)
-        x, y = torch.where(twice[:, None, None, None], other, x), torch.where(twice, labels, y)
-        twice = _are_among(x, seen)
-    if twice.any():
+        fresh_x, fresh_y = _samples(problem, draws, count)
+        x = torch.where(repeated[:, None, None, None], fresh_x, x)
+        y = torch.where(repeated, fresh_y, y)
+        repeated = _are_among(x, earlier)
+    if repeated.any():
         raise SimicError(
-            f"kind {draws.kind!r}: {int(twice.sum())} of {n} test samples are training samples however often they are "
-            "drawn: a task needs more different samples"
+            f"kind {draws.kind!r}: {int(repeated.sum())} of {count} test samples are training samples however often "
+            "they are drawn: a task needs more different samples"
         )
     return x, y
 
 
-def _are_among(x: Tensor, seen: Sequence[Tensor]) -> Tensor:
-    known = sum(map(len, seen))
-    return equal_rows(torch.cat((*seen, x)).numpy())[known:] < known
+def _are_among(x: Tensor, earlier: Sequence[Tensor]) -> Tensor:
+    count = sum(map(len, earlier))
+    return equal_rows(torch.cat((*earlier, x)).numpy())[count:] < count
 
 
-def _samples(problem: Problem, draws: Draws, n: int) -> tuple[Tensor, Tensor]:
-    """Return ``n`` samples of a split; SimicError unless they are what ``Problem`` promises."""
-    x, y = problem.sample(draws, n)
-    if (x.dtype, x.ndim, len(x), y.dtype, y.shape) != (torch.float32, 4, n, torch.int64, (n,)):
+def _samples(problem: Problem, draws: Draws, count: int) -> tuple[Tensor, Tensor]:
+    """Draw samples of a split; SimicError unless they are what ``Problem`` promises."""
+    x, y = problem.sample(draws, count)
+    if (x.dtype, x.ndim, len(x), y.dtype, y.shape) != (torch.float32, 4, count, torch.int64, (count,)):
         raise SimicError(
-            f"kind {draws.kind!r}: x and y of {n} samples are {x.dtype} {list(x.shape)} and {y.dtype} "
+            f"kind {draws.kind!r}: x and y of {count} samples are {x.dtype} {list(x.shape)} and {y.dtype} "
             f"{list(y.shape)}: must be float32 [n, C, H, W] and int64 [n]"
         )
     if not x.isfinite().all():
@@ -157,12 +184,13 @@ def _samples(problem: Problem, draws: Draws, n: int) -> tuple[Tensor, Tensor]:
 
 def _check_alike(instances: Sequence[Instance]) -> None:
     """Raise SimicError unless all tasks have samples of one shape and type."""
-    first, *others = ((each.task.kind, each.arrays["x_train"][0]) for each in instances)
-    for kind, x in others:
-        if (x.shape, x.dtype) != (first[1].shape, first[1].dtype):
+    first = instances[0].arrays["x_train"][0]
+    for instance in instances:
+        x = instance.arrays["x_train"][0]
+        if (x.shape, x.dtype) != (first.shape, first.dtype):
             raise SimicError(
-                f"kind {kind!r}: samples are {x.dtype} {list(x.shape)}, those of kind {first[0]!r} are "
-                f"{first[1].dtype} {list(first[1].shape)}: a suite has one shape"
+                f"kind {instance.task.kind!r}: samples are {x.dtype} {list(x.shape)}, those of kind "
+                f"{instances[0].task.kind!r} are {first.dtype} {list(first.shape)}: a suite has one shape"
             )
 
 

@@ -25,13 +25,21 @@ class TaskSuite:
     parts: tuple[tuple[str, ...], ...] = ()
     table: bool = False  # samples are rows [n, 1, 1, D]: standardised by column, clipped to ±5, kept as float16
 
-    def dealt(self, kinds: Sequence[str], count: int) -> list[tuple[str, int]]:
-        """Return ``count`` pairs of kind and number of its instance, of parts and kinds in turn."""
+    def deal(self, kinds: Sequence[str], count: int) -> list[tuple[str, int]]:
+        """Deal ``count`` tasks out to parts in turn, and within each to its kinds in turn.
+
+        Returns:
+            For each task its kind and the number of the instance.
+        """
         parts = [[name for name in part if name in kinds] for part in self.parts]
         parts.append([name for name in kinds if not any(name in part for part in parts)])
         parts = [part for part in parts if part]
-        turns = [(parts[k % len(parts)], k // len(parts)) for k in range(count if parts else 0)]
-        return [(part[turn % len(part)], turn // len(part)) for part, turn in turns]
+        tasks = []
+        for number in range(count if parts else 0):
+            turn, place = divmod(number, len(parts))
+            instance, member = divmod(turn, len(parts[place]))
+            tasks.append((parts[place][member], instance))
+        return tasks
 
 
 SUITES: dict[str, TaskSuite] = {}

@@ -34,7 +34,7 @@ class Columns:
     anywhere: bool = True
 
     def draw(self, draws: Draws, n: int) -> Tensor:
-        """Return ``[n, 12]`` rows."""
+        """Draw ``[n, 12]`` rows."""
         z = draws.normal(n, COLUMNS + 1)
         loadings = torch.tensor(self.loadings)
         x = z[:, :COLUMNS] * (1 - loadings**2).sqrt() + z[:, COLUMNS:] * loadings
@@ -59,25 +59,30 @@ class Columns:
         return codes
 
     def level(self, x: Tensor, column: int, count: int) -> Tensor:
-        """Return which of ``count`` equally likely bands a value of a column is in, int64 ``[n]``."""
+        """Tell which of ``count`` equally likely bands a value of a column is in, int64 ``[n]``."""
         value = x[:, column]
         share = value / math.sqrt(12.0) if column in self.uniform else torch.erf(value / math.sqrt(2.0)) / 2
         return ((share + 0.5) * count).floor().long().clamp(0, count - 1)
 
     @property
     def parameters(self) -> dict[str, Any]:
-        """Return what is recorded: nothing of columns that are independent and normal."""
-        loadings = {"loadings": [*self.loadings]} if any(self.loadings) else {}
-        uniform = {"uniform": [*self.uniform]} if self.uniform else {}
-        codes = {"codes": [*self.codes], "levels": self.levels} if self.codes else {}
-        return loadings | uniform | codes
+        """List what is recorded: nothing of columns that are independent and normal."""
+        recorded = dict[str, Any]()
+        if any(self.loadings):
+            recorded["loadings"] = [*self.loadings]
+        if self.uniform:
+            recorded["uniform"] = [*self.uniform]
+        if self.codes:
+            recorded |= {"codes": [*self.codes], "levels": self.levels}
+        return recorded
 
 
 def draw_columns(draws: Draws) -> Columns:
-    """Return independent normal, correlated, or partly uniform ones."""
+    """Draw independent normal, correlated, or partly uniform ones."""
     form = draws.whole(0, 2)
     if form == 1:
-        size, sign = draws.uniform(COLUMNS), 2 * draws.integers(2, COLUMNS) - 1
+        size = draws.uniform(COLUMNS)
+        sign = 2 * draws.integers(2, COLUMNS) - 1
         return Columns(loadings=tuple(_rounded((0.3 + 0.5 * size) * sign)))
     return Columns(uniform=tuple(draws.subset(COLUMNS, 3, 9))) if form == 2 else Columns()
 
@@ -86,14 +91,14 @@ def _rounded(values: Tensor) -> list[float]:
     return [round(value, 3) for value in values.tolist()]
 
 
-def _some(draws: Draws, count: int) -> list[int]:
-    """Return ``count`` different columns."""
+def _columns(draws: Draws, count: int) -> list[int]:
+    """Draw ``count`` different columns."""
     return draws.permutation(COLUMNS)[:count].tolist()
 
 
 def _pairs(draws: Draws, count: int) -> tuple[list[int], list[int]]:
-    """Return the first and the second columns of ``count`` pairs, all different."""
-    chosen = _some(draws, 2 * count)
+    """Draw the first and the second columns of ``count`` pairs, all different."""
+    chosen = _columns(draws, 2 * count)
     return chosen[:count], chosen[count:]
 
 
@@ -120,7 +125,8 @@ def linear(draws: Draws, columns: Columns) -> LabelRule:
 
 def sparse(draws: Draws, columns: Columns) -> LabelRule:
     """Score by the size of one column and some of another: |a| + w b."""
-    (a, b), weight = _some(draws, 2), draws.number(0.4, 0.8)
+    a, b = _columns(draws, 2)
+    weight = draws.number(0.4, 0.8)
     return LabelRule(lambda x: x[:, a].abs() + weight * x[:, b], {"a": a, "b": b, "weight": weight})
 
 
@@ -135,16 +141,19 @@ def product(draws: Draws, columns: Columns) -> LabelRule:
 
 def periodic(draws: Draws, columns: Columns) -> LabelRule:
     """Score by the sine of a column."""
-    column, frequency, phase = draws.whole(0, COLUMNS - 1), draws.number(3.0, 7.0), draws.number(0.0, 6.283)
+    column = draws.whole(0, COLUMNS - 1)
+    frequency = draws.number(3.0, 7.0)
+    phase = draws.number(0.0, 6.283)
     parameters = {"column": column, "frequency": frequency, "phase": phase}
     return LabelRule(lambda x: (frequency * x[:, column] + phase).sin(), parameters)
 
 
 def category(draws: Draws, columns: Columns) -> LabelRule:
     """Score by a free value for each of the levels of a column, and a little of another column."""
-    (column, other), values = _some(draws, 2), _rounded(draws.normal(LEVELS))
-    parameters = {"column": column, "values": values, "other": other}
-    return LabelRule(lambda x: torch.tensor(values)[columns.level(x, column, LEVELS)] + 0.2 * x[:, other], parameters)
+    column, second = _columns(draws, 2)
+    values = _rounded(draws.normal(LEVELS))
+    parameters = {"column": column, "values": values, "other": second}
+    return LabelRule(lambda x: torch.tensor(values)[columns.level(x, column, LEVELS)] + 0.2 * x[:, second], parameters)
 
 
 def order(draws: Draws, columns: Columns) -> LabelRule:
@@ -179,7 +188,8 @@ def signs(draws: Draws, columns: Columns) -> LabelRule:
 
 def band(draws: Draws, columns: Columns) -> LabelRule:
     """Tell whether the level of a column is one of a chosen half."""
-    column, count = draws.whole(0, COLUMNS - 1), 2 * draws.whole(4, 6)
+    column = draws.whole(0, COLUMNS - 1)
+    count = 2 * draws.whole(4, 6)
     yes = sorted(draws.permutation(count)[: count // 2].tolist())
     parameters = {"column": column, "levels": count, "yes": yes}
     return LabelRule(
@@ -202,33 +212,38 @@ def spread(draws: Draws, columns: Columns) -> LabelRule:
 
 def stripes(draws: Draws, columns: Columns) -> LabelRule:
     """Tell alternating intervals of a column apart."""
-    column, width, start = draws.whole(0, COLUMNS - 1), draws.number(0.4, 0.9), draws.number(0.0, 1.0)
+    column = draws.whole(0, COLUMNS - 1)
+    width = draws.number(0.4, 0.9)
+    start = draws.number(0.0, 1.0)
     parameters = {"column": column, "width": width, "start": start}
     return LabelRule(lambda x: (x[:, column] / width + start).floor() % 2, parameters, (0.5,))
 
 
 def blend(draws: Draws, columns: Columns) -> LabelRule:
     """Score by two rules on the same two columns: sum, product, wave or difference of sizes."""
-    (a, b), (first, second) = _some(draws, 2), sorted(draws.permutation(4)[:2].tolist())
+    a, b = _columns(draws, 2)
+    first, second = sorted(draws.permutation(4)[:2].tolist())
     frequency = draws.number(2.0, 4.0)
 
     def score(x: Tensor) -> Tensor:
-        u, v = x[:, a], x[:, b]
-        of = (u + 0.5 * v, u * v, (frequency * u).sin() + (frequency * v).sin(), u.abs() - v.abs())
-        return of[first] + of[second]
+        u = x[:, a]
+        v = x[:, b]
+        scores = (u + 0.5 * v, u * v, (frequency * u).sin() + (frequency * v).sin(), u.abs() - v.abs())
+        return scores[first] + scores[second]
 
     return LabelRule(score, {"a": a, "b": b, "rules": [first, second], "frequency": frequency})
 
 
 def nearest(draws: Draws, columns: Columns) -> LabelRule:
     """Tell which of three columns is nearest to a fourth."""
-    to, *of = _some(draws, 4)
-    return LabelRule(lambda x: (x[:, of] - x[:, [to]]).abs().argmin(1).float(), {"to": to, "of": of}, (0.5, 1.5))
+    centre, *candidates = _columns(draws, 4)
+    parameters = {"to": centre, "of": candidates}
+    return LabelRule(lambda x: (x[:, candidates] - x[:, [centre]]).abs().argmin(1).float(), parameters, (0.5, 1.5))
 
 
 def rank(draws: Draws, columns: Columns) -> LabelRule:
     """Tell whether two pairs of columns are in the same order; the pairs may share a column."""
-    a, b, c, d = _some(draws, 4)
+    a, b, c, d = _columns(draws, 4)
     c = b if draws.whole(0, 1) else c
     return LabelRule(lambda x: ((x[:, a] - x[:, b]) * (x[:, c] - x[:, d])).sign(), {"columns": [a, b, c, d]}, (0.0,))
 
@@ -247,7 +262,7 @@ def centres(draws: Draws, columns: Columns) -> LabelRule:
 
 def waves(draws: Draws, columns: Columns) -> LabelRule:
     """Score by the sum of sines of two or three columns."""
-    chosen = _some(draws, draws.whole(2, 3))
+    chosen = _columns(draws, draws.whole(2, 3))
     frequencies = [draws.number(3.0, 6.0) for _ in chosen]
     phases = [draws.number(0.0, 6.283) for _ in chosen]
 
@@ -259,20 +274,25 @@ def waves(draws: Draws, columns: Columns) -> LabelRule:
 
 def largest(draws: Draws, columns: Columns) -> LabelRule:
     """Tell which of three columns is largest."""
-    chosen = _some(draws, 3)
+    chosen = _columns(draws, 3)
     return LabelRule(lambda x: x[:, chosen].argmax(1).float(), {"columns": chosen}, (0.5, 1.5))
 
 
 def cuts_of(rule: LabelRule, reference: Tensor, classes: int) -> tuple[float, ...]:
-    """Return the scores that part ``classes`` bands of equal size on the ``reference`` rows; never in the middle of
-    equal scores, so that no band is empty as long as there are two scores.
+    """Find the scores that part bands of equal size, never in the middle of equal scores, so that no band is empty as
+    long as there are two scores.
+
+    Args:
+        rule: the rule; its own cuts, if it has some, come first.
+        reference: rows ``[n, 12]`` to score.
+        classes: number of bands.
     """
     if rule.cuts is not None:
         return rule.cuts
     scores = rule.score(reference).sort().values
     edges = torch.nonzero(scores.diff()).flatten() + 1
-    wanted = torch.arange(1, classes) * len(scores) / classes
-    chosen = edges[(edges - wanted[:, None]).abs().argmin(1)]
+    ranks = torch.arange(1, classes) * len(scores) / classes
+    chosen = edges[(edges - ranks[:, None]).abs().argmin(1)]
     return tuple(round(value, 6) for value in ((scores[chosen - 1] + scores[chosen]) / 2).tolist())
 
 
@@ -318,7 +338,8 @@ def rounded(draws: Draws) -> Shape:
 
 def skewed(draws: Draws) -> Shape:
     """Distort each column in its own way: exp(x), -exp(-x), sinh(x) or sign(x) √|x|, steeply."""
-    forms, rate = draws.integers(4, COLUMNS).tolist(), draws.number(1.2, 2.0)
+    forms = draws.integers(4, COLUMNS).tolist()
+    rate = draws.number(1.2, 2.0)
 
     def show(draws: Draws, x: Tensor) -> Tensor:
         steep = rate * x

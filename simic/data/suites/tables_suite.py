@@ -27,25 +27,31 @@ LABEL_NOISE = (0.0, 0.03, 0.06)
 
 
 def _table(draws: Draws, columns: Columns, rule: LabelRule, shape: Shape, reference: Tensor, classes: int) -> Problem:
-    """Return an instance whose classes are bands of a rule's score, equally many rows in each."""
-    cuts, noise = rules.cuts_of(rule, reference, classes), LABEL_NOISE[draws.whole(0, len(LABEL_NOISE) - 1)]
+    """Make an instance whose classes are bands of a rule's score, equally many rows in each."""
+    cuts = rules.cuts_of(rule, reference, classes)
+    noise = LABEL_NOISE[draws.whole(0, len(LABEL_NOISE) - 1)]
 
     def sample(draws: Draws, n: int) -> tuple[Tensor, Tensor]:
         y = draws.labels(n, classes)
-        wanted, blocks = torch.bincount(y, minlength=classes), list[tuple[Tensor, Tensor]]()
-        # Some more than are wanted, and again until there are enough of each class.
-        while not blocks or (torch.bincount(torch.cat([b for _, b in blocks]), minlength=classes) < wanted).any():
-            rows = shape.read(columns.draw(draws, n + n // 8 + 64))
-            blocks.append((rows, torch.bucketize(rule.score(rows), torch.tensor(cuts))))
-        rows, labels = (torch.cat(parts) for parts in zip(*blocks, strict=True))
+        needed = torch.bincount(y, minlength=classes)
+        rows = torch.empty(0, COLUMNS)
+        labels = torch.empty(0, dtype=torch.int64)
+        # Some more than are needed, and again until there are enough of each class.
+        while (torch.bincount(labels, minlength=classes) < needed).any():
+            block = shape.read(columns.draw(draws, n + n // 8 + 64))
+            rows = torch.cat((rows, block))
+            labels = torch.cat((labels, torch.bucketize(rule.score(block), torch.tensor(cuts))))
         x = torch.empty(n, COLUMNS)
         for label in range(classes):
-            x[y == label] = rows[labels == label][: wanted[label]]
+            x[y == label] = rows[labels == label][: needed[label]]
         return shape.show(draws, x)[:, None, None], draws.mislabelled(y, classes, noise)
 
     parameters: dict[str, Any] = {"rule": rule.parameters, "cuts": [*cuts], "label_noise": noise}
-    shaped = {"columns": columns.parameters, "shape": shape.parameters}
-    return Problem(classes, parameters | {name: each for name, each in shaped.items() if each}, sample)
+    if columns.parameters:
+        parameters["columns"] = columns.parameters
+    if shape.parameters:
+        parameters["shape"] = shape.parameters
+    return Problem(classes, parameters, sample)
 
 
 def _ruled(
@@ -55,10 +61,11 @@ def _ruled(
     shape: Callable[[Draws], Shape] = rules.SHAPES[""],
     codes: dict[str, Any] | None = None,
 ) -> Problem:
-    """Return an instance of one rule with from … to … ``classes``; ``codes`` are what ``Columns`` says of them."""
+    """Make an instance of one rule with from … to … ``classes``; ``codes`` are fields of ``Columns``."""
     least, most = classes
     count = draws.whole(least, most) if most > least else least
-    columns, shaped = replace(rules.draw_columns(draws), **(codes or {})), shape(draws)
+    columns = replace(rules.draw_columns(draws), **(codes or {}))
+    shaped = shape(draws)
     reference = shaped.read(columns.draw(draws, REFERENCE))
     return _table(draws, columns, rule(draws, columns), shaped, reference, count)
 
@@ -78,7 +85,8 @@ def _gain(draws: Draws) -> Problem:
 
 
 def _twins(draws: Draws) -> Problem:
-    chosen, levels = draws.permutation(COLUMNS).tolist(), draws.whole(4, 10)
+    chosen = draws.permutation(COLUMNS).tolist()
+    levels = draws.whole(4, 10)
     return _ruled(draws, rules.twins, codes={"codes": tuple(chosen), "levels": levels, "anywhere": False})
 
 
@@ -149,7 +157,8 @@ SINGLES = {
 }
 # In the order of the hashes of their names: an arbitrary but fixed one.
 _SHUFFLED = sorted(SINGLES, key=lambda name: hashlib.sha256(name.encode()).digest())
-SINGLE, SINGLE_VAL = tuple(_SHUFFLED[12:]), tuple(_SHUFFLED[:12])
+SINGLE_VAL = tuple(_SHUFFLED[:12])
+SINGLE = tuple(_SHUFFLED[12:])
 
 # --- tables from outside ---------------------------------------------------------------------------------------------
 # Scikit-learn's real tables, at their own widths, and its generators. Real tables are small, so a split may hold a row
@@ -208,9 +217,10 @@ def _generated(name: str, draws: Draws) -> Problem:
     """Draw one table of a generator; two columns get ten of noise beside them, and targets are cut at their median."""
     from sklearn import datasets
 
-    seed, asked = draws.whole(0, 2**30), GENERATED[name](draws)
+    seed = draws.whole(0, 2**30)
+    options = GENERATED[name](draws)
     generator = getattr(datasets, "make_hastie_10_2" if name == "hastie" else f"make_{name}")
-    values, target, *_ = generator(n_samples=ROWS, random_state=seed, **asked)
+    values, target, *_ = generator(n_samples=ROWS, random_state=seed, **options)
     if name.startswith("friedman"):  # the target is a number
         labels = target.argsort(kind="stable").argsort() * 2 // ROWS
     else:
@@ -224,7 +234,7 @@ def _generated(name: str, draws: Draws) -> Problem:
         y = draws.labels(n, classes)
         return rows[draws.of_pool(name, targets, y)][:, None, None], y
 
-    return Problem(classes, {"random_state": seed, **asked}, sample)
+    return Problem(classes, {"random_state": seed, **options}, sample)
 
 
 OUTSIDE: dict[str, Kind] = {name: partial(_real, name) for name in REAL}

@@ -45,7 +45,8 @@ def count_flops(module: nn.Module, shape: Shape, dtype: torch.dtype = torch.floa
 
     What a module computes once for all samples, such as a product of its parameters, does not count.
     """
-    module, counts = module.to("meta"), []
+    module = module.to("meta")
+    counts = []
     for samples in (1, 2):
         with FlopCounterMode(display=False) as counter, torch.no_grad():
             module(torch.empty(samples, *shape, device="meta", dtype=dtype))
@@ -54,15 +55,26 @@ def count_flops(module: nn.Module, shape: Shape, dtype: torch.dtype = torch.floa
 
 
 def probe(module: nn.Module, name: str, shape: Shape, expected: Shape, dtype: torch.dtype = torch.float32) -> None:
-    """Raise SimicError naming the module unless it makes ``expected`` of ``shape``, both without the batch."""
+    """Try a module on the meta device.
+
+    Args:
+        module: to try.
+        name: for messages.
+        shape: of its input, without the batch.
+        expected: shape of its output, without the batch.
+        dtype: of its input.
+
+    Raises:
+        SimicError: naming the module, unless it makes that output.
+    """
     try:
         with torch.no_grad():
-            made = module.to("meta")(torch.empty(2, *shape, device="meta", dtype=dtype))
+            output = module.to("meta")(torch.empty(2, *shape, device="meta", dtype=dtype))
     except Exception as error:
         raise SimicError(f"{name}: fails on features {list(shape)}: {' '.join(str(error).split())}") from error
-    if not isinstance(made, torch.Tensor) or made.shape != (2, *expected):
-        given = list(made.shape[1:]) if isinstance(made, torch.Tensor) else type(made).__name__
-        raise SimicError(f"{name}: makes {given} of features {list(shape)}: must be {list(expected)}")
+    if not isinstance(output, torch.Tensor) or output.shape != (2, *expected):
+        result = list(output.shape[1:]) if isinstance(output, torch.Tensor) else type(output).__name__
+        raise SimicError(f"{name}: makes {result} of features {list(shape)}: must be {list(expected)}")
 
 
 @dataclass(frozen=True)
@@ -77,14 +89,14 @@ class Blueprint:
     closing: tuple[str, ...] = ()
 
     def params(self, shape: Shape) -> int:
-        """Return the number of parameters at a slot of this feature shape."""
+        """Count the parameters at a slot of this feature shape."""
         return count_params(self._on_meta(shape))
 
     # Flops and checks once in a process: populations are built of the same blueprints again and again, and on the meta
     # device these take longer than all else of that.
     @cache  # noqa: B019 - blueprints live as long as the process
     def flops(self, shape: Shape) -> int:
-        """Return the FLOPs per sample at a slot of this feature shape (``count_flops``)."""
+        """Count the FLOPs per sample at a slot of this feature shape (``count_flops``)."""
         return count_flops(self._on_meta(shape), self.shapes(shape)[0])
 
     @cache  # noqa: B019
@@ -94,11 +106,11 @@ class Blueprint:
 
     @property
     def reads_input(self) -> bool:
-        """Return whether it reads the sample, ``shape`` being (values of a sample, features), and not the features."""
+        """Tell whether it reads the sample, ``shape`` being (values of a sample, features), and not the features."""
         return getattr(self.build, "reads_input", False)
 
     def shapes(self, shape: Shape) -> tuple[Shape, Shape]:
-        """Return the shapes of its input and output, where it is built for ``shape``."""
+        """Tell the shapes of its input and output, where it is built for ``shape``."""
         return (shape[:1], shape[1:]) if self.reads_input else (shape, shape)
 
     def _on_meta(self, shape: Shape) -> nn.Module:
@@ -110,11 +122,11 @@ _REGISTRY: dict[tuple[str, str], Blueprint] = {}
 _SHARED: dict[str, str] = {}  # family -> whose blueprints it grows
 
 
-def share_blueprints(family: str, of: str) -> None:
+def share_blueprints(family: str, owner: str) -> None:
     """Let a family grow the blueprints of another; SimicError where it has some already."""
-    if _SHARED.get(family, of) != of or any(owner == family for owner, _ in _REGISTRY):
-        raise SimicError(f"family {family!r} has blueprints already: it cannot grow those of {of!r} too")
-    _SHARED[family] = of
+    if _SHARED.get(family, owner) != owner or any(name == family for name, _ in _REGISTRY):
+        raise SimicError(f"family {family!r} has blueprints already: it cannot grow those of {owner!r} too")
+    _SHARED[family] = owner
 
 
 def blueprint(name: str, family: str, closing: tuple[str, ...] = ()) -> Callable[[B], B]:
@@ -132,22 +144,22 @@ def blueprint(name: str, family: str, closing: tuple[str, ...] = ()) -> Callable
 
 
 def families_with_blueprints() -> set[str]:
-    """Return the families that somebody has registered a blueprint for."""
+    """List the families that somebody has registered a blueprint for."""
     return {family for family, _ in _REGISTRY}
 
 
 def blueprints_of(family: str) -> tuple[Blueprint, ...]:
-    """Return the family's blueprints in the order of registration, which is their action index."""
+    """List the family's blueprints in the order of registration, which is their action index."""
     owner = _SHARED.get(family, family)
-    items = tuple(item for item in _REGISTRY.values() if item.family == owner)
-    if not items:
-        known = ", ".join(sorted(families_with_blueprints()))
-        raise SimicError(f"family {family!r} has no blueprints; known families: {known}")
-    return items
+    blueprints = tuple(item for item in _REGISTRY.values() if item.family == owner)
+    if not blueprints:
+        names = ", ".join(sorted(families_with_blueprints()))
+        raise SimicError(f"family {family!r} has no blueprints; known families: {names}")
+    return blueprints
 
 
 def zeroed(layer: M) -> M:
-    """Return the layer with all its parameters 0."""
+    """Set all parameters of a layer to 0."""
     for parameter in layer.parameters():
         nn.init.zeros_(parameter)
     return layer
@@ -198,7 +210,8 @@ class SqueezeExcitation(Samplewise):
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
-        channels, reduced = shape[0], max(1, shape[0] // 4)
+        channels = shape[0]
+        reduced = max(1, channels // 4)
         self.squeeze = nn.Linear(channels, reduced, bias=False)
         self.excite = nn.Linear(reduced, channels)
         nn.init.zeros_(self.excite.weight)
@@ -224,7 +237,8 @@ def depthwise_separable(shape: Shape) -> nn.Module:
 @blueprint("bottleneck", "cnn", closing=("up.weight",))
 def bottleneck(shape: Shape) -> nn.Module:
     """x + GN(up(relu(3×3(relu(down x))))), up = 0, b = max(8, C/4): 2Cb + 9b² + 2C parameters."""
-    channels, narrow = shape[0], max(8, shape[0] // 4)
+    channels = shape[0]
+    narrow = max(8, channels // 4)
     return Residual(
         down=_conv(channels, narrow),
         relu=nn.ReLU(),
@@ -281,8 +295,11 @@ def vector_norm(shape: Shape) -> nn.Module:
 @blueprint("lora", "transformer", closing=("up.weight",))
 def lora(shape: Shape, rank: int = 8) -> nn.Module:
     """x + up(down x), up = 0: 2rD parameters, 16D at rank 8 (arXiv 2106.09685)."""
-    down, up = nn.Linear(shape[-1], rank, bias=False), nn.Linear(rank, shape[-1], bias=False)
-    return Residual(down=down, up=zeroed(up))
+    width = shape[-1]
+    return Residual(
+        down=nn.Linear(width, rank, bias=False),
+        up=zeroed(nn.Linear(rank, width, bias=False)),
+    )
 
 
 @blueprint("lora_large", "transformer", closing=("up.weight",))
@@ -303,8 +320,13 @@ def attention(shape: Shape) -> nn.Module:
 @blueprint("mlp_small", "transformer", closing=("second.weight", "second.bias"))
 def mlp_small(shape: Shape, factor: int = 2) -> nn.Module:
     """x + W₂ gelu(W₁ x), W₂ = 0: with f times the width 2fD² + (f + 1)D parameters, 4D² + 3D at twice the width."""
-    width, wide = shape[-1], factor * shape[-1]
-    return Residual(first=nn.Linear(width, wide), gelu=nn.GELU(), second=zeroed(nn.Linear(wide, width)))
+    width = shape[-1]
+    hidden = factor * width
+    return Residual(
+        first=nn.Linear(width, hidden),
+        gelu=nn.GELU(),
+        second=zeroed(nn.Linear(hidden, width)),
+    )
 
 
 @blueprint("mlp", "mlp", closing=("second.weight", "second.bias"))

@@ -73,7 +73,16 @@ def host_family(
     gate: Callable[[Shape], nn.Module] = Gate,
     reads_input: bool = False,
 ) -> Callable[[Build], Build]:
-    """Register a function that builds the hosts of a family (decorator)."""
+    """Register a function that builds the hosts of a family (decorator).
+
+    Args:
+        name: of the family, for ``train.host.family``.
+        presets: names that ``train.host.preset`` may have.
+        seeds: family whose blueprints it grows; None: its own.
+        isolated: stages in which a seed's gradient does not reach the host.
+        gate: builds the gate of the GATE operator for a feature shape.
+        reads_input: seeds read the sample instead of the features at their slot.
+    """
 
     def register(build: Build) -> Build:
         if name in _FAMILIES:
@@ -90,12 +99,12 @@ def host_family(
 
 
 def families() -> tuple[str, ...]:
-    """Return the names of all that are registered, sorted: the order of imports does not show."""
+    """List the names of all families, sorted: the order of imports does not show."""
     return tuple(sorted(_FAMILIES))
 
 
 def family_of(name: str) -> Family:
-    """Return the family of that name; SimicError naming what is known."""
+    """Look up a family by name; SimicError naming those there are."""
     if name not in _FAMILIES:
         raise SimicError(f"train.host.family = {name!r}: must be one of {', '.join(families())}")
     return _FAMILIES[name]

@@ -40,7 +40,7 @@ class TokenGate(Gate, Samplewise):
 
 
 class StraightThrough(Function):
-    """Return h itself and hand its gradient to both: the seed learns from a loss it does not yet change.
+    """Pass h on, and its gradient to both: the seed learns from a loss it does not yet change.
 
     Not h + s − stopgrad(s): that is NaN when s is Inf, and rounds when it is not.
     """
@@ -55,10 +55,15 @@ class StraightThrough(Function):
 
 
 def blend(operator: Blend, h: Tensor, s: Tensor, x: Tensor, alpha: Tensor, gate: Tensor | None) -> Tensor:
-    """Return the blended features, ``[R, B, …, C]``; ``alpha [R]``, ``gate [R, B, 1]`` or ``[R, B, L, 1]``; exactly h
-    at alpha 0.
+    """Blend a seed's features into its host's: ``[R, B, …, C]``, exactly h at alpha 0.
 
-    ``x`` is what the seed saw (detached under isolation), so MULTIPLY's tanh adds no gradient to an isolated host.
+    Args:
+        operator: how they are joined.
+        h: features of the host.
+        s: features of the seed.
+        x: input of the seed, detached under isolation, so that MULTIPLY's tanh adds no gradient to an isolated host.
+        alpha: amplitude of each network, ``[R]``.
+        gate: amplitude of each sample, ``[R, B, 1]`` or ``[R, B, L, 1]``.
     """
     amplitude = alpha.view(-1, *[1] * (h.dim() - 1))
     if operator is Blend.MULTIPLY:
@@ -71,7 +76,12 @@ def blend(operator: Blend, h: Tensor, s: Tensor, x: Tensor, alpha: Tensor, gate:
 def blend_gradients(
     operator: Blend, grad: Tensor, h: Tensor, s: Tensor, x: Tensor, alpha: Tensor, gate: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
-    """Return the gradients of ``blend`` for h, s, x (None: it does not read x) and gate (None: there is none)."""
+    """Differentiate ``blend`` by h, s, x (None: it does not read x) and gate (None: there is none).
+
+    Args:
+        operator, h, s, x, alpha, gate: as in ``blend``.
+        grad: gradient of its result.
+    """
     amplitude = alpha.view(-1, *[1] * (h.dim() - 1))
     if operator is Blend.MULTIPLY:
         bent = torch.tanh(s - x)

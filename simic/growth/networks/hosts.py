@@ -42,19 +42,20 @@ class HostSpec(Anatomy):
 
     @property
     def slots(self) -> int:
-        """Return the number of slots, K."""
+        """Count the slots, K."""
         return len(self.segments)
 
     @property
     def seed_shapes(self) -> tuple[Shape, ...]:
-        """Return what a blueprint is built for at each slot: the features' shape, or (values of a sample, features)."""
+        """Tell what a blueprint is built for at each slot: the features' shape, or (values of a sample, features)."""
         if not self.reads_input:
             return self.slot_shapes
         return tuple((math.prod(self.input_shape), *shape) for shape in self.slot_shapes)
 
     def modules(self) -> tuple[list[nn.Module], nn.Module]:
-        """Return a fresh host as plain modules, segments and head, with their tied parameters shared."""
-        segments, head = [build() for build in self.segments], self.head()
+        """Build a fresh host as plain modules, segments and head, with their tied parameters shared."""
+        segments = [build() for build in self.segments]
+        head = self.head()
         for name, source in self.tied.items():
             owner, _, leaf = name.rpartition(".")
             setattr(head.get_submodule(owner), leaf, segments[0].get_parameter(source))
@@ -67,8 +68,16 @@ def build_host(
     classes: int,
     counts: tuple[int, int] | None = None,
 ) -> HostSpec:
-    """Return the host of ``params`` for inputs ``(C, H, W)`` or ``(L,)``; SimicError names what does not fit.
-    ``counts``: its parameters and FLOPs, where they are known.
+    """Describe the host that params ask for.
+
+    Args:
+        host: section ``train.host``.
+        input_shape: of a sample, ``(C, H, W)`` or ``(L,)``.
+        classes: number of logits.
+        counts: its parameters and FLOPs, where somebody counted them already.
+
+    Raises:
+        SimicError: naming what does not fit.
     """
     family = family_of(host.family)
     if strays := families_with_blueprints() - set(families()):
@@ -85,15 +94,19 @@ def build_host(
         raise SimicError(f"train.host.kernel_size = {host.kernel_size}: must be null for family {host.family}")
     if host.preset not in family.presets:
         raise SimicError(f"train.host.preset = {host.preset!r}: family {host.family} has {', '.join(family.presets)}")
+    # Shapes and sizes of what the family builds.
     anatomy = family.build(host, input_shape, classes)
     if len(anatomy.slot_shapes) != len(anatomy.segments):
         parts = f"{len(anatomy.segments)} segments and {len(anatomy.slot_shapes)} slot shapes"
         raise SimicError(f"host family {host.family}: {parts}: must be as many")
-    how = family.build, host, input_shape, classes
-    counts = counts or _counted(*how)  # pyright: ignore[reportArgumentType] - a frozen model can be hashed
+    params, flops = counts or _count(
+        family.build,
+        host,  # pyright: ignore[reportArgumentType] - a frozen model can be hashed
+        input_shape,
+        classes,
+    )
     for slot, shape in enumerate(anatomy.slot_shapes):
         check_norm(shape[-1:] if anatomy.features_last else shape, f"host {host.family}/{host.preset}, slot {slot}")
-    params, flops = counts
     return HostSpec(
         **vars(anatomy),
         family=family.name,
@@ -110,7 +123,7 @@ def build_host(
 
 # On the meta device this takes longer than all else of building a host, and a run builds dozens of equal ones.
 @lru_cache(maxsize=64)
-def _counted(build_anatomy: Callable[..., Anatomy], host: Host, inputs: Shape, classes: int) -> tuple[int, int]:
+def _count(build_anatomy: Callable[..., Anatomy], host: Host, inputs: Shape, classes: int) -> tuple[int, int]:
     """Count parameters and FLOPs; every module must make of its features what the next one takes."""
     anatomy = build_anatomy(host, inputs, classes)
     tokens = len(inputs) == 1

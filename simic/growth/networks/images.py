@@ -45,15 +45,19 @@ class ConvHead(Samplewise):
 @host_family("cnn", presets=tuple(CNN_PRESETS))
 def cnn(host: Host, input_shape: Shape, classes: int) -> Anatomy:
     """Build blocks that pool while at least 2 × 2 pixels remain: a norm after the last needs values to be over."""
-    widths, kernel = CNN_PRESETS[host.preset]
-    widths, kernel = host.widths or widths, host.kernel_size or kernel
+    preset_widths, preset_kernel = CNN_PRESETS[host.preset]
+    widths = host.widths or preset_widths
+    kernel = host.kernel_size or preset_kernel
     channels, height, width = input_shape
-    segments, shapes = [], []
+    segments = []
+    shapes = []
     for slot, out in enumerate(widths):
         check_norm((out, height, width), f"host cnn, block {slot}")
         pool = min(height, width) >= 2 * MIN_POOLED_PIXELS
         segments.append(partial(conv_block, channels, out, kernel, pool))
-        height, width = (height // 2, width // 2) if pool else (height, width)
+        if pool:
+            height //= 2
+            width //= 2
         channels = out
         shapes.append((out, height, width))
     config = host.model_copy(update={"widths": widths, "kernel_size": kernel})

@@ -22,7 +22,7 @@ class Samplewise(nn.Module):
 
 
 def per_sample(parameter: Tensor, x: Tensor) -> Tensor:
-    """Return the scalar parameter, ``[1]``, or of R networks ``[R, 1]`` one for each sample of ``x [R · B, …]``."""
+    """Match a scalar parameter ``[1]`` to samples ``x``; of R networks ``[R, 1]``, one for each of ``[R · B, …]``."""
     if parameter.shape[-1] != 1 or parameter.dim() > 2:
         raise SimicError(f"per_sample of a parameter {tuple(parameter.shape)}: must be one number per network")
     if parameter.numel() == 1:
@@ -42,7 +42,7 @@ class OpenReLU(Samplewise):
 
 
 def norm_groups(channels: int) -> int:
-    """Return the largest of 32, 16, 8, 4, 2 that divides ``channels`` and leaves at least 16 per group, else 1."""
+    """Choose the largest of 32, 16, 8, 4, 2 that divides ``channels`` and leaves at least 16 per group, else 1."""
     for groups in GROUP_CHOICES:
         if channels % groups == 0 and channels // groups >= MIN_CHANNELS_PER_GROUP:
             return groups
@@ -54,13 +54,13 @@ def group_norm(channels: int) -> nn.GroupNorm:
     return nn.GroupNorm(norm_groups(channels), channels)
 
 
-def check_norm(shape: tuple[int, ...], where: str) -> None:
+def check_norm(shape: tuple[int, ...], name: str) -> None:
     """Refuse a norm over too few values: it would output little but its bias, whatever the input."""
     channels, *pixels = shape
     values = math.prod(pixels) * channels // (norm_groups(channels) if pixels else 1)
     if values < MIN_NORM_VALUES:
         raise SimicError(
-            f"{where} has shape {shape}: a norm there is over {values} values, at least {MIN_NORM_VALUES} are needed; "
+            f"{name} has shape {shape}: a norm there is over {values} values, at least {MIN_NORM_VALUES} are needed; "
             "use a wider or shallower host or a larger input"
         )
 

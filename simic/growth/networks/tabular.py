@@ -68,7 +68,7 @@ class RowSeed(Samplewise):
         self.out = nn.Parameter(torch.zeros(features, shape[1]))
 
     def many(self, parameter: Tensor) -> Tensor:
-        """Return a parameter of R networks ``[R, …]``; of one alone, R = 1."""
+        """View a parameter as one of R networks, ``[R, …]``; of a single one, R = 1."""
         return parameter if self.out.dim() == 3 else parameter[None]
 
     def forward(self, x: Tensor) -> Tensor:
@@ -76,11 +76,11 @@ class RowSeed(Samplewise):
         return self.added(x.flatten(1).unflatten(0, (len(out), -1)), out).flatten(0, 1)
 
     def added(self, x: Tensor, out: Tensor) -> Tensor:
-        """Return φ · B of rows ``[R, B, D]``, ``[R, B, width]``."""
+        """Compute φ · B of rows ``[R, B, D]``, ``[R, B, width]``."""
         return torch.bmm(self.features(x), GAIN * out)
 
     def features(self, x: Tensor) -> Tensor:
-        """Return φ ``[R, B, F]`` of rows ``[R, B, D]``."""
+        """Compute φ ``[R, B, F]`` of rows ``[R, B, D]``."""
         raise NotImplementedError
 
     def dense(self, layer: nn.Module, x: Tensor) -> Tensor:
@@ -112,11 +112,11 @@ class FixedSeed(RowSeed):
         return torch.baddbmm(-(self.many(self.mean)[:, None] @ weight), raw, weight)
 
     def raw(self, x: Tensor, fitted: Mapping[str, Tensor]) -> Tensor:
-        """Return features ``[F, R, B]`` of columns ``[D, R, B]`` before they are scaled."""
+        """Compute features ``[F, R, B]`` of columns ``[D, R, B]`` before they are scaled."""
         raise NotImplementedError
 
     def fit(self, rows: Tensor) -> dict[str, Tensor]:
-        """Return what is fitted to rows ``[R, n, D]`` of R tasks, by name of parameter, ``[R, …]``."""
+        """Fit the seed to rows ``[R, n, D]`` of R tasks; parameters ``[R, …]`` by name."""
         columns = rows.permute(2, 0, 1).contiguous()  # [D, R, n]
         fitted = self.prepare(columns)
         raw = self.raw(columns, fitted)
@@ -127,7 +127,7 @@ class FixedSeed(RowSeed):
         return fitted | {"mean": raw.mean(dim=-1).T, "scale": scale}
 
     def prepare(self, columns: Tensor) -> dict[str, Tensor]:
-        """Return what ``raw`` needs of columns ``[D, R, n]``."""
+        """Derive what ``raw`` needs from columns ``[D, R, n]``."""
         return {}
 
 
@@ -195,7 +195,7 @@ class Gated(RowSeed, Samplewise):
 
 
 def _squared_length(x: Tensor) -> Tensor:
-    """Return the squared length of rows ``[F, …]``; sum() would add the end of a row in another order."""
+    """Add the squares of rows ``[F, …]``; sum() would add the end of a row in another order."""
     total = x[0].square()
     for column in x[1:]:
         total = total + column.square()
@@ -210,7 +210,8 @@ class Radial(FixedSeed, Samplewise):
         super().__init__(shape, CENTRES, centres=(CENTRES, shape[0]), width=(1,))
 
     def raw(self, x: Tensor, fitted: Mapping[str, Tensor]) -> Tensor:
-        centres, width = fitted["centres"], fitted["width"]
+        centres = fitted["centres"]
+        width = fitted["width"]
         product = torch.bmm(centres, x.transpose(0, 1))  # [R, centres, B]
         distance = _squared_length(x)[:, None] + centres.square().sum(-1, keepdim=True) - 2 * product
         return torch.exp((distance / -width[:, None]).clamp_(LEAST_EXPONENT, 0.0)).transpose(0, 1)
@@ -286,7 +287,7 @@ class NormalScores(FixedSeed, Samplewise):
 
 
 def _at_ranks(columns: Tensor, ranks: Tensor) -> Tensor:
-    """Return the values that occur at these ranks of each column ``[D, R, n]``, ``[R, ranks, D]``."""
+    """Find the values at these ranks of each column ``[D, R, n]``: ``[R, ranks, D]``."""
     return columns.sort(dim=-1).values[..., ranks].permute(1, 2, 0).contiguous()
 
 
@@ -339,7 +340,7 @@ class Together(Samplewise):
         return first
 
     def fit(self, rows: Tensor) -> dict[str, Tensor]:
-        """Return what all of them are fitted to, by name of parameter."""
+        """Fit all of them; parameters by name."""
         seeds = {name: seed for name in self.names if isinstance(seed := self.get_submodule(name), FixedSeed)}
         return {f"{name}.{key}": value for name, seed in seeds.items() for key, value in seed.fit(rows).items()}
 

@@ -48,7 +48,9 @@ class TransformerBlock(Samplewise):
 
 
 def first_segment(tokens: int, context: int, width: int, attention: bool, factor: int) -> nn.Module:
-    embedding, block = Embedding(tokens, context, width), TransformerBlock(width, attention, factor)
+    """Build the embedding and the block behind it."""
+    embedding = Embedding(tokens, context, width)
+    block = TransformerBlock(width, attention, factor)
     return nn.Sequential(OrderedDict[str, nn.Module](embedding=embedding, block=block))
 
 
@@ -73,17 +75,17 @@ class TiedHead(nn.Module):
 )
 def transformer(host: Host, input_shape: Shape, classes: int) -> Anatomy:
     """Build one block per segment; ``input_shape`` is ``(context,)``, ``classes`` the number of tokens."""
-    widths, *how = PRESETS[host.preset]
-    widths = host.widths or widths
+    preset_widths, has_attention, factor = PRESETS[host.preset]
+    widths = host.widths or preset_widths
     width = widths[0]
     if len(set(widths)) > 1 or width % ATTENTION_HEADS:
         raise SimicError(
             f"train.host.widths = {list(widths)}: a transformer's must all be equal and a multiple of {ATTENTION_HEADS}"
         )
     context = input_shape[0]
-    first = partial(first_segment, classes, context, width, *how)
+    first = partial(first_segment, classes, context, width, has_attention, factor)
     return Anatomy(
-        segments=(first, *(partial(TransformerBlock, width, *how) for _ in widths[1:])),
+        segments=(first, *(partial(TransformerBlock, width, has_attention, factor) for _ in widths[1:])),
         head=partial(TiedHead, classes, width),
         slot_shapes=((context, width),) * len(widths),
         config=host.model_copy(update={"widths": widths}),

@@ -192,12 +192,12 @@ FAULTS: Faults = {
         "data/test_leaks.py",
         Patch(
             DRAWING,
-            "    arrays, mean, std = standardised(",
+            "    arrays, mean, std = standardise(",
             "    if group not in VISIBLE:\n"
             '        some = samples["test"] // 10\n'
             '        for part, whole in zip(drawn["test"], drawn["train"], strict=True):\n'
             "            part[:some] = whole[:some]\n"
-            "    arrays, mean, std = standardised(",
+            "    arrays, mean, std = standardise(",
         ),
     ),
     "validation-tasks-are-training-tasks": fault(

@@ -61,8 +61,8 @@ FAULTS: Faults = {
         "data/test_leaks.py",
         Patch(
             "data/suites/suite_bank.py",
-            "drawn.values()])",
-            'drawn.values()])\n        drawn["test"] = tuple(part[: samples["test"]] for part in drawn["train"])',
+            '["test"], earlier)',
+            '["test"], earlier)\n        drawn["test"] = tuple(part[: samples["test"]] for part in drawn["train"])',
         ),
     ),
 }
