@@ -9,7 +9,8 @@ from torch import Tensor
 from simic.data.batches import TaskMeta
 
 SPLITS = ("train", "val", "test")
-CLIP_DEVIATIONS = 5.0  # beyond it rows of tables are cut off
+# Standard deviations beyond which the values of tables are cut off.
+CLIP_DEVIATIONS = 5.0
 
 
 @dataclass(frozen=True)
@@ -19,9 +20,11 @@ class Bank:
     source: str
     source_sha256: str
     licence: str
-    samples: dict[str, int]  # of each task
+    # Number of samples of each task, by split.
+    samples: dict[str, int]
     arrays: dict[str, Tensor]
-    held_out_arrays: dict[str, Tensor]  # those of outside tasks by width too: ``x_train/30``
+    # Outside tasks have arrays of their own for each width: ``x_train/30``.
+    held_out_arrays: dict[str, Tensor]
     tasks: list[TaskMeta]
     held_out: list[TaskMeta]
     dropped: int = 0
@@ -50,7 +53,9 @@ def single_task_bank(
 
 
 def standardise(
-    samples: Mapping[str, tuple[Tensor, Tensor]], tokens: bool, table: bool = False
+    samples: Mapping[str, tuple[Tensor, Tensor]],
+    tokens: bool,
+    table: bool = False,
 ) -> tuple[dict[str, Tensor], list[float], list[float]]:
     """Standardise one task by mean and deviation of its training samples.
 

@@ -27,7 +27,8 @@ META_FILE = "meta.json"
 TRAINVAL_FILE = "trainval.safetensors"
 TEST_FILE = "test.safetensors"
 HELD_OUT_FILE = "held_out.json"
-ENVIRONMENT_FILE = "environment.json"  # of task gym, in place of the others
+# The only file beside meta.json for the task gym.
+ENVIRONMENT_FILE = "environment.json"
 MISSING = "run simic prepare first"
 TaskGroup = Literal["train", "val", "held_out", "held_out_kinds", "outside"]
 
@@ -59,9 +60,11 @@ class Meta(BaseModel):
     source: str
     source_sha256: str
     licence: str
-    classes: int  # of the task that has most
+    # Classes of the task that has most.
+    classes: int
     shape: tuple[int, ...]
-    samples: dict[str, int]  # of each task
+    # Number of samples of each task, by split.
+    samples: dict[str, int]
     duplicates_dropped: int
     split_fractions: dict[str, float]
     split_rng_seed: int
@@ -118,7 +121,11 @@ class Dataset:
     def chance_loss(self) -> Tensor:
         """Compute the cross-entropy of a uniform guess in nats, float64 ``[T]``."""
         counts = self.task_classes or (self.classes,)
-        return torch.tensor([math.log(count) for count in counts], dtype=torch.float64, device=self.y.device)
+        return torch.tensor(
+            [math.log(count) for count in counts],
+            dtype=torch.float64,
+            device=self.y.device,
+        )
 
     def of_tasks(self, tasks: Tensor, samples: slice) -> tuple[Tensor, Tensor]:
         """Gather some samples of one task for each host ``[E]``: ``x [E, n, …]`` and ``y [E, n, …]``."""
@@ -131,7 +138,11 @@ class Dataset:
         return tuple(self.x.shape[1:])
 
 
-def load_split(prepared_dir: Path, split: Literal["train", "val"], device: torch.device | str = "cpu") -> Dataset:
+def load_split(
+    prepared_dir: Path,
+    split: Literal["train", "val"],
+    device: torch.device | str = "cpu",
+) -> Dataset:
     """Load the training or validation split of the tasks of training.
 
     Raises:
@@ -162,7 +173,8 @@ def load_held_out(prepared_dir: Path, device: torch.device | str = "cpu") -> Hel
     meta = read_meta(prepared_dir)
     tasks = TypeAdapter(list[TaskMeta]).validate_json(_verified(prepared_dir / HELD_OUT_FILE, meta))
     arrays = _arrays(prepared_dir / TEST_FILE, meta)
-    if not tasks:  # a single data set
+    # A single data set: only its test split is held out.
+    if not tasks:
         return HeldOut(
             tasks=meta.tasks,
             train=load_split(prepared_dir, "train", device),
@@ -174,20 +186,34 @@ def load_held_out(prepared_dir: Path, device: torch.device | str = "cpu") -> Hel
         splits = [_dataset(arrays, split + suffix, meta.classes, tasks, device) for split in ("train", "val", "test")]
         return HeldOut(tasks, *splits)
 
+    # Tasks from outside the suite have widths of their own, and a record for each.
     outside = [task for task in tasks if task.group == "outside"]
     widths = sorted({len(task.mean) for task in outside})
     by_width = [record([task for task in outside if len(task.mean) == width], f"/{width}") for width in widths]
-    return replace(record([task for task in tasks if task.group != "outside"]), outside=tuple(by_width))
+    return replace(
+        record([task for task in tasks if task.group != "outside"]),
+        outside=tuple(by_width),
+    )
 
 
 def _dataset(
-    arrays: dict[str, Tensor], split: str, classes: int, tasks: list[TaskMeta], device: torch.device | str
+    arrays: dict[str, Tensor],
+    split: str,
+    classes: int,
+    tasks: list[TaskMeta],
+    device: torch.device | str,
 ) -> Dataset:
     x = arrays[f"x_{split}"].to(device)
     y = arrays[f"y_{split}"].to(device)
+    # Tasks say how many classes they have where that is not the same for all.
     counts = tuple(task.classes for task in tasks) if len(tasks) > 1 or tasks[0].classes < classes else ()
     # Bytes are kept as bytes on disk: an eighth of the size.
-    return Dataset(x.float() if x.is_floating_point() else x.long(), y.long(), classes, counts)
+    return Dataset(
+        x.float() if x.is_floating_point() else x.long(),
+        y.long(),
+        classes,
+        counts,
+    )
 
 
 def _arrays(path: Path, meta: Meta) -> dict[str, Tensor]:
@@ -255,13 +281,22 @@ def epoch_order(
             f"batches_per_epoch {limit} of batch_size {batch_size}: "
             f"the training split has {samples} samples, enough for {available} whole batches"
         )
+    # Several epochs share a pass over all samples, each with a part of it.
     number, part = divmod(step, available // batches)
-    stream = key(rng_seed, Purpose.BATCH_ORDER, iteration, env_ids, number, device=env_ids.device)
+    stream = key(
+        rng_seed,
+        Purpose.BATCH_ORDER,
+        iteration,
+        env_ids,
+        number,
+        device=env_ids.device,
+    )
     size = batches * batch_size
     return _pass(stream, samples)[..., part * size : (part + 1) * size].reshape(-1, batches, batch_size)
 
 
-_last_pass: list[tuple[Tensor, int, Tensor]] = []  # streams, samples and their permutations
+# Streams, number of samples and their permutations, of the last call.
+_last_pass: list[tuple[Tensor, int, Tensor]] = []
 
 
 def _pass(stream: Tensor, samples: int) -> Tensor:
@@ -269,7 +304,8 @@ def _pass(stream: Tensor, samples: int) -> Tensor:
 
     On the CPU the last one is remembered, since sorting it takes longer than an epoch of small hosts.
     """
-    if stream.device.type != "cpu":  # to compare would make the host wait
+    # On a GPU, to compare would make the host wait.
+    if stream.device.type != "cpu":
         return permutation(stream, samples)
     if not _last_pass or _last_pass[0][1] != samples or not torch.equal(_last_pass[0][0], stream):
         _last_pass[:] = [(stream, samples, permutation(stream, samples))]

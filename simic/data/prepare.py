@@ -26,7 +26,8 @@ from simic.errors import SimicError
 from simic.params import Prepare, Split
 from simic.rng import Purpose, key, permutation
 
-MIN_SEQUENCES = 2  # of a single one no standard error is known
+# A single sequence has no standard error.
+MIN_SEQUENCES = 2
 
 
 def prepare(params: Prepare, rng_seed: int, out_dir: Path, data_dir: Path) -> None:
@@ -42,10 +43,22 @@ def prepare(params: Prepare, rng_seed: int, out_dir: Path, data_dir: Path) -> No
         SimicError: naming a missing, damaged or unusable file, with ``out_dir`` as before.
     """
     make_bank = suite_bank if params.task == "suite" else data_set_bank
-    write_bank(make_bank(params, rng_seed, data_dir), params.task, params.split.model_dump(), rng_seed, out_dir)
+    write_bank(
+        make_bank(params, rng_seed, data_dir),
+        params.task,
+        params.split.model_dump(),
+        rng_seed,
+        out_dir,
+    )
 
 
-def write_bank(bank: Bank, task: str, fractions: dict[str, float], rng_seed: int, out_dir: Path) -> None:
+def write_bank(
+    bank: Bank,
+    task: str,
+    fractions: dict[str, float],
+    rng_seed: int,
+    out_dir: Path,
+) -> None:
     """Write ``out_dir`` anew, whole or not at all.
 
     Args:
@@ -58,7 +71,10 @@ def write_bank(bank: Bank, task: str, fractions: dict[str, float], rng_seed: int
     with durable.new_directory(out_dir) as folder:
         durable.write_synced(folder / TRAINVAL_FILE, save(bank.arrays))
         durable.write_synced(folder / TEST_FILE, save(bank.held_out_arrays))
-        durable.write_synced(folder / HELD_OUT_FILE, TypeAdapter(list[TaskMeta]).dump_json(bank.held_out, indent=2))
+        durable.write_synced(
+            folder / HELD_OUT_FILE,
+            TypeAdapter(list[TaskMeta]).dump_json(bank.held_out, indent=2),
+        )
         meta = Meta(
             schema_version=SCHEMA_VERSION,
             task=task,
@@ -79,6 +95,7 @@ def write_bank(bank: Bank, task: str, fractions: dict[str, float], rng_seed: int
 
 def data_set_bank(params: Prepare, rng_seed: int, data_dir: Path) -> Bank:
     """Make the bank of a data set alone: one task, whose test split is held out."""
+    # Read the source. Of text, repeated windows are dropped: they could be in two splits.
     source = complete(TASKS[params.task](params, rng_seed, data_dir))
     tokens = source.part is not None
     dropped = 0
@@ -86,6 +103,7 @@ def data_set_bank(params: Prepare, rng_seed: int, data_dir: Path) -> Bank:
         source, dropped = drop_duplicates(source)
     elif params.samples is not None:
         source = subsample(source, params.samples, rng_seed)
+    # Split it, and scale all splits by the training samples alone.
     indices = split_indices(source, params.split, rng_seed)
     samples = {split: (source.x[rows], source.y[rows]) for split, rows in indices.items()}
     arrays, mean, std = standardise(samples, tokens)
@@ -106,12 +124,14 @@ def subsample(source: Source, samples: int, rng_seed: int) -> Source:
     if samples > len(source):
         raise SimicError(f"prepare.samples = {samples}: must be at most {len(source)}, all that {source.name} has")
     counts = torch.bincount(source.y)
+    # Each class gets its share, rounded down; the largest remainders get one more.
     quota = counts * samples // len(source)
     remainders = (counts * samples % len(source)).argsort(descending=True, stable=True)
     quota[remainders[: samples - int(quota.sum())]] += 1
     chosen = []
     for label, count in enumerate(quota.tolist()):
         members = torch.nonzero(source.y == label).flatten()
+        # The samples of a class are chosen by hash.
         order = permutation(key(rng_seed, Purpose.SUBSAMPLE, label), len(members))
         chosen.append(members[order[:count]])
     return source.take(torch.cat(chosen).sort().values)
@@ -122,7 +142,14 @@ def split_indices(source: Source, fractions: Split, rng_seed: int) -> dict[str, 
     if source.part is None:
         shares = {"val": fractions.val, "test": fractions.test}
         names = [str(label) for label in range(source.classes)]
-        return stratified_split(source.y, shares, rng_seed, source.name, names, equal_rows(source.x.numpy()))
+        return stratified_split(
+            source.y,
+            shares,
+            rng_seed,
+            source.name,
+            names,
+            equal_rows(source.x.numpy()),
+        )
     parts = {split: torch.nonzero(source.part == number).flatten() for number, split in enumerate(SPLITS)}
     for split, rows in parts.items():
         if len(rows) < MIN_SEQUENCES:
@@ -164,6 +191,7 @@ def stratified_split(
         units = torch.nonzero((y == label) & (counts > 0)).flatten()
         units = units[permutation(key(rng_seed, Purpose.SPLIT, label), len(units))]
         members = int(counts[units].sum())
+        # What rounding leaves over is trained on.
         sizes = {split: round(members * share) for split, share in shares.items()}
         sizes = {"train": members - sum(sizes.values()), **sizes}
         place = _places(counts[units], list(sizes.values()), len(y))
@@ -174,6 +202,7 @@ def stratified_split(
             )
         for number, rows in enumerate(parts.values()):
             rows.append(units[place == number])
+    # Copies go where the first of them went.
     splits = {split: torch.isin(firsts, torch.cat(units)).nonzero().flatten() for split, units in parts.items()}
     if empty := [split for split, rows in splits.items() if not len(rows)]:
         raise SimicError(f"{name}: {len(y)} sample(s): too few, the {empty[0]} split would be empty; bring more")

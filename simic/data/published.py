@@ -19,7 +19,8 @@ from simic.data.sources import COPIES, Source, checked, read_file
 from simic.errors import SimicError
 from simic.memory import refuse_too_much
 
-TIMEOUT_S = 30.0  # without a single byte
+# Seconds without a single byte.
+TIMEOUT_S = 30.0
 CLASSES = 10
 
 
@@ -27,7 +28,8 @@ CLASSES = 10
 class Site:
     """Where a data set is published, and the sha256 of each of its files (names end in .gz)."""
 
-    url: str  # ends in /
+    # The folder of the files; ends in /.
+    url: str
     sha256: dict[str, str]
     licence: str
 
@@ -63,6 +65,7 @@ def obtain(data_dir: Path, task: str, name: str) -> Path:
     """Find the local copy, or fetch it to ``data_dir/task/name``; SimicError says which file to put where."""
     if (path := local_copy(data_dir, task, name)) is not None:
         return path
+    # There is none: fetch the official file.
     site = SITES[task]
     target = data_dir / task / name
     url = site.url + name
@@ -75,6 +78,7 @@ def obtain(data_dir: Path, task: str, name: str) -> Path:
             f"{target}: no such file, and {url} cannot be fetched ({reason}): "
             "put it there by hand, or set SIMIC_DATA_DIR to a folder that has it"
         ) from None
+    # What is not the official file is not kept.
     digest = durable.sha256_of(content)
     if digest != site.sha256[name]:
         raise SimicError(
@@ -93,16 +97,19 @@ def read_mnist(data_dir: Path) -> Source:
     Where the t10k files lie in the data directory without any train file, they are used alone, and the source's name
     says so. Otherwise missing files are fetched, the t10k files last, so that a failed fetch does not leave them alone.
     """
-    names = [*SITES["mnist"].sha256]  # images and labels of train, then of t10k
+    # Images and labels of train, then of t10k.
+    names = [*SITES["mnist"].sha256]
     present = [local_copy(data_dir, "mnist", name) is not None for name in names]
     t10k_alone = present == [False, False, True, True]
     images = list[np.ndarray]()
     labels = list[np.ndarray]()
     digest = hashlib.sha256()
+    # Join the parts, each an images file and a labels file.
     for pair in (names[2:],) if t10k_alone else (names[:2], names[2:]):
         paths = [obtain(data_dir, "mnist", name) for name in pair]
         x = read_idx(paths[0], 3)
         y = read_idx(paths[1], 1)
+        # The files of a part must fit each other, and all parts must have one shape.
         if len(x) != len(y):
             raise SimicError(f"{paths[1]}: {len(y)} labels for the {len(x)} images of {paths[0].name}")
         if y.max() >= CLASSES:
@@ -129,15 +136,22 @@ def read_idx(path: Path, dimensions: int) -> np.ndarray:
     magic = bytes((0, 0, 8, dimensions))
     try:
         with gzip.open(io.BytesIO(content)) if content.startswith(b"\x1f\x8b") else io.BytesIO(content) as file:
+            # The header says what the values are, and how many.
             header = file.read(4 + 4 * dimensions)
             if len(header) < 4 + 4 * dimensions or header[:4] != magic:
                 raise SimicError(f"{path}: starts with {header.hex()}, not {magic.hex()} and {dimensions} dimensions")
             shape = struct.unpack(f">{dimensions}I", header[4:])
             size = math.prod(shape)
-            refuse_too_much(f"{path}: dimensions {list(shape)}", COPIES * size, "its dimensions")
-            values = file.read(size + 1)  # one more: to see the end, and gzip's checksum with it
+            refuse_too_much(
+                f"{path}: dimensions {list(shape)}",
+                COPIES * size,
+                "its dimensions",
+            )
+            # One byte more shows the end of the file, and has gzip compare its checksum.
+            values = file.read(size + 1)
     except (OSError, EOFError, zlib.error) as error:
         raise SimicError(f"{path}: damaged gzip file: {error}") from None
+    # The values must be as many as the header says.
     if not 0 < size == len(values):
         more = "more" if len(values) > size else f"{len(values)}"
         raise SimicError(f"{path}: dimensions {list(shape)} need {size} bytes, more than none; there are {more}")
@@ -148,20 +162,26 @@ def read_idx(path: Path, dimensions: int) -> np.ndarray:
 
 FOLDER = "cifar-10-batches-bin"
 BATCHES = (*(f"data_batch_{n}.bin" for n in range(1, 6)), "test_batch.bin")
-RECORD = 1 + 3 * 32 * 32  # bytes of a label and an image (www.cs.toronto.edu/~kriz/cifar.html)
-MAX_BATCH_BYTES = 2**28  # of which an archive may promise any number; an official one has 30 MB
+# Bytes of a label and an image (www.cs.toronto.edu/~kriz/cifar.html).
+RECORD = 1 + 3 * 32 * 32
+# An archive may promise any size; an official file has 30 MB.
+MAX_BATCH_BYTES = 2**28
 
 
 def read_cifar10(data_dir: Path) -> Source:
     """Read all 60,000 images, ``x [N, 3, 32, 32]`` uint8: from the unpacked folder, the archive or its site."""
     folders = (data_dir / "cifar10" / FOLDER, data_dir / FOLDER)
     folder = next((folder for folder in folders if folder.is_dir()), None)
+    # An unpacked folder comes first, then the archive.
     if folder is not None:
         files = [(str(folder / name), read_file(folder / name)) for name in BATCHES]
     else:
         files = _from_archive(obtain(data_dir, "cifar10", "cifar-10-binary.tar.gz"))
     batches = [read_batch(name, content) for name, content in files]
-    pixels, targets = checked("cifar10", *(np.concatenate(parts) for parts in zip(*batches, strict=True)))
+    pixels, targets = checked(
+        "cifar10",
+        *(np.concatenate(parts) for parts in zip(*batches, strict=True)),
+    )
     digest = durable.sha256_of(b"".join(content for _, content in files))
     return Source("cifar10", digest, SITES["cifar10"].licence, pixels, targets)
 
@@ -176,7 +196,14 @@ def _from_archive(path: Path) -> list[tuple[str, bytes]]:
                 if file is None:
                     raise tarfile.ReadError(f"{name} is no file")
                 files.append((f"{path}: {name}", file.read(MAX_BATCH_BYTES)))
-    except (tarfile.TarError, OSError, EOFError, zlib.error, KeyError, RecursionError) as error:
+    except (
+        tarfile.TarError,
+        OSError,
+        EOFError,
+        zlib.error,
+        KeyError,
+        RecursionError,
+    ) as error:
         reason = " ".join(str(error).split()).strip("\"'")
         raise SimicError(f"{path}: damaged, or not the archive of CIFAR-10: {reason}") from None
     return files
@@ -186,6 +213,7 @@ def read_batch(name: str, content: bytes) -> tuple[np.ndarray, np.ndarray]:
     """Parse images ``[n, 3, 32, 32]`` uint8 and labels ``[n]`` int64 of one batch; SimicError naming it."""
     if not content or len(content) % RECORD:
         raise SimicError(f"{name}: {len(content)} bytes: a batch of CIFAR-10 is records of {RECORD}")
+    # A record is a label and the three colours of an image, row by row.
     records = np.frombuffer(content, dtype=np.uint8).reshape(-1, RECORD)
     labels = records[:, 0].astype(np.int64)
     if labels.max() >= CLASSES:

@@ -21,8 +21,10 @@ class InputColumn(BaseModel):
 
     name: str
     levels: tuple[str, ...] | None = None
-    other: bool = False  # rare levels share a feature, as the place after the last
-    missing: bool = False  # a feature says where a value is missing
+    # Rare levels share a feature, as the place after the last.
+    other: bool = False
+    # A feature says where a value is missing.
+    missing: bool = False
 
     @property
     def codes(self) -> list[float]:
@@ -37,11 +39,13 @@ class RawInputs(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     layout: Layout
-    shape: tuple[int, ...]  # of one sample as it comes in
+    # Shape of one raw sample.
+    shape: tuple[int, ...]
     columns: tuple[InputColumn, ...] = ()
     mean: tuple[float, ...]
     std: tuple[float, ...]
-    clip: float | None = None  # deviations
+    # Standard deviations at which features are cut off.
+    clip: float | None = None
     classes: tuple[str, ...]
 
     @property
@@ -77,7 +81,8 @@ class InputEncoder(nn.Module):
             constants["numbers"] = torch.tensor(numbers)
             constants["codes"] = torch.tensor(codes, dtype=torch.float64)
         for name, value in constants.items():
-            self.register_buffer(name, value, persistent=False)  # not in state dictionaries: structure.json has it
+            # Constants stay out of state dictionaries, since structure.json has them.
+            self.register_buffer(name, value, persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
         if self.layout == "table":
@@ -86,6 +91,7 @@ class InputEncoder(nn.Module):
 
     def features(self, x: Tensor) -> Tensor:
         """Turn rows ``[B, columns]`` into float64 features ``[B, D]``; a number that is missing stays NaN."""
+        # Of each feature the value of its column, and whether it is the feature's code.
         values = x.double()[:, self.get_buffer("source")]
         codes = self.get_buffer("codes")
         coded = torch.where(codes.isnan(), values.isnan(), values == codes).double()
@@ -94,5 +100,6 @@ class InputEncoder(nn.Module):
     def standardise(self, features: Tensor) -> Tensor:
         """Standardise in float64, so that a large offset costs no digits; a missing number becomes the mean."""
         scaled = (features.double() - self.get_buffer("mean")) / self.get_buffer("std")
+        # A missing number is neither large nor small.
         scaled = torch.where(scaled.isnan(), 0.0, scaled)
         return (scaled if self.clip is None else scaled.clamp(-self.clip, self.clip)).float()

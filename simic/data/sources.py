@@ -21,12 +21,17 @@ from simic.memory import machine_bytes, refuse_too_much
 from simic.params import Prepare
 from simic.rng import Purpose, bits, key
 
-BYTES = 256  # what a token of byte-level text can be
-PARTS = 3  # of a text: train, val, test
-COPIES = 2  # of raw data at least, while they are split
-BANDS = 6  # of the diabetes target, equally many rows in each: what 2 or 3 classes are made of
+# Tokens of byte-level text.
+BYTES = 256
+# A text has three parts: train, val, test.
+PARTS = 3
+# How often raw data are held in memory at least, while they are split.
+COPIES = 2
+# The diabetes target is cut into bands of equally many rows, of which 2 or 3 classes are made.
+BANDS = 6
 TEXT_EXAMPLE = "https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt"
-BUNDLED = {  # with scikit-learn, and the licence of each
+# Data sets that come with scikit-learn, and their licences.
+BUNDLED = {
     "digits": "CC BY 4.0 (E. Alpaydin, C. Kaynak, UCI Machine Learning Repository 1998, doi 10.24432/C50P49)",
     "breast_cancer": "CC BY 4.0 (UCI Machine Learning Repository, doi 10.24432/C5DW2B)",
     "wine": "CC BY 4.0 (UCI Machine Learning Repository, doi 10.24432/C5PC7J)",
@@ -68,8 +73,10 @@ def read_bundled(name: str) -> Source:
     from sklearn import datasets
 
     x, y = getattr(datasets, f"load_{name}")(return_X_y=True)
+    # A target that is a number is cut into bands of equally many rows.
     if y.dtype.kind == "f":
         y = y.argsort(kind="stable").argsort() * BANDS // len(y)
+    # The hash is that of little-endian values, equal on all machines.
     values = np.ascontiguousarray(x, dtype="<f4")
     labels = np.ascontiguousarray(y, dtype="<i8")
     digest = durable.sha256_of(values.tobytes() + labels.tobytes())
@@ -87,7 +94,12 @@ def read_npz(data_dir: Path, source: str) -> Source:
         raise SimicError(f"{path}: no array {missing[0]!r}; it must hold x and y")
     x = arrays["x"][:, None] if arrays["x"].ndim == 3 else arrays["x"]
     # The name alone: the folder would make the prepared bytes differ between machines.
-    return Source(path.name, durable.sha256_of(content), "the user's own", *checked(str(path), x, arrays["y"]))
+    return Source(
+        path.name,
+        durable.sha256_of(content),
+        "the user's own",
+        *checked(str(path), x, arrays["y"]),
+    )
 
 
 def npz_arrays(path: Path, content: bytes, allowed: Sequence[str]) -> dict[str, np.ndarray]:
@@ -105,7 +117,11 @@ def npz_arrays(path: Path, content: bytes, allowed: Sequence[str]) -> dict[str, 
         with np.load(io.BytesIO(content), allow_pickle=False) as archive:
             names = [name for name in archive.files if name.lower() in allowed]
             size = sum(archive.zip.getinfo(f"{name}.npy").file_size for name in names)
-            refuse_too_much(f"{path}: arrays {', '.join(names)}", size * COPIES, "their number of samples")
+            refuse_too_much(
+                f"{path}: arrays {', '.join(names)}",
+                size * COPIES,
+                "their number of samples",
+            )
             return {name.lower(): archive[name] for name in names}
     except SimicError:
         raise
@@ -160,7 +176,11 @@ def inside(data_dir: Path, source: str) -> Path:
     """Resolve the path of a source; SimicError where it leaves the data directory."""
     try:
         path = (data_dir / source).resolve()
-    except (OSError, ValueError, RuntimeError) as error:  # a NUL, too long a name, links in a circle
+    except (
+        OSError,
+        ValueError,
+        RuntimeError,
+    ) as error:  # a NUL, too long a name, links in a circle
         raise SimicError(f"prepare.source = {source!r}: not the path of a file: {error}") from None
     if not path.is_relative_to(data_dir.resolve()):
         raise SimicError(
@@ -198,7 +218,8 @@ def drop_duplicates(source: Source) -> tuple[Source, int]:
 
 def equal_rows(x: np.ndarray) -> Tensor:
     """Find for each sample the place of the first that is equal to it, ``[N]``."""
-    rows = x + 0.0 if x.dtype.kind == "f" else x  # −0 and 0 are one value with two patterns of bits
+    # −0 and 0 are one value with two patterns of bits; adding 0 makes them one.
+    rows = x + 0.0 if x.dtype.kind == "f" else x
     first: dict[bytes, int] = {}
     hashes = [hashlib.sha256(row.tobytes()).digest() for row in rows]
     return torch.tensor([first.setdefault(digest, place) for place, digest in enumerate(hashes)])
@@ -218,10 +239,12 @@ def checked(name: str, x: np.ndarray, y: np.ndarray) -> tuple[Tensor, Tensor]:
     Raises:
         SimicError: naming the data and what is wrong with them.
     """
+    # Types and shapes.
     if x.dtype.kind not in "fiub" or x.ndim not in (2, 4) or x.size == 0:
         raise SimicError(f"{name}: x is {x.dtype} {list(x.shape)}: must be numbers [N, D], [N, H, W] or [N, C, H, W]")
     if y.dtype.kind not in "iu" or y.shape != x.shape[:1]:
         raise SimicError(f"{name}: y is {y.dtype} {list(y.shape)}: must be integers [{x.shape[0]}], one per sample")
+    # Labels 0 to classes - 1, each of them present.
     targets = torch.from_numpy(y.astype(np.int64))
     if y.min() < 0 or y.max() >= len(y):
         raise SimicError(f"{name}: labels reach from {y.min()} to {y.max()}: must be 0…classes-1")
@@ -229,9 +252,11 @@ def checked(name: str, x: np.ndarray, y: np.ndarray) -> tuple[Tensor, Tensor]:
     if len(absent) or y.max() == 0:
         problem = f"no sample has label {int(absent[0])}" if len(absent) else "every label is 0"
         raise SimicError(f"{name}: {problem}: labels must be 0…classes-1 with at least two classes, each present")
+    # Values. Bytes stay bytes: a fourth of the size.
     if x.dtype == np.uint8:
         return torch.from_numpy(np.array(x, order="C")), targets
-    with np.errstate(over="ignore"):  # a float64 beyond float32 becomes inf, which is refused below
+    # A float64 beyond float32 becomes inf, which is refused below.
+    with np.errstate(over="ignore"):
         values = torch.from_numpy(np.ascontiguousarray(x, dtype=np.float32))
     finite = values.flatten(1).isfinite().all(dim=1)
     if not finite.all():

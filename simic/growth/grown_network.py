@@ -29,7 +29,12 @@ from simic.params import Host
 
 FORMAT = 2
 RESTORED = "bring the folder back, that of a run with dvc checkout reports/grown, or grow another"
-STRUCTURE, WEIGHTS, HISTORY, PROGRAM = "structure.json", "weights.safetensors", "history.json", "network.pt2"
+STRUCTURE, WEIGHTS, HISTORY, PROGRAM = (
+    "structure.json",
+    "weights.safetensors",
+    "history.json",
+    "network.pt2",
+)
 CARD = "README.md"
 
 
@@ -59,14 +64,20 @@ class Structure(Record):
     classes: int
     seeds: tuple[SeedRecord, ...]
     params: int
-    inputs: RawInputs | None = None  # what it takes in place of standardised samples
+    # Raw samples that it takes in place of standardised ones.
+    inputs: RawInputs | None = None
 
 
 class GraftedSeed(nn.Module):
     """A seed and what joins it to the features ``[B, C, …]``; one that ``reads_input`` is added to them."""
 
     def __init__(
-        self, seed: nn.Module, gate: nn.Module | None, operator: Blend, alpha: float, reads_input: bool = False
+        self,
+        seed: nn.Module,
+        gate: nn.Module | None,
+        operator: Blend,
+        alpha: float,
+        reads_input: bool = False,
     ) -> None:
         super().__init__()
         self.seed = seed
@@ -76,9 +87,17 @@ class GraftedSeed(nn.Module):
         self.register_buffer("alpha", torch.tensor([alpha]), persistent=False)
 
     def forward(self, x: Tensor, sample: Tensor) -> Tensor:
+        # The blend is that of a population of one.
         gate = None if self.gate is None else self.gate(x)[None]
         grown = x + self.seed(sample) if self.reads_input else self.seed(x)
-        return blend(self.operator, x[None], grown[None], x[None], self.get_buffer("alpha"), gate)[0]
+        return blend(
+            self.operator,
+            x[None],
+            grown[None],
+            x[None],
+            self.get_buffer("alpha"),
+            gate,
+        )[0]
 
 
 class GrownNetwork(nn.Module):
@@ -121,6 +140,7 @@ def _joint(host: HostSpec, slot: int, seeds: Sequence[SeedRecord]) -> nn.Module:
     record = next((seed for seed in seeds if seed.slot == slot), None)
     if record is None:
         return nn.Identity()
+    # A blueprint of the user's own must be registered before its network is read.
     by_name = {item.name: item for item in blueprints_of(host.family)}
     if record.blueprint not in by_name:
         raise SimicError(
@@ -134,7 +154,11 @@ def _joint(host: HostSpec, slot: int, seeds: Sequence[SeedRecord]) -> nn.Module:
 
 
 def grown_network(
-    population: Population | Shards, slots: Slots, row: int, committed: bool = False, inputs: RawInputs | None = None
+    population: Population | Shards,
+    slots: Slots,
+    row: int,
+    committed: bool = False,
+    inputs: RawInputs | None = None,
 ) -> GrownNetwork:
     """Take one host out of a population, with the seeds that act on its output.
 
@@ -148,6 +172,7 @@ def grown_network(
     Returns:
         A plain module on the CPU.
     """
+    # Which seeds act on the output, and how.
     state = SlotState.read(slots)
     acting = state.acting[row] & ((state.stage[row] == Stage.FOSSILIZED) | (not committed))
     weights = population.seed_params(slots)[row].tolist()
@@ -163,6 +188,7 @@ def grown_network(
         for k in range(population.host.slots)
         if acting[k]
     )
+    # What the network is made of, for whoever reads it back.
     structure = Structure(
         host=population.host.config,
         input_shape=population.host.input_shape,
@@ -177,7 +203,11 @@ def grown_network(
 
 
 def write_network(
-    network: GrownNetwork, path: Path, history: Sequence[JsonValue], card: str, files: Mapping[str, str] | None = None
+    network: GrownNetwork,
+    path: Path,
+    history: Sequence[JsonValue],
+    card: str,
+    files: Mapping[str, str] | None = None,
 ) -> Path:
     """Write a network as a directory, whole or not at all.
 
@@ -194,6 +224,7 @@ def write_network(
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise SimicError(f"{path}: already exists; choose another directory or remove it")
     with durable.new_directory(path) as folder:
+        # Weights, history and program, and their hashes in structure.json.
         contents = {
             WEIGHTS: save({name: tensor.contiguous() for name, tensor in network.weights().items()}),
             HISTORY: (json.dumps(list(history), indent=2, allow_nan=False) + "\n").encode(),
@@ -211,6 +242,7 @@ def _program(network: GrownNetwork) -> bytes:
     """Export the network as one graph for any batch size; it needs torch alone to run."""
     shape = network.structure.input_shape
     inputs = network.structure.inputs
+    # The program takes what the network takes: raw samples or standardised ones.
     if inputs is not None:
         example = torch.zeros(2, *inputs.shape, dtype=inputs.dtype)
     else:
@@ -260,5 +292,6 @@ def _load(network: GrownNetwork, weights: dict[str, Tensor], source: str) -> Non
     for name, shape in expected.items():
         if weights[name].shape != shape:
             raise SimicError(f"{source}: tensor {name} has shape {tuple(weights[name].shape)}, must be {tuple(shape)}")
+    # A tied tensor is in the file once, under the first segment's name.
     tensors = {name: weights[name] for name in expected}
     network.load_state_dict(tensors | {name: tensors[source] for name, source in network.tied.items()})

@@ -13,11 +13,17 @@ from simic.data.batches import TaskMeta
 from simic.data.own.readers import UserData
 from simic.data.own.table_columns import codes, describe, is_number, labels
 from simic.data.prepare import stratified_split
-from simic.data.raw_inputs import TO_CHANNELS_FIRST, InputEncoder, Layout, RawInputs
+from simic.data.raw_inputs import (
+    TO_CHANNELS_FIRST,
+    InputEncoder,
+    Layout,
+    RawInputs,
+)
 from simic.data.sources import checked, equal_rows
 from simic.errors import SimicError
 
-FEW_ROWS = 60  # of all splits together; with fewer the scores of networks hardly differ by more than chance
+# Samples of all splits together; with fewer the scores of networks hardly differ by more than chance.
+FEW_ROWS = 60
 CHANNELS = (1, 3, 4)
 MOST_CLASSES_SHOWN = 6
 
@@ -66,7 +72,11 @@ def own_data(
     # Describe the training samples, so that a network outside encodes others like them.
     if isinstance(x, pd.DataFrame):
         raw, inputs, encoding = _encode_table(x, train, classes)
-        counts = {"row": len(y), "column": len(x.columns), "feature": len(inputs.mean)}
+        counts = {
+            "row": len(y),
+            "column": len(x.columns),
+            "feature": len(inputs.mean),
+        }
         size = ", ".join(f"{count} {unit}{'s' * (count != 1)}" for unit, count in counts.items())
     else:
         raw = x
@@ -76,7 +86,13 @@ def own_data(
     sizes = "split: " + ", ".join(f"{len(rows)} {split}" for split, rows in parts.items())
     if len(y) < FEW_ROWS:
         notes += [f"{len(y)} samples: a network can be grown, but so few cannot show whether it is any good"]
-    notes = [f"{data.name}: {size}", _describe_classes(y, classes, str(data.y.name)), sizes, *notes, *encoding]
+    notes = [
+        f"{data.name}: {size}",
+        _describe_classes(y, classes, str(data.y.name)),
+        sizes,
+        *notes,
+        *encoding,
+    ]
     return OwnData(
         bank=_bank(data, inputs, raw, torch.from_numpy(y), parts),
         inputs=inputs,
@@ -99,7 +115,13 @@ def _samples(data: UserData, layout: str | None) -> pd.DataFrame | np.ndarray:
     return x
 
 
-def _bank(data: UserData, inputs: RawInputs, raw: np.ndarray, y: Tensor, parts: Mapping[str, Tensor]) -> Bank:
+def _bank(
+    data: UserData,
+    inputs: RawInputs,
+    raw: np.ndarray,
+    y: Tensor,
+    parts: Mapping[str, Tensor],
+) -> Bank:
     encoder = InputEncoder(inputs)
     arrays = dict[str, Tensor]()
     for split in SPLITS:
@@ -169,8 +191,12 @@ def _with_statistics(inputs: RawInputs, features: np.ndarray, axis: tuple[int, .
 def _places(frame: pd.DataFrame) -> np.ndarray:
     """Number the different values of each column, so that rows of any types can be compared."""
     for name in frame.columns:
-        is_number(frame[name], name)  # refuses what has no place
-    return np.stack([pd.factorize(frame[name], use_na_sentinel=False)[0] for name in frame.columns], axis=1)
+        # Refuses dates and nested values, which cannot be compared.
+        is_number(frame[name], name)
+    return np.stack(
+        [pd.factorize(frame[name], use_na_sentinel=False)[0] for name in frame.columns],
+        axis=1,
+    )
 
 
 def _encode_table(
@@ -196,7 +222,12 @@ def _encode_table(
 
 
 def _encode_images(
-    x: np.ndarray, y: np.ndarray, train: np.ndarray, classes: tuple[str, ...], name: str, layout: str | None
+    x: np.ndarray,
+    y: np.ndarray,
+    train: np.ndarray,
+    classes: tuple[str, ...],
+    name: str,
+    layout: str | None,
 ) -> tuple[RawInputs, list[str]]:
     """Find where the channels of images are; describe these as the training images show them."""
     order = layout_of(x.shape, name, layout)

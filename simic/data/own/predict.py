@@ -24,6 +24,7 @@ def codes(frame: pd.DataFrame, columns: Sequence[Mapping[str, Any]]) -> np.ndarr
     """Code a table as float64 ``[N, C]``: numbers as they are, of strings the place of their level, one that is new as
     one past the last; NaN where a value is missing. ValueError naming what does not fit.
     """
+    # Columns are found by name, whatever their order.
     absent = [column["name"] for column in columns if column["name"] not in frame]
     if absent:
         names = ", ".join(map(str, frame.columns[:20]))
@@ -34,6 +35,7 @@ def codes(frame: pd.DataFrame, columns: Sequence[Mapping[str, Any]]) -> np.ndarr
         if column["levels"] is None:
             coded[:, number] = numbers(values, column["name"])
         else:
+            # A level that training did not have is one past the last.
             places = {level: float(place) for place, level in enumerate(column["levels"])}
             levels = values.map(str).map(places).fillna(float(len(places))).to_numpy(dtype=np.float64)
             coded[:, number] = np.where(values.isna(), np.nan, levels)
@@ -46,6 +48,7 @@ def numbers(values: Any, name: str) -> np.ndarray:
         converted: Any = pd.to_numeric(values)
         floats = converted.to_numpy(dtype=np.float64, na_value=np.nan)
     except (ValueError, TypeError):
+        # Find the first value that is to blame.
         partial: Any = pd.to_numeric(values, errors="coerce")
         bad = values[partial.isna() & values.notna()]
         raise ValueError(f"column {name!r}: {bad.iloc[0]!r} is no number: must be numbers, as in training") from None
@@ -70,7 +73,12 @@ def read_table(path: Path, strings: Sequence[str] = ()) -> pd.DataFrame:
         return pd.read_parquet(path)
     if ending == "feather":
         return pd.read_feather(path)
-    return pd.read_csv(path, sep=separator(path), dtype=dict.fromkeys(strings, str), low_memory=False)
+    return pd.read_csv(
+        path,
+        sep=separator(path),
+        dtype=dict.fromkeys(strings, str),
+        low_memory=False,
+    )
 
 
 def _samples(path: Path, inputs: Mapping[str, Any]) -> np.ndarray:
@@ -79,6 +87,7 @@ def _samples(path: Path, inputs: Mapping[str, Any]) -> np.ndarray:
     if ending in IMAGES:
         from PIL import Image  # noqa: PLC0415 - only images need it
 
+        # Images are read in the colours of the training images.
         grey = inputs["layout"] == "hw" or (inputs["layout"] == "nhwc" and inputs["shape"][-1] == 1)
         image = np.asarray(Image.open(path).convert("L" if grey else "RGB"))
         return image.reshape(1, *inputs["shape"])
@@ -89,6 +98,7 @@ def _samples(path: Path, inputs: Mapping[str, Any]) -> np.ndarray:
             return x
         frame = pd.DataFrame(x, columns=[column["name"] for column in inputs["columns"]])
     else:
+        # Codes that look like numbers are strings, where training had strings.
         strings = [column["name"] for column in inputs["columns"] if column["levels"] is not None]
         frame = read_table(path, strings)
     return codes(frame, inputs["columns"])
@@ -105,11 +115,13 @@ def main(folder: Path, arguments: Sequence[str]) -> None:
     except (OSError, ValueError, StopIteration) as error:
         sys.stderr.write(f"predict.py: {arguments[0]}: {' '.join(str(error).split()) or 'no array x'}\n")
         raise SystemExit(2) from None
+    # The network scales and encodes by itself.
     network = torch.export.load(folder / "network.pt2").module()
     dtype = torch.float64 if inputs["layout"] == "table" else torch.float32
     with torch.no_grad():
         probabilities = network(torch.as_tensor(np.array(x), dtype=dtype)).softmax(1)
     best = probabilities.max(1)
+    # The most probable class of each sample.
     answers = {
         "class": [inputs["classes"][label] for label in best.indices],
         "probability": best.values.numpy().round(4),

@@ -18,14 +18,28 @@ from simic.data.sources import npz_arrays
 from simic.errors import SimicError
 from simic.memory import refuse_too_much
 
-SPLIT_NAMES = {"train": 0, "training": 0, "val": 1, "valid": 1, "validation": 1, "dev": 1, "test": 2, "testing": 2}
-NPZ_NAMES = ("x", "y", *(f"{axis}_{name}" for axis in "xy" for name in SPLIT_NAMES))
+SPLIT_NAMES = {
+    "train": 0,
+    "training": 0,
+    "val": 1,
+    "valid": 1,
+    "validation": 1,
+    "dev": 1,
+    "test": 2,
+    "testing": 2,
+}
+NPZ_NAMES = (
+    "x",
+    "y",
+    *(f"{axis}_{name}" for axis in "xy" for name in SPLIT_NAMES),
+)
 ARROW = (".arrow", ".ipc")
 TABLES = (".csv", ".tsv", ".parquet", ".feather", *ARROW)
 KINDS = (
     "a .csv, .tsv, .parquet, .feather, .arrow, .npz or .npy file, or a folder with a folder of images for each class"
 )
-COPIES = 3  # of what a table's file holds at least, in memory
+# How often a table's file is held in memory at least.
+COPIES = 3
 
 
 @dataclass(frozen=True)
@@ -52,9 +66,11 @@ def read(path: Path, target: str | None = None) -> UserData:
             return _read_folder(path, target)
         if not path.is_file():
             raise SimicError(f"{path}: no such file; must be {KINDS}")
+        # Sizes before contents.
         refuse_too_much(str(path), path.stat().st_size * COPIES, "the size of the file")
         # Of a packed file the ending before .gz.
         ending = Path(path.name.lower().removesuffix(".gz")).suffix
+        # The ending of the name says how the file is read.
         if ending in TABLES:
             frame = _arrow(path) if ending in ARROW else predict.read_table(path)
             return _of_frame(path.name, frame, target, durable.sha256(path))
@@ -82,6 +98,7 @@ def of_python(x: Any, y: Any = None, target: str | None = None) -> UserData:
         pairs: list[tuple[Any, Any]] = [x[k] for k in range(len(x))]  # type: ignore[arg-type]  # sized, by its protocol
         x = np.stack([np.asarray(sample) for sample, _ in pairs])
         y = np.array([int(label) for _, label in pairs])
+    # Everything else is an array of samples.
     samples = x if isinstance(x, pd.DataFrame) else np.asarray(x)
     digest = durable.sha256_of(samples.to_csv().encode() if isinstance(samples, pd.DataFrame) else samples.tobytes())
     if isinstance(x, pd.DataFrame) and y is None:
@@ -89,17 +106,30 @@ def of_python(x: Any, y: Any = None, target: str | None = None) -> UserData:
     if y is None:
         raise SimicError("grow: needs labels y beside x, one for each sample; a DataFrame may have them as a column")
     answers = y.reset_index(drop=True) if isinstance(y, pd.Series) else pd.Series(np.asarray(y).ravel())
-    return UserData(type(x).__name__, samples, answers.rename(answers.name or "y"), None, digest)
+    return UserData(
+        type(x).__name__,
+        samples,
+        answers.rename(answers.name or "y"),
+        None,
+        digest,
+    )
 
 
 # --- tables ----------------------------------------------------------------------------------------------------------
 
 
-def _of_frame(name: str, frame: pd.DataFrame, target: str | None, sha256: str, part: Any = None) -> UserData:
+def _of_frame(
+    name: str,
+    frame: pd.DataFrame,
+    target: str | None,
+    sha256: str,
+    part: Any = None,
+) -> UserData:
     """Take a table's columns and its target; a single column of images becomes an array of them."""
     x, y = split_target(frame, target, name)
     if len(x.columns) == 0:
         raise SimicError(f"{name}: has the column {y.name!r} alone: must have others to learn from")
+    # Hugging Face keeps images as bytes in a column.
     if len(x.columns) == 1 and len(x) and isinstance(x.iloc[0, 0], dict) and x.iloc[0, 0].get("bytes"):
         images = _stacked(name, [pa.BufferReader(image["bytes"]) for image in x.iloc[:, 0]])
         return UserData(name, images, y, part, sha256)
@@ -127,17 +157,25 @@ def _read_folder(path: Path, target: str | None) -> UserData:
     parts = list[int]()
     features = {}
     for folder in folders:
+        # The description of a split knows the names of its classes.
         features |= json.loads((folder / "dataset_info.json").read_text()).get("features") or {}
         state = json.loads((folder / "state.json").read_text())
         files = [folder / file["filename"] for file in state["_data_files"]]
         frames.append(pd.concat([_arrow(file) for file in files], ignore_index=True))
         parts += [SPLIT_NAMES.get(folder.name, 0)] * len(frames[-1])
+    # Classes are shown by name, not by number.
     frame = pd.concat(frames, ignore_index=True)
     for name, feature in features.items():
         if isinstance(feature, dict) and feature.get("names") and name in frame:
             names: Any = dict(enumerate(feature["names"]))
             frame[name] = frame[name].map(names)
-    return _of_frame(path.name, frame, target, "", np.array(parts) if len(folders) > 1 else None)
+    return _of_frame(
+        path.name,
+        frame,
+        target,
+        "",
+        np.array(parts) if len(folders) > 1 else None,
+    )
 
 
 # --- arrays ----------------------------------------------------------------------------------------------------------
@@ -149,6 +187,7 @@ def _read_npz(path: Path, target: str | None) -> UserData:
         raise SimicError(f"{path}: --target {target}: is for tables; in an .npz labels are the array y")
     content = path.read_bytes()
     arrays = npz_arrays(path, content, NPZ_NAMES)
+    # Either x and y, or a pair of arrays for each split.
     splits = [split for split in SPLIT_NAMES if f"x_{split}" in arrays]
     pairs = [(f"x_{split}", f"y_{split}") for split in splits] or [("x", "y")]
     for samples, answers in pairs:
@@ -160,13 +199,23 @@ def _read_npz(path: Path, target: str | None) -> UserData:
             shape = list(arrays[answers].shape)
             raise SimicError(f"{path}: {answers} is {shape}: must be one label for each of {count}")
     x = np.concatenate([arrays[samples] for samples, _ in pairs])
-    y = pd.Series(np.concatenate([arrays[answers].ravel() for _, answers in pairs]), name="y")
+    y = pd.Series(
+        np.concatenate([arrays[answers].ravel() for _, answers in pairs]),
+        name="y",
+    )
     parts = [np.full(len(arrays[f"x_{split}"]), SPLIT_NAMES[split]) for split in splits]
-    return UserData(path.name, x, y, np.concatenate(parts) if parts else None, durable.sha256_of(content))
+    return UserData(
+        path.name,
+        x,
+        y,
+        np.concatenate(parts) if parts else None,
+        durable.sha256_of(content),
+    )
 
 
 def _read_npy(path: Path, target: str | None) -> UserData:
     """Read x.npy with y.npy beside it, or with the file that ``target`` names."""
+    # X.npy goes with y.npy.
     beside = path.with_name(path.name.replace("X", "y", 1) if "X" in path.name else path.name.replace("x", "y", 1))
     labels = Path(target) if target is not None else beside
     if labels == path or not labels.is_file():
@@ -183,6 +232,7 @@ def _read_npy(path: Path, target: str | None) -> UserData:
 def _images(path: Path) -> UserData:
     """Read a folder of images for each class, all below folders train, val, test where there are such."""
     folders = _folders(path)
+    # The folders of classes may lie in folders of splits.
     parted = bool(folders) and all(folder.name.lower() in SPLIT_NAMES for folder in folders)
     files = list[Path]()
     labels = list[str]()
@@ -197,7 +247,13 @@ def _images(path: Path) -> UserData:
         raise SimicError(f"{path}: no images in folders of it: must be {KINDS}")
     x = _stacked(str(path), files)
     digest = durable.sha256_of("".join(map(durable.sha256, files)).encode())
-    return UserData(path.name, x, pd.Series(labels, name="folder"), np.array(parts) if parted else None, digest)
+    return UserData(
+        path.name,
+        x,
+        pd.Series(labels, name="folder"),
+        np.array(parts) if parted else None,
+        digest,
+    )
 
 
 def _folders(path: Path) -> list[Path]:
@@ -211,6 +267,7 @@ def _stacked(name: str, files: list[Any]) -> np.ndarray:
         with Image.open(file) as image:
             image.load()
             images.append(image)
+    # Colour is kept where any image has it.
     grey = all(image.mode in ("L", "1") for image in images)
     width, height = images[0].size
     for file, image in zip(files, images, strict=True):

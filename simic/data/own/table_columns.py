@@ -13,8 +13,12 @@ from simic.data.own import predict
 from simic.data.raw_inputs import InputColumn
 from simic.errors import SimicError
 
-MOST_LEVELS = 20  # of one column; the rarest others are joined
-LEAST_ROWS, LEAST_SHARE = 3, 0.01  # of the training rows, that a level of its own needs
+# Levels of one column that get a feature; the rarer ones are joined.
+MOST_LEVELS = 20
+LEAST_ROWS, LEAST_SHARE = (
+    3,
+    0.01,
+)  # of the training rows, that a level of its own needs
 MOST_CLASSES, MOST_SHOWN = 1000, 10
 DATE = re.compile(r"\d{4}-\d{1,2}-\d{1,2}([T ].*)?|\d{1,2}[/.]\d{1,2}[/.]\d{2,4}([T ].*)?")
 
@@ -31,6 +35,7 @@ def describe(frame: pd.DataFrame, train: np.ndarray) -> tuple[tuple[InputColumn,
     if not frame.columns.is_unique:
         raise SimicError(f"column {frame.columns[frame.columns.duplicated()][0]!r}: is there twice; rename one of them")
     for name in frame.columns:
+        # Only the training rows say what a column is.
         column = _column(str(name), frame[name], frame[name].iloc[train])
         if column is None:
             left_out.append(str(name))
@@ -42,6 +47,7 @@ def describe(frame: pd.DataFrame, train: np.ndarray) -> tuple[tuple[InputColumn,
         if column.missing:
             filled = "" if column.levels is not None else "; the mean stands in"
             notes.append(f"column {column.name!r}: a feature says where a value is missing{filled}")
+    # A table must have something to learn from.
     if not columns:
         raise SimicError("no column is left that could tell classes apart: every one holds one value or one per row")
     if left_out:
@@ -62,17 +68,24 @@ def _column(name: str, values: Any, train: Any) -> InputColumn | None:
     missing = bool(train.isna().any())
     if is_number(values, name):
         return InputColumn(name=name, missing=missing) if train.nunique(dropna=False) > 1 else None
+    # Levels in the order of how often they occur, then by name.
     counts = train.dropna().map(str).value_counts()
     counts = counts.loc[sorted(counts.index, key=lambda level: (-counts[level], level))]
     frequent = counts[counts >= max(LEAST_ROWS, LEAST_SHARE * len(train))][:MOST_LEVELS]
     if frequent.empty or len(counts) + missing < 2:
         return None
     levels = tuple(sorted(frequent.index))
-    return InputColumn(name=name, levels=levels, other=len(levels) < len(counts), missing=missing)
+    return InputColumn(
+        name=name,
+        levels=levels,
+        other=len(levels) < len(counts),
+        missing=missing,
+    )
 
 
 def is_number(values: Any, name: str) -> bool:
     """Tell whether a column holds numbers or booleans rather than words; SimicError for dates and nested values."""
+    # A date as such says nothing to a network.
     dates = (
         "turn them into numbers that mean something for the answer (year, month, days since an event), or leave the "
         "column out"
@@ -83,6 +96,7 @@ def is_number(values: Any, name: str) -> bool:
         raise SimicError(f"column {name!r}: complex numbers: must be real numbers, booleans or strings")
     if types.is_numeric_dtype(values) or types.is_bool_dtype(values):
         return True
+    # A column without a type of its own is looked at value by value.
     present = values.dropna()
     nested = [
         value for value in present if not isinstance(value, str | bool | int | float | np.generic | datetime.date)
@@ -107,6 +121,7 @@ def labels(values: Any, name: str) -> tuple[np.ndarray, tuple[str, ...]]:
                 "into bands first, for example with pandas.qcut"
             )
         values = values.astype(np.int64)
+    # Numbers are named as they are written, all else as text.
     plain = types.is_numeric_dtype(values) or types.is_bool_dtype(values)
     answers = values.to_numpy() if plain else values.map(str).to_numpy(dtype=str)
     classes, places = np.unique(answers, return_inverse=True)
@@ -129,6 +144,7 @@ def split_target(frame: pd.DataFrame, target: str | None, name: str) -> tuple[pd
     Returns:
         The columns to learn from, and the one to predict.
     """
+    # The column that the user names, else the only one that is named like a target.
     usual = [column for column in frame.columns if str(column).lower() in TARGETS]
     chosen = [column for column in frame.columns if str(column) == target] if target is not None else usual
     if len(chosen) != 1:

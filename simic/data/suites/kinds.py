@@ -18,16 +18,20 @@ from simic.errors import SimicError
 from simic.rng import Purpose
 
 GROUPS = ("train", "val", "held_out")
-OUTSIDE = "outside"  # no other group shares the finite sources of this one: only its splits divide them
-GROUP_SHARES = (0.5, 0.2, 0.3)  # of the samples of a finite source
-SPLIT_SHARES = (0.6, 0.2, 0.2)  # of the samples of a group
+# Outside kinds share their finite sources with no other group: only splits divide them.
+OUTSIDE = "outside"
+# How the groups share the samples of a finite source.
+GROUP_SHARES = (0.5, 0.2, 0.3)
+# How the splits share the samples of a group.
+SPLIT_SHARES = (0.6, 0.2, 0.2)
 
 
 @dataclass
 class Sources:
     """The finite sources of one bank, each read once; ``dropped`` counts their duplicates."""
 
-    data_dir: Path  # where files of users and published ones are
+    # Folder of users' and published files.
+    data_dir: Path
     sources: dict[str, Source] = field(default_factory=dict)
     dropped: int = 0
 
@@ -45,7 +49,13 @@ class Draws:
     """
 
     def __init__(
-        self, rng_seed: int, kind: str, group: str, instance: int, shelf: Sources, split: str | None = None
+        self,
+        rng_seed: int,
+        kind: str,
+        group: str,
+        instance: int,
+        shelf: Sources,
+        split: str | None = None,
     ) -> None:
         self.rng_seed = rng_seed
         self.kind = kind
@@ -56,14 +66,30 @@ class Draws:
         self._calls = 0
 
     def of_split(self, split: str) -> "Draws":
-        return Draws(self.rng_seed, self.kind, self.group, self.instance, self._shelf, split)
+        return Draws(
+            self.rng_seed,
+            self.kind,
+            self.group,
+            self.instance,
+            self._shelf,
+            split,
+        )
 
     def _stream(self) -> Tensor:
+        # Every call draws from a stream of its own.
         kind = zlib.crc32(self.kind.encode())
         group = (*GROUPS, OUTSIDE).index(self.group)
         split = -1 if self.split is None else SPLITS.index(self.split)
         self._calls += 1
-        return rng.key(self.rng_seed, Purpose.INSTANCE, kind, group, self.instance, split, self._calls)
+        return rng.key(
+            self.rng_seed,
+            Purpose.INSTANCE,
+            kind,
+            group,
+            self.instance,
+            split,
+            self._calls,
+        )
 
     def uniform(self, *shape: int) -> Tensor:
         """Draw float32 in [0, 1)."""
@@ -110,6 +136,7 @@ class Draws:
         """Replace a share of the labels by any other; those of the test split stay right."""
         if self.split == "test" or share == 0.0:
             return y
+        # Any of the other classes.
         wrong = (y + 1 + self.integers(classes - 1, len(y))) % classes
         return torch.where(self.uniform(len(y)) < share, wrong, y)
 
@@ -141,7 +168,13 @@ class Draws:
         for label in drawn.unique().tolist():
             # The pool of this group and split, of the samples with this label.
             members = torch.nonzero(labels == label).flatten()
-            stream = rng.key(self.rng_seed, Purpose.SPLIT, zlib.crc32(name.encode()), label, *instance)
+            stream = rng.key(
+                self.rng_seed,
+                Purpose.SPLIT,
+                zlib.crc32(name.encode()),
+                label,
+                *instance,
+            )
             pool = members[rng.permutation(stream, len(members))]
             if self.group != OUTSIDE:
                 pool = _part(pool, GROUP_SHARES, GROUPS.index(self.group))
@@ -157,6 +190,7 @@ class Draws:
 
 
 def _part(values: Tensor, shares: tuple[float, ...], index: int) -> Tensor:
+    # Rounded edges, so that parts share no value and leave none out.
     edges = [round(len(values) * sum(shares[:k])) for k in range(len(shares) + 1)]
     return values[edges[index] : edges[index + 1]]
 
@@ -174,7 +208,8 @@ class Problem:
 
 
 Kind = Callable[[Draws], Problem]
-KINDS: dict[str, dict[str, Kind]] = {}  # by suite
+# Kinds by name, by suite.
+KINDS: dict[str, dict[str, Kind]] = {}
 
 
 def kind(suite: str, name: str) -> Callable[[Kind], Kind]:

@@ -18,8 +18,12 @@ from simic.errors import SimicError
 from simic.memory import refuse_too_much
 from simic.params import Prepare
 
-MOST_DRAWS = 20  # of test samples, until none is among the others
-VISIBLE = ("train", "val")  # the splits of tasks that training sees: their test split is never drawn
+# How often test samples are drawn until none is among the others.
+MOST_DRAWS = 20
+VISIBLE = (
+    "train",
+    "val",
+)  # the splits of tasks that training sees: their test split is never drawn
 
 
 @dataclass(frozen=True)
@@ -43,7 +47,8 @@ def suite_bank(params: Prepare, rng_seed: int, data_dir: Path) -> Bank:
     counts = params.suite.instances
     kinds = _kinds(params)
     samples = suite.samples
-    if params.samples is not None:  # about as many in all, in the suite's own proportion
+    # About as many samples in all as asked for, in the suite's own proportion.
+    if params.samples is not None:
         total = sum(samples.values())
         samples = {split: max(2, round(params.samples * size / total)) for split, size in samples.items()}
     sources = Sources(data_dir)
@@ -56,9 +61,14 @@ def suite_bank(params: Prepare, rng_seed: int, data_dir: Path) -> Bank:
         for kind, number in suite.deal(kinds[group], count):
             draws = Draws(rng_seed, kind, pool, number, shelf)
             instances.append(_instance(draws, group, samples, suite))
+            # The first task says how large all of them are.
             if len(instances) == 1:
                 size = sum(array.nbytes for array in instances[0].arrays.values())
-                refuse_too_much(f"{count} tasks", COPIES * count * size, f"prepare.suite.instances.{group}")
+                refuse_too_much(
+                    f"{count} tasks",
+                    COPIES * count * size,
+                    f"prepare.suite.instances.{group}",
+                )
         return instances
 
     # The tasks of each group.
@@ -74,6 +84,7 @@ def suite_bank(params: Prepare, rng_seed: int, data_dir: Path) -> Bank:
         instances = [instance for instance in outside if len(instance.task.mean) == width]
         _check_alike(instances)
         held_out_arrays |= {f"{name}/{width}": array for name, array in _joined(instances, SPLITS).items()}
+    # The bank names every source that it was drawn from.
     read = [shelf.sources[name] for shelf in (sources, outside_sources) for name in sorted(shelf.sources)]
     return Bank(
         source=" + ".join([f"suite {suite.name}", *(source.name for source in read)]),
@@ -98,8 +109,12 @@ def _kinds(params: Prepare) -> dict[TaskGroup, tuple[str, ...]]:
     outside = tuple(kind for kind in suite.outside if kind not in held_out)
     # Why a kind is none of training.
     reserved = dict.fromkeys(val, "for validation alone") | dict.fromkeys(outside, "for evaluation alone")
-    reserved |= dict.fromkeys(held_out, "in held_out_kinds (null there: those that the suite holds out)")
+    reserved |= dict.fromkeys(
+        held_out,
+        "in held_out_kinds (null there: those that the suite holds out)",
+    )
     kinds = params.suite.kinds or tuple(kind for kind in registered if kind not in reserved)
+    # Names that make no sense are refused, whoever chose them.
     for kind in (*kinds, *held_out):
         if kind not in registered:
             raise SimicError(f"prepare.suite: suite {name!r} has no kind {kind!r}; it has {', '.join(registered)}")
@@ -108,7 +123,13 @@ def _kinds(params: Prepare) -> dict[TaskGroup, tuple[str, ...]]:
             raise SimicError(f"prepare.suite.kinds: in suite {name!r} {kind!r} is {reserved[kind]}: take another")
     if not kinds:
         raise SimicError(f"prepare.suite: suite {name!r} has no kind that is not held out: one must be left")
-    return {"train": kinds, "val": val or kinds, "held_out": kinds, "held_out_kinds": held_out, "outside": outside}
+    return {
+        "train": kinds,
+        "val": val or kinds,
+        "held_out": kinds,
+        "held_out_kinds": held_out,
+        "outside": outside,
+    }
 
 
 def _instance(draws: Draws, group: TaskGroup, samples: dict[str, int], suite: TaskSuite) -> Instance:
@@ -116,6 +137,7 @@ def _instance(draws: Draws, group: TaskGroup, samples: dict[str, int], suite: Ta
     problem = KINDS[suite.name][draws.kind](draws)
     if not isinstance(problem, Problem):
         raise SimicError(f"kind {draws.kind!r}: gave {type(problem).__name__}, must be a Problem")
+    # Tasks of training have no test split, so that none can be opened.
     drawn = {split: _samples(problem, draws.of_split(split), samples[split]) for split in VISIBLE}
     if group not in VISIBLE:
         earlier = [x for x, _ in drawn.values()]
@@ -147,6 +169,7 @@ def _unseen(problem: Problem, draws: Draws, count: int, earlier: Sequence[Tensor
     for _ in range(MOST_DRAWS):
         if not repeated.any():
             break
+        # Only the rows that repeat an earlier one are replaced.
         fresh_x, fresh_y = _samples(problem, draws, count)
         x = torch.where(repeated[:, None, None, None], fresh_x, x)
         y = torch.where(repeated, fresh_y, y)
@@ -167,7 +190,13 @@ def _are_among(x: Tensor, earlier: Sequence[Tensor]) -> Tensor:
 def _samples(problem: Problem, draws: Draws, count: int) -> tuple[Tensor, Tensor]:
     """Draw samples of a split; SimicError unless they are what ``Problem`` promises."""
     x, y = problem.sample(draws, count)
-    if (x.dtype, x.ndim, len(x), y.dtype, y.shape) != (torch.float32, 4, count, torch.int64, (count,)):
+    if (x.dtype, x.ndim, len(x), y.dtype, y.shape) != (
+        torch.float32,
+        4,
+        count,
+        torch.int64,
+        (count,),
+    ):
         raise SimicError(
             f"kind {draws.kind!r}: x and y of {count} samples are {x.dtype} {list(x.shape)} and {y.dtype} "
             f"{list(y.shape)}: must be float32 [n, C, H, W] and int64 [n]"

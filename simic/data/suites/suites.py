@@ -19,11 +19,13 @@ class TaskSuite:
 
     name: str
     held_out: tuple[str, ...]
-    samples: dict[str, int]  # of each split of each task
+    # Number of samples of each task, by split.
+    samples: dict[str, int]
     val: tuple[str, ...] = ()
     outside: tuple[str, ...] = ()
     parts: tuple[tuple[str, ...], ...] = ()
-    table: bool = False  # samples are rows [n, 1, 1, D]: standardised by column, clipped to ±5, kept as float16
+    # Samples are rows [n, 1, 1, D]: standardised by column, clipped to ±5, kept as float16.
+    table: bool = False
 
     def deal(self, kinds: Sequence[str], count: int) -> list[tuple[str, int]]:
         """Deal ``count`` tasks out to parts in turn, and within each to its kinds in turn.
@@ -31,11 +33,13 @@ class TaskSuite:
         Returns:
             For each task its kind and the number of the instance.
         """
+        # Kinds of no part are a part of their own.
         parts = [[name for name in part if name in kinds] for part in self.parts]
         parts.append([name for name in kinds if not any(name in part for part in parts)])
         parts = [part for part in parts if part]
         tasks = []
         for number in range(count if parts else 0):
+            # The next part's turn, and within it the next kind's.
             turn, place = divmod(number, len(parts))
             instance, member = divmod(turn, len(parts[place]))
             tasks.append((parts[place][member], instance))

@@ -16,8 +16,10 @@ from torch import Tensor
 from simic.data.suites.kinds import Draws
 
 COLUMNS = 12
-LEVELS = 12  # of a column that is read as a category
-CODES = 6  # levels of the codes that a rule `match` reads
+# Levels of a column that is read as a category.
+LEVELS = 12
+# Levels of the codes that a rule `match` reads.
+CODES = 6
 
 
 @dataclass(frozen=True)
@@ -35,12 +37,15 @@ class Columns:
 
     def draw(self, draws: Draws, n: int) -> Tensor:
         """Draw ``[n, 12]`` rows."""
+        # A loading is a column's correlation with the common factor; all columns have variance 1.
         z = draws.normal(n, COLUMNS + 1)
         loadings = torch.tensor(self.loadings)
         x = z[:, :COLUMNS] * (1 - loadings**2).sqrt() + z[:, COLUMNS:] * loadings
+        # The normal distribution function makes a column uniform.
         for column in self.uniform:
             x[:, column] = math.sqrt(3.0) * torch.erf(x[:, column] / math.sqrt(2.0))
         if self.codes:
+            # Codes are scaled to mean 0 and deviation 1 as well.
             codes = (self._distinct if self.anywhere else self._free)(draws, n)
             x[:, self.codes] = (codes - (self.levels - 1) / 2) / math.sqrt((self.levels**2 - 1) / 12)
         return x
@@ -48,12 +53,14 @@ class Columns:
     def _distinct(self, draws: Draws, n: int) -> Tensor:
         count = len(self.codes)
         codes = draws.uniform(n, self.levels).argsort(dim=1, stable=True)[:, :count]
+        # In every other row one column takes the code of another.
         first = draws.integers(count, n, 1)
         second = (first + draws.integers(2, n, 1) * (1 + draws.integers(count - 1, n, 1))) % count
         return codes.scatter(1, second, codes.gather(1, first))
 
     def _free(self, draws: Draws, n: int) -> Tensor:
         codes = draws.integers(self.levels, n, len(self.codes))
+        # A step of 0, in every other row, makes the first two columns equal.
         step = draws.integers(2, n) * (1 + draws.integers(self.levels - 1, n))
         codes[:, 1] = (codes[:, 0] + step) % self.levels
         return codes
@@ -127,7 +134,10 @@ def sparse(draws: Draws, columns: Columns) -> LabelRule:
     """Score by the size of one column and some of another: |a| + w b."""
     a, b = _columns(draws, 2)
     weight = draws.number(0.4, 0.8)
-    return LabelRule(lambda x: x[:, a].abs() + weight * x[:, b], {"a": a, "b": b, "weight": weight})
+    return LabelRule(
+        lambda x: x[:, a].abs() + weight * x[:, b],
+        {"a": a, "b": b, "weight": weight},
+    )
 
 
 def product(draws: Draws, columns: Columns) -> LabelRule:
@@ -136,7 +146,10 @@ def product(draws: Draws, columns: Columns) -> LabelRule:
     first, second = _pairs(draws, count)
     signs = (2 * draws.integers(2, count) - 1).tolist()
     parameters = {"first": first, "second": second, "signs": signs}
-    return LabelRule(lambda x: (x[:, first] * x[:, second] * torch.tensor(signs)).sum(1), parameters)
+    return LabelRule(
+        lambda x: (x[:, first] * x[:, second] * torch.tensor(signs)).sum(1),
+        parameters,
+    )
 
 
 def periodic(draws: Draws, columns: Columns) -> LabelRule:
@@ -153,7 +166,10 @@ def category(draws: Draws, columns: Columns) -> LabelRule:
     column, second = _columns(draws, 2)
     values = _rounded(draws.normal(LEVELS))
     parameters = {"column": column, "values": values, "other": second}
-    return LabelRule(lambda x: torch.tensor(values)[columns.level(x, column, LEVELS)] + 0.2 * x[:, second], parameters)
+    return LabelRule(
+        lambda x: torch.tensor(values)[columns.level(x, column, LEVELS)] + 0.2 * x[:, second],
+        parameters,
+    )
 
 
 def order(draws: Draws, columns: Columns) -> LabelRule:
@@ -165,13 +181,21 @@ def order(draws: Draws, columns: Columns) -> LabelRule:
 
 def match(draws: Draws, columns: Columns) -> LabelRule:
     """Tell whether two columns, anywhere, hold the same code."""
-    return LabelRule(lambda x: (x[:, columns.codes].sort(1).values.diff(dim=1) == 0).any(1).float(), {}, (0.5,))
+    return LabelRule(
+        lambda x: (x[:, columns.codes].sort(1).values.diff(dim=1) == 0).any(1).float(),
+        {},
+        (0.5,),
+    )
 
 
 def twins(draws: Draws, columns: Columns) -> LabelRule:
     """Tell whether two certain columns hold the same code."""
     first, second = columns.codes[:2]
-    return LabelRule(lambda x: (x[:, first] == x[:, second]).float(), {"first": first, "second": second}, (0.5,))
+    return LabelRule(
+        lambda x: (x[:, first] == x[:, second]).float(),
+        {"first": first, "second": second},
+        (0.5,),
+    )
 
 
 def folded(draws: Draws, columns: Columns) -> LabelRule:
@@ -183,7 +207,11 @@ def folded(draws: Draws, columns: Columns) -> LabelRule:
 def signs(draws: Draws, columns: Columns) -> LabelRule:
     """Score by the signs of products, of one pair of columns or summed over three."""
     first, second = _pairs(draws, 2 * draws.whole(0, 1) + 1)
-    return LabelRule(lambda x: (x[:, first] * x[:, second]).sign().sum(1), {"first": first, "second": second}, (0.0,))
+    return LabelRule(
+        lambda x: (x[:, first] * x[:, second]).sign().sum(1),
+        {"first": first, "second": second},
+        (0.0,),
+    )
 
 
 def band(draws: Draws, columns: Columns) -> LabelRule:
@@ -193,14 +221,19 @@ def band(draws: Draws, columns: Columns) -> LabelRule:
     yes = sorted(draws.permutation(count)[: count // 2].tolist())
     parameters = {"column": column, "levels": count, "yes": yes}
     return LabelRule(
-        lambda x: torch.isin(columns.level(x, column, count), torch.tensor(yes)).float(), parameters, (0.5,)
+        lambda x: torch.isin(columns.level(x, column, count), torch.tensor(yes)).float(),
+        parameters,
+        (0.5,),
     )
 
 
 def spread(draws: Draws, columns: Columns) -> LabelRule:
     """Score by the range of a row, or some of its sorted values less as many others."""
     if draws.whole(0, 1):
-        return LabelRule(lambda x: x.amax(1) - x.amin(1), {"plus": [COLUMNS - 1], "minus": [0]})
+        return LabelRule(
+            lambda x: x.amax(1) - x.amin(1),
+            {"plus": [COLUMNS - 1], "minus": [0]},
+        )
     plus, minus = _pairs(draws, draws.whole(1, 2))
 
     def score(x: Tensor) -> Tensor:
@@ -228,24 +261,40 @@ def blend(draws: Draws, columns: Columns) -> LabelRule:
     def score(x: Tensor) -> Tensor:
         u = x[:, a]
         v = x[:, b]
-        scores = (u + 0.5 * v, u * v, (frequency * u).sin() + (frequency * v).sin(), u.abs() - v.abs())
+        scores = (
+            u + 0.5 * v,
+            u * v,
+            (frequency * u).sin() + (frequency * v).sin(),
+            u.abs() - v.abs(),
+        )
         return scores[first] + scores[second]
 
-    return LabelRule(score, {"a": a, "b": b, "rules": [first, second], "frequency": frequency})
+    return LabelRule(
+        score,
+        {"a": a, "b": b, "rules": [first, second], "frequency": frequency},
+    )
 
 
 def nearest(draws: Draws, columns: Columns) -> LabelRule:
     """Tell which of three columns is nearest to a fourth."""
     centre, *candidates = _columns(draws, 4)
     parameters = {"to": centre, "of": candidates}
-    return LabelRule(lambda x: (x[:, candidates] - x[:, [centre]]).abs().argmin(1).float(), parameters, (0.5, 1.5))
+    return LabelRule(
+        lambda x: (x[:, candidates] - x[:, [centre]]).abs().argmin(1).float(),
+        parameters,
+        (0.5, 1.5),
+    )
 
 
 def rank(draws: Draws, columns: Columns) -> LabelRule:
     """Tell whether two pairs of columns are in the same order; the pairs may share a column."""
     a, b, c, d = _columns(draws, 4)
     c = b if draws.whole(0, 1) else c
-    return LabelRule(lambda x: ((x[:, a] - x[:, b]) * (x[:, c] - x[:, d])).sign(), {"columns": [a, b, c, d]}, (0.0,))
+    return LabelRule(
+        lambda x: ((x[:, a] - x[:, b]) * (x[:, c] - x[:, d])).sign(),
+        {"columns": [a, b, c, d]},
+        (0.0,),
+    )
 
 
 def place(draws: Draws, columns: Columns) -> LabelRule:
@@ -257,7 +306,11 @@ def place(draws: Draws, columns: Columns) -> LabelRule:
 def centres(draws: Draws, columns: Columns) -> LabelRule:
     """Tell whether the nearest of some points has an even number."""
     points = [_rounded(draws.normal(COLUMNS)) for _ in range(2 * draws.whole(2, 4))]
-    return LabelRule(lambda x: (torch.cdist(x, torch.tensor(points)).argmin(1) % 2).float(), {"points": points}, (0.5,))
+    return LabelRule(
+        lambda x: (torch.cdist(x, torch.tensor(points)).argmin(1) % 2).float(),
+        {"points": points},
+        (0.5,),
+    )
 
 
 def waves(draws: Draws, columns: Columns) -> LabelRule:
@@ -275,7 +328,11 @@ def waves(draws: Draws, columns: Columns) -> LabelRule:
 def largest(draws: Draws, columns: Columns) -> LabelRule:
     """Tell which of three columns is largest."""
     chosen = _columns(draws, 3)
-    return LabelRule(lambda x: x[:, chosen].argmax(1).float(), {"columns": chosen}, (0.5, 1.5))
+    return LabelRule(
+        lambda x: x[:, chosen].argmax(1).float(),
+        {"columns": chosen},
+        (0.5, 1.5),
+    )
 
 
 def cuts_of(rule: LabelRule, reference: Tensor, classes: int) -> tuple[float, ...]:
@@ -290,6 +347,7 @@ def cuts_of(rule: LabelRule, reference: Tensor, classes: int) -> tuple[float, ..
     if rule.cuts is not None:
         return rule.cuts
     scores = rule.score(reference).sort().values
+    # Places between two different scores, and of these the nearest to equal bands.
     edges = torch.nonzero(scores.diff()).flatten() + 1
     ranks = torch.arange(1, classes) * len(scores) / classes
     chosen = edges[(edges - ranks[:, None]).abs().argmin(1)]
@@ -343,7 +401,14 @@ def skewed(draws: Draws) -> Shape:
 
     def show(draws: Draws, x: Tensor) -> Tensor:
         steep = rate * x
-        ways = torch.stack((steep.exp(), -(-steep).exp(), (1.5 * steep).sinh(), x.sign() * x.abs().sqrt()))
+        ways = torch.stack(
+            (
+                steep.exp(),
+                -(-steep).exp(),
+                (1.5 * steep).sinh(),
+                x.sign() * x.abs().sqrt(),
+            )
+        )
         return ways[torch.tensor(forms), :, torch.arange(COLUMNS)].T.contiguous()
 
     return Shape(show, parameters={"forms": forms, "rate": rate})
@@ -352,7 +417,10 @@ def skewed(draws: Draws) -> Shape:
 def odd_powers(draws: Draws) -> Shape:
     """Show each column raised to the power 3, 5 or 7."""
     chosen = (3 + 2 * draws.integers(3, COLUMNS)).tolist()
-    return Shape(lambda draws, x: x ** torch.tensor(chosen), parameters={"powers": chosen})
+    return Shape(
+        lambda draws, x: x ** torch.tensor(chosen),
+        parameters={"powers": chosen},
+    )
 
 
 SHAPES: dict[str, Callable[[Draws], Shape]] = {

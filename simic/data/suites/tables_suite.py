@@ -20,13 +20,27 @@ from simic.data.sources import BANDS, checked
 from simic.data.suites import table_rules as rules
 from simic.data.suites.kinds import Draws, Kind, Problem, kind
 from simic.data.suites.suites import TaskSuite, suite
-from simic.data.suites.table_rules import CODES, COLUMNS, Columns, LabelRule, Shape
+from simic.data.suites.table_rules import (
+    CODES,
+    COLUMNS,
+    Columns,
+    LabelRule,
+    Shape,
+)
 
-REFERENCE = 1024  # rows on which scores are cut
+# Rows of an instance on which the cuts of a score are chosen.
+REFERENCE = 1024
 LABEL_NOISE = (0.0, 0.03, 0.06)
 
 
-def _table(draws: Draws, columns: Columns, rule: LabelRule, shape: Shape, reference: Tensor, classes: int) -> Problem:
+def _table(
+    draws: Draws,
+    columns: Columns,
+    rule: LabelRule,
+    shape: Shape,
+    reference: Tensor,
+    classes: int,
+) -> Problem:
     """Make an instance whose classes are bands of a rule's score, equally many rows in each."""
     cuts = rules.cuts_of(rule, reference, classes)
     noise = LABEL_NOISE[draws.whole(0, len(LABEL_NOISE) - 1)]
@@ -41,12 +55,17 @@ def _table(draws: Draws, columns: Columns, rule: LabelRule, shape: Shape, refere
             block = shape.read(columns.draw(draws, n + n // 8 + 64))
             rows = torch.cat((rows, block))
             labels = torch.cat((labels, torch.bucketize(rule.score(block), torch.tensor(cuts))))
+        # Rows take the places that labels were drawn for.
         x = torch.empty(n, COLUMNS)
         for label in range(classes):
             x[y == label] = rows[labels == label][: needed[label]]
         return shape.show(draws, x)[:, None, None], draws.mislabelled(y, classes, noise)
 
-    parameters: dict[str, Any] = {"rule": rule.parameters, "cuts": [*cuts], "label_noise": noise}
+    parameters: dict[str, Any] = {
+        "rule": rule.parameters,
+        "cuts": [*cuts],
+        "label_noise": noise,
+    }
     if columns.parameters:
         parameters["columns"] = columns.parameters
     if shape.parameters:
@@ -81,68 +100,135 @@ def _match(draws: Draws) -> Problem:
 
 def _gain(draws: Draws) -> Problem:
     classes = draws.whole(2, 4)
-    return _ruled(draws, rules.folded if classes == 2 else rules.linear, (classes, classes), rules.scaled)
+    return _ruled(
+        draws,
+        rules.folded if classes == 2 else rules.linear,
+        (classes, classes),
+        rules.scaled,
+    )
 
 
 def _twins(draws: Draws) -> Problem:
     chosen = draws.permutation(COLUMNS).tolist()
     levels = draws.whole(4, 10)
-    return _ruled(draws, rules.twins, codes={"codes": tuple(chosen), "levels": levels, "anywhere": False})
+    return _ruled(
+        draws,
+        rules.twins,
+        codes={"codes": tuple(chosen), "levels": levels, "anywhere": False},
+    )
 
 
 BASE: dict[str, Kind] = {
-    "linear": partial(_ruled, rule=rules.linear, classes=(2, 6)),  # bands of a weighted sum: the host alone sees them
-    "sparse": partial(_ruled, rule=rules.sparse),  # two columns matter, one by its size
-    "product": partial(_ruled, rule=rules.product),  # of pairs of columns
-    "periodic": partial(_ruled, rule=rules.periodic),  # the sine of a column
-    "category": partial(_ruled, rule=rules.category),  # levels of a column with values of their own
-    "order": partial(_ruled, rule=rules.order, classes=(2, 4)),  # weights on sorted values
-    "match": _match,  # whether two columns, anywhere, hold the same code
-    "skew": partial(_ruled, rule=rules.linear, shape=rules.skewed),  # columns that are heavily distorted
-    "gain": _gain,  # the direction of a row; two classes are near an axis and far from it
+    # Bands of a weighted sum: the host alone sees them.
+    "linear": partial(_ruled, rule=rules.linear, classes=(2, 6)),
+    # Two columns matter, one by its size.
+    "sparse": partial(_ruled, rule=rules.sparse),
+    # Products of pairs of columns.
+    "product": partial(_ruled, rule=rules.product),
+    # The sine of a column.
+    "periodic": partial(_ruled, rule=rules.periodic),
+    # Levels of a column with values of their own.
+    "category": partial(_ruled, rule=rules.category),
+    # Weights on sorted values.
+    "order": partial(_ruled, rule=rules.order, classes=(2, 4)),
+    # Whether two columns, anywhere, hold the same code.
+    "match": _match,
+    # Columns that are heavily distorted.
+    "skew": partial(_ruled, rule=rules.linear, shape=rules.skewed),
+    # The direction of a row; two classes are near an axis and far from it.
+    "gain": _gain,
 }
 HELD_OUT: dict[str, Kind] = {
-    "signs": partial(_ruled, rule=rules.signs),  # of products
-    "band": partial(_ruled, rule=rules.band),  # which levels of a column are yes
-    "spread": partial(_ruled, rule=rules.spread),  # the range of a row, or differences of its sorted values
-    "stripes": partial(_ruled, rule=rules.stripes),  # alternating intervals of a column
-    "blend": partial(_ruled, rule=rules.blend),  # two rules on the same columns
-    "nearest": partial(_ruled, rule=rules.nearest, classes=(3, 3)),  # which of three columns is nearest to a fourth
+    # Signs of products.
+    "signs": partial(_ruled, rule=rules.signs),
+    # Which levels of a column are yes.
+    "band": partial(_ruled, rule=rules.band),
+    # The range of a row, or differences of its sorted values.
+    "spread": partial(_ruled, rule=rules.spread),
+    # Alternating intervals of a column.
+    "stripes": partial(_ruled, rule=rules.stripes),
+    # Two rules on the same columns.
+    "blend": partial(_ruled, rule=rules.blend),
+    # Which of three columns is nearest to a fourth.
+    "nearest": partial(_ruled, rule=rules.nearest, classes=(3, 3)),
     "heavy": partial(_ruled, rule=rules.linear, classes=(2, 4), shape=rules.odd_powers),
-    "twins": _twins,  # whether two certain columns agree, among others that hold codes too
-    "rank": partial(_ruled, rule=rules.rank),  # signs of differences
+    # Whether two certain columns agree, among others that hold codes too.
+    "twins": _twins,
+    # Signs of differences.
+    "rank": partial(_ruled, rule=rules.rank),
 }
 
 
 # A rule, the ways in which its score is cut into classes (two halves, two by the distance from its middle, three to
 # five bands), and shapes of columns under which one module helps more than others (docs/history/experiments.md).
 SINGLE_RULES: dict[str, tuple[rules.Rule, tuple[str, ...], tuple[str, ...]]] = {
-    "linear": (rules.linear, ("folded", "bands"), ("exponentiated", "scaled", "skewed")),
+    "linear": (
+        rules.linear,
+        ("folded", "bands"),
+        ("exponentiated", "scaled", "skewed"),
+    ),
     "sparse": (rules.sparse, ("", "bands"), ("", "scaled")),
-    "product": (rules.product, ("", "bands"), ("", "exponentiated", "scaled", "rounded")),
+    "product": (
+        rules.product,
+        ("", "bands"),
+        ("", "exponentiated", "scaled", "rounded"),
+    ),
     "periodic": (rules.periodic, ("", "folded", "bands"), ("", "rounded")),
     "waves": (rules.waves, ("", "bands"), ("", "rounded")),
-    "category": (rules.category, ("", "folded", "bands"), ("", "exponentiated", "rounded")),
-    "order": (rules.order, ("", "folded", "bands"), ("", "exponentiated", "rounded")),
-    "match": (rules.match, ("",), ("", "exponentiated", "powers", "scaled", "rounded")),
-    "place": (rules.place, ("", "folded", "bands"), ("", "powers", "scaled", "rounded")),
-    "centres": (rules.centres, ("",), ("", "exponentiated", "powers", "scaled", "rounded")),
-    "largest": (rules.largest, ("",), ("", "exponentiated", "powers", "scaled", "skewed")),
+    "category": (
+        rules.category,
+        ("", "folded", "bands"),
+        ("", "exponentiated", "rounded"),
+    ),
+    "order": (
+        rules.order,
+        ("", "folded", "bands"),
+        ("", "exponentiated", "rounded"),
+    ),
+    "match": (
+        rules.match,
+        ("",),
+        ("", "exponentiated", "powers", "scaled", "rounded"),
+    ),
+    "place": (
+        rules.place,
+        ("", "folded", "bands"),
+        ("", "powers", "scaled", "rounded"),
+    ),
+    "centres": (
+        rules.centres,
+        ("",),
+        ("", "exponentiated", "powers", "scaled", "rounded"),
+    ),
+    "largest": (
+        rules.largest,
+        ("",),
+        ("", "exponentiated", "powers", "scaled", "skewed"),
+    ),
 }
 
 
 def _folded(rule: LabelRule, middle: float) -> LabelRule:
-    return LabelRule(lambda x: (rule.score(x) - middle).abs(), rule.parameters | {"middle": middle})
+    return LabelRule(
+        lambda x: (rule.score(x) - middle).abs(),
+        rule.parameters | {"middle": middle},
+    )
 
 
 def _single(name: str, way: str, shape: str, draws: Draws) -> Problem:
     columns = rules.draw_columns(draws)
+    # This rule reads codes.
     if name == "match":
-        columns = replace(columns, codes=tuple(draws.subset(COLUMNS, 4, CODES - 1)), levels=CODES)
+        columns = replace(
+            columns,
+            codes=tuple(draws.subset(COLUMNS, 4, CODES - 1)),
+            levels=CODES,
+        )
     shaped = rules.SHAPES[shape](draws)
     reference = shaped.read(columns.draw(draws, REFERENCE))
     rule = SINGLE_RULES[name][0](draws, columns)
-    if way == "folded":  # by the distance from the middle
+    # By the distance from the middle.
+    if way == "folded":
         rule = _folded(rule, rules.cuts_of(rule, reference, 2)[0])
     classes = draws.whole(3, 5) if way == "bands" else len(rule.cuts or (0,)) + 1
     return _table(draws, columns, rule, shaped, reference, classes)
@@ -164,18 +250,28 @@ SINGLE = tuple(_SHUFFLED[12:])
 # Scikit-learn's real tables, at their own widths, and its generators. Real tables are small, so a split may hold a row
 # more than once, each time with other noise; no two splits of a task share a row.
 
-ROWS = 4096  # that a generator gives for an instance: enough for all splits
+# Rows that a generator gives for an instance: enough for all splits.
+ROWS = 4096
 REAL = ("breast_cancer", "wine", "diabetes", "digits", "iris")
 
 # Generators and the parameters that an instance draws for each.
 GENERATED: dict[str, Callable[[Draws], dict[str, Any]]] = {
-    "friedman1": lambda draws: {"n_features": 10, "noise": draws.number(0.0, 1.0)},
+    "friedman1": lambda draws: {
+        "n_features": 10,
+        "noise": draws.number(0.0, 1.0),
+    },
     "friedman2": lambda draws: {},
     "friedman3": lambda draws: {},
     "hastie": lambda draws: {},
-    "gaussian_quantiles": lambda draws: {"n_features": COLUMNS, "n_classes": draws.whole(2, 4)},
+    "gaussian_quantiles": lambda draws: {
+        "n_features": COLUMNS,
+        "n_classes": draws.whole(2, 4),
+    },
     "moons": lambda draws: {"noise": draws.number(0.1, 0.3)},
-    "circles": lambda draws: {"noise": draws.number(0.05, 0.15), "factor": draws.number(0.4, 0.7)},
+    "circles": lambda draws: {
+        "noise": draws.number(0.05, 0.15),
+        "factor": draws.number(0.4, 0.7),
+    },
     "classification": lambda draws: {
         "n_features": COLUMNS,
         "n_informative": draws.whole(4, 8),
@@ -194,6 +290,7 @@ def _real(name: str, draws: Draws) -> Problem:
     """Show all columns of a table in a little noise: three to six classes of digits, two or three bands of diabetes,
     all classes of the others.
     """
+    # A class of the task is one class of the table, or a band of its target.
     labels = draws.bundled(name).y
     classes = int(labels.max()) + 1
     if name == "diabetes":
@@ -201,9 +298,11 @@ def _real(name: str, draws: Draws) -> Problem:
         groups = [[*range(BANDS)][k * BANDS // count : (k + 1) * BANDS // count] for k in range(count)]
     else:
         groups = [[label] for label in (draws.subset(classes, 3, 6) if name == "digits" else range(classes))]
-    noise = draws.number(0.05, 0.2)  # of each column's deviation
+    # Noise as a share of each column's deviation.
+    noise = draws.number(0.05, 0.2)
 
     def sample(draws: Draws, n: int) -> tuple[Tensor, Tensor]:
+        # Noise makes a row that comes again another row.
         source = draws.bundled(name)
         y = draws.labels(n, len(groups))
         values = source.x.flatten(1)
@@ -217,15 +316,18 @@ def _generated(name: str, draws: Draws) -> Problem:
     """Draw one table of a generator; two columns get ten of noise beside them, and targets are cut at their median."""
     from sklearn import datasets
 
+    # scikit-learn draws by a seed of its own, which is recorded.
     seed = draws.whole(0, 2**30)
     options = GENERATED[name](draws)
     generator = getattr(datasets, "make_hastie_10_2" if name == "hastie" else f"make_{name}")
     values, target, *_ = generator(n_samples=ROWS, random_state=seed, **options)
-    if name.startswith("friedman"):  # the target is a number
+    # The target is a number.
+    if name.startswith("friedman"):
         labels = target.argsort(kind="stable").argsort() * 2 // ROWS
     else:
         labels = np.unique(target, return_inverse=True)[1]
     rows, targets = checked(f"scikit-learn {name}", values, labels)
+    # Columns of noise stand beside a plane of two.
     if rows.shape[1] == 2:
         rows = torch.cat((rows, draws.normal(ROWS, COLUMNS - 2)), 1)
     classes = int(targets.max()) + 1

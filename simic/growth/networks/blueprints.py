@@ -26,13 +26,20 @@ from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
 from simic.errors import SimicError
-from simic.growth.networks.layers import CausalAttention, OpenReLU, Samplewise, group_norm, per_sample
+from simic.growth.networks.layers import (
+    CausalAttention,
+    OpenReLU,
+    Samplewise,
+    group_norm,
+    per_sample,
+)
 
 Shape = tuple[int, ...]
 Build = Callable[[Shape], nn.Module]
 B = TypeVar("B", bound=Build)
 M = TypeVar("M", bound=nn.Module)
-SE_SCALE_BIAS = 3.0  # sigmoid(3) ≈ 0.95: a squeeze-excitation seed starts as almost the identity
+# σ(3) ≈ 0.95: a squeeze-excitation seed starts as almost the identity.
+SE_SCALE_BIAS = 3.0
 
 
 def count_params(module: nn.Module) -> int:
@@ -47,6 +54,7 @@ def count_flops(module: nn.Module, shape: Shape, dtype: torch.dtype = torch.floa
     """
     module = module.to("meta")
     counts = []
+    # The difference of two batches is the cost of one more sample.
     for samples in (1, 2):
         with FlopCounterMode(display=False) as counter, torch.no_grad():
             module(torch.empty(samples, *shape, device="meta", dtype=dtype))
@@ -54,7 +62,13 @@ def count_flops(module: nn.Module, shape: Shape, dtype: torch.dtype = torch.floa
     return counts[1] - counts[0]
 
 
-def probe(module: nn.Module, name: str, shape: Shape, expected: Shape, dtype: torch.dtype = torch.float32) -> None:
+def probe(
+    module: nn.Module,
+    name: str,
+    shape: Shape,
+    expected: Shape,
+    dtype: torch.dtype = torch.float32,
+) -> None:
     """Try a module on the meta device.
 
     Args:
@@ -119,7 +133,8 @@ class Blueprint:
 
 
 _REGISTRY: dict[tuple[str, str], Blueprint] = {}
-_SHARED: dict[str, str] = {}  # family -> whose blueprints it grows
+# By family, the one whose blueprints it grows.
+_SHARED: dict[str, str] = {}
 
 
 def share_blueprints(family: str, owner: str) -> None:
@@ -150,6 +165,7 @@ def families_with_blueprints() -> set[str]:
 
 def blueprints_of(family: str) -> tuple[Blueprint, ...]:
     """List the family's blueprints in the order of registration, which is their action index."""
+    # A family may grow those of another.
     owner = _SHARED.get(family, family)
     blueprints = tuple(item for item in _REGISTRY.values() if item.family == owner)
     if not blueprints:
@@ -214,6 +230,7 @@ class SqueezeExcitation(Samplewise):
         reduced = max(1, channels // 4)
         self.squeeze = nn.Linear(channels, reduced, bias=False)
         self.excite = nn.Linear(reduced, channels)
+        # All samples start with the same scale, close to 1.
         nn.init.zeros_(self.excite.weight)
         nn.init.constant_(self.excite.bias, SE_SCALE_BIAS)
 
@@ -266,6 +283,7 @@ class _ConvNormReLU(Samplewise):
 def conv_small(shape: Shape) -> nn.Module:
     """x + relu(GN(1×1 x)), the convolution 0: C² + 2C parameters."""
     branch = _ConvNormReLU(shape[0], 1)
+    # The branch starts as zeros; OpenReLU lets its gradient pass.
     zeroed(branch.conv)
     return Residual(branch=branch)
 
@@ -308,10 +326,15 @@ def lora_large(shape: Shape) -> nn.Module:
     return lora(shape, rank=32)
 
 
-@blueprint("attention", "transformer", closing=("attention.out.weight", "attention.out.bias"))
+@blueprint(
+    "attention",
+    "transformer",
+    closing=("attention.out.weight", "attention.out.bias"),
+)
 def attention(shape: Shape) -> nn.Module:
     """x + causal attention, its output projection 0: 4D² + 4D parameters."""
     layer = CausalAttention(shape[-1])
+    # The branch starts as zeros.
     zeroed(layer.out)
     return Residual(attention=layer)
 

@@ -25,6 +25,7 @@ class Gate(Samplewise):
         self.out = nn.Linear(units, 1)
 
     def forward(self, x: Tensor) -> Tensor:
+        # A map is pooled over its pixels, a vector is taken as it is.
         pooled = x.flatten(2).mean(-1) if x.dim() > 2 else x
         return torch.sigmoid(self.out(torch.relu(self.hidden(pooled))))
 
@@ -54,7 +55,14 @@ class StraightThrough(Function):
         return grads[0], grads[0]
 
 
-def blend(operator: Blend, h: Tensor, s: Tensor, x: Tensor, alpha: Tensor, gate: Tensor | None) -> Tensor:
+def blend(
+    operator: Blend,
+    h: Tensor,
+    s: Tensor,
+    x: Tensor,
+    alpha: Tensor,
+    gate: Tensor | None,
+) -> Tensor:
     """Blend a seed's features into its host's: ``[R, B, …, C]``, exactly h at alpha 0.
 
     Args:
@@ -74,7 +82,13 @@ def blend(operator: Blend, h: Tensor, s: Tensor, x: Tensor, alpha: Tensor, gate:
 
 
 def blend_gradients(
-    operator: Blend, grad: Tensor, h: Tensor, s: Tensor, x: Tensor, alpha: Tensor, gate: Tensor | None
+    operator: Blend,
+    grad: Tensor,
+    h: Tensor,
+    s: Tensor,
+    x: Tensor,
+    alpha: Tensor,
+    gate: Tensor | None,
 ) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
     """Differentiate ``blend`` by h, s, x (None: it does not read x) and gate (None: there is none).
 
@@ -84,13 +98,16 @@ def blend_gradients(
     """
     amplitude = alpha.view(-1, *[1] * (h.dim() - 1))
     if operator is Blend.MULTIPLY:
+        # d(h (1 + a tanh(s - x))): by h, by s, and by x with the other sign.
         bent = torch.tanh(s - x)
         grad_s = grad * h * (amplitude * (1 - bent * bent))
         return grad * (1 + amplitude * bent), grad_s, -grad_s, None
     grad_gate = None
     if gate is not None:
+        # d lerp(h, s, a g) by g is a (s - h), summed over the features that share a gate.
         pull = (grad * (s - h)).flatten(gate.dim() - 1).sum(-1, keepdim=True)
         grad_gate = pull * alpha.view(-1, *[1] * (gate.dim() - 1))
         amplitude = amplitude * gate.view(*gate.shape[:-1], *[1] * (h.dim() - gate.dim() + 1))
+    # d lerp(h, s, a) is a by s and 1 - a by h.
     grad_s = grad * amplitude
     return grad - grad_s, grad_s, None, grad_gate

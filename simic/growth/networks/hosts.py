@@ -12,14 +12,20 @@ from simic import registry
 from simic.errors import SimicError
 from simic.growth.life.vocabulary import Stage
 from simic.growth.networks import images, tabular, transformer  # noqa: F401 - they register the shipped families
-from simic.growth.networks.blueprints import count_flops, count_params, families_with_blueprints, probe
+from simic.growth.networks.blueprints import (
+    count_flops,
+    count_params,
+    families_with_blueprints,
+    probe,
+)
 from simic.growth.networks.family import Anatomy, Shape, families, family_of
 from simic.growth.networks.layers import check_norm
 from simic.params import Host
 
 PRESETS = {name: family_of(name).presets for name in registry.shipped(registry.FAMILY)}
 _INPUTS = {1: "tokens (context,)", 3: "images (channels, height, width)"}
-_DIMENSIONS = dict.fromkeys(PRESETS, (3,)) | {"transformer": (1,)}  # of a user's family: any
+# Dimensions of a sample that shipped families take; a user's family takes any.
+_DIMENSIONS = dict.fromkeys(PRESETS, (3,)) | {"transformer": (1,)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +44,8 @@ class HostSpec(Anatomy):
     gate: Callable[[Shape], nn.Module]
     params: int
     flops_per_sample: int
-    reads_input: bool = False  # seeds read the sample and are added to the features
+    # Seeds read the sample and are added to the features.
+    reads_input: bool = False
 
     @property
     def slots(self) -> int:
@@ -54,11 +61,16 @@ class HostSpec(Anatomy):
 
     def modules(self) -> tuple[list[nn.Module], nn.Module]:
         """Build a fresh host as plain modules, segments and head, with their tied parameters shared."""
+        # A tied parameter of the head is the first segment's.
         segments = [build() for build in self.segments]
         head = self.head()
         for name, source in self.tied.items():
             owner, _, leaf = name.rpartition(".")
-            setattr(head.get_submodule(owner), leaf, segments[0].get_parameter(source))
+            setattr(
+                head.get_submodule(owner),
+                leaf,
+                segments[0].get_parameter(source),
+            )
         return segments, head
 
 
@@ -80,17 +92,23 @@ def build_host(
         SimicError: naming what does not fit.
     """
     family = family_of(host.family)
+    # A blueprint whose family nobody registered would never be grown.
     if strays := families_with_blueprints() - set(families()):
         raise SimicError(
             f"blueprints of family {sorted(strays)[0]!r}: no such host family; known: {', '.join(families())}"
         )
+    # The family must take such samples, and have such a preset.
     allowed = _DIMENSIONS.get(host.family, tuple(_INPUTS))
     if len(input_shape) not in allowed or min(input_shape) < 1:
         expected = " or ".join(_INPUTS[dimensions] for dimensions in allowed)
         raise SimicError(f"input shape {input_shape}: family {host.family} takes {expected}, each at least 1")
     if classes < 2:
         raise SimicError(f"classes = {classes}: must be at least 2")
-    if host.kernel_size is not None and host.family in ("mlp", "tables", "transformer"):
+    if host.kernel_size is not None and host.family in (
+        "mlp",
+        "tables",
+        "transformer",
+    ):
         raise SimicError(f"train.host.kernel_size = {host.kernel_size}: must be null for family {host.family}")
     if host.preset not in family.presets:
         raise SimicError(f"train.host.preset = {host.preset!r}: family {host.family} has {', '.join(family.presets)}")
@@ -105,8 +123,12 @@ def build_host(
         input_shape,
         classes,
     )
+    # Seeds have norms, which need values to be over.
     for slot, shape in enumerate(anatomy.slot_shapes):
-        check_norm(shape[-1:] if anatomy.features_last else shape, f"host {host.family}/{host.preset}, slot {slot}")
+        check_norm(
+            shape[-1:] if anatomy.features_last else shape,
+            f"host {host.family}/{host.preset}, slot {slot}",
+        )
     return HostSpec(
         **vars(anatomy),
         family=family.name,
@@ -123,13 +145,24 @@ def build_host(
 
 # On the meta device this takes longer than all else of building a host, and a run builds dozens of equal ones.
 @lru_cache(maxsize=64)
-def _count(build_anatomy: Callable[..., Anatomy], host: Host, inputs: Shape, classes: int) -> tuple[int, int]:
+def _count(
+    build_anatomy: Callable[..., Anatomy],
+    host: Host,
+    inputs: Shape,
+    classes: int,
+) -> tuple[int, int]:
     """Count parameters and FLOPs; every module must make of its features what the next one takes."""
+    # The shape between two modules is that of the slot there.
     anatomy = build_anatomy(host, inputs, classes)
     tokens = len(inputs) == 1
-    shapes = (inputs, *anatomy.slot_shapes, (*inputs, classes) if tokens else (classes,))
+    shapes = (
+        inputs,
+        *anatomy.slot_shapes,
+        (*inputs, classes) if tokens else (classes,),
+    )
     params = flops = 0
     for k, build in enumerate((*anatomy.segments, anatomy.head)):
+        # On the meta device nothing is allocated or drawn.
         with torch.device("meta"):
             module = build()
         dtype = torch.int64 if tokens and k == 0 else torch.float32
@@ -138,5 +171,6 @@ def _count(build_anatomy: Callable[..., Anatomy], host: Host, inputs: Shape, cla
         params += count_params(module)
         flops += count_flops(module, shapes[k], dtype)
         if build is anatomy.head:
+            # Tied parameters are the first segment's: count them once.
             params -= sum(module.get_parameter(name).numel() for name in anatomy.tied)
     return params, flops

@@ -7,7 +7,12 @@ from functools import partial
 from torch import Tensor, nn
 
 from simic.growth.networks.family import Anatomy, Shape, host_family
-from simic.growth.networks.layers import FlatLinear, Samplewise, check_norm, group_norm
+from simic.growth.networks.layers import (
+    FlatLinear,
+    Samplewise,
+    check_norm,
+    group_norm,
+)
 from simic.params import Host
 
 MIN_POOLED_PIXELS = 2
@@ -15,7 +20,11 @@ MIN_POOLED_PIXELS = 2
 
 # Channels of the blocks, size of their kernels. impaired: too weak alone, so growth pays: it mixes no neighbours
 # (digits, 25 epochs, 3 hosts each: 27 % alone, 68 % with a bottleneck in slot 0).
-CNN_PRESETS = {"baseline": ((8, 16, 32), 3), "deep": ((8, 16, 32, 64, 128), 3), "impaired": ((4, 8, 16), 1)}
+CNN_PRESETS = {
+    "baseline": ((8, 16, 32), 3),
+    "deep": ((8, 16, 32, 64, 128), 3),
+    "impaired": ((4, 8, 16), 1),
+}
 MLP_PRESETS = {"baseline": (64, 64, 64), "deep": (64, 64, 64, 64, 64)}
 
 
@@ -52,6 +61,7 @@ def cnn(host: Host, input_shape: Shape, classes: int) -> Anatomy:
     segments = []
     shapes = []
     for slot, out in enumerate(widths):
+        # A block has a norm, and pools while enough pixels are left.
         check_norm((out, height, width), f"host cnn, block {slot}")
         pool = min(height, width) >= 2 * MIN_POOLED_PIXELS
         segments.append(partial(conv_block, channels, out, kernel, pool))
@@ -60,15 +70,27 @@ def cnn(host: Host, input_shape: Shape, classes: int) -> Anatomy:
             width //= 2
         channels = out
         shapes.append((out, height, width))
+    # What the preset decided is recorded, so that the network outlives the preset.
     config = host.model_copy(update={"widths": widths, "kernel_size": kernel})
-    return Anatomy(tuple(segments), partial(ConvHead, channels, classes), tuple(shapes), config)
+    return Anatomy(
+        tuple(segments),
+        partial(ConvHead, channels, classes),
+        tuple(shapes),
+        config,
+    )
 
 
 @host_family("mlp", presets=tuple(MLP_PRESETS))
 def mlp(host: Host, input_shape: Shape, classes: int) -> Anatomy:
     """Build one layer per slot, then a linear classifier."""
     widths = host.widths or MLP_PRESETS[host.preset]
+    # Pixels of all channels are one vector.
     inputs = (math.prod(input_shape), *widths[:-1])
     segments = tuple(partial(FlatLinear, *sizes, relu=True) for sizes in zip(inputs, widths, strict=True))
     config = host.model_copy(update={"widths": widths})
-    return Anatomy(segments, partial(nn.Linear, widths[-1], classes), tuple((size,) for size in widths), config)
+    return Anatomy(
+        segments,
+        partial(nn.Linear, widths[-1], classes),
+        tuple((size,) for size in widths),
+        config,
+    )

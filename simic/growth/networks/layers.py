@@ -25,6 +25,7 @@ def per_sample(parameter: Tensor, x: Tensor) -> Tensor:
     """Match a scalar parameter ``[1]`` to samples ``x``; of R networks ``[R, 1]``, one for each of ``[R · B, …]``."""
     if parameter.shape[-1] != 1 or parameter.dim() > 2:
         raise SimicError(f"per_sample of a parameter {tuple(parameter.shape)}: must be one number per network")
+    # One network: the parameter broadcasts by itself.
     if parameter.numel() == 1:
         return parameter
     return parameter.repeat_interleave(len(x) // len(parameter), 0).view(-1, *[1] * (x.dim() - 1))
@@ -57,6 +58,7 @@ def group_norm(channels: int) -> nn.GroupNorm:
 def check_norm(shape: tuple[int, ...], name: str) -> None:
     """Refuse a norm over too few values: it would output little but its bias, whatever the input."""
     channels, *pixels = shape
+    # A group norm is over pixels and channels of a group, a layer norm over all features.
     values = math.prod(pixels) * channels // (norm_groups(channels) if pixels else 1)
     if values < MIN_NORM_VALUES:
         raise SimicError(
@@ -94,6 +96,7 @@ class CausalAttention(Samplewise):
     def forward(self, x: Tensor) -> Tensor:
         # Of each head [B, heads, L, d]: softmax(q kᵀ / √d) v over the past.
         q, k, v = (part.unflatten(-1, (ATTENTION_HEADS, -1)).transpose(-3, -2) for part in self.qkv(x).chunk(3, -1))
+        # A position looks at itself and at those before it.
         past = torch.ones(q.shape[-2], q.shape[-2], dtype=torch.bool, device=q.device).tril()
         scores = (q @ k.transpose(-2, -1)) * q.shape[-1] ** -0.5
         weights = scores.masked_fill(~past, -torch.inf).softmax(-1)

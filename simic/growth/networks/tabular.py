@@ -27,26 +27,49 @@ from simic.growth.networks.family import Anatomy, Shape, host_family
 from simic.growth.networks.layers import FlatLinear, Samplewise
 from simic.params import Host
 
-WIDTH = 32  # of both hidden layers
+# Width of both hidden layers.
+WIDTH = 32
 FEATURES_AT_FULL_WEIGHT = 16
-GAIN = 3.0  # of all features: steps of AdamW on B are as long whatever they are
-LEAST_STD, LEAST_EXPONENT = 1e-6, -20.0
-SHARPNESS = 40.0  # of equality: two values 0.13 apart count half
-FREQUENCIES, BASE_FREQUENCY, SPREAD = 2, 4.0, 0.75
-CENTRES, BINS, KNOTS = 48, 12, 24
-GATE_PULL = 0.002  # towards 0, in units of the loss; ours, docs/history/experiments.md
+# Factor of all features: steps of AdamW on B are equally long whatever the features are.
+GAIN = 3.0
+# What is smaller counts as 0.
+LEAST_STD = 1e-6
+# Not below e^−20: products of denormal numbers take a hundred times as long.
+LEAST_EXPONENT = -20.0
+# Sharpness of equality: two values 0.13 apart count half.
+SHARPNESS = 40.0
+# Frequencies of a column, which start at 4 · e^±0.75.
+FREQUENCIES = 2
+BASE_FREQUENCY = 4.0
+SPREAD = 0.75
+CENTRES = 48
+BINS = 12
+KNOTS = 24
+# Pull of gates towards 0, in units of the loss; ours, docs/history/experiments.md.
+GATE_PULL = 0.002
 
 PRESETS = {"baseline": (WIDTH, WIDTH)}
 
 
 def _head(first: int, second: int, classes: int) -> nn.Module:
-    return nn.Sequential(nn.ReLU(), nn.Linear(first, second), nn.ReLU(), nn.Linear(second, classes))
+    return nn.Sequential(
+        nn.ReLU(),
+        nn.Linear(first, second),
+        nn.ReLU(),
+        nn.Linear(second, classes),
+    )
 
 
 # A seed does not read the host's features, so once it acts there is nothing to cut: its host gets the whole gradient.
-@host_family("tables", presets=tuple(PRESETS), isolated=frozenset({Stage.TRAINING}), reads_input=True)
+@host_family(
+    "tables",
+    presets=tuple(PRESETS),
+    isolated=frozenset({Stage.TRAINING}),
+    reads_input=True,
+)
 def tables(host: Host, input_shape: Shape, classes: int) -> Anatomy:
     """Build D → 32 → ReLU → 32 → ReLU → classes; the slot is the first pre-activation."""
+    # Seeds compare columns with each other.
     if math.prod(input_shape) < 2:
         raise SimicError(f"input shape {input_shape}: family tables compares columns: there must be at least two")
     first, second = host.widths or PRESETS[host.preset]
@@ -72,6 +95,7 @@ class RowSeed(Samplewise):
         return parameter if self.out.dim() == 3 else parameter[None]
 
     def forward(self, x: Tensor) -> Tensor:
+        # Samples of all networks lie one after the other; group them by network.
         out = self.many(self.out)
         return self.added(x.flatten(1).unflatten(0, (len(out), -1)), out).flatten(0, 1)
 
@@ -97,10 +121,15 @@ class FixedSeed(RowSeed):
     scale: Tensor
 
     def __init__(self, shape: Shape, features: int | None = None, **constants: Shape) -> None:
-        features = features or shape[0]  # one for each column
+        # By default one feature for each column.
+        features = features or shape[0]
         super().__init__(shape, features)
         self._constants = tuple(constants)
-        for name, size in {"mean": (features,), "scale": (features,), **constants}.items():
+        for name, size in {
+            "mean": (features,),
+            "scale": (features,),
+            **constants,
+        }.items():
             self.register_parameter(name, nn.Parameter(torch.zeros(size), requires_grad=False))
 
     def added(self, x: Tensor, out: Tensor) -> Tensor:
@@ -117,9 +146,12 @@ class FixedSeed(RowSeed):
 
     def fit(self, rows: Tensor) -> dict[str, Tensor]:
         """Fit the seed to rows ``[R, n, D]`` of R tasks; parameters ``[R, …]`` by name."""
-        columns = rows.permute(2, 0, 1).contiguous()  # [D, R, n]
+        # [D, R, n].
+        columns = rows.permute(2, 0, 1).contiguous()
+        # First what the features are made of, then their scale.
         fitted = self.prepare(columns)
         raw = self.raw(columns, fitted)
+        # Many features together move as fast as sixteen.
         weight = GAIN * min(1.0, math.sqrt(FEATURES_AT_FULL_WEIGHT / len(raw)))
         std = raw.std(dim=-1, correction=0).T
         # A feature that does not vary says nothing: it stays 0.
@@ -161,7 +193,6 @@ class Equality(_PairSeed, Samplewise):
     """exp(−40 (xᵢ − xⱼ)²): do two columns hold the same value?"""
 
     def of_difference(self, difference: Tensor) -> Tensor:
-        # Not below e^−20: products of denormal numbers take a hundred times as long.
         return difference.square_().mul_(-SHARPNESS).clamp_(min=LEAST_EXPONENT).exp_()
 
 
@@ -190,6 +221,7 @@ class Gated(RowSeed, Samplewise):
         self.hidden = nn.Linear(shape[0], 2 * shape[1])
 
     def features(self, x: Tensor) -> Tensor:
+        # Half of the units are values, half of them gates.
         value, gate = self.dense(self.hidden, x).chunk(2, -1)
         return value * gate
 
@@ -212,12 +244,15 @@ class Radial(FixedSeed, Samplewise):
     def raw(self, x: Tensor, fitted: Mapping[str, Tensor]) -> Tensor:
         centres = fitted["centres"]
         width = fitted["width"]
-        product = torch.bmm(centres, x.transpose(0, 1))  # [R, centres, B]
+        # [R, centres, B].
+        # ‖x − c‖² = ‖x‖² + ‖c‖² − 2 x·c, one matrix product for all centres.
+        product = torch.bmm(centres, x.transpose(0, 1))
         distance = _squared_length(x)[:, None] + centres.square().sum(-1, keepdim=True) - 2 * product
         return torch.exp((distance / -width[:, None]).clamp_(LEAST_EXPONENT, 0.0)).transpose(0, 1)
 
     def prepare(self, columns: Tensor) -> dict[str, Tensor]:
-        chosen = torch.arange(CENTRES, device=columns.device) % columns.shape[-1]  # fewer rows come round again
+        # Where there are fewer rows than centres, they come round again.
+        chosen = torch.arange(CENTRES, device=columns.device) % columns.shape[-1]
         centres = columns[:, :, chosen].permute(1, 2, 0).contiguous()
         # The mean over all ordered pairs is twice the variance.
         spread = 2 * centres.var(dim=1, correction=0).sum(-1, keepdim=True)
@@ -246,6 +281,7 @@ class ColumnGate(RowSeed, Samplewise):
         self.hidden = nn.Linear(shape[0], shape[1])
 
     def features(self, x: Tensor) -> Tensor:
+        # A scale below 0 counts as 0: the column is left out.
         gate: Tensor = _Pull.apply(self.many(self.gate).relu())
         return self.dense(self.hidden, x * gate[:, None]).relu()
 
@@ -258,6 +294,7 @@ class Bins(FixedSeed, Samplewise):
         super().__init__(shape, BINS * shape[0], edges=(BINS - 1, shape[0]))
 
     def raw(self, x: Tensor, fitted: Mapping[str, Tensor]) -> Tensor:
+        # A value is in a bin if it is above its lower edge and not above its upper one.
         above = [torch.ones_like(x)]
         above += [(x >= edge.T[..., None]).to(x.dtype) for edge in fitted["edges"].unbind(1)]
         above += [torch.zeros_like(x)]
@@ -276,6 +313,7 @@ class NormalScores(FixedSeed, Samplewise):
         super().__init__(shape, knots=(KNOTS, shape[0]))
 
     def raw(self, x: Tensor, fitted: Mapping[str, Tensor]) -> Tensor:
+        # A value's rank is the number of quantiles that it is not below.
         below = torch.full_like(x, 0.5)
         for knot in fitted["knots"].unbind(1):
             below += x >= knot.T[..., None]
@@ -334,6 +372,7 @@ class Together(Samplewise):
             self.add_module(item.name, item.build(shape))
 
     def forward(self, x: Tensor) -> Tensor:
+        # Their outputs add up, in the order of registration.
         first, *rest = (self.get_submodule(name)(x) for name in self.names)
         for added in rest:
             first = first + added

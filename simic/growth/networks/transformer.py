@@ -11,12 +11,20 @@ from simic.errors import SimicError
 from simic.growth.life.vocabulary import Stage
 from simic.growth.networks.family import Anatomy, Shape, host_family
 from simic.growth.networks.grafting import TokenGate
-from simic.growth.networks.layers import ATTENTION_HEADS, CausalAttention, Samplewise
+from simic.growth.networks.layers import (
+    ATTENTION_HEADS,
+    CausalAttention,
+    Samplewise,
+)
 from simic.params import Host
 
 # Width of each segment (all equal: the residual stream), whether blocks have attention, factor of their MLP.
 # impaired: a model of byte pairs, because no block looks at another position; an attention seed lets it.
-PRESETS = {"baseline": ((32,) * 3, True, 4), "deep": ((32,) * 5, True, 4), "impaired": ((16,) * 3, False, 2)}
+PRESETS = {
+    "baseline": ((32,) * 3, True, 4),
+    "deep": ((32,) * 5, True, 4),
+    "impaired": ((16,) * 3, False, 2),
+}
 
 
 class Embedding(nn.Module):
@@ -38,10 +46,14 @@ class TransformerBlock(Samplewise):
         super().__init__()
         self.attention = nn.Sequential(nn.LayerNorm(width), CausalAttention(width)) if attention else None
         self.mlp = nn.Sequential(
-            nn.LayerNorm(width), nn.Linear(width, factor * width), nn.GELU(), nn.Linear(factor * width, width)
+            nn.LayerNorm(width),
+            nn.Linear(width, factor * width),
+            nn.GELU(),
+            nn.Linear(factor * width, width),
         )
 
     def forward(self, x: Tensor) -> Tensor:
+        # Each part reads a normalised copy of the stream and adds to it (pre-LN).
         if self.attention is not None:
             x = x + self.attention(x)
         return x + self.mlp(x)
@@ -78,14 +90,19 @@ def transformer(host: Host, input_shape: Shape, classes: int) -> Anatomy:
     preset_widths, has_attention, factor = PRESETS[host.preset]
     widths = host.widths or preset_widths
     width = widths[0]
+    # The residual stream has one width, which the attention's heads share.
     if len(set(widths)) > 1 or width % ATTENTION_HEADS:
         raise SimicError(
             f"train.host.widths = {list(widths)}: a transformer's must all be equal and a multiple of {ATTENTION_HEADS}"
         )
+    # The first segment embeds the tokens, and the head shares its matrix.
     context = input_shape[0]
     first = partial(first_segment, classes, context, width, has_attention, factor)
     return Anatomy(
-        segments=(first, *(partial(TransformerBlock, width, has_attention, factor) for _ in widths[1:])),
+        segments=(
+            first,
+            *(partial(TransformerBlock, width, has_attention, factor) for _ in widths[1:]),
+        ),
         head=partial(TiedHead, classes, width),
         slot_shapes=((context, width),) * len(widths),
         config=host.model_copy(update={"widths": widths}),
