@@ -1,17 +1,15 @@
 """Conclusions that benchmarks draw from what they measured, and the page that states them; speeds are no test."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from scipy import stats
 
-from benchmarks import agent, controller, mutants, page, population, rules, scaling
+from benchmarks import agent, controller, mutants, page, rules
 from benchmarks.agent_tasks import GRID, PickLegal
 from benchmarks.speed_gate import GATES, RESULT
-from simic import params
 from tests.audit.synthetic import evaluation, headroom
 
 ROOT = Path(__file__).parents[1]
@@ -59,17 +57,6 @@ def test_everyone_is_tuned_on_seeds_of_its_own_and_compared_by_welch(work) -> No
     assert rows["simic"]["median_steps_to_solve"] == 2048
 
 
-def test_runs_are_done_once_by_this_code_and_for_these_steps(work, monkeypatch) -> None:
-    job = agent.tuning("CartPole-v1", "simic", work)[0]
-    done = json.loads(job.path.read_text())
-    assert job.cell() == done
-    monkeypatch.setattr(agent, "execute", None)  # would be called
-    agent.run(agent.tuning("CartPole-v1", "simic", work), 1)
-    for changed in ({"code": "other"}, {"steps": 2 * done["steps"]}):
-        job.path.write_text(json.dumps(done | changed))
-        assert job.cell() is None
-
-
 def test_the_page_is_what_all_results_say() -> None:
     """Results of which nothing is said are not kept; some are read by tests."""
     results = {path.stem: json.loads(path.read_bytes()) for path in (ROOT / page.RESULTS).glob("*.json")}
@@ -90,33 +77,6 @@ def test_masked_task_pays_for_the_best_legal_choice_alone() -> None:
     assert ended
     with pytest.raises(ValueError, match="not legal"):
         env.step(int(np.flatnonzero(~env.action_masks())[0]))
-
-
-# --- hosts ---
-
-
-def test_hosts_are_timed_beside_plain_modules(tmp_path, monkeypatch) -> None:
-    """With little of everything; what is there is not measured again."""
-    case, out = "mlp", tmp_path / "population.json"
-    monkeypatch.setattr(population, "TIMED_BATCHES", 1)
-    monkeypatch.setitem(population.CASES, case, replace(population.CASES[case], training=8, batch=4))
-    command = f"population --cases {case} --envs 2 --repeats 1 --device cpu --out {out}"
-    monkeypatch.setattr("sys.argv", command.split())
-    population.main()
-    found = json.loads(out.read_text())
-    [row] = found["rows"]
-    seconds = row["training_seconds"]
-    best = min(seconds[name] for name in ("plain", "plain channels-last") if name in seconds)
-    assert (row["case"], row["envs"]) == (case, 2) and row["speedup"]["loop"] == pytest.approx(best / seconds["loop"])
-    assert f"| 2 | {row['speedup']['auto']:.2f} |" in page.text({"population": found})
-    before = out.stat().st_mtime_ns
-    population.main()
-    assert out.stat().st_mtime_ns == before
-
-
-def test_the_rows_of_the_scaling_table_have_params_that_are_allowed() -> None:
-    tree = params.load(ROOT / "params.yaml", scaling.settings(4096, 2, 12))
-    assert (tree.train.envs, tree.train.middle_episode, tree.runtime.processes) == (4096, 12, 2)
 
 
 # --- rules and controllers ---

@@ -77,11 +77,6 @@ for words in (["--help"], ["grow"]):
     assert done.stderr == "simic: grow: needs data, a file or a folder, or --task NAME; see simic grow --help\n"
 
 
-def test_a_name_that_acts_on_a_terminal_is_shown_and_does_not_act(simic: Simic) -> None:
-    said = simic.refuses("table", "a\x1b[2J\nb")
-    assert said.startswith(r"simic: a\x1b[2J\nb/reports/metrics.json: no such file") and said.strip().isprintable()
-
-
 def test_show_opens_the_report_in_the_browser_or_says_where_it_is(
     simic: Simic, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,18 +12,14 @@ def standings() -> Standings:
 
 
 def test_the_table_has_the_score_of_every_policy_on_tasks_of_known_kinds() -> None:
+    """A name does nothing to the page that shows it."""
     groups = {"held_out": standings(), "held_out_kinds": standings()}
+    groups["held_out"].policies["\x1b[31mred"] = groups["held_out"].policies["zealous"]
     rows = artifacts.evaluation_rows(Evaluation.model_construct(standings=groups))
-    assert [row["policy"] for row in rows] == list(groups["held_out"].policies)
+    assert [row["policy"] for row in rows] == ["zealous", "static", "\\x1b[31mred"]
     assert rows[0] == {
         "policy": "zealous",
         "score (points)": 71.25,
         "95 % interval": "70.00 to 72.00",
         "parameters": 1234,
     }
-
-
-def test_a_name_does_nothing_to_what_shows_it() -> None:
-    named = {"\x1b[31mred": next(iter(standings().policies.values()))}
-    found = Evaluation.model_construct(standings={"train": standings().model_copy(update={"policies": named})})
-    assert [row["policy"] for row in artifacts.evaluation_rows(found)] == ["\\x1b[31mred"]
