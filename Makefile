@@ -26,7 +26,7 @@ help:
 	@echo 'make test     the tests            make check    lint, types, import contracts'
 	@echo 'make format   rewrite formatting   make serve    Prefect server and runner, MLflow UI (PORT=, MLFLOW_PORT=)'
 	@echo 'make prove    the long demonstrations (and make test-slow)    make clean    remove .venv and caches'
-	@echo 'make faults   known faults put into the pipeline: which does the audit find? (three hours)'
+	@echo 'make faults   known faults put into the code: which test notices each? (an hour of one core)'
 	@echo 'make bench    host trainings per core-second on this machine (some minutes)'
 	@echo 'make mutants  small defects put into the code: which do the tests notice? (an hour)'
 

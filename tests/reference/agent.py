@@ -22,7 +22,9 @@ Memory = tuple[Tensor, Tensor]  # hidden state and cell, which a GRU leaves as i
 MASKS = "masks."  # of each head, by name, among the tensors of decisions
 POLICY = "ppo/policy."  # of each weight, by name, among the tensors of a checkpoint
 NORM_EPSILON = 1e-5
-CLIP, VARIANCE_FLOOR, REWARD_SCALE_FLOOR = 10.0, 1e-4, 1e-2
+CLIP = 10.0
+VARIANCE_FLOOR = 1e-4
+REWARD_SCALE_FLOOR = 1e-2
 # Gains of first weights by prefix and suffix of the name, the first match counts: √2 before a tanh, 0.01 for logits,
 # 1 for the value and for embeddings, 0 for what a head reads of earlier choices.
 GAINS = (
@@ -63,7 +65,8 @@ class Interface:
 
     @classmethod
     def of(cls, specs: Mapping[str, Any]) -> "Interface":
-        action, seen = specs["action"], specs["observation"]
+        action = specs["action"]
+        seen = specs["observation"]
         factors = tuple(
             Factor(each["name"], each["size"], each["mask_given"], tuple(each["lean"]), each["described"])
             for each in action["heads"]
@@ -74,7 +77,8 @@ class Interface:
 
     def legal(self, rows: Rows, factor: int) -> Tensor:
         """Return which choices the masks of each row allow, bool ``[N, size]``, given its op and slot."""
-        described, actions = self.factors[factor], rows["actions"]
+        described = self.factors[factor]
+        actions = rows["actions"]
         mask = rows.get(f"{MASKS}{described.name}")
         if mask is None:
             return torch.ones(len(actions), described.size, dtype=torch.bool)
@@ -104,7 +108,9 @@ class Scale:
     def read(cls, tensors: Tensors, part: str) -> "Scale | None":
         """Read the scale of ``observation`` or ``reward`` from a checkpoint; None where nothing is scaled."""
         moments = {name: tensors.get(f"normalizers/{part}.{name}") for name in ("count", "mean", "m2")}
-        count, mean, squares = moments["count"], moments["mean"], moments["m2"]
+        count = moments["count"]
+        mean = moments["mean"]
+        squares = moments["m2"]
         return None if count is None or mean is None or squares is None else cls(float(count), mean, squares)
 
     def with_rows(self, rows: Tensor) -> "Scale":
@@ -112,7 +118,8 @@ class Scale:
         rows = rows[rows.isfinite().all(dim=1)]
         if not len(rows):
             return self
-        count, own = self.count + len(rows), rows.mean(dim=0)
+        count = self.count + len(rows)
+        own = rows.mean(dim=0)
         apart = own - self.mean.double()
         within = (rows - own).square().sum(dim=0)
         between = apart.square() * self.count * len(rows) / count
@@ -149,7 +156,9 @@ class Network:
     """Compute the policy from weights by the names of a checkpoint."""
 
     def __init__(self, weights: Tensors, interface: Interface, sizes: params.Policy) -> None:
-        self.weights, self.interface, self.sizes = weights, interface, sizes
+        self.weights = weights
+        self.interface = interface
+        self.sizes = sizes
         self.memories: dict[str, Memory] = {}  # of each trunk after every step that was read last, ``[T, E, H]``
 
     def read(
@@ -160,7 +169,8 @@ class Network:
         ``[T, E, C]`` and what the critic alone reads ``[T, E, n]``. Episodes begin where ``starts [T, E]`` says, else
         with the first step, before which each trunk's memory is ``memories``, else empty.
         """
-        self._starts, self._first = starts, memories or {}
+        self._starts = starts
+        self._first = memories or {}
         z = self._trunk("actor", features, categories)
         about = sum(factor.size * factor.described for factor in self.interface.factors)
         z = torch.cat((z, features[..., features.shape[-1] - about :]), dim=-1)
@@ -186,10 +196,12 @@ class Network:
         """Return the hidden states of an LSTM or GRU in torch's order of gates."""
         core = f"{trunk}.core.rnn"
         of_input = encoded @ self.weights[f"{core}.weight_ih_l0"].T + self.weights[f"{core}.bias_ih_l0"]
-        recurrent, bias = self.weights[f"{core}.weight_hh_l0"], self.weights[f"{core}.bias_hh_l0"]
+        recurrent = self.weights[f"{core}.weight_hh_l0"]
+        bias = self.weights[f"{core}.bias_hh_l0"]
         empty = torch.zeros(*encoded.shape[1:-1], self.sizes.core_units, dtype=torch.float64)
         hidden, cell = self._first.get(trunk, (empty, empty))
-        outputs, cells = [], []
+        outputs = []
+        cells = []
         for t, own in enumerate(of_input):
             if self._starts is not None:
                 hidden, cell = (torch.where(self._starts[t][:, None], 0.0, x) for x in (hidden, cell))
@@ -226,11 +238,14 @@ class Network:
         matters = self.interface.matters[actions[:, 0]]
         parts = []
         for k in range(actions.shape[1]):
-            used, chosen, legal = matters[:, k], actions[:, k], self.interface.legal(rows, k)
+            used = matters[:, k]
+            chosen = actions[:, k]
+            legal = self.interface.legal(rows, k)
             allowed = legal.gather(1, chosen[:, None])[:, 0]
             # Without a choice the one legal action is certain, whatever the weights.
             log_prob = torch.where(used & ~allowed, -math.inf, torch.zeros(len(actions), dtype=torch.float64))
-            entropy, off = torch.zeros_like(log_prob), torch.where(used, ~allowed, chosen != 0).double()
+            entropy = torch.zeros_like(log_prob)
+            off = torch.where(used, ~allowed, chosen != 0).double()
             at = (used & (legal.sum(dim=1) > 1)).nonzero()[:, 0]
             if len(at):
                 logits = self._logits(z[at], k, actions[at]).masked_fill(~legal[at], -math.inf)
@@ -245,12 +260,15 @@ class Network:
 
     def _logits(self, z: Tensor, k: int, actions: Tensor) -> Tensor:
         """Return the logits of factor k, given the op and, after the slot's head, the slot where the op uses one."""
-        own, op, slot = z, actions[:, 0], slots_of(actions)
+        own = z
+        op = actions[:, 0]
+        slot = slots_of(actions)
         if k >= 1:
             z = z + self.weights["choice_embeddings.0"][op]
         if k >= 2:
             z = z + torch.where(self.interface.matters[op][:, 1:2], self.weights["choice_embeddings.1"][slot], 0.0)
-        logits, factor = self._head(f"heads.{k}", z), self.interface.factors[k]
+        logits = self._head(f"heads.{k}", z)
+        factor = self.interface.factors[k]
         if not factor.described:
             return logits
         about = own[:, own.shape[1] - factor.size * factor.described :].unflatten(1, (factor.size, factor.described))
@@ -279,7 +297,8 @@ def misplaced(
     """Return how far each decision of one episode is from that of a checkpoint's weights ``[T]``, which see features
     ``[T, F]`` and categories ``[T, C]``.
     """
-    scale, network = Scale.read(tensors, "observation"), Network(policy_of(tensors), interface, sizes)
+    scale = Scale.read(tensors, "observation")
+    network = Network(policy_of(tensors), interface, sizes)
     seen = features if scale is None else scale.see(features, interface.flags)
     with torch.no_grad():
         z, _ = network.read(seen[:, None], categories[:, None], torch.full((len(seen), 1, interface.privileged), -1))
@@ -288,7 +307,8 @@ def misplaced(
 
 def noise(rng_seed: int, draw: int, iteration: int, env_ids: Sequence[int], steps: int, factors: int) -> Tensor:
     """Return the uniform numbers ``[T, E, K]`` by which actions are drawn."""
-    time, envs = torch.arange(steps)[:, None].numpy(), torch.tensor([list(env_ids)]).numpy()
+    time = torch.arange(steps)[:, None].numpy()
+    envs = torch.tensor([list(env_ids)]).numpy()
     return torch.from_numpy(streams.uniforms(streams.key(rng_seed, draw, iteration, envs, time), factors))
 
 

@@ -95,8 +95,10 @@ def shared_samples(folder: Path) -> Iterator[tuple[str, str, float]]:
     own or of all training tasks, bit for bit; likewise of what held-out tasks, and those that choose the checkpoint,
     are trained on.
     """
-    trained, tests = read(folder), read_held_out(folder)
-    names, training = _json(folder, "held_out"), set[bytes]()
+    trained = read(folder)
+    tests = read_held_out(folder)
+    names = _json(folder, "held_out")
+    training = set[bytes]()
     if names:  # of a data set alone training is its own split
         rows = _rows(trained, "train")
         training = {row for own in rows[: trained.of_training] for row in own}
@@ -120,5 +122,6 @@ def _share(rows: Sequence[bytes], others: set[bytes]) -> float:
 def _rows(bank: Bank, split: str) -> list[list[bytes]]:
     with safe_open(bank.file, framework="pt") as arrays:
         x = arrays.get_tensor(f"x_{split}").flatten(1).contiguous().numpy()
-    rows, count = x.view(f"V{x.itemsize * x.shape[1]}").ravel().tolist(), bank.counts[split]
+    rows = x.view(f"V{x.itemsize * x.shape[1]}").ravel().tolist()
+    count = bank.counts[split]
     return [rows[task * count : (task + 1) * count] for task in range(len(bank.task_classes))]

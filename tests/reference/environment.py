@@ -16,7 +16,9 @@ from tests.reference import streams
 from tests.reference.agent import MASKS, Interface
 
 SEEDS = 11  # the purpose of the stream of seeds
-TRAINING, EVALUATION, VALIDATION = 0, 1 << 40, 1 << 41
+TRAINING = 0
+EVALUATION = 1 << 40
+VALIDATION = 1 << 41
 ODD = np.int64(0x2545F4914F6CDD1D)
 _SEED_BITS = 0x7FFFFFFF
 
@@ -43,9 +45,11 @@ class Replayer:
     def play(self, namespace: int, env_id: int, actions: Sequence[Sequence[int]]) -> Iterator[EnvStep]:
         """Yield the steps of one environment; a new episode begins after each end."""
         with closing(self._made()) as env:
-            episode, seen = 0, self._reset(env, namespace, env_id, 0)
+            episode = 0
+            seen = self._reset(env, namespace, env_id, 0)
             for choices in actions:
-                masks, taken = self._masks(env), np.array(choices) + np.array(self.firsts)
+                masks = self._masks(env)
+                taken = np.array(choices) + np.array(self.firsts)
                 single = not env.action_space.shape
                 after, reward, terminated, truncated, _ = env.step(int(taken[0]) if single else taken)
                 yield EnvStep(seen, masks, np.float32(reward), bool(terminated), bool(truncated))

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from tests.reference import streams
 from tests.reference.comparison import ComparisonLog
-from tests.reference.host import ReferenceHost, Told, World
+from tests.reference.host import ReferenceHost, StepState, World
 from tests.reference.iteration import RecordedIteration
 from tests.reference.life import GERMINATE
 
@@ -67,56 +67,60 @@ def bounds(world: World) -> tuple[dict[str, float], dict[str, float]]:
 
 
 def replay_episode(
-    world: World, steps: Mapping[str, NDArray[Any]], iteration: int, place: int, kept: RecordedIteration | None,
+    world: World, steps: Mapping[str, NDArray[Any]], iteration: int, place: int, record: RecordedIteration | None,
     log: ComparisonLog,
 ) -> None:  # fmt: skip
     """Replay the training episode of environment ``place``: ``steps`` are its published columns, ``[T]`` or ``[T, K]``;
     of a ``kept`` iteration observations and masks are compared too.
     """
-    length, said = world.steps_of(iteration), f"iteration {iteration + 1}, host {place}"
+    length = world.steps_of(iteration)
+    title = f"iteration {iteration + 1}, host {place}"
     host = ReferenceHost(world, place, iteration, world.task_of(iteration, place), length)
-    log.number("steps", said, len(steps["op"]), length)
+    log.number("steps", title, len(steps["op"]), length)
     for step in range(len(steps["op"])):
-        where, told = f"{said}, step {step + 1}", host.told[-1]
-        if kept is not None:
-            _compare_seen(log, told, kept, step, place, where)
+        label = f"{title}, step {step + 1}"
+        state = host.states[-1]
+        if record is not None:
+            _compare_seen(log, state, record, step, place, label)
         action = {head: int(steps[head][step]) for head in HEADS}
         if action["op"] == GERMINATE:
-            had = told.masks["blueprint"][action["slot"]][action["blueprint"]]
-            log.number("choice of a blueprint", where, 1.0, float(had))
+            allowed = state.masks["blueprint"][action["slot"]][action["blueprint"]]
+            log.number("choice of a blueprint", label, 1.0, float(allowed))
         host.play(action)
-        _compare_step(log, host.told[-1], {name: values[step] for name, values in steps.items()}, step, where)
+        _compare_step(log, host.states[-1], {name: values[step] for name, values in steps.items()}, step, label)
 
 
-def _compare_step(log: ComparisonLog, told: Told, recorded: Mapping[str, Any], step: int, where: str) -> None:
+def _compare_step(log: ComparisonLog, state: StepState, recorded: Mapping[str, Any], step: int, label: str) -> None:
     for name in (*DECIDED, *(DRIFTING if step < EARLY else ())):
         if name in recorded:
-            log.number(name, where, float(recorded[name]), float(told.numbers[name]))
+            log.number(name, label, float(recorded[name]), float(state.numbers[name]))
     for name in DECIDED_COMPONENTS:
-        log.number(f"component {name}", where, float(recorded[f"components.{name}"]), told.components[name])
+        log.number(f"component {name}", label, float(recorded[f"components.{name}"]), state.components[name])
     for name, column in DECIDED_SLOTS.items():
-        log.numbers(name, where, recorded[column].tolist(), told.per_slot[name])
+        log.numbers(name, label, recorded[column].tolist(), state.per_slot[name])
     if step < EARLY:
-        for k, (norm, own) in enumerate(zip(recorded[SEED_NORM].tolist(), told.per_slot[SEED_NORM], strict=True)):
+        for k, (norm, own) in enumerate(zip(recorded[SEED_NORM].tolist(), state.per_slot[SEED_NORM], strict=True)):
             if not (math.isnan(norm) and math.isnan(own)):
-                log.number(SEED_NORM, f"{where}, slot {k}", norm, own, own)
-        log.number("reward", where, float(recorded["reward"]), told.numbers["reward"])
-        drift = abs(float(recorded["val_loss"]) - told.numbers["val_loss"])
-        flips = 100.0 * float((told.lead < LEAD_PER_DRIFT * drift).double().mean())
+                log.number(SEED_NORM, f"{label}, slot {k}", norm, own, own)
+        log.number("reward", label, float(recorded["reward"]), state.numbers["reward"])
+        drift = abs(float(recorded["val_loss"]) - state.numbers["val_loss"])
+        flips = 100.0 * float((state.lead < LEAD_PER_DRIFT * drift).double().mean())
         for name in SCORES:
-            log.number(name, where, float(recorded[name]), told.numbers[name], explained=flips)
+            log.number(name, label, float(recorded[name]), state.numbers[name], explained=flips)
         log.numbers(
-            "contribution", where, recorded["contribution"].tolist(), told.per_slot["contribution"], explained=flips
+            "contribution", label, recorded["contribution"].tolist(), state.per_slot["contribution"], explained=flips
         )
-        errors = recorded["contribution_se"].tolist(), told.per_slot["contribution_se"]
-        log.numbers("contribution_se", where, *errors, explained=ERROR_OF_FLIPPED * flips)
+        errors = recorded["contribution_se"].tolist(), state.per_slot["contribution_se"]
+        log.numbers("contribution_se", label, *errors, explained=ERROR_OF_FLIPPED * flips)
 
 
-def _compare_seen(log: ComparisonLog, told: Told, kept: RecordedIteration, step: int, place: int, where: str) -> None:
-    seen = kept.tensors
+def _compare_seen(
+    log: ComparisonLog, state: StepState, record: RecordedIteration, step: int, place: int, label: str
+) -> None:
+    seen = record.tensors
     if step < EARLY:
-        log.numbers("observation", where, seen["features"][step, place].tolist(), told.features)
-    log.numbers("categories", where, seen["categories"][step, place].tolist(), told.categories)
-    log.equal("heads with a mask", where, told.masks.keys() == kept.masks.keys())
-    for head in sorted(told.masks.keys() & kept.masks.keys()):
-        log.equal(f"mask of {head}", where, kept.masks[head][step, place].tolist() == told.masks[head])
+        log.numbers("observation", label, seen["features"][step, place].tolist(), state.features)
+    log.numbers("categories", label, seen["categories"][step, place].tolist(), state.categories)
+    log.equal("heads with a mask", label, state.masks.keys() == record.masks.keys())
+    for head in sorted(state.masks.keys() & record.masks.keys()):
+        log.equal(f"mask of {head}", label, record.masks[head][step, place].tolist() == state.masks[head])

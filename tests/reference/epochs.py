@@ -14,7 +14,8 @@ from tests.reference.bank import Samples
 from tests.reference.life import FOSSILIZED, GATE, TRAINING, Slot
 from tests.reference.networks import Anatomy, Block, Weights, logits, part_of
 
-BETAS, EPS = (0.9, 0.99), 1e-8
+BETAS = (0.9, 0.99)
+EPS = 1e-8
 CLIP_EPS = 1e-6  # as torch.nn.utils.clip_grad_norm_
 LEAST_NORM = 1e-8
 MOST_RATIO = 10.0
@@ -48,7 +49,8 @@ class HostTrainer:
         blocks = self.blocks()
         losses, hits, norms = zip(*[self._step(blocks, x, y) for x, y in batches], strict=True)
         mean = {name: fmean(norm[name] for norm in norms) for name in blocks}
-        host, seeds = mean["host"], [mean.get(f"seed.{k}", NAN) for k in range(len(self.slots))]
+        host = mean["host"]
+        seeds = [mean.get(f"seed.{k}", NAN) for k in range(len(self.slots))]
         ratios = []
         for k, slot in enumerate(self.slots):
             size = part_of(self.body, k, slot.seed.blueprint).params if slot.learns else 1
@@ -111,7 +113,9 @@ def stepped(block: Block, grads: dict[str, Tensor], optimizer: HostOptimizer) ->
     rate = optimizer.learning_rate
     block.steps += 1
     for name, grad in grads.items():
-        value, first, second = block.values[name], block.first.get(name, 0.0), block.second.get(name, 0.0)
+        value = block.values[name]
+        first = block.first.get(name, 0.0)
+        second = block.second.get(name, 0.0)
         if optimizer.name == "sgd":
             block.first[name] = optimizer.momentum * first + grad + block.decay * value
             value.sub_(rate * block.first[name])
@@ -170,17 +174,21 @@ def validate(slots: Sequence[Slot], network: Callable[[On], Answers]) -> Validat
     """
     acting = frozenset(k for k, slot in enumerate(slots) if slot.acts)
     kept = frozenset(k for k in acting if slots[k].stage == FOSSILIZED)
-    main, none, committed = network(acting), network(frozenset()), network(kept)
+    main = network(acting)
+    none = network(frozenset())
+    committed = network(kept)
     contribution, contribution_se, interaction, boost = ([NAN] * len(slots) for _ in range(4))
     for k in acting:
         gain = main.correct - network(acting - {k}).correct
-        contribution[k], contribution_se[k] = points(gain), 100.0 * float(gain.std()) / math.sqrt(len(gain))
+        contribution[k] = points(gain)
+        contribution_se[k] = 100.0 * float(gain.std()) / math.sqrt(len(gain))
         surplus = []
         for other in sorted(acting - {k}):
             both, first, second = (network(frozenset(on)).correct for on in ({k, other}, {k}, {other}))
             surplus.append(points(both - first - second + none.correct))
         if surplus:
-            interaction[k], boost[k] = math.fsum(surplus), max(0.0, *surplus)
+            interaction[k] = math.fsum(surplus)
+            boost[k] = max(0.0, *surplus)
     return Validation(
         accuracy=points(main.correct),
         all_off_accuracy=points(none.correct),

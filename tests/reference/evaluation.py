@@ -19,20 +19,26 @@ from tests.reference.bank import OF_HELD_OUT, OF_VALIDATION, Bank, NoReference, 
 from tests.reference.comparison import ComparisonLog
 from tests.reference.episodes import HEADS
 from tests.reference.epochs import answers, points
-from tests.reference.host import ReferenceHost, Told, World
+from tests.reference.host import ReferenceHost, StepState, World
 from tests.reference.iteration import Known
 from tests.reference.networks import Block, Weights, anatomy, part_of
 
-EVALUATION_ITERATION, VALIDATION_ITERATION, SEARCH_ITERATION = 1 << 40, 1 << 41, 1 << 43
-VALIDATION, SAMPLED = "validation", "learned_sampled"
+EVALUATION_ITERATION = 1 << 40
+VALIDATION_ITERATION = 1 << 41
+SEARCH_ITERATION = 1 << 43
+VALIDATION = "validation"
+SAMPLED = "learned_sampled"
 LEARNED = ("learned", SAMPLED, VALIDATION)  # their decisions are derived; the others are played as recorded
 BACKWARD_AND_FORWARD = 3  # passes of a sample that is trained on
 HOSTS = 5  # of each policy, and of schedules
 # Deviation of a decision: how much likelier another one was, or how far the noise lay outside its share. Float32 and
 # float64 drift apart over an episode, and one of the first eight decisions may be off (docs/history/experiments.md).
 EARLY = 8
-FIRST, MEAN = "decisions, first steps but one", "decisions, mean"
-VAL, TEST, SCORE = "validation accuracy", "test accuracy", "score"  # in points
+FIRST = "decisions, first steps but one"
+MEAN = "decisions, mean"
+VAL = "validation accuracy"
+TEST = "test accuracy"
+SCORE = "score"  # in points
 # Of columns with few values two tasks draw a row or two alike; of a copied task every row is.
 ALLOWED = dict.fromkeys((OF_VALIDATION, OF_HELD_OUT), 0.01)
 ALLOWED |= {FIRST: 0.5, MEAN: 0.25, **dict.fromkeys((VAL, TEST, SCORE), 25.0)}
@@ -66,18 +72,19 @@ def replay_decisions(
     played = ReferenceHost(ground.world, host, ground.iteration, task, len(actions))
     for action in actions:
         played.play(dict(zip(HEADS, action, strict=True)))
-    where, told = f"{name}, host {host}", played.told
+    label = f"{name}, host {host}"
+    states = played.states
     if name in LEARNED:
-        misplaced = _misplaced(known, state, told[:-1], actions, host, sampled=name == SAMPLED)
-        log.note(FIRST, where, float(misplaced[:EARLY].sort().values[-2:][0]))
-        log.note(MEAN, where, float(misplaced.mean()))
-    stages = [each.per_slot["stage"] for each in told]
+        misplaced = _misplaced(known, state, states[:-1], actions, host, sampled=name == SAMPLED)
+        log.note(FIRST, label, float(misplaced[:EARLY].sort().values[-2:][0]))
+        log.note(MEAN, label, float(misplaced.mean()))
+    stages = [each.per_slot["stage"] for each in states]
     pruned = sum(b == life.PRUNED != a for one, other in pairwise(stages) for a, b in zip(one, other, strict=True))
     # A seed that another one replaced in the same step counts too.
-    for action, (before, after) in zip(actions, pairwise(told), strict=True):
+    for action, (before, after) in zip(actions, pairwise(states), strict=True):
         slot = action[HEADS.index("slot")]
         pruned += after.numbers["effective_op"] == life.GERMINATE and before.per_slot["stage"][slot] in life.LIVE
-    _compare_end(ground, played, {"pruned": pruned}, claimed, where, log)
+    _compare_end(ground, played, {"pruned": pruned}, claimed, label, log)
 
 
 def replay_schedule(
@@ -102,7 +109,7 @@ def _parsed(schedule: str, world: World) -> tuple[dict[int, int], int]:
 
 def _open_loop(host: ReferenceHost, seeds: Mapping[int, int], due: bool) -> life.Action:
     """Return the next action of a schedule: advance, fossilize or germinate in the lowest slot possible, or wait."""
-    masks = host.told[-1].masks
+    masks = host.states[-1].masks
     shared = {"style": 0, "tempo": life.TEMPOS.index(min(life.TEMPOS)), "alpha_target": life.TARGETS.index(1.0)}
     shared |= {"alpha_speed": 0, "alpha_curve": 0}
     for k, slot in enumerate(host.slots):
@@ -116,34 +123,42 @@ def _open_loop(host: ReferenceHost, seeds: Mapping[int, int], due: bool) -> life
 
 
 def _misplaced(
-    known: Known, state: Tensors, told: Sequence[Told], actions: Sequence[Sequence[int]], host: int, sampled: bool
+    known: Known,
+    state: Tensors,
+    states: Sequence[StepState],
+    actions: Sequence[Sequence[int]],
+    host: int,
+    sampled: bool,
 ) -> Tensor:
     """Return how far each decision is from that of the published weights, ``[T]``."""
     interface = known.interface
-    features = torch.tensor([each.features for each in told], dtype=torch.float64)
-    rows = {f"{MASKS}{name}": torch.tensor([each.masks[name] for each in told]) for name in told[0].masks}
+    features = torch.tensor([each.features for each in states], dtype=torch.float64)
+    rows = {f"{MASKS}{name}": torch.tensor([each.masks[name] for each in states]) for name in states[0].masks}
     rows["actions"] = torch.tensor([list(action) for action in actions])
-    drawn = None
+    noise = None
     if sampled:
         purpose = known.params.rng_seed, streams.EVALUATION, EVALUATION_ITERATION
-        drawn = agent.noise(*purpose, [host], len(actions), len(interface.factors))[:, 0]
-    categories = torch.tensor([each.categories for each in told])
-    return agent.misplaced(state, interface, known.params.train.policy, features, categories, rows, drawn)
+        noise = agent.noise(*purpose, [host], len(actions), len(interface.factors))[:, 0]
+    categories = torch.tensor([each.categories for each in states])
+    return agent.misplaced(state, interface, known.params.train.policy, features, categories, rows, noise)
 
 
 def _compare_end(
-    ground: Ground, host: ReferenceHost, own: Mapping[str, float], claimed: Claimed, where: str, log: ComparisonLog
+    ground: Ground, host: ReferenceHost, own: Mapping[str, float], claimed: Claimed, label: str, log: ComparisonLog
 ) -> None:
     kept = frozenset(k for k, slot in enumerate(host.slots) if slot.stage == life.FOSSILIZED)
-    last = host.told[-1].numbers
-    params, reached = last["committed_params"], last["committed_accuracy"]
+    last = host.states[-1].numbers
+    params = last["committed_params"]
+    reached = last["committed_accuracy"]
     expected = {
         SCORE: reached - host.settings.price * (params / host.body.params - 1.0),
         "params": params,
         "flops_per_sample": last["committed_flops"],
         "germinated": sum(slot.germinations for slot in host.slots),
         "fossilized": len(kept),
-        "training_flops": BACKWARD_AND_FORWARD * len(host.order) * sum(each.numbers["flops"] for each in host.told[1:]),
+        "training_flops": BACKWARD_AND_FORWARD
+        * len(host.order)
+        * sum(each.numbers["flops"] for each in host.states[1:]),
         VAL: reached,
         **own,
     }
@@ -151,7 +166,7 @@ def _compare_end(
         test = ground.test.samples("test", host.task)
         expected[TEST] = points(answers(host.body, host.weights, host.slots, kept, test, host.classes).correct)
     for name, value in claimed.items():
-        log.number(name, where, value, expected[name])
+        log.number(name, label, value, expected[name])
 
 
 def compare_grown(
@@ -160,12 +175,14 @@ def compare_grown(
     """Compare the network's answers to the test samples with the ``accuracy`` (points) and size that evaluation claims
     for its host. NoReference for a network of the user's own.
     """
-    structure, where = json.loads((folder / "structure.json").read_text(encoding="utf-8")), folder.name
+    structure = json.loads((folder / "structure.json").read_text(encoding="utf-8"))
+    label = folder.name
     if structure["host"] is None:
         raise NoReference(f"{folder}: grew in a network of the user's own, which the reference does not know")
     body = anatomy(Host.model_validate(structure["host"]), tuple(structure["input_shape"]), structure["classes"])
     tensors = {name: value.double() for name, value in load_file(folder / "weights.safetensors").items()}
-    weights, trained = Weights(Block(tensors)), dict(tensors)
+    weights = Weights(Block(tensors))
+    trained = dict(tensors)
     slots = [life.Slot() for _ in range(body.slots)]
     for record in structure["seeds"]:
         k = record["slot"]
@@ -180,12 +197,12 @@ def compare_grown(
     own = answers(body, weights, slots, frozenset(k for k, slot in enumerate(slots) if slot.acts), samples, classes)
     program = torch.export.load(folder / "network.pt2").module()
     with torch.no_grad():
-        right = (program(samples.x.float())[:, :classes].argmax(1) == samples.y).double()
-    differ = (right != own.correct) & (own.lead >= CLOSE_CALL)
-    log.note("answers of exported weights and program", where, float(differ.sum()))
+        program_correct = (program(samples.x.float())[:, :classes].argmax(1) == samples.y).double()
+    differ = (program_correct != own.correct) & (own.lead >= CLOSE_CALL)
+    log.note("answers of exported weights and program", label, float(differ.sum()))
     size = sum(value.numel() for value in trained.values())
-    log.number("parameters of the exported network", where, size, structure["params"])
-    log.number("parameters that evaluation counts", where, params, structure["params"])
+    log.number("parameters of the exported network", label, size, structure["params"])
+    log.number("parameters that evaluation counts", label, params, structure["params"])
     slack = ROUNDED_PCT + 100.0 * float((own.lead < CLOSE_CALL).double().mean())
-    for what, correct in (("weights", own.correct), ("program", right)):
-        log.note(f"accuracy of the exported {what}", where, max(0.0, abs(points(correct) - accuracy) - slack))
+    for source, correct in (("weights", own.correct), ("program", program_correct)):
+        log.note(f"accuracy of the exported {source}", label, max(0.0, abs(points(correct) - accuracy) - slack))

@@ -22,7 +22,8 @@ from tests.reference.comparison import Comparison, ComparisonLog
 from tests.reference.environment import Replayer
 from tests.reference.finished_run import FinishedRun
 
-ENVIRONMENTS, MOST_STEPS = 2, 20_000  # of training that are played again; of each the first steps
+ENVIRONMENTS = 2
+MOST_STEPS = 20_000  # of training that are played again; of each the first steps
 EPISODES = 3  # of each policy, and of validation
 RETURN = 1e-6  # relative: a sum in another order
 ALLOWED = {"decisions": 1e-4, "return": RETURN}
@@ -43,27 +44,30 @@ class FinishedGymRun(FinishedRun):
 
     def episodes(self, hosts: int | None = None) -> Sequence[Comparison]:
         """Play some environments of training again from the first iteration on, and validation episodes."""
-        steps, log = self.run.steps, ComparisonLog(ALLOWED)
+        steps = self.run.steps
+        log = ComparisonLog(ALLOWED)
         heads = [factor.name for factor in self.known.interface.factors]
         actions = np.stack([steps.column(f"{ACTIONS}.{name}") for name in heads], axis=-1)[:MOST_STEPS]
         count = actions.shape[1]
         for env in evaluation.chosen(self.run.params.rng_seed, 0, count, min(ENVIRONMENTS, count)):
             recorded = {n: steps.column(n)[:, env] for n in ("seen", "reward", "terminated", "truncated")}
             for t, step in enumerate(self.replayer.play(environment.TRAINING, env, actions[:, env].tolist())):
-                where = f"environment {env}, step {t + 1}"
-                log.equal("observation", where, environment.hashed(step.seen) == recorded["seen"][t])
-                log.equal("reward", where, step.reward == np.float32(recorded["reward"][t]))
+                label = f"environment {env}, step {t + 1}"
+                log.equal("observation", label, environment.hashed(step.seen) == recorded["seen"][t])
+                log.equal("reward", label, step.reward == np.float32(recorded["reward"][t]))
                 flags = step.terminated, step.truncated
-                log.equal("ends of episodes", where, flags == (recorded["terminated"][t], recorded["truncated"][t]))
+                log.equal("ends of episodes", label, flags == (recorded["terminated"][t], recorded["truncated"][t]))
         self._validated(log)
         return log.comparisons()
 
     def _validated(self, log: ComparisonLog) -> None:
-        best, path = (self.run.checkpoints or {}).get("best"), self.telemetry / VALIDATED_FILE
+        best = (self.run.checkpoints or {}).get("best")
+        path = self.telemetry / VALIDATED_FILE
         if best is None or not path.exists():
             return
         chose = self.run.validations.column("iteration") + 1 == best.manifest.iteration
-        decided, returns = load_file(path)[DECIDED].tolist(), self.run.validations.column("return")[chose][0]
+        decided = load_file(path)[DECIDED].tolist()
+        returns = self.run.validations.column("return")[chose][0]
         for env in range(min(EPISODES, len(decided))):
             taken = [row for row in decided[env] if row[0] >= 0]
             played = environment.VALIDATION, env, taken, float(returns[env])
@@ -75,19 +79,22 @@ class FinishedGymRun(FinishedRun):
     ) -> None:  # fmt: skip
         """Compare one episode: its return in the environment, its end, and every decision with the weights."""
         steps = list(self.replayer.play(namespace, env, taken))
-        where, total = f"{name}, episode {env}", float(sum(float(step.reward) for step in steps))
-        log.number("return", where, claimed, total, max(1.0, abs(total)))
+        label = f"{name}, episode {env}"
+        total = float(sum(float(step.reward) for step in steps))
+        log.number("return", label, claimed, total, max(1.0, abs(total)))
         ends = [step.terminated or step.truncated for step in steps]
-        log.equal("end of an episode", where, ends[-1] and not any(ends[:-1]))
+        log.equal("end of an episode", label, ends[-1] and not any(ends[:-1]))
         if name != BLIND:
             features, rows = environment.rows(steps, taken)
-            sizes, none = self.run.params.train.policy, torch.zeros(len(steps), 0, dtype=torch.int64)
+            sizes = self.run.params.train.policy
+            none = torch.zeros(len(steps), 0, dtype=torch.int64)
             off = agent.misplaced(kept.tensors, self.known.interface, sizes, features, none, rows, noise)
-            log.note("decisions", where, float(off.max()))
+            log.note("decisions", label, float(off.max()))
 
     def evaluation(self) -> Sequence[Comparison]:
         """Play recorded episodes of the evaluated policies again, decided by the published weights."""
-        evaluated, log = self.run.gym, ComparisonLog(ALLOWED)
+        evaluated = self.run.gym
+        log = ComparisonLog(ALLOWED)
         kept = (self.run.checkpoints or {}).get(evaluated.checkpoint) if evaluated else None
         if evaluated is None or kept is None or not evaluated.actions:
             raise NoReference("no trained policy was evaluated")

@@ -133,7 +133,8 @@ class FinishedRun:
 
     def _validation(self) -> Sequence[Comparison]:
         """Replay validation episodes that chose the best checkpoint, decided by its weights."""
-        log, path = _log(), self.telemetry / VALIDATED_FILE
+        log = _log()
+        path = self.telemetry / VALIDATED_FILE
         best = (self.run.checkpoints or {}).get("best")
         if best is None:
             return ()
@@ -141,7 +142,8 @@ class FinishedRun:
         log.equal("validation of the best checkpoint", "telemetry", path.exists() and int(chose.sum()) == 1)
         if not (path.exists() and chose.any()):
             return log.comparisons()
-        decided, columns = load_file(path)[DECIDED].tolist(), self.run.validations.where(chose).columns
+        decided = load_file(path)[DECIDED].tolist()
+        columns = self.run.validations.where(chose).columns
         ground = Ground(self.world, None, evaluation.VALIDATION_ITERATION)
         for host in evaluation.chosen(self.run.params.rng_seed, best.manifest.iteration, len(decided), VALIDATED):
             own = {name: float(values[0, host]) for name, values in columns.items() if values.ndim > 1}
@@ -156,7 +158,8 @@ class FinishedRun:
 
     def evaluation(self) -> Sequence[Comparison]:
         """Replay the recorded decisions of the evaluated policies, each on some hosts by hash."""
-        evaluated, run = self.run.evaluation, self.run
+        evaluated = self.run.evaluation
+        run = self.run
         checkpoint = (run.checkpoints or {}).get(evaluated.checkpoint or "") if evaluated else None
         if evaluated is None or checkpoint is None or not evaluated.actions:
             raise NoReference("no trained policy was evaluated")
@@ -167,8 +170,10 @@ class FinishedRun:
             seeds = evaluated.policies[name].per_seed
             for host in evaluation.chosen(run.params.rng_seed, number, evaluated.eval_seeds):
                 if not seeds.rollbacks[host]:
-                    claimed, decided = _claimed(seeds, host), _decided(actions[host])
-                    task, state = evaluated.rows[host], checkpoint.tensors
+                    claimed = _claimed(seeds, host)
+                    decided = _decided(actions[host])
+                    task = evaluated.rows[host]
+                    state = checkpoint.tensors
                     evaluation.replay_decisions(self.ground, self.known, state, name, host, task, decided, claimed, log)
         return log.comparisons()
 
@@ -185,43 +190,52 @@ class FinishedRun:
 
     def _schedules(self, headroom: HeadroomReport) -> Iterator[ComparisonLog]:
         """Replay static, the common schedule and others by hash, some on the hosts that choose as well."""
-        log, choosing = _log(), _log()
-        hosts, count = len(headroom.bare or headroom.rows), len(headroom.schedules)
+        log = _log()
+        choosing = _log()
+        hosts = len(headroom.bare or headroom.rows)
+        count = len(headroom.schedules)
         for number, host in enumerate(self._chosen(count, hosts, evaluation.HOSTS)):
             others = self._chosen(host, count, 2)
             for schedule in {0 if number % 2 else headroom.common, *others}:
                 claimed = _of_schedule(headroom, host, schedule)
-                name, task = headroom.schedules[schedule], headroom.rows[host]
+                name = headroom.schedules[schedule]
+                task = headroom.rows[host]
                 evaluation.replay_schedule(self.ground, name, host, task, headroom.epochs, claimed, log)
             if number < CHOOSING:  # those of the same task that choose come after all that score
                 schedule = others[0]
                 chose = {VAL: headroom.choosing_val_pct[host][schedule]}
-                name, task = headroom.schedules[schedule], headroom.rows[host]
+                name = headroom.schedules[schedule]
+                task = headroom.rows[host]
                 evaluation.replay_schedule(self.ground, name, hosts + host, task, headroom.epochs, chose, choosing)
         yield from (log, choosing)
 
     def _search(self, headroom: HeadroomReport) -> Iterator[ComparisonLog]:
         """Replay schedules on training tasks, by which the common one was found."""
-        log, ground = _log(), Ground(self.world, None, evaluation.SEARCH_ITERATION)
+        log = _log()
+        ground = Ground(self.world, None, evaluation.SEARCH_ITERATION)
         for host in self._chosen(0, len(headroom.search_scores), SEARCHED):
             [schedule] = self._chosen(host, len(headroom.schedules), 1)
             reached = {evaluation.SCORE: headroom.search_scores[host][schedule]}
-            name, task = headroom.schedules[schedule], host % self.world.bank.of_training
+            name = headroom.schedules[schedule]
+            task = host % self.world.bank.of_training
             evaluation.replay_schedule(ground, name, host, task, headroom.epochs, reached, log)
         yield log
 
     def _static(self, headroom: HeadroomReport) -> Iterator[ComparisonLog]:
         """Train networks of several sizes that never grow."""
-        log, params = _log(), self.run.params
+        log = _log()
+        params = self.run.params
         for name, network in sizes(params.train.host.family).items():
             if name not in headroom.floors:
                 continue
-            own, train = headroom.floors[name], params.train.model_copy(update={"host": network})
-            tasks = replace(self.ground.world.bank, host=None)  # weights that came with the data are of another network
+            own = headroom.floors[name]
+            train = params.train.model_copy(update={"host": network})
+            tasks = self.ground.world.bank
             ground = replace(self.ground, world=World(params.model_copy(update={"train": train}), tasks))
             for host in self._chosen(0, len(headroom.rows), STATIC):
                 claimed = {each: float(getattr(own, each)[host]) for each in ("params", "flops_per_sample")}
-                claimed, task = claimed | {TEST: own.test_accuracy_pct[host]}, headroom.rows[host]
+                claimed = claimed | {TEST: own.test_accuracy_pct[host]}
+                task = headroom.rows[host]
                 evaluation.replay_schedule(ground, "static", host, task, headroom.epochs, claimed, log)
         yield log
 
@@ -232,7 +246,8 @@ class FinishedRun:
             seeds = headroom.policies[name]
             for host in self._chosen(number, len(headroom.bare or headroom.rows), RULED):
                 if not seeds.rollbacks[host]:
-                    claimed, decided = _claimed(seeds, host), _decided(actions[host])
+                    claimed = _claimed(seeds, host)
+                    decided = _decided(actions[host])
                     how = name, host, headroom.rows[host], decided, claimed, log
                     evaluation.replay_decisions(self.ground, self.known, {}, *how)
         yield log
@@ -245,8 +260,10 @@ class FinishedRun:
         log = ComparisonLog({})
         seeds = evaluated.policies[self.run.params.evaluate.policies[0]].per_seed
         host = max(range(len(evaluated.rows)), key=lambda place: seeds.val_accuracy_pct[place])
-        held_out, task = bank.read_held_out(self.prepared), evaluated.rows[host]
-        samples, classes = held_out.samples("test", task), held_out.task_classes[task]
+        held_out = bank.read_held_out(self.prepared)
+        task = evaluated.rows[host]
+        samples = held_out.samples("test", task)
+        classes = held_out.task_classes[task]
         evaluation.compare_grown(self.grown, samples, classes, seeds.test_accuracy_pct[host], seeds.params[host], log)
         return log.comparisons()
 

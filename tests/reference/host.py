@@ -21,7 +21,8 @@ from tests.reference.modules import FITTED_ROWS, alignments
 from tests.reference.networks import Anatomy, Block, Weights, anatomy, host_parts, part_of
 from tests.reference.observations import History, Sight, Trial, features
 
-SEED_MODULE, GATE_MODULE = 0, 1  # last counter of their streams
+SEED_MODULE = 0
+GATE_MODULE = 1  # last counter of their streams
 # By head: ``op [O]``, ``slot [O][K]`` given the op, ``blueprint [K][P]`` given the slot; others where the params close
 # a choice.
 Masks = dict[str, list[Any]]
@@ -53,12 +54,13 @@ class World:
 
     def task_of(self, iteration: int, host_id: int) -> int:
         """Return the task of a host: training tasks in turn, from one that depends on the run."""
-        train, tasks = self.params.train, self.bank.of_training
+        train = self.params.train
+        tasks = self.bank.of_training
         return (streams.first_task(self.params.rng_seed, tasks) + iteration * train.envs + host_id) % tasks
 
 
 @dataclass(frozen=True)
-class Told:
+class StepState:
     """Hold what telemetry and observations have of one step; accuracies in points, NaN = not measured. ``lead`` is
     that of the best class over the next, by validation sample.
     """
@@ -76,26 +78,37 @@ class ReferenceHost:
     """Play an episode of so many ``steps``; ``told`` begins with the untrained host and grows with every ``play``."""
 
     def __init__(self, world: World, host_id: int, iteration: int, task: int, steps: int) -> None:
-        self.world, self.host_id, self.iteration, self.task, self.steps = world, host_id, iteration, task, steps
-        self.body, self.settings, self.rng_seed = world.body, world.params.train, world.params.rng_seed
-        self.training, self.validating = world.bank.samples("train", task), world.bank.samples("val", task)
-        self.classes, count = world.bank.task_classes[task], self.body.slots
-        self.slots, optimizer = [Slot() for _ in range(count)], self.settings.host_optimizer
+        self.world = world
+        self.host_id = host_id
+        self.iteration = iteration
+        self.task = task
+        self.steps = steps
+        self.body = world.body
+        self.settings = world.params.train
+        self.rng_seed = world.params.rng_seed
+        self.training = world.bank.samples("train", task)
+        self.validating = world.bank.samples("val", task)
+        self.classes = world.bank.task_classes[task]
+        count = self.body.slots
+        self.slots = [Slot() for _ in range(count)]
+        optimizer = self.settings.host_optimizer
         self.weights = Weights(Block(self._initial(), optimizer.weight_decay))
         self.trainer = HostTrainer(self.body, self.weights, self.slots, optimizer, self.classes)
         aligned = alignments([*self.body.blueprints[0].values()], self.training.x, self.training.y)
         self.trials = [Trial(each) for each in aligned]
-        self.history, self.step = History(), 0
+        self.history = History()
+        self.step = 0
         self.epoch = Epoch(NAN, NAN, NAN, [NAN] * count, [NAN] * count, [False] * count)
         self.order: list[int] = []
         validation = self._validated()
         self.state = self._state(validation)
-        self.told = [self._told(validation, Outcome(-1, -1, passed=False), {})]
+        self.states = [self._step_state(validation, Outcome(-1, -1, passed=False), {})]
 
     def play(self, action: Action) -> None:
         """Execute the action, train an epoch, validate, update the seeds, and pay the reward."""
         self.step += 1
-        rules, accuracy = self.settings.lifecycle, self.history.accuracies[-1]
+        rules = self.settings.lifecycle
+        accuracy = self.history.accuracies[-1]
         outcome = life.advance(self.slots, action, rules, accuracy)
         if outcome.op == GERMINATE:
             self._plant(action["slot"])
@@ -111,10 +124,11 @@ class ReferenceHost:
                 trial.germinations += outcome.op == GERMINATE and action["slot"] == k
                 if math.isfinite(slot.seed.contribution):
                     trial.gained = slot.seed.contribution
-        before, self.state = self.state, self._state(validation)
+        before = self.state
+        self.state = self._state(validation)
         step = rewards.Step(before, self.state, outcome.op, action["slot"], self.step == self.steps)
         paid = rewards.components(step, self.settings, self.body.params, self.steps)
-        self.told.append(self._told(validation, outcome, paid))
+        self.states.append(self._step_state(validation, outcome, paid))
 
     def _masks(self) -> Masks:
         """Return the masks of the present state: lifecycle, parameter budget, choices that the params leave open."""
@@ -128,10 +142,12 @@ class ReferenceHost:
             "alpha_speed": life.SPEEDS,
             "alpha_curve": life.CURVES,
         }
-        left, chosen = dict[str, list[bool]](), self.settings.actions
+        left = dict[str, list[bool]]()
+        chosen = self.settings.actions
         for head, values in choices.items():
             left[head] = [not chosen.get(head) or value in chosen[head] for value in values]
-        slot, blueprint = life.allowed(self.slots, self.settings.lifecycle), self._affordable()
+        slot = life.allowed(self.slots, self.settings.lifecycle)
+        blueprint = self._affordable()
         for k, fits in enumerate(blueprint):
             for op in range(len(OPS)):
                 slot[op][k] = slot[op][k] and left["op"][op] and (op == WAIT or left["slot"][k])
@@ -167,10 +183,12 @@ class ReferenceHost:
         """Return the samples of the epoch in order: one permutation of the task's samples serves as many epochs as it
         has batches for.
         """
-        settings, count = self.settings, len(self.training.y)
+        settings = self.settings
+        count = len(self.training.y)
         whole = count // settings.batch_size
         batches = whole if settings.batches_per_epoch == "all" else settings.batches_per_epoch
-        each, size = whole // batches, batches * settings.batch_size
+        each = whole // batches
+        size = batches * settings.batch_size
         who = self.rng_seed, streams.BATCH_ORDER, self.iteration, self.host_id, self.step // each
         first = self.step % each * size
         return streams.permutation(streams.key(*who), count)[first : first + size].tolist()
@@ -183,9 +201,9 @@ class ReferenceHost:
             [part.params + gate.params for part in kinds.values()]
             for kinds, gate in zip(self.body.blueprints, self.body.gates, strict=True)
         ]
-        held = [sizes[k][slot.seed.blueprint] if slot.alive else 0 for k, slot in enumerate(self.slots)]
+        sizes_held = [sizes[k][slot.seed.blueprint] if slot.alive else 0 for k, slot in enumerate(self.slots)]
         limit = self.settings.lifecycle.param_budget * self.body.params
-        return [[sum(held) - held[k] + size <= limit for size in row] for k, row in enumerate(sizes)]
+        return [[sum(sizes_held) - sizes_held[k] + size <= limit for size in row] for k, row in enumerate(sizes)]
 
     def _validated(self) -> Validation:
         """Validate, and add the result to the history."""
@@ -198,21 +216,23 @@ class ReferenceHost:
         self.history.add(validation.loss, validation.accuracy)
         return validation
 
-    def _costs_of_seeds(self, what: str) -> list[int]:
+    def _costs_of_seeds(self, cost: str) -> list[int]:
         """Return ``params`` or ``flops`` of each slot's seed with its gate; 0 where there is none."""
         costs = [0] * len(self.slots)
         for k, slot in enumerate(self.slots):
             if slot.alive:
-                gate = getattr(self.body.gates[k], what) if slot.seed.operator == GATE else 0
-                costs[k] = gate + getattr(part_of(self.body, k, slot.seed.blueprint), what)
+                gate = getattr(self.body.gates[k], cost) if slot.seed.operator == GATE else 0
+                costs[k] = gate + getattr(part_of(self.body, k, slot.seed.blueprint), cost)
         return costs
 
     def _state(self, validation: Validation) -> rewards.State:
         sizes = self._costs_of_seeds("params")
         return rewards.State(copy.deepcopy(self.slots), sizes, validation.committed_accuracy)
 
-    def _told(self, validation: Validation, outcome: Outcome, paid: Mapping[str, float]) -> Told:
-        body, epoch, flops = self.body, self.epoch, self._costs_of_seeds("flops")
+    def _step_state(self, validation: Validation, outcome: Outcome, paid: Mapping[str, float]) -> StepState:
+        body = self.body
+        epoch = self.epoch
+        flops = self._costs_of_seeds("flops")
         sight = Sight(
             slots=self.slots,
             history=self.history,
@@ -253,7 +273,7 @@ class ReferenceHost:
             "blueprint": [slot.seed.blueprint for slot in self.slots],
             "alpha": [slot.seed.alpha for slot in self.slots],
         }
-        return Told(
+        return StepState(
             numbers=numbers,
             per_slot={name: list(map(float, values)) for name, values in per_slot.items()},
             components=paid,

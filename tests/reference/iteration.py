@@ -18,7 +18,8 @@ from tests.reference.agent import MASKS, Interface, Network, Scale, Tensors
 from tests.reference.comparison import ComparisonLog
 from tests.reference.ppo import Learner, Update
 
-BEFORE, AFTER = "before/", "after/"
+BEFORE = "before/"
+AFTER = "after/"
 # Units of metrics that may be nearly 0: normalised advantages and shares are of the order of 1.
 METRIC_UNITS = {"policy_loss": 1.0, "explained_variance": 1.0, "entropy": 1.0, "approx_kl": 1e-3}
 # Ten times the rounding of float32 in clean runs (docs/history/experiments.md), as a share of the largest value; of
@@ -67,11 +68,12 @@ class RecordedIteration:
     @cached_property
     def steps(self) -> dict[str, Tensor]:
         """Return what belongs to its T steps, ``[T, E, …]``; what was seen after the last is left out."""
-        others, length = (BEFORE, AFTER, "env_ids", "finals"), len(self.tensors["valid"])
+        others = (BEFORE, AFTER, "env_ids", "finals")
+        length = len(self.tensors["valid"])
         return {name: x[:length] for name, x in self.tensors.items() if not name.startswith(others)}
 
     @property
-    def where(self) -> str:
+    def label(self) -> str:
         return f"iteration {self.number + 1}"
 
     @property
@@ -88,54 +90,61 @@ class Known:
     clipped: bool
 
 
-def compare_iteration(known: Known, kept: RecordedIteration, metrics: Mapping[str, float], log: ComparisonLog) -> None:
+def compare_iteration(
+    known: Known, record: RecordedIteration, metrics: Mapping[str, float], log: ComparisonLog
+) -> None:
     """Compare everything of one iteration; ``metrics`` is its row of telemetry's updates."""
-    where, before, after, train = kept.where, kept.state(BEFORE), kept.state(AFTER), known.params.train
-    x = kept.tensors
+    label = record.label
+    before = record.state(BEFORE)
+    after = record.state(AFTER)
+    train = known.params.train
+    x = record.tensors
     starts = _starts(x)
     valid = torch.ones_like(x["valid"]) if "starts" in x else _valid(x["terminated"], x["truncated"])
     if starts is not None:
-        log.equal("starts kept", where, torch.equal(x["starts"][1:], starts[1:-1]))
-    log.equal("valid steps kept", where, torch.equal(x["valid"], valid))
-    if kept.number == 0:
-        weights, units = agent.policy_of(before), train.policy.core_units
-        own = agent.initial_weights(weights, known.interface, units, known.params.rng_seed)
-        for name, expected in own.items():
-            log.tensors("initial weights", f"{where}, {name}", weights[name], expected)
-    observation, reward = Scale.read(before, "observation"), Scale.read(before, "reward")
-    seen = x["features"].double()
-    seen = seen if observation is None else observation.see(seen, known.interface.flags)
+        log.equal("starts kept", label, torch.equal(x["starts"][1:], starts[1:-1]))
+    log.equal("valid steps kept", label, torch.equal(x["valid"], valid))
+    if record.number == 0:
+        weights = agent.policy_of(before)
+        units = train.policy.core_units
+        initial = agent.initial_weights(weights, known.interface, units, known.params.rng_seed)
+        for name, expected in initial.items():
+            log.tensors("initial weights", f"{label}, {name}", weights[name], expected)
+    observation = Scale.read(before, "observation")
+    reward = Scale.read(before, "reward")
+    features = x["features"].double()
+    features = features if observation is None else observation.see(features, known.interface.flags)
     learner = Learner.read(before)
-    _compare_acting(known, kept, learner, seen, log)
-    paid = torch.where(valid, x["rewards"].double(), 0.0)
+    _compare_acting(known, record, learner, features, log)
+    rewards = torch.where(valid, x["rewards"].double(), 0.0)
     going_on = () if starts is None else (starts, before.get("normalizers/reward.running"))
-    reward, scaled, running = ppo.scaled(paid, valid, reward, train.ppo.gamma, known.clipped, *going_on)
+    reward, scaled, running = ppo.scaled(rewards, valid, reward, train.ppo.gamma, known.clipped, *going_on)
     if observation is not None:
         observation = observation.with_rows(x["features"][:-1][valid].double())
-    _compare_scales(after, observation, reward, running, float(paid.abs().max()), where, log)
+    _compare_scales(after, observation, reward, running, float(rewards.abs().max()), label, log)
     values, following = (torch.where(valid, x[name].double(), 0.0) for name in ("values", "next_values"))
-    gained, returns = ppo.advantages(
+    advantages, returns = ppo.advantages(
         scaled, values, following, x["terminated"], x["truncated"], valid, train.ppo.gamma, train.ppo.gae_lambda
     )
     unit = float(scaled.abs().max())
     if starts is not None:  # returns of long episodes are far larger than a reward, and so is their rounding
         unit = max(unit, float(values.abs().max()))
-    log.tensors("advantages", where, torch.where(valid, x["advantages"], 0.0), gained, unit)
-    log.tensors("returns", where, torch.where(valid, x["returns"], 0.0), returns, unit)
+    log.tensors("advantages", label, torch.where(valid, x["advantages"], 0.0), advantages, unit)
+    log.tensors("returns", label, torch.where(valid, x["returns"], 0.0), returns, unit)
     chosen = torch.zeros_like(valid)
-    chosen[valid] = known.interface.open(ppo.flat(kept.steps)).any(dim=1)
-    steps = kept.steps | {
-        "features": torch.where(valid[..., None], seen[:-1], 0.0),
+    chosen[valid] = known.interface.open(ppo.flat(record.steps)).any(dim=1)
+    steps = record.steps | {
+        "features": torch.where(valid[..., None], features[:-1], 0.0),
         "log_probs": x["log_probs"].double(),
-        "advantages": ppo.standardized(gained, chosen),
+        "advantages": ppo.standardized(advantages, chosen),
         "returns": returns,
     }
-    looked = int(metrics["steps"] + metrics.get("stopped_early", 0.0))
-    update = Update(steps, known.interface, train, known.params.rng_seed, kept.number, looked)
+    minibatches = int(metrics["steps"] + metrics.get("stopped_early", 0.0))
+    update = Update(steps, known.interface, train, known.params.rng_seed, record.number, minibatches)
     learned, derived = _followed(update, learner, Learner.read(after))
-    derived |= ppo.summary(gained[valid], returns[valid], values[valid])
-    _compare_metrics(metrics, derived, unit, where, log)
-    _compare_learned(learner, learned, Learner.read(after), where, log)
+    derived |= ppo.summary(advantages[valid], returns[valid], values[valid])
+    _compare_metrics(metrics, derived, unit, label, log)
+    _compare_learned(learner, learned, Learner.read(after), label, log)
 
 
 def _followed(update: Update, before: Learner, recorded: Learner) -> tuple[Learner, dict[str, float]]:
@@ -143,14 +152,17 @@ def _followed(update: Update, before: Learner, recorded: Learner) -> tuple[Learn
     counts from which the recorded weights are reached.
     """
     learned, metrics, edges = update.run(before)
-    apart = _distance(before, learned, recorded)
+    distance = _distance(before, learned, recorded)
     for edge in edges[:MOST_EDGES]:
-        if apart < ALLOWED["weights"] / 10:  # rounding alone
+        if distance < ALLOWED["weights"] / 10:  # rounding alone
             break
         crossed = replace(update, crossed=update.crossed | {edge})
         other, told, _ = crossed.run(before)
-        if (now := _distance(before, other, recorded)) < apart:
-            update, learned, metrics, apart = crossed, other, told, now
+        if (nearer := _distance(before, other, recorded)) < distance:
+            update = crossed
+            learned = other
+            metrics = told
+            distance = nearer
     return learned, metrics
 
 
@@ -163,10 +175,10 @@ def _distance(before: Learner, learned: Learner, recorded: Learner) -> float:
     return norm(learned, recorded) / (norm(learned, before) or 1.0)
 
 
-def compare_states(kept: RecordedIteration, hashes: tuple[str, str], log: ComparisonLog) -> None:
+def compare_states(record: RecordedIteration, hashes: tuple[str, str], log: ComparisonLog) -> None:
     """Compare the hashes of the states before and after an iteration with those of telemetry."""
     for when, expected in zip((BEFORE, AFTER), hashes, strict=True):
-        log.equal("state that was recorded", f"{when}{kept.where}", hashed({}, kept.state(when)) == expected)
+        log.equal("state that was recorded", f"{when}{record.label}", hashed({}, record.state(when)) == expected)
 
 
 def compare_taken_up(begun: Sequence[str], ended: Sequence[str], log: ComparisonLog) -> None:
@@ -201,33 +213,39 @@ def _starts(x: Tensors) -> Tensor | None:
     return torch.cat((x["starts"][:1], x["terminated"] | x["truncated"])) if "starts" in x else None
 
 
-def _compare_acting(known: Known, kept: RecordedIteration, learner: Learner, seen: Tensor, log: ComparisonLog) -> None:
-    x, where, valid = kept.tensors, kept.where, kept.tensors["valid"]
+def _compare_acting(
+    known: Known, record: RecordedIteration, learner: Learner, features: Tensor, log: ComparisonLog
+) -> None:
+    x = record.tensors
+    label = record.label
+    valid = record.tensors["valid"]
     steps, _, factors = x["actions"].shape
     network = Network(learner.weights, known.interface, known.params.train.policy)
-    noise = agent.noise(known.params.rng_seed, streams.ACTIONS, kept.number, kept.env_ids, steps, factors)
-    starts, sizes = _starts(x), known.params.train.policy
+    noise = agent.noise(known.params.rng_seed, streams.ACTIONS, record.number, record.env_ids, steps, factors)
+    starts = _starts(x)
+    sizes = known.params.train.policy
     with torch.no_grad():
-        z, values = network.read(seen, x["categories"], x["privileged"], starts, ppo.memories(x, sizes))
-        judged = network.judge(z[:-1][valid], ppo.flat(kept.steps), noise[valid])
-    log.tensors("log-probabilities acting", where, x["log_probs"][valid], judged.log_probs, 1.0)
-    log.tensors("values acting", where, x["values"][valid], values[:-1][valid])
+        z, values = network.read(features, x["categories"], x["privileged"], starts, ppo.memories(x, sizes))
+        judged = network.judge(z[:-1][valid], ppo.flat(record.steps), noise[valid])
+    log.tensors("log-probabilities acting", label, x["log_probs"][valid], judged.log_probs, 1.0)
+    log.tensors("values acting", label, x["values"][valid], values[:-1][valid])
     on = valid & ~x["terminated"]
     if starts is not None:
         ended = on & x["truncated"]
-        _compare_last(known, kept, network, ended, log)
+        _compare_last(known, record, network, ended, log)
         on = on & ~ended
-    log.tensors("values that follow", where, x["next_values"][on], values[1:][on])
+    log.tensors("values that follow", label, x["next_values"][on], values[1:][on])
     worst = judged.misplaced.max(dim=1).values
     at = valid.nonzero()[int(worst.argmax())].tolist()
-    log.note("actions sampled", f"{where}, step {at[0] + 1}, host {at[1]}", float(worst.max()))
+    log.note("actions sampled", f"{label}, step {at[0] + 1}, host {at[1]}", float(worst.max()))
 
 
-def _compare_last(known: Known, kept: RecordedIteration, network: Network, ended: Tensor, log: ComparisonLog) -> None:
+def _compare_last(known: Known, record: RecordedIteration, network: Network, ended: Tensor, log: ComparisonLog) -> None:
     """Compare the values of the last observations of truncated episodes, under the memory of that moment."""
     if not ended.any():
         return
-    x, scale = kept.tensors, Scale.read(kept.state(BEFORE), "observation")
+    x = record.tensors
+    scale = Scale.read(record.state(BEFORE), "observation")
     last = x["finals"][ended].double()
     last = last if scale is None else scale.see(last, known.interface.flags)
     steps = len(ended)
@@ -235,39 +253,39 @@ def _compare_last(known: Known, kept: RecordedIteration, network: Network, ended
     with torch.no_grad():
         categories, privileged = (x[name][:steps][ended][None] for name in ("categories", "privileged"))
         _, values = network.read(last[None], categories, privileged, None, then)
-    log.tensors("values that follow", f"{kept.where}, at a truncation", x["next_values"][ended], values[0])
+    log.tensors("values that follow", f"{record.label}, at a truncation", x["next_values"][ended], values[0])
 
 
 def _compare_scales(
-    after: Tensors, observation: Scale | None, reward: Scale | None, running: Tensor, paid: float, where: str,
+    after: Tensors, observation: Scale | None, reward: Scale | None, running: Tensor, rewards: float, label: str,
     log: ComparisonLog,
 ) -> None:  # fmt: skip
     for part, scale in (("observation", observation), ("reward", reward)):
         recorded = Scale.read(after, part)
-        log.equal(f"scale of {part}s is kept", where, (recorded is None) == (scale is None))
+        log.equal(f"scale of {part}s is kept", label, (recorded is None) == (scale is None))
         if scale is not None and recorded is not None:
-            log.number(f"rows of the scale of {part}s", where, recorded.count, scale.count)
-            unit = paid if part == "reward" else 0.0
-            log.tensors(f"scale of {part}s", f"{where}, mean", recorded.mean, scale.mean, unit)
-            log.tensors(f"scale of {part}s", f"{where}, m2", recorded.squares, scale.squares, unit)
+            log.number(f"rows of the scale of {part}s", label, recorded.count, scale.count)
+            unit = rewards if part == "reward" else 0.0
+            log.tensors(f"scale of {part}s", f"{label}, mean", recorded.mean, scale.mean, unit)
+            log.tensors(f"scale of {part}s", f"{label}, m2", recorded.squares, scale.squares, unit)
     if "normalizers/reward.running" in after:
-        log.tensors("running returns", where, after["normalizers/reward.running"], running, paid)
+        log.tensors("running returns", label, after["normalizers/reward.running"], running, rewards)
 
 
 def _compare_metrics(
-    metrics: Mapping[str, float], derived: Mapping[str, float], unit: float, where: str, log: ComparisonLog
+    metrics: Mapping[str, float], derived: Mapping[str, float], unit: float, label: str, log: ComparisonLog
 ) -> None:
-    log.note("first ratio", where, max(0.0, metrics["first_ratio_deviation"] - RATIO))
+    log.note("first ratio", label, max(0.0, metrics["first_ratio_deviation"] - RATIO))
     for name, value in derived.items():
         if name in metrics:
             least = unit if name.startswith(("return", "advantage", "value_mean")) else METRIC_UNITS.get(name, 0.0)
             scale = 1.0 if math.isnan(value) else max(least, abs(value))
-            log.number(name, where, metrics[name], value, scale)
+            log.number(name, label, metrics[name], value, scale)
 
 
-def _compare_learned(before: Learner, learned: Learner, after: Learner, where: str, log: ComparisonLog) -> None:
+def _compare_learned(before: Learner, learned: Learner, after: Learner, label: str, log: ComparisonLog) -> None:
     for what in ("weights", "first", "second"):
         kind = what if what == "weights" else f"{what} moments"
-        log.changes(kind, where, *(getattr(learner, what) for learner in (before, after, learned)))
+        log.changes(kind, label, *(getattr(learner, what) for learner in (before, after, learned)))
     for name in ("steps", "updates", "skipped"):
-        log.number("counters", f"{where}, {name}", getattr(after, name), getattr(learned, name))
+        log.number("counters", f"{label}, {name}", getattr(after, name), getattr(learned, name))

@@ -73,10 +73,14 @@ class Seed:
 
     def aim(self, target: float, steps: int, curve: int) -> None:
         """Start a ramp at the present alpha; with no steps or no distance alpha is set at once."""
-        self.alpha_start, self.alpha_target = self.alpha, target
-        self.ramp_steps, self.ramp_done, self.ramp_curve = steps, 0, curve
+        self.alpha_start = self.alpha
+        self.alpha_target = target
+        self.ramp_steps = steps
+        self.ramp_done = 0
+        self.ramp_curve = curve
         if steps == 0 or target == self.alpha:
-            self.alpha, self.ramp = target, STILL
+            self.alpha = target
+            self.ramp = STILL
         else:
             self.ramp = UP if target > self.alpha else DOWN
 
@@ -86,7 +90,8 @@ class Seed:
             return
         self.ramp_done += 1
         if self.ramp_done >= self.ramp_steps:
-            self.alpha, self.ramp = self.alpha_target, STILL
+            self.alpha = self.alpha_target
+            self.ramp = STILL
             return
         way = along(self.ramp_curve, self.ramp_done / self.ramp_steps)
         self.alpha = self.alpha_start + (self.alpha_target - self.alpha_start) * way
@@ -134,8 +139,10 @@ class Slot:
 
     def enter(self, stage: int, accuracy: float) -> None:
         """Change the stage and reset its clock."""
-        before, self.stage = self.stage, stage
-        self.dwell, self.stage_accuracy = 0, accuracy
+        before = self.stage
+        self.stage = stage
+        self.dwell = 0
+        self.stage_accuracy = accuracy
         seed = self.seed
         if before == TRAINING and stage == BLENDING:
             seed.aim(seed.first_target, seed.tempo_steps, seed.first_curve)
@@ -155,7 +162,8 @@ class Slot:
 
     def opens(self, stage: int | None, rules: Lifecycle) -> bool:
         """Tell whether the gate before a stage passes the seed; missing measurements fail."""
-        seed, strict = self.seed, rules.gates == "strict"
+        seed = self.seed
+        strict = rules.gates == "strict"
         if stage == BLENDING:
             improved = seed.accuracy - self.stage_accuracy >= rules.min_improvement_pct - TIE
             moved = seed.gradient_ratio >= rules.min_gradient_ratio
@@ -229,7 +237,8 @@ def advance(slots: list[Slot], action: Action, rules: Lifecycle, accuracy: float
 
 
 def _decided(slots: list[Slot], action: Action, rules: Lifecycle, accuracy: float) -> Outcome:
-    op, slot = action["op"], slots[action["slot"]]
+    op = action["op"]
+    slot = slots[action["slot"]]
     if not allowed(slots, rules)[op][action["slot"]]:
         return Outcome(WAIT, NO_GATE, False)
     gate = NO_GATE
@@ -243,7 +252,8 @@ def _decided(slots: list[Slot], action: Action, rules: Lifecycle, accuracy: floa
 
 
 def _do(slot: Slot, action: Action, accuracy: float) -> None:
-    op, target = action["op"], TARGETS[action["alpha_target"]]
+    op = action["op"]
+    target = TARGETS[action["alpha_target"]]
     operator, curve = list(STYLES.values())[action["style"]]
     if op == GERMINATE:
         slot.seed = Seed(
@@ -309,12 +319,15 @@ def remember(
         return
     seed.age += 1
     slot.dwell += 1
-    seed.accuracy, seed.healthy = accuracy, healthy
+    seed.accuracy = accuracy
+    seed.healthy = healthy
     if math.isfinite(contribution):
         if math.isfinite(seed.contribution):
             smoothed = 0.0 if math.isnan(seed.velocity) else 0.7 * seed.velocity
             seed.velocity = smoothed + 0.3 * (contribution - seed.contribution)
-        seed.contribution, seed.contribution_se, seed.unmeasured = contribution, contribution_se, 0
+        seed.contribution = contribution
+        seed.contribution_se = contribution_se
+        seed.unmeasured = 0
     else:
         seed.unmeasured += 1
     if math.isfinite(gradient_ratio):

@@ -66,7 +66,8 @@ class Part:
 
     def draw(self, stream: streams.Words) -> dict[str, Tensor]:
         """Return first values from a stream; a constant uses up as many numbers as it has."""
-        sizes, values = [entry.size for entry in self.entries], {}
+        sizes = [entry.size for entry in self.entries]
+        values = {}
         numbers = torch.from_numpy(streams.uniforms(stream, sum(sizes)))
         for entry, own in zip(self.entries, numbers.split(sizes), strict=True):
             if entry.constant is None:
@@ -88,14 +89,16 @@ def affine(name: str, width: int) -> tuple[Entry, Entry]:
 
 def dense(name: str, inputs: int, outputs: int, zero: bool = False, bias: bool = True) -> tuple[Entry, ...]:
     """Describe weight and bias of a linear layer; ``zero``: both start at 0."""
-    constant, lead = 0.0 if zero else None, f"{name}." if name else ""
+    constant = 0.0 if zero else None
+    lead = f"{name}." if name else ""
     weight = Entry(f"{lead}weight", (outputs, inputs), inputs, constant, places=1)
     return (weight, Entry(f"{lead}bias", (outputs,), inputs, constant)) if bias else (weight,)
 
 
 def normed(v: Values, name: str, x: Tensor) -> Tensor:
     """Apply group norm to maps ``[B, C, H, W]``, layer norm to vectors ``[B, D]``."""
-    scale, shift = v[f"{name}.weight"], v[f"{name}.bias"]
+    scale = v[f"{name}.weight"]
+    shift = v[f"{name}.bias"]
     if x.dim() == 2:
         return F.layer_norm(x, x.shape[1:], scale, shift, EPS)
     channels = x.shape[1]  # in as many groups as may be, of at least 16
@@ -126,7 +129,8 @@ def norm(shape: Shape) -> Part:
 
 def squeeze_excitation(shape: Shape) -> Part:
     """Build x · σ(W₂ relu(W₁ mean x) + b), W₂ = 0, b = 3."""
-    channels, reduced = shape[0], max(1, shape[0] // 4)
+    channels = shape[0]
+    reduced = max(1, shape[0] // 4)
 
     def run(v: Values, x: Tensor) -> Tensor:
         scale = linear(v, "excite", F.relu(linear(v, "squeeze", x.mean((2, 3)))))
@@ -139,7 +143,8 @@ def squeeze_excitation(shape: Shape) -> Part:
 
 def depthwise(shape: Shape) -> Part:
     """Build x + relu(GN(1×1(3×3 per channel x)))."""
-    channels, pixels = shape[0], math.prod(shape[1:])
+    channels = shape[0]
+    pixels = math.prod(shape[1:])
 
     def run(v: Values, x: Tensor) -> Tensor:
         mixed = convolved(v, "pointwise", convolved(v, "depthwise", x, per_channel=True))
@@ -151,7 +156,8 @@ def depthwise(shape: Shape) -> Part:
 
 def bottleneck(shape: Shape) -> Part:
     """Build x + GN(up(relu(3×3(relu(down x))))), up = 0."""
-    channels, pixels = shape[0], math.prod(shape[1:])
+    channels = shape[0]
+    pixels = math.prod(shape[1:])
     narrow = max(8, channels // 4)
 
     def run(v: Values, x: Tensor) -> Tensor:
@@ -169,7 +175,8 @@ def bottleneck(shape: Shape) -> Part:
 
 def convolutions(shape: Shape, names: tuple[str, ...], kernel: int, zero: bool = False) -> Part:
     """Build x + relu(GN(conv ·)), once for each name; ``zero``: the convolutions start at 0."""
-    channels, pixels = shape[0], math.prod(shape[1:])
+    channels = shape[0]
+    pixels = math.prod(shape[1:])
 
     def run(v: Values, x: Tensor) -> Tensor:
         h = x
@@ -187,14 +194,16 @@ def convolutions(shape: Shape, names: tuple[str, ...], kernel: int, zero: bool =
 
 def low_rank(shape: Shape) -> Part:
     """Build x + up(down x) of rank 8, up = 0."""
-    width, rank = shape[0], 8
+    width = shape[0]
+    rank = 8
     entries = (*dense("down", width, rank, bias=False), *dense("up", rank, width, zero=True, bias=False))
     return Part(entries, lambda v, x: x + linear(v, "up", linear(v, "down", x)), ("up.weight",))
 
 
 def residual_mlp(shape: Shape, factor: int) -> Part:
     """Build x + W₂ gelu(W₁ x) with a hidden layer ``factor`` times as wide, W₂ = 0."""
-    width, hidden = shape[0], factor * shape[0]
+    width = shape[0]
+    hidden = factor * shape[0]
     entries = (*dense("first", width, hidden), *dense("second", hidden, width, zero=True))
     closing = ("second.weight", "second.bias")
     return Part(entries, lambda v, x: x + linear(v, "second", F.gelu(linear(v, "first", x))), closing)
@@ -214,10 +223,13 @@ def gate(shape: Shape) -> Part:
 # --- tables: a seed's shape is (columns, width) ---------------------------------------------------------------------
 
 FITTED_ROWS = 512
-MOST_WEIGHT, GAIN = 16, 3.0
+MOST_WEIGHT = 16
+GAIN = 3.0
 LEAST = 1e-6  # of a standard deviation, a squared width and a length
 FAINTEST = -20.0  # exponent
-CENTRES, BINS, KNOTS = 48, 12, 24
+CENTRES = 48
+BINS = 12
+KNOTS = 24
 PULL = 0.002  # on the scales of columns, in units of the loss
 
 Fit = Callable[[Tensor], dict[str, Tensor]]

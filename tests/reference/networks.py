@@ -80,7 +80,8 @@ def _convolutional(host: Host, shape: Shape, classes: int) -> Body:
     widths, kernel = CONVOLUTIONAL[host.preset]
     kernel = host.kernel_size or kernel
     channels, height, width = shape
-    segments, shapes = [], []
+    segments = []
+    shapes = []
     for out in host.widths or widths:
         pool = min(height, width) // 2 >= SMALLEST_MAP
         segments.append(_block(channels, out, kernel, pool, height * width))

@@ -33,7 +33,8 @@ class History:
             fall = (self.losses[-1] - loss) / self.losses[-1]
             self.stable_run = self.stable_run + 1 if STABLE[0] < fall < STABLE[1] else 0
             self.stabilised = self.stabilised or self.stable_run >= STABLE_STEPS
-        self.losses, self.accuracies = [*self.losses, loss][-KEPT:], [*self.accuracies, accuracy][-KEPT:]
+        self.losses = [*self.losses, loss][-KEPT:]
+        self.accuracies = [*self.accuracies, accuracy][-KEPT:]
         self.best = accuracy if math.isnan(self.best) else max(self.best, accuracy)
 
     def back(self, values: Sequence[float], lag: int) -> float:
@@ -105,7 +106,8 @@ def _base(s: Sight) -> Iterator[float]:
     yield s.step / s.steps
     yield steps_squashed(s.steps - s.step)
     for lag in range(SHOWN):
-        loss, accuracy = past.back(past.losses, lag), past.back(past.accuracies, lag)
+        loss = past.back(past.losses, lag)
+        accuracy = past.back(past.accuracies, lag)
         yield squashed(loss / s.chance)
         yield 0.0 if math.isnan(accuracy) else accuracy / 100.0
         yield missing(loss + accuracy)
@@ -128,7 +130,8 @@ def _base(s: Sight) -> Iterator[float]:
 
 
 def _of_slot(s: Sight, k: int) -> list[float]:
-    slot, seed = s.slots[k], s.slots[k].seed
+    slot = s.slots[k]
+    seed = s.slots[k].seed
     there = seed.blueprint >= 0
     progress = seed.accuracy - seed.germination_accuracy
     interaction = s.validation.interaction[k]

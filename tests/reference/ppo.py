@@ -18,7 +18,8 @@ SIGMA_FLOOR = 0.1  # of advantages, in units of scaled reward
 FLAT = 1e-8  # variance of returns below which there is nothing to explain
 STOP_FACTOR = 1.5  # times target_kl
 IN_DOUBT = 1e-3  # relative distance of a divergence from its limit within which rounding decides: then as recorded
-LOG_RATIO_LIMIT, JOINT_LOG_RATIO_LIMIT = 20.0, 30.0
+LOG_RATIO_LIMIT = 20.0
+JOINT_LOG_RATIO_LIMIT = 30.0
 RATE_END = 0.2  # what the linear schedule leaves
 EDGE = 1e-5  # distance of a ratio from the clip's bound within which rounding decides whether the row is clipped
 
@@ -39,7 +40,8 @@ class Learner:
 
     @classmethod
     def read(cls, tensors: Tensors) -> "Learner":
-        weights, counters = policy_of(tensors), ("adam.step", "counter.updates", "counter.skipped_steps")
+        weights = policy_of(tensors)
+        counters = ("adam.step", "counter.updates", "counter.skipped_steps")
         first, second = (
             {name: tensors[f"ppo/adam.{moment}.{name}"].double() for name in weights}
             for moment in ("exp_avg", "exp_avg_sq")
@@ -73,7 +75,8 @@ def scaled(
     """Return the updated scale, the scaled rewards ``[T, E]`` and the discounted returns at the end ``[E]``, which were
     ``before`` and begin anew where ``starts [T, E]`` says.
     """
-    running, sums = torch.zeros(rewards.shape[1], dtype=torch.float64) if before is None else before, []
+    running = torch.zeros(rewards.shape[1], dtype=torch.float64) if before is None else before
+    sums = []
     for t, paid in enumerate(rewards):
         running = running if starts is None else torch.where(starts[t], 0.0, running)
         running = gamma * running + paid
@@ -90,13 +93,14 @@ def advantages(
     gamma: float, decay: float,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Return advantages and returns ``[T, E]`` (Schulman et al. 2016, arXiv 1506.02438), 0 where not valid."""
-    gained, later = torch.zeros_like(values), torch.zeros(values.shape[1], dtype=values.dtype)
+    advantages_of_rows = torch.zeros_like(values)
+    later = torch.zeros(values.shape[1], dtype=values.dtype)
     for t in reversed(range(len(values))):
         delta = rewards[t] + torch.where(terminated[t], 0.0, gamma * following[t]) - values[t]
         goes_on = ~(terminated[t] | truncated[t])
         later = torch.where(valid[t], delta + torch.where(goes_on, gamma * decay * later, 0.0), 0.0)
-        gained[t] = later
-    return gained, torch.where(valid, gained + values, 0.0)
+        advantages_of_rows[t] = later
+    return advantages_of_rows, torch.where(valid, advantages_of_rows + values, 0.0)
 
 
 def standardized(values: Tensor, chosen: Tensor) -> Tensor:
@@ -135,38 +139,45 @@ class Update:
     train: params.Train
     rng_seed: int
     iteration: int
-    looked: int
+    minibatches_recorded: int
     crossed: frozenset[Place] = frozenset()  # rows that are clipped where float64 does not clip, or the other way
 
     def run(self, learner: Learner) -> tuple[Learner, dict[str, float], list[Place]]:
         """Return the learner after all minibatches before one whose divergence is too large, the metrics, and the rows
         of which rounding decides whether they are clipped, the nearest first.
         """
-        steps, before = self.steps, learner
+        steps = self.steps
+        before = learner
         if self.train.policy.core == "none":  # every step is an environment of its own, one environment after another
             steps = {name: x for name, x in steps.items() if name not in (*MEMORY, "starts")}
             steps = {name: x.transpose(0, 1).flatten(0, 1)[None] for name, x in steps.items()}
-        rows, envs = flat(steps), steps["valid"].shape[1]
-        parts, samples = min(self.train.ppo.minibatches, envs), len(rows["actions"])
+        rows = flat(steps)
+        envs = steps["valid"].shape[1]
+        parts = min(self.train.ppo.minibatches, envs)
+        samples = len(rows["actions"])
         coefficient, rate = self._scheduled(before.updates)
-        share, worth = parts / max(1, samples), coefficient * parts * self._entropy_weights(rows)
-        minibatches, epochs = list[Minibatch](), 0
+        share = parts / max(1, samples)
+        worth = coefficient * parts * self._entropy_weights(rows)
+        minibatches = list[Minibatch]()
+        epochs = 0
         for epoch, chosen in self._minibatches(envs, parts):
-            epochs, own = epoch + 1, {name: x[:, chosen] for name, x in steps.items()}
-            is_last = len(minibatches) + 1 == self.looked
+            epochs = epoch + 1
+            own = {name: x[:, chosen] for name, x in steps.items()}
+            is_last = len(minibatches) + 1 == self.minibatches_recorded
             step = len(minibatches)
             crossed = torch.tensor([row for place, row in self.crossed if place == step], dtype=torch.int64)
-            learner, one = self._step(learner, own, share, worth, rate, is_last, crossed)
-            minibatches.append(one)
-            if not one.stepped and math.isfinite(one.divergence + one.gradient_norm):
+            learner, minibatch = self._step(learner, own, share, worth, rate, is_last, crossed)
+            minibatches.append(minibatch)
+            if not minibatch.stepped and math.isfinite(minibatch.divergence + minibatch.gradient_norm):
                 break
-        learner = replace(learner, updates=before.updates + any(one.stepped for one in minibatches))
-        told = {"epochs": epochs, "entropy_coef": coefficient, "samples": samples, "learning_rate": rate}
-        return learner, told | _metrics(minibatches), _edges(minibatches)
+        learner = replace(learner, updates=before.updates + any(minibatch.stepped for minibatch in minibatches))
+        update_metrics = {"epochs": epochs, "entropy_coef": coefficient, "samples": samples, "learning_rate": rate}
+        return learner, update_metrics | _metrics(minibatches), _edges(minibatches)
 
     def _scheduled(self, updates: int) -> tuple[float, float]:
         """Return the coefficient of entropy and the learning rate after so many updates."""
-        ppo, total = self.train.ppo, self.train.horizon or self.train.iterations
+        ppo = self.train.ppo
+        total = self.train.horizon or self.train.iterations
         done = min(1.0, updates / max(1, total - 1))
         left = (1.0 - done) + done * RATE_END if ppo.learning_rate_schedule == "linear" else 1.0
         return (1.0 - done) * ppo.entropy_coef + done * ppo.entropy_coef_final, left * ppo.learning_rate
@@ -187,16 +198,20 @@ class Update:
         self, learner: Learner, steps: Tensors, share: float, worth: Tensor, rate: float, is_last: bool, crossed: Tensor
     ) -> tuple[Learner, Minibatch]:
         weights = {name: weight.clone().requires_grad_() for name, weight in learner.weights.items()}
-        loss, one = self._loss(Network(weights, self.interface, self.train.policy), steps, share, worth, crossed)
+        loss, minibatch = self._loss(Network(weights, self.interface, self.train.policy), steps, share, worth, crossed)
         gradients = torch.autograd.grad(loss, list(weights.values()), allow_unused=True, materialize_grads=True)
-        one = replace(one, gradient_norm=math.sqrt(math.fsum(float(each.square().sum()) for each in gradients)))
-        if not math.isfinite(one.gradient_norm + one.divergence + one.policy_loss + one.value_loss):
-            return replace(learner, skipped=learner.skipped + 1), one
-        if self._too_far(one.divergence, is_last):
-            return learner, one
-        shrink = max(1.0, one.gradient_norm / self.train.ppo.max_grad_norm)
+        minibatch = replace(
+            minibatch, gradient_norm=math.sqrt(math.fsum(float(each.square().sum()) for each in gradients))
+        )
+        if not math.isfinite(
+            minibatch.gradient_norm + minibatch.divergence + minibatch.policy_loss + minibatch.value_loss
+        ):
+            return replace(learner, skipped=learner.skipped + 1), minibatch
+        if self._too_far(minibatch.divergence, is_last):
+            return learner, minibatch
+        shrink = max(1.0, minibatch.gradient_norm / self.train.ppo.max_grad_norm)
         clipped = {name: gradient / shrink for name, gradient in zip(weights, gradients, strict=True)}
-        return _stepped(learner, clipped, rate, self.train.ppo.adam_eps), replace(one, stepped=True)
+        return _stepped(learner, clipped, rate, self.train.ppo.adam_eps), replace(minibatch, stepped=True)
 
     def _too_far(self, divergence: float, is_last: bool) -> bool:
         target = self.train.ppo.target_kl
@@ -213,14 +228,16 @@ class Update:
         """
         of_rows = steps["features"], steps["categories"], steps["privileged"], steps.get("starts")
         z, values = network.read(*of_rows, memories(steps, self.train.policy))
-        rows, valid = flat(steps), steps["valid"]
+        rows = flat(steps)
+        valid = steps["valid"]
         judged = network.judge(z[valid], rows)
         logs = (judged.log_probs - rows["log_probs"]).clip(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
-        gained, margins = self._objective(logs, rows["advantages"], rows["actions"][:, 0], crossed)
-        policy = -gained.sum() * share
+        advantages_of_rows, margins = self._objective(logs, rows["advantages"], rows["actions"][:, 0], crossed)
+        policy = -advantages_of_rows.sum() * share
         value = (values[valid] - rows["returns"]).square().sum() * share / 2
-        entropy, drift = judged.entropy.sum(dim=0), logs.detach()
-        one = Minibatch(
+        entropy = judged.entropy.sum(dim=0)
+        drift = logs.detach()
+        minibatch = Minibatch(
             policy_loss=float(policy.detach()),
             value_loss=float(value.detach()),
             divergence=float((torch.expm1(drift) - drift).sum()) / max(1, len(drift)),
@@ -228,20 +245,26 @@ class Update:
             open=self.interface.open(rows).sum(dim=0),
             margins=margins,
         )
-        return policy + self.train.ppo.value_coef * value - (worth * entropy).sum(), one
+        return policy + self.train.ppo.value_coef * value - (worth * entropy).sum(), minibatch
 
-    def _objective(self, logs: Tensor, gained: Tensor, op: Tensor, crossed: Tensor) -> tuple[Tensor, Tensor]:
+    def _objective(
+        self, logs: Tensor, advantages_of_rows: Tensor, op: Tensor, crossed: Tensor
+    ) -> tuple[Tensor, Tensor]:
         """Return the objective of each row, min(r A, clip(r, 1 − ε, 1 + ε) A), and its margin, ``[N]``. Rows that are
         ``crossed`` have about the same value with the gradient of the other side.
         """
         ppo = self.train.ppo
         if ppo.ratio == "joint":
-            logs, weight = logs.sum(dim=1, keepdim=True).clip(-JOINT_LOG_RATIO_LIMIT, JOINT_LOG_RATIO_LIMIT), 1.0
+            logs = logs.sum(dim=1, keepdim=True).clip(-JOINT_LOG_RATIO_LIMIT, JOINT_LOG_RATIO_LIMIT)
+            weight = 1.0
         else:
             weight = self.interface.matters[op]
-        ratio, gain = logs.exp(), gained[:, None]
+        ratio = logs.exp()
+        gain = advantages_of_rows[:, None]
         beyond = (ratio - 1.0).detach() * gain.sign() - ppo.clip_range  # positive where it is clipped
-        other = torch.zeros(len(gained), 1, dtype=torch.bool).index_fill(0, crossed, True) & (beyond.abs() < EDGE)
+        other = torch.zeros(len(advantages_of_rows), 1, dtype=torch.bool).index_fill(0, crossed, True) & (
+            beyond.abs() < EDGE
+        )
         clipped = ratio.detach().clip(1.0 - ppo.clip_range, 1.0 + ppo.clip_range)
         objective = torch.where((beyond > 0) ^ other, clipped * gain, ratio * gain)
         return (weight * objective).sum(dim=1), torch.where(gain == 0.0, torch.inf, beyond.abs()).amin(dim=1)
@@ -249,9 +272,9 @@ class Update:
 
 def _edges(minibatches: Sequence[Minibatch]) -> list[Place]:
     near = [
-        (float(one.margins[row]), (step, row))
-        for step, one in enumerate(minibatches)
-        for row in (one.margins < EDGE).nonzero().flatten().tolist()
+        (float(minibatch.margins[row]), (step, row))
+        for step, minibatch in enumerate(minibatches)
+        for row in (minibatch.margins < EDGE).nonzero().flatten().tolist()
     ]
     return [place for _, place in sorted(near)]
 
@@ -268,7 +291,8 @@ def memories(steps: Tensors, sizes: params.Policy) -> dict[str, Memory]:
     if sizes.core == "none" or MEMORY[0] not in steps:
         return {}
     hidden, cell = (steps[name][0].double() for name in MEMORY)
-    trunks, units = ("actor", "critic") if sizes.critic == "own" else ("actor",), sizes.core_units
+    trunks = ("actor", "critic") if sizes.critic == "own" else ("actor",)
+    units = sizes.core_units
     cell = cell if cell.shape[1] else torch.zeros_like(hidden)
     return {
         trunk: (hidden[:, k * units : (k + 1) * units], cell[:, k * units : (k + 1) * units])
@@ -277,7 +301,10 @@ def memories(steps: Tensors, sizes: params.Policy) -> dict[str, Memory]:
 
 
 def _stepped(learner: Learner, gradients: Tensors, rate: float, eps: float) -> Learner:
-    steps, weights, first, second = learner.steps + 1, {}, {}, {}
+    steps = learner.steps + 1
+    weights = {}
+    first = {}
+    second = {}
     for name, gradient in gradients.items():
         first[name] = DECAY[0] * learner.first[name] + (1.0 - DECAY[0]) * gradient
         second[name] = DECAY[1] * learner.second[name] + (1.0 - DECAY[1]) * gradient**2
@@ -288,19 +315,22 @@ def _stepped(learner: Learner, gradients: Tensors, rate: float, eps: float) -> L
 
 def _metrics(minibatches: Sequence[Minibatch]) -> dict[str, float]:
     """Return the metrics of an update by name; NaN for means over no step."""
-    taken = [one for one in minibatches if one.stepped]
+    steps_taken = [minibatch for minibatch in minibatches if minibatch.stepped]
     metrics = dict.fromkeys(("policy_loss", "value_loss", "entropy", "grad_norm", "grad_norm_max"), math.nan)
-    if taken:
-        norms, choices = [one.gradient_norm for one in taken], torch.stack([one.open for one in taken]).sum(dim=0)
-        entropy = torch.stack([one.entropy for one in taken]).sum(dim=0)[choices > 0] / choices[choices > 0]
+    if steps_taken:
+        norms = [minibatch.gradient_norm for minibatch in steps_taken]
+        choices = torch.stack([minibatch.open for minibatch in steps_taken]).sum(dim=0)
+        entropy = (
+            torch.stack([minibatch.entropy for minibatch in steps_taken]).sum(dim=0)[choices > 0] / choices[choices > 0]
+        )
         metrics |= {
-            "policy_loss": fmean(one.policy_loss for one in taken),
-            "value_loss": fmean(one.value_loss for one in taken),
+            "policy_loss": fmean(minibatch.policy_loss for minibatch in steps_taken),
+            "value_loss": fmean(minibatch.value_loss for minibatch in steps_taken),
             "entropy": float(entropy.mean()),
             "grad_norm": fmean(norms),
             "grad_norm_max": max(norms),
         }
     return metrics | {
-        "steps": len(taken),
+        "steps": len(steps_taken),
         "approx_kl": minibatches[-1].divergence,
     }

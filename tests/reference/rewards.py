@@ -8,7 +8,8 @@ from simic.params import Train
 from tests.reference.life import FOSSILIZE, FOSSILIZED, GERMINATED, HOLDING, LIVE, WAIT, Slot
 
 PHI = {GERMINATED: 1.0, 2: 2.0, 3: 3.5, HOLDING: 5.5, FOSSILIZED: 7.5}
-DWELL_WORTH, DWELL_MOST = 0.3, 2.0
+DWELL_WORTH = 0.3
+DWELL_MOST = 2.0
 SLOT_RENT = 0.0039  # of the host's parameters
 SHOCK_MOST = 1.0
 USELESS = -0.2
@@ -101,7 +102,8 @@ def _credit(slot: Slot, train: Train) -> float:
     """Return the credit of a seed that is not fossilized: its share of the host's gain since germination."""
     if slot.stage not in LIVE or slot.stage == FOSSILIZED:
         return 0.0
-    c, p = _sure_contribution(slot, train), _progress(slot)
+    c = _sure_contribution(slot, train)
+    p = _progress(slot)
     if c > 0:
         c = 0.0 if not p > 0 else c if c < p else 2.0 * p * c / (p + c)
     return train.reward.shaped.contribution_weight * c
@@ -118,7 +120,8 @@ def _attribution(step: Step, train: Train) -> float:
 
 
 def _rent(step: Step, train: Train, host_params: int, steps: int) -> float:
-    weights, burden = train.reward, 0.0
+    weights = train.reward
+    burden = 0.0
     for slot, size in zip(step.after.slots, step.after.seed_params, strict=True):
         if size > 0:
             burden += SLOT_RENT * host_params + slot.seed.alpha * size
@@ -127,7 +130,8 @@ def _rent(step: Step, train: Train, host_params: int, steps: int) -> float:
 
 
 def _alpha_shock(step: Step, train: Train, host_params: int) -> float:
-    weights, moved = train.reward, 0.0
+    weights = train.reward
+    moved = 0.0
     for k, (old, new) in enumerate(zip(step.before.slots, step.after.slots, strict=True)):
         size = max(step.before.seed_params[k], step.after.seed_params[k])
         moved += (new.seed.alpha - old.seed.alpha) ** 2 * size

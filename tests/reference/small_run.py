@@ -56,9 +56,11 @@ def composed(tree: Params, prepared: Path, size: Size) -> Params:
     """
     train = tree.train
     lifecycle = train.lifecycle.model_copy(update={name: min(1, getattr(train.lifecycle, name)) for name in WAITS})
-    steps, samples = max(LEAST_STEPS, steps_to_finish(lifecycle) + 2), read_meta(prepared).samples
+    steps = max(LEAST_STEPS, steps_to_finish(lifecycle) + 2)
+    samples = read_meta(prepared).samples
     if tree.prepare.is_gym:
-        steps, samples = min(ROLLOUT, train.longest_episode), {"train": 2 * train.batch_size}
+        steps = min(ROLLOUT, train.longest_episode)
+        samples = {"train": 2 * train.batch_size}
     units = {name: min(size, UNITS) for name, size in train.policy.model_dump().items() if name.endswith("units")}
     changed: dict[str, Any] = {
         "envs": size.envs or 2 * train.ppo.minibatches,
@@ -81,7 +83,8 @@ def thinned(prepared: Path, target: Path) -> Path:
     """Write a few tasks and samples of prepared data to ``target``, without the test data, and return it."""
     if read_meta(prepared).task == GYM:
         return Path(shutil.copytree(prepared, target))  # there is but a description
-    meta, arrays = read_meta(prepared), {}
+    meta = read_meta(prepared)
+    arrays = {}
     places = {group: [place for place, task in enumerate(meta.tasks) if task.group == group] for group in TASKS}
     kept = [place for group, most in TASKS.items() for place in places[group][:most]]
     for split in ("train", "val"):
@@ -89,7 +92,8 @@ def thinned(prepared: Path, target: Path) -> Path:
         few = min(len(whole), SAMPLES)
         for name, values in (("x", whole.x), ("y", whole.y)):
             arrays[f"{name}_{split}"] = torch.cat([values[task * len(whole) :][:few] for task in kept]).contiguous()
-    content, samples = save(arrays), {split: min(count, SAMPLES) for split, count in meta.samples.items()}
+    content = save(arrays)
+    samples = {split: min(count, SAMPLES) for split, count in meta.samples.items()}
     hashes = {TRAINVAL_FILE: durable.sha256_of(content)}
     with durable.new_directory(target) as folder:
         durable.write_synced(folder / TRAINVAL_FILE, content)

@@ -43,7 +43,8 @@ def test_a_task_with_the_samples_of_another_is_found(prepared, tmp_path, target,
     files = {name: load_file(bank / f"{name}.safetensors") for name in ("trainval", "test")}
     (into, x, place), (origin, name, first) = target, source
     tasks = {"trainval": 3, "test": 2}
-    count, taken = len(files[into][x]) // tasks[into], len(files[origin][name]) // tasks[origin]
+    count = len(files[into][x]) // tasks[into]
+    taken = len(files[origin][name]) // tasks[origin]
     rows = files[origin][name][first * taken :][: min(count, taken)]
     copied = files[into][x][place * count :][:count]
     copied[:] = rows.repeat(-(-count // len(rows)), *[1] * (rows.ndim - 1))[:count]
@@ -52,7 +53,9 @@ def test_a_task_with_the_samples_of_another_is_found(prepared, tmp_path, target,
 
 
 def test_a_row_that_two_tasks_have_by_chance_is_no_difference():
-    few, many, scored = 2 / 2048, 0.05, "test samples that are in train"
+    few = 2 / 2048
+    many = 0.05
+    scored = "test samples that are in train"
     of_tasks = [(name, share, share == few) for name in (OF_HELD_OUT, OF_VALIDATION) for share in (few, many)]
     for what, share, ok in (*of_tasks, (scored, few, False)):
         (log := ComparisonLog(evaluation.ALLOWED)).note(what, "a task", share)

@@ -8,6 +8,8 @@ from typing import NamedTuple
 import pytest
 from safetensors.torch import load_file, save_file
 
+from simic.audit.audit import examine
+from simic.audit.findings import Status
 from simic.params import Params
 from simic.pipeline import stages
 from simic.pipeline.paths import Workspace
@@ -17,7 +19,7 @@ from tests.pipeline.small_suite import tree
 from tests.reference.finished_gym_run import FinishedGymRun
 from tests.reference.finished_run import FinishedRun, part
 
-GROWTH = tree("headroom.policies=[static, patient]", "headroom.floors=true")
+GROWTH = tree("headroom.policies=[static, patient]", "headroom.floors=true", "train.validate_every=1")
 
 
 class Finished(NamedTuple):
@@ -51,6 +53,14 @@ def test_validation_of_the_best_checkpoint_is_what_its_weights_decide(growth: Fi
     assert compared.lines and not compared.differences, compared
 
 
+def test_what_is_made_of_a_run_is_what_the_audit_recomputes(growth: Finished) -> None:
+    """Returns, the best checkpoint, standings, oracle, random search and prices, by definitions of their own."""
+    results = {result.check: result for result in examine(growth.run.run, "run").results}
+    recomputed = [result for result in results.values() if result.layer == "recompute"]
+    assert [(result.check, result.measured) for result in recomputed if result.status is not Status.PASS] == []
+    assert {"C3", "C6", "C9", "C10", "C12", "X8"} <= results.keys()
+
+
 @pytest.mark.parametrize("name", ["episodes", "evaluation"])
 def test_a_run_on_an_environment_is_what_the_reference_computes(
     name: str, tmp_path_factory: pytest.TempPathFactory
@@ -81,7 +91,7 @@ def test_a_headroom_of_other_hosts_differs(growth: Finished) -> None:
     changed = {name: shifted(vars(headroom)[name]) for name in ("val_pct", "test_pct")}
     changed["choosing_val_pct"] = headroom.val_pct
     other = replace(growth.run.run, headroom=headroom.model_copy(update=changed))
-    differing = {line.what for line in part(replace(growth.run, run=other).headroom).differences}
+    differing = {line.kind for line in part(replace(growth.run, run=other).headroom).differences}
     assert {"validation accuracy, third quartile", "test accuracy, third quartile"} <= differing
 
 
@@ -91,5 +101,5 @@ def test_other_weights_than_those_that_decided_differ(growth: Finished) -> None:
     best = run.checkpoints["best"]
     tensors = {name: -tensor if "heads" in name else tensor for name, tensor in best.tensors.items()}
     other = replace(run, checkpoints={**run.checkpoints, "best": replace(best, tensors=tensors)})
-    differing = {line.what for line in part(replace(growth.run, run=other).evaluation).differences}
+    differing = {line.kind for line in part(replace(growth.run, run=other).evaluation).differences}
     assert "decisions, mean, third quartile" in differing

@@ -14,7 +14,8 @@ def test_a_row_on_the_edge_of_the_clip_is_followed_to_either_side_and_no_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of another clean training."""
-    given, right = list[tuple](), iteration._followed
+    given = list[tuple]()
+    right = iteration._followed
     monkeypatch.setattr(iteration, "_followed", lambda *each: given.append(each) or right(*each))
     assert differences(trained("tables", tmp_path)) == set()
     update, before, recorded = given[-1]

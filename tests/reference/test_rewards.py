@@ -13,7 +13,8 @@ from tests.envs.transitions import GAMMA, HOST, SETTING, WEIGHTS, random_states,
 from tests.reference import life
 from tests.reference import rewards as reference
 
-ENVS, SLOTS = 6, 3
+ENVS = 6
+SLOTS = 3
 OF_SEED = ("contribution", "contribution_se", "accuracy", "germination_accuracy", "alpha")
 
 
@@ -34,7 +35,8 @@ def test_a_step_is_paid_as_by_the_reference(mode: str, ended: bool, terminal: bo
     train = Train(reward=weights, ppo=PPOParams(gamma=GAMMA), price=5.0, episode_end=end)
     states = [replace(slots, alpha=torch.rand(ENVS, SLOTS, generator=draw)) for slots in random_states(13, ENVS, SLOTS)]
     for number, (before, after) in enumerate(pairwise(states)):
-        op, slot = (Op.WAIT, Op.FOSSILIZE, Op.PRUNE)[number % 3], number % SLOTS
+        op = (Op.WAIT, Op.FOSSILIZE, Op.PRUNE)[number % 3]
+        slot = number % SLOTS
         sizes = torch.randint(0, 300, (2, ENVS, SLOTS), generator=draw)
         accuracies = 100 * torch.rand(2, ENVS, generator=draw)
         named = {"seed_params": sizes, "committed_accuracy": accuracies}

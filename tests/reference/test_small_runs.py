@@ -64,7 +64,7 @@ def differences(run: FinishedRun, hosts: int | None = None) -> set[str]:
     """Compare iterations and the episodes of some hosts; name the kinds of comparisons that differ."""
     compared = part(run.iterations), part(lambda: run.episodes(hosts))
     assert all(one.lines for one in compared), [one.reason for one in compared]
-    return {line.what for one in compared for line in one.differences}
+    return {line.kind for one in compared for line in one.differences}
 
 
 @pytest.mark.parametrize("kind", ["images", "tables", "tables, lstm", "environment"])

@@ -13,12 +13,12 @@ FAULTS: Faults = {
     ),
     "validation-as-test": fault(
         "The test split of the held-out tasks is their validation split.",
-        "reference/test_finished_runs.py",
+        "reference/test_finished_runs.py::test_a_growth_run_is_what_the_reference_computes[evaluation]",
         Patch(BATCHES, 'for split in ("train", "val", "test")]', 'for split in ("train", "val", "val")]'),
     ),
     "trained-on-test": fault(
         "Hosts of the evaluation are trained on the test samples.",
-        "reference/test_finished_runs.py",
+        "reference/test_finished_runs.py::test_a_growth_run_is_what_the_reference_computes[evaluation]",
         Patch(BATCHES, 'tasks, device) for split in ("train", "', 'tasks, device) for split in ("test", "'),
     ),
     "held-out-tasks-are-trained-on": fault(
@@ -33,7 +33,7 @@ FAULTS: Faults = {
     ),
     "standardised-with-test": fault(
         "Samples are standardised with the statistics of all splits.",
-        "reference/test_small_runs.py::test_a_small_training_is_what_the_reference_computes[tables, lstm]",
+        "data/suites/test_suite_bank.py",
         Patch("data/bank.py", 's(samples["train"][0])', "s(torch.cat([x for x, _ in samples.values()]))"),
     ),
     "chance-of-the-first-task": fault(

@@ -13,27 +13,27 @@ FAULTS: Faults = {
     ),
     "oracle-chosen-on-test": fault(
         "The oracle per task is chosen by the scores that it is reported with.",
-        "evaluation/test_headroom.py",
+        "reference/test_finished_runs.py::test_what_is_made_of_a_run_is_what_the_audit_recomputes",
         Patch(ENDPOINTS, "best_choices(mean_by_task(choosing", "best_choices(mean_by_task(test"),
     ),
     "search-judged-by-test": fault(
         "Random search picks the best of its trainings by test score.",
-        "evaluation/test_headroom.py",
+        "reference/test_finished_runs.py::test_what_is_made_of_a_run_is_what_the_audit_recomputes",
         Patch(ENDPOINTS, "random_search(val, test)", "random_search(test, test)"),
     ),
     "policies-not-paired": fault(
         "Every policy is evaluated on hosts of its own.",
-        "evaluation/test_scoring.py",
+        "reference/test_finished_runs.py::test_a_growth_run_is_what_the_reference_computes[evaluation]",
         Patch("evaluation/scoring.py", "repeat(parts), ids.repeat(parts), steps", "repeat(parts), env.env_ids, steps"),
     ),
     "scored-on-validation": fault(
         "What is reported as test accuracy was measured on the validation split.",
-        "evaluation/test_scoring.py",
+        "reference/test_finished_runs.py::test_a_growth_run_is_what_the_reference_computes[evaluation]",
         Patch("evaluation/scoring.py", "committed(env, setup.held_out.test)", "committed(env, setup.held_out.val)"),
     ),
     "live-network-scored": fault(
         "The test score is that of the live network, with seeds that were not kept.",
-        "evaluation/test_scoring.py",
+        "reference/test_finished_runs.py::test_a_growth_run_is_what_the_reference_computes[evaluation]",
         Patch(
             "envs/growth_env.py", "evaluate(self.slots, data, off[None])", "evaluate(self.slots, data, 0 * off[None])"
         ),
@@ -50,12 +50,12 @@ FAULTS: Faults = {
     ),
     "groups-mixed": fault(
         "Tasks of unknown kinds count among those of known kinds.",
-        "evaluation/test_headroom.py",
+        "reference/test_finished_runs.py::test_what_is_made_of_a_run_is_what_the_audit_recomputes",
         Patch(ENDPOINTS, "(headroom.rows) if headroom.tasks[task].group == group})", "(headroom.rows)})"),
     ),
     "price-not-charged": fault(
         "Scores are compared without the price of the parameters that were added.",
-        "evaluation/test_headroom.py",
+        "reference/test_finished_runs.py::test_what_is_made_of_a_run_is_what_the_audit_recomputes",
         Patch(ENDPOINTS, "(accuracy, (params - host) / host, 1, headroom", "(accuracy, 0 * params, 1, headroom"),
     ),
     "policy-untrained": fault(
@@ -70,7 +70,7 @@ FAULTS: Faults = {
     ),
     "latest-called-best": fault(
         "The latest checkpoint is evaluated under the name of the best.",
-        "pipeline/test_suite.py",
+        "reference/test_finished_runs.py::test_what_is_made_of_a_run_is_what_the_audit_recomputes",
         Patch(
             STAGES,
             "params.evaluate.checkpoint)\n    unchanged(workspace, workspace.checkpoints)  # they may",
@@ -79,12 +79,12 @@ FAULTS: Faults = {
     ),
     "greedy-is-sampled": fault(
         "The policy called greedy is sampled, and the other way round.",
-        "evaluation/test_evaluate.py",
+        "reference/test_finished_runs.py::test_a_growth_run_is_what_the_reference_computes[evaluation]",
         Patch(POLICIES, "greedy=name != SAMPLED", "greedy=name == SAMPLED"),
     ),
     "final-network-trained-less": fault(
         "The grown network that is trained from the start gets a quarter of the epochs.",
-        "evaluation/test_static_baselines.py",
+        "reference/test_finished_runs.py::test_what_is_made_of_a_run_is_what_the_audit_recomputes",
         Patch("evaluation/static_baselines.py", "full_like(affordable, epochs)", "full_like(affordable, epochs // 4)"),
     ),
     "rule-with-three-times-the-threshold": fault(
@@ -107,12 +107,12 @@ FAULTS: Faults = {
     ),
     "sentence-two-points-above": fault(
         "The first sentence of the report says two points more than evaluation.json.",
-        "pipeline/test_suite.py",
+        "pipeline/test_suite.py::test_a_run_ends_with_score_gap_and_verdict",
         Patch(ENDPOINTS, 'f"{name} {score.estimate:.1f}"', 'f"{name} {score.estimate + 2:.1f}"'),
     ),
     "another-network-exported": fault(
         "The network that is exported as the best is the first host's.",
-        "evaluation/test_export_best.py",
+        "reference/test_finished_runs.py::test_a_growth_run_is_what_the_reference_computes[grown_network]",
         Patch("evaluation/export_best.py", "slots, row, committed=", "slots, (row + 1) % env.num_envs, committed="),
     ),
 }

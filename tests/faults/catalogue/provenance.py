@@ -7,12 +7,12 @@ TRAINER, CHECKPOINT = "training/trainer.py", "training/checkpoint.py"
 FAULTS: Faults = {
     "worst-is-best": fault(
         "The best checkpoint is the one with the worst validation.",
-        "training/test_trainer.py",
+        "reference/test_finished_runs.py::test_what_is_made_of_a_run_is_what_the_audit_recomputes",
         Patch(TRAINER, "score > self.counters", "score < self.counters"),
     ),
     "last-is-best": fault(
         "The last checkpoint is published as the best.",
-        "pipeline/test_suite.py",
+        "reference/test_finished_runs.py::test_what_is_made_of_a_run_is_what_the_audit_recomputes",
         Patch("pipeline/stages.py", "= counters.best_iteration or counters.iteration", "= counters.iteration"),
     ),
     "validation-is-sampled": fault(
@@ -27,7 +27,7 @@ FAULTS: Faults = {
     ),
     "values-of-another-host": fault(
         "The telemetry notes each host's value estimate at its neighbour.",
-        "reference/test_small_runs.py::test_a_small_training_is_what_the_reference_computes[tables, lstm]",
+        "reference/test_finished_runs.py::test_what_is_made_of_a_run_is_what_the_audit_recomputes",
         Patch("training/episodes.py", '"value": step.decision.value', '"value": step.decision.value.roll(1)'),
     ),
 }

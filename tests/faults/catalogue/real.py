@@ -214,7 +214,7 @@ FAULTS: Faults = {
     # Evaluation.
     "test-score-is-the-better-of-two": fault(
         "A policy's test score is that of validation where this is better.",
-        "evaluation/test_scoring.py",
+        "reference/test_finished_runs.py::test_a_growth_run_is_what_the_reference_computes[evaluation]",
         Patch(SCORING, "points in test.tolist()", "points in torch.maximum(test, val).tolist()"),
     ),
     "policies-evaluated-an-epoch-longer": fault(
