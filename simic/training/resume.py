@@ -173,7 +173,9 @@ def compare(manifest: Manifest, identity: Identity) -> list[FindingRow]:
     if machine := manifest.machine.differences(identity.machine):
         text = f"resumed on another machine, so the result is not bit for bit the same: {_listed(machine)}"
         findings.append(
-            FindingRow(iteration=iteration, check="inexact_resume", severity="medium", message=text, evidence=machine)
+            FindingRow(
+                iteration=iteration, check="inexact_resume", severity="medium", message=text, evidence={**machine}
+            )
         )
     return findings
 

@@ -150,7 +150,7 @@ def test_a_damaged_best_checkpoint_is_met_at_the_resume_and_the_next_best_takes_
     assert after.best_score == max(last, scores[expected])
 
 
-@pytest.mark.parametrize("name", ["checkpoints", "recipe.json", "timing.jsonl"])
+@pytest.mark.parametrize("name", ["checkpoints", "identity.json", "timing.jsonl"])
 def test_a_file_in_the_place_of_a_folder_or_the_other_way_round_is_put_aside(name, copied, prepared):
     path = copied / name
     if path.is_dir():
@@ -160,7 +160,7 @@ def test_a_file_in_the_place_of_a_folder_or_the_other_way_round_is_put_aside(nam
         path.unlink(missing_ok=True)
         path.mkdir()
     resumed(copied, prepared, small_params(iterations=1))
-    assert (copied / f"damaged-{name}").exists() and (name == "recipe.json" or path.is_dir() is ("." not in name))
+    assert (copied / f"damaged-{name}").exists() and (name == "identity.json" or path.is_dir() is ("." not in name))
 
 
 @pytest.mark.parametrize("damage", [b"[", b"[{}]", None])
