@@ -66,6 +66,12 @@ class Provenance:
     code_sha256: Mapping[str, str]  # by stage
     params: Mapping[str, Any]  # by the keys of params.yaml that the stages sealed
 
+    @property
+    def code_changed_since(self) -> tuple[str, ...]:
+        """Name the code that is not what training or evaluation sealed."""
+        changed = (problem.partition(": code ")[2] for problem in self.damaged if not problem.startswith("prepare"))
+        return tuple(dict.fromkeys(text.removesuffix(" has changed since") for text in changed if text))
+
 
 def trace(tree: params.Params, root: Path) -> tuple[Provenance, dict[str, Checkpoint]]:
     """Return the provenance of a workspace and its undamaged checkpoints: every seal is hashed again, and checkpoints

@@ -121,10 +121,9 @@ def evaluate(params: Params, kept: Checkpoint, headroom: GymHeadroom, told: Prog
     """Let the trained policy play the episodes of the headroom, and compare it with everyone there."""
     learned, results, actions = Learned.of(kept), dict[str, Scores](), dict[str, Actions]()
     for done, name in enumerate(params.evaluate.policies, start=1):
-        parts = _played(params, lambda env, name=name: _trained(learned, env, name, params.rng_seed))
+        parts = _played(params, lambda env, name=name: trained(learned, env, name, params.rng_seed))
         results[name] = _scores(parts)
-        every = [episode for part in parts for episode in part.actions]
-        actions[name] = tuple(tuple(" ".join(map(str, row)) for row in x.tolist()) for x in every[:RECORDED])
+        actions[name] = as_text([episode for part in parts for episode in part.actions][:RECORDED])
         told("played to the end", done, len(params.evaluate.policies))
     results |= headroom.policies
     returns = {name: scores.returns for name, scores in results.items()}
@@ -201,6 +200,11 @@ def page(headroom: GymHeadroom) -> str:
     return "\n".join(lines)
 
 
+def as_text(episodes: Sequence[np.ndarray]) -> Actions:
+    """Write the actions ``[T, heads]`` of each episode step by step, as they are recorded."""
+    return tuple(tuple(" ".join(map(str, step)) for step in actions.tolist()) for actions in episodes)
+
+
 # --- who plays ---
 
 
@@ -228,7 +232,8 @@ def _noise(env: AnyGym, rng_seed: int, purpose: rng.Purpose) -> Callable[[int], 
     return lambda step: rng.uniform(rng.key(rng_seed, purpose, EVALUATION, env.env_ids, step), (heads,))
 
 
-def _trained(learned: Learned, env: AnyGym, name: str, rng_seed: int) -> Decide:
+def trained(learned: Learned, env: AnyGym, name: str, rng_seed: int) -> Decide:
+    """Return who decides as the trained policy of that name: greedy, sampled or blind."""
     noise = _noise(env, rng_seed, rng.Purpose.ACTION) if name == SAMPLED else None
     return policy_decides(learned.policy, learned.normalizers, env.num_envs, noise, blind=name == BLIND)
 

@@ -128,7 +128,7 @@ class Turn:
     info: StepInfo
 
 
-def of_rows(what: T, rows: slice) -> T:
+def of_rows(what: T, rows: slice | Tensor) -> T:
     """Return some rows of every tensor in a record, and in the records within it."""
 
     def part(value: Any) -> Any:
@@ -265,7 +265,7 @@ def play_for_score(
         for name, (rows, turns) in playing.items():
             own, actor = [of_rows(turn, rows) for turn in turns], actors[name]
             probabilities = torch.stack(actor.probabilities) if isinstance(actor, LearnedActor) else None
-            yield name, Performance(rows, _score(env, rows, own, reached[:, rows]), own, probabilities)
+            yield name, Performance(rows, score_rows(env, rows, own, reached[:, rows]), own, probabilities)
 
 
 def committed(env: GrowthEnv, test: Dataset | None) -> Tensor:
@@ -297,7 +297,7 @@ def spent(env: GrowthEnv, flops: Tensor) -> tuple[Tensor, Tensor]:
     return flops * (BACKWARD_AND_FORWARD * samples), flops * (networks * len(env.validation_data))
 
 
-def _score(env: GrowthEnv, rows: slice, turns: list[Turn], reached: Tensor) -> PerSeed:
+def score_rows(env: GrowthEnv, rows: slice, turns: list[Turn], reached: Tensor) -> PerSeed:
     """Return the seeds of one policy; ``reached [4, H]`` as ``committed`` gives it."""
     val, test, params, flops = reached
     slots = of_rows(env.slots, rows)
