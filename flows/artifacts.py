@@ -113,7 +113,7 @@ def publish(stage: str, workspace: Workspace) -> None:
 def publish_verdict(summary: RunSummary, workspace: Workspace) -> None:
     """Publish the verdict for the flow itself, whose artifacts stand above those of its tasks."""
     _name_run(summary.run)
-    lines = [f"- **{name}** {printable(text)}" for name, text in summary.said.items()]
+    lines = [f"- **{name}** {printable(text)}" for name, text in summary.sentences.items()]
     # A path and no link to the page with figures: a browser opens no file from another page.
     page = (workspace.reports / "report.html").resolve()
     in_mlflow = f"[the run in MLflow]({tracking.address(workspace, summary.run)})"

@@ -82,5 +82,5 @@ def simic(overrides: Overrides | None = None) -> State:
         get_run_logger().error("the results are not in %s; to send them: dvc push", remote)
     for line in (*summary.lines, *undo):
         _say(line)
-    name = summary.verdict.capitalize() + ("" if pushed else ", not pushed")
-    return Completed(name=name, message=f"{summary.score}; {summary.gap}; run {summary.run}")
+    name = summary.headline.capitalize() + ("" if pushed else ", not pushed")
+    return Completed(name=name, message=f"{summary.verdict.what} Run {summary.run}.")

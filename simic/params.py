@@ -393,8 +393,9 @@ class Evaluate(Tree):
 
 
 class Audit(Tree):
-    """The audit of the run: which findings fail the stage."""
+    """The audit of the run: whether parts of it are played again, and which findings fail the stage."""
 
+    replay: bool = True
     fail_on: Literal["never", "critical", "high", "medium"] = "never"
 
 

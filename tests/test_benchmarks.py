@@ -61,7 +61,7 @@ def test_the_page_is_what_all_results_say() -> None:
     """Results of which nothing is said are not kept; some are read by tests."""
     results = {path.stem: json.loads(path.read_bytes()) for path in (ROOT / page.RESULTS).glob("*.json")}
     assert (ROOT / page.PAGE).read_text(encoding="utf-8") == page.text(results), "run python -m benchmarks.page"
-    assert results.keys() <= {*page.SECTIONS, "calibration", "mutants", "speed_gate"}
+    assert results.keys() <= {*page.SECTIONS, "mutants", "speed_gate"}
 
 
 def test_masked_task_pays_for_the_best_legal_choice_alone() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from simic import cli
+from simic.audit.findings import Summary
 from simic.errors import AuditFailed, SimicError
 from simic.pipeline import engine, run_summary
 from simic.pipeline.paths import Workspace
@@ -114,9 +115,11 @@ def test_what_the_audit_fails_on_is_told_before_it_is_refused(simic: Simic, monk
         raise AuditFailed("audit.fail_on = 'high': 1 findings")
 
     monkeypatch.setattr(engine, "run_chain", chain)
-    summary = run_summary.RunSummary("80 points", "none", "1 high", "x", "read it", alarming=True)
+    summary = run_summary.RunSummary(
+        Summary(what="80 points", record="sound", replay="equal", learning="1 high"), "1 high", "x", "read it", True
+    )
     monkeypatch.setattr(run_summary, "of", lambda _: summary)
     for command in ("run", "audit"):
         assert "audit.fail_on = 'high'" in simic.refuses(command)
         said = [line.split()[0] for line in simic.out.splitlines()]
-        assert said == ["score", "gap", "verdict", "run", "next", "report"]
+        assert said == ["what", "record", "replay", "learning", "run", "next", "report"]

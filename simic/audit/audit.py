@@ -1,96 +1,135 @@
-"""All checks on one run, and the verdict in five lines; importing this module registers every family."""
+"""Run all checks on one run and write the verdict in four lines; importing this module registers every family."""
 
-from simic.audit.checks import (  # noqa: F401 - each registers its family
-    base,
-    claims,
-    floors,
-    gym,
-    recomputed,
-    reproducibility,
-    steps,
-    updates,
-)
-from simic.audit.findings import PROOF, Status, Verdict
+from collections.abc import Sequence
+
+from simic.audit.checks import base, comparisons, learning, record, replayed  # noqa: F401 - each registers its family
+from simic.audit.derived import derived_evaluation, derived_gym
+from simic.audit.findings import Layer, Status, Summary, Verdict
 from simic.audit.record import RunRecord
-from simic.evaluation import endpoints
-from simic.evaluation.gym import GymEvaluation
-from simic.evaluation.gym import said as said_of_gym
+from simic.evaluation.endpoints import RULES, TUNED
+from simic.evaluation.gym import RANDOM, GymEvaluation
+from simic.evaluation.page import GROUPS
 from simic.evaluation.result import LEARNED, Evaluation
+from simic.evaluation.statistics import Interval
+
+MOST_FILES = 5  # that the first line names
 
 
-def checks(live: bool = False, of_gym: bool | None = None) -> tuple[base.Check, ...]:
-    """Return all registered checks, or those that can be decided while training runs; of one kind of run, if told."""
-    other = None if of_gym is None else "growth" if of_gym else "gym"
-    return tuple(check for check in base.registered() if (check.live or not live) and check.subject != other)
+def checks(live: bool = False, is_gym: bool | None = None) -> tuple[base.Check, ...]:
+    """List the registered checks.
+
+    Args:
+        live: only those that can be decided while training runs.
+        is_gym: only those of runs on a Gymnasium environment, or of runs of growth; None: both.
+    """
+    excluded = None if is_gym is None else "growth" if is_gym else "gym"
+    return tuple(check for check in base.registered() if (check.live or not live) and check.subject != excluded)
 
 
 def examine(run: RunRecord, name: str) -> Verdict:
-    """Return the results of all checks on a run, and the summary of its report."""
-    asked = checks(of_gym=run.params.prepare.is_gym)
-    verdict = Verdict(run=name, results=tuple(check.run(run) for check in asked))
-    return verdict.model_copy(update={"summary": summarize(run, verdict)})
+    """Run all checks on a run of that name, and write the four lines of its verdict."""
+    results = tuple(check.run(run) for check in checks(is_gym=run.params.prepare.is_gym))
+    bare = Verdict(run=name, results=results, summary=Summary(what="", record="", replay="", learning=""))
+    summary = Summary(what=_what(run, bare), record=_record(bare), replay=_replay(bare), learning=_learning(bare))
+    return bare.model_copy(update={"summary": summary})
 
 
-def summarize(run: RunRecord, verdict: Verdict) -> tuple[str, ...]:
-    """Return the five lines: result, comparison, proof, findings, cost with evidence."""
-    reached = _reached(run.evaluation) if run.gym is None else _reached_in(run.gym)
-    if verdict.refuted:
-        reason = f"since the record does not hold ({', '.join(verdict.refuted)})"
-        reached = f"Score: withheld, {reason}.", "Comparison: withheld."
-    seeds = run.evaluation or run.gym
-    return *reached, _proven(verdict), _findings(verdict), f"{_cost(run)} {_evidence(seeds)}"
+def _what(run: RunRecord, verdict: Verdict) -> str:
+    """Say which code was changed, then the result, from numbers that were derived again."""
+    if unsound := verdict.unsound:
+        result = f"The result is withheld, since the record does not hold or a replay differs ({', '.join(unsound)})."
+    elif run.gym is not None:
+        result = gym_sentence(derived_gym(run.gym))
+    elif run.evaluation is not None and run.headroom is not None:
+        result = growth_sentence(derived_evaluation(run.evaluation, run.headroom))
+    else:
+        result = "The policy was not evaluated."
+    return f"{_changed_code(run)}{result}"
 
 
-def _reached(evaluation: Evaluation | None) -> tuple[str, str]:
-    if evaluation is None or LEARNED not in evaluation.policies:
-        return "Score: the trained policy was not evaluated.", "Comparison: none."
-    score, gap = endpoints.said(evaluation)
-    policy = evaluation.policies[LEARNED]
-    accuracy = policy.test_accuracy_pct
-    return f"{score}.", (
-        f"Gap: {gap}. Accuracy: {accuracy.estimate:.2f} [{accuracy.low:.2f}, {accuracy.high:.2f}] points on the test "
-        f"splits of all {evaluation.eval_seeds} evaluated hosts, with {policy.params:,.0f} parameters, "
-        f"{policy.growth_ratio:.2f} times as many as the bare host."
+def _changed_code(run: RunRecord) -> str:
+    """Say which files were changed beside their revision, between resumes, and since the run; nothing where none."""
+    if run.provenance is None:
+        return ""
+    sentences: list[str] = []
+    if files := run.provenance.origin.changed_files:
+        sentences.append(f"The code was changed ({_files(files)}). ")
+    if changes := run.provenance.origin.code_changes:
+        sentences.append(f"The code changed in {changes} of {run.provenance.origin.resumes} resumes. ")
+    if files := run.provenance.code_changed_since:
+        sentences.append(f"The code has changed since the run ({_files(files)}). ")
+    return "".join(sentences)
+
+
+def _files(names: Sequence[str]) -> str:
+    listed = ", ".join(names[:MOST_FILES])
+    return f"{listed} and {len(names) - MOST_FILES} more" if len(names) > MOST_FILES else listed
+
+
+def growth_sentence(evaluation: Evaluation) -> str:
+    """Say what the learned policy scores, and how much more than the hand rule or the common schedule."""
+    group, standings = next(iter(evaluation.standings.items()))
+    learned = standings.policies.get(LEARNED)
+    if learned is None:
+        return "The learned policy was not evaluated."
+    gain, other = learned.over_common, "the best common schedule"
+    if learned.over_rule is not None:
+        gain, other = learned.over_rule, f"the {RULES.get(standings.rule or TUNED, 'hand rule')}"
+    place = GROUPS[group] if group == "train" else f"{standings.tasks} {GROUPS[group]}"
+    score = f"PPO scores {_interval(learned.score, '.1f')} points on {place}"
+    return f"{score}, {_difference(gain, '.1f')} than {other}."
+
+
+def gym_sentence(evaluation: GymEvaluation) -> str:
+    """Say what the learned policy returns, and how much more than random actions."""
+    learned = evaluation.policies.get(LEARNED)
+    if learned is None:
+        return "The learned policy was not evaluated."
+    sentence = f"PPO returns {_interval(learned.mean_return, '.4g')} in {evaluation.eval_seeds} fresh episodes"
+    over_random = next((pair.difference for pair in evaluation.comparisons if pair.second == RANDOM), None)
+    if over_random is None:
+        return f"{sentence}."
+    return f"{sentence}, {_difference(over_random, '.4g')} than random actions."
+
+
+def _interval(value: Interval, form: str) -> str:
+    return f"{value.estimate:{form}} [{value.low:{form}}, {value.high:{form}}]"
+
+
+def _difference(gain: Interval, form: str) -> str:
+    """Write a difference as more or less."""
+    if gain.estimate < 0:
+        return f"{_interval(Interval(-gain.estimate, -gain.high, -gain.low), form)} less"
+    return f"{_interval(gain, form)} more"
+
+
+def _record(verdict: Verdict) -> str:
+    """Say whether the record is sound."""
+    statuses = {result.check: result.status for result in verdict.of_layer("record")}
+    broken = [check for check, status in statuses.items() if status is Status.FINDING]
+    passed = list(statuses.values()).count(Status.PASS)
+    missing = [check for check, status in statuses.items() if status is Status.NOT_EVALUATED]
+    if broken:
+        return f"The record is not sound: {', '.join(broken)} of {len(statuses)} checks found differences."
+    unknown = f"; {', '.join(missing)} could not be evaluated" if missing else ""
+    return f"The record is sound: {passed} of {len(statuses)} checks hold{unknown}."
+
+
+def _replay(verdict: Verdict) -> str:
+    """Say what the replays came to."""
+    words = {Status.PASS: "equal", Status.FINDING: "differs", Status.NOT_EVALUATED: "not possible"}
+    parts = {"Z1": "Training", "Z2": "Evaluation"}
+    return " ".join(
+        f"{parts[result.check]}: {words[result.status]} ({result.measured})." for result in verdict.of_layer("replay")
     )
 
 
-def _reached_in(evaluation: GymEvaluation) -> tuple[str, str]:
-    score, compared = said_of_gym(evaluation)
-    return f"{score.capitalize()}.", f"Return of the trained policy: {compared}."
-
-
-def _proven(verdict: Verdict) -> str:
-    proof = [result.status for result in verdict.results if result.layer in PROOF]
-    held, unknown = proof.count(Status.PASS), proof.count(Status.NOT_EVALUATED)
-    said = f"Record: {held} of {len(proof)} checks of it hold"
-    if unknown:
-        said += f", {unknown} could not be evaluated"
-    if verdict.unseen:
-        said += f"; not evaluated, though a finding would be critical: {', '.join(verdict.unseen)}"
-    return f"{said}; the record does not hold in {', '.join(verdict.refuted)}." if verdict.refuted else f"{said}."
-
-
-def _findings(verdict: Verdict) -> str:
-    grave = [f"{number} {severity}" for severity, number in verdict.counts().items() if number]
-    passed, unknown = verdict.with_status(Status.PASS), verdict.with_status(Status.NOT_EVALUATED)
-    return (
-        f"Findings: {', '.join(grave) if grave else 'none'}. {len(passed)} checks passed, {len(unknown)} could not be "
-        f"evaluated; {len(verdict.unseen)} of these would be critical."
-    )
-
-
-def _cost(run: RunRecord) -> str:
-    """State the cost of training the controller."""
-    trainings = run.evaluation.controller_trainings if run.evaluation else None
-    hosts = f"{trainings:,} host trainings in " if trainings is not None else ""
-    taken = f", {int(run.updates.column('env_steps')[-1]):,} environment steps" if len(run.updates) else ""
-    return f"Cost: the controller was trained by {hosts}{len(run.updates)} iterations{taken}."
-
-
-def _evidence(evaluation: Evaluation | GymEvaluation | None) -> str:
-    if evaluation is None:
-        return "Evidence: no evaluation, so nothing can be claimed."
-    return (
-        f"Evidence: {evaluation.eval_seeds} paired evaluation seeds of one training run, so claims concern this "
-        "checkpoint, not training with other rng seeds."
-    )
+def _learning(verdict: Verdict) -> str:
+    """List the findings about learning, worst first."""
+    layer: Layer = "learning"
+    findings = [finding for finding in verdict.findings if finding.layer == layer]
+    if not findings:
+        passed = [result for result in verdict.of_layer(layer) if result.status is Status.PASS]
+        return f"Nothing was found: {len(passed)} of {len(verdict.of_layer(layer))} checks of learning hold."
+    listed = "; ".join(f"{finding.severity}: {finding.title} ({finding.check})" for finding in findings)
+    return f"{len(findings)} finding{'s' * (len(findings) > 1)}, worst first: {listed}."

@@ -1,10 +1,11 @@
-"""The model card of an audited policy: its evaluation with intervals, or that it is withheld, and the verdict."""
+"""Write the model card of an audited policy: its evaluation with intervals, or that it is withheld, and the verdict."""
 
 from simic.audit.findings import Verdict, percent
 from simic.audit.record import RunRecord
+from simic.evaluation.gym import GymEvaluation
 from simic.evaluation.page import GROUPS, interval
 from simic.evaluation.result import Evaluation
-from simic.evaluation.statistics import CONFIDENCE
+from simic.evaluation.statistics import CONFIDENCE, Interval
 from simic.training.card import growth_card, gym_card
 from simic.training.learned import Learned
 
@@ -12,47 +13,41 @@ FILE = "model_card.md"
 
 
 def model_card(run: RunRecord, verdict: Verdict) -> str:
-    """Return the card of the best checkpoint, the policy in models/."""
+    """Write the card of the best checkpoint, the policy in models/."""
     best = (run.checkpoints or {}).get("best")
     if run.meta is None or best is None:
         return "# No model card\n\nData or the best checkpoint are missing or damaged: see report.md.\n"
-    if run.params.prepare.is_gym:
-        return gym_card(Learned.of(best), best.manifest, run.meta, f"{_of_gym(run, verdict)}\n\n{_verdict(verdict)}")
-    evaluation = run.evaluation
-    if verdict.refuted:
-        results = f"Withheld: the record does not hold ({', '.join(verdict.refuted)})."
+    evaluation = run.evaluation or run.gym
+    if verdict.unsound:
+        results = f"Withheld: the record does not hold ({', '.join(verdict.unsound)})."
     elif evaluation is None or evaluation.checkpoint_iteration != best.manifest.iteration:
         results = "This policy was not evaluated."
     else:
-        results = _scores(evaluation)
-    return growth_card(Learned.of(best), best.manifest, run.meta, f"{results}\n\n{_verdict(verdict)}")
+        results = _returns(evaluation) if isinstance(evaluation, GymEvaluation) else _scores(evaluation)
+    audited = "\n".join(f"- {name}: {sentence}" for name, sentence in verdict.summary.lines.items())
+    card = gym_card if run.params.prepare.is_gym else growth_card
+    return card(Learned.of(best), best.manifest, run.meta, f"{results}\n\nAudit:\n\n{audited}")
 
 
-def _of_gym(run: RunRecord, verdict: Verdict) -> str:
-    """Return a table of everyone's returns, or why there is none."""
-    if verdict.refuted:
-        return f"Withheld: the record does not hold ({', '.join(verdict.refuted)})."
-    if run.gym is None:
-        return "This policy was not evaluated."
-    rows = [f"| {name} | {interval(each.mean_return).lstrip('+')} |" for name, each in run.gym.policies.items()]
-    head = f"Mean return of {run.gym.eval_seeds} fresh episodes, {percent(CONFIDENCE)} interval.\n"
+def _returns(evaluation: GymEvaluation) -> str:
+    """Write a table of the returns of everyone that played."""
+    rows = [f"| {name} | {_plain(policy.mean_return)} |" for name, policy in evaluation.policies.items()]
+    head = f"Mean return of {evaluation.eval_seeds} fresh episodes, {percent(CONFIDENCE)} interval.\n"
     return "\n".join([head, "| policy | return |", "|---|--:|", *rows])
 
 
 def _scores(evaluation: Evaluation) -> str:
-    """Return a table of every policy's scores on held-out tasks."""
+    """Write a table of every policy's scores on held-out tasks."""
     parts = ["Test accuracy in points, less the price of parameters where there is one; 95 % intervals over tasks."]
     for group, standings in evaluation.standings.items():
         rows = [
-            f"| {name} | {interval(one.score).lstrip('+')} | {interval(one.over_common)} | {one.params:,.0f} |"
-            for name, one in standings.policies.items()
+            f"| {name} | {_plain(policy.score)} | {interval(policy.over_common)} | {policy.params:,.0f} |"
+            for name, policy in standings.policies.items()
         ]
         head = ["| policy | score | over the best common schedule | parameters |", "|---|--:|--:|--:|"]
         parts.append("\n".join([f"{standings.tasks} {GROUPS[group]}:", "", *head, *rows]))
     return "\n\n".join(parts)
 
 
-def _verdict(verdict: Verdict) -> str:
-    counts = ", ".join(f"{count} {severity}" for severity, count in verdict.counts().items() if count) or "none"
-    record = "does not hold" if verdict.refuted else "holds"
-    return f"Audit: the record {record}. Findings: {counts}."
+def _plain(value: Interval) -> str:
+    return interval(value).lstrip("+")

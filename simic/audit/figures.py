@@ -2,6 +2,7 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import Literal, NamedTuple
 
@@ -14,7 +15,6 @@ from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
-from simic.agent.ppo import EARLY_STOP
 from simic.audit import drawing
 from simic.audit.drawing import BLUE, GREEN, GREY, INK, ORANGE, PINK, RED, SKY, Panel, legend_below, new_figure
 from simic.audit.record import RunRecord
@@ -24,7 +24,7 @@ from simic.evaluation.gym import PEER, RANDOM
 from simic.evaluation.page import GROUPS
 from simic.evaluation.result import LEARNED, Case, Evaluation, Timeline
 from simic.evaluation.statistics import Interval, pareto_front
-from simic.growth.life.vocabulary import Action, Op, Stage
+from simic.growth.life.vocabulary import Op, Stage
 from simic.growth.networks.blueprints import blueprints_of
 
 Values = NDArray[np.float64]
@@ -44,7 +44,6 @@ POLICIES = {
 }
 FLOORS = ("static", "random_legal")
 GYM_FLOORS = (RANDOM, PEER)
-GAP = (COMMON, ORACLE_TASK, "tuned_rule", "patient", "blind", LEARNED)
 RESULT_COLOURS = {PPO: BLUE, **dict.fromkeys(RULES.values(), GREEN), ALL_AT_ONCE: PINK}
 # Fill, ink on it, letter: the letter says it without colour.
 STAGES: dict[Stage, tuple[str, str, str]] = {
@@ -63,13 +62,6 @@ DECISION_MARKERS = {
     "SET_ALPHA_TARGET": ("o", "set alpha"),
     "FOSSILIZE": ("*", "fossilize"),
     "PRUNE": ("x", "prune"),
-}
-# Title and unit.
-HEALTH = {
-    "approx_kl": ("Approximate KL (k3)", "nats"),
-    "explained_variance": ("Explained variance of returns", "share"),
-    "clip_fraction": ("Clipped ratios", "share"),
-    "grad_norm": ("Gradient norm before clipping", "L2 norm"),
 }
 LANE_LETTERS = 48  # that fit side by side into the lane of a whole episode
 
@@ -90,25 +82,26 @@ class Validation(NamedTuple):
     best: bool
 
 
-def panels_of(run: RunRecord) -> list[Panel]:
-    """Draw every figure that the run has data for, in the report's style whatever matplotlib is set to."""
+def panels_of(run: RunRecord, sound: bool = True) -> list[Panel]:
+    """Draw every figure that the run has data for, in the report's style whatever matplotlib is set to; without results
+    where the record is not ``sound``.
+    """
     with matplotlib.rc_context(drawing.STYLE):
-        return [drawing.panel(name, *drawn) for name, drawn in drawings(run).items()]
+        return [drawing.panel(name, *drawn) for name, drawn in drawings(run, sound).items()]
 
 
-def drawings(run: RunRecord) -> dict[str, Drawn]:
+def drawings(run: RunRecord, sound: bool = True) -> dict[str, Drawn]:
     """Draw every figure that the run has data for, by name."""
+    if not sound:
+        run = replace(run, evaluation=None, gym=None)
     drawn = {
         "result": _returns(run) or _result(run),
-        "gap": _gap(run),
         "learning": _learning(run),
-        "health": _health(run),
-        "entropy": _entropy(run),
-        "rewards": _rewards(run),
+        "grown": _grown(run),
     }
     cases = run.evaluation.cases if run.evaluation else ()
-    drawn |= {f"growth-{number}": growth(case) for number, case in enumerate(cases)}
-    drawn["pareto"] = _pareto(run)
+    drawn |= {f"timeline-{number}": timeline_figure(case) for number, case in enumerate(cases)}
+    drawn["cost"] = _cost(run)
     return {name: each for name, each in drawn.items() if each is not None}
 
 
@@ -132,20 +125,6 @@ def _axis(axes: Axes, title: str, x: str, y: str, grid: Literal["x", "y", "both"
     axes.set_ylabel(y)
     axes.grid(True, axis=grid)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=8))
-
-
-def _lines(plot: Axes, iterations: Values, series: Mapping[str, Values]) -> list[Line2D]:
-    """Draw one line for each of up to eight series; return them."""
-    return [
-        line
-        for colour, (name, values) in zip(COLOURS, series.items(), strict=False)
-        for line in plot.plot(iterations, values, color=colour, marker="o", markersize=2.5, label=printable(name))
-    ]
-
-
-def _last(series: Mapping[str, Values]) -> dict[str, float | None]:
-    """Return the last finite value of each series."""
-    return {name: next((float(x) for x in values[::-1] if np.isfinite(x)), None) for name, values in series.items()}
 
 
 def _listed(values: Mapping[str, float | None], form: str) -> str:
@@ -217,76 +196,10 @@ def _floors(run: RunRecord) -> dict[str, float]:
     return {name: policy.val_accuracy_pct for name, policy in policies if name in FLOORS}
 
 
-def _health(run: RunRecord) -> Drawn | None:
-    """Draw KL, explained variance, clip fraction and gradient norm before clipping over iterations."""
-    series = {name: run.updates.column(name) for name in HEALTH if name in run.updates}
-    if not series:
-        return None
-    figure, axes = new_figure(5.4, [1.0] * len(HEALTH))
-    plots = dict(zip(HEALTH, axes, strict=True))
-    for name, plot in plots.items():
-        title, unit = HEALTH[name]
-        _axis(plot, title, "iteration" if plot is axes[-1] else "", unit)
-        if name in series and np.isfinite(series[name]).any():
-            iterations = run.updates.column("iteration") + 1.0
-            plot.plot(iterations, series[name], color=BLUE, marker="o", markersize=2.5)
-        else:
-            plot.text(0.5, 0.5, "not recorded", transform=plot.transAxes, ha="center", va="center", color=INK)
-    target_kl = run.params.train.ppo.target_kl
-    if target_kl is not None:
-        kl = plots["approx_kl"]
-        kl.axhline(EARLY_STOP * target_kl, color=RED, linestyle="--", linewidth=1.1)
-        kl.margins(y=0.2)
-        kl.annotate(
-            "early stop", (1.0, EARLY_STOP * target_kl), xycoords=("axes fraction", "data"), xytext=(-2, 3),
-            textcoords="offset points", ha="right", va="bottom", fontsize=8, color=INK,
-        )  # fmt: skip
-    plots["explained_variance"].axhline(0.0, color=INK, linewidth=0.8)
-    return Drawn("Health of the updates", f"Last measured: {_listed(_last(series), '.3g')}.", figure)
-
-
-def _entropy(run: RunRecord) -> Drawn | None:
-    """Draw the entropy of each head over that of a uniform choice, where it had a choice."""
-    measured = run.updates.below("entropy_by_head")
-    if not measured:
-        return None
-    order = [*Action._fields, *measured]
-    heads = {name: measured[name] for name in sorted(measured, key=order.index)}
-    figure, [plot] = new_figure(3.2)
-    used = _lines(plot, run.updates.column("iteration") + 1.0, heads)
-    title = "Normalised entropy of each action head"
-    _axis(plot, title, "iteration", "share of the maximum")
-    plot.set_ylim(-0.03, 1.03)
-    legend_below(figure, used, columns=3)
-    said = f"1 is uniform, 0 always the same, no dot: no choice. Last measured: {_listed(_last(heads), '.2f')}."
-    return Drawn(title, said, figure)
-
-
-def _rewards(run: RunRecord) -> Drawn | None:
-    """Draw each reward component that was ever paid, per episode, mean over hosts, the largest first, and their sum."""
-    parts = {name: values for name, values in run.steps.below("components").items() if values.any()}
-    if not parts:
-        return None
-    iterations, valid = run.steps.column("iteration"), run.steps.column("valid")
-    axis = np.unique(iterations)
-    paid = {
-        name: np.array([np.where(valid, values, 0.0)[iterations == i].sum(axis=0).mean() for i in axis])
-        for name, values in parts.items()
-    }
-    ordered = sorted(paid, key=lambda name: -float(np.nanmean(np.abs(paid[name]))))
-    figure, [plot] = new_figure(3.2)
-    plot.axhline(0.0, color=INK, linewidth=0.8)
-    used = plot.plot(axis + 1.0, np.sum(list(paid.values()), axis=0), color=INK, linewidth=2.2, label="total")
-    used += _lines(plot, axis + 1.0, {name: paid[name] for name in ordered if paid[name].any()})
-    _axis(plot, "Reward per episode by component", "iteration", "reward")
-    legend_below(figure, used)
-    return Drawn("Reward by component", f"Per episode in the last iteration: {_listed(_last(paid), '+.2f')}.", figure)
-
-
 # --- one episode -----------------------------------------------------------------------------------------------------
 
 
-def growth(case: Case) -> Drawn:
+def timeline_figure(case: Case) -> Drawn:
     """Draw slots × steps with stages and decisions above, live and committed accuracy below, on one time axis."""
     timeline = case.timeline
     slots, steps = len(timeline.stages[0]), np.arange(len(timeline.stages)) + 1
@@ -397,81 +310,85 @@ def _result(run: RunRecord) -> Drawn | None:
     return Drawn("PPO beside those it is compared with", f"Intervals: 95 % over tasks. {'. '.join(said)}.", figure)
 
 
-def _gap(run: RunRecord) -> Drawn | None:
-    """Draw for each kind of tasks a line from the best common schedule to the oracle per task, and policies on it."""
-    if run.evaluation is None or LEARNED not in run.evaluation.policies:
+# --- what is grown, and at what cost -------------------------------------------------------------------------------
+
+
+def _grown(run: RunRecord) -> Drawn | None:
+    """Draw for each kind of task how many modules of each blueprint the learned policy keeps, a mean over hosts."""
+    if run.evaluation is None or LEARNED not in run.evaluation.actions:
         return None
-    rows = [
-        (group, kind, scores)
-        for group, found in run.evaluation.standings.items()
-        for kind, scores in found.by_kind.items()
-    ]
-    figure, [plot] = new_figure(1.2 + 0.28 * len(rows))
-    ends = np.array([(scores[COMMON], scores[ORACLE_TASK]) for *_, scores in rows])
-    plot.hlines(range(len(rows)), ends[:, 0], ends[:, 1], color=GREY, linewidth=2.5, zorder=1)
-    used = []
-    for name in GAP:
-        label, colour, marker = policy_look(name)
-        points = [(scores[name], row) for row, (*_, scores) in enumerate(rows) if name in scores]
-        size = 14 if name in (COMMON, ORACLE_TASK) else 7  # the ends are taller than what may lie on them
-        look = {"color": colour, "marker": marker, "markersize": size, "linestyle": "none", "markeredgewidth": 2}
-        if points:
-            used += plot.plot(*zip(*points, strict=True), zorder=2, label=label, **look)
-    names = [printable(kind) + (" *" if group == "held_out_kinds" else "") for group, kind, _ in rows]
-    plot.set_yticks(range(len(rows)), names)
-    plot.set_ylim(len(rows) - 0.5, -0.5)
-    _axis(plot, "", "test score (points); * new kinds", "", grid="x")
-    plot.xaxis.set_major_locator(MaxNLocator(nbins=8))
+    counts, hosts = fossilized_by_kind(run.evaluation)
+    names = [name for name, _ in sum(counts.values(), Counter[str]()).most_common()]
+    if not names:
+        return None
+    figure, [plot] = new_figure(1.1 + 0.28 * len(counts))
+    left = np.zeros(len(counts))
+    handles: list[Line2D] = []
+    for place, name in enumerate(names):
+        colour = COLOURS[place % len(COLOURS)]
+        hatch = None if place < len(COLOURS) else "///"
+        widths = np.array([kind_counts[name] / hosts[kind] for kind, kind_counts in counts.items()])
+        plot.barh(range(len(counts)), widths, left=left, color=colour, hatch=hatch, height=0.7)
+        left += widths
+        handles.append(Line2D([], [], color=colour, marker="s", linestyle="none", markersize=8, label=printable(name)))
+    plot.set_yticks(range(len(counts)), [printable(kind) for kind in counts])
+    plot.set_ylim(len(counts) - 0.5, -0.5)
+    _axis(plot, "", "modules kept per host", "", grid="x")
     # Of the whole figure: names of kinds may leave the plot little room.
-    figure.suptitle("From the common schedule to the oracle", x=0.02, ha="left", fontsize=9.5, fontweight="bold")
-    legend_below(figure, used)
-    kept = kept_by_kind(run.evaluation)
-    said = [
-        f"{kind}: common {scores[COMMON]:.1f}, learned {scores[LEARNED]:.1f}, oracle {scores[ORACLE_TASK]:.1f}, "
-        f"keeps {', '.join(f'{name} {count}' for name, count in kept[kind].most_common(3)) or 'nothing'}"
-        for _, kind, scores in rows
+    figure.suptitle("What is grown, by kind of task", x=0.02, ha="left", fontsize=9.5, fontweight="bold")
+    legend_below(figure, handles)
+    sentences = [
+        f"{kind}: {', '.join(f'{name} {count / hosts[kind]:.2f}' for name, count in kind_counts.most_common(3))}"
+        for kind, kind_counts in counts.items()
     ]
-    return Drawn("How much of the gap is closed, by kind of task", "; ".join(said) + ".", figure)
+    description = f"Modules that the learned policy keeps, mean per held-out host. {'; '.join(sentences)}."
+    return Drawn("What is grown, by kind of task", description, figure)
 
 
-def kept_by_kind(evaluation: Evaluation) -> dict[str, Counter[str]]:
-    """Count the blueprints that the learned policy fossilized on the tasks of each kind."""
-    names = [item.name for item in blueprints_of(evaluation.host.family)]
-    kept, living = defaultdict[str, Counter[str]](Counter), dict[int, str]()
-    for row, actions in zip(evaluation.rows, evaluation.actions.get(LEARNED, ()), strict=False):
-        for op, slot, kind, *_ in (map(int, action.split()) for action in actions):
+def fossilized_by_kind(evaluation: Evaluation) -> tuple[dict[str, Counter[str]], Counter[str]]:
+    """Count the blueprints that the learned policy fossilized on the tasks of each kind, and the hosts of the kind."""
+    names = [blueprint.name for blueprint in blueprints_of(evaluation.host.family)]
+    counts = defaultdict[str, Counter[str]](Counter)
+    hosts = Counter[str]()
+    for row, actions in zip(evaluation.rows, evaluation.actions[LEARNED], strict=False):
+        kind = evaluation.tasks[row].kind
+        hosts[kind] += 1
+        living: dict[int, str] = {}  # blueprint by slot
+        for op, slot, blueprint, *_ in (map(int, action.split()) for action in actions):
             if op == Op.GERMINATE:
-                living[slot] = names[kind]
-            elif op == Op.FOSSILIZE:
-                kept[evaluation.tasks[row].kind][living[slot]] += 1
-    return kept
+                living[slot] = names[blueprint]
+            elif op == Op.FOSSILIZE and slot in living:
+                counts[kind][living[slot]] += 1
+    return {kind: counts[kind] for kind in hosts}, hosts
 
 
-def _pareto(run: RunRecord) -> Drawn | None:
-    """Draw test accuracy (mean, 95 % interval) against parameters of the committed network, and the Pareto front."""
+def _cost(run: RunRecord) -> Drawn | None:
+    """Draw the score of each policy (mean, 95 % interval) against parameters; the area is the cost of training."""
     if run.evaluation is None:
         return None
     policies = run.evaluation.policies
+    largest = max(policy.training_flops for policy in policies.values())
     figure, [plot] = new_figure(2.6 + 0.17 * len(policies) / 2)
-    points = {name: (p.params, p.test_accuracy_pct.estimate) for name, p in policies.items()}
+    points = {name: (policy.params, policy.test_accuracy_pct.estimate) for name, policy in policies.items()}
     front = pareto_front(points)
     plot.plot(*zip(*[points[name] for name in front], strict=True), color=GREY, linewidth=1.0, drawstyle="steps-post")
-    used = []
+    handles: list[Line2D] = []
     for name, policy in policies.items():
         interval = policy.test_accuracy_pct
         label, colour, marker = policy_look(name)
-        look = {"color": colour, "marker": marker, "markersize": 7, "linestyle": "none"}
-        used.append(Line2D([], [], label=label + (" *" if name in front else ""), **look))
+        size = 4.0 + 8.0 * float(np.sqrt(policy.training_flops / largest)) if largest else 7.0
+        look = {"color": colour, "marker": marker, "linestyle": "none"}
+        handles.append(Line2D([], [], label=label + (" *" if name in front else ""), markersize=7, **look))
+        error = [[interval.estimate - interval.low], [interval.high - interval.estimate]]
         plot.errorbar(
-            policy.params, interval.estimate,
-            yerr=[[interval.estimate - interval.low], [interval.high - interval.estimate]],
-            elinewidth=1.2, capsize=2, **look,
-        )  # fmt: skip
-    title = "Accuracy against size (* on the Pareto front)"
+            policy.params, interval.estimate, yerr=error, elinewidth=1.2, capsize=2, markersize=size, **look
+        )
+    title = "Score, size and cost (* on the Pareto front)"
     _axis(plot, title, "parameters of the committed network", "test accuracy (points)", grid="both")
-    legend_below(figure, used)
-    said = [
-        f"{policy_look(name)[0]} {gained:.1f} points, {params:,.0f} parameters"
-        for name, (params, gained) in points.items()
+    legend_below(figure, handles)
+    sentences = [
+        f"{policy_look(name)[0]} {policy.test_accuracy_pct.estimate:.1f} points, {policy.params:,.0f} parameters, "
+        f"{policy.training_flops:.3g} FLOPs of training"
+        for name, policy in policies.items()
     ]
-    return Drawn("Accuracy against size", "; ".join(said) + ".", figure)
+    return Drawn("Score, size and cost", f"The area of a mark is the cost of training. {'; '.join(sentences)}.", figure)

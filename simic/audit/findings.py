@@ -1,4 +1,4 @@
-"""Results of checks (PASS, FINDING, or NOT_EVALUATED, which is never a pass), and findings.json."""
+"""Results of checks, the verdict of an audit in four lines, and findings.json."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -11,29 +11,18 @@ from simic.errors import SimicError
 from simic.evaluation.result import Frozen
 from simic.telemetry.rows import SEVERITIES, Severity
 
-SCHEMA_VERSION = 5
+FILE = "findings.json"
 Evidence = Mapping[str, float | int | str]
-# In the order of proof: hashes, recomputation; then symptoms.
-Layer = Literal["bind", "recompute", "symptom"]
-PROOF: tuple[Layer, ...] = ("bind", "recompute")
+# What a check is about: whether the record holds, whether a replay gives the same bytes, whether the agent learned.
+Layer = Literal["record", "replay", "learning"]
 
 
 class Status(StrEnum):
-    """Name the three outcomes."""
+    """Name the three outcomes of a check; NOT_EVALUATED is never a pass."""
 
     PASS = "pass"
     FINDING = "finding"
     NOT_EVALUATED = "not_evaluated"
-
-
-class Statistic(Frozen):
-    """Hold a number beside its limit; ``above``: larger is worse; a value of None is not finite."""
-
-    name: str
-    value: float | None
-    limit: float
-    above: bool
-    ours: bool  # no publication has the limit
 
 
 class Result(Frozen):
@@ -46,64 +35,92 @@ class Result(Frozen):
     severity: Severity
     question: str
     measured: str  # the number with its unit, or why there is none
-    statistics: tuple[Statistic, ...]
     threshold: str
     source: str
     evidence: tuple[Evidence, ...]
     fix: str
 
 
+class Summary(Frozen):
+    """Hold the four lines of a verdict, each a sentence."""
+
+    what: str  # the result with its interval; before it the code that was changed, if any
+    record: str
+    replay: str
+    learning: str
+
+    @property
+    def lines(self) -> dict[str, str]:
+        """Give the sentences by the name of their line."""
+        return dict(self)
+
+
+class Replay(Frozen):
+    """Say how the replay of one part ended, and what was compared, what differs, or why it was not possible."""
+
+    part: Literal["training", "evaluation"]
+    outcome: Literal["equal", "differs", "not possible"]
+    detail: str
+    differences: tuple[str, ...] = ()
+
+
 class Verdict(Frozen):
     """Hold the content of findings.json."""
 
-    schema_version: Literal[5] = SCHEMA_VERSION
+    schema_version: Literal[6] = 6
     run: str  # its name
+    summary: Summary
     results: tuple[Result, ...]
-    summary: tuple[str, ...] = ()  # five lines
 
     def with_status(self, status: Status) -> tuple[Result, ...]:
-        """Return the results of one status, worst first, then by id."""
+        """Choose the results of one status, worst first, then by id."""
         chosen = [result for result in self.results if result.status is status]
         return tuple(sorted(chosen, key=lambda result: (-SEVERITIES.index(result.severity), result.check)))
 
     @property
     def findings(self) -> tuple[Result, ...]:
-        """Return the findings, worst first."""
+        """List the findings, worst first."""
         return self.with_status(Status.FINDING)
 
-    @property
-    def refuted(self) -> tuple[str, ...]:
-        """Return findings of the proof layers; with any the record does not hold and nothing may be claimed from it."""
-        return tuple(result.check for result in self.findings if result.layer in PROOF)
+    def of_layer(self, layer: Layer) -> tuple[Result, ...]:
+        """List the results of one layer."""
+        return tuple(result for result in self.results if result.layer == layer)
 
     @property
-    def unseen(self) -> tuple[str, ...]:
-        """Return checks that were not evaluated and could have been critical."""
-        return tuple(r.check for r in self.with_status(Status.NOT_EVALUATED) if r.severity == "critical")
+    def unsound(self) -> tuple[str, ...]:
+        """List the checks by which the record does not hold or a replay differs: nothing may be claimed then."""
+        return tuple(finding.check for finding in self.findings if finding.layer != "learning")
 
     def counts(self) -> dict[Severity, int]:
         """Count findings by severity, the worst first."""
-        return {s: sum(f.severity == s for f in self.findings) for s in reversed(SEVERITIES)}
+        severities = [finding.severity for finding in self.findings]
+        return {severity: severities.count(severity) for severity in reversed(SEVERITIES)}
 
     def metrics(self) -> str:
-        """Return flat JSON: findings by severity, and checks not evaluated."""
-        counted = {**self.counts(), "not_evaluated": len(self.with_status(Status.NOT_EVALUATED))}
-        return json.dumps(counted, indent=2) + "\n"
+        """Write flat JSON: findings by severity, checks not evaluated, whether the record is sound, replays equal."""
+        replays = [result.status for result in self.of_layer("replay")]
+        numbers = {
+            **self.counts(),
+            "not_evaluated": len(self.with_status(Status.NOT_EVALUATED)),
+            "record_sound": int(not any(result.status is Status.FINDING for result in self.of_layer("record"))),
+            "replays_equal": replays.count(Status.PASS),
+        }
+        return json.dumps(numbers, indent=2) + "\n"
 
     def to_json(self) -> str:
-        """Return canonical JSON with a checksum."""
+        """Write canonical JSON with a checksum."""
         content = json.loads(json.dumps(self.model_dump(mode="json"), sort_keys=True))
         return durable.with_checksum(content).decode()
 
     @classmethod
-    def from_json(cls, written: bytes) -> Self:
+    def from_json(cls, text: bytes) -> Self:
         """Read what ``to_json`` wrote; ValueError for anything else."""
-        return cls.model_validate_json(json.dumps(durable.checked(written)))
+        return cls.model_validate_json(json.dumps(durable.checked(text)))
 
 
 def read_verdict(reports: Path) -> Verdict:
     """Read the findings.json of a folder of reports; SimicError where there is none of this version."""
-    file = reports / "findings.json"
+    file = reports / FILE
     if not file.is_file():
         raise SimicError(f"{file}: no such file; run simic audit first")
     try:
@@ -115,11 +132,15 @@ def read_verdict(reports: Path) -> Verdict:
 
 
 def failing(results: Iterable[Result], fail_on: Literal["never", "critical", "high", "medium"]) -> tuple[Result, ...]:
-    """Return the findings for which a run with this ``audit.fail_on`` fails."""
+    """List the findings for which a run with this ``audit.fail_on`` fails."""
     if fail_on == "never":
         return ()
     limit = SEVERITIES.index(fail_on)
-    return tuple(r for r in results if r.status is Status.FINDING and SEVERITIES.index(r.severity) >= limit)
+    return tuple(
+        result
+        for result in results
+        if result.status is Status.FINDING and SEVERITIES.index(result.severity) >= limit
+    )
 
 
 def number(value: float) -> str:

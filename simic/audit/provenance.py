@@ -26,7 +26,7 @@ class Origin:
     started: datetime | None = None  # the first time
     command: str | None = None  # that started or resumed it last
     code_revision: str | None = None  # that trained; of a resumed run the last one
-    code_dirty: bool | None = None
+    changed_files: tuple[str, ...] = ()  # of the code, beside the revisions that trained
     code_changes: int = 0  # resumes with other code than before
     resumes: int | None = None
     findings: tuple[FindingRow, ...] = ()  # of all starts
@@ -40,14 +40,17 @@ class Origin:
             begun = starts.read(path)
         except SimicError as error:
             raise SimicError(f"{error}; {RESTORED}") from None
-        first, last, codes = begun[0], begun[-1], [start.code for start in begun]
-        when = datetime.fromtimestamp(first.unix_seconds, UTC)
-        findings = tuple(finding for start in begun for finding in start.findings)
-        changes = sum(first != second for first, second in pairwise(codes))
-        dirty = any(each.endswith("-dirty") for each in codes)
-        revision = last.code.removesuffix("-dirty") or None
-        state = dirty if last.code else None
-        return cls(last.name, when, last.command, revision, state, changes, len(codes) - 1, findings)
+        last = begun[-1]
+        return cls(
+            name=last.name,
+            started=datetime.fromtimestamp(begun[0].unix_seconds, UTC),
+            command=last.command,
+            code_revision=last.code.removesuffix("-dirty") or None,
+            changed_files=tuple(sorted({file for start in begun for file in start.changed_files})),
+            code_changes=sum(first.code != second.code for first, second in pairwise(begun)),
+            resumes=len(begun) - 1,
+            findings=tuple(finding for start in begun for finding in start.findings),
+        )
 
 
 @dataclass(frozen=True)
@@ -65,19 +68,17 @@ class Provenance:
     sealed: tuple[str, ...]  # stages whose seals hold
     code_sha256: Mapping[str, str]  # by stage
     params: Mapping[str, Any]  # by the keys of params.yaml that the stages sealed
-
-    @property
-    def code_changed_since(self) -> tuple[str, ...]:
-        """Name the code that is not what training or evaluation sealed."""
-        changed = (problem.partition(": code ")[2] for problem in self.damaged if not problem.startswith("prepare"))
-        return tuple(dict.fromkeys(text.removesuffix(" has changed since") for text in changed if text))
+    code_changed_since: tuple[str, ...] = ()  # code that is not what a stage sealed
 
 
 def trace(tree: params.Params, root: Path) -> tuple[Provenance, dict[str, Checkpoint]]:
     """Return the provenance of a workspace and its undamaged checkpoints: every seal is hashed again, and checkpoints
     are compared with their manifests and the present params.
     """
-    broken, sealed = seals.broken(root, tree)
+    problems, sealed = seals.broken(root, tree)
+    # Other code is no damage of the record: the first line of the report says so.
+    changed = [problem for problem in problems if ": code " in problem]
+    broken = [problem for problem in problems if problem not in changed]
     checkpoints: dict[str, Checkpoint] = {}
     # As the trainer computes it (training.resume.Identity).
     trained = params.digest({"rng_seed": tree.rng_seed, "train": tree.train.model_dump(mode="json")})
@@ -108,5 +109,8 @@ def trace(tree: params.Params, root: Path) -> tuple[Provenance, dict[str, Checkp
         sealed=tuple(sealed),
         code_sha256={stage: params.digest(seal.code) for stage, seal in kept_seals.items()},
         params={key: value for seal in kept_seals.values() for key, value in seal.params.items()},
+        code_changed_since=tuple(
+            dict.fromkeys(text.partition(": code ")[2].removesuffix(" has changed since") for text in changed)
+        ),
     )
     return provenance, checkpoints

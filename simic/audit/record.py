@@ -10,17 +10,20 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from simic.audit.findings import Replay
 from simic.audit.provenance import RESTORED, Provenance
 from simic.data.batches import Dataset, Meta, TaskMeta
 from simic.errors import SimicError
-from simic.evaluation.gym import GymEvaluation, GymHeadroom
-from simic.evaluation.result import Evaluation, HeadroomReport
+from simic.evaluation.gym import PEER, RANDOM, GymEvaluation, GymHeadroom
+from simic.evaluation.policies import RANDOM as RANDOM_GROWTH
+from simic.evaluation.result import BLIND, LEARNED, SAMPLED, Evaluation, HeadroomReport
 from simic.params import Params
-from simic.telemetry import timing
 from simic.telemetry.columns import Array, Columns, published
 from simic.telemetry.publish import EPISODES_FILE, FINDINGS_FILE, STEPS_FILE, UPDATES_FILE
-from simic.telemetry.rows import Row, TimingRow
+from simic.telemetry.rows import Row
 from simic.training.checkpoint import Checkpoint
+
+Steps = Mapping[str, Array]  # columns of one iteration's steps by name, [T, E] or [T, E, K]
 
 
 @dataclass(frozen=True)
@@ -137,8 +140,7 @@ class RunRecord:
     steps: Table = Table()
     episodes: Table = Table()
     validations: Table = Table()
-    timing: Table = Table()
-    told: Table = Table()  # findings of live checks
+    live_findings: Table = Table()
     headroom: HeadroomReport | None = None
     evaluation: Evaluation | None = None
     gym_headroom: GymHeadroom | None = None  # of a Gymnasium environment, in place of the two
@@ -147,7 +149,9 @@ class RunRecord:
     checkpoints: Mapping[str, Checkpoint] | None = None  # best and latest
     tasks: tuple[TaskMeta, ...] | None = None  # of the bank, in its order
     meta: Meta | None = None  # of the prepared data
-    samples: tuple[Dataset, Dataset] | None = None  # what training learns from and is measured by
+    splits: Mapping[str, Mapping[str, Dataset]] | None = None  # by group of tasks and name of the split
+    metrics: Mapping[str, Mapping[str, float]] | None = None  # the numbers of metrics.json, by place
+    replays: tuple[Replay, ...] | None = None
 
     @classmethod
     def from_published(cls, params: Params, folder: Path) -> Self:
@@ -161,8 +165,7 @@ class RunRecord:
             steps=Table.of_hosts(_read(folder / STEPS_FILE), ("iteration", "step")),
             episodes=episodes.where(train),
             validations=episodes.where(~train),
-            told=Table.from_arrow(_read(folder / FINDINGS_FILE)),
-            timing=Table.from_rows(_times(folder / timing.TIMING_FILE, updates)),
+            live_findings=Table.from_arrow(_read(folder / FINDINGS_FILE)),
         )
 
     def complete(self, needs: Sequence[str]) -> Self:
@@ -188,22 +191,46 @@ class RunRecord:
                 return f"needs {source}, which this run does not have"
         return None
 
+    def good_returns(self) -> str:
+        """Say why the returns are good: signs of bad learning are no findings then. Empty where they are not.
 
-def _times(path: Path, updates: Table) -> list[TimingRow]:
-    """Read wall times that were not lost; SimicError where there are fewer rows than iterations."""
-    try:
-        rows = timing.read(path)
-    except SimicError as damage:
-        raise SimicError(f"{damage}; {RESTORED}") from None
-    iterations = int(updates.column("iteration").max()) + 1 if len(updates) else 0
-    if len(rows) < iterations:
-        raise SimicError(f"{path}: wall times of {len(rows)} iterations, there were {iterations}; {RESTORED}")
-    return [row for row in rows if not np.isnan(row.collect_seconds)]
+        The evaluation decides; while there is none, whether returns have risen.
+        """
+        if self.evaluation is not None:
+            return _good_growth(self.evaluation)
+        if self.gym is not None:
+            return _good_gym(self.gym)
+        returns = self.episodes.columns.get("return", np.zeros((0, 1)))
+        means = np.array([float(np.nanmean(row)) for row in returns if np.isfinite(row).any()])
+        quarter = len(means) // 4
+        risen = quarter > 0 and means[-quarter:].mean() > means[:quarter].mean()
+        return "returns have risen" if risen else ""
+
+
+def _good_growth(evaluation: Evaluation) -> str:
+    """Say so where the policy beats chance, and neither a rule nor the best constant schedule beats it."""
+    over_random = evaluation.comparison(LEARNED, RANDOM_GROWTH)
+    standing = next(iter(evaluation.standings.values())).policies.get(LEARNED)
+    if over_random is None or standing is None or over_random.difference.low <= 0:
+        return ""
+    gains = [gain for gain in (standing.over_rule, standing.over_common) if gain is not None]
+    if any(gain.high < 0 for gain in gains):
+        return ""
+    return "the policy is better than chance and not worse than rule and best constant schedule"
+
+
+def _good_gym(evaluation: GymEvaluation) -> str:
+    """Say so where the policy beats chance, and no rule beats it."""
+    gains = {pair.second: pair.difference for pair in evaluation.comparisons if pair.second not in (PEER, BLIND, SAMPLED)}
+    chance = gains.get(RANDOM)
+    if chance is None or chance.low <= 0 or any(gain.high < 0 for gain in gains.values()):
+        return ""
+    return "the policy is better than chance and not worse than any rule"
 
 
 def _read(path: Path) -> pa.Table:
     try:
-        return pq.read_table(path)
+        return pq.ParquetFile(path).read()  # not read_table, which imports pandas
     except FileNotFoundError:
         raise SimicError(f"{path}: no such file; run simic train first, or {RESTORED}") from None
     except (OSError, pa.ArrowInvalid) as error:

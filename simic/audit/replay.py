@@ -19,10 +19,10 @@ from safetensors.torch import load_file
 
 from simic import registry, rng
 from simic.audit import replay_evaluation
+from simic.audit.findings import Replay
 from simic.audit.record import RunRecord, Table
 from simic.audit.replay_evaluation import Population, Values
 from simic.errors import SimicError
-from simic.evaluation.result import Frozen
 from simic.growth.batch.shards import begin_process
 from simic.params import Params
 from simic.telemetry.columns import Array, published
@@ -34,19 +34,9 @@ from simic.training.learned import Learned
 from simic.training.replay import replay
 
 Part = Literal["training", "evaluation"]
-Outcome = Literal["equal", "differs", "not possible"]
 MOST_NAMED = 5  # differences that a report names
 # What a damaged file or an environment may raise; a failed replay says so and ends no audit.
 FAILURES = (SimicError, BrokenProcessPool, MemoryError, RuntimeError, ValueError, LookupError, TypeError, OSError)
-
-
-class Replay(Frozen):
-    """Say how the replay of one part ended, and what was compared, what differs, or why it was not possible."""
-
-    part: Part
-    outcome: Outcome
-    detail: str
-    differences: tuple[str, ...] = ()
 
 
 class NotPossible(SimicError):

@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from simic.agent.play import play as play_gym
 from simic.data.batches import load_held_out
 from simic.envs.gym_env import EVALUATION, open_gym
-from simic.envs.gym_env import play as play_gym
 from simic.envs.play import Actor, Episode, Situation, play
 from simic.envs.records import StepInfo
 from simic.errors import SimicError

@@ -1,4 +1,4 @@
-"""The audit's files: report.html, report.md, findings.json, audit_metrics.json, model card, figures;
+"""Write the files of an audit: report.html, report.md, findings.json, audit_metrics.json, model card, figures;
 equal bytes for equal runs, no network.
 """
 
@@ -7,7 +7,7 @@ import hashlib
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from simic import durable
 from simic.audit import audit, card, figures
 from simic.audit.drawing import Panel
-from simic.audit.findings import Layer, Status, Verdict, failing, percent
+from simic.audit.findings import Status, Verdict, failing, percent
 from simic.audit.provenance import Provenance
 from simic.audit.record import RunRecord, Table
 from simic.errors import AuditFailed, SimicError, printable
@@ -26,14 +26,6 @@ from simic.evaluation.page import GROUPS
 from simic.evaluation.result import LEARNED, Evaluation
 from simic.evaluation.statistics import CONFIDENCE, Interval
 from simic.params import Params
-from simic.training.observers import duration
-from simic.training.resume import differences
-
-COMPARES: dict[Layer, str] = {
-    "bind": "files with the hashes that each stage recorded",
-    "recompute": "recorded numbers with those computed again from the tables",
-    "symptom": "measurements with the limits of sound training; these are signs, not proof",
-}
 
 UNNAMED = "not recorded"
 SHORT_GROUPS = GROUPS | {"held_out": "known kinds", "held_out_kinds": "new kinds", "outside": "outside the suite"}
@@ -56,7 +48,7 @@ def write_report(run: RunRecord, folder: Path) -> Verdict:
 
 def write(run: RunRecord, verdict: Verdict, folder: Path) -> None:
     """Write all files into ``folder``, or none; SimicError where that fails."""
-    panels = figures.panels_of(run)
+    panels = figures.panels_of(run, sound=not verdict.unsound)
     files = {
         "report.html": html(run, verdict, panels),
         "report.md": markdown(run, verdict),
@@ -122,41 +114,37 @@ def _for_markdown(value: Any) -> Any:
 
 
 def _content(run: RunRecord, verdict: Verdict) -> dict[str, object]:
-    evaluation, params, layers = run.evaluation, _sealed(run.provenance), get_args(Layer)
-    played = evaluation.policies.keys() if evaluation else set[str]()
-    proof = [result for result in verdict.results if result.layer != "symptom"]
+    """Gather what the templates show; results are withheld where the record does not hold."""
+    sound = not verdict.unsound
+    evaluation = run.evaluation if sound else None
+    nothing = "The policy was not evaluated." if sound else "Withheld, since the record does not hold."
+    evaluated = evaluation.policies.keys() if evaluation else set[str]()
     return {
         "verdict": verdict,
-        "layers": [_layer(verdict, layer) for layer in layers],
-        "told": _rows(run.told),
-        "validations": figures.validations(run),
-        "about": _about(params),
-        "proof": sorted(proof, key=lambda result: layers.index(result.layer)),
-        "sound": not any(verdict.counts()[severity] for severity in ("critical", "high")),
+        "about": _about(_sealed(run.provenance)),
+        "is_gym": run.params.prepare.is_gym,
+        "nothing": nothing,
+        # Checks.
         "findings": verdict.findings,
         "unevaluated": verdict.with_status(Status.NOT_EVALUATED),
-        "passed": [result for result in verdict.with_status(Status.PASS) if result.layer == "symptom"],
-        "evaluation": evaluation,
-        "policies": [name for name in figures.POLICIES if name in played] + sorted(played - figures.POLICIES.keys()),
-        "confidence": percent(CONFIDENCE),
-        "standings": evaluation.standings if evaluation and not verdict.refuted else {},
-        "by_length": _by_length(evaluation) if evaluation and not verdict.refuted else (),
+        "passed": [result for result in verdict.with_status(Status.PASS) if result.layer == "learning"],
+        "record": verdict.of_layer("record") + verdict.of_layer("replay"),
+        "live_findings": _rows(run.live_findings),
+        "validations": figures.validations(run),
+        # Results.
         "outcome": _outcome(run, verdict),
+        "evaluation": evaluation,
+        "played": run.gym if sound else None,
+        "policies": [name for name in figures.POLICIES if name in evaluated]
+        + sorted(evaluated - figures.POLICIES.keys()),
+        "standings": evaluation.standings if evaluation else {},
+        "by_length": _by_length(evaluation) if evaluation else (),
+        "cases": list(enumerate(evaluation.cases)) if evaluation else (),
+        "confidence": percent(CONFIDENCE),
         "groups": GROUPS,
         "short_groups": SHORT_GROUPS,
-        "cases": list(enumerate(evaluation.cases)) if evaluation else (),
-        "of_gym": run.params.prepare.is_gym,
-        "played": run.gym if not verdict.refuted else None,
         "provenance": provenance_rows(run),
-        "changed": _changed(params),
     }
-
-
-def _layer(verdict: Verdict, layer: Layer) -> dict[str, object]:
-    """Count the results of one layer."""
-    statuses = [result.status for result in verdict.results if result.layer == layer]
-    counts = {status.value: statuses.count(status) for status in Status}
-    return {"name": layer, "compares": COMPARES[layer], **counts}
 
 
 def _rows(table: Table) -> list[dict[str, object]]:
@@ -169,7 +157,7 @@ def _outcome(run: RunRecord, verdict: Verdict) -> str:
     actions in a Gymnasium environment: ``above``, ``level``, ``below``; ``unknown`` where it did not play, ``withheld``
     where the record does not hold.
     """
-    if verdict.refuted or (run.gym is None and run.evaluation is None):
+    if verdict.unsound or (run.gym is None and run.evaluation is None):
         return "withheld"
     if run.gym is not None:
         over = next((each.difference for each in run.gym.comparisons if each.second == RANDOM), None)
@@ -241,35 +229,25 @@ def _about(params: Params | None) -> str:
     return f"{task} · host {host} · reward {train.reward.mode} · rng_seed {params.rng_seed}"
 
 
-def _changed(params: Params | None) -> list[tuple[str, str]]:
-    """Return params that are not the defaults, by name: default → value."""
-    default, sealed = (
-        tree.model_dump(mode="json", exclude={"audit", "runtime"}) for tree in (Params(), params or Params())
-    )
-    return list(differences(default, sealed).items())
-
-
 def provenance_rows(run: RunRecord) -> list[tuple[str, str]]:
-    """Return the provenance as rows of name and value; "not recorded" where unknown."""
+    """List the provenance by name; "not recorded" where unknown."""
     provenance = run.provenance
     if provenance is None:
         return []
     origin = provenance.origin
-    dirty = {True: "with uncommitted changes", False: "clean", None: "state not recorded"}[origin.code_dirty]
-    seconds = sum(float(values.sum()) for name, values in run.timing.columns.items() if name != "iteration")
-    rows: list[tuple[str, object]] = [
-        ("training started", origin.started and f"{origin.started:%Y-%m-%d %H:%M:%S} UTC"),
-        ("training took", duration(seconds) if len(run.timing) else None),
-        ("command", origin.command),
-        ("resumes", origin.resumes),
-        ("MLflow run", origin.name and f"{origin.name} in the experiment simic"),
-        ("code revision", f"{origin.code_revision}, {dirty}" if origin.code_revision else None),
-        *((f"code of {stage} sha256", digest) for stage, digest in provenance.code_sha256.items()),
-        ("params sha256", provenance.params_sha256),
-        ("data sha256", provenance.data_sha256),
-        *((f"checkpoint {name} sha256", digest) for name, digest in provenance.checkpoint_sha256.items()),
-        ("hash chain of the training state, last link", provenance.state_chain),
-        *provenance.versions.items(),
-        *provenance.hardware.items(),
-    ]
-    return [(name, UNNAMED if value is None else str(value)) for name, value in rows]
+    rows: dict[str, object] = {
+        "training started": origin.started and f"{origin.started:%Y-%m-%d %H:%M:%S} UTC",
+        "command": origin.command,
+        "resumes": origin.resumes,
+        "code revision": origin.code_revision,
+        "changed files": ", ".join(origin.changed_files) or "none",
+        "changed since": ", ".join(provenance.code_changed_since) or "nothing",
+        **{f"code and extensions of {stage} sha256": digest for stage, digest in provenance.code_sha256.items()},
+        "params sha256": provenance.params_sha256,
+        "data sha256": provenance.data_sha256,
+        **{f"checkpoint {name} sha256": digest for name, digest in provenance.checkpoint_sha256.items()},
+        "hash chain of the training state, last link": provenance.state_chain,
+        **provenance.versions,
+        **provenance.hardware,
+    }
+    return [(name, UNNAMED if value is None else str(value)) for name, value in rows.items()]

@@ -142,25 +142,6 @@ def metrics(evaluation: Evaluation) -> dict[str, float]:
     return {name: round(value, 4) for name, value in (numbers | {"params": learned.params}).items()}
 
 
-def said(evaluation: Evaluation) -> tuple[str, str]:
-    """Say in a line each what the learned policy and those beside it reached, and how far the oracle per task is."""
-    primary = next(iter(evaluation.standings.values()))
-    learned = primary.policies.get(LEARNED)
-    if learned is None:
-        return "the learned policy was not evaluated", "not measured"
-    names = {name: f"{name} {score.estimate:.1f}" for name, score in compared(primary).items()}
-    names[PPO] += f" points [{learned.score.low:.1f}, {learned.score.high:.1f}]"
-    gap, below = primary.gap, "the best common schedule"
-    if learned.over_rule is not None and primary.rule is not None and primary.rule_gap is not None:
-        rule = RULES.get(primary.rule, "hand rule")
-        over = learned.over_rule
-        names[rule] += f" ({over.estimate:+.1f} [{over.low:+.1f}, {over.high:+.1f}])"
-        gap, below = primary.rule_gap, f"the {rule}"
-    return f"{', '.join(names.values())}, on {primary.tasks} held-out tasks", (
-        f"the oracle per task is {gap.estimate:+.1f} [{gap.low:+.1f}, {gap.high:+.1f}] points above {below}"
-    )
-
-
 def compared(standings: Standings) -> dict[str, Interval]:
     """Return the scores that a result is told by, under a reader's names, PPO first; a search has no interval."""
     searched = standings.random_search[SEARCH - 1 :][:1]

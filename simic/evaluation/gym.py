@@ -134,14 +134,15 @@ def evaluate(params: Params, kept: Checkpoint, headroom: GymHeadroom, told: Prog
         data_sha256=headroom.data_sha256,
         rng_seed=params.rng_seed,
         eval_seeds=params.evaluate.eval_seeds,
-        policies={name: _summary(scores, params.rng_seed) for name, scores in results.items()},
+        policies={name: summary(scores, params.rng_seed) for name, scores in results.items()},
         comparisons=statistics.compare_with_all(LEARNED, returns, params.rng_seed),
         actions=actions,
         peer=headroom.peer,
     )
 
 
-def _summary(scores: Scores, rng_seed: int) -> GymResult:
+def summary(scores: Scores, rng_seed: int) -> GymResult:
+    """Summarize the episodes of one policy."""
     returns = np.array(scores.returns)
     return GymResult(
         mean_return=statistics.mean_interval(returns),

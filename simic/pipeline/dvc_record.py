@@ -1,5 +1,6 @@
 """Ask DVC whether a stage is out of date, and record stages: by its command line, without a shell, here alone."""
 
+import base64
 import hashlib
 import json
 import re
@@ -7,7 +8,9 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Any
 
@@ -137,15 +140,36 @@ def code_revision(root: Path) -> str:
     """Return the commit of the checkout, with ``-dirty`` where code differs from it: results and their records, which a
     run writes itself, do not count. The empty string outside git.
     """
+    commit = _git(root, "rev-parse", "HEAD").strip()
+    return f"{commit}-dirty" if commit and changed_files(root) else commit
+
+
+def changed_files(root: Path) -> list[str]:
+    """List the files of the code that differ from the commit of the checkout, or from what was installed."""
+    status = _git(root, "status", "--porcelain", "--untracked-files=all", "--", *CODE)
+    return sorted({line[3:] for line in status.splitlines()} | {*_edited_installation()})
+
+
+def _git(root: Path, *arguments: str) -> str:
+    """Ask git; the empty string outside of a repository."""
     if not in_git(root) or shutil.which("git") is None:
         return ""
+    answer = subprocess.run(["git", "-C", str(root), *arguments], capture_output=True, text=True, check=False)
+    return answer.stdout if answer.returncode == 0 else ""
 
-    def git(*arguments: str) -> str:
-        done = subprocess.run(["git", "-C", str(root), *arguments], capture_output=True, text=True, check=False)
-        return done.stdout.strip() if done.returncode == 0 else ""
 
-    commit = git("rev-parse", "HEAD")
-    return f"{commit}-dirty" if commit and git("status", "--porcelain", "--", *CODE) else commit
+def _edited_installation() -> Iterator[str]:
+    """Yield the installed files of simic that are not as they were installed; none of a checkout."""
+    try:
+        files = distribution("simic-grow").files or ()
+    except PackageNotFoundError:
+        return
+    for file in files:
+        if file.suffix == ".py" and file.hash is not None:
+            path = Path(str(file.locate()))
+            digest = base64.urlsafe_b64encode(hashlib.new(file.hash.mode, path.read_bytes()).digest())
+            if digest.decode().rstrip("=") != file.hash.value:
+                yield file.as_posix()
 
 
 def adopt_scm(root: Path) -> None:

@@ -134,11 +134,11 @@ def log_run(workspace: Workspace) -> None:
 
     verdict = read_verdict(workspace.reports)
     tags = provenance(workspace) | {
-        "simic.refuted": ", ".join(verdict.refuted),
+        "simic.unsound": ", ".join(verdict.unsound),
     }
     description = "  \n".join(run_summary.of(workspace).lines)
     tree = params.load(workspace.params)
-    tracking.log_run(workspace, tree, verdict.run, tags, description, sound=not verdict.refuted)
+    tracking.log_run(workspace, tree, verdict.run, tags, description, sound=not verdict.unsound)
 
 
 def run_alone(name: str, tree: Params, workspace: Workspace) -> None:

@@ -100,7 +100,7 @@ def audit_reasons(client: MlflowClient, version: ModelVersion) -> list[str]:
                 f"findings.json of version {version.version}: damaged, or of another version of simic; "
                 "run simic audit again"
             ) from None
-    reasons = [f"its verdict is withheld ({', '.join(verdict.refuted)})"] if verdict.refuted else []
+    reasons = [f"its result is withheld ({', '.join(verdict.unsound)})"] if verdict.unsound else []
     grave = [finding.check for finding in verdict.findings if finding.severity in ("critical", "high")]
     return [*reasons, *([f"its audit has critical or high findings ({', '.join(grave)})"] if grave else [])]
 

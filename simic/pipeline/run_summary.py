@@ -2,33 +2,30 @@
 
 from dataclasses import dataclass
 
-from simic.audit.findings import Verdict, read_verdict
-from simic.evaluation import endpoints, gym, result
+from simic.audit.findings import Summary, Verdict, read_verdict
+from simic.evaluation import gym, result
 from simic.pipeline.paths import Workspace
-from simic.pipeline.stages import unchanged
 
 
 @dataclass(frozen=True)
 class RunSummary:
     """Say a run's result in words; ``alarming`` where nobody should use the policy as it is."""
 
-    score: str
-    gap: str
-    verdict: str
+    verdict: Summary
+    headline: str  # in a few words
     run: str
     next: str
     alarming: bool
-    of_gym: bool = False  # who is compared are others, and no gap
 
     @property
-    def said(self) -> dict[str, str]:
-        compared = "against" if self.of_gym else "gap"
-        words = {"score": self.score, compared: self.gap, "verdict": self.verdict}
-        return {**words, "run": self.run, "next": self.next}
+    def sentences(self) -> dict[str, str]:
+        """Give the four lines of the verdict, the run's name and what to do next."""
+        return {**self.verdict.lines, "run": self.run, "next": self.next}
 
     @property
     def lines(self) -> list[str]:
-        return [f"{name:<8} {text}" for name, text in self.said.items()]
+        """Write each sentence behind its name."""
+        return [f"{name:<8} {text}" for name, text in self.sentences.items()]
 
 
 def of(workspace: Workspace) -> RunSummary:
@@ -36,29 +33,17 @@ def of(workspace: Workspace) -> RunSummary:
     verdict = read_verdict(workspace.reports)
     counts = verdict.counts()
     grave = counts["critical"] + counts["high"]
-    named = f"{grave or 'no'} critical or high finding{'s' * (grave > 1)}"
-    of_gym = result.schema_of(workspace.evaluation) == gym.SCHEMA
-    if verdict.refuted:
-        score = gap = f"withheld: the record does not hold ({', '.join(verdict.refuted)})"
-    else:
-        path = unchanged(workspace, workspace.evaluation)
-        score, gap = gym.said(gym.read(path)) if of_gym else endpoints.said(result.read(path))
-    return RunSummary(
-        score,
-        gap,
-        named,
-        verdict.run,
-        _next(verdict, of_gym),
-        bool(verdict.refuted or counts["critical"]),
-        of_gym,
-    )
+    headline = f"{grave or 'no'} critical or high finding{'s' * (grave > 1)}"
+    is_gym = result.schema_of(workspace.evaluation) == gym.SCHEMA
+    alarming = bool(verdict.unsound or counts["critical"])
+    return RunSummary(verdict.summary, headline, verdict.run, _next(verdict, is_gym), alarming)
 
 
-def _next(verdict: Verdict, of_gym: bool) -> str:
+def _next(verdict: Verdict, is_gym: bool) -> str:
     """Say what a careful user does now."""
-    if verdict.refuted:
+    if verdict.unsound:
         return "simic doctor says what is damaged; do not use the numbers before this is settled"
     if verdict.counts()["critical"] or verdict.counts()["high"]:
         return "read the findings at the top of the report; each says what to change"
-    use = "models/program runs without simic" if of_gym else "simic grow DATA uses the policy"
+    use = "models/program runs without simic" if is_gym else "simic grow DATA uses the policy"
     return f"{use}; simic promote makes it champion; commit dvc.lock to keep the run"

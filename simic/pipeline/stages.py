@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from simic import durable, seals
 from simic.agent import export
 from simic.data import prepare as data
-from simic.data.batches import load_split, read_meta
+from simic.data.batches import load_held_out, load_split, read_meta
 from simic.envs import gym_env
 from simic.errors import SimicError
 from simic.params import Params
@@ -22,6 +22,7 @@ from simic.pipeline.display import beside, shown
 from simic.pipeline.paths import Workspace
 from simic.seals import Identity
 from simic.telemetry import publish
+from simic.telemetry.curves import METRICS_FILE
 from simic.training import card, checkpoint, kept_iteration, machine, trainer
 from simic.training.interrupts import stop_on_signals
 from simic.training.learned import Learned
@@ -58,7 +59,11 @@ def train(
     work = workspace.work(identity.sha256)
     stop = stop or threading.Event()
     code = dvc_record.code_revision(workspace.root)
-    with stop_on_signals(stop), open_session(params, work, workspace.prepared, fresh, code=code) as session:
+    changed = dvc_record.changed_files(workspace.root)
+    with (
+        stop_on_signals(stop),
+        open_session(params, work, workspace.prepared, fresh, code=code, changed_files=changed) as session,
+    ):
         shown_to = beside(observers, params.runtime.progress, floors(params, workspace))
         counters = trainer.train(session, shown_to, stop)
         best = counters.best_iteration or counters.iteration
@@ -226,41 +231,59 @@ def refuse_gym(params: Params, command: str) -> None:
 
 
 def audit(params: Params, workspace: Workspace) -> None:
-    """Check the run and write the reports, the model card, findings and their numbers."""
+    """Check the run, play parts of it again, and write the reports, the model card, findings and their numbers."""
+    from simic.audit.replay import RunFiles, replay_run
     from simic.audit.report import write_report
 
     identity = seals.identify(workspace.root, "audit", params)
-    with seals.explain_damage(workspace.root, params):
-        write_report(recorded(params, workspace), workspace.reports)
+    with (
+        seals.explain_damage(workspace.root, params),
+        shown(params.runtime.progress, "audit", "steps") as progress,
+    ):
+        run = recorded(params, workspace)
+        if params.audit.replay:
+            files = RunFiles(workspace.prepared, workspace.telemetry, workspace.checkpoints)
+            run = replace(run, replays=replay_run(run, files))
+            progress("played again", 1, 1)
+        write_report(run, workspace.reports)
     seals.write(workspace.root, identity)
 
 
 def recorded(params: Params, workspace: Workspace) -> "RunRecord":
-    """Return all that the run has published; what is not there is left out."""
+    """Read all that the run has published; what is not there is left out."""
     from simic.audit.provenance import trace
     from simic.audit.record import RunRecord
-    from simic.evaluation import result
+    from simic.evaluation import gym, result
 
-    provenance, kept = trace(params, workspace.root)
-    run = RunRecord.from_published(params, workspace.telemetry)
-    run = replace(run, provenance=provenance, checkpoints=kept)
+    provenance, checkpoints = trace(params, workspace.root)
+    files = {"reports/metrics.json": workspace.metrics, "telemetry/metrics.json": workspace.telemetry / METRICS_FILE}
+    run = replace(
+        RunRecord.from_published(params, workspace.telemetry),
+        provenance=provenance,
+        checkpoints=checkpoints,
+        metrics={place: json.loads(file.read_bytes()) for place, file in files.items() if file.exists()},
+    )
+    # Results.
     if params.prepare.is_gym:
-        from simic.evaluation import gym
-
-        if workspace.headroom.exists():
-            run = replace(run, gym_headroom=gym.read_headroom(workspace.headroom))
-        if workspace.evaluation.exists():
-            run = replace(run, gym=gym.read(workspace.evaluation))
-        return replace(run, meta=read_meta(workspace.prepared)) if workspace.prepared.exists() else run
-    if workspace.headroom.exists():
-        run = replace(run, headroom=result.read_headroom(workspace.headroom))
-    if workspace.evaluation.exists():
-        run = replace(run, evaluation=result.read(workspace.evaluation))
+        headroom = gym.read_headroom(workspace.headroom) if workspace.headroom.exists() else None
+        evaluation = gym.read(workspace.evaluation) if workspace.evaluation.exists() else None
+        run = replace(run, gym_headroom=headroom, gym=evaluation)
+    else:
+        headroom = result.read_headroom(workspace.headroom) if workspace.headroom.exists() else None
+        evaluation = result.read(workspace.evaluation) if workspace.evaluation.exists() else None
+        run = replace(run, headroom=headroom, evaluation=evaluation)
     if not workspace.prepared.exists():
         return run
-    samples = load_split(workspace.prepared, "train"), load_split(workspace.prepared, "val")
+    # Data.
     meta = read_meta(workspace.prepared)
-    return replace(run, tasks=tuple(meta.tasks), meta=meta, samples=samples)
+    if params.prepare.is_gym:
+        return replace(run, meta=meta)
+    held_out = load_held_out(workspace.prepared)
+    splits = {
+        "tasks of training": {name: load_split(workspace.prepared, name) for name in ("train", "val")},
+        "held-out tasks": {"train": held_out.train, "val": held_out.val, "test": held_out.test},
+    }
+    return replace(run, tasks=tuple(meta.tasks), meta=meta, splits=splits)
 
 
 def unchanged(workspace: Workspace, path: Path) -> Path:

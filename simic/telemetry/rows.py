@@ -53,6 +53,7 @@ class StartRow(Row):
     host: str
     process: int
     code: str  # its revision
+    changed_files: list[str] = []  # of the code, beside that revision
     start_iteration: int
     telemetry_files_dropped: int
     findings: list[FindingRow]

@@ -6,7 +6,7 @@ import shlex
 import shutil
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -87,7 +87,8 @@ class Session:
 
 @contextmanager
 def open_session(
-    params: Params, work_dir: Path, prepared_dir: Path, fresh: bool = False, ranks: Ranks = ALONE, code: str = ""
+    params: Params, work_dir: Path, prepared_dir: Path, fresh: bool = False, ranks: Ranks = ALONE, code: str = "",
+    changed_files: Sequence[str] = (),
 ) -> Iterator[Session]:
     """Open the run in ``work_dir`` under a lock, at its newest good checkpoint or at its start.
 
@@ -100,6 +101,7 @@ def open_session(
         fresh: Whether to throw away what is there.
         ranks: The processes of torchrun.
         code: The revision that trains, noted with the start.
+        changed_files: Files of the code that differ from it.
 
     Raises:
         SimicError: Another process holds the lock, or what is there belongs to other params or data.
@@ -131,7 +133,7 @@ def open_session(
             recorder = files.enter_context(Recorder(work_dir, extent, iteration))
             lost = resume.lost_times(iteration, recorder.lost_times)
             findings += lost
-            _note_start(work_dir, iteration, recorder.dropped, [*start.findings, *lost], code)
+            _note_start(work_dir, iteration, recorder.dropped, [*start.findings, *lost], code, changed_files)
         del start  # the checkpoint's tensors are not kept beside the state they were loaded into
         yield Session(params, work_dir, state, recorder, store, identity, findings, ranks)
 
@@ -161,11 +163,13 @@ def _clear(work_dir: Path) -> None:
             path.unlink()
 
 
-def _note_start(work_dir: Path, iteration: int, dropped: int, findings: list[FindingRow], code: str) -> None:
+def _note_start(
+    work_dir: Path, iteration: int, dropped: int, findings: list[FindingRow], code: str, changed_files: Sequence[str]
+) -> None:
     """Add an entry for this start: what differs between equal runs, and so is in no checkpoint."""
     start = StartRow(
         name=run_name(work_dir.name), command=_command(), unix_seconds=round(time.time(), 3), host=platform.node(),
-        process=os.getpid(), code=code, start_iteration=iteration, telemetry_files_dropped=dropped, findings=findings,
+        process=os.getpid(), code=code, changed_files=list(changed_files), start_iteration=iteration, telemetry_files_dropped=dropped, findings=findings,
     )  # fmt: skip
     starts.note(work_dir / starts.RUN_FILE, start)
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 
 from simic.audit import limits
+from simic.audit.findings import Replay
 from simic.growth.life.vocabulary import Op
 from simic.telemetry.rows import FindingRow
 
@@ -81,6 +82,12 @@ def told(severity):
     return lambda p: provenance(origin=replace(p.run.provenance.origin, findings=(found,)))(p)
 
 
+def replayed(part):
+    """Let the replay of a part differ."""
+    other = Replay(part=part, outcome="differs", detail="iteration 3: 1 value differs", differences=("state after",))
+    return lambda p: p.attribute(replays=(other, *(replay for replay in p.run.replays if replay.part != part)))
+
+
 def params(change):
     """Edit the params' plain tree."""
 
@@ -109,8 +116,8 @@ def falling(values):
 DEFECTS = {
     "R1": [("critical", update("first_ratio_deviation", 7, 3e-3)),
            ("critical", update("first_ratio_deviation", 0, np.nan))],
-    "R2": [("high", update("ratio_mean", 5, 11.0)), ("medium", update("ratio_max", 5, 1.2 * limits.LARGEST_RATIO)),
-           ("medium", update("ratio_min", 5, 0.8 * limits.SMALLEST_RATIO))],
+    "R2": [("high", update("ratio_mean", 5, 11.0)), ("medium", update("ratio_max", 5, 1.2 * limits.LARGEST_RATIO.value)),
+           ("medium", update("ratio_min", 5, 0.8 * limits.SMALLEST_RATIO.value))],
     "R3": [("critical", update("update_kl", slice(5, 12), 0.2)), ("high", update("update_kl", slice(5, 12), 0.06)),
            ("medium", update("update_kl", slice(5, 12), 0.024)), ("medium", update("update_kl", slice(None), 0.0)),
            ("high", update("update_kl", 5, 0.4))],
@@ -119,13 +126,8 @@ DEFECTS = {
            ("medium", update("entropy_by_head.op", slice(None), 0.99)),
            ("low", update("entropy_by_head.style", slice(None), 0.99))],
     "V1": [("medium", update("explained_variance", slice(0, 12), -0.4)),
-           ("medium", update("explained_variance", slice(12, None), 0.05)),
-           ("low", update("explained_variance", 2, 0.999))],
-    "G1": [("critical", update("skipped_steps", 3, 1.0)), ("medium", update("grad_norm_max", slice(5, 16), 50.0)),
-           ("low", update("grad_clipped_fraction", slice(None), 1.0))],
-    "G2": [("high", update("grad_norm_by_part.head_tempo", slice(3, 14), 1e-4)),
-           ("low", two(params(lambda tree: tree["train"].update(envs=64)),
-                          update("samples_by_head.tempo", slice(3, 14), 10.0)))],
+           ("medium", update("explained_variance", slice(12, None), 0.05))],
+    "G2": [("high", update("grad_norm_by_part.head_tempo", slice(3, 14), 1e-4))],
     "H1": [("high", update("hidden_growth", slice(0, 15), 40.0)),
            ("high", update("hidden_saturated", slice(0, 15), 0.95)),
            ("high", update("hidden_growth", slice(0, 15), np.nan))],
@@ -148,10 +150,14 @@ DEFECTS = {
            ("critical", said(lambda tree: tree["policies"]["patient"]["per_seed"].update(pruned=(1,) * 20))),
            ("critical", said(lambda tree: tree["standings"].pop("held_out_kinds"))),
            ("critical", measured(data_sha256="0" * 64)),
+           ("critical", said(lambda tree: tree["cases"][0].update(score=99.0))),
+           ("critical", said(lambda tree: tree["comparisons"][0].update(p_value=0.5))),
+           ("critical", said(lambda tree: tree["policies"]["learned"].update(germinated=9.0))),
            ("critical", params(lambda tree: tree["train"].update(price=1.0)))],
-    "X2": [("medium", provenance(params_sha256=None)), ("medium", provenance(versions={})),
-           ("medium", lambda p: provenance(origin=replace(p.run.provenance.origin, code_changes=1))(p)),
-           ("medium", lambda p: provenance(origin=replace(p.run.provenance.origin, code_dirty=True))(p)),
-           ("medium", lambda p: provenance(origin=replace(p.run.provenance.origin, code_revision=None))(p))],
+    "F4": [("medium", said(lambda tree: tree["standings"]["held_out"]["policies"]["learned"].update(
+               over_common={"estimate": -2.0, "low": -3.0, "high": -1.0})))],
+    "X7": [("critical", lambda p: p.attribute(metrics={"telemetry/metrics.json": {"iterations": 3}}))],
+    "Z1": [("critical", replayed("training"))],
+    "Z2": [("critical", replayed("evaluation"))],
     "X9": [(severity, told(severity)) for severity in ("low", "medium", "high")],
 }  # fmt: skip

@@ -22,7 +22,7 @@ SMALL = (
     "evaluate.eval_seeds=4",
     "evaluate.policies=[learned, learned_sampled]",
     "runtime.threads=1",
-    "runtime.processes=1",
+    "runtime.processes=2",
     "runtime.progress=none",
 )  # fmt: skip
 

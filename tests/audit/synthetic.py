@@ -1,5 +1,6 @@
 """A clean synthetic run, recorded and published like a real one, in which each test plants one defect."""
 
+import json
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
@@ -7,6 +8,8 @@ import numpy as np
 
 from simic.agent.metrics import UpdateMetrics
 from simic.audit.audit import checks
+from simic.audit.derived import derived_evaluation, derived_headroom
+from simic.audit.findings import Replay
 from simic.audit.provenance import Origin, Provenance
 from simic.audit.record import RunRecord
 from simic.evaluation import endpoints
@@ -240,7 +243,7 @@ def evaluation(eval_seeds=20, found=None):
 
 
 def provenance():
-    origin = Origin("run-1", datetime(2031, 5, 6, 7, 8, 9, tzinfo=UTC), "simic run", "0123456789abcdef", False)
+    origin = Origin("run-1", datetime(2031, 5, 6, 7, 8, 9, tzinfo=UTC), "simic run", "0123456789abcdef")
     recorded = params().model_dump(mode="json", exclude={"audit", "runtime"})
     return Provenance(params_sha256="a" * 64, data_sha256="d" * 64,
                       checkpoint_sha256={"best": "e" * 64, "latest": "f" * 64}, state_chain="b" * 64,
@@ -253,7 +256,24 @@ def provenance():
 def clean_run(published):
     """Read the defect-free run from its tables."""
     loaded = RunRecord.from_published(params(), published)
-    return replace(loaded, headroom=headroom(), evaluation=evaluation(), provenance=provenance())
+    tables = headroom()
+    derived = derived_evaluation(evaluation(found=tables), tables)
+    replays = tuple(Replay(part=part, outcome="equal", detail="all bytes") for part in ("training", "evaluation"))
+    return replace(
+        loaded,
+        headroom=derived_headroom(tables),
+        evaluation=derived,
+        provenance=provenance(),
+        metrics={"telemetry/metrics.json": json.loads((published / "metrics.json").read_bytes())},
+        replays=replays,
+    )
+
+
+def with_bad_returns(run):
+    """Take away the proof that the policy learned: signs of bad learning are findings then."""
+    if run.evaluation is None:
+        return run
+    return replace(run, evaluation=run.evaluation.model_copy(update={"comparisons": ()}))
 
 
 @dataclass(frozen=True)
@@ -291,4 +311,4 @@ class Plant:
 def result(run, check_id):
     """Return one check's result on a run."""
     (chosen,) = [check for check in checks() if check.id == check_id]
-    return chosen.run(run)
+    return chosen.run(with_bad_returns(run) if chosen.sign else run)

@@ -44,7 +44,6 @@ KINDS = {  # the longest names of kinds
                  "digits", "either"),
     "held_out_kinds": ("pairs_middle", "digits_clutter", "digits_permuted", "digits_mislabelled", "digits_negative"),
 }  # fmt: skip
-COMPONENTS = ("shaping", "rent", "alpha_shock", "intervention", "death", "x")
 
 
 def crowded(run):
@@ -67,23 +66,18 @@ def crowded(run):
     floors = {"static": 60.0, "random_legal": 60.2, "tuned_rule": 60.4, "patient": 75.0}
     score = np.where(np.isin(np.arange(len(run.updates)), (5, 11)), 70.0, np.nan)
     updates = run.updates.columns | {"validation_accuracy": score, "best_iteration": np.full(len(score), 6.0)}
-    updates |= {"entropy_by_head.slot": np.full(len(score), np.nan)}
-    paid = {
-        f"components.{name}": np.full_like(run.steps.column("reward"), 0.01 * k) for k, name in enumerate(COMPONENTS)
-    }
     return replace(
         run,
         evaluation=run.evaluation.model_copy(update={"standings": standings, "cases": cases}),
         headroom=run.headroom.model_copy(update={"validation": floors}),
         updates=Table(updates),
-        steps=Table(run.steps.columns | paid),
     )
 
 
 def test_no_text_overlaps_or_is_cut_off(clean):
     with matplotlib.rc_context(drawing.STYLE):
         drawn = figures.drawings(crowded(clean))
-        assert len(drawn) == 9
+        assert len(drawn) == 6
         for name, (*_, figure) in drawn.items():
             FigureCanvasAgg(figure)
             assert illegible_texts(figure) == [], name
@@ -93,9 +87,7 @@ def test_a_single_iteration_or_value_can_be_drawn(clean):
     """Of what is measured in training: the evaluation is as it was."""
     tables = {name: getattr(clean, name) for name in ("updates", "episodes", "steps")}
     first = {name: table.where(table.column("iteration") == 0) for name, table in tables.items()}
-    unknown = {name: np.full(1, np.nan) for name in ("entropy_by_head.op", "approx_kl")}
     single = replace(clean, **first, evaluation=None, headroom=None)
-    single = replace(single, updates=Table(single.updates.columns | unknown))
     panels = figures.panels_of(single)
-    assert [panel.name for panel in panels] == ["learning", "health", "entropy", "rewards"]
+    assert [panel.name for panel in panels] == ["learning"]
     assert all("<svg" in panel.document for panel in panels)

@@ -23,10 +23,11 @@ def watch(iterations, work_dir, start=0):
 
 
 def damaged(changes):
-    """Yield the clean run with metrics of some iterations replaced."""
+    """Yield the clean run with metrics of some iterations replaced; its returns fall, so that signs count."""
     for each in recorded():
         metrics = {**each.update.metrics, **changes.get(each.update.iteration, {})}
-        yield replace(each, update=each.update.model_copy(update={"metrics": metrics}))
+        falling = {**each.train, "return": -each.train["return"]}
+        yield replace(each, update=each.update.model_copy(update={"metrics": metrics}), train=falling)
 
 
 def test_a_defect_is_reported_once_and_in_its_iteration_and_a_clean_run_is_silent(tmp_path):
@@ -44,7 +45,7 @@ def test_a_finding_that_gets_worse_is_reported_again(tmp_path):
 def test_a_broken_reward_is_found_in_the_iteration_it_is_paid(tmp_path):
     broken = recorded()
     broken[3].steps["components/shaping"][1, 0] += 0.5
-    assert {(row.check, row.iteration) for row in watch(broken, tmp_path)} == {("C2", 3), ("P5", 3)}
+    assert {(row.check, row.iteration) for row in watch(broken, tmp_path)} == {("P5", 3)}
 
 
 def test_a_resumed_run_remembers_what_it_was_told(tmp_path):

@@ -239,7 +239,7 @@ OF_EVALUATION = ("reports/evaluation.json", SEALS[3])
 READERS: dict[str, tuple[Callable[[Params, Workspace], Any], tuple[str, ...]]] = {
     "evaluate": (evaluate, ("data/prepared", "checkpoints", "reports/headroom.json", SEALS[1], SEALS[2])),
     "audit": (audit, ("data/prepared", "checkpoints", "models", "telemetry", "reports")),
-    "told": (lambda tree, workspace: run_summary.of(workspace).lines, ("reports/findings.json", *OF_EVALUATION)),
+    "told": (lambda tree, workspace: run_summary.of(workspace).lines, ("reports/findings.json",)),
     "explain": (explained, ("data/prepared", "checkpoints", *OF_EVALUATION)),
     "grow": (grow, ("data/prepared", "models", "reports/headroom.json", SEALS[1], SEALS[2])),
     "load_grown": (lambda tree, workspace: load_grown(workspace.grown), ("reports/grown",)),

@@ -153,7 +153,7 @@ TAMPERINGS: dict[str, Callable[[Workspace], None]] = READ_BY_EVALUATE | {
 @pytest.mark.parametrize("name", TAMPERINGS)
 def test_the_audit_refutes_a_run_whose_files_were_changed(name: str, project: Workspace) -> None:  # noqa: F811
     TAMPERINGS[name](project)
-    assert "X6" in examine(stages.recorded(tree(), project), "run").refuted
+    assert "X6" in examine(stages.recorded(tree(), project), "run").unsound
 
 
 @pytest.mark.parametrize("name", READ_BY_EVALUATE)
@@ -164,4 +164,4 @@ def test_evaluation_refuses_what_was_changed_before_it(name: str, project: Works
 
 
 def test_the_audit_refutes_a_run_whose_params_were_changed(project: Workspace) -> None:  # noqa: F811
-    assert "X6" in examine(stages.recorded(tree("train.ppo.gamma=0.9"), project), "run").refuted
+    assert "X6" in examine(stages.recorded(tree("train.ppo.gamma=0.9"), project), "run").unsound

@@ -33,6 +33,7 @@ from prefect.types.entrypoint import EntrypointType
 from flows import artifacts, pipeline, recovery, serve
 from flows.overrides import Overrides
 from simic import durable, params
+from simic.audit.findings import Summary
 from simic.evaluation import result
 from simic.pipeline import engine, run_summary
 from simic.pipeline.overrides import from_model
@@ -47,7 +48,9 @@ def no_table(monkeypatch: pytest.MonkeyPatch) -> None:
     """The toys' evaluation.json is no real one; the table has a test of its own."""
     monkeypatch.setattr(result, "read", lambda path: None)
     monkeypatch.setattr(artifacts, "evaluation_rows", lambda evaluation: [{"policy": "learned"}])
-    of_the_toys = run_summary.RunSummary("81", "none", "no finding", "abc", "go on", alarming=False)
+    of_the_toys = run_summary.RunSummary(
+        Summary(what="81.", record="sound", replay="equal", learning="nothing"), "no finding", "abc", "go on", False
+    )
     monkeypatch.setattr(run_summary, "of", lambda workspace: of_the_toys)
 
 

@@ -71,7 +71,9 @@ REPLACED = {
     "simic/pipeline/stages.py": STAGES,
     "simic/pipeline/engine.py": "\ndef log_run(_): ...\ndef observers(*_): return ()\n",
     "simic/pipeline/training_work.py": "\ndef begin(*_): return []\n",
-    "simic/pipeline/run_summary.py": "\ndef of(_): return RunSummary('1', '2', 'no finding', 'x', 'nothing', False)\n",
+    "simic/pipeline/run_summary.py": (
+        "\ndef of(_): return RunSummary(Summary(what='1', record='2', replay='3', learning='4'), 'no finding', 'x', '-', 0)\n"
+    ),
     "flows/artifacts.py": "\ndef publish(*_): ...\ndef publish_verdict(*_): ...\n",
 }
 

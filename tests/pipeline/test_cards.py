@@ -20,8 +20,8 @@ def test_the_card_of_the_policy_says_what_was_measured_and_the_verdict(suite_run
     for score in scores:
         assert f"{score.estimate:.1f} [{score.low:.1f}, {score.high:.1f}]" in text
     found = Verdict.from_json((suite_run.reports / "findings.json").read_bytes())
-    said = ", ".join(f"{count} {severity}" for severity, count in found.counts().items() if count) or "none"
-    assert f"Audit: the record holds. Findings: {said}." in text
+    for name, sentence in found.summary.lines.items():
+        assert f"- {name}: {sentence}" in text
     manifest = json.loads((suite_run.checkpoints / "best" / "manifest.json").read_bytes())
     assert manifest["data_sha256"] in text and f"kept is iteration {manifest['iteration']}" in text
 

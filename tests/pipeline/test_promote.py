@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from simic.audit.findings import Result, Status, Verdict
+from simic.audit.findings import Result, Status, Summary, Verdict
 from simic.pipeline import promote, tracking
 from simic.pipeline.paths import Workspace
 from simic.telemetry.naming import run_name
@@ -38,11 +38,11 @@ class Findings:
 
     def __init__(self, folder, severity: str | None, layer: str) -> None:
         text = dict.fromkeys(("title", "question", "measured", "threshold", "source", "fix"), "")
-        fields = {"check": "H1", "layer": layer, "severity": severity or "critical", "statistics": (), "evidence": ()}
+        fields = {"check": "H1", "layer": layer, "severity": severity or "critical", "evidence": ()}
         status = Status.FINDING if severity else Status.PASS
         row = Result.model_validate({**fields, **text, "status": status})
         self.path = folder / "findings.json"
-        self.path.write_text(Verdict(run="x", results=(row,)).to_json())
+        self.path.write_text(Verdict(run="x", summary=Summary(what="", record="", replay="", learning=""), results=(row,)).to_json())
 
     def download_artifacts(self, run_id: str, name: str, folder: str) -> str:
         return str(self.path)
@@ -51,10 +51,10 @@ class Findings:
 @pytest.mark.parametrize(
     ("severity", "layer", "reasons"),
     [
-        (None, "symptom", []),
-        ("medium", "symptom", []),
-        ("high", "symptom", ["its audit has critical or high findings (H1)"]),
-        ("low", "recompute", ["its verdict is withheld (H1)"]),
+        (None, "learning", []),
+        ("medium", "learning", []),
+        ("high", "learning", ["its audit has critical or high findings (H1)"]),
+        ("low", "record", ["its result is withheld (H1)"]),
     ],
 )
 def test_the_audit_may_have_nothing_grave_against_a_champion(tmp_path, severity, layer, reasons) -> None:

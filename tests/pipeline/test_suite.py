@@ -65,37 +65,35 @@ def test_metrics_are_flat_few_and_those_of_the_standings(suite_run: Workspace) -
     assert [*stage["metrics"][0]] == [str(suite_run.metrics.relative_to(suite_run.root))]
 
 
-def test_a_run_ends_with_score_gap_and_verdict(suite_run: Workspace, project: Workspace) -> None:
-    found = run_summary.of(suite_run)
-    score, gap, verdict, name = found.score, found.gap, found.verdict, found.run
-    standings = result.read(suite_run.evaluation).standings["held_out"]
-    reached = standings.policies["learned"].score
-    assert score.startswith(f"PPO {reached.estimate:.1f} points [{reached.low:.1f}, {reached.high:.1f}], ")
-    assert score.endswith(", on 3 held-out tasks")
-    assert "the oracle per task is " in gap
-    assert verdict.endswith((" finding", " findings"))
+def test_a_run_ends_with_the_four_lines_of_its_verdict(suite_run: Workspace, project: Workspace) -> None:
+    summary = run_summary.of(suite_run)
+    score = result.read(suite_run.evaluation).standings["held_out"].policies["learned"].score
+    expected = f"PPO scores {score.estimate:.1f} [{score.low:.1f}, {score.high:.1f}] points on 3 held-out tasks"
+    assert expected in summary.verdict.what
+    assert summary.verdict.record.startswith("The record is sound")
     [start] = starts.read(suite_run.telemetry / "run.json")
-    assert name == start.name
-    assert found.lines[2:] == [f"verdict  {verdict}", f"run      {name}", f"next     {found.next}"]
+    assert summary.run == start.name
+    assert [line.split()[0] for line in summary.lines] == ["what", "record", "replay", "learning", "run", "next"]
     audited = durable.checked((suite_run.reports / "findings.json").read_bytes())
 
-    def with_results(chosen: list[dict]) -> run_summary.RunSummary:
-        (project.reports / "findings.json").write_bytes(durable.with_checksum({**audited, "results": chosen}))
+    def with_results(results: list[dict]) -> run_summary.RunSummary:
+        (project.reports / "findings.json").write_bytes(durable.with_checksum({**audited, "results": results}))
         return run_summary.of(project)
 
     def with_finding(check: str, severity: str) -> run_summary.RunSummary:
         """Of that check alone, as a finding."""
-        chosen = [one for one in audited["results"] if one["check"] == check]
-        return with_results([one | {"status": "finding", "severity": severity} for one in chosen])
+        chosen = [row for row in audited["results"] if row["check"] == check]
+        return with_results([row | {"status": "finding", "severity": severity} for row in chosen])
 
-    sound = with_results([one for one in audited["results"] if one["status"] != "finding"])
-    assert sound.verdict == "no critical or high finding" and "simic grow" in sound.next
-    medium, high = with_finding("H1", "medium"), with_finding("H1", "high")
-    assert medium.verdict == "no critical or high finding" and "simic grow" in medium.next
-    assert high.verdict == "1 critical or high finding" and "findings at the top" in high.next
-    refuted = with_finding("C3", "critical")
-    assert refuted.score == "withheld: the record does not hold (C3)" and "simic doctor" in refuted.next
-    assert [each.alarming for each in (sound, medium, high, refuted)] == [False, False, False, True]
+    sound = with_results([row for row in audited["results"] if row["status"] != "finding"])
+    medium = with_finding("H1", "medium")
+    high = with_finding("H1", "high")
+    unsound = with_finding("C5", "critical")
+    assert sound.headline == medium.headline == "no critical or high finding"
+    assert "simic grow" in sound.next and "simic grow" in medium.next
+    assert high.headline == "1 critical or high finding" and "findings at the top" in high.next
+    assert "simic doctor" in unsound.next
+    assert [summary.alarming for summary in (sound, medium, high, unsound)] == [False, False, False, True]
 
 
 def test_the_live_view_has_what_headroom_measured_for_these_params_alone(suite_run: Workspace) -> None:

@@ -1,0 +1,154 @@
+"""The learned policy beside never growing, chance, the best constant and hand-written rules."""
+
+from collections.abc import Sequence
+from functools import partial
+
+import numpy as np
+
+from simic.audit.checks.base import Outcome, check, failed, passed, undecided
+from simic.audit.findings import percent
+from simic.audit.record import RunRecord
+from simic.evaluation import statistics
+from simic.evaluation.endpoints import PATIENT, TUNED
+from simic.evaluation.gym import PEER, RANDOM
+from simic.evaluation.result import LEARNED
+
+BASELINES_FIRST = "Schulman, Nuts and Bolts (run baselines first); mesozoic-labs#487"
+BELOW = f"upper end of the paired {percent(statistics.CONFIDENCE)} interval below 0; one that contains 0: low"
+
+comparison = partial(
+    check,
+    layer="learning",
+    post_hoc=True,
+    threshold=BELOW,
+    source=BASELINES_FIRST,
+    fix="Train longer; see which signs of bad learning are below; check that there is something to win.",
+)
+
+
+def _judged(gain: statistics.Interval, text: str, equal_is_low: bool = False) -> Outcome:
+    """Judge a gain over another policy; exactly none is low if ``equal_is_low``."""
+    if gain.low > 0:
+        return passed(text)
+    evidence = [{"difference": gain.estimate, "low": gain.low, "high": gain.high}]
+    equal = gain.low == gain.high == 0
+    if gain.high <= 0 and not (equal and equal_is_low):
+        return failed(text, None, evidence)
+    return failed(f"not shown to be better: {text}", "low", evidence)
+
+
+def _against(run: RunRecord, other: str, equal_is_low: bool = False) -> Outcome:
+    """Compare test accuracies with another policy, paired by host. Hosts of one task count once, as their mean; with
+    one task each host counts.
+    """
+    evaluation = run.evaluation
+    assert evaluation is not None  # stated in needs
+    if evaluation.comparison(LEARNED, other) is None:
+        return undecided(f"the evaluation does not compare {LEARNED} with {other}")
+    accuracies = [np.array(evaluation.policies[name].per_seed.test_accuracy_pct) for name in (LEARNED, other)]
+    difference = accuracies[0] - accuracies[1]
+    rows = np.array(evaluation.rows)
+    tasks = np.unique(rows)
+    gains: Sequence[float] = [float(difference[rows == task].mean()) for task in tasks]
+    place = f"{len(tasks)} tasks"
+    if len(tasks) == 1:
+        gains = difference.tolist()
+        place = f"{len(rows)} hosts of one task"
+    gain = statistics.mean_interval(gains)
+    return _judged(gain, f"{_written(gain, 'points ')}vs {other} on {place}", equal_is_low)
+
+
+def _written(gain: statistics.Interval, unit: str = "") -> str:
+    return f"{gain.estimate:+.4g} {unit}[{gain.low:+.4g}, {gain.high:+.4g}] "
+
+
+# A policy equal to never growing or to chance has learned nothing.
+@comparison(
+    id="F1",
+    subject="growth",
+    title="Not better than never growing",
+    severity="critical",
+    question="Is the learned policy better than never growing, on the test split?",
+    needs=("evaluation",),
+)
+def _never_growing(run: RunRecord) -> Outcome:
+    return _against(run, "static")
+
+
+@comparison(
+    id="F2",
+    subject="growth",
+    title="Not better than random growth",
+    severity="critical",
+    question="Is the learned policy better than random legal actions, on the test split?",
+    needs=("evaluation",),
+)
+def _random_growth(run: RunRecord) -> Outcome:
+    return _against(run, "random_legal")
+
+
+@comparison(
+    id="F3",
+    subject="growth",
+    title="Not better than the hand-written rule",
+    severity="medium",
+    question="Is the learned policy better than the tuned rule, or else the patient one, on the test split?",
+    needs=("evaluation",),
+)
+def _hand_rule(run: RunRecord) -> Outcome:
+    assert run.evaluation is not None  # stated in needs
+    return _against(run, TUNED if TUNED in run.evaluation.policies else PATIENT, equal_is_low=True)
+
+
+@comparison(
+    id="F4",
+    subject="growth",
+    title="Not better than the best constant schedule",
+    severity="medium",
+    question="Is the learned policy better than the schedule that is best for all tasks alike?",
+    needs=("evaluation",),
+)
+def _best_constant(run: RunRecord) -> Outcome:
+    assert run.evaluation is not None  # stated in needs
+    standings = next(iter(run.evaluation.standings.values()))
+    learned = standings.policies.get(LEARNED)
+    if learned is None:
+        return undecided("the trained policy was not evaluated")
+    gain = learned.over_common
+    return _judged(gain, f"{_written(gain, 'points ')}on {standings.tasks} tasks", equal_is_low=True)
+
+
+@comparison(
+    id="Y4",
+    subject="gym",
+    title="Not better than random actions",
+    severity="critical",
+    question="Is the return of the learned policy above that of random legal actions, in the same fresh episodes?",
+    needs=("gym",),
+)
+def _random_actions(run: RunRecord) -> Outcome:
+    return _returns_against(run, [RANDOM])
+
+
+@comparison(
+    id="Y5",
+    subject="gym",
+    title="Not better than a hand-written rule",
+    severity="medium",
+    question="Is the return of the learned policy above that of every rule, in the same fresh episodes?",
+    needs=("gym", "gym_headroom"),
+)
+def _rules(run: RunRecord) -> Outcome:
+    assert run.gym_headroom is not None  # stated in needs
+    rules = [name for name in run.gym_headroom.policies if name not in (RANDOM, PEER)]
+    return _returns_against(run, rules) if rules else undecided("headroom.gym.rules names no rule")
+
+
+def _returns_against(run: RunRecord, others: Sequence[str]) -> Outcome:
+    """Compare returns with the best of some policies."""
+    assert run.gym is not None  # stated in needs
+    gains = {pair.second: pair.difference for pair in run.gym.comparisons if pair.second in others}
+    if not gains:
+        return undecided("the trained policy was not evaluated")
+    best = min(gains, key=lambda name: gains[name].estimate)
+    return _judged(gains[best], f"{_written(gains[best])}over {best}", equal_is_low=best != RANDOM)

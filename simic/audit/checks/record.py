@@ -1,0 +1,452 @@
+"""The record: files have their hashes, tables agree with each other, and every number follows from them.
+
+All comparisons are exact, up to the rounding of what is stored.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
+
+import numpy as np
+
+from simic.audit.checks.base import (
+    MOST_EVIDENCE,
+    Outcome,
+    Values,
+    check,
+    failed,
+    first_steps,
+    judged,
+    passed,
+    rows_of_iterations,
+    undecided,
+)
+from simic.audit.derived import apart, derived_evaluation, derived_gym, derived_headroom, derived_metrics
+from simic.audit.findings import Evidence
+from simic.audit.record import RunRecord, Steps
+from simic.data.batches import Dataset
+from simic.growth.life.vocabulary import Op, Stage
+from simic.telemetry.columns import Array
+from simic.training.resume import LOST_BEST
+
+STORED = 1e-6  # relative and absolute: sums of what is stored in float32
+CLIPPED = 5.0  # what the values of a table are within
+RATE_FALLS = 0.8  # share of a linear learning rate that is gone in the last update
+AT_THE_END = ("committed_accuracy", "live_accuracy", "params", "committed_params", "committed_flops")
+
+record_check = partial(
+    check,
+    severity="critical",
+    layer="record",
+    post_hoc=True,
+    threshold="any difference",
+    source="derived again from the published tables",
+    fix="Restore the files with dvc checkout, or run the stage again; do not use the run before.",
+)
+
+
+@record_check(
+    id="X6",
+    title="Files do not match their seals",
+    question="Have params, data, checkpoints, telemetry and results still the hashes that each stage recorded?",
+    needs=("provenance",),
+    threshold="a hash that differs from the seal of the stage that made or read the file, or a seal that is missing",
+    source="Huang et al. 2022, recommendation on reproducibility",
+)
+def _seals_hold(run: RunRecord) -> Outcome:
+    assert run.provenance is not None  # stated in needs
+    damaged = list(run.provenance.damaged)
+    evaluation = run.evaluation or run.gym
+    if evaluation and run.provenance.data_sha256 and evaluation.data_sha256 != run.provenance.data_sha256:
+        damaged.append("evaluation.json: data_sha256 is not the training run's")
+    if damaged:
+        return failed(f"{len(damaged)} mismatches", None, [{"file": name} for name in damaged])
+    if not run.provenance.sealed:
+        return undecided("no stage left a seal")
+    return passed(f"{', '.join(run.provenance.sealed)}: every hash holds")
+
+
+# --- tables of training ----------------------------------------------------------------------------------------------
+
+
+def _rollouts(run: RunRecord) -> Iterator[tuple[int, Steps]]:
+    """Yield each iteration and its steps."""
+    columns = run.steps.columns
+    for rows in rows_of_iterations(run):
+        yield int(columns["iteration"][rows[0]]), {name: values[rows] for name, values in columns.items()}
+
+
+def _differences(expected: Mapping[str, Array], run: RunRecord, iteration: int) -> list[Evidence]:
+    """Compare expected columns of the episodes of an iteration with the recorded ones."""
+    rows = np.flatnonzero(run.episodes.column("iteration") == iteration)
+    if len(rows) != 1:
+        return [{"what": "no episodes", "iteration": iteration}]
+    problems: list[Evidence] = []
+    for name, values in expected.items():
+        recorded = run.episodes.column(name)[rows[0]]
+        equal = np.isclose(recorded, values, rtol=STORED, atol=STORED, equal_nan=True)
+        for env in np.flatnonzero(~equal)[:1]:
+            numbers = {"recorded": float(recorded[env]), "expected": float(values[env])}
+            problems.append({"what": name, "iteration": iteration, "env": int(env), **numbers})
+    return problems
+
+
+@record_check(
+    id="C1",
+    subject="growth",
+    title="Episodes are not what their steps add up to",
+    question="Do returns, lengths, counts and last measurements of episodes follow from their steps?",
+    needs=("checkpoints", "steps.reward", "episodes.return"),
+)
+def _episodes_add_up(run: RunRecord) -> Outcome:
+    problems: list[Evidence] = []
+    for iteration, steps in _rollouts(run):
+        valid = steps["valid"]
+        germinated = (steps["effective_op"] == Op.GERMINATE) & valid
+        expected = {
+            "return": np.where(valid, steps["reward"], 0.0).sum(axis=0),
+            "length": valid.sum(axis=0),
+            "germinated": germinated.sum(axis=0),
+            "fossilized": (steps["stage"][-1] == Stage.FOSSILIZED).sum(axis=1),
+            "panicked": np.logical_or.reduce(steps["panicked"], axis=0),
+            **{name: steps[name][-1] for name in AT_THE_END},
+        }
+        problems += _differences(expected, run, iteration)
+    return judged(problems, f"{run.episodes.column('return').size} episodes")
+
+
+@record_check(
+    id="Y1",
+    subject="gym",
+    title="Episodes are not what their steps add up to",
+    question="Do numbers, returns and lengths of episodes follow from the steps, from the first iteration on?",
+    needs=("steps.reward", "steps.starts", "steps.terminated", "steps.truncated", "episodes.length"),
+    threshold="any difference, or a start that does not follow an end",
+)
+def _gym_episodes_add_up(run: RunRecord) -> Outcome:
+    problems: list[Evidence] = []
+    envs = run.episodes.column("return").shape[1]
+    # Episodes go on from one rollout to the next.
+    total = np.zeros(envs)
+    length = np.zeros(envs)
+    begins = np.ones(envs, dtype=bool)
+    for iteration, steps in _rollouts(run):
+        count = np.zeros(envs)
+        returns = np.zeros(envs)
+        lengths = np.zeros(envs)
+        for time, reward in enumerate(steps["reward"]):
+            if (steps["starts"][time] != begins).any():
+                problems.append({"what": "a start without an end before it", "iteration": iteration})
+            begins = steps["terminated"][time] | steps["truncated"][time]
+            total = total + reward
+            length = length + 1
+            count += begins
+            returns += np.where(begins, total, 0.0)
+            lengths += np.where(begins, length, 0.0)
+            total = np.where(begins, 0.0, total)
+            length = np.where(begins, 0.0, length)
+        means = {
+            name: np.divide(sums, count, out=np.full(envs, np.nan), where=count > 0)
+            for name, sums in {"return": returns, "length": lengths}.items()
+        }
+        problems += _differences({"episodes": count, **means}, run, iteration)
+    return judged(problems, f"{int(np.nansum(run.episodes.column('episodes')))} episodes")
+
+
+@record_check(
+    id="P5",
+    subject="growth",
+    title="Reward components do not add up to the reward",
+    question="Is the reward of every step the sum of its components?",
+    needs=("steps.reward", "steps.valid"),
+    post_hoc=False,  # training on a wrong reward can be stopped
+    fix="Pay nothing outside the registered reward terms.",
+)
+def _components_add_up(run: RunRecord) -> Outcome:
+    components = run.steps.below("components")
+    if not components:
+        return undecided("no reward components are recorded")
+    difference = np.abs(run.steps.column("reward") - np.sum(list(components.values()), axis=0))
+    difference = np.where(run.steps.column("valid"), difference, 0.0)
+    evidence = first_steps(run, ~(difference <= STORED), "difference", difference)
+    return judged(evidence, f"largest difference {np.max(difference):.2g} over {len(components)} components")
+
+
+# Masks make every sampled action legal, so only a gate may keep an op from taking effect.
+@record_check(
+    id="M1",
+    subject="growth",
+    title="An illegal action was sampled or executed",
+    question="Did every sampled op take effect unless a gate refused it?",
+    needs=("steps.op", "steps.effective_op", "steps.gate", "steps.gate_passed", "steps.valid"),
+    post_hoc=False,
+    threshold="a valid step whose effective op is not the sampled one (WAIT where a gate refused)",
+    source="Huang and Ontanon 2020 (invalid action masking); sb3-contrib tests",
+    fix="Build masks from the lifecycle's own table, and replay with exactly the masks used when acting.",
+)
+def _actions_are_legal(run: RunRecord) -> Outcome:
+    column = run.steps.column
+    refused = (column("gate") >= 0) & ~column("gate_passed")
+    expected = np.where(refused, int(Op.WAIT), column("op"))
+    bad = column("valid") & (expected != column("effective_op"))
+    return judged(_ops(run, bad), f"{int(bad.sum())} of {int(column('valid').sum())} decisions")
+
+
+@record_check(
+    id="M2",
+    subject="growth",
+    title="Validity of rows does not follow the rollbacks",
+    question="Is every row valid up to a rollback and none after it?",
+    needs=("steps.valid", "steps.panicked", "steps.step"),
+    post_hoc=False,
+    severity="high",
+    threshold="a valid row after its host's rollback, or an invalid row without one before it",
+    source="cleanrl#198, skrl#224 (rows of ended episodes leak into advantages)",
+    fix="Mask the rows after a rollback, and only those, out of the rollout.",
+)
+def _rows_end_at_rollbacks(run: RunRecord) -> Outcome:
+    valid = run.steps.column("valid")
+    panicked = run.steps.column("panicked")
+    expected = np.ones_like(valid)
+    for rows in rows_of_iterations(run):
+        expected[rows[1:]] = ~np.logical_or.accumulate(panicked[rows[:-1]])
+    bad = valid != expected
+    return judged(_ops(run, bad), f"{int(bad.sum())} rows whose validity is wrong")
+
+
+def _ops(run: RunRecord, bad: Array) -> list[Evidence]:
+    names = np.array([op.name for op in Op])
+    return first_steps(run, bad, "op", names[run.steps.column("op")])
+
+
+@record_check(
+    id="C5",
+    title="Counters do not agree with what was done",
+    question="Are environment steps, samples, optimiser steps and rows counted correctly, and schedules followed?",
+    needs=("checkpoints", "params", "steps.valid", "updates.steps", "updates.env_steps"),
+)
+def _counts_agree(run: RunRecord) -> Outcome:
+    assert run.checkpoints is not None  # stated in needs
+    updates = run.updates
+    valid = int(sum(steps["valid"].sum() for _, steps in _rollouts(run)))
+    optimiser_steps = updates.column("steps")
+    # Recorded and expected, by name.
+    counts: dict[str, tuple[float, float]] = {
+        "environment steps": (updates.column("env_steps")[-1], valid),
+        "updates": (updates.column("updates")[-1], (optimiser_steps > 0).sum()),
+        "iterations": (len(updates), run.params.train.iterations),
+        "samples": (updates.column("samples").sum(), valid),
+    }
+    steps_apart = np.abs(updates.column("env_steps") - np.cumsum(updates.column("samples")))
+    counts["environment steps that are no samples"] = (steps_apart.max(), 0)
+    latest = run.checkpoints.get("latest")
+    if latest is not None:
+        counts["Adam's steps"] = (float(latest.tensors["ppo/adam.step"]), optimiser_steps.sum())
+        counts["environment steps of the checkpoint"] = (float(latest.manifest.scalars["env_steps"] or 0), valid)
+        if "normalizers/observation.count" in latest.tensors:
+            counts["rows of the normaliser"] = (float(latest.tensors["normalizers/observation.count"]), valid)
+    coefficients, rates = _schedules(run)
+    for name, expected in {"entropy_coef": coefficients, "learning_rate": rates}.items():
+        recorded = updates.column(name)
+        worst = int(np.abs(recorded - expected).argmax())
+        counts[name] = (recorded[worst], expected[worst])
+    problems: list[Evidence] = [
+        {"what": name, "recorded": float(recorded), "expected": float(expected)}
+        for name, (recorded, expected) in counts.items()
+        if not np.isclose(recorded, expected, rtol=STORED, atol=0.0, equal_nan=True)
+    ]
+    return judged(problems, f"{len(counts)} counts, {int(optimiser_steps.sum())} optimiser steps")
+
+
+def _schedules(run: RunRecord) -> tuple[Values, Values]:
+    """Derive the entropy coefficient and the learning rate of each update from the params."""
+    train = run.params.train
+    # Only updates that took a step count.
+    stepped = run.updates.column("steps") > 0
+    before = np.concatenate(([0], np.cumsum(stepped)[:-1]))
+    progress = np.minimum(1.0, before / max(1, (train.horizon or train.iterations) - 1))
+    falls = RATE_FALLS if train.ppo.learning_rate_schedule == "linear" else 0.0
+    coefficients = train.ppo.entropy_coef + progress * (train.ppo.entropy_coef_final - train.ppo.entropy_coef)
+    return coefficients, train.ppo.learning_rate * (1.0 - falls * progress)
+
+
+@record_check(
+    id="C6",
+    title="The best checkpoint is not the best",
+    question="Is the best checkpoint the one with the highest mean score in validation?",
+    needs=("checkpoints", "updates.validation_accuracy", "validations.return"),
+    threshold="a mean that is not that of its episodes, or another iteration than that of the first maximum",
+    complete=False,  # validation is not played in every iteration
+)
+def _best_is_best(run: RunRecord) -> Outcome:
+    assert run.checkpoints is not None  # stated in needs
+    findings = run.provenance.origin.findings if run.provenance else ()
+    lost = [finding.message for finding in findings if finding.check == LOST_BEST]
+    if lost:
+        return undecided(f"a better checkpoint was lost on the way: {lost[-1]}")
+    scored = "return" if run.params.prepare.is_gym else "score"
+    iterations = run.validations.column("iteration").tolist()
+    means = dict(zip(iterations, run.validations.column(scored).mean(axis=1).tolist(), strict=True))
+    recorded = run.updates.column("validation_accuracy").tolist()
+    problems: list[Evidence] = [
+        {"what": "validation_accuracy", "iteration": iteration, "recorded": value}
+        for iteration, value in enumerate(recorded)
+        if not np.isclose(value, means.get(iteration, np.nan), rtol=STORED, atol=STORED, equal_nan=True)
+    ]
+    best = max(means, key=lambda iteration: (means[iteration], -iteration)) + 1
+    expected = {"best": best, "latest": len(recorded)}
+    for name, checkpoint in run.checkpoints.items():
+        if checkpoint.manifest.iteration != expected[name]:
+            problems.append({"what": f"iteration of {name}", "recorded": checkpoint.manifest.iteration})
+    return judged(problems, f"iteration {best} of {len(recorded)}, {len(means)} validations")
+
+
+# --- data ------------------------------------------------------------------------------------------------------------
+
+
+@record_check(
+    id="C7",
+    subject="growth",
+    title="Training and validation tasks are mixed up",
+    question="Were training episodes played on training tasks, and validation episodes on validation tasks?",
+    needs=("checkpoints", "tasks", "params", "episodes.task", "validations.task"),
+    threshold="an episode on a task of another group; training tasks that are not dealt out in turn",
+)
+def _tasks_apart(run: RunRecord) -> Outcome:
+    assert run.tasks is not None  # stated in needs
+    groups = [task.group for task in run.tasks]
+    if len(groups) == 1:
+        return undecided("there is one task, which serves everything")
+    problems: list[Evidence] = []
+    for table, group in ((run.episodes, "train"), (run.validations, "val")):
+        for task in np.unique(table.column("task")).tolist():
+            if not 0 <= task < len(groups) or groups[task] != group:
+                problems.append({"what": f"task of a {group} episode", "task": int(task)})
+    tasks = run.episodes.column("task")
+    first = run.episodes.column("iteration")[:, None] * tasks.shape[1]
+    turns = (tasks - first - np.arange(tasks.shape[1])) % groups.count("train")
+    if len(np.unique(turns)) > 1:
+        problems.append({"what": "tasks that are not dealt out in turn"})
+    return judged(problems, f"{len(np.unique(tasks))} training tasks")
+
+
+@record_check(
+    id="C11",
+    subject="growth",
+    title="A sample is in two splits of its task",
+    question="Is no sample in two of the training, validation and test splits of its task?",
+    needs=("splits",),
+    threshold="a sample that is in another split too",
+    source="definition of splits",
+    fix="Run simic prepare again.",
+)
+def _splits_apart(run: RunRecord) -> Outcome:
+    assert run.splits is not None  # stated in needs
+    problems: list[Evidence] = []
+    compared = 0
+    for group, splits in run.splits.items():
+        first = next(iter(splits.values()))
+        if not first.x.is_floating_point():
+            return undecided("sequences have no labels of their own")
+        for task in range(first.tasks):
+            seen: set[bytes] = set()
+            for name, split in splits.items():
+                samples = _samples(split, task)
+                if copies := len(seen & samples):
+                    problems.append({"what": f"{group}: {name}", "task": task, "samples": copies})
+                seen |= samples
+                compared += len(samples)
+    return judged(problems, f"{compared:,} samples")
+
+
+def _samples(split: Dataset, task: int) -> set[bytes]:
+    """List the bytes of the samples of a task, without those that were clipped: these may be equal by that alone."""
+    samples = split.x[task * len(split) : (task + 1) * len(split)].flatten(1)
+    clipped = (samples.abs() == CLIPPED).any(dim=1)
+    return {sample.tobytes() for sample in samples[~clipped].numpy(force=True)}
+
+
+# --- results ---------------------------------------------------------------------------------------------------------
+
+
+@record_check(
+    id="X8",
+    subject="growth",
+    title="The evaluation does not follow from its tables",
+    question="Do headroom.json and evaluation.json belong together, and do all numbers follow from values per host?",
+    needs=("headroom", "evaluation"),
+    threshold="parts of another run, or a number that does not follow",
+    source="Agarwal et al. 2021 (rliable): claims rest on the scores of all runs",
+)
+def _evaluation_follows(run: RunRecord) -> Outcome:
+    headroom = run.headroom
+    evaluation = run.evaluation
+    assert headroom is not None and evaluation is not None  # stated in needs
+    baselines = {name: policy.per_seed for name, policy in evaluation.policies.items() if name in headroom.policies}
+    belongings = {
+        "data_sha256": (headroom.data_sha256, evaluation.data_sha256),
+        "tasks": (headroom.tasks, evaluation.tasks),
+        "rows": (headroom.rows, evaluation.rows),
+        "host": (headroom.host, evaluation.host),
+        "policies": (headroom.policies, baselines),
+    }
+    problems = [*_of_another_run(belongings), *_other_checkpoint(run)]
+    if problems:
+        return failed(f"{len(problems)} parts belong to another run", None, problems)
+    wrong = [f"headroom.json: {place}" for place in apart(derived_headroom(headroom).model_dump(), headroom.model_dump())]
+    derived = derived_evaluation(evaluation, headroom)
+    wrong += [f"evaluation.json: {place}" for place in apart(derived.model_dump(), evaluation.model_dump())]
+    return judged([{"number": place} for place in wrong], f"{len(wrong)} numbers differ")
+
+
+@record_check(
+    id="Y3",
+    subject="gym",
+    title="The evaluation does not follow from its episodes",
+    question="Do means, intervals and differences follow from the returns, and are headroom and evaluation of one run?",
+    needs=("gym", "gym_headroom"),
+    threshold="parts of another run, or a number that does not follow",
+)
+def _gym_evaluation_follows(run: RunRecord) -> Outcome:
+    headroom = run.gym_headroom
+    evaluation = run.gym
+    assert headroom is not None and evaluation is not None  # stated in needs
+    baselines = {name: policy.per_seed for name, policy in evaluation.policies.items() if name in headroom.policies}
+    belongings = {
+        "data_sha256": (headroom.data_sha256, evaluation.data_sha256),
+        "peer": (headroom.peer, evaluation.peer),
+        "policies": (headroom.policies, baselines),
+    }
+    problems = [*_of_another_run(belongings), *_other_checkpoint(run)]
+    if problems:
+        return failed(f"{len(problems)} parts belong to another run", None, problems)
+    wrong = list(apart(derived_gym(evaluation).model_dump(), evaluation.model_dump()))
+    return judged([{"number": place} for place in wrong], f"{len(wrong)} numbers differ")
+
+
+def _of_another_run(belongings: Mapping[str, tuple[object, object]]) -> Iterable[Evidence]:
+    return ({"number": name} for name, (first, second) in belongings.items() if first != second)
+
+
+def _other_checkpoint(run: RunRecord) -> Iterable[Evidence]:
+    """Yield evidence where the evaluation is of another checkpoint than the published one."""
+    evaluation = run.evaluation or run.gym
+    assert evaluation is not None
+    checkpoint = (run.checkpoints or {}).get(evaluation.checkpoint)
+    if checkpoint is not None and checkpoint.manifest.iteration != evaluation.checkpoint_iteration:
+        yield {"number": "checkpoint_iteration"}
+
+
+@record_check(
+    id="X7",
+    title="The numbers that are followed from run to run do not follow from the tables",
+    question="Are reports/metrics.json and telemetry/metrics.json what the tables come to?",
+    needs=("metrics",),
+    threshold="a number that does not follow",
+)
+def _metrics_follow(run: RunRecord) -> Outcome:
+    assert run.metrics is not None  # stated in needs
+    derived = {place: numbers for place, numbers in derived_metrics(run).items() if place in run.metrics}
+    recorded = {place: run.metrics[place] for place in derived}
+    wrong = list(apart(derived, recorded))[:MOST_EVIDENCE]
+    count = sum(len(numbers) for numbers in recorded.values())
+    return judged([{"number": place} for place in wrong], f"{count} numbers")

@@ -1,0 +1,119 @@
+"""Derive every number of an evaluation again from its values per host, with the functions that made it."""
+
+import json
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from simic.audit.record import RunRecord
+from simic.evaluation import endpoints, gym
+from simic.evaluation.evaluate import summary
+from simic.evaluation.gym import GymEvaluation
+from simic.evaluation.result import LEARNED, Case, Evaluation, HeadroomReport
+from simic.evaluation.statistics import compare_with_all
+from simic.telemetry.curves import OF_EPISODES, OF_UPDATES, Curves
+from simic.telemetry.rows import UpdateRow
+
+ROUNDING = 1e-9  # relative: sums in the order of another version of a library
+
+
+def derived_headroom(headroom: HeadroomReport) -> HeadroomReport:
+    """Derive the standings of a headroom again from its tables."""
+    others = {name: derived_headroom(other) for name, other in headroom.others.items()}
+    return headroom.model_copy(update={"standings": endpoints.standings(headroom, {}), "others": others})
+
+
+def derived_evaluation(evaluation: Evaluation, headroom: HeadroomReport) -> Evaluation:
+    """Derive means, intervals, comparisons, standings and scores of an evaluation of growth again."""
+    seeds = {name: policy.per_seed for name, policy in evaluation.policies.items()}
+    trained = {name: values for name, values in seeds.items() if name not in headroom.policies}
+    accuracies = {name: values.test_accuracy_pct for name, values in seeds.items()}
+    others = {
+        name: other.model_copy(update={"standings": endpoints.standings(headroom.others[name], other.per_seed)})
+        for name, other in evaluation.others.items()
+    }
+    changes = {
+        "policies": {name: summary(values, evaluation.host.params, evaluation.rng_seed) for name, values in seeds.items()},
+        "comparisons": compare_with_all(LEARNED, accuracies, evaluation.rng_seed),
+        "standings": endpoints.standings(headroom, {**trained, **evaluation.static_final}),
+        "others": others,
+        "cases": tuple(_derived_case(case, evaluation, headroom) for case in evaluation.cases),
+    }
+    return evaluation.model_copy(update=changes)
+
+
+def _derived_case(case: Case, evaluation: Evaluation, headroom: HeadroomReport) -> Case:
+    """Derive the scores of an episode that is shown."""
+    seeds = evaluation.policies[LEARNED].per_seed
+    params = np.array(seeds.params, dtype=np.float64)
+    learned = endpoints.scores(np.array(seeds.test_accuracy_pct), params, headroom)
+    schedules = endpoints.scores(np.array(headroom.test_pct), np.array(headroom.params), headroom)
+    oracle = endpoints.oracle_schedules(headroom)[case.row]
+    scores = {
+        "score": float(learned[case.row]),
+        "common": float(schedules[case.row, headroom.common]),
+        "oracle": headroom.schedules[oracle],
+        "oracle_score": float(schedules[case.row, oracle]),
+    }
+    return case.model_copy(update=scores)
+
+
+def derived_gym(evaluation: GymEvaluation) -> GymEvaluation:
+    """Derive means, intervals and comparisons of an evaluation of a Gymnasium environment again."""
+    scores = {name: policy.per_seed for name, policy in evaluation.policies.items()}
+    returns = {name: values.returns for name, values in scores.items()}
+    changes = {
+        "policies": {name: gym.summary(values, evaluation.rng_seed) for name, values in scores.items()},
+        "comparisons": compare_with_all(LEARNED, returns, evaluation.rng_seed),
+    }
+    return evaluation.model_copy(update=changes)
+
+
+def derived_metrics(run: RunRecord) -> dict[str, dict[str, float]]:
+    """Derive the numbers of reports/metrics.json and telemetry/metrics.json again, by place."""
+    metrics: dict[str, dict[str, float]] = {}
+    if run.evaluation is not None and run.headroom is not None:
+        metrics["reports/metrics.json"] = endpoints.metrics(derived_evaluation(run.evaluation, run.headroom))
+    elif run.gym is not None:
+        metrics["reports/metrics.json"] = json.loads(gym.metrics(derived_gym(run.gym)))
+    if len(run.updates):
+        metrics["telemetry/metrics.json"] = json.loads(_curves(run).metrics())
+    return metrics
+
+
+def _curves(run: RunRecord) -> Curves:
+    """Draw up the learning curves again from the published tables."""
+    curves = Curves()
+    updates = run.updates
+    episodes = {int(iteration): row for row, iteration in enumerate(run.episodes.column("iteration"))}
+    for row, iteration in enumerate(updates.column("iteration").tolist()):
+        best = updates.column("best_iteration")[row]
+        update = UpdateRow(
+            iteration=iteration,
+            env_steps=int(updates.column("env_steps")[row]),
+            metrics={name: float(updates.column(name)[row]) for name in OF_UPDATES if name in updates},
+            validation_accuracy=float(updates.column("validation_accuracy")[row]),
+            best_iteration=None if math.isnan(best) else int(best),
+            state_chain="",
+        )
+        if iteration in episodes:
+            columns = {name: run.episodes.column(name) for name in OF_EPISODES.values() if name in run.episodes}
+            curves.append(update, {name: column[episodes[iteration]] for name, column in columns.items()})
+    return curves
+
+
+def apart(first: Any, second: Any, place: str = "") -> Iterator[str]:
+    """Yield the paths at which two trees differ: ``standings.held_out.policies.learned.score.low``."""
+    if isinstance(first, dict) and isinstance(second, dict):
+        for name in sorted(first.keys() | second.keys()):
+            yield from apart(first.get(name), second.get(name), f"{place}.{name}".lstrip("."))
+    elif isinstance(first, list | tuple) and isinstance(second, list | tuple) and len(first) == len(second):
+        for number, pair in enumerate(zip(first, second, strict=True)):
+            yield from apart(*pair, f"{place}.{number}")
+    elif isinstance(first, float) and isinstance(second, float):
+        if not math.isclose(first, second, rel_tol=ROUNDING, abs_tol=ROUNDING):
+            yield place
+    elif first != second:
+        yield place
