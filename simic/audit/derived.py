@@ -35,7 +35,9 @@ def derived_evaluation(evaluation: Evaluation, headroom: HeadroomReport) -> Eval
         for name, other in evaluation.others.items()
     }
     changes = {
-        "policies": {name: summary(values, evaluation.host.params, evaluation.rng_seed) for name, values in seeds.items()},
+        "policies": {
+            name: summary(values, evaluation.host.params, evaluation.rng_seed) for name, values in seeds.items()
+        },
         "comparisons": compare_with_all(LEARNED, accuracies, evaluation.rng_seed),
         "standings": endpoints.standings(headroom, {**trained, **evaluation.static_final}),
         "others": others,

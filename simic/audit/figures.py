@@ -380,9 +380,7 @@ def _cost(run: RunRecord) -> Drawn | None:
         look = {"color": colour, "marker": marker, "linestyle": "none"}
         handles.append(Line2D([], [], label=label + (" *" if name in front else ""), markersize=7, **look))
         error = [[interval.estimate - interval.low], [interval.high - interval.estimate]]
-        plot.errorbar(
-            policy.params, interval.estimate, yerr=error, elinewidth=1.2, capsize=2, markersize=size, **look
-        )
+        plot.errorbar(policy.params, interval.estimate, yerr=error, elinewidth=1.2, capsize=2, markersize=size, **look)
     title = "Score, size and cost (* on the Pareto front)"
     _axis(plot, title, "parameters of the committed network", "test accuracy (points)", grid="both")
     legend_below(figure, handles)

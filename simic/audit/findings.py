@@ -137,9 +137,7 @@ def failing(results: Iterable[Result], fail_on: Literal["never", "critical", "hi
         return ()
     limit = SEVERITIES.index(fail_on)
     return tuple(
-        result
-        for result in results
-        if result.status is Status.FINDING and SEVERITIES.index(result.severity) >= limit
+        result for result in results if result.status is Status.FINDING and SEVERITIES.index(result.severity) >= limit
     )
 
 

@@ -221,7 +221,9 @@ def _good_growth(evaluation: Evaluation) -> str:
 
 def _good_gym(evaluation: GymEvaluation) -> str:
     """Say so where the policy beats chance, and no rule beats it."""
-    gains = {pair.second: pair.difference for pair in evaluation.comparisons if pair.second not in (PEER, BLIND, SAMPLED)}
+    gains = {
+        pair.second: pair.difference for pair in evaluation.comparisons if pair.second not in (PEER, BLIND, SAMPLED)
+    }
     chance = gains.get(RANDOM)
     if chance is None or chance.low <= 0 or any(gain.high < 0 for gain in gains.values()):
         return ""

@@ -207,9 +207,7 @@ def _recorded_iteration(run: RunRecord, job: Job) -> Values:
     values: Values = {f"steps.{name}": column for name, column in steps.columns.items()}
     values |= {f"episodes.{name}": column[0] for name, column in episodes.columns.items() if column.ndim > 1}
     about = UpdateRow.model_fields  # beside the metrics
-    values |= {
-        f"update.{name}": column.astype(float) for name, column in update.columns.items() if name not in about
-    }
+    values |= {f"update.{name}": column.astype(float) for name, column in update.columns.items() if name not in about}
     hashes = {"state before": "state_begun", "state after": "state_ended"}
     return values | {name: update.column(column).astype(str) for name, column in hashes.items()}
 

@@ -87,7 +87,12 @@ class Session:
 
 @contextmanager
 def open_session(
-    params: Params, work_dir: Path, prepared_dir: Path, fresh: bool = False, ranks: Ranks = ALONE, code: str = "",
+    params: Params,
+    work_dir: Path,
+    prepared_dir: Path,
+    fresh: bool = False,
+    ranks: Ranks = ALONE,
+    code: str = "",
     changed_files: Sequence[str] = (),
 ) -> Iterator[Session]:
     """Open the run in ``work_dir`` under a lock, at its newest good checkpoint or at its start.

@@ -251,7 +251,9 @@ def test_a_replay_of_growth_differs_where_the_record_was_edited(run, workspace):
     files = RunFiles(workspace.prepared, workspace.telemetry, workspace.checkpoints)
     scores = "policies/learned/per_seed/val_accuracy_pct"
     altered = edited(run, scores, lambda values, tree: [value + 0.5 for value in values])
-    altered = edited(altered, scores.replace("learned", "learned_sampled"), lambda x, tree: [value + 0.5 for value in x])
+    altered = edited(
+        altered, scores.replace("learned", "learned_sampled"), lambda x, tree: [value + 0.5 for value in x]
+    )
     altered = Plant(altered).column("updates", "state_ended", put(slice(None), "0" * 64)).run
     training, evaluation = replay_run(altered, files)
     assert (training.outcome, training.differences) == ("differs", ("state after",))

@@ -80,9 +80,7 @@ def replays(run: RunRecord, workspace: Workspace) -> dict[str, Replay]:
 
 
 def test_a_replay_differs_where_a_step_or_an_action_was_edited(run: RunRecord, workspace: Workspace) -> None:
-    edited = claimed(
-        with_step(run, "value"), "actions", "learned", 0, 0, change=lambda action: str(1 - int(action))
-    )
+    edited = claimed(with_step(run, "value"), "actions", "learned", 0, 0, change=lambda action: str(1 - int(action)))
     found = replays(edited, workspace)
     assert (found["training"].outcome, found["training"].differences) == ("differs", ("steps.value",))
     assert (found["evaluation"].outcome, found["evaluation"].differences) == ("differs", ("learned.actions",))

@@ -268,5 +268,12 @@ def test_a_place_that_cannot_be_written_is_named(clean, verdict, tmp_path, monke
 def test_fail_on_takes_the_named_severity_and_worse_and_nothing_that_was_not_evaluated(plant):
     (_, high), (_, medium) = DEFECTS["H1"][0], DEFECTS["R2"][1]
     results = examine(with_bad_returns(medium(high(plant)).without("provenance")), "x").results
-    expected = {"never": [], "critical": [], "high": ["H1"], "medium": ["H1", "R2"]}  # and X8, since comparisons were taken out
-    assert {limit: sorted(r.check for r in failing(results, limit) if r.check != "X8") for limit in expected} == expected
+    expected = {
+        "never": [],
+        "critical": [],
+        "high": ["H1"],
+        "medium": ["H1", "R2"],
+    }  # and X8, since comparisons were taken out
+    assert {
+        limit: sorted(r.check for r in failing(results, limit) if r.check != "X8") for limit in expected
+    } == expected

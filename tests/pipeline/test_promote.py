@@ -42,7 +42,9 @@ class Findings:
         status = Status.FINDING if severity else Status.PASS
         row = Result.model_validate({**fields, **text, "status": status})
         self.path = folder / "findings.json"
-        self.path.write_text(Verdict(run="x", summary=Summary(what="", record="", replay="", learning=""), results=(row,)).to_json())
+        self.path.write_text(
+            Verdict(run="x", summary=Summary(what="", record="", replay="", learning=""), results=(row,)).to_json()
+        )
 
     def download_artifacts(self, run_id: str, name: str, folder: str) -> str:
         return str(self.path)

@@ -392,7 +392,9 @@ def _evaluation_follows(run: RunRecord) -> Outcome:
     problems = [*_of_another_run(belongings), *_other_checkpoint(run)]
     if problems:
         return failed(f"{len(problems)} parts belong to another run", None, problems)
-    wrong = [f"headroom.json: {place}" for place in apart(derived_headroom(headroom).model_dump(), headroom.model_dump())]
+    wrong = [
+        f"headroom.json: {place}" for place in apart(derived_headroom(headroom).model_dump(), headroom.model_dump())
+    ]
     derived = derived_evaluation(evaluation, headroom)
     wrong += [f"evaluation.json: {place}" for place in apart(derived.model_dump(), evaluation.model_dump())]
     return judged([{"number": place} for place in wrong], f"{len(wrong)} numbers differ")
