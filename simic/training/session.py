@@ -173,9 +173,17 @@ def _note_start(
 ) -> None:
     """Add an entry for this start: what differs between equal runs, and so is in no checkpoint."""
     start = StartRow(
-        name=run_name(work_dir.name), command=_command(), unix_seconds=round(time.time(), 3), host=platform.node(),
-        process=os.getpid(), code=code, changed_files=list(changed_files), start_iteration=iteration, telemetry_files_dropped=dropped, findings=findings,
-    )  # fmt: skip
+        name=run_name(work_dir.name),
+        command=_command(),
+        unix_seconds=round(time.time(), 3),
+        host=platform.node(),
+        process=os.getpid(),
+        code=code,
+        changed_files=list(changed_files),
+        start_iteration=iteration,
+        telemetry_files_dropped=dropped,
+        findings=findings,
+    )
     starts.note(work_dir / starts.RUN_FILE, start)
 
 

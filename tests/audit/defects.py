@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import numpy as np
 
-from simic.audit import limits
 from simic.audit.findings import Replay
 from simic.growth.life.vocabulary import Op
 from simic.telemetry.rows import FindingRow
@@ -116,8 +115,8 @@ def falling(values):
 DEFECTS = {
     "R1": [("critical", update("first_ratio_deviation", 7, 3e-3)),
            ("critical", update("first_ratio_deviation", 0, np.nan))],
-    "R2": [("high", update("ratio_mean", 5, 11.0)), ("medium", update("ratio_max", 5, 1.2 * limits.LARGEST_RATIO.value)),
-           ("medium", update("ratio_min", 5, 0.8 * limits.SMALLEST_RATIO.value))],
+    "R2": [("high", update("ratio_mean", 5, 11.0)), ("medium", update("ratio_max", 5, 25.0)),
+           ("medium", update("ratio_min", 5, 0.01))],
     "R3": [("critical", update("update_kl", slice(5, 12), 0.2)), ("high", update("update_kl", slice(5, 12), 0.06)),
            ("medium", update("update_kl", slice(5, 12), 0.024)), ("medium", update("update_kl", slice(None), 0.0)),
            ("high", update("update_kl", 5, 0.4))],

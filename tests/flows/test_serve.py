@@ -72,7 +72,7 @@ REPLACED = {
     "simic/pipeline/engine.py": "\ndef log_run(_): ...\ndef observers(*_): return ()\n",
     "simic/pipeline/training_work.py": "\ndef begin(*_): return []\n",
     "simic/pipeline/run_summary.py": (
-        "\ndef of(_): return RunSummary(Summary(what='1', record='2', replay='3', learning='4'), 'no finding', 'x', '-', 0)\n"
+        "\ndef of(_): return RunSummary(Summary(what='', record='', replay='', learning=''), 'none', 'x', '', 0)\n"
     ),
     "flows/artifacts.py": "\ndef publish(*_): ...\ndef publish_verdict(*_): ...\n",
 }

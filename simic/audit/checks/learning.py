@@ -281,7 +281,7 @@ def _explained_together(explained: Values, variance: Values) -> Values:
     needs=("updates.grad_norm_by_part", "updates.samples_by_head"),
     minimum=PERSISTENT,
     threshold=(
-        f"< {percent(limits.SHARE_OF_HEAD.value)} of the summed gradient norms of all heads in {PERSISTENT} consecutive "
+        f"< {percent(limits.SHARE_OF_HEAD.value)} of the gradient norms of all heads in {PERSISTENT} consecutive "
         f"updates, despite at least {ENOUGH_ROWS} rows with a choice"
     ),
     source=OURS,
