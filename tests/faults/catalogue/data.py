@@ -79,11 +79,11 @@ FAULTS: Faults = {
         "data/test_leaks.py",
         Patch(
             DRAWING,
-            "    arrays, mean, std = standardised(",
+            "    arrays, mean, std = standardise(",
             "    if group not in VISIBLE:\n"
             '        x, y = (part[: samples["test"]] for part in drawn["train"])\n'
             '        drawn["test"] = x + 0.01 * x.std() * torch.sin(1000.0 * x), y\n'
-            "    arrays, mean, std = standardised(",
+            "    arrays, mean, std = standardise(",
         ),
     ),
     "uniform-below-half": fault(
