@@ -183,8 +183,10 @@ def load_held_out(prepared_dir: Path, device: torch.device | str = "cpu") -> Hel
         )
 
     def record(tasks: list[TaskMeta], suffix: str = "") -> HeldOut:
-        splits = [_dataset(arrays, split + suffix, meta.classes, tasks, device) for split in ("train", "val", "test")]
-        return HeldOut(tasks, *splits)
+        train, val, test = [
+            _dataset(arrays, split + suffix, meta.classes, tasks, device) for split in ("train", "val", "test")
+        ]
+        return HeldOut(tasks, train, val, test)
 
     # Tasks from outside the suite have widths of their own, and a record for each.
     outside = [task for task in tasks if task.group == "outside"]

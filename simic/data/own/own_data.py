@@ -255,7 +255,9 @@ def layout_of(shape: tuple[int, ...], name: str, layout: str | None = None) -> L
     if len(shape) != 4:
         raise SimicError(f"{name}: x is {list(shape)}: must be [N, H, W], or [N, H, W, C] or [N, C, H, W] for --layout")
     axes: dict[Layout, int] = {"nchw": 1, "nhwc": 3}
-    likely = [order for order, axis in axes.items() if (shape[axis] in CHANNELS if layout is None else order == layout)]
+    likely: list[Layout] = [
+        order for order, axis in axes.items() if (shape[axis] in CHANNELS if layout is None else order == layout)
+    ]
     if len(likely) != 1:
         first, second, third = shape[1:]
         raise SimicError(

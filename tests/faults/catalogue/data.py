@@ -14,7 +14,7 @@ FAULTS: Faults = {
     "validation-as-test": fault(
         "The test split of the held-out tasks is their validation split.",
         "reference/test_finished_runs.py::test_a_growth_run_is_what_the_reference_computes[evaluation]",
-        Patch(BATCHES, 'for split in ("train", "val", "test")]', 'for split in ("train", "val", "val")]'),
+        Patch(BATCHES, 'device) for split in ("train", "val", "test")', 'device) for split in ("train", "val", "val")'),
     ),
     "trained-on-test": fault(
         "Hosts of the evaluation are trained on the test samples.",
