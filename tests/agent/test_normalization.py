@@ -56,6 +56,14 @@ def test_observations_are_centred_scaled_and_clipped_but_flags_pass() -> None:
     assert normalizer.normalize(torch.full((3,), torch.nan)).isnan().all()
 
 
+def test_scales_go_on_learning_after_many_rows_whose_mean_drifts() -> None:
+    normalizer = ObservationNormalizer(ObservationSpec(3))
+    rollouts = [rows(6000, seed=number).float() + 50 * number for number in range(5)]
+    for rollout in rollouts:
+        normalizer.update(rollout[:, None], torch.ones(len(rollout), 1, dtype=torch.bool))
+    assert_moments(normalizer.moments, torch.cat(rollouts).double().numpy())
+
+
 def test_reward_scale_is_the_deviation_of_the_running_discounted_return() -> None:
     generator = torch.Generator().manual_seed(4)
     rewards = torch.randn(6, 2, generator=generator)
