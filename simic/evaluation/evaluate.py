@@ -15,7 +15,6 @@ from simic.envs.growth_env import GrowthEnv
 from simic.envs.play import Actor
 from simic.envs.rewards import total
 from simic.evaluation import endpoints, result, statistics
-from simic.evaluation.parts import NOTHING_KEPT, Parts
 from simic.evaluation.result import BLIND, LEARNED, OUTSIDE, SAMPLED, Case, Decision, HeadroomReport, Timeline
 from simic.evaluation.scoring import (
     EVALUATION_ITERATION,
@@ -95,7 +94,6 @@ def elsewhere(
     device: torch.device,
     actors: Actors,
     headroom: HeadroomReport,
-    parts: Parts = NOTHING_KEPT,
 ) -> dict[str, result.Elsewhere]:
     """Play the same policies in episodes of the other lengths of ``headroom``, and on the tasks from outside the suite;
     each environment gets actors of its own. ``actors`` is pickled.
@@ -103,20 +101,19 @@ def elsewhere(
     setup = EvaluationSetup.open(params, prepared, device)
     with closing(setup.env):
         lengths = {name: other.epochs for name, other in headroom.others.items() if name != OUTSIDE}
-        seeds = {
-            name: parts.of(name, Scores, partial(_scores, setup, actors, epochs)) for name, epochs in lengths.items()
-        }
-    if widths := len(setup.held_out.outside):
+        scores = {name: _scores(setup, actors, epochs) for name, epochs in lengths.items()}
+    widths = len(setup.held_out.outside)
+    if widths:
         work = partial(_outside, actors, params, prepared, device, headroom.epochs)
-        of_width = parts.of(OUTSIDE, list[Scores], lambda: worker_layout.spread(work, widths, params.runtime, device))
-        seeds[OUTSIDE] = {name: result.concatenated([part[name] for part in of_width]) for name in of_width[0]}
+        of_widths = worker_layout.spread(work, widths, params.runtime, device)
+        scores[OUTSIDE] = {name: result.concatenated([part[name] for part in of_widths]) for name in of_widths[0]}
     return {
         name: result.Elsewhere(
             epochs=headroom.others[name].epochs,
-            per_seed=own,
-            standings=endpoints.standings(headroom.others[name], own),
+            per_seed=of_policies,
+            standings=endpoints.standings(headroom.others[name], of_policies),
         )
-        for name, own in seeds.items()
+        for name, of_policies in scores.items()
     }
 
 

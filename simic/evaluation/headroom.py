@@ -1,11 +1,11 @@
-"""What there is to win before anything is learned: static networks, the best common schedule, an oracle, hand rules.
+"""Measure what there is to win before anything is learned: static networks, schedules, an oracle, hand rules.
 
 The common schedule is chosen on the tasks of training. On the held-out tasks every schedule is played twice, on hosts
 that choose and on hosts that score, so that no choice flatters itself; the scoring hosts are those of the evaluation.
 Nothing here depends on the controller, so one measurement serves every training run with the same hosts.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
@@ -19,7 +19,6 @@ from simic.envs.play import Actor
 from simic.envs.rewards import score
 from simic.evaluation import endpoints
 from simic.evaluation.endpoints import PATIENT, TUNED
-from simic.evaluation.parts import NOTHING_KEPT, Parts
 from simic.evaluation.policies import BASELINES, RANDOM, Static
 from simic.evaluation.result import (
     OUTSIDE,
@@ -50,172 +49,188 @@ from simic.progress import Progress
 from simic.training import worker_layout
 from simic.training.growth_task import VALIDATION_ITERATION
 
-Played = dict[str, tuple[PerSeed, Actions]]  # by rule
 SEARCH_ITERATION = 1 << 43  # a namespace of its own: hosts that no training or evaluation episode has seen
 
 
-def measure(
-    params: Params, prepared: Path, device: torch.device, told: Progress, parts: Parts = NOTHING_KEPT
-) -> HeadroomReport:
-    """Play everything for every length of episode, and the tasks from outside the suite for the first; go on after the
-    ``parts`` that are there.
-    """
-    setup = EvaluationSetup.open(params, prepared, device, len(params.headroom.policies))
-    primary, *lengths = params.lengths
-    schedules = possible_schedules(params, setup.env)
-    tuned = tuned_rules(params)
-    searched = parts.of("searched", dict[int, Grid], lambda: _searched(params, prepared, schedules, device, told))
-    ground = _Ground(params, tuned, schedules, searched, device, told)
-    with closing(setup.env):
-        reports = ground.on(setup, (primary, *lengths), parts)
-    others = {f"{length} epochs": reports[length] for length in lengths}
-    ground = replace(ground, params=in_one_process(params), told=_silent)
-    if widths := len(setup.held_out.outside):
-        told("tables from outside, widths", 0, widths)
-        measured = partial(_outside, ground, prepared)
-        others[OUTSIDE] = parts.of(
-            "outside",
-            HeadroomReport,
-            lambda: joined(worker_layout.spread(measured, widths, params.runtime, device)),
-        )
-    validation = _on_validation(params, prepared, tuned, reports[primary], device)
-    others = {name: _placed(each) for name, each in others.items()}
-    return _placed(reports[primary].model_copy(update={"others": others, "validation": validation}))
-
-
-def _outside(ground: "_Ground", prepared: Path, width: int) -> HeadroomReport:
-    """Measure the tasks from outside the suite that have one of their widths, for the first length of episode."""
-    setup = EvaluationSetup.open(ground.params, prepared, ground.device, outside=width)
-    length = ground.params.lengths[0]
-    with closing(setup.env):
-        return ground.on(setup, (length,))[length]
-
-
-def _silent(what: str, done: int, of: int) -> None:
-    """Tell nobody: in a process of its own there is nobody to tell."""
-
-
-def _placed(report: HeadroomReport) -> HeadroomReport:
-    return report.model_copy(update={"standings": endpoints.standings(report, {})})
-
-
-def _searched(
-    params: Params, prepared: Path, schedules: Sequence[Schedule], device: torch.device, told: Progress
-) -> dict[int, Grid]:
-    """Play every schedule on one host of each of so many training tasks, or on as many hosts of the only one; return
-    the grids by length of the episodes.
-    """
-    tasks = read_meta(prepared).of_group("train")
-    chosen = torch.tensor([tasks[k % len(tasks)] for k in range(params.headroom.search_tasks)])
-    splits = load_split(prepared, "train", device), load_split(prepared, "val", device)
-    hosts = Hosts(chosen, torch.arange(len(chosen)), SEARCH_ITERATION)
-    progress = partial(told, "common schedule, training tasks")
-    return grids(params, splits, None, hosts, schedules, device, params.lengths, progress)
-
-
-def _on_validation(
-    params: Params, prepared: Path, tuned: TunedRules | None, report: HeadroomReport, device: torch.device
-) -> dict[str, float]:
-    """Return mean scores on the tasks that choose the checkpoint, in episodes as long as training's validation has:
-    what the curve of training has to pass. Empty where there are no such tasks.
-    """
-    tasks = read_meta(prepared).of_group("val")
-    if not tasks:
-        return {}
-    count = len(tasks)
-    splits, rows = (load_split(prepared, "train", device), load_split(prepared, "val", device)), torch.arange(3 * count)
-    env = open_env(params.train, params.rng_seed, params.runtime, splits, rows, device)
-    names = [item.name for item in env.blueprints]
-    common = OpenLoop([Schedule.named(report.schedules[report.common], names, env.host.slots)] * count)
-    actors: dict[str, Actor] = {"static": Static(), "common": common} | hand_rules((TUNED,), env, tuned)
-    hosts = Hosts(torch.tensor(tasks), rows[:count], VALIDATION_ITERATION)
-    with closing(env):
-        *_, last = play_together(env, list(actors.values()), hosts, params.train.middle_episode)
-        reached = last.info.score.view(3, count).mean(dim=1)
-    return dict(zip(actors, [round(value, 4) for value in reached.tolist()], strict=True))
-
-
 @dataclass(frozen=True)
-class _Ground:
-    """What is the same for all tasks: the schedules, how they did on tasks of training, the tuned rules."""
+class Common:
+    """Hold what the measurements on all tasks share; ``searched`` has a grid on tasks of training by length."""
 
     params: Params
-    tuned: TunedRules | None
+    rules: TunedRules | None
     schedules: list[Schedule]
     searched: dict[int, Grid]
     device: torch.device
-    told: Progress
 
-    def on(
-        self, setup: EvaluationSetup, lengths: Sequence[int], parts: Parts = NOTHING_KEPT
-    ) -> dict[int, HeadroomReport]:
-        """Measure tasks of one width; return reports, still without standings, by length of the episodes."""
-        params, held_out, count = self.params, setup.held_out, len(setup.tasks)
-        rules = hand_rules(params.headroom.policies, setup.env, self.tuned)
-        # What random play is worth is asked once, of the tasks and the length that come first.
-        others = {name: rule for name, rule in rules.items() if name != RANDOM}
-        first = None if held_out.tasks[0].group == OUTSIDE else params.lengths[0]
 
-        def play_rules(length: int) -> Played:
-            asked = rules if length == first else others
-            return {name: (done.score, decisions(done.turns)) for name, done in play_for_score(setup, asked, length)}
+def measure(params: Params, prepared: Path, device: torch.device, progress: Progress) -> HeadroomReport:
+    """Measure the headroom for every length of episode, and on the tasks from outside the suite for the first.
 
-        played = {
-            length: parts.of(f"rules, {length} epochs", Played, partial(play_rules, length)) for length in lengths
-        }
-        # Hosts that choose and hosts that score, all at once.
-        hosts = Hosts(setup.tasks.repeat(2), torch.arange(2 * count), EVALUATION_ITERATION)
-        splits = held_out.train, held_out.val
-        progress = partial(self.told, "schedules, held-out tasks")
-        of_schedules = parts.of(
-            "schedules",
-            dict[int, Grid],
-            lambda: grids(params, splits, held_out.test, hosts, self.schedules, self.device, lengths, progress),
-        )
-        static = parts.of(
-            "static",
-            dict[int, dict[str, Fixed]],
-            lambda: static_baselines(params, held_out, setup.tasks, self.device, lengths),
-        )
-        return {
-            length: self._report(setup, length, of_schedules[length], played[length], static[length])
-            for length in lengths
-        }
+    Args:
+        params: those of the run.
+        prepared: folder of the prepared data.
+        device: where to compute.
+        progress: hears how many host trainings are done.
+    """
+    setup = EvaluationSetup.open(params, prepared, device, len(params.headroom.policies))
+    schedules = possible_schedules(params, setup.env)
+    searched = search_schedules(params, prepared, schedules, device, progress)
+    common = Common(params, tuned_rules(params), schedules, searched, device)
 
-    def _report(
-        self, setup: EvaluationSetup, length: int, tables: Grid, played: Played, static: dict[str, Fixed]
-    ) -> HeadroomReport:
-        params, env, count = self.params, setup.env, len(setup.tasks)
-        searched, host_params = self.searched[length], env.host.params
-        added = searched.params - host_params
-        reached = score(searched.val_accuracy_pct, added, host_params, params.train.price).round(4)
-        names = [item.name for item in env.blueprints]
-        return HeadroomReport(
-            data_sha256=setup.data_sha256,
-            rng_seed=params.rng_seed,
-            epochs=length,
-            host=HostDescription.model_validate(env.host),
-            max_seeds=params.train.lifecycle.max_seeds,
-            param_budget=params.train.lifecycle.param_budget,
-            price=params.train.price,
-            tasks=tuple(TaskRow.model_validate(task) for task in setup.held_out.tasks),
-            rows=tuple(setup.tasks.tolist()),
-            schedules=tuple(schedule.name(names) for schedule in self.schedules),
-            common=int(reached.mean(axis=0).argmax()),
-            common_cost=searched.params.size,
-            search_scores=_rows(reached),
-            choosing_val_pct=_rows(tables.val_accuracy_pct[count:]),
-            val_pct=_rows(tables.val_accuracy_pct[:count]),
-            test_pct=_rows(tables.test_accuracy_pct[:count]),
-            params=_rows(tables.params[:count]),
-            flops_per_sample=_rows(tables.flops_per_sample[:count]),
-            grid_cost=tables.params.size,
-            policies={name: score for name, (score, _) in played.items()},
-            actions={name: actions for name, (_, actions) in played.items()},
-            tuned=self.tuned,
-            floors=static,
-            standings={},
-        )
+    # The held-out tasks of the suite, for all lengths.
+    with closing(setup.env):
+        reports = measure_tasks(common, setup, params.lengths, progress)
+    primary, *lengths = params.lengths
+    others = {f"{length} epochs": reports[length] for length in lengths}
+
+    # Tasks from outside, each width in a process.
+    widths = len(setup.held_out.outside)
+    if widths:
+        progress("tables from outside, widths", 0, widths)
+        measurement = partial(measure_outside, replace(common, params=in_one_process(params)), prepared)
+        others[OUTSIDE] = joined(worker_layout.spread(measurement, widths, params.runtime, device))
+
+    first = reports[primary]
+    validation = score_on_validation(common, prepared, schedules[first.common])
+    others = {name: with_standings(record) for name, record in others.items()}
+    return with_standings(first.model_copy(update={"others": others, "validation": validation}))
+
+
+def with_standings(record: HeadroomReport) -> HeadroomReport:
+    """Place all policies of a report."""
+    return record.model_copy(update={"standings": endpoints.standings(record, {})})
+
+
+# --- one function for each measurement ---
+
+
+def search_schedules(
+    params: Params, prepared: Path, schedules: Sequence[Schedule], device: torch.device, progress: Progress
+) -> dict[int, Grid]:
+    """Play every schedule on one host of each of some training tasks, or on as many hosts of the only one.
+
+    Returns:
+        A grid by length of the episodes.
+    """
+    tasks = read_meta(prepared).of_group("train")
+    drawn = torch.tensor([tasks[number % len(tasks)] for number in range(params.headroom.search_tasks)])
+    splits = load_split(prepared, "train", device), load_split(prepared, "val", device)
+    hosts = Hosts(drawn, torch.arange(len(drawn)), SEARCH_ITERATION)
+    of_hosts = partial(progress, "common schedule, training tasks")
+    return grids(params, splits, None, hosts, schedules, device, params.lengths, of_hosts)
+
+
+def measure_outside(common: Common, prepared: Path, width: int) -> HeadroomReport:
+    """Measure the tasks from outside the suite that have one of their widths, for the first length of episode."""
+    setup = EvaluationSetup.open(common.params, prepared, common.device, outside=width)
+    length = common.params.lengths[0]
+    with closing(setup.env):
+        return measure_tasks(common, setup, [length])[length]
+
+
+def measure_tasks(
+    common: Common, setup: EvaluationSetup, lengths: Sequence[int], progress: Progress = lambda *_: None
+) -> dict[int, HeadroomReport]:
+    """Measure tasks of one width; the reports, by length of the episodes, have no standings yet."""
+    params = common.params
+    held_out = setup.held_out
+    played = {length: play_rules(common, setup, length) for length in lengths}
+    # Hosts that choose and hosts that score, all at once.
+    hosts = Hosts(setup.tasks.repeat(2), torch.arange(2 * len(setup.tasks)), EVALUATION_ITERATION)
+    splits = held_out.train, held_out.val
+    of_hosts = partial(progress, "schedules, held-out tasks")
+    tables = grids(params, splits, held_out.test, hosts, common.schedules, common.device, lengths, of_hosts)
+    static = static_baselines(params, held_out, setup.tasks, common.device, lengths)
+    return {length: report(common, setup, length, tables[length], played[length], static[length]) for length in lengths}
+
+
+def play_rules(common: Common, setup: EvaluationSetup, length: int) -> dict[str, tuple[PerSeed, Actions]]:
+    """Let the hand rules play; random play only on the tasks and the length that come first."""
+    rules = hand_rules(common.params.headroom.policies, setup.env, common.rules)
+    if setup.held_out.tasks[0].group == OUTSIDE or length != common.params.lengths[0]:
+        rules.pop(RANDOM, None)
+    performances = play_for_score(setup, rules, length)
+    return {name: (performance.score, decisions(performance.turns)) for name, performance in performances}
+
+
+def score_on_validation(common: Common, prepared: Path, schedule: Schedule) -> dict[str, float]:
+    """Score what needs no controller on the tasks that choose the checkpoint: what training's curve has to pass.
+
+    Episodes are as long as those of training's validation. Empty where there are no such tasks.
+
+    Args:
+        common: what all measurements share.
+        prepared: folder of the prepared data.
+        schedule: the common one.
+    """
+    params = common.params
+    tasks = read_meta(prepared).of_group("val")
+    if not tasks:
+        return {}
+    splits = load_split(prepared, "train", common.device), load_split(prepared, "val", common.device)
+    rows = torch.arange(3 * len(tasks))
+    with closing(open_env(params.train, params.rng_seed, params.runtime, splits, rows, common.device)) as env:
+        actors: dict[str, Actor] = {"static": Static(), "common": OpenLoop([schedule] * len(tasks))}
+        actors |= hand_rules((TUNED,), env, common.rules)
+        hosts = Hosts(torch.tensor(tasks), rows[: len(tasks)], VALIDATION_ITERATION)
+        *_, last = play_together(env, list(actors.values()), hosts, params.train.middle_episode)
+        means = last.info.score.view(3, len(tasks)).mean(dim=1)
+    return dict(zip(actors, [round(mean, 4) for mean in means.tolist()], strict=True))
+
+
+def report(
+    common: Common,
+    setup: EvaluationSetup,
+    length: int,
+    tables: Grid,
+    played: Mapping[str, tuple[PerSeed, Actions]],
+    static: dict[str, Fixed],
+) -> HeadroomReport:
+    """Put the measurements on the tasks of a setup into one record, still without standings.
+
+    Args:
+        common: what all measurements share.
+        setup: the tasks and their hosts.
+        length: of the episodes.
+        tables: of all schedules, on the hosts that score and then on those that choose.
+        played: scores and actions of the hand rules, by name.
+        static: networks that never grew, by name.
+    """
+    params, host = common.params, setup.env.host
+    count = len(setup.tasks)
+    searched = common.searched[length]
+    search_scores = score(searched.val_accuracy_pct, searched.params - host.params, host.params, params.train.price)
+    search_scores = search_scores.round(4)
+    names = [item.name for item in setup.env.blueprints]
+    return HeadroomReport(
+        data_sha256=setup.data_sha256,
+        rng_seed=params.rng_seed,
+        epochs=length,
+        host=HostDescription.model_validate(host),
+        max_seeds=params.train.lifecycle.max_seeds,
+        param_budget=params.train.lifecycle.param_budget,
+        price=params.train.price,
+        tasks=tuple(TaskRow.model_validate(task) for task in setup.held_out.tasks),
+        rows=tuple(setup.tasks.tolist()),
+        schedules=tuple(schedule.name(names) for schedule in common.schedules),
+        common=int(search_scores.mean(axis=0).argmax()),
+        common_cost=searched.params.size,
+        search_scores=rounded(search_scores),
+        choosing_val_pct=rounded(tables.val_accuracy_pct[count:]),
+        val_pct=rounded(tables.val_accuracy_pct[:count]),
+        test_pct=rounded(tables.test_accuracy_pct[:count]),
+        params=rounded(tables.params[:count]),
+        flops_per_sample=rounded(tables.flops_per_sample[:count]),
+        grid_cost=tables.params.size,
+        policies={name: seeds for name, (seeds, _) in played.items()},
+        actions={name: actions for name, (_, actions) in played.items()},
+        tuned=common.rules,
+        floors=static,
+        standings={},
+    )
+
+
+# --- who plays ---
 
 
 def tuned_rules(params: Params) -> TunedRules | None:
@@ -223,18 +238,25 @@ def tuned_rules(params: Params) -> TunedRules | None:
     return known(params) if TUNED in params.headroom.policies else None
 
 
-def hand_rules(asked: Sequence[RuleName], env: GrowthEnv, tuned: TunedRules | None) -> dict[str, Actor]:
-    """Return the policies of these names; without tuned rules the patient one stands in for them."""
-    names = dict.fromkeys(PATIENT if name == TUNED and tuned is None else name for name in asked)
-    return {name: tuned_actor(env, tuned) if name == TUNED and tuned else BASELINES[name](env) for name in names}
+def hand_rules(names: Sequence[RuleName], env: GrowthEnv, tuned: TunedRules | None) -> dict[str, Actor]:
+    """Make the policies of these names; without tuned rules the patient one stands in for them."""
+    rules: dict[str, Actor] = {}
+    for name in names:
+        if name == TUNED and tuned is not None:
+            rules[TUNED] = tuned_actor(env, tuned)
+        else:
+            rule = PATIENT if name == TUNED else name
+            rules[rule] = BASELINES[rule](env)
+    return rules
 
 
 def possible_schedules(params: Params, env: GrowthEnv) -> list[Schedule]:
-    """Return the schedules of what can grow; static is the first."""
+    """List the schedules of what can grow; static is the first."""
     limit = params.train.lifecycle.max_seeds or env.host.slots
     blueprints = [of_slot.nonzero().flatten().tolist() for of_slot in env.openings]
     return every_schedule(blueprints, limit, params.headroom.steps, params.headroom.schedules)
 
 
-def _rows(table: Table) -> tuple[tuple[float, ...], ...]:
+def rounded(table: Table) -> tuple[tuple[float, ...], ...]:
+    """Round a table to four decimals, as rows."""
     return tuple(tuple(round(value, 4) for value in row) for row in table.tolist())

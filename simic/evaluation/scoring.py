@@ -199,21 +199,6 @@ def play_together(
     return turns
 
 
-def play_in_groups(
-    env: GrowthEnv, actors: Mapping[str, Actor], hosts: Hosts, steps: int | None = None
-) -> Iterator[dict[str, tuple[slice, list[Turn]]]]:
-    """Play every actor on every host, as many actors at once as the environment has rows for. Yield, at the end of each
-    such episode, the rows of its actors by name, and the turns of all rows.
-    """
-    names, size = list(actors), env.num_envs // len(hosts.tasks)
-    for first in range(0, len(names), size):
-        playing = names[first : first + size]
-        chosen = [actors[name] for name in playing]
-        turns = recovered(env.population, lambda chosen=chosen: play_together(env, chosen, hosts, steps))
-        rows = rows_of_actors(len(playing), len(hosts.tasks))
-        yield {name: (own, turns) for name, own in zip(playing, rows, strict=True)}
-
-
 def in_populations(
     env: GrowthEnv,
     rows: int,
@@ -256,16 +241,28 @@ def decisions(turns: Sequence[Turn]) -> Actions:
 def play_for_score(
     setup: EvaluationSetup, actors: Mapping[str, Actor], steps: int | None = None
 ) -> Iterator[tuple[str, Performance]]:
-    """Play every actor's episode of ``steps`` (default: the longest), in their order. When one is yielded, the
-    environment is at the end of its episode.
+    """Play every actor on every host, as many actors at once as the environment has rows for.
+
+    When a performance is yielded, the environment is at the end of its episode.
+
+    Args:
+        setup: the hosts and their tasks.
+        actors: who plays, by name, in this order.
+        steps: of an episode; None: the longest.
     """
     env = setup.env
-    for playing in play_in_groups(env, actors, setup.hosts, steps):
-        reached = committed(env, setup.held_out.test)
-        for name, (rows, turns) in playing.items():
-            own, actor = [of_rows(turn, rows) for turn in turns], actors[name]
+    hosts = setup.hosts
+    names = list(actors)
+    most = env.num_envs // len(hosts.tasks)
+    for first in range(0, len(names), most):
+        group = {name: actors[name] for name in names[first : first + most]}
+        turns = recovered(env.population, lambda group=group: play_together(env, [*group.values()], hosts, steps))
+        columns = committed(env, setup.held_out.test)
+        for (name, actor), rows in zip(group.items(), rows_of_actors(len(group), len(hosts.tasks)), strict=True):
+            of_actor = [of_rows(turn, rows) for turn in turns]
             probabilities = torch.stack(actor.probabilities) if isinstance(actor, LearnedActor) else None
-            yield name, Performance(rows, score_rows(env, rows, own, reached[:, rows]), own, probabilities)
+            seeds = score_rows(env, rows, of_actor, columns[:, rows])
+            yield name, Performance(rows, seeds, of_actor, probabilities)
 
 
 def committed(env: GrowthEnv, test: Dataset | None) -> Tensor:

@@ -20,7 +20,6 @@ from simic.params import Params
 from simic.pipeline import dvc_record
 from simic.pipeline.display import beside, shown
 from simic.pipeline.paths import Workspace
-from simic.seals import Identity
 from simic.telemetry import publish
 from simic.telemetry.curves import METRICS_FILE
 from simic.training import card, checkpoint, kept_iteration, machine, trainer
@@ -31,7 +30,6 @@ from simic.training.session import Session, open_session
 
 if TYPE_CHECKING:
     from simic.audit.record import RunRecord
-    from simic.evaluation.parts import Parts
 
 
 def prepare(params: Params, workspace: Workspace) -> None:
@@ -111,7 +109,6 @@ def headroom(params: Params, workspace: Workspace) -> None:
     reports/headroom.json.
     """
     identity = seals.identify(workspace.root, "headroom", params)
-    parts = _parts(workspace, identity)
     if params.prepare.is_gym:
         from simic.evaluation import gym
 
@@ -122,17 +119,9 @@ def headroom(params: Params, workspace: Workspace) -> None:
         from simic.evaluation.headroom import measure
 
         with shown(params.runtime.progress, "headroom") as progress:
-            report = measure(params, workspace.prepared, machine.configure(params.runtime), progress, parts)
+            report = measure(params, workspace.prepared, machine.configure(params.runtime), progress)
     durable.replace_file(workspace.headroom, report.to_json().encode())
     seals.write(workspace.root, identity)
-    parts.drop()
-
-
-def _parts(workspace: Workspace, identity: Identity) -> "Parts":
-    """Open the parts of a stage that were done before it was interrupted, of the same identity."""
-    from simic.evaluation.parts import Parts
-
-    return Parts(workspace.state / "parts" / identity.stage / identity.sha256[:16])
 
 
 def evaluate(params: Params, workspace: Workspace) -> None:
@@ -158,8 +147,7 @@ def evaluate(params: Params, workspace: Workspace) -> None:
     # In episodes of other lengths and on outside tables only the first policy plays: nobody reads the others there.
     alone = params.model_copy(update={"evaluate": params.evaluate.model_copy(update={"policies": policies[:1]})})
     players_in = functools.partial(actors, alone, learned=learned)
-    parts = _parts(workspace, identity)
-    others = evaluation.elsewhere(params, workspace.prepared, device, players_in, headroom, parts)
+    others = evaluation.elsewhere(params, workspace.prepared, device, players_in, headroom)
     setup = EvaluationSetup.open(params, workspace.prepared, device, len(policies))
     players = actors(params, setup.env, learned)
     ended = count(1)
@@ -183,7 +171,6 @@ def evaluate(params: Params, workspace: Workspace) -> None:
         metrics = json.dumps(endpoints.metrics(report), indent=2) + "\n"
         durable.replace_files({workspace.evaluation: report.to_json().encode(), workspace.metrics: metrics.encode()})
     seals.write(workspace.root, identity)
-    parts.drop()
 
 
 def _evaluate_gym(params: Params, workspace: Workspace) -> None:

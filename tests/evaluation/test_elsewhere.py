@@ -2,7 +2,6 @@
 
 import json
 from contextlib import closing
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -13,17 +12,15 @@ from simic.data.prepare import prepare
 from simic.envs.growth_env import GrowthEnv
 from simic.envs.play import Actor, play
 from simic.envs.rewards import score
-from simic.evaluation import evaluate, headroom
+from simic.evaluation import evaluate
 from simic.evaluation.evaluate import elsewhere
 from simic.evaluation.headroom import measure
-from simic.evaluation.parts import Parts
 from simic.evaluation.policies import BASELINES, Static
 from simic.evaluation.result import OUTSIDE, HeadroomReport
 from simic.evaluation.schedules import OpenLoop, Schedule
 from simic.evaluation.scoring import EvaluationSetup, play_for_score
 from simic.growth.life.vocabulary import Stage
 from simic.params import Runtime
-from simic.training import worker_layout
 from simic.training.checkpoint import Checkpoint, Manifest
 from simic.training.growth_task import VALIDATION_ITERATION
 from tests import standard
@@ -128,24 +125,6 @@ def stopped_at(call, owner, place, monkeypatch):
         patched.setattr(owner, place, stop)
         with pytest.raises(KeyboardInterrupt):
             call()
-
-
-def test_what_was_interrupted_goes_on_after_the_parts_that_are_done(tables, found, reached, tmp_path, monkeypatch):
-    """Headroom among the tables from outside and at the validation tasks; the evaluation after the other lengths."""
-    params, kept = params_of(6, 4), Parts(tmp_path / "headroom" / "recipe")
-    call = partial(measure, params, tables, CPU, lambda *told: None, kept)
-    stopped_at(call, headroom, "joined", monkeypatch)
-    monkeypatch.setattr(headroom, "_searched", again)
-    stopped_at(call, headroom, "_on_validation", monkeypatch)
-    for part in ("play_for_score", "grids", "static_baselines"):
-        monkeypatch.setattr(headroom, part, again)
-    assert call() == found
-    kept = Parts(tmp_path / "evaluate" / "recipe")
-    call = partial(elsewhere, params, tables, CPU, blind, found, kept)
-    stopped_at(call, worker_layout, "spread", monkeypatch)
-    assert call() == reached
-    monkeypatch.setattr(evaluate, "_scores", again)
-    assert call() == reached
 
 
 def test_the_trained_policy_stands_there_too(tables, found, reached):

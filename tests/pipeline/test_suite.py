@@ -10,7 +10,7 @@ from simic import durable, registry
 from simic.audit.record import RunRecord
 from simic.data.suites.suites import SUITES
 from simic.errors import SimicError
-from simic.evaluation import headroom, result
+from simic.evaluation import result
 from simic.pipeline import engine, run_summary, stages
 from simic.pipeline.paths import Workspace
 from simic.telemetry import starts
@@ -24,25 +24,6 @@ def test_the_controllers_cost_is_every_episode_that_was_played_while_it_was_trai
     played = [run.episodes.column("env_id").size, run.validations.column("env_id").size]
     assert played == [12, 4]
     assert result.read(suite_run.evaluation).controller_trainings == 16
-
-
-def test_parts_of_a_stopped_headroom_belong_to_its_params_and_go_when_it_is_done(
-    project: Workspace, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fails(*given: object) -> None:
-        raise KeyboardInterrupt
-
-    before, parts = project.headroom.read_bytes(), project.state / "parts" / "headroom"
-    with monkeypatch.context() as patched:
-        patched.setattr(headroom, "_on_validation", fails)
-        with pytest.raises(KeyboardInterrupt):
-            stages.headroom(tree(), project)
-    [own] = parts.iterdir()
-    assert stages._parts("headroom", tree("train.price=1.0"), project)._folder != own
-    assert project.headroom.read_bytes() == before
-    monkeypatch.setattr(headroom, "_searched", fails)  # it is there
-    stages.headroom(tree(), project)
-    assert project.headroom.read_bytes() == before and not parts.exists()
 
 
 @pytest.mark.parametrize("change", ["train.price=1.0", "evaluate.eval_seeds=8", "prepare.samples=170"])

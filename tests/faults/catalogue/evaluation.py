@@ -9,7 +9,7 @@ FAULTS: Faults = {
     "common-chosen-on-test": fault(
         "The common schedule is chosen by the test scores of the held-out tasks.",
         "evaluation/test_headroom.py",
-        Patch("evaluation/headroom.py", "int(reached.mean(", "int(tables.test_accuracy_pct.mean("),
+        Patch("evaluation/headroom.py", "int(search_scores.mean(", "int(tables.test_accuracy_pct.mean("),
     ),
     "oracle-chosen-on-test": fault(
         "The oracle per task is chosen by the scores that it is reported with.",
@@ -101,7 +101,7 @@ FAULTS: Faults = {
         "evaluation/test_elsewhere.py",
         Patch(
             "evaluation/evaluate.py",
-            "per_seed=own,\n",
+            "per_seed=of_policies,\n",
             'per_seed={n: s.model_copy(update={"test_accuracy_pct": s.val_accuracy_pct}) for n, s in own.items()},\n',
         ),
     ),

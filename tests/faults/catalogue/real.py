@@ -159,17 +159,17 @@ FAULTS: Faults = {
     "rules-train-an-epoch-less": fault(
         "Hand-written rules are scored an epoch before their networks are done.",
         "evaluation/test_headroom.py",
-        Patch(HEADROOM, "play_for_score(setup, asked, length)", "play_for_score(setup, asked, length - 1)"),
+        Patch(HEADROOM, "play_for_score(setup, rules, length)", "play_for_score(setup, rules, length - 1)"),
     ),
     "common-schedule-is-the-worst": fault(
         "The common schedule is the one that is worst on training tasks.",
         "evaluation/test_headroom.py",
-        Patch(HEADROOM, "common=int(reached.", "common=int((-reached)."),
+        Patch(HEADROOM, "common=int(search_scores.", "common=int((-search_scores)."),
     ),
     "schedules-chosen-on-scoring-hosts": fault(
         "Schedules are chosen on the hosts that score them.",
         "evaluation/test_headroom.py",
-        Patch(HEADROOM, "_rows(tables.val_accuracy_pct[count:])", "_rows(tables.val_accuracy_pct[:count])"),
+        Patch(HEADROOM, "rounded(tables.val_accuracy_pct[count:])", "rounded(tables.val_accuracy_pct[:count])"),
     ),
     "common-schedule-of-validation-tasks": fault(
         "The common schedule is sought on the tasks that choose the checkpoint.",

@@ -53,8 +53,8 @@ FAULTS: Faults = {
     "rows-of-the-search-shifted-by-a-host": fault(
         "What schedules reached on a host is noted at the next one.",
         "evaluation/test_headroom.py",
-        Patch(HEADROOM, "_rows(tables.val_accuracy_pct[:count])", "_rows(tables.val_accuracy_pct[:count][::-1])"),
-        Patch(HEADROOM, "_rows(tables.test_accuracy_pct[:count])", "_rows(tables.test_accuracy_pct[:count][::-1])"),
+        Patch(HEADROOM, "rounded(tables.val_accuracy_pct[:count])", "rounded(tables.val_accuracy_pct[:count][::-1])"),
+        Patch(HEADROOM, "rounded(tables.test_accuracy_pct[:count])", "rounded(tables.test_accuracy_pct[:count][::-1])"),
     ),
     "held-out-test-is-its-training-split": fault(
         "The test split of held-out tasks has the samples of their training split.",
