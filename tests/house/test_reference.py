@@ -5,7 +5,7 @@ import ast
 from tests.helpers import ROOT
 
 REFERENCE = ROOT / "tests/reference"
-DRIVERS = ("finished_run.py", "finished_gym_run.py", "small_run.py")
+DRIVERS = ("finished_run.py", "finished_gym_run.py", "small_run.py", "recorded_iterations.py")
 FREE = ("simic.params", "simic.errors")  # settings and messages, nothing that computes
 
 

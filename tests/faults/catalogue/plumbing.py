@@ -40,7 +40,7 @@ FAULTS: Faults = {
     ),
     "blueprint-never-trains": fault(
         "The weights of one blueprint never move.",
-        "reference/test_small_runs.py::test_a_small_training_is_what_the_reference_computes[images]",
+        "growth/batch/test_population.py::test_a_population_is_many_plain_networks_under_torch_optim",
         Patch(GROUPS, "=state.frozen[hosts, slot]", "=state.frozen[hosts, slot] | (state.blueprint[hosts, slot] == 2)"),
     ),
     "host-gradient-zeroed": fault(
@@ -54,7 +54,7 @@ FAULTS: Faults = {
     ),
     "seed-gradient-leaks": fault(
         "Isolated seeds send their gradient into the host.",
-        "reference/test_small_runs.py::test_a_small_training_is_what_the_reference_computes[images]",
+        "growth/batch/test_population.py::test_a_training_seed_leaves_its_host_bit_equal",
         Patch(GROUPS, "np.flatnonzero(~np.isin(stage, list(isolated)))", "np.arange(len(stage))"),
     ),
     "host-moments-forgotten": fault(
@@ -89,7 +89,7 @@ FAULTS: Faults = {
     ),
     "full-alpha-in-validation": fault(
         "Blending seeds are validated as if their ramp had ended.",
-        "reference/test_small_runs.py::test_a_small_training_is_what_the_reference_computes[images]",
+        "growth/batch/test_population.py::test_fused_evaluation_equals_separate_passes",
         Patch(POPULATION, "of(hosts), slots.alpha, data, flags[:", "of(hosts), slots.alpha.ceil(), data, flags[:"),
     ),
     "contribution-of-another-slot": fault(
