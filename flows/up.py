@@ -9,6 +9,8 @@ import sys
 
 from honcho import command, manager
 
+from simic.errors import printable
+
 PREFECT_PORT = "4200"  # also in pyproject.toml, for the commands that talk to it
 MLFLOW_PORT = "5000"
 GRACE_SECONDS = 30  # a run in progress saves its state first
@@ -28,12 +30,12 @@ def main() -> None:
         "PYTHONUNBUFFERED": "1",
     }
     elsewhere = "" if prefect_port == PREFECT_PORT else f"PREFECT_API_URL={os.environ['PREFECT_API_URL']} "
-    print(
-        f"Prefect      http://127.0.0.1:{prefect_port}\n"
-        f"MLflow       http://127.0.0.1:{mlflow_port}/#/experiments?workflowType=machine_learning\n"
-        f"start a run  {elsewhere}prefect deployment run simic/train --watch\n",
-        flush=True,
-    )
+    for line in (
+        f"Prefect      http://127.0.0.1:{prefect_port}",
+        f"MLflow       http://127.0.0.1:{mlflow_port}/#/experiments?workflowType=machine_learning",
+        f"start a run  {elsewhere}prefect deployment run simic/train --watch",
+    ):
+        print(printable(line), flush=True)
     manager.KILL_WAIT = GRACE_SECONDS
     # honcho itself would die of a closed terminal and leave its children behind.
     signal.signal(signal.SIGHUP, lambda *_: signal.raise_signal(signal.SIGTERM))

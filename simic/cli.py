@@ -417,5 +417,4 @@ def _say(text: str, alarming: bool = False) -> None:
     """Print at once, with what a terminal would obey made visible; in red on a terminal where it is ``alarming``."""
     coloured = alarming and sys.stdout.isatty() and not os.environ.get("NO_COLOR")
     for line in text.split("\n"):
-        shown = printable(line)
-        print(f"{RED}{shown}{PLAIN}" if coloured else shown, flush=True)
+        print(f"{RED}{printable(line)}{PLAIN}" if coloured else printable(line), flush=True)
