@@ -18,7 +18,7 @@ from simic.growth.networks.blueprints import (
     families_with_blueprints,
     probe,
 )
-from simic.growth.networks.family import Anatomy, Shape, families, family_of
+from simic.growth.networks.family import Anatomy, Family, Shape, families, family_of
 from simic.growth.networks.layers import check_norm
 from simic.params import Host
 
@@ -92,26 +92,7 @@ def build_host(
         SimicError: naming what does not fit.
     """
     family = family_of(host.family)
-    # A blueprint whose family nobody registered would never be grown.
-    if strays := families_with_blueprints() - set(families()):
-        raise SimicError(
-            f"blueprints of family {sorted(strays)[0]!r}: no such host family; known: {', '.join(families())}"
-        )
-    # The family must take such samples, and have such a preset.
-    allowed = _DIMENSIONS.get(host.family, tuple(_INPUTS))
-    if len(input_shape) not in allowed or min(input_shape) < 1:
-        expected = " or ".join(_INPUTS[dimensions] for dimensions in allowed)
-        raise SimicError(f"input shape {input_shape}: family {host.family} takes {expected}, each at least 1")
-    if classes < 2:
-        raise SimicError(f"classes = {classes}: must be at least 2")
-    if host.kernel_size is not None and host.family in (
-        "mlp",
-        "tables",
-        "transformer",
-    ):
-        raise SimicError(f"train.host.kernel_size = {host.kernel_size}: must be null for family {host.family}")
-    if host.preset not in family.presets:
-        raise SimicError(f"train.host.preset = {host.preset!r}: family {host.family} has {', '.join(family.presets)}")
+    _refuse_unfit(host, family, input_shape, classes)
     # Shapes and sizes of what the family builds.
     anatomy = family.build(host, input_shape, classes)
     if len(anatomy.slot_shapes) != len(anatomy.segments):
@@ -141,6 +122,26 @@ def build_host(
         flops_per_sample=flops,
         reads_input=family.reads_input,
     )
+
+
+def _refuse_unfit(host: Host, family: Family, input_shape: Shape, classes: int) -> None:
+    """Raise SimicError where the family has no such host for such samples."""
+    # A blueprint whose family nobody registered would never be grown.
+    if strays := families_with_blueprints() - set(families()):
+        raise SimicError(
+            f"blueprints of family {sorted(strays)[0]!r}: no such host family; known: {', '.join(families())}"
+        )
+    # The family must take such samples, and have such a preset.
+    allowed = _DIMENSIONS.get(host.family, tuple(_INPUTS))
+    if len(input_shape) not in allowed or min(input_shape) < 1:
+        expected = " or ".join(_INPUTS[dimensions] for dimensions in allowed)
+        raise SimicError(f"input shape {input_shape}: family {host.family} takes {expected}, each at least 1")
+    if classes < 2:
+        raise SimicError(f"classes = {classes}: must be at least 2")
+    if host.kernel_size is not None and host.family in ("mlp", "tables", "transformer"):
+        raise SimicError(f"train.host.kernel_size = {host.kernel_size}: must be null for family {host.family}")
+    if host.preset not in family.presets:
+        raise SimicError(f"train.host.preset = {host.preset!r}: family {host.family} has {', '.join(family.presets)}")
 
 
 # On the meta device this takes longer than all else of building a host, and a run builds dozens of equal ones.
