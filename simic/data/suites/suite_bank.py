@@ -46,11 +46,7 @@ def suite_bank(params: Prepare, rng_seed: int, data_dir: Path) -> Bank:
     suite = SUITES[params.suite.name]
     counts = params.suite.instances
     kinds = _kinds(params)
-    samples = suite.samples
-    # About as many samples in all as asked for, in the suite's own proportion.
-    if params.samples is not None:
-        total = sum(samples.values())
-        samples = {split: max(2, round(params.samples * size / total)) for split, size in samples.items()}
+    samples = _sizes(suite, params.samples)
     sources = Sources(data_dir)
     outside_sources = Sources(data_dir)
 
@@ -97,6 +93,14 @@ def suite_bank(params: Prepare, rng_seed: int, data_dir: Path) -> Bank:
         held_out=[instance.task for instance in held_out + outside],
         dropped=sources.dropped + outside_sources.dropped,
     )
+
+
+def _sizes(suite: TaskSuite, samples: int | None) -> dict[str, int]:
+    """Count the samples of each split: the suite's own, or about so many in all in the same proportion."""
+    if samples is None:
+        return suite.samples
+    total = sum(suite.samples.values())
+    return {split: max(2, round(samples * size / total)) for split, size in suite.samples.items()}
 
 
 def _kinds(params: Prepare) -> dict[TaskGroup, tuple[str, ...]]:
