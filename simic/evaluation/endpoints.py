@@ -143,10 +143,10 @@ def metrics(evaluation: Evaluation) -> dict[str, float]:
 
 
 def compared(standings: Standings) -> dict[str, Interval]:
-    """Return the scores that a result is told by, under a reader's names, PPO first; a search has no interval."""
+    """Select the scores that a result shows, under a reader's names, PPO first; a search has no interval."""
     searched = standings.random_search[SEARCH - 1 :][:1]
     ruled = {standings.rule: RULES.get(standings.rule, "hand rule")} if standings.rule else {}
     names = {LEARNED: PPO, **ruled, TOGETHER.name: ALL_AT_ONCE, COMMON: "common schedule"}
     names |= {"static": "host alone", ORACLE_TASK: "oracle"}
-    scores = {said: standings.policies[name].score for name, said in names.items() if name in standings.policies}
+    scores = {label: standings.policies[name].score for name, label in names.items() if name in standings.policies}
     return scores | {f"best of {SEARCH} trainings": Interval(value, value, value) for value in searched}

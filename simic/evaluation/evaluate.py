@@ -53,23 +53,28 @@ def evaluate(
     ``on_end`` is called with each actor's name and performance while the environment is still at the end of its
     episodes. ``others`` is what ``elsewhere`` gives.
     """
-    played = dict[str, Performance]()
+    performances = dict[str, Performance]()
     final = None
-    for name, done in play_for_score(setup, actors, headroom.epochs):
-        played[name] = done
+    # Play; the environment is at the end of an episode when its performance is yielded.
+    for name, performance in play_for_score(setup, actors, headroom.epochs):
+        performances[name] = performance
         if on_end is not None:
-            on_end(name, done)
-        final = final or of_rows(setup.env.slots, done.rows)
-    seeds, learned = {name: played[name].score for name in actors}, played.get(LEARNED)
+            on_end(name, performance)
+        final = final or of_rows(setup.env.slots, performance.rows)
+
+    # Compare with the networks that the first policy ended with, and with all that headroom played.
+    env = setup.env
+    seeds = {name: performances[name].score for name in actors}
+    learned = performances.get(LEARNED)
     first = next(iter(seeds.values()))
-    fixed = _from_the_start(setup, final, first) if params.evaluate.static_final and final is not None else {}
-    iterations, every = params.train.iterations, params.train.validate_every
-    env, everyone = setup.env, {**seeds, **headroom.policies}
-    accuracies = {name: per_seed.test_accuracy_pct for name, per_seed in everyone.items()}
+    static = _from_the_start(setup, final, first) if params.evaluate.static_final and final is not None else {}
+    policies = {**seeds, **headroom.policies}
+    accuracies = {name: per_seed.test_accuracy_pct for name, per_seed in policies.items()}
+    validations = -(-params.train.iterations // params.train.validate_every)
     return result.Evaluation(
         checkpoint=params.evaluate.checkpoint,
         checkpoint_iteration=kept.manifest.iteration,
-        controller_trainings=params.train.envs * (iterations + -(-iterations // every)),
+        controller_trainings=params.train.envs * (params.train.iterations + validations),
         data_sha256=setup.data_sha256,
         rng_seed=env.rng_seed,
         eval_seeds=len(setup.tasks),
@@ -78,12 +83,14 @@ def evaluate(
         tasks=headroom.tasks,
         rows=headroom.rows,
         host=result.HostDescription.model_validate(env.host),
-        standings=endpoints.standings(headroom, {**seeds, **fixed}),
-        policies={name: summary(per_seed, env.host.params, env.rng_seed) for name, per_seed in everyone.items()},
-        static_final=fixed,
+        standings=endpoints.standings(headroom, {**seeds, **static}),
+        policies={name: summary(per_seed, env.host.params, env.rng_seed) for name, per_seed in policies.items()},
+        static_final=static,
         comparisons=statistics.compare_with_all(LEARNED, accuracies, env.rng_seed),
         others=dict(others or {}),
-        actions={name: decisions(played[name].turns) for name in (LEARNED, SAMPLED, BLIND) if name in played},
+        actions={
+            name: decisions(performances[name].turns) for name in (LEARNED, SAMPLED, BLIND) if name in performances
+        },
         cases=best_and_worst(setup, headroom, learned) if learned else (),
     )
 

@@ -32,21 +32,23 @@ def rule_verdict(standings: Standings) -> list[str]:
     if standings.rule is None or standings.rule_gap is None:
         return []
     name = "tuned rule" if standings.rule == TUNED else f"{standings.rule} rule"
-    said = f"The oracle per task is {interval(standings.rule_gap)} points above the {name}"
+    sentence = f"The oracle per task is {interval(standings.rule_gap)} points above the {name}"
     if standings.rule_gap.estimate >= LEAST_RULE_GAP_PCT:
-        return [f"{said}."]
-    return [f"{said}: less than {LEAST_RULE_GAP_PCT:.0f}, so a hand rule leaves little to learn here."]
+        return [f"{sentence}."]
+    return [f"{sentence}: less than {LEAST_RULE_GAP_PCT:.0f}, so a hand rule leaves little to learn here."]
 
 
 def verdict(standings: Standings) -> str:
     """Say whether there is anything to decide, in one sentence."""
     gap = standings.gap
-    said = f"The oracle per task is {interval(gap)} points above the best common schedule on {standings.tasks} tasks"
+    sentence = (
+        f"The oracle per task is {interval(gap)} points above the best common schedule on {standings.tasks} tasks"
+    )
     if gap.low >= LEAST_GAP_PCT:
-        return f"{said}: decisions matter here."
+        return f"{sentence}: decisions matter here."
     if gap.estimate >= LEAST_GAP_PCT:
-        return f"{said}: decisions seem to matter, but the interval reaches below {LEAST_GAP_PCT:.0f}."
-    return f"{said}: one schedule for all is nearly as good, so there is little to decide."
+        return f"{sentence}: decisions seem to matter, but the interval reaches below {LEAST_GAP_PCT:.0f}."
+    return f"{sentence}: one schedule for all is nearly as good, so there is little to decide."
 
 
 def interval(value: Interval) -> str:
@@ -99,8 +101,8 @@ def _table(standings: Standings) -> str:
 
 def _search(standings: Standings) -> str:
     shown = [k for k in SEARCHES if k <= len(standings.random_search)]
-    said = ", ".join(f"{standings.random_search[k - 1]:.1f} with {k}" for k in shown)
-    return f"Random search, the best of k trainings by validation: {said}."
+    scores = ", ".join(f"{standings.random_search[k - 1]:.1f} with {k}" for k in shown)
+    return f"Random search, the best of k trainings by validation: {scores}."
 
 
 def _kinds(standings: Standings) -> str:
@@ -112,12 +114,12 @@ def _kinds(standings: Standings) -> str:
 def _rules(report: HeadroomReport) -> list[str]:
     if report.tuned is None:
         return []
-    found = report.tuned
-    said = (
-        f"The best of {found.configurations} configurations on tasks of training ({found.trainings} host trainings), "
+    tuned = report.tuned
+    cost = (
+        f"The best of {tuned.configurations} configurations on tasks of training ({tuned.trainings} host trainings), "
         "for each number of epochs:"
     )
-    return ["## The tuned rule", said, "\n".join(f"- {rule.epochs}: {rule}" for rule in found.rules)]
+    return ["## The tuned rule", cost, "\n".join(f"- {rule.epochs}: {rule}" for rule in tuned.rules)]
 
 
 def _floors(report: HeadroomReport) -> list[str]:

@@ -102,13 +102,14 @@ FAULTS: Faults = {
         Patch(
             "evaluation/evaluate.py",
             "per_seed=of_policies,\n",
-            'per_seed={n: s.model_copy(update={"test_accuracy_pct": s.val_accuracy_pct}) for n, s in own.items()},\n',
+            'per_seed={n: s.model_copy(update={"test_accuracy_pct": s.val_accuracy_pct}) for n, s in of_policies.items()}'
+            ",\n",
         ),
     ),
     "sentence-two-points-above": fault(
         "The first sentence of the report says two points more than evaluation.json.",
-        "pipeline/test_suite.py::test_a_run_ends_with_score_gap_and_verdict",
-        Patch(ENDPOINTS, 'f"{name} {score.estimate:.1f}"', 'f"{name} {score.estimate + 2:.1f}"'),
+        "pipeline/test_suite.py::test_a_run_ends_with_the_four_lines_of_its_verdict",
+        Patch("audit/audit.py", 'return f"{value.estimate:{form}} [', 'return f"{value.estimate + 2:{form}} ['),
     ),
     "another-network-exported": fault(
         "The network that is exported as the best is the first host's.",
