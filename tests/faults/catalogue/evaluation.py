@@ -102,8 +102,8 @@ FAULTS: Faults = {
         Patch(
             "evaluation/evaluate.py",
             "per_seed=of_policies,\n",
-            'per_seed={n: s.model_copy(update={"test_accuracy_pct": s.val_accuracy_pct}) for n, s in of_policies.items()}'
-            ",\n",
+            'per_seed={n: s.model_copy(update={"test_accuracy_pct": s.val_accuracy_pct}) for n, s in '
+            "of_policies.items()},\n",
         ),
     ),
     "sentence-two-points-above": fault(
