@@ -68,7 +68,7 @@ def refresh(name: str, tree: Params, workspace: Workspace, execution: Execution,
     started = time.monotonic()
     if up_to_date(name, tree, workspace) and not (execution.fresh and name == "train"):
         if name == "audit":
-            log_run(workspace)  # MLflow may have been away before
+            log_run(tree, workspace)  # MLflow may have been away before
         say(f"{name}: up to date")
         return False
     say(f"{name}: running")
@@ -81,7 +81,7 @@ def refresh(name: str, tree: Params, workspace: Workspace, execution: Execution,
     if interrupted.is_set():
         raise Interrupted(f"stopped after {name}, which is done and recorded; the same command goes on")
     if name == "audit":
-        log_run(workspace)
+        log_run(tree, workspace)
     say(f"{name}: done in {time.monotonic() - started:.1f} s")
     return True
 
@@ -127,17 +127,14 @@ def _train(tree: Params, workspace: Workspace, execution: Execution) -> None:
     stages.STAGES["train"](tree, workspace, watching, stop=execution.stop, fresh=execution.fresh)
 
 
-def log_run(workspace: Workspace) -> None:
+def log_run(tree: Params, workspace: Workspace) -> None:
     """Log to MLflow what it lacks of the audited run."""
     from simic.audit.findings import read_verdict
     from simic.pipeline import run_summary, tracking
 
     verdict = read_verdict(workspace.reports)
-    tags = provenance(workspace) | {
-        "simic.unsound": ", ".join(verdict.unsound),
-    }
+    tags = {**provenance(workspace), "simic.unsound": ", ".join(verdict.unsound)}
     description = "  \n".join(run_summary.of(workspace).lines)
-    tree = params.load(workspace.params)
     tracking.log_run(workspace, tree, verdict.run, tags, description, sound=not verdict.unsound)
 
 
@@ -149,7 +146,7 @@ def run_alone(name: str, tree: Params, workspace: Workspace) -> None:
     fresh = name == "train" and up_to_date(name, tree, workspace)
     perform(name, tree, workspace, Execution(fresh=fresh))
     if name == "audit":
-        log_run(workspace)
+        log_run(tree, workspace)
 
 
 # --- params.yaml ---

@@ -153,6 +153,7 @@ def connect(workspace: Workspace) -> Store:
             if not (project.root / "mlflow.db").exists():
                 _make_database(project, artifacts)
         _refuse_locked(uri)
+        # From here on MLflow itself opens the store, and raises its own errors.
         client = MlflowClient(tracking_uri=uri, registry_uri=uri)
         experiment = client.get_experiment_by_name(EXPERIMENT)
         if experiment is None:
@@ -300,14 +301,19 @@ def log_run(
         sound: Whether the audit found nothing that refutes the record; the policy is then the challenger.
     """
     try:
+        # Nothing is left to do where the run has this very report.
         store = connect(workspace)
         run_id = store.open_run(name, params, tags)
         report = durable.sha256(workspace.reports / "findings.json")
         if store.client.get_run(run_id).data.tags.get(REPORT_TAG) == report:
             return
+
+        # What training could not log, then the policy and its results.
         store.log_iterations(run_id, published_metrics(workspace.telemetry))
         model = _log_policy(store, run_id, workspace, logged_params(params))
         _log_results(store.client, run_id, model.model_id, workspace)
+
+        # The policy is registered with its card; a sound audit makes it the challenger of the champion.
         registered = registered_name(params.prepare.dataset)
         version = _register(store.client, run_id, model, registered, tags[DATA_TAG])
         card = workspace.model_card.read_text(encoding="utf-8")
@@ -316,6 +322,7 @@ def log_run(
             take_alias(store.client, version, CHALLENGER)
         elif CHAMPION not in version.aliases:
             give_alias(store.client, version, CHALLENGER)
+
         # The report's tag comes last: a run without it is not whole.
         tags = {**tags, NOTE_TAG: description, REPORT_TAG: report}
         store.client.log_batch(run_id, tags=[RunTag(key, value) for key, value in tags.items()])
@@ -326,6 +333,7 @@ def log_run(
 
 def _log_results(client: MlflowClient, run_id: str, model_id: str, workspace: Workspace) -> None:
     """Log the headline of the evaluation, linked to the model, and the report with its figures."""
+    # Numbers that are there already, of an earlier audit of the run, are not logged again.
     now = _milliseconds()
     logged = client.get_run(run_id).data.metrics
     results = json.loads(workspace.metrics.read_bytes())
@@ -334,6 +342,7 @@ def _log_results(client: MlflowClient, run_id: str, model_id: str, workspace: Wo
         if logged.get(key) != value:
             # With step 0 alone MLflow draws bars, run beside run.
             client.log_batch(run_id, metrics=[Metric(key, value, now, 0, model_id, run_id=run_id)])
+    # The report as files; figures have a folder of their own.
     for file in sorted(workspace.reports.glob("*.*")):
         client.log_artifact(run_id, str(file))
     if workspace.figures.exists():
@@ -346,12 +355,11 @@ def address(workspace: Workspace, name: str) -> str:
     try:
         store = connect(workspace)
         run_id = store.find_run(name)
+        if run_id is not None:
+            return f"{ui}/#/experiments/{store.experiment_id}/runs/{run_id}"
     except TROUBLE as error:
         warn(error)
-        run_id = None
-    if run_id is None:
-        return f"{ui}/#/experiments?workflowType=machine_learning"
-    return f"{ui}/#/experiments/{store.experiment_id}/runs/{run_id}"
+    return f"{ui}/#/experiments?workflowType=machine_learning"
 
 
 # --- the policy as a model ---
@@ -364,6 +372,7 @@ def _log_policy(store: Store, run_id: str, workspace: Workspace, params: dict[st
     for model in models:
         if model.status == LoggedModelStatus.READY and model.tags.get(POLICY_TAG) == digest:
             return model
+    # A model that a killed process left half made is not READY, and another one is made beside it.
     tags = {POLICY_TAG: digest}
     model = store.client.create_logged_model(store.experiment_id, "policy", run_id, tags=tags, params=params)
     with TemporaryDirectory() as folder:

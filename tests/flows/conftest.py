@@ -43,7 +43,7 @@ def toys(monkeypatch: pytest.MonkeyPatch) -> Toys:
     replaced = ObservedToys()
     monkeypatch.setattr(stages, "STAGES", replaced.stages(*stages.STAGES))
     monkeypatch.setattr(engine, "observers", lambda *_: ())
-    monkeypatch.setattr(engine, "log_run", lambda _: None)  # there is no report
+    monkeypatch.setattr(engine, "log_run", lambda *_: None)  # there is no report
     as_a_process = dvc_record._dvc
 
     def dvc(root: Path, *arguments: str) -> str:

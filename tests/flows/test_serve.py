@@ -69,7 +69,7 @@ STAGES = {stage.__name__: sealed(stage) for stage in (prepare, headroom, train, 
 # What looks into the stages' real outputs is left out with them.
 REPLACED = {
     "simic/pipeline/stages.py": STAGES,
-    "simic/pipeline/engine.py": "\ndef log_run(_): ...\ndef observers(*_): return ()\n",
+    "simic/pipeline/engine.py": "\ndef log_run(*_): ...\ndef observers(*_): return ()\n",
     "simic/pipeline/training_work.py": "\ndef begin(*_): return []\n",
     "simic/pipeline/run_summary.py": (
         "\ndef of(_): return RunSummary(Summary(what='', record='', replay='', learning=''), 'none', 'x', '', 0)\n"
