@@ -74,3 +74,18 @@ def test_test_rows_are_no_nearer_to_training_rows_than_validation_rows_are(bank)
             for data in (held_out.train, held_out.val, held_out.test)
         )
         assert nearest(test, train) > 0.1 * nearest(val, train), held_out.tasks[place].name
+
+
+def copies(rows: torch.Tensor, others: torch.Tensor) -> int:
+    """Count the rows that are among the others, bit for bit."""
+    known = {row.numpy().tobytes() for row in others}
+    return sum(row.numpy().tobytes() in known for row in rows)
+
+
+def test_no_test_row_is_a_training_row_and_no_validation_task_has_rows_of_training_tasks(bank) -> None:
+    held_out = load_held_out(bank)
+    assert copies(held_out.test.x, held_out.train.x) == copies(held_out.test.x, held_out.val.x) == 0
+    train, tasks = load_split(bank, "train"), read_meta(bank).tasks
+    rows = train.x.reshape(len(tasks), len(train), *train.x.shape[1:])
+    groups = {group: [place for place, task in enumerate(tasks) if task.group == group] for group in ("train", "val")}
+    assert copies(rows[groups["val"]].flatten(0, 1), rows[groups["train"]].flatten(0, 1)) == 0

@@ -11,7 +11,6 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from tests.reference import streams
 from tests.reference.comparison import ComparisonLog
 from tests.reference.host import ReferenceHost, StepState, World
 from tests.reference.iteration import RecordedIteration
@@ -45,15 +44,6 @@ ALLOWED_OF = {
 }
 ANYTHING = float("inf")  # of what is judged by its quartile alone
 ERROR_OF_FLIPPED = 0.25  # change of a standard error by a flipped sample, as a share of that of the mean
-
-
-def chosen_hosts(rng_seed: int, iteration: int, hosts: int, processes: int) -> list[int]:
-    """Return the hosts of an iteration to replay: the first, the last, and one by hash of every process."""
-    each = -(-hosts // max(1, processes))
-    firsts = range(0, hosts, each)
-    words = streams.words(streams.key(rng_seed, streams.HOST_INIT, streams.TASK, iteration), len(firsts))
-    drawn = [first + int(word) % min(each, hosts - first) for first, word in zip(firsts, words, strict=True)]
-    return sorted({0, hosts - 1, *drawn})
 
 
 def bounds(world: World) -> tuple[dict[str, float], dict[str, float]]:

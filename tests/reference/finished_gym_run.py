@@ -42,7 +42,7 @@ class FinishedGymRun(FinishedRun):
         firsts = [head["first"] for head in self.latest.manifest.specs["action"]["heads"]]
         return Replayer(described, self.run.params.rng_seed, self.known.interface, firsts)
 
-    def episodes(self, hosts: int | None = None) -> Sequence[Comparison]:
+    def episodes(self, hosts: Sequence[int] | None = None) -> Sequence[Comparison]:
         """Play some environments of training again from the first iteration on, and validation episodes."""
         steps = self.run.steps
         log = ComparisonLog(ALLOWED)

@@ -118,15 +118,15 @@ class FinishedRun:
             log.equal("hash chain", f"checkpoint {name}", link == scalars["chain"])
         return log.comparisons()
 
-    def episodes(self, hosts: int | None = None) -> Sequence[Comparison]:
-        """Replay the episodes of recorded iterations, of about so many hosts (None: all); then of validation."""
+    def episodes(self, hosts: Sequence[int] | None = None) -> Sequence[Comparison]:
+        """Replay the episodes of recorded iterations on these hosts (None: all), then of validation."""
         steps = self.run.steps
         iterations = steps.column("iteration")
         log = ComparisonLog(*episodes.bounds(self.world))
         envs = steps.column("op").shape[1]
         for number, recorded in self.iterations_recorded.items():
             rows = np.flatnonzero(iterations == number)
-            for env in episodes.chosen_hosts(self.run.params.rng_seed, number, envs, hosts or envs):
+            for env in hosts or range(envs):
                 columns = {name: values[rows][:, env] for name, values in steps.columns.items() if values.ndim > 1}
                 episodes.replay_episode(self.world, columns, number, env, recorded, log)
         return [*log.comparisons(), *self._validation()]

@@ -108,7 +108,7 @@ FAULTS: Faults = {
     ),
     "sentence-two-points-above": fault(
         "The first sentence of the report says two points more than evaluation.json.",
-        "pipeline/test_suite.py::test_a_run_ends_with_the_four_lines_of_its_verdict",
+        "audit/test_report.py",
         Patch("audit/audit.py", 'return f"{value.estimate:{form}} [', 'return f"{value.estimate + 2:{form}} ['),
     ),
     "another-network-exported": fault(

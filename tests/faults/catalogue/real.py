@@ -139,7 +139,7 @@ FAULTS: Faults = {
     ),
     "second-process-reads-backwards": fault(
         "Hosts of the second process are given their minibatches in the reverse order.",
-        "reference/test_small_runs.py::test_many_hosts_in_two_processes_are_what_the_reference_computes",
+        "growth/batch/test_shards.py",
         Patch(
             SHARDS,
             "_held(data), order, ",
