@@ -23,7 +23,7 @@ FAULTS: Faults = {
     ),
     "held-out-tasks-are-trained-on": fault(
         "The held-out tasks of known kinds are the tasks of training, drawn once more.",
-        "data/test_leaks.py",
+        "data/test_leaks.py::test_no_sample_of_training_is_one_of_a_held_out_task",
         Patch(DRAWING, 'pool = "held_out" if group == "held_out_kinds" else group', 'pool = "train"'),
     ),
     "splits-share-samples": fault(
@@ -76,7 +76,7 @@ FAULTS: Faults = {
     ),
     "test-rows-are-training-rows-in-noise": fault(
         "Test rows of held-out tasks are training rows in one per cent of noise.",
-        "data/test_leaks.py",
+        "data/test_leaks.py::test_test_rows_are_no_nearer_to_training_rows_than_validation_rows_are",
         Patch(
             DRAWING,
             "    arrays, mean, std = standardise(",

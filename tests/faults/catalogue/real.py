@@ -189,7 +189,7 @@ FAULTS: Faults = {
     # Held-out tasks.
     "a-tenth-of-test-is-training": fault(
         "A tenth of the test samples of held-out tasks are training samples.",
-        "data/test_leaks.py",
+        "data/test_leaks.py::test_no_test_row_is_a_training_row_and_no_validation_task_has_rows_of_training_tasks",
         Patch(
             DRAWING,
             "    arrays, mean, std = standardise(",
@@ -202,13 +202,13 @@ FAULTS: Faults = {
     ),
     "validation-tasks-are-training-tasks": fault(
         "The tasks that choose the checkpoint are tasks of training.",
-        "data/test_leaks.py",
+        "data/test_leaks.py::test_no_test_row_is_a_training_row_and_no_validation_task_has_rows_of_training_tasks",
         Patch(DRAWING, '= "held_out_kinds" else group', '= "held_out_kinds" else "train" if group == "val" else group'),
         Patch(DRAWING, '"val": val or kinds', '"val": kinds'),  # else they would be of kinds that training has not
     ),
     "held-out-tasks-are-training-tasks": fault(
         "Held-out tasks of known kinds are tasks of training.",
-        "data/test_leaks.py",
+        "data/test_leaks.py::test_no_sample_of_training_is_one_of_a_held_out_task",
         Patch(DRAWING, 'held_out_kinds" else group', 'held_out_kinds" else "train" if group == "held_out" else group'),
     ),
     # Evaluation.
