@@ -225,7 +225,7 @@ class GrowthEnv(VectorEnv):
             ledgers=rewards.start(self.train.reward.mode, slots, measured.loss, self.setting),
             trials=Trials.none(self.num_envs, len(self.blueprints), self.device),
         )
-        self._snapshot = self.population.snapshot()
+        self.population.take_snapshot()
         nothing = torch.zeros_like(slots.stage, dtype=torch.bool)
         return self._observe(), self._info(None, {}, torch.full_like(self.env_ids, Cause.NONE), yes, nothing)
 
@@ -354,7 +354,7 @@ class GrowthEnv(VectorEnv):
         stats = self.population.train_epoch(slots, self.training_data, order, read)
         # Hosts that ended are trained along, since all run together, and put back.
         if not self._all_alive:
-            self.population.restore(self._snapshot, ~alive)
+            self.population.restore(~alive)
         return stats
 
     def _measure(
@@ -373,10 +373,10 @@ class GrowthEnv(VectorEnv):
         panicked = cause != Cause.NONE
         if bool(panicked.any()):
             self._all_alive = False
-            self.population.restore(self._snapshot, panicked)
+            self.population.restore(panicked)
             slots = prune_live(slots, panicked)
             measured = measured.replaced(panicked, self._validate(slots, SlotState.read(slots)))
-        self.population.refresh(self._snapshot, healthy & before.alive, slots)
+        self.population.refresh_snapshot(healthy & before.alive, slots)
         return slots, measured, vitals, cause
 
     def _validate(self, slots: Slots, read: SlotState) -> Attribution:

@@ -18,7 +18,7 @@ from .transitions import act
 
 def host_state(env) -> dict[str, torch.Tensor]:
     """Parameters, moments and steps of the hosts themselves, ``[E, ...]``."""
-    return {name: value for name, value in env.population.state_dict().items() if name.startswith("host/")}
+    return {f"host/{part}": tensor for part, tensor in env.population._stores["host"].tensors.items()}
 
 
 def follow(env, actions: list[Action]) -> tuple[list[dict[str, torch.Tensor]], list]:
@@ -40,9 +40,8 @@ def spoiled(spoil: Callable[[dict[str, torch.Tensor], int], object]) -> type[Pop
         def train_epoch(self, *arguments):
             stats = super().train_epoch(*arguments)
             self.epochs += 1
-            state = {name: value.clone() for name, value in self.state_dict().items()}
-            spoil(state, self.epochs)
-            self.load_state_dict(state)
+            stores = self._stores.items()
+            spoil({f"{name}/{part}": x for name, store in stores for part, x in store.tensors.items()}, self.epochs)
             return stats
 
     return Spoiled

@@ -156,7 +156,7 @@ def test_an_epoch_has_the_batches_and_the_batch_size_of_the_params(make_env):
         env.reset()
         env.step(torch.zeros(2, 8, dtype=torch.int64))
         assert seen.pop().shape == (2, batches, size)
-    assert env.population.state_dict()["host/step"].tolist() == [3, 3]
+    assert env.population._stores["host"].tensors["step"].tolist() == [3, 3]
 
 
 def test_a_step_builds_no_module(make_env, play, monkeypatch):

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from simic.data.batches import Dataset
+from simic.growth.batch.arena import Rows
 from simic.growth.batch.forward import Backend, run_streams
 from simic.growth.batch.groups import SlotState, evaluation_plan
 from simic.growth.batch.population import Population
@@ -143,7 +144,12 @@ def mixed_slots(population: Population, seed: int = 0) -> Slots:
 
 def parameters(population: Population) -> dict[str, Tensor]:
     """All parameter rows by the name of their store."""
-    return {name: tensor for name, tensor in population.state_dict().items() if name.endswith("/param")}
+    return {name: tensor for name, tensor in stored(population._stores).items() if name.endswith("/param")}
+
+
+def stored(stores: dict[str, Rows]) -> dict[str, Tensor]:
+    """Copies of parameters, moments and steps: ``<store>/<part>``."""
+    return {f"{name}/{part}": x.clone() for name, store in stores.items() for part, x in store.tensors.items()}
 
 
 @torch.no_grad()

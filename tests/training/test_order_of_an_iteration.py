@@ -17,9 +17,7 @@ class Poisoned(GrowthEnv):
     def _train_epoch(self, slots, read, alive):
         stats = super()._train_epoch(slots, read, alive)
         if self._step == 2:
-            state = self.population.state_dict()
-            state["host/param"][2] = torch.nan
-            self.population.load_state_dict(state)
+            self.population._stores["host"].param[2] = torch.nan
         return stats
 
 

@@ -5,7 +5,6 @@ block is one contiguous tensor ``[G, *shape]``, so that a product of all its mod
 has its own step count, clip and switch.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Self
@@ -14,7 +13,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from simic.errors import SimicError
 from simic.growth.batch.groups import Flags
 from simic.growth.batch.template import RowLayout
 from simic.params import HostOptimizer
@@ -40,8 +38,8 @@ class Rows:
     @classmethod
     def zeros(cls, envs: int, params: int, moments: tuple[str, ...], device: torch.device) -> Self:
         step = torch.zeros(envs, dtype=torch.float64, device=device)
-        wide = {name: torch.zeros(envs, params, device=device) for name in ("param", *moments)}
-        return cls({"param": wide["param"], "step": step} | wide)
+        param = torch.zeros(envs, params, device=device)
+        return cls({"param": param, "step": step} | {name: torch.zeros_like(param) for name in moments})
 
     @property
     def param(self) -> Tensor:
@@ -55,33 +53,16 @@ class Rows:
     def clone(self) -> Self:
         return type(self)({name: tensor.clone() for name, tensor in self.tensors.items()})
 
-    def fill(self, name: str, state: Mapping[str, Tensor]) -> Self:
-        """Take everything from ``name/…`` of a state that ``named`` gave; SimicError where that is of other shapes."""
-        for part, tensor in self.tensors.items():
-            saved = state.get(f"{name}/{part}")
-            if saved is None or saved.shape != tensor.shape:
-                shape = None if saved is None else tuple(saved.shape)
-                raise SimicError(f"population state {name}/{part}: shape {shape}, must be {tuple(tensor.shape)}")
-            tensor.copy_(saved)
-        return self
-
-    def copy_where(self, rows: Tensor, other: Self) -> None:
-        """Take ``other``'s rows where ``rows [E]`` bool."""
-        on_host = rows.device.type == "cpu"  # elsewhere to ask which ones would make the host wait
-        chosen = rows.nonzero().flatten() if on_host else rows
-        for name, mine in self.tensors.items():
-            theirs = other.tensors[name]
+    def copy_where(self, hosts: Tensor, source: Self) -> None:
+        """Take the rows of ``source`` where ``hosts [E]`` bool."""
+        on_host = hosts.device.type == "cpu"  # elsewhere to ask which ones would make the host wait
+        rows = hosts.nonzero().flatten() if on_host else hosts
+        for name, tensor in self.tensors.items():
+            values = source.tensors[name]
             if on_host:
-                mine[chosen] = theirs[chosen]
+                tensor[rows] = values[rows]
             else:
-                mine.copy_(torch.where(rows.view(-1, *[1] * (mine.dim() - 1)), theirs, mine))
-
-
-def named(stores: Mapping[str, Rows]) -> dict[str, Tensor]:
-    """Return copies of everything of several stores: ``<store>/<part>``."""
-    return {
-        f"{name}/{part}": tensor.clone() for name, store in stores.items() for part, tensor in store.tensors.items()
-    }
+                tensor.copy_(torch.where(hosts.view(-1, *[1] * (tensor.dim() - 1)), values, tensor))
 
 
 @dataclass(frozen=True)
@@ -113,75 +94,117 @@ class RowRange:
     weight_decay: float
 
 
+@dataclass(frozen=True)
+class BlockTensors:
+    """What an epoch has of a block: its parameters and moments, gathered; ``steps`` is a view of the arena's."""
+
+    block: Block
+    params: list[Tensor]  # [G, *shape] each
+    moments: dict[str, list[Tensor]]
+    steps: Tensor  # [G]
+    ranges: list[RowRange]
+
+    @property
+    def trained_params(self) -> list[Tensor]:
+        return _trained(self.params, self.block)
+
+    def scatter(self) -> None:
+        """Write parameters, moments and steps back to where they live."""
+        store = self.block.store.tensors
+        store["step"][self.block.hosts] = self.steps
+        for name, tensors in {"param": self.params, **self.moments}.items():
+            rows = [tensor.detach().flatten(1) for tensor in tensors]
+            store[name][self.block.hosts] = torch.cat(rows, 1)
+
+
 class Arena:
-    """Owns the parameters of one epoch, ``params[block][tensor] [G, *shape]``, and the moments of those that train."""
+    """Owns the parameters of one epoch, and the moments of those that train.
+
+    Args:
+        blocks: What trains.
+        learning_rate: Of this epoch.
+        optimizer: Its kind and settings.
+        device: Where the stores are.
+    """
 
     def __init__(
         self, blocks: list[Block], learning_rate: float, optimizer: HostOptimizer, device: torch.device
     ) -> None:
-        self.blocks, self.optimizer = blocks, optimizer
+        self.optimizer = optimizer
         self._rate = torch.full((1,), learning_rate, device=device)
-        self.params = [block.gathered() for block in blocks]
-        self._moments = [
-            {name: block.columns.unpack(block.store.tensors[name][block.hosts]) for name in MOMENTS[optimizer.name]}
-            for block in blocks
-        ]
+        # To ask which steps are equal would make the host wait for another device.
+        self._by_step = device == CPU
+
         # Of all blocks side by side, so that what is one number for each module takes one operation.
         self._rows = [len(block.hosts) for block in blocks]
         self._steps = torch.cat([block.store.tensors["step"][block.hosts] for block in blocks])
         self._moving = upload(~np.concatenate([block.frozen for block in blocks]), device)
-        self._step_of = self._steps.split(self._rows)
-        # To ask which steps are equal would make the host wait for another device.
-        self._by_step = device == CPU
-        self._ranges = [self._ranges_of(i, moving) for i, moving in enumerate(self._moving.split(self._rows))]
+
+        self.blocks: list[BlockTensors] = []
+        for block, steps, moving in zip(
+            blocks, self._steps.split(self._rows), self._moving.split(self._rows), strict=True
+        ):
+            params = block.gathered()
+            moments = {
+                name: block.columns.unpack(block.store.tensors[name][block.hosts]) for name in MOMENTS[optimizer.name]
+            }
+            ranges = _ranges(block, params, moments, steps, moving, self._by_step)
+            self.blocks.append(BlockTensors(block, params, moments, steps, ranges))
 
     def leaves(self) -> list[list[Tensor]]:
-        """Return the tensors that train, by block; their gradients are recorded from here on."""
-        trained = [_trained(own, block) for own, block in zip(self.params, self.blocks, strict=True)]
-        return [[tensor.requires_grad_() for tensor in own] for own in trained]
-
-    def _ranges_of(self, index: int, moving: Tensor) -> list[RowRange]:
-        """Return one range for each run of rows of equal step that move; without ``_by_step`` one for the block."""
-        block, steps = self.blocks[index], self._step_of[index]
-        params = [tensor.detach() for tensor in _trained(self.params[index], block)]
-        named = [_trained(tensors, block) for tensors in self._moments[index].values()]
-        moments = [list(own) for own in zip(*named, strict=True)]
-        if not self._by_step:
-            moves = moving if block.frozen.any() else None
-            return [RowRange(slice(None), params, moments, steps, moves, block.weight_decay)]
-        changes = ((steps[1:] != steps[:-1]) | (moving[1:] != moving[:-1])).nonzero().flatten() + 1
-        return [
-            RowRange(
-                rows=slice(first, last),
-                params=[tensor[first:last] for tensor in params],
-                moments=[[tensor[first:last] for tensor in own] for own in moments],
-                step=steps[first : first + 1],
-                moving=None,
-                weight_decay=block.weight_decay,
-            )
-            for first, last in pairwise([0, *changes.tolist(), len(steps)])
-            if moving[first]
-        ]
+        """List the tensors that train, by block; their gradients are recorded from here on."""
+        return [[tensor.requires_grad_() for tensor in tensors.trained_params] for tensors in self.blocks]
 
     def update(self, grads: list[list[Tensor]]) -> list[Tensor]:
-        """Clip each module apart and step; return per block the norms before clipping ``[G]``."""
-        norms = [_norms(own) for own in grads]
+        """Clip each module apart, and step.
+
+        Args:
+            grads: By block and tensor, ``[G, *shape]``.
+
+        Returns:
+            The norms before clipping of each block, ``[G]``.
+        """
+        norms = [_norms(block_grads) for block_grads in grads]
         # A gradient of a larger norm is brought to it; NaN stays NaN, in its own row.
         scales = (self.optimizer.max_grad_norm / (torch.cat(norms) + CLIP_EPS)).clamp(max=1.0)
         if not self._by_step or bool((scales < 1).any()) or not bool(scales.isfinite().all()):
-            by_block = zip(grads, scales.split(self._rows), strict=True)
-            grads = [[grad * scale.view(-1, *[1] * (grad.dim() - 1)) for grad in own] for own, scale in by_block]
+            grads = [
+                [grad * scale.view(-1, *[1] * (grad.dim() - 1)) for grad in block_grads]
+                for block_grads, scale in zip(grads, scales.split(self._rows), strict=True)
+            ]
         self._steps += self._moving
-        apply(self._ranges, grads, self._rate, self.optimizer, self._by_step)
+        apply([tensors.ranges for tensors in self.blocks], grads, self._rate, self.optimizer, self._by_step)
         return norms
 
     def scatter(self) -> None:
-        """Write parameters, moments and steps back to where they live."""
-        for block, params, moments, step in zip(self.blocks, self.params, self._moments, self._step_of, strict=True):
-            block.store.tensors["step"][block.hosts] = step
-            for name, tensors in {"param": params, **moments}.items():
-                rows = [tensor.detach().flatten(1) for tensor in tensors]
-                block.store.tensors[name][block.hosts] = torch.cat(rows, 1)
+        """Write everything back to where it lives."""
+        for tensors in self.blocks:
+            tensors.scatter()
+
+
+def _ranges(
+    block: Block, params: list[Tensor], moments: dict[str, list[Tensor]], steps: Tensor, moving: Tensor, by_step: bool
+) -> list[RowRange]:
+    """Cut a block into a range for each run of rows of equal step that move; without ``by_step`` it is one range."""
+    trained_params = [tensor.detach() for tensor in _trained(params, block)]
+    by_name = [_trained(tensors, block) for tensors in moments.values()]
+    trained_moments = [list(of_tensor) for of_tensor in zip(*by_name, strict=True)]
+    if not by_step:
+        moves = moving if block.frozen.any() else None
+        return [RowRange(slice(None), trained_params, trained_moments, steps, moves, block.weight_decay)]
+    changes = ((steps[1:] != steps[:-1]) | (moving[1:] != moving[:-1])).nonzero().flatten() + 1
+    return [
+        RowRange(
+            rows=slice(first, last),
+            params=[tensor[first:last] for tensor in trained_params],
+            moments=[[tensor[first:last] for tensor in of_tensor] for of_tensor in trained_moments],
+            step=steps[first : first + 1],
+            moving=None,
+            weight_decay=block.weight_decay,
+        )
+        for first, last in pairwise([0, *changes.tolist(), len(steps)])
+        if moving[first]
+    ]
 
 
 def _trained(tensors: list[Tensor], block: Block) -> list[Tensor]:
@@ -189,7 +212,7 @@ def _trained(tensors: list[Tensor], block: Block) -> list[Tensor]:
 
 
 def _norms(grads: list[Tensor]) -> Tensor:
-    """Return the norm of each module over all its gradients ``[G]``."""
+    """Compute the norm of each module over all its gradients, ``[G]``."""
     parts = torch.stack([torch.linalg.vector_norm(grad.flatten(1), dim=1) for grad in grads], 1)
     return torch.linalg.vector_norm(parts, dim=1)
 
@@ -201,28 +224,35 @@ def _norms(grads: list[Tensor]) -> Tensor:
 def apply(
     ranges: list[list[RowRange]], grads: list[list[Tensor]], rate: Tensor, optimizer: HostOptimizer, by_step: bool
 ) -> None:
-    """Step the ranges of all blocks, in place; ``grads[block][tensor]`` are of whole blocks.
+    """Step the ranges of all blocks, in place.
 
-    All is elementwise, so a row never sees another. Rows of equal step (``by_step``) go through torch's fused AdamW
-    where that rounds a row the same beside any others. The tests hold both ways to torch.optim, row by row.
+    All is elementwise, so a row never sees another. Rows of equal step go through torch's fused AdamW where that rounds
+    a row the same beside any others. The tests hold both ways to torch.optim, row by row.
+
+    Args:
+        ranges: By block.
+        grads: By block and tensor, of whole blocks.
+        rate: The learning rate, ``[1]``.
+        optimizer: Its kind and settings.
+        by_step: Rows of a range have equal steps.
     """
     fused = by_step and optimizer.name == "adamw"
     # By decay: parameters, gradients, means, variances and steps of one fused call.
     calls: dict[float, list[list[Tensor]]] = {}
-    for own, of_block in zip(ranges, grads, strict=True):
-        for part in own:
+    for block_ranges, block_grads in zip(ranges, grads, strict=True):
+        for part in block_ranges:
             step = part.step[0].float() if fused else part.step
-            for param, whole, moments in zip(part.params, of_block, part.moments, strict=True):
-                grad = whole[part.rows]
+            for param, block_grad, moments in zip(part.params, block_grads, part.moments, strict=True):
+                grad = block_grad[part.rows]
                 if not fused or param[0].numel() % LANES:
                     _step(part, param, grad, moments, rate, optimizer)
                     continue
                 call = calls.setdefault(part.weight_decay, [[], [], [], [], []])
                 for tensors, tensor in zip(call, (param, grad.contiguous(), *moments, step), strict=True):
                     tensors.append(tensor)
-    for decay, (params, flat, means, variances, steps) in calls.items():
+    for decay, (params, param_grads, means, variances, steps) in calls.items():
         torch._fused_adamw_(  # pyright: ignore[reportPrivateImportUsage]
-            params, flat, means, variances, [], steps, lr=float(rate), beta1=ADAM_BETAS[0], beta2=ADAM_BETAS[1],
+            params, param_grads, means, variances, [], steps, lr=float(rate), beta1=ADAM_BETAS[0], beta2=ADAM_BETAS[1],
             weight_decay=decay, eps=ADAM_EPS, amsgrad=False, maximize=False,
         )  # fmt: skip
 
@@ -240,7 +270,9 @@ def _step(
             velocity.add_(param, alpha=part.weight_decay)
         param.addcmul_(rate, velocity, value=-1)
     else:  # torch.optim.AdamW (Loshchilov and Hutter 2019, arXiv 1711.05101)
-        (mean, variance), (beta1, beta2), step = moments, ADAM_BETAS, part.step.view(wide)
+        mean, variance = moments
+        beta1, beta2 = ADAM_BETAS
+        step = part.step.view(wide)
         # float64, then rounded: the last bit of pow would depend on the row's place among others.
         correction1 = (1 - beta1**step).to(param.dtype)
         correction2 = (1 - beta2**step).sqrt().to(param.dtype)
@@ -250,5 +282,5 @@ def _step(
         denominator = (variance.sqrt() / correction2).add_(ADAM_EPS)
         param.addcdiv_(mean * (rate / correction1), denominator, value=-1)
     if before is not None and part.moving is not None:
-        for tensor, old in zip((param, *moments), before, strict=True):
-            tensor.copy_(torch.where(part.moving.view(wide), tensor, old))
+        for tensor, value in zip((param, *moments), before, strict=True):
+            tensor.copy_(torch.where(part.moving.view(wide), tensor, value))

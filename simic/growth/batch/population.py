@@ -1,4 +1,4 @@
-"""E growing hosts as one computation: initialise, train an epoch, evaluate configurations, save and restore."""
+"""E growing hosts as one computation: initialise, train an epoch, evaluate configurations, roll back."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -12,7 +12,7 @@ from torch import Tensor
 from simic import rng
 from simic.data.batches import Dataset
 from simic.growth.batch.alignment import Alignments
-from simic.growth.batch.arena import MOMENTS, Arena, Block, Rows, named
+from simic.growth.batch.arena import MOMENTS, Arena, Block, Rows
 from simic.growth.batch.forward import Backend, Templates, Weights, gate_name, run_streams, seed_name
 from simic.growth.batch.groups import Flags, Integers, Plan, SlotState, alike, evaluation_plan, training_plan
 from simic.growth.batch.statistics import SeedNorms, TrainStats, score, train_statistics
@@ -40,19 +40,21 @@ class Answers:
     loss: Tensor  # [Cfg, E] mean cross-entropy in nats
 
 
-@dataclass(frozen=True)
-class Snapshot:
-    """Parameters and optimizer state of all hosts and their seeds at one time (or, merged, at one time per host)."""
-
-    stores: dict[str, Rows]
-
-
 class Population:
-    """E hosts of one kind with their seeds, trained together; ``backend``: auto, vmap or loop.
-    ``checked``: another process has tried the blueprints, and is asked what seeds weigh.
+    """E hosts of one kind with their seeds, trained together.
 
     ``learning_rate`` may be changed between epochs. ``group`` hosts run at once, as many as the memory was seen to
     hold; at first all. Seed and gate rows are allocated per slot and blueprint when the first host germinates one.
+
+    Args:
+        host: Their kind.
+        blueprints: Kinds of seeds.
+        env_ids: Global numbers of the hosts, int64 ``[E]``.
+        rng_seed: Keys first parameters.
+        optimizer: How hosts and seeds train.
+        device: Where they are.
+        backend: ``auto``, ``vmap`` or ``loop``.
+        checked: Another process has tried the blueprints, and is asked what seeds weigh.
     """
 
     def __init__(
@@ -66,7 +68,10 @@ class Population:
         backend: Backend = "auto",
         checked: bool = False,
     ) -> None:
-        self.host, self.blueprints, self.rng_seed, self.optimizer = host, blueprints, rng_seed, optimizer
+        self.host = host
+        self.blueprints = blueprints
+        self.rng_seed = rng_seed
+        self.optimizer = optimizer
         self.device = torch.device(device)
         self.env_ids = env_ids.to(self.device)
         self.templates = Templates(host, blueprints, checked)
@@ -75,13 +80,15 @@ class Population:
         self.backend: Backend = backend
         if not checked:
             self._seed_params, self._seed_flops, self._gate_params, self._gate_flops = self._counts()
+        # Which parameters start at zero under MULTIPLY, by slot and blueprint.
         self._closing = [
-            [template.columns(item.closing).to(device) for template, item in zip(kinds, blueprints, strict=True)]
-            for kinds in self.templates.seeds
+            [template.columns(item.closing).to(device) for template, item in zip(templates, blueprints, strict=True)]
+            for templates in self.templates.seeds
         ]
         self.iteration = -1
         self.tasks = torch.zeros_like(self.env_ids)
         self._stores: dict[str, Rows] = {}
+        self._snapshot: dict[str, Rows] = {}
         self._fits = Fits()
         self._alignments: Alignments | None = None
 
@@ -94,8 +101,12 @@ class Population:
     # --- structure ---
 
     def reset(self, iteration: int, tasks: Tensor | None = None, env_ids: Tensor | None = None) -> None:
-        """Initialise fresh hosts by hash of (rng_seed, iteration, env id), each for its task of the data ``[E]``
-        (default: the first of all); every seed is gone. ``env_ids`` rename the hosts.
+        """Initialise fresh hosts by hash of (rng_seed, iteration, env id); every seed is gone.
+
+        Args:
+            iteration: Names the episode.
+            tasks: Each host's task of the data, ``[E]``; None: the first.
+            env_ids: Other numbers of the hosts, ``[E]``.
         """
         self.iteration = iteration
         self.env_ids = self.env_ids if env_ids is None else env_ids
@@ -106,22 +117,28 @@ class Population:
         self._store("host").start(torch.arange(len(self), device=self.device), torch.cat(rows, 1))
 
     def germinate(self, slots: Slots, rows: Tensor | Flags, data: Dataset, state: SlotState | None = None) -> None:
-        """Initialise the seeds and gates of ``rows [E, K]`` bool by hash of (iteration, env id, slot, nth germination);
-        moments and steps are zero. Under MULTIPLY the blueprint's closing parameters start at zero. What a blueprint
-        fits to data is fitted to the first samples of the host's task in ``data``, the training split.
+        """Initialise seeds and gates by hash of (iteration, env id, slot, nth germination).
 
-        Here as below, ``state`` is what was read of ``slots``, if it was.
+        Moments and steps are zero. Under MULTIPLY the blueprint's closing parameters start at zero.
+
+        Args:
+            slots: The slots, in which the seeds already stand.
+            rows: Where they are new, bool ``[E, K]``.
+            data: The training split: what a blueprint fits is fitted to the first samples of the host's task.
+            state: What was read of ``slots``, if it was.
         """
-        state, chosen = state or SlotState.read(slots), flags_of(rows)
-        for slot in np.flatnonzero(chosen.any(0)).tolist():
-            for kind in np.unique(state.blueprint[chosen[:, slot], slot]).tolist():
-                which = np.flatnonzero(chosen[:, slot] & (state.blueprint[:, slot] == kind))
-                self._germinate(slots, slot, kind, upload(which, self.device), data)
+        state = state or SlotState.read(slots)
+        is_new = flags_of(rows)
+        for slot in np.flatnonzero(is_new.any(0)).tolist():
+            for kind in np.unique(state.blueprint[is_new[:, slot], slot]).tolist():
+                hosts = np.flatnonzero(is_new[:, slot] & (state.blueprint[:, slot] == kind))
+                self._germinate(slots, slot, kind, upload(hosts, self.device), data)
 
     def _germinate(self, slots: Slots, slot: int, kind: int, hosts: Tensor, data: Dataset) -> None:
         key = partial(rng.key, self.rng_seed, Purpose.SEED_INIT, self.iteration, self.env_ids[hosts], slot)
         germination = slots.germinations[hosts, slot]
-        template, gate = self.templates.seeds[slot][kind], self.templates.gates[slot]
+        template = self.templates.seeds[slot][kind]
+        gate = self.templates.gates[slot]
         param = template.draw(key(germination, SEED_MODULE, device=self.device))
         if template.fits:
             param = template.with_fit(param, self._fits.of(template, data, self.tasks[hosts]))
@@ -131,7 +148,7 @@ class Population:
         self._store(gate_name(slot)).start(hosts, gate_param)
 
     def aligned(self, data: Dataset) -> Tensor:
-        """Return the alignment of each blueprint with each host's task in ``data``, the training split, ``[E, P]``; 0
+        """Measure the alignment of each blueprint with each host's task in ``data``, the training split, ``[E, P]``; 0
         where seeds read features of the host.
         """
         if not self.host.reads_input:
@@ -143,7 +160,14 @@ class Population:
     # --- training ---
 
     def train_epoch(self, slots: Slots, data: Dataset, order: Tensor, state: SlotState | None = None) -> TrainStats:
-        """Train in one pass over ``order [E, n, B]`` (rows of the data); update hosts and learning seeds in place."""
+        """Train hosts and learning seeds for an epoch, in place.
+
+        Args:
+            slots: The slots.
+            data: The training split.
+            order: Rows of the data, int64 ``[E, batches, batch size]``.
+            state: What was read of ``slots``, if it was.
+        """
         state = state or SlotState.read(slots)
         parts, places = self._in_groups(
             state, lambda hosts: self._train(hosts, state.of(hosts), slots.alpha, data, order)
@@ -155,16 +179,20 @@ class Population:
 
     def _train(self, hosts: Integers, state: SlotState, alpha: Tensor, data: Dataset, order: Tensor) -> TrainStats:
         """Train some hosts for an epoch; nothing is written before its end."""
-        chosen = upload(hosts, self.device)
-        plan = training_plan(state, alpha[chosen], self.host.isolated)
-        blocks = self._blocks(plan, chosen)
+        # What trains, gathered.
+        rows = upload(hosts, self.device)
+        plan = training_plan(state, alpha[rows], self.host.isolated)
+        blocks = self._blocks(plan, rows)
         arena = Arena(blocks, self.learning_rate, self.optimizer, self.device)
         leaves = arena.leaves()
-        weights = self._weights(blocks, arena.params)
+        weights = self._weights(blocks, [tensors.params for tensors in arena.blocks])
+        lacking = self._lacking(data, rows)
+
+        # One step a batch.
         losses, corrects, norms = [], [], []
-        lacking = self._lacking(data, chosen)
-        for batch in order[chosen].unbind(1):
-            x, y = (part.index_select(0, batch.flatten()).unflatten(0, batch.shape) for part in (data.x, data.y))
+        for batch in order[rows].unbind(1):
+            x = data.x.index_select(0, batch.flatten()).unflatten(0, batch.shape)
+            y = data.y.index_select(0, batch.flatten()).unflatten(0, batch.shape)
             logits = run_streams(self.backend, self.templates, weights, plan, channels_last(x))
             loss, correct = score(logits, y, lacking)
             loss = loss.mean(1)
@@ -173,6 +201,8 @@ class Population:
             losses.append(loss.detach())
             corrects.append(correct.float().mean(1))
         arena.scatter()
+
+        # Statistics of the epoch.
         per_block = [torch.stack(block) for block in zip(*norms, strict=True)]
         seeds = [
             SeedNorms(int(block.name.split(".")[1]), block.places, norm, block.columns.params)
@@ -196,9 +226,10 @@ class Population:
         small = self.host.reads_input and self.device == CPU
         hosts = alike(state) if small else np.arange(len(self))
         most = min(ALIKE_HOSTS, self.group) if small else self.group
-        done, results = 0, []
-        while done < len(self):
-            part = hosts[done : done + most]
+        first = 0
+        results: list[T] = []
+        while first < len(self):
+            part = hosts[first : first + most]
             try:
                 results.append(work(part))
             except torch.OutOfMemoryError:
@@ -206,40 +237,47 @@ class Population:
                     raise
                 self.group = most = (len(part) + 1) // 2
                 continue
-            done += len(part)
+            first += len(part)
         return results, upload(np.argsort(hosts), self.device) if small else None
 
-    def _blocks(self, plan: Plan, everyone: Tensor) -> list[Block]:
-        """Return what trains: the hosts, then per slot the groups of seeds and the gates of gated seeds."""
-        everybody = torch.arange(len(everyone), device=self.device)
-        blocks = [self._block("host", everyone, everybody, np.zeros(len(everyone), dtype=bool))]
+    def _blocks(self, plan: Plan, rows: Tensor) -> list[Block]:
+        """List what trains of hosts in these rows: they, then per slot the groups of seeds and the gates of gated
+        seeds.
+        """
+        blocks = [self._block("host", rows, torch.arange(len(rows), device=self.device), np.zeros(len(rows), bool))]
         for slot, groups in enumerate(plan.slots):
             if groups is None:
                 continue
             for kind, first, last in groups.blueprints:
                 places = groups.hosts[first:last]
-                blocks.append(self._block(seed_name(slot, kind), everyone, places, groups.frozen[first:last]))
+                blocks.append(self._block(seed_name(slot, kind), rows, places, groups.frozen[first:last]))
             if gated := groups.gated():
                 places = groups.hosts[gated.positions]
-                blocks.append(self._block(gate_name(slot), everyone, places, gated.frozen))
+                blocks.append(self._block(gate_name(slot), rows, places, gated.frozen))
         return blocks
 
-    def _block(self, name: str, everyone: Tensor, places: Tensor, frozen: Flags) -> Block:
+    def _block(self, name: str, rows: Tensor, places: Tensor, frozen: Flags) -> Block:
         decay = self.optimizer.weight_decay if name == "host" else self.optimizer.seed_weight_decay
-        return Block(name, self._stores[name], everyone[places], places, frozen, decay, self._columns(name))
+        return Block(name, self._stores[name], rows[places], places, frozen, decay, self._columns(name))
 
     def _weights(self, blocks: list[Block], tensors: list[list[Tensor]]) -> Weights:
-        by_name = {block.name: own for block, own in zip(blocks, tensors, strict=True)}
+        by_name = {block.name: params for block, params in zip(blocks, tensors, strict=True)}
         return Weights(self.templates.of_host(by_name.pop("host")), by_name)
 
     # --- evaluation ---
 
     @torch.no_grad()
     def evaluate(self, slots: Slots, data: Dataset, off: Tensor | Flags, state: SlotState | None = None) -> Answers:
-        """Evaluate every configuration ``off [Cfg, E, K]`` bool (seeds forced out of the forward; the others at live
-        alpha) on all samples, in one pass that shares what configurations have in common.
+        """Evaluate configurations on all samples, in one pass that shares what they have in common.
+
+        Args:
+            slots: The slots.
+            data: The samples.
+            off: Seeds that are forced out of the forward, bool ``[Cfg, E, K]``; the others are at live alpha.
+            state: What was read of ``slots``, if it was.
         """
-        state, flags = state or SlotState.read(slots), flags_of(off)
+        state = state or SlotState.read(slots)
+        flags = flags_of(off)
         parts, places = self._in_groups(
             state, lambda hosts: self._evaluate(hosts, state.of(hosts), slots.alpha, data, flags[:, hosts])
         )
@@ -249,44 +287,48 @@ class Population:
     def _evaluate(
         self, hosts: Integers, state: SlotState, alpha: Tensor, data: Dataset, off: Flags
     ) -> tuple[Tensor, Tensor]:
-        """Return correct answers ``[Cfg, hosts, N]`` and mean loss ``[Cfg, hosts]``."""
-        correct, loss = [], []
-        chosen = upload(hosts, self.device)
-        plan, stream_of = evaluation_plan(state, off, alpha[chosen])
-        blocks = self._blocks(plan, chosen)
+        """Compute correct answers ``[Cfg, hosts, N]`` and mean loss ``[Cfg, hosts]``."""
+        rows = upload(hosts, self.device)
+        plan, stream_of = evaluation_plan(state, off, alpha[rows])
+        blocks = self._blocks(plan, rows)
         weights = self._weights(blocks, [block.gathered() for block in blocks])
-        chunk = max(1, EVALUATION_POSITIONS // data.y[0].numel())
-        owner, lacking = plan.hosts[-1], self._lacking(data, chosen)
+        lacking = self._lacking(data, rows)
+        owner = plan.hosts[-1]  # of each stream, where there are more streams than hosts
         if owner is not None and lacking is not None:
             lacking = lacking[owner]
+
+        # A few samples at a time.
+        corrects, losses = [], []
+        chunk = max(1, EVALUATION_POSITIONS // data.y[0].numel())
         for start in range(0, len(data), chunk):
-            x, y = self._samples(data, chosen, slice(start, start + chunk))
+            x, y = self._samples(data, rows, slice(start, start + chunk))
             logits = run_streams(self.backend, self.templates, weights, plan, x)
-            scored = score(logits, y if owner is None else y[owner], lacking)
-            loss.append(scored[0])
-            correct.append(scored[1])
-        return torch.cat(correct, 1)[stream_of], torch.cat(loss, 1).mean(1)[stream_of]
+            loss, correct = score(logits, y if owner is None else y[owner], lacking)
+            losses.append(loss)
+            corrects.append(correct)
+        return torch.cat(corrects, 1)[stream_of], torch.cat(losses, 1).mean(1)[stream_of]
 
     def _samples(self, data: Dataset, hosts: Tensor, samples: slice) -> tuple[Tensor, Tensor]:
-        """Return samples of the task of each of some hosts: ``x [G, n, …]``, ``y [G, n, …]``."""
+        """Take samples of the task of each of some hosts: ``x [G, n, …]``, ``y [G, n, …]``."""
         if data.tasks > 1:
             x, y = data.of_tasks(self.tasks[hosts], samples)
             return channels_last(x), y
-        x, y = channels_last(data.x[None, samples]), data.y[None, samples]
+        x = channels_last(data.x[None, samples])
+        y = data.y[None, samples]
         return x.expand(len(hosts), *x.shape[1:]), y.expand(len(hosts), *y.shape[1:])
 
     def _lacking(self, data: Dataset, hosts: Tensor) -> Tensor | None:
-        """Return the classes that the hosts' tasks do not have, bool ``[G, classes]``; None where none lacks any."""
+        """Tell which classes the hosts' tasks do not have, bool ``[G, classes]``; None where none lacks any."""
         return None if data.lacking is None else data.lacking[self.tasks[hosts]]
 
     # --- what it weighs ---
 
     def seed_params(self, slots: Slots) -> Tensor:
-        """Return the parameters of each seed, with its gate if it has one ``[E, K]`` int64; 0 without a seed."""
+        """Count the parameters of each seed, with its gate if it has one ``[E, K]`` int64; 0 without a seed."""
         return self._weigh(slots, self._seed_params, self._gate_params)
 
     def seed_flops(self, slots: Slots) -> Tensor:
-        """Return the FLOPs per sample of each seed, with its gate if it has one ``[E, K]`` int64; 0 without a seed."""
+        """Count the FLOPs per sample of each seed, with its gate if it has one ``[E, K]`` int64; 0 without a seed."""
         return self._weigh(slots, self._seed_flops, self._gate_flops)
 
     def _weigh(self, slots: Slots, seeds: Tensor, gates: Tensor) -> Tensor:
@@ -295,79 +337,69 @@ class Population:
         return weight * in_stages(slots.stage, LIVE_STAGES)
 
     def _counts(self) -> list[Tensor]:
-        """Return the parameters and FLOPs of the blueprints ``[K, P]`` and of the gates ``[K]``."""
-        shapes, own = self.host.slot_shapes, self.host.seed_shapes
-        seeds = [[[b.params(shape) for b in self.blueprints] for shape in own]]
-        seeds.append([[b.flops(shape) for b in self.blueprints] for shape in own])
-        gates = [[template.layout.params for template in self.templates.gates]]
-        gates.append([count_flops(t.module, shape) for t, shape in zip(self.templates.gates, shapes, strict=True)])
-        return [torch.tensor(table, device=self.device) for table in (*seeds, *gates)]
+        """Count parameters and FLOPs of the blueprints ``[K, P]`` and of the gates ``[K]``."""
+        seed_shapes = self.host.seed_shapes
+        gates = list(zip(self.templates.gates, self.host.slot_shapes, strict=True))
+        tables = (
+            [[blueprint.params(shape) for blueprint in self.blueprints] for shape in seed_shapes],
+            [[blueprint.flops(shape) for blueprint in self.blueprints] for shape in seed_shapes],
+            [gate.layout.params for gate, _ in gates],
+            [count_flops(gate.module, shape) for gate, shape in gates],
+        )
+        return [torch.tensor(table, device=self.device) for table in tables]
 
-    # --- saving ---
+    # --- rollback ---
 
-    def snapshot(self) -> Snapshot:
-        """Return a copy of all parameters and optimizer state."""
-        return Snapshot({name: store.clone() for name, store in self._stores.items()})
+    def take_snapshot(self) -> None:
+        """Remember all parameters and optimizer state; the snapshot before is forgotten."""
+        self._snapshot = {name: store.clone() for name, store in self._stores.items()}
 
-    def refresh(self, snapshot: Snapshot, rows: Tensor, slots: Slots) -> None:
-        """Update a snapshot in ``rows [E]`` bool: hosts and FOSSILIZED seeds; who restores prunes all others."""
+    def refresh_snapshot(self, hosts: Tensor, slots: Slots) -> None:
+        """Update the snapshot in ``hosts [E]`` bool: hosts and FOSSILIZED seeds; who restores prunes all others."""
         for name, store in self._stores.items():
-            kept = rows
+            rows = hosts
             if name != "host":
-                kind, slot, *which = name.split(".")
-                kept = rows & (slots.stage[:, int(slot)] == Stage.FOSSILIZED)
-                kept = kept if kind == "gate" else kept & (slots.blueprint[:, int(slot)] == int(which[0]))
-            if name not in snapshot.stores:
-                snapshot.stores[name] = self._new_store(name)
-            snapshot.stores[name].copy_where(kept, store)
+                kind, slot, *blueprint = name.split(".")
+                rows = hosts & (slots.stage[:, int(slot)] == Stage.FOSSILIZED)
+                if kind == "seed":
+                    rows = rows & (slots.blueprint[:, int(slot)] == int(blueprint[0]))
+            if name not in self._snapshot:
+                self._snapshot[name] = self._new_store(name)
+            self._snapshot[name].copy_where(rows, store)
 
-    def restore(self, snapshot: Snapshot, rows: Tensor) -> None:
-        """Put host and seeds of ``rows [E]`` bool back to the snapshot, optimizer state included; leave all others.
+    def restore(self, hosts: Tensor) -> None:
+        """Put ``hosts [E]`` bool and their seeds back to the snapshot, optimizer state included; leave all others.
 
         The caller prunes the seeds that are not FOSSILIZED.
         """
-        for name, store in snapshot.stores.items():
-            self._stores[name].copy_where(rows, store)
+        for name, store in self._snapshot.items():
+            self._stores[name].copy_where(hosts, store)
 
     def named_parameters(self, slots: Slots, row: int) -> dict[str, Tensor]:
-        """Return copies on the CPU of the parameters of a host and its seeds, named as in ``export.GrownNetwork``."""
+        """Copy the parameters of a host and its seeds to the CPU, named as in ``GrownNetwork``."""
         owners: list[tuple[str, Template, Tensor]] = []
         segments = self._stores["host"].param[row].split([template.layout.width for template in self.templates.host])
         for k, (template, flat) in enumerate(zip(self.templates.host, segments, strict=True)):
             owners.append((f"segments.{k}" if k < self.host.slots else "head", template, flat))
         for slot in in_stages(slots.stage[row], LIVE_STAGES).nonzero().flatten().tolist():
             kind = int(slots.blueprint[row, slot])
-            seed, gate = self.templates.seeds[slot][kind], self.templates.gates[slot]
-            owners.append((f"joints.{slot}.seed", seed, self._stores[seed_name(slot, kind)].param[row]))
-            owners.append((f"joints.{slot}.gate", gate, self._stores[gate_name(slot)].param[row]))
+            seed = self._stores[seed_name(slot, kind)].param[row]
+            gate = self._stores[gate_name(slot)].param[row]
+            owners.append((f"joints.{slot}.seed", self.templates.seeds[slot][kind], seed))
+            owners.append((f"joints.{slot}.gate", self.templates.gates[slot], gate))
         return {
             f"{owner}.{name}": tensor[0].cpu().clone()
             for owner, template, flat in owners
             for name, tensor in zip(template.names, template.layout.unpack(flat[None]), strict=True)
         }
 
-    def state_dict(self) -> dict[str, Tensor]:
-        """Return copies of everything that mutates."""
-        state = {"iteration": torch.tensor(self.iteration), "group": torch.tensor(self.group)}
-        return state | {"tasks": self.tasks.clone()} | named(self._stores)
-
-    def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        """Restore a ``state_dict`` bit for bit; a state of other shapes is a SimicError."""
-        self._stores = self._stores_of(state)  # first: where it refuses, nothing has changed
-        self.iteration, self.group = int(state["iteration"]), int(state["group"])
-        self.tasks = state["tasks"].to(self.device).clone()
-
-    def _stores_of(self, state: dict[str, Tensor]) -> dict[str, Rows]:
-        names = dict.fromkeys(key.partition("/")[0] for key in state if "/" in key)
-        return {name: self._new_store(name).fill(name, state) for name in names}
-
     def _columns(self, name: str) -> RowLayout:
-        """Return the layout of a row of the store of this name."""
-        kind, *place = name.split(".")
+        """Look up the layout of a row of the store of this name."""
+        kind, *indices = name.split(".")
         if kind == "seed":
-            return self.templates.seeds[int(place[0])][int(place[1])].layout
+            return self.templates.seeds[int(indices[0])][int(indices[1])].layout
         if kind == "gate":
-            return self.templates.gates[int(place[0])].layout
+            return self.templates.gates[int(indices[0])].layout
         layouts = [template.layout for template in self.templates.host]
         return RowLayout(
             [shape for layout in layouts for shape in layout.shapes],
@@ -375,7 +407,7 @@ class Population:
         )
 
     def _store(self, name: str) -> Rows:
-        """Return the rows of this name, allocated at first use."""
+        """Get the store of this name, allocated at first use."""
         if name not in self._stores:
             self._stores[name] = self._new_store(name)
         return self._stores[name]
@@ -385,12 +417,12 @@ class Population:
 
 
 def _gradients(loss: Tensor, leaves: list[list[Tensor]]) -> list[list[Tensor]]:
-    """Return the gradients of the leaves of each block."""
+    """Differentiate by the leaves of each block."""
     flat = [tensor for tensors in leaves for tensor in tensors]
     grads = iter(torch.autograd.grad(loss, flat, allow_unused=True, materialize_grads=True))
     return [[next(grads) for _ in tensors] for tensors in leaves]
 
 
 def flags_of(values: Tensor | Flags) -> Flags:
-    """Return flags on the CPU."""
+    """Bring flags to the CPU."""
     return values.cpu().numpy() if isinstance(values, Tensor) else values

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import numpy as np
@@ -27,7 +27,7 @@ from simic.data.batches import Dataset
 from simic.errors import SimicError
 from simic.growth.batch.forward import Backend
 from simic.growth.batch.groups import Flags, SlotState
-from simic.growth.batch.population import Answers, Population, Snapshot, flags_of
+from simic.growth.batch.population import Answers, Population, flags_of
 from simic.growth.batch.statistics import TrainStats
 from simic.growth.life.vocabulary import Slots
 from simic.growth.networks.blueprints import Blueprint, blueprints_of
@@ -63,54 +63,78 @@ class Recipe:
     host: Host
     input_shape: tuple[int, ...]
     classes: int
-    counts: tuple[int, int]
-    how: tuple[int, HostOptimizer, str, Backend]  # of Population
+    params: int
+    flops_per_sample: int
+    rng_seed: int
+    optimizer: HostOptimizer
+    backend: Backend
 
     def build(self, env_ids: Tensor) -> "Group":
         """Build a group; nothing is counted or tried, for which torch would import its compiler (2 seconds)."""
-        host = build_host(self.host, self.input_shape, self.classes, self.counts)
-        kinds = self.blueprints or blueprints_of(self.host.family)
-        return Group(Population(host, kinds, env_ids, *self.how, checked=True))
-
-
-@dataclass(frozen=True)
-class HeldByName(Snapshot):
-    """Something that every process keeps under this name: a data set, or a snapshot of its hosts."""
-
-    name: int
+        host = build_host(self.host, self.input_shape, self.classes, (self.params, self.flops_per_sample))
+        blueprints = self.blueprints or blueprints_of(self.host.family)
+        population = Population(
+            host, blueprints, env_ids, self.rng_seed, self.optimizer, backend=self.backend, checked=True
+        )
+        return Group(population)
 
 
 class Group:
-    """Some hosts, with the data and the last snapshot that they were asked to keep by name."""
+    """Some hosts, and the data that they were sent, by number. Its methods are what a process is asked for."""
 
     def __init__(self, population: Population) -> None:
         self.population = population
         self.data: dict[int, Dataset] = {}
-        self.snapshots: dict[int, Snapshot] = {}
 
-    def call(self, method: str, arguments: list) -> Any:
-        """Return what the method gives, of this group or else of its population, with kept things for their names."""
-        known = self.data | self.snapshots
-        given = [known[each.name] if isinstance(each, HeldByName) else each for each in arguments]
-        return getattr(self if hasattr(self, method) else self.population, method)(*given)
+    def keep_data(self, number: int, data: Dataset) -> None:
+        self.data[number] = data
 
-    def remember(self, name: int, data: Dataset) -> None:
-        self.data[name] = data
-
-    def reset(self, rng_seed: int, *given: Any) -> None:
+    def reset(self, rng_seed: int, iteration: int, tasks: Tensor | None, env_ids: Tensor | None) -> None:
         self.population.rng_seed = rng_seed
-        self.population.reset(*given)
+        self.population.reset(iteration, tasks, env_ids)
 
-    def snapshot(self, name: int) -> None:
-        self.snapshots = {name: self.population.snapshot()}
+    def germinate(self, slots: Slots, rows: Flags, data: int, state: SlotState) -> None:
+        self.population.germinate(slots, rows, self.data[data], state)
 
-    def evaluate(self, slots: Slots, data: Dataset, off: Flags, state: SlotState) -> Answers:
+    def aligned(self, data: int) -> Tensor:
+        return self.population.aligned(self.data[data])
+
+    def train_epoch(self, slots: Slots, data: int, order: Tensor, state: SlotState) -> TrainStats:
+        return self.population.train_epoch(slots, self.data[data], order, state)
+
+    def evaluate(self, slots: Slots, data: int, off: Flags, state: SlotState) -> Answers:
         """Evaluate ``off [E, Cfg, K]``, hosts first, as all that is cut into groups."""
-        return self.population.evaluate(slots, data, off.swapaxes(0, 1), state)
+        return self.population.evaluate(slots, self.data[data], off.swapaxes(0, 1), state)
+
+    def take_snapshot(self) -> None:
+        self.population.take_snapshot()
+
+    def refresh_snapshot(self, hosts: Tensor, slots: Slots) -> None:
+        self.population.refresh_snapshot(hosts, slots)
+
+    def restore(self, hosts: Tensor) -> None:
+        self.population.restore(hosts)
+
+    def named_parameters(self, slots: Slots, row: int) -> dict[str, Tensor]:
+        return self.population.named_parameters(slots, row)
+
+
+@dataclass(frozen=True)
+class Request:
+    """A method of ``Group`` and its arguments."""
+
+    method: Callable[..., Any]
+    arguments: tuple[Any, ...]
 
 
 class Shards:
-    """A ``Population`` in several processes; this one works on the first groups itself."""
+    """A ``Population`` in several processes; this one works on the first groups itself.
+
+    Args:
+        host: As of a population, like the arguments that follow.
+        layout: Groups and processes.
+        setup: Is called in each other process before it builds its groups.
+    """
 
     def __init__(
         self,
@@ -125,15 +149,30 @@ class Shards:
         layout: Layout,
         setup: Callable[[], object],
     ) -> None:
-        self.host, self.blueprints, self.env_ids, self.rng_seed = host, blueprints, env_ids, rng_seed
-        self.group, self.layout = len(env_ids), layout
-        self._how = rng_seed, optimizer, "cpu", backend
-        registered = None if blueprints == blueprints_of(host.config.family) else blueprints
-        what = host.config, host.input_shape, host.classes
-        self._recipe = Recipe(setup, registered, *what, (host.params, host.flops_per_sample), self._how)
+        self.host = host
+        self.blueprints = blueprints
+        self.env_ids = env_ids
+        self.rng_seed = rng_seed
+        self.group = len(env_ids)
+        self.layout = layout
+        self._recipe = Recipe(
+            setup=setup,
+            blueprints=None if blueprints == blueprints_of(host.config.family) else blueprints,
+            host=host.config,
+            input_shape=host.input_shape,
+            classes=host.classes,
+            params=host.params,
+            flops_per_sample=host.flops_per_sample,
+            rng_seed=rng_seed,
+            optimizer=optimizer,
+            backend=backend,
+        )
+        # The hosts of each group, and the groups of each process.
         starts = range(0, len(env_ids), layout.group)
         self._hosts = [slice(start, min(start + layout.group, len(env_ids))) for start in starts]
-        self._owners = [part.tolist() for part in np.array_split(np.arange(len(self._hosts)), layout.processes)]
+        self._groups_by_process = [
+            groups.tolist() for groups in np.array_split(np.arange(len(self._hosts)), layout.processes)
+        ]
         self._workers: list[ProcessPoolExecutor] = []
         self._start()
 
@@ -142,20 +181,26 @@ class Shards:
 
     def _start(self) -> None:
         """Start the processes; every host waits for its first reset."""
-        self._names, self._known = 0, dict[int, tuple[HeldByName, Dataset]]()
-        context = multiprocessing.get_context("spawn")
-        self._workers = [ProcessPoolExecutor(1, context, begin_process) for _ in self._owners[1:]]
-        own, *others = [{index: self.env_ids[self._hosts[index]] for index in owned} for owned in self._owners]
-        waiting = [
-            worker.submit(_build, _packed((self._recipe, groups)))
-            for worker, groups in zip(self._workers, others, strict=True)
+        self._data: list[Dataset] = []  # that every process has, by number
+        ids_by_process = [
+            {group: self.env_ids[self._hosts[group]] for group in groups} for groups in self._groups_by_process
         ]
-        self._own = {
-            index: Group(Population(self.host, self.blueprints, ids, *self._how)) for index, ids in own.items()
+        context = multiprocessing.get_context("spawn")
+        self._workers = [ProcessPoolExecutor(1, context, begin_process) for _ in ids_by_process[1:]]
+        futures = [
+            worker.submit(_build, _packed((self._recipe, ids)))
+            for worker, ids in zip(self._workers, ids_by_process[1:], strict=True)
+        ]
+        recipe = self._recipe
+        self._local_groups = {
+            group: Group(
+                Population(self.host, self.blueprints, ids, recipe.rng_seed, recipe.optimizer, backend=recipe.backend)
+            )
+            for group, ids in ids_by_process[0].items()
         }
         try:
             with _process_losses():
-                for future in waiting:
+                for future in futures:
                     future.result()
         except BaseException:
             self.close()
@@ -176,103 +221,91 @@ class Shards:
 
     def reset(self, iteration: int, tasks: Tensor | None = None, env_ids: Tensor | None = None) -> None:
         self.env_ids = self.env_ids if env_ids is None else env_ids
-        self._all("reset", self.rng_seed, iteration, tasks, env_ids)
+        self._ask_all(Group.reset, self.rng_seed, iteration, tasks, env_ids)
 
     def germinate(self, slots: Slots, rows: Tensor | Flags, data: Dataset, state: SlotState | None = None) -> None:
-        chosen = flags_of(rows)
-        if chosen.any():
-            self._all("germinate", slots, chosen, self._held(data), state or SlotState.read(slots))
+        is_new = flags_of(rows)
+        if is_new.any():
+            self._ask_all(Group.germinate, slots, is_new, self._sent(data), state or SlotState.read(slots))
 
     def aligned(self, data: Dataset) -> Tensor:
-        return torch.cat(self._all("aligned", self._held(data)))
+        return torch.cat(self._ask_all(Group.aligned, self._sent(data)))
 
     def train_epoch(self, slots: Slots, data: Dataset, order: Tensor, state: SlotState | None = None) -> TrainStats:
-        parts = self._all("train_epoch", slots, self._held(data), order, state or SlotState.read(slots))
-        return TrainStats.joined(parts)
+        state = state or SlotState.read(slots)
+        return TrainStats.joined(self._ask_all(Group.train_epoch, slots, self._sent(data), order, state))
 
     def evaluate(self, slots: Slots, data: Dataset, off: Tensor | Flags, state: SlotState | None = None) -> Answers:
-        by_host = flags_of(off).swapaxes(0, 1)
-        parts = self._all("evaluate", slots, self._held(data), by_host, state or SlotState.read(slots))
+        state = state or SlotState.read(slots)
+        parts = self._ask_all(Group.evaluate, slots, self._sent(data), flags_of(off).swapaxes(0, 1), state)
         return Answers(torch.cat([part.correct for part in parts], 1), torch.cat([part.loss for part in parts], 1))
 
-    def snapshot(self) -> Snapshot:
-        """Keep a snapshot in every process; the one before is forgotten."""
-        self._names += 1
-        self._all("snapshot", self._names)
-        return HeldByName({}, self._names)
+    def take_snapshot(self) -> None:
+        self._ask_all(Group.take_snapshot)
 
-    def refresh(self, snapshot: Snapshot, rows: Tensor, slots: Slots) -> None:
-        self._all("refresh", snapshot, rows, slots)
+    def refresh_snapshot(self, hosts: Tensor, slots: Slots) -> None:
+        self._ask_all(Group.refresh_snapshot, hosts, slots)
 
-    def restore(self, snapshot: Snapshot, rows: Tensor) -> None:
-        self._all("restore", snapshot, rows)
+    def restore(self, hosts: Tensor) -> None:
+        self._ask_all(Group.restore, hosts)
 
     def named_parameters(self, slots: Slots, row: int) -> dict[str, Tensor]:
-        index = row // self.layout.group
-        hosts = self._hosts[index]
-        [tensors] = self._do({index: ("named_parameters", [_part(slots, hosts), row - hosts.start])})
-        return tensors
-
-    def state_dict(self) -> dict[str, Tensor]:
-        """Return everything that mutates; it is the same however hosts are shared out."""
-        return self._joined(self._all("state_dict")) | {"group": torch.tensor(self.group)}
-
-    def _joined(self, parts: list[dict[str, Tensor]]) -> dict[str, Tensor]:
-        """Join the states of all groups. Where no host of a group has had a seed of some kind, its rows are 0."""
-        state: dict[str, Tensor] = {}
-        for name, like in {name: tensor for part in parts for name, tensor in part.items()}.items():
-            rows = [hosts.stop - hosts.start for hosts in self._hosts]
-            own = [
-                part.get(name, like.new_zeros(count, *like.shape[1:])) for part, count in zip(parts, rows, strict=True)
-            ]
-            state[name] = torch.cat(own) if like.ndim else like
-        return state
+        group = row // self.layout.group
+        hosts = self._hosts[group]
+        request = Request(Group.named_parameters, (_rows_of(slots, hosts), row - hosts.start))
+        return self._ask({group: request})[group]
 
     def seed_params(self, slots: Slots) -> Tensor:
-        return self._own[0].population.seed_params(slots)
+        return self._local_groups[0].population.seed_params(slots)
 
     def seed_flops(self, slots: Slots) -> Tensor:
-        return self._own[0].population.seed_flops(slots)
+        return self._local_groups[0].population.seed_flops(slots)
 
     # --- how it is shared out ---
 
-    def _held(self, data: Dataset) -> HeldByName:
-        """Send data once; they are kept here too, so that no other object can take their place in memory."""
-        if id(data) not in self._known:
-            self._names += 1
-            self._known[id(data)] = HeldByName({}, self._names), data
-            self._all("remember", self._names, data)
-        return self._known[id(data)][0]
+    def _sent(self, data: Dataset) -> int:
+        """Send data once, and tell their number. They are kept here too, so that they stay in memory."""
+        for number, sent in enumerate(self._data):
+            if sent is data:
+                return number
+        self._data.append(data)
+        number = len(self._data) - 1
+        self._ask_all(Group.keep_data, number, data)
+        return number
 
-    def _all(self, method: str, *arguments: Any) -> list[Any]:
-        """Ask every group, each with its part of the arguments; answers come in the order of the hosts."""
-        work = {index: [_part(each, hosts) for each in arguments] for index, hosts in enumerate(self._hosts)}
-        return self._do({index: (method, own) for index, own in work.items()})
+    def _ask_all(self, method: Callable[..., Any], *arguments: Any) -> list[Any]:
+        """Ask every group, each with the rows of the arguments that are of its hosts; answers are in their order."""
+        requests = {
+            group: Request(method, tuple(_rows_of(argument, hosts) for argument in arguments))
+            for group, hosts in enumerate(self._hosts)
+        }
+        answers = self._ask(requests)
+        return [answers[group] for group in requests]
 
-    def _do(self, work: dict[int, tuple[str, list]]) -> list[Any]:
-        """Return what some groups answer; raise the SimicError of a group, ProcessLost when a process has gone."""
-        orders = [{index: work[index] for index in owned if index in work} for owned in self._owners]
+    def _ask(self, requests: dict[int, Request]) -> dict[int, Any]:
+        """Ask some groups; raise the SimicError of a group, ProcessLost when a process has gone."""
+        by_process = [
+            {group: requests[group] for group in groups if group in requests} for groups in self._groups_by_process
+        ]
         with _process_losses():
-            waiting = [
-                worker.submit(_perform, _packed(order))
-                for worker, order in zip(self._workers, orders[1:], strict=True)
-                if order
+            futures = [
+                worker.submit(_perform, _packed(part))
+                for worker, part in zip(self._workers, by_process[1:], strict=True)
+                if part
             ]
-            done = _answers(self._own, orders[0])
-            for future in waiting:
-                done |= pickle.loads(future.result())  # noqa: S301 - from our own process
-        return [done[index] for index in work]
+            answers = _answers(self._local_groups, by_process[0])
+            for future in futures:
+                answers |= pickle.loads(future.result())  # noqa: S301 - from our own process
+        return answers
 
 
-def _part(given: Any, hosts: slice) -> Any:
-    """Return what an argument says of some hosts: rows of tensors, one by one or in a record; all of anything else."""
-    if isinstance(given, Tensor | np.ndarray):
-        return given[hosts] if given.ndim else given
-    if isinstance(given, Slots):
-        return replace(given, **_part(vars(given), hosts))
-    if isinstance(given, SlotState):
-        return given.of(hosts)
-    return {name: _part(each, hosts) for name, each in given.items()} if isinstance(given, dict) else given
+def _rows_of(argument: Any, hosts: slice) -> Any:
+    """Cut an argument to some hosts: tensors and arrays with a row for each, records of such; nothing else is cut."""
+    if isinstance(argument, Tensor | np.ndarray):
+        return argument[hosts]
+    if isinstance(argument, Slots):
+        return Slots(**{name: column[hosts] for name, column in vars(argument).items()})
+    return argument.of(hosts) if isinstance(argument, SlotState) else argument
 
 
 def _warn(lost: ProcessLost) -> None:
@@ -280,14 +313,20 @@ def _warn(lost: ProcessLost) -> None:
 
 
 def recovered(population: Population | Shards, work: Callable[[], T], tell: Callable[[ProcessLost], None] = _warn) -> T:
-    """Play episodes that begin with a reset; where a process was lost, play them again, at most RESTARTS times."""
+    """Play episodes that begin with a reset; where a process was lost, play them again, at most RESTARTS times.
+
+    Args:
+        population: Its processes are started again.
+        work: Plays the episodes.
+        tell: Is called with each loss, and may raise.
+    """
     for _ in range(RESTARTS):
         try:
             return work()
         except ProcessLost as lost:
             if isinstance(population, Population):
                 raise
-            tell(lost)  # which may raise: whoever is to stop need not start again
+            tell(lost)
             population.restart()
     return work()
 
@@ -316,14 +355,14 @@ def _unpacked(values: np.ndarray) -> Tensor:
     return torch.from_numpy(values)
 
 
-def _packed(what: Any) -> bytes:
+def _packed(message: Any) -> bytes:
     stream = io.BytesIO()
-    _Packer(stream, pickle.HIGHEST_PROTOCOL).dump(what)
+    _Packer(stream, pickle.HIGHEST_PROTOCOL).dump(message)
     return stream.getvalue()
 
 
-def _answers(groups: dict[int, Group], orders: dict[int, tuple[str, list]]) -> dict[int, Any]:
-    return {index: groups[index].call(method, arguments) for index, (method, arguments) in orders.items()}
+def _answers(groups: dict[int, Group], requests: dict[int, Request]) -> dict[int, Any]:
+    return {group: request.method(groups[group], *request.arguments) for group, request in requests.items()}
 
 
 # --- in the other processes ---
@@ -345,9 +384,9 @@ def _end_with_the_parent() -> None:
 
 
 def _build(message: bytes) -> None:
-    recipe, groups = pickle.loads(message)  # noqa: S301 - from our own process
+    recipe, ids_by_group = pickle.loads(message)  # noqa: S301 - from our own process
     recipe.setup()
-    _groups.update({index: recipe.build(ids) for index, ids in groups.items()})
+    _groups.update({group: recipe.build(ids) for group, ids in ids_by_group.items()})
 
 
 def _perform(message: bytes) -> bytes:

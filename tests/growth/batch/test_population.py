@@ -6,7 +6,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from simic.growth.batch.arena import named
 from simic.growth.batch.population import Population
 from simic.growth.life.vocabulary import Blend, Slots, Stage
 from simic.growth.networks.blueprints import blueprints_of
@@ -21,6 +20,7 @@ from ..worlds import (
     mixed_slots,
     one_seed,
     parameters,
+    stored,
 )
 
 BOTH = pytest.mark.parametrize("family", FAMILIES)
@@ -159,9 +159,9 @@ def test_a_new_seed_starts_without_momentum_and_old_ones_keep_theirs(family: str
     population.train_epoch(slots, DATA[family], make_order(4, 2, 16))
     rows = torch.zeros_like(slots.stage, dtype=torch.bool)
     rows[2, 0] = True
-    before = population.state_dict()
+    before = stored(population._stores)
     population.germinate(slots, rows, DATA[family])
-    after = population.state_dict()
+    after = stored(population._stores)
     assert (after["seed.0.1/momentum"][2] == 0).all()
     assert after["seed.0.1/step"].tolist() == [2, 2, 0, 2]
     others = torch.tensor([0, 1, 3])
@@ -178,12 +178,12 @@ def test_a_refreshed_snapshot_holds_each_host_and_its_fossils_at_their_own_time(
     """Of other seeds and of other hosts it keeps what it had: whoever restores prunes them."""
     population = make_population(family)
     slots = mixed_slots(population)
-    snapshot = population.snapshot()
-    first = named(snapshot.stores)
+    population.take_snapshot()
+    first = stored(population._snapshot)
     population.train_epoch(slots, DATA[family], make_order(8, 2, 16))
     healthy = torch.arange(8) % 2 == 0
-    population.refresh(snapshot, healthy, slots)
-    now, merged = population.state_dict(), named(snapshot.stores)
+    population.refresh_snapshot(healthy, slots)
+    now, merged = stored(population._stores), stored(population._snapshot)
     assert not torch.equal(now["host/param"], first["host/param"])
     fossils = 0
     for name, tensor in merged.items():
@@ -200,11 +200,11 @@ def test_a_refreshed_snapshot_holds_each_host_and_its_fossils_at_their_own_time(
 
 def test_a_snapshot_learns_of_seeds_that_came_after_it() -> None:
     population = make_population("mlp", 3)
-    snapshot = population.snapshot()
+    population.take_snapshot()
     slots = one_seed(population, Stage.FOSSILIZED, 1, alpha=1.0)
-    population.refresh(snapshot, torch.tensor([True, False, True]), slots)
+    population.refresh_snapshot(torch.tensor([True, False, True]), slots)
     seeds = parameters(population)["seed.0.1/param"].clone()
     population._stores["seed.0.1"].param.fill_(7.0)
-    population.restore(snapshot, torch.tensor([True, False, False]))
+    population.restore(torch.tensor([True, False, False]))
     restored = parameters(population)["seed.0.1/param"]
     assert torch.equal(restored[0], seeds[0]) and (restored[1:] == 7.0).all()

@@ -12,7 +12,7 @@ from simic.growth.life.vocabulary import Stage
 from simic.growth.networks.blueprints import blueprints_of
 from simic.growth.networks.hosts import build_host
 
-from ..worlds import generator, logits_of, make_data, make_population, make_table, one_seed, small
+from ..worlds import generator, logits_of, make_data, make_population, make_table, one_seed, small, stored
 
 DATA = make_data()
 KIND = 1
@@ -56,12 +56,12 @@ def test_looking_at_a_population_changes_nothing_of_it() -> None:
     """No gate is made, no seed is drawn, no parameter moves by a validation."""
     population = make_population("cnn", 4)
     slots = one_seed(population, Stage.BLENDING, KIND, alpha=0.5)
-    before = population.state_dict()
+    before = stored(population._stores)
     off = torch.zeros(2, 4, population.host.slots, dtype=torch.bool)
     off[1, :, 0] = True
     population.evaluate(slots, DATA, off)
     logits_of(population, slots, DATA.x)
-    after = population.state_dict()
+    after = stored(population._stores)
     assert before.keys() == after.keys()
     assert all(torch.equal(before[name], after[name]) for name in before)
 
