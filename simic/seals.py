@@ -224,7 +224,8 @@ def broken(root: Path, tree: Params) -> tuple[list[str], list[str]]:
 
     A stage that left nothing is not looked at.
     """
-    problems, looked = list[str](), list[str]()
+    problems = list[str]()
+    looked = list[str]()
     made: dict[str, tuple[str, str]] = {}  # by place: the stage that made it, and its hash then
     for stage, sealed in STAGES.items():
         if stage == "audit" or not any((root / place).exists() for place in sealed.writes):
@@ -251,7 +252,8 @@ def refuse_changed(root: Path, place: str) -> None:
     file = path_of(root, stage)
     if not file.exists():
         return
-    seal, remedy = _read(file), f"dvc checkout brings back what was recorded, or run simic {stage} again"
+    seal = _read(file)
+    remedy = f"dvc checkout brings back what was recorded, or run simic {stage} again"
     if isinstance(seal, str):
         raise SimicError(f"{file}: {seal}; {remedy}")
     if content_hash(root / place) != seal.writes.get(place):

@@ -130,7 +130,9 @@ class LiveView(Lines):
         self._console.print(Text(printable(line), style), soft_wrap=True)
 
     def _picture(self) -> RenderableType:
-        total, now, steps = self._train.iterations, self._clock(), self._train.longest_episode + 1
+        total = self._train.iterations
+        now = self._clock()
+        steps = self._train.longest_episode + 1
         reached = self._done + self._step / steps
         done = reached - self._first  # in this life
         left = f", {duration((now - self._started) / done * (total - reached))} left" if done > 0 else ""

@@ -28,7 +28,8 @@ def main() -> None:
     """Train with params.yaml, alone or under torchrun; `simic train` then publishes and records what is finished."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--fresh", action="store_true", help="throw unfinished training away and train anew")
-    fresh, workspace = parser.parse_args().fresh, Workspace(Path.cwd())
+    fresh = parser.parse_args().fresh
+    workspace = Workspace(Path.cwd())
     with exit_with_message("simic"):
         try:
             _train(params.load(workspace.params), workspace, fresh)
@@ -38,7 +39,8 @@ def main() -> None:
 
 
 def _train(tree: params.Params, workspace: Workspace, fresh: bool) -> None:
-    work, stop = workspace.work(stages.fingerprint(tree, workspace)), threading.Event()
+    work = workspace.work(stages.fingerprint(tree, workspace))
+    stop = threading.Event()
     code = dvc_record.code_revision(workspace.root)
     with stop_on_signals(stop), joined(tree.runtime) as ranks, ExitStack() as held:
         ranks.from_first(lambda: held.enter_context(engine.workspace_lock(workspace)))

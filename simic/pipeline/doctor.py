@@ -38,7 +38,8 @@ class Answer:
 
 def examine(workspace: Workspace) -> list[Answer]:
     """Check what a run needs, in the order in which to put things right."""
-    free, writable = shutil.disk_usage(workspace.root).free / 2**30, os.access(workspace.root, os.W_OK)
+    free = shutil.disk_usage(workspace.root).free / 2**30
+    writable = os.access(workspace.root, os.W_OK)
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU (none is needed)"
     return [
         _asked("packages", _packages),
@@ -93,7 +94,8 @@ def _seals(root: Path) -> Iterator[Answer]:
     for stage, sealed in seals.STAGES.items():
         if not any((root / place).exists() for place in sealed.writes):
             continue
-        name, then = f"made by {stage}", f"simic run does {stage} again, dvc checkout brings back what was recorded"
+        name = f"made by {stage}"
+        then = f"simic run does {stage} again, dvc checkout brings back what was recorded"
         seal = seals.read(root, stage)
         if seal is None:
             yield _damaged(name, f"{seals.path_of(root, stage).relative_to(root)} is missing or not readable", then)
@@ -109,7 +111,8 @@ def _seals(root: Path) -> Iterator[Answer]:
 def _work(folder: Path) -> Iterator[Answer]:
     """Say where training goes on in this folder, and what becomes of what is damaged."""
     name = f"work {run_name(folder.name)}"
-    store, log = CheckpointStore(folder / CHECKPOINTS, 1), Chain.of(folder / LOG)
+    store = CheckpointStore(folder / CHECKPOINTS, 1)
+    log = Chain.of(folder / LOG)
     try:
         start, newer = resume.usable(store, log)
     except SimicError as error:
@@ -120,7 +123,8 @@ def _work(folder: Path) -> Iterator[Answer]:
         then = f"the next start goes on after {start.manifest.iteration} iterations; nothing to do"
         yield Answer(f"{name}, checkpoints", True, f"training goes on after {start.manifest.iteration} iterations")
         # The best checkpoint is the one that the checkpoint to start from names.
-        extent, best = resume.extent_of(start.manifest), start.manifest.best_iteration
+        extent = resume.extent_of(start.manifest)
+        best = start.manifest.best_iteration
         damage = None if best is None else resume.damage_of(store, best, log.links(extent))
         if damage is not None:
             yield _damaged(f"{name}, checkpoint {best}", str(damage), "the next start takes the best of the others")
@@ -128,6 +132,6 @@ def _work(folder: Path) -> Iterator[Answer]:
         yield Answer(f"{name}, checkpoints", True, "none yet; the next start begins at the beginning")
     for iteration, damage in newer.items():
         yield _damaged(f"{name}, checkpoint {iteration}", str(damage), then)
-    if training_work.Training.read(folder).identity is None:
+    if (folder / IDENTITY).exists() and training_work.Training.read(folder).identity is None:
         then = "with its params, data and code the next start writes it again, with others it cannot go on"
-        yield _damaged(f"{name}, {IDENTITY}", "missing or not readable", then)
+        yield _damaged(f"{name}, {IDENTITY}", "its checksum does not match", then)

@@ -57,21 +57,22 @@ def commit(root: Path, stage: str) -> None:
     """Record the stage's outputs as they are now; wait for another DVC process to finish before giving up."""
     adopt_scm(root)
     restore(root)
-    kept, lock = Workspace(root).state / f"{BEFORE}{stage}", root / "dvc.lock"
-    kept.parent.mkdir(exist_ok=True)
-    durable.replace_file(kept, lock.read_bytes() if lock.exists() else b"")
+    copy = Workspace(root).state / f"{BEFORE}{stage}"
+    lock = root / "dvc.lock"
+    copy.parent.mkdir(exist_ok=True)
+    durable.replace_file(copy, lock.read_bytes() if lock.exists() else b"")
     try:
         # Not -q: that would silence the reason of a failure. Relinking takes outputs away for a moment.
         _patiently(root, "commit", "--no-relink", "-f", stage)
     except Busy as busy:
-        kept.unlink()
+        copy.unlink()
         # Not lost: the outputs are in place, only their record is missing.
         raise Busy(f"{busy}; stage {stage} is done but not recorded; to record it: dvc commit -f {stage}") from None
     except SimicError:
         with suppress(OSError):  # no room for it: then the copy stays, and is put back by the next command
             restore(root)
         raise
-    kept.unlink()
+    copy.unlink()
 
 
 def default_remote(root: Path) -> str | None:
@@ -97,12 +98,13 @@ def push(root: Path) -> int:
 def restore(root: Path) -> None:
     """Restore dvc.lock where DVC, which writes it in place, was killed meanwhile and lost other stages."""
     lock = root / "dvc.lock"
-    for kept in Workspace(root).state.glob(f"{BEFORE}*"):
-        stage, before = kept.name.removeprefix(BEFORE), kept.read_bytes()
+    for copy in Workspace(root).state.glob(f"{BEFORE}*"):
+        stage = copy.name.removeprefix(BEFORE)
+        before = copy.read_bytes()
         try:
             now = _stages(lock)
             lost = bool(before) and any(
-                now.get(name) != entry for name, entry in _stages(kept).items() if name != stage
+                now.get(name) != entry for name, entry in _stages(copy).items() if name != stage
             )
         except ValueError:
             lost = True
@@ -110,7 +112,7 @@ def restore(root: Path) -> None:
             durable.replace_file(lock, before)
         elif lost:  # there was none
             lock.unlink()
-        kept.unlink()
+        copy.unlink()
 
 
 def _stages(lock: Path) -> dict[str, Any]:

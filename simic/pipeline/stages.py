@@ -206,7 +206,8 @@ def explain(params: Params, workspace: Workspace, task: str, step: int) -> str:
     from simic.evaluation import explain as explaining
     from simic.evaluation import result
 
-    evaluation, device = result.read(unchanged(workspace, workspace.evaluation)), machine.configure(params.runtime)
+    evaluation = result.read(unchanged(workspace, workspace.evaluation))
+    device = machine.configure(params.runtime)
     kept = checkpoint.read_published(workspace.checkpoints, evaluation.checkpoint or params.evaluate.checkpoint)
     return explaining.explain(evaluation, kept, workspace.prepared, params.runtime, device, task, step)
 

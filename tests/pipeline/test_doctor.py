@@ -97,9 +97,9 @@ def test_without_a_good_checkpoint_the_next_start_refuses(work: Path, prepared: 
         goes_on_after(work, prepared)
 
 
-def test_a_damaged_recipe_and_another_format_are_named(work: Path) -> None:
-    (work / "recipe.json").write_text("{}")
-    assert "its checksum does not match" in bad(work)["recipe.json"]
+def test_a_damaged_identity_and_another_format_are_named(work: Path) -> None:
+    (work / "identity.json").write_text("{}")
+    assert "its checksum does not match" in bad(work)["identity.json"]
     manifest = work / "checkpoints" / "000004" / "manifest.json"
     manifest.write_bytes(durable.with_checksum(durable.checked(manifest.read_bytes()) | {"format_version": 99}))
     assert "format version 99" in bad(work)["checkpoints"]
