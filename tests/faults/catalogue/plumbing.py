@@ -60,12 +60,16 @@ FAULTS: Faults = {
     "host-moments-forgotten": fault(
         "Hosts lose the moments of their optimizer after each epoch.",
         "reference/test_small_runs.py::test_a_small_training_is_what_the_reference_computes[tables, lstm]",
-        Patch(ARENA, "**moments", "**{name: [torch.zeros_like(each) for each in of] for name, of in moments.items()}"),
+        Patch(
+            ARENA,
+            "**self.moments}",
+            "**{name: [torch.zeros_like(each) for each in of] for name, of in self.moments.items()}}",
+        ),
     ),
     "host-optimizer-steps-twice": fault(
         "Hosts and seeds make two steps for each minibatch.",
         "reference/test_small_runs.py::test_a_small_training_is_what_the_reference_computes[tables, lstm]",
-        Patch(ARENA, "apply(self._ranges, grads", "for _ in '12':\n            apply(self._ranges, grads"),
+        Patch(ARENA, "apply([tensors.ranges", "for _ in '12':\n            apply([tensors.ranges"),
     ),
     "seeds-decay-like-hosts": fault(
         "Seeds have the weight decay of hosts, though params.yaml gives them none.",

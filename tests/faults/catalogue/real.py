@@ -126,10 +126,10 @@ FAULTS: Faults = {
         "reference/test_small_runs.py::test_many_hosts_in_two_processes_are_what_the_reference_computes",
         Patch(
             SHARDS,
-            "env_ids, *self.how",
-            "env_ids, self.how[0], self.how[1].model_copy(\n"
-            '            update={"learning_rate": self.how[1].learning_rate / 2}\n'
-            "        ), *self.how[2:]",
+            "env_ids, self.rng_seed, self.optimizer,",
+            "env_ids, self.rng_seed, self.optimizer.model_copy(\n"
+            '            update={"learning_rate": self.optimizer.learning_rate / 2}\n'
+            "        ),",
         ),
     ),
     "second-process-answers-for-its-neighbours": fault(
@@ -142,8 +142,8 @@ FAULTS: Faults = {
         "growth/batch/test_shards.py",
         Patch(
             SHARDS,
-            "_held(data), order, ",
-            "_held(data), torch.cat((order[: self.layout.group], order[self.layout.group :].flip(1))), ",
+            "_sent(data), order, ",
+            "_sent(data), torch.cat((order[: self.layout.group], order[self.layout.group :].flip(1))), ",
         ),
     ),
     "second-process-begins-as-before": fault(
@@ -151,8 +151,8 @@ FAULTS: Faults = {
         "reference/test_small_runs.py::test_many_hosts_in_two_processes_are_what_the_reference_computes",
         Patch(
             SHARDS,
-            "self.population.reset(*given)",
-            "self.population.reset(given[0] - int(self.population.env_ids[0] > 0), *given[1:])",
+            "self.population.reset(iteration, ",
+            "self.population.reset(iteration - int(self.population.env_ids[0] > 0), ",
         ),
     ),
     # Headroom.
