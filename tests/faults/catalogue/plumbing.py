@@ -48,7 +48,7 @@ FAULTS: Faults = {
         "reference/test_small_runs.py::test_a_small_training_is_what_the_reference_computes[tables, lstm]",
         Patch(
             ARENA,
-            "[_norms(own) for own in grads]",
+            "[_norms(block_grads) for block_grads in grads]",
             "list(map(_norms, grads := [[g * float(i > 0) for g in of] for i, of in enumerate(grads)]))",
         ),
     ),
