@@ -369,7 +369,7 @@ class Adam(torch.optim.AdamW):
 # Update: minibatches → losses → step or stop.
 
 
-class Verdict(NamedTuple):
+class StepVerdict(NamedTuple):
     """What becomes of a minibatch, bool scalars on the device, equal in all processes."""
 
     step: Tensor  # weights move
@@ -527,7 +527,7 @@ class PPO:
         squares = torch.stack([torch.linalg.vector_norm(gradient) for gradient in gradients]).square()
         return torch.where(self.members, squares, 0.0).sum(dim=-1).sqrt()
 
-    def _verdict(self, minibatch: Losses, grad_norm: Tensor, alive: Tensor) -> Verdict:
+    def _verdict(self, minibatch: Losses, grad_norm: Tensor, alive: Tensor) -> StepVerdict:
         """Decide from sums over all processes, so that all agree, whether to step, to stop or to skip."""
         sums = minibatch.sums
         approx_kl = sums["kl"].sum() / sums["rows"].clamp(min=1)
@@ -535,7 +535,7 @@ class PPO:
         diverged = approx_kl > (torch.inf if target_kl is None else EARLY_STOP * target_kl)
         loss = sums["policy_loss"] + sums["value_loss"] + sums["entropy"].sum()
         finite = (grad_norm + approx_kl + loss).isfinite()
-        return Verdict(step=alive & finite & ~diverged, stop=diverged & finite, finite=finite)
+        return StepVerdict(step=alive & finite & ~diverged, stop=diverged & finite, finite=finite)
 
     @torch.no_grad()
     def _divergence(self, batch: Rollout, usage: HeadUsage) -> Tensor:

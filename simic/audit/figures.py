@@ -74,7 +74,7 @@ class Drawn(NamedTuple):
     figure: Figure
 
 
-class Validation(NamedTuple):
+class ValidationPoint(NamedTuple):
     """Hold the mean score of validation episodes after so many iterations; the highest chooses the best checkpoint."""
 
     iterations: int
@@ -110,13 +110,15 @@ def policy_look(name: str) -> tuple[str, str, str]:
     return POLICIES.get(name, (printable(name), INK, "o"))
 
 
-def validations(run: RunRecord) -> list[Validation]:
+def validations(run: RunRecord) -> list[ValidationPoint]:
     """Return the validations that were played."""
     if not len(run.updates):
         return []
     best = run.updates.column("best_iteration")[-1]
     scores = zip(run.updates.column("iteration") + 1, run.updates.column("validation_accuracy"), strict=True)
-    return [Validation(int(done), float(score), bool(done == best)) for done, score in scores if np.isfinite(score)]
+    return [
+        ValidationPoint(int(done), float(score), bool(done == best)) for done, score in scores if np.isfinite(score)
+    ]
 
 
 def _axis(axes: Axes, title: str, x: str, y: str, grid: Literal["x", "y", "both"] = "y") -> None:

@@ -55,7 +55,7 @@ class Summary(Frozen):
         return dict(self)
 
 
-class Replay(Frozen):
+class ReplayResult(Frozen):
     """Say how the replay of one part ended, and what was compared, what differs, or why it was not possible."""
 
     part: Literal["training", "evaluation"]

@@ -80,7 +80,7 @@ def trace(tree: params.Params, root: Path) -> tuple[Provenance, dict[str, Checkp
     changed = [problem for problem in problems if ": code " in problem]
     broken = [problem for problem in problems if problem not in changed]
     checkpoints: dict[str, Checkpoint] = {}
-    # As the trainer computes it (training.resume.Identity).
+    # As the trainer computes it (training.resume.RunIdentity).
     trained = params.digest({"rng_seed": tree.rng_seed, "train": tree.train.model_dump(mode="json")})
     for name in PUBLISHED:
         try:

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from simic.audit.findings import Replay
+from simic.audit.findings import ReplayResult
 from simic.audit.provenance import RESTORED, Provenance
 from simic.data.batches import Dataset, Meta, TaskMeta
 from simic.errors import SimicError
@@ -151,7 +151,7 @@ class RunRecord:
     meta: Meta | None = None  # of the prepared data
     splits: Mapping[str, Mapping[str, Dataset]] | None = None  # by group of tasks and name of the split
     metrics: Mapping[str, Mapping[str, float]] | None = None  # the numbers of metrics.json, by place
-    replays: tuple[Replay, ...] | None = None
+    replays: tuple[ReplayResult, ...] | None = None
 
     @classmethod
     def from_published(cls, params: Params, folder: Path) -> Self:

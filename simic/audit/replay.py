@@ -19,9 +19,9 @@ from safetensors.torch import load_file
 
 from simic import registry, rng
 from simic.audit import replay_evaluation
-from simic.audit.findings import Replay
+from simic.audit.findings import ReplayResult
 from simic.audit.record import RunRecord, Table
-from simic.audit.replay_evaluation import Population, Values
+from simic.audit.replay_evaluation import ReplayedHosts, Values
 from simic.errors import SimicError
 from simic.growth.batch.shards import begin_process
 from simic.params import Params
@@ -61,12 +61,12 @@ class Job:
     manifest: Manifest  # of the latest checkpoint, for the machine that trained
     iteration: int
     sample: int  # a hash that chooses episodes
-    population: Population | None = None  # the hosts to play again, where networks grow
+    population: ReplayedHosts | None = None  # the hosts to play again, where networks grow
     tasks: tuple[int, ...] = field(default=())  # of the evaluated hosts, likewise
     steps: int = 0  # of their episodes, likewise
 
 
-def replay_run(run: RunRecord, files: RunFiles) -> tuple[Replay, ...]:
+def replay_run(run: RunRecord, files: RunFiles) -> tuple[ReplayResult, ...]:
     """Replay an iteration of training and a sample of the evaluation side by side, each in a fresh process."""
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(2, context, _begin, (registry.extensions(),)) as pool:
@@ -81,7 +81,7 @@ def _begin(extensions: tuple[Path, ...]) -> None:
         registry.load_extension(file)
 
 
-def _start(part: Part, run: RunRecord, files: RunFiles, pool: ProcessPoolExecutor) -> Callable[[], Replay]:
+def _start(part: Part, run: RunRecord, files: RunFiles, pool: ProcessPoolExecutor) -> Callable[[], ReplayResult]:
     """Start the replay of one part; return what waits for it and compares it with the record."""
     try:
         job = _job(run, files)
@@ -91,11 +91,11 @@ def _start(part: Part, run: RunRecord, files: RunFiles, pool: ProcessPoolExecuto
             job = _with_sample(run, job)
             work, recorded = replay_sample, partial(_recorded_sample, run, job)
     except NotPossible as obstacle:
-        answer = Replay(part=part, outcome="not possible", detail=str(obstacle))
+        answer = ReplayResult(part=part, outcome="not possible", detail=str(obstacle))
         return lambda: answer
     future = pool.submit(work, job)
 
-    def finish() -> Replay:
+    def finish() -> ReplayResult:
         try:
             replayed = future.result()
             names = differences(recorded(), replayed)
@@ -104,22 +104,22 @@ def _start(part: Part, run: RunRecord, files: RunFiles, pool: ProcessPoolExecuto
                 raise NotPossible("the environment does not repeat itself from its seeds")
         except FAILURES as error:
             reason = str(error) if isinstance(error, SimicError) else f"{type(error).__name__}: {error}"
-            return Replay(part=part, outcome="not possible", detail=reason)
+            return ReplayResult(part=part, outcome="not possible", detail=reason)
         return _judged(part, job, replayed, names)
 
     return finish
 
 
-def _judged(part: Part, job: Job, replayed: Values, names: list[str]) -> Replay:
+def _judged(part: Part, job: Job, replayed: Values, names: list[str]) -> ReplayResult:
     trained_in = job.manifest.machine.processes
     subject = f"iteration {job.iteration + 1} in {_processes(job)} process(es), trained in {trained_in}"
     if part == "evaluation":
         subject = f"{max(len(values) for values in replayed.values())} episodes of each policy in one process"
     if names:
         detail = f"{subject}: {len(names)} of {len(replayed)} values differ: {', '.join(names[:MOST_NAMED])}"
-        return Replay(part=part, outcome="differs", detail=detail, differences=tuple(names))
+        return ReplayResult(part=part, outcome="differs", detail=detail, differences=tuple(names))
     size = sum(values.nbytes for values in replayed.values())
-    return Replay(part=part, outcome="equal", detail=f"{subject}: {size:,} bytes of {len(replayed)} values")
+    return ReplayResult(part=part, outcome="equal", detail=f"{subject}: {size:,} bytes of {len(replayed)} values")
 
 
 def differences(first: Mapping[str, Array], second: Mapping[str, Array]) -> list[str]:

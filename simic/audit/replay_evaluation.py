@@ -38,7 +38,7 @@ Values = dict[str, Array]
 
 
 @dataclass(frozen=True)
-class Population:
+class ReplayedHosts:
     """Hold which hosts of which policies were computed together: their last bits depend on the company.
 
     ``policies`` share an environment of ``hosts`` rows each; ``rows`` of it form the group.
@@ -54,7 +54,7 @@ class Population:
         return range(max(first, self.rows.start), min(first + self.hosts, self.rows.stop))
 
 
-def choose_population(params: Params, hosts: int, group: int, sample: int) -> Population:
+def choose_population(params: Params, hosts: int, group: int, sample: int) -> ReplayedHosts:
     """Choose by hash one group of hosts that can be played again alone; SimicError where there is none.
 
     Args:
@@ -66,7 +66,7 @@ def choose_population(params: Params, hosts: int, group: int, sample: int) -> Po
     names = params.evaluate.policies
     size = policies_at_once(params, hosts)
     candidates = [
-        Population(tuple(names[first : first + size]), hosts, range(start, min(start + group, size * hosts)))
+        ReplayedHosts(tuple(names[first : first + size]), hosts, range(start, min(start + group, size * hosts)))
         for first in range(0, len(names), size)
         for start in range(0, size * hosts, group)
     ]
@@ -81,7 +81,7 @@ def policies_at_once(params: Params, hosts: int) -> int:
     return at_once(hosts, len(params.evaluate.policies), rows_at_once(params))
 
 
-def _complete(population: Population) -> bool:
+def _complete(population: ReplayedHosts) -> bool:
     """Tell whether a policy has rows in the group, and the blind one all or none of its own: it sees their mean."""
     counts = {name: len(population.rows_of(place)) for place, name in enumerate(population.policies)}
     return any(counts.values()) and counts.get(BLIND, 0) in (0, population.hosts)
@@ -90,7 +90,7 @@ def _complete(population: Population) -> bool:
 class InGroup:
     """Let several policies decide the rows of one group as they did when all rows were there."""
 
-    def __init__(self, policies: Sequence[Actor], population: Population) -> None:
+    def __init__(self, policies: Sequence[Actor], population: ReplayedHosts) -> None:
         self.policies = policies
         self.population = population
 
@@ -118,7 +118,7 @@ class InGroup:
 
 
 def replay_hosts(
-    params: Params, prepared: Path, learned: Learned, population: Population, tasks: Sequence[int], steps: int,
+    params: Params, prepared: Path, learned: Learned, population: ReplayedHosts, tasks: Sequence[int], steps: int,
     device: torch.device,
 ) -> Values:  # fmt: skip
     """Play the hosts of a group again.
@@ -167,7 +167,7 @@ def _columns(name: str, seeds: PerSeed, actions: Sequence[Sequence[str]]) -> Val
 
 
 def recorded_hosts(
-    population: Population, seeds: Mapping[str, PerSeed], actions: Mapping[str, Sequence[Sequence[str]]]
+    population: ReplayedHosts, seeds: Mapping[str, PerSeed], actions: Mapping[str, Sequence[Sequence[str]]]
 ) -> Values:
     """Return what evaluation.json has of the hosts of a group, by ``policy.column``."""
     values: Values = {}

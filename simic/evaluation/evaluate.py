@@ -15,7 +15,7 @@ from simic.envs.growth_env import GrowthEnv
 from simic.envs.play import Actor
 from simic.envs.rewards import total
 from simic.evaluation import endpoints, result, statistics
-from simic.evaluation.result import BLIND, LEARNED, OUTSIDE, SAMPLED, Case, Decision, HeadroomReport, Timeline
+from simic.evaluation.result import BLIND, LEARNED, OUTSIDE, SAMPLED, Case, DecisionCase, HeadroomReport, Timeline
 from simic.evaluation.scoring import (
     EVALUATION_ITERATION,
     EvaluationSetup,
@@ -203,11 +203,11 @@ def timeline(env: GrowthEnv, done: Performance, host: int = 0) -> Timeline:
     )
 
 
-def _decision(turn: Turn, host: int, names: Mapping[int, str | None], probabilities: Tensor | None) -> Decision:
+def _decision(turn: Turn, host: int, names: Mapping[int, str | None], probabilities: Tensor | None) -> DecisionCase:
     op, slot, step = int(turn.action.op[host]), int(turn.action.slot[host]), turn.situation.step
     of = turn.info.blueprint if op == Op.GERMINATE else turn.situation.slots.blueprint
     took_effect = int(turn.info.effective_op[host]) == op
-    return Decision(
+    return DecisionCase(
         step=step,
         op=Op(op).name,
         slot=slot,

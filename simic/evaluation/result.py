@@ -71,7 +71,7 @@ class PolicyResult(Frozen):
     per_seed: PerSeed
 
 
-class Decision(Frozen):
+class DecisionCase(Frozen):
     """One op that took effect, or was refused by a gate, in the timeline's episode."""
 
     step: int
@@ -90,7 +90,7 @@ class Timeline(Frozen):
 
     stages: tuple[tuple[int, ...], ...]
     blueprints: tuple[tuple[str | None, ...], ...]
-    decisions: tuple[Decision, ...]
+    decisions: tuple[DecisionCase, ...]
     live_accuracy_pct: tuple[float | None, ...]
     committed_accuracy_pct: tuple[float | None, ...]
     rollback_steps: tuple[int, ...]

@@ -134,7 +134,7 @@ def _take_up(now: Identity, work: Path, tree: Params, workspace: Workspace) -> l
 def _rewrite_params(folder: Path, tree: Params) -> None:
     """Give checkpoints the params that they go on with, as those of a training that was so long from its start."""
     store = CheckpointStore(folder / CHECKPOINTS, tree.runtime.keep_last)
-    values = resume.Identity.params_of(tree)
+    values = resume.RunIdentity.params_of(tree)
     for iteration in store.numbers():
         with suppress(Damaged):  # it stays so, and is found when training opens it
             path = store.path(iteration)

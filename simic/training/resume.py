@@ -20,7 +20,7 @@ HARMLESS = ("train.iterations", "train.validate_every", "train.stop_on")
 
 
 @dataclass(frozen=True)
-class Identity:
+class RunIdentity:
     """The params, data and machine of a run, which must be the same for a checkpoint to be resumed."""
 
     params: dict[str, Any]
@@ -53,7 +53,7 @@ class Start:
     best: Best
 
 
-def choose(store: CheckpointStore, log: Path, identity: Identity) -> Start:
+def choose(store: CheckpointStore, log: Path, identity: RunIdentity) -> Start:
     """Choose the newest checkpoint that can be used; newer ones are set aside and reported.
 
     Args:
@@ -153,7 +153,7 @@ def extent_of(manifest: Manifest) -> Extent:
     return Extent(manifest.telemetry_files, manifest.telemetry_sha256)
 
 
-def compare(manifest: Manifest, identity: Identity) -> list[FindingRow]:
+def compare(manifest: Manifest, identity: RunIdentity) -> list[FindingRow]:
     """Report harmless differences and another machine; SimicError naming fields that forbid a resume."""
     changed = differences(manifest.params, identity.params)
     if manifest.data_sha256 != identity.data_sha256:

@@ -29,7 +29,7 @@ from simic.training.checkpoint import CheckpointStore, Manifest
 from simic.training.learned import describe_specs
 from simic.training.machine import Machine
 from simic.training.ranks import ALONE, Ranks
-from simic.training.resume import Identity
+from simic.training.resume import RunIdentity
 from simic.training.run_layout import CHECKPOINTS, make_room
 from simic.training.state import TrainState
 from simic.training.task import Task
@@ -46,7 +46,7 @@ class Session:
     state: TrainState
     recorder: Recorder
     checkpoints: CheckpointStore
-    identity: Identity
+    identity: RunIdentity
     findings: list[FindingRow]
     ranks: Ranks = ALONE
 
@@ -113,7 +113,9 @@ def open_session(
     """
     device = machine.configure(runtime_for(params, ranks))
     shared = layout(params, device, ranks)
-    identity = Identity(Identity.params_of(params), data_hash(prepared_dir), _describe(params, device, shared, ranks))
+    identity = RunIdentity(
+        RunIdentity.params_of(params), data_hash(prepared_dir), _describe(params, device, shared, ranks)
+    )
     store = CheckpointStore(work_dir / CHECKPOINTS, params.runtime.keep_last)
     with ExitStack() as files:
         start = ranks.from_first(lambda: _choose_start(files, work_dir, store, identity, fresh))
@@ -144,7 +146,7 @@ def open_session(
 
 
 def _choose_start(
-    files: ExitStack, work_dir: Path, store: CheckpointStore, identity: Identity, fresh: bool
+    files: ExitStack, work_dir: Path, store: CheckpointStore, identity: RunIdentity, fresh: bool
 ) -> resume.Start:
     """Choose where to resume; under the lock, which ``files`` releases."""
     files.enter_context(durable.locked(work_dir / LOCK_FILE, "trains"))

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from simic.audit.findings import Replay
+from simic.audit.findings import ReplayResult
 from simic.growth.life.vocabulary import Op
 from simic.telemetry.rows import FindingRow
 
@@ -83,7 +83,9 @@ def told(severity):
 
 def replayed(part):
     """Let the replay of a part differ."""
-    other = Replay(part=part, outcome="differs", detail="iteration 3: 1 value differs", differences=("state after",))
+    other = ReplayResult(
+        part=part, outcome="differs", detail="iteration 3: 1 value differs", differences=("state after",)
+    )
     return lambda p: p.attribute(replays=(other, *(replay for replay in p.run.replays if replay.part != part)))
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from simic.agent.metrics import UpdateMetrics
 from simic.audit.audit import checks
 from simic.audit.derived import derived_evaluation, derived_headroom
-from simic.audit.findings import Replay
+from simic.audit.findings import ReplayResult
 from simic.audit.provenance import Origin, Provenance
 from simic.audit.record import RunRecord
 from simic.evaluation import endpoints
@@ -258,7 +258,7 @@ def clean_run(published):
     loaded = RunRecord.from_published(params(), published)
     tables = headroom()
     derived = derived_evaluation(evaluation(found=tables), tables)
-    replays = tuple(Replay(part=part, outcome="equal", detail="all bytes") for part in ("training", "evaluation"))
+    replays = tuple(ReplayResult(part=part, outcome="equal", detail="all bytes") for part in ("training", "evaluation"))
     return replace(
         loaded,
         headroom=derived_headroom(tables),

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from simic.audit import audit
-from simic.audit.findings import Replay, Verdict
+from simic.audit.findings import ReplayResult, Verdict
 from simic.audit.record import RunRecord, Table
 from simic.audit.replay import RunFiles, differences, replay_run
 from simic.audit.report import markdown
@@ -74,7 +74,7 @@ def test_a_claim_that_does_not_follow_is_found(run: RunRecord) -> None:
     assert "Y3" in audit.examine(changed, "x").unsound
 
 
-def replays(run: RunRecord, workspace: Workspace) -> dict[str, Replay]:
+def replays(run: RunRecord, workspace: Workspace) -> dict[str, ReplayResult]:
     files = RunFiles(workspace.prepared, workspace.telemetry, workspace.checkpoints)
     return {replay.part: replay for replay in replay_run(run, files)}
 
