@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from simic.audit.findings import ReplayResult
 from simic.audit.provenance import RESTORED, Provenance
-from simic.data.batches import Dataset, Meta, TaskMeta
+from simic.data.batches import Dataset, Meta, TaskMeta, load_held_out, load_split
 from simic.errors import SimicError
 from simic.evaluation.gym import PEER, RANDOM, GymEvaluation, GymHeadroom
 from simic.evaluation.policies import RANDOM as RANDOM_GROWTH
@@ -238,3 +238,12 @@ def _read(path: Path) -> pa.Table:
     except (OSError, pa.ArrowInvalid) as error:
         why = str(error).splitlines()[0]
         raise SimicError(f"{path}: not readable as a telemetry table: {why}; {RESTORED}") from None
+
+
+def read_splits(prepared: Path) -> dict[str, dict[str, Dataset]]:
+    """Load the samples of all splits, by group of tasks and name of the split, to see that they are apart."""
+    held_out = load_held_out(prepared)
+    return {
+        "tasks of training": {name: load_split(prepared, name) for name in ("train", "val")},
+        "held-out tasks": {"train": held_out.train, "val": held_out.val, "test": held_out.test},
+    }

@@ -1,7 +1,7 @@
 """Load prepared tasks onto the device, and order the samples of an epoch.
 
-What training must not see is a file of its own that only ``load_held_out`` opens, which headroom and evaluation alone
-call: the test split of a data set, or all samples of a suite's held-out tasks.
+What training must not see is a file of its own that only ``load_held_out`` opens, which headroom, evaluation and
+the audit alone call: the test split of a data set, or all samples of a suite's held-out tasks.
 """
 
 import math

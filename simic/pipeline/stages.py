@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from simic import durable, seals
 from simic.agent import export
 from simic.data import prepare as data
-from simic.data.batches import load_held_out, load_split, read_meta
+from simic.data.batches import read_meta
 from simic.envs import gym_env
 from simic.errors import SimicError
 from simic.params import Params
@@ -240,7 +240,7 @@ def audit(params: Params, workspace: Workspace) -> None:
 def recorded(params: Params, workspace: Workspace) -> "RunRecord":
     """Read all that the run has published; what is not there is left out."""
     from simic.audit.provenance import trace
-    from simic.audit.record import RunRecord
+    from simic.audit.record import RunRecord, read_splits
     from simic.evaluation import gym, result
 
     provenance, checkpoints = trace(params, workspace.root)
@@ -266,11 +266,7 @@ def recorded(params: Params, workspace: Workspace) -> "RunRecord":
     meta = read_meta(workspace.prepared)
     if params.prepare.is_gym:
         return replace(run, meta=meta)
-    held_out = load_held_out(workspace.prepared)
-    splits = {
-        "tasks of training": {name: load_split(workspace.prepared, name) for name in ("train", "val")},
-        "held-out tasks": {"train": held_out.train, "val": held_out.val, "test": held_out.test},
-    }
+    splits = read_splits(workspace.prepared)
     return replace(run, tasks=tuple(meta.tasks), meta=meta, splits=splits)
 
 
