@@ -16,7 +16,7 @@ from simic.evaluation import endpoints
 from simic.evaluation.evaluate import summary
 from simic.evaluation.result import (
     Case,
-    Decision,
+    DecisionCase,
     Evaluation,
     Fixed,
     HeadroomReport,
@@ -204,7 +204,7 @@ def headroom(count=20, gain=8.0):
 def timeline():
     stages = tuple((int(stage), 0) for _, stage in SCRIPT)
     decisions = tuple(
-        Decision(step=t, op=op.name, slot=0, blueprint="norm", refused_by_gate=None, reward=0.1, probability=0.9)
+        DecisionCase(step=t, op=op.name, slot=0, blueprint="norm", refused_by_gate=None, reward=0.1, probability=0.9)
         for t, (op, _) in enumerate(SCRIPT)
         if op is not Op.WAIT
     )
