@@ -161,7 +161,7 @@ def _as_trained(job: Job, processes: int) -> Params:
         "tf32": trained_on.tf32,
         "backend": trained_on.backend,
         "processes": processes,
-        "device": "cpu" if trained_on.device == "cpu" else "auto",
+        "device": "cpu" if torch.device(trained_on.device).type == "cpu" else "auto",
     }
     return job.params.model_copy(update={"runtime": job.params.runtime.model_copy(update=settings)})
 
@@ -222,7 +222,7 @@ def _with_sample(run: RunRecord, job: Job) -> Job:
     if run.evaluation is None:
         raise NotPossible("the run was not evaluated")
     params, trained_on = job.params, job.manifest.machine
-    device = torch.device("cpu" if trained_on.device == "cpu" else "cuda")
+    device = torch.device("cpu" if torch.device(trained_on.device).type == "cpu" else "cuda")
     if worker_layout.layout(params.runtime, params.train.envs, device).group != trained_on.group:
         raise NotPossible("another number of cores shared the hosts")
     hosts = len(run.evaluation.rows)

@@ -311,6 +311,7 @@ def _head_gradients(run: RunRecord) -> Outcome:
 
 GROWTH = 10.0  # of the hidden state over an episode
 UNITS = 0.9  # share of saturated units
+UPDATES_AT_LEAST = 3  # fewer say nothing of how often
 
 
 @sign(
@@ -319,7 +320,7 @@ UNITS = 0.9  # share of saturated units
     severity="high",
     question="Does the hidden state stay in its working range over an episode?",
     needs=("updates.hidden_growth", "updates.hidden_saturated"),
-    minimum=3,
+    minimum=UPDATES_AT_LEAST,
     complete=False,
     threshold=(
         f"grows > {GROWTH:g} x from the first to the last step, or > {percent(UNITS)} of units beyond ±{SATURATED:g}, "
