@@ -63,7 +63,6 @@ def test_a_damage_is_found_or_harmless(
     [
         ("evaluate", "checkpoints/latest/manifest.json", "checkpoints: is not what train made"),
         ("evaluate", "reports/headroom.json", "headroom.json: is not what headroom made"),
-        ("told", "reports/evaluation.json", "evaluation.json: is not what evaluate made"),
         ("explain", "reports/evaluation.json", "evaluation.json: is not what evaluate made"),
         ("grow", "models/README.md", "models: is not what train made"),
         ("told", "reports/findings.json", "findings.json: not findings of this version of simic: its checksum"),

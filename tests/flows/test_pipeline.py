@@ -88,7 +88,7 @@ def test_flow_runs_records_shows_and_pushes_and_then_does_nothing(
     overrides = Overrides.model_validate({"train": {"iterations": 3}})
     pipeline.simic(overrides)
     state = last_run(client).state
-    assert state is not None and state.message == "81; none; run abc"
+    assert state is not None and state.message == "81. Run abc."
     assert (state.type, state.name) == (StateType.COMPLETED, "No finding")
     assert last_run(client).name == "abc" and toys.ran == ["prepare", "headroom", "train", "evaluate", "audit"]
     assert yaml.safe_load(workspace.params.read_text())["train"]["iterations"] == 3
@@ -101,7 +101,7 @@ def test_flow_runs_records_shows_and_pushes_and_then_does_nothing(
     lines = last_log(client, "run      abc")
     told = [line.partition("epochs")[0].rsplit(maxsplit=1)[0] for line in lines if "committed" in line]
     assert told == ["train: 1/3", "train: 2/3", "train: 3/3"]
-    assert {"score    81", "gap      none", "verdict  no finding", "run      abc"} <= {*lines}
+    assert {"what     81.", "record   sound", "replay   equal", "learning nothing", "run      abc"} <= {*lines}
     held = [line for line in lines if line.startswith("params.yaml now holds")]
     assert len(held) == 2  # before training, which may fail, and last
     # What belongs to the run itself stands above what belongs to its tasks; a link to a file opens in no browser.

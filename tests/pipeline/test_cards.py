@@ -55,13 +55,13 @@ def test_the_code_of_every_card_runs(suite_run: Workspace, monkeypatch: pytest.M
 def test_numbers_of_a_record_that_does_not_hold_are_withheld(
     project: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(figures, "panels_of", lambda run: ())
+    monkeypatch.setattr(figures, "panels_of", lambda run, sound: ())
     found = json.loads(project.evaluation.read_bytes())
     found["rows"][0] = found["rows"][-1]
     project.evaluation.write_text(json.dumps(found))
     stages.audit(tree(), project)
     text = project.model_card.read_text(encoding="utf-8")
-    assert "Withheld: the record does not hold (" in text and "Audit: the record does not hold." in text
+    assert "Withheld: the record does not hold (" in text and "- record: The record is not sound: " in text
     (project.checkpoints / "best" / "state.safetensors").write_bytes(b"")
     stages.audit(tree(), project)
     assert project.model_card.read_text().startswith("# No model card\n")

@@ -58,7 +58,7 @@ def test_only_what_was_evaluated_is_explained(copied: Workspace, simic: Simic) -
     tested = json.loads(copied.evaluation.read_text())
     copied.evaluation.write_text(json.dumps({**tested, "data_sha256": "0" * 64}))
     assert "is not what evaluate made" in simic.refuses("explain", TASK, 1)
-    seals.write(copied.root, "evaluate", tree())
+    seals.write(copied.root, seals.identify(copied.root, "evaluate", tree()))
     assert "of another policy or other data; run simic evaluate first" in simic.refuses("explain", TASK, 1)
     copied.evaluation.unlink()
     assert "no such file; run simic evaluate first" in simic.refuses("explain", TASK, 1)
