@@ -29,7 +29,9 @@ def test_headroom_of_other_params_or_data_is_refused(project: Workspace, change:
     before = project.evaluation.read_bytes()
     if change.startswith("prepare"):
         stages.prepare(tree(change), project)
-    with pytest.raises(SimicError, match=r"headroom\.json: of other data, params or code than these; run simic headroom first"):
+    with pytest.raises(
+        SimicError, match=r"headroom\.json: of other data, params or code than these; run simic headroom first"
+    ):
         stages.evaluate(tree(change), project)
     assert project.evaluation.read_bytes() == before
 
@@ -88,7 +90,9 @@ def test_headroom_shows_the_page_of_the_workspace(
 ) -> None:
     asked: list[str] = []
     project.params.write_bytes((ROOT / "params.yaml").read_bytes())
-    monkeypatch.setattr(engine, "run_chain", lambda tree, workspace, last, *rest: asked.append(last))  # it is up to date
+    monkeypatch.setattr(
+        engine, "run_chain", lambda tree, workspace, last, *rest: asked.append(last)
+    )  # it is up to date
     code, out, _ = simic("headroom", "--out", "all.json", root=project.root)
     assert (code, asked) == (0, ["headroom"]) and out.startswith("# Headroom of suite\n")
     assert (project.root / "all.json").read_text() == project.headroom.read_text()
