@@ -89,17 +89,6 @@ def replayed(part):
     return lambda p: p.attribute(replays=(other, *(replay for replay in p.run.replays if replay.part != part)))
 
 
-def params(change):
-    """Edit the params' plain tree."""
-
-    def damage(p):
-        tree = p.run.params.model_dump()
-        change(tree)
-        return p.attribute(params=type(p.run.params).model_validate(tree))
-
-    return damage
-
-
 def alternating(low, high):
     return lambda values: np.where(np.arange(len(values)) % 2 == 0, low, high)
 
@@ -153,8 +142,7 @@ DEFECTS = {
            ("critical", measured(data_sha256="0" * 64)),
            ("critical", said(lambda tree: tree["cases"][0].update(score=99.0))),
            ("critical", said(lambda tree: tree["comparisons"][0].update(p_value=0.5))),
-           ("critical", said(lambda tree: tree["policies"]["learned"].update(germinated=9.0))),
-           ("critical", params(lambda tree: tree["train"].update(price=1.0)))],
+           ("critical", said(lambda tree: tree["policies"]["learned"].update(germinated=9.0)))],
     "F4": [("medium", said(lambda tree: tree["standings"]["held_out"]["policies"]["learned"].update(
                over_common={"estimate": -2.0, "low": -3.0, "high": -1.0})))],
     "X7": [("critical", lambda p: p.attribute(metrics={"telemetry/metrics.json": {"iterations": 3}}))],

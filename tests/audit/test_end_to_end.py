@@ -74,7 +74,7 @@ def of(run, name):
 def test_other_params_than_those_trained_with_are_found(workspace):
     found = of(stages.recorded(small("train.ppo.learning_rate=0.01"), workspace), "X6")
     assert found.status is Status.FINDING
-    assert any("differ from params.yaml" in str(each["artifact"]) for each in found.evidence)
+    assert any("differ from params.yaml" in str(row["file"]) for row in found.evidence)
 
 
 def test_an_edited_result_is_found_and_fails_after_the_report_is_written(copy, monkeypatch):
@@ -97,7 +97,7 @@ def test_code_that_was_changed_in_any_start_is_on_the_first_line(copy):
     for code, files in (("abc-dirty", ["simic/agent/ppo.py"]), ("def", [])):
         changes = {"code": code, "changed_files": files}
         starts.note(copy.telemetry / "run.json", start.model_copy(update=changes))
-    seals.write(copy.root, "train", small())
+    seals.write(copy.root, seals.identify(copy.root, "train", small()))
     found = stages.recorded(small(), copy)
     sentence = examine(found, "x").summary.what
     assert sentence.startswith("The code was changed (simic/agent/ppo.py). The code changed in 1 of 1 resumes. ")
@@ -138,7 +138,8 @@ def test_rows_that_are_missing_are_found_and_stop_nothing(run):
 def test_without_checkpoints_nothing_is_proven(run):
     bare = replace(run, checkpoints=None)
     for check in CHECKS:
-        assert check.live or check.run(bare).status is Status.NOT_EVALUATED, check.id
+        # Splits are read from the data, which needs no checkpoint.
+        assert check.live or check.id == "C11" or check.run(bare).status is Status.NOT_EVALUATED, check.id
 
 
 def test_the_run_has_what_the_rules_are_about(run):

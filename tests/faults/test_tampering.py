@@ -18,7 +18,7 @@ from simic.errors import SimicError
 from simic.evaluation import endpoints, result
 from simic.evaluation.evaluate import summary
 from simic.evaluation.statistics import compare_with_all
-from simic.growth import export
+from simic.growth import grown_network
 from simic.pipeline import stages
 from simic.pipeline.paths import Workspace
 from simic.telemetry import publish
@@ -72,9 +72,9 @@ def raise_metrics(workspace: Workspace) -> None:
 
 def change_grown(workspace: Workspace) -> None:
     """Change all weights of the exported network, with matching checksums."""
-    weights = workspace.grown / export.WEIGHTS
+    weights = workspace.grown / grown_network.WEIGHTS
     moved = {name: tensor + NUDGE for name, tensor in load_file(weights).items()}
-    replace_arrays(weights, moved, workspace.grown / export.STRUCTURE)
+    replace_arrays(weights, moved, workspace.grown / grown_network.STRUCTURE)
 
 
 def replace_arrays(path: Path, arrays: dict[str, Tensor], described: Path) -> None:
