@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ from simic.evaluation import endpoints, gym
 from simic.evaluation.evaluate import summary
 from simic.evaluation.gym import GymEvaluation
 from simic.evaluation.result import LEARNED, Case, Evaluation, HeadroomReport
-from simic.evaluation.statistics import compare_with_all
+from simic.evaluation.statistics import PairedComparison, compare_with_all
 from simic.telemetry.curves import OF_EPISODES, OF_UPDATES, Curves
 from simic.telemetry.rows import UpdateRow
 
@@ -38,12 +38,21 @@ def derived_evaluation(evaluation: Evaluation, headroom: HeadroomReport) -> Eval
         "policies": {
             name: summary(values, evaluation.host.params, evaluation.rng_seed) for name, values in seeds.items()
         },
-        "comparisons": compare_with_all(LEARNED, accuracies, evaluation.rng_seed),
+        "comparisons": _compare_again(accuracies, evaluation),
         "standings": endpoints.standings(headroom, {**trained, **evaluation.static_final}),
         "others": others,
         "cases": tuple(_derived_case(case, evaluation, headroom) for case in evaluation.cases),
     }
     return evaluation.model_copy(update=changes)
+
+
+def _compare_again(
+    values: Mapping[str, Sequence[float]], evaluation: Evaluation | GymEvaluation
+) -> tuple[PairedComparison, ...]:
+    """Compare the learned policy with every other, in the order that is recorded: JSON has sorted the policies."""
+    order = dict.fromkeys([*(comparison.second for comparison in evaluation.comparisons), *values])
+    ordered = {name: values[name] for name in order if name in values}
+    return compare_with_all(LEARNED, ordered, evaluation.rng_seed)
 
 
 def _derived_case(case: Case, evaluation: Evaluation, headroom: HeadroomReport) -> Case:
@@ -68,7 +77,7 @@ def derived_gym(evaluation: GymEvaluation) -> GymEvaluation:
     returns = {name: values.returns for name, values in scores.items()}
     changes = {
         "policies": {name: gym.summary(values, evaluation.rng_seed) for name, values in scores.items()},
-        "comparisons": compare_with_all(LEARNED, returns, evaluation.rng_seed),
+        "comparisons": _compare_again(returns, evaluation),
     }
     return evaluation.model_copy(update=changes)
 
