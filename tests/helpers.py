@@ -85,9 +85,9 @@ def some(cases: Sequence[Any], *kept: Any) -> list[Any]:
 
 
 def made_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], None]) -> Path:
-    """A folder that is made by one process of a test run and read by all."""
-    own = factory.getbasetemp()
-    folder = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / name
+    """Make a folder in one process of a test run, to be read by all; two modules may use one name."""
+    base = factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / f"{make.__module__}-{name}"
     with FileLock(f"{folder}.lock"):
         if not folder.exists():
             begun = folder.with_name(f"{name}-begun")

@@ -71,8 +71,9 @@ def of(run, name):
     return next(check for check in checks() if check.id == name).run(run)
 
 
-def test_other_params_than_those_trained_with_are_found(workspace):
-    found = of(stages.recorded(small("train.ppo.learning_rate=0.01"), workspace), "X6")
+@pytest.mark.parametrize("override", ["train.ppo.learning_rate=0.01", "train.price=1.0"])
+def test_other_params_than_those_trained_with_are_found(workspace, override):
+    found = of(stages.recorded(small(override), workspace), "X6")
     assert found.status is Status.FINDING
     assert any("differ from params.yaml" in str(row["file"]) for row in found.evidence)
 

@@ -11,7 +11,7 @@ from simic.audit.findings import Status
 from simic.audit.limits import Limit
 from tests.helpers import ROOT
 
-from .defects import everywhere, params, update
+from .defects import everywhere, update
 from .synthetic import ITERATIONS, result
 
 
@@ -24,7 +24,9 @@ def test_replay_is_judged_by_the_tolerance_that_training_has(plant, share, statu
 @pytest.mark.parametrize(("share", "status"), [(0.99, Status.PASS), (1.01, Status.FINDING)])
 def test_divergence_is_judged_by_the_limit_that_stops_an_epoch(plant, share, status):
     """Stop at 1.5 times a target of 0.02, which is above every fixed limit but 0.05."""
-    aimed = params(lambda tree: tree["train"]["ppo"].update(target_kl=0.02))(plant)
+    tree = plant.run.params.model_dump()
+    tree["train"]["ppo"]["target_kl"] = 0.02
+    aimed = plant.attribute(params=params_module.Params.model_validate(tree))
     damaged = update("update_kl", slice(5, 12), share * EARLY_STOP * 0.02)(aimed)
     assert result(damaged.run, "R3").status is status
 

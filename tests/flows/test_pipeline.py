@@ -78,7 +78,6 @@ def artifact(client: SyncPrefectClient, key: str) -> Artifact:
     return client.read_artifacts(artifact_filter=ArtifactFilter(key=ArtifactFilterKey(any_=[key])))[-1]
 
 
-@pytest.mark.xfail(reason="follows a refactoring whose mend was not yet seen passing")
 def test_flow_runs_records_shows_and_pushes_and_then_does_nothing(
     workspace: Workspace, toys: Toys, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, client: SyncPrefectClient
 ) -> None:
@@ -110,7 +109,7 @@ def test_flow_runs_records_shows_and_pushes_and_then_does_nothing(
     assert verdict.flow_run_id == last_run(client).id and verdict.task_run_id is None
     assert artifact(client, "report").task_run_id is not None
     text = str(verdict.data)
-    assert "- **verdict** no finding" in text and f"`{workspace.reports.resolve()}/report.html`" in text
+    assert "- **record** sound" in text and f"`{workspace.reports.resolve()}/report.html`" in text
     assert "[the run in MLflow](http://127.0.0.1:5100/#/experiments?workflowType=machine_learning)" in text
     assert not [each for each in client.read_artifacts() if "file://" in str(each.data)]
     shutil.rmtree(tmp_path / "store")

@@ -58,7 +58,6 @@ def together(project, tmp_path_factory) -> tuple[Path, str]:
     return work, said
 
 
-@pytest.mark.xfail(reason="follows a refactoring whose mend was not yet seen passing")
 def test_the_first_process_writes_the_rows_of_all_hosts(together, finished) -> None:
     work, _ = together
     for kind in (steps_of, updates_of):
@@ -77,7 +76,6 @@ def test_the_first_process_writes_the_rows_of_all_hosts(together, finished) -> N
     assert events[0] == events[1]
 
 
-@pytest.mark.xfail(reason="follows a refactoring whose mend was not yet seen passing")
 def test_progress_and_mlflow_are_told_once(together) -> None:
     work, said = together
     assert sum("4/4" in line for line in said.splitlines()) == 1
@@ -89,7 +87,6 @@ def test_progress_and_mlflow_are_told_once(together) -> None:
     assert steps == [0, 1, 2, 3]
 
 
-@pytest.mark.xfail(reason="follows a refactoring whose mend was not yet seen passing")
 def test_any_number_of_processes_goes_on_from_a_checkpoint(together, prepared) -> None:
     work, _ = together
     manifest = read(work / "checkpoints" / "000004").manifest
