@@ -27,7 +27,7 @@ from simic.growth.life.vocabulary import (
 from simic.params import Lifecycle
 from simic.transfer import constant
 
-# First entry that is no failure is what ADVANCE leads to.
+# The first entry is where a slot goes by itself, or by ADVANCE or FOSSILIZE.
 TRANSITIONS: dict[Stage, tuple[Stage, ...]] = {
     Stage.DORMANT: (Stage.GERMINATED,),
     Stage.GERMINATED: (Stage.TRAINING, Stage.PRUNED),
@@ -41,22 +41,23 @@ TRANSITIONS: dict[Stage, tuple[Stage, ...]] = {
 }
 
 
-def _descendants(stage: Stage) -> frozenset[Stage]:
-    """Return stages that follow by themselves: a chain without a choice."""
-    chain = {stage}
-    while len(TRANSITIONS[stage]) == 1 and TRANSITIONS[stage][0] is not Stage.DORMANT:
-        stage = TRANSITIONS[stage][0]
+def _chain(stage: Stage) -> frozenset[Stage]:
+    """Follow the table up to DORMANT, without a choice on the way."""
+    chain: set[Stage] = set()
+    while stage is not Stage.DORMANT:
         chain.add(stage)
+        [stage] = TRANSITIONS[stage]
     return frozenset(chain)
 
 
-FAILURE_STAGES = _descendants(Stage.PRUNED)
+# Sets of stages that follow from the table.
+FAILURE_STAGES = _chain(Stage.PRUNED)
 LIVE_STAGES = frozenset(Stage) - FAILURE_STAGES - {Stage.DORMANT}  # a module exists
 ACTIVE_STAGES = LIVE_STAGES - {Stage.GERMINATED}  # the module takes part in the forward pass
-PRUNABLE_STAGES = frozenset(stage for stage, to in TRANSITIONS.items() if Stage.PRUNED in to)
-FOSSILIZABLE_STAGES = frozenset(stage for stage, to in TRANSITIONS.items() if Stage.FOSSILIZED in to)
+PRUNABLE_STAGES = frozenset(stage for stage, targets in TRANSITIONS.items() if Stage.PRUNED in targets)
+FOSSILIZABLE_STAGES = frozenset(stage for stage, targets in TRANSITIONS.items() if Stage.FOSSILIZED in targets)
 ADVANCEABLE_STAGES = LIVE_STAGES - FOSSILIZABLE_STAGES - {Stage.FOSSILIZED}
-RETARGETABLE_STAGES = frozenset({Stage.BLENDING, Stage.HOLDING})  # those with an amplitude of their own
+RETARGETABLE_STAGES = frozenset({Stage.BLENDING, Stage.HOLDING})  # alpha may be moved
 SEQUENTIAL_BLOCKERS = FAILURE_STAGES | {Stage.GERMINATED, Stage.TRAINING}  # one unproven seed at a time
 
 # The gate that guards entry into a stage; what is not here is unguarded.
@@ -68,6 +69,13 @@ GATES: dict[Stage, int] = {
     Stage.FOSSILIZED: 5,
 }
 NO_GATE = -1
+
+# The tables by the number of a stage, to be indexed by tensors.
+_NEXT_STAGE = tuple(next(iter(TRANSITIONS[stage]), Stage.DORMANT) for stage in Stage)
+_GATE_OF_STAGE = tuple(GATES.get(stage, NO_GATE) for stage in Stage)
+_STYLE_OPERATORS = tuple(int(operator) for operator, _ in STYLES)
+_STYLE_CURVES = tuple(int(curve) for _, curve in STYLES)
+
 TIE_PCT = 1e-3  # so far below a threshold counts as on it: accuracies are counts, which float32 rounds either way
 ALPHA_TOLERANCE = 1e-6  # of G3
 
@@ -80,34 +88,39 @@ VELOCITY_DECAY = 0.7
 
 @dataclass(frozen=True)
 class Events:
-    """What ``advance`` did."""
+    """The effects of one ``advance``."""
 
     effective_op: Tensor  # [E]: the op, or WAIT where it was illegal or its gate refused
-    gate: Tensor  # [E]: the gate the op asked, -1 = none
+    gate: Tensor  # [E]: the gate that the op had to pass, -1 = none
     gate_passed: Tensor  # [E] bool
     germinated: Tensor  # [E, K] bool
 
 
 def in_stages(stage: Tensor, stages: frozenset[Stage]) -> Tensor:
-    """Return whether each ``stage`` is one of ``stages``, bool of its shape."""
+    """Tell which elements of ``stage`` are among ``stages``, bool of its shape."""
     return constant(tuple(member in stages for member in Stage), torch.bool, stage.device)[stage]
 
 
 def legal_ops(slots: Slots, params: Lifecycle) -> Tensor:
-    """Return bool ``[E, O, K]``: whether an op is physically possible on a slot; WAIT always is, on every slot."""
-    stage, held = slots.stage, slots.ramp == Ramp.HOLD
-    prunable = in_stages(stage, PRUNABLE_STAGES) & held & (slots.age >= params.min_prune_age)
+    """Tell which ops are physically possible on which slots, bool ``[E, O, K]``; WAIT is possible on every slot."""
+    stage = slots.stage
+    steady = slots.ramp == Ramp.HOLD
+    prunable = in_stages(stage, PRUNABLE_STAGES) & steady & (slots.age >= params.min_prune_age)
+
+    # A slot is free where it is empty; without embargo and reset also in the step in which its seed is pruned.
     free = stage == Stage.DORMANT
-    if params.embargo_steps == params.reset_steps == 0:  # the next seed may come in the step in which one goes
+    if params.embargo_steps == params.reset_steps == 0:
         free |= in_stages(stage, FAILURE_STAGES) | prunable
-    live = in_stages(stage, LIVE_STAGES)
-    room = _elsewhere(live) < (params.max_seeds or stage.shape[1])
+
+    # A host has room for another seed up to max_seeds, and in sequential development once the others are proven.
+    room = _elsewhere(in_stages(stage, LIVE_STAGES)) < (params.max_seeds or stage.shape[1])
     if params.sequential_development:
         room &= _elsewhere(in_stages(stage, SEQUENTIAL_BLOCKERS)) == 0
+
     by_op = {
-        Op.WAIT: torch.ones_like(held),
+        Op.WAIT: torch.ones_like(steady),
         Op.GERMINATE: free & room,
-        Op.SET_ALPHA_TARGET: in_stages(stage, RETARGETABLE_STAGES) & held,
+        Op.SET_ALPHA_TARGET: in_stages(stage, RETARGETABLE_STAGES) & steady,
         Op.PRUNE: prunable,
         Op.FOSSILIZE: in_stages(stage, FOSSILIZABLE_STAGES),
         Op.ADVANCE: in_stages(stage, ADVANCEABLE_STAGES) & (not params.auto_advance),
@@ -123,21 +136,30 @@ def _elsewhere(flags: Tensor) -> Tensor:
 def advance(slots: Slots, action: Action, params: Lifecycle, live_accuracy: Tensor) -> tuple[Slots, Events]:
     """Execute one op per host and tick every slot; pure.
 
-    ``live_accuracy [E]`` (points) is the last validation's, the starting line of what a transition is judged by. An
-    illegal op is a WAIT; so is one that its gate refuses, with the gate named in the events. Heads the op does not use
-    are ignored.
+    An illegal op is a WAIT; so is one that its gate refuses, with the gate named in the events.
+
+    Args:
+        slots: Before the step.
+        action: The ops; heads that an op does not use are ignored.
+        params: Rules of the lifecycle.
+        live_accuracy: The last validation's, points ``[E]``: the starting line of what a transition is judged by.
+
+    Returns:
+        The slots after the step, and the effects.
     """
+    # Which ops are legal and pass their gates; the others become WAIT.
     before = slots.stage
     chosen = torch.arange(before.shape[1], device=before.device) == action.slot[:, None]
     rows = torch.arange(before.shape[0], device=before.device)
     legal = legal_ops(slots, params)[rows, action.op, action.slot]
     target = _target_stage(before, action.op[:, None]) * chosen
-    passes = _gate_of_target(gate_passes(slots, params), target)
-    asked = torch.where(legal, _look_up(_GATE_OF_STAGE, target.amax(1)), NO_GATE)
+    passes = _passes_gate_of(target, gate_passes(slots, params))
+    gate = torch.where(legal, _look_up(_GATE_OF_STAGE, target.amax(1)), NO_GATE)
     passed = (passes | ~chosen).all(1)
-    executed = legal & ((asked == NO_GATE) | passed)
+    executed = legal & ((gate == NO_GATE) | passed)
     effective = torch.where(executed, action.op, int(Op.WAIT))
 
+    # Each op on the slots that chose it.
     accuracy = live_accuracy[:, None].to(slots.accuracy.dtype).expand_as(slots.accuracy)
     op = effective[:, None]
     germinated = chosen & (op == Op.GERMINATE)
@@ -146,10 +168,12 @@ def advance(slots: Slots, action: Action, params: Lifecycle, live_accuracy: Tens
     slots = _enter(slots, forward, torch.where(forward, target, slots.stage), accuracy)
     slots = _set_alpha(slots, chosen & (op == Op.SET_ALPHA_TARGET), action, accuracy)
     slots = _prune(slots, chosen & (op == Op.PRUNE), action, accuracy)
-    slots = ramp_tick(slots, slots.stage == Stage.BLENDING)  # no other stage has a ramp
-    slots = _remove(slots, slots.prune_scheduled & (slots.ramp == Ramp.HOLD))  # a scheduled prune that arrives
+
+    # Time: ramps, which only BLENDING has, scheduled prunes whose ramp has arrived, and transitions without an op.
+    slots = ramp_tick(slots, slots.stage == Stage.BLENDING)
+    slots = _remove(slots, slots.prune_scheduled & (slots.ramp == Ramp.HOLD))
     slots = _transition_automatically(slots, (slots.stage == before) & ~germinated, params, accuracy)
-    return slots, Events(effective, asked, passed & (asked != NO_GATE), germinated)
+    return slots, Events(effective, gate, passed & (gate != NO_GATE), germinated)
 
 
 def record(
@@ -160,20 +184,27 @@ def record(
     gradient_ratio: Tensor,
     gradient_healthy: Tensor,
 ) -> Slots:
-    """Store what an epoch measured: the live network's accuracy ``[E]``, of each seed ``[E, K]`` its contribution and
-    gradients; points, NaN = not measured. Ages, dwell, velocity and gradient average follow; pure.
+    """Store the measurements of an epoch; ages, dwell, velocity and gradient average follow; pure.
+
+    Args:
+        slots: Before.
+        accuracy: Of the live network, points ``[E]``.
+        contribution: Of each seed, points ``[E, K]``, as what follows; NaN = not measured.
+        contribution_se: Its standard error.
+        gradient_ratio: Gradient intensity of the seed over that of the host.
+        gradient_healthy: Bool: finite and not exploding.
     """
     live = in_stages(slots.stage, LIVE_STAGES)
+    # v ← 0.7 v + 0.3 (c_t − c_{t−1}), v = 0 before the second measurement.
     measured = live & contribution.isfinite()
     repeated = measured & slots.contribution.isfinite()
-    # v ← 0.7 v + 0.3 (c_t − c_{t−1}), v = 0 before the second measurement.
     velocity = VELOCITY_DECAY * slots.contribution_velocity.nan_to_num(0.0)
     velocity = velocity + (1 - VELOCITY_DECAY) * (contribution - slots.contribution)
+    unmeasured = torch.where(live, slots.steps_since_measured + 1, slots.steps_since_measured)
+    # The first measurement initialises the average: starting from 0 would bias it low for ~10 epochs.
     ratio_measured = live & gradient_ratio.isfinite()
     ratio = GRADIENT_EMA_DECAY * slots.gradient_ratio + (1 - GRADIENT_EMA_DECAY) * gradient_ratio
-    # The first measurement initialises the average: starting from 0 would bias it low for ~10 epochs.
     ratio = torch.where(slots.gradient_ratio.isfinite(), ratio, gradient_ratio)
-    unmeasured = torch.where(live, slots.steps_since_measured + 1, slots.steps_since_measured)
     return replace(
         slots,
         age=slots.age + live,
@@ -188,26 +219,25 @@ def record(
     )
 
 
-def prune_live(slots: Slots, rows: Tensor) -> Slots:
-    """Prune for the governor every live seed of ``rows [E]`` but the FOSSILIZED, at once, whatever its age or ramp."""
-    return _remove(slots, rows[:, None] & in_stages(slots.stage, PRUNABLE_STAGES))
+def prune_live(slots: Slots, hosts: Tensor) -> Slots:
+    """Prune at once every live seed of ``hosts [E]`` bool but the FOSSILIZED, whatever its age or ramp."""
+    return _remove(slots, hosts[:, None] & in_stages(slots.stage, PRUNABLE_STAGES))
 
 
-# --- gates: what a seed must have shown before it may enter a stage ---------------------------------------------------
+# --- gates: conditions for entering a stage ---------------------------------------------------------------------------
 
 
 def gate_passes(slots: Slots, params: Lifecycle) -> dict[Stage, Tensor]:
-    """Return bool ``[E, K]`` per stage to be entered, on the measurements stored in ``slots``; other stages are open.
+    """Tell by stage which seeds may enter it, bool ``[E, K]``; stages that are not listed are open.
 
-    Unmeasured (NaN) fails every comparison it is part of.
+    A measurement that is missing (NaN) fails every comparison.
     """
-    strict = params.gates == "strict"
     # A seed that skips TRAINING has no epoch whose gradients could be healthy.
     blending = (slots.dwell >= params.training_dwell) & (slots.gradient_healthy | (params.training_dwell == 0))
     holding = (slots.ramp == Ramp.HOLD) & (slots.alpha_target >= 1 - ALPHA_TOLERANCE)
     holding &= (slots.alpha - slots.alpha_target).abs() <= ALPHA_TOLERANCE
     fossilized = slots.contribution.isfinite() & slots.gradient_healthy
-    if strict:
+    if params.gates == "strict":
         blending &= slots.gradient_healthy
         blending &= slots.accuracy - slots.stage_accuracy >= params.min_improvement_pct - TIE_PCT
         blending &= slots.gradient_ratio >= params.min_gradient_ratio
@@ -221,7 +251,7 @@ def gate_passes(slots: Slots, params: Lifecycle) -> dict[Stage, Tensor]:
 
 
 def curve_value(curve: Tensor, t: Tensor) -> Tensor:
-    """Return f(t) of each element's curve; f(0) = 0, f(1) = 1, monotone."""
+    """Compute f(t) of each element's curve; f(0) = 0, f(1) = 1, monotone."""
     cosine = (1 - torch.cos(torch.pi * t)) / 2
     value = torch.where(curve == Curve.COSINE, cosine, t)
     for kind, steepness in STEEPNESS.items():
@@ -230,22 +260,29 @@ def curve_value(curve: Tensor, t: Tensor) -> Tensor:
 
 
 def _sigmoid(t: Tensor, steepness: float) -> Tensor:
-    """Return (σ(s(t−½)) − σ(−s/2)) / (σ(s/2) − σ(−s/2)): a logistic curve stretched to reach 0 and 1."""
+    """Compute (σ(s(t−½)) − σ(−s/2)) / (σ(s/2) − σ(−s/2)): a logistic curve stretched to reach 0 and 1."""
     low = torch.sigmoid(t.new_full((), -steepness / 2))
     return (torch.sigmoid(steepness * (t - 0.5)) - low) / (1 - 2 * low)
 
 
-def retarget(slots: Slots, where: Tensor, target: Tensor, steps: Tensor, curve: Tensor) -> Slots:
-    """Start a ramp from the present alpha ``where [E, K]``; 0 steps, or a target already reached, snap at once.
+def retarget(slots: Slots, selected: Tensor, target: Tensor, steps: Tensor, curve: Tensor) -> Slots:
+    """Start ramps from the present alpha; 0 steps, or a target equal to alpha, snap at once.
 
-    The caller asks only in HOLD (anti-dither): a running ramp is never bent.
+    Legal only in HOLD (anti-dither): a running ramp is never bent.
+
+    Args:
+        slots: Before.
+        selected: Whose ramps start, bool ``[E, K]``.
+        target: Alpha at the end of the ramp.
+        steps: Length of the ramp.
+        curve: Its ``Curve``.
     """
     difference = target - slots.alpha
     ramp = torch.where(difference > 0, int(Ramp.UP), int(Ramp.DOWN))
     snap = (steps <= 0) | (difference == 0)
     return _set(
         slots,
-        where,
+        selected,
         alpha_start=slots.alpha,
         alpha_target=target,
         alpha=torch.where(snap, target, slots.alpha),
@@ -256,18 +293,18 @@ def retarget(slots: Slots, where: Tensor, target: Tensor, steps: Tensor, curve: 
     )
 
 
-def ramp_tick(slots: Slots, where: Tensor) -> Slots:
-    """Tick the running ramps among ``where [E, K]``: k of N done, alpha = start + (target − start)·f(k/N)."""
-    moving = where & (slots.ramp != Ramp.HOLD)
-    done = slots.ramp_done + moving
-    arrived = moving & (done >= slots.ramp_steps)
-    t = done / slots.ramp_steps.clamp(min=1)
+def ramp_tick(slots: Slots, selected: Tensor) -> Slots:
+    """Tick the running ramps among ``selected [E, K]``: at step k of N alpha = start + (target − start)·f(k/N)."""
+    moving = selected & (slots.ramp != Ramp.HOLD)
+    step = slots.ramp_done + moving
+    arrived = moving & (step >= slots.ramp_steps)
+    t = step / slots.ramp_steps.clamp(min=1)
     value = slots.alpha_start + (slots.alpha_target - slots.alpha_start) * curve_value(slots.ramp_curve, t)
-    # Clamped between where it was and where it goes: rounding may not turn it back or carry it past the target.
+    # Clamped between present and target: rounding may not turn it back or carry it past the target.
     value = value.clamp(torch.minimum(slots.alpha, slots.alpha_target), torch.maximum(slots.alpha, slots.alpha_target))
     return replace(
         slots,
-        ramp_done=done,
+        ramp_done=step,
         alpha=torch.where(arrived, slots.alpha_target, torch.where(moving, value, slots.alpha)),
         ramp=torch.where(arrived, int(Ramp.HOLD), slots.ramp),
     )
@@ -275,38 +312,34 @@ def ramp_tick(slots: Slots, where: Tensor) -> Slots:
 
 # --- the ops ---------------------------------------------------------------------------------------------------------
 
-_GATE_OF_STAGE = tuple(GATES.get(stage, NO_GATE) for stage in Stage)
-_NEXT_STAGE = tuple(
-    next((to for to in TRANSITIONS[stage] if to not in FAILURE_STAGES), Stage.DORMANT) for stage in Stage
-)
-
 
 def _target_stage(stage: Tensor, op: Tensor) -> Tensor:
-    """Return the stage the op leads to through a gate, DORMANT where it needs none."""
-    forward = _look_up(_NEXT_STAGE, stage)
-    target = torch.where((op == Op.ADVANCE) | (op == Op.FOSSILIZE), forward, int(Stage.DORMANT))
+    """Look up the stage that the op leads to through a gate, DORMANT where it needs none."""
+    target = torch.where((op == Op.ADVANCE) | (op == Op.FOSSILIZE), _look_up(_NEXT_STAGE, stage), int(Stage.DORMANT))
     return torch.where(op == Op.GERMINATE, int(Stage.GERMINATED), target)
 
 
-def _gate_of_target(passes: dict[Stage, Tensor], target: Tensor) -> Tensor:
-    """Return whether the gate of each slot's target stage passes; True where there is none."""
+def _passes_gate_of(target: Tensor, passes: dict[Stage, Tensor]) -> Tensor:
+    """Tell whether the gate of each slot's target stage passes; True where there is none."""
     result = torch.ones_like(target, dtype=torch.bool)
     for stage, passed in passes.items():
         result = torch.where(target == stage, passed, result)
     return result
 
 
-def _set(slots: Slots, where: Tensor, **values: Tensor | float | bool) -> Slots:
-    """Return ``slots`` with the named fields replaced where ``where [E, K]``."""
-    return replace(slots, **{name: torch.where(where, value, getattr(slots, name)) for name, value in values.items()})
+def _set(slots: Slots, selected: Tensor, **values: Tensor | float | bool) -> Slots:
+    """Replace the named fields where ``selected [E, K]``."""
+    return replace(
+        slots, **{name: torch.where(selected, value, getattr(slots, name)) for name, value in values.items()}
+    )
 
 
-def _enter(slots: Slots, where: Tensor, stage: Tensor | Stage, accuracy: Tensor) -> Slots:
+def _enter(slots: Slots, selected: Tensor, stage: Tensor | Stage, accuracy: Tensor) -> Slots:
     """Enter a stage: start its clock; entering a ramp's stage starts the ramp."""
-    arrived = torch.where(where, torch.as_tensor(int(stage) if isinstance(stage, Stage) else stage), slots.stage)
-    blending = where & (slots.stage == Stage.TRAINING) & (arrived == Stage.BLENDING)
-    holding = where & (arrived == Stage.HOLDING)
-    slots = _set(slots, where, stage=arrived, dwell=0, stage_accuracy=accuracy)
+    entered = torch.where(selected, torch.as_tensor(int(stage) if isinstance(stage, Stage) else stage), slots.stage)
+    blending = selected & (slots.stage == Stage.TRAINING) & (entered == Stage.BLENDING)
+    holding = selected & (entered == Stage.HOLDING)
+    slots = _set(slots, selected, stage=entered, dwell=0, stage_accuracy=accuracy)
     slots = retarget(slots, blending, slots.first_target, slots.tempo_steps, slots.first_curve)
     return _set(slots, holding, alpha=1.0, alpha_start=1.0, alpha_target=1.0, ramp=int(Ramp.HOLD))
 
@@ -316,16 +349,12 @@ def _look_up(table: tuple[float, ...] | tuple[int, ...], index: Tensor) -> Tenso
     return constant(table, dtype, index.device)[index]
 
 
-_STYLE_OPERATORS = tuple(int(operator) for operator, _ in STYLES)
-_STYLE_CURVES = tuple(int(curve) for _, curve in STYLES)
-
-
-def _germinate(slots: Slots, where: Tensor, action: Action, accuracy: Tensor) -> Slots:
-    slots = _clear(slots, where)
-    slots = _enter(slots, where, Stage.GERMINATED, accuracy)
+def _germinate(slots: Slots, selected: Tensor, action: Action, accuracy: Tensor) -> Slots:
+    slots = _clear(slots, selected)
+    slots = _enter(slots, selected, Stage.GERMINATED, accuracy)
     return _set(
         slots,
-        where,
+        selected,
         blueprint=action.blueprint[:, None],
         operator=_look_up(_STYLE_OPERATORS, action.style[:, None]),
         tempo_steps=_look_up(TEMPO_STEPS, action.tempo[:, None]),
@@ -337,63 +366,62 @@ def _germinate(slots: Slots, where: Tensor, action: Action, accuracy: Tensor) ->
     )
 
 
-def _set_alpha(slots: Slots, where: Tensor, action: Action, accuracy: Tensor) -> Slots:
+def _set_alpha(slots: Slots, selected: Tensor, action: Action, accuracy: Tensor) -> Slots:
     """Retarget, with the chosen style's operator; below 1 a HOLDING seed blends again."""
     target = _look_up(ALPHA_TARGETS, action.alpha_target[:, None])
-    reopened = where & (slots.stage == Stage.HOLDING) & (target < 1 - ALPHA_TOLERANCE)
-    slots = _enter(slots, reopened, Stage.BLENDING, accuracy)
-    slots = _set(slots, where, operator=_look_up(_STYLE_OPERATORS, action.style[:, None]))
-    return retarget(
-        slots, where, target, _look_up(ALPHA_SPEED_STEPS, action.alpha_speed[:, None]), action.alpha_curve[:, None]
-    )
-
-
-def _prune(slots: Slots, where: Tensor, action: Action, accuracy: Tensor) -> Slots:
-    """Prune at once, or by a ramp to 0 for a seed with an amplitude and a speed that is not instant."""
     steps = _look_up(ALPHA_SPEED_STEPS, action.alpha_speed[:, None])
-    scheduled = where & in_stages(slots.stage, RETARGETABLE_STAGES) & (slots.alpha > 0) & (steps > 0)
-    slots = _remove(slots, where & ~scheduled)
+    reopened = selected & (slots.stage == Stage.HOLDING) & (target < 1 - ALPHA_TOLERANCE)
+    slots = _enter(slots, reopened, Stage.BLENDING, accuracy)
+    slots = _set(slots, selected, operator=_look_up(_STYLE_OPERATORS, action.style[:, None]))
+    return retarget(slots, selected, target, steps, action.alpha_curve[:, None])
+
+
+def _prune(slots: Slots, selected: Tensor, action: Action, accuracy: Tensor) -> Slots:
+    """Prune at once, or by a ramp to 0 a seed whose alpha may be moved, at a speed that is not instant."""
+    steps = _look_up(ALPHA_SPEED_STEPS, action.alpha_speed[:, None])
+    scheduled = selected & in_stages(slots.stage, RETARGETABLE_STAGES) & (slots.alpha > 0) & (steps > 0)
+    slots = _remove(slots, selected & ~scheduled)
     slots = _enter(slots, scheduled & (slots.stage == Stage.HOLDING), Stage.BLENDING, accuracy)
     slots = retarget(slots, scheduled, torch.zeros_like(slots.alpha), steps, action.alpha_curve[:, None])
     return _set(slots, scheduled, prune_scheduled=True)
 
 
 def _transition_automatically(slots: Slots, settled: Tensor, params: Lifecycle, accuracy: Tensor) -> Slots:
-    """Move slots PRUNED → EMBARGOED → RESETTING → DORMANT, each after at least one tick; with auto_advance the gates
-    G1–G3, of slots that are ``settled [E, K]``: one transition per step, but for stages that take no time.
-    """
+    """Move slots on without an op; a slot that is not ``settled [E, K]`` has already made its transition."""
+    # PRUNED → EMBARGOED → RESETTING → DORMANT, after at least one tick in each.
     waiting = settled & in_stages(slots.stage, FAILURE_STAGES)
     slots = _set(slots, waiting, dwell=slots.dwell + 1)
-    least = {Stage.EMBARGOED: params.embargo_steps, Stage.RESETTING: params.reset_steps}
-    due = waiting & (slots.dwell >= _look_up(tuple(least.get(stage, 0) for stage in Stage), slots.stage))
-    following = _look_up(_NEXT_OF_FAILURE, slots.stage)
-    slots = _enter(slots, due, following, torch.full_like(accuracy, torch.nan))
+    durations = {Stage.EMBARGOED: params.embargo_steps, Stage.RESETTING: params.reset_steps}
+    duration = _look_up(tuple(durations.get(stage, 0) for stage in Stage), slots.stage)
+    following = _look_up(_NEXT_STAGE, slots.stage)
+    slots = _enter(slots, waiting & (slots.dwell >= duration), following, torch.full_like(accuracy, torch.nan))
+
+    # With auto_advance through the gates G1 to G3, one transition a step, but for stages that take no time.
     if not params.auto_advance:
         return slots
     for _ in ADVANCEABLE_STAGES:
         target = _look_up(_NEXT_STAGE, slots.stage)
         ready = (settled | _takes_no_time(slots, params)) & in_stages(slots.stage, ADVANCEABLE_STAGES)
-        ready &= ~slots.prune_scheduled & _gate_of_target(gate_passes(slots, params), target)
-        slots, settled = _enter(slots, ready, target, accuracy), settled & ~ready
+        ready &= ~slots.prune_scheduled & _passes_gate_of(target, gate_passes(slots, params))
+        slots = _enter(slots, ready, target, accuracy)
+        settled = settled & ~ready
     return slots
 
 
 def _takes_no_time(slots: Slots, params: Lifecycle) -> Tensor:
-    """Return bool ``[E, K]``: the seed may leave its stage in the step in which it entered it."""
+    """Tell which seeds may leave their stage in the step in which they entered it, bool ``[E, K]``."""
     untrained = in_stages(slots.stage, frozenset({Stage.GERMINATED, Stage.TRAINING})) & (params.training_dwell == 0)
     return untrained | ((slots.stage == Stage.BLENDING) & (slots.tempo_steps == 0) & (slots.dwell == 0))
 
 
-_NEXT_OF_FAILURE = tuple(TRANSITIONS[stage][0] if stage in FAILURE_STAGES else stage for stage in Stage)
-
-
-def _clear(slots: Slots, where: Tensor) -> Slots:
+def _clear(slots: Slots, selected: Tensor) -> Slots:
     """Forget everything about the seed; the slot's own history stays."""
-    fresh = vars(Slots.empty(*slots.shape, device=slots.stage.device))
-    return _set(slots, where, **{k: v for k, v in fresh.items() if k not in ("stage", "dwell", "germinations")})
+    empty = vars(Slots.empty(*slots.shape, device=slots.stage.device))
+    history = ("stage", "dwell", "germinations")
+    return _set(slots, selected, **{name: value for name, value in empty.items() if name not in history})
 
 
-def _remove(slots: Slots, where: Tensor) -> Slots:
+def _remove(slots: Slots, selected: Tensor) -> Slots:
     """Move seeds into PRUNED; their modules are freed."""
-    nothing = torch.full_like(slots.alpha, torch.nan)
-    return _enter(_clear(slots, where), where, Stage.PRUNED, nothing)
+    nan = torch.full_like(slots.alpha, torch.nan)
+    return _enter(_clear(slots, selected), selected, Stage.PRUNED, nan)

@@ -26,7 +26,7 @@ class Stage(IntEnum):
 
 
 class Op(IntEnum):
-    """What the controller can do in one step to one slot."""
+    """Operations of the controller, one a step on one slot."""
 
     WAIT = 0
     GERMINATE = 1
@@ -55,7 +55,7 @@ class Curve(IntEnum):
 
 
 class Ramp(IntEnum):
-    """What the alpha controller of a slot is doing."""
+    """State of the alpha controller of a slot."""
 
     HOLD = 0
     UP = 1
@@ -90,7 +90,7 @@ class Action(NamedTuple):
 
     @classmethod
     def wait(cls, envs: int, device: torch.device | str = "cpu") -> Self:
-        """Return WAIT for every host."""
+        """Make a WAIT for every host."""
         return cls(*torch.zeros(len(cls._fields), envs, dtype=torch.int64, device=device))
 
 
@@ -117,7 +117,7 @@ class Slots:
     germinations: Tensor  # how often this slot germinated in this episode
     germination_accuracy: Tensor  # points, live accuracy when GERMINATE executed
     stage_accuracy: Tensor  # points, at entry of this stage
-    accuracy: Tensor  # points, the last live accuracy this seed has seen
+    accuracy: Tensor  # points, the live network's after the last epoch of this seed
     contribution: Tensor  # points: live accuracy minus accuracy without this seed
     contribution_se: Tensor  # points: its paired standard error
     contribution_velocity: Tensor  # points per epoch, smoothed
@@ -127,21 +127,21 @@ class Slots:
 
     @classmethod
     def empty(cls, envs: int, slots: int, device: torch.device | str = "cpu") -> Self:
-        """Return slots that are all DORMANT, with nothing measured."""
-        nothing = torch.zeros(envs, slots, dtype=torch.int64, device=device)
-        values = {field.name: nothing.clone() for field in fields(cls)}
+        """Make slots that are all DORMANT, with nothing measured."""
+        zeros = torch.zeros(envs, slots, dtype=torch.int64, device=device)
+        values = {field.name: zeros.clone() for field in fields(cls)}
         values["blueprint"] -= 1
         for name in ("prune_scheduled", "gradient_healthy"):
-            values[name] = nothing.bool()
+            values[name] = zeros.bool()
         for name in ("alpha", "alpha_start", "alpha_target", "first_target"):
-            values[name] = nothing.float()
+            values[name] = zeros.float()
         for name in MEASUREMENTS:
-            values[name] = nothing.float() + torch.nan
+            values[name] = zeros.float() + torch.nan
         return cls(**values)
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Return (envs, slots)."""
+        """Envs and slots."""
         return self.stage.shape[0], self.stage.shape[1]
 
 

@@ -84,12 +84,12 @@ FAULTS: Faults = {
     "prune-does-nothing": fault(
         "PRUNE takes effect by its record alone: the seed stays.",
         "growth/life/test_lifecycle.py",
-        Patch(LIFECYCLE, "slots = _remove(slots, where & ~scheduled)", "scheduled = scheduled & False"),
+        Patch(LIFECYCLE, "slots = _remove(slots, selected & ~scheduled)", "scheduled = scheduled & False"),
     ),
     "alpha-lags": fault(
         "A ramp is one step behind until it jumps to its end.",
         "growth/life/test_lifecycle.py",
-        Patch("growth/life/lifecycle.py", "t = done / slots", "t = (done - 1).clamp(min=0) / slots"),
+        Patch("growth/life/lifecycle.py", "t = step / slots", "t = (step - 1).clamp(min=0) / slots"),
     ),
     "full-alpha-in-validation": fault(
         "Blending seeds are validated as if their ramp had ended.",
