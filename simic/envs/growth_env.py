@@ -238,7 +238,7 @@ class GrowthEnv(VectorEnv):
         action, illegal = self._playable(actions)
         slots, events = advance(before.slots, action, self.train.lifecycle, before.tracker.accuracy)
         read = SlotState.read(slots, events.germinated, illegal[:, None].expand_as(slots.stage))
-        germinated, refused = read.noted
+        germinated, refused = read.flags
         if refused.any():
             row = int(refused[:, 0].argmax())
             forbidden = to_action(actions) if isinstance(actions, Tensor) else actions

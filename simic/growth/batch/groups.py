@@ -31,39 +31,40 @@ class SlotState:
     frozen: Flags  # a down-ramp: forward as ever, parameters fixed
     silent: Flags  # alpha is 0
     age: Integers  # epochs since germination: seeds of one age have trained equally long
-    noted: tuple[Flags, ...] = ()  # what else came with the read
+    flags: tuple[Flags, ...] = ()  # that were read along
 
     @classmethod
     def read(cls, slots: Slots, *flags: Tensor) -> Self:
         """Copy what grouping needs, and any further ``flags [E, K]`` bool, in one transfer."""
-        own = (slots.stage, slots.blueprint, slots.operator, slots.age, slots.ramp == Ramp.DOWN, slots.alpha <= 0)
-        stage, blueprint, operator, age, *rest = torch.stack((*own, *flags)).cpu().numpy()
-        frozen, silent, *noted = (values.astype(bool) for values in rest)
-        return cls(stage, blueprint, operator, frozen, silent, age, tuple(noted))
+        integers = (slots.stage, slots.blueprint, slots.operator, slots.age)
+        bools = (slots.ramp == Ramp.DOWN, slots.alpha <= 0, *flags)
+        stage, blueprint, operator, age, *rest = torch.stack((*integers, *bools)).cpu().numpy()
+        frozen, silent, *read_along = (values.astype(bool) for values in rest)
+        return cls(stage, blueprint, operator, frozen, silent, age, tuple(read_along))
 
     def of(self, rows: slice | Integers) -> Self:
-        """Return the slots of some hosts."""
-        parts = {name: values[rows] for name, values in vars(self).items() if name != "noted"}
-        return replace(self, **parts, noted=tuple(flags[rows] for flags in self.noted))
+        """Select the slots of some hosts."""
+        parts = {name: values[rows] for name, values in vars(self).items() if name != "flags"}
+        return replace(self, **parts, flags=tuple(values[rows] for values in self.flags))
 
     @property
     def active(self) -> Flags:
-        """Return the seeds with a module in the forward pass."""
+        """Seeds with a module in the forward pass."""
         return np.isin(self.stage, list(ACTIVE_STAGES))
 
     @property
     def learning(self) -> Flags:
-        """Return the seeds that run in training; past TRAINING, one at alpha 0 gets no gradient and does not."""
+        """Seeds that run in training; past TRAINING, one at alpha 0 gets no gradient and does not."""
         return self.active & ((self.stage == Stage.TRAINING) | ~self.silent)
 
     @property
     def acting(self) -> Flags:
-        """Return the seeds that change the host's output."""
+        """Seeds that change the host's output."""
         return self.active & (self.stage != Stage.TRAINING) & ~self.silent
 
 
 def alike(state: SlotState) -> Integers:
-    """Return all hosts, those whose seeds are alike side by side: by the blueprints and ages of the seeds that run."""
+    """Order all hosts by the blueprints and ages of the seeds that run, so that like ones stand side by side."""
     keys = [
         np.where(state.active[:, slot], values[:, slot], -1)
         for slot in range(state.stage.shape[1])
@@ -87,16 +88,16 @@ class Blended:
 class SlotGroups:
     """The seeds that run at one slot, in the order of their blueprints; positions index this order."""
 
-    streams: Tensor  # [R] which features they read and change
-    hosts: Tensor  # [R] whose seeds they are
+    streams: Tensor  # [R] whose features they read and change
+    hosts: Tensor  # [R] which have the seeds
     blueprints: tuple[tuple[int, int, int], ...]  # (blueprint, first, last + 1)
-    open: Tensor  # positions that are not isolated
+    open_positions: Tensor  # those that are not isolated
     blended: tuple[Blended, ...]
     frozen: Flags  # [R] parameters do not move
     added: Tensor | None = None  # [R] amplitudes, where all seeds act by ADD in the order of their positions
 
     def gated(self) -> Blended | None:
-        """Return the seeds that have a gate."""
+        """Find the seeds that have a gate."""
         return next((item for item in self.blended if item.operator is Blend.GATE), None)
 
 
@@ -112,24 +113,41 @@ class Plan:
 
 
 def training_plan(state: SlotState, alpha: Tensor, isolated: Set[Stage]) -> Plan:
-    """Plan a pass with a stream for each host; seeds in ``isolated`` stages send the host no gradient."""
+    """Plan a pass with a stream for each host.
+
+    Args:
+        state: Slots of the hosts.
+        alpha: Of their seeds, ``[E, K]``.
+        isolated: Stages whose seeds send the host no gradient.
+    """
     envs, slots = state.stage.shape
-    everyone = np.arange(envs)
-    groups = tuple(_group(state, slot, everyone, state.learning[:, slot], alpha, isolated) for slot in range(slots))
+    learning = state.learning
+    hosts = np.arange(envs)
+    groups = tuple(_group(state, slot, hosts, learning[:, slot], alpha, isolated) for slot in range(slots))
     return Plan((None,) * (slots + 1), (None,) * slots, groups)
 
 
 def evaluation_plan(state: SlotState, off: Flags, alpha: Tensor) -> tuple[Plan, Tensor]:
-    """Return the streams for all configurations ``off [Cfg, E, K]``, and which answers for each ``[Cfg, E]``."""
+    """Plan a pass for several configurations of the same hosts, which share what they have in common.
+
+    Args:
+        state: Slots of the hosts.
+        off: Seeds that are switched off, bool ``[Cfg, E, K]``.
+        alpha: Of the seeds, ``[E, K]``.
+
+    Returns:
+        The plan, and the stream that answers for each configuration, ``[Cfg, E]``.
+    """
     configurations, envs, slots = off.shape
     on = state.acting & ~off
+    # At first each host has one stream, for all its configurations.
     owner = np.arange(envs)
     stream_of = np.tile(owner, configurations)
     hosts: list[Tensor | None] = [None]
     parents: list[Tensor | None] = []
     groups: list[SlotGroups | None] = []
     for slot in range(slots):
-        # A stream is told apart by where it came from and whether its seed here is on.
+        # A stream splits where the seed at this slot is on in one configuration and off in another.
         codes, stream_of = np.unique(stream_of * 2 + on[:, :, slot].reshape(-1), return_inverse=True)
         parents.append(upload(codes // 2, alpha.device) if len(codes) > len(owner) else None)
         owner = owner[codes // 2]
@@ -141,31 +159,41 @@ def evaluation_plan(state: SlotState, off: Flags, alpha: Tensor) -> tuple[Plan, 
 def _group(
     state: SlotState, slot: int, owner: Integers, runs: Flags, alpha: Tensor, isolated: Set[Stage]
 ) -> SlotGroups | None:
-    """Return the groups of the streams in ``runs`` at a slot; stable order, so equal structure means equal groups."""
+    """Group the seeds of the streams in ``runs`` at a slot; stable order, so equal structure means equal groups."""
     streams = np.flatnonzero(runs)
     if not len(streams):
         return None
-    of_stream = owner[streams]
-    streams = streams[np.lexsort((state.age[of_stream, slot], state.blueprint[of_stream, slot]))]
+    device = alpha.device
+
+    # By blueprint, within one by age.
     hosts = owner[streams]
-    stage = state.stage[hosts, slot]
-    operator = np.where(stage == Stage.TRAINING, -1, state.operator[hosts, slot])
+    streams = streams[np.lexsort((state.age[hosts, slot], state.blueprint[hosts, slot]))]
+    hosts = owner[streams]
     kinds, first = np.unique(state.blueprint[hosts, slot], return_index=True)
-    blended = []
-    for kind in Blend:
-        positions = np.flatnonzero(operator == kind)
+
+    # By operator; seeds in TRAINING have none.
+    stage = state.stage[hosts, slot]
+    operators = np.where(stage == Stage.TRAINING, -1, state.operator[hosts, slot])
+    blended: list[Blended] = []
+    for operator in Blend:
+        positions = np.flatnonzero(operators == operator)
         if len(positions):
-            amplitude = alpha[upload(hosts[positions], alpha.device), slot]
-            still = state.frozen[hosts[positions], slot]
-            where = upload(positions, alpha.device), upload(streams[positions], alpha.device)
-            blended.append(Blended(kind, *where, amplitude, still))
-    every = blended[0] if len(blended) == 1 and len(blended[0].positions) == len(streams) else None
+            blended.append(
+                Blended(
+                    operator=operator,
+                    positions=upload(positions, device),
+                    streams=upload(streams[positions], device),
+                    alpha=alpha[upload(hosts[positions], device), slot],
+                    frozen=state.frozen[hosts[positions], slot],
+                )
+            )
+    only_added = [item.operator for item in blended] == [Blend.ADD] and len(blended[0].positions) == len(streams)
     return SlotGroups(
-        added=every.alpha if every is not None and every.operator is Blend.ADD else None,
-        streams=upload(streams, alpha.device),
-        hosts=upload(hosts, alpha.device),
+        added=blended[0].alpha if only_added else None,
+        streams=upload(streams, device),
+        hosts=upload(hosts, device),
         blueprints=tuple(zip(kinds.tolist(), first.tolist(), [*first[1:].tolist(), len(streams)], strict=True)),
-        open=upload(np.flatnonzero(~np.isin(stage, list(isolated))), alpha.device),
+        open_positions=upload(np.flatnonzero(~np.isin(stage, list(isolated))), device),
         blended=tuple(blended),
         frozen=state.frozen[hosts, slot],
     )
