@@ -23,7 +23,7 @@ from simic.growth.networks.hosts import HostSpec
 from simic.rng import Purpose
 
 ROWS = 1024  # of each task's training split, in two halves
-TASKS_AT_ONCE = 32  # always the same ones together, so that rounding does not depend on who asks
+TASKS_AT_ONCE = 32  # always the same tasks together, so that rounding does not depend on the question
 
 
 class Alignments:
@@ -34,21 +34,22 @@ class Alignments:
     """
 
     def __init__(self, templates: Sequence[Template], kinds: Sequence[Blueprint], data: Dataset, fits: Fits) -> None:
-        self.data, self._fits = data, fits
+        self.data = data
+        self._fits = fits
         self._kinds = list(zip(templates, (kind.closing for kind in kinds), strict=True))
         self._table = torch.zeros(data.tasks, len(kinds), device=data.y.device)
-        self._known = torch.zeros(data.tasks, dtype=torch.bool, device=data.y.device)
+        self._is_computed = torch.zeros(data.tasks, dtype=torch.bool, device=data.y.device)
 
     @classmethod
     def on(cls, host: HostSpec, blueprints: Sequence[Blueprint], data: Dataset) -> Self:
-        """Return those of a host's blueprints with the tasks of the data."""
+        """Make those of a host's blueprints with the tasks of the data."""
         return cls(Templates(host, tuple(blueprints), checked=True).seeds[0], blueprints, data, Fits())
 
     def of(self, tasks: Tensor) -> Tensor:
-        """Return alignments ``[E, P]`` with the tasks ``[E]``: each in -1…1, the largest of a task ±1."""
-        for part in (tasks[~self._known[tasks]] // TASKS_AT_ONCE).unique().tolist():
-            chosen = torch.arange(part * TASKS_AT_ONCE, min((part + 1) * TASKS_AT_ONCE, self.data.tasks))
-            self._compute(chosen.to(tasks.device))
+        """Look up alignments ``[E, P]`` with the tasks ``[E]``: each in -1…1, the largest of a task ±1."""
+        for part in (tasks[~self._is_computed[tasks]] // TASKS_AT_ONCE).unique().tolist():
+            neighbours = torch.arange(part * TASKS_AT_ONCE, min((part + 1) * TASKS_AT_ONCE, self.data.tasks))
+            self._compute(neighbours.to(tasks.device))
         return self._table[tasks]
 
     def _compute(self, tasks: Tensor) -> None:
@@ -56,18 +57,21 @@ class Alignments:
         halves = [(channels_last(rows), labels) for rows, labels in zip(x.chunk(2, 1), y.chunk(2, 1), strict=True)]
         values = torch.stack([self._aligned(kind, tasks, halves) for kind in range(len(self._kinds))], dim=1)
         self._table[tasks] = values / values.abs().amax(dim=1, keepdim=True).clamp(min=torch.finfo(values.dtype).tiny)
-        self._known[tasks] = True
+        self._is_computed[tasks] = True
 
     def _aligned(self, kind: int, tasks: Tensor, halves: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
-        """Return the product of both halves' gradients ``[R]``; only those of parameters that start at 0 count."""
+        """Multiply both halves' gradients ``[R]``; only those of parameters that start at 0 count."""
+        # The untrained blueprint in each task, with the same weights, and what it fits to the data.
         template, closing = self._kinds[kind]
         key = rng.key(0, Purpose.ALIGNMENT, kind, device=tasks.device)
         rows = template.draw(key.expand(len(tasks)))
         if template.fits:
             rows = template.with_fit(rows, self._fits.of(template, self.data, tasks))
-        named = zip(template.names, template.layout.unpack(rows), strict=True)
-        weights = [weight.requires_grad_(name in closing) for name, weight in named]
+        weights = template.layout.unpack(rows)
+        for name, weight in zip(template.names, weights, strict=True):
+            weight.requires_grad_(name in closing)
         leaves = [weight for weight in weights if weight.requires_grad]
+
         first, second = (
             torch.autograd.grad(_agreement(template.run(weights, half), labels, self.data.classes), leaves)
             for half, labels in halves
@@ -76,7 +80,7 @@ class Alignments:
 
 
 def _agreement(out: Tensor, labels: Tensor, classes: int) -> Tensor:
-    """Return the mean product of what a seed adds ``[R, n, width]`` and the labels, one class for each hidden unit."""
+    """Average the product of a seed's output ``[R, n, width]`` and the labels, one class for each hidden unit."""
     width = out.shape[-1]
     error = F.one_hot(labels % width, min(width, classes)).to(out.dtype)
     return (out[..., : error.shape[-1]] * (error - error.mean(1, keepdim=True))).sum() / labels.shape[1]

@@ -28,21 +28,24 @@ PARAMETERLESS = (nn.Sequential, nn.Identity, nn.ReLU, nn.GELU, nn.MaxPool2d)
 
 
 def stacked(module: nn.Module) -> nn.Module | None:
-    """Return the module on features ``[R · B, …]`` with parameters ``[R, *shape]``, put in as attributes; None where a
-    part of it has no such form, or is used twice.
+    """Change a module to features ``[R · B, …]`` and parameters ``[R, *shape]``, which are put in as attributes; None
+    where a part of it has no such form, or is used twice.
     """
-    uses = (module.named_modules(remove_duplicate=False), module.named_parameters(remove_duplicate=False))
-    if any(len(parts := list(each)) > len({id(value) for _, value in parts}) for each in uses):
-        return None
+    for named in (module.named_modules, module.named_parameters):
+        if len(list(named(remove_duplicate=False))) > len(list(named())):
+            return None
     return _stacked(module)
 
 
 def _stacked(module: nn.Module) -> nn.Module | None:
+    # A layer with a form of its own, or a module that treats each sample by itself.
     layer = _stacked_layer(module)
     if layer is not None:
         return layer
     if Samplewise not in type(module).__bases__ and type(module) not in PARAMETERLESS:
         return None
+
+    # Its parts become stacked; its parameters come with each call.
     for name, child in module.named_children():
         layer = _stacked(child)
         if layer is None:
@@ -66,12 +69,12 @@ def _stacked_layer(module: nn.Module) -> nn.Module | None:
 
 
 def separable(module: nn.Module) -> nn.Module:
-    """Return the module for one host at a time on channels-last maps; parameters and their names stay."""
+    """Give a module group norms for one host at a time on channels-last maps; parameters and their names stay."""
     return _with_norms(module, _MapNorm)
 
 
 def vmappable(module: nn.Module) -> nn.Module:
-    """Return the module with group norms that run under vmap, unlike torch's own; parameters and their names stay."""
+    """Give a module group norms that run under vmap, unlike torch's own; parameters and their names stay."""
     return _with_norms(module, _VmapNorm)
 
 
@@ -84,10 +87,11 @@ def _with_norms(module: nn.Module, norm: Callable[[nn.GroupNorm], nn.Module]) ->
 def _is_same_convolution(conv: nn.Conv2d) -> bool:
     """Check for stride 1, odd square kernel, zero padding that keeps the shape, no bias, dense or depthwise."""
     kernel = conv.kernel_size[0]
-    plain = conv.stride == (1, 1) and conv.dilation == (1, 1) and conv.padding_mode == "zeros" and conv.bias is None
-    square = conv.kernel_size == (kernel, kernel) and kernel % 2 == 1 and conv.padding == (kernel // 2, kernel // 2)
-    depthwise = conv.groups == conv.in_channels == conv.out_channels and kernel > 1
-    return plain and square and (conv.groups == 1 or depthwise)
+    is_plain = conv.stride == (1, 1) and conv.dilation == (1, 1) and conv.padding_mode == "zeros" and conv.bias is None
+    is_square = conv.kernel_size == (kernel, kernel) and kernel % 2 == 1
+    keeps_shape = conv.padding == (kernel // 2, kernel // 2)
+    is_depthwise = conv.groups == conv.in_channels == conv.out_channels and kernel > 1
+    return is_plain and is_square and keeps_shape and (conv.groups == 1 or is_depthwise)
 
 
 class _PointwiseConv(nn.Module):
@@ -109,24 +113,28 @@ class _SameConv(nn.Module):
 
     def __init__(self, conv: nn.Conv2d) -> None:
         super().__init__()
-        self.groups, self.padding = conv.groups, conv.kernel_size[0] // 2
+        self.groups = conv.groups
+        self.padding = conv.kernel_size[0] // 2
 
     def forward(self, x: Tensor) -> Tensor:
-        pixels, outputs = x.shape[2] * x.shape[3], self.weight.shape[1]
-        dense = pixels <= DENSE_PIXELS or pixels**2 * x.shape[1] * outputs <= DENSE_ENTRIES
-        return self._dense(x) if dense else self._grouped(x)
+        pixels = x.shape[2] * x.shape[3]
+        entries = pixels**2 * x.shape[1] * self.weight.shape[1]
+        is_small = pixels <= DENSE_PIXELS or entries <= DENSE_ENTRIES
+        return self._dense(x) if is_small else self._grouped(x)
 
     def _dense(self, x: Tensor) -> Tensor:
         """Multiply by a matrix from all pixels and channels to all pixels and channels, spread from the weights."""
         samples, channels, height, width = x.shape
-        rows, outputs, inputs, kernel, _ = self.weight.shape
-        spread = _neighbourhoods(kernel, height, width, x.dtype, x.device)
         pixels = height * width
+        rows, outputs, inputs, kernel, _ = self.weight.shape
+        # The matrix of each row.
+        spread = _neighbourhoods(kernel, height, width, x.dtype, x.device)
         matrix = (self.weight.reshape(rows * outputs * inputs, -1) @ spread).view(rows, outputs, inputs, pixels, pixels)
         if self.groups == 1:
             matrix = matrix.permute(0, 3, 2, 4, 1)  # in pixel, in channel, out pixel, out channel
         else:
             matrix = torch.diag_embed(matrix[:, :, 0].permute(0, 2, 3, 1)).permute(0, 1, 3, 2, 4)
+        # One product per row, over all samples.
         flat = x.permute(0, 2, 3, 1).reshape(rows, -1, pixels * channels)
         flat = torch.bmm(flat, matrix.reshape(rows, pixels * channels, pixels * outputs))
         return flat.view(samples, height, width, outputs).permute(0, 3, 1, 2)
@@ -143,10 +151,11 @@ class _SameConv(nn.Module):
 
 @cache
 def _neighbourhoods(kernel: int, height: int, width: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Return ``[k², in pixels · out pixels]``: 1 where a kernel's element reads a pixel for an output, else 0."""
+    """Tabulate ``[k², in pixels · out pixels]``: 1 where a kernel's element reads a pixel for an output, else 0."""
     table = torch.zeros(kernel, kernel, height, width, height, width, dtype=dtype)
     for i, j, row, column in product(range(kernel), range(kernel), range(height), range(width)):
-        source_row, source_column = row + i - kernel // 2, column + j - kernel // 2
+        source_row = row + i - kernel // 2
+        source_column = column + j - kernel // 2
         if 0 <= source_row < height and 0 <= source_column < width:
             table[i, j, source_row, source_column, row, column] = 1
     return upload(table.view(kernel * kernel, -1), device)
@@ -179,15 +188,18 @@ class _GroupNorm(nn.Module):
 
     def __init__(self, norm: nn.GroupNorm) -> None:
         super().__init__()
-        self.groups, self.eps, self.affine = norm.num_groups, norm.eps, norm.affine
+        self.groups = norm.num_groups
+        self.eps = norm.eps
+        self.affine = norm.affine
 
     def forward(self, x: Tensor) -> Tensor:
         samples, channels, *size = x.shape
-        last, pixels = x.movedim(1, -1), math.prod(size)
+        pixels = math.prod(size)
+        channels_last = x.movedim(1, -1)
         if self.groups == 1:
-            normed = F.layer_norm(last.reshape(samples, -1), (channels * pixels,), eps=self.eps)
+            normed = F.layer_norm(channels_last.reshape(samples, -1), (channels * pixels,), eps=self.eps)
         else:
-            grouped = last.reshape(samples, pixels, self.groups, -1).transpose(1, 2)
+            grouped = channels_last.reshape(samples, pixels, self.groups, -1).transpose(1, 2)
             normed = F.layer_norm(grouped, grouped.shape[2:], eps=self.eps).transpose(1, 2)
         if self.affine:
             by_row = normed.reshape(len(self.weight), -1, channels * pixels)
@@ -221,24 +233,27 @@ class _RowScale(Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         repeats = x.shape[2] // weight.shape[1]
-        wide = weight.repeat(1, repeats)[:, None]
-        ctx.save_for_backward(x, wide)
-        ctx.parts = len(weight), repeats, -1
-        return torch.addcmul(bias.repeat(1, repeats)[:, None], x, wide)
+        scale = weight.repeat(1, repeats)[:, None]
+        ctx.save_for_backward(x, scale)
+        ctx.shape = len(weight), repeats, -1
+        return torch.addcmul(bias.repeat(1, repeats)[:, None], x, scale)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         [grad] = grads
-        x, wide = ctx.saved_tensors
-        of_weight, of_bias = ((g.sum(1).view(ctx.parts).sum(1)) for g in (grad * x, grad))
-        return grad * wide, of_weight, of_bias
+        x, scale = ctx.saved_tensors
+        grad_weight = (grad * x).sum(1).view(ctx.shape).sum(1)
+        grad_bias = grad.sum(1).view(ctx.shape).sum(1)
+        return grad * scale, grad_weight, grad_bias
 
 
 class _Norm(nn.Module):
     def __init__(self, norm: nn.GroupNorm) -> None:
         super().__init__()
-        self.weight, self.bias = norm.weight, norm.bias
-        self.groups, self.eps = norm.num_groups, norm.eps
+        self.weight = norm.weight
+        self.bias = norm.bias
+        self.groups = norm.num_groups
+        self.eps = norm.eps
 
 
 class _VmapNorm(_Norm):
@@ -249,8 +264,8 @@ class _VmapNorm(_Norm):
         normed = F.layer_norm(grouped, grouped.shape[2:], eps=self.eps).view(x.shape)
         if self.weight is None:
             return normed
-        weight, bias = (parameter.view(-1, *[1] * (x.dim() - 2)) for parameter in (self.weight, self.bias))
-        return normed * weight + bias
+        shape = (-1, *[1] * (x.dim() - 2))
+        return normed * self.weight.view(shape) + self.bias.view(shape)
 
 
 class _MapNorm(_Norm):

@@ -1,4 +1,4 @@
-"""What is measured of each host: loss and right answers of a batch, gradient norms and means of a training epoch."""
+"""Measurements of each host: loss and right answers of a batch, gradient norms and means of a training epoch."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,13 +12,13 @@ from torch.nn import functional as F
 FEW_CLASSES = 16  # up to here class by class over long rows: torch's softmax along 2 classes takes four times as long
 MIN_GRADIENT_NORM = 1e-8  # below, a gradient ratio is 0
 MAX_GRADIENT_RATIO = 10.0
-EXPLODING_CLIPS = 10.0  # a norm above this many times the clip is unhealthy (ours: tied to the clip, not absolute)
+EXPLODING_CLIPS = 10.0  # a norm above so many times the clip is unhealthy
 
 
 @dataclass(frozen=True)
 class TrainStats:
-    """One training epoch. Norms are means over minibatches, before clipping; seeds that did not run have NaN and False.
-    ``finite``: the loss and the gradients and parameters of the host all are.
+    """One training epoch. Norms are means over minibatches, before clipping; seeds that did not run have NaN and
+    False.
     """
 
     loss: Tensor  # [E] mean cross-entropy in nats
@@ -27,17 +27,18 @@ class TrainStats:
     seed_grad_norm: Tensor  # [E, K]
     gradient_ratio: Tensor  # [E, K] per-parameter intensity, seed over host
     gradient_healthy: Tensor  # [E, K] bool: finite in every minibatch and not exploding
-    finite: Tensor  # [E] bool
+    finite: Tensor  # [E] bool: the loss, and the gradients and parameters of the host
 
     @classmethod
     def joined(cls, parts: Sequence[Self]) -> Self:
-        """Return the statistics of all hosts of several groups."""
+        """Join the statistics of several groups of hosts."""
         return cls(**{name: torch.cat([getattr(part, name) for part in parts]) for name in vars(parts[0])})
 
     @classmethod
     def unmeasured(cls, envs: int, slots: int, device: torch.device) -> Self:
-        """Return the statistics before the first epoch: nothing is measured."""
-        host, seed = (torch.full(shape, torch.nan, device=device) for shape in ((envs,), (envs, slots)))
+        """Make the statistics before the first epoch: nothing is measured."""
+        host = torch.full((envs,), torch.nan, device=device)
+        seed = torch.full((envs, slots), torch.nan, device=device)
         return cls(host, host, host, seed, seed, seed.isfinite(), host.isfinite())
 
 
@@ -60,7 +61,17 @@ def train_statistics(
     slots: int,
     clip: float,
 ) -> TrainStats:
-    """Summarise an epoch of minibatches: loss (nats), accuracy (0–1), host norms ``[n, E]``, and seeds' norms."""
+    """Summarise an epoch of n minibatches.
+
+    Args:
+        loss: Nats, ``[n, E]``.
+        accuracy: 0 to 1, ``[n, E]``.
+        host_norms: Gradient norms before clipping, ``[n, E]``.
+        host_params: Parameters of a host.
+        seeds: Norms of the seeds that trained.
+        slots: How many a host has.
+        clip: Norm to which gradients are clipped.
+    """
     host = column_means(host_norms)
     norm = host.new_full((len(host), slots), torch.nan)
     ratio = norm.clone()
@@ -80,7 +91,7 @@ def train_statistics(
 
 
 def column_means(values: Tensor) -> Tensor:
-    """Return the mean over the first dimension, ``[n, R] → [R]``, that rounds alike however many columns there are.
+    """Average over the first dimension, ``[n, R] → [R]``, rounding alike however many columns there are.
 
     torch's own reduction over a leading dimension takes columns by vector registers and the rest apart, in another
     order of addition; over contiguous rows it does not.
@@ -89,24 +100,30 @@ def column_means(values: Tensor) -> Tensor:
 
 
 def gradient_ratio(seed: Tensor, seed_params: int, host: Tensor, host_params: int) -> Tensor:
-    """Return ρ = (‖g_seed‖/√n_seed) / (‖g_host‖/√n_host + 1e-8), at most 10; 0 where either norm vanishes."""
+    """Compute ρ = (‖g_seed‖/√n_seed) / (‖g_host‖/√n_host + 1e-8), at most 10; 0 where either norm vanishes."""
     ratio = (seed / seed_params**0.5) / (host / host_params**0.5 + MIN_GRADIENT_NORM)
     vanished = (seed < MIN_GRADIENT_NORM) | (host < MIN_GRADIENT_NORM)
     return torch.where(vanished, 0.0, ratio.clamp(max=MAX_GRADIENT_RATIO))
 
 
 def score(logits: Tensor, y: Tensor, lacking: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Return loss and right answers per sample: ``[R, B, classes], [R, B] → [R, B], [R, B]`` bool; of sequences,
-    ``[R, B, L, classes], [R, B, L]``, the means over their tokens, both float. What a task is ``lacking [R, classes]``
-    is no answer; a network with non-finite logits is never right.
+    """Compute loss and right answers of each sample; a network with non-finite logits is never right.
+
+    Args:
+        logits: ``[R, B, classes]``; of sequences ``[R, B, L, classes]``.
+        y: Labels ``[R, B]``; of sequences ``[R, B, L]``.
+        lacking: Classes that a network's task does not have and that are no answers, bool ``[R, classes]``.
+
+    Returns:
+        Loss in nats and whether the answer is right, ``[R, B]``; of sequences the means over their tokens, both float.
     """
     if y.dim() == 2 and logits.shape[-1] <= FEW_CLASSES:
         loss, right = _FewClasses.apply(logits, y, lacking)  # pyright: ignore[reportGeneralTypeIssues]
         return loss, right
     finite = logits.detach().isfinite().all(-1)
     if lacking is not None:
-        among = lacking.view(len(lacking), *[1] * (logits.dim() - 2), -1)
-        logits = logits.masked_fill(among, -torch.inf)
+        lacking = lacking.view(len(lacking), *[1] * (logits.dim() - 2), -1)
+        logits = logits.masked_fill(lacking, -torch.inf)
     loss = F.cross_entropy(logits.flatten(0, -2), y.reshape(-1), reduction="none").view(y.shape)
     right = (logits.detach().argmax(-1) == y) & finite
     if y.dim() == 2:
@@ -119,20 +136,23 @@ class _FewClasses(Function):
 
     @staticmethod
     def forward(ctx: Any, logits: Tensor, y: Tensor, lacking: Tensor | None) -> tuple[Tensor, Tensor]:
+        # The likeliest class; of equals the first is the answer.
         by_class = logits.permute(2, 0, 1).contiguous()
         finite = by_class.amax(0).isfinite() & by_class.amin(0).isfinite()
         if lacking is not None:
             by_class = by_class.masked_fill(lacking.T[:, :, None], -torch.inf)
         best = by_class.amax(0)
-        taken = by_class.gather(0, y[None])[0]
-        right = taken == best
-        if y.device.type != "cpu" or int((by_class == best).sum()) != y.numel():  # of equals the first is the answer
+        logit = by_class.gather(0, y[None])[0]
+        right = logit == best
+        if y.device.type != "cpu" or int((by_class == best).sum()) != y.numel():
             right = by_class.argmax(0) == y
+
+        # −log softmax. sum() adds in another order at the end of a row: no host would be the same alone.
         weight = (by_class - best).exp_()
         total = weight[0].clone()
-        for each in weight[1:]:  # sum() adds in another order at the end of a row: no host would be the same alone
-            total += each
-        loss = total.log() + best - taken
+        for class_weight in weight[1:]:
+            total += class_weight
+        loss = total.log() + best - logit
         ctx.save_for_backward(weight.div_(total), y)
         right = right & finite
         ctx.mark_non_differentiable(right)
@@ -141,6 +161,7 @@ class _FewClasses(Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
         probability, y = ctx.saved_tensors
-        one = torch.ones((), dtype=probability.dtype, device=probability.device).expand(1, *y.shape)
-        towards = probability.scatter_add(0, y[None], -one)  # p − 1 for the answer
-        return (towards * grads[0]).permute(1, 2, 0).contiguous(), None, None
+        # p − 1 for the answer, p for the other classes
+        minus_one = torch.full_like(probability[:1], -1.0)
+        gradient = probability.scatter_add(0, y[None], minus_one)
+        return (gradient * grads[0]).permute(1, 2, 0).contiguous(), None, None

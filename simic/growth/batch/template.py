@@ -32,17 +32,17 @@ class RowLayout:
 
     @property
     def sizes(self) -> list[int]:
-        """Return columns of each tensor."""
+        """Columns of each tensor."""
         return [shape.numel() for shape in self.shapes]
 
     @property
     def width(self) -> int:
-        """Return columns of a row."""
+        """Columns of a row."""
         return sum(self.sizes)
 
     @property
     def params(self) -> int:
-        """Count the columns that train."""
+        """Columns that train."""
         return sum(size for size, trains in zip(self.sizes, self.trained, strict=True) if trains)
 
     def unpack(self, rows: Tensor) -> list[Tensor]:
@@ -66,61 +66,72 @@ class Template:
         features_last: bool = False,
         borrowed: Sequence[str] = (),
     ) -> None:
-        first, second = _build(build, 0), _build(build, 1)
+        self.name = name
+        self.borrowed = list(borrowed)
+        self._enter = _identity if features_last else channels_first
+        self._leave = _identity if features_last else channels_last
+
+        # The parameters of a row, and their first values.
+        first = _build(build, 0)
+        second = _build(build, 1)
         if next(first.buffers(), None) is not None:
             raise SimicError(
                 f"{name}: modules with buffers (running statistics, constants) cannot be stacked over hosts"
             )
-        own = {key: parameter for key, parameter in first.named_parameters() if key not in borrowed}
-        self.name = name
-        self.names, self.borrowed = list(own), list(borrowed)
-        shapes, trained = zip(*((p.shape, p.requires_grad) for p in own.values()), strict=True) if own else ((), ())
-        self.layout = RowLayout(shapes, trained)
-        other = dict(second.named_parameters())
-        constant = [torch.equal(parameter, other[key]) for key, parameter in own.items()]
-        self._start, self._bound = _initial(first, own, constant, name)
-        self._enter, self._leave = (_as_it_is, _as_it_is) if features_last else (channels_first, channels_last)
+        parameters = {key: parameter for key, parameter in first.named_parameters() if key not in borrowed}
+        self.names = list(parameters)
+        self.layout = RowLayout(
+            [parameter.shape for parameter in parameters.values()],
+            [parameter.requires_grad for parameter in parameters.values()],
+        )
+        redrawn = dict(second.named_parameters())
+        constants = [torch.equal(parameter, redrawn[key]) for key, parameter in parameters.items()]
+        self._start, self._bound = _initial(first, parameters, constants, name)
+
+        # The module in its three forms: for one row, under vmap and stacked.
         self._vmap = getattr(first, "vmap", True)
+        self._is_foreign = any(not type(m).__module__.startswith(("torch.nn.", "simic.")) for m in first.modules())
         self.module = first.to("meta")
-        self._single, self._stacked = separable(copy.deepcopy(self.module)), stacked(second.to("meta"))
+        self._single = separable(copy.deepcopy(self.module))
         self._batched = vmappable(copy.deepcopy(self.module))
+        self._stacked = stacked(second.to("meta"))
         # Which part of the stacked module takes each parameter, and as what.
         self._sockets: list[tuple[nn.Module, str]] = []
-        for key in (*self.names, *self.borrowed):
-            owner, _, leaf = key.rpartition(".")
-            if self._stacked is not None:
+        if self._stacked is not None:
+            for key in (*self.names, *self.borrowed):
+                owner, _, leaf = key.rpartition(".")
                 self._sockets.append((self._stacked.get_submodule(owner), leaf))
-        self._foreign = any(not type(m).__module__.startswith(("torch.nn.", "simic.")) for m in first.modules())
 
     def draw(self, streams: Tensor) -> Tensor:
-        """Return fresh parameter rows ``[R, width]`` from the keys ``[R]``; what is to be fitted is 0."""
+        """Draw fresh parameter rows ``[R, width]`` from the keys ``[R]``; what is to be fitted is 0."""
         if self._start.device != streams.device:
-            self._start, self._bound = (upload(row, streams.device) for row in (self._start, self._bound))
+            self._start = upload(self._start, streams.device)
+            self._bound = upload(self._bound, streams.device)
         return self._start + self._bound * (2 * uniform(streams, (self.layout.width,)) - 1)
 
     @property
     def fits(self) -> bool:
-        """Return whether something of it is fitted to data."""
+        """Whether something of it is fitted to data."""
         return not all(self.layout.trained)
 
     @torch.no_grad()
     def fit(self, samples: Tensor) -> Tensor:
-        """Return what is fitted to ``samples [R, n, D]`` of R tasks, in the order of its columns."""
-        assert self._stacked is not None, "what is fitted is fitted for many networks at once"
+        """Fit to ``samples [R, n, D]`` of R tasks the parameters that do not train, in the order of their columns."""
+        assert self._stacked is not None, "fitting is for many networks at once"
         fitted = self._stacked.fit(samples)  # pyright: ignore[reportCallIssue] - who has such parameters has it
-        return torch.cat([fitted[name].flatten(1) for name in self._fixed()], 1)
+        return torch.cat([fitted[name].flatten(1) for name in self._fitted_names()], 1)
 
     def with_fit(self, rows: Tensor, fitted: Tensor) -> Tensor:
-        """Return the rows ``[R, width]`` with what was fitted in its columns."""
+        """Put the result of ``fit`` into its columns of the rows ``[R, width]``."""
         rows = rows.clone()
-        rows[:, upload(self.columns(self._fixed()), rows.device)] = fitted
+        rows[:, upload(self.columns(self._fitted_names()), rows.device)] = fitted
         return rows
 
-    def _fixed(self) -> list[str]:
+    def _fitted_names(self) -> list[str]:
         return [name for name, trains in zip(self.names, self.layout.trained, strict=True) if not trains]
 
     def columns(self, names: Sequence[str]) -> Tensor:
-        """Return bool ``[width]``: which columns of a row belong to the named parameters."""
+        """Tell which columns of a row belong to the named parameters, bool ``[width]``."""
         unknown = set(names) - set(self.names)
         if unknown:
             raise SimicError(f"{self.name}: no parameter {sorted(unknown)}; it has {self.names}")
@@ -129,8 +140,8 @@ class Template:
 
     def run(self, weights: list[Tensor], x: Tensor) -> Tensor:
         """Run each row's module on its features ``[R, B, …, C]``; ``weights`` as unpacked, then the borrowed ones."""
-        alone = len(x) == 1 and self._stacked is None  # vmap would cost its dispatch for nothing
-        if alone or not self._vmap:
+        is_single = len(x) == 1 and self._stacked is None  # vmap would cost its dispatch for nothing
+        if is_single or not self._vmap:
             return torch.cat([self.run_one(*row) for row in zip(by_row(weights, len(x)), x.split(1), strict=True)])
         if self._stacked is None:
             return self._leave(vmap(self._call)(self._enter(x), *weights))
@@ -150,14 +161,15 @@ class Template:
     def run_one(self, weights: Sequence[Tensor], x: Tensor) -> Tensor:
         """Run the module of one row by itself, ``weights [*shape]``, on ``x [1, B, …, C]``."""
         h = self._enter(x)[0]
-        h = h.contiguous() if self._foreign else h  # a user's forward may call what kernels._MapGroupNorm avoids
-        y = functional_call(self._single, self._named(weights), (h,))
+        if self._is_foreign:
+            h = h.contiguous()  # a user's forward may call what kernels._MapGroupNorm avoids
+        y = functional_call(self._single, self._by_name(weights), (h,))
         return self._leave(y[None])
 
     def _call(self, x: Tensor, *weights: Tensor) -> Tensor:
-        return functional_call(self._batched, self._named(weights), (x,))
+        return functional_call(self._batched, self._by_name(weights), (x,))
 
-    def _named(self, weights: Sequence[Tensor]) -> dict[str, Tensor]:
+    def _by_name(self, weights: Sequence[Tensor]) -> dict[str, Tensor]:
         return dict(zip((*self.names, *self.borrowed), weights, strict=True))
 
 
@@ -165,62 +177,74 @@ class Fits:
     """Fits each template to a task of the data once, when it is first asked for."""
 
     def __init__(self) -> None:
-        self._known: dict[tuple[int, str], tuple[Dataset, Tensor, Tensor]] = {}  # by data and template
+        # By data and template; the data stay here, so that no others can take their id.
+        self._tables: dict[tuple[int, str], tuple[Dataset, Tensor, Tensor]] = {}
 
     def of(self, template: Template, data: Dataset, tasks: Tensor) -> Tensor:
-        """Return what the template fits to each of the tasks ``[R]``, ``[R, width - params]``."""
-        name = id(data), template.name
-        if name not in self._known:
-            done = torch.zeros(data.tasks, dtype=torch.bool, device=tasks.device)
+        """Look up what a template fits to tasks.
+
+        Args:
+            template: What is fitted.
+            data: The training split.
+            tasks: Numbers of the tasks ``[R]``.
+
+        Returns:
+            Values of the columns that do not train, ``[R, width - params]``.
+        """
+        key = id(data), template.name
+        if key not in self._tables:
+            is_fitted = torch.zeros(data.tasks, dtype=torch.bool, device=tasks.device)
             values = torch.zeros(data.tasks, template.layout.width - template.layout.params, device=tasks.device)
-            self._known[name] = data, done, values  # data are kept, so that no others can take their id
-        _, done, values = self._known[name]
-        new = torch.zeros_like(done)
-        new[tasks] = True
-        if len(missing := (new & ~done).nonzero().flatten()):
+            self._tables[key] = data, is_fitted, values
+        _, is_fitted, values = self._tables[key]
+        missing = tasks[~is_fitted[tasks]].unique()
+        if len(missing):
             values[missing] = template.fit(data.of_tasks(missing, slice(FITTED_SAMPLES))[0].flatten(2))
-            done[missing] = True
+            is_fitted[missing] = True
         return values[tasks]
 
 
 def by_row(weights: Sequence[Tensor], rows: int) -> list[tuple[Tensor, ...]]:
-    """Return the tensors ``[R, *shape]`` as a tuple for each row; unbound at once, their gradients stack once."""
+    """Split tensors ``[R, *shape]`` into a tuple for each row; unbound at once, their gradients stack once."""
     return list(zip(*(tensor.unbind(0) for tensor in weights), strict=True)) if weights else [()] * rows
 
 
-def _as_it_is(x: Tensor) -> Tensor:
+def _identity(x: Tensor) -> Tensor:
     return x
 
 
 def channels_first(x: Tensor) -> Tensor:
-    """Return ``[R, B, …, C]`` as the ``[R, B, C, …]`` that modules expect; a view."""
+    """View ``[R, B, …, C]`` as the ``[R, B, C, …]`` that modules expect."""
     return x.movedim(-1, 2)
 
 
 def channels_last(x: Tensor) -> Tensor:
-    """Return ``[R, B, C, …]`` as contiguous ``[R, B, …, C]``: rows are indexed, convolutions are products."""
+    """Make ``[R, B, C, …]`` a contiguous ``[R, B, …, C]``: rows are indexed, convolutions are products."""
     return x.movedim(2, -1).contiguous()
 
 
 def _build(build: Callable[[], nn.Module], seed: int) -> nn.Module:
-    """Return a fresh module; torch's global generator is left as it was."""
+    """Build a fresh module; torch's global generator is left as it was."""
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)  # torch.manual_seed takes 0.2 ms: it speaks to GPUs too
         return build()
 
 
-def _initial(module: nn.Module, own: dict[str, nn.Parameter], constant: list[bool], name: str) -> tuple[Tensor, Tensor]:
-    """Return row of constants (0 where random) and row of half widths (0 where constant)."""
-    starts, bounds = [torch.zeros(0)], [torch.zeros(0)]
-    for (key, parameter), fixed in zip(own.items(), constant, strict=True):
+def _initial(
+    module: nn.Module, parameters: dict[str, nn.Parameter], constants: list[bool], name: str
+) -> tuple[Tensor, Tensor]:
+    """Make a row of constants (0 where random) and a row of half widths (0 where constant)."""
+    starts = [torch.zeros(0)]
+    bounds = [torch.zeros(0)]
+    for (key, parameter), is_constant in zip(parameters.items(), constants, strict=True):
         flat = parameter.detach().flatten().float()
-        starts.append(flat if fixed else torch.zeros_like(flat))
-        bounds.append(torch.full_like(flat, 0.0 if fixed else 1 / math.sqrt(_fan_in(module, key, name))))
+        starts.append(flat if is_constant else torch.zeros_like(flat))
+        bounds.append(torch.full_like(flat, 0.0 if is_constant else 1 / math.sqrt(_fan_in(module, key, name))))
     return torch.cat(starts), torch.cat(bounds)
 
 
 def _fan_in(module: nn.Module, key: str, name: str) -> int:
-    """Return inputs of one output: of the parameter itself, or of the ``weight`` beside a bias."""
+    """Count the inputs of one output: of the parameter itself, or of the ``weight`` beside a bias."""
     owner, _, leaf = key.rpartition(".")
     parameter = module.get_parameter(key)
     if parameter.dim() < 2:
