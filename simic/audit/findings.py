@@ -15,6 +15,7 @@ FILE = "findings.json"
 Evidence = Mapping[str, float | int | str]
 # What a check is about: whether the record holds, whether a replay gives the same bytes, whether the agent learned.
 Layer = Literal["record", "replay", "learning"]
+Part = Literal["training", "evaluation"]  # of a run that is replayed
 
 
 class Status(StrEnum):
@@ -58,7 +59,7 @@ class Summary(Frozen):
 class ReplayResult(Frozen):
     """Say how the replay of one part ended, and what was compared, what differs, or why it was not possible."""
 
-    part: Literal["training", "evaluation"]
+    part: Part
     outcome: Literal["equal", "differs", "not possible"]
     detail: str
     differences: tuple[str, ...] = ()

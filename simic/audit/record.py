@@ -20,7 +20,7 @@ from simic.evaluation.result import BLIND, LEARNED, SAMPLED, Evaluation, Headroo
 from simic.params import Params
 from simic.telemetry.columns import Array, Columns, published
 from simic.telemetry.publish import EPISODES_FILE, FINDINGS_FILE, STEPS_FILE, UPDATES_FILE
-from simic.telemetry.rows import Row
+from simic.telemetry.rows import FindingRow, Row
 from simic.training.checkpoint import Checkpoint
 
 Steps = Mapping[str, Array]  # columns of one iteration's steps by name, [T, E] or [T, E, K]
@@ -167,6 +167,11 @@ class RunRecord:
             validations=episodes.where(~train),
             live_findings=Table.from_arrow(_read(folder / FINDINGS_FILE)),
         )
+
+    def found_at_starts(self, check: str) -> list[FindingRow]:
+        """List what training found by a check when it was started or resumed."""
+        findings = self.provenance.origin.findings if self.provenance else ()
+        return [finding for finding in findings if finding.check == check]
 
     def complete(self, needs: Sequence[str]) -> Self:
         """Return the record without updates that lack a number in a needed column."""

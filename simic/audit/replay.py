@@ -3,40 +3,35 @@
 Equal or not: there are no bounds. What cannot be played again bit for bit here is not possible, with the reason.
 """
 
-import multiprocessing
 from collections.abc import Callable, Mapping
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import Future
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
-from typing import Literal
 
 import numpy as np
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
-from simic import registry, rng
+from simic import rng
 from simic.audit import replay_evaluation
-from simic.audit.findings import ReplayResult
+from simic.audit.findings import Part, ReplayResult
 from simic.audit.record import RunRecord, Table
-from simic.audit.replay_evaluation import ReplayedHosts, Values
+from simic.audit.replay_evaluation import RunFiles, Values
 from simic.errors import SimicError
-from simic.growth.batch.shards import begin_process
 from simic.params import Params
 from simic.telemetry.columns import Array, published
 from simic.telemetry.publish import KEPT_FILE
 from simic.telemetry.rows import UpdateRow
-from simic.training import checkpoint, kept_iteration, machine, worker_layout
-from simic.training.checkpoint import Manifest
-from simic.training.learned import Learned
+from simic.training import kept_iteration, worker_layout
+from simic.training.checkpoint import Checkpoint, Manifest
+from simic.training.machine import Machine
 from simic.training.replay import replay
 
-Part = Literal["training", "evaluation"]
 MOST_NAMED = 5  # differences that a report names
-# What a damaged file or an environment may raise; a failed replay says so and ends no audit.
-FAILURES = (SimicError, BrokenProcessPool, MemoryError, RuntimeError, ValueError, LookupError, TypeError, OSError)
+# What this machine or a missing file prevents. Any other error did not occur in the run, so it is a difference.
+OBSTACLES = (SimicError, BrokenProcessPool, MemoryError, torch.OutOfMemoryError, OSError)
 
 
 class NotPossible(SimicError):
@@ -44,91 +39,67 @@ class NotPossible(SimicError):
 
 
 @dataclass(frozen=True)
-class RunFiles:
-    """Name the folders of a run that a replay reads."""
+class Attempt:
+    """Hold what a fresh process plays again, and what the record has of it."""
 
-    prepared: Path
-    telemetry: Path
-    checkpoints: Path
-
-
-@dataclass(frozen=True)
-class Job:
-    """Hold all that a fresh process needs for its replay."""
-
-    params: Params
-    files: RunFiles
-    manifest: Manifest  # of the latest checkpoint, for the machine that trained
-    iteration: int
-    sample: int  # a hash that chooses episodes
-    population: ReplayedHosts | None = None  # the hosts to play again, where networks grow
-    tasks: tuple[int, ...] = field(default=())  # of the evaluated hosts, likewise
-    steps: int = 0  # of their episodes, likewise
+    play: Callable[[], Values]  # is pickled
+    recorded: Values
+    subject: str  # in words
 
 
 def replay_run(run: RunRecord, files: RunFiles) -> tuple[ReplayResult, ...]:
     """Replay an iteration of training and a sample of the evaluation side by side, each in a fresh process."""
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(2, context, _begin, (registry.extensions(),)) as pool:
+    parts: dict[Part, Callable[[RunRecord, RunFiles], Attempt]] = {"training": _training, "evaluation": _evaluation}
+    results: dict[Part, ReplayResult] = {}
+    with worker_layout.pool(len(parts), run.params.runtime) as pool:
         # Start both before waiting for the first.
-        waiting = [_start(part, run, files, pool) for part in ("training", "evaluation")]
-        return tuple(finish() for finish in waiting)
+        started: dict[Part, tuple[Attempt, Future[Values]]] = {}
+        for part, prepare in parts.items():
+            try:
+                attempt = prepare(run, files)
+            except NotPossible as obstacle:
+                results[part] = ReplayResult(part=part, outcome="not possible", detail=str(obstacle))
+            else:
+                started[part] = attempt, pool.submit(attempt.play)
+
+        for part, (attempt, future) in started.items():
+            result = _compare(part, attempt, future)
+            # A Gymnasium environment may draw numbers of its own: where it does, no replay can agree.
+            if result.outcome == "differs" and run.params.prepare.is_gym:
+                repeats = pool.submit(replay_evaluation.environment_repeats, run.params, files)
+                if repeats.exception() is None and not repeats.result():
+                    reason = "the environment does not repeat itself: equal seeds and actions lead elsewhere"
+                    result = ReplayResult(part=part, outcome="not possible", detail=reason)
+            results[part] = result
+    return tuple(results[part] for part in parts)
 
 
-def _begin(extensions: tuple[Path, ...]) -> None:
-    begin_process()
-    for file in extensions:
-        registry.load_extension(file)
-
-
-def _start(part: Part, run: RunRecord, files: RunFiles, pool: ProcessPoolExecutor) -> Callable[[], ReplayResult]:
-    """Start the replay of one part; return what waits for it and compares it with the record."""
-    try:
-        job = _job(run, files)
-        if part == "training":
-            work, recorded = replay_iteration, partial(_recorded_iteration, run, job)
-        else:
-            job = _with_sample(run, job)
-            work, recorded = replay_sample, partial(_recorded_sample, run, job)
-    except NotPossible as obstacle:
-        answer = ReplayResult(part=part, outcome="not possible", detail=str(obstacle))
-        return lambda: answer
-    future = pool.submit(work, job)
-
-    def finish() -> ReplayResult:
-        try:
-            replayed = future.result()
-            names = differences(recorded(), replayed)
-            # An environment may draw numbers of its own; then no two replays agree, and nothing can be said.
-            if names and run.params.prepare.is_gym and differences(replayed, pool.submit(work, job).result()):
-                raise NotPossible("the environment does not repeat itself from its seeds")
-        except FAILURES as error:
-            reason = str(error) if isinstance(error, SimicError) else f"{type(error).__name__}: {error}"
-            return ReplayResult(part=part, outcome="not possible", detail=reason)
-        return _judged(part, job, replayed, names)
-
-    return finish
-
-
-def _judged(part: Part, job: Job, replayed: Values, names: list[str]) -> ReplayResult:
-    trained_in = job.manifest.machine.processes
-    subject = f"iteration {job.iteration + 1} in {_processes(job)} process(es), trained in {trained_in}"
-    if part == "evaluation":
-        subject = f"{max(len(values) for values in replayed.values())} episodes of each policy in one process"
-    if names:
-        detail = f"{subject}: {len(names)} of {len(replayed)} values differ: {', '.join(names[:MOST_NAMED])}"
+def _compare(part: Part, attempt: Attempt, future: Future[Values]) -> ReplayResult:
+    """Wait for a replay and compare it with the record."""
+    error = future.exception()
+    if isinstance(error, OBSTACLES):
+        reason = str(error) if isinstance(error, SimicError) else f"{type(error).__name__}: {error}"
+        return ReplayResult(part=part, outcome="not possible", detail=reason)
+    if error is not None:
+        name = type(error).__name__
+        detail = f"{attempt.subject}: the replay failed, which the run did not: {name}: {error}"
+        return ReplayResult(part=part, outcome="differs", detail=detail, differences=(name,))
+    replayed = future.result()
+    if names := differences(attempt.recorded, replayed):
+        detail = f"{attempt.subject}: {len(names)} of {len(replayed)} values differ: {', '.join(names[:MOST_NAMED])}"
         return ReplayResult(part=part, outcome="differs", detail=detail, differences=tuple(names))
     size = sum(values.nbytes for values in replayed.values())
-    return ReplayResult(part=part, outcome="equal", detail=f"{subject}: {size:,} bytes of {len(replayed)} values")
+    detail = f"{attempt.subject}: {size:,} bytes of {len(replayed)} values"
+    return ReplayResult(part=part, outcome="equal", detail=detail)
 
 
 def differences(first: Mapping[str, Array], second: Mapping[str, Array]) -> list[str]:
-    """Return the names whose values are not byte for byte the same, in order."""
+    """List the names whose values are not byte for byte the same, in order."""
     names = sorted(first.keys() | second.keys())
-    return [name for name in names if name not in first or name not in second or not _same(first[name], second[name])]
+    return [name for name in names if name not in first or name not in second or not _equal(first[name], second[name])]
 
 
-def _same(first: Array, second: Array) -> bool:
+def _equal(first: Array, second: Array) -> bool:
     if first.dtype.kind != second.dtype.kind or first.shape != second.shape:
         return False
     if first.dtype.kind == "U":
@@ -136,60 +107,72 @@ def _same(first: Array, second: Array) -> bool:
     return published(first).tobytes() == published(second).tobytes()
 
 
-def _job(run: RunRecord, files: RunFiles) -> Job:
-    """Return what both replays need; NotPossible where one could differ for an honest reason, or has no input."""
-    checkpoints = run.checkpoints or {}
-    latest = checkpoints.get("latest")
-    if latest is None or run.params.evaluate.checkpoint not in checkpoints or not files.prepared.exists():
+def _checkpoint(run: RunRecord, files: RunFiles, name: str) -> Checkpoint:
+    """Choose a checkpoint to replay from; NotPossible without it, without the data, or where the code has changed."""
+    checkpoint = (run.checkpoints or {}).get(name)
+    if checkpoint is None or not files.prepared.exists():
         raise NotPossible("prepared data or checkpoints are missing or damaged")
-    assert run.provenance is not None  # read with the checkpoints
-    if changed := run.provenance.code_changed_since:
+    if run.provenance is not None and (changed := run.provenance.code_changed_since):
         raise NotPossible(f"the code is not that of the run: {', '.join(changed)}")
-    iteration = kept_iteration.published(run.params)[-1]
-    sample = int(rng.bits(rng.key(run.params.rng_seed, rng.Purpose.KEPT_ITERATION, iteration), (1,)))
-    moved = [finding for finding in run.provenance.origin.findings if finding.check == "inexact_resume"]
-    if any(finding.iteration > iteration for finding in moved):
-        raise NotPossible("training moved to another machine after the iteration whose state was kept")
-    return Job(run.params, files, latest.manifest, iteration, sample)
+    return checkpoint
 
 
-def _as_trained(job: Job, processes: int) -> Params:
-    """Return the params with the settings of the machine that trained, and another number of processes."""
-    trained_on = job.manifest.machine
+def _as_recorded(params: Params, machine: Machine, processes: int) -> Params:
+    """Take over the settings of the machine of the run, but for the number of processes, environments' included."""
     settings = {
-        "threads": trained_on.threads,
-        "tf32": trained_on.tf32,
-        "backend": trained_on.backend,
+        "threads": machine.threads,
+        "tf32": machine.tf32,
+        "backend": machine.backend,
         "processes": processes,
-        "device": "cpu" if torch.device(trained_on.device).type == "cpu" else "auto",
+        "device": "cpu" if machine.device == "cpu" else "auto",
     }
-    return job.params.model_copy(update={"runtime": job.params.runtime.model_copy(update=settings)})
+    changes: dict[str, object] = {"runtime": params.runtime.model_copy(update=settings)}
+    if params.prepare.is_gym and params.prepare.gym.vector == "processes":
+        task = params.prepare.gym.model_copy(update={"vector": "one"})
+        changes["prepare"] = params.prepare.model_copy(update={"gym": task})
+    return params.model_copy(update=changes)
 
 
 # --- training --------------------------------------------------------------------------------------------------------
 
 
-def _processes(job: Job) -> int:
-    """Return how many processes replay an iteration: another number than trained, where there are groups to share."""
-    trained_on = job.manifest.machine
-    groups = -(-job.params.train.envs // trained_on.group)
-    return 1 if trained_on.processes > 1 else min(2, groups)
+def _training(run: RunRecord, files: RunFiles) -> Attempt:
+    """Choose the newest iteration whose state was kept; NotPossible where the rest of training was elsewhere."""
+    manifest = _checkpoint(run, files, "latest").manifest
+    iteration = kept_iteration.published(run.params)[-1]
+    if any(finding.iteration > iteration for finding in run.found_at_starts("inexact_resume")):
+        raise NotPossible("training moved to another machine after the iteration whose state was kept")
+    # Another number of processes than trained, where there are groups to share.
+    trained_on = manifest.machine
+    groups = -(-run.params.train.envs // trained_on.group)
+    processes = 1 if trained_on.processes > 1 else min(2, groups)
+    params = _as_recorded(run.params, trained_on, processes)
+    return Attempt(
+        play=partial(replay_iteration, params, files, iteration, manifest),
+        recorded=_recorded_iteration(run, iteration),
+        subject=f"iteration {iteration + 1} in {processes} process(es), trained in {trained_on.processes}",
+    )
 
 
-def replay_iteration(job: Job) -> Values:
-    """Play and learn the kept iteration from its state; return hashes of the state, steps, episodes and update."""
-    params = _as_trained(job, _processes(job))
-    task = params.prepare.gym
-    if params.prepare.is_gym and task.vector == "processes":
-        prepare = params.prepare.model_copy(update={"gym": task.model_copy(update={"vector": "one"})})
-        params = params.model_copy(update={"prepare": prepare})
-    file = job.files.telemetry / KEPT_FILE.format(job.iteration)
+def replay_iteration(params: Params, files: RunFiles, iteration: int, manifest: Manifest) -> Values:
+    """Play and learn an iteration again from the state that was kept before it.
+
+    Args:
+        params: of the run, with the settings of the machine that trained.
+        files: of the run.
+        iteration: counted from 0.
+        manifest: of the latest checkpoint.
+
+    Returns:
+        Steps, episodes and the update, and the hashes of the state before and after.
+    """
+    file = files.telemetry / KEPT_FILE.format(iteration)
     try:
         tensors = load_file(file)
     except (OSError, SafetensorError) as error:
         raise NotPossible(f"{file}: the kept state cannot be read: {error}") from None
-    replayed = replay(params, job.files.prepared, job.iteration, tensors, job.manifest)
-    steps = Table.of_steps(job.iteration, replayed.columns.steps)
+    replayed = replay(params, files.prepared, iteration, tensors, manifest)
+    steps = Table.of_steps(iteration, replayed.columns.steps)
     values: Values = {f"steps.{name}": column for name, column in steps.columns.items()}
     values |= {f"episodes.{name}": published(column) for name, column in replayed.columns.episodes.items()}
     values |= {
@@ -199,13 +182,13 @@ def replay_iteration(job: Job) -> Values:
     return values | {name: np.array([digest]) for name, digest in hashes.items()}
 
 
-def _recorded_iteration(run: RunRecord, job: Job) -> Values:
-    """Return what telemetry has of the iteration."""
+def _recorded_iteration(run: RunRecord, iteration: int) -> Values:
+    """Collect what telemetry has of the iteration; rows that are missing make a difference."""
     update, steps, episodes = (
-        table.where(table.column("iteration") == job.iteration) for table in (run.updates, run.steps, run.episodes)
+        table.where(table.column("iteration") == iteration) for table in (run.updates, run.steps, run.episodes)
     )
     values: Values = {f"steps.{name}": column for name, column in steps.columns.items()}
-    values |= {f"episodes.{name}": column[0] for name, column in episodes.columns.items() if column.ndim > 1}
+    values |= {f"episodes.{name}": column.reshape(-1) for name, column in episodes.columns.items() if column.ndim > 1}
     about = UpdateRow.model_fields  # beside the metrics
     values |= {f"update.{name}": column.astype(float) for name, column in update.columns.items() if name not in about}
     hashes = {"state before": "state_begun", "state after": "state_ended"}
@@ -215,49 +198,29 @@ def _recorded_iteration(run: RunRecord, job: Job) -> Values:
 # --- evaluation ------------------------------------------------------------------------------------------------------
 
 
-def _with_sample(run: RunRecord, job: Job) -> Job:
+def _evaluation(run: RunRecord, files: RunFiles) -> Attempt:
     """Choose what of the evaluation is played again; NotPossible where that cannot be done alike."""
-    if run.gym is not None:
-        return job
-    if run.evaluation is None:
+    evaluation = run.evaluation or run.gym
+    if evaluation is None:
         raise NotPossible("the run was not evaluated")
-    params, trained_on = job.params, job.manifest.machine
-    device = torch.device("cpu" if torch.device(trained_on.device).type == "cpu" else "cuda")
-    if worker_layout.layout(params.runtime, params.train.envs, device).group != trained_on.group:
-        raise NotPossible("another number of cores shared the hosts")
-    hosts = len(run.evaluation.rows)
-    rows = hosts * replay_evaluation.policies_at_once(params, hosts)
-    group = worker_layout.layout(params.runtime, rows, device).group
-    try:
-        population = replay_evaluation.choose_population(params, hosts, group, job.sample)
-    except SimicError as obstacle:
-        raise NotPossible(str(obstacle)) from None
-    steps = run.evaluation.episode_steps
-    return replace(job, population=population, tasks=run.evaluation.rows, steps=steps)
-
-
-def replay_sample(job: Job) -> Values:
-    """Play the sample of the evaluation again; return scores and actions."""
-    params, trained_on = _as_trained(job, processes=1), job.manifest.machine
-    device = machine.configure(params.runtime)
-    present = machine.describe(params.runtime, device, trained_on.group)
-    if other := trained_on.differences(present):
-        listed = ", ".join(f"{name} {text}" for name, text in other.items())
-        raise NotPossible(f"trained on another machine: {listed}")
-    kept = checkpoint.read_published(job.files.checkpoints, params.evaluate.checkpoint)
-    learned = Learned.of(kept, device)
-    if job.population is None:
-        return replay_evaluation.replay_episodes(params, learned, replay_evaluation.chosen_episodes(params, job.sample))
-    return replay_evaluation.replay_hosts(
-        params, job.files.prepared, learned, job.population, job.tasks, job.steps, device
-    )
-
-
-def _recorded_sample(run: RunRecord, job: Job) -> Values:
-    """Return what evaluation.json has of the sample."""
+    _checkpoint(run, files, run.params.evaluate.checkpoint)
+    # A hash chooses.
+    iteration = kept_iteration.published(run.params)[-1]
+    sample = int(rng.bits(rng.key(run.params.rng_seed, rng.Purpose.KEPT_ITERATION, iteration), (1,)))
+    params = _as_recorded(run.params, evaluation.machine, processes=1)
     if run.gym is not None:
-        episodes = replay_evaluation.chosen_episodes(job.params, job.sample)
-        return replay_evaluation.recorded_episodes(run.gym, job.params.evaluate.policies, episodes)
-    assert run.evaluation is not None and job.population is not None
-    seeds = {name: policy.per_seed for name, policy in run.evaluation.policies.items()}
-    return replay_evaluation.recorded_hosts(job.population, seeds, run.evaluation.actions)
+        seeds = replay_evaluation.chosen_episodes(params, sample)
+        return Attempt(
+            play=partial(replay_evaluation.replay_episodes, params, files, run.gym.machine, seeds),
+            recorded=replay_evaluation.recorded_episodes(run.gym, params.evaluate.policies, seeds),
+            subject=f"{len(seeds)} episodes of each policy in one process",
+        )
+    assert run.evaluation is not None  # the other kind of run
+    population = replay_evaluation.choose_population(params, run.evaluation, sample)
+    if population is None:
+        raise NotPossible("the blind policy saw the mean of hosts that were shared out to several groups")
+    return Attempt(
+        play=partial(replay_evaluation.replay_hosts, params, files, run.evaluation.machine, population),
+        recorded=replay_evaluation.recorded_hosts(run.evaluation, population),
+        subject=f"{len(population.rows)} episodes in one process",
+    )

@@ -1,6 +1,6 @@
 """Play a sample of the evaluation again: some hosts of a run of growth, some episodes of a Gymnasium environment."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -9,15 +9,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from simic.agent.play import Decide, PlayedEpisodes
 from simic.agent.play import play as play_gym
+from simic.agent.spec import Observation
 from simic.data.batches import load_held_out
-from simic.envs.gym_env import EVALUATION, open_gym
+from simic.envs.gym_env import EVALUATION, AnyGym, open_gym
 from simic.envs.play import Actor, Episode, Situation, play
 from simic.envs.records import StepInfo
 from simic.errors import SimicError
 from simic.evaluation import gym
 from simic.evaluation.policies import actors
-from simic.evaluation.result import BLIND, PerSeed
+from simic.evaluation.result import BLIND, LEARNED, Evaluation, PerSeed
 from simic.evaluation.scoring import (
     EVALUATION_ITERATION,
     Turn,
@@ -32,59 +34,83 @@ from simic.evaluation.scoring import (
 from simic.growth.life.vocabulary import Action
 from simic.params import Params
 from simic.telemetry.columns import Array
+from simic.training import checkpoint, machine
 from simic.training.learned import Learned
+from simic.training.machine import Machine
 
 Values = dict[str, Array]
+
+
+@dataclass(frozen=True)
+class RunFiles:
+    """Name the folders of a run that a replay reads."""
+
+    prepared: Path
+    telemetry: Path
+    checkpoints: Path
+
+
+def _learned(params: Params, files: RunFiles, evaluated_on: Machine, device: torch.device) -> Learned:
+    """Read the published weights; SimicError where this machine is not the one that evaluated them."""
+    present = machine.describe(params.runtime, device, evaluated_on.group)
+    if changes := evaluated_on.differences(present):
+        listed = ", ".join(f"{name} {text}" for name, text in changes.items())
+        raise SimicError(f"evaluated on another machine: {listed}")
+    return Learned.of(checkpoint.read_published(files.checkpoints, params.evaluate.checkpoint), device)
+
+
+# --- growth ----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class ReplayedHosts:
     """Hold which hosts of which policies were computed together: their last bits depend on the company.
 
-    ``policies`` share an environment of ``hosts`` rows each; ``rows`` of it form the group.
+    ``policies`` share an environment, each in a row for each of ``tasks``; ``rows`` of it form the group.
     """
 
     policies: tuple[str, ...]
-    hosts: int
+    tasks: tuple[int, ...]
     rows: range
+    steps: int  # of an episode
 
     def rows_of(self, place: int) -> range:
-        """Return the rows that the policy at a place has in this group."""
-        first = place * self.hosts
-        return range(max(first, self.rows.start), min(first + self.hosts, self.rows.stop))
+        """Select the rows that the policy at a place has in this group."""
+        hosts = len(self.tasks)
+        first = place * hosts
+        return range(max(first, self.rows.start), min(first + hosts, self.rows.stop))
+
+    @property
+    def is_complete(self) -> bool:
+        """Tell whether a policy has rows in the group, and the blind one all or none of its own: it sees their mean."""
+        counts = {name: len(self.rows_of(place)) for place, name in enumerate(self.policies)}
+        return any(counts.values()) and counts.get(BLIND, 0) in (0, len(self.tasks))
 
 
-def choose_population(params: Params, hosts: int, group: int, sample: int) -> ReplayedHosts:
-    """Choose by hash one group of hosts that can be played again alone; SimicError where there is none.
+def choose_population(params: Params, evaluation: Evaluation, sample: int) -> ReplayedHosts | None:
+    """Choose by hash one group of hosts that can be played again alone; None where there is none.
 
     Args:
         params: of the run.
-        hosts: that each policy played.
-        group: how many rows were computed together.
+        evaluation: its hosts, and how many of their rows were computed together.
         sample: the hash that chooses.
     """
     names = params.evaluate.policies
-    size = policies_at_once(params, hosts)
-    candidates = [
-        ReplayedHosts(tuple(names[first : first + size]), hosts, range(start, min(start + group, size * hosts)))
+    hosts = len(evaluation.rows)
+    group = evaluation.machine.group
+    size = at_once(hosts, len(names), rows_at_once(params))
+    populations = [
+        ReplayedHosts(
+            policies=tuple(names[first : first + size]),
+            tasks=evaluation.rows,
+            rows=range(start, min(start + group, size * hosts)),
+            steps=evaluation.episode_steps,
+        )
         for first in range(0, len(names), size)
         for start in range(0, size * hosts, group)
     ]
-    candidates = [population for population in candidates if _complete(population)]
-    if not candidates:
-        raise SimicError("the blind policy saw the mean of hosts that were shared out to several groups")
-    return candidates[sample % len(candidates)]
-
-
-def policies_at_once(params: Params, hosts: int) -> int:
-    """Return how many policies shared an environment, each on so many hosts."""
-    return at_once(hosts, len(params.evaluate.policies), rows_at_once(params))
-
-
-def _complete(population: ReplayedHosts) -> bool:
-    """Tell whether a policy has rows in the group, and the blind one all or none of its own: it sees their mean."""
-    counts = {name: len(population.rows_of(place)) for place, name in enumerate(population.policies)}
-    return any(counts.values()) and counts.get(BLIND, 0) in (0, population.hosts)
+    complete = [population for population in populations if population.is_complete]
+    return complete[sample % len(complete)] if complete else None
 
 
 class InGroup:
@@ -95,12 +121,13 @@ class InGroup:
         self.population = population
 
     def start(self, episode: Episode) -> None:
-        host_ids = torch.arange(self.population.hosts, device=episode.env_ids.device)
+        host_ids = torch.arange(len(self.population.tasks), device=episode.env_ids.device)
         for actor in self.policies:
             actor.start(replace(episode, env_ids=host_ids))
 
     def act(self, situation: Situation) -> Action:
-        start, hosts = self.population.rows.start, self.population.hosts
+        start = self.population.rows.start
+        hosts = len(self.population.tasks)
         decisions: list[Action] = []
         for place, actor in enumerate(self.policies):
             rows = self.population.rows_of(place)
@@ -111,72 +138,75 @@ class InGroup:
             stand_ins = torch.tensor([(row if row in rows else rows.start) - start for row in every])
             present = slice(rows.start - every.start, rows.stop - every.start)
             decisions.append(of_rows(actor.act(of_rows(situation, stand_ins)), present))
-        decided = sum(map(len, (decision.op for decision in decisions)))
+        decided = sum(len(decision.op) for decision in decisions)
         if left := len(self.population.rows) - decided:  # rows that no policy had: they never grow
             decisions.append(Action.wait(left, situation.slots.stage.device))
         return Action(*(torch.cat(head) for head in zip(*decisions, strict=True)))
 
 
-def replay_hosts(
-    params: Params, prepared: Path, learned: Learned, population: ReplayedHosts, tasks: Sequence[int], steps: int,
-    device: torch.device,
-) -> Values:  # fmt: skip
+def replay_hosts(params: Params, files: RunFiles, evaluated_on: Machine, population: ReplayedHosts) -> Values:
     """Play the hosts of a group again.
 
     Args:
         params: of the run, for one process.
-        prepared: folder of the prepared data.
-        learned: the policy that was evaluated.
+        files: of the run.
+        evaluated_on: the machine of the evaluation.
         population: the group.
-        tasks: the held-out task of each host ``[H]``.
-        steps: decisions of an episode.
-        device: on which they were played.
 
     Returns:
         Scores and actions of each policy, by ``policy.column``.
     """
-    held_out = load_held_out(prepared, device)
-    count, hosts = len(population.rows), population.hosts
-    splits = held_out.train, held_out.val
-    env = open_env(params.train, params.rng_seed, params.runtime, splits, torch.arange(count), device)
+    device = machine.configure(params.runtime)
+    learned = _learned(params, files, evaluated_on, device)
+    held_out = load_held_out(files.prepared, device)
+    rows = population.rows
+    env = open_env(
+        params.train, params.rng_seed, params.runtime, (held_out.train, held_out.val), torch.arange(len(rows)), device
+    )
     turns: list[Turn] = []
 
     def keep(situation: Situation, action: Action, reward: Tensor, info: StepInfo) -> None:
         turns.append(Turn(situation, action, reward, info))
 
     with closing(env):
-        named = actors(params, env, learned)
-        group = InGroup([named[name] for name in population.policies], population)
-        host_ids = torch.tensor([row % hosts for row in population.rows])
-        play(env, group, EVALUATION_ITERATION, keep, torch.tensor(tasks)[host_ids], host_ids, steps)
-        reached = committed(env, held_out.test)
+        # Play.
+        policies = actors(params, env, learned)
+        group = InGroup([policies[name] for name in population.policies], population)
+        host_ids = torch.tensor([row % len(population.tasks) for row in rows])
+        tasks = torch.tensor(population.tasks)[host_ids]
+        play(env, group, EVALUATION_ITERATION, keep, tasks, host_ids, population.steps)
+        # Score the rows of each policy.
+        scores = committed(env, held_out.test)
         values: Values = {}
         for place, name in enumerate(population.policies):
-            rows = population.rows_of(place)
-            if rows:
-                local = slice(rows.start - population.rows.start, rows.stop - population.rows.start)
-                own = [of_rows(turn, local) for turn in turns]
-                score = score_rows(env, local, own, reached[:, local])
-                values |= _columns(name, score, decisions(own))
+            if policy_rows := population.rows_of(place):
+                local = slice(policy_rows.start - rows.start, policy_rows.stop - rows.start)
+                policy_turns = [of_rows(turn, local) for turn in turns]
+                score = score_rows(env, local, policy_turns, scores[:, local])
+                values |= _columns(name, score, decisions(policy_turns))
     return values
 
 
 def _columns(name: str, seeds: PerSeed, actions: Sequence[Sequence[str]]) -> Values:
     columns = {f"{name}.{field}": np.array(values) for field, values in vars(seeds).items()}
-    return columns | {f"{name}.actions": np.array([" / ".join(host) for host in actions])}
+    return columns | {f"{name}.actions": _joined(actions)}
 
 
-def recorded_hosts(
-    population: ReplayedHosts, seeds: Mapping[str, PerSeed], actions: Mapping[str, Sequence[Sequence[str]]]
-) -> Values:
-    """Return what evaluation.json has of the hosts of a group, by ``policy.column``."""
+def _joined(actions: Sequence[Sequence[str]]) -> Array:
+    return np.array([" / ".join(episode) for episode in actions], dtype=str)
+
+
+def recorded_hosts(evaluation: Evaluation, population: ReplayedHosts) -> Values:
+    """Collect what evaluation.json has of the hosts of a group; what is missing there makes a difference."""
     values: Values = {}
     for place, name in enumerate(population.policies):
         rows = population.rows_of(place)
-        if rows:
-            hosts = slice(rows.start - place * population.hosts, rows.stop - place * population.hosts)
-            part = PerSeed(**{field: column[hosts] for field, column in vars(seeds[name]).items()})
-            values |= _columns(name, part, actions[name][hosts])
+        if rows and name in evaluation.policies:
+            first = place * len(population.tasks)
+            hosts = slice(rows.start - first, rows.stop - first)
+            seeds = evaluation.policies[name].per_seed
+            part = PerSeed(**{field: column[hosts] for field, column in vars(seeds).items()})
+            values |= _columns(name, part, evaluation.actions.get(name, ())[hosts])
     return values
 
 
@@ -184,39 +214,82 @@ def recorded_hosts(
 
 
 def chosen_episodes(params: Params, sample: int) -> range:
-    """Return the evaluation seeds, played side by side, that a hash chooses."""
+    """Choose by hash evaluation seeds that were played side by side."""
     together = params.train.envs
     starts = range(0, params.evaluate.eval_seeds, together)
     start = starts[sample % len(starts)]
     return range(start, min(start + together, params.evaluate.eval_seeds))
 
 
-def replay_episodes(params: Params, learned: Learned, seeds: range) -> Values:
-    """Play these evaluation seeds again with every policy; return returns, lengths and actions."""
+def replay_episodes(params: Params, files: RunFiles, evaluated_on: Machine, seeds: range) -> Values:
+    """Play evaluation seeds again with every policy.
+
+    Args:
+        params: of the run, for one process.
+        files: of the run.
+        evaluated_on: the machine of the evaluation.
+        seeds: that were played side by side.
+
+    Returns:
+        Returns, lengths and actions of each policy, by ``policy.column``.
+    """
+    learned = _learned(params, files, evaluated_on, machine.configure(params.runtime))
     values: Values = {}
     for name in params.evaluate.policies:
-        env = open_gym(params.prepare.gym, params.rng_seed, torch.tensor(seeds), EVALUATION)
-        with closing(env):
-            played = play_gym(env, gym.trained(learned, env, name, params.rng_seed))
+        played = _play(params, seeds, lambda env, name=name: gym.trained(learned, env, name, params.rng_seed))
         values[f"{name}.returns"] = np.array(played.returns)
         values[f"{name}.lengths"] = np.array(played.lengths)
-        actions = gym.as_text(played.actions)
-        values[f"{name}.actions"] = np.array([" / ".join(episode) for episode in actions[: _recorded(seeds)]])
+        values[f"{name}.actions"] = _joined(gym.as_text(played.actions)[: _recorded(seeds)])
     return values
 
 
+def _play(params: Params, seeds: range, player: Callable[[AnyGym], Decide]) -> PlayedEpisodes:
+    with closing(open_gym(params.prepare.gym, params.rng_seed, torch.tensor(seeds), EVALUATION)) as env:
+        return play_gym(env, player(env))
+
+
 def recorded_episodes(evaluation: gym.GymEvaluation, names: Sequence[str], seeds: range) -> Values:
-    """Return what evaluation.json has of these evaluation seeds."""
+    """Collect what evaluation.json has of these evaluation seeds; what is missing there makes a difference."""
     values: Values = {}
     for name in names:
-        scores = evaluation.policies[name].per_seed
-        values[f"{name}.returns"] = np.array(scores.returns[seeds.start : seeds.stop])
-        values[f"{name}.lengths"] = np.array(scores.lengths[seeds.start : seeds.stop])
-        actions = evaluation.actions[name][seeds.start : seeds.start + _recorded(seeds)]
-        values[f"{name}.actions"] = np.array([" / ".join(episode) for episode in actions])
+        if name in evaluation.policies:
+            scores = evaluation.policies[name].per_seed
+            values[f"{name}.returns"] = np.array(scores.returns[seeds.start : seeds.stop])
+            values[f"{name}.lengths"] = np.array(scores.lengths[seeds.start : seeds.stop])
+        actions = evaluation.actions.get(name, ())
+        values[f"{name}.actions"] = _joined(actions[seeds.start : seeds.start + _recorded(seeds)])
     return values
 
 
 def _recorded(seeds: range) -> int:
-    """Return of how many of these episodes the actions were recorded."""
+    """Count the episodes among these whose actions were recorded."""
     return max(0, min(gym.RECORDED, seeds.stop) - seeds.start)
+
+
+def environment_repeats(params: Params, files: RunFiles) -> bool:
+    """Tell whether the environment observes and pays the same where equal actions are taken from equal seeds."""
+    learned = Learned.of(checkpoint.read_published(files.checkpoints, params.evaluate.checkpoint))
+    seeds = range(min(params.train.envs, params.evaluate.eval_seeds))
+    actions: list[Tensor] = []
+    observations: tuple[list[bytes], list[bytes]] = [], []
+
+    def policy(env: AnyGym) -> Decide:
+        decide = gym.trained(learned, env, LEARNED, params.rng_seed)
+
+        def act(observation: Observation, starts: Tensor, step: int) -> Tensor:
+            observations[0].append(observation.features.numpy(force=True).tobytes())
+            actions.append(decide(observation, starts, step))
+            return actions[-1]
+
+        return act
+
+    def repetition(env: AnyGym) -> Decide:
+        def act(observation: Observation, starts: Tensor, step: int) -> Tensor:
+            observations[1].append(observation.features.numpy(force=True).tobytes())
+            return actions[min(step, len(actions) - 1)]
+
+        return act
+
+    first = _play(params, seeds, policy)
+    again = _play(params, seeds, repetition)
+    return (first.returns, observations[0]) == (again.returns, observations[1])

@@ -24,11 +24,12 @@ from simic.evaluation.scoring import (
     decisions,
     of_rows,
     play_for_score,
+    rows_together,
 )
 from simic.evaluation.static_baselines import Regime, static_final
 from simic.growth.life.vocabulary import Op, Slots
 from simic.params import Params
-from simic.training import worker_layout
+from simic.training import machine, worker_layout
 from simic.training.checkpoint import Checkpoint
 
 Actors = Callable[[GrowthEnv], Mapping[str, Actor]]
@@ -64,6 +65,7 @@ def evaluate(
 
     # Compare with the networks that the first policy ended with, and with all that headroom played.
     env = setup.env
+    played_on = machine.describe(params.runtime, env.device, rows_together(env))
     seeds = {name: performances[name].score for name in actors}
     learned = performances.get(LEARNED)
     first = next(iter(seeds.values()))
@@ -74,6 +76,7 @@ def evaluate(
     return result.Evaluation(
         checkpoint=params.evaluate.checkpoint,
         checkpoint_iteration=kept.manifest.iteration,
+        machine=played_on,
         controller_trainings=params.train.envs * (params.train.iterations + validations),
         data_sha256=setup.data_sha256,
         rng_seed=env.rng_seed,

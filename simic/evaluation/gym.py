@@ -24,9 +24,10 @@ from simic.params import Params
 from simic.progress import Progress
 from simic.training.checkpoint import Checkpoint
 from simic.training.learned import Learned
+from simic.training.machine import Machine, describe
 
 RANDOM, PEER = "random", "peer"
-SCHEMA = "gym 2"  # of headroom.json and evaluation.json
+SCHEMA = "gym 3"  # of headroom.json and evaluation.json
 RECORDED = 5  # episodes of each trained policy whose actions are kept
 ENDPOINT = "mean undiscounted return of learned, greedy, one training: in episodes of seeds that training never saw"
 
@@ -41,7 +42,7 @@ class Scores(Frozen):
 class GymHeadroom(Frozen):
     """Content of headroom.json of task gym."""
 
-    schema_version: Literal["gym 2"] = SCHEMA
+    schema_version: Literal["gym 3"] = SCHEMA
     data_sha256: str
     rng_seed: int
     eval_seeds: int
@@ -61,10 +62,11 @@ class GymResult(Frozen):
 class GymEvaluation(Frozen):
     """Content of evaluation.json of task gym; ``actions`` are those of the first episodes, step by step."""
 
-    schema_version: Literal["gym 2"] = SCHEMA
+    schema_version: Literal["gym 3"] = SCHEMA
     primary_endpoint: str = ENDPOINT
     checkpoint: str
     checkpoint_iteration: int
+    machine: Machine  # that played; its group are the environments side by side
     env_steps: int  # that its training took
     data_sha256: str
     rng_seed: int
@@ -130,6 +132,7 @@ def evaluate(params: Params, kept: Checkpoint, headroom: GymHeadroom, told: Prog
     return GymEvaluation(
         checkpoint=params.evaluate.checkpoint,
         checkpoint_iteration=kept.manifest.iteration,
+        machine=describe(params.runtime, torch.device("cpu"), params.train.envs),
         env_steps=int(kept.manifest.scalars["env_steps"] or 0),
         data_sha256=headroom.data_sha256,
         rng_seed=params.rng_seed,

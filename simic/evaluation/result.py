@@ -10,8 +10,9 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, m
 from simic.data.batches import TaskGroup
 from simic.errors import SimicError
 from simic.evaluation.statistics import Interval, PairedComparison
+from simic.training.machine import Machine
 
-SCHEMA_VERSION = 9
+SCHEMA_VERSION = 10
 HEADROOM_VERSION = 6
 RULES_VERSION = 1
 OUTSIDE = "outside"  # among the others of a report: tasks that were not made for the suite
@@ -289,10 +290,11 @@ class Elsewhere(Frozen):
 class Evaluation(Frozen):
     """Content of evaluation.json."""
 
-    schema_version: Literal[9] = SCHEMA_VERSION
+    schema_version: Literal[10] = SCHEMA_VERSION
     primary_endpoint: str = PRIMARY_ENDPOINT
     checkpoint: str
     checkpoint_iteration: int
+    machine: Machine  # that played; its group are the rows that were computed together
     controller_trainings: int  # of hosts, that its own training cost
     data_sha256: str
     rng_seed: int

@@ -21,7 +21,7 @@ from simic.envs.play import Actor, Episode, Situation, play, refuse_closed
 from simic.envs.records import StepInfo
 from simic.evaluation.policies import Static
 from simic.evaluation.result import Actions, PerSeed
-from simic.growth.batch.shards import recovered
+from simic.growth.batch.shards import Shards, recovered
 from simic.growth.life.vocabulary import Action, Stage
 from simic.growth.networks.family import family_of
 from simic.params import Params, Runtime, Train
@@ -69,6 +69,12 @@ def open_env(
     device = torch.device(device)
     compose = worker_layout.population(runtime, worker_layout.layout(runtime, len(env_ids), device, group))
     return GrowthEnv(train, rng_seed, *splits, env_ids, device, runtime.backend, compose)
+
+
+def rows_together(env: GrowthEnv) -> int:
+    """Count the rows that are computed together, on which their last bits depend."""
+    population = env.population
+    return population.layout.group if isinstance(population, Shards) else population.group
 
 
 @dataclass(frozen=True)

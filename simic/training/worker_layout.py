@@ -79,8 +79,8 @@ def spread(work: Callable[[int], T], count: int, runtime: Runtime, device: torch
     processes = min(count, _processes(runtime)) if device.type == "cpu" else 1
     if processes < 2:
         return [work(number) for number in range(count)]
-    with _pool(processes, runtime) as pool:
-        return list(pool.map(work, range(count)))
+    with pool(processes, runtime) as workers:
+        return list(workers.map(work, range(count)))
 
 
 @contextmanager
@@ -89,19 +89,23 @@ def beside(work: Callable[[], T], runtime: Runtime) -> Iterator[Callable[[], T]]
     if _processes(runtime) < 2:
         yield work
         return
-    with _pool(1, runtime) as pool:
-        yield pool.submit(work).result
+    with pool(1, runtime) as workers:
+        yield workers.submit(work).result
 
 
 @contextmanager
-def _pool(processes: int, runtime: Runtime) -> Iterator[ProcessPoolExecutor]:
-    # Every process has one thread, and the same settings and extensions as this one.
+def pool(processes: int, runtime: Runtime) -> Iterator[ProcessPoolExecutor]:
+    """Start fresh processes of one thread each, with the settings and extensions of this one.
+
+    Raises:
+        ProcessLost: A process ended; an interrupt ends them all.
+    """
     single = runtime.model_copy(update={"threads": 1, "device": "cpu"})
     start = partial(_start, single, registry.extensions())
     try:
-        with ProcessPoolExecutor(processes, multiprocessing.get_context("spawn"), start) as pool:
+        with ProcessPoolExecutor(processes, multiprocessing.get_context("spawn"), start) as workers:
             try:
-                yield pool
+                yield workers
             except KeyboardInterrupt:
                 # Else the pool would wait for what they are at, which may take a minute.
                 for process in multiprocessing.active_children():

@@ -34,6 +34,7 @@ from simic.telemetry.columns import Columns, EventColumns
 from simic.telemetry.publish import publish
 from simic.telemetry.recorder import Iteration, Recorder
 from simic.telemetry.rows import TimingRow, UpdateRow
+from simic.training.machine import Machine
 from tests import standard
 
 ENVS, SLOTS, STEPS, ITERATIONS = 4, 2, 6, 24
@@ -232,7 +233,9 @@ def evaluation(eval_seeds=20, found=None):
         "static_final, equal epochs": fixed(79.0, eval_seeds),
         "static_final, equal FLOPs": fixed(78.5, eval_seeds),
     }
-    return Evaluation(checkpoint="best", checkpoint_iteration=16, controller_trainings=1280,
+    machine = Machine(python="3.11", libraries={}, cpu_capability="", threads=1, device="cpu", tf32=False,
+                      backend="auto", group=20)  # fmt: skip
+    return Evaluation(checkpoint="best", checkpoint_iteration=16, controller_trainings=1280, machine=machine,
                       data_sha256="d" * 64, rng_seed=1,
                       eval_seeds=eval_seeds, episode_steps=STEPS, test_samples=360, tasks=found.tasks, rows=found.rows,
                       host=HOST, static_final=again, policies=policies,

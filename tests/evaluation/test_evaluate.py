@@ -164,7 +164,7 @@ def test_file_round_trip_and_damage(evaluation, tmp_path):
     tree = json.loads(path.read_text())
     for damage in ({**tree, "schema_version": 3}, {**tree, "surprise": 1}, {**tree, "policies": None}):
         path.write_text(json.dumps(damage))
-        with pytest.raises(SimicError, match=r"evaluation\.json: not an evaluation of schema 9"):
+        with pytest.raises(SimicError, match=r"evaluation\.json: not an evaluation of schema 10"):
             result.read(path)
     path.write_text(evaluation.to_json()[:100])
     with pytest.raises(SimicError, match="not an evaluation"):

@@ -279,10 +279,8 @@ def _schedules(run: RunRecord) -> tuple[Values, Values]:
 )
 def _best_is_best(run: RunRecord) -> Outcome:
     assert run.checkpoints is not None  # stated in needs
-    findings = run.provenance.origin.findings if run.provenance else ()
-    lost = [finding.message for finding in findings if finding.check == LOST_BEST]
-    if lost:
-        return undecided(f"a better checkpoint was lost on the way: {lost[-1]}")
+    if losses := run.found_at_starts(LOST_BEST):
+        return undecided(f"a better checkpoint was lost on the way: {losses[-1].message}")
     scored = "return" if run.params.prepare.is_gym else "score"
     iterations = run.validations.column("iteration").tolist()
     means = dict(zip(iterations, run.validations.column(scored).mean(axis=1).tolist(), strict=True))
