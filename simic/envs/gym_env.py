@@ -197,13 +197,14 @@ class TensorEnv:
         actions = actions + torch.tensor(self._first, device=actions.device)
         single = not self.env.single_action_space.shape
         values, rewards, terminated, truncated, info = self.env.step(actions[:, 0] if single else actions)
+        rewards = rewards.float()  # as they are recorded, so that returns are their sums
         ended = terminated | truncated
         self.returns = torch.where(ended, 0.0, self.returns + rewards)
         self._lengths = torch.where(ended, 0, self._lengths + 1)
         self.seen = self._observed(values)
         final = info.get("final_obs") if bool((truncated & ~terminated).any()) else None
         last = None if final is None else Observation(self._flat(final), self.seen.categories, {})
-        return self.seen, rewards.float(), terminated, truncated, AdapterInfo(last)
+        return self.seen, rewards, terminated, truncated, AdapterInfo(last)
 
     def _flat(self, values: Tensor) -> Tensor:
         return values.reshape(self.num_envs, -1).float()

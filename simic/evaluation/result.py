@@ -226,10 +226,14 @@ class HeadroomReport(Frozen):
         tables = (self.choosing_val_pct, self.val_pct, self.test_pct, self.params, self.flops_per_sample)
         if any([len(row) for row in table] != [schedules] * rows for table in tables):
             raise ValueError(f"a table is not of {rows} rows and {schedules} schedules")
-        reached = {**self.policies, **self.floors}
-        if any(len(values) != rows for each in reached.values() for values in vars(each).values()):
-            raise ValueError(f"a policy or a floor has not {rows} rows")
+        _refuse_short([*self.policies.values(), *self.floors.values()], rows)
         return self
+
+
+def _refuse_short(results: Sequence["PerSeed | Fixed"], rows: int) -> None:
+    """Raise ValueError where a result has not one value for each row."""
+    if any(len(values) != rows for result in results for values in vars(result).values()):
+        raise ValueError(f"a policy or a floor has not {rows} rows")
 
 
 def joined(reports: Sequence[HeadroomReport]) -> HeadroomReport:
@@ -311,6 +315,16 @@ class Evaluation(Frozen):
     actions: dict[str, Actions]  # of the trained policy, by the name it was evaluated under
     others: dict[str, "Elsewhere"]  # as in headroom: episodes of other lengths, tasks from outside the suite
     cases: tuple[Case, ...]  # hosts that gained most over the best common schedule, then those that lost most
+
+    @model_validator(mode="after")
+    def _every_row_is_whole(self) -> Self:
+        rows = len(self.rows)
+        if not all(0 <= task < len(self.tasks) for task in self.rows):
+            raise ValueError("names a task that it does not have")
+        if not all(0 <= case.row < rows and LEARNED in self.policies for case in self.cases):
+            raise ValueError("shows a host that it does not have")
+        _refuse_short([*(policy.per_seed for policy in self.policies.values()), *self.static_final.values()], rows)
+        return self
 
     def comparison(self, first: str, second: str) -> PairedComparison | None:
         """Return the recorded comparison of two policies, if there is one."""

@@ -41,8 +41,15 @@ def of(workspace: Workspace) -> RunSummary:
 
 def _next(verdict: Verdict, is_gym: bool) -> str:
     """Say what a careful user does now."""
-    if verdict.unsound:
-        return "simic doctor says what is damaged; do not use the numbers before this is settled"
+    layers = {finding.layer for finding in verdict.findings}
+    if "X6" in verdict.unsound:
+        return "do not use the numbers: simic doctor names the changed files; dvc checkout restores them"
+    if "record" in layers:
+        return (
+            "do not use the numbers: they do not follow from the files; the report names the checks; repeat the stage"
+        )
+    if "replay" in layers:
+        return "do not use the numbers: run simic audit again; other differences then mean that this machine errs"
     if verdict.counts()["critical"] or verdict.counts()["high"]:
         return "read the findings at the top of the report; each says what to change"
     use = "models/program runs without simic" if is_gym else "simic grow DATA uses the policy"

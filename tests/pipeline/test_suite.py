@@ -69,12 +69,15 @@ def test_a_run_ends_with_the_four_lines_of_its_verdict(suite_run: Workspace, pro
     sound = with_results([row for row in audited["results"] if row["status"] != "finding"])
     medium = with_finding("H1", "medium")
     high = with_finding("H1", "high")
+    damaged = with_finding("X6", "critical")
     unsound = with_finding("C5", "critical")
+    differing = with_finding("Z1", "critical")
     assert sound.headline == medium.headline == "no critical or high finding"
     assert "simic grow" in sound.next and "simic grow" in medium.next
     assert high.headline == "1 critical or high finding" and "findings at the top" in high.next
-    assert "simic doctor" in unsound.next
-    assert [summary.alarming for summary in (sound, medium, high, unsound)] == [False, False, False, True]
+    assert "simic doctor" in damaged.next and "repeat the stage" in unsound.next and "simic audit" in differing.next
+    summaries = (sound, medium, high, damaged, unsound, differing)
+    assert [summary.alarming for summary in summaries] == [False, False, False, True, True, True]
 
 
 def test_the_live_view_has_what_headroom_measured_for_these_params_alone(suite_run: Workspace) -> None:

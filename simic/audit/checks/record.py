@@ -3,7 +3,7 @@
 All comparisons are exact, up to the rounding of what is stored.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 
 import numpy as np
@@ -24,6 +24,8 @@ from simic.audit.derived import apart, derived_evaluation, derived_gym, derived_
 from simic.audit.findings import Evidence
 from simic.audit.record import RunRecord, Steps
 from simic.data.batches import Dataset
+from simic.evaluation.gym import GymEvaluation, GymHeadroom
+from simic.evaluation.result import Evaluation, Frozen, HeadroomReport
 from simic.growth.life.vocabulary import Op, Stage
 from simic.telemetry.columns import Array
 from simic.training.resume import LOST_BEST
@@ -229,7 +231,7 @@ def _counts_agree(run: RunRecord) -> Outcome:
     updates = run.updates
     valid = int(sum(steps["valid"].sum() for _, steps in _rollouts(run)))
     optimiser_steps = updates.column("steps")
-    # Recorded and expected, by name.
+    # Whole numbers, recorded and expected, by name.
     counts: dict[str, tuple[float, float]] = {
         "environment steps": (updates.column("env_steps")[-1], valid),
         "updates": (updates.column("updates")[-1], (optimiser_steps > 0).sum()),
@@ -244,20 +246,21 @@ def _counts_agree(run: RunRecord) -> Outcome:
         counts["environment steps of the checkpoint"] = (float(latest.manifest.scalars["env_steps"] or 0), valid)
         if "normalizers/observation.count" in latest.tensors:
             counts["rows of the normaliser"] = (float(latest.tensors["normalizers/observation.count"]), valid)
-    coefficients, rates = _schedules(run)
-    for name, expected in {"entropy_coef": coefficients, "learning_rate": rates}.items():
+    wrong = {name: pair for name, pair in counts.items() if pair[0] != pair[1]}
+    # Schedules, where they are furthest from what is expected.
+    for name, expected in _schedules(run).items():
         recorded = updates.column(name)
         worst = int(np.abs(recorded - expected).argmax())
-        counts[name] = (recorded[worst], expected[worst])
+        if not np.isclose(recorded[worst], expected[worst], rtol=STORED, atol=0.0):
+            wrong[name] = (recorded[worst], expected[worst])
     problems: list[Evidence] = [
         {"what": name, "recorded": float(recorded), "expected": float(expected)}
-        for name, (recorded, expected) in counts.items()
-        if not np.isclose(recorded, expected, rtol=STORED, atol=0.0, equal_nan=True)
+        for name, (recorded, expected) in wrong.items()
     ]
     return judged(problems, f"{len(counts)} counts, {int(optimiser_steps.sum())} optimiser steps")
 
 
-def _schedules(run: RunRecord) -> tuple[Values, Values]:
+def _schedules(run: RunRecord) -> dict[str, Values]:
     """Derive the entropy coefficient and the learning rate of each update from the params."""
     train = run.params.train
     # Only updates that took a step count.
@@ -265,8 +268,10 @@ def _schedules(run: RunRecord) -> tuple[Values, Values]:
     before = np.concatenate(([0], np.cumsum(stepped)[:-1]))
     progress = np.minimum(1.0, before / max(1, (train.horizon or train.iterations) - 1))
     falls = RATE_FALLS if train.ppo.learning_rate_schedule == "linear" else 0.0
-    coefficients = train.ppo.entropy_coef + progress * (train.ppo.entropy_coef_final - train.ppo.entropy_coef)
-    return coefficients, train.ppo.learning_rate * (1.0 - falls * progress)
+    return {
+        "entropy_coef": train.ppo.entropy_coef + progress * (train.ppo.entropy_coef_final - train.ppo.entropy_coef),
+        "learning_rate": train.ppo.learning_rate * (1.0 - falls * progress),
+    }
 
 
 @record_check(
@@ -281,16 +286,19 @@ def _best_is_best(run: RunRecord) -> Outcome:
     assert run.checkpoints is not None  # stated in needs
     if losses := run.found_at_starts(LOST_BEST):
         return undecided(f"a better checkpoint was lost on the way: {losses[-1].message}")
-    scored = "return" if run.params.prepare.is_gym else "score"
-    iterations = run.validations.column("iteration").tolist()
-    means = dict(zip(iterations, run.validations.column(scored).mean(axis=1).tolist(), strict=True))
-    recorded = run.updates.column("validation_accuracy").tolist()
+    # Validations have the mean score of their episodes.
+    column = "return" if run.params.prepare.is_gym else "score"
+    episodes = zip(run.validations.column("iteration").tolist(), run.validations.column(column).tolist(), strict=True)
+    means = {iteration: sum(scores) / len(scores) for iteration, scores in episodes}
+    updates = zip(run.updates.column("iteration").tolist(), run.updates.column("validation_accuracy"), strict=True)
+    recorded = {iteration: float(score) for iteration, score in updates}
     problems: list[Evidence] = [
-        {"what": "validation_accuracy", "iteration": iteration, "recorded": value}
-        for iteration, value in enumerate(recorded)
-        if not np.isclose(value, means.get(iteration, np.nan), rtol=STORED, atol=STORED, equal_nan=True)
+        {"what": "validation_accuracy", "iteration": iteration, "recorded": score}
+        for iteration, score in recorded.items()
+        if not np.isclose(score, means.get(iteration, np.nan), rtol=STORED, atol=STORED, equal_nan=True)
     ]
-    best = max(means, key=lambda iteration: (means[iteration], -iteration)) + 1
+    # The first of the highest that training recorded: another order of summation could break a tie differently.
+    best = 1 + max(recorded, key=lambda iteration: np.nan_to_num(recorded[iteration], nan=-np.inf))
     expected = {"best": best, "latest": len(recorded)}
     for name, checkpoint in run.checkpoints.items():
         if checkpoint.manifest.iteration != expected[name]:
@@ -376,26 +384,15 @@ def _samples(split: Dataset, task: int) -> set[bytes]:
     source="Agarwal et al. 2021 (rliable): claims rest on the scores of all runs",
 )
 def _evaluation_follows(run: RunRecord) -> Outcome:
-    headroom = run.headroom
-    evaluation = run.evaluation
-    assert headroom is not None and evaluation is not None  # stated in needs
-    baselines = {name: policy.per_seed for name, policy in evaluation.policies.items() if name in headroom.policies}
-    belongings = {
-        "data_sha256": (headroom.data_sha256, evaluation.data_sha256),
-        "tasks": (headroom.tasks, evaluation.tasks),
-        "rows": (headroom.rows, evaluation.rows),
-        "host": (headroom.host, evaluation.host),
-        "policies": (headroom.policies, baselines),
+    assert run.headroom is not None and run.evaluation is not None  # stated in needs
+    shared = ("data_sha256", "tasks", "rows", "host")
+    if run.headroom.others.keys() != run.evaluation.others.keys():
+        return failed("headroom and evaluation are of other lengths of episodes", None, [{"number": "others"}])
+    derived = {
+        "headroom.json": (partial(derived_headroom, run.headroom), run.headroom),
+        "evaluation.json": (partial(derived_evaluation, run.evaluation, run.headroom), run.evaluation),
     }
-    problems = [*_of_another_run(belongings), *_other_checkpoint(run)]
-    if problems:
-        return failed(f"{len(problems)} parts belong to another run", None, problems)
-    wrong = [
-        f"headroom.json: {place}" for place in apart(derived_headroom(headroom).model_dump(), headroom.model_dump())
-    ]
-    derived = derived_evaluation(evaluation, headroom)
-    wrong += [f"evaluation.json: {place}" for place in apart(derived.model_dump(), evaluation.model_dump())]
-    return judged([{"number": place} for place in wrong], f"{len(wrong)} numbers differ")
+    return _follow(run, run.headroom, run.evaluation, shared, derived)
 
 
 @record_check(
@@ -407,33 +404,43 @@ def _evaluation_follows(run: RunRecord) -> Outcome:
     threshold="parts of another run, or a number that does not follow",
 )
 def _gym_evaluation_follows(run: RunRecord) -> Outcome:
-    headroom = run.gym_headroom
-    evaluation = run.gym
-    assert headroom is not None and evaluation is not None  # stated in needs
+    assert run.gym_headroom is not None and run.gym is not None  # stated in needs
+    derived = {"evaluation.json": (partial(derived_gym, run.gym), run.gym)}
+    return _follow(run, run.gym_headroom, run.gym, ("data_sha256", "peer"), derived)
+
+
+def _follow(
+    run: RunRecord,
+    headroom: HeadroomReport | GymHeadroom,
+    evaluation: Evaluation | GymEvaluation,
+    shared: Sequence[str],
+    derived: Mapping[str, tuple[Callable[[], Frozen], Frozen]],
+) -> Outcome:
+    """Judge whether headroom, evaluation and checkpoint are of one run, and whether every number follows.
+
+    Args:
+        run: the whole record.
+        headroom: that of the run.
+        evaluation: likewise.
+        shared: fields that both have.
+        derived: by file how to derive it again, and what it says.
+    """
+    strangers = [name for name in shared if getattr(headroom, name) != getattr(evaluation, name)]
     baselines = {name: policy.per_seed for name, policy in evaluation.policies.items() if name in headroom.policies}
-    belongings = {
-        "data_sha256": (headroom.data_sha256, evaluation.data_sha256),
-        "peer": (headroom.peer, evaluation.peer),
-        "policies": (headroom.policies, baselines),
-    }
-    problems = [*_of_another_run(belongings), *_other_checkpoint(run)]
-    if problems:
-        return failed(f"{len(problems)} parts belong to another run", None, problems)
-    wrong = list(apart(derived_gym(evaluation).model_dump(), evaluation.model_dump()))
-    return judged([{"number": place} for place in wrong], f"{len(wrong)} numbers differ")
-
-
-def _of_another_run(belongings: Mapping[str, tuple[object, object]]) -> Iterable[Evidence]:
-    return ({"number": name} for name, (first, second) in belongings.items() if first != second)
-
-
-def _other_checkpoint(run: RunRecord) -> Iterable[Evidence]:
-    """Yield evidence where the evaluation is of another checkpoint than the published one."""
-    evaluation = run.evaluation or run.gym
-    assert evaluation is not None
+    if headroom.policies != baselines:
+        strangers.append("policies")
     checkpoint = (run.checkpoints or {}).get(evaluation.checkpoint)
     if checkpoint is not None and checkpoint.manifest.iteration != evaluation.checkpoint_iteration:
-        yield {"number": "checkpoint_iteration"}
+        strangers.append("checkpoint_iteration")
+    if strangers:
+        evidence = [{"number": name} for name in strangers]
+        return failed(f"{len(strangers)} parts belong to another run", None, evidence)
+    wrong = [
+        f"{file}: {place}"
+        for file, (derive, recorded) in derived.items()
+        for place in apart(derive().model_dump(), recorded.model_dump())
+    ]
+    return judged([{"number": place} for place in wrong], f"{len(wrong)} numbers differ")
 
 
 @record_check(
