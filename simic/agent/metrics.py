@@ -135,13 +135,9 @@ class Log:
     def _to_host(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """Fetch the columns of all minibatches, and what there is once, as nested lists by name; in one transfer."""
         columns = {name: torch.stack([row[name] for row in self.rows]) for name in self.rows[0]}
-        tensors = [*columns.values(), *self.once.values()]
-        host = as_one([tensor.detach().double() for tensor in tensors], lambda flat: flat.cpu())
-        lists = [tensor.tolist() for tensor in host]
-        return (
-            dict(zip(columns, lists[: len(columns)], strict=True)),
-            dict(zip(self.once, lists[len(columns) :], strict=True)),
-        )
+        doubles = [tensor.detach().double() for tensor in (*columns.values(), *self.once.values())]
+        lists = (tensor.tolist() for tensor in as_one(doubles, lambda flat: flat.cpu()))
+        return {name: next(lists) for name in columns}, {name: next(lists) for name in self.once}
 
 
 def as_one(tensors: Sequence[Tensor], move: Callable[[Tensor], Tensor]) -> list[Tensor]:

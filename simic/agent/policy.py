@@ -11,9 +11,9 @@ the head's hidden units u: what is learned of one choice holds for all (as in po
 arXiv 1506.03134).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, Self
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -22,127 +22,11 @@ from torch.nn import functional
 from simic import params
 from simic.agent.distributions import Choice, head_mask, masked_log_softmax, refuse_faults, sample
 from simic.agent.initialization import HIDDEN_GAIN, POLICY_GAIN, VALUE_GAIN, initialize
+from simic.agent.recurrence import Core, RecurrentState
 from simic.agent.spec import ActionSpec, Observation, ObservationSpec
 from simic.errors import SimicError
 
 PRIVILEGED_UNITS = 16
-CELL = ("weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0")
-
-# Memory.
-
-
-class RecurrentState(NamedTuple):
-    """What is remembered between steps: ``h [E, H]`` and, of an LSTM, ``c [E, H]``; unused parts have width 0."""
-
-    h: Tensor
-    c: Tensor
-
-    def zeroed(self, rows: Tensor) -> "RecurrentState":
-        """Forget in the rows ``[E]`` where an episode starts."""
-        return RecurrentState(*(part.masked_fill(rows[:, None], 0.0) for part in self))
-
-    def select(self, rows: Tensor) -> "RecurrentState":
-        return RecurrentState(self.h[rows], self.c[rows])
-
-    def split(self, parts: int) -> "list[RecurrentState]":
-        """Split into several memories of equal size; ``joined`` is the way back."""
-        return [RecurrentState(h, c) for h, c in zip(*(part.tensor_split(parts, dim=-1) for part in self), strict=True)]
-
-    @classmethod
-    def joined(cls, states: "Sequence[RecurrentState]") -> Self:
-        return cls(*(torch.cat(parts, dim=-1) for parts in zip(*states, strict=True)))
-
-
-@dataclass(frozen=True)
-class Sequences:
-    """Rows ``[T, N]`` cut where episodes start: step (t, n) is at ``position`` of sequence ``number``."""
-
-    position: Tensor
-    number: Tensor
-    length: int
-    count: int
-
-    @classmethod
-    def cut_at(cls, starts: Tensor) -> Self:
-        """Number the sequences row by row; the first of a row may go on from before the rollout."""
-        begins = starts.clone()
-        begins[0] = True
-        number = begins.t().flatten().cumsum(dim=0).view(begins.shape[1], -1).t() - 1
-        time = torch.arange(len(starts), device=starts.device)[:, None].expand_as(starts)
-        position = time - torch.where(begins, time, 0).cummax(dim=0).values
-        return cls(position, number, int(position.max()) + 1, int(number.max()) + 1)
-
-    def pad(self, x: Tensor) -> Tensor:
-        """Turn ``[T, N, D]`` into ``[length, count, D]``, zero after the end of each sequence."""
-        padded = x.new_zeros(self.length * self.count, x.shape[-1])
-        return padded.index_copy(0, self._flat(), x.flatten(0, 1)).view(self.length, self.count, -1)
-
-    def unpad(self, x: Tensor) -> Tensor:
-        """Turn ``[length, count, D]`` back into ``[T, N, D]``."""
-        return x.flatten(0, 1).index_select(0, self._flat()).view(*self.position.shape, -1)
-
-    def first_state(self, state: RecurrentState) -> RecurrentState:
-        """Give each sequence the state it begins with: that of its row for the first of a row, else zero."""
-        return RecurrentState(
-            *(part.new_zeros(self.count, part.shape[1]).index_copy(0, self.number[0], part) for part in state)
-        )
-
-    def _flat(self) -> Tensor:
-        return (self.position * self.count + self.number).flatten()
-
-
-class Core(nn.Module):
-    """A memory, ``inputs`` wide in and ``width`` wide out."""
-
-    def __init__(self, kind: Literal["lstm", "gru", "none"], inputs: int, units: int) -> None:
-        super().__init__()
-        self.kind = kind
-        self.width = inputs if kind == "none" else units
-        if kind != "none":
-            self.rnn = nn.LSTM(inputs, units) if kind == "lstm" else nn.GRU(inputs, units)
-
-    def initial_state(self, envs: int, like: Tensor) -> RecurrentState:
-        """Make an empty memory of the type and on the device of ``like``."""
-        h_width = 0 if self.kind == "none" else self.width
-        c_width = self.width if self.kind == "lstm" else 0
-        return RecurrentState(like.new_zeros(envs, h_width), like.new_zeros(envs, c_width))
-
-    def step(self, x: Tensor, state: RecurrentState) -> tuple[Tensor, RecurrentState]:
-        """Take one step of N rows, ``[N, D]`` → ``[N, H]``, with the bare cell."""
-        if self.kind == "none":
-            return x, state
-        weights = tuple(map(self.rnn.get_parameter, CELL))
-        if self.kind == "gru":
-            h = torch.gru_cell(x, state.h, *weights)
-            return h, RecurrentState(h, state.c)
-        h, c = torch.lstm_cell(x, list(state), *weights)
-        return h, RecurrentState(h, c)
-
-    def unroll(self, x: Tensor, state: RecurrentState, starts: Tensor | None) -> Tensor:
-        """Go over whole rows in one fused call.
-
-        Args:
-            x: ``[T, N, D]``.
-            state: The memory before the first step, ``[N, H]``.
-            starts: The first steps of episodes, bool ``[T, N]``; None: there are none after the first step.
-
-        Returns:
-            The output of every step ``[T, N, H]``.
-        """
-        if self.kind == "none":
-            return x
-        if x.shape[1] == 0:
-            return x.new_zeros(x.shape[0], 0, self.width)
-        if starts is None:
-            return self._sequence(x, state)
-        sequences = Sequences.cut_at(starts)
-        first_state = sequences.first_state(state.zeroed(starts[0]))
-        return sequences.unpad(self._sequence(sequences.pad(x), first_state))
-
-    def _sequence(self, x: Tensor, state: RecurrentState) -> Tensor:
-        h, c = state.h[None].contiguous(), state.c[None].contiguous()
-        return self.rnn(x, (h, c) if self.kind == "lstm" else h)[0]
-
 
 # Trunk: encoder and memory.
 
@@ -171,9 +55,6 @@ class Trunk(nn.Module):
         # What enters the core is bounded by the encoder's tanh. A LayerNorm there would keep the direction of a short
         # observation and lose its length (docs/history/experiments.md); so would one right behind it without a core.
         self.core_norm = nn.Identity() if sizes.core == "none" else nn.LayerNorm(self.core.width)
-
-    def initial_state(self, envs: int) -> RecurrentState:
-        return self.core.initial_state(envs, self.encoder.weight)
 
     def step(self, observation: Observation, state: RecurrentState) -> tuple[Latent, RecurrentState]:
         """Take in one more observation ``[E, ·]``."""
@@ -277,7 +158,8 @@ class ActorCritic(nn.Module):
         self.register_buffer("relevance", action_spec.relevance_table(), persistent=False)
 
     def _build(self, sizes: params.Policy) -> None:
-        spec, heads = self.observation_spec, self.action_spec.heads
+        spec = self.observation_spec
+        heads = self.action_spec.heads
         passed = sum(head.size * head.described for head in heads)
         if passed > spec.features:
             raise SimicError(f"choices are described by {passed} features: there are {spec.features}")
@@ -311,8 +193,10 @@ class ActorCritic(nn.Module):
             "value": ("critic", "value_head", "privileged"),
         }
         prefixes |= {f"head_{head.name}": (f"heads.{k}.",) for k, head in enumerate(self.action_spec.heads)}
-        named = list(self.named_parameters())
-        return {part: [p for name, p in named if name.startswith(prefix)] for part, prefix in prefixes.items()}
+        return {
+            part: [parameter for name, parameter in self.named_parameters() if name.startswith(prefix)]
+            for part, prefix in prefixes.items()
+        }
 
     @property
     def like(self) -> Tensor:
@@ -324,12 +208,17 @@ class ActorCritic(nn.Module):
         """Whether a decision depends on earlier observations."""
         return self.actor.core.kind != "none"
 
-    def _trunks(self) -> tuple[Trunk, ...]:
-        return (self.actor,) if self.critic is None else (self.actor, self.critic)
+    def _trunks(self) -> list[Trunk]:
+        return [self.actor] if self.critic is None else [self.actor, self.critic]
+
+    def _memories(self, state: RecurrentState) -> Iterable[tuple[Trunk, RecurrentState]]:
+        """Give each trunk its part of the memory."""
+        trunks = self._trunks()
+        return zip(trunks, state.split(len(trunks)), strict=True)
 
     def initial_state(self, envs: int) -> RecurrentState:
         """Make empty memories of all trunks."""
-        return RecurrentState.joined([trunk.initial_state(envs) for trunk in self._trunks()])
+        return RecurrentState.joined([trunk.core.initial_state(envs, self.like) for trunk in self._trunks()])
 
     @torch.no_grad()
     def act(
@@ -381,10 +270,7 @@ class ActorCritic(nn.Module):
             valid: Bool ``[T, N]``; other rows contribute exactly nothing.
             starts: First steps of episodes, bool ``[T, N]``; None: no episode starts inside.
         """
-        memories = state.split(len(self._trunks()))
-        latents = [
-            trunk.unroll(observation, memory, starts) for trunk, memory in zip(self._trunks(), memories, strict=True)
-        ]
+        latents = [trunk.unroll(observation, memory, starts) for trunk, memory in self._memories(state)]
         readings = self._readings(latents, observation)
         choices = self.choose(readings.actor.z, observation.masks, actions=actions, valid=valid)
         values = self.state_value(readings.value)
@@ -394,13 +280,9 @@ class ActorCritic(nn.Module):
 
     def step(self, observation: Observation, state: RecurrentState) -> tuple[Readings, RecurrentState]:
         """Take in one more observation ``[E, ·]``; give what heads and value read of it, and the memory."""
-        latents: list[Latent] = []
-        states: list[RecurrentState] = []
-        for trunk, memory in zip(self._trunks(), state.split(len(self._trunks())), strict=True):
-            latent, memory = trunk.step(observation, memory)
-            latents.append(latent)
-            states.append(memory)
-        return self._readings(latents, observation), RecurrentState.joined(states)
+        steps = [trunk.step(observation, memory) for trunk, memory in self._memories(state)]
+        readings = self._readings([latent for latent, _ in steps], observation)
+        return readings, RecurrentState.joined([memory for _, memory in steps])
 
     def _readings(self, latents: Sequence[Latent], observation: Observation) -> Readings:
         actor = latents[0]
@@ -509,16 +391,25 @@ class HeadGroup(NamedTuple):
 # Named tensors.
 
 
-def refuse_mismatch(what: str, expected: dict[str, Tensor], given: dict[str, Tensor]) -> None:
-    """Raise SimicError naming the first tensor that is missing, unknown or of another shape."""
-    for name in sorted(expected.keys() ^ given.keys()):
-        raise SimicError(f"{what}: tensor {name!r} is {'missing' if name in expected else 'unknown'}")
+def refuse_mismatch(owner: str, expected: dict[str, Tensor], tensors: dict[str, Tensor]) -> None:
+    """Compare the tensors of a file with those that a policy needs.
+
+    Args:
+        owner: What they belong to, for the message.
+        expected: Tensors of the right names and shapes.
+        tensors: Those of the file.
+
+    Raises:
+        SimicError: Names the first tensor that is missing, unknown or of another shape.
+    """
+    for name in sorted(expected.keys() ^ tensors.keys()):
+        raise SimicError(f"{owner}: tensor {name!r} is {'missing' if name in expected else 'unknown'}")
     for name, tensor in expected.items():
-        if tensor.shape != given[name].shape:
-            have, want = tuple(given[name].shape), tuple(tensor.shape)
-            raise SimicError(f"{what}: tensor {name!r} has shape {have}; this policy needs {want}")
+        if tensor.shape != tensors[name].shape:
+            shape = tuple(tensors[name].shape)
+            raise SimicError(f"{owner}: tensor {name!r} has shape {shape}; this policy needs {tuple(tensor.shape)}")
 
 
 def part_of(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    """Return the tensors whose names begin so, under the rest of their names."""
+    """Select the tensors whose names begin so, under the rest of their names."""
     return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}

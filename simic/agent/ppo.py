@@ -1,105 +1,29 @@
 """Proximal policy optimisation over whole recurrent rows (Schulman et al. 2017, arXiv 1707.06347).
 
-The file follows an iteration: collect → advantages → minibatches → losses → step → update.
+The file follows an update: advantages → step → the loop over minibatches. Rollouts are collected in ``rollout``, losses
+computed in ``losses``.
 """
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
-from gymnasium.vector import AutoresetMode
 from torch import Tensor, nn
 
 from simic import params, rng
-from simic.agent.distributions import head_mask
-from simic.agent.metrics import Log, UpdateMetrics, as_one, health, largest, scales
-from simic.agent.normalization import Normalizers, Reduce, alone
+from simic.agent.losses import HEAD_LOG_RATIO_LIMIT, HeadUsage, Losses, head_usage, k3, losses
+from simic.agent.metrics import Log, UpdateMetrics, as_one, health, scales
+from simic.agent.normalization import Reduce, alone
 from simic.agent.policy import ActorCritic, Replay, part_of, refuse_mismatch
-from simic.agent.rollout import Environment, Position, Rollout, StepRecord, single_step_ids
+from simic.agent.rollout import Rollout, single_step_ids
 from simic.errors import SimicError
 from simic.transfer import upload
 
 EARLY_STOP = 1.5  # times target_kl (Spinning Up's PPO)
 RATIO_TOLERANCE = 1e-4  # of the first ratio: further from 1 is no rounding
 LINEAR_END = 0.2  # of the learning rate, in the last update
-HEAD_LOG_RATIO_LIMIT = 20.0  # e^20 ≈ 4.9e8; float32 overflows at e^88
-JOINT_LOG_RATIO_LIMIT = 30.0
 ADVANTAGE_SIGMA_FLOOR = 0.1  # for scaled rewards: below it differences are noise and are not blown up to 1
-
-# Collect: act with the policy and the scales as they are.
-
-
-def collect(
-    env: Environment,
-    policy: ActorCritic,
-    normalizers: Normalizers,
-    iteration: int,
-    rng_seed: int,
-    steps: int,
-    on_step: Callable[[StepRecord], None] | None = None,
-    position: Position | None = None,
-) -> tuple[Rollout, Position]:
-    """Act for some steps with frozen normalisers.
-
-    Args:
-        env: E environments.
-        policy: Samples the actions.
-        normalizers: Scales of the observations.
-        iteration: Keys the noise of each draw, together with ``rng_seed``, the global environment and the step; so
-            grouping and history do not matter.
-        rng_seed: See ``iteration``.
-        steps: T.
-        on_step: Is called after each step.
-        position: Where the episodes go on; None: the environments are reset and nothing is remembered.
-
-    Returns:
-        The rollout, and where it ended.
-    """
-    # Begin where the last rollout ended, or anew.
-    if position is None:
-        position = Position.first(env, policy, env.reset(options={"iteration": iteration})[0])
-    observation, state, starts = position.observation, position.state, position.starts
-    policy.action_spec.check_masks(observation.masks, env.num_envs)
-    rollout = Rollout.empty(steps, env.env_ids, normalizers.see(observation), state, len(policy.heads))
-    valid = torch.ones_like(starts)
-    autoreset = env.metadata["autoreset_mode"] is AutoresetMode.SAME_STEP
-
-    # Noise of all steps at once, [T, E, heads].
-    time = torch.arange(steps, device=env.env_ids.device)[:, None]
-    stream = rng.key(rng_seed, rng.Purpose.ACTION, iteration, env.env_ids, time, device=time.device)
-    noise = rng.uniform(stream, (len(policy.heads),))
-
-    for t in range(steps):
-        # Decide and act.
-        normalized = normalizers.see(observation)
-        rollout.record_observation(t, observation, normalized, starts, valid)
-        decision = policy.act(normalized, state, noise[t], valid=valid)
-        observation, reward, terminated, truncated, info = env.step(decision.actions)
-        rollout.record_decision(t, decision, reward, terminated, truncated)
-
-        # Rows that ended start anew at once, or are over until the next reset.
-        state = decision.state
-        ended = terminated | truncated
-        if autoreset:
-            # What a truncated episode would still have earned: its last observation, under the memory of that moment.
-            if info.final is not None:
-                rollout.next_values[t] = policy.value(normalizers.see(info.final), state)
-            starts = ended
-            state = state.zeroed(starts)
-        else:
-            starts = torch.zeros_like(starts)
-            valid = valid & ~ended
-        if on_step is not None:
-            on_step(StepRecord(t, decision, reward, info))
-
-    # V(s') is that of the next step, except where an autoreset put another episode's state there.
-    following = torch.cat((rollout.values[1:], policy.value(normalizers.see(observation), state)[None]))
-    replaced = (rollout.terminated | rollout.truncated) if autoreset else torch.zeros_like(rollout.valid)
-    rollout.next_values.copy_(torch.where(replaced, rollout.next_values, following))
-    rollout = replace(rollout, starts_inside=autoreset and bool(rollout.starts[1:].any()))
-    return rollout, Position(observation, state, starts)
-
 
 # Advantages: how much better each action was than the value of its state said.
 
@@ -164,153 +88,6 @@ def normalized(advantages: Tensor, valid: Tensor, reduce: Reduce = alone) -> Ten
     centred = torch.where(valid, advantages - mean, 0.0)
     sigma = (reduce(centred.square().sum(), "sum") / count).sqrt()
     return centred / sigma.clamp(min=ADVANTAGE_SIGMA_FLOOR)
-
-
-# Minibatches: which rows count, and for which heads.
-
-
-@dataclass(frozen=True)
-class HeadUsage:
-    """Where each head mattered (``relevant``), and where it had more than one legal choice as well (``choice``).
-
-    Counts are over all processes. A sum over one of the ``minibatches`` times minibatches / rows is unbiased for the
-    mean over the rollout, whatever rows fall into it.
-    """
-
-    relevant: Tensor  # [T, E, heads] bool
-    choice: Tensor  # [T, E, heads] bool
-    rows: Tensor  # valid ones of the rollout; may be 0
-    choice_rows: Tensor  # [heads]
-    minibatches: int
-
-    def select(self, envs: Tensor) -> "HeadUsage":
-        """Select some environments; the counts stay those of the rollout."""
-        return replace(self, relevant=self.relevant.index_select(1, envs), choice=self.choice.index_select(1, envs))
-
-
-@torch.no_grad()
-def head_usage(policy: ActorCritic, rollout: Rollout, minibatches: int, reduce: Reduce = alone) -> HeadUsage:
-    """Read off the sampled actions, and the masks they were sampled under, which heads mattered."""
-    relevant = policy.relevance[rollout.actions[..., 0]] & rollout.valid[..., None]
-    chosen = rollout.actions[..., :2].unbind(dim=-1)
-    legal_counts: list[Tensor] = []
-    for k, head in enumerate(policy.action_spec.heads):
-        mask = head_mask(policy.action_spec, rollout.masks, k, chosen)
-        legal_counts.append(torch.full_like(chosen[0], head.size) if mask is None else mask.sum(dim=-1))
-    choice = relevant & (torch.stack(legal_counts, dim=-1) > 1)
-    counts = torch.cat((rollout.valid.sum()[None], choice.sum(dim=(0, 1)))).to(rollout.values.dtype)
-    counts = reduce(counts, "sum")
-    return HeadUsage(relevant, choice, counts[0], counts[1:], minibatches)
-
-
-# Losses.
-
-
-def surrogate(log_ratio: Tensor, advantages: Tensor, clip_range: float) -> Tensor:
-    """Compute min(r A, clip(r, 1 ± ε) A), element by element."""
-    ratio = log_ratio.exp()
-    return torch.minimum(ratio * advantages, ratio.clamp(1.0 - clip_range, 1.0 + clip_range) * advantages)
-
-
-def joint_log_ratio(log_ratio: Tensor) -> Tensor:
-    """Sum the heads' log-ratios ``[..., heads]`` to that of the whole action, within limits."""
-    return log_ratio.sum(dim=-1).clamp(-JOINT_LOG_RATIO_LIMIT, JOINT_LOG_RATIO_LIMIT)
-
-
-def policy_objective(log_ratio: Tensor, relevant: Tensor, advantages: Tensor, settings: params.PPOParams) -> Tensor:
-    """Compute what PPO maximises, row by row.
-
-    Args:
-        log_ratio: ln π_new / π_old by head, ``[T, N, heads]``.
-        relevant: Bool ``[T, N, heads]``.
-        advantages: ``[T, N]``.
-        settings: ``ratio: joint`` takes one ratio of the whole action; ``per_head`` a clipped term for each relevant
-            head, summed, so that at ratio 1 both have the same gradient.
-
-    Returns:
-        The objective ``[T, N]``.
-    """
-    if settings.ratio == "joint":
-        return surrogate(joint_log_ratio(log_ratio), advantages, settings.clip_range)
-    by_head = surrogate(log_ratio, advantages[..., None], settings.clip_range)
-    return torch.where(relevant, by_head, 0.0).sum(dim=-1)
-
-
-def k3(log_ratio: Tensor) -> Tensor:
-    """Compute e^Δ − 1 − Δ ≥ 0, whose mean under the old policy is KL(old ‖ new) (Schulman, "Approximating KL")."""
-    return torch.expm1(log_ratio) - log_ratio
-
-
-@dataclass(frozen=True)
-class Losses:
-    """The loss of a minibatch and what is reported of it, all still on the device: ``sums``, which are added over
-    processes (name → number or ``[heads]``), and ``peaks``, of which the largest counts.
-    """
-
-    loss: Tensor
-    sums: dict[str, Tensor]
-    peaks: dict[str, Tensor]
-
-    def reduced(self, reduce: Reduce) -> "Losses":
-        """Combine those of all processes, in one exchange for the sums and one for the peaks; the loss stays."""
-        if reduce is alone:
-            return self
-        sums = as_one(list(self.sums.values()), lambda flat: reduce(flat, "sum"))
-        peaks = as_one(list(self.peaks.values()), lambda flat: reduce(flat, "max"))
-        return Losses(self.loss, dict(zip(self.sums, sums, strict=True)), dict(zip(self.peaks, peaks, strict=True)))
-
-
-def losses(
-    replay: Replay, batch: Rollout, usage: HeadUsage, settings: params.PPOParams, entropy_coef: float | Tensor
-) -> Losses:
-    """Compute loss = policy + c_v · value − Σ_k c_k · mean normalised entropy of head k.
-
-    Args:
-        replay: The minibatch under the present weights.
-        batch: The minibatch as it was when acting, with normalised advantages.
-        usage: Of its rows, with the counts of the rollout: sums are scaled by minibatches / N.
-        settings: Clip range, ratio and coefficients.
-        entropy_coef: c_k, one number for all heads or one for each ``[heads]``.
-    """
-    assert batch.advantages is not None
-    assert batch.returns is not None
-    difference = torch.where(usage.relevant, replay.log_probs - batch.log_probs, 0.0)
-    log_ratio = difference.clamp(-HEAD_LOG_RATIO_LIMIT, HEAD_LOG_RATIO_LIMIT)
-    scale = usage.minibatches / usage.rows.clamp(min=1)
-
-    def over_rows(x: Tensor) -> Tensor:
-        return scale * torch.where(batch.valid, x, 0.0).sum()
-
-    policy_loss = -over_rows(policy_objective(log_ratio, usage.relevant, batch.advantages, settings))
-    value_loss = over_rows(0.5 * (replay.values - batch.returns).square())
-    # Estimates the mean over the rollout's rows with a choice; above 1 where this minibatch has more than its share.
-    entropy_sums = torch.where(usage.choice, replay.entropy, 0.0).sum(dim=(0, 1))
-    entropy = entropy_sums * usage.minibatches / usage.choice_rows.clamp(min=1)
-    bonus = (entropy_coef * entropy).sum() if isinstance(entropy_coef, Tensor) else entropy_coef * entropy.sum()
-    loss = policy_loss + settings.value_coef * value_loss - bonus
-
-    # What is reported: sums and counts over rows, and largest values.
-    with torch.no_grad():
-        ratio = joint_log_ratio(log_ratio).exp()
-        is_clipped = (ratio - 1.0).abs() > settings.clip_range
-        sums = {
-            "policy_loss": policy_loss.detach(),
-            "value_loss": value_loss.detach(),
-            "entropy": entropy_sums.detach(),
-            "rows": batch.valid.sum().to(ratio.dtype),
-            "choice": usage.choice.sum(dim=(0, 1)).to(ratio.dtype),
-            "kl": k3(log_ratio).sum(dim=(0, 1)),  # by head; 0 where irrelevant, as the log-ratio is
-            "ratio": torch.where(batch.valid, ratio, 0.0).sum(),
-            "clipped": (is_clipped & batch.valid).sum().to(ratio.dtype),
-        }
-        unlimited = difference.sum(dim=-1)
-        peaks = {
-            # max |r_k − 1| over heads, and |r − 1|, of ratios before they are limited
-            "deviation": torch.maximum(largest(difference.expm1().abs()), largest(unlimited.expm1().abs())),
-            "ratio_max": largest(torch.where(batch.valid, unlimited, -torch.inf).exp()),
-            "minus_ratio_min": largest(-torch.where(batch.valid, unlimited, torch.inf).exp()),
-        }
-    return Losses(loss, sums, peaks)
 
 
 # Step.
@@ -419,11 +196,11 @@ class PPO:
         members = [[id(parameter) in part for parameter in self.adam.parameters] for part in parts]
         self.members = torch.tensor(members, device=policy.like.device)  # [parts, parameters]
 
-        names = [head.name for head in policy.action_spec.heads]
+        self.heads = [head.name for head in policy.action_spec.heads]
         for name in settings.entropy_scale:
-            if name not in names:
-                raise SimicError(f"ppo.entropy_scale: there is no head {name!r}; the heads are {', '.join(names)}")
-        scale = [settings.entropy_scale.get(name, 1.0) for name in names]
+            if name not in self.heads:
+                raise SimicError(f"ppo.entropy_scale: there is no head {name!r}; the heads are {', '.join(self.heads)}")
+        scale = [settings.entropy_scale.get(name, 1.0) for name in self.heads]
         self.entropy_scale = policy.like.new_tensor(scale) if settings.entropy_scale else None
 
         self.reads_are_free = policy.like.device.type == "cpu"
@@ -439,29 +216,28 @@ class PPO:
             rollout: With advantages and returns.
             iteration: Keys the order of minibatches.
         """
-        if rollout.advantages is None:
-            raise ValueError("the rollout has no advantages: call with_advantages first")
-
         # Rows: environments with memory. Without, steps: those of one episode resemble each other, and a minibatch of
         # steps from everywhere has a better gradient.
         env_ids = self._on_host(rollout.env_ids)
         all_env_ids = env_ids if self.all_env_ids is None else self.all_env_ids
         if not self.policy.has_memory:
-            steps = len(rollout.valid)
-            env_ids = single_step_ids(env_ids, steps)
-            all_env_ids = single_step_ids(all_env_ids, steps)
+            env_ids = single_step_ids(env_ids, len(rollout.valid))
+            all_env_ids = single_step_ids(all_env_ids, len(rollout.valid))
             rollout = rollout.single_steps()
-        assert rollout.advantages is not None
+        if rollout.advantages is None:
+            raise ValueError("the rollout has no advantages: call with_advantages first")
 
         # Advantages are normalised over rows with a choice: where one action was legal nothing was decided.
         log = Log(once=scales(rollout, self.reduce))
         usage = head_usage(self.policy, rollout, min(self.settings.minibatches, len(all_env_ids)), self.reduce)
-        advantages = normalized(rollout.advantages, usage.choice.any(dim=-1), self.reduce)
-        rollout = replace(rollout, advantages=advantages)
+        decided = usage.choice.any(dim=-1)
+        rollout = replace(rollout, advantages=normalized(rollout.advantages, decided, self.reduce))
 
+        # Schedules.
         learning_rate = self.learning_rate()
         entropy_coef = self.entropy_coef()
         coefs = entropy_coef if self.entropy_scale is None else entropy_coef * self.entropy_scale
+
         alive = torch.ones((), dtype=torch.bool, device=rollout.valid.device)  # until the divergence ends the update
         probe: tuple[Rollout, HeadUsage] | None = None
         for epoch, positions in self._minibatches(env_ids, all_env_ids.sort().values, iteration, usage.minibatches):
@@ -565,8 +341,7 @@ class PPO:
         return self.settings.learning_rate * (1.0 - decay * self._progress())
 
     def _report(self, log: Log, learning_rate: float, entropy_coef: float) -> UpdateMetrics:
-        heads = [head.name for head in self.policy.action_spec.heads]
-        metrics = log.summarize(heads, tuple(self.groups), self.settings.max_grad_norm)
+        metrics = log.summarize(self.heads, list(self.groups), self.settings.max_grad_norm)
         self.updates += metrics["steps"] > 0
         self.skipped_steps += metrics["skipped_steps"]
         return UpdateMetrics(

@@ -1,13 +1,17 @@
-"""A rollout: what the policy saw, did and got, exactly as it was when acting."""
+"""Rollouts: observations, decisions and rewards exactly as they were when acting, and how they are collected."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
-from typing import Any, Protocol, Self, TypeVar
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, Protocol, Self, TypeVar
 
 import torch
+from gymnasium.vector import AutoresetMode
 from torch import Tensor
 
-from simic.agent.policy import ActorCritic, Decision, RecurrentState
+from simic import rng
+from simic.agent.normalization import Normalizers
+from simic.agent.policy import ActorCritic, Decision
+from simic.agent.recurrence import RecurrentState
 from simic.agent.spec import Observation
 
 Info = TypeVar("Info", covariant=True)
@@ -32,8 +36,7 @@ class Environment(Protocol[Info]):
     def step(self, actions: Tensor, /) -> tuple[Observation, Tensor, Tensor, Tensor, Info]: ...
 
 
-@dataclass(frozen=True)
-class Position:
+class Position(NamedTuple):
     """Where a rollout ended and the next may go on: raw observation, memory, and rows that start anew, without any."""
 
     observation: Observation
@@ -157,8 +160,7 @@ class Rollout:
 
     def _map_steps(self, function: Callable[[Tensor], Tensor]) -> "Rollout":
         """Change all tensors that have an entry for each step, alike."""
-        values = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "env_ids"}
-        tensors = {name: function(value) for name, value in values.items() if isinstance(value, Tensor)}
+        tensors = {name: function(x) for name, x in vars(self).items() if isinstance(x, Tensor) and name != "env_ids"}
         masks = {name: function(mask) for name, mask in self.masks.items()}
         return replace(self, masks=masks, **tensors)
 
@@ -176,3 +178,74 @@ class StepRecord:
 def single_step_ids(env_ids: Tensor, steps: int) -> Tensor:
     """Number every step of every environment ``[T·E]``, in the order of ``Rollout.single_steps``."""
     return (env_ids * steps + torch.arange(steps, device=env_ids.device)[:, None]).flatten()
+
+
+def collect(
+    env: Environment,
+    policy: ActorCritic,
+    normalizers: Normalizers,
+    iteration: int,
+    rng_seed: int,
+    steps: int,
+    on_step: Callable[[StepRecord], None] | None = None,
+    position: Position | None = None,
+) -> tuple[Rollout, Position]:
+    """Act for some steps with frozen normalisers.
+
+    Args:
+        env: E environments.
+        policy: Samples the actions.
+        normalizers: Scales of the observations.
+        iteration: Keys the noise of each draw, together with ``rng_seed``, the global environment and the step; so
+            grouping and history do not matter.
+        rng_seed: See ``iteration``.
+        steps: T.
+        on_step: Is called after each step.
+        position: Where the episodes go on; None: the environments are reset and nothing is remembered.
+
+    Returns:
+        The rollout, and where it ended.
+    """
+    # Begin where the last rollout ended, or anew.
+    if position is None:
+        position = Position.first(env, policy, env.reset(options={"iteration": iteration})[0])
+    observation, state, starts = position
+    policy.action_spec.check_masks(observation.masks, env.num_envs)
+    rollout = Rollout.empty(steps, env.env_ids, normalizers.see(observation), state, len(policy.heads))
+    valid = torch.ones_like(starts)
+    autoreset = env.metadata["autoreset_mode"] is AutoresetMode.SAME_STEP
+
+    # Noise of all steps at once, [T, E, heads].
+    time = torch.arange(steps, device=env.env_ids.device)[:, None]
+    stream = rng.key(rng_seed, rng.Purpose.ACTION, iteration, env.env_ids, time, device=time.device)
+    noise = rng.uniform(stream, (len(policy.heads),))
+
+    for t in range(steps):
+        # Decide and act.
+        normalized = normalizers.see(observation)
+        rollout.record_observation(t, observation, normalized, starts, valid)
+        decision = policy.act(normalized, state, noise[t], valid=valid)
+        observation, reward, terminated, truncated, info = env.step(decision.actions)
+        rollout.record_decision(t, decision, reward, terminated, truncated)
+
+        # Rows that ended start anew at once, or are over until the next reset.
+        state = decision.state
+        ended = terminated | truncated
+        if autoreset:
+            # What a truncated episode would still have earned: its last observation, under the memory of that moment.
+            if info.final is not None:
+                rollout.next_values[t] = policy.value(normalizers.see(info.final), state)
+            starts = ended
+            state = state.zeroed(starts)
+        else:
+            starts = torch.zeros_like(starts)
+            valid = valid & ~ended
+        if on_step is not None:
+            on_step(StepRecord(t, decision, reward, info))
+
+    # V(s') is that of the next step, except where an autoreset put another episode's state there.
+    following = torch.cat((rollout.values[1:], policy.value(normalizers.see(observation), state)[None]))
+    replaced = (rollout.terminated | rollout.truncated) if autoreset else torch.zeros_like(rollout.valid)
+    rollout.next_values.copy_(torch.where(replaced, rollout.next_values, following))
+    rollout = replace(rollout, starts_inside=autoreset and bool(rollout.starts[1:].any()))
+    return rollout, Position(observation, state, starts)

@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from simic.agent.ppo import collect, with_advantages
-from simic.agent.rollout import Position, Rollout, StepRecord
+from simic.agent.ppo import with_advantages
+from simic.agent.rollout import Position, Rollout, StepRecord, collect
 from simic.training.state import TrainState
 from simic.training.task import RolloutColumns
 

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from simic import rng
 from simic.agent import distributions
+from simic.agent.losses import k3
 from simic.agent.policy import ActorCritic
-from simic.agent.ppo import k3
 from simic.agent.spec import Observation
 from simic.errors import SimicError
 

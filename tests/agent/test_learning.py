@@ -12,7 +12,8 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from simic.agent.gym_adapter import GymAdapter
 from simic.agent.normalization import Normalizers
 from simic.agent.policy import ActorCritic
-from simic.agent.ppo import PPO, collect, with_advantages
+from simic.agent.ppo import PPO, with_advantages
+from simic.agent.rollout import collect
 from simic.agent.spec import Observation
 from tests import standard
 

@@ -8,20 +8,11 @@ import torch
 from gymnasium.vector import AutoresetMode
 
 from simic import params
+from simic.agent.losses import head_usage, losses, policy_objective, surrogate
 from simic.agent.normalization import Normalizers
 from simic.agent.policy import ActorCritic
-from simic.agent.ppo import (
-    PPO,
-    collect,
-    gae,
-    head_usage,
-    losses,
-    normalized,
-    policy_objective,
-    surrogate,
-    with_advantages,
-)
-from simic.agent.rollout import Rollout
+from simic.agent.ppo import PPO, gae, normalized, with_advantages
+from simic.agent.rollout import Rollout, collect
 from simic.agent.spec import ActionSpec, Head, Observation, ObservationSpec
 from simic.errors import SimicError
 from tests import standard

@@ -6,8 +6,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-from simic.agent.policy import ActorCritic, Core, RecurrentState
-from simic.agent.ppo import collect
+from simic.agent.policy import ActorCritic
+from simic.agent.recurrence import Core, RecurrentState
+from simic.agent.rollout import collect
 from simic.agent.spec import Observation
 
 from .worlds import (

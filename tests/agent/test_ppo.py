@@ -10,10 +10,11 @@ import pytest
 import torch
 
 from simic.agent import ppo as ppo_module
+from simic.agent.losses import head_usage
 from simic.agent.metrics import UpdateMetrics
 from simic.agent.normalization import Normalizers
-from simic.agent.ppo import PPO, collect, head_usage, with_advantages
-from simic.agent.rollout import Rollout
+from simic.agent.ppo import PPO, with_advantages
+from simic.agent.rollout import Rollout, collect
 from simic.errors import SimicError
 from tests import standard
 
@@ -111,7 +112,7 @@ def test_the_reported_entropy_is_the_mean_over_the_rows_where_a_head_had_a_choic
     assert 0 < metrics.entropy <= 1
 
 
-def test_an_update_is_read_in_six_files() -> None:
+def test_an_update_is_read_in_eight_files() -> None:
     ppo, rollout = make_learner()
     agent, run = Path(ppo_module.__file__).parent, set()
     before = sys.getprofile()
@@ -121,7 +122,7 @@ def test_an_update_is_read_in_six_files() -> None:
     finally:
         sys.setprofile(before)
     files = {path.stem for path in run if path.parent == agent}
-    assert files == {"ppo", "rollout", "policy", "distributions", "metrics", "normalization"}
+    assert files == {"ppo", "losses", "rollout", "policy", "recurrence", "distributions", "metrics", "normalization"}
 
 
 def test_a_good_action_becomes_likelier_and_the_norm_is_reported_before_clipping() -> None:

@@ -3,8 +3,7 @@
 import torch
 
 from simic.agent.normalization import Normalizers
-from simic.agent.ppo import collect
-from simic.agent.rollout import StepRecord
+from simic.agent.rollout import StepRecord, collect
 
 from .worlds import TensorWorld, episodes, learned_scales, make_policy
 

@@ -10,7 +10,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from simic.agent import ppo as ppo_module
 from simic.agent.metrics import UpdateMetrics, numbers
 from simic.agent.normalization import Normalizers
-from simic.agent.ppo import PPO, collect, gae
+from simic.agent.ppo import PPO, gae
+from simic.agent.rollout import collect
 from tests import standard
 
 from .worlds import TensorWorld, episodes, make_policy, make_rollout

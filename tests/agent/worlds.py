@@ -10,8 +10,8 @@ from torch import Tensor
 from simic import params, rng
 from simic.agent.normalization import Normalizers, ObservationNormalizer
 from simic.agent.policy import ActorCritic, Replay
-from simic.agent.ppo import PPO, collect, with_advantages
-from simic.agent.rollout import Rollout
+from simic.agent.ppo import PPO, with_advantages
+from simic.agent.rollout import Rollout, collect
 from simic.agent.spec import ActionSpec, Head, Observation, ObservationSpec
 from tests import standard
 

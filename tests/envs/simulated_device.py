@@ -27,7 +27,8 @@ from torch.utils.backend_registration import _setup_privateuseone_for_python_bac
 import simic
 from simic.agent.normalization import Normalizers
 from simic.agent.policy import ActorCritic
-from simic.agent.ppo import PPO, collect, with_advantages
+from simic.agent.ppo import PPO, with_advantages
+from simic.agent.rollout import collect
 from simic.data.batches import Dataset
 from simic.envs.growth_env import GrowthEnv
 from tests import standard

@@ -15,7 +15,8 @@ from agent.worlds import SEEN, TensorWorld, episodes, make_policy
 
 from simic import params
 from simic.agent.normalization import Normalizers, ObservationNormalizer, RewardNormalizer
-from simic.agent.ppo import PPO, collect, with_advantages
+from simic.agent.ppo import PPO, with_advantages
+from simic.agent.rollout import collect
 from simic.training.ranks import Ranks, joined
 
 ENVS, STEPS = 8, 6

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from small_runs import small_params
 
-from simic.agent.ppo import collect
+from simic.agent.rollout import collect
 from simic.growth.life.vocabulary import Action, Op, Stage
 from simic.telemetry.columns import STEPS, Columns
 from simic.training.assemble import assemble

@@ -3,7 +3,8 @@
 from tests.faults.fault import Faults, Patch, fault
 
 NORMALIZATION, ITERATION = "agent/normalization.py", "training/iteration.py"
-ADVANTAGES = LOSSES = PPO = "agent/ppo.py"
+ADVANTAGES = PPO = "agent/ppo.py"
+LOSSES, ROLLOUT = "agent/losses.py", "agent/rollout.py"
 
 FAULTS: Faults = {
     "gae-gamma-squared": fault(
@@ -28,7 +29,7 @@ FAULTS: Faults = {
     "next-value-is-own-value": fault(
         "The value of the state after a step is that of the state before it.",
         "reference/test_small_runs.py::test_a_small_training_is_what_the_reference_computes[tables, lstm]",
-        Patch(PPO, "torch.cat((rollout.values[1:], policy", "torch.cat((rollout.values[:-1], policy"),
+        Patch(ROLLOUT, "torch.cat((rollout.values[1:], policy", "torch.cat((rollout.values[:-1], policy"),
     ),
     "value-target-is-advantage": fault(
         "The critic is fitted to the advantages, not to the returns.",
@@ -39,7 +40,7 @@ FAULTS: Faults = {
         "Each host's advantages are centred on their own mean.",
         "agent/test_losses.py",
         Patch(
-            LOSSES,
+            ADVANTAGES,
             'mean = reduce(torch.where(valid, advantages, 0.0).sum(), "sum") / count',
             "mean = torch.where(valid, advantages, 0.0).mean(dim=0)",
         ),
@@ -47,7 +48,7 @@ FAULTS: Faults = {
     "clip-range-tenfold": fault(
         "The ratio is clipped at ten times the range that params.yaml says.",
         "reference/test_small_runs.py::test_a_small_training_is_what_the_reference_computes[environment]",
-        Patch(PPO, "(log_ratio), advantages, settings", "(log_ratio), advantages, 10 * settings"),
+        Patch(LOSSES, "(log_ratio), advantages, settings", "(log_ratio), advantages, 10 * settings"),
     ),
     "entropy-sign": fault(
         "Entropy is punished instead of paid.",

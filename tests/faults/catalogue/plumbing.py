@@ -2,7 +2,7 @@
 
 from tests.faults.fault import Faults, Patch, fault
 
-ROLLOUT, COLLECT = "agent/rollout.py", "agent/ppo.py"
+ROLLOUT = COLLECT = "agent/rollout.py"
 ENV, POPULATION = "envs/growth_env.py", "growth/batch/population.py"
 LIFECYCLE, GROUPS, ARENA = "growth/life/lifecycle.py", "growth/batch/groups.py", "growth/batch/arena.py"
 OBSERVATIONS, ATTRIBUTION = "envs/observations.py", "envs/attribution.py"

@@ -118,7 +118,11 @@ FAULTS: Faults = {
     "last-hosts-forget-at-step-four": fault(
         "The policy's memory of the last hundred hosts is wiped after the fourth step.",
         "reference/test_small_runs.py::test_many_hosts_in_two_processes_are_what_the_reference_computes",
-        Patch(PPO, "state = decision.state\n", "state = decision.state.zeroed((env.env_ids > 411) & (t == 3))\n"),
+        Patch(
+            "agent/rollout.py",
+            "state = decision.state\n",
+            "state = decision.state.zeroed((env.env_ids > 411) & (t == 3))\n",
+        ),
     ),
     # The second process.
     "second-process-learns-slower": fault(

@@ -33,7 +33,7 @@ FAULTS: Faults = {
     "last-host-draws-as-its-neighbour": fault(
         "The last host draws its actions with the numbers of the one before.",
         "reference/test_small_runs.py::test_a_small_training_is_what_the_reference_computes[environment]",
-        Patch("agent/ppo.py", "iteration, env.env_ids", "iteration, env.env_ids - (env.env_ids == 7).long()"),
+        Patch("agent/rollout.py", "iteration, env.env_ids", "iteration, env.env_ids - (env.env_ids == 7).long()"),
     ),
     "second-process-begins-with-others-weights": fault(
         "Hosts of the second process begin with the weights of the first process's.",
