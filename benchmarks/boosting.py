@@ -14,7 +14,7 @@ from sklearn.ensemble import HistGradientBoostingClassifier
 from simic import params
 from simic.data.batches import HeldOut, load_held_out
 from simic.errors import exit_with_message
-from simic.evaluation.statistics import mean_interval
+from simic.evaluation.intervals import mean_interval
 from simic.pipeline import stages
 from simic.pipeline.paths import Workspace
 

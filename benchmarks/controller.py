@@ -19,7 +19,7 @@ from matplotlib.figure import Figure
 from simic import durable, params
 from simic.errors import SimicError, exit_with_message
 from simic.evaluation import endpoints, result
-from simic.evaluation.statistics import Interval, Values, paired_difference
+from simic.evaluation.intervals import Interval, Values, paired_difference
 from simic.params import Params
 from simic.pipeline import stages
 from simic.pipeline.paths import Workspace

@@ -64,8 +64,7 @@ def publish(workspace: Workspace, suite: str) -> Path:
     """Write the suite's folder anew, whole or not at all; SimicError where it would be too large."""
     run = read(workspace, suite)
     policy = workspace.models / "policy"
-    common = run.headroom.schedules[run.headroom.common]
-    publication = Publication(suite=suite, sample_shape=run.meta.shape, common_schedule=common)
+    publication = Publication(suite=suite, sample_shape=run.meta.shape)
     card = durable.checked((policy / CARD_FILE).read_bytes())
     card["published"] = publication.model_dump(mode="json")
     files = {

@@ -21,11 +21,11 @@ from simic.data.prepare import prepare
 from simic.envs.growth_env import GrowthEnv
 from simic.envs.play import Actor
 from simic.evaluation import rules
+from simic.evaluation.intervals import Values, paired_difference
 from simic.evaluation.page import GROUPS, interval
 from simic.evaluation.policies import Static
 from simic.evaluation.result import TunedRules
 from simic.evaluation.scoring import EvaluationSetup, play_for_score, rows_at_once
-from simic.evaluation.statistics import Values, paired_difference
 from simic.params import Params
 from simic.training import machine
 from simic.training.learned import Learned

@@ -16,7 +16,7 @@ from prefect.exceptions import PrefectException
 from prefect.runtime import flow_run
 
 from simic.errors import printable
-from simic.evaluation import gym, result
+from simic.evaluation import gym_evaluation, result
 from simic.pipeline import tracking
 from simic.pipeline.paths import Workspace
 from simic.pipeline.run_summary import RunSummary
@@ -86,7 +86,7 @@ def evaluation_rows(evaluation: result.Evaluation) -> list[dict[str, str | float
     ]
 
 
-def gym_rows(evaluation: gym.GymEvaluation) -> list[dict[str, str | float]]:
+def gym_rows(evaluation: gym_evaluation.GymEvaluation) -> list[dict[str, str | float]]:
     """Make a row per policy in a Gymnasium environment."""
     rows = []
     for name, policy in evaluation.policies.items():
@@ -99,8 +99,8 @@ def gym_rows(evaluation: gym.GymEvaluation) -> list[dict[str, str | float]]:
 def publish(stage: str, workspace: Workspace) -> None:
     """Publish the artifacts of a finished stage."""
     if stage == "evaluate":
-        if result.schema_of(workspace.evaluation) == gym.SCHEMA:
-            rows = gym_rows(gym.read(workspace.evaluation))
+        if result.schema_of(workspace.evaluation) == gym_evaluation.SCHEMA:
+            rows = gym_rows(gym_evaluation.read(workspace.evaluation))
             description = "Fresh episodes, the same for every policy"
         else:
             rows = evaluation_rows(result.read(workspace.evaluation))

@@ -18,7 +18,7 @@ from simic.data.own.readers import UserData, of_python
 from simic.data.own.table_columns import codes
 from simic.errors import SimicError, printable
 from simic.evaluation.export_best import Grown
-from simic.evaluation.grow import played
+from simic.evaluation.grow_networks import grown_hosts
 from simic.growth.grown_network import GrownNetwork, load_grown
 from simic.params import Params
 from simic.pipeline import grow as growing
@@ -180,7 +180,7 @@ class GrowClassifier(ClassifierMixin, BaseEstimator):
                 _torch_as_it_was(),
                 growing.growth(_params(self.random_state), Workspace(NOWHERE), request) as (setup, policy),
             ):
-                with played(setup, policy, self.n) as best:
+                with grown_hosts(setup, policy, self.n) as best:
                     self.network_: GrownNetwork = best.network
                 self.notes_ = setup.data.notes if setup.data is not None else ()
         except SimicError as error:

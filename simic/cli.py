@@ -153,9 +153,9 @@ def headroom(
     workspace = _workspace()
     tree = _chain("headroom", set_, None)
     if tree.prepare.is_gym:
-        from simic.evaluation import gym
+        from simic.evaluation import gym_evaluation
 
-        _say(gym.page(gym.read_headroom(workspace.headroom)))
+        _say(gym_evaluation.page(gym_evaluation.read_headroom(workspace.headroom)))
         return
     report = read_headroom(workspace.headroom)
     if out is not None:

@@ -7,10 +7,10 @@ from simic.audit.derived import derived_evaluation, derived_gym
 from simic.audit.findings import Layer, Status, Summary, Verdict
 from simic.audit.record import RunRecord
 from simic.evaluation.endpoints import RULES, TUNED
-from simic.evaluation.gym import RANDOM, GymEvaluation
+from simic.evaluation.gym_evaluation import RANDOM, GymEvaluation
+from simic.evaluation.intervals import Interval
 from simic.evaluation.page import GROUPS
 from simic.evaluation.result import LEARNED, Evaluation
-from simic.evaluation.statistics import Interval
 
 MOST_FILES = 5  # that the first line names
 

@@ -2,10 +2,10 @@
 
 from simic.audit.findings import Verdict, percent
 from simic.audit.record import RunRecord
-from simic.evaluation.gym import GymEvaluation
+from simic.evaluation.gym_evaluation import GymEvaluation
+from simic.evaluation.intervals import CONFIDENCE, Interval
 from simic.evaluation.page import GROUPS, interval
 from simic.evaluation.result import Evaluation
-from simic.evaluation.statistics import CONFIDENCE, Interval
 from simic.training.card import growth_card, gym_card
 from simic.training.learned import Learned
 

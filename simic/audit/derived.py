@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 from simic.audit.record import RunRecord
-from simic.evaluation import endpoints, gym
+from simic.evaluation import endpoints, gym_evaluation
 from simic.evaluation.evaluate import summary
-from simic.evaluation.gym import GymEvaluation
+from simic.evaluation.gym_evaluation import GymEvaluation
+from simic.evaluation.intervals import PairedComparison, compare_with_all
 from simic.evaluation.result import LEARNED, Case, Evaluation, HeadroomReport
-from simic.evaluation.statistics import PairedComparison, compare_with_all
 from simic.telemetry.curves import OF_EPISODES, OF_UPDATES, Curves
 from simic.telemetry.rows import UpdateRow
 
@@ -76,7 +76,7 @@ def derived_gym(evaluation: GymEvaluation) -> GymEvaluation:
     scores = {name: policy.per_seed for name, policy in evaluation.policies.items()}
     returns = {name: values.returns for name, values in scores.items()}
     changes = {
-        "policies": {name: gym.summary(values, evaluation.rng_seed) for name, values in scores.items()},
+        "policies": {name: gym_evaluation.summary(values, evaluation.rng_seed) for name, values in scores.items()},
         "comparisons": _compare_again(returns, evaluation),
     }
     return evaluation.model_copy(update=changes)
@@ -88,7 +88,7 @@ def derived_metrics(run: RunRecord) -> dict[str, dict[str, float]]:
     if run.evaluation is not None and run.headroom is not None:
         metrics["reports/metrics.json"] = endpoints.metrics(derived_evaluation(run.evaluation, run.headroom))
     elif run.gym is not None:
-        metrics["reports/metrics.json"] = json.loads(gym.metrics(derived_gym(run.gym)))
+        metrics["reports/metrics.json"] = json.loads(gym_evaluation.metrics(derived_gym(run.gym)))
     if len(run.updates):
         metrics["telemetry/metrics.json"] = json.loads(_curves(run).metrics())
     return metrics

@@ -20,10 +20,10 @@ from simic.audit.drawing import BLUE, GREEN, GREY, INK, ORANGE, PINK, RED, SKY, 
 from simic.audit.record import RunRecord
 from simic.errors import printable
 from simic.evaluation.endpoints import ALL_AT_ONCE, COMMON, ORACLE_TASK, PPO, RULES, compared
-from simic.evaluation.gym import PEER, RANDOM
+from simic.evaluation.gym_evaluation import PEER, RANDOM
+from simic.evaluation.intervals import Interval, pareto_front
 from simic.evaluation.page import GROUPS
 from simic.evaluation.result import LEARNED, Case, Evaluation, Timeline
-from simic.evaluation.statistics import Interval, pareto_front
 from simic.growth.life.vocabulary import Op, Stage
 from simic.growth.networks.blueprints import blueprints_of
 

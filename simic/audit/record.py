@@ -14,7 +14,7 @@ from simic.audit.findings import ReplayResult
 from simic.audit.provenance import RESTORED, Provenance
 from simic.data.batches import Dataset, Meta, TaskMeta, load_held_out, load_split
 from simic.errors import SimicError
-from simic.evaluation.gym import PEER, RANDOM, GymEvaluation, GymHeadroom
+from simic.evaluation.gym_evaluation import PEER, RANDOM, GymEvaluation, GymHeadroom
 from simic.evaluation.policies import RANDOM as RANDOM_GROWTH
 from simic.evaluation.result import BLIND, LEARNED, SAMPLED, Evaluation, HeadroomReport
 from simic.params import Params

@@ -17,7 +17,7 @@ from simic.envs.gym_env import EVALUATION, AnyGym, open_gym
 from simic.envs.play import Actor, Episode, Situation, play
 from simic.envs.records import StepInfo
 from simic.errors import SimicError
-from simic.evaluation import gym
+from simic.evaluation import gym_evaluation
 from simic.evaluation.policies import actors
 from simic.evaluation.result import BLIND, LEARNED, Evaluation, PerSeed
 from simic.evaluation.scoring import (
@@ -236,10 +236,12 @@ def replay_episodes(params: Params, files: RunFiles, evaluated_on: Machine, seed
     learned = _learned(params, files, evaluated_on, machine.configure(params.runtime))
     values: Values = {}
     for name in params.evaluate.policies:
-        played = _play(params, seeds, lambda env, name=name: gym.trained(learned, env, name, params.rng_seed))
+        played = _play(
+            params, seeds, lambda env, name=name: gym_evaluation.trained(learned, env, name, params.rng_seed)
+        )
         values[f"{name}.returns"] = np.array(played.returns)
         values[f"{name}.lengths"] = np.array(played.lengths)
-        values[f"{name}.actions"] = _joined(gym.as_text(played.actions)[: _recorded(seeds)])
+        values[f"{name}.actions"] = _joined(gym_evaluation.as_text(played.actions)[: _recorded(seeds)])
     return values
 
 
@@ -248,7 +250,7 @@ def _play(params: Params, seeds: range, player: Callable[[AnyGym], Decide]) -> P
         return play_gym(env, player(env))
 
 
-def recorded_episodes(evaluation: gym.GymEvaluation, names: Sequence[str], seeds: range) -> Values:
+def recorded_episodes(evaluation: gym_evaluation.GymEvaluation, names: Sequence[str], seeds: range) -> Values:
     """Collect what evaluation.json has of these evaluation seeds; what is missing there makes a difference."""
     values: Values = {}
     for name in names:
@@ -263,7 +265,7 @@ def recorded_episodes(evaluation: gym.GymEvaluation, names: Sequence[str], seeds
 
 def _recorded(seeds: range) -> int:
     """Count the episodes among these whose actions were recorded."""
-    return max(0, min(gym.RECORDED, seeds.stop) - seeds.start)
+    return max(0, min(gym_evaluation.RECORDED, seeds.stop) - seeds.start)
 
 
 def environment_repeats(params: Params, files: RunFiles) -> bool:
@@ -274,7 +276,7 @@ def environment_repeats(params: Params, files: RunFiles) -> bool:
     observations: tuple[list[bytes], list[bytes]] = [], []
 
     def policy(env: AnyGym) -> Decide:
-        decide = gym.trained(learned, env, LEARNED, params.rng_seed)
+        decide = gym_evaluation.trained(learned, env, LEARNED, params.rng_seed)
 
         def act(observation: Observation, starts: Tensor, step: int) -> Tensor:
             observations[0].append(observation.features.numpy(force=True).tobytes())

@@ -21,10 +21,10 @@ from simic.audit.provenance import Provenance
 from simic.audit.record import RunRecord, Table
 from simic.errors import AuditFailed, SimicError, printable
 from simic.evaluation.endpoints import COMMON, ORACLE_TASK
-from simic.evaluation.gym import RANDOM
+from simic.evaluation.gym_evaluation import RANDOM
+from simic.evaluation.intervals import CONFIDENCE, Interval
 from simic.evaluation.page import GROUPS
 from simic.evaluation.result import LEARNED, Evaluation
-from simic.evaluation.statistics import CONFIDENCE, Interval
 from simic.params import Params
 
 UNNAMED = "not recorded"

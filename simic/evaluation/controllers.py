@@ -17,21 +17,23 @@ from simic.growth.networks.hosts import build_host
 from simic.params import Host
 from simic.training.learned import CARD_FILE, Learned
 
-MOST_COLUMNS = 256  # of a host for tables: its seeds compare each column with each
-PUBLISHED = Path(__file__).parents[1] / "published"  # a folder for each suite
+# Of a host for tables: its seeds compare each column with each.
+MOST_COLUMNS = 256
+# A folder for each suite.
+PUBLISHED = Path(__file__).parents[1] / "published"
 
 
 class Publication(Frozen):
     """The key ``published`` in policy.json of a published controller."""
 
     suite: str
-    sample_shape: tuple[int, ...]  # of the tasks it was trained on
-    common_schedule: str  # the best one on those tasks
+    # Of the tasks it was trained on.
+    sample_shape: tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class Controller:
-    """A trained policy, and its name for readers."""
+    """Hold a trained policy, and its name for readers."""
 
     name: str
     learned: Learned
@@ -41,11 +43,10 @@ class Controller:
     def load(cls, folder: Path, device: torch.device) -> Self:
         """Load a directory with a policy; SimicError naming the file that is missing or damaged."""
         learned = Learned.load(folder, device)
-        given = json.loads((folder / CARD_FILE).read_bytes()).get("published")
-        published = None if given is None else Publication.model_validate(given)
+        publication = json.loads((folder / CARD_FILE).read_bytes()).get("published")
+        published = None if publication is None else Publication.model_validate(publication)
         name = f"the published controller of suite {published.suite}" if published else f"the controller in {folder}"
-        trained = f"{name}, trained for {learned.iteration} iterations"
-        return cls(trained, learned, published)
+        return cls(f"{name}, trained for {learned.iteration} iterations", learned, published)
 
     @classmethod
     def own(cls, models: Path, device: torch.device) -> Self:
@@ -80,18 +81,29 @@ class Rule:
 def choose(
     own: Controller | None, host: Host | None, usual: Host, meta: Meta, device: torch.device
 ) -> Controller | Rule:
-    """Return the project's own controller where it fits, else the published one that does; where none fits, a rule by
-    hand, which says why: the tuned one for vectors in hosts that it is tuned for (``host``, or the ``usual`` one).
+    """Choose the project's own controller where it fits, else the published one that does, else a hand rule.
+
+    Args:
+        own: the project's controller, if it has one.
+        host: that is to grow; None: the one that a controller was trained on.
+        usual: the host that a rule grows in place of None; the tuned rule needs one that it is tuned for, and vectors.
+        meta: of the data.
+        device: where to compute.
+
+    Returns:
+        The controller, or a rule that tells why no controller fits.
     """
     published = [Controller.load(path.parent, device) for path in sorted(PUBLISHED.glob(f"*/{CARD_FILE}"))]
-    candidates = [*([own] if own else []), *published]
+    candidates = [own, *published] if own else published
     refusals = [controller.refusal(host, meta) for controller in candidates]
     if "" in refusals:
         return candidates[refusals.index("")]
-    why = [f"{controller.name}: {refusal}" for controller, refusal in zip(candidates, refusals, strict=True)]
+    reasons = [f"{controller.name}: {refusal}" for controller, refusal in zip(candidates, refusals, strict=True)]
     narrow = _form(meta.shape) == "vectors" and 1 < meta.shape[-1] <= MOST_COLUMNS
     tuned = narrow and published_for((host or usual).family)
-    return Rule(TUNED if tuned else PATIENT, "; ".join(why) or "there is none in models/policy, and none is published")
+    return Rule(
+        TUNED if tuned else PATIENT, "; ".join(reasons) or "there is none in models/policy, and none is published"
+    )
 
 
 def _form(shape: tuple[int, ...]) -> str:

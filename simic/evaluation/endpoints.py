@@ -5,16 +5,22 @@ from collections.abc import Mapping
 import numpy as np
 
 from simic.envs.rewards import score
+from simic.evaluation.intervals import Interval, Values, mean_interval, paired_difference, rows_by_task
 from simic.evaluation.result import LEARNED, Evaluation, Fixed, HeadroomReport, PerSeed, Standing, Standings
 from simic.evaluation.search import best_choices, random_search
-from simic.evaluation.statistics import Interval, Values, mean_interval, paired_difference, rows_by_task
 from simic.growth.networks.tabular import TOGETHER
 
-COMMON, ORACLE_TASK = "best common schedule", "oracle per task"
-TUNED, PATIENT = "tuned_rule", "patient"  # hand rules that look at each host, the better known first
-PPO, ALL_AT_ONCE = "PPO", "all modules at once"  # as a result names them
-RULES = {TUNED: "tuned hand rule", PATIENT: "untuned hand rule"}  # likewise
-SEARCH = 8  # trainings of the random search beside them
+COMMON = "best common schedule"
+ORACLE_TASK = "oracle per task"
+# Hand rules that look at every host, the better known first.
+TUNED = "tuned_rule"
+PATIENT = "patient"
+# As a result names them.
+PPO = "PPO"
+ALL_AT_ONCE = "all modules at once"
+RULES = {TUNED: "tuned hand rule", PATIENT: "untuned hand rule"}
+# Trainings of the random search beside them.
+SEARCH = 8
 # What decides how hosts grow and are trained, whoever controls them.
 SETTINGS = (
     "host",
@@ -28,12 +34,17 @@ SETTINGS = (
     "governor",
 )
 
-Results = PerSeed | Fixed  # results of a policy, or of a network, on every row
+# Results of a policy, or of a network, on every row.
+Results = PerSeed | Fixed
 
 
 def scores(accuracy: Values, params: Values, headroom: HeadroomReport) -> Values:
-    """Return the scores of networks on that report's hosts ``[R]``, or of every schedule on them ``[R, S]``, at its
-    price.
+    """Score networks at the price of a headroom.
+
+    Args:
+        accuracy: in points, of its hosts ``[R]`` or of every schedule on them ``[R, S]``.
+        params: parameters of the same networks.
+        headroom: the report.
     """
     host = np.array(headroom.bare or (headroom.host.params,) * len(headroom.rows), dtype=np.float64)
     host = host.reshape(-1, *[1] * (params.ndim - 1))
@@ -85,7 +96,7 @@ def _standings_of_group(headroom: HeadroomReport, results: Mapping[str, Results]
     oracle_scores, _ = by_policy[ORACLE_TASK]
     rule = next((name for name in (TUNED, PATIENT) if name in by_policy), None)
     rule_scores = by_policy[rule][0] if rule else None
-    places = {kind: [place for place, other in enumerate(kinds) if other == kind] for kind in dict.fromkeys(kinds)}
+    places = {kind: [place for place, of_task in enumerate(kinds) if of_task == kind] for kind in dict.fromkeys(kinds)}
     return Standings(
         rule=rule,
         rule_gap=None if rule_scores is None else paired_difference(oracle_scores, rule_scores),
@@ -109,7 +120,7 @@ def _standings_of_group(headroom: HeadroomReport, results: Mapping[str, Results]
 
 
 def oracle_schedules(headroom: HeadroomReport) -> list[int]:
-    """Return the schedule ``[R]`` that the oracle per task plays on each row; of equals the first."""
+    """Find the schedule ``[R]`` that the oracle per task plays on every row; of equals the first."""
     choosing = scores(np.array(headroom.choosing_val_pct), np.array(headroom.params), headroom)
     units = rows_by_task(dict(enumerate(headroom.rows)))
     chosen = {row: int(choosing[rows].mean(axis=0).argmax()) for rows in units for row in rows}
@@ -127,8 +138,9 @@ def mean_by_task(values: Values, units: list[list[int]]) -> Values:
 
 
 def metrics(evaluation: Evaluation) -> dict[str, float]:
-    """Return a run in a few numbers, to be followed from run to run: those of the primary endpoint's tasks where
-    nothing else is said; what is not defined is left out.
+    """Select the few numbers of a run that are followed from run to run.
+
+    They are of the primary endpoint's tasks where the name tells no others; what is not defined is left out.
     """
     primary, *others = evaluation.standings.values()
     learned = primary.policies.get(LEARNED)
@@ -145,8 +157,8 @@ def metrics(evaluation: Evaluation) -> dict[str, float]:
 def compared(standings: Standings) -> dict[str, Interval]:
     """Select the scores that a result shows, under a reader's names, PPO first; a search has no interval."""
     searched = standings.random_search[SEARCH - 1 :][:1]
-    ruled = {standings.rule: RULES.get(standings.rule, "hand rule")} if standings.rule else {}
-    names = {LEARNED: PPO, **ruled, TOGETHER.name: ALL_AT_ONCE, COMMON: "common schedule"}
+    rules = {standings.rule: RULES.get(standings.rule, "hand rule")} if standings.rule else {}
+    names = {LEARNED: PPO, **rules, TOGETHER.name: ALL_AT_ONCE, COMMON: "common schedule"}
     names |= {"static": "host alone", ORACLE_TASK: "oracle"}
     scores = {label: standings.policies[name].score for name, label in names.items() if name in standings.policies}
     return scores | {f"best of {SEARCH} trainings": Interval(value, value, value) for value in searched}

@@ -14,7 +14,7 @@ from torch import Tensor
 from simic.envs.growth_env import GrowthEnv
 from simic.envs.play import Actor
 from simic.envs.rewards import total
-from simic.evaluation import endpoints, result, statistics
+from simic.evaluation import endpoints, intervals, result
 from simic.evaluation.result import BLIND, LEARNED, OUTSIDE, SAMPLED, Case, DecisionCase, HeadroomReport, Timeline
 from simic.evaluation.scoring import (
     EVALUATION_ITERATION,
@@ -26,7 +26,7 @@ from simic.evaluation.scoring import (
     play_for_score,
     rows_together,
 )
-from simic.evaluation.static_baselines import Regime, static_final
+from simic.evaluation.static_baselines import Regime, StaticNetwork, from_the_start, open_population, static_final
 from simic.growth.life.vocabulary import Op, Slots
 from simic.params import Params
 from simic.training import machine, worker_layout
@@ -35,6 +35,8 @@ from simic.training.checkpoint import Checkpoint
 Actors = Callable[[GrowthEnv], Mapping[str, Actor]]
 Scores = dict[str, result.PerSeed]  # by policy
 
+# Hosts that won most, and as many that lost most.
+SHOWN = 3
 COUNTS = ("flops_per_sample", "training_flops", "validation_flops", "germinated", "fossilized", "pruned", "rollbacks")
 
 
@@ -43,19 +45,24 @@ def evaluate(
     actors: Mapping[str, Actor],
     headroom: HeadroomReport,
     params: Params,
-    kept: Checkpoint,
+    checkpoint: Checkpoint,
     on_end: Callable[[str, Performance], None] | None = None,
     others: Mapping[str, result.Elsewhere] | None = None,
 ) -> result.Evaluation:
-    """Let every actor play the episodes that the rules of ``headroom`` played; compare ``learned`` with each other one
-    on committed test accuracy, and place all between the common schedule and the oracle. The trained ones are of the
-    checkpoint ``kept``.
+    """Let every actor play the episodes that the rules of the headroom played, and compare them all.
 
-    ``on_end`` is called with each actor's name and performance while the environment is still at the end of its
-    episodes. ``others`` is what ``elsewhere`` gives.
+    Args:
+        setup: the hosts and their tasks.
+        actors: who plays, by name.
+        headroom: what needs no controller, on the same hosts.
+        params: those of the run.
+        checkpoint: of the trained policy.
+        on_end: hears an actor's name and performance while the environment is still at the end of its episodes.
+        others: what ``elsewhere`` gives.
     """
     performances = dict[str, Performance]()
     final = None
+
     # Play; the environment is at the end of an episode when its performance is yielded.
     for name, performance in play_for_score(setup, actors, headroom.epochs):
         performances[name] = performance
@@ -65,7 +72,7 @@ def evaluate(
 
     # Compare with the networks that the first policy ended with, and with all that headroom played.
     env = setup.env
-    played_on = machine.describe(params.runtime, env.device, rows_together(env))
+    evaluated_on = machine.describe(params.runtime, env.device, rows_together(env))
     seeds = {name: performances[name].score for name in actors}
     learned = performances.get(LEARNED)
     first = next(iter(seeds.values()))
@@ -75,8 +82,8 @@ def evaluate(
     validations = -(-params.train.iterations // params.train.validate_every)
     return result.Evaluation(
         checkpoint=params.evaluate.checkpoint,
-        checkpoint_iteration=kept.manifest.iteration,
-        machine=played_on,
+        checkpoint_iteration=checkpoint.manifest.iteration,
+        machine=evaluated_on,
         controller_trainings=params.train.envs * (params.train.iterations + validations),
         data_sha256=setup.data_sha256,
         rng_seed=env.rng_seed,
@@ -89,7 +96,7 @@ def evaluate(
         standings=endpoints.standings(headroom, {**seeds, **static}),
         policies={name: summary(per_seed, env.host.params, env.rng_seed) for name, per_seed in policies.items()},
         static_final=static,
-        comparisons=statistics.compare_with_all(LEARNED, accuracies, env.rng_seed),
+        comparisons=intervals.compare_with_all(LEARNED, accuracies, env.rng_seed),
         others=dict(others or {}),
         actions={
             name: decisions(performances[name].turns) for name in (LEARNED, SAMPLED, BLIND) if name in performances
@@ -105,8 +112,14 @@ def elsewhere(
     actors: Actors,
     headroom: HeadroomReport,
 ) -> dict[str, result.Elsewhere]:
-    """Play the same policies in episodes of the other lengths of ``headroom``, and on the tasks from outside the suite;
-    each environment gets actors of its own. ``actors`` is pickled.
+    """Play the same policies in episodes of other lengths, and on the tasks from outside the suite.
+
+    Args:
+        params: those of the run.
+        prepared: folder of the prepared data.
+        device: where to compute.
+        actors: makes the policies for an environment; it is pickled.
+        headroom: what needs no controller, with the same lengths and tasks.
     """
     setup = EvaluationSetup.open(params, prepared, device)
     with closing(setup.env):
@@ -134,27 +147,28 @@ def _outside(actors: Actors, params: Params, prepared: Path, device: torch.devic
 
 
 def _scores(setup: EvaluationSetup, actors: Actors, epochs: int) -> Scores:
-    return {name: done.score for name, done in play_for_score(setup, actors(setup.env), epochs)}
+    return {name: performance.score for name, performance in play_for_score(setup, actors(setup.env), epochs)}
 
 
 def _from_the_start(setup: EvaluationSetup, final: Slots, seeds: result.PerSeed) -> dict[str, result.Fixed]:
     """Train the networks ``final`` at equal epochs and at equal FLOPs of training."""
-    env, hosts, runtime = setup.env, setup.hosts, setup.runtime
+    env = setup.env
+    hosts = setup.hosts
     regime = Regime(env.train, setup.held_out.train, setup.held_out.test, hosts.tasks, EVALUATION_ITERATION)
-    spent = torch.tensor(seeds.training_flops, device=env.device)
-    compose = worker_layout.population(runtime, worker_layout.layout(runtime, len(spent), env.device))
-    described = env.host, env.blueprints, hosts.ids, env.rng_seed, env.train.host_optimizer, env.device
-    with closing(compose(*described, runtime.backend)) as population:
-        both = static_final(population, regime, final, spent, env.steps)
-    return dict(zip(("static_final, equal epochs", "static_final, equal FLOPs"), both, strict=True))
+    network = StaticNetwork("static_final", env.host, env.blueprints, from_the_start(final))
+    training_flops = torch.tensor(seeds.training_flops, device=env.device)
+    with closing(open_population(env.train, env.rng_seed, setup.runtime, network, hosts.ids, env.device)) as population:
+        at_epochs, at_flops = static_final(population, regime, network.slots, training_flops, env.steps)
+    return {"static_final, equal epochs": at_epochs, "static_final, equal FLOPs": at_flops}
 
 
 def summary(seeds: result.PerSeed, host_params: int, rng_seed: int) -> result.PolicyResult:
-    """Return what is reported of a policy beside its values for every seed."""
-    accuracy, params = np.array(seeds.test_accuracy_pct), np.array(seeds.params)
+    """Summarize a policy's values for every seed."""
+    accuracy = np.array(seeds.test_accuracy_pct)
+    params = np.array(seeds.params)
     return result.PolicyResult(
-        test_accuracy_pct=statistics.mean_interval(accuracy),
-        test_accuracy_iqm_pct=statistics.interquartile_interval(accuracy, rng_seed),
+        test_accuracy_pct=intervals.mean_interval(accuracy),
+        test_accuracy_iqm_pct=intervals.interquartile_interval(accuracy, rng_seed),
         val_accuracy_pct=float(np.mean(seeds.val_accuracy_pct)),
         params=float(params.mean()),
         accuracy_per_kparam=float((accuracy / (params / 1000.0)).mean()),
@@ -167,54 +181,72 @@ def summary(seeds: result.PerSeed, host_params: int, rng_seed: int) -> result.Po
 # --- episodes that are shown ---
 
 
-OF_EACH = 3  # hosts that won, and as many that lost
+def best_and_worst(setup: EvaluationSetup, headroom: HeadroomReport, performance: Performance) -> tuple[Case, ...]:
+    """Select the episodes with the largest gain over the common schedule, then those with the largest loss.
 
+    Args:
+        setup: the hosts and their tasks.
+        headroom: with the scores of schedules on the same hosts.
+        performance: of one policy.
 
-def best_and_worst(setup: EvaluationSetup, headroom: HeadroomReport, done: Performance) -> tuple[Case, ...]:
-    """Return the episodes with the largest gain, then those with the largest loss, which comes last; no host twice."""
-    accuracy, params = np.array(done.score.test_accuracy_pct), np.array(done.score.params, dtype=np.float64)
-    reached = endpoints.scores(accuracy, params, headroom)
+    Returns:
+        At most ``SHOWN`` of either sort, the largest loss last; no host twice.
+    """
+    accuracy = np.array(performance.score.test_accuracy_pct)
+    params = np.array(performance.score.params, dtype=np.float64)
+    scores = endpoints.scores(accuracy, params, headroom)
     schedules = endpoints.scores(np.array(headroom.test_pct), np.array(headroom.params), headroom)
-    order = np.argsort(schedules[:, headroom.common] - reached, kind="stable").tolist()
-    each, oracle = min(OF_EACH, len(order) // 2), endpoints.oracle_schedules(headroom)
+    order = np.argsort(schedules[:, headroom.common] - scores, kind="stable").tolist()
+    count = min(SHOWN, len(order) // 2)
+    oracle = endpoints.oracle_schedules(headroom)
     return tuple(
         Case(
             row=row,
             parameters=setup.held_out.tasks[headroom.rows[row]].parameters,
-            score=float(reached[row]),
+            score=float(scores[row]),
             common=float(schedules[row, headroom.common]),
             oracle=headroom.schedules[oracle[row]],
             oracle_score=float(schedules[row, oracle[row]]),
-            timeline=timeline(setup.env, done, row),
+            timeline=timeline(setup.env, performance, row),
         )
-        for row in (*order[:each], *order[len(order) - each :])
+        for row in (*order[:count], *order[len(order) - count :])
     )
 
 
-def timeline(env: GrowthEnv, done: Performance, host: int = 0) -> Timeline:
-    """Return how one of the hosts grew."""
+def timeline(env: GrowthEnv, performance: Performance, host: int) -> Timeline:
+    """Describe how one of the hosts grew.
+
+    Args:
+        env: where it grew.
+        performance: the episodes of all hosts.
+        host: its place among them.
+    """
     names: dict[int, str | None] = {index: item.name for index, item in enumerate(env.blueprints)}
-    infos = [turn.info for turn in done.turns]
-    decided = [turn for turn in done.turns if bool(turn.situation.alive[host]) and int(turn.action.op[host]) != Op.WAIT]
+    turns = performance.turns
+    infos = [turn.info for turn in turns]
+    decided = [turn for turn in turns if bool(turn.situation.alive[host]) and int(turn.action.op[host]) != Op.WAIT]
     return Timeline(
         stages=tuple(tuple(info.stage[host].tolist()) for info in infos),
         blueprints=tuple(tuple(map(names.get, info.blueprint[host].tolist())) for info in infos),
-        decisions=tuple(_decision(turn, host, names, done.probabilities) for turn in decided),
+        decisions=tuple(_decision(turn, host, names, performance.probabilities) for turn in decided),
         live_accuracy_pct=tuple(_measured(info.live_accuracy[host]) for info in infos),
         committed_accuracy_pct=tuple(_measured(info.committed_accuracy[host]) for info in infos),
-        rollback_steps=tuple(turn.situation.step for turn in done.turns if bool(turn.info.panicked[host])),
+        rollback_steps=tuple(turn.situation.step for turn in turns if bool(turn.info.panicked[host])),
     )
 
 
 def _decision(turn: Turn, host: int, names: Mapping[int, str | None], probabilities: Tensor | None) -> DecisionCase:
-    op, slot, step = int(turn.action.op[host]), int(turn.action.slot[host]), turn.situation.step
-    of = turn.info.blueprint if op == Op.GERMINATE else turn.situation.slots.blueprint
+    op = int(turn.action.op[host])
+    slot = int(turn.action.slot[host])
+    step = turn.situation.step
+    # A seed that germinates is only there after the step.
+    blueprints = turn.info.blueprint if op == Op.GERMINATE else turn.situation.slots.blueprint
     took_effect = int(turn.info.effective_op[host]) == op
     return DecisionCase(
         step=step,
         op=Op(op).name,
         slot=slot,
-        blueprint=names.get(int(of[host, slot])),
+        blueprint=names.get(int(blueprints[host, slot])),
         refused_by_gate=None if took_effect else int(turn.info.gate[host]),
         reward=float(total(turn.info.components)[host]),
         probability=None if probabilities is None else round(float(probabilities[step, host]), 6),

@@ -29,10 +29,12 @@ from simic.params import Runtime
 from simic.training.checkpoint import Checkpoint
 from simic.training.learned import Learned, LearnedActor
 
-MOST_LINES = 6  # of choices, and of what a decision hangs on
+# Of choices, and of what a decision hangs on.
+MOST_LINES = 6
 OTHER_EPISODE = "The last bits of a host depend on its company: this is not the evaluation's own episode."
 
-Ranked = list[tuple[str, float]]  # the largest first
+# The largest first.
+Ranked = list[tuple[str, float]]
 
 
 class Witness(LearnedActor):

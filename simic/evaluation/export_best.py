@@ -15,8 +15,8 @@ from simic.envs.actions import RELEVANT
 from simic.envs.governor import Cause
 from simic.envs.growth_env import GrowthEnv
 from simic.errors import SimicError
+from simic.evaluation.intervals import share_interval
 from simic.evaluation.scoring import Turn
-from simic.evaluation.statistics import share_interval
 from simic.growth.grown_network import Structure, grown_network, write_network
 from simic.growth.life.vocabulary import (
     ALPHA_SPEED_STEPS,
@@ -34,12 +34,13 @@ if TYPE_CHECKING:
 
 FLOORS = "floors.json"
 MOST_NAMES = 20
-ACCURACY_DIGITS = 3  # points; far below one sample of any split
+# Points; far below one sample of any split.
+ACCURACY_DIGITS = 3
 
 
 @dataclass(frozen=True)
 class Grown:
-    """An exported network; accuracies in points, of the committed network."""
+    """Describe an exported network; accuracies in points, of the committed network."""
 
     path: Path
     host: int
@@ -52,18 +53,18 @@ class Grown:
 
 @dataclass(frozen=True)
 class Account:
-    """Content of the model card beside the network's numbers: who grew it, comparisons, notes on the data; and files to
-    write beside it, by name.
-    """
+    """Hold what is exported beside the network and its numbers."""
 
-    grown_by: str
+    grown_by: str  # who decided
     floors: "Floors | None" = None
+    # On the data.
     notes: Sequence[str] = ()
+    # To write beside the network, by name.
     files: Mapping[str, str] = field(default_factory=dict)
 
 
 def best_host(env: GrowthEnv, rows: slice) -> int:
-    """Return the place of the best host among some rows, by committed validation accuracy; SimicError where none is a
+    """Find the place of the best host among some rows, by committed validation accuracy; SimicError where none is a
     number.
     """
     accuracy = env.state.measured.committed_accuracy[rows]
@@ -76,20 +77,30 @@ def export_best(
     env: GrowthEnv,
     rows: slice,
     turns: Sequence[Turn],
-    held: HeldOut,
+    held_out: HeldOut,
     prepared: Path,
-    account: "Account",
+    account: Account,
     out: Path,
     inputs: RawInputs | None = None,
 ) -> Grown:
-    """Write the host with the best committed validation accuracy among some rows to the new directory ``out``.
+    """Export the host with the best committed validation accuracy.
 
-    ``turns`` are the steps of these rows, ``account`` is added to the card, ``inputs`` to the network. SimicError when
-    ``out`` exists.
+    Args:
+        env: at the end of an episode.
+        rows: of the environment, to choose from.
+        turns: the steps of these rows.
+        held_out: with the test split.
+        prepared: folder of the prepared data.
+        account: what the model card says beside the numbers.
+        out: new folder of the network.
+        inputs: what the network takes in place of standardised samples.
+
+    Raises:
+        SimicError: ``out`` exists, or no host has an accuracy.
     """
     best = best_host(env, rows)
     row = rows.start + best
-    accuracy, _ = env.committed(held.test)
+    accuracy, _ = env.committed(held_out.test)
     network = grown_network(env.population, env.slots, row, committed=True, inputs=inputs)
     grown = Grown(
         path=out,
@@ -100,16 +111,24 @@ def export_best(
         params=network.structure.params,
         account=account,
     )
-    meta, task = read_meta(prepared), held.tasks[int(env.tasks[row])]
-    preprocessing: list[JsonValue] = [{"preprocessing": _preprocessing(meta, task)}] if task.mean and not inputs else []
+    meta = read_meta(prepared)
+    task = held_out.tasks[int(env.tasks[row])]
+
+    # What was done to the data, then how the host grew.
+    entries: list[JsonValue] = []
+    if task.mean and not inputs:
+        entries.append({"preprocessing": _preprocessing(meta, task)})
     if account.notes:
-        preprocessing.append({"data": [*account.notes]})
+        entries.append({"data": [*account.notes]})
+    entries += history(env, turns, best)
+
     contributions = [round(value, 2) for value in env.state.measured.contribution[row].tolist()]
-    text = card(grown, network.structure, meta, task, env, rows.stop - rows.start, contributions, len(held.test))
+    hosts = rows.stop - rows.start
+    text = card(grown, network.structure, meta, task, env, hosts, contributions, len(held_out.test))
     files = dict(account.files)
     if account.floors is not None:
         files[FLOORS] = account.floors.to_json()
-    write_network(network, out, preprocessing + history(env, turns, best), text, files)
+    write_network(network, out, entries, text, files)
     return grown
 
 
@@ -117,11 +136,20 @@ def export_best(
 
 
 def history(env: GrowthEnv, turns: Sequence[Turn], row: int) -> list[JsonValue]:
-    """Return how one host grew: for each step its accuracy, the decision, a rollback, and changes of stages."""
-    blueprints, entries = [item.name for item in env.blueprints], list[JsonValue]()
+    """Describe how one host grew: for each step its accuracy, the decision, a rollback, and changes of stages.
+
+    Args:
+        env: where it grew.
+        turns: the steps.
+        row: of the host in them.
+    """
+    blueprints = [item.name for item in env.blueprints]
+    entries: list[JsonValue] = []
     before = [int(Stage.DORMANT)] * env.host.slots
     for turn in turns:
-        info, live, after = turn.info, float(turn.info.live_accuracy[row]), turn.info.stage[row].tolist()
+        info = turn.info
+        live = float(info.live_accuracy[row])
+        after = info.stage[row].tolist()
         entry: dict[str, JsonValue] = {
             "step": turn.situation.step + 1,
             "live_accuracy_pct": round(live, ACCURACY_DIGITS) if math.isfinite(live) else None,
@@ -132,17 +160,20 @@ def history(env: GrowthEnv, turns: Sequence[Turn], row: int) -> list[JsonValue]:
         cause = Cause(int(info.cause[row]))
         if cause is not Cause.NONE:
             entry["rolled_back"] = cause.name
-        changes = enumerate(zip(before, after, strict=True))
-        moved = {str(slot): f"{Stage(old).name} -> {Stage(new).name}" for slot, (old, new) in changes if old != new}
-        if moved:
-            entry["stages"] = dict(moved)
+        transitions: dict[str, JsonValue] = {
+            str(slot): f"{Stage(old).name} -> {Stage(new).name}"
+            for slot, (old, new) in enumerate(zip(before, after, strict=True))
+            if old != new
+        }
+        if transitions:
+            entry["stages"] = transitions
         entries.append(entry)
         before = after
     return entries
 
 
 def _decision(heads: dict[str, int], effective_op: int, blueprints: Sequence[str]) -> dict[str, JsonValue]:
-    """Return the op with the heads it uses, in words; nothing for WAIT."""
+    """Write the op with the heads it uses, in words; nothing for WAIT."""
     op = Op(heads["op"])
     if op is Op.WAIT:
         return {}
@@ -159,12 +190,16 @@ def _decision(heads: dict[str, int], effective_op: int, blueprints: Sequence[str
 
 
 def _preprocessing(meta: Meta, task: TaskMeta) -> JsonValue:
-    """Return mean and std of the inputs, shaped to broadcast against a sample: [C, 1, 1] for images, [1, 1, D] for
-    vectors. The network was trained on standardised inputs, so whoever uses it needs them.
+    """Write mean and std of the inputs, which whoever uses the network needs to standardise them.
+
+    Their shape broadcasts against a sample: [C, 1, 1] for images, [1, 1, D] for vectors.
     """
     shape = (-1, 1, 1) if len(task.mean) == meta.shape[0] else (1, 1, -1)
-    mean, std = (torch.tensor(values, dtype=torch.float64).view(shape).tolist() for values in (task.mean, task.std))
-    return {"input": "(x - mean) / std", "mean": mean, "std": std}
+    return {
+        "input": "(x - mean) / std",
+        "mean": torch.tensor(task.mean, dtype=torch.float64).view(shape).tolist(),
+        "std": torch.tensor(task.std, dtype=torch.float64).view(shape).tolist(),
+    }
 
 
 # --- model card ------------------------------------------------------------------------------------------------------
@@ -180,8 +215,17 @@ def card(
     contributions: Sequence[float],
     tested: int,
 ) -> str:
-    """Return the model card, Markdown, of the best of ``hosts``; ``contributions`` per slot in points, NaN where no
-    seed acts; ``tested`` samples of the test split.
+    """Write the model card, in Markdown.
+
+    Args:
+        grown: the network's numbers, and who grew it.
+        structure: of the network.
+        meta: of the data.
+        task: that it grew on.
+        env: where it grew.
+        hosts: how many grew side by side.
+        contributions: of every slot in points; NaN where no seed acts.
+        tested: how many samples the test split has.
     """
     inputs, scale = _inputs(structure, task)
     shape = ", ".join(map(str, structure.inputs.shape if structure.inputs else structure.input_shape))
@@ -257,42 +301,50 @@ network = load_grown(".")
 
 
 def _inputs(structure: Structure, task: TaskMeta) -> tuple[str, str]:
-    """Say what the network takes, and how it is to be standardised."""
+    """Describe what the network takes, and how it is to be standardised."""
     if structure.inputs is not None:
         return _raw_inputs(structure.inputs)
-    tokens, vectors = len(structure.input_shape) == 1, structure.input_shape[:-1] == (1, 1)
-    inputs = "images `float32 [B, C, H, W]`" if not vectors else "vectors of D values as `float32 [B, 1, 1, D]`"
-    inputs = "tokens `int64 [B, L]`" if tokens else inputs
+    nothing = "Nothing is standardised."
+    if len(structure.input_shape) == 1:
+        inputs = "tokens `int64 [B, L]`"
+        nothing = "Tokens are bytes, 0 to 255; nothing is standardised."
+    elif structure.input_shape[:-1] == (1, 1):
+        inputs = "vectors of D values as `float32 [B, 1, 1, D]`"
+    else:
+        inputs = "images `float32 [B, C, H, W]`"
     if not task.mean:
-        return inputs, f"{'Tokens are bytes, 0 to 255; n' if tokens else 'N'}othing is standardised."
+        return inputs, nothing
     return inputs, "Standardise the input first: `(x - mean) / std`, with mean and std in `history.json`."
 
 
 def _raw_inputs(inputs: RawInputs) -> tuple[str, str]:
-    """Say what a network takes that standardises by itself."""
-    classes = ", ".join(inputs.classes[:MOST_NAMES]) + (", …" if len(inputs.classes) > MOST_NAMES else "")
-    said = f"Classes, in order: {classes}. Standardising is inside the network."
+    """Describe what a network takes that standardises by itself."""
+    note = f"Classes, in order: {_list(inputs.classes)}. Standardising is inside the network."
     if inputs.layout != "table":
-        return f"images as they are, `float32`, channels as in {inputs.layout}", said
-    shown = ", ".join(column.name for column in inputs.columns[:MOST_NAMES])
-    more = ", …" if len(inputs.columns) > MOST_NAMES else ""
-    coded = (
-        "; strings as their place among the levels in `structure.json`"
-        if any(column.levels is not None for column in inputs.columns)
-        else ""
-    )
-    return f"rows as they are, `float64 [B, {len(inputs.columns)}]`: {shown}{more}{coded}; NaN where missing", said
+        return f"images as they are, `float32`, channels as in {inputs.layout}", note
+    columns = inputs.columns
+    names = _list([column.name for column in columns])
+    has_strings = any(column.levels is not None for column in columns)
+    coded = "; strings as their place among the levels in `structure.json`" if has_strings else ""
+    return f"rows as they are, `float64 [B, {len(columns)}]`: {names}{coded}; NaN where missing", note
+
+
+def _list(names: Sequence[str]) -> str:
+    return ", ".join(names[:MOST_NAMES]) + (", …" if len(names) > MOST_NAMES else "")
 
 
 def _seeds(structure: Structure, contributions: Sequence[float]) -> str:
     rows = [
-        f"| {each.slot} | {each.blueprint} | {each.operator} | {each.alpha:g} | {each.params} | {contribution:+.1f} |"
-        for each, contribution in ((seed, contributions[seed.slot]) for seed in structure.seeds)
+        f"| {seed.slot} | {seed.blueprint} | {seed.operator} | {seed.alpha:g} | {seed.params} "
+        f"| {contributions[seed.slot]:+.1f} |"
+        for seed in structure.seeds
     ]
     return "\n".join(rows) or "| – | nothing was kept | – | – | 0 | – |"
 
 
 def _example(structure: Structure) -> str:
-    inputs, dtype = structure.inputs, ", dtype=torch.int64" if len(structure.input_shape) == 1 else ""
+    inputs = structure.inputs
     sizes = ", ".join(map(str, inputs.shape if inputs else structure.input_shape))
-    return f"torch.zeros(8, {sizes}{f', dtype={inputs.dtype}' if inputs else dtype})"
+    if inputs:
+        return f"torch.zeros(8, {sizes}, dtype={inputs.dtype})"
+    return f"torch.zeros(8, {sizes}{', dtype=torch.int64' if len(structure.input_shape) == 1 else ''})"

@@ -1,4 +1,4 @@
-"""The peer: PPO of Stable-Baselines3 or sb3-contrib, which learns and plays in the pipeline's own environments."""
+"""Let a peer learn and play in the pipeline's environments: PPO of Stable-Baselines3 or sb3-contrib."""
 
 from collections.abc import Callable, Mapping
 from contextlib import closing
@@ -19,38 +19,43 @@ from simic.envs.gym_env import AnyGym, open_gym
 from simic.errors import SimicError
 from simic.params import Params
 
-ENVS, ROWS = 8, 2048  # side by side; of a rollout, as it has them by itself
+# Side by side.
+ENVS = 8
+# Of a rollout, as by default.
+ROWS = 2048
 
 
 class PeerEnv(VecEnv):
     """Show environments to Stable-Baselines3: flat observations, choices counted from 0, masks of all heads."""
 
-    render_mode = None  # sb3 warns without it
+    # Sb3 warns without it.
+    render_mode = None
 
     def __init__(self, env: AnyGym) -> None:
-        self.env, sizes = env, [head.size for head in env.action_spec.heads]
+        self.env = env
+        sizes = [head.size for head in env.action_spec.heads]
         actions = Discrete(sizes[0]) if len(sizes) == 1 else MultiDiscrete(sizes)
         super().__init__(env.num_envs, Box(-np.inf, np.inf, (env.observation_spec.features,)), actions)
 
     def reset(self) -> np.ndarray:
-        self.seen, _ = self.env.reset()
-        return self.seen.features.cpu().numpy()
+        self.observation, _ = self.env.reset()
+        return self.observation.features.cpu().numpy()
 
     def step_async(self, actions: np.ndarray) -> None:
-        self.actions = as_indices(actions, self.seen)
+        self.actions = as_indices(actions, self.observation)
 
     def step_wait(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, list[dict[str, Any]]]:
-        self.seen, rewards, terminated, truncated, info = self.env.step(self.actions)
+        self.observation, rewards, terminated, truncated, info = self.env.step(self.actions)
         infos: list[dict[str, Any]] = [{} for _ in range(self.num_envs)]
         if info.final is not None:
             for row in (truncated & ~terminated).nonzero().flatten().tolist():
                 last = info.final.features[row].cpu().numpy()
                 infos[row] = {"TimeLimit.truncated": True, "terminal_observation": last}
         ended = (terminated | truncated).cpu().numpy()
-        return self.seen.features.cpu().numpy(), rewards.cpu().numpy(), ended, infos
+        return self.observation.features.cpu().numpy(), rewards.cpu().numpy(), ended, infos
 
     def action_masks(self) -> list[np.ndarray]:
-        return [*legal(self.env, self.seen)]
+        return [*legal(self.env, self.observation)]
 
     def env_method(self, method_name: str, *args: Any, indices: Any = None, **kwargs: Any) -> list[Any]:
         return getattr(self, method_name)(*args, **kwargs)
@@ -68,36 +73,54 @@ class PeerEnv(VecEnv):
         self.env.close()
 
 
-def as_indices(actions: np.ndarray, seen: Observation) -> Tensor:
-    """Return actions of Stable-Baselines3 as indices ``[E, heads]``, where the environments are."""
-    return torch.from_numpy(actions).reshape(len(seen.features), -1).to(seen.features.device)
+def as_indices(actions: np.ndarray, observation: Observation) -> Tensor:
+    """Convert actions of Stable-Baselines3 to indices ``[E, heads]``, on the device of the environments."""
+    features = observation.features
+    return torch.from_numpy(actions).reshape(len(features), -1).to(features.device)
 
 
-def legal(env: AnyGym, seen: Observation) -> np.ndarray:
-    """Return masks ``[E, choices of all heads]``; SimicError where one depends on another head."""
-    heads, rows = env.action_spec.heads, len(seen.features)
-    masks = [seen.masks.get(head.name, torch.ones(rows, head.size, dtype=torch.bool)).cpu() for head in heads]
+def legal(env: AnyGym, observation: Observation) -> np.ndarray:
+    """Join the masks, ``[E, choices of all heads]``; SimicError where one depends on another head."""
+    rows = len(observation.features)
+    masks = [
+        observation.masks.get(head.name, torch.ones(rows, head.size, dtype=torch.bool)).cpu()
+        for head in env.action_spec.heads
+    ]
     if any(mask.dim() > 2 for mask in masks):
         raise SimicError("headroom.gym.peer_steps: must be 0, as masks that depend on another head are unknown to sb3")
     return torch.cat(masks, dim=1).numpy()
 
 
 def learned(params: Params, settings: Mapping[str, Any]) -> tuple[str, Callable[[AnyGym], Decide]]:
-    """Let the peer learn for ``headroom.gym.peer_steps``; return its name, and who decides as it learned to, greedily.
+    """Let the peer learn for ``headroom.gym.peer_steps``.
 
-    With masks it is MaskablePPO, else with ``peer_memory`` RecurrentPPO, else PPO. SimicError for other settings.
+    With masks it is MaskablePPO, else with ``peer_memory`` RecurrentPPO, else PPO.
+
+    Args:
+        params: those of the run.
+        settings: keyword arguments of the peer, in place of the usual ones.
+
+    Returns:
+        Its name, and a function that makes a greedy player for an environment.
+
+    Raises:
+        SimicError: the peer does not know such settings.
     """
     task = params.prepare.gym
     envs = params.train.envs if task.vector == "tensors" else ENVS
-    usual = {"n_steps": max(1, ROWS // envs), "seed": params.rng_seed, "device": "cpu", "verbose": 0}
+    defaults = {"n_steps": max(1, ROWS // envs), "seed": params.rng_seed, "device": "cpu", "verbose": 0}
     with closing(PeerEnv(open_gym(task, params.rng_seed, torch.arange(envs)))) as env:
         env.reset()
-        memory = params.headroom.gym.peer_memory
-        kind, policy = (RecurrentPPO, "MlpLstmPolicy") if memory else (PPO, "MlpPolicy")
-        if env.seen.masks:
-            kind, policy = MaskablePPO, "MlpPolicy"
+        policy = "MlpPolicy"
+        if env.observation.masks:
+            kind = MaskablePPO
+        elif params.headroom.gym.peer_memory:
+            kind = RecurrentPPO
+            policy = "MlpLstmPolicy"
+        else:
+            kind = PPO
         try:
-            model: Any = kind(policy, env, **{**usual, **settings})
+            model: Any = kind(policy, env, **{**defaults, **settings})
         except (TypeError, ValueError) as error:
             raise SimicError(f"headroom.gym.peer_settings: {settings}: {' '.join(str(error).split())}") from None
         model.set_logger(Logger(None, []))  # its own leaves a folder in the system's temporary one
@@ -106,12 +129,12 @@ def learned(params: Params, settings: Mapping[str, Any]) -> tuple[str, Callable[
     def player(env: AnyGym) -> Decide:
         state = None
 
-        def decide(seen: Observation, starts: Tensor, step: int) -> Tensor:
+        def decide(observation: Observation, starts: Tensor, step: int) -> Tensor:
             nonlocal state
-            masks = {"action_masks": legal(env, seen)} if kind is MaskablePPO else {}
-            given = seen.features.cpu().numpy(), state, starts.cpu().numpy()
-            actions, state = model.predict(*given, deterministic=True, **masks)
-            return as_indices(actions, seen)
+            masks = {"action_masks": legal(env, observation)} if kind is MaskablePPO else {}
+            features = observation.features.cpu().numpy()
+            actions, state = model.predict(features, state, starts.cpu().numpy(), deterministic=True, **masks)
+            return as_indices(actions, observation)
 
         return decide
 

@@ -49,7 +49,8 @@ from simic.progress import Progress
 from simic.training import worker_layout
 from simic.training.growth_task import VALIDATION_ITERATION
 
-SEARCH_ITERATION = 1 << 43  # a namespace of its own: hosts that no training or evaluation episode has seen
+# A namespace of its own: hosts that no training or evaluation episode has seen.
+SEARCH_ITERATION = 1 << 43
 
 
 @dataclass(frozen=True)

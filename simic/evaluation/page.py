@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from simic.evaluation.endpoints import COMMON, ORACLE_TASK, PATIENT, TUNED
+from simic.evaluation.intervals import Interval
 from simic.evaluation.result import HeadroomReport, Standings
-from simic.evaluation.statistics import Interval
 
 GROUPS = {
     "train": "its test split",
@@ -15,8 +15,10 @@ GROUPS = {
     "outside": "tables and generators from outside the suite",
 }
 SEARCHES = (1, 2, 4, 8, 16)  # trainings
-LEAST_GAP_PCT = 5.0  # a suite below it has nothing to decide
-LEAST_RULE_GAP_PCT = 3.0  # a suite below it has nothing to learn
+# A suite below it has nothing to decide.
+LEAST_GAP_PCT = 5.0
+# A suite below it has nothing to learn.
+LEAST_RULE_GAP_PCT = 3.0
 
 
 def page(report: HeadroomReport, title: str) -> str:

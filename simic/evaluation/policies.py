@@ -22,7 +22,8 @@ from simic.growth.networks.hosts import HostSpec
 from simic.params import Params
 from simic.training.learned import Learned
 
-EMPTY = -1  # the category of an empty slot
+# The category of an empty slot.
+EMPTY = -1
 RANDOM = "random_legal"
 
 

@@ -9,15 +9,18 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, m
 
 from simic.data.batches import TaskGroup
 from simic.errors import SimicError
-from simic.evaluation.statistics import Interval, PairedComparison
+from simic.evaluation.intervals import Interval, PairedComparison
 from simic.training.machine import Machine
 
 SCHEMA_VERSION = 10
 HEADROOM_VERSION = 6
 RULES_VERSION = 1
-OUTSIDE = "outside"  # among the others of a report: tasks that were not made for the suite
+# Among the others of a report: tasks that were not made for the suite.
+OUTSIDE = "outside"
 # Names of the trained policy among those evaluated: greedy, sampled, and greedy without what it sees of the host.
 LEARNED, SAMPLED, BLIND = "learned", "learned_sampled", "blind"
+# Of a headroom.
+TABLES = ("choosing_val_pct", "val_pct", "test_pct", "params", "flops_per_sample")
 PRIMARY_ENDPOINT = (
     "score of learned, greedy, less that of the tuned hand rule, one training each: on the test splits of held-out "
     "tasks of known kinds"
@@ -30,7 +33,7 @@ class Frozen(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     def to_json(self) -> str:
-        """Return canonical JSON: equal results are equal bytes."""
+        """Write canonical JSON: equal results are equal bytes."""
         return json.dumps(self.model_dump(mode="json"), sort_keys=True, indent=1) + "\n"
 
 
@@ -57,14 +60,19 @@ class PolicyResult(Frozen):
     """One growth policy on all evaluation seeds; means over seeds where no interval is given."""
 
     test_accuracy_pct: Interval
-    test_accuracy_iqm_pct: Interval | None  # from 10 seeds on
+    # From 10 seeds on.
+    test_accuracy_iqm_pct: Interval | None
     val_accuracy_pct: float
     params: float
     flops_per_sample: float
-    training_flops: float  # of all host epochs, forward and backward
-    validation_flops: float  # with every ablation, at most
-    accuracy_per_kparam: float  # points per 1,000 parameters
-    growth_ratio: float  # parameters of the committed network over those of the bare host
+    # Of all host epochs, forward and backward.
+    training_flops: float
+    # With every ablation, at most.
+    validation_flops: float
+    # Points per 1,000 parameters.
+    accuracy_per_kparam: float
+    # Parameters of the committed network over those of the bare host.
+    growth_ratio: float
     germinated: float
     fossilized: float
     pruned: float
@@ -78,10 +86,12 @@ class DecisionCase(Frozen):
     step: int
     op: str
     slot: int
-    blueprint: str | None  # of the seed it was done to
+    # Of the seed it was done to.
+    blueprint: str | None
     refused_by_gate: int | None
     reward: float
-    probability: float | None  # that the policy gave to it; null of a policy that has none
+    # That the policy gave to it; null of a policy that has none.
+    probability: float | None
 
 
 class Timeline(Frozen):
@@ -124,7 +134,8 @@ class Fixed(Frozen):
     """Networks that did not change while they were trained, one for each row; accuracy in points on the test split."""
 
     test_accuracy_pct: tuple[float, ...]
-    epochs: tuple[int, ...]  # 0: not trained by epochs
+    # 0: not trained by epochs.
+    epochs: tuple[int, ...]
     params: tuple[int, ...]
     flops_per_sample: tuple[int, ...]
     training_flops: tuple[int, ...]
@@ -134,27 +145,34 @@ class TunedRule(Frozen):
     """The best rule for episodes of so many epochs."""
 
     family: Literal["in order", "return to the best"]
-    order: tuple[str, ...] = Field(min_length=1)  # BLUEPRINT at SLOT
+    # BLUEPRINT at SLOT.
+    order: tuple[str, ...] = Field(min_length=1)
     patience: int = Field(ge=1)  # epochs
-    threshold: float | None  # points; null: return to the best
-    priorities: tuple[tuple[float, float], ...] = ()  # slope and offset of each of the order; none: as it stands
-    tries: int | None = Field(default=None, ge=1)  # null: all of the order
+    # Points; null: return to the best.
+    threshold: float | None
+    # Slope and offset of each of the order; none: as it stands.
+    priorities: tuple[tuple[float, float], ...] = ()
+    # Null: all of the order.
+    tries: int | None = Field(default=None, ge=1)
     epochs: int = Field(ge=1)
-    score: float  # points, on the tasks that it was tuned on; the best of several, so a little too good
-    hosts: int  # that the score is a mean of
+    # Points, on the tasks that it was tuned on; the best of several, so a little too good.
+    score: float
+    # That the score is a mean of.
+    hosts: int
 
     def __str__(self) -> str:
         """Describe the rule for a table."""
-        kept = "then the best again" if self.threshold is None else f"keep above {self.threshold:g} points"
+        end = "then the best again" if self.threshold is None else f"keep above {self.threshold:g} points"
         order = f"the {self.tries} best aligned of {len(self.order)}" if self.priorities else ", ".join(self.order)
-        return f"{self.family}, {self.patience} epoch(s) each, {kept}: {order}"
+        return f"{self.family}, {self.patience} epoch(s) each, {end}: {order}"
 
 
 class TunedRules(Frozen):
     """One rule for each number of epochs, and what it cost to find them."""
 
     schema_version: Literal[1] = RULES_VERSION
-    tuned_for: str  # sha256 of the suite and of all that decides how its hosts grow
+    # Sha256 of the suite and of all that decides how its hosts grow.
+    tuned_for: str
     rules: tuple[TunedRule, ...] = Field(min_length=1)
     configurations: int
     trainings: int  # of hosts
@@ -166,7 +184,8 @@ class Standing(Frozen):
     """
 
     score: Interval
-    over_rule: Interval | None  # null where no rule was played
+    # Null where no rule was played.
+    over_rule: Interval | None
     over_common: Interval
     params: float
 
@@ -175,12 +194,17 @@ class Standings(Frozen):
     """All policies on the held-out tasks of one group."""
 
     tasks: int
-    gap: Interval  # of the oracle per task over the best common schedule
-    random_search: tuple[float, ...]  # mean score with 1, 2, … trainings
-    rule: str | None = None  # the hand rule that the next line is about: the tuned one, where there is one
-    rule_gap: Interval | None = None  # of the oracle per task over that rule: what is left to learn
+    # Of the oracle per task over the best common schedule.
+    gap: Interval
+    # Mean score with 1, 2, … trainings.
+    random_search: tuple[float, ...]
+    # The hand rule that the next line is about: the tuned one, where there is one.
+    rule: str | None = None
+    # Of the oracle per task over that rule: what is left to learn.
+    rule_gap: Interval | None = None
     policies: dict[str, Standing]
-    by_kind: dict[str, dict[str, float]]  # mean score of every policy
+    # Mean score of every policy.
+    by_kind: dict[str, dict[str, float]]
 
 
 class HeadroomReport(Frozen):
@@ -192,39 +216,50 @@ class HeadroomReport(Frozen):
     schema_version: Literal[6] = HEADROOM_VERSION
     data_sha256: str
     rng_seed: int
-    epochs: int  # of every episode
+    # Of every episode.
+    epochs: int
     host: HostDescription
     max_seeds: int | None
     param_budget: float
     price: float
     tasks: tuple[TaskRow, ...]
-    rows: tuple[int, ...]  # the task of each
+    # The task of each.
+    rows: tuple[int, ...]
     schedules: tuple[str, ...]
-    common: int  # the schedule that is best on the tasks of training
-    common_cost: int  # host trainings that it took to find it
-    search_scores: tuple[tuple[float, ...], ...]  # [task of training in turn][schedule], on its validation split
+    # The schedule that is best on the tasks of training.
+    common: int
+    # Host trainings that it took to find it.
+    common_cost: int
+    # [task of training in turn][schedule], on its validation split.
+    search_scores: tuple[tuple[float, ...], ...]
     choosing_val_pct: tuple[tuple[float, ...], ...]
     val_pct: tuple[tuple[float, ...], ...]
     test_pct: tuple[tuple[float, ...], ...]
     params: tuple[tuple[float, ...], ...]
     flops_per_sample: tuple[tuple[float, ...], ...]
-    grid_cost: int  # host trainings behind the tables
+    # Host trainings behind the tables.
+    grid_cost: int
     policies: dict[str, PerSeed]
-    actions: dict[str, Actions] = {}  # of the same policies
-    tuned: TunedRules | None = None  # the rules that ``tuned_rule`` played
+    # Of the same policies.
+    actions: dict[str, Actions] = {}
+    # The rules that ``tuned_rule`` played.
+    tuned: TunedRules | None = None
     floors: dict[str, Fixed]
-    standings: dict[str, Standings]  # by group of tasks
-    validation: dict[str, float] = {}  # scores on the tasks that choose the checkpoint, of what needs no controller
+    # By group of tasks.
+    standings: dict[str, Standings]
+    # Scores on the tasks that choose the checkpoint, of what needs no controller.
+    validation: dict[str, float] = {}
     others: dict[str, "HeadroomReport"] = {}
-    bare: tuple[int, ...] = ()  # parameters of the host of each row, where they are not all those of ``host``
+    # Parameters of the host of each row, where they are not all those of ``host``.
+    bare: tuple[int, ...] = ()
 
     @model_validator(mode="after")
-    def _every_row_is_whole(self) -> Self:
-        rows, schedules = len(self.rows), len(self.schedules)
+    def _check_shapes(self) -> Self:
+        rows = len(self.rows)
+        schedules = len(self.schedules)
         if not (all(0 <= task < len(self.tasks) for task in self.rows) and 0 <= self.common < schedules):
             raise ValueError("names a task or a schedule that it does not have")
-        tables = (self.choosing_val_pct, self.val_pct, self.test_pct, self.params, self.flops_per_sample)
-        if any([len(row) for row in table] != [schedules] * rows for table in tables):
+        if any([len(row) for row in getattr(self, name)] != [schedules] * rows for name in TABLES):
             raise ValueError(f"a table is not of {rows} rows and {schedules} schedules")
         _refuse_short([*self.policies.values(), *self.floors.values()], rows)
         return self
@@ -241,13 +276,16 @@ def joined(reports: Sequence[HeadroomReport]) -> HeadroomReport:
     first, since all share them.
     """
     first = reports[0]
-    tables = ("choosing_val_pct", "val_pct", "test_pct", "params", "flops_per_sample")
-    before = [sum(len(report.tasks) for report in reports[:k]) for k in range(len(reports))]
+    tasks: list[TaskRow] = []
+    rows: list[int] = []
+    for report in reports:
+        rows += [len(tasks) + row for row in report.rows]
+        tasks += report.tasks
     return first.model_copy(
-        update={name: tuple(row for report in reports for row in getattr(report, name)) for name in tables}
+        update={name: tuple(row for report in reports for row in getattr(report, name)) for name in TABLES}
         | {
-            "tasks": tuple(task for report in reports for task in report.tasks),
-            "rows": tuple(k + row for k, report in zip(before, reports, strict=True) for row in report.rows),
+            "tasks": tuple(tasks),
+            "rows": tuple(rows),
             "actions": {},  # of hosts of several sizes: not played again
             "bare": tuple(report.host.params for report in reports for _ in report.rows),
             "policies": {name: concatenated([r.policies[name] for r in reports]) for name in first.policies},
@@ -262,15 +300,16 @@ Rows = TypeVar("Rows", PerSeed, Fixed)
 
 def concatenated(parts: Sequence[Rows]) -> Rows:
     """Join one policy's rows in several reports."""
-    values = {name: tuple(x for part in parts for x in getattr(part, name)) for name in type(parts[0]).model_fields}
-    return type(parts[0])(**values)
+    model = type(parts[0])
+    return model(**{name: tuple(x for part in parts for x in getattr(part, name)) for name in model.model_fields})
 
 
 class Case(Frozen):
     """One host under the learned policy, and the scores of schedules on the same host."""
 
     row: int
-    parameters: dict[str, JsonValue]  # of its task
+    # Of its task.
+    parameters: dict[str, JsonValue]
     score: float
     common: float
     oracle: str  # the schedule
@@ -279,7 +318,7 @@ class Case(Frozen):
 
     @property
     def gain(self) -> float:
-        """Return points over the best common schedule."""
+        """Points over the best common schedule."""
         return self.score - self.common
 
 
@@ -288,7 +327,8 @@ class Elsewhere(Frozen):
 
     epochs: int
     per_seed: dict[str, PerSeed]
-    standings: dict[str, Standings]  # by group of tasks
+    # By group of tasks.
+    standings: dict[str, Standings]
 
 
 class Evaluation(Frozen):
@@ -298,26 +338,35 @@ class Evaluation(Frozen):
     primary_endpoint: str = PRIMARY_ENDPOINT
     checkpoint: str
     checkpoint_iteration: int
-    machine: Machine  # that played; its group are the rows that were computed together
-    controller_trainings: int  # of hosts, that its own training cost
+    # That played; its group are the rows that were computed together.
+    machine: Machine
+    # Of hosts, that its own training cost.
+    controller_trainings: int
     data_sha256: str
     rng_seed: int
     eval_seeds: int
     episode_steps: int
     test_samples: int
     tasks: tuple[TaskRow, ...]
-    rows: tuple[int, ...]  # the task of each evaluation seed
+    # The task of each evaluation seed.
+    rows: tuple[int, ...]
     host: HostDescription
-    standings: dict[str, Standings]  # by group of tasks
+    # By group of tasks.
+    standings: dict[str, Standings]
     policies: dict[str, PolicyResult]
-    static_final: dict[str, Fixed]  # the networks that the first policy ended with, from the first step
-    comparisons: tuple[PairedComparison, ...]  # of test accuracy, in points
-    actions: dict[str, Actions]  # of the trained policy, by the name it was evaluated under
-    others: dict[str, "Elsewhere"]  # as in headroom: episodes of other lengths, tasks from outside the suite
-    cases: tuple[Case, ...]  # hosts that gained most over the best common schedule, then those that lost most
+    # The networks that the first policy ended with, from the first step.
+    static_final: dict[str, Fixed]
+    # Of test accuracy, in points.
+    comparisons: tuple[PairedComparison, ...]
+    # Of the trained policy, by the name it was evaluated under.
+    actions: dict[str, Actions]
+    # As in headroom: episodes of other lengths, tasks from outside the suite.
+    others: dict[str, "Elsewhere"]
+    # Hosts that gained most over the best common schedule, then those that lost most.
+    cases: tuple[Case, ...]
 
     @model_validator(mode="after")
-    def _every_row_is_whole(self) -> Self:
+    def _check_rows(self) -> Self:
         rows = len(self.rows)
         if not all(0 <= task < len(self.tasks) for task in self.rows):
             raise ValueError("names a task that it does not have")
@@ -327,7 +376,7 @@ class Evaluation(Frozen):
         return self
 
     def comparison(self, first: str, second: str) -> PairedComparison | None:
-        """Return the recorded comparison of two policies, if there is one."""
+        """Look up the recorded comparison of two policies; None: there is none."""
         return next((c for c in self.comparisons if (c.first, c.second) == (first, second)), None)
 
 
@@ -349,20 +398,33 @@ def read_rules(path: Path) -> TunedRules:
 Model = TypeVar("Model", bound=Frozen)
 
 
-def read_as(path: Path, model: type[Model], what: str, command: str) -> Model:
-    """Read a file as a model; SimicError saying what it is not, and the command that makes one."""
+def read_as(path: Path, model: type[Model], description: str, command: str) -> Model:
+    """Read a file as a model.
+
+    Args:
+        path: the file.
+        model: of its content.
+        description: of that model, with its article.
+        command: writes such a file.
+
+    Raises:
+        SimicError: the file is missing, damaged or of another schema.
+    """
     try:
         return model.model_validate_json(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise SimicError(f"{path}: no such file; run {command} first") from None
     except (OSError, UnicodeDecodeError, ValidationError) as error:
-        other = schema_of(path)
-        why = str(error).splitlines()[0] if other in ("", str(model.model_fields["schema_version"].default)) else ""
-        raise SimicError(f"{path}: not {what}: {why or f'has schema {other}'}; run {command} again") from None
+        schema = schema_of(path)
+        if schema in ("", str(model.model_fields["schema_version"].default)):
+            reason = str(error).splitlines()[0]
+        else:
+            reason = f"has schema {schema}"
+        raise SimicError(f"{path}: not {description}: {reason}; run {command} again") from None
 
 
 def schema_of(path: Path) -> str:
-    """Return the schema that a file says it has; empty where it says nothing."""
+    """Read the schema that a file names; empty where it names none."""
     try:
         return str(json.loads(path.read_bytes()).get("schema_version", ""))
     except (OSError, ValueError, AttributeError):

@@ -1,8 +1,8 @@
-"""How policies play the hosts of an evaluation side by side, and what they reach there.
+"""Let policies play the hosts of an evaluation side by side, and score them.
 
-An evaluation seed is one host in an iteration namespace of its own, so that host initialisation and data order are
-those of no training episode and equal for every policy. Several policies share an environment, each in rows of its own:
-a host costs about a fifth less in a population of 60 to 120 rows than in one of 10 (docs/history/experiments.md).
+An evaluation seed is one host of an iteration that no training episode has, so that host initialisation and data order
+are new, and equal for every policy. Several policies share an environment and divide its rows: a host costs about a
+fifth less in a population of 60 to 120 rows than in one of 10 (docs/history/experiments.md).
 """
 
 from collections import Counter
@@ -28,9 +28,14 @@ from simic.params import Params, Runtime, Train
 from simic.training import worker_layout
 from simic.training.learned import LearnedActor
 
-EVALUATION_ITERATION = 1 << 40  # far above any training iteration; data order and host initialisation hash it
-ROWS_AT_ONCE, SMALL_ROWS_AT_ONCE = 128, 1024  # hosts of one population; of those for tables
-BACKWARD_AND_FORWARD = 3  # a training pass costs about three forward passes (Kaplan et al. 2020, §2.1: 6N vs 2N)
+# Far above any training iteration; data order and host initialisation hash it.
+EVALUATION_ITERATION = 1 << 40
+# Hosts of one population.
+ROWS_AT_ONCE = 128
+# Likewise, of hosts for tables.
+TABLE_ROWS_AT_ONCE = 1024
+# A training pass costs about three forward passes (Kaplan et al. 2020, §2.1: 6N vs 2N).
+BACKWARD_AND_FORWARD = 3
 
 T = TypeVar("T")
 
@@ -50,21 +55,34 @@ class Hosts:
 
 
 def rows_at_once(params: Params) -> int:
-    """Return how many hosts a population has at most."""
-    return SMALL_ROWS_AT_ONCE if family_of(params.train.host.family).reads_input else ROWS_AT_ONCE
+    """Limit the hosts of a population."""
+    return TABLE_ROWS_AT_ONCE if family_of(params.train.host.family).reads_input else ROWS_AT_ONCE
 
 
 def in_one_process(params: Params) -> Params:
-    """Return params for hosts that no other process shares."""
+    """Change params so that no other process shares the hosts."""
     return params.model_copy(update={"runtime": params.runtime.model_copy(update={"processes": 1})})
 
 
 def open_env(
-    train: Train, rng_seed: int, runtime: Runtime, splits: tuple[Dataset, Dataset], env_ids: Tensor,
-    device: torch.device | str, group: int | None = None,
-) -> GrowthEnv:  # fmt: skip
-    """Return an environment of the hosts ``env_ids`` that trains and validates on ``splits``, shared out to processes
-    as ``runtime`` says; ``group`` is the number of hosts that run together.
+    train: Train,
+    rng_seed: int,
+    runtime: Runtime,
+    splits: tuple[Dataset, Dataset],
+    env_ids: Tensor,
+    device: torch.device | str,
+    group: int | None = None,
+) -> GrowthEnv:
+    """Open an environment, shared out to processes.
+
+    Args:
+        train: how hosts are trained.
+        rng_seed: seed of the run.
+        runtime: how to compute.
+        splits: data to train and to validate on.
+        env_ids: numbers of the hosts, int64 ``[E]``.
+        device: where to compute.
+        group: how many hosts run together; None: as many as suits.
     """
     device = torch.device(device)
     compose = worker_layout.population(runtime, worker_layout.layout(runtime, len(env_ids), device, group))
@@ -79,12 +97,11 @@ def rows_together(env: GrowthEnv) -> int:
 
 @dataclass(frozen=True)
 class EvaluationSetup:
-    """The hosts and held-out tasks that all policies meet: each host has the task ``tasks [H]``, and the environment
-    has rows for several policies at once.
-    """
+    """Hold the hosts and held-out tasks that all policies meet; the environment has rows for several policies."""
 
     env: GrowthEnv
     held_out: HeldOut
+    # Of the hosts, int64 [H].
     tasks: Tensor
     data_sha256: str
     runtime: Runtime
@@ -98,19 +115,29 @@ class EvaluationSetup:
         policies: int = 1,
         outside: int | None = None,
     ) -> Self:
-        """Open the environment of training, for so many policies, on other hosts and the held-out tasks: at least
-        ``evaluate.eval_seeds`` hosts, of every task as many; two where a group has no other task, since an interval
-        needs two scores.
+        """Open the environment of training on other hosts and the held-out tasks.
 
-        ``outside`` is the place of a width: then the tasks are those from outside the suite that have it, and the
-        environment stays in this process alone.
+        There are at least ``evaluate.eval_seeds`` hosts, of every task as many; two where a group has no other task,
+        since an interval needs two scores.
+
+        Args:
+            params: those of the run.
+            prepared: folder of the prepared data.
+            device: where to compute.
+            policies: how many play.
+            outside: place of a width; the tasks are those from outside the suite that have it, and the environment
+                stays in this process.
         """
         held_out = load_held_out(prepared, device)
         if outside is not None:
             params, held_out = in_one_process(params), held_out.outside[outside]
+
+        # Every task on as many hosts.
         count = len(held_out.tasks)
         least = 2 if 1 in Counter(task.group for task in held_out.tasks).values() else 1
         hosts = count * max(least, -(-params.evaluate.eval_seeds // count))
+
+        # Rows for as many policies as fit.
         rows = hosts * at_once(hosts, policies, rows_at_once(params))
         splits = held_out.train, held_out.val
         env = open_env(params.train, params.rng_seed, params.runtime, splits, torch.arange(rows), device)
@@ -118,6 +145,7 @@ class EvaluationSetup:
 
     @property
     def hosts(self) -> Hosts:
+        """The hosts of one policy."""
         return Hosts(self.tasks, self.env.env_ids[: len(self.tasks)], EVALUATION_ITERATION)
 
 
@@ -126,7 +154,7 @@ class EvaluationSetup:
 
 @dataclass(frozen=True)
 class Turn:
-    """One step of an episode: what was seen, decided, paid and what came of it."""
+    """Hold one step of an episode."""
 
     situation: Situation
     action: Action
@@ -134,49 +162,54 @@ class Turn:
     info: StepInfo
 
 
-def of_rows(what: T, rows: slice | Tensor) -> T:
-    """Return some rows of every tensor in a record, and in the records within it."""
+def of_rows(record: T, rows: slice | Tensor) -> T:
+    """Select rows of every tensor in a record, and in the records within it."""
 
-    def part(value: Any) -> Any:
+    def select(value: Any) -> Any:
         if isinstance(value, Tensor):
             return value[rows]
         if isinstance(value, Action):
-            return Action(*map(part, value))
+            return Action(*map(select, value))
         if isinstance(value, dict):
-            return {name: part(each) for name, each in value.items()}
+            return {name: select(item) for name, item in value.items()}
         if is_dataclass(value) and not isinstance(value, type):
-            return replace(value, **{name: part(each) for name, each in vars(value).items()})
+            return replace(value, **{name: select(item) for name, item in vars(value).items()})
         return value
 
-    return part(what)
+    return select(record)
 
 
 def at_once(hosts: int, policies: int, rows: int = ROWS_AT_ONCE) -> int:
-    """Return how many of so many policies share a population of about so many ``rows``, so that no population is much
-    smaller than the others.
+    """Count the policies that share a population, so that no population is much smaller than the others.
+
+    Args:
+        hosts: of a policy.
+        policies: how many there are.
+        rows: about how many a population should have.
     """
     most = max(1, rows // hosts)
     return -(-policies // -(-policies // most))
 
 
 class SideBySide:
-    """Actors that share an environment: each sees and decides the hosts ``ids [H]`` as if it were alone."""
+    """Let actors share an environment: each decides the hosts ``ids [H]`` as if there were no other actor."""
 
     def __init__(self, actors: Sequence[Actor], ids: Tensor) -> None:
-        self.actors, self.ids = actors, ids
+        self.actors = actors
+        self.ids = ids
 
     def start(self, episode: Episode) -> None:
         for actor in self.actors:
             actor.start(replace(episode, env_ids=self.ids))
 
     def act(self, situation: Situation) -> Action:
-        rows = rows_of_actors(len(self.actors), len(self.ids))
-        parts = [actor.act(of_rows(situation, own)) for own, actor in zip(rows, self.actors, strict=True)]
+        slices = rows_of_actors(len(self.actors), len(self.ids))
+        parts = [actor.act(of_rows(situation, rows)) for rows, actor in zip(slices, self.actors, strict=True)]
         return Action(*(torch.cat(head) for head in zip(*parts, strict=True)))
 
 
 def rows_of_actors(actors: int, hosts: int) -> list[slice]:
-    """Return the rows of each of so many actors that share an environment."""
+    """Divide the rows of an environment between actors."""
     return [slice(place * hosts, (place + 1) * hosts) for place in range(actors)]
 
 
@@ -185,21 +218,30 @@ def play_together(
     actors: Sequence[Actor],
     hosts: Hosts,
     steps: int | None = None,
-    told: Callable[[int, int], None] = lambda done, steps: None,
+    progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> list[Turn]:
-    """Play one episode of every actor on every host, which leaves the environment at its end; rows that are left over
-    never grow; ``told`` hears how many steps are done. SimicError when an actor needs a choice that ``train.actions``
-    closes.
+    """Play one episode of every actor on every host; the environment is left at its end.
+
+    Args:
+        env: has rows for these actors; in what is left over nothing grows.
+        actors: who plays.
+        hosts: which hosts.
+        steps: of the episode; None: the longest.
+        progress: hears how many steps are done.
+
+    Raises:
+        SimicError: an actor needs a choice that ``train.actions`` closes.
     """
     for actor in actors:
         refuse_closed(env, actor)
-    ids, parts = hosts.ids.to(env.device), env.num_envs // len(hosts.ids)
+    ids = hosts.ids.to(env.device)
+    parts = env.num_envs // len(hosts.ids)
     together = SideBySide([*actors, *(Static() for _ in range(parts - len(actors)))], ids)
     turns: list[Turn] = []
 
     def keep(situation: Situation, action: Action, reward: Tensor, info: StepInfo) -> None:
         turns.append(Turn(situation, action, reward, info))
-        told(len(turns), env.steps)
+        progress(len(turns), env.steps)
 
     play(env, together, hosts.iteration, keep, hosts.tasks.repeat(parts), ids.repeat(parts), steps)
     return turns
@@ -209,18 +251,27 @@ def in_populations(
     env: GrowthEnv,
     rows: int,
     episode: Callable[[Tensor], Callable[[], Tensor]],
-    told: Callable[[int, int], None],
+    progress: Callable[[int, int], None],
 ) -> Tensor:
-    """Play so many rows, as many side by side as the environment has hosts, and return ``[…, rows]`` of them all.
+    """Play many rows, as many side by side as the environment has hosts.
 
-    ``episode`` is given the numbers ``[E]`` of the rows that are next, and returns what plays them and gives
-    ``[…, E]``; the last population is filled up with rows that are not kept.
+    Args:
+        env: where they play.
+        rows: how many there are.
+        episode: gets the numbers ``[E]`` of rows, and returns a function that plays them and gives ``[…, E]``.
+        progress: hears how many rows are done.
+
+    Returns:
+        What ``episode`` gave, of all rows, ``[…, rows]``.
     """
-    played, size = list[Tensor](), env.num_envs
+    size = env.num_envs
+    parts: list[Tensor] = []
     for first in range(0, rows, size):
-        played.append(recovered(env.population, episode(torch.arange(first, first + size) % rows)))
-        told(min(first + size, rows), rows)
-    return torch.cat(played, dim=-1)[..., :rows]
+        # The last population is filled up with rows that were played before.
+        numbers = torch.arange(first, first + size) % rows
+        parts.append(recovered(env.population, episode(numbers)))
+        progress(min(first + size, rows), rows)
+    return torch.cat(parts, dim=-1)[..., :rows]
 
 
 # --- scores ----------------------------------------------------------------------------------------------------------
@@ -228,18 +279,19 @@ def in_populations(
 
 @dataclass(frozen=True)
 class Performance:
-    """What one policy did on all hosts ``[H]``: its score on the test split, and every step; ``rows`` are its own in
-    the environment.
-    """
+    """Hold the episodes of one policy on all hosts ``[H]``."""
 
+    # Of the environment.
     rows: slice
+    # On the test split.
     score: PerSeed
     turns: list[Turn]
-    probabilities: Tensor | None  # [T, H] of what a learned policy did
+    # [T, H] of a learned policy's decisions.
+    probabilities: Tensor | None
 
 
 def decisions(turns: Sequence[Turn]) -> Actions:
-    """Write down what was decided, by host and step: the choices of all heads, with spaces between."""
+    """Write the decisions of every host, step by step: the choices of all heads, with spaces between."""
     actions = torch.stack([torch.stack(tuple(turn.action), dim=1) for turn in turns], dim=1)
     return tuple(tuple(" ".join(map(str, step)) for step in host) for host in actions.tolist())
 
@@ -272,39 +324,56 @@ def play_for_score(
 
 
 def committed(env: GrowthEnv, test: Dataset | None) -> Tensor:
-    """Return of the committed networks now ``[4, E]`` float64: accuracy in points on the validation and the test split
-    (NaN where there is none), parameters, FLOPs per sample.
+    """Score the committed networks as they are now.
+
+    Returns:
+        Accuracy in points on the validation and on the test split (NaN without one), parameters and FLOPs per sample,
+        ``[4, E]`` float64.
     """
-    kept = env.slots.stage == Stage.FOSSILIZED
-    val = env.state.measured.committed_accuracy
-    scored = env.committed(test)[0] if test is not None else torch.full_like(val, torch.nan)
-    flops = env.host.flops_per_sample + torch.where(kept, env.population.seed_flops(env.slots), 0).sum(dim=1)
-    params = env.host.params + torch.where(kept, env.state.seed_params, 0).sum(dim=1)
-    return torch.stack([column.double().cpu() for column in (val, scored, params, flops)])
+    fossilized = env.slots.stage == Stage.FOSSILIZED
+    val_pct = env.state.measured.committed_accuracy
+    test_pct = env.committed(test)[0] if test is not None else torch.full_like(val_pct, torch.nan)
+    flops = env.host.flops_per_sample + torch.where(fossilized, env.population.seed_flops(env.slots), 0).sum(dim=1)
+    params = env.host.params + torch.where(fossilized, env.state.seed_params, 0).sum(dim=1)
+    return torch.stack([column.double().cpu() for column in (val_pct, test_pct, params, flops)])
 
 
 def epoch_samples(train: Train, samples: int) -> int:
-    """Return how many of a task's training samples one host trains on in one epoch."""
+    """Count the samples of a task that one host trains on in one epoch."""
     available = samples // train.batch_size
     batches = available if train.batches_per_epoch == "all" else train.batches_per_epoch
     return batches * train.batch_size
 
 
-def spent(env: GrowthEnv, flops: Tensor) -> tuple[Tensor, Tensor]:
-    """Return FLOPs ``[H]`` int64 of training and of validation, from the FLOPs per sample ``[H]`` summed over steps.
+def episode_flops(env: GrowthEnv, flops: Tensor) -> tuple[Tensor, Tensor]:
+    """Count the FLOPs of an episode.
 
     Validation is counted with every ablation: an upper bound, since equal networks are run once.
+
+    Args:
+        env: where hosts grew.
+        flops: per sample, summed over the steps, int64 ``[H]``.
+
+    Returns:
+        FLOPs of training and of validation, int64 ``[H]``.
     """
     samples = epoch_samples(env.train, len(env.training_data))
     networks = most_networks(env.host.slots)
     return flops * (BACKWARD_AND_FORWARD * samples), flops * (networks * len(env.validation_data))
 
 
-def score_rows(env: GrowthEnv, rows: slice, turns: list[Turn], reached: Tensor) -> PerSeed:
-    """Return the seeds of one policy; ``reached [4, H]`` as ``committed`` gives it."""
-    val, test, params, flops = reached
+def score_rows(env: GrowthEnv, rows: slice, turns: list[Turn], columns: Tensor) -> PerSeed:
+    """Score one policy.
+
+    Args:
+        env: at the end of the episode.
+        rows: of the policy.
+        turns: the steps of these rows.
+        columns: as ``committed`` gives them, of these rows, ``[4, H]``.
+    """
+    val, test, params, flops = columns
     slots = of_rows(env.slots, rows)
-    training, validation = spent(env, torch.stack([turn.info.flops for turn in turns]).sum(dim=0))
+    training, validation = episode_flops(env, torch.stack([turn.info.flops for turn in turns]).sum(dim=0))
     removed = [
         (turn.info.stage == Stage.PRUNED) & (turn.situation.slots.stage != Stage.PRUNED) | turn.info.replaced
         for turn in turns

@@ -7,7 +7,7 @@ instance. A choice made on one table is scored on another (other hosts), or the 
 import numpy as np
 
 from simic.errors import SimicError
-from simic.evaluation.statistics import Values
+from simic.evaluation.intervals import Values
 
 
 def best_choices(val: Values) -> Values:
@@ -20,7 +20,7 @@ def best_choices(val: Values) -> Values:
 
 
 def random_search(val: Values, test: Values) -> Values:
-    """Return the expected test score ``[instances, choices]`` of the best by validation of k = 1, 2, … choices (column
+    """Compute the expected test score ``[instances, choices]`` of the best by validation of k = 1, 2, … choices (column
     k − 1).
 
     The k are drawn without replacement, and the expectation is exact: all k rank at or below r with probability C(r, k)

@@ -25,7 +25,7 @@ from simic.growth.networks.blueprints import Blueprint, blueprints_of
 from simic.growth.networks.family import family_of
 from simic.growth.networks.hosts import HostSpec, build_host
 from simic.growth.networks.tabular import TOGETHER
-from simic.params import Host, Params, Train
+from simic.params import Host, Params, Runtime, Train
 from simic.training import worker_layout
 
 if TYPE_CHECKING:
@@ -37,9 +37,17 @@ PENALTIES = (0.0001, 0.001, 0.01, 0.1, 1.0)
 MOST_ITERATIONS = 500
 CNN_WIDTHS = ((4, 8), (8, 16), (4, 8, 16))
 WIDTHS = {"mlp": ((8,), (16,), (32, 32), (64, 64, 64)), "tables": ((64, 64),)}
-KEPT_OF_A_SEED = ("stage", "blueprint", "operator", "alpha", "alpha_target", "germinations")
+COLUMNS_OF_A_SEED = ("stage", "blueprint", "operator", "alpha", "alpha_target", "germinations")
 
-Network = tuple[str, HostSpec, tuple[Blueprint, ...], Slots]  # its name; what it can grow, and what it has grown
+
+@dataclass(frozen=True)
+class StaticNetwork:
+    """A kind of network that is trained without growing: its host, and the seeds that it has from the start."""
+
+    name: str
+    host: HostSpec
+    blueprints: tuple[Blueprint, ...]
+    slots: Slots
 
 
 # --- training --------------------------------------------------------------------------------------------------------
@@ -47,8 +55,8 @@ Network = tuple[str, HostSpec, tuple[Blueprint, ...], Slots]  # its name; what i
 
 @dataclass(frozen=True)
 class Regime:
-    """How networks are trained and scored: as the hosts of the episode ``iteration`` whose tasks are ``tasks [E]``, in
-    the same order of samples.
+    """Train and score networks as the hosts of the episode ``iteration`` whose tasks are ``tasks [E]``, in the same
+    order of samples.
     """
 
     train: Train
@@ -63,9 +71,15 @@ class Regime:
         return BACKWARD_AND_FORWARD * epoch_samples(self.train, len(self.data))
 
     def run(self, population: Population | Shards, slots: Slots, epochs: Tensor) -> list[Fixed]:
-        """Train fresh networks with the seeds of ``slots`` and score them after each row of ``epochs [R, E]``; the
-        population ends after the last. A network that has had its epochs goes on and is scored no more. Answers that
-        are not finite are wrong ones.
+        """Train fresh networks and score each when it has had its epochs; it goes on then, but is scored no more.
+
+        Args:
+            population: where they are trained; it is left as after the last epoch.
+            slots: their seeds.
+            epochs: after how many each network is scored, int64 ``[R, E]``: R times.
+
+        Returns:
+            One result for each of R; answers that are not finite count as wrong.
         """
         accuracy = recovered(population, lambda: self._accuracy(population, slots, epochs))
         params = population.host.params + population.seed_params(slots).sum(dim=1)
@@ -82,15 +96,23 @@ class Regime:
         ]
 
     def _accuracy(self, population: Population | Shards, slots: Slots, epochs: Tensor) -> Tensor:
-        """Return points on the test split, ``[R, E]``."""
-        present, train, samples = slots.blueprint >= 0, self.train, len(self.data)
+        """Train, and measure points on the test split, ``[R, E]``."""
+        present = slots.blueprint >= 0
+        samples = len(self.data)
         population.reset(self.iteration, self.tasks)
         population.germinate(slots, present, self.data)
         accuracy = torch.zeros(epochs.shape, device=epochs.device)
         for epoch in range(1, int(epochs.max()) + 1):
-            # In the order of the environment's step of that number.
-            where = population.rng_seed, self.iteration, population.env_ids, epoch
-            order = epoch_order(*where, samples, train.batch_size, train.batches_per_epoch)
+            # The samples are in the order of the environment's step of that number.
+            order = epoch_order(
+                population.rng_seed,
+                self.iteration,
+                population.env_ids,
+                epoch,
+                samples,
+                self.train.batch_size,
+                self.train.batches_per_epoch,
+            )
             population.train_epoch(slots, self.data, order + (self.tasks * samples)[:, None, None])
             due = epochs == epoch
             if due.any():
@@ -99,44 +121,81 @@ class Regime:
         return accuracy
 
 
+def open_population(
+    train: Train,
+    rng_seed: int,
+    runtime: Runtime,
+    network: StaticNetwork,
+    env_ids: Tensor,
+    device: torch.device,
+) -> Population | Shards:
+    """Make a population of static networks, shared out to processes.
+
+    Args:
+        train: how they are trained.
+        rng_seed: seed of the run.
+        runtime: how to compute.
+        network: their kind.
+        env_ids: global numbers of the hosts, int64 ``[E]``.
+        device: where to compute.
+    """
+    compose = worker_layout.population(runtime, worker_layout.layout(runtime, len(env_ids), device))
+    optimizer = train.host_optimizer
+    return compose(network.host, network.blueprints, env_ids, rng_seed, optimizer, device, runtime.backend)
+
+
 # --- networks of several sizes ---------------------------------------------------------------------------------------
 
 
 def static_baselines(
     params: Params, held_out: HeldOut, tasks: Tensor, device: torch.device, lengths: Sequence[int]
 ) -> dict[int, dict[str, Fixed]]:
-    """Train every baseline on every row (host, task of ``tasks [E]``), as the hosts of an evaluation; return them by
-    number of epochs and name.
+    """Train every baseline on every row, as the hosts of an evaluation.
+
+    Args:
+        params: those of the run.
+        held_out: the held-out tasks.
+        tasks: of each row, int64 ``[E]``.
+        device: where to compute.
+        lengths: after how many epochs networks are scored.
+
+    Returns:
+        Results by number of epochs and name; none with ``headroom.floors: false``.
     """
     if not params.headroom.floors:
         return {length: {} for length in lengths}
-    regime = Regime(params.train, held_out.train, held_out.test, tasks, EVALUATION_ITERATION)
-    trained, rows = dict[str, list[Fixed]](), len(tasks)
+    train = params.train
+    regime = Regime(train, held_out.train, held_out.test, tasks, EVALUATION_ITERATION)
+    rows = torch.arange(len(tasks))
+    results = dict[str, list[Fixed]]()
     if len(held_out.train.shape) > 1:  # tokens are no numbers
-        trained[LINEAR] = [linear_classifier(held_out, tasks)] * len(lengths)
-    runtime, optimizer = params.runtime, params.train.host_optimizer
-    compose = worker_layout.population(runtime, worker_layout.layout(runtime, rows, device))
-    epochs = torch.tensor(lengths, device=device)[:, None].expand(-1, rows).contiguous()
-    for name, host, kinds, slots in _networks(params, regime, device):
-        described = host, kinds, torch.arange(rows), params.rng_seed, optimizer, device
-        with closing(compose(*described, runtime.backend)) as population:
-            trained[name] = regime.run(population, slots, epochs)
-    return {length: {name: each[place] for name, each in trained.items()} for place, length in enumerate(lengths)}
+        results[LINEAR] = [linear_classifier(held_out, tasks)] * len(lengths)
+    epochs = torch.tensor(lengths, device=device)[:, None].expand(-1, len(rows)).contiguous()
+    for network in _networks(train.host, regime, device):
+        opened = open_population(train, params.rng_seed, params.runtime, network, rows, device)
+        with closing(opened) as population:
+            results[network.name] = regime.run(population, network.slots, epochs)
+    return {
+        length: {name: of_lengths[place] for name, of_lengths in results.items()}
+        for place, length in enumerate(lengths)
+    }
 
 
-def _networks(params: Params, regime: Regime, device: torch.device) -> Iterator[Network]:
+def _networks(trained_host: Host, regime: Regime, device: torch.device) -> Iterator[StaticNetwork]:
     """Yield hosts of several sizes, and for tables all modules at once."""
-    given, rows, shape, classes = params.train.host, len(regime.tasks), regime.data.shape, regime.data.classes
-    for name, size in sizes(given.family).items():
+    rows = len(regime.tasks)
+    shape = regime.data.shape
+    classes = regime.data.classes
+    for name, size in sizes(trained_host.family).items():
         host = build_host(size, shape, classes)
-        yield name, host, blueprints_of(host.family), Slots.empty(rows, host.slots, device)
-    if given.family == TOGETHER.family:
-        host = build_host(given, shape, classes)
-        yield TOGETHER.name, host, (TOGETHER,), filled(rows, host, device, 0)
+        yield StaticNetwork(name, host, blueprints_of(host.family), Slots.empty(rows, host.slots, device))
+    if trained_host.family == TOGETHER.family:
+        host = build_host(trained_host, shape, classes)
+        yield StaticNetwork(TOGETHER.name, host, (TOGETHER,), filled(rows, host.slots, device))
 
 
 def sizes(family: str) -> dict[str, Host]:
-    """Return the static networks of a sweep by name, small to large; of families without widths here, every preset."""
+    """List the static networks of a sweep by name, small to large; of families without widths here, every preset."""
     if family == "cnn":
         hosts = [Host(family=family, preset="baseline", widths=widths, kernel_size=3) for widths in CNN_WIDTHS]
     elif family in WIDTHS:
@@ -146,11 +205,11 @@ def sizes(family: str) -> dict[str, Host]:
     return {f"static {host.family}, {list(host.widths) if host.widths else host.preset}": host for host in hosts}
 
 
-def filled(rows: int, host: HostSpec, device: torch.device, kind: int) -> Slots:
-    """Return slots that all hold a seed of that blueprint."""
-    slots = Slots.empty(rows, host.slots, device)
-    columns = {"stage": int(Stage.FOSSILIZED), "blueprint": kind, "germinations": 1, "alpha": 1.0}
-    return replace(slots, **{name: torch.full_like(getattr(slots, name), value) for name, value in columns.items()})
+def filled(rows: int, slots: int, device: torch.device) -> Slots:
+    """Fill all slots with seeds of the first blueprint."""
+    empty = Slots.empty(rows, slots, device)
+    columns = {"stage": int(Stage.FOSSILIZED), "blueprint": 0, "germinations": 1, "alpha": 1.0}
+    return replace(empty, **{name: torch.full_like(getattr(empty, name), value) for name, value in columns.items()})
 
 
 # --- a linear classifier ---------------------------------------------------------------------------------------------
@@ -160,7 +219,7 @@ def linear_classifier(held_out: HeldOut, tasks: Tensor) -> Fixed:
     """Fit multinomial logistic regression to the flattened inputs of each task; its validation split chooses the
     penalty, and FLOPs count every one that was tried. All hosts of a task share one.
     """
-    by_task = {task: _fitted(held_out, task) for task in set(tasks.tolist())}
+    by_task = {task: _fit_linear_classifier(held_out, task) for task in set(tasks.tolist())}
     accuracy, params, flops, training = zip(*(by_task[task] for task in tasks.tolist()), strict=True)
     return Fixed(
         test_accuracy_pct=accuracy,
@@ -171,8 +230,8 @@ def linear_classifier(held_out: HeldOut, tasks: Tensor) -> Fixed:
     )
 
 
-def _fitted(held_out: HeldOut, task: int) -> tuple[float, int, int, int]:
-    """Return test accuracy in points, parameters, FLOPs per sample and FLOPs of training."""
+def _fit_linear_classifier(held_out: HeldOut, task: int) -> tuple[float, int, int, int]:
+    """Fit one task: test accuracy in points, parameters, FLOPs per sample and FLOPs of training."""
 
     def samples(data: Dataset) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
         rows = slice(task * len(data), (task + 1) * len(data))
@@ -180,18 +239,27 @@ def _fitted(held_out: HeldOut, task: int) -> tuple[float, int, int, int]:
 
     train, val, test = map(samples, (held_out.train, held_out.val, held_out.test))
     models = list(logistic_models(*train, PENALTIES, MOST_ITERATIONS))
-    iterations = sum(int(model.n_iter_.sum()) for model in models)
     best = max(models, key=lambda model: model.score(*val))  # of equals, the most penalised
-    weights, biases = np.size(best.coef_), np.size(best.intercept_)
-    training = BACKWARD_AND_FORWARD * iterations * len(train[0]) * 2 * weights
-    return round(100.0 * float(best.score(*test)), 4), weights + biases, 2 * weights, training
+    accuracy = round(100.0 * float(best.score(*test)), 4)
+    weights = np.size(best.coef_)
+    flops = 2 * weights
+    iterations = sum(int(model.n_iter_.sum()) for model in models)
+    training_flops = BACKWARD_AND_FORWARD * iterations * len(train[0]) * flops
+    return accuracy, weights + np.size(best.intercept_), flops, training_flops
 
 
 def logistic_models(
     x: NDArray[np.floating], y: NDArray[np.int64], strengths: Sequence[float], most_iterations: int
 ) -> "Iterator[LogisticRegression]":
-    """Yield a logistic regression fitted with each inverse strength of the L2 penalty. One that was stopped early is a
-    candidate as any other: a validation split judges it.
+    """Fit logistic regressions, one with each inverse strength of the L2 penalty.
+
+    One that was stopped early is a candidate like any other: a validation split judges it.
+
+    Args:
+        x: samples ``[N, D]``.
+        y: classes ``[N]``.
+        strengths: inverse strengths of the penalty.
+        most_iterations: of the solver.
     """
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.linear_model import LogisticRegression
@@ -208,25 +276,35 @@ def logistic_models(
 
 
 def static_final(
-    population: Population | Shards, regime: Regime, final: Slots, spent: Tensor, epochs: int
+    population: Population | Shards, regime: Regime, slots: Slots, training_flops: Tensor, epochs: int
 ) -> list[Fixed]:
-    """Train networks with the FOSSILIZED seeds of ``final`` from the first step, with the weights that they began with:
-    for as many ``epochs`` as the episode had, and for as many as ``spent`` pays.
+    """Train the networks that a policy ended with from the first step: for as many epochs as its episode had, and for
+    as many as its FLOPs pay.
 
-    ``spent [E]`` int64 are the FLOPs of the policy's episode without validation; what is left of an epoch is not
-    trained, but one epoch is. A host with nothing kept is the static network. The population is reset.
+    What is left of an epoch is not trained, but one epoch is. A host without seeds is the static network.
+
+    Args:
+        population: where they are trained; it is reset.
+        regime: how they are trained.
+        slots: their seeds, as ``from_the_start`` gives them.
+        training_flops: of the policy's episode, int64 ``[E]``.
+        epochs: of the policy's episode.
+
+    Returns:
+        The results at equal epochs and at equal FLOPs.
     """
-    slots = from_the_start(final)
     flops = population.host.flops_per_sample + population.seed_flops(slots).sum(dim=1)
-    affordable = (spent // (regime.epoch_flops_per_flop * flops)).clamp(min=1)
+    affordable = (training_flops // (regime.epoch_flops_per_flop * flops)).clamp(min=1)
     equal = torch.full_like(affordable, epochs)
     return regime.run(population, slots, torch.stack((equal, affordable)))
 
 
 def from_the_start(final: Slots) -> Slots:
-    """Return slots that hold what is FOSSILIZED in ``final`` and nothing else; the number of the germination names the
-    stream of a seed's first weights.
+    """Select the seeds that are FOSSILIZED, and no others.
+
+    The number of the germination stays: it names the stream of a seed's first weights.
     """
-    kept, empty = final.stage == Stage.FOSSILIZED, Slots.empty(*final.shape, device=final.stage.device)
-    columns = {name: torch.where(kept, getattr(final, name), getattr(empty, name)) for name in KEPT_OF_A_SEED}
+    fossilized = final.stage == Stage.FOSSILIZED
+    empty = Slots.empty(*final.shape, device=final.stage.device)
+    columns = {name: torch.where(fossilized, getattr(final, name), getattr(empty, name)) for name in COLUMNS_OF_A_SEED}
     return replace(empty, **columns)

@@ -17,10 +17,10 @@ from simic.data.own.readers import UserData, read
 from simic.data.raw_inputs import RawInputs
 from simic.errors import SimicError
 from simic.evaluation import controllers
-from simic.evaluation import grow as growing
+from simic.evaluation import grow_networks as growing
 from simic.evaluation.controllers import MOST_COLUMNS, Controller, Rule, choose
 from simic.evaluation.export_best import Grown
-from simic.evaluation.grow import GrowSetup
+from simic.evaluation.grow_networks import GrowSetup
 from simic.evaluation.policies import BASELINES
 from simic.growth.networks.hosts import build_host
 from simic.params import Host, Params, Prepare, Train

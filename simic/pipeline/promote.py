@@ -12,10 +12,10 @@ from mlflow.entities.model_registry import ModelVersion
 from simic.audit.findings import Verdict
 from simic.envs.rewards import score
 from simic.errors import SimicError
-from simic.evaluation import gym, result
-from simic.evaluation.gym import GymEvaluation
+from simic.evaluation import gym_evaluation, result
+from simic.evaluation.gym_evaluation import GymEvaluation
+from simic.evaluation.intervals import Interval, Values, paired_difference, rows_by_task
 from simic.evaluation.result import LEARNED, Evaluation
-from simic.evaluation.statistics import Interval, Values, paired_difference, rows_by_task
 from simic.params import Params
 from simic.pipeline import tracking
 from simic.pipeline.paths import Workspace
@@ -126,7 +126,7 @@ def recorded_evaluation(params: Params, client: MlflowClient, version: ModelVers
     """Read the evaluation that the run of a version logged; SimicError where it has none of the learned policy."""
     with tempfile.TemporaryDirectory(prefix="simic-promote-") as folder:
         path = Path(client.download_artifacts(version.run_id or "", "evaluation.json", folder))
-        evaluation = gym.read(path) if params.prepare.is_gym else result.read(path)
+        evaluation = gym_evaluation.read(path) if params.prepare.is_gym else result.read(path)
     if LEARNED not in evaluation.policies:
         raise SimicError(
             f"version {version.version}: policy {LEARNED!r} was not evaluated: name it in evaluate.policies"

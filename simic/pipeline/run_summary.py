@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from simic.audit.findings import Summary, Verdict, read_verdict
-from simic.evaluation import gym, result
+from simic.evaluation import gym_evaluation, result
 from simic.pipeline.paths import Workspace
 
 
@@ -34,7 +34,7 @@ def of(workspace: Workspace) -> RunSummary:
     counts = verdict.counts()
     grave = counts["critical"] + counts["high"]
     headline = f"{grave or 'no'} critical or high finding{'s' * (grave > 1)}"
-    is_gym = result.schema_of(workspace.evaluation) == gym.SCHEMA
+    is_gym = result.schema_of(workspace.evaluation) == gym_evaluation.SCHEMA
     alarming = bool(verdict.unsound or counts["critical"])
     return RunSummary(verdict.summary, headline, verdict.run, _next(verdict, is_gym), alarming)
 

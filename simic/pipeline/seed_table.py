@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from simic.errors import SimicError
-from simic.evaluation import statistics
+from simic.evaluation import intervals
 from simic.params import read_tree
 from simic.pipeline import dvc_record
 from simic.pipeline.paths import Workspace
@@ -70,6 +70,6 @@ def lines(runs: Sequence[SeedRun], metric: str) -> Iterator[str]:
         scores = list(by_seed.values())
         mean = f"{scores[0]:.2f} (one seed)"
         if len(scores) > 1:
-            interval = statistics.mean_interval(scores)
+            interval = intervals.mean_interval(scores)
             mean = f"{interval.estimate:.2f} [{interval.low:.2f}, {interval.high:.2f}] ({len(scores)} seeds)"
         yield f"{setting}   {metric} {mean}"

@@ -73,12 +73,12 @@ def floors(params: Params, workspace: Workspace) -> dict[str, float]:
     """Return the scores that headroom measured for these params and data, to show beside those of training: on the
     validation tasks, or for a single data set on the held-out ones. Empty without such a headroom.
     """
-    from simic.evaluation import endpoints, gym, result
+    from simic.evaluation import endpoints, gym_evaluation, result
 
     if not seals.holds(workspace.root, "headroom", params):
         return {}
     if params.prepare.is_gym:
-        return gym.floors(workspace.headroom)
+        return gym_evaluation.floors(workspace.headroom)
     headroom = result.read_headroom(workspace.headroom)
     if headroom.validation:
         return headroom.validation
@@ -110,11 +110,11 @@ def headroom(params: Params, workspace: Workspace) -> None:
     """
     identity = seals.identify(workspace.root, "headroom", params)
     if params.prepare.is_gym:
-        from simic.evaluation import gym
+        from simic.evaluation import gym_evaluation
 
         machine.configure(params.runtime)
         with shown(params.runtime.progress, "headroom", "") as progress:
-            report = gym.measure(params, workspace.prepared, progress)
+            report = gym_evaluation.measure(params, workspace.prepared, progress)
     else:
         from simic.evaluation.headroom import measure
 
@@ -175,19 +175,19 @@ def evaluate(params: Params, workspace: Workspace) -> None:
 
 def _evaluate_gym(params: Params, workspace: Workspace) -> None:
     """Evaluate on a Gymnasium environment, where nothing is grown: reports/grown says so."""
-    from simic.evaluation import gym
+    from simic.evaluation import gym_evaluation
 
     identity = seals.identify(workspace.root, "evaluate", params)
-    headroom = gym.read_headroom(_own_headroom(params, workspace))
+    headroom = gym_evaluation.read_headroom(_own_headroom(params, workspace))
     machine.configure(params.runtime)
     kept = checkpoint.read_published(workspace.checkpoints, params.evaluate.checkpoint)
     unchanged(workspace, workspace.checkpoints)
     with shown(params.runtime.progress, "evaluate", "policies") as progress:
-        report = gym.evaluate(params, kept, headroom, progress)
+        report = gym_evaluation.evaluate(params, kept, headroom, progress)
     with durable.new_directory(workspace.grown) as grown:
         durable.write_synced(grown / "README.md", b"A Gymnasium environment: no network was grown.\n")
     durable.replace_files(
-        {workspace.evaluation: report.to_json().encode(), workspace.metrics: gym.metrics(report).encode()}
+        {workspace.evaluation: report.to_json().encode(), workspace.metrics: gym_evaluation.metrics(report).encode()}
     )
     seals.write(workspace.root, identity)
 
@@ -241,7 +241,7 @@ def recorded(params: Params, workspace: Workspace) -> "RunRecord":
     """Read all that the run has published; what is not there is left out."""
     from simic.audit.provenance import trace
     from simic.audit.record import RunRecord, read_splits
-    from simic.evaluation import gym, result
+    from simic.evaluation import gym_evaluation, result
 
     provenance, checkpoints = trace(params, workspace.root)
     files = {"reports/metrics.json": workspace.metrics, "telemetry/metrics.json": workspace.telemetry / METRICS_FILE}
@@ -253,8 +253,8 @@ def recorded(params: Params, workspace: Workspace) -> "RunRecord":
     )
     # Results.
     if params.prepare.is_gym:
-        headroom = gym.read_headroom(workspace.headroom) if workspace.headroom.exists() else None
-        evaluation = gym.read(workspace.evaluation) if workspace.evaluation.exists() else None
+        headroom = gym_evaluation.read_headroom(workspace.headroom) if workspace.headroom.exists() else None
+        evaluation = gym_evaluation.read(workspace.evaluation) if workspace.evaluation.exists() else None
         run = replace(run, gym_headroom=headroom, gym=evaluation)
     else:
         headroom = result.read_headroom(workspace.headroom) if workspace.headroom.exists() else None

@@ -14,6 +14,7 @@ from simic.audit.provenance import Origin, Provenance
 from simic.audit.record import RunRecord
 from simic.evaluation import endpoints
 from simic.evaluation.evaluate import summary
+from simic.evaluation.intervals import compare_with_all
 from simic.evaluation.result import (
     Case,
     DecisionCase,
@@ -26,7 +27,6 @@ from simic.evaluation.result import (
     TaskRow,
     Timeline,
 )
-from simic.evaluation.statistics import compare_with_all
 from simic.growth.life.vocabulary import Op, Stage
 from simic.params import Params
 from simic.telemetry import columns as tables

@@ -38,7 +38,7 @@ def shelf(tmp_path, monkeypatch):
     def add(suite: str, host: Host, shape: tuple[int, ...], slots: int = 3) -> None:
         folder = tmp_path / "published" / suite
         learned(host, slots).save(folder)
-        found = Publication(suite=suite, sample_shape=shape, common_schedule="static")
+        found = Publication(suite=suite, sample_shape=shape)
         card = durable.checked((folder / CARD_FILE).read_bytes()) | {"published": found.model_dump()}
         (folder / CARD_FILE).write_bytes(durable.with_checksum(card))
 

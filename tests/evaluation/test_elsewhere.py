@@ -14,10 +14,10 @@ from simic.envs.play import Actor, play
 from simic.envs.rewards import score
 from simic.evaluation import evaluate
 from simic.evaluation.evaluate import elsewhere
-from simic.evaluation.headroom import measure
+from simic.evaluation.headroom import measure, possible_schedules
 from simic.evaluation.policies import BASELINES, Static
 from simic.evaluation.result import OUTSIDE, HeadroomReport
-from simic.evaluation.schedules import OpenLoop, Schedule
+from simic.evaluation.schedules import OpenLoop
 from simic.evaluation.scoring import EvaluationSetup, play_for_score
 from simic.growth.life.vocabulary import Stage
 from simic.params import Runtime
@@ -151,8 +151,7 @@ def test_what_the_curve_of_training_stands_beside_is_of_its_own_episodes(tables,
     params, tasks = params_of(6, 4), read_meta(tables).of_group("val")
     data = load_split(tables, "train"), load_split(tables, "val")
     with closing(GrowthEnv(params.train, params.rng_seed, *data, torch.arange(len(tasks)))) as env:
-        names, common = [item.name for item in env.blueprints], found.schedules[found.common]
-        schedule = OpenLoop([Schedule.named(common, names, env.host.slots)] * len(tasks))
+        schedule = OpenLoop([possible_schedules(params, env)[found.common]] * len(tasks))
         for rule, actor in (("static", Static()), ("common", schedule)):
             play(env, actor, VALIDATION_ITERATION, lambda *step: None, torch.tensor(tasks), steps=6)
             kept = torch.where(env.slots.stage == Stage.FOSSILIZED, env.state.seed_params, 0).sum(dim=1)

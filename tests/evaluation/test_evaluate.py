@@ -19,7 +19,7 @@ from simic.evaluation import evaluate, result
 from simic.evaluation.evaluate import timeline
 from simic.evaluation.headroom import measure
 from simic.evaluation.policies import BASELINES, actors
-from simic.evaluation.schedules import OpenLoop, Schedule
+from simic.evaluation.schedules import NONE, OpenLoop, Schedule
 from simic.evaluation.scoring import EvaluationSetup, play_for_score
 from simic.growth.life.vocabulary import Stage
 from simic.training.checkpoint import Checkpoint, Manifest
@@ -51,8 +51,8 @@ def evaluated(setup, learned, headroom):
 
 def scheduled(setup):
     """Grow one light seed on every host."""
-    names = [item.name for item in setup.env.blueprints]
-    return OpenLoop([Schedule.named("conv_light at 0, step 0", names, setup.env.host.slots)] * len(setup.tasks))
+    light = [item.name for item in setup.env.blueprints].index("conv_light")
+    return OpenLoop([Schedule((light, NONE, NONE))] * len(setup.tasks))
 
 
 def alone(setup, actor):
@@ -111,7 +111,7 @@ def test_a_policy_scores_the_same_whoever_else_is_evaluated_and_in_headroom_too(
 
 def test_all_policies_meet_the_same_hosts_and_data(setup, played):
     """No op changes the committed network in the first epoch, so after it all must agree to the bit."""
-    firsts = {name: timeline(setup.env, done).committed_accuracy_pct[0] for name, done in played.items()}
+    firsts = {name: timeline(setup.env, done, 0).committed_accuracy_pct[0] for name, done in played.items()}
     assert len(firsts) == 7 and len(set(firsts.values())) == 1, firsts
 
 
@@ -124,7 +124,7 @@ def test_other_rng_seed_gives_other_hosts(prepared, evaluation):
 def test_counts_agree_with_the_timeline(setup, played):
     """Of the first host."""
     for name, done in played.items():
-        seeds, seen = done.score, timeline(setup.env, done)
+        seeds, seen = done.score, timeline(setup.env, done, 0)
         ops = [d.op for d in seen.decisions if d.refused_by_gate is None]
         assert seeds.germinated[0] == ops.count("GERMINATE"), name
         assert seeds.fossilized[0] == ops.count("FOSSILIZE"), name

@@ -13,7 +13,7 @@ from simic import params, registry
 from simic.agent.spec import ActionSpec, Observation
 from simic.envs.gym_env import open_gym, prepare
 from simic.errors import SimicError
-from simic.evaluation import gym as evaluation
+from simic.evaluation import gym_evaluation as evaluation
 from simic.evaluation.gym_peer import PeerEnv, learned, legal
 from simic.params import GymParams, GymWrapper
 from tests.gym_run import SMALL

@@ -7,13 +7,13 @@ from tiny import tiny_suite, tiny_train
 
 from simic.envs.patient import Patient
 from simic.evaluation import endpoints, page
-from simic.evaluation.headroom import hand_rules, measure, tuned_rules
+from simic.evaluation.headroom import hand_rules, measure, possible_schedules, tuned_rules
+from simic.evaluation.intervals import Interval
 from simic.evaluation.policies import BASELINES
 from simic.evaluation.result import Fixed, TunedRule, TunedRules
 from simic.evaluation.rules import ByLength
-from simic.evaluation.schedules import OpenLoop, Schedule
+from simic.evaluation.schedules import OpenLoop
 from simic.evaluation.scoring import EvaluationSetup, play_for_score
-from simic.evaluation.statistics import Interval
 from simic.params import Headroom as Asked
 from simic.params import Runtime
 from tests.standard import Evaluate, Params
@@ -47,8 +47,7 @@ def test_rules_and_schedules_are_played_on_the_hosts_of_the_evaluation(bank, par
     """A table is its columns: beside others, in whatever population, a schedule on a host reaches the same to a bit."""
     setup = EvaluationSetup.open(params, bank)
     assert setup.tasks.tolist() == list(found.rows) == [0, 1, 2] * HOSTS and found.schedules[0] == "static"
-    names, slots = [item.name for item in setup.env.blueprints], setup.env.host.slots
-    grown = OpenLoop([Schedule.named(found.schedules[-1], names, slots)] * len(found.rows))
+    grown = OpenLoop([possible_schedules(params, setup.env)[-1]] * len(found.rows))
     alone = {"patient": BASELINES["patient"](setup.env), "schedule": grown}
     played = {name: done.score for name, done in play_for_score(setup, alone)}
     assert played["patient"] == found.policies["patient"] and min(played["schedule"].params) > found.host.params

@@ -7,7 +7,6 @@ import torch
 from tiny import LIFECYCLE, STEPS, tiny_env
 
 from simic.envs.play import play
-from simic.errors import SimicError
 from simic.evaluation.headroom import possible_schedules
 from simic.evaluation.schedules import NONE, OpenLoop, Schedule, every_schedule
 from simic.growth.life.vocabulary import Op, Stage
@@ -53,15 +52,6 @@ def test_schedules_are_of_what_the_budget_can_pay_and_the_params_leave_open(bank
     heavy = names.index("conv_heavy")
     assert [bool(reserve <= env.budget.limit) for reserve in env.budget.reserve[:, heavy]] == [True, False, False]
     assert found == {"static", *(f"{kind}, step 0" for kind in ("norm at 0", "norm at 2", "conv_heavy at 0"))}
-
-
-def test_a_schedule_can_be_found_by_its_name():
-    names = [f"kind_{k}" for k in range(5)]
-    for each in schedules(3, steps=(0, 5)):
-        assert Schedule.named(each.name(names), names, SLOTS) == each
-    for wrong in ("", "kind_1", "kind_1 at 0", "kind_9 at 0, step 0", "kind_1 at 3, step 0", "kind_1 at -1, step 0"):
-        with pytest.raises(SimicError, match=f"schedule '{wrong}': must be BLUEPRINT at SLOT"):
-            Schedule.named(wrong, names, SLOTS)
 
 
 def test_each_host_side_by_side_gets_exactly_what_its_schedule_says(bank):

@@ -10,7 +10,7 @@ from simic.envs.play import play
 from simic.errors import SimicError
 from simic.evaluation.policies import BASELINES, EMPTY, Blind
 from simic.evaluation.schedules import NONE, OpenLoop, Schedule
-from simic.evaluation.scoring import ROWS_AT_ONCE, Hosts, at_once, epoch_samples, play_together, spent
+from simic.evaluation.scoring import ROWS_AT_ONCE, Hosts, at_once, episode_flops, epoch_samples, play_together
 
 ITERATION = 3
 
@@ -71,7 +71,7 @@ def test_a_seed_costs_from_its_germination_on_and_training_three_passes_of_each_
     assert seed > 0 and env.population.seed_flops(env.slots)[1].tolist() == [0, seed, 0]
     # In FLOPs of one sample's forward pass, of every step of the episode.
     passes = [STEPS * bare, STEPS * bare + (STEPS - germinates) * seed]
-    training, validation = spent(env, torch.stack(flops).sum(dim=0))
+    training, validation = episode_flops(env, torch.stack(flops).sum(dim=0))
     assert training.tolist() == [3 * 64 * each for each in passes]
     # All 2³ ways to switch three slots, of every validation sample.
     assert validation.tolist() == [8 * len(env.validation_data) * each for each in passes]

@@ -17,7 +17,7 @@ from simic.audit.audit import examine
 from simic.errors import SimicError
 from simic.evaluation import endpoints, result
 from simic.evaluation.evaluate import summary
-from simic.evaluation.statistics import compare_with_all
+from simic.evaluation.intervals import compare_with_all
 from simic.growth import grown_network
 from simic.pipeline import stages
 from simic.pipeline.paths import Workspace

@@ -1,8 +1,8 @@
 """The table that Prefect shows of an evaluation."""
 
 from flows import artifacts
+from simic.evaluation.intervals import Interval
 from simic.evaluation.result import Evaluation, Standing, Standings
-from simic.evaluation.statistics import Interval
 
 
 def standings() -> Standings:

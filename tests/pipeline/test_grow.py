@@ -17,7 +17,7 @@ from sklearn.datasets import load_digits, load_wine
 from simic import durable, params
 from simic.errors import SimicError
 from simic.evaluation import controllers
-from simic.evaluation import grow as growing
+from simic.evaluation import grow_networks as growing
 from simic.growth.grown_network import load_grown
 from simic.pipeline.grow import Growth, _usual_host, grow, growth
 from simic.pipeline.paths import Workspace
@@ -106,7 +106,7 @@ def test_as_many_decisions_as_are_asked_for_else_the_middle_of_what_training_has
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On vectors of a width of the user's own, in so few rows that batches have to be smaller."""
-    monkeypatch.setattr(growing, "beside_floors", lambda *_: None)
+    monkeypatch.setattr(growing, "compare_with_floors", lambda *_: None)
     x, y = load_wine(return_X_y=True)
     np.savez(tmp_path / "wine.npz", x=x.astype("f4"), y=y)
     ranged = tree("train.episode_steps=[3, 6]", "train.batch_size=48", "train.batches_per_epoch=8")

@@ -8,13 +8,13 @@ import numpy as np
 from simic.audit.checks.base import Outcome, check, failed, passed, undecided
 from simic.audit.findings import percent
 from simic.audit.record import RunRecord
-from simic.evaluation import statistics
+from simic.evaluation import intervals
 from simic.evaluation.endpoints import PATIENT, TUNED
-from simic.evaluation.gym import PEER, RANDOM
+from simic.evaluation.gym_evaluation import PEER, RANDOM
 from simic.evaluation.result import LEARNED
 
 BASELINES_FIRST = "Schulman, Nuts and Bolts (run baselines first); mesozoic-labs#487"
-BELOW = f"upper end of the paired {percent(statistics.CONFIDENCE)} interval below 0; one that contains 0: low"
+BELOW = f"upper end of the paired {percent(intervals.CONFIDENCE)} interval below 0; one that contains 0: low"
 
 comparison = partial(
     check,
@@ -26,7 +26,7 @@ comparison = partial(
 )
 
 
-def _judged(gain: statistics.Interval, text: str, equal_is_low: bool = False) -> Outcome:
+def _judged(gain: intervals.Interval, text: str, equal_is_low: bool = False) -> Outcome:
     """Judge a gain over another policy; exactly none is low if ``equal_is_low``."""
     if gain.low > 0:
         return passed(text)
@@ -54,11 +54,11 @@ def _against(run: RunRecord, other: str, equal_is_low: bool = False) -> Outcome:
     if len(tasks) == 1:
         gains = difference.tolist()
         place = f"{len(rows)} hosts of one task"
-    gain = statistics.mean_interval(gains)
+    gain = intervals.mean_interval(gains)
     return _judged(gain, f"{_written(gain, 'points ')}vs {other} on {place}", equal_is_low)
 
 
-def _written(gain: statistics.Interval, unit: str = "") -> str:
+def _written(gain: intervals.Interval, unit: str = "") -> str:
     return f"{gain.estimate:+.4g} {unit}[{gain.low:+.4g}, {gain.high:+.4g}] "
 
 

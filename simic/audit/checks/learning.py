@@ -27,7 +27,7 @@ from simic.audit.checks.base import (
 from simic.audit.findings import Evidence, number, percent
 from simic.audit.limits import OURS, Limit
 from simic.audit.record import RunRecord
-from simic.evaluation.statistics import CONFIDENCE
+from simic.evaluation.intervals import CONFIDENCE
 from simic.growth.life.vocabulary import Op
 from simic.telemetry.columns import Array
 from simic.telemetry.rows import SEVERITIES, Severity

@@ -24,7 +24,7 @@ from simic.audit.derived import apart, derived_evaluation, derived_gym, derived_
 from simic.audit.findings import Evidence
 from simic.audit.record import RunRecord, Steps
 from simic.data.batches import Dataset
-from simic.evaluation.gym import GymEvaluation, GymHeadroom
+from simic.evaluation.gym_evaluation import GymEvaluation, GymHeadroom
 from simic.evaluation.result import Evaluation, Frozen, HeadroomReport
 from simic.growth.life.vocabulary import Op, Stage
 from simic.telemetry.columns import Array

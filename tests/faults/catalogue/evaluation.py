@@ -2,7 +2,7 @@
 
 from tests.faults.fault import Faults, Patch, fault
 
-ENDPOINTS, STATISTICS, POLICIES = "evaluation/endpoints.py", "evaluation/statistics.py", "evaluation/policies.py"
+ENDPOINTS, STATISTICS, POLICIES = "evaluation/endpoints.py", "evaluation/intervals.py", "evaluation/policies.py"
 STAGES, LEARNED = "pipeline/stages.py", "training/learned.py"
 
 FAULTS: Faults = {
@@ -40,12 +40,12 @@ FAULTS: Faults = {
     ),
     "interval-too-narrow": fault(
         "Standard errors are divided by n instead of its root.",
-        "evaluation/test_statistics.py",
+        "evaluation/test_intervals.py",
         Patch(STATISTICS, "/ np.sqrt(vector.size))", "/ vector.size)"),
     ),
     "p-value-one-sided": fault(
         "The p-value counts one side and is called two-sided.",
-        "evaluation/test_statistics.py",
+        "evaluation/test_intervals.py",
         Patch(STATISTICS, "np.abs(signs @ difference) >= observed", "signs @ difference >= observed"),
     ),
     "groups-mixed": fault(
@@ -92,8 +92,8 @@ FAULTS: Faults = {
         "evaluation/test_rules.py",
         Patch(
             "evaluation/rules.py",
-            "HandRule(order, tuned.patience, tuned.threshold, ",
-            "HandRule(order, tuned.patience, tuned.threshold and 3 * tuned.threshold, ",
+            "threshold=tuned.threshold,",
+            "threshold=tuned.threshold and 3 * tuned.threshold,",
         ),
     ),
     "other-lengths-scored-on-validation": fault(

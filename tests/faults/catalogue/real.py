@@ -185,9 +185,9 @@ FAULTS: Faults = {
         "evaluation/test_static_baselines.py",
         Patch(
             "evaluation/static_baselines.py",
-            "runtime, optimizer = params.runtime, params.train.host_optimizer",
-            "runtime, optimizer = params.runtime, params.train.host_optimizer\n"
-            '    optimizer = optimizer.model_copy(update={"learning_rate": optimizer.learning_rate / 3})',
+            "optimizer = train.host_optimizer\n",
+            "optimizer = train.host_optimizer\n"
+            '    optimizer = optimizer.model_copy(update={"learning_rate": optimizer.learning_rate / 3})\n',
         ),
     ),
     # Held-out tasks.

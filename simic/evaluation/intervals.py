@@ -17,7 +17,8 @@ from simic.errors import SimicError
 
 CONFIDENCE = 0.95
 POWER = 0.8
-EXACT_SIGN_FLIPS = 16  # up to here all 2^n sign patterns are enumerated
+# Up to here all 2^n sign patterns are enumerated.
+EXACT_SIGN_FLIPS = 16
 SAMPLED_SIGN_FLIPS = 2**EXACT_SIGN_FLIPS
 BOOTSTRAP_RESAMPLES = 5_000
 MIN_BOOTSTRAP_SEEDS = 10
@@ -41,9 +42,11 @@ class PairedComparison:
     first: str
     second: str
     difference: Interval
-    p_value: float  # two-sided sign-flip permutation test of "no difference"
+    # Two-sided sign-flip permutation test of "no difference".
+    p_value: float
     probability_of_improvement: float
-    minimum_detectable: float  # difference that so many pairs find with 80 % power at 5 % level
+    # Difference that so many pairs find with 80 % power at 5 % level.
+    minimum_detectable: float
     pairs: int
 
 
@@ -57,7 +60,7 @@ def _vector(values: ArrayLike, name: str) -> Values:
 
 
 def mean_interval(values: ArrayLike) -> Interval:
-    """Return the mean and its Student t interval; SimicError below 2 values or on a non-finite one."""
+    """Compute the mean and its Student t interval; SimicError below 2 values or on a non-finite one."""
     vector = _vector(values, "values")
     mean = float(vector.mean())
     half = float(stats.t.ppf(0.5 + CONFIDENCE / 2, vector.size - 1)) * _standard_error(vector)
@@ -65,7 +68,7 @@ def mean_interval(values: ArrayLike) -> Interval:
 
 
 def share_interval(share: float, n: int) -> Interval:
-    """Return a share of n independent samples with its interval (Wilson 1927)."""
+    """Compute the interval of a share of n independent samples (Wilson 1927)."""
     ends = stats.binomtest(round(share * n), n).proportion_ci(CONFIDENCE, method="wilson")
     return Interval(share, float(ends.low), float(ends.high))
 
@@ -75,7 +78,14 @@ def _standard_error(vector: Values) -> float:
 
 
 def compare(first: str, second: str, values: Mapping[str, ArrayLike], rng_seed: int) -> PairedComparison:
-    """Compare two policies, seed by seed; both must have met the same hosts and data in the same order."""
+    """Compare two policies, seed by seed; both must have met the same hosts and data in the same order.
+
+    Args:
+        first: name of one policy.
+        second: name of the other.
+        values: by name of the policy, ``[seeds]``.
+        rng_seed: of the permutation test.
+    """
     difference = _vector(values[first], first) - _vector(values[second], second)
     return PairedComparison(
         first=first,
@@ -89,12 +99,20 @@ def compare(first: str, second: str, values: Mapping[str, ArrayLike], rng_seed: 
 
 
 def compare_with_all(first: str, values: Mapping[str, ArrayLike], rng_seed: int) -> tuple[PairedComparison, ...]:
-    """Compare a policy, where it is among them, with every other."""
-    return tuple(compare(first, name, values, rng_seed) for name in values if first in values and name != first)
+    """Compare a policy with all others; nothing where it has no values.
+
+    Args:
+        first: its name.
+        values: by name of the policy, ``[seeds]``.
+        rng_seed: of the permutation test.
+    """
+    if first not in values:
+        return ()
+    return tuple(compare(first, name, values, rng_seed) for name in values if name != first)
 
 
 def sign_flip_p(difference: Values, rng_seed: int) -> float:
-    """Return the two-sided p of the mean if signs are arbitrary: exact up to 16 seeds, else of 65,536 hashed patterns.
+    """Compute the two-sided p of the mean if signs are arbitrary: exact up to 16 seeds, else of 65,536 hashed patterns.
 
     A sampled pattern set counts the observed one too, (1 + hits) / (1 + n), so that p is never 0
     (Phipson and Smyth 2010, arXiv 1603.05766).
@@ -115,12 +133,12 @@ def _extreme(difference: Values, signs: Values) -> NDArray[np.bool_]:
 
 
 def probability_of_improvement(difference: Values) -> float:
-    """Return the share of seeds on which the first is better; ties count half (paired, Agarwal et al. 2021, §4.3)."""
+    """Compute the share of seeds on which the first is better; ties count half (paired, Agarwal et al. 2021, §4.3)."""
     return float(np.mean((difference > 0) + 0.5 * (difference == 0)))
 
 
 def minimum_detectable(difference: Values) -> float:
-    """Return the true mean that a two-sided t test at 5 % finds with 80 % power, given this n and spread."""
+    """Compute the true mean that a two-sided t test at 5 % finds with 80 % power, given this n and spread."""
     freedom = difference.size - 1
     critical = float(stats.t.ppf(0.5 + CONFIDENCE / 2, freedom))
 
@@ -133,7 +151,7 @@ def minimum_detectable(difference: Values) -> float:
 
 
 def interquartile_interval(values: ArrayLike, rng_seed: int) -> Interval | None:
-    """Return the mean of the middle half with its BCa bootstrap interval; None below 10 seeds, where the bootstrap is
+    """Compute the mean of the middle half with its BCa bootstrap interval; None below 10 seeds, where the bootstrap is
     not to be trusted.
     """
     vector = _vector(values, "values")
@@ -151,7 +169,7 @@ def interquartile_interval(values: ArrayLike, rng_seed: int) -> Interval | None:
 
 
 def _bca_levels(vector: Values, resampled: Values, estimate: float) -> Values:
-    """Return quantile levels corrected for bias z0 and acceleration a (Efron 1987, eq. 6.8)."""
+    """Correct the quantile levels for bias z0 and acceleration a (Efron 1987, eq. 6.8)."""
     # Ties count half: the estimate is a mean of few values and resamples hit it exactly.
     below = float(np.mean((resampled < estimate) + 0.5 * (resampled == estimate)))
     bias = stats.norm.ppf(np.clip(below, 1 / BOOTSTRAP_RESAMPLES, 1 - 1 / BOOTSTRAP_RESAMPLES))
@@ -164,14 +182,13 @@ def _bca_levels(vector: Values, resampled: Values, estimate: float) -> Values:
 
 
 def pareto_front(points: Mapping[str, tuple[float, float]]) -> list[str]:
-    """Return the names of the points (cost, gain) that no other weakly dominates, by rising cost; of equals the first
-    name.
-    """
-    front, best = list[str](), -np.inf
-    for name in sorted(points, key=lambda each: (points[each][0], -points[each][1], each)):
-        if points[name][1] > best:
+    """Select the points (cost, gain) that no other weakly dominates, by rising cost; of equals the first name."""
+    front: list[str] = []
+    best = -np.inf
+    for name, (_, gain) in sorted(points.items(), key=lambda point: (point[1][0], -point[1][1], point[0])):
+        if gain > best:
             front.append(name)
-            best = points[name][1]
+            best = gain
     return front
 
 
@@ -184,36 +201,31 @@ def pareto_front(points: Mapping[str, tuple[float, float]]) -> list[str]:
 
 
 def paired_difference(first: ArrayLike, second: ArrayLike) -> Interval:
-    """Return the mean of first − second over instances and training seeds, in the unit of the scores."""
-    difference = _per_seed(first) - _per_seed(second)
-    mean, half = float(difference.mean()), _half_width(difference)
+    """Compute the mean of first − second over instances and training seeds, in the unit of the scores."""
+    difference = np.atleast_2d(np.asarray(first, dtype=np.float64) - np.asarray(second, dtype=np.float64))
+    mean = float(difference.mean())
+    half = _half_width(difference)
     return Interval(mean, mean - half, mean + half)
 
 
 def rows_by_task(tasks: Mapping[int, int]) -> list[list[int]]:
-    """Return the rows of each task, given the task of each row; where there is one task, as in every data set alone,
-    each row by itself.
-    """
+    """List the rows of every task, given the task of every row; of a single task, as of a data set, one row each."""
     rows = dict[int, list[int]]()
     for row, task in tasks.items():
         rows.setdefault(task, []).append(row)
     return list(rows.values()) if len(rows) > 1 else [[row] for row in tasks]
 
 
-def _per_seed(scores: ArrayLike) -> Values:
-    """Return scores as ``[training seeds, instances]``."""
-    return np.atleast_2d(np.asarray(scores, dtype=np.float64))
-
-
 def _half_width(values: Values) -> float:
-    """Return half the 95 % interval of the mean of ``values [training seeds, instances]``.
+    """Compute half the 95 % interval of the mean of ``values [training seeds, instances]``.
 
     Seeds and instances are crossed and both are drawn from more, so the variance of the mean is that of the two-way
     random-effects table, with Satterthwaite's degrees of freedom (Searle, Casella, McCulloch 1992, ch. 4).
     """
     seeds, instances = values.shape
     of_instance = seeds * float(values.mean(axis=0).var(ddof=1))  # mean squares
-    square, freedom = of_instance, float(instances - 1)
+    square = of_instance
+    freedom = float(instances - 1)
     if seeds > 1:
         of_seed = instances * float(values.mean(axis=1).var(ddof=1))
         rest = values - values.mean(axis=0) - values.mean(axis=1, keepdims=True) + values.mean()

@@ -3,7 +3,7 @@
 import pytest
 
 from flows.artifacts import gym_rows
-from simic.evaluation import gym
+from simic.evaluation import gym_evaluation
 from simic.pipeline.paths import Workspace
 from simic.pipeline.tracking import registered_name
 from tests.gym_run import TREE, gym_run
@@ -15,7 +15,7 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
 
 
 def test_prefect_has_a_row_for_every_policy(workspace: Workspace) -> None:
-    evaluation = gym.read(workspace.evaluation)
+    evaluation = gym_evaluation.read(workspace.evaluation)
     rows = gym_rows(evaluation)
     assert [row["policy"] for row in rows] == ["learned", "random"]
     for name, row in zip(evaluation.policies, rows, strict=True):

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from simic.errors import SimicError
-from simic.evaluation import statistics
-from simic.evaluation.statistics import paired_difference, pareto_front
+from simic.evaluation import intervals
+from simic.evaluation.intervals import paired_difference, pareto_front
 
 DIFFERENCES = np.array([1.2, -0.4, 0.9, 2.1, 0.3, -0.1, 1.7, 0.6])
 
@@ -16,7 +16,7 @@ DIFFERENCES = np.array([1.2, -0.4, 0.9, 2.1, 0.3, -0.1, 1.7, 0.6])
 @pytest.mark.parametrize("values", [[1.0], [], [1.0, float("nan")], [1.0, float("inf")]])
 def test_too_few_or_missing_values_are_refused(values):
     with pytest.raises(SimicError):
-        statistics.mean_interval(values)
+        intervals.mean_interval(values)
 
 
 @pytest.mark.parametrize(
@@ -29,7 +29,7 @@ def test_sign_flips_agree_with_scipys_permutation_test(values, tolerance):
         (values,), lambda x, axis: x.mean(axis=axis), permutation_type="samples", n_resamples=60_000, rng=3,
         vectorized=True,
     )  # fmt: skip
-    assert statistics.sign_flip_p(values, 7) == pytest.approx(oracle.pvalue, abs=tolerance)
+    assert intervals.sign_flip_p(values, 7) == pytest.approx(oracle.pvalue, abs=tolerance)
 
 
 @pytest.mark.parametrize(
@@ -41,35 +41,35 @@ def test_sign_flips_agree_with_scipys_permutation_test(values, tolerance):
     ],
 )
 def test_sign_flip_p_by_hand(values, p):
-    assert statistics.sign_flip_p(values, 1) == pytest.approx(p, rel=1e-12)
+    assert intervals.sign_flip_p(values, 1) == pytest.approx(p, rel=1e-12)
 
 
 def test_probability_of_improvement_counts_ties_half():
-    assert statistics.probability_of_improvement(np.array([1.0, 0.0, -1.0, 2.0])) == 0.625
+    assert intervals.probability_of_improvement(np.array([1.0, 0.0, -1.0, 2.0])) == 0.625
 
 
 def test_minimum_detectable_effect_matches_power_tables():
     # Cohen's d of a one-sample t test, two-sided 5 %, power 80 %: 0.6604 at n = 20 (G*Power).
     unit = np.tile([1.0, -1.0], 10)
-    assert statistics.minimum_detectable(unit / unit.std(ddof=1)) == pytest.approx(0.6604, abs=5e-4)
+    assert intervals.minimum_detectable(unit / unit.std(ddof=1)) == pytest.approx(0.6604, abs=5e-4)
 
 
 def test_interquartile_interval_agrees_with_scipys_bca():
     values = np.exp(stats.norm.ppf((np.arange(24) + 0.5) / 24) * 0.6) * 10  # a long right tail
-    ours = statistics.interquartile_interval(values, 1)
+    ours = intervals.interquartile_interval(values, 1)
     oracle = stats.bootstrap(
         (values,), lambda x, axis: stats.trim_mean(x, 0.25, axis=axis), method="BCa", n_resamples=40_000, rng=1,
         vectorized=True,
     ).confidence_interval  # fmt: skip
     assert ours.estimate == pytest.approx(stats.trim_mean(values, 0.25))
     assert (ours.low, ours.high) == pytest.approx((oracle.low, oracle.high), rel=0.02)
-    assert statistics.interquartile_interval(values[:9], 1) is None
-    assert vars(statistics.interquartile_interval([3.0] * 12, 1)) == {"estimate": 3.0, "low": 3.0, "high": 3.0}
+    assert intervals.interquartile_interval(values[:9], 1) is None
+    assert vars(intervals.interquartile_interval([3.0] * 12, 1)) == {"estimate": 3.0, "low": 3.0, "high": 3.0}
 
 
 def test_the_interval_of_a_share_is_the_one_of_wilson():
     """Its ends are as far from 13 / 20 as 1.96 standard errors of the share that they would be."""
-    found = statistics.share_interval(13 / 20, 20)
+    found = intervals.share_interval(13 / 20, 20)
     for end in (found.low, found.high):
         assert abs(13 / 20 - end) == pytest.approx(1.959964 * np.sqrt(end * (1 - end) / 20), abs=1e-6)
     assert found.estimate == 13 / 20 and found.low < 13 / 20 < found.high

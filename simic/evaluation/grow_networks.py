@@ -1,0 +1,164 @@
+"""Grow several hosts on a user's own data by a controller, and export the best by validation as a plain network."""
+
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import torch
+
+from simic.data.bank import SPLITS
+from simic.data.batches import Dataset, HeldOut, load_held_out
+from simic.data.own import predict
+from simic.data.own.own_data import OwnData
+from simic.data.raw_inputs import RawInputs
+from simic.envs.growth_env import GrowthEnv
+from simic.errors import SimicError
+from simic.evaluation.controllers import Controller, Rule
+from simic.evaluation.export_best import Account, Grown, best_host, export_best
+from simic.evaluation.floors import GROWN, Contender, Floors, Samples, floors
+from simic.evaluation.policies import BASELINES, refuse_other_host
+from simic.evaluation.scoring import Hosts, Turn, open_env, play_together
+from simic.growth.batch.shards import recovered
+from simic.growth.grown_network import GrownNetwork, grown_network
+from simic.params import Params
+from simic.progress import Progress
+
+PREDICT = "predict.py"
+ROWS_AT_ONCE = 1024
+# A namespace of its own: hosts that no training or evaluation episode has seen.
+GROW_ITERATION = 1 << 42
+
+
+@dataclass(frozen=True)
+class GrowSetup:
+    """Params of the hosts (with a controller those that it was trained with), and the prepared data they grow on."""
+
+    params: Params
+    prepared: Path
+    device: torch.device
+    # The user's own data, which were prepared.
+    data: OwnData | None = None
+    # What the exported network takes in place of standardised samples.
+    inputs: RawInputs | None = None
+
+
+@dataclass(frozen=True)
+class GrownHosts:
+    """Hold hosts at the end of the episode in which they grew, and the best by validation as a plain network."""
+
+    env: GrowthEnv
+    held_out: HeldOut
+    turns: list[Turn]
+    best: int
+    network: GrownNetwork
+    seconds: float
+
+
+@contextmanager
+def grown_hosts(
+    setup: GrowSetup, policy: Rule | Controller, hosts: int, progress: Progress = lambda what, done, total: None
+) -> Iterator[GrownHosts]:
+    """Grow several networks side by side.
+
+    Args:
+        setup: how they grow, and on what data.
+        policy: who decides.
+        hosts: how many there are.
+        progress: hears how many epochs are done.
+
+    Raises:
+        SimicError: the policy was trained for another family or number of slots.
+    """
+    start = time.perf_counter()
+    held_out = load_held_out(setup.prepared, setup.device)
+    params = setup.params
+    splits = (held_out.train, held_out.val)
+    env_ids = torch.arange(hosts)
+    with closing(open_env(params.train, params.rng_seed, params.runtime, splits, env_ids, setup.device)) as env:
+        # Who decides.
+        if isinstance(policy, Controller):
+            refuse_other_host(policy.learned, env.host)
+            actor = policy.learned.actor(greedy=True)
+        else:
+            actor = BASELINES[policy.name](env)
+
+        # Grow, and take the best network out.
+        playing = Hosts(torch.zeros_like(env.env_ids), env.env_ids, GROW_ITERATION)
+        epochs = partial(progress, "grown, epochs")
+        turns = recovered(env.population, lambda: play_together(env, [actor], playing, progress=epochs))
+        best = best_host(env, slice(0, hosts))
+        network = grown_network(env.population, env.slots, best, committed=True, inputs=setup.inputs)
+        yield GrownHosts(env, held_out, turns, best, network, time.perf_counter() - start)
+
+
+def grow(
+    setup: GrowSetup,
+    policy: Rule | Controller,
+    hosts: int,
+    out: Path,
+    progress: Progress,
+) -> Grown:
+    """Grow several networks, and export the one with the best committed validation accuracy beside floors that cost
+    less.
+
+    Args:
+        setup: how they grow, and on what data.
+        policy: who decides.
+        hosts: how many networks grow.
+        out: new folder of the exported network.
+        progress: hears how far it is.
+
+    Raises:
+        SimicError: ``out`` exists, or the policy does not fit.
+    """
+    if out.exists():
+        raise SimicError(f"{out}: already exists; choose another folder or remove it")
+    with grown_hosts(setup, policy, hosts, progress) as grown:
+        account = Account(
+            grown_by=str(policy) if isinstance(policy, Rule) else policy.name,
+            floors=compare_with_floors(setup, grown, progress),
+            notes=setup.data.notes if setup.data is not None else (),
+            files={PREDICT: Path(predict.__file__).read_text(encoding="utf-8")} if setup.inputs is not None else {},
+        )
+        rows = slice(0, hosts)
+        return export_best(grown.env, rows, grown.turns, grown.held_out, setup.prepared, account, out, setup.inputs)
+
+
+def compare_with_floors(setup: GrowSetup, grown: GrownHosts, progress: Progress) -> Floors:
+    """Score the best network, and those that cost less, on the test split.
+
+    Args:
+        setup: how the hosts grew.
+        grown: the hosts.
+        progress: hears how many floors are fitted.
+    """
+    # The network itself; the mean is that of all hosts.
+    held_out = grown.held_out
+    test = held_out.test
+    with torch.no_grad():
+        logits = [grown.network.body(x) for x in test.x.cpu().split(ROWS_AT_ONCE)]
+    correct = (torch.cat(logits).argmax(-1) == test.y.cpu()).flatten().numpy()
+    mean_pct = float(grown.env.committed(test)[0].mean())
+    contender = Contender(GROWN, correct, grown.network.structure.params, grown.seconds, mean_pct=mean_pct)
+
+    def samples(split: str) -> Samples:
+        data: Dataset = getattr(held_out, split)
+        x = data.x.flatten(1).cpu().numpy()
+        raw = x if setup.data is None else setup.data.raw.get(split, setup.data.raw["val"])
+        return Samples(x, raw, data.y.cpu().numpy())
+
+    # The same samples for scikit-learn, which takes no tokens.
+    is_tokens = len(test.shape) == 1
+    columns = setup.inputs.columns if setup.inputs is not None else ()
+    return floors(
+        params=setup.params,
+        env=grown.env,
+        held_out=held_out,
+        samples=None if is_tokens else {split: samples(split) for split in SPLITS},
+        codes=tuple(place for place, column in enumerate(columns) if column.levels is not None),
+        grown=contender,
+        progress=progress,
+    )
