@@ -17,7 +17,7 @@ from simic.growth.networks.hosts import build_host
 from simic.params import Host
 from simic.training.learned import CARD_FILE, Learned
 
-# Of a host for tables: its seeds compare each column with each.
+# A host for tables takes no more: its seeds compare all pairs of columns.
 MOST_COLUMNS = 256
 # A folder for each suite.
 PUBLISHED = Path(__file__).parents[1] / "published"
@@ -27,7 +27,7 @@ class Publication(Frozen):
     """The key ``published`` in policy.json of a published controller."""
 
     suite: str
-    # Of the tasks it was trained on.
+    # Shape of a sample of the tasks it was trained on.
     sample_shape: tuple[int, ...]
 
 

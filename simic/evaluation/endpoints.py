@@ -15,11 +15,11 @@ ORACLE_TASK = "oracle per task"
 # Hand rules that look at every host, the better known first.
 TUNED = "tuned_rule"
 PATIENT = "patient"
-# As a result names them.
+# Names of policies for a reader.
 PPO = "PPO"
 ALL_AT_ONCE = "all modules at once"
 RULES = {TUNED: "tuned hand rule", PATIENT: "untuned hand rule"}
-# Trainings of the random search beside them.
+# How many trainings the random search has that is shown beside policies.
 SEARCH = 8
 # What decides how hosts grow and are trained, whoever controls them.
 SETTINGS = (

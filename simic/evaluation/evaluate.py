@@ -35,7 +35,7 @@ from simic.training.checkpoint import Checkpoint
 Actors = Callable[[GrowthEnv], Mapping[str, Actor]]
 Scores = dict[str, result.PerSeed]  # by policy
 
-# Hosts that won most, and as many that lost most.
+# So many hosts that won most are shown, and as many that lost most.
 SHOWN = 3
 COUNTS = ("flops_per_sample", "training_flops", "validation_flops", "germinated", "fossilized", "pruned", "rollbacks")
 

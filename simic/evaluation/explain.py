@@ -29,16 +29,16 @@ from simic.params import Runtime
 from simic.training.checkpoint import Checkpoint
 from simic.training.learned import Learned, LearnedActor
 
-# Of choices, and of what a decision hangs on.
+# How many choices are listed, and how many inputs that a decision hangs on.
 MOST_LINES = 6
 OTHER_EPISODE = "The last bits of a host depend on its company: this is not the evaluation's own episode."
 
-# The largest first.
+# Descriptions with their numbers, the largest first.
 Ranked = list[tuple[str, float]]
 
 
 class Witness(LearnedActor):
-    """Plays greedily, and keeps what the policy remembered when it came to ``step`` (from 0)."""
+    """Play greedily, and keep the memory that the policy had before ``step`` (from 0)."""
 
     def __init__(self, learned: Learned, step: int) -> None:
         super().__init__(learned.policy, learned.normalizers, greedy=True)
@@ -85,10 +85,10 @@ def explain(
     # Play the host's episode again, in this process.
     held_out = load_held_out(prepared, device)
     hosts = Hosts(torch.tensor([evaluation.rows[host]]), torch.tensor([host]), EVALUATION_ITERATION)
-    alone = runtime.model_copy(update={"processes": 1})
+    one_process = runtime.model_copy(update={"processes": 1})
     splits = (held_out.train, held_out.val)
     witness = Witness(learned, step - 1)
-    with closing(open_env(learned.train, evaluation.rng_seed, alone, splits, hosts.ids, device)) as env:
+    with closing(open_env(learned.train, evaluation.rng_seed, one_process, splits, hosts.ids, device)) as env:
         turns = play_together(env, [witness], hosts, evaluation.episode_steps)
     turn = turns[step - 1]
     if not bool(turn.situation.alive[0]):

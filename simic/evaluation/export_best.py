@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 FLOORS = "floors.json"
 MOST_NAMES = 20
-# Points; far below one sample of any split.
+# Decimals of points: far below one sample of any split.
 ACCURACY_DIGITS = 3
 
 
@@ -57,9 +57,9 @@ class Account:
 
     grown_by: str  # who decided
     floors: "Floors | None" = None
-    # On the data.
+    # What was done to the data.
     notes: Sequence[str] = ()
-    # To write beside the network, by name.
+    # Texts to write beside the network, by name of the file.
     files: Mapping[str, str] = field(default_factory=dict)
 
 

@@ -17,7 +17,6 @@ from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import log_loss
 
-from simic.data.bank import SPLITS
 from simic.data.batches import HeldOut
 from simic.envs.growth_env import GrowthEnv
 from simic.evaluation.page import markdown
@@ -44,7 +43,7 @@ STRENGTHS = (0.01, 0.1, 1.0, 10.0)
 MOST_ITERATIONS = 300
 # Rows × columns × classes that scikit-learn's models are fitted to.
 MOST_VALUES = 20_000_000
-# A class with less than so many times the samples of another.
+# Classes are uneven when one has less than so many times the samples of another.
 UNEVEN = 0.5
 
 
@@ -54,7 +53,7 @@ class Samples:
 
     # Standardised features [N, D].
     x: NDArray[np.float32]
-    # What they were made of.
+    # What the features were made of.
     raw: NDArray[np.generic]
     y: NDArray[np.int64]
 
@@ -67,7 +66,7 @@ class Contender:
     correct: NDArray[np.bool_]  # [N]
     size: int
     seconds: float
-    # Of size; empty: parameters.
+    # Unit of the size; empty: parameters.
     unit: str = ""
     # Accuracy of all networks that were trained.
     mean_pct: float | None = None
@@ -88,7 +87,7 @@ class FloorRow(Frozen):
 
     name: str
     accuracy_pct: float
-    # None where classes are even.
+    # Every class counts as much; None where classes are even.
     balanced_pct: float | None
     mean_pct: float | None
     size: str
@@ -224,7 +223,9 @@ def _rows_to_fit(samples: Samples, classes: int) -> tuple[slice, str]:
 
 def _fit_logistic(samples: dict[str, Samples], classes: int) -> Contender:
     start = time.perf_counter()
-    train, val, test = (samples[split] for split in SPLITS)
+    train = samples["train"]
+    val = samples["val"]
+    test = samples["test"]
     rows, note = _rows_to_fit(train, classes)
 
     def loss(model: LogisticRegression) -> float:  # not accuracy: of a few samples many strengths would be equal

@@ -28,7 +28,7 @@ from simic.progress import Progress
 
 PREDICT = "predict.py"
 ROWS_AT_ONCE = 1024
-# A namespace of its own: hosts that no training or evaluation episode has seen.
+# Hosts that no training or evaluation episode has seen.
 GROW_ITERATION = 1 << 42
 
 

@@ -29,9 +29,9 @@ from simic.training.machine import Machine, describe
 
 RANDOM = "random"
 PEER = "peer"
-# Of headroom.json and evaluation.json.
+# The schema of headroom.json and evaluation.json.
 SCHEMA = "gym 3"
-# Episodes of each trained policy whose actions are recorded.
+# Episodes of every trained policy whose actions are recorded.
 RECORDED = 5
 ENDPOINT = "mean undiscounted return of learned, greedy, one training: in episodes of seeds that training never saw"
 
@@ -51,7 +51,7 @@ class GymHeadroom(Frozen):
     rng_seed: int
     eval_seeds: int
     policies: dict[str, Scores]
-    # What it is and how long it learned, or why nobody did.
+    # What the peer is and how long it learned, or why there is none.
     peer: str
 
 
@@ -59,7 +59,7 @@ class GymResult(Frozen):
     """One policy on all evaluation seeds."""
 
     mean_return: Interval
-    # From 10 seeds on.
+    # Of the interquartile mean, from 10 seeds on.
     iqm_return: Interval | None
     mean_length: float
     per_seed: Scores
@@ -72,9 +72,9 @@ class GymEvaluation(Frozen):
     primary_endpoint: str = ENDPOINT
     checkpoint: str
     checkpoint_iteration: int
-    # That played; its group are the environments side by side.
+    # The machine that played; its group are the environments side by side.
     machine: Machine
-    # That its training took.
+    # Steps of environments that training took.
     env_steps: int
     data_sha256: str
     rng_seed: int

@@ -19,16 +19,16 @@ from simic.envs.gym_env import AnyGym, open_gym
 from simic.errors import SimicError
 from simic.params import Params
 
-# Side by side.
+# Environments side by side.
 ENVS = 8
-# Of a rollout, as by default.
+# Rows of a rollout, as by the library's default.
 ROWS = 2048
 
 
 class PeerEnv(VecEnv):
     """Show environments to Stable-Baselines3: flat observations, choices counted from 0, masks of all heads."""
 
-    # Sb3 warns without it.
+    # Stable-Baselines3 warns without it.
     render_mode = None
 
     def __init__(self, env: AnyGym) -> None:

@@ -49,7 +49,7 @@ from simic.progress import Progress
 from simic.training import worker_layout
 from simic.training.growth_task import VALIDATION_ITERATION
 
-# A namespace of its own: hosts that no training or evaluation episode has seen.
+# Hosts that no training or evaluation episode has seen.
 SEARCH_ITERATION = 1 << 43
 
 
@@ -135,14 +135,14 @@ def measure_tasks(
     """Measure tasks of one width; the reports, by length of the episodes, have no standings yet."""
     params = common.params
     held_out = setup.held_out
-    played = {length: play_rules(common, setup, length) for length in lengths}
+    rules = {length: play_rules(common, setup, length) for length in lengths}
     # Hosts that choose and hosts that score, all at once.
     hosts = Hosts(setup.tasks.repeat(2), torch.arange(2 * len(setup.tasks)), EVALUATION_ITERATION)
     splits = held_out.train, held_out.val
     of_hosts = partial(progress, "schedules, held-out tasks")
     tables = grids(params, splits, held_out.test, hosts, common.schedules, common.device, lengths, of_hosts)
     static = static_baselines(params, held_out, setup.tasks, common.device, lengths)
-    return {length: report(common, setup, length, tables[length], played[length], static[length]) for length in lengths}
+    return {length: report(common, setup, length, tables[length], rules[length], static[length]) for length in lengths}
 
 
 def play_rules(common: Common, setup: EvaluationSetup, length: int) -> dict[str, tuple[PerSeed, Actions]]:
@@ -184,7 +184,7 @@ def report(
     setup: EvaluationSetup,
     length: int,
     tables: Grid,
-    played: Mapping[str, tuple[PerSeed, Actions]],
+    rules: Mapping[str, tuple[PerSeed, Actions]],
     static: dict[str, Fixed],
 ) -> HeadroomReport:
     """Put the measurements on the tasks of a setup into one record, still without standings.
@@ -194,7 +194,7 @@ def report(
         setup: the tasks and their hosts.
         length: of the episodes.
         tables: of all schedules, on the hosts that score and then on those that choose.
-        played: scores and actions of the hand rules, by name.
+        rules: scores and actions of the hand rules, by name.
         static: networks that never grew, by name.
     """
     params, host = common.params, setup.env.host
@@ -223,8 +223,8 @@ def report(
         params=rounded(tables.params[:count]),
         flops_per_sample=rounded(tables.flops_per_sample[:count]),
         grid_cost=tables.params.size,
-        policies={name: seeds for name, (seeds, _) in played.items()},
-        actions={name: actions for name, (_, actions) in played.items()},
+        policies={name: seeds for name, (seeds, _) in rules.items()},
+        actions={name: actions for name, (_, actions) in rules.items()},
         tuned=common.rules,
         floors=static,
         standings={},

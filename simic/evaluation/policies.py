@@ -28,7 +28,7 @@ RANDOM = "random_legal"
 
 
 class Static:
-    """Never grows."""
+    """Never grow."""
 
     def start(self, episode: Episode) -> None: ...
 
@@ -37,7 +37,7 @@ class Static:
 
 
 class RandomLegal:
-    """Uniform over legal ops, then over what the op leaves open; keyed by (rng_seed, iteration, env, step)."""
+    """Choose uniformly among legal ops, then among what the op leaves open; the draw is a hash of host and step."""
 
     def __init__(self, spec: ActionSpec) -> None:
         self.spec = spec
@@ -51,10 +51,10 @@ class RandomLegal:
 
 
 class Blind:
-    """Shows an actor the mean features of all living hosts instead of each host's own: what is left is an open loop.
+    """Show an actor the mean features of all living hosts in place of those of a host: it becomes an open loop.
 
-    Masks stay each host's own, so that every decision is possible. Categories have no mean: all hosts are shown the
-    common category of the living ones, or an empty slot where those differ.
+    Masks stay as they are, so that every decision is possible. Categories have no mean: all hosts are shown the common
+    category of the living ones, or an empty slot where those differ.
     """
 
     def __init__(self, actor: Actor) -> None:
@@ -67,17 +67,20 @@ class Blind:
         return self.actor.act(replace(situation, observation=blinded(situation.observation, situation.alive)))
 
 
-def blinded(seen: Observation, alive: Tensor) -> Observation:
-    """Return an observation that is the same for all hosts; masks and privileged columns stay their own."""
-    mean = torch.where(alive[:, None], seen.features, 0.0).sum(dim=0) / alive.sum().clamp(min=1)
-    first = seen.categories[alive.int().argmax()]  # of a living host
-    agree = ((seen.categories == first) | ~alive[:, None]).all(dim=0)
-    categories = torch.where(agree, first, EMPTY)
-    return replace(seen, features=mean.expand_as(seen.features), categories=categories.expand_as(seen.categories))
+def blinded(observation: Observation, alive: Tensor) -> Observation:
+    """Make features and categories the same for all hosts; masks and privileged columns stay as they are."""
+    features = observation.features
+    categories = observation.categories
+    mean = torch.where(alive[:, None], features, 0.0).sum(dim=0) / alive.sum().clamp(min=1)
+    # Where living hosts agree on a category it stays.
+    first_living = categories[alive.int().argmax()]
+    agree = ((categories == first_living) | ~alive[:, None]).all(dim=0)
+    common = torch.where(agree, first_living, EMPTY)
+    return replace(observation, features=mean.expand_as(features), categories=common.expand_as(categories))
 
 
 def _tuned(env: GrowthEnv) -> Actor:
-    """Return the published rule for hosts of this family, whatever the data; SimicError where there is none."""
+    """Play the published rule for hosts of this family, whatever the data; SimicError where there is none."""
     tuned = published_for(env.host.family)
     if tuned is None:
         raise SimicError(f"policy {TUNED}: no rule is tuned for hosts of family {env.host.family}; choose another")
@@ -93,17 +96,28 @@ BASELINES: dict[str, Callable[[GrowthEnv], Actor]] = {
 
 
 def actors(params: Params, env: GrowthEnv, learned: Learned) -> dict[str, Actor]:
-    """Return the policies that ``evaluate.policies`` names, in that order. SimicError when the trained one is for other
-    observations or actions.
+    """Make the policies that ``evaluate.policies`` names, in that order.
+
+    Args:
+        params: those of the run.
+        env: where they play.
+        learned: the trained policy.
+
+    Raises:
+        SimicError: the trained policy is for other observations or actions.
     """
     refuse_other_host(learned, env.host)
-    named = {name: learned.actor(greedy=name != SAMPLED) for name in params.evaluate.policies}
-    return {name: Blind(actor) if name == BLIND else actor for name, actor in named.items()}
+    players: dict[str, Actor] = {}
+    for name in params.evaluate.policies:
+        actor = learned.actor(greedy=name != SAMPLED)
+        players[name] = Blind(actor) if name == BLIND else actor
+    return players
 
 
 def refuse_other_host(learned: Learned, host: HostSpec) -> None:
     """Raise SimicError when the policy was trained for other observations, actions or blueprints than the host's."""
-    kinds, trained = blueprints_of(host.family), learned.train.host
+    kinds = blueprints_of(host.family)
+    trained = learned.train.host
     specs = observation_spec(host.slots, len(kinds)), action_spec(host.slots, len(kinds))
     policy = learned.policy
     if (policy.observation_spec.of_actor, policy.action_spec) == specs and kinds == blueprints_of(trained.family):

@@ -19,7 +19,7 @@ RULES_VERSION = 1
 OUTSIDE = "outside"
 # Names of the trained policy among those evaluated: greedy, sampled, and greedy without what it sees of the host.
 LEARNED, SAMPLED, BLIND = "learned", "learned_sampled", "blind"
-# Of a headroom.
+# Fields of a headroom that are tables.
 TABLES = ("choosing_val_pct", "val_pct", "test_pct", "params", "flops_per_sample")
 PRIMARY_ENDPOINT = (
     "score of learned, greedy, less that of the tuned hand rule, one training each: on the test splits of held-out "
@@ -60,14 +60,14 @@ class PolicyResult(Frozen):
     """One growth policy on all evaluation seeds; means over seeds where no interval is given."""
 
     test_accuracy_pct: Interval
-    # From 10 seeds on.
+    # The interquartile mean, from 10 seeds on.
     test_accuracy_iqm_pct: Interval | None
     val_accuracy_pct: float
     params: float
     flops_per_sample: float
-    # Of all host epochs, forward and backward.
+    # Forward and backward, of all epochs.
     training_flops: float
-    # With every ablation, at most.
+    # An upper bound: with every ablation.
     validation_flops: float
     # Points per 1,000 parameters.
     accuracy_per_kparam: float
@@ -86,11 +86,11 @@ class DecisionCase(Frozen):
     step: int
     op: str
     slot: int
-    # Of the seed it was done to.
+    # The blueprint of the seed that the op concerns.
     blueprint: str | None
     refused_by_gate: int | None
     reward: float
-    # That the policy gave to it; null of a policy that has none.
+    # By the policy; null of a policy without probabilities.
     probability: float | None
 
 
@@ -157,7 +157,7 @@ class TunedRule(Frozen):
     epochs: int = Field(ge=1)
     # Points, on the tasks that it was tuned on; the best of several, so a little too good.
     score: float
-    # That the score is a mean of.
+    # How many hosts the score is a mean of.
     hosts: int
 
     def __str__(self) -> str:
@@ -194,13 +194,13 @@ class Standings(Frozen):
     """All policies on the held-out tasks of one group."""
 
     tasks: int
-    # Of the oracle per task over the best common schedule.
+    # What the oracle per task wins over the best common schedule.
     gap: Interval
     # Mean score with 1, 2, … trainings.
     random_search: tuple[float, ...]
     # The hand rule that the next line is about: the tuned one, where there is one.
     rule: str | None = None
-    # Of the oracle per task over that rule: what is left to learn.
+    # What the oracle per task wins over that rule: what is left to learn.
     rule_gap: Interval | None = None
     policies: dict[str, Standing]
     # Mean score of every policy.
@@ -216,19 +216,19 @@ class HeadroomReport(Frozen):
     schema_version: Literal[6] = HEADROOM_VERSION
     data_sha256: str
     rng_seed: int
-    # Of every episode.
+    # Length of the episodes.
     epochs: int
     host: HostDescription
     max_seeds: int | None
     param_budget: float
     price: float
     tasks: tuple[TaskRow, ...]
-    # The task of each.
+    # The task of every row.
     rows: tuple[int, ...]
     schedules: tuple[str, ...]
     # The schedule that is best on the tasks of training.
     common: int
-    # Host trainings that it took to find it.
+    # Host trainings that its search took.
     common_cost: int
     # [task of training in turn][schedule], on its validation split.
     search_scores: tuple[tuple[float, ...], ...]
@@ -240,7 +240,7 @@ class HeadroomReport(Frozen):
     # Host trainings behind the tables.
     grid_cost: int
     policies: dict[str, PerSeed]
-    # Of the same policies.
+    # Decisions of the same policies.
     actions: dict[str, Actions] = {}
     # The rules that ``tuned_rule`` played.
     tuned: TunedRules | None = None
@@ -308,7 +308,7 @@ class Case(Frozen):
     """One host under the learned policy, and the scores of schedules on the same host."""
 
     row: int
-    # Of its task.
+    # Parameters of the host's task.
     parameters: dict[str, JsonValue]
     score: float
     common: float
@@ -338,9 +338,9 @@ class Evaluation(Frozen):
     primary_endpoint: str = PRIMARY_ENDPOINT
     checkpoint: str
     checkpoint_iteration: int
-    # That played; its group are the rows that were computed together.
+    # The machine that played; its group are the rows that were computed together.
     machine: Machine
-    # Of hosts, that its own training cost.
+    # Host trainings that the policy's training cost.
     controller_trainings: int
     data_sha256: str
     rng_seed: int

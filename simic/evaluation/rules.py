@@ -29,7 +29,7 @@ from simic.growth.life.lifecycle import LIVE_STAGES, in_stages
 from simic.growth.life.vocabulary import Action, Op, Slots, Stage
 from simic.params import Lifecycle, Params
 
-# Slot, index of the blueprint.
+# A slot, and the index of a blueprint.
 Opening = tuple[int, int]
 
 # NAME.json for each setting that was tuned for.
@@ -77,14 +77,15 @@ class HandRule:
 class Managed:
     """Hold the unfinished seed of every host ``[E]``."""
 
-    # Bool: there is such a seed.
+    # Whether there is such a seed, bool.
     busy: Tensor
     slot: Tensor
-    holding: Tensor  # bool
+    # Whether it is in HOLDING, bool.
+    holding: Tensor
     # Epochs in its stage.
     dwell: Tensor
     age: Tensor
-    # Points; NaN where there is no seed.
+    # Points, NaN where there is no seed.
     contribution: Tensor
 
     @classmethod

@@ -42,7 +42,7 @@ NEXT_OP = {
 class Schedule:
     """Say which blueprint germinates in which slot; one seed follows the other."""
 
-    # Of every slot, or NONE.
+    # Index of the blueprint of every slot, or NONE.
     blueprints: tuple[int, ...]
     # When the first seed germinates.
     step: int = 0

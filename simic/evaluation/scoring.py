@@ -32,7 +32,7 @@ from simic.training.learned import LearnedActor
 EVALUATION_ITERATION = 1 << 40
 # Hosts of one population.
 ROWS_AT_ONCE = 128
-# Likewise, of hosts for tables.
+# Hosts of one population that are hosts for tables.
 TABLE_ROWS_AT_ONCE = 1024
 # A training pass costs about three forward passes (Kaplan et al. 2020, §2.1: 6N vs 2N).
 BACKWARD_AND_FORWARD = 3
