@@ -21,6 +21,16 @@ class Wandering(gymnasium.Env):
         return np.array([float(Wandering.episodes)], dtype=np.float32), 1.0, False, False, {}
 
 
+class Drifting(gymnasium.ObservationWrapper):
+    """Shows a number that grows with every observation of all copies, so that nothing repeats itself."""
+
+    observations = 0
+
+    def observation(self, observation):
+        Drifting.observations += 1
+        return observation + np.float32(0.001 * Drifting.observations)
+
+
 class Counting(VectorEnv):
     """A vector environment on tensors: a count that ends an episode at 5, by truncation in the second row."""
 

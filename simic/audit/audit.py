@@ -72,12 +72,14 @@ def growth_sentence(evaluation: Evaluation) -> str:
     learned = standings.policies.get(LEARNED)
     if learned is None:
         return "The learned policy was not evaluated."
-    gain, other = learned.over_common, "the best common schedule"
+    gain = learned.over_common
+    rival = "the best common schedule"
     if learned.over_rule is not None:
-        gain, other = learned.over_rule, f"the {RULES.get(standings.rule or TUNED, 'hand rule')}"
+        gain = learned.over_rule
+        rival = f"the {RULES.get(standings.rule or TUNED, 'hand rule')}"
     place = GROUPS[group] if group == "train" else f"{standings.tasks} {GROUPS[group]}"
     score = f"PPO scores {_interval(learned.score, '.1f')} points on {place}"
-    return f"{score}, {_difference(gain, '.1f')} than {other}."
+    return f"{score}, {_difference(gain, '.1f')} than {rival}."
 
 
 def gym_sentence(evaluation: GymEvaluation) -> str:
@@ -105,14 +107,13 @@ def _difference(gain: Interval, form: str) -> str:
 
 def _record(verdict: Verdict) -> str:
     """Say whether the record is sound."""
-    statuses = {result.check: result.status for result in verdict.of_layer("record")}
-    broken = [check for check, status in statuses.items() if status is Status.FINDING]
-    passed = list(statuses.values()).count(Status.PASS)
-    missing = [check for check, status in statuses.items() if status is Status.NOT_EVALUATED]
-    if broken:
-        return f"The record is not sound: {', '.join(broken)} of {len(statuses)} checks found differences."
+    results = verdict.of_layer("record")
+    checks = {status: [result.check for result in results if result.status is status] for status in Status}
+    if broken := checks[Status.FINDING]:
+        return f"The record is not sound: {', '.join(broken)} of {len(results)} checks found differences."
+    missing = checks[Status.NOT_EVALUATED]
     unknown = f"; {', '.join(missing)} could not be evaluated" if missing else ""
-    return f"The record is sound: {passed} of {len(statuses)} checks hold{unknown}."
+    return f"The record is sound: {len(checks[Status.PASS])} of {len(results)} checks hold{unknown}."
 
 
 def _replay(verdict: Verdict) -> str:

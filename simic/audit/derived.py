@@ -21,8 +21,8 @@ ROUNDING = 1e-9  # relative: sums in the order of another version of a library
 
 def derived_headroom(headroom: HeadroomReport) -> HeadroomReport:
     """Derive the standings of a headroom again from its tables."""
-    others = {name: derived_headroom(other) for name, other in headroom.others.items()}
-    return headroom.model_copy(update={"standings": endpoints.standings(headroom, {}), "others": others})
+    lengths = {name: derived_headroom(report) for name, report in headroom.others.items()}
+    return headroom.model_copy(update={"standings": endpoints.standings(headroom, {}), "others": lengths})
 
 
 def derived_evaluation(evaluation: Evaluation, headroom: HeadroomReport) -> Evaluation:
@@ -30,9 +30,9 @@ def derived_evaluation(evaluation: Evaluation, headroom: HeadroomReport) -> Eval
     seeds = {name: policy.per_seed for name, policy in evaluation.policies.items()}
     trained = {name: values for name, values in seeds.items() if name not in headroom.policies}
     accuracies = {name: values.test_accuracy_pct for name, values in seeds.items()}
-    others = {
-        name: other.model_copy(update={"standings": endpoints.standings(headroom.others[name], other.per_seed)})
-        for name, other in evaluation.others.items()
+    lengths = {
+        name: result.model_copy(update={"standings": endpoints.standings(headroom.others[name], result.per_seed)})
+        for name, result in evaluation.others.items()
     }
     changes = {
         "policies": {
@@ -40,7 +40,7 @@ def derived_evaluation(evaluation: Evaluation, headroom: HeadroomReport) -> Eval
         },
         "comparisons": _compare_again(accuracies, evaluation),
         "standings": endpoints.standings(headroom, {**trained, **evaluation.static_final}),
-        "others": others,
+        "others": lengths,
         "cases": tuple(_derived_case(case, evaluation, headroom) for case in evaluation.cases),
     }
     return evaluation.model_copy(update=changes)

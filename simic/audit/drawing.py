@@ -78,8 +78,9 @@ class Panel(NamedTuple):
 
 def panel(name: str, title: str, description: str, figure: Figure) -> Panel:
     """Render a figure that was drawn in the report's style."""
-    said, rendered = printable(description), render(figure)
-    return Panel(name, said, Markup(svg_element(rendered, name, title, said)), svg_file(rendered))
+    rendered = render(figure)
+    text = printable(description)
+    return Panel(name, text, Markup(svg_element(rendered, name, title, text)), svg_file(rendered))
 
 
 def render(figure: Figure) -> str:

@@ -4,7 +4,7 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import matplotlib
 import numpy as np
@@ -102,7 +102,7 @@ def drawings(run: RunRecord, sound: bool = True) -> dict[str, Drawn]:
     cases = run.evaluation.cases if run.evaluation else ()
     drawn |= {f"timeline-{number}": timeline_figure(case) for number, case in enumerate(cases)}
     drawn["cost"] = _cost(run)
-    return {name: each for name, each in drawn.items() if each is not None}
+    return {name: figure for name, figure in drawn.items() if figure is not None}
 
 
 def policy_look(name: str) -> tuple[str, str, str]:
@@ -117,7 +117,9 @@ def validations(run: RunRecord) -> list[ValidationPoint]:
     best = run.updates.column("best_iteration")[-1]
     scores = zip(run.updates.column("iteration") + 1, run.updates.column("validation_accuracy"), strict=True)
     return [
-        ValidationPoint(int(done), float(score), bool(done == best)) for done, score in scores if np.isfinite(score)
+        ValidationPoint(int(iterations), float(score), bool(iterations == best))
+        for iterations, score in scores
+        if np.isfinite(score)
     ]
 
 
@@ -142,56 +144,58 @@ def _learning(run: RunRecord) -> Drawn | None:
     """Draw what episodes reach per iteration: mean, middle half and range over hosts, with floors; and validations, a
     ring around the one that chose the best checkpoint.
     """
-    gym = run.params.prepare.is_gym
+    is_gym = run.params.prepare.is_gym
     if not len(run.episodes):
         return None
-    reached = run.episodes.column("return" if gym else "committed_accuracy")
-    some = np.isfinite(reached).any(axis=1)  # of a Gymnasium environment: where an episode ended
-    if not some.any():
+    values = run.episodes.column("return" if is_gym else "committed_accuracy")
+    measured = np.isfinite(values).any(axis=1)  # of a Gymnasium environment: where an episode ended
+    if not measured.any():
         return None
-    iterations, reached = run.episodes.column("iteration")[some] + 1.0, reached[some]
-    low, q1, q3, high = np.nanquantile(reached, [0.0, 0.25, 0.75, 1.0], axis=1)
-    mean, floors, played = np.nanmean(reached, axis=1), _floors(run), validations(run)
+    iterations = run.episodes.column("iteration")[measured] + 1.0
+    low, q1, q3, high = np.nanquantile(values[measured], [0.0, 0.25, 0.75, 1.0], axis=1)
+    mean = np.nanmean(values[measured], axis=1)
+    # Training.
     figure, [plot] = new_figure(3.2)
     plot.fill_between(iterations, low, high, color=BLUE, alpha=0.14, linewidth=0)
     plot.fill_between(iterations, q1, q3, color=BLUE, alpha=0.28, linewidth=0)
-    used = plot.plot(iterations, mean, color=BLUE, marker="o", markersize=3, label="this run, mean")
+    handles = plot.plot(iterations, mean, color=BLUE, marker="o", markersize=3, label="this run, mean")
+    # What it has to pass.
+    floors = _floors(run)
     for style, (name, value) in zip(("--", "-.", ":", (0, (5, 1, 1, 1, 1, 1))), floors.items(), strict=False):
         label, colour, _ = policy_look(name)
-        used.append(plot.axhline(value, color=colour, linestyle=style, linewidth=1.3, label=label))
-    plot.plot([each.iterations for each in played], [each.score for each in played], "D", color=INK, markersize=5)
-    for each in played:
-        if each.best:
-            plot.plot([each.iterations], [each.score], "o", color=INK, markersize=11, markerfacecolor="none")
-    if gym:
-        _axis(plot, "Return of episodes that ended", "iteration", "return")
+        handles.append(plot.axhline(value, color=colour, linestyle=style, linewidth=1.3, label=label))
+    # Validations.
+    points = validations(run)
+    plot.plot([point.iterations for point in points], [point.score for point in points], "D", color=INK, markersize=5)
+    for point in points:
+        if point.best:
+            plot.plot([point.iterations], [point.score], "o", color=INK, markersize=11, markerfacecolor="none")
+    # Words.
+    if is_gym:
         title = "Return per iteration"
-        said = (
-            f"Mean over environments from {mean[0]:.4g} in the first to {mean[-1]:.4g} in the last iteration; dark "
-            "band: middle half, light band: all. Diamonds: greedy validation; the ring is on the one that chose the "
-            "checkpoint."
-        )
+        _axis(plot, "Return of episodes that ended", "iteration", "return")
     else:
+        title = "Committed validation accuracy per iteration"
         across = f"iteration ({run.params.train.envs:,} host trainings each)"
         _axis(plot, "Committed validation accuracy", across, "accuracy (points)")
-        title = "Committed validation accuracy per iteration"
-        levels = ", ".join(f"{policy_look(name)[0]} {value:.1f}" for name, value in floors.items())
-        said = (
-            f"Mean over hosts from {mean[0]:.1f} in the first to {mean[-1]:.1f} points in the last iteration, best "
-            f"{mean.max():.1f}; dark band: middle half of the hosts, light band: all. "
-            f"Lines: {levels or 'no baselines'}."
-        )
-        if played:
-            said += " Diamonds: score of the validation episodes; the ring is on the one that chose the checkpoint."
-    legend_below(figure, used)
-    return Drawn(title, said, figure)
+    form = ".4g" if is_gym else ".1f"
+    levels = _listed({policy_look(name)[0]: value for name, value in floors.items()}, form)
+    description = (
+        f"Mean over {'environments' if is_gym else 'hosts'} from {mean[0]:{form}} in the first to {mean[-1]:{form}} in "
+        f"the last iteration, best {mean.max():{form}}; dark band: middle half, light band: all. "
+        f"Lines: {levels or 'no baselines'}."
+    )
+    if points:
+        description += " Diamonds: score of the validation episodes; the ring is on the one that chose the checkpoint."
+    legend_below(figure, handles)
+    return Drawn(title, description, figure)
 
 
 def _floors(run: RunRecord) -> dict[str, float]:
     """Return what PPO has to pass: scores on the validation tasks, or without these on the held-out hosts."""
     if run.gym is not None:
-        played = run.gym.policies
-        return {name: played[name].mean_return.estimate for name in GYM_FLOORS if name in played}
+        policies = run.gym.policies
+        return {name: policies[name].mean_return.estimate for name in GYM_FLOORS if name in policies}
     if run.headroom is not None and run.headroom.validation:
         return {COMMON if name == "common" else name: value for name, value in run.headroom.validation.items()}
     policies = run.evaluation.policies.items() if run.evaluation else ()
@@ -204,7 +208,9 @@ def _floors(run: RunRecord) -> dict[str, float]:
 def timeline_figure(case: Case) -> Drawn:
     """Draw slots × steps with stages and decisions above, live and committed accuracy below, on one time axis."""
     timeline = case.timeline
-    slots, steps = len(timeline.stages[0]), np.arange(len(timeline.stages)) + 1
+    slots = len(timeline.stages[0])
+    steps = np.arange(len(timeline.stages)) + 1
+    # Slots.
     figure, [lanes, accuracy] = new_figure(2.9 + 0.42 * slots, [0.42 * slots + 0.3, 2.0])
     stages = np.array(timeline.stages)
     for slot in range(slots):
@@ -212,32 +218,35 @@ def timeline_figure(case: Case) -> Drawn:
         for start, stop in pairwise([0, *edges.tolist(), len(stages)]):
             if stages[start, slot] != Stage.DORMANT:
                 _lane(lanes, slot, start, stop, timeline)
-    used = _decisions(lanes, timeline)
+    handles = _decisions(lanes, timeline)
     lanes.set_yticks(range(slots), [f"slot {k}" for k in range(slots)])
     lanes.set_ylim(slots - 0.45, -0.75)
     lanes.set_title("Stages after each step, decisions above")
     lanes.tick_params(axis="x", labelbottom=False, length=0)
     lanes.spines["bottom"].set_visible(False)
+    # Accuracies.
     live, committed = (
         np.array([np.nan if value is None else value for value in values])
         for values in (timeline.live_accuracy_pct, timeline.committed_accuracy_pct)
     )
-    used += accuracy.plot(steps, live, color=ORANGE, linestyle="--", linewidth=1.4, zorder=3, label="live")
-    used += accuracy.plot(steps, committed, color=BLUE, label="committed")
+    handles += accuracy.plot(steps, live, color=ORANGE, linestyle="--", linewidth=1.4, zorder=3, label="live")
+    handles += accuracy.plot(steps, committed, color=BLUE, label="committed")
     _axis(accuracy, "Validation accuracy", "step (host epoch)", "accuracy (points)")
+    # Rollbacks, through both plots.
     for step in timeline.rollback_steps:
         for plot in (lanes, accuracy):
             plot.axvline(step + 1, color=RED, linewidth=1.2, zorder=1.5)
     if timeline.rollback_steps:
-        used.append(Line2D([], [], color=RED, linewidth=1.2, label="rollback"))
+        handles.append(Line2D([], [], color=RED, linewidth=1.2, label="rollback"))
+    # Legend and words.
     lanes.set_xlim(0.3, len(steps) + 0.7)
     square = {"marker": "s", "linestyle": "none", "markersize": 8}
     present = {stage: look for stage, look in STAGES.items() if (stages == stage).any()}
     for stage, (fill, _, letter) in present.items():
-        used.append(Line2D([], [], color=fill, label=f"{letter} {stage.name.lower()}", **square))
-    legend_below(figure, used, columns=4)
-    said = "; ".join(f"step {d.step + 1} {d.op.lower()} slot {d.slot}" for d in timeline.decisions)
-    return Drawn(f"How the host {'won' if case.gain > 0 else 'lost'}", said or "No decision.", figure)
+        handles.append(Line2D([], [], color=fill, label=f"{letter} {stage.name.lower()}", **square))
+    legend_below(figure, handles, columns=4)
+    decisions = "; ".join(f"step {d.step + 1} {d.op.lower()} slot {d.slot}" for d in timeline.decisions)
+    return Drawn(f"How the host {'won' if case.gain > 0 else 'lost'}", decisions or "No decision.", figure)
 
 
 def _lane(plot: Axes, slot: int, start: int, stop: int, timeline: Timeline) -> None:
@@ -247,13 +256,13 @@ def _lane(plot: Axes, slot: int, start: int, stop: int, timeline: Timeline) -> N
     blueprint = timeline.blueprints[start][slot]
     room = (stop - start) / len(timeline.stages) * LANE_LETTERS
     texts = ([f"{letter} {printable(blueprint)}"] if blueprint is not None else []) + [letter]
-    text = next((each for each in texts if len(each) <= room), "")
+    text = next((text for text in texts if len(text) <= room), "")
     plot.text((start + stop) / 2 + 0.5, slot, text, ha="center", va="center", fontsize=7.5, color=ink)
 
 
 def _decisions(plot: Axes, timeline: Timeline) -> list[Line2D]:
     """Draw markers above the lanes, hollow where a gate refused; return the legend's entries."""
-    used: dict[str, Line2D] = {}
+    handles: dict[str, Line2D] = {}
     for decision in timeline.decisions:
         marker, label = DECISION_MARKERS[decision.op]
         refused = decision.refused_by_gate is not None
@@ -261,8 +270,8 @@ def _decisions(plot: Axes, timeline: Timeline) -> list[Line2D]:
         key = "refused by a gate" if refused else label
         style = {"marker": marker, "color": INK, "markerfacecolor": face, "markersize": 5, "linestyle": "none"}
         plot.plot([decision.step + 1], [decision.slot - 0.4], clip_on=False, **style)
-        used.setdefault(key, Line2D([], [], label=key, **style))
-    return list(used.values())
+        handles.setdefault(key, Line2D([], [], label=key, **style))
+    return list(handles.values())
 
 
 # --- evaluation ------------------------------------------------------------------------------------------------------
@@ -288,28 +297,28 @@ def _returns(run: RunRecord) -> Drawn | None:
     looks = {name: policy_look(name) for name in reversed(means)}
     _intervals(plot, [(label, means[name], colour) for name, (label, colour, _) in looks.items()], ".4g")
     _axis(plot, "Mean return", "return", "")
-    said = ", ".join(f"{name} {x.estimate:.4g} [{x.low:.4g}, {x.high:.4g}]" for name, x in means.items())
+    returns = ", ".join(f"{name} {x.estimate:.4g} [{x.low:.4g}, {x.high:.4g}]" for name, x in means.items())
     title = f"Return in {run.gym.eval_seeds} fresh episodes"
-    return Drawn(title, f"{said}. Intervals: 95 % over episodes.", figure)
+    return Drawn(title, f"{returns}. Intervals: 95 % over episodes.", figure)
 
 
 def _result(run: RunRecord) -> Drawn | None:
     """Draw for each group of tasks the score of PPO and of those beside it, with intervals, the lowest first."""
     if run.evaluation is None or LEARNED not in run.evaluation.policies:
         return None
-    scores = {group: compared(found) for group, found in run.evaluation.standings.items()}
+    scores = {group: compared(standings) for group, standings in run.evaluation.standings.items()}
     heights = [*map(len, scores.values())]
     figure, axes = new_figure(0.6 + sum(0.35 + 0.24 * rows for rows in heights), heights)
     for plot, (group, of_group) in zip(axes, scores.items(), strict=True):
-        placed = sorted(of_group.items(), key=lambda each: each[1].estimate)
+        placed = sorted(of_group.items(), key=lambda row: row[1].estimate)
         _intervals(plot, [(name, score, RESULT_COLOURS.get(name, GREY)) for name, score in placed], ".1f")
         _axis(plot, f"{GROUPS[group].capitalize()} ({run.evaluation.standings[group].tasks})", "", "", grid="x")
     axes[-1].set_xlabel("score on test splits (points)")
-    said = [
+    sentences = [
         f"{GROUPS[group].capitalize()}: {_listed({name: x.estimate for name, x in of_group.items()}, '.1f')}"
         for group, of_group in scores.items()
     ]
-    return Drawn("PPO beside those it is compared with", f"Intervals: 95 % over tasks. {'. '.join(said)}.", figure)
+    return Drawn("PPO beside those it is compared with", f"Intervals: 95 % over tasks. {'. '.join(sentences)}.", figure)
 
 
 # --- what is grown, and at what cost -------------------------------------------------------------------------------
@@ -379,7 +388,7 @@ def _cost(run: RunRecord) -> Drawn | None:
         interval = policy.test_accuracy_pct
         label, colour, marker = policy_look(name)
         size = 4.0 + 8.0 * float(np.sqrt(policy.training_flops / largest)) if largest else 7.0
-        look = {"color": colour, "marker": marker, "linestyle": "none"}
+        look: dict[str, Any] = {"color": colour, "marker": marker, "linestyle": "none"}
         handles.append(Line2D([], [], label=label + (" *" if name in front else ""), markersize=7, **look))
         error = [[interval.estimate - interval.low], [interval.high - interval.estimate]]
         plot.errorbar(policy.params, interval.estimate, yerr=error, elinewidth=1.2, capsize=2, markersize=size, **look)

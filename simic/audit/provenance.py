@@ -91,7 +91,8 @@ def trace(tree: params.Params, root: Path) -> tuple[Provenance, dict[str, Checkp
         if checkpoints[name].manifest.params_sha256 != trained:
             broken.append(f"checkpoints/{name}: was trained with params that differ from params.yaml")
     manifest = next(reversed(checkpoints.values())).manifest if checkpoints else None
-    versions, hardware = {}, {}
+    versions: dict[str, str] = {}
+    hardware: dict[str, str] = {}
     if manifest is not None:
         machine = manifest.machine
         versions = {"python": machine.python, **machine.libraries}
@@ -100,7 +101,9 @@ def trace(tree: params.Params, root: Path) -> tuple[Provenance, dict[str, Checkp
     provenance = Provenance(
         params_sha256=manifest.params_sha256 if manifest else None,
         data_sha256=manifest.data_sha256 if manifest else None,
-        checkpoint_sha256={name: kept.manifest.sha256[checkpoint.STATE_FILE] for name, kept in checkpoints.items()},
+        checkpoint_sha256={
+            name: published.manifest.sha256[checkpoint.STATE_FILE] for name, published in checkpoints.items()
+        },
         state_chain=str(manifest.scalars["chain"]) if manifest else None,
         origin=Origin.read(root / "telemetry" / starts.RUN_FILE),
         versions=versions,

@@ -43,7 +43,7 @@ class Table:
 
     def resolved(self, name: str) -> str:
         """Return the name of a column; of a group of nested ones that of the first."""
-        return next((own for own in self.columns if own.startswith(f"{name}.")), name)
+        return next((column for column in self.columns if column.startswith(f"{name}.")), name)
 
     def column(self, name: str) -> Array:
         """Return one column; KeyError when it is not there (checks state their needs)."""
@@ -96,7 +96,7 @@ class Table:
         """Return a table of recorded rows, all of one kind; metrics under their own names."""
         values = [{**vars(row), **getattr(row, "metrics", {})} for row in rows]
         names = [name for name in (values[0] if values else ()) if name != "metrics"]
-        return cls({_dotted(name): _plain([each[name] for each in values]) for name in names})
+        return cls({_dotted(name): _plain([row[name] for row in values]) for name in names})
 
     @classmethod
     def of_steps(cls, iteration: int, steps: Columns) -> Self:
@@ -215,10 +215,10 @@ class RunRecord:
 def _good_growth(evaluation: Evaluation) -> str:
     """Say so where the policy beats chance, and neither a rule nor the best constant schedule beats it."""
     over_random = evaluation.comparison(LEARNED, RANDOM_GROWTH)
-    standing = next(iter(evaluation.standings.values())).policies.get(LEARNED)
-    if over_random is None or standing is None or over_random.difference.low <= 0:
+    learned = next(iter(evaluation.standings.values())).policies.get(LEARNED)
+    if over_random is None or learned is None or over_random.difference.low <= 0:
         return ""
-    gains = [gain for gain in (standing.over_rule, standing.over_common) if gain is not None]
+    gains = [gain for gain in (learned.over_rule, learned.over_common) if gain is not None]
     if any(gain.high < 0 for gain in gains):
         return ""
     return "the policy is better than chance and not worse than rule and best constant schedule"

@@ -236,12 +236,12 @@ def replay_episodes(params: Params, files: RunFiles, evaluated_on: Machine, seed
     learned = _learned(params, files, evaluated_on, machine.configure(params.runtime))
     values: Values = {}
     for name in params.evaluate.policies:
-        played = _play(
+        episodes = _play(
             params, seeds, lambda env, name=name: gym_evaluation.trained(learned, env, name, params.rng_seed)
         )
-        values[f"{name}.returns"] = np.array(played.returns)
-        values[f"{name}.lengths"] = np.array(played.lengths)
-        values[f"{name}.actions"] = _joined(gym_evaluation.as_text(played.actions)[: _recorded(seeds)])
+        values[f"{name}.returns"] = np.array(episodes.returns)
+        values[f"{name}.lengths"] = np.array(episodes.lengths)
+        values[f"{name}.actions"] = _joined(gym_evaluation.as_text(episodes.actions)[: _recorded(seeds)])
     return values
 
 
@@ -272,26 +272,24 @@ def environment_repeats(params: Params, files: RunFiles) -> bool:
     """Tell whether the environment observes and pays the same where equal actions are taken from equal seeds."""
     learned = Learned.of(checkpoint.read_published(files.checkpoints, params.evaluate.checkpoint))
     seeds = range(min(params.train.envs, params.evaluate.eval_seeds))
-    actions: list[Tensor] = []
-    observations: tuple[list[bytes], list[bytes]] = [], []
 
-    def policy(env: AnyGym) -> Decide:
-        decide = gym_evaluation.trained(learned, env, LEARNED, params.rng_seed)
+    def watch(player: Callable[[AnyGym], Decide]) -> tuple[list[bytes], list[Tensor], list[float]]:
+        observations: list[bytes] = []
+        actions: list[Tensor] = []
 
-        def act(observation: Observation, starts: Tensor, step: int) -> Tensor:
-            observations[0].append(observation.features.numpy(force=True).tobytes())
-            actions.append(decide(observation, starts, step))
-            return actions[-1]
+        def watched(env: AnyGym) -> Decide:
+            decide = player(env)
 
-        return act
+            def act(observation: Observation, starts: Tensor, step: int) -> Tensor:
+                observations.append(observation.features.numpy(force=True).tobytes())
+                actions.append(decide(observation, starts, step))
+                return actions[-1]
 
-    def repetition(env: AnyGym) -> Decide:
-        def act(observation: Observation, starts: Tensor, step: int) -> Tensor:
-            observations[1].append(observation.features.numpy(force=True).tobytes())
-            return actions[min(step, len(actions) - 1)]
+            return act
 
-        return act
+        return observations, actions, _play(params, seeds, watched).returns
 
-    first = _play(params, seeds, policy)
-    again = _play(params, seeds, repetition)
-    return (first.returns, observations[0]) == (again.returns, observations[1])
+    observations, actions, returns = watch(lambda env: gym_evaluation.trained(learned, env, LEARNED, params.rng_seed))
+    # The same actions again, the final one where an episode has become longer.
+    repetition = watch(lambda env: lambda observation, starts, step: actions[min(step, len(actions) - 1)])
+    return repetition[0] == observations and repetition[2] == returns

@@ -160,7 +160,7 @@ def _outcome(run: RunRecord, verdict: Verdict) -> str:
     if verdict.unsound or (run.gym is None and run.evaluation is None):
         return "withheld"
     if run.gym is not None:
-        over = next((each.difference for each in run.gym.comparisons if each.second == RANDOM), None)
+        over = next((pair.difference for pair in run.gym.comparisons if pair.second == RANDOM), None)
     else:
         assert run.evaluation is not None  # the other kind of run
         learned = next(iter(run.evaluation.standings.values())).policies.get(LEARNED)
@@ -173,12 +173,12 @@ def _outcome(run: RunRecord, verdict: Verdict) -> str:
 def _by_length(evaluation: Evaluation) -> list[dict[str, object]]:
     """Return rows of the learned policy beside the hand rule by length of episodes and group, the shortest first."""
     lengths = [(evaluation.episode_steps, evaluation.standings)]
-    lengths += [(other.epochs, other.standings) for other in evaluation.others.values()]
+    lengths += [(result.epochs, result.standings) for result in evaluation.others.values()]
     rows: list[dict[str, object]] = []
-    for epochs, standings in sorted(lengths, key=lambda each: each[0]):
+    for epochs, standings in sorted(lengths, key=lambda length: length[0]):
         for group, of_group in standings.items():
-            named = {"learned": LEARNED, "rule": of_group.rule, "common": COMMON, "oracle": ORACLE_TASK}
-            scores = {key: of_group.policies.get(name or "") for key, name in named.items()}
+            names = {"learned": LEARNED, "rule": of_group.rule, "common": COMMON, "oracle": ORACLE_TASK}
+            scores = {column: of_group.policies.get(name or "") for column, name in names.items()}
             if scores["learned"] is not None:
                 rows.append({"epochs": epochs, "group": group, "tasks": of_group.tasks, **scores})
     return rows if len(lengths) > 1 else []
@@ -210,9 +210,9 @@ def cell(value: object) -> str:
 
 def _sealed(provenance: Provenance | None) -> Params | None:
     """Return the params that the stages sealed; None where they are not valid."""
-    known = {} if provenance is None else {key: value for key, value in provenance.params.items() if "." not in key}
+    parts = {} if provenance is None else {key: value for key, value in provenance.params.items() if "." not in key}
     try:
-        return Params.model_validate(known) if known else None
+        return Params.model_validate(parts) if parts else None
     except ValidationError:  # a seal that was edited, which X6 says
         return None
 
@@ -221,7 +221,8 @@ def _about(params: Params | None) -> str:
     """Return task, host, reward and seed in one line."""
     if params is None:
         return "params not recorded"
-    prepare, train = params.prepare, params.train
+    prepare = params.prepare
+    train = params.train
     if prepare.is_gym:
         return f"environment {prepare.gym.id} · rng_seed {params.rng_seed}"
     task = f"suite {prepare.suite.name}" if prepare.task == "suite" else f"task {prepare.task}"

@@ -18,7 +18,7 @@ from simic.envs.gym_env import VALIDATION, AnyGym, describe, open_gym
 from simic.errors import SimicError
 from simic.params import Params
 from simic.safe_read import read_file
-from simic.telemetry.columns import ACTIONS, DECIDED, EVENTS, GYM, Columns, EventColumns
+from simic.telemetry.columns import ACTIONS, DECIDED, EVENTS, GYM, Array, Columns, EventColumns
 from simic.telemetry.rows import FindingRow
 from simic.training.task import RolloutColumns, RolloutRecorder, Task
 
@@ -128,34 +128,27 @@ class GymRecorder(RolloutRecorder):
         }
         # Fetched together, once the rollout is played.
         steps = {name: tensor.cpu().numpy() for name, tensor in tensors.items()}
-        return RolloutColumns(steps, self._episodes(steps))
+        # Episodes run on from rollout to rollout, so the first of each environment began before this one.
+        before = [self.state_before[name].cpu().numpy() for name in ("returns", "running_steps")]
+        episodes = tally_episodes(steps, np.stack(before).astype(np.float64))
+        return RolloutColumns(steps, {"env_id": self.env.env_ids.cpu().numpy(), **episodes})
 
-    def _episodes(self, steps: Columns) -> Columns:
-        """Average the episodes that ended, by environment; NaN where none did."""
-        envs = len(self.env.env_ids)
-        running_return = self.state_before["returns"].cpu().numpy().copy()
-        running_length = self.state_before["running_steps"].cpu().numpy()
-        # Episodes run on from rollout to rollout, so the first of each began before this one.
-        returns = np.zeros(envs)
-        lengths = np.zeros(envs)
-        episodes = np.zeros(envs, np.int64)
-        for reward, terminated, truncated in zip(steps["reward"], steps["terminated"], steps["truncated"], strict=True):
-            ended = terminated | truncated
-            running_return = running_return + reward
-            running_length = running_length + 1
-            returns = returns + np.where(ended, running_return, 0.0)
-            lengths = lengths + np.where(ended, running_length, 0)
-            episodes = episodes + ended
-            running_return = np.where(ended, 0.0, running_return)
-            running_length = np.where(ended, 0, running_length)
-        # Means over the episodes that ended.
-        unmeasured = np.full(envs, np.nan)
-        return {
-            "env_id": self.env.env_ids.cpu().numpy(),
-            "episodes": episodes,
-            "return": np.divide(returns, episodes, out=unmeasured.copy(), where=episodes > 0),
-            "length": np.divide(lengths, episodes, out=unmeasured.copy(), where=episodes > 0),
-        }
+
+def tally_episodes(steps: Mapping[str, Array], running: Array) -> Columns:
+    """Average the episodes that ended in a rollout, by environment; NaN where none did.
+
+    ``running [2, E]`` are the returns and lengths of the running episodes, float64; they are brought up to date.
+    """
+    totals = np.zeros_like(running)
+    episodes = np.zeros(running.shape[1], np.int64)
+    for reward, terminated, truncated in zip(steps["reward"], steps["terminated"], steps["truncated"], strict=True):
+        ended = terminated | truncated
+        running += np.stack((reward, np.ones_like(reward)))
+        totals += np.where(ended, running, 0.0)
+        episodes += ended
+        running[:, ended] = 0.0
+    means = np.divide(totals, episodes, out=np.full_like(totals, np.nan), where=episodes > 0)
+    return {"episodes": episodes, "return": means[0], "length": means[1]}
 
 
 def opened(params: Params, prepared: Path, env_ids: Tensor) -> AnyGym:

@@ -1,12 +1,14 @@
 """Every check: PASS on the clean run, FINDING with its defect planted, NOT_EVALUATED without an input."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from simic.audit import audit
 from simic.audit.findings import Status
+from simic.audit.record import Table
 from simic.growth.life.vocabulary import Op
 
 from .defects import DEFECTS, everywhere, put, two, update
@@ -164,3 +166,20 @@ def test_the_rule_by_hand_is_the_tuned_one_where_it_was_played(clean):
     assert check.run(clean).status == Status.PASS
     found = check.run(replace(clean, evaluation=old.model_copy(update=changed)))
     assert (found.severity, found.status) == ("medium", Status.FINDING) and "vs tuned_rule" in found.measured
+
+
+def test_the_sums_of_training_break_ties_of_validations(clean):
+    """The mean scores are equal in another order of summation; the checkpoint is the one that training chose."""
+    scores = Table({"iteration": np.array([7, 15]), **dict.fromkeys(("score", "return"), np.full((2, 4), 70.1))})
+    means = np.full(len(clean.updates), np.nan)
+    means[[7, 15]] = 70.1, np.nextafter(70.1, 71.0)
+    updates = Table({**clean.updates.columns, "validation_accuracy": means})
+
+    def judged(best):
+        iterations = {"best": best, "latest": len(updates)}
+        checkpoints = {name: SimpleNamespace(manifest=SimpleNamespace(iteration=n)) for name, n in iterations.items()}
+        run = replace(clean, updates=updates, validations=scores, checkpoints=checkpoints)
+        [check] = [check for check in audit.checks(is_gym=False) if check.id == "C6"]
+        return check.run(run).status
+
+    assert (judged(16), judged(8)) == (Status.PASS, Status.FINDING)

@@ -162,7 +162,12 @@ def test_file_round_trip_and_damage(evaluation, tmp_path):
     path.write_text(evaluation.to_json())
     assert result.read(path) == evaluation
     tree = json.loads(path.read_text())
-    for damage in ({**tree, "schema_version": 3}, {**tree, "surprise": 1}, {**tree, "policies": None}):
+    for damage in (
+        {**tree, "schema_version": 3},
+        {**tree, "surprise": 1},
+        {**tree, "policies": None},
+        {**tree, "rows": tree["rows"][1:]},
+    ):
         path.write_text(json.dumps(damage))
         with pytest.raises(SimicError, match=r"evaluation\.json: not an evaluation of schema 10"):
             result.read(path)

@@ -9,8 +9,9 @@ from simic.audit.checks.base import Outcome, check, failed, passed, undecided
 from simic.audit.findings import percent
 from simic.audit.record import RunRecord
 from simic.evaluation import intervals
-from simic.evaluation.endpoints import PATIENT, TUNED
+from simic.evaluation.endpoints import PATIENT, TUNED, mean_by_task
 from simic.evaluation.gym_evaluation import PEER, RANDOM
+from simic.evaluation.policies import RANDOM as RANDOM_LEGAL
 from simic.evaluation.result import LEARNED
 
 BASELINES_FIRST = "Schulman, Nuts and Bolts (run baselines first); mesozoic-labs#487"
@@ -37,25 +38,21 @@ def _judged(gain: intervals.Interval, text: str, equal_is_low: bool = False) -> 
     return failed(f"not shown to be better: {text}", "low", evidence)
 
 
-def _against(run: RunRecord, other: str, equal_is_low: bool = False) -> Outcome:
-    """Compare test accuracies with another policy, paired by host. Hosts of one task count once, as their mean; with
-    one task each host counts.
+def _against(run: RunRecord, rival: str, equal_is_low: bool = False) -> Outcome:
+    """Compare test accuracies with another policy, paired by host.
+
+    Hosts of one task count once, as their mean; with one task every host counts.
     """
     evaluation = run.evaluation
     assert evaluation is not None  # stated in needs
-    if evaluation.comparison(LEARNED, other) is None:
-        return undecided(f"the evaluation does not compare {LEARNED} with {other}")
-    accuracies = [np.array(evaluation.policies[name].per_seed.test_accuracy_pct) for name in (LEARNED, other)]
-    difference = accuracies[0] - accuracies[1]
-    rows = np.array(evaluation.rows)
-    tasks = np.unique(rows)
-    gains: Sequence[float] = [float(difference[rows == task].mean()) for task in tasks]
-    place = f"{len(tasks)} tasks"
-    if len(tasks) == 1:
-        gains = difference.tolist()
-        place = f"{len(rows)} hosts of one task"
-    gain = intervals.mean_interval(gains)
-    return _judged(gain, f"{_written(gain, 'points ')}vs {other} on {place}", equal_is_low)
+    if evaluation.comparison(LEARNED, rival) is None:
+        return undecided(f"the evaluation does not compare {LEARNED} with {rival}")
+    accuracies = [np.array(evaluation.policies[name].per_seed.test_accuracy_pct) for name in (LEARNED, rival)]
+    units = intervals.rows_by_task(dict(enumerate(evaluation.rows)))
+    gain = intervals.mean_interval(mean_by_task(accuracies[0] - accuracies[1], units))
+    tasks = len(set(evaluation.rows))
+    place = f"{tasks} tasks" if tasks > 1 else f"{len(units)} hosts of one task"
+    return _judged(gain, f"{_written(gain, 'points ')}vs {rival} on {place}", equal_is_low)
 
 
 def _written(gain: intervals.Interval, unit: str = "") -> str:
@@ -63,28 +60,19 @@ def _written(gain: intervals.Interval, unit: str = "") -> str:
 
 
 # A policy equal to never growing or to chance has learned nothing.
-@comparison(
-    id="F1",
-    subject="growth",
-    title="Not better than never growing",
-    severity="critical",
-    question="Is the learned policy better than never growing, on the test split?",
-    needs=("evaluation",),
-)
-def _never_growing(run: RunRecord) -> Outcome:
-    return _against(run, "static")
-
-
-@comparison(
-    id="F2",
-    subject="growth",
-    title="Not better than random growth",
-    severity="critical",
-    question="Is the learned policy better than random legal actions, on the test split?",
-    needs=("evaluation",),
-)
-def _random_growth(run: RunRecord) -> Outcome:
-    return _against(run, "random_legal")
+FLOORS = {
+    "F1": ("static", "never growing"),
+    "F2": (RANDOM_LEGAL, "random growth"),
+}
+for check_id, (rival, words) in FLOORS.items():
+    comparison(
+        id=check_id,
+        subject="growth",
+        title=f"Not better than {words}",
+        severity="critical",
+        question=f"Is the learned policy better than {words}, on the test split?",
+        needs=("evaluation",),
+    )(partial(_against, rival=rival))
 
 
 @comparison(
@@ -144,10 +132,10 @@ def _rules(run: RunRecord) -> Outcome:
     return _returns_against(run, rules) if rules else undecided("headroom.gym.rules names no rule")
 
 
-def _returns_against(run: RunRecord, others: Sequence[str]) -> Outcome:
+def _returns_against(run: RunRecord, rivals: Sequence[str]) -> Outcome:
     """Compare returns with the best of some policies."""
     assert run.gym is not None  # stated in needs
-    gains = {pair.second: pair.difference for pair in run.gym.comparisons if pair.second in others}
+    gains = {pair.second: pair.difference for pair in run.gym.comparisons if pair.second in rivals}
     if not gains:
         return undecided("the trained policy was not evaluated")
     best = min(gains, key=lambda name: gains[name].estimate)

@@ -28,6 +28,7 @@ from simic.evaluation.gym_evaluation import GymEvaluation, GymHeadroom
 from simic.evaluation.result import Evaluation, Frozen, HeadroomReport
 from simic.growth.life.vocabulary import Op, Stage
 from simic.telemetry.columns import Array
+from simic.training.gym_task import tally_episodes
 from simic.training.resume import LOST_BEST
 
 STORED = 1e-6  # relative and absolute: sums of what is stored in float32
@@ -128,29 +129,14 @@ def _gym_episodes_add_up(run: RunRecord) -> Outcome:
     problems: list[Evidence] = []
     envs = run.episodes.column("return").shape[1]
     # Episodes go on from one rollout to the next.
-    total = np.zeros(envs)
-    length = np.zeros(envs)
-    begins = np.ones(envs, dtype=bool)
+    running = np.zeros((2, envs))
+    ended = np.ones(envs, dtype=bool)
     for iteration, steps in _rollouts(run):
-        count = np.zeros(envs)
-        returns = np.zeros(envs)
-        lengths = np.zeros(envs)
-        for time, reward in enumerate(steps["reward"]):
-            if (steps["starts"][time] != begins).any():
-                problems.append({"what": "a start without an end before it", "iteration": iteration})
-            begins = steps["terminated"][time] | steps["truncated"][time]
-            total = total + reward
-            length = length + 1
-            count += begins
-            returns += np.where(begins, total, 0.0)
-            lengths += np.where(begins, length, 0.0)
-            total = np.where(begins, 0.0, total)
-            length = np.where(begins, 0.0, length)
-        means = {
-            name: np.divide(sums, count, out=np.full(envs, np.nan), where=count > 0)
-            for name, sums in {"return": returns, "length": lengths}.items()
-        }
-        problems += _differences({"episodes": count, **means}, run, iteration)
+        ends = steps["terminated"] | steps["truncated"]
+        if (steps["starts"] != np.concatenate((ended[None], ends[:-1]))).any():
+            problems.append({"what": "a start without an end before it", "iteration": iteration})
+        ended = ends[-1]
+        problems += _differences(tally_episodes(steps, running), run, iteration)
     return judged(problems, f"{int(np.nansum(run.episodes.column('episodes')))} episodes")
 
 
@@ -354,12 +340,12 @@ def _splits_apart(run: RunRecord) -> Outcome:
         if not first.x.is_floating_point():
             return undecided("sequences have no labels of their own")
         for task in range(first.tasks):
-            seen: set[bytes] = set()
+            earlier: set[bytes] = set()
             for name, split in splits.items():
                 samples = _samples(split, task)
-                if copies := len(seen & samples):
+                if copies := len(earlier & samples):
                     problems.append({"what": f"{group}: {name}", "task": task, "samples": copies})
-                seen |= samples
+                earlier |= samples
                 compared += len(samples)
     return judged(problems, f"{compared:,} samples")
 

@@ -1,12 +1,10 @@
 """What was played again in fresh processes has the same bytes."""
 
 from functools import partial
-from typing import Literal
 
 from simic.audit.checks.base import Outcome, check, failed, passed, undecided
+from simic.audit.findings import Part
 from simic.audit.record import RunRecord
-
-Part = Literal["training", "evaluation"]
 
 
 def _replay(part: Part, run: RunRecord) -> Outcome:
@@ -44,5 +42,8 @@ for check_id, (part, title, question) in CHECKS.items():
         post_hoc=True,
         threshold="any byte of states, steps, episodes and update, or of actions and scores",
         source="ours: equal machines, code and inputs give equal bytes",
-        fix="Do not use the run. Run simic audit again: if replays differ from each other, suspect this machine.",
+        fix=(
+            "Do not use the run. Run simic audit again: where other values differ then, this machine errs; where the "
+            "same ones do, train again, and elsewhere if it stays."
+        ),
     )(partial(_replay, part))
