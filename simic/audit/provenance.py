@@ -91,12 +91,7 @@ def trace(tree: params.Params, root: Path) -> tuple[Provenance, dict[str, Checkp
         if checkpoints[name].manifest.params_sha256 != trained:
             broken.append(f"checkpoints/{name}: was trained with params that differ from params.yaml")
     manifest = next(reversed(checkpoints.values())).manifest if checkpoints else None
-    versions: dict[str, str] = {}
-    hardware: dict[str, str] = {}
-    if manifest is not None:
-        machine = manifest.machine
-        versions = {"python": machine.python, **machine.libraries}
-        hardware = {"device": machine.device, "cpu": machine.cpu_capability, "threads": str(machine.threads)}
+    machine = manifest.machine if manifest else None
     kept_seals = {stage: seal for stage in sealed if (seal := seals.read(root, stage)) is not None}
     provenance = Provenance(
         params_sha256=manifest.params_sha256 if manifest else None,
@@ -106,8 +101,10 @@ def trace(tree: params.Params, root: Path) -> tuple[Provenance, dict[str, Checkp
         },
         state_chain=str(manifest.scalars["chain"]) if manifest else None,
         origin=Origin.read(root / "telemetry" / starts.RUN_FILE),
-        versions=versions,
-        hardware=hardware,
+        versions={"python": machine.python, **machine.libraries} if machine else {},
+        hardware={"device": machine.device, "cpu": machine.cpu_capability, "threads": str(machine.threads)}
+        if machine
+        else {},
         damaged=tuple(broken),
         sealed=tuple(sealed),
         code_sha256={stage: params.digest(seal.code) for stage, seal in kept_seals.items()},

@@ -34,10 +34,6 @@ MOST_NAMED = 5  # differences that a report names
 OBSTACLES = (SimicError, BrokenProcessPool, MemoryError, torch.OutOfMemoryError, OSError)
 
 
-class NotPossible(SimicError):
-    """Something that an exact replay needs is missing."""
-
-
 @dataclass(frozen=True)
 class Attempt:
     """Hold what a fresh process plays again, and what the record has of it."""
@@ -57,7 +53,7 @@ def replay_run(run: RunRecord, files: RunFiles) -> tuple[ReplayResult, ...]:
         for part, prepare in parts.items():
             try:
                 attempt = prepare(run, files)
-            except NotPossible as obstacle:
+            except SimicError as obstacle:
                 results[part] = ReplayResult(part=part, outcome="not possible", detail=str(obstacle))
             else:
                 started[part] = attempt, pool.submit(attempt.play)
@@ -108,12 +104,12 @@ def _equal(first: Array, second: Array) -> bool:
 
 
 def _checkpoint(run: RunRecord, files: RunFiles, name: str) -> Checkpoint:
-    """Choose a checkpoint to replay from; NotPossible without it, without the data, or where the code has changed."""
+    """Choose a checkpoint to replay from; SimicError without it, without the data, or where the code has changed."""
     checkpoint = (run.checkpoints or {}).get(name)
     if checkpoint is None or not files.prepared.exists():
-        raise NotPossible("prepared data or checkpoints are missing or damaged")
+        raise SimicError("prepared data or checkpoints are missing or damaged")
     if run.provenance is not None and (changed := run.provenance.code_changed_since):
-        raise NotPossible(f"the code is not that of the run: {', '.join(changed)}")
+        raise SimicError(f"the code is not that of the run: {', '.join(changed)}")
     return checkpoint
 
 
@@ -137,11 +133,11 @@ def _as_recorded(params: Params, machine: Machine, processes: int) -> Params:
 
 
 def _training(run: RunRecord, files: RunFiles) -> Attempt:
-    """Choose the newest iteration whose state was kept; NotPossible where the rest of training was elsewhere."""
+    """Choose the newest iteration whose state was kept; SimicError where the rest of training was elsewhere."""
     manifest = _checkpoint(run, files, "latest").manifest
     iteration = kept_iteration.published(run.params)[-1]
     if any(finding.iteration > iteration for finding in run.found_at_starts("inexact_resume")):
-        raise NotPossible("training moved to another machine after the iteration whose state was kept")
+        raise SimicError("training moved to another machine after the iteration whose state was kept")
     # Another number of processes than trained, where there are groups to share.
     trained_on = manifest.machine
     groups = -(-run.params.train.envs // trained_on.group)
@@ -170,7 +166,7 @@ def replay_iteration(params: Params, files: RunFiles, iteration: int, manifest: 
     try:
         tensors = load_file(file)
     except (OSError, SafetensorError) as error:
-        raise NotPossible(f"{file}: the kept state cannot be read: {error}") from None
+        raise SimicError(f"{file}: the kept state cannot be read: {error}") from None
     replayed = replay(params, files.prepared, iteration, tensors, manifest)
     steps = Table.of_steps(iteration, replayed.columns.steps)
     values: Values = {f"steps.{name}": column for name, column in steps.columns.items()}
@@ -199,10 +195,10 @@ def _recorded_iteration(run: RunRecord, iteration: int) -> Values:
 
 
 def _evaluation(run: RunRecord, files: RunFiles) -> Attempt:
-    """Choose what of the evaluation is played again; NotPossible where that cannot be done alike."""
+    """Choose what of the evaluation is played again; SimicError where that cannot be done alike."""
     evaluation = run.evaluation or run.gym
     if evaluation is None:
-        raise NotPossible("the run was not evaluated")
+        raise SimicError("the run was not evaluated")
     _checkpoint(run, files, run.params.evaluate.checkpoint)
     # A hash chooses.
     iteration = kept_iteration.published(run.params)[-1]
@@ -211,16 +207,16 @@ def _evaluation(run: RunRecord, files: RunFiles) -> Attempt:
     if run.gym is not None:
         seeds = replay_evaluation.chosen_episodes(params, sample)
         return Attempt(
-            play=partial(replay_evaluation.replay_episodes, params, files, run.gym.machine, seeds),
+            play=partial(replay_evaluation.replay_episodes, params, files, evaluation.machine, seeds),
             recorded=replay_evaluation.recorded_episodes(run.gym, params.evaluate.policies, seeds),
             subject=f"{len(seeds)} episodes of each policy in one process",
         )
     assert run.evaluation is not None  # the other kind of run
     population = replay_evaluation.choose_population(params, run.evaluation, sample)
     if population is None:
-        raise NotPossible("the blind policy saw the mean of hosts that were shared out to several groups")
+        raise SimicError("the blind policy saw the mean of hosts that were shared out to several groups")
     return Attempt(
-        play=partial(replay_evaluation.replay_hosts, params, files, run.evaluation.machine, population),
+        play=partial(replay_evaluation.replay_hosts, params, files, evaluation.machine, population),
         recorded=replay_evaluation.recorded_hosts(run.evaluation, population),
         subject=f"{len(population.rows)} episodes in one process",
     )

@@ -241,7 +241,9 @@ def replay_episodes(params: Params, files: RunFiles, evaluated_on: Machine, seed
         )
         values[f"{name}.returns"] = np.array(episodes.returns)
         values[f"{name}.lengths"] = np.array(episodes.lengths)
-        values[f"{name}.actions"] = _joined(gym_evaluation.as_text(episodes.actions)[: _recorded(seeds)])
+        values[f"{name}.actions"] = _joined(
+            gym_evaluation.as_text(episodes.actions)[: max(0, gym_evaluation.RECORDED - seeds.start)]
+        )
     return values
 
 
@@ -258,14 +260,8 @@ def recorded_episodes(evaluation: gym_evaluation.GymEvaluation, names: Sequence[
             scores = evaluation.policies[name].per_seed
             values[f"{name}.returns"] = np.array(scores.returns[seeds.start : seeds.stop])
             values[f"{name}.lengths"] = np.array(scores.lengths[seeds.start : seeds.stop])
-        actions = evaluation.actions.get(name, ())
-        values[f"{name}.actions"] = _joined(actions[seeds.start : seeds.start + _recorded(seeds)])
+        values[f"{name}.actions"] = _joined(evaluation.actions.get(name, ())[seeds.start : seeds.stop])
     return values
-
-
-def _recorded(seeds: range) -> int:
-    """Count the episodes among these whose actions were recorded."""
-    return max(0, min(gym_evaluation.RECORDED, seeds.stop) - seeds.start)
 
 
 def environment_repeats(params: Params, files: RunFiles) -> bool:

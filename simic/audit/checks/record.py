@@ -127,10 +127,9 @@ def _episodes_add_up(run: RunRecord) -> Outcome:
 )
 def _gym_episodes_add_up(run: RunRecord) -> Outcome:
     problems: list[Evidence] = []
-    envs = run.episodes.column("return").shape[1]
     # Episodes go on from one rollout to the next.
-    running = np.zeros((2, envs))
-    ended = np.ones(envs, dtype=bool)
+    running = np.zeros((2, run.episodes.column("return").shape[1]))
+    ended = np.ones(running.shape[1], dtype=bool)
     for iteration, steps in _rollouts(run):
         ends = steps["terminated"] | steps["truncated"]
         if (steps["starts"] != np.concatenate((ended[None], ends[:-1]))).any():
