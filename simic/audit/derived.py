@@ -28,12 +28,14 @@ def derived_headroom(headroom: HeadroomReport) -> HeadroomReport:
 def derived_evaluation(evaluation: Evaluation, headroom: HeadroomReport) -> Evaluation:
     """Derive means, intervals, comparisons, standings and scores of an evaluation of growth again."""
     seeds = {name: policy.per_seed for name, policy in evaluation.policies.items()}
+    # Headroom brings its own policies, so that only the trained ones are added.
     trained = {name: values for name, values in seeds.items() if name not in headroom.policies}
     accuracies = {name: values.test_accuracy_pct for name, values in seeds.items()}
     lengths = {
         name: result.model_copy(update={"standings": endpoints.standings(headroom.others[name], result.per_seed)})
         for name, result in evaluation.others.items()
     }
+    # Everything else is as it was recorded.
     changes = {
         "policies": {
             name: summary(values, evaluation.host.params, evaluation.rng_seed) for name, values in seeds.items()
@@ -109,6 +111,7 @@ def _curves(run: RunRecord) -> Curves:
             best_iteration=None if math.isnan(best) else int(best),
             state_chain="",
         )
+        # Rows that are missing are found by the checks of the tables.
         if iteration in episodes:
             columns = {name: run.episodes.column(name) for name in OF_EPISODES.values() if name in run.episodes}
             curves.append(update, {name: column[episodes[iteration]] for name, column in columns.items()})

@@ -59,7 +59,7 @@ STYLE: dict[RcKeyType, object] = {
 
 
 def new_figure(height_inches: float, heights: Sequence[float] = (1.0,)) -> tuple[Figure, list[Axes]]:
-    """Return an empty figure of the report's width and its plots, one below the other with these relative heights on
+    """Make an empty figure of the report's width and its plots, one below the other with these relative heights on
     one x axis.
     """
     figure = Figure(figsize=(WIDTH_INCHES, height_inches), layout="constrained")
@@ -84,7 +84,7 @@ def panel(name: str, title: str, description: str, figure: Figure) -> Panel:
 
 
 def render(figure: Figure) -> str:
-    """Return a figure as SVG with sentinel ink."""
+    """Render a figure as SVG with sentinel ink."""
     stream = io.StringIO()
     # Not savefig, which draws twice: once to lay out, once to write.
     FigureCanvasSVG(figure).print_svg(stream, metadata={"Date": None, "Creator": None})
@@ -92,7 +92,7 @@ def render(figure: Figure) -> str:
 
 
 def svg_element(rendered: str, name: str, title: str, description: str) -> str:
-    """Return a rendered figure as an ``<svg>`` element of the report: ink follows the page, ids begin with ``name``,
+    """Turn a rendered figure into an ``<svg>`` element of the report: ink follows the page, ids begin with ``name``,
     title and description are its text alternative.
     """
     text = rendered[rendered.index("<svg") :]
@@ -108,7 +108,7 @@ def svg_element(rendered: str, name: str, title: str, description: str) -> str:
 
 
 def svg_file(rendered: str) -> str:
-    """Return a rendered figure as a document: black on white, so that it reads on any page."""
+    """Turn a rendered figure into a document: black on white, so that it reads on any page."""
     start = rendered.index(">", rendered.index("<svg")) + 1
     page = '\n <rect width="100%" height="100%" fill="#ffffff"/>'
     return (rendered[:start] + page + rendered[start:]).replace(INK, "#000000")

@@ -111,7 +111,7 @@ def policy_look(name: str) -> tuple[str, str, str]:
 
 
 def validations(run: RunRecord) -> list[ValidationPoint]:
-    """Return the validations that were played."""
+    """List the validations that were played."""
     if not len(run.updates):
         return []
     best = run.updates.column("best_iteration")[-1]
@@ -192,7 +192,7 @@ def _learning(run: RunRecord) -> Drawn | None:
 
 
 def _floors(run: RunRecord) -> dict[str, float]:
-    """Return what PPO has to pass: scores on the validation tasks, or without these on the held-out hosts."""
+    """List what PPO has to pass: scores on the validation tasks, or without these on the held-out hosts."""
     if run.gym is not None:
         policies = run.gym.policies
         return {name: policies[name].mean_return.estimate for name in GYM_FLOORS if name in policies}
@@ -307,6 +307,7 @@ def _result(run: RunRecord) -> Drawn | None:
     if run.evaluation is None or LEARNED not in run.evaluation.policies:
         return None
     scores = {group: compared(standings) for group, standings in run.evaluation.standings.items()}
+    # One plot for each group, as high as it has rows.
     heights = [*map(len, scores.values())]
     figure, axes = new_figure(0.6 + sum(0.35 + 0.24 * rows for rows in heights), heights)
     for plot, (group, of_group) in zip(axes, scores.items(), strict=True):
@@ -333,6 +334,7 @@ def _grown(run: RunRecord) -> Drawn | None:
     if not names:
         return None
     figure, [plot] = new_figure(1.1 + 0.28 * len(counts))
+    # Bars side by side, a colour for each blueprint.
     left = np.zeros(len(counts))
     handles: list[Line2D] = []
     for place, name in enumerate(names):
@@ -381,8 +383,10 @@ def _cost(run: RunRecord) -> Drawn | None:
     largest = max(policy.training_flops for policy in policies.values())
     figure, [plot] = new_figure(2.6 + 0.17 * len(policies) / 2)
     points = {name: (policy.params, policy.test_accuracy_pct.estimate) for name, policy in policies.items()}
+    # The front below the policies.
     front = pareto_front(points)
     plot.plot(*zip(*[points[name] for name in front], strict=True), color=GREY, linewidth=1.0, drawstyle="steps-post")
+    # Each policy with its interval; the area says what training cost.
     handles: list[Line2D] = []
     for name, policy in policies.items():
         interval = policy.test_accuracy_pct

@@ -28,6 +28,7 @@ class LiveAudit(Observer):
     def on_start(self, info: RunInfo) -> None:
         """Read what was recorded before a resume, so that none is forgotten or repeated."""
         self._info = info
+        # After a resume: updates, returns and findings of before.
         for file in recorder.read(info.work_dir / recorder.FOLDER) if info.start_iteration else ():
             if (update := file.update) is not None:
                 self._updates.append(update)
@@ -48,6 +49,7 @@ class LiveAudit(Observer):
         episodes = Table({"iteration": updates.column("iteration"), "return": np.stack(self._returns)})
         run = RunRecord(self._info.params, updates=updates, steps=self._steps, episodes=episodes)
         self._steps = Table()
+        # Each finding once, and again where it has become graver.
         for check in audit.checks(live=True, is_gym=run.params.prepare.is_gym):
             result = check.run(run)
             severity = SEVERITIES.index(result.severity)

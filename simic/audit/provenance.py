@@ -40,6 +40,7 @@ class Origin:
             begun = starts.read(path)
         except SimicError as error:
             raise SimicError(f"{error}; {RESTORED}") from None
+        # The newest start says what the run is; all of them say what changed on the way.
         last = begun[-1]
         return cls(
             name=last.name,
@@ -72,13 +73,14 @@ class Provenance:
 
 
 def trace(tree: params.Params, root: Path) -> tuple[Provenance, dict[str, Checkpoint]]:
-    """Return the provenance of a workspace and its undamaged checkpoints: every seal is hashed again, and checkpoints
+    """Collect the provenance of a workspace and its undamaged checkpoints: every seal is hashed again, and checkpoints
     are compared with their manifests and the present params.
     """
     problems, sealed = seals.broken(root, tree)
     # Other code is no damage of the record: the first line of the report says so.
     changed = [problem for problem in problems if ": code " in problem]
     broken = [problem for problem in problems if problem not in changed]
+    # Checkpoints: whole, and of these params.
     checkpoints: dict[str, Checkpoint] = {}
     # As the trainer computes it (training.resume.RunIdentity).
     trained = params.digest({"rng_seed": tree.rng_seed, "train": tree.train.model_dump(mode="json")})
@@ -90,6 +92,7 @@ def trace(tree: params.Params, root: Path) -> tuple[Provenance, dict[str, Checkp
             continue
         if checkpoints[name].manifest.params_sha256 != trained:
             broken.append(f"checkpoints/{name}: was trained with params that differ from params.yaml")
+    # What the latest checkpoint and the seals that hold say of the run.
     manifest = next(reversed(checkpoints.values())).manifest if checkpoints else None
     machine = manifest.machine if manifest else None
     kept_seals = {stage: seal for stage in sealed if (seal := seals.read(root, stage)) is not None}

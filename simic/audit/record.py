@@ -42,20 +42,20 @@ class Table:
         return name in self.columns
 
     def resolved(self, name: str) -> str:
-        """Return the name of a column; of a group of nested ones that of the first."""
+        """Find the name of a column; of a group of nested ones it is that of the first."""
         return next((column for column in self.columns if column.startswith(f"{name}.")), name)
 
     def column(self, name: str) -> Array:
-        """Return one column; KeyError when it is not there (checks state their needs)."""
+        """Give one column; KeyError when it is not there (checks state their needs)."""
         return self.columns[name]
 
     def below(self, prefix: str) -> dict[str, Array]:
-        """Return columns under a prefix, by the rest of their name: ``below("components")``."""
+        """Select columns under a prefix, by the rest of their name: ``below("components")``."""
         start = prefix + "."
         return {name.removeprefix(start): values for name, values in self.columns.items() if name.startswith(start)}
 
     def where(self, rows: NDArray[np.bool_]) -> Self:
-        """Return the rows for which ``rows`` is True."""
+        """Select the rows for which ``rows`` is True."""
         return replace(self, columns={name: values[rows] for name, values in self.columns.items()})
 
     def measured(self, name: str) -> int:
@@ -78,11 +78,13 @@ class Table:
         """
         if not len(table):
             return cls()
+        # A moment is a stretch of rows that agree in the shared columns.
         flat = cls.from_arrow(table)
         hosts = len(np.unique(flat.column("env")))
         begins = np.zeros(len(flat), dtype=bool)
         for name in shared:
             begins[1:] |= flat.column(name)[1:] != flat.column(name)[:-1]
+        # Only moments of all hosts are folded.
         moment = np.cumsum(begins)
         flat = flat.where((np.bincount(moment) == hosts)[moment])
         folded = {}
@@ -93,14 +95,14 @@ class Table:
 
     @classmethod
     def from_rows(cls, rows: Sequence[Row]) -> Self:
-        """Return a table of recorded rows, all of one kind; metrics under their own names."""
+        """Make a table of recorded rows, all of one kind; metrics under their own names."""
         values = [{**vars(row), **getattr(row, "metrics", {})} for row in rows]
         names = [name for name in (values[0] if values else ()) if name != "metrics"]
         return cls({_dotted(name): _plain([row[name] for row in values]) for name in names})
 
     @classmethod
     def of_steps(cls, iteration: int, steps: Columns) -> Self:
-        """Return a table of the recorded steps of one iteration."""
+        """Make a table of the recorded steps of one iteration."""
         count = len(steps["reward"])
         axes = {"iteration": np.full(count, iteration), "step": np.arange(1, count + 1)}
         return cls({**axes, **{_dotted(name): published(values) for name, values in steps.items()}})
@@ -111,7 +113,7 @@ def _dotted(name: str) -> str:
 
 
 def _plain(values: list[int | float | str | None]) -> Array:
-    """Return values as an array, NaN for None."""
+    """Write values as an array, NaN for None."""
     if any(isinstance(value, str) for value in values):
         return np.array(values, dtype=object)
     return np.array([np.nan if value is None else value for value in values])
@@ -174,7 +176,7 @@ class RunRecord:
         return [finding for finding in findings if finding.check == check]
 
     def complete(self, needs: Sequence[str]) -> Self:
-        """Return the record without updates that lack a number in a needed column."""
+        """Leave out updates that lack a number in a needed column."""
         columns = [self.updates.resolved(need.partition(".")[2]) for need in needs if need.startswith("updates.")]
         measured = np.ones(len(self.updates), dtype=bool)
         for name in columns:
@@ -183,7 +185,7 @@ class RunRecord:
         return self if measured.all() else replace(self, updates=self.updates.where(measured))
 
     def missing(self, needs: Sequence[str], minimum: int) -> str | None:
-        """Return in words which need is not met; None when all are."""
+        """Say which need is not met; None when all are."""
         for need in needs:
             source, _, column = need.partition(".")
             if column:
@@ -201,6 +203,7 @@ class RunRecord:
 
         The evaluation decides; while there is none, whether returns have risen.
         """
+        # Fresh episodes are the better proof.
         if self.evaluation is not None:
             return _good_growth(self.evaluation)
         if self.gym is not None:

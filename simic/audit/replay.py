@@ -73,6 +73,7 @@ def replay_run(run: RunRecord, files: RunFiles) -> tuple[ReplayResult, ...]:
 def _compare(part: Part, attempt: Attempt, future: Future[Values]) -> ReplayResult:
     """Wait for a replay and compare it with the record."""
     error = future.exception()
+    # No answer: this machine prevents one, or the replay goes where the run did not.
     if isinstance(error, OBSTACLES):
         reason = str(error) if isinstance(error, SimicError) else f"{type(error).__name__}: {error}"
         return ReplayResult(part=part, outcome="not possible", detail=reason)
@@ -80,12 +81,14 @@ def _compare(part: Part, attempt: Attempt, future: Future[Values]) -> ReplayResu
         name = type(error).__name__
         detail = f"{attempt.subject}: the replay failed, which the run did not: {name}: {error}"
         return ReplayResult(part=part, outcome="differs", detail=detail, differences=(name,))
+    # An answer: every byte counts.
     replayed = future.result()
     if names := differences(attempt.recorded, replayed):
         detail = f"{attempt.subject}: {len(names)} of {len(replayed)} values differ: {', '.join(names[:MOST_NAMED])}"
         return ReplayResult(part=part, outcome="differs", detail=detail, differences=tuple(names))
-    size = sum(values.nbytes for values in replayed.values())
-    detail = f"{attempt.subject}: {size:,} bytes of {len(replayed)} values"
+    detail = (
+        f"{attempt.subject}: {sum(column.nbytes for column in replayed.values()):,} bytes of {len(replayed)} values"
+    )
     return ReplayResult(part=part, outcome="equal", detail=detail)
 
 
@@ -167,6 +170,7 @@ def replay_iteration(params: Params, files: RunFiles, iteration: int, manifest: 
         tensors = load_file(file)
     except (OSError, SafetensorError) as error:
         raise SimicError(f"{file}: the kept state cannot be read: {error}") from None
+    # What it leaves behind, under the names of the record.
     replayed = replay(params, files.prepared, iteration, tensors, manifest)
     steps = Table.of_steps(iteration, replayed.columns.steps)
     values: Values = {f"steps.{name}": column for name, column in steps.columns.items()}

@@ -99,6 +99,7 @@ def choose_population(params: Params, evaluation: Evaluation, sample: int) -> Re
     hosts = len(evaluation.rows)
     group = evaluation.machine.group
     size = at_once(hosts, len(names), rows_at_once(params))
+    # The groups of every environment that policies shared.
     populations = [
         ReplayedHosts(
             policies=tuple(names[first : first + size]),

@@ -49,6 +49,7 @@ def write_report(run: RunRecord, folder: Path) -> Verdict:
 def write(run: RunRecord, verdict: Verdict, folder: Path) -> None:
     """Write all files into ``folder``, or none; SimicError where that fails."""
     panels = figures.panels_of(run, sound=not verdict.unsound)
+    # Everything is rendered before the first file is replaced.
     files = {
         "report.html": html(run, verdict, panels),
         "report.md": markdown(run, verdict),
@@ -66,7 +67,7 @@ def write(run: RunRecord, verdict: Verdict, folder: Path) -> None:
 
 
 def html(run: RunRecord, verdict: Verdict, panels: Sequence[Panel]) -> str:
-    """Return the report as one page; its content security policy refuses scripts, network and foreign styles."""
+    """Render the report as one page; its content security policy refuses scripts, network and foreign styles."""
     templates = _templates(_for_html)
     style = templates.get_template("report.css").render().strip()
     digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
@@ -75,7 +76,7 @@ def html(run: RunRecord, verdict: Verdict, panels: Sequence[Panel]) -> str:
 
 
 def markdown(run: RunRecord, verdict: Verdict) -> str:
-    """Return the report as Markdown, without figures."""
+    """Render the report as Markdown, without figures."""
     return _templates(_for_markdown).get_template("report.md").render(**_content(run, verdict)).rstrip() + "\n"
 
 
@@ -171,9 +172,10 @@ def _outcome(run: RunRecord, verdict: Verdict) -> str:
 
 
 def _by_length(evaluation: Evaluation) -> list[dict[str, object]]:
-    """Return rows of the learned policy beside the hand rule by length of episodes and group, the shortest first."""
+    """Place the learned policy beside the hand rule, a row for each length of episodes and group, the shortest first."""
     lengths = [(evaluation.episode_steps, evaluation.standings)]
     lengths += [(result.epochs, result.standings) for result in evaluation.others.values()]
+    # A row for each group that the learned policy played.
     rows: list[dict[str, object]] = []
     for epochs, standings in sorted(lengths, key=lambda length: length[0]):
         for group, of_group in standings.items():
@@ -209,7 +211,7 @@ def cell(value: object) -> str:
 
 
 def _sealed(provenance: Provenance | None) -> Params | None:
-    """Return the params that the stages sealed; None where they are not valid."""
+    """Read the params that the stages sealed; None where they are not valid."""
     parts = {} if provenance is None else {key: value for key, value in provenance.params.items() if "." not in key}
     try:
         return Params.model_validate(parts) if parts else None
@@ -218,7 +220,7 @@ def _sealed(provenance: Provenance | None) -> Params | None:
 
 
 def _about(params: Params | None) -> str:
-    """Return task, host, reward and seed in one line."""
+    """Name task, host, reward and seed in one line."""
     if params is None:
         return "params not recorded"
     prepare = params.prepare
@@ -235,6 +237,7 @@ def provenance_rows(run: RunRecord) -> list[tuple[str, str]]:
     provenance = run.provenance
     if provenance is None:
         return []
+    # Start and code, then hashes, then the machine.
     origin = provenance.origin
     rows: dict[str, object] = {
         "training started": origin.started and f"{origin.started:%Y-%m-%d %H:%M:%S} UTC",

@@ -245,6 +245,7 @@ def test_a_sample_in_two_splits_is_found(run):
 
 def test_a_replay_of_growth_differs_where_the_record_was_edited(run, workspace):
     """In another number of processes than trained."""
+    assert run.evaluation.machine.group == 8  # of two policies on eight hosts each, half are computed together
     files = RunFiles(workspace.prepared, workspace.telemetry, workspace.checkpoints)
     scores = "policies/learned/per_seed/val_accuracy_pct"
     altered = edited(run, scores, lambda values, tree: [value + 0.5 for value in values])

@@ -107,9 +107,11 @@ class Check:
 
     def run(self, run: RunRecord) -> Result:
         """Answer the question for a run: NOT_EVALUATED where needs are missing."""
+        # Without its inputs a check says so, and never passes.
         usable = run.complete(self.needs) if self.complete else run
         missing = usable.missing(self.needs, self.minimum)
         outcome = undecided(missing) if missing else self.examine(usable)
+        # A sign alone is no finding.
         if self.sign and outcome.status is Status.FINDING and (good := run.good_returns()):
             outcome = passed(f"{outcome.measured}; no finding, since {good}")
         return Result(

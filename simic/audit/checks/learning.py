@@ -83,6 +83,7 @@ def _entropy(run: RunRecord) -> Outcome:
     progress = run.updates.column("iteration") / max(1, run.params.train.iterations)
     early = progress < EARLY
     late = progress >= 1 - LATE
+    # Collapse, oscillation and no change, of every head.
     least = {name: float(np.nanmin(values[early])) for name, values in heads.items() if _any_finite(values[early])}
     swing = {name: _swing(values) for name, values in heads.items()}
     below_maximum = {
@@ -90,6 +91,7 @@ def _entropy(run: RunRecord) -> Outcome:
         for name, values in heads.items()
         if late.any() and np.isfinite(values[late]).all()
     }
+    # The op alone makes it grave that nothing was decided.
     uniform_op = "op" in below_maximum and limits.FROM_UNIFORM.broken_by(below_maximum["op"])
     return weighed(
         [
@@ -295,6 +297,7 @@ def _head_gradients(run: RunRecord) -> Outcome:
         if name.startswith(prefix)
     }
     samples = run.updates.below("samples_by_head")
+    # Of the gradients of all heads together.
     total = np.nansum(list(norms.values()), axis=0)
     shares: dict[str, float] = {}
     for name in sorted(norms.keys() & samples.keys()):
@@ -365,6 +368,7 @@ def _reward_hacking(run: RunRecord) -> Outcome:
     accuracy = np.nanmean(run.episodes.column("committed_accuracy"), axis=1)[-TREND:]
     rising, p_value = _spearman(returns, np.arange(float(len(returns))))
     together, _ = _spearman(returns, accuracy)
+    # Both trends must be there: returns that rise by chance, or alone, prove nothing.
     against = p_value < P_VALUE and together < 0
     return weighed([Reading(limits.RETURN_AGAINST_OBJECTIVE, rising if against else 0.0)])
 
@@ -404,6 +408,7 @@ def _harmful_seeds(run: RunRecord) -> Outcome:
     noise = ERRORS * seeds["error_pct"]
     if not len(progress):
         return undecided("nothing was fossilized")
+    # Beyond what the measurement of one host can be off.
     harmful = (contribution > np.maximum(HELPED_PCT, noise)) & (-progress > np.maximum(LOST_PCT, noise))
     rows = zip(*(values[harmful].tolist() for values in seeds.values()), strict=True)
     evidence: list[Evidence] = [dict(zip(seeds, row, strict=True)) for row in rows]
@@ -461,6 +466,7 @@ def _fossilized(run: RunRecord) -> dict[str, Array]:
 def _resumes(run: RunRecord) -> Outcome:
     assert run.provenance is not None  # stated in needs
     origin = run.provenance.origin
+    # Information, as that a run was resumed at all, is none.
     findings = [finding for finding in origin.findings if finding.at_least("low")]
     if not findings:
         return passed(f"{origin.resumes or 0} resumes")

@@ -152,6 +152,7 @@ def _components_add_up(run: RunRecord) -> Outcome:
     components = run.steps.below("components")
     if not components:
         return undecided("no reward components are recorded")
+    # Rows after a rollback are no experience.
     difference = np.abs(run.steps.column("reward") - np.sum(list(components.values()), axis=0))
     difference = np.where(run.steps.column("valid"), difference, 0.0)
     evidence = first_steps(run, ~(difference <= STORED), "difference", difference)
@@ -307,11 +308,13 @@ def _tasks_apart(run: RunRecord) -> Outcome:
     groups = [task.group for task in run.tasks]
     if len(groups) == 1:
         return undecided("there is one task, which serves everything")
+    # Each group of tasks for its purpose.
     problems: list[Evidence] = []
     for table, group in ((run.episodes, "train"), (run.validations, "val")):
         for task in np.unique(table.column("task")).tolist():
             if not 0 <= task < len(groups) or groups[task] != group:
                 problems.append({"what": f"task of a {group} episode", "task": int(task)})
+    # In turn: the tasks of consecutive hosts and iterations follow each other.
     tasks = run.episodes.column("task")
     first = run.episodes.column("iteration")[:, None] * tasks.shape[1]
     turns = (tasks - first - np.arange(tasks.shape[1])) % groups.count("train")
@@ -334,6 +337,7 @@ def _splits_apart(run: RunRecord) -> Outcome:
     assert run.splits is not None  # stated in needs
     problems: list[Evidence] = []
     compared = 0
+    # Splits of one group serve the same tasks; those of different groups may share samples.
     for group, splits in run.splits.items():
         first = next(iter(splits.values()))
         if not first.x.is_floating_point():
@@ -410,6 +414,7 @@ def _follow(
         shared: fields that both have.
         derived: by file how to derive it again, and what it says.
     """
+    # Parts of another run would make every number differ: name the parts.
     strangers = [name for name in shared if getattr(headroom, name) != getattr(evaluation, name)]
     baselines = {name: policy.per_seed for name, policy in evaluation.policies.items() if name in headroom.policies}
     if headroom.policies != baselines:
@@ -420,6 +425,7 @@ def _follow(
     if strangers:
         evidence = [{"number": name} for name in strangers]
         return failed(f"{len(strangers)} parts belong to another run", None, evidence)
+    # The same functions on the same values give the same numbers.
     wrong = [
         f"{file}: {place}"
         for file, (derive, recorded) in derived.items()
