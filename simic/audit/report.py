@@ -172,7 +172,7 @@ def _outcome(run: RunRecord, verdict: Verdict) -> str:
 
 
 def _by_length(evaluation: Evaluation) -> list[dict[str, object]]:
-    """Place the learned policy beside the hand rule, a row for each length of episodes and group, the shortest first."""
+    """Place the learned policy beside the hand rule, by length of episodes and group, the shortest first."""
     lengths = [(evaluation.episode_steps, evaluation.standings)]
     lengths += [(result.epochs, result.standings) for result in evaluation.others.values()]
     # A row for each group that the learned policy played.
