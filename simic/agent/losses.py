@@ -39,8 +39,16 @@ class HeadUsage:
 
 @torch.no_grad()
 def head_usage(policy: ActorCritic, rollout: Rollout, minibatches: int, reduce: Reduce = alone) -> HeadUsage:
-    """Read off the sampled actions, and the masks they were sampled under, which heads mattered."""
+    """Read off the sampled actions, and the masks they were sampled under, which heads mattered.
+
+    Args:
+        policy: Knows which op uses which head.
+        rollout: With actions and masks.
+        minibatches: Into which it will be cut.
+        reduce: Combines the counts of all processes.
+    """
     relevant = policy.relevance[rollout.actions[..., 0]] & rollout.valid[..., None]
+    # A head without a mask has as many choices as it is wide.
     chosen = rollout.actions[..., :2].unbind(dim=-1)
     legal_counts: list[Tensor] = []
     for k, head in enumerate(policy.action_spec.heads):
@@ -123,6 +131,7 @@ def losses(
     """
     assert batch.advantages is not None
     assert batch.returns is not None
+    # Heads that do not matter have log-ratio 0; the others are limited before they are exponentiated.
     difference = torch.where(usage.relevant, replay.log_probs - batch.log_probs, 0.0)
     log_ratio = difference.clamp(-HEAD_LOG_RATIO_LIMIT, HEAD_LOG_RATIO_LIMIT)
     scale = usage.minibatches / usage.rows.clamp(min=1)

@@ -63,7 +63,13 @@ class Trunk(nn.Module):
         return self._latent(encoded, hidden, observation), state
 
     def unroll(self, observation: Observation, state: RecurrentState, starts: Tensor | None) -> Latent:
-        """Take in whole rows ``[T, N, ·]``."""
+        """Take in whole rows.
+
+        Args:
+            observation: ``[T, N, ·]``.
+            state: The memory before the first step, ``[N, H]``.
+            starts: First steps of episodes, bool ``[T, N]``; None: no episode starts inside.
+        """
         encoded = self._encode(observation)
         return self._latent(encoded, self.core.unroll(encoded, state, starts), observation)
 
@@ -279,7 +285,7 @@ class ActorCritic(nn.Module):
         return Replay(log_probs, entropy, values, readings.actor.hidden)
 
     def step(self, observation: Observation, state: RecurrentState) -> tuple[Readings, RecurrentState]:
-        """Take in one more observation ``[E, ·]``; give what heads and value read of it, and the memory."""
+        """Take in one more observation ``[E, ·]``; return the inputs of heads and value, and the memory."""
         steps = [trunk.step(observation, memory) for trunk, memory in self._memories(state)]
         readings = self._readings([latent for latent, _ in steps], observation)
         return readings, RecurrentState.joined([memory for _, memory in steps])
@@ -291,7 +297,7 @@ class ActorCritic(nn.Module):
         )
         if self.observation_spec.privileged:
             privileged = observation.privileged
-            if privileged is None:  # outside training nothing is known of it
+            if privileged is None:  # outside training
                 shape = (*actor.z.shape[:-1], self.observation_spec.privileged)
                 privileged = torch.full(shape, -1, device=actor.z.device)
             parts.append(self.privileged(privileged + 1).flatten(-2))
@@ -321,6 +327,7 @@ class ActorCritic(nn.Module):
         """
         choices: list[Choice] = []
         for group in self._head_groups(z):
+            # Earlier choices, of op and slot, add their embeddings and say which heads matter.
             chosen = [choice.index for choice in choices[:2]]
             hidden = group.hidden
             relevance = None
@@ -328,12 +335,15 @@ class ActorCritic(nn.Module):
                 hidden = hidden + self._embedded(chosen, group.weight)
                 relevance = self.relevance[chosen[0]]
             for head, units in zip(group.heads, hidden.chunk(len(group.heads), dim=-1), strict=True):
+                # Where the head matters, and the distribution over its legal choices.
                 relevant = None if relevance is None else relevance[..., head]
                 if valid is not None:
                     relevant = valid if relevant is None else relevant & valid
                 mask = head_mask(self.action_spec, masks, head, chosen)
                 logits = self._logits(head, units.tanh(), z)
                 log_probs = masked_log_softmax(logits, mask)
+
+                # Replay, sample or take the likeliest.
                 if actions is not None:
                     index = actions[..., head]
                 elif noise is not None:

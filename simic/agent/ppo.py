@@ -67,7 +67,14 @@ def gae(
 
 
 def with_advantages(rollout: Rollout, rewards: Tensor, gamma: float, gae_lambda: float) -> Rollout:
-    """Add advantages and returns to a rollout, from the scaled ``rewards [T, E]``."""
+    """Add advantages and returns to a rollout.
+
+    Args:
+        rollout: As it was collected.
+        rewards: Scaled, ``[T, E]``.
+        gamma: Discount of rewards.
+        gae_lambda: Decay of the trace.
+    """
     advantages, returns = gae(
         rewards,
         rollout.values,
@@ -82,7 +89,13 @@ def with_advantages(rollout: Rollout, rewards: Tensor, gamma: float, gae_lambda:
 
 
 def normalized(advantages: Tensor, valid: Tensor, reduce: Reduce = alone) -> Tensor:
-    """Compute (A − μ) / max(σ, floor) over the valid rows of all processes; 0 where not valid."""
+    """Compute (A − μ) / max(σ, floor).
+
+    Args:
+        advantages: A, ``[T, E]``.
+        valid: Bool ``[T, E]``: the rows over which mean and deviation are taken; the others become 0.
+        reduce: Combines those of all processes.
+    """
     count = reduce(valid.sum().to(advantages.dtype), "sum").clamp(min=1)
     mean = reduce(torch.where(valid, advantages, 0.0).sum(), "sum") / count
     centred = torch.where(valid, advantages - mean, 0.0)
@@ -114,10 +127,14 @@ class Adam(torch.optim.AdamW):
             }
 
     def step_unless_skipped(self, learning_rate: float, divisor: Tensor, go: Tensor) -> None:
-        """Move along the gradients / ``divisor``, unless ``go`` is False: then neither weights nor moments change.
+        """Move along the gradients, or change neither weights nor moments.
 
-        A fused optimizer finds that out on its device: torch.amp's GradScaler tells it in the same way what to divide
-        by, and that a gradient is not finite.
+        The fused optimizer reads both numbers on its device, as it does those of torch.amp's GradScaler.
+
+        Args:
+            learning_rate: Of this step.
+            divisor: Gradients are divided by it.
+            go: Whether to step, a bool scalar.
         """
         for group in self.param_groups:
             group["lr"] = learning_rate
@@ -190,7 +207,7 @@ class PPO:
         self.all_env_ids = None if all_env_ids is None else all_env_ids.cpu()
         self.adam = Adam(policy, settings.learning_rate, settings.adam_eps)
 
-        # Which parameter is in which part whose gradient norm is watched; the last part is all of them.
+        # Which parameters belong to which part, whose gradient norm is recorded; the last part is all of them.
         self.groups = policy.groups()
         parts = [{id(parameter) for parameter in part} for part in (*self.groups.values(), self.adam.parameters)]
         members = [[id(parameter) in part for parameter in self.adam.parameters] for part in parts]

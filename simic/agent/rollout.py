@@ -116,8 +116,15 @@ class Rollout:
     def record_observation(
         self, t: int, raw: Observation, normalized: Observation, starts: Tensor, valid: Tensor
     ) -> None:
-        """Record what step ``t`` decides on. Rows ``[E]`` that are not valid become 0: a NaN there would reach the
-        weights through the core.
+        """Record the observation of a step.
+
+        Args:
+            t: Number of the step.
+            raw: Before normalisation, ``[E, ·]``.
+            normalized: As the policy reads it.
+            starts: First steps of episodes, bool ``[E]``.
+            valid: Rows that are not over, bool ``[E]``; the others become 0, as a NaN there would reach the weights
+                through the core.
         """
         self.features[t] = torch.where(valid[:, None], normalized.features, 0.0)
         self.raw_features[t] = raw.features

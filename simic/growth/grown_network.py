@@ -29,12 +29,10 @@ from simic.params import Host
 
 FORMAT = 2
 RESTORED = "bring the folder back, that of a run with dvc checkout reports/grown, or grow another"
-STRUCTURE, WEIGHTS, HISTORY, PROGRAM = (
-    "structure.json",
-    "weights.safetensors",
-    "history.json",
-    "network.pt2",
-)
+STRUCTURE = "structure.json"
+WEIGHTS = "weights.safetensors"
+HISTORY = "history.json"
+PROGRAM = "network.pt2"
 CARD = "README.md"
 
 

@@ -5,7 +5,7 @@ seeds are switched, and a stream splits only at the first slot where its configu
 """
 
 from collections.abc import Set
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Self
 
 import numpy as np
@@ -43,9 +43,8 @@ class SlotState:
         return cls(stage, blueprint, operator, frozen, silent, age, tuple(read_along))
 
     def of(self, rows: slice | Integers) -> Self:
-        """Select the slots of some hosts."""
-        parts = {name: values[rows] for name, values in vars(self).items() if name != "flags"}
-        return replace(self, **parts, flags=tuple(values[rows] for values in self.flags))
+        """Select what grouping needs of some hosts."""
+        return type(self)(**{name: values[rows] for name, values in vars(self).items() if name != "flags"})
 
     @property
     def active(self) -> Flags:

@@ -27,7 +27,9 @@ from simic.transfer import CPU, upload
 
 ALIKE_HOSTS = 128  # of hosts for tables, a part at a time: their features stay in cache too
 EVALUATION_POSITIONS = 192  # samples (of sequences: tokens) per pass, so that features stay in cache
-SEED_MODULE, GATE_MODULE = 0, 1  # last counter of the initialisation keys
+# Last counter of the initialisation keys.
+SEED_MODULE = 0
+GATE_MODULE = 1
 
 T = TypeVar("T")
 
@@ -189,7 +191,9 @@ class Population:
         lacking = self._lacking(data, rows)
 
         # One step a batch.
-        losses, corrects, norms = [], [], []
+        losses: list[Tensor] = []
+        corrects: list[Tensor] = []
+        norms: list[list[Tensor]] = []
         for batch in order[rows].unbind(1):
             x = data.x.index_select(0, batch.flatten()).unflatten(0, batch.shape)
             y = data.y.index_select(0, batch.flatten()).unflatten(0, batch.shape)
@@ -298,7 +302,8 @@ class Population:
             lacking = lacking[owner]
 
         # A few samples at a time.
-        corrects, losses = [], []
+        corrects: list[Tensor] = []
+        losses: list[Tensor] = []
         chunk = max(1, EVALUATION_POSITIONS // data.y[0].numel())
         for start in range(0, len(data), chunk):
             x, y = self._samples(data, rows, slice(start, start + chunk))
@@ -377,6 +382,7 @@ class Population:
 
     def named_parameters(self, slots: Slots, row: int) -> dict[str, Tensor]:
         """Copy the parameters of a host and its seeds to the CPU, named as in ``GrownNetwork``."""
+        # Name, template and row of each module.
         owners: list[tuple[str, Template, Tensor]] = []
         segments = self._stores["host"].param[row].split([template.layout.width for template in self.templates.host])
         for k, (template, flat) in enumerate(zip(self.templates.host, segments, strict=True)):
