@@ -34,11 +34,19 @@ def test_both_entries_compute_the_same_and_then_neither_does_anything(tmp_path: 
     simic_command(project)
     overrides = [word for value in TINY for word in ("-S", value)]
     first = call(project, "simic", "run", *overrides)
-    said = [line.split()[0] for line in first.splitlines()[-8:]]
-    assert said == ["score", "gap", "verdict", "run", "next", "report", "runs", "all"]
+    said = [line.split()[0] for line in first.splitlines()[-9:]]
+    assert said == ["what", "record", "replay", "learning", "run", "next", "report", "MLflow", "all"]
     assert (project / "reports" / "report.html").stat().st_size > 1000
-    assert call(project, "dvc", "status").strip() == "Data and pipelines are up to date."
+    clean = "Data and pipelines are up to date."
+    assert call(project, "dvc", "status").strip() == clean
+    # Neither a file that no param names, nor a default that params.yaml leaves out.
+    (project / "extensions" / "note.txt").write_text("mine")
+    params = (project / "params.yaml").read_text()
+    (project / "params.yaml").write_text(params.replace("  replay: true", "  # replay: true"))
+    assert call(project, "dvc", "status").strip() != clean
     assert call(project, "simic", "run").count("up to date") == 5
+    assert call(project, "dvc", "status").strip() == clean
+    assert call(project, "dvc", "repro").count("didn't change, skipping") == 5
     by_run = contents(project)
 
     for folder in OUTPUTS:

@@ -3,6 +3,7 @@
 import base64
 import hashlib
 import json
+import operator
 import re
 import shutil
 import subprocess
@@ -10,14 +11,18 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from fnmatch import fnmatch
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Any
 
-import yaml
+from ruamel.yaml import YAML
+from ruamel.yaml.error import YAMLError
 
-from simic import durable
+from simic import durable, seals
 from simic.errors import SimicError
+from simic.params import read_tree
+from simic.pipeline.overrides import value_at
 from simic.pipeline.paths import Workspace
 
 _BUSY_PHRASES = ("is busy, it is being blocked by", "Unable to acquire lock")
@@ -41,16 +46,46 @@ def is_stale(root: Path, stage: str) -> bool:
 
 def is_recorded(root: Path, file: str) -> bool:
     """Return whether dvc.lock has a stage's file as it is now; without DVC, so that a stage which DVC runs can ask."""
-    restore(root)
-    lock = root / "dvc.lock"
     path = root / file
-    try:
-        recorded = _stages(lock)
-    except ValueError as error:
-        raise SimicError(f"{lock}: not readable: {error}; restore or remove it") from None
-    outputs = [output for stage in recorded.values() if isinstance(stage, dict) for output in stage.get("outs") or ()]
+    outputs = [output for stage in _recorded(root).values() for output in stage.get("outs") or ()]
     hashes = [output.get("md5") for output in outputs if isinstance(output, dict) and output.get("path") == file]
-    return path.exists() and hashlib.md5(path.read_bytes(), usedforsecurity=False).hexdigest() in hashes
+    return path.exists() and _md5(path.read_bytes()) in hashes
+
+
+def sees_no_change(root: Path, stage: str) -> bool:
+    """Tell whether dvc.lock has a stage's code and params as they are now; without DVC.
+
+    DVC watches more than what decides a result: each file of extensions/, and how a value is written in params.yaml.
+    What other stages made is left out: the seals compare that.
+    """
+    entry = _recorded(root).get(stage) or {}
+    tree = read_tree(root / "params.yaml")
+    values = (entry.get("params") or {}).get("params.yaml") or {}
+    if any(value_at(tree, key) != value for key, value in values.items()):
+        return False
+    watched = {dep["path"]: dep.get("md5") for dep in entry.get("deps") or ()}
+    ignore = root / ".dvcignore"
+    ignored = ignore.read_text(encoding="utf-8").split() if ignore.exists() else []
+    places = watched.keys() - {*seals.STAGES[stage].reads}
+    return all(_hash_of(root / place, ignored) == watched[place] for place in places)
+
+
+def _hash_of(place: Path, ignored: list[str]) -> str:
+    """Hash a file or folder as DVC does; empty where there is none."""
+    if not place.is_dir():
+        return _md5(place.read_bytes()) if place.exists() else ""
+    files = {path.relative_to(place): path for path in place.rglob("*") if path.is_file()}
+    listed = [
+        {"md5": _md5(path.read_bytes()), "relpath": name.as_posix()}
+        for name, path in files.items()
+        if not any(fnmatch(part, pattern) for part in name.parts for pattern in ignored)
+    ]
+    listed.sort(key=operator.itemgetter("relpath"))
+    return f"{_md5(json.dumps(listed, sort_keys=True).encode())}.dir"
+
+
+def _md5(content: bytes) -> str:
+    return hashlib.md5(content, usedforsecurity=False).hexdigest()
 
 
 def commit(root: Path, stage: str) -> None:
@@ -115,14 +150,24 @@ def restore(root: Path) -> None:
         copy.unlink()
 
 
-def _stages(lock: Path) -> dict[str, Any]:
+def _recorded(root: Path) -> dict[str, dict[str, Any]]:
+    """Read what dvc.lock has by stage; SimicError where it cannot be read."""
+    restore(root)
+    lock = root / "dvc.lock"
+    try:
+        return _stages(lock)
+    except ValueError as error:
+        raise SimicError(f"{lock}: not readable: {error}; restore or remove it") from None
+
+
+def _stages(lock: Path) -> dict[str, dict[str, Any]]:
     """Return what a dvc.lock has by stage; ValueError where it cannot be read."""
     try:
-        content = yaml.safe_load(lock.read_bytes()) if lock.exists() else {"schema": None}
-    except yaml.YAMLError as error:
+        content = YAML(typ="safe").load(lock.read_bytes()) if lock.exists() else {"schema": None}
+    except YAMLError as error:
         raise ValueError(" ".join(str(error).split())) from None
     stages = content.get("stages") or {} if isinstance(content, dict) and "schema" in content else None
-    if not isinstance(stages, dict):
+    if not isinstance(stages, dict) or not all(isinstance(entry, dict) for entry in stages.values()):
         raise ValueError("not what DVC writes")
     return stages
 

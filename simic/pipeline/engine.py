@@ -69,6 +69,8 @@ def refresh(name: str, tree: Params, workspace: Workspace, execution: Execution,
     if up_to_date(name, tree, workspace) and not (execution.fresh and name == "train"):
         if name == "audit":
             log_run(tree, workspace)  # MLflow may have been away before
+        if not dvc_record.sees_no_change(workspace.root, name):
+            dvc_record.commit(workspace.root, name)
         say(f"{name}: up to date")
         return False
     say(f"{name}: running")
@@ -141,9 +143,14 @@ def log_run(tree: Params, workspace: Workspace) -> None:
 def run_alone(name: str, tree: Params, workspace: Workspace) -> None:
     """Run one stage, as DVC asks for it, which then records it; the caller holds the lock.
 
-    Training that is recorded already is asked for by ``dvc repro -f``: it begins anew.
+    Training that is recorded already is asked for by ``dvc repro -f``: it begins anew. Where DVC sees a change that
+    decides no result there is nothing to do, and DVC records the change.
     """
-    fresh = name == "train" and up_to_date(name, tree, workspace)
+    recorded = up_to_date(name, tree, workspace)
+    if recorded and not dvc_record.sees_no_change(workspace.root, name):
+        print(f"{name}: up to date", flush=True)
+        return
+    fresh = name == "train" and recorded
     perform(name, tree, workspace, Execution(fresh=fresh))
     if name == "audit":
         log_run(tree, workspace)

@@ -101,6 +101,63 @@ def test_what_ran_is_recorded_and_then_neither_entry_does_anything_until_params_
     assert (workspace.root / "dvc.lock").read_text() == lock
 
 
+def leave_a_default_out(workspace: Workspace) -> None:
+    """Params stay what they are, and DVC sees another params.yaml."""
+    tree = yaml.safe_load(workspace.params.read_text())
+    tree["train"]["governor"].clear()
+    workspace.params.write_text(yaml.safe_dump(tree))
+
+
+def test_what_dvc_watches_and_no_result_depends_on_is_recorded_anew_and_repeats_nothing(
+    workspace: Workspace, toys: StoppableToys
+) -> None:
+    """Files of extensions/ that params do not name, and defaults that params.yaml writes out or leaves out."""
+    extensions = workspace.root / "extensions"
+    (extensions / "tables" / "__pycache__").mkdir(parents=True)
+    (extensions / "README.md").write_text("Yours.")
+    (workspace.root / ".dvcignore").write_text("# not a change\n__pycache__\n*.pyc\n")
+    declared = yaml.safe_load((workspace.root / "dvc.yaml").read_text())
+    for stage in declared["stages"].values():
+        stage["deps"] = [*stage.get("deps", ()), "extensions"]
+    (workspace.root / "dvc.yaml").write_text(yaml.safe_dump(declared))
+    assert chain(workspace) == ["prepare", "train"]
+    clean = "Data and pipelines are up to date."
+
+    def add_a_table() -> None:
+        (extensions / "tables" / "mine.csv").write_text("1,2")
+
+    def add_bytecode() -> None:
+        (extensions / "tables" / "__pycache__" / "mine.pyc").write_text("x")
+
+    for change, is_seen in (
+        (add_a_table, True),
+        (add_bytecode, False),
+        (lambda: leave_a_default_out(workspace), True),
+    ):
+        change()
+        assert (dvc(workspace, "status", "train").stdout.strip() != clean) is is_seen, change
+        lock = (workspace.root / "dvc.lock").read_bytes()
+        assert dvc_record.sees_no_change(workspace.root, "train") is not is_seen, change
+        assert chain(workspace) == []
+        assert (lock != (workspace.root / "dvc.lock").read_bytes()) is is_seen, change
+        assert dvc(workspace, "status", "train").stdout.strip() == clean
+        assert dvc(workspace, "repro", "train").returncode == 0  # a stage that ran would exit 9
+    assert toys.ran == ["prepare", "train"]
+
+
+def test_a_stage_that_dvc_repeats_for_no_reason_does_nothing_and_one_asked_for_by_force_begins_anew(
+    workspace: Workspace, toys: StoppableToys
+) -> None:
+    assert chain(workspace) == ["prepare", "train"]
+    tree = params.load(workspace.params)
+    engine.run_alone("train", tree, workspace)  # dvc repro -f
+    assert toys.ran == ["prepare", "train", "train fresh"]
+    dvc_record.commit(workspace.root, "train")
+    leave_a_default_out(workspace)
+    engine.run_alone("train", tree, workspace)  # dvc repro
+    assert toys.ran == ["prepare", "train", "train fresh"]
+
+
 @pytest.mark.parametrize("command", [("run",), ("stage", "prepare"), ("train",), ("promote",)], ids=" ".join)
 def test_a_workspace_that_somebody_holds_refuses_every_command_and_names_the_holder(
     command: tuple[str, ...], workspace: Workspace, toys: StoppableToys, simic: Simic
