@@ -115,7 +115,9 @@ def simic_command(folder: Path) -> None:
     """``bin/simic`` in a project, for a PATH, as an installation has it."""
     command = folder / "bin" / "simic"
     command.parent.mkdir()
-    command.write_text(f"#!{sys.executable}\nfrom simic.cli import main\nmain()\n")
+    # Guarded, since a process that trains hosts imports it.
+    guarded = "from simic.__main__ import main\nif __name__ == '__main__':\n    main()\n"
+    command.write_text(f"#!{sys.executable}\n{guarded}")
     command.chmod(0o755)
 
 
