@@ -29,7 +29,7 @@ Style = Literal["auto", "rich", "plain", "none"]
 
 
 def is_live(style: Style) -> bool:
-    """Return whether what is shown moves; with auto on a terminal."""
+    """Tell whether the display moves: with auto on a terminal."""
     return style == "rich" or (style == "auto" and sys.stdout.isatty())
 
 
@@ -37,7 +37,7 @@ def beside(observers: Sequence[Observer], style: Style, floors: Mapping[str, flo
     """Add an observer that shows the training on the terminal, beside ``floors``, which are scores of other policies;
     none where one of them says the lines elsewhere.
     """
-    if style == "none" or any(isinstance(each, Lines) for each in observers):
+    if style == "none" or any(isinstance(observer, Lines) for observer in observers):
         return observers
     lines = Lines(lambda line: print(printable(line), flush=True), floors=floors)
     return (LiveView(floors) if is_live(style) else lines, *observers)
@@ -47,20 +47,20 @@ def beside(observers: Sequence[Observer], style: Style, floors: Mapping[str, flo
 def shown(style: Style, command: str, unit: str = "host trainings") -> Iterator[Progress]:
     """Show what a stage reports of its parts, one after the other; each part that is done leaves a line."""
     if style == "none":
-        yield lambda what, done, count: None
+        yield lambda part, count, total: None
         return
     if not is_live(style):
         yield _lines(command, unit)
         return
-    columns = TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
-    with ProgressLines(*columns, transient=True) as bar:
-        going = bar.add_task(f"{command}: beginning", total=None)
+    description = TextColumn("{task.description}", markup=False)
+    with ProgressLines(description, BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), transient=True) as bar:
+        row = bar.add_task(f"{command}: beginning", total=None)
 
-        def progress(what: str, done: int, count: int) -> None:
-            bar.update(going, description=printable(f"{command}: {what}"), total=count, completed=done)
-            if done == count:
-                said = printable(f"{command}: {what}: {done} of {count} {unit}".rstrip())
-                bar.console.print(said, markup=False, highlight=False)
+        def progress(part: str, count: int, total: int) -> None:
+            bar.update(row, description=printable(f"{command}: {part}"), total=total, completed=count)
+            if count == total:
+                line = printable(f"{command}: {part}: {count} of {total} {unit}".rstrip())
+                bar.console.print(line, markup=False, highlight=False)
 
         yield progress
 
@@ -68,12 +68,12 @@ def shown(style: Style, command: str, unit: str = "host trainings") -> Iterator[
 def _lines(command: str, unit: str) -> Progress:
     last = 0.0
 
-    def progress(what: str, done: int, count: int) -> None:
+    def progress(part: str, count: int, total: int) -> None:
         nonlocal last
         now = time.monotonic()
-        if done == count or now - last > SECONDS_BETWEEN_LINES:
+        if count == total or now - last > SECONDS_BETWEEN_LINES:
             last = now
-            print(printable(f"{command}: {what}: {done} of {count} {unit}".rstrip()), flush=True)
+            print(printable(f"{command}: {part}: {count} of {total} {unit}".rstrip()), flush=True)
 
     return progress
 
@@ -92,25 +92,31 @@ class LiveView(Lines):
 
     def on_start(self, info: RunInfo) -> None:
         super().on_start(info)
-        self._train, self._name, self._done = info.params.train, info.name, info.start_iteration
-        self._step = 0
-        self._iteration_began, self._doing = self._clock(), "starting"
+        self._train = info.params.train
+        self._name = info.name
+        self._begin_iteration(info.start_iteration, "starting")
         self._live = Live(
             console=self._console, get_renderable=self._picture, refresh_per_second=PICTURES_PER_SECOND, transient=True
         )
         self._live.start()
 
+    def _begin_iteration(self, iteration: int, phase: str) -> None:
+        self._iteration = iteration
+        self._step = 0
+        self._iteration_began = self._clock()
+        self._phase = phase
+
     def on_step(self, iteration: int, step: int) -> None:
-        self._step, self._doing = step, f"playing, step {step} of {self._train.longest_episode}"
+        self._step = step
+        self._phase = f"playing, step {step} of {self._train.longest_episode}"
 
     def on_rollout(self, iteration: int, steps: Columns) -> None:
-        self._doing = "learning"
+        self._phase = "learning"
         self._ops = op_mix(steps) if "op" in steps else ""
 
     def on_iteration(self, update: UpdateRow, episode: Columns) -> None:
         super().on_iteration(update, episode)
-        self._done, self._step = update.iteration + 1, 0
-        self._iteration_began, self._doing = self._clock(), "saving"
+        self._begin_iteration(update.iteration + 1, "saving")
         self._entropy = f"{update.metrics['entropy']:.2f}"
         if update.validation_accuracy == update.validation_accuracy:  # not NaN
             self._score = (
@@ -133,27 +139,29 @@ class LiveView(Lines):
         total = self._train.iterations
         now = self._clock()
         steps = self._train.longest_episode + 1
-        reached = self._done + self._step / steps
-        done = reached - self._first  # in this life
-        left = f", {duration((now - self._started) / done * (total - reached))} left" if done > 0 else ""
+        progress = self._iteration + self._step / steps
+        since_start = progress - self._first
+        left = ""
+        if since_start > 0:
+            left = f", {duration((now - self._started) / since_start * (total - progress))} left"
         head = Table.grid(padding=(0, 1))
         head.add_row(
             Text(f"train {self._name}"),
-            ProgressBar(total=total, completed=reached, width=BAR_WIDTH),
-            Text(f"{self._done}/{total}  {duration(now - self._started)} gone{left}"),
+            ProgressBar(total=total, completed=progress, width=BAR_WIDTH),
+            Text(f"{self._iteration}/{total}  {duration(now - self._started)} gone{left}"),
         )
         rows = Table.grid(padding=(0, 2))
-        for name, said in self._rows(now).items():
-            if said:
-                rows.add_row(Text(name, style="dim"), Text(said))
+        for name, text in self._rows(now).items():
+            if text:
+                rows.add_row(Text(name, style="dim"), Text(text))
         return Group(head, rows)
 
     def _rows(self, now: float) -> dict[str, str]:
-        played = self._step * self._train.envs
+        decisions = self._step * self._train.envs
         seconds = now - self._iteration_began
-        rate = f", {played / seconds:,.0f} decisions a second" if played > 0 and seconds > 0 else ""
+        rate = f", {decisions / seconds:,.0f} decisions a second" if decisions > 0 and seconds > 0 else ""
         return {
-            "phase": f"{self._doing}{rate}",
+            "phase": f"{self._phase}{rate}",
             "score": self._score,
             "held-out": ", ".join(f"{name} {score:.1f}" for name, score in self._floors.items()),
             "ops": self._ops,
@@ -164,8 +172,8 @@ class LiveView(Lines):
 
 
 def op_mix(steps: Columns) -> str:
-    """Return the share of each op in the valid steps of an iteration, the most frequent first."""
+    """List the share of each op in the valid steps of an iteration, the most frequent first."""
     ops = steps["op"][steps["valid"]]
     counts = {kind.name.lower().replace("_", " "): int((ops == kind).sum()) for kind in Op}
-    ranked = sorted(counts.items(), key=lambda each: -each[1])
+    ranked = sorted(counts.items(), key=lambda count: -count[1])
     return ", ".join(f"{name} {count / max(ops.size, 1):.0%}" for name, count in ranked if count)

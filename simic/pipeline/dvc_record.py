@@ -11,7 +11,6 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from fnmatch import fnmatch
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Any
@@ -45,7 +44,7 @@ def is_stale(root: Path, stage: str) -> bool:
 
 
 def is_recorded(root: Path, file: str) -> bool:
-    """Return whether dvc.lock has a stage's file as it is now; without DVC, so that a stage which DVC runs can ask."""
+    """Tell whether dvc.lock has a stage's file as it is now; without DVC, so that a stage which DVC runs can ask."""
     path = root / file
     outputs = [output for stage in _recorded(root).values() for output in stage.get("outs") or ()]
     hashes = [output.get("md5") for output in outputs if isinstance(output, dict) and output.get("path") == file]
@@ -64,22 +63,16 @@ def sees_no_change(root: Path, stage: str) -> bool:
     if any(value_at(tree, key) != value for key, value in values.items()):
         return False
     watched = {dep["path"]: dep.get("md5") for dep in entry.get("deps") or ()}
-    ignore = root / ".dvcignore"
-    ignored = ignore.read_text(encoding="utf-8").split() if ignore.exists() else []
     places = watched.keys() - {*seals.STAGES[stage].reads}
-    return all(_hash_of(root / place, ignored) == watched[place] for place in places)
+    return all(_hash_of(root / place) == watched[place] for place in places)
 
 
-def _hash_of(place: Path, ignored: list[str]) -> str:
+def _hash_of(place: Path) -> str:
     """Hash a file or folder as DVC does; empty where there is none."""
     if not place.is_dir():
         return _md5(place.read_bytes()) if place.exists() else ""
-    files = {path.relative_to(place): path for path in place.rglob("*") if path.is_file()}
-    listed = [
-        {"md5": _md5(path.read_bytes()), "relpath": name.as_posix()}
-        for name, path in files.items()
-        if not any(fnmatch(part, pattern) for part in name.parts for pattern in ignored)
-    ]
+    files = (path for path in place.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
+    listed = [{"md5": _md5(path.read_bytes()), "relpath": path.relative_to(place).as_posix()} for path in files]
     listed.sort(key=operator.itemgetter("relpath"))
     return f"{_md5(json.dumps(listed, sort_keys=True).encode())}.dir"
 
@@ -113,8 +106,8 @@ def commit(root: Path, stage: str) -> None:
 def default_remote(root: Path) -> str | None:
     """Return the name of the store that `dvc push` sends to; None where none is set."""
     adopt_scm(root)
-    named = [line for line in _dvc(root, "config", "--list").splitlines() if line.startswith("core.remote=")]
-    return named[-1].partition("=")[2] if named else None
+    names = re.findall(r"^core\.remote=(.*)$", _dvc(root, "config", "--list"), re.MULTILINE)
+    return names[-1] if names else None
 
 
 def experiments(root: Path) -> str:
@@ -161,7 +154,7 @@ def _recorded(root: Path) -> dict[str, dict[str, Any]]:
 
 
 def _stages(lock: Path) -> dict[str, dict[str, Any]]:
-    """Return what a dvc.lock has by stage; ValueError where it cannot be read."""
+    """Read what a dvc.lock has by stage; ValueError where it cannot be read."""
     try:
         content = YAML(typ="safe").load(lock.read_bytes()) if lock.exists() else {"schema": None}
     except YAMLError as error:
@@ -228,7 +221,7 @@ def adopt_scm(root: Path) -> None:
 
 
 def in_git(root: Path) -> bool:
-    """Return whether a folder is inside of a git repository."""
+    """Tell whether a folder is inside of a git repository."""
     return any((folder / ".git").exists() for folder in (root.resolve(), *root.resolve().parents))
 
 

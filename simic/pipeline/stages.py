@@ -82,21 +82,21 @@ def floors(params: Params, workspace: Workspace) -> dict[str, float]:
     headroom = result.read_headroom(workspace.headroom)
     if headroom.validation:
         return headroom.validation
-    reached = next(iter(headroom.standings.values())).policies
-    shown = ("static", endpoints.COMMON, endpoints.ORACLE_TASK)
-    return {name: reached[name].score.estimate for name in shown if name in reached}
+    standings = next(iter(headroom.standings.values())).policies
+    names = ("static", endpoints.COMMON, endpoints.ORACLE_TASK)
+    return {name: standings[name].score.estimate for name in names if name in standings}
 
 
 def _publish(session: Session, workspace: Workspace, best: int, latest: int) -> None:
     extent = session.recorder.flush()
     session.checkpoints.publish(workspace.checkpoints, best, latest, publish.links(session.work_dir, extent))
-    kept = session.checkpoints.read(best)
-    learned = Learned.of(kept)
+    saved = session.checkpoints.read(best)
+    learned = Learned.of(saved)
     meta = read_meta(workspace.prepared)
     if session.params.prepare.is_gym:
-        text = card.gym_card(learned, kept.manifest, meta, card.NOT_EVALUATED)
+        text = card.gym_card(learned, saved.manifest, meta, card.NOT_EVALUATED)
     else:
-        text = card.growth_card(learned, kept.manifest, meta, card.validated(kept.manifest))
+        text = card.growth_card(learned, saved.manifest, meta, card.validated(saved.manifest))
     with durable.new_directory(workspace.models) as models:
         learned.save(models / "policy")
         export.export_policy(learned.policy, learned.normalizers.observation, models / "program", session.env.masked)
@@ -140,14 +140,14 @@ def evaluate(params: Params, workspace: Workspace) -> None:
     identity = seals.identify(workspace.root, "evaluate", params)
     headroom = result.read_headroom(_own_headroom(params, workspace))
     device = machine.configure(params.runtime)
-    kept = checkpoint.read_published(workspace.checkpoints, params.evaluate.checkpoint)
+    saved = checkpoint.read_published(workspace.checkpoints, params.evaluate.checkpoint)
     unchanged(workspace, workspace.checkpoints)  # they may be those of another run
     policies = params.evaluate.policies
-    learned = Learned.of(kept, device)
+    learned = Learned.of(saved, device)
     # In episodes of other lengths and on outside tables only the first policy plays: nobody reads the others there.
-    alone = params.model_copy(update={"evaluate": params.evaluate.model_copy(update={"policies": policies[:1]})})
-    players_in = functools.partial(actors, alone, learned=learned)
-    others = evaluation.elsewhere(params, workspace.prepared, device, players_in, headroom)
+    one_policy = params.model_copy(update={"evaluate": params.evaluate.model_copy(update={"policies": policies[:1]})})
+    players_in = functools.partial(actors, one_policy, learned=learned)
+    elsewhere = evaluation.elsewhere(params, workspace.prepared, device, players_in, headroom)
     setup = EvaluationSetup.open(params, workspace.prepared, device, len(policies))
     players = actors(params, setup.env, learned)
     ended = count(1)
@@ -157,7 +157,7 @@ def evaluate(params: Params, workspace: Workspace) -> None:
         shown(params.runtime.progress, "evaluate", "policies") as progress,
     ):
 
-        def on_end(name: str, done: Performance) -> None:
+        def on_end(name: str, performance: Performance) -> None:
             """Export the best network of the first policy named, the trained one by default."""
             progress("played to the end", next(ended), len(players))
             if name == policies[0]:
@@ -165,9 +165,11 @@ def evaluate(params: Params, workspace: Workspace) -> None:
                     f"the policy {name} of the {params.evaluate.checkpoint} checkpoint (iteration {learned.iteration})"
                 )
                 account = Account(grown_by)
-                export_best(setup.env, done.rows, done.turns, setup.held_out, workspace.prepared, account, grown)
+                export_best(
+                    setup.env, performance.rows, performance.turns, setup.held_out, workspace.prepared, account, grown
+                )
 
-        report = evaluation.evaluate(setup, players, headroom, params, kept, on_end, others)
+        report = evaluation.evaluate(setup, players, headroom, params, saved, on_end, elsewhere)
         metrics = json.dumps(endpoints.metrics(report), indent=2) + "\n"
         durable.replace_files({workspace.evaluation: report.to_json().encode(), workspace.metrics: metrics.encode()})
     seals.write(workspace.root, identity)
@@ -180,10 +182,10 @@ def _evaluate_gym(params: Params, workspace: Workspace) -> None:
     identity = seals.identify(workspace.root, "evaluate", params)
     headroom = gym_evaluation.read_headroom(_own_headroom(params, workspace))
     machine.configure(params.runtime)
-    kept = checkpoint.read_published(workspace.checkpoints, params.evaluate.checkpoint)
+    saved = checkpoint.read_published(workspace.checkpoints, params.evaluate.checkpoint)
     unchanged(workspace, workspace.checkpoints)
     with shown(params.runtime.progress, "evaluate", "policies") as progress:
-        report = gym_evaluation.evaluate(params, kept, headroom, progress)
+        report = gym_evaluation.evaluate(params, saved, headroom, progress)
     with durable.new_directory(workspace.grown) as grown:
         durable.write_synced(grown / "README.md", b"A Gymnasium environment: no network was grown.\n")
     durable.replace_files(
@@ -208,8 +210,8 @@ def explain(params: Params, workspace: Workspace, task: str, step: int) -> str:
 
     evaluation = result.read(unchanged(workspace, workspace.evaluation))
     device = machine.configure(params.runtime)
-    kept = checkpoint.read_published(workspace.checkpoints, evaluation.checkpoint or params.evaluate.checkpoint)
-    return explaining.explain(evaluation, kept, workspace.prepared, params.runtime, device, task, step)
+    saved = checkpoint.read_published(workspace.checkpoints, evaluation.checkpoint or params.evaluate.checkpoint)
+    return explaining.explain(evaluation, saved, workspace.prepared, params.runtime, device, task, step)
 
 
 def refuse_gym(params: Params, command: str) -> None:

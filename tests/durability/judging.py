@@ -23,7 +23,7 @@ from simic.evaluation import explain, result, scoring
 from simic.growth.grown_network import load_grown
 from simic.params import Params
 from simic.pipeline import run_summary, stages, training_work
-from simic.pipeline.grow import _asked_policy
+from simic.pipeline.grow import _find_policy
 from simic.pipeline.paths import Workspace
 from simic.telemetry import starts
 from simic.training import assemble, checkpoint, session
@@ -223,7 +223,7 @@ def explained(tree: Params, workspace: Workspace) -> Any:
 
 def grow(tree: Params, workspace: Workspace) -> Any:
     """Whom `simic grow` lets play."""
-    chosen: Any = _asked_policy("learned", None, tree, workspace, read_meta(workspace.prepared), CPU)
+    chosen: Any = _find_policy("learned", None, tree, workspace, read_meta(workspace.prepared), CPU)
     return chosen.name, known(chosen.learned)
 
 
