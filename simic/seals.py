@@ -188,29 +188,30 @@ def write(root: Path, identity: Identity) -> None:
         root: Of the workspace.
         identity: Of the stage, computed before it began: from that its outputs were made.
     """
-    seal = Seal(**dict(identity), **_outputs(root, identity.stage))
+    seal = _sealed(root, identity)
     path = path_of(root, identity.stage)
     path.parent.mkdir(parents=True, exist_ok=True)
     durable.replace_file(path, (seal.model_dump_json(indent=1) + "\n").encode())
 
 
-def _outputs(root: Path, stage: str) -> dict[str, dict[str, str]]:
-    """Hash the outputs of a stage as they are now."""
-    places = STAGES[stage].writes
+def _sealed(root: Path, identity: Identity) -> Seal:
+    """Hash the outputs of a stage as they are now, beside its identity."""
+    places = STAGES[identity.stage].writes
     files = (path for place in places for path in sorted((root / place).rglob("*")) if path.name in APART)
-    return {
-        "writes": {place: content_hash(root / place) for place in places},
-        "apart": {path.relative_to(root).as_posix(): durable.sha256(path) for path in files},
-    }
+    return Seal(
+        **identity.__dict__,
+        writes={place: content_hash(root / place) for place in places},
+        apart={path.relative_to(root).as_posix(): durable.sha256(path) for path in files},
+    )
 
 
 def holds(root: Path, stage: str, tree: Params) -> bool:
     """Tell whether a stage has nothing to do: its seal is of this code, these params and inputs, and its outputs."""
     seal = read(root, stage)
-    if seal is None or seal.sha256 != identify(root, stage, tree).sha256:
+    if seal is None:
         return False
-    outputs = _outputs(root, stage)
-    return seal.writes == outputs["writes"] and seal.apart == outputs["apart"]
+    identity = identify(root, stage, tree)
+    return seal.sha256 == identity.sha256 and seal == _sealed(root, identity)
 
 
 def read(root: Path, stage: str) -> Seal | None:
@@ -235,7 +236,7 @@ def broken(root: Path, tree: Params) -> tuple[list[str], list[str]]:
             problems.append(seal)
             continue
         looked.append(stage)
-        now = Seal(**dict(identify(root, stage, tree)), **_outputs(root, stage))
+        now = _sealed(root, identify(root, stage, tree))
         problems += [f"{stage}: {text}" for text in _differences(seal, now)]
         problems += [
             f"{stage}: read another {place} than {made[place][0]} made"
