@@ -26,7 +26,17 @@ from scipy import stats
 
 import simic
 from benchmarks import page
-from benchmarks.agent_tasks import ENVS, EPISODES, GRID, MINIBATCHES, ROLLOUT, SHARED, TASKS, UNITS, Task
+from benchmarks.agent_tasks import (
+    ENVS,
+    EPISODES,
+    GRID,
+    MINIBATCHES,
+    ROLLOUT,
+    SHARED,
+    TASKS,
+    UNITS,
+    Task,
+)
 from simic import durable
 from simic.agent.agent import Agent, IterationReport, settings, sizes
 
@@ -82,9 +92,15 @@ def ours(cell: Cell, task: Task) -> None:
     """Train and play simic's agent; what the shared settings leave open is as in its defaults, as with the peers."""
     core = "lstm" if "LSTM" in cell.algorithm else "none"
     policy = sizes(encoder_units=UNITS, core=core, core_units=UNITS, head_units=UNITS)
-    shared = SHARED | {"value_coef": 2 * SHARED["value_coef"]}  # ours is of ½ (V − R)², theirs of (V − R)²
-    ppo = settings(minibatches=MINIBATCHES, entropy_coef=0.0, entropy_coef_final=0.0, **shared, **cell.config)
-    agent = Agent(task.make, rng_seed=cell.rng_seed, envs=ENVS, rollout_steps=ROLLOUT, policy=policy, ppo=ppo)
+    shared = SHARED | {
+        "value_coef": 2 * SHARED["value_coef"]
+    }  # ours is of ½ (V − R)², theirs of (V − R)²
+    ppo = settings(
+        minibatches=MINIBATCHES, entropy_coef=0.0, entropy_coef_final=0.0, **shared, **cell.config
+    )
+    agent = Agent(
+        task.make, rng_seed=cell.rng_seed, envs=ENVS, rollout_steps=ROLLOUT, policy=policy, ppo=ppo
+    )
     returns: list[float] = []
 
     def note(progress: IterationReport) -> None:
@@ -109,7 +125,9 @@ def peer(cell: Cell, task: Task) -> None:
             self.found: list[float] = []
 
         def _on_step(self) -> bool:
-            self.found += [info["episode"]["r"] for info in self.locals["infos"] if "episode" in info]
+            self.found += [
+                info["episode"]["r"] for info in self.locals["infos"] if "episode" in info
+            ]
             return True
 
         def _on_rollout_end(self) -> None:
@@ -121,7 +139,11 @@ def peer(cell: Cell, task: Task) -> None:
     started = time.perf_counter()
     model.learn(cell.steps, callback=Watch())
     cell.seconds = time.perf_counter() - started
-    fresh = VecNormalize(make_vec_env(task.make, ENVS, seed=cell.rng_seed + 10_000), training=False, norm_reward=False)
+    fresh = VecNormalize(
+        make_vec_env(task.make, ENVS, seed=cell.rng_seed + 10_000),
+        training=False,
+        norm_reward=False,
+    )
     fresh.obs_rms = env.obs_rms
     returns, _ = evaluate(model, fresh, EPISODES, deterministic=True, return_episode_rewards=True)
     cell.returns = [float(value) for value in returns]
@@ -144,8 +166,15 @@ def build(cell: Cell, env: Any) -> tuple[Any, Callable]:
     peer_names = {"epochs": "n_epochs", "value_coef": "vf_coef"}  # names
     shared = {peer_names.get(name, name): value for name, value in (SHARED | cell.config).items()}
     batch = ENVS * ROLLOUT // MINIBATCHES
-    settings: dict[str, Any] = {"n_steps": ROLLOUT, "batch_size": batch, "ent_coef": 0.0, "device": "cpu"}
-    return kind(policy, env, seed=cell.rng_seed, policy_kwargs=shape, **shared, **settings), evaluate
+    settings: dict[str, Any] = {
+        "n_steps": ROLLOUT,
+        "batch_size": batch,
+        "ent_coef": 0.0,
+        "device": "cpu",
+    }
+    return kind(
+        policy, env, seed=cell.rng_seed, policy_kwargs=shape, **shared, **settings
+    ), evaluate
 
 
 # --- all trainings ---
@@ -181,7 +210,11 @@ def execute(job: Job) -> str:
     load = os.getloadavg()[0]
     play = ours if job.algorithm.startswith("simic") else peer
     play(cell, TASKS[job.task])
-    row = asdict(cell) | {"steps_per_second": cell.steps / cell.seconds, "load": load, "code": code(job.algorithm)}
+    row = asdict(cell) | {
+        "steps_per_second": cell.steps / cell.seconds,
+        "load": load,
+        "code": code(job.algorithm),
+    }
     job.path.parent.mkdir(parents=True, exist_ok=True)
     durable.replace_file(job.path, (json.dumps(row) + "\n").encode())
     mean = np.mean(cell.returns)
@@ -213,7 +246,11 @@ def tuned(task: str, algorithm: str, work: Path) -> dict[str, Any] | None:
 def evaluation(task: str, algorithm: str, seeds: int, work: Path) -> list[Job]:
     """Return the jobs of the chosen setting; none before it is known."""
     config = tuned(task, algorithm, work)
-    return [] if config is None else [Job(task, algorithm, config, seed, work) for seed in range(1, seeds + 1)]
+    return (
+        []
+        if config is None
+        else [Job(task, algorithm, config, seed, work) for seed in range(1, seeds + 1)]
+    )
 
 
 # --- the report ---
@@ -225,12 +262,19 @@ def summary(work: Path) -> dict[str, Any]:
     for name, task in TASKS.items():
         rows: dict[str, Any] = {}
         for algorithm in task.rivals:
-            cells = [cell for job in evaluation(name, algorithm, 1000, work) if (cell := job.cell())]
+            cells = [
+                cell for job in evaluation(name, algorithm, 1000, work) if (cell := job.cell())
+            ]
             if cells:
                 rows[algorithm] = _row(cells)
         pairs = [_compared(task, rows)] if set(task.rivals) <= rows.keys() else []
         if rows:
-            report["tasks"][name] = {"solved": task.solved, "margin": task.margin, "rows": rows, "pairs": pairs}
+            report["tasks"][name] = {
+                "solved": task.solved,
+                "margin": task.margin,
+                "rows": rows,
+                "pairs": pairs,
+            }
     return report
 
 
@@ -283,7 +327,10 @@ def main() -> None:
     if arguments.what == "run":
         pairs = [(name, algorithm) for name, task in TASKS.items() for algorithm in task.rivals]
         run([job for pair in pairs for job in tuning(*pair, arguments.work)], arguments.jobs)
-        run([job for pair in pairs for job in evaluation(*pair, arguments.seeds, arguments.work)], arguments.jobs)
+        run(
+            [job for pair in pairs for job in evaluation(*pair, arguments.seeds, arguments.work)],
+            arguments.jobs,
+        )
     else:
         page.write_result(RESULTS, summary(arguments.work))
         page.main()

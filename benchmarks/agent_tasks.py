@@ -12,7 +12,14 @@ ENVS = 8
 ROLLOUT = 128
 MINIBATCHES = 4
 UNITS = 64  # of every layer and of the LSTM
-SHARED = {"epochs": 10, "gamma": 0.99, "gae_lambda": 0.95, "clip_range": 0.2, "value_coef": 0.5, "max_grad_norm": 0.5}
+SHARED = {
+    "epochs": 10,
+    "gamma": 0.99,
+    "gae_lambda": 0.95,
+    "clip_range": 0.2,
+    "value_coef": 0.5,
+    "max_grad_norm": 0.5,
+}
 GRID = [{"learning_rate": rate} for rate in (3e-4, 1e-3, 3e-3)]  # the same for everybody
 EPISODES = 24  # after training, greedy
 
@@ -41,7 +48,9 @@ class PickLegal(gymnasium.Env):
         self.legal[self.np_random.choice(self.CHOICES, self.LEGAL, replace=False)] = True
         return self.numbers
 
-    def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[np.ndarray, dict]:
+    def reset(
+        self, *, seed: int | None = None, options: dict | None = None
+    ) -> tuple[np.ndarray, dict]:
         super().reset(seed=seed)
         self.time = 0
         return self._look(), {}
@@ -77,10 +86,17 @@ class Maze(gymnasium.Env):
         observation[self.cell[0] * self.SIDE + self.cell[1]] = 1.0
         return observation
 
-    def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[np.ndarray, dict]:
+    def reset(
+        self, *, seed: int | None = None, options: dict | None = None
+    ) -> tuple[np.ndarray, dict]:
         super().reset(seed=seed)
         goal = (self.SIDE - 1, self.SIDE - 1)
-        cells = [(r, c) for r in range(self.SIDE) for c in range(self.SIDE) if self._free(r, c) and (r, c) != goal]
+        cells = [
+            (r, c)
+            for r in range(self.SIDE)
+            for c in range(self.SIDE)
+            if self._free(r, c) and (r, c) != goal
+        ]
         self.goal = goal
         self.time = 0
         self.cell = cells[self.np_random.integers(len(cells))]
@@ -95,7 +111,9 @@ class Maze(gymnasium.Env):
         return self._look(), float(arrived) - 0.02, arrived, self.time == self.LENGTH, {}
 
     def action_masks(self) -> np.ndarray:
-        return np.array([self._free(self.cell[0] + row, self.cell[1] + column) for row, column in self.MOVES])
+        return np.array(
+            [self._free(self.cell[0] + row, self.cell[1] + column) for row, column in self.MOVES]
+        )
 
 
 @dataclass(frozen=True)

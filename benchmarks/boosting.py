@@ -26,7 +26,9 @@ def add_scores(scores: dict[str, list[float]], held_out: HeldOut) -> None:
     train = held_out.train
     test = held_out.test
     for number, task in enumerate(held_out.tasks):
-        rows, test_rows = (slice(number * len(split), (number + 1) * len(split)) for split in (train, test))
+        rows, test_rows = (
+            slice(number * len(split), (number + 1) * len(split)) for split in (train, test)
+        )
         model = HistGradientBoostingClassifier(random_state=0)
         model.fit(train.x[rows].flatten(1).numpy(), train.y[rows].numpy())
         right = model.score(test.x[test_rows].flatten(1).numpy(), test.y[test_rows].numpy())
@@ -47,7 +49,9 @@ def main(arguments: list[str] | None = None) -> None:
         add_scores(scores, part)
     for group, values in scores.items():
         mean = mean_interval(values)
-        print(f"{group}: {mean.estimate:.2f} [{mean.low:.2f}, {mean.high:.2f}] on {len(values)} tasks")
+        print(
+            f"{group}: {mean.estimate:.2f} [{mean.low:.2f}, {mean.high:.2f}] on {len(values)} tasks"
+        )
 
 
 if __name__ == "__main__":

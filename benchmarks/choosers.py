@@ -52,7 +52,11 @@ class Chooser:
     rule: HandRule
 
     def __str__(self) -> str:
-        rest = "then the best again" if self.rule.threshold is None else f"keep above {self.rule.threshold:g} points"
+        rest = (
+            "then the best again"
+            if self.rule.threshold is None
+            else f"keep above {self.rule.threshold:g} points"
+        )
         most = f"at most {self.rule.tries}, " if self.rule.tries else ""
         return f"leaves of {self.leaf}, {most}{self.rule.patience} epoch(s) each, {rest}"
 
@@ -60,7 +64,9 @@ class Chooser:
 class Ordered(HandRules):
     """Plays rules on openings in the order of what a model expects of them."""
 
-    def __init__(self, lifecycle: Lifecycle, rules: Sequence[HandRule], model: ExtraTreesRegressor) -> None:
+    def __init__(
+        self, lifecycle: Lifecycle, rules: Sequence[HandRule], model: ExtraTreesRegressor
+    ) -> None:
         super().__init__(lifecycle, rules)
         self.model = model
 
@@ -69,8 +75,17 @@ class Ordered(HandRules):
         self.ordered = False
 
     def _put_in_order(self, observation: Observation) -> None:
-        features = alignment(observation.features, observation.masks["blueprint"].shape[-1]).double().cpu().numpy()
-        places = torch.as_tensor(self.model.predict(features)).argsort(dim=1, descending=True).to(self.order.device)
+        features = (
+            alignment(observation.features, observation.masks["blueprint"].shape[-1])
+            .double()
+            .cpu()
+            .numpy()
+        )
+        places = (
+            torch.as_tensor(self.model.predict(features))
+            .argsort(dim=1, descending=True)
+            .to(self.order.device)
+        )
         self.order = self.order.gather(1, places[..., None].expand_as(self.order))
         self.ordered = True
 
@@ -92,25 +107,35 @@ def learn(
         features = ground.aligned(hosts).double().numpy()
         folds = folds_of(hosts, len(ground.tasks))
         fitted = [fit(features, of_length.double().numpy(), folds) for of_length in scores]
-        choosers = [_tuned(ground, openings, *fit_of, k, len(hosts), progress) for k, fit_of in enumerate(fitted)]
+        choosers = [
+            _tuned(ground, openings, *fit_of, k, len(hosts), progress)
+            for k, fit_of in enumerate(fitted)
+        ]
     return choosers, ground.trainings
 
 
 def actor(env: GrowthEnv, choosers: Sequence[Chooser]) -> ByLength:
     return ByLength(
-        {chooser.epochs: Ordered(env.train.lifecycle, [chooser.rule], chooser.model) for chooser in choosers}
+        {
+            chooser.epochs: Ordered(env.train.lifecycle, [chooser.rule], chooser.model)
+            for chooser in choosers
+        }
     )
 
 
 def trees(leaf: int, features: Table, gains: Table) -> ExtraTreesRegressor:
     """Return trees fitted to ``gains [H, P]``."""
-    return ExtraTreesRegressor(n_estimators=TREES, min_samples_leaf=leaf, random_state=0).fit(features, gains)
+    return ExtraTreesRegressor(n_estimators=TREES, min_samples_leaf=leaf, random_state=0).fit(
+        features, gains
+    )
 
 
 def folds_of(hosts: Tensor, tasks: int) -> Folds:
     """Return a fold for each host ``[H]``: hosts of one task share it, and no kind of task is all in one."""
     groups = hosts % tasks if tasks > 1 else hosts
-    return (rng.permutation(rng.key(0, rng.Purpose.SUBSAMPLE), int(groups.max()) + 1)[groups] % FOLDS).numpy()
+    return (
+        rng.permutation(rng.key(0, rng.Purpose.SUBSAMPLE), int(groups.max()) + 1)[groups] % FOLDS
+    ).numpy()
 
 
 def chosen_gain(leaf: int, features: Table, gains: Table, folds: Folds) -> float:
@@ -120,8 +145,12 @@ def chosen_gain(leaf: int, features: Table, gains: Table, folds: Folds) -> float
         inside = folds != fold
         outside = folds == fold
         if not inside.any():
-            raise SimicError("chooser: its hosts are all of one fold: it needs more tasks of training, or more hosts")
-        best = trees(leaf, features[inside], gains[inside]).predict(features[outside]).argmax(axis=1)
+            raise SimicError(
+                "chooser: its hosts are all of one fold: it needs more tasks of training, or more hosts"
+            )
+        best = (
+            trees(leaf, features[inside], gains[inside]).predict(features[outside]).argmax(axis=1)
+        )
         predicted[outside] = gains[outside][np.arange(len(best)), best]
     return float(predicted.mean())
 
@@ -145,8 +174,14 @@ def _tuned(
     """Return the chooser with the rule that is best at one length on hosts that the model did not learn from."""
     order = tuple(openings)
     lifecycle = ground.env.train.lifecycle
-    rules = [HandRule(order, patience, threshold) for patience, threshold in product(PATIENCE, THRESHOLDS)]
-    rules += [HandRule(order, patience, None, (), tries) for patience, tries in product(PATIENCE, RETURNING)]
+    rules = [
+        HandRule(order, patience, threshold)
+        for patience, threshold in product(PATIENCE, THRESHOLDS)
+    ]
+    rules += [
+        HandRule(order, patience, None, (), tries)
+        for patience, tries in product(PATIENCE, RETURNING)
+    ]
     ids = torch.arange(first, first + TUNING_HOSTS).repeat_interleave(len(rules))
 
     def make(part: Tensor) -> Ordered:

@@ -50,7 +50,9 @@ def curve(workspace: Workspace, envs: int) -> dict[str, Any]:
         workspace.telemetry / "updates.parquet", columns=["iteration", "validation_accuracy"]
     ).to_pylist()
     timed = timing.read(workspace.telemetry / timing.TIMING_FILE)
-    scored = [row for row in rows if row["validation_accuracy"] == row["validation_accuracy"]]  # NaN: not played
+    scored = [
+        row for row in rows if row["validation_accuracy"] == row["validation_accuracy"]
+    ]  # NaN: not played
     return {
         "episodes": [(row["iteration"] + 1) * envs for row in scored],
         "score": [round(row["validation_accuracy"], 2) for row in scored],
@@ -58,45 +60,64 @@ def curve(workspace: Workspace, envs: int) -> dict[str, Any]:
     }
 
 
-def by_length(headroom: result.HeadroomReport, evaluations: list[result.Evaluation]) -> dict[str, dict[str, Any]]:
+def by_length(
+    headroom: result.HeadroomReport, evaluations: list[result.Evaluation]
+) -> dict[str, dict[str, Any]]:
     """Compare on each kind of episode: of the usual length, of others, and on tasks from outside the suite."""
     usual = f"{headroom.epochs} epochs"
     tables = {
         usual: summary(
-            headroom, [{n: p.per_seed for n, p in evaluation.policies.items()} for evaluation in evaluations]
+            headroom,
+            [{n: p.per_seed for n, p in evaluation.policies.items()} for evaluation in evaluations],
         )
     }
     for name, report in headroom.others.items():
-        tables[name] = summary(report, [evaluation.others[name].per_seed for evaluation in evaluations])
+        tables[name] = summary(
+            report, [evaluation.others[name].per_seed for evaluation in evaluations]
+        )
     return tables
 
 
-def summary(headroom: result.HeadroomReport, evaluations: list[dict[str, result.PerSeed]]) -> dict[str, Any]:
+def summary(
+    headroom: result.HeadroomReport, evaluations: list[dict[str, result.PerSeed]]
+) -> dict[str, Any]:
     """Compare policies of several training seeds with all that needs no controller, by group of tasks; intervals are
     over tasks and training seeds.
     """
     tables: dict[str, Any] = {}
     for group, standings in headroom.standings.items():
-        beside = {name: evaluation.score.estimate for name, evaluation in standings.policies.items()}
-        table: dict[str, Any] = {"beside": {name: round(score, 2) for name, score in beside.items()}}
+        beside = {
+            name: evaluation.score.estimate for name, evaluation in standings.policies.items()
+        }
+        table: dict[str, Any] = {
+            "beside": {name: round(score, 2) for name, score in beside.items()}
+        }
         table["random_search"] = [round(score, 2) for score in standings.random_search]
         units = endpoints.rows_of_tasks(headroom, group)
 
         def scores(accuracy: Any, sizes: Any, units: list[list[int]] = units) -> Values:
             """Score networks on the tasks of the group."""
-            points = endpoints.scores(np.array(accuracy), np.array(sizes, dtype=np.float64), headroom)
+            points = endpoints.scores(
+                np.array(accuracy), np.array(sizes, dtype=np.float64), headroom
+            )
             return endpoints.mean_by_task(points, units)
 
         common = scores(headroom.test_pct, headroom.params)[:, headroom.common]
         rule = headroom.policies[standings.rule] if standings.rule else None
         for name in [policy for policy in POLICIES if policy in evaluations[0]]:
             values = np.stack(
-                [scores(evaluation[name].test_accuracy_pct, evaluation[name].params) for evaluation in evaluations]
+                [
+                    scores(evaluation[name].test_accuracy_pct, evaluation[name].params)
+                    for evaluation in evaluations
+                ]
             )
             row: dict[str, Any] = {
                 "score_by_seed": values.mean(axis=1).round(2).tolist(),
                 "params": round(
-                    sum(sum(evaluation[name].params) / len(evaluation[name].params) for evaluation in evaluations)
+                    sum(
+                        sum(evaluation[name].params) / len(evaluation[name].params)
+                        for evaluation in evaluations
+                    )
                     / len(evaluations)
                 ),
                 "over_common": _numbers(paired_difference(values, common)),
@@ -119,7 +140,9 @@ def drawn(evaluations: dict[str, Any]) -> Figure:
     axis = figure.subplots()
     for seed, curve in enumerate(evaluations["curves"], 1):
         label = f"PPO {seed}, {curve['seconds'] / 60:.0f} min"
-        axis.plot([n / 1000 for n in curve["episodes"]], curve["score"], marker="o", ms=3, label=label)
+        axis.plot(
+            [n / 1000 for n in curve["episodes"]], curve["score"], marker="o", ms=3, label=label
+        )
     for number, (name, score) in enumerate(evaluations["validation"].items()):
         axis.axhline(score, color=f"C{number + 5}", ls="--", lw=1.2, label=name.replace("_", " "))
     axis.set(xlabel="thousand host trainings", ylabel="score on validation tasks (points)")
@@ -139,7 +162,9 @@ def main(arguments: list[str] | None = None) -> None:
     settings = tree.model_dump_json(exclude={"runtime"})
     file = options.work / "params.json"
     if file.exists() and file.read_text(encoding="utf-8") != settings:
-        raise SimicError(f"{options.work}: has results of other params; name another folder with --work")
+        raise SimicError(
+            f"{options.work}: has results of other params; name another folder with --work"
+        )
     options.work.mkdir(parents=True, exist_ok=True)
     file.write_text(settings, encoding="utf-8")
     if not base.headroom.exists():

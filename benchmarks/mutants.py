@@ -33,7 +33,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-os.environ |= {"OMP_NUM_THREADS": "1", "COVERAGE_CORE": "ctrace"}  # before torch; a tracer that knows contexts
+os.environ |= {
+    "OMP_NUM_THREADS": "1",
+    "COVERAGE_CORE": "ctrace",
+}  # before torch; a tracer that knows contexts
 
 import coverage
 import pytest
@@ -41,16 +44,36 @@ import pytest
 ROOT = Path(__file__).parents[1]
 SUBJECTS = ("simic/agent", "simic/envs", "simic/training/trainer.py")
 RESULTS = ROOT / "benchmarks/results/mutants.json"
-LIBRARIES = ("torch", "numpy", "scipy.stats", "gymnasium", "pydantic", "sklearn.datasets", "safetensors")
+LIBRARIES = (
+    "torch",
+    "numpy",
+    "scipy.stats",
+    "gymnasium",
+    "pydantic",
+    "sklearn.datasets",
+    "safetensors",
+)
 # times what the tests took unmutated, and at least
 LIMIT_FACTOR = 5
 LIMIT_SECONDS = 60
 FAILED = 70  # exit code of a process that could not run tests at all
 EVERYWHERE = ""  # coverage's context of what is run while modules are imported
 
-PAIRS = ("Lt LtE", "Gt GtE", "Eq NotEq", "Is IsNot", "In NotIn", "And Or", "Add Sub", "Mult Div", "BitAnd BitOr")
+PAIRS = (
+    "Lt LtE",
+    "Gt GtE",
+    "Eq NotEq",
+    "Is IsNot",
+    "In NotIn",
+    "And Or",
+    "Add Sub",
+    "Mult Div",
+    "BitAnd BitOr",
+)
 PAIRS += ("min max", "minimum maximum", "amin amax", "any all", "argmin argmax")
-OPPOSITE = {name: opposite for pair in map(str.split, PAIRS) for name, opposite in (pair, pair[::-1])}
+OPPOSITE = {
+    name: opposite for pair in map(str.split, PAIRS) for name, opposite in (pair, pair[::-1])
+}
 OPPOSITE |= {"FloorDiv": "Mult", "Pow": "Mult"}
 
 
@@ -75,13 +98,17 @@ def mutants_of(root: Path, file: str) -> list[Mutant]:
     starts = [0, *itertools.accumulate(map(len, source.splitlines(keepends=True)))]
     mutants = []
     for node, lines, new in _changes(ast.parse(source), range(1, 2)):
-        assert node.end_lineno is not None and node.end_col_offset is not None  # as in all that is parsed
+        assert (
+            node.end_lineno is not None and node.end_col_offset is not None
+        )  # as in all that is parsed
         first = starts[node.lineno - 1]
         last = starts[node.end_lineno]
         begin = first + node.col_offset
         end = starts[node.end_lineno - 1] + node.end_col_offset
         changed = source[first:begin] + new.encode() + source[end:last]
-        original, mutated = (" ".join(part.decode().split()) for part in (source[first:last], changed))
+        original, mutated = (
+            " ".join(part.decode().split()) for part in (source[first:last], changed)
+        )
         text = (source[:first] + changed + source[last:]).decode()
         compile(text, file, "exec")
         mutants.append(Mutant(file, node.lineno, lines, original, mutated, text))
@@ -94,12 +121,17 @@ def _changes(node: ast.AST, lines: range) -> Iterator[tuple[ast.expr | ast.stmt,
     Left alone: annotations, decorators, docstrings, messages, assertions (``strict=`` is one).
     """
     docstring = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
-    words = docstring or (isinstance(node, ast.FunctionDef) and node.name in ("__repr__", "__str__"))
+    words = docstring or (
+        isinstance(node, ast.FunctionDef) and node.name in ("__repr__", "__str__")
+    )
     if words or isinstance(node, ast.Assert | ast.Import | ast.ImportFrom | ast.JoinedStr):
         return
     if isinstance(node, ast.stmt):
         body = getattr(node, "body", None)
-        lines = range(node.lineno, max(node.lineno + 1, body[0].lineno) if body else (node.end_lineno or 0) + 1)
+        lines = range(
+            node.lineno,
+            max(node.lineno + 1, body[0].lineno) if body else (node.end_lineno or 0) + 1,
+        )
     if isinstance(node, ast.expr | ast.stmt):
         yield from ((node, lines, new) for new in _replacements(node))
     if isinstance(node, ast.If | ast.IfExp):
@@ -109,7 +141,9 @@ def _changes(node: ast.AST, lines: range) -> Iterator[tuple[ast.expr | ast.stmt,
     for name, value in ast.iter_fields(node):
         if name not in ("annotation", "returns", "decorator_list"):
             for child in value if isinstance(value, list) else [value]:
-                if isinstance(child, ast.AST) and not (isinstance(child, ast.keyword) and child.arg == "strict"):
+                if isinstance(child, ast.AST) and not (
+                    isinstance(child, ast.keyword) and child.arg == "strict"
+                ):
                     yield from _changes(child, lines)
 
 
@@ -120,7 +154,11 @@ def _replacements(node: ast.expr | ast.stmt) -> Iterator[str]:
             setattr(mutated, name, value)
         return f"({ast.unparse(mutated)})" if isinstance(node, ast.expr) else ast.unparse(mutated)
 
-    op = node.ops[0] if isinstance(node, ast.Compare) and len(node.ops) == 1 else getattr(node, "op", None)
+    op = (
+        node.ops[0]
+        if isinstance(node, ast.Compare) and len(node.ops) == 1
+        else getattr(node, "op", None)
+    )
     if (mutated := OPPOSITE.get(type(op).__name__)) is not None:
         new = getattr(ast, mutated)()
         yield but(ops=[new]) if isinstance(node, ast.Compare) else but(op=new)
@@ -143,7 +181,9 @@ def _replacements(node: ast.expr | ast.stmt) -> Iterator[str]:
 
 def _calls(node: ast.Call, but: Callable[..., str]) -> Iterator[str]:
     """Yield a call of the opposite function, without a keyword, or with one argument in another's place."""
-    name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", None)
+    name = (
+        node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", None)
+    )
     if name in OPPOSITE:
         call = copy.copy(node.func)
         setattr(call, "attr" if isinstance(call, ast.Attribute) else "id", OPPOSITE[name])
@@ -155,7 +195,8 @@ def _calls(node: ast.Call, but: Callable[..., str]) -> Iterator[str]:
         zip(node.args, node.args[1:] + node.args[:1], strict=True)
     ):
         plain = not any(
-            isinstance(argument, ast.Starred | ast.Constant) for argument in (first_argument, second_argument)
+            isinstance(argument, ast.Starred | ast.Constant)
+            for argument in (first_argument, second_argument)
         )
         if plain and ast.dump(first_argument) != ast.dump(second_argument):
             yield but(args=[*node.args[:index], second_argument, *node.args[index + 1 :]])
@@ -207,7 +248,10 @@ class Recorder:
             for line, tests_of_line in contexts.items()
         }
         anything = set().union(*lines.values()) or set(self.seconds)
-        return {line: anything if EVERYWHERE in contexts[line] else tests for line, tests in lines.items()}
+        return {
+            line: anything if EVERYWHERE in contexts[line] else tests
+            for line, tests in lines.items()
+        }
 
 
 @dataclass(frozen=True)
@@ -245,11 +289,24 @@ class Tests:
         mirrored = f"/test_{path.stem}.py:", f"/test_{path.parent.name}.py:"
         mirrored_tests = {test for test in chosen if any(name in test for name in mirrored)}
         return [
-            sorted(tests, key=self.seconds.__getitem__) for tests in (mirrored_tests, chosen - mirrored_tests) if tests
+            sorted(tests, key=self.seconds.__getitem__)
+            for tests in (mirrored_tests, chosen - mirrored_tests)
+            if tests
         ]
 
 
-OPTIONS = ["-x", "-q", "--no-header", "--tb=line", "-p", "no:cacheprovider", "-p", "no:xdist", "-p", "no:pytest_cov"]
+OPTIONS = [
+    "-x",
+    "-q",
+    "--no-header",
+    "--tb=line",
+    "-p",
+    "no:cacheprovider",
+    "-p",
+    "no:xdist",
+    "-p",
+    "no:pytest_cov",
+]
 
 
 class Changed(importlib.machinery.SourceFileLoader):
@@ -258,7 +315,11 @@ class Changed(importlib.machinery.SourceFileLoader):
     text = ""
 
     def find_spec(self, name: str, path: object = None, target: object = None):
-        return importlib.util.spec_from_file_location(name, self.path, loader=self) if name == self.name else None
+        return (
+            importlib.util.spec_from_file_location(name, self.path, loader=self)
+            if name == self.name
+            else None
+        )
 
     def get_code(self, fullname: str):
         return compile(self.text, self.path, "exec")
@@ -292,8 +353,12 @@ def try_out(root: Path, mutant: Mutant, orders: list[list[str]], temporary: Path
     options = [*OPTIONS, f"--basetemp={temporary}"]
     for tests in orders:
         code = pytest.main([*options, *tests])
-        if code == pytest.ExitCode.USAGE_ERROR:  # a name of a test that is made from what was changed
-            code = pytest.main([*options, *dict.fromkeys(test.partition("::")[0] for test in tests)])
+        if (
+            code == pytest.ExitCode.USAGE_ERROR
+        ):  # a name of a test that is made from what was changed
+            code = pytest.main(
+                [*options, *dict.fromkeys(test.partition("::")[0] for test in tests)]
+            )
         if code:
             return int(code)
     return 0
@@ -313,7 +378,8 @@ def try_all(root: Path, mutants: list[Mutant], tests: dict[str, Tests], jobs: in
                 orders = tests_of_package.orders(mutant)
                 limit = max(
                     LIMIT_SECONDS,
-                    LIMIT_FACTOR * sum(tests_of_package.seconds[test] for part in orders for test in part),
+                    LIMIT_FACTOR
+                    * sum(tests_of_package.seconds[test] for part in orders for test in part),
                 )
                 pid = fork(root, lambda: try_out(root, mutant, orders, temporary), nowhere.fileno())  # noqa: B023 - at once
                 running[pid] = index, time.monotonic() + limit
@@ -331,13 +397,23 @@ def try_all(root: Path, mutants: list[Mutant], tests: dict[str, Tests], jobs: in
                     results[index] = "timeout" if late else "killed" if status else "survived"
                     shutil.rmtree(Path(folder) / str(index), ignore_errors=True)
                     tried = len(results) - results.count("")
-                    print(tried, results[index], mutants[index].file, mutants[index].mutated, flush=True)
+                    print(
+                        tried,
+                        results[index],
+                        mutants[index].file,
+                        mutants[index].mutated,
+                        flush=True,
+                    )
     return results
 
 
 def run(root: Path, subjects: list[str], sample: int, rng_seed: int, jobs: int) -> dict:
     """Score a random sample of mutants of these files and folders; list those that survived."""
-    paths = [path for subject in subjects for path in (sorted((root / subject).rglob("*.py")) or [root / subject])]
+    paths = [
+        path
+        for subject in subjects
+        for path in (sorted((root / subject).rglob("*.py")) or [root / subject])
+    ]
     files = [str(path.relative_to(root)) for path in paths]
     every = [mutant for file in files for mutant in mutants_of(root, file)]
     mutants = random.Random(rng_seed).sample(every, min(sample, len(every)))
@@ -345,15 +421,21 @@ def run(root: Path, subjects: list[str], sample: int, rng_seed: int, jobs: int) 
     for package in sorted({mutant.package for mutant in mutants}):
         files_of_package = [file for file in files if file.split("/")[1] == package]
         tests[package] = Tests.record(root, f"tests/{package}", files_of_package)
-        most = max(files_of_package, key=lambda file: len(set().union(*tests[package].of[file].values())))
+        most = max(
+            files_of_package, key=lambda file: len(set().union(*tests[package].of[file].values()))
+        )
         text = (root / most).read_text()
         unchanged = Mutant(most, 1, range(1, len(text)), "", "(unchanged)", text)
         if try_all(root, [unchanged], tests, 1) != ["survived"]:
-            sys.exit(f"{package}: the tests fail without a mutation, one after the other from the quickest on")
+            sys.exit(
+                f"{package}: the tests fail without a mutation, one after the other from the quickest on"
+            )
     started = time.monotonic()
     results = try_all(root, mutants, tests, jobs)
     counts = {result: results.count(result) for result in ("killed", "timeout", "survived")}
-    survivors = [mutant for mutant, result in zip(mutants, results, strict=True) if result == "survived"]
+    survivors = [
+        mutant for mutant, result in zip(mutants, results, strict=True) if result == "survived"
+    ]
     survivors.sort(key=lambda mutant: (mutant.file, mutant.line))
     fields = ("file", "line", "original", "mutated")
     return {
@@ -368,7 +450,9 @@ def run(root: Path, subjects: list[str], sample: int, rng_seed: int, jobs: int) 
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("subjects", nargs="*", default=SUBJECTS)
     parser.add_argument("--sample", type=int, default=300)
     parser.add_argument("--rng-seed", type=int, default=1)
@@ -383,10 +467,14 @@ def main() -> None:
     judged = {tuple(survivor[name] for name in key): survivor["judgement"] for survivor in old}
     for survivor in report["survivors"]:
         survivor["judgement"] = judged.get(tuple(survivor[name] for name in key), "")
-    from benchmarks import page  # not earlier: it imports of simic what mutants are still to be made of
+    from benchmarks import (
+        page,
+    )  # not earlier: it imports of simic what mutants are still to be made of
 
     page.write_result(options.out, report)
-    print(f"{report['score']:.1%} of {report['sample']} mutants were noticed; survivors: {options.out}")
+    print(
+        f"{report['score']:.1%} of {report['sample']} mutants were noticed; survivors: {options.out}"
+    )
 
 
 if __name__ == "__main__":

@@ -23,19 +23,31 @@ from simic.data.published import read_idx
 
 BUNDLED: Any = datasets  # typed as returning tuples
 MNIST = Path(os.environ.get("SIMIC_DATA_DIR", "data/raw")) / "mnist"
-COLUMNS = ("majority class", "logistic regression", "gradient boosting", "host alone", "plain", "all modules", "grown")
+COLUMNS = (
+    "majority class",
+    "logistic regression",
+    "gradient boosting",
+    "host alone",
+    "plain",
+    "all modules",
+    "grown",
+)
 
 
 def frame(name: str, target: str) -> pd.DataFrame:
     """Return a table of scikit-learn's with names of classes."""
     source = getattr(BUNDLED, f"load_{name}")(as_frame=True)
-    return source.frame.drop(columns="target").assign(**{target: source.target_names[source.target]})
+    return source.frame.drop(columns="target").assign(
+        **{target: source.target_names[source.target]}
+    )
 
 
 def rare() -> pd.DataFrame:
     """Keep 3 % of one class."""
     rows = frame("breast_cancer", "diagnosis")
-    few: Any = pd.concat([rows[rows.diagnosis == "benign"], rows[rows.diagnosis == "malignant"].head(12)])
+    few: Any = pd.concat(
+        [rows[rows.diagnosis == "benign"], rows[rows.diagnosis == "malignant"].head(12)]
+    )
     return few.reset_index(drop=True)
 
 
@@ -54,7 +66,9 @@ def diabetes() -> pd.DataFrame:
 def by_rule(rule: Callable[[np.ndarray], np.ndarray]) -> pd.DataFrame:
     """Label 2,000 rows of 12 normal columns by a rule."""
     x = np.random.default_rng(1).normal(size=(2000, 12))
-    return pd.DataFrame(x, columns=[f"c{k}" for k in range(12)]).assign(label=np.where(rule(x), "yes", "no"))
+    return pd.DataFrame(x, columns=[f"c{k}" for k in range(12)]).assign(
+        label=np.where(rule(x), "yes", "no")
+    )
 
 
 def pixels(path: Path) -> None:
@@ -70,7 +84,10 @@ def digits(path: Path) -> None:
 
 def mnist(path: Path) -> None:
     """Write 1,000 images of the test files, a folder for each class."""
-    x, y = (read_idx(MNIST / f"t10k-{name}-ubyte.gz", n)[:1000] for name, n in (("images-idx3", 3), ("labels-idx1", 1)))
+    x, y = (
+        read_idx(MNIST / f"t10k-{name}-ubyte.gz", n)[:1000]
+        for name, n in (("images-idx3", 3), ("labels-idx1", 1))
+    )
     for number, (image, label) in enumerate(zip(x, y, strict=True)):
         (path / str(int(label))).mkdir(parents=True, exist_ok=True)
         Image.fromarray(np.asarray(image)).save(path / f"{int(label)}/{number}.png")
@@ -86,8 +103,16 @@ SETS: dict[str, tuple[str, str | None, Callable]] = {
     "pixels": ("x.npy", None, pixels),
     "digits": ("digits.npz", None, digits),
     "mnist": ("mnist", None, mnist),
-    "order": ("order.csv.gz", "label", lambda: by_rule(lambda x: np.sort(x, axis=1)[:, 8:].sum(axis=1) > 3.5)),
-    "waves": ("waves.csv.gz", "label", lambda: by_rule(lambda x: np.sin(4 * x[:, 0]) + np.sin(4 * x[:, 1]) > 0)),
+    "order": (
+        "order.csv.gz",
+        "label",
+        lambda: by_rule(lambda x: np.sort(x, axis=1)[:, 8:].sum(axis=1) > 3.5),
+    ),
+    "waves": (
+        "waves.csv.gz",
+        "label",
+        lambda: by_rule(lambda x: np.sin(4 * x[:, 0]) + np.sin(4 * x[:, 1]) > 0),
+    ),
 }
 
 
@@ -105,7 +130,14 @@ def row(name: str) -> tuple[str, ...]:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / file
         make(path) if target is None else write(path, make())
-        model = simic.grow(path, out=Path(folder) / "grown", target=target, n=networks, epochs=epochs, verbose=False)
+        model = simic.grow(
+            path,
+            out=Path(folder) / "grown",
+            target=target,
+            n=networks,
+            epochs=epochs,
+            verbose=False,
+        )
     floors = model.report.account.floors
     assert floors is not None
     cells = {}
@@ -115,7 +147,13 @@ def row(name: str) -> tuple[str, ...]:
     grown = floors.rows[-1]
     advised = floors.advice.partition(":")[0].removeprefix("Use ").removeprefix("the ")
     kind = f"{name} (`{''.join(path.suffixes) or 'folder'}`{', balanced' if grown.balanced_pct else ''})"
-    return kind, *(cells.get(column, "–") for column in COLUMNS), grown.size, f"{grown.seconds:.0f}", advised
+    return (
+        kind,
+        *(cells.get(column, "–") for column in COLUMNS),
+        grown.size,
+        f"{grown.seconds:.0f}",
+        advised,
+    )
 
 
 def main() -> None:

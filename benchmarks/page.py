@@ -30,7 +30,9 @@ comparable within a table only. Other results: [experiments](history/experiments
 
 def provenance() -> Found:
     """Return where and on what a result was measured."""
-    revision = subprocess.run(["git", "describe", "--always", "--dirty"], capture_output=True, text=True, check=False)
+    revision = subprocess.run(
+        ["git", "describe", "--always", "--dirty"], capture_output=True, text=True, check=False
+    )
     return {
         "date": time.strftime("%Y-%m-%d", time.gmtime()),
         "revision": revision.stdout.strip() or "unknown",
@@ -45,13 +47,17 @@ def provenance() -> Found:
 
 def write_result(path: Path, numbers: Found) -> None:
     """Write a result with its provenance, whole or not at all."""
-    content = json.dumps({"provenance": {}} | numbers | {"provenance": provenance()}, indent=1, allow_nan=False)
+    content = json.dumps(
+        {"provenance": {}} | numbers | {"provenance": provenance()}, indent=1, allow_nan=False
+    )
     durable.replace_file(path, (content + "\n").encode())
 
 
 def parser(description: str | None, out: Path | None = None) -> argparse.ArgumentParser:
     """Return a parser that shows a benchmark's docstring as it is; with ``--out`` where it writes one result."""
-    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     if out is not None:
         parser.add_argument("--out", type=Path, default=out)
     return parser
@@ -83,10 +89,15 @@ def _learning(numbers: Found) -> list[str]:
     verdicts = list[str]()
     for name, task in numbers["tasks"].items():
         digits = 1 if abs(task["solved"]) > 10 else 3
-        rows += [(f"{name}, {task['solved']:g}", *_algorithm(who, row, digits)) for who, row in task["rows"].items()]
+        rows += [
+            (f"{name}, {task['solved']:g}", *_algorithm(who, row, digits))
+            for who, row in task["rows"].items()
+        ]
         for pair in (pair for pair in task["pairs"] if "low" in pair):
             word = "not behind" if pair["not_behind"] else "not shown to be level"
-            difference, low, high = (f"{pair[end]:+.{digits}f}" for end in ("difference", "low", "high"))
+            difference, low, high = (
+                f"{pair[end]:+.{digits}f}" for end in ("difference", "low", "high")
+            )
             interval = f"{difference}, 95 % interval {low} … {high}"
             verdicts.append(
                 f"- {name}, {pair['ours']} − {pair['theirs']}: {interval}; {word} (margin −{task['margin']:g})"
@@ -120,7 +131,14 @@ def draw_learning(numbers: Found) -> Any:
         for algorithm, row in task["rows"].items():
             curve = row["curve"]
             (line,) = axis.plot(curve["steps"], curve["mean"], label=algorithm)
-            axis.fill_between(curve["steps"], curve["low"], curve["high"], color=line.get_color(), alpha=0.15, lw=0)
+            axis.fill_between(
+                curve["steps"],
+                curve["low"],
+                curve["high"],
+                color=line.get_color(),
+                alpha=0.15,
+                lw=0,
+            )
         axis.axhline(task["solved"], color="grey", ls=":", lw=1)
         axis.set(title=name, xlabel="environment steps")
         axis.legend(fontsize=7)
@@ -152,9 +170,21 @@ def _scaling(numbers: Found) -> list[str]:
         rate = row["trainings_per_core_second"]
         update = 100 * row["update_seconds"] / row["seconds"]
         rows.append(
-            (f"{row['hosts']:,}", str(row["processes"]), f"{row['seconds']:.1f}", f"{rate:.0f}", f"{update:.0f} %")
+            (
+                f"{row['hosts']:,}",
+                str(row["processes"]),
+                f"{row['seconds']:.1f}",
+                f"{rate:.0f}",
+                f"{update:.0f} %",
+            )
         )
-    head = ("hosts", "processes", "seconds of an iteration", "trainings per core-second", "of it the PPO update")
+    head = (
+        "hosts",
+        "processes",
+        "seconds of an iteration",
+        "trainings per core-second",
+        "of it the PPO update",
+    )
     return [
         "## Host trainings per second",
         "",
@@ -200,10 +230,17 @@ def draw_population(numbers: Found) -> Any:
     axis = figure.subplots()
     for name in dict.fromkeys(row["case"] for row in numbers["rows"]):
         rows = [row for row in numbers["rows"] if row["case"] == name]
-        axis.plot([row["envs"] for row in rows], [row["speedup"]["auto"] for row in rows], marker="o", label=name)
+        axis.plot(
+            [row["envs"] for row in rows],
+            [row["speedup"]["auto"] for row in rows],
+            marker="o",
+            label=name,
+        )
     axis.axhline(1.0, color="grey", ls=":", lw=1)
     axis.set_xscale("log", base=2)
-    axis.set(xlabel="hosts", ylabel="speed-up over the faster plain loop", title="Training without seeds")
+    axis.set(
+        xlabel="hosts", ylabel="speed-up over the faster plain loop", title="Training without seeds"
+    )
     axis.legend(fontsize=8)
     return figure
 
@@ -212,7 +249,10 @@ def _by_case(values: dict[tuple[str, int], float]) -> list[str]:
     """Return a table with a row for each number of hosts and a column for each case."""
     cases = list(dict.fromkeys(case for case, _ in values))
     numbers = sorted({envs for _, envs in values})
-    rows = [(str(n), *(f"{values[case, n]:.2f}" if (case, n) in values else "" for case in cases)) for n in numbers]
+    rows = [
+        (str(n), *(f"{values[case, n]:.2f}" if (case, n) in values else "" for case in cases))
+        for n in numbers
+    ]
     return table(("hosts", *cases), rows)
 
 
@@ -226,7 +266,10 @@ SECTIONS: dict[str, Callable[[Found], list[str]]] = {
 def main() -> None:
     paths = {name: RESULTS / f"{name}.json" for name in SECTIONS}
     results = {name: json.loads(path.read_bytes()) for name, path in paths.items() if path.exists()}
-    for name, draw, file in (("agent", draw_learning, "agent"), ("population", draw_population, "hosts")):
+    for name, draw, file in (
+        ("agent", draw_learning, "agent"),
+        ("population", draw_population, "hosts"),
+    ):
         if name in results:
             draw(results[name]).savefig(IMAGES / f"benchmark_{file}.png", dpi=110)
     durable.replace_file(PAGE, text(results).encode())

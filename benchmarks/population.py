@@ -64,7 +64,9 @@ class Case:
 
 
 CASES = {
-    "reference": Case(Host(family="cnn", preset="baseline", widths=(16, 32, 64)), (3, 16, 16), 1536, 128),
+    "reference": Case(
+        Host(family="cnn", preset="baseline", widths=(16, 32, 64)), (3, 16, 16), 1536, 128
+    ),
     "small": Case(Host(family="cnn", preset="baseline"), (1, 8, 8), 1088, 64),
     "default": Case(Host(family="cnn", preset="impaired"), (1, 8, 8), 1088, 64),
     "mlp": Case(Host(family="mlp", preset="baseline"), (1, 8, 8), 1088, 64),
@@ -76,7 +78,9 @@ CASES = {
 # --- what is timed ---
 
 
-def ours(case: Case, envs: int, backend: Backend, device: torch.device, seeds: bool) -> Callable[[], object]:
+def ours(
+    case: Case, envs: int, backend: Backend, device: torch.device, seeds: bool
+) -> Callable[[], object]:
     """Return the work of a few minibatches of a population."""
     kinds = blueprints_of(case.host.family)
     ids = torch.arange(envs)
@@ -92,7 +96,9 @@ def ours(case: Case, envs: int, backend: Backend, device: torch.device, seeds: b
 def orders(case: Case, envs: int, device: torch.device) -> Tensor:
     """Return sample indices ``[E, n, B]``, other ones for each host."""
     draw = torch.Generator().manual_seed(2)
-    return torch.randint(case.training, (envs, TIMED_BATCHES, case.batch), generator=draw).to(device)
+    return torch.randint(case.training, (envs, TIMED_BATCHES, case.batch), generator=draw).to(
+        device
+    )
 
 
 def mixed(population: Population, data: Dataset) -> Slots:
@@ -101,17 +107,29 @@ def mixed(population: Population, data: Dataset) -> Slots:
     device = population.device
     shape = (len(population), population.host.slots)
     live = torch.rand(shape, generator=draw) < 2 / 3
-    stage = torch.where(live, torch.randint(Stage.TRAINING, Stage.FOSSILIZED + 1, shape, generator=draw), 0)
+    stage = torch.where(
+        live, torch.randint(Stage.TRAINING, Stage.FOSSILIZED + 1, shape, generator=draw), 0
+    )
     kind = torch.where(live, torch.randint(len(population.blueprints), shape, generator=draw), -1)
     operator = torch.where(live, torch.randint(len(Blend), shape, generator=draw), 0)
     alpha = torch.where(stage == Stage.BLENDING, 0.5, (stage > Stage.BLENDING).float())
-    values = {"stage": stage, "blueprint": kind, "operator": operator, "alpha": alpha, "germinations": live.long()}
-    slots = replace(Slots.empty(*shape, device), **{name: value.to(device) for name, value in values.items()})
+    values = {
+        "stage": stage,
+        "blueprint": kind,
+        "operator": operator,
+        "alpha": alpha,
+        "germinations": live.long(),
+    }
+    slots = replace(
+        Slots.empty(*shape, device), **{name: value.to(device) for name, value in values.items()}
+    )
     population.germinate(slots, live.to(device), data)
     return slots
 
 
-def plain(case: Case, envs: int, device: torch.device, memory: torch.memory_format) -> Callable[[], object]:
+def plain(
+    case: Case, envs: int, device: torch.device, memory: torch.memory_format
+) -> Callable[[], object]:
     """Return the same minibatches of E plain networks, one after the other, as anyone would write it."""
     images = len(case.shape) == 3
     networks = list[nn.Module]()
@@ -122,7 +140,11 @@ def plain(case: Case, envs: int, device: torch.device, memory: torch.memory_form
         networks.append(network.to(memory_format=memory) if images else network)  # pyright: ignore[reportCallIssue]
         sgd = case.optimizer == "sgd"
         weights = network.parameters()
-        optimizers.append(torch.optim.SGD(weights, 1e-3, 0.9) if sgd else torch.optim.AdamW(weights, 1e-3, fused=True))
+        optimizers.append(
+            torch.optim.SGD(weights, 1e-3, 0.9)
+            if sgd
+            else torch.optim.AdamW(weights, 1e-3, fused=True)
+        )
     data = case.data(device)
     order = orders(case, envs, device)
 
@@ -141,7 +163,9 @@ def plain(case: Case, envs: int, device: torch.device, memory: torch.memory_form
 # --- timing ---
 
 
-def in_turns(work: dict[str, Callable[[], object]], repeats: int, device: torch.device) -> dict[str, float]:
+def in_turns(
+    work: dict[str, Callable[[], object]], repeats: int, device: torch.device
+) -> dict[str, float]:
     """Return the median seconds of each, A B A B …, after one turn that does not count."""
     seconds: dict[str, list[float]] = {name: [] for name in work}
     for turn in range(repeats + 1):
@@ -155,7 +179,9 @@ def in_turns(work: dict[str, Callable[[], object]], repeats: int, device: torch.
     return {name: median(times) for name, times in seconds.items()}
 
 
-def row(name: str, envs: int, repeats: int, device: torch.device, threads: list[int]) -> dict[str, Any]:
+def row(
+    name: str, envs: int, repeats: int, device: torch.device, threads: list[int]
+) -> dict[str, Any]:
     """Measure one case and number of hosts: seconds of one minibatch of all hosts. ``threads`` begin with 1."""
     case = CASES[name]
     work = {"plain": plain(case, envs, device, torch.contiguous_format)}
@@ -167,7 +193,9 @@ def row(name: str, envs: int, repeats: int, device: torch.device, threads: list[
     times = {}
     for count in threads:
         torch.set_num_threads(count)
-        times[count] = {key: value / TIMED_BATCHES for key, value in in_turns(work, repeats, device).items()}
+        times[count] = {
+            key: value / TIMED_BATCHES for key, value in in_turns(work, repeats, device).items()
+        }
     torch.set_num_threads(1)
     training = {key: min(timing[key] for timing in times.values()) for key in work}
     best = min(value for key, value in training.items() if key.startswith("plain"))
@@ -191,7 +219,9 @@ def main() -> None:
     threads = sorted({1, cores()}) if options.device == "cpu" else [1]
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
     setting: dict[str, Any] = {"device": name, "threads": threads}
-    report = json.loads(options.out.read_bytes()) if options.out.exists() else setting | {"rows": []}
+    report = (
+        json.loads(options.out.read_bytes()) if options.out.exists() else setting | {"rows": []}
+    )
     if setting != {key: report[key] for key in setting}:
         parser.error(
             f"{options.out}: holds another device or number of threads than {setting}; name another with --out"
@@ -199,7 +229,9 @@ def main() -> None:
     for case, envs in product(options.cases, options.envs):
         if any((row["case"], row["envs"]) == (case, envs) for row in report["rows"]):
             continue
-        measured = row(case, envs, options.repeats, device, threads) | {"revision": page.provenance()["revision"]}
+        measured = row(case, envs, options.repeats, device, threads) | {
+            "revision": page.provenance()["revision"]
+        }
         print(measured, flush=True)
         rows = [*report["rows"], measured]
         report["rows"] = sorted(rows, key=lambda row: (list(CASES).index(row["case"]), row["envs"]))

@@ -24,7 +24,15 @@ from simic.training.learned import CARD_FILE, WEIGHTS_FILE, Learned
 
 MOST_BYTES = 2_000_000  # of a controller with its card
 CARD = "CARD.md"
-ROWS = (result.LEARNED, endpoints.TUNED, endpoints.PATIENT, endpoints.COMMON, endpoints.ORACLE_TASK, "blind", "static")
+ROWS = (
+    result.LEARNED,
+    endpoints.TUNED,
+    endpoints.PATIENT,
+    endpoints.COMMON,
+    endpoints.ORACLE_TASK,
+    "blind",
+    "static",
+)
 
 
 @dataclass(frozen=True)
@@ -55,7 +63,9 @@ def read(workspace: Workspace, suite: str) -> Finished:
         )
     for name, run in (("evaluation", evaluation), ("headroom", headroom), ("checkpoint", manifest)):
         if run.data_sha256 != data_hash(workspace.prepared):
-            raise SimicError(f"{workspace.root}: its {name} is of other data than {workspace.prepared}; simic run")
+            raise SimicError(
+                f"{workspace.root}: its {name} is of other data than {workspace.prepared}; simic run"
+            )
     seconds = sum(row.seconds for row in timing.read(workspace.telemetry / timing.TIMING_FILE))
     return Finished(learned, manifest, evaluation, headroom, meta, seconds / 60)
 
@@ -73,7 +83,9 @@ def publish(workspace: Workspace, suite: str) -> Path:
         CARD: text(run, publication).encode(),
     }
     if (size := sum(map(len, files.values()))) > MOST_BYTES:
-        raise SimicError(f"controller of suite {suite}: {size} bytes, at most {MOST_BYTES}: train a smaller policy")
+        raise SimicError(
+            f"controller of suite {suite}: {size} bytes, at most {MOST_BYTES}: train a smaller policy"
+        )
     with durable.new_directory(controllers.PUBLISHED / suite) as folder:
         for name, content in files.items():
             durable.write_synced(folder / name, content)

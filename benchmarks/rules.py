@@ -42,7 +42,9 @@ def reached(
     tree: Params, prepared: Path, device: torch.device, epochs: int, make: Make
 ) -> dict[str, dict[str, Values]]:
     """Return test accuracies per task ``[T]`` after so many epochs, by group of held-out tasks and policy."""
-    shorter = tree.model_copy(update={"train": tree.train.model_copy(update={"episode_steps": epochs})})
+    shorter = tree.model_copy(
+        update={"train": tree.train.model_copy(update={"episode_steps": epochs})}
+    )
     setup = EvaluationSetup.open(shorter, prepared, device, POLICIES)
     with closing(setup.env) as env:
         scores = {
@@ -53,8 +55,13 @@ def reached(
     scores_of = dict[str, dict[str, list[float]]]()
     for task, meta in enumerate(setup.held_out.tasks):
         for name, accuracy in scores.items():
-            scores_of.setdefault(meta.group, {}).setdefault(name, []).append(accuracy[rows == task].mean())
-    return {group: {name: np.array(values) for name, values in of.items()} for group, of in scores_of.items()}
+            scores_of.setdefault(meta.group, {}).setdefault(name, []).append(
+                accuracy[rows == task].mean()
+            )
+    return {
+        group: {name: np.array(values) for name, values in of.items()}
+        for group, of in scores_of.items()
+    }
 
 
 def table(scores_by_length: Mapping[int, Mapping[str, Mapping[str, Values]]]) -> str:
@@ -62,20 +69,30 @@ def table(scores_by_length: Mapping[int, Mapping[str, Mapping[str, Values]]]) ->
     lines = []
     for group, first in next(iter(scores_by_length.values())).items():
         names = list(first)
-        lines += ["", f"## On {len(first[RULE])} {GROUPS.get(group, group)}", "", f"| epochs | {' | '.join(names)} |"]
+        lines += [
+            "",
+            f"## On {len(first[RULE])} {GROUPS.get(group, group)}",
+            "",
+            f"| epochs | {' | '.join(names)} |",
+        ]
         lines.append(f"|---|{'--:|' * len(names)}")
         for epochs, of_groups in scores_by_length.items():
             policies = of_groups[group]
             cells = [
                 f"{policies[name].mean():.1f}"
-                + (f", {interval(paired_difference(policies[name], policies[RULE]))}" * (name != RULE))
+                + (
+                    f", {interval(paired_difference(policies[name], policies[RULE]))}"
+                    * (name != RULE)
+                )
                 for name in names
             ]
             lines.append(f"| {epochs} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
-def page(suite: str, tuned: TunedRules, learned: Sequence[choosers.Chooser], cost: int, scores: str) -> str:
+def page(
+    suite: str, tuned: TunedRules, learned: Sequence[choosers.Chooser], cost: int, scores: str
+) -> str:
     lines = [
         f"# Tuned rules and choosers of the suite {suite}",
         "",
@@ -108,10 +125,14 @@ def main() -> None:
 
     tuned = rules.known(tree)
     if tuned is None:
-        tuned = tune(tree, data / "prepared", EPOCHS, device, show_progress, rows=rows_at_once(tree))
+        tuned = tune(
+            tree, data / "prepared", EPOCHS, device, show_progress, rows=rows_at_once(tree)
+        )
         rules.PUBLISHED.mkdir(parents=True, exist_ok=True)
         durable.replace_file(rules.PUBLISHED / f"{suite}.json", tuned.to_json().encode())
-    learned, cost = choosers.learn(tree, data / "prepared", EPOCHS, device, show_progress, rows_at_once(tree))
+    learned, cost = choosers.learn(
+        tree, data / "prepared", EPOCHS, device, show_progress, rows_at_once(tree)
+    )
 
     def actors(env: GrowthEnv) -> dict[str, Actor]:
         trained = {"PPO": Learned.load(options.policy).actor(greedy=True)} if options.policy else {}
@@ -122,7 +143,9 @@ def main() -> None:
             **trained,
         }
 
-    scores_by_length = {epochs: reached(tree, data / "prepared", device, epochs, actors) for epochs in EPOCHS}
+    scores_by_length = {
+        epochs: reached(tree, data / "prepared", device, epochs, actors) for epochs in EPOCHS
+    }
     RESULTS.mkdir(parents=True, exist_ok=True)
     durable.replace_file(
         RESULTS / f"{suite}.md",

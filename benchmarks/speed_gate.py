@@ -64,13 +64,21 @@ class Gate:
         case = CASES[self.case]
         seeds = self.beside == "loop"
         ours_on_device = partial(ours, case, self.envs, device=device, seeds=seeds)
-        yardstick = ours_on_device("loop") if seeds else plain(case, self.envs, device, torch.channels_last)
-        work: dict[str, Callable[[], object]] = {"beside": yardstick, "ours": ours_on_device("auto")}
+        yardstick = (
+            ours_on_device("loop") if seeds else plain(case, self.envs, device, torch.channels_last)
+        )
+        work: dict[str, Callable[[], object]] = {
+            "beside": yardstick,
+            "ours": ours_on_device("auto"),
+        }
         seconds = in_turns(work, TURNS, device)
         return seconds["beside"] / seconds["ours"]
 
 
-GATES = {gate.case: gate for gate in (Gate("reference", 4, "plain channels-last"), Gate("small", 32, "loop"))}
+GATES = {
+    gate.case: gate
+    for gate in (Gate("reference", 4, "plain channels-last"), Gate("small", 32, "loop"))
+}
 
 
 def main() -> None:
@@ -83,7 +91,10 @@ def main() -> None:
     for gate in GATES.values():
         with ProcessPoolExecutor(1, spawn, max_tasks_per_child=1) as pool:
             ratios = [pool.submit(gate.ratio).result() for _ in range(options.processes)]
-        rows.append(vars(gate) | {"operations": gate.operations(), "ratios": ratios, "median": median(ratios)})
+        rows.append(
+            vars(gate)
+            | {"operations": gate.operations(), "ratios": ratios, "median": median(ratios)}
+        )
         print(rows[-1], flush=True)
     page.write_result(options.out, {"gates": rows})
 

@@ -20,7 +20,9 @@ def draw(rows: list[dict[str, str]]) -> Figure:
         color = "tab:blue" if row["policy"].startswith("PPO") else "0.35"
         known_kinds = float(row["known kinds"])
         new = float(row["new kinds"])
-        axis.plot([known_kinds, new], [height, height], color=color, linewidth=1, alpha=0.4, zorder=1)
+        axis.plot(
+            [known_kinds, new], [height, height], color=color, linewidth=1, alpha=0.4, zorder=1
+        )
         axis.scatter(known_kinds, height, color=color, s=42, zorder=2)
         axis.scatter(new, height, facecolor="white", edgecolor=color, s=42, zorder=2)
     # The legend is of dots outside of the view.

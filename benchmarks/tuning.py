@@ -19,7 +19,16 @@ from simic.data.batches import load_split, read_meta
 from simic.envs.growth_env import GrowthEnv
 from simic.envs.play import Episode, Situation, refuse_closed
 from simic.evaluation.result import TunedRule, TunedRules
-from simic.evaluation.rules import NONE, HandRule, HandRules, Managed, Opening, opening_name, possible_openings, setting
+from simic.evaluation.rules import (
+    NONE,
+    HandRule,
+    HandRules,
+    Managed,
+    Opening,
+    opening_name,
+    possible_openings,
+    setting,
+)
 from simic.evaluation.scoring import ROWS_AT_ONCE, in_populations, open_env
 from simic.growth.batch.alignment import Alignments
 from simic.params import Params
@@ -52,7 +61,9 @@ class Ground:
     trainings: int = 0
 
     @classmethod
-    def open(cls, params: Params, prepared: Path, device: torch.device, epochs: Sequence[int], rows: int) -> Self:
+    def open(
+        cls, params: Params, prepared: Path, device: torch.device, epochs: Sequence[int], rows: int
+    ) -> Self:
         """Return it for ``rows`` hosts side by side; the longest of ``epochs`` is that of the environment."""
         train = params.train.model_copy(update={"episode_steps": max(epochs)})
         splits = load_split(prepared, "train", device), load_split(prepared, "val", device)
@@ -61,7 +72,10 @@ class Ground:
         return cls(env, tasks, tuple(sorted(set(epochs))))
 
     def play(
-        self, make: Callable[[Tensor], HandRules], hosts: Tensor, progress: Callable[[int, int], None] = lambda *_: None
+        self,
+        make: Callable[[Tensor], HandRules],
+        hosts: Tensor,
+        progress: Callable[[int, int], None] = lambda *_: None,
     ) -> tuple[Tensor, list[HandRules]]:
         """Play ``hosts [R]`` and return their scores ``[L, R]`` at each number of epochs, and the actors.
 
@@ -87,7 +101,11 @@ class Ground:
         """Return the alignment of each blueprint with the tasks of the hosts ``[H]``, ``[H, P]``."""
         env = self.env
         tasks = self.tasks[hosts % len(self.tasks)]
-        return Alignments.on(env.host, env.blueprints, env.training_data).of(tasks.to(env.device)).cpu()
+        return (
+            Alignments.on(env.host, env.blueprints, env.training_data)
+            .of(tasks.to(env.device))
+            .cpu()
+        )
 
     def _played(self, actor: HandRules, hosts: Tensor) -> Tensor:
         env = self.env
@@ -95,7 +113,12 @@ class Ground:
         refuse_closed(env, actor)
         tasks = self.tasks[hosts % len(self.tasks)]
         for epochs in self.epochs:  # the first epochs are the same in an episode of any length
-            options = {"iteration": TUNING_ITERATION, "tasks": tasks, "host_ids": hosts, "steps": epochs}
+            options = {
+                "iteration": TUNING_ITERATION,
+                "tasks": tasks,
+                "host_ids": hosts,
+                "steps": epochs,
+            }
             observation, info = env.reset(options=options)
             actor.start(Episode(env.env_ids, TUNING_ITERATION, env.rng_seed, env.steps))
             for step in range(env.steps):
@@ -115,7 +138,9 @@ class Alone(HandRules):
         super().start(episode)
         self.best.zero_()  # the only seed there is
         shape = len(self.rows), int(self.patience.max())
-        self.contributions = torch.full(shape, torch.nan, device=self.rows.device)  # [E, patience] points
+        self.contributions = torch.full(
+            shape, torch.nan, device=self.rows.device
+        )  # [E, patience] points
 
     def note(self, seed: Managed, judged: Tensor) -> None:
         """Write down this epoch of the seeds in HOLDING."""
@@ -129,7 +154,9 @@ class Alone(HandRules):
 
 
 def configurations(
-    orders: Sequence[Sequence[Opening]], openings: Sequence[Opening] = (), by_alignment: Sequence[Priorities] = ()
+    orders: Sequence[Sequence[Opening]],
+    openings: Sequence[Opening] = (),
+    by_alignment: Sequence[Priorities] = (),
 ) -> list[HandRule]:
     """Return every rule of both families, each once; with ``by_alignment`` also those that take ``openings`` in each
     host's own order.
@@ -141,7 +168,10 @@ def configurations(
         for tries in RETURNING:
             rules[HandRule(tuple(order[:tries]), patience, None)] = None
     for aligned, patience in product(by_alignment, PATIENCE):
-        for tries, threshold in [*product(ALIGNED, (None,)), *product((len(openings),), THRESHOLDS)]:
+        for tries, threshold in [
+            *product(ALIGNED, (None,)),
+            *product((len(openings),), THRESHOLDS),
+        ]:
             rules[HandRule(tuple(openings), patience, threshold, aligned, tries)] = None
     return list(rules)
 
@@ -208,7 +238,9 @@ def tune(
         openings = possible_openings(env)
         hosts_alone = torch.arange(OPENING_HOSTS)
         scores, early = grown_alone(ground, openings, hosts_alone, progress)
-        rules = configurations(orders(openings, scores, early), openings, ground.ways(openings, hosts_alone, scores))
+        rules = configurations(
+            orders(openings, scores, early), openings, ground.ways(openings, hosts_alone, scores)
+        )
         winners, met = _halved(ground, rules, progress)
         names = [item.name for item in env.blueprints]
     return TunedRules(
@@ -219,7 +251,9 @@ def tune(
                 order=tuple(opening_name(opening, names) for opening in rule.order),
                 patience=rule.patience,
                 threshold=rule.threshold,
-                priorities=tuple((round(slope, 4), round(offset, 4)) for slope, offset in rule.priorities),
+                priorities=tuple(
+                    (round(slope, 4), round(offset, 4)) for slope, offset in rule.priorities
+                ),
                 tries=rule.tries,
                 epochs=length,
                 score=round(score, 4),
@@ -245,13 +279,19 @@ def grown_alone(
         return Alone(ground.env.train.lifecycle, [rules[row % len(rules)] for row in part.tolist()])
 
     scores, actors = ground.play(
-        make, hosts.repeat_interleave(len(openings)), lambda count, of: progress("openings grown alone", count, of)
+        make,
+        hosts.repeat_interleave(len(openings)),
+        lambda count, of: progress("openings grown alone", count, of),
     )
     early = torch.cat([actor.contributions for actor in actors if isinstance(actor, Alone)])[:rows]
-    return scores.view(-1, len(hosts), len(openings)), early.view(len(hosts), len(openings), -1).cpu()
+    return scores.view(-1, len(hosts), len(openings)), early.view(
+        len(hosts), len(openings), -1
+    ).cpu()
 
 
-def orders(openings: Sequence[Opening], scores: Tensor, contributions: Tensor) -> list[list[Opening]]:
+def orders(
+    openings: Sequence[Opening], scores: Tensor, contributions: Tensor
+) -> list[list[Opening]]:
     """Return openings by mean score at the end, by what each adds to those before it, and by mean contribution after
     the first epochs; of ``grown_alone``.
     """
@@ -263,7 +303,9 @@ def orders(openings: Sequence[Opening], scores: Tensor, contributions: Tensor) -
     return [[openings[place] for place in order] for order in places]
 
 
-def _halved(ground: Ground, rules: Sequence[HandRule], progress: Progress) -> tuple[list[tuple[HandRule, float]], int]:
+def _halved(
+    ground: Ground, rules: Sequence[HandRule], progress: Progress
+) -> tuple[list[tuple[HandRule, float]], int]:
     """Return the best rule and its mean score for each length, and on how many hosts: those after ``OPENING_HOSTS``.
 
     Those that are left have met the same hosts in all rounds, so that their means are of all of them.
@@ -277,15 +319,24 @@ def _halved(ground: Ground, rules: Sequence[HandRule], progress: Progress) -> tu
         if number:
             best = survivors(total[left] / met, plan[number][0])
             left = [left[place] for place in best]
-        ids = torch.arange(OPENING_HOSTS + met, OPENING_HOSTS + met + count).repeat_interleave(len(left))
+        ids = torch.arange(OPENING_HOSTS + met, OPENING_HOSTS + met + count).repeat_interleave(
+            len(left)
+        )
         rules_left = list(left)
 
         def make(part: Tensor, rules_left: list[int] = rules_left) -> HandRules:
-            return HandRules(lifecycle, [rules[rules_left[row % len(rules_left)]] for row in part.tolist()])
+            return HandRules(
+                lifecycle, [rules[rules_left[row % len(rules_left)]] for row in part.tolist()]
+            )
 
         phase = f"rules, round {number + 1} of {len(plan)}"
-        scores, _ = ground.play(make, ids, lambda count, of, phase=phase: progress(phase, count, of))
+        scores, _ = ground.play(
+            make, ids, lambda count, of, phase=phase: progress(phase, count, of)
+        )
         total[left] += scores.view(-1, count, len(left)).sum(dim=1).T
         met += count
     means = total[left] / met
-    return [(rules[left[int(best)]], float(means[best, k])) for k, best in enumerate(means.argmax(dim=0))], met
+    return [
+        (rules[left[int(best)]], float(means[best, k]))
+        for k, best in enumerate(means.argmax(dim=0))
+    ], met

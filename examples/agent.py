@@ -29,9 +29,13 @@ class Lock(gymnasium.Env):
     observation_space = Box(0.0, 1.0, (BUTTONS + 2,))
     action_space = MultiDiscrete([2, BUTTONS])
     # Heads in the order they are sampled; a row per op says which heads it uses.
-    action_spec = ActionSpec((Head("op", 2), Head("button", BUTTONS)), relevance=((True, False), (True, True)))
+    action_spec = ActionSpec(
+        (Head("op", 2), Head("button", BUTTONS)), relevance=((True, False), (True, True))
+    )
 
-    def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[np.ndarray, dict]:
+    def reset(
+        self, *, seed: int | None = None, options: dict | None = None
+    ) -> tuple[np.ndarray, dict]:
         super().reset(seed=seed)
         self.time = 0
         self.digit = int(self.np_random.integers(BUTTONS))
@@ -58,8 +62,12 @@ class Lock(gymnasium.Env):
 def report(progress: IterationReport) -> None:
     """Every fifth update a line."""
     if progress.iteration % 5 == 0:
-        entropy = {name: round(value, 2) for name, value in progress.metrics.entropy_by_head.items()}
-        print(f"{progress.env_steps:>7} steps  return {np.mean(progress.returns):5.2f}  entropy {entropy}")
+        entropy = {
+            name: round(value, 2) for name, value in progress.metrics.entropy_by_head.items()
+        }
+        print(
+            f"{progress.env_steps:>7} steps  return {np.mean(progress.returns):5.2f}  entropy {entropy}"
+        )
 
 
 def main(steps: int) -> float:
@@ -74,6 +82,8 @@ def main(steps: int) -> float:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--steps", type=int, default=40_000)
     main(parser.parse_args().steps)

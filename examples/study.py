@@ -18,7 +18,9 @@ def main() -> None:
     """Submit six runs, and wait for none of them."""
     for core, seed in product(CORES, SEEDS):
         overrides = {"rng_seed": seed, "train": {"policy": {"core": core}}}
-        run = run_deployment("simic/train", parameters={"overrides": overrides}, timeout=0, tags=["memory"])
+        run = run_deployment(
+            "simic/train", parameters={"overrides": overrides}, timeout=0, tags=["memory"]
+        )
         print(f"{core}, seed {seed}: flow run {run.name}")
 
 

@@ -62,7 +62,10 @@ class ProgressArtifact(Observer):
             self._reachable = True
         except TROUBLE as error:
             if self._reachable:
-                _log.warning("Prefect does not answer, training continues without it: %s", printable(str(error)))
+                _log.warning(
+                    "Prefect does not answer, training continues without it: %s",
+                    printable(str(error)),
+                )
             self._reachable = False
 
 
@@ -92,7 +95,13 @@ def gym_rows(evaluation: gym_evaluation.GymEvaluation) -> list[dict[str, str | f
     for name, policy in evaluation.policies.items():
         mean = policy.mean_return
         interval = f"{mean.low:.2f} to {mean.high:.2f}"
-        rows.append({"policy": printable(name), "return": round(mean.estimate, 2), "95 % interval": interval})
+        rows.append(
+            {
+                "policy": printable(name),
+                "return": round(mean.estimate, 2),
+                "95 % interval": interval,
+            }
+        )
     return rows
 
 
@@ -107,7 +116,9 @@ def publish(stage: str, workspace: Workspace) -> None:
             description = "Held-out tasks, test splits"
         create_table_artifact(rows, key="evaluation", description=description)
     if stage == "audit":
-        create_markdown_artifact((workspace.reports / "report.md").read_text(encoding="utf-8"), key="report")
+        create_markdown_artifact(
+            (workspace.reports / "report.md").read_text(encoding="utf-8"), key="report"
+        )
 
 
 def publish_verdict(summary: RunSummary, workspace: Workspace) -> None:
@@ -118,4 +129,6 @@ def publish_verdict(summary: RunSummary, workspace: Workspace) -> None:
     page = (workspace.reports / "report.html").resolve()
     in_mlflow = f"[the run in MLflow]({tracking.address(workspace, summary.run)})"
     places = f"The report is the artifact `report`; with figures it is `{page}`, and a file of {in_mlflow}."
-    create_markdown_artifact("\n".join([*lines, "", places]), key="verdict", description="The result of the run")
+    create_markdown_artifact(
+        "\n".join([*lines, "", places]), key="verdict", description="The result of the run"
+    )

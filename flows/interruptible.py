@@ -20,7 +20,9 @@ def run(work: Callable[[threading.Event], T], grace_seconds: float = GRACE_SECON
     """
     stop = threading.Event()
     future = Future[T]()
-    context = contextvars.copy_context()  # Prefect's run context: loggers and artifacts work in the thread
+    context = (
+        contextvars.copy_context()
+    )  # Prefect's run context: loggers and artifacts work in the thread
 
     def body() -> None:
         try:

@@ -19,7 +19,9 @@ def optional(model: type[params.Tree]) -> type[Partial]:
     later, on the whole tree.
     """
     fields: dict[str, Any] = {name: _field(field) for name, field in model.model_fields.items()}
-    return create_model(f"{model.__name__}Overrides", __base__=Partial, __doc__=model.__doc__, **fields)
+    return create_model(
+        f"{model.__name__}Overrides", __base__=Partial, __doc__=model.__doc__, **fields
+    )
 
 
 def _field(field: FieldInfo) -> tuple[Any, None]:

@@ -45,11 +45,15 @@ def put_back(flow: Flow, flow_run: FlowRun, state: State) -> None:
 
 def close_dead_tasks(flow_run_id: UUID) -> None:
     """Mark task runs of a killed attempt as crashed; they would stay Running for ever."""
-    running = TaskRunFilter(state=TaskRunFilterState(type=TaskRunFilterStateType(any_=[StateType.RUNNING])))
+    running = TaskRunFilter(
+        state=TaskRunFilterState(type=TaskRunFilterStateType(any_=[StateType.RUNNING]))
+    )
     flow_runs = FlowRunFilter(id=FlowRunFilterId(any_=[flow_run_id]))
     with get_client(sync_client=True) as client:
         for task_run in client.read_task_runs(task_run_filter=running, flow_run_filter=flow_runs):
-            client.set_task_run_state(task_run.id, Crashed(message="its process was killed"), force=True)
+            client.set_task_run_state(
+                task_run.id, Crashed(message="its process was killed"), force=True
+            )
 
 
 def reconcile(root: Path, flow_name: str) -> list[str]:
@@ -63,11 +67,17 @@ def reconcile(root: Path, flow_name: str) -> list[str]:
     unfinished = [StateType.RUNNING, StateType.PENDING, StateType.CANCELLING]
     filters = {
         "flow_filter": FlowFilter(name=FlowFilterName(any_=[flow_name])),
-        "flow_run_filter": FlowRunFilter(state=FlowRunFilterState(type=FlowRunFilterStateType(any_=unfinished))),
+        "flow_run_filter": FlowRunFilter(
+            state=FlowRunFilterState(type=FlowRunFilterStateType(any_=unfinished))
+        ),
     }
     attempts = _attempts(root)
     with get_client(sync_client=True) as client:
-        dead = [run for run in client.read_flow_runs(**filters) if durable.holder(_lock_path(root, run.id)) is None]
+        dead = [
+            run
+            for run in client.read_flow_runs(**filters)
+            if durable.holder(_lock_path(root, run.id)) is None
+        ]
         return [f"{run.name}: {_settle(client, run, attempts)}" for run in dead]
 
 

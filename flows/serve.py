@@ -33,7 +33,9 @@ async def register(runner: Runner) -> None:
         entrypoint_type=EntrypointType.MODULE_PATH,
         schedules=await _schedules(f"{simic.name}/train"),
     )
-    deployment.work_pool_name = None  # explicit: takes back a work pool that `prefect deploy` may have set
+    deployment.work_pool_name = (
+        None  # explicit: takes back a work pool that `prefect deploy` may have set
+    )
     deployment.work_queue_name = None
     await runner.aadd_deployment(deployment)
 
@@ -46,7 +48,10 @@ async def _schedules(name: str) -> list[DeploymentScheduleCreate]:
         except ObjectNotFound:
             return []
     fields = {"schedule", "active", "max_scheduled_runs", "parameters", "slug"}
-    return [DeploymentScheduleCreate(**schedule.model_dump(include=fields)) for schedule in deployment.schedules]
+    return [
+        DeploymentScheduleCreate(**schedule.model_dump(include=fields))
+        for schedule in deployment.schedules
+    ]
 
 
 async def _serve() -> None:

@@ -29,7 +29,9 @@ def main() -> None:
         "DO_NOT_TRACK": "1",
         "PYTHONUNBUFFERED": "1",
     }
-    elsewhere = "" if prefect_port == PREFECT_PORT else f"PREFECT_API_URL={os.environ['PREFECT_API_URL']} "
+    elsewhere = (
+        "" if prefect_port == PREFECT_PORT else f"PREFECT_API_URL={os.environ['PREFECT_API_URL']} "
+    )
     for line in (
         f"Prefect      http://127.0.0.1:{prefect_port}",
         f"MLflow       http://127.0.0.1:{mlflow_port}/#/experiments?workflowType=machine_learning",

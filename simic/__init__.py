@@ -21,5 +21,7 @@ def __getattr__(name: str) -> Any:
         try:
             return getattr(importlib.import_module("simic.classifier"), name)
         except ModuleNotFoundError as missing:
-            raise ImportError(f"simic.{name} needs {missing.name}, of simic's extra pipeline") from missing
+            raise ImportError(
+                f"simic.{name} needs {missing.name}, of simic's extra pipeline"
+            ) from missing
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -12,7 +12,10 @@ def main() -> None:
     except ModuleNotFoundError as missing:
         if missing.name is None or missing.name.startswith("simic"):
             raise
-        print(f"simic: {missing.name} is not installed; pip install 'simic-grow[pipeline]'", file=sys.stderr)
+        print(
+            f"simic: {missing.name} is not installed; pip install 'simic-grow[pipeline]'",
+            file=sys.stderr,
+        )
         sys.exit(2)
 
 

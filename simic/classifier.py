@@ -120,7 +120,9 @@ def probabilities(network: GrownNetwork, x: Any) -> np.ndarray:
         # Images are checked here; a network would fail on another shape with torch's message.
         raw = np.asarray(x)
         if raw.shape[1:] != inputs.shape:
-            raise SimicError(f"x is {list(raw.shape)}: must be images {['N', *inputs.shape]}, as in training")
+            raise SimicError(
+                f"x is {list(raw.shape)}: must be images {['N', *inputs.shape]}, as in training"
+            )
     with torch.no_grad():
         batches = torch.as_tensor(np.array(raw), dtype=inputs.dtype).split(ROWS_AT_ONCE)
         return torch.cat([network(batch).double().softmax(1) for batch in batches]).numpy()
@@ -163,7 +165,9 @@ class GrowClassifier(ClassifierMixin, BaseEstimator):
         check_classification_targets(y)
         self.classes_, places = np.unique(y, return_inverse=True)
         if len(self.classes_) < 2:
-            raise ValueError(f"GrowClassifier: y has {len(self.classes_)} class: must have at least two")
+            raise ValueError(
+                f"GrowClassifier: y has {len(self.classes_)} class: must have at least two"
+            )
         request = growing.Growth(
             UserData("X", x, pd.Series(places, name="y")),
             NOWHERE,
@@ -178,7 +182,10 @@ class GrowClassifier(ClassifierMixin, BaseEstimator):
         try:
             with (
                 _torch_as_it_was(),
-                growing.growth(_params(self.random_state), Workspace(NOWHERE), request) as (setup, policy),
+                growing.growth(_params(self.random_state), Workspace(NOWHERE), request) as (
+                    setup,
+                    policy,
+                ),
             ):
                 with grown_hosts(setup, policy, self.n) as best:
                     self.network_: GrownNetwork = best.network

@@ -70,7 +70,9 @@ def _version(requested: bool) -> None:
 
 @app.callback()
 def _root(
-    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print it.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print it.")
+    ] = False,
 ) -> None:
     """Train a reinforcement-learning controller that grows neural networks, and audit the run."""
 
@@ -107,7 +109,9 @@ def audit(set_: Overrides = None, params: ParamsFile = None) -> None:
 
 @app.command(rich_help_panel=RESULTS)
 def explain(
-    task: Annotated[str, typer.Argument(help="A task of the evaluation by name, or the number of a host in it.")],
+    task: Annotated[
+        str, typer.Argument(help="A task of the evaluation by name, or the number of a host in it.")
+    ],
     step: Annotated[int, typer.Argument(help="From 1, as the report counts.")],
 ) -> None:
     """Print what the evaluated policy saw in one step, how likely each choice was, and what the decision hangs on."""
@@ -121,7 +125,10 @@ def explain(
 @app.command(rich_help_panel=RESULTS)
 def promote(
     run: Annotated[
-        str | None, typer.Argument(help="Name or id of an MLflow run; default: the challenger.", show_default=False)
+        str | None,
+        typer.Argument(
+            help="Name or id of an MLflow run; default: the challenger.", show_default=False
+        ),
     ] = None,
 ) -> None:
     """Make a run MLflow's champion if it beats the present one on the same held-out tasks; exit code 1: it does not."""
@@ -175,7 +182,9 @@ def run(set_: Overrides = None, params: ParamsFile = None, fresh: Fresh = False)
 
 
 @app.command(rich_help_panel=STAGES)
-def stage(name: Annotated[str, typer.Argument(help="prepare, headroom, train, evaluate or audit")]) -> None:
+def stage(
+    name: Annotated[str, typer.Argument(help="prepare, headroom, train, evaluate or audit")],
+) -> None:
     """Run one stage unconditionally and without recording it; dvc.yaml calls this."""
 
     def body() -> None:
@@ -201,7 +210,10 @@ GrowData = Annotated[
 ]
 GrowTarget = Annotated[
     str | None,
-    typer.Option(metavar="COLUMN", help="The column to predict; default: the one named target, label, class or y."),
+    typer.Option(
+        metavar="COLUMN",
+        help="The column to predict; default: the one named target, label, class or y.",
+    ),
 ]
 GrowPolicy = Annotated[
     str,
@@ -232,20 +244,28 @@ GrowEpochs = Annotated[
 def grow(
     data: GrowData = None,
     target: GrowTarget = None,
-    layout: Annotated[str | None, typer.Option(help="Where channels of images are, if asked: nchw or nhwc.")] = None,
+    layout: Annotated[
+        str | None, typer.Option(help="Where channels of images are, if asked: nchw or nhwc.")
+    ] = None,
     task: Annotated[
-        str | None, typer.Option(help="A task of params.yaml instead of own data: digits, mnist, text, ...")
+        str | None,
+        typer.Option(help="A task of params.yaml instead of own data: digits, mnist, text, ..."),
     ] = None,
     policy: GrowPolicy = "learned",
     host: GrowHost = None,
-    n: Annotated[int, typer.Option(min=1, help="Networks grown side by side; the best by validation is kept.")] = 8,
+    n: Annotated[
+        int,
+        typer.Option(min=1, help="Networks grown side by side; the best by validation is kept."),
+    ] = 8,
     out: Annotated[Path, typer.Option(help="New folder for the grown network.")] = Path("grown"),
     epochs: GrowEpochs = None,
 ) -> None:
     """Grow a network on your own data with a trained controller or a baseline, and save it."""
     # Refused before anything heavy is imported.
     if data is None and task is None:
-        raise SimicError("grow: needs data, a file or a folder, or --task NAME; see simic grow --help")
+        raise SimicError(
+            "grow: needs data, a file or a folder, or --task NAME; see simic grow --help"
+        )
     if data is not None and not os.path.lexists(data):
         raise SimicError(f"{data}: no such file; must be one of those that simic grow --help names")
     if out.exists():
@@ -269,21 +289,29 @@ def _say_grown(grown: "Grown", request: "Growth") -> None:
     _say(f"policy   {account.grown_by}")
     _say(f"grown    {grown.path}: host {grown.host} of {request.hosts}")
     _say(f"size     {grown.params} parameters (the host alone {grown.host_params})")
-    _say(f"accuracy {grown.val_accuracy_pct:.1f} % validation, {grown.test_accuracy_pct:.1f} % test")
+    _say(
+        f"accuracy {grown.val_accuracy_pct:.1f} % validation, {grown.test_accuracy_pct:.1f} % test"
+    )
     if account.floors is not None:
         _say(f"\n{account.floors.table()}\n\n{account.floors.advice}\n")
     _say(f"card     {grown.path / 'README.md'}")
     if request.task is None:
-        _say(f"use it   python {grown.path / 'predict.py'} DATA, or simic.growth.load_grown('{grown.path}')")
+        _say(
+            f"use it   python {grown.path / 'predict.py'} DATA, or simic.growth.load_grown('{grown.path}')"
+        )
     else:
-        _say(f"use it   python -c \"from simic.growth import load_grown; print(load_grown('{grown.path}'))\"")
+        _say(
+            f"use it   python -c \"from simic.growth import load_grown; print(load_grown('{grown.path}'))\""
+        )
 
 
 @app.command(rich_help_panel=RESULTS)
 def table(
     runs: Annotated[
         list[Path] | None,
-        typer.Argument(help="Folders of evaluated runs; default: the experiments of DVC.", show_default=False),
+        typer.Argument(
+            help="Folders of evaluated runs; default: the experiments of DVC.", show_default=False
+        ),
     ] = None,
     metric: Annotated[str, typer.Option(help="A number of reports/metrics.json.")] = "score",
 ) -> None:
@@ -375,7 +403,9 @@ def _chain(last: str, set_: list[str] | None, file: Path | None, fresh: bool = F
     workspace = _workspace()
     # Bad values are refused in a millisecond, before anything heavy is imported.
     overrides = from_file(file, set_) if file else set_ or []
-    tree = params.load(workspace.params, overrides)  # refused in a millisecond, before anything heavy is imported
+    tree = params.load(
+        workspace.params, overrides
+    )  # refused in a millisecond, before anything heavy is imported
     before = workspace.params.read_bytes()
 
     def body() -> None:

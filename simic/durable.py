@@ -199,7 +199,10 @@ def move_directory(path: Path, target: Path) -> None:
 
 def _clear_leftovers(path: Path) -> None:
     """Delete what killed processes left of directories that were to get or to lose this name."""
-    for dots in (".", ".."):  # what takes the place of a temporary directory has a temporary one beside that
+    for dots in (
+        ".",
+        "..",
+    ):  # what takes the place of a temporary directory has a temporary one beside that
         for leftover in path.parent.glob(f"{dots}{glob.escape(path.name)}.*.*"):
             if leftover.is_dir():
                 shutil.rmtree(leftover)

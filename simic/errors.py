@@ -43,7 +43,11 @@ REMEDIES = {
 
 def is_memory_shortage(error: Exception) -> bool:
     """Tell whether Python, numpy or torch found no memory; torch has no type for it on a CPU."""
-    return isinstance(error, MemoryError) or "allocate memory" in str(error) or "out of memory" in str(error)
+    return (
+        isinstance(error, MemoryError)
+        or "allocate memory" in str(error)
+        or "out of memory" in str(error)
+    )
 
 
 def out_of_memory(error: Exception) -> str:
@@ -66,7 +70,9 @@ def exit_with_message(program: str) -> Iterator[None]:
     except OSError as error:
         if error.errno not in REMEDIES:
             raise
-        remedy = f"{REMEDIES[error.errno]} and run the same command again: what was finished is kept"
+        remedy = (
+            f"{REMEDIES[error.errno]} and run the same command again: what was finished is kept"
+        )
         reason = f"{error.filename or 'a file'}: {error.strerror}; {remedy}"
     else:
         return
@@ -76,4 +82,6 @@ def exit_with_message(program: str) -> Iterator[None]:
 
 def printable(text: str) -> str:
     """Make a text one line, with what a terminal would obey made visible."""
-    return "".join(character if character.isprintable() else repr(character)[1:-1] for character in text)
+    return "".join(
+        character if character.isprintable() else repr(character)[1:-1] for character in text
+    )

@@ -14,7 +14,11 @@ _CGROUPS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memor
 def machine_bytes() -> int:
     """Return the bytes this process may use: of the machine, its container or its own limit, whichever is least."""
     limits = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
-    limits += [limit for limit in (resource.getrlimit(kind)[0] for kind in _LIMITS) if limit != resource.RLIM_INFINITY]
+    limits += [
+        limit
+        for limit in (resource.getrlimit(kind)[0] for kind in _LIMITS)
+        if limit != resource.RLIM_INFINITY
+    ]
     texts = [path.read_text(encoding="ascii").strip() for path in _CGROUPS if path.exists()]
     return min(limits + [int(text) for text in texts if text.isdecimal()])
 

@@ -41,7 +41,9 @@ Penalty = Annotated[float, Field(ge=-1e6, le=0.0)]
 LearningRate = Annotated[float, Field(ge=1e-12, le=10.0)]
 Count = Annotated[int, Field(ge=1, le=1_000_000)]
 Units = Annotated[int, Field(ge=1, le=8192)]  # of a layer, or positions of a sequence
-Workers = Annotated[int, Field(ge=1, le=256)]  # threads or processes: the libraries beneath crash on far more
+Workers = Annotated[
+    int, Field(ge=1, le=256)
+]  # threads or processes: the libraries beneath crash on far more
 Steps = Annotated[int, Field(ge=0, le=1_000_000)]
 
 
@@ -78,7 +80,10 @@ class Split(Tree):
 
     @model_validator(mode="after")
     def _sums_to_one(self) -> Self:
-        if min(self.train, self.val, self.test) <= 0 or abs(self.train + self.val + self.test - 1) > 1e-9:
+        if (
+            min(self.train, self.val, self.test) <= 0
+            or abs(self.train + self.val + self.test - 1) > 1e-9
+        ):
             raise ValueError("train, val and test must each be above 0 and sum to 1")
         return self
 
@@ -99,7 +104,9 @@ class Suite(Tree):
     name: Annotated[str, Known(registry.SUITE)] = "tables"
     # null: all but those held out
     kinds: Annotated[tuple[str, ...], Field(strict=False, min_length=1), Once] | None = None
-    held_out_kinds: Annotated[tuple[str, ...], Field(strict=False), Once] | None = None  # null: as the suite has it
+    held_out_kinds: Annotated[tuple[str, ...], Field(strict=False), Once] | None = (
+        None  # null: as the suite has it
+    )
     instances: Instances = Instances()
 
 
@@ -125,7 +132,9 @@ class Prepare(Tree):
 
     task: Annotated[str, Known(registry.TASK)] = "suite"
     source: str | None = None  # npz, text: a file in the data directory
-    samples: Count | None = None  # null: all; else so many, stratified, chosen by hash (text: windows of one piece)
+    samples: Count | None = (
+        None  # null: all; else so many, stratified, chosen by hash (text: windows of one piece)
+    )
     suite: Suite = Suite()
     context: Units = 64  # text: bytes that one window predicts the next bytes of
     split: Split = Split()
@@ -144,7 +153,9 @@ class Prepare(Tree):
     @model_validator(mode="after")
     def _environment_where_needed(self) -> Self:
         if self.is_gym != (self.gym.id is not None):
-            raise ValueError("gym.id is the environment of task gym: required there, null otherwise")
+            raise ValueError(
+                "gym.id is the environment of task gym: required there, null otherwise"
+            )
         return self
 
     @model_validator(mode="after")
@@ -162,7 +173,9 @@ class Host(Tree):
 
     family: Annotated[str, Known(registry.FAMILY)] = "tables"
     preset: Annotated[str, Known(registry.PRESET)] = "baseline"
-    widths: Annotated[tuple[Units, ...], Field(strict=False, min_length=1, max_length=12)] | None = None
+    widths: (
+        Annotated[tuple[Units, ...], Field(strict=False, min_length=1, max_length=12)] | None
+    ) = None
     kernel_size: Odd | None = None
 
 
@@ -216,7 +229,9 @@ class EscrowReward(Tree):
     """Limits of the mode escrow, which has the weights of shaped too."""
 
     clip: Positive = 2.0  # most that escrowed credit rises in a step
-    window: Annotated[int, Field(ge=1, le=10)] = 3  # validations whose least accuracy counts as stable
+    window: Annotated[int, Field(ge=1, le=10)] = (
+        3  # validations whose least accuracy counts as stable
+    )
 
 
 class LossReward(Tree):
@@ -224,7 +239,9 @@ class LossReward(Tree):
 
     weight: NonNegative = 0.2  # of an improvement by one sigma
     sigma_chances: Positive = 0.02  # sigma, as a share of the loss of a uniform guess
-    target_chances: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.13  # loss that earns the whole terminal reward
+    target_chances: Annotated[float, Field(ge=0.0, lt=1.0)] = (
+        0.13  # loss that earns the whole terminal reward
+    )
     terminal_weight: NonNegative = 1.0
     rent_weight: NonNegative = 0.05
 
@@ -242,7 +259,9 @@ class Reward(Tree):
     pbrs_weight: NonNegative = 0.0
     intervention_cost: NonNegative = 0.0
     death_penalty: Penalty = -10.0
-    contribution_threshold_pct: NonNegative = 1.0  # or twice its standard error, whichever is larger
+    contribution_threshold_pct: NonNegative = (
+        1.0  # or twice its standard error, whichever is larger
+    )
     rent_cap: NonNegative = 1.5  # of shaped, escrow and loss, like the next
     rent_floor_params: Count = 200
     shaped: ShapedReward = ShapedReward()
@@ -257,7 +276,9 @@ class Governor(Tree):
 
     sensitivity_sigmas: Positive = 6.0
     loss_multiplier: Positive = 3.0
-    absolute_loss_chances: Positive = 5.0  # divergence only above this many times the loss of a uniform guess
+    absolute_loss_chances: Positive = (
+        5.0  # divergence only above this many times the loss of a uniform guess
+    )
     window: Count = 20
     min_history: Count = 5
     consecutive_panics: Count = 3
@@ -280,7 +301,9 @@ class PPOParams(Tree):
     """Proximal policy optimisation; names follow the paper (arXiv 1707.06347)."""
 
     learning_rate: LearningRate = 0.0015
-    learning_rate_schedule: Literal["constant", "linear"] = "linear"  # linear: falls to a fifth in the last update
+    learning_rate_schedule: Literal["constant", "linear"] = (
+        "linear"  # linear: falls to a fifth in the last update
+    )
     adam_eps: Positive = 1e-5
     clip_range: Positive = 0.2
     epochs: Count = 6
@@ -313,8 +336,12 @@ class Train(Tree):
     batches_per_epoch: Count | Literal["all"] = 8
     batch_size: Count = 48
     episode_end: Literal["terminate", "truncate"] = "terminate"
-    validate_every: Count = 10  # iterations between validation episodes that choose the best checkpoint
-    stop_on: Literal["never", "critical", "high"] = "critical"  # findings that end the run; spent budgets always do
+    validate_every: Count = (
+        10  # iterations between validation episodes that choose the best checkpoint
+    )
+    stop_on: Literal["never", "critical", "high"] = (
+        "critical"  # findings that end the run; spent budgets always do
+    )
     host_optimizer: HostOptimizer = HostOptimizer()
     lifecycle: Lifecycle = Lifecycle()
     price: NonNegative = 0.0  # points that parameters must earn, for each time the host's own that are added and kept
@@ -348,9 +375,13 @@ class Train(Tree):
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         if self.shortest_episode > self.longest_episode:
-            raise ValueError(f"episode_steps ({self.shortest_episode}, {self.longest_episode}): must be low, high")
+            raise ValueError(
+                f"episode_steps ({self.shortest_episode}, {self.longest_episode}): must be low, high"
+            )
         if self.envs % self.ppo.minibatches:
-            raise ValueError(f"envs ({self.envs}) must be a multiple of ppo.minibatches ({self.ppo.minibatches})")
+            raise ValueError(
+                f"envs ({self.envs}) must be a multiple of ppo.minibatches ({self.ppo.minibatches})"
+            )
         return self
 
 
@@ -361,18 +392,26 @@ class GymFloors(Tree):
     """Who plays a Gymnasium environment before anything is learned; random legal actions always do."""
 
     rules: Annotated[tuple[str, ...], Field(strict=False), Once] = ()  # of @rule in an extension
-    peer_steps: Steps = 0  # environment steps that sb3 or sb3-contrib learns for, where installed; 0: nobody does
+    peer_steps: Steps = (
+        0  # environment steps that sb3 or sb3-contrib learns for, where installed; 0: nobody does
+    )
     peer_memory: bool = False  # without masks: whether it has an LSTM
     # By its own names; it learns with each of them, and the best counts.
-    peer_settings: Annotated[tuple[dict[str, JsonValue], ...], Field(strict=False, min_length=1)] = ({},)
+    peer_settings: Annotated[
+        tuple[dict[str, JsonValue], ...], Field(strict=False, min_length=1)
+    ] = ({},)
 
 
 class Headroom(Tree):
     """The measurement of what can be won before anything is learned: hand-written rules, a search over schedules."""
 
-    policies: Annotated[tuple[RuleName, ...], Field(strict=False, min_length=1), Once] = get_args(RuleName)[:3]
+    policies: Annotated[tuple[RuleName, ...], Field(strict=False, min_length=1), Once] = get_args(
+        RuleName
+    )[:3]
     schedules: Count = 32  # at most; all with one seed are among them
-    steps: Annotated[tuple[Steps, ...], Field(strict=False, min_length=1), Once] = (0,)  # when the first germinates
+    steps: Annotated[tuple[Steps, ...], Field(strict=False, min_length=1), Once] = (
+        0,
+    )  # when the first germinates
     search_tasks: Count = 192  # tasks of training on which the common schedule is chosen
     floors: bool = True  # a linear classifier and static networks of several sizes
     gym: GymFloors = GymFloors()
@@ -384,11 +423,22 @@ PolicyName = Literal["learned", "learned_sampled", "blind"]
 class Evaluate(Tree):
     """The measurement of the trained policy on held-out tasks."""
 
-    policies: Annotated[tuple[PolicyName, ...], Field(strict=False, min_length=1), Once] = get_args(PolicyName)
+    policies: Annotated[tuple[PolicyName, ...], Field(strict=False, min_length=1), Once] = get_args(
+        PolicyName
+    )
     # Lengths of the episodes that are played, the one that is reported first; null: train.episode_steps, at most.
-    epochs: Annotated[tuple[Count, ...], Field(strict=False, min_length=1), Once] | None = (12, 6, 9, 16)
-    eval_seeds: Annotated[int, Field(ge=2, le=10_000)] = 20  # hosts, at least; every held-out task gets as many
-    static_final: bool = True  # the networks that the first policy ended with, trained from the first step
+    epochs: Annotated[tuple[Count, ...], Field(strict=False, min_length=1), Once] | None = (
+        12,
+        6,
+        9,
+        16,
+    )
+    eval_seeds: Annotated[int, Field(ge=2, le=10_000)] = (
+        20  # hosts, at least; every held-out task gets as many
+    )
+    static_final: bool = (
+        True  # the networks that the first policy ended with, trained from the first step
+    )
     checkpoint: Literal["best", "latest"] = "best"
 
 
@@ -423,7 +473,9 @@ class _Extended(BaseModel):
 
     model_config = ConfigDict(frozen=True, strict=True)
 
-    extensions: Annotated[tuple[ExtensionName, ...], Field(strict=False), Once] = ()  # NAME of extensions/NAME.py
+    extensions: Annotated[
+        tuple[ExtensionName, ...], Field(strict=False), Once
+    ] = ()  # NAME of extensions/NAME.py
 
 
 class Params(Tree, _Extended):
@@ -437,7 +489,9 @@ class Params(Tree, _Extended):
     @model_validator(mode="after")
     def _rollout_of_an_environment(self) -> Self:
         if self.prepare.is_gym and not isinstance(self.train.episode_steps, int):
-            raise ValueError("train.episode_steps must be one number for task gym: the steps of a rollout")
+            raise ValueError(
+                "train.episode_steps must be one number for task gym: the steps of a rollout"
+            )
         return self
 
     rng_seed: Annotated[int, Field(ge=0, le=2**31 - 1)] = 1
@@ -449,7 +503,12 @@ class Params(Tree, _Extended):
     runtime: Runtime = Runtime()
 
 
-def load(path: Path, overrides: list[str] | None = None, whole: bool = True, extensions: Path | None = None) -> Params:
+def load(
+    path: Path,
+    overrides: list[str] | None = None,
+    whole: bool = True,
+    extensions: Path | None = None,
+) -> Params:
     """Return the params of a file, with ``key.path=value`` overrides in DVC's ``-S`` syntax; SimicError if anything is
     wrong. Every section must be there, or the file was cut off; but not in one that is not ``whole``, which gives some
     values. The user's files are in ``extensions``, by default beside the file.
@@ -457,18 +516,24 @@ def load(path: Path, overrides: list[str] | None = None, whole: bool = True, ext
     tree, folder = read_tree(path, overrides), extensions or path.parent / EXTENSIONS_FOLDER
     missing = [key for key in Params.model_fields if key not in tree]
     if whole and missing:
-        raise SimicError(f"{path}: cut off? It lacks {', '.join(missing)}; git checkout {path.name} restores it")
+        raise SimicError(
+            f"{path}: cut off? It lacks {', '.join(missing)}; git checkout {path.name} restores it"
+        )
     if not overrides:
         return validate(tree, str(path), folder)
     try:
         return _validated(tree, folder)
     except ValidationError as error:
-        validate(read_tree(path), str(path), folder)  # what is wrong with the file is not blamed on -S
+        validate(
+            read_tree(path), str(path), folder
+        )  # what is wrong with the file is not blamed on -S
         given = " ".join(f"-S {short(each)}" for each in overrides)
         raise refusal(error, given, tree, Params) from None
 
 
-def validate(tree: dict[str, Any], source: str, extensions: Path = Path(EXTENSIONS_FOLDER)) -> Params:
+def validate(
+    tree: dict[str, Any], source: str, extensions: Path = Path(EXTENSIONS_FOLDER)
+) -> Params:
     """Return the frozen tree; SimicError that names every offending key, its value and what is allowed.
 
     The user's files that it names are imported first, from ``extensions``: they may add tasks, hosts and reward modes.
@@ -487,7 +552,9 @@ def _validated(tree: dict[str, Any], extensions: Path) -> Params:
 
 def digest(*trees: BaseModel | dict[str, Any] | list[str] | str | int) -> str:
     """Return the sha256 (hex) of the canonical JSON of the given sections."""
-    plain = [tree.model_dump(mode="json") if isinstance(tree, BaseModel) else tree for tree in trees]
+    plain = [
+        tree.model_dump(mode="json") if isinstance(tree, BaseModel) else tree for tree in trees
+    ]
     return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()
 
 
@@ -517,7 +584,9 @@ def read_tree(path: Path, overrides: list[str] | None = None) -> dict[str, Any]:
     tree = parse(text, str(path))
     if not isinstance(tree, dict):
         kind = "empty" if tree is None else f"a {type(tree).__name__}"
-        raise SimicError(f"{path}: must be a mapping of sections, not {kind}; git checkout {path.name} restores it")
+        raise SimicError(
+            f"{path}: must be a mapping of sections, not {kind}; git checkout {path.name} restores it"
+        )
     for override in overrides or []:
         _apply(tree, override)
     return tree
@@ -531,7 +600,9 @@ def parse(text: str, source: str) -> Any:
     except MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         where = "" if mark is None else f" in line {mark.line + 1}"
-        raise SimicError(f"{source}: not readable as YAML: {error.problem or error.context}{where}") from None
+        raise SimicError(
+            f"{source}: not readable as YAML: {error.problem or error.context}{where}"
+        ) from None
     except (YAMLError, ValueError) as error:
         raise SimicError(f"{source}: not readable as YAML: {str(error).splitlines()[0]}") from None
     return _Plain(source).copy(value, ())
@@ -547,7 +618,9 @@ def _refuse_tags_and_depth(text: str, source: str) -> None:
         if depth > MAX_DEPTH:
             raise SimicError(f"{source}: nested more than {MAX_DEPTH} deep in line {line}")
         if getattr(event, "tag", None):
-            raise SimicError(f"{source}: tag {event.tag!r} in line {line}: must be plain YAML without tags")
+            raise SimicError(
+                f"{source}: tag {event.tag!r} in line {line}: must be plain YAML without tags"
+            )
 
 
 class _Plain:
@@ -559,7 +632,9 @@ class _Plain:
     def copy(self, value: Any, where: tuple[str, ...]) -> Any:
         self.values += 1
         if self.values > MAX_VALUES or len(where) > MAX_DEPTH:
-            raise SimicError(f"{self.source}: more than {MAX_VALUES} values or {MAX_DEPTH} levels: its anchors repeat")
+            raise SimicError(
+                f"{self.source}: more than {MAX_VALUES} values or {MAX_DEPTH} levels: its anchors repeat"
+            )
         if isinstance(value, dict):
             if strange := [key for key in value if not isinstance(key, str)]:
                 raise SimicError(f"{self.source}: key {strange[0]!r}: must be a word")
@@ -569,14 +644,18 @@ class _Plain:
         if value is None or isinstance(value, str | bool | int | float):
             return value
         kind = type(value).__name__
-        raise SimicError(f"{self.source}: {'.'.join(where)} = {value}: is a {kind} in YAML; put it in quotes")
+        raise SimicError(
+            f"{self.source}: {'.'.join(where)} = {value}: is a {kind} in YAML; put it in quotes"
+        )
 
 
 def _apply(tree: dict[str, Any], override: str) -> None:
     name, equals, text = override.partition("=")
     source = f"-S {short(override)}"
     if not equals or not all(name.split(".")):
-        raise SimicError(f"{source}: must be KEY.PATH=VALUE, for example train.ppo.learning_rate=1e-4")
+        raise SimicError(
+            f"{source}: must be KEY.PATH=VALUE, for example train.ppo.learning_rate=1e-4"
+        )
     value = parse(text, source)
     *sections, leaf = name.split(".")
     for section in sections:

@@ -59,7 +59,9 @@ def check(kind: str, name: str) -> str:
 
 def extensions() -> tuple[Path, ...]:
     """List the files of users that were imported in this process."""
-    files = [module.__file__ for name, module in sys.modules.items() if name.startswith(EXTENSION_MODULE)]
+    files = [
+        module.__file__ for name, module in sys.modules.items() if name.startswith(EXTENSION_MODULE)
+    ]
     return tuple(Path(file) for file in files if file is not None)
 
 
@@ -76,7 +78,9 @@ def load_extension(path: Path) -> ModuleType:
     if loaded is not None and (loaded.__file__ == str(path) or _is_copy(path, loaded)):
         return loaded
     if loaded is not None:
-        raise SimicError(f"extensions: {path} and {loaded.__file__} have the same name; rename one of them")
+        raise SimicError(
+            f"extensions: {path} and {loaded.__file__} have the same name; rename one of them"
+        )
 
     # What is no Python file is refused.
     if not path.is_file():
@@ -92,7 +96,9 @@ def load_extension(path: Path) -> ModuleType:
         spec.loader.exec_module(module)
     except Exception as error:
         del sys.modules[name]
-        raise SimicError(f"extensions: {path}: {type(error).__name__}: {' '.join(str(error).split())}") from error
+        raise SimicError(
+            f"extensions: {path}: {type(error).__name__}: {' '.join(str(error).split())}"
+        ) from error
     return module
 
 
@@ -108,8 +114,12 @@ class Known:
 
     kind: str
 
-    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+    def __get_pydantic_core_schema__(
+        self, source: Any, handler: GetCoreSchemaHandler
+    ) -> CoreSchema:
         return no_info_after_validator_function(partial(check, self.kind), handler(source))
 
-    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+    def __get_pydantic_json_schema__(
+        self, schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> dict[str, Any]:
         return {**handler(schema), "enum": list(known(self.kind))}

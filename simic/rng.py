@@ -66,7 +66,9 @@ def _mix(x: Int64) -> Int64:
     return x ^ _shift_right(x, 31)
 
 
-def key(rng_seed: int, purpose: Purpose, *counters: Counter, device: torch.device | str | None = None) -> Tensor:
+def key(
+    rng_seed: int, purpose: Purpose, *counters: Counter, device: torch.device | str | None = None
+) -> Tensor:
     """Make the int64 key of a stream.
 
     Args:
@@ -84,7 +86,11 @@ def key(rng_seed: int, purpose: Purpose, *counters: Counter, device: torch.devic
         if isinstance(counter, Tensor):
             counter = torch.as_tensor(counter, dtype=torch.int64, device=device)
         state = _shifted_mix(state ^ _shifted_mix(counter))
-    return state if isinstance(state, Tensor) else torch.full((), state, dtype=torch.int64, device=device)
+    return (
+        state
+        if isinstance(state, Tensor)
+        else torch.full((), state, dtype=torch.int64, device=device)
+    )
 
 
 def _shifted_mix(x: Counter) -> Counter:

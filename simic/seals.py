@@ -26,7 +26,10 @@ FOLDER = Path("reports") / "seals"
 # Wall times and the starts of a run differ between equal runs: a seal holds them apart from all else, and no other seal
 # does.
 APART = ("timing.jsonl", "run.json")
-OWN_FILE_TASKS = ("npz", "text")  # their source is a file of the user's, which lies outside of what DVC records
+OWN_FILE_TASKS = (
+    "npz",
+    "text",
+)  # their source is a file of the user's, which lies outside of what DVC records
 
 
 class Sealed(NamedTuple):
@@ -81,7 +84,10 @@ STAGES: dict[str, Sealed] = {
     "evaluate": Sealed(
         code=(
             *(*_HOSTS, *_BASE, "evaluation", "data/raw_inputs.py"),
-            *(f"training/{name}.py" for name in ("checkpoint", "learned", "machine", "worker_layout")),
+            *(
+                f"training/{name}.py"
+                for name in ("checkpoint", "learned", "machine", "worker_layout")
+            ),
         ),
         params=("rng_seed", "extensions", "headroom", "train", "evaluate"),
         reads=("checkpoints", "data/prepared", "reports/headroom.json"),
@@ -89,17 +95,36 @@ STAGES: dict[str, Sealed] = {
     ),
     "audit": Sealed(
         code=(
-            *("agent", "audit", "data", "durable.py", "envs", "evaluation", "program.py", "telemetry", "training"),
+            *(
+                "agent",
+                "audit",
+                "data",
+                "durable.py",
+                "envs",
+                "evaluation",
+                "program.py",
+                "telemetry",
+                "training",
+            ),
             *_BASE,
         ),
         params=("rng_seed", "extensions", "headroom", "train", "evaluate", "audit"),
         reads=(
             *("checkpoints", "data/prepared", "models", "telemetry"),
-            *(f"reports/{name}" for name in ("evaluation.json", "grown", "headroom.json", "metrics.json")),
-            *(f"reports/seals/{stage}.json" for stage in ("prepare", "headroom", "train", "evaluate")),
+            *(
+                f"reports/{name}"
+                for name in ("evaluation.json", "grown", "headroom.json", "metrics.json")
+            ),
+            *(
+                f"reports/seals/{stage}.json"
+                for stage in ("prepare", "headroom", "train", "evaluate")
+            ),
         ),
         writes=(
-            *(f"reports/{name}" for name in ("report.html", "report.md", "findings.json", "model_card.md")),
+            *(
+                f"reports/{name}"
+                for name in ("report.html", "report.md", "findings.json", "model_card.md")
+            ),
             *("reports/figures", "reports/audit_metrics.json"),
         ),
     ),
@@ -127,7 +152,10 @@ class Identity(BaseModel):
     def changes(self, now: "Identity") -> dict[str, str]:
         """Describe what differs now, by param, input or file of code; of params with both values."""
         changed = differences(self.params, now.params)
-        for kind, before, after in (("input", self.reads, now.reads), ("code", self.code, now.code)):
+        for kind, before, after in (
+            ("input", self.reads, now.reads),
+            ("code", self.code, now.code),
+        ):
             for name in sorted(before.keys() | after.keys()):
                 if before.get(name) != after.get(name):
                     changed[f"{kind} {name}"] = ""
@@ -151,7 +179,11 @@ def identify(root: Path, stage: str, tree: Params) -> Identity:
     """Compute the identity of a stage from the code, params and inputs that are there now."""
     sealed = STAGES[stage]
     reads = {place: content_hash(root / place) for place in sealed.reads}
-    if stage == "prepare" and tree.prepare.task in OWN_FILE_TASKS and tree.prepare.source is not None:
+    if (
+        stage == "prepare"
+        and tree.prepare.task in OWN_FILE_TASKS
+        and tree.prepare.source is not None
+    ):
         reads[tree.prepare.source] = _source_hash(root, tree.prepare.source)
     return Identity(
         stage=stage,
@@ -164,7 +196,10 @@ def identify(root: Path, stage: str, tree: Params) -> Identity:
 def params_of(stage: str, tree: Params) -> dict[str, JsonValue]:
     """Select the params that a stage depends on, by their keys in params.yaml."""
     dumped = tree.model_dump(mode="json")
-    return {key: functools.reduce(operator.getitem, key.split("."), dumped) for key in STAGES[stage].params}
+    return {
+        key: functools.reduce(operator.getitem, key.split("."), dumped)
+        for key in STAGES[stage].params
+    }
 
 
 def raw_data(root: Path) -> Path:
@@ -197,7 +232,9 @@ def write(root: Path, identity: Identity) -> None:
 def _sealed(root: Path, identity: Identity) -> Seal:
     """Hash the outputs of a stage as they are now, beside its identity."""
     places = STAGES[identity.stage].writes
-    files = (path for place in places for path in sorted((root / place).rglob("*")) if path.name in APART)
+    files = (
+        path for place in places for path in sorted((root / place).rglob("*")) if path.name in APART
+    )
     return Seal(
         **identity.__dict__,
         writes={place: content_hash(root / place) for place in places},
@@ -292,15 +329,22 @@ def code_hashes(places: tuple[str, ...]) -> dict[str, str]:
 def extension_hashes(root: Path, tree: Params) -> dict[str, str]:
     """Return the sha256 of each of the user's files that the params name."""
     folder = root / params.EXTENSIONS_FOLDER
-    return {f"{params.EXTENSIONS_FOLDER}/{name}": content_hash(folder / f"{name}.py") for name in tree.extensions}
+    return {
+        f"{params.EXTENSIONS_FOLDER}/{name}": content_hash(folder / f"{name}.py")
+        for name in tree.extensions
+    }
 
 
 def content_hash(place: Path, pattern: str = "*") -> str:
     """Return the sha256 over names and contents of a folder's files, or of a file; empty where there is none."""
     if not place.is_dir():
         return durable.sha256(place) if place.exists() else ""
-    files = sorted(path for path in place.rglob(pattern) if path.is_file() and path.name not in APART)
-    listed = "".join(f"{durable.sha256(path)} {path.relative_to(place).as_posix()}\n" for path in files)
+    files = sorted(
+        path for path in place.rglob(pattern) if path.is_file() and path.name not in APART
+    )
+    listed = "".join(
+        f"{durable.sha256(path)} {path.relative_to(place).as_posix()}\n" for path in files
+    )
     return hashlib.sha256(listed.encode()).hexdigest()
 
 
@@ -309,7 +353,15 @@ def explain_damage(root: Path, params: Params) -> Iterator[None]:
     """Turn an error into SimicError naming the damage where files are not as they were sealed."""
     try:
         yield
-    except (ArithmeticError, AttributeError, LookupError, MemoryError, RuntimeError, TypeError, ValueError) as error:
+    except (
+        ArithmeticError,
+        AttributeError,
+        LookupError,
+        MemoryError,
+        RuntimeError,
+        TypeError,
+        ValueError,
+    ) as error:
         damaged, _ = broken(root, params)
         if not damaged:
             raise

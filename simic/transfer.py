@@ -15,7 +15,9 @@ CPU = torch.device("cpu")
 
 def upload(values: np.ndarray | Tensor, device: torch.device) -> Tensor:
     """Copy values to a device, through pinned memory, from which copies are made in the background."""
-    tensor = values if isinstance(values, Tensor) else torch.from_numpy(np.ascontiguousarray(values))
+    tensor = (
+        values if isinstance(values, Tensor) else torch.from_numpy(np.ascontiguousarray(values))
+    )
     if device == CPU:
         return tensor
     return tensor.pin_memory().to(device, non_blocking=True)

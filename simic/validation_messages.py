@@ -55,7 +55,9 @@ def _sentence(problem: ErrorDetails, key: str, model: type[BaseModel]) -> str:
         return f"{key}: is missing"
     if problem["type"] == "model_type":
         message = "must be a section, with KEY: VALUE in it"
-    if problem["type"] == "value_error" and isinstance(problem["input"], dict):  # a rule over several keys
+    if problem["type"] == "value_error" and isinstance(
+        problem["input"], dict
+    ):  # a rule over several keys
         return f"{key}: {message}" if key else message
     return f"{key} = {short(repr(problem['input']))}: {message}"
 
@@ -68,7 +70,9 @@ def _unknown(key: str, model: type[BaseModel]) -> str:
     siblings = [path.rpartition(".")[2] for path in valid if path.rpartition(".")[0] == section]
     # A key of another section is likelier meant than one that is spelt alike.
     likely = [path for path in valid if path.rpartition(".")[2] == name]
-    likely = likely or [prefix + sibling for sibling in difflib.get_close_matches(name, siblings, 1)]
+    likely = likely or [
+        prefix + sibling for sibling in difflib.get_close_matches(name, siblings, 1)
+    ]
     suggestion = f"did you mean {' or '.join(likely)}? " if likely else ""
     return f"unknown key; {suggestion}known here are {', '.join(siblings)}"
 

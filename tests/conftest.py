@@ -2,7 +2,9 @@
 
 import os
 
-os.environ["OMP_NUM_THREADS"] = "1"  # read when torch is imported, here and in children: parallel tests share the cores
+os.environ["OMP_NUM_THREADS"] = (
+    "1"  # read when torch is imported, here and in children: parallel tests share the cores
+)
 
 import ipaddress
 import socket
@@ -18,7 +20,18 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from simic import cli
 
 # Folders with long tests.
-LONG = ("pipeline", "audit", "flows", "training", "reference", "envs", "growth", "evaluation", "batch", "faults")
+LONG = (
+    "pipeline",
+    "audit",
+    "flows",
+    "training",
+    "reference",
+    "envs",
+    "growth",
+    "evaluation",
+    "batch",
+    "faults",
+)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -72,7 +85,9 @@ class Simic:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
         self.monkeypatch, self.capfd = monkeypatch, capfd
 
-    def __call__(self, *arguments: object, root: Path | None = None) -> tuple[int | str | None, str, str]:
+    def __call__(
+        self, *arguments: object, root: Path | None = None
+    ) -> tuple[int | str | None, str, str]:
         if root is not None:
             self.monkeypatch.chdir(root)
         self.capfd.readouterr()

@@ -29,7 +29,9 @@ FOLDERS = ("simic", "flows", "extensions", "examples", ".dvc")
 FILES = (".dvcignore", "Procfile", "params.yaml", "dvc.yaml", "pyproject.toml")
 # Outputs of equal runs that differ: they say when a run was made, and how, or have the hash of what does.
 DIFFER = {"timing.jsonl", "run.json", "train.json", "report.html", "report.md"}
-_TOY_STAGE = '  {0}: {{cmd: "exit 9", deps: [{1}], params: [{2}], outs: [{3}, reports/seals/{0}.json]}}'
+_TOY_STAGE = (
+    '  {0}: {{cmd: "exit 9", deps: [{1}], params: [{2}], outs: [{3}, reports/seals/{0}.json]}}'
+)
 DVC_YAML = "\n".join(
     (
         "stages:",
@@ -49,9 +51,15 @@ def free_port() -> int:
 
 
 @contextmanager
-def started(command: list[str], folder: Path | None = None, processes: int = 2) -> Iterator[list[subprocess.Popen]]:
+def started(
+    command: list[str], folder: Path | None = None, processes: int = 2
+) -> Iterator[list[subprocess.Popen]]:
     """Python processes as torchrun starts them, with the environment variables it sets; none is left at the end."""
-    shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(processes)}
+    shared = {
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(free_port()),
+        "WORLD_SIZE": str(processes),
+    }
     shared |= {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
     running = [
         subprocess.Popen(
@@ -81,13 +89,18 @@ def some(cases: Sequence[Any], *kept: Any) -> list[Any]:
     """Cases of a test of which those ``kept`` are tried every time and the others by make test-slow."""
     assert all(case in cases for case in kept)
     values = [(case, case if isinstance(case, tuple) else (case,)) for case in cases]
-    return [pytest.param(*value, marks=[] if case in kept else [pytest.mark.slow]) for case, value in values]
+    return [
+        pytest.param(*value, marks=[] if case in kept else [pytest.mark.slow])
+        for case, value in values
+    ]
 
 
 def made_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], None]) -> Path:
     """Make a folder in one process of a test run, to be read by all; two modules may use one name."""
     base = factory.getbasetemp()
-    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / f"{make.__module__}-{name}"
+    folder = (
+        base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+    ) / f"{make.__module__}-{name}"
     with FileLock(f"{folder}.lock"):
         if not folder.exists():
             begun = folder.with_name(f"{name}-begun")
@@ -124,7 +137,9 @@ def simic_command(folder: Path) -> None:
 def contents(root: Path, folders: Sequence[str] = OUTPUTS) -> dict[str, bytes]:
     """Every output that must not depend on who computed it, and when, by its place."""
     files = [file for folder in folders for file in (root / folder).rglob("*") if file.is_file()]
-    return {str(file.relative_to(root)): file.read_bytes() for file in files if file.name not in DIFFER}
+    return {
+        str(file.relative_to(root)): file.read_bytes() for file in files if file.name not in DIFFER
+    }
 
 
 def toy_project(folder: Path) -> Workspace:
@@ -193,9 +208,19 @@ def update(iteration: int, validation: float = float("nan")) -> UpdateRow:
 
 
 def episode(committed: Sequence[float] = (40.0, float("nan"))) -> Columns:
-    counted = ("params", "committed_params", "committed_flops", "germinated", "fossilized", "pruned")
+    counted = (
+        "params",
+        "committed_params",
+        "committed_flops",
+        "germinated",
+        "fossilized",
+        "pruned",
+    )
     counts = {key: np.array([1, 3]) for key in counted}
-    norms = {"host_grad_norm": np.array([0.5, 0.7]), "seed_grad_norm": np.array([0.2, float("nan")])}
+    norms = {
+        "host_grad_norm": np.array([0.5, 0.7]),
+        "seed_grad_norm": np.array([0.2, float("nan")]),
+    }
     return {
         "env_id": np.array([0, 1]), "task": np.array([0, 0]), "return": np.array([1.0, 2.0]),
         "length": np.array([5, 5]), "panicked": np.array([False, True]), "committed_accuracy": np.array(committed),
@@ -208,13 +233,24 @@ def steps(count: int = 3, hosts: int = 2, slots: int = 3) -> Columns:
     host = np.arange(count)[:, None] + 10 * np.arange(hosts)
     slot = host[..., None] + 100 * np.arange(slots)
     kept = {name: column for name, column in STEPS.items() if name != COMPONENTS}
-    columns = {name: (host if column.axes == 2 else slot).astype(column.dtype) for name, column in kept.items()}
-    columns |= {name: values.astype(np.float32) / 3 for name, values in columns.items() if kept[name].dtype == "float"}
+    columns = {
+        name: (host if column.axes == 2 else slot).astype(column.dtype)
+        for name, column in kept.items()
+    }
+    columns |= {
+        name: values.astype(np.float32) / 3
+        for name, values in columns.items()
+        if kept[name].dtype == "float"
+    }
     return columns | {f"{COMPONENTS}/rent": -host / 7, f"{COMPONENTS}/death": host / 9}
 
 
 def iteration(number: int, validated: bool = False, count: int = 3, hosts: int = 2) -> Iteration:
     """Return an iteration of two hosts, with one event."""
-    place = {name: np.array([at]) for name, at in (("step", 1), ("env", 1), ("slot", 2), ("text", 0))}
+    place = {
+        name: np.array([at]) for name, at in (("step", 1), ("env", 1), ("slot", 2), ("text", 0))
+    }
     happened = EventColumns(place, [("germinated", "from DORMANT")])
-    return Iteration(update(number), steps(count, hosts), episode(), episode() if validated else None, happened)
+    return Iteration(
+        update(number), steps(count, hosts), episode(), episode() if validated else None, happened
+    )

@@ -111,7 +111,9 @@ def gratings(draws: Draws) -> Problem:
     return Problem(classes, {"classes": classes, "wavelength": length, "noise": noise}, sample)
 
 
-def of_digits(chosen: list[int], show: Callable[[Draws, Tensor], Tensor], **parameters: Any) -> Problem:
+def of_digits(
+    chosen: list[int], show: Callable[[Draws, Tensor], Tensor], **parameters: Any
+) -> Problem:
     """Return an instance whose classes are the chosen digits, equally often."""
 
     def sample(draws: Draws, n: int) -> tuple[Tensor, Tensor]:
@@ -127,7 +129,11 @@ def of_digits(chosen: list[int], show: Callable[[Draws, Tensor], Tensor], **para
 def digits(draws: Draws) -> Problem:
     """Show some classes of digits at twice their size, in noise."""
     chosen, noise = draws.subset(10, 3, 10), draws.number(0.0, 0.3)
-    return of_digits(chosen, lambda draws, x: cells(x, 2) + noise * draws.normal(len(x), 1, SIZE, SIZE), noise=noise)
+    return of_digits(
+        chosen,
+        lambda draws, x: cells(x, 2) + noise * draws.normal(len(x), 1, SIZE, SIZE),
+        noise=noise,
+    )
 
 
 @kind("patches", "digits_negative")

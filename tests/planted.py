@@ -45,7 +45,9 @@ def orientation(rng_seed: int, samples: int) -> tuple[Tensor, Tensor]:
     side = coin.repeat_interleave(2, 1).repeat_interleave(2, 2)
     place = torch.arange(4) % 2  # of a row or column within its block
     high = torch.where(label[:, None, None] == 0, place[:, None] == side, place == side)
-    cells = 2.0 * high - 1.0 + CELL_NOISE * normal(key(rng_seed, Purpose.SYNTHETIC, 1, counter), (4, 4))
+    cells = (
+        2.0 * high - 1.0 + CELL_NOISE * normal(key(rng_seed, Purpose.SYNTHETIC, 1, counter), (4, 4))
+    )
     return cells.repeat_interleave(2, 1).repeat_interleave(2, 2)[:, None], label
 
 
@@ -53,4 +55,6 @@ def orientation(rng_seed: int, samples: int) -> tuple[Tensor, Tensor]:
 def read_planted(params: Prepare, rng_seed: int, data_dir: Path) -> Source:
     """Generate the samples, as many as ``prepare.samples`` says."""
     x, y = orientation(rng_seed, params.samples or SAMPLES)
-    return Source("planted", durable.sha256_of(x.numpy().tobytes() + y.numpy().tobytes()), "generated", x, y)
+    return Source(
+        "planted", durable.sha256_of(x.numpy().tobytes() + y.numpy().tobytes()), "generated", x, y
+    )

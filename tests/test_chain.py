@@ -22,7 +22,9 @@ def call(project: Path, *command: str) -> str:
     """Standard output; the command must succeed."""
     path = f"{project / 'bin'}:{Path(sys.executable).parent}:{os.environ['PATH']}"
     env = {**os.environ, "PATH": path, "PYTHONPATH": str(project)}
-    done = subprocess.run(command, cwd=project, env=env, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command, cwd=project, env=env, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -35,7 +37,17 @@ def test_both_entries_compute_the_same_and_then_neither_does_anything(tmp_path: 
     overrides = [word for value in TINY for word in ("-S", value)]
     first = call(project, "simic", "run", *overrides)
     said = [line.split()[0] for line in first.splitlines()[-9:]]
-    assert said == ["what", "record", "replay", "learning", "run", "next", "report", "MLflow", "all"]
+    assert said == [
+        "what",
+        "record",
+        "replay",
+        "learning",
+        "run",
+        "next",
+        "report",
+        "MLflow",
+        "all",
+    ]
     assert (project / "reports" / "report.html").stat().st_size > 1000
     clean = "Data and pipelines are up to date."
     assert call(project, "dvc", "status").strip() == clean

@@ -30,7 +30,12 @@ def test_a_run_that_changed_params_says_how_to_undo_it_however_it_ends(
     simic: Simic, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def failing(
-        tree: Any, workspace: Workspace, last: str, execution: engine.Execution, say: Any, overrides: list[str]
+        tree: Any,
+        workspace: Workspace,
+        last: str,
+        execution: engine.Execution,
+        say: Any,
+        overrides: list[str],
     ) -> None:
         with engine.overridden(workspace, overrides, say):
             pass
@@ -49,14 +54,19 @@ def test_unknown_stage_and_unknown_command_are_refused(simic: Simic) -> None:
     assert simic("deploy")[0] == 2
 
 
-def test_that_a_finding_ends_training_is_one_line(simic: Simic, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_that_a_finding_ends_training_is_one_line(
+    simic: Simic, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Which ones do, and what they say: tests/training/test_trainer.py."""
 
     def sick(*_: Any) -> None:
         raise StoppedByFinding("stopped by finding rollback_budget in iteration 1")
 
     monkeypatch.setattr(engine, "perform", sick)
-    assert simic.refuses("stage", "train") == "simic: stopped by finding rollback_budget in iteration 1\n"
+    assert (
+        simic.refuses("stage", "train")
+        == "simic: stopped by finding rollback_budget in iteration 1\n"
+    )
 
 
 def test_help_and_a_refusal_load_nothing_heavy() -> None:
@@ -72,10 +82,15 @@ for words in (["--help"], ["grow"]):
         heavy = "torch" if words == ["grow"] else "torch numpy pydantic yaml mlflow prefect dvc scipy"
         print(stopped.code, [name for name in heavy.split() if name in sys.modules])
 """
-    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
+    )
     help_, _, after = done.stdout.partition("0 []\n")
     assert "Usage" in help_ and after == "2 []\n"
-    assert done.stderr == "simic: grow: needs data, a file or a folder, or --task NAME; see simic grow --help\n"
+    assert (
+        done.stderr
+        == "simic: grow: needs data, a file or a folder, or --task NAME; see simic grow --help\n"
+    )
 
 
 def test_show_opens_the_report_in_the_browser_or_says_where_it_is(
@@ -110,13 +125,19 @@ def test_an_alarming_result_is_red_on_a_terminal_alone(
     assert capsys.readouterr().out == "\x1b[1;31mloud\x1b[0m\ncalm\nplain\n"
 
 
-def test_what_the_audit_fails_on_is_told_before_it_is_refused(simic: Simic, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_the_audit_fails_on_is_told_before_it_is_refused(
+    simic: Simic, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def chain(*_: Any) -> None:
         raise AuditFailed("audit.fail_on = 'high': 1 findings")
 
     monkeypatch.setattr(engine, "run_chain", chain)
     summary = run_summary.RunSummary(
-        Summary(what="80 points", record="sound", replay="equal", learning="1 high"), "1 high", "x", "read it", True
+        Summary(what="80 points", record="sound", replay="equal", learning="1 high"),
+        "1 high",
+        "x",
+        "read it",
+        True,
     )
     monkeypatch.setattr(run_summary, "of", lambda _: summary)
     for command in ("run", "audit"):

@@ -56,7 +56,11 @@ def test_what_a_killed_writer_left_of_a_file_is_cleared_and_a_living_one_is_let_
     for process in (ended.pid, os.getppid(), 10**30):
         (tmp_path / f".file.{process}.tmp").write_bytes(b"half")
     durable.replace_file(tmp_path / "file", b"whole")
-    assert {path.name for path in tmp_path.iterdir()} == {f".file.{os.getppid()}.tmp", f".file.{10**30}.tmp", "file"}
+    assert {path.name for path in tmp_path.iterdir()} == {
+        f".file.{os.getppid()}.tmp",
+        f".file.{10**30}.tmp",
+        "file",
+    }
 
 
 def test_a_disk_that_is_full_is_named_by_what_could_not_be_written(tmp_path):
@@ -101,7 +105,10 @@ def test_who_finds_a_lock_that_has_no_name_yet_waits_for_it(tmp_path, monkeypatc
         assert durable.holder(path) == os.getpid() and len(slept) == 3
         path.write_text("")
         slept[:] = range(3)  # nobody writes it any more
-        with pytest.raises(durable.Held, match="in use by another process"), durable.locked(path, "trains"):
+        with (
+            pytest.raises(durable.Held, match="in use by another process"),
+            durable.locked(path, "trains"),
+        ):
             pytest.fail("two hold it")
         assert len(slept) == 3 + durable.NAMELESS_LOOKS
 
@@ -116,7 +123,9 @@ def test_the_lock_file_of_a_killed_process_is_taken_over_or_removed(tmp_path):
     assert not path.exists()
 
 
-def test_a_lock_file_removed_by_its_holder_while_another_takes_it_is_made_anew(tmp_path, monkeypatch):
+def test_a_lock_file_removed_by_its_holder_while_another_takes_it_is_made_anew(
+    tmp_path, monkeypatch
+):
     """Else the next process would make a file of its own, and two would hold a lock."""
     path, flock = tmp_path / "lock", fcntl.flock
 
@@ -144,5 +153,7 @@ def test_a_checksum_holds_every_byte(change):
 def test_what_is_put_aside_takes_the_place_of_what_was_put_aside_before(tmp_path):
     for k, make in enumerate((lambda path: path.mkdir(), lambda path: path.write_text("1"))):
         make(tmp_path / "a")
-        assert durable.put_aside(tmp_path / "a").name == "damaged-a" and not (tmp_path / "a").exists()
+        assert (
+            durable.put_aside(tmp_path / "a").name == "damaged-a" and not (tmp_path / "a").exists()
+        )
         assert (tmp_path / "damaged-a").is_file() is bool(k)

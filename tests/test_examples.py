@@ -21,7 +21,10 @@ ROOT = Path(__file__).parents[1]
 DATA = ROOT.parent / "shared" / "data"
 FOLDERS = {"mnist": DATA, "text": DATA / "text"}
 WITH_DATA = [
-    pytest.param(name, marks=pytest.mark.skipif(not folder.is_dir(), reason="needs the files in ../shared/data"))
+    pytest.param(
+        name,
+        marks=pytest.mark.skipif(not folder.is_dir(), reason="needs the files in ../shared/data"),
+    )
     for name, folder in FOLDERS.items()
 ]
 EXAMPLES = sorted((ROOT / "examples").glob("*.yaml"))
@@ -30,7 +33,9 @@ EXAMPLES = sorted((ROOT / "examples").glob("*.yaml"))
 def same(given: Any, default: Any, name: str = "") -> list[str]:
     """Keys of a params file that say what holds without them."""
     if isinstance(given, dict) and given and isinstance(default, dict):
-        return [each for key in given for each in same(given[key], default.get(key), f"{name}.{key}")]
+        return [
+            each for key in given for each in same(given[key], default.get(key), f"{name}.{key}")
+        ]
     return [name] if given == default else []
 
 
@@ -42,12 +47,17 @@ def test_an_example_is_valid_and_says_how_to_run_it(path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", WITH_DATA)
-def test_the_data_of_an_example_are_read(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_data_of_an_example_are_read(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("SIMIC_DATA_DIR", str(FOLDERS[name]))
     tree = params.load(ROOT / "examples" / f"{name}.yaml", whole=False)
     stages.prepare(tree, Workspace(tmp_path))
     meta = json.loads((tmp_path / "data" / "prepared" / "meta.json").read_text())
-    assert meta["task"] == name and sum(meta["samples"].values()) + meta["duplicates_dropped"] == tree.prepare.samples
+    assert (
+        meta["task"] == name
+        and sum(meta["samples"].values()) + meta["duplicates_dropped"] == tree.prepare.samples
+    )
 
 
 @pytest.mark.slow
@@ -56,8 +66,19 @@ def test_an_example_goes_through_the_whole_chain(name: str, tmp_path: Path) -> N
     copy_checkout(tmp_path)
     environment = os.environ | {"SIMIC_DATA_DIR": str(FOLDERS[name]), "PYTHONPATH": str(tmp_path)}
     environment["PATH"] = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    command = [sys.executable, "-m", "simic", "run", "--params", f"examples/{name}.yaml", "-S", "runtime.progress=none"]
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    command = [
+        sys.executable,
+        "-m",
+        "simic",
+        "run",
+        "--params",
+        f"examples/{name}.yaml",
+        "-S",
+        "runtime.progress=none",
+    ]
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
     evaluation = json.loads((tmp_path / "reports" / "evaluation.json").read_text())
     assert set(evaluation["policies"]) >= {"learned", "static"}
@@ -80,7 +101,9 @@ def test_the_study_submits_complete_overrides(monkeypatch: pytest.MonkeyPatch) -
     program = runpy.run_path(str(ROOT / "examples" / "study.py"))
 
     def run_deployment(name: str, parameters: dict[str, Any], **_: Any) -> SimpleNamespace:
-        submitted.append(Overrides.model_validate(parameters["overrides"]).model_dump(exclude_none=True))
+        submitted.append(
+            Overrides.model_validate(parameters["overrides"]).model_dump(exclude_none=True)
+        )
         return SimpleNamespace(name="brave-mole")
 
     monkeypatch.setitem(program["main"].__globals__, "run_deployment", run_deployment)

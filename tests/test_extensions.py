@@ -68,8 +68,13 @@ def test_what_extensions_add_is_prepared_and_trained_on(tmp_path: Path) -> None:
     shutil.copytree(ROOT / "examples" / "extensions", tmp_path / "extensions")
     (tmp_path / "params.yaml").write_bytes((ROOT / "params.yaml").read_bytes())
     given = json.dumps({name: [*SMALL, *overrides] for name, overrides in RUNS.items()})
-    command, environment = [sys.executable, "-c", PROGRAM, given], os.environ | {"PYTHONPATH": str(ROOT)}
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    command, environment = (
+        [sys.executable, "-c", PROGRAM, given],
+        os.environ | {"PYTHONPATH": str(ROOT)},
+    )
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
     for name, (shape, kinds) in PREPARED.items():
         meta = json.loads((tmp_path / f"{name}-prepared" / "meta.json").read_text())
@@ -79,12 +84,17 @@ def test_what_extensions_add_is_prepared_and_trained_on(tmp_path: Path) -> None:
     sizes = {head["name"]: head["size"] for head in manifest["specs"]["action"]["heads"]}
     assert (sizes["blueprint"], sizes["slot"]) == (8, 4)  # the cnn family ships 7
     steps = pq.read_table(tmp_path / "grown-telemetry" / "steps.parquet")
-    assert "components/live_params" in steps.column_names and "components/shaping" not in steps.column_names
+    assert (
+        "components/live_params" in steps.column_names
+        and "components/shaping" not in steps.column_names
+    )
 
 
 def test_the_names_that_params_know_are_those_that_are_registered() -> None:
     assert set(registry.known(registry.FAMILY)) == set(family._FAMILIES)
-    assert set(registry.known(registry.PRESET)) == {name for names in hosts.PRESETS.values() for name in names}
+    assert set(registry.known(registry.PRESET)) == {
+        name for names in hosts.PRESETS.values() for name in names
+    }
     assert set(registry.known(registry.REWARD_MODE)) == set(MODES)
     assert set(registry.known(registry.TASK)) == {*prepare.TASKS, "suite", registry.GYM}
     assert set(registry.known(registry.SUITE)) == set(SUITES)
@@ -92,9 +102,15 @@ def test_the_names_that_params_know_are_those_that_are_registered() -> None:
 
 @pytest.mark.parametrize(
     ("content", "words"),
-    [(None, "no such file"), ("raise RuntimeError('x')", "RuntimeError: x"), ("def broken(:", "SyntaxError")],
+    [
+        (None, "no such file"),
+        ("raise RuntimeError('x')", "RuntimeError: x"),
+        ("def broken(:", "SyntaxError"),
+    ],
 )
-def test_an_extension_that_cannot_be_imported_is_named(tmp_path: Path, content: str | None, words: str) -> None:
+def test_an_extension_that_cannot_be_imported_is_named(
+    tmp_path: Path, content: str | None, words: str
+) -> None:
     path = tmp_path / "broken_extension.py"
     if content is not None:
         path.write_text(content)

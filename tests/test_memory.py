@@ -14,12 +14,17 @@ from simic.memory import GIB
 
 
 @pytest.mark.parametrize("allocate", [lambda: torch.empty(1 << 52), lambda: np.empty(1 << 52)])
-def test_an_error_of_memory_names_what_to_lower(allocate, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_error_of_memory_names_what_to_lower(
+    allocate, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit) as end, exit_with_message("simic"):
         allocate()
     assert end.value.code == EXIT_REFUSED
     [line] = capsys.readouterr().err.splitlines()
-    assert "out of memory" in line and "lower runtime.processes, train.envs, train.batch_size or train.host" in line
+    assert (
+        "out of memory" in line
+        and "lower runtime.processes, train.envs, train.batch_size or train.host" in line
+    )
 
 
 def test_another_error_keeps_its_traceback() -> None:
@@ -35,8 +40,13 @@ def test_what_is_larger_than_the_memory_is_refused() -> None:
 
 def test_the_least_of_machine_container_and_limit_is_what_there_is() -> None:
     program = "from simic.memory import machine_bytes; print(machine_bytes())"
-    limit = f"import resource; resource.setrlimit(resource.RLIMIT_AS, ({3 * GIB}, {3 * GIB})); " + program
-    found = subprocess.run([sys.executable, "-c", limit], capture_output=True, text=True, check=True).stdout
+    limit = (
+        f"import resource; resource.setrlimit(resource.RLIMIT_AS, ({3 * GIB}, {3 * GIB})); "
+        + program
+    )
+    found = subprocess.run(
+        [sys.executable, "-c", limit], capture_output=True, text=True, check=True
+    ).stdout
     assert int(found) <= 3 * GIB
     assert int(found) <= memory.machine_bytes()
     assert resource.getrlimit(resource.RLIMIT_AS)[0] != 3 * GIB

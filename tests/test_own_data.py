@@ -22,7 +22,9 @@ from tests.conftest import Simic
 @pytest.fixture(autouse=True)
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(worker_layout, "cores", lambda: 1)  # processes take longer to start than these train
+    monkeypatch.setattr(
+        worker_layout, "cores", lambda: 1
+    )  # processes take longer to start than these train
     return tmp_path
 
 
@@ -42,13 +44,26 @@ def test_a_table_with_strings_and_missing_values(simic: Simic) -> None:
     frame.to_csv("wine.csv", index=False)
     code, said, _ = simic("grow", "wine.csv", "--target", "wine", "--n", "2", "--epochs", "8")
     assert code == 0 and said.startswith("data     wine.csv: 178 rows, 14 columns, 18 features\n")
-    floors = ("majority class", "logistic regression", "gradient boosting", "host alone", "all modules from")
+    floors = (
+        "majority class",
+        "logistic regression",
+        "gradient boosting",
+        "host alone",
+        "all modules from",
+    )
     for words in (*floors, "Use "):
         assert words in said, words
     first = json.loads(Path("grown/history.json").read_text())[0]
     card = Path("grown/README.md").read_text()
-    assert first["data"][0].startswith("wine.csv: 178 rows") and all(f"- {note}" in card for note in first["data"])
-    command = [sys.executable, "-I", "grown/predict.py", "wine.csv"]  # in a process that cannot import simic
+    assert first["data"][0].startswith("wine.csv: 178 rows") and all(
+        f"- {note}" in card for note in first["data"]
+    )
+    command = [
+        sys.executable,
+        "-I",
+        "grown/predict.py",
+        "wine.csv",
+    ]  # in a process that cannot import simic
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     answers, network = predicted(done.stdout), load_grown("grown")
@@ -68,7 +83,9 @@ def test_images_in_folders(
         folder.mkdir(parents=True, exist_ok=True)
         Image.fromarray((x[k] * 15).astype(np.uint8).reshape(8, 8)).save(folder / f"{k}.png")
     code, said, _ = simic("grow", "digits", "--n", "1", "--epochs", "2")
-    assert code == 0 and "read as 1 channel(s) of 8 × 8 pixels" in said and "plain cnn network" in said
+    assert (
+        code == 0 and "read as 1 channel(s) of 8 × 8 pixels" in said and "plain cnn network" in said
+    )
     structure = json.loads(Path("grown/structure.json").read_text())
     assert (structure["host"]["family"], structure["host"]["preset"]) == ("cnn", "baseline")
     with torch.no_grad():
@@ -82,13 +99,18 @@ def test_images_in_folders(
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("nowhere.csv",), "nowhere.csv: no such file; must be one of those that simic grow --help names"),
+        (
+            ("nowhere.csv",),
+            "nowhere.csv: no such file; must be one of those that simic grow --help names",
+        ),
         (("iris.csv", "--target", "species", "--layout", "nchw"), "--layout nchw: is for images"),
         (("few.csv", "--target", "species"), "few.csv: class 2 has 2 samples"),
         (("--task", "digits", "--target", "y"), "--target y: is for a file or folder of your own"),
     ],
 )
-def test_bad_input_is_one_line_and_exit_code_2(simic: Simic, arguments: tuple[str, ...], words: str) -> None:
+def test_bad_input_is_one_line_and_exit_code_2(
+    simic: Simic, arguments: tuple[str, ...], words: str
+) -> None:
     iris = load_iris(as_frame=True)
     frame = iris.data.assign(species=iris.target)
     frame.to_csv("iris.csv", index=False)

@@ -31,7 +31,9 @@ def test_the_shipped_file_and_the_classes_have_every_key_with_the_same_value() -
     assert params.load(ROOT / "params.yaml") == params.Params()
 
 
-def leaves(model: type[params.Tree] = params.Params, path: Keys = ()) -> Iterator[tuple[Keys, TypeAdapter[Any]]]:
+def leaves(
+    model: type[params.Tree] = params.Params, path: Keys = ()
+) -> Iterator[tuple[Keys, TypeAdapter[Any]]]:
     """Every value of the tree and what its type admits."""
     for name, field in model.model_fields.items():
         kind: Any = field.annotation
@@ -84,7 +86,9 @@ def test_what_its_type_does_not_admit_is_refused_by_name(path: Keys, value: Any)
 CALLERS = (("train", "actions"), ("prepare", "gym", "options"))
 
 
-@pytest.mark.parametrize("huge", [1e30, -1e30, 10**12, -(10**12), float("nan"), float("inf"), -float("inf")])
+@pytest.mark.parametrize(
+    "huge", [1e30, -1e30, 10**12, -(10**12), float("nan"), float("inf"), -float("inf")]
+)
 def test_no_number_is_without_a_range_and_none_is_a_flag(huge: float) -> None:
     for path, admitted in LEAVES.items():
         for value in (huge, [huge], {"op": huge}):
@@ -105,30 +109,54 @@ def test_an_unknown_key_is_refused_in_every_section() -> None:
 @pytest.mark.parametrize(
     ("override", "words"),
     [
-        ("train.ppo.lr=0.1", ["-S train.ppo.lr=0.1: train.ppo.lr: unknown key; known here are learning_rate"]),
+        (
+            "train.ppo.lr=0.1",
+            ["-S train.ppo.lr=0.1: train.ppo.lr: unknown key; known here are learning_rate"],
+        ),
         ("train.ppo.learing_rate=1", ["did you mean train.ppo.learning_rate?"]),
-        ("train.learning_rate=1", ["did you mean train.host_optimizer.learning_rate or train.ppo.learning_rate?"]),
+        (
+            "train.learning_rate=1",
+            ["did you mean train.host_optimizer.learning_rate or train.ppo.learning_rate?"],
+        ),
         ("ppo.gamma=1", ["ppo: unknown key; did you mean train.ppo?"]),
         ("train.ppo.value_clip=0.2", ["train.ppo.value_clip: unknown key", "clip_range"]),
         ("train.ppo.gradient_accumulation=2", ["train.ppo.gradient_accumulation: unknown key"]),
         ("train.envs=0", ["train.envs = 0: must be greater than or equal to 1"]),
         ("train.envs=2.5", ["train.envs = 2.5: must be a valid integer"]),
         ("train.envs=7", ["train: envs (7) must be a multiple of ppo.minibatches (4)"]),
-        ("train.ppo.learning_rate=1e30", ["train.ppo.learning_rate = 1e+30: must be less than or equal to 10"]),
-        ("train.ppo.learning_rate=.nan", ["train.ppo.learning_rate = nan: must be a finite number"]),
+        (
+            "train.ppo.learning_rate=1e30",
+            ["train.ppo.learning_rate = 1e+30: must be less than or equal to 10"],
+        ),
+        (
+            "train.ppo.learning_rate=.nan",
+            ["train.ppo.learning_rate = nan: must be a finite number"],
+        ),
         ("train.policy.core=rnn", ["train.policy.core = 'rnn': must be 'lstm', 'gru' or 'none'"]),
-        ("train.host.family=vit", ["train.host.family = 'vit': must be one of", "cnn", "mlp", "transformer"]),
-        ("prepare.task=imagenet", ["prepare.task = 'imagenet': must be one of", "digits", "cifar10", "text"]),
+        (
+            "train.host.family=vit",
+            ["train.host.family = 'vit': must be one of", "cnn", "mlp", "transformer"],
+        ),
+        (
+            "prepare.task=imagenet",
+            ["prepare.task = 'imagenet': must be one of", "digits", "cifar10", "text"],
+        ),
         ("prepare.split.train=0.9", ["prepare.split: ", "sum to 1"]),
         ("prepare.task=npz", ["prepare: source is", "required"]),
         ("prepare.source=mine.npz", ["prepare: source is", "null otherwise"]),
         ("train.episode_steps=[16, 5]", ["train: episode_steps (16, 5): must be low, high"]),
         ("evaluate.epochs=[12, 0]", ["evaluate.epochs.1 = 0: must be greater than or equal to 1"]),
-        ("evaluate.policies=[blind, blind]", ["evaluate.policies = ['blind', 'blind']: values must be unique"]),
+        (
+            "evaluate.policies=[blind, blind]",
+            ["evaluate.policies = ['blind', 'blind']: values must be unique"],
+        ),
         ("train=3", ["train = 3: must be a section, with KEY: VALUE in it"]),
         ("extensions=[../scale]", ["extensions.0 = '../scale': ", "match"]),
         ("extensions=[nowhere]", ["extensions/nowhere.py", "no such file"]),
-        *((each, [f"-S {each}: "]) for each in ("train.envs", "=3", "train..envs=3", "rng_seed.x=3", "train.envs=[1")),
+        *(
+            (each, [f"-S {each}: "])
+            for each in ("train.envs", "=3", "train..envs=3", "rng_seed.x=3", "train.envs=[1")
+        ),
     ],
 )
 def test_wrong_value_names_key_value_and_range(override: str, words: list[str]) -> None:
@@ -142,7 +170,9 @@ def test_wrong_value_names_key_value_and_range(override: str, words: list[str]) 
 def test_what_is_wrong_with_the_file_is_not_blamed_on_s(tmp_path: Path) -> None:
     path = tmp_path / "params.yaml"
     path.write_text(TEXT.replace("batch_size: 48", "batch_size: -1"))
-    with pytest.raises(SimicError, match=r"params\.yaml: train\.batch_size = -1: must be") as caught:
+    with pytest.raises(
+        SimicError, match=r"params\.yaml: train\.batch_size = -1: must be"
+    ) as caught:
         params.load(path, ["train.ppo.gamma=2"])
     assert "gamma" not in str(caught.value)
 
@@ -234,7 +264,9 @@ COMMANDS = {
 
 
 @pytest.mark.parametrize("line", COMMANDS)
-def test_the_command_line_refuses_in_one_line_and_changes_nothing(tmp_path: Path, line: str, simic: Simic) -> None:
+def test_the_command_line_refuses_in_one_line_and_changes_nothing(
+    tmp_path: Path, line: str, simic: Simic
+) -> None:
     path = tmp_path / "params.yaml"
     path.write_text(TEXT)
     (tmp_path / "escape.yaml").write_text(str(HOSTILE["an escape"]))

@@ -27,13 +27,19 @@ def test_bits_equal_splitmix64_of_unbounded_integers() -> None:
 def test_splitmix64_matches_its_published_sequence() -> None:
     # First outputs for state 1234567, as printed by the reference implementation (prng.di.unimi.it/splitmix64.c).
     values = rng.bits(torch.tensor(1234567), (3,)).tolist()
-    assert [v & MASK for v in values] == [6457827717110365317, 3203168211198807973, 9817491932198370423]
+    assert [v & MASK for v in values] == [
+        6457827717110365317,
+        3203168211198807973,
+        9817491932198370423,
+    ]
 
 
 def test_draws_do_not_depend_on_grouping() -> None:
     envs = torch.arange(8)
     together = rng.uniform(rng.key(1, rng.Purpose.ACTION, 3, envs), (5,))
-    alone = torch.stack([rng.uniform(rng.key(1, rng.Purpose.ACTION, 3, int(e)), (5,)) for e in envs])
+    alone = torch.stack(
+        [rng.uniform(rng.key(1, rng.Purpose.ACTION, 3, int(e)), (5,)) for e in envs]
+    )
     assert torch.equal(together, alone)
 
 

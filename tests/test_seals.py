@@ -17,8 +17,16 @@ OUTPUTS = (
         "checkpoints/latest/state.safetensors",
         "models/policy/weights.safetensors",
     ),
-    *(f"telemetry/{name}" for name in ("steps.parquet", "curves.csv", "metrics.json", "timing.jsonl", "run.json")),
-    *("reports/grown/weights.safetensors", "reports/evaluation.json", "reports/metrics.json", "reports/report.md"),
+    *(
+        f"telemetry/{name}"
+        for name in ("steps.parquet", "curves.csv", "metrics.json", "timing.jsonl", "run.json")
+    ),
+    *(
+        "reports/grown/weights.safetensors",
+        "reports/evaluation.json",
+        "reports/metrics.json",
+        "reports/report.md",
+    ),
 )
 PROVEN = [stage for stage in seals.STAGES if stage != "audit"]  # the audit does not look at itself
 
@@ -56,7 +64,9 @@ def test_equal_runs_have_seals_that_differ_by_wall_times_and_starts_alone(root, 
         first, second = seals.read(root, stage), seals.read(other, stage)
         reads = {"reads": {}} if stage == "audit" else {}  # it reads the seals
         assert (first != second) is (stage in ("train", "audit"))
-        assert first.model_copy(update={"apart": {}, **reads}) == second.model_copy(update={"apart": {}, **reads})
+        assert first.model_copy(update={"apart": {}, **reads}) == second.model_copy(
+            update={"apart": {}, **reads}
+        )
 
 
 @pytest.mark.parametrize("how", ["changed", "removed", "renamed"])
@@ -88,21 +98,30 @@ def test_params_changed_afterwards_are_found_where_they_matter(override, stages,
     problems, _ = seals.broken(root, tree(override))
     assert {problem.partition(":")[0] for problem in problems} == stages
     left = {stage for stage in seals.STAGES if not seals.holds(root, stage, tree(override))}
-    assert left - {"audit"} == stages and ("audit" in left) is (override not in ("runtime.threads=2",))
+    assert left - {"audit"} == stages and ("audit" in left) is (
+        override not in ("runtime.threads=2",)
+    )
 
 
 def test_code_changed_afterwards_is_found(root, monkeypatch):
     real = seals.code_hashes
     other = {"envs": "other"}
-    monkeypatch.setattr(seals, "code_hashes", lambda places: real(places) | (other if "envs" in places else {}))
-    changed = [f"{stage}: code envs has changed since" for stage in ("headroom", "train", "evaluate")]
+    monkeypatch.setattr(
+        seals, "code_hashes", lambda places: real(places) | (other if "envs" in places else {})
+    )
+    changed = [
+        f"{stage}: code envs has changed since" for stage in ("headroom", "train", "evaluate")
+    ]
     assert seals.broken(root, tree())[0] == changed
 
 
 @pytest.mark.parametrize("damage", ["", "{", "[]", '{"format": 1}'])
 def test_a_seal_that_is_damaged_or_missing_is_found(damage, root):
     seals.path_of(root, "train").write_text(damage)
-    assert "train: its seal is not readable" in seals.broken(root, tree())[0][0] and seals.read(root, "train") is None
+    assert (
+        "train: its seal is not readable" in seals.broken(root, tree())[0][0]
+        and seals.read(root, "train") is None
+    )
     seals.path_of(root, "train").unlink()
     problems, looked = seals.broken(root, tree())
     assert problems == ["train: has outputs and no seal"] and "train" not in looked
@@ -121,7 +140,9 @@ def test_what_a_stage_reads_is_held_against_the_seal_of_who_made_it(place, root)
     seals.refuse_changed(root, place)
     changed = root / next(name for name in OUTPUTS if name.startswith(place))
     changed.write_text("other")
-    with pytest.raises(SimicError, match=rf"{place}: is not what \w+ made; dvc checkout .* or run simic \w+ again"):
+    with pytest.raises(
+        SimicError, match=rf"{place}: is not what \w+ made; dvc checkout .* or run simic \w+ again"
+    ):
         seals.refuse_changed(root, place)
     stage = next(stage for stage, sealed in seals.STAGES.items() if place in sealed.writes)
     seals.path_of(root, stage).write_text("{")
@@ -131,7 +152,9 @@ def test_what_a_stage_reads_is_held_against_the_seal_of_who_made_it(place, root)
     seals.refuse_changed(root, place)
 
 
-def test_the_users_own_file_is_an_input_and_where_it_is_gone_what_was_made_of_it_counts(tmp_path, monkeypatch):
+def test_the_users_own_file_is_an_input_and_where_it_is_gone_what_was_made_of_it_counts(
+    tmp_path, monkeypatch
+):
     monkeypatch.setenv("SIMIC_DATA_DIR", str(tmp_path))
     own = tree("prepare.task=text", "prepare.source=mine.txt")
     file, meta = tmp_path / "mine.txt", tmp_path / "data" / "prepared" / "meta.json"
@@ -151,4 +174,8 @@ def test_changes_name_params_with_both_values_inputs_and_code(root, monkeypatch)
     monkeypatch.setattr(seals, "code_hashes", lambda places: {**before.code, "envs": "0"})
     now = seals.identify(root, "train", tree("train.ppo.gamma=0.9"))
     assert now.sha256 != before.sha256
-    assert before.changes(now) == {"train.ppo.gamma": "1.0 → 0.9", "input data/prepared": "", "code envs": ""}
+    assert before.changes(now) == {
+        "train.ppo.gamma": "1.0 → 0.9",
+        "input data/prepared": "",
+        "code envs": "",
+    }

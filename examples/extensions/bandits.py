@@ -31,7 +31,9 @@ class Bandits(VectorEnv):
         self.single_action_space = gymnasium.spaces.Discrete(ARMS)
         self.rows = torch.arange(num_envs)
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Tensor, dict]:
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Tensor, dict]:
         self.seed, self.episode = seed or 0, 0
         return self._begin(), {}
 
@@ -40,12 +42,17 @@ class Bandits(VectorEnv):
         return self.seen
 
     def _drawn(self, what: int, count: int) -> Tensor:
-        return rng.uniform(rng.key(self.seed, rng.Purpose.SYNTHETIC, self.episode, self.rows, what), (count,))
+        return rng.uniform(
+            rng.key(self.seed, rng.Purpose.SYNTHETIC, self.episode, self.rows, what), (count,)
+        )
 
     def step(self, actions: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, dict]:
         means = self._drawn(0, ARMS).gather(1, actions[:, None])
         paid = (self._drawn(1 + self.pull, 1) < means).float()
-        self.pull, self.seen = self.pull + 1, torch.cat((torch.nn.functional.one_hot(actions, ARMS), paid), dim=1)
+        self.pull, self.seen = (
+            self.pull + 1,
+            torch.cat((torch.nn.functional.one_hot(actions, ARMS), paid), dim=1),
+        )
         over = self.pull == self.pulls
         if over:
             self.episode += 1
@@ -54,7 +61,10 @@ class Bandits(VectorEnv):
         return self.seen, paid[:, 0], ended, torch.zeros_like(ended), {}
 
     def state_dict(self) -> dict[str, Tensor]:
-        return {"seen": self.seen.clone(), "numbers": torch.tensor([self.seed, self.episode, self.pull])}
+        return {
+            "seen": self.seen.clone(),
+            "numbers": torch.tensor([self.seed, self.episode, self.pull]),
+        }
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> Tensor:
         self.seed, self.episode, self.pull = state["numbers"].tolist()

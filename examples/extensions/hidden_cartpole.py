@@ -23,7 +23,9 @@ class HiddenCartPole(CartPoleEnv):
         self.observation_space = gymnasium.spaces.Box(-high, high)
         self.pushes: list[int] = []
 
-    def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[np.ndarray, dict]:
+    def reset(
+        self, *, seed: int | None = None, options: dict | None = None
+    ) -> tuple[np.ndarray, dict]:
         self.pushes = []
         seen, info = super().reset(seed=seed, options=options)
         return seen[[0, 2]], info

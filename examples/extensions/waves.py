@@ -46,7 +46,9 @@ def frequencies(draws: Draws, square: bool) -> Problem:
 
     def sample(draws: Draws, n: int) -> tuple[Tensor, Tensor]:
         y = draws.labels(n, len(chosen))
-        turns = torch.arange(LENGTH) / LENGTH * (1 + torch.tensor(chosen)[y])[:, None] + draws.uniform(n, 1)
+        turns = torch.arange(LENGTH) / LENGTH * (1 + torch.tensor(chosen)[y])[
+            :, None
+        ] + draws.uniform(n, 1)
         signal = (2 * torch.pi * turns).sin()
         return (signal.sign() if square else signal)[:, None, None], y
 

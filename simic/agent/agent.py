@@ -124,7 +124,9 @@ class Agent:
         self.settings = ppo or settings()
         if self.sizes.core != "none" and envs < self.settings.minibatches:
             least = self.settings.minibatches
-            raise SimicError(f"envs = {envs}: must be at least ppo.minibatches ({least}) where the policy has memory")
+            raise SimicError(
+                f"envs = {envs}: must be at least ppo.minibatches ({least}) where the policy has memory"
+            )
         self.log = None if log is None else Path(log) / LOG_FILE
         self.env = vectorized(env, envs, rng_seed)
         learner = build_learner(
@@ -148,7 +150,9 @@ class Agent:
         """Steps that were taken in training so far."""
         return self.iteration * self.rollout_steps * self.env.num_envs
 
-    def train(self, steps: int, watch: Callable[[IterationReport], None] | None = None) -> list[float]:
+    def train(
+        self, steps: int, watch: Callable[[IterationReport], None] | None = None
+    ) -> list[float]:
         """Train for at least so many steps more, in whole updates.
 
         Episodes begin anew with each call, so going on after ``load`` is going on without it, bit for bit. The entropy
@@ -188,15 +192,23 @@ class Agent:
             position=self._position,
         )
         finished = len(self._returns.finished)
-        for rewards, ended in zip(rollout.rewards, rollout.terminated | rollout.truncated, strict=True):
+        for rewards, ended in zip(
+            rollout.rewards, rollout.terminated | rollout.truncated, strict=True
+        ):
             self._returns.add(rewards, ended)
-        rewards = self.normalizers.update(rollout.raw_features, rollout.rewards, rollout.starts, rollout.valid)
+        rewards = self.normalizers.update(
+            rollout.raw_features, rollout.rewards, rollout.starts, rollout.valid
+        )
         rollout = with_advantages(rollout, rewards, self.settings.gamma, self.settings.gae_lambda)
         metrics = self.ppo.update(rollout, self.iteration)
         if not metrics.first_ratio_ok:
-            raise SimicError(f"iteration {self.iteration}: the first ratio is off 1 by {metrics.first_ratio_deviation}")
+            raise SimicError(
+                f"iteration {self.iteration}: the first ratio is off 1 by {metrics.first_ratio_deviation}"
+            )
         self.iteration += 1
-        return IterationReport(self.iteration, self.env_steps, self._returns.finished[finished:], metrics)
+        return IterationReport(
+            self.iteration, self.env_steps, self._returns.finished[finished:], metrics
+        )
 
     def evaluate(self, episodes: int = 24, greedy: bool = True) -> list[float]:
         """Play in environments of their own.
@@ -215,8 +227,12 @@ class Agent:
             return rng.uniform(stream, (len(self.policy.heads),))
 
         try:
-            decide = policy_decides(self.policy, self.normalizers, env.num_envs, None if greedy else noise)
-            return play(env, decide, episodes // env.num_envs, options={"iteration": PLAY_ITERATION}).returns
+            decide = policy_decides(
+                self.policy, self.normalizers, env.num_envs, None if greedy else noise
+            )
+            return play(
+                env, decide, episodes // env.num_envs, options={"iteration": PLAY_ITERATION}
+            ).returns
         finally:
             env.close()
 
@@ -237,7 +253,9 @@ class Agent:
             SimicError: The observation or the mask is not of this environment.
         """
         normalized = self.normalizers.see(self.env.single_row(observation, mask))
-        decision = self.policy.act(normalized, self.policy.initial_state(1) if state is None else state, greedy=True)
+        decision = self.policy.act(
+            normalized, self.policy.initial_state(1) if state is None else state, greedy=True
+        )
         return self.env.to_action(decision.actions[0]), decision.state
 
     def save(self, path: str | Path) -> None:
@@ -256,7 +274,11 @@ class Agent:
 
     @classmethod
     def load(
-        cls, path: str | Path, env: Make | None = None, log: str | Path | None = None, envs: int | None = None
+        cls,
+        path: str | Path,
+        env: Make | None = None,
+        log: str | Path | None = None,
+        envs: int | None = None,
     ) -> Self:
         """Load an agent that was saved, to go on exactly from there.
 
@@ -274,9 +296,14 @@ class Agent:
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no mapping
                 card = json.loads((file.metadata() or {})[CARD])
             if card["format_version"] != FORMAT_VERSION:
-                raise SimicError(f"{path}: format version {card['format_version']}: must be {FORMAT_VERSION}")
+                raise SimicError(
+                    f"{path}: format version {card['format_version']}: must be {FORMAT_VERSION}"
+                )
             arguments = {name: card[name] for name in ("rng_seed", "envs", "rollout_steps")}
-            arguments |= {"policy": params.Policy(**card["policy"]), "ppo": params.PPOParams(**card["ppo"])}
+            arguments |= {
+                "policy": params.Policy(**card["policy"]),
+                "ppo": params.PPOParams(**card["ppo"]),
+            }
             make = env or card["env"]
             iteration = card["iteration"]
         except OSError as error:
@@ -284,12 +311,16 @@ class Agent:
         except (SafetensorError, ValidationError, ValueError, KeyError, TypeError):
             raise SimicError(f"{path}: not an agent that Agent.save wrote") from None
         if make is None:
-            raise SimicError(f"{path}: its environment has no registered id; pass what makes it: Agent.load(path, env)")
+            raise SimicError(
+                f"{path}: its environment has no registered id; pass what makes it: Agent.load(path, env)"
+            )
         if envs is not None:
             arguments["envs"] = envs
         agent = cls(make, **arguments, log=log)
         if agent.env.num_envs != card["envs"] and RUNNING in tensors:
-            tensors[RUNNING] = torch.zeros(agent.env.num_envs, dtype=torch.float64)  # episodes begin anew
+            tensors[RUNNING] = torch.zeros(
+                agent.env.num_envs, dtype=torch.float64
+            )  # episodes begin anew
         refuse_mismatch(str(path), agent.tensors(), tensors)
         agent.ppo.load_state_dict(part_of(tensors, "ppo/"))
         agent.normalizers.load_state_dict(part_of(tensors, "normalizers/"))
@@ -299,7 +330,9 @@ class Agent:
     def tensors(self) -> dict[str, Tensor]:
         """Copy all that learning has changed, by name."""
         tensors = {f"ppo/{name}": tensor for name, tensor in self.ppo.state_dict().items()}
-        return tensors | {f"normalizers/{name}": tensor for name, tensor in self.normalizers.state_dict().items()}
+        return tensors | {
+            f"normalizers/{name}": tensor for name, tensor in self.normalizers.state_dict().items()
+        }
 
     def close(self) -> None:
         """Close the environments of training."""
@@ -310,14 +343,22 @@ class Agent:
         if self.log is None or not self.log.exists():
             return
         if not self.log.is_file():
-            raise SimicError(f"{self.log}: must be a regular file; choose another folder for the log")
-        header, *lines = self.log.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True) or [""]
+            raise SimicError(
+                f"{self.log}: must be a regular file; choose another folder for the log"
+            )
+        header, *lines = self.log.read_text(encoding="utf-8", errors="replace").splitlines(
+            keepends=True
+        ) or [""]
         if header and not header.startswith(LOG_BEGINS):
-            raise SimicError(f"{self.log}: is a file of another program; choose another folder for the log")
+            raise SimicError(
+                f"{self.log}: is a file of another program; choose another folder for the log"
+            )
         rows = []
         for line in lines:
             env_steps = line.partition(",")[0]
-            if line.endswith("\n") and env_steps.isdecimal() and int(env_steps) <= self.env_steps:  # not cut off
+            if (
+                line.endswith("\n") and env_steps.isdecimal() and int(env_steps) <= self.env_steps
+            ):  # not cut off
                 rows.append(line)
         durable.replace_file(self.log, "".join([header, *rows] if rows else []).encode())
 

@@ -19,7 +19,9 @@ from simic.errors import DecisionFault
 MASKED_LOGIT = -1e9
 
 
-def head_mask(spec: ActionSpec, masks: dict[str, Tensor], head: int, chosen: Sequence[Tensor]) -> Tensor | None:
+def head_mask(
+    spec: ActionSpec, masks: dict[str, Tensor], head: int, chosen: Sequence[Tensor]
+) -> Tensor | None:
     """Look up which choices of a head are legal.
 
     Args:
@@ -100,7 +102,11 @@ class Choice:
 
     def faults(self) -> Tensor:
         """Tell, bool ``[2]``: a relevant row has no legal choice; a logit of a relevant row is not finite."""
-        rows = torch.ones_like(self.index, dtype=torch.bool) if self.relevant is None else self.relevant
+        rows = (
+            torch.ones_like(self.index, dtype=torch.bool)
+            if self.relevant is None
+            else self.relevant
+        )
         empty = torch.zeros_like(rows) if self.mask is None else ~self.mask.any(dim=-1)
         broken = ~self.logits.isfinite().all(dim=-1)
         return torch.stack(((rows & empty).any(), (rows & broken).any()))
@@ -111,6 +117,8 @@ def refuse_faults(spec: ActionSpec, choices: list[Choice]) -> None:
     faults = torch.stack([choice.faults() for choice in choices]).tolist()
     for head, (empty, broken) in zip(spec.heads, faults, strict=True):
         if empty:
-            raise DecisionFault(f"head {head.name!r}: an environment's mask forbids every choice; one must be legal")
+            raise DecisionFault(
+                f"head {head.name!r}: an environment's mask forbids every choice; one must be legal"
+            )
         if broken:
             raise DecisionFault(f"head {head.name!r}: the policy's logits are not finite")

@@ -28,14 +28,20 @@ class GreedyPolicy(nn.Module):
     limit: Tensor
     first: Tensor
 
-    def __init__(self, policy: ActorCritic, normalizer: ObservationNormalizer | None, masks: tuple[str, ...]) -> None:
+    def __init__(
+        self, policy: ActorCritic, normalizer: ObservationNormalizer | None, masks: tuple[str, ...]
+    ) -> None:
         super().__init__()
         self.policy = policy
         self.masks = masks
         features = policy.observation_spec.features
         like = policy.like
-        self.register_buffer("mean", like.new_zeros(features) if normalizer is None else normalizer.mean.clone())
-        self.register_buffer("scale", like.new_ones(features) if normalizer is None else normalizer.scale.clone())
+        self.register_buffer(
+            "mean", like.new_zeros(features) if normalizer is None else normalizer.mean.clone()
+        )
+        self.register_buffer(
+            "scale", like.new_ones(features) if normalizer is None else normalizer.scale.clone()
+        )
         unlimited = like.new_full((features,), torch.inf)
         self.register_buffer("limit", unlimited if normalizer is None else normalizer.limit.clone())
         first = [head.first for head in policy.action_spec.heads]
@@ -46,7 +52,9 @@ class GreedyPolicy(nn.Module):
     ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
         normalized = ((features - self.mean) / self.scale).clamp(-self.limit, self.limit)
         named_masks = dict(zip(self.masks, masks, strict=True))
-        readings, state = self.policy.step(Observation(normalized, categories, named_masks), RecurrentState(h, c))
+        readings, state = self.policy.step(
+            Observation(normalized, categories, named_masks), RecurrentState(h, c)
+        )
         choices: list[Choice] = self.policy.choose(readings.actor.z, named_masks)
         value = self.policy.state_value(readings.value)
         actions = torch.stack([choice.index for choice in choices], dim=-1) + self.first
@@ -55,7 +63,9 @@ class GreedyPolicy(nn.Module):
 
 def masked_heads(spec: ActionSpec) -> tuple[str, ...]:
     """List the first head and those whose mask depends on an earlier choice."""
-    return tuple(head.name for k, head in enumerate(spec.heads) if k == 0 or head.mask_given != "nothing")
+    return tuple(
+        head.name for k, head in enumerate(spec.heads) if k == 0 or head.mask_given != "nothing"
+    )
 
 
 def export_policy(
@@ -85,17 +95,23 @@ def export_policy(
     directory.mkdir(parents=True, exist_ok=True)
     durable.write_synced(directory / PROGRAM, program.as_bytes(exported))
     description = _description(policy, names, example)
-    durable.write_synced(directory / DESCRIPTION, (json.dumps(description, indent=2) + "\n").encode())
+    durable.write_synced(
+        directory / DESCRIPTION, (json.dumps(description, indent=2) + "\n").encode()
+    )
     return description
 
 
-def _example(policy: ActorCritic, names: tuple[str, ...]) -> tuple[Tensor, Tensor, tuple[Tensor, ...], Tensor, Tensor]:
+def _example(
+    policy: ActorCritic, names: tuple[str, ...]
+) -> tuple[Tensor, Tensor, tuple[Tensor, ...], Tensor, Tensor]:
     """Make inputs of three rows: sizes 0 and 1 would be taken for constants."""
     spec = policy.action_spec
     columns = policy.observation_spec
     like = policy.like
     shapes = {head.name: spec.mask_shape(k) for k, head in enumerate(spec.heads)}
-    masks = tuple(torch.ones(3, *shapes[name], dtype=torch.bool, device=like.device) for name in names)
+    masks = tuple(
+        torch.ones(3, *shapes[name], dtype=torch.bool, device=like.device) for name in names
+    )
     categories = torch.full((3, columns.categories), -1, device=like.device)
     state = policy.initial_state(3)
     return like.new_zeros(3, columns.features), categories, masks, state.h, state.c
@@ -105,13 +121,21 @@ def _description(policy: ActorCritic, names: tuple[str, ...], example: tuple) ->
     """Describe names, shapes (batch first) and types of inputs, and what the heads are called."""
     features, categories, masks, h, c = example
     inputs = {"features": features, "categories": categories}
-    inputs |= {f"mask_{name}": mask for name, mask in zip(names, masks, strict=True)} | {"h": h, "c": c}
+    inputs |= {f"mask_{name}": mask for name, mask in zip(names, masks, strict=True)} | {
+        "h": h,
+        "c": c,
+    }
     return {
         "program": PROGRAM,
         "call": "module()(features, categories, (masks, ...), h, c) -> actions, op logits, value, h, c",
-        "inputs": {name: {"shape": ["batch", *x.shape[1:]], "dtype": str(x.dtype)[6:]} for name, x in inputs.items()},
+        "inputs": {
+            name: {"shape": ["batch", *x.shape[1:]], "dtype": str(x.dtype)[6:]}
+            for name, x in inputs.items()
+        },
         "initial_state": "h and c are zero at the start of an episode",
-        "heads": [{"name": h.name, "size": h.size, "first": h.first} for h in policy.action_spec.heads],
+        "heads": [
+            {"name": h.name, "size": h.size, "first": h.first} for h in policy.action_spec.heads
+        ],
         "relevance": [list(row) for row in policy.action_spec.relevance],
         "observation_version": policy.observation_spec.version,
     }

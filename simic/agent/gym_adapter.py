@@ -53,7 +53,9 @@ class GymAdapter:
         self.metadata = dict(env.metadata)
         mode = self.metadata.get("autoreset_mode")
         if mode is not AutoresetMode.SAME_STEP:
-            raise SimicError(f"vector environment: autoreset_mode is {mode}; only SAME_STEP can be learned from")
+            raise SimicError(
+                f"vector environment: autoreset_mode is {mode}; only SAME_STEP can be learned from"
+            )
         self.num_envs = env.num_envs
         self.env_ids = torch.arange(self.num_envs) if env_ids is None else env_ids
         self.observation_spec, self.action_spec = specs(
@@ -63,10 +65,14 @@ class GymAdapter:
         self._single = isinstance(env.single_action_space, Discrete)
         self._first_action = np.array([head.first for head in self.action_spec.heads])
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Observation, Any]:
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Observation, Any]:
         """Start every environment anew; ``options["iteration"]`` makes another start of each."""
         iteration = (options or {}).get("iteration", 0)
-        stream = rng.key(self.rng_seed if seed is None else seed, rng.Purpose.ENV_SEED, iteration, self.env_ids)
+        stream = rng.key(
+            self.rng_seed if seed is None else seed, rng.Purpose.ENV_SEED, iteration, self.env_ids
+        )
         seeds = (rng.bits(stream) & 0x7FFFFFFF).tolist()
         observation, info = self.env.reset(seed=seeds)
         return self._observation(observation), info
@@ -79,7 +85,9 @@ class GymAdapter:
         rewards = torch.as_tensor(reward, dtype=torch.float32)
         if not rewards.isfinite().all():
             row = int((~rewards.isfinite()).nonzero()[0])
-            raise SimicError(f"environment {row} pays {reward[row]}: a reward must be a finite number of float32")
+            raise SimicError(
+                f"environment {row} pays {reward[row]}: a reward must be a finite number of float32"
+            )
         is_terminated = torch.from_numpy(terminated.copy())
         is_truncated = torch.from_numpy(truncated.copy())
         return observation, rewards, is_terminated, is_truncated, AdapterInfo(final)
@@ -93,7 +101,9 @@ class GymAdapter:
         if self.masked is None:
             self.masked = tuple(masks)
         if tuple(masks) != self.masked:
-            raise SimicError(f"{self.mask_method}() masks {', '.join(masks)}: before it was {', '.join(self.masked)}")
+            raise SimicError(
+                f"{self.mask_method}() masks {', '.join(masks)}: before it was {', '.join(self.masked)}"
+            )
         self.action_spec.check_masks(masks, self.num_envs)
         return Observation(features, torch.zeros(self.num_envs, 0, dtype=torch.int64), masks)
 
@@ -107,9 +117,13 @@ class GymAdapter:
         except (TypeError, ValueError):
             features = np.full((1, expected), np.nan, dtype=np.float32)
         if features.shape[1] != expected or not np.isfinite(features).all():
-            raise SimicError(f"observation {reprlib.repr(observation)}: must be {expected} finite numbers")
+            raise SimicError(
+                f"observation {reprlib.repr(observation)}: must be {expected} finite numbers"
+            )
         if (mask is None) is not (self.mask_method is None):
-            raise SimicError(f"mask {reprlib.repr(mask)}: must be {self.mask_method or None}, as training had it")
+            raise SimicError(
+                f"mask {reprlib.repr(mask)}: must be {self.mask_method or None}, as training had it"
+            )
         masks = {} if mask is None else self._masks([mask])
         self.action_spec.check_masks(masks, 1)
         return Observation(torch.from_numpy(features), torch.zeros(1, 0, dtype=torch.int64), masks)
@@ -127,7 +141,9 @@ class GymAdapter:
     def _masks(self, answers: Sequence[Any]) -> dict[str, Tensor]:
         """Collect what each environment answered, by head."""
         if isinstance(answers[0], Mapping):
-            return {name: self._stacked([answer[name] for answer in answers]) for name in answers[0]}
+            return {
+                name: self._stacked([answer[name] for answer in answers]) for name in answers[0]
+            }
         return by_head(self.action_spec, self._stacked(answers), f"{self.mask_method}()")
 
     def _stacked(self, masks: Sequence[Any]) -> Tensor:
@@ -139,17 +155,23 @@ class GymAdapter:
         is_flag = np.isin(stacked, (0, 1))
         if not is_flag.all():
             value = stacked[~is_flag].flat[0]
-            raise SimicError(f"{self.mask_method}() returns {value}: must be True where legal, else False")
+            raise SimicError(
+                f"{self.mask_method}() returns {value}: must be True where legal, else False"
+            )
         return torch.from_numpy(stacked.astype(np.bool_))
 
-    def _final(self, observation: np.ndarray, rows: np.ndarray, info: dict[str, Any]) -> Observation | None:
+    def _final(
+        self, observation: np.ndarray, rows: np.ndarray, info: dict[str, Any]
+    ) -> Observation | None:
         """Find the last observations of truncated rows, without masks: the value of a state does not read them."""
         if not rows.any():
             return None
         values = observation.reshape(self.num_envs, -1).astype(np.float32)
         for row in rows.nonzero()[0]:
             values[row] = np.asarray(info["final_obs"][row]).reshape(-1)
-        return Observation(torch.from_numpy(values), torch.zeros(self.num_envs, 0, dtype=torch.int64), {})
+        return Observation(
+            torch.from_numpy(values), torch.zeros(self.num_envs, 0, dtype=torch.int64), {}
+        )
 
     def __str__(self) -> str:
         heads = ", ".join(f"{head.name} {head.size}" for head in self.action_spec.heads)
@@ -165,25 +187,45 @@ class CheckedEnv(gymnasium.Wrapper):
     nothing reads them and their types may differ from environment to environment.
     """
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict]:
-        observation, _ = self._answer("reset()", self.env.reset(seed=seed, options=options), ("observation", "info"))
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[np.ndarray, dict]:
+        observation, _ = self._answer(
+            "reset()", self.env.reset(seed=seed, options=options), ("observation", "info")
+        )
         return self._observed(observation), {}
 
     def step(self, action: Any) -> tuple[np.ndarray, Any, bool, bool, dict]:
         parts = ("observation", "reward", "terminated", "truncated", "info")
-        observation, reward, terminated, truncated, _ = self._answer("step()", self.env.step(action), parts)
-        return self._observed(observation), self._paid(reward), bool(terminated), bool(truncated), {}
+        observation, reward, terminated, truncated, _ = self._answer(
+            "step()", self.env.step(action), parts
+        )
+        return (
+            self._observed(observation),
+            self._paid(reward),
+            bool(terminated),
+            bool(truncated),
+            {},
+        )
 
     def _answer(self, method: str, answer: Any, parts: Sequence[str]) -> Any:
         if not isinstance(answer, tuple) or len(answer) != len(parts):
-            count = f"{len(answer)} values" if isinstance(answer, tuple) else f"one {type(answer).__name__}"
-            raise SimicError(f"environment {self.env}: {method} returns {count}: must be ({', '.join(parts)})")
+            count = (
+                f"{len(answer)} values"
+                if isinstance(answer, tuple)
+                else f"one {type(answer).__name__}"
+            )
+            raise SimicError(
+                f"environment {self.env}: {method} returns {count}: must be ({', '.join(parts)})"
+            )
         return answer
 
     def _paid(self, reward: Any) -> float:
         value = np.asarray(reward)
         if value.size != 1 or value.dtype.kind not in "biuf":
-            raise SimicError(f"environment {self.env} pays {reprlib.repr(reward)}: a reward must be one real number")
+            raise SimicError(
+                f"environment {self.env} pays {reprlib.repr(reward)}: a reward must be one real number"
+            )
         return float(value.reshape(()))
 
     def _observed(self, observation: Any) -> np.ndarray:
@@ -191,7 +233,9 @@ class CheckedEnv(gymnasium.Wrapper):
         space = self.observation_space
         if values.shape != space.shape or values.dtype.kind not in "biufc":
             kind = f"{values.dtype} of shape {list(values.shape)}"
-            raise SimicError(f"environment {self.env} observes {kind}: its observation space is {space}")
+            raise SimicError(
+                f"environment {self.env} observes {kind}: its observation space is {space}"
+            )
         return values
 
 
@@ -226,8 +270,12 @@ def by_head(spec: ActionSpec, masks: Tensor, source: str) -> dict[str, Tensor]:
     """Split the masks of all heads, one after the other in ``[E, n]``; SimicError naming their ``source``."""
     sizes = [head.size for head in spec.heads]
     if masks.shape[1:] != (sum(sizes),):
-        raise SimicError(f"{source} returns an array of shape {list(masks.shape[1:])}: must be [{sum(sizes)}]")
-    return {head.name: mask for head, mask in zip(spec.heads, masks.split(sizes, dim=1), strict=True)}
+        raise SimicError(
+            f"{source} returns an array of shape {list(masks.shape[1:])}: must be [{sum(sizes)}]"
+        )
+    return {
+        head.name: mask for head, mask in zip(spec.heads, masks.split(sizes, dim=1), strict=True)
+    }
 
 
 def vectorized(make: Make, envs: int, rng_seed: int) -> GymAdapter:
@@ -247,7 +295,9 @@ def vectorized(make: Make, envs: int, rng_seed: int) -> GymAdapter:
     try:
         return GymAdapter(vector, rng_seed, mask_method=mask_method, action_spec=spec)
     except SimicError as error:
-        raise SimicError(f"environment {first.unwrapped.spec.id if first.unwrapped.spec else first}: {error}") from None
+        raise SimicError(
+            f"environment {first.unwrapped.spec.id if first.unwrapped.spec else first}: {error}"
+        ) from None
 
 
 def specs(
@@ -268,16 +318,24 @@ def specs(
     elif isinstance(actions, MultiDiscrete) and actions.nvec.ndim == 1:
         sizes = actions.nvec.tolist()
     else:
-        raise SimicError(f"action space {actions}: must be Discrete, or MultiDiscrete of one dimension")
+        raise SimicError(
+            f"action space {actions}: must be Discrete, or MultiDiscrete of one dimension"
+        )
     spec = ActionSpec.discrete(*sizes) if action_spec is None else action_spec
     if not isinstance(spec, ActionSpec):
-        raise SimicError(f"action_spec is {type(spec).__name__}: must be a simic.agent.spec.ActionSpec")
+        raise SimicError(
+            f"action_spec is {type(spec).__name__}: must be a simic.agent.spec.ActionSpec"
+        )
     head_sizes = [head.size for head in spec.heads]
     if head_sizes != sizes:
-        raise SimicError(f"action_spec has heads of sizes {head_sizes}: must be those of the action space, {sizes}")
+        raise SimicError(
+            f"action_spec has heads of sizes {head_sizes}: must be those of the action space, {sizes}"
+        )
     if not isinstance(observations, Box):
         raise SimicError(f"observation space {observations}: must be a Box")
     # Discrete spaces may count from another number than 0.
     firsts = np.atleast_1d(np.asarray(actions.start, dtype=np.int64)).tolist()
-    heads = tuple(replace(head, first=first) for head, first in zip(spec.heads, firsts, strict=True))
+    heads = tuple(
+        replace(head, first=first) for head, first in zip(spec.heads, firsts, strict=True)
+    )
     return ObservationSpec(int(np.prod(observations.shape))), replace(spec, heads=heads)

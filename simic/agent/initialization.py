@@ -42,9 +42,13 @@ def initialize(module: nn.Module, gains: dict[str, float], rng_seed: int) -> Non
         if isinstance(layer, nn.RNNBase):
             bounds |= dict.fromkeys(layer.parameters(), layer.hidden_size**-0.5)
     for name, parameter in module.named_parameters():
-        stream = rng.key(rng_seed, rng.Purpose.POLICY_INIT, zlib.crc32(STREAM_NAMES.get(name, name).encode()))
+        stream = rng.key(
+            rng_seed, rng.Purpose.POLICY_INIT, zlib.crc32(STREAM_NAMES.get(name, name).encode())
+        )
         if parameter in bounds:
-            parameter.copy_(bounds[parameter] * (2 * rng.uniform(stream, tuple(parameter.shape)) - 1))
+            parameter.copy_(
+                bounds[parameter] * (2 * rng.uniform(stream, tuple(parameter.shape)) - 1)
+            )
             continue
         gain = gains[max((prefix for prefix in gains if name.startswith(prefix)), key=len)]
         if parameter.ndim == 2 and gain:

@@ -6,7 +6,14 @@ import torch
 from torch import Tensor
 
 from simic import params
-from simic.agent.normalization import REWARD_CLIP, Normalizers, ObservationNormalizer, Reduce, RewardNormalizer, alone
+from simic.agent.normalization import (
+    REWARD_CLIP,
+    Normalizers,
+    ObservationNormalizer,
+    Reduce,
+    RewardNormalizer,
+    alone,
+)
 from simic.agent.policy import ActorCritic
 from simic.agent.ppo import PPO
 from simic.agent.spec import ActionSpec, ObservationSpec
@@ -52,8 +59,19 @@ def build_learner(
     """
     policy = ActorCritic(action_spec, observation_spec, sizes, rng_seed).to(device)
     normalizers = Normalizers(
-        ObservationNormalizer(observation_spec, device) if settings.normalize_observations else None,
-        RewardNormalizer(envs, settings.gamma, device, reward_clip) if settings.normalize_rewards else None,
+        ObservationNormalizer(observation_spec, device)
+        if settings.normalize_observations
+        else None,
+        RewardNormalizer(envs, settings.gamma, device, reward_clip)
+        if settings.normalize_rewards
+        else None,
     )
-    ppo = PPO(policy, settings, rng_seed, total_updates=total_updates, reduce=reduce, all_env_ids=all_env_ids)
+    ppo = PPO(
+        policy,
+        settings,
+        rng_seed,
+        total_updates=total_updates,
+        reduce=reduce,
+        all_env_ids=all_env_ids,
+    )
     return Learner(policy, ppo, normalizers)

@@ -34,11 +34,17 @@ class HeadUsage:
 
     def select(self, envs: Tensor) -> "HeadUsage":
         """Select some environments; the counts stay those of the rollout."""
-        return replace(self, relevant=self.relevant.index_select(1, envs), choice=self.choice.index_select(1, envs))
+        return replace(
+            self,
+            relevant=self.relevant.index_select(1, envs),
+            choice=self.choice.index_select(1, envs),
+        )
 
 
 @torch.no_grad()
-def head_usage(policy: ActorCritic, rollout: Rollout, minibatches: int, reduce: Reduce = alone) -> HeadUsage:
+def head_usage(
+    policy: ActorCritic, rollout: Rollout, minibatches: int, reduce: Reduce = alone
+) -> HeadUsage:
     """Read off the sampled actions, and the masks they were sampled under, which heads mattered.
 
     Args:
@@ -53,7 +59,9 @@ def head_usage(policy: ActorCritic, rollout: Rollout, minibatches: int, reduce: 
     legal_counts: list[Tensor] = []
     for k, head in enumerate(policy.action_spec.heads):
         mask = head_mask(policy.action_spec, rollout.masks, k, chosen)
-        legal_counts.append(torch.full_like(chosen[0], head.size) if mask is None else mask.sum(dim=-1))
+        legal_counts.append(
+            torch.full_like(chosen[0], head.size) if mask is None else mask.sum(dim=-1)
+        )
     choice = relevant & (torch.stack(legal_counts, dim=-1) > 1)
     counts = torch.cat((rollout.valid.sum()[None], choice.sum(dim=(0, 1)))).to(rollout.values.dtype)
     counts = reduce(counts, "sum")
@@ -66,7 +74,9 @@ def head_usage(policy: ActorCritic, rollout: Rollout, minibatches: int, reduce: 
 def surrogate(log_ratio: Tensor, advantages: Tensor, clip_range: float) -> Tensor:
     """Compute min(r A, clip(r, 1 ± ε) A), element by element."""
     ratio = log_ratio.exp()
-    return torch.minimum(ratio * advantages, ratio.clamp(1.0 - clip_range, 1.0 + clip_range) * advantages)
+    return torch.minimum(
+        ratio * advantages, ratio.clamp(1.0 - clip_range, 1.0 + clip_range) * advantages
+    )
 
 
 def joint_log_ratio(log_ratio: Tensor) -> Tensor:
@@ -74,7 +84,9 @@ def joint_log_ratio(log_ratio: Tensor) -> Tensor:
     return log_ratio.sum(dim=-1).clamp(-JOINT_LOG_RATIO_LIMIT, JOINT_LOG_RATIO_LIMIT)
 
 
-def policy_objective(log_ratio: Tensor, relevant: Tensor, advantages: Tensor, settings: params.PPOParams) -> Tensor:
+def policy_objective(
+    log_ratio: Tensor, relevant: Tensor, advantages: Tensor, settings: params.PPOParams
+) -> Tensor:
     """Compute what PPO maximises, row by row.
 
     Args:
@@ -114,11 +126,19 @@ class Losses:
             return self
         sums = as_one(list(self.sums.values()), lambda flat: reduce(flat, "sum"))
         peaks = as_one(list(self.peaks.values()), lambda flat: reduce(flat, "max"))
-        return Losses(self.loss, dict(zip(self.sums, sums, strict=True)), dict(zip(self.peaks, peaks, strict=True)))
+        return Losses(
+            self.loss,
+            dict(zip(self.sums, sums, strict=True)),
+            dict(zip(self.peaks, peaks, strict=True)),
+        )
 
 
 def losses(
-    replay: Replay, batch: Rollout, usage: HeadUsage, settings: params.PPOParams, entropy_coef: float | Tensor
+    replay: Replay,
+    batch: Rollout,
+    usage: HeadUsage,
+    settings: params.PPOParams,
+    entropy_coef: float | Tensor,
 ) -> Losses:
     """Compute loss = policy + c_v · value − Σ_k c_k · mean normalised entropy of head k.
 
@@ -139,12 +159,18 @@ def losses(
     def over_rows(x: Tensor) -> Tensor:
         return scale * torch.where(batch.valid, x, 0.0).sum()
 
-    policy_loss = -over_rows(policy_objective(log_ratio, usage.relevant, batch.advantages, settings))
+    policy_loss = -over_rows(
+        policy_objective(log_ratio, usage.relevant, batch.advantages, settings)
+    )
     value_loss = over_rows(0.5 * (replay.values - batch.returns).square())
     # Estimates the mean over the rollout's rows with a choice; above 1 where this minibatch has more than its share.
     entropy_sums = torch.where(usage.choice, replay.entropy, 0.0).sum(dim=(0, 1))
     entropy = entropy_sums * usage.minibatches / usage.choice_rows.clamp(min=1)
-    bonus = (entropy_coef * entropy).sum() if isinstance(entropy_coef, Tensor) else entropy_coef * entropy.sum()
+    bonus = (
+        (entropy_coef * entropy).sum()
+        if isinstance(entropy_coef, Tensor)
+        else entropy_coef * entropy.sum()
+    )
     loss = policy_loss + settings.value_coef * value_loss - bonus
 
     # What is reported: sums and counts over rows, and largest values.
@@ -164,7 +190,9 @@ def losses(
         unlimited = difference.sum(dim=-1)
         peaks = {
             # max |r_k − 1| over heads, and |r − 1|, of ratios before they are limited
-            "deviation": torch.maximum(largest(difference.expm1().abs()), largest(unlimited.expm1().abs())),
+            "deviation": torch.maximum(
+                largest(difference.expm1().abs()), largest(unlimited.expm1().abs())
+            ),
             "ratio_max": largest(torch.where(batch.valid, unlimited, -torch.inf).exp()),
             "minus_ratio_min": largest(-torch.where(batch.valid, unlimited, torch.inf).exp()),
         }

@@ -23,21 +23,40 @@ class UpdateMetrics:
     """One PPO update; plain Python numbers, NaN where nothing was measured. ``…_by_head`` maps names of heads."""
 
     policy_loss: Annotated[float, "Negative clipped objective, mean over minibatches."]
-    value_loss: Annotated[float, "½ mean squared error of V against the returns, in units of scaled reward."]
-    entropy: Annotated[float, "Mean over heads of the normalised entropy H / ln(#legal); 1 is uniform."]
-    entropy_by_head: Annotated[dict[str, float], "Normalised entropy where the head mattered and had a choice."]
+    value_loss: Annotated[
+        float, "½ mean squared error of V against the returns, in units of scaled reward."
+    ]
+    entropy: Annotated[
+        float, "Mean over heads of the normalised entropy H / ln(#legal); 1 is uniform."
+    ]
+    entropy_by_head: Annotated[
+        dict[str, float], "Normalised entropy where the head mattered and had a choice."
+    ]
     entropy_coef: Annotated[float, "Weight of the entropy bonus in this update."]
-    approx_kl: Annotated[float, "k3 estimate of KL(old ‖ new) of whole actions at the last minibatch looked at."]
-    update_kl: Annotated[float, "k3 estimate of KL(before ‖ after the update) of whole actions on the first minibatch."]
-    clip_fraction: Annotated[float, "Share of rows whose ratio of the whole action left the clip range."]
+    approx_kl: Annotated[
+        float, "k3 estimate of KL(old ‖ new) of whole actions at the last minibatch looked at."
+    ]
+    update_kl: Annotated[
+        float,
+        "k3 estimate of KL(before ‖ after the update) of whole actions on the first minibatch.",
+    ]
+    clip_fraction: Annotated[
+        float, "Share of rows whose ratio of the whole action left the clip range."
+    ]
     ratio_mean: Annotated[float, "Mean ratio of whole actions over the minibatches stepped on."]
     ratio_min: Annotated[float, "Smallest ratio of a whole action."]
     ratio_max: Annotated[float, "Largest ratio of a whole action."]
-    first_ratio_deviation: Annotated[float, "Largest |ratio − 1|, per head and whole, before the first step."]
-    first_ratio_ok: Annotated[bool, "Whether that deviation is within rounding: replay equals what acted."]
+    first_ratio_deviation: Annotated[
+        float, "Largest |ratio − 1|, per head and whole, before the first step."
+    ]
+    first_ratio_ok: Annotated[
+        bool, "Whether that deviation is within rounding: replay equals what acted."
+    ]
     grad_norm: Annotated[float, "Global gradient norm before clipping, mean over steps."]
     grad_norm_max: Annotated[float, "Largest such norm."]
-    grad_norm_by_part: Annotated[dict[str, float], "Mean norm before clipping of encoder, core, value, each head."]
+    grad_norm_by_part: Annotated[
+        dict[str, float], "Mean norm before clipping of encoder, core, value, each head."
+    ]
     grad_clipped_fraction: Annotated[float, "Share of steps whose gradient was clipped."]
     learning_rate: Annotated[float, "Learning rate of the update."]
     explained_variance: Annotated[float, "1 − Var(R − V) / Var(R) of the values when acting."]
@@ -49,13 +68,19 @@ class UpdateMetrics:
     return_max_abs: Annotated[float, "Largest |return|."]
     value_mean: Annotated[float, "Mean V when acting."]
     samples: Annotated[int, "Valid rows of the rollout."]
-    samples_by_head: Annotated[dict[str, int], "Rows where the head mattered and had more than one legal choice."]
-    hidden_growth: Annotated[float, "Root mean square of the core's output at the last step over the first."]
+    samples_by_head: Annotated[
+        dict[str, int], "Rows where the head mattered and had more than one legal choice."
+    ]
+    hidden_growth: Annotated[
+        float, "Root mean square of the core's output at the last step over the first."
+    ]
     hidden_saturated: Annotated[float, "Share of the core's outputs beyond ±0.99."]
     epochs: Annotated[int, "Epochs begun."]
     steps: Annotated[int, "Optimiser steps taken in this update."]
     skipped_steps: Annotated[int, "Steps not taken because loss or gradient was not finite."]
-    stopped_early: Annotated[bool, "Whether the divergence ended the update before its last minibatch."]
+    stopped_early: Annotated[
+        bool, "Whether the divergence ended the update before its last minibatch."
+    ]
     updates: Annotated[int, "Updates with at least one step so far, this one included."]
 
 
@@ -63,7 +88,11 @@ def numbers(metrics: dict, prefix: str = "") -> dict[str, float]:
     """Flatten nested metrics: ``entropy_by_head/op``."""
     flat: dict[str, float] = {}
     for name, value in metrics.items():
-        flat |= numbers(value, f"{prefix}{name}/") if isinstance(value, dict) else {prefix + name: float(value)}
+        flat |= (
+            numbers(value, f"{prefix}{name}/")
+            if isinstance(value, dict)
+            else {prefix + name: float(value)}
+        )
     return flat
 
 
@@ -84,7 +113,9 @@ class Log:
         self.rows.append(row)
         self.epochs.append(epoch + 1)
 
-    def summarize(self, heads: Sequence[str], parts: Sequence[str], max_grad_norm: float) -> dict[str, Any]:
+    def summarize(
+        self, heads: Sequence[str], parts: Sequence[str], max_grad_norm: float
+    ) -> dict[str, Any]:
         """Fetch everything in one transfer, and compute the metrics.
 
         Args:
@@ -104,7 +135,9 @@ class Log:
 
         # Means over the rows of all steps; of entropies by head, where it had a choice.
         entropy = {
-            head: _share(sum(row[k] for row in steps["entropy"]), sum(row[k] for row in steps["choice"]))
+            head: _share(
+                sum(row[k] for row in steps["entropy"]), sum(row[k] for row in steps["choice"])
+            )
             for k, head in enumerate(heads)
         }
         grad_norms = [row[-1] for row in steps["norms"]]
@@ -121,7 +154,9 @@ class Log:
             "first_ratio_deviation": columns["deviation"][0],
             "grad_norm": _mean(grad_norms),
             "grad_norm_max": _peak(grad_norms),
-            "grad_norm_by_part": {part: _mean([row[k] for row in steps["norms"]]) for k, part in enumerate(parts)},
+            "grad_norm_by_part": {
+                part: _mean([row[k] for row in steps["norms"]]) for k, part in enumerate(parts)
+            },
             "grad_clipped_fraction": _mean([float(norm > max_grad_norm) for norm in grad_norms]),
             "samples": int(once["samples"]),
             "samples_by_head": dict(zip(heads, map(int, once["samples_by_head"]), strict=True)),
@@ -142,7 +177,9 @@ class Log:
 
 def as_one(tensors: Sequence[Tensor], move: Callable[[Tensor], Tensor]) -> list[Tensor]:
     """Move several tensors in one go, as one flat tensor, and give them their shapes again."""
-    parts = move(torch.cat([tensor.flatten() for tensor in tensors])).split([tensor.numel() for tensor in tensors])
+    parts = move(torch.cat([tensor.flatten() for tensor in tensors])).split(
+        [tensor.numel() for tensor in tensors]
+    )
     return [part.view_as(tensor) for part, tensor in zip(parts, tensors, strict=True)]
 
 
@@ -180,7 +217,9 @@ def scales(rollout: Rollout, reduce: Reduce) -> dict[str, Tensor]:
     assert rollout.advantages is not None
     assert rollout.returns is not None
     residual = rollout.returns - rollout.values
-    columns = torch.stack((rollout.advantages, rollout.returns, rollout.values, residual), dim=-1).double()
+    columns = torch.stack(
+        (rollout.advantages, rollout.returns, rollout.values, residual), dim=-1
+    ).double()
     rows = torch.where(rollout.valid[..., None], columns, 0.0).flatten(0, 1)
     count = reduce(rollout.valid.sum().double(), "sum")
     mean = reduce(rows.sum(dim=0), "sum") / count
@@ -195,7 +234,8 @@ def scales(rollout: Rollout, reduce: Reduce) -> dict[str, Tensor]:
         "return_std": variance[1].sqrt(),
         "return_max_abs": peak[1],
         "value_mean": mean[2],
-        "explained_variance": 1.0 - torch.where(variance[1] > FLAT, variance[3] / variance[1], torch.nan),
+        "explained_variance": 1.0
+        - torch.where(variance[1] > FLAT, variance[3] / variance[1], torch.nan),
     }
 
 

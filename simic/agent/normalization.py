@@ -14,7 +14,9 @@ from torch import Tensor
 from simic.agent.spec import Observation, ObservationSpec
 
 OBSERVATION_CLIP = 10.0
-OBSERVATION_EPSILON = 1e-4  # under the root: a feature that hardly moved is not blown up when it does
+OBSERVATION_EPSILON = (
+    1e-4  # under the root: a feature that hardly moved is not blown up when it does
+)
 REWARD_CLIP = 10.0
 REWARD_SIGMA_FLOOR = 1e-2  # of the discounted return, in units of reward; ours
 
@@ -53,7 +55,11 @@ class Moments:
         count = self.count + batch.count
         share = batch.count / count.clamp(min=1)
         delta = batch.mean - self.mean
-        return Moments(count, self.mean + delta * share, self.m2 + batch.m2 + delta.square() * self.count * share)
+        return Moments(
+            count,
+            self.mean + delta * share,
+            self.m2 + batch.m2 + delta.square() * self.count * share,
+        )
 
     def reduced(self, reduce: Reduce) -> "Moments":
         """Compute the moments of the rows of all processes: the common mean first, then the deviations from it."""
@@ -61,7 +67,9 @@ class Moments:
             return self
         count = reduce(self.count, "sum")
         mean = reduce(self.count * self.mean, "sum") / count.clamp(min=1)
-        return Moments(count, mean, reduce(self.m2 + self.count * (self.mean - mean).square(), "sum"))
+        return Moments(
+            count, mean, reduce(self.m2 + self.count * (self.mean - mean).square(), "sum")
+        )
 
     def variance(self) -> Tensor:
         """Compute the variance of the population; 1 before the first row."""
@@ -79,7 +87,9 @@ class ObservationNormalizer:
         self.moments = moments
         self.mean = torch.where(self.raw, 0.0, moments.mean).float()
         untouched = self.raw | (moments.count == 0)
-        self.scale = torch.where(untouched, 1.0, (moments.variance() + OBSERVATION_EPSILON).sqrt()).float()
+        self.scale = torch.where(
+            untouched, 1.0, (moments.variance() + OBSERVATION_EPSILON).sqrt()
+        ).float()
         self.limit = torch.where(self.raw, torch.inf, OBSERVATION_CLIP)
 
     def normalize(self, features: Tensor) -> Tensor:
@@ -95,7 +105,9 @@ class ObservationNormalizer:
         return {name: part.clone() for name, part in vars(self.moments).items()}
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        self._freeze(Moments(**{name: part.to(self.raw.device, copy=True) for name, part in state.items()}))
+        self._freeze(
+            Moments(**{name: part.to(self.raw.device, copy=True) for name, part in state.items()})
+        )
 
 
 class RewardNormalizer:
@@ -105,7 +117,11 @@ class RewardNormalizer:
     """
 
     def __init__(
-        self, envs: int, gamma: float, device: torch.device | str = "cpu", clip: float | None = REWARD_CLIP
+        self,
+        envs: int,
+        gamma: float,
+        device: torch.device | str = "cpu",
+        clip: float | None = REWARD_CLIP,
     ) -> None:
         self.gamma = gamma
         self.clip = torch.inf if clip is None else clip
@@ -120,7 +136,9 @@ class RewardNormalizer:
     def normalize(self, rewards: Tensor) -> Tensor:
         return (rewards / self.sigma).clamp(-self.clip, self.clip).to(rewards.dtype)
 
-    def update(self, rewards: Tensor, starts: Tensor, valid: Tensor, reduce: Reduce = alone) -> None:
+    def update(
+        self, rewards: Tensor, starts: Tensor, valid: Tensor, reduce: Reduce = alone
+    ) -> None:
         """Take in the discounted returns R ← γ R + r of a rollout ``[T, E]``, R = 0 where an episode starts."""
         returns = torch.empty_like(rewards, dtype=torch.float64)
         for t in range(len(returns)):
@@ -130,7 +148,10 @@ class RewardNormalizer:
         self.moments = self.moments.merge(batch.reduced(reduce))
 
     def state_dict(self) -> dict[str, Tensor]:
-        return {name: part.clone() for name, part in {**vars(self.moments), "running": self.running}.items()}
+        return {
+            name: part.clone()
+            for name, part in {**vars(self.moments), "running": self.running}.items()
+        }
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         moved = {name: part.to(self.running.device, copy=True) for name, part in state.items()}
@@ -155,7 +176,12 @@ class Normalizers:
         return replace(observation, features=self.observation.normalize(observation.features))
 
     def update(
-        self, features: Tensor, rewards: Tensor, starts: Tensor, valid: Tensor, reduce: Reduce = alone
+        self,
+        features: Tensor,
+        rewards: Tensor,
+        starts: Tensor,
+        valid: Tensor,
+        reduce: Reduce = alone,
     ) -> Tensor:
         """Take in a finished rollout: the one place where the scales move.
 
@@ -188,5 +214,9 @@ class Normalizers:
         for part, normalizer in self._parts().items():
             prefix = f"{part}."
             normalizer.load_state_dict(
-                {name.removeprefix(prefix): tensor for name, tensor in state.items() if name.startswith(prefix)}
+                {
+                    name.removeprefix(prefix): tensor
+                    for name, tensor in state.items()
+                    if name.startswith(prefix)
+                }
             )

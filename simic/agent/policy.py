@@ -48,7 +48,9 @@ class Trunk(nn.Module):
         super().__init__()
         if spec.categories:
             self.category = nn.Embedding(spec.cardinality + 1, sizes.embedding_units)
-        self.encoder = nn.Linear(spec.features + spec.categories * sizes.embedding_units, sizes.encoder_units)
+        self.encoder = nn.Linear(
+            spec.features + spec.categories * sizes.embedding_units, sizes.encoder_units
+        )
         self.core = Core(sizes.core, sizes.encoder_units, sizes.core_units)
         self.passed = passed
         self.width = self.core.width + (0 if sizes.core == "none" else sizes.encoder_units) + passed
@@ -56,13 +58,17 @@ class Trunk(nn.Module):
         # observation and lose its length (docs/history/experiments.md); so would one right behind it without a core.
         self.core_norm = nn.Identity() if sizes.core == "none" else nn.LayerNorm(self.core.width)
 
-    def step(self, observation: Observation, state: RecurrentState) -> tuple[Latent, RecurrentState]:
+    def step(
+        self, observation: Observation, state: RecurrentState
+    ) -> tuple[Latent, RecurrentState]:
         """Take in one more observation ``[E, ·]``."""
         encoded = self._encode(observation)
         hidden, state = self.core.step(encoded, state)
         return self._latent(encoded, hidden, observation), state
 
-    def unroll(self, observation: Observation, state: RecurrentState, starts: Tensor | None) -> Latent:
+    def unroll(
+        self, observation: Observation, state: RecurrentState, starts: Tensor | None
+    ) -> Latent:
         """Take in whole rows.
 
         Args:
@@ -76,7 +82,9 @@ class Trunk(nn.Module):
     def _encode(self, observation: Observation) -> Tensor:
         x = observation.features.to(self.encoder.weight.dtype)
         if observation.categories.shape[-1]:
-            x = torch.cat((x, self.category(observation.categories + 1).flatten(-2)), dim=-1)  # -1, none, is row 0
+            x = torch.cat(
+                (x, self.category(observation.categories + 1).flatten(-2)), dim=-1
+            )  # -1, none, is row 0
         return self.encoder(x).tanh()
 
     def _latent(self, encoded: Tensor, hidden: Tensor, observation: Observation) -> Latent:
@@ -149,18 +157,26 @@ class ActorCritic(nn.Module):
     relevance: Tensor
 
     def __init__(
-        self, action_spec: ActionSpec, observation_spec: ObservationSpec, sizes: params.Policy, rng_seed: int = 0
+        self,
+        action_spec: ActionSpec,
+        observation_spec: ObservationSpec,
+        sizes: params.Policy,
+        rng_seed: int = 0,
     ) -> None:
         super().__init__()
         self.action_spec = action_spec
         self.observation_spec = observation_spec
-        with torch.random.fork_rng(devices=[]):  # torch's constructors draw weights, which the next line replaces
+        with torch.random.fork_rng(
+            devices=[]
+        ):  # torch's constructors draw weights, which the next line replaces
             self._build(sizes)
         initialize(self, self._gains(), rng_seed)
         with torch.no_grad():
             for head, network in zip(action_spec.heads, self.heads, strict=True):
                 if head.lean:
-                    network.get_submodule("out").get_parameter("bias").copy_(torch.tensor(head.lean))
+                    network.get_submodule("out").get_parameter("bias").copy_(
+                        torch.tensor(head.lean)
+                    )
         self.register_buffer("relevance", action_spec.relevance_table(), persistent=False)
 
     def _build(self, sizes: params.Policy) -> None:
@@ -168,23 +184,35 @@ class ActorCritic(nn.Module):
         heads = self.action_spec.heads
         passed = sum(head.size * head.described for head in heads)
         if passed > spec.features:
-            raise SimicError(f"choices are described by {passed} features: there are {spec.features}")
+            raise SimicError(
+                f"choices are described by {passed} features: there are {spec.features}"
+            )
         self.actor = Trunk(spec, sizes, passed)
         self.critic = Trunk(spec, sizes) if sizes.critic == "own" else None
         width = self.actor.width
-        self.heads = nn.ModuleList(HeadNetwork(width, sizes.head_units, head.size, head.described) for head in heads)
+        self.heads = nn.ModuleList(
+            HeadNetwork(width, sizes.head_units, head.size, head.described) for head in heads
+        )
         # e_op and e_slot
-        self.choice_embeddings = nn.ParameterList(torch.zeros(head.size, width) for head in heads[:2] if len(heads) > 1)
+        self.choice_embeddings = nn.ParameterList(
+            torch.zeros(head.size, width) for head in heads[:2] if len(heads) > 1
+        )
         if spec.privileged:
             self.privileged = nn.Embedding(spec.privileged_cardinality + 1, PRIVILEGED_UNITS)
         value_width = width + spec.features if self.critic is None else self.critic.width
-        self.value_head = HeadNetwork(value_width + spec.privileged * PRIVILEGED_UNITS, sizes.head_units, 1)
+        self.value_head = HeadNetwork(
+            value_width + spec.privileged * PRIVILEGED_UNITS, sizes.head_units, 1
+        )
 
     def _gains(self) -> dict[str, float]:
         """Map prefixes of parameters' names to the gains of their first weights."""
         gains = {"heads": HIDDEN_GAIN, "choice_embeddings": 0.0, "privileged": 1.0}
         for trunk in ("actor", "critic"):
-            gains |= {f"{trunk}.category": 1.0, f"{trunk}.encoder": HIDDEN_GAIN, f"{trunk}.core_norm": 0.0}
+            gains |= {
+                f"{trunk}.category": 1.0,
+                f"{trunk}.encoder": HIDDEN_GAIN,
+                f"{trunk}.core_norm": 0.0,
+            }
         for k in range(len(self.heads)):
             gains |= {f"heads.{k}.out": POLICY_GAIN, f"heads.{k}.query": POLICY_GAIN}
         return gains | {"value_head": HIDDEN_GAIN, "value_head.out": VALUE_GAIN}
@@ -198,9 +226,13 @@ class ActorCritic(nn.Module):
             "core": ("actor.core", "choice_embeddings"),
             "value": ("critic", "value_head", "privileged"),
         }
-        prefixes |= {f"head_{head.name}": (f"heads.{k}.",) for k, head in enumerate(self.action_spec.heads)}
+        prefixes |= {
+            f"head_{head.name}": (f"heads.{k}.",) for k, head in enumerate(self.action_spec.heads)
+        }
         return {
-            part: [parameter for name, parameter in self.named_parameters() if name.startswith(prefix)]
+            part: [
+                parameter for name, parameter in self.named_parameters() if name.startswith(prefix)
+            ]
             for part, prefix in prefixes.items()
         }
 
@@ -224,7 +256,9 @@ class ActorCritic(nn.Module):
 
     def initial_state(self, envs: int) -> RecurrentState:
         """Make empty memories of all trunks."""
-        return RecurrentState.joined([trunk.core.initial_state(envs, self.like) for trunk in self._trunks()])
+        return RecurrentState.joined(
+            [trunk.core.initial_state(envs, self.like) for trunk in self._trunks()]
+        )
 
     @torch.no_grad()
     def act(
@@ -251,7 +285,11 @@ class ActorCritic(nn.Module):
         """
         readings, state = self.step(observation, state)
         choices = self.choose(
-            readings.actor.z, observation.masks, noise=None if greedy else noise, actions=actions, valid=valid
+            readings.actor.z,
+            observation.masks,
+            noise=None if greedy else noise,
+            actions=actions,
+            valid=valid,
         )
         value = self.state_value(readings.value)
         refuse_faults(self.action_spec, choices)
@@ -265,7 +303,12 @@ class ActorCritic(nn.Module):
         return self.state_value(self.step(observation, state)[0].value)
 
     def replay(
-        self, observation: Observation, actions: Tensor, state: RecurrentState, valid: Tensor, starts: Tensor | None
+        self,
+        observation: Observation,
+        actions: Tensor,
+        state: RecurrentState,
+        valid: Tensor,
+        starts: Tensor | None,
     ) -> Replay:
         """Score recorded rows under the present weights.
 
@@ -276,7 +319,9 @@ class ActorCritic(nn.Module):
             valid: Bool ``[T, N]``; other rows contribute exactly nothing.
             starts: First steps of episodes, bool ``[T, N]``; None: no episode starts inside.
         """
-        latents = [trunk.unroll(observation, memory, starts) for trunk, memory in self._memories(state)]
+        latents = [
+            trunk.unroll(observation, memory, starts) for trunk, memory in self._memories(state)
+        ]
         readings = self._readings(latents, observation)
         choices = self.choose(readings.actor.z, observation.masks, actions=actions, valid=valid)
         values = self.state_value(readings.value)
@@ -284,7 +329,9 @@ class ActorCritic(nn.Module):
         entropy = torch.stack([choice.normalized_entropy() for choice in choices], dim=-1)
         return Replay(log_probs, entropy, values, readings.actor.hidden)
 
-    def step(self, observation: Observation, state: RecurrentState) -> tuple[Readings, RecurrentState]:
+    def step(
+        self, observation: Observation, state: RecurrentState
+    ) -> tuple[Readings, RecurrentState]:
         """Take in one more observation ``[E, ·]``; return the inputs of heads and value, and the memory."""
         steps = [trunk.step(observation, memory) for trunk, memory in self._memories(state)]
         readings = self._readings([latent for latent, _ in steps], observation)
@@ -293,7 +340,9 @@ class ActorCritic(nn.Module):
     def _readings(self, latents: Sequence[Latent], observation: Observation) -> Readings:
         actor = latents[0]
         parts = (
-            [latents[1].z] if self.critic is not None else [actor.z.detach(), observation.features.to(actor.z.dtype)]
+            [latents[1].z]
+            if self.critic is not None
+            else [actor.z.detach(), observation.features.to(actor.z.dtype)]
         )
         if self.observation_spec.privileged:
             privileged = observation.privileged
@@ -334,7 +383,9 @@ class ActorCritic(nn.Module):
             if chosen:
                 hidden = hidden + self._embedded(chosen, group.weight)
                 relevance = self.relevance[chosen[0]]
-            for head, units in zip(group.heads, hidden.chunk(len(group.heads), dim=-1), strict=True):
+            for head, units in zip(
+                group.heads, hidden.chunk(len(group.heads), dim=-1), strict=True
+            ):
                 # Where the head matters, and the distribution over its legal choices.
                 relevant = None if relevance is None else relevance[..., head]
                 if valid is not None:
@@ -364,7 +415,9 @@ class ActorCritic(nn.Module):
         groups = [group for group in (range(1), range(1, min(2, count)), range(2, count)) if group]
         units = [len(group) * len(weight) // count for group in groups]
         hidden = functional.linear(z, weight, bias).split(units, dim=-1)
-        return [HeadGroup(*parts) for parts in zip(groups, weight.split(units), hidden, strict=True)]
+        return [
+            HeadGroup(*parts) for parts in zip(groups, weight.split(units), hidden, strict=True)
+        ]
 
     def _embedded(self, chosen: list[Tensor], weight: Tensor) -> Tensor:
         """Compute what e_op, and after the slot e_op + e_slot, add to first layers before their tanh; e_slot is left
@@ -384,8 +437,12 @@ class ActorCritic(nn.Module):
         described = self.action_spec.heads[head].described
         if not described:
             return logits
-        descriptions = z[..., -self.actor.passed :].unflatten(-1, (-1, described))  # [..., choices, described]
-        return logits + (descriptions * network.get_submodule("query")(units)[..., None, :]).sum(dim=-1)
+        descriptions = z[..., -self.actor.passed :].unflatten(
+            -1, (-1, described)
+        )  # [..., choices, described]
+        return logits + (descriptions * network.get_submodule("query")(units)[..., None, :]).sum(
+            dim=-1
+        )
 
 
 class HeadGroup(NamedTuple):
@@ -413,13 +470,21 @@ def refuse_mismatch(owner: str, expected: dict[str, Tensor], tensors: dict[str, 
         SimicError: Names the first tensor that is missing, unknown or of another shape.
     """
     for name in sorted(expected.keys() ^ tensors.keys()):
-        raise SimicError(f"{owner}: tensor {name!r} is {'missing' if name in expected else 'unknown'}")
+        raise SimicError(
+            f"{owner}: tensor {name!r} is {'missing' if name in expected else 'unknown'}"
+        )
     for name, tensor in expected.items():
         if tensor.shape != tensors[name].shape:
             shape = tuple(tensors[name].shape)
-            raise SimicError(f"{owner}: tensor {name!r} has shape {shape}; this policy needs {tuple(tensor.shape)}")
+            raise SimicError(
+                f"{owner}: tensor {name!r} has shape {shape}; this policy needs {tuple(tensor.shape)}"
+            )
 
 
 def part_of(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
     """Select the tensors whose names begin so, under the rest of their names."""
-    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+    return {
+        name.removeprefix(prefix): tensor
+        for name, tensor in tensors.items()
+        if name.startswith(prefix)
+    }

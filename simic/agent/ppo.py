@@ -23,7 +23,9 @@ from simic.transfer import upload
 EARLY_STOP = 1.5  # times target_kl (Spinning Up's PPO)
 RATIO_TOLERANCE = 1e-4  # of the first ratio: further from 1 is no rounding
 LINEAR_END = 0.2  # of the learning rate, in the last update
-ADVANTAGE_SIGMA_FLOOR = 0.1  # for scaled rewards: below it differences are noise and are not blown up to 1
+ADVANTAGE_SIGMA_FLOOR = (
+    0.1  # for scaled rewards: below it differences are noise and are not blown up to 1
+)
 
 # Advantages: how much better each action was than the value of its state said.
 
@@ -61,7 +63,9 @@ def gae(
     trace = torch.zeros_like(values[0])
     for t in reversed(range(len(values))):
         # A_t = δ_t + γ λ A_{t+1}
-        trace = torch.where(valid[t], delta[t] + gamma * gae_lambda * torch.where(continues[t], trace, 0.0), 0.0)
+        trace = torch.where(
+            valid[t], delta[t] + gamma * gae_lambda * torch.where(continues[t], trace, 0.0), 0.0
+        )
         advantages[t] = trace
     return advantages, torch.where(valid, advantages + values, 0.0)
 
@@ -209,14 +213,19 @@ class PPO:
 
         # Which parameters belong to which part, whose gradient norm is recorded; the last part is all of them.
         self.groups = policy.groups()
-        parts = [{id(parameter) for parameter in part} for part in (*self.groups.values(), self.adam.parameters)]
+        parts = [
+            {id(parameter) for parameter in part}
+            for part in (*self.groups.values(), self.adam.parameters)
+        ]
         members = [[id(parameter) in part for parameter in self.adam.parameters] for part in parts]
         self.members = torch.tensor(members, device=policy.like.device)  # [parts, parameters]
 
         self.heads = [head.name for head in policy.action_spec.heads]
         for name in settings.entropy_scale:
             if name not in self.heads:
-                raise SimicError(f"ppo.entropy_scale: there is no head {name!r}; the heads are {', '.join(self.heads)}")
+                raise SimicError(
+                    f"ppo.entropy_scale: there is no head {name!r}; the heads are {', '.join(self.heads)}"
+                )
         scale = [settings.entropy_scale.get(name, 1.0) for name in self.heads]
         self.entropy_scale = policy.like.new_tensor(scale) if settings.entropy_scale else None
 
@@ -246,7 +255,9 @@ class PPO:
 
         # Advantages are normalised over rows with a choice: where one action was legal nothing was decided.
         log = Log(once=scales(rollout, self.reduce))
-        usage = head_usage(self.policy, rollout, min(self.settings.minibatches, len(all_env_ids)), self.reduce)
+        usage = head_usage(
+            self.policy, rollout, min(self.settings.minibatches, len(all_env_ids)), self.reduce
+        )
         decided = usage.choice.any(dim=-1)
         rollout = replace(rollout, advantages=normalized(rollout.advantages, decided, self.reduce))
 
@@ -255,9 +266,13 @@ class PPO:
         entropy_coef = self.entropy_coef()
         coefs = entropy_coef if self.entropy_scale is None else entropy_coef * self.entropy_scale
 
-        alive = torch.ones((), dtype=torch.bool, device=rollout.valid.device)  # until the divergence ends the update
+        alive = torch.ones(
+            (), dtype=torch.bool, device=rollout.valid.device
+        )  # until the divergence ends the update
         probe: tuple[Rollout, HeadUsage] | None = None
-        for epoch, positions in self._minibatches(env_ids, all_env_ids.sort().values, iteration, usage.minibatches):
+        for epoch, positions in self._minibatches(
+            env_ids, all_env_ids.sort().values, iteration, usage.minibatches
+        ):
             # A minibatch under the present weights.
             envs = upload(positions, rollout.valid.device)
             batch = rollout.select(envs)
@@ -306,18 +321,24 @@ class PPO:
     def replay(self, batch: Rollout) -> Replay:
         """Score the recorded decisions under the present weights."""
         starts = batch.starts if batch.starts_inside else None
-        return self.policy.replay(batch.observation(), batch.actions, batch.state, batch.valid, starts)
+        return self.policy.replay(
+            batch.observation(), batch.actions, batch.state, batch.valid, starts
+        )
 
     def _backward(self, loss: Tensor) -> Tensor:
         """Hand the optimizer the gradients, summed over processes in one exchange; return their norms before clipping,
         by part of the policy with the total last. Parameters that the loss does not reach have 0.
         """
-        gradients = torch.autograd.grad(loss, self.adam.parameters, allow_unused=True, materialize_grads=True)
+        gradients = torch.autograd.grad(
+            loss, self.adam.parameters, allow_unused=True, materialize_grads=True
+        )
         if self.reduce is not alone:
             gradients = as_one(gradients, lambda flat: self.reduce(flat, "sum"))
         for parameter, gradient in zip(self.adam.parameters, gradients, strict=True):
             parameter.grad = gradient
-        squares = torch.stack([torch.linalg.vector_norm(gradient) for gradient in gradients]).square()
+        squares = torch.stack(
+            [torch.linalg.vector_norm(gradient) for gradient in gradients]
+        ).square()
         return torch.where(self.members, squares, 0.0).sum(dim=-1).sqrt()
 
     def _verdict(self, minibatch: Losses, grad_norm: Tensor, alive: Tensor) -> StepVerdict:
@@ -371,7 +392,10 @@ class PPO:
 
     def state_dict(self) -> dict[str, Tensor]:
         """Copy weights, moments and counters as plain tensors by name."""
-        tensors = {f"policy.{name}": tensor.detach().clone() for name, tensor in self.policy.state_dict().items()}
+        tensors = {
+            f"policy.{name}": tensor.detach().clone()
+            for name, tensor in self.policy.state_dict().items()
+        }
         tensors |= {f"adam.{name}": tensor for name, tensor in self.adam.tensors().items()}
         tensors["counter.updates"] = torch.tensor(self.updates)
         tensors["counter.skipped_steps"] = torch.tensor(self.skipped_steps)

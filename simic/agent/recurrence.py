@@ -25,7 +25,10 @@ class RecurrentState(NamedTuple):
 
     def split(self, parts: int) -> "list[RecurrentState]":
         """Split into several memories of equal size; ``joined`` is the way back."""
-        return [RecurrentState(h, c) for h, c in zip(*(part.tensor_split(parts, dim=-1) for part in self), strict=True)]
+        return [
+            RecurrentState(h, c)
+            for h, c in zip(*(part.tensor_split(parts, dim=-1) for part in self), strict=True)
+        ]
 
     @classmethod
     def joined(cls, states: "Sequence[RecurrentState]") -> Self:
@@ -63,7 +66,10 @@ class Sequences:
     def first_state(self, state: RecurrentState) -> RecurrentState:
         """Give each sequence the state it begins with: that of its row for the first of a row, else zero."""
         return RecurrentState(
-            *(part.new_zeros(self.count, part.shape[1]).index_copy(0, self.number[0], part) for part in state)
+            *(
+                part.new_zeros(self.count, part.shape[1]).index_copy(0, self.number[0], part)
+                for part in state
+            )
         )
 
     def _flat(self) -> Tensor:

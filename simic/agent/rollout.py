@@ -78,7 +78,14 @@ class Rollout:
     returns: Tensor | None = None  # [T, E]
 
     @classmethod
-    def empty(cls, steps: int, env_ids: Tensor, observation: Observation, state: RecurrentState, heads: int) -> Self:
+    def empty(
+        cls,
+        steps: int,
+        env_ids: Tensor,
+        observation: Observation,
+        state: RecurrentState,
+        heads: int,
+    ) -> Self:
         """Allocate all memory at once.
 
         Args:
@@ -93,7 +100,10 @@ class Rollout:
         def buffer(*shape: int, dtype: torch.dtype = like.dtype) -> Tensor:
             return torch.zeros(steps, len(env_ids), *shape, dtype=dtype, device=like.device)
 
-        masks = {name: buffer(*mask.shape[1:], dtype=torch.bool) for name, mask in observation.masks.items()}
+        masks = {
+            name: buffer(*mask.shape[1:], dtype=torch.bool)
+            for name, mask in observation.masks.items()
+        }
         privileged = 0 if observation.privileged is None else observation.privileged.shape[1]
         value_type = torch.promote_types(state.h.dtype, torch.float32)
         scalars = ("values", "next_values", "rewards")
@@ -162,12 +172,20 @@ class Rollout:
         """Make every step a row of its own, ``[1, T·E]``, for a policy without memory."""
         steps, envs = self.valid.shape
         flat = self._map_steps(lambda x: x.flatten(0, 1)[None])
-        state = RecurrentState(*(part.new_zeros(steps * envs, part.shape[1]) for part in self.state))
-        return replace(flat, env_ids=single_step_ids(self.env_ids, steps), state=state, starts_inside=False)
+        state = RecurrentState(
+            *(part.new_zeros(steps * envs, part.shape[1]) for part in self.state)
+        )
+        return replace(
+            flat, env_ids=single_step_ids(self.env_ids, steps), state=state, starts_inside=False
+        )
 
     def _map_steps(self, function: Callable[[Tensor], Tensor]) -> "Rollout":
         """Change all tensors that have an entry for each step, alike."""
-        tensors = {name: function(x) for name, x in vars(self).items() if isinstance(x, Tensor) and name != "env_ids"}
+        tensors = {
+            name: function(x)
+            for name, x in vars(self).items()
+            if isinstance(x, Tensor) and name != "env_ids"
+        }
         masks = {name: function(mask) for name, mask in self.masks.items()}
         return replace(self, masks=masks, **tensors)
 
@@ -218,7 +236,9 @@ def collect(
         position = Position.first(env, policy, env.reset(options={"iteration": iteration})[0])
     observation, state, starts = position
     policy.action_spec.check_masks(observation.masks, env.num_envs)
-    rollout = Rollout.empty(steps, env.env_ids, normalizers.see(observation), state, len(policy.heads))
+    rollout = Rollout.empty(
+        steps, env.env_ids, normalizers.see(observation), state, len(policy.heads)
+    )
     valid = torch.ones_like(starts)
     autoreset = env.metadata["autoreset_mode"] is AutoresetMode.SAME_STEP
 
@@ -251,8 +271,12 @@ def collect(
             on_step(StepRecord(t, decision, reward, info))
 
     # V(s') is that of the next step, except where an autoreset put another episode's state there.
-    following = torch.cat((rollout.values[1:], policy.value(normalizers.see(observation), state)[None]))
-    replaced = (rollout.terminated | rollout.truncated) if autoreset else torch.zeros_like(rollout.valid)
+    following = torch.cat(
+        (rollout.values[1:], policy.value(normalizers.see(observation), state)[None])
+    )
+    replaced = (
+        (rollout.terminated | rollout.truncated) if autoreset else torch.zeros_like(rollout.valid)
+    )
     rollout.next_values.copy_(torch.where(replaced, rollout.next_values, following))
     rollout = replace(rollout, starts_inside=autoreset and bool(rollout.starts[1:].any()))
     return rollout, Position(observation, state, starts)

@@ -40,14 +40,22 @@ class ActionSpec:
         if len(self.relevance) != ops or any(len(row) != len(self.heads) for row in self.relevance):
             raise ValueError(f"relevance must have {ops} rows of {len(self.heads)} heads")
         if not all(row[0] for row in self.relevance):
-            raise ValueError(f"head {self.heads[0].name!r} decides relevance, so it is always relevant")
+            raise ValueError(
+                f"head {self.heads[0].name!r} decides relevance, so it is always relevant"
+            )
         if sum(head.described > 0 for head in self.heads) > 1:
             raise ValueError("the choices of more than one head are described")
         for index, head in enumerate(self.heads):
             if index < {"nothing": 0, "op": 1, "slot": 2}[head.mask_given]:
-                raise ValueError(f"head {head.name!r} is number {index}: no {head.mask_given} is chosen before it")
-            if head.mask_given == "slot" and any(row[index] and not row[1] for row in self.relevance):
-                raise ValueError(f"head {head.name!r} is masked by the slot, but some op uses it without a slot")
+                raise ValueError(
+                    f"head {head.name!r} is number {index}: no {head.mask_given} is chosen before it"
+                )
+            if head.mask_given == "slot" and any(
+                row[index] and not row[1] for row in self.relevance
+            ):
+                raise ValueError(
+                    f"head {head.name!r} is masked by the slot, but some op uses it without a slot"
+                )
 
     @classmethod
     def discrete(cls, *sizes: int) -> Self:
@@ -68,7 +76,9 @@ class ActionSpec:
         shapes = {head.name: (envs, *self.mask_shape(k)) for k, head in enumerate(self.heads)}
         for name, mask in masks.items():
             if name not in shapes:
-                raise SimicError(f"mask {name!r}: there is no such head; the heads are {', '.join(shapes)}")
+                raise SimicError(
+                    f"mask {name!r}: there is no such head; the heads are {', '.join(shapes)}"
+                )
             if mask.shape != shapes[name] or mask.dtype != torch.bool:
                 found = f"{str(mask.dtype).removeprefix('torch.')} {list(mask.shape)}"
                 raise SimicError(f"mask {name!r} is {found}: must be bool {list(shapes[name])}")

@@ -23,14 +23,22 @@ def checks(live: bool = False, is_gym: bool | None = None) -> tuple[base.Check, 
         is_gym: only those of runs on a Gymnasium environment, or of runs of growth; None: both.
     """
     excluded = None if is_gym is None else "growth" if is_gym else "gym"
-    return tuple(check for check in base.registered() if (check.live or not live) and check.subject != excluded)
+    return tuple(
+        check
+        for check in base.registered()
+        if (check.live or not live) and check.subject != excluded
+    )
 
 
 def examine(run: RunRecord, name: str) -> Verdict:
     """Run all checks on a run of that name, and write the four lines of its verdict."""
     results = tuple(check.run(run) for check in checks(is_gym=run.params.prepare.is_gym))
-    bare = Verdict(run=name, results=results, summary=Summary(what="", record="", replay="", learning=""))
-    summary = Summary(what=_what(run, bare), record=_record(bare), replay=_replay(bare), learning=_learning(bare))
+    bare = Verdict(
+        run=name, results=results, summary=Summary(what="", record="", replay="", learning="")
+    )
+    summary = Summary(
+        what=_what(run, bare), record=_record(bare), replay=_replay(bare), learning=_learning(bare)
+    )
     return bare.model_copy(update={"summary": summary})
 
 
@@ -55,7 +63,9 @@ def _changed_code(run: RunRecord) -> str:
     if files := run.provenance.origin.changed_files:
         sentences.append(f"The code was changed ({_files(files)}). ")
     if changes := run.provenance.origin.code_changes:
-        sentences.append(f"The code changed in {changes} of {run.provenance.origin.resumes} resumes. ")
+        sentences.append(
+            f"The code changed in {changes} of {run.provenance.origin.resumes} resumes. "
+        )
     if files := run.provenance.code_changed_since:
         sentences.append(f"The code has changed since the run ({_files(files)}). ")
     return "".join(sentences)
@@ -88,7 +98,9 @@ def gym_sentence(evaluation: GymEvaluation) -> str:
     if learned is None:
         return "The learned policy was not evaluated."
     sentence = f"PPO returns {_interval(learned.mean_return, '.4g')} in {evaluation.eval_seeds} fresh episodes"
-    over_random = next((pair.difference for pair in evaluation.comparisons if pair.second == RANDOM), None)
+    over_random = next(
+        (pair.difference for pair in evaluation.comparisons if pair.second == RANDOM), None
+    )
     if over_random is None:
         return f"{sentence}."
     return f"{sentence}, {_difference(over_random, '.4g')} than random actions."
@@ -108,12 +120,16 @@ def _difference(gain: Interval, form: str) -> str:
 def _record(verdict: Verdict) -> str:
     """Say whether the record is sound."""
     results = verdict.of_layer("record")
-    checks = {status: [result.check for result in results if result.status is status] for status in Status}
+    checks = {
+        status: [result.check for result in results if result.status is status] for status in Status
+    }
     if broken := checks[Status.FINDING]:
         return f"The record is not sound: {', '.join(broken)} of {len(results)} checks found differences."
     missing = checks[Status.NOT_EVALUATED]
     unknown = f"; {', '.join(missing)} could not be evaluated" if missing else ""
-    return f"The record is sound: {len(checks[Status.PASS])} of {len(results)} checks hold{unknown}."
+    return (
+        f"The record is sound: {len(checks[Status.PASS])} of {len(results)} checks hold{unknown}."
+    )
 
 
 def _replay(verdict: Verdict) -> str:
@@ -121,7 +137,8 @@ def _replay(verdict: Verdict) -> str:
     words = {Status.PASS: "equal", Status.FINDING: "differs", Status.NOT_EVALUATED: "not possible"}
     parts = {"Z1": "Training", "Z2": "Evaluation"}
     return " ".join(
-        f"{parts[result.check]}: {words[result.status]} ({result.measured})." for result in verdict.of_layer("replay")
+        f"{parts[result.check]}: {words[result.status]} ({result.measured})."
+        for result in verdict.of_layer("replay")
     )
 
 
@@ -132,5 +149,7 @@ def _learning(verdict: Verdict) -> str:
     if not findings:
         passed = [result for result in verdict.of_layer(layer) if result.status is Status.PASS]
         return f"Nothing was found: {len(passed)} of {len(verdict.of_layer(layer))} checks of learning hold."
-    listed = "; ".join(f"{finding.severity}: {finding.title} ({finding.check})" for finding in findings)
+    listed = "; ".join(
+        f"{finding.severity}: {finding.title} ({finding.check})" for finding in findings
+    )
     return f"{len(findings)} finding{'s' * (len(findings) > 1)}, worst first: {listed}."

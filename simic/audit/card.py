@@ -23,7 +23,9 @@ def model_card(run: RunRecord, verdict: Verdict) -> str:
     elif evaluation is None or evaluation.checkpoint_iteration != best.manifest.iteration:
         results = "This policy was not evaluated."
     else:
-        results = _returns(evaluation) if isinstance(evaluation, GymEvaluation) else _scores(evaluation)
+        results = (
+            _returns(evaluation) if isinstance(evaluation, GymEvaluation) else _scores(evaluation)
+        )
     audited = "\n".join(f"- {name}: {sentence}" for name, sentence in verdict.summary.lines.items())
     card = gym_card if run.params.prepare.is_gym else growth_card
     return card(Learned.of(best), best.manifest, run.meta, f"{results}\n\nAudit:\n\n{audited}")
@@ -31,20 +33,29 @@ def model_card(run: RunRecord, verdict: Verdict) -> str:
 
 def _returns(evaluation: GymEvaluation) -> str:
     """Write a table of the returns of everyone that played."""
-    rows = [f"| {name} | {_plain(policy.mean_return)} |" for name, policy in evaluation.policies.items()]
-    head = f"Mean return of {evaluation.eval_seeds} fresh episodes, {percent(CONFIDENCE)} interval.\n"
+    rows = [
+        f"| {name} | {_plain(policy.mean_return)} |" for name, policy in evaluation.policies.items()
+    ]
+    head = (
+        f"Mean return of {evaluation.eval_seeds} fresh episodes, {percent(CONFIDENCE)} interval.\n"
+    )
     return "\n".join([head, "| policy | return |", "|---|--:|", *rows])
 
 
 def _scores(evaluation: Evaluation) -> str:
     """Write a table of every policy's scores on held-out tasks."""
-    parts = ["Test accuracy in points, less the price of parameters where there is one; 95 % intervals over tasks."]
+    parts = [
+        "Test accuracy in points, less the price of parameters where there is one; 95 % intervals over tasks."
+    ]
     for group, standings in evaluation.standings.items():
         rows = [
             f"| {name} | {_plain(policy.score)} | {interval(policy.over_common)} | {policy.params:,.0f} |"
             for name, policy in standings.policies.items()
         ]
-        head = ["| policy | score | over the best common schedule | parameters |", "|---|--:|--:|--:|"]
+        head = [
+            "| policy | score | over the best common schedule | parameters |",
+            "|---|--:|--:|--:|",
+        ]
         parts.append("\n".join([f"{standings.tasks} {GROUPS[group]}:", "", *head, *rows]))
     return "\n\n".join(parts)
 

@@ -22,7 +22,9 @@ ROUNDING = 1e-9  # relative: sums in the order of another version of a library
 def derived_headroom(headroom: HeadroomReport) -> HeadroomReport:
     """Derive the standings of a headroom again from its tables."""
     lengths = {name: derived_headroom(report) for name, report in headroom.others.items()}
-    return headroom.model_copy(update={"standings": endpoints.standings(headroom, {}), "others": lengths})
+    return headroom.model_copy(
+        update={"standings": endpoints.standings(headroom, {}), "others": lengths}
+    )
 
 
 def derived_evaluation(evaluation: Evaluation, headroom: HeadroomReport) -> Evaluation:
@@ -32,13 +34,16 @@ def derived_evaluation(evaluation: Evaluation, headroom: HeadroomReport) -> Eval
     trained = {name: values for name, values in seeds.items() if name not in headroom.policies}
     accuracies = {name: values.test_accuracy_pct for name, values in seeds.items()}
     lengths = {
-        name: result.model_copy(update={"standings": endpoints.standings(headroom.others[name], result.per_seed)})
+        name: result.model_copy(
+            update={"standings": endpoints.standings(headroom.others[name], result.per_seed)}
+        )
         for name, result in evaluation.others.items()
     }
     # Everything else is as it was recorded.
     changes = {
         "policies": {
-            name: summary(values, evaluation.host.params, evaluation.rng_seed) for name, values in seeds.items()
+            name: summary(values, evaluation.host.params, evaluation.rng_seed)
+            for name, values in seeds.items()
         },
         "comparisons": _compare_again(accuracies, evaluation),
         "standings": endpoints.standings(headroom, {**trained, **evaluation.static_final}),
@@ -78,7 +83,10 @@ def derived_gym(evaluation: GymEvaluation) -> GymEvaluation:
     scores = {name: policy.per_seed for name, policy in evaluation.policies.items()}
     returns = {name: values.returns for name, values in scores.items()}
     changes = {
-        "policies": {name: gym_evaluation.summary(values, evaluation.rng_seed) for name, values in scores.items()},
+        "policies": {
+            name: gym_evaluation.summary(values, evaluation.rng_seed)
+            for name, values in scores.items()
+        },
         "comparisons": _compare_again(returns, evaluation),
     }
     return evaluation.model_copy(update=changes)
@@ -88,7 +96,9 @@ def derived_metrics(run: RunRecord) -> dict[str, dict[str, float]]:
     """Derive the numbers of reports/metrics.json and telemetry/metrics.json again, by place."""
     metrics: dict[str, dict[str, float]] = {}
     if run.evaluation is not None and run.headroom is not None:
-        metrics["reports/metrics.json"] = endpoints.metrics(derived_evaluation(run.evaluation, run.headroom))
+        metrics["reports/metrics.json"] = endpoints.metrics(
+            derived_evaluation(run.evaluation, run.headroom)
+        )
     elif run.gym is not None:
         metrics["reports/metrics.json"] = json.loads(gym_evaluation.metrics(derived_gym(run.gym)))
     if len(run.updates):
@@ -100,21 +110,31 @@ def _curves(run: RunRecord) -> Curves:
     """Draw up the learning curves again from the published tables."""
     curves = Curves()
     updates = run.updates
-    episodes = {int(iteration): row for row, iteration in enumerate(run.episodes.column("iteration"))}
+    episodes = {
+        int(iteration): row for row, iteration in enumerate(run.episodes.column("iteration"))
+    }
     for row, iteration in enumerate(updates.column("iteration").tolist()):
         best = updates.column("best_iteration")[row]
         update = UpdateRow(
             iteration=iteration,
             env_steps=int(updates.column("env_steps")[row]),
-            metrics={name: float(updates.column(name)[row]) for name in OF_UPDATES if name in updates},
+            metrics={
+                name: float(updates.column(name)[row]) for name in OF_UPDATES if name in updates
+            },
             validation_accuracy=float(updates.column("validation_accuracy")[row]),
             best_iteration=None if math.isnan(best) else int(best),
             state_chain="",
         )
         # Rows that are missing are found by the checks of the tables.
         if iteration in episodes:
-            columns = {name: run.episodes.column(name) for name in OF_EPISODES.values() if name in run.episodes}
-            curves.append(update, {name: column[episodes[iteration]] for name, column in columns.items()})
+            columns = {
+                name: run.episodes.column(name)
+                for name in OF_EPISODES.values()
+                if name in run.episodes
+            }
+            curves.append(
+                update, {name: column[episodes[iteration]] for name, column in columns.items()}
+            )
     return curves
 
 
@@ -123,7 +143,11 @@ def apart(first: Any, second: Any, place: str = "") -> Iterator[str]:
     if isinstance(first, dict) and isinstance(second, dict):
         for name in sorted(first.keys() | second.keys()):
             yield from apart(first.get(name), second.get(name), f"{place}.{name}".lstrip("."))
-    elif isinstance(first, list | tuple) and isinstance(second, list | tuple) and len(first) == len(second):
+    elif (
+        isinstance(first, list | tuple)
+        and isinstance(second, list | tuple)
+        and len(first) == len(second)
+    ):
         for number, pair in enumerate(zip(first, second, strict=True)):
             yield from apart(*pair, f"{place}.{number}")
     elif isinstance(first, float) and isinstance(second, float):

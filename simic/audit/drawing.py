@@ -20,7 +20,14 @@ from matplotlib.typing import RcKeyType
 from simic.errors import printable
 
 # Okabe and Ito (2008), without yellow, which vanishes on white.
-BLUE, ORANGE, GREEN, RED, PINK, SKY = "#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9"
+BLUE, ORANGE, GREEN, RED, PINK, SKY = (
+    "#0072B2",
+    "#E69F00",
+    "#009E73",
+    "#D55E00",
+    "#CC79A7",
+    "#56B4E9",
+)
 GREY = "#8a8f94"  # 3:1 on white and on the dark page
 INK = "#010203"  # the sentinel; nothing else uses it
 WIDTH_INCHES = 4.5  # as wide as a telephone: its letters keep their size there
@@ -58,7 +65,9 @@ STYLE: dict[RcKeyType, object] = {
 }
 
 
-def new_figure(height_inches: float, heights: Sequence[float] = (1.0,)) -> tuple[Figure, list[Axes]]:
+def new_figure(
+    height_inches: float, heights: Sequence[float] = (1.0,)
+) -> tuple[Figure, list[Axes]]:
     """Make an empty figure of the report's width and its plots, one below the other with these relative heights on
     one x axis.
     """
@@ -97,7 +106,9 @@ def svg_element(rendered: str, name: str, title: str, description: str) -> str:
     """
     text = rendered[rendered.index("<svg") :]
     text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
-    text = re.sub(r"<style[^>]*>.*?</style>", "", text, flags=re.DOTALL)  # the page's stylesheet says it once
+    text = re.sub(
+        r"<style[^>]*>.*?</style>", "", text, flags=re.DOTALL
+    )  # the page's stylesheet says it once
     text = text.replace(INK, "currentColor")
     text = re.sub(r'\bid="', f'id="{name}-', text)
     text = re.sub(r'(href="|url\()#', rf"\1#{name}-", text)

@@ -16,7 +16,19 @@ from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 from simic.audit import drawing
-from simic.audit.drawing import BLUE, GREEN, GREY, INK, ORANGE, PINK, RED, SKY, Panel, legend_below, new_figure
+from simic.audit.drawing import (
+    BLUE,
+    GREEN,
+    GREY,
+    INK,
+    ORANGE,
+    PINK,
+    RED,
+    SKY,
+    Panel,
+    legend_below,
+    new_figure,
+)
 from simic.audit.record import RunRecord
 from simic.errors import printable
 from simic.evaluation.endpoints import ALL_AT_ONCE, COMMON, ORACLE_TASK, PPO, RULES, compared
@@ -115,7 +127,9 @@ def validations(run: RunRecord) -> list[ValidationPoint]:
     if not len(run.updates):
         return []
     best = run.updates.column("best_iteration")[-1]
-    scores = zip(run.updates.column("iteration") + 1, run.updates.column("validation_accuracy"), strict=True)
+    scores = zip(
+        run.updates.column("iteration") + 1, run.updates.column("validation_accuracy"), strict=True
+    )
     return [
         ValidationPoint(int(iterations), float(score), bool(iterations == best))
         for iterations, score in scores
@@ -133,7 +147,8 @@ def _axis(axes: Axes, title: str, x: str, y: str, grid: Literal["x", "y", "both"
 
 def _listed(values: Mapping[str, float | None], form: str) -> str:
     return ", ".join(
-        f"{name} not measured" if value is None else f"{name} {value:{form}}" for name, value in values.items()
+        f"{name} not measured" if value is None else f"{name} {value:{form}}"
+        for name, value in values.items()
     )
 
 
@@ -158,18 +173,37 @@ def _learning(run: RunRecord) -> Drawn | None:
     figure, [plot] = new_figure(3.2)
     plot.fill_between(iterations, low, high, color=BLUE, alpha=0.14, linewidth=0)
     plot.fill_between(iterations, q1, q3, color=BLUE, alpha=0.28, linewidth=0)
-    handles = plot.plot(iterations, mean, color=BLUE, marker="o", markersize=3, label="this run, mean")
+    handles = plot.plot(
+        iterations, mean, color=BLUE, marker="o", markersize=3, label="this run, mean"
+    )
     # What it has to pass.
     floors = _floors(run)
-    for style, (name, value) in zip(("--", "-.", ":", (0, (5, 1, 1, 1, 1, 1))), floors.items(), strict=False):
+    for style, (name, value) in zip(
+        ("--", "-.", ":", (0, (5, 1, 1, 1, 1, 1))), floors.items(), strict=False
+    ):
         label, colour, _ = policy_look(name)
-        handles.append(plot.axhline(value, color=colour, linestyle=style, linewidth=1.3, label=label))
+        handles.append(
+            plot.axhline(value, color=colour, linestyle=style, linewidth=1.3, label=label)
+        )
     # Validations.
     points = validations(run)
-    plot.plot([point.iterations for point in points], [point.score for point in points], "D", color=INK, markersize=5)
+    plot.plot(
+        [point.iterations for point in points],
+        [point.score for point in points],
+        "D",
+        color=INK,
+        markersize=5,
+    )
     for point in points:
         if point.best:
-            plot.plot([point.iterations], [point.score], "o", color=INK, markersize=11, markerfacecolor="none")
+            plot.plot(
+                [point.iterations],
+                [point.score],
+                "o",
+                color=INK,
+                markersize=11,
+                markerfacecolor="none",
+            )
     # Words.
     if is_gym:
         title = "Return per iteration"
@@ -195,9 +229,14 @@ def _floors(run: RunRecord) -> dict[str, float]:
     """List what PPO has to pass: scores on the validation tasks, or without these on the held-out hosts."""
     if run.gym is not None:
         policies = run.gym.policies
-        return {name: policies[name].mean_return.estimate for name in GYM_FLOORS if name in policies}
+        return {
+            name: policies[name].mean_return.estimate for name in GYM_FLOORS if name in policies
+        }
     if run.headroom is not None and run.headroom.validation:
-        return {COMMON if name == "common" else name: value for name, value in run.headroom.validation.items()}
+        return {
+            COMMON if name == "common" else name: value
+            for name, value in run.headroom.validation.items()
+        }
     policies = run.evaluation.policies.items() if run.evaluation else ()
     return {name: policy.val_accuracy_pct for name, policy in policies if name in FLOORS}
 
@@ -229,7 +268,9 @@ def timeline_figure(case: Case) -> Drawn:
         np.array([np.nan if value is None else value for value in values])
         for values in (timeline.live_accuracy_pct, timeline.committed_accuracy_pct)
     )
-    handles += accuracy.plot(steps, live, color=ORANGE, linestyle="--", linewidth=1.4, zorder=3, label="live")
+    handles += accuracy.plot(
+        steps, live, color=ORANGE, linestyle="--", linewidth=1.4, zorder=3, label="live"
+    )
     handles += accuracy.plot(steps, committed, color=BLUE, label="committed")
     _axis(accuracy, "Validation accuracy", "step (host epoch)", "accuracy (points)")
     # Rollbacks, through both plots.
@@ -245,19 +286,29 @@ def timeline_figure(case: Case) -> Drawn:
     for stage, (fill, _, letter) in present.items():
         handles.append(Line2D([], [], color=fill, label=f"{letter} {stage.name.lower()}", **square))
     legend_below(figure, handles, columns=4)
-    decisions = "; ".join(f"step {d.step + 1} {d.op.lower()} slot {d.slot}" for d in timeline.decisions)
-    return Drawn(f"How the host {'won' if case.gain > 0 else 'lost'}", decisions or "No decision.", figure)
+    decisions = "; ".join(
+        f"step {d.step + 1} {d.op.lower()} slot {d.slot}" for d in timeline.decisions
+    )
+    return Drawn(
+        f"How the host {'won' if case.gain > 0 else 'lost'}", decisions or "No decision.", figure
+    )
 
 
 def _lane(plot: Axes, slot: int, start: int, stop: int, timeline: Timeline) -> None:
     """Draw one bar: colour and letter of the stage, and the blueprint where there is one, and room."""
     fill, ink, letter = STAGES[Stage(timeline.stages[start][slot])]
-    plot.add_patch(Rectangle((start + 0.54, slot - 0.28), stop - start - 0.08, 0.56, facecolor=fill, linewidth=0))
+    plot.add_patch(
+        Rectangle(
+            (start + 0.54, slot - 0.28), stop - start - 0.08, 0.56, facecolor=fill, linewidth=0
+        )
+    )
     blueprint = timeline.blueprints[start][slot]
     room = (stop - start) / len(timeline.stages) * LANE_LETTERS
     texts = ([f"{letter} {printable(blueprint)}"] if blueprint is not None else []) + [letter]
     text = next((text for text in texts if len(text) <= room), "")
-    plot.text((start + stop) / 2 + 0.5, slot, text, ha="center", va="center", fontsize=7.5, color=ink)
+    plot.text(
+        (start + stop) / 2 + 0.5, slot, text, ha="center", va="center", fontsize=7.5, color=ink
+    )
 
 
 def _decisions(plot: Axes, timeline: Timeline) -> list[Line2D]:
@@ -268,7 +319,13 @@ def _decisions(plot: Axes, timeline: Timeline) -> list[Line2D]:
         refused = decision.refused_by_gate is not None
         face = "none" if refused else INK
         key = "refused by a gate" if refused else label
-        style = {"marker": marker, "color": INK, "markerfacecolor": face, "markersize": 5, "linestyle": "none"}
+        style = {
+            "marker": marker,
+            "color": INK,
+            "markerfacecolor": face,
+            "markersize": 5,
+            "linestyle": "none",
+        }
         plot.plot([decision.step + 1], [decision.slot - 0.4], clip_on=False, **style)
         handles.setdefault(key, Line2D([], [], label=key, **style))
     return list(handles.values())
@@ -280,10 +337,19 @@ def _decisions(plot: Axes, timeline: Timeline) -> list[Line2D]:
 def _intervals(plot: Axes, rows: Sequence[tuple[str, Interval, str]], form: str) -> None:
     """Draw one row for each name with its interval and colour, from below, and its estimate beside it."""
     for row, (_, score, colour) in enumerate(rows):
-        plot.plot([score.low, score.high], [row, row], color=colour, linewidth=4, solid_capstyle="butt", alpha=0.45)
+        plot.plot(
+            [score.low, score.high],
+            [row, row],
+            color=colour,
+            linewidth=4,
+            solid_capstyle="butt",
+            alpha=0.45,
+        )
         plot.plot([score.estimate], [row], "o", color=colour, markersize=6)
         text = f"{score.estimate:{form}}"
-        plot.annotate(text, (1.0, row), xycoords=("axes fraction", "data"), va="center", fontsize=8.5)
+        plot.annotate(
+            text, (1.0, row), xycoords=("axes fraction", "data"), va="center", fontsize=8.5
+        )
     plot.set_yticks(range(len(rows)), [name for name, *_ in rows])
     plot.set_ylim(-0.6, len(rows) - 0.4)
 
@@ -295,9 +361,13 @@ def _returns(run: RunRecord) -> Drawn | None:
     means = {name: result.mean_return for name, result in run.gym.policies.items()}
     figure, [plot] = new_figure(0.6 + 0.35 * len(means))
     looks = {name: policy_look(name) for name in reversed(means)}
-    _intervals(plot, [(label, means[name], colour) for name, (label, colour, _) in looks.items()], ".4g")
+    _intervals(
+        plot, [(label, means[name], colour) for name, (label, colour, _) in looks.items()], ".4g"
+    )
     _axis(plot, "Mean return", "return", "")
-    returns = ", ".join(f"{name} {x.estimate:.4g} [{x.low:.4g}, {x.high:.4g}]" for name, x in means.items())
+    returns = ", ".join(
+        f"{name} {x.estimate:.4g} [{x.low:.4g}, {x.high:.4g}]" for name, x in means.items()
+    )
     title = f"Return in {run.gym.eval_seeds} fresh episodes"
     return Drawn(title, f"{returns}. Intervals: 95 % over episodes.", figure)
 
@@ -312,14 +382,26 @@ def _result(run: RunRecord) -> Drawn | None:
     figure, axes = new_figure(0.6 + sum(0.35 + 0.24 * rows for rows in heights), heights)
     for plot, (group, of_group) in zip(axes, scores.items(), strict=True):
         placed = sorted(of_group.items(), key=lambda row: row[1].estimate)
-        _intervals(plot, [(name, score, RESULT_COLOURS.get(name, GREY)) for name, score in placed], ".1f")
-        _axis(plot, f"{GROUPS[group].capitalize()} ({run.evaluation.standings[group].tasks})", "", "", grid="x")
+        _intervals(
+            plot, [(name, score, RESULT_COLOURS.get(name, GREY)) for name, score in placed], ".1f"
+        )
+        _axis(
+            plot,
+            f"{GROUPS[group].capitalize()} ({run.evaluation.standings[group].tasks})",
+            "",
+            "",
+            grid="x",
+        )
     axes[-1].set_xlabel("score on test splits (points)")
     sentences = [
         f"{GROUPS[group].capitalize()}: {_listed({name: x.estimate for name, x in of_group.items()}, '.1f')}"
         for group, of_group in scores.items()
     ]
-    return Drawn("PPO beside those it is compared with", f"Intervals: 95 % over tasks. {'. '.join(sentences)}.", figure)
+    return Drawn(
+        "PPO beside those it is compared with",
+        f"Intervals: 95 % over tasks. {'. '.join(sentences)}.",
+        figure,
+    )
 
 
 # --- what is grown, and at what cost -------------------------------------------------------------------------------
@@ -343,18 +425,32 @@ def _grown(run: RunRecord) -> Drawn | None:
         widths = np.array([kind_counts[name] / hosts[kind] for kind, kind_counts in counts.items()])
         plot.barh(range(len(counts)), widths, left=left, color=colour, hatch=hatch, height=0.7)
         left += widths
-        handles.append(Line2D([], [], color=colour, marker="s", linestyle="none", markersize=8, label=printable(name)))
+        handles.append(
+            Line2D(
+                [],
+                [],
+                color=colour,
+                marker="s",
+                linestyle="none",
+                markersize=8,
+                label=printable(name),
+            )
+        )
     plot.set_yticks(range(len(counts)), [printable(kind) for kind in counts])
     plot.set_ylim(len(counts) - 0.5, -0.5)
     _axis(plot, "", "modules kept per host", "", grid="x")
     # Of the whole figure: names of kinds may leave the plot little room.
-    figure.suptitle("What is grown, by kind of task", x=0.02, ha="left", fontsize=9.5, fontweight="bold")
+    figure.suptitle(
+        "What is grown, by kind of task", x=0.02, ha="left", fontsize=9.5, fontweight="bold"
+    )
     legend_below(figure, handles)
     sentences = [
         f"{kind}: {', '.join(f'{name} {count / hosts[kind]:.2f}' for name, count in kind_counts.most_common(3))}"
         for kind, kind_counts in counts.items()
     ]
-    description = f"Modules that the learned policy keeps, mean per held-out host. {'; '.join(sentences)}."
+    description = (
+        f"Modules that the learned policy keeps, mean per held-out host. {'; '.join(sentences)}."
+    )
     return Drawn("What is grown, by kind of task", description, figure)
 
 
@@ -382,10 +478,18 @@ def _cost(run: RunRecord) -> Drawn | None:
     policies = run.evaluation.policies
     largest = max(policy.training_flops for policy in policies.values())
     figure, [plot] = new_figure(2.6 + 0.17 * len(policies) / 2)
-    points = {name: (policy.params, policy.test_accuracy_pct.estimate) for name, policy in policies.items()}
+    points = {
+        name: (policy.params, policy.test_accuracy_pct.estimate)
+        for name, policy in policies.items()
+    }
     # The front below the policies.
     front = pareto_front(points)
-    plot.plot(*zip(*[points[name] for name in front], strict=True), color=GREY, linewidth=1.0, drawstyle="steps-post")
+    plot.plot(
+        *zip(*[points[name] for name in front], strict=True),
+        color=GREY,
+        linewidth=1.0,
+        drawstyle="steps-post",
+    )
     # Each policy with its interval; the area says what training cost.
     handles: list[Line2D] = []
     for name, policy in policies.items():
@@ -393,9 +497,19 @@ def _cost(run: RunRecord) -> Drawn | None:
         label, colour, marker = policy_look(name)
         size = 4.0 + 8.0 * float(np.sqrt(policy.training_flops / largest)) if largest else 7.0
         look: dict[str, Any] = {"color": colour, "marker": marker, "linestyle": "none"}
-        handles.append(Line2D([], [], label=label + (" *" if name in front else ""), markersize=7, **look))
+        handles.append(
+            Line2D([], [], label=label + (" *" if name in front else ""), markersize=7, **look)
+        )
         error = [[interval.estimate - interval.low], [interval.high - interval.estimate]]
-        plot.errorbar(policy.params, interval.estimate, yerr=error, elinewidth=1.2, capsize=2, markersize=size, **look)
+        plot.errorbar(
+            policy.params,
+            interval.estimate,
+            yerr=error,
+            elinewidth=1.2,
+            capsize=2,
+            markersize=size,
+            **look,
+        )
     title = "Score, size and cost (* on the Pareto front)"
     _axis(plot, title, "parameters of the committed network", "test accuracy (points)", grid="both")
     legend_below(figure, handles)
@@ -404,4 +518,8 @@ def _cost(run: RunRecord) -> Drawn | None:
         f"{policy.training_flops:.3g} FLOPs of training"
         for name, policy in policies.items()
     ]
-    return Drawn("Score, size and cost", f"The area of a mark is the cost of training. {'; '.join(sentences)}.", figure)
+    return Drawn(
+        "Score, size and cost",
+        f"The area of a mark is the cost of training. {'; '.join(sentences)}.",
+        figure,
+    )

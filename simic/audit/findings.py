@@ -76,7 +76,9 @@ class Verdict(Frozen):
     def with_status(self, status: Status) -> tuple[Result, ...]:
         """Choose the results of one status, worst first, then by id."""
         chosen = [result for result in self.results if result.status is status]
-        return tuple(sorted(chosen, key=lambda result: (-SEVERITIES.index(result.severity), result.check)))
+        return tuple(
+            sorted(chosen, key=lambda result: (-SEVERITIES.index(result.severity), result.check))
+        )
 
     @property
     def findings(self) -> tuple[Result, ...]:
@@ -103,7 +105,9 @@ class Verdict(Frozen):
         numbers = {
             **self.counts(),
             "not_evaluated": len(self.with_status(Status.NOT_EVALUATED)),
-            "record_sound": int(not any(result.status is Status.FINDING for result in self.of_layer("record"))),
+            "record_sound": int(
+                not any(result.status is Status.FINDING for result in self.of_layer("record"))
+            ),
             "replays_equal": replays.count(Status.PASS),
         }
         return json.dumps(numbers, indent=2) + "\n"
@@ -132,13 +136,17 @@ def read_verdict(reports: Path) -> Verdict:
         ) from None
 
 
-def failing(results: Iterable[Result], fail_on: Literal["never", "critical", "high", "medium"]) -> tuple[Result, ...]:
+def failing(
+    results: Iterable[Result], fail_on: Literal["never", "critical", "high", "medium"]
+) -> tuple[Result, ...]:
     """List the findings for which a run with this ``audit.fail_on`` fails."""
     if fail_on == "never":
         return ()
     limit = SEVERITIES.index(fail_on)
     return tuple(
-        result for result in results if result.status is Status.FINDING and SEVERITIES.index(result.severity) >= limit
+        result
+        for result in results
+        if result.status is Status.FINDING and SEVERITIES.index(result.severity) >= limit
     )
 
 

@@ -41,7 +41,9 @@ SWING_OF_ENTROPY = Limit("swing of entropy", 0.478)
 FROM_UNIFORM = Limit("distance of entropy from its maximum at the end", 0.05, above=False)
 
 # The critic.
-EXPLAINED_VARIANCE = Limit("explained variance kept up", 0.0, above=False)  # Stable-Baselines3: 0 is a constant
+EXPLAINED_VARIANCE = Limit(
+    "explained variance kept up", 0.0, above=False
+)  # Stable-Baselines3: 0 is a constant
 LATE_EXPLAINED_VARIANCE = Limit("explained variance late on", 0.2, above=False)
 
 # Gradients and memory.

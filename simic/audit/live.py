@@ -46,7 +46,9 @@ class LiveAudit(Observer):
         self._updates.append(update)
         self._returns.append(episode["return"])
         updates = Table.from_rows(list(self._updates))
-        episodes = Table({"iteration": updates.column("iteration"), "return": np.stack(self._returns)})
+        episodes = Table(
+            {"iteration": updates.column("iteration"), "return": np.stack(self._returns)}
+        )
         run = RunRecord(self._info.params, updates=updates, steps=self._steps, episodes=episodes)
         self._steps = Table()
         # Each finding once, and again where it has become graver.

@@ -83,7 +83,9 @@ def trace(tree: params.Params, root: Path) -> tuple[Provenance, dict[str, Checkp
     # Checkpoints: whole, and of these params.
     checkpoints: dict[str, Checkpoint] = {}
     # As the trainer computes it (training.resume.RunIdentity).
-    trained = params.digest({"rng_seed": tree.rng_seed, "train": tree.train.model_dump(mode="json")})
+    trained = params.digest(
+        {"rng_seed": tree.rng_seed, "train": tree.train.model_dump(mode="json")}
+    )
     for name in PUBLISHED:
         try:
             checkpoints[name] = checkpoint.read_published(root / "checkpoints", name)
@@ -91,7 +93,9 @@ def trace(tree: params.Params, root: Path) -> tuple[Provenance, dict[str, Checkp
             broken.append(str(error))
             continue
         if checkpoints[name].manifest.params_sha256 != trained:
-            broken.append(f"checkpoints/{name}: was trained with params that differ from params.yaml")
+            broken.append(
+                f"checkpoints/{name}: was trained with params that differ from params.yaml"
+            )
     # What the latest checkpoint and the seals that hold say of the run.
     manifest = next(reversed(checkpoints.values())).manifest if checkpoints else None
     machine = manifest.machine if manifest else None
@@ -100,12 +104,17 @@ def trace(tree: params.Params, root: Path) -> tuple[Provenance, dict[str, Checkp
         params_sha256=manifest.params_sha256 if manifest else None,
         data_sha256=manifest.data_sha256 if manifest else None,
         checkpoint_sha256={
-            name: published.manifest.sha256[checkpoint.STATE_FILE] for name, published in checkpoints.items()
+            name: published.manifest.sha256[checkpoint.STATE_FILE]
+            for name, published in checkpoints.items()
         },
         state_chain=str(manifest.scalars["chain"]) if manifest else None,
         origin=Origin.read(root / "telemetry" / starts.RUN_FILE),
         versions={"python": machine.python, **machine.libraries} if machine else {},
-        hardware={"device": machine.device, "cpu": machine.cpu_capability, "threads": str(machine.threads)}
+        hardware={
+            "device": machine.device,
+            "cpu": machine.cpu_capability,
+            "threads": str(machine.threads),
+        }
         if machine
         else {},
         damaged=tuple(broken),
@@ -113,7 +122,9 @@ def trace(tree: params.Params, root: Path) -> tuple[Provenance, dict[str, Checkp
         code_sha256={stage: params.digest(seal.code) for stage, seal in kept_seals.items()},
         params={key: value for seal in kept_seals.values() for key, value in seal.params.items()},
         code_changed_since=tuple(
-            dict.fromkeys(text.partition(": code ")[2].removesuffix(" has changed since") for text in changed)
+            dict.fromkeys(
+                text.partition(": code ")[2].removesuffix(" has changed since") for text in changed
+            )
         ),
     )
     return provenance, checkpoints

@@ -52,7 +52,11 @@ class Table:
     def below(self, prefix: str) -> dict[str, Array]:
         """Select columns under a prefix, by the rest of their name: ``below("components")``."""
         start = prefix + "."
-        return {name.removeprefix(start): values for name, values in self.columns.items() if name.startswith(start)}
+        return {
+            name.removeprefix(start): values
+            for name, values in self.columns.items()
+            if name.startswith(start)
+        }
 
     def where(self, rows: NDArray[np.bool_]) -> Self:
         """Select the rows for which ``rows`` is True."""
@@ -63,12 +67,18 @@ class Table:
         values = self.columns[name]
         if values.dtype.kind != "f":
             return len(values)
-        return int((~np.isnan(values.reshape(len(values), -1))).any(axis=1).sum()) if len(values) else 0
+        return (
+            int((~np.isnan(values.reshape(len(values), -1))).any(axis=1).sum())
+            if len(values)
+            else 0
+        )
 
     @classmethod
     def from_arrow(cls, table: pa.Table) -> Self:
         """Read a published table without an ``env`` axis."""
-        columns = {name: _array(name, table.column(name).combine_chunks()) for name in table.column_names}
+        columns = {
+            name: _array(name, table.column(name).combine_chunks()) for name in table.column_names
+        }
         return cls({_dotted(name): values for name, values in columns.items()})
 
     @classmethod
@@ -124,7 +134,9 @@ def _array(name: str, column: pa.Array) -> Array:
     while pa.types.is_list(column.type):
         lengths = set(column.value_lengths().to_pylist())
         if len(lengths) > 1:
-            raise SimicError(f"telemetry column {name}: rows have {sorted(lengths)} values; all need the same hosts")
+            raise SimicError(
+                f"telemetry column {name}: rows have {sorted(lengths)} values; all need the same hosts"
+            )
         column = column.flatten()
         shape.append(lengths.pop() if lengths else 0)
     return column.to_numpy(zero_copy_only=False).reshape(shape)  # a null number is NaN
@@ -151,8 +163,12 @@ class RunRecord:
     checkpoints: Mapping[str, Checkpoint] | None = None  # best and latest
     tasks: tuple[TaskMeta, ...] | None = None  # of the bank, in its order
     meta: Meta | None = None  # of the prepared data
-    splits: Mapping[str, Mapping[str, Dataset]] | None = None  # by group of tasks and name of the split
-    metrics: Mapping[str, Mapping[str, float]] | None = None  # the numbers of metrics.json, by place
+    splits: Mapping[str, Mapping[str, Dataset]] | None = (
+        None  # by group of tasks and name of the split
+    )
+    metrics: Mapping[str, Mapping[str, float]] | None = (
+        None  # the numbers of metrics.json, by place
+    )
     replays: tuple[ReplayResult, ...] | None = None
 
     @classmethod
@@ -177,7 +193,11 @@ class RunRecord:
 
     def complete(self, needs: Sequence[str]) -> Self:
         """Leave out updates that lack a number in a needed column."""
-        columns = [self.updates.resolved(need.partition(".")[2]) for need in needs if need.startswith("updates.")]
+        columns = [
+            self.updates.resolved(need.partition(".")[2])
+            for need in needs
+            if need.startswith("updates.")
+        ]
         measured = np.ones(len(self.updates), dtype=bool)
         for name in columns:
             if name in self.updates and self.updates.column(name).dtype.kind == "f":
@@ -230,7 +250,9 @@ def _good_growth(evaluation: Evaluation) -> str:
 def _good_gym(evaluation: GymEvaluation) -> str:
     """Say so where the policy beats chance, and no rule beats it."""
     gains = {
-        pair.second: pair.difference for pair in evaluation.comparisons if pair.second not in (PEER, BLIND, SAMPLED)
+        pair.second: pair.difference
+        for pair in evaluation.comparisons
+        if pair.second not in (PEER, BLIND, SAMPLED)
     }
     chance = gains.get(RANDOM)
     if chance is None or chance.low <= 0 or any(gain.high < 0 for gain in gains.values()):

@@ -45,7 +45,10 @@ class Attempt:
 
 def replay_run(run: RunRecord, files: RunFiles) -> tuple[ReplayResult, ...]:
     """Replay an iteration of training and a sample of the evaluation side by side, each in a fresh process."""
-    parts: dict[Part, Callable[[RunRecord, RunFiles], Attempt]] = {"training": _training, "evaluation": _evaluation}
+    parts: dict[Part, Callable[[RunRecord, RunFiles], Attempt]] = {
+        "training": _training,
+        "evaluation": _evaluation,
+    }
     results: dict[Part, ReplayResult] = {}
     with worker_layout.pool(len(parts), run.params.runtime) as pool:
         # Start both before waiting for the first.
@@ -54,7 +57,9 @@ def replay_run(run: RunRecord, files: RunFiles) -> tuple[ReplayResult, ...]:
             try:
                 attempt = prepare(run, files)
             except SimicError as obstacle:
-                results[part] = ReplayResult(part=part, outcome="not possible", detail=str(obstacle))
+                results[part] = ReplayResult(
+                    part=part, outcome="not possible", detail=str(obstacle)
+                )
             else:
                 started[part] = attempt, pool.submit(attempt.play)
 
@@ -86,16 +91,19 @@ def _compare(part: Part, attempt: Attempt, future: Future[Values]) -> ReplayResu
     if names := differences(attempt.recorded, replayed):
         detail = f"{attempt.subject}: {len(names)} of {len(replayed)} values differ: {', '.join(names[:MOST_NAMED])}"
         return ReplayResult(part=part, outcome="differs", detail=detail, differences=tuple(names))
-    detail = (
-        f"{attempt.subject}: {sum(column.nbytes for column in replayed.values()):,} bytes of {len(replayed)} values"
-    )
+    size = sum(column.nbytes for column in replayed.values())
+    detail = f"{attempt.subject}: {size:,} bytes of {len(replayed)} values"
     return ReplayResult(part=part, outcome="equal", detail=detail)
 
 
 def differences(first: Mapping[str, Array], second: Mapping[str, Array]) -> list[str]:
     """List the names whose values are not byte for byte the same, in order."""
     names = sorted(first.keys() | second.keys())
-    return [name for name in names if name not in first or name not in second or not _equal(first[name], second[name])]
+    return [
+        name
+        for name in names
+        if name not in first or name not in second or not _equal(first[name], second[name])
+    ]
 
 
 def _equal(first: Array, second: Array) -> bool:
@@ -140,7 +148,9 @@ def _training(run: RunRecord, files: RunFiles) -> Attempt:
     manifest = _checkpoint(run, files, "latest").manifest
     iteration = kept_iteration.published(run.params)[-1]
     if any(finding.iteration > iteration for finding in run.found_at_starts("inexact_resume")):
-        raise SimicError("training moved to another machine after the iteration whose state was kept")
+        raise SimicError(
+            "training moved to another machine after the iteration whose state was kept"
+        )
     # Another number of processes than trained, where there are groups to share.
     trained_on = manifest.machine
     groups = -(-run.params.train.envs // trained_on.group)
@@ -174,9 +184,12 @@ def replay_iteration(params: Params, files: RunFiles, iteration: int, manifest: 
     replayed = replay(params, files.prepared, iteration, tensors, manifest)
     steps = Table.of_steps(iteration, replayed.columns.steps)
     values: Values = {f"steps.{name}": column for name, column in steps.columns.items()}
-    values |= {f"episodes.{name}": published(column) for name, column in replayed.columns.episodes.items()}
     values |= {
-        f"update.{name.replace('/', '.')}": np.array([value], dtype=float) for name, value in replayed.metrics.items()
+        f"episodes.{name}": published(column) for name, column in replayed.columns.episodes.items()
+    }
+    values |= {
+        f"update.{name.replace('/', '.')}": np.array([value], dtype=float)
+        for name, value in replayed.metrics.items()
     }
     hashes = {"state before": replayed.state_begun, "state after": replayed.state_ended}
     return values | {name: np.array([digest]) for name, digest in hashes.items()}
@@ -185,12 +198,21 @@ def replay_iteration(params: Params, files: RunFiles, iteration: int, manifest: 
 def _recorded_iteration(run: RunRecord, iteration: int) -> Values:
     """Collect what telemetry has of the iteration; rows that are missing make a difference."""
     update, steps, episodes = (
-        table.where(table.column("iteration") == iteration) for table in (run.updates, run.steps, run.episodes)
+        table.where(table.column("iteration") == iteration)
+        for table in (run.updates, run.steps, run.episodes)
     )
     values: Values = {f"steps.{name}": column for name, column in steps.columns.items()}
-    values |= {f"episodes.{name}": column.reshape(-1) for name, column in episodes.columns.items() if column.ndim > 1}
+    values |= {
+        f"episodes.{name}": column.reshape(-1)
+        for name, column in episodes.columns.items()
+        if column.ndim > 1
+    }
     about = UpdateRow.model_fields  # beside the metrics
-    values |= {f"update.{name}": column.astype(float) for name, column in update.columns.items() if name not in about}
+    values |= {
+        f"update.{name}": column.astype(float)
+        for name, column in update.columns.items()
+        if name not in about
+    }
     hashes = {"state before": "state_begun", "state after": "state_ended"}
     return values | {name: update.column(column).astype(str) for name, column in hashes.items()}
 
@@ -206,19 +228,25 @@ def _evaluation(run: RunRecord, files: RunFiles) -> Attempt:
     _checkpoint(run, files, run.params.evaluate.checkpoint)
     # A hash chooses.
     iteration = kept_iteration.published(run.params)[-1]
-    sample = int(rng.bits(rng.key(run.params.rng_seed, rng.Purpose.KEPT_ITERATION, iteration), (1,)))
+    sample = int(
+        rng.bits(rng.key(run.params.rng_seed, rng.Purpose.KEPT_ITERATION, iteration), (1,))
+    )
     params = _as_recorded(run.params, evaluation.machine, processes=1)
     if run.gym is not None:
         seeds = replay_evaluation.chosen_episodes(params, sample)
         return Attempt(
-            play=partial(replay_evaluation.replay_episodes, params, files, evaluation.machine, seeds),
+            play=partial(
+                replay_evaluation.replay_episodes, params, files, evaluation.machine, seeds
+            ),
             recorded=replay_evaluation.recorded_episodes(run.gym, params.evaluate.policies, seeds),
             subject=f"{len(seeds)} episodes of each policy in one process",
         )
     assert run.evaluation is not None  # the other kind of run
     population = replay_evaluation.choose_population(params, run.evaluation, sample)
     if population is None:
-        raise SimicError("the blind policy saw the mean of hosts that were shared out to several groups")
+        raise SimicError(
+            "the blind policy saw the mean of hosts that were shared out to several groups"
+        )
     return Attempt(
         play=partial(replay_evaluation.replay_hosts, params, files, evaluation.machine, population),
         recorded=replay_evaluation.recorded_hosts(run.evaluation, population),

@@ -50,13 +50,17 @@ class RunFiles:
     checkpoints: Path
 
 
-def _learned(params: Params, files: RunFiles, evaluated_on: Machine, device: torch.device) -> Learned:
+def _learned(
+    params: Params, files: RunFiles, evaluated_on: Machine, device: torch.device
+) -> Learned:
     """Read the published weights; SimicError where this machine is not the one that evaluated them."""
     present = machine.describe(params.runtime, device, evaluated_on.group)
     if changes := evaluated_on.differences(present):
         listed = ", ".join(f"{name} {text}" for name, text in changes.items())
         raise SimicError(f"evaluated on another machine: {listed}")
-    return Learned.of(checkpoint.read_published(files.checkpoints, params.evaluate.checkpoint), device)
+    return Learned.of(
+        checkpoint.read_published(files.checkpoints, params.evaluate.checkpoint), device
+    )
 
 
 # --- growth ----------------------------------------------------------------------------------------------------------
@@ -136,7 +140,9 @@ class InGroup:
                 continue
             # The bits of a product depend on how many rows it has, so a present host stands in for each absent one.
             every = range(place * hosts, (place + 1) * hosts)
-            stand_ins = torch.tensor([(row if row in rows else rows.start) - start for row in every])
+            stand_ins = torch.tensor(
+                [(row if row in rows else rows.start) - start for row in every]
+            )
             present = slice(rows.start - every.start, rows.stop - every.start)
             decisions.append(of_rows(actor.act(of_rows(situation, stand_ins)), present))
         decided = sum(len(decision.op) for decision in decisions)
@@ -145,7 +151,9 @@ class InGroup:
         return Action(*(torch.cat(head) for head in zip(*decisions, strict=True)))
 
 
-def replay_hosts(params: Params, files: RunFiles, evaluated_on: Machine, population: ReplayedHosts) -> Values:
+def replay_hosts(
+    params: Params, files: RunFiles, evaluated_on: Machine, population: ReplayedHosts
+) -> Values:
     """Play the hosts of a group again.
 
     Args:
@@ -162,7 +170,12 @@ def replay_hosts(params: Params, files: RunFiles, evaluated_on: Machine, populat
     held_out = load_held_out(files.prepared, device)
     rows = population.rows
     env = open_env(
-        params.train, params.rng_seed, params.runtime, (held_out.train, held_out.val), torch.arange(len(rows)), device
+        params.train,
+        params.rng_seed,
+        params.runtime,
+        (held_out.train, held_out.val),
+        torch.arange(len(rows)),
+        device,
     )
     turns: list[Turn] = []
 
@@ -238,22 +251,30 @@ def replay_episodes(params: Params, files: RunFiles, evaluated_on: Machine, seed
     values: Values = {}
     for name in params.evaluate.policies:
         episodes = _play(
-            params, seeds, lambda env, name=name: gym_evaluation.trained(learned, env, name, params.rng_seed)
+            params,
+            seeds,
+            lambda env, name=name: gym_evaluation.trained(learned, env, name, params.rng_seed),
         )
         values[f"{name}.returns"] = np.array(episodes.returns)
         values[f"{name}.lengths"] = np.array(episodes.lengths)
         values[f"{name}.actions"] = _joined(
-            gym_evaluation.as_text(episodes.actions)[: max(0, gym_evaluation.RECORDED - seeds.start)]
+            gym_evaluation.as_text(episodes.actions)[
+                : max(0, gym_evaluation.RECORDED - seeds.start)
+            ]
         )
     return values
 
 
 def _play(params: Params, seeds: range, player: Callable[[AnyGym], Decide]) -> PlayedEpisodes:
-    with closing(open_gym(params.prepare.gym, params.rng_seed, torch.tensor(seeds), EVALUATION)) as env:
+    with closing(
+        open_gym(params.prepare.gym, params.rng_seed, torch.tensor(seeds), EVALUATION)
+    ) as env:
         return play_gym(env, player(env))
 
 
-def recorded_episodes(evaluation: gym_evaluation.GymEvaluation, names: Sequence[str], seeds: range) -> Values:
+def recorded_episodes(
+    evaluation: gym_evaluation.GymEvaluation, names: Sequence[str], seeds: range
+) -> Values:
     """Collect what evaluation.json has of these evaluation seeds; what is missing there makes a difference."""
     values: Values = {}
     for name in names:
@@ -261,7 +282,9 @@ def recorded_episodes(evaluation: gym_evaluation.GymEvaluation, names: Sequence[
             scores = evaluation.policies[name].per_seed
             values[f"{name}.returns"] = np.array(scores.returns[seeds.start : seeds.stop])
             values[f"{name}.lengths"] = np.array(scores.lengths[seeds.start : seeds.stop])
-        values[f"{name}.actions"] = _joined(evaluation.actions.get(name, ())[seeds.start : seeds.stop])
+        values[f"{name}.actions"] = _joined(
+            evaluation.actions.get(name, ())[seeds.start : seeds.stop]
+        )
     return values
 
 
@@ -286,7 +309,11 @@ def environment_repeats(params: Params, files: RunFiles) -> bool:
 
         return observations, actions, _play(params, seeds, watched).returns
 
-    observations, actions, returns = watch(lambda env: gym_evaluation.trained(learned, env, LEARNED, params.rng_seed))
+    observations, actions, returns = watch(
+        lambda env: gym_evaluation.trained(learned, env, LEARNED, params.rng_seed)
+    )
     # The same actions again, the final one where an episode has become longer.
-    repetition = watch(lambda env: lambda observation, starts, step: actions[min(step, len(actions) - 1)])
+    repetition = watch(
+        lambda env: lambda observation, starts, step: actions[min(step, len(actions) - 1)]
+    )
     return repetition[0] == observations and repetition[2] == returns

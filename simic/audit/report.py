@@ -28,7 +28,11 @@ from simic.evaluation.result import LEARNED, Evaluation
 from simic.params import Params
 
 UNNAMED = "not recorded"
-SHORT_GROUPS = GROUPS | {"held_out": "known kinds", "held_out_kinds": "new kinds", "outside": "outside the suite"}
+SHORT_GROUPS = GROUPS | {
+    "held_out": "known kinds",
+    "held_out_kinds": "new kinds",
+    "outside": "outside the suite",
+}
 
 
 def write_report(run: RunRecord, folder: Path) -> Verdict:
@@ -60,10 +64,14 @@ def write(run: RunRecord, verdict: Verdict, folder: Path) -> None:
     }
     try:
         durable.replace_files({folder / name: text.encode() for name, text in files.items()})
-        for stray in {*(folder / "figures").glob("*.svg")} - {folder / name for name in files}:  # of an earlier run
+        for stray in {*(folder / "figures").glob("*.svg")} - {
+            folder / name for name in files
+        }:  # of an earlier run
             stray.unlink()
     except OSError as error:
-        raise SimicError(f"{folder}: cannot be written: {error.strerror}; earlier reports are kept") from None
+        raise SimicError(
+            f"{folder}: cannot be written: {error.strerror}; earlier reports are kept"
+        ) from None
 
 
 def html(run: RunRecord, verdict: Verdict, panels: Sequence[Panel]) -> str:
@@ -71,13 +79,26 @@ def html(run: RunRecord, verdict: Verdict, panels: Sequence[Panel]) -> str:
     templates = _templates(_for_html)
     style = templates.get_template("report.css").render().strip()
     digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
-    shown = {"style": Markup(style), "style_sha256": digest, "panels": {panel.name: panel for panel in panels}}
-    return templates.get_template("report.html").render(**_content(run, verdict), **shown).rstrip() + "\n"
+    shown = {
+        "style": Markup(style),
+        "style_sha256": digest,
+        "panels": {panel.name: panel for panel in panels},
+    }
+    return (
+        templates.get_template("report.html").render(**_content(run, verdict), **shown).rstrip()
+        + "\n"
+    )
 
 
 def markdown(run: RunRecord, verdict: Verdict) -> str:
     """Render the report as Markdown, without figures."""
-    return _templates(_for_markdown).get_template("report.md").render(**_content(run, verdict)).rstrip() + "\n"
+    return (
+        _templates(_for_markdown)
+        .get_template("report.md")
+        .render(**_content(run, verdict))
+        .rstrip()
+        + "\n"
+    )
 
 
 def _templates(finalize: Any) -> Environment:
@@ -118,7 +139,9 @@ def _content(run: RunRecord, verdict: Verdict) -> dict[str, object]:
     """Gather what the templates show; results are withheld where the record does not hold."""
     sound = not verdict.unsound
     evaluation = run.evaluation if sound else None
-    nothing = "The policy was not evaluated." if sound else "Withheld, since the record does not hold."
+    nothing = (
+        "The policy was not evaluated." if sound else "Withheld, since the record does not hold."
+    )
     evaluated = evaluation.policies.keys() if evaluation else set[str]()
     return {
         "verdict": verdict,
@@ -128,7 +151,9 @@ def _content(run: RunRecord, verdict: Verdict) -> dict[str, object]:
         # Checks.
         "findings": verdict.findings,
         "unevaluated": verdict.with_status(Status.NOT_EVALUATED),
-        "passed": [result for result in verdict.with_status(Status.PASS) if result.layer == "learning"],
+        "passed": [
+            result for result in verdict.with_status(Status.PASS) if result.layer == "learning"
+        ],
         "record": verdict.of_layer("record") + verdict.of_layer("replay"),
         "live_findings": _rows(run.live_findings),
         "validations": figures.validations(run),
@@ -161,7 +186,9 @@ def _outcome(run: RunRecord, verdict: Verdict) -> str:
     if verdict.unsound or (run.gym is None and run.evaluation is None):
         return "withheld"
     if run.gym is not None:
-        over = next((pair.difference for pair in run.gym.comparisons if pair.second == RANDOM), None)
+        over = next(
+            (pair.difference for pair in run.gym.comparisons if pair.second == RANDOM), None
+        )
     else:
         assert run.evaluation is not None  # the other kind of run
         learned = next(iter(run.evaluation.standings.values())).policies.get(LEARNED)
@@ -179,7 +206,12 @@ def _by_length(evaluation: Evaluation) -> list[dict[str, object]]:
     rows: list[dict[str, object]] = []
     for epochs, standings in sorted(lengths, key=lambda length: length[0]):
         for group, of_group in standings.items():
-            names = {"learned": LEARNED, "rule": of_group.rule, "common": COMMON, "oracle": ORACLE_TASK}
+            names = {
+                "learned": LEARNED,
+                "rule": of_group.rule,
+                "common": COMMON,
+                "oracle": ORACLE_TASK,
+            }
             scores = {column: of_group.policies.get(name or "") for column, name in names.items()}
             if scores["learned"] is not None:
                 rows.append({"epochs": epochs, "group": group, "tasks": of_group.tasks, **scores})
@@ -190,7 +222,9 @@ def interval(value: Interval | None, form: str = "{:.2f}", unit: float = 1.0) ->
     """Format an interval: ``75.10 [74.20, 76.00]``, multiplied by ``unit``."""
     if value is None:
         return Markup("–")
-    estimate, low, high = (form.format(unit * number) for number in (value.estimate, value.low, value.high))
+    estimate, low, high = (
+        form.format(unit * number) for number in (value.estimate, value.low, value.high)
+    )
     return Markup(f"{estimate} [{low}, {high}]")
 
 
@@ -212,7 +246,11 @@ def cell(value: object) -> str:
 
 def _sealed(provenance: Provenance | None) -> Params | None:
     """Read the params that the stages sealed; None where they are not valid."""
-    parts = {} if provenance is None else {key: value for key, value in provenance.params.items() if "." not in key}
+    parts = (
+        {}
+        if provenance is None
+        else {key: value for key, value in provenance.params.items() if "." not in key}
+    )
     try:
         return Params.model_validate(parts) if parts else None
     except ValidationError:  # a seal that was edited, which X6 says
@@ -246,10 +284,16 @@ def provenance_rows(run: RunRecord) -> list[tuple[str, str]]:
         "code revision": origin.code_revision,
         "changed files": ", ".join(origin.changed_files) or "none",
         "changed since": ", ".join(provenance.code_changed_since) or "nothing",
-        **{f"code and extensions of {stage} sha256": digest for stage, digest in provenance.code_sha256.items()},
+        **{
+            f"code and extensions of {stage} sha256": digest
+            for stage, digest in provenance.code_sha256.items()
+        },
         "params sha256": provenance.params_sha256,
         "data sha256": provenance.data_sha256,
-        **{f"checkpoint {name} sha256": digest for name, digest in provenance.checkpoint_sha256.items()},
+        **{
+            f"checkpoint {name} sha256": digest
+            for name, digest in provenance.checkpoint_sha256.items()
+        },
         "hash chain of the training state, last link": provenance.state_chain,
         **provenance.versions,
         **provenance.hardware,

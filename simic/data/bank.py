@@ -80,7 +80,9 @@ def standardise(
         scaled = (x - mean) / std
         images = (scaled if scaled.ndim == 4 else scaled[:, None, None]).contiguous()
         # Half the bytes on disk; five deviations are enough for any rule.
-        arrays[f"x_{split}"] = images.clamp(-CLIP_DEVIATIONS, CLIP_DEVIATIONS).half() if table else images
+        arrays[f"x_{split}"] = (
+            images.clamp(-CLIP_DEVIATIONS, CLIP_DEVIATIONS).half() if table else images
+        )
         arrays[f"y_{split}"] = y.to(torch.uint8) if table else y
     return arrays, mean.flatten().tolist(), std.flatten().tolist()
 

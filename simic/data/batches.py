@@ -149,7 +149,9 @@ def load_split(
         SimicError: for "test" and for damaged files.
     """
     if split not in ("train", "val"):
-        raise SimicError(f"split {split!r}: must be 'train' or 'val'; the test split is opened by evaluation alone")
+        raise SimicError(
+            f"split {split!r}: must be 'train' or 'val'; the test split is opened by evaluation alone"
+        )
     meta = read_meta(prepared_dir)
     arrays = _arrays(prepared_dir / TRAINVAL_FILE, meta)
     return _dataset(arrays, split, meta.classes, meta.tasks, device)
@@ -184,14 +186,18 @@ def load_held_out(prepared_dir: Path, device: torch.device | str = "cpu") -> Hel
 
     def record(tasks: list[TaskMeta], suffix: str = "") -> HeldOut:
         train, val, test = [
-            _dataset(arrays, split + suffix, meta.classes, tasks, device) for split in ("train", "val", "test")
+            _dataset(arrays, split + suffix, meta.classes, tasks, device)
+            for split in ("train", "val", "test")
         ]
         return HeldOut(tasks, train, val, test)
 
     # Tasks from outside the suite have widths of their own, and a record for each.
     outside = [task for task in tasks if task.group == "outside"]
     widths = sorted({len(task.mean) for task in outside})
-    by_width = [record([task for task in outside if len(task.mean) == width], f"/{width}") for width in widths]
+    by_width = [
+        record([task for task in outside if len(task.mean) == width], f"/{width}")
+        for width in widths
+    ]
     return replace(
         record([task for task in tasks if task.group != "outside"]),
         outside=tuple(by_width),
@@ -208,7 +214,11 @@ def _dataset(
     x = arrays[f"x_{split}"].to(device)
     y = arrays[f"y_{split}"].to(device)
     # Tasks say how many classes they have where that is not the same for all.
-    counts = tuple(task.classes for task in tasks) if len(tasks) > 1 or tasks[0].classes < classes else ()
+    counts = (
+        tuple(task.classes for task in tasks)
+        if len(tasks) > 1 or tasks[0].classes < classes
+        else ()
+    )
     # Bytes are kept as bytes on disk: an eighth of the size.
     return Dataset(
         x.float() if x.is_floating_point() else x.long(),
@@ -228,7 +238,9 @@ def _arrays(path: Path, meta: Meta) -> dict[str, Tensor]:
 def _verified(path: Path, meta: Meta) -> bytes:
     content = read_file(path, machine_bytes(), MISSING)
     if durable.sha256_of(content) != meta.sha256.get(path.name):
-        raise SimicError(f"{path}: damaged (its sha256 is not the one in {META_FILE}); run simic prepare again")
+        raise SimicError(
+            f"{path}: damaged (its sha256 is not the one in {META_FILE}); run simic prepare again"
+        )
     return content
 
 
@@ -239,10 +251,14 @@ def read_meta(prepared_dir: Path) -> Meta:
         content = durable.checked(read_file(path, machine_bytes(), MISSING))
         # First: what another version wrote may have other keys.
         if (version := content.get("schema_version")) != SCHEMA_VERSION:
-            raise SimicError(f"{path}: schema version {version}, this one reads {SCHEMA_VERSION}: run simic prepare")
+            raise SimicError(
+                f"{path}: schema version {version}, this one reads {SCHEMA_VERSION}: run simic prepare"
+            )
         return Meta.model_validate(content)
     except ValueError as error:
-        raise SimicError(f"{path}: damaged: {str(error).splitlines()[0]}; run simic prepare again") from None
+        raise SimicError(
+            f"{path}: damaged: {str(error).splitlines()[0]}; run simic prepare again"
+        ) from None
 
 
 def data_hash(prepared_dir: Path) -> str:
@@ -294,7 +310,9 @@ def epoch_order(
         device=env_ids.device,
     )
     size = batches * batch_size
-    return _pass(stream, samples)[..., part * size : (part + 1) * size].reshape(-1, batches, batch_size)
+    return _pass(stream, samples)[..., part * size : (part + 1) * size].reshape(
+        -1, batches, batch_size
+    )
 
 
 # Streams, number of samples and their permutations, of the last call.

@@ -88,7 +88,10 @@ def write_bank(
             split_fractions=fractions,
             split_rng_seed=rng_seed,
             tasks=bank.tasks,
-            sha256={name: durable.sha256(folder / name) for name in (TRAINVAL_FILE, TEST_FILE, HELD_OUT_FILE)},
+            sha256={
+                name: durable.sha256(folder / name)
+                for name in (TRAINVAL_FILE, TEST_FILE, HELD_OUT_FILE)
+            },
         )
         durable.write_synced(folder / META_FILE, meta.to_json())
 
@@ -122,7 +125,9 @@ def data_set_bank(params: Prepare, rng_seed: int, data_dir: Path) -> Bank:
 def subsample(source: Source, samples: int, rng_seed: int) -> Source:
     """Choose so many samples in their order, of each class its share (largest remainders first, then lower labels)."""
     if samples > len(source):
-        raise SimicError(f"prepare.samples = {samples}: must be at most {len(source)}, all that {source.name} has")
+        raise SimicError(
+            f"prepare.samples = {samples}: must be at most {len(source)}, all that {source.name} has"
+        )
     counts = torch.bincount(source.y)
     # Each class gets its share, rounded down; the largest remainders get one more.
     quota = counts * samples // len(source)
@@ -150,7 +155,9 @@ def split_indices(source: Source, fractions: Split, rng_seed: int) -> dict[str, 
             names,
             equal_rows(source.x.numpy()),
         )
-    parts = {split: torch.nonzero(source.part == number).flatten() for number, split in enumerate(SPLITS)}
+    parts = {
+        split: torch.nonzero(source.part == number).flatten() for number, split in enumerate(SPLITS)
+    }
     for split, rows in parts.items():
         if len(rows) < MIN_SEQUENCES:
             raise SimicError(
@@ -203,9 +210,14 @@ def stratified_split(
         for number, rows in enumerate(parts.values()):
             rows.append(units[place == number])
     # Copies go where the first of them went.
-    splits = {split: torch.isin(firsts, torch.cat(units)).nonzero().flatten() for split, units in parts.items()}
+    splits = {
+        split: torch.isin(firsts, torch.cat(units)).nonzero().flatten()
+        for split, units in parts.items()
+    }
     if empty := [split for split, rows in splits.items() if not len(rows)]:
-        raise SimicError(f"{name}: {len(y)} sample(s): too few, the {empty[0]} split would be empty; bring more")
+        raise SimicError(
+            f"{name}: {len(y)} sample(s): too few, the {empty[0]} split would be empty; bring more"
+        )
     return splits
 
 

@@ -48,7 +48,9 @@ SITES = {
     "cifar10": Site(
         "https://www.cs.toronto.edu/~kriz/",
         # md5, as the authors publish it: c32a1d4ab5d03f1284b67883e8d87530
-        {"cifar-10-binary.tar.gz": "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd"},
+        {
+            "cifar-10-binary.tar.gz": "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd"
+        },
         "none stated (A. Krizhevsky, Learning Multiple Layers of Features from Tiny Images, 2009)",
     ),
 }
@@ -111,11 +113,15 @@ def read_mnist(data_dir: Path) -> Source:
         y = read_idx(paths[1], 1)
         # The files of a part must fit each other, and all parts must have one shape.
         if len(x) != len(y):
-            raise SimicError(f"{paths[1]}: {len(y)} labels for the {len(x)} images of {paths[0].name}")
+            raise SimicError(
+                f"{paths[1]}: {len(y)} labels for the {len(x)} images of {paths[0].name}"
+            )
         if y.max() >= CLASSES:
             raise SimicError(f"{paths[1]}: label {y.max()}: must be 0…{CLASSES - 1}")
         if images and x.shape[1:] != images[0].shape[1:]:
-            raise SimicError(f"{paths[0]}: images of {x.shape[1:]} pixels, the others have {images[0].shape[1:]}")
+            raise SimicError(
+                f"{paths[0]}: images of {x.shape[1:]} pixels, the others have {images[0].shape[1:]}"
+            )
         images.append(x)
         labels.append(y)
         for array in (x, y):
@@ -135,11 +141,17 @@ def read_idx(path: Path, dimensions: int) -> np.ndarray:
     content = read_file(path)
     magic = bytes((0, 0, 8, dimensions))
     try:
-        with gzip.open(io.BytesIO(content)) if content.startswith(b"\x1f\x8b") else io.BytesIO(content) as file:
+        with (
+            gzip.open(io.BytesIO(content))
+            if content.startswith(b"\x1f\x8b")
+            else io.BytesIO(content) as file
+        ):
             # The header says what the values are, and how many.
             header = file.read(4 + 4 * dimensions)
             if len(header) < 4 + 4 * dimensions or header[:4] != magic:
-                raise SimicError(f"{path}: starts with {header.hex()}, not {magic.hex()} and {dimensions} dimensions")
+                raise SimicError(
+                    f"{path}: starts with {header.hex()}, not {magic.hex()} and {dimensions} dimensions"
+                )
             shape = struct.unpack(f">{dimensions}I", header[4:])
             size = math.prod(shape)
             refuse_too_much(
@@ -154,7 +166,9 @@ def read_idx(path: Path, dimensions: int) -> np.ndarray:
     # The values must be as many as the header says.
     if not 0 < size == len(values):
         more = "more" if len(values) > size else f"{len(values)}"
-        raise SimicError(f"{path}: dimensions {list(shape)} need {size} bytes, more than none; there are {more}")
+        raise SimicError(
+            f"{path}: dimensions {list(shape)} need {size} bytes, more than none; there are {more}"
+        )
     return np.frombuffer(values, dtype=np.uint8).reshape(shape)
 
 
@@ -212,7 +226,9 @@ def _from_archive(path: Path) -> list[tuple[str, bytes]]:
 def read_batch(name: str, content: bytes) -> tuple[np.ndarray, np.ndarray]:
     """Parse images ``[n, 3, 32, 32]`` uint8 and labels ``[n]`` int64 of one batch; SimicError naming it."""
     if not content or len(content) % RECORD:
-        raise SimicError(f"{name}: {len(content)} bytes: a batch of CIFAR-10 is records of {RECORD}")
+        raise SimicError(
+            f"{name}: {len(content)} bytes: a batch of CIFAR-10 is records of {RECORD}"
+        )
     # A record is a label and the three colours of an image, row by row.
     records = np.frombuffer(content, dtype=np.uint8).reshape(-1, RECORD)
     labels = records[:, 0].astype(np.int64)

@@ -29,7 +29,11 @@ class InputColumn(BaseModel):
     @property
     def codes(self) -> list[float]:
         """List the codes that have features: places among the levels, and NaN for a missing value."""
-        places = [] if self.levels is None else [float(place) for place in range(len(self.levels) + self.other)]
+        places = (
+            []
+            if self.levels is None
+            else [float(place) for place in range(len(self.levels) + self.other)]
+        )
         return places + [torch.nan] * self.missing
 
 
@@ -87,7 +91,9 @@ class InputEncoder(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         if self.layout == "table":
             return self.standardise(self.features(x))[:, None, None]
-        return self.standardise(x[:, None] if self.layout == "hw" else x.permute(TO_CHANNELS_FIRST[self.layout]))
+        return self.standardise(
+            x[:, None] if self.layout == "hw" else x.permute(TO_CHANNELS_FIRST[self.layout])
+        )
 
     def features(self, x: Tensor) -> Tensor:
         """Turn rows ``[B, columns]`` into float64 features ``[B, D]``; a number that is missing stays NaN."""

@@ -29,7 +29,9 @@ PARTS = 3
 COPIES = 2
 # The diabetes target is cut into bands of equally many rows, of which 2 or 3 classes are made.
 BANDS = 6
-TEXT_EXAMPLE = "https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt"
+TEXT_EXAMPLE = (
+    "https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt"
+)
 # Data sets that come with scikit-learn, and their licences.
 BUNDLED = {
     "digits": "CC BY 4.0 (E. Alpaydin, C. Kaynak, UCI Machine Learning Repository 1998, doi 10.24432/C50P49)",
@@ -125,9 +127,13 @@ def npz_arrays(path: Path, content: bytes, allowed: Sequence[str]) -> dict[str, 
             return {name.lower(): archive[name] for name in names}
     except SimicError:
         raise
-    except Exception as error:  # damaged bytes end in errors of many kinds of zipfile, its packers and numpy
+    except (
+        Exception
+    ) as error:  # damaged bytes end in errors of many kinds of zipfile, its packers and numpy
         reason = " ".join(str(error).split()) or type(error).__name__
-        raise SimicError(f"{path}: damaged, or not an .npz file of plain arrays: {reason}") from error
+        raise SimicError(
+            f"{path}: damaged, or not an .npz file of plain arrays: {reason}"
+        ) from error
 
 
 def read_text(data_dir: Path, params: Prepare, rng_seed: int) -> Source:
@@ -146,7 +152,9 @@ def read_text(data_dir: Path, params: Prepare, rng_seed: int) -> Source:
     try:
         content.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise SimicError(f"{path}: not UTF-8 text: byte {error.start} is 0x{content[error.start]:02x}") from None
+        raise SimicError(
+            f"{path}: not UTF-8 text: byte {error.start} is 0x{content[error.start]:02x}"
+        ) from None
     # How many windows each part has; it needs one byte more than their inputs.
     length = params.context
     available = max(0, (len(content) - PARTS) // length)
@@ -157,7 +165,11 @@ def read_text(data_dir: Path, params: Prepare, rng_seed: int) -> Source:
     if windows > available or min(sizes) < 1:
         raise SimicError(
             f"{path}: {len(content)} bytes make {available} windows of prepare.context = {length}: "
-            + (f"prepare.samples asks for {windows}" if windows > available else f"too few to split as {sizes}")
+            + (
+                f"prepare.samples asks for {windows}"
+                if windows > available
+                else f"too few to split as {sizes}"
+            )
         )
     # Which piece of the text.
     span = windows * length + PARTS
@@ -241,9 +253,13 @@ def checked(name: str, x: np.ndarray, y: np.ndarray) -> tuple[Tensor, Tensor]:
     """
     # Types and shapes.
     if x.dtype.kind not in "fiub" or x.ndim not in (2, 4) or x.size == 0:
-        raise SimicError(f"{name}: x is {x.dtype} {list(x.shape)}: must be numbers [N, D], [N, H, W] or [N, C, H, W]")
+        raise SimicError(
+            f"{name}: x is {x.dtype} {list(x.shape)}: must be numbers [N, D], [N, H, W] or [N, C, H, W]"
+        )
     if y.dtype.kind not in "iu" or y.shape != x.shape[:1]:
-        raise SimicError(f"{name}: y is {y.dtype} {list(y.shape)}: must be integers [{x.shape[0]}], one per sample")
+        raise SimicError(
+            f"{name}: y is {y.dtype} {list(y.shape)}: must be integers [{x.shape[0]}], one per sample"
+        )
     # Labels 0 to classes - 1, each of them present.
     targets = torch.from_numpy(y.astype(np.int64))
     if y.min() < 0 or y.max() >= len(y):
@@ -251,7 +267,9 @@ def checked(name: str, x: np.ndarray, y: np.ndarray) -> tuple[Tensor, Tensor]:
     absent = torch.nonzero(torch.bincount(targets) == 0)
     if len(absent) or y.max() == 0:
         problem = f"no sample has label {int(absent[0])}" if len(absent) else "every label is 0"
-        raise SimicError(f"{name}: {problem}: labels must be 0…classes-1 with at least two classes, each present")
+        raise SimicError(
+            f"{name}: {problem}: labels must be 0…classes-1 with at least two classes, each present"
+        )
     # Values. Bytes stay bytes: a fourth of the size.
     if x.dtype == np.uint8:
         return torch.from_numpy(np.array(x, order="C")), targets

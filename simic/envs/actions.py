@@ -63,7 +63,9 @@ def action_spec(slots: int, blueprints: int) -> ActionSpec:
         Head("alpha_speed", len(ALPHA_SPEED_STEPS)),
         Head("alpha_curve", len(Curve)),
     )
-    relevance = tuple(tuple(head.name == "op" or head.name in RELEVANT[op] for head in heads) for op in Op)
+    relevance = tuple(
+        tuple(head.name == "op" or head.name in RELEVANT[op] for head in heads) for op in Op
+    )
     return ActionSpec(heads, relevance)
 
 
@@ -82,7 +84,9 @@ def choices(slots: int, blueprints: Sequence[str]) -> dict[str, tuple[str | floa
 
 
 def open_choices(
-    actions: dict[str, tuple[str | float, ...]], choices: dict[str, tuple[str | float, ...]], device: torch.device
+    actions: dict[str, tuple[str | float, ...]],
+    choices: dict[str, tuple[str | float, ...]],
+    device: torch.device,
 ) -> dict[str, Tensor]:
     """Mark the choices that ``train.actions`` leaves open.
 
@@ -100,7 +104,9 @@ def open_choices(
     # What is asked for must be there.
     for head, values in actions.items():
         if head not in choices:
-            raise SimicError(f"train.actions: there is no head {head!r}; the heads are {', '.join(choices)}")
+            raise SimicError(
+                f"train.actions: there is no head {head!r}; the heads are {', '.join(choices)}"
+            )
         for value in values:
             if value not in choices[head]:
                 allowed = ", ".join(map(str, choices[head]))
@@ -108,7 +114,9 @@ def open_choices(
                     f"train.actions.{head}: there is no {value!r}; allowed are {allowed}; train.actions={{}} opens all"
                 )
         if head == "op" and values and Op.WAIT.name not in values:
-            raise SimicError(f"train.actions.op = {', '.join(map(str, values))}: must include {Op.WAIT.name}")
+            raise SimicError(
+                f"train.actions.op = {', '.join(map(str, values))}: must include {Op.WAIT.name}"
+            )
     # Heads of which nothing is closed have no mask of their own.
     masks: dict[str, Tensor] = {}
     for head, values in choices.items():
@@ -160,7 +168,9 @@ def action_masks(
     blueprint = germinable[:, :, None] & budget.fits(slots)
     slot[:, Op.GERMINATE] = blueprint.any(dim=2)
     masks = {"op": slot.any(dim=2), "slot": slot, "blueprint": blueprint}
-    return masks | {head: mask.expand(len(slot), -1) for head, mask in left_open.items() if head not in masks}
+    return masks | {
+        head: mask.expand(len(slot), -1) for head, mask in left_open.items() if head not in masks
+    }
 
 
 def seed_budget(
@@ -182,16 +192,23 @@ def seed_budget(
     with torch.device("meta"):
         gates = [count_params(host.gate(shape)) for shape in host.slot_shapes]
     reserve = [
-        [item.params(shape) + gate for item in blueprints] for shape, gate in zip(host.seed_shapes, gates, strict=True)
+        [item.params(shape) + gate for item in blueprints]
+        for shape, gate in zip(host.seed_shapes, gates, strict=True)
     ]
-    runs = torch.ones(len(blueprints), dtype=torch.bool, device=device) if left_open is None else left_open
+    runs = (
+        torch.ones(len(blueprints), dtype=torch.bool, device=device)
+        if left_open is None
+        else left_open
+    )
     return Budget(torch.tensor(reserve, device=device), param_budget * host.params, runs)
 
 
 def to_action(actions: Tensor) -> Action:
     """Split ``[E, 8]`` indices into a factored action; SimicError on another shape."""
     if actions.ndim != 2 or actions.shape[1] != len(Action._fields):
-        raise SimicError(f"action tensor has shape {tuple(actions.shape)}: allowed is (envs, {len(Action._fields)})")
+        raise SimicError(
+            f"action tensor has shape {tuple(actions.shape)}: allowed is (envs, {len(Action._fields)})"
+        )
     return Action(*actions.unbind(dim=1))
 
 
@@ -227,7 +244,9 @@ def random_legal(spec: ActionSpec, observation: Observation, noise: Tensor) -> T
     for head in range(len(spec.heads)):
         mask = head_mask(spec, observation.masks, head, chosen)
         if mask is None:
-            mask = torch.ones(len(noise), spec.heads[head].size, dtype=torch.bool, device=noise.device)
+            mask = torch.ones(
+                len(noise), spec.heads[head].size, dtype=torch.bool, device=noise.device
+            )
         choice = _nth_legal(mask, noise[:, head])
         chosen.append(torch.where(relevance[chosen[0], head], choice, 0) if head else choice)
     return torch.stack(chosen, dim=1)
@@ -245,7 +264,10 @@ def grammar(spec: ActionSpec) -> Tensor:
     """List every distinct action, int64 ``[n, heads]``; heads that an op does not use are 0."""
     rows = []
     for op, relevance in enumerate(spec.relevance):
-        choices = [range(head.size) if relevant else (0,) for head, relevant in zip(spec.heads, relevance, strict=True)]
+        choices = [
+            range(head.size) if relevant else (0,)
+            for head, relevant in zip(spec.heads, relevance, strict=True)
+        ]
         rows += [(op, *rest) for rest in product(*choices[1:])]
     return torch.tensor(rows)
 

@@ -100,7 +100,9 @@ def attribute(slots: Slots, correct: Tensor, loss: Tensor) -> Attribution:
     """
     finite = loss.isfinite()
     count = slots.stage.shape[1]
-    accuracy = torch.where(finite[:WITHOUT], 100.0 * correct[:WITHOUT].float().mean(dim=2), torch.nan)
+    accuracy = torch.where(
+        finite[:WITHOUT], 100.0 * correct[:WITHOUT].float().mean(dim=2), torch.nan
+    )
     # A contribution is measured on the same samples with the seed and without it.
     left_out = slice(WITHOUT, WITHOUT + count)
     difference, error = mean_and_error(correct[MAIN].float() - correct[left_out].float())
@@ -140,7 +142,11 @@ def _interactions(acting: Tensor, correct: Tensor, finite: Tensor) -> tuple[Tens
     boost = torch.full((envs, count), torch.nan, device=acting.device)
     for i, j in pairs(count):
         networks = (ALL_OFF, alone(count, i), alone(count, j), together(count, i, j))
-        measured = acting[:, i] & acting[:, j] & finite[constant(networks, torch.int64, finite.device)].all(dim=0)
+        measured = (
+            acting[:, i]
+            & acting[:, j]
+            & finite[constant(networks, torch.int64, finite.device)].all(dim=0)
+        )
         # Per sample, so that the sum has its own error.
         samples = torch.where(measured[:, None], interaction(correct, count, i, j), 0.0)
         strength = torch.where(measured, 100.0 * samples.mean(dim=1).clamp(min=0.0), torch.nan)

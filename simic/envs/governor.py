@@ -68,7 +68,11 @@ def check(
     mean = vitals.losses.nanmean(dim=1)
     deviation = (vitals.losses - mean[:, None]).square().nanmean(dim=1).sqrt()
     settled = ~broken & (history >= params.min_history)
-    collapsed = settled & (mean < COLLAPSE_BETTER_THAN * chance) & ((loss - chance).abs() < COLLAPSE_BAND * chance)
+    collapsed = (
+        settled
+        & (mean < COLLAPSE_BETTER_THAN * chance)
+        & ((loss - chance).abs() < COLLAPSE_BAND * chance)
+    )
     anomalous = collapsed | (
         settled
         & (loss > params.absolute_loss_chances * chance)
@@ -80,7 +84,9 @@ def check(
     anomalies = torch.where(anomalous, vitals.anomalies + 1, 0)
     cause = torch.full_like(anomalies, Cause.NONE)
     lasting = anomalies >= params.consecutive_panics
-    cause = torch.where(lasting, torch.where(collapsed, int(Cause.COLLAPSE), int(Cause.DIVERGENCE)), cause)
+    cause = torch.where(
+        lasting, torch.where(collapsed, int(Cause.COLLAPSE), int(Cause.DIVERGENCE)), cause
+    )
     cause = torch.where(broken, Cause.NON_FINITE, cause)
 
     # Healthy losses alone are remembered.

@@ -83,7 +83,10 @@ class GrowthEnv(VectorEnv):
         train_tasks: int | None = None,
         kinds: Sequence[int] = (),
     ) -> None:
-        if (dataset_train.classes, dataset_train.task_classes) != (dataset_val.classes, dataset_val.task_classes):
+        if (dataset_train.classes, dataset_train.task_classes) != (
+            dataset_val.classes,
+            dataset_val.task_classes,
+        ):
             raise SimicError(
                 f"validation data has {dataset_val.classes} classes and {dataset_val.tasks} tasks: allowed is the "
                 f"training data's {dataset_train.classes} and {dataset_train.tasks}, with the same classes"
@@ -103,7 +106,13 @@ class GrowthEnv(VectorEnv):
         self.host = build_host(train.host, dataset_train.shape, dataset_train.classes)
         self.blueprints = blueprints_of(self.host.family)
         self.population = compose(
-            self.host, self.blueprints, self.host_ids, rng_seed, train.host_optimizer, self.device, backend
+            self.host,
+            self.blueprints,
+            self.host_ids,
+            rng_seed,
+            train.host_optimizer,
+            self.device,
+            backend,
         )
         # Tasks of the bank, and of which kind they are.
         self.tasks_in_bank = dataset_train.tasks
@@ -115,7 +124,11 @@ class GrowthEnv(VectorEnv):
         self.choices = choices(self.host.slots, [item.name for item in self.blueprints])
         self.left_open = open_choices(train.actions, self.choices, self.device)
         self.budget = seed_budget(
-            self.host, self.blueprints, train.lifecycle.param_budget, self.device, self.left_open.get("blueprint")
+            self.host,
+            self.blueprints,
+            train.lifecycle.param_budget,
+            self.device,
+            self.left_open.get("blueprint"),
         )
         self._describe()
         self._state: EpisodeState | None = None
@@ -133,7 +146,9 @@ class GrowthEnv(VectorEnv):
         high = torch.tensor([row.high for row in table]).numpy()
         self.single_observation_space = spaces.Box(low, high)
         self.observation_space = batch_space(self.single_observation_space, self.num_envs)
-        self.single_action_space = spaces.MultiDiscrete([head.size for head in self.action_spec.heads])
+        self.single_action_space = spaces.MultiDiscrete(
+            [head.size for head in self.action_spec.heads]
+        )
         self.action_space = batch_space(self.single_action_space, self.num_envs)
 
     def _assign(self, tasks: Tensor) -> None:
@@ -172,7 +187,9 @@ class GrowthEnv(VectorEnv):
     @property
     def masked(self) -> tuple[str, ...]:
         always = masked_heads(self.action_spec)
-        return tuple(head.name for head in self.action_spec.heads if head.name in (*always, *self.left_open))
+        return tuple(
+            head.name for head in self.action_spec.heads if head.name in (*always, *self.left_open)
+        )
 
     @property
     def state(self) -> EpisodeState:
@@ -214,7 +231,9 @@ class GrowthEnv(VectorEnv):
         yes = torch.ones(self.num_envs, dtype=torch.bool, device=self.device)
         self._state = EpisodeState(
             slots=slots,
-            tracker=tracker.update(Tracker.empty(self.num_envs, self.device), measured.loss, measured.accuracy),
+            tracker=tracker.update(
+                Tracker.empty(self.num_envs, self.device), measured.loss, measured.accuracy
+            ),
             vitals=Vitals.empty(self.num_envs, self.train.governor, self.device),
             alive=yes,
             measured=measured,
@@ -227,7 +246,9 @@ class GrowthEnv(VectorEnv):
         )
         self.population.take_snapshot()
         nothing = torch.zeros_like(slots.stage, dtype=torch.bool)
-        return self._observe(), self._info(None, {}, torch.full_like(self.env_ids, Cause.NONE), yes, nothing)
+        return self._observe(), self._info(
+            None, {}, torch.full_like(self.env_ids, Cause.NONE), yes, nothing
+        )
 
     def step(  # pyright: ignore[reportIncompatibleMethodOverride] - a typed record instead of a dict
         self, actions: Action | Tensor
@@ -243,7 +264,9 @@ class GrowthEnv(VectorEnv):
             row = int(refused[:, 0].argmax())
             forbidden = to_action(actions) if isinstance(actions, Tensor) else actions
             heads = {name: int(choice[row]) for name, choice in forbidden._asdict().items()}
-            raise DecisionFault(f"action {heads} of host {row} at step {self._step}: forbidden by the masks")
+            raise DecisionFault(
+                f"action {heads} of host {row} at step {self._step}: forbidden by the masks"
+            )
 
         # An epoch of training, measured.
         self._step += 1
@@ -296,7 +319,10 @@ class GrowthEnv(VectorEnv):
 
     def _checked(self, tasks: Tensor) -> Tensor:
         """Raise SimicError unless there is one task for each host, and the bank has it."""
-        if tasks.shape != self.env_ids.shape or not ((tasks >= 0) & (tasks < self.tasks_in_bank)).all():
+        if (
+            tasks.shape != self.env_ids.shape
+            or not ((tasks >= 0) & (tasks < self.tasks_in_bank)).all()
+        ):
             raise SimicError(
                 f"reset: tasks {tasks.tolist()}: must be {self.num_envs}, one for each host, each of 0 to "
                 f"{self.tasks_in_bank - 1}"
@@ -307,9 +333,15 @@ class GrowthEnv(VectorEnv):
         """Split an action into heads with WAIT for ended rows, and find the rows ``[E]`` whose masks forbid theirs."""
         alive = self.state.alive
         if self._step >= self.steps:
-            raise SimicError(f"environment: the episode ended at step {self.steps}; call reset first")
-        action = waiting_where(~alive, to_action(actions) if isinstance(actions, Tensor) else actions)
-        sizes = constant(tuple(head.size for head in self.action_spec.heads), torch.int64, self.device)[:, None]
+            raise SimicError(
+                f"environment: the episode ended at step {self.steps}; call reset first"
+            )
+        action = waiting_where(
+            ~alive, to_action(actions) if isinstance(actions, Tensor) else actions
+        )
+        sizes = constant(
+            tuple(head.size for head in self.action_spec.heads), torch.int64, self.device
+        )[:, None]
         chosen = torch.stack(tuple(action))
         outside = ((chosen < 0) | (chosen >= sizes)).any(dim=0)
         action = waiting_where(outside, action)  # so that the masks can be looked up at all
@@ -358,7 +390,12 @@ class GrowthEnv(VectorEnv):
         return stats
 
     def _measure(
-        self, slots: Slots, read: SlotState, stats: TrainStats, before: EpisodeState, replaced: Tensor
+        self,
+        slots: Slots,
+        read: SlotState,
+        stats: TrainStats,
+        before: EpisodeState,
+        replaced: Tensor,
     ) -> tuple[Slots, Attribution, Vitals, Tensor]:
         """Validate with ablations, check vital signs, roll broken hosts back and snapshot healthy ones."""
         measured = self._validate(slots, read)
@@ -367,7 +404,11 @@ class GrowthEnv(VectorEnv):
         pruned = (slots.stage == Stage.PRUNED) & (before.slots.stage != Stage.PRUNED)
         removal = (slots.ramp == Ramp.DOWN) | pruned | replaced
         vitals, cause, healthy = governor.check(
-            before.vitals.forgotten(removal.any(dim=1)), measured.loss, finite, self.chance_loss, self.train.governor
+            before.vitals.forgotten(removal.any(dim=1)),
+            measured.loss,
+            finite,
+            self.chance_loss,
+            self.train.governor,
         )
         cause = torch.where(before.alive, cause, int(Cause.NONE))
         panicked = cause != Cause.NONE
@@ -401,7 +442,12 @@ class GrowthEnv(VectorEnv):
         return Observation(observe(view), state.slots.blueprint, self._masks, privileged)
 
     def _info(
-        self, events: Events | None, parts: dict[str, Tensor], cause: Tensor, valid: Tensor, replaced: Tensor
+        self,
+        events: Events | None,
+        parts: dict[str, Tensor],
+        cause: Tensor,
+        valid: Tensor,
+        replaced: Tensor,
     ) -> StepInfo:
         """Describe the step that led to the present state; a reset has no ``events`` and ``parts``."""
         state = self.state
@@ -419,7 +465,9 @@ class GrowthEnv(VectorEnv):
             components=parts,
             live_accuracy=measured.accuracy,
             committed_accuracy=measured.committed_accuracy,
-            score=score(measured.committed_accuracy, fossilized_params, host.params, self.train.price),
+            score=score(
+                measured.committed_accuracy, fossilized_params, host.params, self.train.price
+            ),
             all_off_accuracy=measured.all_off_accuracy,
             val_loss=measured.loss,
             train_loss=state.trained.loss,
@@ -433,7 +481,8 @@ class GrowthEnv(VectorEnv):
             params=host.params + state.seed_params.sum(dim=1),
             committed_params=host.params + fossilized_params,
             flops=host.flops_per_sample + seed_flops.sum(dim=1),
-            committed_flops=host.flops_per_sample + torch.where(fossilized, seed_flops, 0).sum(dim=1),
+            committed_flops=host.flops_per_sample
+            + torch.where(fossilized, seed_flops, 0).sum(dim=1),
             panicked=cause != Cause.NONE,
             cause=cause,
             valid=valid,

@@ -20,7 +20,14 @@ from pydantic import JsonValue
 from torch import Tensor
 
 from simic import durable, rng
-from simic.agent.gym_adapter import ACTION_SPEC, MASK_METHOD, AdapterInfo, CheckedEnv, GymAdapter, specs
+from simic.agent.gym_adapter import (
+    ACTION_SPEC,
+    MASK_METHOD,
+    AdapterInfo,
+    CheckedEnv,
+    GymAdapter,
+    specs,
+)
 from simic.agent.spec import Observation
 from simic.data.batches import ENVIRONMENT_FILE, META_FILE, SCHEMA_VERSION, Meta
 from simic.errors import SimicError
@@ -50,29 +57,40 @@ def _named(name: str) -> Callable[..., Any]:
     """Import what ``module:Name`` names."""
     module, colon, attribute = name.partition(":")
     if not colon:
-        raise SimicError(f"prepare.gym.wrappers: {name!r}: must be module:Name, as gymnasium.wrappers:TimeLimit")
+        raise SimicError(
+            f"prepare.gym.wrappers: {name!r}: must be module:Name, as gymnasium.wrappers:TimeLimit"
+        )
     return getattr(importlib.import_module(module), attribute)
 
 
 def episode_seed(rng_seed: int, namespace: int, env_id: int, episode: int) -> int:
-    return int(rng.bits(rng.key(rng_seed, rng.Purpose.ENV_SEED, namespace, env_id, episode))) & _SEED_BITS
+    return (
+        int(rng.bits(rng.key(rng_seed, rng.Purpose.ENV_SEED, namespace, env_id, episode)))
+        & _SEED_BITS
+    )
 
 
 class RepeatableEnv(CheckedEnv):
     """One environment that seeds every episode by its number; ``reset(seed=n)`` starts episode n."""
 
-    def __init__(self, env: gymnasium.Env, rng_seed: int, namespace: int, env_id: int, place: int) -> None:
+    def __init__(
+        self, env: gymnasium.Env, rng_seed: int, namespace: int, env_id: int, place: int
+    ) -> None:
         super().__init__(env)
         self._name = (rng_seed, namespace, env_id)
         self._place = place
         self._episode = -1
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict]:
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[np.ndarray, dict]:
         """Start the episode of that number, by default the next one."""
         self._episode = self._episode + 1 if seed is None else seed
         return super().reset(seed=episode_seed(*self._name, self._episode), options=options)
 
-    def again(self, episodes: Sequence[int], actions: Sequence[np.ndarray]) -> tuple[np.ndarray, float]:
+    def again(
+        self, episodes: Sequence[int], actions: Sequence[np.ndarray]
+    ) -> tuple[np.ndarray, float]:
         """Play this environment's part of running episodes again; return its observation and its return."""
         observation, _ = self.reset(seed=episodes[self._place])
         total = 0.0
@@ -85,17 +103,26 @@ class RepeatableEnv(CheckedEnv):
 class GymEnv(GymAdapter):
     """E copies of an environment side by side. Their running episodes are saved as numbers and actions."""
 
-    def __init__(self, task: GymParams, rng_seed: int, env_ids: Tensor, namespace: int = TRAINING) -> None:
-        makers = [_maker(task, rng_seed, namespace, env_id, place) for place, env_id in enumerate(env_ids.tolist())]
+    def __init__(
+        self, task: GymParams, rng_seed: int, env_ids: Tensor, namespace: int = TRAINING
+    ) -> None:
+        makers = [
+            _maker(task, rng_seed, namespace, env_id, place)
+            for place, env_id in enumerate(env_ids.tolist())
+        ]
         kind = AsyncVectorEnv if task.vector == "processes" else SyncVectorEnv
         vector = kind(makers, autoreset_mode=AutoresetMode.SAME_STEP)
         single = make(task)
         mask_method = MASK_METHOD if single.has_wrapper_attr(MASK_METHOD) else None
-        spec = single.get_wrapper_attr(ACTION_SPEC) if single.has_wrapper_attr(ACTION_SPEC) else None
+        spec = (
+            single.get_wrapper_attr(ACTION_SPEC) if single.has_wrapper_attr(ACTION_SPEC) else None
+        )
         single.close()
         super().__init__(vector, rng_seed, env_ids, mask_method, spec)
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Observation, Any]:
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Observation, Any]:
         """Start episode 0 everywhere."""
         first: list[int | None] = [0] * self.num_envs
         values, info = self.env.reset(seed=first)
@@ -139,7 +166,9 @@ class GymEnv(GymAdapter):
 
         # Each environment takes its own part of the actions again.
         steps = state["actions"].numpy() + self._first_action
-        parts = [steps[len(steps) - length :, row] for row, length in enumerate(self._lengths.tolist())]
+        parts = [
+            steps[len(steps) - length :, row] for row, length in enumerate(self._lengths.tolist())
+        ]
         actions = [part[:, 0] if self._single else part for part in parts]
         answers = self.env.call("again", state["episodes"].tolist(), actions)
 
@@ -149,11 +178,15 @@ class GymEnv(GymAdapter):
         strayed = (self.seen.features != state["features"]).any(dim=1) | (returns != self.returns)
         if bool(strayed.any()):
             rows = strayed.nonzero().flatten().tolist()
-            raise SimicError(f"environments {rows} do not repeat their episode from its seed and actions")
+            raise SimicError(
+                f"environments {rows} do not repeat their episode from its seed and actions"
+            )
         return self.seen
 
 
-def _maker(task: GymParams, rng_seed: int, namespace: int, env_id: int, place: int) -> Callable[[], gymnasium.Env]:
+def _maker(
+    task: GymParams, rng_seed: int, namespace: int, env_id: int, place: int
+) -> Callable[[], gymnasium.Env]:
     return lambda: RepeatableEnv(make(task), rng_seed, namespace, env_id, place)
 
 
@@ -164,13 +197,21 @@ class TensorEnv:
     returns. With ``state_dict`` and ``load_state_dict`` of its own it goes on where it was.
     """
 
-    def __init__(self, task: GymParams, rng_seed: int, env_ids: Tensor, namespace: int = TRAINING) -> None:
+    def __init__(
+        self, task: GymParams, rng_seed: int, env_ids: Tensor, namespace: int = TRAINING
+    ) -> None:
         try:
-            self.env: VectorEnv = gymnasium.make_vec(task.id or "", len(env_ids), "vector_entry_point", **task.options)
+            self.env: VectorEnv = gymnasium.make_vec(
+                task.id or "", len(env_ids), "vector_entry_point", **task.options
+            )
         except (gymnasium.error.Error, ImportError, TypeError, ValueError) as error:
-            raise SimicError(f"prepare.gym.id = {task.id!r}: {' '.join(str(error).split())}") from None
+            raise SimicError(
+                f"prepare.gym.id = {task.id!r}: {' '.join(str(error).split())}"
+            ) from None
         self.observation_spec, self.action_spec = specs(
-            self.env.single_observation_space, self.env.single_action_space, getattr(self.env, ACTION_SPEC, None)
+            self.env.single_observation_space,
+            self.env.single_action_space,
+            getattr(self.env, ACTION_SPEC, None),
         )
         self.num_envs = self.env.num_envs
         self.metadata = dict(self.env.metadata)
@@ -184,7 +225,9 @@ class TensorEnv:
         self.masked = None
         self.reset()
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Observation, Any]:
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Observation, Any]:
         values, info = self.env.reset(seed=self._seed)
         self.env_ids = self.env_ids.to(values.device)
         self.returns = torch.zeros(self.num_envs, dtype=torch.float64, device=values.device)
@@ -196,7 +239,9 @@ class TensorEnv:
         """Take a step with indices ``[E, heads]``."""
         actions = actions + torch.tensor(self._first, device=actions.device)
         single = not self.env.single_action_space.shape
-        values, rewards, terminated, truncated, info = self.env.step(actions[:, 0] if single else actions)
+        values, rewards, terminated, truncated, info = self.env.step(
+            actions[:, 0] if single else actions
+        )
         rewards = rewards.float()  # as they are recorded, so that returns are their sums
         ended = terminated | truncated
         self.returns = torch.where(ended, 0.0, self.returns + rewards)
@@ -213,11 +258,17 @@ class TensorEnv:
         masks = {} if self._masks is None else self._masks()
         if isinstance(masks, Tensor):
             parts = masks.split([head.size for head in self.action_spec.heads], dim=1)
-            masks = {head.name: part for head, part in zip(self.action_spec.heads, parts, strict=True)}
+            masks = {
+                head.name: part for head, part in zip(self.action_spec.heads, parts, strict=True)
+            }
         self.masked = tuple(masks)
         self.action_spec.check_masks(masks, self.num_envs)
         features = self._flat(values)
-        return Observation(features, torch.zeros(self.num_envs, 0, dtype=torch.int64, device=features.device), masks)
+        return Observation(
+            features,
+            torch.zeros(self.num_envs, 0, dtype=torch.int64, device=features.device),
+            masks,
+        )
 
     def state_dict(self) -> dict[str, Tensor]:
         """Return what the environment itself saves, and its returns."""
@@ -231,9 +282,15 @@ class TensorEnv:
     def load_state_dict(self, state: Mapping[str, Tensor]) -> Observation:
         """Go on from there; SimicError where the environment cannot, or observes something else."""
         self.reset()
-        inner = {name.removeprefix(INNER): tensor for name, tensor in state.items() if name.startswith(INNER)}
+        inner = {
+            name.removeprefix(INNER): tensor
+            for name, tensor in state.items()
+            if name.startswith(INNER)
+        }
         if not inner:
-            raise SimicError("the vector environment has no state_dict, so its episodes cannot go on")
+            raise SimicError(
+                "the vector environment has no state_dict, so its episodes cannot go on"
+            )
         self.seen = self._observed(self.env.load_state_dict(inner))  # pyright: ignore[reportAttributeAccessIssue]
         self.returns = state["returns"].to(self.env_ids.device)
         self._lengths = state["running_steps"].to(self.env_ids.device)
@@ -301,7 +358,11 @@ def _files(layers: Sequence[type]) -> dict[str, JsonValue]:
     """Hash the files with the classes, by module; Gymnasium's own are known by its version."""
     kinds = [kind for kind in layers if kind.__module__.partition(".")[0] != "gymnasium"]
     files = {kind.__module__: inspect.getsourcefile(kind) for kind in kinds}
-    return {name: hashlib.sha256(Path(file).read_bytes()).hexdigest() for name, file in files.items() if file}
+    return {
+        name: hashlib.sha256(Path(file).read_bytes()).hexdigest()
+        for name, file in files.items()
+        if file
+    }
 
 
 def prepare(task: GymParams, rng_seed: int, out_dir: Path) -> None:

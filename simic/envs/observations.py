@@ -63,7 +63,9 @@ def ratio(x: Tensor) -> Tensor:
 
 def points(x: Tensor) -> Tensor:
     """Map a difference of accuracies in points to symlog(x)/symlog(100), in [-1, 1]; missing is 0."""
-    return torch.nan_to_num(x.sign() * x.abs().log1p() / math.log1p(100.0), nan=0.0).clamp(-1.0, 1.0)
+    return torch.nan_to_num(x.sign() * x.abs().log1p() / math.log1p(100.0), nan=0.0).clamp(
+        -1.0, 1.0
+    )
 
 
 def fraction(x: Tensor) -> Tensor:
@@ -185,7 +187,9 @@ KIND: tuple[Feature, ...] = (
     Feature("tried", "flag", 0, 1, "trials", lambda v: v.state.trials.tried > 0),
     Feature("gained", "points, symlog", -1, 1, "trials", lambda v: points(v.state.trials.gained)),
     Feature("gained_missing", "flag", 0, 1, "trials", lambda v: v.state.trials.gained.isnan()),
-    Feature("alignment", "share of the task's largest", -1, 1, "training data", lambda v: v.alignment),
+    Feature(
+        "alignment", "share of the task's largest", -1, 1, "training data", lambda v: v.alignment
+    ),
 )
 
 
@@ -244,10 +248,14 @@ def document() -> str:
     for title, rows in parts:
         lines += [f"## {title}", "", "| index | name | unit | source |", "|---|---|---|---|"]
         # Neighbours that differ by their name alone share a line.
-        for (_, unit, low, source), alike in groupby(enumerate(rows), key=lambda numbered: _kind(numbered[1])):
+        for (_, unit, low, source), alike in groupby(
+            enumerate(rows), key=lambda numbered: _kind(numbered[1])
+        ):
             places, names = zip(*((str(index), row.name) for index, row in alike), strict=True)
             index = "–".join(dict.fromkeys((places[0], places[-1])))
-            lines.append(f"| {index} | {', '.join(names)} | {unit}{', ±' if low < 0 else ''} | {source} |")
+            lines.append(
+                f"| {index} | {', '.join(names)} | {unit}{', ±' if low < 0 else ''} | {source} |"
+            )
         lines.append("")
     return "\n".join(lines)
 

@@ -84,7 +84,9 @@ class Patient:
         op = torch.where(masks["slot"][rows, op, slot], op, int(Op.WAIT))
         self.tried[rows, choice] |= germinate
         zero = torch.zeros_like(op)
-        return Action(op, slot, tries_blueprint[choice], zero, zero + TEMPO, zero + FULL_ALPHA, zero, zero)
+        return Action(
+            op, slot, tries_blueprint[choice], zero, zero + TEMPO, zero + FULL_ALPHA, zero, zero
+        )
 
     def _manage(self, slots: Slots, managed: Tensor, left: int) -> Tensor:
         """Choose the op for the seed in slot ``managed [E]``; comparisons with NaN (not measured) fail."""
@@ -95,9 +97,13 @@ class Patient:
         contribution = of(slots.contribution)
         holding = of(slots.stage) == Stage.HOLDING
         # Judged after some patience, by what chance does not explain.
-        beyond = contribution > (STANDARD_ERRORS * of(slots.contribution_se)).clamp(min=KEEP_ABOVE_PCT)
+        beyond = contribution > (STANDARD_ERRORS * of(slots.contribution_se)).clamp(
+            min=KEEP_ABOVE_PCT
+        )
         judged = holding & contribution.isfinite() & (of(slots.dwell) >= PATIENCE_EPOCHS)
-        late = ~holding & (of(slots.age) > self.to_finish + PATIENCE_EPOCHS)  # a gate that will not open
+        late = ~holding & (
+            of(slots.age) > self.to_finish + PATIENCE_EPOCHS
+        )  # a gate that will not open
         another = (left > self.to_clear + self.to_finish) & ~self.tried.all(dim=1)
         # Later lines win: wait, advance, prune, keep.
         op = torch.where(self._may_advance(slots, managed), int(Op.ADVANCE), int(Op.WAIT))
@@ -108,7 +114,11 @@ class Patient:
     def _may_advance(self, slots: Slots, managed: Tensor) -> Tensor:
         """Tell whether the gate before the next stage is open, bool ``[E]``; HOLDING seeds are judged instead."""
         passes = gate_passes(slots, self.lifecycle)
-        following = {Stage.GERMINATED: Stage.TRAINING, Stage.TRAINING: Stage.BLENDING, Stage.BLENDING: Stage.HOLDING}
+        following = {
+            Stage.GERMINATED: Stage.TRAINING,
+            Stage.TRAINING: Stage.BLENDING,
+            Stage.BLENDING: Stage.HOLDING,
+        }
         ready = [(slots.stage == stage) & passes[target] for stage, target in following.items()]
         return torch.stack(ready).any(dim=0).gather(1, managed[:, None])[:, 0]
 
@@ -120,7 +130,9 @@ def steps_to_finish(lifecycle: Lifecycle) -> int:
     if lifecycle.auto_advance and lifecycle.training_dwell == TEMPO_STEPS[TEMPO] == 0:
         return 1
     blending = lifecycle.blending_dwell if lifecycle.gates == "strict" else 0
-    by_hand = 0 if lifecycle.auto_advance else 1  # one ADVANCE leads to BLENDING, the next step's to HOLDING
+    by_hand = (
+        0 if lifecycle.auto_advance else 1
+    )  # one ADVANCE leads to BLENDING, the next step's to HOLDING
     return 2 + max(1, lifecycle.training_dwell) + max(TEMPO_STEPS[TEMPO], blending, by_hand)
 
 

@@ -41,7 +41,12 @@ class Episode:
     def noise(self, step: int, heads: int) -> Tensor:
         """Draw uniforms ``[E, heads]`` of one decision."""
         stream = rng.key(
-            self.rng_seed, rng.Purpose.BASELINE, self.iteration, self.env_ids, step, device=self.env_ids.device
+            self.rng_seed,
+            rng.Purpose.BASELINE,
+            self.iteration,
+            self.env_ids,
+            step,
+            device=self.env_ids.device,
         )
         return rng.uniform(stream, (heads,))
 

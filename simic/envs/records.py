@@ -66,7 +66,9 @@ class Trials:
             tried = tried.scatter_add(1, kind, germinated[:, column].long())
             contribution = slots.contribution[:, column]
             is_measured = (slots.blueprint[:, column] >= 0) & contribution.isfinite()
-            gained = gained.scatter(1, kind, torch.where(is_measured, contribution, gained.gather(1, kind)))
+            gained = gained.scatter(
+                1, kind, torch.where(is_measured, contribution, gained.gather(1, kind))
+            )
         return replace(self, tried=tried, gained=gained)
 
 

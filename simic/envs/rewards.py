@@ -64,7 +64,9 @@ class Transition:
     loss: Tensor  # [E] of s', live network, nats
     committed_loss: Tensor  # [E]
     ended: Tensor  # bool [E]: this was step T and the host is not panicked
-    terminal: Tensor  # bool [E]: s' is a true terminal (T under episode_end: terminate, or a rollback)
+    terminal: (
+        Tensor  # bool [E]: s' is a true terminal (T under episode_end: terminate, or a rollback)
+    )
     panicked: Tensor  # bool [E]: the governor rolled this host back in this step
     ledgers: dict[str, Tensor]  # of s: what the mode remembers, by name
 
@@ -128,10 +130,14 @@ def mode(name: str, terms: tuple[str, ...], ledgers: Mapping[str, Ledger] | None
     if name in MODES:
         raise SimicError(f"reward mode {name!r} is registered twice; choose another name")
     if not terms or len(set(terms)) < len(terms):
-        raise SimicError(f"reward mode {name!r} has terms {terms}: must be at least one, and each once")
+        raise SimicError(
+            f"reward mode {name!r} has terms {terms}: must be at least one, and each once"
+        )
     for item in terms:
         if item not in TERMS:
-            raise SimicError(f"reward mode {name!r}: no term {item!r}; registered are {', '.join(TERMS)}")
+            raise SimicError(
+                f"reward mode {name!r}: no term {item!r}; registered are {', '.join(TERMS)}"
+            )
     MODES[name] = terms
     LEDGERS[name] = ledgers or {}
     registry.add(registry.REWARD_MODE, name)
@@ -153,7 +159,9 @@ def components(mode: str, transition: Transition, setting: Setting) -> dict[str,
     for name, value in parts.items():
         if value.dtype != torch.float64 or value.shape != transition.op.shape:
             expected = f"float64 {tuple(transition.op.shape)}"
-            raise SimicError(f"reward term {name!r} gave {value.dtype} {tuple(value.shape)}: must be {expected}")
+            raise SimicError(
+                f"reward term {name!r} gave {value.dtype} {tuple(value.shape)}: must be {expected}"
+            )
     return parts
 
 
@@ -201,8 +209,12 @@ def shaping(t: Transition, setting: Setting) -> Tensor:
 @term("score_change")
 def score_change(t: Transition, setting: Setting) -> Tensor:
     """Pay the discounted change of w · score, the true terminal's included: they sum to the score at the end."""
-    first = t.committed_accuracy_before.double().nan_to_num(0.0)  # a host may begin without a finite loss
-    before = score(first, kept_params(t.before, t.seed_params_before), setting.host_params, setting.price)
+    first = t.committed_accuracy_before.double().nan_to_num(
+        0.0
+    )  # a host may begin without a finite loss
+    before = score(
+        first, kept_params(t.before, t.seed_params_before), setting.host_params, setting.price
+    )
     added = kept_params(t.after, t.seed_params_after)
     after = score(t.committed_accuracy.double(), added, setting.host_params, setting.price)
     return setting.weights.score.weight * (setting.gamma * after - before)
@@ -267,7 +279,9 @@ def tracked_loss_after(t: Transition, setting: Setting) -> Tensor:
     Clipping the payment instead would pay for a spike that is undone slowly.
     """
     most = LOSS_CLIP_SIGMAS * setting.weights.loss.sigma_chances * setting.chance_loss
-    tracked = torch.maximum(bounded_loss(t.loss, setting.chance_loss), t.ledgers["tracked_loss"] - most)
+    tracked = torch.maximum(
+        bounded_loss(t.loss, setting.chance_loss), t.ledgers["tracked_loss"] - most
+    )
     final = torch.maximum(tracked, bounded_loss(t.committed_loss, setting.chance_loss))
     return torch.where(t.terminal, final, tracked)
 
@@ -276,9 +290,13 @@ def tracked_loss_after(t: Transition, setting: Setting) -> Tensor:
 def loss_rent(t: Transition, setting: Setting) -> Tensor:
     """Charge -min(w ln(1+g), cap / T) of seeds of age 3 or more, whatever their alpha."""
     weights = setting.weights
-    seed_params = torch.where(t.after.age >= LOSS_RENT_GRACE, t.seed_params_after, 0).sum(dim=1).double()
+    seed_params = (
+        torch.where(t.after.age >= LOSS_RENT_GRACE, t.seed_params_after, 0).sum(dim=1).double()
+    )
     growth = seed_params / max(setting.host_params, weights.rent_floor_params)
-    return -(weights.loss.rent_weight * growth.log1p()).clamp(max=weights.rent_cap / setting.episode_steps)
+    return -(weights.loss.rent_weight * growth.log1p()).clamp(
+        max=weights.rent_cap / setting.episode_steps
+    )
 
 
 @term("loss_terminal")
@@ -286,14 +304,20 @@ def loss_terminal(t: Transition, setting: Setting) -> Tensor:
     """Pay at the end w · clip((chance - committed loss) / (chance - target), 0, 1)."""
     weights = setting.weights
     chance = setting.chance_loss
-    gain = (chance - bounded_loss(t.committed_loss, chance)) / (chance * (1.0 - weights.loss.target_chances))
+    gain = (chance - bounded_loss(t.committed_loss, chance)) / (
+        chance * (1.0 - weights.loss.target_chances)
+    )
     return torch.where(t.ended, weights.loss.terminal_weight * gain.clamp(0.0, 1.0), 0.0)
 
 
 mode(
     "loss",
     ("shaping", "loss_improvement", "loss_rent", "intervention", "loss_terminal", "death"),
-    {"tracked_loss": Ledger(lambda _, loss, setting: bounded_loss(loss, setting.chance_loss), tracked_loss_after)},
+    {
+        "tracked_loss": Ledger(
+            lambda _, loss, setting: bounded_loss(loss, setting.chance_loss), tracked_loss_after
+        )
+    },
 )
 
 
@@ -309,7 +333,9 @@ MIN_HOLDING_STEPS = 3  # dwell in HOLDING for the full bonus; ours, for episodes
 
 # A contribution far above the seed's own progress; ours.
 RATIO_MIN_CONTRIBUTION = 1.0  # points: below it no ratio is formed
-RATIO_SAFE_PROGRESS = 0.1  # points: at or below it the ratio is not formed but the contribution itself is suspect
+RATIO_SAFE_PROGRESS = (
+    0.1  # points: at or below it the ratio is not formed but the contribution itself is suspect
+)
 RATIO_LIMIT = 5.0
 RATIO_PENALTY_MAX = 0.3
 RATIO_SLOPE = 0.1  # per RATIO_LIMIT above the limit
@@ -346,7 +372,9 @@ def attributed(contribution: Tensor, gain: Tensor) -> Tensor:
 def credit(slots: Slots, weights: Reward) -> Tensor:
     """Compute the unrealised credit of each live, unfossilized seed ``[E, K]`` float64."""
     c = significant_contribution(slots, weights.contribution_threshold_pct)
-    return torch.where(unfinished(slots), weights.shaped.contribution_weight * attributed(c, progress(slots)), 0.0)
+    return torch.where(
+        unfinished(slots), weights.shaped.contribution_weight * attributed(c, progress(slots)), 0.0
+    )
 
 
 def discounted_change(before: Tensor, after: Tensor, t: Transition, gamma: float) -> Tensor:
@@ -374,9 +402,14 @@ def rent(t: Transition, setting: Setting) -> Tensor:
     weights = setting.weights
     occupied = t.seed_params_after > 0
     alpha = torch.where(occupied, t.after.alpha.double(), 0.0)
-    burden = torch.where(occupied, BASE_SLOT_RENT * setting.host_params + alpha * t.seed_params_after.double(), 0.0)
+    burden = torch.where(
+        occupied, BASE_SLOT_RENT * setting.host_params + alpha * t.seed_params_after.double(), 0.0
+    )
     growth = burden.sum(dim=1) / max(setting.host_params, weights.rent_floor_params)
-    return -(weights.shaped.rent_weight * growth.log1p()).clamp(max=weights.rent_cap) / setting.episode_steps
+    return (
+        -(weights.shaped.rent_weight * growth.log1p()).clamp(max=weights.rent_cap)
+        / setting.episode_steps
+    )
 
 
 @term("alpha_shock")
@@ -410,7 +443,9 @@ def fossilize(t: Transition, setting: Setting) -> Tensor:
 @term("terminal")
 def terminal(t: Transition, setting: Setting) -> Tensor:
     """Pay w · committed accuracy, once, at the end of an episode."""
-    return torch.where(t.ended, setting.weights.shaped.terminal_weight * t.committed_accuracy.double(), 0.0)
+    return torch.where(
+        t.ended, setting.weights.shaped.terminal_weight * t.committed_accuracy.double(), 0.0
+    )
 
 
 # How each of them pays credit.
@@ -439,9 +474,15 @@ def escrow_after(t: Transition, setting: Setting) -> Tensor:
     weights = setting.weights
     c = significant_contribution(t.after, weights.contribution_threshold_pct)
     p = t.stable_accuracy.double()[:, None] - t.after.germination_accuracy.double()
-    target = (weights.shaped.contribution_weight * attributed(c, p) + suspicion(c, p)).clamp(min=0.0)
-    germinated = t.after.germinations != t.before.germinations  # it has nothing of what is remembered of another
-    advanced = torch.minimum(target, t.ledgers["escrow"].masked_fill(germinated, 0.0) + weights.escrow.clip)
+    target = (weights.shaped.contribution_weight * attributed(c, p) + suspicion(c, p)).clamp(
+        min=0.0
+    )
+    germinated = (
+        t.after.germinations != t.before.germinations
+    )  # it has nothing of what is remembered of another
+    advanced = torch.minimum(
+        target, t.ledgers["escrow"].masked_fill(germinated, 0.0) + weights.escrow.clip
+    )
     return torch.where(unfinished(t.after) & ~t.terminal[:, None], advanced, 0.0)
 
 
@@ -463,7 +504,9 @@ def suspicion(contribution: Tensor, gain: Tensor) -> Tensor:
 def toxic(t: Transition, setting: Setting) -> Tensor:
     """Charge in each step w · c of every unfossilized seed that provably harms."""
     c = significant_contribution(t.after, setting.weights.contribution_threshold_pct).clamp(max=0.0)
-    return setting.weights.shaped.contribution_weight * torch.where(unfinished(t.after), c, 0.0).sum(dim=1)
+    return setting.weights.shaped.contribution_weight * torch.where(
+        unfinished(t.after), c, 0.0
+    ).sum(dim=1)
 
 
 COMMON = ("rent", "alpha_shock", "intervention", "fossilize", "terminal", "death")
@@ -471,5 +514,9 @@ mode("shaped", ("shaping", "attribution", *COMMON))
 mode(
     "escrow",
     ("shaping", "escrow", "toxic", *COMMON),
-    {"escrow": Ledger(lambda slots, *_: torch.zeros_like(slots.stage, dtype=torch.float64), escrow_after)},
+    {
+        "escrow": Ledger(
+            lambda slots, *_: torch.zeros_like(slots.stage, dtype=torch.float64), escrow_after
+        )
+    },
 )

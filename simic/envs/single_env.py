@@ -64,7 +64,9 @@ class SingleGrowthEnv(gymnasium.Env[NDArray[np.float32], np.int64]):
         self._observation, _ = self._env.reset(seed=seed, options=options)
         return self._flat(), {"action_mask": self.action_masks(), "task": int(self._env.tasks)}
 
-    def step(self, action: np.int64 | int) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
+    def step(
+        self, action: np.int64 | int
+    ) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
         legal = bool(self.action_masks()[int(action)])
         # A forbidden action is played as WAIT, and said.
         factored = self._actions[int(action) if legal else 0][None]  # row 0 of the grammar is WAIT
@@ -93,7 +95,9 @@ class SingleGrowthEnv(gymnasium.Env[NDArray[np.float32], np.int64]):
 
     def _flat(self) -> NDArray[np.float32]:
         observation = self._current
-        one_hot = (observation.categories[0][:, None] == torch.arange(self._blueprints)).float().flatten()
+        one_hot = (
+            (observation.categories[0][:, None] == torch.arange(self._blueprints)).float().flatten()
+        )
         return torch.cat((observation.features[0], one_hot)).numpy()
 
 
@@ -113,4 +117,6 @@ def vector_growth_env(
     dataset_train = dataset_train or load_split(Path(prepared), "train", device)
     dataset_val = dataset_val or load_split(Path(prepared), "val", device)
     ids = torch.arange(num_envs)
-    return GrowthEnv(train or Train(), rng_seed, dataset_train, dataset_val, ids, device, train_tasks=of_training)
+    return GrowthEnv(
+        train or Train(), rng_seed, dataset_train, dataset_val, ids, device, train_tasks=of_training
+    )

@@ -9,8 +9,13 @@ from torch import Tensor
 from simic.growth.life.lifecycle import TIE_PCT
 
 WINDOW = 10
-PLATEAU_PCT = 0.5  # accuracy gain in points below which an epoch counts as a plateau; a fall counts too
-STABLE_RANGE = (-0.05, 0.03)  # relative improvement of the loss within which an epoch counts as stable
+PLATEAU_PCT = (
+    0.5  # accuracy gain in points below which an epoch counts as a plateau; a fall counts too
+)
+STABLE_RANGE = (
+    -0.05,
+    0.03,
+)  # relative improvement of the loss within which an epoch counts as stable
 STABLE_EPOCHS = 3
 
 
@@ -30,7 +35,14 @@ class Tracker:
         history = torch.full((envs, WINDOW), torch.nan, device=device)
         counts = torch.zeros(envs, dtype=torch.int64, device=device)
         best = torch.full((envs,), torch.nan, device=device)
-        return cls(history, history, counts, best, counts, torch.zeros(envs, dtype=torch.bool, device=device))
+        return cls(
+            history,
+            history,
+            counts,
+            best,
+            counts,
+            torch.zeros(envs, dtype=torch.bool, device=device),
+        )
 
     @property
     def accuracy(self) -> Tensor:
@@ -58,7 +70,9 @@ def update(tracker: Tracker, loss: Tensor, accuracy: Tensor) -> Tracker:
         accuracy: Validation accuracy ``[E]``, points.
     """
     losses = torch.cat((tracker.losses[:, 1:], loss.to(tracker.losses.dtype)[:, None]), dim=1)
-    accuracies = torch.cat((tracker.accuracies[:, 1:], accuracy.to(tracker.accuracies.dtype)[:, None]), dim=1)
+    accuracies = torch.cat(
+        (tracker.accuracies[:, 1:], accuracy.to(tracker.accuracies.dtype)[:, None]), dim=1
+    )
     gain = accuracies[:, -1] - accuracies[:, -2]
     # The first measurement has no gain: neither a plateau nor an end of one.
     plateau = torch.where(gain.isnan() | (gain >= PLATEAU_PCT - TIE_PCT), 0, tracker.plateau + 1)
@@ -68,4 +82,6 @@ def update(tracker: Tracker, loss: Tensor, accuracy: Tensor) -> Tracker:
     # Comparisons with NaN are False: a missing loss is never stable.
     run = torch.where((improvement > low) & (improvement < high), tracker.stable_run + 1, 0)
     best = torch.fmax(tracker.best_accuracy, accuracies[:, -1])
-    return Tracker(losses, accuracies, plateau, best, run, tracker.stabilised | (run >= STABLE_EPOCHS))
+    return Tracker(
+        losses, accuracies, plateau, best, run, tracker.stabilised | (run >= STABLE_EPOCHS)
+    )

@@ -45,14 +45,20 @@ class Controller:
         learned = Learned.load(folder, device)
         publication = json.loads((folder / CARD_FILE).read_bytes()).get("published")
         published = None if publication is None else Publication.model_validate(publication)
-        name = f"the published controller of suite {published.suite}" if published else f"the controller in {folder}"
+        name = (
+            f"the published controller of suite {published.suite}"
+            if published
+            else f"the controller in {folder}"
+        )
         return cls(f"{name}, trained for {learned.iteration} iterations", learned, published)
 
     @classmethod
     def own(cls, models: Path, device: torch.device) -> Self:
         """Load the project's own."""
         learned = Learned.load(models / "policy", device)
-        return cls(f"the project's own controller, trained for {learned.iteration} iterations", learned)
+        return cls(
+            f"the project's own controller, trained for {learned.iteration} iterations", learned
+        )
 
     def refusal(self, host: Host | None, meta: Meta) -> str:
         """Say why it cannot grow that host (default: the one it was trained on) on those data; empty where it can."""
@@ -61,7 +67,9 @@ class Controller:
         if (host or self.learned.train.host).family == "tables" and meta.shape[-1] > MOST_COLUMNS:
             return f"compares each of at most {MOST_COLUMNS} columns with each, these are {meta.shape[-1]}"
         try:
-            refuse_other_host(self.learned, build_host(host or self.learned.train.host, meta.shape, meta.classes))
+            refuse_other_host(
+                self.learned, build_host(host or self.learned.train.host, meta.shape, meta.classes)
+            )
         except SimicError as error:
             return str(error)
         return ""
@@ -75,7 +83,9 @@ class Rule:
     instead: str = ""
 
     def __str__(self) -> str:
-        return f"the policy {self.name}" + (f", since no controller fits: {self.instead}" if self.instead else "")
+        return f"the policy {self.name}" + (
+            f", since no controller fits: {self.instead}" if self.instead else ""
+        )
 
 
 def choose(
@@ -93,16 +103,22 @@ def choose(
     Returns:
         The controller, or a rule that tells why no controller fits.
     """
-    published = [Controller.load(path.parent, device) for path in sorted(PUBLISHED.glob(f"*/{CARD_FILE}"))]
+    published = [
+        Controller.load(path.parent, device) for path in sorted(PUBLISHED.glob(f"*/{CARD_FILE}"))
+    ]
     candidates = [own, *published] if own else published
     refusals = [controller.refusal(host, meta) for controller in candidates]
     if "" in refusals:
         return candidates[refusals.index("")]
-    reasons = [f"{controller.name}: {refusal}" for controller, refusal in zip(candidates, refusals, strict=True)]
+    reasons = [
+        f"{controller.name}: {refusal}"
+        for controller, refusal in zip(candidates, refusals, strict=True)
+    ]
     narrow = _form(meta.shape) == "vectors" and 1 < meta.shape[-1] <= MOST_COLUMNS
     tuned = narrow and published_for((host or usual).family)
     return Rule(
-        TUNED if tuned else PATIENT, "; ".join(reasons) or "there is none in models/policy, and none is published"
+        TUNED if tuned else PATIENT,
+        "; ".join(reasons) or "there is none in models/policy, and none is published",
     )
 
 

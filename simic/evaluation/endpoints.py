@@ -5,8 +5,22 @@ from collections.abc import Mapping
 import numpy as np
 
 from simic.envs.rewards import score
-from simic.evaluation.intervals import Interval, Values, mean_interval, paired_difference, rows_by_task
-from simic.evaluation.result import LEARNED, Evaluation, Fixed, HeadroomReport, PerSeed, Standing, Standings
+from simic.evaluation.intervals import (
+    Interval,
+    Values,
+    mean_interval,
+    paired_difference,
+    rows_by_task,
+)
+from simic.evaluation.result import (
+    LEARNED,
+    Evaluation,
+    Fixed,
+    HeadroomReport,
+    PerSeed,
+    Standing,
+    Standings,
+)
 from simic.evaluation.search import best_choices, random_search
 from simic.growth.networks.tabular import TOGETHER
 
@@ -63,7 +77,9 @@ def standings(headroom: HeadroomReport, policies: Mapping[str, Results]) -> dict
     return {group: _standings_of_group(headroom, results, group) for group in groups}
 
 
-def _standings_of_group(headroom: HeadroomReport, results: Mapping[str, Results], group: str) -> Standings:
+def _standings_of_group(
+    headroom: HeadroomReport, results: Mapping[str, Results], group: str
+) -> Standings:
     units = rows_of_tasks(headroom, group)
     kinds = [headroom.tasks[headroom.rows[rows[0]]].kind for rows in units]
 
@@ -96,7 +112,10 @@ def _standings_of_group(headroom: HeadroomReport, results: Mapping[str, Results]
     oracle_scores, _ = by_policy[ORACLE_TASK]
     rule = next((name for name in (TUNED, PATIENT) if name in by_policy), None)
     rule_scores = by_policy[rule][0] if rule else None
-    places = {kind: [place for place, of_task in enumerate(kinds) if of_task == kind] for kind in dict.fromkeys(kinds)}
+    places = {
+        kind: [place for place, of_task in enumerate(kinds) if of_task == kind]
+        for kind in dict.fromkeys(kinds)
+    }
     return Standings(
         rule=rule,
         rule_gap=None if rule_scores is None else paired_difference(oracle_scores, rule_scores),
@@ -129,7 +148,9 @@ def oracle_schedules(headroom: HeadroomReport) -> list[int]:
 
 def rows_of_tasks(headroom: HeadroomReport, group: str) -> list[list[int]]:
     """List the rows of each task of a group."""
-    return rows_by_task({r: task for r, task in enumerate(headroom.rows) if headroom.tasks[task].group == group})
+    return rows_by_task(
+        {r: task for r, task in enumerate(headroom.rows) if headroom.tasks[task].group == group}
+    )
 
 
 def mean_by_task(values: Values, units: list[list[int]]) -> Values:
@@ -146,11 +167,17 @@ def metrics(evaluation: Evaluation) -> dict[str, float]:
     learned = primary.policies.get(LEARNED)
     if learned is None:
         return {}
-    intervals = {"score": learned.score, "over_common_schedule": learned.over_common, "gap": primary.gap}
+    intervals = {
+        "score": learned.score,
+        "over_common_schedule": learned.over_common,
+        "gap": primary.gap,
+    }
     intervals |= {"over_rule": learned.over_rule, "rule_gap": primary.rule_gap}
     if others and LEARNED in others[0].policies:
         intervals["held_out_kinds_over_rule"] = others[0].policies[LEARNED].over_rule
-    numbers = {name: interval.estimate for name, interval in intervals.items() if interval is not None}
+    numbers = {
+        name: interval.estimate for name, interval in intervals.items() if interval is not None
+    }
     return {name: round(value, 4) for name, value in (numbers | {"params": learned.params}).items()}
 
 
@@ -160,5 +187,11 @@ def compared(standings: Standings) -> dict[str, Interval]:
     rules = {standings.rule: RULES.get(standings.rule, "hand rule")} if standings.rule else {}
     names = {LEARNED: PPO, **rules, TOGETHER.name: ALL_AT_ONCE, COMMON: "common schedule"}
     names |= {"static": "host alone", ORACLE_TASK: "oracle"}
-    scores = {label: standings.policies[name].score for name, label in names.items() if name in standings.policies}
-    return scores | {f"best of {SEARCH} trainings": Interval(value, value, value) for value in searched}
+    scores = {
+        label: standings.policies[name].score
+        for name, label in names.items()
+        if name in standings.policies
+    }
+    return scores | {
+        f"best of {SEARCH} trainings": Interval(value, value, value) for value in searched
+    }

@@ -15,7 +15,16 @@ from simic.envs.growth_env import GrowthEnv
 from simic.envs.play import Actor
 from simic.envs.rewards import total
 from simic.evaluation import endpoints, intervals, result
-from simic.evaluation.result import BLIND, LEARNED, OUTSIDE, SAMPLED, Case, DecisionCase, HeadroomReport, Timeline
+from simic.evaluation.result import (
+    BLIND,
+    LEARNED,
+    OUTSIDE,
+    SAMPLED,
+    Case,
+    DecisionCase,
+    HeadroomReport,
+    Timeline,
+)
 from simic.evaluation.scoring import (
     EVALUATION_ITERATION,
     EvaluationSetup,
@@ -26,7 +35,13 @@ from simic.evaluation.scoring import (
     play_for_score,
     rows_together,
 )
-from simic.evaluation.static_baselines import Regime, StaticNetwork, from_the_start, open_population, static_final
+from simic.evaluation.static_baselines import (
+    Regime,
+    StaticNetwork,
+    from_the_start,
+    open_population,
+    static_final,
+)
 from simic.growth.life.vocabulary import Op, Slots
 from simic.params import Params
 from simic.training import machine, worker_layout
@@ -37,7 +52,15 @@ Scores = dict[str, result.PerSeed]  # by policy
 
 # So many hosts that won most are shown, and as many that lost most.
 SHOWN = 3
-COUNTS = ("flops_per_sample", "training_flops", "validation_flops", "germinated", "fossilized", "pruned", "rollbacks")
+COUNTS = (
+    "flops_per_sample",
+    "training_flops",
+    "validation_flops",
+    "germinated",
+    "fossilized",
+    "pruned",
+    "rollbacks",
+)
 
 
 def evaluate(
@@ -76,7 +99,11 @@ def evaluate(
     seeds = {name: performances[name].score for name in actors}
     learned = performances.get(LEARNED)
     first = next(iter(seeds.values()))
-    static = _from_the_start(setup, final, first) if params.evaluate.static_final and final is not None else {}
+    static = (
+        _from_the_start(setup, final, first)
+        if params.evaluate.static_final and final is not None
+        else {}
+    )
     policies = {**seeds, **headroom.policies}
     accuracies = {name: per_seed.test_accuracy_pct for name, per_seed in policies.items()}
     validations = -(-params.train.iterations // params.train.validate_every)
@@ -94,12 +121,17 @@ def evaluate(
         rows=headroom.rows,
         host=result.HostDescription.model_validate(env.host),
         standings=endpoints.standings(headroom, {**seeds, **static}),
-        policies={name: summary(per_seed, env.host.params, env.rng_seed) for name, per_seed in policies.items()},
+        policies={
+            name: summary(per_seed, env.host.params, env.rng_seed)
+            for name, per_seed in policies.items()
+        },
         static_final=static,
         comparisons=intervals.compare_with_all(LEARNED, accuracies, env.rng_seed),
         others=dict(others or {}),
         actions={
-            name: decisions(performances[name].turns) for name in (LEARNED, SAMPLED, BLIND) if name in performances
+            name: decisions(performances[name].turns)
+            for name in (LEARNED, SAMPLED, BLIND)
+            if name in performances
         },
         cases=best_and_worst(setup, headroom, learned) if learned else (),
     )
@@ -129,7 +161,9 @@ def elsewhere(
     if widths:
         work = partial(_outside, actors, params, prepared, device, headroom.epochs)
         of_widths = worker_layout.spread(work, widths, params.runtime, device)
-        scores[OUTSIDE] = {name: result.concatenated([part[name] for part in of_widths]) for name in of_widths[0]}
+        scores[OUTSIDE] = {
+            name: result.concatenated([part[name] for part in of_widths]) for name in of_widths[0]
+        }
     return {
         name: result.Elsewhere(
             epochs=headroom.others[name].epochs,
@@ -140,25 +174,38 @@ def elsewhere(
     }
 
 
-def _outside(actors: Actors, params: Params, prepared: Path, device: torch.device, epochs: int, width: int) -> Scores:
+def _outside(
+    actors: Actors, params: Params, prepared: Path, device: torch.device, epochs: int, width: int
+) -> Scores:
     setup = EvaluationSetup.open(params, prepared, device, outside=width)
     with closing(setup.env):
         return _scores(setup, actors, epochs)
 
 
 def _scores(setup: EvaluationSetup, actors: Actors, epochs: int) -> Scores:
-    return {name: performance.score for name, performance in play_for_score(setup, actors(setup.env), epochs)}
+    return {
+        name: performance.score
+        for name, performance in play_for_score(setup, actors(setup.env), epochs)
+    }
 
 
-def _from_the_start(setup: EvaluationSetup, final: Slots, seeds: result.PerSeed) -> dict[str, result.Fixed]:
+def _from_the_start(
+    setup: EvaluationSetup, final: Slots, seeds: result.PerSeed
+) -> dict[str, result.Fixed]:
     """Train the networks ``final`` at equal epochs and at equal FLOPs of training."""
     env = setup.env
     hosts = setup.hosts
-    regime = Regime(env.train, setup.held_out.train, setup.held_out.test, hosts.tasks, EVALUATION_ITERATION)
+    regime = Regime(
+        env.train, setup.held_out.train, setup.held_out.test, hosts.tasks, EVALUATION_ITERATION
+    )
     network = StaticNetwork("static_final", env.host, env.blueprints, from_the_start(final))
     training_flops = torch.tensor(seeds.training_flops, device=env.device)
-    with closing(open_population(env.train, env.rng_seed, setup.runtime, network, hosts.ids, env.device)) as population:
-        at_epochs, at_flops = static_final(population, regime, network.slots, training_flops, env.steps)
+    with closing(
+        open_population(env.train, env.rng_seed, setup.runtime, network, hosts.ids, env.device)
+    ) as population:
+        at_epochs, at_flops = static_final(
+            population, regime, network.slots, training_flops, env.steps
+        )
     return {"static_final, equal epochs": at_epochs, "static_final, equal FLOPs": at_flops}
 
 
@@ -181,7 +228,9 @@ def summary(seeds: result.PerSeed, host_params: int, rng_seed: int) -> result.Po
 # --- episodes that are shown ---
 
 
-def best_and_worst(setup: EvaluationSetup, headroom: HeadroomReport, performance: Performance) -> tuple[Case, ...]:
+def best_and_worst(
+    setup: EvaluationSetup, headroom: HeadroomReport, performance: Performance
+) -> tuple[Case, ...]:
     """Select the episodes with the largest gain over the common schedule, then those with the largest loss.
 
     Args:
@@ -224,18 +273,28 @@ def timeline(env: GrowthEnv, performance: Performance, host: int) -> Timeline:
     names: dict[int, str | None] = {index: item.name for index, item in enumerate(env.blueprints)}
     turns = performance.turns
     infos = [turn.info for turn in turns]
-    decided = [turn for turn in turns if bool(turn.situation.alive[host]) and int(turn.action.op[host]) != Op.WAIT]
+    decided = [
+        turn
+        for turn in turns
+        if bool(turn.situation.alive[host]) and int(turn.action.op[host]) != Op.WAIT
+    ]
     return Timeline(
         stages=tuple(tuple(info.stage[host].tolist()) for info in infos),
         blueprints=tuple(tuple(map(names.get, info.blueprint[host].tolist())) for info in infos),
-        decisions=tuple(_decision(turn, host, names, performance.probabilities) for turn in decided),
+        decisions=tuple(
+            _decision(turn, host, names, performance.probabilities) for turn in decided
+        ),
         live_accuracy_pct=tuple(_measured(info.live_accuracy[host]) for info in infos),
         committed_accuracy_pct=tuple(_measured(info.committed_accuracy[host]) for info in infos),
-        rollback_steps=tuple(turn.situation.step for turn in turns if bool(turn.info.panicked[host])),
+        rollback_steps=tuple(
+            turn.situation.step for turn in turns if bool(turn.info.panicked[host])
+        ),
     )
 
 
-def _decision(turn: Turn, host: int, names: Mapping[int, str | None], probabilities: Tensor | None) -> DecisionCase:
+def _decision(
+    turn: Turn, host: int, names: Mapping[int, str | None], probabilities: Tensor | None
+) -> DecisionCase:
     op = int(turn.action.op[host])
     slot = int(turn.action.slot[host])
     step = turn.situation.step

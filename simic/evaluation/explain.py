@@ -31,7 +31,9 @@ from simic.training.learned import Learned, LearnedActor
 
 # How many choices are listed, and how many inputs that a decision hangs on.
 MOST_LINES = 6
-OTHER_EPISODE = "The last bits of a host depend on its company: this is not the evaluation's own episode."
+OTHER_EPISODE = (
+    "The last bits of a host depend on its company: this is not the evaluation's own episode."
+)
 
 # Descriptions with their numbers, the largest first.
 Ranked = list[tuple[str, float]]
@@ -75,12 +77,21 @@ def explain(
     """
     learned = Learned.of(checkpoint, device)
     if LEARNED not in evaluation.policies:
-        raise SimicError(f"the evaluation has no policy {LEARNED!r} to explain: name it in evaluate.policies")
-    if (learned.iteration, data_hash(prepared)) != (evaluation.checkpoint_iteration, evaluation.data_sha256):
-        raise SimicError("reports/evaluation.json is of another policy or other data; run simic evaluate first")
+        raise SimicError(
+            f"the evaluation has no policy {LEARNED!r} to explain: name it in evaluate.policies"
+        )
+    if (learned.iteration, data_hash(prepared)) != (
+        evaluation.checkpoint_iteration,
+        evaluation.data_sha256,
+    ):
+        raise SimicError(
+            "reports/evaluation.json is of another policy or other data; run simic evaluate first"
+        )
     host = find_host(evaluation, task)
     if not 1 <= step <= evaluation.episode_steps:
-        raise SimicError(f"step {step}: must be 1 to {evaluation.episode_steps}, as the report counts them")
+        raise SimicError(
+            f"step {step}: must be 1 to {evaluation.episode_steps}, as the report counts them"
+        )
 
     # Play the host's episode again, in this process.
     held_out = load_held_out(prepared, device)
@@ -88,11 +99,15 @@ def explain(
     one_process = runtime.model_copy(update={"processes": 1})
     splits = (held_out.train, held_out.val)
     witness = Witness(learned, step - 1)
-    with closing(open_env(learned.train, evaluation.rng_seed, one_process, splits, hosts.ids, device)) as env:
+    with closing(
+        open_env(learned.train, evaluation.rng_seed, one_process, splits, hosts.ids, device)
+    ) as env:
         turns = play_together(env, [witness], hosts, evaluation.episode_steps)
     turn = turns[step - 1]
     if not bool(turn.situation.alive[0]):
-        raise SimicError(f"step {step}: the host had been rolled back by then, so nothing was decided for it")
+        raise SimicError(
+            f"step {step}: the host had been rolled back by then, so nothing was decided for it"
+        )
 
     # Ask the policy as it was then.
     observation = learned.normalizers.see(turn.situation.observation)
@@ -107,7 +122,10 @@ def explain(
         "",
         "Seen",
         f"  accuracy {float(turn.situation.tracker.accuracy[0]):.1f} % on the validation split",
-        *(f"  slot {slot}: {words}" for slot, words in enumerate(slots_in_words(turn.situation.slots, blueprints))),
+        *(
+            f"  slot {slot}: {words}"
+            for slot, words in enumerate(slots_in_words(turn.situation.slots, blueprints))
+        ),
         "",
         "Choices, by probability",
         *(f"  {probability:.3f}  {words}" for words, probability in likeliest),
@@ -127,14 +145,23 @@ def find_host(evaluation: Evaluation, task: str) -> int:
         return evaluation.rows.index(names.index(task))
     if task.isdecimal() and int(task) < len(evaluation.rows):
         return int(task)
-    raise SimicError(f"task {task!r}: must be a host, 0 to {len(evaluation.rows) - 1}, or one of {', '.join(names)}")
+    raise SimicError(
+        f"task {task!r}: must be a host, 0 to {len(evaluation.rows) - 1}, or one of {', '.join(names)}"
+    )
 
 
 def slots_in_words(slots: Slots, blueprints: Sequence[str]) -> tuple[str, ...]:
     """Describe what is in each slot of the first host."""
     words = []
-    columns_of_first = (slots.stage[0], slots.blueprint[0], slots.contribution[0], slots.contribution_se[0])
-    for stage, kind, gain, error in zip(*(column.tolist() for column in columns_of_first), strict=True):
+    columns_of_first = (
+        slots.stage[0],
+        slots.blueprint[0],
+        slots.contribution[0],
+        slots.contribution_se[0],
+    )
+    for stage, kind, gain, error in zip(
+        *(column.tolist() for column in columns_of_first), strict=True
+    ):
         seed = f"{blueprints[kind]}, " if kind >= 0 else ""
         measured = f", contributes {gain:+.1f} ± {error:.1f} points" if math.isfinite(gain) else ""
         words.append(f"{seed}{Stage(stage).name}{measured}")
@@ -149,7 +176,9 @@ def choice_in_words(op: Op, slot: int, blueprint: str) -> str:
 
 
 @torch.no_grad()
-def choices(policy: ActorCritic, observation: Observation, memory: RecurrentState, blueprints: Sequence[str]) -> Ranked:
+def choices(
+    policy: ActorCritic, observation: Observation, memory: RecurrentState, blueprints: Sequence[str]
+) -> Ranked:
     """List the likeliest choices of op, slot and blueprint, with their probabilities.
 
     Args:
@@ -167,7 +196,9 @@ def choices(policy: ActorCritic, observation: Observation, memory: RecurrentStat
         for blueprint in range(len(blueprints) if uses[2] else 1)
     ]
     rows = len(candidates)
-    actions = torch.zeros(rows, len(policy.action_spec.heads), dtype=torch.int64, device=observation.features.device)
+    actions = torch.zeros(
+        rows, len(policy.action_spec.heads), dtype=torch.int64, device=observation.features.device
+    )
     actions[:, :3] = torch.tensor(candidates)
 
     # ln π of these three heads.
@@ -183,7 +214,9 @@ def choices(policy: ActorCritic, observation: Observation, memory: RecurrentStat
     return sorted(probabilities.items(), key=lambda choice: -choice[1])[:MOST_LINES]
 
 
-def occlusion(policy: ActorCritic, observation: Observation, memory: RecurrentState, action: Tensor) -> Ranked:
+def occlusion(
+    policy: ActorCritic, observation: Observation, memory: RecurrentState, action: Tensor
+) -> Ranked:
     """Measure by how many nats the log-probability of a decision falls when an input is hidden; negative: it rises.
 
     Args:
@@ -210,6 +243,10 @@ def occlusion(policy: ActorCritic, observation: Observation, memory: RecurrentSt
     memories = RecurrentState(*(part.repeat(rows, 1) for part in memory)).zeroed(forgotten)
     log_prob = policy.act(hidden, memories, greedy=True, actions=action.expand(rows, -1)).joint
 
-    names = [name for name, _ in table] + [f"slot{slot}_blueprint" for slot in range(slots)] + ["memory"]
+    names = (
+        [name for name, _ in table]
+        + [f"slot{slot}_blueprint" for slot in range(slots)]
+        + ["memory"]
+    )
     lost = zip(names, (log_prob[-1] - log_prob[:-1]).tolist(), strict=True)
     return sorted(lost, key=lambda row: -abs(row[1]))[:MOST_LINES]

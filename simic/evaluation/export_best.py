@@ -69,7 +69,9 @@ def best_host(env: GrowthEnv, rows: slice) -> int:
     """
     accuracy = env.state.measured.committed_accuracy[rows]
     if not accuracy.isfinite().any():
-        raise SimicError("no host has a committed accuracy that is a number, so there is nothing to export")
+        raise SimicError(
+            "no host has a committed accuracy that is a number, so there is nothing to export"
+        )
     return int(accuracy.nan_to_num(-1.0).argmax())
 
 
@@ -155,7 +157,9 @@ def history(env: GrowthEnv, turns: Sequence[Turn], row: int) -> list[JsonValue]:
             "live_accuracy_pct": round(live, ACCURACY_DIGITS) if math.isfinite(live) else None,
         }
         if info.valid[row]:
-            heads = {name: int(head[row]) for name, head in zip(Action._fields, turn.action, strict=True)}
+            heads = {
+                name: int(head[row]) for name, head in zip(Action._fields, turn.action, strict=True)
+            }
             entry |= _decision(heads, int(info.effective_op[row]), blueprints)
         cause = Cause(int(info.cause[row]))
         if cause is not Cause.NONE:
@@ -172,7 +176,9 @@ def history(env: GrowthEnv, turns: Sequence[Turn], row: int) -> list[JsonValue]:
     return entries
 
 
-def _decision(heads: dict[str, int], effective_op: int, blueprints: Sequence[str]) -> dict[str, JsonValue]:
+def _decision(
+    heads: dict[str, int], effective_op: int, blueprints: Sequence[str]
+) -> dict[str, JsonValue]:
     """Write the op with the heads it uses, in words; nothing for WAIT."""
     op = Op(heads["op"])
     if op is Op.WAIT:
@@ -186,7 +192,11 @@ def _decision(heads: dict[str, int], effective_op: int, blueprints: Sequence[str
         "alpha_speed": ALPHA_SPEED_STEPS[heads["alpha_speed"]],
         "alpha_curve": Curve(heads["alpha_curve"]).name.lower(),
     }
-    return {"op": op.name, **{name: words[name] for name in RELEVANT[op]}, "took_effect": effective_op == op}
+    return {
+        "op": op.name,
+        **{name: words[name] for name in RELEVANT[op]},
+        "took_effect": effective_op == op,
+    }
 
 
 def _preprocessing(meta: Meta, task: TaskMeta) -> JsonValue:
@@ -228,7 +238,9 @@ def card(
         tested: how many samples the test split has.
     """
     inputs, scale = _inputs(structure, task)
-    shape = ", ".join(map(str, structure.inputs.shape if structure.inputs else structure.input_shape))
+    shape = ", ".join(
+        map(str, structure.inputs.shape if structure.inputs else structure.input_shape)
+    )
     test = share_interval(grown.test_accuracy_pct / 100, tested)
     account = grown.account
     compared = f"\n{_floors(account.floors)}\n" if account.floors else ""
@@ -280,7 +292,11 @@ Test accuracy of the network that validation chose among {floors.hosts}; seconds
 
 
 def _use(structure: Structure) -> str:
-    predict = "" if structure.inputs is None else "`python predict.py DATA` prints a class for each row of a file.\n"
+    predict = (
+        ""
+        if structure.inputs is None
+        else "`python predict.py DATA` prints a class for each row of a file.\n"
+    )
     return f"""## How to use it
 {predict}From this folder, with torch alone:
 
@@ -314,7 +330,10 @@ def _inputs(structure: Structure, task: TaskMeta) -> tuple[str, str]:
         inputs = "images `float32 [B, C, H, W]`"
     if not task.mean:
         return inputs, nothing
-    return inputs, "Standardise the input first: `(x - mean) / std`, with mean and std in `history.json`."
+    return (
+        inputs,
+        "Standardise the input first: `(x - mean) / std`, with mean and std in `history.json`.",
+    )
 
 
 def _raw_inputs(inputs: RawInputs) -> tuple[str, str]:
@@ -326,7 +345,10 @@ def _raw_inputs(inputs: RawInputs) -> tuple[str, str]:
     names = _list([column.name for column in columns])
     has_strings = any(column.levels is not None for column in columns)
     coded = "; strings as their place among the levels in `structure.json`" if has_strings else ""
-    return f"rows as they are, `float64 [B, {len(columns)}]`: {names}{coded}; NaN where missing", note
+    return (
+        f"rows as they are, `float64 [B, {len(columns)}]`: {names}{coded}; NaN where missing",
+        note,
+    )
 
 
 def _list(names: Sequence[str]) -> str:
@@ -347,4 +369,6 @@ def _example(structure: Structure) -> str:
     sizes = ", ".join(map(str, inputs.shape if inputs else structure.input_shape))
     if inputs:
         return f"torch.zeros(8, {sizes}, dtype={inputs.dtype})"
-    return f"torch.zeros(8, {sizes}{', dtype=torch.int64' if len(structure.input_shape) == 1 else ''})"
+    return (
+        f"torch.zeros(8, {sizes}{', dtype=torch.int64' if len(structure.input_shape) == 1 else ''})"
+    )

@@ -21,7 +21,13 @@ from simic.data.batches import HeldOut
 from simic.envs.growth_env import GrowthEnv
 from simic.evaluation.page import markdown
 from simic.evaluation.result import Frozen
-from simic.evaluation.static_baselines import Regime, StaticNetwork, filled, from_the_start, logistic_models
+from simic.evaluation.static_baselines import (
+    Regime,
+    StaticNetwork,
+    filled,
+    from_the_start,
+    logistic_models,
+)
 from simic.growth.batch.population import Population
 from simic.growth.life.vocabulary import Slots
 from simic.growth.networks.blueprints import blueprints_of
@@ -104,11 +110,15 @@ class Floors(Frozen):
     def table(self) -> str:
         """Write the rows as Markdown, in columns that also align as plain text: accuracies in percent, seconds."""
         balanced = self.rows[0].balanced_pct is not None
-        cells = [["", "test", *["balanced"] * balanced, f"mean of {self.hosts}", "parameters", "s"]]  # 80 columns
+        cells = [
+            ["", "test", *["balanced"] * balanced, f"mean of {self.hosts}", "parameters", "s"]
+        ]  # 80 columns
         for row in self.rows:
             mean = "" if row.mean_pct is None else f"{row.mean_pct:.1f}"
             extra = [f"{row.balanced_pct:.1f}"] if row.balanced_pct is not None else []
-            cells.append([row.name, f"{row.accuracy_pct:.1f}", *extra, mean, row.size, f"{row.seconds:.1f}"])
+            cells.append(
+                [row.name, f"{row.accuracy_pct:.1f}", *extra, mean, row.size, f"{row.seconds:.1f}"]
+            )
         return markdown(cells)
 
 
@@ -138,7 +148,10 @@ def floors(
     commonest = int(held_out.train.y.flatten().bincount().argmax())
     fits: list[Callable[[], Contender]] = []
     if samples is not None:
-        fits += [partial(_fit_logistic, samples, classes), partial(_fit_boosting, samples, codes, classes)]
+        fits += [
+            partial(_fit_logistic, samples, classes),
+            partial(_fit_boosting, samples, codes, classes),
+        ]
     fits += [partial(_train, params, env, held_out, network) for network in _networks(env)]
     contenders = [Contender(MAJORITY, y == commonest, 0, 0.0)]
     for fit in fits:
@@ -174,8 +187,13 @@ def advice(contenders: Sequence[Contender], weights: NDArray[np.float64]) -> str
     *alternatives, grown = contenders
     scores = [float(contender.correct @ weights) for contender in contenders]
     best = contenders[int(np.argmax(scores))]
-    chosen = next(k for k, contender in enumerate(contenders) if not _is_behind(best, contender, weights))
-    costs = [f"{100 * score:.1f} % for {contender.cost}" for score, contender in zip(scores, contenders, strict=True)]
+    chosen = next(
+        k for k, contender in enumerate(contenders) if not _is_behind(best, contender, weights)
+    )
+    costs = [
+        f"{100 * score:.1f} % for {contender.cost}"
+        for score, contender in zip(scores, contenders, strict=True)
+    ]
     measure = "balanced accuracy" if len(np.unique(weights.round(12))) > 1 else "accuracy"
 
     # The grown network, or nothing.
@@ -186,9 +204,8 @@ def advice(contenders: Sequence[Contender], weights: NDArray[np.float64]) -> str
             f"{alternatives[second].noun}."
         )
     if alternatives[chosen].name == MAJORITY:
-        return (
-            f"Use none of these: nothing beats always answering the commonest class ({costs[0]}) by more than chance."
-        )
+        majority = f"always answering the commonest class ({costs[0]})"
+        return f"Use none of these: nothing beats {majority} by more than chance."
 
     # A floor; the difference is that of the rounded numbers beside it.
     lead = round(round(100 * scores[-1], 1) - round(100 * scores[chosen], 1), 1)
@@ -228,7 +245,9 @@ def _fit_logistic(samples: dict[str, Samples], classes: int) -> Contender:
     test = samples["test"]
     rows, note = _rows_to_fit(train, classes)
 
-    def loss(model: LogisticRegression) -> float:  # not accuracy: of a few samples many strengths would be equal
+    def loss(
+        model: LogisticRegression,
+    ) -> float:  # not accuracy: of a few samples many strengths would be equal
         return float(log_loss(val.y, model.predict_proba(val.x), labels=model.classes_))
 
     best = min(logistic_models(train.x[rows], train.y[rows], STRENGTHS, MOST_ITERATIONS), key=loss)
@@ -248,7 +267,9 @@ def _fit_boosting(samples: dict[str, Samples], codes: tuple[int, ...], classes: 
     model.fit(train.raw[rows].reshape(len(train.y[rows]), -1), train.y[rows])
     correct = np.equal(model.predict(test.raw.reshape(len(test.y), -1)), test.y)
     trees = int(model.n_iter_) * (1 if classes == 2 else classes)
-    return Contender(f"gradient boosting{note}", correct, trees, time.perf_counter() - start, unit=" trees")
+    return Contender(
+        f"gradient boosting{note}", correct, trees, time.perf_counter() - start, unit=" trees"
+    )
 
 
 # --- networks --------------------------------------------------------------------------------------------------------
@@ -298,4 +319,6 @@ def _train(params: Params, env: GrowthEnv, held_out: HeldOut, network: StaticNet
     correct = population.evaluate(slots, held_out.test, nothing_off).correct[0].float().flatten(1)
     right = (correct[chosen] > 0.5).cpu().numpy()
     mean_pct = 100 * float(correct.mean())
-    return Contender(network.name, right, result.params[chosen], time.perf_counter() - start, mean_pct=mean_pct)
+    return Contender(
+        network.name, right, result.params[chosen], time.perf_counter() - start, mean_pct=mean_pct
+    )

@@ -59,7 +59,10 @@ class GrownHosts:
 
 @contextmanager
 def grown_hosts(
-    setup: GrowSetup, policy: Rule | Controller, hosts: int, progress: Progress = lambda what, done, total: None
+    setup: GrowSetup,
+    policy: Rule | Controller,
+    hosts: int,
+    progress: Progress = lambda what, done, total: None,
 ) -> Iterator[GrownHosts]:
     """Grow several networks side by side.
 
@@ -77,7 +80,9 @@ def grown_hosts(
     params = setup.params
     splits = (held_out.train, held_out.val)
     env_ids = torch.arange(hosts)
-    with closing(open_env(params.train, params.rng_seed, params.runtime, splits, env_ids, setup.device)) as env:
+    with closing(
+        open_env(params.train, params.rng_seed, params.runtime, splits, env_ids, setup.device)
+    ) as env:
         # Who decides.
         if isinstance(policy, Controller):
             refuse_other_host(policy.learned, env.host)
@@ -88,9 +93,13 @@ def grown_hosts(
         # Grow, and take the best network out.
         playing = Hosts(torch.zeros_like(env.env_ids), env.env_ids, GROW_ITERATION)
         epochs = partial(progress, "grown, epochs")
-        turns = recovered(env.population, lambda: play_together(env, [actor], playing, progress=epochs))
+        turns = recovered(
+            env.population, lambda: play_together(env, [actor], playing, progress=epochs)
+        )
         best = best_host(env, slice(0, hosts))
-        network = grown_network(env.population, env.slots, best, committed=True, inputs=setup.inputs)
+        network = grown_network(
+            env.population, env.slots, best, committed=True, inputs=setup.inputs
+        )
         yield GrownHosts(env, held_out, turns, best, network, time.perf_counter() - start)
 
 
@@ -121,10 +130,14 @@ def grow(
             grown_by=str(policy) if isinstance(policy, Rule) else policy.name,
             floors=compare_with_floors(setup, grown, progress),
             notes=setup.data.notes if setup.data is not None else (),
-            files={PREDICT: Path(predict.__file__).read_text(encoding="utf-8")} if setup.inputs is not None else {},
+            files={PREDICT: Path(predict.__file__).read_text(encoding="utf-8")}
+            if setup.inputs is not None
+            else {},
         )
         rows = slice(0, hosts)
-        return export_best(grown.env, rows, grown.turns, grown.held_out, setup.prepared, account, out, setup.inputs)
+        return export_best(
+            grown.env, rows, grown.turns, grown.held_out, setup.prepared, account, out, setup.inputs
+        )
 
 
 def compare_with_floors(setup: GrowSetup, grown: GrownHosts, progress: Progress) -> Floors:
@@ -142,7 +155,9 @@ def compare_with_floors(setup: GrowSetup, grown: GrownHosts, progress: Progress)
         logits = [grown.network.body(x) for x in test.x.cpu().split(ROWS_AT_ONCE)]
     correct = (torch.cat(logits).argmax(-1) == test.y.cpu()).flatten().numpy()
     mean_pct = float(grown.env.committed(test)[0].mean())
-    contender = Contender(GROWN, correct, grown.network.structure.params, grown.seconds, mean_pct=mean_pct)
+    contender = Contender(
+        GROWN, correct, grown.network.structure.params, grown.seconds, mean_pct=mean_pct
+    )
 
     def samples(split: str) -> Samples:
         data: Dataset = getattr(held_out, split)

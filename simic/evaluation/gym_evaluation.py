@@ -93,7 +93,9 @@ def measure(params: Params, prepared: Path, progress: Progress) -> GymHeadroom:
         prepared: folder of the prepared data.
         progress: hears how far it is.
     """
-    players: dict[str, Callable[[AnyGym], Decide]] = {RANDOM: lambda env: _random(env, params.rng_seed)}
+    players: dict[str, Callable[[AnyGym], Decide]] = {
+        RANDOM: lambda env: _random(env, params.rng_seed)
+    }
     players |= {name: _by_rule(named(name)) for name in params.headroom.gym.rules}
     policies = {name: _scores(_play(params, player)) for name, player in players.items()}
     progress("random actions and rules", len(players), len(players))
@@ -127,14 +129,20 @@ def learn_peer(params: Params, progress: Progress) -> tuple[Scores | None, str]:
     with torch.random.fork_rng(devices=[]):
         for settings in all_settings:
             name, player = learned(params, settings)
-            changes = ", ".join(f"{key} {value}" for key, value in settings.items()) or "its own settings"
-            description = f"{name}, {changes}, {steps:,} environment steps, rng_seed {params.rng_seed}"
+            changes = (
+                ", ".join(f"{key} {value}" for key, value in settings.items()) or "its own settings"
+            )
+            description = (
+                f"{name}, {changes}, {steps:,} environment steps, rng_seed {params.rng_seed}"
+            )
             attempts.append((_scores(_play(params, player)), description))
             progress("settings of the peer", len(attempts), len(all_settings))
     return max(attempts, key=lambda attempt: sum(attempt[0].returns))
 
 
-def evaluate(params: Params, checkpoint: Checkpoint, headroom: GymHeadroom, progress: Progress) -> GymEvaluation:
+def evaluate(
+    params: Params, checkpoint: Checkpoint, headroom: GymHeadroom, progress: Progress
+) -> GymEvaluation:
     """Let the trained policy play the episodes of the headroom, and compare it with all players there.
 
     Args:
@@ -184,7 +192,10 @@ def summary(scores: Scores, rng_seed: int) -> GymResult:
 
 def metrics(evaluation: GymEvaluation) -> str:
     """Write the few numbers that are followed from run to run, as JSON."""
-    numbers = {f"return/{name}": result.mean_return.estimate for name, result in evaluation.policies.items()}
+    numbers = {
+        f"return/{name}": result.mean_return.estimate
+        for name, result in evaluation.policies.items()
+    }
     numbers |= {f"over/{pair.second}": pair.difference.estimate for pair in evaluation.comparisons}
     return json.dumps(numbers, indent=2) + "\n"
 
@@ -216,7 +227,9 @@ def page(headroom: GymHeadroom) -> str:
 
 def as_text(episodes: Sequence[np.ndarray]) -> Actions:
     """Write the actions ``[T, heads]`` of each episode step by step, as they are recorded."""
-    return tuple(tuple(" ".join(map(str, step)) for step in actions.tolist()) for actions in episodes)
+    return tuple(
+        tuple(" ".join(map(str, step)) for step in actions.tolist()) for actions in episodes
+    )
 
 
 # --- who plays ---
@@ -241,7 +254,9 @@ def _scores(parts: Sequence[PlayedEpisodes]) -> Scores:
 def _noise(env: AnyGym, rng_seed: int, purpose: rng.Purpose) -> Callable[[int], Tensor]:
     """Make the source of uniform numbers ``[E, heads]`` for each step."""
     heads = len(env.action_spec.heads)
-    return lambda step: rng.uniform(rng.key(rng_seed, purpose, EVALUATION, env.env_ids, step), (heads,))
+    return lambda step: rng.uniform(
+        rng.key(rng_seed, purpose, EVALUATION, env.env_ids, step), (heads,)
+    )
 
 
 def trained(learned: Learned, env: AnyGym, name: str, rng_seed: int) -> Decide:
@@ -254,7 +269,9 @@ def trained(learned: Learned, env: AnyGym, name: str, rng_seed: int) -> Decide:
         rng_seed: seed of the run.
     """
     noise = _noise(env, rng_seed, rng.Purpose.ACTION) if name == SAMPLED else None
-    return policy_decides(learned.policy, learned.normalizers, env.num_envs, noise, blind=name == BLIND)
+    return policy_decides(
+        learned.policy, learned.normalizers, env.num_envs, noise, blind=name == BLIND
+    )
 
 
 def _random(env: AnyGym, rng_seed: int) -> Decide:
@@ -276,7 +293,9 @@ def _by_rule(rule: Rule) -> Callable[[AnyGym], Decide]:
                 history.append(observation.features[row].cpu().numpy())
                 masks = {name: mask[row].cpu().numpy() for name, mask in observation.masks.items()}
                 choices.append(np.atleast_1d(rule(history, masks)) - first)
-            return torch.from_numpy(np.stack(choices).astype(np.int64)).to(observation.features.device)
+            return torch.from_numpy(np.stack(choices).astype(np.int64)).to(
+                observation.features.device
+            )
 
         return decide
 

@@ -35,7 +35,9 @@ class PeerEnv(VecEnv):
         self.env = env
         sizes = [head.size for head in env.action_spec.heads]
         actions = Discrete(sizes[0]) if len(sizes) == 1 else MultiDiscrete(sizes)
-        super().__init__(env.num_envs, Box(-np.inf, np.inf, (env.observation_spec.features,)), actions)
+        super().__init__(
+            env.num_envs, Box(-np.inf, np.inf, (env.observation_spec.features,)), actions
+        )
 
     def reset(self) -> np.ndarray:
         self.observation, _ = self.env.reset()
@@ -57,7 +59,9 @@ class PeerEnv(VecEnv):
     def action_masks(self) -> list[np.ndarray]:
         return [*legal(self.env, self.observation)]
 
-    def env_method(self, method_name: str, *args: Any, indices: Any = None, **kwargs: Any) -> list[Any]:
+    def env_method(
+        self, method_name: str, *args: Any, indices: Any = None, **kwargs: Any
+    ) -> list[Any]:
         return getattr(self, method_name)(*args, **kwargs)
 
     def get_attr(self, attr_name: str, indices: Any = None) -> list[Any]:
@@ -87,7 +91,9 @@ def legal(env: AnyGym, observation: Observation) -> np.ndarray:
         for head in env.action_spec.heads
     ]
     if any(mask.dim() > 2 for mask in masks):
-        raise SimicError("headroom.gym.peer_steps: must be 0, as masks that depend on another head are unknown to sb3")
+        raise SimicError(
+            "headroom.gym.peer_steps: must be 0, as masks that depend on another head are unknown to sb3"
+        )
     return torch.cat(masks, dim=1).numpy()
 
 
@@ -108,7 +114,12 @@ def learned(params: Params, settings: Mapping[str, Any]) -> tuple[str, Callable[
     """
     task = params.prepare.gym
     envs = params.train.envs if task.vector == "tensors" else ENVS
-    defaults = {"n_steps": max(1, ROWS // envs), "seed": params.rng_seed, "device": "cpu", "verbose": 0}
+    defaults = {
+        "n_steps": max(1, ROWS // envs),
+        "seed": params.rng_seed,
+        "device": "cpu",
+        "verbose": 0,
+    }
     with closing(PeerEnv(open_gym(task, params.rng_seed, torch.arange(envs)))) as env:
         env.reset()
         policy = "MlpPolicy"
@@ -122,7 +133,9 @@ def learned(params: Params, settings: Mapping[str, Any]) -> tuple[str, Callable[
         try:
             model: Any = kind(policy, env, **{**defaults, **settings})
         except (TypeError, ValueError) as error:
-            raise SimicError(f"headroom.gym.peer_settings: {settings}: {' '.join(str(error).split())}") from None
+            raise SimicError(
+                f"headroom.gym.peer_settings: {settings}: {' '.join(str(error).split())}"
+            ) from None
         model.set_logger(Logger(None, []))  # its own leaves a folder in the system's temporary one
         model.learn(params.headroom.gym.peer_steps)
 
@@ -133,7 +146,9 @@ def learned(params: Params, settings: Mapping[str, Any]) -> tuple[str, Callable[
             nonlocal state
             masks = {"action_masks": legal(env, observation)} if kind is MaskablePPO else {}
             features = observation.features.cpu().numpy()
-            actions, state = model.predict(features, state, starts.cpu().numpy(), deterministic=True, **masks)
+            actions, state = model.predict(
+                features, state, starts.cpu().numpy(), deterministic=True, **masks
+            )
             return as_indices(actions, observation)
 
         return decide

@@ -64,7 +64,9 @@ class Common:
     device: torch.device
 
 
-def measure(params: Params, prepared: Path, device: torch.device, progress: Progress) -> HeadroomReport:
+def measure(
+    params: Params, prepared: Path, device: torch.device, progress: Progress
+) -> HeadroomReport:
     """Measure the headroom for every length of episode, and on the tasks from outside the suite for the first.
 
     Args:
@@ -88,7 +90,9 @@ def measure(params: Params, prepared: Path, device: torch.device, progress: Prog
     widths = len(setup.held_out.outside)
     if widths:
         progress("tables from outside, widths", 0, widths)
-        measurement = partial(measure_outside, replace(common, params=in_one_process(params)), prepared)
+        measurement = partial(
+            measure_outside, replace(common, params=in_one_process(params)), prepared
+        )
         others[OUTSIDE] = joined(worker_layout.spread(measurement, widths, params.runtime, device))
 
     first = reports[primary]
@@ -106,7 +110,11 @@ def with_standings(record: HeadroomReport) -> HeadroomReport:
 
 
 def search_schedules(
-    params: Params, prepared: Path, schedules: Sequence[Schedule], device: torch.device, progress: Progress
+    params: Params,
+    prepared: Path,
+    schedules: Sequence[Schedule],
+    device: torch.device,
+    progress: Progress,
 ) -> dict[int, Grid]:
     """Play every schedule on one host of each of some training tasks, or on as many hosts of the only one.
 
@@ -114,7 +122,9 @@ def search_schedules(
         A grid by length of the episodes.
     """
     tasks = read_meta(prepared).of_group("train")
-    drawn = torch.tensor([tasks[number % len(tasks)] for number in range(params.headroom.search_tasks)])
+    drawn = torch.tensor(
+        [tasks[number % len(tasks)] for number in range(params.headroom.search_tasks)]
+    )
     splits = load_split(prepared, "train", device), load_split(prepared, "val", device)
     hosts = Hosts(drawn, torch.arange(len(drawn)), SEARCH_ITERATION)
     of_hosts = partial(progress, "common schedule, training tasks")
@@ -130,7 +140,10 @@ def measure_outside(common: Common, prepared: Path, width: int) -> HeadroomRepor
 
 
 def measure_tasks(
-    common: Common, setup: EvaluationSetup, lengths: Sequence[int], progress: Progress = lambda *_: None
+    common: Common,
+    setup: EvaluationSetup,
+    lengths: Sequence[int],
+    progress: Progress = lambda *_: None,
 ) -> dict[int, HeadroomReport]:
     """Measure tasks of one width; the reports, by length of the episodes, have no standings yet."""
     params = common.params
@@ -140,18 +153,28 @@ def measure_tasks(
     hosts = Hosts(setup.tasks.repeat(2), torch.arange(2 * len(setup.tasks)), EVALUATION_ITERATION)
     splits = held_out.train, held_out.val
     of_hosts = partial(progress, "schedules, held-out tasks")
-    tables = grids(params, splits, held_out.test, hosts, common.schedules, common.device, lengths, of_hosts)
+    tables = grids(
+        params, splits, held_out.test, hosts, common.schedules, common.device, lengths, of_hosts
+    )
     static = static_baselines(params, held_out, setup.tasks, common.device, lengths)
-    return {length: report(common, setup, length, tables[length], rules[length], static[length]) for length in lengths}
+    return {
+        length: report(common, setup, length, tables[length], rules[length], static[length])
+        for length in lengths
+    }
 
 
-def play_rules(common: Common, setup: EvaluationSetup, length: int) -> dict[str, tuple[PerSeed, Actions]]:
+def play_rules(
+    common: Common, setup: EvaluationSetup, length: int
+) -> dict[str, tuple[PerSeed, Actions]]:
     """Let the hand rules play; random play only on the tasks and the length that come first."""
     rules = hand_rules(common.params.headroom.policies, setup.env, common.rules)
     if setup.held_out.tasks[0].group == OUTSIDE or length != common.params.lengths[0]:
         rules.pop(RANDOM, None)
     performances = play_for_score(setup, rules, length)
-    return {name: (performance.score, decisions(performance.turns)) for name, performance in performances}
+    return {
+        name: (performance.score, decisions(performance.turns))
+        for name, performance in performances
+    }
 
 
 def score_on_validation(common: Common, prepared: Path, schedule: Schedule) -> dict[str, float]:
@@ -168,9 +191,14 @@ def score_on_validation(common: Common, prepared: Path, schedule: Schedule) -> d
     tasks = read_meta(prepared).of_group("val")
     if not tasks:
         return {}
-    splits = load_split(prepared, "train", common.device), load_split(prepared, "val", common.device)
+    splits = (
+        load_split(prepared, "train", common.device),
+        load_split(prepared, "val", common.device),
+    )
     rows = torch.arange(3 * len(tasks))
-    with closing(open_env(params.train, params.rng_seed, params.runtime, splits, rows, common.device)) as env:
+    with closing(
+        open_env(params.train, params.rng_seed, params.runtime, splits, rows, common.device)
+    ) as env:
         actors: dict[str, Actor] = {"static": Static(), "common": OpenLoop([schedule] * len(tasks))}
         actors |= hand_rules((TUNED,), env, common.rules)
         hosts = Hosts(torch.tensor(tasks), rows[: len(tasks)], VALIDATION_ITERATION)
@@ -200,7 +228,9 @@ def report(
     params, host = common.params, setup.env.host
     count = len(setup.tasks)
     searched = common.searched[length]
-    search_scores = score(searched.val_accuracy_pct, searched.params - host.params, host.params, params.train.price)
+    search_scores = score(
+        searched.val_accuracy_pct, searched.params - host.params, host.params, params.train.price
+    )
     search_scores = search_scores.round(4)
     names = [item.name for item in setup.env.blueprints]
     return HeadroomReport(
@@ -239,7 +269,9 @@ def tuned_rules(params: Params) -> TunedRules | None:
     return known(params) if TUNED in params.headroom.policies else None
 
 
-def hand_rules(names: Sequence[RuleName], env: GrowthEnv, tuned: TunedRules | None) -> dict[str, Actor]:
+def hand_rules(
+    names: Sequence[RuleName], env: GrowthEnv, tuned: TunedRules | None
+) -> dict[str, Actor]:
     """Make the policies of these names; without tuned rules the patient one stands in for them."""
     rules: dict[str, Actor] = {}
     for name in names:

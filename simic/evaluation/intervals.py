@@ -53,9 +53,13 @@ class PairedComparison:
 def _vector(values: ArrayLike, name: str) -> Values:
     vector = np.asarray(values, dtype=np.float64)
     if vector.ndim != 1 or vector.size < 2:
-        raise SimicError(f"{name} has shape {vector.shape}: an interval needs one value each of at least 2 seeds")
+        raise SimicError(
+            f"{name} has shape {vector.shape}: an interval needs one value each of at least 2 seeds"
+        )
     if not np.isfinite(vector).all():
-        raise SimicError(f"{name} has {int((~np.isfinite(vector)).sum())} non-finite values: every seed must count")
+        raise SimicError(
+            f"{name} has {int((~np.isfinite(vector)).sum())} non-finite values: every seed must count"
+        )
     return vector
 
 
@@ -77,7 +81,9 @@ def _standard_error(vector: Values) -> float:
     return float(vector.std(ddof=1) / np.sqrt(vector.size))
 
 
-def compare(first: str, second: str, values: Mapping[str, ArrayLike], rng_seed: int) -> PairedComparison:
+def compare(
+    first: str, second: str, values: Mapping[str, ArrayLike], rng_seed: int
+) -> PairedComparison:
     """Compare two policies, seed by seed; both must have met the same hosts and data in the same order.
 
     Args:
@@ -98,7 +104,9 @@ def compare(first: str, second: str, values: Mapping[str, ArrayLike], rng_seed: 
     )
 
 
-def compare_with_all(first: str, values: Mapping[str, ArrayLike], rng_seed: int) -> tuple[PairedComparison, ...]:
+def compare_with_all(
+    first: str, values: Mapping[str, ArrayLike], rng_seed: int
+) -> tuple[PairedComparison, ...]:
     """Compare a policy with all others; nothing where it has no values.
 
     Args:
@@ -123,7 +131,9 @@ def sign_flip_p(difference: Values, rng_seed: int) -> float:
         return float(_extreme(difference, 1.0 - 2.0 * patterns).mean())
     stream = rng.key(rng_seed, rng.Purpose.BOOTSTRAP, n, 0)
     flips = rng.uniform(stream, (SAMPLED_SIGN_FLIPS, n)).numpy() < 0.5
-    return float((1 + _extreme(difference, np.where(flips, -1.0, 1.0)).sum()) / (1 + SAMPLED_SIGN_FLIPS))
+    return float(
+        (1 + _extreme(difference, np.where(flips, -1.0, 1.0)).sum()) / (1 + SAMPLED_SIGN_FLIPS)
+    )
 
 
 def _extreme(difference: Values, signs: Values) -> NDArray[np.bool_]:
@@ -146,7 +156,9 @@ def minimum_detectable(difference: Values) -> float:
         return float(stats.nct.sf(critical, freedom, shift)) - POWER
 
     # Noncentrality; the far tail's rejections are < 1e-4 here and left out. Power grows with the shift, so one root.
-    shift = float(optimize.root_scalar(lacking_power, bracket=(0.0, 4.0 * critical + 10.0), xtol=1e-10).root)
+    shift = float(
+        optimize.root_scalar(lacking_power, bracket=(0.0, 4.0 * critical + 10.0), xtol=1e-10).root
+    )
     return shift * _standard_error(difference)
 
 
@@ -158,10 +170,14 @@ def interquartile_interval(values: ArrayLike, rng_seed: int) -> Interval | None:
     if vector.size < MIN_BOOTSTRAP_SEEDS:
         return None
     estimate = float(stats.trim_mean(vector, 0.25))
-    if np.ptp(vector) == 0.0:  # no spread: every resample is the estimate, and BCa would divide by it
+    if (
+        np.ptp(vector) == 0.0
+    ):  # no spread: every resample is the estimate, and BCa would divide by it
         return Interval(estimate, estimate, estimate)
     # scipy.stats.bootstrap draws from a generator; here every draw is a hash.
-    uniform = rng.uniform(rng.key(rng_seed, rng.Purpose.BOOTSTRAP, vector.size, 1), (BOOTSTRAP_RESAMPLES, vector.size))
+    uniform = rng.uniform(
+        rng.key(rng_seed, rng.Purpose.BOOTSTRAP, vector.size, 1), (BOOTSTRAP_RESAMPLES, vector.size)
+    )
     drawn = np.floor(uniform.numpy().astype(np.float64) * vector.size).astype(np.int64)
     resampled = stats.trim_mean(vector[drawn], 0.25, axis=1)
     low, high = np.quantile(resampled, _bca_levels(vector, resampled, estimate))
@@ -185,7 +201,9 @@ def pareto_front(points: Mapping[str, tuple[float, float]]) -> list[str]:
     """Select the points (cost, gain) that no other weakly dominates, by rising cost; of equals the first name."""
     front: list[str] = []
     best = -np.inf
-    for name, (_, gain) in sorted(points.items(), key=lambda point: (point[1][0], -point[1][1], point[0])):
+    for name, (_, gain) in sorted(
+        points.items(), key=lambda point: (point[1][0], -point[1][1], point[0])
+    ):
         if gain > best:
             front.append(name)
             best = gain
@@ -202,7 +220,9 @@ def pareto_front(points: Mapping[str, tuple[float, float]]) -> list[str]:
 
 def paired_difference(first: ArrayLike, second: ArrayLike) -> Interval:
     """Compute the mean of first − second over instances and training seeds, in the unit of the scores."""
-    difference = np.atleast_2d(np.asarray(first, dtype=np.float64) - np.asarray(second, dtype=np.float64))
+    difference = np.atleast_2d(
+        np.asarray(first, dtype=np.float64) - np.asarray(second, dtype=np.float64)
+    )
     mean = float(difference.mean())
     half = _half_width(difference)
     return Interval(mean, mean - half, mean + half)
@@ -234,4 +254,6 @@ def _half_width(values: Values) -> float:
         parts = of_seed**2 / (seeds - 1) + of_instance**2 / (instances - 1)
         parts += residual**2 / ((seeds - 1) * (instances - 1))
         freedom = square**2 / parts if parts > 0 else freedom
-    return float(special.stdtrit(freedom, 0.5 + CONFIDENCE / 2)) * float(np.sqrt(square / values.size))
+    return float(special.stdtrit(freedom, 0.5 + CONFIDENCE / 2)) * float(
+        np.sqrt(square / values.size)
+    )

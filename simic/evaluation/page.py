@@ -25,7 +25,13 @@ def page(report: HeadroomReport, title: str) -> str:
     parts = [f"# Headroom of {title}", _setting(report)]
     for group, standings in report.standings.items():
         verdicts = " ".join([*rule_verdict(standings), verdict(standings)])
-        parts += [f"## On {GROUPS[group]}", verdicts, _table(standings), _search(standings), _kinds(standings)]
+        parts += [
+            f"## On {GROUPS[group]}",
+            verdicts,
+            _table(standings),
+            _search(standings),
+            _kinds(standings),
+        ]
     return "\n\n".join([*parts, *_rules(report), *_floors(report)]) + "\n"
 
 
@@ -37,15 +43,16 @@ def rule_verdict(standings: Standings) -> list[str]:
     sentence = f"The oracle per task is {interval(standings.rule_gap)} points above the {name}"
     if standings.rule_gap.estimate >= LEAST_RULE_GAP_PCT:
         return [f"{sentence}."]
-    return [f"{sentence}: less than {LEAST_RULE_GAP_PCT:.0f}, so a hand rule leaves little to learn here."]
+    return [
+        f"{sentence}: less than {LEAST_RULE_GAP_PCT:.0f}, so a hand rule leaves little to learn here."
+    ]
 
 
 def verdict(standings: Standings) -> str:
     """Say whether there is anything to decide, in one sentence."""
     gap = standings.gap
-    sentence = (
-        f"The oracle per task is {interval(gap)} points above the best common schedule on {standings.tasks} tasks"
-    )
+    points = f"{interval(gap)} points above the best common schedule"
+    sentence = f"The oracle per task is {points} on {standings.tasks} tasks"
     if gap.low >= LEAST_GAP_PCT:
         return f"{sentence}: decisions matter here."
     if gap.estimate >= LEAST_GAP_PCT:
@@ -62,7 +69,10 @@ def aligned(rows: Sequence[Sequence[str]], left: int) -> list[list[str]]:
     """Pad the cells of each column to one width; the first ``left`` columns to the left, the others to the right."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return [
-        [cell.ljust(width) if place < left else cell.rjust(width) for place, (cell, width) in enumerate(cells)]
+        [
+            cell.ljust(width) if place < left else cell.rjust(width)
+            for place, (cell, width) in enumerate(cells)
+        ]
         for cells in (list(zip(row, widths, strict=True)) for row in rows)
     ]
 
@@ -79,8 +89,12 @@ def _line(cells: Sequence[str]) -> str:
 
 
 def _setting(report: HeadroomReport) -> str:
-    seeds = "any number of seeds" if report.max_seeds is None else f"at most {report.max_seeds} seed(s)"
-    priced = f", {report.price:g} points for a bare host's worth of parameters" if report.price else ""
+    seeds = (
+        "any number of seeds" if report.max_seeds is None else f"at most {report.max_seeds} seed(s)"
+    )
+    priced = (
+        f", {report.price:g} points for a bare host's worth of parameters" if report.price else ""
+    )
     return (
         f"Host {report.host.family}/{report.host.preset}, {report.host.params} parameters, {report.host.slots} slots; "
         f"{seeds}, up to {report.param_budget:g} times the host's parameters{priced}. "
@@ -97,7 +111,9 @@ def _table(standings: Standings) -> str:
     cells = [("policy", "score", "over the common schedule", "parameters")]
     for name in (*first, *rest):
         row = standings.policies[name]
-        cells.append((name, f"{row.score.estimate:.1f}", interval(row.over_common), f"{row.params:,.0f}"))
+        cells.append(
+            (name, f"{row.score.estimate:.1f}", interval(row.over_common), f"{row.params:,.0f}")
+        )
     return markdown(cells)
 
 
@@ -108,8 +124,15 @@ def _search(standings: Standings) -> str:
 
 
 def _kinds(standings: Standings) -> str:
-    names = [name for name in ("static", COMMON, TUNED, PATIENT, ORACLE_TASK) if name in standings.policies]
-    rows = [[kind, *(f"{scores[name]:.1f}" for name in names)] for kind, scores in standings.by_kind.items()]
+    names = [
+        name
+        for name in ("static", COMMON, TUNED, PATIENT, ORACLE_TASK)
+        if name in standings.policies
+    ]
+    rows = [
+        [kind, *(f"{scores[name]:.1f}" for name in names)]
+        for kind, scores in standings.by_kind.items()
+    ]
     return markdown([["kind", *names], *rows])
 
 
@@ -121,7 +144,11 @@ def _rules(report: HeadroomReport) -> list[str]:
         f"The best of {tuned.configurations} configurations on tasks of training ({tuned.trainings} host trainings), "
         "for each number of epochs:"
     )
-    return ["## The tuned rule", cost, "\n".join(f"- {rule.epochs}: {rule}" for rule in tuned.rules)]
+    return [
+        "## The tuned rule",
+        cost,
+        "\n".join(f"- {rule.epochs}: {rule}" for rule in tuned.rules),
+    ]
 
 
 def _floors(report: HeadroomReport) -> list[str]:
@@ -129,5 +156,7 @@ def _floors(report: HeadroomReport) -> list[str]:
         return []
     cells = [("network", "test accuracy", "parameters")]
     for name, floor in report.floors.items():
-        cells.append((name, f"{np.mean(floor.test_accuracy_pct):.1f}", f"{np.mean(floor.params):,.0f}"))
+        cells.append(
+            (name, f"{np.mean(floor.test_accuracy_pct):.1f}", f"{np.mean(floor.params):,.0f}")
+        )
     return ["## Networks that nobody grew, on the same tasks", markdown(cells)]

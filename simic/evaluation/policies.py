@@ -64,7 +64,9 @@ class Blind:
         self.actor.start(episode)
 
     def act(self, situation: Situation) -> Action:
-        return self.actor.act(replace(situation, observation=blinded(situation.observation, situation.alive)))
+        return self.actor.act(
+            replace(situation, observation=blinded(situation.observation, situation.alive))
+        )
 
 
 def blinded(observation: Observation, alive: Tensor) -> Observation:
@@ -76,14 +78,18 @@ def blinded(observation: Observation, alive: Tensor) -> Observation:
     first_living = categories[alive.int().argmax()]
     agree = ((categories == first_living) | ~alive[:, None]).all(dim=0)
     common = torch.where(agree, first_living, EMPTY)
-    return replace(observation, features=mean.expand_as(features), categories=common.expand_as(categories))
+    return replace(
+        observation, features=mean.expand_as(features), categories=common.expand_as(categories)
+    )
 
 
 def _tuned(env: GrowthEnv) -> Actor:
     """Play the published rule for hosts of this family, whatever the data; SimicError where there is none."""
     tuned = published_for(env.host.family)
     if tuned is None:
-        raise SimicError(f"policy {TUNED}: no rule is tuned for hosts of family {env.host.family}; choose another")
+        raise SimicError(
+            f"policy {TUNED}: no rule is tuned for hosts of family {env.host.family}; choose another"
+        )
     return tuned_actor(env, tuned)
 
 
@@ -120,7 +126,9 @@ def refuse_other_host(learned: Learned, host: HostSpec) -> None:
     trained = learned.train.host
     specs = observation_spec(host.slots, len(kinds)), action_spec(host.slots, len(kinds))
     policy = learned.policy
-    if (policy.observation_spec.of_actor, policy.action_spec) == specs and kinds == blueprints_of(trained.family):
+    if (policy.observation_spec.of_actor, policy.action_spec) == specs and kinds == blueprints_of(
+        trained.family
+    ):
         return
     described = [
         f"{family}/{preset}, {spec.categories} slots, {spec.cardinality} blueprints, observations v{spec.version}"

@@ -162,8 +162,16 @@ class TunedRule(Frozen):
 
     def __str__(self) -> str:
         """Describe the rule for a table."""
-        end = "then the best again" if self.threshold is None else f"keep above {self.threshold:g} points"
-        order = f"the {self.tries} best aligned of {len(self.order)}" if self.priorities else ", ".join(self.order)
+        end = (
+            "then the best again"
+            if self.threshold is None
+            else f"keep above {self.threshold:g} points"
+        )
+        order = (
+            f"the {self.tries} best aligned of {len(self.order)}"
+            if self.priorities
+            else ", ".join(self.order)
+        )
         return f"{self.family}, {self.patience} epoch(s) each, {end}: {order}"
 
 
@@ -257,7 +265,9 @@ class HeadroomReport(Frozen):
     def _check_shapes(self) -> Self:
         rows = len(self.rows)
         schedules = len(self.schedules)
-        if not (all(0 <= task < len(self.tasks) for task in self.rows) and 0 <= self.common < schedules):
+        if not (
+            all(0 <= task < len(self.tasks) for task in self.rows) and 0 <= self.common < schedules
+        ):
             raise ValueError("names a task or a schedule that it does not have")
         if any([len(row) for row in getattr(self, name)] != [schedules] * rows for name in TABLES):
             raise ValueError(f"a table is not of {rows} rows and {schedules} schedules")
@@ -282,14 +292,21 @@ def joined(reports: Sequence[HeadroomReport]) -> HeadroomReport:
         rows += [len(tasks) + row for row in report.rows]
         tasks += report.tasks
     return first.model_copy(
-        update={name: tuple(row for report in reports for row in getattr(report, name)) for name in TABLES}
+        update={
+            name: tuple(row for report in reports for row in getattr(report, name))
+            for name in TABLES
+        }
         | {
             "tasks": tuple(tasks),
             "rows": tuple(rows),
             "actions": {},  # of hosts of several sizes: not played again
             "bare": tuple(report.host.params for report in reports for _ in report.rows),
-            "policies": {name: concatenated([r.policies[name] for r in reports]) for name in first.policies},
-            "floors": {name: concatenated([r.floors[name] for r in reports]) for name in first.floors},
+            "policies": {
+                name: concatenated([r.policies[name] for r in reports]) for name in first.policies
+            },
+            "floors": {
+                name: concatenated([r.floors[name] for r in reports]) for name in first.floors
+            },
             "grid_cost": sum(report.grid_cost for report in reports),
         }
     )
@@ -301,7 +318,12 @@ Rows = TypeVar("Rows", PerSeed, Fixed)
 def concatenated(parts: Sequence[Rows]) -> Rows:
     """Join one policy's rows in several reports."""
     model = type(parts[0])
-    return model(**{name: tuple(x for part in parts for x in getattr(part, name)) for name in model.model_fields})
+    return model(
+        **{
+            name: tuple(x for part in parts for x in getattr(part, name))
+            for name in model.model_fields
+        }
+    )
 
 
 class Case(Frozen):
@@ -372,7 +394,10 @@ class Evaluation(Frozen):
             raise ValueError("names a task that it does not have")
         if not all(0 <= case.row < rows and LEARNED in self.policies for case in self.cases):
             raise ValueError("shows a host that it does not have")
-        _refuse_short([*(policy.per_seed for policy in self.policies.values()), *self.static_final.values()], rows)
+        _refuse_short(
+            [*(policy.per_seed for policy in self.policies.values()), *self.static_final.values()],
+            rows,
+        )
         return self
 
     def comparison(self, first: str, second: str) -> PairedComparison | None:
@@ -387,12 +412,16 @@ def read(path: Path) -> Evaluation:
 
 def read_headroom(path: Path) -> HeadroomReport:
     """Read the headroom in a file; SimicError when it is missing, damaged or of another schema."""
-    return read_as(path, HeadroomReport, f"a headroom of schema {HEADROOM_VERSION}", "simic headroom")
+    return read_as(
+        path, HeadroomReport, f"a headroom of schema {HEADROOM_VERSION}", "simic headroom"
+    )
 
 
 def read_rules(path: Path) -> TunedRules:
     """Read the tuned rules in a file; SimicError when it is missing, damaged or of another schema."""
-    return read_as(path, TunedRules, f"tuned rules of schema {RULES_VERSION}", "python -m benchmarks.rules")
+    return read_as(
+        path, TunedRules, f"tuned rules of schema {RULES_VERSION}", "python -m benchmarks.rules"
+    )
 
 
 Model = TypeVar("Model", bound=Frozen)

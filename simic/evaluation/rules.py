@@ -68,9 +68,14 @@ class HandRule:
 
     def padded(self, length: int) -> tuple[list[Opening], list[tuple[float, float]]]:
         """Lengthen the order and its priorities by the last opening over and over; it is never tried."""
-        priorities = self.priorities or tuple((0.0, -float(place)) for place in range(len(self.order)))
+        priorities = self.priorities or tuple(
+            (0.0, -float(place)) for place in range(len(self.order))
+        )
         missing = length - len(self.order)
-        return [*self.order, *[self.order[-1]] * missing], [*priorities, *[(0.0, -torch.inf)] * missing]
+        return [*self.order, *[self.order[-1]] * missing], [
+            *priorities,
+            *[(0.0, -torch.inf)] * missing,
+        ]
 
 
 @dataclass(frozen=True)
@@ -120,7 +125,9 @@ class HandRules:
             "priorities": torch.tensor(priorities),
             "tries": torch.tensor([rule.tries or len(rule.order) for rule in rules]),
             "patience": torch.tensor([rule.patience for rule in rules]),
-            "threshold": torch.tensor([torch.inf if rule.threshold is None else rule.threshold for rule in rules]),
+            "threshold": torch.tensor(
+                [torch.inf if rule.threshold is None else rule.threshold for rule in rules]
+            ),
             "returns": torch.tensor([rule.threshold is None for rule in rules]),
         }
         openings = {opening for rule in rules for opening in rule.order}
@@ -142,7 +149,10 @@ class HandRules:
         self.rows = torch.arange(hosts, device=device)
 
         # The rule of each host.
-        columns = {name: column.to(device).expand(hosts, *column.shape[1:]) for name, column in self.columns.items()}
+        columns = {
+            name: column.to(device).expand(hosts, *column.shape[1:])
+            for name, column in self.columns.items()
+        }
         self.order = columns["order"]
         self.priorities = columns["priorities"]
         self.tries = columns["tries"]
@@ -151,7 +161,9 @@ class HandRules:
         self.returns = columns["returns"]
 
         # How far it is.
-        self.ordered = not bool(self.priorities[..., 0].any())  # else by what is seen at the first decision
+        self.ordered = not bool(
+            self.priorities[..., 0].any()
+        )  # else by what is seen at the first decision
         self.tried = torch.zeros(hosts, dtype=torch.int64, device=device)
         self.most = torch.full((hosts,), -torch.inf, device=device)  # points
         self.best = torch.full_like(self.tried, NONE)  # place in the order of what contributed most
@@ -172,7 +184,9 @@ class HandRules:
 
         # Judge the seed that there is.
         judged = seed.holding & seed.contribution.isfinite() & (seed.dwell >= self.patience)
-        late = seed.busy & ~seed.holding & (seed.age > self.tail + self.patience)  # a gate that will not open
+        late = (
+            seed.busy & ~seed.holding & (seed.age > self.tail + self.patience)
+        )  # a gate that will not open
         over = judged | late
         self.note(seed, judged & ~self.settled)
         good = judged & (seed.contribution > self.threshold)
@@ -198,21 +212,31 @@ class HandRules:
         """Choose the place in the order ``[E]`` of what grows next; NONE: nothing. ``over [E]``: a try ended."""
         ended = self.returns & (self.tried == self.tries) & over & (self.chosen == NONE)
         self.chosen = torch.where(ended, self.best, self.chosen)
-        self.settled = self.settled | (ended & ((self.chosen == NONE) | (self.chosen == self.tries - 1)))
+        self.settled = self.settled | (
+            ended & ((self.chosen == NONE) | (self.chosen == self.tries - 1))
+        )
         following = torch.where(self.returns & ~self.settled, self.chosen, NONE)
         return torch.where(self.tried < self.tries, self.tried, following)
 
-    def _action(self, situation: Situation, seed: Managed, place: Tensor, good: Tensor, over: Tensor) -> Action:
+    def _action(
+        self, situation: Situation, seed: Managed, place: Tensor, good: Tensor, over: Tensor
+    ) -> Action:
         masks = situation.observation.masks
         rows = self.rows
 
         # Germinate into a free slot, or over the seed that was tried.
         slot, kind = self.order[rows, place.clamp(min=0)].unbind(dim=1)
-        germinable = masks["slot"][rows, int(Op.GERMINATE), slot] & masks["blueprint"][rows, slot, kind]
-        germinate = (place != NONE) & germinable & (~seed.busy | (over & ~good & (slot == seed.slot)))
+        germinable = (
+            masks["slot"][rows, int(Op.GERMINATE), slot] & masks["blueprint"][rows, slot, kind]
+        )
+        germinate = (
+            (place != NONE) & germinable & (~seed.busy | (over & ~good & (slot == seed.slot)))
+        )
 
         # Else keep a good seed, remove one whose try is over, or let it go on.
-        op = torch.where(masks["slot"][rows, int(Op.ADVANCE), seed.slot], int(Op.ADVANCE), int(Op.WAIT))
+        op = torch.where(
+            masks["slot"][rows, int(Op.ADVANCE), seed.slot], int(Op.ADVANCE), int(Op.WAIT)
+        )
         op = torch.where(over & (place != NONE), int(Op.PRUNE), op)
         op = torch.where(good, int(Op.FOSSILIZE), op)
         op = torch.where(seed.busy & masks["slot"][rows, op, seed.slot], op, int(Op.WAIT))
@@ -232,11 +256,14 @@ class ByLength:
         self.by_epochs = dict(by_epochs)
         choices = [actor.asks for actor in self.by_epochs.values()]
         self.asks = {
-            head: tuple(sorted({index for of_actor in choices for index in of_actor[head]})) for head in choices[0]
+            head: tuple(sorted({index for of_actor in choices for index in of_actor[head]}))
+            for head in choices[0]
         }
 
     def start(self, episode: Episode) -> None:
-        self.actor = self.by_epochs[min(self.by_epochs, key=lambda epochs: (abs(epochs - episode.steps), epochs))]
+        self.actor = self.by_epochs[
+            min(self.by_epochs, key=lambda epochs: (abs(epochs - episode.steps), epochs))
+        ]
         self.actor.start(episode)
 
     def act(self, situation: Situation) -> Action:
@@ -261,7 +288,9 @@ def rule_of(tuned: TunedRule, blueprints: Sequence[str], openings: Sequence[Open
     places = [place for place, name in enumerate(tuned.order) if name in by_name]
     if not places:
         possible = ", ".join(by_name)
-        raise SimicError(f"tuned rule: none of {', '.join(tuned.order)} can grow here: possible are {possible}")
+        raise SimicError(
+            f"tuned rule: none of {', '.join(tuned.order)} can grow here: possible are {possible}"
+        )
     return HandRule(
         order=tuple(by_name[tuned.order[place]] for place in places),
         patience=tuned.patience,
@@ -285,7 +314,9 @@ def setting(params: Params) -> str:
     train = params.train.model_dump(mode="json")
     prepare["suite"] = {name: prepare["suite"][name] for name in ("name", "kinds")}
     del prepare["gym"]
-    return params_module.digest(prepare, {name: train[name] for name in SETTINGS if name != "episode_steps"})
+    return params_module.digest(
+        prepare, {name: train[name] for name in SETTINGS if name != "episode_steps"}
+    )
 
 
 def known(params: Params) -> TunedRules | None:
@@ -306,5 +337,8 @@ def tuned_actor(env: GrowthEnv, tuned: TunedRules) -> ByLength:
     names = [item.name for item in env.blueprints]
     openings = possible_openings(env)
     return ByLength(
-        {rule.epochs: HandRules(env.train.lifecycle, [rule_of(rule, names, openings)]) for rule in tuned.rules}
+        {
+            rule.epochs: HandRules(env.train.lifecycle, [rule_of(rule, names, openings)])
+            for rule in tuned.rules
+        }
     )

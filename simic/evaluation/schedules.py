@@ -49,7 +49,11 @@ class Schedule:
 
     def name(self, blueprints: Sequence[str]) -> str:
         """Name it in words."""
-        seeds = [f"{blueprints[kind]} at {slot}" for slot, kind in enumerate(self.blueprints) if kind != NONE]
+        seeds = [
+            f"{blueprints[kind]} at {slot}"
+            for slot, kind in enumerate(self.blueprints)
+            if kind != NONE
+        ]
         return f"{' + '.join(seeds)}, step {self.step}" if seeds else "static"
 
 
@@ -93,7 +97,12 @@ class OpenLoop:
     def __init__(self, schedules: Sequence[Schedule]) -> None:
         self.blueprint = torch.tensor([schedule.blueprints for schedule in schedules])
         self.step = torch.tensor([schedule.step for schedule in schedules])
-        seeds = {seed for schedule in schedules for seed in enumerate(schedule.blueprints) if seed[1] != NONE}
+        seeds = {
+            seed
+            for schedule in schedules
+            for seed in enumerate(schedule.blueprints)
+            if seed[1] != NONE
+        }
         self.asks: dict[str, tuple[int, ...]] = {}
         if seeds:
             self.asks = {
@@ -117,7 +126,11 @@ class OpenLoop:
         op = torch.full_like(slots.stage, int(Op.WAIT))
         for stage, following in NEXT_OP.items():
             op = torch.where(slots.stage == stage, int(following), op)
-        due = (self.blueprint != NONE) & (situation.step >= self.step)[:, None] & (slots.germinations == 0)
+        due = (
+            (self.blueprint != NONE)
+            & (situation.step >= self.step)[:, None]
+            & (slots.germinations == 0)
+        )
         op = torch.where((slots.stage == Stage.DORMANT) & due, int(Op.GERMINATE), op)
 
         # The first slot whose op is possible.
@@ -129,13 +142,17 @@ class OpenLoop:
         rows = torch.arange(len(slot), device=slot.device)
         chosen = torch.where(ready.any(dim=1), op[rows, slot], int(Op.WAIT))
         zero = torch.zeros_like(slot)
-        return Action(chosen, slot, kind[rows, slot], zero, zero + TEMPO, zero + FULL_ALPHA, zero, zero)
+        return Action(
+            chosen, slot, kind[rows, slot], zero, zero + TEMPO, zero + FULL_ALPHA, zero, zero
+        )
 
 
 # --- grids ---
 
 # [hosts, schedules]; lists in JSON.
-Table = Annotated[NDArray[np.float64], PlainValidator(np.array), PlainSerializer(lambda table: table.tolist())]
+Table = Annotated[
+    NDArray[np.float64], PlainValidator(np.array), PlainSerializer(lambda table: table.tolist())
+]
 
 
 @dataclass(frozen=True)
@@ -186,14 +203,23 @@ def grids(
 
         def episode(rows: Tensor) -> Callable[[], Tensor]:
             actor = OpenLoop([schedules[row % count] for row in rows.tolist()])
-            return partial(_play_grid, env, actor, Hosts(tasks[rows], ids[rows], hosts.iteration), test, lengths)
+            return partial(
+                _play_grid,
+                env,
+                actor,
+                Hosts(tasks[rows], ids[rows], hosts.iteration),
+                test,
+                lengths,
+            )
 
         values = in_populations(env, len(tasks), episode, progress)
     tables = values.view(len(lengths), -1, len(hosts.tasks), count).numpy()
     return {length: Grid(*of_length) for length, of_length in zip(lengths, tables, strict=True)}
 
 
-def _play_grid(env: GrowthEnv, actor: OpenLoop, hosts: Hosts, test: Dataset | None, lengths: Sequence[int]) -> Tensor:
+def _play_grid(
+    env: GrowthEnv, actor: OpenLoop, hosts: Hosts, test: Dataset | None, lengths: Sequence[int]
+) -> Tensor:
     """Play one population, and measure the fields of ``Grid`` after some numbers of epochs, ``[L, 4, E]``."""
     tables: list[Tensor] = []
 

@@ -85,7 +85,9 @@ def open_env(
         group: how many hosts run together; None: as many as suits.
     """
     device = torch.device(device)
-    compose = worker_layout.population(runtime, worker_layout.layout(runtime, len(env_ids), device, group))
+    compose = worker_layout.population(
+        runtime, worker_layout.layout(runtime, len(env_ids), device, group)
+    )
     return GrowthEnv(train, rng_seed, *splits, env_ids, device, runtime.backend, compose)
 
 
@@ -140,7 +142,9 @@ class EvaluationSetup:
         # Rows for as many policies as fit.
         rows = hosts * at_once(hosts, policies, rows_at_once(params))
         splits = held_out.train, held_out.val
-        env = open_env(params.train, params.rng_seed, params.runtime, splits, torch.arange(rows), device)
+        env = open_env(
+            params.train, params.rng_seed, params.runtime, splits, torch.arange(rows), device
+        )
         return cls(env, held_out, env.env_ids[:hosts] % count, data_hash(prepared), params.runtime)
 
     @property
@@ -204,7 +208,10 @@ class SideBySide:
 
     def act(self, situation: Situation) -> Action:
         slices = rows_of_actors(len(self.actors), len(self.ids))
-        parts = [actor.act(of_rows(situation, rows)) for rows, actor in zip(slices, self.actors, strict=True)]
+        parts = [
+            actor.act(of_rows(situation, rows))
+            for rows, actor in zip(slices, self.actors, strict=True)
+        ]
         return Action(*(torch.cat(head) for head in zip(*parts, strict=True)))
 
 
@@ -314,11 +321,17 @@ def play_for_score(
     most = env.num_envs // len(hosts.tasks)
     for first in range(0, len(names), most):
         group = {name: actors[name] for name in names[first : first + most]}
-        turns = recovered(env.population, lambda group=group: play_together(env, [*group.values()], hosts, steps))
+        turns = recovered(
+            env.population, lambda group=group: play_together(env, [*group.values()], hosts, steps)
+        )
         columns = committed(env, setup.held_out.test)
-        for (name, actor), rows in zip(group.items(), rows_of_actors(len(group), len(hosts.tasks)), strict=True):
+        for (name, actor), rows in zip(
+            group.items(), rows_of_actors(len(group), len(hosts.tasks)), strict=True
+        ):
             of_actor = [of_rows(turn, rows) for turn in turns]
-            probabilities = torch.stack(actor.probabilities) if isinstance(actor, LearnedActor) else None
+            probabilities = (
+                torch.stack(actor.probabilities) if isinstance(actor, LearnedActor) else None
+            )
             seeds = score_rows(env, rows, of_actor, columns[:, rows])
             yield name, Performance(rows, seeds, of_actor, probabilities)
 
@@ -333,7 +346,9 @@ def committed(env: GrowthEnv, test: Dataset | None) -> Tensor:
     fossilized = env.slots.stage == Stage.FOSSILIZED
     val_pct = env.state.measured.committed_accuracy
     test_pct = env.committed(test)[0] if test is not None else torch.full_like(val_pct, torch.nan)
-    flops = env.host.flops_per_sample + torch.where(fossilized, env.population.seed_flops(env.slots), 0).sum(dim=1)
+    flops = env.host.flops_per_sample + torch.where(
+        fossilized, env.population.seed_flops(env.slots), 0
+    ).sum(dim=1)
     params = env.host.params + torch.where(fossilized, env.state.seed_params, 0).sum(dim=1)
     return torch.stack([column.double().cpu() for column in (val_pct, test_pct, params, flops)])
 
@@ -373,9 +388,12 @@ def score_rows(env: GrowthEnv, rows: slice, turns: list[Turn], columns: Tensor) 
     """
     val, test, params, flops = columns
     slots = of_rows(env.slots, rows)
-    training, validation = episode_flops(env, torch.stack([turn.info.flops for turn in turns]).sum(dim=0))
+    training, validation = episode_flops(
+        env, torch.stack([turn.info.flops for turn in turns]).sum(dim=0)
+    )
     removed = [
-        (turn.info.stage == Stage.PRUNED) & (turn.situation.slots.stage != Stage.PRUNED) | turn.info.replaced
+        (turn.info.stage == Stage.PRUNED) & (turn.situation.slots.stage != Stage.PRUNED)
+        | turn.info.replaced
         for turn in turns
     ]
     counts = {

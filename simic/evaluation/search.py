@@ -28,7 +28,9 @@ def random_search(val: Values, test: Values) -> Values:
     each wins equally often, so equals count with the mean of their test scores. SimicError where a score is no number.
     """
     if not (np.isfinite(val).all() and np.isfinite(test).all()):
-        raise SimicError("a search table has non-finite scores: every choice must be scored on every instance")
+        raise SimicError(
+            "a search table has non-finite scores: every choice must be scored on every instance"
+        )
     n = val.shape[1]
     equal = val[:, :, None] == val[:, None, :]
     shared = (equal * test[:, None, :]).sum(axis=2) / equal.sum(axis=2)

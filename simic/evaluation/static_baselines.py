@@ -117,7 +117,9 @@ class Regime:
             due = epochs == epoch
             if due.any():
                 answers = population.evaluate(slots, self.test, torch.zeros_like(present)[None])
-                accuracy = torch.where(due, 100.0 * answers.correct[0].float().mean(dim=1), accuracy)
+                accuracy = torch.where(
+                    due, 100.0 * answers.correct[0].float().mean(dim=1), accuracy
+                )
         return accuracy
 
 
@@ -141,7 +143,9 @@ def open_population(
     """
     compose = worker_layout.population(runtime, worker_layout.layout(runtime, len(env_ids), device))
     optimizer = train.host_optimizer
-    return compose(network.host, network.blueprints, env_ids, rng_seed, optimizer, device, runtime.backend)
+    return compose(
+        network.host, network.blueprints, env_ids, rng_seed, optimizer, device, runtime.backend
+    )
 
 
 # --- networks of several sizes ---------------------------------------------------------------------------------------
@@ -188,7 +192,9 @@ def _networks(trained_host: Host, regime: Regime, device: torch.device) -> Itera
     classes = regime.data.classes
     for name, size in sizes(trained_host.family).items():
         host = build_host(size, shape, classes)
-        yield StaticNetwork(name, host, blueprints_of(host.family), Slots.empty(rows, host.slots, device))
+        yield StaticNetwork(
+            name, host, blueprints_of(host.family), Slots.empty(rows, host.slots, device)
+        )
     if trained_host.family == TOGETHER.family:
         host = build_host(trained_host, shape, classes)
         yield StaticNetwork(TOGETHER.name, host, (TOGETHER,), filled(rows, host.slots, device))
@@ -197,19 +203,28 @@ def _networks(trained_host: Host, regime: Regime, device: torch.device) -> Itera
 def sizes(family: str) -> dict[str, Host]:
     """List the static networks of a sweep by name, small to large; of families without widths here, every preset."""
     if family == "cnn":
-        hosts = [Host(family=family, preset="baseline", widths=widths, kernel_size=3) for widths in CNN_WIDTHS]
+        hosts = [
+            Host(family=family, preset="baseline", widths=widths, kernel_size=3)
+            for widths in CNN_WIDTHS
+        ]
     elif family in WIDTHS:
         hosts = [Host(family=family, preset="baseline", widths=widths) for widths in WIDTHS[family]]
     else:
         hosts = [Host(family=family, preset=preset) for preset in family_of(family).presets]
-    return {f"static {host.family}, {list(host.widths) if host.widths else host.preset}": host for host in hosts}
+    return {
+        f"static {host.family}, {list(host.widths) if host.widths else host.preset}": host
+        for host in hosts
+    }
 
 
 def filled(rows: int, slots: int, device: torch.device) -> Slots:
     """Fill all slots with seeds of the first blueprint."""
     empty = Slots.empty(rows, slots, device)
     columns = {"stage": int(Stage.FOSSILIZED), "blueprint": 0, "germinations": 1, "alpha": 1.0}
-    return replace(empty, **{name: torch.full_like(getattr(empty, name), value) for name, value in columns.items()})
+    return replace(
+        empty,
+        **{name: torch.full_like(getattr(empty, name), value) for name, value in columns.items()},
+    )
 
 
 # --- a linear classifier ---------------------------------------------------------------------------------------------
@@ -220,7 +235,9 @@ def linear_classifier(held_out: HeldOut, tasks: Tensor) -> Fixed:
     penalty, and FLOPs count every one that was tried. All hosts of a task share one.
     """
     by_task = {task: _fit_linear_classifier(held_out, task) for task in set(tasks.tolist())}
-    accuracy, params, flops, training = zip(*(by_task[task] for task in tasks.tolist()), strict=True)
+    accuracy, params, flops, training = zip(
+        *(by_task[task] for task in tasks.tolist()), strict=True
+    )
     return Fixed(
         test_accuracy_pct=accuracy,
         epochs=(0,) * len(tasks),
@@ -276,7 +293,11 @@ def logistic_models(
 
 
 def static_final(
-    population: Population | Shards, regime: Regime, slots: Slots, training_flops: Tensor, epochs: int
+    population: Population | Shards,
+    regime: Regime,
+    slots: Slots,
+    training_flops: Tensor,
+    epochs: int,
 ) -> list[Fixed]:
     """Train the networks that a policy ended with from the first step: for as many epochs as its episode had, and for
     as many as its FLOPs pay.
@@ -306,5 +327,8 @@ def from_the_start(final: Slots) -> Slots:
     """
     fossilized = final.stage == Stage.FOSSILIZED
     empty = Slots.empty(*final.shape, device=final.stage.device)
-    columns = {name: torch.where(fossilized, getattr(final, name), getattr(empty, name)) for name in COLUMNS_OF_A_SEED}
+    columns = {
+        name: torch.where(fossilized, getattr(final, name), getattr(empty, name))
+        for name in COLUMNS_OF_A_SEED
+    }
     return replace(empty, **columns)

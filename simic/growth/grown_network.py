@@ -224,12 +224,18 @@ def write_network(
     with durable.new_directory(path) as folder:
         # Weights, history and program, and their hashes in structure.json.
         contents = {
-            WEIGHTS: save({name: tensor.contiguous() for name, tensor in network.weights().items()}),
+            WEIGHTS: save(
+                {name: tensor.contiguous() for name, tensor in network.weights().items()}
+            ),
             HISTORY: (json.dumps(list(history), indent=2, allow_nan=False) + "\n").encode(),
             PROGRAM: _program(network),
         }
-        hashes = {"sha256": {name: durable.sha256_of(content) for name, content in contents.items()}}
-        contents[STRUCTURE] = durable.with_checksum(network.structure.model_dump(mode="json") | hashes)
+        hashes = {
+            "sha256": {name: durable.sha256_of(content) for name, content in contents.items()}
+        }
+        contents[STRUCTURE] = durable.with_checksum(
+            network.structure.model_dump(mode="json") | hashes
+        )
         contents |= {name: text.encode() for name, text in {CARD: card, **(files or {})}.items()}
         for name, content in contents.items():
             durable.write_synced(folder / name, content)
@@ -247,11 +253,17 @@ def _program(network: GrownNetwork) -> bytes:
         example = torch.zeros(2, *shape, dtype=torch.int64 if len(shape) == 1 else torch.float32)
     batch = torch.export.Dim("batch", min=1)
     try:
-        return program.as_bytes(torch.export.export(network, (example,), dynamic_shapes=({0: batch},)))
+        return program.as_bytes(
+            torch.export.export(network, (example,), dynamic_shapes=({0: batch},))
+        )
     except Exception as error:  # of many kinds; a user's blueprint may do what cannot be traced
-        names = ", ".join(sorted({seed.blueprint for seed in network.structure.seeds})) or "no seeds"
+        names = (
+            ", ".join(sorted({seed.blueprint for seed in network.structure.seeds})) or "no seeds"
+        )
         reason = " ".join(str(error).split())[:200]
-        raise SimicError(f"{PROGRAM}: torch.export cannot write a network with {names}: {reason}") from error
+        raise SimicError(
+            f"{PROGRAM}: torch.export cannot write a network with {names}: {reason}"
+        ) from error
 
 
 def load_grown(path: Path | str) -> GrownNetwork:
@@ -272,10 +284,14 @@ def _files(path: Path) -> tuple[Structure, dict[str, Tensor]]:
         weights = (path / WEIGHTS).read_bytes()
         hashes = dict(structure.pop("sha256", {}))
         if durable.sha256_of(weights) != hashes.get(WEIGHTS):
-            raise SimicError(f"{path / WEIGHTS}: damaged: its sha256 is not the one in {STRUCTURE}; {RESTORED}")
+            raise SimicError(
+                f"{path / WEIGHTS}: damaged: its sha256 is not the one in {STRUCTURE}; {RESTORED}"
+            )
         return Structure.model_validate_json(json.dumps(structure)), load(weights)
     except OSError as error:
-        raise SimicError(f"{path}: not a grown network: {error.filename}: {error.strerror}; {RESTORED}") from None
+        raise SimicError(
+            f"{path}: not a grown network: {error.filename}: {error.strerror}; {RESTORED}"
+        ) from None
     except ValidationError as error:
         key = ".".join(str(part) for part in error.errors()[0]["loc"])
         raise SimicError(f"{file}: {key}: {error.errors()[0]['msg']}; {RESTORED}") from None
@@ -289,7 +305,11 @@ def _load(network: GrownNetwork, weights: dict[str, Tensor], source: str) -> Non
         raise SimicError(f"{source}: tensor {name} is missing")
     for name, shape in expected.items():
         if weights[name].shape != shape:
-            raise SimicError(f"{source}: tensor {name} has shape {tuple(weights[name].shape)}, must be {tuple(shape)}")
+            raise SimicError(
+                f"{source}: tensor {name} has shape {tuple(weights[name].shape)}, must be {tuple(shape)}"
+            )
     # A tied tensor is in the file once, under the first segment's name.
     tensors = {name: weights[name] for name in expected}
-    network.load_state_dict(tensors | {name: tensors[source] for name, source in network.tied.items()})
+    network.load_state_dict(
+        tensors | {name: tensors[source] for name, source in network.tied.items()}
+    )

@@ -22,7 +22,13 @@ from simic.telemetry.rows import SEVERITIES, FindingRow, Severity, UpdateRow
 from simic.training.observers import EndStatus, Lines, Observer, RunInfo, duration
 
 SECONDS_BETWEEN_LINES = 10.0
-COLOURS: dict[Severity, str] = {"critical": "bold red", "high": "red", "medium": "yellow", "low": "", "info": "dim"}
+COLOURS: dict[Severity, str] = {
+    "critical": "bold red",
+    "high": "red",
+    "medium": "yellow",
+    "low": "",
+    "info": "dim",
+}
 BAR_WIDTH = 40
 PICTURES_PER_SECOND = 4  # of the live part
 Style = Literal["auto", "rich", "plain", "none"]
@@ -33,7 +39,9 @@ def is_live(style: Style) -> bool:
     return style == "rich" or (style == "auto" and sys.stdout.isatty())
 
 
-def beside(observers: Sequence[Observer], style: Style, floors: Mapping[str, float]) -> Sequence[Observer]:
+def beside(
+    observers: Sequence[Observer], style: Style, floors: Mapping[str, float]
+) -> Sequence[Observer]:
     """Add an observer that shows the training on the terminal, beside ``floors``, which are scores of other policies;
     none where one of them says the lines elsewhere.
     """
@@ -53,11 +61,15 @@ def shown(style: Style, command: str, unit: str = "host trainings") -> Iterator[
         yield _lines(command, unit)
         return
     description = TextColumn("{task.description}", markup=False)
-    with ProgressLines(description, BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), transient=True) as bar:
+    with ProgressLines(
+        description, BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), transient=True
+    ) as bar:
         row = bar.add_task(f"{command}: beginning", total=None)
 
         def progress(part: str, count: int, total: int) -> None:
-            bar.update(row, description=printable(f"{command}: {part}"), total=total, completed=count)
+            bar.update(
+                row, description=printable(f"{command}: {part}"), total=total, completed=count
+            )
             if count == total:
                 line = printable(f"{command}: {part}: {count} of {total} {unit}".rstrip())
                 bar.console.print(line, markup=False, highlight=False)
@@ -82,7 +94,10 @@ class LiveView(Lines):
     """Say what ``Lines`` says; show below it phase, rate, score beside what others reach, ops."""
 
     def __init__(
-        self, floors: Mapping[str, float], console: Console | None = None, clock: Callable[[], float] = time.monotonic
+        self,
+        floors: Mapping[str, float],
+        console: Console | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__(self._print, clock, floors)
         self._console = console or Console()
@@ -96,7 +111,10 @@ class LiveView(Lines):
         self._name = info.name
         self._begin_iteration(info.start_iteration, "starting")
         self._live = Live(
-            console=self._console, get_renderable=self._picture, refresh_per_second=PICTURES_PER_SECOND, transient=True
+            console=self._console,
+            get_renderable=self._picture,
+            refresh_per_second=PICTURES_PER_SECOND,
+            transient=True,
         )
         self._live.start()
 
@@ -119,13 +137,15 @@ class LiveView(Lines):
         self._begin_iteration(update.iteration + 1, "saving")
         self._entropy = f"{update.metrics['entropy']:.2f}"
         if update.validation_accuracy == update.validation_accuracy:  # not NaN
-            self._score = (
-                f"{update.validation_accuracy:.1f} on validation, best after iteration {update.best_iteration}"
-            )
+            best = f"best after iteration {update.best_iteration}"
+            self._score = f"{update.validation_accuracy:.1f} on validation, {best}"
 
     def on_finding(self, finding: FindingRow) -> None:
         self._findings[finding.severity] += 1
-        self._print(f"train: {finding.severity} finding {finding.check}: {finding.message}", COLOURS[finding.severity])
+        self._print(
+            f"train: {finding.severity} finding {finding.check}: {finding.message}",
+            COLOURS[finding.severity],
+        )
 
     def on_end(self, status: EndStatus) -> None:
         if self._live is not None:
@@ -159,14 +179,20 @@ class LiveView(Lines):
     def _rows(self, now: float) -> dict[str, str]:
         decisions = self._step * self._train.envs
         seconds = now - self._iteration_began
-        rate = f", {decisions / seconds:,.0f} decisions a second" if decisions > 0 and seconds > 0 else ""
+        rate = (
+            f", {decisions / seconds:,.0f} decisions a second"
+            if decisions > 0 and seconds > 0
+            else ""
+        )
         return {
             "phase": f"{self._phase}{rate}",
             "score": self._score,
             "held-out": ", ".join(f"{name} {score:.1f}" for name, score in self._floors.items()),
             "ops": self._ops,
             "entropy": self._entropy,
-            "findings": ", ".join(f"{count} {severity}" for severity, count in self._findings.items() if count)
+            "findings": ", ".join(
+                f"{count} {severity}" for severity, count in self._findings.items() if count
+            )
             or "none",
         }
 

@@ -26,8 +26,12 @@ from simic.training.session import open_session
 
 def main() -> None:
     """Train with params.yaml, alone or under torchrun; `simic train` then publishes and records what is finished."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--fresh", action="store_true", help="throw unfinished training away and train anew")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--fresh", action="store_true", help="throw unfinished training away and train anew"
+    )
     fresh = parser.parse_args().fresh
     workspace = Workspace(Path.cwd())
     with exit_with_message("simic"):
@@ -45,11 +49,15 @@ def _train(tree: params.Params, workspace: Workspace, fresh: bool) -> None:
     with stop_on_signals(stop), joined(tree.runtime) as ranks, ExitStack() as held:
         ranks.from_first(lambda: held.enter_context(engine.workspace_lock(workspace)))
         ranks.from_first(lambda: training_work.begin(tree, workspace, fresh))
-        session = held.enter_context(open_session(tree, work, workspace.prepared, fresh, ranks, code))
+        session = held.enter_context(
+            open_session(tree, work, workspace.prepared, fresh, ranks, code)
+        )
         watching = ()
         if ranks.leads:
             floors = stages.floors(tree, workspace)
-            watching = display.beside(engine.observers(tree, workspace), tree.runtime.progress, floors)
+            watching = display.beside(
+                engine.observers(tree, workspace), tree.runtime.progress, floors
+            )
         trainer.train(session, watching, stop)
 
 

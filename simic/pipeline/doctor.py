@@ -40,15 +40,28 @@ def examine(workspace: Workspace) -> list[Answer]:
     """Check what a run needs, in the order in which to put things right."""
     free = shutil.disk_usage(workspace.root).free / 2**30
     writable = os.access(workspace.root, os.W_OK)
-    device = torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU (none is needed)"
+    device = (
+        torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU (none is needed)"
+    )
     return [
         _asked("packages", _packages),
         _asked("params.yaml", lambda: f"valid, rng_seed {params.load(workspace.params).rng_seed}"),
         _asked(
-            "dvc", lambda: f"prepare is {'out of' if dvc_record.is_stale(workspace.root, 'prepare') else 'up to'} date"
+            "dvc",
+            lambda: (
+                f"prepare is {'out of' if dvc_record.is_stale(workspace.root, 'prepare') else 'up to'} date"
+            ),
         ),
-        Answer("disk", writable and free >= FREE_GIB, f"{free:.1f} GiB free, {'' if writable else 'not '}writable"),
-        Answer("compute", True, f"{os.cpu_count()} CPUs, {torch.get_num_threads()} torch threads, {device}"),
+        Answer(
+            "disk",
+            writable and free >= FREE_GIB,
+            f"{free:.1f} GiB free, {'' if writable else 'not '}writable",
+        ),
+        Answer(
+            "compute",
+            True,
+            f"{os.cpu_count()} CPUs, {torch.get_num_threads()} torch threads, {device}",
+        ),
         _asked("training", lambda: _training(workspace)),
     ]
 
@@ -62,9 +75,14 @@ def _asked(question: str, ask: Callable[[], str]) -> Answer:
 
 def _packages() -> str:
     try:
-        versions = [f"{name} {importlib.metadata.version(name)}" for name in ("torch", "prefect", "mlflow", "dvc")]
+        versions = [
+            f"{name} {importlib.metadata.version(name)}"
+            for name in ("torch", "prefect", "mlflow", "dvc")
+        ]
     except importlib.metadata.PackageNotFoundError as missing:
-        raise SimicError(f"{missing.name} is not installed; pip install 'simic-grow[pipeline]'") from None
+        raise SimicError(
+            f"{missing.name} is not installed; pip install 'simic-grow[pipeline]'"
+        ) from None
     return ", ".join((f"python {platform.python_version()}", *versions))
 
 
@@ -75,7 +93,9 @@ def _training(workspace: Workspace) -> str:
 def examine_stored(run: Path) -> list[Answer]:
     """Check a folder of .simic/work, or a project and all such folders in it; SimicError where it is neither."""
     workspace = Workspace(run)
-    if not workspace.params.exists() and ((run / IDENTITY).exists() or any((run / CHECKPOINTS).glob("[0-9]*"))):
+    if not workspace.params.exists() and (
+        (run / IDENTITY).exists() or any((run / CHECKPOINTS).glob("[0-9]*"))
+    ):
         return list(_work(run))
     answers = [*_seals(run)]
     for training in training_work.trainings(workspace):
@@ -98,10 +118,16 @@ def _seals(root: Path) -> Iterator[Answer]:
         then = f"simic run does {stage} again, dvc checkout brings back what was recorded"
         seal = seals.read(root, stage)
         if seal is None:
-            yield _damaged(name, f"{seals.path_of(root, stage).relative_to(root)} is missing or not readable", then)
+            yield _damaged(
+                name,
+                f"{seals.path_of(root, stage).relative_to(root)} is missing or not readable",
+                then,
+            )
             continue
         noted = seal.writes | seal.apart
-        other = [place for place, digest in noted.items() if seals.content_hash(root / place) != digest]
+        other = [
+            place for place, digest in noted.items() if seals.content_hash(root / place) != digest
+        ]
         if other:
             yield _damaged(name, f"{', '.join(other)} changed since", then)
         else:
@@ -121,15 +147,25 @@ def _work(folder: Path) -> Iterator[Answer]:
     then = "the next start refuses: no checkpoint is usable; --fresh starts over"
     if start is not None:
         then = f"the next start goes on after {start.manifest.iteration} iterations; nothing to do"
-        yield Answer(f"{name}, checkpoints", True, f"training goes on after {start.manifest.iteration} iterations")
+        yield Answer(
+            f"{name}, checkpoints",
+            True,
+            f"training goes on after {start.manifest.iteration} iterations",
+        )
         # The best checkpoint is the one that the checkpoint to start from names.
         extent = resume.extent_of(start.manifest)
         best = start.manifest.best_iteration
         damage = None if best is None else resume.damage_of(store, best, log.links(extent))
         if damage is not None:
-            yield _damaged(f"{name}, checkpoint {best}", str(damage), "the next start takes the best of the others")
+            yield _damaged(
+                f"{name}, checkpoint {best}",
+                str(damage),
+                "the next start takes the best of the others",
+            )
     elif not newer:
-        yield Answer(f"{name}, checkpoints", True, "none yet; the next start begins at the beginning")
+        yield Answer(
+            f"{name}, checkpoints", True, "none yet; the next start begins at the beginning"
+        )
     for iteration, damage in newer.items():
         yield _damaged(f"{name}, checkpoint {iteration}", str(damage), then)
     if (folder / IDENTITY).exists() and training_work.Training.read(folder).identity is None:

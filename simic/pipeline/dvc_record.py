@@ -47,7 +47,11 @@ def is_recorded(root: Path, file: str) -> bool:
     """Tell whether dvc.lock has a stage's file as it is now; without DVC, so that a stage which DVC runs can ask."""
     path = root / file
     outputs = [output for stage in _recorded(root).values() for output in stage.get("outs") or ()]
-    hashes = [output.get("md5") for output in outputs if isinstance(output, dict) and output.get("path") == file]
+    hashes = [
+        output.get("md5")
+        for output in outputs
+        if isinstance(output, dict) and output.get("path") == file
+    ]
     return path.exists() and _md5(path.read_bytes()) in hashes
 
 
@@ -71,8 +75,13 @@ def _hash_of(place: Path) -> str:
     """Hash a file or folder as DVC does; empty where there is none."""
     if not place.is_dir():
         return _md5(place.read_bytes()) if place.exists() else ""
-    files = (path for path in place.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
-    listed = [{"md5": _md5(path.read_bytes()), "relpath": path.relative_to(place).as_posix()} for path in files]
+    files = (
+        path for path in place.rglob("*") if path.is_file() and "__pycache__" not in path.parts
+    )
+    listed = [
+        {"md5": _md5(path.read_bytes()), "relpath": path.relative_to(place).as_posix()}
+        for path in files
+    ]
     listed.sort(key=operator.itemgetter("relpath"))
     return f"{_md5(json.dumps(listed, sort_keys=True).encode())}.dir"
 
@@ -95,9 +104,13 @@ def commit(root: Path, stage: str) -> None:
     except Busy as busy:
         copy.unlink()
         # Not lost: the outputs are in place, only their record is missing.
-        raise Busy(f"{busy}; stage {stage} is done but not recorded; to record it: dvc commit -f {stage}") from None
+        raise Busy(
+            f"{busy}; stage {stage} is done but not recorded; to record it: dvc commit -f {stage}"
+        ) from None
     except SimicError:
-        with suppress(OSError):  # no room for it: then the copy stays, and is put back by the next command
+        with suppress(
+            OSError
+        ):  # no room for it: then the copy stays, and is put back by the next command
             restore(root)
         raise
     copy.unlink()
@@ -159,8 +172,12 @@ def _stages(lock: Path) -> dict[str, dict[str, Any]]:
         content = YAML(typ="safe").load(lock.read_bytes()) if lock.exists() else {"schema": None}
     except YAMLError as error:
         raise ValueError(" ".join(str(error).split())) from None
-    stages = content.get("stages") or {} if isinstance(content, dict) and "schema" in content else None
-    if not isinstance(stages, dict) or not all(isinstance(entry, dict) for entry in stages.values()):
+    stages = (
+        content.get("stages") or {} if isinstance(content, dict) and "schema" in content else None
+    )
+    if not isinstance(stages, dict) or not all(
+        isinstance(entry, dict) for entry in stages.values()
+    ):
         raise ValueError("not what DVC writes")
     return stages
 
@@ -194,7 +211,9 @@ def _git(root: Path, *arguments: str) -> str:
     """Ask git; the empty string outside of a repository."""
     if not in_git(root) or shutil.which("git") is None:
         return ""
-    answer = subprocess.run(["git", "-C", str(root), *arguments], capture_output=True, text=True, check=False)
+    answer = subprocess.run(
+        ["git", "-C", str(root), *arguments], capture_output=True, text=True, check=False
+    )
     return answer.stdout if answer.returncode == 0 else ""
 
 
@@ -207,7 +226,9 @@ def _edited_installation() -> Iterator[str]:
     for file in files:
         if file.suffix == ".py" and file.hash is not None:
             path = Path(str(file.locate()))
-            digest = base64.urlsafe_b64encode(hashlib.new(file.hash.mode, path.read_bytes()).digest())
+            digest = base64.urlsafe_b64encode(
+                hashlib.new(file.hash.mode, path.read_bytes()).digest()
+            )
             if digest.decode().rstrip("=") != file.hash.value:
                 yield file.as_posix()
 
@@ -217,7 +238,12 @@ def adopt_scm(root: Path) -> None:
     local = root / ".dvc" / "config.local"
     without_git = local.exists() and "no_scm = true" in local.read_text(encoding="utf-8")
     if without_git == in_git(root) and (root / ".dvc").is_dir():
-        _dvc(root, "config", "--local", *(("--unset", "core.no_scm") if without_git else ("core.no_scm", "true")))
+        _dvc(
+            root,
+            "config",
+            "--local",
+            *(("--unset", "core.no_scm") if without_git else ("core.no_scm", "true")),
+        )
 
 
 def in_git(root: Path) -> bool:
@@ -231,22 +257,39 @@ def _dvc(root: Path, *arguments: str) -> str:
     command = [sys.executable, "-P", "-m", "dvc", *arguments]
     # In a session of its own: Ctrl-C is for this process, which may have it finish a record.
     done = subprocess.run(
-        command, cwd=root, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL, start_new_session=True
+        command,
+        cwd=root,
+        capture_output=True,
+        text=True,
+        check=False,
+        stdin=subprocess.DEVNULL,
+        start_new_session=True,
     )
     if done.returncode == 0:
         return done.stdout
     if any(phrase in done.stderr for phrase in _BUSY_PHRASES):
-        holder = done.stderr.partition("being blocked by:")[2].strip().splitlines()[:1]  # (PID 12): dvc repro
-        raise Busy(f"dvc is busy in {root}: " + (f"{holder[0].strip()} is running" if holder else _reason(done.stderr)))
+        holder = (
+            done.stderr.partition("being blocked by:")[2].strip().splitlines()[:1]
+        )  # (PID 12): dvc repro
+        raise Busy(
+            f"dvc is busy in {root}: "
+            + (f"{holder[0].strip()} is running" if holder else _reason(done.stderr))
+        )
     if _NO_REPOSITORY in done.stderr:
-        raise SimicError(f"{root}: not a DVC project (no .dvc folder); clone simic again, or run dvc init there")
+        raise SimicError(
+            f"{root}: not a DVC project (no .dvc folder); clone simic again, or run dvc init there"
+        )
     reason = _reason(done.stderr) or f"exit code {done.returncode}"
     raise SimicError(f"dvc {' '.join(arguments)} failed in {root}: {reason}")
 
 
 def _reason(stderr: str) -> str:
     """Return what DVC calls an error, else its last line; of an error for every file the last, and their number."""
-    lines = [line.removeprefix("ERROR: ").strip() for line in stderr.splitlines() if line.startswith("ERROR")]
+    lines = [
+        line.removeprefix("ERROR: ").strip()
+        for line in stderr.splitlines()
+        if line.startswith("ERROR")
+    ]
     if len(lines) > 2:
         return f"{lines[-1]} ({len(lines) - 1} more errors)"
     return " ".join(lines) or stderr.strip().rpartition("\n")[2]

@@ -39,7 +39,12 @@ def workspace_lock(workspace: Workspace) -> AbstractContextManager[None]:
 
 
 def run_chain(
-    tree: Params, workspace: Workspace, last: str, execution: Execution, say: Say, overrides: Sequence[str] = ()
+    tree: Params,
+    workspace: Workspace,
+    last: str,
+    execution: Execution,
+    say: Say,
+    overrides: Sequence[str] = (),
 ) -> list[str]:
     """Run every stage that ``last`` needs, and is out of date, and record it with DVC. The caller holds the lock.
 
@@ -81,7 +86,9 @@ def refresh(name: str, tree: Params, workspace: Workspace, execution: Execution,
     with stop_on_signals(interrupted):
         dvc_record.commit(workspace.root, name)
     if interrupted.is_set():
-        raise Interrupted(f"stopped after {name}, which is done and recorded; the same command goes on")
+        raise Interrupted(
+            f"stopped after {name}, which is done and recorded; the same command goes on"
+        )
     if name == "audit":
         log_run(tree, workspace)
     say(f"{name}: done in {time.monotonic() - started:.1f} s")
@@ -106,7 +113,9 @@ def perform(name: str, tree: Params, workspace: Workspace, execution: Execution)
             _train(tree, workspace, execution)
         else:
             stages.STAGES[name](tree, workspace)
-    _refuse_edited(name, tree, workspace, f"restore the old values and run dvc commit -f {name}, or run again")
+    _refuse_edited(
+        name, tree, workspace, f"restore the old values and run dvc commit -f {name}, or run again"
+    )
 
 
 def _refuse_edited(name: str, tree: Params, workspace: Workspace, remedy: str) -> None:
@@ -118,7 +127,9 @@ def _refuse_edited(name: str, tree: Params, workspace: Workspace, remedy: str) -
     after = seals.params_of(name, params.load(workspace.params))
     edited = ", ".join(key for key in before if before[key] != after[key])
     if edited:
-        raise SimicError(f"{workspace.params}: {edited} changed while {name} ran, which is not recorded; {remedy}")
+        raise SimicError(
+            f"{workspace.params}: {edited} changed while {name} ran, which is not recorded; {remedy}"
+        )
 
 
 def _train(tree: Params, workspace: Workspace, execution: Execution) -> None:
@@ -171,7 +182,9 @@ def overridden(workspace: Workspace, overrides: Sequence[str], say: Say) -> Iter
     try:
         yield
     except SimicError:
-        if written != before and workspace.params.read_bytes() == written:  # else a hand has changed it meanwhile
+        if (
+            written != before and workspace.params.read_bytes() == written
+        ):  # else a hand has changed it meanwhile
             durable.replace_file(workspace.params, before)
             say("params.yaml: is again as it was before this run")
         raise
@@ -180,7 +193,9 @@ def overridden(workspace: Workspace, overrides: Sequence[str], say: Say) -> Iter
 def held(workspace: Workspace) -> str:
     """Say that params.yaml holds overrides now, and how to undo that: without git by the old values, listed above."""
     undo = (
-        ": git checkout params.yaml" if dvc_record.in_git(workspace.root) else ", restore the old values listed above"
+        ": git checkout params.yaml"
+        if dvc_record.in_git(workspace.root)
+        else ", restore the old values listed above"
     )
     return f"params.yaml now holds the overrides; to undo them{undo}"
 

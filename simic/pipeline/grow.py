@@ -45,17 +45,24 @@ class Growth:
     data: str | UserData | None
     out: Path
     task: str | None = None
-    policy: str = "learned"  # or a baseline's name, a published controller's suite, a policy's directory
+    policy: str = (
+        "learned"  # or a baseline's name, a published controller's suite, a policy's directory
+    )
     host: str | None = None  # family/preset
     hosts: int = 8
-    epochs: int | None = None  # of every host, and decisions about it; null: the middle of what training has
+    epochs: int | None = (
+        None  # of every host, and decisions about it; null: the middle of what training has
+    )
     target: str | None = None  # the column to predict
     layout: str | None = None  # where channels of images are: nchw, nhwc
     fit: bool = False  # no test split, and as few samples as there are: who fits scores elsewhere
 
 
 def grow(
-    params: Params, workspace: Workspace, request: Growth, say: Callable[[str], None] = lambda line: None
+    params: Params,
+    workspace: Workspace,
+    request: Growth,
+    say: Callable[[str], None] = lambda line: None,
 ) -> Grown:
     """Let a policy grow networks on a task or the user's own data; export the best to ``request.out``. ``say`` hears
     what was done to the data.
@@ -68,13 +75,17 @@ def grow(
         for note in setup.data.notes if setup.data is not None else ():
             say(note)
         # Two that write to one folder would delete each other's half-written network.
-        lock = durable.locked(request.out.with_name(f".{request.out.name}.lock"), f"grows {request.out}")
+        lock = durable.locked(
+            request.out.with_name(f".{request.out.name}.lock"), f"grows {request.out}"
+        )
         with lock, shown(params.runtime.progress, "grow", "") as progress:
             return growing.grow(setup, policy, request.hosts, request.out, progress)
 
 
 @contextmanager
-def growth(params: Params, workspace: Workspace, request: Growth) -> Iterator[tuple[GrowSetup, Rule | Controller]]:
+def growth(
+    params: Params, workspace: Workspace, request: Growth
+) -> Iterator[tuple[GrowSetup, Rule | Controller]]:
     """Prepare the data in a temporary folder; yield the setup in which networks grow on them, and the policy.
 
     Args:
@@ -99,20 +110,32 @@ def growth(params: Params, workspace: Workspace, request: Growth) -> Iterator[tu
             host = host or _usual_host(params, workspace, meta)
 
         # Changes that the request and the number of samples ask for.
-        changes = {"host": host or _usable(train.host), "episode_steps": request.epochs or train.middle_episode}
+        changes = {
+            "host": host or _usable(train.host),
+            "episode_steps": request.epochs or train.middle_episode,
+        }
         train = _batches_of(meta.samples["train"], train.model_copy(update=changes))
         inputs = data.inputs if data is not None else _raw_images(meta)
-        yield GrowSetup(params.model_copy(update={"train": train}), prepared, device, data, inputs), policy
+        yield (
+            GrowSetup(params.model_copy(update={"train": train}), prepared, device, data, inputs),
+            policy,
+        )
 
 
-def _prepare_data(request: Growth, params: Params, workspace: Workspace, prepared: Path) -> OwnData | None:
+def _prepare_data(
+    request: Growth, params: Params, workspace: Workspace, prepared: Path
+) -> OwnData | None:
     """Write the splits of a task, or of the user's own data, which are returned."""
     if request.task is not None:
-        prepare.prepare(_task_params(request, params), params.rng_seed, prepared, seals.raw_data(workspace.root))
+        prepare.prepare(
+            _task_params(request, params), params.rng_seed, prepared, seals.raw_data(workspace.root)
+        )
         return None
     if request.data is None:
         raise SimicError("grow: needs data, a file or a folder, or --task NAME")
-    table = read(Path(request.data), request.target) if isinstance(request.data, str) else request.data
+    table = (
+        read(Path(request.data), request.target) if isinstance(request.data, str) else request.data
+    )
     split = params.prepare.split
     shares = {"val": split.val} if request.fit else {"val": split.val, "test": split.test}
     data = own_data(table, shares, params.rng_seed, request.layout, few=request.fit)
@@ -122,15 +145,21 @@ def _prepare_data(request: Growth, params: Params, workspace: Workspace, prepare
 
 def _task_params(request: Growth, params: Params) -> Prepare:
     if request.task in ("suite", registry.GYM):
-        raise SimicError(f"--task {request.task}: grow takes one data set; name another task or give a file")
+        raise SimicError(
+            f"--task {request.task}: grow takes one data set; name another task or give a file"
+        )
     for name, value in (("target", request.target), ("layout", request.layout)):
         if value is not None:
-            raise SimicError(f"--{name} {value}: is for a file or folder of your own; leave it out with --task")
+            raise SimicError(
+                f"--{name} {value}: is for a file or folder of your own; leave it out with --task"
+            )
     changes = {"task": request.task, "source": request.data}
     try:
         return Prepare.model_validate(params.prepare.model_dump() | changes)
     except ValidationError as error:
-        raise SimicError(f"--task {request.task}: {error.errors()[0]['msg'].removeprefix('Value error, ')}") from None
+        raise SimicError(
+            f"--task {request.task}: {error.errors()[0]['msg'].removeprefix('Value error, ')}"
+        ) from None
 
 
 def _raw_images(meta: Meta) -> RawInputs | None:
@@ -139,11 +168,18 @@ def _raw_images(meta: Meta) -> RawInputs | None:
     if len(meta.shape) != 3 or len(task.mean) != meta.shape[0] or meta.shape[:-1] == (1, 1):
         return None
     classes = tuple(map(str, range(meta.classes)))
-    return RawInputs(layout="nchw", shape=meta.shape, mean=tuple(task.mean), std=tuple(task.std), classes=classes)
+    return RawInputs(
+        layout="nchw", shape=meta.shape, mean=tuple(task.mean), std=tuple(task.std), classes=classes
+    )
 
 
 def _find_policy(
-    name: str, host: Host | None, params: Params, workspace: Workspace, meta: Meta, device: torch.device
+    name: str,
+    host: Host | None,
+    params: Params,
+    workspace: Workspace,
+    meta: Meta,
+    device: torch.device,
 ) -> Rule | Controller:
     """Find a baseline or a controller: "learned" is the project's own or the published one that fits."""
     if name in BASELINES:
@@ -151,7 +187,9 @@ def _find_policy(
     if name != "learned":
         shipped = controllers.PUBLISHED / name
         return Controller.load(shipped if shipped.is_dir() else Path(name), device)
-    seals.refuse_changed(workspace.root, workspace.models.name)  # no other takes the place of one that is lost
+    seals.refuse_changed(
+        workspace.root, workspace.models.name
+    )  # no other takes the place of one that is lost
     trained = Controller.own(workspace.models, device) if workspace.models.exists() else None
     return choose(trained, host, params.train.host, meta, device)
 
@@ -202,4 +240,6 @@ def _batches_of(samples: int, train: Train) -> Train:
         return train.model_copy(update={"batch_size": min(train.batch_size, samples)})
     whole_pass = min(MOST_BATCHES, samples // train.batch_size)
     count = max(min(train.batches_per_epoch, samples), whole_pass)
-    return train.model_copy(update={"batches_per_epoch": count, "batch_size": min(train.batch_size, samples // count)})
+    return train.model_copy(
+        update={"batches_per_epoch": count, "batch_size": min(train.batch_size, samples // count)}
+    )

@@ -22,7 +22,9 @@ def write(path: Path, overrides: list[str]) -> list[str]:
     """
     before = read_tree(path)
     after = read_tree(path, overrides)
-    values = {key: value_at(after, key) for key in (override.partition("=")[0] for override in overrides)}
+    values = {
+        key: value_at(after, key) for key in (override.partition("=")[0] for override in overrides)
+    }
     changes = list[str]()
     for key, new in values.items():
         old = value_at(before, key)
@@ -31,7 +33,9 @@ def write(path: Path, overrides: list[str]) -> list[str]:
     if changes:
         text = _edited(path, values)
         if json.dumps(parse(text, str(path)), sort_keys=True) != json.dumps(after, sort_keys=True):
-            raise SimicError(f"{path}: its anchors tie other values to those that change; write them out, or edit it")
+            raise SimicError(
+                f"{path}: its anchors tie other values to those that change; write them out, or edit it"
+            )
         durable.replace_file(path, text.encode())
     return changes
 
@@ -55,7 +59,9 @@ def from_model(model: BaseModel) -> list[str]:
     return [f"{name}={json.dumps(value)}" for name, value in _leaves(model, only_set=True)]
 
 
-def _leaves(model: BaseModel, prefix: str = "", only_set: bool = False) -> Iterator[tuple[str, Any]]:
+def _leaves(
+    model: BaseModel, prefix: str = "", only_set: bool = False
+) -> Iterator[tuple[str, Any]]:
     """Yield what is no section; a mapping with keys of its own is one value, so that it replaces what is there."""
     plain = model.model_dump(mode="json", exclude_unset=only_set)
     for key, value in plain.items():
@@ -103,7 +109,9 @@ def _float(representer: Any, value: float) -> Any:
 
 def _text(representer: Any, value: str) -> Any:
     """Quote what has a colon: within braces it would be taken for a key."""
-    return representer.represent_scalar("tag:yaml.org,2002:str", value, style='"' if ":" in value else None)
+    return representer.represent_scalar(
+        "tag:yaml.org,2002:str", value, style='"' if ":" in value else None
+    )
 
 
 def _null(representer: Any, _: None) -> Any:

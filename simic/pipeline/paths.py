@@ -32,7 +32,9 @@ class Workspace:
     reports = _Place("reports")
     headroom = _Place("reports/headroom.json")
     evaluation = _Place("reports/evaluation.json")
-    metrics = _Place("reports/metrics.json")  # the few numbers of a run that are followed from run to run
+    metrics = _Place(
+        "reports/metrics.json"
+    )  # the few numbers of a run that are followed from run to run
     grown = _Place("reports/grown")  # the best network of the evaluation, as a plain module
     figures = _Place("reports/figures")
     model_card = _Place("reports/model_card.md")

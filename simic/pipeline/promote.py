@@ -60,7 +60,9 @@ def promote(params: Params, workspace: Workspace, run: str | None = None) -> Pro
         else:
             difference = compare(params, client, challenger, champion)
             lines.append(f"champion    version {champion.version}")
-            lines.append(f"difference  {difference.estimate:+.2f} [{difference.low:+.2f}, {difference.high:+.2f}]")
+            lines.append(
+                f"difference  {difference.estimate:+.2f} [{difference.low:+.2f}, {difference.high:+.2f}]"
+            )
             if difference.low <= 0:
                 reasons.append(
                     f"the interval over the champion is not above 0 (its lower end is {difference.low:+.2f})"
@@ -68,25 +70,37 @@ def promote(params: Params, workspace: Workspace, run: str | None = None) -> Pro
         if not reasons:
             tracking.give_alias(client, challenger, CHAMPION)
     except tracking.TROUBLE as error:
-        raise SimicError(f"MLflow does not answer, try again when it does: {tracking.describe(error)}") from None
+        raise SimicError(
+            f"MLflow does not answer, try again when it does: {tracking.describe(error)}"
+        ) from None
     decision = f"not promoted: {'; '.join(reasons)}" if reasons else "promoted"
     return Promotion((*lines, f"decision    {decision}"), not reasons)
 
 
-def find_challenger(client: MlflowClient, experiment_id: str, name: str, run: str | None) -> ModelVersion:
+def find_challenger(
+    client: MlflowClient, experiment_id: str, name: str, run: str | None
+) -> ModelVersion:
     """Find the version of a run by its name or id, or the one with the alias; SimicError where there is none."""
     if run is None:
         challenger = tracking.version_with(client, name, CHALLENGER)
         if challenger is None:
-            raise SimicError(f"{name}: no version is the challenger; a finished run with a sound record is: simic run")
+            raise SimicError(
+                f"{name}: no version is the challenger; a finished run with a sound record is: simic run"
+            )
         return challenger
-    versions = {version.run_id: version for version in client.search_model_versions(f"name = '{name}'")}
-    infos = [found.info for found in client.search_runs([experiment_id]) if found.info.run_id in versions]
+    versions = {
+        version.run_id: version for version in client.search_model_versions(f"name = '{name}'")
+    }
+    infos = [
+        found.info for found in client.search_runs([experiment_id]) if found.info.run_id in versions
+    ]
     for info in infos:
         if run in (info.run_name, info.run_id):
             return versions[info.run_id]
     names = ", ".join(info.run_name or info.run_id for info in infos[:5])
-    raise SimicError(f"run {run!r}: has no version of {name}; there are {names or 'none: run simic run'}")
+    raise SimicError(
+        f"run {run!r}: has no version of {name}; there are {names or 'none: run simic run'}"
+    )
 
 
 def audit_reasons(client: MlflowClient, version: ModelVersion) -> list[str]:
@@ -101,11 +115,18 @@ def audit_reasons(client: MlflowClient, version: ModelVersion) -> list[str]:
                 "run simic audit again"
             ) from None
     reasons = [f"its result is withheld ({', '.join(verdict.unsound)})"] if verdict.unsound else []
-    grave = [finding.check for finding in verdict.findings if finding.severity in ("critical", "high")]
-    return [*reasons, *([f"its audit has critical or high findings ({', '.join(grave)})"] if grave else [])]
+    grave = [
+        finding.check for finding in verdict.findings if finding.severity in ("critical", "high")
+    ]
+    return [
+        *reasons,
+        *([f"its audit has critical or high findings ({', '.join(grave)})"] if grave else []),
+    ]
 
 
-def compare(params: Params, client: MlflowClient, challenger: ModelVersion, champion: ModelVersion) -> Interval:
+def compare(
+    params: Params, client: MlflowClient, challenger: ModelVersion, champion: ModelVersion
+) -> Interval:
     """Compare the recorded evaluations of two versions on the same held-out tasks, task by task.
 
     Only validation splits decide: what is chosen by a test split can no longer be reported with it. In a Gymnasium
@@ -113,7 +134,9 @@ def compare(params: Params, client: MlflowClient, challenger: ModelVersion, cham
     """
     first = recorded_evaluation(params, client, challenger)
     second = recorded_evaluation(params, client, champion)
-    other = [field for field in SHARED if getattr(first, field, None) != getattr(second, field, None)]
+    other = [
+        field for field in SHARED if getattr(first, field, None) != getattr(second, field, None)
+    ]
     if other:
         raise SimicError(
             f"version {challenger.version} was evaluated with another {', '.join(other)} than the champion, version "
@@ -122,7 +145,9 @@ def compare(params: Params, client: MlflowClient, challenger: ModelVersion, cham
     return paired_difference(scores(first, params), scores(second, params))
 
 
-def recorded_evaluation(params: Params, client: MlflowClient, version: ModelVersion) -> Evaluation | GymEvaluation:
+def recorded_evaluation(
+    params: Params, client: MlflowClient, version: ModelVersion
+) -> Evaluation | GymEvaluation:
     """Read the evaluation that the run of a version logged; SimicError where it has none of the learned policy."""
     with tempfile.TemporaryDirectory(prefix="simic-promote-") as folder:
         path = Path(client.download_artifacts(version.run_id or "", "evaluation.json", folder))
@@ -140,5 +165,9 @@ def scores(evaluation: Evaluation | GymEvaluation, params: Params) -> Values:
         return np.array(evaluation.policies[LEARNED].per_seed.returns)
     hosts = evaluation.policies[LEARNED].per_seed
     bare = evaluation.host.params
-    points = score(np.array(hosts.val_accuracy_pct), np.array(hosts.params) - bare, bare, params.train.price)
-    return np.array([points[rows].mean() for rows in rows_by_task(dict(enumerate(evaluation.rows)))])
+    points = score(
+        np.array(hosts.val_accuracy_pct), np.array(hosts.params) - bare, bare, params.train.price
+    )
+    return np.array(
+        [points[rows].mean() for rows in rows_by_task(dict(enumerate(evaluation.rows)))]
+    )

@@ -46,7 +46,8 @@ def _next(verdict: Verdict, is_gym: bool) -> str:
         return "do not use the numbers: simic doctor names the changed files; dvc checkout restores them"
     if "record" in layers:
         return (
-            "do not use the numbers: they do not follow from the files; the report names the checks; repeat the stage"
+            "do not use the numbers: they do not follow from the files; "
+            "the report names the checks; repeat the stage"
         )
     if "replay" in layers:
         return "do not use the numbers: run simic audit again; other differences then mean that this machine errs"

@@ -25,8 +25,12 @@ def read_folder(folder: Path) -> SeedRun:
     """Read the run in a project's folder; SimicError where it was not evaluated."""
     workspace = Workspace(folder)
     if not workspace.metrics.exists():
-        raise SimicError(f"{workspace.metrics}: no such file; give folders of runs that were evaluated")
-    return SeedRun(dict(_flatten(read_tree(workspace.params))), json.loads(workspace.metrics.read_bytes()))
+        raise SimicError(
+            f"{workspace.metrics}: no such file; give folders of runs that were evaluated"
+        )
+    return SeedRun(
+        dict(_flatten(read_tree(workspace.params))), json.loads(workspace.metrics.read_bytes())
+    )
 
 
 def read_experiments(root: Path) -> list[SeedRun]:
@@ -56,7 +60,9 @@ def lines(runs: Sequence[SeedRun], metric: str) -> Iterator[str]:
         SimicError: A run lacks the metric, or there is none.
     """
     if not runs:
-        raise SimicError("simic table: no run was evaluated; give folders, or run dvc exp run first")
+        raise SimicError(
+            "simic table: no run was evaluated; give folders, or run dvc exp run first"
+        )
     for run in runs:
         if metric not in run.metrics:
             raise SimicError(f"--metric {metric}: must be one of {', '.join(sorted(run.metrics))}")

@@ -22,12 +22,17 @@ class ServedPolicy:
 
     def __init__(self, folder: Path) -> None:
         described = json.loads((folder / "policy.json").read_text(encoding="utf-8"))
-        self._dtypes = {name: getattr(torch, spec["dtype"]) for name, spec in described["inputs"].items()}
+        self._dtypes = {
+            name: getattr(torch, spec["dtype"]) for name, spec in described["inputs"].items()
+        }
         self._program = torch.export.load(folder / "policy.pt2").module()
 
     def predict(self, model_input: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Compute the likeliest action of each row ``[batch, heads]``, logits and value, and the next memory."""
-        inputs = [torch.tensor(np.asarray(model_input[name]), dtype=dtype) for name, dtype in self._dtypes.items()]
+        inputs = [
+            torch.tensor(np.asarray(model_input[name]), dtype=dtype)
+            for name, dtype in self._dtypes.items()
+        ]
         # The order of policy.json: features, categories, a mask for each head that has one, the memory.
         features, categories, *masks, h, c = inputs
         with torch.no_grad():

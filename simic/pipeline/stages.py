@@ -38,7 +38,9 @@ def prepare(params: Params, workspace: Workspace) -> None:
     if params.prepare.is_gym:
         gym_env.prepare(params.prepare.gym, params.rng_seed, workspace.prepared)
     else:
-        data.prepare(params.prepare, params.rng_seed, workspace.prepared, seals.raw_data(workspace.root))
+        data.prepare(
+            params.prepare, params.rng_seed, workspace.prepared, seals.raw_data(workspace.root)
+        )
     seals.write(workspace.root, identity)
 
 
@@ -60,7 +62,9 @@ def train(
     changed = dvc_record.changed_files(workspace.root)
     with (
         stop_on_signals(stop),
-        open_session(params, work, workspace.prepared, fresh, code=code, changed_files=changed) as session,
+        open_session(
+            params, work, workspace.prepared, fresh, code=code, changed_files=changed
+        ) as session,
     ):
         shown_to = beside(observers, params.runtime.progress, floors(params, workspace))
         counters = trainer.train(session, shown_to, stop)
@@ -89,7 +93,9 @@ def floors(params: Params, workspace: Workspace) -> dict[str, float]:
 
 def _publish(session: Session, workspace: Workspace, best: int, latest: int) -> None:
     extent = session.recorder.flush()
-    session.checkpoints.publish(workspace.checkpoints, best, latest, publish.links(session.work_dir, extent))
+    session.checkpoints.publish(
+        workspace.checkpoints, best, latest, publish.links(session.work_dir, extent)
+    )
     saved = session.checkpoints.read(best)
     learned = Learned.of(saved)
     meta = read_meta(workspace.prepared)
@@ -99,9 +105,13 @@ def _publish(session: Session, workspace: Workspace, best: int, latest: int) -> 
         text = card.growth_card(learned, saved.manifest, meta, card.validated(saved.manifest))
     with durable.new_directory(workspace.models) as models:
         learned.save(models / "policy")
-        export.export_policy(learned.policy, learned.normalizers.observation, models / "program", session.env.masked)
+        export.export_policy(
+            learned.policy, learned.normalizers.observation, models / "program", session.env.masked
+        )
         durable.write_synced(models / card.FILE, text.encode())
-    publish.publish(session.work_dir, extent, workspace.telemetry, kept_iteration.published(session.params))
+    publish.publish(
+        session.work_dir, extent, workspace.telemetry, kept_iteration.published(session.params)
+    )
 
 
 def headroom(params: Params, workspace: Workspace) -> None:
@@ -119,7 +129,9 @@ def headroom(params: Params, workspace: Workspace) -> None:
         from simic.evaluation.headroom import measure
 
         with shown(params.runtime.progress, "headroom") as progress:
-            report = measure(params, workspace.prepared, machine.configure(params.runtime), progress)
+            report = measure(
+                params, workspace.prepared, machine.configure(params.runtime), progress
+            )
     durable.replace_file(workspace.headroom, report.to_json().encode())
     seals.write(workspace.root, identity)
 
@@ -145,7 +157,9 @@ def evaluate(params: Params, workspace: Workspace) -> None:
     policies = params.evaluate.policies
     learned = Learned.of(saved, device)
     # In episodes of other lengths and on outside tables only the first policy plays: nobody reads the others there.
-    one_policy = params.model_copy(update={"evaluate": params.evaluate.model_copy(update={"policies": policies[:1]})})
+    one_policy = params.model_copy(
+        update={"evaluate": params.evaluate.model_copy(update={"policies": policies[:1]})}
+    )
     players_in = functools.partial(actors, one_policy, learned=learned)
     elsewhere = evaluation.elsewhere(params, workspace.prepared, device, players_in, headroom)
     setup = EvaluationSetup.open(params, workspace.prepared, device, len(policies))
@@ -161,17 +175,24 @@ def evaluate(params: Params, workspace: Workspace) -> None:
             """Export the best network of the first policy named, the trained one by default."""
             progress("played to the end", next(ended), len(players))
             if name == policies[0]:
-                grown_by = (
-                    f"the policy {name} of the {params.evaluate.checkpoint} checkpoint (iteration {learned.iteration})"
-                )
+                source = f"{params.evaluate.checkpoint} checkpoint (iteration {learned.iteration})"
+                grown_by = f"the policy {name} of the {source}"
                 account = Account(grown_by)
                 export_best(
-                    setup.env, performance.rows, performance.turns, setup.held_out, workspace.prepared, account, grown
+                    setup.env,
+                    performance.rows,
+                    performance.turns,
+                    setup.held_out,
+                    workspace.prepared,
+                    account,
+                    grown,
                 )
 
         report = evaluation.evaluate(setup, players, headroom, params, saved, on_end, elsewhere)
         metrics = json.dumps(endpoints.metrics(report), indent=2) + "\n"
-        durable.replace_files({workspace.evaluation: report.to_json().encode(), workspace.metrics: metrics.encode()})
+        durable.replace_files(
+            {workspace.evaluation: report.to_json().encode(), workspace.metrics: metrics.encode()}
+        )
     seals.write(workspace.root, identity)
 
 
@@ -187,9 +208,14 @@ def _evaluate_gym(params: Params, workspace: Workspace) -> None:
     with shown(params.runtime.progress, "evaluate", "policies") as progress:
         report = gym_evaluation.evaluate(params, saved, headroom, progress)
     with durable.new_directory(workspace.grown) as grown:
-        durable.write_synced(grown / "README.md", b"A Gymnasium environment: no network was grown.\n")
+        durable.write_synced(
+            grown / "README.md", b"A Gymnasium environment: no network was grown.\n"
+        )
     durable.replace_files(
-        {workspace.evaluation: report.to_json().encode(), workspace.metrics: gym_evaluation.metrics(report).encode()}
+        {
+            workspace.evaluation: report.to_json().encode(),
+            workspace.metrics: gym_evaluation.metrics(report).encode(),
+        }
     )
     seals.write(workspace.root, identity)
 
@@ -198,7 +224,9 @@ def _own_headroom(params: Params, workspace: Workspace) -> Path:
     """Locate headroom.json; SimicError where it was not measured by this code, with these params and data."""
     path = unchanged(workspace, workspace.headroom)
     if path.exists() and not seals.holds(workspace.root, "headroom", params):
-        raise SimicError(f"{path}: of other data, params or code than these; run simic headroom first")
+        raise SimicError(
+            f"{path}: of other data, params or code than these; run simic headroom first"
+        )
     return path
 
 
@@ -210,14 +238,20 @@ def explain(params: Params, workspace: Workspace, task: str, step: int) -> str:
 
     evaluation = result.read(unchanged(workspace, workspace.evaluation))
     device = machine.configure(params.runtime)
-    saved = checkpoint.read_published(workspace.checkpoints, evaluation.checkpoint or params.evaluate.checkpoint)
-    return explaining.explain(evaluation, saved, workspace.prepared, params.runtime, device, task, step)
+    saved = checkpoint.read_published(
+        workspace.checkpoints, evaluation.checkpoint or params.evaluate.checkpoint
+    )
+    return explaining.explain(
+        evaluation, saved, workspace.prepared, params.runtime, device, task, step
+    )
 
 
 def refuse_gym(params: Params, command: str) -> None:
     """Raise SimicError where a command is about hosts that grow, and the task is another."""
     if params.prepare.is_gym:
-        raise SimicError(f"prepare.task = 'gym': simic {command} is for tasks on which networks are grown")
+        raise SimicError(
+            f"prepare.task = 'gym': simic {command} is for tasks on which networks are grown"
+        )
 
 
 def audit(params: Params, workspace: Workspace) -> None:
@@ -246,17 +280,28 @@ def recorded(params: Params, workspace: Workspace) -> "RunRecord":
     from simic.evaluation import gym_evaluation, result
 
     provenance, checkpoints = trace(params, workspace.root)
-    files = {"reports/metrics.json": workspace.metrics, "telemetry/metrics.json": workspace.telemetry / METRICS_FILE}
+    files = {
+        "reports/metrics.json": workspace.metrics,
+        "telemetry/metrics.json": workspace.telemetry / METRICS_FILE,
+    }
     run = replace(
         RunRecord.from_published(params, workspace.telemetry),
         provenance=provenance,
         checkpoints=checkpoints,
-        metrics={place: json.loads(file.read_bytes()) for place, file in files.items() if file.exists()},
+        metrics={
+            place: json.loads(file.read_bytes()) for place, file in files.items() if file.exists()
+        },
     )
     # Results.
     if params.prepare.is_gym:
-        headroom = gym_evaluation.read_headroom(workspace.headroom) if workspace.headroom.exists() else None
-        evaluation = gym_evaluation.read(workspace.evaluation) if workspace.evaluation.exists() else None
+        headroom = (
+            gym_evaluation.read_headroom(workspace.headroom)
+            if workspace.headroom.exists()
+            else None
+        )
+        evaluation = (
+            gym_evaluation.read(workspace.evaluation) if workspace.evaluation.exists() else None
+        )
         run = replace(run, gym_headroom=headroom, gym=evaluation)
     else:
         headroom = result.read_headroom(workspace.headroom) if workspace.headroom.exists() else None

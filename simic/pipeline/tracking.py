@@ -77,13 +77,21 @@ LONGEST_COMMAND = 250
 LOADED_WITH = ("mlflow", "numpy", "torch")
 POLICY_TAG = "simic.policy"  # of a model: the hash of the policy's files
 EXAMPLE_ROWS = 2  # with one row a reader could not tell which axis is the batch
-END_STATUS: Mapping[EndStatus, str] = {"finished": "FINISHED", "interrupted": "KILLED", "failed": "FAILED"}
+END_STATUS: Mapping[EndStatus, str] = {
+    "finished": "FINISHED",
+    "interrupted": "KILLED",
+    "failed": "FAILED",
+}
 LOCK_SECONDS = 5.0  # that a local store may be locked
 OPEN_SECONDS = 60.0  # that another process may take to make the store
 TROUBLE = (MlflowException, SQLAlchemyError, OSError, durable.Held)
 
 LOG = logging.getLogger(__name__)
-for _noisy in ("mlflow", "alembic", "urllib3"):  # no news between lines of progress: errors are raised as well
+for _noisy in (
+    "mlflow",
+    "alembic",
+    "urllib3",
+):  # no news between lines of progress: errors are raised as well
     logging.getLogger(_noisy).setLevel(logging.CRITICAL)
 
 
@@ -95,7 +103,9 @@ class Store(NamedTuple):
 
     def find_run(self, name: str) -> str | None:
         """Find the id of the run with this name; deleted runs do not count."""
-        runs = self.client.search_runs([self.experiment_id], f"tags.`{RUN_TAG}` = '{name}'", max_results=1)
+        runs = self.client.search_runs(
+            [self.experiment_id], f"tags.`{RUN_TAG}` = '{name}'", max_results=1
+        )
         return runs[0].info.run_id if runs else None
 
     def open_run(self, name: str, params: Params, tags: Mapping[str, str]) -> str:
@@ -103,8 +113,12 @@ class Store(NamedTuple):
         run_id = self.find_run(name)
         if run_id is None:
             tags = {RUN_TAG: name, **_origin(tags.get("simic.code", "")), **tags}
-            run_id = self.client.create_run(self.experiment_id, run_name=name, tags=tags).info.run_id
-            self.client.log_batch(run_id, params=[Param(key, value) for key, value in logged_params(params).items()])
+            run_id = self.client.create_run(
+                self.experiment_id, run_name=name, tags=tags
+            ).info.run_id
+            self.client.log_batch(
+                run_id, params=[Param(key, value) for key, value in logged_params(params).items()]
+            )
         return run_id
 
     def log_iterations(self, run_id: str, iterations: Mapping[int, Mapping[str, float]]) -> None:
@@ -114,7 +128,11 @@ class Store(NamedTuple):
         now = _milliseconds()
         for iteration in sorted(iterations.keys() - logged):
             numbers = {**iterations[iteration], MARKER: float(iteration)}
-            metrics = [Metric(key, value, now, iteration) for key, value in numbers.items() if math.isfinite(value)]
+            metrics = [
+                Metric(key, value, now, iteration)
+                for key, value in numbers.items()
+                if math.isfinite(value)
+            ]
             self.client.log_batch(run_id, metrics=metrics)
 
 
@@ -133,7 +151,9 @@ def project_of(workspace: Workspace) -> Workspace:
 
 def store_uri(workspace: Workspace) -> str:
     """Name the server of MLFLOW_TRACKING_URI, else MLflow's usual store in this project, by absolute path."""
-    return os.environ.get("MLFLOW_TRACKING_URI") or sqlite_uri(project_of(workspace).root / "mlflow.db")
+    return os.environ.get("MLFLOW_TRACKING_URI") or sqlite_uri(
+        project_of(workspace).root / "mlflow.db"
+    )
 
 
 def connect(workspace: Workspace) -> Store:
@@ -250,7 +270,11 @@ def logged_params(params: Params) -> dict[str, str]:
     """Choose the params by which runs are told apart, and all that differ from the defaults."""
     values = dict(_flatten(params.model_dump(mode="json", exclude={"runtime"})))
     defaults = dict(_flatten(Params().model_dump(mode="json")))
-    return {key: value for key, value in values.items() if key.startswith(PARAMS) or value != defaults.get(key)}
+    return {
+        key: value
+        for key, value in values.items()
+        if key.startswith(PARAMS) or value != defaults.get(key)
+    }
 
 
 def _flatten(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
@@ -280,7 +304,10 @@ def published_metrics(telemetry: Path) -> dict[int, dict[str, float]]:
     for update, curve in zip(updates, curves, strict=True):
         metrics = {f"update/{name}": update[name] for name in UPDATE if name in update}
         metrics |= {f"episode/{name}": float(curve[name]) for name in OF_EPISODES if curve[name]}
-        iterations[update["iteration"]] = {**metrics, "validation/score": update["validation_accuracy"]}
+        iterations[update["iteration"]] = {
+            **metrics,
+            "validation/score": update["validation_accuracy"],
+        }
     return iterations
 
 
@@ -288,7 +315,12 @@ def published_metrics(telemetry: Path) -> dict[int, dict[str, float]]:
 
 
 def log_run(
-    workspace: Workspace, params: Params, name: str, tags: Mapping[str, str], description: str, sound: bool
+    workspace: Workspace,
+    params: Params,
+    name: str,
+    tags: Mapping[str, str],
+    description: str,
+    sound: bool,
 ) -> None:
     """Log all that MLflow lacks of the published run; nothing where it has this report.
 
@@ -365,16 +397,22 @@ def address(workspace: Workspace, name: str) -> str:
 # --- the policy as a model ---
 
 
-def _log_policy(store: Store, run_id: str, workspace: Workspace, params: dict[str, str]) -> LoggedModel:
+def _log_policy(
+    store: Store, run_id: str, workspace: Workspace, params: dict[str, str]
+) -> LoggedModel:
     """Find the run's complete model of this policy, or log it."""
     digest = seals.content_hash(workspace.models)
-    models = store.client.search_logged_models([store.experiment_id], filter_string=f"source_run_id = '{run_id}'")
+    models = store.client.search_logged_models(
+        [store.experiment_id], filter_string=f"source_run_id = '{run_id}'"
+    )
     for model in models:
         if model.status == LoggedModelStatus.READY and model.tags.get(POLICY_TAG) == digest:
             return model
     # A model that a killed process left half made is not READY, and another one is made beside it.
     tags = {POLICY_TAG: digest}
-    model = store.client.create_logged_model(store.experiment_id, "policy", run_id, tags=tags, params=params)
+    model = store.client.create_logged_model(
+        store.experiment_id, "policy", run_id, tags=tags, params=params
+    )
     with TemporaryDirectory() as folder:
         package(workspace, Path(folder) / "policy", model)
         store.client.log_model_artifacts(model.model_id, str(Path(folder) / "policy"))
@@ -391,7 +429,9 @@ def package(workspace: Workspace, folder: Path, model: LoggedModel) -> None:
         from mlflow.models import Model, infer_signature
         from mlflow.pyfunc import save_model
 
-    example = _example(json.loads((workspace.models / "program" / "policy.json").read_bytes())["inputs"])
+    example = _example(
+        json.loads((workspace.models / "program" / "policy.json").read_bytes())["inputs"]
+    )
     outputs = simic_policy.ServedPolicy(workspace.models / "program").predict(example)
     versions = {name: importlib.metadata.version(name).partition("+")[0] for name in LOADED_WITH}
     save_model(
@@ -415,11 +455,15 @@ def _example(inputs: Mapping[str, Any]) -> dict[str, np.ndarray]:
     }
 
 
-def _register(client: MlflowClient, run_id: str, model: LoggedModel, name: str, data_sha256: str) -> ModelVersion:
+def _register(
+    client: MlflowClient, run_id: str, model: LoggedModel, name: str, data_sha256: str
+) -> ModelVersion:
     """Find the registered version of a model, or register it."""
     for version in client.search_model_versions(f"run_id = '{run_id}'"):
         if version.source == model.artifact_location:
-            return client.get_model_version(name, str(version.version))  # what is searched for comes without aliases
+            return client.get_model_version(
+                name, str(version.version)
+            )  # what is searched for comes without aliases
     if not client.search_registered_models(f"name = '{name}'"):
         client.create_registered_model(name, description=MODEL_NOTE.format(name=name))
     # Not by models:/id, which MLflow would look up in the default store instead of this client's.
@@ -466,7 +510,11 @@ def _origin(code: str) -> dict[str, str]:
         user = getpass.getuser()
     except (OSError, KeyError):  # containers run under numbers without a name
         user = str(os.getuid())
-    tags = {"mlflow.source.type": "LOCAL", "mlflow.source.name": command[:LONGEST_COMMAND], "mlflow.user": user}
+    tags = {
+        "mlflow.source.type": "LOCAL",
+        "mlflow.source.name": command[:LONGEST_COMMAND],
+        "mlflow.user": user,
+    }
     if code:
         commit = code.removesuffix("-dirty")
         tags["mlflow.source.git.commit"] = commit
@@ -479,4 +527,6 @@ def _milliseconds() -> int:
 
 
 if __name__ == "__main__":
-    connect(Workspace(Path.cwd()))  # before `mlflow ui` is started, which would make the store without the lock
+    connect(
+        Workspace(Path.cwd())
+    )  # before `mlflow ui` is started, which would make the store without the lock

@@ -38,7 +38,9 @@ class Training(NamedTuple):
             identity = Identity.model_validate(durable.checked((folder / IDENTITY).read_bytes()))
         except (OSError, ValueError):
             identity = None
-        return cls(folder, max(CheckpointStore(folder / CHECKPOINTS, 1).numbers(), default=0), identity)
+        return cls(
+            folder, max(CheckpointStore(folder / CHECKPOINTS, 1).numbers(), default=0), identity
+        )
 
     @property
     def finished(self) -> bool:
@@ -55,14 +57,21 @@ class Training(NamedTuple):
         """Name what has changed since it was begun."""
         if self.identity is None:
             return f"{IDENTITY} is damaged"
-        changes = [f"{name} ({values})" if values else name for name, values in self.identity.changes(now).items()]
+        changes = [
+            f"{name} ({values})" if values else name
+            for name, values in self.identity.changes(now).items()
+        ]
         more = f" and {len(changes) - MOST_CHANGES} more" if len(changes) > MOST_CHANGES else ""
         return f"{', '.join(changes[:MOST_CHANGES])}{more} changed since"
 
 
 def trainings(workspace: Workspace) -> list[Training]:
     """List the training of the project, and the one that was put by."""
-    folders = [path for parent in (workspace.work_root, workspace.previous) for path in sorted(parent.glob("[!.]*"))]
+    folders = [
+        path
+        for parent in (workspace.work_root, workspace.previous)
+        for path in sorted(parent.glob("[!.]*"))
+    ]
     return [Training.read(folder) for folder in folders if folder.is_dir()]
 
 
@@ -73,7 +82,9 @@ def describe(workspace: Workspace, tree: Params) -> Iterator[str]:
     now = seals.identify(workspace.root, "train", tree)
     for training in trainings(workspace):
         line = f"{run_name(training.folder.name)}: {training.iterations} iterations in {training.folder}"
-        if training.folder.name == now.sha256[:16] or training.goes_on_as(now, tree.train.iterations):
+        if training.folder.name == now.sha256[:16] or training.goes_on_as(
+            now, tree.train.iterations
+        ):
             yield f"{line}; the next training goes on with it"
         else:
             yield f"{line}: {training.changed(now)}; restore that to go on with it"
@@ -156,7 +167,9 @@ def _put_by(training: Training, now: Identity, workspace: Workspace) -> list[str
         shutil.rmtree(workspace.previous)
     target = workspace.previous / training.folder.name
     durable.move_directory(training.folder, target)
-    return [f"{line}; its {training.iterations} iterations are put by in {target}: restore that to go on with them"]
+    return [
+        f"{line}; its {training.iterations} iterations are put by in {target}: restore that to go on with them"
+    ]
 
 
 def clean(workspace: Workspace) -> Iterator[str]:

@@ -140,14 +140,21 @@ class EventColumns:
 def arranged(columns: Columns, table: dict[str, Column]) -> Columns:
     """Bring columns into the order of the table; ValueError where names, types or axes are not the table's."""
     # A name such as "components" stands for all columns "components/…".
-    nested = {part: [name for name in columns if name.startswith(f"{part}/")] for part in (COMPONENTS, ACTIONS)}
+    nested = {
+        part: [name for name in columns if name.startswith(f"{part}/")]
+        for part in (COMPONENTS, ACTIONS)
+    }
     order = [column for name in table for column in nested.get(name, [name])]
     if columns.keys() != set(order):
-        raise ValueError(f"telemetry: columns {sorted(columns.keys() ^ set(order))} are missing or unknown")
+        raise ValueError(
+            f"telemetry: columns {sorted(columns.keys() ^ set(order))} are missing or unknown"
+        )
     for name, values in columns.items():
         dtype, axes = table[name.partition("/")[0]]
         if values.ndim != axes or not str(values.dtype).startswith(dtype):
-            raise ValueError(f"telemetry: column {name} is {values.dtype} with {values.ndim} axes, not {dtype}, {axes}")
+            raise ValueError(
+                f"telemetry: column {name} is {values.dtype} with {values.ndim} axes, not {dtype}, {axes}"
+            )
     return {name: columns[name] for name in order}
 
 

@@ -13,7 +13,11 @@ from simic.telemetry.rows import UpdateRow
 
 CURVES_FILE = "curves.csv"
 METRICS_FILE = "metrics.json"
-OF_EPISODES = {"return": "return", "committed_accuracy": "committed_accuracy", "kept_seeds": "fossilized"}
+OF_EPISODES = {
+    "return": "return",
+    "committed_accuracy": "committed_accuracy",
+    "kept_seeds": "fossilized",
+}
 OF_UPDATES = ("entropy", "value_loss", "explained_variance", "approx_kl")
 COLUMNS = ("iterations", "validation_score", *OF_EPISODES, *OF_UPDATES)
 
@@ -54,5 +58,13 @@ class Curves:
             numbers = {name: value for name, value in row.items() if name != "validation_score"}
             numbers["env_steps"] = self._last.env_steps
             if best in self._rows:
-                numbers |= {"best_iterations": best, "best_validation_score": self._rows[best]["validation_score"]}
-        return json.dumps({name: value for name, value in numbers.items() if math.isfinite(value)}, indent=2) + "\n"
+                numbers |= {
+                    "best_iterations": best,
+                    "best_validation_score": self._rows[best]["validation_score"],
+                }
+        return (
+            json.dumps(
+                {name: value for name, value in numbers.items() if math.isfinite(value)}, indent=2
+            )
+            + "\n"
+        )

@@ -21,7 +21,15 @@ from simic.errors import SimicError
 from simic.telemetry import starts, timing
 from simic.telemetry.columns import Array, Columns, EventColumns, published
 from simic.telemetry.curves import CURVES_FILE, METRICS_FILE, Curves
-from simic.telemetry.recorder import DECISIONS_TABLE, FOLDER, STATE_TABLE, Chain, Extent, LogFile, path_of
+from simic.telemetry.recorder import (
+    DECISIONS_TABLE,
+    FOLDER,
+    STATE_TABLE,
+    Chain,
+    Extent,
+    LogFile,
+    path_of,
+)
 from simic.telemetry.rows import FindingRow, Row, UpdateRow
 from simic.telemetry.starts import RUN_FILE
 from simic.telemetry.timing import TIMING_FILE
@@ -33,7 +41,9 @@ EVENTS_FILE = "events.parquet"
 FINDINGS_FILE = "findings.parquet"
 TABLES = (UPDATES_FILE, STEPS_FILE, EPISODES_FILE, EVENTS_FILE, FINDINGS_FILE)
 KEPT_FILE = "iteration_{:06d}.safetensors"  # the state before it
-VALIDATED_FILE = "validation.safetensors"  # decisions of the episodes that chose the best checkpoint
+VALIDATED_FILE = (
+    "validation.safetensors"  # decisions of the episodes that chose the best checkpoint
+)
 ROWS_PER_GROUP = 1 << 17  # at least, and at most the rows of an iteration more
 
 
@@ -51,7 +61,9 @@ def publish(work_dir: Path, extent: Extent, out_dir: Path, states: Collection[in
     """
     log = Chain.of(work_dir / FOLDER)
     if (damage := _damage(log, work_dir, extent)) is not None:
-        raise SimicError(f"{damage}; run the same command again: it goes on from what is good and says what is lost")
+        raise SimicError(
+            f"{damage}; run the same command again: it goes on from what is good and says what is lost"
+        )
     updates = log.updates_of(extent)
     best = updates[max(updates)].best_iteration
     with durable.new_directory(out_dir) as folder:
@@ -83,7 +95,9 @@ def links(work_dir: Path, extent: Extent) -> dict[int, str]:
 def _copy(file: LogFile, table: str, path: Path) -> None:
     """Write a table's columns as a file of their own, if the log has any."""
     if columns := file.columns(table):
-        path.write_bytes(save({name: np.asarray(values, order="C") for name, values in columns.items()}))
+        path.write_bytes(
+            save({name: np.asarray(values, order="C") for name, values in columns.items()})
+        )
 
 
 def _damage(log: Chain, work_dir: Path, extent: Extent) -> str | None:
@@ -100,7 +114,11 @@ def _damage(log: Chain, work_dir: Path, extent: Extent) -> str | None:
     except SimicError as error:
         return str(error)
     iterations = max(log.updates_of(extent), default=0)
-    return None if rows >= iterations else f"{times}: wall times of {rows} iterations, there were {iterations}"
+    return (
+        None
+        if rows >= iterations
+        else f"{times}: wall times of {rows} iterations, there were {iterations}"
+    )
 
 
 def _append(file: LogFile, tables: "dict[str, TableWriter]", curves: Curves) -> None:
@@ -156,16 +174,31 @@ class TableWriter:
 def steps_table(iteration: int, steps: Columns) -> pa.Table:
     """Make one row per step and host."""
     count, hosts = steps["reward"].shape
-    axes = {"iteration": np.full(count * hosts, iteration), "step": np.repeat(np.arange(1, count + 1), hosts)}
-    arrays = {name: _array(values.reshape(count * hosts, *values.shape[2:])) for name, values in steps.items()}
+    axes = {
+        "iteration": np.full(count * hosts, iteration),
+        "step": np.repeat(np.arange(1, count + 1), hosts),
+    }
+    arrays = {
+        name: _array(values.reshape(count * hosts, *values.shape[2:]))
+        for name, values in steps.items()
+    }
     return pa.table({**axes, **arrays, "env": np.tile(np.arange(hosts), count)})
 
 
 def episodes_table(iteration: int, split: str, episodes: Columns) -> pa.Table:
     """Make one row per host."""
     hosts = len(episodes["env_id"])
-    axes = {"iteration": np.full(hosts, iteration), "split": pa.array([split]).take(np.zeros(hosts, dtype=np.int64))}
-    return pa.table({**axes, **{name: _array(values) for name, values in episodes.items()}, "env": np.arange(hosts)})
+    axes = {
+        "iteration": np.full(hosts, iteration),
+        "split": pa.array([split]).take(np.zeros(hosts, dtype=np.int64)),
+    }
+    return pa.table(
+        {
+            **axes,
+            **{name: _array(values) for name, values in episodes.items()},
+            "env": np.arange(hosts),
+        }
+    )
 
 
 def events_table(iteration: int, events: EventColumns) -> pa.Table:
@@ -195,13 +228,20 @@ def updates_table(update: UpdateRow) -> pa.Table:
 
 def findings_table(findings: list[FindingRow]) -> pa.Table:
     """Make one row per finding, its evidence as JSON."""
-    kinds = {"iteration": pa.int64(), **dict.fromkeys(("check", "severity", "message"), pa.string())}
-    evidence = pa.array([json.dumps(finding.evidence, sort_keys=True) for finding in findings], pa.string())
+    kinds = {
+        "iteration": pa.int64(),
+        **dict.fromkeys(("check", "severity", "message"), pa.string()),
+    }
+    evidence = pa.array(
+        [json.dumps(finding.evidence, sort_keys=True) for finding in findings], pa.string()
+    )
     return pa.table({**_columns(findings, kinds), "evidence": evidence})
 
 
 def _columns(rows: Sequence[Row], kinds: Mapping[str, pa.DataType]) -> dict[str, pa.Array]:
-    return {name: pa.array([getattr(row, name) for row in rows], kind) for name, kind in kinds.items()}
+    return {
+        name: pa.array([getattr(row, name) for row in rows], kind) for name, kind in kinds.items()
+    }
 
 
 def _array(values: Array) -> pa.Array:

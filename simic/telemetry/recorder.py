@@ -49,7 +49,9 @@ class Iteration:
     train: Columns  # the episodes that trained the policy
     validation: Columns | None  # those that choose the best checkpoint, where they were played
     events: EventColumns
-    state: Columns = field(default_factory=dict)  # before it, of the few iterations that the audit can play again
+    state: Columns = field(
+        default_factory=dict
+    )  # before it, of the few iterations that the audit can play again
     decisions: Columns = field(default_factory=dict)  # of the validation episodes
     layout: TableLayout = GROWTH
 
@@ -126,7 +128,9 @@ class LogFile:
     @property
     def events(self) -> EventColumns:
         """The events of the iteration's steps, in order."""
-        return EventColumns(self.columns("events"), [(name, detail) for name, detail in self._metadata["texts"]])
+        return EventColumns(
+            self.columns("events"), [(name, detail) for name, detail in self._metadata["texts"]]
+        )
 
     def columns(self, table: str) -> Columns:
         """Read the columns of ``steps``, ``train``, ``validation`` …; empty where there are none."""
@@ -196,11 +200,17 @@ class Chain:
 
     def updates_of(self, extent: Extent) -> dict[int, UpdateRow]:
         """Select the updates of so many files, by iterations done."""
-        return {update.iteration + 1: update for number, update in self.updates.items() if number < extent.files}
+        return {
+            update.iteration + 1: update
+            for number, update in self.updates.items()
+            if number < extent.files
+        }
 
     def links(self, extent: Extent) -> dict[int, str]:
         """Select the links of the hash chain of the run's state, by iterations done."""
-        return {iterations: update.state_chain for iterations, update in self.updates_of(extent).items()}
+        return {
+            iterations: update.state_chain for iterations, update in self.updates_of(extent).items()
+        }
 
 
 class Recorder:
@@ -235,13 +245,19 @@ class Recorder:
         if kind is None:
             self.flush()
         else:
-            with suppress(SimicError):  # findings that cannot be written any more must not hide that error
+            with suppress(
+                SimicError
+            ):  # findings that cannot be written any more must not hide that error
                 self.flush()
 
     def _drop(self) -> int:
         """Remove the files after the extent, the last one first, and what a killed process left half written."""
         # From the last one back, so that a kill in between leaves a log without a gap.
-        late = [path_of(self.folder, number) for number in _numbers(self.folder) if number >= self._extent.files]
+        late = [
+            path_of(self.folder, number)
+            for number in _numbers(self.folder)
+            if number >= self._extent.files
+        ]
         for path in (*reversed(late), *self.folder.glob(".*.tmp")):
             path.unlink()
         folders = [path for path in self.folder.glob(f"[0-9]*{SUFFIX}") if path.is_dir()]
@@ -283,7 +299,9 @@ class Recorder:
             raise self._error(error) from None
 
     def _error(self, error: OSError) -> SimicError:
-        return SimicError(f"{self.folder}: telemetry cannot be written: {error.strerror}; what was written is kept")
+        return SimicError(
+            f"{self.folder}: telemetry cannot be written: {error.strerror}; what was written is kept"
+        )
 
 
 class Silent(Recorder):

@@ -73,4 +73,6 @@ class TimingRow(Row):
     @property
     def seconds(self) -> float:
         """The seconds of the whole iteration."""
-        return self.collect_seconds + self.update_seconds + self.validate_seconds + self.record_seconds
+        return (
+            self.collect_seconds + self.update_seconds + self.validate_seconds + self.record_seconds
+        )

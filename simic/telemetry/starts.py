@@ -19,7 +19,9 @@ def read(path: Path) -> list[StartRow]:
     except OSError as error:
         raise SimicError(f"{path}: not readable: {error.strerror}") from None
     except (ValueError, KeyError, ValidationError) as error:
-        raise SimicError(f"{path}: damaged: not the starts of a run: {str(error).splitlines()[0]}") from None
+        raise SimicError(
+            f"{path}: damaged: not the starts of a run: {str(error).splitlines()[0]}"
+        ) from None
 
 
 def note(path: Path, start: StartRow) -> None:

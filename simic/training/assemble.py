@@ -25,15 +25,21 @@ def runtime_for(params: Params, ranks: Ranks) -> Runtime:
     if not params.prepare.is_gym:
         return params.runtime
     if ranks.size > 1:
-        raise SimicError("prepare.task = 'gym': trains in one process; start simic train without torchrun")
+        raise SimicError(
+            "prepare.task = 'gym': trains in one process; start simic train without torchrun"
+        )
     if params.prepare.gym.vector == "tensors":
         return params.runtime
     if params.runtime.device == "cuda":
-        raise SimicError("runtime.device = 'cuda': Gymnasium's environments are on the CPU; use cpu or auto")
+        raise SimicError(
+            "runtime.device = 'cuda': Gymnasium's environments are on the CPU; use cpu or auto"
+        )
     return params.runtime.model_copy(update={"device": "cpu"})
 
 
-def layout(params: Params, device: torch.device, ranks: Ranks = ALONE, group: int | None = None) -> Layout:
+def layout(
+    params: Params, device: torch.device, ranks: Ranks = ALONE, group: int | None = None
+) -> Layout:
     """Share the hosts of this process out to worker processes; those of one of torchrun's stay in it.
 
     Args:
@@ -49,7 +55,11 @@ def layout(params: Params, device: torch.device, ranks: Ranks = ALONE, group: in
 
 
 def assemble(
-    params: Params, prepared_dir: Path, device: torch.device, ranks: Ranks = ALONE, shared: Layout | None = None
+    params: Params,
+    prepared_dir: Path,
+    device: torch.device,
+    ranks: Ranks = ALONE,
+    shared: Layout | None = None,
 ) -> TrainState:
     """Assemble the state of a training before its first iteration, with its task.
 
@@ -67,7 +77,9 @@ def assemble(
         env = opened(params, prepared_dir, env_ids.to(device))
         reward_clip = REWARD_CLIP
     else:
-        env = _growth_env(params, prepared_dir, device, env_ids, shared or layout(params, device, ranks))
+        env = _growth_env(
+            params, prepared_dir, device, env_ids, shared or layout(params, device, ranks)
+        )
         # Without a clip where shaping is paid: it would no longer telescope. Outliers are the audit's to find.
         reward_clip = None if "shaping" in MODES[train.reward.mode] else REWARD_CLIP
     # The learner, on what the environments show and take.
@@ -88,7 +100,9 @@ def assemble(
     return TrainState(learner.ppo, learner.normalizers, task, ranks)
 
 
-def _growth_env(params: Params, prepared_dir: Path, device: torch.device, env_ids: Tensor, shared: Layout) -> GrowthEnv:
+def _growth_env(
+    params: Params, prepared_dir: Path, device: torch.device, env_ids: Tensor, shared: Layout
+) -> GrowthEnv:
     """Open the environments of this process."""
     meta = read_meta(prepared_dir)
     names, kinds = meta.kinds()

@@ -122,10 +122,21 @@ def limits(learned: Learned, shape: Sequence[int]) -> str:
     slots = learned.policy.observation_spec.categories
     shortest = train.shortest_episode
     longest = train.longest_episode
-    seeds = "one seed for each slot" if life.max_seeds is None else f"{life.max_seeds} seed{'s' * (life.max_seeds > 1)}"
-    allowed = "; ".join(f"{head}: {', '.join(map(str, choices))}" for head, choices in train.actions.items()) or "all"
+    seeds = (
+        "one seed for each slot"
+        if life.max_seeds is None
+        else f"{life.max_seeds} seed{'s' * (life.max_seeds > 1)}"
+    )
+    allowed = (
+        "; ".join(
+            f"{head}: {', '.join(map(str, choices))}" for head, choices in train.actions.items()
+        )
+        or "all"
+    )
     epochs = f"{longest}" if shortest == longest else f"{shortest} to {longest}"
-    batches = "all batches" if train.batches_per_epoch == "all" else f"{train.batches_per_epoch} batches"
+    batches = (
+        "all batches" if train.batches_per_epoch == "all" else f"{train.batches_per_epoch} batches"
+    )
     # Each line is a border of what training has met.
     return f"""- Host family {train.host.family} with {slots} slot{"s" * (slots > 1)}; trained on preset \
 {train.host.preset} alone.

@@ -46,7 +46,9 @@ class Manifest(BaseModel):
     params_sha256: str
     data_sha256: str
     machine: Machine
-    specs: dict[str, Any]  # what the policy sees and decides, enough to build it without the environment
+    specs: dict[
+        str, Any
+    ]  # what the policy sees and decides, enough to build it without the environment
     scalars: dict[str, Scalar]
 
     def to_json(self) -> bytes:
@@ -110,7 +112,9 @@ class CheckpointStore:
         path = self.path(manifest.iteration)
         earlier = self.numbers()
         kept_text = (
-            f"the checkpoint after {earlier[-1]} iterations is kept" if earlier else "there is no earlier checkpoint"
+            f"the checkpoint after {earlier[-1]} iterations is kept"
+            if earlier
+            else "there is no earlier checkpoint"
         )
         write(path, tensors, manifest, kept_text)
         # Old ones go only now that the new one is on disk.
@@ -132,14 +136,20 @@ class CheckpointStore:
             latest: Iterations done at the latest one.
             links: The hash chain of the run, by iterations done, as far as it is known.
         """
-        chain = {"best": best, "latest": latest, "links": {str(number): link for number, link in links.items()}}
+        chain = {
+            "best": best,
+            "latest": latest,
+            "links": {str(number): link for number, link in links.items()},
+        }
         with durable.new_directory(target) as folder:
             durable.write_synced(folder / CHAIN_FILE, durable.with_checksum(chain))
             for name, iteration in (("best", best), ("latest", latest)):
                 try:
                     source = self.read(iteration).path
                 except Damaged as damage:
-                    raise Damaged(f"{damage}; run the same command again: it goes on from what is good") from None
+                    raise Damaged(
+                        f"{damage}; run the same command again: it goes on from what is good"
+                    ) from None
                 (folder / name).mkdir()
                 for file in (STATE_FILE, MANIFEST_FILE):
                     durable.write_synced(folder / name / file, (source / file).read_bytes())
@@ -157,8 +167,16 @@ def cpu_copies(parts: Mapping[str, Mapping[str, Tensor]]) -> dict[str, Tensor]:
 
 def refuse_non_finite(tensors: Mapping[str, Tensor], manifest: Manifest) -> None:
     """Raise SimicError naming the first tensor or number that is NaN or infinite: such a state is never written."""
-    bad = [name for name, tensor in tensors.items() if tensor.is_floating_point() and not tensor.isfinite().all()]
-    bad += [name for name, value in manifest.scalars.items() if isinstance(value, float) and not math.isfinite(value)]
+    bad = [
+        name
+        for name, tensor in tensors.items()
+        if tensor.is_floating_point() and not tensor.isfinite().all()
+    ]
+    bad += [
+        name
+        for name, value in manifest.scalars.items()
+        if isinstance(value, float) and not math.isfinite(value)
+    ]
     if bad:
         raise SimicError(
             f"state after {manifest.iteration} iterations: {bad[0]} is not finite ({len(bad)} such); "
@@ -227,7 +245,9 @@ def read_chain(folder: Path) -> ChainFile:
 def _of_iteration(checkpoint: Checkpoint, iteration: int) -> Checkpoint:
     number = checkpoint.manifest.iteration
     if number != iteration:
-        raise Edited(f"{checkpoint.path}: holds the state after {number} iterations, not after {iteration}")
+        raise Edited(
+            f"{checkpoint.path}: holds the state after {number} iterations, not after {iteration}"
+        )
     return checkpoint
 
 
@@ -242,7 +262,9 @@ def refuse_edited(checkpoint: Checkpoint, links: Mapping[int, str]) -> None:
         return
     computed = link({**scalars, "chain": before}, checkpoint.tensors)
     if {computed, links.get(iteration, computed)} != {scalars["chain"]}:
-        raise Edited(f"{checkpoint.path}: its tensors and counters are not those that the hash chain of this run has")
+        raise Edited(
+            f"{checkpoint.path}: its tensors and counters are not those that the hash chain of this run has"
+        )
 
 
 def link(scalars: Mapping[str, Scalar], tensors: Mapping[str, Tensor]) -> str:
@@ -274,7 +296,9 @@ def read_manifest(path: Path) -> Manifest:
         return Manifest.model_validate_json(json.dumps(content))
     except ValidationError as error:
         first = error.errors()[0]
-        raise Damaged(f"{file}: damaged: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+        raise Damaged(
+            f"{file}: damaged: {'.'.join(map(str, first['loc']))}: {first['msg']}"
+        ) from None
 
 
 def _read_bytes(path: Path) -> bytes:

@@ -17,7 +17,9 @@ class Collector:
 
     def __init__(self, table: dict[str, Column]):
         self._table = table
-        self._steps: dict[torch.dtype, list[Tensor]] = {}  # of each type one flat tensor [E, n] a step
+        self._steps: dict[
+            torch.dtype, list[Tensor]
+        ] = {}  # of each type one flat tensor [E, n] a step
         self._shapes: dict[torch.dtype, dict[str, torch.Size]] = {}
 
     def add(self, columns: dict[str, Tensor]) -> None:
@@ -43,27 +45,47 @@ class Collector:
         for dtype, steps in self._steps.items():
             shapes = self._shapes[dtype]
             # One transfer for all steps and columns of a type; then cut apart on the host's side.
-            parts = torch.stack(steps).cpu().split([shape[1:].numel() for shape in shapes.values()], dim=2)
+            parts = (
+                torch.stack(steps)
+                .cpu()
+                .split([shape[1:].numel() for shape in shapes.values()], dim=2)
+            )
             for (name, shape), part in zip(shapes.items(), parts, strict=True):
                 columns[name] = part.reshape(len(steps), *shape).numpy()
         return columns
 
 
-NO_COLUMNS = (COMPONENTS, "blueprint", "score", "replaced")  # of a step's info: recorded otherwise, or not at all
+NO_COLUMNS = (
+    COMPONENTS,
+    "blueprint",
+    "score",
+    "replaced",
+)  # of a step's info: recorded otherwise, or not at all
 
 
 def step_tensors(step: StepRecord) -> dict[str, Tensor]:
     """Name the columns of one step of all hosts."""
     info: StepInfo = step.info
     columns = dict(zip(Action._fields, step.decision.actions.unbind(dim=1), strict=True))
-    columns |= {"log_prob": step.decision.joint, "value": step.decision.value, "reward": step.reward}
+    columns |= {
+        "log_prob": step.decision.joint,
+        "value": step.decision.value,
+        "reward": step.reward,
+    }
     columns |= {f"{COMPONENTS}/{name}": value for name, value in info.components.items()}
     columns |= {name: value for name, value in vars(info).items() if name not in NO_COLUMNS}
     return columns | {"slot_blueprint": info.blueprint}
 
 
 # Columns of an episode that its last step has.
-LAST = ("committed_accuracy", "score", "live_accuracy", "params", "committed_params", "committed_flops")
+LAST = (
+    "committed_accuracy",
+    "score",
+    "live_accuracy",
+    "params",
+    "committed_params",
+    "committed_flops",
+)
 
 
 class Tally:
@@ -78,7 +100,9 @@ class Tally:
         # Sum and count of the gradient norms of the host, and of its seeds.
         self.norms = torch.zeros(4, env.num_envs, dtype=torch.float64, device=env.device)
         shape = (env.num_envs, env.host.slots)
-        self.stage = torch.full(shape, int(Stage.DORMANT), device=env.device)  # every episode begins without seeds
+        self.stage = torch.full(
+            shape, int(Stage.DORMANT), device=env.device
+        )  # every episode begins without seeds
         self.last: dict[str, Tensor] = {}  # columns that the newest step has of the whole episode
 
     def add(self, reward: Tensor, info: StepInfo) -> None:
@@ -93,7 +117,9 @@ class Tally:
         trained = info.valid[:, None] & ~info.seed_grad_norm.isnan()
         host_norm = torch.where(info.valid, info.host_grad_norm, 0.0).double()
         seed_norm = torch.where(trained, info.seed_grad_norm, 0.0).double().sum(dim=1)
-        self.norms = self.norms + torch.stack((host_norm, info.valid, seed_norm, trained.sum(dim=1)))
+        self.norms = self.norms + torch.stack(
+            (host_norm, info.valid, seed_norm, trained.sum(dim=1))
+        )
         self.stage = info.stage
         self.last = {name: getattr(info, name) for name in LAST}
 
@@ -126,7 +152,9 @@ ROLLBACK, REFUSED, STAGE = range(3)  # what an event is about
 def events(steps: Columns) -> EventColumns:
     """List the events of an episode by step and host: rollbacks, refusals of a gate, changed stages of slots."""
     stage = steps["stage"].astype(np.int64)
-    stage_before = np.concatenate((np.full_like(stage[:1], Stage.DORMANT), stage[:-1]))  # episodes begin without seeds
+    stage_before = np.concatenate(
+        (np.full_like(stage[:1], Stage.DORMANT), stage[:-1])
+    )  # episodes begin without seeds
     refused = (steps["gate"] >= 0) & ~steps["gate_passed"]
     # A new seed in the place of a live one may be in the same stage at the end of its first step.
     germinated = (steps["effective_op"] == Op.GERMINATE)[..., None]
@@ -141,7 +169,9 @@ def events(steps: Columns) -> EventColumns:
     slot = np.maximum(place - STAGE, 0)
     kinds = [about == ROLLBACK, about == REFUSED]
     rows_lost = len(stage) - 1 - step
-    first = np.select(kinds, [steps["cause"][step, env], steps["gate"][step, env]], stage_before[step, env, slot])
+    first = np.select(
+        kinds, [steps["cause"][step, env], steps["gate"][step, env]], stage_before[step, env, slot]
+    )
     second = np.select(kinds, [rows_lost, steps["op"][step, env]], stage[step, env, slot])
 
     # The few different texts once, by a number made of what they say.
@@ -149,7 +179,10 @@ def events(steps: Columns) -> EventColumns:
     codes, text = np.unique((about * base + first) * base + second, return_inverse=True)
     slot = np.select(kinds, [-1, steps["slot"][step, env]], slot)
     columns = {"step": step + 1, "env": env, "slot": slot, "text": text}
-    return EventColumns(columns, [_text(code // base**2, code // base % base, code % base) for code in codes.tolist()])
+    return EventColumns(
+        columns,
+        [_text(code // base**2, code // base % base, code % base) for code in codes.tolist()],
+    )
 
 
 def _text(about: int, first: int, second: int) -> tuple[str, str]:
@@ -157,5 +190,7 @@ def _text(about: int, first: int, second: int) -> tuple[str, str]:
         return "rollback", f"{Cause(first).name}, {second} rows lost"
     if about == REFUSED:
         return "gate_refused", f"G{first} {Op(second).name}"
-    origin = "a new seed in the place of a live one" if first == second else f"from {Stage(first).name}"
+    origin = (
+        "a new seed in the place of a live one" if first == second else f"from {Stage(first).name}"
+    )
     return Stage(second).name.lower(), origin

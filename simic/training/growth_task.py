@@ -21,7 +21,9 @@ from simic.training.episodes import Collector, Tally, step_tensors
 from simic.training.learned import LearnedActor
 from simic.training.task import RolloutColumns, RolloutRecorder, Task
 
-VALIDATION_ITERATION = 1 << 41  # a namespace of its own: no training (≤ 10^6) and no evaluation episode (1 << 40)
+VALIDATION_ITERATION = (
+    1 << 41
+)  # a namespace of its own: no training (≤ 10^6) and no evaluation episode (1 << 40)
 
 T = TypeVar("T")
 
@@ -55,7 +57,9 @@ class GrowthTask(Task):
     def rollbacks(self, episodes: Columns) -> int:
         return int(episodes["panicked"].sum())
 
-    def validate(self, policy: ActorCritic, normalizers: Normalizers, on_step: Callable[[], None]) -> Columns:
+    def validate(
+        self, policy: ActorCritic, normalizers: Normalizers, on_step: Callable[[], None]
+    ) -> Columns:
         """Play one greedy episode of every host; of a suite on tasks that no update sees, one after another.
 
         ``DECIDED [E, T, K]`` is the index of the choice of every head. The environment is left at the end of these
@@ -78,7 +82,9 @@ class GrowthTask(Task):
 
         actor = LearnedActor(policy, normalizers, greedy=True)
         play(env, actor, VALIDATION_ITERATION, add, tasks, steps=env.train.middle_episode)
-        return tally.columns() | {DECIDED: torch.stack(choices, dim=1).to("cpu", torch.int16).numpy()}
+        return tally.columns() | {
+            DECIDED: torch.stack(choices, dim=1).to("cpu", torch.int16).numpy()
+        }
 
     def recovered(self, work: Callable[[], T], on_loss: Callable[[Exception], None]) -> T:
         return recovered(self.env.population, work, on_loss)

@@ -74,7 +74,9 @@ class GymTask(Task):
             self._begin()
             text = f"not resumed bit for bit: {error}; every episode begins anew"
             return FindingRow(iteration=0, check="inexact_resume", severity="medium", message=text)
-        self.keep_position(Position(observation, RecurrentState(memory["h"], memory["c"]), memory["starts"]))
+        self.keep_position(
+            Position(observation, RecurrentState(memory["h"], memory["c"]), memory["starts"])
+        )
         return None
 
     def recorder(self) -> "GymRecorder":
@@ -83,7 +85,9 @@ class GymTask(Task):
     def events(self, steps: Columns) -> EventColumns:
         return EventColumns({name: np.zeros(0, dtype=np.int64) for name in EVENTS})
 
-    def validate(self, policy: ActorCritic, normalizers: Normalizers, on_step: Callable[[], None]) -> Columns:
+    def validate(
+        self, policy: ActorCritic, normalizers: Normalizers, on_step: Callable[[], None]
+    ) -> Columns:
         env = open_gym(self.params.prepare.gym, self.params.rng_seed, self.env.env_ids, VALIDATION)
         try:
             episodes = play(env, policy_decides(policy, normalizers, env.num_envs), on_step=on_step)
@@ -101,7 +105,10 @@ class GymTask(Task):
 def padded(episodes: PlayedEpisodes) -> np.ndarray:
     """Stack the actions to ``[E, T, heads]``, −1 behind the end of an episode."""
     longest = max(episodes.lengths)
-    rows = [np.pad(actions, ((0, longest - len(actions)), (0, 0)), constant_values=-1) for actions in episodes.actions]
+    rows = [
+        np.pad(actions, ((0, longest - len(actions)), (0, 0)), constant_values=-1)
+        for actions in episodes.actions
+    ]
     return np.stack(rows).astype(np.int16)
 
 
@@ -114,7 +121,11 @@ class GymRecorder(RolloutRecorder):
 
     def columns(self, rollout: Rollout) -> RolloutColumns:
         names = [head.name for head in self.env.action_spec.heads]
-        actions = dict(zip((f"{ACTIONS}/{name}" for name in names), rollout.actions.unbind(dim=-1), strict=True))
+        actions = dict(
+            zip(
+                (f"{ACTIONS}/{name}" for name in names), rollout.actions.unbind(dim=-1), strict=True
+            )
+        )
         tensors = actions | {
             "log_prob": rollout.log_probs.sum(dim=-1),
             "value": rollout.values,
@@ -141,7 +152,9 @@ def tally_episodes(steps: Mapping[str, Array], running: Array) -> Columns:
     """
     totals = np.zeros_like(running)
     episodes = np.zeros(running.shape[1], np.int64)
-    for reward, terminated, truncated in zip(steps["reward"], steps["terminated"], steps["truncated"], strict=True):
+    for reward, terminated, truncated in zip(
+        steps["reward"], steps["terminated"], steps["truncated"], strict=True
+    ):
         ended = terminated | truncated
         running += np.stack((reward, np.ones_like(reward)))
         totals += np.where(ended, running, 0.0)
@@ -155,5 +168,7 @@ def opened(params: Params, prepared: Path, env_ids: Tensor) -> AnyGym:
     """Open the environments of training; SimicError where they are not those that were prepared."""
     text = read_file(prepared / ENVIRONMENT_FILE, 1_000_000, "run simic prepare first")
     if durable.checked(text) != describe(params.prepare.gym):
-        raise SimicError(f"{prepared / ENVIRONMENT_FILE}: the environment has changed since; run simic prepare again")
+        raise SimicError(
+            f"{prepared / ENVIRONMENT_FILE}: the environment has changed since; run simic prepare again"
+        )
     return open_gym(params.prepare.gym, params.rng_seed, env_ids)

@@ -51,14 +51,18 @@ def stop_at_once(doing: str) -> Iterator[None]:
                 reported(ignored)
                 return
             received.clear()
-            threading.Timer(AGAIN_SECONDS, os.kill, (os.getpid(), ignored.exc_value.args[0])).start()
+            threading.Timer(
+                AGAIN_SECONDS, os.kill, (os.getpid(), ignored.exc_value.args[0])
+            ).start()
 
         # Until the end of the block a dropped stop is asked for again.
         sys.unraisablehook = ask_again
         try:
             yield
         except KeyboardInterrupt:
-            raise Interrupted(f"stopped in {doing}: no output is left half-written; the same command goes on") from None
+            raise Interrupted(
+                f"stopped in {doing}: no output is left half-written; the same command goes on"
+            ) from None
         finally:
             sys.unraisablehook = reported
 

@@ -19,7 +19,10 @@ class Experience:
 
 
 def play(
-    state: TrainState, iteration: int, rng_seed: int, on_step: Callable[[StepRecord], None] | None = None
+    state: TrainState,
+    iteration: int,
+    rng_seed: int,
+    on_step: Callable[[StepRecord], None] | None = None,
 ) -> Experience:
     """Play one rollout with the policy and the scales as they are.
 

@@ -24,7 +24,9 @@ from simic.training.checkpoint import Checkpoint
 WEIGHTS_FILE = "weights.safetensors"
 CARD_FILE = "policy.json"
 FORMAT_VERSION = 5
-RESTORED = "give the folder of another, or bring it back: of this project's own, dvc checkout models"
+RESTORED = (
+    "give the folder of another, or bring it back: of this project's own, dvc checkout models"
+)
 
 
 @dataclass(frozen=True)
@@ -61,7 +63,9 @@ class Learned:
         refuse_mismatch(f"the policy after {iteration} iterations", policy.state_dict(), weights)
         policy.load_state_dict(weights)
         scaled = any(name.startswith("observation.") for name in scales)
-        normalizers = Normalizers(ObservationNormalizer(observation_spec, device) if scaled else None)
+        normalizers = Normalizers(
+            ObservationNormalizer(observation_spec, device) if scaled else None
+        )
         normalizers.load_state_dict(scales)
         policy = policy.to(device).eval().requires_grad_(False)
         return cls(policy, normalizers, specs, train, iteration)
@@ -102,14 +106,27 @@ class Learned:
             # Now that the format is known, every byte is verified before a tensor is read.
             card = durable.checked(card_content)
             if card["sha256"] != durable.sha256_of(content):
-                raise SimicError(f"{path}: damaged: {WEIGHTS_FILE} does not have the sha256 in {CARD_FILE}; {RESTORED}")
+                raise SimicError(
+                    f"{path}: damaged: {WEIGHTS_FILE} does not have the sha256 in {CARD_FILE}; {RESTORED}"
+                )
             train = params.Train.model_validate_json(json.dumps(card["train"]))
             tensors = load(content)
-            return cls._build(card["specs"], train, card["iteration"], part_of(tensors, "policy."), tensors, device)
+            return cls._build(
+                card["specs"],
+                train,
+                card["iteration"],
+                part_of(tensors, "policy."),
+                tensors,
+                device,
+            )
         except OSError as error:
-            raise SimicError(f"{error.filename}: policy not readable: {error.strerror}; {RESTORED}") from None
+            raise SimicError(
+                f"{error.filename}: policy not readable: {error.strerror}; {RESTORED}"
+            ) from None
         except (ValueError, KeyError, TypeError, RecursionError, SafetensorError):
-            raise SimicError(f"{card_file}: damaged: not a policy that simic wrote; {RESTORED}") from None
+            raise SimicError(
+                f"{card_file}: damaged: not a policy that simic wrote; {RESTORED}"
+            ) from None
 
 
 class LearnedActor:
@@ -128,8 +145,14 @@ class LearnedActor:
     def act(self, situation: Situation) -> Action:
         """Choose the likeliest action, or draw one from the policy's distribution."""
         observation = self.normalizers.see(situation.observation)
-        noise = None if self.greedy else self.episode.noise(situation.step, len(self.policy.action_spec.heads))
-        decision = self.policy.act(observation, self.memory, noise, greedy=self.greedy, valid=situation.alive)
+        noise = (
+            None
+            if self.greedy
+            else self.episode.noise(situation.step, len(self.policy.action_spec.heads))
+        )
+        decision = self.policy.act(
+            observation, self.memory, noise, greedy=self.greedy, valid=situation.alive
+        )
         self.memory = decision.state
         self.probabilities.append(decision.joint.exp())
         return to_action(decision.actions)
@@ -137,7 +160,9 @@ class LearnedActor:
 
 def describe_specs(action_spec: ActionSpec, observation_spec: ObservationSpec) -> dict[str, Any]:
     """Describe both specs in plain JSON."""
-    return json.loads(json.dumps({"action": asdict(action_spec), "observation": asdict(observation_spec)}))
+    return json.loads(
+        json.dumps({"action": asdict(action_spec), "observation": asdict(observation_spec)})
+    )
 
 
 def parse_specs(specs: dict[str, Any]) -> tuple[ActionSpec, ObservationSpec]:
@@ -146,4 +171,6 @@ def parse_specs(specs: dict[str, Any]) -> tuple[ActionSpec, ObservationSpec]:
         action = TypeAdapter(ActionSpec).validate_python(specs["action"])
         return action, TypeAdapter(ObservationSpec).validate_python(specs["observation"])
     except (ValidationError, KeyError) as error:
-        raise SimicError(f"policy specs are damaged: {' '.join(str(error).split())[:200]}") from None
+        raise SimicError(
+            f"policy specs are damaged: {' '.join(str(error).split())[:200]}"
+        ) from None

@@ -35,8 +35,13 @@ class Machine(BaseModel):
 
     def differences(self, later: "Machine") -> dict[str, str]:
         """List the fields that differ, each as "old → new"."""
-        old, new = ({**machine.libraries, **machine.model_dump(exclude={"libraries"})} for machine in (self, later))
-        names = [name for name in old | new if old.get(name) != new.get(name) and name not in ADOPTED]
+        old, new = (
+            {**machine.libraries, **machine.model_dump(exclude={"libraries"})}
+            for machine in (self, later)
+        )
+        names = [
+            name for name in old | new if old.get(name) != new.get(name) and name not in ADOPTED
+        ]
         return {name: f"{old.get(name)} → {new.get(name)}" for name in names}
 
 
@@ -44,7 +49,11 @@ def configure(runtime: Runtime) -> torch.device:
     """Set threads, deterministic algorithms and float32 precision of the process; return the device to train on."""
     if runtime.device == "cuda" and not torch.cuda.is_available():
         raise SimicError("runtime.device = 'cuda': torch sees no CUDA device; use cpu or auto")
-    name = ("cuda" if torch.cuda.is_available() else "cpu") if runtime.device == "auto" else runtime.device
+    name = (
+        ("cuda" if torch.cuda.is_available() else "cpu")
+        if runtime.device == "auto"
+        else runtime.device
+    )
     _keep_freed_memory()
     if runtime.threads != "auto":
         torch.set_num_threads(runtime.threads)
@@ -78,7 +87,9 @@ def _keep_freed_memory() -> None:
     mallopt(M_TRIM_THRESHOLD, 2**31 - 1)
 
 
-def describe(runtime: Runtime, device: torch.device, group: int, ranks: int = 1, processes: int = 1) -> Machine:
+def describe(
+    runtime: Runtime, device: torch.device, group: int, ranks: int = 1, processes: int = 1
+) -> Machine:
     """Describe the machine as ``configure`` and ``worker_layout.layout`` left it.
 
     Args:

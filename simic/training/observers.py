@@ -70,12 +70,20 @@ def summary(update: UpdateRow, episode: Columns, floors: Mapping[str, float]) ->
         ]
     else:
         ended = int(episode["episodes"].sum())
-        won = f"return {mean_measured(episode['return']):.5g} of {ended} episodes" if ended else "no episode ended"
+        won = (
+            f"return {mean_measured(episode['return']):.5g} of {ended} episodes"
+            if ended
+            else "no episode ended"
+        )
         parts = [f"{update.env_steps} steps", won]
     if update.validation_accuracy == update.validation_accuracy:  # not NaN
         # Validation stands beside the scores that it has to beat.
-        beside = ", ".join(f"{name.replace('_', ' ')} {score:.1f}" for name, score in floors.items())
-        parts.append(f"validation {update.validation_accuracy:5.1f}{f' ({beside})' if beside else ''}")
+        beside = ", ".join(
+            f"{name.replace('_', ' ')} {score:.1f}" for name, score in floors.items()
+        )
+        parts.append(
+            f"validation {update.validation_accuracy:5.1f}{f' ({beside})' if beside else ''}"
+        )
     return "  ".join(parts)
 
 
@@ -90,7 +98,10 @@ class Lines(Observer):
     """Says one line per iteration; ``floors`` are scores of other policies, by name."""
 
     def __init__(
-        self, say: Callable[[str], None], clock: Callable[[], float] = time.monotonic, floors: Mapping[str, float] = {}
+        self,
+        say: Callable[[str], None],
+        clock: Callable[[], float] = time.monotonic,
+        floors: Mapping[str, float] = {},
     ):
         self._say = say
         self._clock = clock

@@ -49,7 +49,9 @@ class Ranks:
     def env_ids(self, envs: int) -> Tensor:
         """Choose the environments of this process: a contiguous part of 0 … envs−1."""
         if envs % self.size:
-            raise SimicError(f"train.envs = {envs}: must be a multiple of the {self.size} processes")
+            raise SimicError(
+                f"train.envs = {envs}: must be a multiple of the {self.size} processes"
+            )
         return self.part(torch.arange(envs))
 
     def part(self, tensor: Tensor) -> Tensor:
@@ -121,7 +123,11 @@ def joined(runtime: Runtime) -> Iterator[Ranks]:
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     rank = int(os.environ["RANK"])
     dist.init_process_group(
-        "nccl" if cuda else "gloo", store=_store(rank, size), timeout=PATIENCE, rank=rank, world_size=size
+        "nccl" if cuda else "gloo",
+        store=_store(rank, size),
+        timeout=PATIENCE,
+        rank=rank,
+        world_size=size,
     )
     try:
         yield Ranks(rank, size)

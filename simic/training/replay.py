@@ -54,7 +54,9 @@ def replay(
             go on from a state.
     """
     if processes is not None:
-        params = params.model_copy(update={"runtime": params.runtime.model_copy(update={"processes": processes})})
+        params = params.model_copy(
+            update={"runtime": params.runtime.model_copy(update={"processes": processes})}
+        )
     device = machine.configure(runtime_for(params, ALONE))
     group = manifest.machine.group
     shared = layout(params, device, group=group)
@@ -65,7 +67,9 @@ def replay(
         text = ", ".join(f"{name} ({values})" for name, values in differences.items())
         raise NotReplayable(f"trained on another machine: {text}")
     if manifest.scalars["group"]:
-        raise NotReplayable("the memory did not suffice for all hosts at once, and when is not recorded")
+        raise NotReplayable(
+            "the memory did not suffice for all hosts at once, and when is not recorded"
+        )
 
     # Fresh environments and learner, put into the state before the iteration.
     state = assemble(params, prepared_dir, device, shared=shared)
@@ -76,6 +80,8 @@ def replay(
         experience = play(state, iteration, params.rng_seed)
         rollout = scale_and_estimate(state, experience)
         metrics = state.ppo.update(rollout, iteration)
-        return ReplayedIteration(state_begun, state.sha256(), experience.columns, numbers(asdict(metrics)))
+        return ReplayedIteration(
+            state_begun, state.sha256(), experience.columns, numbers(asdict(metrics))
+        )
     finally:
         state.task.env.close()

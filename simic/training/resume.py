@@ -11,7 +11,14 @@ from simic.params import Params, differences, digest
 from simic.telemetry.recorder import Chain, Extent
 from simic.telemetry.rows import FindingRow
 from simic.telemetry.timing import TIMING_FILE
-from simic.training.checkpoint import Checkpoint, CheckpointStore, Damaged, Edited, Manifest, refuse_edited
+from simic.training.checkpoint import (
+    Checkpoint,
+    CheckpointStore,
+    Damaged,
+    Edited,
+    Manifest,
+    refuse_edited,
+)
 from simic.training.machine import Machine
 
 LOST_BEST = "best_checkpoint_lost"  # a finding
@@ -78,19 +85,26 @@ def choose(store: CheckpointStore, log: Path, identity: RunIdentity) -> Start:
         )
     # It must be of these params and data; then newer ones that are damaged are put aside.
     findings = compare(checkpoint.manifest, identity)
-    aside = [_set_aside(store, iteration, damage, "damaged_checkpoint") for iteration, damage in damaged.items()]
+    aside = [
+        _set_aside(store, iteration, damage, "damaged_checkpoint")
+        for iteration, damage in damaged.items()
+    ]
     best, lost_best = _best(store, checkpoint.manifest, telemetry)
     return Start(checkpoint, [*aside, *lost_best, *findings], best)
 
 
-def usable(store: CheckpointStore, telemetry: Chain) -> tuple[Checkpoint | None, dict[int, Damaged]]:
+def usable(
+    store: CheckpointStore, telemetry: Chain
+) -> tuple[Checkpoint | None, dict[int, Damaged]]:
     """Find the newest good checkpoint that has all of its telemetry, and what is wrong with newer ones."""
     damaged: dict[int, Damaged] = {}
     for iteration in reversed(store.numbers()):
         try:
             checkpoint = store.read(iteration)
             extent = extent_of(checkpoint.manifest)
-            if (lost := telemetry.damage(extent)) is not None:  # an earlier checkpoint makes these rows again
+            if (
+                lost := telemetry.damage(extent)
+            ) is not None:  # an earlier checkpoint makes these rows again
                 raise Damaged(f"{lost}, but checkpoint {checkpoint.path.name} needs it")
             refuse_edited(checkpoint, telemetry.links(extent))
         except Damaged as damage:
@@ -100,7 +114,9 @@ def usable(store: CheckpointStore, telemetry: Chain) -> tuple[Checkpoint | None,
     return None, damaged
 
 
-def _best(store: CheckpointStore, manifest: Manifest, telemetry: Chain) -> tuple[Best, list[FindingRow]]:
+def _best(
+    store: CheckpointStore, manifest: Manifest, telemetry: Chain
+) -> tuple[Best, list[FindingRow]]:
     """Find the best checkpoint if it is good, else the best of the good ones that are there."""
     score = manifest.scalars["best_score"]
     best = Best(manifest.best_iteration, None if score is None else float(score))
@@ -114,14 +130,24 @@ def _best(store: CheckpointStore, manifest: Manifest, telemetry: Chain) -> tuple
 
     # It is damaged: of the others the one with the best score that telemetry has.
     updates = telemetry.updates_of(extent)
-    scores = {number: row.validation_accuracy for number, row in updates.items() if not isnan(row.validation_accuracy)}
-    good = [number for number in store.numbers() if number in scores and not damage_of(store, number, links)]
+    scores = {
+        number: row.validation_accuracy
+        for number, row in updates.items()
+        if not isnan(row.validation_accuracy)
+    }
+    good = [
+        number
+        for number in store.numbers()
+        if number in scores and not damage_of(store, number, links)
+    ]
     second = max(good, key=lambda number: (scores[number], -number), default=None)
     if second is None:
         text = "none of the others was validated, so the next validation decides"
         return Best(None, None), [_set_aside(store, best.iteration, damage, LOST_BEST, text)]
     text = f"the best of the others is after {second} iterations ({scores[second]:.2f} points, not {best.score:.2f})"
-    return Best(second, scores[second]), [_set_aside(store, best.iteration, damage, LOST_BEST, text)]
+    return Best(second, scores[second]), [
+        _set_aside(store, best.iteration, damage, LOST_BEST, text)
+    ]
 
 
 def damage_of(store: CheckpointStore, iteration: int, links: Mapping[int, str]) -> Damaged | None:
@@ -134,18 +160,28 @@ def damage_of(store: CheckpointStore, iteration: int, links: Mapping[int, str]) 
 
 
 def _set_aside(
-    store: CheckpointStore, iteration: int, damage: Damaged, check: str, then: str = "resuming from an earlier one"
+    store: CheckpointStore,
+    iteration: int,
+    damage: Damaged,
+    check: str,
+    then: str = "resuming from an earlier one",
 ) -> FindingRow:
     """Set a checkpoint aside; the finding says why."""
     aside = f"kept as {store.set_aside(iteration).name}, " if store.path(iteration).exists() else ""
     severity = "high" if isinstance(damage, Edited) else "medium"
-    return FindingRow(iteration=iteration, check=check, severity=severity, message=f"{damage}; {aside}{then}")
+    return FindingRow(
+        iteration=iteration, check=check, severity=severity, message=f"{damage}; {aside}{then}"
+    )
 
 
 def lost_times(iteration: int, count: int) -> list[FindingRow]:
     """Report where wall times of so many iterations were damaged."""
     text = f"{TIMING_FILE}: damaged; the wall times of {count} iterations are lost"
-    return [FindingRow(iteration=iteration, check="wall_times_lost", severity="low", message=text)] if count else []
+    return (
+        [FindingRow(iteration=iteration, check="wall_times_lost", severity="low", message=text)]
+        if count
+        else []
+    )
 
 
 def extent_of(manifest: Manifest) -> Extent:
@@ -169,12 +205,20 @@ def compare(manifest: Manifest, identity: RunIdentity) -> list[FindingRow]:
     findings: list[FindingRow] = []
     if changed:
         text = f"resumed with changed settings: {_listed(changed)}"
-        findings.append(FindingRow(iteration=iteration, check="resumed_with_changes", severity="info", message=text))
+        findings.append(
+            FindingRow(
+                iteration=iteration, check="resumed_with_changes", severity="info", message=text
+            )
+        )
     if machine := manifest.machine.differences(identity.machine):
         text = f"resumed on another machine, so the result is not bit for bit the same: {_listed(machine)}"
         findings.append(
             FindingRow(
-                iteration=iteration, check="inexact_resume", severity="medium", message=text, evidence={**machine}
+                iteration=iteration,
+                check="inexact_resume",
+                severity="medium",
+                message=text,
+                evidence={**machine},
             )
         )
     return findings

@@ -22,4 +22,6 @@ def make_room(work_dir: Path) -> None:
 def had_begun(work_dir: Path) -> bool:
     """Tell whether something was ever recorded there."""
     times = work_dir / timing.TIMING_FILE
-    return any((work_dir / recorder.FOLDER).glob("*")) or (times.exists() and times.stat().st_size > 0)
+    return any((work_dir / recorder.FOLDER).glob("*")) or (
+        times.exists() and times.stat().st_size > 0
+    )

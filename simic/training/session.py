@@ -114,12 +114,16 @@ def open_session(
     device = machine.configure(runtime_for(params, ranks))
     shared = layout(params, device, ranks)
     identity = RunIdentity(
-        RunIdentity.params_of(params), data_hash(prepared_dir), _describe(params, device, shared, ranks)
+        RunIdentity.params_of(params),
+        data_hash(prepared_dir),
+        _describe(params, device, shared, ranks),
     )
     store = CheckpointStore(work_dir / CHECKPOINTS, params.runtime.keep_last)
     with ExitStack() as files:
         start = ranks.from_first(lambda: _choose_start(files, work_dir, store, identity, fresh))
-        if start.checkpoint is not None:  # in its groups, so that any number of processes goes on bit for bit
+        if (
+            start.checkpoint is not None
+        ):  # in its groups, so that any number of processes goes on bit for bit
             shared = layout(params, device, ranks, start.checkpoint.manifest.machine.group)
             identity = replace(identity, machine=_describe(params, device, shared, ranks))
 
@@ -140,7 +144,9 @@ def open_session(
             recorder = files.enter_context(Recorder(work_dir, extent, iteration))
             lost = resume.lost_times(iteration, recorder.lost_times)
             findings += lost
-            _note_start(work_dir, iteration, recorder.dropped, [*start.findings, *lost], code, changed_files)
+            _note_start(
+                work_dir, iteration, recorder.dropped, [*start.findings, *lost], code, changed_files
+            )
         del start  # the checkpoint's tensors are not kept beside the state they were loaded into
         yield Session(params, work_dir, state, recorder, store, identity, findings, ranks)
 
@@ -171,7 +177,12 @@ def _clear(work_dir: Path) -> None:
 
 
 def _note_start(
-    work_dir: Path, iteration: int, dropped: int, findings: list[FindingRow], code: str, changed_files: Sequence[str]
+    work_dir: Path,
+    iteration: int,
+    dropped: int,
+    findings: list[FindingRow],
+    code: str,
+    changed_files: Sequence[str],
 ) -> None:
     """Add an entry for this start: what differs between equal runs, and so is in no checkpoint."""
     start = StartRow(

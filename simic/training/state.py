@@ -25,7 +25,9 @@ class Counters:
     iteration: int = 0  # iterations done
     env_steps: int = 0  # valid environment steps
     rollbacks: int = 0
-    group: int = 0  # hosts that run at once since the memory did not suffice for all; 0 = it always did
+    group: int = (
+        0  # hosts that run at once since the memory did not suffice for all; 0 = it always did
+    )
     best_score: float | None = None  # mean committed validation accuracy, points
     best_iteration: int | None = None  # iterations done when it was reached
     chain: str = ""  # sha256 over the previous link and the state after each iteration
@@ -48,20 +50,28 @@ class TrainState:
         normalizers = self.normalizers.state_dict()
         if BY_ENVIRONMENT in normalizers:
             normalizers[BY_ENVIRONMENT] = self.ranks.whole(normalizers[BY_ENVIRONMENT])
-        parts = {"ppo": self.ppo.state_dict(), "normalizers": normalizers, "task": self.task.state_dict()}
+        parts = {
+            "ppo": self.ppo.state_dict(),
+            "normalizers": normalizers,
+            "task": self.task.state_dict(),
+        }
         return cpu_copies(parts)
 
     def scalars(self) -> dict[str, Scalar]:
         return asdict(self.counters)
 
-    def load(self, tensors: Mapping[str, Tensor], scalars: Mapping[str, Scalar]) -> list[FindingRow]:
+    def load(
+        self, tensors: Mapping[str, Tensor], scalars: Mapping[str, Scalar]
+    ) -> list[FindingRow]:
         """Restore a state; findings where that is not exact; SimicError naming what is missing or unknown."""
         _refuse_other_names(self.scalars(), scalars)
         inexact = self.load_tensors(tensors)
         # Counters are changed in place, since others hold them.
         for field in fields(Counters):
             setattr(self.counters, field.name, scalars[field.name])
-        return [finding.model_copy(update={"iteration": self.counters.iteration}) for finding in inexact]
+        return [
+            finding.model_copy(update={"iteration": self.counters.iteration}) for finding in inexact
+        ]
 
     def load_tensors(self, tensors: Mapping[str, Tensor]) -> list[FindingRow]:
         """Restore the tensors alone; findings where that is not exact."""
@@ -86,4 +96,6 @@ class TrainState:
 
 def _refuse_other_names(expected: Mapping[str, object], present: Mapping[str, object]) -> None:
     for name in sorted(expected.keys() ^ present.keys()):
-        raise SimicError(f"checkpoint: {name} is {'missing' if name in expected else 'unknown here'}")
+        raise SimicError(
+            f"checkpoint: {name} is {'missing' if name in expected else 'unknown here'}"
+        )

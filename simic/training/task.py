@@ -83,7 +83,9 @@ class Task(ABC):
         return 0
 
     @abstractmethod
-    def validate(self, policy: ActorCritic, normalizers: Normalizers, on_step: Callable[[], None]) -> Columns:
+    def validate(
+        self, policy: ActorCritic, normalizers: Normalizers, on_step: Callable[[], None]
+    ) -> Columns:
         """Play the episodes that choose the best checkpoint: greedy, always the same ones, seen by no update.
 
         ``on_step`` is called after each step and may raise; scales stay as they are. Beside the columns of the episodes

@@ -22,7 +22,9 @@ from simic.training.session import Session
 from simic.training.state import Counters
 from simic.training.task import RolloutColumns
 
-SKIPPED_STEPS_BUDGET = 10  # optimiser steps of a run with a non-finite loss or gradient; ours: more is no accident
+SKIPPED_STEPS_BUDGET = (
+    10  # optimiser steps of a run with a non-finite loss or gradient; ours: more is no accident
+)
 
 # Findings that end a run whatever train.stop_on says: a budget is spent, or the policy cannot decide.
 FATAL = ("non_finite_updates", "rollback_budget", "decision_fault")
@@ -74,7 +76,9 @@ class Validation:
     score: float = float("nan")
 
 
-def train(session: Session, observers: Sequence[Observer] = (), stop: threading.Event | None = None) -> Counters:
+def train(
+    session: Session, observers: Sequence[Observer] = (), stop: threading.Event | None = None
+) -> Counters:
     """Train up to ``train.iterations``; the best and the latest checkpoint are in the session's store then.
 
     Raises ``Interrupted`` when ``stop`` is set (looked at after every environment step) and ``StoppedByFinding``; in
@@ -104,7 +108,9 @@ class TrainingRun:
         self.state = session.state
         self.counters = session.state.counters
         self.settings = session.params.train
-        is_saved = self.ranks.from_first(lambda: session.checkpoints.numbers()[-1:] == [self.counters.iteration])
+        is_saved = self.ranks.from_first(
+            lambda: session.checkpoints.numbers()[-1:] == [self.counters.iteration]
+        )
         self.loop = LoopState(saved=is_saved)
         if self.counters.group:
             session.task.envs_at_once = self.counters.group
@@ -193,7 +199,13 @@ class TrainingRun:
         # Replayed under the weights that acted, every ratio must be 1.
         if not metrics.first_ratio_ok:
             deviation = metrics.first_ratio_deviation
-            self._found(iteration, "replay_differs", "critical", f"first ratio is off 1 by {deviation:.3g}", deviation)
+            self._found(
+                iteration,
+                "replay_differs",
+                "critical",
+                f"first ratio is off 1 by {deviation:.3g}",
+                deviation,
+            )
         skipped = ppo.skipped_steps
         if skipped > SKIPPED_STEPS_BUDGET:
             text = f"{skipped} optimizer steps had no finite loss or gradient, at most {SKIPPED_STEPS_BUDGET} may"
@@ -209,7 +221,9 @@ class TrainingRun:
         columns = self._timed_episodes(
             "validate",
             iteration,
-            lambda: task.validate(self.state.ppo.policy, self.state.normalizers, self._stop_if_asked),
+            lambda: task.validate(
+                self.state.ppo.policy, self.state.normalizers, self._stop_if_asked
+            ),
         )
         # The episodes of all processes choose the best checkpoint together.
         episodes = merged(self.ranks.gather(columns), axis=0)
@@ -220,7 +234,9 @@ class TrainingRun:
             self.counters.best_iteration = iterations
         return Validation(episodes, decisions, score)
 
-    def record(self, iteration: int, collection: Collection, metrics: UpdateMetrics, validation: Validation) -> None:
+    def record(
+        self, iteration: int, collection: Collection, metrics: UpdateMetrics, validation: Validation
+    ) -> None:
         """Make the iteration whole: counters and hash chain; tell the observers; then write all of it."""
         started = time.perf_counter()
         task = self.session.task
@@ -261,7 +277,9 @@ class TrainingRun:
             )
         )
         self.loop.seconds["record"] = time.perf_counter() - started
-        times = {f"{phase}_seconds": round(self.loop.seconds.get(phase, 0.0), 6) for phase in PHASES}
+        times = {
+            f"{phase}_seconds": round(self.loop.seconds.get(phase, 0.0), 6) for phase in PHASES
+        }
         self.session.recorder.time(TimingRow(iteration=iteration, **times))
         self.loop.moved = self.loop.saved = False
         self.loop.step = 0
@@ -295,9 +313,17 @@ class TrainingRun:
         if is_grave and self.loop.ending is None:
             self.loop.ending = finding
 
-    def _found(self, iteration: int, check: str, severity: Severity, message: str, value: float) -> None:
+    def _found(
+        self, iteration: int, check: str, severity: Severity, message: str, value: float
+    ) -> None:
         self.report(
-            FindingRow(iteration=iteration, check=check, severity=severity, message=message, evidence={"value": value})
+            FindingRow(
+                iteration=iteration,
+                check=check,
+                severity=severity,
+                message=message,
+                evidence={"value": value},
+            )
         )
 
     def _end_if_grave(self) -> None:
@@ -328,7 +354,9 @@ class TrainingRun:
 
         def on_loss(error: Exception) -> None:
             self._stop_if_asked()
-            self._found(iteration, "process_lost", "info", f"{error}; its episodes are played again", 1)
+            self._found(
+                iteration, "process_lost", "info", f"{error}; its episodes are played again", 1
+            )
 
         try:
             return self._timed(phase, lambda: self.session.task.recovered(work, on_loss))

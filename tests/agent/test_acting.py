@@ -23,8 +23,12 @@ def test_log_probabilities_of_acting_carry_no_gradient_and_those_of_replay_do() 
 
 
 @pytest.mark.parametrize("kind", ["lstm", "gru", "none"])
-@pytest.mark.parametrize("like", [torch.zeros(1, dtype=torch.float64), torch.zeros(1, device="meta")])
-def test_the_first_memory_has_the_type_and_device_of_the_weights(kind: str, like: torch.Tensor) -> None:
+@pytest.mark.parametrize(
+    "like", [torch.zeros(1, dtype=torch.float64), torch.zeros(1, device="meta")]
+)
+def test_the_first_memory_has_the_type_and_device_of_the_weights(
+    kind: str, like: torch.Tensor
+) -> None:
     for part in Core(kind, 6, 5).initial_state(3, like):
         assert (part.dtype, part.device) == (like.dtype, like.device)
 
@@ -36,7 +40,9 @@ def test_every_width_of_the_memory_comes_from_the_policy() -> None:
         policy = ActorCritic(HIERARCHY, SEEN, sizes, rng_seed=1)
         rollout = make_rollout(policy, episodes(2, 3), 3)
         assert rollout.state.h.shape == (2, width)
-        seen = policy.replay(rollout.observation(), rollout.actions, rollout.state, rollout.valid, None)
+        seen = policy.replay(
+            rollout.observation(), rollout.actions, rollout.state, rollout.valid, None
+        )
         assert torch.allclose(seen.log_probs, rollout.log_probs, atol=1e-5)
 
 
@@ -57,12 +63,16 @@ def test_advantages_are_computed_where_the_rollout_is() -> None:
     assert normalized(advantages, flags).is_meta
 
 
-def test_a_rollout_is_one_allocation_that_is_written_in_place_and_keeps_one_memory_per_row() -> None:
+def test_a_rollout_is_one_allocation_that_is_written_in_place_and_keeps_one_memory_per_row() -> (
+    None
+):
     policy = make_policy()
     world = episodes(3, 6)
     seen, _ = world.reset()
     rollout = Rollout.empty(6, world.env_ids, seen, policy.initial_state(3), len(policy.heads))
-    places = {name: x.data_ptr() for name, x in vars(rollout).items() if isinstance(x, torch.Tensor)}
+    places = {
+        name: x.data_ptr() for name, x in vars(rollout).items() if isinstance(x, torch.Tensor)
+    }
     yes = torch.ones(3, dtype=torch.bool)
     for t in range(6):
         rollout.record_observation(t, seen, seen, yes, yes)

@@ -22,7 +22,9 @@ from tests.standard import Policy
 
 PAGE = Path(__file__).parents[2] / "docs" / "agent.md"
 SIZES = Policy(encoder_units=16, core="gru", core_units=16, head_units=16)
-SETTINGS = standard.PPOParams(learning_rate=1e-2, minibatches=2, epochs=4, target_kl=None, gamma=0.9)
+SETTINGS = standard.PPOParams(
+    learning_rate=1e-2, minibatches=2, epochs=4, target_kl=None, gamma=0.9
+)
 
 
 class Sign(gymnasium.Env):
@@ -49,18 +51,24 @@ class Sign(gymnasium.Env):
 
 
 def make_agent(env: str | Callable = Sign, **changes) -> Agent:
-    return Agent(env, **({"envs": 4, "rollout_steps": 16, "policy": SIZES, "ppo": SETTINGS} | changes))
+    return Agent(
+        env, **({"envs": 4, "rollout_steps": 16, "policy": SIZES, "ppo": SETTINGS} | changes)
+    )
 
 
 def same(one: Agent, other: Agent) -> bool:
     mine, theirs = one.tensors(), other.tensors()
-    return mine.keys() == theirs.keys() and all(torch.equal(tensor, theirs[name]) for name, tensor in mine.items())
+    return mine.keys() == theirs.keys() and all(
+        torch.equal(tensor, theirs[name]) for name, tensor in mine.items()
+    )
 
 
 def test_it_learns_and_its_episodes_are_counted() -> None:
     agent, seen = make_agent(), []
     returns = agent.train(950, seen.append)
-    assert [report.env_steps for report in seen] == [64 * n for n in range(1, 16)]  # whole updates, at least 950 steps
+    assert [report.env_steps for report in seen] == [
+        64 * n for n in range(1, 16)
+    ]  # whole updates, at least 950 steps
     assert [value for report in seen for value in report.returns] == returns
     assert all(len(report.returns) == 16 for report in seen)  # 64 steps of episodes of 4
     assert np.mean(seen[-1].returns) > 3.5 > np.mean(seen[0].returns)
@@ -79,7 +87,9 @@ def test_every_environment_plays_equally_many_episodes() -> None:
     agent = make_agent(lambda: Sign(next(lengths)))
     returns = agent.evaluate(8)
     assert len(returns) == 8
-    assert all(value <= length for value, length in zip(returns, [1, 1, 2, 2, 4, 4, 8, 8], strict=True))
+    assert all(
+        value <= length for value, length in zip(returns, [1, 1, 2, 2, 4, 4, 8, 8], strict=True)
+    )
     assert len(agent.evaluate(6)) == 6  # two of the four environments: three episodes each
 
 
@@ -90,7 +100,9 @@ def test_an_episode_without_end_is_an_error(monkeypatch) -> None:
 
 
 def test_a_loaded_agent_goes_on_as_if_it_had_never_been_saved(tmp_path) -> None:
-    straight = make_agent("CartPole-v1", ppo=SETTINGS.model_copy(update={"target_kl": 0.01}), rng_seed=3)
+    straight = make_agent(
+        "CartPole-v1", ppo=SETTINGS.model_copy(update={"target_kl": 0.01}), rng_seed=3
+    )
     straight.train(192)
     straight.save(tmp_path / "half")
     straight.evaluate(4)  # changes nothing
@@ -104,10 +116,14 @@ def test_a_loaded_agent_goes_on_as_if_it_had_never_been_saved(tmp_path) -> None:
     assert again.evaluate(4) == straight.evaluate(4)
 
 
-def test_an_environment_without_an_id_is_handed_over_again_and_what_is_no_agent_is_refused(tmp_path) -> None:
+def test_an_environment_without_an_id_is_handed_over_again_and_what_is_no_agent_is_refused(
+    tmp_path,
+) -> None:
     agent = make_agent()
     agent.save(tmp_path / "agent")
-    with pytest.raises(SimicError, match=r"agent: its environment has no registered id; pass what makes it"):
+    with pytest.raises(
+        SimicError, match=r"agent: its environment has no registered id; pass what makes it"
+    ):
         Agent.load(tmp_path / "agent")
     assert same(Agent.load(tmp_path / "agent", Sign), agent)
     with pytest.raises(SimicError, match=r"agent: tensor .* has shape \(.*\); this policy needs"):
@@ -115,7 +131,12 @@ def test_an_environment_without_an_id_is_handed_over_again_and_what_is_no_agent_
     with pytest.raises(SimicError, match=r"nowhere: not readable: No such file"):
         Agent.load(tmp_path / "nowhere")
     content = (tmp_path / "agent").read_bytes()
-    for broken in (b"", content[:100], content[:-1], content.replace(b"format_version", b"format_vision_")):
+    for broken in (
+        b"",
+        content[:100],
+        content[:-1],
+        content.replace(b"format_version", b"format_vision_"),
+    ):
         (tmp_path / "agent").write_bytes(broken)
         with pytest.raises(SimicError, match=r"agent: not an agent that Agent\.save wrote"):
             Agent.load(tmp_path / "agent")
@@ -157,7 +178,9 @@ def test_the_page_works_as_printed(tmp_path, monkeypatch) -> None:
     assert len(block.splitlines()) <= 12
     program = re.sub(r"\d+_000", "1_024", block)
     assert program != block
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
     assert float(done.stdout) > 0
     assert [int(row["env_steps"]) for row in lines(Path("runs/cartpole"))] == [1024, 2048]
 

@@ -37,7 +37,9 @@ class Counter(gymnasium.Env):
         self.state += 1
         ended = bool(self.state[0] >= 5)
         reward = self.says.get("reward", 1.0) if ended else 1.0
-        return self.says.get("step", (self.says.get("seen", self.state), reward, False, ended, self.info()))
+        return self.says.get(
+            "step", (self.says.get("seen", self.state), reward, False, ended, self.info())
+        )
 
     def info(self) -> dict:
         """Return something of another type and shape each time."""
@@ -60,13 +62,25 @@ def test_an_array_that_is_filled_again_is_copied():
 @pytest.mark.parametrize(
     ("says", "words"),
     [
-        ({"reward": float("nan")}, "environment 0 pays nan: a reward must be a finite number of float32"),
+        (
+            {"reward": float("nan")},
+            "environment 0 pays nan: a reward must be a finite number of float32",
+        ),
         ({"reward": None}, "pays None: a reward must be one real number"),
         ({"reward": 10**400}, "pays 1000.*: a reward must be one"),
         ({"reward": 1e300}, r"environment 0 pays 1e\+300"),
-        ({"reset": np.zeros(1, np.float32)}, r"reset\(\) returns one ndarray: must be \(observation, info\)"),
-        ({"step": (np.zeros(1), 0.0, True, {})}, r"step\(\) returns 4 values: must be \(observation, reward, "),
-        ({"seen": np.zeros(2, np.float32)}, r"observes float32 of shape \[2\]: its observation space is Box"),
+        (
+            {"reset": np.zeros(1, np.float32)},
+            r"reset\(\) returns one ndarray: must be \(observation, info\)",
+        ),
+        (
+            {"step": (np.zeros(1), 0.0, True, {})},
+            r"step\(\) returns 4 values: must be \(observation, reward, ",
+        ),
+        (
+            {"seen": np.zeros(2, np.float32)},
+            r"observes float32 of shape \[2\]: its observation space is Box",
+        ),
         ({"seen": "five"}, r"observes <U4 of shape \[\]"),
         ({"seen": np.full(1, np.nan)}, "environment 0 observes a number that is not finite"),
     ],
@@ -89,9 +103,15 @@ class Old(Counter):
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (Counter(), "must be a registered id, or a function without arguments that makes an environment"),
+        (
+            Counter(),
+            "must be a registered id, or a function without arguments that makes an environment",
+        ),
         (None, "environment None: must be a registered id"),
-        (lambda needed: Counter(), "missing a required argument: 'needed'; must be a registered id"),
+        (
+            lambda needed: Counter(),
+            "missing a required argument: 'needed'; must be a registered id",
+        ),
         (lambda: "CartPole-v1", "makes a str; must be a registered id"),
         (Old, r"reset\(\) takes no seed and options"),
         ("Nothing-v0", "environment 'Nothing-v0': Environment `Nothing` doesn't exist"),
@@ -141,14 +161,18 @@ def test_a_saved_agent_goes_on_in_another_number_of_environments(tmp_path):
 
 @pytest.mark.parametrize(("core", "make"), [("lstm", "CartPole-v1"), ("none", FromOne)])
 def test_predictions_step_by_step_are_the_decisions_of_an_evaluation(core, make):
-    learner = Agent(make, envs=1, rollout_steps=32, policy=sizes(core=core), ppo=settings(minibatches=1))
+    learner = Agent(
+        make, envs=1, rollout_steps=32, policy=sizes(core=core), ppo=settings(minibatches=1)
+    )
     learner.train(64)
     env, total, state = vectorized(make, 1, learner.rng_seed), 0.0, None
     seen, _ = env.reset(options={"iteration": PLAY_ITERATION})
     ended = False
     while not ended:
         action, state = learner.predict(seen.features[0].numpy(), state)
-        seen, reward, terminated, truncated, _ = env.step(torch.tensor([[action]]) - env.action_spec.heads[0].first)
+        seen, reward, terminated, truncated, _ = env.step(
+            torch.tensor([[action]]) - env.action_spec.heads[0].first
+        )
         total, ended = total + float(reward), bool(terminated | truncated)
     assert [total] == learner.evaluate(1)
     with pytest.raises(SimicError, match=r"^observation .*: must be \d finite numbers$"):
@@ -163,13 +187,16 @@ def test_a_log_of_another_program_stays(tmp_path):
     file = tmp_path / "progress.csv"
     for text in (b"time/iterations,rollout\n22.5,2\n", b"\xff\x00"):
         file.write_bytes(text)
-        with pytest.raises(SimicError, match="is a file of another program; choose another folder for the log"):
+        with pytest.raises(
+            SimicError, match="is a file of another program; choose another folder for the log"
+        ):
             agent(Counter, log=tmp_path).train(64)
         assert file.read_bytes() == text
 
 
 SPEC = ActionSpec(
-    (Head("op", 2), Head("slot", 3, "op"), Head("kind", 4, "slot")), ((True, False, False), (True, True, True))
+    (Head("op", 2), Head("slot", 3, "op"), Head("kind", 4, "slot")),
+    ((True, False, False), (True, True, True)),
 )
 
 
@@ -186,7 +213,9 @@ def test_a_spec_that_cannot_be_is_refused() -> None:
         ActionSpec((Head("op", 2), Head("slot", 3)), ((True, True),))
     with pytest.raises(ValueError, match="no op is chosen before it"):
         ActionSpec((Head("op", 2, "op"),), ((True,), (True,)))
-    with pytest.raises(ValueError, match="'kind' is masked by the slot, but some op uses it without"):
+    with pytest.raises(
+        ValueError, match="'kind' is masked by the slot, but some op uses it without"
+    ):
         ActionSpec(SPEC.heads, ((True, True, True), (True, False, True)))
     with pytest.raises(ValueError, match="more than one head are described"):
         replace(SPEC, heads=tuple(replace(head, described=1) for head in SPEC.heads))
@@ -197,11 +226,22 @@ def test_a_spec_that_cannot_be_is_refused() -> None:
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"slot": torch.ones(5, 3, dtype=torch.bool)}, r"mask 'slot' is bool \[5, 3\]: must be bool \[5, 2, 3\]"),
-        ({"kind": torch.ones(5, 3, 4)}, r"mask 'kind' is float32 \[5, 3, 4\]: must be bool \[5, 3, 4\]"),
-        ({"king": torch.ones(5, 1)}, "mask 'king': there is no such head; the heads are op, slot, kind"),
+        (
+            {"slot": torch.ones(5, 3, dtype=torch.bool)},
+            r"mask 'slot' is bool \[5, 3\]: must be bool \[5, 2, 3\]",
+        ),
+        (
+            {"kind": torch.ones(5, 3, 4)},
+            r"mask 'kind' is float32 \[5, 3, 4\]: must be bool \[5, 3, 4\]",
+        ),
+        (
+            {"king": torch.ones(5, 1)},
+            "mask 'king': there is no such head; the heads are op, slot, kind",
+        ),
     ],
 )
-def test_any_other_would_be_broadcast_and_is_refused(changed: dict[str, torch.Tensor], message: str) -> None:
+def test_any_other_would_be_broadcast_and_is_refused(
+    changed: dict[str, torch.Tensor], message: str
+) -> None:
     with pytest.raises(SimicError, match=message):
         SPEC.check_masks(masks(**changed), 5)

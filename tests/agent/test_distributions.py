@@ -23,18 +23,28 @@ def grammar() -> list[tuple[int, ...]]:
     """Every distinct action of HIERARCHY, heads that an op does not use at 0."""
     rows = []
     for op, used in enumerate(HIERARCHY.relevance):
-        sizes = [range(head.size) if use else (0,) for head, use in zip(HIERARCHY.heads, used, strict=True)]
+        sizes = [
+            range(head.size) if use else (0,)
+            for head, use in zip(HIERARCHY.heads, used, strict=True)
+        ]
         rows += [(op, *rest) for rest in product(*sizes[1:])]
     return rows
 
 
-def head_probabilities(policy: ActorCritic, z: Tensor, masks: dict[str, Tensor], action: tuple[int, ...]) -> list[dict]:
+def head_probabilities(
+    policy: ActorCritic, z: Tensor, masks: dict[str, Tensor], action: tuple[int, ...]
+) -> list[dict]:
     """Softmax over the legal choices only, head by head, of one state; heads that do not matter are left out."""
     op, slot = action[:2]
     given_op, given_slot = policy.choice_embeddings
     uses_slot = HIERARCHY.relevance[op][1]
     inputs = [z, z + given_op[op], z + given_op[op] + (given_slot[slot] if uses_slot else 0)]
-    legal = [masks["op"], masks["slot"][op], masks["blueprint"][slot], torch.ones(2, dtype=torch.bool)]
+    legal = [
+        masks["op"],
+        masks["slot"][op],
+        masks["blueprint"][slot],
+        torch.ones(2, dtype=torch.bool),
+    ]
     result = []
     for k, used in enumerate(HIERARCHY.relevance[op]):
         if not used:
@@ -43,14 +53,21 @@ def head_probabilities(policy: ActorCritic, z: Tensor, masks: dict[str, Tensor],
         logits = head(read).tolist()
         if k == 2:
             query = head.query(head.hidden(read).tanh()).item()
-            logits = [logit + about * query for logit, about in zip(logits, z[-BLUEPRINTS:].tolist(), strict=True)]
+            logits = [
+                logit + about * query
+                for logit, about in zip(logits, z[-BLUEPRINTS:].tolist(), strict=True)
+            ]
         exponents = {i: math.exp(logits[i]) for i in range(len(logits)) if legal[k][i]}
         total = sum(exponents.values())
-        result.append({i: value / total for i, value in exponents.items()} | {"taken": action[k], "head": k})
+        result.append(
+            {i: value / total for i, value in exponents.items()} | {"taken": action[k], "head": k}
+        )
     return result
 
 
-def enumerate_actions(policy: ActorCritic, z: Tensor, masks: dict[str, Tensor]) -> dict[tuple[int, ...], float]:
+def enumerate_actions(
+    policy: ActorCritic, z: Tensor, masks: dict[str, Tensor]
+) -> dict[tuple[int, ...], float]:
     """Probability of every legal action."""
     table = {}
     for action in grammar():
@@ -75,7 +92,9 @@ def policies() -> tuple[ActorCritic, ActorCritic]:
     old, new = make_policy().double(), make_policy().double()
     with torch.no_grad():
         for index, parameter in enumerate(new.parameters()):
-            parameter += 0.2 * rng.normal(rng.key(2, rng.Purpose.BASELINE, index), tuple(parameter.shape))
+            parameter += 0.2 * rng.normal(
+                rng.key(2, rng.Purpose.BASELINE, index), tuple(parameter.shape)
+            )
     return old, new
 
 
@@ -88,27 +107,39 @@ def at(masks: dict[str, Tensor], row: int) -> dict[str, Tensor]:
     return {name: mask[row] for name, mask in masks.items()}
 
 
-def repeated(states: tuple[Tensor, dict[str, Tensor]], row: int, times: int) -> tuple[Tensor, dict[str, Tensor]]:
+def repeated(
+    states: tuple[Tensor, dict[str, Tensor]], row: int, times: int
+) -> tuple[Tensor, dict[str, Tensor]]:
     """One state for many actions."""
     z, masks = states
-    return z[row].expand(times, -1), {name: mask[row].expand(times, *mask.shape[1:]) for name, mask in masks.items()}
+    return z[row].expand(times, -1), {
+        name: mask[row].expand(times, *mask.shape[1:]) for name, mask in masks.items()
+    }
 
 
 def test_joint_log_probability_equals_enumeration(states, policies) -> None:
     for row in range(STATES):
         table = enumerate_actions(policies[0], states[0][row], at(states[1], row))
         assert math.isclose(sum(table.values()), 1.0, rel_tol=1e-9)
-        found = log_probs(policies[0], *repeated(states, row, len(table)), torch.tensor(list(table))).sum(dim=-1)
-        assert torch.allclose(found.exp(), torch.tensor(list(table.values()), dtype=torch.float64), rtol=1e-9)
+        found = log_probs(
+            policies[0], *repeated(states, row, len(table)), torch.tensor(list(table))
+        ).sum(dim=-1)
+        assert torch.allclose(
+            found.exp(), torch.tensor(list(table.values()), dtype=torch.float64), rtol=1e-9
+        )
 
 
 def test_k3_summed_over_heads_is_the_joint_divergence_in_expectation(states, policies) -> None:
     for row in range(STATES):
-        p, q = (enumerate_actions(policy, states[0][row], at(states[1], row)) for policy in policies)
+        p, q = (
+            enumerate_actions(policy, states[0][row], at(states[1], row)) for policy in policies
+        )
         exact = sum(p[a] * math.log(p[a] / q[a]) for a in p)
         rows, actions = repeated(states, row, len(p)), torch.tensor(list(p))
         old, new = (log_probs(policy, *rows, actions) for policy in policies)
-        expected = (torch.tensor(list(p.values()), dtype=torch.float64)[:, None] * k3(new - old)).sum()
+        expected = (
+            torch.tensor(list(p.values()), dtype=torch.float64)[:, None] * k3(new - old)
+        ).sum()
         assert math.isclose(expected.item(), exact, rel_tol=1e-8)
         assert exact > 1e-4  # the two policies do differ
 
@@ -124,22 +155,33 @@ def test_k3_of_samples_estimates_the_divergence(states, policies) -> None:
         difference = log_probs(new, *rows, actions) - log_probs(old, *rows, actions)
     p, q = (enumerate_actions(policy, states[0][row], at(states[1], row)) for policy in policies)
     exact = sum(p[a] * math.log(p[a] / q[a]) for a in p)
-    for estimate in (k3(difference).sum(dim=-1), k3(difference.sum(dim=-1))):  # by head, and of the whole action
+    for estimate in (
+        k3(difference).sum(dim=-1),
+        k3(difference.sum(dim=-1)),
+    ):  # by head, and of the whole action
         assert estimate.min() >= 0
         assert abs(estimate.mean() - exact) < 4 * estimate.std() / math.sqrt(draws)
     assert exact > 1e-3
 
 
-def test_normalized_entropy_is_that_of_each_head_over_the_log_of_its_legal_choices(states, policies) -> None:
+def test_normalized_entropy_is_that_of_each_head_over_the_log_of_its_legal_choices(
+    states, policies
+) -> None:
     z, masks = states
     for action in ((1, 0, 0, 0), (2, 1, 0, 0), (3, 0, 0, 1)):
         for row in range(STATES):
             one = at(masks, row)
             choices = policies[0].choose(z[row], one, actions=torch.tensor(action))
-            heads = {head["head"]: head for head in head_probabilities(policies[0], z[row], one, action)}
+            heads = {
+                head["head"]: head for head in head_probabilities(policies[0], z[row], one, action)
+            }
             for k, choice in enumerate(choices):
                 table = [p for i, p in heads[k].items() if isinstance(i, int)] if k in heads else []
-                expected = -sum(p * math.log(p) for p in table) / math.log(len(table)) if len(table) > 1 else 0.0
+                expected = (
+                    -sum(p * math.log(p) for p in table) / math.log(len(table))
+                    if len(table) > 1
+                    else 0.0
+                )
                 found = choice.normalized_entropy()
                 if table or k not in heads:  # an empty relevant mask is refused elsewhere
                     assert math.isclose(found.item(), expected, rel_tol=1e-9, abs_tol=1e-15)
@@ -148,7 +190,9 @@ def test_normalized_entropy_is_that_of_each_head_over_the_log_of_its_legal_choic
 def test_irrelevant_heads_contribute_exactly_nothing(states, policies) -> None:
     z, masks = states
     policy = policies[0]
-    choices = policy.choose(z, masks, actions=torch.zeros(STATES, 4, dtype=torch.int64))  # op 0 uses no other head
+    choices = policy.choose(
+        z, masks, actions=torch.zeros(STATES, 4, dtype=torch.int64)
+    )  # op 0 uses no other head
     for choice in choices[1:]:
         assert torch.equal(choice.log_prob(), torch.zeros(STATES, dtype=torch.float64))
         assert torch.equal(choice.normalized_entropy(), torch.zeros(STATES, dtype=torch.float64))
@@ -174,11 +218,15 @@ def test_a_refused_combination_is_named(states, policies) -> None:
 
 def test_acting_on_an_empty_mask_or_a_broken_policy_raises_naming_the_head() -> None:
     policy, masks = make_policy(), random_masks(1, 2)
-    observation = Observation(torch.zeros(2, FEATURES), torch.zeros(2, SLOTS, dtype=torch.int64), masks)
+    observation = Observation(
+        torch.zeros(2, FEATURES), torch.zeros(2, SLOTS, dtype=torch.int64), masks
+    )
     masks["op"][1] = False
     with pytest.raises(SimicError, match=r"'op'.*forbids every choice"):
         policy.act(observation, policy.initial_state(2), torch.zeros(2, 4))
-    policy.act(observation, policy.initial_state(2), torch.zeros(2, 4), valid=torch.tensor([True, False]))
+    policy.act(
+        observation, policy.initial_state(2), torch.zeros(2, 4), valid=torch.tensor([True, False])
+    )
     masks["op"][1] = True
     policy.heads[0].out.bias.data[1] = torch.nan  # one logit of each row
     with pytest.raises(SimicError, match=r"'op'.*not finite"):
@@ -190,7 +238,9 @@ def test_acting_on_an_empty_mask_or_a_broken_policy_raises_naming_the_head() -> 
 def test_masked_probability_is_exactly_zero_for_any_logits(dtype: torch.dtype, size: int) -> None:
     """Ten thousand random cases, whatever stands where a choice is forbidden; no NaN anywhere."""
     generator = torch.Generator().manual_seed(size)
-    for scale, forbidden in product((0.0, 1e-3, 1.0, 30.0, 100.0, 1e3, 6e4), (torch.inf, -torch.inf, None)):
+    for scale, forbidden in product(
+        (0.0, 1e-3, 1.0, 30.0, 100.0, 1e3, 6e4), (torch.inf, -torch.inf, None)
+    ):
         logits = (scale * torch.randn(40, size, generator=generator)).clamp(-6.5e4, 6.5e4).to(dtype)
         mask = torch.rand(40, size, generator=generator) < torch.rand(40, 1, generator=generator)
         mask[torch.arange(40), torch.randint(size, (40,), generator=generator)] = True
@@ -201,7 +251,9 @@ def test_masked_probability_is_exactly_zero_for_any_logits(dtype: torch.dtype, s
         assert found.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
         probabilities = found.exp()
         assert not found.isnan().any() and not probabilities[~mask].any()
-        assert torch.allclose(probabilities.sum(dim=-1), torch.ones(40, dtype=found.dtype), atol=1e-5)
+        assert torch.allclose(
+            probabilities.sum(dim=-1), torch.ones(40, dtype=found.dtype), atol=1e-5
+        )
         entropy = distributions.entropy(found)
         assert entropy.isfinite().all() and not entropy[mask.sum(dim=-1) == 1].any()
         (entropy.sum() + found[mask].clamp(min=-50).sum()).backward()
@@ -215,6 +267,10 @@ def test_samples_are_the_inverse_of_the_cumulative_distribution() -> None:
     probabilities = torch.tensor([0.2, 0.0, 0.5, 0.3])
     grid = (torch.arange(1000) + 0.5) / 1000
     chosen = distributions.sample(probabilities.log().expand(1000, -1), grid)
-    assert torch.equal(chosen, torch.cat((torch.zeros(200), torch.full((500,), 2), torch.full((300,), 3))).long())
-    edges = distributions.sample(probabilities.log().expand(2, -1), torch.tensor([0.0, 1 - 2.0**-24]))
+    assert torch.equal(
+        chosen, torch.cat((torch.zeros(200), torch.full((500,), 2), torch.full((300,), 3))).long()
+    )
+    edges = distributions.sample(
+        probabilities.log().expand(2, -1), torch.tensor([0.0, 1 - 2.0**-24])
+    )
     assert edges.tolist() == [0, 3]

@@ -21,14 +21,18 @@ def test_the_program_decides_like_the_policy_over_a_whole_episode(tmp_path: Path
     normalizer.update(rows, torch.ones(40, dtype=torch.bool))
     description = export_policy(policy, normalizer, tmp_path)
     program = torch.export.load(tmp_path / PROGRAM).module()
-    world = TensorWorld(list(range(envs)), {})  # features of unit size, so some lie on the clip and some do not
+    world = TensorWorld(
+        list(range(envs)), {}
+    )  # features of unit size, so some lie on the clip and some do not
     observation, _ = world.reset()
     state = policy.initial_state(envs)
     h, c = state
     for _ in range(12):
         expected = policy.act(Normalizers(normalizer).see(observation), state, greedy=True)
         masks = tuple(observation.masks[name] for name in masked_heads(policy.action_spec))
-        actions, logits, value, h, c = program(observation.features, observation.categories, masks, h, c)
+        actions, logits, value, h, c = program(
+            observation.features, observation.categories, masks, h, c
+        )
         assert torch.equal(actions, expected.actions)
         assert torch.allclose(value, expected.value, atol=1e-5)
         assert torch.allclose(h, expected.state.h, atol=1e-5)

@@ -15,7 +15,9 @@ from simic.errors import SimicError
 class Counter(gymnasium.Env):
     """Observes its step and its start; ends itself (terminated) at ``end``, is cut off (truncated) at ``limit``."""
 
-    def __init__(self, end: int = 100, limit: int = 100, space: gymnasium.Space | None = None) -> None:
+    def __init__(
+        self, end: int = 100, limit: int = 100, space: gymnasium.Space | None = None
+    ) -> None:
         self.observation_space = Box(-np.inf, np.inf, (2,), np.float64)
         self.action_space = space or Discrete(3)
         self.end, self.limit = end, limit
@@ -38,7 +40,9 @@ class Counter(gymnasium.Env):
         return np.array([True, self.time > 0, False, True, True, True])
 
     def by_name(self):
-        return {"button": np.array([[True, False, False, False], [True, True, True, self.time > 0]])}
+        return {
+            "button": np.array([[True, False, False, False], [True, True, True, self.time > 0]])
+        }
 
 
 def vector(*envs: Counter, mode: AutoresetMode = AutoresetMode.SAME_STEP) -> SyncVectorEnv:
@@ -50,7 +54,9 @@ def test_final_observations_are_those_before_the_reset_and_only_of_truncated_row
     adapter.reset()
     finals = []
     for _ in range(3):
-        observation, reward, terminated, truncated, info = adapter.step(torch.zeros(3, 1, dtype=torch.int64))
+        observation, reward, terminated, truncated, info = adapter.step(
+            torch.zeros(3, 1, dtype=torch.int64)
+        )
         finals.append(info.final)
     assert finals[:2] == [None, None]  # a terminated row needs none, truncated or not
     assert finals[2].features[:, 0].tolist() == [1.0, 3.0, 3.0]
@@ -91,7 +97,9 @@ def test_masks_of_several_heads_come_one_after_the_other() -> None:
         "action_1": [[False, True, True, True]],
     }
     adapter = GymAdapter(vector(Counter(space=MultiDiscrete([2, 4]))), 1, mask_method="legal")
-    with pytest.raises(SimicError, match=r"legal\(\) returns an array of shape \[3\]: must be \[6\]"):
+    with pytest.raises(
+        SimicError, match=r"legal\(\) returns an array of shape \[3\]: must be \[6\]"
+    ):
         adapter.reset()
 
 
@@ -100,11 +108,16 @@ def test_masks_of_several_heads_come_one_after_the_other() -> None:
     [
         (([0.0, -1e9, -1e9],), r"told\(\) returns -1000000000.0: must be True where legal"),
         (([2, 0, 1],), r"told\(\) returns 2: must be True"),
-        (({"action_0": [True] * 3}, {"king": [True] * 3}), r"told\(\) masks king: before it was action_0"),
+        (
+            ({"action_0": [True] * 3}, {"king": [True] * 3}),
+            r"told\(\) masks king: before it was action_0",
+        ),
         (({"action_0": [True]},), r"mask 'action_0' is bool \[1, 1\]: must be bool \[1, 3\]"),
     ],
 )
-def test_masks_that_may_mean_something_else_are_refused(answers: tuple, message: str, monkeypatch) -> None:
+def test_masks_that_may_mean_something_else_are_refused(
+    answers: tuple, message: str, monkeypatch
+) -> None:
     env = Counter()
     monkeypatch.setattr(env, "told", lambda: answers[env.time], raising=False)
     adapter = GymAdapter(vector(env), 1, mask_method="told")
@@ -118,12 +131,21 @@ def test_masks_that_may_mean_something_else_are_refused(answers: tuple, message:
 
 
 def test_a_spec_of_ones_own_brings_names_relevance_and_masks_by_name() -> None:
-    spec = ActionSpec((Head("op", 2), Head("button", 4, mask_given="op")), ((True, False), (True, True)))
+    spec = ActionSpec(
+        (Head("op", 2), Head("button", 4, mask_given="op")), ((True, False), (True, True))
+    )
     space = MultiDiscrete([2, 4])
-    adapter = GymAdapter(vector(Counter(space=space), Counter(space=space)), 1, mask_method="by_name", action_spec=spec)
+    adapter = GymAdapter(
+        vector(Counter(space=space), Counter(space=space)),
+        1,
+        mask_method="by_name",
+        action_spec=spec,
+    )
     assert adapter.action_spec == spec
     assert adapter.reset()[0].masks["button"].shape == (2, 2, 4)
-    with pytest.raises(SimicError, match=r"action_spec has heads of sizes \[2, 4\]: must be .*\[3\]"):
+    with pytest.raises(
+        SimicError, match=r"action_spec has heads of sizes \[2, 4\]: must be .*\[3\]"
+    ):
         GymAdapter(vector(Counter()), 1, action_spec=spec)
     with pytest.raises(SimicError, match="action_spec is function: must be"):
         GymAdapter(vector(Counter()), 1, action_spec=lambda: spec)  # pyright: ignore[reportArgumentType]

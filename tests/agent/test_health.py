@@ -13,7 +13,9 @@ STEPS, ENVS, UNITS = 5, 4, 40
 EVERY = torch.ones(STEPS, ENVS, dtype=torch.bool)
 
 
-def measured(hidden: torch.Tensor, valid: torch.Tensor = EVERY, reduce: Reduce = alone) -> dict[str, torch.Tensor]:
+def measured(
+    hidden: torch.Tensor, valid: torch.Tensor = EVERY, reduce: Reduce = alone
+) -> dict[str, torch.Tensor]:
     nothing = torch.zeros(hidden.shape[:2])
     return health(Replay(nothing[..., None], nothing[..., None], nothing, hidden), valid, reduce)
 
@@ -25,7 +27,9 @@ def test_rows_behind_the_end_of_an_episode_count_for_nothing() -> None:
     valid[4], valid[2:, 1] = False, False
     clean = measured(hidden, valid)
     assert measured(hidden.masked_fill(~valid[..., None], 7.0), valid) == clean
-    assert clean["hidden_growth"].item() == pytest.approx(2.0)  # the last step that anyone plays is the fourth
+    assert clean["hidden_growth"].item() == pytest.approx(
+        2.0
+    )  # the last step that anyone plays is the fourth
 
 
 def test_growth_and_saturation_by_hand() -> None:

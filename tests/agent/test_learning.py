@@ -36,7 +36,13 @@ class Last(gymnasium.Env):
 
     def step(self, action):
         self.time += 1
-        return np.full(1, self.time, dtype=np.float32), float(self.time == 2), self.time == 2, False, {}
+        return (
+            np.full(1, self.time, dtype=np.float32),
+            float(self.time == 2),
+            self.time == 2,
+            False,
+            {},
+        )
 
 
 class Endless(Last):
@@ -50,7 +56,11 @@ class Endless(Last):
 def learned(probe: type[gymnasium.Env], core: str, iterations: int) -> ActorCritic:
     env = GymAdapter(SyncVectorEnv([probe] * 8, autoreset_mode=AutoresetMode.SAME_STEP), rng_seed=1)
     sizes = standard.Policy(encoder_units=32, core=core, core_units=32, head_units=32)
-    policy, scales, position = ActorCritic(env.action_spec, env.observation_spec, sizes, 1), Normalizers(), None
+    policy, scales, position = (
+        ActorCritic(env.action_spec, env.observation_spec, sizes, 1),
+        Normalizers(),
+        None,
+    )
     ppo = PPO(policy, SETTINGS, rng_seed=1, total_updates=iterations)
     for iteration in range(iterations):
         rollout, position = collect(env, policy, scales, iteration, 1, 16, position=position)

@@ -17,7 +17,17 @@ from simic.agent.spec import ActionSpec, Head, Observation, ObservationSpec
 from simic.errors import SimicError
 from tests import standard
 
-from .worlds import HIERARCHY, SMALL, WorldInfo, episodes, learner, make_policy, make_rollout, replay, weights
+from .worlds import (
+    HIERARCHY,
+    SMALL,
+    WorldInfo,
+    episodes,
+    learner,
+    make_policy,
+    make_rollout,
+    replay,
+    weights,
+)
 
 POLICY_ONLY = {"clip_range": 0.2, "value_coef": 0.0, "entropy_coef": 0.0, "entropy_coef_final": 0.0}
 
@@ -25,8 +35,14 @@ POLICY_ONLY = {"clip_range": 0.2, "value_coef": 0.0, "entropy_coef": 0.0, "entro
 def gradients(
     policy: ActorCritic, rollout: Rollout, settings: params.PPOParams, entropy_coef: float = 0.0
 ) -> list[torch.Tensor]:
-    found = losses(replay(policy, rollout), rollout, head_usage(policy, rollout, 1), settings, entropy_coef)
-    return list(torch.autograd.grad(found.loss, list(policy.parameters()), allow_unused=True, materialize_grads=True))
+    found = losses(
+        replay(policy, rollout), rollout, head_usage(policy, rollout, 1), settings, entropy_coef
+    )
+    return list(
+        torch.autograd.grad(
+            found.loss, list(policy.parameters()), allow_unused=True, materialize_grads=True
+        )
+    )
 
 
 @pytest.fixture(scope="module")
@@ -48,13 +64,19 @@ def test_the_clipped_objective_by_hand_of_the_whole_action_and_of_each_head() ->
     log_ratio = torch.tensor([1.5, 1.5, 0.5, 0.5, 1.1]).log()
     advantages = torch.tensor([1.0, -1.0, 1.0, -1.0, 2.0])
     # min(r A, clip(r, 0.8, 1.2) A)
-    assert torch.allclose(surrogate(log_ratio, advantages, 0.2), torch.tensor([1.2, -1.5, 0.5, -0.8, 2.2]))
+    assert torch.allclose(
+        surrogate(log_ratio, advantages, 0.2), torch.tensor([1.2, -1.5, 0.5, -0.8, 2.2])
+    )
     log_ratio = torch.tensor([[[0.0, 1.0, 3.0]]])
     relevant = torch.tensor([[[True, True, False]]])
     # 1 · A + clip(e) · A; the third head does not matter
-    found = policy_objective(log_ratio, relevant, torch.ones(1, 1), standard.PPOParams(ratio="per_head"))
+    found = policy_objective(
+        log_ratio, relevant, torch.ones(1, 1), standard.PPOParams(ratio="per_head")
+    )
     assert found.item() == pytest.approx(1.0 + 1.2)
-    joint = policy_objective(log_ratio * relevant, relevant, torch.ones(1, 1), standard.PPOParams(ratio="joint"))
+    joint = policy_objective(
+        log_ratio * relevant, relevant, torch.ones(1, 1), standard.PPOParams(ratio="joint")
+    )
     assert joint.item() == pytest.approx(1.2)
 
 
@@ -63,7 +85,8 @@ def test_per_head_and_joint_gradients_are_equal_at_ratio_one(played) -> None:
     # The stored log-probabilities to the last bit, so that the ratio is 1 and not 1 + 1e-7.
     rollout = replace(rollout, log_probs=replay(policy, rollout).log_probs.detach())
     joint, per_head = (
-        gradients(policy, rollout, standard.PPOParams(ratio=ratio, **POLICY_ONLY)) for ratio in ("joint", "per_head")
+        gradients(policy, rollout, standard.PPOParams(ratio=ratio, **POLICY_ONLY))
+        for ratio in ("joint", "per_head")
     )
     assert sum(gradient.norm() for gradient in joint) > 0.1
     for one, other in zip(joint, per_head, strict=True):
@@ -77,7 +100,9 @@ def test_losses_of_minibatches_average_to_that_of_the_rollout_however_it_is_cut(
 ) -> None:
     policy, rollout = played
     settings = standard.PPOParams(**chosen)
-    whole = losses(replay(policy, rollout), rollout, head_usage(policy, rollout, 1), settings, 0.05).loss
+    whole = losses(
+        replay(policy, rollout), rollout, head_usage(policy, rollout, 1), settings, 0.05
+    ).loss
     used, parted = head_usage(policy, rollout, 2), []
     for rows in map(torch.tensor, parts):
         part = rollout.select(rows)
@@ -88,7 +113,9 @@ def test_losses_of_minibatches_average_to_that_of_the_rollout_however_it_is_cut(
 def test_value_loss_is_half_the_mean_squared_error(played) -> None:
     policy, rollout = played
     seen = replay(policy, rollout)
-    found = losses(seen, rollout, head_usage(policy, rollout, 1), standard.PPOParams(), 0.0).sums["value_loss"]
+    found = losses(seen, rollout, head_usage(policy, rollout, 1), standard.PPOParams(), 0.0).sums[
+        "value_loss"
+    ]
     errors = (seen.values - rollout.returns)[rollout.valid].tolist()
     assert found.item() == pytest.approx(sum(0.5 * error**2 for error in errors) / len(errors))
 
@@ -117,19 +144,29 @@ def test_each_head_has_its_own_entropy_coefficient(played) -> None:
     policy, rollout = played
     used, found = head_usage(policy, rollout, 1), []
     for coefficient in (torch.tensor([0.1, 0.0, 0.2, 0.1]).double(), 0.0):
-        found.append(losses(replay(policy, rollout), rollout, used, standard.PPOParams(), coefficient))
+        found.append(
+            losses(replay(policy, rollout), rollout, used, standard.PPOParams(), coefficient)
+        )
     op, _, blueprint, style = found[0].sums["entropy"] / used.choice_rows
-    assert (found[1].loss - found[0].loss).item() == pytest.approx(0.1 * (op + 2 * blueprint + style).item())
+    assert (found[1].loss - found[0].loss).item() == pytest.approx(
+        0.1 * (op + 2 * blueprint + style).item()
+    )
 
 
 def test_the_coefficients_of_params_are_those_of_the_named_heads() -> None:
     scales: list[dict[str, float]] = [{}, {"op": 1.0, "style": 1.0}, {"style": 50.0}]
-    learners = [learner(standard.PPOParams(entropy_scale=scale), make_policy().double()) for scale in scales]
+    learners = [
+        learner(standard.PPOParams(entropy_scale=scale), make_policy().double()) for scale in scales
+    ]
     for ppo, rollout in learners:
         ppo.update(rollout, 0)
     plain, same, other = (weights(ppo) for ppo, _ in learners)
-    assert torch.allclose(same, plain, rtol=0, atol=1e-12) and not torch.allclose(other, plain, atol=1e-4)
-    with pytest.raises(SimicError, match=r"ppo.entropy_scale: there is no head 'ops'; the heads are op, slot"):
+    assert torch.allclose(same, plain, rtol=0, atol=1e-12) and not torch.allclose(
+        other, plain, atol=1e-4
+    )
+    with pytest.raises(
+        SimicError, match=r"ppo.entropy_scale: there is no head 'ops'; the heads are op, slot"
+    ):
         PPO(make_policy(), standard.PPOParams(entropy_scale={"ops": 0.5}), 1, total_updates=5)
 
 
@@ -143,7 +180,10 @@ def test_rows_that_are_over_change_nothing(played) -> None:
         advantages=torch.where(over, 1e6, rollout.advantages),
         returns=torch.where(over, -1e6, rollout.returns),
         log_probs=torch.where(over[..., None], 7.0, rollout.log_probs),
-        masks={name: mask & rollout.valid.view(8, 6, *(1,) * (mask.ndim - 2)) for name, mask in rollout.masks.items()},
+        masks={
+            name: mask & rollout.valid.view(8, 6, *(1,) * (mask.ndim - 2))
+            for name, mask in rollout.masks.items()
+        },
     )
     assert over.any()
     for one, other in zip(reference, gradients(policy, spoiled, settings, 0.1), strict=True):
@@ -165,7 +205,9 @@ class RefusingBandit:
         return self._observation(), None
 
     def _observation(self) -> Observation:
-        return Observation(torch.ones(self.num_envs, 1), torch.zeros(self.num_envs, 0, dtype=torch.int64), {})
+        return Observation(
+            torch.ones(self.num_envs, 1), torch.zeros(self.num_envs, 0, dtype=torch.int64), {}
+        )
 
     def step(self, actions: torch.Tensor, /):
         chose_b = actions[:, 0] == 1
@@ -190,7 +232,9 @@ def test_credit_belongs_to_the_op_that_was_sampled_not_to_the_one_that_happened(
     assert rollout.advantages is not None
     rollout = replace(rollout, advantages=rollout.rewards - 0.3)
     settings = standard.PPOParams(ratio=ratio, **POLICY_ONLY)
-    loss = losses(replay(policy, rollout), rollout, head_usage(policy, rollout, 1), settings, 0.0).loss
+    loss = losses(
+        replay(policy, rollout), rollout, head_usage(policy, rollout, 1), settings, 0.0
+    ).loss
     (gradient,) = torch.autograd.grad(loss, policy.heads[0].out.bias)
     # Of −E[A] with respect to the logit of B: −Σ_a π(a) (1[a = B] − π(B)) (Q(a) − 0.3), here with the share of B drawn.
     share = chose_b.double().mean().item()
@@ -239,11 +283,15 @@ def test_advantages_equal_the_scalar_oracle_on_random_cases() -> None:
             values = torch.tensor([[step[name] for step in row] for row in rows]).t()
             return values if values.dtype == torch.bool else values.double()
 
-        columns = [column(name) for name in ("reward", "value", "next", "terminated", "truncated", "valid")]
+        columns = [
+            column(name) for name in ("reward", "value", "next", "terminated", "truncated", "valid")
+        ]
         advantages, returns = gae(*columns, gamma, lam)
         expected = torch.tensor([oracle(row, gamma, lam) for row in rows]).t().double()
         assert torch.allclose(advantages, expected, atol=1e-5)
-        assert torch.allclose(returns, torch.where(columns[5], expected + columns[1], 0.0), atol=1e-5)
+        assert torch.allclose(
+            returns, torch.where(columns[5], expected + columns[1], 0.0), atol=1e-5
+        )
 
 
 def test_a_terminal_state_may_have_no_value_at_all() -> None:
@@ -259,5 +307,7 @@ def test_normalised_over_valid_rows_alone_and_noise_is_not_blown_up_to_unit_size
     expected = torch.tensor([[-1.0, 0.0], [1.0, 0.0]]) / (2 / 3) ** 0.5
     assert torch.allclose(normalized(advantages, valid), expected)
     advantages = torch.tensor([[1e-6, -1e-6]])
-    assert torch.allclose(normalized(advantages, torch.ones(1, 2, dtype=torch.bool)), advantages / 0.1)
+    assert torch.allclose(
+        normalized(advantages, torch.ones(1, 2, dtype=torch.bool)), advantages / 0.1
+    )
     assert normalized(advantages, torch.zeros(1, 2, dtype=torch.bool)).tolist() == [[0.0, 0.0]]

@@ -9,7 +9,9 @@ from simic.agent.spec import ObservationSpec
 
 
 def rows(count: int, seed: int = 1) -> torch.Tensor:
-    return 1e6 + 30 * torch.randn(count, 3, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    return 1e6 + 30 * torch.randn(
+        count, 3, generator=torch.Generator().manual_seed(seed), dtype=torch.float64
+    )
 
 
 def assert_moments(found: Moments, of: np.ndarray) -> None:
@@ -49,8 +51,12 @@ def test_observations_are_centred_scaled_and_clipped_but_flags_pass() -> None:
     normalizer.update(data[:, None], torch.ones(200, 1, dtype=torch.bool))
     deviation = data.double().numpy().std(axis=0)
     found = normalizer.normalize(data)
-    expected = (data.double().numpy() - data.double().numpy().mean(axis=0)) / np.sqrt(deviation**2 + 1e-4)
-    assert np.allclose(found[:, [0, 2]], expected[:, [0, 2]], atol=0.01)  # float32 of 1e6 has steps of 0.06
+    expected = (data.double().numpy() - data.double().numpy().mean(axis=0)) / np.sqrt(
+        deviation**2 + 1e-4
+    )
+    assert np.allclose(
+        found[:, [0, 2]], expected[:, [0, 2]], atol=0.01
+    )  # float32 of 1e6 has steps of 0.06
     assert torch.equal(found[:, 1], data[:, 1])
     assert normalizer.normalize(torch.full((3,), -1e9)).tolist() == [-10.0, -1e9, -10.0]
     assert normalizer.normalize(torch.full((3,), torch.nan)).isnan().all()
@@ -82,7 +88,9 @@ def test_reward_scale_is_the_deviation_of_the_running_discounted_return() -> Non
     assert normalizer.sigma == 1.0
     normalizer.update(rewards, starts, valid)
     assert normalizer.sigma.item() == pytest.approx(np.std(returns), rel=1e-6)
-    assert normalizer.normalize(torch.tensor(2.0)).item() == pytest.approx(2.0 / np.std(returns), rel=1e-5)
+    assert normalizer.normalize(torch.tensor(2.0)).item() == pytest.approx(
+        2.0 / np.std(returns), rel=1e-5
+    )
     assert normalizer.normalize(torch.tensor(-1e9)) == -10.0
     free = RewardNormalizer(2, gamma=0.9, clip=None)
     assert free.normalize(torch.tensor(-1e9)) == -1e9

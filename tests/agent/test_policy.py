@@ -30,16 +30,22 @@ from .worlds import (
 def observe(rows: int, seed: int = 0) -> Observation:
     generator = torch.Generator().manual_seed(seed)
     categories = torch.randint(-1, 4, (rows, SLOTS), generator=generator)
-    return Observation(torch.randn(rows, FEATURES, generator=generator), categories, random_masks(seed, rows))
+    return Observation(
+        torch.randn(rows, FEATURES, generator=generator), categories, random_masks(seed, rows)
+    )
 
 
 def test_the_value_does_not_depend_on_the_action() -> None:
     policy = make_policy()
     observation = observe(5)
     state = policy.initial_state(5)
-    steps = [policy.act(observation, state, torch.full((5, 4), noise)) for noise in (0.0, 0.5, 0.99)]
+    steps = [
+        policy.act(observation, state, torch.full((5, 4), noise)) for noise in (0.0, 0.5, 0.99)
+    ]
     assert not torch.equal(steps[0].actions, steps[2].actions)
-    assert torch.equal(steps[0].value, steps[1].value) and torch.equal(steps[0].value, steps[2].value)
+    assert torch.equal(steps[0].value, steps[1].value) and torch.equal(
+        steps[0].value, steps[2].value
+    )
     assert torch.equal(steps[0].value, policy.value(observation, state))
 
 
@@ -47,7 +53,9 @@ def test_sampled_actions_are_always_legal_and_unused_heads_zero() -> None:
     policy = make_policy()
     generator = torch.Generator().manual_seed(2)
     observation = observe(500, seed=3)
-    step = policy.act(observation, policy.initial_state(500), torch.rand(500, 4, generator=generator))
+    step = policy.act(
+        observation, policy.initial_state(500), torch.rand(500, 4, generator=generator)
+    )
     row = torch.arange(500)
     op, slot, blueprint, style = step.actions.unbind(dim=1)
     assert observation.masks["op"][row, op].all()
@@ -63,7 +71,9 @@ def test_greedy_takes_the_likeliest_choice_of_every_head() -> None:
     policy, observation = make_policy(), observe(50)
     state = policy.initial_state(50)
     greedy = policy.act(observation, state, greedy=True)
-    op_log_probs = policy.choose(policy.step(observation, state)[0].actor.z, observation.masks)[0].log_probs
+    op_log_probs = policy.choose(policy.step(observation, state)[0].actor.z, observation.masks)[
+        0
+    ].log_probs
     assert torch.equal(greedy.actions[:, 0], op_log_probs.argmax(dim=1))
     # No other choice of the last head that matters is likelier than the one taken.
     for noise in torch.rand(20, generator=torch.Generator().manual_seed(1)):
@@ -84,7 +94,9 @@ def test_weights_are_orthogonal_with_the_documented_gains_and_memories_uniform()
     ):
         weight = layer.weight.detach()
         gram = weight @ weight.t() if weight.shape[0] <= weight.shape[1] else weight.t() @ weight
-        assert torch.allclose(gram, gain**2 * torch.eye(len(gram)), atol=1e-5) and not layer.bias.any()
+        assert (
+            torch.allclose(gram, gain**2 * torch.eye(len(gram)), atol=1e-5) and not layer.bias.any()
+        )
     bound = SMALL.core_units**-0.5
     for tensor in policy.actor.core.rnn.parameters():
         assert 0.8 * bound < tensor.abs().max() <= bound
@@ -97,11 +109,17 @@ def test_an_untrained_policy_leans_as_its_heads_say() -> None:
     """The lean is added to logits that are nearly 0, and nothing else of the weights is other for it."""
     lean = (2.4, 0.0, -1.0, 0.5)
     heads = (replace(HIERARCHY.heads[0], lean=lean), *HIERARCHY.heads[1:])
-    plain, leaning = (ActorCritic(spec, SEEN, SMALL, 1) for spec in (HIERARCHY, replace(HIERARCHY, heads=heads)))
+    plain, leaning = (
+        ActorCritic(spec, SEEN, SMALL, 1) for spec in (HIERARCHY, replace(HIERARCHY, heads=heads))
+    )
     mine, theirs = leaning.state_dict(), plain.state_dict()
-    assert [name for name in mine if not torch.equal(mine[name], theirs[name])] == ["heads.0.out.bias"]
+    assert [name for name in mine if not torch.equal(mine[name], theirs[name])] == [
+        "heads.0.out.bias"
+    ]
     observation = observe(30)
-    free = replace(observation, masks={name: torch.ones_like(mask) for name, mask in observation.masks.items()})
+    free = replace(
+        observation, masks={name: torch.ones_like(mask) for name, mask in observation.masks.items()}
+    )
     z = leaning.step(free, leaning.initial_state(30))[0].actor.z
     logits = leaning.choose(z, free.masks, noise=torch.full((30, 4), 0.5))[0].log_probs
     expected = torch.log_softmax(torch.tensor(lean), 0).expand(30, 4)
@@ -125,15 +143,25 @@ def test_replay_of_a_rollout_gives_the_log_probabilities_of_acting(critic: str, 
     rollout = make_rollout(policy, episodes(6, 8), 8)
     seen = replay(policy, rollout)
     assert torch.allclose(seen.log_probs, rollout.log_probs, atol=1e-5)
-    torch.testing.assert_close(seen.values[rollout.valid], rollout.values[rollout.valid], rtol=0, atol=1e-5)
+    torch.testing.assert_close(
+        seen.values[rollout.valid], rollout.values[rollout.valid], rtol=0, atol=1e-5
+    )
     assert rollout.log_probs.count_nonzero() > 20
 
     def reached(loss: torch.Tensor) -> set[str]:
-        found = torch.autograd.grad(loss, list(policy.parameters()), retain_graph=True, allow_unused=True)
+        found = torch.autograd.grad(
+            loss, list(policy.parameters()), retain_graph=True, allow_unused=True
+        )
         named = zip(dict(policy.named_parameters()), found, strict=True)
-        return {name.partition(".")[0] for name, gradient in named if gradient is not None and gradient.any()}
+        return {
+            name.partition(".")[0]
+            for name, gradient in named
+            if gradient is not None and gradient.any()
+        }
 
-    assert reached(seen.values.sum()) == ({"critic", "value_head"} if critic == "own" else {"value_head"})
+    assert reached(seen.values.sum()) == (
+        {"critic", "value_head"} if critic == "own" else {"value_head"}
+    )
     assert reached(seen.log_probs.sum()) == {"actor", "heads", "choice_embeddings"}
 
 
@@ -152,11 +180,15 @@ def test_single_steps_equal_one_call_over_the_row(kind: str, density: float) -> 
     generator = torch.Generator().manual_seed(2)
     core = make_core(kind)
     x = torch.randn(11, 4, 6, generator=generator)
-    state = RecurrentState(*(torch.randn(part.shape, generator=generator) for part in core.initial_state(4, x)))
+    state = RecurrentState(
+        *(torch.randn(part.shape, generator=generator) for part in core.initial_state(4, x))
+    )
     starts = torch.rand(11, 4, generator=generator) < density
     fast, slow = core.unroll(x, state, starts if density else None), []
     for t in range(11):
-        h, state = core.step(x[t], state.zeroed(starts[t]))  # the memory is wiped where an episode starts
+        h, state = core.step(
+            x[t], state.zeroed(starts[t])
+        )  # the memory is wiped where an episode starts
         slow.append(h)
     assert torch.allclose(torch.stack(slow), fast, atol=1e-6)
 
@@ -205,8 +237,12 @@ def test_what_it_is_told_changes_values_and_no_action_nor_its_gradient(critic: s
     assert (one.values[one.valid] != other.values[one.valid]).all()
     assert torch.equal(one.state.h, other.state.h)
     seen, privileged = replay(policy, one), policy.privileged.weight
-    [of_actions] = torch.autograd.grad(seen.log_probs.sum(), privileged, retain_graph=True, allow_unused=True)
-    [of_entropy] = torch.autograd.grad(seen.entropy.sum(), privileged, retain_graph=True, allow_unused=True)
+    [of_actions] = torch.autograd.grad(
+        seen.log_probs.sum(), privileged, retain_graph=True, allow_unused=True
+    )
+    [of_entropy] = torch.autograd.grad(
+        seen.entropy.sum(), privileged, retain_graph=True, allow_unused=True
+    )
     [of_values] = torch.autograd.grad(seen.values.sum(), privileged)
     assert of_actions is None and of_entropy is None
     assert (of_values.abs().sum(1) > 0).all()  # of every kind, and of none

@@ -21,12 +21,19 @@ from tests import standard
 from .worlds import TensorWorld, episodes, learner, make_policy, make_rollout, replay, weights
 
 SETTINGS = standard.PPOParams(
-    learning_rate=1e-2, epochs=2, minibatches=2, target_kl=None, entropy_coef=0.05, entropy_coef_final=0.01
+    learning_rate=1e-2,
+    epochs=2,
+    minibatches=2,
+    target_kl=None,
+    entropy_coef=0.05,
+    entropy_coef_final=0.01,
 )
 
 
 def make_ppo(policy=None, **changes) -> PPO:
-    return PPO(policy or make_policy(), SETTINGS.model_copy(update=changes), rng_seed=1, total_updates=5)
+    return PPO(
+        policy or make_policy(), SETTINGS.model_copy(update=changes), rng_seed=1, total_updates=5
+    )
 
 
 def make_learner(total_updates: int = 5, **changes) -> tuple[PPO, Rollout]:
@@ -42,7 +49,9 @@ def stale_memory(rollout):
 
 
 def masks_forgotten(rollout):
-    return replace(rollout, masks={name: torch.ones_like(mask) for name, mask in rollout.masks.items()})
+    return replace(
+        rollout, masks={name: torch.ones_like(mask) for name, mask in rollout.masks.items()}
+    )
 
 
 @pytest.mark.parametrize("defect", [stale_observation, stale_memory, masks_forgotten])
@@ -86,7 +95,10 @@ def test_norms_of_the_parts_make_up_the_global_one(one_step) -> None:
 
 def test_raw_advantages_and_values_are_reported_before_normalisation(one_step) -> None:
     _, rollout, metrics = one_step
-    advantages, returns = rollout.advantages[rollout.valid].numpy(), rollout.returns[rollout.valid].numpy()
+    advantages, returns = (
+        rollout.advantages[rollout.valid].numpy(),
+        rollout.returns[rollout.valid].numpy(),
+    )
     residual = returns - rollout.values[rollout.valid].numpy()
     assert metrics.advantage_mean == pytest.approx(advantages.mean(), rel=1e-4)
     assert metrics.advantage_max_abs == pytest.approx(abs(advantages).max(), rel=1e-4)
@@ -122,7 +134,16 @@ def test_an_update_is_read_in_eight_files() -> None:
     finally:
         sys.setprofile(before)
     files = {path.stem for path in run if path.parent == agent}
-    assert files == {"ppo", "losses", "rollout", "policy", "recurrence", "distributions", "metrics", "normalization"}
+    assert files == {
+        "ppo",
+        "losses",
+        "rollout",
+        "policy",
+        "recurrence",
+        "distributions",
+        "metrics",
+        "normalization",
+    }
 
 
 def test_a_good_action_becomes_likelier_and_the_norm_is_reported_before_clipping() -> None:
@@ -130,7 +151,9 @@ def test_a_good_action_becomes_likelier_and_the_norm_is_reported_before_clipping
     better = replace(rollout, advantages=torch.where(rollout.actions[..., 0] == 0, 1.0, -1.0))
     before = rollout.log_probs[..., 0][(rollout.actions[..., 0] == 0) & rollout.valid].mean()
     metrics = ppo.update(better, 0)
-    now = ppo.policy.replay(rollout.observation(), rollout.actions, rollout.state, rollout.valid, None)
+    now = ppo.policy.replay(
+        rollout.observation(), rollout.actions, rollout.state, rollout.valid, None
+    )
     assert now.log_probs[..., 0][(rollout.actions[..., 0] == 0) & rollout.valid].mean() > before
     assert metrics.grad_norm > 1e-2
     assert metrics.grad_clipped_fraction == 1.0
@@ -185,7 +208,11 @@ def test_every_environment_is_used_once_in_each_epoch_and_orders_differ() -> Non
         orders.append([sorted(part.tolist()) for part in parts])
     assert orders[0] != orders[1]
     assert orders != [
-        [sorted(part.tolist()) for at, part in ppo._minibatches(env_ids, env_ids.sort().values, 3, 3) if at == epoch]
+        [
+            sorted(part.tolist())
+            for at, part in ppo._minibatches(env_ids, env_ids.sort().values, 3, 3)
+            if at == epoch
+        ]
         for epoch in range(3)
     ]
 
@@ -193,7 +220,9 @@ def test_every_environment_is_used_once_in_each_epoch_and_orders_differ() -> Non
 def test_a_state_of_another_policy_is_refused_naming_the_tensor() -> None:
     state = make_ppo().state_dict()
     other = make_ppo(make_policy("gru"))
-    with pytest.raises(SimicError, match=r"rnn.* has shape \(40, 12\); this policy needs \(30, 12\)"):
+    with pytest.raises(
+        SimicError, match=r"rnn.* has shape \(40, 12\); this policy needs \(30, 12\)"
+    ):
         other.load_state_dict(state)
     del state["counter.updates"]
     with pytest.raises(SimicError, match=r"counter\.updates.* missing"):
@@ -207,7 +236,9 @@ def test_episodes_that_start_inside_a_rollout_are_replayed_as_they_were() -> Non
     for iteration in range(2):
         world = TensorWorld(list(range(4)), ends, same_step=True)
         world.reset()
-        rollout, position = collect(world, ppo.policy, Normalizers(), iteration, 1, steps=8, position=position)
+        rollout, position = collect(
+            world, ppo.policy, Normalizers(), iteration, 1, steps=8, position=position
+        )
         assert rollout.starts_inside
         metrics = ppo.update(with_advantages(rollout, rollout.rewards, 0.9, 0.9), iteration)
         assert metrics.first_ratio_ok
@@ -229,7 +260,9 @@ def test_without_memory_a_minibatch_is_of_steps_from_everywhere() -> None:
     select = type(rollout).select
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
-            type(rollout), "select", lambda self, rows: sizes.append(self.env_ids[rows]) or select(self, rows)
+            type(rollout),
+            "select",
+            lambda self, rows: sizes.append(self.env_ids[rows]) or select(self, rows),
         )
         assert ppo.update(rollout, 0).first_ratio_ok
     first = sizes[0]
@@ -240,7 +273,10 @@ def test_without_memory_a_minibatch_is_of_steps_from_everywhere() -> None:
 
 def test_a_linear_rate_falls_to_a_fifth_in_the_last_update() -> None:
     ppo = make_ppo(learning_rate_schedule="linear")
-    rates = [ppo.update(make_rollout(ppo.policy, episodes(4, 6), 6, i), i).learning_rate for i in range(6)]
+    rates = [
+        ppo.update(make_rollout(ppo.policy, episodes(4, 6), 6, i), i).learning_rate
+        for i in range(6)
+    ]
     # 1, 0.8, 0.6, 0.4, 0.2 of the first, and no less after the last
     assert rates == pytest.approx([0.01, 0.008, 0.006, 0.004, 0.002, 0.002], rel=1e-5)
 
@@ -249,7 +285,9 @@ def test_rows_without_a_choice_say_nothing_about_advantages() -> None:
     """Where WAIT alone is legal, other rewards change neither a head's gradient nor the step that it makes."""
     moved = []
     for bonus in (0.0, 1000.0):
-        ppo, rollout = make_learner(epochs=1, minibatches=1, entropy_coef=0.0, entropy_coef_final=0.0)
+        ppo, rollout = make_learner(
+            epochs=1, minibatches=1, entropy_coef=0.0, entropy_coef_final=0.0
+        )
         closed = torch.zeros_like(rollout.valid)
         closed[:, ::2] = True
         masks = {name: mask.clone() for name, mask in rollout.masks.items()}
@@ -257,7 +295,11 @@ def test_rows_without_a_choice_say_nothing_about_advantages() -> None:
         actions = rollout.actions.masked_fill(closed[..., None], 0)
         log_probs = rollout.log_probs.masked_fill(closed[..., None], 0.0)
         advantages = rollout.advantages + bonus * closed
-        changed = replace(rollout, masks=masks, actions=actions, log_probs=log_probs, advantages=advantages)
+        changed = replace(
+            rollout, masks=masks, actions=actions, log_probs=log_probs, advantages=advantages
+        )
         ppo.update(changed, 0)
-        moved.append(torch.cat([parameter.detach().flatten() for parameter in ppo.policy.heads.parameters()]))
+        moved.append(
+            torch.cat([parameter.detach().flatten() for parameter in ppo.policy.heads.parameters()])
+        )
     assert torch.equal(*moved)

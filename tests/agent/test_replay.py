@@ -25,7 +25,9 @@ SLOT = 1  # a head of HIERARCHY that only some ops use
 def moved(policy: torch.nn.Module, size: float = 0.1) -> None:
     with torch.no_grad():
         for index, parameter in enumerate(policy.parameters()):
-            parameter += size * rng.normal(rng.key(4, rng.Purpose.BASELINE, index), tuple(parameter.shape))
+            parameter += size * rng.normal(
+                rng.key(4, rng.Purpose.BASELINE, index), tuple(parameter.shape)
+            )
 
 
 @pytest.mark.parametrize("core", ["lstm", "gru"])
@@ -38,7 +40,9 @@ def test_after_a_step_the_memory_is_that_of_the_new_weights(core: str) -> None:
     state, hidden, values = rollout.state, [], []
     for t in range(7):
         masks = {name: mask[t] for name, mask in rollout.masks.items()}
-        readings, state = policy.step(Observation(rollout.features[t], rollout.categories[t], masks), state)
+        readings, state = policy.step(
+            Observation(rollout.features[t], rollout.categories[t], masks), state
+        )
         hidden.append(readings.actor.hidden)
         values.append(policy.state_value(readings.value))
     assert torch.allclose(seen.hidden, torch.stack(hidden), atol=1e-5)
@@ -48,7 +52,9 @@ def test_after_a_step_the_memory_is_that_of_the_new_weights(core: str) -> None:
 
 def test_an_update_leaves_its_rollout_as_it_was() -> None:
     ppo, rollout = learner(ONE_STEP.model_copy(update={"epochs": 2, "minibatches": 2}))
-    tensors = {name: x for name, x in vars(rollout).items() if isinstance(x, torch.Tensor)} | rollout.masks
+    tensors = {
+        name: x for name, x in vars(rollout).items() if isinstance(x, torch.Tensor)
+    } | rollout.masks
     before = {name: tensor.clone() for name, tensor in tensors.items()}
     assert ppo.update(rollout, 0).steps == 4
     assert all(torch.equal(tensor, before[name]) for name, tensor in tensors.items())

@@ -63,12 +63,18 @@ def test_a_truncated_row_is_worth_its_last_observation_under_the_living_memory()
     expected = policy.value(scales.see(position.observation), position.state)
     assert not torch.allclose(expected, policy.value(position.observation, position.state))
     assert torch.equal(rollout.next_values[-1], expected)
-    assert not torch.allclose(expected, policy.value(scales.see(position.observation), policy.initial_state(3)))
+    assert not torch.allclose(
+        expected, policy.value(scales.see(position.observation), policy.initial_state(3))
+    )
 
 
 def test_after_an_autoreset_the_memory_is_empty_and_the_old_episode_keeps_its_end() -> None:
     ends = {0: {2: (False, True)}, 1: {2: (True, False), 3: (False, True)}}
-    policy, world, scales = make_policy(), TensorWorld([0, 1, 2], ends, same_step=True), learned_scales()
+    policy, world, scales = (
+        make_policy(),
+        TensorWorld([0, 1, 2], ends, same_step=True),
+        learned_scales(),
+    )
     states, finals, real_step = [], [], world.step
 
     def step(actions: torch.Tensor):
@@ -78,7 +84,13 @@ def test_after_an_autoreset_the_memory_is_empty_and_the_old_episode_keeps_its_en
 
     world.step = step
     rollout, position = collect(
-        world, policy, scales, 0, rng_seed=1, steps=6, on_step=lambda t: states.append(t.decision.state)
+        world,
+        policy,
+        scales,
+        0,
+        rng_seed=1,
+        steps=6,
+        on_step=lambda t: states.append(t.decision.state),
     )
     assert rollout.starts.nonzero().tolist() == [[0, 0], [0, 1], [0, 2], [3, 0], [3, 1], [4, 1]]
     assert rollout.starts_inside and rollout.valid.all()
@@ -86,19 +98,27 @@ def test_after_an_autoreset_the_memory_is_empty_and_the_old_episode_keeps_its_en
     assert torch.equal(rollout.next_values[3, 1], policy.value(scales.see(finals[3]), states[3])[1])
     assert torch.equal(rollout.next_values[:5, 2], rollout.values[1:, 2])
     assert not torch.equal(rollout.next_values[2, 0], rollout.values[3, 0])
-    seen = policy.replay(rollout.observation(), rollout.actions, rollout.state, rollout.valid, rollout.starts)
+    seen = policy.replay(
+        rollout.observation(), rollout.actions, rollout.state, rollout.valid, rollout.starts
+    )
     assert torch.allclose(seen.log_probs, rollout.log_probs, atol=1e-5)
-    uncut = policy.replay(rollout.observation(), rollout.actions, rollout.state, rollout.valid, None)
+    uncut = policy.replay(
+        rollout.observation(), rollout.actions, rollout.state, rollout.valid, None
+    )
     assert not torch.allclose(uncut.log_probs[3:], rollout.log_probs[3:], atol=1e-3)
     assert not position.starts.any()
 
 
 def test_a_rollout_goes_on_where_the_last_one_ended() -> None:
     policy, ends = make_policy(), {0: {4: (False, True)}}
-    whole, _ = collect(TensorWorld([0, 1], ends, same_step=True), policy, NO_SCALES, 0, rng_seed=1, steps=8)
+    whole, _ = collect(
+        TensorWorld([0, 1], ends, same_step=True), policy, NO_SCALES, 0, rng_seed=1, steps=8
+    )
     world, position, parts = TensorWorld([0, 1], ends, same_step=True), None, []
     for _ in range(2):
-        part, position = collect(world, policy, NO_SCALES, 0, rng_seed=1, steps=4, position=position)
+        part, position = collect(
+            world, policy, NO_SCALES, 0, rng_seed=1, steps=4, position=position
+        )
         parts.append(part)
     # The first halves are the same draws; of the second, the observations of the world and the memory's continuity.
     assert torch.equal(parts[0].actions, whole.actions[:4])

@@ -16,7 +16,17 @@ from tests import standard
 
 from .worlds import TensorWorld, episodes, make_policy, make_rollout
 
-NAMES = ("tolist", "item", "cpu", "numpy", "__bool__", "__int__", "__float__", "__index__", "__array__")
+NAMES = (
+    "tolist",
+    "item",
+    "cpu",
+    "numpy",
+    "__bool__",
+    "__int__",
+    "__float__",
+    "__index__",
+    "__array__",
+)
 READS = {getattr(torch.Tensor, name) for name in NAMES}
 
 
@@ -49,7 +59,9 @@ class Operations(TorchDispatchMode):
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         self.count += 1
-        self.scalars += func is torch.ops.aten._local_scalar_dense.default and not getattr(args[0], "on_host", False)
+        self.scalars += func is torch.ops.aten._local_scalar_dense.default and not getattr(
+            args[0], "on_host", False
+        )
         return func(*args, **(kwargs or {}))
 
 
@@ -104,7 +116,10 @@ def test_the_counter_sees_what_it_should(sent: None) -> None:
 @pytest.mark.parametrize("changes", [{}, {"target_kl": 2e-3, "learning_rate_schedule": "linear"}])
 def test_minibatches_after_the_end_of_an_update_change_nothing(changes: dict) -> None:
     """Of an update that stops early: left out where reading is free, computed and skipped where it is not."""
-    here, there = make_ppo(reads_are_free=True, **changes), make_ppo(reads_are_free=False, **changes)
+    here, there = (
+        make_ppo(reads_are_free=True, **changes),
+        make_ppo(reads_are_free=False, **changes),
+    )
     stops = skips = 0
     for iteration in range(4):
         found: list[UpdateMetrics] = []

@@ -19,21 +19,36 @@ FEATURES, SLOTS, BLUEPRINTS = 5, 3, 4
 
 # Op 0 uses nothing, 1 everything, 2 the slot alone, 3 the style without a slot. The last features are about blueprints.
 HIERARCHY = ActionSpec(
-    (Head("op", 4), Head("slot", SLOTS, "op"), Head("blueprint", BLUEPRINTS, "slot", described=1), Head("style", 2)),
-    ((True, False, False, False), (True,) * 4, (True, True, False, False), (True, False, False, True)),
+    (
+        Head("op", 4),
+        Head("slot", SLOTS, "op"),
+        Head("blueprint", BLUEPRINTS, "slot", described=1),
+        Head("style", 2),
+    ),
+    (
+        (True, False, False, False),
+        (True,) * 4,
+        (True, True, False, False),
+        (True, False, False, True),
+    ),
 )
 SEEN = ObservationSpec(FEATURES, categories=SLOTS, cardinality=BLUEPRINTS)
 SMALL = standard.Policy(encoder_units=12, core_units=10, head_units=8, embedding_units=3)
 
 
 def make_policy(
-    core: str = "lstm", spec: ActionSpec = HIERARCHY, seen: ObservationSpec = SEEN, sizes: params.Policy = SMALL
+    core: str = "lstm",
+    spec: ActionSpec = HIERARCHY,
+    seen: ObservationSpec = SEEN,
+    sizes: params.Policy = SMALL,
 ) -> ActorCritic:
     """With weights far from the nearly uniform start, so that every term of a law is visible."""
     policy = ActorCritic(spec, seen, sizes.model_copy(update={"core": core}), rng_seed=5)
     with torch.no_grad():
         for index, parameter in enumerate(policy.parameters()):
-            parameter += 0.3 * rng.normal(rng.key(9, rng.Purpose.BASELINE, index), tuple(parameter.shape))
+            parameter += 0.3 * rng.normal(
+                rng.key(9, rng.Purpose.BASELINE, index), tuple(parameter.shape)
+            )
     return policy
 
 
@@ -46,7 +61,9 @@ def masks_of(stream: Tensor) -> dict[str, Tensor]:
     draws = rng.uniform(stream, (SLOTS * BLUEPRINTS + 4 * SLOTS + 1,))
     blueprint = draws[..., : SLOTS * BLUEPRINTS].unflatten(-1, (SLOTS, BLUEPRINTS)) < 0.5
     slot = draws[..., SLOTS * BLUEPRINTS : -1].unflatten(-1, (4, SLOTS)) < 0.6
-    slot[..., 0, :] = False  # op 0 and op 3 have no slot: their mask is empty and nothing may come of it
+    slot[..., 0, :] = (
+        False  # op 0 and op 3 have no slot: their mask is empty and nothing may come of it
+    )
     slot[..., 3, :] = False
     slot[..., 1, :] &= blueprint.any(dim=-1)
     op = slot.any(dim=-1)
@@ -67,10 +84,17 @@ class TensorWorld:
     end is then another episode's and ``info.final`` tells where the old one ended.
     """
 
-    def __init__(self, env_ids: list[int], ends: dict[int, dict[int, tuple[bool, bool]]], same_step: bool = False):
+    def __init__(
+        self,
+        env_ids: list[int],
+        ends: dict[int, dict[int, tuple[bool, bool]]],
+        same_step: bool = False,
+    ):
         self.env_ids = torch.tensor(env_ids)
         self.num_envs, self.ends, self.same_step = len(env_ids), ends, same_step
-        self.metadata = {"autoreset_mode": AutoresetMode.SAME_STEP if same_step else AutoresetMode.DISABLED}
+        self.metadata = {
+            "autoreset_mode": AutoresetMode.SAME_STEP if same_step else AutoresetMode.DISABLED
+        }
         self.time = 0
 
     def observation(self, shift: int = 0) -> Observation:
@@ -78,17 +102,29 @@ class TensorWorld:
         categories = rng.bits(stream, (SLOTS,)).remainder(BLUEPRINTS + 1) - 1
         return Observation(rng.normal(stream, (FEATURES,)), categories, masks_of(stream))
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Observation, None]:
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Observation, None]:
         self.time = 1000 * (options or {}).get("iteration", 0)
         self.start = self.time
         return self.observation(), None
 
     def step(self, actions: Tensor, /) -> tuple[Observation, Tensor, Tensor, Tensor, WorldInfo]:
-        flags = [self.ends.get(int(e), {}).get(self.time - self.start, (False, False)) for e in self.env_ids]
+        flags = [
+            self.ends.get(int(e), {}).get(self.time - self.start, (False, False))
+            for e in self.env_ids
+        ]
         terminated, truncated = torch.tensor(flags).unbind(dim=1)
-        reward = rng.normal(rng.key(4, rng.Purpose.BASELINE, self.env_ids, self.time)) + 0.5 * actions[:, 0]
+        reward = (
+            rng.normal(rng.key(4, rng.Purpose.BASELINE, self.env_ids, self.time))
+            + 0.5 * actions[:, 0]
+        )
         self.time += 1
-        final = self.observation(shift=500) if self.same_step and (truncated & ~terminated).any() else None
+        final = (
+            self.observation(shift=500)
+            if self.same_step and (truncated & ~terminated).any()
+            else None
+        )
         return self.observation(), reward, terminated, truncated, WorldInfo(final)
 
 
@@ -100,7 +136,9 @@ def episodes(envs: int, steps: int, early: int | None = 2) -> TensorWorld:
     return TensorWorld(list(range(envs)), ends)
 
 
-def make_rollout(policy: ActorCritic, world: TensorWorld, steps: int, iteration: int = 0) -> Rollout:
+def make_rollout(
+    policy: ActorCritic, world: TensorWorld, steps: int, iteration: int = 0
+) -> Rollout:
     """Collected the real way, with advantages of the raw rewards."""
     rollout, _ = collect(world, policy, Normalizers(), iteration, rng_seed=1, steps=steps)
     return with_advantages(rollout, rollout.rewards, 0.9, 0.8)

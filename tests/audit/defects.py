@@ -36,7 +36,10 @@ def versus(other, low, high):
     def damage(p):
         old = p.run.evaluation
         learned, others = old.policies["learned"], old.policies[other].per_seed.test_accuracy_pct
-        gained = tuple(value + (high if task % 2 else low) for value, task in zip(others, old.rows, strict=True))
+        gained = tuple(
+            value + (high if task % 2 else low)
+            for value, task in zip(others, old.rows, strict=True)
+        )
         seeds = learned.per_seed.model_copy(update={"test_accuracy_pct": gained})
         changed = {**old.policies, "learned": learned.model_copy(update={"per_seed": seeds})}
         return p.attribute(evaluation=old.model_copy(update={"policies": changed}))
@@ -77,16 +80,23 @@ def provenance(**changes):
 
 def told(severity):
     """Record a finding of a resume."""
-    found = FindingRow(iteration=3, check="damaged_checkpoint", severity=severity, message="checkpoint 4: damaged")
+    found = FindingRow(
+        iteration=3, check="damaged_checkpoint", severity=severity, message="checkpoint 4: damaged"
+    )
     return lambda p: provenance(origin=replace(p.run.provenance.origin, findings=(found,)))(p)
 
 
 def replayed(part):
     """Let the replay of a part differ."""
     other = ReplayResult(
-        part=part, outcome="differs", detail="iteration 3: 1 value differs", differences=("state after",)
+        part=part,
+        outcome="differs",
+        detail="iteration 3: 1 value differs",
+        differences=("state after",),
     )
-    return lambda p: p.attribute(replays=(other, *(replay for replay in p.run.replays if replay.part != part)))
+    return lambda p: p.attribute(
+        replays=(other, *(replay for replay in p.run.replays if replay.part != part))
+    )
 
 
 def alternating(low, high):
@@ -95,7 +105,11 @@ def alternating(low, high):
 
 def ransom(p):
     """Lower the accuracy since germination of seeds that contribute."""
-    return p.column("steps", "live_accuracy", lambda values: values - 20.0 * (p.run.steps.column("step") > 3)[:, None])
+    return p.column(
+        "steps",
+        "live_accuracy",
+        lambda values: values - 20.0 * (p.run.steps.column("step") > 3)[:, None],
+    )
 
 
 def falling(values):

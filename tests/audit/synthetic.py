@@ -76,7 +76,15 @@ def metrics(i):
 # One seed grows in slot 0: sampled op of every step, and the stage after it.
 SCRIPT = ((Op.WAIT, Stage.DORMANT), (Op.GERMINATE, Stage.GERMINATED), (Op.ADVANCE, Stage.TRAINING),
           (Op.ADVANCE, Stage.BLENDING), (Op.ADVANCE, Stage.HOLDING), (Op.FOSSILIZE, Stage.FOSSILIZED))  # fmt: skip
-POTENTIAL = (0.0, 0.0, 1.3, 2.3, 3.8, 5.8, 0.0)  # before each step and after the last, which is terminal
+POTENTIAL = (
+    0.0,
+    0.0,
+    1.3,
+    2.3,
+    3.8,
+    5.8,
+    0.0,
+)  # before each step and after the last, which is terminal
 
 
 def steps(iteration) -> Columns:
@@ -88,7 +96,10 @@ def steps(iteration) -> Columns:
     def of_hosts(values, kind="float64"):
         return np.repeat(np.asarray(values, dtype=kind)[:, None], ENVS, axis=1)
 
-    columns = {name: np.zeros((STEPS, ENVS, SLOTS)[: each.axes], each.dtype) for name, each in tables.STEPS.items()}
+    columns = {
+        name: np.zeros((STEPS, ENVS, SLOTS)[: each.axes], each.dtype)
+        for name, each in tables.STEPS.items()
+    }
     del columns["components"]
     shaping, credit = 0.3 * (gamma * potential[1:] - potential[:-1]), 4.0 * (t == STEPS - 1)
     accuracy = (60.0 + 2 * t + 0.2 * iteration)[:, None] + np.arange(ENVS)
@@ -138,7 +149,12 @@ def publish_run(work):
     with Recorder(work) as log:
         for each in recorded():
             log.write(each)
-            seconds = {"collect_seconds": 1.0, "update_seconds": 0.4, "validate_seconds": 0.0, "record_seconds": 0.0}
+            seconds = {
+                "collect_seconds": 1.0,
+                "update_seconds": 0.4,
+                "validate_seconds": 0.0,
+                "record_seconds": 0.0,
+            }
             log.time(TimingRow(iteration=each.update.iteration, **seconds))
         publish(work, log.flush(), work / "published")
     return work / "published"
@@ -152,7 +168,9 @@ TASKS = tuple(
     TaskRow(name=f"kind-{k}/{n}", kind=f"kind-{k}", group="held_out" if k < 3 else "held_out_kinds", classes=4)
     for k in range(5) for n in range(2)
 )  # fmt: skip
-HOST = HostDescription(family="cnn", preset="impaired", slots=SLOTS, params=390, flops_per_sample=900)
+HOST = HostDescription(
+    family="cnn", preset="impaired", slots=SLOTS, params=390, flops_per_sample=900
+)
 SCHEDULES = ("nothing", "norm at slot 0", "norm at slot 1", "attention at slot 1")
 RULES = {"static": 70.0, "random_legal": 72.0, "patient": 78.0}
 TRAINED = {"learned": 80.0, "blind": 75.0}
@@ -165,8 +183,15 @@ def reached(level, count):
 
 def per_seed(level, count):
     flat = (500,) * count
-    costs = dict.fromkeys(("params", "flops_per_sample", "training_flops", "validation_flops"), flat)
-    grown = {"germinated": (1,) * count, "fossilized": (1,) * count, "pruned": (0,) * count, "rollbacks": (0,) * count}
+    costs = dict.fromkeys(
+        ("params", "flops_per_sample", "training_flops", "validation_flops"), flat
+    )
+    grown = {
+        "germinated": (1,) * count,
+        "fossilized": (1,) * count,
+        "pruned": (0,) * count,
+        "rollbacks": (0,) * count,
+    }
     accuracy = reached(level, count)
     return PerSeed(test_accuracy_pct=accuracy, val_accuracy_pct=accuracy, **costs, **grown)
 
@@ -174,7 +199,11 @@ def per_seed(level, count):
 def fixed(level, count):
     flat = (650,) * count
     return Fixed(
-        test_accuracy_pct=reached(level, count), epochs=flat, params=flat, flops_per_sample=flat, training_flops=flat
+        test_accuracy_pct=reached(level, count),
+        epochs=flat,
+        params=flat,
+        flops_per_sample=flat,
+        training_flops=flat,
     )
 
 
@@ -185,7 +214,8 @@ def headroom(count=20, gain=8.0):
     def table(shift):
         return tuple(
             tuple(
-                70.0 + gain * (k == 1 + rows[row] // 2 % 3) + noise(rows[row], k, shift) for k in range(len(SCHEDULES))
+                70.0 + gain * (k == 1 + rows[row] // 2 % 3) + noise(rows[row], k, shift)
+                for k in range(len(SCHEDULES))
             )
             for row in range(count)
         )
@@ -205,7 +235,15 @@ def headroom(count=20, gain=8.0):
 def timeline():
     stages = tuple((int(stage), 0) for _, stage in SCRIPT)
     decisions = tuple(
-        DecisionCase(step=t, op=op.name, slot=0, blueprint="norm", refused_by_gate=None, reward=0.1, probability=0.9)
+        DecisionCase(
+            step=t,
+            op=op.name,
+            slot=0,
+            blueprint="norm",
+            refused_by_gate=None,
+            reward=0.1,
+            probability=0.9,
+        )
         for t, (op, _) in enumerate(SCRIPT)
         if op is not Op.WAIT
     )
@@ -246,7 +284,9 @@ def evaluation(eval_seeds=20, found=None):
 
 
 def provenance():
-    origin = Origin("run-1", datetime(2031, 5, 6, 7, 8, 9, tzinfo=UTC), "simic run", "0123456789abcdef")
+    origin = Origin(
+        "run-1", datetime(2031, 5, 6, 7, 8, 9, tzinfo=UTC), "simic run", "0123456789abcdef"
+    )
     recorded = params().model_dump(mode="json", exclude={"audit", "runtime"})
     return Provenance(params_sha256="a" * 64, data_sha256="d" * 64,
                       checkpoint_sha256={"best": "e" * 64, "latest": "f" * 64}, state_chain="b" * 64,
@@ -261,7 +301,10 @@ def clean_run(published):
     loaded = RunRecord.from_published(params(), published)
     tables = headroom()
     derived = derived_evaluation(evaluation(found=tables), tables)
-    replays = tuple(ReplayResult(part=part, outcome="equal", detail="all bytes") for part in ("training", "evaluation"))
+    replays = tuple(
+        ReplayResult(part=part, outcome="equal", detail="all bytes")
+        for part in ("training", "evaluation")
+    )
     return replace(
         loaded,
         headroom=derived_headroom(tables),
@@ -300,7 +343,11 @@ class Plant:
             source, _, column = need.partition(".")
             if column:
                 table = getattr(run, source)
-                gone = {name for name in table.columns if name == column or name.startswith(f"{column}.")}
+                gone = {
+                    name
+                    for name in table.columns
+                    if name == column or name.startswith(f"{column}.")
+                }
                 kept = {name: values for name, values in table.columns.items() if name not in gone}
                 run = replace(run, **{source: type(table)(kept)})
             else:

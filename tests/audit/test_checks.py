@@ -46,7 +46,9 @@ def test_missing_input_is_never_a_pass(name, need, plant):
     assert found.status is Status.NOT_EVALUATED and need in found.measured
 
 
-@pytest.mark.parametrize("check", [c for c in ON_TABLES if c.minimum > 1], ids=lambda check: check.id)
+@pytest.mark.parametrize(
+    "check", [c for c in ON_TABLES if c.minimum > 1], ids=lambda check: check.id
+)
 def test_too_little_data_is_not_evaluated(check, clean):
     """Leave one row fewer than the minimum in the table of the first need."""
     source = check.needs[0].split(".")[0]
@@ -62,7 +64,10 @@ MEASURED = [check for check in ON_TABLES if check.needs[0].startswith("updates."
 def test_all_missing_measurements_are_no_data(check, plant):
     """NaN everywhere is the same as no column: never a pass, whatever the check compares with."""
     column = plant.run.updates.resolved(check.needs[0].partition(".")[2])
-    assert result(plant.column("updates", column, everywhere(np.nan)).run, check.id).status is Status.NOT_EVALUATED
+    assert (
+        result(plant.column("updates", column, everywhere(np.nan)).run, check.id).status
+        is Status.NOT_EVALUATED
+    )
 
 
 PARTIAL = [check for check in MEASURED if check.complete]
@@ -72,21 +77,34 @@ PARTIAL = [check for check in MEASURED if check.complete]
 def test_one_missing_measurement_neither_raises_nor_alarms_nor_hides_a_defect(check, plant):
     """Leave out the update: its neighbours decide."""
     column = plant.run.updates.resolved(check.needs[0].partition(".")[2])
-    assert result(plant.column("updates", column, put(11, np.nan)).run, check.id).status is Status.PASS
+    assert (
+        result(plant.column("updates", column, put(11, np.nan)).run, check.id).status is Status.PASS
+    )
     _, damage = DEFECTS[check.id][0]
-    assert result(damage(plant).column("updates", column, put(1, np.nan)).run, check.id).status is Status.FINDING
+    assert (
+        result(damage(plant).column("updates", column, put(1, np.nan)).run, check.id).status
+        is Status.FINDING
+    )
 
 
 def test_entropy_of_a_head_with_few_rows_is_noise(plant):
-    damaged = two(update("entropy_by_head.tempo", slice(None), 0.0), update("samples_by_head.tempo", slice(None), 5.0))
+    damaged = two(
+        update("entropy_by_head.tempo", slice(None), 0.0),
+        update("samples_by_head.tempo", slice(None), 5.0),
+    )
     assert result(damaged(plant).run, "E1").status is Status.PASS
 
 
-@pytest.mark.parametrize("check", [check for check in ON_TABLES if check.sign], ids=lambda check: check.id)
+@pytest.mark.parametrize(
+    "check", [check for check in ON_TABLES if check.sign], ids=lambda check: check.id
+)
 def test_a_sign_of_bad_learning_is_no_finding_where_returns_are_good(check, plant):
     _, damage = DEFECTS[check.id][0]
     found = check.run(damage(plant).run)
-    assert found.status is Status.PASS and "no finding, since the policy is better than chance" in found.measured
+    assert (
+        found.status is Status.PASS
+        and "no finding, since the policy is better than chance" in found.measured
+    )
 
 
 def test_returns_that_fall_are_bad_while_there_is_no_evaluation(plant):
@@ -102,9 +120,14 @@ def test_a_refused_gate_is_no_illegal_action(plant):
 
 
 def test_evidence_names_the_worst_rows(plant):
-    damaged = plant.column("updates", "ratio_mean", put(3, 20.0)).column("updates", "ratio_mean", put(9, 50.0))
+    damaged = plant.column("updates", "ratio_mean", put(3, 20.0)).column(
+        "updates", "ratio_mean", put(9, 50.0)
+    )
     evidence = result(damaged.run, "R2").evidence
-    assert ([row["iteration"] for row in evidence], evidence[0]["ratio_mean"]) == ([10, 4], 50.0)  # counted from 1
+    assert ([row["iteration"] for row in evidence], evidence[0]["ratio_mean"]) == (
+        [10, 4],
+        50.0,
+    )  # counted from 1
 
 
 def test_updates_whose_returns_hardly_differ_weigh_little_in_what_a_critic_explains(plant):
@@ -116,7 +139,10 @@ def test_updates_whose_returns_hardly_differ_weigh_little_in_what_a_critic_expla
     equal = update("return_std", slice(None), 1.0)(mostly_bad)
     differ = update("return_std", slice(None), 0.2)(mostly_bad)
     differ = update("return_std", slice(4, None, 5), 2.0)(differ)
-    assert (result(equal.run, "V1").status, result(differ.run, "V1").status) == (Status.FINDING, Status.PASS)
+    assert (result(equal.run, "V1").status, result(differ.run, "V1").status) == (
+        Status.FINDING,
+        Status.PASS,
+    )
 
 
 def test_what_a_critic_explains_is_judged_beyond_its_noise(plant):
@@ -151,7 +177,10 @@ def test_hosts_of_one_task_count_together(clean):
     all_three = judged(few, {0: -3.0, 1: -3.1, 2: -2.9})
     assert (all_three.severity, all_three.status) == ("critical", Status.FINDING)
     alone = judged((0,) * len(old.rows), {0: -3.0})
-    assert (alone.severity, alone.status) == ("critical", Status.FINDING) and "20 hosts of one task" in alone.measured
+    assert (alone.severity, alone.status) == (
+        "critical",
+        Status.FINDING,
+    ) and "20 hosts of one task" in alone.measured
 
 
 def test_the_rule_by_hand_is_the_tuned_one_where_it_was_played(clean):
@@ -161,23 +190,37 @@ def test_the_rule_by_hand_is_the_tuned_one_where_it_was_played(clean):
     seeds = old.policies["learned"].per_seed.model_copy(update={"test_accuracy_pct": better})
     tuned = old.policies["patient"].model_copy(update={"per_seed": seeds})
     compared = replace(old.comparison("learned", "patient"), second="tuned_rule")
-    changed = {"policies": {**old.policies, "tuned_rule": tuned}, "comparisons": (*old.comparisons, compared)}
+    changed = {
+        "policies": {**old.policies, "tuned_rule": tuned},
+        "comparisons": (*old.comparisons, compared),
+    }
     [check] = [each for each in audit.checks(is_gym=False) if each.id == "F3"]
     assert check.run(clean).status == Status.PASS
     found = check.run(replace(clean, evaluation=old.model_copy(update=changed)))
-    assert (found.severity, found.status) == ("medium", Status.FINDING) and "vs tuned_rule" in found.measured
+    assert (found.severity, found.status) == (
+        "medium",
+        Status.FINDING,
+    ) and "vs tuned_rule" in found.measured
 
 
 def test_the_sums_of_training_break_ties_of_validations(clean):
     """The mean scores are equal in another order of summation; the checkpoint is the one that training chose."""
-    scores = Table({"iteration": np.array([7, 15]), **dict.fromkeys(("score", "return"), np.full((2, 4), 70.1))})
+    scores = Table(
+        {
+            "iteration": np.array([7, 15]),
+            **dict.fromkeys(("score", "return"), np.full((2, 4), 70.1)),
+        }
+    )
     means = np.full(len(clean.updates), np.nan)
     means[[7, 15]] = 70.1, np.nextafter(70.1, 71.0)
     updates = Table({**clean.updates.columns, "validation_accuracy": means})
 
     def judged(best):
         iterations = {"best": best, "latest": len(updates)}
-        checkpoints = {name: SimpleNamespace(manifest=SimpleNamespace(iteration=n)) for name, n in iterations.items()}
+        checkpoints = {
+            name: SimpleNamespace(manifest=SimpleNamespace(iteration=n))
+            for name, n in iterations.items()
+        }
         run = replace(clean, updates=updates, validations=scores, checkpoints=checkpoints)
         [check] = [check for check in audit.checks(is_gym=False) if check.id == "C6"]
         return check.run(run).status

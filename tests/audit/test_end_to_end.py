@@ -47,7 +47,11 @@ def test_every_check_gave_a_result_and_the_sound_ones_pass(workspace):
 
 def test_live_checks_agree_with_the_audit_of_the_recorded_run(workspace, live):
     assert not [finding for finding in live.findings if finding.severity == "critical"]
-    grave = {r.check for r in statuses(workspace).values() if r.status is Status.FINDING and r.severity == "critical"}
+    grave = {
+        r.check
+        for r in statuses(workspace).values()
+        if r.status is Status.FINDING and r.severity == "critical"
+    }
     assert grave <= {"F1"}  # four iterations need not beat never growing
 
 
@@ -58,7 +62,10 @@ def test_report_shows_the_run(workspace):
     manifest = json.loads((workspace.checkpoints / "latest" / "manifest.json").read_text())
     assert manifest["params_sha256"] in page and manifest["scalars"]["chain"] in page
     # Floors of the learning curve are those on the validation tasks, not on the held-out ones.
-    assert f"static (never grows) {result.read_headroom(workspace.headroom).validation['static']:.1f}" in page
+    assert (
+        f"static (never grows) {result.read_headroom(workspace.headroom).validation['static']:.1f}"
+        in page
+    )
 
 
 @pytest.fixture
@@ -101,7 +108,9 @@ def test_code_that_was_changed_in_any_start_is_on_the_first_line(copy):
     seals.write(copy.root, seals.identify(copy.root, "train", small()))
     found = stages.recorded(small(), copy)
     sentence = examine(found, "x").summary.what
-    assert sentence.startswith("The code was changed (simic/agent/ppo.py). The code changed in 1 of 1 resumes. ")
+    assert sentence.startswith(
+        "The code was changed (simic/agent/ppo.py). The code changed in 1 of 1 resumes. "
+    )
     assert of(found, "X6").status is Status.PASS
     (copy.telemetry / "run.json").write_text("[{}]")
     with pytest.raises(SimicError, match="not the starts of a run"):
@@ -109,7 +118,12 @@ def test_code_that_was_changed_in_any_start_is_on_the_first_line(copy):
 
 
 def test_any_edited_output_makes_the_record_unsound(copy):
-    for path in (copy.evaluation, copy.metrics, copy.telemetry / "updates.parquet", copy.prepared / "meta.json"):
+    for path in (
+        copy.evaluation,
+        copy.metrics,
+        copy.telemetry / "updates.parquet",
+        copy.prepared / "meta.json",
+    ):
         content = path.read_bytes()
         path.write_bytes(content + b" ")
         assert seals.broken(copy.root, small())[0], path
@@ -140,7 +154,9 @@ def test_without_checkpoints_nothing_is_proven(run):
     bare = replace(run, checkpoints=None)
     for check in CHECKS:
         # Splits are read from the data, which needs no checkpoint.
-        assert check.live or check.id == "C11" or check.run(bare).status is Status.NOT_EVALUATED, check.id
+        assert check.live or check.id == "C11" or check.run(bare).status is Status.NOT_EVALUATED, (
+            check.id
+        )
 
 
 def test_the_run_has_what_the_rules_are_about(run):
@@ -173,7 +189,9 @@ PLAIN = [
 ]
 
 
-@pytest.mark.parametrize(("name", "table", "column", "change"), PLAIN, ids=[f"{p[0]}-{p[2]}" for p in PLAIN])
+@pytest.mark.parametrize(
+    ("name", "table", "column", "change"), PLAIN, ids=[f"{p[0]}-{p[2]}" for p in PLAIN]
+)
 def test_an_altered_number_is_found(name, table, column, change, run):
     found = of(Plant(run).column(table, column, change).run, name)
     assert (found.status, found.severity) == (Status.FINDING, "critical"), found.measured
@@ -190,7 +208,10 @@ def test_a_swapped_checkpoint_is_found(run):
     latest = run.checkpoints["latest"]
     assert run.checkpoints["best"].manifest.iteration in (2, 4)
     other = replace(latest, manifest=latest.manifest.model_copy(update={"iteration": 3}))
-    assert of(replace(run, checkpoints={**run.checkpoints, "latest": other}), "C6").status is Status.FINDING
+    assert (
+        of(replace(run, checkpoints={**run.checkpoints, "latest": other}), "C6").status
+        is Status.FINDING
+    )
 
 
 def test_a_best_checkpoint_that_was_lost_on_the_way_is_no_finding_and_no_pass(run):
@@ -245,12 +266,16 @@ def test_a_sample_in_two_splits_is_found(run):
 
 def test_a_replay_of_growth_differs_where_the_record_was_edited(run, workspace):
     """In another number of processes than trained."""
-    assert run.evaluation.machine.group == 8  # of two policies on eight hosts each, half are computed together
+    assert (
+        run.evaluation.machine.group == 8
+    )  # of two policies on eight hosts each, half are computed together
     files = RunFiles(workspace.prepared, workspace.telemetry, workspace.checkpoints)
     scores = "policies/learned/per_seed/val_accuracy_pct"
     altered = edited(run, scores, lambda values, tree: [value + 0.5 for value in values])
     altered = edited(
-        altered, scores.replace("learned", "learned_sampled"), lambda x, tree: [value + 0.5 for value in x]
+        altered,
+        scores.replace("learned", "learned_sampled"),
+        lambda x, tree: [value + 0.5 for value in x],
     )
     altered = Plant(altered).column("updates", "state_ended", put(slice(None), "0" * 64)).run
     training, evaluation = replay_run(altered, files)

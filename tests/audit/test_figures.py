@@ -20,7 +20,9 @@ def drawn_texts(figure):
         for axis in (axes.xaxis, axes.yaxis):
             low, high = sorted(axis.get_view_interval())
             slack = 1e-9 * (high - low)
-            outside = [t for t in axis.get_major_ticks() if not low - slack <= t.get_loc() <= high + slack]
+            outside = [
+                t for t in axis.get_major_ticks() if not low - slack <= t.get_loc() <= high + slack
+            ]
             hidden |= {label for tick in outside for label in (tick.label1, tick.label2)}
     texts = [t for t in figure.findobj(matplotlib.text.Text) if t not in hidden and t.get_visible()]
     renderer = figure.canvas.get_renderer()
@@ -35,8 +37,12 @@ def illegible_texts(figure):
     drawn, (width, height) = drawn_texts(figure), figure.canvas.get_width_height()
     boxes = [(text, box.shrunk(0.98, 0.85)) for text, box in drawn]
     inside = matplotlib.transforms.Bbox([[-1, -1], [width + 1, height + 1]])
-    clipped = [text for text, b in drawn if not (inside.contains(*b.min) and inside.contains(*b.max))]
-    return clipped + [(a[0], b[0]) for i, a in enumerate(boxes) for b in boxes[i + 1 :] if a[1].overlaps(b[1])]
+    clipped = [
+        text for text, b in drawn if not (inside.contains(*b.min) and inside.contains(*b.max))
+    ]
+    return clipped + [
+        (a[0], b[0]) for i, a in enumerate(boxes) for b in boxes[i + 1 :] if a[1].overlaps(b[1])
+    ]
 
 
 KINDS = {  # the longest names of kinds
@@ -54,18 +60,28 @@ def crowded(run):
     standings = {
         group: run.evaluation.standings[group].model_copy(
             update={
-                "by_kind": {kind: {n: v + k * (v - 70.0) for n, v in level.items()} for k, kind in enumerate(kinds)}
+                "by_kind": {
+                    kind: {n: v + k * (v - 70.0) for n, v in level.items()}
+                    for k, kind in enumerate(kinds)
+                }
             }
         )
         for group, kinds in KINDS.items()
     }
     case = run.evaluation.cases[0]
     fields = ("stages", "blueprints", "live_accuracy_pct", "committed_accuracy_pct")
-    longer = {name: old + (40 - STEPS) * old[-1:] for name in fields for old in [getattr(case.timeline, name)]}
+    longer = {
+        name: old + (40 - STEPS) * old[-1:]
+        for name in fields
+        for old in [getattr(case.timeline, name)]
+    }
     cases = (case, case.model_copy(update={"timeline": case.timeline.model_copy(update=longer)}))
     floors = {"static": 60.0, "random_legal": 60.2, "tuned_rule": 60.4, "patient": 75.0}
     score = np.where(np.isin(np.arange(len(run.updates)), (5, 11)), 70.0, np.nan)
-    updates = run.updates.columns | {"validation_accuracy": score, "best_iteration": np.full(len(score), 6.0)}
+    updates = run.updates.columns | {
+        "validation_accuracy": score,
+        "best_iteration": np.full(len(score), 6.0),
+    }
     return replace(
         run,
         evaluation=run.evaluation.model_copy(update={"standings": standings, "cases": cases}),

@@ -32,7 +32,10 @@ def test_a_clean_run_is_sound_and_comes_out_the_same_again(workspace: Workspace)
     verdict = Verdict.from_json((workspace.reports / "findings.json").read_bytes())
     assert not verdict.unsound
     assert "The record is sound" in verdict.summary.record
-    assert verdict.summary.replay.startswith("Training: equal (") and "Evaluation: equal (" in verdict.summary.replay
+    assert (
+        verdict.summary.replay.startswith("Training: equal (")
+        and "Evaluation: equal (" in verdict.summary.replay
+    )
     checks = {result.check for result in verdict.results}
     assert {"Y1", "Y3", "Y4", "Z1", "Z2"} <= checks
     assert not checks & {"F1", "M1", "P5", "C1", "X8"}  # of growth
@@ -70,7 +73,9 @@ def claimed(run: RunRecord, *path: Any, change: Any) -> RunRecord:
 
 
 def test_a_claim_that_does_not_follow_is_found(run: RunRecord) -> None:
-    changed = claimed(run, "policies", "learned", "mean_return", "estimate", change=lambda value: value + 5.0)
+    changed = claimed(
+        run, "policies", "learned", "mean_return", "estimate", change=lambda value: value + 5.0
+    )
     assert "Y3" in audit.examine(changed, "x").unsound
 
 
@@ -79,18 +84,36 @@ def replays(run: RunRecord, workspace: Workspace) -> dict[str, ReplayResult]:
     return {replay.part: replay for replay in replay_run(run, files)}
 
 
-def test_a_replay_differs_where_a_step_or_an_action_was_edited(run: RunRecord, workspace: Workspace) -> None:
-    edited = claimed(with_step(run, "value"), "actions", "learned", 0, 0, change=lambda action: str(1 - int(action)))
+def test_a_replay_differs_where_a_step_or_an_action_was_edited(
+    run: RunRecord, workspace: Workspace
+) -> None:
+    edited = claimed(
+        with_step(run, "value"),
+        "actions",
+        "learned",
+        0,
+        0,
+        change=lambda action: str(1 - int(action)),
+    )
     found = replays(edited, workspace)
-    assert (found["training"].outcome, found["training"].differences) == ("differs", ("steps.value",))
-    assert (found["evaluation"].outcome, found["evaluation"].differences) == ("differs", ("learned.actions",))
+    assert (found["training"].outcome, found["training"].differences) == (
+        "differs",
+        ("steps.value",),
+    )
+    assert (found["evaluation"].outcome, found["evaluation"].differences) == (
+        "differs",
+        ("learned.actions",),
+    )
 
 
 def test_what_a_replay_needs_and_lacks_is_said(run: RunRecord, workspace: Workspace) -> None:
     assert run.provenance is not None and run.checkpoints is not None
     changed = replace(run, provenance=replace(run.provenance, code_changed_since=("agent",)))
     for replay in replays(changed, workspace).values():
-        assert (replay.outcome, replay.detail) == ("not possible", "the code is not that of the run: agent")
+        assert (replay.outcome, replay.detail) == (
+            "not possible",
+            "the code is not that of the run: agent",
+        )
     for replay in replays(replace(run, checkpoints={}), workspace).values():
         assert replay.outcome == "not possible" and "missing or damaged" in replay.detail
 
@@ -105,4 +128,7 @@ def test_values_differ_by_any_byte_and_by_kind_and_shape() -> None:
 
 def test_returns_of_no_episode_are_no_numbers(workspace: Workspace, run: RunRecord) -> None:
     assert np.isnan(run.episodes.column("return")[run.episodes.column("episodes") == 0]).all()
-    assert Path(workspace.grown / "README.md").read_text() == "A Gymnasium environment: no network was grown.\n"
+    assert (
+        Path(workspace.grown / "README.md").read_text()
+        == "A Gymnasium environment: no network was grown.\n"
+    )

@@ -31,7 +31,9 @@ PAYLOADS = (
     "line\nbreak\n\n- list\n\n```\nfence", "\x1b[31mred\x1b]0;title\x07", "\x9b2J", "\r overwritten", "\u202egnp.exe",
     "\u200bzero", "$x^2$ $\\frac{$", "\\", "\x00", "%s %d", "_hidden", "ünïcödé × ≤",
 )  # fmt: skip
-hostile = st.sampled_from(PAYLOADS) | st.lists(st.sampled_from(PAYLOADS), min_size=2, max_size=3).map(" ".join)
+hostile = st.sampled_from(PAYLOADS) | st.lists(
+    st.sampled_from(PAYLOADS), min_size=2, max_size=3
+).map(" ".join)
 COMMONMARK = MarkdownIt("commonmark").enable(["table", "strikethrough"])
 
 
@@ -59,13 +61,18 @@ def brought(run, text):
         run.provenance, origin=Origin(text, None, text, text, (text,)), versions={text: text}, hardware={text: text},
         params=run.provenance.params | {"prepare": {"task": "npz", "source": f"a{text}.npz"}},
     )  # fmt: skip
-    return replace(run, evaluation=Evaluation.model_validate(tree), live_findings=told, provenance=found)
+    return replace(
+        run, evaluation=Evaluation.model_validate(tree), live_findings=told, provenance=found
+    )
 
 
 def measured(verdict, text):
     """Put that text into measured values and evidence of findings."""
     changed = {"measured": text, "evidence": ({text: text},)}
-    results = tuple(each.model_copy(update=changed if each.check in ("P5", "E1") else {}) for each in verdict.results)
+    results = tuple(
+        each.model_copy(update=changed if each.check in ("P5", "E1") else {})
+        for each in verdict.results
+    )
     return Verdict(run=text, results=results, summary=verdict.summary)
 
 
@@ -94,7 +101,12 @@ def harmless(audited):
     return Counter(Page(page).tags), blocks(markdown)
 
 
-@settings(max_examples=6, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=6,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
 @given(text=hostile)
 def test_nothing_becomes_markup_or_a_control_character(text, audited, harmless):
     page, markdown = said(audited, text)

@@ -31,7 +31,9 @@ def test_divergence_is_judged_by_the_limit_that_stops_an_epoch(plant, share, sta
     assert result(damaged.run, "R3").status is status
 
 
-@pytest.mark.parametrize(("above", "value", "broken"), [(True, 2.0, True), (True, 1.0, False), (False, 0.5, True)])
+@pytest.mark.parametrize(
+    ("above", "value", "broken"), [(True, 2.0, True), (True, 1.0, False), (False, 0.5, True)]
+)
 def test_a_limit_is_broken_on_its_worse_side_and_by_what_is_no_number(above, value, broken):
     limit = Limit("x", 1.0, above)
     assert limit.broken_by(value) is broken and limit.broken_by(float("nan"))
@@ -48,7 +50,9 @@ def test_a_run_that_paid_nothing_is_judged_without_dividing_by_zero(plant):
     silent = plant
     for name in ("shaping", "attribution"):
         silent = silent.column("steps", f"components.{name}", everywhere(0.0))
-    silent = silent.column("steps", "reward", everywhere(0.0)).column("episodes", "return", everywhere(0.0))
+    silent = silent.column("steps", "reward", everywhere(0.0)).column(
+        "episodes", "return", everywhere(0.0)
+    )
     for check in ("P3", "P5"):
         assert result(silent.run, check).status is Status.PASS, check
 

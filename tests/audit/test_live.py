@@ -27,7 +27,9 @@ def damaged(changes):
     for each in recorded():
         metrics = {**each.update.metrics, **changes.get(each.update.iteration, {})}
         falling = {**each.train, "return": -each.train["return"]}
-        yield replace(each, update=each.update.model_copy(update={"metrics": metrics}), train=falling)
+        yield replace(
+            each, update=each.update.model_copy(update={"metrics": metrics}), train=falling
+        )
 
 
 def test_a_defect_is_reported_once_and_in_its_iteration_and_a_clean_run_is_silent(tmp_path):

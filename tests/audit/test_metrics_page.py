@@ -25,13 +25,25 @@ def test_document_is_what_the_code_says():
         paragraph = (term.__doc__ or "").strip().split("\n\n")[0]
         expected.add(f"- `{name}` ({modes}): {' '.join(paragraph.split())}")
     for check in ON_PAGE:
-        expected.add(f"- `{check.id}` ({check.severity}{', live' if check.live else ''}): {check.title}.")
+        expected.add(
+            f"- `{check.id}` ({check.severity}{', live' if check.live else ''}): {check.title}."
+        )
     assert expected - {*LINES} == set()
 
 
 def test_every_metric_component_and_check_has_a_sentence_and_nothing_else_has_one():
-    found = [match[1] for line in LINES if (match := re.fullmatch(r"- `(.+?)`(?: \(.*?\))?: .{8,}", line))]
-    names = [*UpdateMetrics.__annotations__, *TERMS, *columns.EPISODES, *get_args(RuleName), *get_args(PolicyName)]
+    found = [
+        match[1]
+        for line in LINES
+        if (match := re.fullmatch(r"- `(.+?)`(?: \(.*?\))?: .{8,}", line))
+    ]
+    names = [
+        *UpdateMetrics.__annotations__,
+        *TERMS,
+        *columns.EPISODES,
+        *get_args(RuleName),
+        *get_args(PolicyName),
+    ]
     names += [*endpoints.metrics(evaluation()), *(check.id for check in ON_PAGE)]
     shown_beside = {"static_final", "linear classifier", endpoints.COMMON, endpoints.ORACLE_TASK}
     assert {*found} == {*names, *shown_beside}

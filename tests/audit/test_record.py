@@ -30,7 +30,9 @@ def test_episodes_are_told_apart_by_their_split(clean):
     assert clean.validations.column("iteration").tolist() == [7, 15, 23]
     for iteration in (7, 15):
         chosen = clean.episodes.where(clean.episodes.column("iteration") == iteration)
-        np.testing.assert_array_equal(chosen.column("return")[0], recorded()[iteration].train["return"])
+        np.testing.assert_array_equal(
+            chosen.column("return")[0], recorded()[iteration].train["return"]
+        )
 
 
 @pytest.mark.parametrize("content", [None, b"", b"PAR1 not really"])

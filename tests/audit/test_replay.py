@@ -33,13 +33,17 @@ def compared(replayed):
     return replay._compare("training", ATTEMPT, future)
 
 
-@pytest.mark.parametrize("error", [SimicError("no kept state"), BrokenProcessPool("killed"), MemoryError("too much")])
+@pytest.mark.parametrize(
+    "error", [SimicError("no kept state"), BrokenProcessPool("killed"), MemoryError("too much")]
+)
 def test_what_this_machine_prevents_is_not_possible(error):
     result = compared(error)
     assert result.outcome == "not possible" and str(error) in result.detail
 
 
-@pytest.mark.parametrize("error", [ValueError("shapes"), KeyError("learned"), RuntimeError("an index"), TypeError("x")])
+@pytest.mark.parametrize(
+    "error", [ValueError("shapes"), KeyError("learned"), RuntimeError("an index"), TypeError("x")]
+)
 def test_a_replay_that_fails_where_the_run_did_not_differs(error):
     result = compared(error)
     assert (result.outcome, result.differences) == ("differs", (type(error).__name__,))
@@ -47,14 +51,18 @@ def test_a_replay_that_fails_where_the_run_did_not_differs(error):
 
 def test_equal_bytes_are_equal_and_others_differ():
     assert compared(RECORDED).outcome == "equal"
-    assert compared({"steps.reward": np.array([np.nextafter(1.0, 2.0)])}).differences == ("steps.reward",)
+    assert compared({"steps.reward": np.array([np.nextafter(1.0, 2.0)])}).differences == (
+        "steps.reward",
+    )
     assert compared({}).differences == ("steps.reward",)
 
 
 @pytest.mark.parametrize("table", ["updates", "steps", "episodes"])
 def test_rows_that_are_missing_make_a_difference(clean, table):
     updates = clean.updates.columns
-    hashes = {name: np.full(ITERATIONS, "a" * 64, dtype=object) for name in ("state_begun", "state_ended")}
+    hashes = {
+        name: np.full(ITERATIONS, "a" * 64, dtype=object) for name in ("state_begun", "state_ended")
+    }
     run = replace(clean, updates=Table({**updates, **hashes}))
     whole = replay._recorded_iteration(run, 5)
     assert whole["episodes.return"].shape == (ENVS,)
@@ -66,12 +74,16 @@ def test_rows_that_are_missing_make_a_difference(clean, table):
 
 def test_a_policy_that_is_missing_in_the_evaluation_makes_a_difference(clean):
     tree = params()
-    changed = tree.model_copy(update={"evaluate": tree.evaluate.model_copy(update={"policies": ("learned",)})})
+    changed = tree.model_copy(
+        update={"evaluate": tree.evaluate.model_copy(update={"policies": ("learned",)})}
+    )
     population = replay_evaluation.choose_population(changed, clean.evaluation, 0)
     whole = replay_evaluation.recorded_hosts(clean.evaluation, population)
     assert "learned.test_accuracy_pct" in whole
     missing = clean.evaluation.model_copy(update={"actions": {}})
-    assert replay.differences(whole, replay_evaluation.recorded_hosts(missing, population)) == ["learned.actions"]
+    assert replay.differences(whole, replay_evaluation.recorded_hosts(missing, population)) == [
+        "learned.actions"
+    ]
 
 
 def test_hosts_are_grouped_as_the_evaluation_recorded(clean):
@@ -112,7 +124,9 @@ def test_another_machine_than_that_of_the_evaluation_is_named(workspace, files):
 
 def drifting():
     """Let the observations of CartPole drift, whatever the seed and the actions."""
-    task = TREE.prepare.gym.model_copy(update={"wrappers": (GymWrapper(name="tests.gym_toys:Drifting"),)})
+    task = TREE.prepare.gym.model_copy(
+        update={"wrappers": (GymWrapper(name="tests.gym_toys:Drifting"),)}
+    )
     return TREE.model_copy(update={"prepare": TREE.prepare.model_copy(update={"gym": task})})
 
 

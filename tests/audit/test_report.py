@@ -53,8 +53,14 @@ def test_page_loads_nothing_and_runs_nothing(page):
 def test_content_security_policy_allows_exactly_its_own_style(page):
     [style] = re.findall(r"<style>(.*?)</style>", page, flags=re.DOTALL)
     digest = b64encode(hashlib.sha256(style.encode()).digest()).decode()
-    [policy] = [v for tag, name, v in Page(page).attributes if tag == "meta" and name == "content" and "src" in v]
-    assert policy.startswith("default-src 'none'; ") and f"style-src-elem 'sha256-{digest}'" in policy
+    [policy] = [
+        v
+        for tag, name, v in Page(page).attributes
+        if tag == "meta" and name == "content" and "src" in v
+    ]
+    assert (
+        policy.startswith("default-src 'none'; ") and f"style-src-elem 'sha256-{digest}'" in policy
+    )
     assert "script-src" not in policy
 
 
@@ -68,8 +74,12 @@ def test_ids_are_unique_and_references_resolve(page):
     parsed = Page(page)
     ids = [value for _, name, value in parsed.attributes if name == "id"]
     assert len(ids) == len(set(ids))
-    references = [value[1:] for _, name, value in parsed.attributes if name in ("href", "xlink:href")]
-    references += [part for _, n, v in parsed.attributes if n in ("aria-labelledby",) for part in v.split()]
+    references = [
+        value[1:] for _, name, value in parsed.attributes if name in ("href", "xlink:href")
+    ]
+    references += [
+        part for _, n, v in parsed.attributes if n in ("aria-labelledby",) for part in v.split()
+    ]
     references += re.findall(r"url\(#([^)]+)\)", page)
     assert set(references) <= set(ids)
 
@@ -79,11 +89,17 @@ def test_every_figure_has_words(panels):
     for panel in panels:
         assert 'role="img"' in panel.inline
         assert re.search(rf'<desc id="{panel.name}-d">.{{20,}}</desc>', str(panel.inline))
-        assert "<text" not in panel.document and "<dc:date>" not in panel.document, "fonts must be paths"
-        assert "currentColor" in panel.inline and "currentColor" not in panel.document, "ink follows the page"
+        assert "<text" not in panel.document and "<dc:date>" not in panel.document, (
+            "fonts must be paths"
+        )
+        assert "currentColor" in panel.inline and "currentColor" not in panel.document, (
+            "ink follows the page"
+        )
 
 
-def test_page_and_markdown_begin_with_the_verdict_and_say_everything_that_was_examined(clean, verdict, page):
+def test_page_and_markdown_begin_with_the_verdict_and_say_everything_that_was_examined(
+    clean, verdict, page
+):
     text = " ".join(Page(page).text)
     markdown = report.markdown(clean, verdict).replace("\\", "")
     for result in verdict.results:
@@ -98,11 +114,14 @@ def test_page_and_markdown_begin_with_the_verdict_and_say_everything_that_was_ex
 def test_the_four_lines_of_a_clean_run(clean, verdict):
     learned = clean.evaluation.standings["held_out"].policies["learned"]
     score, gain = (
-        f"{value.estimate:.1f} [{value.low:.1f}, {value.high:.1f}]" for value in (learned.score, learned.over_rule)
+        f"{value.estimate:.1f} [{value.low:.1f}, {value.high:.1f}]"
+        for value in (learned.score, learned.over_rule)
     )
     lines = verdict.summary
-    assert lines.what == f"PPO scores {score} points on 6 held-out tasks of known kinds, {gain} more than the " + (
-        "untuned hand rule."
+    assert (
+        lines.what
+        == f"PPO scores {score} points on 6 held-out tasks of known kinds, {gain} more than the "
+        + ("untuned hand rule.")
     )
     assert lines.record.startswith("The record is sound: ")
     assert lines.replay == "Training: equal (all bytes). Evaluation: equal (all bytes)."
@@ -110,12 +129,18 @@ def test_the_four_lines_of_a_clean_run(clean, verdict):
 
 
 def test_changed_code_stands_on_the_first_line(clean):
-    origin = replace(clean.provenance.origin, changed_files=("simic/agent/ppo.py", "extensions/mine.py"))
+    origin = replace(
+        clean.provenance.origin, changed_files=("simic/agent/ppo.py", "extensions/mine.py")
+    )
     changed = replace(clean, provenance=replace(clean.provenance, origin=origin))
     sentence = examine(changed, "x").summary.what
-    assert sentence.startswith("The code was changed (simic/agent/ppo.py, extensions/mine.py). PPO scores ")
+    assert sentence.startswith(
+        "The code was changed (simic/agent/ppo.py, extensions/mine.py). PPO scores "
+    )
     later = replace(clean, provenance=replace(clean.provenance, code_changed_since=("agent",)))
-    assert examine(later, "x").summary.what.startswith("The code has changed since the run (agent). ")
+    assert examine(later, "x").summary.what.startswith(
+        "The code has changed since the run (agent). "
+    )
 
 
 def test_the_sentence_is_made_of_numbers_that_were_derived_again(clean):
@@ -124,7 +149,11 @@ def test_the_sentence_is_made_of_numbers_that_were_derived_again(clean):
     tree["standings"]["held_out"]["policies"]["learned"]["score"]["estimate"] += 2.0
     claimed = replace(clean, evaluation=type(clean.evaluation).model_validate(tree))
     derived = derived_evaluation(claimed.evaluation, claimed.headroom)
-    assert growth_sentence(derived) == growth_sentence(clean.evaluation) != growth_sentence(claimed.evaluation)
+    assert (
+        growth_sentence(derived)
+        == growth_sentence(clean.evaluation)
+        != growth_sentence(claimed.evaluation)
+    )
     verdict = examine(claimed, "x")
     assert verdict.unsound == ("X8",) and verdict.summary.what.startswith("The result is withheld")
     assert verdict.summary.record.startswith("The record is not sound: X8")
@@ -141,10 +170,16 @@ def test_the_verdict_says_what_a_replay_came_to(outcome, clean):
 def test_the_validation_that_chose_the_checkpoint_is_shown_by_iterations_done(clean, verdict):
     score = np.full(len(clean.updates), np.nan)
     score[[7, 15, 23]] = 70.0, 72.5, 72.5
-    columns = {**clean.updates.columns, "validation_accuracy": score, "best_iteration": np.full(len(score), 16.0)}
+    columns = {
+        **clean.updates.columns,
+        "validation_accuracy": score,
+        "best_iteration": np.full(len(score), 16.0),
+    }
     run = replace(clean, updates=Table(columns))
     page = report.html(run, verdict, ())
-    rows = re.findall(r'<tr><td class="n">(\d+)</td><td class="n">([\d.]+)</td><td>(best)?</td></tr>', page)
+    rows = re.findall(
+        r'<tr><td class="n">(\d+)</td><td class="n">([\d.]+)</td><td>(best)?</td></tr>', page
+    )
     assert rows == [("8", "70.00", ""), ("16", "72.50", "best"), ("24", "72.50", "")]
 
 
@@ -171,7 +206,9 @@ def numbers(text):
 
 
 def rounded(interval, digits, unit=1):
-    return [round(unit * value, digits) for value in (interval.estimate, interval.low, interval.high)]
+    return [
+        round(unit * value, digits) for value in (interval.estimate, interval.low, interval.high)
+    ]
 
 
 def test_numbers_of_the_gap_are_those_of_the_evaluation(page, clean):
@@ -180,7 +217,9 @@ def test_numbers_of_the_gap_are_those_of_the_evaluation(page, clean):
         for standing in standings.policies.values():
             _, (score, over_rule, over, params) = next(shown)
             assert numbers(score) == rounded(standing.score, 1)
-            assert numbers(over_rule) == (rounded(standing.over_rule, 1) if standing.over_rule else [])
+            assert numbers(over_rule) == (
+                rounded(standing.over_rule, 1) if standing.over_rule else []
+            )
             assert numbers(over) == rounded(standing.over_common, 1)
             assert params == report.count(standing.params)
 
@@ -192,7 +231,10 @@ def test_the_colour_of_the_result_is_not_that_of_the_proof(clean, verdict, over,
     group, primary = next(iter(found.standings.items()))
     learned = primary.policies["learned"].model_copy(update={"over_rule": synthetic.interval(over)})
     primary = primary.model_copy(update={"policies": {**primary.policies, "learned": learned}})
-    run = replace(clean, evaluation=found.model_copy(update={"standings": {**found.standings, group: primary}}))
+    run = replace(
+        clean,
+        evaluation=found.model_copy(update={"standings": {**found.standings, group: primary}}),
+    )
     assert f'<dl class="verdict {outcome}">' in report.html(run, verdict, ())
 
 
@@ -201,12 +243,17 @@ def test_findings_come_worst_first_and_unevaluated_are_no_pass(plant):
     _, critical = DEFECTS["R1"][0]
     run = with_bad_returns(low(critical(plant)).run)
     verdict = examine(run, "damaged")
-    assert [finding.check for finding in verdict.findings if finding.check[0] in "RE"] == ["R1", "E1"]
+    assert [finding.check for finding in verdict.findings if finding.check[0] in "RE"] == [
+        "R1",
+        "E1",
+    ]
     unknown = {result.check for result in verdict.with_status(Status.NOT_EVALUATED)}
     lacking = {"checkpoints", "tasks", "splits"}  # the run on tables has none
     assert {check.id for check in checks(is_gym=False) if lacking & {*check.needs}} <= unknown
     page = report.html(run, verdict, ())
-    assert page.index("does not reproduce the log-probabilities") < page.index("Entropy of a head collapses")
+    assert page.index("does not reproduce the log-probabilities") < page.index(
+        "Entropy of a head collapses"
+    )
 
 
 def test_a_record_that_is_not_sound_withholds_every_result(plant):
@@ -215,10 +262,16 @@ def test_a_record_that_is_not_sound_withholds_every_result(plant):
     run = damage(plant).run
     verdict = examine(run, "unsound")
     assert verdict.unsound == ("P5",)
-    page, plain = report.html(run, verdict, panels_of(run, sound=False)), report.markdown(run, verdict)
+    page, plain = (
+        report.html(run, verdict, panels_of(run, sound=False)),
+        report.markdown(run, verdict),
+    )
     accuracy = f"{run.evaluation.policies['learned'].test_accuracy_pct.estimate:.2f}"
     for text in (page, plain):
-        assert "The result is withheld, since the record does not hold or a replay differs (P5)." in text
+        assert (
+            "The result is withheld, since the record does not hold or a replay differs (P5)."
+            in text
+        )
         assert "Withheld, since the record does not hold." in text
         assert accuracy not in text and "The oracle is" not in text
 
@@ -243,11 +296,19 @@ def test_report_of_a_bare_run_is_whole(verdict):
     assert "The policy was not evaluated." in report.markdown(bare, found)
 
 
-def test_write_makes_every_file_again_alike_whatever_matplotlib_is_set_to(clean, verdict, panels, page, tmp_path):
+def test_write_makes_every_file_again_alike_whatever_matplotlib_is_set_to(
+    clean, verdict, panels, page, tmp_path
+):
     folder = tmp_path / "reports"
-    with matplotlib.rc_context({"font.size": 30, "svg.hashsalt": None, "axes.facecolor": "red", "lines.linewidth": 9}):
+    with matplotlib.rc_context(
+        {"font.size": 30, "svg.hashsalt": None, "axes.facecolor": "red", "lines.linewidth": 9}
+    ):
         report.write(clean, verdict, folder)
-    files = {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    files = {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
     assert files.keys() >= {"report.md", "figures/learning.svg"}
     assert files["report.html"] == page.encode()
     assert all(files[f"figures/{panel.name}.svg"] == panel.document.encode() for panel in panels)
@@ -261,7 +322,9 @@ def test_write_makes_every_file_again_alike_whatever_matplotlib_is_set_to(clean,
 def test_a_place_that_cannot_be_written_is_named(clean, verdict, tmp_path, monkeypatch):
     monkeypatch.setattr(figures, "panels_of", lambda run, sound: ())
     (tmp_path / "reports").write_text("in the way")
-    with pytest.raises(SimicError, match=r"reports: cannot be written: .*; earlier reports are kept"):
+    with pytest.raises(
+        SimicError, match=r"reports: cannot be written: .*; earlier reports are kept"
+    ):
         report.write(clean, verdict, tmp_path / "reports")
 
 
@@ -275,5 +338,6 @@ def test_fail_on_takes_the_named_severity_and_worse_and_nothing_that_was_not_eva
         "medium": ["H1", "R2"],
     }  # and X8, since comparisons were taken out
     assert {
-        limit: sorted(r.check for r in failing(results, limit) if r.check != "X8") for limit in expected
+        limit: sorted(r.check for r in failing(results, limit) if r.check != "X8")
+        for limit in expected
     } == expected

@@ -31,18 +31,25 @@ def test_training_and_validation_load_without_the_test_file(prepared):
     (prepared / "test.safetensors").unlink()
     assert len(load_split(prepared, "train")) == 18
     assert len(load_split(prepared, "val")) == 6
-    with pytest.raises(SimicError, match=r"test\.safetensors: no such file; run simic prepare first"):
+    with pytest.raises(
+        SimicError, match=r"test\.safetensors: no such file; run simic prepare first"
+    ):
         load_held_out(prepared)
 
 
 @pytest.mark.parametrize("device", ["meta", torch.device("meta")])
 def test_inputs_and_targets_are_on_the_device_that_was_asked_for(prepared, device):
     held_out = load_held_out(prepared, device)
-    for data in (*(load_split(prepared, split, device) for split in ("train", "val")), held_out.test):
+    for data in (
+        *(load_split(prepared, split, device) for split in ("train", "val")),
+        held_out.test,
+    ):
         assert data.x.device.type == data.y.device.type == "meta"
 
 
-@pytest.mark.parametrize("name", ["trainval.safetensors", "test.safetensors", "held_out.json", "meta.json"])
+@pytest.mark.parametrize(
+    "name", ["trainval.safetensors", "test.safetensors", "held_out.json", "meta.json"]
+)
 def test_every_damaged_or_truncated_file_is_named(prepared, name):
     path = prepared / name
     content = path.read_bytes()
@@ -66,7 +73,9 @@ def test_every_damaged_or_truncated_file_is_named(prepared, name):
 
 def test_another_schema_version_is_refused(prepared):
     path = prepared / "meta.json"
-    path.write_bytes(durable.with_checksum(durable.checked(path.read_bytes()) | {"schema_version": 3}))
+    path.write_bytes(
+        durable.with_checksum(durable.checked(path.read_bytes()) | {"schema_version": 3})
+    )
     with pytest.raises(SimicError, match="schema version 3, this one reads 5"):
         read_meta(prepared)
 
@@ -83,23 +92,43 @@ def test_epochs_that_share_a_pass_show_every_sample_once_before_any_comes_again(
     """50 samples are 6 batches of 8: three epochs of 2, two of 3, one of 6; a rest that makes no epoch is left out."""
     parts = 6 // (6 if limit == "all" else limit)
     for number in range(3):
-        steps = [epoch_order(1, 0, torch.arange(4), number * parts + part, samples, 8, limit) for part in range(parts)]
+        steps = [
+            epoch_order(1, 0, torch.arange(4), number * parts + part, samples, 8, limit)
+            for part in range(parts)
+        ]
         seen = torch.cat([step.flatten(1) for step in steps], 1)
-        assert all(len(set(row.tolist())) == 48 for row in seen), "48 of at most 50 samples, none of them twice"
-        whole = epoch_order(1, 0, torch.arange(4), number, samples, 8).flatten(1)  # the permutation of that pass
+        assert all(len(set(row.tolist())) == 48 for row in seen), (
+            "48 of at most 50 samples, none of them twice"
+        )
+        whole = epoch_order(1, 0, torch.arange(4), number, samples, 8).flatten(
+            1
+        )  # the permutation of that pass
         assert torch.equal(seen, whole)
 
 
 def test_the_last_pass_is_not_taken_for_another():
     """Passes are kept; asked again in any order, of any hosts and sizes, they are what they were, host by host."""
-    asked = [(1, 0, 3, 0, 40), (1, 0, 3, 1, 40), (1, 0, 3, 0, 48), (1, 0, 2, 0, 40), (2, 0, 3, 0, 40), (1, 1, 3, 0, 40)]
-    first = {each: epoch_order(each[0], each[1], torch.arange(each[2]), each[3], each[4], 8, 2) for each in asked}
+    asked = [
+        (1, 0, 3, 0, 40),
+        (1, 0, 3, 1, 40),
+        (1, 0, 3, 0, 48),
+        (1, 0, 2, 0, 40),
+        (2, 0, 3, 0, 40),
+        (1, 1, 3, 0, 40),
+    ]
+    first = {
+        each: epoch_order(each[0], each[1], torch.arange(each[2]), each[3], each[4], 8, 2)
+        for each in asked
+    }
     assert len({str(order.tolist()) for order in first.values()}) == len(asked)
     for each in (*reversed(asked), *asked, *asked[::2]):
         again = epoch_order(each[0], each[1], torch.arange(each[2]), each[3], each[4], 8, 2)
         assert torch.equal(again, first[each]), each
     for seed, iteration, hosts, step, samples in asked:
-        alone = [epoch_order(seed, iteration, torch.tensor([host]), step, samples, 8, 2) for host in range(hosts)]
+        alone = [
+            epoch_order(seed, iteration, torch.tensor([host]), step, samples, 8, 2)
+            for host in range(hosts)
+        ]
         assert torch.equal(torch.cat(alone), first[seed, iteration, hosts, step, samples])
 
 

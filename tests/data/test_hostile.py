@@ -44,11 +44,17 @@ def directory_says(content: bytes, size: int) -> bytes:
 
 NPZ: dict[str, bytes] = {
     "10^12 items": npz(x=npy(X, shape=(10**12, 4)), y=npy(Y)),
-    "a directory that claims 4 GB": directory_says(npz(x=npy(X, shape=(2**28, 4)), y=npy(Y)), 2**32 - 1),
-    "a bomb": npz(zipfile.ZIP_DEFLATED, x=npy(X, shape=(2**20, 64))[:-960] + bytes(2**24), y=npy(Y)),
+    "a directory that claims 4 GB": directory_says(
+        npz(x=npy(X, shape=(2**28, 4)), y=npy(Y)), 2**32 - 1
+    ),
+    "a bomb": npz(
+        zipfile.ZIP_DEFLATED, x=npy(X, shape=(2**20, 64))[:-960] + bytes(2**24), y=npy(Y)
+    ),
     "objects": npz(x=npy(X, descr="|O"), y=npy(Y)),
     "code in the header": npz(x=npy(X).replace(b"'<f4'", b"exit()"), y=npy(Y)),
-    "nested brackets in the header": npz(x=b"\x93NUMPY\x01\x00" + struct.pack("<H", 9000) + b"(" * 9000, y=npy(Y)),
+    "nested brackets in the header": npz(
+        x=b"\x93NUMPY\x01\x00" + struct.pack("<H", 9000) + b"(" * 9000, y=npy(Y)
+    ),
     "names that lead outside": npz(**{"../../x": npy(X), "/etc/y": npy(Y)}),
     "a pickle": b"\x80\x04cos\nsystem\n(S'touch harm'\ntR.",
 }
@@ -64,19 +70,28 @@ def test_what_would_not_fit_is_refused_before_there_is_room_made_for_it_and_a_su
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     zeros = np.zeros((10_000, 64), np.float32)
-    (tmp_path / "mine.npz").write_bytes(npz(zipfile.ZIP_DEFLATED, x=npy(zeros), y=npy(np.arange(10_000) % 3)))
+    (tmp_path / "mine.npz").write_bytes(
+        npz(zipfile.ZIP_DEFLATED, x=npy(zeros), y=npy(np.arange(10_000) % 3))
+    )
     monkeypatch.setattr(memory, "machine_bytes", lambda: 1_000_000)
     message = refused(standard.Prepare(task="npz", source="mine.npz"), tmp_path)
     assert "mine.npz: arrays x, y: at least 0.0 GiB, and there are 0.0 GiB of memory" in message
     monkeypatch.setattr(memory, "machine_bytes", lambda: 2**30)
     suite = Suite(instances=Instances(train=1_000_000))
-    assert "1000000 tasks: at least" in refused(standard.Prepare(task="suite", suite=suite), tmp_path)
+    assert "1000000 tasks: at least" in refused(
+        standard.Prepare(task="suite", suite=suite), tmp_path
+    )
 
 
 def test_an_npz_with_any_byte_changed_is_read_or_refused(tmp_path: Path) -> None:
     """No other error: 160 files with one to four bytes changed, packed and not."""
     draw = random.Random(3)
-    for compression in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_LZMA, zipfile.ZIP_BZIP2):
+    for compression in (
+        zipfile.ZIP_STORED,
+        zipfile.ZIP_DEFLATED,
+        zipfile.ZIP_LZMA,
+        zipfile.ZIP_BZIP2,
+    ):
         content = npz(compression, x=npy(X), y=npy(Y))
         for _ in range(40):
             changed = bytearray(content)
@@ -84,7 +99,9 @@ def test_an_npz_with_any_byte_changed_is_read_or_refused(tmp_path: Path) -> None
                 changed[draw.randrange(len(changed))] = draw.randrange(256)
             (tmp_path / "mine.npz").write_bytes(changed)
             try:
-                prepare(standard.Prepare(task="npz", source="mine.npz"), 1, tmp_path / "out", tmp_path)
+                prepare(
+                    standard.Prepare(task="npz", source="mine.npz"), 1, tmp_path / "out", tmp_path
+                )
             except SimicError:
                 continue
 
@@ -100,11 +117,15 @@ STRANGE = {
 
 @pytest.mark.parametrize("task", ["npz", "text"])
 @pytest.mark.parametrize("case", STRANGE)
-def test_a_source_that_is_no_file_of_the_data_directory_is_refused(tmp_path: Path, task: str, case: str) -> None:
+def test_a_source_that_is_no_file_of_the_data_directory_is_refused(
+    tmp_path: Path, task: str, case: str
+) -> None:
     STRANGE[case](tmp_path / "mine")
     assert "mine" in refused(standard.Prepare(task=task, source="mine"), tmp_path)
 
 
-@pytest.mark.parametrize("source", ["../outside.npz", "/etc/passwd", "a/../../b", "a\0b", "a" * 300, "", "."])
+@pytest.mark.parametrize(
+    "source", ["../outside.npz", "/etc/passwd", "a/../../b", "a\0b", "a" * 300, "", "."]
+)
 def test_a_source_leads_nowhere_else(tmp_path: Path, source: str) -> None:
     refused(Prepare(task="npz", source=source), tmp_path)

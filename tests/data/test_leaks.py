@@ -24,10 +24,14 @@ def named(tree: ast.AST) -> set[str]:
 def test_only_evaluation_and_audit_name_what_opens_held_out_data() -> None:
     files = [path for folder in ("simic", "flows") for path in (ROOT / folder).rglob("*.py")]
     openers = {
-        str(path.relative_to(ROOT)) for path in files if named(ast.parse(path.read_text(encoding="utf-8"))) & OPENERS
+        str(path.relative_to(ROOT))
+        for path in files
+        if named(ast.parse(path.read_text(encoding="utf-8"))) & OPENERS
     }
     assert {name for name in openers if not name.startswith(MAY)} == set()
-    assert any(name.startswith("simic/evaluation/") for name in openers), "the names are still those"
+    assert any(name.startswith("simic/evaluation/") for name in openers), (
+        "the names are still those"
+    )
     assert "simic/pipeline/promote.py" not in openers  # it selects
 
 
@@ -35,15 +39,25 @@ def test_only_evaluation_and_audit_name_what_opens_held_out_data() -> None:
 def bank(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("bank")
     instances = {"train": 30, "val": 10, "held_out": 20, "held_out_kinds": 6}
-    prepare(Prepare(task="suite", samples=120, suite={"instances": instances}), 1, folder / "out", folder)
+    prepare(
+        Prepare(task="suite", samples=120, suite={"instances": instances}),
+        1,
+        folder / "out",
+        folder,
+    )
     return folder / "out"
 
 
 def raw(data, tasks) -> torch.Tensor:
     """Return samples before they were standardised, as integers of thousandths: equal where they were equal."""
     n = len(data)
-    mean, std = (torch.tensor([getattr(task, name)[0] for task in tasks]) for name in ("mean", "std"))
-    wide = data.x * std.repeat_interleave(n)[:, None, None, None] + mean.repeat_interleave(n)[:, None, None, None]
+    mean, std = (
+        torch.tensor([getattr(task, name)[0] for task in tasks]) for name in ("mean", "std")
+    )
+    wide = (
+        data.x * std.repeat_interleave(n)[:, None, None, None]
+        + mean.repeat_interleave(n)[:, None, None, None]
+    )
     return (wide * 1000).round().int()
 
 
@@ -54,7 +68,11 @@ def test_no_sample_of_training_is_one_of_a_held_out_task(bank: Path) -> None:
     hidden = [held_out.train, held_out.val, held_out.test]
     for stored in (True, False):
         parts = [
-            {row.numpy().tobytes() for data in group for row in (data.x if stored else raw(data, tasks))}
+            {
+                row.numpy().tobytes()
+                for data in group
+                for row in (data.x if stored else raw(data, tasks))
+            }
             for group, tasks in (((train, val), meta.tasks), (hidden, held_out.tasks))
         ]
         assert min(map(len, parts)) > 2000 and not parts[0] & parts[1]
@@ -82,10 +100,15 @@ def copies(rows: torch.Tensor, others: torch.Tensor) -> int:
     return sum(row.numpy().tobytes() in known for row in rows)
 
 
-def test_no_test_row_is_a_training_row_and_no_validation_task_has_rows_of_training_tasks(bank) -> None:
+def test_no_test_row_is_a_training_row_and_no_validation_task_has_rows_of_training_tasks(
+    bank,
+) -> None:
     held_out = load_held_out(bank)
     assert copies(held_out.test.x, held_out.train.x) == copies(held_out.test.x, held_out.val.x) == 0
     train, tasks = load_split(bank, "train"), read_meta(bank).tasks
     rows = train.x.reshape(len(tasks), len(train), *train.x.shape[1:])
-    groups = {group: [place for place, task in enumerate(tasks) if task.group == group] for group in ("train", "val")}
+    groups = {
+        group: [place for place, task in enumerate(tasks) if task.group == group]
+        for group in ("train", "val")
+    }
     assert copies(rows[groups["val"]].flatten(0, 1), rows[groups["train"]].flatten(0, 1)) == 0

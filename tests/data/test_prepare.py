@@ -29,7 +29,9 @@ def write_npz(folder: Path, name: str = "mine.npz", **arrays: np.ndarray) -> Pre
     return standard.Prepare(task="npz", source=name)
 
 
-def sample_arrays(shape: tuple[int, ...], classes: int = 3, each: int = 10) -> dict[str, np.ndarray]:
+def sample_arrays(
+    shape: tuple[int, ...], classes: int = 3, each: int = 10
+) -> dict[str, np.ndarray]:
     n = classes * each
     size = n * int(np.prod(shape))
     x = np.sin(np.arange(size, dtype=np.float64) * 1.37).reshape(n, *shape)
@@ -57,9 +59,15 @@ def test_a_data_set_alone_is_a_bank_of_one_task_with_its_samples_standardised_an
         assert (data.tasks, data.lacking, data.task_classes) == (1, None, ())
     assert torch.equal(held_out.train.x, train.x) and torch.equal(held_out.val.x, val.x)
     meta = read_meta(digits)
-    assert [(task.name, task.kind, task.classes) for task in meta.tasks] == [("digits", "digits", 10)]
+    assert [(task.name, task.kind, task.classes) for task in meta.tasks] == [
+        ("digits", "digits", 10)
+    ]
     assert held_out.tasks == meta.tasks and meta.of_group("train") == meta.of_group("val") == [0]
-    assert meta.licence.startswith("CC BY 4.0") and meta.samples == {"train": 1079, "val": 359, "test": 359}
+    assert meta.licence.startswith("CC BY 4.0") and meta.samples == {
+        "train": 1079,
+        "val": 359,
+        "test": 359,
+    }
 
 
 def test_vectors_are_standardised_per_feature_and_a_constant_feature_stays_finite(tmp_path):
@@ -77,7 +85,10 @@ def test_copies_of_a_sample_stay_and_lie_in_one_split(tmp_path):
     prepare(write_npz(tmp_path, **arrays), 1, tmp_path / "out", tmp_path)
     meta, held_out = read_meta(tmp_path / "out"), load_held_out(tmp_path / "out")
     assert meta.duplicates_dropped == 0 and sum(meta.samples.values()) == 39
-    rows = [{row.numpy().tobytes() for row in each.x} for each in (held_out.train, held_out.val, held_out.test)]
+    rows = [
+        {row.numpy().tobytes() for row in each.x}
+        for each in (held_out.train, held_out.val, held_out.test)
+    ]
     assert sum(map(len, rows)) == len(set.union(*rows)) == 30
 
 
@@ -109,14 +120,18 @@ def test_a_subsample_keeps_the_shares_and_the_order_and_is_chosen_by_the_seed():
     assert torch.equal(found.x, subsample(source, 100, 1).x)
     assert not torch.equal(found.x, subsample(source, 100, 2).x)
     assert torch.equal(subsample(source, 300, 1).x, source.x)
-    with pytest.raises(SimicError, match=r"prepare.samples = 301: must be at most 300, all that s has"):
+    with pytest.raises(
+        SimicError, match=r"prepare.samples = 301: must be at most 300, all that s has"
+    ):
         subsample(source, 301, 1)
 
 
 @pytest.mark.parametrize(
     ("shape", "prepared"), [((5,), (1, 1, 5)), ((4, 6), (1, 4, 6)), ((2, 4, 6), (2, 4, 6))], ids=str
 )
-def test_arrays_of_any_shape_become_images_and_bytes_are_prepared_like_the_same_numbers(tmp_path, shape, prepared):
+def test_arrays_of_any_shape_become_images_and_bytes_are_prepared_like_the_same_numbers(
+    tmp_path, shape, prepared
+):
     x = (sample_arrays(shape)["x"] * 100 + 100).astype(np.uint8)
     for name, values in (("bytes", x), ("floats", x.astype(np.float32))):
         prepare(write_npz(tmp_path, x=values, y=np.arange(30) % 3), 1, tmp_path / name, tmp_path)
@@ -146,14 +161,20 @@ BAD_ARRAYS = {
 def test_unusable_arrays_are_refused_in_one_line_naming_the_file(tmp_path, case):
     changes, message = BAD_ARRAYS[case]
     arrays = sample_arrays((4,)) | changes
-    params = write_npz(tmp_path, **{name: value for name, value in arrays.items() if value is not None})
+    params = write_npz(
+        tmp_path, **{name: value for name, value in arrays.items() if value is not None}
+    )
     said = refused(params, tmp_path)
     assert "mine.npz" in said and message in said
 
 
-@pytest.mark.parametrize(("task", "example"), [("npz", ""), ("text", r" \(any UTF-8 text; for example https://.*\)")])
+@pytest.mark.parametrize(
+    ("task", "example"), [("npz", ""), ("text", r" \(any UTF-8 text; for example https://.*\)")]
+)
 def test_a_missing_file_says_where_to_put_it_and_where_there_is_one(tmp_path, task, example):
-    with pytest.raises(SimicError, match=f"absent: no such file; put it there{example}, or set SIMIC_DATA_DIR"):
+    with pytest.raises(
+        SimicError, match=f"absent: no such file; put it there{example}, or set SIMIC_DATA_DIR"
+    ):
         prepare(standard.Prepare(task=task, source="absent"), 1, tmp_path / "out", tmp_path)
 
 
@@ -165,7 +186,9 @@ def test_a_failed_run_leaves_the_earlier_one_as_it_was(tmp_path):
     assert {file.name: file.read_bytes() for file in (tmp_path / "out").iterdir()} == before
 
 
-def test_what_a_users_reader_returns_is_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_users_reader_returns_is_checked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     source = Source("mine", "", "none", torch.ones(60, 4), torch.tensor([-1, 0, 1] * 20))
     monkeypatch.setitem(tasks.TASKS, "digits", lambda *_: source)
     assert refused(Prepare(), tmp_path).startswith("mine: labels reach from -1")

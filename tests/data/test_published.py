@@ -18,7 +18,16 @@ import torch
 
 from simic.data.batches import load_split, read_meta
 from simic.data.prepare import prepare
-from simic.data.published import BATCHES, FOLDER, SITES, Site, read_batch, read_cifar10, read_idx, read_mnist
+from simic.data.published import (
+    BATCHES,
+    FOLDER,
+    SITES,
+    Site,
+    read_batch,
+    read_cifar10,
+    read_idx,
+    read_mnist,
+)
 from simic.errors import SimicError
 from simic.params import Split
 from tests.data.refusals import refused
@@ -27,7 +36,10 @@ from tests.standard import Prepare
 
 def idx_bytes(array: np.ndarray) -> bytes:
     """The array as an IDX file of unsigned bytes."""
-    return struct.pack(f">BBBB{array.ndim}I", 0, 0, 8, array.ndim, *array.shape) + array.astype("u1").tobytes()
+    return (
+        struct.pack(f">BBBB{array.ndim}I", 0, 0, 8, array.ndim, *array.shape)
+        + array.astype("u1").tobytes()
+    )
 
 
 def digits_like(n: int, seed: int, side: int = 6) -> tuple[np.ndarray, np.ndarray]:
@@ -85,12 +97,18 @@ def mnist(official, monkeypatch) -> None:
 
 
 def files_of(folder: Path) -> dict[str, bytes]:
-    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
 
 
 def test_what_is_missing_is_fetched_verified_and_kept(mnist, official, tmp_path):
     prepare(Prepare(task="mnist"), 1, tmp_path / "out", tmp_path / "raw")
-    assert files_of(tmp_path / "raw") == {f"mnist/{name}": content for name, content in MNIST.items()}
+    assert files_of(tmp_path / "raw") == {
+        f"mnist/{name}": content for name, content in MNIST.items()
+    }
     assert sum(read_meta(tmp_path / "out").samples.values()) == 100
     assert load_split(tmp_path / "out", "train").shape == (1, 6, 6)
     before = files_of(tmp_path / "out")
@@ -110,7 +128,9 @@ def test_local_files_need_no_network_wherever_they_lie(mnist, official, tmp_path
     prepare(Prepare(task="mnist"), 1, tmp_path / "out", tmp_path / "raw")
     assert official.asked == [] and read_meta(tmp_path / "out").source == "mnist"
     prepare(Prepare(task="mnist"), 1, tmp_path / "fetched", tmp_path / "other")
-    assert files_of(tmp_path / "out") == files_of(tmp_path / "fetched"), "the place and packing change no byte"
+    assert files_of(tmp_path / "out") == files_of(tmp_path / "fetched"), (
+        "the place and packing change no byte"
+    )
 
 
 def test_offline_the_error_says_which_file_to_put_where(monkeypatch, tmp_path):
@@ -124,14 +144,22 @@ def test_offline_the_error_says_which_file_to_put_where(monkeypatch, tmp_path):
 
 def test_a_file_the_site_does_not_have_is_named(mnist, official, tmp_path):
     del official.files["train-labels-idx1-ubyte.gz"]
-    with pytest.raises(SimicError, match=r"train-labels-idx1-ubyte\.gz cannot be fetched \(HTTP Error 404"):
+    with pytest.raises(
+        SimicError, match=r"train-labels-idx1-ubyte\.gz cannot be fetched \(HTTP Error 404"
+    ):
         prepare(Prepare(task="mnist"), 1, tmp_path / "out", tmp_path)
-    assert set(files_of(tmp_path)) == {"mnist/train-images-idx3-ubyte.gz"}, "t10k comes last: it never lies there alone"
+    assert set(files_of(tmp_path)) == {"mnist/train-images-idx3-ubyte.gz"}, (
+        "t10k comes last: it never lies there alone"
+    )
 
 
 @pytest.mark.parametrize(
     ("fault", "words"),
-    [(None, "must be"), (http.client.IncompleteRead(b"x", 7), "IncompleteRead"), (TimeoutError("timed out"), "timed")],
+    [
+        (None, "must be"),
+        (http.client.IncompleteRead(b"x", 7), "IncompleteRead"),
+        (TimeoutError("timed out"), "timed"),
+    ],
     ids=["other bytes", "ends early", "never answers"],
 )
 def test_a_bad_download_keeps_nothing(mnist, official, tmp_path, fault, words):
@@ -151,7 +179,10 @@ BAD = {
     "other dtype": (struct.pack(">BBBB2I", 0, 0, 13, 2, 2, 3) + bytes(24), "starts with 00000d02"),
     "other dimensions": (struct.pack(">BBBB1I", 0, 0, 8, 1, 6) + bytes(6), "starts with 00000801"),
     "no values": (struct.pack(">BBBB2I", 0, 0, 8, 2, 0, 3), "dimensions [0, 3]"),
-    "absurd size": (struct.pack(">BBBB2I", 0, 0, 8, 2, 2**32 - 1, 2**32 - 1), "dimensions [4294967295"),
+    "absurd size": (
+        struct.pack(">BBBB2I", 0, 0, 8, 2, 2**32 - 1, 2**32 - 1),
+        "dimensions [4294967295",
+    ),
     "values cut": (HEADER + bytes(5), "need 6 bytes, more than none; there are 5"),
     "a bomb": (HEADER + bytes(2**24), "need 6 bytes, more than none; there are more"),
 }
@@ -162,7 +193,9 @@ def test_other_content_is_refused_naming_the_file(tmp_path, case):
     content, message = BAD[case]
     for packed in (gzip.compress(content), content):
         (tmp_path / "some-file").write_bytes(packed)
-        with pytest.raises(SimicError, match=rf"\A[^\n]*some-file[^\n]*{re.escape(message)}[^\n]*\Z"):
+        with pytest.raises(
+            SimicError, match=rf"\A[^\n]*some-file[^\n]*{re.escape(message)}[^\n]*\Z"
+        ):
             read_idx(tmp_path / "some-file", 2)
 
 
@@ -196,11 +229,15 @@ def test_the_official_parts_are_joined_as_images_of_their_natural_shape(tmp_path
     source = read_mnist(tmp_path)
     assert source.name == "mnist"
     assert source.x.dtype == torch.uint8 and source.x.shape == (50, 1, 6, 6)
-    for given, found in zip(zip(*parts.values(), strict=True), (source.x[:, 0], source.y), strict=True):
+    for given, found in zip(
+        zip(*parts.values(), strict=True), (source.x[:, 0], source.y), strict=True
+    ):
         assert np.array_equal(np.concatenate(given), found.numpy())
 
 
-def test_t10k_files_alone_are_used_and_the_source_says_so_but_train_files_alone_are_not_the_whole(tmp_path, official):
+def test_t10k_files_alone_are_used_and_the_source_says_so_but_train_files_alone_are_not_the_whole(
+    tmp_path, official
+):
     write_part(tmp_path / "mnist", "t10k", *digits_like(100, 3))
     seventy = Split(train=0.7, val=0.15, test=0.15)
     prepare(Prepare(task="mnist", split=seventy), 1, tmp_path / "out", tmp_path)
@@ -226,7 +263,8 @@ def test_images_and_labels_must_fit(tmp_path):
     write_part(tmp_path, "t10k", images, labels)
     write_part(tmp_path, "train", *digits_like(20, 5, side=7))
     with pytest.raises(
-        SimicError, match=r"t10k-images-idx3-ubyte: images of \(6, 6\) pixels, the others have \(7, 7\)"
+        SimicError,
+        match=r"t10k-images-idx3-ubyte: images of \(6, 6\) pixels, the others have \(7, 7\)",
     ):
         read_mnist(tmp_path)
 
@@ -237,7 +275,9 @@ def test_images_and_labels_must_fit(tmp_path):
 LABELS = [n % 10 for n in range(EACH)]
 IMAGES = np.random.default_rng(0).integers(0, 256, (len(BATCHES), EACH, 3, 32, 32), dtype=np.uint8)
 FILES = {
-    name: b"".join(bytes([label]) + image.tobytes() for label, image in zip(LABELS, images, strict=True))
+    name: b"".join(
+        bytes([label]) + image.tobytes() for label, image in zip(LABELS, images, strict=True)
+    )
     for name, images in zip(BATCHES, IMAGES, strict=True)
 }
 
@@ -262,7 +302,9 @@ def test_folder_and_archive_hold_the_same_source(tmp_path, place):
         (path / name).write_bytes(content)
     source = read_cifar10(tmp_path)
     assert source.x.dtype == torch.uint8 and source.x.shape == (6 * EACH, 3, 32, 32)
-    assert np.array_equal(source.x.numpy(), np.concatenate(IMAGES)) and source.y.tolist() == LABELS * 6
+    assert (
+        np.array_equal(source.x.numpy(), np.concatenate(IMAGES)) and source.y.tolist() == LABELS * 6
+    )
     assert source.sha256 == hashlib.sha256(b"".join(FILES.values())).hexdigest()
 
 
@@ -281,7 +323,9 @@ def test_fetched_prepared_and_standardised_per_channel(official, monkeypatch, tm
 def test_a_record_is_a_label_then_red_green_and_blue_row_by_row_and_anything_else_is_refused_naming_the_batch():
     x, y = read_batch("b", bytes([7]) + bytes(range(256)) * 12)
     assert y.tolist() == [7] and x.shape == (1, 3, 32, 32)
-    assert x[0, 0, 1, 2] == 34 and x[0, 1, 0, 5] == 5  # place 32 + 2; green begins at place 1,024, a multiple of 256
+    assert (
+        x[0, 0, 1, 2] == 34 and x[0, 1, 0, 5] == 5
+    )  # place 32 + 2; green begins at place 1,024, a multiple of 256
     for content in (b"", b"hello world", FILES[BATCHES[0]][:-1], bytes([10]) + bytes(3072)):
         with pytest.raises(SimicError, match=r"^the batch: [^\n]*$"):
             read_batch("the batch", content)
@@ -301,4 +345,6 @@ HARMFUL = {
 @pytest.mark.parametrize("case", HARMFUL)
 def test_an_archive_that_is_damaged_or_hurts_is_refused_and_nothing_is_unpacked(tmp_path, case):
     (tmp_path / ARCHIVE).write_bytes(HARMFUL[case])
-    assert f"{ARCHIVE}: damaged, or not the archive of CIFAR-10" in refused(Prepare(task="cifar10"), tmp_path)
+    assert f"{ARCHIVE}: damaged, or not the archive of CIFAR-10" in refused(
+        Prepare(task="cifar10"), tmp_path
+    )

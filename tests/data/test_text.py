@@ -21,11 +21,17 @@ def text(folder, content: bytes = TEXT, **changes) -> Prepare:
 
 def windows_of(folder) -> dict[str, torch.Tensor]:
     """``[N, L + 1]`` bytes of each split."""
-    held = {name: data for name, data in vars(load_held_out(folder)).items() if isinstance(data, Dataset)}
+    held = {
+        name: data
+        for name, data in vars(load_held_out(folder)).items()
+        if isinstance(data, Dataset)
+    }
     return {name: torch.cat((data.x, data.y[:, -1:]), 1) for name, data in held.items()}
 
 
-def test_targets_are_the_next_bytes_and_the_parts_are_the_text_in_its_order_and_share_no_byte(tmp_path):
+def test_targets_are_the_next_bytes_and_the_parts_are_the_text_in_its_order_and_share_no_byte(
+    tmp_path,
+):
     """Put together again by an oracle that walks the file: each part is one stretch, none overlaps the next."""
     prepare(text(tmp_path), 1, tmp_path / "out", tmp_path)
     data, meta = load_split(tmp_path / "out", "train"), read_meta(tmp_path / "out")
@@ -65,7 +71,11 @@ def test_some_samples_are_one_contiguous_piece_chosen_by_the_seed(tmp_path):
 def test_copies_are_dropped_across_parts(tmp_path):
     once = bytes(range(32, 127)) * 4
     prepare(text(tmp_path, once + TEXT[:200], context=19), 1, tmp_path / "out", tmp_path)
-    found = [bytes(row.tolist())[:-1] for windows in windows_of(tmp_path / "out").values() for row in windows]
+    found = [
+        bytes(row.tolist())[:-1]
+        for windows in windows_of(tmp_path / "out").values()
+        for row in windows
+    ]
     assert len(set(found)) == len(found)
     assert read_meta(tmp_path / "out").duplicates_dropped > 0
 

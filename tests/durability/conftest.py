@@ -18,7 +18,11 @@ from tests.pipeline.conftest import suite_run  # noqa: F401
 from tests.pipeline.small_suite import tree
 
 POLICY = ("encoder_units", "head_units", "core_units")
-SMALL = ("train.validate_every=1", "train.batches_per_epoch=1", *(f"train.policy.{name}=8" for name in POLICY))
+SMALL = (
+    "train.validate_every=1",
+    "train.batches_per_epoch=1",
+    *(f"train.policy.{name}=8" for name in POLICY),
+)
 SHORT = (*SMALL, "train.episode_steps=3", "train.horizon=5")
 STOPPED = 3  # iterations
 
@@ -37,7 +41,9 @@ class Interrupter(Observer):
 
 @pytest.fixture(scope="session")
 def unfinished(tmp_path_factory: pytest.TempPathFactory) -> PartialRollout:
-    first, longer = (tree(*SHORT, f"train.iterations={count}") for count in (STOPPED + 1, STOPPED + 2))
+    first, longer = (
+        tree(*SHORT, f"train.iterations={count}") for count in (STOPPED + 1, STOPPED + 2)
+    )
     workspace = Workspace(tmp_path_factory.mktemp("unfinished") / "project")
     stages.prepare(first, workspace)
     training_work.begin(first, workspace, fresh=False)
@@ -45,12 +51,16 @@ def unfinished(tmp_path_factory: pytest.TempPathFactory) -> PartialRollout:
     with pytest.raises(Interrupted):
         stages.train(first, workspace, (Interrupter(STOPPED, stop),), stop)
     assert training_work.begin(longer, workspace, fresh=False) != []
-    place = workspace.work(stages.fingerprint(longer, workspace)).relative_to(workspace.root).as_posix()
+    place = (
+        workspace.work(stages.fingerprint(longer, workspace)).relative_to(workspace.root).as_posix()
+    )
     published = {}
     opened = judging.Opener(longer, workspace.prepared)
     for done in range(STOPPED, 0, -1):
         shutil.rmtree(workspace.root.with_name("undamaged"), ignore_errors=True)
-        copy = Workspace(Path(shutil.copytree(workspace.root, workspace.root.with_name("undamaged"))))
+        copy = Workspace(
+            Path(shutil.copytree(workspace.root, workspace.root.with_name("undamaged")))
+        )
         for later in range(done + 1, STOPPED + 1):
             shutil.rmtree(copy.root / place / "checkpoints" / f"{later:06d}")
         found, published[done] = opened.published(copy)

@@ -24,7 +24,11 @@ class Place(NamedTuple):
 
     def entries(self) -> list[Path]:
         """Files and folders; not the lock, which a running process holds."""
-        found = [path for name in self.names for path in ((self.root / name), *(self.root / name).rglob("*"))]
+        found = [
+            path
+            for name in self.names
+            for path in ((self.root / name), *(self.root / name).rglob("*"))
+        ]
         return sorted(path for path in found if path.exists() and path.name != "lock")
 
     def files(self, *suffixes: str) -> list[Path]:
@@ -32,7 +36,9 @@ class Place(NamedTuple):
         return [path for path in found if not suffixes or path.suffix in suffixes]
 
     def digest(self) -> str:
-        parts = [f"{path}{durable.sha256(path) if path.is_file() else ''}" for path in self.entries()]
+        parts = [
+            f"{path}{durable.sha256(path) if path.is_file() else ''}" for path in self.entries()
+        ]
         return durable.sha256_of("\n".join(parts).encode())
 
     def named(self, path: Path) -> str:
@@ -48,8 +54,12 @@ def one(draw: random.Random, found: Sequence[Path]) -> Path:
 def two(draw: random.Random, found: Sequence[Path]) -> tuple[Path, Path]:
     """Neither of which lies in the other; mostly of one kind."""
     first = one(draw, found)
-    apart = [each for each in found if first not in (each, *each.parents) and each not in first.parents]
-    alike = [each for each in apart if each.suffix == first.suffix and each.is_dir() == first.is_dir()]
+    apart = [
+        each for each in found if first not in (each, *each.parents) and each not in first.parents
+    ]
+    alike = [
+        each for each in apart if each.suffix == first.suffix and each.is_dir() == first.is_dir()
+    ]
     return first, one(draw, alike if alike and draw.random() < 0.7 else apart)
 
 

@@ -32,7 +32,9 @@ from tests.durability.damage import Place
 
 Word = Literal["found", "harmless", "silent", "unfinishable", "traceback"]
 GOOD = 1  # iterations that no life of these trainings does again
-UNREAD = frozenset({"figures", "report.html"})  # of a finished run: left out of copies, which are many
+UNREAD = frozenset(
+    {"figures", "report.html"}
+)  # of a finished run: left out of copies, which are many
 CPU = torch.device("cpu")
 
 
@@ -54,7 +56,9 @@ def leaves(value: Any) -> list[str]:
     if isinstance(value, torch.Tensor):
         return leaves(value.numpy())
     if isinstance(value, np.ndarray):
-        content = repr(value.tolist()) if value.dtype == object else durable.sha256_of(value.tobytes())
+        content = (
+            repr(value.tolist()) if value.dtype == object else durable.sha256_of(value.tobytes())
+        )
         return [f"{value.dtype}{value.shape}{content}"]
     if isinstance(value, BaseModel):
         return [value.model_dump_json()]
@@ -86,7 +90,9 @@ def ended(workspace: Workspace, told: set[tuple[str, str]]) -> Ended:
     files = {path.relative_to(workspace.root).as_posix(): durable.sha256(path) for path in found}
     begun = starts.read(workspace.telemetry / starts.RUN_FILE)
     files["telemetry/run.json"] = digest(begun[:-1])
-    files["telemetry/timing.jsonl"] = digest((workspace.telemetry / "timing.jsonl").read_text().splitlines()[:GOOD])
+    files["telemetry/timing.jsonl"] = digest(
+        (workspace.telemetry / "timing.jsonl").read_text().splitlines()[:GOOD]
+    )
     for name in ("best", "latest"):
         files[f"checkpoints/{name}/manifest.json"] = digest(unlogged(workspace.checkpoints / name))
     told |= {(each.check, each.message) for each in begun[-1].findings}
@@ -164,7 +170,11 @@ def judge_opened(made: PartialRollout, workspace: Workspace, opener: Opener) -> 
             return Judgement("found", " | ".join(said))
         other = [name for name, value in clean.files.items() if found.files.get(name) != value]
         missing = sorted(clean.told - found.told)
-        return Judgement("silent", f"differ: {other}; {missing}") if other or missing else Judgement("harmless")
+        return (
+            Judgement("silent", f"differ: {other}; {missing}")
+            if other or missing
+            else Judgement("harmless")
+        )
     return Judgement("unfinishable", " | ".join(said))
 
 
@@ -229,21 +239,34 @@ def grow(tree: Params, workspace: Workspace) -> Any:
 
 def data(tree: Params, workspace: Workspace) -> Any:
     place = workspace.prepared
-    return read_meta(place), load_split(place, "train"), load_split(place, "val"), load_held_out(place)
+    return (
+        read_meta(place),
+        load_split(place, "train"),
+        load_split(place, "val"),
+        load_held_out(place),
+    )
 
 
 PUBLISHED = ("data/prepared", "checkpoints", "models", "telemetry", "reports/grown")  # folders
-SEALS = tuple(f"reports/seals/{stage}.json" for stage in ("prepare", "headroom", "train", "evaluate"))
+SEALS = tuple(
+    f"reports/seals/{stage}.json" for stage in ("prepare", "headroom", "train", "evaluate")
+)
 OF_EVALUATION = ("reports/evaluation.json", SEALS[3])
 # By name: what reads, and what it reads.
 READERS: dict[str, tuple[Callable[[Params, Workspace], Any], tuple[str, ...]]] = {
-    "evaluate": (evaluate, ("data/prepared", "checkpoints", "reports/headroom.json", SEALS[1], SEALS[2])),
+    "evaluate": (
+        evaluate,
+        ("data/prepared", "checkpoints", "reports/headroom.json", SEALS[1], SEALS[2]),
+    ),
     "audit": (audit, ("data/prepared", "checkpoints", "models", "telemetry", "reports")),
     "told": (lambda tree, workspace: run_summary.of(workspace).lines, ("reports/findings.json",)),
     "explain": (explained, ("data/prepared", "checkpoints", *OF_EVALUATION)),
     "grow": (grow, ("data/prepared", "models", "reports/headroom.json", SEALS[1], SEALS[2])),
     "load_grown": (lambda tree, workspace: load_grown(workspace.grown), ("reports/grown",)),
-    "load": (lambda tree, workspace: known(Learned.load(workspace.models / "policy")), ("models/policy",)),
+    "load": (
+        lambda tree, workspace: known(Learned.load(workspace.models / "policy")),
+        ("models/policy",),
+    ),
     "data": (data, ("data/prepared",)),
 }
 
@@ -257,7 +280,11 @@ class Finished(NamedTuple):
 
     @classmethod
     def of(cls, workspace: Workspace, params: Params) -> "Finished":
-        return cls(workspace, params, {name: digest(read(params, workspace)) for name, (read, _) in READERS.items()})
+        return cls(
+            workspace,
+            params,
+            {name: digest(read(params, workspace)) for name, (read, _) in READERS.items()},
+        )
 
 
 # What a message says helps, and what that brings back: each makes the same bytes again, which other tests hold.

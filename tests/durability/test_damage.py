@@ -15,14 +15,22 @@ from simic.pipeline.paths import Workspace
 from tests.durability import damage, judging
 from tests.durability.judging import READERS, UNREAD, Finished
 
-PLACES = {"published": ("checkpoints", "models", "telemetry", "reports"), "data": ("data/prepared",)}
+PLACES = {
+    "published": ("checkpoints", "models", "telemetry", "reports"),
+    "data": ("data/prepared",),
+}
 # The number of every damage of the work directory, of what is published, of the prepared data: of one kind.
 EVERY = {"work": range(85), "published": range(40), "data": range(40)}
 FEW = [pytest.param(area, range(1), id=area) for area in ("work", "published")]
-ALL = [pytest.param(area, numbers, id=f"every {area}", marks=pytest.mark.prove) for area, numbers in EVERY.items()]
+ALL = [
+    pytest.param(area, numbers, id=f"every {area}", marks=pytest.mark.prove)
+    for area, numbers in EVERY.items()
+]
 
 
-def judged(area: str, kind: str, number: int, request: pytest.FixtureRequest, folder: Path) -> Iterator[tuple]:
+def judged(
+    area: str, kind: str, number: int, request: pytest.FixtureRequest, folder: Path
+) -> Iterator[tuple]:
     """What was done and what becomes of it: of a finished run by each reader, of a copy of its own."""
     if area == "work":
         made, opener = request.getfixturevalue("unfinished"), request.getfixturevalue("opener")
@@ -34,7 +42,10 @@ def judged(area: str, kind: str, number: int, request: pytest.FixtureRequest, fo
     project = copied(made.workspace.root, folder / "project")
     done = damage.spoil(damage.Place(project, PLACES[area]), kind, number)
     for name in READERS:
-        yield f"{done} {name}", judging.judge_reader(name, made, Workspace(copied(project, folder / name)))
+        yield (
+            f"{done} {name}",
+            judging.judge_reader(name, made, Workspace(copied(project, folder / name))),
+        )
 
 
 def copied(source: Path, target: Path) -> Path:
@@ -52,7 +63,9 @@ def test_a_damage_is_found_or_harmless(
         folder.mkdir()
         for done, each in judged(area, kind, number, request, folder):
             words[each.word] += 1
-            bad += [] if each.word in ("found", "harmless") else [f"{done}\n{each.word}: {each.said}"]
+            bad += (
+                [] if each.word in ("found", "harmless") else [f"{done}\n{each.word}: {each.said}"]
+            )
         shutil.rmtree(folder)
     print(words)  # of readers; pytest -rP shows it
     assert bad == [], "\n\n".join(bad)
@@ -65,7 +78,11 @@ def test_a_damage_is_found_or_harmless(
         ("evaluate", "reports/headroom.json", "headroom.json: is not what headroom made"),
         ("explain", "reports/evaluation.json", "evaluation.json: is not what evaluate made"),
         ("grow", "models/README.md", "models: is not what train made"),
-        ("told", "reports/findings.json", "findings.json: not findings of this version of simic: its checksum"),
+        (
+            "told",
+            "reports/findings.json",
+            "findings.json: not findings of this version of simic: its checksum",
+        ),
     ],
 )
 def test_who_reads_what_another_stage_made_holds_it_against_its_seal(
@@ -78,7 +95,9 @@ def test_who_reads_what_another_stage_made_holds_it_against_its_seal(
     assert found.word == "found" and words in found.said, found
 
 
-@pytest.mark.parametrize(("sealed", "words"), [(True, "models: is not what train made"), (False, "No such file")])
+@pytest.mark.parametrize(
+    ("sealed", "words"), [(True, "models: is not what train made"), (False, "No such file")]
+)
 def test_no_other_policy_takes_the_place_of_one_that_is_lost(
     sealed: bool, words: str, finished: Finished, tmp_path: Path
 ) -> None:
@@ -99,5 +118,8 @@ def test_what_no_report_can_be_made_of_is_told_as_damage_and_a_defect_is_not(
     workspace = Workspace(copied(finished.workspace.root, tmp_path / "project"))
     (workspace.reports / "metrics.json").write_text("{}")
     said = r"metrics\.json has changed since, and no report can be made .* dvc checkout"
-    with pytest.raises(SimicError, match=said), seals.explain_damage(workspace.root, finished.params):
+    with (
+        pytest.raises(SimicError, match=said),
+        seals.explain_damage(workspace.root, finished.params),
+    ):
         raise KeyError("missing")

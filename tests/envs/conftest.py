@@ -31,7 +31,13 @@ QUICK = Lifecycle(
 
 # Nothing takes time that need not: a seed germinated at tempo 0 acts in the same step and may be replaced in the next.
 AT_ONCE = Lifecycle(
-    training_dwell=0, blending_dwell=0, min_prune_age=1, embargo_steps=0, reset_steps=0, max_seeds=1, param_budget=20.0
+    training_dwell=0,
+    blending_dwell=0,
+    min_prune_age=1,
+    embargo_steps=0,
+    reset_steps=0,
+    max_seeds=1,
+    param_budget=20.0,
 )
 TABLE = make_table(samples=320, seed=5), make_table(samples=160, seed=6)
 
@@ -44,7 +50,10 @@ def make_slots() -> SlotBuilder:
         empty = Slots.empty(len(stage), len(stage[0]))
         stages = torch.tensor(stage)
         live = (stages >= Stage.GERMINATED) & (stages <= Stage.FOSSILIZED)
-        given = {name: torch.as_tensor(values, dtype=getattr(empty, name).dtype) for name, values in columns.items()}
+        given = {
+            name: torch.as_tensor(values, dtype=getattr(empty, name).dtype)
+            for name, values in columns.items()
+        }
         given.setdefault("blueprint", torch.where(live, 0, -1))
         return replace(empty, stage=stages, **given)
 
@@ -95,12 +104,27 @@ def make_env(digits, tokens) -> Callable[..., GrowthEnv]:
     transformer: on tokens, of tables: on rows), or on ``data``; keywords of the environment may be among them."""
 
     def build(
-        envs: int = 6, family: str = "cnn", steps: int = 12, backend: str = "loop", rng_seed: int = 7, **changes
+        envs: int = 6,
+        family: str = "cnn",
+        steps: int = 12,
+        backend: str = "loop",
+        rng_seed: int = 7,
+        **changes,
     ) -> GrowthEnv:
         host = changes.pop("host", small(family))
-        data = changes.pop("data", {"transformer": tokens, "tables": TABLE}.get(host.family, digits))
-        keywords = {name: changes.pop(name) for name in {"compose", "kinds", "env_ids", "train_tasks"} & changes.keys()}
-        usual = {"lifecycle": QUICK, "batches_per_epoch": 2, "batch_size": 32, "ppo": PPOParams(minibatches=1)}
+        data = changes.pop(
+            "data", {"transformer": tokens, "tables": TABLE}.get(host.family, digits)
+        )
+        keywords = {
+            name: changes.pop(name)
+            for name in {"compose", "kinds", "env_ids", "train_tasks"} & changes.keys()
+        }
+        usual = {
+            "lifecycle": QUICK,
+            "batches_per_epoch": 2,
+            "batch_size": 32,
+            "ppo": PPOParams(minibatches=1),
+        }
         train = Train(envs=envs, episode_steps=steps, host=host, **usual | changes)
         return GrowthEnv(train, rng_seed, *data, backend=backend, **keywords)
 
@@ -114,7 +138,9 @@ def play() -> Callable[..., list]:
     ``never`` names ops that the player leaves alone, ``prefer`` those that it takes whenever one of them is legal.
     """
 
-    def episode(env: GrowthEnv, iteration: int = 0, never: tuple[Op, ...] = (), prefer: tuple[Op, ...] = ()) -> list:
+    def episode(
+        env: GrowthEnv, iteration: int = 0, never: tuple[Op, ...] = (), prefer: tuple[Op, ...] = ()
+    ) -> list:
         observation, _ = env.reset(options={"iteration": iteration})
         steps = []
         for step in range(env.steps):
@@ -122,7 +148,9 @@ def play() -> Callable[..., list]:
             noise = rng.uniform(stream, (len(env.action_spec.heads),))
             masks = {name: mask.clone() for name, mask in observation.masks.items()}
             masks["op"][:, list(never)] = False
-            preferred = masks["op"] & torch.isin(torch.arange(len(Op)), torch.tensor(prefer, dtype=torch.int64))
+            preferred = masks["op"] & torch.isin(
+                torch.arange(len(Op)), torch.tensor(prefer, dtype=torch.int64)
+            )
             masks["op"] = torch.where(preferred.any(dim=1, keepdim=True), preferred, masks["op"])
             actions = random_legal(env.action_spec, replace(observation, masks=masks), noise)
             result = env.step(actions)

@@ -38,7 +38,12 @@ aten = torch.ops.aten
 NAME = "simulated"
 CPU, DEVICE = torch.device("cpu"), torch.device("privateuseone", 0)
 PACKAGE = Path(simic.__file__).parent
-READS = {aten._local_scalar_dense.default, aten.nonzero.default, aten.masked_select.default, aten._unique2.default}
+READS = {
+    aten._local_scalar_dense.default,
+    aten.nonzero.default,
+    aten.masked_select.default,
+    aten._unique2.default,
+}
 COPIES = {aten._to_copy.default, aten.copy_.default}
 ENVS, STEPS = 8, 3
 SIZES = standard.Policy(core="none", encoder_units=8, core_units=8, head_units=8)
@@ -72,8 +77,14 @@ waited: Counter[str] = Counter()
 
 def wait(kind: str) -> None:
     """Notes what is waited for, and where."""
-    frames = [frame for frame in traceback.extract_stack() if Path(frame.filename).is_relative_to(PACKAGE)]
-    waited[f"{kind} {Path(frames[-1].filename).relative_to(PACKAGE)}:{frames[-1].name}" if frames else kind] += 1
+    frames = [
+        frame for frame in traceback.extract_stack() if Path(frame.filename).is_relative_to(PACKAGE)
+    ]
+    waited[
+        f"{kind} {Path(frames[-1].filename).relative_to(PACKAGE)}:{frames[-1].name}"
+        if frames
+        else kind
+    ] += 1
 
 
 def is_there(device) -> bool:
@@ -85,16 +96,26 @@ def perform(func, args, kwargs):
     tensors = list(tensors_in((*args, *kwargs.values())))
     there = [tensor for tensor in tensors if isinstance(tensor, OnDevice)]
     if func in COPIES:
-        goes = isinstance(args[0], OnDevice) if func is aten.copy_.default else _target(there, kwargs)
+        goes = (
+            isinstance(args[0], OnDevice) if func is aten.copy_.default else _target(there, kwargs)
+        )
         note_copy(bool(there), goes, tensors[-1], kwargs)
     else:
         goes = _target(there, kwargs)
-        mixed = [tensor for tensor in tensors if there and tensor.dim() and not isinstance(tensor, OnDevice)]
-        assert not mixed, f"{func}: shapes {[tuple(tensor.shape) for tensor in mixed]} are on the CPU, others are not"
+        mixed = [
+            tensor
+            for tensor in tensors
+            if there and tensor.dim() and not isinstance(tensor, OnDevice)
+        ]
+        assert not mixed, (
+            f"{func}: shapes {[tuple(tensor.shape) for tensor in mixed]} are on the CPU, others are not"
+        )
     if func in READS and there:
         wait("read")
     moved = {"device": CPU} if is_there(kwargs.get("device")) else {}
-    found = func(*each(nearby, args), **({key: each(nearby, value) for key, value in kwargs.items()} | moved))
+    found = func(
+        *each(nearby, args), **({key: each(nearby, value) for key, value in kwargs.items()} | moved)
+    )
     known = {id(tensor.near): tensor for tensor in there}
     return each(lambda value: wrapped(value, known), found) if goes else found
 
@@ -122,7 +143,12 @@ def _target(there: list, kwargs) -> bool:
 def note_copy(from_there: bool, goes: bool, source: Tensor, kwargs) -> None:
     if from_there and not goes:
         wait("read")
-    elif goes and not isinstance(source, OnDevice) and source.dim() and not kwargs.get("non_blocking"):
+    elif (
+        goes
+        and not isinstance(source, OnDevice)
+        and source.dim()
+        and not kwargs.get("non_blocking")
+    ):
         wait("upload")
 
 
@@ -175,7 +201,9 @@ def course(family: str, device: torch.device) -> Course:
     """A policy plays and learns twice; it has no memory, whose cells have no kernel here."""
     near = DATA[family]
     data = Dataset(near.x.to(device), near.y.to(device), near.classes)
-    train = standard.Train(envs=ENVS, episode_steps=STEPS, batch_size=32, host=small(family), batches_per_epoch=2)
+    train = standard.Train(
+        envs=ENVS, episode_steps=STEPS, batch_size=32, host=small(family), batches_per_epoch=2
+    )
     env = GrowthEnv(train, 7, data, data, device=device)
     policy = ActorCritic(env.action_spec, env.observation_spec, SIZES, 1).to(device)
     ppo = PPO(policy, standard.PPOParams(epochs=1, minibatches=2), 1, total_updates=2)
@@ -186,7 +214,9 @@ def course(family: str, device: torch.device) -> Course:
         rollout, _ = collect(env, policy, normalizers, iteration, 1, STEPS)
         found.collecting.append(Counter(waited))
         found.values.append(nearby(rollout.rewards))
-        rewards = normalizers.update(rollout.raw_features, rollout.rewards, rollout.starts, rollout.valid)
+        rewards = normalizers.update(
+            rollout.raw_features, rollout.rewards, rollout.starts, rollout.valid
+        )
         waited.clear()
         learnt = with_advantages(rollout, rewards, 0.99, 0.95)
         metrics = ppo.update(learnt, iteration)
@@ -203,7 +233,16 @@ def main() -> None:
         with Operations(), Functions():
             far = course(family, DEVICE)
         same = all(torch.equal(a, b) for a, b in zip(near.values, far.values, strict=True))
-        print(json.dumps({"family": family, "same": same, "collecting": far.collecting, "learning": far.learning}))
+        print(
+            json.dumps(
+                {
+                    "family": family,
+                    "same": same,
+                    "collecting": far.collecting,
+                    "learning": far.learning,
+                }
+            )
+        )
 
 
 if __name__ == "__main__":

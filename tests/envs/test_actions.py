@@ -25,7 +25,9 @@ def random_masks(envs: int, seed: int, density: float = 0.4) -> dict[str, torch.
     generator = torch.Generator().manual_seed(seed)
     slot = torch.rand(envs, len(Op), 3, generator=generator) < density
     slot[:, Op.WAIT] = True
-    blueprint = (torch.rand(envs, 3, 7, generator=generator) < density) & slot[:, Op.GERMINATE, :, None]
+    blueprint = (torch.rand(envs, 3, 7, generator=generator) < density) & slot[
+        :, Op.GERMINATE, :, None
+    ]
     slot[:, Op.GERMINATE] = blueprint.any(dim=2)
     return {"op": slot.any(dim=2), "slot": slot, "blueprint": blueprint}
 
@@ -38,7 +40,10 @@ def test_random_legal_is_uniform_over_ops_then_slots_then_heads():
     played = actions.random_legal(SPEC, observation(draws, many), noise).tolist()
     counts = Counter(action[0] for action in played)
     # Standard error of a share p over n draws is sqrt(p(1-p)/n) < 0.0036; five of them.
-    assert all(abs(counts[op] / draws - 1 / ops) < 0.018 for op in torch.nonzero(masks["op"][0]).flatten().tolist())
+    assert all(
+        abs(counts[op] / draws - 1 / ops) < 0.018
+        for op in torch.nonzero(masks["op"][0]).flatten().tolist()
+    )
     for op in counts:
         used = [action for action in played if action[0] == op]
         slots = torch.nonzero(masks["slot"][0, op]).flatten().tolist()
@@ -82,8 +87,14 @@ def test_an_op_reads_exactly_the_heads_that_its_row_names(op):
     read = set()
     for name, head in zip(Action._fields[1:], SPEC.heads[1:], strict=True):
         other = action._replace(**{name: (getattr(action, name) + 1) % head.size})
-        found = [vars(advance(slots, each, rules, torch.full((rows,), 50.0))[0]) for each in (action, other)]
-        if not all(torch.equal(x.nan_to_num(-1.0), found[1][key].nan_to_num(-1.0)) for key, x in found[0].items()):
+        found = [
+            vars(advance(slots, each, rules, torch.full((rows,), 50.0))[0])
+            for each in (action, other)
+        ]
+        if not all(
+            torch.equal(x.nan_to_num(-1.0), found[1][key].nan_to_num(-1.0))
+            for key, x in found[0].items()
+        ):
             read.add(name)
     assert read == set(actions.RELEVANT[op])
 

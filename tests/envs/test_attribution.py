@@ -12,13 +12,19 @@ from simic.growth.life.vocabulary import Stage
 
 
 def example(make_slots):
-    stages = [[Stage.DORMANT, Stage.HOLDING, Stage.FOSSILIZED], [Stage.TRAINING, Stage.BLENDING, Stage.PRUNED]]
+    stages = [
+        [Stage.DORMANT, Stage.HOLDING, Stage.FOSSILIZED],
+        [Stage.TRAINING, Stage.BLENDING, Stage.PRUNED],
+    ]
     return make_slots(stages, alpha=[[0.0, 1.0, 1.0], [0.0, 0.5, 0.0]])
 
 
 def test_configurations_leave_out_what_they_say(make_slots):
     slots = example(make_slots)
-    acting, fossilized = attribution.measurable(slots).numpy(), (slots.stage == Stage.FOSSILIZED).numpy()
+    acting, fossilized = (
+        attribution.measurable(slots).numpy(),
+        (slots.stage == Stage.FOSSILIZED).numpy(),
+    )
     off = torch.from_numpy(attribution.switched_off(acting, fossilized))
     assert off.shape == (3 + 3 + 3 + 3, 2, 3)
     assert not off[MAIN].any()
@@ -32,7 +38,9 @@ def test_configurations_leave_out_what_they_say(make_slots):
         others = [[row[j] and j not in (a, b) for j in range(3)] for row in acting]
         assert off[attribution.together(3, a, b)].tolist() == others
     for k in range(3):
-        assert off[WITHOUT + k].tolist() == [[row[j] and j == k for j in range(3)] for row in acting]
+        assert off[WITHOUT + k].tolist() == [
+            [row[j] and j == k for j in range(3)] for row in acting
+        ]
 
 
 @pytest.mark.parametrize("whole", [True, False], ids=["answers", "shares of a sequence"])
@@ -43,15 +51,22 @@ def test_contribution_is_the_difference_of_accuracies_and_nan_where_nothing_acts
     result = attribution.attribute(slots, correct, torch.ones(12, 2))
     acting = attribution.measurable(slots)
     assert acting.tolist() == [[False, True, True], [False, True, False]]
-    assert torch.equal(result.contribution.isnan(), ~acting) and torch.equal(result.contribution_se.isnan(), ~acting)
+    assert torch.equal(result.contribution.isnan(), ~acting) and torch.equal(
+        result.contribution_se.isnan(), ~acting
+    )
     for env, slot in ((0, 1), (0, 2), (1, 1)):
         differences = (correct[MAIN, env].double() - correct[WITHOUT + slot, env].double()).tolist()
-        assert abs(float(result.contribution[env, slot]) - 100 * statistics.mean(differences)) < 1e-3
+        assert (
+            abs(float(result.contribution[env, slot]) - 100 * statistics.mean(differences)) < 1e-3
+        )
         error = 100 * statistics.stdev(differences) / 20  # √400
         assert abs(float(result.contribution_se[env, slot]) - error) < 1e-3
     for found, row, env in ((result.accuracy, MAIN, 1), (result.committed_accuracy, COMMITTED, 0)):
         assert abs(float(found[env]) - 100 * float(correct[row, env].double().mean())) < 1e-3
-    assert abs(float(result.all_off_accuracy[1]) - 100 * float(correct[ALL_OFF, 1].double().mean())) < 1e-3
+    assert (
+        abs(float(result.all_off_accuracy[1]) - 100 * float(correct[ALL_OFF, 1].double().mean()))
+        < 1e-3
+    )
 
 
 def worth(table: dict[tuple[int, ...], float], slots: int) -> torch.Tensor:
@@ -63,7 +78,16 @@ def worth(table: dict[tuple[int, ...], float], slots: int) -> torch.Tensor:
 
 
 def test_interactions_are_those_of_a_known_table(make_slots):
-    table = {(): 20, (0,): 35, (1,): 22, (2,): 15, (0, 1): 50, (0, 2): 25, (1, 2): 30, (0, 1, 2): 61}
+    table = {
+        (): 20,
+        (0,): 35,
+        (1,): 22,
+        (2,): 15,
+        (0, 1): 50,
+        (0, 2): 25,
+        (1, 2): 30,
+        (0, 1, 2): 61,
+    }
     slots = make_slots([[Stage.HOLDING] * 3], alpha=[[1.0, 0.5, 1.0]])
     correct = worth(table, 3)
     # I_ij = f({i,j}) - f({i}) - f({j}) + f(∅)

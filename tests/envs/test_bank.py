@@ -17,7 +17,10 @@ def bank(seeds: tuple[int, ...] = (0, 0, 0, 0)) -> tuple[Dataset, Dataset]:
     """Training and validation samples of four tasks; a seed for each of them."""
     found = []
     for samples, offset in ((64, 1), (48, 2)):
-        parts = [make_data(samples, 100 * number + 3 * seed + offset) for number, seed in enumerate(seeds)]
+        parts = [
+            make_data(samples, 100 * number + 3 * seed + offset)
+            for number, seed in enumerate(seeds)
+        ]
         y = torch.cat([part.y % classes for part, classes in zip(parts, CLASSES, strict=True)])
         found.append(Dataset(torch.cat([part.x for part in parts]), y, 4, CLASSES))
     return found[0], found[1]
@@ -27,7 +30,9 @@ def episode(
     make_env, data: tuple[Dataset, Dataset], ids: list[int], tasks: list[int], **kind
 ) -> list[dict[str, Tensor]]:
     """All there is to see of every host under random legal actions; last, its parameters."""
-    env = make_env(len(ids), steps=STEPS, batch_size=16, data=data, env_ids=torch.tensor(ids), **kind)
+    env = make_env(
+        len(ids), steps=STEPS, batch_size=16, data=data, env_ids=torch.tensor(ids), **kind
+    )
     seen, _ = env.reset(options={"iteration": 3, "tasks": torch.tensor(tasks)})
     found = []
     for _ in range(env.steps):
@@ -57,7 +62,9 @@ def test_samples_of_other_tasks_change_no_bit_of_a_host(make_env, family, backen
     tasks, kind = [0, 1, 2, 3, 1, 0], {"family": family, "backend": backend}
     before = episode(make_env, bank(), list(range(6)), tasks, **kind)
     after = episode(make_env, bank(seeds=(9, 0, 9, 9)), list(range(6)), tasks, **kind)
-    assert [of(before, row) == of(after, row) for row in range(6)] == [number == 1 for number in tasks]
+    assert [of(before, row) == of(after, row) for row in range(6)] == [
+        number == 1 for number in tasks
+    ]
 
 
 def test_a_host_plays_alike_in_any_company_on_any_tasks(make_env):

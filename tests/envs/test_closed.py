@@ -27,7 +27,10 @@ def test_masks_are_those_of_an_open_environment_without_the_closed_choices(make_
     env, free = make_env(4, steps=9, actions=NARROW), make_env(4, steps=9)
     rows = grammar(env.action_spec)
     used = env.action_spec.relevance_table()[rows[:, 0]]
-    left, known = torch.ones(len(rows), dtype=torch.bool), choices(3, [item.name for item in env.blueprints])
+    left, known = (
+        torch.ones(len(rows), dtype=torch.bool),
+        choices(3, [item.name for item in env.blueprints]),
+    )
     for number, (head, values) in enumerate(NARROW.items()):
         indices = torch.tensor([known[head].index(value) for value in values])
         left &= torch.isin(rows[:, number], indices) | ~used[:, number]
@@ -46,7 +49,9 @@ def test_masks_are_those_of_an_open_environment_without_the_closed_choices(make_
 def test_an_open_space_is_masked_as_without_the_option(make_env):
     """No list, an empty one and a complete one are the same: not even an additional tensor."""
     whole = choices(3, [item.name for item in make_env(1).blueprints])
-    seen = [make_env(2, actions=actions).reset()[0] for actions in ({}, dict.fromkeys(whole, ()), whole)]
+    seen = [
+        make_env(2, actions=actions).reset()[0] for actions in ({}, dict.fromkeys(whole, ()), whole)
+    ]
     for other in seen:
         assert list(other.masks) == ["op", "slot", "blueprint"]
         assert all(torch.equal(mask, other.masks[name]) for name, mask in seen[0].masks.items())
@@ -55,7 +60,10 @@ def test_an_open_space_is_masked_as_without_the_option(make_env):
 @pytest.mark.parametrize(
     ("actions", "message"),
     [
-        ({"speed": (3,)}, "train.actions: there is no head 'speed'; the heads are op, slot, blueprint, style, tempo"),
+        (
+            {"speed": (3,)},
+            "train.actions: there is no head 'speed'; the heads are op, slot, blueprint, style, tempo",
+        ),
         ({"tempo": (3, 4)}, "train.actions.tempo: there is no 4; allowed are 0, 3, 5, 8"),
         ({"slot": (3,)}, "train.actions.slot: there is no 3; allowed are 0, 1, 2"),
         ({"blueprint": ("mlp",)}, "train.actions.blueprint: there is no 'mlp'; allowed are "),
@@ -69,10 +77,20 @@ def test_what_there_is_not_is_named(make_env, actions, message):
 
 @pytest.mark.parametrize(
     ("named", "head", "left"),
-    [("Patient needs style linear", "style", "sigmoid_add"), ("OpenLoop needs blueprint", "blueprint", "norm")],
+    [
+        ("Patient needs style linear", "style", "sigmoid_add"),
+        ("OpenLoop needs blueprint", "blueprint", "norm"),
+    ],
 )
 def test_a_plan_that_needs_what_is_closed_is_refused_before_it_begins(make_env, named, head, left):
     env = make_env(envs=2, steps=2, actions={head: (left,)})
-    plans = {"Patient": Patient(env.train.lifecycle, ((0, 0),)), "OpenLoop": OpenLoop([Schedule((-1, 1, -1))] * 2)}
-    with pytest.raises(SimicError, match=f"{named}.*, which train.actions.{head} closes: allow it, or leave this"):
-        play_episode(env, plans[named.split()[0]], 0, lambda *step: pytest.fail("a step was played"))
+    plans = {
+        "Patient": Patient(env.train.lifecycle, ((0, 0),)),
+        "OpenLoop": OpenLoop([Schedule((-1, 1, -1))] * 2),
+    }
+    with pytest.raises(
+        SimicError, match=f"{named}.*, which train.actions.{head} closes: allow it, or leave this"
+    ):
+        play_episode(
+            env, plans[named.split()[0]], 0, lambda *step: pytest.fail("a step was played")
+        )

@@ -18,7 +18,9 @@ from .transitions import act
 
 def host_state(env) -> dict[str, torch.Tensor]:
     """Parameters, moments and steps of the hosts themselves, ``[E, ...]``."""
-    return {f"host/{part}": tensor for part, tensor in env.population._stores["host"].tensors.items()}
+    return {
+        f"host/{part}": tensor for part, tensor in env.population._stores["host"].tensors.items()
+    }
 
 
 def follow(env, actions: list[Action]) -> tuple[list[dict[str, torch.Tensor]], list]:
@@ -41,7 +43,14 @@ def spoiled(spoil: Callable[[dict[str, torch.Tensor], int], object]) -> type[Pop
             stats = super().train_epoch(*arguments)
             self.epochs += 1
             stores = self._stores.items()
-            spoil({f"{name}/{part}": x for name, store in stores for part, x in store.tensors.items()}, self.epochs)
+            spoil(
+                {
+                    f"{name}/{part}": x
+                    for name, store in stores
+                    for part, x in store.tensors.items()
+                },
+                self.epochs,
+            )
             return stats
 
     return Spoiled
@@ -59,7 +68,8 @@ def poisoned(row: int, at_epoch: int) -> type[Population]:
 
 
 @pytest.mark.parametrize(
-    ("family", "backend", "at_epoch"), [("tables", "vmap", 1), ("cnn", "vmap", 4), ("mlp", "loop", 7)]
+    ("family", "backend", "at_epoch"),
+    [("tables", "vmap", 1), ("cnn", "vmap", 4), ("mlp", "loop", 7)],
 )
 def test_rollback_ends_one_row_and_touches_no_other(make_env, play, family, backend, at_epoch):
     """Parameters, moments, observations and rewards of all other hosts are bit-equal to a run without the panic."""
@@ -89,16 +99,23 @@ def test_a_rolled_back_host_is_what_it_was_at_its_last_healthy_step(make_env, pl
     row, at_epoch = 1, 4
     # Hosts that learn: of one that stays at chance every epoch has the same accuracy.
     host = Host(preset="baseline")
-    env = make_env(envs=3, steps=6, host=host, batches_per_epoch="all", compose=poisoned(row, at_epoch))
+    env = make_env(
+        envs=3, steps=6, host=host, batches_per_epoch="all", compose=poisoned(row, at_epoch)
+    )
     states, infos = follow(env, [act(3, Op.GERMINATE), *[Action.wait(3)] * 5])
     healthy = at_epoch - 2  # index of the step before the panic
     stage = infos[at_epoch - 1].stage[row]
     assert (stage == Stage.PRUNED).any() and not in_stages(stage, LIVE_STAGES).any()
     for later in range(at_epoch - 1, 6):
         # The germinated seed never acted, so the committed network is the host at its snapshot.
-        assert torch.equal(infos[later].committed_accuracy[row], infos[healthy].committed_accuracy[row])
+        assert torch.equal(
+            infos[later].committed_accuracy[row], infos[healthy].committed_accuracy[row]
+        )
         assert torch.equal(infos[later].live_accuracy[row], infos[later].committed_accuracy[row])
-        assert all(torch.equal(value[row], states[healthy][name][row]) for name, value in states[later].items())
+        assert all(
+            torch.equal(value[row], states[healthy][name][row])
+            for name, value in states[later].items()
+        )
     assert not torch.equal(infos[-1].committed_accuracy[0], infos[healthy].committed_accuracy[0])
     assert not torch.equal(states[-1]["host/param"][0], states[healthy]["host/param"][0])
 
@@ -106,13 +123,17 @@ def test_a_rolled_back_host_is_what_it_was_at_its_last_healthy_step(make_env, pl
 def test_an_exploding_loss_is_rolled_back_to_before_it_began(make_env):
     """Two epochs above all thresholds end the host; the snapshot is that of the epoch before the first of them."""
     row, begins = 1, 6
-    blown_up = spoiled(lambda state, epoch: state["host/param"][row].mul_(30.0 if epoch >= begins else 1.0))
+    blown_up = spoiled(
+        lambda state, epoch: state["host/param"][row].mul_(30.0 if epoch >= begins else 1.0)
+    )
     watch = Governor(min_history=3, consecutive_panics=2)
     env = make_env(envs=3, steps=8, governor=watch, compose=blown_up)
     states, infos = follow(env, [Action.wait(3)] * 8)
     causes = [Cause(int(info.cause[row])) for info in infos]
     assert causes == [Cause.NONE] * begins + [Cause.DIVERGENCE, Cause.NONE]
-    assert infos[begins - 1].val_loss[row] > 5 * env.chance_loss[row]  # an anomaly, not a panic yet: no snapshot of it
+    assert (
+        infos[begins - 1].val_loss[row] > 5 * env.chance_loss[row]
+    )  # an anomaly, not a panic yet: no snapshot of it
     healthy = begins - 2
     for later in (begins, begins + 1):
         assert torch.equal(infos[later].val_loss[row], infos[healthy].val_loss[row])
@@ -122,7 +143,9 @@ def test_an_exploding_loss_is_rolled_back_to_before_it_began(make_env):
     assert not any(info.panicked[0] or info.panicked[2] for info in infos)
 
 
-def test_a_seed_that_makes_room_is_told_and_the_governor_forgets_its_network(make_env, play) -> None:
+def test_a_seed_that_makes_room_is_told_and_the_governor_forgets_its_network(
+    make_env, play
+) -> None:
     """As after a prune: what the network with the old seed had reached is no measure of the one without it."""
     env, remembered = make_env(40, family="tables", lifecycle=AT_ONCE, backend="vmap"), []
     step = env.step
@@ -135,7 +158,9 @@ def test_a_seed_that_makes_room_is_told_and_the_governor_forgets_its_network(mak
     env.step = stepping
     before = torch.zeros(40, 1, dtype=torch.int64)
     count = 0
-    for (_, actions, (*_, info)), known in zip(play(env, prefer=(Op.GERMINATE,)), remembered, strict=True):
+    for (_, actions, (*_, info)), known in zip(
+        play(env, prefer=(Op.GERMINATE,)), remembered, strict=True
+    ):
         lived = torch.isin(before, torch.tensor(sorted(LIVE_STAGES)))
         germinated = (info.effective_op == Op.GERMINATE)[:, None] & (actions[:, 1:2] == 0)
         assert torch.equal(info.replaced, lived & germinated)

@@ -16,7 +16,11 @@ from tests.standard import Reward
 from .conftest import QUICK
 
 HOSTS = [(family, preset) for family, presets in PRESETS.items() for preset in presets]
-QUICKEST = [("mlp", "baseline"), ("tables", "baseline"), *(host for host in HOSTS if "impaired" in host)]
+QUICKEST = [
+    ("mlp", "baseline"),
+    ("tables", "baseline"),
+    *(host for host in HOSTS if "impaired" in host),
+]
 SCARCE = [("cnn", 0.5), ("mlp", 0.5), ("transformer", 0.1)]
 COSTS = {"rent", "loss_rent", "toxic"}
 KIND = {"envs": 6, "steps": 13, "batches_per_epoch": 1, "backend": "auto"}
@@ -34,14 +38,24 @@ def check_step(env, transition, actions, result) -> None:
         allowed[int(stage), [int(to) for to in following]] = True
     assert (allowed[before, after] | info.panicked[:, None]).all()
     seed_params = transition.seed_params_after
-    assert torch.equal(info.params, env.host.params + seed_params.sum(dim=1)) and (seed_params >= 0).all()
-    assert (info.params >= env.host.params).all() and (info.committed_params >= env.host.params).all()
+    assert (
+        torch.equal(info.params, env.host.params + seed_params.sum(dim=1))
+        and (seed_params >= 0).all()
+    )
+    assert (info.params >= env.host.params).all() and (
+        info.committed_params >= env.host.params
+    ).all()
     assert (seed_params.sum(dim=1) <= env.train.lifecycle.param_budget * env.host.params).all()
-    assert (in_stages(after, LIVE_STAGES).sum(dim=1) <= (env.train.lifecycle.max_seeds or env.host.slots)).all()
+    assert (
+        in_stages(after, LIVE_STAGES).sum(dim=1)
+        <= (env.train.lifecycle.max_seeds or env.host.slots)
+    ).all()
     table = [row for _, row in columns(env.host.slots, len(env.blueprints))]
     low, high = torch.tensor([row.low for row in table]), torch.tensor([row.high for row in table])
     assert ((observation.features >= low) & (observation.features <= high)).all()
-    assert (observation.categories >= -1).all() and (observation.categories < len(env.blueprints)).all()
+    assert (observation.categories >= -1).all() and (
+        observation.categories < len(env.blueprints)
+    ).all()
     assert observation.masks["op"][:, Op.WAIT].all()
     assert (sum(info.components.values()) - reward).abs().max() < 1e-6
 
@@ -53,8 +67,14 @@ def check_modes(transition, setting, info) -> None:
         parts = rewards.components(mode, transition, setting)
         assert tuple(parts) == names
         paid = rewards.total(parts)
-        assert paid.isfinite().all() and (paid - torch.stack(list(parts.values())).sum(dim=0)).abs().max() < 1e-6
-        assert (paid.abs() <= LARGEST)[lives].all(), (mode, {name: float(v.abs().max()) for name, v in parts.items()})
+        assert (
+            paid.isfinite().all()
+            and (paid - torch.stack(list(parts.values())).sum(dim=0)).abs().max() < 1e-6
+        )
+        assert (paid.abs() <= LARGEST)[lives].all(), (
+            mode,
+            {name: float(v.abs().max()) for name, v in parts.items()},
+        )
         gain = progress(transition.before).gather(1, transition.slot[:, None])[:, 0]
         if "fossilize" in parts:
             assert (parts["fossilize"][(gain <= 0) & lives] <= 0).all()  # ransomware
@@ -75,8 +95,12 @@ def walk(env, play, transitions, episodes: int) -> None:
             check_modes(transition, setting, info)
             # What is reported as the score is what the mode of that name pays for.
             kept = info.committed_params - env.host.params
-            assert torch.equal(info.score, info.committed_accuracy - price * (kept / env.host.params))
-            assert torch.equal(info.score, info.committed_accuracy) == (price == 0 or not kept.any())
+            assert torch.equal(
+                info.score, info.committed_accuracy - price * (kept / env.host.params)
+            )
+            assert torch.equal(info.score, info.committed_accuracy) == (
+                price == 0 or not kept.any()
+            )
             executed.update(info.effective_op.tolist())
             refused += int(((info.gate >= 0) & ~info.gate_passed).sum())
     assert executed == set(map(int, Op)) and refused > 0  # the walk saw what it is about
@@ -88,11 +112,17 @@ def test_random_legal_play_keeps_every_law(make_env, play, transitions, family, 
 
 
 @pytest.mark.parametrize(("family", "budget"), some([*SCARCE], SCARCE[1]))
-def test_random_legal_play_under_a_scarce_budget_keeps_every_law(make_env, play, transitions, family, budget):
+def test_random_legal_play_under_a_scarce_budget_keeps_every_law(
+    make_env, play, transitions, family, budget
+):
     """One seed at a time in all three slots, parameters for some blueprints only, and a price for what is kept."""
     lifecycle = QUICK.model_copy(update={"max_seeds": 1, "param_budget": budget})
-    env = make_env(host=Host(family=family, preset="baseline"), **KIND | {"lifecycle": lifecycle, "price": 8.0})
-    assert (env.budget.reserve > env.budget.limit).any() and (env.budget.reserve <= env.budget.limit).any()
+    env = make_env(
+        host=Host(family=family, preset="baseline"), **KIND | {"lifecycle": lifecycle, "price": 8.0}
+    )
+    assert (env.budget.reserve > env.budget.limit).any() and (
+        env.budget.reserve <= env.budget.limit
+    ).any()
     walk(env, play, transitions, episodes=4)
 
 

@@ -65,9 +65,13 @@ def costs_more_and_more(mode: str, cycle: list, setting) -> None:
 
 @every_mode
 @pytest.mark.parametrize("waits", [0, 1, 8])
-def test_germinating_and_pruning_earns_nothing_and_less_with_every_cycle(make_slots, mode, setting, waits):
+def test_germinating_and_pruning_earns_nothing_and_less_with_every_cycle(
+    make_slots, mode, setting, waits
+):
     empty, gone = make_slots([[Stage.DORMANT]]), make_slots([[Stage.PRUNED]])
-    young = [make_slots([[Stage.GERMINATED]], dwell=[[n + 1]], age=[[n + 1]]) for n in range(waits + 1)]
+    young = [
+        make_slots([[Stage.GERMINATED]], dwell=[[n + 1]], age=[[n + 1]]) for n in range(waits + 1)
+    ]
     cycle = path([empty, *young, gone], [Op.GERMINATE] + [Op.WAIT] * waits + [Op.PRUNE])
     costs_more_and_more(mode, cycle, setting)
 
@@ -77,7 +81,13 @@ def test_germinating_and_pruning_earns_nothing_and_less_with_every_cycle(make_sl
 def test_ransomware_is_not_rewarded_under_any_op(make_slots, mode, setting, op):
     """Indispensable (c = 30), though the host got 10 points worse."""
     before = measured(make_slots, Stage.HOLDING, contribution=30.0, gain=-10.0, alpha=[[1.0]])
-    after = measured(make_slots, Stage.FOSSILIZED if op == Op.FOSSILIZE else Stage.HOLDING, 30.0, -10.0, alpha=[[1.0]])
+    after = measured(
+        make_slots,
+        Stage.FOSSILIZED if op == Op.FOSSILIZE else Stage.HOLDING,
+        30.0,
+        -10.0,
+        alpha=[[1.0]],
+    )
     worse = {"stable_accuracy": torch.tensor([30.0])}
     steps = [transition(before, before, **worse)] * 3 + [transition(before, after, op, **worse)]
     ending = transition(after, after, ended=True, terminal=True, **worse)
@@ -91,11 +101,15 @@ def test_a_harmful_seed_farm_earns_nothing(make_slots, mode, setting):
     """Grow a seed until it hurts, then remove the damage: what it cost comes back at most, discounted."""
     empty, gone = make_slots([[Stage.DORMANT]]), make_slots([[Stage.PRUNED]])
     young = make_slots([[Stage.TRAINING]], dwell=[[3]], age=[[9]])
-    bad = measured(make_slots, Stage.BLENDING, contribution=-20.0, gain=-15.0, alpha=[[0.5]], age=[[12]])
+    bad = measured(
+        make_slots, Stage.BLENDING, contribution=-20.0, gain=-15.0, alpha=[[0.5]], age=[[12]]
+    )
     states = [empty, young, bad, bad, gone, make_slots([[Stage.EMBARGOED]]), empty]
     cycle = path(states, [Op.GERMINATE, Op.ADVANCE, Op.WAIT, Op.PRUNE, Op.WAIT, Op.WAIT])
     for at in (1, 2):
-        cycle[at] = replace(cycle[at], loss=torch.tensor([2.2]), stable_accuracy=torch.tensor([25.0]))
+        cycle[at] = replace(
+            cycle[at], loss=torch.tensor([2.2]), stable_accuracy=torch.tensor([25.0])
+        )
     costs_more_and_more(mode, cycle, setting)
 
 
@@ -103,7 +117,10 @@ def test_a_harmful_seed_farm_earns_nothing(make_slots, mode, setting):
 def test_germinating_early_is_not_worth_more_than_late(make_slots, mode, setting):
     def returned(germination: int, horizon: int = 8) -> float:
         ages = [max(0, t - germination) for t in range(horizon + 1)]
-        states = [make_slots([[Stage.GERMINATED if a else Stage.DORMANT]], dwell=[[a]], age=[[a]]) for a in ages]
+        states = [
+            make_slots([[Stage.GERMINATED if a else Stage.DORMANT]], dwell=[[a]], age=[[a]])
+            for a in ages
+        ]
         ops = [Op.GERMINATE if t == germination else Op.WAIT for t in range(horizon)]
         return value(mode, path(states, ops, ended=True, terminal=True), setting)
 
@@ -125,15 +142,25 @@ def test_a_fossilized_seed_has_no_further_attribution(make_slots, mode, setting)
 def test_accuracy_dominates_parameter_cost(make_slots, mode, setting):
     """Seeds that fill the budget from the first step to the last cost less than 40 points of accuracy are worth."""
     slots = make_slots([[Stage.FOSSILIZED]], alpha=[[1.0]], age=[[9]])
-    large = {"seed_params_after": torch.tensor([[4000]]), "seed_params_before": torch.tensor([[4000]])}
+    large = {
+        "seed_params_after": torch.tensor([[4000]]),
+        "seed_params_before": torch.tensor([[4000]]),
+    }
     empty = {"seed_params_after": torch.tensor([[0]]), "seed_params_before": torch.tensor([[0]])}
 
     def returned(accuracy: float, loss: float, **size) -> float:
-        now = {"committed_accuracy": torch.tensor([accuracy]), "committed_loss": torch.tensor([loss])}
+        now = {
+            "committed_accuracy": torch.tensor([accuracy]),
+            "committed_loss": torch.tensor([loss]),
+        }
         now["loss"] = now["committed_loss"]
         steps = [transition(slots, slots, **size, **now) for _ in range(9)]
         steps[0] = replace(steps[0], seed_params_before=empty["seed_params_before"])
-        return value(mode, [*steps, transition(slots, slots, ended=True, terminal=True, **size, **now)], setting)
+        return value(
+            mode,
+            [*steps, transition(slots, slots, ended=True, terminal=True, **size, **now)],
+            setting,
+        )
 
     assert returned(80.0, 0.6, **large) > returned(40.0, 1.5, **empty)
     assert returned(80.0, 0.6, **large) <= returned(80.0, 0.6, **empty)
@@ -146,7 +173,11 @@ def test_a_zero_threshold_divides_nothing_by_zero(make_slots, mode, setting):
     for contribution, gain in ((0.0, 0.0), (5.0, 0.0), (5.0, -5.0), (-5.0, 5.0), (1e-30, 1e-30)):
         slots = measured(make_slots, Stage.HOLDING, contribution, gain, se=0.0)
         fossil = measured(make_slots, Stage.FOSSILIZED, contribution, gain, se=0.0)
-        steps = [transition(slots, slots), transition(slots, fossil, Op.FOSSILIZE), transition(fossil, fossil)]
+        steps = [
+            transition(slots, slots),
+            transition(slots, fossil, Op.FOSSILIZE),
+            transition(fossil, fossil),
+        ]
         for parts in paid(mode, steps, free):
             assert all(term.isfinite().all() for term in parts.values())
 
@@ -155,7 +186,9 @@ def test_a_zero_threshold_divides_nothing_by_zero(make_slots, mode, setting):
 
 
 BLENDED_FROM = 11  # the epoch of the first ADVANCE but one
-MANUAL = Lifecycle(training_dwell=1, blending_dwell=1, min_prune_age=1, embargo_steps=1, auto_advance=False)
+MANUAL = Lifecycle(
+    training_dwell=1, blending_dwell=1, min_prune_age=1, embargo_steps=1, auto_advance=False
+)
 
 
 def returns(mode: str, transitions: list, counts: Callable[[str], bool]) -> torch.Tensor:
@@ -176,21 +209,39 @@ def blow_up(state: dict[str, torch.Tensor], epoch: int) -> None:
 
 
 def test_growing_a_harmful_seed_to_be_paid_for_its_removal_earns_nothing(make_env, transitions):
-    ops = [*[Op.WAIT] * 8, Op.GERMINATE, Op.ADVANCE, Op.WAIT, Op.ADVANCE, *[Op.WAIT] * 3, Op.PRUNE, Op.WAIT]
+    ops = [
+        *[Op.WAIT] * 8,
+        Op.GERMINATE,
+        Op.ADVANCE,
+        Op.WAIT,
+        Op.ADVANCE,
+        *[Op.WAIT] * 3,
+        Op.PRUNE,
+        Op.WAIT,
+    ]
     blind_governor = Governor(min_history=1000)  # it would end the episode
-    kind = {"family": "mlp", "lifecycle": MANUAL, "batches_per_epoch": 10, "compose": spoiled(blow_up)}
+    kind = {
+        "family": "mlp",
+        "lifecycle": MANUAL,
+        "batches_per_epoch": 10,
+        "compose": spoiled(blow_up),
+    }
     env = make_env(envs=3, steps=len(ops), governor=blind_governor, **kind)
     env.reset(options={"iteration": 0})
     for op in ops:
         *_, info = env.step(act(3, op, blueprint=3))
         assert (info.effective_op == op).all(), (op, info.gate)
     steps = list(transitions)  # which asking for rewards makes longer
-    harm = torch.stack([step.after.contribution[:, 0] for step, _ in steps]).nan_to_num().amin(dim=0)
+    harm = (
+        torch.stack([step.after.contribution[:, 0] for step, _ in steps]).nan_to_num().amin(dim=0)
+    )
     assert (harm < -1).all(), "the seeds must harm for this test to mean anything"
     for mode in rewards.MODES:
         worth = returns(mode, steps, lambda name: name not in OBJECTIVES)
         assert (worth == 0).all() if mode in BLIND else (worth < 0).all(), mode
-        assert returns(mode, steps, lambda name: name in ("attribution", "escrow")).abs().max() < 1e-9
+        assert (
+            returns(mode, steps, lambda name: name in ("attribution", "escrow")).abs().max() < 1e-9
+        )
 
 
 def draw(envs: int, step: int, size: int, what: int) -> torch.Tensor:
@@ -206,10 +257,14 @@ def lives() -> list:
     rows = torch.arange(envs)
     for t in range(steps):
         legal = legal_ops(slots, MANUAL)
-        legal[:, Op.FOSSILIZE] = False  # what is kept is paid for, and rightly: here it is about loops
+        legal[:, Op.FOSSILIZE] = (
+            False  # what is kept is paid for, and rightly: here it is about loops
+        )
         noise = draw(envs, t, 9, 0)
         # WAIT is every host's last choice: a loop is a matter of acting.
-        op = (legal.any(dim=2) * draw(envs, t, len(Op), 1) * torch.tensor([0.3, *[1.0] * 5])).argmax(dim=1)
+        op = (
+            legal.any(dim=2) * draw(envs, t, len(Op), 1) * torch.tensor([0.3, *[1.0] * 5])
+        ).argmax(dim=1)
         slot = (legal[rows, op] * (draw(envs, t, count, 2) + 0.01)).argmax(dim=1)
         heads = [(noise[:, h] * size).long() for h, size in enumerate(sizes)]
         action = Action(op, slot, torch.zeros_like(op), *heads)
@@ -265,7 +320,9 @@ def test_pruning_costs_and_pays_a_bounded_amount_whatever_the_seed_did(make_slot
     gone = make_slots([[Stage.PRUNED]])
     for contribution in (-100.0, -5.0, 0.0, 5.0, 100.0):
         for dwell in (0, 3, 1000):
-            seed = measured(make_slots, Stage.HOLDING, contribution, 60.0, dwell=dwell, alpha=[[1.0]])
+            seed = measured(
+                make_slots, Stage.HOLDING, contribution, 60.0, dwell=dwell, alpha=[[1.0]]
+            )
             parts = rewards.components(mode, transition(seed, gone, Op.PRUNE), setting)
             assert abs(float(rewards.total(parts))) < 14, (contribution, dwell, parts)
 
@@ -273,11 +330,21 @@ def test_pruning_costs_and_pays_a_bounded_amount_whatever_the_seed_did(make_slot
 @every_mode
 def test_waiting_longer_never_costs_more_and_more(make_slots, mode, setting):
     """No price grows without end with the time a seed has been somewhere."""
-    for stage in (Stage.GERMINATED, Stage.TRAINING, Stage.BLENDING, Stage.HOLDING, Stage.FOSSILIZED):
+    for stage in (
+        Stage.GERMINATED,
+        Stage.TRAINING,
+        Stage.BLENDING,
+        Stage.HOLDING,
+        Stage.FOSSILIZED,
+    ):
         paid = []
         for dwell in (30, 3000):
-            seed = measured(make_slots, stage, 20.0, 30.0, dwell=dwell, age=[[dwell]], alpha=[[1.0]])
-            paid.append(float(rewards.total(rewards.components(mode, transition(seed, seed), setting))))
+            seed = measured(
+                make_slots, stage, 20.0, 30.0, dwell=dwell, age=[[dwell]], alpha=[[1.0]]
+            )
+            paid.append(
+                float(rewards.total(rewards.components(mode, transition(seed, seed), setting)))
+            )
         assert paid[0] == pytest.approx(paid[1], abs=1e-12), stage
 
 
@@ -295,5 +362,7 @@ def test_the_price_of_an_op_is_the_one_of_the_params(make_slots):
     for price in (0.0, 0.01, 0.5):
         setting = replace(SETTING, weights=Reward(intervention_cost=price))
         for op in Op:
-            paid = rewards.components("shaped", transition(empty, empty, op), setting)["intervention"]
+            paid = rewards.components("shaped", transition(empty, empty, op), setting)[
+                "intervention"
+            ]
             assert paid.tolist() == [0.0 if op is Op.WAIT else -price]

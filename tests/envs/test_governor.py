@@ -31,7 +31,9 @@ def watch(losses: list[float], finite: list[bool] | None = None, classes: int = 
     return causes, healths, vitals
 
 
-@pytest.mark.parametrize(("loss", "finite_gradient"), [(math.nan, True), (math.inf, True), (1.0, False)])
+@pytest.mark.parametrize(
+    ("loss", "finite_gradient"), [(math.nan, True), (math.inf, True), (1.0, False)]
+)
 def test_a_non_finite_loss_or_gradient_is_a_panic_at_once(loss, finite_gradient):
     assert watch([loss], [finite_gradient])[:2] == ([Cause.NON_FINITE], [False])
 
@@ -39,7 +41,9 @@ def test_a_non_finite_loss_or_gradient_is_a_panic_at_once(loss, finite_gradient)
 def test_collapse_to_chance_is_a_panic_only_for_a_host_that_was_better():
     good = [0.5, 0.5, 0.5]
     assert watch([*good, CHANCE * 1.05, CHANCE * 1.05])[0][-2:] == [Cause.NONE, Cause.COLLAPSE]
-    assert watch([*good, CHANCE * 1.08, CHANCE * 1.08])[0][-1] == Cause.NONE  # outside the band of 6.5 %
+    assert (
+        watch([*good, CHANCE * 1.08, CHANCE * 1.08])[0][-1] == Cause.NONE
+    )  # outside the band of 6.5 %
     assert watch([*good, CHANCE, 0.5, CHANCE])[0][-1] == Cause.NONE  # it does not last
     assert watch([CHANCE] * 4)[0][-1] == Cause.NONE  # never was better
     assert watch([0.5, 0.5, CHANCE, CHANCE])[0][-1] == Cause.NONE  # too little history

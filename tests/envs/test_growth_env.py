@@ -31,7 +31,10 @@ def test_shaping_telescopes_over_played_episodes(make_env, play, transitions, en
     expected = torch.where(env.state.alive & (ending == "truncate"), left, 0.0)
     assert left.max() > 1
     assert (paid - expected).abs().max() < 1e-6
-    ends = [(terminated.all().item(), truncated.all().item()) for _, _, terminated, truncated, _ in steps]
+    ends = [
+        (terminated.all().item(), truncated.all().item())
+        for _, _, terminated, truncated, _ in steps
+    ]
     assert ends == [(False, False)] * 11 + [(ending == "terminate", ending == "truncate")]
     objective = [step[4].components["terminal"].abs().sum().item() for step in steps]
     assert objective[:-1] == [0.0] * 11 and objective[-1] > 0
@@ -43,7 +46,10 @@ def test_shaping_is_discounted_by_the_agents_gamma(make_env):
     env = make_env(envs=1, ppo=PPOParams(minibatches=1, gamma=0.5))
     env.reset()
     germinate = Action.wait(1)._replace(op=torch.tensor([int(Op.GERMINATE)]))
-    paid = [float(env.step(action)[4].components["shaping"][0]) for action in (germinate, Action.wait(1))]
+    paid = [
+        float(env.step(action)[4].components["shaping"][0])
+        for action in (germinate, Action.wait(1))
+    ]
     # F = 0.3 (γΦ(s') - Φ(s)); Φ is 0 without a seed, 1 + 0.3 per epoch of a GERMINATED one.
     assert paid == pytest.approx([0.3 * 0.5 * 1.3, 0.3 * (0.5 * 1.6 - 1.3)], abs=1e-9)
 
@@ -57,8 +63,12 @@ def test_a_forbidden_action_is_refused_by_name(make_env):
     with pytest.raises(SimicError, match=r"'op': 4.* of host 1 at step 0: forbidden"):
         env.step(action)
     for head, value in (("slot", -1), ("slot", 3), ("style", 4), ("op", 6), ("blueprint", -1)):
-        action = Action.wait(2)._replace(**{"op": torch.tensor([0, 1]), head: torch.tensor([0, value])})
-        with pytest.raises(SimicError, match=rf"'{head}': {value}.* of host 1 at step 0: forbidden"):
+        action = Action.wait(2)._replace(
+            **{"op": torch.tensor([0, 1]), head: torch.tensor([0, value])}
+        )
+        with pytest.raises(
+            SimicError, match=rf"'{head}': {value}.* of host 1 at step 0: forbidden"
+        ):
             env.step(action)
     assert env.slots.stage.eq(Stage.DORMANT).all()  # nothing was half done
 
@@ -66,9 +76,13 @@ def test_a_forbidden_action_is_refused_by_name(make_env):
 def test_reset_measures_fresh_hosts_before_anything_is_trained(make_env, digits):
     env = make_env(envs=3)
     observation, info = env.reset(options={"iteration": 4})
-    logits = logits_of(env.population, env.slots, digits[1].x, torch.zeros(3, env.host.slots, dtype=torch.bool))
+    logits = logits_of(
+        env.population, env.slots, digits[1].x, torch.zeros(3, env.host.slots, dtype=torch.bool)
+    )
     accuracy = 100 * (logits.argmax(2) == digits[1].y).float().mean(1)
-    assert torch.allclose(info.live_accuracy, accuracy) and torch.allclose(info.committed_accuracy, accuracy)
+    assert torch.allclose(info.live_accuracy, accuracy) and torch.allclose(
+        info.committed_accuracy, accuracy
+    )
     assert info.train_loss.isnan().all() and not info.components and info.effective_op.eq(-1).all()
     # No seed acts: there is no contribution, and nothing to leave out.
     assert info.contribution.isnan().all() and info.contribution_se.isnan().all()
@@ -100,7 +114,9 @@ def test_contributions_equal_separate_passes(grown, digits):
     env, info = grown
     kept = env.slots.stage == Stage.FOSSILIZED
     off = switched_off(measurable(env.slots).numpy(), kept.numpy())
-    alone = [env.population.evaluate(env.slots, digits[1], one[None]).correct[0].double() for one in off]
+    alone = [
+        env.population.evaluate(env.slots, digits[1], one[None]).correct[0].double() for one in off
+    ]
     acting = in_stages(env.slots.stage, LIVE_STAGES) & (env.slots.alpha > 0)
     assert torch.equal(info.contribution.isnan(), ~acting) and acting.any()
     for slot in range(env.host.slots):
@@ -134,7 +150,10 @@ def test_a_refused_op_is_paid_as_the_wait_that_happened(make_env, play):
         no = (info.gate >= 0) & ~info.gate_passed
         assert (actions[no, 0] != Op.WAIT).all() and (info.components["fossilize"][no] == 0).all()
         # By hand: what was sampled, but nothing where the gate said no.
-        cost = [0.0 if op == Op.WAIT or gone else -0.25 for op, gone in zip(actions[:, 0], no, strict=True)]
+        cost = [
+            0.0 if op == Op.WAIT or gone else -0.25
+            for op, gone in zip(actions[:, 0], no, strict=True)
+        ]
         assert info.components["intervention"].tolist() == cost
         refused += int(no.sum())
     assert refused > 5
@@ -183,7 +202,9 @@ def test_masks_have_the_shapes_that_the_spec_gives_them(make_env):
     for name, mask in observation.masks.items():
         assert mask.dtype == torch.bool
         assert mask.shape == (3, *given[heads[name].mask_given], heads[name].size), name
-    assert {head.name for head in env.action_spec.heads[1:] if head.mask_given != "nothing"} <= observation.masks.keys()
+    assert {
+        head.name for head in env.action_spec.heads[1:] if head.mask_given != "nothing"
+    } <= observation.masks.keys()
 
 
 class Operations(TorchDispatchMode):
@@ -231,12 +252,23 @@ def test_observation_and_masks_of_a_step_are_those_after_its_action(make_env):
 
 def test_the_critic_is_told_the_kind_of_each_hosts_task_and_features_are_not(make_env) -> None:
     data = [make_table(5, tasks=4, samples=64, seed=seed) for seed in (1, 2)]
-    env, silent = (make_env(family="tables", data=data, kinds=kinds) for kinds in ((2, 0, -1, 1), ()))
+    env, silent = (
+        make_env(family="tables", data=data, kinds=kinds) for kinds in ((2, 0, -1, 1), ())
+    )
     assert (env.observation_spec.privileged, env.observation_spec.privileged_cardinality) == (1, 3)
-    assert silent.observation_spec == replace(env.observation_spec, privileged=0, privileged_cardinality=0)
+    assert silent.observation_spec == replace(
+        env.observation_spec, privileged=0, privileged_cardinality=0
+    )
     tasks = torch.tensor([3, 0, 1, 2, 3, 0])
     (seen, _), (same, _) = (each.reset(options={"tasks": tasks}) for each in (env, silent))
-    assert seen.privileged is not None and seen.privileged.tolist() == [[1], [2], [0], [-1], [1], [2]]
+    assert seen.privileged is not None and seen.privileged.tolist() == [
+        [1],
+        [2],
+        [0],
+        [-1],
+        [1],
+        [2],
+    ]
     assert same.privileged is None
     assert torch.equal(seen.features, same.features)
     later, *_ = env.step(Action.wait(6))

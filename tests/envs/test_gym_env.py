@@ -31,9 +31,15 @@ def test_running_episodes_go_on_from_numbers_and_actions(vector: str, steps: int
         first.step(actions(step))
     seen = second.load_state_dict(first.state_dict())
     assert torch.equal(seen.features, first.seen.features)
-    assert second.returns.tolist() == first.returns.tolist() == first.state_dict()["running_steps"].tolist()  # 1 a step
+    assert (
+        second.returns.tolist()
+        == first.returns.tolist()
+        == first.state_dict()["running_steps"].tolist()
+    )  # 1 a step
     for step in range(steps, steps + 30):
-        for own, other in zip(first.step(actions(step))[:4], second.step(actions(step))[:4], strict=True):
+        for own, other in zip(
+            first.step(actions(step))[:4], second.step(actions(step))[:4], strict=True
+        ):
             own, other = (getattr(each, "features", each) for each in (own, other))
             assert torch.equal(own, other)
     first.close()
@@ -68,9 +74,14 @@ def test_a_description_changes_with_what_decides_the_environment() -> None:
     assert list(own["files"]) == [gym_toys.__name__]
 
 
-def test_what_is_prepared_names_the_environment_and_the_hash_of_its_description(tmp_path: Path) -> None:
+def test_what_is_prepared_names_the_environment_and_the_hash_of_its_description(
+    tmp_path: Path,
+) -> None:
     gym_env.prepare(CARTPOLE, 3, tmp_path / "prepared")
-    meta, digest = read_meta(tmp_path / "prepared"), durable.sha256(tmp_path / "prepared" / ENVIRONMENT_FILE)
+    meta, digest = (
+        read_meta(tmp_path / "prepared"),
+        durable.sha256(tmp_path / "prepared" / ENVIRONMENT_FILE),
+    )
     assert (meta.task, meta.source, meta.split_rng_seed) == ("gym", "CartPole-v1", 3)
     assert meta.source_sha256 == digest and meta.sha256 == {ENVIRONMENT_FILE: digest}
     assert not (meta.classes or meta.shape or meta.samples or meta.tasks or meta.duplicates_dropped)
@@ -96,7 +107,9 @@ def test_a_vector_environment_on_tensors_is_recorded_and_goes_on() -> None:
     task = GymParams(id="Counting-v0", vector="tensors")
     env, other = (open_gym(task, 1, torch.arange(3)) for _ in range(2))
     finals = [env.step(actions(step))[4].final for step in range(7)]
-    assert [None if final is None else final.features[1].item() for final in finals] == [None] * 4 + [5.0, None, None]
+    assert [None if final is None else final.features[1].item() for final in finals] == [
+        None
+    ] * 4 + [5.0, None, None]
     assert torch.equal(other.load_state_dict(env.state_dict()).features, env.seen.features)
     assert torch.equal(other.returns, env.returns) and not isinstance(env, GymEnv)
 

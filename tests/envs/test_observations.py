@@ -25,11 +25,17 @@ from tests.reference.observations import History, Sight, Trial, features
 
 ENVS, SLOTS, KINDS, T = 3, 2, 4, 12
 # Where a field of the slots has another name in the reference, and which fields are the slot's own there.
-OF_SEED = {"contribution_velocity": "velocity", "steps_since_measured": "unmeasured", "gradient_healthy": "healthy"}
+OF_SEED = {
+    "contribution_velocity": "velocity",
+    "steps_since_measured": "unmeasured",
+    "gradient_healthy": "healthy",
+}
 OF_SLOT = ("stage", "dwell", "germinations", "stage_accuracy")
 
 
-def view(step: int = 0, episode_steps: int = T, alignment: torch.Tensor | None = None, **changes) -> View:
+def view(
+    step: int = 0, episode_steps: int = T, alignment: torch.Tensor | None = None, **changes
+) -> View:
     """A view of hosts of which nothing is measured, but for ``changes`` of their state."""
     host, seed = torch.full((ENVS,), torch.nan), torch.full((ENVS, SLOTS), torch.nan)
     yes = torch.ones(ENVS, dtype=torch.bool)
@@ -61,14 +67,20 @@ def sight(seen: View, env: int) -> Sight:
     """What the reference sees of one host."""
     state, slots = seen.state, []
     for k in range(SLOTS):
-        at = {OF_SEED.get(name, name): value[env, k].item() for name, value in vars(state.slots).items()}
+        at = {
+            OF_SEED.get(name, name): value[env, k].item()
+            for name, value in vars(state.slots).items()
+        }
         own = {name: at.pop(name) for name in OF_SLOT}
         slots.append(life.Slot(**own, seed=life.Seed(**at)))
     tracker = {name: value[env].tolist() for name, value in vars(state.tracker).items()}
     history = History(best=tracker.pop("best_accuracy"), **tracker)
     unseen = {field.name: math.nan for field in fields(Validation)}
     shown = {name: getattr(state.measured, name)[env].tolist() for name in ("interaction", "boost")}
-    kinds = zip(*(x[env].tolist() for x in (seen.alignment, state.trials.tried, state.trials.gained)), strict=True)
+    kinds = zip(
+        *(x[env].tolist() for x in (seen.alignment, state.trials.tried, state.trials.gained)),
+        strict=True,
+    )
     return Sight(
         slots=slots,
         history=history,
@@ -103,13 +115,27 @@ def drawn(draw: torch.Generator) -> View:
 
     def numbers(*shape: int) -> torch.Tensor:
         value = 120 * torch.rand(shape or cell, generator=draw) - 60
-        return torch.where(counts(4, *value.shape) == 0, EXTREME[counts(len(EXTREME), *value.shape)], value)
+        return torch.where(
+            counts(4, *value.shape) == 0, EXTREME[counts(len(EXTREME), *value.shape)], value
+        )
 
-    columns = {"stage": len(Stage), "operator": len(Blend), "ramp": len(Ramp), "tempo_steps": 9, "ramp_steps": 10**6}
+    columns = {
+        "stage": len(Stage),
+        "operator": len(Blend),
+        "ramp": len(Ramp),
+        "tempo_steps": 9,
+        "ramp_steps": 10**6,
+    }
     columns |= dict.fromkeys(("age", "dwell", "germinations", "steps_since_measured"), 15)
     given = {name: counts(top) for name, top in columns.items()}
-    given |= {"blueprint": counts(5) - 1, "prune_scheduled": counts(2).bool(), "ramp_done": given["ramp_steps"] // 3}
-    given |= {name: torch.rand(cell, generator=draw) for name in ("alpha", "alpha_target", "first_target")}
+    given |= {
+        "blueprint": counts(5) - 1,
+        "prune_scheduled": counts(2).bool(),
+        "ramp_done": given["ramp_steps"] // 3,
+    }
+    given |= {
+        name: torch.rand(cell, generator=draw) for name in ("alpha", "alpha_target", "first_target")
+    }
     given |= {name: numbers() for name in ("contribution", "contribution_velocity")}
     given |= {name: numbers().abs() for name in ("contribution_se", "gradient_ratio")}
     given |= {name: accuracies() for name in ("accuracy", "germination_accuracy", "stage_accuracy")}
@@ -144,7 +170,9 @@ def test_every_column_stays_in_its_range_whatever_was_measured(seed):
     found = observe(seen)
     assert found.dtype == torch.float32
     for env in range(ENVS):
-        rows = zip(columns(SLOTS, KINDS), found[env].tolist(), features(sight(seen, env)), strict=True)
+        rows = zip(
+            columns(SLOTS, KINDS), found[env].tolist(), features(sight(seen, env)), strict=True
+        )
         for (name, row), value, expected in rows:
             assert math.isclose(value, expected, rel_tol=1e-5, abs_tol=1e-5), (env, name)
             assert row.low <= value <= row.high, (env, name)
@@ -155,7 +183,9 @@ def test_only_time_says_how_long_an_episode_is():
     """Two episodes of other lengths, with as many steps left: all else that is seen is the same."""
     short, long = (observe(view(step=5 + more, episode_steps=T + more)) for more in (0, 30))
     names = [name for name, _ in columns(SLOTS, KINDS)]
-    assert [name for name, a, b in zip(names, short.T, long.T, strict=True) if not torch.equal(a, b)] == ["time"]
+    assert [
+        name for name, a, b in zip(names, short.T, long.T, strict=True) if not torch.equal(a, b)
+    ] == ["time"]
 
 
 def test_the_committed_page_is_the_generated_one():
@@ -167,7 +197,10 @@ def test_a_blueprint_is_tried_and_gains_whichever_it_is(make_slots):
     seeds = {"blueprint": [[0, -1, 2]], "contribution": [[1.5, 9.0, math.nan]]}
     slots = make_slots([[Stage.TRAINING, Stage.DORMANT, Stage.HOLDING]], **seeds)
     found = Trials.none(1, 3, CPU).after(slots, torch.tensor([[True, False, True]]))
-    assert (found.tried.tolist(), found.gained.nan_to_num(0.0).tolist()) == ([[1, 0, 1]], [[1.5, 0.0, 0.0]])
+    assert (found.tried.tolist(), found.gained.nan_to_num(0.0).tolist()) == (
+        [[1, 0, 1]],
+        [[1.5, 0.0, 0.0]],
+    )
 
 
 # --- the tracker ---
@@ -180,5 +213,9 @@ def test_missing_measurements_are_neither_best_nor_stable():
         tracker = update(tracker, torch.tensor([loss]), torch.tensor([accuracy]))
     assert (float(tracker.best_accuracy), int(tracker.stable_run)) == (12.0, 0)
     assert float(tracker.stable_accuracy(3)) == pytest.approx(10.0)
-    again = update(update(tracker, torch.tensor([1.98]), tracker.accuracy), torch.tensor([1.96]), tracker.accuracy)
+    again = update(
+        update(tracker, torch.tensor([1.98]), tracker.accuracy),
+        torch.tensor([1.96]),
+        tracker.accuracy,
+    )
     assert int(again.stable_run) == 2

@@ -3,7 +3,14 @@
 import pytest
 import torch
 
-from simic.envs.patient import KEEP_ABOVE_PCT, PATIENCE_EPOCHS, Patient, steps_to_clear, steps_to_finish, tries
+from simic.envs.patient import (
+    KEEP_ABOVE_PCT,
+    PATIENCE_EPOCHS,
+    Patient,
+    steps_to_clear,
+    steps_to_finish,
+    tries,
+)
 from simic.envs.play import play
 from simic.growth.life.lifecycle import LIVE_STAGES
 from simic.growth.life.vocabulary import Op, Ramp, Stage
@@ -24,7 +31,12 @@ class ScalarPatient:
     """Plain Python, written from the rule, not from the implementation."""
 
     def __init__(self, order, steps, to_finish, to_clear):
-        self.order, self.steps, self.to_finish, self.to_clear = list(order), steps, to_finish, to_clear
+        self.order, self.steps, self.to_finish, self.to_clear = (
+            list(order),
+            steps,
+            to_finish,
+            to_clear,
+        )
 
     def act(self, seeds, can, step):
         """Returns (op, slot, blueprint); ``can(op, slot, blueprint)`` asks the masks."""
@@ -62,13 +74,18 @@ class ScalarPatient:
 
 @pytest.mark.parametrize(("most", "count"), [(1, 9), (3, 9), (1, 2)])
 def test_patient_rule_equals_the_scalar_rule(most, count):
-    world = World(envs=150, lifecycle=MANUAL.model_copy(update={"embargo_steps": 0, "max_seeds": most}))
+    world = World(
+        envs=150, lifecycle=MANUAL.model_copy(update={"embargo_steps": 0, "max_seeds": most})
+    )
     order, steps = tries("cnn", SLOTS)[:count], 60
     # Germinated; TRAINING from the next step for 3; BLENDING at once to the end, HOLDING by the next advance; measured:
     # 6 steps on.
     # Pruned, embargoed, reset and dormant take a step each.
     assert (steps_to_finish(world.lifecycle), steps_to_clear(world.lifecycle)) == (6, 4)
-    actor, scalars = Patient(world.lifecycle, order), [ScalarPatient(order, steps, 6, 4) for _ in range(150)]
+    actor, scalars = (
+        Patient(world.lifecycle, order),
+        [ScalarPatient(order, steps, 6, 4) for _ in range(150)],
+    )
     met = as_the_scalar_rules(world, actor, scalars, steps)
     assert {op for op, _ in met} == {Op.WAIT, Op.GERMINATE, Op.ADVANCE, Op.PRUNE, Op.FOSSILIZE}
     assert (world.slots.stage == Stage.FOSSILIZED).sum(dim=1).max() == most
@@ -76,14 +93,26 @@ def test_patient_rule_equals_the_scalar_rule(most, count):
 
 @pytest.mark.parametrize(
     ("changes", "expected"),
-    [({}, 5), ({"auto_advance": False}, 6), ({"training_dwell": 0, "blending_dwell": 0, "min_prune_age": 0}, 1)],
+    [
+        ({}, 5),
+        ({"auto_advance": False}, 6),
+        ({"training_dwell": 0, "blending_dwell": 0, "min_prune_age": 0}, 1),
+    ],
 )
 def test_a_seed_is_measured_in_holding_when_it_is_due(bank, changes, expected):
     """``steps_to_finish`` is exact: one step earlier the seed cannot be fossilized, then it can."""
     lifecycle = Lifecycle(max_seeds=1, **changes)
-    env, ready, due = tiny_env(bank, hosts=2, lifecycle=lifecycle, episode_steps=7), [], steps_to_finish(lifecycle)
+    env, ready, due = (
+        tiny_env(bank, hosts=2, lifecycle=lifecycle, episode_steps=7),
+        [],
+        steps_to_finish(lifecycle),
+    )
     patient = Patient(lifecycle, tries("cnn", env.host.slots))
     play(
-        env, patient, 0, lambda s, a, r, info: ready.append(s.observation.masks["op"][:, Op.FOSSILIZE]), torch.arange(2)
+        env,
+        patient,
+        0,
+        lambda s, a, r, info: ready.append(s.observation.masks["op"][:, Op.FOSSILIZE]),
+        torch.arange(2),
     )
     assert due == expected and ready[due].all() and not ready[due - 1].any()

@@ -25,10 +25,14 @@ def test_the_plant_beats_its_nearest_rivals(tmp_path):
     tree = params.load(ROOT / "params.yaml", [*standard.OVERRIDES, *planted.OVERRIDES])
     prepare(tree.prepare, tree.rng_seed, tmp_path / "prepared", tmp_path)
     splits = (load_split(tmp_path / "prepared", name) for name in ("train", "val"))
-    env = GrowthEnv(tree.train, tree.rng_seed, *splits, torch.zeros(len(decisions), dtype=torch.int64))
+    env = GrowthEnv(
+        tree.train, tree.rng_seed, *splits, torch.zeros(len(decisions), dtype=torch.int64)
+    )
     kinds = [item.name for item in env.blueprints]
     schedules = [
-        Schedule(tuple(kinds.index(name) if place == slot else NONE for place in range(env.host.slots)))
+        Schedule(
+            tuple(kinds.index(name) if place == slot else NONE for place in range(env.host.slots))
+        )
         for slot, name in decisions
     ]
     play(env, OpenLoop(schedules), 0, lambda *step: None)

@@ -15,7 +15,17 @@ from simic.growth.life.vocabulary import Op, Stage
 from simic.params import SparseReward
 from tests.standard import Reward
 
-from .transitions import CHANCE, GAMMA, SETTING, WEIGHTS, discounted, measured, paid, random_states, transition
+from .transitions import (
+    CHANCE,
+    GAMMA,
+    SETTING,
+    WEIGHTS,
+    discounted,
+    measured,
+    paid,
+    random_states,
+    transition,
+)
 
 
 def one(mode: str, step, setting=SETTING) -> dict[str, float]:
@@ -28,7 +38,12 @@ def test_shaping_telescopes_exactly(ending):
     paid = []
     for t, (before, after) in enumerate(pairwise(states)):
         last = t == len(states) - 2
-        step = transition(before, after, ended=last and ending != "rollback", terminal=last and ending != "truncated")
+        step = transition(
+            before,
+            after,
+            ended=last and ending != "rollback",
+            terminal=last and ending != "truncated",
+        )
         paid.append(shaping(step, SETTING))
     steps = len(paid)
     # Σ γ^t w(γΦ' - Φ) = -wΦ(s0) + w γ^T Φ(s_T), and Φ(s_T) = 0 at a true terminal.
@@ -38,8 +53,17 @@ def test_shaping_telescopes_exactly(ending):
     assert (discounted(paid) - expected).abs().max() < 1e-9
 
 
-def test_potential_grows_with_the_stage_and_sums_over_all_slots_and_fossilized_is_at_least_any_holding(make_slots):
-    order = [Stage.DORMANT, Stage.GERMINATED, Stage.TRAINING, Stage.BLENDING, Stage.HOLDING, Stage.FOSSILIZED]
+def test_potential_grows_with_the_stage_and_sums_over_all_slots_and_fossilized_is_at_least_any_holding(
+    make_slots,
+):
+    order = [
+        Stage.DORMANT,
+        Stage.GERMINATED,
+        Stage.TRAINING,
+        Stage.BLENDING,
+        Stage.HOLDING,
+        Stage.FOSSILIZED,
+    ]
     values = [float(potential(make_slots([[stage]], dwell=[[0]]))) for stage in order]
     assert values == [0.0, 1.0, 2.0, 3.5, 5.5, 7.5]
     ramped = max(float(potential(make_slots([[Stage.HOLDING]], dwell=[[n]]))) for n in range(50))
@@ -72,7 +96,9 @@ def test_fossilizing_keeps_the_credit_and_pays_the_bonus_by_dwell(make_slots):
         parts = one("shaped", transition(before, after, Op.FOSSILIZE))
         assert parts["attribution"] == 0.0
         assert parts["fossilize"] == pytest.approx(3.0 * math.tanh(1 / 3) * legitimate, abs=1e-12)
-    ransom = [measured(make_slots, stage, 30.0, -10.0) for stage in (Stage.HOLDING, Stage.FOSSILIZED)]
+    ransom = [
+        measured(make_slots, stage, 30.0, -10.0) for stage in (Stage.HOLDING, Stage.FOSSILIZED)
+    ]
     parts = one("shaped", transition(*ransom, Op.FOSSILIZE))
     assert (parts["attribution"], parts["fossilize"]) == (0.0, NOT_CONTRIBUTING)
 
@@ -105,9 +131,13 @@ def holding(make_slots, contribution: float, stable: float = 90.0, **flags):
 
 def test_escrow_counts_stable_accuracy_and_suspects_contribution_without_progress(make_slots):
     # p = 42 - 40 = 2 and c = 4: 2·2·4/6 · 0.1
-    assert one("escrow", holding(make_slots, 4.0, stable=42.0))["escrow"] == pytest.approx(GAMMA * 0.26667, abs=1e-4)
+    assert one("escrow", holding(make_slots, 4.0, stable=42.0))["escrow"] == pytest.approx(
+        GAMMA * 0.26667, abs=1e-4
+    )
     # c = 30, p = 2: harmonic 3.75 → 0.375; ratio 15 → -0.1 · 10/5 = -0.2
-    assert one("escrow", holding(make_slots, 30.0, stable=42.0))["escrow"] == pytest.approx(GAMMA * 0.175, abs=1e-6)
+    assert one("escrow", holding(make_slots, 30.0, stable=42.0))["escrow"] == pytest.approx(
+        GAMMA * 0.175, abs=1e-6
+    )
     assert one("escrow", holding(make_slots, 30.0, stable=40.0))["escrow"] == 0.0
     harmful = one("escrow", holding(make_slots, -20.0))
     assert harmful["escrow"] == 0.0 and harmful["toxic"] == pytest.approx(-2.0)
@@ -115,7 +145,9 @@ def test_escrow_counts_stable_accuracy_and_suspects_contribution_without_progres
 
 def with_loss(make_slots, loss: float, committed: float = 1.5, **flags):
     slots = make_slots([[Stage.DORMANT]])
-    return transition(slots, slots, loss=torch.tensor([loss]), committed_loss=torch.tensor([committed]), **flags)
+    return transition(
+        slots, slots, loss=torch.tensor([loss]), committed_loss=torch.tensor([committed]), **flags
+    )
 
 
 def test_the_loss_family_rewards_improvement_and_only_what_lasts(make_slots):
@@ -139,7 +171,10 @@ def test_the_loss_family_rewards_improvement_and_only_what_lasts(make_slots):
 def test_the_loss_family_takes_back_what_was_not_committed(make_slots):
     steps = [with_loss(make_slots, 1.3)] * 3
     ending = with_loss(make_slots, 1.3, committed=1.5, ended=True, terminal=True)
-    total = sum(GAMMA**t * float(s["loss_improvement"]) for t, s in enumerate(paid("loss", [*steps, ending])))
+    total = sum(
+        GAMMA**t * float(s["loss_improvement"])
+        for t, s in enumerate(paid("loss", [*steps, ending]))
+    )
     assert total == pytest.approx(0.2 / SIGMA * (GAMMA**4 - 1) * (CHANCE - 1.5), abs=1e-5)
     # What the last step improves is capped as in any step, committed or not.
     leap = with_loss(make_slots, 0.1, committed=0.1, ended=True, terminal=True)
@@ -158,7 +193,9 @@ def test_the_loss_family_takes_back_what_was_not_committed(make_slots):
 def test_wrong_registrations_are_refused_by_name(monkeypatch, make_slots):
     for name in ("TERMS", "MODES", "LEDGERS"):  # what a test registers ends with it
         monkeypatch.setattr(rewards, name, getattr(rewards, name).copy())
-    monkeypatch.setattr(registry, "_KNOWN", {kind: list(names) for kind, names in registry._KNOWN.items()})
+    monkeypatch.setattr(
+        registry, "_KNOWN", {kind: list(names) for kind, names in registry._KNOWN.items()}
+    )
     with pytest.raises(SimicError, match="'rent' is registered twice"):
         rewards.term("rent")(rewards.TERMS["rent"])
     with pytest.raises(SimicError, match="reward mode 'shaped' is registered twice"):
@@ -169,5 +206,7 @@ def test_wrong_registrations_are_refused_by_name(monkeypatch, make_slots):
         rewards.mode("x", ("death", "death"))
     rewards.term("flat")(lambda t, setting: torch.zeros(3))
     rewards.mode("flat", ("flat",))
-    with pytest.raises(SimicError, match=r"'flat' gave torch.float32 \(3,\): must be float64 \(1,\)"):
+    with pytest.raises(
+        SimicError, match=r"'flat' gave torch.float32 \(3,\): must be float64 \(1,\)"
+    ):
         rewards.components("flat", transition(*[make_slots([[0]])] * 2), SETTING)

@@ -16,7 +16,11 @@ def test_a_device_gives_the_numbers_of_the_cpu_and_is_waited_for_where_it_must()
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
-    a_step = {"distributions.py:refuse_faults": STEPS, "growth_env.py:_measure": STEPS, "groups.py:read": STEPS + 1}
+    a_step = {
+        "distributions.py:refuse_faults": STEPS,
+        "growth_env.py:_measure": STEPS,
+        "groups.py:read": STEPS + 1,
+    }
     assert found["same"]
     for waited in found["collecting"]:
         assert {name.rpartition("/")[2]: count for name, count in waited.items()} == a_step

@@ -24,7 +24,9 @@ TRAIN = Train(
     batches_per_epoch=1,
     batch_size=16,
     ppo=PPOParams(minibatches=1),
-    lifecycle=Lifecycle(training_dwell=1, min_prune_age=1, embargo_steps=1, auto_advance=False, param_budget=100.0),
+    lifecycle=Lifecycle(
+        training_dwell=1, min_prune_age=1, embargo_steps=1, auto_advance=False, param_budget=100.0
+    ),
 )
 
 
@@ -73,12 +75,16 @@ def test_a_task_of_the_bank_is_drawn_from_those_of_training_or_chosen(bank):
     assert info["task"] == 3
     second, _ = env.reset(seed=1, options={"tasks": 0})
     assert not np.array_equal(first, second)
-    with pytest.raises(SimicError, match=r"tasks \[4\]: must be 1, one for each host, each of 0 to 3"):
+    with pytest.raises(
+        SimicError, match=r"tasks \[4\]: must be 1, one for each host, each of 0 to 3"
+    ):
         env.reset(options={"tasks": 4})
 
 
 def test_make_vec_gives_the_vector_environment_of_the_controller(digits):
-    made = gymnasium.make_vec(ENV_ID, num_envs=3, train=TRAIN, dataset_train=digits[0], dataset_val=digits[1])
+    made = gymnasium.make_vec(
+        ENV_ID, num_envs=3, train=TRAIN, dataset_train=digits[0], dataset_val=digits[1]
+    )
     plain = GrowthEnv(TRAIN, 1, *digits, env_ids=torch.arange(3))
     assert isinstance(made, GrowthEnv)
     assert made.num_envs == 3 and made.spec.id == ENV_ID
@@ -93,9 +99,13 @@ def test_make_vec_gives_the_vector_environment_of_the_controller(digits):
 
 
 def test_the_id_is_found_by_the_module_before_it():
-    program = "import gymnasium; gymnasium.make_vec('simic.envs:simic/Growth-v0', prepared='nowhere')"
+    program = (
+        "import gymnasium; gymnasium.make_vec('simic.envs:simic/Growth-v0', prepared='nowhere')"
+    )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert done.stderr.splitlines()[-1].endswith("nowhere/meta.json: no such file; run simic prepare first")
+    assert done.stderr.splitlines()[-1].endswith(
+        "nowhere/meta.json: no such file; run simic prepare first"
+    )
 
 
 def test_a_forbidden_action_is_played_as_wait_and_marked(env):
@@ -114,7 +124,9 @@ def test_maskable_ppo_learns_on_it_and_plays_nothing_illegal(digits, monkeypatch
     env = gymnasium.make(ENV_ID, train=train, dataset_train=digits[0], dataset_val=digits[1])
     monkeypatch.setenv("SB3_LOGDIR", str(tmp_path))  # it makes a folder for its log
     with torch.random.fork_rng():  # it draws from torch's own generator: no other test notices
-        agent = MaskablePPO("MlpPolicy", env, n_steps=64, batch_size=32, n_epochs=2, seed=3, device="cpu")
+        agent = MaskablePPO(
+            "MlpPolicy", env, n_steps=64, batch_size=32, n_epochs=2, seed=3, device="cpu"
+        )
         before = {name: parameter.clone() for name, parameter in agent.policy.state_dict().items()}
         agent.learn(64)
         after = agent.policy.state_dict()

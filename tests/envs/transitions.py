@@ -31,7 +31,9 @@ VARIANT_NAMES = [*rewards.MODES, "score_priced"]
 def act(envs: int, op: Op, **heads: int) -> Action:
     """The same action in every host: the shortest ramp to alpha 1 that takes time, in slot 0, unless said otherwise."""
     named = {"op": int(op), "tempo": 1, "alpha_target": 2, **heads}
-    return Action.wait(envs)._replace(**{name: torch.full((envs,), value) for name, value in named.items()})
+    return Action.wait(envs)._replace(
+        **{name: torch.full((envs,), value) for name, value in named.items()}
+    )
 
 
 def random_step(env: GrowthEnv, seen: Observation) -> tuple[Observation, dict[str, torch.Tensor]]:
@@ -43,7 +45,9 @@ def random_step(env: GrowthEnv, seen: Observation) -> tuple[Observation, dict[st
     return seen, told | info.components | {"reward": reward, "features": seen.features}
 
 
-def transition(before: Slots, after: Slots, op: Op = Op.WAIT, slot: int = 0, **changes) -> Transition:
+def transition(
+    before: Slots, after: Slots, op: Op = Op.WAIT, slot: int = 0, **changes
+) -> Transition:
     """A step of hosts whose seeds have 100 parameters each, at 50 points and a loss of 1.5; nothing is remembered."""
     envs = len(before.stage)
     no = torch.zeros(envs, dtype=torch.bool)
@@ -64,16 +68,31 @@ def transition(before: Slots, after: Slots, op: Op = Op.WAIT, slot: int = 0, **c
         panicked=no,
         ledgers=start(before),
     )
-    return replace(plain, **{k: torch.full_like(no, v) if isinstance(v, bool) else v for k, v in changes.items()})
+    return replace(
+        plain,
+        **{k: torch.full_like(no, v) if isinstance(v, bool) else v for k, v in changes.items()},
+    )
 
 
 def start(slots: Slots) -> dict[str, torch.Tensor]:
     """What any mode remembers after a reset at a loss of 1.5."""
     loss = torch.full((len(slots.stage),), 1.5)
-    return {name: value for mode in rewards.MODES for name, value in rewards.start(mode, slots, loss, SETTING).items()}
+    return {
+        name: value
+        for mode in rewards.MODES
+        for name, value in rewards.start(mode, slots, loss, SETTING).items()
+    }
 
 
-def measured(make_slots, stage: Stage, contribution: float, gain: float, se: float = 0.1, dwell: int = 3, **more):
+def measured(
+    make_slots,
+    stage: Stage,
+    contribution: float,
+    gain: float,
+    se: float = 0.1,
+    dwell: int = 3,
+    **more,
+):
     """One slot of one host: a seed of this contribution whose host gained so much since it germinated."""
     return make_slots(
         [[stage]],
@@ -110,10 +129,14 @@ def random_states(count: int, envs: int, slots: int) -> list[Slots]:
 
 
 def discounted(values: Sequence[torch.Tensor]) -> torch.Tensor:
-    return sum((GAMMA**t * value for t, value in enumerate(values)), torch.zeros((), dtype=torch.float64))
+    return sum(
+        (GAMMA**t * value for t, value in enumerate(values)), torch.zeros((), dtype=torch.float64)
+    )
 
 
-def paid(mode: str, steps: Sequence[Transition], setting: Setting = SETTING) -> list[dict[str, torch.Tensor]]:
+def paid(
+    mode: str, steps: Sequence[Transition], setting: Setting = SETTING
+) -> list[dict[str, torch.Tensor]]:
     """Components of each step of a path, with what the mode remembers and the accuracies before each carried along."""
     ledgers, accuracy, found = steps[0].ledgers, steps[0].committed_accuracy_before, []
     for step in steps:
@@ -123,10 +146,14 @@ def paid(mode: str, steps: Sequence[Transition], setting: Setting = SETTING) -> 
     return found
 
 
-def value(mode: str, steps: Sequence[Transition], setting: Setting = SETTING, objective: bool = True) -> float:
+def value(
+    mode: str, steps: Sequence[Transition], setting: Setting = SETTING, objective: bool = True
+) -> float:
     """Discounted return of host 0 along a path, with or without the terms that are what the mode is about."""
     parts = [
         {name: term for name, term in step.items() if objective or name not in OBJECTIVES}
         for step in paid(mode, steps, setting)
     ]
-    return float(discounted([sum(step.values(), torch.zeros(1, dtype=torch.float64)) for step in parts])[0])
+    return float(
+        discounted([sum(step.values(), torch.zeros(1, dtype=torch.float64)) for step in parts])[0]
+    )

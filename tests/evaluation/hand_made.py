@@ -25,8 +25,14 @@ READER = 0  # the unit of the encoder, and of the op's head, that sees it
 
 
 def hand_made(action_spec: ActionSpec, observation_spec: ObservationSpec) -> LearnedActor:
-    policy = ActorCritic(action_spec, observation_spec, Policy(core="none"), 5).eval().requires_grad_(False)
-    place = [name for name, _ in columns(observation_spec.categories, observation_spec.cardinality)].index(FIRST_STEP)
+    policy = (
+        ActorCritic(action_spec, observation_spec, Policy(core="none"), 5)
+        .eval()
+        .requires_grad_(False)
+    )
+    place = [
+        name for name, _ in columns(observation_spec.categories, observation_spec.cardinality)
+    ].index(FIRST_STEP)
     encoder, op = policy.actor.encoder, policy.heads[0]
     encoder.weight[READER] = encoder.bias[READER] = 0.0
     encoder.weight[READER, place] = 9.0

@@ -32,7 +32,9 @@ class World:
         self.tracker = tracking.Tracker.empty(self.envs)
         names = blueprints_of("cnn")
         self.spec = action_spec(SLOTS, len(names))
-        self.budget = Budget(torch.full((SLOTS, len(names)), 10), 1000.0, torch.ones(len(names), dtype=torch.bool))
+        self.budget = Budget(
+            torch.full((SLOTS, len(names)), 10), 1000.0, torch.ones(len(names), dtype=torch.bool)
+        )
         self.features = torch.zeros(self.envs, 1)
         self.accuracy = torch.full((self.envs,), 50.0)
         self.validate(0)
@@ -45,7 +47,9 @@ class World:
         self.tracker = tracking.update(self.tracker, 1.0 - self.accuracy / 1000, self.accuracy)
         contribution = rng.normal(stream, (SLOTS + 1,))[:, :SLOTS] * 3
         seen = in_stages(self.slots.stage, LIVE_STAGES) & (self.slots.alpha > 0)
-        unlucky = rng.uniform(stream, (SLOTS + 5,))[:, :SLOTS] < 0.2  # not every measurement succeeds
+        unlucky = (
+            rng.uniform(stream, (SLOTS + 5,))[:, :SLOTS] < 0.2
+        )  # not every measurement succeeds
         contribution = torch.where(seen & ~unlucky, contribution, torch.nan)
         healthy = torch.ones_like(seen)
         error, ratio = torch.full_like(contribution, 0.3), torch.ones_like(contribution)
@@ -64,10 +68,21 @@ class World:
 
 def seeds_of(slots):
     """Return what a scalar rule sees of the seeds of each host."""
-    fields = ("dwell", "age", "ramp", "contribution", "contribution_se", "gradient_healthy", "stage")
+    fields = (
+        "dwell",
+        "age",
+        "ramp",
+        "contribution",
+        "contribution_se",
+        "gradient_healthy",
+        "stage",
+    )
     columns = zip(*(getattr(slots, name).flatten().tolist() for name in fields), strict=True)
     seeds = [dict(zip(fields, values, strict=True)) for values in columns]
-    seeds = [{**seed, "stage": Stage(seed["stage"]), "slot": place % SLOTS} for place, seed in enumerate(seeds)]
+    seeds = [
+        {**seed, "stage": Stage(seed["stage"]), "slot": place % SLOTS}
+        for place, seed in enumerate(seeds)
+    ]
     return [seeds[first : first + SLOTS] for first in range(0, len(seeds), SLOTS)]
 
 
@@ -82,7 +97,13 @@ def as_the_scalar_rules(world, actor, scalars, steps):
         action, masks = actor.act(situation), situation.observation.masks
         assert actions.legal(world.spec, masks, action).all()
         did = torch.stack([action.op, action.slot, action.blueprint], dim=1).tolist()
-        by_host = zip(scalars, seeds_of(world.slots), masks["slot"].tolist(), masks["blueprint"].tolist(), strict=True)
+        by_host = zip(
+            scalars,
+            seeds_of(world.slots),
+            masks["slot"].tolist(),
+            masks["blueprint"].tolist(),
+            strict=True,
+        )
         for host, (scalar, seeds, slots, blueprints) in enumerate(by_host):
 
             def can(op, slot, kind, slots=slots, blueprints=blueprints):

@@ -16,7 +16,11 @@ from tests import standard
 from tests.standard import Train
 
 CPU = torch.device("cpu")
-IMPAIRED, DEEP, TABLES = standard.Host(), standard.Host(preset="deep"), Host(family="mlp", preset="baseline")
+IMPAIRED, DEEP, TABLES = (
+    standard.Host(),
+    standard.Host(preset="deep"),
+    Host(family="mlp", preset="baseline"),
+)
 USUAL = IMPAIRED
 
 
@@ -25,8 +29,21 @@ def learned(host: Host, slots: int = 3) -> Learned:
 
 
 def meta(*shape: int) -> Meta:
-    nothing = {"schema_version": 3, "task": "npz", "source": "", "source_sha256": "", "licence": "", "samples": {}}
-    nothing |= {"duplicates_dropped": 0, "split_fractions": {}, "split_rng_seed": 1, "tasks": [], "sha256": {}}
+    nothing = {
+        "schema_version": 3,
+        "task": "npz",
+        "source": "",
+        "source_sha256": "",
+        "licence": "",
+        "samples": {},
+    }
+    nothing |= {
+        "duplicates_dropped": 0,
+        "split_fractions": {},
+        "split_rng_seed": 1,
+        "tasks": [],
+        "sha256": {},
+    }
     return Meta(**nothing, classes=2, shape=shape)
 
 
@@ -39,7 +56,9 @@ def shelf(tmp_path, monkeypatch):
         folder = tmp_path / "published" / suite
         learned(host, slots).save(folder)
         found = Publication(suite=suite, sample_shape=shape)
-        card = durable.checked((folder / CARD_FILE).read_bytes()) | {"published": found.model_dump()}
+        card = durable.checked((folder / CARD_FILE).read_bytes()) | {
+            "published": found.model_dump()
+        }
         (folder / CARD_FILE).write_bytes(durable.with_checksum(card))
 
     return add
@@ -57,7 +76,8 @@ def own(host: Host) -> Controller:
 
 OWN = "the project's own controller"
 IMAGES, VECTORS = (
-    f"the published controller of suite {name}, trained for 3 iterations" for name in ("images", "tables")
+    f"the published controller of suite {name}, trained for 3 iterations"
+    for name in ("images", "tables")
 )
 
 
@@ -73,12 +93,29 @@ RULE = "the policy patient, since no controller fits: .*"
         (TABLES, IMPAIRED, (1, 16, 16), IMAGES),
         (None, None, (1, 1, 4), VECTORS),
         (IMPAIRED, TABLES, (1, 1, 4), VECTORS),
-        (None, None, (64,), RULE + "suite images.*trained on images, these are tokens; .*vectors, these are tokens"),
-        (None, DEEP, (1, 16, 16), RULE + "suite images.*trained on cnn/impaired, 3 slots.*this is cnn/deep"),
-        (TABLES, DEEP, (1, 16, 16), RULE + "own controller: .*mlp/baseline.*; the published controller of suite image"),
+        (
+            None,
+            None,
+            (64,),
+            RULE + "suite images.*trained on images, these are tokens; .*vectors, these are tokens",
+        ),
+        (
+            None,
+            DEEP,
+            (1, 16, 16),
+            RULE + "suite images.*trained on cnn/impaired, 3 slots.*this is cnn/deep",
+        ),
+        (
+            TABLES,
+            DEEP,
+            (1, 16, 16),
+            RULE + "own controller: .*mlp/baseline.*; the published controller of suite image",
+        ),
     ],
 )
-def test_the_projects_own_comes_first_where_it_fits_else_a_published_one_else_a_rule(shipped, mine, host, shape, said):
+def test_the_projects_own_comes_first_where_it_fits_else_a_published_one_else_a_rule(
+    shipped, mine, host, shape, said
+):
     """A rule grows where none fits, and says why."""
     found = choose(mine and own(mine), host, USUAL, meta(*shape), CPU)
     if said.startswith(RULE):
@@ -95,5 +132,7 @@ def test_vectors_are_grown_by_the_tuned_rule_where_hosts_are_those_it_is_tuned_f
         assert str(rule).startswith("the policy tuned_rule, since no controller fits")
     images = choose(None, None, tables, meta(1, 16, 16), CPU)
     assert images.name == "patient"
-    assert str(images).endswith("no controller fits: there is none in models/policy, and none is published")
+    assert str(images).endswith(
+        "no controller fits: there is none in models/policy, and none is published"
+    )
     assert choose(None, USUAL, tables, meta(1, 1, 5), CPU).name == "patient"

@@ -24,14 +24,28 @@ from simic.params import Runtime
 from simic.training.checkpoint import Checkpoint, Manifest
 from simic.training.growth_task import VALIDATION_ITERATION
 from tests import standard
-from tests.standard import Evaluate, Headroom, Host, Instances, Lifecycle, Params, PPOParams, Prepare, Suite, Train
+from tests.standard import (
+    Evaluate,
+    Headroom,
+    Host,
+    Instances,
+    Lifecycle,
+    Params,
+    PPOParams,
+    Prepare,
+    Suite,
+    Train,
+)
 
 CPU, PRICE = torch.device("cpu"), 2.0
 AT_ONCE = Lifecycle(
     training_dwell=0, blending_dwell=0, min_prune_age=0, embargo_steps=0, reset_steps=0, max_seeds=1,
     sequential_development=False,
 )  # fmt: skip
-WIDTHS = {"friedman1": 10, "breast_cancer": 30}  # the first generator and the first real table, by width
+WIDTHS = {
+    "friedman1": 10,
+    "breast_cancer": 30,
+}  # the first generator and the first real table, by width
 
 
 def params_of(*epochs: int, processes: int = 1) -> Params:
@@ -53,7 +67,9 @@ def tables(tmp_path_factory):
     """Two held-out tasks, and two from outside the suite."""
     folder = tmp_path_factory.mktemp("tables")
     instances = Instances(train=2, val=2, held_out=2, held_out_kinds=0, outside=2)
-    suite = Suite(name="tables", kinds=("linear", "product"), held_out_kinds=(), instances=instances)
+    suite = Suite(
+        name="tables", kinds=("linear", "product"), held_out_kinds=(), instances=instances
+    )
     prepare(Prepare(task="suite", suite=suite, samples=240), 1, folder / "prepared", folder / "raw")
     return folder / "prepared"
 
@@ -65,17 +81,27 @@ def found(tables) -> HeadroomReport:
 
 def test_what_a_length_has_is_what_is_measured_of_it_alone(tables, found):
     """Bit for bit, costs included; only what the whole file was asked for is another."""
-    assert list(found.others) == ["4 epochs", OUTSIDE] and (found.epochs, found.others["4 epochs"].epochs) == (6, 4)
+    assert list(found.others) == ["4 epochs", OUTSIDE] and (
+        found.epochs,
+        found.others["4 epochs"].epochs,
+    ) == (6, 4)
     alone = measure(params_of(4), tables, CPU, lambda *said: None)
     same = HeadroomReport.model_fields.keys() - {"others", "validation"}
     shorter = found.others["4 epochs"]
-    assert {name: getattr(shorter, name) for name in same} == {name: getattr(alone, name) for name in same}
-    assert shorter.test_pct != found.test_pct and shorter.policies["static"] != found.policies["static"]
+    assert {name: getattr(shorter, name) for name in same} == {
+        name: getattr(alone, name) for name in same
+    }
+    assert (
+        shorter.test_pct != found.test_pct
+        and shorter.policies["static"] != found.policies["static"]
+    )
 
 
 def test_tasks_from_outside_keep_their_widths_and_stand_in_one_report(tables, found):
     joined = found.others[OUTSIDE]
-    assert [task.kind for task in joined.tasks] == list(WIDTHS) and {task.group for task in joined.tasks} == {OUTSIDE}
+    assert [task.kind for task in joined.tasks] == list(WIDTHS) and {
+        task.group for task in joined.tasks
+    } == {OUTSIDE}
     assert joined.epochs == 6 and sorted(joined.rows) == list(joined.rows)
     # Of D columns to 32 to 32 to as many outputs as the task with most classes has.
     outputs = read_meta(tables).classes
@@ -134,7 +160,9 @@ def test_the_trained_policy_stands_there_too(tables, found, reached):
     others, setup = reached, EvaluationSetup.open(params_of(6, 4), tables)
     with closing(setup.env):
         kept = Checkpoint(Path(), Manifest.model_construct(iteration=1), {})
-        whole = evaluate.evaluate(setup, blind(setup.env), found, params_of(6, 4), kept, others=others)
+        whole = evaluate.evaluate(
+            setup, blind(setup.env), found, params_of(6, 4), kept, others=others
+        )
     assert whole.others == others and list(others) == list(found.others)
     assert json.loads(whole.to_json())["others"].keys() == others.keys()
     for name, own in others.items():
@@ -142,7 +170,10 @@ def test_the_trained_policy_stands_there_too(tables, found, reached):
         assert own.epochs == report.epochs
         assert own.per_seed == {"blind": report.policies["patient"]}
         for standings in own.standings.values():
-            assert standings.tasks == 2 and standings.policies["blind"] == standings.policies["patient"]
+            assert (
+                standings.tasks == 2
+                and standings.policies["blind"] == standings.policies["patient"]
+            )
 
 
 def test_what_the_curve_of_training_stands_beside_is_of_its_own_episodes(tables, found):
@@ -154,7 +185,9 @@ def test_what_the_curve_of_training_stands_beside_is_of_its_own_episodes(tables,
         schedule = OpenLoop([possible_schedules(params, env)[found.common]] * len(tasks))
         for rule, actor in (("static", Static()), ("common", schedule)):
             play(env, actor, VALIDATION_ITERATION, lambda *step: None, torch.tensor(tasks), steps=6)
-            kept = torch.where(env.slots.stage == Stage.FOSSILIZED, env.state.seed_params, 0).sum(dim=1)
+            kept = torch.where(env.slots.stage == Stage.FOSSILIZED, env.state.seed_params, 0).sum(
+                dim=1
+            )
             assert bool(kept.any()) == (rule == "common")
             accuracy = env.state.measured.committed_accuracy
             reached = score(accuracy, kept, env.host.params, PRICE).mean()

@@ -96,7 +96,9 @@ def evaluation(setup, learned, headroom):
 def played(setup, learned):
     """Return what each policy and rule did, and a schedule."""
     own = actors(PARAMS, setup.env, learned) | {name: BASELINES[name](setup.env) for name in RULES}
-    return {name: alone(setup, actor) for name, actor in {**own, "schedule": scheduled(setup)}.items()}
+    return {
+        name: alone(setup, actor) for name, actor in {**own, "schedule": scheduled(setup)}.items()
+    }
 
 
 def test_same_checkpoint_and_seeds_give_the_same_bytes(evaluation, prepared, learned, headroom):
@@ -111,14 +113,21 @@ def test_a_policy_scores_the_same_whoever_else_is_evaluated_and_in_headroom_too(
 
 def test_all_policies_meet_the_same_hosts_and_data(setup, played):
     """No op changes the committed network in the first epoch, so after it all must agree to the bit."""
-    firsts = {name: timeline(setup.env, done, 0).committed_accuracy_pct[0] for name, done in played.items()}
+    firsts = {
+        name: timeline(setup.env, done, 0).committed_accuracy_pct[0]
+        for name, done in played.items()
+    }
     assert len(firsts) == 7 and len(set(firsts.values())) == 1, firsts
 
 
 def test_other_rng_seed_gives_other_hosts(prepared, evaluation):
-    assert len(set(evaluation.policies["static"].per_seed.val_accuracy_pct)) > 1  # seeds are different hosts
+    assert (
+        len(set(evaluation.policies["static"].per_seed.val_accuracy_pct)) > 1
+    )  # seeds are different hosts
     other = EvaluationSetup.open(PARAMS.model_copy(update={"rng_seed": 2}), prepared)
-    assert alone(other, BASELINES["static"](other.env)).score != evaluation.policies["static"].per_seed
+    assert (
+        alone(other, BASELINES["static"](other.env)).score != evaluation.policies["static"].per_seed
+    )
 
 
 def test_counts_agree_with_the_timeline(setup, played):
@@ -129,12 +138,16 @@ def test_counts_agree_with_the_timeline(setup, played):
         assert seeds.germinated[0] == ops.count("GERMINATE"), name
         assert seeds.fossilized[0] == ops.count("FOSSILIZE"), name
         stages = np.array([[0] * setup.env.host.slots, *seen.stages])
-        assert seeds.pruned[0] == ((stages[1:] == Stage.PRUNED) & (stages[:-1] != Stage.PRUNED)).sum(), name
+        assert (
+            seeds.pruned[0] == ((stages[1:] == Stage.PRUNED) & (stages[:-1] != Stage.PRUNED)).sum()
+        ), name
         assert len(seen.stages) == len(seen.live_accuracy_pct) == STEPS
         assert all(decision.blueprint is not None for decision in seen.decisions), name
 
 
-def test_shown_are_the_hosts_that_won_most_and_lost_most_over_the_common_schedule(evaluation, headroom):
+def test_shown_are_the_hosts_that_won_most_and_lost_most_over_the_common_schedule(
+    evaluation, headroom
+):
     own, bare = evaluation.policies["learned"].per_seed, headroom.host.params
 
     def score(accuracy, params):
@@ -144,14 +157,18 @@ def test_shown_are_the_hosts_that_won_most_and_lost_most_over_the_common_schedul
         return score(table[row][schedule], headroom.params[row][schedule])
 
     gains = {
-        row: score(own.test_accuracy_pct[row], own.params[row]) - of_schedule(headroom.test_pct, row, headroom.common)
+        row: score(own.test_accuracy_pct[row], own.params[row])
+        - of_schedule(headroom.test_pct, row, headroom.common)
         for row in range(SEEDS)
     }
     order = sorted(gains, key=lambda row: -gains[row])
     assert [case.row for case in evaluation.cases] == [order[0], order[-1]]
     for case in evaluation.cases:
         # Of one task each host has an oracle of its own, chosen on another host.
-        chosen = max(range(len(headroom.schedules)), key=lambda k: of_schedule(headroom.choosing_val_pct, case.row, k))
+        chosen = max(
+            range(len(headroom.schedules)),
+            key=lambda k: of_schedule(headroom.choosing_val_pct, case.row, k),
+        )
         assert case.gain == pytest.approx(gains[case.row])
         assert case.oracle == headroom.schedules[chosen]
         assert case.oracle_score == pytest.approx(of_schedule(headroom.test_pct, case.row, chosen))

@@ -23,15 +23,27 @@ class Script:
     def act(self, situation):
         self.alive.append(situation.alive.tolist())
         op = torch.full((2,), int(Op.GERMINATE if situation.step == 1 else Op.WAIT))
-        return Action.wait(2)._replace(op=op, slot=torch.tensor([0, 2]), blueprint=torch.tensor([3, 1]))
+        return Action.wait(2)._replace(
+            op=op, slot=torch.tensor([0, 2]), blueprint=torch.tensor([3, 1])
+        )
 
 
 def test_every_decision_transition_and_rollback_is_in_the_account() -> None:
     overrides = {
-        "train": {"envs": 4, "episode_steps": STEPS, "batch_size": 32, "host": {"family": "mlp", "preset": "baseline"}}
+        "train": {
+            "envs": 4,
+            "episode_steps": STEPS,
+            "batch_size": 32,
+            "host": {"family": "mlp", "preset": "baseline"},
+        }
     }
     env = GrowthEnv(
-        standard.merged(overrides).train, 1, DATA["mlp"], DATA["mlp"], torch.arange(2), compose=poisoned(1, 5)
+        standard.merged(overrides).train,
+        1,
+        DATA["mlp"],
+        DATA["mlp"],
+        torch.arange(2),
+        compose=poisoned(1, 5),
     )
     turns, script = list[Turn](), Script()
     play(env, script, 0, lambda *turn: turns.append(Turn(*turn)))
@@ -42,7 +54,9 @@ def test_every_decision_transition_and_rollback_is_in_the_account() -> None:
     chosen |= {"tempo": TEMPO_STEPS[0], "alpha_target": 0.5}
     assert {key: first[1][key] for key in chosen} == chosen and first[1]["took_effect"] is True
     assert first[1]["stages"] == {"0": "DORMANT -> GERMINATED"}
-    assert first[2]["stages"] == {"0": "GERMINATED -> TRAINING"} and "op" not in first[2]  # auto_advance
+    assert (
+        first[2]["stages"] == {"0": "GERMINATED -> TRAINING"} and "op" not in first[2]
+    )  # auto_advance
     assert "rolled_back" not in str(first)
     assert second[4]["rolled_back"] == "NON_FINITE"
     assert second[4]["stages"] == {"2": "TRAINING -> PRUNED"}

@@ -53,10 +53,15 @@ def test_the_peer_suits_the_environment(
 
 
 def test_the_best_of_the_settings_counts_and_a_misspelt_one_is_named() -> None:
-    one, other = "{n_steps: 8, batch_size: 64, n_epochs: 1}", "{n_steps: 16, batch_size: 64, n_epochs: 2}"
+    one, other = (
+        "{n_steps: 8, batch_size: 64, n_epochs: 1}",
+        "{n_steps: 16, batch_size: 64, n_epochs: 2}",
+    )
     alone = [learn()[0], learn(f"headroom.gym.peer_settings=[{other}]")[0]]
     both, _, told = learn(f"headroom.gym.peer_settings=[{one}, {other}]")
-    assert both is not None and sum(both.returns) == max(sum(each.returns) for each in alone if each is not None)
+    assert both is not None and sum(both.returns) == max(
+        sum(each.returns) for each in alone if each is not None
+    )
     assert told == [1, 2]
     with pytest.raises(SimicError, match=r"peer_settings: \{'n_stepz': 8\}: .*n_stepz"):
         learn("headroom.gym.peer_settings=[{n_stepz: 8}]")
@@ -75,7 +80,9 @@ def test_the_peer_sees_ends_and_masks_as_sb3_wants_them() -> None:
     registry.load_extension(ROOT / "examples/extensions/hidden_cartpole.py")
     limit = GymWrapper(name="gymnasium.wrappers:TimeLimit", options={"max_episode_steps": 3})
     for wrappers, ended in (((), False), ((limit,), True)):
-        peer = PeerEnv(open_gym(GymParams(id="HiddenCartPole-v0", wrappers=wrappers), 1, torch.arange(2)))
+        peer = PeerEnv(
+            open_gym(GymParams(id="HiddenCartPole-v0", wrappers=wrappers), 1, torch.arange(2))
+        )
         first = peer.reset()
         for step in range(4):
             seen, rewards, over, infos = peer.step(np.array([0, step % 2]))
@@ -92,7 +99,9 @@ def test_the_peer_sees_ends_and_masks_as_sb3_wants_them() -> None:
 
 
 def test_masks_that_depend_on_another_head_are_refused() -> None:
-    seen = Observation(torch.zeros(2, 1), torch.zeros(2, 0, dtype=torch.int64), {"b": torch.ones(2, 3, 2).bool()})
+    seen = Observation(
+        torch.zeros(2, 1), torch.zeros(2, 0, dtype=torch.int64), {"b": torch.ones(2, 3, 2).bool()}
+    )
     env = SimpleNamespace(action_spec=ActionSpec.discrete(3, 2))
     names = [head.name for head in env.action_spec.heads]
     seen.masks[names[1]] = seen.masks.pop("b")
@@ -108,7 +117,11 @@ def test_a_peer_with_masks_decides_what_is_legal() -> None:
     seen, _ = env.reset()
     for row in (0, 1):
         masks = torch.eye(2, dtype=torch.bool).roll(row, 0)
-        taken = player(env)(Observation(seen.features, seen.categories, {"action_0": masks}), torch.ones(2).bool(), 0)
+        taken = player(env)(
+            Observation(seen.features, seen.categories, {"action_0": masks}),
+            torch.ones(2).bool(),
+            0,
+        )
         assert taken.tolist() == [[row], [1 - row]]
     env.close()
 

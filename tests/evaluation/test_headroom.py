@@ -46,11 +46,17 @@ def found(bank, params, told):
 def test_rules_and_schedules_are_played_on_the_hosts_of_the_evaluation(bank, params, found):
     """A table is its columns: beside others, in whatever population, a schedule on a host reaches the same to a bit."""
     setup = EvaluationSetup.open(params, bank)
-    assert setup.tasks.tolist() == list(found.rows) == [0, 1, 2] * HOSTS and found.schedules[0] == "static"
+    assert (
+        setup.tasks.tolist() == list(found.rows) == [0, 1, 2] * HOSTS
+        and found.schedules[0] == "static"
+    )
     grown = OpenLoop([possible_schedules(params, setup.env)[-1]] * len(found.rows))
     alone = {"patient": BASELINES["patient"](setup.env), "schedule": grown}
     played = {name: done.score for name, done in play_for_score(setup, alone)}
-    assert played["patient"] == found.policies["patient"] and min(played["schedule"].params) > found.host.params
+    assert (
+        played["patient"] == found.policies["patient"]
+        and min(played["schedule"].params) > found.host.params
+    )
     assert len(set(played["schedule"].test_accuracy_pct)) > 2
     tables = {"val_accuracy_pct": "val_pct", "test_accuracy_pct": "test_pct"}
     for column in ("val_accuracy_pct", "test_accuracy_pct", "params", "flops_per_sample"):
@@ -69,13 +75,19 @@ def test_the_common_schedule_is_the_best_on_training_tasks_and_costs_are_counted
     assert found.grid_cost == 2 * TASKS * HOSTS * SCHEDULES
     assert told[0] == ("common schedule, training tasks", 20, 20)
     # Hosts that choose and hosts that score, all at once.
-    assert told[1:] == [("schedules, held-out tasks", 2 * TASKS * HOSTS * SCHEDULES, 2 * TASKS * HOSTS * SCHEDULES)]
+    assert told[1:] == [
+        ("schedules, held-out tasks", 2 * TASKS * HOSTS * SCHEDULES, 2 * TASKS * HOSTS * SCHEDULES)
+    ]
 
 
 def test_every_kind_has_the_mean_score_of_everyone(found):
     static, [standings] = found.policies["static"], found.standings.values()
     for place, task in enumerate(found.tasks):
-        own = [each for row, each in zip(found.rows, static.test_accuracy_pct, strict=True) if row == place]
+        own = [
+            each
+            for row, each in zip(found.rows, static.test_accuracy_pct, strict=True)
+            if row == place
+        ]
         assert standings.by_kind[task.kind]["static"] == pytest.approx(np.mean(own))
     assert len(standings.by_kind) == TASKS
 
@@ -84,8 +96,12 @@ def test_the_rule_gap_is_the_oracle_less_the_tuned_rule_or_else_the_patient_one(
     """That gaps follow from the scores, less the price, is audited in every run (C9)."""
     both = {**found.policies, "tuned_rule": found.policies["static"]}
     for policies, rule in ((found.policies, "patient"), (both, "tuned_rule")):
-        [standings] = endpoints.standings(found.model_copy(update={"policies": policies}), {}).values()
-        oracle, own = (standings.policies[name].score.estimate for name in ("oracle per task", rule))
+        [standings] = endpoints.standings(
+            found.model_copy(update={"policies": policies}), {}
+        ).values()
+        oracle, own = (
+            standings.policies[name].score.estimate for name in ("oracle per task", rule)
+        )
         assert standings.rule == rule and standings.rule_gap is not None
         assert standings.rule_gap.estimate == pytest.approx(oracle - own)
         assert standings.policies[rule].over_rule == Interval(0.0, 0.0, 0.0)
@@ -105,14 +121,23 @@ def test_the_verdict_is_that_of_the_gap_and_its_interval(found, low, estimate, s
     [standings] = found.standings.values()
     sentence = page.verdict(standings.model_copy(update={"gap": Interval(estimate, low, 12.0)}))
     assert sentence.endswith(said)
-    assert f"{estimate:+.1f} [{low:.1f}, 12.0] points above the best common schedule on 3 tasks" in sentence
+    assert (
+        f"{estimate:+.1f} [{low:.1f}, 12.0] points above the best common schedule on 3 tasks"
+        in sentence
+    )
 
 
 def test_every_policy_is_in_the_table_and_those_of_reference_come_first(found):
     floor = Fixed(
-        test_accuracy_pct=(80.0, 90.0), epochs=(0, 0), params=(10, 30), flops_per_sample=(1, 1), training_flops=(1, 1)
+        test_accuracy_pct=(80.0, 90.0),
+        epochs=(0, 0),
+        params=(10, 30),
+        flops_per_sample=(1, 1),
+        training_flops=(1, 1),
     )
-    parts = page.page(found.model_copy(update={"floors": {"linear classifier": floor}}), "suite tiny").split("\n## ")
+    parts = page.page(
+        found.model_copy(update={"floors": {"linear classifier": floor}}), "suite tiny"
+    ).split("\n## ")
     assert [part.splitlines()[0] for part in parts] == [
         "# Headroom of suite tiny",
         "On held-out tasks of known kinds",
@@ -129,7 +154,10 @@ def test_every_policy_is_in_the_table_and_those_of_reference_come_first(found):
         assert score == f"{own.score.estimate:.1f}"
         assert over == page.interval(own.over_common) and params == f"{own.params:,.0f}"
     for kind, scores in standings.by_kind.items():
-        assert [kind, *(f"{scores[name]:.1f}" for name in (*names[:2], "patient", "oracle per task"))] in rows
+        assert [
+            kind,
+            *(f"{scores[name]:.1f}" for name in (*names[:2], "patient", "oracle per task")),
+        ] in rows
 
 
 def test_the_patient_rule_stands_in_where_no_tuned_one_is_known(bank, params):
@@ -139,13 +167,25 @@ def test_the_patient_rule_stands_in_where_no_tuned_one_is_known(bank, params):
     assert tuned_rules(params) is None
     rules = hand_rules(params.headroom.policies, env, None)
     assert list(rules) == ["static", "patient"] and isinstance(rules["patient"], Patient)
-    rule = TunedRule(family="in order", order=("norm at 1",), patience=1, threshold=2.0, epochs=9, score=50.0, hosts=4)
+    rule = TunedRule(
+        family="in order",
+        order=("norm at 1",),
+        patience=1,
+        threshold=2.0,
+        epochs=9,
+        score=50.0,
+        hosts=4,
+    )
     tuned = TunedRules(tuned_for="x", rules=(rule,), configurations=1, trainings=4)
     rules = hand_rules(params.headroom.policies, env, tuned)
-    assert list(rules) == ["static", "tuned_rule", "patient"] and isinstance(rules["tuned_rule"], ByLength)
+    assert list(rules) == ["static", "tuned_rule", "patient"] and isinstance(
+        rules["tuned_rule"], ByLength
+    )
 
 
-def test_a_task_without_another_of_its_group_gets_two_hosts_since_an_interval_needs_them(bank, params, tmp_path):
+def test_a_task_without_another_of_its_group_gets_two_hosts_since_an_interval_needs_them(
+    bank, params, tmp_path
+):
     few = params.model_copy(update={"evaluate": Evaluate(eval_seeds=2)})
     assert EvaluationSetup.open(few, bank).tasks.tolist() == [0, 1, 2]
     lone = tiny_suite(tmp_path, held_out=1)

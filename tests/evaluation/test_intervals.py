@@ -64,14 +64,20 @@ def test_interquartile_interval_agrees_with_scipys_bca():
     assert ours.estimate == pytest.approx(stats.trim_mean(values, 0.25))
     assert (ours.low, ours.high) == pytest.approx((oracle.low, oracle.high), rel=0.02)
     assert intervals.interquartile_interval(values[:9], 1) is None
-    assert vars(intervals.interquartile_interval([3.0] * 12, 1)) == {"estimate": 3.0, "low": 3.0, "high": 3.0}
+    assert vars(intervals.interquartile_interval([3.0] * 12, 1)) == {
+        "estimate": 3.0,
+        "low": 3.0,
+        "high": 3.0,
+    }
 
 
 def test_the_interval_of_a_share_is_the_one_of_wilson():
     """Its ends are as far from 13 / 20 as 1.96 standard errors of the share that they would be."""
     found = intervals.share_interval(13 / 20, 20)
     for end in (found.low, found.high):
-        assert abs(13 / 20 - end) == pytest.approx(1.959964 * np.sqrt(end * (1 - end) / 20), abs=1e-6)
+        assert abs(13 / 20 - end) == pytest.approx(
+            1.959964 * np.sqrt(end * (1 - end) / 20), abs=1e-6
+        )
     assert found.estimate == 13 / 20 and found.low < 13 / 20 < found.high
 
 
@@ -82,8 +88,15 @@ POINT = st.tuples(st.integers(0, 4), st.integers(0, 4))  # cost, gain
 @given(st.lists(POINT, max_size=9))
 def test_the_front_is_what_no_other_point_weakly_dominates_and_of_equals_the_first(values):
     points = {f"p{i}": value for i, value in enumerate(values)}
-    beaten = {one for one in set(values) for cost, gain in set(values) - {one} if cost <= one[0] and gain >= one[1]}
-    assert pareto_front(points) == [f"p{values.index(value)}" for value in sorted(set(values) - beaten)]
+    beaten = {
+        one
+        for one in set(values)
+        for cost, gain in set(values) - {one}
+        if cost <= one[0] and gain >= one[1]
+    }
+    assert pareto_front(points) == [
+        f"p{values.index(value)}" for value in sorted(set(values) - beaten)
+    ]
 
 
 # --- over training seeds and instances of a suite ---------------------------------------------------------------------
@@ -91,7 +104,9 @@ def test_the_front_is_what_no_other_point_weakly_dominates_and_of_equals_the_fir
 
 def headroom(generator, n):
     """Return the oracle less the common schedule on n tasks: 30 ± 10 points on a third, 0 ± 3 on the others."""
-    return np.where(generator.random(n) < 1 / 3, generator.normal(30, 10, n), generator.normal(0, 3, n))
+    return np.where(
+        generator.random(n) < 1 / 3, generator.normal(30, 10, n), generator.normal(0, 3, n)
+    )
 
 
 def rejected(seeds: int, instances: int, spread: float = 0.0) -> int:

@@ -17,7 +17,9 @@ from simic.growth.life.vocabulary import TEMPO_STEPS, Op, Stage
 from tests.helpers import ROOT
 from tests.standard import Instances, Lifecycle, Params, Prepare, Suite
 
-AT_ONCE = Lifecycle(training_dwell=0, blending_dwell=0, min_prune_age=0, embargo_steps=0, reset_steps=0, max_seeds=1)
+AT_ONCE = Lifecycle(
+    training_dwell=0, blending_dwell=0, min_prune_age=0, embargo_steps=0, reset_steps=0, max_seeds=1
+)
 
 
 def test_one_decision_is_the_tail_where_seeds_act_at_once():
@@ -32,7 +34,10 @@ class ScalarRule:
     def __init__(self, rule, steps, tail, aligned):
         self.rule, self.steps, self.tail = rule, steps, tail
         self.worth, self.final = {}, rule.threshold is not None
-        own = {opening: slope * aligned[opening[1]] + offset for opening, (slope, offset) in self.priorities()}
+        own = {
+            opening: slope * aligned[opening[1]] + offset
+            for opening, (slope, offset) in self.priorities()
+        }
         self.queue = sorted(rule.order, key=lambda opening: -own.get(opening, 0.0))[: rule.tries]
         self.current = None
 
@@ -53,14 +58,22 @@ class ScalarRule:
             self.worth[self.current] = max(self.worth.get(self.current, -1e9), seed["contribution"])
         if (judged or late) and not self.queue and not self.final:
             self.final = True
-            best = max(self.worth, key=lambda opening: self.worth[opening]) if self.worth else self.current
+            best = (
+                max(self.worth, key=lambda opening: self.worth[opening])
+                if self.worth
+                else self.current
+            )
             self.queue = [] if best == self.current else [best]
         threshold = self.rule.threshold
         good = judged and threshold is not None and seed["contribution"] > threshold
         good = good or (left == 1 and known and seed["contribution"] > 0)
         op = Op.ADVANCE if can(Op.ADVANCE, seed["slot"], None) else Op.WAIT
         if (judged or late) and self.queue and left > self.tail:
-            if not good and self.queue[0][0] == seed["slot"] and (grown := self.germinated(left, can)):
+            if (
+                not good
+                and self.queue[0][0] == seed["slot"]
+                and (grown := self.germinated(left, can))
+            ):
                 return grown  # over the seed that is there
             op = Op.PRUNE
         if good:
@@ -76,7 +89,10 @@ class ScalarRule:
 
 @pytest.mark.parametrize(
     "lifecycle",
-    [*(MANUAL.model_copy(update={"embargo_steps": 0, "max_seeds": most}) for most in (1, 3)), AT_ONCE],
+    [
+        *(MANUAL.model_copy(update={"embargo_steps": 0, "max_seeds": most}) for most in (1, 3)),
+        AT_ONCE,
+    ],
     ids=["one seed", "three seeds", "at once"],
 )
 def test_batched_rules_equal_the_scalar_one_on_the_real_lifecycle(lifecycle):
@@ -89,16 +105,27 @@ def test_batched_rules_equal_the_scalar_one_on_the_real_lifecycle(lifecycle):
     openings = [(slot, kind) for kind in (5, 1, 3) for slot in range(SLOTS)]
     choices = []
     for host in range(120):
-        order = tuple(openings[: 2 + host % 4] if host % 3 else openings[:7:3])  # of every third in one slot
+        order = tuple(
+            openings[: 2 + host % 4] if host % 3 else openings[:7:3]
+        )  # of every third in one slot
         own = {"priorities": tuple((1.0 + k % 2, 0.1 * k) for k in range(len(order))), "tries": 2}
         threshold = None if host % 2 else 1.0 + host % 4
         choices.append(HandRule(order, 1 + host % 3, threshold, **({} if host % 5 else own)))
     actor, tail = HandRules(lifecycle, choices), last_decisions(lifecycle)
-    scalars = [ScalarRule(*given) for given in zip(choices, [steps] * 120, [tail] * 120, aligned.tolist(), strict=True)]
+    scalars = [
+        ScalarRule(*given)
+        for given in zip(choices, [steps] * 120, [tail] * 120, aligned.tolist(), strict=True)
+    ]
     met = as_the_scalar_rules(world, actor, scalars, steps)
     # Each op but SET_ALPHA_TARGET by both families; seeds that are there at once need no ADVANCE.
-    assert len({(op, choices[host].threshold is None) for op, host in met}) == 2 * (4 if lifecycle is AT_ONCE else 5)
-    returned = [host for host, scalar in enumerate(scalars) if choices[host].threshold is None and scalar.final]
+    assert len({(op, choices[host].threshold is None) for op, host in met}) == 2 * (
+        4 if lifecycle is AT_ONCE else 5
+    )
+    returned = [
+        host
+        for host, scalar in enumerate(scalars)
+        if choices[host].threshold is None and scalar.final
+    ]
     assert len(returned) > 20
 
 
@@ -121,7 +148,15 @@ def test_the_actor_is_that_of_the_nearest_number_of_epochs_and_asks_what_any_of_
     actor = ByLength({6: Named(0, 2), 12: Named(1)})
     assert actor.asks == {"slot": (0, 1, 2)}
     # 8 is nearer to 6, 10 to 12; 9 is as near to both.
-    for steps, slots in ((3, (0, 2)), (6, (0, 2)), (8, (0, 2)), (9, (0, 2)), (10, (1,)), (12, (1,)), (40, (1,))):
+    for steps, slots in (
+        (3, (0, 2)),
+        (6, (0, 2)),
+        (8, (0, 2)),
+        (9, (0, 2)),
+        (10, (1,)),
+        (12, (1,)),
+        (40, (1,)),
+    ):
         started = []
         actor.start(Episode(torch.arange(1), 0, 1, steps))
         assert started == [(slots, steps)]
@@ -129,19 +164,27 @@ def test_the_actor_is_that_of_the_nearest_number_of_epochs_and_asks_what_any_of_
 
 def test_tuned_rules_come_back_from_their_file(tmp_path):
     returning = tuned(family="return to the best", threshold=None, epochs=12)
-    found = TunedRules(tuned_for="f" * 64, rules=(tuned(), returning), configurations=7, trainings=900)
+    found = TunedRules(
+        tuned_for="f" * 64, rules=(tuned(), returning), configurations=7, trainings=900
+    )
     path = tmp_path / "some.json"
     path.write_text(found.to_json())
     assert read_rules(path) == found
     rule = rule_of(tuned(), ["a", "b"], [(0, 0), (0, 1), (1, 0)])
     assert rule == HandRule(((0, 1), (1, 0)), 2, 4.0)
-    assert rule_of(tuned(), ["a", "b"], [(0, 0), (0, 1)]).order == ((0, 1),)  # too large ones are left out
+    assert rule_of(tuned(), ["a", "b"], [(0, 0), (0, 1)]).order == (
+        (0, 1),
+    )  # too large ones are left out
     own = tuned(priorities=((1.0, 2.0), (3.0, 4.0)), tries=2)
     assert rule_of(own, ["a", "b"], [(1, 0)]) == HandRule(((1, 0),), 2, 4.0, ((3.0, 4.0),), 1)
-    with pytest.raises(SimicError, match=r"none of b at 0, a at 1 can grow here: possible are a at 0$"):
+    with pytest.raises(
+        SimicError, match=r"none of b at 0, a at 1 can grow here: possible are a at 0$"
+    ):
         rule_of(tuned(), ["a", "b"], [(0, 0)])
     path.write_text(found.to_json()[:-9])
-    with pytest.raises(SimicError, match=r"some\.json: not tuned rules of schema 1: .*python -m benchmarks\.rules"):
+    with pytest.raises(
+        SimicError, match=r"some\.json: not tuned rules of schema 1: .*python -m benchmarks\.rules"
+    ):
         read_rules(path)
 
 
@@ -149,9 +192,13 @@ def test_the_rules_that_come_with_simic_are_those_of_the_default_run():
     assert rules.known(params.load(ROOT / "params.yaml")) is not None
 
 
-def test_rules_are_known_by_their_tasks_and_hosts_whatever_the_length_and_number(tmp_path, monkeypatch):
+def test_rules_are_known_by_their_tasks_and_hosts_whatever_the_length_and_number(
+    tmp_path, monkeypatch
+):
     asked = Params(prepare=Prepare(task="suite"), train=tiny_train())
-    found = TunedRules(tuned_for=rules.setting(asked), rules=(tuned(),), configurations=1, trainings=1)
+    found = TunedRules(
+        tuned_for=rules.setting(asked), rules=(tuned(),), configurations=1, trainings=1
+    )
     (tmp_path / "tiny.json").write_text(found.to_json())
     monkeypatch.setattr(rules, "PUBLISHED", tmp_path)
     assert rules.known(asked) == found

@@ -22,7 +22,9 @@ def schedules(max_seeds, most=1000, steps=(0,)):
 
 @pytest.mark.parametrize("max_seeds", [1, 2, 3, 9])
 @pytest.mark.parametrize("steps", [(0,), (0, 5)])
-def test_every_choice_of_slots_and_blueprints_is_there_once_and_static_is_the_first(max_seeds, steps):
+def test_every_choice_of_slots_and_blueprints_is_there_once_and_static_is_the_first(
+    max_seeds, steps
+):
     found = schedules(max_seeds, steps=steps)
     # Which slots have a seed, and which blueprint each of them.
     seeds = range(1, min(max_seeds, SLOTS) + 1)
@@ -34,7 +36,9 @@ def test_every_choice_of_slots_and_blueprints_is_there_once_and_static_is_the_fi
 def test_a_cut_keeps_single_seeds_and_one_blueprint_everywhere_and_fills_up_by_hash():
     every, few = schedules(3), schedules(3, most=9)
     used = [[kind for kind in each.blueprints if kind != NONE] for each in few]
-    assert sorted(map(len, used)) == [0, 1, 1, 1, 1, 1, 1, 3, 3] and all(len(set(each)) <= 1 for each in used)
+    assert sorted(map(len, used)) == [0, 1, 1, 1, 1, 1, 1, 3, 3] and all(
+        len(set(each)) <= 1 for each in used
+    )
     cut = schedules(3, most=15)
     assert cut == schedules(3, most=15) and len(cut) == 15
     assert set(few) < set(cut) < set(every)
@@ -50,19 +54,33 @@ def test_schedules_are_of_what_the_budget_can_pay_and_the_params_leave_open(bank
     names = [item.name for item in env.blueprints]
     found = {each.name(names) for each in possible_schedules(Params(train=env.train), env)}
     heavy = names.index("conv_heavy")
-    assert [bool(reserve <= env.budget.limit) for reserve in env.budget.reserve[:, heavy]] == [True, False, False]
-    assert found == {"static", *(f"{kind}, step 0" for kind in ("norm at 0", "norm at 2", "conv_heavy at 0"))}
+    assert [bool(reserve <= env.budget.limit) for reserve in env.budget.reserve[:, heavy]] == [
+        True,
+        False,
+        False,
+    ]
+    assert found == {
+        "static",
+        *(f"{kind}, step 0" for kind in ("norm at 0", "norm at 2", "conv_heavy at 0")),
+    }
 
 
 def test_each_host_side_by_side_gets_exactly_what_its_schedule_says(bank):
-    chosen = [STATIC, Schedule((NONE, 1, NONE)), Schedule((4, NONE, NONE), 6), Schedule((1, NONE, 4), 1)]
+    chosen = [
+        STATIC,
+        Schedule((NONE, 1, NONE)),
+        Schedule((4, NONE, NONE), 6),
+        Schedule((1, NONE, 4), 1),
+    ]
     env = tiny_env(bank, hosts=len(chosen), lifecycle=LIFECYCLE.model_copy(update={"max_seeds": 2}))
     germinated, ops = [[] for _ in chosen], []
 
     def watch(situation, action, reward, info):
         ops.append(action.op)
         for host in (info.effective_op == Op.GERMINATE).nonzero().flatten().tolist():
-            germinated[host].append((situation.step, int(action.slot[host]), int(action.blueprint[host])))
+            germinated[host].append(
+                (situation.step, int(action.slot[host]), int(action.blueprint[host]))
+            )
 
     play(env, OpenLoop(chosen), 3, watch)
     kept = torch.where(env.slots.stage == Stage.FOSSILIZED, env.slots.blueprint, NONE)

@@ -10,7 +10,14 @@ from simic.envs.play import play
 from simic.errors import SimicError
 from simic.evaluation.policies import BASELINES, EMPTY, Blind
 from simic.evaluation.schedules import NONE, OpenLoop, Schedule
-from simic.evaluation.scoring import ROWS_AT_ONCE, Hosts, at_once, episode_flops, epoch_samples, play_together
+from simic.evaluation.scoring import (
+    ROWS_AT_ONCE,
+    Hosts,
+    at_once,
+    episode_flops,
+    epoch_samples,
+    play_together,
+)
 
 ITERATION = 3
 
@@ -24,8 +31,12 @@ def test_populations_are_as_even_as_the_limit_on_rows_allows():
 def test_a_policy_that_needs_what_is_closed_is_refused_whoever_plays_beside_it(bank):
     env = tiny_env(bank, 2, episode_steps=2, actions={"op": ["WAIT", "GERMINATE"]})
     players = [BASELINES[name](env) for name in ("static", "patient")]
-    with pytest.raises(SimicError, match=r"Patient needs op PRUNE, which train\.actions\.op closes"):
-        play_together(env, players, Hosts(torch.zeros(1, dtype=torch.int64), torch.arange(1), ITERATION))
+    with pytest.raises(
+        SimicError, match=r"Patient needs op PRUNE, which train\.actions\.op closes"
+    ):
+        play_together(
+            env, players, Hosts(torch.zeros(1, dtype=torch.int64), torch.arange(1), ITERATION)
+        )
 
 
 # --- a blind policy is an open loop: nothing of a host but its masks reaches it ---
@@ -40,14 +51,22 @@ class Watcher:
 
 def test_what_is_shown_is_the_mean_of_the_living_and_the_masks_are_each_hosts_own(bank):
     env, situations = tiny_env(bank, hosts=4, episode_steps=5), []
-    play(env, untrained(env, greedy=False), 0, lambda s, a, r, i: situations.append(s), torch.arange(4))
+    play(
+        env,
+        untrained(env, greedy=False),
+        0,
+        lambda s, a, r, i: situations.append(s),
+        torch.arange(4),
+    )
     situation = situations[-1]
     categories = torch.tensor([[2, 5, -1], [2, 3, -1], [2, 5, -1], [0, 5, -1]])
     features = situation.observation.features.clone()
     features[3] = torch.nan
     given = replace(situation.observation, categories=categories, features=features)
     watcher = Watcher()
-    Blind(watcher).act(replace(situation, observation=given, alive=torch.tensor([True, True, True, False])))
+    Blind(watcher).act(
+        replace(situation, observation=given, alive=torch.tensor([True, True, True, False]))
+    )
     # Over three living hosts; they agree on slots 0 and 2, and on slot 1 they do not.
     assert torch.allclose(watcher.seen.features, features[:3].mean(0).expand(4, -1), atol=1e-6)
     assert watcher.seen.categories.tolist() == [[2, EMPTY, -1]] * 4

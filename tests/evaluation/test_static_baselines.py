@@ -55,7 +55,10 @@ def test_a_linear_classifier_solves_what_is_linear_and_has_a_weight_for_each_inp
     # Of 2 classes one row of weights suffices: 5 + 1; of 3 classes 3 · (5 + 1). FLOPs: 2 for each weight.
     assert found.params == (18, 6, 18) and found.flops_per_sample == (30, 10, 30)
     assert found.test_accuracy_pct[0] == found.test_accuracy_pct[2] and found.epochs == (0, 0, 0)
-    assert all(cost % (3 * 400 * each) == 0 for cost, each in zip(found.training_flops, (30, 10, 30), strict=True))
+    assert all(
+        cost % (3 * 400 * each) == 0
+        for cost, each in zip(found.training_flops, (30, 10, 30), strict=True)
+    )
 
 
 def test_the_penalty_is_chosen_on_validation_and_the_test_split_has_no_say(held):
@@ -76,11 +79,19 @@ def test_static_networks_are_hosts_that_never_grow_bit_for_bit(held, params):
     found = static_baselines(params, held, tasks, DEVICE, (SHORT,))[SHORT]
     assert list(found) == [LINEAR, "static cnn, [4]", "static cnn, [4, 8]"]
     host = Host(family="cnn", preset="baseline", widths=(4, 8), kernel_size=3)
-    env = GrowthEnv(tiny_train(host=host, episode_steps=SHORT), params.rng_seed, held.train, held.val, torch.arange(4))
+    env = GrowthEnv(
+        tiny_train(host=host, episode_steps=SHORT),
+        params.rng_seed,
+        held.train,
+        held.val,
+        torch.arange(4),
+    )
     play(env, Static(), EVALUATION_ITERATION, lambda *step: None, tasks)
     expected, _ = env.committed(held.test)
     network = found["static cnn, [4, 8]"]
-    assert network.test_accuracy_pct == tuple(round(value, 4) for value in expected.double().tolist())
+    assert network.test_accuracy_pct == tuple(
+        round(value, 4) for value in expected.double().tolist()
+    )
     assert network.params == (env.host.params,) * 4
     # 64 training samples, forward and backward, in each of the steps.
     assert network.training_flops == (SHORT * 64 * 3 * env.host.flops_per_sample,) * 4
@@ -89,10 +100,16 @@ def test_static_networks_are_hosts_that_never_grow_bit_for_bit(held, params):
 def test_tokens_have_no_linear_floor_and_no_floors_are_none(held, params):
     x = torch.randint(256, (3 * 96, 8), generator=torch.Generator().manual_seed(0))
     tokens = Dataset(x, x, 256, (256,) * 3)
-    tree = params.model_copy(update={"train": tiny_train(host=Host(family="transformer"), episode_steps=1)})
-    found = static_baselines(tree, HeldOut([], tokens, tokens, tokens), torch.tensor([0, 2]), DEVICE, (1,))[1]
+    tree = params.model_copy(
+        update={"train": tiny_train(host=Host(family="transformer"), episode_steps=1)}
+    )
+    found = static_baselines(
+        tree, HeldOut([], tokens, tokens, tokens), torch.tensor([0, 2]), DEVICE, (1,)
+    )[1]
     assert list(found) == [f"static transformer, {preset}" for preset in PRESETS["transformer"]]
-    silent = params.model_copy(update={"headroom": params.headroom.model_copy(update={"floors": False})})
+    silent = params.model_copy(
+        update={"headroom": params.headroom.model_copy(update={"floors": False})}
+    )
     assert static_baselines(silent, held, torch.arange(3), DEVICE, (1, 2)) == {1: {}, 2: {}}
 
 
@@ -113,7 +130,9 @@ def regime(bank):
 def test_kept_seeds_are_there_from_the_start_with_the_weights_they_began_with(bank, regime):
     env = tiny_env(bank, lifecycle=LIFECYCLE)
     kind = [item.name for item in env.blueprints].index("bottleneck")
-    schedules = [Schedule((kind, kind, NONE), 1)] * TASKS  # the first slot's seed, then the second's
+    schedules = [
+        Schedule((kind, kind, NONE), 1)
+    ] * TASKS  # the first slot's seed, then the second's
     play(env, OpenLoop(schedules), ITERATION, lambda *step: None, torch.arange(TASKS))
     kept = env.slots.stage == Stage.FOSSILIZED
     assert kept.any(dim=1).all()

@@ -36,7 +36,9 @@ def scored(params, bank, epochs, hosts, rules):
     ground = Ground.open(params, bank, CPU, epochs, ROWS)
     with closing(ground.env) as env:
         openings = possible_openings(env)
-        own = [replace(rule, order=tuple(openings[place] for place in rule.order)) for rule in rules]
+        own = [
+            replace(rule, order=tuple(openings[place] for place in rule.order)) for rule in rules
+        ]
 
         def make(part):
             return HandRules(env.train.lifecycle, [own[row % len(own)] for row in part.tolist()])
@@ -49,7 +51,12 @@ def scored(params, bank, epochs, hosts, rules):
 def test_one_long_run_scores_shorter_episodes_as_if_they_were_played_alone(params, bank):
     """Bit for bit, for rules that keep early, replace late, return, and are cut off in the midst of a try."""
     order = (0, 3, 1)  # places among the openings
-    rules = [HandRule(order, 1, 1.0), HandRule(order, 1, 18.0), HandRule(order[:2], 1, None), HandRule(order, 3, 50.0)]
+    rules = [
+        HandRule(order, 1, 1.0),
+        HandRule(order, 1, 18.0),
+        HandRule(order[:2], 1, None),
+        HandRule(order, 3, 50.0),
+    ]
     hosts = torch.tensor([3, 8, 11])  # 12 rows: the second population is filled up
     together = scored(params, bank, (LONG, SHORT), hosts, rules)
     assert torch.equal(together[1], scored(params, bank, (LONG,), hosts, rules)[0])
@@ -64,7 +71,10 @@ def test_tuned_rules_are_of_each_length_and_say_what_they_cost(params, bank, mon
     told = []
     found = tuning.tune(params, bank, (SHORT, LONG), CPU, lambda *said: told.append(said), ROWS)
     assert [rule.epochs for rule in found.rules] == [SHORT, LONG]
-    assert {name.partition(" at ")[0] for rule in found.rules for name in rule.order} <= {"norm", "conv_light"}
+    assert {name.partition(" at ")[0] for rule in found.rules for name in rule.order} <= {
+        "norm",
+        "conv_light",
+    }
     # Every opening on two hosts, then rounds; what was told is what was counted.
     ends = [of for _, done, of in told if done == of]
     assert ends[0] == 2 * 4 and sum(ends) == found.trainings

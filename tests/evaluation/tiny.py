@@ -32,7 +32,12 @@ def tiny_suite(folder: Path, held_out: int = 3) -> Path:
 
 
 def tiny_train(**changes) -> Train:
-    given = {"episode_steps": STEPS, "batch_size": 32, "lifecycle": LIFECYCLE, "ppo": PPOParams(minibatches=1)}
+    given = {
+        "episode_steps": STEPS,
+        "batch_size": 32,
+        "lifecycle": LIFECYCLE,
+        "ppo": PPOParams(minibatches=1),
+    }
     return standard.Train(**(given | changes))
 
 
@@ -46,7 +51,11 @@ def small_learned(train: Train, slots: int = 3, kind: type[Learned] = Learned) -
 
 def untrained(env: GrowthEnv, greedy: bool = True) -> LearnedActor:
     """A policy that has learned nothing, with the scales of a first observation."""
-    policy = ActorCritic(env.action_spec, env.observation_spec, env.train.policy, 5).eval().requires_grad_(False)
+    policy = (
+        ActorCritic(env.action_spec, env.observation_spec, env.train.policy, 5)
+        .eval()
+        .requires_grad_(False)
+    )
     normalizer = ObservationNormalizer(env.observation_spec)
     observation, _ = env.reset(options={"iteration": 9})
     normalizer.update(observation.features, torch.ones(env.num_envs, dtype=torch.bool))

@@ -13,14 +13,22 @@ def chosen(ids: Sequence[str]) -> list[Fault]:
     """Choose the faults of these ids, or whose ids begin so; all where none is named. ValueError for an unknown one."""
     for name in ids:
         if not any(fault.id.startswith(name) for fault in ALL):
-            raise ValueError(f"--only {name}: no such fault; ids begin with the family: {', '.join(FAMILIES)}")
+            raise ValueError(
+                f"--only {name}: no such fault; ids begin with the family: {', '.join(FAMILIES)}"
+            )
     return [fault for fault in ALL if not ids or fault.id.startswith(tuple(ids))]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Exit with 1 where a fault is missed, with 2 for a message to the user."""
     parser = argparse.ArgumentParser(prog="python -m tests.faults", description=__doc__)
-    parser.add_argument("--only", nargs="*", default=[], metavar="ID", help="these faults, or those whose ids begin so")
+    parser.add_argument(
+        "--only",
+        nargs="*",
+        default=[],
+        metavar="ID",
+        help="these faults, or those whose ids begin so",
+    )
     parser.add_argument("--processes", type=int, default=1, help="faults tried at once")
     options = parser.parse_args(arguments)
     missed = 0
@@ -28,7 +36,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         faults = chosen(options.only)
         for outcome in try_out(faults, options.processes):
             missed += not outcome.caught_by
-            print(f"{outcome.fault.id:46} {outcome.seconds:5.0f} s  {outcome.caught_by or 'MISSED'}", flush=True)
+            print(
+                f"{outcome.fault.id:46} {outcome.seconds:5.0f} s  {outcome.caught_by or 'MISSED'}",
+                flush=True,
+            )
     except ValueError as error:
         print(f"faults: {error}", file=sys.stderr)
         return 2

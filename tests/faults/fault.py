@@ -52,7 +52,9 @@ def planted(family: Family, faults: Faults) -> Iterator[Fault]:
     for name, (title, tests, *patches) in faults.items():
         if not patches:
             raise ValueError(f"fault {family}-{name}: needs a patch")
-        yield Fault(f"{family}-{name}", title, tuple(patches), (tests,) if isinstance(tests, str) else tests)
+        yield Fault(
+            f"{family}-{name}", title, tuple(patches), (tests,) if isinstance(tests, str) else tests
+        )
 
 
 def write_patched(folder: Path, patches: Sequence[Patch]) -> None:
@@ -67,7 +69,9 @@ def patched(source: str, patch: Patch) -> str:
     """Patch a source text; ValueError unless the old text is there once and the result is Python."""
     count = source.count(patch.old)
     if count != 1:
-        raise ValueError(f"{patch.file}: the text to be patched is there {count} times, must be once: {patch.old!r}")
+        raise ValueError(
+            f"{patch.file}: the text to be patched is there {count} times, must be once: {patch.old!r}"
+        )
     changed = source.replace(patch.old, patch.new)
     try:
         ast.parse(changed)

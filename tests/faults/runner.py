@@ -16,7 +16,16 @@ from tests.faults.fault import ROOT, Fault, write_patched
 
 PATIENCE_SECONDS = 900  # of one fault: it may make a test wait for ever
 # Imported once for all faults; nothing of simic, which each fault imports from its own copy.
-LIBRARIES = ("torch", "torch._dynamo", "numpy", "scipy.stats", "pydantic", "gymnasium", "pyarrow.parquet", "pytest")
+LIBRARIES = (
+    "torch",
+    "torch._dynamo",
+    "numpy",
+    "scipy.stats",
+    "pydantic",
+    "gymnasium",
+    "pyarrow.parquet",
+    "pytest",
+)
 NOT_RUN = 70  # exit code of a process that ran no test
 OUTPUT_SHOWN = 2000  # characters
 OPTIONS = ("-x", "-q", "--no-header", "--tb=line", "-p", "no:cacheprovider", "-p", "no:xdist")
@@ -65,10 +74,18 @@ def try_out(faults: Sequence[Fault], processes: int = 1) -> Iterator[Outcome]:
                 if done:
                     del running[pid]
                     failed = folder / "failed"
-                    caught_by = failed.read_text(encoding="utf-8") if failed.exists() else "too slow" if late else ""
+                    caught_by = (
+                        failed.read_text(encoding="utf-8")
+                        if failed.exists()
+                        else "too slow"
+                        if late
+                        else ""
+                    )
                     if status and not caught_by:
                         output = (folder / "output").read_text(encoding="utf-8", errors="replace")
-                        raise ValueError(f"{fault.id}: its tests could not be run: {output[-OUTPUT_SHOWN:]}")
+                        raise ValueError(
+                            f"{fault.id}: its tests could not be run: {output[-OUTPUT_SHOWN:]}"
+                        )
                     yield Outcome(fault, caught_by, round(seconds, 1))
                     subprocess.run(["rm", "-rf", folder], check=True)
 

@@ -23,7 +23,9 @@ def test_every_patch_applies_once_and_compiles(fault: Fault) -> None:
     assert all((ROOT / "tests" / test.partition("::")[0]).exists() for test in fault.tests)
 
 
-@pytest.mark.parametrize(("old", "new", "message"), [("c", "d", "there 0 times"), ("= 1", "=", "there 2 times")])
+@pytest.mark.parametrize(
+    ("old", "new", "message"), [("c", "d", "there 0 times"), ("= 1", "=", "there 2 times")]
+)
 def test_a_patch_that_does_not_fit_is_refused(old: str, new: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         patched("a = 1\nb = 1\n", Patch("x.py", old, new))

@@ -38,7 +38,9 @@ def raise_one_estimate(workspace: Workspace) -> None:
     content = json.loads(workspace.evaluation.read_text(encoding="utf-8"))
     interval = content["policies"][result.LEARNED]["test_accuracy_pct"]
     interval |= {name: value + POINTS for name, value in interval.items()}
-    workspace.evaluation.write_text(json.dumps(content, sort_keys=True, indent=1) + "\n", encoding="utf-8")
+    workspace.evaluation.write_text(
+        json.dumps(content, sort_keys=True, indent=1) + "\n", encoding="utf-8"
+    )
 
 
 def raise_scores(workspace: Workspace) -> None:
@@ -60,13 +62,18 @@ def raise_scores(workspace: Workspace) -> None:
         }
     )
     workspace.evaluation.write_text(changed.to_json(), encoding="utf-8")
-    workspace.metrics.write_text(json.dumps(endpoints.metrics(changed), indent=2) + "\n", encoding="utf-8")
+    workspace.metrics.write_text(
+        json.dumps(endpoints.metrics(changed), indent=2) + "\n", encoding="utf-8"
+    )
 
 
 def raise_metrics(workspace: Workspace) -> None:
     """Raise every number of metrics.json."""
     content = json.loads(workspace.metrics.read_text(encoding="utf-8"))
-    raised = {name: value + POINTS if isinstance(value, float) else value for name, value in content.items()}
+    raised = {
+        name: value + POINTS if isinstance(value, float) else value
+        for name, value in content.items()
+    }
     workspace.metrics.write_text(json.dumps(raised, indent=2) + "\n", encoding="utf-8")
 
 
@@ -92,18 +99,26 @@ def change_best_weights(workspace: Workspace) -> None:
     """Change the policy's weights in the best checkpoint, with matching checksums."""
     path = workspace.checkpoints / "best"
     best = checkpoint.read(path)
-    moved = {name: tensor + NUDGE for name, tensor in best.tensors.items() if name.startswith("ppo/policy.")}
+    moved = {
+        name: tensor + NUDGE
+        for name, tensor in best.tensors.items()
+        if name.startswith("ppo/policy.")
+    }
     content = save({**best.tensors, **moved})
     sha256 = {**best.manifest.sha256, checkpoint.STATE_FILE: durable.sha256_of(content)}
     (path / checkpoint.STATE_FILE).write_bytes(content)
-    (path / checkpoint.MANIFEST_FILE).write_bytes(best.manifest.model_copy(update={"sha256": sha256}).to_json())
+    (path / checkpoint.MANIFEST_FILE).write_bytes(
+        best.manifest.model_copy(update={"sha256": sha256}).to_json()
+    )
 
 
 def change_labels(workspace: Workspace) -> None:
     """Shift the labels of the training samples, with matching checksums."""
     path = workspace.prepared / "trainval.safetensors"
     arrays = load_file(path)
-    replace_arrays(path, {**arrays, "y_train": arrays["y_train"].roll(1)}, workspace.prepared / "meta.json")
+    replace_arrays(
+        path, {**arrays, "y_train": arrays["y_train"].roll(1)}, workspace.prepared / "meta.json"
+    )
 
 
 # --- telemetry ---
@@ -126,7 +141,9 @@ def without(rows: slice) -> Callable[[pa.Table], pa.Table]:
 def replaced(column: str, change: Callable[[Any], Any]) -> Callable[[pa.Table], pa.Table]:
     def do(table: pa.Table) -> pa.Table:
         values = change(table[column].to_numpy())
-        return table.set_column(table.schema.get_field_index(column), column, pa.array(np.asarray(values)))
+        return table.set_column(
+            table.schema.get_field_index(column), column, pa.array(np.asarray(values))
+        )
 
     return do
 
@@ -142,10 +159,15 @@ TAMPERINGS: dict[str, Callable[[Workspace], None]] = READ_BY_EVALUATE | {
     "weights of the grown network changed": change_grown,
     "update missing": changed_table(publish.UPDATES_FILE, without(slice(1, 2))),
     "steps missing": changed_table(publish.STEPS_FILE, without(slice(30, 40))),
-    "steps twice": changed_table(publish.STEPS_FILE, lambda table: pa.concat_tables([table, table])),
-    "returns raised": changed_table(publish.EPISODES_FILE, replaced("return", lambda values: values + POINTS)),
+    "steps twice": changed_table(
+        publish.STEPS_FILE, lambda table: pa.concat_tables([table, table])
+    ),
+    "returns raised": changed_table(
+        publish.EPISODES_FILE, replaced("return", lambda values: values + POINTS)
+    ),
     "validation raised": changed_table(
-        publish.UPDATES_FILE, replaced("validation_accuracy", lambda values: values + np.arange(len(values)))
+        publish.UPDATES_FILE,
+        replaced("validation_accuracy", lambda values: values + np.arange(len(values))),
     ),
 }
 

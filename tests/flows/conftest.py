@@ -19,10 +19,14 @@ from tests.helpers import Toys, episode, toy_project, update
 class ObservedToys(Toys):
     """Training tells its observers."""
 
-    def train(self, params: Params, workspace: Workspace, observers: Sequence[Any] = (), **_: Any) -> None:
+    def train(
+        self, params: Params, workspace: Workspace, observers: Sequence[Any] = (), **_: Any
+    ) -> None:
         super().train(params, workspace)
         for observer in observers:
-            observer.on_start(RunInfo(params, workspace.work("0123456789abcdef"), "d" * 64, 0, print))
+            observer.on_start(
+                RunInfo(params, workspace.work("0123456789abcdef"), "d" * 64, 0, print)
+            )
         for iteration in range(params.train.iterations):
             for observer in observers:
                 observer.on_iteration(update(iteration), episode())

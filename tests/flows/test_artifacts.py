@@ -6,7 +6,12 @@ from simic.evaluation.result import Evaluation, Standing, Standings
 
 
 def standings() -> Standings:
-    one = Standing(score=Interval(71.25, 70, 72), over_rule=None, over_common=Interval(-3.0, -4.0, -2.0), params=1234.0)
+    one = Standing(
+        score=Interval(71.25, 70, 72),
+        over_rule=None,
+        over_common=Interval(-3.0, -4.0, -2.0),
+        params=1234.0,
+    )
     gap, policies = Interval(9.0, 6.0, 12.0), {"zealous": one, "static": one}
     return Standings(tasks=20, gap=gap, random_search=(50.0,), policies=policies, by_kind={})
 

@@ -49,7 +49,11 @@ def no_table(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(result, "read", lambda path: None)
     monkeypatch.setattr(artifacts, "evaluation_rows", lambda evaluation: [{"policy": "learned"}])
     of_the_toys = run_summary.RunSummary(
-        Summary(what="81.", record="sound", replay="equal", learning="nothing"), "no finding", "abc", "go on", False
+        Summary(what="81.", record="sound", replay="equal", learning="nothing"),
+        "no finding",
+        "abc",
+        "go on",
+        False,
     )
     monkeypatch.setattr(run_summary, "of", lambda workspace: of_the_toys)
 
@@ -75,33 +79,58 @@ def last_log(client: SyncPrefectClient, until: str) -> list[str]:
 
 
 def artifact(client: SyncPrefectClient, key: str) -> Artifact:
-    return client.read_artifacts(artifact_filter=ArtifactFilter(key=ArtifactFilterKey(any_=[key])))[-1]
+    return client.read_artifacts(artifact_filter=ArtifactFilter(key=ArtifactFilterKey(any_=[key])))[
+        -1
+    ]
 
 
 def test_flow_runs_records_shows_and_pushes_and_then_does_nothing(
-    workspace: Workspace, toys: Toys, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, client: SyncPrefectClient
+    workspace: Workspace,
+    toys: Toys,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    client: SyncPrefectClient,
 ) -> None:
     """Where a push fails, that is told, and no verdict is lost."""
     monkeypatch.setenv(UI_VARIABLE, "http://127.0.0.1:5100")
     with (workspace.root / ".dvc" / "config").open("a") as config:  # in its section core
-        config.write(f"    remote = results\n['remote \"results\"']\n    url = {tmp_path / 'store'}\n")
+        config.write(
+            f"    remote = results\n['remote \"results\"']\n    url = {tmp_path / 'store'}\n"
+        )
     overrides = Overrides.model_validate({"train": {"iterations": 3}})
     pipeline.simic(overrides)
     state = last_run(client).state
     assert state is not None and state.message == "81. Run abc."
     assert (state.type, state.name) == (StateType.COMPLETED, "No finding")
-    assert last_run(client).name == "abc" and toys.ran == ["prepare", "headroom", "train", "evaluate", "audit"]
+    assert last_run(client).name == "abc" and toys.ran == [
+        "prepare",
+        "headroom",
+        "train",
+        "evaluate",
+        "audit",
+    ]
     assert yaml.safe_load(workspace.params.read_text())["train"]["iterations"] == 3
     assert artifact(client, "report").data == "# Verdict: sound\n"
     assert artifact(client, "training").data == 100.0
     this = FlowRunFilter(id=FlowRunFilterId(any_=[last_run(client).id]))
-    tasks = {each.name.rpartition("-")[0]: each.state_type for each in client.read_task_runs(flow_run_filter=this)}
+    tasks = {
+        each.name.rpartition("-")[0]: each.state_type
+        for each in client.read_task_runs(flow_run_filter=this)
+    }
     assert tasks["push"] == StateType.COMPLETED
     assert len([path for path in (tmp_path / "store").rglob("*") if path.is_file()]) >= 5
     lines = last_log(client, "run      abc")
-    told = [line.partition("epochs")[0].rsplit(maxsplit=1)[0] for line in lines if "committed" in line]
+    told = [
+        line.partition("epochs")[0].rsplit(maxsplit=1)[0] for line in lines if "committed" in line
+    ]
     assert told == ["train: 1/3", "train: 2/3", "train: 3/3"]
-    assert {"what     81.", "record   sound", "replay   equal", "learning nothing", "run      abc"} <= {*lines}
+    assert {
+        "what     81.",
+        "record   sound",
+        "replay   equal",
+        "learning nothing",
+        "run      abc",
+    } <= {*lines}
     held = [line for line in lines if line.startswith("params.yaml now holds")]
     assert len(held) == 2  # before training, which may fail, and last
     # What belongs to the run itself stands above what belongs to its tasks; a link to a file opens in no browser.
@@ -110,7 +139,10 @@ def test_flow_runs_records_shows_and_pushes_and_then_does_nothing(
     assert artifact(client, "report").task_run_id is not None
     text = str(verdict.data)
     assert "- **record** sound" in text and f"`{workspace.reports.resolve()}/report.html`" in text
-    assert "[the run in MLflow](http://127.0.0.1:5100/#/experiments?workflowType=machine_learning)" in text
+    assert (
+        "[the run in MLflow](http://127.0.0.1:5100/#/experiments?workflowType=machine_learning)"
+        in text
+    )
     assert not [each for each in client.read_artifacts() if "file://" in str(each.data)]
     shutil.rmtree(tmp_path / "store")
     (tmp_path / "store").write_text("no folder")
@@ -134,10 +166,14 @@ def test_schedules_stay_when_the_deployment_is_registered_again(
 
     asyncio.run(serve.register(Runner(name="first")))
     monthly = DeploymentScheduleCreate(
-        schedule=CronSchedule(cron="0 3 1 * *", timezone="Europe/Paris"), active=False, parameters={"overrides": None}
+        schedule=CronSchedule(cron="0 3 1 * *", timezone="Europe/Paris"),
+        active=False,
+        parameters={"overrides": None},
     )
     nightly = DeploymentScheduleCreate(schedule=CronSchedule(cron="0 3 * * *"))
-    client.create_deployment_schedules(client.read_deployment_by_name("simic/train").id, [nightly, monthly])
+    client.create_deployment_schedules(
+        client.read_deployment_by_name("simic/train").id, [nightly, monthly]
+    )
     before = schedules()
     asyncio.run(serve.register(Runner(name="second")))
     assert schedules() == before and len(before) == 2
@@ -149,30 +185,46 @@ def test_what_prefect_yaml_deploys_is_this_flow_with_overrides_that_it_takes() -
     assert declared["entrypoint"] == "flows.pipeline.simic"
     assert "concurrency_limit" not in declared
     assert declared["work_pool"] == {"name": "local", "job_variables": {"working_dir": "."}}
-    assert [*declared["pull"][0].values()] == [{"directory": "."}]  # of the worker, not of who deployed
+    assert [*declared["pull"][0].values()] == [
+        {"directory": "."}
+    ]  # of the worker, not of who deployed
     [schedule] = declared["schedules"]
-    assert not schedule["active"] and CronSchedule(cron=schedule["cron"], timezone=schedule["timezone"])
+    assert not schedule["active"] and CronSchedule(
+        cron=schedule["cron"], timezone=schedule["timezone"]
+    )
     given = from_model(Overrides.model_validate(schedule["parameters"]["overrides"]))
     params.load(ROOT / "params.yaml", given)
 
 
 def test_a_held_workspace_refuses_a_run(workspace: Workspace, toys: Any) -> None:
-    with engine.workspace_lock(workspace), pytest.raises(durable.Held, match="which runs stages; wait for it"):
+    with (
+        engine.workspace_lock(workspace),
+        pytest.raises(durable.Held, match="which runs stages; wait for it"),
+    ):
         pipeline.simic()
     assert toys.ran == []
 
 
 BAD = [7, {"trian": {}}, {"prepare": {"task": "imagenet"}}]
-BAD += [{"train": each} for each in ({"envs": 0}, {"envs": "many"}, {"ppo": {"lr": 0.1}}, {"ppo": {"clip_range": -1}})]
+BAD += [
+    {"train": each}
+    for each in ({"envs": 0}, {"envs": "many"}, {"ppo": {"lr": 0.1}}, {"ppo": {"clip_range": -1}})
+]
 
 
 def test_deployment_refuses_bad_overrides_at_submission_and_takes_good_ones(
     workspace: Workspace, client: SyncPrefectClient
 ) -> None:
-    deployment_id = pipeline.simic.to_deployment("train", entrypoint_type=EntrypointType.MODULE_PATH).apply()
+    deployment_id = pipeline.simic.to_deployment(
+        "train", entrypoint_type=EntrypointType.MODULE_PATH
+    ).apply()
     for overrides in BAD:
-        with pytest.raises(PrefectHTTPStatusError, match=r"Validation failed|Unprocessable|Conflict"):
-            client.create_flow_run_from_deployment(deployment_id, parameters={"overrides": overrides})
+        with pytest.raises(
+            PrefectHTTPStatusError, match=r"Validation failed|Unprocessable|Conflict"
+        ):
+            client.create_flow_run_from_deployment(
+                deployment_id, parameters={"overrides": overrides}
+            )
     for overrides in ({"train": {"iterations": 50}}, {"train": {"ppo": {"target_kl": None}}}, None):
         client.create_flow_run_from_deployment(deployment_id, parameters={"overrides": overrides})
     assert client.read_deployment(deployment_id).entrypoint == "flows.pipeline.simic"
@@ -195,16 +247,25 @@ def create(client: SyncPrefectClient, state: State[Any], run_count: int = 1) -> 
     return run.id
 
 
-def test_reconcile_settles_the_dead_and_leaves_the_living(workspace: Workspace, client: SyncPrefectClient) -> None:
+def test_reconcile_settles_the_dead_and_leaves_the_living(
+    workspace: Workspace, client: SyncPrefectClient
+) -> None:
     attempts = params.load(workspace.params).runtime.auto_resume
-    killed, asked_to_stop, waiting = (create(client, each) for each in (Running(), Cancelling(), Pending()))
+    killed, asked_to_stop, waiting = (
+        create(client, each) for each in (Running(), Cancelling(), Pending())
+    )
     hopeless, living = (create(client, Running(), count) for count in (attempts + 1, 1))
     with recovery.alive(workspace.root, living):
-        (workspace.root / ".prefect" / "locks" / f"{UUID(int=7)}.lock").write_text("process 1 on this machine")
+        (workspace.root / ".prefect" / "locks" / f"{UUID(int=7)}.lock").write_text(
+            "process 1 on this machine"
+        )
         lines = recovery.reconcile(workspace.root, "dead")
         assert recovery.living(workspace.root) == [os.getpid()]
     assert len(lines) == 4
-    names = [client.read_flow_run(each).state_name for each in (killed, waiting, asked_to_stop, hopeless, living)]
+    names = [
+        client.read_flow_run(each).state_name
+        for each in (killed, waiting, asked_to_stop, hopeless, living)
+    ]
     assert names == ["AwaitingRetry", "AwaitingRetry", "Cancelled", "Crashed", "Running"]
     assert list((workspace.root / ".prefect" / "locks").iterdir()) == []
 

@@ -100,9 +100,16 @@ class Project:
     def served(self) -> Iterator[subprocess.Popen[bytes]]:
         command = [sys.executable, "-m", "flows.up"]
         output = self.log.open("wb")
-        with output, subprocess.Popen(command, cwd=self.root, env=self.env, stdout=output, stderr=output) as process:
+        with (
+            output,
+            subprocess.Popen(
+                command, cwd=self.root, env=self.env, stdout=output, stderr=output
+            ) as process,
+        ):
             try:
-                wait(lambda: b"ready for runs" in self.log.read_bytes() and answers(self.mlflow_port))
+                wait(
+                    lambda: b"ready for runs" in self.log.read_bytes() and answers(self.mlflow_port)
+                )
                 yield process
             finally:
                 if process.poll() is None:
@@ -116,7 +123,17 @@ class Project:
     def submit(self, iterations: int) -> subprocess.Popen[bytes]:
         """The command that watches the run."""
         overrides = f'overrides={{"train": {{"iterations": {iterations}}}}}'
-        command = [sys.executable, "-m", "prefect", "deployment", "run", "simic/train", "--watch", "-p", overrides]
+        command = [
+            sys.executable,
+            "-m",
+            "prefect",
+            "deployment",
+            "run",
+            "simic/train",
+            "--watch",
+            "-p",
+            overrides,
+        ]
         return subprocess.Popen(command, cwd=self.root, env=self.env, stdout=subprocess.DEVNULL)
 
     def run(self) -> FlowRun:
@@ -125,7 +142,10 @@ class Project:
             return client.read_flow_runs(sort=FlowRunSort.START_TIME_DESC)[0]
 
     def flow_pids(self) -> list[int]:
-        return [int(path.read_text().split()[1]) for path in (self.root / ".prefect" / "locks").iterdir()]
+        return [
+            int(path.read_text().split()[1])
+            for path in (self.root / ".prefect" / "locks").iterdir()
+        ]
 
     def saved(self) -> int:
         path = self.root / ".simic" / "work" / "toy" / "saved"
@@ -203,7 +223,14 @@ def test_a_port_that_is_taken_ends_everything(tmp_path: Path) -> None:
         listener.bind(("127.0.0.1", project.port))
         listener.listen()
         done = subprocess.run(
-            [sys.executable, "-m", "flows.up"], cwd=project.root, env=project.env, capture_output=True
+            [sys.executable, "-m", "flows.up"],
+            cwd=project.root,
+            env=project.env,
+            capture_output=True,
         )
-    assert done.returncode != 0 and str(project.port).encode() in done.stdout and b"already in use" in done.stdout
+    assert (
+        done.returncode != 0
+        and str(project.port).encode() in done.stdout
+        and b"already in use" in done.stdout
+    )
     assert project.processes() == []

@@ -13,7 +13,13 @@ from simic import durable
 from simic.data.own.own_data import own_data
 from simic.data.own.readers import of_python
 from simic.errors import SimicError
-from simic.growth.grown_network import GrownNetwork, SeedRecord, grown_network, load_grown, write_network
+from simic.growth.grown_network import (
+    GrownNetwork,
+    SeedRecord,
+    grown_network,
+    load_grown,
+    write_network,
+)
 from simic.growth.life.vocabulary import Slots, Stage
 from simic.growth.networks import blueprints
 from simic.growth.networks.hosts import build_host
@@ -81,11 +87,16 @@ def test_every_seed_for_tables_is_exported(kind: int, tmp_path: Path) -> None:
     slots = one_seed(population, Stage.FOSSILIZED, kind, alpha=1.0)
     population.train_epoch(slots, DATA["tables"], make_order(2, 30, 16))
     write_network(grown_network(population, slots, 1, committed=True), tmp_path / "grown", [], CARD)
-    program, x = torch.export.load(tmp_path / "grown" / "network.pt2").module(), make_table(seed=8).x
+    program, x = (
+        torch.export.load(tmp_path / "grown" / "network.pt2").module(),
+        make_table(seed=8).x,
+    )
     expected, bare = (logits_of(population, each, x)[1] for each in (slots, Slots.empty(2, 1)))
     with torch.no_grad():
         torch.testing.assert_close(program(x), expected, rtol=1e-5, atol=1e-5)
-    assert not torch.allclose(expected, bare, atol=1e-3), "a seed that does nothing would show nothing"
+    assert not torch.allclose(expected, bare, atol=1e-3), (
+        "a seed that does nothing would show nothing"
+    )
 
 
 def test_a_damaged_directory_is_refused_by_name(tmp_path: Path) -> None:
@@ -113,7 +124,9 @@ def test_a_damaged_directory_is_refused_by_name(tmp_path: Path) -> None:
     content = bytearray((path / "weights.safetensors").read_bytes())
     content[-2] ^= 1
     (path / "weights.safetensors").write_bytes(content)
-    with pytest.raises(SimicError, match=r"weights\.safetensors: damaged: its sha256 is not the one"):
+    with pytest.raises(
+        SimicError, match=r"weights\.safetensors: damaged: its sha256 is not the one"
+    ):
         load_grown(path)
 
 
@@ -128,14 +141,20 @@ class Untraceable(torch.nn.Module):
         return x * self.weight if float(x.detach().sum()) > 0 else x
 
 
-def test_what_cannot_be_exported_is_one_line_and_leaves_nothing(tmp_path: Path, monkeypatch) -> None:
+def test_what_cannot_be_exported_is_one_line_and_leaves_nothing(
+    tmp_path: Path, monkeypatch
+) -> None:
     monkeypatch.setattr(blueprints, "_REGISTRY", dict(blueprints._REGISTRY))
     population = make_population("mlp", 2)
     structure = grown_network(population, Slots.empty(2, 3), 0).structure
     blueprints.blueprint("untraceable", family="mlp")(Untraceable)
-    record = SeedRecord(slot=0, blueprint="untraceable", stage="FOSSILIZED", operator="ADD", alpha=1.0, params=1)
+    record = SeedRecord(
+        slot=0, blueprint="untraceable", stage="FOSSILIZED", operator="ADD", alpha=1.0, params=1
+    )
     network = GrownNetwork.fresh(structure.model_copy(update={"seeds": (record,)}), population.host)
-    with pytest.raises(SimicError, match=r"torch\.export cannot write a network with untraceable") as caught:
+    with pytest.raises(
+        SimicError, match=r"torch\.export cannot write a network with untraceable"
+    ) as caught:
         write_network(network, tmp_path / "grown", [], CARD)
     assert "\n" not in str(caught.value)
     assert list(tmp_path.iterdir()) == []
@@ -150,9 +169,18 @@ def test_raw_samples_give_what_standardised_ones_give(tmp_path: Path, kind: str)
         x, y = load_digits(return_X_y=True)
         x = np.stack([x.reshape(-1, 8, 8)] * 3, axis=-1)
     own = own_data(of_python(x, y), {"val": 0.2, "test": 0.2}, 1)
-    standardised, family = own.bank.held_out_arrays["x_test"], "tables" if kind == "table" else "cnn"
-    host = build_host(Host(family=family, preset="baseline"), tuple(standardised.shape[1:]), len(own.inputs.classes))
-    network = grown_network(population_of(host, 2), Slots.empty(2, host.slots), 1, committed=True, inputs=own.inputs)
+    standardised, family = (
+        own.bank.held_out_arrays["x_test"],
+        "tables" if kind == "table" else "cnn",
+    )
+    host = build_host(
+        Host(family=family, preset="baseline"),
+        tuple(standardised.shape[1:]),
+        len(own.inputs.classes),
+    )
+    network = grown_network(
+        population_of(host, 2), Slots.empty(2, host.slots), 1, committed=True, inputs=own.inputs
+    )
     raw = torch.as_tensor(own.raw["test"], dtype=own.inputs.dtype)
     with torch.no_grad():
         expected = network.body(standardised)

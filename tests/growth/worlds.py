@@ -29,7 +29,9 @@ def generator(seed: int) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
-def make_data(samples: int = 96, seed: int = 0, shape: tuple[int, int, int] = (1, 8, 8), classes: int = 4) -> Dataset:
+def make_data(
+    samples: int = 96, seed: int = 0, shape: tuple[int, int, int] = (1, 8, 8), classes: int = 4
+) -> Dataset:
     """Learnable: the label is the brightest of ``classes`` bands of rows."""
     x = torch.randn(samples, *shape, generator=generator(seed))
     bands = x.mean((1, 3)).view(samples, classes, -1).mean(-1)
@@ -52,7 +54,9 @@ def make_table(columns: int = 5, tasks: int = 1, samples: int = 96, seed: int = 
     x[:, 1] = (2 * x[:, 1]).round() / 2
     x[:, 2] = x[:, 2].abs().sqrt()
     odd = torch.arange(tasks).repeat_interleave(samples) % 2 == 1
-    y = torch.where(odd, (x.sum(1) > 0).long(), 1 + (x[:, 0] * x[:, 3]).sign().long() * (x[:, 1] != 0))
+    y = torch.where(
+        odd, (x.sum(1) > 0).long(), 1 + (x[:, 0] * x[:, 3]).sign().long() * (x[:, 1] != 0)
+    )
     classes = tuple(3 - task % 2 for task in range(tasks)) if tasks > 1 else ()
     return Dataset(x[:, None, None], y, 3, classes)
 
@@ -73,7 +77,9 @@ def make_order(envs: int, batches: int, batch: int, samples: int = 96, seed: int
 def small(family: str) -> Host:
     """The smallest host of a family."""
     if family in ("mlp", "tables"):
-        return Host(family=family, preset="baseline", widths=(16, 16, 16) if family == "mlp" else (8, 8))
+        return Host(
+            family=family, preset="baseline", widths=(16, 16, 16) if family == "mlp" else (8, 8)
+        )
     return Host(family=family, preset="impaired")
 
 
@@ -112,9 +118,15 @@ def one_seed(
     """A seed in every host, germinated: the same blueprint, or that of ``kind [E]``."""
     slots = Slots.empty(len(population), population.host.slots)
     column = torch.arange(population.host.slots) == slot
-    changes = {"stage": int(stage), "blueprint": torch.as_tensor(kind).view(-1, 1), "operator": int(operator)}
+    changes = {
+        "stage": int(stage),
+        "blueprint": torch.as_tensor(kind).view(-1, 1),
+        "operator": int(operator),
+    }
     changes |= {"alpha": alpha, "germinations": 1}
-    slots = replace(slots, **{k: torch.where(column, v, getattr(slots, k)) for k, v in changes.items()})
+    slots = replace(
+        slots, **{k: torch.where(column, v, getattr(slots, k)) for k, v in changes.items()}
+    )
     population.germinate(slots, slots.stage > 0, DATA[population.host.family])
     return slots
 
@@ -131,7 +143,9 @@ def mixed_slots(population: Population, seed: int = 0) -> Slots:
     mixed = replace(
         Slots.empty(envs, slots),
         stage=stage,
-        blueprint=torch.where(stage > 0, torch.randint(len(population.blueprints), shape, generator=draw), -1),
+        blueprint=torch.where(
+            stage > 0, torch.randint(len(population.blueprints), shape, generator=draw), -1
+        ),
         operator=torch.where(stage > 0, torch.randint(3, shape, generator=draw), 0),
         alpha=alpha,
         ramp=torch.where(down, int(Ramp.DOWN), int(Ramp.HOLD)),
@@ -144,12 +158,20 @@ def mixed_slots(population: Population, seed: int = 0) -> Slots:
 
 def parameters(population: Population) -> dict[str, Tensor]:
     """All parameter rows by the name of their store."""
-    return {name: tensor for name, tensor in stored(population._stores).items() if name.endswith("/param")}
+    return {
+        name: tensor
+        for name, tensor in stored(population._stores).items()
+        if name.endswith("/param")
+    }
 
 
 def stored(stores: dict[str, Rows]) -> dict[str, Tensor]:
     """Copies of parameters, moments and steps: ``<store>/<part>``."""
-    return {f"{name}/{part}": x.clone() for name, store in stores.items() for part, x in store.tensors.items()}
+    return {
+        f"{name}/{part}": x.clone()
+        for name, store in stores.items()
+        for part, x in store.tensors.items()
+    }
 
 
 @torch.no_grad()
@@ -171,7 +193,11 @@ class PlainHost(nn.Module):
         host, state = population.host, SlotState.read(slots)
         segments, head = host.modules()
         self.segments, self.head, self.joints = nn.ModuleList(segments), head, nn.ModuleList()
-        self.data, self.isolated, self.reads_input = DATA[host.family], host.isolated, host.reads_input
+        self.data, self.isolated, self.reads_input = (
+            DATA[host.family],
+            host.isolated,
+            host.reads_input,
+        )
         self.stage, self.alpha = slots.stage[row].tolist(), slots.alpha[row].tolist()
         self.operator, frozen = slots.operator[row].tolist(), state.frozen[row].tolist()
         body = list(nn.ModuleList([*self.segments, self.head]).parameters())  # tied ones once
@@ -179,7 +205,9 @@ class PlainHost(nn.Module):
         for k, stage in enumerate(self.stage):
             joint = nn.ModuleDict()
             if stage in LIVE:
-                joint["seed"] = population.blueprints[int(slots.blueprint[row, k])].build(host.seed_shapes[k])
+                joint["seed"] = population.blueprints[int(slots.blueprint[row, k])].build(
+                    host.seed_shapes[k]
+                )
                 joint["gate"] = host.gate(host.slot_shapes[k])
             self.joints.append(joint)
             if stage > Stage.GERMINATED and not frozen[k]:

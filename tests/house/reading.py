@@ -42,7 +42,9 @@ class Reading:
 
     def __add__(self, other: "Reading") -> "Reading":
         """Add the counts of two sets of files."""
-        return Reading(*(getattr(self, field.name) + getattr(other, field.name) for field in fields(self)))
+        return Reading(
+            *(getattr(self, field.name) + getattr(other, field.name) for field in fields(self))
+        )
 
     def figures(self) -> dict[str, float]:
         """Compute the figures that budgets.toml limits."""
@@ -79,9 +81,15 @@ def read(text: str) -> Reading:
 
 
 def _count_node(node: ast.AST, reading: Reading) -> None:
-    if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Tuple) and isinstance(node.value, ast.Tuple):
+    if (
+        isinstance(node, ast.Assign)
+        and isinstance(node.targets[0], ast.Tuple)
+        and isinstance(node.value, ast.Tuple)
+    ):
         reading.packed += 1
-    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and (docstring := ast.get_docstring(node)):
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and (
+        docstring := ast.get_docstring(node)
+    ):
         reading.docstrings += 1
         reading.returns += docstring.startswith("Return")
     name = bound_name(node)
@@ -131,7 +139,10 @@ def budgets(text: str) -> dict[str, dict[str, float]]:
     tables = tomllib.loads(text)
     common = tables["limits"]
     packages = tables["packages"]
-    return {package: {**(common if package != "tests" else {}), **limits} for package, limits in packages.items()}
+    return {
+        package: {**(common if package != "tests" else {}), **limits}
+        for package, limits in packages.items()
+    }
 
 
 def main() -> int:
@@ -141,7 +152,10 @@ def main() -> int:
         figures = read_package(package).figures()
         lines += excesses(package, figures, budget)
         if "--print" in sys.argv:
-            print(f'"{package}" =', ", ".join(f"{name} {figure:.2f}" for name, figure in figures.items()))
+            print(
+                f'"{package}" =',
+                ", ".join(f"{name} {figure:.2f}" for name, figure in figures.items()),
+            )
     print("\n".join(lines) if lines else "reading: every package is within its budget")
     return 1 if lines else 0
 

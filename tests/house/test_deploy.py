@@ -26,7 +26,9 @@ def test_its_command_exists_and_knows_the_options(name: str) -> None:
     found = shutil.which(program, path=Path(sys.executable).parent)
     assert found, program
     command = [word for word in rest[:2] if re.fullmatch(r"[a-z]+", word)]
-    told = subprocess.run([found, *command, "--help"], capture_output=True, text=True, check=True).stdout
+    told = subprocess.run(
+        [found, *command, "--help"], capture_output=True, text=True, check=True
+    ).stdout
     assert [word for word in rest if word.startswith("--") and word not in told] == []
 
 

@@ -18,7 +18,10 @@ READ = [
 ]
 PAGES = [*READ, *sorted((ROOT / "docs" / "history").glob("*.md"))]
 COMMANDS = typer.main.get_command(app).commands  # type: ignore[attr-defined]
-MOST_WORDS = {"README.md": 900, "docs": 7000}  # without docs/history; metrics and observations are generated
+MOST_WORDS = {
+    "README.md": 900,
+    "docs": 7000,
+}  # without docs/history; metrics and observations are generated
 
 
 def name(page: Path) -> str:
@@ -43,16 +46,22 @@ def test_every_relative_link_leads_somewhere(page: Path) -> None:
 @pytest.mark.parametrize("page", READ, ids=name)
 def test_every_path_and_module_that_is_named_exists(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
-    for path in re.findall(r"(?<![\w/:.])((?:simic|tests|docs|benchmarks|examples|flows)/[\w./*-]*[\w*])", text):
+    for path in re.findall(
+        r"(?<![\w/:.])((?:simic|tests|docs|benchmarks|examples|flows)/[\w./*-]*[\w*])", text
+    ):
         assert path in ("simic/train", "simic/Growth-v0") or any(ROOT.glob(path)), path
-    for module in re.findall(r"python -m ([\w.]+)", text) + re.findall(r"from (simic[\w.]*) import", text):
+    for module in re.findall(r"python -m ([\w.]+)", text) + re.findall(
+        r"from (simic[\w.]*) import", text
+    ):
         assert importlib.util.find_spec(module), module
 
 
 @pytest.mark.parametrize("page", READ, ids=name)
 def test_every_command_can_be_given(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
-    targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+    targets = re.findall(
+        r"^([\w-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE
+    )
     for target in re.findall(r"(?:^    |`)make ([a-z][\w-]*)", text, re.MULTILINE):
         assert target in targets, target
     for command, rest in re.findall(r"(?:^    |`)simic ([\w-]+)([^#`\n]*)", text, re.MULTILINE):
@@ -67,5 +76,7 @@ def test_every_command_can_be_given(page: Path) -> None:
 def test_what_a_user_reads_is_short(place: str) -> None:
     """Lines and corners of tables are no words."""
     pages = [page for page in READ if place in (name(page), page.parent.name)]
-    words = {name(page): len(re.findall(r"\S*\w\S*", page.read_text(encoding="utf-8"))) for page in pages}
+    words = {
+        name(page): len(re.findall(r"\S*\w\S*", page.read_text(encoding="utf-8"))) for page in pages
+    }
     assert sum(words.values()) <= MOST_WORDS[place], words

@@ -33,11 +33,22 @@ WORKSPACE = Workspace(Path())
 NOT_RECORDED = {
     f"simic/{name}.py"
     for name in (
-        *("__init__", "errors", "memory", "params", "progress", "registry", "safe_read", "validation_messages"),
+        *(
+            "__init__",
+            "errors",
+            "memory",
+            "params",
+            "progress",
+            "registry",
+            "safe_read",
+            "validation_messages",
+        ),
         *("pipeline/__init__", "pipeline/dvc_record", "pipeline/paths", "seals"),
     )
 }
-SHOWS = {"simic/pipeline/display.py"}  # progress, from what it is told: no result hangs on it, or on what it imports
+SHOWS = {
+    "simic/pipeline/display.py"
+}  # progress, from what it is told: no result hangs on it, or on what it imports
 
 
 def ignored(folder: Path, names: list[str]) -> list[str]:
@@ -45,7 +56,9 @@ def ignored(folder: Path, names: list[str]) -> list[str]:
     subprocess.run(["git", "init", "-q", str(folder)], check=True)
     (folder / ".gitignore").write_bytes((ROOT / ".gitignore").read_bytes())
     command = ["git", "-C", str(folder), "check-ignore", "--stdin"]
-    done = subprocess.run(command, input="\n".join(names), capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command, input="\n".join(names), capture_output=True, text=True, check=False
+    )
     assert done.returncode in (0, 1)  # 1 = none ignored; 128 = the command failed
     return done.stdout.splitlines()
 
@@ -53,7 +66,12 @@ def ignored(folder: Path, names: list[str]) -> list[str]:
 def test_git_ignores_outputs_and_state_and_nothing_of_the_code(tmp_path: Path) -> None:
     """Also not names that only exist later: simic/data would fall to an unanchored pattern for /data."""
     folders = ("data", "models", "telemetry", "reports", "checkpoints", "build", "dist")
-    files = [path for folder in ("simic", "flows", "tests") for path in (ROOT / folder).rglob("*") if path.is_file()]
+    files = [
+        path
+        for folder in ("simic", "flows", "tests")
+        for path in (ROOT / folder).rglob("*")
+        if path.is_file()
+    ]
     code = [str(path.relative_to(ROOT)) for path in files if "__pycache__" not in path.parts]
     assert ignored(tmp_path, [*code, *(f"simic/{name}/new.py" for name in folders)]) == []
     made = ["mlflow.db", *(f"{name}/x" for name in (*folders[:5], "mlruns", ".prefect"))]
@@ -63,7 +81,9 @@ def test_git_ignores_outputs_and_state_and_nothing_of_the_code(tmp_path: Path) -
 def test_stages_are_the_same_in_dvc_and_in_code_and_in_order() -> None:
     assert list(DVC) == list(stages.STAGES) == ["prepare", "headroom", "train", "evaluate", "audit"]
     assert [stage["cmd"] for stage in DVC.values()] == [f"simic stage {name}" for name in DVC]
-    assert (ROOT / params.EXTENSIONS_FOLDER / "README.md").is_file()  # DVC wants the folder to exist
+    assert (
+        ROOT / params.EXTENSIONS_FOLDER / "README.md"
+    ).is_file()  # DVC wants the folder to exist
     known = set(params.Params.model_fields) - {"runtime"}
     for name, stage in DVC.items():
         assert {name, "rng_seed"} <= set(stage["params"])
@@ -73,7 +93,9 @@ def test_stages_are_the_same_in_dvc_and_in_code_and_in_order() -> None:
 
 def test_headroom_is_measured_again_for_the_settings_in_its_digest_and_for_no_others() -> None:
     whole = {"rng_seed", "extensions", "headroom", "evaluate.epochs", "evaluate.eval_seeds"}
-    assert set(DVC["headroom"]["params"]) == whole | {f"train.{name}" for name in endpoints.SETTINGS}
+    assert set(DVC["headroom"]["params"]) == whole | {
+        f"train.{name}" for name in endpoints.SETTINGS
+    }
 
 
 def declared(name: str) -> dict[str, dict[str, bool]]:
@@ -122,7 +144,9 @@ def imported(tree: ast.AST) -> set[str]:
             names |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
     places = {name.replace(".", "/") for name in names if name.split(".")[0] == "simic"}
     files = {place + ending for place in places for ending in (".py", "/__init__.py")}
-    return {file for file in files if (ROOT / file).exists() and len(parsed(file).body) > 1}  # more than a sentence
+    return {
+        file for file in files if (ROOT / file).exists() and len(parsed(file).body) > 1
+    }  # more than a sentence
 
 
 def closure(files: set[str]) -> set[str]:
@@ -141,13 +165,22 @@ def run_by(stage: str) -> set[str]:
     """
     module = parsed("simic/pipeline/stages.py")
     functions = {node.name: node for node in module.body if isinstance(node, ast.FunctionDef)}
-    called = {node.id for node in ast.walk(functions[stage]) if isinstance(node, ast.Name) and node.id.startswith("_")}
+    called = {
+        node.id
+        for node in ast.walk(functions[stage])
+        if isinstance(node, ast.Name) and node.id.startswith("_")
+    }
     files = set[str]()
     for function in (functions[name] for name in {stage, *called} & functions.keys()):
         used = {node.id for node in ast.walk(function) if isinstance(node, ast.Name)}
         top = [node for node in module.body if isinstance(node, ast.ImportFrom)]
-        names = [(node.module, [each for each in node.names if (each.asname or each.name) in used]) for node in top]
-        files |= imported(function).union(*(imported(ast.ImportFrom(module, kept)) for module, kept in names if kept))
+        names = [
+            (node.module, [each for each in node.names if (each.asname or each.name) in used])
+            for node in top
+        ]
+        files |= imported(function).union(
+            *(imported(ast.ImportFrom(module, kept)) for module, kept in names if kept)
+        )
     return files
 
 
@@ -168,13 +201,21 @@ def test_dependencies_are_all_the_code_that_a_stage_runs(name: str) -> None:
     files = closure(run_by(name) - SHOWS) - NOT_RECORDED
     assert files
     assert {file for file in files if not file.startswith(listed)} == set()
-    assert [dep for dep in listed if not any(file.startswith(dep) for file in files)] == []  # and nothing more is
+    assert [
+        dep for dep in listed if not any(file.startswith(dep) for file in files)
+    ] == []  # and nothing more is
 
 
 def test_every_dependency_is_pinned_and_every_pin_is_exact_and_public() -> None:
-    lines = [line for line in (ROOT / "constraints.txt").read_text().splitlines() if not line.startswith("#")]
+    lines = [
+        line
+        for line in (ROOT / "constraints.txt").read_text().splitlines()
+        if not line.startswith("#")
+    ]
     pins = dict(line.split("==") for line in lines)
-    assert not [version for version in pins.values() if "+" in version]  # a local version exists on one machine only
+    assert not [
+        version for version in pins.values() if "+" in version
+    ]  # a local version exists on one machine only
     pins = {canonicalize_name(name): version for name, version in pins.items()}
     extras = PROJECT["optional-dependencies"]
     assert "simic-grow[pipeline]" in extras["dev"]
@@ -190,7 +231,9 @@ def of_the_core() -> set[str]:
     while left:
         requirement = left.pop()
         name = canonicalize_name(requirement.name)
-        if name not in found and (requirement.marker is None or requirement.marker.evaluate({"extra": ""})):
+        if name not in found and (
+            requirement.marker is None or requirement.marker.evaluate({"extra": ""})
+        ):
             found.add(name)
             left += [Requirement(text) for text in importlib.metadata.requires(name) or ()]
     return found
@@ -219,9 +262,25 @@ def test_core_runs_without_the_tools_around_it_and_what_needs_one_says_what_to_i
     """In a process that can import the core's dependencies alone."""
     core = of_the_core()
     modules = importlib.metadata.packages_distributions().items()
-    tools = {name for name, owners in modules if name != "simic" and not core & {*map(canonicalize_name, owners)}}
-    assert {"prefect", "mlflow", "dvc", "scipy", "sklearn", "pyarrow", "yaml", "typer", "rich"} <= tools
-    blocked = f"import sys\nsys.modules |= dict.fromkeys({tools - set(sys.builtin_module_names)!r})\n"
+    tools = {
+        name
+        for name, owners in modules
+        if name != "simic" and not core & {*map(canonicalize_name, owners)}
+    }
+    assert {
+        "prefect",
+        "mlflow",
+        "dvc",
+        "scipy",
+        "sklearn",
+        "pyarrow",
+        "yaml",
+        "typer",
+        "rich",
+    } <= tools
+    blocked = (
+        f"import sys\nsys.modules |= dict.fromkeys({tools - set(sys.builtin_module_names)!r})\n"
+    )
     command = [sys.executable, "-c", blocked + CORE_ALONE]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     said = "simic: typer is not installed; pip install 'simic-grow[pipeline]'\n"
@@ -240,7 +299,9 @@ esac
 """
 
 
-def test_only_what_changed_is_installed_and_an_interrupted_or_broken_environment_is_built_anew(tmp_path: Path) -> None:
+def test_only_what_changed_is_installed_and_an_interrupted_or_broken_environment_is_built_anew(
+    tmp_path: Path,
+) -> None:
     for name in ("Makefile", "pyproject.toml", "constraints.txt"):
         (tmp_path / name).write_bytes((ROOT / name).read_bytes())
     python, calls, interrupted = tmp_path / "python", tmp_path / "calls", tmp_path / "interrupted"
@@ -251,10 +312,17 @@ def test_only_what_changed_is_installed_and_an_interrupted_or_broken_environment
         """Return the installations that a target made."""
         calls.write_text("")
         # The Makefile takes the last one out: else every process would compile what it imports.
-        environment = {**os.environ, "CALLS": str(calls), "MAKEFLAGS": "", "PYTHONDONTWRITEBYTECODE": "1"}
+        environment = {
+            **os.environ,
+            "CALLS": str(calls),
+            "MAKEFLAGS": "",
+            "PYTHONDONTWRITEBYTECODE": "1",
+        }
         command = ["make", "--no-print-directory", f"PYTHON={python}", target]
         subprocess.run(command, cwd=tmp_path, env=environment, check=False, capture_output=True)
-        words = [line.split()[-1] for line in calls.read_text().splitlines() if "--version" not in line]
+        words = [
+            line.split()[-1] for line in calls.read_text().splitlines() if "--version" not in line
+        ]
         return [word for word in words if word in (".venv", ".[pipeline]", ".[dev]")]
 
     venv, pipeline, dev = tmp_path / ".venv", ".[pipeline]", ".[dev]"
@@ -275,7 +343,11 @@ def test_only_what_changed_is_installed_and_an_interrupted_or_broken_environment
 def test_ci_runs_check_and_test() -> None:
     script = ROOT / ".ci" / "run"
     assert script.stat().st_mode & 0o111
-    commands = [line for line in script.read_text().splitlines() if "make" in line and not line.startswith("#")]
+    commands = [
+        line
+        for line in script.read_text().splitlines()
+        if "make" in line and not line.startswith("#")
+    ]
     assert [command.split()[-1] for command in commands] == ["check", "test"]
 
 

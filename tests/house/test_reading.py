@@ -38,16 +38,23 @@ def test_counts_are_those_counted_by_hand() -> None:
         ("vague_names_pct", 0.81, 0.8, False),
     ],
 )
-def test_a_figure_beyond_its_budget_is_named(name: str, figure: float, limit: float, within: bool) -> None:
+def test_a_figure_beyond_its_budget_is_named(
+    name: str, figure: float, limit: float, within: bool
+) -> None:
     assert (reading.excesses("simic/x", {name: figure}, {name: limit}) == []) is within
 
 
 def test_every_package_has_a_budget_and_limits_hold_where_it_names_none() -> None:
     budgets = reading.budgets(reading.BUDGETS.read_text())
-    packages = {path.parent.relative_to(reading.ROOT).as_posix() for path in (reading.ROOT / "simic").glob("*/*.py")}
+    packages = {
+        path.parent.relative_to(reading.ROOT).as_posix()
+        for path in (reading.ROOT / "simic").glob("*/*.py")
+    }
     assert packages | {"simic", "flows", "benchmarks", "tests"} == budgets.keys()
     limits = tomllib.loads(reading.BUDGETS.read_text())["limits"]
-    assert all(limits.keys() <= budget.keys() for package, budget in budgets.items() if package != "tests")
+    assert all(
+        limits.keys() <= budget.keys() for package, budget in budgets.items() if package != "tests"
+    )
 
 
 @pytest.mark.parametrize("commit", ["HEAD", "HEAD~1"])
@@ -59,7 +66,11 @@ def test_a_budget_is_only_tightened_unless_it_says_what_for(commit: str) -> None
         pytest.skip("an archive, or the first commit with these budgets")
     before = reading.budgets(shown.stdout)
     after = reading.budgets(reading.BUDGETS.read_text())
-    raised = {name for names in tomllib.loads(reading.BUDGETS.read_text()).get("raised", {}).values() for name in names}
+    raised = {
+        name
+        for names in tomllib.loads(reading.BUDGETS.read_text()).get("raised", {}).values()
+        for name in names
+    }
     for package, budget in after.items():
         for name, limit in before.get(package, {}).items():
             loosened = budget[name] < limit if name in reading.AT_LEAST else budget[name] > limit

@@ -20,8 +20,14 @@ def test_the_reference_imports_only_params_and_errors_of_simic() -> None:
                 modules = [alias.name for alias in node.names]
             elif isinstance(node, ast.ImportFrom):
                 module = node.module or ""
-                modules = [f"simic.{alias.name}" for alias in node.names] if module == "simic" else [module]
-            shared = {name for name in modules if name.startswith(("simic", "flows")) and name not in FREE}
+                modules = (
+                    [f"simic.{alias.name}" for alias in node.names]
+                    if module == "simic"
+                    else [module]
+                )
+            shared = {
+                name for name in modules if name.startswith(("simic", "flows")) and name not in FREE
+            }
             imported.setdefault(path.name, set()).update(shared)
     assert len(imported) >= 15
     assert {name for name, modules in imported.items() if modules} == set()

@@ -66,7 +66,9 @@ def test_ruff_asks_for_what_the_findings_ask(rule: str) -> None:
     lint = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["ruff"]["lint"]
     assert rule in lint["select"] and rule not in lint["ignore"]
     for places, ignored in lint["per-file-ignores"].items():
-        assert rule not in ignored or rule == "PLC0415" or not places.startswith(("simic", "flows")), places
+        assert (
+            rule not in ignored or rule == "PLC0415" or not places.startswith(("simic", "flows"))
+        ), places
 
 
 # --- what ruff has no rule for ---
@@ -88,10 +90,14 @@ HOME = {"pin_memory": "simic/transfer.py"}
 
 @pytest.mark.parametrize("absent", ABSENT)
 def test_what_the_design_has_no_place_for_is_absent(absent: str) -> None:
-    named = [at(name, node) for name, node in every(ast.Attribute) if absent in (node.attr, dotted(node))]
+    named = [
+        at(name, node) for name, node in every(ast.Attribute) if absent in (node.attr, dotted(node))
+    ]
     named += [at(name, node) for name, node in every(ast.Name) if node.id == absent]
     named += [at(name, node) for name, node in every(ast.alias) if absent in node.name.split(".")]
-    assert [place for place in named if place.partition(":")[0] != HOME.get(absent)] == [], ABSENT[absent]
+    assert [place for place in named if place.partition(":")[0] != HOME.get(absent)] == [], ABSENT[
+        absent
+    ]
 
 
 def test_nothing_depends_on_the_salt_of_hash_or_on_what_happens_to_be_defined() -> None:
@@ -99,7 +105,9 @@ def test_nothing_depends_on_the_salt_of_hash_or_on_what_happens_to_be_defined() 
     forbidden = {"hash", "locals", "globals", "vars", "eval", "exec", "compile"}
     called = [(name, node) for name, node in every(ast.Call) if dotted(node.func) in forbidden]
     # vars(x) of a given object lists its fields; without an argument it is locals().
-    assert [at(name, node) for name, node in called if not (dotted(node.func) == "vars" and node.args)] == []
+    assert [
+        at(name, node) for name, node in called if not (dotted(node.func) == "vars" and node.args)
+    ] == []
 
 
 # Set while a stage may be stopped, and put back: there is no other way to see what Python drops.
@@ -110,13 +118,25 @@ def test_no_switch_of_the_process_can_be_turned() -> None:
     """A module's variables are constants; libraries are configured in one place."""
     places = set()
     for name, nodes in NODES.items():
-        imports = [alias for node in nodes if isinstance(node, ast.Import | ast.ImportFrom) for alias in node.names]
+        imports = [
+            alias
+            for node in nodes
+            if isinstance(node, ast.Import | ast.ImportFrom)
+            for alias in node.names
+        ]
         modules = {(alias.asname or alias.name).split(".")[0] for alias in imports}
         for node in nodes:
             stored = isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)
-            if stored and dotted(node).split(".")[0] in modules and (name, dotted(node)) != SWITCHED:
+            if (
+                stored
+                and dotted(node).split(".")[0] in modules
+                and (name, dotted(node)) != SWITCHED
+            ):
                 places.add(name)
-    assert places <= {"simic/training/machine.py", "flows/up.py"}  # torch; honcho's patience with its children
+    assert places <= {
+        "simic/training/machine.py",
+        "flows/up.py",
+    }  # torch; honcho's patience with its children
 
 
 CHANGES = {"update", "pop", "popitem", "clear", "remove", "discard", "sort", "reverse"}
@@ -127,13 +147,30 @@ def test_no_object_changes_a_table_of_its_module() -> None:
     """Registries are filled at import; no object leaves anything there for the next run."""
     for name, tree in TREES.items():
         assigned = [node for node in tree.body if isinstance(node, ast.Assign | ast.AnnAssign)]
-        targets = [(node.targets[0] if isinstance(node, ast.Assign) else node.target, node.value) for node in assigned]
+        targets = [
+            (node.targets[0] if isinstance(node, ast.Assign) else node.target, node.value)
+            for node in assigned
+        ]
         mutable = ast.Dict | ast.List | ast.Set | ast.Call
-        tables = {target.id for target, value in targets if isinstance(target, ast.Name) and isinstance(value, mutable)}
-        methods = [each for node in tree.body if isinstance(node, ast.ClassDef) for each in node.body]
+        tables = {
+            target.id
+            for target, value in targets
+            if isinstance(target, ast.Name) and isinstance(value, mutable)
+        }
+        methods = [
+            each for node in tree.body if isinstance(node, ast.ClassDef) for each in node.body
+        ]
         for node in (node for method in methods for node in ast.walk(method)):
-            held = node.value if isinstance(node, ast.Subscript) and not isinstance(node.ctx, ast.Load) else None
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in CHANGES:
+            held = (
+                node.value
+                if isinstance(node, ast.Subscript) and not isinstance(node.ctx, ast.Load)
+                else None
+            )
+            if (
+                isinstance(node, ast.Call)
+                and isinstance(node.func, ast.Attribute)
+                and node.func.attr in CHANGES
+            ):
                 held = node.func.value
             assert held is None or dotted(held) not in tables, at(name, node)
 
@@ -143,22 +180,37 @@ def test_devices_are_compared_by_type() -> None:
     for name, node in every(ast.Compare):
         sides = [node.left, *node.comparators]
         if any(isinstance(side, ast.Constant) and side.value in ("cuda", "cpu") for side in sides):
-            assert any(dotted(side).endswith((".type", "runtime.device")) for side in sides), at(name, node)
+            assert any(dotted(side).endswith((".type", "runtime.device")) for side in sides), at(
+                name, node
+            )
 
 
 def test_packages_offer_only_their_own() -> None:
     """Every name has one place; a package that lists the names of another goes stale. Private names stay at home."""
     for name, node in every(ast.ImportFrom):
-        assert not [alias.name for alias in node.names if alias.name.startswith("_")], at(name, node)
+        assert not [alias.name for alias in node.names if alias.name.startswith("_")], at(
+            name, node
+        )
         if name.endswith("__init__.py") and (node.module or "").startswith("simic"):
-            assert (node.module or "").startswith(name.removesuffix("/__init__.py").replace("/", ".")), at(name, node)
+            assert (node.module or "").startswith(
+                name.removesuffix("/__init__.py").replace("/", ".")
+            ), at(name, node)
 
 
 # --- names ---
 
 ENTRY_POINT = re.compile(r"simic[\w.]*:([A-Za-z_]\w*)")
 REGISTER_NOTHING = {
-    *("property", "staticmethod", "classmethod", "abstractmethod", "contextmanager", "cache", "lru_cache", "no_grad"),
+    *(
+        "property",
+        "staticmethod",
+        "classmethod",
+        "abstractmethod",
+        "contextmanager",
+        "cache",
+        "lru_cache",
+        "no_grad",
+    ),
     "dataclass",
 }
 CLASSES = {node.name for _, node in every(ast.ClassDef)}
@@ -167,7 +219,10 @@ CLASSES = {node.name for _, node in every(ast.ClassDef)}
 def _uses() -> Counter[str]:
     """Return how often each name is read, in the source, the benchmarks and the pages a user reads."""
     used: Counter[str] = Counter()
-    for tree in (*TREES.values(), *(ast.parse(path.read_text()) for path in (ROOT / "benchmarks").rglob("*.py"))):
+    for tree in (
+        *TREES.values(),
+        *(ast.parse(path.read_text()) for path in (ROOT / "benchmarks").rglob("*.py")),
+    ):
         for node in ast.walk(tree):
             if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
                 used[node.id] += 1
@@ -184,19 +239,28 @@ def _uses() -> Counter[str]:
 def _registers(node: ast.AST) -> bool:
     """Return whether a decorator hands the thing on to somebody who calls it."""
     decorators = getattr(node, "decorator_list", [])
-    names = {dotted(each.func if isinstance(each, ast.Call) else each).split(".")[-1] for each in decorators}
+    names = {
+        dotted(each.func if isinstance(each, ast.Call) else each).split(".")[-1]
+        for each in decorators
+    }
     return bool(names - REGISTER_NOTHING)
 
 
 def _defined(name: str) -> Iterator[ast.stmt]:
     """Yield the top-level definitions of a file and methods, except what a decorator registers or a library calls."""
     for node in TREES[name].body:
-        if isinstance(node, (*FUNCTIONS, ast.ClassDef, ast.Assign, ast.AnnAssign)) and not _registers(node):
+        if isinstance(
+            node, (*FUNCTIONS, ast.ClassDef, ast.Assign, ast.AnnAssign)
+        ) and not _registers(node):
             yield node
         if isinstance(node, ast.ClassDef):
             bases = {dotted(base).split(".")[-1] for base in node.bases}
             if not bases - {"Protocol", "ABC", "Generic", "NamedTuple", *CLASSES}:
-                yield from (each for each in node.body if isinstance(each, FUNCTIONS) and not _registers(each))
+                yield from (
+                    each
+                    for each in node.body
+                    if isinstance(each, FUNCTIONS) and not _registers(each)
+                )
 
 
 def test_nothing_is_defined_that_nobody_uses() -> None:
@@ -209,9 +273,15 @@ def test_nothing_is_defined_that_nobody_uses() -> None:
             else:
                 targets = node.targets if isinstance(node, ast.Assign) else [node.target]
                 # A tuple of modules is there for what their import does.
-                imports = isinstance(node.value, ast.Tuple) and all(isinstance(x, ast.Name) for x in node.value.elts)
+                imports = isinstance(node.value, ast.Tuple) and all(
+                    isinstance(x, ast.Name) for x in node.value.elts
+                )
                 names = [x.id for x in targets if isinstance(x, ast.Name) and not imports]
-            unused |= {each: at(name, node) for each in names if not used[each] and not each.startswith("__")}
+            unused |= {
+                each: at(name, node)
+                for each in names
+                if not used[each] and not each.startswith("__")
+            }
     assert unused == {}
 
 
@@ -219,10 +289,15 @@ def test_a_class_name_means_one_thing() -> None:
     """Nor does a record bear the name of a section of the params."""
     names = Counter(node.name for name, node in every(ast.ClassDef))
     assert [name for name, count in names.items() if count > 1] == []
-    sections = {name for name, kind in vars(params).items() if isinstance(kind, type) and issubclass(kind, params.Tree)}
+    sections = {
+        name
+        for name, kind in vars(params).items()
+        if isinstance(kind, type) and issubclass(kind, params.Tree)
+    }
     for name, node in every(ast.ClassDef):
         words = {dotted(base).split(".")[-1] for base in node.bases} | {
-            dotted(each.func if isinstance(each, ast.Call) else each) for each in node.decorator_list
+            dotted(each.func if isinstance(each, ast.Call) else each)
+            for each in node.decorator_list
         }
         record = bool(words & {"BaseModel", "Frozen", "Row", "NamedTuple", "dataclass"})
         assert not (record and node.name in sections) or name == "simic/params.py", at(name, node)
@@ -230,7 +305,11 @@ def test_a_class_name_means_one_thing() -> None:
 
 def body_lines(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
     """Count the lines of a function after its docstring."""
-    first = function.body[1] if ast.get_docstring(function) and len(function.body) > 1 else function.body[0]
+    first = (
+        function.body[1]
+        if ast.get_docstring(function) and len(function.body) > 1
+        else function.body[0]
+    )
     return (function.end_lineno or 0) - first.lineno + 1
 
 
@@ -239,16 +318,26 @@ def test_functions_and_files_can_be_read_at_one_sitting() -> None:
     long = [at(name, node) for name, node in every(FUNCTIONS) if body_lines(node) >= 60]
     assert long == []
     assert [name for name, text in SOURCES.items() if text.count("\n") > 800] == []
-    [loop] = [node for _, node in every(ast.FunctionDef, "simic/training/trainer.py") if node.name == "train"]
+    [loop] = [
+        node
+        for _, node in every(ast.FunctionDef, "simic/training/trainer.py")
+        if node.name == "train"
+    ]
     assert (loop.end_lineno or 0) - loop.lineno < 30  # the loop is the table of contents
 
 
 def test_protocols_say_what_they_carry() -> None:
     """``Any`` only as the value of a mapping whose keys are the caller's."""
     for name, node in every(ast.ClassDef):
-        if "Protocol" not in {dotted(base.value if isinstance(base, ast.Subscript) else base) for base in node.bases}:
+        if "Protocol" not in {
+            dotted(base.value if isinstance(base, ast.Subscript) else base) for base in node.bases
+        }:
             continue
-        mappings = [each for each in ast.walk(node) if isinstance(each, ast.Subscript) and dotted(each.value) == "dict"]
+        mappings = [
+            each
+            for each in ast.walk(node)
+            if isinstance(each, ast.Subscript) and dotted(each.value) == "dict"
+        ]
         inside = {id(inner) for each in mappings for inner in ast.walk(each)}
         bare = [each for each in ast.walk(node) if dotted(each) == "Any" and id(each) not in inside]
         assert [at(name, each) for each in bare] == []
@@ -256,7 +345,11 @@ def test_protocols_say_what_they_carry() -> None:
 
 def test_heads_are_listed_once() -> None:
     """Only the table of envs/actions.py names several heads in one list; all others derive theirs."""
-    [action] = [node for _, node in every(ast.ClassDef, "simic/growth/life/vocabulary.py") if node.name == "Action"]
+    [action] = [
+        node
+        for _, node in every(ast.ClassDef, "simic/growth/life/vocabulary.py")
+        if node.name == "Action"
+    ]
     heads = {node.target.id for node in action.body if isinstance(node, ast.AnnAssign)}
     assert len(heads) == 8
     for name, node in every((ast.Tuple, ast.List, ast.Set)):
@@ -273,15 +366,24 @@ def test_an_error_about_data_is_never_answered_with_other_data() -> None:
         assert any(isinstance(inner, ast.Raise) for inner in ast.walk(node)), at(name, node)
 
 
-DRAWS = {f"torch.{name}" for name in ("rand", "randn", "randint", "randperm", "normal", "multinomial", "bernoulli")}
+DRAWS = {
+    f"torch.{name}"
+    for name in ("rand", "randn", "randint", "randperm", "normal", "multinomial", "bernoulli")
+}
 
 
 def test_torch_draws_only_where_a_module_is_built() -> None:
     """There it runs inside a fork of the generator; all other numbers are drawn by hash."""
     for name, node in every(ast.Call):
         if dotted(node.func) in DRAWS:
-            around = [each for _, each in every(ast.ClassDef, name) if each.lineno < node.lineno <= each.end_lineno]
-            assert any("Module" in dotted(base) for each in around for base in each.bases), at(name, node)
+            around = [
+                each
+                for _, each in every(ast.ClassDef, name)
+                if each.lineno < node.lineno <= each.end_lineno
+            ]
+            assert any("Module" in dotted(base) for each in around for base in each.bases), at(
+                name, node
+            )
 
 
 # Numbers that say nothing but themselves: identities, halves, percentages, and guards of a division.
@@ -309,4 +411,6 @@ def test_what_is_printed_does_nothing_to_a_terminal() -> None:
     for name, node in every(ast.Call):
         if dotted(node.func) == "print" and not name.startswith(PRINTS_ITS_OWN):
             said = {dotted(each.func) for each in ast.walk(node) if isinstance(each, ast.Call)}
-            assert "printable" in said or all(isinstance(each, ast.Constant) for each in node.args), at(name, node)
+            assert "printable" in said or all(
+                isinstance(each, ast.Constant) for each in node.args
+            ), at(name, node)

@@ -14,7 +14,9 @@ ROOT = Path(__file__).parents[2]
 
 def run(*arguments: str, cwd: Path, **environment: str) -> str:
     command = [sys.executable, "-P", "-m", *arguments]
-    done = subprocess.run(command, cwd=cwd, env=os.environ | environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command, cwd=cwd, env=os.environ | environment, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -24,13 +26,26 @@ def test_the_wheel_grows_a_network_on_a_users_table(tmp_path: Path) -> None:
     shutil.copytree(ROOT / "simic", source / "simic", ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, source)
-    run("pip", "wheel", ".", "--no-deps", "--no-build-isolation", "--no-index", "-q", "-w", str(tmp_path), cwd=source)
+    run(
+        "pip",
+        "wheel",
+        ".",
+        "--no-deps",
+        "--no-build-isolation",
+        "--no-index",
+        "-q",
+        "-w",
+        str(tmp_path),
+        cwd=source,
+    )
     [wheel] = tmp_path.glob("simic_grow-*.whl")
     zipfile.ZipFile(wheel).extractall(site)
     assert (site / "simic/py.typed").exists()
     iris = load_iris(as_frame=True)
     place.mkdir()
     iris.frame.assign(target=iris.target_names[iris.target]).to_csv(place / "iris.csv", index=False)
-    said = run("simic", "grow", "iris.csv", "--n", "1", "--epochs", "2", cwd=place, PYTHONPATH=str(site))
+    said = run(
+        "simic", "grow", "iris.csv", "--n", "1", "--epochs", "2", cwd=place, PYTHONPATH=str(site)
+    )
     assert "the published controller of suite tables" in said and "\nUse " in said
     assert sorted(path.name for path in place.iterdir()) == ["grown", "iris.csv"]

@@ -22,7 +22,9 @@ TINY = [
 
 
 def tree(*overrides: str) -> params.Params:
-    return params.load(ROOT / "params.yaml", [*TINY, "train.actions.blueprint=[norm, sort]", *overrides])
+    return params.load(
+        ROOT / "params.yaml", [*TINY, "train.actions.blueprint=[norm, sort]", *overrides]
+    )
 
 
 def train(tree: params.Params, workspace: Workspace) -> None:

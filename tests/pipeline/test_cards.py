@@ -13,7 +13,9 @@ from simic.pipeline.paths import Workspace
 from tests.pipeline.small_suite import tree
 
 
-def test_the_card_of_the_policy_says_what_was_measured_and_the_verdict(suite_run: Workspace) -> None:
+def test_the_card_of_the_policy_says_what_was_measured_and_the_verdict(
+    suite_run: Workspace,
+) -> None:
     text = suite_run.model_card.read_text(encoding="utf-8")
     standings = result.read(suite_run.evaluation).standings
     scores = [each.policies["learned"].score for each in standings.values()]
@@ -26,16 +28,22 @@ def test_the_card_of_the_policy_says_what_was_measured_and_the_verdict(suite_run
     assert manifest["data_sha256"] in text and f"kept is iteration {manifest['iteration']}" in text
 
 
-def test_the_card_beside_the_policy_has_what_was_known_when_it_was_made(suite_run: Workspace) -> None:
+def test_the_card_beside_the_policy_has_what_was_known_when_it_was_made(
+    suite_run: Workspace,
+) -> None:
     text = (suite_run.models / "README.md").read_text(encoding="utf-8")
     scalars = json.loads((suite_run.checkpoints / "best" / "manifest.json").read_bytes())["scalars"]
     assert f"Validation score: {scalars['best_score']:.2f} points." in text
     assert "reports/model_card.md" in text and "held-out" not in text
 
 
-def test_the_card_of_the_grown_network_has_an_interval_around_its_test_accuracy(suite_run: Workspace) -> None:
+def test_the_card_of_the_grown_network_has_an_interval_around_its_test_accuracy(
+    suite_run: Workspace,
+) -> None:
     text = (suite_run.grown / "README.md").read_text(encoding="utf-8")
-    reached = re.search(r"\| test, .* over (\d+) samples \| ([\d.]+) % \[([\d.]+), ([\d.]+)\] \|", text)
+    reached = re.search(
+        r"\| test, .* over (\d+) samples \| ([\d.]+) % \[([\d.]+), ([\d.]+)\] \|", text
+    )
     assert reached is not None
     samples, test, low, high = map(float, reached.groups())
     assert samples == result.read(suite_run.evaluation).test_samples
@@ -43,7 +51,10 @@ def test_the_card_of_the_grown_network_has_an_interval_around_its_test_accuracy(
 
 
 def test_the_code_of_every_card_runs(suite_run: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
-    cards = ((suite_run.model_card, suite_run.models), (suite_run.models / "README.md", suite_run.models))
+    cards = (
+        (suite_run.model_card, suite_run.models),
+        (suite_run.models / "README.md", suite_run.models),
+    )
     for card, folder in (*cards, (suite_run.grown / "README.md", suite_run.grown)):
         monkeypatch.chdir(folder)  # the code reads from there
         blocks = re.findall(r"```python\n(.*?)```", card.read_text(encoding="utf-8"), re.DOTALL)
@@ -61,7 +72,10 @@ def test_numbers_of_a_record_that_does_not_hold_are_withheld(
     project.evaluation.write_text(json.dumps(found))
     stages.audit(tree(), project)
     text = project.model_card.read_text(encoding="utf-8")
-    assert "Withheld: the record does not hold (" in text and "- record: The record is not sound: " in text
+    assert (
+        "Withheld: the record does not hold (" in text
+        and "- record: The record is not sound: " in text
+    )
     (project.checkpoints / "best" / "state.safetensors").write_bytes(b"")
     stages.audit(tree(), project)
     assert project.model_card.read_text().startswith("# No model card\n")

@@ -31,7 +31,9 @@ def test_lines_are_the_first_the_last_and_at_most_one_in_ten_seconds(
 
 def test_of_a_bar_stays_a_line_for_each_part_that_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
     screen = io.StringIO()
-    monkeypatch.setattr("rich.progress.get_console", lambda: Console(file=screen, force_terminal=True, width=100))
+    monkeypatch.setattr(
+        "rich.progress.get_console", lambda: Console(file=screen, force_terminal=True, width=100)
+    )
     with display.shown("rich", "evaluate", "policies") as told:
         told("played", 1, 2)
         told("played", 2, 2)
@@ -53,7 +55,10 @@ def test_training_is_shown_live_on_a_terminal_in_lines_elsewhere_and_not_at_all(
     assert (shown("auto"), shown("rich")) == ([Lines], [LiveView])
     monkeypatch.setattr(display.sys.stdout, "isatty", lambda: True)
     assert (shown("auto"), shown("plain", Observer())) == ([LiveView], [Lines, Observer])
-    assert shown("plain", Lines(print), Observer()) == [Lines, Observer]  # it says the lines elsewhere
+    assert shown("plain", Lines(print), Observer()) == [
+        Lines,
+        Observer,
+    ]  # it says the lines elsewhere
 
 
 class Screen:
@@ -86,7 +91,9 @@ def info(tmp_path, start: int = 0) -> RunInfo:
 def learned(iteration: int, score: float):
     """An update of which the entropy is known."""
     known = update(iteration, score)
-    return known.model_copy(update={"best_iteration": 1, "metrics": {**known.metrics, "entropy": 0.5}})
+    return known.model_copy(
+        update={"best_iteration": 1, "metrics": {**known.metrics, "entropy": 0.5}}
+    )
 
 
 def test_the_picture_says_phase_rate_score_ops_entropy_findings_and_time_left(tmp_path):
@@ -99,7 +106,9 @@ def test_the_picture_says_phase_rate_score_ops_entropy_findings_and_time_left(tm
     assert screen.picture["phase"].startswith("playing, step 2 of ")
     assert screen.picture["phase"].rstrip().endswith(f", {played} decisions a second")
     assert screen.picture["findings"].strip() == "none"
-    screen.view.on_rollout(0, steps() | {"op": np.array([[0, 0], [1, 0]]), "valid": np.ones((2, 2), bool)})
+    screen.view.on_rollout(
+        0, steps() | {"op": np.array([[0, 0], [1, 0]]), "valid": np.ones((2, 2), bool)}
+    )
     screen.view.on_iteration(learned(0, 71.25), episode((50.0, 60.0)))
     screen.view.on_finding(FindingRow(iteration=0, check="c", severity="high", message="m\x1b[2J"))
     screen.now += 2.0  # one of four iterations took two seconds; these two count as well
@@ -138,4 +147,6 @@ def test_it_follows_a_real_run_to_its_end(prepared, tmp_path):
     run(tmp_path, prepared, [screen.view], params=small_params(iterations=2))
     done = [line for line in screen.lines if "committed" in line]
     assert [line.split()[1] for line in done] == ["1/2", "2/2"]
-    assert screen.picture["ops"] and screen.view._live is not None and not screen.view._live.is_started
+    assert (
+        screen.picture["ops"] and screen.view._live is not None and not screen.view._live.is_started
+    )

@@ -19,7 +19,14 @@ from simic.training.checkpoint import read
 from simic.training.session import open_session
 from simic.training.trainer import train
 from tests.helpers import outputs, started
-from tests.training.small_runs import episodes_of, events_of, findings_of, small_params, steps_of, updates_of
+from tests.training.small_runs import (
+    episodes_of,
+    events_of,
+    findings_of,
+    small_params,
+    steps_of,
+    updates_of,
+)
 
 MODULE = ["-m", "simic.pipeline.distributed"]
 TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
@@ -29,7 +36,9 @@ Project = Callable[[Path, Params], tuple[Workspace, Path]]
 def small(**changes: object) -> Params:
     tree = small_params({"progress": "plain", "device": "cpu"}, **changes)
     # Data are prepared already; the processes know no suite that this one has registered.
-    prepare = tree.prepare.model_copy(update={"suite": tree.prepare.suite.model_copy(update={"name": "tables"})})
+    prepare = tree.prepare.model_copy(
+        update={"suite": tree.prepare.suite.model_copy(update={"name": "tables"})}
+    )
     return tree.model_copy(update={"prepare": prepare})
 
 
@@ -64,7 +73,9 @@ def test_the_first_process_writes_the_rows_of_all_hosts(together, finished) -> N
         assert [row.iteration for row in kind(work)] == [row.iteration for row in kind(finished)]
     for split, iterations in (("train", [0, 1, 2, 3]), ("validation", [1, 3])):
         assert [iteration for iteration, _ in episodes_of(work, split)] == iterations
-        assert all(episode["env_id"].tolist() == [0, 1, 2, 3] for _, episode in episodes_of(work, split))
+        assert all(
+            episode["env_id"].tolist() == [0, 1, 2, 3] for _, episode in episodes_of(work, split)
+        )
     # Before the first update nothing but rounding can differ.
     pairs = zip(steps_of(work), steps_of(finished), strict=True)
     for own, theirs in [pair for pair in pairs if pair[0].iteration == 0]:
@@ -114,7 +125,9 @@ def test_a_signal_to_one_process_stops_all_and_saves(project, tmp_path) -> None:
 
 
 @pytest.mark.slow
-def test_torchrun_goes_on_from_the_checkpoint_when_a_process_was_killed(together, project, tmp_path) -> None:
+def test_torchrun_goes_on_from_the_checkpoint_when_a_process_was_killed(
+    together, project, tmp_path
+) -> None:
     """Of four iterations two are done."""
     workspace, work = project(tmp_path, small())
     command = [*TORCHRUN, "--max-restarts", "2", "--monitor-interval", "0.1", *MODULE]
@@ -127,14 +140,19 @@ def test_torchrun_goes_on_from_the_checkpoint_when_a_process_was_killed(together
         [said] = outputs([launcher], timeout=300)
     assert launcher.returncode == 0, (seen, said)
     assert "train: resuming after iteration" in said
-    own, theirs = ((path / "checkpoints" / "000004" / "state.safetensors").read_bytes() for path in (work, together[0]))
+    own, theirs = (
+        (path / "checkpoints" / "000004" / "state.safetensors").read_bytes()
+        for path in (work, together[0])
+    )
     assert own == theirs
 
 
 @pytest.mark.parametrize(
     ("argument", "words"), [("--work=x", "--work"), ("-S=rng_seed=2", "-S"), (None, "params.yaml")]
 )
-def test_what_it_cannot_do_is_refused_without_a_traceback(argument, words, tmp_path, monkeypatch, capsys) -> None:
+def test_what_it_cannot_do_is_refused_without_a_traceback(
+    argument, words, tmp_path, monkeypatch, capsys
+) -> None:
     """Params are those of params.yaml, and the work directory follows from them: no run ends in another's directory."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["distributed", *([argument] if argument else [])])

@@ -52,7 +52,9 @@ def test_a_read_only_project_is_named(tmp_path: Path, simic: Simic) -> None:
     (tmp_path / ".simic").symlink_to("/sys/kernel")
     (tmp_path / "params.yaml").write_text(yaml.safe_dump(tree().model_dump(mode="json")))
     error = simic.refuses("run", root=tmp_path)
-    assert "/sys/kernel/workspace.lock" in error and ("make it writable" in error or "make it accessible" in error)
+    assert "/sys/kernel/workspace.lock" in error and (
+        "make it writable" in error or "make it accessible" in error
+    )
 
 
 @pytest.fixture(scope="session")
@@ -89,7 +91,13 @@ def refresh(name: str, workspace: Workspace) -> None:
     """As `simic run` does; nothing is left to be trained."""
     steps = Steps()
     with engine.workspace_lock(workspace):
-        engine.refresh(name, params.load(workspace.params), workspace, engine.Execution((steps,)), lambda line: None)
+        engine.refresh(
+            name,
+            params.load(workspace.params),
+            workspace,
+            engine.Execution((steps,)),
+            lambda line: None,
+        )
     assert steps.count == 0, "trained again"
 
 
@@ -97,8 +105,16 @@ def contents(root: Path, name: str) -> dict[str, str]:
     """Outputs of a stage, by the hash of each: of a folder all its files together."""
     found = {}
     for path in (path for output in OUTPUTS[name] for path in root.glob(output)):
-        files = [file for file in sorted(path.rglob("*")) if file.is_file()] if path.is_dir() else [path]
-        kept = [(str(file.relative_to(root)), seals.content_hash(file)) for file in files if file.name not in DIFFER]
+        files = (
+            [file for file in sorted(path.rglob("*")) if file.is_file()]
+            if path.is_dir()
+            else [path]
+        )
+        kept = [
+            (str(file.relative_to(root)), seals.content_hash(file))
+            for file in files
+            if file.name not in DIFFER
+        ]
         found[path.relative_to(root).as_posix()] = str(kept)
     return found
 
@@ -108,17 +124,28 @@ def points(workspace: Workspace) -> str:
     client, experiment_id = tracking.connect(workspace)
     [run] = client.search_runs([experiment_id])
     assert run.info.status == "FINISHED" and tracking.MARKER in run.data.metrics
-    histories = {name: client.get_metric_history(run.info.run_id, name) for name in sorted(run.data.metrics)}
-    return str([(name, sorted((each.step, each.value) for each in found)) for name, found in histories.items()])
+    histories = {
+        name: client.get_metric_history(run.info.run_id, name) for name in sorted(run.data.metrics)
+    }
+    return str(
+        [
+            (name, sorted((each.step, each.value) for each in found))
+            for name, found in histories.items()
+        ]
+    )
 
 
 def left(workspace: Workspace, name: str) -> dict[str, str]:
     """What a stage that is done must leave."""
     assert not dvc_record.is_stale(workspace.root, name)
     assert list(workspace.work_root.glob(".*")) == []
-    assert [path for path in workspace.root.rglob("*.tmp") if ".dvc" not in path.parts] == []  # DVC leaves its own
+    assert [
+        path for path in workspace.root.rglob("*.tmp") if ".dvc" not in path.parts
+    ] == []  # DVC leaves its own
     # MLflow refuses a project that was copied after it was told, so it is asked of training alone.
-    return contents(workspace.root, name) | ({"MLflow": points(workspace)} if name == "train" else {})
+    return contents(workspace.root, name) | (
+        {"MLflow": points(workspace)} if name == "train" else {}
+    )
 
 
 def main(name: str, root: str, notes: Path, how: str, where: str, at: int) -> None:
@@ -132,7 +159,10 @@ def main(name: str, root: str, notes: Path, how: str, where: str, at: int) -> No
             "DISTURB_DVC": f"{root}:{at}:{how}:{notes / 'changes-of-dvc'}",
         }
     if where != "dvc":
-        processes, number = () if how == "full" else (os.getpid(),), SIGNALS.get(how, signal.SIGKILL)
+        processes, number = (
+            () if how == "full" else (os.getpid(),),
+            SIGNALS.get(how, signal.SIGKILL),
+        )
         hook.watch(root, at, notes / "changes-of-simic", processes, number)
     with exit_with_message("simic"):
         cli._interruptible(lambda: refresh(name, Workspace(Path(root))), name)
@@ -169,7 +199,9 @@ class Chain:
         if name == "train":  # all but its end
             loaded = params.load(workspace.params)
             training_work.begin(loaded, workspace, fresh=False)
-            with open_session(loaded, workspace.work(stages.fingerprint(loaded, workspace)), workspace.prepared) as own:
+            with open_session(
+                loaded, workspace.work(stages.fingerprint(loaded, workspace)), workspace.prepared
+            ) as own:
                 trainer.train(own)
         before = Path(shutil.copytree(root, root.with_name(f"before-{name}")))
         (before / "mlflow.db").write_bytes(self._store)  # its own would keep its files elsewhere
@@ -181,20 +213,28 @@ class Chain:
         for each in places:
             code, said = disturbed(name, each, notes)
             assert code == 0, said
-        changes = {where: int((notes / f"changes-of-{where}").read_text()) for where in ("simic", "dvc")}
+        changes = {
+            where: int((notes / f"changes-of-{where}").read_text()) for where in ("simic", "dvc")
+        }
         return Stage(name, before, left(workspace, name), changes)
 
 
 @pytest.fixture(scope="session")
-def chain(tmp_path_factory: pytest.TempPathFactory, suite_run: Workspace, initialised: bytes) -> Chain:
+def chain(
+    tmp_path_factory: pytest.TempPathFactory, suite_run: Workspace, initialised: bytes
+) -> Chain:
     """Of a project with that run in it, and with params that no stage has seen."""
-    workspace = Workspace(Path(shutil.copytree(suite_run.root, tmp_path_factory.mktemp("chain") / "undisturbed")))
+    workspace = Workspace(
+        Path(shutil.copytree(suite_run.root, tmp_path_factory.mktemp("chain") / "undisturbed"))
+    )
     shutil.rmtree(workspace.state)
     (workspace.root / ".dvc").mkdir()
     shutil.copy(ROOT / ".dvc" / "config", workspace.root / ".dvc")
     described = yaml.safe_load((ROOT / "dvc.yaml").read_text())
     for stage in described["stages"].values():  # without code: there is none
-        stage["deps"] = [dep for dep in stage["deps"] if not dep.startswith(("simic", "extensions"))]
+        stage["deps"] = [
+            dep for dep in stage["deps"] if not dep.startswith(("simic", "extensions"))
+        ]
     described.pop("plots")
     (workspace.root / "dvc.yaml").write_text(yaml.safe_dump(described, sort_keys=False))
     (workspace.root / "mlflow.db").write_bytes(initialised)
@@ -209,7 +249,9 @@ def assert_nothing_is_lost(stage: Stage, how: str, where: str, at: int, folder: 
     for earlier_case in folder.iterdir():
         shutil.rmtree(earlier_case) if earlier_case.is_dir() else earlier_case.unlink()
     # MLflow keeps a store open: its place must be no other's.
-    workspace = Workspace(Path(shutil.copytree(stage.before, folder / f"{stage.name}-{how}-{where}-{at}")))
+    workspace = Workspace(
+        Path(shutil.copytree(stage.before, folder / f"{stage.name}-{how}-{where}-{at}"))
+    )
     root, earlier = workspace.root, contents(stage.before, stage.name)
     code, said = disturbed(stage.name, root, stage.before.parent, how, where, at)
     case = f"{stage.name}, {how} at {at} of {where}: {code} {said}"
@@ -217,11 +259,16 @@ def assert_nothing_is_lost(stage: Stage, how: str, where: str, at: int, folder: 
     found = contents(root, stage.name)
     assert earlier.items() - stage.expected.items(), "nothing is to be made anew"
     for output in found.keys() | earlier.keys():
-        assert found.get(output) in (earlier.get(output), stage.expected.get(output)), (output, case)
+        assert found.get(output) in (earlier.get(output), stage.expected.get(output)), (
+            output,
+            case,
+        )
     if how == "kill":
         assert code == -signal.SIGKILL, case
     elif how == "stop":
-        assert code == EXIT_INTERRUPTED and said.splitlines()[-1].startswith("simic: stopped "), case
+        assert code == EXIT_INTERRUPTED and said.splitlines()[-1].startswith("simic: stopped "), (
+            case
+        )
     elif code:
         line = said.splitlines()[-1]
         assert code == EXIT_REFUSED and line.startswith("simic: ") and len(line) < 600, case
@@ -235,7 +282,9 @@ def assert_nothing_is_lost(stage: Stage, how: str, where: str, at: int, folder: 
 
 
 @pytest.mark.parametrize("how", ["kill", "stop", "full"])
-def test_a_disturbance_costs_nothing_but_time(how: str, chain: Chain, tmp_path: Path, request) -> None:
+def test_a_disturbance_costs_nothing_but_time(
+    how: str, chain: Chain, tmp_path: Path, request
+) -> None:
     stage, folder = chain["prepare"], request.getfixturevalue("disk") if how == "full" else tmp_path
     assert_nothing_is_lost(stage, how, "simic", stage.changes["simic"] // 2, folder)
 

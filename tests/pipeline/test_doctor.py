@@ -35,7 +35,9 @@ def test_a_good_checkout_is_well_and_a_missing_package_and_bad_params_are_named(
         return "1.0"
 
     monkeypatch.setattr(importlib.metadata, "version", version)
-    (tmp_path / "params.yaml").write_text((ROOT / "params.yaml").read_text().replace("  envs: ", "  envs: -"))
+    (tmp_path / "params.yaml").write_text(
+        (ROOT / "params.yaml").read_text().replace("  envs: ", "  envs: -")
+    )
     found = answers(tmp_path)
     assert not found["packages"].well and "dvc is not installed" in found["packages"].seen
     assert not found["params.yaml"].well and "train.envs = -" in found["params.yaml"].seen
@@ -48,7 +50,11 @@ def flipped(path: Path) -> None:
 
 
 def state(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
 
 
 def bad(run: Path) -> dict[str, str]:
@@ -56,7 +62,11 @@ def bad(run: Path) -> dict[str, str]:
     before = state(run)
     found = doctor.examine_stored(run)
     assert found == doctor.examine_stored(run) and state(run) == before
-    return {answer.question.partition(", ")[2] or answer.question: answer.seen for answer in found if not answer.well}
+    return {
+        answer.question.partition(", ")[2] or answer.question: answer.seen
+        for answer in found
+        if not answer.well
+    }
 
 
 def goes_on_after(work: Path, prepared: Path) -> int:
@@ -74,13 +84,32 @@ def work(finished: Path, tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("file", "place", "said", "start"),
     [
-        ("checkpoints/000004/state.safetensors", "checkpoint 4", "goes on after 3 iterations; nothing to do", 3),
-        ("telemetry/000003.safetensors", "checkpoint 4", "goes on after 3 iterations; nothing to do", 3),
-        ("checkpoints/000002/manifest.json", "checkpoint 2", "takes the best of the others", 4),  # it was the best
+        (
+            "checkpoints/000004/state.safetensors",
+            "checkpoint 4",
+            "goes on after 3 iterations; nothing to do",
+            3,
+        ),
+        (
+            "telemetry/000003.safetensors",
+            "checkpoint 4",
+            "goes on after 3 iterations; nothing to do",
+            3,
+        ),
+        (
+            "checkpoints/000002/manifest.json",
+            "checkpoint 2",
+            "takes the best of the others",
+            4,
+        ),  # it was the best
     ],
 )
-def test_a_damage_costs_what_is_said(file: str, place: str, said: str, start: int, work: Path, prepared: Path) -> None:
-    assert [answer.seen for answer in doctor.examine_stored(work)] == ["training goes on after 4 iterations"]
+def test_a_damage_costs_what_is_said(
+    file: str, place: str, said: str, start: int, work: Path, prepared: Path
+) -> None:
+    assert [answer.seen for answer in doctor.examine_stored(work)] == [
+        "training goes on after 4 iterations"
+    ]
     flipped(work / file)
     found = bad(work)
     assert [*found] == [place] and said in found[place]
@@ -101,15 +130,23 @@ def test_a_damaged_identity_and_another_format_are_named(work: Path) -> None:
     (work / "identity.json").write_text("{}")
     assert "its checksum does not match" in bad(work)["identity.json"]
     manifest = work / "checkpoints" / "000004" / "manifest.json"
-    manifest.write_bytes(durable.with_checksum(durable.checked(manifest.read_bytes()) | {"format_version": 99}))
+    manifest.write_bytes(
+        durable.with_checksum(durable.checked(manifest.read_bytes()) | {"format_version": 99})
+    )
     assert "format version 99" in bad(work)["checkpoints"]
 
 
-PIECES = {"headroom": "seals/headroom.json", "train": "../telemetry/timing.jsonl", "evaluate": "evaluation.json"}
+PIECES = {
+    "headroom": "seals/headroom.json",
+    "train": "../telemetry/timing.jsonl",
+    "evaluate": "evaluation.json",
+}
 
 
 @pytest.mark.parametrize("stage", PIECES)
-def test_every_damaged_piece_of_a_project_is_named_with_its_remedy(stage: str, project: Workspace) -> None:
+def test_every_damaged_piece_of_a_project_is_named_with_its_remedy(
+    stage: str, project: Workspace
+) -> None:
     assert bad(project.root) == {}
     path = project.reports / PIECES[stage]
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])

@@ -24,7 +24,9 @@ stages:
 
 def computed(folder: Path) -> Path:
     (folder / ".dvc").mkdir(parents=True)
-    (folder / ".dvc" / "config").write_text("[core]\n    analytics = false\n    check_update = false\n")
+    (folder / ".dvc" / "config").write_text(
+        "[core]\n    analytics = false\n    check_update = false\n"
+    )
     files = {"dvc.yaml": DVC_YAML, "params.yaml": "number: 2\n", "code.py": "1", "out.txt": "4"}
     for name, content in files.items():
         (folder / name).write_text(content)
@@ -68,7 +70,11 @@ def test_unpacked_archive_works_and_joining_git_later_too(recorded: Path) -> Non
 
 def test_a_record_that_was_cut_short_takes_no_other_stage_with_it(recorded: Path) -> None:
     """DVC killed while it writes dvc.lock, at one byte or another."""
-    second = DVC_YAML.partition("stages:\n")[2].replace("double", "after").replace("out.txt", "other.txt")
+    second = (
+        DVC_YAML.partition("stages:\n")[2]
+        .replace("double", "after")
+        .replace("out.txt", "other.txt")
+    )
     (recorded / "dvc.yaml").write_text(DVC_YAML + second)
     (recorded / "other.txt").write_text("5")
     lock, kept = recorded / "dvc.lock", recorded / ".simic" / "dvc.lock-before-after"
@@ -81,7 +87,9 @@ def test_a_record_that_was_cut_short_takes_no_other_stage_with_it(recorded: Path
         kept.write_bytes(before)
         assert dvc_record.is_recorded(recorded, "out.txt"), end
         assert not kept.exists()
-    assert dvc_record.is_stale(recorded, "after") is not dvc_record.is_recorded(recorded, "other.txt")
+    assert dvc_record.is_stale(recorded, "after") is not dvc_record.is_recorded(
+        recorded, "other.txt"
+    )
 
 
 @pytest.mark.parametrize(("earlier", "room"), [(True, True), (True, False), (False, True)])
@@ -118,7 +126,9 @@ def test_a_disk_that_is_full_while_dvc_writes_its_lock_costs_no_record(
 def test_a_record_that_failed_leaves_nothing_to_put_back(recorded: Path) -> None:
     """Else a lock that someone else has written since would be undone."""
     (recorded / "out.txt").unlink()
-    with pytest.raises(SimicError, match=r"dvc commit --no-relink -f double failed in .*: .*out.txt"):
+    with pytest.raises(
+        SimicError, match=r"dvc commit --no-relink -f double failed in .*: .*out.txt"
+    ):
         dvc_record.commit(recorded, "double")
     assert list((recorded / ".simic").iterdir()) == []
 
@@ -129,7 +139,9 @@ def test_missing_dvc_folder_is_one_clear_line(tmp_path: Path) -> None:
     assert "\n" not in str(caught.value)
 
 
-def test_busy_names_the_process_and_what_is_left_to_do(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_busy_names_the_process_and_what_is_left_to_do(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A second DVC process holds the output; commit waits its patience out, then says how to go on."""
     sleep = f"echo 4 > out.txt && {sys.executable} -c 'import time; time.sleep(60)'"
     (project / "dvc.yaml").write_text(DVC_YAML.replace("exit 9", sleep))
@@ -139,7 +151,9 @@ def test_busy_names_the_process_and_what_is_left_to_do(project: Path, monkeypatc
     other = subprocess.Popen(command, cwd=project, start_new_session=True, **quiet)
     try:
         lock, deadline = project / ".dvc" / "tmp" / "rwlock", time.monotonic() + 20
-        while not (lock.exists() and "out.txt" in lock.read_text() and (project / "out.txt").exists()):
+        while not (
+            lock.exists() and "out.txt" in lock.read_text() and (project / "out.txt").exists()
+        ):
             assert time.monotonic() < deadline, "dvc repro never took its lock"
             time.sleep(0.05)
         monkeypatch.setattr(dvc_record, "PATIENCE_SECONDS", 0.0)
@@ -158,7 +172,9 @@ def test_revision_is_that_of_the_code_and_not_of_what_a_run_writes(tmp_path: Pat
 
     def git(*arguments: str) -> str:
         who = ("-c", "user.name=x", "-c", "user.email=x@example.org")
-        done = subprocess.run(["git", *who, *arguments], cwd=tmp_path, capture_output=True, text=True, check=True)
+        done = subprocess.run(
+            ["git", *who, *arguments], cwd=tmp_path, capture_output=True, text=True, check=True
+        )
         return done.stdout.strip()
 
     git("init", "-q")

@@ -88,7 +88,9 @@ def test_queued_experiments_become_a_table_of_seeds(tmp_path: Path, dvc: Dvc, si
     assert "no run was evaluated" in simic.refuses("table", root=tmp_path)
     (tmp_path / "train.py").write_text(EVALUATED)
     described = DVC_YAML.replace("rng_seed", "rng_seed, width").partition("    outs")[0]
-    (tmp_path / "dvc.yaml").write_text(described + "    metrics: [reports/metrics.json: {cache: false}]\n")
+    (tmp_path / "dvc.yaml").write_text(
+        described + "    metrics: [reports/metrics.json: {cache: false}]\n"
+    )
     (tmp_path / "params.yaml").write_text("rng_seed: 1\nwidth: 2\n")
     subprocess.run(["git", "commit", "-qam", "evaluated"], cwd=tmp_path, check=True)
     dvc("exp", "run", "--queue", "-q", "-S", "width=4,8", "-S", "rng_seed=1,2")
@@ -101,7 +103,8 @@ def test_queued_experiments_become_a_table_of_seeds(tmp_path: Path, dvc: Dvc, si
 
 @pytest.mark.prove
 @pytest.mark.skipif(
-    not all(map(importlib.util.find_spec, ("dvc_s3", "moto"))), reason="needs pip install dvc-s3 'moto[server]'"
+    not all(map(importlib.util.find_spec, ("dvc_s3", "moto"))),
+    reason="needs pip install dvc-s3 'moto[server]'",
 )
 def test_what_was_pushed_to_s3_comes_back_byte_for_byte(
     tmp_path: Path, dvc: Dvc, monkeypatch: pytest.MonkeyPatch
@@ -124,7 +127,9 @@ def test_what_was_pushed_to_s3_comes_back_byte_for_byte(
             for place in ("telemetry", ".dvc/cache"):
                 shutil.rmtree(tmp_path / place)
             dvc("pull", "-q")
-            assert {path.name: durable.sha256(path) for path in (tmp_path / "telemetry").iterdir()} == made
+            assert {
+                path.name: durable.sha256(path) for path in (tmp_path / "telemetry").iterdir()
+            } == made
             assert dvc("status") == "Data and pipelines are up to date." and len(made) == 2
         finally:
             server.terminate()

@@ -29,7 +29,9 @@ class StoppableToys(Toys):
 
     edit: str | None = None
 
-    def train(self, params: Params, workspace: Workspace, *_: Any, stop: Any = None, **options: Any) -> None:
+    def train(
+        self, params: Params, workspace: Workspace, *_: Any, stop: Any = None, **options: Any
+    ) -> None:
         super().train(params, workspace, **options)
         if stop is not None and stop.is_set():
             raise Stopped
@@ -44,7 +46,11 @@ class StoppableToys(Toys):
 def workspace(tmp_path: Path) -> Workspace:
     found = toy_project(tmp_path)
     tree = yaml.safe_load(found.params.read_text())
-    tree["train"]["envs"], tree["evaluate"]["eval_seeds"], tree["runtime"]["progress"] = 24, 20, "auto"
+    tree["train"]["envs"], tree["evaluate"]["eval_seeds"], tree["runtime"]["progress"] = (
+        24,
+        20,
+        "auto",
+    )
     found.params.write_text(yaml.safe_dump(tree))
     return found
 
@@ -61,7 +67,9 @@ def toys(monkeypatch: pytest.MonkeyPatch) -> StoppableToys:
 def chain(workspace: Workspace, **options: bool | threading.Event) -> list[str]:
     """The names of the stages that ran."""
     tree = params.load(workspace.params)
-    return engine.run_chain(tree, workspace, "train", engine.Execution(**options), lambda line: None)
+    return engine.run_chain(
+        tree, workspace, "train", engine.Execution(**options), lambda line: None
+    )
 
 
 def dvc(workspace: Workspace, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -84,7 +92,9 @@ def test_what_ran_is_recorded_and_then_neither_entry_does_anything_until_params_
     assert dvc(workspace, "status", "train").stdout.strip() == "Data and pipelines are up to date."
     assert dvc(workspace, "repro", "train").returncode == 0  # a stage that ran would exit 9
     asked, ask = list[str](), dvc_record._dvc
-    monkeypatch.setattr(dvc_record, "_dvc", lambda root, *words: asked.append(words[0]) or ask(root, *words))
+    monkeypatch.setattr(
+        dvc_record, "_dvc", lambda root, *words: asked.append(words[0]) or ask(root, *words)
+    )
     assert chain(workspace) == [] and asked == []
     assert chain(workspace, fresh=True) == ["train"]
     assert toys.ran == ["prepare", "train", "train", "train fresh"]
@@ -92,7 +102,9 @@ def test_what_ran_is_recorded_and_then_neither_entry_does_anything_until_params_
     workspace.params.write_text(workspace.params.read_text().replace("envs: 24", "envs: 12"))
     assert chain(workspace) == ["train"]
     assert (workspace.checkpoints / "x").read_text() == "1 12"
-    workspace.params.write_text(workspace.params.read_text().replace("progress: auto", "progress: none"))
+    workspace.params.write_text(
+        workspace.params.read_text().replace("progress: auto", "progress: none")
+    )
     assert chain(workspace) == []  # how to run is no part of what was computed
     lock, toys.edit = (workspace.root / "dvc.lock").read_text(), "envs: 12 -> envs: 24"
     # DVC would record 24 for what was trained with 12.
@@ -158,18 +170,24 @@ def test_a_stage_that_dvc_repeats_for_no_reason_does_nothing_and_one_asked_for_b
     assert toys.ran == ["prepare", "train", "train fresh"]
 
 
-@pytest.mark.parametrize("command", [("run",), ("stage", "prepare"), ("train",), ("promote",)], ids=" ".join)
+@pytest.mark.parametrize(
+    "command", [("run",), ("stage", "prepare"), ("train",), ("promote",)], ids=" ".join
+)
 def test_a_workspace_that_somebody_holds_refuses_every_command_and_names_the_holder(
     command: tuple[str, ...], workspace: Workspace, toys: StoppableToys, simic: Simic
 ) -> None:
     """`simic stage` is what `dvc repro` runs."""
     with engine.workspace_lock(workspace):
         said = simic.refuses(*command, root=workspace.root)
-    assert f"in use by process {os.getpid()} on " in said and "which runs stages; wait for it" in said
+    assert (
+        f"in use by process {os.getpid()} on " in said and "which runs stages; wait for it" in said
+    )
     assert toys.ran == []
 
 
-def test_a_run_of_an_experiment_bears_its_name(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_of_an_experiment_bears_its_name(
+    workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """That `dvc exp show` has: it is found in MLflow by it."""
     monkeypatch.setattr(engine, "data_hash", lambda _: "")  # there are no real data
     monkeypatch.delenv("DVC_EXP_NAME", raising=False)
@@ -213,7 +231,9 @@ def source(workspace: Workspace, toys: StoppableToys, monkeypatch: pytest.Monkey
     def prepare(params: Params, workspace: Workspace) -> None:
         plain(params, workspace)
         (workspace.prepared / "x").write_text(file.read_text())
-        (workspace.prepared / "meta.json").write_text(json.dumps({"source_sha256": durable.sha256(file)}))
+        (workspace.prepared / "meta.json").write_text(
+            json.dumps({"source_sha256": durable.sha256(file)})
+        )
 
     monkeypatch.setattr(toys, "prepare", prepare)
     # There are no real data.
@@ -232,7 +252,9 @@ def test_a_users_file_that_was_edited_is_prepared_again_with_what_depends_on_it(
     assert chain(workspace) == []
 
 
-def test_what_a_hand_changes_meanwhile_is_not_undone(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_hand_changes_meanwhile_is_not_undone(
+    workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def edit(*_: Any) -> None:
         workspace.params.write_text("mine")
         raise SimicError("no data")

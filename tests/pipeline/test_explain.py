@@ -21,7 +21,9 @@ def copied(project: Workspace, monkeypatch: pytest.MonkeyPatch) -> Workspace:
     return project
 
 
-def test_a_decision_is_the_evaluations_and_nothing_is_written(copied: Workspace, simic: Simic) -> None:
+def test_a_decision_is_the_evaluations_and_nothing_is_written(
+    copied: Workspace, simic: Simic
+) -> None:
     before = {path: path.read_bytes() for path in copied.root.rglob("*") if path.is_file()}
     code, out, error = simic("explain", TASK, 1)
     lines = out.splitlines()
@@ -34,7 +36,9 @@ def test_a_decision_is_the_evaluations_and_nothing_is_written(copied: Workspace,
     # A bare host may wait, or germinate one of two blueprints in its slot.
     chances = {
         words: float(chance)
-        for chance, words in (line.split(maxsplit=1) for line in lines if line[:4] in ("  0.", "  1."))
+        for chance, words in (
+            line.split(maxsplit=1) for line in lines if line[:4] in ("  0.", "  1.")
+        )
     }
     assert len(chances) == 3 and sum(chances.values()) == pytest.approx(1.0, abs=2e-3)
     assert lines[0].partition(": ")[2] in chances
@@ -50,7 +54,9 @@ def test_a_decision_is_the_evaluations_and_nothing_is_written(copied: Workspace,
     ],
 )
 @pytest.mark.usefixtures("copied")
-def test_what_there_is_not_is_refused_in_one_line(simic: Simic, task: str, step: str, said: str) -> None:
+def test_what_there_is_not_is_refused_in_one_line(
+    simic: Simic, task: str, step: str, said: str
+) -> None:
     assert simic.refuses("explain", task, step).startswith(f"simic: {said}")
 
 
@@ -59,6 +65,8 @@ def test_only_what_was_evaluated_is_explained(copied: Workspace, simic: Simic) -
     copied.evaluation.write_text(json.dumps({**tested, "data_sha256": "0" * 64}))
     assert "is not what evaluate made" in simic.refuses("explain", TASK, 1)
     seals.write(copied.root, seals.identify(copied.root, "evaluate", tree()))
-    assert "of another policy or other data; run simic evaluate first" in simic.refuses("explain", TASK, 1)
+    assert "of another policy or other data; run simic evaluate first" in simic.refuses(
+        "explain", TASK, 1
+    )
     copied.evaluation.unlink()
     assert "no such file; run simic evaluate first" in simic.refuses("explain", TASK, 1)

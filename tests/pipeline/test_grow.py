@@ -29,7 +29,12 @@ network = torch.export.load(sys.argv[1]).module()
 torch.save(network(torch.load(sys.argv[2])), sys.argv[3])
 assert "simic" not in sys.modules
 """
-SMALL = ["train.episode_steps=14", "train.batches_per_epoch=4", "train.batch_size=32", "runtime.threads=1"]
+SMALL = [
+    "train.episode_steps=14",
+    "train.batches_per_epoch=4",
+    "train.batch_size=32",
+    "runtime.threads=1",
+]
 
 
 @pytest.fixture
@@ -45,7 +50,12 @@ def tree(*overrides: str) -> params.Params:
 
 
 def asked(images: Path, **changes: object) -> Growth:
-    settings = {"data": str(images), "out": images.parent / "grown", "policy": "patient", "hosts": 2}
+    settings = {
+        "data": str(images),
+        "out": images.parent / "grown",
+        "policy": "patient",
+        "hosts": 2,
+    }
     return Growth(**(settings | changes))
 
 
@@ -66,11 +76,17 @@ def test_grown_network_runs_as_a_plain_module_and_without_simic(images: Path) ->
 
 
 def test_the_host_alone_is_the_same_host_without_seeds(images: Path) -> None:
-    alone = grow(tree(), Workspace(images.parent), asked(images, host="cnn/baseline", policy="static"))
+    alone = grow(
+        tree(), Workspace(images.parent), asked(images, host="cnn/baseline", policy="static")
+    )
     assert alone.params == alone.host_params and alone.account.floors is not None
     rows = {row.name: row for row in alone.account.floors.rows}
     bare, grown = rows["host alone"], rows["grown network"]
-    assert (bare.accuracy_pct, bare.mean_pct, bare.size) == (grown.accuracy_pct, grown.mean_pct, grown.size)
+    assert (bare.accuracy_pct, bare.mean_pct, bare.size) == (
+        grown.accuracy_pct,
+        grown.mean_pct,
+        grown.size,
+    )
 
 
 @pytest.mark.parametrize(
@@ -97,7 +113,10 @@ def test_two_do_not_grow_into_one_folder(images: Path) -> None:
     """The second would delete what the first has half written."""
     request = asked(images)
     said = f"in use by process {os.getpid()} on .*, which grows .*grown; wait"
-    with durable.locked(images.parent / ".grown.lock", "grows"), pytest.raises(durable.Held, match=said):
+    with (
+        durable.locked(images.parent / ".grown.lock", "grows"),
+        pytest.raises(durable.Held, match=said),
+    ):
         grow(tree(), Workspace(images.parent), request)
     assert not request.out.exists()
 
@@ -137,6 +156,8 @@ def test_what_grows_without_being_asked_suits_the_samples(tmp_path, host, shape,
     workspace, shipped = Workspace(tmp_path), params.load(ROOT / "params.yaml")
     shutil.copy(ROOT / "params.yaml", workspace.params)
     assert shipped.train.host.family == "tables"
-    asked_for = shipped if host is None else params.load(ROOT / "params.yaml", [f"train.host={host}"])
+    asked_for = (
+        shipped if host is None else params.load(ROOT / "params.yaml", [f"train.host={host}"])
+    )
     found = _usual_host(asked_for, workspace, SimpleNamespace(shape=shape, classes=3))
     assert (found.family, found.preset) == expected

@@ -16,7 +16,13 @@ from simic.training.observers import Observer
 from tests.helpers import contents
 from tests.pipeline.small_suite import tree
 
-PRELOADED = ["torch._dynamo", "torch.export", "simic.pipeline.stages", "simic.training.trainer", "simic.training.card"]
+PRELOADED = [
+    "torch._dynamo",
+    "torch.export",
+    "simic.pipeline.stages",
+    "simic.training.trainer",
+    "simic.training.card",
+]
 PUBLISHED = ("checkpoints", "models", "telemetry")
 SHORT = ("train.episode_steps=5", "train.validate_every=2")
 

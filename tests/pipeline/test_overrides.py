@@ -33,13 +33,17 @@ def test_only_the_overridden_lines_change(path: Path) -> None:
     ]
 
 
-def test_a_params_file_gives_every_value_and_defaults_for_what_it_leaves_out(path: Path, tmp_path: Path) -> None:
+def test_a_params_file_gives_every_value_and_defaults_for_what_it_leaves_out(
+    path: Path, tmp_path: Path
+) -> None:
     overrides.write(path, ["train.envs=24", "rng_seed=9"])
     other = tmp_path / "other.yaml"
     other.write_text("prepare: {task: mnist}\ntrain: {host: {family: mlp}}\n")
     overrides.write(path, overrides.from_file(other))
     tree = params.load(path)
-    assert tree == params.validate({"prepare": {"task": "mnist"}, "train": {"host": {"family": "mlp"}}}, "")
+    assert tree == params.validate(
+        {"prepare": {"task": "mnist"}, "train": {"host": {"family": "mlp"}}}, ""
+    )
     assert tree.rng_seed == params.Params().rng_seed  # not the 9 that stood there
     assert "# How to run, not what" in path.read_text()  # comments stay
 
@@ -61,13 +65,23 @@ def test_the_same_value_leaves_the_file_alone(path: Path) -> None:
     assert list(path.parent.iterdir()) == [path]
 
 
-def test_deployment_overrides_and_command_line_overrides_write_the_same(path: Path, tmp_path: Path) -> None:
+def test_deployment_overrides_and_command_line_overrides_write_the_same(
+    path: Path, tmp_path: Path
+) -> None:
     other = tmp_path / "other.yaml"
     other.write_bytes(path.read_bytes())
-    tree = {"rng_seed": 5, "train": {"ppo": {"learning_rate": 1e-5, "target_kl": None}, "batches_per_epoch": "all"}}
+    tree = {
+        "rng_seed": 5,
+        "train": {"ppo": {"learning_rate": 1e-5, "target_kl": None}, "batches_per_epoch": "all"},
+    }
     tree["evaluate"] = {"policies": ["blind", "learned"]}
     overrides.write(path, overrides.from_model(Overrides.model_validate(tree)))
-    asked = ["rng_seed=5", "train.ppo.learning_rate=1e-5", "train.ppo.target_kl=null", "train.batches_per_epoch=all"]
+    asked = [
+        "rng_seed=5",
+        "train.ppo.learning_rate=1e-5",
+        "train.ppo.target_kl=null",
+        "train.batches_per_epoch=all",
+    ]
     asked += ["evaluate.policies=[blind, learned]"]
     overrides.write(other, asked)
     assert path.read_bytes() == other.read_bytes()

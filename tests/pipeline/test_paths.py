@@ -9,7 +9,22 @@ from simic.pipeline.paths import sqlite_uri
 
 
 @pytest.mark.parametrize(
-    "name", ["a b", "a#b", "a%25b", "a%20b", "50%", "a?b", "a&b=c", "a'b", "a;b", "a@b:c", "[a]", "ü", "a+b"]
+    "name",
+    [
+        "a b",
+        "a#b",
+        "a%25b",
+        "a%20b",
+        "50%",
+        "a?b",
+        "a&b=c",
+        "a'b",
+        "a;b",
+        "a@b:c",
+        "[a]",
+        "ü",
+        "a+b",
+    ],
 )
 def test_a_database_lies_where_its_uri_says(name: str, tmp_path: Path) -> None:
     file = tmp_path / name / "mlflow.db"

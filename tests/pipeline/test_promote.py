@@ -30,7 +30,10 @@ def tracked(project: Workspace, initialised: bytes, monkeypatch: pytest.MonkeyPa
 
 def holders(workspace: Workspace) -> dict[str, str]:
     client, _ = tracking.connect(workspace)
-    return {alias: str(number) for alias, number in client.get_registered_model("simic-tables").aliases.items()}
+    return {
+        alias: str(number)
+        for alias, number in client.get_registered_model("simic-tables").aliases.items()
+    }
 
 
 class Findings:
@@ -43,7 +46,9 @@ class Findings:
         row = Result.model_validate({**fields, **text, "status": status})
         self.path = folder / "findings.json"
         self.path.write_text(
-            Verdict(run="x", summary=Summary(what="", record="", replay="", learning=""), results=(row,)).to_json()
+            Verdict(
+                run="x", summary=Summary(what="", record="", replay="", learning=""), results=(row,)
+            ).to_json()
         )
 
     def download_artifacts(self, run_id: str, name: str, folder: str) -> str:
@@ -59,7 +64,9 @@ class Findings:
         ("low", "record", ["its result is withheld (H1)"]),
     ],
 )
-def test_the_audit_may_have_nothing_grave_against_a_champion(tmp_path, severity, layer, reasons) -> None:
+def test_the_audit_may_have_nothing_grave_against_a_champion(
+    tmp_path, severity, layer, reasons
+) -> None:
     version = tracking.ModelVersion("simic-tables", "1", 0, run_id="r")
     assert promote.audit_reasons(Findings(tmp_path, severity, layer), version) == reasons
 
@@ -69,7 +76,10 @@ def test_a_champion_is_followed_by_who_beats_it_and_is_no_challenger(
 ) -> None:
     """What the audit found of a controller of three iterations is not looked at here."""
     monkeypatch.setattr(promote, "audit_reasons", lambda client, version: [])
-    assert simic("promote")[:2] == (0, "challenger  version 1\nchampion    none yet\ndecision    promoted\n")
+    assert simic("promote")[:2] == (
+        0,
+        "challenger  version 1\nchampion    none yet\ndecision    promoted\n",
+    )
     assert holders(tracked) == {"champion": "1"}
     assert simic.refuses("promote").startswith("simic: simic-tables: no version is the challenger")
     assert "is the champion already" in simic.refuses("promote", run_name("a" * 16))
@@ -94,7 +104,10 @@ def test_a_champion_is_followed_by_who_beats_it_and_is_no_challenger(
     # Other tasks cannot be compared.
     tracked.evaluation.write_text(json.dumps({**evaluation, "data_sha256": "0" * 64}))
     track(tracked, run_name("d" * 16))
-    assert "version 4 was evaluated with another data_sha256 than the champion, version 3" in simic.refuses("promote")
+    assert (
+        "version 4 was evaluated with another data_sha256 than the champion, version 3"
+        in simic.refuses("promote")
+    )
     names = ", ".join(run_name(letter * 16) for letter in "dcba")
     assert (
         simic.refuses("promote", "nobody")

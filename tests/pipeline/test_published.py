@@ -46,7 +46,9 @@ def assert_usable(folder: Path) -> None:
     assert found.published is not None and found.published.suite == folder.name
 
 
-def test_what_is_published_is_small_whole_and_the_same_bytes_again(shipped: Path, suite_run: Workspace) -> None:
+def test_what_is_published_is_small_whole_and_the_same_bytes_again(
+    shipped: Path, suite_run: Workspace
+) -> None:
     assert_usable(shipped)
     before = content(shipped)
     publish.main([str(suite_run.root), "tables"])
@@ -64,10 +66,17 @@ def test_every_controller_that_ships_is_usable() -> None:
 
 
 def test_the_card_says_what_the_reports_say(shipped: Path, suite_run: Workspace) -> None:
-    card, found, train = (shipped / "CARD.md").read_text(), result.read(suite_run.evaluation), tree().train
+    card, found, train = (
+        (shipped / "CARD.md").read_text(),
+        result.read(suite_run.evaluation),
+        tree().train,
+    )
     for standings in found.standings.values():
         score = standings.policies["learned"].score
-        assert f"| this controller | {score.estimate:.1f} [{score.low:.1f}, {score.high:.1f}] |" in card
+        assert (
+            f"| this controller | {score.estimate:.1f} [{score.low:.1f}, {score.high:.1f}] |"
+            in card
+        )
         for name in ("best common schedule", "oracle per task", "blind", "static"):
             assert f"{standings.policies[name].score.estimate:.1f} [" in card
     said = (
@@ -79,13 +88,17 @@ def test_the_card_says_what_the_reports_say(shipped: Path, suite_run: Workspace)
         assert words in card, words
 
 
-def test_parts_of_different_runs_are_not_published(suite_run: Workspace, tmp_path: Path, shelf: Path) -> None:
+def test_parts_of_different_runs_are_not_published(
+    suite_run: Workspace, tmp_path: Path, shelf: Path
+) -> None:
     folder = Path(shutil.copytree(suite_run.root, tmp_path / "copy"))
     stages.prepare(tree("rng_seed=2"), Workspace(folder))
     with pytest.raises(SimicError, match="its evaluation is of other data"):
         publish.main([str(folder), "tables"])
     policy = folder / "models" / "policy" / "policy.json"
-    policy.write_bytes(durable.with_checksum(durable.checked(policy.read_bytes()) | {"iteration": 9}))
+    policy.write_bytes(
+        durable.with_checksum(durable.checked(policy.read_bytes()) | {"iteration": 9})
+    )
     with pytest.raises(SimicError, match="models/policy is the one after 9"):
         publish.main([str(folder), "tables"])
     with pytest.raises(SimicError, match=r"data of suite tables.*, not of suite others"):
@@ -109,4 +122,7 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_grow_needs_no_project(elsewhere: Path, simic: Simic) -> None:
     code, said, _ = simic("grow", "mine.npz", "--n", 2, "--epochs", 4, "--out", "alone")
     assert code == 0 and "\npolicy   the published controller of suite tables, trained for " in said
-    assert "By the published controller of suite tables" in (elsewhere / "alone" / "README.md").read_text()
+    assert (
+        "By the published controller of suite tables"
+        in (elsewhere / "alone" / "README.md").read_text()
+    )

@@ -10,7 +10,9 @@ from tests.conftest import Simic
 
 def run(folder: Path, seed: int, core: str, score: float) -> Path:
     (folder / "reports").mkdir(parents=True)
-    (folder / "params.yaml").write_text(f"rng_seed: {seed}\ntrain: {{policy: {{core: {core}}}, envs: 8}}\n")
+    (folder / "params.yaml").write_text(
+        f"rng_seed: {seed}\ntrain: {{policy: {{core: {core}}}, envs: 8}}\n"
+    )
     (folder / "reports" / "metrics.json").write_text(json.dumps({"score": score}))
     return folder
 
@@ -18,7 +20,10 @@ def run(folder: Path, seed: int, core: str, score: float) -> Path:
 @pytest.fixture
 def runs(tmp_path: Path) -> list[Path]:
     scores = {("gru", 1): 60.0, ("gru", 2): 62.0, ("none", 1): 50.0}
-    return [run(tmp_path / f"{core}-{seed}", seed, core, score) for (core, seed), score in scores.items()]
+    return [
+        run(tmp_path / f"{core}-{seed}", seed, core, score)
+        for (core, seed), score in scores.items()
+    ]
 
 
 def test_a_setting_is_a_line_and_one_seed_has_no_interval(runs: list[Path], simic: Simic) -> None:

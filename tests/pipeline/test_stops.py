@@ -32,7 +32,9 @@ def workspace(project: Workspace, monkeypatch: pytest.MonkeyPatch) -> Workspace:
 
 def files(workspace: Workspace) -> dict[str, str]:
     """Every file but locks and caches, hidden ones too."""
-    found = [path for path in workspace.root.rglob("*") if path.is_file() and ".simic" not in path.parts]
+    found = [
+        path for path in workspace.root.rglob("*") if path.is_file() and ".simic" not in path.parts
+    ]
     return {str(path.relative_to(workspace.root)): seals.content_hash(path) for path in found}
 
 
@@ -73,7 +75,9 @@ def test_a_second_signal_while_a_stopped_stage_tidies_up_spoils_nothing(
         os.kill(os.getpid(), signal.SIGINT)
 
     with monkeypatch.context() as patch:
-        patch.setattr("simic.data.prepare.save", stopped_once)  # called when most of the work is done
+        patch.setattr(
+            "simic.data.prepare.save", stopped_once
+        )  # called when most of the work is done
         patch.setattr(sys, "argv", ["simic", "stage", "prepare"])
         with pytest.raises(SystemExit) as stopped:
             cli.main()
@@ -86,16 +90,25 @@ def test_a_second_signal_while_a_stopped_stage_tidies_up_spoils_nothing(
     assert sorted(files(workspace)) == sorted(before)
 
 
-def test_what_is_done_is_recorded_before_the_run_stops(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_done_is_recorded_before_the_run_stops(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     workspace, toys = toy_project(tmp_path), Toys()
     monkeypatch.setattr(stages, "STAGES", toys.stages("prepare", "train"))
     monkeypatch.setattr(engine, "observers", lambda *_: ())
     workspace.checkpoints.mkdir()
     commit = dvc_record.commit
-    monkeypatch.setattr(dvc_record, "commit", lambda *given: os.kill(os.getpid(), signal.SIGTERM) or commit(*given))
+    monkeypatch.setattr(
+        dvc_record, "commit", lambda *given: os.kill(os.getpid(), signal.SIGTERM) or commit(*given)
+    )
     for stage in ("prepare", "train"):
         execution = engine.Execution(stop=threading.Event())
-        with pytest.raises(Interrupted, match=f"stopped after {stage}, which is done and recorded; the same command"):
-            engine.refresh(stage, params.load(workspace.params), workspace, execution, lambda line: None)
+        with pytest.raises(
+            Interrupted,
+            match=f"stopped after {stage}, which is done and recorded; the same command",
+        ):
+            engine.refresh(
+                stage, params.load(workspace.params), workspace, execution, lambda line: None
+            )
         assert not dvc_record.is_stale(workspace.root, stage)
     assert toys.ran == ["prepare", "train"]

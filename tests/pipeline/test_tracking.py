@@ -73,7 +73,9 @@ def log(workspace: Workspace, *, sound: bool = True, name: str = NAME) -> None:
 def train(workspace: Workspace, iterations: range, end: str | None = "finished") -> None:
     """Tell MLflow what the trainer tells of these iterations; with no end the process is killed."""
     logger = tracking.RunLogger(workspace, standard.Params(), TAGS)
-    logger.on_start(RunInfo(standard.Params(), Path("0123456789abcdef"), "d" * 64, iterations.start, print))
+    logger.on_start(
+        RunInfo(standard.Params(), Path("0123456789abcdef"), "d" * 64, iterations.start, print)
+    )
     for file in recorder.read(log_of(workspace)):
         if file.update is not None and file.update.iteration in iterations:
             logger.on_iteration(file.update, file.columns("train"))
@@ -101,11 +103,15 @@ def assert_complete(workspace: Workspace) -> None:
     assert {f"compare/{name}" for name in results} < run.data.metrics.keys()
     models = client.search_logged_models([run.info.experiment_id])
     [model] = [model for model in models if model.status == "READY"]
-    points = {point.key: point.value for point in client.get_logged_model(model.model_id).metrics or []}
+    points = {
+        point.key: point.value for point in client.get_logged_model(model.model_id).metrics or []
+    }
     assert points == {f"compare/{name}": value for name, value in results.items()}
     [version] = client.search_model_versions("name = 'simic-digits'")
     assert version.run_id == run_id
-    assert client.get_model_version_by_alias("simic-digits", "challenger").version == version.version
+    assert (
+        client.get_model_version_by_alias("simic-digits", "challenger").version == version.version
+    )
     assert version.description == workspace.model_card.read_text()[: tracking.LONGEST_NOTE]
     files = {file.path for file in client.list_artifacts(run_id)}
     assert {"report.html", "findings.json", "evaluation.json", "figures"} <= files
@@ -123,7 +129,9 @@ def failing(call: str) -> Iterator[None]:
         yield
 
 
-def test_a_run_that_is_logged_while_it_trains_killed_and_resumed_is_there_once(tracked: Workspace) -> None:
+def test_a_run_that_is_logged_while_it_trains_killed_and_resumed_is_there_once(
+    tracked: Workspace,
+) -> None:
     train(tracked, range(2), end=None)
     train(tracked, range(1, 3))
     log(tracked)
@@ -147,11 +155,19 @@ def test_a_store_that_was_away_costs_one_warning_and_has_everything_later(
 @pytest.mark.parametrize(
     "call",
     some(
-        ["log_batch", "log_model_artifacts", "finalize_logged_model", "create_model_version", "log_artifact"],
+        [
+            "log_batch",
+            "log_model_artifacts",
+            "finalize_logged_model",
+            "create_model_version",
+            "log_artifact",
+        ],
         "finalize_logged_model",
     ),
 )
-def test_after_a_failure_of_any_call_the_next_command_logs_what_is_missing(tracked: Workspace, call: str) -> None:
+def test_after_a_failure_of_any_call_the_next_command_logs_what_is_missing(
+    tracked: Workspace, call: str
+) -> None:
     with failing(call):
         train(tracked, range(1))
         log(tracked)
@@ -159,11 +175,15 @@ def test_after_a_failure_of_any_call_the_next_command_logs_what_is_missing(track
     assert_complete(tracked)
 
 
-def test_the_published_tables_have_the_metrics_that_are_logged_in_training(tracked: Workspace) -> None:
+def test_the_published_tables_have_the_metrics_that_are_logged_in_training(
+    tracked: Workspace,
+) -> None:
     live = {}
     for file in recorder.read(log_of(tracked)):
         if file.update is not None:
-            live[file.update.iteration] = finite(tracking.metrics_of(file.update, file.columns("train")))
+            live[file.update.iteration] = finite(
+                tracking.metrics_of(file.update, file.columns("train"))
+            )
     published = tracking.published_metrics(tracked.telemetry)
     assert {iteration: finite(metrics) for iteration, metrics in published.items()} == live
     assert {"update/policy_loss", "episode/return"} < live[0].keys()
@@ -181,8 +201,13 @@ def test_a_run_has_few_metrics_and_params_and_says_where_it_comes_from(tracked: 
     assert len(tracking.logged_params(params.load(ROOT / "params.yaml"))) <= 60
     assert run.data.params["train.ppo.gamma"] == str(standard.Params().train.ppo.gamma)
     assert not [name for name in run.data.params if name.startswith("runtime")]
-    assert run.data.tags["mlflow.source.git.commit"] == CODE and run.data.tags["mlflow.source.git.dirty"] == "true"
-    assert tracking.address(tracked, NAME).endswith(f"/#/experiments/{run.info.experiment_id}/runs/{run_id}")
+    assert (
+        run.data.tags["mlflow.source.git.commit"] == CODE
+        and run.data.tags["mlflow.source.git.dirty"] == "true"
+    )
+    assert tracking.address(tracked, NAME).endswith(
+        f"/#/experiments/{run.info.experiment_id}/runs/{run_id}"
+    )
 
 
 def test_a_refuted_policy_is_no_challenger_and_a_champion_neither(tracked: Workspace) -> None:
@@ -226,7 +251,9 @@ def test_the_registered_policy_plays_without_simic_like_the_exported_program(
     command = [sys.executable, "-c", REPLAY, str(tmp_path / "actions.npy")]
     subprocess.run(command, cwd=tmp_path, env=environment, check=True)
     program = ServedPolicy(tracked.models / "program")
-    step = tracking._example(json.loads((tracked.models / "program" / "policy.json").read_bytes())["inputs"])
+    step = tracking._example(
+        json.loads((tracked.models / "program" / "policy.json").read_bytes())["inputs"]
+    )
     for actions in np.load(tmp_path / "actions.npy"):
         outputs = program.predict(step)
         assert (outputs["actions"] == actions).all()
@@ -249,7 +276,10 @@ def test_a_kill_while_the_store_is_made_leaves_none_and_the_next_start_makes_it(
             tracking.connect(workspace)
     assert not (tmp_path / "mlflow.db").exists()
     store = tracking.connect(workspace)
-    assert store.client.get_experiment(store.experiment_id).artifact_location == (tmp_path / "mlruns/simic").as_uri()
+    assert (
+        store.client.get_experiment(store.experiment_id).artifact_location
+        == (tmp_path / "mlruns/simic").as_uri()
+    )
     assert os.listdir(workspace.state) == []
 
 
@@ -259,7 +289,9 @@ def test_first_starts_of_several_processes_at_once_make_one_experiment(tmp_path:
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     children = [subprocess.Popen(command, cwd=tmp_path, env=environment) for _ in range(4)]
     assert [child.wait() for child in children] == [0] * 4
-    assert len(tracking.connect(Workspace(tmp_path)).client.search_experiments()) == 2  # and MLflow's default one
+    assert (
+        len(tracking.connect(Workspace(tmp_path)).client.search_experiments()) == 2
+    )  # and MLflow's default one
 
 
 def test_a_store_that_cannot_be_written_is_named_at_once(workspace: Workspace) -> None:
@@ -274,14 +306,21 @@ def test_a_copied_project_names_the_command_by_which_it_goes_on(
     workspace: Workspace, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     tracking.connect(workspace)
-    copy = Workspace(Path(shutil.copytree(workspace.root, tmp_path_factory.mktemp("moved") / "project")))
+    copy = Workspace(
+        Path(shutil.copytree(workspace.root, tmp_path_factory.mktemp("moved") / "project"))
+    )
     with pytest.raises(OSError, match="the project was copied or moved") as refused:
         tracking.connect(copy)
     command = shlex.split(str(refused.value).partition("run in its folder: ")[2])
     subprocess.run([sys.executable, "-m", *command], cwd=copy.root, capture_output=True, check=True)
     store = tracking.connect(copy)
-    assert store.client.get_experiment(store.experiment_id).artifact_location.startswith(copy.root.as_uri())
-    assert len(store.client.search_experiments()) == len(tracking.connect(workspace).client.search_experiments()) + 1
+    assert store.client.get_experiment(store.experiment_id).artifact_location.startswith(
+        copy.root.as_uri()
+    )
+    assert (
+        len(store.client.search_experiments())
+        == len(tracking.connect(workspace).client.search_experiments()) + 1
+    )
 
 
 def test_the_store_of_an_experiment_of_dvc_in_a_copy_is_the_projects(

@@ -27,7 +27,12 @@ SHORT, LONG = 2, 4
 
 
 def lasting(iterations: int, *overrides: str) -> Params:
-    return tree(f"train.iterations={iterations}", f"train.horizon={LONG}", "train.validate_every=1", *overrides)
+    return tree(
+        f"train.iterations={iterations}",
+        f"train.horizon={LONG}",
+        "train.validate_every=1",
+        *overrides,
+    )
 
 
 def save(workspace: Workspace, params: Params) -> None:
@@ -80,7 +85,9 @@ def changed_code(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(seals, "code_hashes", other)
 
 
-def test_training_made_longer_is_byte_for_byte_training_of_that_length(copy: Workspace, tmp_path: Path) -> None:
+def test_training_made_longer_is_byte_for_byte_training_of_that_length(
+    copy: Workspace, tmp_path: Path
+) -> None:
     [line] = begin(lasting(LONG), copy)
     assert f"after {SHORT} iterations; train.iterations ({SHORT} → {LONG}) changed" in line
     train(lasting(LONG), copy)
@@ -89,21 +96,30 @@ def test_training_made_longer_is_byte_for_byte_training_of_that_length(copy: Wor
     train(lasting(LONG), at_once)
     published = ("checkpoints", "models", "telemetry")
     assert contents(copy.root, published) == contents(at_once.root, published)
-    assert [start.start_iteration for start in starts.read(copy.telemetry / starts.RUN_FILE)] == [0, SHORT]
+    assert [start.start_iteration for start in starts.read(copy.telemetry / starts.RUN_FILE)] == [
+        0,
+        SHORT,
+    ]
     assert folders(copy) == [work_of(copy, lasting(LONG)).relative_to(copy.state).as_posix()]
 
 
 def test_without_a_horizon_of_its_own_the_schedule_is_said_to_change(copy: Workspace) -> None:
     [training] = training_work.trainings(copy)
-    training_work._note(training.folder, seals.identify(copy.root, "train", lasting(SHORT, "train.horizon=null")))
+    training_work._note(
+        training.folder, seals.identify(copy.root, "train", lasting(SHORT, "train.horizon=null"))
+    )
     assert begin(lasting(LONG, "train.horizon=null"), copy)[0].endswith("(train.horizon)")
 
 
 @pytest.mark.parametrize("override", ["train.ppo.gamma=0.9", "rng_seed=7", "train.horizon=7"])
-def test_after_a_finished_training_other_settings_begin_anew_in_one_line(copy: Workspace, override: str) -> None:
+def test_after_a_finished_training_other_settings_begin_anew_in_one_line(
+    copy: Workspace, override: str
+) -> None:
     [line] = begin(lasting(LONG, override), copy)
     assert " does not go on: " in line and override.partition("=")[0] in line
-    assert folders(copy) == [work_of(copy, lasting(LONG, override)).relative_to(copy.state).as_posix()]
+    assert folders(copy) == [
+        work_of(copy, lasting(LONG, override)).relative_to(copy.state).as_posix()
+    ]
 
 
 def test_unfinished_training_is_put_by_and_goes_on_when_its_settings_are_back(
@@ -131,13 +147,17 @@ def test_many_changes_are_counted(unfinished: Workspace) -> None:
 def test_begun_fresh_nothing_is_taken_up(unfinished: Workspace) -> None:
     params = lasting(LONG)
     begin(params, unfinished, fresh=True)
-    with open_session(params, work_of(unfinished, params), unfinished.prepared, fresh=True) as session:
+    with open_session(
+        params, work_of(unfinished, params), unfinished.prepared, fresh=True
+    ) as session:
         assert session.state.counters.iteration == 0 and session.findings == []
     assert training_work.Training.read(work_of(unfinished, params)).identity is not None
 
 
 @pytest.mark.parametrize("content", ["{", None])
-def test_a_lost_identity_is_written_again_where_the_folder_has_its_name(content: str | None, copy: Workspace) -> None:
+def test_a_lost_identity_is_written_again_where_the_folder_has_its_name(
+    content: str | None, copy: Workspace
+) -> None:
     [training] = training_work.trainings(copy)
     (training.folder / run_layout.IDENTITY).unlink()
     if content is not None:
@@ -152,12 +172,16 @@ def test_a_lost_identity_is_written_again_where_the_folder_has_its_name(content:
 def test_that_every_checkpoint_is_lost_is_said(unfinished: Workspace) -> None:
     params = lasting(LONG)
     shutil.rmtree(work_of(unfinished, params) / CHECKPOINTS)
-    assert begin(params, unfinished) == ["no checkpoint is left of what was begun before, so training begins anew"]
+    assert begin(params, unfinished) == [
+        "no checkpoint is left of what was begun before, so training begins anew"
+    ]
     assert begin(params, unfinished, fresh=True) == []
 
 
 @pytest.mark.parametrize("step", ["_rewrite_params", "_note"])
-def test_a_stop_while_it_is_taken_up_costs_nothing(step: str, copy: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stop_while_it_is_taken_up_costs_nothing(
+    step: str, copy: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def full(*_: object) -> None:
         raise SimicError("disk full")
 
@@ -179,7 +203,9 @@ def test_the_engine_goes_on_before_it_trains_unless_it_is_to_begin_anew(
         checkpoints.append(len(list((work_of(workspace, tree) / CHECKPOINTS).glob("*"))))
 
     monkeypatch.setitem(stages.STAGES, "train", begun)
-    monkeypatch.setattr(engine, "observers", lambda *_: (None, SimpleNamespace(publish=lambda: None)))
+    monkeypatch.setattr(
+        engine, "observers", lambda *_: (None, SimpleNamespace(publish=lambda: None))
+    )
     engine._train(params, copy, engine.Execution())
     assert checkpoints[0] > 0
     assert capsys.readouterr().out.startswith("train: goes on with run ")
@@ -187,7 +213,9 @@ def test_the_engine_goes_on_before_it_trains_unless_it_is_to_begin_anew(
 
 def test_the_doctor_says_what_the_next_training_does(unfinished: Workspace, simic: Simic) -> None:
     def seen() -> list[str]:
-        return [answer.seen for answer in doctor.examine(unfinished) if answer.question == "training"]
+        return [
+            answer.seen for answer in doctor.examine(unfinished) if answer.question == "training"
+        ]
 
     [line] = seen()
     assert f"{SHORT} iterations in {unfinished.work_root}" in line
@@ -200,12 +228,19 @@ def test_the_doctor_says_what_the_next_training_does(unfinished: Workspace, simi
     assert folders(unfinished) == [] and simic("clean")[1] == "nothing to remove\n"
 
 
-def test_fingerprint_changes_with_params_data_seed_and_extensions_and_not_with_runtime(tmp_path: Path) -> None:
+def test_fingerprint_changes_with_params_data_seed_and_extensions_and_not_with_runtime(
+    tmp_path: Path,
+) -> None:
     workspace = Workspace(tmp_path)
     stages.prepare(tree(), workspace)
     base = stages.fingerprint(tree(), workspace)
-    assert base == stages.fingerprint(tree("runtime.progress=none", "evaluate.eval_seeds=3"), workspace)
-    others = [stages.fingerprint(tree(change), workspace) for change in ("train.ppo.epochs=3", "rng_seed=2")]
+    assert base == stages.fingerprint(
+        tree("runtime.progress=none", "evaluate.eval_seeds=3"), workspace
+    )
+    others = [
+        stages.fingerprint(tree(change), workspace)
+        for change in ("train.ppo.epochs=3", "rng_seed=2")
+    ]
     stages.prepare(tree("prepare.split={train: 0.5, val: 0.25, test: 0.25}"), workspace)
     others.append(stages.fingerprint(tree(), workspace))
     extended = tree().model_copy(update={"extensions": ("mine_for_fingerprint",)})

@@ -68,7 +68,13 @@ class Interface:
         action = specs["action"]
         seen = specs["observation"]
         factors = tuple(
-            Factor(each["name"], each["size"], each["mask_given"], tuple(each["lean"]), each["described"])
+            Factor(
+                each["name"],
+                each["size"],
+                each["mask_given"],
+                tuple(each["lean"]),
+                each["described"],
+            )
             for each in action["heads"]
         )
         flags = seen["raw"] or [False] * seen["features"]
@@ -107,11 +113,17 @@ class Scale:
     @classmethod
     def read(cls, tensors: Tensors, part: str) -> "Scale | None":
         """Read the scale of ``observation`` or ``reward`` from a checkpoint; None where nothing is scaled."""
-        moments = {name: tensors.get(f"normalizers/{part}.{name}") for name in ("count", "mean", "m2")}
+        moments = {
+            name: tensors.get(f"normalizers/{part}.{name}") for name in ("count", "mean", "m2")
+        }
         count = moments["count"]
         mean = moments["mean"]
         squares = moments["m2"]
-        return None if count is None or mean is None or squares is None else cls(float(count), mean, squares)
+        return (
+            None
+            if count is None or mean is None or squares is None
+            else cls(float(count), mean, squares)
+        )
 
     def with_rows(self, rows: Tensor) -> "Scale":
         """Add rows ``[N, D]``; those with a NaN or an infinity are left out."""
@@ -137,7 +149,11 @@ class Scale:
 
     def see(self, features: Tensor, flags: Tensor) -> Tensor:
         """Return features ``[…, F]`` standardised within ±10; flags as they are."""
-        scaled = (features - self.mean) / torch.sqrt(self.variance + VARIANCE_FLOOR) if self.count else features
+        scaled = (
+            (features - self.mean) / torch.sqrt(self.variance + VARIANCE_FLOOR)
+            if self.count
+            else features
+        )
         return torch.where(flags, features, torch.clip(scaled, -CLIP, CLIP))
 
 
@@ -159,7 +175,9 @@ class Network:
         self.weights = weights
         self.interface = interface
         self.sizes = sizes
-        self.memories: dict[str, Memory] = {}  # of each trunk after every step that was read last, ``[T, E, H]``
+        self.memories: dict[
+            str, Memory
+        ] = {}  # of each trunk after every step that was read last, ``[T, E, H]``
 
     def read(
         self, features: Tensor, categories: Tensor, privileged: Tensor, starts: Tensor | None = None,
@@ -179,13 +197,17 @@ class Network:
         else:  # the gradient of the value loss does not reach the actor's trunk
             of_value = [z.detach(), features]
         if self.interface.privileged:
-            of_value.append(self.weights["privileged.weight"][privileged + 1].flatten(-2))  # the first row is "nothing"
+            of_value.append(
+                self.weights["privileged.weight"][privileged + 1].flatten(-2)
+            )  # the first row is "nothing"
         return z, self._head("value_head", torch.cat(of_value, dim=-1))[..., 0]
 
     def _trunk(self, trunk: str, features: Tensor, categories: Tensor) -> Tensor:
         x = features
         if self.interface.categories:
-            x = torch.cat((x, self.weights[f"{trunk}.category.weight"][categories + 1].flatten(-2)), dim=-1)
+            x = torch.cat(
+                (x, self.weights[f"{trunk}.category.weight"][categories + 1].flatten(-2)), dim=-1
+            )
         encoded = torch.tanh(self._linear(f"{trunk}.encoder", x))
         if self.sizes.core == "none":
             return encoded
@@ -195,7 +217,9 @@ class Network:
     def _remembered(self, trunk: str, encoded: Tensor) -> Tensor:
         """Return the hidden states of an LSTM or GRU in torch's order of gates."""
         core = f"{trunk}.core.rnn"
-        of_input = encoded @ self.weights[f"{core}.weight_ih_l0"].T + self.weights[f"{core}.bias_ih_l0"]
+        of_input = (
+            encoded @ self.weights[f"{core}.weight_ih_l0"].T + self.weights[f"{core}.bias_ih_l0"]
+        )
         recurrent = self.weights[f"{core}.weight_hh_l0"]
         bias = self.weights[f"{core}.bias_hh_l0"]
         empty = torch.zeros(*encoded.shape[1:-1], self.sizes.core_units, dtype=torch.float64)
@@ -204,14 +228,19 @@ class Network:
         cells = []
         for t, own in enumerate(of_input):
             if self._starts is not None:
-                hidden, cell = (torch.where(self._starts[t][:, None], 0.0, x) for x in (hidden, cell))
+                hidden, cell = (
+                    torch.where(self._starts[t][:, None], 0.0, x) for x in (hidden, cell)
+                )
             of_hidden = hidden @ recurrent.T + bias
             if self.sizes.core == "lstm":
                 let_in, forget, candidate, out = (own + of_hidden).chunk(4, dim=-1)
                 cell = torch.sigmoid(forget) * cell + torch.sigmoid(let_in) * torch.tanh(candidate)
                 hidden = torch.sigmoid(out) * torch.tanh(cell)
             else:
-                (reset, update, new), (reset_h, update_h, new_h) = own.chunk(3, dim=-1), of_hidden.chunk(3, dim=-1)
+                (reset, update, new), (reset_h, update_h, new_h) = (
+                    own.chunk(3, dim=-1),
+                    of_hidden.chunk(3, dim=-1),
+                )
                 kept = torch.sigmoid(update + update_h)
                 new = torch.tanh(new + torch.sigmoid(reset + reset_h) * new_h)
                 hidden = (1.0 - kept) * new + kept * hidden
@@ -243,7 +272,9 @@ class Network:
             legal = self.interface.legal(rows, k)
             allowed = legal.gather(1, chosen[:, None])[:, 0]
             # Without a choice the one legal action is certain, whatever the weights.
-            log_prob = torch.where(used & ~allowed, -math.inf, torch.zeros(len(actions), dtype=torch.float64))
+            log_prob = torch.where(
+                used & ~allowed, -math.inf, torch.zeros(len(actions), dtype=torch.float64)
+            )
             entropy = torch.zeros_like(log_prob)
             off = torch.where(used, ~allowed, chosen != 0).double()
             at = (used & (legal.sum(dim=1) > 1)).nonzero()[:, 0]
@@ -254,7 +285,9 @@ class Network:
                 spread = -(shares * torch.where(legal[at], log_probs, 0.0)).sum(dim=1)
                 log_prob = log_prob.index_copy(0, at, log_probs.gather(1, chosen[at, None])[:, 0])
                 entropy = entropy.index_copy(0, at, spread / legal[at].sum(dim=1).log())
-                off[at] = _misplaced(shares.detach(), chosen[at], None if noise is None else noise[at, k])
+                off[at] = _misplaced(
+                    shares.detach(), chosen[at], None if noise is None else noise[at, k]
+                )
             parts.append((log_prob, entropy, off))
         return Judged(*(torch.stack(part, dim=1) for part in zip(*parts, strict=True)))
 
@@ -266,12 +299,16 @@ class Network:
         if k >= 1:
             z = z + self.weights["choice_embeddings.0"][op]
         if k >= 2:
-            z = z + torch.where(self.interface.matters[op][:, 1:2], self.weights["choice_embeddings.1"][slot], 0.0)
+            z = z + torch.where(
+                self.interface.matters[op][:, 1:2], self.weights["choice_embeddings.1"][slot], 0.0
+            )
         logits = self._head(f"heads.{k}", z)
         factor = self.interface.factors[k]
         if not factor.described:
             return logits
-        about = own[:, own.shape[1] - factor.size * factor.described :].unflatten(1, (factor.size, factor.described))
+        about = own[:, own.shape[1] - factor.size * factor.described :].unflatten(
+            1, (factor.size, factor.described)
+        )
         query = self._linear(f"heads.{k}.query", torch.tanh(self._linear(f"heads.{k}.hidden", z)))
         return logits + (about * query[:, None]).sum(dim=2)
 
@@ -287,7 +324,11 @@ def _misplaced(shares: Tensor, chosen: Tensor, noise: Tensor | None) -> Tensor:
 
 
 def policy_of(tensors: Tensors) -> dict[str, Tensor]:
-    return {name.removeprefix(POLICY): x.double() for name, x in tensors.items() if name.startswith(POLICY)}
+    return {
+        name.removeprefix(POLICY): x.double()
+        for name, x in tensors.items()
+        if name.startswith(POLICY)
+    }
 
 
 def misplaced(
@@ -301,22 +342,32 @@ def misplaced(
     network = Network(policy_of(tensors), interface, sizes)
     seen = features if scale is None else scale.see(features, interface.flags)
     with torch.no_grad():
-        z, _ = network.read(seen[:, None], categories[:, None], torch.full((len(seen), 1, interface.privileged), -1))
+        z, _ = network.read(
+            seen[:, None], categories[:, None], torch.full((len(seen), 1, interface.privileged), -1)
+        )
         return network.judge(z[:, 0], rows, noise).misplaced.max(dim=1).values
 
 
-def noise(rng_seed: int, draw: int, iteration: int, env_ids: Sequence[int], steps: int, factors: int) -> Tensor:
+def noise(
+    rng_seed: int, draw: int, iteration: int, env_ids: Sequence[int], steps: int, factors: int
+) -> Tensor:
     """Return the uniform numbers ``[T, E, K]`` by which actions are drawn."""
     time = torch.arange(steps)[:, None].numpy()
     envs = torch.tensor([list(env_ids)]).numpy()
-    return torch.from_numpy(streams.uniforms(streams.key(rng_seed, draw, iteration, envs, time), factors))
+    return torch.from_numpy(
+        streams.uniforms(streams.key(rng_seed, draw, iteration, envs, time), factors)
+    )
 
 
-def initial_weights(tensors: Tensors, interface: Interface, core_units: int, rng_seed: int) -> dict[str, Tensor]:
+def initial_weights(
+    tensors: Tensors, interface: Interface, core_units: int, rng_seed: int
+) -> dict[str, Tensor]:
     """Return the first weights of a policy with parameters of these names and shapes: orthogonal matrices (Saxe et al.
     2014) as a hash of the seed and the name.
     """
-    weights = {name: _initial(name, tuple(x.shape), core_units, rng_seed) for name, x in tensors.items()}
+    weights = {
+        name: _initial(name, tuple(x.shape), core_units, rng_seed) for name, x in tensors.items()
+    }
     for place, factor in enumerate(interface.factors):
         if factor.lean:
             weights[f"heads.{place}.out.bias"] = torch.tensor(factor.lean, dtype=torch.float64)
@@ -324,17 +375,23 @@ def initial_weights(tensors: Tensors, interface: Interface, core_units: int, rng
 
 
 def _initial(name: str, shape: tuple[int, ...], core_units: int, rng_seed: int) -> Tensor:
-    stream_name = "told.weight" if name == "privileged.weight" else name  # its name when results were recorded
+    stream_name = (
+        "told.weight" if name == "privileged.weight" else name
+    )  # its name when results were recorded
     stream = streams.key(rng_seed, streams.INITIAL_WEIGHTS, zlib.crc32(stream_name.encode()))
     if ".core.rnn." in name:
         drawn = torch.from_numpy(streams.uniforms(stream, math.prod(shape)))
         return ((2.0 * drawn - 1.0) / math.sqrt(core_units)).reshape(shape)
     if name.endswith("core_norm.weight"):
         return torch.ones(shape, dtype=torch.float64)
-    gain = next(gain for first, last, gain in GAINS if name.startswith(first) and name.endswith(last))
+    gain = next(
+        gain for first, last, gain in GAINS if name.startswith(first) and name.endswith(last)
+    )
     if len(shape) < 2 or gain == 0.0:
         return torch.zeros(shape, dtype=torch.float64)
     tall = (max(shape), min(shape))
-    matrix, triangle = torch.linalg.qr(torch.from_numpy(streams.normals(stream, math.prod(shape))).reshape(tall))
+    matrix, triangle = torch.linalg.qr(
+        torch.from_numpy(streams.normals(stream, math.prod(shape))).reshape(tall)
+    )
     matrix = gain * matrix * triangle.diagonal().sign()  # the signs of Gram and Schmidt
     return matrix if shape == tall else matrix.T

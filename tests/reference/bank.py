@@ -65,7 +65,9 @@ def read_held_out(folder: Path) -> Bank:
     """Read the tasks that evaluation scores on: those of a suite with all three splits, or the test split of a data
     set. Tasks from outside the suite, whose samples are in arrays of their own, are left out.
     """
-    tasks = [task for task in _json(folder, "held_out") if task["group"] != "outside"] or _json(folder, "meta")["tasks"]
+    tasks = [task for task in _json(folder, "held_out") if task["group"] != "outside"] or _json(
+        folder, "meta"
+    )["tasks"]
     return _bank(folder, "test", tasks, 0)
 
 
@@ -110,7 +112,9 @@ def shared_samples(folder: Path) -> Iterator[tuple[str, str, float]]:
     for task, test in enumerate(_rows(tests, "test")):
         name = names[task]["name"] if names else "the task"
         yield name, OF_HELD_OUT, _share(splits["train"][task], training)
-        others = {split: set(rows[task]) for split, rows in splits.items()} | {"training tasks": training}
+        others = {split: set(rows[task]) for split, rows in splits.items()} | {
+            "training tasks": training
+        }
         for split, rows in others.items():
             yield name, f"test samples that are in {split}", _share(test, rows)
 

@@ -21,10 +21,19 @@ class Comparison(BaseModel):
     ok: bool
 
     @classmethod
-    def of(cls, kind: str, label: str, deviation: float, allowed: float, count: int) -> "Comparison":
+    def of(
+        cls, kind: str, label: str, deviation: float, allowed: float, count: int
+    ) -> "Comparison":
         """Compare a deviation with its bound; NaN is never within."""
         finite, bound = (value if math.isfinite(value) else None for value in (deviation, allowed))
-        return cls(kind=kind, label=label, deviation=finite, allowed=bound, count=count, ok=deviation <= allowed)
+        return cls(
+            kind=kind,
+            label=label,
+            deviation=finite,
+            allowed=bound,
+            count=count,
+            ok=deviation <= allowed,
+        )
 
 
 class ComparisonLog:
@@ -33,7 +42,9 @@ class ComparisonLog:
     the network.
     """
 
-    def __init__(self, allowed: Mapping[str, float], quartiles: Mapping[str, float] | None = None) -> None:
+    def __init__(
+        self, allowed: Mapping[str, float], quartiles: Mapping[str, float] | None = None
+    ) -> None:
         self._allowed = allowed
         self._typical = quartiles or {}
         self._noted: dict[str, list[tuple[float, str]]] = {}  # deviations, and where
@@ -46,7 +57,13 @@ class ComparisonLog:
         self.note(kind, label, 0.0 if same else 1.0)
 
     def number(
-        self, kind: str, label: str, recorded: float, expected: float, scale: float = 1.0, explained: float = 0.0
+        self,
+        kind: str,
+        label: str,
+        recorded: float,
+        expected: float,
+        scale: float = 1.0,
+        explained: float = 0.0,
     ) -> None:
         """Add two numbers; NaN agrees with NaN alone."""
         self.numbers(kind, label, [recorded], [expected], scale, explained)
@@ -59,13 +76,21 @@ class ComparisonLog:
         if len(recorded) != len(expected):
             self.note(kind, f"{label}: {len(recorded)} numbers, not {len(expected)}", math.inf)
             return
-        difference = max((_apart(a, b) for a, b in zip(recorded, expected, strict=True)), default=0.0)
+        difference = max(
+            (_apart(a, b) for a, b in zip(recorded, expected, strict=True)), default=0.0
+        )
         self.note(kind, label, max(0.0, difference - explained) / (scale or 1.0))
 
-    def tensors(self, kind: str, label: str, recorded: Tensor, expected: Tensor, least: float = 0.0) -> None:
+    def tensors(
+        self, kind: str, label: str, recorded: Tensor, expected: Tensor, least: float = 0.0
+    ) -> None:
         """Add two tensors, by the largest difference as a share of the largest expected value, at least ``least``."""
         if recorded.shape != expected.shape:
-            self.note(kind, f"{label}: shape {tuple(recorded.shape)}, not {tuple(expected.shape)}", math.inf)
+            self.note(
+                kind,
+                f"{label}: shape {tuple(recorded.shape)}, not {tuple(expected.shape)}",
+                math.inf,
+            )
         elif recorded.numel():
             scale = max(least, float(expected.abs().max())) or 1.0
             self.note(kind, label, float((recorded.double() - expected).abs().max()) / scale)
@@ -78,12 +103,18 @@ class ComparisonLog:
         largest change of all where it hardly changed.
         """
         if recorded.keys() != expected.keys():
-            self.note(kind, f"{label}: {', '.join(sorted(recorded.keys() ^ expected.keys()))}", math.inf)
+            self.note(
+                kind, f"{label}: {', '.join(sorted(recorded.keys() ^ expected.keys()))}", math.inf
+            )
             return
         changed = {name: _norm(x - before[name]) for name, x in expected.items()}
         least = HARDLY * max(changed.values())
         for name, x in expected.items():
-            self.note(kind, f"{label}, {name}", _norm(recorded[name] - x) / (max(changed[name], least) or 1.0))
+            self.note(
+                kind,
+                f"{label}, {name}",
+                _norm(recorded[name] - x) / (max(changed[name], least) or 1.0),
+            )
 
     def comparisons(self) -> tuple[Comparison, ...]:
         """Return of each kind the first out of bounds, else the largest, in the order of their first comparison; then

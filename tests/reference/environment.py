@@ -42,7 +42,9 @@ class Replayer:
     interface: Interface
     firsts: Sequence[int]  # what the environment calls the first choice of each head
 
-    def play(self, namespace: int, env_id: int, actions: Sequence[Sequence[int]]) -> Iterator[EnvStep]:
+    def play(
+        self, namespace: int, env_id: int, actions: Sequence[Sequence[int]]
+    ) -> Iterator[EnvStep]:
         """Yield the steps of one environment; a new episode begins after each end."""
         with closing(self._made()) as env:
             episode = 0
@@ -51,7 +53,9 @@ class Replayer:
                 masks = self._masks(env)
                 taken = np.array(choices) + np.array(self.firsts)
                 single = not env.action_space.shape
-                after, reward, terminated, truncated, _ = env.step(int(taken[0]) if single else taken)
+                after, reward, terminated, truncated, _ = env.step(
+                    int(taken[0]) if single else taken
+                )
                 yield EnvStep(seen, masks, np.float32(reward), bool(terminated), bool(truncated))
                 seen = np.asarray(after).reshape(-1).astype(np.float32)
                 if terminated or truncated:
@@ -65,7 +69,9 @@ class Replayer:
             env = getattr(importlib.import_module(module), name)(env, **wrapper["options"])
         return env
 
-    def _reset(self, env: gymnasium.Env, namespace: int, env_id: int, episode: int) -> NDArray[np.float32]:
+    def _reset(
+        self, env: gymnasium.Env, namespace: int, env_id: int, episode: int
+    ) -> NDArray[np.float32]:
         word = streams.words(streams.key(self.rng_seed, SEEDS, namespace, env_id, episode), 1)[0]
         seen, _ = env.reset(seed=int(word) & _SEED_BITS)
         return np.array(seen).reshape(-1).astype(np.float32)
@@ -78,7 +84,9 @@ class Replayer:
             return {name: np.array(mask, dtype=bool) for name, mask in given.items()}
         ends = np.cumsum([factor.size for factor in self.interface.factors])[:-1]
         parts = np.split(np.array(given, dtype=bool), ends)
-        return {factor.name: part for factor, part in zip(self.interface.factors, parts, strict=True)}
+        return {
+            factor.name: part for factor, part in zip(self.interface.factors, parts, strict=True)
+        }
 
 
 def hashed(seen: NDArray[np.float32]) -> int:
@@ -89,8 +97,13 @@ def hashed(seen: NDArray[np.float32]) -> int:
     return int(total)
 
 
-def rows(steps: Sequence[EnvStep], actions: Sequence[Sequence[int]]) -> tuple[Tensor, dict[str, Tensor]]:
+def rows(
+    steps: Sequence[EnvStep], actions: Sequence[Sequence[int]]
+) -> tuple[Tensor, dict[str, Tensor]]:
     """Return the features ``[T, F]`` in float64, and actions and masks as the reference's network reads them."""
     features = torch.from_numpy(np.stack([step.seen for step in steps])).double()
-    masks = {f"{MASKS}{name}": torch.from_numpy(np.stack([s.masks[name] for s in steps])) for name in steps[0].masks}
+    masks = {
+        f"{MASKS}{name}": torch.from_numpy(np.stack([s.masks[name] for s in steps]))
+        for name in steps[0].masks
+    }
     return features, {"actions": torch.tensor(actions), **masks}

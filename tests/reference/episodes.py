@@ -17,9 +17,21 @@ from tests.reference.iteration import RecordedIteration
 from tests.reference.life import GERMINATE
 
 HEADS = ("op", "slot", "blueprint", "style", "tempo", "alpha_target", "alpha_speed", "alpha_curve")
-DECIDED = ("effective_op", "gate", "gate_passed", "params", "committed_params", "flops", "committed_flops")
+DECIDED = (
+    "effective_op",
+    "gate",
+    "gate_passed",
+    "params",
+    "committed_params",
+    "flops",
+    "committed_flops",
+)
 DECIDED_COMPONENTS = ("shaping", "intervention", "death")
-DECIDED_SLOTS = {"stage": "stage", "blueprint": "slot_blueprint", "alpha": "alpha"}  # column of telemetry by name
+DECIDED_SLOTS = {
+    "stage": "stage",
+    "blueprint": "slot_blueprint",
+    "alpha": "alpha",
+}  # column of telemetry by name
 DRIFTING = ("val_loss", "train_loss", "host_grad_norm")
 SEED_NORM = "seed_grad_norm"  # of each seed that learns, relative to itself
 SCORES = ("live_accuracy", "committed_accuracy", "all_off_accuracy")
@@ -30,9 +42,21 @@ FLIPPED = 2  # samples that rounding may answer the other way
 LEAD_PER_DRIFT = 200.0
 # Ten times the largest deviation of clean runs, at most, and of third quartiles over hosts and steps; the rest must
 # agree exactly (docs/history/experiments.md). Hosts for tables drift faster: AdamW moves each weight by 0.005 a step.
-ALLOWED = {"alpha": 9e-7, "component shaping": 1e-14, "val_loss": 1e-3, "train_loss": 1e-3, "host_grad_norm": 1.6e-2}
+ALLOWED = {
+    "alpha": 9e-7,
+    "component shaping": 1e-14,
+    "val_loss": 1e-3,
+    "train_loss": 1e-3,
+    "host_grad_norm": 1.6e-2,
+}
 ALLOWED |= {SEED_NORM: 0.05}
-TYPICAL = {"val_loss": 1e-5, "train_loss": 2e-6, "host_grad_norm": 1.2e-4, "observation": 1e-4, "reward": 1e-4}
+TYPICAL = {
+    "val_loss": 1e-5,
+    "train_loss": 2e-6,
+    "host_grad_norm": 1.2e-4,
+    "observation": 1e-4,
+    "reward": 1e-4,
+}
 TYPICAL |= {SEED_NORM: 1e-5}
 TYPICAL_OF = {"tables": {"train_loss": 1e-5}}
 # Where pixels of a pooled window are equally large, rounding decides which of them the gradient goes to. A seed before
@@ -43,7 +67,9 @@ ALLOWED_OF = {
     "tables": {"val_loss": 2e-2, "train_loss": 2e-2},
 }
 ANYTHING = float("inf")  # of what is judged by its quartile alone
-ERROR_OF_FLIPPED = 0.25  # change of a standard error by a flipped sample, as a share of that of the mean
+ERROR_OF_FLIPPED = (
+    0.25  # change of a standard error by a flipped sample, as a share of that of the mean
+)
 
 
 def bounds(world: World) -> tuple[dict[str, float], dict[str, float]]:
@@ -77,19 +103,34 @@ def replay_episode(
             allowed = state.masks["blueprint"][action["slot"]][action["blueprint"]]
             log.number("choice of a blueprint", label, 1.0, float(allowed))
         host.play(action)
-        _compare_step(log, host.states[-1], {name: values[step] for name, values in steps.items()}, step, label)
+        _compare_step(
+            log,
+            host.states[-1],
+            {name: values[step] for name, values in steps.items()},
+            step,
+            label,
+        )
 
 
-def _compare_step(log: ComparisonLog, state: StepState, recorded: Mapping[str, Any], step: int, label: str) -> None:
+def _compare_step(
+    log: ComparisonLog, state: StepState, recorded: Mapping[str, Any], step: int, label: str
+) -> None:
     for name in (*DECIDED, *(DRIFTING if step < EARLY else ())):
         if name in recorded:
             log.number(name, label, float(recorded[name]), float(state.numbers[name]))
     for name in DECIDED_COMPONENTS:
-        log.number(f"component {name}", label, float(recorded[f"components.{name}"]), state.components[name])
+        log.number(
+            f"component {name}",
+            label,
+            float(recorded[f"components.{name}"]),
+            state.components[name],
+        )
     for name, column in DECIDED_SLOTS.items():
         log.numbers(name, label, recorded[column].tolist(), state.per_slot[name])
     if step < EARLY:
-        for k, (norm, own) in enumerate(zip(recorded[SEED_NORM].tolist(), state.per_slot[SEED_NORM], strict=True)):
+        for k, (norm, own) in enumerate(
+            zip(recorded[SEED_NORM].tolist(), state.per_slot[SEED_NORM], strict=True)
+        ):
             if not (math.isnan(norm) and math.isnan(own)):
                 log.number(SEED_NORM, f"{label}, slot {k}", norm, own, own)
         log.number("reward", label, float(recorded["reward"]), state.numbers["reward"])
@@ -98,14 +139,23 @@ def _compare_step(log: ComparisonLog, state: StepState, recorded: Mapping[str, A
         for name in SCORES:
             log.number(name, label, float(recorded[name]), state.numbers[name], explained=flips)
         log.numbers(
-            "contribution", label, recorded["contribution"].tolist(), state.per_slot["contribution"], explained=flips
+            "contribution",
+            label,
+            recorded["contribution"].tolist(),
+            state.per_slot["contribution"],
+            explained=flips,
         )
         errors = recorded["contribution_se"].tolist(), state.per_slot["contribution_se"]
         log.numbers("contribution_se", label, *errors, explained=ERROR_OF_FLIPPED * flips)
 
 
 def _compare_seen(
-    log: ComparisonLog, state: StepState, record: RecordedIteration, step: int, place: int, label: str
+    log: ComparisonLog,
+    state: StepState,
+    record: RecordedIteration,
+    step: int,
+    place: int,
+    label: str,
 ) -> None:
     seen = record.tensors
     if step < EARLY:
@@ -113,4 +163,6 @@ def _compare_seen(
     log.numbers("categories", label, seen["categories"][step, place].tolist(), state.categories)
     log.equal("heads with a mask", label, state.masks.keys() == record.masks.keys())
     for head in sorted(state.masks.keys() & record.masks.keys()):
-        log.equal(f"mask of {head}", label, record.masks[head][step, place].tolist() == state.masks[head])
+        log.equal(
+            f"mask of {head}", label, record.masks[head][step, place].tolist() == state.masks[head]
+        )

@@ -76,7 +76,11 @@ class HostTrainer:
         """Take the step of one minibatch; return loss and share of right answers before it, and the gradients' norms
         by block.
         """
-        leaves = [value.requires_grad_() for block, _ in blocks.values() for value in block.trained.values()]
+        leaves = [
+            value.requires_grad_()
+            for block, _ in blocks.values()
+            for value in block.trained.values()
+        ]
         running = [k for k, slot in enumerate(self.slots) if slot.learns]
         scores = among(logits(self.body, self.weights, self.slots, running, x), self.task_classes)
         loss = F.cross_entropy(scores, y)
@@ -85,7 +89,9 @@ class HostTrainer:
         with torch.no_grad():
             for name, (block, frozen) in blocks.items():
                 own = {key: next(grads) for key in block.trained}
-                norms[name] = math.sqrt(math.fsum(float(grad.square().sum()) for grad in own.values()))
+                norms[name] = math.sqrt(
+                    math.fsum(float(grad.square().sum()) for grad in own.values())
+                )
                 if not frozen:
                     scale = min(1.0, self.optimizer.max_grad_norm / (norms[name] + CLIP_EPS))
                     stepped(block, {key: grad * scale for key, grad in own.items()}, self.optimizer)
@@ -100,7 +106,9 @@ def _ratio(seed: float, seed_size: int, host: float, host_size: int) -> float:
         return NAN
     if min(seed, host) < LEAST_NORM:
         return 0.0
-    return min(MOST_RATIO, (seed / math.sqrt(seed_size)) / (host / math.sqrt(host_size) + LEAST_NORM))
+    return min(
+        MOST_RATIO, (seed / math.sqrt(seed_size)) / (host / math.sqrt(host_size) + LEAST_NORM)
+    )
 
 
 def among(scores: Tensor, classes: int) -> Tensor:
@@ -160,7 +168,9 @@ class Validation:
 
 
 @torch.no_grad()
-def answers(body: Anatomy, weights: Weights, slots: Sequence[Slot], on: On, samples: Samples, classes: int) -> Answers:
+def answers(
+    body: Anatomy, weights: Weights, slots: Sequence[Slot], on: On, samples: Samples, classes: int
+) -> Answers:
     """Return the answers of the network with these seeds on, at their present alpha."""
     scores = among(logits(body, weights, slots, on, samples.x), classes)
     best = scores.topk(2, dim=1).values
@@ -184,7 +194,9 @@ def validate(slots: Sequence[Slot], network: Callable[[On], Answers]) -> Validat
         contribution_se[k] = 100.0 * float(gain.std()) / math.sqrt(len(gain))
         surplus = []
         for other in sorted(acting - {k}):
-            both, first, second = (network(frozenset(on)).correct for on in ({k, other}, {k}, {other}))
+            both, first, second = (
+                network(frozenset(on)).correct for on in ({k, other}, {k}, {other})
+            )
             surplus.append(points(both - first - second + none.correct))
         if surplus:
             interaction[k] = math.fsum(surplus)

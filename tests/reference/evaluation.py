@@ -28,7 +28,11 @@ VALIDATION_ITERATION = 1 << 41
 SEARCH_ITERATION = 1 << 43
 VALIDATION = "validation"
 SAMPLED = "learned_sampled"
-LEARNED = ("learned", SAMPLED, VALIDATION)  # their decisions are derived; the others are played as recorded
+LEARNED = (
+    "learned",
+    SAMPLED,
+    VALIDATION,
+)  # their decisions are derived; the others are played as recorded
 BACKWARD_AND_FORWARD = 3  # passes of a sample that is trained on
 HOSTS = 5  # of each policy, and of schedules
 # Deviation of a decision: how much likelier another one was, or how far the noise lay outside its share. Float32 and
@@ -46,7 +50,9 @@ ALLOWED |= {FIRST: 0.5, MEAN: 0.25, **dict.fromkeys((VAL, TEST, SCORE), 25.0)}
 TYPICAL = {FIRST: 0.005, MEAN: 0.02, **dict.fromkeys((VAL, TEST, SCORE), 2.0)}
 CLOSE_CALL = 1e-5  # lead of the best class over the next, relative to it, within which float32 may see it otherwise
 ROUNDED_PCT = 1e-4  # accuracies are recorded with four decimals
-NEXT_OP = dict.fromkeys((life.GERMINATED, life.TRAINING, life.BLENDING), life.ADVANCE) | {life.HOLDING: life.FOSSILIZE}
+NEXT_OP = dict.fromkeys((life.GERMINATED, life.TRAINING, life.BLENDING), life.ADVANCE) | {
+    life.HOLDING: life.FOSSILIZE
+}
 Claimed = Mapping[str, float]  # of one host at its end, by name
 
 
@@ -79,16 +85,29 @@ def replay_decisions(
         log.note(FIRST, label, float(misplaced[:EARLY].sort().values[-2:][0]))
         log.note(MEAN, label, float(misplaced.mean()))
     stages = [each.per_slot["stage"] for each in states]
-    pruned = sum(b == life.PRUNED != a for one, other in pairwise(stages) for a, b in zip(one, other, strict=True))
+    pruned = sum(
+        b == life.PRUNED != a
+        for one, other in pairwise(stages)
+        for a, b in zip(one, other, strict=True)
+    )
     # A seed that another one replaced in the same step counts too.
     for action, (before, after) in zip(actions, pairwise(states), strict=True):
         slot = action[HEADS.index("slot")]
-        pruned += after.numbers["effective_op"] == life.GERMINATE and before.per_slot["stage"][slot] in life.LIVE
+        pruned += (
+            after.numbers["effective_op"] == life.GERMINATE
+            and before.per_slot["stage"][slot] in life.LIVE
+        )
     _compare_end(ground, played, {"pruned": pruned}, claimed, label, log)
 
 
 def replay_schedule(
-    ground: Ground, schedule: str, host: int, task: int, steps: int, claimed: Claimed, log: ComparisonLog
+    ground: Ground,
+    schedule: str,
+    host: int,
+    task: int,
+    steps: int,
+    claimed: Claimed,
+    log: ComparisonLog,
 ) -> None:
     """Replay a schedule (``BLUEPRINT at SLOT + …, step N``, or ``static``) on one host."""
     played = ReferenceHost(ground.world, host, ground.iteration, task, steps)
@@ -104,13 +123,19 @@ def _parsed(schedule: str, world: World) -> tuple[dict[int, int], int]:
         return {}, 0
     seeds, step = schedule.split(", step ")
     pairs = [seed.split(" at ") for seed in seeds.split(" + ")]
-    return {int(slot): list(world.body.blueprints[int(slot)]).index(kind) for kind, slot in pairs}, int(step)
+    return {
+        int(slot): list(world.body.blueprints[int(slot)]).index(kind) for kind, slot in pairs
+    }, int(step)
 
 
 def _open_loop(host: ReferenceHost, seeds: Mapping[int, int], due: bool) -> life.Action:
     """Return the next action of a schedule: advance, fossilize or germinate in the lowest slot possible, or wait."""
     masks = host.states[-1].masks
-    shared = {"style": 0, "tempo": life.TEMPOS.index(min(life.TEMPOS)), "alpha_target": life.TARGETS.index(1.0)}
+    shared = {
+        "style": 0,
+        "tempo": life.TEMPOS.index(min(life.TEMPOS)),
+        "alpha_target": life.TARGETS.index(1.0),
+    }
     shared |= {"alpha_speed": 0, "alpha_curve": 0}
     for k, slot in enumerate(host.slots):
         op = NEXT_OP.get(slot.stage, life.WAIT)
@@ -133,18 +158,28 @@ def _misplaced(
     """Return how far each decision is from that of the published weights, ``[T]``."""
     interface = known.interface
     features = torch.tensor([each.features for each in states], dtype=torch.float64)
-    rows = {f"{MASKS}{name}": torch.tensor([each.masks[name] for each in states]) for name in states[0].masks}
+    rows = {
+        f"{MASKS}{name}": torch.tensor([each.masks[name] for each in states])
+        for name in states[0].masks
+    }
     rows["actions"] = torch.tensor([list(action) for action in actions])
     noise = None
     if sampled:
         purpose = known.params.rng_seed, streams.EVALUATION, EVALUATION_ITERATION
         noise = agent.noise(*purpose, [host], len(actions), len(interface.factors))[:, 0]
     categories = torch.tensor([each.categories for each in states])
-    return agent.misplaced(state, interface, known.params.train.policy, features, categories, rows, noise)
+    return agent.misplaced(
+        state, interface, known.params.train.policy, features, categories, rows, noise
+    )
 
 
 def _compare_end(
-    ground: Ground, host: ReferenceHost, own: Mapping[str, float], claimed: Claimed, label: str, log: ComparisonLog
+    ground: Ground,
+    host: ReferenceHost,
+    own: Mapping[str, float],
+    claimed: Claimed,
+    label: str,
+    log: ComparisonLog,
 ) -> None:
     kept = frozenset(k for k, slot in enumerate(host.slots) if slot.stage == life.FOSSILIZED)
     last = host.states[-1].numbers
@@ -164,7 +199,9 @@ def _compare_end(
     }
     if ground.test is not None and TEST in claimed:
         test = ground.test.samples("test", host.task)
-        expected[TEST] = points(answers(host.body, host.weights, host.slots, kept, test, host.classes).correct)
+        expected[TEST] = points(
+            answers(host.body, host.weights, host.slots, kept, test, host.classes).correct
+        )
     for name, value in claimed.items():
         log.number(name, label, value, expected[name])
 
@@ -178,23 +215,46 @@ def compare_grown(
     structure = json.loads((folder / "structure.json").read_text(encoding="utf-8"))
     label = folder.name
     if structure["host"] is None:
-        raise NoReference(f"{folder}: grew in a network of the user's own, which the reference does not know")
-    body = anatomy(Host.model_validate(structure["host"]), tuple(structure["input_shape"]), structure["classes"])
-    tensors = {name: value.double() for name, value in load_file(folder / "weights.safetensors").items()}
+        raise NoReference(
+            f"{folder}: grew in a network of the user's own, which the reference does not know"
+        )
+    body = anatomy(
+        Host.model_validate(structure["host"]),
+        tuple(structure["input_shape"]),
+        structure["classes"],
+    )
+    tensors = {
+        name: value.double() for name, value in load_file(folder / "weights.safetensors").items()
+    }
     weights = Weights(Block(tensors))
     trained = dict(tensors)
     slots = [life.Slot() for _ in range(body.slots)]
     for record in structure["seeds"]:
         k = record["slot"]
         kind = list(body.blueprints[k]).index(record["blueprint"])
-        seed = life.Seed(blueprint=kind, operator=life.OPERATORS.index(record["operator"]), alpha=record["alpha"])
+        seed = life.Seed(
+            blueprint=kind, operator=life.OPERATORS.index(record["operator"]), alpha=record["alpha"]
+        )
         slots[k] = life.Slot(life.HOLDING, seed=seed)
         for lead, place in (("seed", weights.seeds), ("gate", weights.gates)):
             start = f"joints.{k}.{lead}."
-            place[k] = Block({name.removeprefix(start): x for name, x in tensors.items() if name.startswith(start)})
+            place[k] = Block(
+                {
+                    name.removeprefix(start): x
+                    for name, x in tensors.items()
+                    if name.startswith(start)
+                }
+            )
         for name in part_of(body, k, kind).fitted:
             del trained[f"joints.{k}.seed.{name}"]
-    own = answers(body, weights, slots, frozenset(k for k, slot in enumerate(slots) if slot.acts), samples, classes)
+    own = answers(
+        body,
+        weights,
+        slots,
+        frozenset(k for k, slot in enumerate(slots) if slot.acts),
+        samples,
+        classes,
+    )
     program = torch.export.load(folder / "network.pt2").module()
     with torch.no_grad():
         program_correct = (program(samples.x.float())[:, :classes].argmax(1) == samples.y).double()
@@ -205,4 +265,8 @@ def compare_grown(
     log.number("parameters that evaluation counts", label, params, structure["params"])
     slack = ROUNDED_PCT + 100.0 * float((own.lead < CLOSE_CALL).double().mean())
     for source, correct in (("weights", own.correct), ("program", program_correct)):
-        log.note(f"accuracy of the exported {source}", label, max(0.0, abs(points(correct) - accuracy) - slack))
+        log.note(
+            f"accuracy of the exported {source}",
+            label,
+            max(0.0, abs(points(correct) - accuracy) - slack),
+        )

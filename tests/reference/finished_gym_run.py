@@ -47,16 +47,28 @@ class FinishedGymRun(FinishedRun):
         steps = self.run.steps
         log = ComparisonLog(ALLOWED)
         heads = [factor.name for factor in self.known.interface.factors]
-        actions = np.stack([steps.column(f"{ACTIONS}.{name}") for name in heads], axis=-1)[:MOST_STEPS]
+        actions = np.stack([steps.column(f"{ACTIONS}.{name}") for name in heads], axis=-1)[
+            :MOST_STEPS
+        ]
         count = actions.shape[1]
         for env in evaluation.chosen(self.run.params.rng_seed, 0, count, min(ENVIRONMENTS, count)):
-            recorded = {n: steps.column(n)[:, env] for n in ("seen", "reward", "terminated", "truncated")}
-            for t, step in enumerate(self.replayer.play(environment.TRAINING, env, actions[:, env].tolist())):
+            recorded = {
+                n: steps.column(n)[:, env] for n in ("seen", "reward", "terminated", "truncated")
+            }
+            for t, step in enumerate(
+                self.replayer.play(environment.TRAINING, env, actions[:, env].tolist())
+            ):
                 label = f"environment {env}, step {t + 1}"
-                log.equal("observation", label, environment.hashed(step.seen) == recorded["seen"][t])
+                log.equal(
+                    "observation", label, environment.hashed(step.seen) == recorded["seen"][t]
+                )
                 log.equal("reward", label, step.reward == np.float32(recorded["reward"][t]))
                 flags = step.terminated, step.truncated
-                log.equal("ends of episodes", label, flags == (recorded["terminated"][t], recorded["truncated"][t]))
+                log.equal(
+                    "ends of episodes",
+                    label,
+                    flags == (recorded["terminated"][t], recorded["truncated"][t]),
+                )
         self._validated(log)
         return log.comparisons()
 
@@ -88,7 +100,9 @@ class FinishedGymRun(FinishedRun):
             features, rows = environment.rows(steps, taken)
             sizes = self.run.params.train.policy
             none = torch.zeros(len(steps), 0, dtype=torch.int64)
-            off = agent.misplaced(kept.tensors, self.known.interface, sizes, features, none, rows, noise)
+            off = agent.misplaced(
+                kept.tensors, self.known.interface, sizes, features, none, rows, noise
+            )
             log.note("decisions", label, float(off.max()))
 
     def evaluation(self) -> Sequence[Comparison]:
@@ -106,5 +120,7 @@ class FinishedGymRun(FinishedRun):
                 if name == SAMPLED:
                     drawn = self.run.params.rng_seed, streams.ACTIONS, environment.EVALUATION
                     noise = agent.noise(*drawn, [env], len(taken), len(taken[0]))[:, 0]
-                self._episode(name, kept, environment.EVALUATION, env, taken, returns[env], noise, log)
+                self._episode(
+                    name, kept, environment.EVALUATION, env, taken, returns[env], noise, log
+                )
         return log.comparisons()

@@ -27,7 +27,9 @@ from tests.reference.evaluation import TEST, VAL, Ground
 from tests.reference.host import World
 from tests.reference.iteration import Known, RecordedIteration
 
-SHAPING = "components.shaping"  # where it is paid, scaled rewards are not clipped, so that they telescope
+SHAPING = (
+    "components.shaping"  # where it is paid, scaled rewards are not clipped, so that they telescope
+)
 RULED = 3  # hosts of each hand-written rule
 CHOOSING = 6  # hosts that choose a schedule
 SEARCHED = 6  # hosts of the search for the common schedule
@@ -65,7 +67,9 @@ class FinishedRun:
 
     @property
     def iterations_recorded(self) -> dict[int, RecordedIteration]:
-        return {number: RecordedIteration(number, tensors) for number, tensors in self.recorded.items()}
+        return {
+            number: RecordedIteration(number, tensors) for number, tensors in self.recorded.items()
+        }
 
     @cached_property
     def latest(self) -> Checkpoint:
@@ -97,7 +101,9 @@ class FinishedRun:
         log = ComparisonLog(iteration.ALLOWED)
         updates = self.run.updates
         rows = {int(number): row for row, number in enumerate(updates.column("iteration"))}
-        numbers = {name: values for name, values in updates.columns.items() if values.dtype.kind in "fi"}
+        numbers = {
+            name: values for name, values in updates.columns.items() if values.dtype.kind in "fi"
+        }
         begun = updates.column("state_begun").tolist()
         ended = updates.column("state_ended").tolist()
         for number, recorded in self.iterations_recorded.items():
@@ -127,7 +133,11 @@ class FinishedRun:
         for number, recorded in self.iterations_recorded.items():
             rows = np.flatnonzero(iterations == number)
             for env in hosts or range(envs):
-                columns = {name: values[rows][:, env] for name, values in steps.columns.items() if values.ndim > 1}
+                columns = {
+                    name: values[rows][:, env]
+                    for name, values in steps.columns.items()
+                    if values.ndim > 1
+                }
                 episodes.replay_episode(self.world, columns, number, env, recorded, log)
         return [*log.comparisons(), *self._validation()]
 
@@ -139,18 +149,29 @@ class FinishedRun:
         if best is None:
             return ()
         chose = self.run.validations.column("iteration") + 1 == best.manifest.iteration
-        log.equal("validation of the best checkpoint", "telemetry", path.exists() and int(chose.sum()) == 1)
+        log.equal(
+            "validation of the best checkpoint",
+            "telemetry",
+            path.exists() and int(chose.sum()) == 1,
+        )
         if not (path.exists() and chose.any()):
             return log.comparisons()
         decided = load_file(path)[DECIDED].tolist()
         columns = self.run.validations.where(chose).columns
         ground = Ground(self.world, None, evaluation.VALIDATION_ITERATION)
-        for host in evaluation.chosen(self.run.params.rng_seed, best.manifest.iteration, len(decided), VALIDATED):
-            own = {name: float(values[0, host]) for name, values in columns.items() if values.ndim > 1}
+        for host in evaluation.chosen(
+            self.run.params.rng_seed, best.manifest.iteration, len(decided), VALIDATED
+        ):
+            own = {
+                name: float(values[0, host]) for name, values in columns.items() if values.ndim > 1
+            }
             task = self.world.bank.validation_task(host)
             log.equal("task of a validation episode", f"host {host}", own["task"] == task)
             if not own["panicked"]:
-                claimed = {"params": own["committed_params"], "flops_per_sample": own["committed_flops"]}
+                claimed = {
+                    "params": own["committed_params"],
+                    "flops_per_sample": own["committed_flops"],
+                }
                 claimed |= {name: own[name] for name in COUNTED} | {VAL: own["committed_accuracy"]}
                 how = evaluation.VALIDATION, host, task, decided[host], claimed, log
                 evaluation.replay_decisions(ground, self.known, best.tensors, *how)
@@ -174,7 +195,9 @@ class FinishedRun:
                     decided = _decided(actions[host])
                     task = evaluated.rows[host]
                     state = checkpoint.tensors
-                    evaluation.replay_decisions(self.ground, self.known, state, name, host, task, decided, claimed, log)
+                    evaluation.replay_decisions(
+                        self.ground, self.known, state, name, host, task, decided, claimed, log
+                    )
         return log.comparisons()
 
     def headroom(self) -> Sequence[Comparison]:
@@ -183,7 +206,9 @@ class FinishedRun:
         if headroom is None:
             raise NoReference("no headroom was measured")
         compared = self._schedules, self._search, self._static, self._rules
-        return [line for compare in compared for log in compare(headroom) for line in log.comparisons()]
+        return [
+            line for compare in compared for log in compare(headroom) for line in log.comparisons()
+        ]
 
     def _chosen(self, about: int, count: int, most: int) -> list[int]:
         return evaluation.chosen(self.run.params.rng_seed, about, count, most)
@@ -200,13 +225,17 @@ class FinishedRun:
                 claimed = _of_schedule(headroom, host, schedule)
                 name = headroom.schedules[schedule]
                 task = headroom.rows[host]
-                evaluation.replay_schedule(self.ground, name, host, task, headroom.epochs, claimed, log)
+                evaluation.replay_schedule(
+                    self.ground, name, host, task, headroom.epochs, claimed, log
+                )
             if number < CHOOSING:  # those of the same task that choose come after all that score
                 schedule = others[0]
                 chose = {VAL: headroom.choosing_val_pct[host][schedule]}
                 name = headroom.schedules[schedule]
                 task = headroom.rows[host]
-                evaluation.replay_schedule(self.ground, name, hosts + host, task, headroom.epochs, chose, choosing)
+                evaluation.replay_schedule(
+                    self.ground, name, hosts + host, task, headroom.epochs, chose, choosing
+                )
         yield from (log, choosing)
 
     def _search(self, headroom: HeadroomReport) -> Iterator[ComparisonLog]:
@@ -231,12 +260,18 @@ class FinishedRun:
             own = headroom.floors[name]
             train = params.train.model_copy(update={"host": network})
             tasks = self.ground.world.bank
-            ground = replace(self.ground, world=World(params.model_copy(update={"train": train}), tasks))
+            ground = replace(
+                self.ground, world=World(params.model_copy(update={"train": train}), tasks)
+            )
             for host in self._chosen(0, len(headroom.rows), STATIC):
-                claimed = {each: float(getattr(own, each)[host]) for each in ("params", "flops_per_sample")}
+                claimed = {
+                    each: float(getattr(own, each)[host]) for each in ("params", "flops_per_sample")
+                }
                 claimed = claimed | {TEST: own.test_accuracy_pct[host]}
                 task = headroom.rows[host]
-                evaluation.replay_schedule(ground, "static", host, task, headroom.epochs, claimed, log)
+                evaluation.replay_schedule(
+                    ground, "static", host, task, headroom.epochs, claimed, log
+                )
         yield log
 
     def _rules(self, headroom: HeadroomReport) -> Iterator[ComparisonLog]:
@@ -264,7 +299,9 @@ class FinishedRun:
         task = evaluated.rows[host]
         samples = held_out.samples("test", task)
         classes = held_out.task_classes[task]
-        evaluation.compare_grown(self.grown, samples, classes, seeds.test_accuracy_pct[host], seeds.params[host], log)
+        evaluation.compare_grown(
+            self.grown, samples, classes, seeds.test_accuracy_pct[host], seeds.params[host], log
+        )
         return log.comparisons()
 
 
@@ -282,8 +319,13 @@ def _claimed(seeds: PerSeed, host: int) -> dict[str, float]:
 
 
 def _of_schedule(headroom: HeadroomReport, host: int, schedule: int) -> dict[str, float]:
-    numbers = {name: getattr(headroom, name)[host][schedule] for name in ("params", "flops_per_sample")}
-    return numbers | {VAL: headroom.val_pct[host][schedule], TEST: headroom.test_pct[host][schedule]}
+    numbers = {
+        name: getattr(headroom, name)[host][schedule] for name in ("params", "flops_per_sample")
+    }
+    return numbers | {
+        VAL: headroom.val_pct[host][schedule],
+        TEST: headroom.test_pct[host][schedule],
+    }
 
 
 def part(compare: Callable[[], Sequence[Comparison]]) -> Part:

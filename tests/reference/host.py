@@ -15,8 +15,27 @@ from torch import Tensor
 from simic.params import Params
 from tests.reference import bank, life, rewards, streams
 from tests.reference.bank import Bank, NoReference
-from tests.reference.epochs import NAN, Answers, Epoch, HostTrainer, On, Validation, answers, validate
-from tests.reference.life import FOSSILIZED, GATE, GERMINATE, MULTIPLY, OPS, WAIT, Action, Outcome, Slot
+from tests.reference.epochs import (
+    NAN,
+    Answers,
+    Epoch,
+    HostTrainer,
+    On,
+    Validation,
+    answers,
+    validate,
+)
+from tests.reference.life import (
+    FOSSILIZED,
+    GATE,
+    GERMINATE,
+    MULTIPLY,
+    OPS,
+    WAIT,
+    Action,
+    Outcome,
+    Slot,
+)
 from tests.reference.modules import FITTED_ROWS, alignments
 from tests.reference.networks import Anatomy, Block, Weights, anatomy, host_parts, part_of
 from tests.reference.observations import History, Sight, Trial, features
@@ -40,7 +59,9 @@ class World:
         """
         mode = params.train.reward.mode
         if mode not in rewards.MODES:
-            raise NoReference(f"train.reward.mode = {mode!r}: the reference has only {', '.join(rewards.MODES)}")
+            raise NoReference(
+                f"train.reward.mode = {mode!r}: the reference has only {', '.join(rewards.MODES)}"
+            )
         world = cls(params, tasks or bank.read(prepared))
         _ = world.body  # refuses hosts that it does not know
         return world
@@ -50,13 +71,17 @@ class World:
         return anatomy(self.params.train.host, self.bank.shape, self.bank.classes)
 
     def steps_of(self, iteration: int) -> int:
-        return streams.episode_length(self.params.train.episode_steps, self.params.rng_seed, iteration)
+        return streams.episode_length(
+            self.params.train.episode_steps, self.params.rng_seed, iteration
+        )
 
     def task_of(self, iteration: int, host_id: int) -> int:
         """Return the task of a host: training tasks in turn, from one that depends on the run."""
         train = self.params.train
         tasks = self.bank.of_training
-        return (streams.first_task(self.params.rng_seed, tasks) + iteration * train.envs + host_id) % tasks
+        return (
+            streams.first_task(self.params.rng_seed, tasks) + iteration * train.envs + host_id
+        ) % tasks
 
 
 @dataclass(frozen=True)
@@ -114,12 +139,18 @@ class ReferenceHost:
             self._plant(action["slot"])
         self.order = self._order()
         batches = torch.tensor(self.order).reshape(-1, self.settings.batch_size)
-        self.epoch = self.trainer.epoch([(self.training.x[rows], self.training.y[rows]) for rows in batches])
+        self.epoch = self.trainer.epoch(
+            [(self.training.x[rows], self.training.y[rows]) for rows in batches]
+        )
         validation = self._validated()
         for k, slot in enumerate(self.slots):
             worth = validation.contribution[k], validation.contribution_se[k]
-            life.remember(slot, validation.accuracy, *worth, self.epoch.ratios[k], self.epoch.healthy[k])
-            if slot.seed.blueprint >= 0:  # of two seeds of one blueprint the later slot's contribution counts
+            life.remember(
+                slot, validation.accuracy, *worth, self.epoch.ratios[k], self.epoch.healthy[k]
+            )
+            if (
+                slot.seed.blueprint >= 0
+            ):  # of two seeds of one blueprint the later slot's contribution counts
                 trial = self.trials[slot.seed.blueprint]
                 trial.germinations += outcome.op == GERMINATE and action["slot"] == k
                 if math.isfinite(slot.seed.contribution):
@@ -152,15 +183,21 @@ class ReferenceHost:
             for op in range(len(OPS)):
                 slot[op][k] = slot[op][k] and left["op"][op] and (op == WAIT or left["slot"][k])
             fits = zip(fits, left["blueprint"], strict=True)
-            blueprint[k] = [slot[GERMINATE][k] and affordable and is_left for affordable, is_left in fits]
+            blueprint[k] = [
+                slot[GERMINATE][k] and affordable and is_left for affordable, is_left in fits
+            ]
         slot[GERMINATE] = [any(row) for row in blueprint]
         masks = {"op": [any(row) for row in slot], "slot": slot, "blueprint": blueprint}
-        return masks | {head: flags for head, flags in left.items() if head not in masks and not all(flags)}
+        return masks | {
+            head: flags for head, flags in left.items() if head not in masks and not all(flags)
+        }
 
     def _initial(self) -> dict[str, Tensor]:
         values = dict[str, Tensor]()
         for number, (lead, part) in enumerate(host_parts(self.body)):
-            stream = streams.key(self.rng_seed, streams.HOST_INIT, self.iteration, self.host_id, number)
+            stream = streams.key(
+                self.rng_seed, streams.HOST_INIT, self.iteration, self.host_id, number
+            )
             values |= {lead + name: value for name, value in part.draw(stream).items()}
         return values
 
@@ -177,7 +214,9 @@ class ReferenceHost:
                 values[name].zero_()
         decay = self.settings.host_optimizer.seed_weight_decay
         self.weights.seeds[k] = Block(values, decay, part.fitted)
-        self.weights.gates[k] = Block(self.body.gates[k].draw(streams.key(*who, GATE_MODULE)), decay)
+        self.weights.gates[k] = Block(
+            self.body.gates[k].draw(streams.key(*who, GATE_MODULE)), decay
+        )
 
     def _order(self) -> list[int]:
         """Return the samples of the epoch in order: one permutation of the task's samples serves as many epochs as it
@@ -201,9 +240,14 @@ class ReferenceHost:
             [part.params + gate.params for part in kinds.values()]
             for kinds, gate in zip(self.body.blueprints, self.body.gates, strict=True)
         ]
-        sizes_held = [sizes[k][slot.seed.blueprint] if slot.alive else 0 for k, slot in enumerate(self.slots)]
+        sizes_held = [
+            sizes[k][slot.seed.blueprint] if slot.alive else 0 for k, slot in enumerate(self.slots)
+        ]
         limit = self.settings.lifecycle.param_budget * self.body.params
-        return [[sum(sizes_held) - sizes_held[k] + size <= limit for size in row] for k, row in enumerate(sizes)]
+        return [
+            [sum(sizes_held) - sizes_held[k] + size <= limit for size in row]
+            for k, row in enumerate(sizes)
+        ]
 
     def _validated(self) -> Validation:
         """Validate, and add the result to the history."""
@@ -229,7 +273,9 @@ class ReferenceHost:
         sizes = self._costs_of_seeds("params")
         return rewards.State(copy.deepcopy(self.slots), sizes, validation.committed_accuracy)
 
-    def _step_state(self, validation: Validation, outcome: Outcome, paid: Mapping[str, float]) -> StepState:
+    def _step_state(
+        self, validation: Validation, outcome: Outcome, paid: Mapping[str, float]
+    ) -> StepState:
         body = self.body
         epoch = self.epoch
         flops = self._costs_of_seeds("flops")
@@ -262,7 +308,8 @@ class ReferenceHost:
             "params": body.params + sum(self.state.seed_params),
             "committed_params": body.params + self.state.kept_params,
             "flops": body.flops + sum(flops),
-            "committed_flops": body.flops + sum(compress(flops, [slot.stage == FOSSILIZED for slot in self.slots])),
+            "committed_flops": body.flops
+            + sum(compress(flops, [slot.stage == FOSSILIZED for slot in self.slots])),
             "reward": math.fsum(paid.values()),
         }
         per_slot = {

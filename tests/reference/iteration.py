@@ -43,7 +43,11 @@ ALLOWED = {
     "entropy_coef": 1e-14,
     **dict.fromkeys(("policy_loss", "value_loss", "entropy", "grad_norm", "grad_norm_max"), 1e-4),
     **dict.fromkeys(("approx_kl", "explained_variance"), 1e-3),
-    **{f"{name}_{what}": 2e-5 for name in ("advantage", "return") for what in ("mean", "std", "max_abs")},
+    **{
+        f"{name}_{what}": 2e-5
+        for name in ("advantage", "return")
+        for what in ("mean", "std", "max_abs")
+    },
     "value_mean": 2e-5,
 }
 RATIO = 1e-4  # of a first ratio from 1
@@ -59,11 +63,17 @@ class RecordedIteration:
 
     def state(self, when: str) -> dict[str, Tensor]:
         """Return the training state ``before/`` or ``after/`` it, by the names of a checkpoint."""
-        return {name.removeprefix(when): x for name, x in self.tensors.items() if name.startswith(when)}
+        return {
+            name.removeprefix(when): x for name, x in self.tensors.items() if name.startswith(when)
+        }
 
     @cached_property
     def masks(self) -> dict[str, Tensor]:
-        return {name.removeprefix(MASKS): x for name, x in self.tensors.items() if name.startswith(MASKS)}
+        return {
+            name.removeprefix(MASKS): x
+            for name, x in self.tensors.items()
+            if name.startswith(MASKS)
+        }
 
     @cached_property
     def steps(self) -> dict[str, Tensor]:
@@ -100,7 +110,9 @@ def compare_iteration(
     train = known.params.train
     x = record.tensors
     starts = _starts(x)
-    valid = torch.ones_like(x["valid"]) if "starts" in x else _valid(x["terminated"], x["truncated"])
+    valid = (
+        torch.ones_like(x["valid"]) if "starts" in x else _valid(x["terminated"], x["truncated"])
+    )
     if starts is not None:
         log.equal("starts kept", label, torch.equal(x["starts"][1:], starts[1:-1]))
     log.equal("valid steps kept", label, torch.equal(x["valid"], valid))
@@ -118,16 +130,29 @@ def compare_iteration(
     _compare_acting(known, record, learner, features, log)
     rewards = torch.where(valid, x["rewards"].double(), 0.0)
     going_on = () if starts is None else (starts, before.get("normalizers/reward.running"))
-    reward, scaled, running = ppo.scaled(rewards, valid, reward, train.ppo.gamma, known.clipped, *going_on)
+    reward, scaled, running = ppo.scaled(
+        rewards, valid, reward, train.ppo.gamma, known.clipped, *going_on
+    )
     if observation is not None:
         observation = observation.with_rows(x["features"][:-1][valid].double())
     _compare_scales(after, observation, reward, running, float(rewards.abs().max()), label, log)
-    values, following = (torch.where(valid, x[name].double(), 0.0) for name in ("values", "next_values"))
+    values, following = (
+        torch.where(valid, x[name].double(), 0.0) for name in ("values", "next_values")
+    )
     advantages, returns = ppo.advantages(
-        scaled, values, following, x["terminated"], x["truncated"], valid, train.ppo.gamma, train.ppo.gae_lambda
+        scaled,
+        values,
+        following,
+        x["terminated"],
+        x["truncated"],
+        valid,
+        train.ppo.gamma,
+        train.ppo.gae_lambda,
     )
     unit = float(scaled.abs().max())
-    if starts is not None:  # returns of long episodes are far larger than a reward, and so is their rounding
+    if (
+        starts is not None
+    ):  # returns of long episodes are far larger than a reward, and so is their rounding
         unit = max(unit, float(values.abs().max()))
     log.tensors("advantages", label, torch.where(valid, x["advantages"], 0.0), advantages, unit)
     log.tensors("returns", label, torch.where(valid, x["returns"], 0.0), returns, unit)
@@ -140,14 +165,18 @@ def compare_iteration(
         "returns": returns,
     }
     minibatches = int(metrics["steps"] + metrics.get("stopped_early", 0.0))
-    update = Update(steps, known.interface, train, known.params.rng_seed, record.number, minibatches)
+    update = Update(
+        steps, known.interface, train, known.params.rng_seed, record.number, minibatches
+    )
     learned, derived = _followed(update, learner, Learner.read(after))
     derived |= ppo.summary(advantages[valid], returns[valid], values[valid])
     _compare_metrics(metrics, derived, unit, label, log)
     _compare_learned(learner, learned, Learner.read(after), label, log)
 
 
-def _followed(update: Update, before: Learner, recorded: Learner) -> tuple[Learner, dict[str, float]]:
+def _followed(
+    update: Update, before: Learner, recorded: Learner
+) -> tuple[Learner, dict[str, float]]:
     """Derive an update. The gradient jumps where a row begins to be clipped, so where rounding decides that, the side
     counts from which the recorded weights are reached.
     """
@@ -170,7 +199,11 @@ def _distance(before: Learner, learned: Learner, recorded: Learner) -> float:
     """Return how far two learners are apart, as a share of the change."""
 
     def norm(one: Learner, other: Learner) -> float:
-        return math.sqrt(math.fsum(float((x - other.weights[name]).square().sum()) for name, x in one.weights.items()))
+        return math.sqrt(
+            math.fsum(
+                float((x - other.weights[name]).square().sum()) for name, x in one.weights.items()
+            )
+        )
 
     return norm(learned, recorded) / (norm(learned, before) or 1.0)
 
@@ -178,7 +211,11 @@ def _distance(before: Learner, learned: Learner, recorded: Learner) -> float:
 def compare_states(record: RecordedIteration, hashes: tuple[str, str], log: ComparisonLog) -> None:
     """Compare the hashes of the states before and after an iteration with those of telemetry."""
     for when, expected in zip((BEFORE, AFTER), hashes, strict=True):
-        log.equal("state that was recorded", f"{when}{record.label}", hashed({}, record.state(when)) == expected)
+        log.equal(
+            "state that was recorded",
+            f"{when}{record.label}",
+            hashed({}, record.state(when)) == expected,
+        )
 
 
 def compare_taken_up(begun: Sequence[str], ended: Sequence[str], log: ComparisonLog) -> None:
@@ -221,11 +258,15 @@ def _compare_acting(
     valid = record.tensors["valid"]
     steps, _, factors = x["actions"].shape
     network = Network(learner.weights, known.interface, known.params.train.policy)
-    noise = agent.noise(known.params.rng_seed, streams.ACTIONS, record.number, record.env_ids, steps, factors)
+    noise = agent.noise(
+        known.params.rng_seed, streams.ACTIONS, record.number, record.env_ids, steps, factors
+    )
     starts = _starts(x)
     sizes = known.params.train.policy
     with torch.no_grad():
-        z, values = network.read(features, x["categories"], x["privileged"], starts, ppo.memories(x, sizes))
+        z, values = network.read(
+            features, x["categories"], x["privileged"], starts, ppo.memories(x, sizes)
+        )
         judged = network.judge(z[:-1][valid], ppo.flat(record.steps), noise[valid])
     log.tensors("log-probabilities acting", label, x["log_probs"][valid], judged.log_probs, 1.0)
     log.tensors("values acting", label, x["values"][valid], values[:-1][valid])
@@ -240,7 +281,9 @@ def _compare_acting(
     log.note("actions sampled", f"{label}, step {at[0] + 1}, host {at[1]}", float(worst.max()))
 
 
-def _compare_last(known: Known, record: RecordedIteration, network: Network, ended: Tensor, log: ComparisonLog) -> None:
+def _compare_last(
+    known: Known, record: RecordedIteration, network: Network, ended: Tensor, log: ComparisonLog
+) -> None:
     """Compare the values of the last observations of truncated episodes, under the memory of that moment."""
     if not ended.any():
         return
@@ -249,11 +292,17 @@ def _compare_last(known: Known, record: RecordedIteration, network: Network, end
     last = x["finals"][ended].double()
     last = last if scale is None else scale.see(last, known.interface.flags)
     steps = len(ended)
-    then = {trunk: (h[:steps][ended], c[:steps][ended]) for trunk, (h, c) in network.memories.items()}
+    then = {
+        trunk: (h[:steps][ended], c[:steps][ended]) for trunk, (h, c) in network.memories.items()
+    }
     with torch.no_grad():
-        categories, privileged = (x[name][:steps][ended][None] for name in ("categories", "privileged"))
+        categories, privileged = (
+            x[name][:steps][ended][None] for name in ("categories", "privileged")
+        )
         _, values = network.read(last[None], categories, privileged, None, then)
-    log.tensors("values that follow", f"{record.label}, at a truncation", x["next_values"][ended], values[0])
+    log.tensors(
+        "values that follow", f"{record.label}, at a truncation", x["next_values"][ended], values[0]
+    )
 
 
 def _compare_scales(
@@ -273,17 +322,27 @@ def _compare_scales(
 
 
 def _compare_metrics(
-    metrics: Mapping[str, float], derived: Mapping[str, float], unit: float, label: str, log: ComparisonLog
+    metrics: Mapping[str, float],
+    derived: Mapping[str, float],
+    unit: float,
+    label: str,
+    log: ComparisonLog,
 ) -> None:
     log.note("first ratio", label, max(0.0, metrics["first_ratio_deviation"] - RATIO))
     for name, value in derived.items():
         if name in metrics:
-            least = unit if name.startswith(("return", "advantage", "value_mean")) else METRIC_UNITS.get(name, 0.0)
+            least = (
+                unit
+                if name.startswith(("return", "advantage", "value_mean"))
+                else METRIC_UNITS.get(name, 0.0)
+            )
             scale = 1.0 if math.isnan(value) else max(least, abs(value))
             log.number(name, label, metrics[name], value, scale)
 
 
-def _compare_learned(before: Learner, learned: Learner, after: Learner, label: str, log: ComparisonLog) -> None:
+def _compare_learned(
+    before: Learner, learned: Learner, after: Learner, label: str, log: ComparisonLog
+) -> None:
     for what in ("weights", "first", "second"):
         kind = what if what == "weights" else f"{what} moments"
         log.changes(kind, label, *(getattr(learner, what) for learner in (before, after, learned)))

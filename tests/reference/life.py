@@ -36,7 +36,13 @@ CURVES = ("LINEAR", "COSINE", "SIGMOID_6", "SIGMOID_12", "SIGMOID_24")
 
 LIVE = (GERMINATED, TRAINING, BLENDING, HOLDING, FOSSILIZED)
 GONE = (PRUNED, EMBARGOED, RESETTING)
-NEXT = {DORMANT: GERMINATED, GERMINATED: TRAINING, TRAINING: BLENDING, BLENDING: HOLDING, HOLDING: FOSSILIZED}
+NEXT = {
+    DORMANT: GERMINATED,
+    GERMINATED: TRAINING,
+    TRAINING: BLENDING,
+    BLENDING: HOLDING,
+    HOLDING: FOSSILIZED,
+}
 GATE_NUMBER = {GERMINATED: 0, TRAINING: 1, BLENDING: 2, HOLDING: 3, FOSSILIZED: 5}
 NO_GATE = -1
 TIE = 1e-3  # points: values this close below a threshold count as on it
@@ -169,7 +175,11 @@ class Slot:
             moved = seed.gradient_ratio >= rules.min_gradient_ratio
             # Without a training dwell there are no gradients yet.
             healthy = seed.healthy or (rules.training_dwell == 0 and not strict)
-            return self.dwell >= rules.training_dwell and healthy and (not strict or (improved and moved))
+            return (
+                self.dwell >= rules.training_dwell
+                and healthy
+                and (not strict or (improved and moved))
+            )
         if stage == HOLDING:
             there = seed.ramp == STILL and seed.alpha_target >= 1 - CLOSE
             there = there and abs(seed.alpha - seed.alpha_target) <= CLOSE
@@ -200,9 +210,13 @@ def allowed(slots: list[Slot], rules: Lifecycle) -> list[list[bool]]:
         others = [other for other in slots if other is not slot]
         room = sum(other.alive for other in others) < (rules.max_seeds or len(slots))
         if rules.sequential_development:
-            room = room and not any(other.stage in (GERMINATED, TRAINING, *GONE) for other in others)
+            room = room and not any(
+                other.stage in (GERMINATED, TRAINING, *GONE) for other in others
+            )
         rests = rules.embargo_steps > 0 or rules.reset_steps > 0
-        return room and (slot.stage == DORMANT or (not rests and (slot.stage in GONE or prunable(slot))))
+        return room and (
+            slot.stage == DORMANT or (not rests and (slot.stage in GONE or prunable(slot)))
+        )
 
     def possible(op: int, slot: Slot) -> bool:
         if op == GERMINATE:
@@ -310,7 +324,12 @@ def _go_on(slot: Slot, settled: bool, rules: Lifecycle, accuracy: float) -> None
 
 
 def remember(
-    slot: Slot, accuracy: float, contribution: float, contribution_se: float, gradient_ratio: float, healthy: bool
+    slot: Slot,
+    accuracy: float,
+    contribution: float,
+    contribution_se: float,
+    gradient_ratio: float,
+    healthy: bool,
 ) -> None:
     """Store the measurements of a step, accuracies in points, NaN = not measured, and age the seed."""
     seed = slot.seed
@@ -332,4 +351,6 @@ def remember(
         seed.unmeasured += 1
     if math.isfinite(gradient_ratio):
         known = math.isfinite(seed.gradient_ratio)
-        seed.gradient_ratio = 0.9 * seed.gradient_ratio + 0.1 * gradient_ratio if known else gradient_ratio
+        seed.gradient_ratio = (
+            0.9 * seed.gradient_ratio + 0.1 * gradient_ratio if known else gradient_ratio
+        )

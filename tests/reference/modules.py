@@ -78,16 +78,28 @@ class Part:
         return values
 
 
-def conv(name: str, inputs: int, outputs: int, kernel: int, pixels: int, constant: float | None = None) -> Entry:
+def conv(
+    name: str, inputs: int, outputs: int, kernel: int, pixels: int, constant: float | None = None
+) -> Entry:
     """Describe the weight of a convolution without bias."""
-    return Entry(f"{name}.weight", (outputs, inputs, kernel, kernel), inputs * kernel**2, constant, places=pixels)
+    return Entry(
+        f"{name}.weight",
+        (outputs, inputs, kernel, kernel),
+        inputs * kernel**2,
+        constant,
+        places=pixels,
+    )
 
 
 def affine(name: str, width: int) -> tuple[Entry, Entry]:
-    return Entry(f"{name}.weight", (width,), constant=1.0), Entry(f"{name}.bias", (width,), constant=0.0)
+    return Entry(f"{name}.weight", (width,), constant=1.0), Entry(
+        f"{name}.bias", (width,), constant=0.0
+    )
 
 
-def dense(name: str, inputs: int, outputs: int, zero: bool = False, bias: bool = True) -> tuple[Entry, ...]:
+def dense(
+    name: str, inputs: int, outputs: int, zero: bool = False, bias: bool = True
+) -> tuple[Entry, ...]:
     """Describe weight and bias of a linear layer; ``zero``: both start at 0."""
     constant = 0.0 if zero else None
     lead = f"{name}." if name else ""
@@ -109,7 +121,9 @@ def normed(v: Values, name: str, x: Tensor) -> Tensor:
 def convolved(v: Values, name: str, x: Tensor, per_channel: bool = False) -> Tensor:
     """Apply a convolution that keeps the size of its maps."""
     weight = v[f"{name}.weight"]
-    return F.conv2d(x, weight, padding=weight.shape[-1] // 2, groups=x.shape[1] if per_channel else 1)
+    return F.conv2d(
+        x, weight, padding=weight.shape[-1] // 2, groups=x.shape[1] if per_channel else 1
+    )
 
 
 def linear(v: Values, name: str, x: Tensor) -> Tensor:
@@ -124,7 +138,9 @@ def rectified(x: Tensor) -> Tensor:
 def norm(shape: Shape) -> Part:
     """Build x + tanh(w) (norm(x) − x), w = 0."""
     entries = (Entry("weight", (1,), constant=0.0), *affine("norm", shape[0]))
-    return Part(entries, lambda v, x: x + torch.tanh(v["weight"]) * (normed(v, "norm", x) - x), ("weight",))
+    return Part(
+        entries, lambda v, x: x + torch.tanh(v["weight"]) * (normed(v, "norm", x) - x), ("weight",)
+    )
 
 
 def squeeze_excitation(shape: Shape) -> Part:
@@ -150,7 +166,10 @@ def depthwise(shape: Shape) -> Part:
         mixed = convolved(v, "pointwise", convolved(v, "depthwise", x, per_channel=True))
         return x + rectified(normed(v, "norm", mixed))
 
-    kernels = conv("depthwise", 1, channels, 3, pixels), conv("pointwise", channels, channels, 1, pixels)
+    kernels = (
+        conv("depthwise", 1, channels, 3, pixels),
+        conv("pointwise", channels, channels, 1, pixels),
+    )
     return Part((*kernels, *affine("norm", channels)), run, ("norm.weight", "norm.bias"))
 
 
@@ -196,7 +215,10 @@ def low_rank(shape: Shape) -> Part:
     """Build x + up(down x) of rank 8, up = 0."""
     width = shape[0]
     rank = 8
-    entries = (*dense("down", width, rank, bias=False), *dense("up", rank, width, zero=True, bias=False))
+    entries = (
+        *dense("down", width, rank, bias=False),
+        *dense("up", rank, width, zero=True, bias=False),
+    )
     return Part(entries, lambda v, x: x + linear(v, "up", linear(v, "down", x)), ("up.weight",))
 
 
@@ -206,7 +228,9 @@ def residual_mlp(shape: Shape, factor: int) -> Part:
     hidden = factor * shape[0]
     entries = (*dense("first", width, hidden), *dense("second", hidden, width, zero=True))
     closing = ("second.weight", "second.bias")
-    return Part(entries, lambda v, x: x + linear(v, "second", F.gelu(linear(v, "first", x))), closing)
+    return Part(
+        entries, lambda v, x: x + linear(v, "second", F.gelu(linear(v, "first", x))), closing
+    )
 
 
 def gate(shape: Shape) -> Part:
@@ -249,7 +273,9 @@ def learned(shape: Shape, entries: tuple[Entry, ...], count: int, features: Feat
 def units(shape: Shape) -> Part:
     """Build B relu(W x + b)."""
     columns, width = shape
-    return learned(shape, dense("hidden", columns, width), width, lambda v, x: F.relu(linear(v, "hidden", x)))
+    return learned(
+        shape, dense("hidden", columns, width), width, lambda v, x: F.relu(linear(v, "hidden", x))
+    )
 
 
 def periodic(shape: Shape) -> Part:
@@ -290,7 +316,11 @@ def column_gate(shape: Shape) -> Part:
 
 
 def fixed(
-    shape: Shape, count: int, features: Features, prepared: tuple[Entry, ...] = (), prepare: Fit | None = None
+    shape: Shape,
+    count: int,
+    features: Features,
+    prepared: tuple[Entry, ...] = (),
+    prepare: Fit | None = None,
 ) -> Part:
     """Build B times ``count`` untrained features, standardised; fitted are what ``prepare`` returns, mean and scale."""
     weight = GAIN * min(1.0, math.sqrt(MOST_WEIGHT / count))
@@ -304,7 +334,10 @@ def fixed(
         mean = raw.mean(dim=0)
         deviation = torch.sqrt(((raw - mean) ** 2).mean(dim=0))
         # What does not vary stays 0.
-        return found | {"mean": mean, "scale": torch.where(deviation > LEAST, weight / deviation, 0.0)}
+        return found | {
+            "mean": mean,
+            "scale": torch.where(deviation > LEAST, weight / deviation, 0.0),
+        }
 
     out = Entry("out", (count, shape[1]), constant=0.0, places=1)
     entries = (out, fitted_entry("mean", count), fitted_entry("scale", count), *prepared)
@@ -347,7 +380,9 @@ def bins(shape: Shape) -> Part:
     def prepare(rows: Tensor) -> dict[str, Tensor]:
         return {"edges": rows.sort(dim=0).values[[k * len(rows) // BINS for k in range(1, BINS)]]}
 
-    return fixed(shape, BINS * shape[0], features, (fitted_entry("edges", BINS - 1, shape[0]),), prepare)
+    return fixed(
+        shape, BINS * shape[0], features, (fitted_entry("edges", BINS - 1, shape[0]),), prepare
+    )
 
 
 def normal_scores(shape: Shape) -> Part:
@@ -383,7 +418,9 @@ BLUEPRINTS: dict[str, dict[str, Callable[[Shape], Part]]] = {
     },
     "tables": {
         "mlp": units,
-        "equality": lambda shape: of_pairs(shape, lambda d: torch.exp(torch.clamp(-40.0 * d**2, min=FAINTEST))),
+        "equality": lambda shape: of_pairs(
+            shape, lambda d: torch.exp(torch.clamp(-40.0 * d**2, min=FAINTEST))
+        ),
         "periodic": periodic,
         "gated": gated,
         "rbf": radial,
@@ -393,7 +430,9 @@ BLUEPRINTS: dict[str, dict[str, Callable[[Shape], Part]]] = {
         "sort": lambda shape: fixed(shape, shape[0], lambda v, x: x.sort(dim=1).values),
         "compare": lambda shape: of_pairs(shape, lambda d: torch.tanh(3.0 * d)),
         "norm": lambda shape: fixed(
-            shape, shape[0], lambda v, x: x / torch.sqrt((x**2).sum(dim=1, keepdim=True)).clamp(min=LEAST)
+            shape,
+            shape[0],
+            lambda v, x: x / torch.sqrt((x**2).sum(dim=1, keepdim=True)).clamp(min=LEAST),
         ),
     },
 }
@@ -410,7 +449,10 @@ def alignments(parts: Sequence[Part], x: Tensor, y: Tensor) -> list[float]:
     """
     if not all(part.reads_sample for part in parts):
         return [0.0] * len(parts)
-    agreements = [_agreement(part, kind, x[:ALIGNED_ROWS], y[:ALIGNED_ROWS]) for kind, part in enumerate(parts)]
+    agreements = [
+        _agreement(part, kind, x[:ALIGNED_ROWS], y[:ALIGNED_ROWS])
+        for kind, part in enumerate(parts)
+    ]
     largest = max(abs(value) for value in agreements)
     return [value / largest if largest else 0.0 for value in agreements]
 
@@ -422,7 +464,9 @@ def _agreement(part: Part, kind: int, x: Tensor, y: Tensor) -> float:
     for name in part.closing:
         values[name].requires_grad_()
     middle = (len(y) + 1) // 2
-    first, second = (_slopes(part, values, x[rows], y[rows]) for rows in (slice(middle), slice(middle, None)))
+    first, second = (
+        _slopes(part, values, x[rows], y[rows]) for rows in (slice(middle), slice(middle, None))
+    )
     return float(first @ second)
 
 

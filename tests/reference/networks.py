@@ -27,7 +27,11 @@ from tests.reference.modules import (
 )
 
 # Widths, and of convolutional hosts the size of the kernels.
-CONVOLUTIONAL = {"baseline": ((8, 16, 32), 3), "deep": ((8, 16, 32, 64, 128), 3), "impaired": ((4, 8, 16), 1)}
+CONVOLUTIONAL = {
+    "baseline": ((8, 16, 32), 3),
+    "deep": ((8, 16, 32, 64, 128), 3),
+    "impaired": ((4, 8, 16), 1),
+}
 VECTOR = {"baseline": (64,) * 3, "deep": (64,) * 5}
 TABLES = {"baseline": (32, 32)}
 PRESETS = {"cnn": CONVOLUTIONAL, "mlp": VECTOR, "tables": TABLES}
@@ -68,9 +72,16 @@ def anatomy(host: Host, shape: Shape, classes: int) -> Anatomy:
     segments, head, shapes = parts_of(host, shape, classes)
     columns = (math.prod(shape),) if host.family == "tables" else ()  # which its seeds read
     blueprints = [
-        {name: build((*columns, *place)) for name, build in BLUEPRINTS[host.family].items()} for place in shapes
+        {name: build((*columns, *place)) for name, build in BLUEPRINTS[host.family].items()}
+        for place in shapes
     ]
-    return Anatomy(tuple(segments), head, tuple(shapes), tuple(blueprints), tuple(gate(place) for place in shapes))
+    return Anatomy(
+        tuple(segments),
+        head,
+        tuple(shapes),
+        tuple(blueprints),
+        tuple(gate(place) for place in shapes),
+    )
 
 
 Body = tuple[list[Part], Part, list[Shape]]
@@ -87,7 +98,9 @@ def _convolutional(host: Host, shape: Shape, classes: int) -> Body:
         segments.append(_block(channels, out, kernel, pool, height * width))
         height, width, channels = (height // 2, width // 2, out) if pool else (height, width, out)
         shapes.append((out, height, width))
-    head = Part(dense("linear", channels, classes), lambda v, x: linear(v, "linear", x.mean((2, 3))))
+    head = Part(
+        dense("linear", channels, classes), lambda v, x: linear(v, "linear", x.mean((2, 3)))
+    )
     return segments, head, shapes
 
 
@@ -119,8 +132,14 @@ def _tables(host: Host, shape: Shape, classes: int) -> Body:
     def run(v: Values, h: Tensor) -> Tensor:
         return linear(v, "3", F.relu(linear(v, "1", F.relu(h))))
 
-    segment = Part(dense("linear", math.prod(shape), first), lambda v, x: linear(v, "linear", x.flatten(1)))
-    return [segment], Part((*dense("1", first, second), *dense("3", second, classes)), run), [(first,)]
+    segment = Part(
+        dense("linear", math.prod(shape), first), lambda v, x: linear(v, "linear", x.flatten(1))
+    )
+    return (
+        [segment],
+        Part((*dense("1", first, second), *dense("3", second, classes)), run),
+        [(first,)],
+    )
 
 
 @dataclass
@@ -159,18 +178,26 @@ def part_of(body: Anatomy, slot: int, blueprint: int) -> Part:
     return list(body.blueprints[slot].values())[blueprint]
 
 
-def logits(body: Anatomy, weights: Weights, slots: Sequence[Slot], on: Collection[int], x: Tensor) -> Tensor:
+def logits(
+    body: Anatomy, weights: Weights, slots: Sequence[Slot], on: Collection[int], x: Tensor
+) -> Tensor:
     """Return logits of samples ``x`` with the seeds of the slots in ``on`` alone; classes in the last dimension."""
     h = x
     for k, (lead, part) in enumerate(host_parts(body)):
-        own = {name.removeprefix(lead): value for name, value in weights.host.values.items() if name.startswith(lead)}
+        own = {
+            name.removeprefix(lead): value
+            for name, value in weights.host.values.items()
+            if name.startswith(lead)
+        }
         h = part.run(own, h)
         if k in on:
             h = _joined(body, weights, slots[k], k, h, x)
     return h
 
 
-def _joined(body: Anatomy, weights: Weights, slot: Slot, k: int, h: Tensor, samples: Tensor) -> Tensor:
+def _joined(
+    body: Anatomy, weights: Weights, slot: Slot, k: int, h: Tensor, samples: Tensor
+) -> Tensor:
     """Return the features after slot k, whose seed takes part. One that reads features returns what they become, one
     that reads the samples what is added to them; no gradient of the latter reaches the host.
     """

@@ -97,7 +97,12 @@ def features(sight: Sight) -> list[float]:
     for k in range(len(sight.slots)):
         columns += _of_slot(sight, k)
     for trial in sight.trials:
-        columns += [float(trial.germinations > 0), signed_log(trial.gained), missing(trial.gained), trial.alignment]
+        columns += [
+            float(trial.germinations > 0),
+            signed_log(trial.gained),
+            missing(trial.gained),
+            trial.alignment,
+        ]
     return columns
 
 
@@ -139,7 +144,10 @@ def _of_slot(s: Sight, k: int) -> list[float]:
         float(there),
         *(float(slot.stage == stage) for stage in life.STAGES),
         *(float(seed.ramp == ramp) for ramp in (life.STILL, life.UP, life.DOWN)),
-        *(float(there and seed.operator == operator) for operator in (life.ADD, life.MULTIPLY, life.GATE)),
+        *(
+            float(there and seed.operator == operator)
+            for operator in (life.ADD, life.MULTIPLY, life.GATE)
+        ),
         float(seed.prune_scheduled),
         # How far it acts, and since when.
         seed.alpha,

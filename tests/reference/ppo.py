@@ -108,7 +108,9 @@ def standardized(values: Tensor, chosen: Tensor) -> Tensor:
     if not chosen.any():
         return torch.zeros_like(values)
     own = values[chosen]
-    return torch.where(chosen, (values - own.mean()) / max(float(own.std(correction=0)), SIGMA_FLOOR), 0.0)
+    return torch.where(
+        chosen, (values - own.mean()) / max(float(own.std(correction=0)), SIGMA_FLOOR), 0.0
+    )
 
 
 def summary(advantage: Tensor, returns: Tensor, values: Tensor) -> dict[str, float]:
@@ -140,7 +142,9 @@ class Update:
     rng_seed: int
     iteration: int
     minibatches_recorded: int
-    crossed: frozenset[Place] = frozenset()  # rows that are clipped where float64 does not clip, or the other way
+    crossed: frozenset[Place] = (
+        frozenset()
+    )  # rows that are clipped where float64 does not clip, or the other way
 
     def run(self, learner: Learner) -> tuple[Learner, dict[str, float], list[Place]]:
         """Return the learner after all minibatches before one whose divergence is too large, the metrics, and the rows
@@ -148,7 +152,9 @@ class Update:
         """
         steps = self.steps
         before = learner
-        if self.train.policy.core == "none":  # every step is an environment of its own, one environment after another
+        if (
+            self.train.policy.core == "none"
+        ):  # every step is an environment of its own, one environment after another
             steps = {name: x for name, x in steps.items() if name not in (*MEMORY, "starts")}
             steps = {name: x.transpose(0, 1).flatten(0, 1)[None] for name, x in steps.items()}
         rows = flat(steps)
@@ -165,13 +171,24 @@ class Update:
             own = {name: x[:, chosen] for name, x in steps.items()}
             is_last = len(minibatches) + 1 == self.minibatches_recorded
             step = len(minibatches)
-            crossed = torch.tensor([row for place, row in self.crossed if place == step], dtype=torch.int64)
+            crossed = torch.tensor(
+                [row for place, row in self.crossed if place == step], dtype=torch.int64
+            )
             learner, minibatch = self._step(learner, own, share, worth, rate, is_last, crossed)
             minibatches.append(minibatch)
-            if not minibatch.stepped and math.isfinite(minibatch.divergence + minibatch.gradient_norm):
+            if not minibatch.stepped and math.isfinite(
+                minibatch.divergence + minibatch.gradient_norm
+            ):
                 break
-        learner = replace(learner, updates=before.updates + any(minibatch.stepped for minibatch in minibatches))
-        update_metrics = {"epochs": epochs, "entropy_coef": coefficient, "samples": samples, "learning_rate": rate}
+        learner = replace(
+            learner, updates=before.updates + any(minibatch.stepped for minibatch in minibatches)
+        )
+        update_metrics = {
+            "epochs": epochs,
+            "entropy_coef": coefficient,
+            "samples": samples,
+            "learning_rate": rate,
+        }
         return learner, update_metrics | _metrics(minibatches), _edges(minibatches)
 
     def _scheduled(self, updates: int) -> tuple[float, float]:
@@ -180,12 +197,18 @@ class Update:
         total = self.train.horizon or self.train.iterations
         done = min(1.0, updates / max(1, total - 1))
         left = (1.0 - done) + done * RATE_END if ppo.learning_rate_schedule == "linear" else 1.0
-        return (1.0 - done) * ppo.entropy_coef + done * ppo.entropy_coef_final, left * ppo.learning_rate
+        return (
+            1.0 - done
+        ) * ppo.entropy_coef + done * ppo.entropy_coef_final, left * ppo.learning_rate
 
     def _entropy_weights(self, rows: Rows) -> Tensor:
         """Return the scale of each factor's entropy, over the number of rows where it has choices."""
-        scales = [self.train.ppo.entropy_scale.get(factor.name, 1.0) for factor in self.interface.factors]
-        return torch.tensor(scales, dtype=torch.float64) / self.interface.open(rows).sum(dim=0).clamp(min=1)
+        scales = [
+            self.train.ppo.entropy_scale.get(factor.name, 1.0) for factor in self.interface.factors
+        ]
+        return torch.tensor(scales, dtype=torch.float64) / self.interface.open(rows).sum(
+            dim=0
+        ).clamp(min=1)
 
     def _minibatches(self, count: int, parts: int) -> Iterator[tuple[int, Tensor]]:
         """Yield each epoch with the environments in an order drawn for it, in parts of nearly equal size."""
@@ -195,23 +218,44 @@ class Update:
             yield from ((epoch, part.sort().values) for part in order.tensor_split(parts))
 
     def _step(
-        self, learner: Learner, steps: Tensors, share: float, worth: Tensor, rate: float, is_last: bool, crossed: Tensor
+        self,
+        learner: Learner,
+        steps: Tensors,
+        share: float,
+        worth: Tensor,
+        rate: float,
+        is_last: bool,
+        crossed: Tensor,
     ) -> tuple[Learner, Minibatch]:
-        weights = {name: weight.clone().requires_grad_() for name, weight in learner.weights.items()}
-        loss, minibatch = self._loss(Network(weights, self.interface, self.train.policy), steps, share, worth, crossed)
-        gradients = torch.autograd.grad(loss, list(weights.values()), allow_unused=True, materialize_grads=True)
+        weights = {
+            name: weight.clone().requires_grad_() for name, weight in learner.weights.items()
+        }
+        loss, minibatch = self._loss(
+            Network(weights, self.interface, self.train.policy), steps, share, worth, crossed
+        )
+        gradients = torch.autograd.grad(
+            loss, list(weights.values()), allow_unused=True, materialize_grads=True
+        )
         minibatch = replace(
-            minibatch, gradient_norm=math.sqrt(math.fsum(float(each.square().sum()) for each in gradients))
+            minibatch,
+            gradient_norm=math.sqrt(math.fsum(float(each.square().sum()) for each in gradients)),
         )
         if not math.isfinite(
-            minibatch.gradient_norm + minibatch.divergence + minibatch.policy_loss + minibatch.value_loss
+            minibatch.gradient_norm
+            + minibatch.divergence
+            + minibatch.policy_loss
+            + minibatch.value_loss
         ):
             return replace(learner, skipped=learner.skipped + 1), minibatch
         if self._too_far(minibatch.divergence, is_last):
             return learner, minibatch
         shrink = max(1.0, minibatch.gradient_norm / self.train.ppo.max_grad_norm)
-        clipped = {name: gradient / shrink for name, gradient in zip(weights, gradients, strict=True)}
-        return _stepped(learner, clipped, rate, self.train.ppo.adam_eps), replace(minibatch, stepped=True)
+        clipped = {
+            name: gradient / shrink for name, gradient in zip(weights, gradients, strict=True)
+        }
+        return _stepped(learner, clipped, rate, self.train.ppo.adam_eps), replace(
+            minibatch, stepped=True
+        )
 
     def _too_far(self, divergence: float, is_last: bool) -> bool:
         target = self.train.ppo.target_kl
@@ -232,7 +276,9 @@ class Update:
         valid = steps["valid"]
         judged = network.judge(z[valid], rows)
         logs = (judged.log_probs - rows["log_probs"]).clip(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
-        advantages_of_rows, margins = self._objective(logs, rows["advantages"], rows["actions"][:, 0], crossed)
+        advantages_of_rows, margins = self._objective(
+            logs, rows["advantages"], rows["actions"][:, 0], crossed
+        )
         policy = -advantages_of_rows.sum() * share
         value = (values[valid] - rows["returns"]).square().sum() * share / 2
         entropy = judged.entropy.sum(dim=0)
@@ -261,13 +307,17 @@ class Update:
             weight = self.interface.matters[op]
         ratio = logs.exp()
         gain = advantages_of_rows[:, None]
-        beyond = (ratio - 1.0).detach() * gain.sign() - ppo.clip_range  # positive where it is clipped
-        other = torch.zeros(len(advantages_of_rows), 1, dtype=torch.bool).index_fill(0, crossed, True) & (
-            beyond.abs() < EDGE
-        )
+        beyond = (
+            ratio - 1.0
+        ).detach() * gain.sign() - ppo.clip_range  # positive where it is clipped
+        other = torch.zeros(len(advantages_of_rows), 1, dtype=torch.bool).index_fill(
+            0, crossed, True
+        ) & (beyond.abs() < EDGE)
         clipped = ratio.detach().clip(1.0 - ppo.clip_range, 1.0 + ppo.clip_range)
         objective = torch.where((beyond > 0) ^ other, clipped * gain, ratio * gain)
-        return (weight * objective).sum(dim=1), torch.where(gain == 0.0, torch.inf, beyond.abs()).amin(dim=1)
+        return (weight * objective).sum(dim=1), torch.where(
+            gain == 0.0, torch.inf, beyond.abs()
+        ).amin(dim=1)
 
 
 def _edges(minibatches: Sequence[Minibatch]) -> list[Place]:
@@ -309,19 +359,24 @@ def _stepped(learner: Learner, gradients: Tensors, rate: float, eps: float) -> L
         first[name] = DECAY[0] * learner.first[name] + (1.0 - DECAY[0]) * gradient
         second[name] = DECAY[1] * learner.second[name] + (1.0 - DECAY[1]) * gradient**2
         spread = torch.sqrt(second[name] / (1.0 - DECAY[1] ** steps)) + eps
-        weights[name] = learner.weights[name] - rate * first[name] / (1.0 - DECAY[0] ** steps) / spread
+        weights[name] = (
+            learner.weights[name] - rate * first[name] / (1.0 - DECAY[0] ** steps) / spread
+        )
     return replace(learner, weights=weights, first=first, second=second, steps=steps)
 
 
 def _metrics(minibatches: Sequence[Minibatch]) -> dict[str, float]:
     """Return the metrics of an update by name; NaN for means over no step."""
     steps_taken = [minibatch for minibatch in minibatches if minibatch.stepped]
-    metrics = dict.fromkeys(("policy_loss", "value_loss", "entropy", "grad_norm", "grad_norm_max"), math.nan)
+    metrics = dict.fromkeys(
+        ("policy_loss", "value_loss", "entropy", "grad_norm", "grad_norm_max"), math.nan
+    )
     if steps_taken:
         norms = [minibatch.gradient_norm for minibatch in steps_taken]
         choices = torch.stack([minibatch.open for minibatch in steps_taken]).sum(dim=0)
         entropy = (
-            torch.stack([minibatch.entropy for minibatch in steps_taken]).sum(dim=0)[choices > 0] / choices[choices > 0]
+            torch.stack([minibatch.entropy for minibatch in steps_taken]).sum(dim=0)[choices > 0]
+            / choices[choices > 0]
         )
         metrics |= {
             "policy_loss": fmean(minibatch.policy_loss for minibatch in steps_taken),

@@ -6,7 +6,16 @@ from torch import Tensor
 from simic.agent.rollout import Position, Rollout
 from simic.training.session import Session
 
-BY_STEP = ("actions", "log_probs", "values", "next_values", "rewards", "terminated", "truncated", "valid")
+BY_STEP = (
+    "actions",
+    "log_probs",
+    "values",
+    "next_values",
+    "rewards",
+    "terminated",
+    "truncated",
+    "valid",
+)
 BY_STEP += ("advantages", "returns")
 
 
@@ -72,5 +81,8 @@ class IterationRecorder:
         finals = torch.zeros_like(rollout.raw_features)
         for step, features in self._finals.items():
             finals[step] = torch.where(rollout.truncated[step][:, None], features, 0.0)
-        memory = {"memory/h": rollout.state.h[None].clone(), "memory/c": rollout.state.c[None].clone()}
+        memory = {
+            "memory/h": rollout.state.h[None].clone(),
+            "memory/c": rollout.state.c[None].clone(),
+        }
         return {"starts": rollout.starts.clone(), "finals": finals, **memory}

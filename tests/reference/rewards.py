@@ -28,7 +28,11 @@ class State:
     @property
     def kept_params(self) -> int:
         """Count the parameters of the committed network's seeds."""
-        return sum(size for slot, size in zip(self.slots, self.seed_params, strict=True) if slot.stage == FOSSILIZED)
+        return sum(
+            size
+            for slot, size in zip(self.slots, self.seed_params, strict=True)
+            if slot.stage == FOSSILIZED
+        )
 
 
 @dataclass(frozen=True)
@@ -67,9 +71,14 @@ def components(step: Step, train: Train, host_params: int, steps: int) -> dict[s
             "rent": _rent(step, train, host_params, steps),
             "alpha_shock": _alpha_shock(step, train, host_params),
             "fossilize": _fossilize(step, train),
-            "terminal": train.reward.shaped.terminal_weight * step.after.committed_accuracy if step.ended else 0.0,
+            "terminal": train.reward.shaped.terminal_weight * step.after.committed_accuracy
+            if step.ended
+            else 0.0,
         }
-    return terms | {"intervention": -train.reward.intervention_cost if step.op != WAIT else 0.0, "death": 0.0}
+    return terms | {
+        "intervention": -train.reward.intervention_cost if step.op != WAIT else 0.0,
+        "death": 0.0,
+    }
 
 
 def _shaping(step: Step, train: Train) -> float:
@@ -80,7 +89,8 @@ def _shaping(step: Step, train: Train) -> float:
 def _score_change(step: Step, train: Train, host_params: int) -> float:
     """Return the change of the score: points of the committed network less the price of its added parameters."""
     before, after = (
-        s.committed_accuracy - train.price * s.kept_params / host_params for s in (step.before, step.after)
+        s.committed_accuracy - train.price * s.kept_params / host_params
+        for s in (step.before, step.after)
     )
     return train.reward.score.weight * (train.ppo.gamma * after - before)
 
@@ -125,7 +135,9 @@ def _rent(step: Step, train: Train, host_params: int, steps: int) -> float:
     for slot, size in zip(step.after.slots, step.after.seed_params, strict=True):
         if size > 0:
             burden += SLOT_RENT * host_params + slot.seed.alpha * size
-    due = weights.shaped.rent_weight * math.log1p(burden / max(host_params, weights.rent_floor_params))
+    due = weights.shaped.rent_weight * math.log1p(
+        burden / max(host_params, weights.rent_floor_params)
+    )
     return -min(due, weights.rent_cap) / steps
 
 
@@ -144,5 +156,9 @@ def _fossilize(step: Step, train: Train) -> float:
         return 0.0
     slot = step.before.slots[step.slot]
     if _sure_contribution(slot, train) > 0 and _progress(slot) > 0:
-        return train.reward.shaped.fossilize_weight * math.tanh(1.0 / 3.0) * min(1.0, slot.dwell / HOLDING_STEPS)
+        return (
+            train.reward.shaped.fossilize_weight
+            * math.tanh(1.0 / 3.0)
+            * min(1.0, slot.dwell / HOLDING_STEPS)
+        )
     return USELESS

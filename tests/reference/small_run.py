@@ -30,7 +30,10 @@ from tests.reference.finished_gym_run import FinishedGymRun
 from tests.reference.finished_run import FinishedRun
 from tests.reference.recorded_iterations import IterationRecorder
 
-TASKS = {"train": 4, "val": 2}  # of a bank, at most, by group; a data set alone is one task of group train
+TASKS = {
+    "train": 4,
+    "val": 2,
+}  # of a bank, at most, by group; a data set alone is one task of group train
 SAMPLES = 64  # of each task and split, at most; a seed for tables has 48 of them for centres
 ROLLOUT = 32  # steps of an environment, at most
 LEAST_STEPS = 5  # of an episode, so that some seeds are kept and others replaced
@@ -55,13 +58,19 @@ def composed(tree: Params, prepared: Path, size: Size) -> Params:
         size: iterations, environments and processes
     """
     train = tree.train
-    lifecycle = train.lifecycle.model_copy(update={name: min(1, getattr(train.lifecycle, name)) for name in WAITS})
+    lifecycle = train.lifecycle.model_copy(
+        update={name: min(1, getattr(train.lifecycle, name)) for name in WAITS}
+    )
     steps = max(LEAST_STEPS, steps_to_finish(lifecycle) + 2)
     samples = read_meta(prepared).samples
     if tree.prepare.is_gym:
         steps = min(ROLLOUT, train.longest_episode)
         samples = {"train": 2 * train.batch_size}
-    units = {name: min(size, UNITS) for name, size in train.policy.model_dump().items() if name.endswith("units")}
+    units = {
+        name: min(size, UNITS)
+        for name, size in train.policy.model_dump().items()
+        if name.endswith("units")
+    }
     changed: dict[str, Any] = {
         "envs": size.envs or 2 * train.ppo.minibatches,
         "episode_steps": steps if isinstance(train.episode_steps, int) else (steps, steps + 2),
@@ -74,8 +83,16 @@ def composed(tree: Params, prepared: Path, size: Size) -> Params:
         "policy": train.policy.model_copy(update=units),
     }
     # As many threads as there are, since a session sets those of the whole process.
-    runtime = {"device": "cpu", "processes": size.processes, "threads": torch.get_num_threads(), "checkpoint_every": 1}
-    small = {"train": train.model_copy(update=changed), "runtime": tree.runtime.model_copy(update=runtime)}
+    runtime = {
+        "device": "cpu",
+        "processes": size.processes,
+        "threads": torch.get_num_threads(),
+        "checkpoint_every": 1,
+    }
+    small = {
+        "train": train.model_copy(update=changed),
+        "runtime": tree.runtime.model_copy(update=runtime),
+    }
     return tree.model_copy(update=small)
 
 
@@ -85,13 +102,18 @@ def thinned(prepared: Path, target: Path) -> Path:
         return Path(shutil.copytree(prepared, target))  # there is but a description
     meta = read_meta(prepared)
     arrays = {}
-    places = {group: [place for place, task in enumerate(meta.tasks) if task.group == group] for group in TASKS}
+    places = {
+        group: [place for place, task in enumerate(meta.tasks) if task.group == group]
+        for group in TASKS
+    }
     kept = [place for group, most in TASKS.items() for place in places[group][:most]]
     for split in ("train", "val"):
         whole = load_split(prepared, split)
         few = min(len(whole), SAMPLES)
         for name, values in (("x", whole.x), ("y", whole.y)):
-            arrays[f"{name}_{split}"] = torch.cat([values[task * len(whole) :][:few] for task in kept]).contiguous()
+            arrays[f"{name}_{split}"] = torch.cat(
+                [values[task * len(whole) :][:few] for task in kept]
+            ).contiguous()
     content = save(arrays)
     samples = {split: min(count, SAMPLES) for split, count in meta.samples.items()}
     hashes = {TRAINVAL_FILE: durable.sha256_of(content)}
@@ -140,6 +162,8 @@ def recorded_run(params: Params, prepared: Path, scratch: Path) -> FinishedRun:
         session.checkpoints.publish(checkpoints, counters.best_iteration, counters.iteration, links)
         publish.publish(work, extent, telemetry, kept_iteration.published(params))
     run = RunRecord.from_published(params, telemetry)
-    run = replace(run, checkpoints={name: checkpoint.read_published(checkpoints, name) for name in PUBLISHED})
+    run = replace(
+        run, checkpoints={name: checkpoint.read_published(checkpoints, name) for name in PUBLISHED}
+    )
     kind = FinishedGymRun if params.prepare.is_gym else FinishedRun
     return kind(prepared, scratch / "grown", telemetry, checkpoints, run, recorded)

@@ -74,4 +74,6 @@ def episode_length(episode_steps: int | tuple[int, int], rng_seed: int, iteratio
     if isinstance(episode_steps, int):
         return episode_steps
     low, high = episode_steps
-    return low + int(words(key(rng_seed, EPISODE_LENGTH, iteration), 1)[0]) % 2**31 % (high - low + 1)
+    return low + int(words(key(rng_seed, EPISODE_LENGTH, iteration), 1)[0]) % 2**31 % (
+        high - low + 1
+    )

@@ -34,7 +34,11 @@ def prepared(tmp_path_factory):
     [
         (("trainval", "x_train", 2), ("trainval", "x_train", 0), {OF_VALIDATION: 1.0}),
         (("test", "x_train", 0), ("trainval", "x_train", 0), {OF_HELD_OUT: 1.0}),
-        (("test", "x_test", 1), ("trainval", "x_train", 1), {"test samples that are in training tasks": 1.0}),
+        (
+            ("test", "x_test", 1),
+            ("trainval", "x_train", 1),
+            {"test samples that are in training tasks": 1.0},
+        ),
         (("test", "x_test", 0), ("test", "x_val", 0), {"test samples that are in val": 1.0}),
     ],
 )
@@ -56,7 +60,11 @@ def test_a_row_that_two_tasks_have_by_chance_is_no_difference():
     few = 2 / 2048
     many = 0.05
     scored = "test samples that are in train"
-    of_tasks = [(name, share, share == few) for name in (OF_HELD_OUT, OF_VALIDATION) for share in (few, many)]
+    of_tasks = [
+        (name, share, share == few)
+        for name in (OF_HELD_OUT, OF_VALIDATION)
+        for share in (few, many)
+    ]
     for what, share, ok in (*of_tasks, (scored, few, False)):
         (log := ComparisonLog(evaluation.ALLOWED)).note(what, "a task", share)
         assert [line.ok for line in log.comparisons()] == [ok], (what, share)

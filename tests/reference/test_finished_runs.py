@@ -19,7 +19,9 @@ from tests.pipeline.small_suite import tree
 from tests.reference.finished_gym_run import FinishedGymRun
 from tests.reference.finished_run import FinishedRun, part
 
-GROWTH = tree("headroom.policies=[static, patient]", "headroom.floors=true", "train.validate_every=1")
+GROWTH = tree(
+    "headroom.policies=[static, patient]", "headroom.floors=true", "train.validate_every=1"
+)
 
 
 class Finished(NamedTuple):
@@ -29,7 +31,9 @@ class Finished(NamedTuple):
 
 def subject(kind: type[FinishedRun], workspace: Workspace, params: Params) -> FinishedRun:
     run = stages.recorded(params, workspace)
-    return kind(workspace.prepared, workspace.grown, workspace.telemetry, workspace.checkpoints, run)
+    return kind(
+        workspace.prepared, workspace.grown, workspace.telemetry, workspace.checkpoints, run
+    )
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +61,9 @@ def test_what_is_made_of_a_run_is_what_the_audit_recomputes(growth: Finished) ->
     """Returns, counts, the best checkpoint and all numbers of the evaluation."""
     results = {result.check: result for result in examine(growth.run.run, "run").results}
     recomputed = [result for result in results.values() if result.layer == "record"]
-    assert [(result.check, result.measured) for result in recomputed if result.status is not Status.PASS] == []
+    assert [
+        (result.check, result.measured) for result in recomputed if result.status is not Status.PASS
+    ] == []
     assert {"C1", "C5", "C6", "X8"} <= {result.check for result in recomputed}
 
 
@@ -76,7 +82,9 @@ def test_a_run_on_an_environment_is_what_the_reference_computes(
 def test_another_exported_network_differs(growth: Finished, tmp_path: Path) -> None:
     grown = Path(shutil.copytree(growth.workspace.grown, tmp_path / "grown"))
     tensors = load_file(grown / "weights.safetensors")
-    save_file({name: tensor * 0.5 for name, tensor in tensors.items()}, grown / "weights.safetensors")
+    save_file(
+        {name: tensor * 0.5 for name, tensor in tensors.items()}, grown / "weights.safetensors"
+    )
     assert part(replace(growth.run, grown=grown).grown_network).differences
 
 
@@ -99,7 +107,9 @@ def test_other_weights_than_those_that_decided_differ(growth: Finished) -> None:
     run = growth.run.run
     assert run.checkpoints is not None
     best = run.checkpoints["best"]
-    tensors = {name: -tensor if "heads" in name else tensor for name, tensor in best.tensors.items()}
+    tensors = {
+        name: -tensor if "heads" in name else tensor for name, tensor in best.tensors.items()
+    }
     other = replace(run, checkpoints={**run.checkpoints, "best": replace(best, tensors=tensors)})
     differing = {line.kind for line in part(replace(growth.run, run=other).evaluation).differences}
     assert "decisions, mean, third quartile" in differing

@@ -18,14 +18,18 @@ SEEDS = [(family, item) for family in FAMILIES for item in blueprints_of(family)
 
 def rows(count: int, shape: tuple[int, ...], seed: int) -> Tensor:
     """Draw samples as they are kept in float32; of a table the last column has few values, the one before it one."""
-    x = torch.randn(count, *shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    x = torch.randn(
+        count, *shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64
+    )
     if shape == SHAPES["tables"][:1]:
         x[:, -1] = x[:, -1].round()
         x[:, -2] = 0.5
     return x.float().double()
 
 
-@pytest.mark.parametrize(("family", "item"), SEEDS, ids=[f"{family}-{item.name}" for family, item in SEEDS])
+@pytest.mark.parametrize(
+    ("family", "item"), SEEDS, ids=[f"{family}-{item.name}" for family, item in SEEDS]
+)
 def test_a_seed_is_the_one_that_grows(family, item) -> None:
     """Names, sizes, what is fitted, values and gradients."""
     shape = SHAPES.get(family, (16, 4, 4))
@@ -37,8 +41,13 @@ def test_a_seed_is_the_one_that_grows(family, item) -> None:
     assert (part.params, part.flops) == (item.params(shape), item.flops(shape))
     sample = item.shapes(shape)[0]
     values = part.draw(streams.key(3, 0))
-    for name in {"out", *part.closing} & values.keys():  # zeros would hide what they are multiplied with
-        values[name] = torch.linspace(-1, 1, values[name].numel(), dtype=torch.float64).reshape_as(values[name])
+    for name in {
+        "out",
+        *part.closing,
+    } & values.keys():  # zeros would hide what they are multiplied with
+        values[name] = torch.linspace(-1, 1, values[name].numel(), dtype=torch.float64).reshape_as(
+            values[name]
+        )
     if part.fit is not None:
         fitted = part.fit(rows(200, sample, 0))
         theirs = module.fit(rows(200, sample, 0)[None])
@@ -60,13 +69,19 @@ def test_a_seed_is_the_one_that_grows(family, item) -> None:
 HOSTS = [(family, preset) for family in FAMILIES for preset in PRESETS[family]]
 
 
-@pytest.mark.parametrize(("family", "preset"), HOSTS, ids=[f"{family}-{preset}" for family, preset in HOSTS])
+@pytest.mark.parametrize(
+    ("family", "preset"), HOSTS, ids=[f"{family}-{preset}" for family, preset in HOSTS]
+)
 def test_a_host_is_the_one_that_grows(family: str, preset: str) -> None:
     config = Host(family=family, preset=preset)
     shape = (1, 1, 12) if family == "tables" else (1, 9, 8)
     body = networks.anatomy(config, shape, 3)
     host = build_host(config, shape, 3)
-    assert (body.params, body.flops, body.shapes) == (host.params, host.flops_per_sample, host.slot_shapes)
+    assert (body.params, body.flops, body.shapes) == (
+        host.params,
+        host.flops_per_sample,
+        host.slot_shapes,
+    )
 
 
 def test_blueprints_are_in_the_order_of_the_actions_and_unknown_hosts_are_refused() -> None:

@@ -33,7 +33,10 @@ def test_a_step_is_paid_as_by_the_reference(mode: str, ended: bool, terminal: bo
     weights = WEIGHTS.model_copy(update={"mode": mode})
     end = "terminate" if terminal else "truncate"
     train = Train(reward=weights, ppo=PPOParams(gamma=GAMMA), price=5.0, episode_end=end)
-    states = [replace(slots, alpha=torch.rand(ENVS, SLOTS, generator=draw)) for slots in random_states(13, ENVS, SLOTS)]
+    states = [
+        replace(slots, alpha=torch.rand(ENVS, SLOTS, generator=draw))
+        for slots in random_states(13, ENVS, SLOTS)
+    ]
     for number, (before, after) in enumerate(pairwise(states)):
         op = (Op.WAIT, Op.FOSSILIZE, Op.PRUNE)[number % 3]
         slot = number % SLOTS
@@ -45,7 +48,12 @@ def test_a_step_is_paid_as_by_the_reference(mode: str, ended: bool, terminal: bo
         step = transition(before, after, op, slot, ended=ended, terminal=terminal, **given)
         paid = rewards.components(mode, step, replace(SETTING, weights=weights, price=5.0))
         for env in range(ENVS):
-            two = (state(slots, env, sizes[n], accuracies[n]) for n, slots in enumerate((before, after)))
-            expected = reference.components(reference.Step(*two, int(op), slot, ended), train, HOST, 10)
+            two = (
+                state(slots, env, sizes[n], accuracies[n])
+                for n, slots in enumerate((before, after))
+            )
+            expected = reference.components(
+                reference.Step(*two, int(op), slot, ended), train, HOST, 10
+            )
             found = {name: float(term[env]) for name, term in paid.items()}
             assert found == pytest.approx(expected, rel=1e-6, abs=1e-9), (number, env)

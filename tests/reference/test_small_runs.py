@@ -81,13 +81,27 @@ def test_a_late_iteration_is_what_the_reference_computes(tmp_path: Path) -> None
 
 def test_many_hosts_in_two_processes_are_what_the_reference_computes(tmp_path: Path) -> None:
     """Nothing changes with the number of a host, of its process, or with the count of rows."""
-    assert differences(trained("many", tmp_path, Size(iterations=2, envs=520, processes=2)), SOME_HOSTS) == set()
+    assert (
+        differences(
+            trained("many", tmp_path, Size(iterations=2, envs=520, processes=2)), SOME_HOSTS
+        )
+        == set()
+    )
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("overrides", [(), ("prepare.task=digits", "evaluate.epochs=null")], ids=["tables", "images"])
-def test_training_at_its_real_size_is_what_the_reference_computes(overrides: tuple[str, ...], tmp_path: Path) -> None:
-    few = ("train.iterations=2", "train.validate_every=2", "train.horizon=null", "runtime.progress=none")
+@pytest.mark.parametrize(
+    "overrides", [(), ("prepare.task=digits", "evaluate.epochs=null")], ids=["tables", "images"]
+)
+def test_training_at_its_real_size_is_what_the_reference_computes(
+    overrides: tuple[str, ...], tmp_path: Path
+) -> None:
+    few = (
+        "train.iterations=2",
+        "train.validate_every=2",
+        "train.horizon=null",
+        "runtime.progress=none",
+    )
     tree = params.load(ROOT / "params.yaml", [*overrides, *few])
     prepared = tmp_path / "prepared"
     prepare(tree.prepare, tree.rng_seed, prepared, tmp_path)

@@ -19,9 +19,19 @@ from simic.telemetry.rows import FindingRow, TimingRow, UpdateRow
 from tests.helpers import episode, iteration, steps, update
 
 ITERATIONS, COUNT, HOSTS = 3, 3, 2
-TABLES = ("updates.parquet", "steps.parquet", "episodes.parquet", "events.parquet", "findings.parquet")
-SECONDS = dict.fromkeys(("collect_seconds", "update_seconds", "validate_seconds", "record_seconds"), 1.0)
-FOUND = FindingRow(iteration=1, check="c", severity="high", message="m", evidence={"value": 3, "name": "x"})
+TABLES = (
+    "updates.parquet",
+    "steps.parquet",
+    "episodes.parquet",
+    "events.parquet",
+    "findings.parquet",
+)
+SECONDS = dict.fromkeys(
+    ("collect_seconds", "update_seconds", "validate_seconds", "record_seconds"), 1.0
+)
+FOUND = FindingRow(
+    iteration=1, check="c", severity="high", message="m", evidence={"value": 3, "name": "x"}
+)
 
 
 def record(work: Path) -> Extent:
@@ -54,24 +64,33 @@ def told(rows: list[dict]) -> list[str]:
 def test_what_was_recorded_is_in_the_tables_and_what_is_absent_is_null(tables):
     values = {name: column.tolist() for name, column in steps(COUNT, HOSTS).items()}
     rows = [
-        {"iteration": i, "step": t + 1, "env": e} | {name: column[t][e] for name, column in values.items()}
+        {"iteration": i, "step": t + 1, "env": e}
+        | {name: column[t][e] for name, column in values.items()}
         for i in range(ITERATIONS)
         for t in range(COUNT)
         for e in range(HOSTS)
     ]
     assert rows_of(tables / "steps.parquet") == told(rows)
     groups = pq.read_metadata(tables / "steps.parquet")
-    assert [groups.row_group(k).num_rows for k in range(groups.num_row_groups)] == [2 * COUNT * HOSTS, COUNT * HOSTS]
+    assert [groups.row_group(k).num_rows for k in range(groups.num_row_groups)] == [
+        2 * COUNT * HOSTS,
+        COUNT * HOSTS,
+    ]
     rows = [
-        {"iteration": i, "split": split, "env": e} | {name: column.tolist()[e] for name, column in episode().items()}
+        {"iteration": i, "split": split, "env": e}
+        | {name: column.tolist()[e] for name, column in episode().items()}
         for i, split in ((0, "train"), (1, "validation"), (1, "train"), (2, "train"))
         for e in range(2)
     ]
     assert rows_of(tables / "episodes.parquet") == told(rows)
-    rows = [update(i).model_dump(exclude={"metrics"}) | update(i).metrics for i in range(ITERATIONS)]
+    rows = [
+        update(i).model_dump(exclude={"metrics"}) | update(i).metrics for i in range(ITERATIONS)
+    ]
     assert rows_of(tables / "updates.parquet") == told(rows) and rows[0]["best_iteration"] is None
     happened = {"step": 1, "name": "germinated", "env": 1, "slot": 2, "detail": "from DORMANT"}
-    assert rows_of(tables / "events.parquet") == told([{"iteration": i} | happened for i in range(ITERATIONS)])
+    assert rows_of(tables / "events.parquet") == told(
+        [{"iteration": i} | happened for i in range(ITERATIONS)]
+    )
     found = FOUND.model_dump() | {"evidence": '{"name": "x", "value": 3}'}
     assert rows_of(tables / "findings.parquet") == told([found])
 
@@ -80,7 +99,11 @@ def test_of_validations_the_decisions_of_the_best_one_are_published(tmp_path):
     with Recorder(tmp_path) as log:
         for number in range(3):
             row = update(number).model_copy(update={"best_iteration": min(2, number + 1)})
-            log.write(replace(iteration(number), update=row, decisions={"decided": np.full((2, 3, 8), number)}))
+            log.write(
+                replace(
+                    iteration(number), update=row, decisions={"decided": np.full((2, 3, 8), number)}
+                )
+            )
             log.time(TimingRow(iteration=number, **SECONDS))
         publish(tmp_path, log.flush(), tmp_path / "out")
     assert (load_file(tmp_path / "out" / VALIDATED_FILE)["decided"] == 1).all()
@@ -90,7 +113,11 @@ def test_every_table_exists_and_an_empty_one_has_its_columns(tables, tmp_path):
     others = ("curves.csv", "metrics.json", "timing.jsonl")
     assert sorted(path.name for path in tables.iterdir()) == sorted([*TABLES, *others])
     with Recorder(tmp_path / "quiet") as log:
-        log.write(replace(iteration(0), events=EventColumns({name: np.zeros(0, np.int64) for name in EVENTS})))
+        log.write(
+            replace(
+                iteration(0), events=EventColumns({name: np.zeros(0, np.int64) for name in EVENTS})
+            )
+        )
         log.time(TimingRow(iteration=0, **SECONDS))
         publish(tmp_path / "quiet", log.flush(), tmp_path / "none")
     for name in ("events.parquet", "findings.parquet"):
@@ -100,7 +127,11 @@ def test_every_table_exists_and_an_empty_one_has_its_columns(tables, tmp_path):
 
 @pytest.mark.parametrize("damage", ["log", "line", "tail", "starts"])
 def test_a_damaged_log_times_or_starts_are_refused_and_nothing_is_published(damage, tmp_path):
-    extent, times, file = record(tmp_path), tmp_path / "timing.jsonl", tmp_path / "telemetry" / "000001.safetensors"
+    extent, times, file = (
+        record(tmp_path),
+        tmp_path / "timing.jsonl",
+        tmp_path / "telemetry" / "000001.safetensors",
+    )
     if damage == "log":
         content = file.read_bytes()
         file.write_bytes(content[:-5] + bytes([content[-5] ^ 1]) + content[-4:])

@@ -16,7 +16,11 @@ NAMES = [f"00000{number}.safetensors" for number in range(4)]
 
 def finding(number: int, check: str = "c") -> FindingRow:
     return FindingRow(
-        iteration=number, check=check, severity="high", message='é\n"x"', evidence={"value": float("inf")}
+        iteration=number,
+        check=check,
+        severity="high",
+        message='é\n"x"',
+        evidence={"value": float("inf")},
     )
 
 
@@ -90,14 +94,20 @@ def test_a_missing_file_is_found_wherever_it_is(number, work, extent):
     (work / "telemetry" / NAMES[number]).unlink()
     said = Chain.of(work / "telemetry").damage(extent)
     assert said == f"{work / 'telemetry' / NAMES[number]}: missing"
-    earlier = Extent(number, durable.sha256(work / "telemetry" / NAMES[number - 1])) if number else NOTHING
+    earlier = (
+        Extent(number, durable.sha256(work / "telemetry" / NAMES[number - 1]))
+        if number
+        else NOTHING
+    )
     assert Chain.of(work / "telemetry").damage(earlier) is None
 
 
 @pytest.mark.parametrize("content", [b"", b"\x02" + bytes(7) + b"{}", encode("", None, [])[:-3]])
 def test_what_is_no_file_of_a_log_is_refused_in_one_message(content, work, extent):
     (work / "telemetry" / NAMES[3]).write_bytes(content)
-    assert Chain.of(work / "telemetry").damage(extent) == f"{work / 'telemetry' / NAMES[3]}: damaged"
+    assert (
+        Chain.of(work / "telemetry").damage(extent) == f"{work / 'telemetry' / NAMES[3]}: damaged"
+    )
     with pytest.raises(SimicError, match=r"000003\.safetensors: telemetry not readable: "):
         _ = list(read(work / "telemetry"))[3].update
 
@@ -126,7 +136,11 @@ def test_findings_that_no_iteration_follows_are_kept_in_a_file_of_their_own(tmp_
         recorder.write(iteration(0))
         recorder.find(finding(0))
     files = list(read(tmp_path / "telemetry"))
-    assert [(file.update is None, len(file.findings)) for file in files] == [(True, 1), (False, 0), (True, 1)]
+    assert [(file.update is None, len(file.findings)) for file in files] == [
+        (True, 1),
+        (False, 0),
+        (True, 1),
+    ]
     assert files[0].columns("steps") == {} == files[0].columns("train")
 
 
@@ -158,7 +172,10 @@ def test_a_full_disk_is_one_message_and_loses_nothing_that_was_written(work, ext
             recorder.write(iteration(4))
 
     try:
-        with pytest.raises(SimicError, match="telemetry cannot be written: File too large; what was written is kept"):
+        with pytest.raises(
+            SimicError,
+            match="telemetry cannot be written: File too large; what was written is kept",
+        ):
             write_more()
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))

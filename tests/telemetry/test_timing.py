@@ -8,7 +8,9 @@ from simic.errors import SimicError
 from simic.telemetry.rows import TimingRow
 from simic.telemetry.timing import append, keep_before, read
 
-SECONDS = dict.fromkeys(("collect_seconds", "update_seconds", "validate_seconds", "record_seconds"), 1.0)
+SECONDS = dict.fromkeys(
+    ("collect_seconds", "update_seconds", "validate_seconds", "record_seconds"), 1.0
+)
 
 
 @pytest.fixture
@@ -32,7 +34,9 @@ def test_rows_before_an_iteration_are_kept_and_a_torn_one_is_not(path):
 def test_what_is_damaged_or_missing_before_an_iteration_becomes_a_gap_and_is_counted(path):
     path.write_bytes(path.read_bytes().replace(b'"iteration":2', b'"iteration":9'))
     assert keep_before(path, 5) == 3
-    assert [(row.iteration, isnan(row.collect_seconds)) for row in read(path)] == [(i, i > 1) for i in range(5)]
+    assert [(row.iteration, isnan(row.collect_seconds)) for row in read(path)] == [
+        (i, i > 1) for i in range(5)
+    ]
     append(path, TimingRow(iteration=5, **SECONDS))
     assert len(read(path)) == 6
 
@@ -55,7 +59,9 @@ LINES = {
 @pytest.mark.parametrize("damage", LINES)
 def test_a_damaged_line_is_named(path, damage):
     path.write_bytes(b"".join(LINES[damage](path.read_bytes().splitlines(keepends=True))))
-    with pytest.raises(SimicError, match=r"timing\.jsonl: line [34] is damaged; rows before it are good"):
+    with pytest.raises(
+        SimicError, match=r"timing\.jsonl: line [34] is damaged; rows before it are good"
+    ):
         read(path)
     with pytest.raises(SimicError, match=r"none\.jsonl: telemetry not readable: No such file"):
         read(path.with_name("none.jsonl"))

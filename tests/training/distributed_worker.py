@@ -21,7 +21,10 @@ from simic.training.ranks import Ranks, joined
 
 ENVS, STEPS = 8, 6
 CASES = {  # the core, and changed settings
-    "per_head": ("lstm", {"ratio": "per_head", "entropy_scale": {"op": 2.0}, "learning_rate_schedule": "linear"}),
+    "per_head": (
+        "lstm",
+        {"ratio": "per_head", "entropy_scale": {"op": 2.0}, "learning_rate_schedule": "linear"},
+    ),
     "no_memory": ("none", {}),
     "stops": ("lstm", {"target_kl": 1e-3}),
 }
@@ -30,7 +33,9 @@ CASES = {  # the core, and changed settings
 def learn(ranks: Ranks, case: str) -> dict:
     """Three updates with every scale; what all processes must agree on."""
     core, changes = CASES[case]
-    settings = standard.PPOParams(**({"learning_rate": 1e-2, "minibatches": 3, "target_kl": 0.05} | changes))
+    settings = standard.PPOParams(
+        **({"learning_rate": 1e-2, "minibatches": 3, "target_kl": 0.05} | changes)
+    )
     policy = make_policy(core).double()
     everyone = torch.arange(ENVS)
     ppo = PPO(policy, settings, 1, total_updates=3, reduce=ranks.reduce, all_env_ids=everyone)
@@ -46,7 +51,9 @@ def learn(ranks: Ranks, case: str) -> dict:
         metrics.append(asdict(ppo.update(rollout, iteration)))
     scales = normalizers.state_dict()
     scales["reward.running"] = ranks.whole(scales["reward.running"])
-    weights = torch.cat([parameter.detach().double().flatten() for parameter in policy.parameters()])
+    weights = torch.cat(
+        [parameter.detach().double().flatten() for parameter in policy.parameters()]
+    )
     return {
         "weights": weights.tolist(),
         "scales": {name: tensor.tolist() for name, tensor in scales.items()},

@@ -24,16 +24,26 @@ SIZES = {"encoder_units": 16, "core_units": 16, "head_units": 8, "embedding_unit
 
 
 def small_params(runtime: dict | None = None, **changes: object) -> Params:
-    settings = {"envs": 4, "episode_steps": 3, "batches_per_epoch": 2, "iterations": 4, "validate_every": 2}
+    settings = {
+        "envs": 4,
+        "episode_steps": 3,
+        "batches_per_epoch": 2,
+        "iterations": 4,
+        "validate_every": 2,
+    }
     settings |= {"policy": Policy(**SIZES), "ppo": PPOParams(epochs=2, minibatches=2), **changes}
     return standard.Params(
-        train=Train(**settings), runtime=Runtime(**{"threads": 1, "processes": 1, **(runtime or {})})
+        train=Train(**settings),
+        runtime=Runtime(**{"threads": 1, "processes": 1, **(runtime or {})}),
     )
 
 
 def assert_same_run(work: Path, other: Path) -> None:
     """Every byte of checkpoints and telemetry."""
-    own, theirs = (sorted(path.relative_to(run) for path in run.glob("checkpoints/*/*")) for run in (work, other))
+    own, theirs = (
+        sorted(path.relative_to(run) for path in run.glob("checkpoints/*/*"))
+        for run in (work, other)
+    )
     assert own == theirs
     assert [file for file in own if (work / file).read_bytes() != (other / file).read_bytes()] == []
     assert telemetry_of(work) == telemetry_of(other)
@@ -64,12 +74,22 @@ def telemetry_of(work: Path) -> dict[str, bytes]:
 def recorded(work: Path) -> list:
     """All but the findings: what a resume that found something leaves the same."""
     files = [file for file in recorder.read(work / "telemetry") if file.update]
-    tables = [{name: file.columns(name) for name in ("steps", "train", "validation", "events")} for file in files]
+    tables = [
+        {name: file.columns(name) for name in ("steps", "train", "validation", "events")}
+        for file in files
+    ]
     contents = [
-        {f"{table}/{name}": values.tobytes() for table in each for name, values in each[table].items()}
+        {
+            f"{table}/{name}": values.tobytes()
+            for table in each
+            for name, values in each[table].items()
+        }
         for each in tables
     ]
-    return [(repr(file.update), file.events.texts, content) for file, content in zip(files, contents, strict=True)]
+    return [
+        (repr(file.update), file.events.texts, content)
+        for file, content in zip(files, contents, strict=True)
+    ]
 
 
 def findings_of(work: Path) -> list[FindingRow]:
@@ -84,12 +104,20 @@ def steps_of(work: Path) -> list[SimpleNamespace]:
     """One of all hosts each, values as they are published."""
     found = []
     for file in recorder.read(work / "telemetry"):
-        columns = {name: published(values).tolist() for name, values in file.columns("steps").items()}
-        parts = {name: columns.pop(name) for name in list(columns) if name.startswith("components/")}
+        columns = {
+            name: published(values).tolist() for name, values in file.columns("steps").items()
+        }
+        parts = {
+            name: columns.pop(name) for name in list(columns) if name.startswith("components/")
+        }
         for t in range(len(columns.get("op", ()))):
             components = {name.partition("/")[2]: values[t] for name, values in parts.items()}
             row = {name: values[t] for name, values in columns.items()}
-            found.append(SimpleNamespace(iteration=file.update.iteration, step=t + 1, components=components, **row))
+            found.append(
+                SimpleNamespace(
+                    iteration=file.update.iteration, step=t + 1, components=components, **row
+                )
+            )
     return found
 
 
@@ -105,7 +133,12 @@ def events_of(work: Path) -> list[SimpleNamespace]:
         columns = file.events.columns
         for step, env, slot, text in zip(*(columns.get(name, ()) for name in EVENTS), strict=True):
             name, detail = file.events.texts[text]
-            place = {"iteration": file.update.iteration, "step": int(step), "env": int(env), "slot": int(slot)}
+            place = {
+                "iteration": file.update.iteration,
+                "step": int(step),
+                "env": int(env),
+                "slot": int(slot),
+            }
             found.append(SimpleNamespace(**place, name=name, detail=detail))
     return found
 
@@ -147,7 +180,9 @@ def run(work: Path, prepared: Path, observers=(), stop=None, params: Params | No
         train(session, observers, stop)
 
 
-def interrupted_after(steps: int, work: Path, prepared: Path, params=None, message: str = "stopped with") -> Watcher:
+def interrupted_after(
+    steps: int, work: Path, prepared: Path, params=None, message: str = "stopped with"
+) -> Watcher:
     stop = threading.Event()
     watcher = Watcher(lambda count: stop.set() if count == steps else None)
     with pytest.raises(Interrupted, match=message):

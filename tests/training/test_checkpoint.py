@@ -24,7 +24,14 @@ from simic.training.checkpoint import (
 from simic.training.machine import Machine
 
 MACHINE = Machine(
-    python="3", libraries={}, cpu_capability="A", threads=1, device="cpu", tf32=False, backend="auto", group=4
+    python="3",
+    libraries={},
+    cpu_capability="A",
+    threads=1,
+    device="cpu",
+    tf32=False,
+    backend="auto",
+    group=4,
 )
 
 
@@ -55,7 +62,11 @@ def store(tmp_path) -> CheckpointStore:
 
 
 def snapshot(store: CheckpointStore) -> dict[str, bytes]:
-    return {str(path.relative_to(store.root)): path.read_bytes() for path in store.root.rglob("*") if path.is_file()}
+    return {
+        str(path.relative_to(store.root)): path.read_bytes()
+        for path in store.root.rglob("*")
+        if path.is_file()
+    }
 
 
 def test_what_is_written_is_read_back_bit_for_bit(store):
@@ -68,7 +79,9 @@ def test_what_is_written_is_read_back_bit_for_bit(store):
     assert found.manifest.machine == MACHINE
 
 
-def test_the_bytes_depend_on_neither_path_nor_time_and_the_last_ones_and_the_best_stay(store, tmp_path):
+def test_the_bytes_depend_on_neither_path_nor_time_and_the_last_ones_and_the_best_stay(
+    store, tmp_path
+):
     other = CheckpointStore(tmp_path / "some" / "where" / "else", keep_last=2)
     for iteration in (1, 2):
         other.write(tensors(float(iteration)), manifest(iteration))
@@ -102,7 +115,9 @@ def test_a_state_that_is_not_finite_is_never_written(store, bad):
     with pytest.raises(SimicError, match=r"state after 3 iterations: a/weight is not finite"):
         store.write(tensors(bad), manifest(3))
     with pytest.raises(SimicError, match=r"state after 3 iterations: best is not finite"):
-        store.write(tensors(1.0), manifest(3, best_score=None).model_copy(update={"scalars": {"best": bad}}))
+        store.write(
+            tensors(1.0), manifest(3, best_score=None).model_copy(update={"scalars": {"best": bad}})
+        )
     assert snapshot(store) == before
 
 
@@ -138,16 +153,24 @@ def linked(tmp_path) -> tuple[CheckpointStore, dict[int, str]]:
 
 def test_best_and_latest_are_published_under_their_names_as_a_whole(linked, tmp_path):
     store, links = linked
-    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["best", "chain.json", "latest"]
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
+        "best",
+        "chain.json",
+        "latest",
+    ]
     for _ in range(2):
         assert read_published(tmp_path / "out", "best").manifest.iteration == 1
         assert read_published(tmp_path / "out", "latest").manifest.iteration == 3
         (store.path(1) / "state.safetensors").write_bytes(b"")
-        with pytest.raises(Damaged, match="run the same command again: it goes on from what is good"):
+        with pytest.raises(
+            Damaged, match="run the same command again: it goes on from what is good"
+        ):
             store.publish(tmp_path / "out", 1, 3, links)
 
 
-def test_a_directory_is_held_against_its_number_and_a_published_one_against_the_chain(linked, tmp_path):
+def test_a_directory_is_held_against_its_number_and_a_published_one_against_the_chain(
+    linked, tmp_path
+):
     def change(source, target) -> None:
         shutil.rmtree(target)
         shutil.copytree(source, target)
@@ -171,7 +194,9 @@ def test_what_is_edited_with_its_checksums_does_not_give_the_link_of_the_chain(l
             refuse_edited(read(path), links)
     with pytest.raises(Edited, match="latest: its tensors and counters"):
         read_published(tmp_path / "out", "latest")
-    refuse_edited(read(store.path(3)), {3: links[3]})  # without the link before it nothing can be said
+    refuse_edited(
+        read(store.path(3)), {3: links[3]}
+    )  # without the link before it nothing can be said
     for other in ({1: links[2]}, {2: links[1]}):  # another chain is none of the checkpoint
         with pytest.raises(Edited):
             refuse_edited(store.read(2), links | other)
@@ -185,12 +210,16 @@ def rewrite(path, **changes) -> None:
 
 def test_a_format_of_another_version_is_refused_by_name(store):
     rewrite(store.path(2), format_version=99)
-    with pytest.raises(SimicError, match=f"format version 99, this version reads {FORMAT_VERSION}") as error:
+    with pytest.raises(
+        SimicError, match=f"format version 99, this version reads {FORMAT_VERSION}"
+    ) as error:
         store.read(2)
     assert not isinstance(error.value, Damaged), "it is good, so no older one may be taken instead"
 
 
-@pytest.mark.parametrize("content", [b"\x80\x04cos\n.", b"[" * 100_000, b'{"checksum": 3}', durable.with_checksum({})])
+@pytest.mark.parametrize(
+    "content", [b"\x80\x04cos\n.", b"[" * 100_000, b'{"checksum": 3}', durable.with_checksum({})]
+)
 def test_a_crafted_manifest_is_refused_in_one_line(store, content):
     (store.path(2) / "manifest.json").write_bytes(content)
     with pytest.raises(Damaged) as error:
@@ -207,8 +236,12 @@ def test_a_pickle_in_place_of_tensors_is_refused_also_with_the_right_checksum(st
     assert not (tmp_path / "ran").exists()
 
 
-@pytest.mark.parametrize("content", [b"{", durable.with_checksum({}), durable.with_checksum({"best": 1, "latest": 3})])
+@pytest.mark.parametrize(
+    "content", [b"{", durable.with_checksum({}), durable.with_checksum({"best": 1, "latest": 3})]
+)
 def test_a_hash_chain_that_is_none_is_refused_with_what_brings_it_back(linked, tmp_path, content):
     (tmp_path / "out" / "chain.json").write_bytes(content)
-    with pytest.raises(Damaged, match=r"chain\.json: damaged: .*; dvc checkout checkpoints brings back"):
+    with pytest.raises(
+        Damaged, match=r"chain\.json: damaged: .*; dvc checkout checkpoints brings back"
+    ):
         read_published(tmp_path / "out", "latest")

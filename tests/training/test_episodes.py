@@ -16,17 +16,32 @@ from tests.standard import Lifecycle
 
 
 def test_a_seed_that_made_room_for_another_counts_as_pruned(prepared, tmp_path):
-    at_once = Lifecycle(training_dwell=0, min_prune_age=1, embargo_steps=0, reset_steps=0, max_seeds=1)
-    with open_session(small_params(episode_steps=6, lifecycle=at_once), tmp_path, prepared) as session:
+    at_once = Lifecycle(
+        training_dwell=0, min_prune_age=1, embargo_steps=0, reset_steps=0, max_seeds=1
+    )
+    with open_session(
+        small_params(episode_steps=6, lifecycle=at_once), tmp_path, prepared
+    ) as session:
         env, tally = session.env, Tally(session.env)
         env.reset()
-        germinate = Action.wait(env.num_envs)._replace(op=torch.full((env.num_envs,), int(Op.GERMINATE)))
+        germinate = Action.wait(env.num_envs)._replace(
+            op=torch.full((env.num_envs,), int(Op.GERMINATE))
+        )
         prune = germinate._replace(op=torch.full((env.num_envs,), int(Op.PRUNE)))
-        for action in (germinate, germinate, germinate, prune, germinate, Action.wait(env.num_envs)):
+        for action in (
+            germinate,
+            germinate,
+            germinate,
+            prune,
+            germinate,
+            Action.wait(env.num_envs),
+        ):
             _, reward, *_, info = env.step(action)
             tally.add(reward, info)
     found = tally.columns()
-    assert (found["germinated"] == 4).all() and (found["pruned"] == 3).all()  # two made room, one was taken out
+    assert (found["germinated"] == 4).all() and (
+        found["pruned"] == 3
+    ).all()  # two made room, one was taken out
 
 
 def test_a_seed_that_takes_the_place_of_a_live_one_is_an_event():
@@ -43,13 +58,26 @@ def test_a_seed_that_takes_the_place_of_a_live_one_is_an_event():
     found = events(steps)
     assert found.columns["step"].tolist() == [1, 2]
     names = [found.texts[code] for code in found.columns["text"].tolist()]
-    assert names == [("holding", "from DORMANT"), ("holding", "a new seed in the place of a live one")]
+    assert names == [
+        ("holding", "from DORMANT"),
+        ("holding", "a new seed in the place of a live one"),
+    ]
 
 
 # --- an episode of all hosts comes to the host's side in a few pieces, however many columns and steps it has ---
 
 
-READS = {"item", "tolist", "numpy", "nonzero", "__bool__", "__int__", "__float__", "__index__", "__iter__"}
+READS = {
+    "item",
+    "tolist",
+    "numpy",
+    "nonzero",
+    "__bool__",
+    "__int__",
+    "__float__",
+    "__index__",
+    "__iter__",
+}
 
 
 class Distant(torch.Tensor):
@@ -75,7 +103,9 @@ def far(value):
     if isinstance(value, dict):
         return {key: far(each) for key, each in value.items()}
     if is_dataclass(value):
-        return replace(value, **{each.name: far(getattr(value, each.name)) for each in fields(value)})
+        return replace(
+            value, **{each.name: far(getattr(value, each.name)) for each in fields(value)}
+        )
     return value
 
 
@@ -95,12 +125,24 @@ def test_an_episode_is_fetched_once_for_each_kind_of_number(prepared, monkeypatc
     for transition in seen:
         decision = replace(
             transition.decision,
-            **{name: far(getattr(transition.decision, name)) for name in ("actions", "log_probs", "joint", "value")},
+            **{
+                name: far(getattr(transition.decision, name))
+                for name in ("actions", "log_probs", "joint", "value")
+            },
         )
-        away.append(replace(transition, decision=decision, reward=far(transition.reward), info=far(transition.info)))
+        away.append(
+            replace(
+                transition,
+                decision=decision,
+                reward=far(transition.reward),
+                info=far(transition.info),
+            )
+        )
     monkeypatch.setattr(Distant, "fetched", 0)
     distant = collected(away)
     assert {name: values.tobytes() for name, values in distant.items()} == {
         name: values.tobytes() for name, values in near.items()
     }
-    assert Distant.fetched == 5  # bool, int16, int64, float32, float64, whatever the number of steps and columns
+    assert (
+        Distant.fetched == 5
+    )  # bool, int16, int64, float32, float64, whatever the number of steps and columns

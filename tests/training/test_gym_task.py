@@ -20,7 +20,13 @@ from tests.training.small_runs import SIZES, assert_same_run
 
 def small(name: str = "CartPole-v1", core: str = "lstm", **runtime: object) -> Params:
     ppo = PPOParams(minibatches=2, epochs=2, normalize_rewards=True, gamma=0.95)
-    settings = {"envs": 4, "episode_steps": 8, "iterations": 3, "validate_every": 2, "horizon": None}
+    settings = {
+        "envs": 4,
+        "episode_steps": 8,
+        "iterations": 3,
+        "validate_every": 2,
+        "horizon": None,
+    }
     return Params(
         prepare=Prepare(task="gym", gym=GymParams(id=name)),
         train=Train(**settings, policy=Policy(**SIZES, core=core, critic="own"), ppo=ppo),
@@ -53,7 +59,9 @@ def run(params: Params, work: Path, prepared: Path, stop: StopAt | None = None) 
 
 
 @pytest.mark.parametrize("core", ["none", "gru"])
-def test_stopped_anywhere_it_ends_with_the_same_bytes(prepared: Path, tmp_path: Path, core: str) -> None:
+def test_stopped_anywhere_it_ends_with_the_same_bytes(
+    prepared: Path, tmp_path: Path, core: str
+) -> None:
     params = small(core=core)
     run(params, tmp_path / "whole", prepared)
     for iteration, step in ((0, 2), (1, 8), (2, 4)):
@@ -65,13 +73,17 @@ def test_stopped_anywhere_it_ends_with_the_same_bytes(prepared: Path, tmp_path: 
 
 def test_an_environment_that_does_not_repeat_itself_begins_anew_and_says_so(tmp_path: Path) -> None:
     params = small("Wandering-v0")
-    params = params.model_copy(update={"train": params.train.model_copy(update={"validate_every": 100})})
+    params = params.model_copy(
+        update={"train": params.train.model_copy(update={"validate_every": 100})}
+    )
     gym_env.prepare(params.prepare.gym, 1, tmp_path / "prepared")
     monkey = pytest.MonkeyPatch()
     monkey.setattr(
         "simic.training.gym_task.play",
         lambda env, decide, on_step: PlayedEpisodes(
-            [0.0] * env.num_envs, [1] * env.num_envs, [np.zeros((1, 1), dtype=np.int64)] * env.num_envs
+            [0.0] * env.num_envs,
+            [1] * env.num_envs,
+            [np.zeros((1, 1), dtype=np.int64)] * env.num_envs,
         ),
     )  # fmt: skip - its episodes never end
     with monkey.context(), pytest.raises(Interrupted):
@@ -86,7 +98,9 @@ def test_what_cannot_train_is_refused_in_a_line(prepared: Path, tmp_path: Path) 
         run(small(device="cuda"), tmp_path, prepared)
     limited = GymParams(id="CartPole-v1", options={"sutton_barto_reward": True})
     other = small().model_copy(update={"prepare": Prepare(task="gym", gym=limited)})
-    with pytest.raises(SimicError, match="the environment has changed since; run simic prepare again"):
+    with pytest.raises(
+        SimicError, match="the environment has changed since; run simic prepare again"
+    ):
         run(other, tmp_path, prepared)
     with pytest.raises(ValueError, match="must be one number for task gym"):
         Params(prepare=small().prepare, train=Train(episode_steps=(3, 4), envs=4))

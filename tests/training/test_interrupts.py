@@ -45,7 +45,9 @@ def test_the_first_signal_only_sets_the_event_and_the_second_interrupts_at_once(
     assert stop.is_set() and signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
-@pytest.mark.parametrize("stop", ['exec("os.kill(os.getpid(), signal.SIGINT); time.sleep(60)")', "Last()"])
+@pytest.mark.parametrize(
+    "stop", ['exec("os.kill(os.getpid(), signal.SIGINT); time.sleep(60)")', "Last()"]
+)
 def test_a_stop_in_an_exec_or_a_finalizer_ends_with_our_exit_code(stop, tmp_path):
     """Modules run an exec as they are imported, and after a KeyboardInterrupt out of it ``python -m`` dies of SIGINT.
     In a finalizer Python drops it.

@@ -28,13 +28,17 @@ class Census(Watcher):
         self.env, self.counts = env, []
 
     def on_iteration(self, update, episode):
-        self.env.reset(options={"iteration": 0})  # no seeds: how many there are depends on what was played
+        self.env.reset(
+            options={"iteration": 0}
+        )  # no seeds: how many there are depends on what was played
         alive = tensors()
         self.counts.append((len(alive), sum(each.numel() * each.element_size() for each in alive)))
 
 
 def test_iterations_leave_no_tensors_behind(prepared, tmp_path):
-    with open_session(small_params(iterations=3, validate_every=100), tmp_path, prepared) as session:
+    with open_session(
+        small_params(iterations=3, validate_every=100), tmp_path, prepared
+    ) as session:
         census = Census(session.env)
         gc.freeze()  # what other tests have left is not looked through
         try:

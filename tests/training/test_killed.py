@@ -36,7 +36,15 @@ def undisturbed(prepared, tmp_path_factory) -> Path:
 def killed_at(change: int, undisturbed: Path, prepared: Path, tmp_path: Path) -> bool:
     """Tell whether a process could be killed at that change of a file; then no checkpoint is lost."""
     work = tmp_path / f"killed-at-{change}"
-    command = [sys.executable, "-c", PROGRAM, str(Path(__file__).parent), str(work), str(prepared), str(change)]
+    command = [
+        sys.executable,
+        "-c",
+        PROGRAM,
+        str(Path(__file__).parent),
+        str(work),
+        str(prepared),
+        str(change),
+    ]
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     status = subprocess.run(command, env=environment, check=False).returncode
     assert status in (0, -signal.SIGKILL)
@@ -57,5 +65,7 @@ def test_a_kill_at_a_change_of_a_file_loses_nothing(change, undisturbed, prepare
 
 @pytest.mark.prove
 def test_a_kill_at_any_change_of_a_file_loses_nothing(undisturbed, prepared, tmp_path):
-    killed = list(takewhile(lambda change: killed_at(change, undisturbed, prepared, tmp_path), count(1)))
+    killed = list(
+        takewhile(lambda change: killed_at(change, undisturbed, prepared, tmp_path), count(1))
+    )
     assert len(killed) > 21

@@ -25,7 +25,10 @@ def test_it_decides_as_the_policy_in_the_run(learned, copied, prepared, tmp_path
         noise = torch.linspace(0, 0.99, 4 * 8).reshape(4, 8)
         policies = [(session.policy, session.state.normalizers)]
         policies += [(each.policy, each.normalizers) for each in (learned, loaded)]
-        steps = [policy.act(scales.see(observation), policy.initial_state(4), noise) for policy, scales in policies]
+        steps = [
+            policy.act(scales.see(observation), policy.initial_state(4), noise)
+            for policy, scales in policies
+        ]
     for step in steps[1:]:
         assert torch.equal(step.actions, steps[0].actions)
         assert torch.equal(step.log_probs, steps[0].log_probs)
@@ -50,6 +53,8 @@ def test_a_damaged_or_missing_file_and_another_format_are_named(learned, tmp_pat
         Learned.load(tmp_path)
     learned.save(tmp_path)
     card = json.loads((tmp_path / "policy.json").read_bytes())
-    (tmp_path / "policy.json").write_text(json.dumps({**card, "format_version": 1, "train": {"unknown": 1}}))
+    (tmp_path / "policy.json").write_text(
+        json.dumps({**card, "format_version": 1, "train": {"unknown": 1}})
+    )
     with pytest.raises(SimicError, match="format version 1: must be 5; run simic train again"):
         Learned.load(tmp_path)

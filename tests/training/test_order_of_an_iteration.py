@@ -21,7 +21,9 @@ class Poisoned(GrowthEnv):
         return stats
 
 
-def test_scales_move_once_per_iteration_between_the_rollout_and_the_update(prepared, tmp_path, monkeypatch):
+def test_scales_move_once_per_iteration_between_the_rollout_and_the_update(
+    prepared, tmp_path, monkeypatch
+):
     with open_session(small_params(iterations=2, validate_every=1), tmp_path, prepared) as session:
         normalizers, ppo = session.state.normalizers, session.state.ppo
         history: list[tuple[str, float]] = []
@@ -34,7 +36,9 @@ def test_scales_move_once_per_iteration_between_the_rollout_and_the_update(prepa
         def watched(rollout, iteration):
             look("update")
             # What is replayed is what was seen: the scales of the rollout, not those of now.
-            assert not torch.equal(rollout.features, normalizers.observation.normalize(rollout.raw_features))
+            assert not torch.equal(
+                rollout.features, normalizers.observation.normalize(rollout.raw_features)
+            )
             result = update(rollout, iteration)
             look("updated")
             return result
@@ -74,9 +78,14 @@ def test_a_rollback_is_in_the_telemetry_with_host_and_cause_and_ends_the_hosts_e
     monkeypatch.setattr(assemble, "GrowthEnv", Poisoned)
     with open_session(small_params(iterations=1, validate_every=9), tmp_path, prepared) as session:
         train(session)
-        assert (session.state.counters.rollbacks, session.state.counters.env_steps) == (1, 4 * 3 - 1)
+        assert (session.state.counters.rollbacks, session.state.counters.env_steps) == (
+            1,
+            4 * 3 - 1,
+        )
     rollbacks = [row for row in events_of(tmp_path) if row.name == "rollback"]
-    assert [(row.step, row.env, row.detail) for row in rollbacks] == [(2, 2, "NON_FINITE, 1 rows lost")]
+    assert [(row.step, row.env, row.detail) for row in rollbacks] == [
+        (2, 2, "NON_FINITE, 1 rows lost")
+    ]
     steps = steps_of(tmp_path)
     assert [row.panicked[2] for row in steps] == [False, True, False]
     assert [row.valid for row in steps] == [[True] * 4, [True] * 4, [True, True, False, True]]
@@ -86,7 +95,11 @@ def test_a_rollback_is_in_the_telemetry_with_host_and_cause_and_ends_the_hosts_e
 
 def test_one_host_one_slot_one_step_is_a_whole_run(prepared, tmp_path):
     tree = small_params(iterations=2).model_dump()
-    tree["train"] |= {"envs": 1, "episode_steps": 1, "ppo": {**tree["train"]["ppo"], "minibatches": 1}}
+    tree["train"] |= {
+        "envs": 1,
+        "episode_steps": 1,
+        "ppo": {**tree["train"]["ppo"], "minibatches": 1},
+    }
     tree["train"]["host"] |= {"family": "mlp", "preset": "baseline", "widths": (8,)}
     with open_session(Params.model_validate(tree), tmp_path, prepared) as session:
         assert session.env.host.slots == 1

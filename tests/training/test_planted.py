@@ -58,5 +58,9 @@ def won(folder) -> float:
 def test_ppo_finds_what_is_planted_unless_rewards_have_the_other_sign(tmp_path, monkeypatch):
     assert won(tmp_path / "clean") >= LEAST_WON_PCT
     estimated = trainer.with_advantages
-    monkeypatch.setattr(trainer, "with_advantages", lambda rollout, rewards, *rest: estimated(rollout, -rewards, *rest))
+    monkeypatch.setattr(
+        trainer,
+        "with_advantages",
+        lambda rollout, rewards, *rest: estimated(rollout, -rewards, *rest),
+    )
     assert won(tmp_path / "negated") < LEAST_WON_PCT

@@ -29,7 +29,10 @@ def learned(tmp_path_factory) -> list[dict]:
 def test_two_processes_with_half_the_environments_equal_one_with_all(case, learned) -> None:
     """In float64; and they have the very same parameters."""
     expected, tolerance = distributed_worker.learn(ALONE, case), 1e-9
-    assert learned[1][case]["weights"] == learned[0][case]["weights"] and np.std(expected["weights"]) > 0.05
+    assert (
+        learned[1][case]["weights"] == learned[0][case]["weights"]
+        and np.std(expected["weights"]) > 0.05
+    )
     assert learned[1][case]["scales"] == learned[0][case]["scales"]
     for rank in learned:
         found = rank[case]
@@ -41,8 +44,17 @@ def test_two_processes_with_half_the_environments_equal_one_with_all(case, learn
             assert other["first_ratio_ok"]
             for name in ("steps", "samples", "samples_by_head", "stopped_early", "epochs"):
                 assert other[name] == one[name], name
-            for name in ("policy_loss", "value_loss", "approx_kl", "update_kl", "explained_variance", "grad_norm"):
-                assert other[name] == pytest.approx(one[name], rel=100 * tolerance, abs=tolerance), name
+            for name in (
+                "policy_loss",
+                "value_loss",
+                "approx_kl",
+                "update_kl",
+                "explained_variance",
+                "grad_norm",
+            ):
+                assert other[name] == pytest.approx(
+                    one[name], rel=100 * tolerance, abs=tolerance
+                ), name
         assert case != "stops" or any(metrics["stopped_early"] for metrics in found["metrics"])
 
 
@@ -59,7 +71,11 @@ def test_restarted_processes_do_not_find_the_addresses_of_the_dead(monkeypatch) 
             attempts.append([started[rank].result(timeout=60) for rank in range(3)])
             agent.set("ask/2", "of one that died before the first answered")
     attempts[0][0].set("0", "an address")
-    assert [[store.check(["0"]) for store in attempt] for attempt in attempts] == [[True] * 3, [False] * 3, [False] * 3]
+    assert [[store.check(["0"]) for store in attempt] for attempt in attempts] == [
+        [True] * 3,
+        [False] * 3,
+        [False] * 3,
+    ]
 
 
 def test_the_first_process_does_not_wait_for_ever(monkeypatch) -> None:

@@ -47,5 +47,7 @@ def test_one_decision_runs_in_twelve_files(state):
     observation, _ = state.task.env.reset(options={"iteration": 0})
     memory = state.ppo.policy.initial_state(state.task.env.num_envs)
     noise = torch.rand(state.task.env.num_envs, len(state.ppo.policy.heads))
-    files = files_of(lambda: state.ppo.policy.act(state.normalizers.see(observation), memory, noise))
+    files = files_of(
+        lambda: state.ppo.policy.act(state.normalizers.see(observation), memory, noise)
+    )
     assert len(files) <= 12, sorted(files)

@@ -37,13 +37,20 @@ def resumed(work, prepared, params=None):
 def edit(path: Path) -> None:
     """Change the policy, and every checksum with it."""
     found = read(path)
-    rewritten(found, {name: x + 1 if name.startswith("ppo/policy.") else x for name, x in found.tensors.items()})
+    rewritten(
+        found,
+        {name: x + 1 if name.startswith("ppo/policy.") else x for name, x in found.tensors.items()},
+    )
 
 
 @pytest.mark.parametrize(
     ("damage", "severity", "said"),
     [
-        (lambda path: flip(path / "state.safetensors", 3000), "medium", "000004/state.safetensors: damaged"),
+        (
+            lambda path: flip(path / "state.safetensors", 3000),
+            "medium",
+            "000004/state.safetensors: damaged",
+        ),
         (edit, "high", "not those that the hash chain of this run has"),
     ],
 )
@@ -53,11 +60,16 @@ def test_a_damaged_or_edited_checkpoint_is_set_aside_reported_and_done_again(
     damage(copied / "checkpoints" / "000004")
     assert resumed(copied, prepared) == 3
     [found] = findings_of(copied)
-    assert (found.check, found.severity) == ("damaged_checkpoint", severity) and said in found.message
+    assert (found.check, found.severity) == (
+        "damaged_checkpoint",
+        severity,
+    ) and said in found.message
     assert (copied / "checkpoints" / "damaged-000004").exists()
     own, theirs = read(copied / "checkpoints" / "000004"), read(finished / "checkpoints" / "000004")
     assert own.manifest.scalars == theirs.manifest.scalars, "the hash chain is among them"
-    assert (own.path / "state.safetensors").read_bytes() == (theirs.path / "state.safetensors").read_bytes()
+    assert (own.path / "state.safetensors").read_bytes() == (
+        theirs.path / "state.safetensors"
+    ).read_bytes()
     assert recorded(copied) == recorded(finished)
     [_, start] = starts.read(copied / "run.json")
     assert (start.start_iteration, start.findings) == (3, [found])
@@ -89,13 +101,21 @@ def test_if_none_is_good_nothing_is_thrown_away(lost, copied, prepared):
         flip(path / "state.safetensors", 500)
     log = telemetry_of(copied)
     for _ in range(2):  # asking again is no consent to start anew
-        with pytest.raises(SimicError, match=r"none of the 3 checkpoints is usable; .*; start over with --fresh"):
+        with pytest.raises(
+            SimicError, match=r"none of the 3 checkpoints is usable; .*; start over with --fresh"
+        ):
             resumed(copied, prepared)
     assert telemetry_of(copied) == log
-    assert sorted(path.name for path in (copied / "checkpoints").iterdir()) == ["000002", "000003", "000004"]
+    assert sorted(path.name for path in (copied / "checkpoints").iterdir()) == [
+        "000002",
+        "000003",
+        "000004",
+    ]
 
 
-def test_telemetry_damaged_before_a_checkpoint_is_made_again_from_an_earlier_one(copied, finished, prepared):
+def test_telemetry_damaged_before_a_checkpoint_is_made_again_from_an_earlier_one(
+    copied, finished, prepared
+):
     flip(copied / "telemetry" / "000002.safetensors", 1000)
     assert resumed(copied, prepared) == 2
     for found in findings_of(copied):
@@ -113,7 +133,9 @@ def improving(prepared, tmp_path_factory):
     """A finished run whose best checkpoint is not its last one, validated after every iteration."""
     for seed in range(1, 20):
         work = tmp_path_factory.mktemp("improving")
-        params = small_params({"keep_last": 4}, validate_every=1).model_copy(update={"rng_seed": seed})
+        params = small_params({"keep_last": 4}, validate_every=1).model_copy(
+            update={"rng_seed": seed}
+        )
         run(work, prepared, params=params)
         if best_of(work) < 4:
             return work, params
@@ -151,7 +173,9 @@ def test_a_damaged_best_checkpoint_is_met_at_the_resume_and_the_next_best_takes_
 
 
 @pytest.mark.parametrize("name", ["checkpoints", "identity.json", "timing.jsonl"])
-def test_a_file_in_the_place_of_a_folder_or_the_other_way_round_is_put_aside(name, copied, prepared):
+def test_a_file_in_the_place_of_a_folder_or_the_other_way_round_is_put_aside(
+    name, copied, prepared
+):
     path = copied / name
     if path.is_dir():
         shutil.rmtree(path)
@@ -160,14 +184,18 @@ def test_a_file_in_the_place_of_a_folder_or_the_other_way_round_is_put_aside(nam
         path.unlink(missing_ok=True)
         path.mkdir()
     resumed(copied, prepared, small_params(iterations=1))
-    assert (copied / f"damaged-{name}").exists() and (name == "identity.json" or path.is_dir() is ("." not in name))
+    assert (copied / f"damaged-{name}").exists() and (
+        name == "identity.json" or path.is_dir() is ("." not in name)
+    )
 
 
 @pytest.mark.parametrize("damage", [b"[", b"[{}]", None])
 def test_damaged_starts_and_times_are_told_and_the_run_goes_on(damage, copied, finished, prepared):
     starts_file, times = copied / "run.json", copied / "timing.jsonl"
     if damage is None:
-        starts_file.write_bytes(starts_file.read_bytes().replace(b'"start_iteration": 0', b'"start_iteration": 1'))
+        starts_file.write_bytes(
+            starts_file.read_bytes().replace(b'"start_iteration": 0', b'"start_iteration": 1')
+        )
     else:
         starts_file.write_bytes(damage)
     times.write_bytes(b"".join(times.read_bytes().splitlines(keepends=True)[1:]))
@@ -188,7 +216,9 @@ def test_fresh_starts_anew_and_gives_the_same_run(copied, finished, prepared):
     assert_same_run(copied, finished)
 
 
-def test_other_params_are_refused_naming_fields_and_both_values_and_so_are_other_data(copied, prepared, tmp_path):
+def test_other_params_are_refused_naming_fields_and_both_values_and_so_are_other_data(
+    copied, prepared, tmp_path
+):
     with pytest.raises(SimicError) as error:
         resumed(copied, prepared, small_params(batch_size=32, validate_every=1))
     assert "train.batch_size (64 → 32)" in str(error.value)
@@ -208,5 +238,9 @@ def test_harmless_changes_are_listed_and_another_machine_is_declared_inexact(cop
     assert (machine.check, machine.severity) == ("inexact_resume", "medium")
     assert machine.evidence == {"threads": "1 → 2"}
     here = read(copied / "checkpoints" / "000004").manifest.machine
-    there = here.model_copy(update={"libraries": here.libraries | {"torch": "9"}, "processes": 2, "group": 2})
-    assert here.differences(there) == {"torch": f"{here.libraries['torch']} → 9"}  # groups are taken over
+    there = here.model_copy(
+        update={"libraries": here.libraries | {"torch": "9"}, "processes": 2, "group": 2}
+    )
+    assert here.differences(there) == {
+        "torch": f"{here.libraries['torch']} → 9"
+    }  # groups are taken over

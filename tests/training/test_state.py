@@ -20,7 +20,14 @@ def perturbed(tensor: torch.Tensor) -> torch.Tensor:
     return ~tensor if tensor.dtype == torch.bool else tensor + 1
 
 
-OTHER = {"iteration": 3, "env_steps": 5, "rollbacks": 2, "group": 4, "best_iteration": 1, "chain": "ab"}
+OTHER = {
+    "iteration": 3,
+    "env_steps": 5,
+    "rollbacks": 2,
+    "group": 4,
+    "best_iteration": 1,
+    "chain": "ab",
+}
 OTHER |= {"best_score": 0.1 + 0.2}
 
 
@@ -37,7 +44,9 @@ def test_each_leaf_perturbed_comes_back_alone_and_gives_another_link_of_the_chai
         target.load(changed, scalars)
         found = target.tensors()
         assert torch.equal(found[name], changed[name]), name
-        assert [other for other in tensors if not torch.equal(found[other], tensors[other])] == [name]
+        assert [other for other in tensors if not torch.equal(found[other], tensors[other])] == [
+            name
+        ]
         links.add(target.link())
     for name, value in OTHER.items():
         target.load(tensors, {**scalars, name: value})
@@ -48,6 +57,16 @@ def test_each_leaf_perturbed_comes_back_alone_and_gives_another_link_of_the_chai
 
 def test_it_holds_policy_optimizer_and_both_normalisers(make):
     names = make().tensors()
-    for prefix in ("ppo/policy.", "ppo/adam.exp_avg.", "ppo/adam.exp_avg_sq.", "ppo/adam.step", "ppo/counter."):
+    for prefix in (
+        "ppo/policy.",
+        "ppo/adam.exp_avg.",
+        "ppo/adam.exp_avg_sq.",
+        "ppo/adam.step",
+        "ppo/counter.",
+    ):
         assert any(name.startswith(prefix) for name in names), prefix
-    assert {"normalizers/observation.m2", "normalizers/reward.m2", "normalizers/reward.running"} <= names.keys()
+    assert {
+        "normalizers/observation.m2",
+        "normalizers/reward.m2",
+        "normalizers/reward.running",
+    } <= names.keys()

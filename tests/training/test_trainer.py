@@ -47,7 +47,9 @@ def drawn(prepared, tmp_path_factory):
         return work, [session.env.length_of(iteration) for iteration in range(4)]
 
 
-def test_a_run_that_was_asked_to_stop_and_resumed_is_the_run_that_never_was(drawn, prepared, tmp_path):
+def test_a_run_that_was_asked_to_stop_and_resumed_is_the_run_that_never_was(
+    drawn, prepared, tmp_path
+):
     whole, lengths = drawn
     for length in lengths[:3]:  # in the first step of the second, third and fourth iteration
         interrupted_after(length + 1, tmp_path, prepared, small_params(**OPTIONS))
@@ -72,8 +74,13 @@ class AtLook(threading.Event):
 def test_a_stop_saves_what_is_whole_and_says_what_is_lost(finished, prepared, tmp_path):
     """The last whole iteration is saved, also between checkpoints, unless the update has moved the state since then."""
     params = small_params({"checkpoint_every": 9})
-    for look, saved, lost in ((8, 0, "; what followed was not saved and will be done again"), (4, 1, "")):
-        with pytest.raises(Interrupted, match=f"stopped with {saved} iterations saved{lost}; to resume"):
+    for look, saved, lost in (
+        (8, 0, "; what followed was not saved and will be done again"),
+        (4, 1, ""),
+    ):
+        with pytest.raises(
+            Interrupted, match=f"stopped with {saved} iterations saved{lost}; to resume"
+        ):
             run(tmp_path, prepared, (), AtLook(look), params)
         assert len(list((tmp_path / "checkpoints").glob("*"))) == saved
     run(tmp_path, prepared, params=params)
@@ -97,14 +104,19 @@ def test_rows_have_every_step_once_and_in_order(finished):
 
 def test_the_best_checkpoint_is_the_one_with_the_best_validation_score_and_is_kept(finished):
     validated = episodes_of(finished, "validation")
-    scores = {iteration + 1: sum(episode["committed_accuracy"].tolist()) / 4 for iteration, episode in validated}
+    scores = {
+        iteration + 1: sum(episode["committed_accuracy"].tolist()) / 4
+        for iteration, episode in validated
+    }
     best = max(scores, key=lambda done: (scores[done], -done))
     manifest = read(finished / "checkpoints" / "000004").manifest
     assert (manifest.best_iteration, manifest.scalars["best_score"]) == (best, scores[best])
     assert (finished / "checkpoints" / f"{best:06d}").exists()
 
 
-def test_observers_are_told_in_order_and_nothing_draws_from_torchs_generator(prepared, tmp_path, no_global_rng):
+def test_observers_are_told_in_order_and_nothing_draws_from_torchs_generator(
+    prepared, tmp_path, no_global_rng
+):
     """A checkpoint comes after its iteration."""
     watcher = Watcher()
     with open_session(small_params(iterations=2), tmp_path, prepared) as session, no_global_rng():
@@ -114,7 +126,11 @@ def test_observers_are_told_in_order_and_nothing_draws_from_torchs_generator(pre
     expected = ["start"]
     for iteration in range(2):
         expected += [("step", iteration, step) for step in (1, 2, 3)]
-        expected += [("rollout", iteration, 3), ("iteration", iteration), ("checkpoint", iteration + 1)]
+        expected += [
+            ("rollout", iteration, 3),
+            ("iteration", iteration),
+            ("checkpoint", iteration + 1),
+        ]
     assert (watcher.calls, watcher.info.start_iteration) == ([*expected, ("end", "finished")], 0)
 
 
@@ -136,13 +152,20 @@ class Reporter(Watcher):
 
     def on_iteration(self, update, episode):
         super().on_iteration(update, episode)
-        found = {"check": f"mine {update.iteration}", "severity": ("medium", "high")[update.iteration]}
+        found = {
+            "check": f"mine {update.iteration}",
+            "severity": ("medium", "high")[update.iteration],
+        }
         self.info.report(FindingRow(iteration=update.iteration, message="too good", **found))
 
 
-def test_a_finding_as_grave_as_stop_on_ends_the_run_before_its_checkpoint_and_a_lesser_one_does_not(prepared, tmp_path):
+def test_a_finding_as_grave_as_stop_on_ends_the_run_before_its_checkpoint_and_a_lesser_one_does_not(
+    prepared, tmp_path
+):
     reporter = Reporter()
-    with pytest.raises(StoppedByFinding, match="stopped by finding mine 1 in iteration 2: too good"):
+    with pytest.raises(
+        StoppedByFinding, match="stopped by finding mine 1 in iteration 2: too good"
+    ):
         run(tmp_path, prepared, [reporter], params=small_params(stop_on="high"))
     assert reporter.calls[-1] == ("end", "failed")
     assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == ["000001"]
@@ -182,24 +205,43 @@ def sick_gradients(session, sick):
 def forbidden_actions(session, sick):
     """FOSSILIZE, where no seed is there."""
     step = session.env.step
-    session.env.step = lambda actions: step(torch.full_like(actions, Op.FOSSILIZE) if sick() else actions)
+    session.env.step = lambda actions: step(
+        torch.full_like(actions, Op.FOSSILIZE) if sick() else actions
+    )
 
 
 @pytest.mark.parametrize(
     ("fault", "message"),
     [
-        (sick_hosts, "rollback_budget in iteration 2: 4 rollbacks in this run, .*rollback_budget allows 3"),
-        (sick_gradients, "non_finite_updates in iteration 2: 16 optimizer steps had no finite .*, at most 10 may"),
-        (forbidden_actions, "decision_fault in iteration 2: action {'op': 4.* forbidden by the masks"),
+        (
+            sick_hosts,
+            "rollback_budget in iteration 2: 4 rollbacks in this run, .*rollback_budget allows 3",
+        ),
+        (
+            sick_gradients,
+            "non_finite_updates in iteration 2: 16 optimizer steps had no finite .*, at most 10 may",
+        ),
+        (
+            forbidden_actions,
+            "decision_fault in iteration 2: action {'op': 4.* forbidden by the masks",
+        ),
     ],
 )
-def test_a_spent_budget_or_a_policy_that_cannot_decide_ends_any_run(fault, message, prepared, tmp_path):
+def test_a_spent_budget_or_a_policy_that_cannot_decide_ends_any_run(
+    fault, message, prepared, tmp_path
+):
     """Whatever stop_on says; what was saved before is kept."""
-    settings = {"stop_on": "never", "governor": Governor(rollback_budget=3), "ppo": PPOParams(minibatches=4)}
+    settings = {
+        "stop_on": "never",
+        "governor": Governor(rollback_budget=3),
+        "ppo": PPOParams(minibatches=4),
+    }
     params, watcher = small_params(**settings), Watcher()
     with open_session(params, tmp_path, prepared) as session:
         fault(session, lambda: watcher.steps > 3)  # from the second iteration on
-        with pytest.raises(StoppedByFinding, match=rf"^stopped by finding {message}; earlier checkpoints are kept$"):
+        with pytest.raises(
+            StoppedByFinding, match=rf"^stopped by finding {message}; earlier checkpoints are kept$"
+        ):
             train(session, [watcher])
     assert watcher.calls[-1] == ("end", "failed")
     assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["000001"]
@@ -209,7 +251,9 @@ def test_a_spent_budget_or_a_policy_that_cannot_decide_ends_any_run(fault, messa
     assert [(row.check, row.severity) for row in found] == [(message.split()[0], "critical")]
 
 
-def test_a_state_that_is_not_finite_ends_the_run_and_earlier_checkpoints_stay(finished, prepared, tmp_path):
+def test_a_state_that_is_not_finite_ends_the_run_and_earlier_checkpoints_stay(
+    finished, prepared, tmp_path
+):
     with open_session(small_params(), tmp_path, prepared) as session:
 
         def poison(count):

@@ -32,7 +32,10 @@ def shared(processes: int, **changes: object) -> Params:
 
 def workers() -> list[int]:
     found = subprocess.run(
-        ["pgrep", "-P", str(os.getpid()), "-f", "spawn_main"], capture_output=True, text=True, check=False
+        ["pgrep", "-P", str(os.getpid()), "-f", "spawn_main"],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     return [int(line) for line in found.stdout.split()]
 
@@ -59,7 +62,9 @@ def test_a_group_for_each_process_and_a_process_of_one_thread_for_each_core_unle
 
 def test_with_cuda_there_is_one_process() -> None:
     assert worker_layout.layout(Runtime(), 64, torch.device("cuda")) == Layout(64, 64, 1)
-    with pytest.raises(SimicError, match=r"runtime.processes = 2: must be auto or 1 with CUDA; torchrun"):
+    with pytest.raises(
+        SimicError, match=r"runtime.processes = 2: must be auto or 1 with CUDA; torchrun"
+    ):
         worker_layout.layout(Runtime(processes=2), 64, torch.device("cuda"))
 
 
@@ -89,7 +94,9 @@ def slow_work(folder: Path, number: int) -> None:
 
 def test_an_interrupt_ends_the_processes_in_the_midst_of_their_work(tmp_path: Path) -> None:
     def interrupt() -> None:
-        while len(list(tmp_path.glob("begun-*"))) < 2:  # until then Python may drop it, in a callback of the start
+        while (
+            len(list(tmp_path.glob("begun-*"))) < 2
+        ):  # until then Python may drop it, in a callback of the start
             time.sleep(0.05)
         os.kill(os.getpid(), signal.SIGINT)
 
@@ -103,7 +110,9 @@ def test_an_interrupt_ends_the_processes_in_the_midst_of_their_work(tmp_path: Pa
 # --- what is set for the whole process ---
 
 
-def test_an_operation_with_other_results_each_time_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_operation_with_other_results_each_time_is_an_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     configure(Runtime(device="cpu", threads=1))
     assert torch.are_deterministic_algorithms_enabled()

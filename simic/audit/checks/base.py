@@ -50,7 +50,9 @@ def passed(measured: str) -> Outcome:
     return Outcome(Status.PASS, measured)
 
 
-def failed(measured: str, severity: Severity | None = None, evidence: Sequence[Evidence] = ()) -> Outcome:
+def failed(
+    measured: str, severity: Severity | None = None, evidence: Sequence[Evidence] = ()
+) -> Outcome:
     """Make the outcome of a finding."""
     return Outcome(Status.FINDING, measured, severity, evidence)
 
@@ -173,11 +175,15 @@ def worst_updates(run: RunRecord, name: str, bad: NDArray[np.bool_]) -> list[Evi
     values = run.updates.column(name)
     iterations = run.updates.column("iteration")
     rows = np.flatnonzero(bad)
-    order = np.argsort(-np.abs(np.nan_to_num(values[rows], nan=np.inf)), kind="stable")[:MOST_EVIDENCE]
+    order = np.argsort(-np.abs(np.nan_to_num(values[rows], nan=np.inf)), kind="stable")[
+        :MOST_EVIDENCE
+    ]
     return [{"iteration": int(iterations[row]), name: float(values[row])} for row in rows[order]]
 
 
-def first_steps(run: RunRecord, bad: NDArray[np.bool_], name: str, values: NDArray[Any]) -> list[Evidence]:
+def first_steps(
+    run: RunRecord, bad: NDArray[np.bool_], name: str, values: NDArray[Any]
+) -> list[Evidence]:
     """List the first bad steps ``[T, E]``, each with its entry of ``values``, called ``name``."""
     iterations = run.steps.column("iteration")
     steps = run.steps.column("step")

@@ -47,7 +47,9 @@ def _against(run: RunRecord, rival: str, equal_is_low: bool = False) -> Outcome:
     assert evaluation is not None  # stated in needs
     if evaluation.comparison(LEARNED, rival) is None:
         return undecided(f"the evaluation does not compare {LEARNED} with {rival}")
-    accuracies = [np.array(evaluation.policies[name].per_seed.test_accuracy_pct) for name in (LEARNED, rival)]
+    accuracies = [
+        np.array(evaluation.policies[name].per_seed.test_accuracy_pct) for name in (LEARNED, rival)
+    ]
     units = intervals.rows_by_task(dict(enumerate(evaluation.rows)))
     gain = intervals.mean_interval(mean_by_task(accuracies[0] - accuracies[1], units))
     tasks = len(set(evaluation.rows))
@@ -103,7 +105,9 @@ def _best_constant(run: RunRecord) -> Outcome:
     if learned is None:
         return undecided("the trained policy was not evaluated")
     gain = learned.over_common
-    return _judged(gain, f"{_written(gain, 'points ')}on {standings.tasks} tasks", equal_is_low=True)
+    return _judged(
+        gain, f"{_written(gain, 'points ')}on {standings.tasks} tasks", equal_is_low=True
+    )
 
 
 @comparison(

@@ -45,7 +45,9 @@ def _worst_head(limit: Limit, severity: Severity, values: Mapping[str, float]) -
         return []
     worst = (max if limit.above else min)(values.values())
     evidence: list[Evidence] = [
-        {"head": name, limit.name: value} for name, value in sorted(values.items()) if limit.broken_by(value)
+        {"head": name, limit.name: value}
+        for name, value in sorted(values.items())
+        if limit.broken_by(value)
     ]
     return [Reading(limit, worst, severity, evidence)]
 
@@ -84,7 +86,11 @@ def _entropy(run: RunRecord) -> Outcome:
     early = progress < EARLY
     late = progress >= 1 - LATE
     # Collapse, oscillation and no change, of every head.
-    least = {name: float(np.nanmin(values[early])) for name, values in heads.items() if _any_finite(values[early])}
+    least = {
+        name: float(np.nanmin(values[early]))
+        for name, values in heads.items()
+        if _any_finite(values[early])
+    }
     swing = {name: _swing(values) for name, values in heads.items()}
     below_maximum = {
         name: float((1 - values[late]).max())
@@ -142,7 +148,9 @@ def _swing(values: Values) -> float:
 )
 def _first_ratio(run: RunRecord) -> Outcome:
     deviation = run.updates.column("first_ratio_deviation")
-    evidence = worst_updates(run, "first_ratio_deviation", ~(deviation <= RATIO_TOLERANCE))  # NaN is bad
+    evidence = worst_updates(
+        run, "first_ratio_deviation", ~(deviation <= RATIO_TOLERANCE)
+    )  # NaN is bad
     limit = Limit("largest |ratio - 1|", RATIO_TOLERANCE)
     return weighed([Reading(limit, float(np.max(deviation)), None, evidence)])
 
@@ -164,7 +172,12 @@ def _ratios(run: RunRecord) -> Outcome:
     def furthest(limit: Limit, name: str, severity: Severity) -> Reading:
         values = run.updates.column(name)
         bad = values > limit.value if limit.above else values < limit.value
-        return Reading(limit, values.max() if limit.above else values.min(), severity, worst_updates(run, name, bad))
+        return Reading(
+            limit,
+            values.max() if limit.above else values.min(),
+            severity,
+            worst_updates(run, name, bad),
+        )
 
     return weighed(
         [
@@ -175,7 +188,9 @@ def _ratios(run: RunRecord) -> Outcome:
     )
 
 
-MEDIAN_ERROR = 1.2533  # standard error of a median over that of a mean, of a normal distribution: sqrt(pi / 2)
+MEDIAN_ERROR = (
+    1.2533  # standard error of a median over that of a mean, of a normal distribution: sqrt(pi / 2)
+)
 
 
 @sign(
@@ -247,7 +262,9 @@ def _explained_variance(run: RunRecord) -> Outcome:
     explained = updates.column("explained_variance")
     variance = updates.column("return_std") ** 2
     upper_ends = _explained_together(_windows(explained, LASTING), _windows(variance, LASTING))
-    bad = worst_updates(run, "explained_variance", differ & (run.updates.column("explained_variance") < 0))
+    bad = worst_updates(
+        run, "explained_variance", differ & (run.updates.column("explained_variance") < 0)
+    )
     readings = [Reading(limits.EXPLAINED_VARIANCE, upper_ends.min(), "medium", bad)]
     late = updates.column("iteration") >= (1 - SECOND_HALF) * run.params.train.iterations
     if late.sum() >= LASTING:
@@ -308,7 +325,9 @@ def _head_gradients(run: RunRecord) -> Outcome:
         if np.isfinite(level):
             shares[name] = level
     if not shares:
-        return undecided(f"no head had {ENOUGH_ROWS} rows with a choice in {PERSISTENT} consecutive updates")
+        return undecided(
+            f"no head had {ENOUGH_ROWS} rows with a choice in {PERSISTENT} consecutive updates"
+        )
     return weighed(_worst_head(limits.SHARE_OF_HEAD, "high", shares))
 
 
@@ -337,7 +356,9 @@ def _memory(run: RunRecord) -> Outcome:
     saturated = run.updates.column("hidden_saturated")
     # A fresh core starts from zero state, so its first output is small; NaN counts as bad.
     bad = ~(growth <= GROWTH) | ~(saturated <= UNITS)
-    return weighed([Reading(limits.BAD_MEMORY, bad.mean(), None, worst_updates(run, "hidden_growth", bad))])
+    return weighed(
+        [Reading(limits.BAD_MEMORY, bad.mean(), None, worst_updates(run, "hidden_growth", bad))]
+    )
 
 
 # --- rewards ---------------------------------------------------------------------------------------------------------
@@ -392,7 +413,13 @@ ERRORS = 4.0  # standard errors of the contribution
     title="Seeds that harmed their host were fossilized",
     severity="high",
     question="Was every host as good when its seed was fossilized as when it was germinated?",
-    needs=("steps.effective_op", "steps.live_accuracy", "steps.contribution", "steps.contribution_se", "steps.valid"),
+    needs=(
+        "steps.effective_op",
+        "steps.live_accuracy",
+        "steps.contribution",
+        "steps.contribution_se",
+        "steps.valid",
+    ),
     post_hoc=True,
     threshold=(
         f"> {percent(limits.HARMFUL_SEEDS.value)} of fossilizations with a contribution > {HELPED_PCT:g} points, but "
@@ -409,7 +436,9 @@ def _harmful_seeds(run: RunRecord) -> Outcome:
     if not len(progress):
         return undecided("nothing was fossilized")
     # Beyond what the measurement of one host can be off.
-    harmful = (contribution > np.maximum(HELPED_PCT, noise)) & (-progress > np.maximum(LOST_PCT, noise))
+    harmful = (contribution > np.maximum(HELPED_PCT, noise)) & (
+        -progress > np.maximum(LOST_PCT, noise)
+    )
     rows = zip(*(values[harmful].tolist() for values in seeds.values()), strict=True)
     evidence: list[Evidence] = [dict(zip(seeds, row, strict=True)) for row in rows]
     return weighed([Reading(limits.HARMFUL_SEEDS, float(harmful.mean()), "high", evidence)])
@@ -421,7 +450,9 @@ def _fossilized(run: RunRecord) -> dict[str, Array]:
     """
     parts: list[dict[str, Array]] = []
     for rows in rows_of_iterations(run):
-        steps = {name: run.steps.column(name)[rows] for name in ("effective_op", "slot", "live_accuracy")}
+        steps = {
+            name: run.steps.column(name)[rows] for name in ("effective_op", "slot", "live_accuracy")
+        }
         op = steps["effective_op"]
         time, env = np.nonzero((op == Op.FOSSILIZE) & run.steps.column("valid")[rows])
         slot = steps["slot"][time, env]
@@ -442,7 +473,9 @@ def _fossilized(run: RunRecord) -> dict[str, Array]:
                 "env": env,
                 "progress_pct": accuracy[time - 1, env] - accuracy[start - 1, env],
                 "contribution_pct": run.steps.column("contribution")[rows][time - 1, env, slot],
-                "error_pct": np.nan_to_num(run.steps.column("contribution_se")[rows][time - 1, env, slot]),
+                "error_pct": np.nan_to_num(
+                    run.steps.column("contribution_se")[rows][time - 1, env, slot]
+                ),
             }
         )
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
@@ -470,6 +503,8 @@ def _resumes(run: RunRecord) -> Outcome:
     findings = [finding for finding in origin.findings if finding.at_least("low")]
     if not findings:
         return passed(f"{origin.resumes or 0} resumes")
-    evidence: list[Evidence] = [{"check": finding.check, "found": finding.message} for finding in findings]
+    evidence: list[Evidence] = [
+        {"check": finding.check, "found": finding.message} for finding in findings
+    ]
     gravest = max(findings, key=lambda finding: SEVERITIES.index(finding.severity))
     return failed(f"{len(findings)} findings", gravest.severity, evidence)

@@ -20,7 +20,13 @@ from simic.audit.checks.base import (
     rows_of_iterations,
     undecided,
 )
-from simic.audit.derived import apart, derived_evaluation, derived_gym, derived_headroom, derived_metrics
+from simic.audit.derived import (
+    apart,
+    derived_evaluation,
+    derived_gym,
+    derived_headroom,
+    derived_metrics,
+)
 from simic.audit.findings import Evidence
 from simic.audit.record import RunRecord, Steps
 from simic.data.batches import Dataset
@@ -34,7 +40,13 @@ from simic.training.resume import LOST_BEST
 STORED = 1e-6  # relative and absolute: sums of what is stored in float32
 CLIPPED = 5.0  # what the values of a table are within
 RATE_FALLS = 0.8  # share of a linear learning rate that is gone in the last update
-AT_THE_END = ("committed_accuracy", "live_accuracy", "params", "committed_params", "committed_flops")
+AT_THE_END = (
+    "committed_accuracy",
+    "live_accuracy",
+    "params",
+    "committed_params",
+    "committed_flops",
+)
 
 record_check = partial(
     check,
@@ -59,7 +71,11 @@ def _seals_hold(run: RunRecord) -> Outcome:
     assert run.provenance is not None  # stated in needs
     damaged = list(run.provenance.damaged)
     evaluation = run.evaluation or run.gym
-    if evaluation and run.provenance.data_sha256 and evaluation.data_sha256 != run.provenance.data_sha256:
+    if (
+        evaluation
+        and run.provenance.data_sha256
+        and evaluation.data_sha256 != run.provenance.data_sha256
+    ):
         damaged.append("evaluation.json: data_sha256 is not the training run's")
     if damaged:
         return failed(f"{len(damaged)} mismatches", None, [{"file": name} for name in damaged])
@@ -75,7 +91,10 @@ def _rollouts(run: RunRecord) -> Iterator[tuple[int, Steps]]:
     """Yield each iteration and its steps."""
     columns = run.steps.columns
     for rows in rows_of_iterations(run):
-        yield int(columns["iteration"][rows[0]]), {name: values[rows] for name, values in columns.items()}
+        yield (
+            int(columns["iteration"][rows[0]]),
+            {name: values[rows] for name, values in columns.items()},
+        )
 
 
 def _differences(expected: Mapping[str, Array], run: RunRecord, iteration: int) -> list[Evidence]:
@@ -122,7 +141,13 @@ def _episodes_add_up(run: RunRecord) -> Outcome:
     subject="gym",
     title="Episodes are not what their steps add up to",
     question="Do numbers, returns and lengths of episodes follow from the steps, from the first iteration on?",
-    needs=("steps.reward", "steps.starts", "steps.terminated", "steps.truncated", "episodes.length"),
+    needs=(
+        "steps.reward",
+        "steps.starts",
+        "steps.terminated",
+        "steps.truncated",
+        "episodes.length",
+    ),
     threshold="any difference, or a start that does not follow an end",
 )
 def _gym_episodes_add_up(run: RunRecord) -> Outcome:
@@ -156,7 +181,9 @@ def _components_add_up(run: RunRecord) -> Outcome:
     difference = np.abs(run.steps.column("reward") - np.sum(list(components.values()), axis=0))
     difference = np.where(run.steps.column("valid"), difference, 0.0)
     evidence = first_steps(run, ~(difference <= STORED), "difference", difference)
-    return judged(evidence, f"largest difference {np.max(difference):.2g} over {len(components)} components")
+    return judged(
+        evidence, f"largest difference {np.max(difference):.2g} over {len(components)} components"
+    )
 
 
 # Masks make every sampled action legal, so only a gate may keep an op from taking effect.
@@ -229,9 +256,15 @@ def _counts_agree(run: RunRecord) -> Outcome:
     latest = run.checkpoints.get("latest")
     if latest is not None:
         counts["Adam's steps"] = (float(latest.tensors["ppo/adam.step"]), optimiser_steps.sum())
-        counts["environment steps of the checkpoint"] = (float(latest.manifest.scalars["env_steps"] or 0), valid)
+        counts["environment steps of the checkpoint"] = (
+            float(latest.manifest.scalars["env_steps"] or 0),
+            valid,
+        )
         if "normalizers/observation.count" in latest.tensors:
-            counts["rows of the normaliser"] = (float(latest.tensors["normalizers/observation.count"]), valid)
+            counts["rows of the normaliser"] = (
+                float(latest.tensors["normalizers/observation.count"]),
+                valid,
+            )
     wrong = {name: pair for name, pair in counts.items() if pair[0] != pair[1]}
     # Schedules, where they are furthest from what is expected.
     for name, expected in _schedules(run).items():
@@ -255,7 +288,8 @@ def _schedules(run: RunRecord) -> dict[str, Values]:
     progress = np.minimum(1.0, before / max(1, (train.horizon or train.iterations) - 1))
     falls = RATE_FALLS if train.ppo.learning_rate_schedule == "linear" else 0.0
     return {
-        "entropy_coef": train.ppo.entropy_coef + progress * (train.ppo.entropy_coef_final - train.ppo.entropy_coef),
+        "entropy_coef": train.ppo.entropy_coef
+        + progress * (train.ppo.entropy_coef_final - train.ppo.entropy_coef),
         "learning_rate": train.ppo.learning_rate * (1.0 - falls * progress),
     }
 
@@ -274,21 +308,33 @@ def _best_is_best(run: RunRecord) -> Outcome:
         return undecided(f"a better checkpoint was lost on the way: {losses[-1].message}")
     # Validations have the mean score of their episodes.
     column = "return" if run.params.prepare.is_gym else "score"
-    episodes = zip(run.validations.column("iteration").tolist(), run.validations.column(column).tolist(), strict=True)
+    episodes = zip(
+        run.validations.column("iteration").tolist(),
+        run.validations.column(column).tolist(),
+        strict=True,
+    )
     means = {iteration: sum(scores) / len(scores) for iteration, scores in episodes}
-    updates = zip(run.updates.column("iteration").tolist(), run.updates.column("validation_accuracy"), strict=True)
+    updates = zip(
+        run.updates.column("iteration").tolist(),
+        run.updates.column("validation_accuracy"),
+        strict=True,
+    )
     recorded = {iteration: float(score) for iteration, score in updates}
     problems: list[Evidence] = [
         {"what": "validation_accuracy", "iteration": iteration, "recorded": score}
         for iteration, score in recorded.items()
-        if not np.isclose(score, means.get(iteration, np.nan), rtol=STORED, atol=STORED, equal_nan=True)
+        if not np.isclose(
+            score, means.get(iteration, np.nan), rtol=STORED, atol=STORED, equal_nan=True
+        )
     ]
     # The first of the highest that training recorded: another order of summation could break a tie differently.
     best = 1 + max(recorded, key=lambda iteration: np.nan_to_num(recorded[iteration], nan=-np.inf))
     expected = {"best": best, "latest": len(recorded)}
     for name, checkpoint in run.checkpoints.items():
         if checkpoint.manifest.iteration != expected[name]:
-            problems.append({"what": f"iteration of {name}", "recorded": checkpoint.manifest.iteration})
+            problems.append(
+                {"what": f"iteration of {name}", "recorded": checkpoint.manifest.iteration}
+            )
     return judged(problems, f"iteration {best} of {len(recorded)}, {len(means)} validations")
 
 
@@ -376,10 +422,15 @@ def _evaluation_follows(run: RunRecord) -> Outcome:
     assert run.headroom is not None and run.evaluation is not None  # stated in needs
     shared = ("data_sha256", "tasks", "rows", "host")
     if run.headroom.others.keys() != run.evaluation.others.keys():
-        return failed("headroom and evaluation are of other lengths of episodes", None, [{"number": "others"}])
+        return failed(
+            "headroom and evaluation are of other lengths of episodes", None, [{"number": "others"}]
+        )
     derived = {
         "headroom.json": (partial(derived_headroom, run.headroom), run.headroom),
-        "evaluation.json": (partial(derived_evaluation, run.evaluation, run.headroom), run.evaluation),
+        "evaluation.json": (
+            partial(derived_evaluation, run.evaluation, run.headroom),
+            run.evaluation,
+        ),
     }
     return _follow(run, run.headroom, run.evaluation, shared, derived)
 
@@ -416,7 +467,11 @@ def _follow(
     """
     # Parts of another run would make every number differ: name the parts.
     strangers = [name for name in shared if getattr(headroom, name) != getattr(evaluation, name)]
-    baselines = {name: policy.per_seed for name, policy in evaluation.policies.items() if name in headroom.policies}
+    baselines = {
+        name: policy.per_seed
+        for name, policy in evaluation.policies.items()
+        if name in headroom.policies
+    }
     if headroom.policies != baselines:
         strangers.append("policies")
     checkpoint = (run.checkpoints or {}).get(evaluation.checkpoint)
@@ -443,7 +498,9 @@ def _follow(
 )
 def _metrics_follow(run: RunRecord) -> Outcome:
     assert run.metrics is not None  # stated in needs
-    derived = {place: numbers for place, numbers in derived_metrics(run).items() if place in run.metrics}
+    derived = {
+        place: numbers for place, numbers in derived_metrics(run).items() if place in run.metrics
+    }
     recorded = {place: run.metrics[place] for place in derived}
     wrong = list(apart(derived, recorded))[:MOST_EVIDENCE]
     count = sum(len(numbers) for numbers in recorded.values())

@@ -85,7 +85,9 @@ def own_data(
     # Tell the user what was done.
     sizes = "split: " + ", ".join(f"{len(rows)} {split}" for split, rows in parts.items())
     if len(y) < FEW_ROWS:
-        notes += [f"{len(y)} samples: a network can be grown, but so few cannot show whether it is any good"]
+        notes += [
+            f"{len(y)} samples: a network can be grown, but so few cannot show whether it is any good"
+        ]
     notes = [
         f"{data.name}: {size}",
         _describe_classes(y, classes, str(data.y.name)),
@@ -107,7 +109,9 @@ def _samples(data: UserData, layout: str | None) -> pd.DataFrame | np.ndarray:
     if isinstance(x, pd.DataFrame):
         x = x.rename(columns=str)
     elif x.ndim < 2:
-        raise SimicError(f"{data.name}: x is {list(x.shape)}: must be rows [N, D] or images [N, H, W(, C)]")
+        raise SimicError(
+            f"{data.name}: x is {list(x.shape)}: must be rows [N, D] or images [N, H, W(, C)]"
+        )
     elif x.ndim == 2:
         x = pd.DataFrame(x).infer_objects().add_prefix("x")
     if isinstance(x, pd.DataFrame) and layout is not None:
@@ -126,7 +130,9 @@ def _bank(
     arrays = dict[str, Tensor]()
     for split in SPLITS:
         rows = parts.get(split, parts["val"])
-        arrays[f"x_{split}"] = encoder(torch.as_tensor(raw[rows.numpy()], dtype=inputs.dtype)).contiguous()
+        arrays[f"x_{split}"] = encoder(
+            torch.as_tensor(raw[rows.numpy()], dtype=inputs.dtype)
+        ).contiguous()
         arrays[f"y_{split}"] = y[rows]
     task = TaskMeta(
         name=data.name,
@@ -151,20 +157,31 @@ def _parts(
 ) -> tuple[dict[str, Tensor], list[str]]:
     """Find sorted places by split, with notes: the parts that the data came in, missing ones split off training."""
     copies = int((firsts != torch.arange(len(y))).sum())
-    notes = [f"samples that equal an earlier one: {copies}; each stays, in the split of the first"] if copies else []
+    notes = (
+        [f"samples that equal an earlier one: {copies}; each stays, in the split of the first"]
+        if copies
+        else []
+    )
     if data.part is None:
         return stratified_split(y, shares, rng_seed, data.name, classes, firsts, few), notes
-    parts = {split: torch.from_numpy(np.flatnonzero(data.part == number)) for number, split in enumerate(SPLITS)}
+    parts = {
+        split: torch.from_numpy(np.flatnonzero(data.part == number))
+        for number, split in enumerate(SPLITS)
+    }
     # What is scored on must not have been trained on.
     scored = torch.cat([firsts[parts[split]] for split in ("val", "test")])
     leaked = torch.isin(firsts[parts["train"]], scored)
     if leaked.any():
-        notes = [f"training samples that equal one of validation or test: {int(leaked.sum())}; they are left out"]
+        notes = [
+            f"training samples that equal one of validation or test: {int(leaked.sum())}; they are left out"
+        ]
     train = parts["train"] = parts["train"][~leaked]
     if missing := {split: share for split, share in shares.items() if not len(parts[split])}:
         # Equal samples within training: for each the place of the first.
         unit = torch.unique(firsts[train], return_inverse=True)[1]
-        first = torch.full((len(train),), len(train)).scatter_reduce(0, unit, torch.arange(len(train)), "amin")
+        first = torch.full((len(train),), len(train)).scatter_reduce(
+            0, unit, torch.arange(len(train)), "amin"
+        )
         inner = stratified_split(y[train], missing, rng_seed, data.name, classes, first[unit], few)
         parts |= {split: train[rows] for split, rows in inner.items()}
     return parts, notes
@@ -172,8 +189,13 @@ def _parts(
 
 def _describe_classes(y: np.ndarray, classes: tuple[str, ...], target: str) -> str:
     counts = np.bincount(y, minlength=len(classes))
-    shares = [f"{classes[k]} ({100 * counts[k] / len(y):.0f} %)" for k in counts.argsort(kind="stable")[::-1]]
-    more = f" and {len(shares) - MOST_CLASSES_SHOWN} more" if len(shares) > MOST_CLASSES_SHOWN else ""
+    shares = [
+        f"{classes[k]} ({100 * counts[k] / len(y):.0f} %)"
+        for k in counts.argsort(kind="stable")[::-1]
+    ]
+    more = (
+        f" and {len(shares) - MOST_CLASSES_SHOWN} more" if len(shares) > MOST_CLASSES_SHOWN else ""
+    )
     return f"{target}: {len(classes)} classes, {', '.join(shares[:MOST_CLASSES_SHOWN])}{more}"
 
 
@@ -253,10 +275,14 @@ def layout_of(shape: tuple[int, ...], name: str, layout: str | None = None) -> L
     if len(shape) == 3 and layout is None:
         return "hw"
     if len(shape) != 4:
-        raise SimicError(f"{name}: x is {list(shape)}: must be [N, H, W], or [N, H, W, C] or [N, C, H, W] for --layout")
+        raise SimicError(
+            f"{name}: x is {list(shape)}: must be [N, H, W], or [N, H, W, C] or [N, C, H, W] for --layout"
+        )
     axes: dict[Layout, int] = {"nchw": 1, "nhwc": 3}
     likely: list[Layout] = [
-        order for order, axis in axes.items() if (shape[axis] in CHANNELS if layout is None else order == layout)
+        order
+        for order, axis in axes.items()
+        if (shape[axis] in CHANNELS if layout is None else order == layout)
     ]
     if len(likely) != 1:
         first, second, third = shape[1:]

@@ -37,7 +37,9 @@ def codes(frame: pd.DataFrame, columns: Sequence[Mapping[str, Any]]) -> np.ndarr
         else:
             # A level that training did not have is one past the last.
             places = {level: float(place) for place, level in enumerate(column["levels"])}
-            levels = values.map(str).map(places).fillna(float(len(places))).to_numpy(dtype=np.float64)
+            levels = (
+                values.map(str).map(places).fillna(float(len(places))).to_numpy(dtype=np.float64)
+            )
             coded[:, number] = np.where(values.isna(), np.nan, levels)
     return coded
 
@@ -51,7 +53,9 @@ def numbers(values: Any, name: str) -> np.ndarray:
         # Find the first value that is to blame.
         partial: Any = pd.to_numeric(values, errors="coerce")
         bad = values[partial.isna() & values.notna()]
-        raise ValueError(f"column {name!r}: {bad.iloc[0]!r} is no number: must be numbers, as in training") from None
+        raise ValueError(
+            f"column {name!r}: {bad.iloc[0]!r} is no number: must be numbers, as in training"
+        ) from None
     if np.isinf(floats).any():
         row = int(np.isinf(floats).argmax())
         raise ValueError(f"column {name!r}: infinite in row {row}: must be finite or missing")
@@ -93,7 +97,11 @@ def _samples(path: Path, inputs: Mapping[str, Any]) -> np.ndarray:
         return image.reshape(1, *inputs["shape"])
     if ending in (".npy", ".npz"):
         content = np.load(path, allow_pickle=False)
-        x = content if ending == ".npy" else content[next(name for name in content.files if name.lower() == "x")]
+        x = (
+            content
+            if ending == ".npy"
+            else content[next(name for name in content.files if name.lower() == "x")]
+        )
         if inputs["layout"] != "table":
             return x
         frame = pd.DataFrame(x, columns=[column["name"] for column in inputs["columns"]])
@@ -113,7 +121,9 @@ def main(folder: Path, arguments: Sequence[str]) -> None:
     try:
         x = _samples(Path(arguments[0]), inputs)
     except (OSError, ValueError, StopIteration) as error:
-        sys.stderr.write(f"predict.py: {arguments[0]}: {' '.join(str(error).split()) or 'no array x'}\n")
+        sys.stderr.write(
+            f"predict.py: {arguments[0]}: {' '.join(str(error).split()) or 'no array x'}\n"
+        )
         raise SystemExit(2) from None
     # The network scales and encodes by itself.
     network = torch.export.load(folder / "network.pt2").module()

@@ -35,9 +35,7 @@ NPZ_NAMES = (
 )
 ARROW = (".arrow", ".ipc")
 TABLES = (".csv", ".tsv", ".parquet", ".feather", *ARROW)
-KINDS = (
-    "a .csv, .tsv, .parquet, .feather, .arrow, .npz or .npy file, or a folder with a folder of images for each class"
-)
+KINDS = "a .csv, .tsv, .parquet, .feather, .arrow, .npz or .npy file, or a folder of images for each class"
 # How often a table's file is held in memory at least.
 COPIES = 3
 
@@ -56,7 +54,9 @@ class UserData:
 
     def __post_init__(self) -> None:
         if len(self.x) != len(self.y):
-            raise SimicError(f"{self.name}: {len(self.x)} samples and {len(self.y)} labels: must be as many")
+            raise SimicError(
+                f"{self.name}: {len(self.x)} samples and {len(self.y)} labels: must be as many"
+            )
 
 
 def read(path: Path, target: str | None = None) -> UserData:
@@ -100,12 +100,18 @@ def of_python(x: Any, y: Any = None, target: str | None = None) -> UserData:
         y = np.array([int(label) for _, label in pairs])
     # Everything else is an array of samples.
     samples = x if isinstance(x, pd.DataFrame) else np.asarray(x)
-    digest = durable.sha256_of(samples.to_csv().encode() if isinstance(samples, pd.DataFrame) else samples.tobytes())
+    digest = durable.sha256_of(
+        samples.to_csv().encode() if isinstance(samples, pd.DataFrame) else samples.tobytes()
+    )
     if isinstance(x, pd.DataFrame) and y is None:
         return _of_frame("DataFrame", x, target, digest)
     if y is None:
-        raise SimicError("grow: needs labels y beside x, one for each sample; a DataFrame may have them as a column")
-    answers = y.reset_index(drop=True) if isinstance(y, pd.Series) else pd.Series(np.asarray(y).ravel())
+        raise SimicError(
+            "grow: needs labels y beside x, one for each sample; a DataFrame may have them as a column"
+        )
+    answers = (
+        y.reset_index(drop=True) if isinstance(y, pd.Series) else pd.Series(np.asarray(y).ravel())
+    )
     return UserData(
         type(x).__name__,
         samples,
@@ -130,7 +136,12 @@ def _of_frame(
     if len(x.columns) == 0:
         raise SimicError(f"{name}: has the column {y.name!r} alone: must have others to learn from")
     # Hugging Face keeps images as bytes in a column.
-    if len(x.columns) == 1 and len(x) and isinstance(x.iloc[0, 0], dict) and x.iloc[0, 0].get("bytes"):
+    if (
+        len(x.columns) == 1
+        and len(x)
+        and isinstance(x.iloc[0, 0], dict)
+        and x.iloc[0, 0].get("bytes")
+    ):
         images = _stacked(name, [pa.BufferReader(image["bytes"]) for image in x.iloc[:, 0]])
         return UserData(name, images, y, part, sha256)
     return UserData(name, x.reset_index(drop=True), y.reset_index(drop=True), part, sha256)
@@ -148,7 +159,9 @@ def _arrow(path: Path) -> pd.DataFrame:
 def _read_folder(path: Path, target: str | None) -> UserData:
     """Read a data set that Hugging Face's library saved, or images."""
     if (path / "dataset_dict.json").exists():
-        folders = [path / name for name in json.loads((path / "dataset_dict.json").read_text())["splits"]]
+        folders = [
+            path / name for name in json.loads((path / "dataset_dict.json").read_text())["splits"]
+        ]
     elif (path / "dataset_info.json").exists():
         folders = [path]
     else:
@@ -184,7 +197,9 @@ def _read_folder(path: Path, target: str | None) -> UserData:
 def _read_npz(path: Path, target: str | None) -> UserData:
     """Read x and y in any case, or parts of each: x_train, y_train, x_test, …"""
     if target is not None:
-        raise SimicError(f"{path}: --target {target}: is for tables; in an .npz labels are the array y")
+        raise SimicError(
+            f"{path}: --target {target}: is for tables; in an .npz labels are the array y"
+        )
     content = path.read_bytes()
     arrays = npz_arrays(path, content, NPZ_NAMES)
     # Either x and y, or a pair of arrays for each split.
@@ -193,7 +208,9 @@ def _read_npz(path: Path, target: str | None) -> UserData:
     for samples, answers in pairs:
         if absent := [name for name in (samples, answers) if name not in arrays]:
             names = ", ".join(arrays) or "nothing"
-            raise SimicError(f"{path}: no array {absent[0]!r}: must hold x and y, or x_train …; has {names}")
+            raise SimicError(
+                f"{path}: no array {absent[0]!r}: must hold x and y, or x_train …; has {names}"
+            )
         count = len(arrays[samples])
         if count != arrays[answers].size:
             shape = list(arrays[answers].shape)
@@ -216,10 +233,14 @@ def _read_npz(path: Path, target: str | None) -> UserData:
 def _read_npy(path: Path, target: str | None) -> UserData:
     """Read x.npy with y.npy beside it, or with the file that ``target`` names."""
     # X.npy goes with y.npy.
-    beside = path.with_name(path.name.replace("X", "y", 1) if "X" in path.name else path.name.replace("x", "y", 1))
+    beside = path.with_name(
+        path.name.replace("X", "y", 1) if "X" in path.name else path.name.replace("x", "y", 1)
+    )
     labels = Path(target) if target is not None else beside
     if labels == path or not labels.is_file():
-        raise SimicError(f"{path}: no labels: {labels} is not there or the same; name their file, --target y.npy")
+        raise SimicError(
+            f"{path}: no labels: {labels} is not there or the same; name their file, --target y.npy"
+        )
     x = np.load(path, allow_pickle=False)
     y = np.load(labels, allow_pickle=False)
     digest = durable.sha256_of((durable.sha256(path) + durable.sha256(labels)).encode())
@@ -239,7 +260,9 @@ def _images(path: Path) -> UserData:
     parts = list[int]()
     for split in folders if parted else [path]:
         for folder in _folders(split):
-            images = sorted(file for file in folder.iterdir() if file.suffix.lower() in predict.IMAGES)
+            images = sorted(
+                file for file in folder.iterdir() if file.suffix.lower() in predict.IMAGES
+            )
             files += images
             labels += [folder.name] * len(images)
             parts += [SPLIT_NAMES.get(split.name.lower(), 0)] * len(images)
@@ -257,7 +280,9 @@ def _images(path: Path) -> UserData:
 
 
 def _folders(path: Path) -> list[Path]:
-    return sorted(folder for folder in path.iterdir() if folder.is_dir() and not folder.name.startswith("."))
+    return sorted(
+        folder for folder in path.iterdir() if folder.is_dir() and not folder.name.startswith(".")
+    )
 
 
 def _stacked(name: str, files: list[Any]) -> np.ndarray:
@@ -273,5 +298,7 @@ def _stacked(name: str, files: list[Any]) -> np.ndarray:
     for file, image in zip(files, images, strict=True):
         if image.size != (width, height):
             sizes = f"{width} × {height} and {image.size[0]} × {image.size[1]} pixels"
-            raise SimicError(f"{name}: images of {sizes} (the latter: {file}): must be of one size; resize them first")
+            raise SimicError(
+                f"{name}: images of {sizes} (the latter: {file}): must be of one size; resize them first"
+            )
     return np.stack([np.asarray(image.convert("L" if grey else "RGB")) for image in images])

@@ -33,7 +33,9 @@ def describe(frame: pd.DataFrame, train: np.ndarray) -> tuple[tuple[InputColumn,
     notes = list[str]()
     left_out = list[str]()
     if not frame.columns.is_unique:
-        raise SimicError(f"column {frame.columns[frame.columns.duplicated()][0]!r}: is there twice; rename one of them")
+        raise SimicError(
+            f"column {frame.columns[frame.columns.duplicated()][0]!r}: is there twice; rename one of them"
+        )
     for name in frame.columns:
         # Only the training rows say what a column is.
         column = _column(str(name), frame[name], frame[name].iloc[train])
@@ -43,16 +45,22 @@ def describe(frame: pd.DataFrame, train: np.ndarray) -> tuple[tuple[InputColumn,
         columns.append(column)
         if column.levels is not None:
             joined = ", the rare ones as one" if column.other else ""
-            notes.append(f"column {column.name!r}: one feature for each of {len(column.levels)} levels{joined}")
+            notes.append(
+                f"column {column.name!r}: one feature for each of {len(column.levels)} levels{joined}"
+            )
         if column.missing:
             filled = "" if column.levels is not None else "; the mean stands in"
             notes.append(f"column {column.name!r}: a feature says where a value is missing{filled}")
     # A table must have something to learn from.
     if not columns:
-        raise SimicError("no column is left that could tell classes apart: every one holds one value or one per row")
+        raise SimicError(
+            "no column is left that could tell classes apart: every one holds one value or one per row"
+        )
     if left_out:
         shown = ", ".join(left_out[:MOST_SHOWN]) + (", …" if len(left_out) > MOST_SHOWN else "")
-        notes.append(f"left out, since all training rows are equal there or each has its own string: {shown}")
+        notes.append(
+            f"left out, since all training rows are equal there or each has its own string: {shown}"
+        )
     return tuple(columns), notes
 
 
@@ -93,17 +101,25 @@ def is_number(values: Any, name: str) -> bool:
     if types.is_datetime64_any_dtype(values) or types.is_timedelta64_dtype(values):
         raise SimicError(f"column {name!r}: holds dates ({values.iloc[0]}): {dates}")
     if types.is_complex_dtype(values):
-        raise SimicError(f"column {name!r}: complex numbers: must be real numbers, booleans or strings")
+        raise SimicError(
+            f"column {name!r}: complex numbers: must be real numbers, booleans or strings"
+        )
     if types.is_numeric_dtype(values) or types.is_bool_dtype(values):
         return True
     # A column without a type of its own is looked at value by value.
     present = values.dropna()
     nested = [
-        value for value in present if not isinstance(value, str | bool | int | float | np.generic | datetime.date)
+        value
+        for value in present
+        if not isinstance(value, str | bool | int | float | np.generic | datetime.date)
     ]
     if nested:
-        raise SimicError(f"column {name!r}: holds {type(nested[0]).__name__}: must be numbers, booleans or strings")
-    is_date = [isinstance(value, datetime.date) or DATE.fullmatch(str(value).strip()) for value in present]
+        raise SimicError(
+            f"column {name!r}: holds {type(nested[0]).__name__}: must be numbers, booleans or strings"
+        )
+    is_date = [
+        isinstance(value, datetime.date) or DATE.fullmatch(str(value).strip()) for value in present
+    ]
     if is_date and all(is_date):
         raise SimicError(f"column {name!r}: holds dates ({present.iloc[0]}): {dates}")
     strings = any(isinstance(value, str) for value in present)
@@ -113,7 +129,9 @@ def is_number(values: Any, name: str) -> bool:
 def labels(values: Any, name: str) -> tuple[np.ndarray, tuple[str, ...]]:
     """Number labels 0…classes-1, int64, and name the classes in their order: strings, booleans or whole numbers."""
     if values.isna().any():
-        raise SimicError(f"target {name!r}: {int(values.isna().sum())} rows have no value; leave them out first")
+        raise SimicError(
+            f"target {name!r}: {int(values.isna().sum())} rows have no value; leave them out first"
+        )
     if types.is_float_dtype(values):
         if (values % 1 != 0).any():
             raise SimicError(
@@ -146,7 +164,11 @@ def split_target(frame: pd.DataFrame, target: str | None, name: str) -> tuple[pd
     """
     # The column that the user names, else the only one that is named like a target.
     usual = [column for column in frame.columns if str(column).lower() in TARGETS]
-    chosen = [column for column in frame.columns if str(column) == target] if target is not None else usual
+    chosen = (
+        [column for column in frame.columns if str(column) == target]
+        if target is not None
+        else usual
+    )
     if len(chosen) != 1:
         names = ", ".join(map(str, frame.columns[:20])) + (", …" if len(frame.columns) > 20 else "")
         if target is not None:

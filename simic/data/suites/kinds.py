@@ -218,7 +218,9 @@ def kind(suite: str, name: str) -> Callable[[Kind], Kind]:
     def register(function: Kind) -> Kind:
         if suite not in registry.known(registry.SUITE):
             suites = ", ".join(registry.known(registry.SUITE))
-            raise SimicError(f"kind {name!r}: no suite {suite!r}: must be one of {suites}, or registered before it")
+            raise SimicError(
+                f"kind {name!r}: no suite {suite!r}: must be one of {suites}, or registered before it"
+            )
         kinds = KINDS.setdefault(suite, {})
         if name in kinds:
             raise SimicError(f"suite {suite!r} has a kind {name!r} already; choose another name")

@@ -73,15 +73,23 @@ def suite_bank(params: Prepare, rng_seed: int, data_dir: Path) -> Bank:
     _check_alike(visible + held_out)
     outside = draw(OUTSIDE, counts.outside)
     if shared := sorted(set(sources.sources) & set(outside_sources.sources)):
-        raise SimicError(f"suite {suite.name!r}: outside kinds read {shared[0]}, and so do others: must be one of both")
+        raise SimicError(
+            f"suite {suite.name!r}: outside kinds read {shared[0]}, and so do others: must be one of both"
+        )
     # Outside tasks have arrays for each of their widths.
     held_out_arrays = _joined(held_out, SPLITS)
     for width in sorted({len(instance.task.mean) for instance in outside}):
         instances = [instance for instance in outside if len(instance.task.mean) == width]
         _check_alike(instances)
-        held_out_arrays |= {f"{name}/{width}": array for name, array in _joined(instances, SPLITS).items()}
+        held_out_arrays |= {
+            f"{name}/{width}": array for name, array in _joined(instances, SPLITS).items()
+        }
     # The bank names every source that it was drawn from.
-    read = [shelf.sources[name] for shelf in (sources, outside_sources) for name in sorted(shelf.sources)]
+    read = [
+        shelf.sources[name]
+        for shelf in (sources, outside_sources)
+        for name in sorted(shelf.sources)
+    ]
     return Bank(
         source=" + ".join([f"suite {suite.name}", *(source.name for source in read)]),
         source_sha256=params_module.digest({source.name: source.sha256 for source in read}),
@@ -108,11 +116,15 @@ def _kinds(params: Prepare) -> dict[TaskGroup, tuple[str, ...]]:
     name = params.suite.name
     suite = SUITES[name]
     registered = KINDS.get(name, {})
-    held_out = suite.held_out if params.suite.held_out_kinds is None else params.suite.held_out_kinds
+    held_out = (
+        suite.held_out if params.suite.held_out_kinds is None else params.suite.held_out_kinds
+    )
     val = tuple(kind for kind in suite.val if kind not in held_out)
     outside = tuple(kind for kind in suite.outside if kind not in held_out)
     # Why a kind is none of training.
-    reserved = dict.fromkeys(val, "for validation alone") | dict.fromkeys(outside, "for evaluation alone")
+    reserved = dict.fromkeys(val, "for validation alone") | dict.fromkeys(
+        outside, "for evaluation alone"
+    )
     reserved |= dict.fromkeys(
         held_out,
         "in held_out_kinds (null there: those that the suite holds out)",
@@ -121,12 +133,18 @@ def _kinds(params: Prepare) -> dict[TaskGroup, tuple[str, ...]]:
     # Names that make no sense are refused, whoever chose them.
     for kind in (*kinds, *held_out):
         if kind not in registered:
-            raise SimicError(f"prepare.suite: suite {name!r} has no kind {kind!r}; it has {', '.join(registered)}")
+            raise SimicError(
+                f"prepare.suite: suite {name!r} has no kind {kind!r}; it has {', '.join(registered)}"
+            )
     for kind in kinds:
         if kind in reserved:
-            raise SimicError(f"prepare.suite.kinds: in suite {name!r} {kind!r} is {reserved[kind]}: take another")
+            raise SimicError(
+                f"prepare.suite.kinds: in suite {name!r} {kind!r} is {reserved[kind]}: take another"
+            )
     if not kinds:
-        raise SimicError(f"prepare.suite: suite {name!r} has no kind that is not held out: one must be left")
+        raise SimicError(
+            f"prepare.suite: suite {name!r} has no kind that is not held out: one must be left"
+        )
     return {
         "train": kinds,
         "val": val or kinds,
@@ -136,7 +154,9 @@ def _kinds(params: Prepare) -> dict[TaskGroup, tuple[str, ...]]:
     }
 
 
-def _instance(draws: Draws, group: TaskGroup, samples: dict[str, int], suite: TaskSuite) -> Instance:
+def _instance(
+    draws: Draws, group: TaskGroup, samples: dict[str, int], suite: TaskSuite
+) -> Instance:
     """Draw an instance: its parameters from one stream, the samples of each split from one of their own."""
     problem = KINDS[suite.name][draws.kind](draws)
     if not isinstance(problem, Problem):
@@ -158,11 +178,15 @@ def _instance(draws: Draws, group: TaskGroup, samples: dict[str, int], suite: Ta
             std=std,
         )
     except ValidationError as error:
-        raise SimicError(f"kind {draws.kind!r}: only plain values can be recorded: {error}") from None
+        raise SimicError(
+            f"kind {draws.kind!r}: only plain values can be recorded: {error}"
+        ) from None
     return Instance(task, arrays)
 
 
-def _unseen(problem: Problem, draws: Draws, count: int, earlier: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+def _unseen(
+    problem: Problem, draws: Draws, count: int, earlier: Sequence[Tensor]
+) -> tuple[Tensor, Tensor]:
     """Draw samples of which none is among the ``earlier`` ones.
 
     Where all columns have few values a row may come twice by chance: it is drawn again; SimicError where that does not

@@ -47,7 +47,9 @@ class Columns:
         if self.codes:
             # Codes are scaled to mean 0 and deviation 1 as well.
             codes = (self._distinct if self.anywhere else self._free)(draws, n)
-            x[:, self.codes] = (codes - (self.levels - 1) / 2) / math.sqrt((self.levels**2 - 1) / 12)
+            x[:, self.codes] = (codes - (self.levels - 1) / 2) / math.sqrt(
+                (self.levels**2 - 1) / 12
+            )
         return x
 
     def _distinct(self, draws: Draws, n: int) -> Tensor:
@@ -68,7 +70,11 @@ class Columns:
     def level(self, x: Tensor, column: int, count: int) -> Tensor:
         """Tell which of ``count`` equally likely bands a value of a column is in, int64 ``[n]``."""
         value = x[:, column]
-        share = value / math.sqrt(12.0) if column in self.uniform else torch.erf(value / math.sqrt(2.0)) / 2
+        share = (
+            value / math.sqrt(12.0)
+            if column in self.uniform
+            else torch.erf(value / math.sqrt(2.0)) / 2
+        )
         return ((share + 0.5) * count).floor().long().clamp(0, count - 1)
 
     @property

@@ -295,9 +295,14 @@ def _real(name: str, draws: Draws) -> Problem:
     classes = int(labels.max()) + 1
     if name == "diabetes":
         count = draws.whole(2, 3)
-        groups = [[*range(BANDS)][k * BANDS // count : (k + 1) * BANDS // count] for k in range(count)]
+        groups = [
+            [*range(BANDS)][k * BANDS // count : (k + 1) * BANDS // count] for k in range(count)
+        ]
     else:
-        groups = [[label] for label in (draws.subset(classes, 3, 6) if name == "digits" else range(classes))]
+        groups = [
+            [label]
+            for label in (draws.subset(classes, 3, 6) if name == "digits" else range(classes))
+        ]
     # Noise as a share of each column's deviation.
     noise = draws.number(0.05, 0.2)
 

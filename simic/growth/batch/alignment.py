@@ -23,7 +23,9 @@ from simic.growth.networks.hosts import HostSpec
 from simic.rng import Purpose
 
 ROWS = 1024  # of each task's training split, in two halves
-TASKS_AT_ONCE = 32  # always the same tasks together, so that rounding does not depend on the question
+TASKS_AT_ONCE = (
+    32  # always the same tasks together, so that rounding does not depend on the question
+)
 
 
 class Alignments:
@@ -33,7 +35,9 @@ class Alignments:
     are those of one slot, and must read the input: features of the host would change as it trains.
     """
 
-    def __init__(self, templates: Sequence[Template], kinds: Sequence[Blueprint], data: Dataset, fits: Fits) -> None:
+    def __init__(
+        self, templates: Sequence[Template], kinds: Sequence[Blueprint], data: Dataset, fits: Fits
+    ) -> None:
         self.data = data
         self._fits = fits
         self._kinds = list(zip(templates, (kind.closing for kind in kinds), strict=True))
@@ -43,20 +47,31 @@ class Alignments:
     @classmethod
     def on(cls, host: HostSpec, blueprints: Sequence[Blueprint], data: Dataset) -> Self:
         """Make those of a host's blueprints with the tasks of the data."""
-        return cls(Templates(host, tuple(blueprints), checked=True).seeds[0], blueprints, data, Fits())
+        return cls(
+            Templates(host, tuple(blueprints), checked=True).seeds[0], blueprints, data, Fits()
+        )
 
     def of(self, tasks: Tensor) -> Tensor:
         """Look up alignments ``[E, P]`` with the tasks ``[E]``: each in -1…1, the largest of a task ±1."""
         for part in (tasks[~self._is_computed[tasks]] // TASKS_AT_ONCE).unique().tolist():
-            neighbours = torch.arange(part * TASKS_AT_ONCE, min((part + 1) * TASKS_AT_ONCE, self.data.tasks))
+            neighbours = torch.arange(
+                part * TASKS_AT_ONCE, min((part + 1) * TASKS_AT_ONCE, self.data.tasks)
+            )
             self._compute(neighbours.to(tasks.device))
         return self._table[tasks]
 
     def _compute(self, tasks: Tensor) -> None:
         x, y = self.data.of_tasks(tasks, slice(ROWS))
-        halves = [(channels_last(rows), labels) for rows, labels in zip(x.chunk(2, 1), y.chunk(2, 1), strict=True)]
-        values = torch.stack([self._aligned(kind, tasks, halves) for kind in range(len(self._kinds))], dim=1)
-        self._table[tasks] = values / values.abs().amax(dim=1, keepdim=True).clamp(min=torch.finfo(values.dtype).tiny)
+        halves = [
+            (channels_last(rows), labels)
+            for rows, labels in zip(x.chunk(2, 1), y.chunk(2, 1), strict=True)
+        ]
+        values = torch.stack(
+            [self._aligned(kind, tasks, halves) for kind in range(len(self._kinds))], dim=1
+        )
+        self._table[tasks] = values / values.abs().amax(dim=1, keepdim=True).clamp(
+            min=torch.finfo(values.dtype).tiny
+        )
         self._is_computed[tasks] = True
 
     def _aligned(self, kind: int, tasks: Tensor, halves: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
@@ -73,14 +88,20 @@ class Alignments:
         leaves = [weight for weight in weights if weight.requires_grad]
 
         first, second = (
-            torch.autograd.grad(_agreement(template.run(weights, half), labels, self.data.classes), leaves)
+            torch.autograd.grad(
+                _agreement(template.run(weights, half), labels, self.data.classes), leaves
+            )
             for half, labels in halves
         )
-        return torch.stack([(a * b).flatten(1).sum(1) for a, b in zip(first, second, strict=True)]).sum(0)
+        return torch.stack(
+            [(a * b).flatten(1).sum(1) for a, b in zip(first, second, strict=True)]
+        ).sum(0)
 
 
 def _agreement(out: Tensor, labels: Tensor, classes: int) -> Tensor:
     """Average the product of a seed's output ``[R, n, width]`` and the labels, one class for each hidden unit."""
     width = out.shape[-1]
     error = F.one_hot(labels % width, min(width, classes)).to(out.dtype)
-    return (out[..., : error.shape[-1]] * (error - error.mean(1, keepdim=True))).sum() / labels.shape[1]
+    return (
+        out[..., : error.shape[-1]] * (error - error.mean(1, keepdim=True))
+    ).sum() / labels.shape[1]

@@ -39,7 +39,9 @@ class Rows:
     def zeros(cls, envs: int, params: int, moments: tuple[str, ...], device: torch.device) -> Self:
         step = torch.zeros(envs, dtype=torch.float64, device=device)
         param = torch.zeros(envs, params, device=device)
-        return cls({"param": param, "step": step} | {name: torch.zeros_like(param) for name in moments})
+        return cls(
+            {"param": param, "step": step} | {name: torch.zeros_like(param) for name in moments}
+        )
 
     @property
     def param(self) -> Tensor:
@@ -128,7 +130,11 @@ class Arena:
     """
 
     def __init__(
-        self, blocks: list[Block], learning_rate: float, optimizer: HostOptimizer, device: torch.device
+        self,
+        blocks: list[Block],
+        learning_rate: float,
+        optimizer: HostOptimizer,
+        device: torch.device,
     ) -> None:
         self.optimizer = optimizer
         self._rate = torch.full((1,), learning_rate, device=device)
@@ -146,14 +152,18 @@ class Arena:
         ):
             params = block.gathered()
             moments = {
-                name: block.columns.unpack(block.store.tensors[name][block.hosts]) for name in MOMENTS[optimizer.name]
+                name: block.columns.unpack(block.store.tensors[name][block.hosts])
+                for name in MOMENTS[optimizer.name]
             }
             ranges = _ranges(block, params, moments, steps, moving, self._by_step)
             self.blocks.append(BlockTensors(block, params, moments, steps, ranges))
 
     def leaves(self) -> list[list[Tensor]]:
         """List the tensors that train, by block; their gradients are recorded from here on."""
-        return [[tensor.requires_grad_() for tensor in tensors.trained_params] for tensors in self.blocks]
+        return [
+            [tensor.requires_grad_() for tensor in tensors.trained_params]
+            for tensors in self.blocks
+        ]
 
     def update(self, grads: list[list[Tensor]]) -> list[Tensor]:
         """Clip each module apart, and step.
@@ -173,7 +183,13 @@ class Arena:
                 for block_grads, scale in zip(grads, scales.split(self._rows), strict=True)
             ]
         self._steps += self._moving
-        apply([tensors.ranges for tensors in self.blocks], grads, self._rate, self.optimizer, self._by_step)
+        apply(
+            [tensors.ranges for tensors in self.blocks],
+            grads,
+            self._rate,
+            self.optimizer,
+            self._by_step,
+        )
         return norms
 
     def scatter(self) -> None:
@@ -183,7 +199,12 @@ class Arena:
 
 
 def _ranges(
-    block: Block, params: list[Tensor], moments: dict[str, list[Tensor]], steps: Tensor, moving: Tensor, by_step: bool
+    block: Block,
+    params: list[Tensor],
+    moments: dict[str, list[Tensor]],
+    steps: Tensor,
+    moving: Tensor,
+    by_step: bool,
 ) -> list[RowRange]:
     """Cut a block into a range for each run of rows of equal step that move; without ``by_step`` it is one range."""
     trained_params = [tensor.detach() for tensor in _trained(params, block)]
@@ -191,7 +212,9 @@ def _ranges(
     trained_moments = [list(of_tensor) for of_tensor in zip(*by_name, strict=True)]
     if not by_step:
         moves = moving if block.frozen.any() else None
-        return [RowRange(slice(None), trained_params, trained_moments, steps, moves, block.weight_decay)]
+        return [
+            RowRange(slice(None), trained_params, trained_moments, steps, moves, block.weight_decay)
+        ]
     changes = ((steps[1:] != steps[:-1]) | (moving[1:] != moving[:-1])).nonzero().flatten() + 1
     return [
         RowRange(
@@ -222,7 +245,11 @@ def _norms(grads: list[Tensor]) -> Tensor:
 
 @torch.no_grad()
 def apply(
-    ranges: list[list[RowRange]], grads: list[list[Tensor]], rate: Tensor, optimizer: HostOptimizer, by_step: bool
+    ranges: list[list[RowRange]],
+    grads: list[list[Tensor]],
+    rate: Tensor,
+    optimizer: HostOptimizer,
+    by_step: bool,
 ) -> None:
     """Step the ranges of all blocks, in place.
 
@@ -242,13 +269,17 @@ def apply(
     for block_ranges, block_grads in zip(ranges, grads, strict=True):
         for part in block_ranges:
             step = part.step[0].float() if fused else part.step
-            for param, block_grad, moments in zip(part.params, block_grads, part.moments, strict=True):
+            for param, block_grad, moments in zip(
+                part.params, block_grads, part.moments, strict=True
+            ):
                 grad = block_grad[part.rows]
                 if not fused or param[0].numel() % LANES:
                     _step(part, param, grad, moments, rate, optimizer)
                     continue
                 call = calls.setdefault(part.weight_decay, [[], [], [], [], []])
-                for tensors, tensor in zip(call, (param, grad.contiguous(), *moments, step), strict=True):
+                for tensors, tensor in zip(
+                    call, (param, grad.contiguous(), *moments, step), strict=True
+                ):
                     tensors.append(tensor)
     for decay, (params, param_grads, means, variances, steps) in calls.items():
         torch._fused_adamw_(  # pyright: ignore[reportPrivateImportUsage]
@@ -258,7 +289,12 @@ def apply(
 
 
 def _step(
-    part: RowRange, param: Tensor, grad: Tensor, moments: list[Tensor], rate: Tensor, optimizer: HostOptimizer
+    part: RowRange,
+    param: Tensor,
+    grad: Tensor,
+    moments: list[Tensor],
+    rate: Tensor,
+    optimizer: HostOptimizer,
 ) -> None:
     """Step one tensor of a range; rows that do not move keep every bit."""
     wide = (-1, *[1] * (param.dim() - 1))

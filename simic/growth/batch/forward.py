@@ -35,22 +35,30 @@ class Templates:
     Blueprints that are not ``checked`` are tried first.
     """
 
-    def __init__(self, host: HostSpec, blueprints: tuple[Blueprint, ...], checked: bool = False) -> None:
+    def __init__(
+        self, host: HostSpec, blueprints: tuple[Blueprint, ...], checked: bool = False
+    ) -> None:
         template = partial(Template, features_last=host.features_last)
         segments = [template(build, f"host segment {k}") for k, build in enumerate(host.segments)]
         self.host = (*segments, template(host.head, "host head", borrowed=tuple(host.tied)))
         self.seeds = tuple(
-            tuple(template(partial(item.build, shape), f"blueprint {item.name} at slot {k}") for item in blueprints)
+            tuple(
+                template(partial(item.build, shape), f"blueprint {item.name} at slot {k}")
+                for item in blueprints
+            )
             for k, shape in enumerate(host.seed_shapes)
         )
         self.gates = [
-            template(partial(host.gate, shape), f"gate at slot {k}") for k, shape in enumerate(host.slot_shapes)
+            template(partial(host.gate, shape), f"gate at slot {k}")
+            for k, shape in enumerate(host.slot_shapes)
         ]
         if not checked:
             _check(host, blueprints, self.seeds)
         self.reads_input = host.reads_input
         # Entries of a sample's largest feature map at a slot; 0 where features are not maps.
-        self.map_entries = max((math.prod(shape) for shape in host.slot_shapes if len(shape) == MAP_DIMS), default=0)
+        self.map_entries = max(
+            (math.prod(shape) for shape in host.slot_shapes if len(shape) == MAP_DIMS), default=0
+        )
         # Which parameters of the first segment the head borrows.
         self._lent_parameters = [segments[0].names.index(name) for name in host.tied.values()]
 
@@ -62,15 +70,21 @@ class Templates:
         return parts
 
 
-def _check(host: HostSpec, blueprints: tuple[Blueprint, ...], seeds: tuple[tuple[Template, ...], ...]) -> None:
+def _check(
+    host: HostSpec, blueprints: tuple[Blueprint, ...], seeds: tuple[tuple[Template, ...], ...]
+) -> None:
     """Raise SimicError unless every seed keeps its features' shape and has something to learn."""
     for shape, templates in zip(host.seed_shapes, seeds, strict=True):
         for item, template in zip(blueprints, templates, strict=True):
             if item.reads_input is not host.reads_input:
                 source = "the sample" if host.reads_input else "features"
-                raise SimicError(f"{template.name}: a seed of family {host.family} must read {source}")
+                raise SimicError(
+                    f"{template.name}: a seed of family {host.family} must read {source}"
+                )
             if template.layout.params == 0:
-                raise SimicError(f"{template.name}: has no parameters, so nothing of it could learn")
+                raise SimicError(
+                    f"{template.name}: has no parameters, so nothing of it could learn"
+                )
             item.check(template.name, shape)
 
 
@@ -92,7 +106,9 @@ def gate_name(slot: int) -> str:
     return f"gate.{slot}"
 
 
-def run_streams(backend: Backend, templates: Templates, weights: Weights, plan: Plan, x: Tensor) -> Tensor:
+def run_streams(
+    backend: Backend, templates: Templates, weights: Weights, plan: Plan, x: Tensor
+) -> Tensor:
     """Run hosts and seeds of all streams.
 
     Args:
@@ -115,7 +131,9 @@ def run_streams(backend: Backend, templates: Templates, weights: Weights, plan: 
 def _run_batched(templates: Templates, weights: Weights, plan: Plan, x: Tensor) -> Tensor:
     """Run all streams at once, one group per slot and blueprint."""
     h = x
-    for k, (template, tensors, hosts) in enumerate(zip(templates.host, weights.host, plan.hosts, strict=True)):
+    for k, (template, tensors, hosts) in enumerate(
+        zip(templates.host, weights.host, plan.hosts, strict=True)
+    ):
         # A segment of the host; a host's weights serve all its streams.
         if hosts is not None:
             tensors = [tensor.index_select(0, hosts) for tensor in tensors]
@@ -133,7 +151,14 @@ def _run_batched(templates: Templates, weights: Weights, plan: Plan, x: Tensor) 
     return h
 
 
-def _graft(templates: Templates, weights: Weights, groups: SlotGroups, slot: int, h: Tensor, samples: Tensor) -> Tensor:
+def _graft(
+    templates: Templates,
+    weights: Weights,
+    groups: SlotGroups,
+    slot: int,
+    h: Tensor,
+    samples: Tensor,
+) -> Tensor:
     """Run the seeds of a slot and join them to the features of their streams."""
     if templates.reads_input:
         samples = samples.index_select(0, groups.hosts)
@@ -147,12 +172,16 @@ def _graft(templates: Templates, weights: Weights, groups: SlotGroups, slot: int
         s = _run_seeds(templates, weights, groups, slot, x)
     gate = None
     if gated := groups.gated():
-        gate = templates.gates[slot].run(weights.grafted[gate_name(slot)], x.index_select(0, gated.positions))
+        gate = templates.gates[slot].run(
+            weights.grafted[gate_name(slot)], x.index_select(0, gated.positions)
+        )
     joined: Tensor = _Join.apply(h, s, x, gate, groups)
     return joined
 
 
-def _run_seeds(templates: Templates, weights: Weights, groups: SlotGroups, slot: int, x: Tensor) -> Tensor:
+def _run_seeds(
+    templates: Templates, weights: Weights, groups: SlotGroups, slot: int, x: Tensor
+) -> Tensor:
     """Run the seeds of a slot on their inputs ``[R, B, …]``, blueprint by blueprint."""
     parts = x.split([last - first for _, first, last in groups.blueprints])
     outputs = [
@@ -165,11 +194,15 @@ def _run_seeds(templates: Templates, weights: Weights, groups: SlotGroups, slot:
 def _run_one_by_one(templates: Templates, weights: Weights, plan: Plan, x: Tensor) -> Tensor:
     """Run one stream after the other, each on contiguous tensors of its own."""
     features = list(x.contiguous().split(1))
-    for k, (template, tensors, hosts) in enumerate(zip(templates.host, weights.host, plan.hosts, strict=True)):
+    for k, (template, tensors, hosts) in enumerate(
+        zip(templates.host, weights.host, plan.hosts, strict=True)
+    ):
         # A segment of the host.
         rows = by_row(tensors, len(features))
         owners = range(len(features)) if hosts is None else hosts.tolist()
-        features = [template.run_one(rows[host], h) for host, h in zip(owners, features, strict=True)]
+        features = [
+            template.run_one(rows[host], h) for host, h in zip(owners, features, strict=True)
+        ]
         if k == len(plan.slots):
             break
 
@@ -184,13 +217,22 @@ def _run_one_by_one(templates: Templates, weights: Weights, plan: Plan, x: Tenso
 
 
 def _graft_one_by_one(
-    templates: Templates, weights: Weights, groups: SlotGroups, slot: int, features: list[Tensor], samples: Tensor
+    templates: Templates,
+    weights: Weights,
+    groups: SlotGroups,
+    slot: int,
+    features: list[Tensor],
+    samples: Tensor,
 ) -> None:
     """Replace the features of each stream that has a seed."""
     streams = groups.streams.tolist()
     hosts = groups.hosts.tolist()
     open_positions = set(groups.open_positions.tolist())
-    blended = {position: (item, row) for item in groups.blended for row, position in enumerate(item.positions.tolist())}
+    blended = {
+        position: (item, row)
+        for item in groups.blended
+        for row, position in enumerate(item.positions.tolist())
+    }
     gates = by_row(weights.grafted.get(gate_name(slot), []), 0)
     for kind, first, last in groups.blueprints:
         template = templates.seeds[slot][kind]
@@ -209,7 +251,11 @@ def _graft_one_by_one(
                 h = StraightThrough.apply(h, s)
             else:
                 item, row = blended[position]
-                gate = templates.gates[slot].run_one(gates[row], x) if item.operator is Blend.GATE else None
+                gate = (
+                    templates.gates[slot].run_one(gates[row], x)
+                    if item.operator is Blend.GATE
+                    else None
+                )
                 h = blend(item.operator, h, s, x, item.alpha[row : row + 1], gate)
             features[streams[position]] = h
 
@@ -261,7 +307,9 @@ class _Join(Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, h: Tensor, s: Tensor, x: Tensor, gate: Tensor | None, groups: SlotGroups) -> Tensor:
+    def forward(
+        ctx: Any, h: Tensor, s: Tensor, x: Tensor, gate: Tensor | None, groups: SlotGroups
+    ) -> Tensor:
         ctx.groups = groups
         ctx.save_for_backward(h, s, x, gate)
         if not groups.blended:
@@ -277,7 +325,9 @@ class _Join(Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         h, s, x, gate = ctx.saved_tensors
         groups: SlotGroups = ctx.groups
-        grad = grads[0].contiguous()  # a mean over pixels hands back channels first: strided copies from here on
+        grad = grads[
+            0
+        ].contiguous()  # a mean over pixels hands back channels first: strided copies from here on
         # Without a blended seed: the host's gradient passes, and seeds in TRAINING get the same.
         grad_h = grad.clone() if groups.blended else grad
         grad_s = grad.index_select(0, groups.streams)
@@ -301,4 +351,8 @@ class _Join(Function):
 
 def _operands(h: Tensor, s: Tensor, x: Tensor, item: Blended) -> tuple[Tensor, Tensor, Tensor]:
     """Select the rows of the seeds that join by one operator: host features, seed features, and the seeds' inputs."""
-    return h.index_select(0, item.streams), s.index_select(0, item.positions), x.index_select(0, item.positions)
+    return (
+        h.index_select(0, item.streams),
+        s.index_select(0, item.positions),
+        x.index_select(0, item.positions),
+    )

@@ -44,7 +44,9 @@ class SlotState:
 
     def of(self, rows: slice | Integers) -> Self:
         """Select what grouping needs of some hosts."""
-        return type(self)(**{name: values[rows] for name, values in vars(self).items() if name != "flags"})
+        return type(self)(
+            **{name: values[rows] for name, values in vars(self).items() if name != "flags"}
+        )
 
     @property
     def active(self) -> Flags:
@@ -93,7 +95,9 @@ class SlotGroups:
     open_positions: Tensor  # those that are not isolated
     blended: tuple[Blended, ...]
     frozen: Flags  # [R] parameters do not move
-    added: Tensor | None = None  # [R] amplitudes, where all seeds act by ADD in the order of their positions
+    added: Tensor | None = (
+        None  # [R] amplitudes, where all seeds act by ADD in the order of their positions
+    )
 
     def gated(self) -> Blended | None:
         """Find the seeds that have a gate."""
@@ -122,7 +126,9 @@ def training_plan(state: SlotState, alpha: Tensor, isolated: Set[Stage]) -> Plan
     envs, slots = state.stage.shape
     learning = state.learning
     hosts = np.arange(envs)
-    groups = tuple(_group(state, slot, hosts, learning[:, slot], alpha, isolated) for slot in range(slots))
+    groups = tuple(
+        _group(state, slot, hosts, learning[:, slot], alpha, isolated) for slot in range(slots)
+    )
     return Plan((None,) * (slots + 1), (None,) * slots, groups)
 
 
@@ -147,12 +153,16 @@ def evaluation_plan(state: SlotState, off: Flags, alpha: Tensor) -> tuple[Plan, 
     groups: list[SlotGroups | None] = []
     for slot in range(slots):
         # A stream splits where the seed at this slot is on in one configuration and off in another.
-        codes, stream_of = np.unique(stream_of * 2 + on[:, :, slot].reshape(-1), return_inverse=True)
+        codes, stream_of = np.unique(
+            stream_of * 2 + on[:, :, slot].reshape(-1), return_inverse=True
+        )
         parents.append(upload(codes // 2, alpha.device) if len(codes) > len(owner) else None)
         owner = owner[codes // 2]
         groups.append(_group(state, slot, owner, codes % 2 == 1, alpha, frozenset()))
         hosts.append(upload(owner, alpha.device) if len(owner) > envs else None)
-    return Plan(tuple(hosts), tuple(parents), tuple(groups)), upload(stream_of, alpha.device).view(configurations, envs)
+    return Plan(tuple(hosts), tuple(parents), tuple(groups)), upload(stream_of, alpha.device).view(
+        configurations, envs
+    )
 
 
 def _group(
@@ -186,12 +196,16 @@ def _group(
                     frozen=state.frozen[hosts[positions], slot],
                 )
             )
-    only_added = [item.operator for item in blended] == [Blend.ADD] and len(blended[0].positions) == len(streams)
+    only_added = [item.operator for item in blended] == [Blend.ADD] and len(
+        blended[0].positions
+    ) == len(streams)
     return SlotGroups(
         added=blended[0].alpha if only_added else None,
         streams=upload(streams, device),
         hosts=upload(hosts, device),
-        blueprints=tuple(zip(kinds.tolist(), first.tolist(), [*first[1:].tolist(), len(streams)], strict=True)),
+        blueprints=tuple(
+            zip(kinds.tolist(), first.tolist(), [*first[1:].tolist(), len(streams)], strict=True)
+        ),
         open_positions=upload(np.flatnonzero(~np.isin(stage, list(isolated))), device),
         blended=tuple(blended),
         frozen=state.frozen[hosts, slot],

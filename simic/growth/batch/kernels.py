@@ -22,7 +22,9 @@ from torch.nn import functional as F
 from simic.growth.networks.layers import Samplewise
 from simic.transfer import upload
 
-DENSE_ENTRIES = 16 * 16 * 64  # of a matrix from all pixels and channels to all of them, up to which it is faster
+DENSE_ENTRIES = (
+    16 * 16 * 64
+)  # of a matrix from all pixels and channels to all of them, up to which it is faster
 DENSE_PIXELS = 4  # a dense matrix over 2×2 maps has fewer entries for each output than a 3×3 kernel
 PARAMETERLESS = (nn.Sequential, nn.Identity, nn.ReLU, nn.GELU, nn.MaxPool2d)
 
@@ -63,7 +65,11 @@ def _stacked_layer(module: nn.Module) -> nn.Module | None:
         return _Linear(module)
     if type(module) is nn.GroupNorm:
         return _GroupNorm(module)
-    if type(module) is nn.LayerNorm and module.bias is not None and len(module.normalized_shape) == 1:
+    if (
+        type(module) is nn.LayerNorm
+        and module.bias is not None
+        and len(module.normalized_shape) == 1
+    ):
         return _LayerNorm(module)
     return None
 
@@ -87,7 +93,12 @@ def _with_norms(module: nn.Module, norm: Callable[[nn.GroupNorm], nn.Module]) ->
 def _is_same_convolution(conv: nn.Conv2d) -> bool:
     """Check for stride 1, odd square kernel, zero padding that keeps the shape, no bias, dense or depthwise."""
     kernel = conv.kernel_size[0]
-    is_plain = conv.stride == (1, 1) and conv.dilation == (1, 1) and conv.padding_mode == "zeros" and conv.bias is None
+    is_plain = (
+        conv.stride == (1, 1)
+        and conv.dilation == (1, 1)
+        and conv.padding_mode == "zeros"
+        and conv.bias is None
+    )
     is_square = conv.kernel_size == (kernel, kernel) and kernel % 2 == 1
     keeps_shape = conv.padding == (kernel // 2, kernel // 2)
     is_depthwise = conv.groups == conv.in_channels == conv.out_channels and kernel > 1
@@ -129,7 +140,9 @@ class _SameConv(nn.Module):
         rows, outputs, inputs, kernel, _ = self.weight.shape
         # The matrix of each row.
         spread = _neighbourhoods(kernel, height, width, x.dtype, x.device)
-        matrix = (self.weight.reshape(rows * outputs * inputs, -1) @ spread).view(rows, outputs, inputs, pixels, pixels)
+        matrix = (self.weight.reshape(rows * outputs * inputs, -1) @ spread).view(
+            rows, outputs, inputs, pixels, pixels
+        )
         if self.groups == 1:
             matrix = matrix.permute(0, 3, 2, 4, 1)  # in pixel, in channel, out pixel, out channel
         else:
@@ -143,14 +156,20 @@ class _SameConv(nn.Module):
         """Run one grouped convolution: a row's channels are groups of their own."""
         samples, channels, height, width = x.shape
         rows, outputs = self.weight.shape[:2]
-        side_by_side = x.unflatten(0, (rows, -1)).transpose(0, 1).reshape(-1, rows * channels, height, width)
-        y = F.conv2d(side_by_side, self.weight.flatten(0, 1), padding=self.padding, groups=rows * self.groups)
+        side_by_side = (
+            x.unflatten(0, (rows, -1)).transpose(0, 1).reshape(-1, rows * channels, height, width)
+        )
+        y = F.conv2d(
+            side_by_side, self.weight.flatten(0, 1), padding=self.padding, groups=rows * self.groups
+        )
         y = y.view(-1, rows, outputs, height, width).permute(1, 0, 3, 4, 2)
         return y.reshape(samples, height, width, outputs).permute(0, 3, 1, 2)
 
 
 @cache
-def _neighbourhoods(kernel: int, height: int, width: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+def _neighbourhoods(
+    kernel: int, height: int, width: int, dtype: torch.dtype, device: torch.device
+) -> Tensor:
     """Tabulate ``[k², in pixels · out pixels]``: 1 where a kernel's element reads a pixel for an output, else 0."""
     table = torch.zeros(kernel, kernel, height, width, height, width, dtype=dtype)
     for i, j, row, column in product(range(kernel), range(kernel), range(height), range(width)):
@@ -176,7 +195,11 @@ class _Linear(nn.Module):
             return F.linear(x, self.weight[0], self.bias[0] if self.biased else None)
         by_row = x.reshape(len(self.weight), -1, x.shape[-1])
         weight = self.weight.mT
-        y = torch.baddbmm(self.bias[:, None], by_row, weight) if self.biased else torch.bmm(by_row, weight)
+        y = (
+            torch.baddbmm(self.bias[:, None], by_row, weight)
+            if self.biased
+            else torch.bmm(by_row, weight)
+        )
         return y.view(*x.shape[:-1], -1)
 
 
@@ -197,7 +220,9 @@ class _GroupNorm(nn.Module):
         pixels = math.prod(size)
         channels_last = x.movedim(1, -1)
         if self.groups == 1:
-            normed = F.layer_norm(channels_last.reshape(samples, -1), (channels * pixels,), eps=self.eps)
+            normed = F.layer_norm(
+                channels_last.reshape(samples, -1), (channels * pixels,), eps=self.eps
+            )
         else:
             grouped = channels_last.reshape(samples, pixels, self.groups, -1).transpose(1, 2)
             normed = F.layer_norm(grouped, grouped.shape[2:], eps=self.eps).transpose(1, 2)
@@ -284,7 +309,9 @@ class _MapGroupNorm(Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, groups: int, eps: float) -> Tensor:
+    def forward(
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, groups: int, eps: float
+    ) -> Tensor:
         x = x.contiguous(memory_format=torch.channels_last)
         batch, channels, height, width = x.shape
         ctx.sizes = batch, channels, height * width, groups

@@ -13,8 +13,23 @@ from simic import rng
 from simic.data.batches import Dataset
 from simic.growth.batch.alignment import Alignments
 from simic.growth.batch.arena import MOMENTS, Arena, Block, Rows
-from simic.growth.batch.forward import Backend, Templates, Weights, gate_name, run_streams, seed_name
-from simic.growth.batch.groups import Flags, Integers, Plan, SlotState, alike, evaluation_plan, training_plan
+from simic.growth.batch.forward import (
+    Backend,
+    Templates,
+    Weights,
+    gate_name,
+    run_streams,
+    seed_name,
+)
+from simic.growth.batch.groups import (
+    Flags,
+    Integers,
+    Plan,
+    SlotState,
+    alike,
+    evaluation_plan,
+    training_plan,
+)
 from simic.growth.batch.statistics import SeedNorms, TrainStats, score, train_statistics
 from simic.growth.batch.template import Fits, RowLayout, Template, channels_last
 from simic.growth.life.lifecycle import LIVE_STAGES, in_stages
@@ -26,7 +41,9 @@ from simic.rng import Purpose
 from simic.transfer import CPU, upload
 
 ALIKE_HOSTS = 128  # of hosts for tables, a part at a time: their features stay in cache too
-EVALUATION_POSITIONS = 192  # samples (of sequences: tokens) per pass, so that features stay in cache
+EVALUATION_POSITIONS = (
+    192  # samples (of sequences: tokens) per pass, so that features stay in cache
+)
 # Last counter of the initialisation keys.
 SEED_MODULE = 0
 GATE_MODULE = 1
@@ -81,10 +98,15 @@ class Population:
         self.group = len(env_ids)
         self.backend: Backend = backend
         if not checked:
-            self._seed_params, self._seed_flops, self._gate_params, self._gate_flops = self._counts()
+            self._seed_params, self._seed_flops, self._gate_params, self._gate_flops = (
+                self._counts()
+            )
         # Which parameters start at zero under MULTIPLY, by slot and blueprint.
         self._closing = [
-            [template.columns(item.closing).to(device) for template, item in zip(templates, blueprints, strict=True)]
+            [
+                template.columns(item.closing).to(device)
+                for template, item in zip(templates, blueprints, strict=True)
+            ]
             for templates in self.templates.seeds
         ]
         self.iteration = -1
@@ -102,7 +124,9 @@ class Population:
 
     # --- structure ---
 
-    def reset(self, iteration: int, tasks: Tensor | None = None, env_ids: Tensor | None = None) -> None:
+    def reset(
+        self, iteration: int, tasks: Tensor | None = None, env_ids: Tensor | None = None
+    ) -> None:
         """Initialise fresh hosts by hash of (rng_seed, iteration, env id); every seed is gone.
 
         Args:
@@ -113,12 +137,16 @@ class Population:
         self.iteration = iteration
         self.env_ids = self.env_ids if env_ids is None else env_ids
         self.tasks = torch.zeros_like(self.env_ids) if tasks is None else tasks
-        key = partial(rng.key, self.rng_seed, Purpose.HOST_INIT, iteration, self.env_ids, device=self.device)
+        key = partial(
+            rng.key, self.rng_seed, Purpose.HOST_INIT, iteration, self.env_ids, device=self.device
+        )
         rows = [template.draw(key(segment)) for segment, template in enumerate(self.templates.host)]
         self._stores = {}
         self._store("host").start(torch.arange(len(self), device=self.device), torch.cat(rows, 1))
 
-    def germinate(self, slots: Slots, rows: Tensor | Flags, data: Dataset, state: SlotState | None = None) -> None:
+    def germinate(
+        self, slots: Slots, rows: Tensor | Flags, data: Dataset, state: SlotState | None = None
+    ) -> None:
         """Initialise seeds and gates by hash of (iteration, env id, slot, nth germination).
 
         Moments and steps are zero. Under MULTIPLY the blueprint's closing parameters start at zero.
@@ -137,14 +165,18 @@ class Population:
                 self._germinate(slots, slot, kind, upload(hosts, self.device), data)
 
     def _germinate(self, slots: Slots, slot: int, kind: int, hosts: Tensor, data: Dataset) -> None:
-        key = partial(rng.key, self.rng_seed, Purpose.SEED_INIT, self.iteration, self.env_ids[hosts], slot)
+        key = partial(
+            rng.key, self.rng_seed, Purpose.SEED_INIT, self.iteration, self.env_ids[hosts], slot
+        )
         germination = slots.germinations[hosts, slot]
         template = self.templates.seeds[slot][kind]
         gate = self.templates.gates[slot]
         param = template.draw(key(germination, SEED_MODULE, device=self.device))
         if template.fits:
             param = template.with_fit(param, self._fits.of(template, data, self.tasks[hosts]))
-        closed = (slots.operator[hosts, slot] == Blend.MULTIPLY)[:, None] & self._closing[slot][kind]
+        closed = (slots.operator[hosts, slot] == Blend.MULTIPLY)[:, None] & self._closing[slot][
+            kind
+        ]
         self._store(seed_name(slot, kind)).start(hosts, param.masked_fill(closed, 0.0))
         gate_param = gate.draw(key(germination, GATE_MODULE, device=self.device))
         self._store(gate_name(slot)).start(hosts, gate_param)
@@ -156,12 +188,16 @@ class Population:
         if not self.host.reads_input:
             return torch.zeros(len(self), len(self.blueprints), device=self.device)
         if self._alignments is None or self._alignments.data is not data:
-            self._alignments = Alignments(self.templates.seeds[0], self.blueprints, data, self._fits)
+            self._alignments = Alignments(
+                self.templates.seeds[0], self.blueprints, data, self._fits
+            )
         return self._alignments.of(self.tasks)
 
     # --- training ---
 
-    def train_epoch(self, slots: Slots, data: Dataset, order: Tensor, state: SlotState | None = None) -> TrainStats:
+    def train_epoch(
+        self, slots: Slots, data: Dataset, order: Tensor, state: SlotState | None = None
+    ) -> TrainStats:
         """Train hosts and learning seeds for an epoch, in place.
 
         Args:
@@ -179,7 +215,9 @@ class Population:
             stats = TrainStats(**{name: column[places] for name, column in vars(stats).items()})
         return replace(stats, finite=stats.finite & self._stores["host"].param.isfinite().all(1))
 
-    def _train(self, hosts: Integers, state: SlotState, alpha: Tensor, data: Dataset, order: Tensor) -> TrainStats:
+    def _train(
+        self, hosts: Integers, state: SlotState, alpha: Tensor, data: Dataset, order: Tensor
+    ) -> TrainStats:
         """Train some hosts for an epoch; nothing is written before its end."""
         # What trains, gathered.
         rows = upload(hosts, self.device)
@@ -223,7 +261,9 @@ class Population:
             self.optimizer.max_grad_norm,
         )
 
-    def _in_groups(self, state: SlotState, work: Callable[[Integers], T]) -> tuple[list[T], Tensor | None]:
+    def _in_groups(
+        self, state: SlotState, work: Callable[[Integers], T]
+    ) -> tuple[list[T], Tensor | None]:
         """Do ``work`` on all hosts, ``group`` at a time; where memory does not suffice, the group is halved for good.
         Small hosts go in parts of ``ALIKE_HOSTS`` with like seeds; then also the place of each host among the results.
         """
@@ -248,13 +288,19 @@ class Population:
         """List what trains of hosts in these rows: they, then per slot the groups of seeds and the gates of gated
         seeds.
         """
-        blocks = [self._block("host", rows, torch.arange(len(rows), device=self.device), np.zeros(len(rows), bool))]
+        blocks = [
+            self._block(
+                "host", rows, torch.arange(len(rows), device=self.device), np.zeros(len(rows), bool)
+            )
+        ]
         for slot, groups in enumerate(plan.slots):
             if groups is None:
                 continue
             for kind, first, last in groups.blueprints:
                 places = groups.hosts[first:last]
-                blocks.append(self._block(seed_name(slot, kind), rows, places, groups.frozen[first:last]))
+                blocks.append(
+                    self._block(seed_name(slot, kind), rows, places, groups.frozen[first:last])
+                )
             if gated := groups.gated():
                 places = groups.hosts[gated.positions]
                 blocks.append(self._block(gate_name(slot), rows, places, gated.frozen))
@@ -262,7 +308,9 @@ class Population:
 
     def _block(self, name: str, rows: Tensor, places: Tensor, frozen: Flags) -> Block:
         decay = self.optimizer.weight_decay if name == "host" else self.optimizer.seed_weight_decay
-        return Block(name, self._stores[name], rows[places], places, frozen, decay, self._columns(name))
+        return Block(
+            name, self._stores[name], rows[places], places, frozen, decay, self._columns(name)
+        )
 
     def _weights(self, blocks: list[Block], tensors: list[list[Tensor]]) -> Weights:
         by_name = {block.name: params for block, params in zip(blocks, tensors, strict=True)}
@@ -271,7 +319,9 @@ class Population:
     # --- evaluation ---
 
     @torch.no_grad()
-    def evaluate(self, slots: Slots, data: Dataset, off: Tensor | Flags, state: SlotState | None = None) -> Answers:
+    def evaluate(
+        self, slots: Slots, data: Dataset, off: Tensor | Flags, state: SlotState | None = None
+    ) -> Answers:
         """Evaluate configurations on all samples, in one pass that shares what they have in common.
 
         Args:
@@ -283,10 +333,17 @@ class Population:
         state = state or SlotState.read(slots)
         flags = flags_of(off)
         parts, places = self._in_groups(
-            state, lambda hosts: self._evaluate(hosts, state.of(hosts), slots.alpha, data, flags[:, hosts])
+            state,
+            lambda hosts: self._evaluate(
+                hosts, state.of(hosts), slots.alpha, data, flags[:, hosts]
+            ),
         )
         correct, loss = (torch.cat(part, 1) for part in zip(*parts, strict=True))
-        return Answers(correct, loss) if places is None else Answers(correct[:, places], loss[:, places])
+        return (
+            Answers(correct, loss)
+            if places is None
+            else Answers(correct[:, places], loss[:, places])
+        )
 
     def _evaluate(
         self, hosts: Integers, state: SlotState, alpha: Tensor, data: Dataset, off: Flags
@@ -338,7 +395,9 @@ class Population:
 
     def _weigh(self, slots: Slots, seeds: Tensor, gates: Tensor) -> Tensor:
         columns = torch.arange(self.host.slots, device=self.device)
-        weight = seeds[columns, slots.blueprint.clamp(min=0)] + gates * (slots.operator == Blend.GATE)
+        weight = seeds[columns, slots.blueprint.clamp(min=0)] + gates * (
+            slots.operator == Blend.GATE
+        )
         return weight * in_stages(slots.stage, LIVE_STAGES)
 
     def _counts(self) -> list[Tensor]:
@@ -384,7 +443,11 @@ class Population:
         """Copy the parameters of a host and its seeds to the CPU, named as in ``GrownNetwork``."""
         # Name, template and row of each module.
         owners: list[tuple[str, Template, Tensor]] = []
-        segments = self._stores["host"].param[row].split([template.layout.width for template in self.templates.host])
+        segments = (
+            self._stores["host"]
+            .param[row]
+            .split([template.layout.width for template in self.templates.host])
+        )
         for k, (template, flat) in enumerate(zip(self.templates.host, segments, strict=True)):
             owners.append((f"segments.{k}" if k < self.host.slots else "head", template, flat))
         for slot in in_stages(slots.stage[row], LIVE_STAGES).nonzero().flatten().tolist():
@@ -419,7 +482,9 @@ class Population:
         return self._stores[name]
 
     def _new_store(self, name: str) -> Rows:
-        return Rows.zeros(len(self), self._columns(name).width, MOMENTS[self.optimizer.name], self.device)
+        return Rows.zeros(
+            len(self), self._columns(name).width, MOMENTS[self.optimizer.name], self.device
+        )
 
 
 def _gradients(loss: Tensor, leaves: list[list[Tensor]]) -> list[list[Tensor]]:

@@ -71,10 +71,18 @@ class Recipe:
 
     def build(self, env_ids: Tensor) -> "Group":
         """Build a group; nothing is counted or tried, for which torch would import its compiler (2 seconds)."""
-        host = build_host(self.host, self.input_shape, self.classes, (self.params, self.flops_per_sample))
+        host = build_host(
+            self.host, self.input_shape, self.classes, (self.params, self.flops_per_sample)
+        )
         blueprints = self.blueprints or blueprints_of(self.host.family)
         population = Population(
-            host, blueprints, env_ids, self.rng_seed, self.optimizer, backend=self.backend, checked=True
+            host,
+            blueprints,
+            env_ids,
+            self.rng_seed,
+            self.optimizer,
+            backend=self.backend,
+            checked=True,
         )
         return Group(population)
 
@@ -89,7 +97,9 @@ class Group:
     def keep_data(self, number: int, data: Dataset) -> None:
         self.data[number] = data
 
-    def reset(self, rng_seed: int, iteration: int, tasks: Tensor | None, env_ids: Tensor | None) -> None:
+    def reset(
+        self, rng_seed: int, iteration: int, tasks: Tensor | None, env_ids: Tensor | None
+    ) -> None:
         self.population.rng_seed = rng_seed
         self.population.reset(iteration, tasks, env_ids)
 
@@ -171,7 +181,8 @@ class Shards:
         starts = range(0, len(env_ids), layout.group)
         self._hosts = [slice(start, min(start + layout.group, len(env_ids))) for start in starts]
         self._groups_by_process = [
-            groups.tolist() for groups in np.array_split(np.arange(len(self._hosts)), layout.processes)
+            groups.tolist()
+            for groups in np.array_split(np.arange(len(self._hosts)), layout.processes)
         ]
         self._workers: list[ProcessPoolExecutor] = []
         self._start()
@@ -183,7 +194,8 @@ class Shards:
         """Start the processes; every host waits for its first reset."""
         self._data: list[Dataset] = []  # that every process has, by number
         ids_by_process = [
-            {group: self.env_ids[self._hosts[group]] for group in groups} for groups in self._groups_by_process
+            {group: self.env_ids[self._hosts[group]] for group in groups}
+            for groups in self._groups_by_process
         ]
         context = multiprocessing.get_context("spawn")
         self._workers = [ProcessPoolExecutor(1, context, begin_process) for _ in ids_by_process[1:]]
@@ -194,7 +206,14 @@ class Shards:
         recipe = self._recipe
         self._local_groups = {
             group: Group(
-                Population(self.host, self.blueprints, ids, recipe.rng_seed, recipe.optimizer, backend=recipe.backend)
+                Population(
+                    self.host,
+                    self.blueprints,
+                    ids,
+                    recipe.rng_seed,
+                    recipe.optimizer,
+                    backend=recipe.backend,
+                )
             )
             for group, ids in ids_by_process[0].items()
         }
@@ -219,26 +238,43 @@ class Shards:
 
     # --- what a population can do: each method is that of ``Population``, of all hosts ---
 
-    def reset(self, iteration: int, tasks: Tensor | None = None, env_ids: Tensor | None = None) -> None:
+    def reset(
+        self, iteration: int, tasks: Tensor | None = None, env_ids: Tensor | None = None
+    ) -> None:
         self.env_ids = self.env_ids if env_ids is None else env_ids
         self._ask_all(Group.reset, self.rng_seed, iteration, tasks, env_ids)
 
-    def germinate(self, slots: Slots, rows: Tensor | Flags, data: Dataset, state: SlotState | None = None) -> None:
+    def germinate(
+        self, slots: Slots, rows: Tensor | Flags, data: Dataset, state: SlotState | None = None
+    ) -> None:
         is_new = flags_of(rows)
         if is_new.any():
-            self._ask_all(Group.germinate, slots, is_new, self._sent(data), state or SlotState.read(slots))
+            self._ask_all(
+                Group.germinate, slots, is_new, self._sent(data), state or SlotState.read(slots)
+            )
 
     def aligned(self, data: Dataset) -> Tensor:
         return torch.cat(self._ask_all(Group.aligned, self._sent(data)))
 
-    def train_epoch(self, slots: Slots, data: Dataset, order: Tensor, state: SlotState | None = None) -> TrainStats:
+    def train_epoch(
+        self, slots: Slots, data: Dataset, order: Tensor, state: SlotState | None = None
+    ) -> TrainStats:
         state = state or SlotState.read(slots)
-        return TrainStats.joined(self._ask_all(Group.train_epoch, slots, self._sent(data), order, state))
+        return TrainStats.joined(
+            self._ask_all(Group.train_epoch, slots, self._sent(data), order, state)
+        )
 
-    def evaluate(self, slots: Slots, data: Dataset, off: Tensor | Flags, state: SlotState | None = None) -> Answers:
+    def evaluate(
+        self, slots: Slots, data: Dataset, off: Tensor | Flags, state: SlotState | None = None
+    ) -> Answers:
         state = state or SlotState.read(slots)
-        parts = self._ask_all(Group.evaluate, slots, self._sent(data), flags_of(off).swapaxes(0, 1), state)
-        return Answers(torch.cat([part.correct for part in parts], 1), torch.cat([part.loss for part in parts], 1))
+        parts = self._ask_all(
+            Group.evaluate, slots, self._sent(data), flags_of(off).swapaxes(0, 1), state
+        )
+        return Answers(
+            torch.cat([part.correct for part in parts], 1),
+            torch.cat([part.loss for part in parts], 1),
+        )
 
     def take_snapshot(self) -> None:
         self._ask_all(Group.take_snapshot)
@@ -285,7 +321,8 @@ class Shards:
     def _ask(self, requests: dict[int, Request]) -> dict[int, Any]:
         """Ask some groups; raise the SimicError of a group, ProcessLost when a process has gone."""
         by_process = [
-            {group: requests[group] for group in groups if group in requests} for groups in self._groups_by_process
+            {group: requests[group] for group in groups if group in requests}
+            for groups in self._groups_by_process
         ]
         with _process_losses():
             futures = [
@@ -312,7 +349,11 @@ def _warn(lost: ProcessLost) -> None:
     _log.warning("%s; its episodes are played again", lost)
 
 
-def recovered(population: Population | Shards, work: Callable[[], T], tell: Callable[[ProcessLost], None] = _warn) -> T:
+def recovered(
+    population: Population | Shards,
+    work: Callable[[], T],
+    tell: Callable[[ProcessLost], None] = _warn,
+) -> T:
     """Play episodes that begin with a reset; where a process was lost, play them again, at most RESTARTS times.
 
     Args:
@@ -362,7 +403,10 @@ def _packed(message: Any) -> bytes:
 
 
 def _answers(groups: dict[int, Group], requests: dict[int, Request]) -> dict[int, Any]:
-    return {group: request.method(groups[group], *request.arguments) for group, request in requests.items()}
+    return {
+        group: request.method(groups[group], *request.arguments)
+        for group, request in requests.items()
+    }
 
 
 # --- in the other processes ---

@@ -32,7 +32,9 @@ class TrainStats:
     @classmethod
     def joined(cls, parts: Sequence[Self]) -> Self:
         """Join the statistics of several groups of hosts."""
-        return cls(**{name: torch.cat([getattr(part, name) for part in parts]) for name in vars(parts[0])})
+        return cls(
+            **{name: torch.cat([getattr(part, name) for part in parts]) for name in vars(parts[0])}
+        )
 
     @classmethod
     def unmeasured(cls, envs: int, slots: int, device: torch.device) -> Self:
@@ -78,14 +80,17 @@ def train_statistics(
     for item in seeds:
         mean = column_means(item.norms)
         norm[item.hosts, item.slot] = mean
-        ratio[item.hosts, item.slot] = gradient_ratio(mean, item.params, host[item.hosts], host_params)
+        ratio[item.hosts, item.slot] = gradient_ratio(
+            mean, item.params, host[item.hosts], host_params
+        )
     return TrainStats(
         loss=column_means(loss),
         accuracy=100 * column_means(accuracy),
         host_grad_norm=host,
         seed_grad_norm=norm,
         gradient_ratio=ratio,
-        gradient_healthy=norm <= EXPLODING_CLIPS * clip,  # NaN and Inf in any minibatch reach the mean, and fail
+        gradient_healthy=norm
+        <= EXPLODING_CLIPS * clip,  # NaN and Inf in any minibatch reach the mean, and fail
         finite=loss.isfinite().all(0) & host.isfinite(),
     )
 
@@ -135,7 +140,9 @@ class _FewClasses(Function):
     """``score`` of samples with one answer each, on ``[classes, R, B]``."""
 
     @staticmethod
-    def forward(ctx: Any, logits: Tensor, y: Tensor, lacking: Tensor | None) -> tuple[Tensor, Tensor]:
+    def forward(
+        ctx: Any, logits: Tensor, y: Tensor, lacking: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
         # The likeliest class; of equals the first is the answer.
         by_class = logits.permute(2, 0, 1).contiguous()
         finite = by_class.amax(0).isfinite() & by_class.amin(0).isfinite()

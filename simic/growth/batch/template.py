@@ -48,7 +48,10 @@ class RowLayout:
     def unpack(self, rows: Tensor) -> list[Tensor]:
         """Unpack rows ``[R, width]`` into one contiguous tensor ``[R, *shape]`` per parameter."""
         parts = rows.split(self.sizes, 1) if self.shapes else ()
-        return [part.reshape(len(rows), *shape).contiguous() for part, shape in zip(parts, self.shapes, strict=True)]
+        return [
+            part.reshape(len(rows), *shape).contiguous()
+            for part, shape in zip(parts, self.shapes, strict=True)
+        ]
 
 
 class Template:
@@ -78,7 +81,9 @@ class Template:
             raise SimicError(
                 f"{name}: modules with buffers (running statistics, constants) cannot be stacked over hosts"
             )
-        parameters = {key: parameter for key, parameter in first.named_parameters() if key not in borrowed}
+        parameters = {
+            key: parameter for key, parameter in first.named_parameters() if key not in borrowed
+        }
         self.names = list(parameters)
         self.layout = RowLayout(
             [parameter.shape for parameter in parameters.values()],
@@ -90,7 +95,9 @@ class Template:
 
         # The module in its three forms: for one row, under vmap and stacked.
         self._vmap = getattr(first, "vmap", True)
-        self._is_foreign = any(not type(m).__module__.startswith(("torch.nn.", "simic.")) for m in first.modules())
+        self._is_foreign = any(
+            not type(m).__module__.startswith(("torch.nn.", "simic.")) for m in first.modules()
+        )
         self.module = first.to("meta")
         self._single = separable(copy.deepcopy(self.module))
         self._batched = vmappable(copy.deepcopy(self.module))
@@ -128,21 +135,33 @@ class Template:
         return rows
 
     def _fitted_names(self) -> list[str]:
-        return [name for name, trains in zip(self.names, self.layout.trained, strict=True) if not trains]
+        return [
+            name for name, trains in zip(self.names, self.layout.trained, strict=True) if not trains
+        ]
 
     def columns(self, names: Sequence[str]) -> Tensor:
         """Tell which columns of a row belong to the named parameters, bool ``[width]``."""
         unknown = set(names) - set(self.names)
         if unknown:
             raise SimicError(f"{self.name}: no parameter {sorted(unknown)}; it has {self.names}")
-        flags = [torch.full((size,), key in names) for key, size in zip(self.names, self.layout.sizes, strict=True)]
+        flags = [
+            torch.full((size,), key in names)
+            for key, size in zip(self.names, self.layout.sizes, strict=True)
+        ]
         return torch.cat(flags) if flags else torch.zeros(0, dtype=torch.bool)
 
     def run(self, weights: list[Tensor], x: Tensor) -> Tensor:
         """Run each row's module on its features ``[R, B, …, C]``; ``weights`` as unpacked, then the borrowed ones."""
-        is_single = len(x) == 1 and self._stacked is None  # vmap would cost its dispatch for nothing
+        is_single = (
+            len(x) == 1 and self._stacked is None
+        )  # vmap would cost its dispatch for nothing
         if is_single or not self._vmap:
-            return torch.cat([self.run_one(*row) for row in zip(by_row(weights, len(x)), x.split(1), strict=True)])
+            return torch.cat(
+                [
+                    self.run_one(*row)
+                    for row in zip(by_row(weights, len(x)), x.split(1), strict=True)
+                ]
+            )
         if self._stacked is None:
             return self._leave(vmap(self._call)(self._enter(x), *weights))
         return self._leave(self._run_stacked(self._stacked, weights, self._enter(x)))
@@ -194,19 +213,27 @@ class Fits:
         key = id(data), template.name
         if key not in self._tables:
             is_fitted = torch.zeros(data.tasks, dtype=torch.bool, device=tasks.device)
-            values = torch.zeros(data.tasks, template.layout.width - template.layout.params, device=tasks.device)
+            values = torch.zeros(
+                data.tasks, template.layout.width - template.layout.params, device=tasks.device
+            )
             self._tables[key] = data, is_fitted, values
         _, is_fitted, values = self._tables[key]
         missing = tasks[~is_fitted[tasks]].unique()
         if len(missing):
-            values[missing] = template.fit(data.of_tasks(missing, slice(FITTED_SAMPLES))[0].flatten(2))
+            values[missing] = template.fit(
+                data.of_tasks(missing, slice(FITTED_SAMPLES))[0].flatten(2)
+            )
             is_fitted[missing] = True
         return values[tasks]
 
 
 def by_row(weights: Sequence[Tensor], rows: int) -> list[tuple[Tensor, ...]]:
     """Split tensors ``[R, *shape]`` into a tuple for each row; unbound at once, their gradients stack once."""
-    return list(zip(*(tensor.unbind(0) for tensor in weights), strict=True)) if weights else [()] * rows
+    return (
+        list(zip(*(tensor.unbind(0) for tensor in weights), strict=True))
+        if weights
+        else [()] * rows
+    )
 
 
 def _identity(x: Tensor) -> Tensor:
@@ -226,7 +253,9 @@ def channels_last(x: Tensor) -> Tensor:
 def _build(build: Callable[[], nn.Module], seed: int) -> nn.Module:
     """Build a fresh module; torch's global generator is left as it was."""
     with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(seed)  # torch.manual_seed takes 0.2 ms: it speaks to GPUs too
+        torch.default_generator.manual_seed(
+            seed
+        )  # torch.manual_seed takes 0.2 ms: it speaks to GPUs too
         return build()
 
 
@@ -239,7 +268,9 @@ def _initial(
     for (key, parameter), is_constant in zip(parameters.items(), constants, strict=True):
         flat = parameter.detach().flatten().float()
         starts.append(flat if is_constant else torch.zeros_like(flat))
-        bounds.append(torch.full_like(flat, 0.0 if is_constant else 1 / math.sqrt(_fan_in(module, key, name))))
+        bounds.append(
+            torch.full_like(flat, 0.0 if is_constant else 1 / math.sqrt(_fan_in(module, key, name)))
+        )
     return torch.cat(starts), torch.cat(bounds)
 
 

@@ -54,11 +54,18 @@ def _chain(stage: Stage) -> frozenset[Stage]:
 FAILURE_STAGES = _chain(Stage.PRUNED)
 LIVE_STAGES = frozenset(Stage) - FAILURE_STAGES - {Stage.DORMANT}  # a module exists
 ACTIVE_STAGES = LIVE_STAGES - {Stage.GERMINATED}  # the module takes part in the forward pass
-PRUNABLE_STAGES = frozenset(stage for stage, targets in TRANSITIONS.items() if Stage.PRUNED in targets)
-FOSSILIZABLE_STAGES = frozenset(stage for stage, targets in TRANSITIONS.items() if Stage.FOSSILIZED in targets)
+PRUNABLE_STAGES = frozenset(
+    stage for stage, targets in TRANSITIONS.items() if Stage.PRUNED in targets
+)
+FOSSILIZABLE_STAGES = frozenset(
+    stage for stage, targets in TRANSITIONS.items() if Stage.FOSSILIZED in targets
+)
 ADVANCEABLE_STAGES = LIVE_STAGES - FOSSILIZABLE_STAGES - {Stage.FOSSILIZED}
 RETARGETABLE_STAGES = frozenset({Stage.BLENDING, Stage.HOLDING})  # alpha may be moved
-SEQUENTIAL_BLOCKERS = FAILURE_STAGES | {Stage.GERMINATED, Stage.TRAINING}  # one unproven seed at a time
+SEQUENTIAL_BLOCKERS = FAILURE_STAGES | {
+    Stage.GERMINATED,
+    Stage.TRAINING,
+}  # one unproven seed at a time
 
 # The gate that guards entry into a stage; what is not here is unguarded.
 GATES: dict[Stage, int] = {
@@ -80,7 +87,11 @@ TIE_PCT = 1e-3  # so far below a threshold counts as on it: accuracies are count
 ALPHA_TOLERANCE = 1e-6  # of G3
 
 # Steepness of the sigmoid curves: gentle, standard, sharp.
-STEEPNESS: dict[Curve, float] = {Curve.SIGMOID_6: 6.0, Curve.SIGMOID_12: 12.0, Curve.SIGMOID_24: 24.0}
+STEEPNESS: dict[Curve, float] = {
+    Curve.SIGMOID_6: 6.0,
+    Curve.SIGMOID_12: 12.0,
+    Curve.SIGMOID_24: 24.0,
+}
 
 GRADIENT_EMA_DECAY = 0.9
 VELOCITY_DECAY = 0.7
@@ -133,7 +144,9 @@ def _elsewhere(flags: Tensor) -> Tensor:
     return flags.sum(1, keepdim=True) - flags.long()
 
 
-def advance(slots: Slots, action: Action, params: Lifecycle, live_accuracy: Tensor) -> tuple[Slots, Events]:
+def advance(
+    slots: Slots, action: Action, params: Lifecycle, live_accuracy: Tensor
+) -> tuple[Slots, Events]:
     """Execute one op per host and tick every slot; pure.
 
     An illegal op is a WAIT; so is one that its gate refuses, with the gate named in the events.
@@ -172,7 +185,9 @@ def advance(slots: Slots, action: Action, params: Lifecycle, live_accuracy: Tens
     # Time: ramps, which only BLENDING has, scheduled prunes whose ramp has arrived, and transitions without an op.
     slots = ramp_tick(slots, slots.stage == Stage.BLENDING)
     slots = _remove(slots, slots.prune_scheduled & (slots.ramp == Ramp.HOLD))
-    slots = _transition_automatically(slots, (slots.stage == before) & ~germinated, params, accuracy)
+    slots = _transition_automatically(
+        slots, (slots.stage == before) & ~germinated, params, accuracy
+    )
     return slots, Events(effective, gate, passed & (gate != NO_GATE), germinated)
 
 
@@ -233,7 +248,9 @@ def gate_passes(slots: Slots, params: Lifecycle) -> dict[Stage, Tensor]:
     A measurement that is missing (NaN) fails every comparison.
     """
     # A seed that skips TRAINING has no epoch whose gradients could be healthy.
-    blending = (slots.dwell >= params.training_dwell) & (slots.gradient_healthy | (params.training_dwell == 0))
+    blending = (slots.dwell >= params.training_dwell) & (
+        slots.gradient_healthy | (params.training_dwell == 0)
+    )
     holding = (slots.ramp == Ramp.HOLD) & (slots.alpha_target >= 1 - ALPHA_TOLERANCE)
     holding &= (slots.alpha - slots.alpha_target).abs() <= ALPHA_TOLERANCE
     fossilized = slots.contribution.isfinite() & slots.gradient_healthy
@@ -244,7 +261,12 @@ def gate_passes(slots: Slots, params: Lifecycle) -> dict[Stage, Tensor]:
         holding &= slots.dwell >= params.blending_dwell
         fossilized &= slots.contribution >= params.min_contribution_pct - TIE_PCT
     always = torch.ones_like(blending)
-    return {Stage.TRAINING: always, Stage.BLENDING: blending, Stage.HOLDING: holding, Stage.FOSSILIZED: fossilized}
+    return {
+        Stage.TRAINING: always,
+        Stage.BLENDING: blending,
+        Stage.HOLDING: holding,
+        Stage.FOSSILIZED: fossilized,
+    }
 
 
 # --- alpha: an amplitude moves along a curve to its target, monotone, and lands on it exactly ------------------------
@@ -299,9 +321,14 @@ def ramp_tick(slots: Slots, selected: Tensor) -> Slots:
     step = slots.ramp_done + moving
     arrived = moving & (step >= slots.ramp_steps)
     t = step / slots.ramp_steps.clamp(min=1)
-    value = slots.alpha_start + (slots.alpha_target - slots.alpha_start) * curve_value(slots.ramp_curve, t)
+    value = slots.alpha_start + (slots.alpha_target - slots.alpha_start) * curve_value(
+        slots.ramp_curve, t
+    )
     # Clamped between present and target: rounding may not turn it back or carry it past the target.
-    value = value.clamp(torch.minimum(slots.alpha, slots.alpha_target), torch.maximum(slots.alpha, slots.alpha_target))
+    value = value.clamp(
+        torch.minimum(slots.alpha, slots.alpha_target),
+        torch.maximum(slots.alpha, slots.alpha_target),
+    )
     return replace(
         slots,
         ramp_done=step,
@@ -315,7 +342,9 @@ def ramp_tick(slots: Slots, selected: Tensor) -> Slots:
 
 def _target_stage(stage: Tensor, op: Tensor) -> Tensor:
     """Look up the stage that the op leads to through a gate, DORMANT where it needs none."""
-    target = torch.where((op == Op.ADVANCE) | (op == Op.FOSSILIZE), _look_up(_NEXT_STAGE, stage), int(Stage.DORMANT))
+    target = torch.where(
+        (op == Op.ADVANCE) | (op == Op.FOSSILIZE), _look_up(_NEXT_STAGE, stage), int(Stage.DORMANT)
+    )
     return torch.where(op == Op.GERMINATE, int(Stage.GERMINATED), target)
 
 
@@ -330,13 +359,19 @@ def _passes_gate_of(target: Tensor, passes: dict[Stage, Tensor]) -> Tensor:
 def _set(slots: Slots, selected: Tensor, **values: Tensor | float | bool) -> Slots:
     """Replace the named fields where ``selected [E, K]``."""
     return replace(
-        slots, **{name: torch.where(selected, value, getattr(slots, name)) for name, value in values.items()}
+        slots,
+        **{
+            name: torch.where(selected, value, getattr(slots, name))
+            for name, value in values.items()
+        },
     )
 
 
 def _enter(slots: Slots, selected: Tensor, stage: Tensor | Stage, accuracy: Tensor) -> Slots:
     """Enter a stage: start its clock; entering a ramp's stage starts the ramp."""
-    entered = torch.where(selected, torch.as_tensor(int(stage) if isinstance(stage, Stage) else stage), slots.stage)
+    entered = torch.where(
+        selected, torch.as_tensor(int(stage) if isinstance(stage, Stage) else stage), slots.stage
+    )
     blending = selected & (slots.stage == Stage.TRAINING) & (entered == Stage.BLENDING)
     holding = selected & (entered == Stage.HOLDING)
     slots = _set(slots, selected, stage=entered, dwell=0, stage_accuracy=accuracy)
@@ -379,14 +414,20 @@ def _set_alpha(slots: Slots, selected: Tensor, action: Action, accuracy: Tensor)
 def _prune(slots: Slots, selected: Tensor, action: Action, accuracy: Tensor) -> Slots:
     """Prune at once, or by a ramp to 0 a seed whose alpha may be moved, at a speed that is not instant."""
     steps = _look_up(ALPHA_SPEED_STEPS, action.alpha_speed[:, None])
-    scheduled = selected & in_stages(slots.stage, RETARGETABLE_STAGES) & (slots.alpha > 0) & (steps > 0)
+    scheduled = (
+        selected & in_stages(slots.stage, RETARGETABLE_STAGES) & (slots.alpha > 0) & (steps > 0)
+    )
     slots = _remove(slots, selected & ~scheduled)
     slots = _enter(slots, scheduled & (slots.stage == Stage.HOLDING), Stage.BLENDING, accuracy)
-    slots = retarget(slots, scheduled, torch.zeros_like(slots.alpha), steps, action.alpha_curve[:, None])
+    slots = retarget(
+        slots, scheduled, torch.zeros_like(slots.alpha), steps, action.alpha_curve[:, None]
+    )
     return _set(slots, scheduled, prune_scheduled=True)
 
 
-def _transition_automatically(slots: Slots, settled: Tensor, params: Lifecycle, accuracy: Tensor) -> Slots:
+def _transition_automatically(
+    slots: Slots, settled: Tensor, params: Lifecycle, accuracy: Tensor
+) -> Slots:
     """Move slots on without an op; a slot that is not ``settled [E, K]`` has already made its transition."""
     # PRUNED → EMBARGOED → RESETTING → DORMANT, after at least one tick in each.
     waiting = settled & in_stages(slots.stage, FAILURE_STAGES)
@@ -394,14 +435,18 @@ def _transition_automatically(slots: Slots, settled: Tensor, params: Lifecycle, 
     durations = {Stage.EMBARGOED: params.embargo_steps, Stage.RESETTING: params.reset_steps}
     duration = _look_up(tuple(durations.get(stage, 0) for stage in Stage), slots.stage)
     following = _look_up(_NEXT_STAGE, slots.stage)
-    slots = _enter(slots, waiting & (slots.dwell >= duration), following, torch.full_like(accuracy, torch.nan))
+    slots = _enter(
+        slots, waiting & (slots.dwell >= duration), following, torch.full_like(accuracy, torch.nan)
+    )
 
     # With auto_advance through the gates G1 to G3, one transition a step, but for stages that take no time.
     if not params.auto_advance:
         return slots
     for _ in ADVANCEABLE_STAGES:
         target = _look_up(_NEXT_STAGE, slots.stage)
-        ready = (settled | _takes_no_time(slots, params)) & in_stages(slots.stage, ADVANCEABLE_STAGES)
+        ready = (settled | _takes_no_time(slots, params)) & in_stages(
+            slots.stage, ADVANCEABLE_STAGES
+        )
         ready &= ~slots.prune_scheduled & _passes_gate_of(target, gate_passes(slots, params))
         slots = _enter(slots, ready, target, accuracy)
         settled = settled & ~ready
@@ -410,15 +455,21 @@ def _transition_automatically(slots: Slots, settled: Tensor, params: Lifecycle, 
 
 def _takes_no_time(slots: Slots, params: Lifecycle) -> Tensor:
     """Tell which seeds may leave their stage in the step in which they entered it, bool ``[E, K]``."""
-    untrained = in_stages(slots.stage, frozenset({Stage.GERMINATED, Stage.TRAINING})) & (params.training_dwell == 0)
-    return untrained | ((slots.stage == Stage.BLENDING) & (slots.tempo_steps == 0) & (slots.dwell == 0))
+    untrained = in_stages(slots.stage, frozenset({Stage.GERMINATED, Stage.TRAINING})) & (
+        params.training_dwell == 0
+    )
+    return untrained | (
+        (slots.stage == Stage.BLENDING) & (slots.tempo_steps == 0) & (slots.dwell == 0)
+    )
 
 
 def _clear(slots: Slots, selected: Tensor) -> Slots:
     """Forget everything about the seed; the slot's own history stays."""
     empty = vars(Slots.empty(*slots.shape, device=slots.stage.device))
     history = ("stage", "dwell", "germinations")
-    return _set(slots, selected, **{name: value for name, value in empty.items() if name not in history})
+    return _set(
+        slots, selected, **{name: value for name, value in empty.items() if name not in history}
+    )
 
 
 def _remove(slots: Slots, selected: Tensor) -> Slots:

@@ -85,10 +85,16 @@ def probe(
         with torch.no_grad():
             output = module.to("meta")(torch.empty(2, *shape, device="meta", dtype=dtype))
     except Exception as error:
-        raise SimicError(f"{name}: fails on features {list(shape)}: {' '.join(str(error).split())}") from error
+        raise SimicError(
+            f"{name}: fails on features {list(shape)}: {' '.join(str(error).split())}"
+        ) from error
     if not isinstance(output, torch.Tensor) or output.shape != (2, *expected):
-        result = list(output.shape[1:]) if isinstance(output, torch.Tensor) else type(output).__name__
-        raise SimicError(f"{name}: makes {result} of features {list(shape)}: must be {list(expected)}")
+        result = (
+            list(output.shape[1:]) if isinstance(output, torch.Tensor) else type(output).__name__
+        )
+        raise SimicError(
+            f"{name}: makes {result} of features {list(shape)}: must be {list(expected)}"
+        )
 
 
 @dataclass(frozen=True)
@@ -140,7 +146,9 @@ _SHARED: dict[str, str] = {}
 def share_blueprints(family: str, owner: str) -> None:
     """Let a family grow the blueprints of another; SimicError where it has some already."""
     if _SHARED.get(family, owner) != owner or any(name == family for name, _ in _REGISTRY):
-        raise SimicError(f"family {family!r} has blueprints already: it cannot grow those of {owner!r} too")
+        raise SimicError(
+            f"family {family!r} has blueprints already: it cannot grow those of {owner!r} too"
+        )
     _SHARED[family] = owner
 
 
@@ -149,7 +157,9 @@ def blueprint(name: str, family: str, closing: tuple[str, ...] = ()) -> Callable
 
     def register(build: B) -> B:
         if family in _SHARED:
-            raise SimicError(f"family {family!r} grows the blueprints of {_SHARED[family]!r}: it has none of its own")
+            raise SimicError(
+                f"family {family!r} grows the blueprints of {_SHARED[family]!r}: it has none of its own"
+            )
         if (family, name) in _REGISTRY:
             raise SimicError(f"blueprint {name!r} of family {family!r} is registered already")
         _REGISTRY[family, name] = Blueprint(name, family, build, closing)

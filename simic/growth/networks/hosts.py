@@ -135,13 +135,19 @@ def _refuse_unfit(host: Host, family: Family, input_shape: Shape, classes: int) 
     allowed = _DIMENSIONS.get(host.family, tuple(_INPUTS))
     if len(input_shape) not in allowed or min(input_shape) < 1:
         expected = " or ".join(_INPUTS[dimensions] for dimensions in allowed)
-        raise SimicError(f"input shape {input_shape}: family {host.family} takes {expected}, each at least 1")
+        raise SimicError(
+            f"input shape {input_shape}: family {host.family} takes {expected}, each at least 1"
+        )
     if classes < 2:
         raise SimicError(f"classes = {classes}: must be at least 2")
     if host.kernel_size is not None and host.family in ("mlp", "tables", "transformer"):
-        raise SimicError(f"train.host.kernel_size = {host.kernel_size}: must be null for family {host.family}")
+        raise SimicError(
+            f"train.host.kernel_size = {host.kernel_size}: must be null for family {host.family}"
+        )
     if host.preset not in family.presets:
-        raise SimicError(f"train.host.preset = {host.preset!r}: family {host.family} has {', '.join(family.presets)}")
+        raise SimicError(
+            f"train.host.preset = {host.preset!r}: family {host.family} has {', '.join(family.presets)}"
+        )
 
 
 # On the meta device this takes longer than all else of building a host, and a run builds dozens of equal ones.

@@ -86,7 +86,9 @@ def mlp(host: Host, input_shape: Shape, classes: int) -> Anatomy:
     widths = host.widths or MLP_PRESETS[host.preset]
     # Pixels of all channels are one vector.
     inputs = (math.prod(input_shape), *widths[:-1])
-    segments = tuple(partial(FlatLinear, *sizes, relu=True) for sizes in zip(inputs, widths, strict=True))
+    segments = tuple(
+        partial(FlatLinear, *sizes, relu=True) for sizes in zip(inputs, widths, strict=True)
+    )
     config = host.model_copy(update={"widths": widths})
     return Anatomy(
         segments,

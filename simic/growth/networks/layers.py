@@ -24,7 +24,9 @@ class Samplewise(nn.Module):
 def per_sample(parameter: Tensor, x: Tensor) -> Tensor:
     """Match a scalar parameter ``[1]`` to samples ``x``; of R networks ``[R, 1]``, one for each of ``[R · B, …]``."""
     if parameter.shape[-1] != 1 or parameter.dim() > 2:
-        raise SimicError(f"per_sample of a parameter {tuple(parameter.shape)}: must be one number per network")
+        raise SimicError(
+            f"per_sample of a parameter {tuple(parameter.shape)}: must be one number per network"
+        )
     # One network: the parameter broadcasts by itself.
     if parameter.numel() == 1:
         return parameter
@@ -89,13 +91,18 @@ class CausalAttention(Samplewise):
     def __init__(self, width: int) -> None:
         super().__init__()
         if width % ATTENTION_HEADS:
-            raise SimicError(f"attention over {width} features: must be a multiple of its {ATTENTION_HEADS} heads")
+            raise SimicError(
+                f"attention over {width} features: must be a multiple of its {ATTENTION_HEADS} heads"
+            )
         self.qkv = nn.Linear(width, 3 * width)
         self.out = nn.Linear(width, width)
 
     def forward(self, x: Tensor) -> Tensor:
         # Of each head [B, heads, L, d]: softmax(q kᵀ / √d) v over the past.
-        q, k, v = (part.unflatten(-1, (ATTENTION_HEADS, -1)).transpose(-3, -2) for part in self.qkv(x).chunk(3, -1))
+        q, k, v = (
+            part.unflatten(-1, (ATTENTION_HEADS, -1)).transpose(-3, -2)
+            for part in self.qkv(x).chunk(3, -1)
+        )
         # A position looks at itself and at those before it.
         past = torch.ones(q.shape[-2], q.shape[-2], dtype=torch.bool, device=q.device).tril()
         scores = (q @ k.transpose(-2, -1)) * q.shape[-1] ** -0.5

@@ -71,7 +71,9 @@ def tables(host: Host, input_shape: Shape, classes: int) -> Anatomy:
     """Build D → 32 → ReLU → 32 → ReLU → classes; the slot is the first pre-activation."""
     # Seeds compare columns with each other.
     if math.prod(input_shape) < 2:
-        raise SimicError(f"input shape {input_shape}: family tables compares columns: there must be at least two")
+        raise SimicError(
+            f"input shape {input_shape}: family tables compares columns: there must be at least two"
+        )
     first, second = host.widths or PRESETS[host.preset]
     segments = (partial(FlatLinear, math.prod(input_shape), first),)
     config = host.model_copy(update={"widths": (first, second)})
@@ -247,7 +249,9 @@ class Radial(FixedSeed, Samplewise):
         # [R, centres, B].
         # ‖x − c‖² = ‖x‖² + ‖c‖² − 2 x·c, one matrix product for all centres.
         product = torch.bmm(centres, x.transpose(0, 1))
-        distance = _squared_length(x)[:, None] + centres.square().sum(-1, keepdim=True) - 2 * product
+        distance = (
+            _squared_length(x)[:, None] + centres.square().sum(-1, keepdim=True) - 2 * product
+        )
         return torch.exp((distance / -width[:, None]).clamp_(LEAST_EXPONENT, 0.0)).transpose(0, 1)
 
     def prepare(self, columns: Tensor) -> dict[str, Tensor]:
@@ -320,7 +324,9 @@ class NormalScores(FixedSeed, Samplewise):
         return math.sqrt(2.0) * torch.erfinv(below.mul_(2 / (KNOTS + 1)).sub_(1.0))
 
     def prepare(self, columns: Tensor) -> dict[str, Tensor]:
-        ranks = ((torch.arange(KNOTS, device=columns.device) + 0.5) * columns.shape[-1] / KNOTS).long()
+        ranks = (
+            (torch.arange(KNOTS, device=columns.device) + 0.5) * columns.shape[-1] / KNOTS
+        ).long()
         return {"knots": _at_ranks(columns, ranks)}
 
 
@@ -380,8 +386,16 @@ class Together(Samplewise):
 
     def fit(self, rows: Tensor) -> dict[str, Tensor]:
         """Fit all of them; parameters by name."""
-        seeds = {name: seed for name in self.names if isinstance(seed := self.get_submodule(name), FixedSeed)}
-        return {f"{name}.{key}": value for name, seed in seeds.items() for key, value in seed.fit(rows).items()}
+        seeds = {
+            name: seed
+            for name in self.names
+            if isinstance(seed := self.get_submodule(name), FixedSeed)
+        }
+        return {
+            f"{name}.{key}": value
+            for name, seed in seeds.items()
+            for key, value in seed.fit(rows).items()
+        }
 
 
 TOGETHER = Blueprint("everything at once", "tables", Together)

@@ -44,7 +44,9 @@ class TransformerBlock(Samplewise):
 
     def __init__(self, width: int, attention: bool, factor: int) -> None:
         super().__init__()
-        self.attention = nn.Sequential(nn.LayerNorm(width), CausalAttention(width)) if attention else None
+        self.attention = (
+            nn.Sequential(nn.LayerNorm(width), CausalAttention(width)) if attention else None
+        )
         self.mlp = nn.Sequential(
             nn.LayerNorm(width),
             nn.Linear(width, factor * width),

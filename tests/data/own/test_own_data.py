@@ -19,7 +19,9 @@ WINE = load_wine(as_frame=True)
 def mixed(n: int = 178) -> pd.DataFrame:
     """Wine with strings, booleans and missing values."""
     frame = WINE.data[["alcohol", "hue", "proline"]].copy()
-    frame["shade"] = pd.cut(WINE.data["color_intensity"], [0, 3, 5, 7, 20], labels=["pale", "red", "deep", "black"])
+    frame["shade"] = pd.cut(
+        WINE.data["color_intensity"], [0, 3, 5, 7, 20], labels=["pale", "red", "deep", "black"]
+    )
     frame["shade"] = frame["shade"].astype(object)
     frame.loc[::9, "shade"] = np.nan
     frame.loc[5:6, "shade"] = "green"  # rare
@@ -34,14 +36,20 @@ def prepared(x: object, y: object, **options: object) -> OwnData:
 
 def everything(own: OwnData) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
     arrays = own.bank.arrays | own.bank.held_out_arrays
-    return tuple({split: arrays[f"{axis}_{split}"] for split in ("train", "val", "test")} for axis in "xy")
+    return tuple(
+        {split: arrays[f"{axis}_{split}"] for split in ("train", "val", "test")} for axis in "xy"
+    )
 
 
 def test_numbers_strings_booleans_and_missing_values_become_features_as_pandas_makes_them() -> None:
     own = prepared(mixed(), WINE.target)
     x, _ = everything(own)
-    columns = {column.name: (column.levels, column.other, column.missing) for column in own.inputs.columns}
-    numbers = {name: (None, False, name == "hue") for name in ("alcohol", "hue", "proline", "strong")}
+    columns = {
+        column.name: (column.levels, column.other, column.missing) for column in own.inputs.columns
+    }
+    numbers = {
+        name: (None, False, name == "hue") for name in ("alcohol", "hue", "proline", "strong")
+    }
     assert columns == numbers | {"shade": (("black", "deep", "pale", "red"), True, True)}
     raw = torch.from_numpy(own.raw["train"])
     features = InputEncoder(own.inputs).features(raw).numpy()
@@ -51,7 +59,11 @@ def test_numbers_strings_booleans_and_missing_values_become_features_as_pandas_m
     np.testing.assert_allclose(x["train"][:, 0, 0].numpy(), oracle, atol=1e-6)
     assert x["train"].shape[1:] == (1, 1, 11) and all(each.isfinite().all() for each in x.values())
     said = " ".join(own.notes)
-    assert "178 rows, 5 columns, 11 features" in said and "rare ones as one" in said and "value is missing" in said
+    assert (
+        "178 rows, 5 columns, 11 features" in said
+        and "rare ones as one" in said
+        and "value is missing" in said
+    )
     assert "target: 3 classes, 1 (40 %), 0 (33 %), 2 (27 %)" in said
 
 
@@ -76,7 +88,9 @@ def test_a_level_that_is_new_is_any_other_and_a_column_that_is_absent_is_named()
         (pd.Categorical(["x", "y", "x"], categories=["y", "x", "z"]), ("x", "y")),
     ],
 )
-def test_labels_of_any_kind_are_classes_that_keep_their_names(given: object, names: tuple[str, ...]) -> None:
+def test_labels_of_any_kind_are_classes_that_keep_their_names(
+    given: object, names: tuple[str, ...]
+) -> None:
     series = pd.Series(given)
     places, found = labels(series, "y")
     assert found == names and sorted(set(places)) == list(range(len(names)))
@@ -116,7 +130,9 @@ def test_columns_that_cannot_be_used_are_named(column: object, words: str) -> No
 def test_a_column_that_says_nothing_is_left_out_and_said() -> None:
     own = prepared(WINE.data.assign(one=7, name=[f"bottle {k}" for k in range(178)]), WINE.target)
     assert len(own.inputs.columns) == 13
-    assert own.notes[-1].startswith("left out, since all training rows") and own.notes[-1].endswith(": one, name")
+    assert own.notes[-1].startswith("left out, since all training rows") and own.notes[-1].endswith(
+        ": one, name"
+    )
 
 
 def test_equal_rows_stay_and_never_lie_on_both_sides() -> None:
@@ -124,9 +140,13 @@ def test_equal_rows_stay_and_never_lie_on_both_sides() -> None:
     x = (load_iris().data[:, :2]).round()
     own = prepared(np.repeat(x, 4, axis=0), np.repeat(load_iris().target, 4))
     found, _ = everything(own)
-    rows = {split: {tuple(row) for row in each.flatten(1).tolist()} for split, each in found.items()}
+    rows = {
+        split: {tuple(row) for row in each.flatten(1).tolist()} for split, each in found.items()
+    }
     assert sum(len(each) for each in found.values()) == 600
-    assert not (rows["train"] & rows["val"] or rows["train"] & rows["test"] or rows["val"] & rows["test"])
+    assert not (
+        rows["train"] & rows["val"] or rows["train"] & rows["test"] or rows["val"] & rows["test"]
+    )
     assert any("samples that equal an earlier one: " in note for note in own.notes)
 
 
@@ -134,9 +154,16 @@ def test_classes_keep_their_shares_and_every_sample_its_label() -> None:
     data = load_breast_cancer()
     own = prepared(data.data, data.target)
     _, y = everything(own)
-    assert {split: len(each) for split, each in y.items()} == {"train": 343, "val": 113, "test": 113}
+    assert {split: len(each) for split, each in y.items()} == {
+        "train": 343,
+        "val": 113,
+        "test": 113,
+    }
     assert all(abs(float(each.float().mean()) - data.target.mean()) < 0.01 for each in y.values())
-    of_row = {tuple(row): label for row, label in zip(data.data.tolist(), data.target.tolist(), strict=True)}
+    of_row = {
+        tuple(row): label
+        for row, label in zip(data.data.tolist(), data.target.tolist(), strict=True)
+    }
     for split, raw in own.raw.items():
         assert [of_row[tuple(row)] for row in raw.tolist()] == y[split].tolist()
 
@@ -150,7 +177,9 @@ def test_parts_that_were_given_are_kept_and_missing_ones_cut_from_training() -> 
     own = own_data(given, SHARES, 1)
     assert np.array_equal(own.raw["test"], given.x[1500:, given.x[part == 0].std(0) > 0])
     assert len(own.raw["train"]) + len(own.raw["val"]) == 1499 and 270 < len(own.raw["val"]) < 320
-    assert any("training samples that equal one of validation or test: 1" in note for note in own.notes)
+    assert any(
+        "training samples that equal one of validation or test: 1" in note for note in own.notes
+    )
 
 
 def test_a_large_offset_costs_no_digits() -> None:
@@ -162,12 +191,18 @@ def test_a_large_offset_costs_no_digits() -> None:
 
 
 def test_the_axis_of_channels_is_told_by_its_length_or_asked_for_with_both_readings() -> None:
-    shapes = {(9, 28, 28): "hw", (9, 28, 28, 3): "nhwc", (9, 3, 28, 28): "nchw", (9, 28, 28, 1): "nhwc"}
+    shapes = {
+        (9, 28, 28): "hw",
+        (9, 28, 28, 3): "nhwc",
+        (9, 3, 28, 28): "nchw",
+        (9, 28, 28, 1): "nhwc",
+    }
     assert {shape: layout_of(shape, "mine") for shape in shapes} == shapes
     for shape in ((9, 3, 28, 3), (9, 5, 28, 7), (9, 1, 8, 4)):
         _, high, wide, deep = shape
         with pytest.raises(
-            SimicError, match=f"nchw: {high} channels of {wide} × {deep} pixels; --layout nhwc: {deep} ch"
+            SimicError,
+            match=f"nchw: {high} channels of {wide} × {deep} pixels; --layout nhwc: {deep} ch",
         ):
             layout_of(shape, "mine")
         assert [layout_of(shape, "mine", each) for each in ("nchw", "nhwc")] == ["nchw", "nhwc"]
@@ -188,4 +223,6 @@ def test_images_are_standardised_by_channel_wherever_channels_are() -> None:
 def test_few_rows_are_taken_with_a_warning() -> None:
     own = prepared(pd.DataFrame({"alone": range(12)}), [0, 1, 2] * 4)
     assert {split: len(x) for split, x in own.raw.items()} == {"train": 6, "val": 3, "test": 3}
-    assert any(note.startswith("12 samples: a network can be grown, but so few") for note in own.notes)
+    assert any(
+        note.startswith("12 samples: a network can be grown, but so few") for note in own.notes
+    )

@@ -16,7 +16,9 @@ from simic.data.own.readers import of_python, read
 from simic.errors import SimicError
 
 IRIS = load_iris(as_frame=True)
-FRAME = IRIS.frame.assign(target=IRIS.target_names[IRIS.target]).rename(columns={"target": "species"})
+FRAME = IRIS.frame.assign(target=IRIS.target_names[IRIS.target]).rename(
+    columns={"target": "species"}
+)
 
 
 def save_hugging_face(folder: Path, parts: dict[str, pd.DataFrame]) -> None:
@@ -47,7 +49,9 @@ def write(folder: Path, kind: str) -> Path:
     return path
 
 
-@pytest.mark.parametrize("kind", ["csv", "tsv", "semicolons.csv", "csv.gz", "parquet", "feather", "arrow"])
+@pytest.mark.parametrize(
+    "kind", ["csv", "tsv", "semicolons.csv", "csv.gz", "parquet", "feather", "arrow"]
+)
 def test_a_table_is_the_same_from_every_kind_of_file(tmp_path: Path, kind: str) -> None:
     given = read(write(tmp_path, kind), "species")
     assert isinstance(given.x, pd.DataFrame)
@@ -69,7 +73,11 @@ def test_arrays_in_any_of_the_usual_names(tmp_path: Path) -> None:
     np.savez(tmp_path / "b.npz", x_test=x[100:], y_test=y[100:], X_train=x[:100], y_train=y[:100])
     whole, parted = read(tmp_path / "a.npz"), read(tmp_path / "b.npz")
     assert np.array_equal(whole.x, x) and whole.y.tolist() == y.tolist() and whole.part is None
-    assert np.array_equal(parted.x, x) and parted.part is not None and parted.part.tolist() == [0] * 100 + [2] * 50
+    assert (
+        np.array_equal(parted.x, x)
+        and parted.part is not None
+        and parted.part.tolist() == [0] * 100 + [2] * 50
+    )
     np.save(tmp_path / "x.npy", x)
     np.save(tmp_path / "y.npy", y)
     np.save(tmp_path / "answers.npy", y[::-1])
@@ -82,11 +90,17 @@ def images(folder: Path, mode: str = "L", names: tuple[str, ...] = ("",)) -> Non
     for k in range(30):
         place = folder / names[k % len(names)] / f"digit {y[k]}"
         place.mkdir(parents=True, exist_ok=True)
-        Image.fromarray((x[k] * 15).astype(np.uint8).reshape(8, 8)).convert(mode).save(place / f"{k:02}.png")
+        Image.fromarray((x[k] * 15).astype(np.uint8).reshape(8, 8)).convert(mode).save(
+            place / f"{k:02}.png"
+        )
 
 
-@pytest.mark.parametrize(("mode", "shape"), [("L", (30, 8, 8)), ("RGB", (30, 8, 8, 3)), ("RGBA", (30, 8, 8, 3))])
-def test_a_folder_of_images_for_each_class_also_in_folders_of_parts(tmp_path: Path, mode: str, shape: tuple) -> None:
+@pytest.mark.parametrize(
+    ("mode", "shape"), [("L", (30, 8, 8)), ("RGB", (30, 8, 8, 3)), ("RGBA", (30, 8, 8, 3))]
+)
+def test_a_folder_of_images_for_each_class_also_in_folders_of_parts(
+    tmp_path: Path, mode: str, shape: tuple
+) -> None:
     images(tmp_path / "whole", mode)
     images(tmp_path / "parts", mode, names=("train", "test"))
     given, parts = read(tmp_path / "whole"), read(tmp_path / "parts").part
@@ -100,7 +114,10 @@ def test_what_a_program_has() -> None:
     pairs = TensorDataset(torch.tensor(x), torch.tensor(y))
     for given in (of_python(x, y), of_python(torch.tensor(x), torch.tensor(y)), of_python(pairs)):
         assert np.array_equal(given.x, x) and given.y.tolist() == y.tolist()
-    assert of_python(FRAME, target="species").y.tolist() == of_python(IRIS.data, FRAME["species"]).y.tolist()
+    assert (
+        of_python(FRAME, target="species").y.tolist()
+        == of_python(IRIS.data, FRAME["species"]).y.tolist()
+    )
 
 
 def refused(path: Path, target: str | None = None) -> str:

@@ -36,7 +36,9 @@ def test_every_kind_gives_as_many_finite_balanced_samples_of_its_suites_shape(su
         problem, draws = problem_of(suite, name, group, instance)
         for split, n in zip(SPLITS, (97, 30, 61), strict=True):
             x, y = problem.sample(draws.of_split(split), n)
-            shape = x.shape[1:] if name in SUITES[suite].outside else SHAPES[suite]  # these have widths of their own
+            shape = (
+                x.shape[1:] if name in SUITES[suite].outside else SHAPES[suite]
+            )  # these have widths of their own
             assert x.shape == (n, *shape) and x.isfinite().all() and x.is_contiguous()
             assert x.dtype == torch.float32 and y.dtype == torch.int64 and y.shape == (n,)
             assert y.min() >= 0 and y.max() < problem.classes
@@ -46,13 +48,23 @@ def test_every_kind_gives_as_many_finite_balanced_samples_of_its_suites_shape(su
 
 
 @pytest.mark.parametrize(("suite", "name"), ALL)
-def test_equal_names_give_equal_bytes_and_any_other_instance_group_split_or_seed_gives_others(suite, name):
+def test_equal_names_give_equal_bytes_and_any_other_instance_group_split_or_seed_gives_others(
+    suite, name
+):
     """Other bytes, and of other instances other recorded parameters."""
     base = drawn(suite, name)
     assert all(map(torch.equal, base, drawn(suite, name)))
-    for other in ({"instance": 1}, {"group": "val"}, {"group": "held_out"}, {"split": "val"}, {"rng_seed": 2}):
+    for other in (
+        {"instance": 1},
+        {"group": "val"},
+        {"group": "held_out"},
+        {"split": "val"},
+        {"rng_seed": 2},
+    ):
         assert not torch.equal(base[0], drawn(suite, name, **other)[0]), other
-    recorded = (str(problem_of(suite, name, instance=instance)[0].parameters) for instance in range(8))
+    recorded = (
+        str(problem_of(suite, name, instance=instance)[0].parameters) for instance in range(8)
+    )
     first = next(recorded)
     assert any(each != first for each in recorded)
 
@@ -74,7 +86,11 @@ def pools(labels, name="digits", kind="any", rng_seed=1):
     """Return all samples that each group and split may use."""
     wanted = labels.repeat(2)  # more than there are, of every class
     return {
-        (group, split): {*Draws(rng_seed, kind, group, 0, Sources(None), split).of_pool(name, labels, wanted).tolist()}
+        (group, split): {
+            *Draws(rng_seed, kind, group, 0, Sources(None), split)
+            .of_pool(name, labels, wanted)
+            .tolist()
+        }
         for group, split in product(GROUPS, SPLITS)
     }
 
@@ -84,8 +100,15 @@ def test_pools_of_groups_and_splits_are_disjoint_together_the_whole_source_and_d
     found = pools(labels)
     assert all(not (a & b) for a, b in combinations(found.values(), 2))
     assert set().union(*found.values()) == set(range(1797))
-    for (group, split), pool in found.items():  # half, a fifth, the rest of 1,797; of each 60, 20, 20 %
-        share = {"train": 0.5, "val": 0.2, "held_out": 0.3}[group] * {"train": 0.6, "val": 0.2, "test": 0.2}[split]
+    for (
+        group,
+        split,
+    ), pool in found.items():  # half, a fifth, the rest of 1,797; of each 60, 20, 20 %
+        share = {"train": 0.5, "val": 0.2, "held_out": 0.3}[group] * {
+            "train": 0.6,
+            "val": 0.2,
+            "test": 0.2,
+        }[split]
         assert abs(len(pool) - share * 1797) < 10  # rounding, ten classes
         assert set(labels[list(pool)].tolist()) == set(range(10)), "every class is in every pool"
     assert found == pools(labels, kind="other")
@@ -112,7 +135,9 @@ def test_a_source_is_read_once_for_a_bank_and_its_duplicates_are_dropped(tmp_pat
         return Source("mine", "", "none", torch.arange(6.0)[:, None] % 4, torch.arange(6) % 2)
 
     shelf = Sources(tmp_path)
-    first, second = (Draws(1, name, "train", 0, shelf).source("mine", reader) for name in ("a", "b"))
+    first, second = (
+        Draws(1, name, "train", 0, shelf).source("mine", reader) for name in ("a", "b")
+    )
     assert first is second and asked == [tmp_path]
     assert first.x.flatten().tolist() == [0, 1, 2, 3] and shelf.dropped == 2
 
@@ -126,9 +151,13 @@ def test_a_share_of_the_labels_is_replaced_by_others_and_those_of_the_test_split
         for split in ("train", "val"):
             found = Draws(1, "any", "train", 0, Sources(None), split).mislabelled(y, classes, 0.2)
             wrong = found != y
-            assert abs(float(wrong.float().mean()) - 0.2) < 0.016  # 4 σ of 10,000 coins: √(0.2 · 0.8 / 10⁴) = 0.004
+            assert (
+                abs(float(wrong.float().mean()) - 0.2) < 0.016
+            )  # 4 σ of 10,000 coins: √(0.2 · 0.8 / 10⁴) = 0.004
             steps = torch.bincount((found - y)[wrong] % classes, minlength=classes)
-            assert steps[0] == 0 and (steps[1:] > 0.8 * 2000 / (classes - 1)).all(), "any other label"
+            assert steps[0] == 0 and (steps[1:] > 0.8 * 2000 / (classes - 1)).all(), (
+                "any other label"
+            )
         assert Draws(1, "any", "train", 0, Sources(None), "test").mislabelled(y, classes, 0.2) is y
 
 
@@ -146,9 +175,13 @@ def test_parameters_cover_their_range_and_no_more():
 
 
 def test_a_name_that_is_taken_or_a_suite_that_is_none_is_refused():
-    with pytest.raises(SimicError, match="suite 'patches' has a kind 'digits' already; choose another name"):
+    with pytest.raises(
+        SimicError, match="suite 'patches' has a kind 'digits' already; choose another name"
+    ):
         kind("patches", "digits")(lambda draws: None)
-    with pytest.raises(SimicError, match="kind 'mine': no suite 'patchs': must be one of tables, patches"):
+    with pytest.raises(
+        SimicError, match="kind 'mine': no suite 'patchs': must be one of tables, patches"
+    ):
         kind("patchs", "mine")(lambda draws: None)
     assert "patchs" not in KINDS
     with pytest.raises(SimicError, match="suite 'patches' is registered already"):

@@ -16,7 +16,9 @@ from tests.standard import Prepare
 FEW = {"train": 4, "val": 2, "held_out": 1, "held_out_kinds": 2}
 
 
-def test_the_shipped_suites_host_trains_on_every_one_of_its_tasks_under_the_shipped_params(tmp_path):
+def test_the_shipped_suites_host_trains_on_every_one_of_its_tasks_under_the_shipped_params(
+    tmp_path,
+):
     train = params.load(ROOT / "params.yaml").train
     assert train.lifecycle.max_seeds == 1
     suite = {"name": "tables", "instances": FEW}
@@ -39,4 +41,8 @@ def test_streams_are_those_that_banks_were_drawn_from():
     assert draws.integers(1000, 4).tolist() == [457, 215, 928, 526]
     assert draws.of_split("test").permutation(6).tolist() == [0, 5, 2, 3, 1, 4]
     labels = torch.arange(60) % 2
-    assert draws.of_split("train").of_pool("digits", labels, torch.tensor([0, 1, 1])).tolist() == [12, 59, 11]
+    assert draws.of_split("train").of_pool("digits", labels, torch.tensor([0, 1, 1])).tolist() == [
+        12,
+        59,
+        11,
+    ]

@@ -22,7 +22,9 @@ KNOWN = ("digits", "brightness", "digits_permuted")
 
 
 def suite(samples=60, instances=FEW, name="patches", **changes) -> Prepare:
-    return standard.Prepare(task="suite", samples=samples, suite={"name": name, "instances": instances, **changes})
+    return standard.Prepare(
+        task="suite", samples=samples, suite={"name": name, "instances": instances, **changes}
+    )
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +40,11 @@ def test_rows_are_those_of_one_task_after_another_each_standardised_by_its_own_t
     """
     meta, held_out = read_meta(bank), load_held_out(bank)
     splits = [(load_split(bank, split), split, meta.tasks) for split in ("train", "val")]
-    splits += [(data, split, held_out.tasks) for split, data in vars(held_out).items() if isinstance(data, Dataset)]
+    splits += [
+        (data, split, held_out.tasks)
+        for split, data in vars(held_out).items()
+        if isinstance(data, Dataset)
+    ]
     for data, split, tasks in splits:
         n = meta.samples[split]
         assert (data.tasks, len(data), len(data.x)) == (len(tasks), n, n * len(tasks))
@@ -46,7 +52,11 @@ def test_rows_are_those_of_one_task_after_another_each_standardised_by_its_own_t
             group = "held_out" if task.group == "held_out_kinds" else task.group
             draws = Draws(1, task.kind, group, int(task.name.split("-")[-1]), Sources(Path()))
             problem = KINDS["patches"][task.kind](draws)
-            raw = problem.sample(draws.of_split("train"), meta.samples["train"])[0].numpy().astype(np.float64)
+            raw = (
+                problem.sample(draws.of_split("train"), meta.samples["train"])[0]
+                .numpy()
+                .astype(np.float64)
+            )
             x, y = problem.sample(draws.of_split(split), n)
             rows = slice(place * n, (place + 1) * n)
             expected = (x.numpy() - np.float32(raw.mean())) / np.float32(raw.std())
@@ -55,7 +65,9 @@ def test_rows_are_those_of_one_task_after_another_each_standardised_by_its_own_t
             assert task.parameters == problem.parameters
             assert data.task_classes[place] == task.classes == problem.classes
             of_task = data.of_tasks(torch.tensor([place]), slice(2, 5))
-            assert torch.equal(of_task[0][0], data.x[rows][2:5]) and torch.equal(of_task[1][0], y[2:5])
+            assert torch.equal(of_task[0][0], data.x[rows][2:5]) and torch.equal(
+                of_task[1][0], y[2:5]
+            )
 
 
 def test_kinds_take_turns_and_every_group_has_as_many_as_asked_for(bank):
@@ -83,11 +95,26 @@ def test_held_out_kinds_have_no_task_in_training(tmp_path, held):
 
 REFUSED = {
     "for validation": ({"name": "tables", "kinds": SINGLE_VAL[1:2]}, "is for validation alone"),
-    "for evaluation": ({"name": "tables", "kinds": ("linear", "iris")}, "'iris' is for evaluation alone"),
-    "unknown kind": ({"kinds": ("digits", "digts")}, "suite 'patches' has no kind 'digts'; it has pairs_near"),
-    "unknown held-out kind": ({"held_out_kinds": ("nothing",)}, "suite 'patches' has no kind 'nothing'; it has"),
-    "both": ({"kinds": ("digits", "gratings")}, "in suite 'patches' 'gratings' is in held_out_kinds"),
-    "none left": ({"held_out_kinds": tuple(KINDS["patches"])}, "suite 'patches' has no kind that is not held out"),
+    "for evaluation": (
+        {"name": "tables", "kinds": ("linear", "iris")},
+        "'iris' is for evaluation alone",
+    ),
+    "unknown kind": (
+        {"kinds": ("digits", "digts")},
+        "suite 'patches' has no kind 'digts'; it has pairs_near",
+    ),
+    "unknown held-out kind": (
+        {"held_out_kinds": ("nothing",)},
+        "suite 'patches' has no kind 'nothing'; it has",
+    ),
+    "both": (
+        {"kinds": ("digits", "gratings")},
+        "in suite 'patches' 'gratings' is in held_out_kinds",
+    ),
+    "none left": (
+        {"held_out_kinds": tuple(KINDS["patches"])},
+        "suite 'patches' has no kind that is not held out",
+    ),
 }
 
 
@@ -97,7 +124,12 @@ def test_kinds_that_cannot_be_drawn_are_refused_in_one_line(tmp_path, case):
     assert message in refused(suite(**changes), tmp_path)
 
 
-def of(classes=2, parameters=None, x=lambda n: torch.zeros(n, 1, 16, 16), y=lambda n: torch.arange(n) % 2):
+def of(
+    classes=2,
+    parameters=None,
+    x=lambda n: torch.zeros(n, 1, 16, 16),
+    y=lambda n: torch.arange(n) % 2,
+):
     return lambda draws: Problem(classes, parameters or {}, lambda draws, n: (x(n), y(n)))
 
 
@@ -113,18 +145,27 @@ def test_a_test_row_that_is_a_training_row_by_chance_is_drawn_again(tmp_path, mo
         return Problem(2, {}, sample)
 
     monkeypatch.setitem(kinds_module.KINDS["patches"], "mine", few)
-    prepare(suite(kinds=("mine",), held_out_kinds=("digits", "brightness")), 1, tmp_path / "out", tmp_path)
+    prepare(
+        suite(kinds=("mine",), held_out_kinds=("digits", "brightness")),
+        1,
+        tmp_path / "out",
+        tmp_path,
+    )
     found, rows = load_held_out(tmp_path / "out"), 0
     for number, task in enumerate(found.tasks):
         train, val, test = (
-            part.x.view(len(found.tasks), -1, 256)[number] for part in (found.train, found.val, found.test)
+            part.x.view(len(found.tasks), -1, 256)[number]
+            for part in (found.train, found.val, found.test)
         )
         assert not (test[:, None] == torch.cat((train, val))).all(2).any()
         rows += task.kind == "mine"
     assert rows == FEW["held_out"]
     monkeypatch.setitem(kinds_module.KINDS["patches"], "mine", lambda draws: few(draws, values=1))
     said = refused(suite(kinds=("mine",)), tmp_path)
-    assert "kind 'mine': 24 of 24 test samples are training samples however often they are drawn" in said
+    assert (
+        "kind 'mine': 24 of 24 test samples are training samples however often they are drawn"
+        in said
+    )
 
 
 CALLS = count()  # no two splits have the same rows
@@ -136,13 +177,22 @@ WRONG = {
     ),
     "vectors": (of(x=lambda n: torch.zeros(n, 256)), "must be float32 [n, C, H, W]"),
     "too few": (of(x=lambda n: torch.zeros(n - 1, 1, 16, 16)), "must be float32 [n, C, H, W]"),
-    "doubles": (of(x=lambda n: torch.zeros(n, 1, 16, 16).double()), "x and y of 24 samples are torch.float64"),
-    "nan": (of(x=lambda n: torch.zeros(n, 1, 16, 16) / 0.0), "kind 'mine': x has values that are not finite"),
+    "doubles": (
+        of(x=lambda n: torch.zeros(n, 1, 16, 16).double()),
+        "x and y of 24 samples are torch.float64",
+    ),
+    "nan": (
+        of(x=lambda n: torch.zeros(n, 1, 16, 16) / 0.0),
+        "kind 'mine': x has values that are not finite",
+    ),
     "label": (of(y=lambda n: torch.arange(n) % 3), "kind 'mine': 2 classes, labels from 0 to 2"),
     "negative": (of(y=lambda n: -(torch.arange(n) % 2)), "labels from -1 to 0"),
     "one class": (of(1, y=lambda n: torch.zeros(n, dtype=torch.int64)), "1 classes"),
     "labels alone": (of(y=lambda n: torch.zeros(n)), "and torch.float32 [24]"),
-    "parameters": (of(parameters={"scale": torch.ones(2)}), "kind 'mine': only plain values can be recorded"),
+    "parameters": (
+        of(parameters={"scale": torch.ones(2)}),
+        "kind 'mine': only plain values can be recorded",
+    ),
 }
 
 

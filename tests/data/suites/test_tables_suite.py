@@ -23,7 +23,9 @@ WIDTHS |= {"friedman1": 10, "friedman2": 4, "friedman3": 4}  # others: 12
 
 
 def tables(samples: int = 352, **instances) -> Prepare:
-    return standard.Prepare(task="suite", samples=samples, suite={"name": "tables", "instances": FEW | instances})
+    return standard.Prepare(
+        task="suite", samples=samples, suite={"name": "tables", "instances": FEW | instances}
+    )
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +52,11 @@ def dot(weights, row):
 
 def level(value, column, count, parameters):
     uniform = column in parameters.get("columns", {}).get("uniform", [])
-    share = (value + math.sqrt(3)) / math.sqrt(12) if uniform else 0.5 * (1 + math.erf(value / math.sqrt(2)))
+    share = (
+        (value + math.sqrt(3)) / math.sqrt(12)
+        if uniform
+        else 0.5 * (1 + math.erf(value / math.sqrt(2)))
+    )
     return min(int(share * count), count - 1)
 
 
@@ -64,11 +70,16 @@ def undone(value, form, rate):
 
 
 def undistorted(row, shape):
-    return [undone(value, form, shape["rate"]) for value, form in zip(row, shape["forms"], strict=True)]
+    return [
+        undone(value, form, shape["rate"]) for value, form in zip(row, shape["forms"], strict=True)
+    ]
 
 
 def rooted(row, powers):
-    return [math.copysign(abs(value) ** (1 / power), value) for value, power in zip(row, powers, strict=True)]
+    return [
+        math.copysign(abs(value) ** (1 / power), value)
+        for value, power in zip(row, powers, strict=True)
+    ]
 
 
 def direction(row):
@@ -82,7 +93,9 @@ def pairs(rule, row):
 
 def spread(rule, row):
     ranked = sorted(row)
-    return sum(ranked[place] for place in rule["plus"]) - sum(ranked[place] for place in rule["minus"])
+    return sum(ranked[place] for place in rule["plus"]) - sum(
+        ranked[place] for place in rule["minus"]
+    )
 
 
 def blend(rule, row):
@@ -92,7 +105,10 @@ def blend(rule, row):
 
 
 def category(row, rule, all):
-    return rule["values"][level(row[rule["column"]], rule["column"], 12, all)] + 0.2 * row[rule["other"]]
+    return (
+        rule["values"][level(row[rule["column"]], rule["column"], 12, all)]
+        + 0.2 * row[rule["other"]]
+    )
 
 
 def match(row, rule, all):
@@ -119,17 +135,27 @@ SCORES = {
     "linear": lambda row, rule, all: dot(rule["weights"], row),
     "sparse": lambda row, rule, all: abs(row[rule["a"]]) + rule["weight"] * row[rule["b"]],
     "product": lambda row, rule, all: dot(rule["signs"], pairs(rule, row)),
-    "periodic": lambda row, rule, all: math.sin(rule["frequency"] * row[rule["column"]] + rule["phase"]),
+    "periodic": lambda row, rule, all: math.sin(
+        rule["frequency"] * row[rule["column"]] + rule["phase"]
+    ),
     "category": category,
     "order": lambda row, rule, all: dot(rule["weights"], sorted(row)),
     "match": match,
-    "gain": lambda row, rule, all: (abs if rule.get("folded") else float)(dot(rule["weights"], row)),
+    "gain": lambda row, rule, all: (abs if rule.get("folded") else float)(
+        dot(rule["weights"], row)
+    ),
     "signs": lambda row, rule, all: sum(math.copysign(1, product) for product in pairs(rule, row)),
-    "band": lambda row, rule, all: level(row[rule["column"]], rule["column"], rule["levels"], all) in rule["yes"],
+    "band": lambda row, rule, all: (
+        level(row[rule["column"]], rule["column"], rule["levels"], all) in rule["yes"]
+    ),
     "spread": lambda row, rule, all: spread(rule, row),
-    "stripes": lambda row, rule, all: math.floor(row[rule["column"]] / rule["width"] + rule["start"]) % 2,
+    "stripes": lambda row, rule, all: (
+        math.floor(row[rule["column"]] / rule["width"] + rule["start"]) % 2
+    ),
     "blend": lambda row, rule, all: blend(rule, row),
-    "nearest": lambda row, rule, all: min(range(3), key=lambda k: abs(row[rule["of"][k]] - row[rule["to"]])),
+    "nearest": lambda row, rule, all: min(
+        range(3), key=lambda k: abs(row[rule["of"][k]] - row[rule["to"]])
+    ),
     "twins": lambda row, rule, all: row[rule["first"]] == row[rule["second"]],
     "rank": rank,
     "waves": waves,
@@ -148,7 +174,11 @@ READERS = {
     "odd powers": lambda row, all: rooted(row, all["shape"]["powers"]),
 }
 WRITTEN = {name: (name, "", "") for name in (*BASE, *HELD_OUT)}
-WRITTEN |= {"skew": ("linear", "", "skewed"), "gain": ("gain", "", "scaled"), "heavy": ("linear", "", "odd powers")}
+WRITTEN |= {
+    "skew": ("linear", "", "skewed"),
+    "gain": ("gain", "", "scaled"),
+    "heavy": ("linear", "", "odd powers"),
+}
 WRITTEN |= SINGLES
 
 
@@ -163,7 +193,9 @@ def test_the_label_is_what_the_recorded_parameters_say(name):
         rule, cuts, told = problem.parameters["rule"], problem.parameters["cuts"], 0
         assert problem.classes == len(cuts) + 1 and (2 < problem.classes < 6 or way != "bands")
         for row, label in zip(x.tolist(), y.tolist(), strict=True):
-            score = float(SCORES[rule_name](READERS[shape](row, problem.parameters), rule, problem.parameters))
+            score = float(
+                SCORES[rule_name](READERS[shape](row, problem.parameters), rule, problem.parameters)
+            )
             if way == "folded":
                 score = abs(score - rule["middle"])
             if min(abs(score - cut) for cut in cuts) > 1e-3:
@@ -219,7 +251,11 @@ def splits(bank: Path) -> list[Dataset]:
 
 def test_columns_are_standardised_clipped_and_kept_in_half_precision(bank):
     for data in splits(bank):
-        assert data.x.dtype == torch.float32 and data.y.dtype == torch.int64 and data.shape == (1, 1, 12)
+        assert (
+            data.x.dtype == torch.float32
+            and data.y.dtype == torch.int64
+            and data.shape == (1, 1, 12)
+        )
         assert torch.equal(data.x.half().float(), data.x) and data.x.abs().max() <= 5.0
     meta, train = read_meta(bank), load_split(bank, "train")
     for place, task in enumerate(meta.tasks[: FEW["train"]]):
@@ -228,7 +264,9 @@ def test_columns_are_standardised_clipped_and_kept_in_half_precision(bank):
         wide = raw[:, 0, 0].double()
         expected = ((wide - wide.mean(0)) / wide.std(0, correction=0)).clamp(-5, 5)
         x = train.x[place * len(train) : (place + 1) * len(train), 0, 0].double()
-        assert (x - expected).abs().max() <= 5 * 2**-11  # half the last digit of float16 at 5, and some of float32
+        assert (
+            x - expected
+        ).abs().max() <= 5 * 2**-11  # half the last digit of float16 at 5, and some of float32
         assert torch.equal(train.y[place * len(train) : (place + 1) * len(train)], y)
         assert len(task.mean) == len(task.std) == 12
 
@@ -253,14 +291,20 @@ def test_a_single_outside_task_lacks_the_classes_that_others_have(tmp_path):
     held = load_held_out(tmp_path / "out")
     (record,) = held.outside
     assert record.train.tasks == 1 and record.train.task_classes == (2,) and held.train.classes > 2
-    assert record.train.lacking is not None and int(record.train.lacking.sum()) == held.train.classes - 2
+    assert (
+        record.train.lacking is not None
+        and int(record.train.lacking.sum()) == held.train.classes - 2
+    )
 
 
 def test_no_row_is_in_two_splits_nor_in_two_groups(bank):
     def rows(data):
         return set(map(tuple, data.x.flatten(1).tolist()))
 
-    for data in (splits(bank), *([record.train, record.val, record.test] for record in load_held_out(bank).outside)):
+    for data in (
+        splits(bank),
+        *([record.train, record.val, record.test] for record in load_held_out(bank).outside),
+    ):
         assert all(not a & b for a, b in combinations(map(rows, data), 2))
 
 
@@ -268,8 +312,13 @@ def test_an_outside_instance_divides_a_whole_source_among_its_splits_and_another
     labels = torch.arange(150) % 3
 
     def pools(instance):
-        draws = [Draws(1, "iris", "outside", instance, Sources(Path()), split) for split in ("train", "val", "test")]
+        draws = [
+            Draws(1, "iris", "outside", instance, Sources(Path()), split)
+            for split in ("train", "val", "test")
+        ]
         return [set(each.of_pool("iris", labels, labels.repeat(3)).tolist()) for each in draws]
 
-    assert [len(pool) for pool in pools(0)] == [90, 30, 30] and set().union(*pools(0)) == set(range(150))
+    assert [len(pool) for pool in pools(0)] == [90, 30, 30] and set().union(*pools(0)) == set(
+        range(150)
+    )
     assert pools(0) == pools(0) != pools(1)

@@ -9,37 +9,63 @@ FAULTS: Faults = {
     "validation-labels-shifted": fault(
         "The labels of the validation split belong to the samples before them.",
         "reference/test_small_runs.py::test_a_small_training_is_what_the_reference_computes[tables, lstm]",
-        Patch(BATCHES, '[f"y_{split}"].to(device)\n', '[f"y_{split}"].to(device).roll(int(split == "val"), 0)\n'),
+        Patch(
+            BATCHES,
+            '[f"y_{split}"].to(device)\n',
+            '[f"y_{split}"].to(device).roll(int(split == "val"), 0)\n',
+        ),
     ),
     "validation-as-test": fault(
         "The test split of the held-out tasks is their validation split.",
         "reference/test_finished_runs.py::test_a_growth_run_is_what_the_reference_computes[evaluation]",
-        Patch(BATCHES, 'device) for split in ("train", "val", "test")', 'device) for split in ("train", "val", "val")'),
+        Patch(
+            BATCHES,
+            'for split in ("train", "val", "test")',
+            'for split in ("train", "val", "val")',
+        ),
     ),
     "trained-on-test": fault(
         "Hosts of the evaluation are trained on the test samples.",
         "reference/test_finished_runs.py::test_a_growth_run_is_what_the_reference_computes[evaluation]",
-        Patch(BATCHES, 'tasks, device) for split in ("train", "', 'tasks, device) for split in ("test", "'),
+        Patch(
+            BATCHES,
+            'for split in ("train", "val", "test")',
+            'for split in ("test", "val", "test")',
+        ),
     ),
     "held-out-tasks-are-trained-on": fault(
         "The held-out tasks of known kinds are the tasks of training, drawn once more.",
         "data/test_leaks.py::test_no_sample_of_training_is_one_of_a_held_out_task",
-        Patch(DRAWING, 'pool = "held_out" if group == "held_out_kinds" else group', 'pool = "train"'),
+        Patch(
+            DRAWING, 'pool = "held_out" if group == "held_out_kinds" else group', 'pool = "train"'
+        ),
     ),
     "splits-share-samples": fault(
         "The validation split of a task has the samples of its training split.",
         "data/test_leaks.py",
-        Patch(DRAWING, "(problem, draws.of_split(split), samples", '(problem, draws.of_split("train"), samples'),
+        Patch(
+            DRAWING,
+            "(problem, draws.of_split(split), samples",
+            '(problem, draws.of_split("train"), samples',
+        ),
     ),
     "standardised-with-test": fault(
         "Samples are standardised with the statistics of all splits.",
         "data/suites/test_suite_bank.py",
-        Patch("data/bank.py", 's(samples["train"][0])', "s(torch.cat([x for x, _ in samples.values()]))"),
+        Patch(
+            "data/bank.py",
+            's(samples["train"][0])',
+            "s(torch.cat([x for x, _ in samples.values()]))",
+        ),
     ),
     "chance-of-the-first-task": fault(
         "Every host has the chance loss of the first task.",
         "reference/test_small_runs.py::test_a_small_training_is_what_the_reference_computes[tables, lstm]",
-        Patch(ENV, "self.training_data.chance_loss[tasks]", "self.training_data.chance_loss[0 * tasks]"),
+        Patch(
+            ENV,
+            "self.training_data.chance_loss[tasks]",
+            "self.training_data.chance_loss[0 * tasks]",
+        ),
     ),
     "labels-of-the-neighbour": fault(
         "In a minibatch of training every sample has the label of its neighbour.",
@@ -53,12 +79,18 @@ FAULTS: Faults = {
     "trained-on-the-first-task": fault(
         "All hosts are trained on the samples of the first task, and validated on those of their own.",
         "reference/test_small_runs.py::test_a_small_training_is_what_the_reference_computes[tables, lstm]",
-        Patch(ENV, "(self.tasks * len(self.training_data))", "(0 * self.tasks * len(self.training_data))"),
+        Patch(
+            ENV,
+            "(self.tasks * len(self.training_data))",
+            "(0 * self.tasks * len(self.training_data))",
+        ),
     ),
     "one-task-alone": fault(
         "Training draws the same task for every host.",
         "reference/test_small_runs.py::test_a_small_training_is_what_the_reference_computes[tables, lstm]",
-        Patch(ENV, "+ self.host_ids) % self.train_tasks", "+ self.host_ids) % self.train_tasks * 0"),
+        Patch(
+            ENV, "+ self.host_ids) % self.train_tasks", "+ self.host_ids) % self.train_tasks * 0"
+        ),
     ),
     "validated-on-training-tasks": fault(
         "The best checkpoint is chosen on tasks of training.",
@@ -72,7 +104,11 @@ FAULTS: Faults = {
     "same-batches-each-epoch": fault(
         "Every epoch of an episode has the batches of its first one.",
         "reference/test_small_runs.py::test_a_small_training_is_what_the_reference_computes[tables, lstm]",
-        Patch(ENV, "self._step,\n            len(self.training_data),", "0,\n            len(self.training_data),"),
+        Patch(
+            ENV,
+            "self._step,\n            len(self.training_data),",
+            "0,\n            len(self.training_data),",
+        ),
     ),
     "test-rows-are-training-rows-in-noise": fault(
         "Test rows of held-out tasks are training rows in one per cent of noise.",

@@ -2,14 +2,22 @@
 
 from tests.faults.fault import Faults, Patch, fault
 
-ENDPOINTS, STATISTICS, POLICIES = "evaluation/endpoints.py", "evaluation/intervals.py", "evaluation/policies.py"
+ENDPOINTS, STATISTICS, POLICIES = (
+    "evaluation/endpoints.py",
+    "evaluation/intervals.py",
+    "evaluation/policies.py",
+)
 STAGES, LEARNED = "pipeline/stages.py", "training/learned.py"
 
 FAULTS: Faults = {
     "common-chosen-on-test": fault(
         "The common schedule is chosen by the test scores of the held-out tasks.",
         "evaluation/test_headroom.py",
-        Patch("evaluation/headroom.py", "int(search_scores.mean(", "int(tables.test_accuracy_pct.mean("),
+        Patch(
+            "evaluation/headroom.py",
+            "int(search_scores.mean(",
+            "int(tables.test_accuracy_pct.mean(",
+        ),
     ),
     "oracle-chosen-on-test": fault(
         "The oracle per task is chosen by the scores that it is reported with.",
@@ -24,18 +32,28 @@ FAULTS: Faults = {
     "policies-not-paired": fault(
         "Every policy is evaluated on hosts of its own.",
         "reference/test_finished_runs.py::test_a_growth_run_is_what_the_reference_computes[evaluation]",
-        Patch("evaluation/scoring.py", "repeat(parts), ids.repeat(parts), steps", "repeat(parts), env.env_ids, steps"),
+        Patch(
+            "evaluation/scoring.py",
+            "repeat(parts), ids.repeat(parts), steps",
+            "repeat(parts), env.env_ids, steps",
+        ),
     ),
     "scored-on-validation": fault(
         "What is reported as test accuracy was measured on the validation split.",
         "reference/test_finished_runs.py::test_a_growth_run_is_what_the_reference_computes[evaluation]",
-        Patch("evaluation/scoring.py", "committed(env, setup.held_out.test)", "committed(env, setup.held_out.val)"),
+        Patch(
+            "evaluation/scoring.py",
+            "committed(env, setup.held_out.test)",
+            "committed(env, setup.held_out.val)",
+        ),
     ),
     "live-network-scored": fault(
         "The test score is that of the live network, with seeds that were not kept.",
         "reference/test_finished_runs.py::test_a_growth_run_is_what_the_reference_computes[evaluation]",
         Patch(
-            "envs/growth_env.py", "evaluate(self.slots, data, off[None])", "evaluate(self.slots, data, 0 * off[None])"
+            "envs/growth_env.py",
+            "evaluate(self.slots, data, off[None])",
+            "evaluate(self.slots, data, 0 * off[None])",
         ),
     ),
     "interval-too-narrow": fault(
@@ -46,17 +64,31 @@ FAULTS: Faults = {
     "p-value-one-sided": fault(
         "The p-value counts one side and is called two-sided.",
         "evaluation/test_intervals.py",
-        Patch(STATISTICS, "np.abs(signs @ difference) >= observed", "signs @ difference >= observed"),
+        Patch(
+            STATISTICS, "np.abs(signs @ difference) >= observed", "signs @ difference >= observed"
+        ),
     ),
     "groups-mixed": fault(
         "Tasks of unknown kinds count among those of known kinds.",
         "reference/test_finished_runs.py::test_what_is_made_of_a_run_is_what_the_audit_recomputes",
-        Patch(ENDPOINTS, "(headroom.rows) if headroom.tasks[task].group == group})", "(headroom.rows)})"),
+        Patch(
+            ENDPOINTS,
+            (
+                "return rows_by_task(\n"
+                "        {r: task for r, task in enumerate(headroom.rows) if headroom.tasks[task].group == group}\n"
+                "    )"
+            ),
+            "return rows_by_task({r: task for r, task in enumerate(headroom.rows)})",
+        ),
     ),
     "price-not-charged": fault(
         "Scores are compared without the price of the parameters that were added.",
         "reference/test_finished_runs.py::test_what_is_made_of_a_run_is_what_the_audit_recomputes",
-        Patch(ENDPOINTS, "(accuracy, (params - host) / host, 1, headroom", "(accuracy, 0 * params, 1, headroom"),
+        Patch(
+            ENDPOINTS,
+            "(accuracy, (params - host) / host, 1, headroom",
+            "(accuracy, 0 * params, 1, headroom",
+        ),
     ),
     "policy-untrained": fault(
         "The policy that is evaluated and exported has the weights it began with.",
@@ -85,7 +117,11 @@ FAULTS: Faults = {
     "final-network-trained-less": fault(
         "The grown network that is trained from the start gets a quarter of the epochs.",
         "reference/test_finished_runs.py::test_what_is_made_of_a_run_is_what_the_audit_recomputes",
-        Patch("evaluation/static_baselines.py", "full_like(affordable, epochs)", "full_like(affordable, epochs // 4)"),
+        Patch(
+            "evaluation/static_baselines.py",
+            "full_like(affordable, epochs)",
+            "full_like(affordable, epochs // 4)",
+        ),
     ),
     "rule-with-three-times-the-threshold": fault(
         "The tuned rule keeps a seed only at three times the contribution that it was tuned to.",
@@ -109,11 +145,19 @@ FAULTS: Faults = {
     "sentence-two-points-above": fault(
         "The first sentence of the report says two points more than evaluation.json.",
         "audit/test_report.py",
-        Patch("audit/audit.py", 'return f"{value.estimate:{form}} [', 'return f"{value.estimate + 2:{form}} ['),
+        Patch(
+            "audit/audit.py",
+            'return f"{value.estimate:{form}} [',
+            'return f"{value.estimate + 2:{form}} [',
+        ),
     ),
     "another-network-exported": fault(
         "The network that is exported as the best is the first host's.",
         "reference/test_finished_runs.py::test_a_growth_run_is_what_the_reference_computes[grown_network]",
-        Patch("evaluation/export_best.py", "slots, row, committed=", "slots, (row + 1) % env.num_envs, committed="),
+        Patch(
+            "evaluation/export_best.py",
+            "slots, row, committed=",
+            "slots, (row + 1) % env.num_envs, committed=",
+        ),
     ),
 }

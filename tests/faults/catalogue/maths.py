@@ -10,7 +10,9 @@ FAULTS: Faults = {
     "gae-gamma-squared": fault(
         "The trace of the advantages is discounted by γ² λ.",
         "agent/test_losses.py",
-        Patch(ADVANTAGES, "delta[t] + gamma * gae_lambda *", "delta[t] + gamma * gamma * gae_lambda *"),
+        Patch(
+            ADVANTAGES, "delta[t] + gamma * gae_lambda *", "delta[t] + gamma * gamma * gae_lambda *"
+        ),
     ),
     "gamma-lambda-swapped": fault(
         "γ and λ are handed to the advantages the wrong way round.",
@@ -29,12 +31,20 @@ FAULTS: Faults = {
     "next-value-is-own-value": fault(
         "The value of the state after a step is that of the state before it.",
         "reference/test_small_runs.py::test_a_small_training_is_what_the_reference_computes[tables, lstm]",
-        Patch(ROLLOUT, "torch.cat((rollout.values[1:], policy", "torch.cat((rollout.values[:-1], policy"),
+        Patch(
+            ROLLOUT,
+            "(rollout.values[1:], policy.value(normalizers.see(observation), state)[None])",
+            "(rollout.values[:-1], policy.value(normalizers.see(observation), state)[None])",
+        ),
     ),
     "value-target-is-advantage": fault(
         "The critic is fitted to the advantages, not to the returns.",
         "agent/test_losses.py",
-        Patch(LOSSES, "(replay.values - batch.returns).square()", "(replay.values - batch.advantages).square()"),
+        Patch(
+            LOSSES,
+            "(replay.values - batch.returns).square()",
+            "(replay.values - batch.advantages).square()",
+        ),
     ),
     "advantage-normalised-per-host": fault(
         "Each host's advantages are centred on their own mean.",
@@ -48,12 +58,18 @@ FAULTS: Faults = {
     "clip-range-tenfold": fault(
         "The ratio is clipped at ten times the range that params.yaml says.",
         "reference/test_small_runs.py::test_a_small_training_is_what_the_reference_computes[environment]",
-        Patch(LOSSES, "(log_ratio), advantages, settings", "(log_ratio), advantages, 10 * settings"),
+        Patch(
+            LOSSES, "(log_ratio), advantages, settings", "(log_ratio), advantages, 10 * settings"
+        ),
     ),
     "entropy-sign": fault(
         "Entropy is punished instead of paid.",
         "agent/test_losses.py",
-        Patch(LOSSES, "settings.value_coef * value_loss - bonus", "settings.value_coef * value_loss + bonus"),
+        Patch(
+            LOSSES,
+            "settings.value_coef * value_loss - bonus",
+            "settings.value_coef * value_loss + bonus",
+        ),
     ),
     "ratio-per-head": fault(
         "Each head has a clipped ratio of its own though the joint one is asked for.",
@@ -68,7 +84,11 @@ FAULTS: Faults = {
     "gradient-clip-inverted": fault(
         "Gradients below the clipping norm are blown up to it, large ones pass.",
         "reference/test_small_runs.py::test_a_small_training_is_what_the_reference_computes[environment]",
-        Patch(PPO, "self.settings.max_grad_norm).clamp(min=1.0)", "self.settings.max_grad_norm).clamp(max=1.0)"),
+        Patch(
+            PPO,
+            "self.settings.max_grad_norm).clamp(min=1.0)",
+            "self.settings.max_grad_norm).clamp(max=1.0)",
+        ),
     ),
     "half-the-minibatches": fault(
         "Every epoch of an update ends before its last minibatch.",
@@ -88,12 +108,24 @@ FAULTS: Faults = {
     "moments-merged-wrongly": fault(
         "The variance of observations leaves out how far the means of two rollouts lie apart.",
         "agent/test_normalization.py",
-        Patch(NORMALIZATION, "+ batch.m2 + delta.square() * self.count * share", "+ batch.m2 + delta.square() * share"),
+        Patch(
+            NORMALIZATION,
+            (
+                "count,\n"
+                "            self.mean + delta * share,\n"
+                "            self.m2 + batch.m2 + delta.square() * self.count * share,"
+            ),
+            "count, self.mean + delta * share, self.m2 + batch.m2 + delta.square() * share",
+        ),
     ),
     "return-runs-through-episodes": fault(
         "The running return that scales rewards goes on from one episode to the next.",
         "agent/test_normalization.py",
-        Patch(NORMALIZATION, "torch.where(starts[t], 0.0, self.running) * self.gamma", "self.running * self.gamma"),
+        Patch(
+            NORMALIZATION,
+            "torch.where(starts[t], 0.0, self.running) * self.gamma",
+            "self.running * self.gamma",
+        ),
     ),
     "explained-variance-of-values": fault(
         "Explained variance is reported as a share of the values' variance, not of the returns'.",

@@ -13,7 +13,11 @@ FAULTS: Faults = {
     "last-is-best": fault(
         "The last checkpoint is published as the best.",
         "reference/test_finished_runs.py::test_what_is_made_of_a_run_is_what_the_audit_recomputes",
-        Patch("pipeline/stages.py", "= counters.best_iteration or counters.iteration", "= counters.iteration"),
+        Patch(
+            "pipeline/stages.py",
+            "= counters.best_iteration or counters.iteration",
+            "= counters.iteration",
+        ),
     ),
     "validation-is-sampled": fault(
         "The best checkpoint is chosen by episodes of the sampled policy.",
@@ -28,6 +32,10 @@ FAULTS: Faults = {
     "values-of-another-host": fault(
         "The telemetry notes each host's value estimate at its neighbour.",
         "reference/test_finished_runs.py::test_what_is_made_of_a_run_is_what_the_audit_recomputes",
-        Patch("training/episodes.py", '"value": step.decision.value', '"value": step.decision.value.roll(1)'),
+        Patch(
+            "training/episodes.py",
+            '"value": step.decision.value',
+            '"value": step.decision.value.roll(1)',
+        ),
     ),
 }

@@ -6,14 +6,22 @@ from tests.faults.fault import Faults, Patch, fault
 
 PPO, NORMALIZATION = "agent/ppo.py", "agent/normalization.py"
 ENV, SHARDS = "envs/growth_env.py", "growth/batch/shards.py"
-DRAWING, HEADROOM, SCORING = "data/suites/suite_bank.py", "evaluation/headroom.py", "evaluation/scoring.py"
+DRAWING, HEADROOM, SCORING = (
+    "data/suites/suite_bank.py",
+    "evaluation/headroom.py",
+    "evaluation/scoring.py",
+)
 
 FAULTS: Faults = {
     # Late.
     "learning-rate-of-late-steps": fault(
         "From the fifth update on the optimizer moves by half as much again as the rate that is recorded.",
         "reference/test_small_runs.py::test_a_late_iteration_is_what_the_reference_computes",
-        Patch(PPO, "skipped(learning_rate,", "skipped(learning_rate * (1.5 if self.updates > 3 else 1.0),"),
+        Patch(
+            PPO,
+            "skipped(learning_rate,",
+            "skipped(learning_rate * (1.5 if self.updates > 3 else 1.0),",
+        ),
     ),
     "gradients-clipped-late-at-another-norm": fault(
         "From the fifth update on gradients are clipped at a quarter of the norm.",
@@ -27,12 +35,20 @@ FAULTS: Faults = {
     "entropy-penalised-late": fault(
         "From the fifth update on entropy is penalised instead of rewarded.",
         "reference/test_small_runs.py::test_a_late_iteration_is_what_the_reference_computes",
-        Patch(PPO, "if self.entropy_scale is None", "* (-1.0 if iteration > 3 else 1.0) if self.entropy_scale is None"),
+        Patch(
+            PPO,
+            "if self.entropy_scale is None",
+            "* (-1.0 if iteration > 3 else 1.0) if self.entropy_scale is None",
+        ),
     ),
     "last-minibatch-left-out-late": fault(
         "From the fifth update on the last minibatch of every epoch is left out.",
         "reference/test_small_runs.py::test_a_late_iteration_is_what_the_reference_computes",
-        Patch(PPO, ".tensor_split(minibatches):", ".tensor_split(minibatches)[: minibatches - (iteration > 3)]:"),
+        Patch(
+            PPO,
+            ".tensor_split(minibatches):",
+            ".tensor_split(minibatches)[: minibatches - (iteration > 3)]:",
+        ),
     ),
     "moments-halved-late": fault(
         "From the fifth update on Adam's second moments are halved before the update.",
@@ -60,17 +76,29 @@ FAULTS: Faults = {
     "scales-stop-after-fifteen-thousand-rows": fault(
         "The scales of observations stand still after fifteen thousand rows.",
         "agent/test_normalization.py",
-        Patch(NORMALIZATION, "self._freeze(self", "if self.moments.count < 15_000:\n            self._freeze(self"),
+        Patch(
+            NORMALIZATION,
+            "self._freeze(self",
+            "if self.moments.count < 15_000:\n            self._freeze(self",
+        ),
     ),
     "advantages-of-many-rows-too-small": fault(
         "Advantages of a rollout of more than 2,500 rows are a sixth too small.",
         "reference/test_small_runs.py::test_many_hosts_in_two_processes_are_what_the_reference_computes",
-        Patch(PPO, "=ADVANTAGE_SIGMA_FLOOR)", "=ADVANTAGE_SIGMA_FLOOR) / (1.2 if centred.numel() > 2500 else 1.0)"),
+        Patch(
+            PPO,
+            "=ADVANTAGE_SIGMA_FLOOR)",
+            "=ADVANTAGE_SIGMA_FLOOR) / (1.2 if centred.numel() > 2500 else 1.0)",
+        ),
     ),
     "bootstrap-behind-the-five-hundredth-host": fault(
         "Behind the five-hundredth host the end of an episode is worth what the critic thinks of it.",
         "reference/test_small_runs.py::test_many_hosts_in_two_processes_are_what_the_reference_computes",
-        Patch(PPO, "torch.where(terminated", "torch.where(terminated & (torch.arange(terminated.shape[-1]) < 500)"),
+        Patch(
+            PPO,
+            "torch.where(terminated",
+            "torch.where(terminated & (torch.arange(terminated.shape[-1]) < 500)",
+        ),
     ),
     # The last hosts.
     "last-hosts-never-act": fault(
@@ -78,9 +106,12 @@ FAULTS: Faults = {
         "reference/test_small_runs.py::test_many_hosts_in_two_processes_are_what_the_reference_computes",
         Patch(
             ENV,
-            "action = waiting_where(~alive, to_action(actions) if isinstance(actions, Tensor) else actions)",
-            "alive = alive & (self.env_ids < 412)\n"
-            "        action = waiting_where(~alive, to_action(actions) if isinstance(actions, Tensor) else actions)",
+            ("            )\n        action = waiting_where("),
+            (
+                "            )\n"
+                "        alive = alive & (self.env_ids < 412)\n"
+                "        action = waiting_where("
+            ),
         ),
     ),
     "last-hosts-learn-validation-tasks": fault(
@@ -130,16 +161,18 @@ FAULTS: Faults = {
         "reference/test_small_runs.py::test_many_hosts_in_two_processes_are_what_the_reference_computes",
         Patch(
             SHARDS,
-            "env_ids, self.rng_seed, self.optimizer,",
-            "env_ids, self.rng_seed, self.optimizer.model_copy(\n"
-            '            update={"learning_rate": self.optimizer.learning_rate / 2}\n'
-            "        ),",
+            "self.optimizer,",
+            'self.optimizer.model_copy(update={"learning_rate": self.optimizer.learning_rate / 2}),',
         ),
     ),
     "second-process-answers-for-its-neighbours": fault(
         "In the second process a host is scored by the answers of the one before it.",
         "reference/test_small_runs.py::test_many_hosts_in_two_processes_are_what_the_reference_computes",
-        Patch(SHARDS, "correct for part in parts]", "correct.roll(int(k > 0), 1) for k, part in enumerate(parts)]"),
+        Patch(
+            SHARDS,
+            "correct for part in parts]",
+            "correct.roll(int(k > 0), 1) for k, part in enumerate(parts)]",
+        ),
     ),
     "second-process-reads-backwards": fault(
         "Hosts of the second process are given their minibatches in the reverse order.",
@@ -163,7 +196,11 @@ FAULTS: Faults = {
     "rules-train-an-epoch-less": fault(
         "Hand-written rules are scored an epoch before their networks are done.",
         "evaluation/test_headroom.py",
-        Patch(HEADROOM, "play_for_score(setup, rules, length)", "play_for_score(setup, rules, length - 1)"),
+        Patch(
+            HEADROOM,
+            "play_for_score(setup, rules, length)",
+            "play_for_score(setup, rules, length - 1)",
+        ),
     ),
     "common-schedule-is-the-worst": fault(
         "The common schedule is the one that is worst on training tasks.",
@@ -173,12 +210,20 @@ FAULTS: Faults = {
     "schedules-chosen-on-scoring-hosts": fault(
         "Schedules are chosen on the hosts that score them.",
         "evaluation/test_headroom.py",
-        Patch(HEADROOM, "rounded(tables.val_accuracy_pct[count:])", "rounded(tables.val_accuracy_pct[:count])"),
+        Patch(
+            HEADROOM,
+            "rounded(tables.val_accuracy_pct[count:])",
+            "rounded(tables.val_accuracy_pct[:count])",
+        ),
     ),
     "common-schedule-of-validation-tasks": fault(
         "The common schedule is sought on the tasks that choose the checkpoint.",
         "evaluation/test_headroom.py",
-        Patch(HEADROOM, 'tasks = read_meta(prepared).of_group("train")', 'tasks = read_meta(prepared).of_group("val")'),
+        Patch(
+            HEADROOM,
+            'tasks = read_meta(prepared).of_group("train")',
+            'tasks = read_meta(prepared).of_group("val")',
+        ),
     ),
     "floors-trained-at-a-third-of-the-rate": fault(
         "Networks that never grow learn at a third of the rate.",
@@ -207,13 +252,23 @@ FAULTS: Faults = {
     "validation-tasks-are-training-tasks": fault(
         "The tasks that choose the checkpoint are tasks of training.",
         "data/test_leaks.py::test_no_test_row_is_a_training_row_and_no_validation_task_has_rows_of_training_tasks",
-        Patch(DRAWING, '= "held_out_kinds" else group', '= "held_out_kinds" else "train" if group == "val" else group'),
-        Patch(DRAWING, '"val": val or kinds', '"val": kinds'),  # else they would be of kinds that training has not
+        Patch(
+            DRAWING,
+            '= "held_out_kinds" else group',
+            '= "held_out_kinds" else "train" if group == "val" else group',
+        ),
+        Patch(
+            DRAWING, '"val": val or kinds', '"val": kinds'
+        ),  # else they would be of kinds that training has not
     ),
     "held-out-tasks-are-training-tasks": fault(
         "Held-out tasks of known kinds are tasks of training.",
         "data/test_leaks.py::test_no_sample_of_training_is_one_of_a_held_out_task",
-        Patch(DRAWING, 'held_out_kinds" else group', 'held_out_kinds" else "train" if group == "held_out" else group'),
+        Patch(
+            DRAWING,
+            'held_out_kinds" else group',
+            'held_out_kinds" else "train" if group == "held_out" else group',
+        ),
     ),
     # Evaluation.
     "test-score-is-the-better-of-two": fault(

@@ -33,12 +33,20 @@ FAULTS: Faults = {
     "iteration-left-out": fault(
         "A resumed run leaves out one iteration.",
         "training/test_trainer.py",
-        Patch(TRAINER, "range(run.counters.iteration", "range(run.counters.iteration + (run.counters.iteration > 0)"),
+        Patch(
+            TRAINER,
+            "range(run.counters.iteration",
+            "range(run.counters.iteration + (run.counters.iteration > 0)",
+        ),
     ),
     "iteration-done-again": fault(
         "A resumed run does its last iteration once more.",
         "training/test_trainer.py",
-        Patch(TRAINER, "range(run.counters.iteration, session", "range(max(0, run.counters.iteration - 1), session"),
+        Patch(
+            TRAINER,
+            "range(run.counters.iteration, session",
+            "range(max(0, run.counters.iteration - 1), session",
+        ),
     ),
     "updates-forgotten": fault(
         "The number of updates is 0 after a resume, so the entropy schedule begins again.",
@@ -48,7 +56,11 @@ FAULTS: Faults = {
     "best-score-forgotten": fault(
         "A resumed run takes the first validation after it for the best.",
         "training/test_resume.py",
-        Patch(SESSION, "counters.best_score = start.best\n", "counters.best_score = start.best.iteration, None\n"),
+        Patch(
+            SESSION,
+            "counters.best_score = start.best\n",
+            "counters.best_score = start.best.iteration, None\n",
+        ),
     ),
     "chain-begins-anew": fault(
         "The hash chain of the state forgets its last link at a resume.",
@@ -58,7 +70,9 @@ FAULTS: Faults = {
     "minibatches-counted-from-resume": fault(
         "The order of minibatches depends on when the process began.",
         "reference/test_small_runs.py::test_a_small_training_is_what_the_reference_computes[environment]",
-        Patch(TRAINER, "ppo.update(rollout, iteration)", "ppo.update(rollout, iteration - self.first)"),
+        Patch(
+            TRAINER, "ppo.update(rollout, iteration)", "ppo.update(rollout, iteration - self.first)"
+        ),
         Patch(
             TRAINER,
             "        self.stop = stop\n",

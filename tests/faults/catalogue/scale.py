@@ -4,7 +4,11 @@ anything is learned. A certificate of a toy training vouches for all of them.
 
 from tests.faults.fault import Faults, Patch, fault
 
-ITERATION, GRID, HEADROOM = "training/iteration.py", "evaluation/schedules.py", "evaluation/headroom.py"
+ITERATION, GRID, HEADROOM = (
+    "training/iteration.py",
+    "evaluation/schedules.py",
+    "evaluation/headroom.py",
+)
 
 FAULTS: Faults = {
     "from-the-fourth-iteration-on": fault(
@@ -28,17 +32,29 @@ FAULTS: Faults = {
     "after-three-hundred-rows": fault(
         "The scales of observations forget how far means lie apart once there are 300 rows.",
         "agent/test_normalization.py",
-        Patch("agent/normalization.py", "() * self.count * share)", "() * self.count * share * (self.count < 300))"),
+        Patch(
+            "agent/normalization.py",
+            "self.m2 + batch.m2 + delta.square() * self.count * share,",
+            "self.m2 + batch.m2 + delta.square() * self.count * share * (self.count < 300),",
+        ),
     ),
     "last-host-draws-as-its-neighbour": fault(
         "The last host draws its actions with the numbers of the one before.",
         "reference/test_small_runs.py::test_a_small_training_is_what_the_reference_computes[environment]",
-        Patch("agent/rollout.py", "iteration, env.env_ids", "iteration, env.env_ids - (env.env_ids == 7).long()"),
+        Patch(
+            "agent/rollout.py",
+            "iteration, env.env_ids",
+            "iteration, env.env_ids - (env.env_ids == 7).long()",
+        ),
     ),
     "second-process-begins-with-others-weights": fault(
         "Hosts of the second process begin with the weights of the first process's.",
         "reference/test_small_runs.py::test_many_hosts_in_two_processes_are_what_the_reference_computes",
-        Patch("growth/batch/population.py", "iteration, self.env_ids, device", "iteration, self.env_ids % 4, device"),
+        Patch(
+            "growth/batch/population.py",
+            "iteration, self.env_ids, device",
+            "iteration, self.env_ids % 4, device",
+        ),
     ),
     "schedules-trained-at-a-third-of-the-rate": fault(
         "Hosts of the search for schedules learn at a third of the rate.",
@@ -53,8 +69,16 @@ FAULTS: Faults = {
     "rows-of-the-search-shifted-by-a-host": fault(
         "What schedules reached on a host is noted at the next one.",
         "evaluation/test_headroom.py",
-        Patch(HEADROOM, "rounded(tables.val_accuracy_pct[:count])", "rounded(tables.val_accuracy_pct[:count][::-1])"),
-        Patch(HEADROOM, "rounded(tables.test_accuracy_pct[:count])", "rounded(tables.test_accuracy_pct[:count][::-1])"),
+        Patch(
+            HEADROOM,
+            "rounded(tables.val_accuracy_pct[:count])",
+            "rounded(tables.val_accuracy_pct[:count][::-1])",
+        ),
+        Patch(
+            HEADROOM,
+            "rounded(tables.test_accuracy_pct[:count])",
+            "rounded(tables.test_accuracy_pct[:count][::-1])",
+        ),
     ),
     "held-out-test-is-its-training-split": fault(
         "The test split of held-out tasks has the samples of their training split.",

@@ -15,7 +15,16 @@ from simic.params import Runtime
 from simic.training import machine
 from tests.standard import HostOptimizer
 
-from ..worlds import DATA, FAMILIES, make_host, make_order, make_population, mixed_slots, parameters, stored
+from ..worlds import (
+    DATA,
+    FAMILIES,
+    make_host,
+    make_order,
+    make_population,
+    mixed_slots,
+    parameters,
+    stored,
+)
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 TRIED = pytest.mark.parametrize("family", FAMILIES if DEVICE.type == "cuda" else ("mlp",))
@@ -34,7 +43,9 @@ def twin(family: str, envs: int) -> tuple[Population, Slots, Dataset]:
     """The population of ``make_population`` with the seeds of ``mixed_slots``, and its data, moved."""
     near = make_population(family, envs)
     slots = mixed_slots(near)
-    far = Population(make_host(family), blueprints_of(family), torch.arange(envs), 3, HostOptimizer(), DEVICE)
+    far = Population(
+        make_host(family), blueprints_of(family), torch.arange(envs), 3, HostOptimizer(), DEVICE
+    )
     far.reset(0)
     moved = Slots(**{name: value.to(DEVICE) for name, value in vars(slots).items()})
     far.germinate(moved, moved.germinations > 0, DATA[family])
@@ -63,7 +74,9 @@ def test_an_epoch_gives_the_same_bits_twice_and_the_parameters_of_the_cpu(family
 def test_memory_that_runs_out_halves_the_group() -> None:
     far, moved, data = twin("cnn", 12)
     room = torch.cuda.memory_reserved() + 2**21
-    torch.cuda.set_per_process_memory_fraction(room / torch.cuda.get_device_properties(0).total_memory)
+    torch.cuda.set_per_process_memory_fraction(
+        room / torch.cuda.get_device_properties(0).total_memory
+    )
     try:
         far.train_epoch(moved, data, make_order(12, 2, 96).to(DEVICE))
     finally:
@@ -95,7 +108,10 @@ class Full(Population):
 
 
 def test_without_memory_for_all_hosts_they_run_in_groups() -> None:
-    whole, full = make_population("cnn", 8, backend="loop"), make_population("cnn", 8, backend="loop", kind=Full)
+    whole, full = (
+        make_population("cnn", 8, backend="loop"),
+        make_population("cnn", 8, backend="loop", kind=Full),
+    )
     slots, order, data = mixed_slots(whole), make_order(8, 3, 16), DATA["cnn"]
     mixed_slots(full)
     stats, same = (population.train_epoch(slots, data, order) for population in (whole, full))

@@ -57,7 +57,9 @@ class Plain(nn.Module):
 
 
 def same_gradients(actual: Tensor, expected: Tensor, leaves: list[Tensor]) -> None:
-    found, wanted = (torch.autograd.grad(each.square().sum(), leaves) for each in (actual, expected))
+    found, wanted = (
+        torch.autograd.grad(each.square().sum(), leaves) for each in (actual, expected)
+    )
     torch.testing.assert_close(found, wanted)
 
 
@@ -73,10 +75,17 @@ def test_stacked_layers_equal_torchs_own(name: str, size: tuple[int, int]) -> No
     fast = stacked(copy.deepcopy(plain))
     assert isinstance(fast, nn.Sequential)
     assert not list(fast.parameters())
-    x = torch.randn(3, 4, channels, *size, dtype=torch.float64, generator=generator(2)).requires_grad_()
-    weights = {key: torch.stack([p.detach() * (i + 1) for i in range(3)]) for key, p in plain.named_parameters()}
+    x = torch.randn(
+        3, 4, channels, *size, dtype=torch.float64, generator=generator(2)
+    ).requires_grad_()
+    weights = {
+        key: torch.stack([p.detach() * (i + 1) for i in range(3)])
+        for key, p in plain.named_parameters()
+    }
     leaves = [x, *(weight.requires_grad_() for weight in weights.values())]
-    expected = torch.stack([functional_call(plain, {k: w[i] for k, w in weights.items()}, (x[i],)) for i in range(3)])
+    expected = torch.stack(
+        [functional_call(plain, {k: w[i] for k, w in weights.items()}, (x[i],)) for i in range(3)]
+    )
     for key, weight in weights.items():
         setattr(fast[0], key.removeprefix("0."), weight)
     # channels-last strides, as the population uses them
@@ -124,13 +133,19 @@ def test_the_norm_of_one_host_takes_features_and_gradients_of_any_layout(
     leaf = x.clone().requires_grad_(not frozen_input)
     actual, expected = fast(seen), plain(leaf)
     torch.testing.assert_close(actual, expected)
-    found = torch.autograd.grad(actual, [*([] if frozen_input else [seen]), *fast.parameters()], grad)
-    wanted = torch.autograd.grad(expected, [*([] if frozen_input else [leaf]), *plain.parameters()], grad.contiguous())
+    found = torch.autograd.grad(
+        actual, [*([] if frozen_input else [seen]), *fast.parameters()], grad
+    )
+    wanted = torch.autograd.grad(
+        expected, [*([] if frozen_input else [leaf]), *plain.parameters()], grad.contiguous()
+    )
     torch.testing.assert_close(found, wanted)
 
 
 def test_per_sample_is_of_one_number_per_network() -> None:
-    with pytest.raises(SimicError, match=r"per_sample of a parameter \(16,\): must be one number per network"):
+    with pytest.raises(
+        SimicError, match=r"per_sample of a parameter \(16,\): must be one number per network"
+    ):
         per_sample(torch.zeros(16), torch.zeros(64, 3))
 
 
@@ -142,9 +157,18 @@ def test_group_norms_of_users_run_under_vmap(shape: tuple[int, ...], affine: boo
     names = [key for key, _ in plain.named_parameters()]
     assert [key for key, _ in batched.named_parameters()] == names
     x = torch.randn(3, 4, *shape, dtype=torch.float64, generator=generator(1)).requires_grad_()
-    weights = {key: torch.rand(3, 6, dtype=torch.float64, generator=generator(2)).requires_grad_() for key in names}
+    weights = {
+        key: torch.rand(3, 6, dtype=torch.float64, generator=generator(2)).requires_grad_()
+        for key in names
+    }
     leaves = [x, *weights.values()]
-    expected = torch.stack([functional_call(plain, {k: w[i] for k, w in weights.items()}, (x[i],)) for i in range(3)])
-    actual = vmap(lambda w, x: functional_call(batched, w, (x,)))(weights, x) if weights else vmap(batched)(x)
+    expected = torch.stack(
+        [functional_call(plain, {k: w[i] for k, w in weights.items()}, (x[i],)) for i in range(3)]
+    )
+    actual = (
+        vmap(lambda w, x: functional_call(batched, w, (x,)))(weights, x)
+        if weights
+        else vmap(batched)(x)
+    )
     torch.testing.assert_close(actual, expected)
     same_gradients(actual, expected, leaves)

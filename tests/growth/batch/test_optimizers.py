@@ -18,7 +18,12 @@ COLUMNS = RowLayout([torch.Size(size) for size in ((3, 2), (4,), (16,))], [True,
 RATE = 0.05
 # Which rows train in an epoch, in which order, and which of them stand still: then some rows have trained more than
 # others, neighbours are alike or not, and a run of like rows is cut by a frozen one.
-EPOCHS = (([0, 1, 2, 3], []), ([2, 3, 4, 5, 6], [3]), ([6, 0, 1, 3, 2, 5, 4], [0]), ([3, 4, 5, 0, 1, 2, 6], [4, 6]))
+EPOCHS = (
+    ([0, 1, 2, 3], []),
+    ([2, 3, 4, 5, 6], [3]),
+    ([6, 0, 1, 3, 2, 5, 4], [0]),
+    ([3, 4, 5, 0, 1, 2, 6], [4, 6]),
+)
 
 
 class PlainRow:
@@ -28,9 +33,13 @@ class PlainRow:
         first, _, last = row.split([6, 4, 16])
         self.parameters = [nn.Parameter(first.view(3, 2).clone()), nn.Parameter(last.clone())]
         if name == "sgd":
-            self.optimizer = torch.optim.SGD(self.parameters, RATE, momentum=0.9, weight_decay=decay)
+            self.optimizer = torch.optim.SGD(
+                self.parameters, RATE, momentum=0.9, weight_decay=decay
+            )
         else:
-            self.optimizer = torch.optim.AdamW(self.parameters, RATE, betas=(0.9, 0.99), weight_decay=decay)
+            self.optimizer = torch.optim.AdamW(
+                self.parameters, RATE, betas=(0.9, 0.99), weight_decay=decay
+            )
 
     def step(self, grads: list[torch.Tensor]) -> float:
         for parameter, grad in zip(self.parameters, grads, strict=True):
@@ -43,7 +52,9 @@ class PlainRow:
 @pytest.mark.parametrize("fused", [True, False])
 @pytest.mark.parametrize("name", ["sgd", "adamw"])
 @pytest.mark.parametrize("decay", [0.0, 0.1])
-def test_modules_of_mixed_age_equal_torch_optim_row_by_row(name: str, decay: float, fused: bool, monkeypatch) -> None:
+def test_modules_of_mixed_age_equal_torch_optim_row_by_row(
+    name: str, decay: float, fused: bool, monkeypatch
+) -> None:
     """By torch's fused kernels, as on a CPU, and elementwise, as elsewhere; what does not train keeps every bit."""
     monkeypatch.setattr(arena, "CPU", CPU if fused else "another")
     draw, optimizer = generator(5), HostOptimizer(name=name, momentum=0.9)
@@ -58,7 +69,9 @@ def test_modules_of_mixed_age_equal_torch_optim_row_by_row(name: str, decay: flo
         epoch.leaves()
         before = {part: tensor.clone() for part, tensor in store.tensors.items()}
         for scale in (0.1, 3.0, 1.0):  # without and with a clip
-            grads = [scale * torch.randn(len(rows), *shape, generator=draw) for shape in ((3, 2), (16,))]
+            grads = [
+                scale * torch.randn(len(rows), *shape, generator=draw) for shape in ((3, 2), (16,))
+            ]
             [norms] = epoch.update([[grad.clone() for grad in grads]])
             for place, row in enumerate(rows):
                 if row not in still:
@@ -68,11 +81,18 @@ def test_modules_of_mixed_age_equal_torch_optim_row_by_row(name: str, decay: flo
         for row in rows:
             done[row] += 0 if row in still else 3
         resting = [row for row in range(7) if row in still or row not in rows]
-        assert all(torch.equal(tensor[resting], before[part][resting]) for part, tensor in store.tensors.items())
+        assert all(
+            torch.equal(tensor[resting], before[part][resting])
+            for part, tensor in store.tensors.items()
+        )
         for row, each in enumerate(plain):
             first, fixed, last = store.param[row].split([6, 4, 16])
             expected = [parameter.detach().flatten() for parameter in each.parameters]
             torch.testing.assert_close([first, last], expected, rtol=2e-5, atol=2e-6)
             assert torch.equal(fixed, start[row, 6:10])
     assert store.tensors["step"].tolist() == done and len(set(done)) > 2
-    assert all((moment[:, 6:10] == 0).all() for name, moment in store.tensors.items() if name not in ("param", "step"))
+    assert all(
+        (moment[:, 6:10] == 0).all()
+        for name, moment in store.tensors.items()
+        if name not in ("param", "step")
+    )

@@ -49,7 +49,9 @@ def test_no_position_of_a_grown_transformer_sees_a_later_one() -> None:
 
 @EVERY
 @pytest.mark.parametrize("backend", ["vmap", "loop"])
-def test_a_population_is_many_plain_networks_under_torch_optim(family: str, backend: str, monkeypatch) -> None:
+def test_a_population_is_many_plain_networks_under_torch_optim(
+    family: str, backend: str, monkeypatch
+) -> None:
     """Answers, weights and statistics of an epoch, which are means over its minibatches. Hosts of tables, which have
     more blueprints, go in three parts of like ones; every host keeps its place.
     """
@@ -72,7 +74,9 @@ def test_a_population_is_many_plain_networks_under_torch_optim(family: str, back
         assert own == pytest.approx({name: norms[name] for name in own}, rel=1e-3, abs=1e-4)
         trained = population.named_parameters(slots, row)
         for name, expected in host.named_parameters():
-            torch.testing.assert_close(trained[name], expected.detach(), rtol=0, atol=1e-4, msg=f"host {row} {name}")
+            torch.testing.assert_close(
+                trained[name], expected.detach(), rtol=0, atol=1e-4, msg=f"host {row} {name}"
+            )
 
 
 # --- germination and isolation ---
@@ -86,7 +90,12 @@ def test_germination_changes_no_output(family: str, operator: Blend) -> None:
     population = make_population(family, len(kinds))
     last, alpha = population.host.slots - 1, float(family == "tables")
     bare = logits_of(population, Slots.empty(len(kinds), last + 1), DATA[family].x[:8])
-    for stage, slot in ((Stage.GERMINATED, 0), (Stage.TRAINING, 0), (Stage.BLENDING, last), (Stage.TRAINING, last)):
+    for stage, slot in (
+        (Stage.GERMINATED, 0),
+        (Stage.TRAINING, 0),
+        (Stage.BLENDING, last),
+        (Stage.TRAINING, last),
+    ):
         slots = one_seed(population, stage, kinds, operator, alpha, slot)
         assert torch.equal(logits_of(population, slots, DATA[family].x[:8]), bare)
 
@@ -145,7 +154,9 @@ def test_fused_evaluation_equals_separate_passes(family: str, backend: str) -> N
         logits = logits_of(population, slots, data.x, off[i])
         right = logits.argmax(-1) == data.y
         assert torch.equal(right if right.dim() == 2 else right.float().mean(2), fused.correct[i])
-        losses = [nn.functional.cross_entropy(row.flatten(0, -2), data.y.flatten()) for row in logits]
+        losses = [
+            nn.functional.cross_entropy(row.flatten(0, -2), data.y.flatten()) for row in logits
+        ]
         torch.testing.assert_close(fused.loss[i], torch.stack(losses), rtol=1e-5, atol=1e-5)
 
 
@@ -165,16 +176,22 @@ def test_a_new_seed_starts_without_momentum_and_old_ones_keep_theirs(family: str
     assert (after["seed.0.1/momentum"][2] == 0).all()
     assert after["seed.0.1/step"].tolist() == [2, 2, 0, 2]
     others = torch.tensor([0, 1, 3])
-    assert all(torch.equal(before[name][others], after[name][others]) for name in before if "seed" in name)
+    assert all(
+        torch.equal(before[name][others], after[name][others]) for name in before if "seed" in name
+    )
     assert before["host/momentum"][2].any()
-    assert all(torch.equal(before[name], after[name]) for name in before if name.startswith("host/"))
+    assert all(
+        torch.equal(before[name], after[name]) for name in before if name.startswith("host/")
+    )
 
 
 # --- snapshots: what hosts are put back to, each with the seeds that it keeps ---
 
 
 @BOTH
-def test_a_refreshed_snapshot_holds_each_host_and_its_fossils_at_their_own_time(family: str) -> None:
+def test_a_refreshed_snapshot_holds_each_host_and_its_fossils_at_their_own_time(
+    family: str,
+) -> None:
     """Of other seeds and of other hosts it keeps what it had: whoever restores prunes them."""
     population = make_population(family)
     slots = mixed_slots(population)
@@ -194,7 +211,9 @@ def test_a_refreshed_snapshot_holds_each_host_and_its_fossils_at_their_own_time(
             if blueprint:
                 taken = taken & (slots.blueprint[:, int(slot)] == int(blueprint[0]))
             fossils += int(taken.sum())
-        assert torch.equal(tensor, torch.where(taken.view(-1, *[1] * (tensor.dim() - 1)), now[name], first[name])), name
+        assert torch.equal(
+            tensor, torch.where(taken.view(-1, *[1] * (tensor.dim() - 1)), now[name], first[name])
+        ), name
     assert fossils
 
 

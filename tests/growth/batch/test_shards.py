@@ -31,7 +31,12 @@ CHANGES = {
     "tables": {
         "host": Host(family="tables", preset="baseline", widths=(8, 8)),
         "lifecycle": Lifecycle(
-            training_dwell=0, min_prune_age=1, embargo_steps=0, reset_steps=0, max_seeds=1, param_budget=20
+            training_dwell=0,
+            min_prune_age=1,
+            embargo_steps=0,
+            reset_steps=0,
+            max_seeds=1,
+            param_budget=20,
         ),
     },
 }
@@ -60,7 +65,10 @@ def same(one: list[dict], other: list[dict]) -> bool:
 
 def workers_of(process: int) -> list[int]:
     found = subprocess.run(
-        ["pgrep", "-P", str(process), "-f", "spawn_main"], capture_output=True, text=True, check=False
+        ["pgrep", "-P", str(process), "-f", "spawn_main"],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     return [int(line) for line in found.stdout.split()]
 
@@ -76,7 +84,9 @@ def alone(what: str):
 
 
 @pytest.mark.parametrize("what", some(["tables", "hot"], "tables"))
-def test_the_same_groups_give_the_same_run_in_any_number_of_processes_also_where_one_is_lost(what: str) -> None:
+def test_the_same_groups_give_the_same_run_in_any_number_of_processes_also_where_one_is_lost(
+    what: str,
+) -> None:
     """Of tables, seeds are fitted where their host lives, to its task; hot hosts break, and are put back wherever they
     are. The episode of a process that is lost is played again.
     """
@@ -95,7 +105,10 @@ def test_the_same_groups_give_the_same_run_in_any_number_of_processes_also_where
         assert any(each["replaced"].any() for each in first) or what != "tables"
         assert not first[-1]["valid"].all() or what != "hot"
         assert all(map(torch.equal, two.committed(data[1]), one.committed(data[1])))
-        parameters = [[env.population.named_parameters(env.slots, row) for row in range(HOSTS)] for env in (one, two)]
+        parameters = [
+            [env.population.named_parameters(env.slots, row) for row in range(HOSTS)]
+            for env in (one, two)
+        ]
         assert same(*parameters)
         assert any("seed" in name for row in parameters[0] for name in row)
         two.step = killing
@@ -110,8 +123,13 @@ def test_the_same_groups_give_the_same_run_in_any_number_of_processes_also_where
 def test_a_group_is_a_population_of_its_own(what: str) -> None:
     """Each host gets its own samples, actions, snapshots, also where some break."""
     train, data, _, together = alone(what)
-    apart = [episode(GrowthEnv(train, 1, *data, env_ids=ids)) for ids in torch.arange(HOSTS).split(3)]
-    joined = [{name: torch.cat([part[name] for part in step]) for name in step[0]} for step in zip(*apart, strict=True)]
+    apart = [
+        episode(GrowthEnv(train, 1, *data, env_ids=ids)) for ids in torch.arange(HOSTS).split(3)
+    ]
+    joined = [
+        {name: torch.cat([part[name] for part in step]) for name in step[0]}
+        for step in zip(*apart, strict=True)
+    ]
     assert same(together, joined)
 
 

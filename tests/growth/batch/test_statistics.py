@@ -12,7 +12,16 @@ from simic.growth.life.vocabulary import Stage
 from simic.growth.networks.blueprints import blueprints_of
 from simic.growth.networks.hosts import build_host
 
-from ..worlds import generator, logits_of, make_data, make_population, make_table, one_seed, small, stored
+from ..worlds import (
+    generator,
+    logits_of,
+    make_data,
+    make_population,
+    make_table,
+    one_seed,
+    small,
+    stored,
+)
 
 DATA = make_data()
 KIND = 1
@@ -20,7 +29,11 @@ KIND = 1
 
 def numbers(norms: list[list[float]] | None, clip: float) -> statistics.TrainStats:
     """Two minibatches of two hosts; the norms of a seed in host 1 at slot 0, or of nobody."""
-    seeds = [] if norms is None else [statistics.SeedNorms(0, torch.tensor([1]), torch.tensor(norms), 25)]
+    seeds = (
+        []
+        if norms is None
+        else [statistics.SeedNorms(0, torch.tensor([1]), torch.tensor(norms), 25)]
+    )
     per_host = torch.tensor([[1.0, 2.0], [3.0, 2.0]])
     return statistics.train_statistics(per_host, per_host / 10, per_host, 100, seeds, 3, clip)
 
@@ -32,13 +45,17 @@ def test_no_seed_gives_the_same_kinds_of_tensors_as_seeds_do() -> None:
         assert (value.dtype, value.shape) == (other.dtype, other.shape), name
     assert nobody.seed_grad_norm.isnan().all() and nobody.gradient_ratio.isnan().all()
     assert not nobody.gradient_healthy.any()
-    assert somebody.loss.tolist() == [2.0, 2.0] and somebody.accuracy.tolist() == pytest.approx([20.0, 20.0])
+    assert somebody.loss.tolist() == [2.0, 2.0] and somebody.accuracy.tolist() == pytest.approx(
+        [20.0, 20.0]
+    )
     # seed 1.5 of 25 parameters, host 2.0 of 100: (1.5/5) / (2/10)
     assert somebody.gradient_ratio[1, 0].item() == pytest.approx(1.5, rel=1e-6)
 
 
 @pytest.mark.parametrize("clip", [0.5, 2.0])
-def test_a_seed_explodes_relative_to_the_clip_and_a_broken_one_is_never_healthy(clip: float) -> None:
+def test_a_seed_explodes_relative_to_the_clip_and_a_broken_one_is_never_healthy(
+    clip: float,
+) -> None:
     limit = EXPLODING_CLIPS * clip
     assert numbers([[limit], [limit * 0.9]], clip).gradient_healthy[1, 0]
     for norms in ([[limit], [limit * 1.1]], [[0.1], [torch.nan]], [[torch.inf], [0.1]]):
@@ -71,9 +88,13 @@ def test_looking_at_a_population_changes_nothing_of_it() -> None:
 
 def test_alignment_does_not_depend_on_which_tasks_are_asked_for() -> None:
     data = make_table(tasks=TASKS_AT_ONCE + 3)
-    host, some = build_host(small("tables"), data.shape, data.classes), torch.tensor([TASKS_AT_ONCE + 1, 4, 4, 0])
+    host, some = (
+        build_host(small("tables"), data.shape, data.classes),
+        torch.tensor([TASKS_AT_ONCE + 1, 4, 4, 0]),
+    )
     every, few = (
-        Alignments.on(host, blueprints_of("tables"), data).of(asked) for asked in (torch.arange(data.tasks), some)
+        Alignments.on(host, blueprints_of("tables"), data).of(asked)
+        for asked in (torch.arange(data.tasks), some)
     )
     assert few.equal(every[some]) and every.std() > 0
 
@@ -100,7 +121,9 @@ def drawn(classes: int) -> tuple[Tensor, Tensor, Tensor]:
 
 @SOME
 @pytest.mark.parametrize("lacks", [False, True])
-def test_loss_gradient_and_answers_are_those_of_each_network_by_itself(classes: int, lacks: bool) -> None:
+def test_loss_gradient_and_answers_are_those_of_each_network_by_itself(
+    classes: int, lacks: bool
+) -> None:
     """Of equal logits the first is the answer."""
     logits, y, lacking = drawn(classes)
     logits[:, :3], y[:, 0] = 0.0, 0

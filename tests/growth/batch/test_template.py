@@ -29,7 +29,12 @@ def test_constants_stay_and_random_tensors_are_redrawn_within_their_fan_in() -> 
     template = Template(Mixed, "mixed")
     weights = dict(zip(template.names, template.layout.unpack(template.draw(STREAMS)), strict=True))
     assert (weights["scale"] == 3.0).all()
-    for name, bound in (("layer.weight", 0.2), ("layer.bias", 0.2), ("single.weight", 1.0), ("single.bias", 1.0)):
+    for name, bound in (
+        ("layer.weight", 0.2),
+        ("layer.bias", 0.2),
+        ("single.weight", 1.0),
+        ("single.bias", 1.0),
+    ):
         values = weights[name]
         assert 0.9 * bound < values.abs().max() <= bound
         assert len(values.flatten().unique()) > 0.99 * values.numel()

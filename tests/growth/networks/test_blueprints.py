@@ -31,16 +31,22 @@ def test_counts_of_a_transformers_seeds_are_the_formulas(width: int) -> None:
         assert item.flops((7, width)) == 2 * work(width, 7), item.name
 
 
-@pytest.mark.parametrize(("item", "shape"), ALL, ids=[f"{item.family}-{item.name}" for item, _ in ALL])
+@pytest.mark.parametrize(
+    ("item", "shape"), ALL, ids=[f"{item.family}-{item.name}" for item, _ in ALL]
+)
 @pytest.mark.parametrize("closed", [False, True])
-def test_closed_it_is_the_identity_and_it_learns_from_any_start(item: Blueprint, shape, closed: bool) -> None:
+def test_closed_it_is_the_identity_and_it_learns_from_any_start(
+    item: Blueprint, shape, closed: bool
+) -> None:
     """A zero branch behind a ReLU gets no gradient if the ReLU has slope 0 at 0; then a seed would be dead for ever."""
     torch.manual_seed(0)
     module, x, target = item.build(shape), torch.randn(16, *shape), torch.randn(16, *shape)
     for name in item.closing if closed else ():
         nn.init.zeros_(module.get_parameter(name))
     # Attention scales its input and has no branch to close.
-    assert not closed or torch.equal(module(x), x) or (item.name == "attention" and not item.closing)
+    assert (
+        not closed or torch.equal(module(x), x) or (item.name == "attention" and not item.closing)
+    )
     start = [parameter.detach().clone() for parameter in module.parameters()]
     optimizer = torch.optim.SGD(module.parameters(), 0.1)
     for _ in range(4):
@@ -51,13 +57,17 @@ def test_closed_it_is_the_identity_and_it_learns_from_any_start(item: Blueprint,
         assert not torch.equal(parameter, before), name
 
 
-def test_a_name_taken_twice_an_unknown_family_and_heads_that_do_not_divide_the_width_are_refused() -> None:
+def test_a_name_taken_twice_an_unknown_family_and_heads_that_do_not_divide_the_width_are_refused() -> (
+    None
+):
     with pytest.raises(SimicError, match="'norm' of family 'mlp' is registered already"):
         blueprint("norm", family="mlp")(nn.LayerNorm)
     with pytest.raises(SimicError, match="known families: cnn, mlp"):
         blueprints_of("rnn")
     [attention] = [item for item in blueprints_of("transformer") if item.name == "attention"]
-    with pytest.raises(SimicError, match="attention over 10 features: must be a multiple of its 4 heads"):
+    with pytest.raises(
+        SimicError, match="attention over 10 features: must be a multiple of its 4 heads"
+    ):
         attention.build((3, 10))
 
 
@@ -66,4 +76,6 @@ def test_a_row_is_sorted_whether_its_columns_are_odd_or_even(columns: int) -> No
     """Sorting goes by pairs of neighbours."""
     [item] = [item for item in blueprints_of("tables") if item.name == "sort"]
     rows = torch.randn(20, columns)
-    assert torch.equal(item.build((columns, 8)).raw(rows.T[:, None], {})[:, 0].T, rows.sort(dim=1).values)
+    assert torch.equal(
+        item.build((columns, 8)).raw(rows.T[:, None], {})[:, 0].T, rows.sort(dim=1).values
+    )

@@ -24,7 +24,9 @@ def own_registries(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(blueprints, "_REGISTRY", dict(blueprints._REGISTRY))
     monkeypatch.setattr(blueprints, "_SHARED", dict(blueprints._SHARED))
     monkeypatch.setattr(family, "_FAMILIES", dict(family._FAMILIES))
-    monkeypatch.setattr(registry, "_KNOWN", {kind: list(names) for kind, names in registry._KNOWN.items()})
+    monkeypatch.setattr(
+        registry, "_KNOWN", {kind: list(names) for kind, names in registry._KNOWN.items()}
+    )
 
 
 class Flat(nn.Linear):
@@ -39,7 +41,9 @@ def tower(width: int, promised: int) -> None:
 
     @host_family("tower", presets=("small",), seeds="mlp")
     def build(host: Host, input_shape: tuple[int, ...], classes: int) -> Anatomy:
-        return Anatomy((partial(Flat, 64, width),), partial(nn.Linear, width, classes), ((promised,),), host)
+        return Anatomy(
+            (partial(Flat, 64, width),), partial(nn.Linear, width, classes), ((promised,),), host
+        )
 
 
 def populate(preset: str = "small") -> Population:
@@ -54,7 +58,9 @@ def populate(preset: str = "small") -> Population:
         (16, 12, "small", r"host segment 0: makes \[16\] of features \[1, 8, 8\]: must be \[12\]"),
     ],
 )
-def test_a_host_that_cannot_work_is_named(width: int, promised: int, preset: str, words: str) -> None:
+def test_a_host_that_cannot_work_is_named(
+    width: int, promised: int, preset: str, words: str
+) -> None:
     tower(width, promised)
     with pytest.raises(SimicError, match=words):
         populate(preset)
@@ -109,11 +115,21 @@ def test_bad_inputs_are_refused() -> None:
     for host, shape, classes, words in (
         (Host(), (64,), 10, "input shape"),
         (Host(), (1, 8, 8), 1, "classes = 1"),
-        (Host(family="tables", preset="baseline"), (1, 1, 1), 2, "compares columns: there must be at least two"),
+        (
+            Host(family="tables", preset="baseline"),
+            (1, 1, 1),
+            2,
+            "compares columns: there must be at least two",
+        ),
         (Host(family="mlp", kernel_size=3), (1, 8, 8), 10, "kernel_size = 3"),
         # Widths 4, 1 on 1×8×8: the second block norms 1 × 4×4 = 16 values, but its slot has 1 × 2×2 = 4.
         (Host(widths=(4, 1)), (1, 8, 8), 10, r"slot 1 has shape \(1, 2, 2\).* over 4 values"),
-        (Host(family="mlp", preset="baseline", widths=(7,)), (1, 8, 8), 10, r"slot 0 has shape \(7,\)"),
+        (
+            Host(family="mlp", preset="baseline", widths=(7,)),
+            (1, 8, 8),
+            10,
+            r"slot 0 has shape \(7,\)",
+        ),
     ):
         with pytest.raises(SimicError, match=words):
             build_host(host, shape, classes)

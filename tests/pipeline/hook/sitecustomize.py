@@ -8,22 +8,38 @@ import signal
 import sys
 from pathlib import Path
 
-CHANGES = {"os.rename", "os.remove", "os.rmdir", "os.mkdir", "os.link", "os.symlink", "shutil.copyfile"}
+CHANGES = {
+    "os.rename",
+    "os.remove",
+    "os.rmdir",
+    "os.mkdir",
+    "os.link",
+    "os.symlink",
+    "shutil.copyfile",
+}
 CHANGES |= {"sqlite3.connect"}
 BALLAST = "ballast"
 
 
-def watch(root: str, at: int, count: Path, processes: tuple[int, ...], number: int = signal.SIGKILL) -> None:
+def watch(
+    root: str, at: int, count: Path, processes: tuple[int, ...], number: int = signal.SIGKILL
+) -> None:
     """Signals processes at the change of that number, without any fills the disk; 0 = never, then all are counted."""
     seen, counter = 0, os.open(count, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
 
     def observe(event: str, given: tuple) -> None:
         nonlocal seen
-        writes = event == "open" and isinstance(given[2], int) and given[2] & (os.O_WRONLY | os.O_RDWR | os.O_CREAT)
+        writes = (
+            event == "open"
+            and isinstance(given[2], int)
+            and given[2] & (os.O_WRONLY | os.O_RDWR | os.O_CREAT)
+        )
         if not (writes or event in CHANGES):
             return
         names = [
-            os.fsdecode(each) for each in given[: 1 if writes else 2] if isinstance(each, str | bytes | os.PathLike)
+            os.fsdecode(each)
+            for each in given[: 1 if writes else 2]
+            if isinstance(each, str | bytes | os.PathLike)
         ]
         # What is removed with a folder is named without it.
         if not any(name.startswith(root) or not os.path.isabs(name) for name in names):
