@@ -153,8 +153,7 @@ def elsewhere(
         actors: makes the policies for an environment; it is pickled.
         headroom: what needs no controller, with the same lengths and tasks.
     """
-    setup = EvaluationSetup.open(params, prepared, device)
-    with closing(setup.env):
+    with closing(EvaluationSetup.open(params, prepared, device)) as setup:
         lengths = {name: other.epochs for name, other in headroom.others.items() if name != OUTSIDE}
         scores = {name: _scores(setup, actors, epochs) for name, epochs in lengths.items()}
     widths = len(setup.held_out.outside)
@@ -177,8 +176,7 @@ def elsewhere(
 def _outside(
     actors: Actors, params: Params, prepared: Path, device: torch.device, epochs: int, width: int
 ) -> Scores:
-    setup = EvaluationSetup.open(params, prepared, device, outside=width)
-    with closing(setup.env):
+    with closing(EvaluationSetup.open(params, prepared, device, outside=width)) as setup:
         return _scores(setup, actors, epochs)
 
 

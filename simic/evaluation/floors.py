@@ -49,7 +49,7 @@ STRENGTHS = (0.01, 0.1, 1.0, 10.0)
 MOST_ITERATIONS = 300
 # Rows × columns × classes that scikit-learn's models are fitted to.
 MOST_VALUES = 20_000_000
-# Classes are uneven when one has less than so many times the samples of another.
+# Classes are uneven when the rarest has less than this share of the samples of the commonest.
 UNEVEN = 0.5
 
 
@@ -69,7 +69,8 @@ class Contender:
     """Hold one model's right answers on the test split, and what it cost."""
 
     name: str
-    correct: NDArray[np.bool_]  # [N]
+    # Share of right answers in each sample, [N]: 0 or 1 where a sample has one answer; a sequence has one a token.
+    correct: NDArray[np.floating | np.bool_]
     size: int
     seconds: float
     # Unit of the size; empty: parameters.
@@ -143,7 +144,7 @@ def floors(
         progress: hears how many models are fitted.
     """
     # Fit all floors, from the plainest on; the grown network is the last.
-    y = held_out.test.y.cpu().numpy().ravel()
+    y = held_out.test.y.cpu().numpy()
     classes = held_out.test.classes
     commonest = int(held_out.train.y.flatten().bincount().argmax())
     fits: list[Callable[[], Contender]] = []
@@ -153,17 +154,19 @@ def floors(
             partial(_fit_boosting, samples, codes, classes),
         ]
     fits += [partial(_train, params, env, held_out, network) for network in _networks(env)]
-    contenders = [Contender(MAJORITY, y == commonest, 0, 0.0)]
+    contenders = [Contender(MAJORITY, (y == commonest).reshape(len(y), -1).mean(1), 0, 0.0)]
     for fit in fits:
         contenders.append(fit())
         progress("compared with, models", len(contenders) - 1, len(fits))
     contenders.append(grown)
 
-    # Where classes are uneven, balanced accuracy decides: every class counts as much.
-    counts = np.bincount(y, minlength=classes)
-    uneven = bool(counts.min() < UNEVEN * counts.max())
-    balance = 1.0 / np.maximum(counts, 1)[y]
-    weights = balance / balance.sum() if uneven else np.full(len(y), 1 / len(y))
+    # Where classes are uneven, balanced accuracy decides. A sequence has no class, so all count as much.
+    weights = np.full(len(y), 1 / len(y))
+    counts = np.bincount(y.ravel(), minlength=classes)
+    uneven = y.ndim == 1 and bool(counts.min() < UNEVEN * counts.max())
+    if uneven:
+        balance = 1.0 / counts[y]
+        weights = balance / balance.sum()
     rows = tuple(
         FloorRow(
             name=contender.name,
@@ -314,10 +317,10 @@ def _train(params: Params, env: GrowthEnv, held_out: HeldOut, network: StaticNet
 
     # Validation chooses, the test split scores.
     nothing_off = torch.zeros_like(slots.blueprint, dtype=torch.bool)[None]
-    validation = population.evaluate(slots, held_out.val, nothing_off).correct[0].float().flatten(1)
+    validation = population.evaluate(slots, held_out.val, nothing_off).correct[0].float()
     chosen = int(validation.mean(1).argmax())
-    correct = population.evaluate(slots, held_out.test, nothing_off).correct[0].float().flatten(1)
-    right = (correct[chosen] > 0.5).cpu().numpy()
+    correct = population.evaluate(slots, held_out.test, nothing_off).correct[0].float()
+    right = correct[chosen].cpu().numpy()
     mean_pct = 100 * float(correct.mean())
     return Contender(
         network.name, right, result.params[chosen], time.perf_counter() - start, mean_pct=mean_pct

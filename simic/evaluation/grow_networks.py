@@ -153,7 +153,8 @@ def compare_with_floors(setup: GrowSetup, grown: GrownHosts, progress: Progress)
     test = held_out.test
     with torch.no_grad():
         logits = [grown.network.body(x) for x in test.x.cpu().split(ROWS_AT_ONCE)]
-    correct = (torch.cat(logits).argmax(-1) == test.y.cpu()).flatten().numpy()
+    right = torch.cat(logits).argmax(-1) == test.y.cpu()
+    correct = right.view(len(test), -1).float().mean(1).numpy()
     mean_pct = float(grown.env.committed(test)[0].mean())
     contender = Contender(
         GROWN, correct, grown.network.structure.params, grown.seconds, mean_pct=mean_pct

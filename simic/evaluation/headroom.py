@@ -75,13 +75,12 @@ def measure(
         device: where to compute.
         progress: hears how many host trainings are done.
     """
-    setup = EvaluationSetup.open(params, prepared, device, len(params.headroom.policies))
-    schedules = possible_schedules(params, setup.env)
-    searched = search_schedules(params, prepared, schedules, device, progress)
-    common = Common(params, tuned_rules(params), schedules, searched, device)
-
-    # The held-out tasks of the suite, for all lengths.
-    with closing(setup.env):
+    policies = len(params.headroom.policies)
+    with closing(EvaluationSetup.open(params, prepared, device, policies)) as setup:
+        # Schedules are searched on tasks of training, and measured on all held-out tasks of the suite.
+        schedules = possible_schedules(params, setup.env)
+        searched = search_schedules(params, prepared, schedules, device, progress)
+        common = Common(params, tuned_rules(params), schedules, searched, device)
         reports = measure_tasks(common, setup, params.lengths, progress)
     primary, *lengths = params.lengths
     others = {f"{length} epochs": reports[length] for length in lengths}
@@ -133,9 +132,9 @@ def search_schedules(
 
 def measure_outside(common: Common, prepared: Path, width: int) -> HeadroomReport:
     """Measure the tasks from outside the suite that have one of their widths, for the first length of episode."""
-    setup = EvaluationSetup.open(common.params, prepared, common.device, outside=width)
     length = common.params.lengths[0]
-    with closing(setup.env):
+    opened = EvaluationSetup.open(common.params, prepared, common.device, outside=width)
+    with closing(opened) as setup:
         return measure_tasks(common, setup, [length])[length]
 
 
@@ -149,7 +148,7 @@ def measure_tasks(
     params = common.params
     held_out = setup.held_out
     rules = {length: play_rules(common, setup, length) for length in lengths}
-    # Hosts that choose and hosts that score, all at once.
+    # Hosts that score, which are those of the evaluation, and after them those that choose: all at once.
     hosts = Hosts(setup.tasks.repeat(2), torch.arange(2 * len(setup.tasks)), EVALUATION_ITERATION)
     splits = held_out.train, held_out.val
     of_hosts = partial(progress, "schedules, held-out tasks")
@@ -195,7 +194,9 @@ def score_on_validation(common: Common, prepared: Path, schedule: Schedule) -> d
         load_split(prepared, "train", common.device),
         load_split(prepared, "val", common.device),
     )
-    rows = torch.arange(3 * len(tasks))
+    # Two schedules and a hand rule play side by side.
+    players = 3
+    rows = torch.arange(players * len(tasks))
     with closing(
         open_env(params.train, params.rng_seed, params.runtime, splits, rows, common.device)
     ) as env:
@@ -203,7 +204,7 @@ def score_on_validation(common: Common, prepared: Path, schedule: Schedule) -> d
         actors |= hand_rules((TUNED,), env, common.rules)
         hosts = Hosts(torch.tensor(tasks), rows[: len(tasks)], VALIDATION_ITERATION)
         *_, last = play_together(env, list(actors.values()), hosts, params.train.middle_episode)
-        means = last.info.score.view(3, len(tasks)).mean(dim=1)
+        means = last.info.score.view(players, len(tasks)).mean(dim=1)
     return dict(zip(actors, [round(mean, 4) for mean in means.tolist()], strict=True))
 
 

@@ -142,10 +142,16 @@ class EvaluationSetup:
         # Rows for as many policies as fit.
         rows = hosts * at_once(hosts, policies, rows_at_once(params))
         splits = held_out.train, held_out.val
+        # Nothing may fail behind the environment: nobody could close it.
+        data_sha256 = data_hash(prepared)
         env = open_env(
             params.train, params.rng_seed, params.runtime, splits, torch.arange(rows), device
         )
-        return cls(env, held_out, env.env_ids[:hosts] % count, data_hash(prepared), params.runtime)
+        return cls(env, held_out, env.env_ids[:hosts] % count, data_sha256, params.runtime)
+
+    def close(self) -> None:
+        """End the processes of the environment."""
+        self.env.close()
 
     @property
     def hosts(self) -> Hosts:

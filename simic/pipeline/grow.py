@@ -38,7 +38,7 @@ HOST_OF_ANY_COLUMNS = "mlp/baseline"
 class Growth:
     """Say what `grow` grows; null = as the policy was trained, or as params.yaml says.
 
-    ``data`` is the user's own, a file or folder or what was read of it, or with ``task`` the source of that task, if it
+    ``data`` is the user's own, a file or folder or what was read of it, or with ``task`` the file of that task, if it
     takes one.
     """
 
@@ -127,9 +127,11 @@ def _prepare_data(
 ) -> OwnData | None:
     """Write the splits of a task, or of the user's own data, which are returned."""
     if request.task is not None:
-        prepare.prepare(
-            _task_params(request, params), params.rng_seed, prepared, seals.raw_data(workspace.root)
-        )
+        # The user's file may lie anywhere; a task without one reads the project's data.
+        file = Path(request.data).resolve() if isinstance(request.data, str) else None
+        folder = seals.raw_data(workspace.root) if file is None else file.parent
+        settings = _task_params(request, params, file)
+        prepare.prepare(settings, params.rng_seed, prepared, folder)
         return None
     if request.data is None:
         raise SimicError("grow: needs data, a file or a folder, or --task NAME")
@@ -143,7 +145,7 @@ def _prepare_data(
     return data
 
 
-def _task_params(request: Growth, params: Params) -> Prepare:
+def _task_params(request: Growth, params: Params, file: Path | None) -> Prepare:
     if request.task in ("suite", registry.GYM):
         raise SimicError(
             f"--task {request.task}: grow takes one data set; name another task or give a file"
@@ -153,7 +155,7 @@ def _task_params(request: Growth, params: Params) -> Prepare:
             raise SimicError(
                 f"--{name} {value}: is for a file or folder of your own; leave it out with --task"
             )
-    changes = {"task": request.task, "source": request.data}
+    changes = {"task": request.task, "source": None if file is None else file.name}
     try:
         return Prepare.model_validate(params.prepare.model_dump() | changes)
     except ValidationError as error:

@@ -162,14 +162,14 @@ def evaluate(params: Params, workspace: Workspace) -> None:
     )
     players_in = functools.partial(actors, one_policy, learned=learned)
     elsewhere = evaluation.elsewhere(params, workspace.prepared, device, players_in, headroom)
-    setup = EvaluationSetup.open(params, workspace.prepared, device, len(policies))
-    players = actors(params, setup.env, learned)
-    ended = count(1)
+    opened = EvaluationSetup.open(params, workspace.prepared, device, len(policies))
     with (
+        closing(opened) as setup,
         durable.new_directory(workspace.grown) as grown,
-        closing(setup.env),
         shown(params.runtime.progress, "evaluate", "policies") as progress,
     ):
+        players = actors(params, setup.env, learned)
+        ended = count(1)
 
         def on_end(name: str, performance: Performance) -> None:
             """Export the best network of the first policy named, the trained one by default."""

@@ -18,6 +18,7 @@ from simic import durable, params
 from simic.errors import SimicError
 from simic.evaluation import controllers
 from simic.evaluation import grow_networks as growing
+from simic.evaluation.floors import GROWN
 from simic.growth.grown_network import load_grown
 from simic.pipeline.grow import Growth, _usual_host, grow, growth
 from simic.pipeline.paths import Workspace
@@ -161,3 +162,29 @@ def test_what_grows_without_being_asked_suits_the_samples(tmp_path, host, shape,
     )
     found = _usual_host(asked_for, workspace, SimpleNamespace(shape=shape, classes=3))
     assert (found.family, found.preset) == expected
+
+
+def test_text_grows_beside_floors_that_count_right_tokens(tmp_path: Path) -> None:
+    """A sequence has a right answer for each token: the floors and the grown network score shares of them."""
+    book = tmp_path / "book.txt"  # outside the project's data folder
+    book.write_text("abcdefgh" * 60)
+    small = tree("prepare.context=4", "train.batches_per_epoch=1", "train.batch_size=8")
+    request = Growth(
+        data=str(book),
+        out=tmp_path / "grown",
+        task="text",
+        policy="static",
+        host="transformer/impaired",
+        hosts=2,
+        epochs=2,
+    )
+    exported = grow(small, Workspace(tmp_path), request)
+    floors = exported.account.floors
+    assert floors is not None
+    rows = {row.name: row for row in floors.rows}
+    assert list(rows) == ["majority class", "host alone", "plain transformer network", GROWN]
+    assert rows[GROWN].accuracy_pct == pytest.approx(exported.test_accuracy_pct, abs=1e-3)
+    assert rows[GROWN].accuracy_pct == rows["host alone"].accuracy_pct
+    # Sequences have no class to balance; one letter in eight is the commonest.
+    assert rows["majority class"].balanced_pct is None
+    assert rows["majority class"].accuracy_pct == pytest.approx(12.5, abs=0.5)

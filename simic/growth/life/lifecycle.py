@@ -165,7 +165,7 @@ def advance(
     chosen = torch.arange(before.shape[1], device=before.device) == action.slot[:, None]
     rows = torch.arange(before.shape[0], device=before.device)
     legal = legal_ops(slots, params)[rows, action.op, action.slot]
-    target = _target_stage(before, action.op[:, None]) * chosen
+    target = torch.where(chosen, _target_stage(before, action.op[:, None]), int(Stage.DORMANT))
     passes = _passes_gate_of(target, gate_passes(slots, params))
     gate = torch.where(legal, _look_up(_GATE_OF_STAGE, target.amax(1)), NO_GATE)
     passed = (passes | ~chosen).all(1)

@@ -179,7 +179,7 @@ class _PairSeed(FixedSeed):
 
 
 @blueprint("mlp", "tables", closing=("out",))
-class ResidualUnits(RowSeed, Samplewise):
+class HiddenUnits(RowSeed, Samplewise):
     """relu(W x + b) with 32 units."""
 
     def __init__(self, shape: Shape) -> None:
@@ -298,7 +298,7 @@ class Bins(FixedSeed, Samplewise):
         super().__init__(shape, BINS * shape[0], edges=(BINS - 1, shape[0]))
 
     def raw(self, x: Tensor, fitted: Mapping[str, Tensor]) -> Tensor:
-        # A value is in a bin if it is above its lower edge and not above its upper one.
+        # A value is in a bin if it is not below its lower edge, and below its upper one.
         above = [torch.ones_like(x)]
         above += [(x >= edge.T[..., None]).to(x.dtype) for edge in fitted["edges"].unbind(1)]
         above += [torch.zeros_like(x)]
@@ -317,11 +317,12 @@ class NormalScores(FixedSeed, Samplewise):
         super().__init__(shape, knots=(KNOTS, shape[0]))
 
     def raw(self, x: Tensor, fitted: Mapping[str, Tensor]) -> Tensor:
-        # A value's rank is the number of quantiles that it is not below.
-        below = torch.full_like(x, 0.5)
+        # A value's rank is the number of quantiles that it is not below, and a half: Φ⁻¹ is infinite at 0 and 1.
+        rank = torch.full_like(x, 0.5)
         for knot in fitted["knots"].unbind(1):
-            below += x >= knot.T[..., None]
-        return math.sqrt(2.0) * torch.erfinv(below.mul_(2 / (KNOTS + 1)).sub_(1.0))
+            rank += x >= knot.T[..., None]
+        # Φ⁻¹(p) = √2 erf⁻¹(2p − 1), p = rank / (knots + 1).
+        return math.sqrt(2.0) * torch.erfinv(rank.mul_(2 / (KNOTS + 1)).sub_(1.0))
 
     def prepare(self, columns: Tensor) -> dict[str, Tensor]:
         ranks = (
