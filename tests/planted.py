@@ -1,7 +1,7 @@
 """A task whose best growth decision is known because it was put there, registered as an extension registers one.
 
 A seed of BLUEPRINT in SLOT, germinated in the first step and fossilized as soon as it may be, beats all other
-decisions (tests/envs/test_planted.py).
+decisions.
 """
 
 from pathlib import Path

@@ -11,10 +11,11 @@ from simic.agent import Agent, export
 from simic.agent.agent import PLAY_ITERATION, settings, sizes
 from simic.agent.gym_adapter import vectorized
 from simic.agent.policy import ActorCritic
+from simic.agent.ppo import PPO
 from simic.agent.spec import ActionSpec, Head, ObservationSpec
 from simic.errors import SimicError
 
-from .worlds import HIERARCHY
+from .worlds import HIERARCHY, make_policy
 
 PLAIN = sizes(core="none", encoder_units=16, core_units=16, head_units=16)
 
@@ -221,6 +222,8 @@ def test_a_spec_that_cannot_be_is_refused() -> None:
         replace(SPEC, heads=tuple(replace(head, described=1) for head in SPEC.heads))
     with pytest.raises(SimicError, match="described by 4 features: there are 3"):
         ActorCritic(HIERARCHY, ObservationSpec(3), PLAIN)
+    with pytest.raises(SimicError, match=r"entropy_scale: there is no head 'ops'; the heads are"):
+        PPO(make_policy(), settings(entropy_scale={"ops": 0.5}), 1, total_updates=5)
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,7 @@ import pytest
 import torch
 
 from simic.agent.policy import ActorCritic
-from simic.agent.recurrence import Core, RecurrentState
-from simic.agent.rollout import collect
+from simic.agent.recurrence import Core
 from simic.agent.spec import Observation
 
 from .worlds import (
@@ -19,7 +18,6 @@ from .worlds import (
     SMALL,
     TensorWorld,
     episodes,
-    learned_scales,
     make_policy,
     make_rollout,
     random_masks,
@@ -33,20 +31,6 @@ def observe(rows: int, seed: int = 0) -> Observation:
     return Observation(
         torch.randn(rows, FEATURES, generator=generator), categories, random_masks(seed, rows)
     )
-
-
-def test_the_value_does_not_depend_on_the_action() -> None:
-    policy = make_policy()
-    observation = observe(5)
-    state = policy.initial_state(5)
-    steps = [
-        policy.act(observation, state, torch.full((5, 4), noise)) for noise in (0.0, 0.5, 0.99)
-    ]
-    assert not torch.equal(steps[0].actions, steps[2].actions)
-    assert torch.equal(steps[0].value, steps[1].value) and torch.equal(
-        steps[0].value, steps[2].value
-    )
-    assert torch.equal(steps[0].value, policy.value(observation, state))
 
 
 def test_sampled_actions_are_always_legal_and_unused_heads_zero() -> None:
@@ -65,21 +49,6 @@ def test_sampled_actions_are_always_legal_and_unused_heads_zero() -> None:
     assert not slot[~uses_slot].any() and not blueprint[op != 1].any()
     assert not style[(op != 1) & (op != 3)].any() and (torch.bincount(op, minlength=4) > 0).all()
     assert torch.allclose(step.joint, step.log_probs.sum(dim=1))
-
-
-def test_greedy_takes_the_likeliest_choice_of_every_head() -> None:
-    policy, observation = make_policy(), observe(50)
-    state = policy.initial_state(50)
-    greedy = policy.act(observation, state, greedy=True)
-    op_log_probs = policy.choose(policy.step(observation, state)[0].actor.z, observation.masks)[
-        0
-    ].log_probs
-    assert torch.equal(greedy.actions[:, 0], op_log_probs.argmax(dim=1))
-    # No other choice of the last head that matters is likelier than the one taken.
-    for noise in torch.rand(20, generator=torch.Generator().manual_seed(1)):
-        other = policy.act(observation, state, noise.expand(50, 4))
-        same_op = (other.actions[:, :2] == greedy.actions[:, :2]).all(dim=1)
-        assert (other.log_probs[same_op] <= greedy.log_probs[same_op] + 1e-6).all()
 
 
 def test_weights_are_orthogonal_with_the_documented_gains_and_memories_uniform() -> None:
@@ -103,36 +72,6 @@ def test_weights_are_orthogonal_with_the_documented_gains_and_memories_uniform()
         assert tensor.mean().abs() < 0.3 * bound
     assert torch.equal(policy.actor.core_norm.weight, torch.ones(SMALL.core_units))
     assert not policy.choice_embeddings[0].any() and not policy.choice_embeddings[1].any()
-
-
-def test_an_untrained_policy_leans_as_its_heads_say() -> None:
-    """The lean is added to logits that are nearly 0, and nothing else of the weights is other for it."""
-    lean = (2.4, 0.0, -1.0, 0.5)
-    heads = (replace(HIERARCHY.heads[0], lean=lean), *HIERARCHY.heads[1:])
-    plain, leaning = (
-        ActorCritic(spec, SEEN, SMALL, 1) for spec in (HIERARCHY, replace(HIERARCHY, heads=heads))
-    )
-    mine, theirs = leaning.state_dict(), plain.state_dict()
-    assert [name for name in mine if not torch.equal(mine[name], theirs[name])] == [
-        "heads.0.out.bias"
-    ]
-    observation = observe(30)
-    free = replace(
-        observation, masks={name: torch.ones_like(mask) for name, mask in observation.masks.items()}
-    )
-    z = leaning.step(free, leaning.initial_state(30))[0].actor.z
-    logits = leaning.choose(z, free.masks, noise=torch.full((30, 4), 0.5))[0].log_probs
-    expected = torch.log_softmax(torch.tensor(lean), 0).expand(30, 4)
-    torch.testing.assert_close(logits, expected, rtol=0, atol=0.1)
-
-
-def test_weights_are_a_function_of_the_seed_alone() -> None:
-    before = torch.get_rng_state()
-    first, second, other = (ActorCritic(HIERARCHY, SEEN, SMALL, seed) for seed in (1, 1, 2))
-    assert torch.equal(before, torch.get_rng_state())
-    for name, tensor in first.state_dict().items():
-        assert torch.equal(tensor, second.state_dict()[name])
-    assert not torch.equal(first.actor.encoder.weight, other.actor.encoder.weight)
 
 
 @pytest.mark.parametrize("core", ["lstm", "gru", "none"])
@@ -172,25 +111,6 @@ def make_core(kind: str) -> Core:
         for parameter in core.parameters():
             parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.4)
     return core
-
-
-@pytest.mark.parametrize("kind", ["lstm", "gru", "none"])
-@pytest.mark.parametrize("density", [0.0, 0.2])
-def test_single_steps_equal_one_call_over_the_row(kind: str, density: float) -> None:
-    generator = torch.Generator().manual_seed(2)
-    core = make_core(kind)
-    x = torch.randn(11, 4, 6, generator=generator)
-    state = RecurrentState(
-        *(torch.randn(part.shape, generator=generator) for part in core.initial_state(4, x))
-    )
-    starts = torch.rand(11, 4, generator=generator) < density
-    fast, slow = core.unroll(x, state, starts if density else None), []
-    for t in range(11):
-        h, state = core.step(
-            x[t], state.zeroed(starts[t])
-        )  # the memory is wiped where an episode starts
-        slow.append(h)
-    assert torch.allclose(torch.stack(slow), fast, atol=1e-6)
 
 
 def test_gradients_do_not_cross_an_episode_start() -> None:
@@ -246,13 +166,3 @@ def test_what_it_is_told_changes_values_and_no_action_nor_its_gradient(critic: s
     [of_values] = torch.autograd.grad(seen.values.sum(), privileged)
     assert of_actions is None and of_entropy is None
     assert (of_values.abs().sum(1) > 0).all()  # of every kind, and of none
-
-
-def test_a_rollout_keeps_it_and_a_replay_gives_the_values_of_acting() -> None:
-    policy = policy_of("detached")
-    rollout, _ = collect(telling(2), policy, learned_scales(PRIVILEGED), 0, rng_seed=1, steps=8)
-    assert torch.equal(rollout.privileged, ((torch.arange(6) + 2) % 5 - 1)[:, None].expand(8, 6, 1))
-    part = rollout.select(torch.tensor([4, 1]))
-    assert torch.equal(part.privileged[..., 0], rollout.privileged[:, [4, 1], 0])
-    for each in (rollout, part):
-        torch.testing.assert_close(replay(policy, each).values[each.valid], each.values[each.valid])

@@ -107,22 +107,3 @@ def test_after_an_autoreset_the_memory_is_empty_and_the_old_episode_keeps_its_en
     )
     assert not torch.allclose(uncut.log_probs[3:], rollout.log_probs[3:], atol=1e-3)
     assert not position.starts.any()
-
-
-def test_a_rollout_goes_on_where_the_last_one_ended() -> None:
-    policy, ends = make_policy(), {0: {4: (False, True)}}
-    whole, _ = collect(
-        TensorWorld([0, 1], ends, same_step=True), policy, NO_SCALES, 0, rng_seed=1, steps=8
-    )
-    world, position, parts = TensorWorld([0, 1], ends, same_step=True), None, []
-    for _ in range(2):
-        part, position = collect(
-            world, policy, NO_SCALES, 0, rng_seed=1, steps=4, position=position
-        )
-        parts.append(part)
-    # The first halves are the same draws; of the second, the observations of the world and the memory's continuity.
-    assert torch.equal(parts[0].actions, whole.actions[:4])
-    assert torch.equal(parts[1].features, whole.features[4:])
-    assert torch.allclose(parts[1].values[0], whole.values[4], atol=1e-6)
-    assert parts[1].starts.nonzero().tolist() == [[1, 0]]
-    assert torch.equal(parts[1].state.h[1], position.state.h[1]) is False

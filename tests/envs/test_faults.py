@@ -9,7 +9,6 @@ from simic.envs.governor import Cause
 from simic.growth.batch.population import Population
 from simic.growth.life.lifecycle import LIVE_STAGES, in_stages
 from simic.growth.life.vocabulary import Action, Op, Stage
-from simic.params import Governor
 from tests.standard import Host
 
 from .conftest import AT_ONCE
@@ -118,29 +117,6 @@ def test_a_rolled_back_host_is_what_it_was_at_its_last_healthy_step(make_env, pl
         )
     assert not torch.equal(infos[-1].committed_accuracy[0], infos[healthy].committed_accuracy[0])
     assert not torch.equal(states[-1]["host/param"][0], states[healthy]["host/param"][0])
-
-
-def test_an_exploding_loss_is_rolled_back_to_before_it_began(make_env):
-    """Two epochs above all thresholds end the host; the snapshot is that of the epoch before the first of them."""
-    row, begins = 1, 6
-    blown_up = spoiled(
-        lambda state, epoch: state["host/param"][row].mul_(30.0 if epoch >= begins else 1.0)
-    )
-    watch = Governor(min_history=3, consecutive_panics=2)
-    env = make_env(envs=3, steps=8, governor=watch, compose=blown_up)
-    states, infos = follow(env, [Action.wait(3)] * 8)
-    causes = [Cause(int(info.cause[row])) for info in infos]
-    assert causes == [Cause.NONE] * begins + [Cause.DIVERGENCE, Cause.NONE]
-    assert (
-        infos[begins - 1].val_loss[row] > 5 * env.chance_loss[row]
-    )  # an anomaly, not a panic yet: no snapshot of it
-    healthy = begins - 2
-    for later in (begins, begins + 1):
-        assert torch.equal(infos[later].val_loss[row], infos[healthy].val_loss[row])
-        for name, value in states[later].items():
-            assert torch.equal(value[row], states[healthy][name][row]), name
-    assert infos[begins].components["death"].tolist() == [0.0, -10.0, 0.0]
-    assert not any(info.panicked[0] or info.panicked[2] for info in infos)
 
 
 def test_a_seed_that_makes_room_is_told_and_the_governor_forgets_its_network(

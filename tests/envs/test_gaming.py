@@ -114,56 +114,12 @@ def test_a_harmful_seed_farm_earns_nothing(make_slots, mode, setting):
 
 
 @every_mode
-def test_germinating_early_is_not_worth_more_than_late(make_slots, mode, setting):
-    def returned(germination: int, horizon: int = 8) -> float:
-        ages = [max(0, t - germination) for t in range(horizon + 1)]
-        states = [
-            make_slots([[Stage.GERMINATED if a else Stage.DORMANT]], dwell=[[a]], age=[[a]])
-            for a in ages
-        ]
-        ops = [Op.GERMINATE if t == germination else Op.WAIT for t in range(horizon)]
-        return value(mode, path(states, ops, ended=True, terminal=True), setting)
-
-    returns = [returned(germination) for germination in range(8)]
-    assert returns == sorted(returns)
-    assert len(set(returns)) == (1 if mode in BLIND else 8)
-
-
-@every_mode
 def test_a_fossilized_seed_has_no_further_attribution(make_slots, mode, setting):
     before = measured(make_slots, Stage.FOSSILIZED, contribution=10.0, gain=20.0)
     after = measured(make_slots, Stage.FOSSILIZED, contribution=40.0, gain=60.0)
     for op in (Op.WAIT, Op.GERMINATE):
         parts = rewards.components(mode, transition(before, after, op), setting)
         assert all(float(parts[name]) == 0.0 for name in CREDITS if name in parts)
-
-
-@every_mode
-def test_accuracy_dominates_parameter_cost(make_slots, mode, setting):
-    """Seeds that fill the budget from the first step to the last cost less than 40 points of accuracy are worth."""
-    slots = make_slots([[Stage.FOSSILIZED]], alpha=[[1.0]], age=[[9]])
-    large = {
-        "seed_params_after": torch.tensor([[4000]]),
-        "seed_params_before": torch.tensor([[4000]]),
-    }
-    empty = {"seed_params_after": torch.tensor([[0]]), "seed_params_before": torch.tensor([[0]])}
-
-    def returned(accuracy: float, loss: float, **size) -> float:
-        now = {
-            "committed_accuracy": torch.tensor([accuracy]),
-            "committed_loss": torch.tensor([loss]),
-        }
-        now["loss"] = now["committed_loss"]
-        steps = [transition(slots, slots, **size, **now) for _ in range(9)]
-        steps[0] = replace(steps[0], seed_params_before=empty["seed_params_before"])
-        return value(
-            mode,
-            [*steps, transition(slots, slots, ended=True, terminal=True, **size, **now)],
-            setting,
-        )
-
-    assert returned(80.0, 0.6, **large) > returned(40.0, 1.5, **empty)
-    assert returned(80.0, 0.6, **large) <= returned(80.0, 0.6, **empty)
 
 
 @every_mode

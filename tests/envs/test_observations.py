@@ -193,16 +193,6 @@ def test_the_committed_page_is_the_generated_one():
     assert page.read_text(encoding="utf-8") == observations.document()
 
 
-def test_a_blueprint_is_tried_and_gains_whichever_it_is(make_slots):
-    seeds = {"blueprint": [[0, -1, 2]], "contribution": [[1.5, 9.0, math.nan]]}
-    slots = make_slots([[Stage.TRAINING, Stage.DORMANT, Stage.HOLDING]], **seeds)
-    found = Trials.none(1, 3, CPU).after(slots, torch.tensor([[True, False, True]]))
-    assert (found.tried.tolist(), found.gained.nan_to_num(0.0).tolist()) == (
-        [[1, 0, 1]],
-        [[1.5, 0.0, 0.0]],
-    )
-
-
 # --- the tracker ---
 
 

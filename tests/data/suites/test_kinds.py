@@ -69,16 +69,6 @@ def test_equal_names_give_equal_bytes_and_any_other_instance_group_split_or_seed
     assert any(each != first for each in recorded)
 
 
-def test_every_suite_holds_out_at_least_two_kinds_of_its_own_and_has_more_to_train_on():
-    for name in registry.shipped(registry.SUITE):
-        item = SUITES[name]
-        assert len(item.held_out) >= 2 and set(item.held_out) < set(KINDS[name])
-        assert len(KINDS[name]) >= 2 * len(item.held_out)
-        groups = (item.held_out, item.val, item.outside)
-        assert len(set().union(*groups)) == sum(map(len, groups)) < len(KINDS[name])
-        assert set().union(*groups, *item.parts) <= set(KINDS[name])
-
-
 # --- pools -----------------------------------------------------------------------------------------------------------
 
 

@@ -70,20 +70,6 @@ def test_an_epoch_gives_the_same_bits_twice_and_the_parameters_of_the_cpu(family
         torch.testing.assert_close(ends[0][name].cpu(), value, atol=1e-4, rtol=1e-4)
 
 
-@pytest.mark.skipif(DEVICE.type == "cpu", reason="no CUDA device")
-def test_memory_that_runs_out_halves_the_group() -> None:
-    far, moved, data = twin("cnn", 12)
-    room = torch.cuda.memory_reserved() + 2**21
-    torch.cuda.set_per_process_memory_fraction(
-        room / torch.cuda.get_device_properties(0).total_memory
-    )
-    try:
-        far.train_epoch(moved, data, make_order(12, 2, 96).to(DEVICE))
-    finally:
-        torch.cuda.set_per_process_memory_fraction(1.0)
-    assert far.group < 12
-
-
 # --- groups where memory does not hold all hosts at once ---
 
 

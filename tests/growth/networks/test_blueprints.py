@@ -69,13 +69,3 @@ def test_a_name_taken_twice_an_unknown_family_and_heads_that_do_not_divide_the_w
         SimicError, match="attention over 10 features: must be a multiple of its 4 heads"
     ):
         attention.build((3, 10))
-
-
-@pytest.mark.parametrize("columns", [2, 5])
-def test_a_row_is_sorted_whether_its_columns_are_odd_or_even(columns: int) -> None:
-    """Sorting goes by pairs of neighbours."""
-    [item] = [item for item in blueprints_of("tables") if item.name == "sort"]
-    rows = torch.randn(20, columns)
-    assert torch.equal(
-        item.build((columns, 8)).raw(rows.T[:, None], {})[:, 0].T, rows.sort(dim=1).values
-    )
