@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from simic.agent.policy import ActorCritic
-from simic.agent.recurrence import Core
+from simic.agent.recurrence import Core, RecurrentState
 from simic.agent.spec import Observation
 
 from .worlds import (
@@ -113,6 +113,21 @@ def make_core(kind: str) -> Core:
     return core
 
 
+@pytest.mark.parametrize("kind", ["lstm", "gru"])
+def test_single_steps_equal_one_call_over_the_row(kind: str) -> None:
+    generator = torch.Generator().manual_seed(2)
+    core = make_core(kind)
+    x = torch.randn(11, 4, 6, generator=generator)
+    starts = torch.rand(11, 4, generator=generator) < 0.2
+    starts[0, 0] = True
+    state = RecurrentState(*(part + 0.5 for part in core.initial_state(4, x)))
+    row = core.unroll(x, state, starts)
+    # The memory is wiped where an episode starts.
+    for t in range(11):
+        output, state = core.step(x[t], state.zeroed(starts[t]))
+        assert torch.allclose(output, row[t], atol=1e-6)
+
+
 def test_gradients_do_not_cross_an_episode_start() -> None:
     core = make_core("lstm")
     x = torch.randn(6, 2, 6, generator=torch.Generator().manual_seed(3)).requires_grad_()
@@ -128,11 +143,7 @@ KINDS = 4
 PRIVILEGED = replace(SEEN, privileged=1, privileged_cardinality=KINDS)
 
 
-def policy_of(critic: str) -> ActorCritic:
-    return make_policy(seen=PRIVILEGED, sizes=SMALL.model_copy(update={"critic": critic}))
-
-
-class Telling(TensorWorld):
+class WorldOfKinds(TensorWorld):
     """Every environment has a kind, ``first`` more than its number; -1 is none."""
 
     first = 0
@@ -142,27 +153,22 @@ class Telling(TensorWorld):
         return replace(super().observation(shift), privileged=kinds[:, None])
 
 
-def telling(first: int = 0) -> Telling:
-    world = Telling(list(range(6)), episodes(6, 8).ends)
-    world.first = first
-    return world
-
-
 @pytest.mark.parametrize("critic", ["own", "detached"])
-def test_what_it_is_told_changes_values_and_no_action_nor_its_gradient(critic: str) -> None:
-    policy = policy_of(critic)
-    one, other = (make_rollout(policy, telling(first), 8) for first in (0, 1))
-    assert torch.equal(one.actions, other.actions) and torch.equal(one.log_probs, other.log_probs)
-    assert not torch.equal(one.privileged, other.privileged)
-    assert (one.values[one.valid] != other.values[one.valid]).all()
-    assert torch.equal(one.state.h, other.state.h)
-    seen, privileged = replay(policy, one), policy.privileged.weight
-    [of_actions] = torch.autograd.grad(
-        seen.log_probs.sum(), privileged, retain_graph=True, allow_unused=True
-    )
-    [of_entropy] = torch.autograd.grad(
-        seen.entropy.sum(), privileged, retain_graph=True, allow_unused=True
-    )
-    [of_values] = torch.autograd.grad(seen.values.sum(), privileged)
-    assert of_actions is None and of_entropy is None
-    assert (of_values.abs().sum(1) > 0).all()  # of every kind, and of none
+def test_the_kind_of_a_task_changes_values_and_no_action_nor_its_gradient(critic: str) -> None:
+    policy = make_policy(seen=PRIVILEGED, sizes=SMALL.model_copy(update={"critic": critic}))
+    world = WorldOfKinds(list(range(6)), episodes(6, 8).ends)
+    rollout = make_rollout(policy, world, 8)
+    world.first = 1
+    shifted = make_rollout(policy, world, 8)
+    assert torch.equal(rollout.actions, shifted.actions)
+    assert torch.equal(rollout.log_probs, shifted.log_probs)
+    assert (rollout.values != shifted.values)[rollout.valid].all()
+    # Gradients: none of the actions, and of the values one for every kind, and for none.
+    weight = policy.privileged.weight
+    outputs = replay(policy, rollout)
+    for output in (outputs.log_probs, outputs.entropy):
+        assert torch.autograd.grad(output.sum(), weight, retain_graph=True, allow_unused=True) == (
+            None,
+        )
+    [gradient] = torch.autograd.grad(outputs.values.sum(), weight)
+    assert (gradient.abs().sum(1) > 0).all()
