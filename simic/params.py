@@ -649,6 +649,14 @@ class _Plain:
         )
 
 
+def value_at(tree: Mapping[str, Any], key_path: str) -> Any:
+    """Read the value at a dotted key of a raw mapping; None where there is none."""
+    value: Any = tree
+    for key in key_path.split("."):
+        value = value.get(key) if isinstance(value, Mapping) else None
+    return value
+
+
 def _apply(tree: dict[str, Any], override: str) -> None:
     name, equals, text = override.partition("=")
     source = f"-S {short(override)}"

@@ -1,16 +1,25 @@
-"""Copy from the host's memory to a device without waiting for it.
+"""Move tensors: to a device without waiting for it, several as one, over processes that learn together.
 
 A plain copy to a GPU waits until everything queued there is done, so one small table in the middle of a step costs
 what the queue hides. tests/envs/simulated_device.py counts such copies.
 """
 
+from collections.abc import Callable, Sequence
 from functools import cache
+from typing import Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
 CPU = torch.device("cpu")
+
+Reduce = Callable[[Tensor, Literal["sum", "max"]], Tensor]  # over all processes that learn together
+
+
+def alone(tensor: Tensor, operation: Literal["sum", "max"]) -> Tensor:
+    """Leave a tensor as it is: there is one process."""
+    return tensor
 
 
 def upload(values: np.ndarray | Tensor, device: torch.device) -> Tensor:
@@ -27,3 +36,11 @@ def upload(values: np.ndarray | Tensor, device: torch.device) -> Tensor:
 def constant(values: tuple, dtype: torch.dtype, device: torch.device) -> Tensor:
     """Make a small table, copied once to each device; not to be written to."""
     return upload(torch.tensor(values, dtype=dtype, device=CPU), device)
+
+
+def as_one(tensors: Sequence[Tensor], move: Callable[[Tensor], Tensor]) -> list[Tensor]:
+    """Move several tensors in one go, as one flat tensor, and give them their shapes again."""
+    parts = move(torch.cat([tensor.flatten() for tensor in tensors])).split(
+        [tensor.numel() for tensor in tensors]
+    )
+    return [part.view_as(tensor) for part, tensor in zip(parts, tensors, strict=True)]

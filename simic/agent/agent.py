@@ -19,9 +19,8 @@ from simic.agent.gym_adapter import Make, vectorized
 from simic.agent.learner import build_learner
 from simic.agent.metrics import UpdateMetrics, numbers
 from simic.agent.play import play, policy_decides
-from simic.agent.policy import part_of, refuse_mismatch
+from simic.agent.policy import RecurrentState, part_of, refuse_mismatch
 from simic.agent.ppo import with_advantages
-from simic.agent.recurrence import RecurrentState
 from simic.agent.rollout import Position, collect
 from simic.errors import SimicError
 

@@ -10,8 +10,7 @@ from torch import Tensor, nn
 from simic import durable, program
 from simic.agent.distributions import Choice
 from simic.agent.normalization import ObservationNormalizer
-from simic.agent.policy import ActorCritic
-from simic.agent.recurrence import RecurrentState
+from simic.agent.policy import ActorCritic, RecurrentState
 from simic.agent.spec import ActionSpec, Observation
 
 PROGRAM = "policy.pt2"

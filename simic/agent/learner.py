@@ -10,13 +10,12 @@ from simic.agent.normalization import (
     REWARD_CLIP,
     Normalizers,
     ObservationNormalizer,
-    Reduce,
     RewardNormalizer,
-    alone,
 )
 from simic.agent.policy import ActorCritic
 from simic.agent.ppo import PPO
 from simic.agent.spec import ActionSpec, ObservationSpec
+from simic.transfer import Reduce, alone
 
 
 @dataclass(frozen=True)

@@ -7,10 +7,10 @@ from torch import Tensor
 
 from simic import params
 from simic.agent.distributions import head_mask
-from simic.agent.metrics import as_one, largest
-from simic.agent.normalization import Reduce, alone
+from simic.agent.metrics import largest
 from simic.agent.policy import ActorCritic, Replay
 from simic.agent.rollout import Rollout
+from simic.transfer import Reduce, alone, as_one
 
 HEAD_LOG_RATIO_LIMIT = 20.0  # e^20 ≈ 4.9e8; float32 overflows at e^88
 JOINT_LOG_RATIO_LIMIT = 30.0

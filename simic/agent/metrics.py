@@ -1,7 +1,7 @@
 """Measure an update: each field of ``UpdateMetrics`` carries the sentence that explains it in docs/metrics.md."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import compress
 from math import nan
@@ -10,9 +10,9 @@ from typing import Annotated, Any
 import torch
 from torch import Tensor
 
-from simic.agent.normalization import Reduce, alone
 from simic.agent.policy import Replay
 from simic.agent.rollout import Rollout
+from simic.transfer import Reduce, alone, as_one
 
 SATURATED = 0.99
 FLAT = 1e-8  # a variance of returns up to here explains nothing
@@ -173,14 +173,6 @@ class Log:
         doubles = [tensor.detach().double() for tensor in (*columns.values(), *self.once.values())]
         lists = (tensor.tolist() for tensor in as_one(doubles, lambda flat: flat.cpu()))
         return {name: next(lists) for name in columns}, {name: next(lists) for name in self.once}
-
-
-def as_one(tensors: Sequence[Tensor], move: Callable[[Tensor], Tensor]) -> list[Tensor]:
-    """Move several tensors in one go, as one flat tensor, and give them their shapes again."""
-    parts = move(torch.cat([tensor.flatten() for tensor in tensors])).split(
-        [tensor.numel() for tensor in tensors]
-    )
-    return [part.view_as(tensor) for part, tensor in zip(parts, tensors, strict=True)]
 
 
 def _share(part: float, total: float) -> float:

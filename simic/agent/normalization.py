@@ -4,14 +4,13 @@ Moments are merged by Chan, Golub and LeVeque 1979 ("Updating formulae and a pai
 variances"), which is exact for any split of the data.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Literal
 
 import torch
 from torch import Tensor
 
 from simic.agent.spec import Observation, ObservationSpec
+from simic.transfer import Reduce, alone
 
 OBSERVATION_CLIP = 10.0
 OBSERVATION_EPSILON = (
@@ -19,13 +18,6 @@ OBSERVATION_EPSILON = (
 )
 REWARD_CLIP = 10.0
 REWARD_SIGMA_FLOOR = 1e-2  # of the discounted return, in units of reward; ours
-
-Reduce = Callable[[Tensor, Literal["sum", "max"]], Tensor]  # over all processes that learn together
-
-
-def alone(tensor: Tensor, operation: Literal["sum", "max"]) -> Tensor:
-    """Leave a tensor as it is: there is one process."""
-    return tensor
 
 
 @dataclass(frozen=True)

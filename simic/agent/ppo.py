@@ -13,12 +13,11 @@ from torch import Tensor, nn
 
 from simic import params, rng
 from simic.agent.losses import HEAD_LOG_RATIO_LIMIT, HeadUsage, Losses, head_usage, k3, losses
-from simic.agent.metrics import Log, UpdateMetrics, as_one, health, scales
-from simic.agent.normalization import Reduce, alone
+from simic.agent.metrics import Log, UpdateMetrics, health, scales
 from simic.agent.policy import ActorCritic, Replay, part_of, refuse_mismatch
 from simic.agent.rollout import Rollout, single_step_ids
 from simic.errors import SimicError
-from simic.transfer import upload
+from simic.transfer import Reduce, alone, as_one, upload
 
 EARLY_STOP = 1.5  # times target_kl (Spinning Up's PPO)
 RATIO_TOLERANCE = 1e-4  # of the first ratio: further from 1 is no rounding

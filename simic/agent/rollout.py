@@ -10,8 +10,7 @@ from torch import Tensor
 
 from simic import rng
 from simic.agent.normalization import Normalizers
-from simic.agent.policy import ActorCritic, Decision
-from simic.agent.recurrence import RecurrentState
+from simic.agent.policy import ActorCritic, Decision, RecurrentState
 from simic.agent.spec import Observation
 
 Info = TypeVar("Info", covariant=True)

@@ -3,6 +3,7 @@
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from typing import Any, Literal, NamedTuple
 
@@ -187,23 +188,12 @@ def _learning(run: RunRecord) -> Drawn | None:
         )
     # Validations.
     points = validations(run)
-    plot.plot(
-        [point.iterations for point in points],
-        [point.score for point in points],
-        "D",
-        color=INK,
-        markersize=5,
-    )
+    diamond = partial(plot.plot, marker="D", color=INK, markersize=5, linestyle="")
+    diamond([point.iterations for point in points], [point.score for point in points])
+    ring = partial(plot.plot, marker="o", color=INK, markersize=11, markerfacecolor="none")
     for point in points:
         if point.best:
-            plot.plot(
-                [point.iterations],
-                [point.score],
-                "o",
-                color=INK,
-                markersize=11,
-                markerfacecolor="none",
-            )
+            ring([point.iterations], [point.score])
     # Words.
     if is_gym:
         title = "Return per iteration"

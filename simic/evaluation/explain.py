@@ -14,8 +14,7 @@ import torch
 from torch import Tensor
 
 from simic.agent.distributions import MASKED_LOGIT
-from simic.agent.policy import ActorCritic
-from simic.agent.recurrence import RecurrentState
+from simic.agent.policy import ActorCritic, RecurrentState
 from simic.agent.spec import Observation
 from simic.data.batches import data_hash, load_held_out
 from simic.envs.observations import columns
@@ -23,7 +22,14 @@ from simic.envs.play import Situation
 from simic.errors import SimicError
 from simic.evaluation.policies import EMPTY
 from simic.evaluation.result import LEARNED, Evaluation
-from simic.evaluation.scoring import EVALUATION_ITERATION, Hosts, decisions, open_env, play_together
+from simic.evaluation.scoring import (
+    EVALUATION_ITERATION,
+    Hosts,
+    Turn,
+    decisions,
+    open_env,
+    play_together,
+)
 from simic.growth.life.vocabulary import Action, Op, Slots, Stage
 from simic.params import Runtime
 from simic.training.checkpoint import Checkpoint
@@ -93,7 +99,6 @@ def explain(
             f"step {step}: must be 1 to {evaluation.episode_steps}, as the report counts them"
         )
 
-    # Play the host's episode again, in this process.
     held_out = load_held_out(prepared, device)
     hosts = Hosts(torch.tensor([evaluation.rows[host]]), torch.tensor([host]), EVALUATION_ITERATION)
     one_process = runtime.model_copy(update={"processes": 1})
@@ -102,6 +107,7 @@ def explain(
     with closing(
         open_env(learned.train, evaluation.rng_seed, one_process, splits, hosts.ids, device)
     ) as env:
+        blueprints = [item.name for item in env.blueprints]
         turns = play_together(env, [witness], hosts, evaluation.episode_steps)
     turn = turns[step - 1]
     if not bool(turn.situation.alive[0]):
@@ -109,16 +115,23 @@ def explain(
             f"step {step}: the host had been rolled back by then, so nothing was decided for it"
         )
 
-    # Ask the policy as it was then.
+    name = evaluation.tasks[evaluation.rows[host]].name
+    decision = _describe(learned, witness.memory_before, turn, blueprints)
+    lines = [f"{name}, host {host}, step {step} of {len(turns)}: {decision}"]
+    if decisions(turns)[0][:step] != evaluation.actions[LEARNED][host][:step]:
+        lines += ["", OTHER_EPISODE]
+    return "\n".join(lines)
+
+
+def _describe(learned: Learned, memory: RecurrentState, turn: Turn, blueprints: list[str]) -> str:
+    """Ask the policy, with the memory it had then, for the choices of a turn, and what its decision hangs on."""
     observation = learned.normalizers.see(turn.situation.observation)
-    blueprints = [item.name for item in env.blueprints]
     action = torch.stack(tuple(turn.action), dim=-1)
     op, slot, blueprint = action[0, :3].tolist()
-    name = evaluation.tasks[evaluation.rows[host]].name
-    likeliest = choices(learned.policy, observation, witness.memory_before, blueprints)
-    reasons = occlusion(learned.policy, observation, witness.memory_before, action)
+    likeliest = choices(learned.policy, observation, memory, blueprints)
+    reasons = occlusion(learned.policy, observation, memory, action)
     lines = [
-        f"{name}, host {host}, step {step} of {len(turns)}: {choice_in_words(Op(op), slot, blueprints[blueprint])}",
+        choice_in_words(Op(op), slot, blueprints[blueprint]),
         "",
         "Seen",
         f"  accuracy {float(turn.situation.tracker.accuracy[0]):.1f} % on the validation split",
@@ -133,8 +146,6 @@ def explain(
         "What the decision hangs on (log-probability that it loses when this alone is hidden; negative: gains)",
         *(f"  {nats:+7.2f}  {words}" for words, nats in reasons),
     ]
-    if decisions(turns)[0][:step] != evaluation.actions[LEARNED][host][:step]:
-        lines += ["", OTHER_EPISODE]
     return "\n".join(lines)
 
 

@@ -20,8 +20,7 @@ from ruamel.yaml.error import YAMLError
 
 from simic import durable, seals
 from simic.errors import SimicError
-from simic.params import read_tree
-from simic.pipeline.overrides import value_at
+from simic.params import read_tree, value_at
 from simic.pipeline.paths import Workspace
 
 _BUSY_PHRASES = ("is busy, it is being blocked by", "Unable to acquire lock")

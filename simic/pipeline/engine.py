@@ -159,7 +159,7 @@ def run_alone(name: str, tree: Params, workspace: Workspace) -> None:
     """
     recorded = up_to_date(name, tree, workspace)
     if recorded and not dvc_record.sees_no_change(workspace.root, name):
-        print(f"{name}: up to date", flush=True)
+        print(printable(f"{name}: up to date"), flush=True)
         return
     fresh = name == "train" and recorded
     perform(name, tree, workspace, Execution(fresh=fresh))

@@ -11,7 +11,7 @@ from ruamel.yaml import YAML
 
 from simic import durable, params
 from simic.errors import SimicError
-from simic.params import parse, read_tree
+from simic.params import parse, read_tree, value_at
 
 
 def write(path: Path, overrides: list[str]) -> list[str]:
@@ -70,14 +70,6 @@ def _leaves(
             yield from _leaves(section, f"{prefix}{key}.", only_set)
         else:
             yield prefix + key, value
-
-
-def value_at(tree: dict[str, Any], key_path: str) -> Any:
-    """Return what stands at a dotted key; None where nothing does."""
-    value: Any = tree
-    for key in key_path.split("."):
-        value = value.get(key) if isinstance(value, dict) else None
-    return value
 
 
 def _edited(path: Path, values: dict[str, Any]) -> str:

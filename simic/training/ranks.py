@@ -16,10 +16,10 @@ from torch import Tensor
 from torch.distributed.distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
-from simic.agent.normalization import Reduce, alone
 from simic.errors import SimicError
 from simic.params import Runtime
 from simic.telemetry.columns import Columns
+from simic.transfer import Reduce, alone
 
 PATIENCE = timedelta(minutes=30)  # the slowest process may still be at its validation episodes
 OPERATIONS = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX}

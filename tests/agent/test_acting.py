@@ -4,9 +4,8 @@ import pytest
 import torch
 
 from simic.agent.normalization import ObservationNormalizer, RewardNormalizer
-from simic.agent.policy import ActorCritic
+from simic.agent.policy import ActorCritic, Core
 from simic.agent.ppo import gae, normalized
-from simic.agent.recurrence import Core
 from simic.agent.rollout import Rollout
 from simic.agent.spec import ObservationSpec
 

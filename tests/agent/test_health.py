@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from simic.agent.metrics import health
-from simic.agent.normalization import Reduce, alone
 from simic.agent.policy import Replay
+from simic.transfer import Reduce, alone
 
 STEPS, ENVS, UNITS = 5, 4, 40
 EVERY = torch.ones(STEPS, ENVS, dtype=torch.bool)

@@ -6,8 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from simic.agent.policy import ActorCritic
-from simic.agent.recurrence import Core, RecurrentState
+from simic.agent.policy import ActorCritic, Core, RecurrentState
 from simic.agent.spec import Observation
 
 from .worlds import (
