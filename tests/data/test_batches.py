@@ -1,6 +1,7 @@
 """Loading verifies; the test split stays shut; batch order is a pure function of what it is for."""
 
 import shutil
+from itertools import product
 
 import numpy as np
 import pytest
@@ -53,22 +54,15 @@ def test_inputs_and_targets_are_on_the_device_that_was_asked_for(prepared, devic
 def test_every_damaged_or_truncated_file_is_named(prepared, name):
     path = prepared / name
     content = path.read_bytes()
-
-    def load_all():
-        load_split(prepared, "train")
-        load_held_out(prepared)
-
-    load_all()
-    end = len(content)
-    truncated = [content[:length] for length in (0, 1, 7, 8, 20, end // 2, end - 2) if length < end]
-    places = [at for at in (0, 9, end - 9) if 0 <= at < end]
-    flipped = [content[:at] + bytes([content[at] ^ 16]) + content[at + 1 :] for at in places]
-    for damaged in truncated + flipped:
-        path.write_bytes(damaged)
-        with pytest.raises(SimicError) as error:
-            load_all()
-        assert name in str(error.value)
-        assert "\n" not in str(error.value)
+    damaged = [content[:length] for length in (0, 1, 8, len(content) // 2, -2)]
+    for place in (0, len(content) // 2):
+        flipped = bytearray(content)
+        flipped[place] ^= 16
+        damaged.append(bytes(flipped))
+    for file in damaged:
+        path.write_bytes(file)
+        with pytest.raises(SimicError, match=rf"\A[^\n]*{name}[^\n]*\Z"):
+            _ = load_split(prepared, "train"), load_held_out(prepared)
 
 
 def test_another_schema_version_is_refused(prepared):
@@ -92,44 +86,27 @@ def test_epochs_that_share_a_pass_show_every_sample_once_before_any_comes_again(
     """50 samples are 6 batches of 8: three epochs of 2, two of 3, one of 6; a rest that makes no epoch is left out."""
     parts = 6 // (6 if limit == "all" else limit)
     for number in range(3):
-        steps = [
-            epoch_order(1, 0, torch.arange(4), number * parts + part, samples, 8, limit)
-            for part in range(parts)
-        ]
-        seen = torch.cat([step.flatten(1) for step in steps], 1)
-        assert all(len(set(row.tolist())) == 48 for row in seen), (
-            "48 of at most 50 samples, none of them twice"
-        )
-        whole = epoch_order(1, 0, torch.arange(4), number, samples, 8).flatten(
-            1
-        )  # the permutation of that pass
-        assert torch.equal(seen, whole)
+        epochs = range(number * parts, (number + 1) * parts)
+        orders = [epoch_order(1, 0, torch.arange(4), epoch, samples, 8, limit) for epoch in epochs]
+        order = torch.cat(orders, 1).flatten(1)
+        # 48 of at most 50 samples, none of them twice: the permutation of that pass.
+        assert all(row.unique().numel() == 48 for row in order)
+        assert torch.equal(order, epoch_order(1, 0, torch.arange(4), number, samples, 8).flatten(1))
 
 
 def test_the_last_pass_is_not_taken_for_another():
-    """Passes are kept; asked again in any order, of any hosts and sizes, they are what they were, host by host."""
-    asked = [
-        (1, 0, 3, 0, 40),
-        (1, 0, 3, 1, 40),
-        (1, 0, 3, 0, 48),
-        (1, 0, 2, 0, 40),
-        (2, 0, 3, 0, 40),
-        (1, 1, 3, 0, 40),
-    ]
-    first = {
-        each: epoch_order(each[0], each[1], torch.arange(each[2]), each[3], each[4], 8, 2)
-        for each in asked
-    }
-    assert len({str(order.tolist()) for order in first.values()}) == len(asked)
-    for each in (*reversed(asked), *asked, *asked[::2]):
-        again = epoch_order(each[0], each[1], torch.arange(each[2]), each[3], each[4], 8, 2)
-        assert torch.equal(again, first[each]), each
-    for seed, iteration, hosts, step, samples in asked:
-        alone = [
-            epoch_order(seed, iteration, torch.tensor([host]), step, samples, 8, 2)
-            for host in range(hosts)
-        ]
-        assert torch.equal(torch.cat(alone), first[seed, iteration, hosts, step, samples])
+    """Passes are kept; in any order, of any hosts and sizes, they are what they were, host by host."""
+    cases = list(product((1, 2), (0, 1), (0, 1), (40, 48)))
+
+    def order(case: tuple, *hosts: int) -> torch.Tensor:
+        seed, iteration, step, samples = case
+        return epoch_order(seed, iteration, torch.tensor(hosts), step, samples, 8, 2)
+
+    orders = {case: order(case, 0, 1, 2) for case in cases}
+    assert len({str(values.tolist()) for values in orders.values()}) == len(cases)
+    for case in (*reversed(cases), *cases[::2]):
+        assert torch.equal(order(case, 0, 1, 2), orders[case]), case
+        assert torch.equal(order(case, 2), orders[case][2:]), case
 
 
 @pytest.mark.parametrize(("samples", "limit"), [(7, "all"), (40, 6)])

@@ -21,12 +21,11 @@ def text(folder, content: bytes = TEXT, **changes) -> Prepare:
 
 def windows_of(folder) -> dict[str, torch.Tensor]:
     """``[N, L + 1]`` bytes of each split."""
-    held = {
-        name: data
+    return {
+        name: torch.cat((data.x, data.y[:, -1:]), 1)
         for name, data in vars(load_held_out(folder)).items()
         if isinstance(data, Dataset)
     }
-    return {name: torch.cat((data.x, data.y[:, -1:]), 1) for name, data in held.items()}
 
 
 def test_targets_are_the_next_bytes_and_the_parts_are_the_text_in_its_order_and_share_no_byte(
@@ -34,22 +33,24 @@ def test_targets_are_the_next_bytes_and_the_parts_are_the_text_in_its_order_and_
 ):
     """Put together again by an oracle that walks the file: each part is one stretch, none overlaps the next."""
     prepare(text(tmp_path), 1, tmp_path / "out", tmp_path)
-    data, meta = load_split(tmp_path / "out", "train"), read_meta(tmp_path / "out")
+    data = load_split(tmp_path / "out", "train")
+    meta = read_meta(tmp_path / "out")
     assert data.x.dtype == data.y.dtype == torch.int64
     assert data.shape == meta.shape == (16,) and data.y.shape == data.x.shape
     assert data.classes == meta.classes == 256
     assert torch.equal(data.x[:, 1:], data.y[:, :-1])
     assert meta.tasks[0].mean == meta.tasks[0].std == [] and meta.source == "mine.txt"
-    at, sizes = 0, {}
+    place = 0
+    sizes = {}
     for name, windows in windows_of(tmp_path / "out").items():
         stretch = windows[0].tolist()
         for previous, following in pairwise(windows):
             assert previous[-1] == following[0], "windows share the byte between them"
             stretch += following[1:].tolist()
-        assert bytes(stretch) == TEXT[at : at + len(stretch)]
-        at += len(stretch)
+        assert bytes(stretch) == TEXT[place : place + len(stretch)]
+        place += len(stretch)
         sizes[name] = len(windows)
-    assert len(TEXT) - 16 < at <= len(TEXT)
+    assert len(TEXT) - 16 < place <= len(TEXT)
     assert sizes["val"] == sizes["test"] == round(0.2 * sum(sizes.values()))
 
 
@@ -58,25 +59,19 @@ def test_some_samples_are_one_contiguous_piece_chosen_by_the_seed(tmp_path):
     for seed in (1, 1, 2, 3):
         params = text(tmp_path, samples=40, split=Split(train=0.5, val=0.25, test=0.25))
         prepare(params, seed, tmp_path / "out", tmp_path)
-        found = windows_of(tmp_path / "out")
-        assert [len(windows) for windows in found.values()] == [20, 10, 10]
-        piece = bytes(found["train"][0].tolist())
-        assert TEXT.count(piece) == 1
-        starts.append(TEXT.index(piece))
-        last = bytes(found["test"][-1].tolist())
-        assert TEXT.index(last) + len(last) - starts[-1] == 40 * 16 + 3
+        train, val, test = windows_of(tmp_path / "out").values()
+        assert (len(train), len(val), len(test)) == (20, 10, 10)
+        first, last = (TEXT.index(bytes(piece.tolist())) for piece in (train[0], test[-1]))
+        assert last + 17 - first == 40 * 16 + 3
+        starts.append(first)
     assert starts[0] == starts[1] and len(set(starts)) == 3
 
 
 def test_copies_are_dropped_across_parts(tmp_path):
     once = bytes(range(32, 127)) * 4
     prepare(text(tmp_path, once + TEXT[:200], context=19), 1, tmp_path / "out", tmp_path)
-    found = [
-        bytes(row.tolist())[:-1]
-        for windows in windows_of(tmp_path / "out").values()
-        for row in windows
-    ]
-    assert len(set(found)) == len(found)
+    windows = torch.cat(list(windows_of(tmp_path / "out").values()))[:, :-1]
+    assert len(windows.unique(dim=0)) == len(windows)
     assert read_meta(tmp_path / "out").duplicates_dropped > 0
 
 
@@ -91,5 +86,5 @@ BAD = {
 @pytest.mark.parametrize("case", BAD)
 def test_unusable_text_is_refused_in_one_line_naming_the_file(tmp_path, case):
     content, changes, message = BAD[case]
-    said = refused(text(tmp_path, content, **changes), tmp_path)
-    assert "mine.txt" in said and message in said
+    refusal = refused(text(tmp_path, content, **changes), tmp_path)
+    assert "mine.txt" in refusal and message in refusal

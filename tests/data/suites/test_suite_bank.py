@@ -52,11 +52,8 @@ def test_rows_are_those_of_one_task_after_another_each_standardised_by_its_own_t
             group = "held_out" if task.group == "held_out_kinds" else task.group
             draws = Draws(1, task.kind, group, int(task.name.split("-")[-1]), Sources(Path()))
             problem = KINDS["patches"][task.kind](draws)
-            raw = (
-                problem.sample(draws.of_split("train"), meta.samples["train"])[0]
-                .numpy()
-                .astype(np.float64)
-            )
+            train, _ = problem.sample(draws.of_split("train"), meta.samples["train"])
+            raw = train.numpy().astype(np.float64)
             x, y = problem.sample(draws.of_split(split), n)
             rows = slice(place * n, (place + 1) * n)
             expected = (x.numpy() - np.float32(raw.mean())) / np.float32(raw.std())
@@ -64,28 +61,30 @@ def test_rows_are_those_of_one_task_after_another_each_standardised_by_its_own_t
             assert torch.equal(data.y[rows], y)
             assert task.parameters == problem.parameters
             assert data.task_classes[place] == task.classes == problem.classes
-            of_task = data.of_tasks(torch.tensor([place]), slice(2, 5))
-            assert torch.equal(of_task[0][0], data.x[rows][2:5]) and torch.equal(
-                of_task[1][0], y[2:5]
-            )
 
 
 def test_kinds_take_turns_and_every_group_has_as_many_as_asked_for(bank):
-    meta, hidden = read_meta(bank), load_held_out(bank).tasks
-    expected = {"train": [KNOWN[n % 3] for n in range(5)], "val": KNOWN[:2], "held_out": KNOWN}
-    expected["held_out_kinds"] = HELD_OUT
-    found = [(task.group, task.kind) for task in (*meta.tasks, *hidden)]
-    assert found == [(group, name) for group, names in expected.items() for name in names]
+    meta = read_meta(bank)
+    tasks = (*meta.tasks, *load_held_out(bank).tasks)
+    groups = {
+        "train": [*KNOWN, *KNOWN[:2]],
+        "val": KNOWN[:2],
+        "held_out": KNOWN,
+        "held_out_kinds": HELD_OUT,
+    }
+    expected = [(group, name) for group, names in groups.items() for name in names]
+    assert [(task.group, task.kind) for task in tasks] == expected
     assert meta.of_group("train") == [0, 1, 2, 3, 4] and meta.of_group("val") == [5, 6]
-    assert len({task.name for task in (*meta.tasks, *hidden)}) == 12
+    assert len({task.name for task in tasks}) == 12
 
 
-@pytest.mark.parametrize("held", [None, (), ("pairs_far", "brightness")])
-def test_held_out_kinds_have_no_task_in_training(tmp_path, held):
+@pytest.mark.parametrize("kinds", [None, (), ("pairs_far", "brightness")])
+def test_held_out_kinds_have_no_task_in_training(tmp_path, kinds):
     many = {"train": 20, "val": 20, "held_out": 20, "held_out_kinds": 6}
-    prepare(suite(20, many, held_out_kinds=held), 1, tmp_path / "out", tmp_path)
-    expected = set(HELD_OUT if held is None else held)
-    visible, hidden = read_meta(tmp_path / "out").tasks, load_held_out(tmp_path / "out").tasks
+    prepare(suite(20, many, held_out_kinds=kinds), 1, tmp_path / "out", tmp_path)
+    expected = set(HELD_OUT if kinds is None else kinds)
+    visible = read_meta(tmp_path / "out").tasks
+    hidden = load_held_out(tmp_path / "out").tasks
     assert {task.kind for task in visible} == set(KINDS["patches"]) - expected
     assert {task.kind for task in hidden if task.group == "held_out_kinds"} == expected
     assert not {task.kind for task in hidden if task.group == "held_out"} & expected
@@ -151,21 +150,17 @@ def test_a_test_row_that_is_a_training_row_by_chance_is_drawn_again(tmp_path, mo
         tmp_path / "out",
         tmp_path,
     )
-    found, rows = load_held_out(tmp_path / "out"), 0
-    for number, task in enumerate(found.tasks):
+    held_out = load_held_out(tmp_path / "out")
+    for number in range(len(held_out.tasks)):
         train, val, test = (
-            part.x.view(len(found.tasks), -1, 256)[number]
-            for part in (found.train, found.val, found.test)
+            part.x.view(len(held_out.tasks), -1, 256)[number]
+            for part in (held_out.train, held_out.val, held_out.test)
         )
         assert not (test[:, None] == torch.cat((train, val))).all(2).any()
-        rows += task.kind == "mine"
-    assert rows == FEW["held_out"]
+    assert [task.kind for task in held_out.tasks].count("mine") == FEW["held_out"]
     monkeypatch.setitem(kinds_module.KINDS["patches"], "mine", lambda draws: few(draws, values=1))
-    said = refused(suite(kinds=("mine",)), tmp_path)
-    assert (
-        "kind 'mine': 24 of 24 test samples are training samples however often they are drawn"
-        in said
-    )
+    refusal = refused(suite(kinds=("mine",)), tmp_path)
+    assert "kind 'mine': 24 of 24 test samples are training samples however often" in refusal
 
 
 CALLS = count()  # no two splits have the same rows
@@ -175,7 +170,6 @@ WRONG = {
         of(x=lambda n: torch.zeros(n, 1, 8, 8) + next(CALLS)),
         "kind 'mine': samples are torch.float32 [1, 8, 8], those of kind",
     ),
-    "vectors": (of(x=lambda n: torch.zeros(n, 256)), "must be float32 [n, C, H, W]"),
     "too few": (of(x=lambda n: torch.zeros(n - 1, 1, 16, 16)), "must be float32 [n, C, H, W]"),
     "doubles": (
         of(x=lambda n: torch.zeros(n, 1, 16, 16).double()),
@@ -186,9 +180,7 @@ WRONG = {
         "kind 'mine': x has values that are not finite",
     ),
     "label": (of(y=lambda n: torch.arange(n) % 3), "kind 'mine': 2 classes, labels from 0 to 2"),
-    "negative": (of(y=lambda n: -(torch.arange(n) % 2)), "labels from -1 to 0"),
     "one class": (of(1, y=lambda n: torch.zeros(n, dtype=torch.int64)), "1 classes"),
-    "labels alone": (of(y=lambda n: torch.zeros(n)), "and torch.float32 [24]"),
     "parameters": (
         of(parameters={"scale": torch.ones(2)}),
         "kind 'mine': only plain values can be recorded",

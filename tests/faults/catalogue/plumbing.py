@@ -171,7 +171,7 @@ FAULTS: Faults = {
     ),
     "budget-forgets-candidate": fault(
         "The mask of the parameter budget leaves out the seed that is asked about.",
-        "envs/test_actions.py",
+        "envs/test_fuzz.py",
         Patch(
             "envs/actions.py",
             "(elsewhere[:, :, None] + self.reserve",
