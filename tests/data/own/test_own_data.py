@@ -1,5 +1,8 @@
 """A user's samples are split, encoded and standardised as a network outside would do it."""
 
+import re
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -34,81 +37,77 @@ def prepared(x: object, y: object, **options: object) -> OwnData:
     return own_data(of_python(x, y), SHARES, 1, **options)  # type: ignore[arg-type]
 
 
-def everything(own: OwnData) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
-    arrays = own.bank.arrays | own.bank.held_out_arrays
-    return tuple(
-        {split: arrays[f"{axis}_{split}"] for split in ("train", "val", "test")} for axis in "xy"
-    )
+def splits_of(data: OwnData, axis: str = "x") -> dict[str, torch.Tensor]:
+    arrays = data.bank.arrays | data.bank.held_out_arrays
+    return {split: arrays[f"{axis}_{split}"] for split in ("train", "val", "test")}
 
 
 def test_numbers_strings_booleans_and_missing_values_become_features_as_pandas_makes_them() -> None:
-    own = prepared(mixed(), WINE.target)
-    x, _ = everything(own)
+    data = prepared(mixed(), WINE.target)
     columns = {
-        column.name: (column.levels, column.other, column.missing) for column in own.inputs.columns
+        column.name: (column.levels, column.other, column.missing) for column in data.inputs.columns
     }
     numbers = {
         name: (None, False, name == "hue") for name in ("alcohol", "hue", "proline", "strong")
     }
     assert columns == numbers | {"shade": (("black", "deep", "pale", "red"), True, True)}
-    raw = torch.from_numpy(own.raw["train"])
-    features = InputEncoder(own.inputs).features(raw).numpy()
-    assert features[:, 4:10].sum(1).tolist() == [1.0] * len(raw)
+    # The features of the training split, standardised by numpy.
+    raw = torch.from_numpy(data.raw["train"])
+    features = InputEncoder(data.inputs).features(raw).numpy()
+    assert (features[:, 4:10].sum(1) == 1.0).all()
     oracle = (features - np.nanmean(features, 0)) / np.nanstd(features, 0)
-    oracle = np.where(np.isnan(oracle), 0.0, oracle).clip(-5, 5)
-    np.testing.assert_allclose(x["train"][:, 0, 0].numpy(), oracle, atol=1e-6)
-    assert x["train"].shape[1:] == (1, 1, 11) and all(each.isfinite().all() for each in x.values())
-    said = " ".join(own.notes)
-    assert (
-        "178 rows, 5 columns, 11 features" in said
-        and "rare ones as one" in said
-        and "value is missing" in said
-    )
-    assert "target: 3 classes, 1 (40 %), 0 (33 %), 2 (27 %)" in said
+    oracle = np.nan_to_num(oracle).clip(-5, 5)
+    x = splits_of(data)
+    np.testing.assert_allclose(x["train"].numpy(), oracle[:, None, None], atol=1e-6)
+    assert all(samples.isfinite().all() for samples in x.values())
+    notes = " ".join(data.notes)
+    for words in (
+        "178 rows, 5 columns, 11 features",
+        "rare ones as one",
+        "value is missing",
+        "target: 3 classes, 1 (40 %), 0 (33 %), 2 (27 %)",
+    ):
+        assert words in notes
 
 
 def test_a_level_that_is_new_is_any_other_and_a_column_that_is_absent_is_named() -> None:
-    own = prepared(mixed(), WINE.target)
+    columns = prepared(mixed(), WINE.target).inputs.columns
     frame = mixed().iloc[:3].assign(shade=["violet", None, "red"])
-    found = codes(frame, own.inputs.columns)
-    assert found[:, 3][0] == 4 and np.isnan(found[1, 3]) and found[2, 3] == 3
+    np.testing.assert_equal(codes(frame, columns)[:, 3], [4, np.nan, 3])
     with pytest.raises(SimicError, match="column 'hue': not in the data; there are alcohol"):
-        codes(frame.drop(columns="hue"), own.inputs.columns)
+        codes(frame.drop(columns="hue"), columns)
     with pytest.raises(SimicError, match="column 'hue': 'dark' is no number"):
-        codes(frame.assign(hue=["dark", "1", "2"]), own.inputs.columns)
+        codes(frame.assign(hue=["dark", "1", "2"]), columns)
 
 
 @pytest.mark.parametrize(
-    ("given", "names"),
+    ("values", "names", "places"),
     [
-        (["b", "a", "b"], ("a", "b")),
-        ([True, False, True], ("False", "True")),
-        ([3.0, 7.0, 3.0], ("3", "7")),
-        ([-1, 10, 2], ("-1", "2", "10")),
-        (pd.Categorical(["x", "y", "x"], categories=["y", "x", "z"]), ("x", "y")),
+        (["b", "a", "b"], ("a", "b"), [1, 0, 1]),
+        ([True, False, True], ("False", "True"), [1, 0, 1]),
+        ([3.0, 7.0, 3.0], ("3", "7"), [0, 1, 0]),
+        ([-1, 10, 2], ("-1", "2", "10"), [0, 2, 1]),
+        (pd.Categorical(["x", "y", "x"], categories=["y", "x", "z"]), ("x", "y"), [0, 1, 0]),
     ],
 )
 def test_labels_of_any_kind_are_classes_that_keep_their_names(
-    given: object, names: tuple[str, ...]
+    values: object, names: tuple[str, ...], places: list[int]
 ) -> None:
-    series = pd.Series(given)
-    places, found = labels(series, "y")
-    assert found == names and sorted(set(places)) == list(range(len(names)))
-    whole = series.astype(int) if isinstance(series.iloc[0], float) else series
-    assert [found[k] for k in places] == [str(each) for each in whole]
+    classes, class_names = labels(pd.Series(values), "y")
+    assert (classes.tolist(), class_names) == (places, names)
 
 
 @pytest.mark.parametrize(
-    ("given", "words"),
+    ("values", "words"),
     [
         ([0.5, 1.0, 2.0], "0.5 is no class: simic classifies; cut a number into bands"),
         (["a", None, "b"], "1 rows have no value"),
         (["a", "a", "a"], r"1 class\(es\): must be 2 to"),
     ],
 )
-def test_labels_that_are_none_are_refused(given: list[object], words: str) -> None:
+def test_labels_that_are_none_are_refused(values: list[object], words: str) -> None:
     with pytest.raises(SimicError, match=f"target 'y': {words}"):
-        labels(pd.Series(given), "y")
+        labels(pd.Series(values), "y")
 
 
 @pytest.mark.parametrize(
@@ -128,66 +127,51 @@ def test_columns_that_cannot_be_used_are_named(column: object, words: str) -> No
 
 
 def test_a_column_that_says_nothing_is_left_out_and_said() -> None:
-    own = prepared(WINE.data.assign(one=7, name=[f"bottle {k}" for k in range(178)]), WINE.target)
-    assert len(own.inputs.columns) == 13
-    assert own.notes[-1].startswith("left out, since all training rows") and own.notes[-1].endswith(
-        ": one, name"
-    )
+    names = [f"bottle {k}" for k in range(178)]
+    data = prepared(WINE.data.assign(one=7, name=names), WINE.target)
+    assert len(data.inputs.columns) == 13
+    assert re.fullmatch("left out, since all training rows.*: one, name", data.notes[-1])
 
 
 def test_equal_rows_stay_and_never_lie_on_both_sides() -> None:
     """A survey: few questions with few answers each."""
     x = (load_iris().data[:, :2]).round()
-    own = prepared(np.repeat(x, 4, axis=0), np.repeat(load_iris().target, 4))
-    found, _ = everything(own)
-    rows = {
-        split: {tuple(row) for row in each.flatten(1).tolist()} for split, each in found.items()
-    }
-    assert sum(len(each) for each in found.values()) == 600
-    assert not (
-        rows["train"] & rows["val"] or rows["train"] & rows["test"] or rows["val"] & rows["test"]
-    )
-    assert any("samples that equal an earlier one: " in note for note in own.notes)
+    data = prepared(np.repeat(x, 4, axis=0), np.repeat(load_iris().target, 4))
+    splits = splits_of(data).values()
+    rows = [set(map(tuple, samples.flatten(1).tolist())) for samples in splits]
+    assert sum(map(len, splits)) == 600
+    assert sum(map(len, rows)) == len(set.union(*rows))
+    assert any("samples that equal an earlier one: " in note for note in data.notes)
 
 
 def test_classes_keep_their_shares_and_every_sample_its_label() -> None:
-    data = load_breast_cancer()
-    own = prepared(data.data, data.target)
-    _, y = everything(own)
-    assert {split: len(each) for split, each in y.items()} == {
-        "train": 343,
-        "val": 113,
-        "test": 113,
-    }
-    assert all(abs(float(each.float().mean()) - data.target.mean()) < 0.01 for each in y.values())
-    of_row = {
-        tuple(row): label
-        for row, label in zip(data.data.tolist(), data.target.tolist(), strict=True)
-    }
-    for split, raw in own.raw.items():
-        assert [of_row[tuple(row)] for row in raw.tolist()] == y[split].tolist()
+    x, y = load_breast_cancer(return_X_y=True)
+    data = prepared(x, y)
+    label_of = {tuple(row): label for row, label in zip(x.tolist(), y.tolist(), strict=True)}
+    sizes = {"train": 343, "val": 113, "test": 113}
+    for split, labels_of_split in splits_of(data, "y").items():
+        assert len(labels_of_split) == sizes[split]
+        assert abs(float(labels_of_split.float().mean()) - y.mean()) < 0.01
+        rows = map(tuple, data.raw[split].tolist())
+        assert [label_of[row] for row in rows] == labels_of_split.tolist()
 
 
 def test_parts_that_were_given_are_kept_and_missing_ones_cut_from_training() -> None:
     x, y = load_digits(return_X_y=True)
-    given = of_python(x, y)
+    x[1500] = x[3]  # a test sample in training: it leaves there
     part = np.where(np.arange(1797) < 1500, 0, 2)
-    object.__setattr__(given, "part", part)
-    given.x[1500] = given.x[3]  # seen in training: it leaves there
-    own = own_data(given, SHARES, 1)
-    assert np.array_equal(own.raw["test"], given.x[1500:, given.x[part == 0].std(0) > 0])
-    assert len(own.raw["train"]) + len(own.raw["val"]) == 1499 and 270 < len(own.raw["val"]) < 320
-    assert any(
-        "training samples that equal one of validation or test: 1" in note for note in own.notes
-    )
+    data = own_data(replace(of_python(x, y), part=part), SHARES, 1)
+    assert np.array_equal(data.raw["test"], x[1500:, x[:1500].std(0) > 0])
+    val = len(data.raw["val"])
+    assert len(data.raw["train"]) + val == 1499 and 270 < val < 320
+    assert "training samples that equal one of validation or test: 1" in " ".join(data.notes)
 
 
 def test_a_large_offset_costs_no_digits() -> None:
     """Seconds since 1970 in a column: float32 knows them to 128 seconds."""
-    x = load_iris().data
-    own, far = prepared(x, load_iris().target), prepared(x + 1.7e9, load_iris().target)
-    for split, each in everything(own)[0].items():
-        torch.testing.assert_close(everything(far)[0][split], each, atol=1e-5, rtol=0)
+    x, y = load_iris(return_X_y=True)
+    near, far = (splits_of(prepared(values, y)) for values in (x, x + 1.7e9))
+    torch.testing.assert_close(far, near, atol=1e-5, rtol=0)
 
 
 def test_the_axis_of_channels_is_told_by_its_length_or_asked_for_with_both_readings() -> None:
@@ -199,30 +183,28 @@ def test_the_axis_of_channels_is_told_by_its_length_or_asked_for_with_both_readi
     }
     assert {shape: layout_of(shape, "mine") for shape in shapes} == shapes
     for shape in ((9, 3, 28, 3), (9, 5, 28, 7), (9, 1, 8, 4)):
-        _, high, wide, deep = shape
-        with pytest.raises(
-            SimicError,
-            match=f"nchw: {high} channels of {wide} × {deep} pixels; --layout nhwc: {deep} ch",
-        ):
+        _, a, b, c = shape
+        message = f"nchw: {a} channels of {b} × {c} pixels; --layout nhwc: {c} ch"
+        with pytest.raises(SimicError, match=message):
             layout_of(shape, "mine")
-        assert [layout_of(shape, "mine", each) for each in ("nchw", "nhwc")] == ["nchw", "nhwc"]
+        for layout in ("nchw", "nhwc"):
+            assert layout_of(shape, "mine", layout) == layout
 
 
 def test_images_are_standardised_by_channel_wherever_channels_are() -> None:
     x, y = load_digits(return_X_y=True)
     grey = x.reshape(-1, 8, 8)
     colour = np.stack([grey, grey * 3 + 1, grey[:, ::-1]], axis=-1)
-    last, first = prepared(colour, y), prepared(colour.transpose(0, 3, 1, 2), y)
-    for split, each in everything(last)[0].items():
-        assert torch.equal(each, everything(first)[0][split]) and each.shape[1:] == (3, 8, 8)
-    train = everything(last)[0]["train"]
-    torch.testing.assert_close(train.mean((0, 2, 3)), torch.zeros(3), atol=1e-5, rtol=0)
-    torch.testing.assert_close(train.std((0, 2, 3)), torch.ones(3), atol=1e-4, rtol=0)
+    channels_last, channels_first = (
+        splits_of(prepared(images, y)) for images in (colour, colour.transpose(0, 3, 1, 2))
+    )
+    torch.testing.assert_close(channels_first, channels_last, rtol=0, atol=0)
+    std, mean = torch.std_mean(channels_last["train"], (0, 2, 3))
+    torch.testing.assert_close(mean, torch.zeros(3), atol=1e-5, rtol=0)
+    torch.testing.assert_close(std, torch.ones(3), atol=1e-4, rtol=0)
 
 
 def test_few_rows_are_taken_with_a_warning() -> None:
-    own = prepared(pd.DataFrame({"alone": range(12)}), [0, 1, 2] * 4)
-    assert {split: len(x) for split, x in own.raw.items()} == {"train": 6, "val": 3, "test": 3}
-    assert any(
-        note.startswith("12 samples: a network can be grown, but so few") for note in own.notes
-    )
+    data = prepared(pd.DataFrame({"column": range(12)}), [0, 1, 2] * 4)
+    assert {split: len(x) for split, x in data.raw.items()} == {"train": 6, "val": 3, "test": 3}
+    assert "12 samples: a network can be grown, but so few" in " ".join(data.notes)

@@ -1,7 +1,7 @@
 """Kinds: what any gives, and who may see which sample of a finite source."""
 
 from collections import Counter
-from itertools import combinations, product
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -36,9 +36,8 @@ def test_every_kind_gives_as_many_finite_balanced_samples_of_its_suites_shape(su
         problem, draws = problem_of(suite, name, group, instance)
         for split, n in zip(SPLITS, (97, 30, 61), strict=True):
             x, y = problem.sample(draws.of_split(split), n)
-            shape = (
-                x.shape[1:] if name in SUITES[suite].outside else SHAPES[suite]
-            )  # these have widths of their own
+            # Outside kinds have their own widths.
+            shape = x.shape[1:] if name in SUITES[suite].outside else SHAPES[suite]
             assert x.shape == (n, *shape) and x.isfinite().all() and x.is_contiguous()
             assert x.dtype == torch.float32 and y.dtype == torch.int64 and y.shape == (n,)
             assert y.min() >= 0 and y.max() < problem.classes
@@ -54,19 +53,16 @@ def test_equal_names_give_equal_bytes_and_any_other_instance_group_split_or_seed
     """Other bytes, and of other instances other recorded parameters."""
     base = drawn(suite, name)
     assert all(map(torch.equal, base, drawn(suite, name)))
-    for other in (
+    for change in (
         {"instance": 1},
         {"group": "val"},
         {"group": "held_out"},
         {"split": "val"},
         {"rng_seed": 2},
     ):
-        assert not torch.equal(base[0], drawn(suite, name, **other)[0]), other
-    recorded = (
-        str(problem_of(suite, name, instance=instance)[0].parameters) for instance in range(8)
-    )
-    first = next(recorded)
-    assert any(each != first for each in recorded)
+        assert not torch.equal(base[0], drawn(suite, name, **change)[0]), change
+    problems = [problem_of(suite, name, instance=instance)[0] for instance in range(8)]
+    assert len({str(problem.parameters) for problem in problems}) > 1
 
 
 # --- pools -----------------------------------------------------------------------------------------------------------
@@ -74,35 +70,26 @@ def test_equal_names_give_equal_bytes_and_any_other_instance_group_split_or_seed
 
 def pools(labels, name="digits", kind="any", rng_seed=1):
     """Return all samples that each group and split may use."""
-    wanted = labels.repeat(2)  # more than there are, of every class
-    return {
-        (group, split): {
-            *Draws(rng_seed, kind, group, 0, Sources(None), split)
-            .of_pool(name, labels, wanted)
-            .tolist()
-        }
-        for group, split in product(GROUPS, SPLITS)
-    }
+    places = {}
+    for group, split in product(GROUPS, SPLITS):
+        draws = Draws(rng_seed, kind, group, 0, Sources(None), split)
+        # More than there are, of every class.
+        places[group, split] = set(draws.of_pool(name, labels, labels.repeat(2)).tolist())
+    return places
 
 
 def test_pools_of_groups_and_splits_are_disjoint_together_the_whole_source_and_depend_on_it_and_the_seed_alone():
     labels = read_bundled("digits").y
-    found = pools(labels)
-    assert all(not (a & b) for a, b in combinations(found.values(), 2))
-    assert set().union(*found.values()) == set(range(1797))
-    for (
-        group,
-        split,
-    ), pool in found.items():  # half, a fifth, the rest of 1,797; of each 60, 20, 20 %
-        share = {"train": 0.5, "val": 0.2, "held_out": 0.3}[group] * {
-            "train": 0.6,
-            "val": 0.2,
-            "test": 0.2,
-        }[split]
-        assert abs(len(pool) - share * 1797) < 10  # rounding, ten classes
+    places = pools(labels)
+    assert sum(map(len, places.values())) == len(set().union(*places.values())) == 1797
+    # Half, a fifth, the rest of 1,797; of each 60, 20, 20 %; rounded by class.
+    group_shares = {"train": 0.5, "val": 0.2, "held_out": 0.3}
+    split_shares = {"train": 0.6, "val": 0.2, "test": 0.2}
+    for (group, split), pool in places.items():
+        assert abs(len(pool) - group_shares[group] * split_shares[split] * 1797) < 10
         assert set(labels[list(pool)].tolist()) == set(range(10)), "every class is in every pool"
-    assert found == pools(labels, kind="other")
-    assert found != pools(labels, rng_seed=2) and found != pools(labels, name="letters")
+    assert places == pools(labels, kind="other")
+    assert places != pools(labels, rng_seed=2) and places != pools(labels, name="letters")
 
 
 def test_a_pool_is_used_up_before_a_sample_is_used_again_and_too_few_samples_for_every_pool_are_refused():
@@ -118,17 +105,17 @@ def test_a_pool_is_used_up_before_a_sample_is_used_again_and_too_few_samples_for
 
 
 def test_a_source_is_read_once_for_a_bank_and_its_duplicates_are_dropped(tmp_path):
-    asked = []
+    reads = []
 
     def reader(folder):
-        asked.append(folder)
+        reads.append(folder)
         return Source("mine", "", "none", torch.arange(6.0)[:, None] % 4, torch.arange(6) % 2)
 
     shelf = Sources(tmp_path)
     first, second = (
         Draws(1, name, "train", 0, shelf).source("mine", reader) for name in ("a", "b")
     )
-    assert first is second and asked == [tmp_path]
+    assert first is second and reads == [tmp_path]
     assert first.x.flatten().tolist() == [0, 1, 2, 3] and shelf.dropped == 2
 
 
@@ -139,26 +126,23 @@ def test_a_share_of_the_labels_is_replaced_by_others_and_those_of_the_test_split
     for classes in (2, 5):
         y = torch.arange(10_000) % classes
         for split in ("train", "val"):
-            found = Draws(1, "any", "train", 0, Sources(None), split).mislabelled(y, classes, 0.2)
-            wrong = found != y
-            assert (
-                abs(float(wrong.float().mean()) - 0.2) < 0.016
-            )  # 4 σ of 10,000 coins: √(0.2 · 0.8 / 10⁴) = 0.004
-            steps = torch.bincount((found - y)[wrong] % classes, minlength=classes)
-            assert steps[0] == 0 and (steps[1:] > 0.8 * 2000 / (classes - 1)).all(), (
-                "any other label"
-            )
+            draws = Draws(1, "any", "train", 0, Sources(None), split)
+            steps = (draws.mislabelled(y, classes, 0.2) - y) % classes
+            # 4 σ of 10,000 coins: √(0.2 · 0.8 / 10⁴) = 0.004
+            assert abs(float((steps > 0).float().mean()) - 0.2) < 0.016
+            # Any other label is as likely.
+            assert (torch.bincount(steps)[1:] > 0.8 * 2000 / (classes - 1)).all()
         assert Draws(1, "any", "train", 0, Sources(None), "test").mislabelled(y, classes, 0.2) is y
 
 
 def test_parameters_cover_their_range_and_no_more():
     draws = [Draws(1, "any", "train", instance, Sources(None)) for instance in range(200)]
-    assert {each.whole(2, 5) for each in draws} == {2, 3, 4, 5}
-    numbers = [each.number(0.5, 1.5) for each in draws]
+    assert {draw.whole(2, 5) for draw in draws} == {2, 3, 4, 5}
+    numbers = [draw.number(0.5, 1.5) for draw in draws]
     assert 0.5 <= min(numbers) < 0.55 and 1.45 < max(numbers) <= 1.5
-    subsets = [each.subset(10, 3, 8) for each in draws]
-    assert {len(each) for each in subsets} == {3, 4, 5, 6, 7, 8}
-    assert all(each == sorted(set(each)) and set(each) <= set(range(10)) for each in subsets)
+    subsets = [draw.subset(10, 3, 8) for draw in draws]
+    assert {len(subset) for subset in subsets} == {3, 4, 5, 6, 7, 8}
+    assert all(subset == sorted(set(subset)) and max(subset) < 10 for subset in subsets)
 
 
 # --- registering -----------------------------------------------------------------------------------------------------
