@@ -103,6 +103,7 @@ def choose(
     Returns:
         The controller, or a rule that tells why no controller fits.
     """
+    # The project's own comes first: it was trained on what this project is about.
     published = [
         Controller.load(path.parent, device) for path in sorted(PUBLISHED.glob(f"*/{CARD_FILE}"))
     ]
@@ -110,10 +111,12 @@ def choose(
     refusals = [controller.refusal(host, meta) for controller in candidates]
     if "" in refusals:
         return candidates[refusals.index("")]
+    # Whoever reads the result learns why no controller decided.
     reasons = [
         f"{controller.name}: {refusal}"
         for controller, refusal in zip(candidates, refusals, strict=True)
     ]
+    # The tuned rule reads how columns align with the classes, so only vectors have it.
     narrow = _form(meta.shape) == "vectors" and 1 < meta.shape[-1] <= MOST_COLUMNS
     tuned = narrow and published_for((host or usual).family)
     return Rule(

@@ -60,6 +60,7 @@ def scores(accuracy: Values, params: Values, headroom: HeadroomReport) -> Values
         params: parameters of the same networks.
         headroom: the report.
     """
+    # Growth is priced in parts of the bare host, which tasks of other widths have another size of.
     host = np.array(headroom.bare or (headroom.host.params,) * len(headroom.rows), dtype=np.float64)
     host = host.reshape(-1, *[1] * (params.ndim - 1))
     return score(accuracy, (params - host) / host, 1, headroom.price)
@@ -81,7 +82,7 @@ def _standings_of_group(
     headroom: HeadroomReport, results: Mapping[str, Results], group: str
 ) -> Standings:
     units = rows_of_tasks(headroom, group)
-    kinds = [headroom.tasks[headroom.rows[rows[0]]].kind for rows in units]
+    kinds = np.array([headroom.tasks[headroom.rows[rows[0]]].kind for rows in units])
 
     # Schedules: the common one, the best of each task, and a random search.
     params = np.array(headroom.params)
@@ -112,10 +113,6 @@ def _standings_of_group(
     oracle_scores, _ = by_policy[ORACLE_TASK]
     rule = next((name for name in (TUNED, PATIENT) if name in by_policy), None)
     rule_scores = by_policy[rule][0] if rule else None
-    places = {
-        kind: [place for place, of_task in enumerate(kinds) if of_task == kind]
-        for kind in dict.fromkeys(kinds)
-    }
     return Standings(
         rule=rule,
         rule_gap=None if rule_scores is None else paired_difference(oracle_scores, rule_scores),
@@ -132,14 +129,17 @@ def _standings_of_group(
             for name, (values, mean_params) in by_policy.items()
         },
         by_kind={
-            kind: {name: float(values[of_kind].mean()) for name, (values, _) in by_policy.items()}
-            for kind, of_kind in places.items()
+            kind: {
+                name: float(values[kinds == kind].mean()) for name, (values, _) in by_policy.items()
+            }
+            for kind in dict.fromkeys(kinds.tolist())
         },
     )
 
 
 def oracle_schedules(headroom: HeadroomReport) -> list[int]:
     """Find the schedule ``[R]`` that the oracle per task plays on every row; of equals the first."""
+    # Other hosts choose than those that score, else the choice would flatter itself.
     choosing = scores(np.array(headroom.choosing_val_pct), np.array(headroom.params), headroom)
     units = rows_by_task(dict(enumerate(headroom.rows)))
     chosen = {row: int(choosing[rows].mean(axis=0).argmax()) for rows in units for row in rows}
@@ -163,6 +163,7 @@ def metrics(evaluation: Evaluation) -> dict[str, float]:
 
     They are of the primary endpoint's tasks where the name tells no others; what is not defined is left out.
     """
+    # The primary endpoint is on kinds of tasks that training knows; without the trained policy there is none.
     primary, *others = evaluation.standings.values()
     learned = primary.policies.get(LEARNED)
     if learned is None:
@@ -173,6 +174,7 @@ def metrics(evaluation: Evaluation) -> dict[str, float]:
         "gap": primary.gap,
     }
     intervals |= {"over_rule": learned.over_rule, "rule_gap": primary.rule_gap}
+    # How well it generalises: on kinds of tasks that training never saw.
     if others and LEARNED in others[0].policies:
         intervals["held_out_kinds_over_rule"] = others[0].policies[LEARNED].over_rule
     numbers = {

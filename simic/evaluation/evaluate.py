@@ -153,9 +153,11 @@ def elsewhere(
         actors: makes the policies for an environment; it is pickled.
         headroom: what needs no controller, with the same lengths and tasks.
     """
+    # Episodes of other lengths need no other environment: the length is an argument of the episode.
     with closing(EvaluationSetup.open(params, prepared, device)) as setup:
         lengths = {name: other.epochs for name, other in headroom.others.items() if name != OUTSIDE}
         scores = {name: _scores(setup, actors, epochs) for name, epochs in lengths.items()}
+    # Tasks from outside do: a host is built for one width. Each width runs in a process.
     widths = len(setup.held_out.outside)
     if widths:
         work = partial(_outside, actors, params, prepared, device, headroom.epochs)
@@ -163,6 +165,7 @@ def elsewhere(
         scores[OUTSIDE] = {
             name: result.concatenated([part[name] for part in of_widths]) for name in of_widths[0]
         }
+    # Headroom measured the same hosts, so the standings are paired.
     return {
         name: result.Elsewhere(
             epochs=headroom.others[name].epochs,
@@ -208,7 +211,13 @@ def _from_the_start(
 
 
 def summary(seeds: result.PerSeed, host_params: int, rng_seed: int) -> result.PolicyResult:
-    """Summarize a policy's values for every seed."""
+    """Summarize a policy's values for every seed.
+
+    Args:
+        seeds: its values, ``[H]``.
+        host_params: parameters of the bare host.
+        rng_seed: of the bootstrap.
+    """
     accuracy = np.array(seeds.test_accuracy_pct)
     params = np.array(seeds.params)
     return result.PolicyResult(
@@ -239,10 +248,12 @@ def best_and_worst(
     Returns:
         At most ``SHOWN`` of either sort, the largest loss last; no host twice.
     """
+    # Scores of the policy and of every schedule, on the very same hosts.
     accuracy = np.array(performance.score.test_accuracy_pct)
     params = np.array(performance.score.params, dtype=np.float64)
     scores = endpoints.scores(accuracy, params, headroom)
     schedules = endpoints.scores(np.array(headroom.test_pct), np.array(headroom.params), headroom)
+    # Stable: of equal gains the first host, on every machine. Half of the hosts at most, so that none is shown twice.
     order = np.argsort(schedules[:, headroom.common] - scores, kind="stable").tolist()
     count = min(SHOWN, len(order) // 2)
     oracle = endpoints.oracle_schedules(headroom)
@@ -271,6 +282,7 @@ def timeline(env: GrowthEnv, performance: Performance, host: int) -> Timeline:
     names: dict[int, str | None] = {index: item.name for index, item in enumerate(env.blueprints)}
     turns = performance.turns
     infos = [turn.info for turn in turns]
+    # A host that was rolled back decides nothing more, whatever the policy answers for its row.
     decided = [
         turn
         for turn in turns

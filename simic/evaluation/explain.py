@@ -180,7 +180,13 @@ def slots_in_words(slots: Slots, blueprints: Sequence[str]) -> tuple[str, ...]:
 
 
 def choice_in_words(op: Op, slot: int, blueprint: str) -> str:
-    """Name a choice: ``GERMINATE depthwise slot 1``."""
+    """Name a choice: ``GERMINATE depthwise slot 1``.
+
+    Args:
+        op: the operation.
+        slot: which slot, from 0; WAIT has none.
+        blueprint: name of the seed, for GERMINATE alone.
+    """
     if op is Op.WAIT:
         return op.name
     return f"{op.name} {blueprint} slot {slot}" if op is Op.GERMINATE else f"{op.name} slot {slot}"
@@ -240,6 +246,7 @@ def occlusion(
     table = columns(slots, policy.observation_spec.cardinality)
     # One row for each feature, each blueprint and the memory, and a last one in which nothing is hidden.
     rows = len(table) + slots + 2
+    # Masks stay: what is legal is no secret, and every choice must stay possible.
     hidden = Observation(
         observation.features.repeat(rows, 1),
         observation.categories.repeat(rows, 1),
@@ -247,6 +254,7 @@ def occlusion(
     )
     flags = torch.tensor([feature.flag for _, feature in table], device=hidden.features.device)
     diagonal = torch.arange(len(table))
+    # Features are normalised, so 0 is the mean over training; a flag is turned, since its mean is no value of it.
     hidden.features[diagonal, diagonal] = torch.where(flags, 1.0 - observation.features[0], 0.0)
     for slot in range(slots):
         hidden.categories[len(table) + slot, slot] = EMPTY

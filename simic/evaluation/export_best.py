@@ -149,6 +149,7 @@ def history(env: GrowthEnv, turns: Sequence[Turn], row: int) -> list[JsonValue]:
     entries: list[JsonValue] = []
     before = [int(Stage.DORMANT)] * env.host.slots
     for turn in turns:
+        # JSON has no NaN: an accuracy that is no number is null.
         info = turn.info
         live = float(info.live_accuracy[row])
         after = info.stage[row].tolist()
@@ -156,6 +157,7 @@ def history(env: GrowthEnv, turns: Sequence[Turn], row: int) -> list[JsonValue]:
             "step": turn.situation.step + 1,
             "live_accuracy_pct": round(live, ACCURACY_DIGITS) if math.isfinite(live) else None,
         }
+        # After a rollback the host is out of the episode, and decides nothing.
         if info.valid[row]:
             heads = {
                 name: int(head[row]) for name, head in zip(Action._fields, turn.action, strict=True)
@@ -164,6 +166,7 @@ def history(env: GrowthEnv, turns: Sequence[Turn], row: int) -> list[JsonValue]:
         cause = Cause(int(info.cause[row]))
         if cause is not Cause.NONE:
             entry["rolled_back"] = cause.name
+        # Stages change by the op, but also by themselves: what happened is told by their difference.
         transitions: dict[str, JsonValue] = {
             str(slot): f"{Stage(old).name} -> {Stage(new).name}"
             for slot, (old, new) in enumerate(zip(before, after, strict=True))
@@ -192,6 +195,7 @@ def _decision(
         "alpha_speed": ALPHA_SPEED_STEPS[heads["alpha_speed"]],
         "alpha_curve": Curve(heads["alpha_curve"]).name.lower(),
     }
+    # A head that the op does not read was chosen too, but means nothing.
     return {
         "op": op.name,
         **{name: words[name] for name in RELEVANT[op]},
@@ -274,7 +278,7 @@ Samples: {meta.samples["train"]} train, {meta.samples["val"]} validation, {meta.
 | test, with its 95 % interval over {tested} samples | {grown.test_accuracy_pct:.2f} % \
 [{100 * test.low:.2f}, {100 * test.high:.2f}] |
 {compared}
-{_use(structure)}
+{_use(structure, shape)}
 
 ## Limits
 It has seen this data set only. The validation figure is the best of {hosts} and so flatters; the test figure
@@ -291,7 +295,8 @@ def _floors(floors: "Floors") -> str:
 Test accuracy of the network that validation chose among {floors.hosts}; seconds are those of all {floors.hosts}."""
 
 
-def _use(structure: Structure) -> str:
+def _use(structure: Structure, shape: str) -> str:
+    # predict.py reads the user's own files; a task of the project has none.
     predict = (
         ""
         if structure.inputs is None
@@ -304,7 +309,7 @@ def _use(structure: Structure) -> str:
 import torch
 
 network = torch.export.load("network.pt2").module()
-logits = network({_example(structure)})
+logits = network({_example(structure, shape)})
 ```
 
 With simic it is a plain `nn.Module`, which can be trained on:
@@ -320,6 +325,7 @@ def _inputs(structure: Structure, task: TaskMeta) -> tuple[str, str]:
     """Describe what the network takes, and how it is to be standardised."""
     if structure.inputs is not None:
         return _raw_inputs(structure.inputs)
+    # By the shape: tokens have one dimension, vectors come as images of one row.
     nothing = "Nothing is standardised."
     if len(structure.input_shape) == 1:
         inputs = "tokens `int64 [B, L]`"
@@ -364,11 +370,9 @@ def _seeds(structure: Structure, contributions: Sequence[float]) -> str:
     return "\n".join(rows) or "| – | nothing was kept | – | – | 0 | – |"
 
 
-def _example(structure: Structure) -> str:
-    inputs = structure.inputs
-    sizes = ", ".join(map(str, inputs.shape if inputs else structure.input_shape))
-    if inputs:
-        return f"torch.zeros(8, {sizes}, dtype={inputs.dtype})"
-    return (
-        f"torch.zeros(8, {sizes}{', dtype=torch.int64' if len(structure.input_shape) == 1 else ''})"
-    )
+def _example(structure: Structure, shape: str) -> str:
+    """Write an expression for samples of that shape, as the network takes them."""
+    if structure.inputs:
+        return f"torch.zeros(8, {shape}, dtype={structure.inputs.dtype})"
+    is_tokens = len(structure.input_shape) == 1
+    return f"torch.zeros(8, {shape}{', dtype=torch.int64' if is_tokens else ''})"

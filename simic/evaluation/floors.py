@@ -111,9 +111,8 @@ class Floors(Frozen):
     def table(self) -> str:
         """Write the rows as Markdown, in columns that also align as plain text: accuracies in percent, seconds."""
         balanced = self.rows[0].balanced_pct is not None
-        cells = [
-            ["", "test", *["balanced"] * balanced, f"mean of {self.hosts}", "parameters", "s"]
-        ]  # 80 columns
+        # The widest table has 80 columns, as many as a terminal.
+        cells = [["", "test", *["balanced"] * balanced, f"mean of {self.hosts}", "parameters", "s"]]
         for row in self.rows:
             mean = "" if row.mean_pct is None else f"{row.mean_pct:.1f}"
             extra = [f"{row.balanced_pct:.1f}"] if row.balanced_pct is not None else []
@@ -193,6 +192,7 @@ def advice(contenders: Sequence[Contender], weights: NDArray[np.float64]) -> str
     chosen = next(
         k for k, contender in enumerate(contenders) if not _is_behind(best, contender, weights)
     )
+    # Every model is described by what it reaches, and what that costs.
     costs = [
         f"{100 * score:.1f} % for {contender.cost}"
         for score, contender in zip(scores, contenders, strict=True)
@@ -227,6 +227,7 @@ def advice(contenders: Sequence[Contender], weights: NDArray[np.float64]) -> str
 
 def _is_behind(best: Contender, contender: Contender, weights: NDArray[np.float64]) -> bool:
     """Tell whether one is behind the best by more than the standard error of that."""
+    # Both answered the same samples, so the error is that of the paired difference.
     difference = best.correct.astype(np.float64) - contender.correct
     lag = float(difference @ weights)
     return lag > float(np.sqrt(np.square(weights * (difference - lag)).sum()))
@@ -248,9 +249,8 @@ def _fit_logistic(samples: dict[str, Samples], classes: int) -> Contender:
     test = samples["test"]
     rows, note = _rows_to_fit(train, classes)
 
-    def loss(
-        model: LogisticRegression,
-    ) -> float:  # not accuracy: of a few samples many strengths would be equal
+    # The loss chooses, not accuracy: of a few samples many strengths would be equal.
+    def loss(model: LogisticRegression) -> float:
         return float(log_loss(val.y, model.predict_proba(val.x), labels=model.classes_))
 
     best = min(logistic_models(train.x[rows], train.y[rows], STRENGTHS, MOST_ITERATIONS), key=loss)

@@ -52,7 +52,6 @@ class GrownHosts:
     env: GrowthEnv
     held_out: HeldOut
     turns: list[Turn]
-    best: int
     network: GrownNetwork
     seconds: float
 
@@ -100,7 +99,7 @@ def grown_hosts(
         network = grown_network(
             env.population, env.slots, best, committed=True, inputs=setup.inputs
         )
-        yield GrownHosts(env, held_out, turns, best, network, time.perf_counter() - start)
+        yield GrownHosts(env, held_out, turns, network, time.perf_counter() - start)
 
 
 def grow(
@@ -134,9 +133,15 @@ def grow(
             if setup.inputs is not None
             else {},
         )
-        rows = slice(0, hosts)
         return export_best(
-            grown.env, rows, grown.turns, grown.held_out, setup.prepared, account, out, setup.inputs
+            grown.env,
+            slice(0, hosts),
+            grown.turns,
+            grown.held_out,
+            setup.prepared,
+            account,
+            out,
+            setup.inputs,
         )
 
 
@@ -148,7 +153,7 @@ def compare_with_floors(setup: GrowSetup, grown: GrownHosts, progress: Progress)
         grown: the hosts.
         progress: hears how many floors are fitted.
     """
-    # The network itself; the mean is that of all hosts.
+    # The network itself; of sequences the share of right tokens, by the same mean as a population's own.
     held_out = grown.held_out
     test = held_out.test
     with torch.no_grad():

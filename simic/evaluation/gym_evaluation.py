@@ -93,12 +93,14 @@ def measure(params: Params, prepared: Path, progress: Progress) -> GymHeadroom:
         prepared: folder of the prepared data.
         progress: hears how far it is.
     """
+    # What needs no learning.
     players: dict[str, Callable[[AnyGym], Decide]] = {
         RANDOM: lambda env: _random(env, params.rng_seed)
     }
     players |= {name: _by_rule(named(name)) for name in params.headroom.gym.rules}
     policies = {name: _scores(_play(params, player)) for name, player in players.items()}
     progress("random actions and rules", len(players), len(players))
+    # What another implementation of PPO learns in the same environment.
     peer, description = learn_peer(params, progress)
     if peer is not None:
         policies[PEER] = peer
@@ -117,6 +119,7 @@ def learn_peer(params: Params, progress: Progress) -> tuple[Scores | None, str]:
     Returns:
         Its scores, and a description; None and the reason where there is no peer.
     """
+    # Without a peer the report says why.
     steps = params.headroom.gym.peer_steps
     if not steps:
         return None, "none: headroom.gym.peer_steps is 0"
@@ -124,6 +127,7 @@ def learn_peer(params: Params, progress: Progress) -> tuple[Scores | None, str]:
         return None, "none: sb3-contrib is not installed (pip install sb3-contrib)"
     from simic.evaluation.gym_peer import learned
 
+    # Stable-Baselines3 draws from torch's global generator, which is put back.
     attempts: list[tuple[Scores, str]] = []
     all_settings = params.headroom.gym.peer_settings
     with torch.random.fork_rng(devices=[]):
@@ -281,6 +285,7 @@ def _random(env: AnyGym, rng_seed: int) -> Decide:
 
 
 def _by_rule(rule: Rule) -> Callable[[AnyGym], Decide]:
+    # A rule looks back: it gets all that its episode showed so far.
     def player(env: AnyGym) -> Decide:
         histories: list[list[np.ndarray]] = [[] for _ in range(env.num_envs)]
         first = [head.first for head in env.action_spec.heads]

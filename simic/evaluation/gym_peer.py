@@ -48,6 +48,7 @@ class PeerEnv(VecEnv):
 
     def step_wait(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, list[dict[str, Any]]]:
         self.observation, rewards, terminated, truncated, info = self.env.step(self.actions)
+        # The value of a state behind a time limit is bootstrapped (Pardo et al. 2018, arXiv 1712.00378).
         infos: list[dict[str, Any]] = [{} for _ in range(self.num_envs)]
         if info.final is not None:
             for row in (truncated & ~terminated).nonzero().flatten().tolist():
@@ -112,6 +113,7 @@ def learned(params: Params, settings: Mapping[str, Any]) -> tuple[str, Callable[
     Raises:
         SimicError: the peer does not know such settings.
     """
+    # A rollout of as many rows as the library's, however many environments there are.
     task = params.prepare.gym
     envs = params.train.envs if task.vector == "tensors" else ENVS
     defaults = {
@@ -121,6 +123,7 @@ def learned(params: Params, settings: Mapping[str, Any]) -> tuple[str, Callable[
         "verbose": 0,
     }
     with closing(PeerEnv(open_gym(task, params.rng_seed, torch.arange(envs)))) as env:
+        # Which algorithm: only MaskablePPO knows masks, only RecurrentPPO remembers.
         env.reset()
         policy = "MlpPolicy"
         if env.observation.masks:
@@ -130,15 +133,18 @@ def learned(params: Params, settings: Mapping[str, Any]) -> tuple[str, Callable[
             policy = "MlpLstmPolicy"
         else:
             kind = PPO
+        # Settings are the user's: what the library refuses is a message.
         try:
             model: Any = kind(policy, env, **{**defaults, **settings})
         except (TypeError, ValueError) as error:
             raise SimicError(
                 f"headroom.gym.peer_settings: {settings}: {' '.join(str(error).split())}"
             ) from None
-        model.set_logger(Logger(None, []))  # its own leaves a folder in the system's temporary one
+        # Its own logger leaves a folder in the system's temporary one.
+        model.set_logger(Logger(None, []))
         model.learn(params.headroom.gym.peer_steps)
 
+    # The player keeps the peer's memory; the library clears it where an episode starts.
     def player(env: AnyGym) -> Decide:
         state = None
 

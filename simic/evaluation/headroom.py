@@ -117,6 +117,13 @@ def search_schedules(
 ) -> dict[int, Grid]:
     """Play every schedule on one host of each of some training tasks, or on as many hosts of the only one.
 
+    Args:
+        params: those of the run; ``headroom.search_tasks`` says how many tasks.
+        prepared: folder of the prepared data.
+        schedules: the schedules.
+        device: where to compute.
+        progress: hears how many host trainings are done.
+
     Returns:
         A grid by length of the episodes.
     """
@@ -131,7 +138,13 @@ def search_schedules(
 
 
 def measure_outside(common: Common, prepared: Path, width: int) -> HeadroomReport:
-    """Measure the tasks from outside the suite that have one of their widths, for the first length of episode."""
+    """Measure the tasks from outside the suite that have one of their widths, for the first length of episode.
+
+    Args:
+        common: what all measurements share.
+        prepared: folder of the prepared data.
+        width: place of the width among those of the tasks from outside.
+    """
     length = common.params.lengths[0]
     opened = EvaluationSetup.open(common.params, prepared, common.device, outside=width)
     with closing(opened) as setup:
@@ -144,7 +157,18 @@ def measure_tasks(
     lengths: Sequence[int],
     progress: Progress = lambda *_: None,
 ) -> dict[int, HeadroomReport]:
-    """Measure tasks of one width; the reports, by length of the episodes, have no standings yet."""
+    """Measure tasks of one width.
+
+    Args:
+        common: what all measurements share.
+        setup: the tasks and their hosts.
+        lengths: of the episodes, in epochs.
+        progress: hears how many host trainings are done.
+
+    Returns:
+        A report without standings, by length.
+    """
+    # Hand rules look at the time left, so they play every length.
     params = common.params
     held_out = setup.held_out
     rules = {length: play_rules(common, setup, length) for length in lengths}
@@ -165,7 +189,16 @@ def measure_tasks(
 def play_rules(
     common: Common, setup: EvaluationSetup, length: int
 ) -> dict[str, tuple[PerSeed, Actions]]:
-    """Let the hand rules play; random play only on the tasks and the length that come first."""
+    """Let the hand rules play; random play only on the tasks and the length that come first.
+
+    Args:
+        common: what all measurements share.
+        setup: the tasks and their hosts.
+        length: of the episodes, in epochs.
+
+    Returns:
+        Scores and decisions by name of the rule.
+    """
     rules = hand_rules(common.params.headroom.policies, setup.env, common.rules)
     if setup.held_out.tasks[0].group == OUTSIDE or length != common.params.lengths[0]:
         rules.pop(RANDOM, None)
@@ -226,13 +259,16 @@ def report(
         rules: scores and actions of the hand rules, by name.
         static: networks that never grew, by name.
     """
-    params, host = common.params, setup.env.host
+    # The common schedule is the best on the validation splits of training's tasks.
+    params = common.params
+    host = setup.env.host
     count = len(setup.tasks)
     searched = common.searched[length]
     search_scores = score(
         searched.val_accuracy_pct, searched.params - host.params, host.params, params.train.price
     )
     search_scores = search_scores.round(4)
+    # Of the tables the first rows are of the hosts that score, the others of those that choose.
     names = [item.name for item in setup.env.blueprints]
     return HeadroomReport(
         data_sha256=setup.data_sha256,
@@ -273,7 +309,13 @@ def tuned_rules(params: Params) -> TunedRules | None:
 def hand_rules(
     names: Sequence[RuleName], env: GrowthEnv, tuned: TunedRules | None
 ) -> dict[str, Actor]:
-    """Make the policies of these names; without tuned rules the patient one stands in for them."""
+    """Make the policies of these names.
+
+    Args:
+        names: of hand rules.
+        env: where they play.
+        tuned: what ``tuned_rule`` plays; None: the patient rule stands in for it.
+    """
     rules: dict[str, Actor] = {}
     for name in names:
         if name == TUNED and tuned is not None:

@@ -170,9 +170,8 @@ def interquartile_interval(values: ArrayLike, rng_seed: int) -> Interval | None:
     if vector.size < MIN_BOOTSTRAP_SEEDS:
         return None
     estimate = float(stats.trim_mean(vector, 0.25))
-    if (
-        np.ptp(vector) == 0.0
-    ):  # no spread: every resample is the estimate, and BCa would divide by it
+    # No spread: every resample is the estimate, and BCa would divide by it.
+    if np.ptp(vector) == 0.0:
         return Interval(estimate, estimate, estimate)
     # scipy.stats.bootstrap draws from a generator; here every draw is a hash.
     uniform = rng.uniform(
@@ -193,6 +192,7 @@ def _bca_levels(vector: Values, resampled: Values, estimate: float) -> Values:
     centred = jackknife.mean() - jackknife
     spread = float((centred**2).sum()) ** 1.5
     acceleration = float((centred**3).sum()) / (6.0 * spread) if spread > 0 else 0.0
+    # The levels of a normal interval, shifted and stretched.
     z = bias + stats.norm.ppf([0.5 - CONFIDENCE / 2, 0.5 + CONFIDENCE / 2])
     return stats.norm.cdf(bias + z / (1.0 - acceleration * z))
 
@@ -242,10 +242,12 @@ def _half_width(values: Values) -> float:
     Seeds and instances are crossed and both are drawn from more, so the variance of the mean is that of the two-way
     random-effects table, with Satterthwaite's degrees of freedom (Searle, Casella, McCulloch 1992, ch. 4).
     """
+    # One training seed: a plain t interval over instances.
     seeds, instances = values.shape
     of_instance = seeds * float(values.mean(axis=0).var(ddof=1))  # mean squares
     square = of_instance
     freedom = float(instances - 1)
+    # Several: no less than either part alone, since the residual may by chance exceed one of them.
     if seeds > 1:
         of_seed = instances * float(values.mean(axis=1).var(ddof=1))
         rest = values - values.mean(axis=0) - values.mean(axis=1, keepdims=True) + values.mean()

@@ -22,6 +22,7 @@ LEAST_RULE_GAP_PCT = 3.0
 
 
 def page(report: HeadroomReport, title: str) -> str:
+    """Write the page of a headroom, in Markdown; ``title`` names the suite."""
     parts = [f"# Headroom of {title}", _setting(report)]
     for group, standings in report.standings.items():
         verdicts = " ".join([*rule_verdict(standings), verdict(standings)])
@@ -61,7 +62,7 @@ def verdict(standings: Standings) -> str:
 
 
 def interval(value: Interval) -> str:
-    """Return ``+9.1 [5.2, 13.0]``."""
+    """Write an estimate and its ends: ``+9.1 [5.2, 13.0]``."""
     return f"{value.estimate:+.1f} [{value.low:.1f}, {value.high:.1f}]"
 
 
@@ -71,14 +72,14 @@ def aligned(rows: Sequence[Sequence[str]], left: int) -> list[list[str]]:
     return [
         [
             cell.ljust(width) if place < left else cell.rjust(width)
-            for place, (cell, width) in enumerate(cells)
+            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
         ]
-        for cells in (list(zip(row, widths, strict=True)) for row in rows)
+        for row in rows
     ]
 
 
 def markdown(rows: Sequence[Sequence[str]]) -> str:
-    """Return rows under a head as a Markdown table, in columns that also align as plain text."""
+    """Write rows under a head as a Markdown table, in columns that also align as plain text."""
     head, *lines = aligned(rows, left=1)
     rule = ["-" * (len(head[0]) + 2), *("-" * (len(cell) + 1) + ":" for cell in head[1:])]
     return "\n".join([_line(head), f"|{'|'.join(rule)}|", *map(_line, lines)])

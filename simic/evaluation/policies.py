@@ -112,6 +112,7 @@ def actors(params: Params, env: GrowthEnv, learned: Learned) -> dict[str, Actor]
     Raises:
         SimicError: the trained policy is for other observations or actions.
     """
+    # The same weights play in all ways; only the sampled one draws its actions.
     refuse_other_host(learned, env.host)
     players: dict[str, Actor] = {}
     for name in params.evaluate.policies:
@@ -122,6 +123,7 @@ def actors(params: Params, env: GrowthEnv, learned: Learned) -> dict[str, Actor]
 
 def refuse_other_host(learned: Learned, host: HostSpec) -> None:
     """Raise SimicError when the policy was trained for other observations, actions or blueprints than the host's."""
+    # Weights fit where observations and actions have the same form, and mean the same where blueprints are the same.
     kinds = blueprints_of(host.family)
     trained = learned.train.host
     specs = observation_spec(host.slots, len(kinds)), action_spec(host.slots, len(kinds))
@@ -130,6 +132,7 @@ def refuse_other_host(learned: Learned, host: HostSpec) -> None:
         trained.family
     ):
         return
+    # Both are described by what decides, so that the difference can be read off.
     described = [
         f"{family}/{preset}, {spec.categories} slots, {spec.cardinality} blueprints, observations v{spec.version}"
         for family, preset, spec in (

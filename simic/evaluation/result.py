@@ -285,12 +285,14 @@ def joined(reports: Sequence[HeadroomReport]) -> HeadroomReport:
     """Join reports on different tasks, of hosts of different sizes; the costs of finding the schedules are those in the
     first, since all share them.
     """
+    # Tasks are numbered on, so rows of later reports name theirs by higher numbers.
     first = reports[0]
     tasks: list[TaskRow] = []
     rows: list[int] = []
     for report in reports:
         rows += [len(tasks) + row for row in report.rows]
         tasks += report.tasks
+    # Rows lie one after the other in all tables. Each keeps the size of its own host, which prices its growth.
     return first.model_copy(
         update={
             name: tuple(row for report in reports for row in getattr(report, name))

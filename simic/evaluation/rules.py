@@ -117,6 +117,7 @@ class HandRules:
     """Play one rule on all hosts, or one for each."""
 
     def __init__(self, lifecycle: Lifecycle, rules: Sequence[HandRule]) -> None:
+        # A column of each setting, with a row for each rule: one rule serves all hosts by broadcasting.
         length = max(len(rule.order) for rule in rules)
         self.tail = last_decisions(lifecycle)
         orders, priorities = zip(*(rule.padded(length) for rule in rules), strict=True)
@@ -130,6 +131,7 @@ class HandRules:
             ),
             "returns": torch.tensor([rule.threshold is None for rule in rules]),
         }
+        # What it will choose, so that actions which are closed are refused before anything plays.
         openings = {opening for rule in rules for opening in rule.order}
         self.asks: dict[str, tuple[int, ...]] = {
             "op": (Op.GERMINATE, Op.PRUNE, Op.FOSSILIZE),
@@ -161,9 +163,8 @@ class HandRules:
         self.returns = columns["returns"]
 
         # How far it is.
-        self.ordered = not bool(
-            self.priorities[..., 0].any()
-        )  # else by what is seen at the first decision
+        # Priorities with a slope need alignments, which the first decision sees.
+        self.ordered = not bool(self.priorities[..., 0].any())
         self.tried = torch.zeros(hosts, dtype=torch.int64, device=device)
         self.most = torch.full((hosts,), -torch.inf, device=device)  # points
         self.best = torch.full_like(self.tried, NONE)  # place in the order of what contributed most
@@ -184,11 +185,11 @@ class HandRules:
 
         # Judge the seed that there is.
         judged = seed.holding & seed.contribution.isfinite() & (seed.dwell >= self.patience)
-        late = (
-            seed.busy & ~seed.holding & (seed.age > self.tail + self.patience)
-        )  # a gate that will not open
+        # A gate that does not open must not end the search.
+        late = seed.busy & ~seed.holding & (seed.age > self.tail + self.patience)
         over = judged | late
         self.note(seed, judged & ~self.settled)
+        # In the last step any seed that helps is kept: there is no time for a better one.
         good = judged & (seed.contribution > self.threshold)
         if remaining == 1:
             good |= seed.holding & (seed.contribution > 0)
@@ -242,6 +243,7 @@ class HandRules:
         op = torch.where(seed.busy & masks["slot"][rows, op, seed.slot], op, int(Op.WAIT))
         op = torch.where(germinate, int(Op.GERMINATE), op)
 
+        # What grows after the last try is the one that stays.
         self.settled = self.settled | (germinate & (self.tried == self.tries))
         self.tried = self.tried + (germinate & (self.tried < self.tries))
         slot = torch.where(germinate, slot, seed.slot)
@@ -284,6 +286,7 @@ def rule_of(tuned: TunedRule, blueprints: Sequence[str], openings: Sequence[Open
     Raises:
         SimicError: no opening of the rule is possible.
     """
+    # By name, since slots and blueprints may be numbered otherwise where the rule was tuned.
     by_name = {opening_name(opening, blueprints): opening for opening in openings}
     places = [place for place, name in enumerate(tuned.order) if name in by_name]
     if not places:
@@ -321,6 +324,7 @@ def setting(params: Params) -> str:
 
 def known(params: Params) -> TunedRules | None:
     """Look up the published rules that were tuned for this setting; None where there are none."""
+    # By the hash of the setting: rules that were tuned for other hosts or prices would be no fair opponent.
     published = map(read_rules, sorted(PUBLISHED.glob("*.json")))
     tuned_for = setting(params)
     return next((rules for rules in published if rules.tuned_for == tuned_for), None)

@@ -74,12 +74,14 @@ def every_schedule(
     seeds = min(max_seeds, sum(bool(kinds) for kinds in blueprints))
     simple: list[Schedule] = []
     mixed: list[Schedule] = []
+    # All choices in a fixed order: numbers of schedules are recorded.
     for step, choice in product(steps, product(*((NONE, *kinds) for kinds in blueprints))):
         grown = [kind for kind in choice if kind != NONE]
         if not 1 <= len(grown) <= seeds:
             continue
         is_simple = len(grown) == 1 or (len(grown) == seeds and len(set(grown)) == 1)
         (simple if is_simple else mixed).append(Schedule(choice, step))
+    # Static is always there: what growing is worth is measured against it.
     remaining = most - 1
     static = Schedule((NONE,) * len(blueprints))
     return [static, *_sample(simple, remaining), *_sample(mixed, remaining - len(simple))]
@@ -103,6 +105,7 @@ class OpenLoop:
             for seed in enumerate(schedule.blueprints)
             if seed[1] != NONE
         }
+        # What it will choose, so that actions which are closed are refused; the static schedule chooses nothing.
         self.asks: dict[str, tuple[int, ...]] = {}
         if seeds:
             self.asks = {
@@ -193,10 +196,12 @@ def grids(
     Returns:
         A grid by number of epochs.
     """
+    # A row for each schedule on each host, the schedules of a host side by side.
     count = len(schedules)
     lengths = sorted(set(epochs))
     tasks = hosts.tasks.repeat_interleave(count)
     ids = hosts.ids.view(len(hosts.tasks), -1).expand(-1, count).reshape(-1)
+    # One environment serves all rows, as many at once as suits its hosts.
     size = torch.arange(min(rows_at_once(params), len(tasks)))
     train = params.train.model_copy(update={"episode_steps": lengths[-1]})
     with closing(open_env(train, params.rng_seed, params.runtime, splits, size, device)) as env:

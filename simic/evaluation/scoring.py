@@ -197,6 +197,7 @@ def at_once(hosts: int, policies: int, rows: int = ROWS_AT_ONCE) -> int:
         policies: how many there are.
         rows: about how many a population should have.
     """
+    # As few populations as possible, then all of about one size.
     most = max(1, rows // hosts)
     return -(-policies // -(-policies // most))
 
@@ -247,6 +248,7 @@ def play_together(
     """
     for actor in actors:
         refuse_closed(env, actor)
+    # Each actor has the same hosts: equal ids give equal first weights and orders of samples.
     ids = hosts.ids.to(env.device)
     parts = env.num_envs // len(hosts.ids)
     together = SideBySide([*actors, *(Static() for _ in range(parts - len(actors)))], ids)
@@ -323,6 +325,7 @@ def play_for_score(
     """
     env = setup.env
     hosts = setup.hosts
+    # As many actors as fit share a population; all of them play again where a process was lost.
     names = list(actors)
     most = env.num_envs // len(hosts.tasks)
     for first in range(0, len(names), most):
@@ -330,6 +333,7 @@ def play_for_score(
         turns = recovered(
             env.population, lambda group=group: play_together(env, [*group.values()], hosts, steps)
         )
+        # Scored at once for all actors, while the environment is at the end of their episodes.
         columns = committed(env, setup.held_out.test)
         for (name, actor), rows in zip(
             group.items(), rows_of_actors(len(group), len(hosts.tasks)), strict=True
@@ -349,6 +353,7 @@ def committed(env: GrowthEnv, test: Dataset | None) -> Tensor:
         Accuracy in points on the validation and on the test split (NaN without one), parameters and FLOPs per sample,
         ``[4, E]`` float64.
     """
+    # The committed network has the FOSSILIZED seeds alone: others may still be pruned.
     fossilized = env.slots.stage == Stage.FOSSILIZED
     val_pct = env.state.measured.committed_accuracy
     test_pct = env.committed(test)[0] if test is not None else torch.full_like(val_pct, torch.nan)
@@ -397,6 +402,7 @@ def score_rows(env: GrowthEnv, rows: slice, turns: list[Turn], columns: Tensor) 
     training, validation = episode_flops(
         env, torch.stack([turn.info.flops for turn in turns]).sum(dim=0)
     )
+    # A seed is gone when it enters PRUNED, or when another replaces it in the same step.
     removed = [
         (turn.info.stage == Stage.PRUNED) & (turn.situation.slots.stage != Stage.PRUNED)
         | turn.info.replaced

@@ -31,10 +31,12 @@ def random_search(val: Values, test: Values) -> Values:
         raise SimicError(
             "a search table has non-finite scores: every choice must be scored on every instance"
         )
+    # Equals in validation share their test scores, then choices are sorted from the worst on.
     n = val.shape[1]
     equal = val[:, :, None] == val[:, None, :]
     shared = (equal * test[:, None, :]).sum(axis=2) / equal.sum(axis=2)
     ranked = np.take_along_axis(shared, val.argsort(axis=1, kind="stable"), axis=1)
+    # P(all k are among the r lowest) = ∏ (r − i) / (n − i) over i < k, for every r and k.
     drawn = np.arange(n)
     below = np.cumprod((np.arange(n + 1)[:, None] - drawn) / (n - drawn), axis=1)  # [rank, k]
     return ranked @ np.diff(below, axis=0)

@@ -168,12 +168,14 @@ def static_baselines(
     """
     if not params.headroom.floors:
         return {length: {} for length in lengths}
+    # They are trained as the hosts of the evaluation: same samples in the same order.
     train = params.train
     regime = Regime(train, held_out.train, held_out.test, tasks, EVALUATION_ITERATION)
     rows = torch.arange(len(tasks))
     results = dict[str, list[Fixed]]()
     if len(held_out.train.shape) > 1:  # tokens are no numbers
         results[LINEAR] = [linear_classifier(held_out, tasks)] * len(lengths)
+    # One training serves all lengths: nothing of it depends on when it ends.
     epochs = torch.tensor(lengths, device=device)[:, None].expand(-1, len(rows)).contiguous()
     for network in _networks(train.host, regime, device):
         opened = open_population(train, params.rng_seed, params.runtime, network, rows, device)
@@ -218,7 +220,13 @@ def sizes(family: str) -> dict[str, Host]:
 
 
 def filled(rows: int, slots: int, device: torch.device) -> Slots:
-    """Fill all slots with seeds of the first blueprint."""
+    """Fill all slots with seeds of the first blueprint, which act from the first step on.
+
+    Args:
+        rows: how many hosts there are.
+        slots: of a host.
+        device: where to compute.
+    """
     empty = Slots.empty(rows, slots, device)
     columns = {"stage": int(Stage.FOSSILIZED), "blueprint": 0, "germinations": 1, "alpha": 1.0}
     return replace(
@@ -254,6 +262,7 @@ def _fit_linear_classifier(held_out: HeldOut, task: int) -> tuple[float, int, in
         rows = slice(task * len(data), (task + 1) * len(data))
         return data.x[rows].flatten(1).double().cpu().numpy(), data.y[rows].cpu().numpy()
 
+    # The test split decides nothing: validation chooses the penalty.
     train, val, test = map(samples, (held_out.train, held_out.val, held_out.test))
     models = list(logistic_models(*train, PENALTIES, MOST_ITERATIONS))
     best = max(models, key=lambda model: model.score(*val))  # of equals, the most penalised
@@ -314,6 +323,7 @@ def static_final(
     Returns:
         The results at equal epochs and at equal FLOPs.
     """
+    # A policy's hosts were small at first, so its FLOPs pay fewer epochs of the network that it ended with.
     flops = population.host.flops_per_sample + population.seed_flops(slots).sum(dim=1)
     affordable = (training_flops // (regime.epoch_flops_per_flop * flops)).clamp(min=1)
     equal = torch.full_like(affordable, epochs)
