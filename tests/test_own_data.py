@@ -104,7 +104,7 @@ def test_images_in_folders(
             "nowhere.csv: no such file; must be one of those that simic grow --help names",
         ),
         (("iris.csv", "--target", "species", "--layout", "nchw"), "--layout nchw: is for images"),
-        (("few.csv", "--target", "species"), "few.csv: class 2 has 2 samples"),
+        (("few.csv", "--target", "species"), "few.csv: class 2 has 2 different samples"),
         (("--task", "digits", "--target", "y"), "--target y: is for a file or folder of your own"),
     ],
 )

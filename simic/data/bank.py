@@ -38,7 +38,16 @@ def single_task_bank(
     arrays: Mapping[str, Tensor],
     dropped: int = 0,
 ) -> Bank:
-    """Make the bank of a data set alone, whose test split is held out."""
+    """Make the bank of a data set alone, whose test split is held out.
+
+    Args:
+        task: the only task.
+        source: name of the data, to record.
+        source_sha256: hash of the raw data, to record.
+        licence: to record.
+        arrays: ``x_train``, ``y_train`` … ``y_test``, standardised.
+        dropped: number of duplicates that were left out, to record.
+    """
     return Bank(
         source=source,
         source_sha256=source_sha256,
@@ -53,9 +62,7 @@ def single_task_bank(
 
 
 def standardise(
-    samples: Mapping[str, tuple[Tensor, Tensor]],
-    tokens: bool,
-    table: bool = False,
+    samples: Mapping[str, tuple[Tensor, Tensor]], tokens: bool, table: bool = False
 ) -> tuple[dict[str, Tensor], list[float], list[float]]:
     """Standardise one task by mean and deviation of its training samples.
 

@@ -122,9 +122,7 @@ class Dataset:
         """Compute the cross-entropy of a uniform guess in nats, float64 ``[T]``."""
         counts = self.task_classes or (self.classes,)
         return torch.tensor(
-            [math.log(count) for count in counts],
-            dtype=torch.float64,
-            device=self.y.device,
+            [math.log(count) for count in counts], dtype=torch.float64, device=self.y.device
         )
 
     def of_tasks(self, tasks: Tensor, samples: slice) -> tuple[Tensor, Tensor]:
@@ -139,11 +137,14 @@ class Dataset:
 
 
 def load_split(
-    prepared_dir: Path,
-    split: Literal["train", "val"],
-    device: torch.device | str = "cpu",
+    prepared_dir: Path, split: Literal["train", "val"], device: torch.device | str = "cpu"
 ) -> Dataset:
     """Load the training or validation split of the tasks of training.
+
+    Args:
+        prepared_dir: folder that ``prepare`` wrote.
+        split: which of the two.
+        device: where the arrays go, whole: an epoch then copies nothing.
 
     Raises:
         SimicError: for "test" and for damaged files.
@@ -199,8 +200,7 @@ def load_held_out(prepared_dir: Path, device: torch.device | str = "cpu") -> Hel
         for width in widths
     ]
     return replace(
-        record([task for task in tasks if task.group != "outside"]),
-        outside=tuple(by_width),
+        record([task for task in tasks if task.group != "outside"]), outside=tuple(by_width)
     )
 
 
@@ -220,12 +220,7 @@ def _dataset(
         else ()
     )
     # Bytes are kept as bytes on disk: an eighth of the size.
-    return Dataset(
-        x.float() if x.is_floating_point() else x.long(),
-        y.long(),
-        classes,
-        counts,
-    )
+    return Dataset(x.float() if x.is_floating_point() else x.long(), y.long(), classes, counts)
 
 
 def _arrays(path: Path, meta: Meta) -> dict[str, Tensor]:
@@ -301,21 +296,15 @@ def epoch_order(
         )
     # Several epochs share a pass over all samples, each with a part of it.
     number, part = divmod(step, available // batches)
-    stream = key(
-        rng_seed,
-        Purpose.BATCH_ORDER,
-        iteration,
-        env_ids,
-        number,
-        device=env_ids.device,
-    )
+    stream = key(rng_seed, Purpose.BATCH_ORDER, iteration, env_ids, number, device=env_ids.device)
     size = batches * batch_size
     return _pass(stream, samples)[..., part * size : (part + 1) * size].reshape(
         -1, batches, batch_size
     )
 
 
-# Streams, number of samples and their permutations, of the last call.
+# Streams, number of samples and their permutations, of the last call. A cache only: the permutation is a hash of the
+# stream, so whether it is remembered changes no number.
 _last_pass: list[tuple[Tensor, int, Tensor]] = []
 
 

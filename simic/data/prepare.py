@@ -43,21 +43,12 @@ def prepare(params: Prepare, rng_seed: int, out_dir: Path, data_dir: Path) -> No
         SimicError: naming a missing, damaged or unusable file, with ``out_dir`` as before.
     """
     make_bank = suite_bank if params.task == "suite" else data_set_bank
-    write_bank(
-        make_bank(params, rng_seed, data_dir),
-        params.task,
-        params.split.model_dump(),
-        rng_seed,
-        out_dir,
-    )
+    bank = make_bank(params, rng_seed, data_dir)
+    write_bank(bank, params.task, params.split.model_dump(), rng_seed, out_dir)
 
 
 def write_bank(
-    bank: Bank,
-    task: str,
-    fractions: dict[str, float],
-    rng_seed: int,
-    out_dir: Path,
+    bank: Bank, task: str, fractions: dict[str, float], rng_seed: int, out_dir: Path
 ) -> None:
     """Write ``out_dir`` anew, whole or not at all.
 
@@ -72,8 +63,7 @@ def write_bank(
         durable.write_synced(folder / TRAINVAL_FILE, save(bank.arrays))
         durable.write_synced(folder / TEST_FILE, save(bank.held_out_arrays))
         durable.write_synced(
-            folder / HELD_OUT_FILE,
-            TypeAdapter(list[TaskMeta]).dump_json(bank.held_out, indent=2),
+            folder / HELD_OUT_FILE, TypeAdapter(list[TaskMeta]).dump_json(bank.held_out, indent=2)
         )
         meta = Meta(
             schema_version=SCHEMA_VERSION,
@@ -97,7 +87,16 @@ def write_bank(
 
 
 def data_set_bank(params: Prepare, rng_seed: int, data_dir: Path) -> Bank:
-    """Make the bank of a data set alone: one task, whose test split is held out."""
+    """Make the bank of a data set alone: one task, whose test split is held out.
+
+    Args:
+        params: section ``prepare``.
+        rng_seed: seed of the run.
+        data_dir: folder of raw files.
+
+    Raises:
+        SimicError: naming what is wrong with the data.
+    """
     # Read the source. Of text, repeated windows are dropped: they could be in two splits.
     source = complete(TASKS[params.task](params, rng_seed, data_dir))
     tokens = source.part is not None
@@ -123,7 +122,13 @@ def data_set_bank(params: Prepare, rng_seed: int, data_dir: Path) -> Bank:
 
 
 def subsample(source: Source, samples: int, rng_seed: int) -> Source:
-    """Choose so many samples in their order, of each class its share (largest remainders first, then lower labels)."""
+    """Choose so many samples in their order, of each class its share (largest remainders first, then lower labels).
+
+    Args:
+        source: all samples.
+        samples: how many to choose.
+        rng_seed: seed of the run; the choice is a hash of it.
+    """
     if samples > len(source):
         raise SimicError(
             f"prepare.samples = {samples}: must be at most {len(source)}, all that {source.name} has"
@@ -143,17 +148,21 @@ def subsample(source: Source, samples: int, rng_seed: int) -> Source:
 
 
 def split_indices(source: Source, fractions: Split, rng_seed: int) -> dict[str, Tensor]:
-    """Find sorted sample indices by split: the parts that the source came in, else a stratified split."""
+    """Find sorted sample indices by split: the parts that the source came in, else a stratified split.
+
+    Args:
+        source: samples without duplicates, or text with its parts.
+        fractions: shares of validation and test, where the source has no parts.
+        rng_seed: seed of the run.
+
+    Raises:
+        SimicError: a split would be too small.
+    """
     if source.part is None:
         shares = {"val": fractions.val, "test": fractions.test}
         names = [str(label) for label in range(source.classes)]
         return stratified_split(
-            source.y,
-            shares,
-            rng_seed,
-            source.name,
-            names,
-            equal_rows(source.x.numpy()),
+            source.y, shares, rng_seed, source.name, names, equal_rows(source.x.numpy())
         )
     parts = {
         split: torch.nonzero(source.part == number).flatten() for number, split in enumerate(SPLITS)
@@ -204,8 +213,8 @@ def stratified_split(
         place = _places(counts[units], list(sizes.values()), len(y))
         if not few and len(place.unique()) < len(parts):
             raise SimicError(
-                f"{name}: class {class_name} has {members} samples: a split of {sizes} leaves one empty; "
-                "leave the class out, join it with another or bring more"
+                f"{name}: class {class_name} has {len(units)} different samples (copies count once, in the class of "
+                f"the first): too few for {', '.join(sizes)}; leave the class out, join it with another or bring more"
             )
         for number, rows in enumerate(parts.values()):
             rows.append(units[place == number])
@@ -225,7 +234,7 @@ def _places(counts: Tensor, sizes: list[int], most: int) -> Tensor:
     """Assign units of so many samples to splits of these sizes; a unit goes where its first sample falls."""
     ends = torch.tensor(sizes).cumsum(0)
     place = torch.bucketize(counts.cumsum(0) - counts, ends, right=True)
-    # A split that large units left without any gets the smallest of the fullest one.
+    # Units are as large as their copies are many, so a split may get none: it gets the smallest of the fullest one.
     for empty in [number for number in range(len(sizes)) if not (place == number).any()]:
         fullest = place == place.bincount(minlength=len(sizes)).argmax()
         if fullest.sum() > 1:

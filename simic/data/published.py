@@ -57,14 +57,32 @@ SITES = {
 
 
 def local_copy(data_dir: Path, task: str, name: str) -> Path | None:
-    """Find ``name`` or its unpacked form, in ``data_dir/task`` or in ``data_dir``; None without one."""
+    """Find ``name`` or its unpacked form; None without one.
+
+    Args:
+        data_dir: folder of raw files; ``data_dir/task`` comes first.
+        task: name of the data set.
+        name: of the official file, with its ending .gz.
+    """
     unpacked = name.removesuffix(".gz")
     paths = [folder / file for folder in (data_dir / task, data_dir) for file in (name, unpacked)]
     return next((path for path in paths if path.exists()), None)
 
 
 def obtain(data_dir: Path, task: str, name: str) -> Path:
-    """Find the local copy, or fetch it to ``data_dir/task/name``; SimicError says which file to put where."""
+    """Find the local copy, or fetch the official file.
+
+    Args:
+        data_dir: folder of raw files.
+        task: name of the data set, a key of ``SITES``.
+        name: of the official file.
+
+    Returns:
+        The path of the copy, or of the new file ``data_dir/task/name``.
+
+    Raises:
+        SimicError: it cannot be fetched or is not the official one; the message says which file to put where.
+    """
     if (path := local_copy(data_dir, task, name)) is not None:
         return path
     # There is none: fetch the official file.
@@ -154,20 +172,15 @@ def read_idx(path: Path, dimensions: int) -> np.ndarray:
                 )
             shape = struct.unpack(f">{dimensions}I", header[4:])
             size = math.prod(shape)
-            refuse_too_much(
-                f"{path}: dimensions {list(shape)}",
-                COPIES * size,
-                "its dimensions",
-            )
+            refuse_too_much(f"{path}: dimensions {list(shape)}", COPIES * size, "its dimensions")
             # One byte more shows the end of the file, and has gzip compare its checksum.
             values = file.read(size + 1)
     except (OSError, EOFError, zlib.error) as error:
         raise SimicError(f"{path}: damaged gzip file: {error}") from None
     # The values must be as many as the header says.
     if not 0 < size == len(values):
-        more = "more" if len(values) > size else f"{len(values)}"
         raise SimicError(
-            f"{path}: dimensions {list(shape)} need {size} bytes, more than none; there are {more}"
+            f"{path}: dimensions {list(shape)} need {size} bytes, more than none; {len(values)} or more are there"
         )
     return np.frombuffer(values, dtype=np.uint8).reshape(shape)
 
@@ -193,8 +206,7 @@ def read_cifar10(data_dir: Path) -> Source:
         files = _from_archive(obtain(data_dir, "cifar10", "cifar-10-binary.tar.gz"))
     batches = [read_batch(name, content) for name, content in files]
     pixels, targets = checked(
-        "cifar10",
-        *(np.concatenate(parts) for parts in zip(*batches, strict=True)),
+        "cifar10", *(np.concatenate(parts) for parts in zip(*batches, strict=True))
     )
     digest = durable.sha256_of(b"".join(content for _, content in files))
     return Source("cifar10", digest, SITES["cifar10"].licence, pixels, targets)
@@ -210,14 +222,7 @@ def _from_archive(path: Path) -> list[tuple[str, bytes]]:
                 if file is None:
                     raise tarfile.ReadError(f"{name} is no file")
                 files.append((f"{path}: {name}", file.read(MAX_BATCH_BYTES)))
-    except (
-        tarfile.TarError,
-        OSError,
-        EOFError,
-        zlib.error,
-        KeyError,
-        RecursionError,
-    ) as error:
+    except (tarfile.TarError, OSError, EOFError, zlib.error, KeyError, RecursionError) as error:
         reason = " ".join(str(error).split()).strip("\"'")
         raise SimicError(f"{path}: damaged, or not the archive of CIFAR-10: {reason}") from None
     return files

@@ -27,14 +27,13 @@ class InputColumn(BaseModel):
     missing: bool = False
 
     @property
-    def codes(self) -> list[float]:
-        """List the codes that have features: places among the levels, and NaN for a missing value."""
-        places = (
-            []
-            if self.levels is None
-            else [float(place) for place in range(len(self.levels) + self.other)]
-        )
-        return places + [torch.nan] * self.missing
+    def codes(self) -> list[float | None]:
+        """List the features of the column: None is the number itself, all others are 1 for their code: a place among
+        the levels, or NaN where a value is missing.
+        """
+        if self.levels is None:
+            return [None, *[torch.nan] * self.missing]
+        return [*map(float, range(len(self.levels) + self.other)), *[torch.nan] * self.missing]
 
 
 class RawInputs(BaseModel):
@@ -72,18 +71,12 @@ class InputEncoder(nn.Module):
         }
         if inputs.layout == "table":
             # Of each feature: its column, whether it is the number itself, else the code that it is 1 for.
-            source = list[int]()
-            numbers = list[bool]()
-            codes = list[float]()
-            for place, column in enumerate(inputs.columns):
-                is_number = column.levels is None
-                features = [0.0] * is_number + column.codes
-                source += [place] * len(features)
-                numbers += [is_number and k == 0 for k in range(len(features))]
-                codes += features
-            constants["source"] = torch.tensor(source)
-            constants["numbers"] = torch.tensor(numbers)
-            constants["codes"] = torch.tensor(codes, dtype=torch.float64)
+            codes = [column.codes for column in inputs.columns]
+            features = [code for column_codes in codes for code in column_codes]
+            counts = torch.tensor([len(column_codes) for column_codes in codes])
+            constants["source"] = torch.arange(len(codes)).repeat_interleave(counts)
+            constants["numbers"] = torch.tensor([code is None for code in features])
+            constants["codes"] = torch.tensor([code or 0.0 for code in features]).double()
         for name, value in constants.items():
             # Constants stay out of state dictionaries, since structure.json has them.
             self.register_buffer(name, value, persistent=False)

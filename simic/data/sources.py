@@ -97,10 +97,7 @@ def read_npz(data_dir: Path, source: str) -> Source:
     x = arrays["x"][:, None] if arrays["x"].ndim == 3 else arrays["x"]
     # The name alone: the folder would make the prepared bytes differ between machines.
     return Source(
-        path.name,
-        durable.sha256_of(content),
-        "the user's own",
-        *checked(str(path), x, arrays["y"]),
+        path.name, durable.sha256_of(content), "the user's own", *checked(str(path), x, arrays["y"])
     )
 
 
@@ -120,16 +117,13 @@ def npz_arrays(path: Path, content: bytes, allowed: Sequence[str]) -> dict[str, 
             names = [name for name in archive.files if name.lower() in allowed]
             size = sum(archive.zip.getinfo(f"{name}.npy").file_size for name in names)
             refuse_too_much(
-                f"{path}: arrays {', '.join(names)}",
-                size * COPIES,
-                "their number of samples",
+                f"{path}: arrays {', '.join(names)}", size * COPIES, "their number of samples"
             )
             return {name.lower(): archive[name] for name in names}
     except SimicError:
         raise
-    except (
-        Exception
-    ) as error:  # damaged bytes end in errors of many kinds of zipfile, its packers and numpy
+    # Damaged bytes end in errors of many kinds of zipfile, its packers and numpy.
+    except Exception as error:
         reason = " ".join(str(error).split()) or type(error).__name__
         raise SimicError(
             f"{path}: damaged, or not an .npz file of plain arrays: {reason}"
@@ -164,12 +158,8 @@ def read_text(data_dir: Path, params: Prepare, rng_seed: int) -> Source:
     sizes = [windows - val - test, val, test]
     if windows > available or min(sizes) < 1:
         raise SimicError(
-            f"{path}: {len(content)} bytes make {available} windows of prepare.context = {length}: "
-            + (
-                f"prepare.samples asks for {windows}"
-                if windows > available
-                else f"too few to split as {sizes}"
-            )
+            f"{path}: {len(content)} bytes make {available} windows of prepare.context = {length}: too few for {sizes} "
+            "of training, validation and test; give more text, or lower prepare.context or prepare.samples"
         )
     # Which piece of the text.
     span = windows * length + PARTS
@@ -188,11 +178,8 @@ def inside(data_dir: Path, source: str) -> Path:
     """Resolve the path of a source; SimicError where it leaves the data directory."""
     try:
         path = (data_dir / source).resolve()
-    except (
-        OSError,
-        ValueError,
-        RuntimeError,
-    ) as error:  # a NUL, too long a name, links in a circle
+    # A NUL, too long a name, links in a circle.
+    except (OSError, ValueError, RuntimeError) as error:
         raise SimicError(f"prepare.source = {source!r}: not the path of a file: {error}") from None
     if not path.is_relative_to(data_dir.resolve()):
         raise SimicError(
@@ -264,11 +251,10 @@ def checked(name: str, x: np.ndarray, y: np.ndarray) -> tuple[Tensor, Tensor]:
     targets = torch.from_numpy(y.astype(np.int64))
     if y.min() < 0 or y.max() >= len(y):
         raise SimicError(f"{name}: labels reach from {y.min()} to {y.max()}: must be 0…classes-1")
-    absent = torch.nonzero(torch.bincount(targets) == 0)
-    if len(absent) or y.max() == 0:
-        problem = f"no sample has label {int(absent[0])}" if len(absent) else "every label is 0"
+    absent = torch.nonzero(torch.bincount(targets, minlength=2) == 0)
+    if len(absent):
         raise SimicError(
-            f"{name}: {problem}: labels must be 0…classes-1 with at least two classes, each present"
+            f"{name}: no sample has label {int(absent[0])}: labels must be 0…classes-1 of at least two classes"
         )
     # Values. Bytes stay bytes: a fourth of the size.
     if x.dtype == np.uint8:

@@ -148,13 +148,13 @@ def test_arrays_of_any_shape_become_images_and_bytes_are_prepared_like_the_same_
 BAD_ARRAYS = {
     "label gap": ({"y": np.array([0, 1, 3] * 10)}, "no sample has label 2"),
     "label too large": ({"y": np.array([0, 1, 10**6] * 10)}, "labels reach from 0 to 1000000"),
-    "one class": ({"y": np.zeros(30, dtype=np.int64)}, "every label is 0"),
+    "one class": ({"y": np.zeros(30, dtype=np.int64)}, "no sample has label 1"),
     "float labels": ({"y": np.linspace(0, 2, 30)}, "y is float64"),
     "too few labels": ({"y": np.arange(29) % 3}, "y is int64 [29]"),
     "beyond float32": ({"x": np.full((30, 4), 1e300)}, "sample 0 of x"),
     "text": ({"x": np.full((30, 4), "a")}, "x is <U1"),
     "empty": ({"x": np.zeros((0, 4)), "y": np.zeros(0, dtype=np.int64)}, "x is float64 [0, 4]"),
-    "empty split": ({"y": np.array([0] * 28 + [1] * 2)}, "class 1 has 2 samples"),
+    "empty split": ({"y": np.array([0] * 28 + [1] * 2)}, "class 1 has 2 different samples"),
 }
 
 

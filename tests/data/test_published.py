@@ -161,8 +161,8 @@ BAD = {
     "other magic": (b"PK\x03\x04" + HEADER[4:] + bytes(6), "starts with 504b0304"),
     "no values": (HEADER[:4] + struct.pack(">2I", 0, 3), "dimensions [0, 3]"),
     "absurd size": (HEADER[:4] + b"\xff" * 8, "dimensions [4294967295"),
-    "values cut": (HEADER + bytes(5), "need 6 bytes, more than none; there are 5"),
-    "a bomb": (HEADER + bytes(2**24), "need 6 bytes, more than none; there are more"),
+    "values cut": (HEADER + bytes(5), "need 6 bytes, more than none; 5 or more are there"),
+    "a bomb": (HEADER + bytes(2**24), "need 6 bytes, more than none; 7 or more are there"),
 }
 
 

@@ -77,8 +77,8 @@ def test_copies_are_dropped_across_parts(tmp_path):
 
 BAD = {
     "invalid UTF-8": (b"abc \xff" + TEXT, {}, "byte 4 is 0xff"),
-    "too short": (TEXT[:40], {}, "too few to split as"),
-    "too many samples": (TEXT, {"samples": 10**6}, "prepare.samples asks for 1000000"),
+    "too short": (TEXT[:40], {}, "of training, validation and test; give more text"),
+    "too many samples": (TEXT, {"samples": 10**6}, "lower prepare.context or prepare.samples"),
     "a part of copies": (b"a" * 1000, {}, "distinct sequences, must have at least 2"),
 }
 

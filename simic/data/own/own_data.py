@@ -13,12 +13,7 @@ from simic.data.batches import TaskMeta
 from simic.data.own.readers import UserData
 from simic.data.own.table_columns import codes, describe, is_number, labels
 from simic.data.prepare import stratified_split
-from simic.data.raw_inputs import (
-    TO_CHANNELS_FIRST,
-    InputEncoder,
-    Layout,
-    RawInputs,
-)
+from simic.data.raw_inputs import TO_CHANNELS_FIRST, InputEncoder, Layout, RawInputs
 from simic.data.sources import checked, equal_rows
 from simic.errors import SimicError
 
@@ -72,16 +67,9 @@ def own_data(
     # Describe the training samples, so that a network outside encodes others like them.
     if isinstance(x, pd.DataFrame):
         raw, inputs, encoding = _encode_table(x, train, classes)
-        counts = {
-            "row": len(y),
-            "column": len(x.columns),
-            "feature": len(inputs.mean),
-        }
-        size = ", ".join(f"{count} {unit}{'s' * (count != 1)}" for unit, count in counts.items())
     else:
         raw = x
         inputs, encoding = _encode_images(x, y, train, classes, data.name, layout)
-        size = f"{len(y)} images of {' × '.join(map(str, inputs.shape))}"
     # Tell the user what was done.
     sizes = "split: " + ", ".join(f"{len(rows)} {split}" for split, rows in parts.items())
     if len(y) < FEW_ROWS:
@@ -89,11 +77,11 @@ def own_data(
             f"{len(y)} samples: a network can be grown, but so few cannot show whether it is any good"
         ]
     notes = [
-        f"{data.name}: {size}",
+        f"{data.name}: {encoding[0]}",
         _describe_classes(y, classes, str(data.y.name)),
         sizes,
         *notes,
-        *encoding,
+        *encoding[1:],
     ]
     return OwnData(
         bank=_bank(data, inputs, raw, torch.from_numpy(y), parts),
@@ -107,7 +95,8 @@ def _samples(data: UserData, layout: str | None) -> pd.DataFrame | np.ndarray:
     """Take rows as a table and all else as images."""
     x = data.x
     if isinstance(x, pd.DataFrame):
-        x = x.rename(columns=str)
+        # Not rename: of names that are tuples it would change each part.
+        x = x.set_axis([*map(str, x.columns)], axis=1)
     elif x.ndim < 2:
         raise SimicError(
             f"{data.name}: x is {list(x.shape)}: must be rows [N, D] or images [N, H, W(, C)]"
@@ -120,11 +109,7 @@ def _samples(data: UserData, layout: str | None) -> pd.DataFrame | np.ndarray:
 
 
 def _bank(
-    data: UserData,
-    inputs: RawInputs,
-    raw: np.ndarray,
-    y: Tensor,
-    parts: Mapping[str, Tensor],
+    data: UserData, inputs: RawInputs, raw: np.ndarray, y: Tensor, parts: Mapping[str, Tensor]
 ) -> Bank:
     encoder = InputEncoder(inputs)
     arrays = dict[str, Tensor]()
@@ -156,6 +141,7 @@ def _parts(
     few: bool,
 ) -> tuple[dict[str, Tensor], list[str]]:
     """Find sorted places by split, with notes: the parts that the data came in, missing ones split off training."""
+    # Copies on both sides of a split would make memory look like skill.
     copies = int((firsts != torch.arange(len(y))).sum())
     notes = (
         [f"samples that equal an earlier one: {copies}; each stays, in the split of the first"]
@@ -216,15 +202,14 @@ def _places(frame: pd.DataFrame) -> np.ndarray:
         # Refuses dates and nested values, which cannot be compared.
         is_number(frame[name], name)
     return np.stack(
-        [pd.factorize(frame[name], use_na_sentinel=False)[0] for name in frame.columns],
-        axis=1,
+        [pd.factorize(frame[name], use_na_sentinel=False)[0] for name in frame.columns], axis=1
     )
 
 
 def _encode_table(
     x: pd.DataFrame, train: np.ndarray, classes: tuple[str, ...]
 ) -> tuple[np.ndarray, RawInputs, list[str]]:
-    """Code a table; describe its columns as the training rows show them."""
+    """Code a table; describe its columns as the training rows show them, in notes of which the first is its size."""
     columns, notes = describe(x, train)
     raw = codes(x, columns)
     inputs = RawInputs(
@@ -236,8 +221,11 @@ def _encode_table(
         clip=CLIP_DEVIATIONS,
         classes=classes,
     )
+    # Mean and deviation are those of training alone: nothing of the other splits reaches the network.
     features = InputEncoder(inputs).features(torch.from_numpy(raw[train])).numpy()
-    return raw, _with_statistics(inputs, features, (0,)), notes
+    counts = {"row": len(x), "column": len(x.columns), "feature": features.shape[1]}
+    size = ", ".join(f"{count} {unit}{'s' * (count != 1)}" for unit, count in counts.items())
+    return raw, _with_statistics(inputs, features, (0,)), [size, *notes]
 
 
 # --- images ----------------------------------------------------------------------------------------------------------
@@ -251,13 +239,16 @@ def _encode_images(
     name: str,
     layout: str | None,
 ) -> tuple[RawInputs, list[str]]:
-    """Find where the channels of images are; describe these as the training images show them."""
+    """Find where the channels of images are; describe these as the training images show them, likewise."""
     order = layout_of(x.shape, name, layout)
     images = x[:, None] if order == "hw" else x.transpose(TO_CHANNELS_FIRST[order])
     checked(name, images, y)
     inputs = RawInputs(layout=order, shape=x.shape[1:], mean=(), std=(), classes=classes)
     channels, height, width = images.shape[1:]
-    notes = [f"read as {channels} channel(s) of {height} × {width} pixels, each standardised"]
+    notes = [
+        f"{len(y)} images of {' × '.join(map(str, inputs.shape))}",
+        f"read as {channels} channel(s) of {height} × {width} pixels, each standardised",
+    ]
     return _with_statistics(inputs, images[train].astype(np.float64), (0, 2, 3)), notes
 
 

@@ -49,6 +49,8 @@ def numbers(values: Any, name: str) -> np.ndarray:
     try:
         converted: Any = pd.to_numeric(values)
         floats = converted.to_numpy(dtype=np.float64, na_value=np.nan)
+    except OverflowError:
+        raise ValueError(f"column {name!r}: holds numbers beyond the range of float64") from None
     except (ValueError, TypeError):
         # Find the first value that is to blame.
         partial: Any = pd.to_numeric(values, errors="coerce")
@@ -71,18 +73,23 @@ def separator(path: Path) -> str:
 
 
 def read_table(path: Path, strings: Sequence[str] = ()) -> pd.DataFrame:
-    """Read a table by the ending of its name; columns of these names as ``strings``."""
+    """Read a table by the ending of its name; columns of these names as ``strings``.
+
+    ValueError where names do not say which column is which: pandas would rename the second of two equal ones, and take
+    the first column for labels of rows where rows are longer than the header.
+    """
     ending = path.name.lower().removesuffix(".gz").rpartition(".")[2]
     if ending == "parquet":
         return pd.read_parquet(path)
     if ending == "feather":
         return pd.read_feather(path)
-    return pd.read_csv(
-        path,
-        sep=separator(path),
-        dtype=dict.fromkeys(strings, str),
-        low_memory=False,
-    )
+    sep = separator(path)
+    frame = pd.read_csv(path, sep=sep, dtype=dict.fromkeys(strings, str), low_memory=False)
+    # Read as values, a header that is shorter than the first row is refused.
+    names = pd.read_csv(path, sep=sep, header=None, nrows=2, dtype=str).iloc[0].dropna()
+    for name in names[names.duplicated()]:
+        raise ValueError(f"column {name!r}: is there twice; rename one of them")
+    return frame
 
 
 def _samples(path: Path, inputs: Mapping[str, Any]) -> np.ndarray:

@@ -28,11 +28,7 @@ SPLIT_NAMES = {
     "test": 2,
     "testing": 2,
 }
-NPZ_NAMES = (
-    "x",
-    "y",
-    *(f"{axis}_{name}" for axis in "xy" for name in SPLIT_NAMES),
-)
+NPZ_NAMES = ("x", "y", *(f"{axis}_{name}" for axis in "xy" for name in SPLIT_NAMES))
 ARROW = (".arrow", ".ipc")
 TABLES = (".csv", ".tsv", ".parquet", ".feather", *ARROW)
 KINDS = "a .csv, .tsv, .parquet, .feather, .arrow, .npz or .npy file, or a folder of images for each class"
@@ -53,9 +49,12 @@ class UserData:
     sha256: str = ""
 
     def __post_init__(self) -> None:
-        if len(self.x) != len(self.y):
+        shape = np.shape(self.x)
+        if not shape or not shape[0]:
+            raise SimicError(f"{self.name}: holds no samples: x is {list(shape)}")
+        if shape[0] != len(self.y):
             raise SimicError(
-                f"{self.name}: {len(self.x)} samples and {len(self.y)} labels: must be as many"
+                f"{self.name}: {shape[0]} samples and {len(self.y)} labels: must be as many"
             )
 
 
@@ -78,9 +77,11 @@ def read(path: Path, target: str | None = None) -> UserData:
             return (_read_npz if ending == ".npz" else _read_npy)(path, target)
     except (SimicError, MemoryError):
         raise
+    except UnicodeDecodeError:
+        raise SimicError(f"{path}: not UTF-8 text: save the table as UTF-8") from None
     except Exception as error:  # damaged files end in errors of many kinds of many libraries
         reason = " ".join(str(error).split())[:200] or type(error).__name__
-        raise SimicError(f"{path}: damaged, or not what its name says: {reason}") from error
+        raise SimicError(f"{path}: cannot be read: {reason}") from error
     raise SimicError(f"{path}: must be {KINDS}")
 
 
@@ -112,36 +113,22 @@ def of_python(x: Any, y: Any = None, target: str | None = None) -> UserData:
     answers = (
         y.reset_index(drop=True) if isinstance(y, pd.Series) else pd.Series(np.asarray(y).ravel())
     )
-    return UserData(
-        type(x).__name__,
-        samples,
-        answers.rename(answers.name or "y"),
-        None,
-        digest,
-    )
+    return UserData(type(x).__name__, samples, answers.rename(answers.name or "y"), None, digest)
 
 
 # --- tables ----------------------------------------------------------------------------------------------------------
 
 
 def _of_frame(
-    name: str,
-    frame: pd.DataFrame,
-    target: str | None,
-    sha256: str,
-    part: Any = None,
+    name: str, frame: pd.DataFrame, target: str | None, sha256: str, part: Any = None
 ) -> UserData:
     """Take a table's columns and its target; a single column of images becomes an array of them."""
     x, y = split_target(frame, target, name)
     if len(x.columns) == 0:
         raise SimicError(f"{name}: has the column {y.name!r} alone: must have others to learn from")
     # Hugging Face keeps images as bytes in a column.
-    if (
-        len(x.columns) == 1
-        and len(x)
-        and isinstance(x.iloc[0, 0], dict)
-        and x.iloc[0, 0].get("bytes")
-    ):
+    first = x.iloc[0, 0] if x.shape[1] == 1 and len(x) else None
+    if isinstance(first, dict) and first.get("bytes"):
         images = _stacked(name, [pa.BufferReader(image["bytes"]) for image in x.iloc[:, 0]])
         return UserData(name, images, y, part, sha256)
     return UserData(name, x.reset_index(drop=True), y.reset_index(drop=True), part, sha256)
@@ -182,13 +169,7 @@ def _read_folder(path: Path, target: str | None) -> UserData:
         if isinstance(feature, dict) and feature.get("names") and name in frame:
             names: Any = dict(enumerate(feature["names"]))
             frame[name] = frame[name].map(names)
-    return _of_frame(
-        path.name,
-        frame,
-        target,
-        "",
-        np.array(parts) if len(folders) > 1 else None,
-    )
+    return _of_frame(path.name, frame, target, "", np.array(parts) if len(folders) > 1 else None)
 
 
 # --- arrays ----------------------------------------------------------------------------------------------------------
@@ -216,17 +197,10 @@ def _read_npz(path: Path, target: str | None) -> UserData:
             shape = list(arrays[answers].shape)
             raise SimicError(f"{path}: {answers} is {shape}: must be one label for each of {count}")
     x = np.concatenate([arrays[samples] for samples, _ in pairs])
-    y = pd.Series(
-        np.concatenate([arrays[answers].ravel() for _, answers in pairs]),
-        name="y",
-    )
+    y = pd.Series(np.concatenate([arrays[answers].ravel() for _, answers in pairs]), name="y")
     parts = [np.full(len(arrays[f"x_{split}"]), SPLIT_NAMES[split]) for split in splits]
     return UserData(
-        path.name,
-        x,
-        y,
-        np.concatenate(parts) if parts else None,
-        durable.sha256_of(content),
+        path.name, x, y, np.concatenate(parts) if parts else None, durable.sha256_of(content)
     )
 
 
@@ -271,11 +245,7 @@ def _images(path: Path) -> UserData:
     x = _stacked(str(path), files)
     digest = durable.sha256_of("".join(map(durable.sha256, files)).encode())
     return UserData(
-        path.name,
-        x,
-        pd.Series(labels, name="folder"),
-        np.array(parts) if parted else None,
-        digest,
+        path.name, x, pd.Series(labels, name="folder"), np.array(parts) if parted else None, digest
     )
 
 
@@ -296,6 +266,9 @@ def _stacked(name: str, files: list[Any]) -> np.ndarray:
     grey = all(image.mode in ("L", "1") for image in images)
     width, height = images[0].size
     for file, image in zip(files, images, strict=True):
+        # Modes I and F hold 16 or 32 bits, of which a conversion would keep the lowest 8.
+        if image.mode[0] in "IF":
+            raise SimicError(f"{name}: {file} has more than 8 bits a pixel: convert all images")
         if image.size != (width, height):
             sizes = f"{width} × {height} and {image.size[0]} × {image.size[1]} pixels"
             raise SimicError(

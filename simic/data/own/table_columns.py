@@ -15,11 +15,12 @@ from simic.errors import SimicError
 
 # Levels of one column that get a feature; the rarer ones are joined.
 MOST_LEVELS = 20
-LEAST_ROWS, LEAST_SHARE = (
-    3,
-    0.01,
-)  # of the training rows, that a level of its own needs
-MOST_CLASSES, MOST_SHOWN = 1000, 10
+# Training rows that a level with a feature needs, in number and as a share; ours.
+LEAST_ROWS = 3
+LEAST_SHARE = 0.01
+MOST_CLASSES = 1000
+# Columns that a message lists.
+MOST_SHOWN = 10
 DATE = re.compile(r"\d{4}-\d{1,2}-\d{1,2}([T ].*)?|\d{1,2}[/.]\d{1,2}[/.]\d{2,4}([T ].*)?")
 
 
@@ -83,12 +84,7 @@ def _column(name: str, values: Any, train: Any) -> InputColumn | None:
     if frequent.empty or len(counts) + missing < 2:
         return None
     levels = tuple(sorted(frequent.index))
-    return InputColumn(
-        name=name,
-        levels=levels,
-        other=len(levels) < len(counts),
-        missing=missing,
-    )
+    return InputColumn(name=name, levels=levels, other=len(levels) < len(counts), missing=missing)
 
 
 def is_number(values: Any, name: str) -> bool:
@@ -133,9 +129,11 @@ def labels(values: Any, name: str) -> tuple[np.ndarray, tuple[str, ...]]:
             f"target {name!r}: {int(values.isna().sum())} rows have no value; leave them out first"
         )
     if types.is_float_dtype(values):
-        if (values % 1 != 0).any():
+        # Beyond 2^53 float64 skips whole numbers, and int64 would wrap around.
+        unusable = values[(values % 1 != 0) | (values.abs() > 2**53)]
+        if len(unusable):
             raise SimicError(
-                f"target {name!r}: {values[values % 1 != 0].iloc[0]} is no class: simic classifies; cut a number "
+                f"target {name!r}: {unusable.iloc[0]} is no class: simic classifies; cut a number "
                 "into bands first, for example with pandas.qcut"
             )
         values = values.astype(np.int64)
@@ -163,17 +161,16 @@ def split_target(frame: pd.DataFrame, target: str | None, name: str) -> tuple[pd
         The columns to learn from, and the one to predict.
     """
     # The column that the user names, else the only one that is named like a target.
-    usual = [column for column in frame.columns if str(column).lower() in TARGETS]
-    chosen = (
-        [column for column in frame.columns if str(column) == target]
-        if target is not None
-        else usual
-    )
+    chosen = [
+        column
+        for column in frame.columns
+        if (str(column).lower() in TARGETS if target is None else str(column) == target)
+    ]
     if len(chosen) != 1:
         names = ", ".join(map(str, frame.columns[:20])) + (", …" if len(frame.columns) > 20 else "")
         if target is not None:
             raise SimicError(f"{name}: --target {target}: no such column; there are {names}")
-        count = f"{len(usual)} columns are" if usual else "no column is"
+        count = f"{len(chosen)} columns are" if chosen else "no column is"
         raise SimicError(
             f"{name}: {count} named {', '.join(TARGETS)}: say which to predict, --target COLUMN, of {names}"
         )

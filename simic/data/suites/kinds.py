@@ -4,7 +4,7 @@ Users add their own in a file of theirs: examples/extensions/waves.py.
 
 import zlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -43,52 +43,34 @@ class Sources:
         return self.sources[name]
 
 
+@dataclass
 class Draws:
     """Random numbers of one instance (its parameters), or of one of its splits. Each call draws from a stream of its
     own, named by kind, ``group`` (train, val, held_out, outside), instance, split and number of the call.
     """
 
-    def __init__(
-        self,
-        rng_seed: int,
-        kind: str,
-        group: str,
-        instance: int,
-        shelf: Sources,
-        split: str | None = None,
-    ) -> None:
-        self.rng_seed = rng_seed
-        self.kind = kind
-        self.group = group
-        self.instance = instance
-        self.split = split
-        self._shelf = shelf
-        self._calls = 0
+    rng_seed: int
+    kind: str
+    group: str
+    instance: int
+    # Finite data, each read once for the whole bank.
+    shelf: Sources
+    # None: of the instance's parameters.
+    split: str | None = None
+    calls: int = 0
 
     def of_split(self, split: str) -> "Draws":
-        return Draws(
-            self.rng_seed,
-            self.kind,
-            self.group,
-            self.instance,
-            self._shelf,
-            split,
-        )
+        """Begin the draws of a split; those of another one change nothing here."""
+        return replace(self, split=split, calls=0)
 
     def _stream(self) -> Tensor:
-        # Every call draws from a stream of its own.
+        # By name, not by order: a kind that draws more does not move the numbers of the others.
         kind = zlib.crc32(self.kind.encode())
         group = (*GROUPS, OUTSIDE).index(self.group)
         split = -1 if self.split is None else SPLITS.index(self.split)
-        self._calls += 1
+        self.calls += 1
         return rng.key(
-            self.rng_seed,
-            Purpose.INSTANCE,
-            kind,
-            group,
-            self.instance,
-            split,
-            self._calls,
+            self.rng_seed, Purpose.INSTANCE, kind, group, self.instance, split, self.calls
         )
 
     def uniform(self, *shape: int) -> Tensor:
@@ -116,7 +98,13 @@ class Draws:
         return low + int(self.integers(high - low + 1))
 
     def subset(self, of: int, low: int, high: int) -> list[int]:
-        """Draw ``low`` to ``high`` of the numbers 0 to ``of`` - 1; return them in order."""
+        """Draw some of the numbers 0 to ``of`` - 1, in order.
+
+        Args:
+            of: how many numbers there are.
+            low: fewest that are drawn.
+            high: most that are drawn.
+        """
         count = self.whole(low, high)
         return sorted(self.permutation(of)[:count].tolist())
 
@@ -133,7 +121,13 @@ class Draws:
         return chosen
 
     def mislabelled(self, y: Tensor, classes: int, share: float) -> Tensor:
-        """Replace a share of the labels by any other; those of the test split stay right."""
+        """Replace a share of the labels by any other; those of the test split stay right.
+
+        Args:
+            y: labels ``[n]``.
+            classes: number of classes.
+            share: probability of each label to be replaced.
+        """
         if self.split == "test" or share == 0.0:
             return y
         # Any of the other classes.
@@ -146,7 +140,7 @@ class Draws:
 
     def source(self, name: str, reader: Callable[[Path], Source]) -> Source:
         """Read finite data by ``reader(data folder)``, once for all instances, without duplicates."""
-        return self._shelf.read(name, reader)
+        return self.shelf.read(name, reader)
 
     def of_pool(self, name: str, labels: Tensor, drawn: Tensor) -> Tensor:
         """Draw a sample of a finite source for each label.
@@ -169,11 +163,7 @@ class Draws:
             # The pool of this group and split, of the samples with this label.
             members = torch.nonzero(labels == label).flatten()
             stream = rng.key(
-                self.rng_seed,
-                Purpose.SPLIT,
-                zlib.crc32(name.encode()),
-                label,
-                *instance,
+                self.rng_seed, Purpose.SPLIT, zlib.crc32(name.encode()), label, *instance
             )
             pool = members[rng.permutation(stream, len(members))]
             if self.group != OUTSIDE:

@@ -20,10 +20,8 @@ from simic.params import Prepare
 
 # How often test samples are drawn until none is among the others.
 MOST_DRAWS = 20
-VISIBLE = (
-    "train",
-    "val",
-)  # the splits of tasks that training sees: their test split is never drawn
+# The splits of tasks that training sees: their test split is never drawn.
+VISIBLE = ("train", "val")
 
 
 @dataclass(frozen=True)
@@ -47,6 +45,7 @@ def suite_bank(params: Prepare, rng_seed: int, data_dir: Path) -> Bank:
     counts = params.suite.instances
     kinds = _kinds(params)
     samples = _sizes(suite, params.samples)
+    # Outside tasks have sources of their own: a row that training could draw is none from outside.
     sources = Sources(data_dir)
     outside_sources = Sources(data_dir)
 
@@ -61,9 +60,7 @@ def suite_bank(params: Prepare, rng_seed: int, data_dir: Path) -> Bank:
             if len(instances) == 1:
                 size = sum(array.nbytes for array in instances[0].arrays.values())
                 refuse_too_much(
-                    f"{count} tasks",
-                    COPIES * count * size,
-                    f"prepare.suite.instances.{group}",
+                    f"{count} tasks", COPIES * count * size, f"prepare.suite.instances.{group}"
                 )
         return instances
 
@@ -76,14 +73,6 @@ def suite_bank(params: Prepare, rng_seed: int, data_dir: Path) -> Bank:
         raise SimicError(
             f"suite {suite.name!r}: outside kinds read {shared[0]}, and so do others: must be one of both"
         )
-    # Outside tasks have arrays for each of their widths.
-    held_out_arrays = _joined(held_out, SPLITS)
-    for width in sorted({len(instance.task.mean) for instance in outside}):
-        instances = [instance for instance in outside if len(instance.task.mean) == width]
-        _check_alike(instances)
-        held_out_arrays |= {
-            f"{name}/{width}": array for name, array in _joined(instances, SPLITS).items()
-        }
     # The bank names every source that it was drawn from.
     read = [
         shelf.sources[name]
@@ -96,11 +85,21 @@ def suite_bank(params: Prepare, rng_seed: int, data_dir: Path) -> Bank:
         licence="; ".join(dict.fromkeys(source.licence for source in read)) or "generated",
         samples=samples,
         arrays=_joined(visible, VISIBLE),
-        held_out_arrays=held_out_arrays,
+        held_out_arrays=_joined(held_out, SPLITS) | _arrays_by_width(outside),
         tasks=[instance.task for instance in visible],
         held_out=[instance.task for instance in held_out + outside],
         dropped=sources.dropped + outside_sources.dropped,
     )
+
+
+def _arrays_by_width(outside: Sequence[Instance]) -> dict[str, Tensor]:
+    """Join outside tasks of equal width; their arrays are named ``x_train/30``."""
+    arrays = dict[str, Tensor]()
+    for width in sorted({len(instance.task.mean) for instance in outside}):
+        instances = [instance for instance in outside if len(instance.task.mean) == width]
+        _check_alike(instances)
+        arrays |= {f"{name}/{width}": array for name, array in _joined(instances, SPLITS).items()}
+    return arrays
 
 
 def _sizes(suite: TaskSuite, samples: int | None) -> dict[str, int]:
@@ -126,8 +125,7 @@ def _kinds(params: Prepare) -> dict[TaskGroup, tuple[str, ...]]:
         outside, "for evaluation alone"
     )
     reserved |= dict.fromkeys(
-        held_out,
-        "in held_out_kinds (null there: those that the suite holds out)",
+        held_out, "in held_out_kinds (null there: those that the suite holds out)"
     )
     kinds = params.suite.kinds or tuple(kind for kind in registered if kind not in reserved)
     # Names that make no sense are refused, whoever chose them.
@@ -218,13 +216,8 @@ def _are_among(x: Tensor, earlier: Sequence[Tensor]) -> Tensor:
 def _samples(problem: Problem, draws: Draws, count: int) -> tuple[Tensor, Tensor]:
     """Draw samples of a split; SimicError unless they are what ``Problem`` promises."""
     x, y = problem.sample(draws, count)
-    if (x.dtype, x.ndim, len(x), y.dtype, y.shape) != (
-        torch.float32,
-        4,
-        count,
-        torch.int64,
-        (count,),
-    ):
+    expected = (torch.float32, 4, count, torch.int64, (count,))
+    if (x.dtype, x.ndim, len(x), y.dtype, y.shape) != expected:
         raise SimicError(
             f"kind {draws.kind!r}: x and y of {count} samples are {x.dtype} {list(x.shape)} and {y.dtype} "
             f"{list(y.shape)}: must be float32 [n, C, H, W] and int64 [n]"

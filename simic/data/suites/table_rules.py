@@ -68,7 +68,17 @@ class Columns:
         return codes
 
     def level(self, x: Tensor, column: int, count: int) -> Tensor:
-        """Tell which of ``count`` equally likely bands a value of a column is in, int64 ``[n]``."""
+        """Tell in which of some equally likely bands the values of a column are.
+
+        Args:
+            x: rows ``[n, 12]``.
+            column: number of the column.
+            count: how many bands there are.
+
+        Returns:
+            Numbers of bands, int64 ``[n]``.
+        """
+        # The distribution function, less a half: of a uniform column on ±√3, or of a normal one.
         value = x[:, column]
         share = (
             value / math.sqrt(12.0)
@@ -140,10 +150,7 @@ def sparse(draws: Draws, columns: Columns) -> LabelRule:
     """Score by the size of one column and some of another: |a| + w b."""
     a, b = _columns(draws, 2)
     weight = draws.number(0.4, 0.8)
-    return LabelRule(
-        lambda x: x[:, a].abs() + weight * x[:, b],
-        {"a": a, "b": b, "weight": weight},
-    )
+    return LabelRule(lambda x: x[:, a].abs() + weight * x[:, b], {"a": a, "b": b, "weight": weight})
 
 
 def product(draws: Draws, columns: Columns) -> LabelRule:
@@ -153,8 +160,7 @@ def product(draws: Draws, columns: Columns) -> LabelRule:
     signs = (2 * draws.integers(2, count) - 1).tolist()
     parameters = {"first": first, "second": second, "signs": signs}
     return LabelRule(
-        lambda x: (x[:, first] * x[:, second] * torch.tensor(signs)).sum(1),
-        parameters,
+        lambda x: (x[:, first] * x[:, second] * torch.tensor(signs)).sum(1), parameters
     )
 
 
@@ -188,9 +194,7 @@ def order(draws: Draws, columns: Columns) -> LabelRule:
 def match(draws: Draws, columns: Columns) -> LabelRule:
     """Tell whether two columns, anywhere, hold the same code."""
     return LabelRule(
-        lambda x: (x[:, columns.codes].sort(1).values.diff(dim=1) == 0).any(1).float(),
-        {},
-        (0.5,),
+        lambda x: (x[:, columns.codes].sort(1).values.diff(dim=1) == 0).any(1).float(), {}, (0.5,)
     )
 
 
@@ -198,9 +202,7 @@ def twins(draws: Draws, columns: Columns) -> LabelRule:
     """Tell whether two certain columns hold the same code."""
     first, second = columns.codes[:2]
     return LabelRule(
-        lambda x: (x[:, first] == x[:, second]).float(),
-        {"first": first, "second": second},
-        (0.5,),
+        lambda x: (x[:, first] == x[:, second]).float(), {"first": first, "second": second}, (0.5,)
     )
 
 
@@ -236,10 +238,7 @@ def band(draws: Draws, columns: Columns) -> LabelRule:
 def spread(draws: Draws, columns: Columns) -> LabelRule:
     """Score by the range of a row, or some of its sorted values less as many others."""
     if draws.whole(0, 1):
-        return LabelRule(
-            lambda x: x.amax(1) - x.amin(1),
-            {"plus": [COLUMNS - 1], "minus": [0]},
-        )
+        return LabelRule(lambda x: x.amax(1) - x.amin(1), {"plus": [COLUMNS - 1], "minus": [0]})
     plus, minus = _pairs(draws, draws.whole(1, 2))
 
     def score(x: Tensor) -> Tensor:
@@ -275,10 +274,7 @@ def blend(draws: Draws, columns: Columns) -> LabelRule:
         )
         return scores[first] + scores[second]
 
-    return LabelRule(
-        score,
-        {"a": a, "b": b, "rules": [first, second], "frequency": frequency},
-    )
+    return LabelRule(score, {"a": a, "b": b, "rules": [first, second], "frequency": frequency})
 
 
 def nearest(draws: Draws, columns: Columns) -> LabelRule:
@@ -334,11 +330,7 @@ def waves(draws: Draws, columns: Columns) -> LabelRule:
 def largest(draws: Draws, columns: Columns) -> LabelRule:
     """Tell which of three columns is largest."""
     chosen = _columns(draws, 3)
-    return LabelRule(
-        lambda x: x[:, chosen].argmax(1).float(),
-        {"columns": chosen},
-        (0.5, 1.5),
-    )
+    return LabelRule(lambda x: x[:, chosen].argmax(1).float(), {"columns": chosen}, (0.5, 1.5))
 
 
 def cuts_of(rule: LabelRule, reference: Tensor, classes: int) -> tuple[float, ...]:
@@ -408,12 +400,7 @@ def skewed(draws: Draws) -> Shape:
     def show(draws: Draws, x: Tensor) -> Tensor:
         steep = rate * x
         ways = torch.stack(
-            (
-                steep.exp(),
-                -(-steep).exp(),
-                (1.5 * steep).sinh(),
-                x.sign() * x.abs().sqrt(),
-            )
+            (steep.exp(), -(-steep).exp(), (1.5 * steep).sinh(), x.sign() * x.abs().sqrt())
         )
         return ways[torch.tensor(forms), :, torch.arange(COLUMNS)].T.contiguous()
 
@@ -423,10 +410,7 @@ def skewed(draws: Draws) -> Shape:
 def odd_powers(draws: Draws) -> Shape:
     """Show each column raised to the power 3, 5 or 7."""
     chosen = (3 + 2 * draws.integers(3, COLUMNS)).tolist()
-    return Shape(
-        lambda draws, x: x ** torch.tensor(chosen),
-        parameters={"powers": chosen},
-    )
+    return Shape(lambda draws, x: x ** torch.tensor(chosen), parameters={"powers": chosen})
 
 
 SHAPES: dict[str, Callable[[Draws], Shape]] = {

@@ -20,13 +20,7 @@ from simic.data.sources import BANDS, checked
 from simic.data.suites import table_rules as rules
 from simic.data.suites.kinds import Draws, Kind, Problem, kind
 from simic.data.suites.suites import TaskSuite, suite
-from simic.data.suites.table_rules import (
-    CODES,
-    COLUMNS,
-    Columns,
-    LabelRule,
-    Shape,
-)
+from simic.data.suites.table_rules import CODES, COLUMNS, Columns, LabelRule, Shape
 
 # Rows of an instance on which the cuts of a score are chosen.
 REFERENCE = 1024
@@ -34,12 +28,7 @@ LABEL_NOISE = (0.0, 0.03, 0.06)
 
 
 def _table(
-    draws: Draws,
-    columns: Columns,
-    rule: LabelRule,
-    shape: Shape,
-    reference: Tensor,
-    classes: int,
+    draws: Draws, columns: Columns, rule: LabelRule, shape: Shape, reference: Tensor, classes: int
 ) -> Problem:
     """Make an instance whose classes are bands of a rule's score, equally many rows in each."""
     cuts = rules.cuts_of(rule, reference, classes)
@@ -61,11 +50,7 @@ def _table(
             x[y == label] = rows[labels == label][: needed[label]]
         return shape.show(draws, x)[:, None, None], draws.mislabelled(y, classes, noise)
 
-    parameters: dict[str, Any] = {
-        "rule": rule.parameters,
-        "cuts": [*cuts],
-        "label_noise": noise,
-    }
+    parameters: dict[str, Any] = {"rule": rule.parameters, "cuts": [*cuts], "label_noise": noise}
     if columns.parameters:
         parameters["columns"] = columns.parameters
     if shape.parameters:
@@ -101,10 +86,7 @@ def _match(draws: Draws) -> Problem:
 def _gain(draws: Draws) -> Problem:
     classes = draws.whole(2, 4)
     return _ruled(
-        draws,
-        rules.folded if classes == 2 else rules.linear,
-        (classes, classes),
-        rules.scaled,
+        draws, rules.folded if classes == 2 else rules.linear, (classes, classes), rules.scaled
     )
 
 
@@ -112,9 +94,7 @@ def _twins(draws: Draws) -> Problem:
     chosen = draws.permutation(COLUMNS).tolist()
     levels = draws.whole(4, 10)
     return _ruled(
-        draws,
-        rules.twins,
-        codes={"codes": tuple(chosen), "levels": levels, "anywhere": False},
+        draws, rules.twins, codes={"codes": tuple(chosen), "levels": levels, "anywhere": False}
     )
 
 
@@ -162,68 +142,29 @@ HELD_OUT: dict[str, Kind] = {
 # A rule, the ways in which its score is cut into classes (two halves, two by the distance from its middle, three to
 # five bands), and shapes of columns under which one module helps more than others (docs/history/experiments.md).
 SINGLE_RULES: dict[str, tuple[rules.Rule, tuple[str, ...], tuple[str, ...]]] = {
-    "linear": (
-        rules.linear,
-        ("folded", "bands"),
-        ("exponentiated", "scaled", "skewed"),
-    ),
+    "linear": (rules.linear, ("folded", "bands"), ("exponentiated", "scaled", "skewed")),
     "sparse": (rules.sparse, ("", "bands"), ("", "scaled")),
-    "product": (
-        rules.product,
-        ("", "bands"),
-        ("", "exponentiated", "scaled", "rounded"),
-    ),
+    "product": (rules.product, ("", "bands"), ("", "exponentiated", "scaled", "rounded")),
     "periodic": (rules.periodic, ("", "folded", "bands"), ("", "rounded")),
     "waves": (rules.waves, ("", "bands"), ("", "rounded")),
-    "category": (
-        rules.category,
-        ("", "folded", "bands"),
-        ("", "exponentiated", "rounded"),
-    ),
-    "order": (
-        rules.order,
-        ("", "folded", "bands"),
-        ("", "exponentiated", "rounded"),
-    ),
-    "match": (
-        rules.match,
-        ("",),
-        ("", "exponentiated", "powers", "scaled", "rounded"),
-    ),
-    "place": (
-        rules.place,
-        ("", "folded", "bands"),
-        ("", "powers", "scaled", "rounded"),
-    ),
-    "centres": (
-        rules.centres,
-        ("",),
-        ("", "exponentiated", "powers", "scaled", "rounded"),
-    ),
-    "largest": (
-        rules.largest,
-        ("",),
-        ("", "exponentiated", "powers", "scaled", "skewed"),
-    ),
+    "category": (rules.category, ("", "folded", "bands"), ("", "exponentiated", "rounded")),
+    "order": (rules.order, ("", "folded", "bands"), ("", "exponentiated", "rounded")),
+    "match": (rules.match, ("",), ("", "exponentiated", "powers", "scaled", "rounded")),
+    "place": (rules.place, ("", "folded", "bands"), ("", "powers", "scaled", "rounded")),
+    "centres": (rules.centres, ("",), ("", "exponentiated", "powers", "scaled", "rounded")),
+    "largest": (rules.largest, ("",), ("", "exponentiated", "powers", "scaled", "skewed")),
 }
 
 
 def _folded(rule: LabelRule, middle: float) -> LabelRule:
-    return LabelRule(
-        lambda x: (rule.score(x) - middle).abs(),
-        rule.parameters | {"middle": middle},
-    )
+    return LabelRule(lambda x: (rule.score(x) - middle).abs(), rule.parameters | {"middle": middle})
 
 
 def _single(name: str, way: str, shape: str, draws: Draws) -> Problem:
     columns = rules.draw_columns(draws)
     # This rule reads codes.
     if name == "match":
-        columns = replace(
-            columns,
-            codes=tuple(draws.subset(COLUMNS, 4, CODES - 1)),
-            levels=CODES,
-        )
+        columns = replace(columns, codes=tuple(draws.subset(COLUMNS, 4, CODES - 1)), levels=CODES)
     shaped = rules.SHAPES[shape](draws)
     reference = shaped.read(columns.draw(draws, REFERENCE))
     rule = SINGLE_RULES[name][0](draws, columns)
@@ -256,22 +197,13 @@ REAL = ("breast_cancer", "wine", "diabetes", "digits", "iris")
 
 # Generators and the parameters that an instance draws for each.
 GENERATED: dict[str, Callable[[Draws], dict[str, Any]]] = {
-    "friedman1": lambda draws: {
-        "n_features": 10,
-        "noise": draws.number(0.0, 1.0),
-    },
+    "friedman1": lambda draws: {"n_features": 10, "noise": draws.number(0.0, 1.0)},
     "friedman2": lambda draws: {},
     "friedman3": lambda draws: {},
     "hastie": lambda draws: {},
-    "gaussian_quantiles": lambda draws: {
-        "n_features": COLUMNS,
-        "n_classes": draws.whole(2, 4),
-    },
+    "gaussian_quantiles": lambda draws: {"n_features": COLUMNS, "n_classes": draws.whole(2, 4)},
     "moons": lambda draws: {"noise": draws.number(0.1, 0.3)},
-    "circles": lambda draws: {
-        "noise": draws.number(0.05, 0.15),
-        "factor": draws.number(0.4, 0.7),
-    },
+    "circles": lambda draws: {"noise": draws.number(0.05, 0.15), "factor": draws.number(0.4, 0.7)},
     "classification": lambda draws: {
         "n_features": COLUMNS,
         "n_informative": draws.whole(4, 8),

@@ -101,6 +101,8 @@ def test_labels_of_any_kind_are_classes_that_keep_their_names(
     ("values", "words"),
     [
         ([0.5, 1.0, 2.0], "0.5 is no class: simic classifies; cut a number into bands"),
+        ([0.0, 1e300, 0.0], r"1e\+300 is no class"),  # as int64 it was -9223372036854775808
+        ([0.0, np.inf, 0.0], "inf is no class"),
         (["a", None, "b"], "1 rows have no value"),
         (["a", "a", "a"], r"1 class\(es\): must be 2 to"),
     ],
@@ -118,12 +120,24 @@ def test_labels_that_are_none_are_refused(values: list[object], words: str) -> N
         ([[1]] * 178, "holds list"),
         ([np.inf, *[1.0] * 177], "infinite in row 0"),
         ([1j] * 178, "complex"),
+        ([10**400 + k for k in range(178)], "holds numbers beyond the range of float64"),
     ],
-    ids=["dates", "strings of dates", "lists", "infinite", "complex"],
+    ids=["dates", "strings of dates", "lists", "infinite", "complex", "huge"],
 )
 def test_columns_that_cannot_be_used_are_named(column: object, words: str) -> None:
     with pytest.raises(SimicError, match=f"column 'when': {words}"):
         prepared(WINE.data.assign(when=column), WINE.target)
+
+
+def test_equal_samples_are_too_few_to_split_and_that_is_said() -> None:
+    # One of 178 equal rows is in training: validation would have none that training has not seen.
+    with pytest.raises(SimicError, match="class class_0 has 1 different samples"):
+        prepared(WINE.data * 0, pd.Series(WINE.target_names[WINE.target]))
+
+
+def test_names_of_columns_may_be_of_any_kind() -> None:
+    frame = WINE.data.set_axis([("wine", k) for k in range(13)], axis=1)
+    assert prepared(frame, WINE.target).inputs.columns[1].name == "('wine', 1)"
 
 
 def test_a_column_that_says_nothing_is_left_out_and_said() -> None:

@@ -148,6 +148,33 @@ def test_damaged_and_unknown_files_are_refused_in_one_line(tmp_path: Path, kind:
     refused(path, "species" if kind in ("csv", "parquet", "feather", "arrow") else None)
 
 
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"", "cannot be read: No columns to parse from file"),
+        (b"a,y\n", "holds no samples"),
+        (b"y\n0\n1\n", "has the column 'y' alone"),
+        (b"a,y,y\n1,2,0\n", "column 'y': is there twice; rename one of them"),
+        # Rows longer than the header: pandas would take the first column for labels of rows, and shift all others.
+        (b"a,b,y\n1,2,0,5\n3,4,1,5\n", "Expected 3 fields in line 2, saw 4"),
+        ("größe,y\n1,0\n".encode("latin-1"), "not UTF-8 text: save the table as UTF-8"),
+        ("a,y\n1,0\n".encode("utf-16"), "not UTF-8 text"),
+    ],
+    ids=["empty", "header", "one column", "twice", "long rows", "latin-1", "utf-16"],
+)
+def test_odd_tables_are_refused_in_one_line(tmp_path: Path, content: bytes, words: str) -> None:
+    path = tmp_path / "mine.csv"
+    path.write_bytes(content)
+    assert words in refused(path)
+
+
+def test_images_of_16_bits_are_refused_as_a_conversion_would_cut_them_to_8(tmp_path: Path) -> None:
+    for label in "ab":
+        (tmp_path / label).mkdir()
+        Image.fromarray(np.full((8, 8), 999, dtype=np.uint16)).save(tmp_path / label / "1.png")
+    assert "a/1.png has more than 8 bits a pixel" in refused(tmp_path)
+
+
 def test_what_cannot_be_read_says_why(tmp_path: Path) -> None:
     assert "no images in folders of it" in refused(tmp_path)
     images(tmp_path)
