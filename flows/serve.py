@@ -33,9 +33,8 @@ async def register(runner: Runner) -> None:
         entrypoint_type=EntrypointType.MODULE_PATH,
         schedules=await _schedules(f"{simic.name}/train"),
     )
-    deployment.work_pool_name = (
-        None  # explicit: takes back a work pool that `prefect deploy` may have set
-    )
+    # Explicit: takes back a work pool that `prefect deploy` may have set
+    deployment.work_pool_name = None
     deployment.work_queue_name = None
     await runner.aadd_deployment(deployment)
 

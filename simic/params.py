@@ -104,9 +104,8 @@ class Suite(Tree):
     name: Annotated[str, Known(registry.SUITE)] = "tables"
     # null: all but those held out
     kinds: Annotated[tuple[str, ...], Field(strict=False, min_length=1), Once] | None = None
-    held_out_kinds: Annotated[tuple[str, ...], Field(strict=False), Once] | None = (
-        None  # null: as the suite has it
-    )
+    # Null: as the suite has it
+    held_out_kinds: Annotated[tuple[str, ...], Field(strict=False), Once] | None = None
     instances: Instances = Instances()
 
 
@@ -132,9 +131,8 @@ class Prepare(Tree):
 
     task: Annotated[str, Known(registry.TASK)] = "suite"
     source: str | None = None  # npz, text: a file in the data directory
-    samples: Count | None = (
-        None  # null: all; else so many, stratified, chosen by hash (text: windows of one piece)
-    )
+    # Null: all; else so many, stratified, chosen by hash (text: windows of one piece)
+    samples: Count | None = None
     suite: Suite = Suite()
     context: Units = 64  # text: bytes that one window predicts the next bytes of
     split: Split = Split()
@@ -229,9 +227,8 @@ class EscrowReward(Tree):
     """Limits of the mode escrow, which has the weights of shaped too."""
 
     clip: Positive = 2.0  # most that escrowed credit rises in a step
-    window: Annotated[int, Field(ge=1, le=10)] = (
-        3  # validations whose least accuracy counts as stable
-    )
+    # Validations whose least accuracy counts as stable
+    window: Annotated[int, Field(ge=1, le=10)] = 3
 
 
 class LossReward(Tree):
@@ -239,9 +236,8 @@ class LossReward(Tree):
 
     weight: NonNegative = 0.2  # of an improvement by one sigma
     sigma_chances: Positive = 0.02  # sigma, as a share of the loss of a uniform guess
-    target_chances: Annotated[float, Field(ge=0.0, lt=1.0)] = (
-        0.13  # loss that earns the whole terminal reward
-    )
+    # Loss that earns the whole terminal reward
+    target_chances: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.13
     terminal_weight: NonNegative = 1.0
     rent_weight: NonNegative = 0.05
 
@@ -259,9 +255,8 @@ class Reward(Tree):
     pbrs_weight: NonNegative = 0.0
     intervention_cost: NonNegative = 0.0
     death_penalty: Penalty = -10.0
-    contribution_threshold_pct: NonNegative = (
-        1.0  # or twice its standard error, whichever is larger
-    )
+    # Or twice its standard error, whichever is larger
+    contribution_threshold_pct: NonNegative = 1.0
     rent_cap: NonNegative = 1.5  # of shaped, escrow and loss, like the next
     rent_floor_params: Count = 200
     shaped: ShapedReward = ShapedReward()
@@ -276,9 +271,8 @@ class Governor(Tree):
 
     sensitivity_sigmas: Positive = 6.0
     loss_multiplier: Positive = 3.0
-    absolute_loss_chances: Positive = (
-        5.0  # divergence only above this many times the loss of a uniform guess
-    )
+    # Divergence only above this many times the loss of a uniform guess
+    absolute_loss_chances: Positive = 5.0
     window: Count = 20
     min_history: Count = 5
     consecutive_panics: Count = 3
@@ -301,9 +295,8 @@ class PPOParams(Tree):
     """Proximal policy optimisation; names follow the paper (arXiv 1707.06347)."""
 
     learning_rate: LearningRate = 0.0015
-    learning_rate_schedule: Literal["constant", "linear"] = (
-        "linear"  # linear: falls to a fifth in the last update
-    )
+    # Linear: falls to a fifth in the last update
+    learning_rate_schedule: Literal["constant", "linear"] = "linear"
     adam_eps: Positive = 1e-5
     clip_range: Positive = 0.2
     epochs: Count = 6
@@ -336,12 +329,10 @@ class Train(Tree):
     batches_per_epoch: Count | Literal["all"] = 8
     batch_size: Count = 48
     episode_end: Literal["terminate", "truncate"] = "terminate"
-    validate_every: Count = (
-        10  # iterations between validation episodes that choose the best checkpoint
-    )
-    stop_on: Literal["never", "critical", "high"] = (
-        "critical"  # findings that end the run; spent budgets always do
-    )
+    # Iterations between validation episodes that choose the best checkpoint
+    validate_every: Count = 10
+    # Findings that end the run; spent budgets always do
+    stop_on: Literal["never", "critical", "high"] = "critical"
     host_optimizer: HostOptimizer = HostOptimizer()
     lifecycle: Lifecycle = Lifecycle()
     price: NonNegative = 0.0  # points that parameters must earn, for each time the host's own that are added and kept
@@ -392,9 +383,8 @@ class GymFloors(Tree):
     """Who plays a Gymnasium environment before anything is learned; random legal actions always do."""
 
     rules: Annotated[tuple[str, ...], Field(strict=False), Once] = ()  # of @rule in an extension
-    peer_steps: Steps = (
-        0  # environment steps that sb3 or sb3-contrib learns for, where installed; 0: nobody does
-    )
+    # Environment steps that sb3 or sb3-contrib learns for, where installed; 0: nobody does
+    peer_steps: Steps = 0
     peer_memory: bool = False  # without masks: whether it has an LSTM
     # By its own names; it learns with each of them, and the best counts.
     peer_settings: Annotated[
@@ -433,12 +423,10 @@ class Evaluate(Tree):
         9,
         16,
     )
-    eval_seeds: Annotated[int, Field(ge=2, le=10_000)] = (
-        20  # hosts, at least; every held-out task gets as many
-    )
-    static_final: bool = (
-        True  # the networks that the first policy ended with, trained from the first step
-    )
+    # Hosts, at least; every held-out task gets as many
+    eval_seeds: Annotated[int, Field(ge=2, le=10_000)] = 20
+    # The networks that the first policy ended with, trained from the first step
+    static_final: bool = True
     checkpoint: Literal["best", "latest"] = "best"
 
 

@@ -2,9 +2,8 @@
 
 import os
 
-os.environ["OMP_NUM_THREADS"] = (
-    "1"  # read when torch is imported, here and in children: parallel tests share the cores
-)
+# Read when torch is imported, here and in children: parallel tests share the cores
+os.environ["OMP_NUM_THREADS"] = "1"
 
 import ipaddress
 import socket

@@ -13,9 +13,8 @@ from simic.agent.spec import Observation, ObservationSpec
 from simic.transfer import Reduce, alone
 
 OBSERVATION_CLIP = 10.0
-OBSERVATION_EPSILON = (
-    1e-4  # under the root: a feature that hardly moved is not blown up when it does
-)
+# Under the root: a feature that hardly moved is not blown up when it does
+OBSERVATION_EPSILON = 1e-4
 REWARD_CLIP = 10.0
 REWARD_SIGMA_FLOOR = 1e-2  # of the discounted return, in units of reward; ours
 

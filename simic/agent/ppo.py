@@ -22,9 +22,8 @@ from simic.transfer import Reduce, alone, as_one, upload
 EARLY_STOP = 1.5  # times target_kl (Spinning Up's PPO)
 RATIO_TOLERANCE = 1e-4  # of the first ratio: further from 1 is no rounding
 LINEAR_END = 0.2  # of the learning rate, in the last update
-ADVANTAGE_SIGMA_FLOOR = (
-    0.1  # for scaled rewards: below it differences are noise and are not blown up to 1
-)
+# For scaled rewards: below it differences are noise and are not blown up to 1
+ADVANTAGE_SIGMA_FLOOR = 0.1
 
 # Advantages: how much better each action was than the value of its state said.
 

@@ -163,12 +163,10 @@ class RunRecord:
     checkpoints: Mapping[str, Checkpoint] | None = None  # best and latest
     tasks: tuple[TaskMeta, ...] | None = None  # of the bank, in its order
     meta: Meta | None = None  # of the prepared data
-    splits: Mapping[str, Mapping[str, Dataset]] | None = (
-        None  # by group of tasks and name of the split
-    )
-    metrics: Mapping[str, Mapping[str, float]] | None = (
-        None  # the numbers of metrics.json, by place
-    )
+    # By group of tasks and name of the split
+    splits: Mapping[str, Mapping[str, Dataset]] | None = None
+    # The numbers of metrics.json, by place
+    metrics: Mapping[str, Mapping[str, float]] | None = None
     replays: tuple[ReplayResult, ...] | None = None
 
     @classmethod

@@ -333,9 +333,8 @@ MIN_HOLDING_STEPS = 3  # dwell in HOLDING for the full bonus; ours, for episodes
 
 # A contribution far above the seed's own progress; ours.
 RATIO_MIN_CONTRIBUTION = 1.0  # points: below it no ratio is formed
-RATIO_SAFE_PROGRESS = (
-    0.1  # points: at or below it the ratio is not formed but the contribution itself is suspect
-)
+# Points: at or below it the ratio is not formed but the contribution itself is suspect
+RATIO_SAFE_PROGRESS = 0.1
 RATIO_LIMIT = 5.0
 RATIO_PENALTY_MAX = 0.3
 RATIO_SLOPE = 0.1  # per RATIO_LIMIT above the limit

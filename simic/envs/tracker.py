@@ -9,9 +9,8 @@ from torch import Tensor
 from simic.growth.life.lifecycle import TIE_PCT
 
 WINDOW = 10
-PLATEAU_PCT = (
-    0.5  # accuracy gain in points below which an epoch counts as a plateau; a fall counts too
-)
+# Accuracy gain in points below which an epoch counts as a plateau; a fall counts too
+PLATEAU_PCT = 0.5
 STABLE_RANGE = (
     -0.05,
     0.03,

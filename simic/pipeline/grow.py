@@ -45,14 +45,12 @@ class Growth:
     data: str | UserData | None
     out: Path
     task: str | None = None
-    policy: str = (
-        "learned"  # or a baseline's name, a published controller's suite, a policy's directory
-    )
+    # Or a baseline's name, a published controller's suite, a policy's directory
+    policy: str = "learned"
     host: str | None = None  # family/preset
     hosts: int = 8
-    epochs: int | None = (
-        None  # of every host, and decisions about it; null: the middle of what training has
-    )
+    # Of every host, and decisions about it; null: the middle of what training has
+    epochs: int | None = None
     target: str | None = None  # the column to predict
     layout: str | None = None  # where channels of images are: nchw, nhwc
     fit: bool = False  # no test split, and as few samples as there are: who fits scores elsewhere

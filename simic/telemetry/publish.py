@@ -41,9 +41,8 @@ EVENTS_FILE = "events.parquet"
 FINDINGS_FILE = "findings.parquet"
 TABLES = (UPDATES_FILE, STEPS_FILE, EPISODES_FILE, EVENTS_FILE, FINDINGS_FILE)
 KEPT_FILE = "iteration_{:06d}.safetensors"  # the state before it
-VALIDATED_FILE = (
-    "validation.safetensors"  # decisions of the episodes that chose the best checkpoint
-)
+# Decisions of the episodes that chose the best checkpoint
+VALIDATED_FILE = "validation.safetensors"
 ROWS_PER_GROUP = 1 << 17  # at least, and at most the rows of an iteration more
 
 

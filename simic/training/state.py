@@ -25,9 +25,8 @@ class Counters:
     iteration: int = 0  # iterations done
     env_steps: int = 0  # valid environment steps
     rollbacks: int = 0
-    group: int = (
-        0  # hosts that run at once since the memory did not suffice for all; 0 = it always did
-    )
+    # Hosts that run at once since the memory did not suffice for all; 0 = it always did
+    group: int = 0
     best_score: float | None = None  # mean committed validation accuracy, points
     best_iteration: int | None = None  # iterations done when it was reached
     chain: str = ""  # sha256 over the previous link and the state after each iteration

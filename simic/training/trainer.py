@@ -22,9 +22,8 @@ from simic.training.session import Session
 from simic.training.state import Counters
 from simic.training.task import RolloutColumns
 
-SKIPPED_STEPS_BUDGET = (
-    10  # optimiser steps of a run with a non-finite loss or gradient; ours: more is no accident
-)
+# Optimiser steps of a run with a non-finite loss or gradient; ours: more is no accident
+SKIPPED_STEPS_BUDGET = 10
 
 # Findings that end a run whatever train.stop_on says: a budget is spent, or the policy cannot decide.
 FATAL = ("non_finite_updates", "rollback_budget", "decision_fault")

@@ -61,9 +61,8 @@ def masks_of(stream: Tensor) -> dict[str, Tensor]:
     draws = rng.uniform(stream, (SLOTS * BLUEPRINTS + 4 * SLOTS + 1,))
     blueprint = draws[..., : SLOTS * BLUEPRINTS].unflatten(-1, (SLOTS, BLUEPRINTS)) < 0.5
     slot = draws[..., SLOTS * BLUEPRINTS : -1].unflatten(-1, (4, SLOTS)) < 0.6
-    slot[..., 0, :] = (
-        False  # op 0 and op 3 have no slot: their mask is empty and nothing may come of it
-    )
+    # Op 0 and op 3 have no slot: their mask is empty and nothing may come of it
+    slot[..., 0, :] = False
     slot[..., 3, :] = False
     slot[..., 1, :] &= blueprint.any(dim=-1)
     op = slot.any(dim=-1)

@@ -213,9 +213,8 @@ def lives() -> list:
     rows = torch.arange(envs)
     for t in range(steps):
         legal = legal_ops(slots, MANUAL)
-        legal[:, Op.FOSSILIZE] = (
-            False  # what is kept is paid for, and rightly: here it is about loops
-        )
+        # What is kept is paid for, and rightly: here it is about loops
+        legal[:, Op.FOSSILIZE] = False
         noise = draw(envs, t, 9, 0)
         # WAIT is every host's last choice: a loop is a matter of acting.
         op = (

@@ -67,9 +67,8 @@ ALLOWED_OF = {
     "tables": {"val_loss": 2e-2, "train_loss": 2e-2},
 }
 ANYTHING = float("inf")  # of what is judged by its quartile alone
-ERROR_OF_FLIPPED = (
-    0.25  # change of a standard error by a flipped sample, as a share of that of the mean
-)
+# Change of a standard error by a flipped sample, as a share of that of the mean
+ERROR_OF_FLIPPED = 0.25
 
 
 def bounds(world: World) -> tuple[dict[str, float], dict[str, float]]:

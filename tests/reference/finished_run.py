@@ -27,9 +27,8 @@ from tests.reference.evaluation import TEST, VAL, Ground
 from tests.reference.host import World
 from tests.reference.iteration import Known, RecordedIteration
 
-SHAPING = (
-    "components.shaping"  # where it is paid, scaled rewards are not clipped, so that they telescope
-)
+# Where it is paid, scaled rewards are not clipped, so that they telescope
+SHAPING = "components.shaping"
 RULED = 3  # hosts of each hand-written rule
 CHOOSING = 6  # hosts that choose a schedule
 SEARCHED = 6  # hosts of the search for the common schedule

@@ -188,9 +188,8 @@ def _ratios(run: RunRecord) -> Outcome:
     )
 
 
-MEDIAN_ERROR = (
-    1.2533  # standard error of a median over that of a mean, of a normal distribution: sqrt(pi / 2)
-)
+# Standard error of a median over that of a mean, of a normal distribution: sqrt(pi / 2)
+MEDIAN_ERROR = 1.2533
 
 
 @sign(

@@ -23,9 +23,8 @@ from simic.growth.networks.hosts import HostSpec
 from simic.rng import Purpose
 
 ROWS = 1024  # of each task's training split, in two halves
-TASKS_AT_ONCE = (
-    32  # always the same tasks together, so that rounding does not depend on the question
-)
+# Always the same tasks together, so that rounding does not depend on the question
+TASKS_AT_ONCE = 32
 
 
 class Alignments:

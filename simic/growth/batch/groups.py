@@ -95,9 +95,8 @@ class SlotGroups:
     open_positions: Tensor  # those that are not isolated
     blended: tuple[Blended, ...]
     frozen: Flags  # [R] parameters do not move
-    added: Tensor | None = (
-        None  # [R] amplitudes, where all seeds act by ADD in the order of their positions
-    )
+    # [R] amplitudes, where all seeds act by ADD in the order of their positions
+    added: Tensor | None = None
 
     def gated(self) -> Blended | None:
         """Find the seeds that have a gate."""

@@ -41,9 +41,8 @@ from simic.rng import Purpose
 from simic.transfer import CPU, upload
 
 ALIKE_HOSTS = 128  # of hosts for tables, a part at a time: their features stay in cache too
-EVALUATION_POSITIONS = (
-    192  # samples (of sequences: tokens) per pass, so that features stay in cache
-)
+# Samples (of sequences: tokens) per pass, so that features stay in cache
+EVALUATION_POSITIONS = 192
 # Last counter of the initialisation keys.
 SEED_MODULE = 0
 GATE_MODULE = 1
