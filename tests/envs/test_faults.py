@@ -9,6 +9,7 @@ from simic.envs.governor import Cause
 from simic.growth.batch.population import Population
 from simic.growth.life.lifecycle import LIVE_STAGES, in_stages
 from simic.growth.life.vocabulary import Action, Op, Stage
+from simic.params import Governor
 from tests.standard import Host
 
 from .conftest import AT_ONCE
@@ -85,34 +86,38 @@ def test_rollback_ends_one_row_and_touches_no_other(make_env, play, family, back
         assert torch.equal(value[others], healthy[name][others])
 
 
-def test_a_rolled_back_host_is_what_it_was_at_its_last_healthy_step(make_env, play):
+@pytest.mark.parametrize(("factor", "anomalies"), [(torch.nan, 0), (30.0, 1)])
+def test_a_rolled_back_host_is_what_it_was_at_its_last_healthy_step(make_env, factor, anomalies):
+    """It breaks at once, or by two epochs above all thresholds, of which the first is no snapshot."""
     row = 1
-    at_epoch = 4
+    begins = 6
+    watch = Governor(min_history=3, consecutive_panics=2)
+    blown_up = spoiled(
+        lambda state, epoch: state["host/param"][row].mul_(factor if epoch >= begins else 1.0)
+    )
     # Hosts that learn: of one that stays at chance every epoch has the same accuracy.
     host = Host(preset="baseline")
-    env = make_env(
-        envs=3, steps=6, host=host, batches_per_epoch="all", compose=poisoned(row, at_epoch)
-    )
+    kind = {"envs": 3, "steps": 9, "host": host, "batches_per_epoch": "all", "governor": watch}
+    env = make_env(**kind, compose=blown_up)
     env.reset(options={"iteration": 0})
     states = []
     infos = []
-    for action in [act(3, Op.GERMINATE), *[Action.wait(3)] * 5]:
+    for action in [act(3, Op.GERMINATE), *[Action.wait(3)] * 8]:
         infos.append(env.step(action)[4])
         states.append({name: value.clone() for name, value in host_state(env).items()})
-    healthy = at_epoch - 2  # index of the step before the panic
-    stage = infos[at_epoch - 1].stage[row]
+    panic = begins - 1 + anomalies
+    cause = Cause.DIVERGENCE if anomalies else Cause.NON_FINITE
+    causes = [int(info.cause[row]) for info in infos]
+    assert causes == [Cause.NONE] * panic + [cause] + [Cause.NONE] * (8 - panic)
+    stage = infos[panic].stage[row]
     assert (stage == Stage.PRUNED).any() and not in_stages(stage, LIVE_STAGES).any()
-    for later in range(at_epoch - 1, 6):
-        # The germinated seed never acted, so the committed network is the host at its snapshot.
-        assert torch.equal(
-            infos[later].committed_accuracy[row], infos[healthy].committed_accuracy[row]
-        )
-        assert torch.equal(infos[later].live_accuracy[row], infos[later].committed_accuracy[row])
-        assert all(
-            torch.equal(value[row], states[healthy][name][row])
-            for name, value in states[later].items()
-        )
-    assert not torch.equal(infos[-1].committed_accuracy[0], infos[healthy].committed_accuracy[0])
+    # The germinated seed never acted, so the committed network is the host at its snapshot.
+    healthy = begins - 2
+    for step in range(panic, 9):
+        accuracy = infos[step].committed_accuracy[row]
+        assert accuracy == infos[healthy].committed_accuracy[row] == infos[step].live_accuracy[row]
+        for name, value in states[step].items():
+            assert torch.equal(value[row], states[healthy][name][row]), name
     assert not torch.equal(states[-1]["host/param"][0], states[healthy]["host/param"][0])
 
 
