@@ -7,7 +7,6 @@ import pytest
 import torch
 from growth.worlds import logits_of, make_table
 from torch import nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from simic.envs.actions import action_masks
 from simic.envs.attribution import COMMITTED, MAIN, WITHOUT, measurable, switched_off
@@ -16,7 +15,10 @@ from simic.errors import SimicError
 from simic.growth.batch.population import Population
 from simic.growth.life.lifecycle import LIVE_STAGES, in_stages
 from simic.growth.life.vocabulary import Action, Op, Stage
+from tests.agent.test_transfers import Operations
 from tests.standard import Lifecycle, PPOParams, Reward
+
+from .transitions import act
 
 
 @pytest.mark.parametrize("ending", ["terminate", "truncate"])
@@ -24,17 +26,15 @@ def test_shaping_telescopes_over_played_episodes(make_env, play, transitions, en
     """An episode ends once, at its last step, where its objective is paid."""
     env = make_env(envs=12, family="mlp", steps=12, episode_end=ending)
     steps = [step[2] for step in play(env)]
-    gamma, weight = env.train.ppo.gamma, env.train.reward.pbrs_weight
-    paid = sum(gamma**t * step[4].components["shaping"] for t, step in enumerate(steps))
+    gamma = env.train.ppo.gamma
+    weight = env.train.reward.pbrs_weight
+    shaping = sum(gamma**t * step[4].components["shaping"] for t, step in enumerate(steps))
     # The first state has empty slots, Φ = 0; the last counts only when the episode was cut, not ended.
     left = weight * gamma**12 * potential(transitions[-1][0].after)
     expected = torch.where(env.state.alive & (ending == "truncate"), left, 0.0)
     assert left.max() > 1
-    assert (paid - expected).abs().max() < 1e-6
-    ends = [
-        (terminated.all().item(), truncated.all().item())
-        for _, _, terminated, truncated, _ in steps
-    ]
+    assert (shaping - expected).abs().max() < 1e-6
+    ends = [(step[2].all().item(), step[3].all().item()) for step in steps]
     assert ends == [(False, False)] * 11 + [(ending == "terminate", ending == "truncate")]
     objective = [step[4].components["terminal"].abs().sum().item() for step in steps]
     assert objective[:-1] == [0.0] * 11 and objective[-1] > 0
@@ -45,13 +45,10 @@ def test_shaping_telescopes_over_played_episodes(make_env, play, transitions, en
 def test_shaping_is_discounted_by_the_agents_gamma(make_env):
     env = make_env(envs=1, ppo=PPOParams(minibatches=1, gamma=0.5))
     env.reset()
-    germinate = Action.wait(1)._replace(op=torch.tensor([int(Op.GERMINATE)]))
-    paid = [
-        float(env.step(action)[4].components["shaping"][0])
-        for action in (germinate, Action.wait(1))
-    ]
+    actions = (act(1, Op.GERMINATE), Action.wait(1))
+    shaping = [float(env.step(action)[4].components["shaping"][0]) for action in actions]
     # F = 0.3 (γΦ(s') - Φ(s)); Φ is 0 without a seed, 1 + 0.3 per epoch of a GERMINATED one.
-    assert paid == pytest.approx([0.3 * 0.5 * 1.3, 0.3 * (0.5 * 1.6 - 1.3)], abs=1e-9)
+    assert shaping == pytest.approx([0.3 * 0.5 * 1.3, 0.3 * (0.5 * 1.6 - 1.3)], abs=1e-9)
 
 
 def test_a_forbidden_action_is_refused_by_name(make_env):
@@ -62,13 +59,9 @@ def test_a_forbidden_action_is_refused_by_name(make_env):
     action = Action.wait(2)._replace(op=torch.tensor([0, int(Op.FOSSILIZE)]))
     with pytest.raises(SimicError, match=r"'op': 4.* of host 1 at step 0: forbidden"):
         env.step(action)
-    for head, value in (("slot", -1), ("slot", 3), ("style", 4), ("op", 6), ("blueprint", -1)):
-        action = Action.wait(2)._replace(
-            **{"op": torch.tensor([0, 1]), head: torch.tensor([0, value])}
-        )
-        with pytest.raises(
-            SimicError, match=rf"'{head}': {value}.* of host 1 at step 0: forbidden"
-        ):
+    for head, value in (("slot", -1), ("style", 4), ("op", 6)):
+        action = act(2, **{"op": Op.GERMINATE, head: value})
+        with pytest.raises(SimicError, match=rf"'{head}': {value}.* of host 0 at step 0: forbid"):
             env.step(action)
     assert env.slots.stage.eq(Stage.DORMANT).all()  # nothing was half done
 
@@ -112,18 +105,19 @@ def grown(request, make_env, play):
 
 def test_contributions_equal_separate_passes(grown, digits):
     env, info = grown
-    kept = env.slots.stage == Stage.FOSSILIZED
-    off = switched_off(measurable(env.slots).numpy(), kept.numpy())
-    alone = [
-        env.population.evaluate(env.slots, digits[1], one[None]).correct[0].double() for one in off
+    fossils = env.slots.stage == Stage.FOSSILIZED
+    off = switched_off(measurable(env.slots).numpy(), fossils.numpy())
+    correct = [
+        env.population.evaluate(env.slots, digits[1], flags[None]).correct[0].double()
+        for flags in off
     ]
     acting = in_stages(env.slots.stage, LIVE_STAGES) & (env.slots.alpha > 0)
     assert torch.equal(info.contribution.isnan(), ~acting) and acting.any()
     for slot in range(env.host.slots):
-        difference = 100 * (alone[MAIN] - alone[WITHOUT + slot]).mean(1)
+        difference = 100 * (correct[MAIN] - correct[WITHOUT + slot]).mean(1)
         rows = acting[:, slot]
         assert torch.allclose(info.contribution[rows, slot].double(), difference[rows], atol=1e-4)
-    committed = 100 * alone[COMMITTED].mean(1)
+    committed = 100 * correct[COMMITTED].mean(1)
     assert torch.allclose(info.committed_accuracy.double(), committed, atol=1e-4)
     assert torch.allclose(env.committed(digits[1])[0].double(), committed, atol=1e-4)
     assert (committed - info.live_accuracy).abs().max() > 0
@@ -150,11 +144,8 @@ def test_a_refused_op_is_paid_as_the_wait_that_happened(make_env, play):
         no = (info.gate >= 0) & ~info.gate_passed
         assert (actions[no, 0] != Op.WAIT).all() and (info.components["fossilize"][no] == 0).all()
         # By hand: what was sampled, but nothing where the gate said no.
-        cost = [
-            0.0 if op == Op.WAIT or gone else -0.25
-            for op, gone in zip(actions[:, 0], no, strict=True)
-        ]
-        assert info.components["intervention"].tolist() == cost
+        costs = ((actions[:, 0] != Op.WAIT) & ~no) * -0.25
+        assert torch.equal(info.components["intervention"], costs.double())
         refused += int(no.sum())
     assert refused > 5
 
@@ -163,18 +154,18 @@ def test_a_refused_op_is_paid_as_the_wait_that_happened(make_env, play):
 
 
 def test_an_epoch_has_the_batches_and_the_batch_size_of_the_params(make_env):
-    seen = []
+    orders = []
 
     class Watched(Population):
         def train_epoch(self, slots, data, order, *more):
-            seen.append(order)
+            orders.append(order)
             return super().train_epoch(slots, data, order, *more)
 
     for batches, size in ((2, 32), (3, 16)):
         env = make_env(envs=2, steps=2, batches_per_epoch=batches, batch_size=size, compose=Watched)
         env.reset()
         env.step(torch.zeros(2, 8, dtype=torch.int64))
-        assert seen.pop().shape == (2, batches, size)
+        assert orders.pop().shape == (2, batches, size)
     assert env.population._stores["host"].tensors["step"].tolist() == [3, 3]
 
 
@@ -197,24 +188,14 @@ def test_masks_have_the_shapes_that_the_spec_gives_them(make_env):
     env = make_env(envs=3)
     observation, _ = env.reset()
     ops, slots = (env.action_spec.heads[k].size for k in (0, 1))
-    given = {"nothing": (), "op": (ops,), "slot": (slots,)}
+    choices = {"nothing": (), "op": (ops,), "slot": (slots,)}
     heads = {head.name: head for head in env.action_spec.heads}
     for name, mask in observation.masks.items():
         assert mask.dtype == torch.bool
-        assert mask.shape == (3, *given[heads[name].mask_given], heads[name].size), name
+        assert mask.shape == (3, *choices[heads[name].mask_given], heads[name].size), name
     assert {
         head.name for head in env.action_spec.heads[1:] if head.mask_given != "nothing"
     } <= observation.masks.keys()
-
-
-class Operations(TorchDispatchMode):
-    def __init__(self):
-        super().__init__()
-        self.count = 0
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        self.count += 1
-        return func(*args, **(kwargs or {}))
 
 
 def test_masks_of_many_hosts_cost_as_many_operations_as_those_of_one(make_env):
@@ -223,9 +204,9 @@ def test_masks_of_many_hosts_cost_as_many_operations_as_those_of_one(make_env):
         env = make_env(envs=envs)
         env.reset()
         action_masks(env.slots, Lifecycle(), env.budget)  # constants are made once
-        with Operations() as done:
+        with Operations() as operations:
             action_masks(env.slots, Lifecycle(), env.budget)
-        counts.append(done.count)
+        counts.append(operations.count)
     assert counts[0] == counts[1] > 0
 
 
@@ -239,9 +220,7 @@ def test_observation_and_masks_of_a_step_are_those_after_its_action(make_env):
     """What a bootstrap would look at: the state after the op and the host's epoch, not the one it was chosen in."""
     env = make_env(envs=4)
     before, _ = env.reset()
-    germinate = torch.zeros(4, 8, dtype=torch.int64)
-    germinate[:, 0] = int(Op.GERMINATE)
-    after, *_ = env.step(germinate)
+    after, *_ = env.step(act(4, Op.GERMINATE))
     assert not torch.equal(after.features, before.features)
     assert torch.equal(after.categories[:, 0], torch.zeros(4, dtype=torch.int64))
     assert (before.categories == -1).all()
@@ -250,26 +229,19 @@ def test_observation_and_masks_of_a_step_are_those_after_its_action(make_env):
     assert not torch.equal(after.masks["slot"], before.masks["slot"])
 
 
-def test_the_critic_is_told_the_kind_of_each_hosts_task_and_features_are_not(make_env) -> None:
+def test_the_kind_of_a_hosts_task_is_for_the_critic_and_not_in_the_features(make_env) -> None:
     data = [make_table(5, tasks=4, samples=64, seed=seed) for seed in (1, 2)]
-    env, silent = (
-        make_env(family="tables", data=data, kinds=kinds) for kinds in ((2, 0, -1, 1), ())
-    )
+    env = make_env(family="tables", data=data, kinds=(2, 0, -1, 1))
+    silent = make_env(family="tables", data=data)
     assert (env.observation_spec.privileged, env.observation_spec.privileged_cardinality) == (1, 3)
     assert silent.observation_spec == replace(
         env.observation_spec, privileged=0, privileged_cardinality=0
     )
-    tasks = torch.tensor([3, 0, 1, 2, 3, 0])
-    (seen, _), (same, _) = (each.reset(options={"tasks": tasks}) for each in (env, silent))
-    assert seen.privileged is not None and seen.privileged.tolist() == [
-        [1],
-        [2],
-        [0],
-        [-1],
-        [1],
-        [2],
-    ]
-    assert same.privileged is None
-    assert torch.equal(seen.features, same.features)
+    options = {"tasks": torch.tensor([3, 0, 1, 2, 3, 0])}
+    observation, _ = env.reset(options=options)
+    plain, _ = silent.reset(options=options)
+    kinds = torch.tensor([[1], [2], [0], [-1], [1], [2]])
+    assert torch.equal(observation.privileged, kinds) and plain.privileged is None
+    assert torch.equal(observation.features, plain.features)
     later, *_ = env.step(Action.wait(6))
-    assert torch.equal(later.privileged, seen.privileged)
+    assert torch.equal(later.privileged, kinds)

@@ -46,29 +46,26 @@ def bank(tmp_path_factory):
 
 
 def test_passes_gymnasiums_checker(digits):
-    made = gymnasium.make(ENV_ID, train=TRAIN, dataset_train=digits[0], dataset_val=digits[1])
-    assert made.spec.id == ENV_ID
-    check_env(made.unwrapped, skip_render_check=True)
+    env = gymnasium.make(ENV_ID, train=TRAIN, dataset_train=digits[0], dataset_val=digits[1])
+    check_env(env.unwrapped, skip_render_check=True)
 
 
 def test_the_single_view_is_one_host_on_the_same_data(env, digits):
     host = GrowthEnv(TRAIN, 1, *digits, env_ids=torch.zeros(1, dtype=torch.int64))
-    seen, _ = env.reset(seed=5, options={"iteration": 3})
-    plain, _ = host.reset(seed=5, options={"iteration": 3})
+    features, _ = env.reset(seed=5, options={"iteration": 3})
+    observation, _ = host.reset(seed=5, options={"iteration": 3})
     for _ in range(2):
-        assert torch.equal(torch.from_numpy(seen[: plain.features.shape[1]]), plain.features[0])
-        seen, reward, *_ = env.step(0)
-        plain, paid, *_ = host.step(Action.wait(1))
-        assert reward == float(paid)
+        expected = observation.features[0].numpy()
+        assert np.array_equal(features[: len(expected)], expected)
+        features, reward, *_ = env.step(0)
+        observation, rewards, *_ = host.step(Action.wait(1))
+        assert reward == float(rewards)
 
 
 def test_a_task_of_the_bank_is_drawn_from_those_of_training_or_chosen(bank):
     env = gymnasium.make(ENV_ID, train=TRAIN, prepared=bank).unwrapped
-    drawn = set()
-    for seed in range(12):
-        _, info = env.reset(seed=seed)
-        drawn.add(info["task"])
-    assert drawn == {0, 1, 2}, "never that of validation"
+    # Never that of validation.
+    assert {env.reset(seed=seed)[1]["task"] for seed in range(12)} == {0, 1, 2}
     first, info = env.reset(seed=1, options={"tasks": 3})
     assert info["task"] == 3
     *_, info = env.step(0)
@@ -82,30 +79,22 @@ def test_a_task_of_the_bank_is_drawn_from_those_of_training_or_chosen(bank):
 
 
 def test_make_vec_gives_the_vector_environment_of_the_controller(digits):
-    made = gymnasium.make_vec(
+    env = gymnasium.make_vec(
         ENV_ID, num_envs=3, train=TRAIN, dataset_train=digits[0], dataset_val=digits[1]
     )
+    assert isinstance(env, GrowthEnv) and env.spec.id == ENV_ID
+    assert env.observation_space.shape == (3, *env.single_observation_space.shape)
+    assert env.action_space.shape == (3, *env.single_action_space.shape)
     plain = GrowthEnv(TRAIN, 1, *digits, env_ids=torch.arange(3))
-    assert isinstance(made, GrowthEnv)
-    assert made.num_envs == 3 and made.spec.id == ENV_ID
-    assert made.observation_space.shape == (3, *made.single_observation_space.shape)
-    assert made.action_space.shape == (3, *made.single_action_space.shape)
-    actions = torch.zeros(3, len(made.action_spec.heads), dtype=torch.int64)
-    for env in (made, plain):
-        env.reset()
-    seen, rewards, *_ = made.step(actions)
-    expected, paid, *_ = plain.step(actions)
-    assert torch.equal(seen.features, expected.features) and torch.equal(rewards, paid)
+    assert torch.equal(env.reset()[0].features, plain.reset()[0].features)
 
 
 def test_the_id_is_found_by_the_module_before_it():
     program = (
         "import gymnasium; gymnasium.make_vec('simic.envs:simic/Growth-v0', prepared='nowhere')"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert done.stderr.splitlines()[-1].endswith(
-        "nowhere/meta.json: no such file; run simic prepare first"
-    )
+    process = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert process.stderr.endswith("nowhere/meta.json: no such file; run simic prepare first\n")
 
 
 def test_a_forbidden_action_is_played_as_wait_and_marked(env):
@@ -129,14 +118,13 @@ def test_maskable_ppo_learns_on_it_and_plays_nothing_illegal(digits, monkeypatch
         )
         before = {name: parameter.clone() for name, parameter in agent.policy.state_dict().items()}
         agent.learn(64)
-        after = agent.policy.state_dict()
-        assert all(parameter.isfinite().all() for parameter in after.values())
-        assert all(not torch.equal(before[name], parameter) for name, parameter in after.items())
-        (seen, info), ops = env.reset(seed=1), set()
+        for name, parameter in agent.policy.state_dict().items():
+            assert parameter.isfinite().all() and not torch.equal(before[name], parameter)
+        observation, info = env.reset(seed=1)
+        ops = set()
         for _ in range(train.longest_episode):
-            action, _ = agent.predict(seen, action_masks=info["action_mask"])
-            seen, *_, info = env.step(action)
+            action, _ = agent.predict(observation, action_masks=info["action_mask"])
+            observation, *_, info = env.step(action)
             assert not info["illegal"]
             ops.add(info["effective_op"])
         assert len(ops) >= 3
-        env.close()
