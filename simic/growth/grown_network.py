@@ -127,6 +127,7 @@ class GrownNetwork(nn.Module):
 
     def body(self, x: Tensor) -> Tensor:
         """Compute logits of standardised samples."""
+        # Seeds of some families read the sample, not the features.
         sample = x
         for segment, joint in zip(self.segments, self.joints, strict=True):
             x = segment(x)
@@ -145,6 +146,7 @@ def _joint(host: HostSpec, slot: int, seeds: Sequence[SeedRecord]) -> nn.Module:
             f"blueprint {record.blueprint!r}: not registered; known here are {', '.join(by_name)}; "
             "of one's own, import the module that defines it first"
         )
+    # Built as a population builds it, so that the weights fit.
     operator = Blend[record.operator]
     gate = host.gate(host.slot_shapes[slot]) if operator is Blend.GATE else None
     seed = by_name[record.blueprint].build(host.seed_shapes[slot])
@@ -252,11 +254,12 @@ def _program(network: GrownNetwork) -> bytes:
     else:
         example = torch.zeros(2, *shape, dtype=torch.int64 if len(shape) == 1 else torch.float32)
     batch = torch.export.Dim("batch", min=1)
+    # Torch raises errors of many kinds where a user's blueprint does what cannot be traced.
     try:
         return program.as_bytes(
             torch.export.export(network, (example,), dynamic_shapes=({0: batch},))
         )
-    except Exception as error:  # of many kinds; a user's blueprint may do what cannot be traced
+    except Exception as error:
         names = (
             ", ".join(sorted({seed.blueprint for seed in network.structure.seeds})) or "no seeds"
         )
@@ -278,6 +281,7 @@ def load_grown(path: Path | str) -> GrownNetwork:
 
 def _files(path: Path) -> tuple[Structure, dict[str, Tensor]]:
     """Read structure and weights of a network; SimicError where they do not match their checksums."""
+    # The structure has a checksum of its own, and those of the other files.
     file = path / STRUCTURE
     try:
         structure = durable.checked(file.read_bytes())
@@ -300,6 +304,7 @@ def _files(path: Path) -> tuple[Structure, dict[str, Tensor]]:
 
 
 def _load(network: GrownNetwork, weights: dict[str, Tensor], source: str) -> None:
+    # Tensors of slots that the network does not have are left out: a population has some of every live seed.
     expected = {name: tensor.shape for name, tensor in network.weights().items()}
     for name in expected.keys() - weights.keys():
         raise SimicError(f"{source}: tensor {name} is missing")

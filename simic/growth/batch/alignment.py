@@ -22,8 +22,9 @@ from simic.growth.networks.blueprints import Blueprint
 from simic.growth.networks.hosts import HostSpec
 from simic.rng import Purpose
 
-ROWS = 1024  # of each task's training split, in two halves
-# Always the same tasks together, so that rounding does not depend on the question
+# Of each task's training split, in two halves.
+ROWS = 1024
+# Always the same tasks together, so that rounding does not depend on who is asked about.
 TASKS_AT_ONCE = 32
 
 
@@ -45,7 +46,13 @@ class Alignments:
 
     @classmethod
     def on(cls, host: HostSpec, blueprints: Sequence[Blueprint], data: Dataset) -> Self:
-        """Make those of a host's blueprints with the tasks of the data."""
+        """Make the alignments of a host's blueprints with the tasks of the data.
+
+        Args:
+            host: Its kind; seeds must read the input.
+            blueprints: Kinds of seeds, P.
+            data: The training split.
+        """
         return cls(
             Templates(host, tuple(blueprints), checked=True).seeds[0], blueprints, data, Fits()
         )
@@ -60,6 +67,7 @@ class Alignments:
         return self._table[tasks]
 
     def _compute(self, tasks: Tensor) -> None:
+        # Two halves of the rows: what they share is not chance.
         x, y = self.data.of_tasks(tasks, slice(ROWS))
         halves = [
             (channels_last(rows), labels)
@@ -68,6 +76,7 @@ class Alignments:
         values = torch.stack(
             [self._aligned(kind, tasks, halves) for kind in range(len(self._kinds))], dim=1
         )
+        # Only how blueprints compare within a task is read, so the largest is 1.
         self._table[tasks] = values / values.abs().amax(dim=1, keepdim=True).clamp(
             min=torch.finfo(values.dtype).tiny
         )
@@ -86,6 +95,7 @@ class Alignments:
             weight.requires_grad_(name in closing)
         leaves = [weight for weight in weights if weight.requires_grad]
 
+        # GradMax: the gradient that the parameters at 0 would get, of each half.
         first, second = (
             torch.autograd.grad(
                 _agreement(template.run(weights, half), labels, self.data.classes), leaves
@@ -99,6 +109,7 @@ class Alignments:
 
 def _agreement(out: Tensor, labels: Tensor, classes: int) -> Tensor:
     """Average the product of a seed's output ``[R, n, width]`` and the labels, one class for each hidden unit."""
+    # As if the labels were the error; centred, since a constant is what a bias learns.
     width = out.shape[-1]
     error = F.one_hot(labels % width, min(width, classes)).to(out.dtype)
     return (

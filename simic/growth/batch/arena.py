@@ -37,6 +37,14 @@ class Rows:
 
     @classmethod
     def zeros(cls, envs: int, params: int, moments: tuple[str, ...], device: torch.device) -> Self:
+        """Allocate rows that nothing stands in yet.
+
+        Args:
+            envs: How many hosts, E.
+            params: Parameters of each row, n.
+            moments: Names of the optimizer's moments.
+            device: Where they are.
+        """
         step = torch.zeros(envs, dtype=torch.float64, device=device)
         param = torch.zeros(envs, params, device=device)
         return cls(
@@ -57,7 +65,8 @@ class Rows:
 
     def copy_where(self, hosts: Tensor, source: Self) -> None:
         """Take the rows of ``source`` where ``hosts [E]`` bool."""
-        on_host = hosts.device.type == "cpu"  # elsewhere to ask which ones would make the host wait
+        # On another device, asking which rows are meant would make this one wait.
+        on_host = hosts.device.type == "cpu"
         rows = hosts.nonzero().flatten() if on_host else hosts
         for name, tensor in self.tensors.items():
             values = source.tensors[name]
@@ -150,6 +159,7 @@ class Arena:
         for block, steps, moving in zip(
             blocks, self._steps.split(self._rows), self._moving.split(self._rows), strict=True
         ):
+            # Gathered into tensors of their own, so that an epoch that fails has changed nothing.
             params = block.gathered()
             moments = {
                 name: block.columns.unpack(block.store.tensors[name][block.hosts])
@@ -182,6 +192,7 @@ class Arena:
                 [grad * scale.view(-1, *[1] * (grad.dim() - 1)) for grad in block_grads]
                 for block_grads, scale in zip(grads, scales.split(self._rows), strict=True)
             ]
+        # A frozen row has made no update: its bias corrections stand still.
         self._steps += self._moving
         apply(
             [tensors.ranges for tensors in self.blocks],
@@ -207,14 +218,17 @@ def _ranges(
     by_step: bool,
 ) -> list[RowRange]:
     """Cut a block into a range for each run of rows of equal step that move; without ``by_step`` it is one range."""
+    # What trains; the rest was fitted to data once.
     trained_params = [tensor.detach() for tensor in _trained(params, block)]
     by_name = [_trained(tensors, block) for tensors in moments.values()]
     trained_moments = [list(of_tensor) for of_tensor in zip(*by_name, strict=True)]
+    # One range, in which rows that are frozen are put back after the step.
     if not by_step:
         moves = moving if block.frozen.any() else None
         return [
             RowRange(slice(None), trained_params, trained_moments, steps, moves, block.weight_decay)
         ]
+    # A range ends where the step count changes: torch's fused kernel takes one count for all of a tensor.
     changes = ((steps[1:] != steps[:-1]) | (moving[1:] != moving[:-1])).nonzero().flatten() + 1
     return [
         RowRange(
@@ -263,6 +277,7 @@ def apply(
         optimizer: Its kind and settings.
         by_step: Rows of a range have equal steps.
     """
+    # Tensors whose rows do not fill vector registers go one by one: fused, a row's last bits would depend on its place.
     fused = by_step and optimizer.name == "adamw"
     # By decay: parameters, gradients, means, variances and steps of one fused call.
     calls: dict[float, list[list[Tensor]]] = {}
@@ -281,6 +296,7 @@ def apply(
                     call, (param, grad.contiguous(), *moments, step), strict=True
                 ):
                     tensors.append(tensor)
+    # One call for each decay, as it is one number for all tensors of a call.
     for decay, (params, param_grads, means, variances, steps) in calls.items():
         torch._fused_adamw_(  # pyright: ignore[reportPrivateImportUsage]
             params, param_grads, means, variances, [], steps, lr=float(rate), beta1=ADAM_BETAS[0], beta2=ADAM_BETAS[1],
@@ -297,15 +313,18 @@ def _step(
     optimizer: HostOptimizer,
 ) -> None:
     """Step one tensor of a range; rows that do not move keep every bit."""
+    # A mask would not do: 0 times a gradient that is NaN is NaN.
     wide = (-1, *[1] * (param.dim() - 1))
     before = None if part.moving is None else [tensor.clone() for tensor in (param, *moments)]
-    if optimizer.name == "sgd":  # v ← μ v + g + λ p; p ← p − η v (torch.optim.SGD, no dampening)
+    if optimizer.name == "sgd":
+        # v ← μ v + g + λ p; p ← p − η v (torch.optim.SGD, no dampening).
         [velocity] = moments
         velocity.mul_(optimizer.momentum).add_(grad)
         if part.weight_decay:
             velocity.add_(param, alpha=part.weight_decay)
         param.addcmul_(rate, velocity, value=-1)
-    else:  # torch.optim.AdamW (Loshchilov and Hutter 2019, arXiv 1711.05101)
+    else:
+        # torch.optim.AdamW (Loshchilov and Hutter 2019, arXiv 1711.05101).
         mean, variance = moments
         beta1, beta2 = ADAM_BETAS
         step = part.step.view(wide)

@@ -121,6 +121,7 @@ def run_streams(
     Returns:
         Logits ``[streams, B, classes]``.
     """
+    # Measured on two CPU cores: hosts with large maps run faster one after the other.
     if backend == "auto":
         is_large = x.shape[1] * templates.map_entries >= APART_FROM
         backend = "loop" if x.device == CPU and is_large else "vmap"
@@ -160,6 +161,7 @@ def _graft(
     samples: Tensor,
 ) -> Tensor:
     """Run the seeds of a slot and join them to the features of their streams."""
+    # A seed that reads the sample adds to the features; where all add, no copy of the features is needed.
     if templates.reads_input:
         samples = samples.index_select(0, groups.hosts)
         if groups.added is not None:
@@ -170,6 +172,7 @@ def _graft(
     else:
         h, x = fork(h, groups.streams, groups.open_positions)
         s = _run_seeds(templates, weights, groups, slot, x)
+    # The gate looks at what the seed read, so isolation holds for it too.
     gate = None
     if gated := groups.gated():
         gate = templates.gates[slot].run(
@@ -278,6 +281,7 @@ def fork(h: Tensor, rows: Tensor, open_positions: Tensor) -> tuple[Tensor, Tenso
     Returns:
         The features as they are, and those of the rows, ``[R, B, …, C]``.
     """
+    # Isolated seeds read detached features: no gradient of theirs reaches the host.
     if not len(open_positions):
         return h, h.detach().index_select(0, rows)
     forked: tuple[Tensor, Tensor] = _Fork.apply(h, rows, open_positions)
@@ -314,6 +318,7 @@ class _Join(Function):
         ctx.save_for_backward(h, s, x, gate)
         if not groups.blended:
             return h
+        # By index: rows without a seed, or with one that does not act, keep every bit.
         joined = h.clone()
         for item in groups.blended:
             operands = _operands(h, s, x, item)
@@ -325,9 +330,8 @@ class _Join(Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         h, s, x, gate = ctx.saved_tensors
         groups: SlotGroups = ctx.groups
-        grad = grads[
-            0
-        ].contiguous()  # a mean over pixels hands back channels first: strided copies from here on
+        # A mean over pixels hands back channels first: all copies from here on would be strided.
+        grad = grads[0].contiguous()
         # Without a blended seed: the host's gradient passes, and seeds in TRAINING get the same.
         grad_h = grad.clone() if groups.blended else grad
         grad_s = grad.index_select(0, groups.streams)

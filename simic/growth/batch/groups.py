@@ -36,6 +36,7 @@ class SlotState:
     @classmethod
     def read(cls, slots: Slots, *flags: Tensor) -> Self:
         """Copy what grouping needs, and any further ``flags [E, K]`` bool, in one transfer."""
+        # Stacked into one tensor: each transfer by itself would make this device wait for the other.
         integers = (slots.stage, slots.blueprint, slots.operator, slots.age)
         bools = (slots.ramp == Ramp.DOWN, slots.alpha <= 0, *flags)
         stage, blueprint, operator, age, *rest = torch.stack((*integers, *bools)).cpu().numpy()
@@ -66,6 +67,7 @@ class SlotState:
 
 def alike(state: SlotState) -> Integers:
     """Order all hosts by the blueprints and ages of the seeds that run, so that like ones stand side by side."""
+    # The last key counts most: the blueprint at the last slot, then the age there.
     keys = [
         np.where(state.active[:, slot], values[:, slot], -1)
         for slot in range(state.stage.shape[1])
@@ -122,6 +124,7 @@ def training_plan(state: SlotState, alpha: Tensor, isolated: Set[Stage]) -> Plan
         alpha: Of their seeds, ``[E, K]``.
         isolated: Stages whose seeds send the host no gradient.
     """
+    # Stream i is host i, and none splits.
     envs, slots = state.stage.shape
     learning = state.learning
     hosts = np.arange(envs)
@@ -195,6 +198,7 @@ def _group(
                     frozen=state.frozen[hosts[positions], slot],
                 )
             )
+    # Where all seeds add, the forward needs no copies by operator.
     only_added = [item.operator for item in blended] == [Blend.ADD] and len(
         blended[0].positions
     ) == len(streams)

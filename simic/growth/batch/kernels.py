@@ -22,10 +22,11 @@ from torch.nn import functional as F
 from simic.growth.networks.layers import Samplewise
 from simic.transfer import upload
 
-DENSE_ENTRIES = (
-    16 * 16 * 64
-)  # of a matrix from all pixels and channels to all of them, up to which it is faster
-DENSE_PIXELS = 4  # a dense matrix over 2×2 maps has fewer entries for each output than a 3×3 kernel
+# Entries of a matrix from all pixels and channels to all of them, up to which it is faster than a convolution.
+DENSE_ENTRIES = 16 * 16 * 64
+# A dense matrix over 2×2 maps has fewer entries for each output than a 3×3 kernel.
+DENSE_PIXELS = 4
+# Torch's modules that treat each sample by itself and have nothing of their own to stack.
 PARAMETERLESS = (nn.Sequential, nn.Identity, nn.ReLU, nn.GELU, nn.MaxPool2d)
 
 
@@ -33,6 +34,7 @@ def stacked(module: nn.Module) -> nn.Module | None:
     """Change a module to features ``[R · B, …]`` and parameters ``[R, *shape]``, which are put in as attributes; None
     where a part of it has no such form, or is used twice.
     """
+    # A part that is used twice has one place for its weights, but two in the list of them.
     for named in (module.named_modules, module.named_parameters):
         if len(list(named(remove_duplicate=False))) > len(list(named())):
             return None
@@ -111,6 +113,7 @@ class _PointwiseConv(nn.Module):
     weight: Tensor
 
     def forward(self, x: Tensor) -> Tensor:
+        # Of a channels-last map this is a view.
         samples, channels, height, width = x.shape
         pixels = x.permute(0, 2, 3, 1).reshape(len(self.weight), -1, channels)
         pixels = torch.bmm(pixels, self.weight.view(*self.weight.shape[:2], channels).mT)
@@ -154,6 +157,7 @@ class _SameConv(nn.Module):
 
     def _grouped(self, x: Tensor) -> Tensor:
         """Run one grouped convolution: a row's channels are groups of their own."""
+        # [R · B, C, …] → [B, R · C, …], and back below.
         samples, channels, height, width = x.shape
         rows, outputs = self.weight.shape[:2]
         side_by_side = (
@@ -171,6 +175,7 @@ def _neighbourhoods(
     kernel: int, height: int, width: int, dtype: torch.dtype, device: torch.device
 ) -> Tensor:
     """Tabulate ``[k², in pixels · out pixels]``: 1 where a kernel's element reads a pixel for an output, else 0."""
+    # Pixels outside the map are zeros, so nothing reads them.
     table = torch.zeros(kernel, kernel, height, width, height, width, dtype=dtype)
     for i, j, row, column in product(range(kernel), range(kernel), range(height), range(width)):
         source_row = row + i - kernel // 2
@@ -191,6 +196,7 @@ class _Linear(nn.Module):
         self.biased = linear.bias is not None
 
     def forward(self, x: Tensor) -> Tensor:
+        # For a single row a batched product would only cost its dispatch.
         if len(self.weight) == 1:
             return F.linear(x, self.weight[0], self.bias[0] if self.biased else None)
         by_row = x.reshape(len(self.weight), -1, x.shape[-1])
@@ -216,6 +222,7 @@ class _GroupNorm(nn.Module):
         self.affine = norm.affine
 
     def forward(self, x: Tensor) -> Tensor:
+        # One group is a norm over all pixels and channels of a sample; several lie apart in each pixel.
         samples, channels, *size = x.shape
         pixels = math.prod(size)
         channels_last = x.movedim(1, -1)
@@ -226,6 +233,7 @@ class _GroupNorm(nn.Module):
         else:
             grouped = channels_last.reshape(samples, pixels, self.groups, -1).transpose(1, 2)
             normed = F.layer_norm(grouped, grouped.shape[2:], eps=self.eps).transpose(1, 2)
+        # Weights differ from row to row, which torch's layer norm cannot have.
         if self.affine:
             by_row = normed.reshape(len(self.weight), -1, channels * pixels)
             normed = _RowScale.apply(by_row, self.weight, self.bias)
@@ -266,6 +274,7 @@ class _RowScale(Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         [grad] = grads
+        # Over samples first, then over the pixels that share a weight.
         x, scale = ctx.saved_tensors
         grad_weight = (grad * x).sum(1).view(ctx.shape).sum(1)
         grad_bias = grad.sum(1).view(ctx.shape).sum(1)
@@ -289,6 +298,7 @@ class _VmapNorm(_Norm):
         normed = F.layer_norm(grouped, grouped.shape[2:], eps=self.eps).view(x.shape)
         if self.weight is None:
             return normed
+        # Weights are of channels, which come before the pixels.
         shape = (-1, *[1] * (x.dim() - 2))
         return normed * self.weight.view(shape) + self.bias.view(shape)
 

@@ -40,8 +40,9 @@ from simic.params import HostOptimizer
 from simic.rng import Purpose
 from simic.transfer import CPU, upload
 
-ALIKE_HOSTS = 128  # of hosts for tables, a part at a time: their features stay in cache too
-# Samples (of sequences: tokens) per pass, so that features stay in cache
+# Of hosts for tables, a part at a time: their features stay in cache too.
+ALIKE_HOSTS = 128
+# Samples (of sequences: tokens) of a pass, so that features stay in cache.
 EVALUATION_POSITIONS = 192
 # Last counter of the initialisation keys.
 SEED_MODULE = 0
@@ -136,6 +137,7 @@ class Population:
         self.iteration = iteration
         self.env_ids = self.env_ids if env_ids is None else env_ids
         self.tasks = torch.zeros_like(self.env_ids) if tasks is None else tasks
+        # Each host has a stream of its own, so it is the same in any company.
         key = partial(
             rng.key, self.rng_seed, Purpose.HOST_INIT, iteration, self.env_ids, device=self.device
         )
@@ -157,6 +159,7 @@ class Population:
             state: What was read of ``slots``, if it was.
         """
         state = state or SlotState.read(slots)
+        # Seeds of one kind at one slot are drawn, and fitted, together.
         is_new = flags_of(rows)
         for slot in np.flatnonzero(is_new.any(0)).tolist():
             for kind in np.unique(state.blueprint[is_new[:, slot], slot]).tolist():
@@ -164,15 +167,18 @@ class Population:
                 self._germinate(slots, slot, kind, upload(hosts, self.device), data)
 
     def _germinate(self, slots: Slots, slot: int, kind: int, hosts: Tensor, data: Dataset) -> None:
+        # Where and when a seed germinates names its stream, so others never change it.
         key = partial(
             rng.key, self.rng_seed, Purpose.SEED_INIT, self.iteration, self.env_ids[hosts], slot
         )
         germination = slots.germinations[hosts, slot]
+        # Every seed has a gate, since SET_ALPHA_TARGET may make GATE its operator later.
         template = self.templates.seeds[slot][kind]
         gate = self.templates.gates[slot]
         param = template.draw(key(germination, SEED_MODULE, device=self.device))
         if template.fits:
             param = template.with_fit(param, self._fits.of(template, data, self.tasks[hosts]))
+        # h (1 + α tanh(s − x)) is h at germination only where the seed is the identity.
         closed = (slots.operator[hosts, slot] == Blend.MULTIPLY)[:, None] & self._closing[slot][
             kind
         ]
@@ -266,6 +272,7 @@ class Population:
         """Do ``work`` on all hosts, ``group`` at a time; where memory does not suffice, the group is halved for good.
         Small hosts go in parts of ``ALIKE_HOSTS`` with like seeds; then also the place of each host among the results.
         """
+        # Like seeds beside each other make few, long groups.
         small = self.host.reads_input and self.device == CPU
         hosts = alike(state) if small else np.arange(len(self))
         most = min(ALIKE_HOSTS, self.group) if small else self.group
@@ -275,6 +282,7 @@ class Population:
             part = hosts[first : first + most]
             try:
                 results.append(work(part))
+            # Work writes nothing before its end, so the same hosts can go again in smaller parts.
             except torch.OutOfMemoryError:
                 if len(part) == 1:
                     raise
@@ -287,6 +295,7 @@ class Population:
         """List what trains of hosts in these rows: they, then per slot the groups of seeds and the gates of gated
         seeds.
         """
+        # No host is ever frozen; a seed is while it is ramped down to be pruned.
         blocks = [
             self._block(
                 "host", rows, torch.arange(len(rows), device=self.device), np.zeros(len(rows), bool)
@@ -371,6 +380,7 @@ class Population:
 
     def _samples(self, data: Dataset, hosts: Tensor, samples: slice) -> tuple[Tensor, Tensor]:
         """Take samples of the task of each of some hosts: ``x [G, n, …]``, ``y [G, n, …]``."""
+        # A single task is not copied for each host, only viewed.
         if data.tasks > 1:
             x, y = data.of_tasks(self.tasks[hosts], samples)
             return channels_last(x), y
@@ -393,6 +403,7 @@ class Population:
         return self._weigh(slots, self._seed_flops, self._gate_flops)
 
     def _weigh(self, slots: Slots, seeds: Tensor, gates: Tensor) -> Tensor:
+        # Slots without a live seed look up the first blueprint, and are masked at the end.
         columns = torch.arange(self.host.slots, device=self.device)
         weight = seeds[columns, slots.blueprint.clamp(min=0)] + gates * (
             slots.operator == Blend.GATE
@@ -420,6 +431,7 @@ class Population:
     def refresh_snapshot(self, hosts: Tensor, slots: Slots) -> None:
         """Update the snapshot in ``hosts [E]`` bool: hosts and FOSSILIZED seeds; who restores prunes all others."""
         for name, store in self._stores.items():
+            # A gate is stored by slot, a seed by slot and blueprint.
             rows = hosts
             if name != "host":
                 kind, slot, *blueprint = name.split(".")

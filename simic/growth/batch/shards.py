@@ -34,7 +34,8 @@ from simic.growth.networks.blueprints import Blueprint, blueprints_of
 from simic.growth.networks.hosts import HostSpec, build_host
 from simic.params import Host, HostOptimizer
 
-RESTARTS = 3  # of lost processes, in one episode
+# Of lost processes, in one episode.
+RESTARTS = 3
 
 T = TypeVar("T")
 
@@ -113,7 +114,14 @@ class Group:
         return self.population.train_epoch(slots, self.data[data], order, state)
 
     def evaluate(self, slots: Slots, data: int, off: Flags, state: SlotState) -> Answers:
-        """Evaluate ``off [E, Cfg, K]``, hosts first, as all that is cut into groups."""
+        """Evaluate configurations of the group's hosts.
+
+        Args:
+            slots: Their slots.
+            data: Number of the data that were sent.
+            off: Seeds that are switched off, bool ``[E, Cfg, K]``: hosts first, as in all that is cut into groups.
+            state: What was read of ``slots``.
+        """
         return self.population.evaluate(slots, self.data[data], off.swapaxes(0, 1), state)
 
     def take_snapshot(self) -> None:
@@ -192,17 +200,20 @@ class Shards:
 
     def _start(self) -> None:
         """Start the processes; every host waits for its first reset."""
-        self._data: list[Dataset] = []  # that every process has, by number
+        # The data that every process has, by number; new processes have none.
+        self._data: list[Dataset] = []
         ids_by_process = [
             {group: self.env_ids[self._hosts[group]] for group in groups}
             for groups in self._groups_by_process
         ]
+        # Spawned, as a fork of a process with threads may hang. One executor each, so that hosts stay where they are.
         context = multiprocessing.get_context("spawn")
         self._workers = [ProcessPoolExecutor(1, context, begin_process) for _ in ids_by_process[1:]]
         futures = [
             worker.submit(_build, _packed((self._recipe, ids)))
             for worker, ids in zip(self._workers, ids_by_process[1:], strict=True)
         ]
+        # While they start, this process builds its own groups.
         recipe = self._recipe
         self._local_groups = {
             group: Group(
@@ -217,6 +228,7 @@ class Shards:
             )
             for group, ids in ids_by_process[0].items()
         }
+        # No process may outlive a failure of another.
         try:
             with _process_losses():
                 for future in futures:
@@ -286,6 +298,7 @@ class Shards:
         self._ask_all(Group.restore, hosts)
 
     def named_parameters(self, slots: Slots, row: int) -> dict[str, Tensor]:
+        # The group that has the host answers, for its row there.
         group = row // self.layout.group
         hosts = self._hosts[group]
         request = Request(Group.named_parameters, (_rows_of(slots, hosts), row - hosts.start))
@@ -301,6 +314,7 @@ class Shards:
 
     def _sent(self, data: Dataset) -> int:
         """Send data once, and tell their number. They are kept here too, so that they stay in memory."""
+        # By identity: comparing the values would read all of them.
         for number, sent in enumerate(self._data):
             if sent is data:
                 return number
@@ -324,6 +338,7 @@ class Shards:
             {group: requests[group] for group in groups if group in requests}
             for groups in self._groups_by_process
         ]
+        # The others work while this process does its share.
         with _process_losses():
             futures = [
                 worker.submit(_perform, _packed(part))
@@ -338,6 +353,7 @@ class Shards:
 
 def _rows_of(argument: Any, hosts: slice) -> Any:
     """Cut an argument to some hosts: tensors and arrays with a row for each, records of such; nothing else is cut."""
+    # Numbers, names and data numbers are for all groups alike.
     if isinstance(argument, Tensor | np.ndarray):
         return argument[hosts]
     if isinstance(argument, Slots):
@@ -361,10 +377,12 @@ def recovered(
         work: Plays the episodes.
         tell: Is called with each loss, and may raise.
     """
+    # Episodes are functions of their numbers, so a second time they are the same.
     for _ in range(RESTARTS):
         try:
             return work()
         except ProcessLost as lost:
+            # Nothing of this process was lost: the loss is somebody else's.
             if isinstance(population, Population):
                 raise
             tell(lost)

@@ -38,7 +38,13 @@ class TrainStats:
 
     @classmethod
     def unmeasured(cls, envs: int, slots: int, device: torch.device) -> Self:
-        """Make the statistics before the first epoch: nothing is measured."""
+        """Make the statistics before the first epoch: nothing is measured.
+
+        Args:
+            envs: How many hosts, E.
+            slots: Of each, K.
+            device: Where they are.
+        """
         host = torch.full((envs,), torch.nan, device=device)
         seed = torch.full((envs, slots), torch.nan, device=device)
         return cls(host, host, host, seed, seed, seed.isfinite(), host.isfinite())
@@ -74,6 +80,7 @@ def train_statistics(
         slots: How many a host has.
         clip: Norm to which gradients are clipped.
     """
+    # Seeds that did not train stay NaN: not measured is not 0.
     host = column_means(host_norms)
     norm = host.new_full((len(host), slots), torch.nan)
     ratio = norm.clone()
@@ -83,14 +90,14 @@ def train_statistics(
         ratio[item.hosts, item.slot] = gradient_ratio(
             mean, item.params, host[item.hosts], host_params
         )
+    # NaN and Inf of any minibatch reach the mean, and fail every comparison.
     return TrainStats(
         loss=column_means(loss),
         accuracy=100 * column_means(accuracy),
         host_grad_norm=host,
         seed_grad_norm=norm,
         gradient_ratio=ratio,
-        gradient_healthy=norm
-        <= EXPLODING_CLIPS * clip,  # NaN and Inf in any minibatch reach the mean, and fail
+        gradient_healthy=norm <= EXPLODING_CLIPS * clip,
         finite=loss.isfinite().all(0) & host.isfinite(),
     )
 
@@ -105,7 +112,15 @@ def column_means(values: Tensor) -> Tensor:
 
 
 def gradient_ratio(seed: Tensor, seed_params: int, host: Tensor, host_params: int) -> Tensor:
-    """Compute ρ = (‖g_seed‖/√n_seed) / (‖g_host‖/√n_host + 1e-8), at most 10; 0 where either norm vanishes."""
+    """Compute ρ = (‖g_seed‖/√n_seed) / (‖g_host‖/√n_host + 1e-8), at most 10; 0 where either norm vanishes.
+
+    Args:
+        seed: Gradient norms of seeds, ``[G]``.
+        seed_params: Parameters of such a seed, n_seed.
+        host: Gradient norms of their hosts, ``[G]``.
+        host_params: Parameters of a host, n_host.
+    """
+    # Per parameter, so that a small seed can be as busy as its large host.
     ratio = (seed / seed_params**0.5) / (host / host_params**0.5 + MIN_GRADIENT_NORM)
     vanished = (seed < MIN_GRADIENT_NORM) | (host < MIN_GRADIENT_NORM)
     return torch.where(vanished, 0.0, ratio.clamp(max=MAX_GRADIENT_RATIO))
@@ -122,9 +137,11 @@ def score(logits: Tensor, y: Tensor, lacking: Tensor | None) -> tuple[Tensor, Te
     Returns:
         Loss in nats and whether the answer is right, ``[R, B]``; of sequences the means over their tokens, both float.
     """
+    # torch's cross-entropy is slow for few classes and many short rows.
     if y.dim() == 2 and logits.shape[-1] <= FEW_CLASSES:
         loss, right = _FewClasses.apply(logits, y, lacking)  # pyright: ignore[reportGeneralTypeIssues]
         return loss, right
+    # Tasks of a suite differ in their classes; what a task lacks gets probability 0.
     finite = logits.detach().isfinite().all(-1)
     if lacking is not None:
         lacking = lacking.view(len(lacking), *[1] * (logits.dim() - 2), -1)
@@ -150,6 +167,7 @@ class _FewClasses(Function):
             by_class = by_class.masked_fill(lacking.T[:, :, None], -torch.inf)
         best = by_class.amax(0)
         logit = by_class.gather(0, y[None])[0]
+        # Where classes tie, equality alone would call several answers right.
         right = logit == best
         if y.device.type != "cpu" or int((by_class == best).sum()) != y.numel():
             right = by_class.argmax(0) == y
@@ -168,7 +186,7 @@ class _FewClasses(Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
         probability, y = ctx.saved_tensors
-        # p − 1 for the answer, p for the other classes
+        # p − 1 for the answer, p for the other classes.
         minus_one = torch.full_like(probability[:1], -1.0)
         gradient = probability.scatter_add(0, y[None], minus_one)
         return (gradient * grads[0]).permute(1, 2, 0).contiguous(), None, None

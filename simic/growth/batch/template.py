@@ -20,7 +20,8 @@ from simic.growth.batch.kernels import separable, stacked, vmappable
 from simic.rng import uniform
 from simic.transfer import upload
 
-FITTED_SAMPLES = 512  # of the training split, which is in random order
+# Of the training split, which is in random order.
+FITTED_SAMPLES = 512
 
 
 @dataclass(frozen=True)
@@ -152,9 +153,8 @@ class Template:
 
     def run(self, weights: list[Tensor], x: Tensor) -> Tensor:
         """Run each row's module on its features ``[R, B, …, C]``; ``weights`` as unpacked, then the borrowed ones."""
-        is_single = (
-            len(x) == 1 and self._stacked is None
-        )  # vmap would cost its dispatch for nothing
+        # For a single row vmap would cost its dispatch for nothing.
+        is_single = len(x) == 1 and self._stacked is None
         if is_single or not self._vmap:
             return torch.cat(
                 [
@@ -170,18 +170,20 @@ class Template:
         """Run all rows as one batch, ``[R, B, C, …]``; ``functional_call`` would cost as much as a small module."""
         for (owner, leaf), tensor in zip(self._sockets, weights, strict=True):
             setattr(owner, leaf, tensor)
+        # Taken out again, else the weights would live until the next call.
         try:
             y: Tensor = module(x.flatten(0, 1))
         finally:
             for owner, leaf in self._sockets:
-                setattr(owner, leaf, None)  # else the weights would live until the next call
+                setattr(owner, leaf, None)
         return y.unflatten(0, x.shape[:2])
 
     def run_one(self, weights: Sequence[Tensor], x: Tensor) -> Tensor:
         """Run the module of one row by itself, ``weights [*shape]``, on ``x [1, B, …, C]``."""
+        # A user's forward may call what kernels._MapGroupNorm avoids on channels-last maps.
         h = self._enter(x)[0]
         if self._is_foreign:
-            h = h.contiguous()  # a user's forward may call what kernels._MapGroupNorm avoids
+            h = h.contiguous()
         y = functional_call(self._single, self._by_name(weights), (h,))
         return self._leave(y[None])
 
@@ -210,6 +212,7 @@ class Fits:
         Returns:
             Values of the columns that do not train, ``[R, width - params]``.
         """
+        # Values of tasks that nobody asked about are never read.
         key = id(data), template.name
         if key not in self._tables:
             is_fitted = torch.zeros(data.tasks, dtype=torch.bool, device=tasks.device)
@@ -253,9 +256,8 @@ def channels_last(x: Tensor) -> Tensor:
 def _build(build: Callable[[], nn.Module], seed: int) -> nn.Module:
     """Build a fresh module; torch's global generator is left as it was."""
     with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(
-            seed
-        )  # torch.manual_seed takes 0.2 ms: it speaks to GPUs too
+        # torch.manual_seed takes 0.2 ms: it speaks to GPUs too.
+        torch.default_generator.manual_seed(seed)
         return build()
 
 

@@ -43,6 +43,7 @@ TRANSITIONS: dict[Stage, tuple[Stage, ...]] = {
 
 def _chain(stage: Stage) -> frozenset[Stage]:
     """Follow the table up to DORMANT, without a choice on the way."""
+    # A stage with a choice would raise: the unpacking takes one.
     chain: set[Stage] = set()
     while stage is not Stage.DORMANT:
         chain.add(stage)
@@ -52,8 +53,10 @@ def _chain(stage: Stage) -> frozenset[Stage]:
 
 # Sets of stages that follow from the table.
 FAILURE_STAGES = _chain(Stage.PRUNED)
-LIVE_STAGES = frozenset(Stage) - FAILURE_STAGES - {Stage.DORMANT}  # a module exists
-ACTIVE_STAGES = LIVE_STAGES - {Stage.GERMINATED}  # the module takes part in the forward pass
+# A module exists.
+LIVE_STAGES = frozenset(Stage) - FAILURE_STAGES - {Stage.DORMANT}
+# The module takes part in the forward pass.
+ACTIVE_STAGES = LIVE_STAGES - {Stage.GERMINATED}
 PRUNABLE_STAGES = frozenset(
     stage for stage, targets in TRANSITIONS.items() if Stage.PRUNED in targets
 )
@@ -61,11 +64,10 @@ FOSSILIZABLE_STAGES = frozenset(
     stage for stage, targets in TRANSITIONS.items() if Stage.FOSSILIZED in targets
 )
 ADVANCEABLE_STAGES = LIVE_STAGES - FOSSILIZABLE_STAGES - {Stage.FOSSILIZED}
-RETARGETABLE_STAGES = frozenset({Stage.BLENDING, Stage.HOLDING})  # alpha may be moved
-SEQUENTIAL_BLOCKERS = FAILURE_STAGES | {
-    Stage.GERMINATED,
-    Stage.TRAINING,
-}  # one unproven seed at a time
+# Alpha may be moved.
+RETARGETABLE_STAGES = frozenset({Stage.BLENDING, Stage.HOLDING})
+# In sequential development there is one unproven seed at a time.
+SEQUENTIAL_BLOCKERS = FAILURE_STAGES | {Stage.GERMINATED, Stage.TRAINING}
 
 # The gate that guards entry into a stage; what is not here is unguarded.
 GATES: dict[Stage, int] = {
@@ -83,8 +85,10 @@ _GATE_OF_STAGE = tuple(GATES.get(stage, NO_GATE) for stage in Stage)
 _STYLE_OPERATORS = tuple(int(operator) for operator, _ in STYLES)
 _STYLE_CURVES = tuple(int(curve) for _, curve in STYLES)
 
-TIE_PCT = 1e-3  # so far below a threshold counts as on it: accuracies are counts, which float32 rounds either way
-ALPHA_TOLERANCE = 1e-6  # of G3
+# So far below a threshold counts as on it: accuracies are counts, which float32 rounds either way.
+TIE_PCT = 1e-3
+# Of alpha at its target, which G3 asks for.
+ALPHA_TOLERANCE = 1e-6
 
 # Steepness of the sigmoid curves: gentle, standard, sharp.
 STEEPNESS: dict[Curve, float] = {
@@ -115,6 +119,7 @@ def in_stages(stage: Tensor, stages: frozenset[Stage]) -> Tensor:
 def legal_ops(slots: Slots, params: Lifecycle) -> Tensor:
     """Tell which ops are physically possible on which slots, bool ``[E, O, K]``; WAIT is possible on every slot."""
     stage = slots.stage
+    # A ramp that runs is not bent, so nothing is pruned or moved on its way.
     steady = slots.ramp == Ramp.HOLD
     prunable = in_stages(stage, PRUNABLE_STAGES) & steady & (slots.age >= params.min_prune_age)
 
@@ -209,6 +214,7 @@ def record(
         gradient_ratio: Gradient intensity of the seed over that of the host.
         gradient_healthy: Bool: finite and not exploding.
     """
+    # Only what is measured moves: a value of an earlier epoch stays, and its age is counted.
     live = in_stages(slots.stage, LIVE_STAGES)
     # v ← 0.7 v + 0.3 (c_t − c_{t−1}), v = 0 before the second measurement.
     measured = live & contribution.isfinite()
@@ -299,6 +305,7 @@ def retarget(slots: Slots, selected: Tensor, target: Tensor, steps: Tensor, curv
         steps: Length of the ramp.
         curve: Its ``Curve``.
     """
+    # From where alpha is, so that it never jumps.
     difference = target - slots.alpha
     ramp = torch.where(difference > 0, int(Ramp.UP), int(Ramp.DOWN))
     snap = (steps <= 0) | (difference == 0)
@@ -369,6 +376,7 @@ def _set(slots: Slots, selected: Tensor, **values: Tensor | float | bool) -> Slo
 
 def _enter(slots: Slots, selected: Tensor, stage: Tensor | Stage, accuracy: Tensor) -> Slots:
     """Enter a stage: start its clock; entering a ramp's stage starts the ramp."""
+    # A seed that has trained blends as its germination asked; one that holds is fully in.
     entered = torch.where(
         selected, torch.as_tensor(int(stage) if isinstance(stage, Stage) else stage), slots.stage
     )
@@ -385,6 +393,7 @@ def _look_up(table: tuple[float, ...] | tuple[int, ...], index: Tensor) -> Tenso
 
 
 def _germinate(slots: Slots, selected: Tensor, action: Action, accuracy: Tensor) -> Slots:
+    # GERMINATE may replace a seed: nothing of the one before may stay but the slot's count of germinations.
     slots = _clear(slots, selected)
     slots = _enter(slots, selected, Stage.GERMINATED, accuracy)
     return _set(
@@ -404,6 +413,7 @@ def _germinate(slots: Slots, selected: Tensor, action: Action, accuracy: Tensor)
 def _set_alpha(slots: Slots, selected: Tensor, action: Action, accuracy: Tensor) -> Slots:
     """Retarget, with the chosen style's operator; below 1 a HOLDING seed blends again."""
     target = _look_up(ALPHA_TARGETS, action.alpha_target[:, None])
+    # A seed that holds has alpha 1: below, it is blending.
     steps = _look_up(ALPHA_SPEED_STEPS, action.alpha_speed[:, None])
     reopened = selected & (slots.stage == Stage.HOLDING) & (target < 1 - ALPHA_TOLERANCE)
     slots = _enter(slots, reopened, Stage.BLENDING, accuracy)
@@ -413,6 +423,7 @@ def _set_alpha(slots: Slots, selected: Tensor, action: Action, accuracy: Tensor)
 
 def _prune(slots: Slots, selected: Tensor, action: Action, accuracy: Tensor) -> Slots:
     """Prune at once, or by a ramp to 0 a seed whose alpha may be moved, at a speed that is not instant."""
+    # A ramp takes the seed out gently; PRUNED follows when it has arrived.
     steps = _look_up(ALPHA_SPEED_STEPS, action.alpha_speed[:, None])
     scheduled = (
         selected & in_stages(slots.stage, RETARGETABLE_STAGES) & (slots.alpha > 0) & (steps > 0)
@@ -442,6 +453,7 @@ def _transition_automatically(
     # With auto_advance through the gates G1 to G3, one transition a step, but for stages that take no time.
     if not params.auto_advance:
         return slots
+    # As many passes as there are stages to pass: a seed may skip all that take no time.
     for _ in ADVANCEABLE_STAGES:
         target = _look_up(_NEXT_STAGE, slots.stage)
         ready = (settled | _takes_no_time(slots, params)) & in_stages(
@@ -455,6 +467,7 @@ def _transition_automatically(
 
 def _takes_no_time(slots: Slots, params: Lifecycle) -> Tensor:
     """Tell which seeds may leave their stage in the step in which they entered it, bool ``[E, K]``."""
+    # With training_dwell 0 a seed does not train before it blends, at tempo 0 it blends at once.
     untrained = in_stages(slots.stage, frozenset({Stage.GERMINATED, Stage.TRAINING})) & (
         params.training_dwell == 0
     )

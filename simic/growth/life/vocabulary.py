@@ -62,7 +62,7 @@ class Ramp(IntEnum):
     DOWN = 2
 
 
-# Action head values. A style is a blend operator with the curve of the first ramp; the gate learns its own
+# Values of the action heads. A style is a blend operator with the curve of the first ramp; the gate learns its own
 # shape, so its ramp is linear.
 STYLES: tuple[tuple[Blend, Curve], ...] = (
     (Blend.ADD, Curve.LINEAR),
@@ -71,9 +71,11 @@ STYLES: tuple[tuple[Blend, Curve], ...] = (
     (Blend.GATE, Curve.LINEAR),
 )
 STYLE_NAMES = ("linear_add", "linear_multiply", "sigmoid_add", "linear_gate")
-TEMPO_STEPS = (0, 3, 5, 8)  # 0 = at once
+# Epochs of the first ramp, and of later ones; 0: at once.
+TEMPO_STEPS = (0, 3, 5, 8)
+ALPHA_SPEED_STEPS = (0, 3, 5, 8)
+# Amplitudes that a seed may be moved to.
 ALPHA_TARGETS = (0.5, 0.7, 1.0)
-ALPHA_SPEED_STEPS = (0, 3, 5, 8)  # 0 = at once
 
 
 class Action(NamedTuple):
@@ -127,7 +129,14 @@ class Slots:
 
     @classmethod
     def empty(cls, envs: int, slots: int, device: torch.device | str = "cpu") -> Self:
-        """Make slots that are all DORMANT, with nothing measured."""
+        """Make slots that are all DORMANT, with nothing measured.
+
+        Args:
+            envs: How many hosts, E.
+            slots: Of each, K.
+            device: Where they are.
+        """
+        # Integers unless named below.
         zeros = torch.zeros(envs, slots, dtype=torch.int64, device=device)
         values = {field.name: zeros.clone() for field in fields(cls)}
         values["blueprint"] -= 1
@@ -145,6 +154,7 @@ class Slots:
         return self.stage.shape[0], self.stage.shape[1]
 
 
+# NaN until they are measured: 0 would be a finding.
 MEASUREMENTS = (
     "germination_accuracy",
     "stage_accuracy",

@@ -51,10 +51,15 @@ def count_flops(module: nn.Module, shape: Shape, dtype: torch.dtype = torch.floa
     """Count the FLOPs of one more sample's forward pass: 2 for each multiply-add of a convolution or matrix product.
 
     What a module computes once for all samples, such as a product of its parameters, does not count.
+
+    Args:
+        module: which; it is moved to the meta device.
+        shape: of its input, without the batch.
+        dtype: of its input.
     """
     module = module.to("meta")
     counts = []
-    # The difference of two batches is the cost of one more sample.
+    # The difference of two batches is the cost of one more sample; on the meta device nothing is computed.
     for samples in (1, 2):
         with FlopCounterMode(display=False) as counter, torch.no_grad():
             module(torch.empty(samples, *shape, device="meta", dtype=dtype))
@@ -81,6 +86,7 @@ def probe(
     Raises:
         SimicError: naming the module, unless it makes that output.
     """
+    # Whatever a user's module raises, the message names it.
     try:
         with torch.no_grad():
             output = module.to("meta")(torch.empty(2, *shape, device="meta", dtype=dtype))
@@ -153,7 +159,16 @@ def share_blueprints(family: str, owner: str) -> None:
 
 
 def blueprint(name: str, family: str, closing: tuple[str, ...] = ()) -> Callable[[B], B]:
-    """Register a module class, or a function that makes a module of the shape, with a host family (decorator)."""
+    """Register a module class, or a function that makes a module of the shape, with a host family (decorator).
+
+    Args:
+        name: of the blueprint, unique in its family.
+        family: whose hosts grow it.
+        closing: parameters that, all zero, make a fresh module the identity.
+
+    Raises:
+        SimicError: the name is taken, or the family grows blueprints of another.
+    """
 
     def register(build: B) -> B:
         if family in _SHARED:
@@ -179,6 +194,7 @@ def blueprints_of(family: str) -> tuple[Blueprint, ...]:
     owner = _SHARED.get(family, family)
     blueprints = tuple(item for item in _REGISTRY.values() if item.family == owner)
     if not blueprints:
+        # A family of a user's own is known once its module was imported.
         names = ", ".join(sorted(families_with_blueprints()))
         raise SimicError(f"family {family!r} has no blueprints; known families: {names}")
     return blueprints
@@ -265,6 +281,7 @@ def depthwise_separable(shape: Shape) -> nn.Module:
 def bottleneck(shape: Shape) -> nn.Module:
     """x + GN(up(relu(3×3(relu(down x))))), up = 0, b = max(8, C/4): 2Cb + 9b² + 2C parameters."""
     channels = shape[0]
+    # Down, mix neighbours where channels are few, and up again; up starts as zeros.
     narrow = max(8, channels // 4)
     return Residual(
         down=_conv(channels, narrow),
@@ -323,6 +340,7 @@ def vector_norm(shape: Shape) -> nn.Module:
 @blueprint("lora", "transformer", closing=("up.weight",))
 def lora(shape: Shape, rank: int = 8) -> nn.Module:
     """x + up(down x), up = 0: 2rD parameters, 16D at rank 8 (arXiv 2106.09685)."""
+    # One factor starts as zeros, so the seed is the identity and still learns.
     width = shape[-1]
     return Residual(
         down=nn.Linear(width, rank, bias=False),

@@ -84,6 +84,7 @@ def host_family(
         reads_input: seeds read the sample instead of the features at their slot.
     """
 
+    # The registry knows names alone, so that params are checked before torch is imported.
     def register(build: Build) -> Build:
         if name in _FAMILIES:
             raise SimicError(f"host family {name!r} is registered already")

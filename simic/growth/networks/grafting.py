@@ -73,9 +73,11 @@ def blend(
         alpha: amplitude of each network, ``[R]``.
         gate: amplitude of each sample, ``[R, B, 1]`` or ``[R, B, L, 1]``.
     """
+    # MULTIPLY scales by what the seed changes, at most to double the features or to 0.
     amplitude = alpha.view(-1, *[1] * (h.dim() - 1))
     if operator is Blend.MULTIPLY:
         return h * (1 + amplitude * torch.tanh(s - x))
+    # GATE chooses the amplitude of each sample; ADD moves from the host's features to the seed's.
     if gate is not None:
         amplitude = amplitude * gate.view(*gate.shape[:-1], *[1] * (h.dim() - gate.dim() + 1))
     return torch.lerp(h, s, amplitude)

@@ -91,6 +91,7 @@ def build_host(
     Raises:
         SimicError: naming what does not fit.
     """
+    # Messages name params before anything is built.
     family = family_of(host.family)
     _refuse_unfit(host, family, input_shape, classes)
     # Shapes and sizes of what the family builds.

@@ -15,8 +15,8 @@ from simic.growth.networks.layers import (
 )
 from simic.params import Host
 
+# Height and width of a map are at least so many pixels after pooling.
 MIN_POOLED_PIXELS = 2
-
 
 # Channels of the blocks, size of their kernels. impaired: too weak alone, so growth pays: it mixes no neighbours
 # (digits, 25 epochs, 3 hosts each: 27 % alone, 68 % with a bottleneck in slot 0).
@@ -29,7 +29,14 @@ MLP_PRESETS = {"baseline": (64, 64, 64), "deep": (64, 64, 64, 64, 64)}
 
 
 def conv_block(channels: int, width: int, kernel_size: int, pool: bool) -> nn.Module:
-    """Make convolution (no bias) → GroupNorm → max pooling, if ``pool`` → ReLU; ``[B, C, H, W]``."""
+    """Make convolution (no bias) → GroupNorm → max pooling → ReLU; ``[B, C, H, W]``.
+
+    Args:
+        channels: of the input.
+        width: channels of the output.
+        kernel_size: of the convolution, odd.
+        pool: whether maps are halved.
+    """
     # Maximum and ReLU commute; pooled first, the ReLU meets a quarter of the values.
     layers: dict[str, nn.Module] = {
         "conv": nn.Conv2d(channels, width, kernel_size, padding=kernel_size // 2, bias=False),
@@ -53,7 +60,13 @@ class ConvHead(Samplewise):
 
 @host_family("cnn", presets=tuple(CNN_PRESETS))
 def cnn(host: Host, input_shape: Shape, classes: int) -> Anatomy:
-    """Build blocks that pool while at least 2 × 2 pixels remain: a norm after the last needs values to be over."""
+    """Build blocks that pool while at least 2 × 2 pixels remain: a norm after the last needs values to be over.
+
+    Args:
+        host: its params; widths and kernel size in place of the preset's, if any.
+        input_shape: ``(C, H, W)``.
+        classes: number of logits.
+    """
     preset_widths, preset_kernel = CNN_PRESETS[host.preset]
     widths = host.widths or preset_widths
     kernel = host.kernel_size or preset_kernel
@@ -82,7 +95,13 @@ def cnn(host: Host, input_shape: Shape, classes: int) -> Anatomy:
 
 @host_family("mlp", presets=tuple(MLP_PRESETS))
 def mlp(host: Host, input_shape: Shape, classes: int) -> Anatomy:
-    """Build one layer per slot, then a linear classifier."""
+    """Build one layer per slot, then a linear classifier.
+
+    Args:
+        host: its params; widths in place of the preset's, if any.
+        input_shape: ``(C, H, W)``.
+        classes: number of logits.
+    """
     widths = host.widths or MLP_PRESETS[host.preset]
     # Pixels of all channels are one vector.
     inputs = (math.prod(input_shape), *widths[:-1])

@@ -7,8 +7,10 @@ from torch import Tensor, nn
 
 from simic.errors import SimicError
 
+# Of a group norm, the most groups first.
 GROUP_CHOICES = (32, 16, 8, 4, 2)
 MIN_CHANNELS_PER_GROUP = 16
+# Over fewer values a norm would output little but its bias.
 MIN_NORM_VALUES = 8
 ATTENTION_HEADS = 4
 

@@ -68,7 +68,13 @@ def _head(first: int, second: int, classes: int) -> nn.Module:
     reads_input=True,
 )
 def tables(host: Host, input_shape: Shape, classes: int) -> Anatomy:
-    """Build D → 32 → ReLU → 32 → ReLU → classes; the slot is the first pre-activation."""
+    """Build D → 32 → ReLU → 32 → ReLU → classes; the slot is the first pre-activation.
+
+    Args:
+        host: its params; two widths in place of 32, if any.
+        input_shape: ``(1, 1, D)``.
+        classes: number of logits.
+    """
     # Seeds compare columns with each other.
     if math.prod(input_shape) < 2:
         raise SimicError(
@@ -172,6 +178,7 @@ class _PairSeed(FixedSeed):
         super().__init__(shape, shape[0] * (shape[0] - 1) // 2)
 
     def raw(self, x: Tensor, fitted: Mapping[str, Tensor]) -> Tensor:
+        # Column by column, so that each difference is one long row.
         return self.of_difference(torch.cat([x[i] - x[i + 1 :] for i in range(len(x) - 1)]))
 
     def of_difference(self, difference: Tensor) -> Tensor:
@@ -246,8 +253,8 @@ class Radial(FixedSeed, Samplewise):
     def raw(self, x: Tensor, fitted: Mapping[str, Tensor]) -> Tensor:
         centres = fitted["centres"]
         width = fitted["width"]
-        # [R, centres, B].
         # ‖x − c‖² = ‖x‖² + ‖c‖² − 2 x·c, one matrix product for all centres.
+        # All are [R, centres, B].
         product = torch.bmm(centres, x.transpose(0, 1))
         distance = (
             _squared_length(x)[:, None] + centres.square().sum(-1, keepdim=True) - 2 * product
@@ -374,27 +381,22 @@ class Together(Samplewise):
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
-        self.names = [item.name for item in blueprints_of("tables")]
         for item in blueprints_of("tables"):
             self.add_module(item.name, item.build(shape))
 
     def forward(self, x: Tensor) -> Tensor:
-        # Their outputs add up, in the order of registration.
-        first, *rest = (self.get_submodule(name)(x) for name in self.names)
+        # Their outputs add up, in the order of registration: a sum depends on its order.
+        first, *rest = (seed(x) for seed in self.children())
         for added in rest:
             first = first + added
         return first
 
     def fit(self, rows: Tensor) -> dict[str, Tensor]:
         """Fit all of them; parameters by name."""
-        seeds = {
-            name: seed
-            for name in self.names
-            if isinstance(seed := self.get_submodule(name), FixedSeed)
-        }
         return {
             f"{name}.{key}": value
-            for name, seed in seeds.items()
+            for name, seed in self.named_children()
+            if isinstance(seed, FixedSeed)
             for key, value in seed.fit(rows).items()
         }
 

@@ -62,7 +62,15 @@ class TransformerBlock(Samplewise):
 
 
 def first_segment(tokens: int, context: int, width: int, attention: bool, factor: int) -> nn.Module:
-    """Build the embedding and the block behind it."""
+    """Build the embedding and the block behind it.
+
+    Args:
+        tokens: how many kinds of tokens.
+        context: positions of a sequence, L.
+        width: of the residual stream, D.
+        attention: whether the block looks at other positions.
+        factor: width of its MLP over D.
+    """
     embedding = Embedding(tokens, context, width)
     block = TransformerBlock(width, attention, factor)
     return nn.Sequential(OrderedDict[str, nn.Module](embedding=embedding, block=block))
@@ -74,6 +82,7 @@ class TiedHead(nn.Module):
     def __init__(self, tokens: int, width: int) -> None:
         super().__init__()
         self.norm = nn.LayerNorm(width)
+        # Alone it can be counted and tried; in a host the embedding's matrix takes its place.
         self.tokens = nn.Parameter(torch.randn(tokens, width))
 
     def forward(self, x: Tensor) -> Tensor:
@@ -88,7 +97,13 @@ class TiedHead(nn.Module):
     gate=TokenGate,
 )
 def transformer(host: Host, input_shape: Shape, classes: int) -> Anatomy:
-    """Build one block per segment; ``input_shape`` is ``(context,)``, ``classes`` the number of tokens."""
+    """Build one block per segment.
+
+    Args:
+        host: its params; widths in place of the preset's, if any.
+        input_shape: ``(L,)``, positions of a sequence.
+        classes: how many kinds of tokens, which are also the logits.
+    """
     preset_widths, has_attention, factor = PRESETS[host.preset]
     widths = host.widths or preset_widths
     width = widths[0]
