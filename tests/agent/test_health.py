@@ -20,25 +20,18 @@ def measured(
     return health(Replay(nothing[..., None], nothing[..., None], nothing, hidden), valid, reduce)
 
 
-def test_rows_behind_the_end_of_an_episode_count_for_nothing() -> None:
+def test_growth_and_saturation_by_hand_where_rows_behind_an_end_count_for_nothing() -> None:
     hidden = torch.full((STEPS, ENVS, UNITS), 0.1)
-    hidden[3] = 0.2
-    valid = EVERY.clone()
-    valid[4], valid[2:, 1] = False, False
-    clean = measured(hidden, valid)
-    assert measured(hidden.masked_fill(~valid[..., None], 7.0), valid) == clean
-    assert clean["hidden_growth"].item() == pytest.approx(
-        2.0
-    )  # the last step that anyone plays is the fourth
-
-
-def test_growth_and_saturation_by_hand() -> None:
-    hidden = torch.full((STEPS, ENVS, UNITS), 0.1)
-    hidden[-1] = 0.5
-    assert measured(hidden)["hidden_growth"].item() == pytest.approx(5.0)
-    assert measured(hidden)["hidden_saturated"] == 0.0
     hidden[1] = 0.995
-    assert measured(hidden)["hidden_saturated"].item() == pytest.approx(1 / 5)
+    hidden[3] = 0.5
+    # The last step that anyone plays is the fourth.
+    valid = EVERY.clone()
+    valid[4] = False
+    valid[2:, 1] = False
+    hidden[~valid] = 7.0
+    health_of_rows = measured(hidden, valid)
+    assert health_of_rows["hidden_growth"].item() == pytest.approx(5.0)
+    assert health_of_rows["hidden_saturated"].item() == pytest.approx(4 / 14)
 
 
 @pytest.mark.parametrize("broken", [math.nan, math.inf])

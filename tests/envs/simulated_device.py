@@ -14,7 +14,7 @@ import json
 import sys
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -77,14 +77,9 @@ waited: Counter[str] = Counter()
 
 def wait(kind: str) -> None:
     """Notes what is waited for, and where."""
-    frames = [
-        frame for frame in traceback.extract_stack() if Path(frame.filename).is_relative_to(PACKAGE)
-    ]
-    waited[
-        f"{kind} {Path(frames[-1].filename).relative_to(PACKAGE)}:{frames[-1].name}"
-        if frames
-        else kind
-    ] += 1
+    frames = [frame for frame in traceback.extract_stack() if str(PACKAGE) in frame.filename]
+    place = f" {Path(frames[-1].filename).name}:{frames[-1].name}" if frames else ""
+    waited[kind + place] += 1
 
 
 def is_there(device) -> bool:
@@ -93,7 +88,10 @@ def is_there(device) -> bool:
 
 def perform(func, args, kwargs):
     """One operation, on the CPU."""
-    tensors = list(tensors_in((*args, *kwargs.values())))
+    tensors: list[Tensor] = []
+    each(
+        lambda value: isinstance(value, Tensor) and tensors.append(value), [args, *kwargs.values()]
+    )
     there = [tensor for tensor in tensors if isinstance(tensor, OnDevice)]
     if func in COPIES:
         goes = (
@@ -118,14 +116,6 @@ def perform(func, args, kwargs):
     )
     known = {id(tensor.near): tensor for tensor in there}
     return each(lambda value: wrapped(value, known), found) if goes else found
-
-
-def tensors_in(values) -> Iterator[Tensor]:
-    for value in values:
-        if isinstance(value, Tensor):
-            yield value
-        elif isinstance(value, list | tuple):
-            yield from tensors_in(value)
 
 
 def each(change: Callable, value):
@@ -233,16 +223,8 @@ def main() -> None:
         with Operations(), Functions():
             far = course(family, DEVICE)
         same = all(torch.equal(a, b) for a, b in zip(near.values, far.values, strict=True))
-        print(
-            json.dumps(
-                {
-                    "family": family,
-                    "same": same,
-                    "collecting": far.collecting,
-                    "learning": far.learning,
-                }
-            )
-        )
+        counts = {"collecting": far.collecting, "learning": far.learning}
+        print(json.dumps({"family": family, "same": same, **counts}))
 
 
 if __name__ == "__main__":

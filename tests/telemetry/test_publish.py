@@ -127,24 +127,20 @@ def test_every_table_exists_and_an_empty_one_has_its_columns(tables, tmp_path):
 
 @pytest.mark.parametrize("damage", ["log", "line", "tail", "starts"])
 def test_a_damaged_log_times_or_starts_are_refused_and_nothing_is_published(damage, tmp_path):
-    extent, times, file = (
-        record(tmp_path),
-        tmp_path / "timing.jsonl",
-        tmp_path / "telemetry" / "000001.safetensors",
-    )
+    extent = record(tmp_path)
+    times = tmp_path / "timing.jsonl"
+    file = tmp_path / "telemetry" / "000001.safetensors"
     if damage == "log":
-        content = file.read_bytes()
-        file.write_bytes(content[:-5] + bytes([content[-5] ^ 1]) + content[-4:])
+        file.write_bytes(file.read_bytes()[:-5])
     elif damage == "starts":
         (tmp_path / "run.json").write_text('[{"code": "abc"}')
     else:
         lines = times.read_bytes().splitlines(keepends=True)
         times.write_bytes(b"".join(lines[1:] if damage == "line" else lines[:-1]))
-    with pytest.raises(SimicError) as error:
+    start = rf"\A{file}: damaged" if damage == "log" else ""
+    end = "; run the same command again: it goes on from what is good and says what is lost"
+    with pytest.raises(SimicError, match=f"{start}.*{end}$"):
         publish(tmp_path, extent, tmp_path / "out")
-    said = "; run the same command again: it goes on from what is good and says what is lost"
-    assert str(error.value).endswith(said)
-    assert damage != "log" or str(error.value) == f"{file}: damaged{said}"
     assert not (tmp_path / "out").exists()
 
 
@@ -218,7 +214,4 @@ def test_the_numbers_are_those_of_the_last_iteration_and_of_the_best_validation(
 
 
 def test_a_name_is_two_words_and_the_start_of_the_fingerprint() -> None:
-    name = naming.run_name("0123456789abcdef")
-    quality, plant, digits = name.split("-")
-    assert quality in naming.QUALITIES and plant in naming.PLANTS and digits == "01234567"
-    assert name == naming.run_name("0123456789abcdef") == "sober-acacia-01234567"
+    assert naming.run_name("0123456789abcdef") == "sober-acacia-01234567"

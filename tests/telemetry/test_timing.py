@@ -50,8 +50,6 @@ def test_a_file_that_is_not_there_is_all_gap(tmp_path):
 LINES = {
     "digit": lambda lines: [*lines[:2], lines[2].replace(b"1.0", b"2.0", 1), *lines[3:]],
     "dropped": lambda lines: [*lines[:2], *lines[3:]],
-    "doubled": lambda lines: [*lines[:3], *lines[2:]],
-    "moved": lambda lines: [*lines[:2], lines[3], lines[2], lines[4]],
     "torn": lambda lines: [*lines[:2], lines[2][:-4]],
 }
 

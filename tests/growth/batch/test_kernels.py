@@ -56,11 +56,22 @@ class Plain(nn.Module):
         return x - x.mean(0)
 
 
-def same_gradients(actual: Tensor, expected: Tensor, leaves: list[Tensor]) -> None:
-    found, wanted = (
-        torch.autograd.grad(each.square().sum(), leaves) for each in (actual, expected)
-    )
-    torch.testing.assert_close(found, wanted)
+def separately(plain: nn.Module, weights: dict[str, Tensor], x: Tensor) -> Tensor:
+    """Of each network by itself."""
+    outputs = [
+        functional_call(plain, {name: w[i] for name, w in weights.items()}, (x[i],))
+        for i in range(len(x))
+    ]
+    return torch.stack(outputs)
+
+
+def assert_equal(actual: Tensor, expected: Tensor, leaves: list[Tensor]) -> None:
+    """In values and gradients."""
+    torch.testing.assert_close(actual, expected)
+    gradients = [
+        torch.autograd.grad(output.square().sum(), leaves) for output in (actual, expected)
+    ]
+    torch.testing.assert_close(*gradients)
 
 
 @pytest.mark.parametrize("size", [(2, 2), (3, 2), (9, 7)])
@@ -83,16 +94,12 @@ def test_stacked_layers_equal_torchs_own(name: str, size: tuple[int, int]) -> No
         for key, p in plain.named_parameters()
     }
     leaves = [x, *(weight.requires_grad_() for weight in weights.values())]
-    expected = torch.stack(
-        [functional_call(plain, {k: w[i] for k, w in weights.items()}, (x[i],)) for i in range(3)]
-    )
     for key, weight in weights.items():
         setattr(fast[0], key.removeprefix("0."), weight)
     # channels-last strides, as the population uses them
-    seen = x.movedim(2, -1).contiguous().movedim(-1, 2)
-    actual = fast(seen.flatten(0, 1)).unflatten(0, (3, 4))
-    torch.testing.assert_close(actual, expected)
-    same_gradients(actual, expected, leaves)
+    features = x.movedim(2, -1).contiguous().movedim(-1, 2)
+    actual = fast(features.flatten(0, 1)).unflatten(0, (3, 4))
+    assert_equal(actual, separately(plain, weights, x), leaves)
 
 
 @pytest.mark.parametrize(
@@ -129,17 +136,17 @@ def test_the_norm_of_one_host_takes_features_and_gradients_of_any_layout(
         grad = grad[:, :1].expand(shape)
     elif gradient == "channels last" and len(shape) == 4:
         grad = grad.contiguous(memory_format=torch.channels_last)
-    seen = x.movedim(1, -1).contiguous().movedim(-1, 1).requires_grad_(not frozen_input)
-    leaf = x.clone().requires_grad_(not frozen_input)
-    actual, expected = fast(seen), plain(leaf)
-    torch.testing.assert_close(actual, expected)
-    found = torch.autograd.grad(
-        actual, [*([] if frozen_input else [seen]), *fast.parameters()], grad
-    )
-    wanted = torch.autograd.grad(
-        expected, [*([] if frozen_input else [leaf]), *plain.parameters()], grad.contiguous()
-    )
-    torch.testing.assert_close(found, wanted)
+
+    def run(module: nn.Module, features: Tensor, grad: Tensor) -> list[Tensor]:
+        features.requires_grad_(not frozen_input)
+        output = module(features)
+        output.backward(grad)
+        inputs = [] if frozen_input else [features]
+        return [output, *(leaf.grad for leaf in (*inputs, *module.parameters()))]
+
+    channels_last = x.movedim(1, -1).contiguous().movedim(-1, 1)
+    expected = run(plain, x.clone(), grad.contiguous())
+    torch.testing.assert_close(run(fast, channels_last, grad), expected)
 
 
 def test_per_sample_is_of_one_number_per_network() -> None:
@@ -161,14 +168,9 @@ def test_group_norms_of_users_run_under_vmap(shape: tuple[int, ...], affine: boo
         key: torch.rand(3, 6, dtype=torch.float64, generator=generator(2)).requires_grad_()
         for key in names
     }
-    leaves = [x, *weights.values()]
-    expected = torch.stack(
-        [functional_call(plain, {k: w[i] for k, w in weights.items()}, (x[i],)) for i in range(3)]
-    )
     actual = (
         vmap(lambda w, x: functional_call(batched, w, (x,)))(weights, x)
         if weights
         else vmap(batched)(x)
     )
-    torch.testing.assert_close(actual, expected)
-    same_gradients(actual, expected, leaves)
+    assert_equal(actual, separately(plain, weights, x), [x, *weights.values()])
