@@ -17,8 +17,10 @@ def test_log_probabilities_of_acting_carry_no_gradient_and_those_of_replay_do() 
     rollout = make_rollout(policy, episodes(4, 6), 6)
     for tensor in (rollout.log_probs, rollout.values, rollout.next_values, rollout.state.h):
         assert not tensor.requires_grad
-    seen = policy.replay(rollout.observation(), rollout.actions, rollout.state, rollout.valid, None)
-    assert seen.log_probs.requires_grad and seen.values.requires_grad
+    replayed = policy.replay(
+        rollout.observation(), rollout.actions, rollout.state, rollout.valid, None
+    )
+    assert replayed.log_probs.requires_grad and replayed.values.requires_grad
 
 
 @pytest.mark.parametrize("kind", ["lstm", "gru", "none"])
@@ -39,10 +41,10 @@ def test_every_width_of_the_memory_comes_from_the_policy() -> None:
         policy = ActorCritic(HIERARCHY, SEEN, sizes, rng_seed=1)
         rollout = make_rollout(policy, episodes(2, 3), 3)
         assert rollout.state.h.shape == (2, width)
-        seen = policy.replay(
+        replayed = policy.replay(
             rollout.observation(), rollout.actions, rollout.state, rollout.valid, None
         )
-        assert torch.allclose(seen.log_probs, rollout.log_probs, atol=1e-5)
+        assert torch.allclose(replayed.log_probs, rollout.log_probs, atol=1e-5)
 
 
 def test_scales_live_on_the_device_they_were_made_for() -> None:
@@ -67,19 +69,21 @@ def test_a_rollout_is_one_allocation_that_is_written_in_place_and_keeps_one_memo
 ):
     policy = make_policy()
     world = episodes(3, 6)
-    seen, _ = world.reset()
-    rollout = Rollout.empty(6, world.env_ids, seen, policy.initial_state(3), len(policy.heads))
+    observation, _ = world.reset()
+    rollout = Rollout.empty(
+        6, world.env_ids, observation, policy.initial_state(3), len(policy.heads)
+    )
     places = {
         name: x.data_ptr() for name, x in vars(rollout).items() if isinstance(x, torch.Tensor)
     }
     yes = torch.ones(3, dtype=torch.bool)
     for t in range(6):
-        rollout.record_observation(t, seen, seen, yes, yes)
-        step = policy.act(seen, policy.initial_state(3), torch.full((3, 4), 0.5))
+        rollout.record_observation(t, observation, observation, yes, yes)
+        step = policy.act(observation, policy.initial_state(3), torch.full((3, 4), 0.5))
         rollout.record_decision(t, step, torch.ones(3), ~yes, ~yes)
     assert {name: getattr(rollout, name).data_ptr() for name in places} == places
     assert rollout.features.shape[:2] == (6, 3)
-    assert torch.equal(rollout.features[5], seen.features)
+    assert torch.equal(rollout.features[5], observation.features)
     # Only what replay starts from, not the memory of every step.
     assert rollout.state.h.shape == (3, 2 * SMALL.core_units)
     sizes = [x.numel() for x in vars(rollout).values() if isinstance(x, torch.Tensor)]

@@ -22,10 +22,10 @@ STATES = 6
 def grammar() -> list[tuple[int, ...]]:
     """Every distinct action of HIERARCHY, heads that an op does not use at 0."""
     rows = []
-    for op, used in enumerate(HIERARCHY.relevance):
+    for op, relevant in enumerate(HIERARCHY.relevance):
         sizes = [
             range(head.size) if use else (0,)
-            for head, use in zip(HIERARCHY.heads, used, strict=True)
+            for head, use in zip(HIERARCHY.heads, relevant, strict=True)
         ]
         rows += [(op, *rest) for rest in product(*sizes[1:])]
     return rows
@@ -46,8 +46,8 @@ def head_probabilities(
         torch.ones(2, dtype=torch.bool),
     ]
     result = []
-    for k, used in enumerate(HIERARCHY.relevance[op]):
-        if not used:
+    for k, relevant in enumerate(HIERARCHY.relevance[op]):
+        if not relevant:
             continue
         head, read = policy.heads[k], inputs[min(k, 2)]
         logits = head(read).tolist()
@@ -121,11 +121,11 @@ def test_joint_log_probability_equals_enumeration(states, policies) -> None:
     for row in range(STATES):
         table = enumerate_actions(policies[0], states[0][row], at(states[1], row))
         assert math.isclose(sum(table.values()), 1.0, rel_tol=1e-9)
-        found = log_probs(
+        joint = log_probs(
             policies[0], *repeated(states, row, len(table)), torch.tensor(list(table))
         ).sum(dim=-1)
         assert torch.allclose(
-            found.exp(), torch.tensor(list(table.values()), dtype=torch.float64), rtol=1e-9
+            joint.exp(), torch.tensor(list(table.values()), dtype=torch.float64), rtol=1e-9
         )
 
 
@@ -170,10 +170,11 @@ def test_normalized_entropy_is_that_of_each_head_over_the_log_of_its_legal_choic
     z, masks = states
     for action in ((1, 0, 0, 0), (2, 1, 0, 0), (3, 0, 0, 1)):
         for row in range(STATES):
-            one = at(masks, row)
-            choices = policies[0].choose(z[row], one, actions=torch.tensor(action))
+            row_masks = at(masks, row)
+            choices = policies[0].choose(z[row], row_masks, actions=torch.tensor(action))
             heads = {
-                head["head"]: head for head in head_probabilities(policies[0], z[row], one, action)
+                head["head"]: head
+                for head in head_probabilities(policies[0], z[row], row_masks, action)
             }
             for k, choice in enumerate(choices):
                 table = [p for i, p in heads[k].items() if isinstance(i, int)] if k in heads else []
@@ -182,9 +183,9 @@ def test_normalized_entropy_is_that_of_each_head_over_the_log_of_its_legal_choic
                     if len(table) > 1
                     else 0.0
                 )
-                found = choice.normalized_entropy()
+                entropy = choice.normalized_entropy()
                 if table or k not in heads:  # an empty relevant mask is refused elsewhere
-                    assert math.isclose(found.item(), expected, rel_tol=1e-9, abs_tol=1e-15)
+                    assert math.isclose(entropy.item(), expected, rel_tol=1e-9, abs_tol=1e-15)
 
 
 def test_irrelevant_heads_contribute_exactly_nothing(states, policies) -> None:
@@ -247,20 +248,22 @@ def test_masked_probability_is_exactly_zero_for_any_logits(dtype: torch.dtype, s
         if forbidden is not None:
             logits = logits.masked_fill(~mask, forbidden)
         logits.requires_grad_()
-        found = distributions.masked_log_softmax(logits, mask)
-        assert found.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
-        probabilities = found.exp()
-        assert not found.isnan().any() and not probabilities[~mask].any()
-        assert torch.allclose(
-            probabilities.sum(dim=-1), torch.ones(40, dtype=found.dtype), atol=1e-5
+        log_probabilities = distributions.masked_log_softmax(logits, mask)
+        assert log_probabilities.dtype == (
+            torch.float64 if dtype == torch.float64 else torch.float32
         )
-        entropy = distributions.entropy(found)
+        probabilities = log_probabilities.exp()
+        assert not log_probabilities.isnan().any() and not probabilities[~mask].any()
+        assert torch.allclose(
+            probabilities.sum(dim=-1), torch.ones(40, dtype=log_probabilities.dtype), atol=1e-5
+        )
+        entropy = distributions.entropy(log_probabilities)
         assert entropy.isfinite().all() and not entropy[mask.sum(dim=-1) == 1].any()
-        (entropy.sum() + found[mask].clamp(min=-50).sum()).backward()
+        (entropy.sum() + log_probabilities[mask].clamp(min=-50).sum()).backward()
         assert logits.grad is not None
         assert logits.grad.isfinite().all() and not logits.grad[~mask].any()
         noise = torch.rand(40, generator=generator)
-        assert mask[torch.arange(40), distributions.sample(found.detach(), noise)].all()
+        assert mask[torch.arange(40), distributions.sample(log_probabilities.detach(), noise)].all()
 
 
 def test_samples_are_the_inverse_of_the_cumulative_distribution() -> None:

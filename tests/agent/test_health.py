@@ -46,8 +46,8 @@ def test_a_minibatch_shared_out_to_processes_is_measured_as_one(own: int) -> Non
     hidden = torch.rand(STEPS, ENVS, UNITS, generator=torch.Generator().manual_seed(1))
     valid = EVERY.clone()
     valid[3:, 0] = False
-    others = []  # what the other process adds, in the order of its sums
-    measured(hidden[:, own:], valid[:, own:], lambda x, _: others.append(x) or x)
-    found = measured(hidden[:, :own], valid[:, :own], lambda x, _: x + others.pop(0))
+    sums = []  # what the other process adds, in the order of its sums
+    measured(hidden[:, own:], valid[:, own:], lambda x, _: sums.append(x) or x)
+    shared = measured(hidden[:, :own], valid[:, :own], lambda x, _: x + sums.pop(0))
     for name, value in measured(hidden, valid).items():
-        assert torch.allclose(found[name], value, rtol=1e-5), name
+        assert torch.allclose(shared[name], value, rtol=1e-5), name

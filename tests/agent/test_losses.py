@@ -33,18 +33,18 @@ POLICY_ONLY = {"clip_range": 0.2, "value_coef": 0.0, "entropy_coef": 0.0, "entro
 def gradients(
     policy: ActorCritic, rollout: Rollout, settings: params.PPOParams, entropy_coef: float = 0.0
 ) -> list[torch.Tensor]:
-    found = losses(
+    terms = losses(
         replay(policy, rollout), rollout, head_usage(policy, rollout, 1), settings, entropy_coef
     )
     return list(
         torch.autograd.grad(
-            found.loss, list(policy.parameters()), allow_unused=True, materialize_grads=True
+            terms.loss, list(policy.parameters()), allow_unused=True, materialize_grads=True
         )
     )
 
 
 @pytest.fixture(scope="module")
-def played() -> tuple[ActorCritic, Rollout]:
+def episode() -> tuple[ActorCritic, Rollout]:
     """A policy in double precision, and 8 steps of 6 environments of which the third ends after 5; read only."""
     policy = make_policy().double()
     return policy, make_rollout(policy, episodes(6, 8), 8)
@@ -68,61 +68,61 @@ def test_the_clipped_objective_by_hand_of_the_whole_action_and_of_each_head() ->
     log_ratio = torch.tensor([[[0.0, 1.0, 3.0]]])
     relevant = torch.tensor([[[True, True, False]]])
     # 1 · A + clip(e) · A; the third head does not matter
-    found = policy_objective(
+    objective = policy_objective(
         log_ratio, relevant, torch.ones(1, 1), standard.PPOParams(ratio="per_head")
     )
-    assert found.item() == pytest.approx(1.0 + 1.2)
+    assert objective.item() == pytest.approx(1.0 + 1.2)
     joint = policy_objective(
         log_ratio * relevant, relevant, torch.ones(1, 1), standard.PPOParams(ratio="joint")
     )
     assert joint.item() == pytest.approx(1.2)
 
 
-def test_value_loss_is_half_the_mean_squared_error(played) -> None:
-    policy, rollout = played
-    seen = replay(policy, rollout)
-    found = losses(seen, rollout, head_usage(policy, rollout, 1), standard.PPOParams(), 0.0).sums[
-        "value_loss"
-    ]
-    errors = (seen.values - rollout.returns)[rollout.valid].tolist()
-    assert found.item() == pytest.approx(sum(0.5 * error**2 for error in errors) / len(errors))
+def test_value_loss_is_half_the_mean_squared_error(episode) -> None:
+    policy, rollout = episode
+    replayed = replay(policy, rollout)
+    value_loss = losses(
+        replayed, rollout, head_usage(policy, rollout, 1), standard.PPOParams(), 0.0
+    ).sums["value_loss"]
+    errors = (replayed.values - rollout.returns)[rollout.valid].tolist()
+    assert value_loss.item() == pytest.approx(sum(0.5 * error**2 for error in errors) / len(errors))
 
 
-def test_entropy_counts_a_head_only_where_it_had_a_choice(played) -> None:
-    policy, rollout = played
-    seen, used = replay(policy, rollout), head_usage(policy, rollout, 1)
-    found, means = losses(seen, rollout, used, standard.PPOParams(), 1.0), []
-    sums = found.sums
+def test_entropy_counts_a_head_only_where_it_had_a_choice(episode) -> None:
+    policy, rollout = episode
+    replayed, usage = replay(policy, rollout), head_usage(policy, rollout, 1)
+    with_bonus, means = losses(replayed, rollout, usage, standard.PPOParams(), 1.0), []
+    sums = with_bonus.sums
     for head in range(4):
         values = [
-            seen.entropy[t, e, head].item()
+            replayed.entropy[t, e, head].item()
             for t in range(8)
             for e in range(6)
             if rollout.valid[t, e] and choices(rollout, t, e, head) > 1
         ]
-        assert used.choice_rows[head] == len(values)
+        assert usage.choice_rows[head] == len(values)
         means.append(sum(values) / len(values))
         assert sums["choice"][head] == len(values)
         assert sums["entropy"][head].item() == pytest.approx(sum(values), rel=1e-9)
-    plain = losses(seen, rollout, used, standard.PPOParams(), 0.0)
-    assert (plain.loss - found.loss).item() == pytest.approx(sum(means))
+    plain = losses(replayed, rollout, usage, standard.PPOParams(), 0.0)
+    assert (plain.loss - with_bonus.loss).item() == pytest.approx(sum(means))
 
 
-def test_each_head_has_its_own_entropy_coefficient(played) -> None:
-    policy, rollout = played
-    used, found = head_usage(policy, rollout, 1), []
+def test_each_head_has_its_own_entropy_coefficient(episode) -> None:
+    policy, rollout = episode
+    usage, terms = head_usage(policy, rollout, 1), []
     for coefficient in (torch.tensor([0.1, 0.0, 0.2, 0.1]).double(), 0.0):
-        found.append(
-            losses(replay(policy, rollout), rollout, used, standard.PPOParams(), coefficient)
+        terms.append(
+            losses(replay(policy, rollout), rollout, usage, standard.PPOParams(), coefficient)
         )
-    op, _, blueprint, style = found[0].sums["entropy"] / used.choice_rows
-    assert (found[1].loss - found[0].loss).item() == pytest.approx(
+    op, _, blueprint, style = terms[0].sums["entropy"] / usage.choice_rows
+    assert (terms[1].loss - terms[0].loss).item() == pytest.approx(
         0.1 * (op + 2 * blueprint + style).item()
     )
 
 
-def test_rows_that_are_over_change_nothing(played) -> None:
-    (policy, rollout), settings = played, standard.PPOParams()
+def test_rows_that_are_over_change_nothing(episode) -> None:
+    (policy, rollout), settings = episode, standard.PPOParams()
     reference = gradients(policy, rollout, settings, 0.1)
     over = ~rollout.valid
     spoiled = replace(
@@ -137,8 +137,10 @@ def test_rows_that_are_over_change_nothing(played) -> None:
         },
     )
     assert over.any()
-    for one, other in zip(reference, gradients(policy, spoiled, settings, 0.1), strict=True):
-        assert torch.equal(one, other)
+    for gradient, spoiled_gradient in zip(
+        reference, gradients(policy, spoiled, settings, 0.1), strict=True
+    ):
+        assert torch.equal(gradient, spoiled_gradient)
 
 
 class RefusingBandit:
@@ -166,8 +168,8 @@ class RefusingBandit:
         passed = chose_b & (chose_b.cumsum(dim=0) % 4 == 0)
         reward = torch.where(passed, 1.0, torch.where(chose_b, 0.0, 0.5))
         self.effective_op = torch.where(passed, 1, 0)
-        done = torch.ones(self.num_envs, dtype=torch.bool)
-        return self._observation(), reward, done, ~done, WorldInfo(None)
+        ended = torch.ones(self.num_envs, dtype=torch.bool)
+        return self._observation(), reward, ended, ~ended, WorldInfo(None)
 
 
 @pytest.mark.parametrize("ratio", ["joint", "per_head"])

@@ -50,14 +50,14 @@ def test_observations_are_centred_scaled_and_clipped_but_flags_pass() -> None:
     data = rows(200).float()
     normalizer.update(data[:, None], torch.ones(200, 1, dtype=torch.bool))
     deviation = data.double().numpy().std(axis=0)
-    found = normalizer.normalize(data)
+    normalized = normalizer.normalize(data)
     expected = (data.double().numpy() - data.double().numpy().mean(axis=0)) / np.sqrt(
         deviation**2 + 1e-4
     )
     assert np.allclose(
-        found[:, [0, 2]], expected[:, [0, 2]], atol=0.01
+        normalized[:, [0, 2]], expected[:, [0, 2]], atol=0.01
     )  # float32 of 1e6 has steps of 0.06
-    assert torch.equal(found[:, 1], data[:, 1])
+    assert torch.equal(normalized[:, 1], data[:, 1])
     assert normalizer.normalize(torch.full((3,), -1e9)).tolist() == [-10.0, -1e9, -10.0]
     assert normalizer.normalize(torch.full((3,), torch.nan)).isnan().all()
 
@@ -108,7 +108,7 @@ def test_state_round_trips_through_plain_tensors() -> None:
     def build() -> Normalizers:
         return Normalizers(ObservationNormalizer(ObservationSpec(3)), RewardNormalizer(2, 0.9))
 
-    one, other = build(), build()
+    original, copy = build(), build()
     generator = torch.Generator().manual_seed(1)
     starts = torch.zeros(5, 2, dtype=torch.bool)
 
@@ -116,14 +116,14 @@ def test_state_round_trips_through_plain_tensors() -> None:
         features = torch.randn(5, 2, 3, generator=generator)
         return normalizers.update(features, torch.randn(5, 2, generator=generator), starts, ~starts)
 
-    feed(one)
-    state = one.state_dict()
-    other.load_state_dict(state)
+    feed(original)
+    state = original.state_dict()
+    copy.load_state_dict(state)
     assert all(isinstance(tensor, torch.Tensor) for tensor in state.values())
     position = generator.get_state()
-    first = feed(one)
+    first = feed(original)
     generator.set_state(position)
-    assert torch.equal(first, feed(other))
-    for name, tensor in one.state_dict().items():
-        assert torch.equal(tensor, other.state_dict()[name]), name
+    assert torch.equal(first, feed(copy))
+    for name, tensor in original.state_dict().items():
+        assert torch.equal(tensor, copy.state_dict()[name]), name
         assert name == "observation.count" or not torch.equal(tensor, state[name]), name

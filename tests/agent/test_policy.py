@@ -79,28 +79,28 @@ def test_replay_of_a_rollout_gives_the_log_probabilities_of_acting(critic: str, 
     """And the values; and no critic pulls at the actor."""
     policy = make_policy(core, sizes=SMALL.model_copy(update={"critic": critic}))
     rollout = make_rollout(policy, episodes(6, 8), 8)
-    seen = replay(policy, rollout)
-    assert torch.allclose(seen.log_probs, rollout.log_probs, atol=1e-5)
+    replayed = replay(policy, rollout)
+    assert torch.allclose(replayed.log_probs, rollout.log_probs, atol=1e-5)
     torch.testing.assert_close(
-        seen.values[rollout.valid], rollout.values[rollout.valid], rtol=0, atol=1e-5
+        replayed.values[rollout.valid], rollout.values[rollout.valid], rtol=0, atol=1e-5
     )
     assert rollout.log_probs.count_nonzero() > 20
 
     def reached(loss: torch.Tensor) -> set[str]:
-        found = torch.autograd.grad(
+        gradients = torch.autograd.grad(
             loss, list(policy.parameters()), retain_graph=True, allow_unused=True
         )
-        named = zip(dict(policy.named_parameters()), found, strict=True)
+        pairs = zip(dict(policy.named_parameters()), gradients, strict=True)
         return {
             name.partition(".")[0]
-            for name, gradient in named
+            for name, gradient in pairs
             if gradient is not None and gradient.any()
         }
 
-    assert reached(seen.values.sum()) == (
+    assert reached(replayed.values.sum()) == (
         {"critic", "value_head"} if critic == "own" else {"value_head"}
     )
-    assert reached(seen.log_probs.sum()) == {"actor", "heads", "choice_embeddings"}
+    assert reached(replayed.log_probs.sum()) == {"actor", "heads", "choice_embeddings"}
 
 
 def make_core(kind: str) -> Core:

@@ -114,11 +114,11 @@ def test_too_large_a_divergence_ends_the_update_before_the_step() -> None:
     assert metrics.approx_kl > 1.5e-3
     # The estimate that stopped it was seen after `steps` steps: no step was taken on it.
     again, rollout = make_learner(learning_rate=0.5, epochs=4)
-    seen = []
+    weights_before_step = []
     step = again.adam.step
-    again.adam.step = lambda: (seen.append(weights(again)), step())  # type: ignore[method-assign]
+    again.adam.step = lambda: (weights_before_step.append(weights(again)), step())  # type: ignore[method-assign]
     again.update(rollout, 0)
-    assert torch.equal(seen[metrics.steps], weights(ppo))
+    assert torch.equal(weights_before_step[metrics.steps], weights(ppo))
 
 
 def test_a_loss_that_is_not_finite_skips_the_step_and_is_counted() -> None:
@@ -169,11 +169,11 @@ def test_every_environment_is_used_once_in_each_epoch_and_orders_differ() -> Non
 
 def test_a_state_of_another_policy_is_refused_naming_the_tensor() -> None:
     state = make_ppo().state_dict()
-    other = make_ppo(make_policy("gru"))
+    gru_ppo = make_ppo(make_policy("gru"))
     with pytest.raises(
         SimicError, match=r"rnn.* has shape \(40, 12\); this policy needs \(30, 12\)"
     ):
-        other.load_state_dict(state)
+        gru_ppo.load_state_dict(state)
     del state["counter.updates"]
     with pytest.raises(SimicError, match=r"counter\.updates.* missing"):
         make_ppo().load_state_dict(state)

@@ -36,7 +36,7 @@ def test_after_a_step_the_memory_is_that_of_the_new_weights(core: str) -> None:
     policy = make_policy(core)
     rollout = make_rollout(policy, episodes(4, 7, None), 7)
     moved(policy)
-    seen = replay(policy, rollout)
+    replayed = replay(policy, rollout)
     state, hidden, values = rollout.state, [], []
     for t in range(7):
         masks = {name: mask[t] for name, mask in rollout.masks.items()}
@@ -45,9 +45,9 @@ def test_after_a_step_the_memory_is_that_of_the_new_weights(core: str) -> None:
         )
         hidden.append(readings.actor.hidden)
         values.append(policy.state_value(readings.value))
-    assert torch.allclose(seen.hidden, torch.stack(hidden), atol=1e-5)
-    assert torch.allclose(seen.values, torch.stack(values), atol=1e-5)
-    assert not torch.allclose(seen.log_probs, rollout.log_probs, atol=1e-2)
+    assert torch.allclose(replayed.hidden, torch.stack(hidden), atol=1e-5)
+    assert torch.allclose(replayed.values, torch.stack(values), atol=1e-5)
+    assert not torch.allclose(replayed.log_probs, rollout.log_probs, atol=1e-2)
 
 
 def test_an_update_leaves_its_rollout_as_it_was() -> None:
@@ -101,9 +101,9 @@ def test_a_head_that_never_mattered_has_no_weight_and_no_divergence() -> None:
     waited = replace(waited, log_probs=replay(ppo.policy, waited).log_probs.detach())
     moved(ppo.policy, 0.02)
     metrics = ppo.update(waited, 0)
-    others = ("slot", "blueprint", "style")
-    assert all(metrics.grad_norm_by_part[f"head_{name}"] == 0.0 for name in others)
-    assert [metrics.samples_by_head[name] for name in others] == [0, 0, 0]
+    unused_heads = ("slot", "blueprint", "style")
+    assert all(metrics.grad_norm_by_part[f"head_{name}"] == 0.0 for name in unused_heads)
+    assert [metrics.samples_by_head[name] for name in unused_heads] == [0, 0, 0]
     assert metrics.approx_kl > 0
 
 
@@ -131,8 +131,8 @@ def test_a_group_of_environments_does_not_change_the_advantages_of_another() -> 
     """Never one stream of interleaved environments."""
     policy = make_policy()
     rollout = make_rollout(policy, episodes(4, 6), 6)
-    alone = rollout.select(torch.tensor([1]))
-    again = with_advantages(alone, alone.rewards, 0.9, 0.8)
+    single = rollout.select(torch.tensor([1]))
+    again = with_advantages(single, single.rewards, 0.9, 0.8)
     assert rollout.advantages is not None
     assert again.advantages is not None
     assert torch.equal(again.advantages[:, 0], rollout.advantages[:, 1])

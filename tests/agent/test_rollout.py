@@ -13,11 +13,11 @@ EARLY, NO_SCALES = 2, Normalizers()
 def test_rows_that_are_over_are_not_valid_and_hold_nothing() -> None:
     class Broken(TensorWorld):
         def observation(self, shift: int = 0):
-            seen = super().observation(shift)
+            observation = super().observation(shift)
             if self.time > 4:  # after env EARLY ended at step 4
-                seen.features[EARLY] = torch.nan
-                seen.masks["op"][EARLY] = False
-            return seen
+                observation.features[EARLY] = torch.nan
+                observation.masks["op"][EARLY] = False
+            return observation
 
     world = Broken(list(range(4)), episodes(4, 8, EARLY).ends)
     rollout, _ = collect(world, make_policy(), NO_SCALES, 0, rng_seed=1, steps=8)
@@ -32,8 +32,8 @@ def test_rows_that_are_over_are_not_valid_and_hold_nothing() -> None:
 class Remembered(TensorWorld):
     """Keeps what it let be seen."""
 
-    def __init__(self, *given) -> None:
-        super().__init__(*given)
+    def __init__(self, *arguments) -> None:
+        super().__init__(*arguments)
         self.seen = []
 
     def observation(self, shift: int = 0):
@@ -98,10 +98,10 @@ def test_after_an_autoreset_the_memory_is_empty_and_the_old_episode_keeps_its_en
     assert torch.equal(rollout.next_values[3, 1], policy.value(scales.see(finals[3]), states[3])[1])
     assert torch.equal(rollout.next_values[:5, 2], rollout.values[1:, 2])
     assert not torch.equal(rollout.next_values[2, 0], rollout.values[3, 0])
-    seen = policy.replay(
+    replayed = policy.replay(
         rollout.observation(), rollout.actions, rollout.state, rollout.valid, rollout.starts
     )
-    assert torch.allclose(seen.log_probs, rollout.log_probs, atol=1e-5)
+    assert torch.allclose(replayed.log_probs, rollout.log_probs, atol=1e-5)
     uncut = policy.replay(
         rollout.observation(), rollout.actions, rollout.state, rollout.valid, None
     )

@@ -95,11 +95,11 @@ def test_an_update_reads_the_device_once(sent) -> None:
     first = rollout_of(ppo)
     ppo.update(first, 0)  # fetches the env ids, once in a run
     rollout = replace(rollout_of(ppo, 1), env_ids=first.env_ids)
-    with CountReads() as reads, Operations() as done:
+    with CountReads() as reads, Operations() as operations:
         ppo.update(rollout, 1)
     assert reads.reads.count("cpu") == 1
     assert set(reads.reads) == {"cpu"}
-    assert done.scalars == 0 < done.count
+    assert operations.scalars == 0 < operations.count
 
 
 def test_the_counter_sees_what_it_should(sent: None) -> None:
@@ -108,34 +108,37 @@ def test_the_counter_sees_what_it_should(sent: None) -> None:
     with CountReads() as reads:
         ppo.update(rollout, 0)
     assert reads.reads.count("__bool__") == 6  # whether to go on, after each minibatch
-    with Operations() as done:
+    with Operations() as operations:
         torch.ones(1).item()
-    assert done.scalars == 1
+    assert operations.scalars == 1
 
 
 @pytest.mark.parametrize("changes", [{}, {"target_kl": 2e-3, "learning_rate_schedule": "linear"}])
 def test_minibatches_after_the_end_of_an_update_change_nothing(changes: dict) -> None:
     """Of an update that stops early: left out where reading is free, computed and skipped where it is not."""
-    here, there = (
+    free_ppo, waiting_ppo = (
         make_ppo(reads_are_free=True, **changes),
         make_ppo(reads_are_free=False, **changes),
     )
     stops = skips = 0
     for iteration in range(4):
-        found: list[UpdateMetrics] = []
-        for ppo in (here, there):
+        metrics_of_both: list[UpdateMetrics] = []
+        for ppo in (free_ppo, waiting_ppo):
             rollout = rollout_of(ppo, iteration)
             if iteration == 1:
                 rollout.returns[3, 1] = torch.nan
-            found.append(ppo.update(rollout, iteration))
-        one, other = (numbers(asdict(metrics)) for metrics in found)
-        assert other == pytest.approx(one, rel=0, abs=0, nan_ok=True)
-        stops, skips = stops + found[0].stopped_early, skips + found[0].skipped_steps
+            metrics_of_both.append(ppo.update(rollout, iteration))
+        expected, actual = (numbers(asdict(metrics)) for metrics in metrics_of_both)
+        assert actual == pytest.approx(expected, rel=0, abs=0, nan_ok=True)
+        stops, skips = (
+            stops + metrics_of_both[0].stopped_early,
+            skips + metrics_of_both[0].skipped_steps,
+        )
     assert skips > 0
     assert stops > 0 or not changes
-    assert here.updates == there.updates
-    for name, tensor in here.state_dict().items():
-        assert torch.equal(tensor, there.state_dict()[name]), name
+    assert free_ppo.updates == waiting_ppo.updates
+    for name, tensor in free_ppo.state_dict().items():
+        assert torch.equal(tensor, waiting_ppo.state_dict()[name]), name
 
 
 def test_advantages_are_one_scan_for_all_environments() -> None:
@@ -161,8 +164,8 @@ def test_acting_costs_as_many_operations_for_many_environments_as_for_few() -> N
     policy, counts, reads = make_policy(), [], []
     for envs in (2, 40):
         world = Quiet(list(range(envs)), {})
-        with CountReads() as asked, Operations() as done:
+        with CountReads() as counted_reads, Operations() as operations:
             collect(world, policy, Normalizers(), 0, rng_seed=1, steps=3)
-        counts.append(done.count)
-        reads.append(asked.reads)
+        counts.append(operations.count)
+        reads.append(counted_reads.reads)
     assert (counts[0], reads[0]) == (counts[1], reads[1])

@@ -78,9 +78,9 @@ def test_no_sample_of_training_is_one_of_a_held_out_task(bank: Path) -> None:
         assert min(map(len, parts)) > 2000 and not parts[0] & parts[1]
 
 
-def nearest(rows: torch.Tensor, others: torch.Tensor) -> float:
+def nearest(rows: torch.Tensor, references: torch.Tensor) -> float:
     """The median distance of a row to the nearest of the others."""
-    return float(torch.cdist(rows.flatten(1), others.flatten(1)).amin(dim=1).median())
+    return float(torch.cdist(rows.flatten(1), references.flatten(1)).amin(dim=1).median())
 
 
 def test_test_rows_are_no_nearer_to_training_rows_than_validation_rows_are(bank) -> None:
@@ -94,10 +94,10 @@ def test_test_rows_are_no_nearer_to_training_rows_than_validation_rows_are(bank)
         assert nearest(test, train) > 0.1 * nearest(val, train), held_out.tasks[place].name
 
 
-def copies(rows: torch.Tensor, others: torch.Tensor) -> int:
+def copies(rows: torch.Tensor, references: torch.Tensor) -> int:
     """Count the rows that are among the others, bit for bit."""
-    known = {row.numpy().tobytes() for row in others}
-    return sum(row.numpy().tobytes() in known for row in rows)
+    stored = {row.numpy().tobytes() for row in references}
+    return sum(row.numpy().tobytes() in stored for row in rows)
 
 
 def test_no_test_row_is_a_training_row_and_no_validation_task_has_rows_of_training_tasks(

@@ -50,12 +50,12 @@ def make_slots() -> SlotBuilder:
         empty = Slots.empty(len(stage), len(stage[0]))
         stages = torch.tensor(stage)
         live = (stages >= Stage.GERMINATED) & (stages <= Stage.FOSSILIZED)
-        given = {
+        values_by_name = {
             name: torch.as_tensor(values, dtype=getattr(empty, name).dtype)
             for name, values in columns.items()
         }
-        given.setdefault("blueprint", torch.where(live, 0, -1))
-        return replace(empty, stage=stages, **given)
+        values_by_name.setdefault("blueprint", torch.where(live, 0, -1))
+        return replace(empty, stage=stages, **values_by_name)
 
     return build
 
@@ -72,30 +72,30 @@ def digits() -> tuple[Dataset, Dataset]:
 @pytest.fixture(scope="session")
 def tokens() -> tuple[Dataset, Dataset]:
     """Sequences of 11 tokens whose next one is the sum of the last two; the same sizes as the digits."""
-    whole = make_tokens(480, seed=5)
-    return Dataset(whole.x[:320], whole.y[:320], 11), Dataset(whole.x[320:], whole.y[320:], 11)
+    data = make_tokens(480, seed=5)
+    return Dataset(data.x[:320], data.y[:320], 11), Dataset(data.x[320:], data.y[320:], 11)
 
 
 @pytest.fixture
 def transitions(monkeypatch) -> list[tuple[rewards.Transition, rewards.Setting]]:
     """Every transition that an environment pays for, as it pays, with what each mode would remember there."""
-    seen, ledgers = [], {}
+    recorded, ledgers = [], {}
     start, pay = rewards.start, rewards.components
 
     def begin(mode, slots, loss, setting):
-        for each in rewards.MODES:
-            ledgers.update(start(each, slots, loss, setting))
+        for name in rewards.MODES:
+            ledgers.update(start(name, slots, loss, setting))
         return start(mode, slots, loss, setting)
 
     def remember(mode, transition, setting):
-        seen.append((replace(transition, ledgers=dict(ledgers)), setting))
-        for each in rewards.MODES:
-            ledgers.update(rewards.advance(each, seen[-1][0], setting))
+        recorded.append((replace(transition, ledgers=dict(ledgers)), setting))
+        for name in rewards.MODES:
+            ledgers.update(rewards.advance(name, recorded[-1][0], setting))
         return pay(mode, transition, setting)
 
     monkeypatch.setattr(growth_env.rewards, "start", begin)
     monkeypatch.setattr(growth_env.rewards, "components", remember)
-    return seen
+    return recorded
 
 
 @pytest.fixture(scope="session")

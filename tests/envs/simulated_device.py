@@ -56,7 +56,7 @@ class OnDevice(Tensor):
 
     @staticmethod
     def __new__(cls, near: Tensor):
-        made = torch.Tensor._make_wrapper_subclass(
+        tensor = torch.Tensor._make_wrapper_subclass(
             cls,
             near.shape,
             strides=near.stride(),
@@ -64,8 +64,8 @@ class OnDevice(Tensor):
             dtype=near.dtype,
             device=DEVICE,
         )
-        made.near = near
-        return made
+        tensor.near = near
+        return tensor
 
     @classmethod
     def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
@@ -92,30 +92,30 @@ def perform(func, args, kwargs):
     each(
         lambda value: isinstance(value, Tensor) and tensors.append(value), [args, *kwargs.values()]
     )
-    there = [tensor for tensor in tensors if isinstance(tensor, OnDevice)]
+    remote = [tensor for tensor in tensors if isinstance(tensor, OnDevice)]
     if func in COPIES:
         goes = (
-            isinstance(args[0], OnDevice) if func is aten.copy_.default else _target(there, kwargs)
+            isinstance(args[0], OnDevice) if func is aten.copy_.default else _target(remote, kwargs)
         )
-        note_copy(bool(there), goes, tensors[-1], kwargs)
+        note_copy(bool(remote), goes, tensors[-1], kwargs)
     else:
-        goes = _target(there, kwargs)
+        goes = _target(remote, kwargs)
         mixed = [
             tensor
             for tensor in tensors
-            if there and tensor.dim() and not isinstance(tensor, OnDevice)
+            if remote and tensor.dim() and not isinstance(tensor, OnDevice)
         ]
         assert not mixed, (
             f"{func}: shapes {[tuple(tensor.shape) for tensor in mixed]} are on the CPU, others are not"
         )
-    if func in READS and there:
+    if func in READS and remote:
         wait("read")
     moved = {"device": CPU} if is_there(kwargs.get("device")) else {}
-    found = func(
+    result = func(
         *each(nearby, args), **({key: each(nearby, value) for key, value in kwargs.items()} | moved)
     )
-    known = {id(tensor.near): tensor for tensor in there}
-    return each(lambda value: wrapped(value, known), found) if goes else found
+    remote_by_id = {id(tensor.near): tensor for tensor in remote}
+    return each(lambda value: wrapped(value, remote_by_id), result) if goes else result
 
 
 def each(change: Callable, value):
@@ -125,9 +125,9 @@ def each(change: Callable, value):
     return change(value)
 
 
-def _target(there: list, kwargs) -> bool:
+def _target(remote: list, kwargs) -> bool:
     device = kwargs.get("device")
-    return bool(there) if device is None else is_there(device)
+    return bool(remote) if device is None else is_there(device)
 
 
 def note_copy(from_there: bool, goes: bool, source: Tensor, kwargs) -> None:
@@ -146,11 +146,11 @@ def nearby(value):
     return value.near if isinstance(value, OnDevice) else value
 
 
-def wrapped(value, known: dict[int, OnDevice]):
+def wrapped(value, remote_by_id: dict[int, OnDevice]):
     """An operation in place gives back the tensor that it was given."""
     if not isinstance(value, Tensor):
         return value
-    return known[id(value)] if id(value) in known else OnDevice(value)
+    return remote_by_id[id(value)] if id(value) in remote_by_id else OnDevice(value)
 
 
 class Operations(TorchDispatchMode):
@@ -197,22 +197,22 @@ def course(family: str, device: torch.device) -> Course:
     env = GrowthEnv(train, 7, data, data, device=device)
     policy = ActorCritic(env.action_spec, env.observation_spec, SIZES, 1).to(device)
     ppo = PPO(policy, standard.PPOParams(epochs=1, minibatches=2), 1, total_updates=2)
-    found = Course([], [], [])
+    course_of_run = Course([], [], [])
     for iteration in range(2):
         waited.clear()
         normalizers = Normalizers()
         rollout, _ = collect(env, policy, normalizers, iteration, 1, STEPS)
-        found.collecting.append(Counter(waited))
-        found.values.append(nearby(rollout.rewards))
+        course_of_run.collecting.append(Counter(waited))
+        course_of_run.values.append(nearby(rollout.rewards))
         rewards = normalizers.update(
             rollout.raw_features, rollout.rewards, rollout.starts, rollout.valid
         )
         waited.clear()
         learnt = with_advantages(rollout, rewards, 0.99, 0.95)
         metrics = ppo.update(learnt, iteration)
-        found.learning.append(Counter(waited))
-        found.values.append(torch.tensor([metrics.policy_loss, metrics.value_loss]))
-    return found
+        course_of_run.learning.append(Counter(waited))
+        course_of_run.values.append(torch.tensor([metrics.policy_loss, metrics.value_loss]))
+    return course_of_run
 
 
 def main() -> None:
@@ -222,9 +222,9 @@ def main() -> None:
         near = course(family, CPU)
         with Operations(), Functions():
             far = course(family, DEVICE)
-        same = all(torch.equal(a, b) for a, b in zip(near.values, far.values, strict=True))
+        equal = all(torch.equal(a, b) for a, b in zip(near.values, far.values, strict=True))
         counts = {"collecting": far.collecting, "learning": far.learning}
-        print(json.dumps({"family": family, "same": same, **counts}))
+        print(json.dumps({"family": family, "same": equal, **counts}))
 
 
 if __name__ == "__main__":

@@ -35,8 +35,8 @@ def test_configurations_leave_out_what_they_say(make_slots):
         solo = [[row[j] and j != k for j in range(3)] for row in acting]
         assert off[attribution.alone(3, k)].tolist() == solo
     for a, b in combinations(range(3), 2):
-        others = [[row[j] and j not in (a, b) for j in range(3)] for row in acting]
-        assert off[attribution.together(3, a, b)].tolist() == others
+        rest = [[row[j] and j not in (a, b) for j in range(3)] for row in acting]
+        assert off[attribution.together(3, a, b)].tolist() == rest
     for k in range(3):
         assert off[WITHOUT + k].tolist() == [
             [row[j] and j == k for j in range(3)] for row in acting
@@ -61,8 +61,11 @@ def test_contribution_is_the_difference_of_accuracies_and_nan_where_nothing_acts
         )
         error = 100 * statistics.stdev(differences) / 20  # √400
         assert abs(float(result.contribution_se[env, slot]) - error) < 1e-3
-    for found, row, env in ((result.accuracy, MAIN, 1), (result.committed_accuracy, COMMITTED, 0)):
-        assert abs(float(found[env]) - 100 * float(correct[row, env].double().mean())) < 1e-3
+    for accuracies, row, env in (
+        (result.accuracy, MAIN, 1),
+        (result.committed_accuracy, COMMITTED, 0),
+    ):
+        assert abs(float(accuracies[env]) - 100 * float(correct[row, env].double().mean())) < 1e-3
     assert (
         abs(float(result.all_off_accuracy[1]) - 100 * float(correct[ALL_OFF, 1].double().mean()))
         < 1e-3
@@ -71,9 +74,9 @@ def test_contribution_is_the_difference_of_accuracies_and_nan_where_nothing_acts
 
 def worth(table: dict[tuple[int, ...], float], slots: int) -> torch.Tensor:
     """``correct [Cfg, 1, 100]`` of a host whose seeds, when only those of a key are on, answer so many of 100 right."""
-    everyone = tuple(range(slots))
-    sets = [everyone, (), ()] + [tuple(j for j in everyone if j != k) for k in everyone]
-    sets += [(k,) for k in everyone] + list(combinations(everyone, 2))
+    all_slots = tuple(range(slots))
+    sets = [all_slots, (), ()] + [tuple(j for j in all_slots if j != k) for k in all_slots]
+    sets += [(k,) for k in all_slots] + list(combinations(all_slots, 2))
     return torch.stack([torch.arange(100) < table[on] for on in sets])[:, None]
 
 
@@ -91,13 +94,15 @@ def test_interactions_are_those_of_a_known_table(make_slots):
     slots = make_slots([[Stage.HOLDING] * 3], alpha=[[1.0, 0.5, 1.0]])
     correct = worth(table, 3)
     # I_ij = f({i,j}) - f({i}) - f({j}) + f(∅)
-    known = {(0, 1): 50 - 35 - 22 + 20, (0, 2): 25 - 35 - 15 + 20, (1, 2): 30 - 22 - 15 + 20}
-    for (i, j), value in known.items():
+    interactions = {(0, 1): 50 - 35 - 22 + 20, (0, 2): 25 - 35 - 15 + 20, (1, 2): 30 - 22 - 15 + 20}
+    for (i, j), value in interactions.items():
         samples = attribution.interaction(correct, 3, i, j)
         assert 100 * float(samples.mean()) == pytest.approx(value, abs=1e-4)
     result = attribution.attribute(slots, correct, torch.ones(12, 1))
-    expected = [sum(value for pair, value in known.items() if k in pair) for k in range(3)]
+    expected = [sum(value for pair, value in interactions.items() if k in pair) for k in range(3)]
     assert result.interaction[0].tolist() == pytest.approx(expected, abs=1e-4)
-    strongest = [max([0, *(value for pair, value in known.items() if k in pair)]) for k in range(3)]
+    strongest = [
+        max([0, *(value for pair, value in interactions.items() if k in pair)]) for k in range(3)
+    ]
     assert result.boost[0].tolist() == pytest.approx(strongest, abs=1e-4)
     assert result.contribution[0].tolist() == pytest.approx([61 - 30, 61 - 25, 61 - 50], abs=1e-4)

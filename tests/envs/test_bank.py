@@ -43,14 +43,14 @@ def test_other_hosts_and_samples_of_other_tasks_change_no_bit_of_a_host(make_env
     kind = {"family": family, "backend": backend}
     hosts = episode(make_env, bank(0, 0, 0, 0), [0, 1, 2, 3], [0, 1, 2, 3], **kind)
     changed = episode(make_env, bank(9, 0, 9, 9), [0, 1, 2, 3], [0, 1, 2, 3], **kind)
-    assert [host == other for host, other in zip(hosts, changed, strict=True)] == [
+    assert [host == changed_host for host, changed_host in zip(hosts, changed, strict=True)] == [
         task == 1 for task in range(4)
     ]
     if backend == "loop":  # of one kernel for all hosts, the last bits depend on how many they are
         ids = [7, 2, 9, 4, 0, 1]
         company = episode(make_env, bank(9, 0, 9, 9), ids, [0, 2, 1, 3, 1, 1], **kind)
-        alone = episode(make_env, bank(9, 0, 9, 9), [1], [1], **kind)
-        assert hosts[1] == company[5] == alone[0] and changed[0] != company[4]
+        single = episode(make_env, bank(9, 0, 9, 9), [1], [1], **kind)
+        assert hosts[1] == company[5] == single[0] and changed[0] != company[4]
 
 
 def test_tasks_are_those_of_training_in_turn_within_and_across_iterations(make_env):

@@ -66,13 +66,13 @@ def test_rollback_ends_one_row_and_touches_no_other(make_env, play, family, back
     well_env = make_env(**kind)
     sick = play(sick_env)
     well = play(well_env)
-    others = torch.arange(5) != row
+    healthy_rows = torch.arange(5) != row
     for t, ((_, _, a), (_, _, b)) in enumerate(zip(sick, well, strict=True)):
         now = t + 1 == at_epoch
-        assert a[4].panicked.tolist() == (~others & now).tolist()
-        assert a[4].valid.tolist() == (others | (t + 1 <= at_epoch)).tolist()
-        assert torch.equal(a[0].features[others], b[0].features[others])
-        assert torch.equal(a[1][others], b[1][others])
+        assert a[4].panicked.tolist() == (~healthy_rows & now).tolist()
+        assert a[4].valid.tolist() == (healthy_rows | (t + 1 <= at_epoch)).tolist()
+        assert torch.equal(a[0].features[healthy_rows], b[0].features[healthy_rows])
+        assert torch.equal(a[1][healthy_rows], b[1][healthy_rows])
         assert a[0].features.isfinite().all() and a[1].isfinite().all()
         if now:
             parts = a[4].components
@@ -83,7 +83,7 @@ def test_rollback_ends_one_row_and_touches_no_other(make_env, play, family, back
             assert all(value[row] == 0 for value in a[4].components.values())
     healthy = host_state(well_env)
     for name, value in host_state(sick_env).items():
-        assert torch.equal(value[others], healthy[name][others])
+        assert torch.equal(value[healthy_rows], healthy[name][healthy_rows])
 
 
 @pytest.mark.parametrize(("factor", "anomalies"), [(torch.nan, 0), (30.0, 1)])

@@ -200,15 +200,15 @@ def test_growing_a_harmful_seed_to_be_paid_for_its_removal_earns_nothing(make_en
         )
 
 
-def draw(envs: int, step: int, size: int, what: int) -> torch.Tensor:
-    return rng.uniform(rng.key(3, rng.Purpose.BASELINE, what, torch.arange(envs), step), (size,))
+def draw(envs: int, step: int, size: int, number: int) -> torch.Tensor:
+    return rng.uniform(rng.key(3, rng.Purpose.BASELINE, number, torch.arange(envs), step), (size,))
 
 
 @pytest.fixture(scope="module")
 def lives() -> list:
     """Random legal ops under random measurements, through the real lifecycle; no network is trained."""
     envs, count, steps = 120, 2, 50
-    slots, found = Slots.empty(envs, count), []
+    slots, transitions_of_lives = Slots.empty(envs, count), []
     sizes = (len(STYLES), len(TEMPO_STEPS), len(ALPHA_TARGETS), len(ALPHA_SPEED_STEPS), len(Curve))
     rows = torch.arange(envs)
     for t in range(steps):
@@ -235,9 +235,9 @@ def lives() -> list:
             gradient_healthy=torch.ones(envs, count, dtype=torch.bool),
         )
         step = transition(slots, after, stable_accuracy=20 + 60 * draw(envs, t, 1, 7)[:, 0])
-        found.append(replace(step, op=events.effective_op, slot=slot))
+        transitions_of_lives.append(replace(step, op=events.effective_op, slot=slot))
         slots = after
-    return found
+    return transitions_of_lives
 
 
 @every_mode
@@ -256,10 +256,10 @@ def test_no_closed_loop_of_random_lives_earns(lives, mode, setting):
     loops = 0
     for first in range(steps):
         for second in range(first + 2, steps):
-            both = empty[first] & empty[second] & ~empty[first + 1]
-            loops += int(both.sum())
+            is_loop = empty[first] & empty[second] & ~empty[first + 1]
+            loops += int(is_loop.sum())
             earned = (sums[second] - sums[first]) / setting.gamma**first
-            assert (earned[both] <= 1e-9).all(), (mode, first, second)
+            assert (earned[is_loop] <= 1e-9).all(), (mode, first, second)
     assert loops > 200
 
 

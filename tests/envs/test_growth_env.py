@@ -86,9 +86,9 @@ def test_reset_measures_fresh_hosts_before_anything_is_trained(make_env, digits)
     first = observation.features
     env.step(Action.wait(3))
     again, _ = env.reset(options={"iteration": 4})
-    other, _ = env.reset()
+    following, _ = env.reset()
     assert torch.equal(again.features, first) and env.iteration == 5
-    assert not torch.equal(other.features, first)
+    assert not torch.equal(following.features, first)
 
 
 @pytest.fixture(scope="module", params=[("cnn", "loop"), ("mlp", "auto")], ids=["cnn", "mlp"])

@@ -71,8 +71,8 @@ def sight(seen: View, env: int) -> Sight:
             OF_SEED.get(name, name): value[env, k].item()
             for name, value in vars(state.slots).items()
         }
-        own = {name: at.pop(name) for name in OF_SLOT}
-        slots.append(life.Slot(**own, seed=life.Seed(**at)))
+        slot_fields = {name: at.pop(name) for name in OF_SLOT}
+        slots.append(life.Slot(**slot_fields, seed=life.Seed(**at)))
     tracker = {name: value[env].tolist() for name, value in vars(state.tracker).items()}
     history = History(best=tracker.pop("best_accuracy"), **tracker)
     unseen = {field.name: math.nan for field in fields(Validation)}
@@ -127,18 +127,20 @@ def drawn(draw: torch.Generator) -> View:
         "ramp_steps": 10**6,
     }
     columns |= dict.fromkeys(("age", "dwell", "germinations", "steps_since_measured"), 15)
-    given = {name: counts(top) for name, top in columns.items()}
-    given |= {
+    fields_of_slots = {name: counts(top) for name, top in columns.items()}
+    fields_of_slots |= {
         "blueprint": counts(5) - 1,
         "prune_scheduled": counts(2).bool(),
-        "ramp_done": given["ramp_steps"] // 3,
+        "ramp_done": fields_of_slots["ramp_steps"] // 3,
     }
-    given |= {
+    fields_of_slots |= {
         name: torch.rand(cell, generator=draw) for name in ("alpha", "alpha_target", "first_target")
     }
-    given |= {name: numbers() for name in ("contribution", "contribution_velocity")}
-    given |= {name: numbers().abs() for name in ("contribution_se", "gradient_ratio")}
-    given |= {name: accuracies() for name in ("accuracy", "germination_accuracy", "stage_accuracy")}
+    fields_of_slots |= {name: numbers() for name in ("contribution", "contribution_velocity")}
+    fields_of_slots |= {name: numbers().abs() for name in ("contribution_se", "gradient_ratio")}
+    fields_of_slots |= {
+        name: accuracies() for name in ("accuracy", "germination_accuracy", "stage_accuracy")
+    }
     tracker = replace(
         Tracker.empty(ENVS),
         losses=numbers(*history).abs(),
@@ -151,7 +153,7 @@ def drawn(draw: torch.Generator) -> View:
     return view(
         step=int(counts(T + 1, 1)),
         alignment=2 * torch.rand(kind, generator=draw) - 1,
-        slots=replace(plain.slots, **given),
+        slots=replace(plain.slots, **fields_of_slots),
         tracker=tracker,
         trained=replace(plain.trained, loss=numbers(*host).abs(), accuracy=accuracies(*host)),
         effective_op=counts(len(Op) + 1, *host) - 1,
@@ -166,12 +168,15 @@ def drawn(draw: torch.Generator) -> View:
 @given(st.integers(0, 2**31))
 def test_every_column_stays_in_its_range_whatever_was_measured(seed):
     """And is the reference's."""
-    seen = drawn(torch.Generator().manual_seed(seed))
-    found = observe(seen)
-    assert found.dtype == torch.float32
+    random_view = drawn(torch.Generator().manual_seed(seed))
+    observed = observe(random_view)
+    assert observed.dtype == torch.float32
     for env in range(ENVS):
         rows = zip(
-            columns(SLOTS, KINDS), found[env].tolist(), features(sight(seen, env)), strict=True
+            columns(SLOTS, KINDS),
+            observed[env].tolist(),
+            features(sight(random_view, env)),
+            strict=True,
         )
         for (name, row), value, expected in rows:
             assert math.isclose(value, expected, rel_tol=1e-5, abs_tol=1e-5), (env, name)

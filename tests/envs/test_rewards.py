@@ -155,15 +155,15 @@ def test_the_loss_family_rewards_improvement_and_only_what_lasts(make_slots):
     assert one("loss", with_loss(make_slots, 1.4))["loss_improvement"] > 0
     assert one("loss", with_loss(make_slots, 1.6))["loss_improvement"] < 0
     path = [1.4, 1.2, 0.9, 2.0, 1.0, 1.3]
-    found = paid("loss", [with_loss(make_slots, loss) for loss in path])
+    components = paid("loss", [with_loss(make_slots, loss) for loss in path])
     tracked = [1.5]
     for loss in path:
         tracked.append(max(loss, tracked[-1] - 5 * SIGMA))
-    for step, before, after in zip(found, tracked, tracked[1:], strict=False):
+    for step, before, after in zip(components, tracked, tracked[1:], strict=False):
         expected = unit * (GAMMA * (CHANCE - after) - (CHANCE - before))
         assert float(step["loss_improvement"]) == pytest.approx(expected, abs=1e-5)
     # Up and down again is worth nothing: the discounted sum depends on the ends alone.
-    total = sum(GAMMA**t * float(step["loss_improvement"]) for t, step in enumerate(found))
+    total = sum(GAMMA**t * float(step["loss_improvement"]) for t, step in enumerate(components))
     ends = unit * (GAMMA ** len(path) * (CHANCE - tracked[-1]) - (CHANCE - 1.5))
     assert total == pytest.approx(ends, abs=1e-5)
 
@@ -181,8 +181,8 @@ def test_the_loss_family_takes_back_what_was_not_committed(make_slots):
     paid_for = 0.2 / SIGMA * (GAMMA * (CHANCE - 1.5 + 5 * SIGMA) - (CHANCE - 1.5))
     assert one("loss", leap)["loss_improvement"] == pytest.approx(paid_for, abs=1e-5)
     # base ln 10, target 0.13 ln 10
-    reached = (CHANCE - 1.5) / (CHANCE * 0.87)
-    assert one("loss", ending)["loss_terminal"] == pytest.approx(reached, abs=1e-6)
+    share = (CHANCE - 1.5) / (CHANCE * 0.87)
+    assert one("loss", ending)["loss_terminal"] == pytest.approx(share, abs=1e-6)
     perfect = with_loss(make_slots, 0.0, committed=0.0, ended=True, terminal=True)
     assert one("loss", perfect)["loss_terminal"] == 1.0
     worst = with_loss(make_slots, math.inf, committed=math.nan, ended=True, terminal=True)

@@ -30,9 +30,9 @@ VARIANT_NAMES = [*rewards.MODES, "score_priced"]
 
 def act(envs: int, op: Op, **heads: int) -> Action:
     """The same action in every host: the shortest ramp to alpha 1 that takes time, in slot 0, unless said otherwise."""
-    named = {"op": int(op), "tempo": 1, "alpha_target": 2, **heads}
+    choices = {"op": int(op), "tempo": 1, "alpha_target": 2, **heads}
     return Action.wait(envs)._replace(
-        **{name: torch.full((envs,), value) for name, value in named.items()}
+        **{name: torch.full((envs,), value) for name, value in choices.items()}
     )
 
 
@@ -41,8 +41,8 @@ def random_step(env: GrowthEnv, seen: Observation) -> tuple[Observation, dict[st
     stream = rng.key(1, rng.Purpose.BASELINE, env.iteration, env.env_ids, env._step)
     noise = rng.uniform(stream, (len(env.action_spec.heads),))
     seen, reward, *_, info = env.step(random_legal(env.action_spec, seen, noise))
-    told = {name: value for name, value in vars(info).items() if name != "components"}
-    return seen, told | info.components | {"reward": reward, "features": seen.features}
+    columns = {name: value for name, value in vars(info).items() if name != "components"}
+    return seen, columns | info.components | {"reward": reward, "features": seen.features}
 
 
 def transition(
@@ -138,12 +138,12 @@ def paid(
     mode: str, steps: Sequence[Transition], setting: Setting = SETTING
 ) -> list[dict[str, torch.Tensor]]:
     """Components of each step of a path, with what the mode remembers and the accuracies before each carried along."""
-    ledgers, accuracy, found = steps[0].ledgers, steps[0].committed_accuracy_before, []
+    ledgers, accuracy, components = steps[0].ledgers, steps[0].committed_accuracy_before, []
     for step in steps:
         step = replace(step, ledgers=ledgers, committed_accuracy_before=accuracy)
-        found.append(rewards.components(mode, step, setting))
+        components.append(rewards.components(mode, step, setting))
         ledgers, accuracy = rewards.advance(mode, step, setting), step.committed_accuracy
-    return found
+    return components
 
 
 def value(

@@ -91,7 +91,7 @@ def test_every_seed_for_tables_is_exported(kind: int, tmp_path: Path) -> None:
         torch.export.load(tmp_path / "grown" / "network.pt2").module(),
         make_table(seed=8).x,
     )
-    expected, bare = (logits_of(population, each, x)[1] for each in (slots, Slots.empty(2, 1)))
+    expected, bare = (logits_of(population, state, x)[1] for state in (slots, Slots.empty(2, 1)))
     with torch.no_grad():
         torch.testing.assert_close(program(x), expected, rtol=1e-5, atol=1e-5)
     assert not torch.allclose(expected, bare, atol=1e-3), (
@@ -106,18 +106,18 @@ def test_a_damaged_directory_is_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(SimicError, match="not a grown network"):
         load_grown(tmp_path)
     file = path / "structure.json"
-    text, found = file.read_text(), durable.checked(file.read_bytes())
+    text, structure = file.read_text(), durable.checked(file.read_bytes())
     file.write_text(text.replace('"classes": 4', '"classes": 5'))
-    said = r"structure\.json: damaged: its checksum does not match; bring the folder back"
-    with pytest.raises(SimicError, match=said):
+    message = r"structure\.json: damaged: its checksum does not match; bring the folder back"
+    with pytest.raises(SimicError, match=message):
         load_grown(path)
-    unknown = {"seeds": [{**found["seeds"][0], "blueprint": "mine"}]}
+    unknown = {"seeds": [{**structure["seeds"][0], "blueprint": "mine"}]}
     for forged, words in (
         ({"classes": 5}, r"tensor head\.\w+ has shape"),
         ({"klasses": 4}, r"structure\.json: klasses"),
         (unknown, "blueprint 'mine': not registered; known here are norm, lora, mlp_small, mlp"),
     ):
-        file.write_bytes(durable.with_checksum(found | forged))
+        file.write_bytes(durable.with_checksum(structure | forged))
         with pytest.raises(SimicError, match=words):
             load_grown(path)
     file.write_text(text)
@@ -168,27 +168,27 @@ def test_raw_samples_give_what_standardised_ones_give(tmp_path: Path, kind: str)
     else:
         x, y = load_digits(return_X_y=True)
         x = np.stack([x.reshape(-1, 8, 8)] * 3, axis=-1)
-    own = own_data(of_python(x, y), {"val": 0.2, "test": 0.2}, 1)
+    data = own_data(of_python(x, y), {"val": 0.2, "test": 0.2}, 1)
     standardised, family = (
-        own.bank.held_out_arrays["x_test"],
+        data.bank.held_out_arrays["x_test"],
         "tables" if kind == "table" else "cnn",
     )
     host = build_host(
         Host(family=family, preset="baseline"),
         tuple(standardised.shape[1:]),
-        len(own.inputs.classes),
+        len(data.inputs.classes),
     )
     network = grown_network(
-        population_of(host, 2), Slots.empty(2, host.slots), 1, committed=True, inputs=own.inputs
+        population_of(host, 2), Slots.empty(2, host.slots), 1, committed=True, inputs=data.inputs
     )
-    raw = torch.as_tensor(own.raw["test"], dtype=own.inputs.dtype)
+    raw = torch.as_tensor(data.raw["test"], dtype=data.inputs.dtype)
     with torch.no_grad():
         expected = network.body(standardised)
         assert expected.std() > 0
         write_network(network, tmp_path / "grown", [], "# A network\n")
         loaded = load_grown(tmp_path / "grown")
         program = torch.export.load(tmp_path / "grown" / "network.pt2").module()
-        assert loaded.structure.inputs == own.inputs
+        assert loaded.structure.inputs == data.inputs
         for outside in (network, loaded, program):
             for rows in (raw, raw[:1]):
                 torch.testing.assert_close(outside(rows), expected[: len(rows)], rtol=0, atol=1e-6)

@@ -181,8 +181,10 @@ def logits_of(population: Population, slots: Slots, x: Tensor, off: Tensor | Non
     plan, stream_of = evaluation_plan(SlotState.read(slots), flags, slots.alpha)
     blocks = population._blocks(plan, torch.arange(len(population)))
     weights = population._weights(blocks, [block.gathered() for block in blocks])
-    same = channels_last(x[None]).expand(len(population), *[-1] * x.dim())
-    return run_streams(population.backend, population.templates, weights, plan, same)[stream_of[0]]
+    samples = channels_last(x[None]).expand(len(population), *[-1] * x.dim())
+    return run_streams(population.backend, population.templates, weights, plan, samples)[
+        stream_of[0]
+    ]
 
 
 class PlainHost(nn.Module):
@@ -230,28 +232,28 @@ class PlainHost(nn.Module):
 
     def _join(self, k: int, h: Tensor, sample: Tensor) -> Tensor:
         seed, a = self.joints[k]["seed"], self.alpha[k]
-        seen = h.detach() if self.stage[k] in self.isolated else h
-        s = seen + seed(sample) if self.reads_input else seed(seen)
+        inputs = h.detach() if self.stage[k] in self.isolated else h
+        s = inputs + seed(sample) if self.reads_input else seed(inputs)
         if self.stage[k] == Stage.TRAINING:
             return h + (s - s.detach())  # the textbook form, with its rounding
         if self.operator[k] == Blend.MULTIPLY:
-            return h * (1 + a * torch.tanh(s - seen))
+            return h * (1 + a * torch.tanh(s - inputs))
         if self.operator[k] == Blend.GATE:
-            a = a * self.joints[k]["gate"](seen).view(len(h), -1, *[1] * (h.dim() - 2))
+            a = a * self.joints[k]["gate"](inputs).view(len(h), -1, *[1] * (h.dim() - 2))
         return h + a * (s - h)
 
     def learn(self, order: Tensor) -> dict[str, float]:
         """Mean over the minibatches of the loss, and of the norm of what each optimizer steps, before its clip."""
-        told = defaultdict[str, list[float]](list)
+        values_by_name = defaultdict[str, list[float]](list)
         for batch in order:
             self.zero_grad()
             logits, answers = self(self.data.x[batch]), self.data.y[batch]
             loss = nn.functional.cross_entropy(logits.flatten(0, -2), answers.flatten())
             loss.backward()
-            told["loss"].append(float(loss.detach()))
+            values_by_name["loss"].append(float(loss.detach()))
             for name, optimizer in self.optimizers.items():
                 members = optimizer.param_groups[0]["params"]
                 if any(p.grad is not None for p in members):
-                    told[name].append(float(nn.utils.clip_grad_norm_(members, 1.0)))
+                    values_by_name[name].append(float(nn.utils.clip_grad_norm_(members, 1.0)))
                     optimizer.step()
-        return {name: fmean(values) for name, values in told.items()}
+        return {name: fmean(values) for name, values in values_by_name.items()}

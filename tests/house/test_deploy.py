@@ -23,13 +23,13 @@ def test_its_command_exists_and_knows_the_options(name: str) -> None:
     if program == "python":
         assert rest[0] == "-m" and importlib.util.find_spec(rest[1])
         return
-    found = shutil.which(program, path=Path(sys.executable).parent)
-    assert found, program
+    executable = shutil.which(program, path=Path(sys.executable).parent)
+    assert executable, program
     command = [word for word in rest[:2] if re.fullmatch(r"[a-z]+", word)]
-    told = subprocess.run(
-        [found, *command, "--help"], capture_output=True, text=True, check=True
+    page = subprocess.run(
+        [executable, *command, "--help"], capture_output=True, text=True, check=True
     ).stdout
-    assert [word for word in rest if word.startswith("--") and word not in told] == []
+    assert [word for word in rest if word.startswith("--") and word not in page] == []
 
 
 @pytest.mark.parametrize("name", OURS)

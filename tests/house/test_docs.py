@@ -66,8 +66,10 @@ def test_every_command_can_be_given(page: Path) -> None:
         assert target in targets, target
     for command, rest in re.findall(r"(?:^    |`)simic ([\w-]+)([^#`\n]*)", text, re.MULTILINE):
         assert command in COMMANDS, command
-        known = {option for parameter in COMMANDS[command].params for option in parameter.opts}
-        assert known >= set(re.findall(r"(?<=\s)--?[a-zA-Z][\w-]*", rest)), f"simic {command}{rest}"
+        options = {option for parameter in COMMANDS[command].params for option in parameter.opts}
+        assert options >= set(re.findall(r"(?<=\s)--?[a-zA-Z][\w-]*", rest)), (
+            f"simic {command}{rest}"
+        )
     for override in re.findall(r"-S ([a-z_.]+=[^\s'`]+)", text):
         params.load(ROOT / "params.yaml", [override])
 

@@ -21,10 +21,12 @@ CHECK = re.compile(r"check `(\w+)`")
 def rows(section: str) -> dict[str, tuple[str, str]]:
     """Return what must hold and what answers, by id, in the section's table; an id that stands twice is an error."""
     [table] = [part for part in PAGE.split("\n## ") if part.startswith(f"{section} ")]
-    found = [line.strip("|").split("|") for line in table.splitlines() if line.startswith("| ")][2:]
-    ids = [cells[0].strip() for cells in found]
+    lines_of_table = [
+        line.strip("|").split("|") for line in table.splitlines() if line.startswith("| ")
+    ][2:]
+    ids = [cells[0].strip() for cells in lines_of_table]
     assert sorted(ids) == sorted(set(ids))
-    return {cells[0].strip(): (cells[1].strip(), cells[2].strip()) for cells in found}
+    return {cells[0].strip(): (cells[1].strip(), cells[2].strip()) for cells in lines_of_table}
 
 
 @cache
@@ -37,10 +39,10 @@ def defined(path: str) -> frozenset[str]:
 @pytest.mark.parametrize("section", FINDINGS)
 def test_every_test_and_check_that_is_named_exists(section: str) -> None:
     """Of each finding, none of which is missing, stands twice or is open."""
-    known = {check.id for check in checks()}
+    check_ids = {check.id for check in checks()}
     assert len(rows(section)) == FINDINGS[section]
-    for finding, (what, answer) in rows(section).items():
-        assert what, finding
+    for finding, (requirement, answer) in rows(section).items():
+        assert requirement, finding
         for part in answer.split("<br>"):
             test, check = TEST.fullmatch(part), CHECK.fullmatch(part)
             assert test or check, f"{finding}: {part!r} is neither a test nor a check"
@@ -48,4 +50,4 @@ def test_every_test_and_check_that_is_named_exists(section: str) -> None:
                 assert (ROOT / test[1]).is_file(), f"{finding}: {test[1]}"
                 assert test[2] in defined(test[1]), f"{finding}: {test[1]} has no {test[2]}"
             if check:
-                assert check[1] in known, f"{finding}: there is no check {check[1]}"
+                assert check[1] in check_ids, f"{finding}: there is no check {check[1]}"

@@ -56,11 +56,11 @@ def ignored(folder: Path, names: list[str]) -> list[str]:
     subprocess.run(["git", "init", "-q", str(folder)], check=True)
     (folder / ".gitignore").write_bytes((ROOT / ".gitignore").read_bytes())
     command = ["git", "-C", str(folder), "check-ignore", "--stdin"]
-    done = subprocess.run(
+    process = subprocess.run(
         command, input="\n".join(names), capture_output=True, text=True, check=False
     )
-    assert done.returncode in (0, 1)  # 1 = none ignored; 128 = the command failed
-    return done.stdout.splitlines()
+    assert process.returncode in (0, 1)  # 1 = none ignored; 128 = the command failed
+    return process.stdout.splitlines()
 
 
 def test_git_ignores_outputs_and_state_and_nothing_of_the_code(tmp_path: Path) -> None:
@@ -74,8 +74,8 @@ def test_git_ignores_outputs_and_state_and_nothing_of_the_code(tmp_path: Path) -
     ]
     code = [str(path.relative_to(ROOT)) for path in files if "__pycache__" not in path.parts]
     assert ignored(tmp_path, [*code, *(f"simic/{name}/new.py" for name in folders)]) == []
-    made = ["mlflow.db", *(f"{name}/x" for name in (*folders[:5], "mlruns", ".prefect"))]
-    assert ignored(tmp_path, made) == made
+    outputs = ["mlflow.db", *(f"{name}/x" for name in (*folders[:5], "mlruns", ".prefect"))]
+    assert ignored(tmp_path, outputs) == outputs
 
 
 def test_stages_are_the_same_in_dvc_and_in_code_and_in_order() -> None:
@@ -84,16 +84,16 @@ def test_stages_are_the_same_in_dvc_and_in_code_and_in_order() -> None:
     assert (
         ROOT / params.EXTENSIONS_FOLDER / "README.md"
     ).is_file()  # DVC wants the folder to exist
-    known = set(params.Params.model_fields) - {"runtime"}
+    sections = set(params.Params.model_fields) - {"runtime"}
     for name, stage in DVC.items():
         assert {name, "rng_seed"} <= set(stage["params"])
-        assert {param.partition(".")[0] for param in stage["params"]} <= known
+        assert {param.partition(".")[0] for param in stage["params"]} <= sections
         assert name == "audit" or "extensions" in stage["params"]
 
 
 def test_headroom_is_measured_again_for_the_settings_in_its_digest_and_for_no_others() -> None:
-    whole = {"rng_seed", "extensions", "headroom", "evaluate.epochs", "evaluate.eval_seeds"}
-    assert set(DVC["headroom"]["params"]) == whole | {
+    sections = {"rng_seed", "extensions", "headroom", "evaluate.epochs", "evaluate.eval_seeds"}
+    assert set(DVC["headroom"]["params"]) == sections | {
         f"train.{name}" for name in endpoints.SETTINGS
     }
 
@@ -112,13 +112,13 @@ def test_dvc_deletes_no_output_before_a_command_that_may_be_refused() -> None:
 def test_what_dvc_shows_of_a_run_is_what_the_stages_write() -> None:
     """Every column of the curves has a plot, and every stage that learns or judges has its numbers."""
     assert DVC_FILE["metrics"] == [str(WORKSPACE.telemetry / curves.METRICS_FILE)]
-    assert [place for name in DVC for each in DVC[name].get("metrics", []) for place in each] == [
+    assert [place for name in DVC for entry in DVC[name].get("metrics", []) for place in entry] == [
         str(WORKSPACE.metrics),
         str(WORKSPACE.reports / "audit_metrics.json"),
     ]
     figures, *drawn = DVC_FILE["plots"]
     assert figures == str(WORKSPACE.reports / "figures")
-    places = [(name, plot["x"], plot["y"]) for each in drawn for name, plot in each.items()]
+    places = [(name, plot["x"], plot["y"]) for entry in drawn for name, plot in entry.items()]
     across, *columns = curves.COLUMNS
     file = str(WORKSPACE.telemetry / curves.CURVES_FILE)
     assert places == [(name, across, {file: name}) for name in columns]
@@ -151,12 +151,12 @@ def imported(tree: ast.AST) -> set[str]:
 
 def closure(files: set[str]) -> set[str]:
     """Return these files and all that they import, directly or not."""
-    seen: set[str] = set()
+    visited: set[str] = set()
     while files:
         file = files.pop()
-        seen.add(file)
-        files |= imported_by(file) - seen
-    return seen
+        visited.add(file)
+        files |= imported_by(file) - visited
+    return visited
 
 
 def run_by(stage: str) -> set[str]:
@@ -172,14 +172,17 @@ def run_by(stage: str) -> set[str]:
     }
     files = set[str]()
     for function in (functions[name] for name in {stage, *called} & functions.keys()):
-        used = {node.id for node in ast.walk(function) if isinstance(node, ast.Name)}
+        names_read = {node.id for node in ast.walk(function) if isinstance(node, ast.Name)}
         top = [node for node in module.body if isinstance(node, ast.ImportFrom)]
         names = [
-            (node.module, [each for each in node.names if (each.asname or each.name) in used])
+            (
+                node.module,
+                [alias for alias in node.names if (alias.asname or alias.name) in names_read],
+            )
             for node in top
         ]
         files |= imported(function).union(
-            *(imported(ast.ImportFrom(module, kept)) for module, kept in names if kept)
+            *(imported(ast.ImportFrom(module, aliases)) for module, aliases in names if aliases)
         )
     return files
 
@@ -188,10 +191,10 @@ def run_by(stage: str) -> set[str]:
 def test_seal_and_record_of_a_stage_look_at_the_same(stage: str) -> None:
     sealed, recorded = seals.STAGES[stage], DVC[stage]
     code = {f"simic/{place}" for place in sealed.code}
-    own = {(seals.FOLDER / f"{stage}.json").as_posix()}
+    seal = {(seals.FOLDER / f"{stage}.json").as_posix()}
     assert set(recorded["deps"]) == code | set(sealed.reads) | {params.EXTENSIONS_FOLDER}
     assert set(recorded["params"]) == set(sealed.params)
-    assert set(declared(stage)) == set(sealed.writes) | own
+    assert set(declared(stage)) == set(sealed.writes) | seal
 
 
 @pytest.mark.parametrize("name", list(DVC))
@@ -226,17 +229,17 @@ def test_every_dependency_is_pinned_and_every_pin_is_exact_and_public() -> None:
 
 def of_the_core() -> set[str]:
     """Return the names of the packages that `pip install .` brings, with what those need in turn."""
-    found: set[str] = set()
+    packages: set[str] = set()
     left = [Requirement(text) for text in PROJECT["dependencies"]]
     while left:
         requirement = left.pop()
         name = canonicalize_name(requirement.name)
-        if name not in found and (
+        if name not in packages and (
             requirement.marker is None or requirement.marker.evaluate({"extra": ""})
         ):
-            found.add(name)
+            packages.add(name)
             left += [Requirement(text) for text in importlib.metadata.requires(name) or ()]
-    return found
+    return packages
 
 
 CORE_ALONE = """
@@ -282,11 +285,11 @@ def test_core_runs_without_the_tools_around_it_and_what_needs_one_says_what_to_i
         f"import sys\nsys.modules |= dict.fromkeys({tools - set(sys.builtin_module_names)!r})\n"
     )
     command = [sys.executable, "-c", blocked + CORE_ALONE]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    said = "simic: typer is not installed; pip install 'simic-grow[pipeline]'\n"
-    assert (done.returncode, done.stderr) == (2, said)
-    played, refused = done.stdout.splitlines()
-    assert played == "2" and refused.startswith("simic.GrowClassifier needs ")
+    process = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    message = "simic: typer is not installed; pip install 'simic-grow[pipeline]'\n"
+    assert (process.returncode, process.stderr) == (2, message)
+    episodes, refused = process.stdout.splitlines()
+    assert episodes == "2" and refused.startswith("simic.GrowClassifier needs ")
     assert refused.endswith(", of simic's extra pipeline")
 
 

@@ -90,12 +90,12 @@ HOME = {"pin_memory": "simic/transfer.py"}
 
 @pytest.mark.parametrize("absent", ABSENT)
 def test_what_the_design_has_no_place_for_is_absent(absent: str) -> None:
-    named = [
+    places = [
         at(name, node) for name, node in every(ast.Attribute) if absent in (node.attr, dotted(node))
     ]
-    named += [at(name, node) for name, node in every(ast.Name) if node.id == absent]
-    named += [at(name, node) for name, node in every(ast.alias) if absent in node.name.split(".")]
-    assert [place for place in named if place.partition(":")[0] != HOME.get(absent)] == [], ABSENT[
+    places += [at(name, node) for name, node in every(ast.Name) if node.id == absent]
+    places += [at(name, node) for name, node in every(ast.alias) if absent in node.name.split(".")]
+    assert [place for place in places if place.partition(":")[0] != HOME.get(absent)] == [], ABSENT[
         absent
     ]
 
@@ -158,10 +158,13 @@ def test_no_object_changes_a_table_of_its_module() -> None:
             if isinstance(target, ast.Name) and isinstance(value, mutable)
         }
         methods = [
-            each for node in tree.body if isinstance(node, ast.ClassDef) for each in node.body
+            statement
+            for node in tree.body
+            if isinstance(node, ast.ClassDef)
+            for statement in node.body
         ]
         for node in (node for method in methods for node in ast.walk(method)):
-            held = (
+            changed = (
                 node.value
                 if isinstance(node, ast.Subscript) and not isinstance(node.ctx, ast.Load)
                 else None
@@ -171,8 +174,8 @@ def test_no_object_changes_a_table_of_its_module() -> None:
                 and isinstance(node.func, ast.Attribute)
                 and node.func.attr in CHANGES
             ):
-                held = node.func.value
-            assert held is None or dotted(held) not in tables, at(name, node)
+                changed = node.func.value
+            assert changed is None or dotted(changed) not in tables, at(name, node)
 
 
 def test_devices_are_compared_by_type() -> None:
@@ -220,30 +223,30 @@ CLASSES = {node.name for _, node in every(ast.ClassDef)}
 
 def _uses() -> Counter[str]:
     """Return how often each name is read, in the source, the benchmarks and the pages a user reads."""
-    used: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     for tree in (
         *TREES.values(),
         *(ast.parse(path.read_text()) for path in (ROOT / "benchmarks").rglob("*.py")),
     ):
         for node in ast.walk(tree):
             if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
-                used[node.id] += 1
+                counts[node.id] += 1
             elif isinstance(node, ast.Attribute):
-                used[node.attr] += 1
+                counts[node.attr] += 1
             elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-                used.update(ENTRY_POINT.findall(node.value))
+                counts.update(ENTRY_POINT.findall(node.value))
     templates = (ROOT / "simic" / "audit" / "templates").iterdir()
     for page in (ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *templates):
-        used.update(re.findall(r"\w+", page.read_text(encoding="utf-8")))
-    return used
+        counts.update(re.findall(r"\w+", page.read_text(encoding="utf-8")))
+    return counts
 
 
 def _registers(node: ast.AST) -> bool:
     """Return whether a decorator hands the thing on to somebody who calls it."""
     decorators = getattr(node, "decorator_list", [])
     names = {
-        dotted(each.func if isinstance(each, ast.Call) else each).split(".")[-1]
-        for each in decorators
+        dotted(decorator.func if isinstance(decorator, ast.Call) else decorator).split(".")[-1]
+        for decorator in decorators
     }
     return bool(names - REGISTER_NOTHING)
 
@@ -259,15 +262,15 @@ def _defined(name: str) -> Iterator[ast.stmt]:
             bases = {dotted(base).split(".")[-1] for base in node.bases}
             if not bases - {"Protocol", "ABC", "Generic", "NamedTuple", *CLASSES}:
                 yield from (
-                    each
-                    for each in node.body
-                    if isinstance(each, FUNCTIONS) and not _registers(each)
+                    statement
+                    for statement in node.body
+                    if isinstance(statement, FUNCTIONS) and not _registers(statement)
                 )
 
 
 def test_nothing_is_defined_that_nobody_uses() -> None:
     """Not even by a test alone: a helper that only its test calls is a helper that nothing calls."""
-    used, unused = _uses() + Counter(CALLED_BY_LIBRARIES), {}
+    counts, unused = _uses() + Counter(CALLED_BY_LIBRARIES), {}
     for name in TREES:
         for node in _defined(name):
             if isinstance(node, (*FUNCTIONS, ast.ClassDef)):
@@ -280,9 +283,9 @@ def test_nothing_is_defined_that_nobody_uses() -> None:
                 )
                 names = [x.id for x in targets if isinstance(x, ast.Name) and not imports]
             unused |= {
-                each: at(name, node)
-                for each in names
-                if not used[each] and not each.startswith("__")
+                definition: at(name, node)
+                for definition in names
+                if not counts[definition] and not definition.startswith("__")
             }
     assert unused == {}
 
@@ -298,8 +301,8 @@ def test_a_class_name_means_one_thing() -> None:
     }
     for name, node in every(ast.ClassDef):
         words = {dotted(base).split(".")[-1] for base in node.bases} | {
-            dotted(each.func if isinstance(each, ast.Call) else each)
-            for each in node.decorator_list
+            dotted(decorator.func if isinstance(decorator, ast.Call) else decorator)
+            for decorator in node.decorator_list
         }
         record = bool(words & {"BaseModel", "Frozen", "Row", "NamedTuple", "dataclass"})
         assert not (record and node.name in sections) or name == "simic/params.py", at(name, node)
@@ -336,13 +339,13 @@ def test_protocols_say_what_they_carry() -> None:
         }:
             continue
         mappings = [
-            each
-            for each in ast.walk(node)
-            if isinstance(each, ast.Subscript) and dotted(each.value) == "dict"
+            part
+            for part in ast.walk(node)
+            if isinstance(part, ast.Subscript) and dotted(part.value) == "dict"
         ]
-        inside = {id(inner) for each in mappings for inner in ast.walk(each)}
-        bare = [each for each in ast.walk(node) if dotted(each) == "Any" and id(each) not in inside]
-        assert [at(name, each) for each in bare] == []
+        inside = {id(inner) for part in mappings for inner in ast.walk(part)}
+        bare = [part for part in ast.walk(node) if dotted(part) == "Any" and id(part) not in inside]
+        assert [at(name, part) for part in bare] == []
 
 
 def test_heads_are_listed_once() -> None:
@@ -355,7 +358,7 @@ def test_heads_are_listed_once() -> None:
     heads = {node.target.id for node in action.body if isinstance(node, ast.AnnAssign)}
     assert len(heads) == 8
     for name, node in every((ast.Tuple, ast.List, ast.Set)):
-        words = {each.value for each in node.elts if isinstance(each, ast.Constant)}
+        words = {element.value for element in node.elts if isinstance(element, ast.Constant)}
         assert len(words & heads) < 3 or name == "simic/envs/actions.py", at(name, node)
 
 
@@ -379,13 +382,13 @@ def test_torch_draws_only_where_a_module_is_built() -> None:
     for name, node in every(ast.Call):
         if dotted(node.func) in DRAWS:
             around = [
-                each
-                for _, each in every(ast.ClassDef, name)
-                if each.lineno < node.lineno <= each.end_lineno
+                definition
+                for _, definition in every(ast.ClassDef, name)
+                if definition.lineno < node.lineno <= definition.end_lineno
             ]
-            assert any("Module" in dotted(base) for each in around for base in each.bases), at(
-                name, node
-            )
+            assert any(
+                "Module" in dotted(base) for definition in around for base in definition.bases
+            ), at(name, node)
 
 
 # Numbers that say nothing but themselves: identities, halves, percentages, and guards of a division.
@@ -412,7 +415,7 @@ PRINTS_ITS_OWN = ("simic/envs/observations.py", "simic/__main__.py")
 def test_what_is_printed_does_nothing_to_a_terminal() -> None:
     for name, node in every(ast.Call):
         if dotted(node.func) == "print" and not name.startswith(PRINTS_ITS_OWN):
-            said = {dotted(each.func) for each in ast.walk(node) if isinstance(each, ast.Call)}
-            assert "printable" in said or all(
-                isinstance(each, ast.Constant) for each in node.args
+            functions = {dotted(part.func) for part in ast.walk(node) if isinstance(part, ast.Call)}
+            assert "printable" in functions or all(
+                isinstance(part, ast.Constant) for part in node.args
             ), at(name, node)

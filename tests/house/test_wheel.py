@@ -14,11 +14,11 @@ ROOT = Path(__file__).parents[2]
 
 def run(*arguments: str, cwd: Path, **environment: str) -> str:
     command = [sys.executable, "-P", "-m", *arguments]
-    done = subprocess.run(
+    process = subprocess.run(
         command, cwd=cwd, env=os.environ | environment, capture_output=True, text=True, check=False
     )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    assert process.returncode == 0, process.stderr
+    return process.stdout
 
 
 def test_the_wheel_grows_a_network_on_a_users_table(tmp_path: Path) -> None:
@@ -44,8 +44,8 @@ def test_the_wheel_grows_a_network_on_a_users_table(tmp_path: Path) -> None:
     iris = load_iris(as_frame=True)
     place.mkdir()
     iris.frame.assign(target=iris.target_names[iris.target]).to_csv(place / "iris.csv", index=False)
-    said = run(
+    output = run(
         "simic", "grow", "iris.csv", "--n", "1", "--epochs", "2", cwd=place, PYTHONPATH=str(site)
     )
-    assert "the published controller of suite tables" in said and "\nUse " in said
+    assert "the published controller of suite tables" in output and "\nUse " in output
     assert sorted(path.name for path in place.iterdir()) == ["grown", "iris.csv"]

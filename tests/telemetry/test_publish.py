@@ -91,8 +91,8 @@ def test_what_was_recorded_is_in_the_tables_and_what_is_absent_is_null(tables):
     assert rows_of(tables / "events.parquet") == told(
         [{"iteration": i} | happened for i in range(ITERATIONS)]
     )
-    found = FOUND.model_dump() | {"evidence": '{"name": "x", "value": 3}'}
-    assert rows_of(tables / "findings.parquet") == told([found])
+    row = FOUND.model_dump() | {"evidence": '{"name": "x", "value": 3}'}
+    assert rows_of(tables / "findings.parquet") == told([row])
 
 
 def test_of_validations_the_decisions_of_the_best_one_are_published(tmp_path):
@@ -110,8 +110,8 @@ def test_of_validations_the_decisions_of_the_best_one_are_published(tmp_path):
 
 
 def test_every_table_exists_and_an_empty_one_has_its_columns(tables, tmp_path):
-    others = ("curves.csv", "metrics.json", "timing.jsonl")
-    assert sorted(path.name for path in tables.iterdir()) == sorted([*TABLES, *others])
+    files = ("curves.csv", "metrics.json", "timing.jsonl")
+    assert sorted(path.name for path in tables.iterdir()) == sorted([*TABLES, *files])
     with Recorder(tmp_path / "quiet") as log:
         log.write(
             replace(
@@ -147,8 +147,8 @@ def test_a_damaged_log_times_or_starts_are_refused_and_nothing_is_published(dama
 def test_values_are_published_as_they_are_and_nan_has_one_bit_pattern():
     """Processors make NaN with either sign; equal tables need equal bytes."""
     for kind in (np.float32, np.float64):
-        found = published(np.array([np.nan, -np.nan], dtype=kind))
-        assert found[:1].tobytes() == found[1:].tobytes() == np.array([np.nan]).tobytes()
+        values = published(np.array([np.nan, -np.nan], dtype=kind))
+        assert values[:1].tobytes() == values[1:].tobytes() == np.array([np.nan]).tobytes()
     assert published(np.array([0.1], dtype=np.float32)).tolist() == [float(np.float32(0.1))]
     assert published(np.array([0.1 + 0.2])).tolist() == [0.1 + 0.2]
     assert published(np.array([3], dtype=np.int16)).dtype == np.int64
@@ -174,15 +174,15 @@ def test_what_is_not_in_the_table_is_refused(change):
 
 def curves(scores: list[float], best: int | None) -> Curves:
     """Iterations with these validation scores, the best after so many."""
-    found = Curves()
+    lines = Curves()
     for number, score in enumerate(scores):
         metrics = {"entropy": 0.5, "value_loss": 0.25 / (number + 1), "approx_kl": float("nan")}
         row = UpdateRow(
             iteration=number, env_steps=40 * (number + 1), metrics=metrics, validation_accuracy=score,
             best_iteration=best, state_chain="",
         )  # fmt: skip
-        found.append(row, episode())
-    return found
+        lines.append(row, episode())
+    return lines
 
 
 NOT_VALIDATED = float("nan")

@@ -52,21 +52,21 @@ def test_what_is_recorded_comes_back_bit_for_bit(work):
         assert file.findings == [finding(number)]
         assert file.events.texts == expected.events.texts
         for table, columns in expected.tables().items():
-            found = file.columns(table)
-            assert list(found) == list(columns)
+            recorded = file.columns(table)
+            assert list(recorded) == list(columns)
             for name, values in columns.items():
-                assert (found[name].dtype, found[name].shape) == (values.dtype, values.shape)
-                assert found[name].tobytes() == values.tobytes(), name
+                assert (recorded[name].dtype, recorded[name].shape) == (values.dtype, values.shape)
+                assert recorded[name].tobytes() == values.tobytes(), name
         assert bool(file.columns("validation")) == (number % 2 == 1)
 
 
 def test_columns_that_are_views_are_written_as_what_they_show(tmp_path):
-    whole = iteration(0)
+    record_of_views = iteration(0)
     turned = np.asfortranarray(np.arange(6.0).reshape(3, 2))
-    whole.steps["reward"] = turned
-    whole.train["return"] = np.arange(4.0)[::2]
+    record_of_views.steps["reward"] = turned
+    record_of_views.train["return"] = np.arange(4.0)[::2]
     with Recorder(tmp_path) as recorder:
-        recorder.write(whole)
+        recorder.write(record_of_views)
     [file] = read(tmp_path / "telemetry")
     assert file.columns("steps")["reward"].tolist() == turned.tolist()
     assert file.columns("train")["return"].tolist() == [0.0, 2.0]
@@ -83,8 +83,8 @@ def test_damage_to_any_byte_of_any_file_is_found(tmp_path):
         content = file.read_bytes()
         for at in range(len(content)):
             file.write_bytes(content[:at] + bytes([content[at] ^ 1 << at % 8]) + content[at + 1 :])
-            said = Chain.of(tmp_path / "telemetry").damage(extent)
-            assert said is not None and said.endswith(f"{NAMES[number]}: damaged"), (number, at)
+            damage = Chain.of(tmp_path / "telemetry").damage(extent)
+            assert damage is not None and damage.endswith(f"{NAMES[number]}: damaged"), (number, at)
         file.write_bytes(content)
     assert Chain.of(tmp_path / "telemetry").damage(extent) is None
 
@@ -92,8 +92,8 @@ def test_damage_to_any_byte_of_any_file_is_found(tmp_path):
 @pytest.mark.parametrize("number", [0, 3])
 def test_a_missing_file_is_found_wherever_it_is(number, work, extent):
     (work / "telemetry" / NAMES[number]).unlink()
-    said = Chain.of(work / "telemetry").damage(extent)
-    assert said == f"{work / 'telemetry' / NAMES[number]}: missing"
+    damage = Chain.of(work / "telemetry").damage(extent)
+    assert damage == f"{work / 'telemetry' / NAMES[number]}: missing"
     earlier = (
         Extent(number, durable.sha256(work / "telemetry" / NAMES[number - 1]))
         if number

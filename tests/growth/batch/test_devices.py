@@ -79,13 +79,13 @@ class Full(Population):
     room = 3
     refused = 0
 
-    def _train(self, hosts: Integers, *given: object) -> TrainStats:
+    def _train(self, hosts: Integers, *arguments: object) -> TrainStats:
         self._ask(hosts)
-        return super()._train(hosts, *given)  # pyright: ignore[reportArgumentType]
+        return super()._train(hosts, *arguments)  # pyright: ignore[reportArgumentType]
 
-    def _evaluate(self, hosts: Integers, *given: object) -> tuple[Tensor, Tensor]:
+    def _evaluate(self, hosts: Integers, *arguments: object) -> tuple[Tensor, Tensor]:
         self._ask(hosts)
-        return super()._evaluate(hosts, *given)  # pyright: ignore[reportArgumentType]
+        return super()._evaluate(hosts, *arguments)  # pyright: ignore[reportArgumentType]
 
     def _ask(self, hosts: Integers) -> None:
         if len(hosts) > self.room:
@@ -94,19 +94,21 @@ class Full(Population):
 
 
 def test_without_memory_for_all_hosts_they_run_in_groups() -> None:
-    whole, full = (
+    roomy, full = (
         make_population("cnn", 8, backend="loop"),
         make_population("cnn", 8, backend="loop", kind=Full),
     )
-    slots, order, data = mixed_slots(whole), make_order(8, 3, 16), DATA["cnn"]
+    slots, order, data = mixed_slots(roomy), make_order(8, 3, 16), DATA["cnn"]
     mixed_slots(full)
-    stats, same = (population.train_epoch(slots, data, order) for population in (whole, full))
+    stats, grouped_stats = (
+        population.train_epoch(slots, data, order) for population in (roomy, full)
+    )
     assert (full.group, full.refused) == (2, 2)  # 8, then 4
     for name, value in vars(stats).items():
-        assert torch.equal(value.nan_to_num(-1), getattr(same, name).nan_to_num(-1)), name
-    off = torch.zeros(1, len(whole), whole.host.slots, dtype=torch.bool)
-    first, second = whole.evaluate(slots, data, off), full.evaluate(slots, data, off)
+        assert torch.equal(value.nan_to_num(-1), getattr(grouped_stats, name).nan_to_num(-1)), name
+    off = torch.zeros(1, len(roomy), roomy.host.slots, dtype=torch.bool)
+    first, second = roomy.evaluate(slots, data, off), full.evaluate(slots, data, off)
     assert torch.equal(first.correct, second.correct) and torch.equal(first.loss, second.loss)
     assert full.refused == 2
-    ours, theirs = stored(full._stores), stored(whole._stores)
-    assert all(torch.equal(tensor, theirs[name]) for name, tensor in ours.items())
+    full_rows, roomy_rows = stored(full._stores), stored(roomy._stores)
+    assert all(torch.equal(tensor, roomy_rows[name]) for name, tensor in full_rows.items())

@@ -62,7 +62,7 @@ def test_modules_of_mixed_age_equal_torch_optim_row_by_row(
     store.param.copy_(torch.randn(7, COLUMNS.width, generator=draw))
     start = store.param.clone()
     plain = [PlainRow(row, decay, name) for row in start]
-    done = [0] * 7
+    steps_of_rows = [0] * 7
     for rows, still in EPOCHS:
         places = torch.tensor(rows), torch.arange(len(rows)), np.isin(rows, still)
         epoch = Arena([Block("host", store, *places, decay, COLUMNS)], RATE, optimizer, CPU)
@@ -79,18 +79,18 @@ def test_modules_of_mixed_age_equal_torch_optim_row_by_row(
                     assert norms[place].item() == pytest.approx(norm, rel=1e-5)
         epoch.scatter()
         for row in rows:
-            done[row] += 0 if row in still else 3
+            steps_of_rows[row] += 0 if row in still else 3
         resting = [row for row in range(7) if row in still or row not in rows]
         assert all(
             torch.equal(tensor[resting], before[part][resting])
             for part, tensor in store.tensors.items()
         )
-        for row, each in enumerate(plain):
-            first, fixed, last = store.param[row].split([6, 4, 16])
-            expected = [parameter.detach().flatten() for parameter in each.parameters]
+        for row, plain_row in enumerate(plain):
+            first, constant, last = store.param[row].split([6, 4, 16])
+            expected = [parameter.detach().flatten() for parameter in plain_row.parameters]
             torch.testing.assert_close([first, last], expected, rtol=2e-5, atol=2e-6)
-            assert torch.equal(fixed, start[row, 6:10])
-    assert store.tensors["step"].tolist() == done and len(set(done)) > 2
+            assert torch.equal(constant, start[row, 6:10])
+    assert store.tensors["step"].tolist() == steps_of_rows and len(set(steps_of_rows)) > 2
     assert all(
         (moment[:, 6:10] == 0).all()
         for name, moment in store.tensors.items()

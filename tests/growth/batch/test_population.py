@@ -67,11 +67,15 @@ def test_a_population_is_many_plain_networks_under_torch_optim(
         torch.testing.assert_close(answers.loss[0, row], loss.detach(), rtol=1e-4, atol=1e-4)
     stats = population.train_epoch(slots, data, order)
     for row, host in enumerate(hosts):
-        told = host.learn(order[row])
+        means = host.learn(order[row])
         norms = {f"seed {k}": norm for k, norm in enumerate(stats.seed_grad_norm[row].tolist())}
         norms |= {"loss": stats.loss[row].item(), "host": stats.host_grad_norm[row].item()}
-        own = {name: value for name, value in told.items() if not name.startswith("gate")}
-        assert own == pytest.approx({name: norms[name] for name in own}, rel=1e-3, abs=1e-4)
+        expected_norms = {
+            name: value for name, value in means.items() if not name.startswith("gate")
+        }
+        assert expected_norms == pytest.approx(
+            {name: norms[name] for name in expected_norms}, rel=1e-3, abs=1e-4
+        )
         trained = population.named_parameters(slots, row)
         for name, expected in host.named_parameters():
             torch.testing.assert_close(
@@ -143,8 +147,10 @@ def test_fused_evaluation_equals_separate_passes(family: str, backend: str) -> N
     population, data = make_population(family, 8, backend), DATA[family]
     slots = mixed_slots(population)
     population.train_epoch(slots, data, make_order(8, 2, 16))
-    alone = torch.eye(3, dtype=torch.bool)[:, None].expand(3, 8, 3)
-    off = torch.cat((nothing_off(population), ~nothing_off(population), alone, ~alone))
+    single_slots = torch.eye(3, dtype=torch.bool)[:, None].expand(3, 8, 3)
+    off = torch.cat(
+        (nothing_off(population), ~nothing_off(population), single_slots, ~single_slots)
+    )
     fused = population.evaluate(slots, data, off)
     assert fused.correct.shape == (8, 8, 96)
     for i in range(8):
@@ -175,9 +181,11 @@ def test_a_new_seed_starts_without_momentum_and_old_ones_keep_theirs(family: str
     after = stored(population._stores)
     assert (after["seed.0.1/momentum"][2] == 0).all()
     assert after["seed.0.1/step"].tolist() == [2, 2, 0, 2]
-    others = torch.tensor([0, 1, 3])
+    old_rows = torch.tensor([0, 1, 3])
     assert all(
-        torch.equal(before[name][others], after[name][others]) for name in before if "seed" in name
+        torch.equal(before[name][old_rows], after[name][old_rows])
+        for name in before
+        if "seed" in name
     )
     assert before["host/momentum"][2].any()
     assert all(
@@ -205,14 +213,15 @@ def test_a_refreshed_snapshot_holds_each_host_and_its_fossils_at_their_own_time(
     fossils = 0
     for name, tensor in merged.items():
         kind, slot, *blueprint = name.split("/")[0].split(".") if "." in name else ("host", "0")
-        taken = healthy
+        refreshed = healthy
         if kind != "host":
-            taken = healthy & (slots.stage[:, int(slot)] == Stage.FOSSILIZED)
+            refreshed = healthy & (slots.stage[:, int(slot)] == Stage.FOSSILIZED)
             if blueprint:
-                taken = taken & (slots.blueprint[:, int(slot)] == int(blueprint[0]))
-            fossils += int(taken.sum())
+                refreshed = refreshed & (slots.blueprint[:, int(slot)] == int(blueprint[0]))
+            fossils += int(refreshed.sum())
         assert torch.equal(
-            tensor, torch.where(taken.view(-1, *[1] * (tensor.dim() - 1)), now[name], first[name])
+            tensor,
+            torch.where(refreshed.view(-1, *[1] * (tensor.dim() - 1)), now[name], first[name]),
         ), name
     assert fossils
 

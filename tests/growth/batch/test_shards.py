@@ -50,27 +50,27 @@ def make(data, group: int, processes: int, train: Train = TRAIN, setup=list) -> 
 
 def episode(env: GrowthEnv) -> list[dict[str, torch.Tensor]]:
     """Everything that random legal actions come to."""
-    seen, _ = env.reset(options={"iteration": 0})
-    found = []
+    observation, _ = env.reset(options={"iteration": 0})
+    steps = []
     for _ in range(env.steps):
-        seen, told = random_step(env, seen)
-        found.append(told)
-    return found
+        observation, columns = random_step(env, observation)
+        steps.append(columns)
+    return steps
 
 
-def same(one: list[dict], other: list[dict]) -> bool:
-    pairs = [(a[name], b[name]) for a, b in zip(one, other, strict=True) for name in a]
+def same(first: list[dict], second: list[dict]) -> bool:
+    pairs = [(a[name], b[name]) for a, b in zip(first, second, strict=True) for name in a]
     return all(torch.equal(a.nan_to_num(-7.0), b.nan_to_num(-7.0)) for a, b in pairs)
 
 
 def workers_of(process: int) -> list[int]:
-    found = subprocess.run(
+    listing = subprocess.run(
         ["pgrep", "-P", str(process), "-f", "spawn_main"],
         capture_output=True,
         text=True,
         check=False,
     )
-    return [int(line) for line in found.stdout.split()]
+    return [int(line) for line in listing.stdout.split()]
 
 
 @cache
@@ -90,8 +90,8 @@ def test_the_same_groups_give_the_same_run_in_any_number_of_processes_also_where
     """Of tables, seeds are fitted where their host lives, to its task; hot hosts break, and are put back wherever they
     are. The episode of a process that is lost is played again.
     """
-    train, data, one, first = alone(what)
-    two, told, killed = make(data, 3, 2, train), [], []
+    train, data, single, first = alone(what)
+    two, losses, killed = make(data, 3, 2, train), [], []
     step = two.step
 
     def killing(actions):
@@ -102,18 +102,18 @@ def test_the_same_groups_give_the_same_run_in_any_number_of_processes_also_where
 
     try:
         assert same(first, episode(two))
-        assert any(each["replaced"].any() for each in first) or what != "tables"
+        assert any(step_columns["replaced"].any() for step_columns in first) or what != "tables"
         assert not first[-1]["valid"].all() or what != "hot"
-        assert all(map(torch.equal, two.committed(data[1]), one.committed(data[1])))
+        assert all(map(torch.equal, two.committed(data[1]), single.committed(data[1])))
         parameters = [
             [env.population.named_parameters(env.slots, row) for row in range(HOSTS)]
-            for env in (one, two)
+            for env in (single, two)
         ]
         assert same(*parameters)
         assert any("seed" in name for row in parameters[0] for name in row)
         two.step = killing
-        assert same(first, recovered(two.population, lambda: episode(two), told.append))
-        assert len(told) == 1 and isinstance(told[0], ProcessLost)
+        assert same(first, recovered(two.population, lambda: episode(two), losses.append))
+        assert len(losses) == 1 and isinstance(losses[0], ProcessLost)
         assert not Path(f"/proc/{killed[0]}").exists()
     finally:
         two.close()

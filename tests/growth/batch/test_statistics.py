@@ -41,8 +41,8 @@ def numbers(norms: list[list[float]] | None, clip: float) -> statistics.TrainSta
 def test_no_seed_gives_the_same_kinds_of_tensors_as_seeds_do() -> None:
     nobody, somebody = numbers(None, 1.0), numbers([[1.0], [2.0]], 1.0)
     for name, value in vars(somebody).items():
-        other = getattr(nobody, name)
-        assert (value.dtype, value.shape) == (other.dtype, other.shape), name
+        empty = getattr(nobody, name)
+        assert (value.dtype, value.shape) == (empty.dtype, empty.shape), name
     assert nobody.seed_grad_norm.isnan().all() and nobody.gradient_ratio.isnan().all()
     assert not nobody.gradient_healthy.any()
     assert somebody.loss.tolist() == [2.0, 2.0] and somebody.accuracy.tolist() == pytest.approx(
@@ -63,10 +63,10 @@ def test_a_seed_explodes_relative_to_the_clip_and_a_broken_one_is_never_healthy(
 
 
 def test_a_vanished_gradient_has_ratio_zero_and_a_huge_one_is_bounded() -> None:
-    one, nothing = torch.ones(1), torch.zeros(1)
-    assert gradient_ratio(nothing, 4, one, 4) == 0.0
-    assert gradient_ratio(one, 4, nothing, 4) == 0.0
-    assert gradient_ratio(1e6 * one, 4, one, 4) == 10.0
+    unit, nothing = torch.ones(1), torch.zeros(1)
+    assert gradient_ratio(nothing, 4, unit, 4) == 0.0
+    assert gradient_ratio(unit, 4, nothing, 4) == 0.0
+    assert gradient_ratio(1e6 * unit, 4, unit, 4) == 10.0
 
 
 def test_looking_at_a_population_changes_nothing_of_it() -> None:
@@ -88,15 +88,15 @@ def test_looking_at_a_population_changes_nothing_of_it() -> None:
 
 def test_alignment_does_not_depend_on_which_tasks_are_asked_for() -> None:
     data = make_table(tasks=TASKS_AT_ONCE + 3)
-    host, some = (
+    host, few_tasks = (
         build_host(small("tables"), data.shape, data.classes),
         torch.tensor([TASKS_AT_ONCE + 1, 4, 4, 0]),
     )
     every, few = (
-        Alignments.on(host, blueprints_of("tables"), data).of(asked)
-        for asked in (torch.arange(data.tasks), some)
+        Alignments.on(host, blueprints_of("tables"), data).of(task_numbers)
+        for task_numbers in (torch.arange(data.tasks), few_tasks)
     )
-    assert few.equal(every[some]) and every.std() > 0
+    assert few.equal(every[few_tasks]) and every.std() > 0
 
 
 def test_seeds_that_read_features_have_none() -> None:
@@ -127,20 +127,20 @@ def test_loss_gradient_and_answers_are_those_of_each_network_by_itself(
     """Of equal logits the first is the answer."""
     logits, y, lacking = drawn(classes)
     logits[:, :3], y[:, 0] = 0.0, 0
-    mine = logits.clone().requires_grad_()
-    loss, right = score(mine, y, lacking if lacks else None)
+    leaf = logits.clone().requires_grad_()
+    loss, right = score(leaf, y, lacking if lacks else None)
     assert torch.equal(right[:, :3], y[:, :3] == 0)
     weight = torch.rand(NETWORKS, ROWS, generator=generator(2))  # another one for each sample
     (loss * weight).sum().backward()
     for row in range(NETWORKS):
-        known = ~lacking[row] if lacks else torch.ones(classes, dtype=torch.bool)
-        own = logits[row].clone().requires_grad_()
-        expected = F.cross_entropy(own[:, known], y[row], reduction="none")
+        present = ~lacking[row] if lacks else torch.ones(classes, dtype=torch.bool)
+        row_logits = logits[row].clone().requires_grad_()
+        expected = F.cross_entropy(row_logits[:, present], y[row], reduction="none")
         (expected * weight[row]).sum().backward()
         torch.testing.assert_close(loss[row], expected, rtol=1e-5, atol=1e-6)
-        assert torch.equal(right[row], own[:, known].argmax(1) == y[row])
-        assert mine.grad is not None and own.grad is not None
-        torch.testing.assert_close(mine.grad[row], own.grad, rtol=1e-5, atol=1e-6)
+        assert torch.equal(right[row], row_logits[:, present].argmax(1) == y[row])
+        assert leaf.grad is not None and row_logits.grad is not None
+        torch.testing.assert_close(leaf.grad[row], row_logits.grad, rtol=1e-5, atol=1e-6)
 
 
 @SOME

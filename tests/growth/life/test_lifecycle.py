@@ -34,9 +34,9 @@ def as_slots(hosts: list[list[life.Slot]]) -> Slots:
     """Return the reference's slots as the environment keeps them."""
     state = {}
     for name, tensor in vars(Slots.empty(len(hosts), SLOTS)).items():
-        own = OF_SEED.get(name, name)
+        field = OF_SEED.get(name, name)
         values = [
-            [getattr(slot if name in OF_SLOT else slot.seed, own) for slot in host]
+            [getattr(slot if name in OF_SLOT else slot.seed, field) for slot in host]
             for host in hosts
         ]
         state[name] = torch.tensor(values, dtype=tensor.dtype)
@@ -89,16 +89,18 @@ def play(rows: int, seed: int, params: Lifecycle) -> None:
             for row in torch.stack(list(action), 1).tolist()
         ]
         outcomes = [
-            life.advance(host, own, params, reached)
-            for host, own, reached in zip(hosts, acts, accuracy.tolist(), strict=True)
+            life.advance(host, host_action, params, host_accuracy)
+            for host, host_action, host_accuracy in zip(hosts, acts, accuracy.tolist(), strict=True)
         ]
-        told = zip(
+        reported = zip(
             events.effective_op.tolist(),
             events.gate.tolist(),
             events.gate_passed.tolist(),
             strict=True,
         )
-        assert list(told) == [(outcome.op, outcome.gate, outcome.passed) for outcome in outcomes]
+        assert list(reported) == [
+            (outcome.op, outcome.gate, outcome.passed) for outcome in outcomes
+        ]
         if step == STEPS // 2:  # a governor's prune in the middle of life
             panicked = torch.rand(rows, generator=draw) < 0.1
             slots = prune_live(slots, panicked)
@@ -114,9 +116,9 @@ def play(rows: int, seed: int, params: Lifecycle) -> None:
                     place, accuracy[i].item(), *(column[i, k].item() for column in columns)
                 )
         expected = vars(as_slots(hosts))
-        for name, found in vars(slots).items():
+        for name, value in vars(slots).items():
             torch.testing.assert_close(
-                found, expected[name], rtol=1e-5, atol=2e-6, equal_nan=True, msg=name
+                value, expected[name], rtol=1e-5, atol=2e-6, equal_nan=True, msg=name
             )
 
 
@@ -193,8 +195,8 @@ def act(op: Op, slot: int = 0, **heads: int) -> Action:
 
 def step(slots: Slots, action: Action, params: Lifecycle) -> tuple[Slots, Events]:
     slots, events = advance(slots, action, params, torch.tensor([50.0]))
-    ones = torch.ones(1, SLOTS)
-    return record(slots, torch.tensor([50.0]), ones, ones, ones, ones > 0), events
+    unit = torch.ones(1, SLOTS)
+    return record(slots, torch.tensor([50.0]), unit, unit, unit, unit > 0), events
 
 
 def test_a_refused_gate_is_an_event_and_a_wait() -> None:

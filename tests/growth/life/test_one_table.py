@@ -17,14 +17,14 @@ DERIVED = {
 def stages_of(node: ast.AST) -> frozenset[Stage]:
     """The stages that a tuple, list or set names one by one; empty where it holds anything else."""
     elements = node.elts if isinstance(node, ast.Tuple | ast.List | ast.Set) else []
-    named = [
-        each
-        for each in elements
-        if isinstance(each, ast.Attribute) and ast.unparse(each.value) == "Stage"
+    attributes = [
+        element
+        for element in elements
+        if isinstance(element, ast.Attribute) and ast.unparse(element.value) == "Stage"
     ]
     return (
-        frozenset(Stage[each.attr] for each in named)
-        if len(named) == len(elements)
+        frozenset(Stage[element.attr] for element in attributes)
+        if len(attributes) == len(elements)
         else frozenset()
     )
 
