@@ -49,7 +49,8 @@ def head_probabilities(
     for k, relevant in enumerate(HIERARCHY.relevance[op]):
         if not relevant:
             continue
-        head, read = policy.heads[k], inputs[min(k, 2)]
+        head = policy.heads[k]
+        read = inputs[min(k, 2)]
         logits = head(read).tolist()
         if k == 2:
             query = head.query(head.hidden(read).tanh()).item()
@@ -89,7 +90,8 @@ def states() -> tuple[Tensor, dict[str, Tensor]]:
 
 @pytest.fixture
 def policies() -> tuple[ActorCritic, ActorCritic]:
-    old, new = make_policy().double(), make_policy().double()
+    old = make_policy().double()
+    new = make_policy().double()
     with torch.no_grad():
         for index, parameter in enumerate(new.parameters()):
             parameter += 0.2 * rng.normal(
@@ -135,7 +137,8 @@ def test_k3_summed_over_heads_is_the_joint_divergence_in_expectation(states, pol
             enumerate_actions(policy, states[0][row], at(states[1], row)) for policy in policies
         )
         exact = sum(p[a] * math.log(p[a] / q[a]) for a in p)
-        rows, actions = repeated(states, row, len(p)), torch.tensor(list(p))
+        rows = repeated(states, row, len(p))
+        actions = torch.tensor(list(p))
         old, new = (log_probs(policy, *rows, actions) for policy in policies)
         expected = (
             torch.tensor(list(p.values()), dtype=torch.float64)[:, None] * k3(new - old)
@@ -146,7 +149,8 @@ def test_k3_summed_over_heads_is_the_joint_divergence_in_expectation(states, pol
 
 def test_k3_of_samples_estimates_the_divergence(states, policies) -> None:
     """1e5 actions of one state, drawn as acting draws them: within 4 standard errors, and nowhere negative."""
-    draws, row = 100_000, 1
+    draws = 100_000
+    row = 1
     old, new = policies
     rows = repeated(states, row, draws)
     noise = rng.uniform(rng.key(11, rng.Purpose.BASELINE, torch.arange(draws)), (4,))
@@ -218,7 +222,8 @@ def test_a_refused_combination_is_named(states, policies) -> None:
 
 
 def test_acting_on_an_empty_mask_or_a_broken_policy_raises_naming_the_head() -> None:
-    policy, masks = make_policy(), random_masks(1, 2)
+    policy = make_policy()
+    masks = random_masks(1, 2)
     observation = Observation(
         torch.zeros(2, FEATURES), torch.zeros(2, SLOTS, dtype=torch.int64), masks
     )

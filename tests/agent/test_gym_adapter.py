@@ -20,11 +20,13 @@ class Counter(gymnasium.Env):
     ) -> None:
         self.observation_space = Box(-np.inf, np.inf, (2,), np.float64)
         self.action_space = space or Discrete(3)
-        self.end, self.limit = end, limit
+        self.end = end
+        self.limit = limit
 
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
-        self.time, self.start = 0, self.np_random.random()
+        self.time = 0
+        self.start = self.np_random.random()
         return np.array([self.time, self.start]), {}
 
     def step(self, action):

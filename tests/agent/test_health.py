@@ -9,7 +9,9 @@ from simic.agent.metrics import health
 from simic.agent.policy import Replay
 from simic.transfer import Reduce, alone
 
-STEPS, ENVS, UNITS = 5, 4, 40
+STEPS = 5
+ENVS = 4
+UNITS = 40
 EVERY = torch.ones(STEPS, ENVS, dtype=torch.bool)
 
 

@@ -90,8 +90,10 @@ def test_value_loss_is_half_the_mean_squared_error(episode) -> None:
 
 def test_entropy_counts_a_head_only_where_it_had_a_choice(episode) -> None:
     policy, rollout = episode
-    replayed, usage = replay(policy, rollout), head_usage(policy, rollout, 1)
-    with_bonus, means = losses(replayed, rollout, usage, standard.PPOParams(), 1.0), []
+    replayed = replay(policy, rollout)
+    usage = head_usage(policy, rollout, 1)
+    with_bonus = losses(replayed, rollout, usage, standard.PPOParams(), 1.0)
+    means = []
     sums = with_bonus.sums
     for head in range(4):
         values = [
@@ -110,7 +112,8 @@ def test_entropy_counts_a_head_only_where_it_had_a_choice(episode) -> None:
 
 def test_each_head_has_its_own_entropy_coefficient(episode) -> None:
     policy, rollout = episode
-    usage, terms = head_usage(policy, rollout, 1), []
+    usage = head_usage(policy, rollout, 1)
+    terms = []
     for coefficient in (torch.tensor([0.1, 0.0, 0.2, 0.1]).double(), 0.0):
         terms.append(
             losses(replay(policy, rollout), rollout, usage, standard.PPOParams(), coefficient)
@@ -122,7 +125,8 @@ def test_each_head_has_its_own_entropy_coefficient(episode) -> None:
 
 
 def test_rows_that_are_over_change_nothing(episode) -> None:
-    (policy, rollout), settings = episode, standard.PPOParams()
+    policy, rollout = episode
+    settings = standard.PPOParams()
     reference = gradients(policy, rollout, settings, 0.1)
     over = ~rollout.valid
     spoiled = replace(
@@ -151,7 +155,8 @@ class RefusingBandit:
     SPEC = ActionSpec((Head("op", 2), Head("slot", 2)), ((True, False), (True, True)))
 
     def __init__(self, envs: int) -> None:
-        self.env_ids, self.num_envs = torch.arange(envs), envs
+        self.env_ids = torch.arange(envs)
+        self.num_envs = envs
         self.metadata = {"autoreset_mode": AutoresetMode.DISABLED}
 
     def reset(self, *, seed=None, options=None):
@@ -202,7 +207,8 @@ def oracle(row: list[dict], gamma: float, lam: float) -> list[float]:
     """Σ_l (γ λ)^l δ_{t+l}, summed forward from every step until something ends; one environment, Python floats."""
     advantages = []
     for t in range(len(row)):
-        total, weight = 0.0, 1.0
+        total = 0.0
+        weight = 1.0
         for step in row[t:]:
             if not step["valid"]:
                 break

@@ -23,7 +23,8 @@ def assert_moments(found: Moments, of: np.ndarray) -> None:
 @pytest.mark.parametrize("sizes", [(1, 99), (0, 33, 1, 65, 1)])
 def test_merged_moments_equal_those_of_all_rows(sizes: tuple[int, ...]) -> None:
     """Those of several processes: tests/training/test_ranks.py."""
-    data, merged = rows(100), Moments.empty(3)
+    data = rows(100)
+    merged = Moments.empty(3)
     for part in data.split(sizes):
         merged = merged.merge(Moments.of(part, torch.ones(len(part), dtype=torch.bool)))
     assert_moments(merged, data.numpy())
@@ -31,7 +32,8 @@ def test_merged_moments_equal_those_of_all_rows(sizes: tuple[int, ...]) -> None:
 
 def test_invalid_and_non_finite_rows_are_skipped() -> None:
     data = rows(10)
-    data[2, 0], data[5, 1] = torch.nan, torch.inf
+    data[2, 0] = torch.nan
+    data[5, 1] = torch.inf
     valid = torch.ones(10, dtype=torch.bool)
     valid[9] = False
     assert_moments(Moments.of(data, valid), data[[0, 1, 3, 4, 6, 7, 8]].numpy())
@@ -108,7 +110,8 @@ def test_state_round_trips_through_plain_tensors() -> None:
     def build() -> Normalizers:
         return Normalizers(ObservationNormalizer(ObservationSpec(3)), RewardNormalizer(2, 0.9))
 
-    original, copy = build(), build()
+    original = build()
+    copy = build()
     generator = torch.Generator().manual_seed(1)
     starts = torch.zeros(5, 2, dtype=torch.bool)
 

@@ -82,10 +82,8 @@ def test_norms_of_the_parts_make_up_the_global_one(one_step) -> None:
 
 def test_raw_advantages_and_values_are_reported_before_normalisation(one_step) -> None:
     _, rollout, metrics = one_step
-    advantages, returns = (
-        rollout.advantages[rollout.valid].numpy(),
-        rollout.returns[rollout.valid].numpy(),
-    )
+    advantages = rollout.advantages[rollout.valid].numpy()
+    returns = rollout.returns[rollout.valid].numpy()
     residual = returns - rollout.values[rollout.valid].numpy()
     assert metrics.advantage_mean == pytest.approx(advantages.mean(), rel=1e-4)
     assert metrics.advantage_max_abs == pytest.approx(abs(advantages).max(), rel=1e-4)

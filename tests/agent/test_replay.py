@@ -37,7 +37,9 @@ def test_after_a_step_the_memory_is_that_of_the_new_weights(core: str) -> None:
     rollout = make_rollout(policy, episodes(4, 7, None), 7)
     moved(policy)
     replayed = replay(policy, rollout)
-    state, hidden, values = rollout.state, [], []
+    state = rollout.state
+    hidden = []
+    values = []
     for t in range(7):
         masks = {name: mask[t] for name, mask in rollout.masks.items()}
         readings, state = policy.step(
@@ -121,7 +123,8 @@ def test_equal_rewards_of_one_rollout_are_scaled_alike() -> None:
     normalizers = Normalizers(None, RewardNormalizer(3, 0.9))
     rewards = torch.randn(6, 3, generator=torch.Generator().manual_seed(1))
     rewards[0, 0] = rewards[5, 2] = rewards[3, 1] = 0.75
-    starts, valid = torch.zeros(6, 3, dtype=torch.bool), torch.ones(6, 3, dtype=torch.bool)
+    starts = torch.zeros(6, 3, dtype=torch.bool)
+    valid = torch.ones(6, 3, dtype=torch.bool)
     scaled = normalizers.update(torch.zeros(6, 3, 2), rewards, starts, valid)
     assert scaled[0, 0] == scaled[5, 2] == scaled[3, 1]
     assert torch.allclose(scaled / rewards, (scaled / rewards)[0, 0].expand(6, 3), rtol=1e-5)

@@ -7,7 +7,8 @@ from simic.agent.rollout import StepRecord, collect
 
 from .worlds import TensorWorld, episodes, learned_scales, make_policy
 
-EARLY, NO_SCALES = 2, Normalizers()
+EARLY = 2
+NO_SCALES = Normalizers()
 
 
 def test_rows_that_are_over_are_not_valid_and_hold_nothing() -> None:
@@ -42,7 +43,10 @@ class Remembered(TensorWorld):
 
 
 def test_what_is_stored_is_what_the_policy_saw() -> None:
-    policy, scales, watched, world = make_policy(), learned_scales(), [], Remembered([0, 1, 2], {})
+    policy = make_policy()
+    scales = learned_scales()
+    watched = []
+    world = Remembered([0, 1, 2], {})
     rollout, _ = collect(world, policy, scales, 0, rng_seed=1, steps=4, on_step=watched.append)
     assert torch.equal(rollout.features, scales.observation.normalize(rollout.raw_features))
     assert not torch.equal(rollout.features, rollout.raw_features)
@@ -57,7 +61,9 @@ def test_what_is_stored_is_what_the_policy_saw() -> None:
 
 
 def test_a_truncated_row_is_worth_its_last_observation_under_the_living_memory() -> None:
-    policy, world, scales = make_policy(), episodes(3, 4, None), learned_scales()
+    policy = make_policy()
+    world = episodes(3, 4, None)
+    scales = learned_scales()
     rollout, position = collect(world, policy, scales, 0, rng_seed=1, steps=4)
     assert torch.equal(rollout.next_values[:-1], rollout.values[1:])
     expected = policy.value(scales.see(position.observation), position.state)
@@ -70,12 +76,12 @@ def test_a_truncated_row_is_worth_its_last_observation_under_the_living_memory()
 
 def test_after_an_autoreset_the_memory_is_empty_and_the_old_episode_keeps_its_end() -> None:
     ends = {0: {2: (False, True)}, 1: {2: (True, False), 3: (False, True)}}
-    policy, world, scales = (
-        make_policy(),
-        TensorWorld([0, 1, 2], ends, same_step=True),
-        learned_scales(),
-    )
-    states, finals, real_step = [], [], world.step
+    policy = make_policy()
+    world = TensorWorld([0, 1, 2], ends, same_step=True)
+    scales = learned_scales()
+    states = []
+    finals = []
+    real_step = world.step
 
     def step(actions: torch.Tensor):
         result = real_step(actions)

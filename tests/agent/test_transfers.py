@@ -116,10 +116,8 @@ def test_the_counter_sees_what_it_should(sent: None) -> None:
 @pytest.mark.parametrize("changes", [{}, {"target_kl": 2e-3, "learning_rate_schedule": "linear"}])
 def test_minibatches_after_the_end_of_an_update_change_nothing(changes: dict) -> None:
     """Of an update that stops early: left out where reading is free, computed and skipped where it is not."""
-    free_ppo, waiting_ppo = (
-        make_ppo(reads_are_free=True, **changes),
-        make_ppo(reads_are_free=False, **changes),
-    )
+    free_ppo = make_ppo(reads_are_free=True, **changes)
+    waiting_ppo = make_ppo(reads_are_free=False, **changes)
     stops = skips = 0
     for iteration in range(4):
         metrics_of_both: list[UpdateMetrics] = []
@@ -130,10 +128,8 @@ def test_minibatches_after_the_end_of_an_update_change_nothing(changes: dict) ->
             metrics_of_both.append(ppo.update(rollout, iteration))
         expected, actual = (numbers(asdict(metrics)) for metrics in metrics_of_both)
         assert actual == pytest.approx(expected, rel=0, abs=0, nan_ok=True)
-        stops, skips = (
-            stops + metrics_of_both[0].stopped_early,
-            skips + metrics_of_both[0].skipped_steps,
-        )
+        stops = stops + metrics_of_both[0].stopped_early
+        skips = skips + metrics_of_both[0].skipped_steps
     assert skips > 0
     assert stops > 0 or not changes
     assert free_ppo.updates == waiting_ppo.updates
@@ -144,7 +140,8 @@ def test_minibatches_after_the_end_of_an_update_change_nothing(changes: dict) ->
 def test_advantages_are_one_scan_for_all_environments() -> None:
     counts = []
     for envs in (2, 50):
-        numbers, flags = torch.zeros(3, envs), torch.zeros(3, envs, dtype=torch.bool)
+        numbers = torch.zeros(3, envs)
+        flags = torch.zeros(3, envs, dtype=torch.bool)
         with Operations() as mode:
             gae(numbers, numbers, numbers, flags, flags, ~flags, 0.9, 0.9)
         counts.append(mode.count)
@@ -155,13 +152,16 @@ class Quiet(TensorWorld):
     """A world whose own flags cost the same for any number of environments."""
 
     def step(self, actions: torch.Tensor, /):
-        flags, _ = torch.zeros(self.num_envs, dtype=torch.bool), actions
+        flags = torch.zeros(self.num_envs, dtype=torch.bool)
+        _ = actions
         self.time += 1
         return self.observation(), flags.float(), flags, flags, None
 
 
 def test_acting_costs_as_many_operations_for_many_environments_as_for_few() -> None:
-    policy, counts, reads = make_policy(), [], []
+    policy = make_policy()
+    counts = []
+    reads = []
     for envs in (2, 40):
         world = Quiet(list(range(envs)), {})
         with CountReads() as counted_reads, Operations() as operations:

@@ -15,7 +15,9 @@ from simic.agent.rollout import Rollout, collect
 from simic.agent.spec import ActionSpec, Head, Observation, ObservationSpec
 from tests import standard
 
-FEATURES, SLOTS, BLUEPRINTS = 5, 3, 4
+FEATURES = 5
+SLOTS = 3
+BLUEPRINTS = 4
 
 # Op 0 uses nothing, 1 everything, 2 the slot alone, 3 the style without a slot. The last features are about blueprints.
 HIERARCHY = ActionSpec(
@@ -90,7 +92,9 @@ class TensorWorld:
         same_step: bool = False,
     ):
         self.env_ids = torch.tensor(env_ids)
-        self.num_envs, self.ends, self.same_step = len(env_ids), ends, same_step
+        self.num_envs = len(env_ids)
+        self.ends = ends
+        self.same_step = same_step
         self.metadata = {
             "autoreset_mode": AutoresetMode.SAME_STEP if same_step else AutoresetMode.DISABLED
         }

@@ -18,7 +18,8 @@ from tests import standard
 from tests.data.refusals import refused
 from tests.standard import Instances, Prepare, Suite
 
-X, Y = np.arange(240, dtype=np.float32).reshape(60, 4), np.arange(60) % 3
+X = np.arange(240, dtype=np.float32).reshape(60, 4)
+Y = np.arange(60) % 3
 
 
 def npy(array: np.ndarray, **claims: object) -> bytes:

@@ -63,8 +63,10 @@ def raw(data, tasks) -> torch.Tensor:
 
 def test_no_sample_of_training_is_one_of_a_held_out_task(bank: Path) -> None:
     """Neither as it is stored nor as it was before its task's mean and deviation were taken out."""
-    meta, held_out = read_meta(bank), load_held_out(bank)
-    train, val = load_split(bank, "train"), load_split(bank, "val")
+    meta = read_meta(bank)
+    held_out = load_held_out(bank)
+    train = load_split(bank, "train")
+    val = load_split(bank, "val")
     hidden = [held_out.train, held_out.val, held_out.test]
     for stored in (True, False):
         parts = [
@@ -105,7 +107,8 @@ def test_no_test_row_is_a_training_row_and_no_validation_task_has_rows_of_traini
 ) -> None:
     held_out = load_held_out(bank)
     assert copies(held_out.test.x, held_out.train.x) == copies(held_out.test.x, held_out.val.x) == 0
-    train, tasks = load_split(bank, "train"), read_meta(bank).tasks
+    train = load_split(bank, "train")
+    tasks = read_meta(bank).tasks
     rows = train.x.reshape(len(tasks), len(train), *train.x.shape[1:])
     groups = {
         group: [place for place, task in enumerate(tasks) if task.group == group]

@@ -49,8 +49,10 @@ def test_a_data_set_alone_is_a_bank_of_one_task_with_its_samples_standardised_an
     source = read_bundled("digits")
     parts = split_indices(source, Split(), 1)
     raw = source.x[parts["train"]].numpy().astype(np.float64)
-    mean, std = np.float32(raw.mean()), np.float32(raw.std())
-    train, val = load_split(digits, "train"), load_split(digits, "val")
+    mean = np.float32(raw.mean())
+    std = np.float32(raw.std())
+    train = load_split(digits, "train")
+    val = load_split(digits, "val")
     held_out = load_held_out(digits)
     for split, data in (("train", train), ("val", val), ("test", held_out.test)):
         expected = (source.x[parts[split]].numpy() - mean) / std
@@ -89,7 +91,8 @@ def test_copies_of_a_sample_stay_and_lie_in_one_split(tmp_path):
     arrays = sample_arrays((4,))
     arrays = {name: np.concatenate([value, value[:9]]) for name, value in arrays.items()}
     prepare(write_npz(tmp_path, **arrays), 1, tmp_path / "out", tmp_path)
-    meta, held_out = read_meta(tmp_path / "out"), load_held_out(tmp_path / "out")
+    meta = read_meta(tmp_path / "out")
+    held_out = load_held_out(tmp_path / "out")
     assert meta.duplicates_dropped == 0 and sum(meta.samples.values()) == 39
     splits = (held_out.train, held_out.val, held_out.test)
     rows = [set(map(tuple, data.x.flatten(1).tolist())) for data in splits]

@@ -79,8 +79,10 @@ def tokens() -> tuple[Dataset, Dataset]:
 @pytest.fixture
 def transitions(monkeypatch) -> list[tuple[rewards.Transition, rewards.Setting]]:
     """Every transition that an environment pays for, as it pays, with what each mode would remember there."""
-    recorded, ledgers = [], {}
-    start, pay = rewards.start, rewards.components
+    recorded = []
+    ledgers = {}
+    start = rewards.start
+    pay = rewards.components
 
     def begin(mode, slots, loss, setting):
         for name in rewards.MODES:

@@ -36,7 +36,8 @@ from tests.growth.worlds import DATA, FAMILIES, small
 
 aten = torch.ops.aten
 NAME = "simulated"
-CPU, DEVICE = torch.device("cpu"), torch.device("privateuseone", 0)
+CPU = torch.device("cpu")
+DEVICE = torch.device("privateuseone", 0)
 PACKAGE = Path(simic.__file__).parent
 READS = {
     aten._local_scalar_dense.default,
@@ -45,7 +46,8 @@ READS = {
     aten._unique2.default,
 }
 COPIES = {aten._to_copy.default, aten.copy_.default}
-ENVS, STEPS = 8, 3
+ENVS = 8
+STEPS = 3
 SIZES = standard.Policy(core="none", encoder_units=8, core_units=8, head_units=8)
 
 

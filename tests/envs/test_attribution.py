@@ -21,10 +21,8 @@ def example(make_slots):
 
 def test_configurations_leave_out_what_they_say(make_slots):
     slots = example(make_slots)
-    acting, fossilized = (
-        attribution.measurable(slots).numpy(),
-        (slots.stage == Stage.FOSSILIZED).numpy(),
-    )
+    acting = attribution.measurable(slots).numpy()
+    fossilized = (slots.stage == Stage.FOSSILIZED).numpy()
     off = torch.from_numpy(attribution.switched_off(acting, fossilized))
     assert off.shape == (3 + 3 + 3 + 3, 2, 3)
     assert not off[MAIN].any()

@@ -28,7 +28,8 @@ LARGEST = 10.0  # of a step's reward, apart from the death penalty
 
 def check_step(env, transition, actions, result) -> None:
     observation, reward, *_, info = result
-    before, after = transition.before.stage, transition.after.stage
+    before = transition.before.stage
+    after = transition.after.stage
     sampled = torch.where(info.valid, actions[:, 0], int(Op.WAIT))
     was_refused = (info.gate >= 0) & ~info.gate_passed
     assert torch.equal(info.effective_op, torch.where(was_refused, int(Op.WAIT), sampled))

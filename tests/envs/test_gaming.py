@@ -68,7 +68,8 @@ def costs_more_and_more(mode: str, cycle: list, setting) -> None:
 def test_germinating_and_pruning_earns_nothing_and_less_with_every_cycle(
     make_slots, mode, setting, waits
 ):
-    empty, gone = make_slots([[Stage.DORMANT]]), make_slots([[Stage.PRUNED]])
+    empty = make_slots([[Stage.DORMANT]])
+    gone = make_slots([[Stage.PRUNED]])
     young = [
         make_slots([[Stage.GERMINATED]], dwell=[[n + 1]], age=[[n + 1]]) for n in range(waits + 1)
     ]
@@ -99,7 +100,8 @@ def test_ransomware_is_not_rewarded_under_any_op(make_slots, mode, setting, op):
 @every_mode
 def test_a_harmful_seed_farm_earns_nothing(make_slots, mode, setting):
     """Grow a seed until it hurts, then remove the damage: what it cost comes back at most, discounted."""
-    empty, gone = make_slots([[Stage.DORMANT]]), make_slots([[Stage.PRUNED]])
+    empty = make_slots([[Stage.DORMANT]])
+    gone = make_slots([[Stage.PRUNED]])
     young = make_slots([[Stage.TRAINING]], dwell=[[3]], age=[[9]])
     bad = measured(
         make_slots, Stage.BLENDING, contribution=-20.0, gain=-15.0, alpha=[[0.5]], age=[[12]]
@@ -207,8 +209,11 @@ def draw(envs: int, step: int, size: int, number: int) -> torch.Tensor:
 @pytest.fixture(scope="module")
 def lives() -> list:
     """Random legal ops under random measurements, through the real lifecycle; no network is trained."""
-    envs, count, steps = 120, 2, 50
-    slots, transitions_of_lives = Slots.empty(envs, count), []
+    envs = 120
+    count = 2
+    steps = 50
+    slots = Slots.empty(envs, count)
+    transitions_of_lives = []
     sizes = (len(STYLES), len(TEMPO_STEPS), len(ALPHA_TARGETS), len(ALPHA_SPEED_STEPS), len(Curve))
     rows = torch.arange(envs)
     for t in range(steps):
@@ -243,8 +248,10 @@ def lives() -> list:
 @every_mode
 def test_no_closed_loop_of_random_lives_earns(lives, mode, setting):
     """From a host without live seeds to a host without live seeds again: at most nothing, discounted, in every mode."""
-    envs, steps = len(lives[0].op), len(lives)
-    ledgers, sums = lives[0].ledgers, [torch.zeros(envs, dtype=torch.float64)]
+    envs = len(lives[0].op)
+    steps = len(lives)
+    ledgers = lives[0].ledgers
+    sums = [torch.zeros(envs, dtype=torch.float64)]
     empty = []
     for t, step in enumerate(lives):
         step = replace(step, ledgers=ledgers)

@@ -21,7 +21,9 @@ def chance(*classes: int) -> torch.Tensor:
 
 def watch(losses: list[float], finite: list[bool] | None = None, classes: int = CLASSES):
     """Causes, health and the last vital signs of a single host that validates with these losses."""
-    vitals, causes, healths = Vitals.empty(1, PARAMS), [], []
+    vitals = Vitals.empty(1, PARAMS)
+    causes = []
+    healths = []
     for loss, ok in zip(losses, finite or [True] * len(losses), strict=True):
         vitals, cause, healthy = governor.check(
             vitals, torch.tensor([loss]), torch.tensor([ok]), chance(classes), PARAMS

@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from simic import durable
-from simic.agent.play import play
 from simic.data.batches import ENVIRONMENT_FILE, read_meta
 from simic.envs import gym_env, gym_rules
 from simic.envs.gym_env import EVALUATION, GymEnv, describe, episode_seed, open_gym
@@ -56,15 +55,9 @@ def test_no_episode_has_the_seed_of_another() -> None:
     assert len({episode_seed(1, *name) for name in names}) == len(names)
 
 
-def test_episodes_are_played_to_their_end_each_once() -> None:
-    env = open_gym(GymParams(id="CartPole-v1", wrappers=LIMITED), 1, torch.arange(4))
-    episodes = play(env, lambda observation, starts, step: actions(step, 4))
-    assert episodes.lengths == [7] * 4 and episodes.returns == [7.0] * 4
-    assert [x.shape for x in episodes.actions] == [(7, 1)] * 4
-
-
 def test_a_description_changes_with_what_decides_the_environment() -> None:
-    plain, limited = describe(CARTPOLE), describe(GymParams(id="CartPole-v1", wrappers=LIMITED))
+    plain = describe(CARTPOLE)
+    limited = describe(GymParams(id="CartPole-v1", wrappers=LIMITED))
     assert plain["heads"] == ["action_0 2"] and "gymnasium" in plain["versions"]
     assert plain != limited and limited["layers"][0] == "gymnasium.wrappers.common:TimeLimit"
     assert list(describe(GymParams(id="Wandering-v0"))["files"]) == [gym_toys.__name__]

@@ -19,25 +19,23 @@ from simic.growth.batch.statistics import TrainStats
 from simic.growth.life.vocabulary import Blend, Op, Ramp, Slots, Stage
 from simic.params import Governor
 from simic.transfer import CPU
+from tests.growth.life.test_lifecycle import OF_SEED, OF_SLOT
 from tests.reference import life
 from tests.reference.epochs import Validation
 from tests.reference.observations import History, Sight, Trial, features
 
-ENVS, SLOTS, KINDS, T = 3, 2, 4, 12
-# Where a field of the slots has another name in the reference, and which fields are the slot's own there.
-OF_SEED = {
-    "contribution_velocity": "velocity",
-    "steps_since_measured": "unmeasured",
-    "gradient_healthy": "healthy",
-}
-OF_SLOT = ("stage", "dwell", "germinations", "stage_accuracy")
+ENVS = 3
+SLOTS = 2
+KINDS = 4
+T = 12
 
 
 def view(
     step: int = 0, episode_steps: int = T, alignment: torch.Tensor | None = None, **changes
 ) -> View:
     """A view of hosts of which nothing is measured, but for ``changes`` of their state."""
-    host, seed = torch.full((ENVS,), torch.nan), torch.full((ENVS, SLOTS), torch.nan)
+    host = torch.full((ENVS,), torch.nan)
+    seed = torch.full((ENVS, SLOTS), torch.nan)
     yes = torch.ones(ENVS, dtype=torch.bool)
     state = EpisodeState(
         slots=Slots.empty(ENVS, SLOTS),
@@ -65,7 +63,8 @@ def view(
 
 def sight(seen: View, env: int) -> Sight:
     """What the reference sees of one host."""
-    state, slots = seen.state, []
+    state = seen.state
+    slots = []
     for k in range(SLOTS):
         at = {
             OF_SEED.get(name, name): value[env, k].item()
@@ -104,7 +103,10 @@ EXTREME = torch.tensor([math.nan, math.inf, -math.inf, 0.0, 1e30, -1e30])
 
 def drawn(draw: torch.Generator) -> View:
     """Other values in every host and slot, whatever can be measured: some missing, some beyond all measure."""
-    cell, history, host, kind = (ENVS, SLOTS), (ENVS, 10), (ENVS,), (ENVS, KINDS)
+    cell = (ENVS, SLOTS)
+    history = (ENVS, 10)
+    host = (ENVS,)
+    kind = (ENVS, KINDS)
 
     def counts(top: int, *shape: int) -> torch.Tensor:
         return torch.randint(0, top, shape or cell, generator=draw)

@@ -31,12 +31,10 @@ class ScalarPatient:
     """Plain Python, written from the rule, not from the implementation."""
 
     def __init__(self, order, steps, to_finish, to_clear):
-        self.order, self.steps, self.to_finish, self.to_clear = (
-            list(order),
-            steps,
-            to_finish,
-            to_clear,
-        )
+        self.order = list(order)
+        self.steps = steps
+        self.to_finish = to_finish
+        self.to_clear = to_clear
 
     def act(self, seeds, can, step):
         """Returns (op, slot, blueprint); ``can(op, slot, blueprint)`` asks the masks."""
@@ -62,7 +60,8 @@ class ScalarPatient:
                 Stage.BLENDING: seed["ramp"] == Ramp.HOLD,
             }
             return Op.ADVANCE if ready[seed["stage"]] else Op.WAIT
-        worth, error = seed["contribution"], seed["contribution_se"]
+        worth = seed["contribution"]
+        error = seed["contribution_se"]
         if worth != worth:
             return Op.WAIT
         if seed["dwell"] >= PATIENCE_EPOCHS and worth > max(KEEP_ABOVE_PCT, 2 * error):
@@ -77,15 +76,14 @@ def test_patient_rule_equals_the_scalar_rule(most, count):
     world = World(
         envs=150, lifecycle=MANUAL.model_copy(update={"embargo_steps": 0, "max_seeds": most})
     )
-    order, steps = tries("cnn", SLOTS)[:count], 60
+    order = tries("cnn", SLOTS)[:count]
+    steps = 60
     # Germinated; TRAINING from the next step for 3; BLENDING at once to the end, HOLDING by the next advance; measured:
     # 6 steps on.
     # Pruned, embargoed, reset and dormant take a step each.
     assert (steps_to_finish(world.lifecycle), steps_to_clear(world.lifecycle)) == (6, 4)
-    actor, scalars = (
-        Patient(world.lifecycle, order),
-        [ScalarPatient(order, steps, 6, 4) for _ in range(150)],
-    )
+    actor = Patient(world.lifecycle, order)
+    scalars = [ScalarPatient(order, steps, 6, 4) for _ in range(150)]
     met = as_the_scalar_rules(world, actor, scalars, steps)
     assert {op for op, _ in met} == {Op.WAIT, Op.GERMINATE, Op.ADVANCE, Op.PRUNE, Op.FOSSILIZE}
     assert (world.slots.stage == Stage.FOSSILIZED).sum(dim=1).max() == most
@@ -102,11 +100,9 @@ def test_patient_rule_equals_the_scalar_rule(most, count):
 def test_a_seed_is_measured_in_holding_when_it_is_due(bank, changes, expected):
     """``steps_to_finish`` is exact: one step earlier the seed cannot be fossilized, then it can."""
     lifecycle = Lifecycle(max_seeds=1, **changes)
-    env, ready, due = (
-        tiny_env(bank, hosts=2, lifecycle=lifecycle, episode_steps=7),
-        [],
-        steps_to_finish(lifecycle),
-    )
+    env = tiny_env(bank, hosts=2, lifecycle=lifecycle, episode_steps=7)
+    ready = []
+    due = steps_to_finish(lifecycle)
     patient = Patient(lifecycle, tries("cnn", env.host.slots))
     play(
         env,

@@ -138,11 +138,14 @@ def paid(
     mode: str, steps: Sequence[Transition], setting: Setting = SETTING
 ) -> list[dict[str, torch.Tensor]]:
     """Components of each step of a path, with what the mode remembers and the accuracies before each carried along."""
-    ledgers, accuracy, components = steps[0].ledgers, steps[0].committed_accuracy_before, []
+    ledgers = steps[0].ledgers
+    accuracy = steps[0].committed_accuracy_before
+    components = []
     for step in steps:
         step = replace(step, ledgers=ledgers, committed_accuracy_before=accuracy)
         components.append(rewards.components(mode, step, setting))
-        ledgers, accuracy = rewards.advance(mode, step, setting), step.committed_accuracy
+        ledgers = rewards.advance(mode, step, setting)
+        accuracy = step.committed_accuracy
     return components
 
 

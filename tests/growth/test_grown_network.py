@@ -87,10 +87,8 @@ def test_every_seed_for_tables_is_exported(kind: int, tmp_path: Path) -> None:
     slots = one_seed(population, Stage.FOSSILIZED, kind, alpha=1.0)
     population.train_epoch(slots, DATA["tables"], make_order(2, 30, 16))
     write_network(grown_network(population, slots, 1, committed=True), tmp_path / "grown", [], CARD)
-    program, x = (
-        torch.export.load(tmp_path / "grown" / "network.pt2").module(),
-        make_table(seed=8).x,
-    )
+    program = torch.export.load(tmp_path / "grown" / "network.pt2").module()
+    x = make_table(seed=8).x
     expected, bare = (logits_of(population, state, x)[1] for state in (slots, Slots.empty(2, 1)))
     with torch.no_grad():
         torch.testing.assert_close(program(x), expected, rtol=1e-5, atol=1e-5)
@@ -106,7 +104,8 @@ def test_a_damaged_directory_is_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(SimicError, match="not a grown network"):
         load_grown(tmp_path)
     file = path / "structure.json"
-    text, structure = file.read_text(), durable.checked(file.read_bytes())
+    text = file.read_text()
+    structure = durable.checked(file.read_bytes())
     file.write_text(text.replace('"classes": 4', '"classes": 5'))
     message = r"structure\.json: damaged: its checksum does not match; bring the folder back"
     with pytest.raises(SimicError, match=message):
@@ -169,10 +168,8 @@ def test_raw_samples_give_what_standardised_ones_give(tmp_path: Path, kind: str)
         x, y = load_digits(return_X_y=True)
         x = np.stack([x.reshape(-1, 8, 8)] * 3, axis=-1)
     data = own_data(of_python(x, y), {"val": 0.2, "test": 0.2}, 1)
-    standardised, family = (
-        data.bank.held_out_arrays["x_test"],
-        "tables" if kind == "table" else "cnn",
-    )
+    standardised = data.bank.held_out_arrays["x_test"]
+    family = "tables" if kind == "table" else "cnn"
     host = build_host(
         Host(family=family, preset="baseline"),
         tuple(standardised.shape[1:]),

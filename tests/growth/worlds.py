@@ -20,7 +20,8 @@ from simic.params import Host, HostOptimizer
 from tests import standard
 
 FAMILIES = ("cnn", "mlp", "transformer")
-CONTEXT, TOKENS = 6, 11
+CONTEXT = 6
+TOKENS = 11
 LIVE = (Stage.GERMINATED, Stage.TRAINING, Stage.BLENDING, Stage.HOLDING, Stage.FOSSILIZED)
 
 
@@ -97,7 +98,8 @@ def population_of(
     tasks: Tensor | None = None,
 ) -> Population:
     """Fresh hosts, with the blueprints of their family."""
-    kinds, optimizer = blueprints_of(host.family), optimizer or standard.HostOptimizer()
+    kinds = blueprints_of(host.family)
+    optimizer = optimizer or standard.HostOptimizer()
     population = kind(host, kinds, torch.arange(envs), 3, optimizer, "cpu", backend)
     population.reset(0, tasks)
     return population
@@ -133,7 +135,8 @@ def one_seed(
 
 def mixed_slots(population: Population, seed: int = 0) -> Slots:
     """Every live stage, blueprint and operator somewhere, some down-ramps, some empty slots; seeds germinated."""
-    envs, slots = len(population), population.host.slots
+    envs = len(population)
+    slots = population.host.slots
     draw = generator(seed)
     shape = (envs, slots)
     stage = torch.randint(6, shape, generator=draw)
@@ -192,16 +195,19 @@ class PlainHost(nn.Module):
 
     def __init__(self, population: Population, slots: Slots, row: int) -> None:
         super().__init__()
-        host, state = population.host, SlotState.read(slots)
+        host = population.host
+        state = SlotState.read(slots)
         segments, head = host.modules()
-        self.segments, self.head, self.joints = nn.ModuleList(segments), head, nn.ModuleList()
-        self.data, self.isolated, self.reads_input = (
-            DATA[host.family],
-            host.isolated,
-            host.reads_input,
-        )
-        self.stage, self.alpha = slots.stage[row].tolist(), slots.alpha[row].tolist()
-        self.operator, frozen = slots.operator[row].tolist(), state.frozen[row].tolist()
+        self.segments = nn.ModuleList(segments)
+        self.head = head
+        self.joints = nn.ModuleList()
+        self.data = DATA[host.family]
+        self.isolated = host.isolated
+        self.reads_input = host.reads_input
+        self.stage = slots.stage[row].tolist()
+        self.alpha = slots.alpha[row].tolist()
+        self.operator = slots.operator[row].tolist()
+        frozen = state.frozen[row].tolist()
         body = list(nn.ModuleList([*self.segments, self.head]).parameters())  # tied ones once
         self.optimizers = {"host": self._sgd(body, population.optimizer.weight_decay)}
         for k, stage in enumerate(self.stage):
@@ -231,7 +237,8 @@ class PlainHost(nn.Module):
         return self.head(x)
 
     def _join(self, k: int, h: Tensor, sample: Tensor) -> Tensor:
-        seed, a = self.joints[k]["seed"], self.alpha[k]
+        seed = self.joints[k]["seed"]
+        a = self.alpha[k]
         inputs = h.detach() if self.stage[k] in self.isolated else h
         s = inputs + seed(sample) if self.reads_input else seed(inputs)
         if self.stage[k] == Stage.TRAINING:
@@ -247,7 +254,8 @@ class PlainHost(nn.Module):
         values_by_name = defaultdict[str, list[float]](list)
         for batch in order:
             self.zero_grad()
-            logits, answers = self(self.data.x[batch]), self.data.y[batch]
+            logits = self(self.data.x[batch])
+            answers = self.data.y[batch]
             loss = nn.functional.cross_entropy(logits.flatten(0, -2), answers.flatten())
             loss.backward()
             values_by_name["loss"].append(float(loss.detach()))

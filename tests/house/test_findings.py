@@ -44,7 +44,8 @@ def test_every_test_and_check_that_is_named_exists(section: str) -> None:
     for finding, (requirement, answer) in rows(section).items():
         assert requirement, finding
         for part in answer.split("<br>"):
-            test, check = TEST.fullmatch(part), CHECK.fullmatch(part)
+            test = TEST.fullmatch(part)
+            check = CHECK.fullmatch(part)
             assert test or check, f"{finding}: {part!r} is neither a test nor a check"
             if test:
                 assert (ROOT / test[1]).is_file(), f"{finding}: {test[1]}"

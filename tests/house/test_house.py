@@ -189,7 +189,8 @@ def run_by(stage: str) -> set[str]:
 
 @pytest.mark.parametrize("stage", list(seals.STAGES))
 def test_seal_and_record_of_a_stage_look_at_the_same(stage: str) -> None:
-    sealed, recorded = seals.STAGES[stage], DVC[stage]
+    sealed = seals.STAGES[stage]
+    recorded = DVC[stage]
     code = {f"simic/{place}" for place in sealed.code}
     seal = {(seals.FOLDER / f"{stage}.json").as_posix()}
     assert set(recorded["deps"]) == code | set(sealed.reads) | {params.EXTENSIONS_FOLDER}
@@ -307,7 +308,9 @@ def test_only_what_changed_is_installed_and_an_interrupted_or_broken_environment
 ) -> None:
     for name in ("Makefile", "pyproject.toml", "constraints.txt"):
         (tmp_path / name).write_bytes((ROOT / name).read_bytes())
-    python, calls, interrupted = tmp_path / "python", tmp_path / "calls", tmp_path / "interrupted"
+    python = tmp_path / "python"
+    calls = tmp_path / "calls"
+    interrupted = tmp_path / "interrupted"
     python.write_text(FAKE_PYTHON)
     python.chmod(0o755)
 
@@ -328,7 +331,9 @@ def test_only_what_changed_is_installed_and_an_interrupted_or_broken_environment
         ]
         return [word for word in words if word in (".venv", ".[pipeline]", ".[dev]")]
 
-    venv, pipeline, dev = tmp_path / ".venv", ".[pipeline]", ".[dev]"
+    venv = tmp_path / ".venv"
+    pipeline = ".[pipeline]"
+    dev = ".[dev]"
     assert make("install") == [venv.name, pipeline]
     assert make("run") == []
     interrupted.touch()

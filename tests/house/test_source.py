@@ -270,7 +270,8 @@ def _defined(name: str) -> Iterator[ast.stmt]:
 
 def test_nothing_is_defined_that_nobody_uses() -> None:
     """Not even by a test alone: a helper that only its test calls is a helper that nothing calls."""
-    counts, unused = _uses() + Counter(CALLED_BY_LIBRARIES), {}
+    counts = _uses() + Counter(CALLED_BY_LIBRARIES)
+    unused = {}
     for name in TREES:
         for node in _defined(name):
             if isinstance(node, (*FUNCTIONS, ast.ClassDef)):

@@ -22,7 +22,9 @@ def run(*arguments: str, cwd: Path, **environment: str) -> str:
 
 
 def test_the_wheel_grows_a_network_on_a_users_table(tmp_path: Path) -> None:
-    source, site, place = tmp_path / "source", tmp_path / "site", tmp_path / "place"
+    source = tmp_path / "source"
+    site = tmp_path / "site"
+    place = tmp_path / "place"
     shutil.copytree(ROOT / "simic", source / "simic", ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, source)

@@ -18,7 +18,9 @@ from simic.telemetry.recorder import Extent, Recorder
 from simic.telemetry.rows import FindingRow, TimingRow, UpdateRow
 from tests.helpers import episode, iteration, steps, update
 
-ITERATIONS, COUNT, HOSTS = 3, 3, 2
+ITERATIONS = 3
+COUNT = 3
+HOSTS = 2
 TABLES = (
     "updates.parquet",
     "steps.parquet",

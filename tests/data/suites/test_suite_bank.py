@@ -38,7 +38,8 @@ def test_rows_are_those_of_one_task_after_another_each_standardised_by_its_own_t
     """By an oracle that draws each instance alone and standardises it with numpy: what is drawn depends on kind, group
     and number, not on how many there are or on other kinds.
     """
-    meta, held_out = read_meta(bank), load_held_out(bank)
+    meta = read_meta(bank)
+    held_out = load_held_out(bank)
     splits = [(load_split(bank, split), split, meta.tasks) for split in ("train", "val")]
     splits += [
         (data, split, held_out.tasks)

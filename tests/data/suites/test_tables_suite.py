@@ -98,7 +98,9 @@ def spread(rule, row):
 
 
 def blend(rule, row):
-    u, v, f = row[rule["a"]], row[rule["b"]], rule["frequency"]
+    u = row[rule["a"]]
+    v = row[rule["b"]]
+    f = rule["frequency"]
     parts = u + 0.5 * v, u * v, math.sin(f * u) + math.sin(f * v), abs(u) - abs(v)
     return sum(parts[place] for place in rule["rules"])
 

@@ -58,7 +58,8 @@ def twin(family: str, envs: int) -> tuple[Population, Slots, Dataset]:
 
 @TRIED
 def test_an_epoch_gives_the_same_bits_twice_and_the_parameters_of_the_cpu(family: str) -> None:
-    order, ends = make_order(12, 8, 16), []
+    order = make_order(12, 8, 16)
+    ends = []
     for _ in range(2):
         far, moved, data = twin(family, 12)
         far.train_epoch(moved, data, order.to(DEVICE))
@@ -94,11 +95,11 @@ class Full(Population):
 
 
 def test_without_memory_for_all_hosts_they_run_in_groups() -> None:
-    roomy, full = (
-        make_population("cnn", 8, backend="loop"),
-        make_population("cnn", 8, backend="loop", kind=Full),
-    )
-    slots, order, data = mixed_slots(roomy), make_order(8, 3, 16), DATA["cnn"]
+    roomy = make_population("cnn", 8, backend="loop")
+    full = make_population("cnn", 8, backend="loop", kind=Full)
+    slots = mixed_slots(roomy)
+    order = make_order(8, 3, 16)
+    data = DATA["cnn"]
     mixed_slots(full)
     stats, grouped_stats = (
         population.train_epoch(slots, data, order) for population in (roomy, full)
@@ -107,8 +108,10 @@ def test_without_memory_for_all_hosts_they_run_in_groups() -> None:
     for name, value in vars(stats).items():
         assert torch.equal(value.nan_to_num(-1), getattr(grouped_stats, name).nan_to_num(-1)), name
     off = torch.zeros(1, len(roomy), roomy.host.slots, dtype=torch.bool)
-    first, second = roomy.evaluate(slots, data, off), full.evaluate(slots, data, off)
+    first = roomy.evaluate(slots, data, off)
+    second = full.evaluate(slots, data, off)
     assert torch.equal(first.correct, second.correct) and torch.equal(first.loss, second.loss)
     assert full.refused == 2
-    full_rows, roomy_rows = stored(full._stores), stored(roomy._stores)
+    full_rows = stored(full._stores)
+    roomy_rows = stored(roomy._stores)
     assert all(torch.equal(tensor, roomy_rows[name]) for name, tensor in full_rows.items())

@@ -57,7 +57,8 @@ def test_modules_of_mixed_age_equal_torch_optim_row_by_row(
 ) -> None:
     """By torch's fused kernels, as on a CPU, and elementwise, as elsewhere; what does not train keeps every bit."""
     monkeypatch.setattr(arena, "CPU", CPU if fused else "another")
-    draw, optimizer = generator(5), HostOptimizer(name=name, momentum=0.9)
+    draw = generator(5)
+    optimizer = HostOptimizer(name=name, momentum=0.9)
     store = Rows.zeros(7, COLUMNS.width, MOMENTS[name], CPU)
     store.param.copy_(torch.randn(7, COLUMNS.width, generator=draw))
     start = store.param.clone()

@@ -39,7 +39,8 @@ def test_no_position_of_a_grown_transformer_sees_a_later_one() -> None:
     x = DATA["transformer"].x[:16]
     changed = x.clone()
     changed[:, 4:] = (changed[:, 4:] + 1) % 11
-    before, after = logits_of(population, slots, x), logits_of(population, slots, changed)
+    before = logits_of(population, slots, x)
+    after = logits_of(population, slots, changed)
     assert torch.equal(before[:, :, :4], after[:, :, :4])
     assert not torch.equal(before[:, :, 4:], after[:, :, 4:])
 
@@ -56,7 +57,8 @@ def test_a_population_is_many_plain_networks_under_torch_optim(
     more blueprints, go in three parts of like ones; every host keeps its place.
     """
     monkeypatch.setattr("simic.growth.batch.population.ALIKE_HOSTS", 10)
-    envs, data = 24 if family == "tables" else 8, DATA[family]
+    envs = 24 if family == "tables" else 8
+    data = DATA[family]
     population = make_population(family, envs, backend)
     slots = mixed_slots(population)
     hosts = [PlainHost(population, slots, row) for row in range(envs)]
@@ -92,7 +94,8 @@ def test_germination_changes_no_output(family: str, operator: Blend) -> None:
     """Host e gets blueprint e; one for tables changes nothing at full strength either: its matrix starts at zero."""
     kinds = torch.arange(len(blueprints_of(family)))
     population = make_population(family, len(kinds))
-    last, alpha = population.host.slots - 1, float(family == "tables")
+    last = population.host.slots - 1
+    alpha = float(family == "tables")
     bare = logits_of(population, Slots.empty(len(kinds), last + 1), DATA[family].x[:8])
     for stage, slot in (
         (Stage.GERMINATED, 0),
@@ -110,7 +113,8 @@ def test_a_training_seed_leaves_its_host_bit_equal(family: str) -> None:
     kinds = torch.arange(len(blueprints_of(family))).repeat_interleave(3)
     values = torch.tensor([0.5, torch.inf, torch.nan]).repeat(len(kinds) // 3)
     order = make_order(len(kinds), 3, 16)
-    bare, population = make_population(family, len(kinds)), make_population(family, len(kinds))
+    bare = make_population(family, len(kinds))
+    population = make_population(family, len(kinds))
     bare_stats = bare.train_epoch(Slots.empty(len(kinds), 3), DATA[family], order)
     slots = one_seed(population, Stage.TRAINING, kinds, slot=1)
     for kind in kinds.unique().tolist():
@@ -144,7 +148,8 @@ def test_a_broken_seed_that_is_off_or_not_yet_active_reaches_nobody(family: str)
 @BOTH
 @pytest.mark.parametrize("backend", ["vmap", "loop"])
 def test_fused_evaluation_equals_separate_passes(family: str, backend: str) -> None:
-    population, data = make_population(family, 8, backend), DATA[family]
+    population = make_population(family, 8, backend)
+    data = DATA[family]
     slots = mixed_slots(population)
     population.train_epoch(slots, data, make_order(8, 2, 16))
     single_slots = torch.eye(3, dtype=torch.bool)[:, None].expand(3, 8, 3)
@@ -208,7 +213,8 @@ def test_a_refreshed_snapshot_holds_each_host_and_its_fossils_at_their_own_time(
     population.train_epoch(slots, DATA[family], make_order(8, 2, 16))
     healthy = torch.arange(8) % 2 == 0
     population.refresh_snapshot(healthy, slots)
-    now, merged = stored(population._stores), stored(population._snapshot)
+    now = stored(population._stores)
+    merged = stored(population._snapshot)
     assert not torch.equal(now["host/param"], first["host/param"])
     fossils = 0
     for name, tensor in merged.items():

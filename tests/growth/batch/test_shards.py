@@ -76,7 +76,8 @@ def workers_of(process: int) -> list[int]:
 @cache
 def alone(what: str):
     """Params and data of a case, its hosts in one process and what they come to; these are left as they are then."""
-    train, data = TRAIN.model_copy(update=CHANGES.get(what, {})), (DATA["cnn"], make_data(seed=1))
+    train = TRAIN.model_copy(update=CHANGES.get(what, {}))
+    data = (DATA["cnn"], make_data(seed=1))
     if what == "tables":
         data = make_table(tasks=4, seed=1), make_table(tasks=4, samples=40, seed=2)
     env = make(data, 3, 1, train)
@@ -91,7 +92,9 @@ def test_the_same_groups_give_the_same_run_in_any_number_of_processes_also_where
     are. The episode of a process that is lost is played again.
     """
     train, data, single, first = alone(what)
-    two, losses, killed = make(data, 3, 2, train), [], []
+    two = make(data, 3, 2, train)
+    losses = []
+    killed = []
     step = two.step
 
     def killing(actions):
@@ -134,7 +137,8 @@ def test_a_group_is_a_population_of_its_own(what: str) -> None:
 
 
 def test_processes_that_are_lost_again_and_again_end_it(monkeypatch) -> None:
-    population, restarts = alone("tables")[2].population, []
+    population = alone("tables")[2].population
+    restarts = []
     monkeypatch.setattr(population, "restart", lambda: restarts.append(1))
 
     def lose() -> None:

@@ -39,7 +39,8 @@ def numbers(norms: list[list[float]] | None, clip: float) -> statistics.TrainSta
 
 
 def test_no_seed_gives_the_same_kinds_of_tensors_as_seeds_do() -> None:
-    nobody, somebody = numbers(None, 1.0), numbers([[1.0], [2.0]], 1.0)
+    nobody = numbers(None, 1.0)
+    somebody = numbers([[1.0], [2.0]], 1.0)
     for name, value in vars(somebody).items():
         empty = getattr(nobody, name)
         assert (value.dtype, value.shape) == (empty.dtype, empty.shape), name
@@ -63,7 +64,8 @@ def test_a_seed_explodes_relative_to_the_clip_and_a_broken_one_is_never_healthy(
 
 
 def test_a_vanished_gradient_has_ratio_zero_and_a_huge_one_is_bounded() -> None:
-    unit, nothing = torch.ones(1), torch.zeros(1)
+    unit = torch.ones(1)
+    nothing = torch.zeros(1)
     assert gradient_ratio(nothing, 4, unit, 4) == 0.0
     assert gradient_ratio(unit, 4, nothing, 4) == 0.0
     assert gradient_ratio(1e6 * unit, 4, unit, 4) == 10.0
@@ -88,10 +90,8 @@ def test_looking_at_a_population_changes_nothing_of_it() -> None:
 
 def test_alignment_does_not_depend_on_which_tasks_are_asked_for() -> None:
     data = make_table(tasks=TASKS_AT_ONCE + 3)
-    host, few_tasks = (
-        build_host(small("tables"), data.shape, data.classes),
-        torch.tensor([TASKS_AT_ONCE + 1, 4, 4, 0]),
-    )
+    host = build_host(small("tables"), data.shape, data.classes)
+    few_tasks = torch.tensor([TASKS_AT_ONCE + 1, 4, 4, 0])
     every, few = (
         Alignments.on(host, blueprints_of("tables"), data).of(task_numbers)
         for task_numbers in (torch.arange(data.tasks), few_tasks)
@@ -105,7 +105,8 @@ def test_seeds_that_read_features_have_none() -> None:
 
 # --- loss and right answers, by class or by torch's own softmax, against the plain definitions ---
 
-NETWORKS, ROWS = 5, 33
+NETWORKS = 5
+ROWS = 33
 SOME = pytest.mark.parametrize("classes", [2, 3, FEW_CLASSES, FEW_CLASSES + 1])
 
 
@@ -126,7 +127,8 @@ def test_loss_gradient_and_answers_are_those_of_each_network_by_itself(
 ) -> None:
     """Of equal logits the first is the answer."""
     logits, y, lacking = drawn(classes)
-    logits[:, :3], y[:, 0] = 0.0, 0
+    logits[:, :3] = 0.0
+    y[:, 0] = 0
     leaf = logits.clone().requires_grad_()
     loss, right = score(leaf, y, lacking if lacks else None)
     assert torch.equal(right[:, :3], y[:, :3] == 0)

@@ -54,7 +54,8 @@ class OwnNorm(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.weight, self.bias = nn.Parameter(torch.ones(16)), nn.Parameter(torch.zeros(16))
+        self.weight = nn.Parameter(torch.ones(16))
+        self.bias = nn.Parameter(torch.zeros(16))
 
     def forward(self, x: Tensor) -> Tensor:
         return F.group_norm(x, 4, self.weight, self.bias)
@@ -64,7 +65,8 @@ def test_a_users_norm_learns_from_features_without_gradient() -> None:
     """torch's own backward ends the process there on channels-last maps (growth.kernels)."""
     template = Template(OwnNorm, "own norm")
     x = torch.randn(1, 5, 4, 4, 16, generator=torch.Generator().manual_seed(1))
-    weight, bias = torch.full((16,), 2.0, requires_grad=True), torch.zeros(16, requires_grad=True)
+    weight = torch.full((16,), 2.0, requires_grad=True)
+    bias = torch.zeros(16, requires_grad=True)
     template.run_one((weight, bias), x).square().sum().backward()
     normed = F.group_norm(x[0].movedim(-1, 1).contiguous(), 4)
     torch.testing.assert_close(weight.grad, 4 * normed.square().sum((0, 2, 3)))

@@ -14,12 +14,15 @@ from simic.growth.life import lifecycle
 from simic.growth.life.lifecycle import Events, advance, gate_passes, legal_ops, prune_live, record
 from simic.growth.life.vocabulary import Action, Op, Slots, Stage
 from tests import standard
+from tests.envs.transitions import act
 from tests.reference import life
 from tests.standard import Lifecycle
 
 from ..worlds import generator
 
-SLOTS, BLUEPRINTS, STEPS = 3, 7, 30
+SLOTS = 3
+BLUEPRINTS = 7
+STEPS = 30
 HEAD_SIZES = (6, SLOTS, BLUEPRINTS, 4, 4, 3, 4, 5)
 # Where a field of the tensors has another name in the reference, and which fields are the slot's own.
 OF_SEED = {
@@ -64,10 +67,8 @@ def random_measurements(rows: int, draw: torch.Generator) -> tuple[Tensor, ...]:
         values = scale * torch.randn(rows, SLOTS, generator=draw)
         return torch.where(torch.rand(rows, SLOTS, generator=draw) < 0.2, torch.nan, values)
 
-    accuracy, error = (
-        100 * torch.rand(rows, generator=draw),
-        torch.rand(rows, SLOTS, generator=draw),
-    )
+    accuracy = 100 * torch.rand(rows, generator=draw)
+    error = torch.rand(rows, SLOTS, generator=draw)
     healthy = torch.rand(rows, SLOTS, generator=draw) < 0.9
     return accuracy, with_holes(3.0), error, with_holes(0.5).abs(), healthy
 
@@ -75,10 +76,8 @@ def random_measurements(rows: int, draw: torch.Generator) -> tuple[Tensor, ...]:
 def play(rows: int, seed: int, params: Lifecycle) -> None:
     """Random histories of some hosts, in tensors and by the reference."""
     draw = generator(seed)
-    slots, hosts = (
-        Slots.empty(rows, SLOTS),
-        [[life.Slot() for _ in range(SLOTS)] for _ in range(rows)],
-    )
+    slots = Slots.empty(rows, SLOTS)
+    hosts = [[life.Slot() for _ in range(SLOTS)] for _ in range(rows)]
     accuracy = torch.rand(rows, generator=draw) * 100
     for step in range(STEPS):
         assert legal_ops(slots, params).tolist() == [life.allowed(host, params) for host in hosts]
@@ -170,7 +169,8 @@ def test_stage_sets_follow_from_the_table() -> None:
 
 
 def test_advance_changes_nothing_it_was_given() -> None:
-    params, draw = standard.Lifecycle(), generator(0)
+    params = standard.Lifecycle()
+    draw = generator(0)
     slots = Slots.empty(16, SLOTS)
     for _ in range(8):
         before = {name: tensor.clone() for name, tensor in vars(slots).items()}
@@ -188,11 +188,6 @@ def test_advance_changes_nothing_it_was_given() -> None:
         )
 
 
-def act(op: Op, slot: int = 0, **heads: int) -> Action:
-    values = {"op": int(op), "slot": slot, "alpha_target": 2} | heads
-    return Action(*(torch.tensor([values.get(name, 0)]) for name in Action._fields))
-
-
 def step(slots: Slots, action: Action, params: Lifecycle) -> tuple[Slots, Events]:
     slots, events = advance(slots, action, params, torch.tensor([50.0]))
     unit = torch.ones(1, SLOTS)
@@ -201,9 +196,11 @@ def step(slots: Slots, action: Action, params: Lifecycle) -> tuple[Slots, Events
 
 def test_a_refused_gate_is_an_event_and_a_wait() -> None:
     params = standard.Lifecycle(training_dwell=3, auto_advance=False)
-    slots, _ = step(Slots.empty(1, SLOTS), act(Op.GERMINATE), params)
-    slots, _ = step(slots, act(Op.ADVANCE), params)
-    slots, events = step(slots, act(Op.ADVANCE), params)  # one epoch of TRAINING, three are needed
+    slots, _ = step(Slots.empty(1, SLOTS), act(1, Op.GERMINATE), params)
+    slots, _ = step(slots, act(1, Op.ADVANCE), params)
+    slots, events = step(
+        slots, act(1, Op.ADVANCE), params
+    )  # one epoch of TRAINING, three are needed
     assert (events.effective_op.item(), events.gate.item(), events.gate_passed.item()) == (
         Op.WAIT,
         2,

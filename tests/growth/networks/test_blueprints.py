@@ -40,7 +40,9 @@ def test_closed_it_is_the_identity_and_it_learns_from_any_start(
 ) -> None:
     """A zero branch behind a ReLU gets no gradient if the ReLU has slope 0 at 0; then a seed would be dead for ever."""
     torch.manual_seed(0)
-    module, x, target = item.build(shape), torch.randn(16, *shape), torch.randn(16, *shape)
+    module = item.build(shape)
+    x = torch.randn(16, *shape)
+    target = torch.randn(16, *shape)
     for name in item.closing if closed else ():
         nn.init.zeros_(module.get_parameter(name))
     # Attention scales its input and has no branch to close.
